@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+
+.DEFAULT_GOAL := help
+.PHONY: run test check help
+
+run: ## set up, build, and run the main job on its built-in example
+	@scripts/setup.sh run
+	@scripts/build.sh release qkv_tool
+	@build/release/bin/qkv demo
+
+test: ## set up, build, and run all tests
+	@scripts/setup.sh test
+	@scripts/build.sh release
+	@scripts/test.sh release
+
+check: ## everything a change must pass: format, lint, rules, compilers, sanitizers
+	@scripts/setup.sh check
+	@scripts/check.sh
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+# What an installed qkv consists of: headers, libraries, the program, CMake and pkg-config files.
+
+include(CMakePackageConfigHelpers)
+set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qkv)
+set(pc_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(DIRECTORY include/qkv
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.h" PATTERN "app" EXCLUDE)
+install(TARGETS qkv EXPORT qkvTargets)
+install(EXPORT qkvTargets NAMESPACE qkv:: DESTINATION ${config_dir})
+
+configure_package_config_file(cmake/qkvConfig.cmake.in qkvConfig.cmake
+  INSTALL_DESTINATION ${config_dir})
+write_basic_package_version_file(qkvConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/qkvConfig.cmake ${PROJECT_BINARY_DIR}/qkvConfigVersion.cmake
+  DESTINATION ${config_dir})
+
+# pkg-config: the way up to the prefix, so that an installed tree may move; and what a static
+# library needs at the user's link.
+file(RELATIVE_PATH pc_prefix /prefix/${pc_dir} /prefix)
+if(BUILD_SHARED_LIBS)
+  set(pc_cflags " -DQKV_SHARED")
+else()
+  set(pc_libs " -pthread")
+  set(pc_app_requires ", fmt, libzip")
+endif()
+configure_file(cmake/qkv.pc.in qkv.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/qkv.pc DESTINATION ${pc_dir})
+
+if(QKV_APP)
+  install(DIRECTORY include/qkv/app
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qkv
+    FILES_MATCHING PATTERN "*.h")
+  install(TARGETS qkv_app EXPORT qkvAppTargets)
+  install(EXPORT qkvAppTargets NAMESPACE qkv:: DESTINATION ${config_dir})
+  install(TARGETS qkv_tool)
+  configure_file(cmake/qkv-app.pc.in qkv-app.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/qkv-app.pc DESTINATION ${pc_dir})
+endif()

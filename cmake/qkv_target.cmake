@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+
+# The rules of every target of the project: language, arithmetic, warnings.
+function(qkv_target target)
+  # An installed program finds the shared libraries beside it wherever the tree is moved.
+  file(RELATIVE_PATH up /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR})
+  set(library_path $ORIGIN $ORIGIN/${up})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES
+    CXX_EXTENSIONS OFF
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
+    POSITION_INDEPENDENT_CODE ON
+    INSTALL_RPATH "${library_path}")
+  target_compile_options(${target} PRIVATE
+    # The order of a sum is part of its meaning: no multiply-add the source does not write.
+    -ffp-contract=off
+    -Wall -Wextra -Wpedantic
+    -Wcast-qual -Wextra-semi -Wfloat-conversion -Wnon-virtual-dtor -Wold-style-cast
+    -Woverloaded-virtual -Wredundant-decls -Wshadow -Wundef
+    # False alarms on `"text" + std::string` (gcc bug 105651); may go with gcc 13.
+    $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
+endfunction()
+
+# A library of the project: what its users see, and its shared form.
+function(qkv_library target)
+  qkv_target(${target})
+  target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include/qkv/export.h)
+  target_include_directories(${target}
+    PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+    PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  if(BUILD_SHARED_LIBS)
+    target_compile_definitions(${target} PUBLIC QKV_SHARED)
+  endif()
+  set_target_properties(${target} PROPERTIES
+    VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+    LINKER_LANGUAGE CXX)  # a room may be headers only
+endfunction()

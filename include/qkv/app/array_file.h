@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_APP_ARRAY_FILE_H_
+#define QKV_APP_ARRAY_FILE_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <qkv/app/file_error.h>
+#include <qkv/export.h>
+#include <qkv/tensor.h>
+
+namespace qkv::app {
+
+// Text of any shape, in C order; UTF-8 here, NumPy's "<U" in files.
+struct Strings {
+  Dims shape{};
+  std::vector<std::string> values{};
+};
+
+// What a file holds, and what is to be written (the memory stays the caller's).
+using Array = std::variant<Tensor, Strings>;
+using ArrayView = std::variant<ConstView, const Strings*>;
+
+struct NamedArray {
+  std::string name{};
+  Array array{};
+};
+struct NamedView {
+  std::string name{};
+  ArrayView array{};
+};
+
+enum class Compression { kStored, kDeflated };
+
+// NumPy's array files. Written: version 1, little endian, C order, from any
+// strides; bfloat16, which NumPy has no name for, as float32. Read: versions 1 to 3, C and Fortran
+// order, either byte order; float16, float32, float64, bool, integers, '<U' and '|S' text.
+// A file that is written appears whole or not at all: a new file beside it takes its place at the
+// end. What a header promises is compared with the file's size before memory is asked for.
+// Reading throws InputError with the byte, writing OutputError; Error for an array that a file
+// cannot hold (complex numbers, text that is not UTF-8 or ends in a zero character).
+QKV_API void write_npy(const std::string& path, const ArrayView& array);
+QKV_API Array read_npy(const std::string& path);
+
+// NumPy's archives of such files; the same arrays give the same bytes. Names are unique.
+QKV_API void write_npz(const std::string& path, std::span<const NamedView> arrays,
+                       Compression compression = Compression::kStored);
+// All arrays in the order of the archive; members that are no .npy files are passed over.
+QKV_API std::vector<NamedArray> read_npz(const std::string& path);
+
+}  // namespace qkv::app
+
+#endif  // QKV_APP_ARRAY_FILE_H_

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_APP_FILE_ERROR_H_
+#define QKV_APP_FILE_ERROR_H_
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include <qkv/export.h>
+#include <qkv/view.h>
+
+namespace qkv::app {
+
+// A file that is missing, unreadable or malformed. what() reads "FILE: detail",
+// "FILE:LINE: expected X, got Y" for text, "FILE: byte N: expected X, got Y" for binary files.
+class QKV_API InputError : public std::runtime_error {
+ public:
+  InputError(std::string_view file, std::string_view detail);
+  ~InputError() override;
+  static InputError at_line(std::string_view file, Index line, std::string_view detail);
+  static InputError at_byte(std::string_view file, Index byte, std::string_view detail);
+
+  const std::string& file() const noexcept { return file_; }
+  Index line() const noexcept { return line_; }  // from 1; 0: no line
+  Index byte() const noexcept { return byte_; }  // from 0; -1: no byte
+
+ private:
+  InputError(std::string_view file, std::string_view place, std::string_view detail);
+
+  std::string file_;
+  Index line_ = 0;
+  Index byte_ = -1;
+};
+
+// A file that cannot be written: "FILE: cannot be written: reason". Nothing of it is left behind.
+class QKV_API OutputError : public std::runtime_error {
+ public:
+  OutputError(std::string_view file, std::string_view reason);
+  ~OutputError() override;
+
+  const std::string& file() const noexcept { return file_; }
+
+ private:
+  std::string file_;
+};
+
+}  // namespace qkv::app
+
+#endif  // QKV_APP_FILE_ERROR_H_

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_APP_SPELLING_H_
+#define QKV_APP_SPELLING_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <qkv/export.h>
+#include <qkv/tensor.h>
+
+namespace qkv::app {
+
+inline constexpr Index kSpellingWidth = 50;
+
+// Vectors made from spelling alone, for text without a file of word vectors: [words, width],
+// float32. Words that share letters in a row get vectors that point the same way; meaning plays no
+// part. A word's n-grams are those of Bojanowski et al. 2017, section 3.2: all runs of 3 to 5 code
+// points of "<word>", and "<word>" itself. Each is hashed (FNV-1a, 64 bits) and draws `width`
+// uniform numbers from Philox4x32-10 under the seed; their sum is divided by the square root of
+// their count and scaled to GloVe's deviation. The same word, seed and width give the same bits on
+// every machine. Throws Error when a word is not UTF-8 or width < 1.
+QKV_API Tensor spelling_vectors(std::span<const std::string> words, std::uint64_t seed,
+                                Index width = kSpellingWidth);
+
+}  // namespace qkv::app
+
+#endif  // QKV_APP_SPELLING_H_

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_APP_TEXT_FILE_H_
+#define QKV_APP_TEXT_FILE_H_
+
+#include <atomic>
+#include <string>
+
+#include <qkv/app/file_error.h>
+#include <qkv/export.h>
+
+namespace qkv::app {
+
+// The bytes of a file, "-" being standard input. Throws InputError, and Cancelled when the flag
+// (which may be null) becomes true.
+QKV_API std::string read_text(const std::string& path, const std::atomic<bool>* stop = nullptr);
+
+}  // namespace qkv::app
+
+#endif  // QKV_APP_TEXT_FILE_H_

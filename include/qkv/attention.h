@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_H_
+#define QKV_ATTENTION_H_
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <variant>
+
+#include <qkv/context.h>
+#include <qkv/export.h>
+#include <qkv/options.h>
+#include <qkv/view.h>
+
+namespace qkv {
+
+// q [B,H,Tq,D], k [B,G,Tk,D], v [B,G,Tk,E]; H % G == 0, query head h reads key head floor(h*G/H).
+// All of rank 3: [B,T,.]; all of rank 2: [T,.]. With mixed ranks leading axes align from the
+// right as in NumPy; the last leading one is the head axis, those before it broadcast.
+// float32, float64, bfloat16 or float16, the same for all three; or float32 q with bfloat16 or
+// float16 k and v. v may be absent when neither `out` nor a gradient is asked for.
+// Packed: with cu_seqlens (integers [B+1], from 0 to the total, not falling) q is [sum Tq,H,D],
+// k and v [sum Tk,G,.], out [sum Tq,H,E], and what is [..,Tq] or [..,Tk] elsewhere is
+// [H,sum Tq], [H,sum Tk].
+struct Inputs {
+  ConstView q{};
+  ConstView k{};
+  ConstView v{};
+  ConstView cu_seqlens_q{};
+  ConstView cu_seqlens_k{};
+};
+
+// Rows of a matrix with one row per query: all, or those that `rows` [R] (integers) names.
+template <class AnyView>
+struct BasicRows {
+  ConstView rows{};
+  AnyView matrix{};
+  BasicRows() = default;
+  BasicRows(const AnyView& all) : matrix(all) {}  // NOLINT(google-explicit-constructor)
+  BasicRows(const ConstView& named, const AnyView& m) : rows(named), matrix(m) {}
+};
+using Rows = BasicRows<View>;
+using ConstRows = BasicRows<ConstView>;
+
+// The `count` largest weights (before dropout) of each query, largest first, ties to the lower
+// key; where fewer keys are live the rest is weight 0, key -1.
+struct Top {
+  Index count = 0;
+  View weights{};  // [B,H,Tq,count], accumulator type
+  View keys{};     // the same shape, int32 or int64
+};
+
+// Name a buffer to ask for a result. `out` has q's dtype; keys are integers; all others have the
+// accumulator's dtype: float64 for float64 inputs, else float32.
+struct Outputs {
+  View out{};              // [B,H,Tq,E]
+  View lse{};              // [B,H,Tq] natural log of the sum of exponentials, sink included
+  View row_max{};          // [B,H,Tq] largest score after masks, sink included
+  View column_sums{};      // [B,H,Tk] what each key received: weights summed over queries
+  Top top{};               //
+  Rows weights{};          // [B,H,Tq or R,Tk] before dropout
+  Rows dropped_weights{};  // after dropout
+  Rows raw_scores{};       // after scale
+  Rows capped_scores{};    // after soft-cap
+  Rows masked_scores{};    // after mods, bias, ALiBi and masks; -inf where masked
+};
+
+// softmax(scores(q, k)) v as semantics in docs/ say. Throws Error before touching any output.
+// Without a context: on the calling thread, with scratch memory of its own.
+QKV_API void attention(const Inputs& inputs, const Options& options, const Outputs& outputs);
+QKV_API void attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
+                       Context& context);
+
+// ---- gradients ------------------------------------------------------------------------------
+
+// What the backward pass needs of the forward pass (out only when output gradients name `out`).
+struct Saved {
+  ConstView out{};
+  ConstView lse{};
+};
+
+// Gradients of the loss with respect to the outputs; absent ones are zero.
+struct OutputGradients {
+  ConstView out{};      // shape and dtype of out
+  ConstView lse{};      // of lse
+  ConstRows weights{};  // of weights (before dropout), all or named rows
+};
+
+struct BilinearGradient {
+  View w{};
+};
+struct AdditiveGradient {
+  View wq{};
+  View wk{};
+  View v{};
+  View b{};
+};
+using ScoreGradient = std::variant<std::monostate, BilinearGradient, AdditiveGradient>;
+
+// A buffer is overwritten, or added to.
+enum class Write { kOverwrite, kAccumulate };
+
+// Name a buffer to ask for a gradient. Each has the shape and dtype of what it is the gradient
+// of; what was broadcast is summed.
+struct InputGradients {
+  View q{};
+  View k{};
+  View v{};
+  ScoreGradient score{};
+  View bias{};
+  View alibi{};
+  View sinks{};
+  Write write = Write::kOverwrite;
+};
+
+// Dao et al. 2022, appendix B.2, extended to every option. `options` must be those of the forward
+// call; dropout is drawn again from its seed.
+QKV_API void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
+                                const OutputGradients& output_gradients,
+                                const InputGradients& input_gradients);
+QKV_API void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
+                                const OutputGradients& output_gradients,
+                                const InputGradients& input_gradients, Context& context);
+
+// ---- bind once, run often -------------------------------------------------------------------
+
+// A problem whose shapes, dtypes and options are fixed. run() and backward() take arrays of the
+// same shapes and dtypes and do not allocate, once the threads of the context have started. Views
+// inside the options (bias, lengths, ...) stay bound: their memory is read at every run. The
+// context must outlive the plan.
+class QKV_API Plan {
+ public:
+  Plan(const Inputs& inputs, const Options& options, Context& context);
+  ~Plan();
+  Plan(Plan&&) noexcept;
+  Plan& operator=(Plan&&) noexcept;
+
+  std::string_view path() const noexcept;      // the implementation: "reference"
+  std::size_t scratch_bytes() const noexcept;  // that run() needs
+  std::size_t backward_scratch_bytes() const noexcept;
+  void run(const Inputs& inputs, const Outputs& outputs);
+  void backward(const Inputs& inputs, const Saved& saved, const OutputGradients& output_gradients,
+                const InputGradients& input_gradients);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace qkv
+
+#endif  // QKV_ATTENTION_H_

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CONTEXT_H_
+#define QKV_CONTEXT_H_
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <qkv/error.h>
+#include <qkv/export.h>
+#include <qkv/view.h>
+
+namespace qkv {
+
+namespace detail {
+class WorkerPool;
+struct ContextState;
+}  // namespace detail
+
+// Who runs the tasks of a call. Results have the same bits whoever does.
+class QKV_API Executor {
+ public:
+  using Body = void (*)(void* state, Index index);
+  // Calls body(state, index) once for each index in 0..count-1, in any order, on any threads,
+  // also one after the other, and returns when all have returned. `body` does not throw. When
+  // this function itself throws, no body may be running any more; the call passes it on.
+  using ParallelFor = void (*)(void* pool, Index count, Body body, void* state);
+
+  // The calling thread alone.
+  Executor() noexcept;
+  // An own pool of worker threads, `threads` with the calling one (0: one per processor this
+  // process may use). Copies share the pool, also at the same time; it ends with the last copy.
+  // Workers start when a run first needs them, in the child of a fork() anew; those the system
+  // refuses are done without. Throws Error when threads < 0.
+  static Executor threads(int threads);
+  // The caller's own threads: at most `concurrency` bodies are asked for at a time, and a single
+  // one runs on the calling thread. Throws Error when `parallel_for` is null or concurrency < 1.
+  Executor(ParallelFor parallel_for, void* pool, int concurrency);
+
+  int concurrency() const noexcept { return concurrency_; }
+  // Runs body(state, 0..count-1); for count > 1 on the pool or the caller's threads.
+  void run(Index count, Body body, void* state) const;
+
+ private:
+  std::shared_ptr<detail::WorkerPool> pool_;
+  ParallelFor parallel_for_ = nullptr;
+  void* caller_pool_ = nullptr;
+  int concurrency_ = 1;
+};
+
+// Where calls run: an executor, the scratch memory they share, a stop flag. One call at a time:
+// a second call on a context in use throws Error. A context that was moved from may only be
+// assigned to or destroyed.
+class QKV_API Context {
+ public:
+  Context();
+  explicit Context(Executor executor);
+  ~Context();
+  Context(Context&&) noexcept;
+  Context& operator=(Context&&) noexcept;
+
+  const Executor& executor() const noexcept;
+  // Read once per task; when it is true the call throws Cancelled. Null (the default): no flag.
+  // The flag must outlive the calls.
+  void set_stop_flag(const std::atomic<bool>* stop) noexcept;
+  const std::atomic<bool>* stop_flag() const noexcept;
+  // Uses this implementation ("reference") or fails, naming the first reason; "" (the default):
+  // the first in the list that supports the problem. An unknown name is an Error of the call or
+  // Plan that meets it.
+  void force_path(std::string_view name);
+  const std::string& forced_path() const noexcept;
+  // Bytes held for the calls made so far; given back by release_scratch (which does nothing
+  // during a call) or with the context.
+  std::size_t scratch_bytes() const noexcept;
+  void release_scratch() noexcept;
+
+  detail::ContextState& state() noexcept { return *state_; }  // for the library
+
+ private:
+  std::unique_ptr<detail::ContextState> state_;
+};
+
+}  // namespace qkv
+
+#endif  // QKV_CONTEXT_H_

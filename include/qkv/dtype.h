@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_DTYPE_H_
+#define QKV_DTYPE_H_
+
+#include <complex>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+#include <qkv/export.h>
+
+namespace qkv {
+
+// Brain float: the upper half of a float32. Conversion to it rounds to nearest, ties to even.
+struct BFloat16 {
+  std::uint16_t bits = 0;
+  BFloat16() = default;
+  QKV_API explicit BFloat16(float value) noexcept;
+  QKV_API explicit operator float() const noexcept;
+  static constexpr BFloat16 from_bits(std::uint16_t bits) noexcept { return BFloat16(bits, 0); }
+
+ private:
+  constexpr BFloat16(std::uint16_t b, int) noexcept : bits(b) {}
+};
+
+// IEEE 754 binary16. Conversion to it rounds to nearest, ties to even; overflow gives infinity.
+struct Float16 {
+  std::uint16_t bits = 0;
+  Float16() = default;
+  QKV_API explicit Float16(float value) noexcept;
+  QKV_API explicit operator float() const noexcept;
+  static constexpr Float16 from_bits(std::uint16_t bits) noexcept { return Float16(bits, 0); }
+
+ private:
+  constexpr Float16(std::uint16_t b, int) noexcept : bits(b) {}
+};
+
+// The one list of storage types: enumerator, C++ type, name in messages. complex128 exists for
+// gradient checks by complex step on the reference; the public functions refuse it.
+#define QKV_FOR_EACH_DTYPE(X)               \
+  X(kFloat64, double, "float64")            \
+  X(kFloat32, float, "float32")             \
+  X(kBFloat16, ::qkv::BFloat16, "bfloat16") \
+  X(kFloat16, ::qkv::Float16, "float16")    \
+  X(kBool, bool, "bool")                    \
+  X(kInt8, std::int8_t, "int8")             \
+  X(kInt16, std::int16_t, "int16")          \
+  X(kInt32, std::int32_t, "int32")          \
+  X(kInt64, std::int64_t, "int64")          \
+  X(kUInt8, std::uint8_t, "uint8")          \
+  X(kUInt16, std::uint16_t, "uint16")       \
+  X(kUInt32, std::uint32_t, "uint32")       \
+  X(kUInt64, std::uint64_t, "uint64")       \
+  X(kComplex128, std::complex<double>, "complex128")
+
+// kNone marks an absent view.
+enum class DType : std::uint8_t {
+  kNone = 0,
+#define QKV_DTYPE_ENUMERATOR(name, type, text) name,
+  QKV_FOR_EACH_DTYPE(QKV_DTYPE_ENUMERATOR)
+#undef QKV_DTYPE_ENUMERATOR
+};
+
+// The DType of a C++ type: dtype_of<float> == DType::kFloat32. Undefined for other types.
+template <class T>
+struct DTypeOf;
+#define QKV_DTYPE_OF(name, type, text)          \
+  template <>                                   \
+  struct DTypeOf<type> {                        \
+    static constexpr DType value = DType::name; \
+  };
+QKV_FOR_EACH_DTYPE(QKV_DTYPE_OF)
+#undef QKV_DTYPE_OF
+// `long` and `long long` are both 64 bits wide here; one of them is std::int64_t already.
+namespace detail {
+using OtherLong = std::conditional_t<std::is_same_v<std::int64_t, long>, long long, long>;
+using OtherULong = std::conditional_t<std::is_same_v<std::uint64_t, unsigned long>,
+                                      unsigned long long, unsigned long>;
+}  // namespace detail
+template <>
+struct DTypeOf<detail::OtherLong> {
+  static constexpr DType value = sizeof(detail::OtherLong) == 8 ? DType::kInt64 : DType::kInt32;
+};
+template <>
+struct DTypeOf<detail::OtherULong> {
+  static constexpr DType value = sizeof(detail::OtherULong) == 8 ? DType::kUInt64 : DType::kUInt32;
+};
+template <class T>
+inline constexpr DType dtype_of = DTypeOf<T>::value;
+
+// Bytes of one element; 0 for kNone.
+constexpr std::size_t size_of(DType dtype) noexcept {
+  switch (dtype) {
+#define QKV_DTYPE_SIZE(name, type, text) \
+  case DType::name:                      \
+    return sizeof(type);
+    QKV_FOR_EACH_DTYPE(QKV_DTYPE_SIZE)
+#undef QKV_DTYPE_SIZE
+    case DType::kNone:
+      break;
+  }
+  return 0;
+}
+
+// The name used in messages, "float32"; "none" for kNone.
+constexpr std::string_view name_of(DType dtype) noexcept {
+  switch (dtype) {
+#define QKV_DTYPE_NAME(name, type, text) \
+  case DType::name:                      \
+    return text;
+    QKV_FOR_EACH_DTYPE(QKV_DTYPE_NAME)
+#undef QKV_DTYPE_NAME
+    case DType::kNone:
+      break;
+  }
+  return "none";
+}
+
+// float64, float32, bfloat16, float16.
+constexpr bool is_real(DType dtype) noexcept {
+  return dtype >= DType::kFloat64 && dtype <= DType::kFloat16;
+}
+
+// The eight integer types (not bool).
+constexpr bool is_integer(DType dtype) noexcept {
+  return dtype >= DType::kInt8 && dtype <= DType::kUInt64;
+}
+
+// The type sums are held in: float64 for float64, float32 for the other reals, itself else.
+constexpr DType accumulator_of(DType dtype) noexcept {
+  return dtype == DType::kFloat64 || !is_real(dtype) ? dtype : DType::kFloat32;
+}
+
+}  // namespace qkv
+
+#endif  // QKV_DTYPE_H_

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// QKV_API marks what a shared library shows; everything else is hidden. The build defines
+// QKV_SHARED for the library and for its users when the library is a shared one.
+#ifndef QKV_EXPORT_H_
+#define QKV_EXPORT_H_
+
+#if defined(QKV_SHARED)
+#define QKV_API __attribute__((visibility("default")))
+#else
+#define QKV_API
+#endif
+
+#endif  // QKV_EXPORT_H_

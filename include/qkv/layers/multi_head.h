@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_MULTI_HEAD_H_
+#define QKV_LAYERS_MULTI_HEAD_H_
+
+#include <optional>
+#include <string>
+
+#include <qkv/layers/parameters.h>
+#include <qkv/layers/run.h>
+
+namespace qkv {
+
+enum class HeadForm {
+  // Seed 003, Vaswani et al. 2017, section 3.2.2: each head has width/heads channels; four
+  // projections width -> width with bias. Scaled by 1/sqrt(width/heads).
+  kSplit,
+  // Seed 001: each head has the full width n; three projections n -> heads*n without bias, q and
+  // k each divided by n^(1/4); one projection heads*n -> n with bias.
+  kWide,
+};
+
+struct MultiHeadConfig {
+  Index width = 0;
+  Index heads = 1;
+  HeadForm form = HeadForm::kSplit;
+  std::optional<double> dropout{};  // unless given: 0.1 in the split form, 0 in the wide one
+  DType dtype = DType::kFloat32;    // or float64
+};
+
+// Multi-head attention between q [..,Tq,width] and k, v [..,Tk,width]: self-attention when the
+// three are one array, cross-attention otherwise. Leading axes broadcast as in NumPy.
+// Heads are merged as [B,H,T,D] -> [B,T,H,D] -> [B,T,H*D]; seed 001 forgets the first [B,H,T,D]
+// and so mixes positions with heads.
+class QKV_API MultiHeadAttention {
+ public:
+  struct Parameters {
+    HeadForm form = HeadForm::kSplit;  // gives the names
+    LinearParameters q{};              // split [width,width]; wide [heads*width,width]
+    LinearParameters k{};
+    LinearParameters v{};
+    LinearParameters o{};  // split [width,width]; wide [width,heads*width]
+
+    template <class Self, class Visit>
+    static void list(Self& self, const std::string& prefix, const Visit& visit) {
+      const bool split = self.form == HeadForm::kSplit;
+      LinearParameters::list(self.q, prefix + (split ? "fc_q." : "queries."), visit);
+      LinearParameters::list(self.k, prefix + (split ? "fc_k." : "keys."), visit);
+      LinearParameters::list(self.v, prefix + (split ? "fc_v." : "values."), visit);
+      LinearParameters::list(self.o, prefix + (split ? "fc_o." : "unify_heads."), visit);
+    }
+  };
+  // The views of `inputs` are the caller's and must stay as they were until the backward pass.
+  struct Saved {
+    LayerInputs inputs{};
+    Tensor q{};  // [..,Tq,H*D] projected (and divided, in the wide form), as k
+    Tensor k{};
+    Tensor v{};
+    Tensor heads{};  // [..,Tq,H*D] what attention gave, merged
+    Tensor lse{};    // [..,H,Tq]
+    Dropout dropout{};
+  };
+
+  // Parameters are zero until initialised or written. Throws Error when a size is below 1, heads
+  // do not divide width (split form), dropout is not in [0,1) or the dtype is another.
+  explicit MultiHeadAttention(const MultiHeadConfig& config);
+  const MultiHeadConfig& config() const noexcept { return config_; }
+  Parameters& parameters() noexcept { return parameters_; }
+  const Parameters& parameters() const noexcept { return parameters_; }
+  Parameters zero_gradients() const;
+
+  // `outputs.out` [..,Tq,width] must be given. Other outputs and all masks are as in a call of
+  // attention() with heads: weights [..,H,Tq,Tk] and so on, with B = 1 when q, k and v have rank
+  // 2. Throws Error before touching an output.
+  void forward(const LayerInputs& inputs, RunState& run, Saved& saved,
+               const Outputs& outputs) const {
+    Context context;
+    forward(inputs, run, saved, outputs, context);
+  }
+  void forward(const LayerInputs& inputs, RunState& run, Saved& saved, const Outputs& outputs,
+               Context& context) const;
+  // `output_gradients.out` must be given. Gradients of q, k and v may name one buffer, which then
+  // gets their sum (self-attention). In `gradients` an absent tensor is not asked for.
+  void backward(const Saved& saved, const OutputGradients& output_gradients,
+                const LayerInputGradients& input_gradients, Parameters& gradients) const {
+    Context context;
+    backward(saved, output_gradients, input_gradients, gradients, context);
+  }
+  void backward(const Saved& saved, const OutputGradients& output_gradients,
+                const LayerInputGradients& input_gradients, Parameters& gradients,
+                Context& context) const;
+
+ private:
+  MultiHeadConfig config_;
+  Parameters parameters_;
+};
+
+}  // namespace qkv
+
+#endif  // QKV_LAYERS_MULTI_HEAD_H_

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_SCORE_LAYERS_H_
+#define QKV_LAYERS_SCORE_LAYERS_H_
+
+#include <string>
+#include <type_traits>
+
+#include <qkv/layers/parameters.h>
+#include <qkv/layers/run.h>
+
+// Attention with a score of its own and dropout on the weights, without projections. Shapes and
+// ranks are those of attention(): all of rank 3 [B,T,.] as in seed 002, or with heads, or mixed.
+// `outputs` may name what attention() gives (weights, lse, ...); `out` must be among them.
+// `output_gradients` are those of attention_backward(). forward() throws Error before touching an
+// output; a constructor throws when a width is below 1 or dropout is not in [0,1).
+namespace qkv {
+
+// softmax(q k^T / sqrt(D)) v (seed 002, eq. 10.1.6). No parameters; any dtype of attention().
+class QKV_API DotProductAttention {
+ public:
+  struct Parameters {
+    template <class Self, class Visit>
+    static void list(Self&, const std::string&, const Visit&) {}
+  };
+  using Saved = AttentionSaved;
+
+  explicit DotProductAttention(double dropout = 0);
+  Parameters& parameters() noexcept { return parameters_; }
+  const Parameters& parameters() const noexcept { return parameters_; }
+  Parameters zero_gradients() const { return {}; }
+
+  void forward(const LayerInputs& inputs, RunState& run, Saved& saved,
+               const Outputs& outputs) const {
+    Context context;
+    forward(inputs, run, saved, outputs, context);
+  }
+  void forward(const LayerInputs& inputs, RunState& run, Saved& saved, const Outputs& outputs,
+               Context& context) const;
+  void backward(const Saved& saved, const OutputGradients& output_gradients,
+                const LayerInputGradients& input_gradients, Parameters& gradients) const {
+    Context context;
+    backward(saved, output_gradients, input_gradients, gradients, context);
+  }
+  void backward(const Saved& saved, const OutputGradients& output_gradients,
+                const LayerInputGradients& input_gradients, Parameters& gradients,
+                Context& context) const;
+
+ private:
+  Parameters parameters_;
+  double dropout_ = 0;
+};
+
+// s_ij = v^T tanh(W_q q_i + W_k k_j), without bias (seed 002, eq. 10.1.7). The widths of queries,
+// keys and values and the number of units are free.
+class QKV_API AdditiveAttention {
+ public:
+  struct Parameters {
+    Tensor w_q{};  // [U,Dq]
+    Tensor w_k{};  // [U,Dk]
+    Tensor v{};    // [U]
+
+    template <class Self, class Visit>
+    static void list(Self& self, const std::string& prefix, const Visit& visit) {
+      using T = std::conditional_t<std::is_const_v<Self>, const Tensor, Tensor>;
+      visit(BasicParameter<T>{prefix + "W_q", self.w_q, detail::size_or_zero(self.w_q, 1)});
+      visit(BasicParameter<T>{prefix + "W_k", self.w_k, detail::size_or_zero(self.w_k, 1)});
+      visit(BasicParameter<T>{prefix + "v", self.v, detail::size_or_zero(self.v, 0)});
+    }
+  };
+  using Saved = AttentionSaved;
+
+  // Parameters are zero until initialised or written. dtype: float32 or float64.
+  AdditiveAttention(Index query_width, Index key_width, Index units, double dropout = 0,
+                    DType dtype = DType::kFloat32);
+  Parameters& parameters() noexcept { return parameters_; }
+  const Parameters& parameters() const noexcept { return parameters_; }
+  Parameters zero_gradients() const;
+
+  // In `gradients` an absent tensor is a gradient not asked for.
+  void forward(const LayerInputs& inputs, RunState& run, Saved& saved,
+               const Outputs& outputs) const {
+    Context context;
+    forward(inputs, run, saved, outputs, context);
+  }
+  void forward(const LayerInputs& inputs, RunState& run, Saved& saved, const Outputs& outputs,
+               Context& context) const;
+  void backward(const Saved& saved, const OutputGradients& output_gradients,
+                const LayerInputGradients& input_gradients, Parameters& gradients) const {
+    Context context;
+    backward(saved, output_gradients, input_gradients, gradients, context);
+  }
+  void backward(const Saved& saved, const OutputGradients& output_gradients,
+                const LayerInputGradients& input_gradients, Parameters& gradients,
+                Context& context) const;
+
+ private:
+  Parameters parameters_;
+  double dropout_ = 0;
+};
+
+using MLPAttention = AdditiveAttention;  // seed 002's name
+
+// s_ij = q_i^T W k_j (seed 003). Query and key width are free.
+class QKV_API BilinearAttention {
+ public:
+  struct Parameters {
+    Tensor w{};  // [Dq,Dk]
+
+    // As in PyTorch's nn.Bilinear the first input sets the width of initialisation.
+    template <class Self, class Visit>
+    static void list(Self& self, const std::string& prefix, const Visit& visit) {
+      using T = std::conditional_t<std::is_const_v<Self>, const Tensor, Tensor>;
+      visit(BasicParameter<T>{prefix + "W", self.w, detail::size_or_zero(self.w, 0)});
+    }
+  };
+  using Saved = AttentionSaved;
+
+  // Parameters are zero until initialised or written. dtype: float32 or float64.
+  BilinearAttention(Index query_width, Index key_width, double dropout = 0,
+                    DType dtype = DType::kFloat32);
+  Parameters& parameters() noexcept { return parameters_; }
+  const Parameters& parameters() const noexcept { return parameters_; }
+  Parameters zero_gradients() const;
+
+  // In `gradients` an absent tensor is a gradient not asked for.
+  void forward(const LayerInputs& inputs, RunState& run, Saved& saved,
+               const Outputs& outputs) const {
+    Context context;
+    forward(inputs, run, saved, outputs, context);
+  }
+  void forward(const LayerInputs& inputs, RunState& run, Saved& saved, const Outputs& outputs,
+               Context& context) const;
+  void backward(const Saved& saved, const OutputGradients& output_gradients,
+                const LayerInputGradients& input_gradients, Parameters& gradients) const {
+    Context context;
+    backward(saved, output_gradients, input_gradients, gradients, context);
+  }
+  void backward(const Saved& saved, const OutputGradients& output_gradients,
+                const LayerInputGradients& input_gradients, Parameters& gradients,
+                Context& context) const;
+
+ private:
+  Parameters parameters_;
+  double dropout_ = 0;
+};
+
+}  // namespace qkv
+
+#endif  // QKV_LAYERS_SCORE_LAYERS_H_

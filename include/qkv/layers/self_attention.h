@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_SELF_ATTENTION_H_
+#define QKV_LAYERS_SELF_ATTENTION_H_
+
+#include <string>
+#include <vector>
+
+#include <qkv/layers/parameters.h>
+#include <qkv/layers/run.h>
+
+namespace qkv {
+
+// x [B,T,width] or [T,width], of the layer's dtype.
+struct SelfAttentionInputs {
+  ConstView x{};
+  ConstView lengths{};        // [B] or [B,T]
+  std::vector<Mask> masks{};  // further masks
+};
+
+struct SelfAttentionInputGradients {
+  View x{};
+  Write write = Write::kOverwrite;  // also of the parameters' gradients
+};
+
+// Single-head self-attention of seed 001: q, k, v are bias-free projections of x to its own width
+// n, q and k each divided by n^(1/4), so that q k^T is scaled by 1/sqrt(n). No dropout.
+class QKV_API SelfAttention {
+ public:
+  struct Parameters {
+    LinearParameters q{};  // [n,n], like the others
+    LinearParameters k{};
+    LinearParameters v{};
+
+    template <class Self, class Visit>
+    static void list(Self& self, const std::string& prefix, const Visit& visit) {
+      LinearParameters::list(self.q, prefix + "queries.", visit);
+      LinearParameters::list(self.k, prefix + "keys.", visit);
+      LinearParameters::list(self.v, prefix + "values.", visit);
+    }
+  };
+  // Views are the caller's: x, masks and out must stay as they were until the backward pass.
+  struct Saved {
+    SelfAttentionInputs inputs{};
+    Tensor q{};  // projected and divided, as k; v is projected
+    Tensor k{};
+    Tensor v{};
+    ConstView out{};
+    Tensor lse{};
+  };
+
+  // Parameters are zero until initialised or written. dtype: float32 or float64. Throws Error
+  // when width is below 1 or the dtype is another.
+  explicit SelfAttention(Index width, DType dtype = DType::kFloat32);
+  Parameters& parameters() noexcept { return parameters_; }
+  const Parameters& parameters() const noexcept { return parameters_; }
+  Parameters zero_gradients() const;
+  Index width() const noexcept { return parameters_.q.weight.size(0); }
+
+  // `outputs.out` has the shape of x and must be given; other outputs as attention() has them.
+  // Throws Error before touching an output.
+  void forward(const SelfAttentionInputs& inputs, RunState& run, Saved& saved,
+               const Outputs& outputs) const {
+    Context context;
+    forward(inputs, run, saved, outputs, context);
+  }
+  void forward(const SelfAttentionInputs& inputs, RunState& run, Saved& saved,
+               const Outputs& outputs, Context& context) const;
+  // In `gradients` an absent tensor is a gradient not asked for.
+  void backward(const Saved& saved, const OutputGradients& output_gradients,
+                const SelfAttentionInputGradients& input_gradients, Parameters& gradients) const {
+    Context context;
+    backward(saved, output_gradients, input_gradients, gradients, context);
+  }
+  void backward(const Saved& saved, const OutputGradients& output_gradients,
+                const SelfAttentionInputGradients& input_gradients, Parameters& gradients,
+                Context& context) const;
+
+ private:
+  Parameters parameters_;
+};
+
+}  // namespace qkv
+
+#endif  // QKV_LAYERS_SELF_ATTENTION_H_

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything of the library `qkv` in one include.
+#ifndef QKV_QKV_H_
+#define QKV_QKV_H_
+
+#include <qkv/attention.h>
+#include <qkv/context.h>
+#include <qkv/dtype.h>
+#include <qkv/error.h>
+#include <qkv/layers.h>
+#include <qkv/mods.h>
+#include <qkv/options.h>
+#include <qkv/softmax.h>
+#include <qkv/tensor.h>
+#include <qkv/version.h>
+#include <qkv/view.h>
+
+#endif  // QKV_QKV_H_

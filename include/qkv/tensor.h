@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TENSOR_H_
+#define QKV_TENSOR_H_
+
+#include <memory>
+#include <utility>
+
+#include <qkv/export.h>
+#include <qkv/view.h>
+
+namespace qkv {
+
+// An array that owns its memory: C order, 64-byte aligned, zero-filled. Movable; copied by name.
+class QKV_API Tensor {
+ public:
+  Tensor() = default;
+  // Throws Error when the size overflows, std::bad_alloc when memory is short.
+  Tensor(DType dtype, const Dims& shape);
+  // A moved-from tensor is absent.
+  Tensor(Tensor&& other) noexcept
+      : memory_(std::move(other.memory_)), view_(std::exchange(other.view_, {})) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    memory_ = std::move(other.memory_);
+    view_ = std::exchange(other.view_, {});
+    return *this;
+  }
+
+  bool given() const noexcept { return view_.given(); }
+  DType dtype() const noexcept { return view_.dtype(); }
+  const Dims& shape() const noexcept { return view_.shape(); }
+  int rank() const noexcept { return view_.rank(); }
+  Index size(int axis) const noexcept { return view_.size(axis); }
+  Index element_count() const noexcept { return view_.element_count(); }
+  View view() noexcept { return view_; }
+  ConstView view() const noexcept { return view_; }
+  operator View() noexcept { return view_; }             // NOLINT(google-explicit-constructor)
+  operator ConstView() const noexcept { return view_; }  // NOLINT(google-explicit-constructor)
+
+  // All elements in C order. Throws Error (kType) when T is not the dtype.
+  template <class T>
+  std::span<T> values() {
+    return {view_.as<T>(), static_cast<std::size_t>(element_count())};
+  }
+  template <class T>
+  std::span<const T> values() const {
+    return {ConstView(view_).as<T>(), static_cast<std::size_t>(element_count())};
+  }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const noexcept;
+  };
+  std::unique_ptr<void, Free> memory_;
+  View view_;
+};
+
+// Views of views: no copy is made, the memory stays the caller's. Axes may be negative (from the
+// end). All throw Error naming the rule and what came.
+
+// Elements start, start+step, ... below stop (above, for a negative step) along one axis. Unlike
+// Python's, start and stop lie in 0..size, for a negative step in -1..size-1 (-1: before the first
+// element): others are errors, not clipped or counted from the end.
+QKV_API View slice(const View& view, int axis, Index start, Index stop, Index step = 1);
+QKV_API ConstView slice(const ConstView& view, int axis, Index start, Index stop, Index step = 1);
+// The axes in a new order: permute(x, {0, 2, 1, 3}).
+QKV_API View permute(const View& view, const Dims& axes);
+QKV_API ConstView permute(const ConstView& view, const Dims& axes);
+// Two axes swapped.
+QKV_API View transpose(const View& view, int axis_a, int axis_b);
+QKV_API ConstView transpose(const ConstView& view, int axis_a, int axis_b);
+// The same elements in C order under a new shape; one size may be -1 (worked out). Works where
+// the strides allow it without a copy; else the Error says which axes cannot be merged.
+QKV_API View reshape(const View& view, const Dims& shape);
+QKV_API ConstView reshape(const ConstView& view, const Dims& shape);
+// NumPy's broadcasting: sizes of 1 and missing leading axes repeat with stride 0.
+QKV_API ConstView broadcast_to(const ConstView& view, const Dims& shape);
+
+// Copies, converting between real types (rounding to nearest even) or between integer types and
+// bool. `source` broadcasts to the shape of `target`. Throws Error for shapes or types that
+// do not fit.
+QKV_API void copy(const ConstView& source, const View& target);
+// A C-ordered copy, of the same or another dtype.
+QKV_API Tensor contiguous(const ConstView& view);
+QKV_API Tensor convert(const ConstView& view, DType dtype);
+
+}  // namespace qkv
+
+#endif  // QKV_TENSOR_H_

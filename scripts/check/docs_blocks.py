@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles and runs the code blocks of the documents and compares what they say they print.
+
+usage: docs_blocks.py BUILD_DIR [ROOT]   README.md and docs/**/*.md of a checkout
+
+What is done with a fenced block depends on its language:
+  cpp      with `int main`: compiled against the library and run. Without: the body of a main,
+           after tests/docs/preludes/NAME.h, which the line before names: <!-- prelude: NAME -->
+  sh       run by bash, the built qkv first on PATH
+  console  lines after "$ " are run; the other lines, if any, are what they must print
+  python   run by the checkout's .venv
+  text, json, cmake   shown only
+<!-- output --> before a text block: it is exactly what the block above prints on stdout.
+<!-- run: no, REASON --> before a sh, console or python block: not run, but counted and listed; sh
+and console only for what installs, fetches or builds.
+All blocks of a document run in order in one temporary directory, which has links to the files and
+directories at the top of the checkout: commands are typed as from there and leave nothing behind.
+Exit 1 on a failure, or when no block was run.
+"""
+
+import collections
+import concurrent.futures
+import difflib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+
+RUN = {"cpp", "sh", "console", "python"}
+SHOWN = {"text", "json", "cmake"}
+INSTALLS = re.compile(r"\b(apt|apt-get|pip|git clone|sudo|cmake|make|install)\b")
+SECONDS = 300
+
+FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*(\S*).*$")
+COMMENT = re.compile(r"^\s*<!--\s*(.*?)\s*-->\s*$")
+MARK = re.compile(r"(prelude): (\w+)|(output)|(run): no, (.+)")
+
+
+class Wrong(Exception):
+    """What is wrong with a block, as text for the reader."""
+
+
+@dataclass
+class Block:
+    line: int  # of the first line of code
+    language: str
+    code: str
+    marks: dict = field(default_factory=dict)
+
+
+def read_marks(lines, fence):
+    """The marks in the comments right above the line `fence`, blank lines between allowed."""
+    marks = {}
+    for line in reversed(lines[:fence]):
+        comment = COMMENT.match(line)
+        if not comment and line.strip():
+            break
+        if comment:
+            mark = MARK.fullmatch(comment[1])
+            if not mark:
+                raise Wrong(f"unknown mark <!-- {comment[1]} -->")
+            marks[mark[1] or mark[3] or mark[4]] = mark[2] or mark[5] or ""
+    return marks
+
+
+def read_blocks(text):
+    """The fenced blocks of a document, in order."""
+    lines = text.splitlines()
+    blocks, at = [], 0
+    while at < len(lines):
+        fence = FENCE.match(lines[at])
+        at += 1
+        if not fence:
+            continue
+        begin = at
+        while at < len(lines) and not re.fullmatch(rf"\s*{re.escape(fence[2])}\s*", lines[at]):
+            at += 1
+        if at == len(lines):
+            raise Wrong(f"line {begin}: the block has no end")
+        indent = len(fence[1])
+        code = "".join(line[min(indent, len(line) - len(line.lstrip())):] + "\n"
+                       for line in lines[begin:at])
+        blocks.append(Block(begin + 1, fence[3], code, read_marks(lines, begin - 1)))
+        at += 1
+    return blocks
+
+
+class Runner:
+    """Runs the blocks of one document in its temporary directory."""
+
+    def __init__(self, root, build, document, directory):
+        self.root, self.build, self.document = root, build, document
+        self.directory = pathlib.Path(directory)
+        for entry in root.iterdir():
+            if not entry.name.startswith("."):
+                (self.directory / entry.name).symlink_to(entry)
+        self.environment = dict(os.environ, PATH=f"{build / 'bin'}:{os.environ['PATH']}",
+                                LC_ALL="C.UTF-8")
+
+    def call(self, command):
+        """What a command prints on stdout."""
+        try:
+            done = subprocess.run(command, cwd=self.directory, env=self.environment, check=False,
+                                  stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS,
+                                  encoding="utf-8", errors="replace")
+        except subprocess.TimeoutExpired:
+            raise Wrong(f"not done after {SECONDS} s") from None
+        if done.returncode:
+            raise Wrong(f"exit {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def program(self, block):
+        """The text of a complete program."""
+        here = f'#line {block.line} "{self.document}"\n'
+        prelude = block.marks.get("prelude")
+        if re.search(r"\bint main\(", block.code):
+            if prelude:
+                raise Wrong("a complete program needs no prelude")
+            return here + block.code
+        includes = "".join(re.findall(r"^#include.*\n", block.code, re.MULTILINE))
+        if prelude:
+            header = self.root / "tests/docs/preludes" / f"{prelude}.h"
+            if not header.is_file():
+                raise Wrong(f"no tests/docs/preludes/{prelude}.h")
+            includes += f'#include "{header}"\n'
+        body = re.sub(r"^#include.*$", "", block.code, flags=re.MULTILINE)
+        return f"{includes}int main() {{\n{here}{body}}}\n"
+
+    def cpp(self, block):
+        text = self.program(block)
+        cache = (self.build / "CMakeCache.txt").read_text(encoding="utf-8")
+        compiler = re.search(r"^CMAKE_CXX_COMPILER:\w+=(.*)$", cache, re.MULTILINE)[1]
+        libraries = [self.build / "libqkv.a", "-pthread"]
+        if "<qkv/app/" in text:
+            libraries = [self.build / "libqkv_app.a", *libraries, "-lfmt", "-lzip"]
+        with tempfile.TemporaryDirectory() as directory:
+            source, binary = pathlib.Path(directory, "block.cc"), pathlib.Path(directory, "block")
+            source.write_text(text, encoding="utf-8")
+            self.call([compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror",
+                       "-Wno-unused-variable", "-Wno-unused-but-set-variable",
+                       f"-I{self.root / 'include'}", source, "-o", binary, *libraries])
+            return self.call([binary])
+
+    def sh(self, block):
+        return self.call(["bash", "-euo", "pipefail", "-c", block.code])
+
+    def console(self, block):
+        lines = block.code.splitlines(keepends=True)
+        commands = "".join(line[2:] for line in lines if line.startswith("$ "))
+        wanted = "".join(line for line in lines if not line.startswith("$ "))
+        if not commands:
+            raise Wrong('no line begins with "$ "')
+        printed = self.call(["bash", "-euo", "pipefail", "-c", commands])
+        if wanted:
+            compare(wanted, printed)
+        return printed
+
+    def python(self, block):
+        return self.call([self.root / ".venv/bin/python", "-c", block.code])
+
+
+def compare(wanted, printed):
+    if wanted.rstrip("\n") != printed.rstrip("\n"):
+        raise Wrong("prints something else\n" + "\n".join(difflib.unified_diff(
+            wanted.splitlines(), printed.splitlines(), "document", "printed", lineterm="")))
+
+
+def check_marks(block):
+    """Every mark stands at a block it can mean something for."""
+    if block.language not in RUN | SHOWN:
+        raise Wrong(f"language '{block.language}' is none of {' '.join(sorted(RUN | SHOWN))}")
+    homes = {"prelude": {"cpp"}, "output": {"text"}, "run": {"sh", "console", "python"}}
+    for mark in block.marks:
+        if block.language not in homes[mark]:
+            raise Wrong(f"mark {mark} at a {block.language} block")
+    if "run" in block.marks and block.language != "python" and not INSTALLS.search(block.code):
+        raise Wrong("run: no is for what installs, fetches or builds")
+
+
+def check_document(root, build, path):
+    """(kinds counted, blocks not run, failures) of one document."""
+    name = path.relative_to(root)
+    counts, unrun, failures = collections.Counter(), [], []
+    try:
+        blocks = read_blocks(path.read_text(encoding="utf-8"))
+    except Wrong as wrong:
+        return counts, unrun, [f"{name}: {wrong}"]
+    with tempfile.TemporaryDirectory() as directory:
+        runner = Runner(root, build, name, directory)
+        printed = None  # by the block before this one
+        for block in blocks:
+            try:
+                check_marks(block)
+                before, printed = printed, None
+                if "run" in block.marks:
+                    counts["not run"] += 1
+                    unrun.append(f"{name}:{block.line}: {block.language}: {block.marks['run']}")
+                elif block.language in RUN:
+                    counts[block.language] += 1
+                    printed = getattr(runner, block.language)(block)
+                elif "output" in block.marks:
+                    counts["output"] += 1
+                    if before is None:
+                        raise Wrong("the output of what? The block above was not run")
+                    compare(block.code, before)
+                else:
+                    counts["shown"] += 1
+            except Wrong as wrong:
+                failures.append(f"{name}:{block.line}: {block.language}: {wrong}")
+    return counts, unrun, failures
+
+
+def check(root, build):
+    """Checks all documents of a checkout and reports. True when all is well."""
+    documents = sorted([*root.glob("README.md"), *root.glob("docs/**/*.md")])
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(lambda path: check_document(root, build, path), documents))
+    counts = sum((result[0] for result in results), collections.Counter())
+    for line in [line for result in results for line in result[1]]:
+        print(f"not run: {line}")
+    failures = [line for result in results for line in result[2]]
+    for line in failures:
+        print(f"FAILED {line}")
+    run = sum(counts[language] for language in RUN)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    print(f"{len(documents)} documents, {run} blocks run ({kinds}), {len(failures)} failures")
+    return run > 0 and not failures
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        print(__doc__, file=sys.stderr)
+        return 2
+    build = pathlib.Path(sys.argv[1])
+    root = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else pathlib.Path(__file__).parents[2]
+    return 0 if check(root.resolve(), build.resolve()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

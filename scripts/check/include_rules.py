@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Who may know whom: reads the #include lines and compares them with one table.
+
+usage: include_rules.py [ROOT]       check a checkout (default: this one)
+       include_rules.py --self-test  plant violations in a temporary tree and find each
+Exit 1 on a violation, or when there was nothing to read.
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+
+# ---- the table ----------------------------------------------------------------------------------
+
+# Each room and the rooms below it that it may know; every room knows itself.
+ROOMS = {
+    # qkv
+    "core": "",
+    "reference": "core",
+    "kernels": "core",
+    "runtime": "core",
+    "dense": "core reference kernels runtime",
+    "attention": "core reference kernels runtime dense",
+    "layers": "core reference kernels runtime dense attention",
+    # qkv_app
+    "io": "core",
+    "text": "core",
+    "picture": "core",
+    "page": "core",
+    "train": "core reference kernels runtime dense attention layers",
+    "models": "core reference kernels runtime dense attention layers",
+}
+APP_ROOMS = set("io text picture page train models".split())
+
+# Places that see the promise in include/ and nothing of src/.
+OUTSIDE = set("tools python examples".split())
+
+# What else may be included, and where: each third-party library is known to one room.
+# "*" is everywhere; "app" is every room of qkv_app.
+HEADERS = [
+    (r"hwy/.*", "kernels"),
+    (r"(immintrin|x86intrin|cpuid|arm_neon)\.h", "kernels"),
+    (r"nlohmann/.*|zip\.h", "io"),
+    (r"utf8proc\.h", "text"),
+    (r"librsvg/.*|zlib\.h", "picture page"),
+    (r"CLI/.*", "tools"),
+    (r"fmt/.*", "app tools"),
+    (r"nanobind/.*", "python"),
+    # Threads are started in one room; only programs print.
+    (r"thread|future|pthread\.h|sched\.h", "runtime"),
+    (r"iostream", "tools examples"),
+    (r"(unistd|fcntl|poll|signal|termios)\.h|sys/[a-z]+\.h", "runtime io tools"),
+    (r"[a-z_]+", "*"),  # the standard library
+]
+
+# ---- the check ----------------------------------------------------------------------------------
+
+SOURCES = {".h", ".cc", ".cpp", ".hpp"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)"|(\S.*))')
+
+
+def place_of(path):
+    """The room or place of a file, relative to the root: core, io, tools, include, include/app."""
+    top = path.parts[0]
+    if top == "src":
+        return path.parts[1]
+    if top == "include":
+        return "include/app" if path.parts[1:3] == ("qkv", "app") else "include"
+    return top
+
+
+def refuse_public(place, header):
+    """Why a header of include/ may not be included here, or None."""
+    if header.startswith("qkv/app/") and place not in APP_ROOMS | OUTSIDE | {"include/app"}:
+        return "qkv must not know qkv_app"
+    return None
+
+
+def refuse_other(place, header):
+    """Why a header that is not the project's may not be included here, or None."""
+    for pattern, places in HEADERS:
+        if re.fullmatch(pattern, header):
+            allowed = places.split()
+            if "*" in allowed or place in allowed or ("app" in allowed and place in APP_ROOMS):
+                return None
+            return f"<{header}> belongs to: {places}"
+    return f"<{header}> is in no row of the table"
+
+
+def refuse_quoted(root, path, place, header):
+    """Why a quoted header may not be included here, or None."""
+    if place in OUTSIDE:
+        return None if (root / path.parent / header).is_file() else "only its own files and include/"
+    room = header.split("/")[0]
+    if place.startswith("include"):
+        return "public headers include <qkv/...> and the standard library only"
+    if room not in ROOMS:
+        return 'write "room/file.h"'
+    if room != place and room not in ROOMS[place].split():
+        return f"{place} must not know {room}"
+    return None if (root / "src" / header).is_file() else "no such file"
+
+
+def refuse(root, path, match):
+    """Why this #include of this file is refused, or None."""
+    place = place_of(path)
+    angled, quoted, computed = match.groups()
+    if computed:
+        # Highway includes the file itself again for each CPU target.
+        return None if place == "kernels" else "computed #include"
+    if quoted:
+        return refuse_quoted(root, path, place, quoted)
+    if angled.startswith("qkv/"):
+        return refuse_public(place, angled)
+    return refuse_other(place, angled)
+
+
+def check(root):
+    """All files, includes and violations (as text) below a root."""
+    files, includes, violations = 0, 0, []
+    for top in ["include", "src", *sorted(OUTSIDE)]:
+        for file in sorted((root / top).rglob("*")):
+            if file.suffix not in SOURCES:
+                continue
+            path = file.relative_to(root)
+            files += 1
+            if top == "src" and place_of(path) not in ROOMS:
+                violations.append(f"{path}: {place_of(path)} is no room of the table")
+                continue
+            for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+                match = INCLUDE.match(line)
+                if not match:
+                    continue
+                includes += 1
+                reason = refuse(root, path, match)
+                if reason:
+                    violations.append(f"{path}:{number}: {line.strip()}: {reason}")
+    return files, includes, violations
+
+
+# ---- the check's own test -----------------------------------------------------------------------
+
+PLANTED = [
+    ("src/core/a.cc", '#include "attention/plan.h"'),
+    ("src/reference/a.cc", '#include "runtime/pool.h"'),
+    ("src/runtime/a.cc", '#include "reference/dot.h"'),
+    ("src/attention/a.cc", '#include "layers/linear.h"'),
+    ("src/attention/a.cc", "#include <hwy/highway.h>"),
+    ("src/attention/a.cc", "#include <thread>"),
+    ("src/attention/a.cc", "#include <iostream>"),
+    ("src/attention/a.cc", '#include "plan.h"'),
+    ("src/attention/a.cc", "#include SOME_HEADER"),
+    ("src/layers/a.cc", "#include <qkv/app/npy.h>"),
+    ("src/io/a.cc", '#include "text/vocabulary.h"'),
+    ("src/text/a.cc", "#include <nlohmann/json.hpp>"),
+    ("src/core/a.cc", "#include <boost/any.hpp>"),
+    ("src/cellar/a.cc", "#include <vector>"),
+    ("include/qkv/a.h", '#include "core/problem.h"'),
+    ("include/qkv/a.h", "#include <fmt/format.h>"),
+    ("include/qkv/a.h", "#include <qkv/app/npy.h>"),
+    ("include/qkv/app/a.h", "#  include <zip.h>"),
+    ("tools/qkv/a.cc", '#include "core/problem.h"'),
+    ("python/a.cc", "#include <CLI/CLI.hpp>"),
+]
+INNOCENT = [
+    ("src/core/problem.h", "#include <qkv/view.h>\n#include <vector>"),
+    ("src/attention/a.cc", '#include "core/problem.h"\n#include <qkv/attention.h>'),
+    ("src/runtime/a.cc", '#include <thread>\n#include "core/problem.h"'),
+    ("src/io/a.cc", "#include <qkv/app/npy.h>\n#include <fmt/format.h>\n#include <zip.h>"),
+    ("include/qkv/app/b.h", "#include <qkv/view.h>\n#include <qkv/app/a.h>"),
+    ("tools/qkv/a.cc", '#include "b.h"\n#include <CLI/CLI.hpp>\n#include <qkv/app/npy.h>'),
+    ("tools/qkv/b.h", "#include <qkv/qkv.h>\n#include <iostream>"),
+]
+
+
+def violations_of(files):
+    """The violations in a tree of just these (path, text) files."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = pathlib.Path(directory)
+        for path, text in files:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text + "\n", encoding="utf-8")
+        return check(root)[2]
+
+
+def is_found(path, text):
+    """Whether a planted violation is found, and found where the header it names does exist."""
+    quoted = re.findall(r'"([a-z]+/.*)"', text)
+    return len(violations_of([(path, text), *((f"src/{header}", "") for header in quoted)])) == 1
+
+
+def self_test():
+    missed = [planted for planted in PLANTED if not is_found(*planted)]
+    blamed = violations_of(INNOCENT)
+    for path, text in missed:
+        print(f"self-test: not found: {path}: {text}")
+    for violation in blamed:
+        print(f"self-test: innocent, yet blamed: {violation}")
+    print(f"self-test: {len(PLANTED) - len(missed)} of {len(PLANTED)} planted violations found")
+    return 1 if missed or blamed else 0
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2])
+    files, includes, violations = check(root)
+    for violation in violations:
+        print(violation)
+    print(f"{files} files, {includes} includes, {len(violations)} violations")
+    return 1 if violations or not includes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by the other scripts: the root of the checkout, new enough tools first on PATH, all cores.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+
+readonly cmake_minimum=3.25
+
+# A cmake on PATH may be too old or not work; a later one is taken then, with its own ctest.
+put_cmake_first() {
+  local candidate version
+  for candidate in $(type -ap cmake); do
+    version=$("$candidate" --version 2>/dev/null | awk 'NR == 1 { print $3 }')
+    if [ -n "$version" ] && printf '%s\n' "$cmake_minimum" "$version" | sort -CV; then
+      [ "$candidate" = "$(type -P cmake)" ] || PATH="$(dirname "$candidate"):$PATH"
+      return 0
+    fi
+  done
+  return 1
+}
+put_cmake_first || true  # setup.sh says what is missing
+
+export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
+export CTEST_PARALLEL_LEVEL="${CTEST_PARALLEL_LEVEL:-$(nproc)}"

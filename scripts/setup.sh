@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Usage: scripts/setup.sh run|test|check
+# Makes sure that what `make run`, `make test` or `make check` needs is there. Looks first; installs
+# (Debian, as root or by sudo) only what is missing; with nothing to do it takes a fraction of a
+# second and touches nothing.
+set -euo pipefail
+source "$(dirname "$0")/env.sh"
+
+level=${1:-}
+case $level in
+  run | test | check) ;;
+  *)
+    echo "usage: scripts/setup.sh run|test|check" >&2
+    exit 2
+    ;;
+esac
+
+# One list: level, what proves it is there, Debian's package. Each level includes those before it.
+readonly needs='
+run   command:g++               g++
+run   command:cmake             cmake
+run   command:ninja             ninja-build
+run   command:make              make
+run   command:pkg-config        pkg-config
+run   library:CLI11             libcli11-dev
+run   library:fmt               libfmt-dev
+run   library:nlohmann_json     nlohmann-json3-dev
+run   library:libzip            libzip-dev
+run   library:zlib              zlib1g-dev
+test  library:gtest             libgtest-dev
+test  system_python:sys         python3
+test  system_python:ensurepip   python3-venv
+test  system_python:numpy       python3-numpy
+check command:clang++-16        clang-16
+check command:clang-format-16   clang-format-16
+check command:clang-tidy-16     clang-tidy-16
+'
+
+is_there() {
+  local kind=${1%%:*} name=${1#*:}
+  case $kind in
+    command) if [ "$name" = cmake ]; then put_cmake_first; else "$name" --version; fi ;;
+    library) pkg-config --exists "$name" ;;
+    system_python) /usr/bin/python3 -c "import $name" ;;
+  esac >/dev/null 2>&1
+}
+
+# The packages of this level whose proof is missing, one a line.
+missing_packages() {
+  local of proof package
+  while read -r of proof package; do
+    case $level:$of in
+      run:run | test:run | test:test | check:?*) is_there "$proof" || echo "$package" ;;
+    esac
+  done <<<"$needs"
+}
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+# Adds packages; never removes, upgrades or downgrades one on purpose.
+apt_install() {
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 \
+    install --yes --quiet --no-install-recommends --no-remove "$@" >&2
+}
+
+install_packages() {
+  # Lists that know every package save the update; lists that name vanished files need it.
+  if apt-cache show "$@" >/dev/null 2>&1 && apt_install "$@"; then return 0; fi
+  as_root apt-get -o DPkg::Lock::Timeout=300 update --quiet >&2
+  apt_install "$@"
+}
+
+give_up() {
+  echo "setup: $1" >&2
+  echo "setup: needed are g++ 12 or newer, cmake $cmake_minimum or newer, and these Debian" \
+    "packages or their like:" "${@:2}" >&2
+  exit 1
+}
+
+mapfile -t missing < <(missing_packages)
+if ((${#missing[@]})); then
+  command -v apt-get >/dev/null && command -v dpkg-query >/dev/null ||
+    give_up "this is not a Debian system" "${missing[@]}"
+  [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
+    give_up "neither root nor sudo" "${missing[@]}"
+  echo "setup: installing ${missing[*]}" >&2
+  install_packages "${missing[@]}" || give_up "apt-get failed" "${missing[@]}"
+  mapfile -t missing < <(missing_packages)
+  ((${#missing[@]} == 0)) || give_up "installed, yet not working" "${missing[@]}"
+fi
+
+# Python of our own that sees Debian's NumPy: no package index is asked.
+if [ "$level" != run ] && ! .venv/bin/python -c 'import numpy' 2>/dev/null; then
+  echo "setup: making .venv" >&2
+  /usr/bin/python3 -m venv --clear --system-site-packages .venv
+  .venv/bin/python -c 'import numpy'
+fi

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <memory>
+#include <utility>
+
+#include <qkv/attention.h>
+
+#include "attention/bind.h"
+#include "attention/implementations.h"
+#include "attention/resolve.h"
+#include "core/message.h"
+#include "runtime/tasks.h"
+
+namespace qkv {
+namespace {
+
+constexpr std::string_view kForward = "attention";
+constexpr std::string_view kBackward = "attention_backward";
+
+void run_forward(const Inputs& inputs, const Options& options, const Outputs& outputs,
+                 const core::Problem& p, const door::Implementation& implementation,
+                 Context& context) {
+  const core::Results results = door::bind_outputs(p, outputs);
+  door::check_overlap(p, inputs, options, outputs);
+  const door::ScratchSize size = implementation.forward_scratch(p, results);
+  runtime::Call call(context, p.function, size.shared, size.per_worker);
+  implementation.forward(p, results, call);
+}
+
+// The five arguments of a backward call besides options and context.
+struct BackwardArguments {
+  const Inputs& inputs;
+  const Saved& saved;
+  const OutputGradients& sources;
+  const InputGradients& gradients;
+};
+
+void run_backward(const BackwardArguments& x, const Options& options, const core::Problem& p,
+                  const door::Implementation& implementation, Context& context) {
+  const core::GradientSources sources = door::bind_sources(p, x.saved, x.sources);
+  const core::GradientResults results = door::bind_gradients(p, x.inputs, options, x.gradients);
+  door::check_overlap(p, x.inputs, options, x.saved, x.sources, x.gradients);
+  const door::ScratchSize size = implementation.backward_scratch(p, results);
+  runtime::Call call(context, p.function, size.shared, size.per_worker);
+  implementation.backward(p, sources, results, call);
+}
+
+}  // namespace
+
+void attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
+               Context& context) {
+  core::Problem p;
+  door::resolve(kForward, inputs, options, p);
+  run_forward(inputs, options, outputs, p, door::choose(p, context.forced_path()), context);
+}
+
+void attention(const Inputs& inputs, const Options& options, const Outputs& outputs) {
+  Context context;
+  attention(inputs, options, outputs, context);
+}
+
+void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
+                        const OutputGradients& output_gradients,
+                        const InputGradients& input_gradients, Context& context) {
+  core::Problem p;
+  door::resolve(kBackward, inputs, options, p);
+  run_backward({inputs, saved, output_gradients, input_gradients}, options, p,
+               door::choose(p, context.forced_path()), context);
+}
+
+void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
+                        const OutputGradients& output_gradients,
+                        const InputGradients& input_gradients) {
+  Context context;
+  attention_backward(inputs, options, saved, output_gradients, input_gradients, context);
+}
+
+// ---- Plan -----------------------------------------------------------------------------------
+
+namespace {
+
+using Bound = std::pair<DType, Dims>;  // dtype and shape of an input
+
+}  // namespace
+
+struct Plan::State {
+  Options options;
+  Context* context = nullptr;
+  core::Problem problem;  // of the last run; its shapes never change
+  const door::Implementation* implementation = nullptr;
+  std::array<Bound, 5> bound;  // as views_of(inputs)
+  door::ScratchSize forward_size, backward_size;
+};
+
+namespace {
+
+const std::array<const char*, 5> kInputNames = {"q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"};
+
+std::array<const ConstView*, 5> views_of(const Inputs& inputs) {
+  return {&inputs.q, &inputs.k, &inputs.v, &inputs.cu_seqlens_q, &inputs.cu_seqlens_k};
+}
+
+std::string shown(const Bound& x) {
+  return x.first == DType::kNone ? "absent"
+                                 : core::text(name_of(x.first), " ", to_string(x.second));
+}
+
+// An upper bound of what any choice of outputs takes: everything asked for. Only sizes matter.
+core::Results every_result(const core::Problem& p) {
+  core::Results all;
+  core::ResultOperand asked;
+  asked.dtype = p.accumulator;
+  if (p.v.given()) all.out = asked;
+  all.lse = all.row_max = all.column_sums = asked;
+  for (core::RowsResult* rows : {&all.weights, &all.dropped_weights, &all.raw_scores,
+                                 &all.capped_scores, &all.masked_scores}) {
+    rows->matrix = asked;
+  }
+  all.top = p.Tk;
+  return all;
+}
+
+core::GradientResults every_gradient(const Inputs& inputs, const Options& options) {
+  core::GradientResults all;
+  // The source itself stands for a buffer of its shape: only its size is looked at.
+  const auto like = [](const ConstView& x) {
+    return x.given() ? View(const_cast<void*>(x.data()), x.dtype(), x.shape(), x.strides())
+                     : View();
+  };
+  all.q.buffer = like(inputs.q);
+  all.k.buffer = like(inputs.k);
+  all.v.buffer = like(inputs.v);
+  if (const auto* score = std::get_if<Bilinear>(&options.score)) all.w.buffer = like(score->w);
+  if (const auto* score = std::get_if<Additive>(&options.score)) {
+    all.wq.buffer = like(score->wq);
+    all.wk.buffer = like(score->wk);
+    all.score_v.buffer = like(score->v);
+    all.score_b.buffer = like(score->b);
+  }
+  all.bias.buffer = like(options.bias);
+  all.alibi.buffer = like(options.alibi);
+  all.sinks.buffer = like(options.sinks);
+  return all;
+}
+
+}  // namespace
+
+Plan::Plan(const Inputs& inputs, const Options& options, Context& context)
+    : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  s.options = options;
+  s.context = &context;
+  door::resolve("Plan", inputs, s.options, s.problem);
+  s.implementation = &door::choose(s.problem, context.forced_path());
+  const auto views = views_of(inputs);
+  for (std::size_t n = 0; n < views.size(); ++n) {
+    s.bound[n] = {views[n]->dtype(), views[n]->shape()};
+  }
+  s.forward_size = s.implementation->forward_scratch(s.problem, every_result(s.problem));
+  s.backward_size =
+      s.implementation->backward_scratch(s.problem, every_gradient(inputs, s.options));
+  runtime::reserve(context, std::max(s.forward_size.shared, s.backward_size.shared),
+                   std::max(s.forward_size.per_worker, s.backward_size.per_worker));
+}
+
+Plan::~Plan() = default;
+Plan::Plan(Plan&&) noexcept = default;
+Plan& Plan::operator=(Plan&&) noexcept = default;
+
+std::string_view Plan::path() const noexcept { return state_->implementation->name; }
+
+namespace {
+
+std::size_t total(const door::ScratchSize& size, const Context& context) {
+  return size.shared + size.per_worker * static_cast<std::size_t>(context.executor().concurrency());
+}
+
+}  // namespace
+
+std::size_t Plan::scratch_bytes() const noexcept {
+  return total(state_->forward_size, *state_->context);
+}
+
+std::size_t Plan::backward_scratch_bytes() const noexcept {
+  return total(state_->backward_size, *state_->context);
+}
+
+namespace {
+
+void expect_bound(std::string_view function, const Inputs& inputs,
+                  const std::array<Bound, 5>& bound) {
+  const auto views = views_of(inputs);
+  for (std::size_t n = 0; n < views.size(); ++n) {
+    const Bound came{views[n]->dtype(), views[n]->shape()};
+    if (came == bound[n]) continue;
+    const bool dtypes_differ =
+        came.first != bound[n].first && views[n]->given() && bound[n].first != DType::kNone;
+    throw Error(
+        function, kInputNames[n],
+        core::text("is ", shown(came), " but was ", shown(bound[n]), " when the plan was made"),
+        dtypes_differ ? ErrorKind::kType : ErrorKind::kValue);
+  }
+}
+
+}  // namespace
+
+void Plan::run(const Inputs& inputs, const Outputs& outputs) {
+  State& s = *state_;
+  expect_bound("Plan::run", inputs, s.bound);
+  door::resolve("Plan::run", inputs, s.options, s.problem);
+  run_forward(inputs, s.options, outputs, s.problem, *s.implementation, *s.context);
+}
+
+void Plan::backward(const Inputs& inputs, const Saved& saved,
+                    const OutputGradients& output_gradients,
+                    const InputGradients& input_gradients) {
+  State& s = *state_;
+  expect_bound("Plan::backward", inputs, s.bound);
+  door::resolve("Plan::backward", inputs, s.options, s.problem);
+  run_backward({inputs, saved, output_gradients, input_gradients}, s.options, s.problem,
+               *s.implementation, *s.context);
+}
+
+}  // namespace qkv

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/bind.h"
+#include "attention/shapes.h"
+#include "core/message.h"
+
+namespace qkv::door {
+namespace {
+
+using core::GradientTarget;
+using core::ScoreKind;
+using core::text;
+
+// A gradient has the shape and dtype of its source. `like` is the source's operand: an axis on
+// which it has stride 0 because it was broadcast is one on which the gradient is summed.
+class Binder {
+ public:
+  explicit Binder(const Problem& p) : p_(p) {}
+
+  // Checks the buffer against its source; false when the gradient is not asked for.
+  bool check(std::string_view name, const View& buffer, std::string_view source_name,
+             const ConstView& source) {
+    if (!buffer.given()) return false;
+    if (!source.given()) {
+      throw Error(p_.function, name, text("is given but ", source_name, " is absent"));
+    }
+    any_ = true;
+    expect_dtype(p_, name, buffer, source.dtype(), source_name, source.dtype());
+    if (buffer.shape() != source.shape()) {
+      throw Error(p_.function, name,
+                  text("must have the shape of ", source_name, ", ", to_string(source.shape()),
+                       ", got ", describe(buffer)));
+    }
+    return true;
+  }
+  bool any() const noexcept { return any_; }
+  const Problem& problem() const noexcept { return p_; }
+
+ private:
+  const Problem& p_;
+  bool any_ = false;
+};
+
+// Strides of the C-ordered array of the buffer's shape: one of size 1 has stride 0, so that it
+// sums over whatever the problem has there.
+Dims own_strides(const View& buffer) {
+  Dims strides = contiguous_strides(buffer.shape());
+  for (int axis = 0; axis < buffer.rank(); ++axis) {
+    if (buffer.shape()[axis] == 1) strides[axis] = 0;
+  }
+  return strides;
+}
+
+Index stride_from_end(const View& buffer, const Dims& strides, int from_end) {
+  return buffer.rank() >= from_end ? strides[buffer.rank() - from_end] : 0;
+}
+
+// q, k, v and bias: [batch..., head, row, col] from the right.
+GradientTarget array_target(const Problem& p, const View& buffer) {
+  const Dims own = own_strides(buffer);
+  GradientTarget to{buffer, {}};
+  to.own.col_stride = stride_from_end(buffer, own, 1);
+  to.own.row_stride = stride_from_end(buffer, own, 2);
+  if (p.head_axis) to.own.head_stride = stride_from_end(buffer, own, 3);
+  const int above = p.head_axis ? 3 : 2;
+  for (int axis = 0; axis < p.batch.rank(); ++axis) {
+    to.own.batch_strides.push_back(stride_from_end(buffer, own, above + p.batch.rank() - axis));
+  }
+  return to;
+}
+
+// Packed q, k, v: [sum T, heads, channels].
+GradientTarget packed_target(const View& buffer) {
+  const Dims own = own_strides(buffer);
+  GradientTarget to{buffer, {}};
+  to.own.row_stride = own[0];
+  to.own.head_stride = own[1];
+  to.own.col_stride = own[2];
+  return to;
+}
+
+// Parameters: `axes` axes of their own ([rows, cols] or [cols]), a head axis before them when
+// they are given per head.
+GradientTarget parameter_target(const Problem& p, const View& buffer, int axes) {
+  const Dims own = own_strides(buffer);
+  GradientTarget to{buffer, {}};
+  to.own.col_stride = stride_from_end(buffer, own, 1);
+  if (axes == 2) to.own.row_stride = stride_from_end(buffer, own, 2);
+  to.own.head_stride = stride_from_end(buffer, own, axes + 1);
+  for (int axis = 0; axis < p.batch.rank(); ++axis) to.own.batch_strides.push_back(0);
+  return to;
+}
+
+// [H]
+GradientTarget per_head_target(const Problem& p, const View& buffer) {
+  GradientTarget to = parameter_target(p, buffer, 1);
+  to.own.head_stride = to.own.col_stride;
+  to.own.col_stride = 0;
+  return to;
+}
+
+void bind_input(Binder& binder, std::string_view name, const View& buffer,
+                std::string_view source_name, const ConstView& source, GradientTarget& to) {
+  if (!binder.check(name, buffer, source_name, source)) return;
+  const Problem& p = binder.problem();
+  to = p.packed() ? packed_target(buffer) : array_target(p, buffer);
+}
+
+void bind_parameter(Binder& binder, std::string_view name, const View& buffer,
+                    std::string_view source_name, const ConstView& source, int axes,
+                    GradientTarget& to) {
+  if (!binder.check(name, buffer, source_name, source)) return;
+  to = parameter_target(binder.problem(), buffer, axes);
+}
+
+void bind_score(Binder& binder, const Options& options, const ScoreGradient& gradient,
+                core::GradientResults& to) {
+  const Problem& p = binder.problem();
+  constexpr const char* kScores[] = {"ScaledDot", "Dot", "Bilinear", "Additive"};
+  const auto refuse = [&](const char* gradient_kind) {
+    throw Error(p.function, "input_gradients.score",
+                text("is ", gradient_kind, " but the score is ", kScores[options.score.index()]));
+  };
+  if (const auto* d = std::get_if<BilinearGradient>(&gradient)) {
+    const auto* score = std::get_if<Bilinear>(&options.score);
+    if (score == nullptr) return refuse("a BilinearGradient");
+    bind_parameter(binder, "input_gradients.score.w", d->w, "bilinear.w", score->w, 2, to.w);
+  }
+  if (const auto* d = std::get_if<AdditiveGradient>(&gradient)) {
+    const auto* score = std::get_if<Additive>(&options.score);
+    if (score == nullptr) return refuse("an AdditiveGradient");
+    bind_parameter(binder, "input_gradients.score.wq", d->wq, "additive.wq", score->wq, 2, to.wq);
+    bind_parameter(binder, "input_gradients.score.wk", d->wk, "additive.wk", score->wk, 2, to.wk);
+    bind_parameter(binder, "input_gradients.score.v", d->v, "additive.v", score->v, 1, to.score_v);
+    bind_parameter(binder, "input_gradients.score.b", d->b, "additive.b", score->b, 1, to.score_b);
+  }
+}
+
+}  // namespace
+
+core::GradientResults bind_gradients(const Problem& p, const Inputs& inputs, const Options& options,
+                                     const InputGradients& gradients) {
+  core::GradientResults to;
+  Binder binder(p);
+  bind_input(binder, "input_gradients.q", gradients.q, "q", inputs.q, to.q);
+  bind_input(binder, "input_gradients.k", gradients.k, "k", inputs.k, to.k);
+  bind_input(binder, "input_gradients.v", gradients.v, "v", inputs.v, to.v);
+  bind_score(binder, options, gradients.score, to);
+  if (binder.check("input_gradients.bias", gradients.bias, "bias", options.bias)) {
+    to.bias = array_target(p, gradients.bias);
+  }
+  if (binder.check("input_gradients.alibi", gradients.alibi, "alibi", options.alibi)) {
+    to.alibi = per_head_target(p, gradients.alibi);
+  }
+  if (binder.check("input_gradients.sinks", gradients.sinks, "sinks", options.sinks)) {
+    to.sinks = per_head_target(p, gradients.sinks);
+  }
+  if (!binder.any()) {
+    throw Error(p.function, "input_gradients", "name no buffer, so there is nothing to compute");
+  }
+  to.accumulate = gradients.write == Write::kAccumulate;
+  return to;
+}
+
+}  // namespace qkv::door

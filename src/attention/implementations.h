@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_IMPLEMENTATIONS_H_
+#define QKV_ATTENTION_IMPLEMENTATIONS_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/arena.h"
+#include "core/problem.h"
+#include "core/results.h"
+#include "runtime/tasks.h"
+
+// The ordered list: the first implementation that supports a problem runs it. The reference
+// stands last and supports everything.
+namespace qkv::door {
+
+using core::ScratchSize;
+
+struct Implementation {
+  std::string_view name;
+  // Null when the problem is supported, else the first reason why not ("bfloat16 inputs").
+  const char* (*unsupported)(const core::Problem& p);
+  ScratchSize (*forward_scratch)(const core::Problem& p, const core::Results& results);
+  void (*forward)(const core::Problem& p, const core::Results& results, runtime::Call& call);
+  ScratchSize (*backward_scratch)(const core::Problem& p, const core::GradientResults& results);
+  void (*backward)(const core::Problem& p, const core::GradientSources& sources,
+                   const core::GradientResults& results, runtime::Call& call);
+};
+
+std::span<const Implementation* const> implementations();
+
+// The implementation for a problem; `forced` (may be empty) names the one to take. Throws Error
+// when there is none of that name, or it does not support the problem.
+const Implementation& choose(const core::Problem& p, std::string_view forced);
+
+}  // namespace qkv::door
+
+#endif  // QKV_ATTENTION_IMPLEMENTATIONS_H_

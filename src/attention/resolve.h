@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_RESOLVE_H_
+#define QKV_ATTENTION_RESOLVE_H_
+
+#include <string_view>
+
+#include <qkv/attention.h>
+
+#include "core/problem.h"
+
+// The door: from what a person wrote to a checked problem. Everything throws Error; nothing is
+// written.
+namespace qkv::door {
+
+// Complex arrays exist for gradient checks only.
+enum class Complex { kRefused, kAllowed };
+
+// Fills `p` from inputs and options, which must outlive it. Reads lengths and offsets, which must
+// hold legal values now. Allocates nothing when `p` was filled before with as many masks.
+void resolve(std::string_view function, const Inputs& inputs, const Options& options,
+             core::Problem& p, Complex complex = Complex::kRefused);
+
+// The steps, in order.
+void resolve_inputs(const Inputs& inputs, Complex complex, core::Problem& p);
+void resolve_packed_inputs(const Inputs& inputs, core::Problem& p);
+void resolve_score(const Inputs& inputs, const Options& options, core::Problem& p);
+void resolve_options(const Options& options, core::Problem& p);
+void resolve_masks(const Options& options, core::Problem& p);
+
+}  // namespace qkv::door
+
+#endif  // QKV_ATTENTION_RESOLVE_H_

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CORE_ARENA_H_
+#define QKV_CORE_ARENA_H_
+
+#include <cstddef>
+#include <span>
+#include <type_traits>
+
+#include <qkv/view.h>
+
+// Scratch memory as the loops see it.
+namespace qkv::core {
+
+// One cache line: enough for every vector load, and neighbours share none.
+inline constexpr std::size_t kScratchAlignment = 64;
+
+// The next multiple of kScratchAlignment. Throws std::bad_array_new_length when there is none.
+std::size_t padded_bytes(std::size_t bytes);
+
+// The bytes of `count` values of `size` bytes, padded. Throws std::bad_array_new_length when count
+// is negative or too large for any memory.
+std::size_t padded_bytes(Index count, std::size_t size);
+
+// A piece of scratch memory handed out from the front, aligned to kScratchAlignment each time.
+// Never grows: taking more than was reserved is a defect of the caller (std::logic_error).
+class Arena {
+ public:
+  Arena() = default;
+  // `memory` is aligned to kScratchAlignment and outlives the arena.
+  Arena(std::byte* memory, std::size_t bytes) noexcept : memory_(memory), bytes_(bytes) {}
+  // `count` values of a trivial type, uninitialised.
+  template <class T>
+  std::span<T> take(Index count) {
+    static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= kScratchAlignment);
+    return {static_cast<T*>(take_bytes(cost<T>(count))), static_cast<std::size_t>(count)};
+  }
+  void reset() noexcept { used_ = 0; }
+  std::size_t used() const noexcept { return used_; }
+  // Bytes that take<T>(count) uses, padding included: the unit of size computations. Throws
+  // std::bad_array_new_length when count is negative or too large for any memory.
+  template <class T>
+  static std::size_t cost(Index count) {
+    return padded_bytes(count, sizeof(T));
+  }
+
+ private:
+  void* take_bytes(std::size_t bytes);
+
+  std::byte* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::size_t used_ = 0;
+};
+
+// Hands out nothing and adds up what would be taken: sizes come from the code that takes.
+class MeasuringArena {
+ public:
+  template <class T>
+  std::span<T> take(Index count) {
+    bytes_ += Arena::cost<T>(count);
+    return {};
+  }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  std::size_t bytes_ = 0;
+};
+
+// What a pass of some implementation takes.
+struct ScratchSize {
+  std::size_t shared = 0;      // seen by all tasks of the call
+  std::size_t per_worker = 0;  // a worker's own
+};
+
+}  // namespace qkv::core
+
+#endif  // QKV_CORE_ARENA_H_

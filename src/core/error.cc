@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <qkv/error.h>
+
+namespace qkv {
+namespace {
+
+// "function: argument detail"; an empty argument (an error about the whole call) leaves no gap.
+std::string sentence(std::string_view function, std::string_view argument,
+                     std::string_view detail) {
+  std::string text(function);
+  text += ": ";
+  text += argument;
+  if (!argument.empty() && !detail.empty()) text += ' ';
+  text += detail;
+  return text;
+}
+
+}  // namespace
+
+Error::Error(std::string_view function, std::string_view argument, std::string_view detail,
+             ErrorKind kind)
+    : std::runtime_error(sentence(function, argument, detail)),
+      function_(function),
+      argument_(argument),
+      kind_(kind) {}
+
+// Out of line, so that the type's identity lives in the library and crosses a shared boundary.
+Error::~Error() = default;
+
+Cancelled::Cancelled(std::string_view function)
+    : std::runtime_error(sentence(function, "", "cancelled by the context's stop flag")) {}
+
+Cancelled::~Cancelled() = default;
+
+}  // namespace qkv

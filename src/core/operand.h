@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CORE_OPERAND_H_
+#define QKV_CORE_OPERAND_H_
+
+#include <qkv/dtype.h>
+#include <qkv/view.h>
+
+namespace qkv::core {
+
+// An array as the loops address it: [batch axes..., head, row, column]. A stride is 0 along an
+// axis that the array does not have or that it broadcasts. Rows are queries or keys, columns keys,
+// channels or units; the meaning is the user's of the operand.
+template <class Void>
+struct BasicOperand {
+  Void* data = nullptr;
+  DType dtype = DType::kNone;
+  Dims batch_strides;  // one for each batch axis of the problem
+  Index head_stride = 0;
+  Index row_stride = 0;
+  Index col_stride = 0;
+
+  bool given() const noexcept { return dtype != DType::kNone; }
+};
+using Operand = BasicOperand<const void>;
+using ResultOperand = BasicOperand<void>;
+
+// Elements from the first one to (h, row, col) of the batch entry whose offset is `batch_offset`.
+template <class Void>
+Index offset_of(const BasicOperand<Void>& x, Index batch_offset, Index h, Index row,
+                Index col) noexcept {
+  return batch_offset + h * x.head_stride + row * x.row_stride + col * x.col_stride;
+}
+
+// The offset of flat batch entry b: b counts the batch axes in row-major order.
+template <class Void>
+Index batch_offset(const BasicOperand<Void>& x, const Dims& batch, Index b) noexcept {
+  Index offset = 0;
+  for (int axis = batch.rank() - 1; axis >= 0; --axis) {
+    const Index size = batch[axis];
+    offset += (b % size) * x.batch_strides[axis];
+    b /= size;
+  }
+  return offset;
+}
+
+}  // namespace qkv::core
+
+#endif  // QKV_CORE_OPERAND_H_

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CORE_OVERLAP_H_
+#define QKV_CORE_OVERLAP_H_
+
+#include <qkv/view.h>
+
+// Whether strided arrays share memory. To decide it exactly is as hard as integer programming;
+// these answer false only when it is proved, which covers slices, permutations and interleaved
+// slices of one buffer. Absent views and arrays without elements share nothing.
+namespace qkv::core {
+
+// May a byte belong to an element of both?
+bool may_overlap(const ConstView& a, const ConstView& b);
+
+// May two different indices of one array name a common byte (a stride of 0, for example)? Such an
+// array is no place for results.
+bool self_overlaps(const ConstView& v);
+
+}  // namespace qkv::core
+
+#endif  // QKV_CORE_OVERLAP_H_

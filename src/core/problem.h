@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CORE_PROBLEM_H_
+#define QKV_CORE_PROBLEM_H_
+
+#include <span>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <qkv/options.h>
+
+#include "core/operand.h"
+#include "core/philox.h"
+#include "core/storage.h"
+
+// One call of attention with everything checked and every default filled in: what
+// implementations see.
+namespace qkv::core {
+
+enum class ScoreKind { kDot, kBilinear, kAdditive };  // kDot serves dot and scaled dot
+
+// One batch entry, or one packed sequence: queries q0 .. q0+Tq-1 of the rows, keys k0 .. k0+Tk-1.
+struct Sequence {
+  Index q0 = 0;
+  Index k0 = 0;
+  Index Tq = 0;
+  Index Tk = 0;
+};
+
+struct KeepMask {
+  Operand keep;  // rows = queries, columns = keys
+};
+struct PaddingMask {
+  Operand padding;         // columns = keys
+  Index entry_stride = 0;  // between flat batch entries
+};
+struct LengthMask {
+  Operand lengths;         // rows = queries (stride 0 for [B])
+  Index entry_stride = 0;  // between flat batch entries, or packed sequences
+};
+using ResolvedMask =
+    std::variant<Causal, Window, KeepMask, PaddingMask, LengthMask, const MaskMod*>;
+
+struct Problem {
+  std::string_view function;  // the public function called, for messages
+
+  Dims batch;             // batch axes; B is their product
+  bool head_axis = true;  // whether results have a head axis (not in rank 2 and rank 3 calls)
+  Index B = 1, H = 1, G = 1;
+  Index Tq = 0, Tk = 0;  // of the longest sequence, when packed
+  Index Dq = 0, Dk = 0, E = 0, U = 0;
+  Index q_rows = 0, k_rows = 0;      // rows of q and k: Tq and Tk, or the packed totals
+  DType dtype = DType::kNone;        // of q and out
+  DType accumulator = DType::kNone;  // float32 or float64 (complex128 in gradient checks)
+
+  Operand q, k, v;                     // columns = channels
+  Operand cu_seqlens_q, cu_seqlens_k;  // rows = sequences
+  bool packed() const noexcept { return cu_seqlens_q.given(); }
+
+  ScoreKind score = ScoreKind::kDot;
+  Operand w;                 // bilinear [Dq,Dk]: rows = query channels
+  Operand wq, wk;            // additive [U,Dq], [U,Dk]: rows = units
+  Operand score_v, score_b;  // additive [U]: columns = units
+  double scale = 1;
+  double softcap = 0;
+  std::span<const ScoreMod> mods;  // of the caller's options
+  Operand bias;                    // rows = queries, columns = keys
+  Diagonal diagonal;
+  Operand offsets;  // one per batch entry, rows = batch entries
+  Operand alibi;    // one per head
+  std::vector<ResolvedMask> masks;
+  Operand sinks;  // one per head
+  double dropout = 0;
+  DropoutMask dropout_mask;
+
+  Sequence sequence(Index b) const noexcept {
+    if (!packed()) return {0, 0, Tq, Tk};
+    const auto at = [&](const Operand& x, Index n) {
+      return load<Index>(x.dtype, x.data, n * x.row_stride);
+    };
+    const Index q0 = at(cu_seqlens_q, b);
+    const Index k0 = at(cu_seqlens_k, b);
+    return {q0, k0, at(cu_seqlens_q, b + 1) - q0, at(cu_seqlens_k, b + 1) - k0};
+  }
+
+  // The diagonal j = i + o of batch entry b.
+  Index diagonal_offset(Index b, const Sequence& s) const noexcept {
+    if (std::holds_alternative<TopLeft>(diagonal)) return 0;
+    if (const auto* given = std::get_if<Offset>(&diagonal)) return given->o;
+    if (offsets.given()) return load<Index>(offsets.dtype, offsets.data, b * offsets.row_stride);
+    return s.Tk - s.Tq;
+  }
+
+  // The key/value head that query head h reads.
+  Index key_head(Index h) const noexcept { return h * G / H; }
+};
+
+}  // namespace qkv::core
+
+#endif  // QKV_CORE_PROBLEM_H_

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CORE_RESULTS_H_
+#define QKV_CORE_RESULTS_H_
+
+#include <array>
+
+#include "core/operand.h"
+
+// Where a call's results go and gradients come from, as operands. An absent one was not asked for.
+namespace qkv::core {
+
+// Rows of a matrix, all or named: `names` holds `count` query numbers (in rows), or is absent.
+template <class Void>
+struct BasicRowsOperand {
+  Operand names;
+  Index count = 0;
+  BasicOperand<Void> matrix;  // rows = queries or named rows, columns = keys
+  bool given() const noexcept { return matrix.given(); }
+};
+using RowsResult = BasicRowsOperand<void>;
+using RowsOperand = BasicRowsOperand<const void>;
+
+struct Results {
+  ResultOperand out;          // rows = queries, columns = channels
+  ResultOperand lse;          // rows = queries
+  ResultOperand row_max;      // rows = queries
+  ResultOperand column_sums;  // rows = keys
+  Index top = 0;
+  ResultOperand top_weights;  // rows = queries, columns = rank
+  ResultOperand top_keys;
+  RowsResult weights, dropped_weights, raw_scores, capped_scores, masked_scores;
+};
+
+// What the backward pass reads.
+struct GradientSources {
+  Operand out, lse;    // saved by the forward pass
+  Operand dout, dlse;  // as out, lse
+  RowsOperand dweights;
+};
+
+// Where one gradient goes: the user's buffer, which has the shape of what it is the gradient of,
+// and the strides of a C-ordered array of that shape along the problem's axes. Axes that were
+// broadcast have stride 0 there: writing to them sums.
+struct GradientTarget {
+  View buffer;
+  ResultOperand own;  // strides only
+  bool given() const noexcept { return buffer.given(); }
+};
+
+struct GradientResults {
+  GradientTarget q, k, v;
+  GradientTarget w, wq, wk, score_v, score_b;
+  GradientTarget bias, alibi, sinks;
+  bool accumulate = false;
+
+  // Each target once.
+  std::array<const GradientTarget*, 11> all() const noexcept {
+    return {&q, &k, &v, &w, &wq, &wk, &score_v, &score_b, &bias, &alibi, &sinks};
+  }
+};
+
+}  // namespace qkv::core
+
+#endif  // QKV_CORE_RESULTS_H_

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CORE_ROUNDING_H_
+#define QKV_CORE_ROUNDING_H_
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+namespace qkv::core {
+
+// A float64 as float32, rounded to odd: exact values stay, others become the neighbour whose last
+// bit is 1. Rounding that to nearest even in a type with at least two bits less gives the same as
+// rounding the float64 once (Boldo and Melquiond 2008), which two roundings to nearest
+// do not: the way from float64 to bfloat16 and float16.
+inline float round_to_odd(double value) noexcept {
+  const auto nearest = static_cast<float>(value);
+  if (std::isnan(value) || static_cast<double>(nearest) == value) return nearest;
+  auto bits = std::bit_cast<std::uint32_t>(nearest);
+  // Towards zero; the magnitude is the bits without the sign, so one step is a decrement. This
+  // also brings an overflow to infinity back to the largest finite number.
+  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) --bits;
+  return std::bit_cast<float>(bits | 1U);
+}
+
+}  // namespace qkv::core
+
+#endif  // QKV_CORE_ROUNDING_H_

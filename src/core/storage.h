@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CORE_STORAGE_H_
+#define QKV_CORE_STORAGE_H_
+
+#include <complex>
+#include <cstdint>
+#include <type_traits>
+
+#include <qkv/dtype.h>
+#include <qkv/view.h>
+
+// Load and store: from a storage type to the type sums are held in, and back. The one place for a
+// new storage type besides the list in qkv/dtype.h.
+namespace qkv::core {
+
+template <class T>
+inline constexpr bool kIsComplex = false;
+template <class T>
+inline constexpr bool kIsComplex<std::complex<T>> = true;
+
+// One stored value as a T. Narrow reals go through float; a complex value given for a real T
+// loses its imaginary part.
+template <class T, class Stored>
+T to_accumulator(const Stored& value) {
+  if constexpr (std::is_same_v<T, Stored>) {
+    return value;
+  } else if constexpr (std::is_same_v<Stored, BFloat16> || std::is_same_v<Stored, Float16>) {
+    return static_cast<T>(static_cast<float>(value));
+  } else if constexpr (kIsComplex<Stored>) {
+    return static_cast<T>(value.real());
+  } else if constexpr (kIsComplex<T>) {
+    return T(static_cast<typename T::value_type>(value));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+// A T rounded once into the storage type (reals: to nearest, ties to even).
+template <class Stored, class T>
+Stored from_accumulator(const T& value) {
+  if constexpr (std::is_same_v<T, Stored>) {
+    return value;
+  } else if constexpr (kIsComplex<T>) {
+    return from_accumulator<Stored>(value.real());
+  } else if constexpr (std::is_same_v<Stored, BFloat16> || std::is_same_v<Stored, Float16>) {
+    return Stored(static_cast<float>(value));
+  } else if constexpr (kIsComplex<Stored>) {
+    return Stored(static_cast<double>(value));
+  } else {
+    return static_cast<Stored>(value);
+  }
+}
+
+// Calls f with a null pointer of the C++ type behind `dtype`: visit_dtype(d, [](auto* tag) {...}).
+// Returns false for kNone.
+template <class F>
+bool visit_dtype(DType dtype, F&& f) {
+  switch (dtype) {
+#define QKV_VISIT(name, type, text) \
+  case DType::name:                 \
+    f(static_cast<type*>(nullptr)); \
+    return true;
+    QKV_FOR_EACH_DTYPE(QKV_VISIT)
+#undef QKV_VISIT
+    case DType::kNone:
+      break;
+  }
+  return false;
+}
+
+template <class T>
+T load(DType dtype, const void* data, Index offset) {
+  if (dtype == dtype_of<T>) return static_cast<const T*>(data)[offset];
+  T value{};
+  visit_dtype(dtype, [&]<class Stored>(Stored*) {
+    value = to_accumulator<T>(static_cast<const Stored*>(data)[offset]);
+  });
+  return value;
+}
+
+template <class T>
+void store(DType dtype, void* data, Index offset, const T& value) {
+  if (dtype == dtype_of<T>) {
+    static_cast<T*>(data)[offset] = value;
+    return;
+  }
+  visit_dtype(dtype, [&]<class Stored>(Stored*) {
+    static_cast<Stored*>(data)[offset] = from_accumulator<Stored>(value);
+  });
+}
+
+}  // namespace qkv::core
+
+#endif  // QKV_CORE_STORAGE_H_

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <qkv/app/file_error.h>
+#include <qkv/app/text_file.h>
+#include <qkv/error.h>
+
+namespace qkv::io {
+namespace {
+
+// Some systems refuse to read or write more at once.
+constexpr std::size_t kLargestTransfer = std::size_t{1} << 30;
+
+int open_to_read(const std::string& path) {
+  return path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+}
+
+// Where the bytes of `path` are to stand: behind symbolic links, if it is one.
+std::string resolved(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_symlink(path, error)) return path;
+  return std::filesystem::weakly_canonical(path, error).string();
+}
+
+// A name for a file beside `target` that no other call, thread or process uses.
+std::string beside(const std::string& target) {
+  static std::atomic<unsigned> count{0};
+  return fmt::format("{}.{}-{}.tmp", target, ::getpid(), count.fetch_add(1));
+}
+
+// Makes a rename last. A file system that cannot is no reason to fail: the file is there.
+void synchronise_directory(const std::string& file) {
+  const std::string parent = std::filesystem::path(file).parent_path().string();
+  const Descriptor directory(
+      ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.get() >= 0) ::fsync(directory.get());
+}
+
+}  // namespace
+
+std::string system_message(int error) { return std::generic_category().message(error); }
+
+int Descriptor::close() noexcept {
+  const int fd = std::exchange(fd_, -1);
+  return fd < 0 || ::close(fd) == 0 ? 0 : errno;
+}
+
+InputFile::InputFile(const std::string& path, const std::atomic<bool>* stop)
+    : name_(path == "-" ? "<stdin>" : path), file_(open_to_read(path)), stop_(stop) {
+  if (file_.get() < 0) throw app::InputError(name_, system_message(errno));
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) throw app::InputError(name_, system_message(errno));
+  if (S_ISDIR(status.st_mode)) throw app::InputError(name_, "expected a file, got a directory");
+  if (S_ISREG(status.st_mode) && path != "-") size_ = status.st_size;
+}
+
+std::size_t InputFile::read(void* target, std::size_t bytes) {
+  std::size_t done = 0;
+  while (done < bytes) {
+    if (stop_ != nullptr && stop_->load(std::memory_order_relaxed)) throw Cancelled("read");
+    const ssize_t got = ::read(file_.get(), static_cast<char*>(target) + done,
+                               std::min(bytes - done, kLargestTransfer));
+    if (got == 0) break;
+    if (got > 0) done += static_cast<std::size_t>(got);
+    if (got < 0 && errno != EINTR) throw app::InputError(name_, system_message(errno));
+  }
+  return done;
+}
+
+std::string InputFile::read_rest() {
+  constexpr std::size_t kBlock = std::size_t{1} << 20;
+  std::string bytes;
+  std::size_t got = 0;
+  do {
+    const std::size_t before = bytes.size();
+    bytes.resize(before + kBlock);
+    got = read(bytes.data() + before, kBlock);
+    bytes.resize(before + got);
+  } while (got == kBlock);
+  return bytes;
+}
+
+OutputFile::OutputFile(const std::string& path) : name_(path), target_(resolved(path)) {
+  struct stat status {};
+  if (::stat(target_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    throw app::OutputError(name_, "it is no regular file");
+  }
+  int fd = -1;
+  do {  // O_EXCL: never through a file or link that stands there
+    temporary_ = beside(target_);
+    fd = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (fd < 0 && errno == EEXIST);
+  if (fd < 0) fail(errno);
+  file_ = Descriptor(fd);
+}
+
+OutputFile::~OutputFile() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void OutputFile::write(const void* data, std::size_t bytes) {
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t put = ::write(file_.get(), static_cast<const char*>(data) + done,
+                                std::min(bytes - done, kLargestTransfer));
+    if (put >= 0) done += static_cast<std::size_t>(put);
+    if (put < 0 && errno != EINTR) fail(errno);
+  }
+}
+
+void OutputFile::commit() {
+  if (const int error = file_.close()) fail(error);
+  // Opened anew: who wrote by name may have put another file there.
+  Descriptor written(::open(temporary_.c_str(), O_RDONLY | O_CLOEXEC));
+  if (written.get() < 0 || ::fsync(written.get()) != 0) fail(errno);
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(errno);
+  temporary_.clear();
+  synchronise_directory(target_);
+}
+
+void OutputFile::fail(int error) const { throw app::OutputError(name_, system_message(error)); }
+
+}  // namespace qkv::io
+
+namespace qkv::app {
+
+std::string read_text(const std::string& path, const std::atomic<bool>* stop) {
+  return io::InputFile(path, stop).read_rest();
+}
+
+}  // namespace qkv::app

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_IO_FILE_H_
+#define QKV_IO_FILE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <qkv/view.h>
+
+// Files of the operating system: the only code of this room that opens one.
+namespace qkv::io {
+
+// The text of an errno value.
+std::string system_message(int error);
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) noexcept : fd_(fd) {}
+  ~Descriptor() { close(); }
+  Descriptor(Descriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+
+  int get() const noexcept { return fd_; }
+  // What close() reports: 0 or an errno value.
+  int close() noexcept;
+
+ private:
+  int fd_;
+};
+
+// A file read from its start, "-" being standard input. Throws InputError. The flag (which may be
+// null) is read with each block; when true read() throws Cancelled.
+class InputFile {
+ public:
+  explicit InputFile(const std::string& path, const std::atomic<bool>* stop = nullptr);
+
+  // As messages name it.
+  const std::string& name() const noexcept { return name_; }
+  // Of a regular file; a pipe or a terminal has none.
+  std::optional<Index> size() const noexcept { return size_; }
+  // Reads until `bytes` are there or the file ends; returns how many there are.
+  std::size_t read(void* target, std::size_t bytes);
+  // All that is left.
+  std::string read_rest();
+
+ private:
+  std::string name_;
+  Descriptor file_;
+  const std::atomic<bool>* stop_;
+  std::optional<Index> size_;
+};
+
+// A file that appears whole or not at all: what is written goes to temporary_path(), a new file
+// beside the target, which takes the target's place at commit() and is removed otherwise.
+// A target that is a symbolic link is followed; anything else but a regular file is refused.
+// Throws OutputError.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::string& path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  const std::string& name() const noexcept { return name_; }
+  const std::string& temporary_path() const noexcept { return temporary_; }
+  void write(const void* data, std::size_t bytes);
+  void commit();
+
+ private:
+  [[noreturn]] void fail(int error) const;
+
+  std::string name_;
+  std::string target_;
+  std::string temporary_;
+  Descriptor file_;
+};
+
+}  // namespace qkv::io
+
+#endif  // QKV_IO_FILE_H_

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/npy.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <qkv/app/utf8.h>
+#include <qkv/error.h>
+
+#include "io/file.h"
+
+namespace qkv::io {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "arrays are written as they stand in memory");
+static_assert(sizeof(bool) == 1);
+
+void swap_bytes(std::byte* data, Index bytes, Index word) {
+  for (Index at = 0; at + word <= bytes; at += word) std::reverse(data + at, data + at + word);
+}
+
+// Strides of Fortran order: the first axis runs fastest.
+Dims fortran_strides(const Dims& shape) {
+  Dims strides = shape;
+  Index stride = 1;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    strides[axis] = stride;
+    stride *= std::max<Index>(1, shape[axis]);
+  }
+  return strides;
+}
+
+Tensor read_numbers(ByteSource& source, const NpyHeader& header) {
+  Tensor tensor(header.dtype, header.shape);
+  auto* const data = static_cast<std::byte*>(tensor.view().data());
+  const Index bytes = tensor.element_count() * header.item_size;
+  source.read_all(data, static_cast<std::size_t>(bytes));
+  if (header.swapped) swap_bytes(data, bytes, header.item_size);
+  if (header.dtype == DType::kBool) {  // any other byte is no bool of C++
+    for (Index i = 0; i < bytes; ++i) data[i] = std::byte{data[i] != std::byte{0}};
+  }
+  if (!header.fortran_order || header.shape.rank() < 2) return tensor;
+  return contiguous(ConstView(data, header.dtype, header.shape, fortran_strides(header.shape)));
+}
+
+// One element of text, without the zeros it is filled up with.
+std::string read_text(ByteSource& source, const NpyHeader& header, std::vector<std::byte>& item) {
+  source.read_all(item.data(), item.size());
+  std::string text;
+  if (header.kind == NpyKind::kBytes) {
+    text.assign(reinterpret_cast<const char*>(item.data()), item.size());
+    text.resize(text.find_last_not_of('\0') + 1);
+    if (!app::from_utf8(text)) source.fail("expected text in UTF-8, got " + app::quoted(text));
+    return text;
+  }
+  if (header.swapped) swap_bytes(item.data(), header.item_size, 4);
+  std::u32string letters(item.size() / 4, U'\0');
+  std::copy(item.begin(), item.end(), reinterpret_cast<std::byte*>(letters.data()));
+  letters.resize(letters.find_last_not_of(U'\0') + 1);
+  for (const char32_t c : letters) {
+    if (c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF)) {
+      source.fail(
+          fmt::format("expected Unicode text, got the number {}", static_cast<unsigned>(c)));
+    }
+  }
+  return app::to_utf8(letters);
+}
+
+app::Strings read_strings(ByteSource& source, const NpyHeader& header) {
+  // Elements of no bytes are bounded by no file's size.
+  constexpr Index kMostEmpty = Index{1} << 24;
+  const Index count = element_count(header.shape);
+  if (header.item_size == 0 && count > kMostEmpty) {
+    source.fail(fmt::format("expected at most {} empty texts, got {}", kMostEmpty, count));
+  }
+  app::Strings strings{header.shape, {}};
+  std::vector<std::byte> item(static_cast<std::size_t>(header.item_size));
+  for (Index i = 0; i < count; ++i) strings.values.push_back(read_text(source, header, item));
+  if (!header.fortran_order || header.shape.rank() < 2) return strings;
+
+  std::vector<Index> places(static_cast<std::size_t>(count));
+  for (Index i = 0; i < count; ++i) places[static_cast<std::size_t>(i)] = i;
+  const Tensor order =
+      contiguous(ConstView(places.data(), header.shape, fortran_strides(header.shape)));
+  app::Strings in_c_order{header.shape, {}};
+  for (const Index place : order.values<Index>()) {
+    in_c_order.values.push_back(strings.values[static_cast<std::size_t>(place)]);
+  }
+  return in_c_order;
+}
+
+}  // namespace
+
+NpyImage::NpyImage(std::string_view function, std::string_view name, const app::ArrayView& array) {
+  const auto* const view = std::get_if<ConstView>(&array);
+  const std::string broken =
+      view != nullptr ? set_numbers(*view) : set_text(*std::get<const app::Strings*>(array));
+  if (!broken.empty()) throw Error(function, name, broken);
+}
+
+std::string NpyImage::set_numbers(const ConstView& view) {
+  const bool narrow = view.dtype() == DType::kBFloat16;
+  const DType dtype = narrow ? DType::kFloat32 : view.dtype();
+  const std::string descr = npy_descr(dtype);
+  if (descr.empty()) return fmt::format("must be real, bool or integer, got {}", describe(view));
+  if (narrow || !view.is_contiguous()) copy_ = convert(view, dtype);
+  data_ = copy_.given() ? copy_.view().data() : view.data();
+  size_ = static_cast<std::size_t>(view.element_count()) * size_of(dtype);
+  header_ = npy_header(descr, view.shape());
+  return "";
+}
+
+std::string NpyImage::set_text(const app::Strings& strings) {
+  if (element_count(strings.shape) != static_cast<Index>(strings.values.size())) {
+    return fmt::format("has {} texts for shape {}", strings.values.size(),
+                       to_string(strings.shape));
+  }
+  std::size_t longest = 1;  // as NumPy's own arrays of empty text
+  std::vector<std::u32string> texts;
+  for (const std::string& value : strings.values) {
+    auto text = app::from_utf8(value);
+    if (!text) return "must be UTF-8, got " + app::quoted(value);
+    if (text->ends_with(U'\0')) return "must not end in a zero character";
+    longest = std::max(longest, text->size());
+    texts.push_back(*std::move(text));
+  }
+  for (std::u32string& text : texts) {
+    text.resize(longest, U'\0');
+    letters_ += text;
+  }
+  data_ = letters_.data();
+  size_ = letters_.size() * sizeof(char32_t);
+  header_ = npy_header(fmt::format("<U{}", longest), strings.shape);
+  return "";
+}
+
+app::Array read_npy(ByteSource& source) {
+  const NpyHeader header = read_npy_header(source);
+  if (header.kind == NpyKind::kNumber) return read_numbers(source, header);
+  return read_strings(source, header);
+}
+
+}  // namespace qkv::io
+
+namespace qkv::app {
+
+void write_npy(const std::string& path, const ArrayView& array) {
+  const io::NpyImage image("write_npy", "array", array);
+  io::OutputFile file(path);
+  file.write(image.header().data(), image.header().size());
+  file.write(image.data(), image.data_size());
+  file.commit();
+}
+
+Array read_npy(const std::string& path) {
+  io::InputFile file(path);
+  io::ByteSource source{file.name(), {}, 0, 0};
+  if (file.size()) {
+    source.size = *file.size();
+    source.read = [&file](void* target, std::size_t bytes) { return file.read(target, bytes); };
+    return io::read_npy(source);
+  }
+  const std::string whole = file.read_rest();  // a pipe's size is known only at its end
+  source.size = static_cast<Index>(whole.size());
+  source.read = [&whole, at = std::size_t{0}](void* target, std::size_t bytes) mutable {
+    const std::size_t got = whole.copy(static_cast<char*>(target), bytes, at);
+    at += got;
+    return got;
+  };
+  return io::read_npy(source);
+}
+
+}  // namespace qkv::app

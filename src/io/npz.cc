@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <list>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <zip.h>
+
+#include <qkv/app/utf8.h>
+#include <qkv/error.h>
+
+#include "io/file.h"
+#include "io/npy.h"
+
+namespace qkv::app {
+namespace {
+
+constexpr std::string_view kSuffix = ".npy";
+// 1980-01-01, the first day that archives can name: the same arrays give the same bytes.
+constexpr zip_uint16_t kFirstDay = 1 << 5 | 1;
+
+struct Discard {
+  void operator()(zip_t* archive) const noexcept { zip_discard(archive); }
+  void operator()(zip_file_t* file) const noexcept { zip_fclose(file); }
+};
+using Archive = std::unique_ptr<zip_t, Discard>;
+using Member = std::unique_ptr<zip_file_t, Discard>;
+
+Archive open_archive(const std::string& path, int flags, std::string& message) {
+  int code = 0;
+  Archive archive(zip_open(path.c_str(), flags, &code));
+  if (!archive) {
+    zip_error_t error;
+    zip_error_init_with_code(&error, code);
+    message = zip_error_strerror(&error);
+    zip_error_fini(&error);
+  }
+  return archive;
+}
+
+// ---- writing --------------------------------------------------------------------------------
+
+// Adds one member whose bytes stay in `image` until the archive is closed; false when libzip
+// refuses.
+bool add_member(zip_t* archive, const std::string& name, const io::NpyImage& image,
+                Compression compression) {
+  // libzip only reads from them.
+  const auto bytes = [](const void* data) {
+    return static_cast<zip_uint8_t*>(const_cast<void*>(data));
+  };
+  const zip_buffer_fragment_t pieces[] = {
+      {bytes(image.header().data()), image.header().size()},
+      {bytes(image.data()), image.data_size()},
+  };
+  zip_source_t* source = zip_source_buffer_fragment(archive, pieces, image.data_size() ? 2 : 1, 0);
+  if (source == nullptr) return false;
+  const zip_int64_t index =
+      zip_file_add(archive, (name + std::string(kSuffix)).c_str(), source, ZIP_FL_ENC_UTF_8);
+  if (index < 0) {
+    zip_source_free(source);
+    return false;
+  }
+  const auto place = static_cast<zip_uint64_t>(index);
+  const zip_int32_t method = compression == Compression::kStored ? ZIP_CM_STORE : ZIP_CM_DEFLATE;
+  return zip_set_file_compression(archive, place, method, 0) == 0 &&
+         zip_file_set_dostime(archive, place, 0, kFirstDay, 0) == 0;
+}
+
+void check_names(std::span<const NamedView> arrays) {
+  // libzip makes no file for an empty archive.
+  if (arrays.empty()) throw Error("write_npz", "arrays", "must not be empty");
+  std::set<std::string_view> names;
+  for (const NamedView& array : arrays) {
+    if (array.name.empty() || !from_utf8(array.name) ||
+        array.name.find('\0') != std::string::npos || !names.insert(array.name).second) {
+      throw Error("write_npz", "arrays",
+                  fmt::format("must have one name each, got {}", quoted(array.name)));
+    }
+  }
+}
+
+// ---- reading --------------------------------------------------------------------------------
+
+// Deflate cannot make less than one bit of 258 bytes, RFC 1951 section 3.2.5: a member that claims
+// more is malformed, and its size no reason to ask for memory.
+bool is_possible(const zip_stat_t& member) {
+  constexpr zip_uint64_t kMostPerByte = 8 * 258;
+  if (member.comp_method == ZIP_CM_STORE) return member.size == member.comp_size;
+  return member.comp_method == ZIP_CM_DEFLATE && member.size / kMostPerByte <= member.comp_size;
+}
+
+Array read_member(zip_t* archive, const zip_stat_t& status, const std::string& name,
+                  Index archive_size) {
+  if (!is_possible(status) || status.comp_size > static_cast<zip_uint64_t>(archive_size)) {
+    throw InputError(name, fmt::format("expected a stored or deflated member, got one of {} bytes "
+                                       "that says it holds {} (method {})",
+                                       status.comp_size, status.size, status.comp_method));
+  }
+  const Member member(zip_fopen_index(archive, status.index, 0));
+  if (!member) throw InputError(name, zip_strerror(archive));
+  io::ByteSource source{name, {}, static_cast<Index>(status.size), 0};
+  source.read = [&](void* target, std::size_t bytes) {
+    std::size_t done = 0;
+    while (done < bytes) {
+      const zip_int64_t got =
+          zip_fread(member.get(), static_cast<char*>(target) + done, bytes - done);
+      if (got < 0) source.fail(zip_file_strerror(member.get()));
+      if (got == 0) break;
+      done += static_cast<std::size_t>(got);
+    }
+    return done;
+  };
+  Array array = io::read_npy(source);
+  char more = 0;  // libzip compares the checksum when it meets the end
+  if (source.read(&more, 1) != 0) source.fail("expected the end, got more bytes");
+  return array;
+}
+
+}  // namespace
+
+void write_npz(const std::string& path, std::span<const NamedView> arrays,
+               Compression compression) {
+  check_names(arrays);
+  std::list<io::NpyImage> images;  // in place: libzip keeps pointers into them
+  for (const NamedView& array : arrays) images.emplace_back("write_npz", array.name, array.array);
+
+  io::OutputFile file(path);
+  std::string message;
+  Archive archive = open_archive(file.temporary_path(), ZIP_TRUNCATE, message);
+  if (!archive) throw OutputError(path, message);
+  auto image = images.begin();
+  for (const NamedView& array : arrays) {
+    if (!add_member(archive.get(), array.name, *image++, compression)) {
+      throw OutputError(path, zip_strerror(archive.get()));
+    }
+  }
+  if (zip_close(archive.get()) != 0) throw OutputError(path, zip_strerror(archive.get()));
+  static_cast<void>(archive.release());
+  file.commit();
+}
+
+std::vector<NamedArray> read_npz(const std::string& path) {
+  const io::InputFile file(path);  // names what is missing or a directory as other readers do
+  std::string message;
+  const Archive archive = open_archive(path, ZIP_RDONLY | ZIP_CHECKCONS, message);
+  if (!archive) throw InputError(path, "expected an .npz archive: " + message);
+  std::vector<NamedArray> arrays;
+  const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
+  for (zip_int64_t i = 0; i < count; ++i) {
+    zip_stat_t status;
+    zip_stat_init(&status);
+    if (zip_stat_index(archive.get(), static_cast<zip_uint64_t>(i), 0, &status) != 0) {
+      throw InputError(path, zip_strerror(archive.get()));
+    }
+    std::string_view member = status.name;
+    if (!member.ends_with(kSuffix)) continue;
+    member.remove_suffix(kSuffix.size());
+    const std::string name = fmt::format("{}({})", path, status.name);
+    arrays.push_back(
+        {std::string(member), read_member(archive.get(), status, name, file.size().value_or(0))});
+  }
+  return arrays;
+}
+
+}  // namespace qkv::app

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/attend.h"
+
+#include <string>
+
+#include "core/shapes.h"
+#include "layers/checks.h"
+
+namespace qkv::layers {
+
+Dropout dropout_of(double p, const RunState& run) {
+  if (run.mode == Mode::kEvaluate || p == 0) return {};
+  return {p, dropout_seed(run)};
+}
+
+void advance(RunState& run) {
+  if (run.mode == Mode::kTrain) ++run.step;
+}
+
+Options options_of(const Score& score, const ConstView& lengths, const std::vector<Mask>& masks,
+                   const Dropout& dropout) {
+  Options options;
+  options.score = score;
+  options.masks = masks;
+  if (lengths.given()) options.masks.emplace_back(KeyLengths{lengths});
+  options.dropout = dropout;
+  return options;
+}
+
+void resize(Tensor& tensor, DType dtype, const Dims& shape) {
+  if (tensor.dtype() != dtype || !(tensor.shape() == shape)) tensor = Tensor(dtype, shape);
+}
+
+void attend(const Inputs& inputs, const Options& options, Outputs outputs, Tensor& lse,
+            const Dims& lse_shape, Context& context) {
+  resize(lse, accumulator_of(inputs.q.dtype()), lse_shape);
+  // The caller's buffer goes through attention() so that it is checked there.
+  const bool asked = outputs.lse.given();
+  if (!asked) outputs.lse = lse;
+  attention(inputs, options, outputs, context);
+  if (asked) copy(outputs.lse, lse);
+}
+
+void ScoreLayer::forward(const LayerInputs& inputs, RunState& run, AttentionSaved& saved,
+                         const Outputs& outputs, Context& context) const {
+  const std::string function = std::string(name) + "::forward";
+  const ConstView out = outputs.out;
+  if (!out.given() || out.rank() < 1)
+    throw Error(function, "out", "must be given, of rank 2 or more");
+  const Dropout drawn = dropout_of(dropout, run);
+  saved.out = {};  // no backward pass if this one throws
+  attend({inputs.q, inputs.k, inputs.v}, options_of(score, inputs.lengths, inputs.masks, drawn),
+         outputs, saved.lse, core::sub_dims(out.shape(), 0, out.rank() - 1), context);
+  saved.inputs = inputs;
+  saved.out = out;
+  saved.dropout = drawn;
+  advance(run);
+}
+
+void ScoreLayer::backward(const AttentionSaved& saved, const OutputGradients& output_gradients,
+                          const LayerInputGradients& input_gradients, const ScoreGradient& d_score,
+                          Context& context) const {
+  if (!saved.out.given()) {
+    throw Error(std::string(name) + "::backward", "saved", "must come from a forward pass");
+  }
+  const LayerInputs& inputs = saved.inputs;
+  attention_backward({inputs.q, inputs.k, inputs.v},
+                     options_of(score, inputs.lengths, inputs.masks, saved.dropout),
+                     {saved.out, saved.lse}, output_gradients,
+                     {.q = input_gradients.q,
+                      .k = input_gradients.k,
+                      .v = input_gradients.v,
+                      .score = d_score,
+                      .write = input_gradients.write},
+                     context);
+}
+
+}  // namespace qkv::layers

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_ATTEND_H_
+#define QKV_LAYERS_ATTEND_H_
+
+#include <string_view>
+#include <vector>
+
+#include <qkv/attention.h>
+#include <qkv/layers/run.h>
+
+// What all attention layers share: options from masks and mode, and attention() with its lse kept.
+namespace qkv::layers {
+
+// The dropout of this pass: p in training, none in evaluation.
+Dropout dropout_of(double p, const RunState& run);
+
+// A forward pass has succeeded: a step in training.
+void advance(RunState& run);
+
+Options options_of(const Score& score, const ConstView& lengths, const std::vector<Mask>& masks,
+                   const Dropout& dropout);
+
+// Gives `tensor` this dtype and shape; keeps its memory when it has them. The contents are
+// unspecified.
+void resize(Tensor& tensor, DType dtype, const Dims& shape);
+
+// attention() that keeps the log-sum-exp, of this shape, in `lse`, and gives it to outputs.lse
+// when that is asked for.
+void attend(const Inputs& inputs, const Options& options, Outputs outputs, Tensor& lse,
+            const Dims& lse_shape, Context& context);
+
+// A layer that is one call of attention() with a score and dropout.
+struct ScoreLayer {
+  std::string_view name;  // of the class
+  Score score;
+  double dropout = 0;
+
+  void forward(const LayerInputs& inputs, RunState& run, AttentionSaved& saved,
+               const Outputs& outputs, Context& context) const;
+  // `d_score` are views of the parameters' gradients.
+  void backward(const AttentionSaved& saved, const OutputGradients& output_gradients,
+                const LayerInputGradients& input_gradients, const ScoreGradient& d_score,
+                Context& context) const;
+};
+
+}  // namespace qkv::layers
+
+#endif  // QKV_LAYERS_ATTEND_H_

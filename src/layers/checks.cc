@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/checks.h"
+
+#include <qkv/error.h>
+
+#include "core/message.h"
+#include "core/overlap.h"
+
+namespace qkv::layers {
+namespace {
+
+using core::text;
+
+void check_given(std::string_view function, const NamedView& array, DType dtype) {
+  if (!array.view.given()) throw Error(function, array.name, "must be given");
+  if (array.view.dtype() != dtype) {
+    throw Error(function, array.name,
+                text("must be ", name_of(dtype), " as the layer is, got ", describe(array.view)),
+                ErrorKind::kType);
+  }
+}
+
+}  // namespace
+
+void check_size(std::string_view function, std::string_view argument, Index size) {
+  if (size < 1) throw Error(function, argument, text("must be at least 1, got ", size));
+}
+
+double checked_dropout(std::string_view function, double p) {
+  // Written so that NaN fails.
+  if (!(p >= 0 && p < 1)) throw Error(function, "dropout", text("must be in [0,1), got ", p));
+  return p;
+}
+
+void check_dtype(std::string_view function, DType dtype) {
+  if (dtype != DType::kFloat32 && dtype != DType::kFloat64) {
+    throw Error(function, "dtype", text("must be float32 or float64, got ", name_of(dtype)),
+                ErrorKind::kType);
+  }
+}
+
+void check_rows(std::string_view function, const NamedView& array, DType dtype, Index width) {
+  check_given(function, array, dtype);
+  const int rank = array.view.rank();
+  // One axis is kept for the heads.
+  if (rank < 2 || rank >= kMaxRank) {
+    throw Error(function, array.name,
+                text("must have rank 2 to ", kMaxRank - 1, ", got ", describe(array.view)));
+  }
+  if (array.view.size(-1) != width) {
+    throw Error(
+        function, array.name,
+        text("must have ", width, " channels, the layer's width, got ", describe(array.view)));
+  }
+}
+
+void check_same(std::string_view function, const NamedView& array, DType dtype, const Dims& shape) {
+  check_given(function, array, dtype);
+  if (!(array.view.shape() == shape)) {
+    throw Error(function, array.name,
+                text("must have the shape ", to_string(shape), ", got ", describe(array.view)));
+  }
+}
+
+void check_apart(std::string_view function, const NamedView& target,
+                 std::initializer_list<NamedView> others) {
+  if (core::self_overlaps(target.view)) {
+    throw Error(function, target.name,
+                "must not overlap itself: its strides give two elements one place");
+  }
+  for (const NamedView& other : others) {
+    if (core::may_overlap(target.view, other.view)) {
+      throw Error(function, target.name, text("must not overlap ", other.name));
+    }
+  }
+}
+
+void check_outputs(std::string_view function, const Outputs& outputs,
+                   std::initializer_list<NamedView> inputs) {
+  const NamedView out{"out", outputs.out};
+  check_apart(function, out, inputs);
+  const NamedView others[] = {
+      {"lse", outputs.lse},
+      {"row_max", outputs.row_max},
+      {"column_sums", outputs.column_sums},
+      {"top.weights", outputs.top.weights},
+      {"top.keys", outputs.top.keys},
+      {"weights", outputs.weights.matrix},
+      {"dropped_weights", outputs.dropped_weights.matrix},
+      {"raw_scores", outputs.raw_scores.matrix},
+      {"capped_scores", outputs.capped_scores.matrix},
+      {"masked_scores", outputs.masked_scores.matrix},
+  };
+  for (const NamedView& other : others) {
+    check_apart(function, other, {out});
+    check_apart(function, other, inputs);
+  }
+}
+
+}  // namespace qkv::layers

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_CHECKS_H_
+#define QKV_LAYERS_CHECKS_H_
+
+#include <initializer_list>
+#include <string_view>
+
+#include <qkv/attention.h>
+#include <qkv/view.h>
+
+// What the layers check at the door, before they compute anything. Each throws Error naming
+// `function`, the argument and what came.
+namespace qkv::layers {
+
+struct NamedView {
+  std::string_view name;
+  ConstView view;
+};
+
+// A size given to a constructor: at least 1.
+void check_size(std::string_view function, std::string_view argument, Index size);
+
+// A probability of dropout: in [0,1).
+double checked_dropout(std::string_view function, double p);
+
+// The dtype of a layer with parameters: float32 or float64.
+void check_dtype(std::string_view function, DType dtype);
+
+// Given, of this dtype, rank 2 or more, and this size along the last axis.
+void check_rows(std::string_view function, const NamedView& array, DType dtype, Index width);
+
+// Given, and of this dtype and shape.
+void check_same(std::string_view function, const NamedView& array, DType dtype, const Dims& shape);
+
+// A place for results: no two indices share memory, nor does it with any of `others`.
+void check_apart(std::string_view function, const NamedView& target,
+                 std::initializer_list<NamedView> others);
+
+// Every buffer that `outputs` names is apart from `inputs`, and the others from `out`.
+// (attention() itself checks the rest: shapes, types, and the others among each other.)
+void check_outputs(std::string_view function, const Outputs& outputs,
+                   std::initializer_list<NamedView> inputs);
+
+}  // namespace qkv::layers
+
+#endif  // QKV_LAYERS_CHECKS_H_

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_HEADS_H_
+#define QKV_LAYERS_HEADS_H_
+
+#include <qkv/view.h>
+
+namespace qkv::layers {
+
+// [..,T,H*D] -> [..,H,T,D], and [T,H*D] -> [1,H,T,D], so that the axis of the heads is never taken
+// for one of the batch. Always a view: only the last axis is cut. Reading it merges nothing;
+// writing to it merges the heads.
+template <class AnyView>
+AnyView split_heads(const AnyView& x, Index heads) {
+  const int rank = x.rank();
+  const Index width = x.size(-1) / heads;
+  Dims shape;
+  Dims strides;
+  const auto add = [&](Index size, Index stride) {
+    shape.push_back(size);
+    strides.push_back(stride);
+  };
+  if (rank == 2) add(1, 0);
+  for (int axis = 0; axis < rank - 2; ++axis) add(x.size(axis), x.stride(axis));
+  add(heads, width * x.stride(-1));
+  add(x.size(-2), x.stride(-2));
+  add(width, x.stride(-1));
+  return AnyView(x.data(), x.dtype(), shape, strides);
+}
+
+}  // namespace qkv::layers
+
+#endif  // QKV_LAYERS_HEADS_H_

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_LINEAR_H_
+#define QKV_LAYERS_LINEAR_H_
+
+#include <string_view>
+
+#include <qkv/attention.h>
+#include <qkv/context.h>
+#include <qkv/layers/parameters.h>
+
+// y = x W^T + b over the last axis: x [..,I], W [O,I], b [O], y [..,O], any strides, float32 or
+// float64, all of one dtype; the callers have checked that. Each sum is fused multiply-adds over
+// an ascending index into one accumulator, and each element has one owner: bits do not depend on
+// threads, nor on the other rows. `function` is the public one, for messages.
+namespace qkv::layers {
+
+// y = x W^T + b: the sum over i from zero, then the bias.
+void linear_forward(std::string_view function, const ConstView& x, const LinearParameters& p,
+                    const View& y, Context& context);
+
+// dx = dy W, summed over ascending o.
+void linear_backward_input(std::string_view function, const ConstView& dy,
+                           const LinearParameters& p, const View& dx, Write write,
+                           Context& context);
+
+// dW = dy^T x, db = the sum of dy over rows. Rows are summed ascending in blocks of
+// kGradientBlock, each from zero; the blocks are added in ascending order. Where dy is 0 nothing is
+// added, whatever x holds: padding may hold NaN. Absent tensors of `gradients` are not computed.
+void linear_backward_parameters(std::string_view function, const ConstView& x, const ConstView& dy,
+                                LinearParameters& gradients, Write write, Context& context);
+
+}  // namespace qkv::layers
+
+#endif  // QKV_LAYERS_LINEAR_H_

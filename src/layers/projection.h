@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_PROJECTION_H_
+#define QKV_LAYERS_PROJECTION_H_
+
+#include <string_view>
+
+#include <qkv/attention.h>
+#include <qkv/context.h>
+#include <qkv/layers/parameters.h>
+
+// A linear layer in front of attention: x [..,I] -> y [..,O], y = (x W^T + b) / divisor.
+namespace qkv::layers {
+
+// Fills `y`, sized to fit. A divisor of 1 changes no bit.
+void project(std::string_view function, const ConstView& x, const LinearParameters& p,
+             double divisor, Tensor& y, Context& context);
+
+// One projection's gradients; absent ones are not asked for.
+struct ProjectionGradients {
+  View x{};
+  Write write_x = Write::kOverwrite;
+  LinearParameters& parameters;
+  Write write_parameters = Write::kOverwrite;
+
+  bool asked() const noexcept {
+    return x.given() || parameters.weight.given() || parameters.bias.given();
+  }
+};
+
+// `dy` is divided in place; nothing happens when no gradient is asked for.
+void project_backward(std::string_view function, const ConstView& x, const LinearParameters& p,
+                      double divisor, Tensor& dy, const ProjectionGradients& gradients,
+                      Context& context);
+
+}  // namespace qkv::layers
+
+#endif  // QKV_LAYERS_PROJECTION_H_

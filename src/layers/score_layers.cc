@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <qkv/layers/score_layers.h>
+
+#include "layers/attend.h"
+#include "layers/checks.h"
+
+// Each layer is its score and its gradient's shape; layers/attend.h does the rest.
+namespace qkv {
+namespace {
+
+using layers::check_dtype;
+using layers::check_size;
+using layers::checked_dropout;
+using layers::ScoreLayer;
+
+constexpr std::string_view kDot = "DotProductAttention";
+constexpr std::string_view kAdditive = "AdditiveAttention";
+constexpr std::string_view kBilinear = "BilinearAttention";
+
+Additive score_of(const AdditiveAttention::Parameters& p) {
+  return {.wq = p.w_q, .wk = p.w_k, .v = p.v};
+}
+Bilinear score_of(const BilinearAttention::Parameters& p) { return {.w = p.w}; }
+
+Tensor zeros_like(const Tensor& tensor) { return {tensor.dtype(), tensor.shape()}; }
+
+}  // namespace
+
+// ---- dot product ----------------------------------------------------------------------------
+
+DotProductAttention::DotProductAttention(double dropout)
+    : dropout_(checked_dropout(kDot, dropout)) {}
+
+void DotProductAttention::forward(const LayerInputs& inputs, RunState& run, Saved& saved,
+                                  const Outputs& outputs, Context& context) const {
+  ScoreLayer{kDot, ScaledDot{}, dropout_}.forward(inputs, run, saved, outputs, context);
+}
+
+void DotProductAttention::backward(const Saved& saved, const OutputGradients& output_gradients,
+                                   const LayerInputGradients& input_gradients,
+                                   Parameters& /*gradients*/, Context& context) const {
+  ScoreLayer{kDot, ScaledDot{}, dropout_}.backward(saved, output_gradients, input_gradients, {},
+                                                   context);
+}
+
+// ---- additive -------------------------------------------------------------------------------
+
+AdditiveAttention::AdditiveAttention(Index query_width, Index key_width, Index units,
+                                     double dropout, DType dtype)
+    : dropout_(checked_dropout(kAdditive, dropout)) {
+  check_dtype(kAdditive, dtype);
+  check_size(kAdditive, "query_width", query_width);
+  check_size(kAdditive, "key_width", key_width);
+  check_size(kAdditive, "units", units);
+  parameters_ = {Tensor(dtype, {units, query_width}), Tensor(dtype, {units, key_width}),
+                 Tensor(dtype, {units})};
+}
+
+AdditiveAttention::Parameters AdditiveAttention::zero_gradients() const {
+  return {zeros_like(parameters_.w_q), zeros_like(parameters_.w_k), zeros_like(parameters_.v)};
+}
+
+void AdditiveAttention::forward(const LayerInputs& inputs, RunState& run, Saved& saved,
+                                const Outputs& outputs, Context& context) const {
+  ScoreLayer{kAdditive, score_of(parameters_), dropout_}.forward(inputs, run, saved, outputs,
+                                                                 context);
+}
+
+void AdditiveAttention::backward(const Saved& saved, const OutputGradients& output_gradients,
+                                 const LayerInputGradients& input_gradients, Parameters& gradients,
+                                 Context& context) const {
+  const AdditiveGradient d_score{.wq = gradients.w_q, .wk = gradients.w_k, .v = gradients.v};
+  ScoreLayer{kAdditive, score_of(parameters_), dropout_}.backward(
+      saved, output_gradients, input_gradients, d_score, context);
+}
+
+// ---- bilinear -------------------------------------------------------------------------------
+
+BilinearAttention::BilinearAttention(Index query_width, Index key_width, double dropout,
+                                     DType dtype)
+    : dropout_(checked_dropout(kBilinear, dropout)) {
+  check_dtype(kBilinear, dtype);
+  check_size(kBilinear, "query_width", query_width);
+  check_size(kBilinear, "key_width", key_width);
+  parameters_ = {Tensor(dtype, {query_width, key_width})};
+}
+
+BilinearAttention::Parameters BilinearAttention::zero_gradients() const {
+  return {zeros_like(parameters_.w)};
+}
+
+void BilinearAttention::forward(const LayerInputs& inputs, RunState& run, Saved& saved,
+                                const Outputs& outputs, Context& context) const {
+  ScoreLayer{kBilinear, score_of(parameters_), dropout_}.forward(inputs, run, saved, outputs,
+                                                                 context);
+}
+
+void BilinearAttention::backward(const Saved& saved, const OutputGradients& output_gradients,
+                                 const LayerInputGradients& input_gradients, Parameters& gradients,
+                                 Context& context) const {
+  ScoreLayer{kBilinear, score_of(parameters_), dropout_}.backward(
+      saved, output_gradients, input_gradients, BilinearGradient{.w = gradients.w}, context);
+}
+
+}  // namespace qkv

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include <qkv/layers/self_attention.h>
+
+#include "core/shapes.h"
+#include "layers/attend.h"
+#include "layers/checks.h"
+#include "layers/projection.h"
+
+namespace qkv {
+namespace {
+
+using layers::project;
+using layers::project_backward;
+
+constexpr std::string_view kForward = "SelfAttention::forward";
+constexpr std::string_view kBackward = "SelfAttention::backward";
+
+Options options_of(const SelfAttentionInputs& inputs) {
+  return layers::options_of(Dot{}, inputs.lengths, inputs.masks, {});
+}
+
+// n^(1/4): dividing both q and k by it divides their product by sqrt(n).
+double divisor_of(Index width) { return std::pow(static_cast<double>(width), 0.25); }
+
+}  // namespace
+
+SelfAttention::SelfAttention(Index width, DType dtype) {
+  layers::check_dtype("SelfAttention", dtype);
+  layers::check_size("SelfAttention", "width", width);
+  for (LinearParameters* p : {&parameters_.q, &parameters_.k, &parameters_.v}) {
+    p->weight = Tensor(dtype, {width, width});
+  }
+}
+
+SelfAttention::Parameters SelfAttention::zero_gradients() const {
+  return std::move(SelfAttention(width(), parameters_.q.weight.dtype()).parameters_);
+}
+
+void SelfAttention::forward(const SelfAttentionInputs& inputs, RunState& run, Saved& saved,
+                            const Outputs& outputs, Context& context) const {
+  const ConstView x = inputs.x;
+  const DType dtype = parameters_.q.weight.dtype();
+  layers::check_rows(kForward, {"x", x}, dtype, width());
+  layers::check_same(kForward, {"out", outputs.out}, dtype, x.shape());
+  layers::check_outputs(kForward, outputs, {{"x", x}});
+
+  saved.out = {};  // no backward pass if this one throws
+  const double divisor = divisor_of(width());
+  project(kForward, x, parameters_.q, divisor, saved.q, context);
+  project(kForward, x, parameters_.k, divisor, saved.k, context);
+  project(kForward, x, parameters_.v, 1, saved.v, context);
+  layers::attend({saved.q, saved.k, saved.v}, options_of(inputs), outputs, saved.lse,
+                 core::sub_dims(x.shape(), 0, x.rank() - 1), context);
+  saved.inputs = inputs;
+  saved.out = outputs.out;
+  layers::advance(run);
+}
+
+void SelfAttention::backward(const Saved& saved, const OutputGradients& output_gradients,
+                             const SelfAttentionInputGradients& input_gradients,
+                             Parameters& gradients, Context& context) const {
+  if (!saved.out.given()) throw Error(kBackward, "saved", "must come from a forward pass");
+  const ConstView x = saved.inputs.x;
+  if (input_gradients.x.given()) {
+    const layers::NamedView dx{"input_gradients.x", input_gradients.x};
+    layers::check_same(kBackward, dx, x.dtype(), x.shape());
+    layers::check_apart(kBackward, dx, {{"x", x}, {"output_gradients.out", output_gradients.out}});
+  }
+
+  Tensor dq(x.dtype(), x.shape());
+  Tensor dk(x.dtype(), x.shape());
+  Tensor dv(x.dtype(), x.shape());
+  // undoes attend()
+  attention_backward({saved.q, saved.k, saved.v}, options_of(saved.inputs), {saved.out, saved.lse},
+                     output_gradients, {.q = dq, .k = dk, .v = dv}, context);
+  // undoes the three project(): dx is the sum of theirs, in the order q, k, v
+  const double divisor = divisor_of(width());
+  const auto undo = [&](const LinearParameters& p, double divided_by, Tensor& dy,
+                        LinearParameters& dp, Write write_x) {
+    project_backward(kBackward, x, p, divided_by, dy,
+                     {input_gradients.x, write_x, dp, input_gradients.write}, context);
+  };
+  undo(parameters_.q, divisor, dq, gradients.q, input_gradients.write);
+  undo(parameters_.k, divisor, dk, gradients.k, Write::kAccumulate);
+  undo(parameters_.v, 1, dv, gradients.v, Write::kAccumulate);
+}
+
+}  // namespace qkv

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_REFERENCE_BACKWARD_H_
+#define QKV_REFERENCE_BACKWARD_H_
+
+#include <algorithm>
+#include <array>
+
+#include "core/results.h"
+#include "reference/gradient_row.h"
+
+// Gradients from out and lse alone (Dao et al. 2022, appendix B.2), in plain loops and two sweeps:
+// over queries for what belongs to a query, over keys for what belongs to a key. Each sum has one
+// owner and a fixed order: blocks of kGradientBlock keys (queries) in ascending order, each from
+// zero.
+namespace qkv::reference {
+
+using core::GradientResults;
+using core::GradientTarget;
+using core::kGradientBlock;
+
+// Queries of one task of the query sweep. Any number gives the same bits.
+inline constexpr Index kQueriesPerBackwardTask = 32;
+
+template <class T>
+class Backward {
+ public:
+  Backward(const Problem& p, const GradientSources& from, const GradientResults& to)
+      : p_(p), from_(from), to_(to) {}
+
+  template <class AnyArena>
+  void take_shared(AnyArena& arena) {
+    const bool additive = p_.score == ScoreKind::kAdditive;
+    x_ = take_prepared<T>(p_, arena);
+    const auto take = [&](Index width, Index heads, Index total) {
+      RowsOf<T> rows{nullptr, width, heads, total, p_.packed()};
+      rows.data = arena.template take<T>(rows.count(p_.B) * width).data();
+      return rows;
+    };
+    query_live_ = take_flags(arena, p_.q_rows);
+    if (additive) key_live_ = take_flags(arena, p_.k_rows);
+    delta_ = take(1, p_.H, p_.q_rows);
+    dleft_ = take(score_width(p_), p_.H, p_.q_rows);
+    dright_ = take(score_width(p_), additive ? p_.H : p_.G, p_.k_rows);
+    dvalue_ = take(p_.E, p_.G, p_.k_rows);
+    dalibi_ = take(1, p_.H, p_.q_rows);
+    dsinks_ = take(1, p_.H, p_.q_rows);
+    if (additive) dscore_v_ = take(p_.U, p_.H, p_.q_rows);
+    if (projects_queries(p_)) dq_ = take(p_.Dq, p_.H, p_.q_rows);
+    if (projects_keys(p_)) dk_ = take(p_.Dk, p_.H, p_.k_rows);
+    const auto targets = to_.all();
+    for (std::size_t n = 0; n < targets.size(); ++n) {
+      const Index count = targets[n]->given() ? targets[n]->buffer.element_count() : 0;
+      own_[n] = arena.template take<T>(count).data();
+    }
+  }
+  std::size_t worker_bytes() const {
+    MeasuringArena arena;
+    take_worker(arena);
+    return std::max(arena.bytes(), prepare_scratch<T>(p_));
+  }
+
+  // `call` has shared memory and runs tasks (runtime/tasks.h).
+  template <class Call>
+  void run(Call& call);
+
+ private:
+  struct Worker {
+    GradientRow<T> row;
+    T* block = nullptr;  // sums of one block, added to the total when the block ends
+    T* block_v = nullptr;
+  };
+
+  template <class AnyArena>
+  Worker take_worker(AnyArena& arena) const {
+    Worker w;
+    w.row = GradientRow<T>::take(arena, p_.Tk, p_.E);
+    w.block = arena.template take<T>(kGradientBlock * score_width(p_)).data();
+    w.block_v = arena.template take<T>(std::max(kGradientBlock * p_.E, p_.U)).data();
+    return w;
+  }
+
+  template <class AnyArena>
+  RowsOf<std::uint8_t> take_flags(AnyArena& arena, Index total) const {
+    RowsOf<std::uint8_t> rows{nullptr, 1, p_.H, total, p_.packed()};
+    rows.data = arena.template take<std::uint8_t>(rows.count(p_.B)).data();
+    return rows;
+  }
+
+  QueryAt query_at(Index b, Index h, Index i) const {
+    return {b, h, i, p_.diagonal_offset(b, p_.sequence(b))};
+  }
+
+  // The C-ordered array in which a target's gradient is summed, and places in it.
+  T* own(const GradientTarget& target) const {
+    const auto targets = to_.all();
+    const auto at = std::find(targets.begin(), targets.end(), &target) - targets.begin();
+    return own_[static_cast<std::size_t>(at)];
+  }
+  T* own_at(const GradientTarget& target, Index b, Index h, Index row, Index col) const {
+    const Index entry = core::batch_offset(target.own, p_.batch, b);
+    return own(target) + core::offset_of(target.own, entry, h, row, col);
+  }
+
+  void query_sweep(Index b, Index h, Index i0, core::Arena& arena);
+  void left_gradient(const QueryAt& at, Worker& w);
+  void key_sweep(Index b, Index g, Index j0, core::Arena& arena);
+  void add_query_block(const QueryAt& first, Index queries, Index j0, Index count, Worker& w);
+  void bias_gradient(Index i0, Index i1, core::Arena& arena);
+  void project_back(Index b, Index h);
+  void bilinear_parameters(Index c);
+  void additive_parameters(Index u);
+  template <class Call>
+  void parameter_gradients(Call& call);
+  void input_gradients();
+  void sum_into_own(const RowsOf<T>& rows, bool keys, const GradientTarget& target);
+  void deliver(const GradientTarget& target);
+
+  const Problem& p_;
+  const GradientSources& from_;
+  const GradientResults& to_;
+  Prepared<T> x_;
+  // Does a query (a key, seen from one query head) belong to a live pair? One that does not
+  // takes part in nothing, whatever stands in it: 0 * NaN would be NaN.
+  RowsOf<std::uint8_t> query_live_, key_live_;
+  RowsOf<T> delta_;  // per query
+  RowsOf<T> dleft_, dright_, dvalue_;
+  RowsOf<T> dalibi_, dsinks_, dscore_v_;  // one query's share
+  RowsOf<T> dq_, dk_;                     // per query head, where a projection lies between
+  std::array<T*, 11> own_{};
+};
+
+template <class T>
+template <class Call>
+void Backward<T>::run(Call& call) {
+  take_shared(call.shared());
+  prepare(p_, x_, call);
+  const Index q_blocks = (p_.Tq + kQueriesPerBackwardTask - 1) / kQueriesPerBackwardTask;
+  call.for_each_task(p_.B * p_.H * q_blocks, [&](Index task, core::Arena& arena) {
+    const Index head = task / q_blocks;
+    query_sweep(head / p_.H, head % p_.H, task % q_blocks * kQueriesPerBackwardTask, arena);
+  });
+  const Index k_blocks = (p_.Tk + kGradientBlock - 1) / kGradientBlock;
+  call.for_each_task(p_.B * p_.G * k_blocks, [&](Index task, core::Arena& arena) {
+    const Index head = task / k_blocks;
+    key_sweep(head / p_.G, head % p_.G, task % k_blocks * kGradientBlock, arena);
+  });
+  parameter_gradients(call);
+  input_gradients();
+  for (const GradientTarget* target : to_.all()) {
+    if (target->given()) deliver(*target);
+  }
+}
+
+// What belongs to queries i0 .. of one head: delta, d left, and each query's share of the sums
+// over all queries.
+template <class T>
+void Backward<T>::query_sweep(Index b, Index h, Index i0, core::Arena& arena) {
+  Worker w = take_worker(arena);
+  const Sequence s = p_.sequence(b);
+  for (Index i = i0; i < std::min(s.Tq, i0 + kQueriesPerBackwardTask); ++i) {
+    const QueryAt at = query_at(b, h, i);
+    const bool any_live = weight_gradients(p_, x_, from_, at, 0, s.Tk, w.row);
+    *query_live_.of(b, h, s.q0 + i) = any_live;
+    T& delta = *delta_.of(b, h, s.q0 + i);
+    delta = row_delta(p_, from_, at, any_live, w.row);
+    score_gradients(delta, w.row);
+    left_gradient(at, w);
+    *dsinks_.of(b, h, s.q0 + i) = sink_gradient(p_, from_, at, delta);
+    *dalibi_.of(b, h, s.q0 + i) = alibi_gradient(at, w.row);
+  }
+}
+
+//   dot       d left_i = sum_j draw_ij right_j
+//   additive  d left_iu = sum_j draw_ij v_u (1 - t_iju^2),  dv_u += sum_j draw_ij t_iju
+template <class T>
+void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
+  const bool additive = p_.score == ScoreKind::kAdditive;
+  const Index width = score_width(p_);
+  const Index row = p_.sequence(at.b).q0 + at.i;
+  const T* left = x_.left_of(p_, at.b, at.h) + at.i * width;
+  const T* right = x_.right_of(p_, at.b, at.h);
+  T* total = dleft_.of(at.b, at.h, row);
+  std::fill(total, total + width, T(0));
+  T* total_v = additive ? dscore_v_.of(at.b, at.h, row) : nullptr;
+  if (additive) std::fill(total_v, total_v + width, T(0));
+  for (Index j0 = 0; j0 < w.row.scores.count; j0 += kGradientBlock) {
+    std::fill(w.block, w.block + width, T(0));
+    std::fill(w.block_v, w.block_v + (additive ? width : 0), T(0));
+    for (Index j = j0; j < std::min(w.row.scores.count, j0 + kGradientBlock); ++j) {
+      if (!w.row.scores.live[j]) continue;
+      const T draw = w.row.draw[j];
+      const T* right_j = right + j * width;
+      if (!additive) {
+        for (Index c = 0; c < width; ++c) {
+          w.block[c] = fused_multiply_add(draw, right_j[c], w.block[c]);
+        }
+        continue;
+      }
+      const T* v = x_.score_v.of(0, at.h, 0);
+      for (Index u = 0; u < width; ++u) {
+        const T t = std::tanh(left[u] + right_j[u]);
+        w.block[u] = fused_multiply_add(draw, v[u] * (T(1) - t * t), w.block[u]);
+        w.block_v[u] = fused_multiply_add(draw, t, w.block_v[u]);
+      }
+    }
+    for (Index c = 0; c < width; ++c) total[c] += w.block[c];
+    if (!additive) continue;
+    for (Index u = 0; u < width; ++u) total_v[u] += w.block_v[u];
+  }
+}
+
+// What belongs to keys j0 .. of one key head: d right and d value, over the query heads that read
+// it and over their queries, both ascending.
+template <class T>
+void Backward<T>::key_sweep(Index b, Index g, Index j0, core::Arena& arena) {
+  Worker w = take_worker(arena);
+  const Sequence s = p_.sequence(b);
+  const Index count = std::min(s.Tk - j0, kGradientBlock);
+  if (count <= 0) return;
+  const bool additive = p_.score == ScoreKind::kAdditive;
+  const Index width = score_width(p_);
+  T* dvalue = dvalue_.of(b, g, s.k0 + j0);
+  std::fill(dvalue, dvalue + count * p_.E, T(0));
+  for (Index h = 0; h < p_.H; ++h) {
+    if (p_.key_head(h) != g) continue;
+    T* dright = dright_.of(b, additive ? h : g, s.k0 + j0);
+    if (additive || h == 0 || p_.key_head(h - 1) != g) {
+      std::fill(dright, dright + count * width, T(0));
+    }
+    if (additive) std::fill_n(key_live_.of(b, h, s.k0 + j0), count, std::uint8_t{0});
+    for (Index i0 = 0; i0 < s.Tq; i0 += kGradientBlock) {
+      std::fill(w.block, w.block + count * width, T(0));
+      std::fill(w.block_v, w.block_v + count * p_.E, T(0));
+      add_query_block(query_at(b, h, i0), std::min(s.Tq - i0, kGradientBlock), j0, count, w);
+      for (Index n = 0; n < count * width; ++n) dright[n] += w.block[n];
+      for (Index n = 0; n < count * p_.E; ++n) dvalue[n] += w.block_v[n];
+    }
+  }
+}
+
+//   dot       d right_j = sum_i draw_ij left_i
+//   additive  d right_ju = sum_i draw_ij v_u (1 - t_iju^2)
+//   d value_j = sum_i w_ij z_ij dout_i
+template <class T>
+void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0, Index count,
+                                  Worker& w) {
+  const Index width = score_width(p_);
+  const Index q0 = p_.sequence(first.b).q0;
+  const T* right = x_.right_of(p_, first.b, first.h) + j0 * width;
+  const T keep = static_cast<T>(1 - p_.dropout);
+  for (Index i = first.i; i < first.i + queries; ++i) {
+    const QueryAt at{first.b, first.h, i, first.o};
+    if (!weight_gradients(p_, x_, from_, at, j0, count, w.row)) continue;
+    score_gradients(*delta_.of(at.b, at.h, q0 + i), w.row);
+    const T* left = x_.left_of(p_, at.b, at.h) + i * width;
+    for (Index n = 0; n < count; ++n) {
+      if (!w.row.scores.live[n]) continue;
+      const T draw = w.row.draw[n];
+      T* dright = w.block + n * width;
+      if (p_.score == ScoreKind::kAdditive) {
+        key_live_.of(at.b, at.h, p_.sequence(at.b).k0 + j0)[n] = 1;
+        const T* v = x_.score_v.of(0, at.h, 0);
+        for (Index u = 0; u < width; ++u) {
+          const T t = std::tanh(left[u] + right[n * width + u]);
+          dright[u] = fused_multiply_add(draw, v[u] * (T(1) - t * t), dright[u]);
+        }
+      } else {
+        for (Index c = 0; c < width; ++c) {
+          dright[c] = fused_multiply_add(draw, left[c], dright[c]);
+        }
+      }
+      if (!from_.dout.given()) continue;
+      const T kept_weight = w.row.kept[n] ? w.row.w[n] / keep : T(0);
+      T* dvalue = w.block_v + n * p_.E;
+      for (Index c = 0; c < p_.E; ++c) {
+        dvalue[c] = fused_multiply_add(kept_weight, w.row.g[c], dvalue[c]);
+      }
+    }
+  }
+}
+
+}  // namespace qkv::reference
+
+#include "reference/backward_parameters.h"  // the rest of the class
+
+#endif  // QKV_REFERENCE_BACKWARD_H_

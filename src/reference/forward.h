@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_REFERENCE_FORWARD_H_
+#define QKV_REFERENCE_FORWARD_H_
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "core/results.h"
+#include "reference/row.h"
+#include "reference/softmax.h"
+
+// out_i = sum_j softmax_j(s_ij) z_ij v_j and everything else a call may ask for, in plain loops.
+namespace qkv::reference {
+
+using core::ResultOperand;
+using core::Results;
+using core::RowsResult;
+
+// Queries of one task. Any number gives the same bits.
+inline constexpr Index kQueriesPerTask = 32;
+
+template <class T>
+void put(const Problem& p, const ResultOperand& to, Index b, Index h, Index row, Index col,
+         const T& value) {
+  const Index entry = core::batch_offset(to, p.batch, b);
+  core::store(to.dtype, to.data, core::offset_of(to, entry, h, row, col), value);
+}
+
+template <class T>
+class Forward {
+ public:
+  Forward(const Problem& p, const Results& results) : p_(p), to_(results) {}
+
+  template <class AnyArena>
+  void take_shared(AnyArena& arena) {
+    x_ = take_prepared<T>(p_, arena);
+    if (!to_.column_sums.given()) return;
+    for (RowsOf<T>* rows : {&max_, &sum_}) {
+      *rows = {nullptr, 1, p_.H, p_.q_rows, p_.packed()};
+      rows->data = arena.template take<T>(rows->count(p_.B)).data();
+    }
+  }
+  std::size_t worker_bytes() const {
+    MeasuringArena arena;
+    take_worker(arena);
+    return std::max(arena.bytes(), prepare_scratch<T>(p_));
+  }
+
+  // `call` has shared memory of shared bytes, and runs tasks (runtime/tasks.h).
+  template <class Call>
+  void run(Call& call) {
+    take_shared(call.shared());
+    prepare(p_, x_, call);
+    const Index blocks = (p_.Tq + kQueriesPerTask - 1) / kQueriesPerTask;
+    call.for_each_task(p_.B * p_.H * blocks, [&](Index task, core::Arena& arena) {
+      const Index head = task / blocks;
+      queries(head / p_.H, head % p_.H, task % blocks * kQueriesPerTask, arena);
+    });
+    for (const RowsResult* m : matrices()) {
+      if (!m->given() || !m->names.given()) continue;
+      call.for_each_task(p_.B * p_.H * m->count, [&](Index task, core::Arena& arena) {
+        const Index head = task / m->count;
+        named_row(head / p_.H, head % p_.H, *m, task % m->count, arena);
+      });
+    }
+    if (!to_.column_sums.given()) return;
+    const Index key_blocks = (p_.Tk + core::kGradientBlock - 1) / core::kGradientBlock;
+    call.for_each_task(p_.B * p_.H * key_blocks, [&](Index task, core::Arena& arena) {
+      const Index head = task / key_blocks;
+      column_sums(head / p_.H, head % p_.H, task % key_blocks * core::kGradientBlock, arena);
+    });
+  }
+
+ private:
+  struct Worker {
+    Row<T> row;
+    std::uint8_t* kept = nullptr;
+    T* weights = nullptr;
+    T* acc = nullptr;
+    T* chunk_acc = nullptr;
+    Index* top_keys = nullptr;
+    T* top_weights = nullptr;
+  };
+
+  template <class AnyArena>
+  Worker take_worker(AnyArena& arena) const {
+    Worker w;
+    w.row = Row<T>::take(arena, p_.Tk);
+    w.kept = arena.template take<std::uint8_t>(p_.Tk).data();
+    w.weights = arena.template take<T>(std::max(p_.Tk, core::kGradientBlock)).data();
+    w.acc = arena.template take<T>(p_.E).data();
+    w.chunk_acc = arena.template take<T>(std::max(p_.E, core::kGradientBlock)).data();
+    w.top_keys = arena.template take<Index>(to_.top).data();
+    w.top_weights = arena.template take<T>(to_.top).data();
+    return w;
+  }
+
+  std::array<const RowsResult*, 5> matrices() const {
+    return {&to_.weights, &to_.dropped_weights, &to_.raw_scores, &to_.capped_scores,
+            &to_.masked_scores};
+  }
+
+  // Row i: scores, then softmax and weighted sum into w.acc.
+  Softmax<T> process(const QueryAt& at, Worker& w) const {
+    const Sequence s = p_.sequence(at.b);
+    score_row(p_, x_, at, 0, s.Tk, false, w.row);
+    dropout_row(p_, at, 0, s.Tk, w.kept);
+    WeightedSum<T> values;
+    if (to_.out.given()) values = {x_.value_of(p_, at.b, at.h), w.kept, p_.E, w.acc, w.chunk_acc};
+    Softmax<T> state = softmax_row(scores(w.row), values);
+    if (p_.sinks.given()) add_sink(parameter<T>(p_.sinks, at.h, 0, 0), state, values);
+    return state;
+  }
+
+  static Scores<T> scores(const Row<T>& row) { return {row.s, row.live, row.count}; }
+
+  QueryAt query_at(Index b, Index h, Index i) const {
+    return {b, h, i, p_.diagonal_offset(b, p_.sequence(b))};
+  }
+
+  void queries(Index b, Index h, Index i0, core::Arena& arena) const {
+    Worker w = take_worker(arena);
+    const Sequence s = p_.sequence(b);
+    for (Index i = i0; i < std::min(s.Tq, i0 + kQueriesPerTask); ++i) {
+      const QueryAt at = query_at(b, h, i);
+      const Softmax<T> state = process(at, w);
+      write_row(at, s.q0 + i, state, w);
+      for (const RowsResult* m : matrices()) {
+        if (m->given() && !m->names.given()) write_matrix_row(at, *m, i, state, w);
+      }
+      if (to_.top > 0) write_top(at, s.q0 + i, state, w);
+    }
+  }
+
+  void write_row(const QueryAt& at, Index row, const Softmax<T>& state, const Worker& w) const {
+    if (to_.out.given()) {
+      const T norm = RealOf<T>(1) / (state.sum * static_cast<RealOf<T>>(1 - p_.dropout));
+      for (Index c = 0; c < p_.E; ++c) {
+        const T value = state.empty ? T(0) : state.nan ? T(kNaN<T>) : w.acc[c] * norm;
+        put(p_, to_.out, at.b, at.h, row, c, value);
+      }
+    }
+    if (to_.lse.given()) put(p_, to_.lse, at.b, at.h, row, 0, log_sum_exp(state));
+    if (to_.row_max.given()) {
+      put(p_, to_.row_max, at.b, at.h, row, 0, state.nan ? T(kNaN<T>) : state.max);
+    }
+    if (to_.column_sums.given()) {
+      *max_.of(at.b, at.h, row) = state.nan ? T(kNaN<T>) : state.max;
+      *sum_.of(at.b, at.h, row) = state.sum;
+    }
+  }
+
+  // Row `to_row` of a returned matrix, from the query processed last.
+  void write_matrix_row(const QueryAt& at, const RowsResult& m, Index to_row,
+                        const Softmax<T>& state, const Worker& w) const {
+    const RealOf<T> keep = static_cast<RealOf<T>>(1 - p_.dropout);
+    for (Index n = 0; n < w.row.count; ++n) {
+      T value(0);
+      if (&m == &to_.weights) {
+        value = weight(scores(w.row), state, n);
+      } else if (&m == &to_.dropped_weights) {
+        value = w.kept[n] ? weight(scores(w.row), state, n) / keep : T(0);
+      } else if (&m == &to_.raw_scores) {
+        value = w.row.raw[n];
+      } else if (&m == &to_.capped_scores) {
+        value = w.row.capped[n];
+      } else {
+        value = w.row.live[n] ? w.row.s[n] : T(-kInfinity<T>);
+      }
+      put(p_, m.matrix, at.b, at.h, to_row, n, value);
+    }
+  }
+
+  void named_row(Index b, Index h, const RowsResult& m, Index r, core::Arena& arena) const {
+    Worker w = take_worker(arena);
+    const QueryAt at =
+        query_at(b, h, core::load<Index>(m.names.dtype, m.names.data, r * m.names.row_stride));
+    const Softmax<T> state = process(at, w);
+    write_matrix_row(at, m, r, state, w);
+  }
+
+  // The largest weights, by insertion: an equal weight stands behind the lower key.
+  void write_top(const QueryAt& at, Index row, const Softmax<T>& state, const Worker& w) const {
+    Index found = 0;
+    for (Index n = 0; n < w.row.count && !state.nan; ++n) {
+      if (!w.row.live[n]) continue;
+      const T value = weight(scores(w.row), state, n);
+      Index place = found;
+      while (place > 0 && real_part(w.top_weights[place - 1]) < real_part(value)) --place;
+      if (place == to_.top) continue;
+      found = std::min(found + 1, to_.top);
+      for (Index r = found - 1; r > place; --r) {
+        w.top_weights[r] = w.top_weights[r - 1];
+        w.top_keys[r] = w.top_keys[r - 1];
+      }
+      w.top_weights[place] = value;
+      w.top_keys[place] = n;
+    }
+    for (Index r = 0; r < to_.top; ++r) {
+      const T none = state.nan ? T(kNaN<T>) : T(0);
+      put(p_, to_.top_weights, at.b, at.h, row, r, r < found ? w.top_weights[r] : none);
+      put(p_, to_.top_keys, at.b, at.h, row, r, r < found ? w.top_keys[r] : Index{-1});
+    }
+  }
+
+  // column_sums_j = sum_i w_ij: blocks of queries in ascending order, each summed from zero.
+  void column_sums(Index b, Index h, Index j0, core::Arena& arena) const {
+    Worker w = take_worker(arena);
+    const Sequence s = p_.sequence(b);
+    if (j0 >= s.Tk) return;
+    const Index count = std::min(s.Tk - j0, core::kGradientBlock);
+    T* total = w.weights;
+    T* block = w.chunk_acc;
+    std::fill(total, total + count, T(0));
+    for (Index i0 = 0; i0 < s.Tq; i0 += core::kGradientBlock) {
+      std::fill(block, block + count, T(0));
+      for (Index i = i0; i < std::min(s.Tq, i0 + core::kGradientBlock); ++i) {
+        score_row(p_, x_, query_at(b, h, i), j0, count, false, w.row);
+        Softmax<T> state;
+        state.empty = false;
+        state.max = *max_.of(b, h, s.q0 + i);
+        state.sum = *sum_.of(b, h, s.q0 + i);
+        state.nan = std::isnan(real_part(state.max));
+        for (Index n = 0; n < count; ++n) block[n] += weight(scores(w.row), state, n);
+      }
+      for (Index n = 0; n < count; ++n) total[n] += block[n];
+    }
+    for (Index n = 0; n < count; ++n) put(p_, to_.column_sums, b, h, s.k0 + j0 + n, 0, total[n]);
+  }
+
+  const Problem& p_;
+  const Results& to_;
+  Prepared<T> x_;
+  RowsOf<T> max_, sum_;
+};
+
+}  // namespace qkv::reference
+
+#endif  // QKV_REFERENCE_FORWARD_H_

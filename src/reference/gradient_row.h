@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_REFERENCE_GRADIENT_ROW_H_
+#define QKV_REFERENCE_GRADIENT_ROW_H_
+
+#include "core/results.h"
+#include "reference/row.h"
+
+// The gradient into the scores of one query:
+//   w_j  = exp(s_j - lse)
+//   dw_j = z_j dout . v_j + dweights_j                        z_j = 0 or 1/(1-p)
+//   delta = dout . out + sum_j w_j dweights_j - dlse          ( = sum_j w_j dw_j - dlse )
+//   ds_j = w_j (dw_j - delta)
+//   draw_j = ds_j * d s_j / d score_j
+// over live keys; a masked pair has no gradient, whatever stands in its arrays.
+namespace qkv::reference {
+
+using core::GradientSources;
+
+template <class T>
+struct GradientRow {
+  Row<T> scores;
+  std::uint8_t* kept = nullptr;
+  T* w = nullptr;
+  T* dweights = nullptr;
+  T* dw = nullptr;
+  T* ds = nullptr;
+  T* draw = nullptr;
+  T* g = nullptr;  // dout_i
+
+  template <class AnyArena>
+  static GradientRow take(AnyArena& arena, Index keys, Index E) {
+    GradientRow row;
+    row.scores = Row<T>::take(arena, keys);
+    row.kept = arena.template take<std::uint8_t>(keys).data();
+    for (T** array : {&row.w, &row.dweights, &row.dw, &row.ds, &row.draw}) {
+      *array = arena.template take<T>(keys).data();
+    }
+    row.g = arena.template take<T>(E).data();
+    return row;
+  }
+};
+
+// dweights_j of this query: a row of the full matrix, or the sum of the named rows that name it.
+template <class T>
+void load_dweights(const Problem& p, const core::RowsOperand& m, const QueryAt& at, Index begin,
+                   Index count, T* to) {
+  std::fill(to, to + count, T(0));
+  if (!m.given()) return;
+  const auto add_row = [&](Index row) {
+    for (Index n = 0; n < count; ++n) {
+      to[n] += element<T>(p, m.matrix, at.b, at.h, row, begin + n);
+    }
+  };
+  if (!m.names.given()) return add_row(at.i);
+  for (Index r = 0; r < m.count; ++r) {
+    const Index name = core::load<Index>(m.names.dtype, m.names.data, r * m.names.row_stride);
+    if (name == at.i) add_row(r);
+  }
+}
+
+// scores, w, dweights, dw of keys begin .. begin+count-1. Returns whether one of them is live.
+template <class T>
+bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSources& from,
+                      const QueryAt& at, Index begin, Index count, GradientRow<T>& row) {
+  score_row(p, x, at, begin, count, true, row.scores);
+  dropout_row(p, at, begin, count, row.kept);
+  load_dweights(p, from.dweights, at, begin, count, row.dweights);
+  const Index q_row = p.sequence(at.b).q0 + at.i;
+  if (from.dout.given()) load_row(p, from.dout, at.b, at.h, q_row, p.E, row.g);
+  const T lse = element<T>(p, from.lse, at.b, at.h, q_row, 0);
+  const T* v = p.v.given() ? x.value_of(p, at.b, at.h) + begin * p.E : nullptr;
+  const T keep = static_cast<T>(1 - p.dropout);
+  bool any_live = false;
+  for (Index n = 0; n < count; ++n) {
+    row.w[n] = row.dw[n] = T(0);
+    if (!row.scores.live[n]) continue;
+    any_live = true;
+    row.w[n] = std::exp(row.scores.s[n] - lse);
+    row.dw[n] = row.dweights[n];
+    if (!from.dout.given()) continue;
+    const T z = row.kept[n] ? T(1) / keep : T(0);
+    row.dw[n] = fused_multiply_add(z, dot(row.g, v + n * p.E, p.E), row.dw[n]);
+  }
+  return any_live;
+}
+
+// delta, after weight_gradients over the whole row. A row without live keys passes on only the
+// gradient of its lse, which is its sink.
+template <class T>
+T row_delta(const Problem& p, const GradientSources& from, const QueryAt& at, bool any_live,
+            const GradientRow<T>& row) {
+  const Index q_row = p.sequence(at.b).q0 + at.i;
+  T delta(0);
+  if (any_live && from.dout.given()) {
+    for (Index c = 0; c < p.E; ++c) {
+      delta = fused_multiply_add(row.g[c], element<T>(p, from.out, at.b, at.h, q_row, c), delta);
+    }
+  }
+  for (Index n = 0; n < row.scores.count; ++n) {
+    if (row.scores.live[n]) delta = fused_multiply_add(row.w[n], row.dweights[n], delta);
+  }
+  if (from.dlse.given()) delta -= element<T>(p, from.dlse, at.b, at.h, q_row, 0);
+  return delta;
+}
+
+template <class T>
+void score_gradients(const T& delta, GradientRow<T>& row) {
+  for (Index n = 0; n < row.scores.count; ++n) {
+    row.ds[n] = row.draw[n] = T(0);
+    if (!row.scores.live[n]) continue;
+    row.ds[n] = row.w[n] * (row.dw[n] - delta);
+    row.draw[n] = row.ds[n] * row.scores.slope[n];
+  }
+}
+
+// The sink is a score whose value is 0: dsink = w_sink (0 - delta).
+template <class T>
+T sink_gradient(const Problem& p, const GradientSources& from, const QueryAt& at, const T& delta) {
+  if (!p.sinks.given()) return T(0);
+  const T sink = parameter<T>(p.sinks, at.h, 0, 0);
+  if (sink == -kInfinity<T>) return T(0);
+  const T lse = element<T>(p, from.lse, at.b, at.h, p.sequence(at.b).q0 + at.i, 0);
+  return -std::exp(sink - lse) * delta;
+}
+
+// s_j contains -slope |i + o - j|.
+template <class T>
+T alibi_gradient(const QueryAt& at, const GradientRow<T>& row) {
+  T sum(0);
+  for (Index n = 0; n < row.scores.count; ++n) {
+    if (!row.scores.live[n]) continue;
+    const Index distance = std::abs(at.i + at.o - (row.scores.begin + n));
+    sum = fused_multiply_add(-row.ds[n], static_cast<T>(distance), sum);
+  }
+  return sum;
+}
+
+}  // namespace qkv::reference
+
+#endif  // QKV_REFERENCE_GRADIENT_ROW_H_

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_REFERENCE_PREPARED_H_
+#define QKV_REFERENCE_PREPARED_H_
+
+#include <algorithm>
+
+#include "core/arena.h"
+#include "core/problem.h"
+#include "reference/scalar.h"
+
+// What the scores are made from: for each head a matrix of queries and one of keys, projected
+// where the score says so, as plain rows of T.
+//   dot       left_i = q_i            right_j = k_j      s = left_i . right_j
+//   bilinear  left_i = q_i^T W        right_j = k_j      s = left_i . right_j
+//   additive  left_i = Wq q_i + b     right_j = Wk k_j   s = sum_u v_u tanh(left_iu + right_ju)
+namespace qkv::reference {
+
+using core::MeasuringArena;
+using core::Operand;
+using core::Problem;
+using core::ScoreKind;
+using core::Sequence;
+
+// Rows of `width` values, one for each (b, head, row): [B, heads, T, width], or packed
+// [heads, sum T, width].
+template <class T>
+struct RowsOf {
+  T* data = nullptr;
+  Index width = 0;
+  Index heads = 0;
+  Index total = 0;  // rows of one head: T, or the packed sum
+  bool packed = false;
+
+  // Row 0 of (b, head); `first` is the sequence's first row.
+  T* of(Index b, Index head, Index first) const noexcept {
+    const Index block = packed ? head : b * heads + head;
+    return data + (block * total + first) * width;
+  }
+  Index count(Index B) const noexcept { return (packed ? 1 : B) * heads * total; }
+};
+
+template <class T>
+struct Prepared {
+  RowsOf<T> left;     // per query head
+  RowsOf<T> right;    // per query head (additive) or key head
+  RowsOf<T> value;    // per key head
+  RowsOf<T> score_v;  // additive: v as a row of U values per query head, b ignored
+
+  const T* left_of(const Problem& p, Index b, Index h) const {
+    return left.of(b, h, p.sequence(b).q0);
+  }
+  const T* right_of(const Problem& p, Index b, Index h) const {
+    return right.of(b, p.score == ScoreKind::kAdditive ? h : p.key_head(h), p.sequence(b).k0);
+  }
+  const T* value_of(const Problem& p, Index b, Index h) const {
+    return value.of(b, p.key_head(h), p.sequence(b).k0);
+  }
+};
+
+// The width of `left` and `right`.
+inline Index score_width(const Problem& p) noexcept {
+  return p.score == ScoreKind::kAdditive ? p.U : p.Dk;
+}
+
+// Does a projection of q stand between q and `left`?
+inline bool projects_queries(const Problem& p) noexcept { return p.score != ScoreKind::kDot; }
+// And one of k between k and `right`, then one for each query head?
+inline bool projects_keys(const Problem& p) noexcept { return p.score == ScoreKind::kAdditive; }
+
+// One element of an operand.
+template <class T>
+T element(const Problem& p, const Operand& x, Index b, Index h, Index row, Index col) {
+  const Index entry = core::batch_offset(x, p.batch, b);
+  return core::load<T>(x.dtype, x.data, core::offset_of(x, entry, h, row, col));
+}
+
+// A parameter's element: parameters have no batch axes.
+template <class T>
+T parameter(const Operand& x, Index h, Index row, Index col) {
+  return core::load<T>(x.dtype, x.data, core::offset_of(x, 0, h, row, col));
+}
+
+// n values of row (b, h, row) of an operand as T.
+template <class T>
+void load_row(const Problem& p, const Operand& x, Index b, Index h, Index row, Index n, T* to) {
+  const Index entry = core::batch_offset(x, p.batch, b);
+  for (Index c = 0; c < n; ++c) {
+    to[c] = core::load<T>(x.dtype, x.data, core::offset_of(x, entry, h, row, c));
+  }
+}
+
+// y_u = sum_c W_uc x_c, W row by row.
+template <class T>
+void project_rows(const Operand& w, Index h, Index units, const T* x, Index n, T* y) {
+  for (Index u = 0; u < units; ++u) {
+    T sum(0);
+    for (Index c = 0; c < n; ++c) sum = fused_multiply_add(parameter<T>(w, h, u, c), x[c], sum);
+    y[u] = sum;
+  }
+}
+
+// y_c = sum_a x_a W_ac, ascending a.
+template <class T>
+void project_columns(const Operand& w, Index h, const T* x, Index n, T* y, Index columns) {
+  for (Index c = 0; c < columns; ++c) {
+    T sum(0);
+    for (Index a = 0; a < n; ++a) sum = fused_multiply_add(x[a], parameter<T>(w, h, a, c), sum);
+    y[c] = sum;
+  }
+}
+
+template <class T>
+void prepare_left(const Problem& p, const Prepared<T>& to, Index b, Index h, core::Arena& arena) {
+  const Sequence s = p.sequence(b);
+  T* rows = to.left.of(b, h, s.q0);
+  T* q = arena.take<T>(p.Dq).data();
+  for (Index i = 0; i < s.Tq; ++i, rows += to.left.width) {
+    load_row(p, p.q, b, h, s.q0 + i, p.Dq, q);
+    switch (p.score) {
+      case ScoreKind::kDot:
+        std::copy(q, q + p.Dq, rows);
+        break;
+      case ScoreKind::kBilinear:
+        project_columns(p.w, h, q, p.Dq, rows, p.Dk);
+        break;
+      case ScoreKind::kAdditive:
+        project_rows(p.wq, h, p.U, q, p.Dq, rows);
+        if (!p.score_b.given()) break;
+        for (Index u = 0; u < p.U; ++u) rows[u] += parameter<T>(p.score_b, h, 0, u);
+        break;
+    }
+  }
+}
+
+template <class T>
+void prepare_right(const Problem& p, const Prepared<T>& to, Index b, Index head,
+                   core::Arena& arena) {
+  const Sequence s = p.sequence(b);
+  const bool additive = p.score == ScoreKind::kAdditive;
+  const Index g = additive ? p.key_head(head) : head;
+  T* rows = to.right.of(b, head, s.k0);
+  T* k = arena.take<T>(p.Dk).data();
+  for (Index j = 0; j < s.Tk; ++j, rows += to.right.width) {
+    load_row(p, p.k, b, g, s.k0 + j, p.Dk, additive ? k : rows);
+    if (additive) project_rows(p.wk, head, p.U, k, p.Dk, rows);
+  }
+}
+
+template <class T>
+void prepare_value(const Problem& p, const Prepared<T>& to, Index b, Index g) {
+  const Sequence s = p.sequence(b);
+  T* rows = to.value.of(b, g, s.k0);
+  for (Index j = 0; j < s.Tk; ++j, rows += p.E) load_row(p, p.v, b, g, s.k0 + j, p.E, rows);
+}
+
+// Takes the rows' memory from an arena (a real one, or one that only measures).
+template <class T, class AnyArena>
+Prepared<T> take_prepared(const Problem& p, AnyArena& arena) {
+  const bool additive = p.score == ScoreKind::kAdditive;
+  Prepared<T> x;
+  const auto take = [&](Index width, Index heads, Index total) {
+    RowsOf<T> rows{nullptr, width, heads, total, p.packed()};
+    rows.data = arena.template take<T>(rows.count(p.B) * width).data();
+    return rows;
+  };
+  x.left = take(score_width(p), p.H, p.q_rows);
+  x.right = take(score_width(p), additive ? p.H : p.G, p.k_rows);
+  if (p.v.given()) x.value = take(p.E, p.G, p.k_rows);
+  if (additive) {
+    x.score_v = {nullptr, p.U, p.H, 1, true};
+    x.score_v.data = arena.template take<T>(p.H * p.U).data();
+  }
+  return x;
+}
+
+// Fills them. Bytes of scratch per worker: prepare_scratch. `call` runs tasks:
+// call.for_each_task(count, f) with f(task, arena).
+template <class T, class Call>
+void prepare(const Problem& p, const Prepared<T>& x, Call& call) {
+  if (p.score == ScoreKind::kAdditive) {
+    for (Index h = 0; h < p.H; ++h) {
+      for (Index u = 0; u < p.U; ++u)
+        x.score_v.data[h * p.U + u] = parameter<T>(p.score_v, h, 0, u);
+    }
+  }
+  call.for_each_task(p.B * p.H, [&](Index task, core::Arena& arena) {
+    prepare_left(p, x, task / p.H, task % p.H, arena);
+  });
+  const Index right_heads = x.right.heads;
+  call.for_each_task(p.B * right_heads, [&](Index task, core::Arena& arena) {
+    prepare_right(p, x, task / right_heads, task % right_heads, arena);
+  });
+  if (!p.v.given()) return;
+  call.for_each_task(
+      p.B * p.G, [&](Index task, core::Arena&) { prepare_value(p, x, task / p.G, task % p.G); });
+}
+
+template <class T>
+std::size_t prepare_scratch(const Problem& p) {
+  return core::Arena::cost<T>(p.Dq) + core::Arena::cost<T>(p.Dk);
+}
+
+}  // namespace qkv::reference
+
+#endif  // QKV_REFERENCE_PREPARED_H_

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_REFERENCE_SOFTMAX_H_
+#define QKV_REFERENCE_SOFTMAX_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include <qkv/view.h>
+
+#include "core/order.h"
+#include "reference/scalar.h"
+#include "reference/sum.h"
+
+// The softmax of one row, alone or with its weighted sum of values, in the canonical order: keys in
+// chunks of kKeyChunk, each from (-inf, 0, 0), merged in ascending order (Milakov and Gimelshein
+// 2018 give the merge).
+namespace qkv::reference {
+
+// Scores s_j of keys 0 .. count-1; only those that are live take part.
+template <class T>
+struct Scores {
+  const T* s = nullptr;
+  const std::uint8_t* live = nullptr;
+  Index count = 0;
+};
+
+// The softmax of one row before division: weight_j = exp(s_j - max) / sum, over live keys.
+template <class T>
+struct Softmax {
+  T max = T(-kInfinity<T>);
+  T sum = T(0);
+  bool empty = true;  // no live key, or all of them -inf
+  bool nan = false;   // a live score (or the sink) is NaN or +inf
+};
+
+// acc_c = sum_j kept_j exp(s_j - max) v_jc beside the sum; no width: no such sum.
+template <class T>
+struct WeightedSum {
+  const T* v = nullptr;  // rows of `width` values, one for each key
+  const std::uint8_t* kept = nullptr;
+  Index width = 0;
+  T* acc = nullptr;
+  T* chunk_acc = nullptr;
+};
+
+// Merges (max_b, sum_b) into a; returns the factors of a's and of b's earlier sums.
+template <class T>
+std::pair<T, T> merge(Softmax<T>& a, const T& max_b, const T& sum_b) {
+  using std::exp;
+  const bool b_larger = real_part(max_b) > real_part(a.max);
+  const T max = b_larger ? max_b : a.max;
+  // exp(-inf) = 0; a complex -inf has no useful exponential.
+  const T factor_a = real_part(a.max) == -kInfinity<T> ? T(0) : exp(a.max - max);
+  const T factor_b = exp(max_b - max);
+  a.sum = fused_multiply_add(a.sum, factor_a, sum_b * factor_b);
+  a.max = max;
+  return {factor_a, factor_b};
+}
+
+// Keys j0 .. j1-1: their maximum, then e_j = exp(s_j - max), sum_j e_j and chunk_acc.
+template <class T>
+Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedSum<T>& values) {
+  using std::exp;
+  Softmax<T> c;
+  for (Index j = j0; j < j1; ++j) {
+    if (!x.live[j]) continue;
+    const RealOf<T> s = real_part(x.s[j]);
+    c.empty = c.empty && s == -kInfinity<T>;
+    c.nan = c.nan || std::isnan(s) || s == kInfinity<T>;
+    if (s > real_part(c.max)) c.max = x.s[j];
+  }
+  if (c.empty || c.nan) return c;
+  T partial[core::kPartialSums] = {};
+  for (Index j = j0; j < j1; ++j) {
+    if (!x.live[j]) continue;
+    const T e = exp(x.s[j] - c.max);
+    partial[j % core::kPartialSums] += e;
+    if (values.width == 0) continue;
+    const T weight = values.kept[j] ? e : T(0);
+    const T* v = values.v + j * values.width;
+    for (Index n = 0; n < values.width; ++n) {
+      values.chunk_acc[n] = fused_multiply_add(weight, v[n], values.chunk_acc[n]);
+    }
+  }
+  c.sum = tree_sum(partial);
+  return c;
+}
+
+// All keys.
+template <class T>
+Softmax<T> softmax_row(const Scores<T>& x, const WeightedSum<T>& values = {}) {
+  Softmax<T> state;
+  std::fill(values.acc, values.acc + values.width, T(0));
+  for (Index j0 = 0; j0 < x.count; j0 += core::kKeyChunk) {
+    std::fill(values.chunk_acc, values.chunk_acc + values.width, T(0));
+    const Softmax<T> c = softmax_chunk(x, j0, std::min(x.count, j0 + core::kKeyChunk), values);
+    state.empty = state.empty && c.empty;
+    state.nan = state.nan || c.nan;
+    if (c.empty || c.nan) continue;
+    const auto [factor, chunk_factor] = merge(state, c.max, c.sum);
+    for (Index n = 0; n < values.width; ++n) {
+      values.acc[n] = fused_multiply_add(values.acc[n], factor, values.chunk_acc[n] * chunk_factor);
+    }
+  }
+  return state;
+}
+
+// The sink: one more score, after all others, with value 0. -inf is none; NaN or +inf makes a row
+// with live keys NaN, and is the lse of one without.
+template <class T>
+void add_sink(const T& sink, Softmax<T>& state, const WeightedSum<T>& values) {
+  const RealOf<T> s = real_part(sink);
+  if (s == -kInfinity<T>) return;
+  if (std::isnan(s) || s == kInfinity<T>) {
+    state.nan = !state.empty;
+    state.max = sink;
+    state.sum = T(1);
+    return;
+  }
+  const T factor = merge(state, sink, T(1)).first;
+  for (Index n = 0; n < values.width; ++n) values.acc[n] *= factor;
+}
+
+// lse = max + log(sum); -inf for a row with neither live key nor sink.
+template <class T>
+T log_sum_exp(const Softmax<T>& state) {
+  using std::log;
+  if (state.nan) return T(kNaN<T>);
+  if (real_part(state.max) == -kInfinity<T>) return T(-kInfinity<T>);
+  return state.max + log(state.sum);
+}
+
+// w_j = exp(s_j - max) / sum; 0 where masked, NaN for live keys of a NaN row.
+template <class T>
+T weight(const Scores<T>& x, const Softmax<T>& state, Index j) {
+  using std::exp;
+  if (!x.live[j] || state.empty) return T(0);
+  if (state.nan) return T(kNaN<T>);
+  return exp(x.s[j] - state.max) / state.sum;
+}
+
+}  // namespace qkv::reference
+
+#endif  // QKV_REFERENCE_SOFTMAX_H_

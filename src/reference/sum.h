@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_REFERENCE_SUM_H_
+#define QKV_REFERENCE_SUM_H_
+
+#include "core/order.h"
+
+// The fixed order in which a chunk's exponentials are added.
+namespace qkv::reference {
+
+// The total of partial sums, p[t] holding the terms with j mod kPartialSums = t: halves are added
+// pairwise, p[t] += p[t + width] for width 32, 16, 8, 4, 2, 1. The order suits registers: each
+// step adds the upper half of one to its lower half. Overwrites p.
+template <class T>
+T tree_sum(T (&p)[core::kPartialSums]) {
+  for (Index width = core::kPartialSums / 2; width > 0; width /= 2) {
+    for (Index t = 0; t < width; ++t) p[t] += p[t + width];
+  }
+  return p[0];
+}
+
+}  // namespace qkv::reference
+
+#endif  // QKV_REFERENCE_SUM_H_

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tasks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cfenv>
+#include <exception>
+#include <string>
+
+#include <qkv/error.h>
+
+#include "runtime/context_state.h"
+
+namespace qkv::runtime {
+
+void reserve(Context& context, std::size_t shared, std::size_t per_worker,
+             std::string_view function) {
+  const Call call(context, function, shared, per_worker);
+}
+
+// ---- a call ---------------------------------------------------------------------------------
+
+Call::Call(Context& context, std::string_view function)
+    : state_(context.state()), function_(function) {
+  if (state_.in_use.exchange(true, std::memory_order_acquire)) {
+    throw Error(function, "context", "is in use by another call");
+  }
+}
+
+// Once the other constructor has returned, ~Call runs even if this one throws.
+Call::Call(Context& context, std::string_view function, std::size_t shared, std::size_t per_worker)
+    : Call(context, function) {
+  state_.reserve(shared, per_worker);
+  shared_ = Arena(state_.shared.memory(), state_.shared.bytes());
+}
+
+Call::~Call() { state_.in_use.store(false, std::memory_order_release); }
+
+bool Call::stopped() const noexcept {
+  return state_.stop != nullptr && state_.stop->load(std::memory_order_relaxed);
+}
+
+void Call::run(Index tasks, Task task, const void* state) {
+  const Index bodies = std::min<Index>(state_.executor.concurrency(), tasks);
+  if (bodies <= 1) return run_serially(tasks, task, state);
+  run_on_workers(bodies, tasks, task, state);
+}
+
+void Call::run_serially(Index tasks, Task task, const void* state) {
+  Arena arena(state_.first.memory(), state_.first.bytes());
+  for (Index i = 0; i < tasks; ++i) {
+    if (stopped()) throw Cancelled(function_);
+    arena.reset();
+    task(state, i, arena);
+  }
+}
+
+// ---- on several workers ---------------------------------------------------------------------
+
+// What the bodies of one run share, on the stack of the thread that called it.
+struct Call::Run {
+  Call& call;
+  const Index bodies;
+  const Index tasks;
+  const Task task;
+  const void* const state;
+  std::fenv_t environment{};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error{};  // belongs to the body that set `failed`
+  // The only member that every task writes to.
+  alignas(core::kScratchAlignment) std::atomic<Index> next{0};
+
+  // Takes tasks until none is left.
+  void work(Index worker) {
+    if (worker < 0 || worker >= bodies) {
+      throw Error(call.function_, "executor",
+                  "asked for body " + std::to_string(worker) + " of " + std::to_string(bodies));
+    }
+    const Block& block = call.state_.worker(worker);
+    Arena arena(block.memory(), block.bytes());
+    for (;;) {
+      const Index i = next.fetch_add(1, std::memory_order_relaxed);
+      if (i >= tasks) return;
+      if (call.stopped()) throw Cancelled(call.function_);
+      arena.reset();
+      task(state, i, arena);
+    }
+  }
+
+  // Called in a handler. Keeps the first exception and leaves no task to the other workers.
+  void fail() noexcept {
+    next.store(tasks, std::memory_order_relaxed);
+    if (!failed.exchange(true, std::memory_order_relaxed)) error = std::current_exception();
+  }
+
+  static void body(void* state, Index worker) {
+    Run& run = *static_cast<Run*>(state);
+    std::fenv_t own;
+    std::fegetenv(&own);
+    std::fesetenv(&run.environment);
+    try {
+      run.work(worker);
+    } catch (...) {
+      run.fail();
+    }
+    std::fesetenv(&own);
+  }
+};
+
+void Call::run_on_workers(Index bodies, Index tasks, Task task, const void* state) {
+  Run run{.call = *this, .bodies = bodies, .tasks = tasks, .task = task, .state = state};
+  std::fegetenv(&run.environment);
+  state_.executor.run(bodies, &Run::body, &run);
+  if (run.error != nullptr) std::rethrow_exception(run.error);
+  // One body is enough to run all tasks, so this executor has called none.
+  if (run.next.load(std::memory_order_relaxed) < tasks) {
+    throw Error(function_, "executor", "returned without running the tasks it was given");
+  }
+}
+
+}  // namespace qkv::runtime

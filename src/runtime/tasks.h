@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_RUNTIME_TASKS_H_
+#define QKV_RUNTIME_TASKS_H_
+
+#include <cstddef>
+#include <string_view>
+
+#include <qkv/context.h>
+#include <qkv/view.h>
+
+#include "core/arena.h"
+
+// Tasks and scratch memory: what the drivers of a call see of the runtime.
+namespace qkv::runtime {
+
+using core::Arena;
+
+// One call's use of a context: takes it (throws Error naming `function` when the context is in
+// use), reserves scratch, runs tasks, gives it back when it ends.
+class Call {
+ public:
+  // `shared` bytes for all tasks together and `per_worker` bytes for each worker. `function` must
+  // outlive the call, as a literal does. Throws std::bad_alloc.
+  Call(Context& context, std::string_view function, std::size_t shared, std::size_t per_worker);
+  ~Call();
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  // The memory that all tasks of this call see; lives until the call ends.
+  Arena& shared() noexcept { return shared_; }
+
+  // Runs f(task, arena) for task 0..tasks-1, each once. `arena` is the worker's own, empty at each
+  // task. The stop flag is read once per task (set: no further task starts and Cancelled is
+  // thrown). The first exception of a task is thrown here after all workers have returned; tasks
+  // not begun by then are left out. Tasks compute in the floating-point environment (rounding,
+  // subnormals) of the thread that calls this. With one worker or one task nothing is locked.
+  template <class F>
+  void for_each_task(Index tasks, const F& f) {
+    run(
+        tasks,
+        [](const void* state, Index task, Arena& arena) {
+          (*static_cast<const F*>(state))(task, arena);
+        },
+        &f);
+  }
+
+ private:
+  using Task = void (*)(const void* state, Index task, Arena& arena);
+  struct Run;
+
+  Call(Context& context, std::string_view function);  // takes the context
+  void run(Index tasks, Task task, const void* state);
+  void run_serially(Index tasks, Task task, const void* state);
+  void run_on_workers(Index bodies, Index tasks, Task task, const void* state);
+  bool stopped() const noexcept;
+
+  detail::ContextState& state_;
+  std::string_view function_;
+  Arena shared_;
+};
+
+// Makes sure that `shared` and `per_worker` bytes are held, so that later calls do not allocate.
+// Throws as a Call of `function` does.
+void reserve(Context& context, std::size_t shared, std::size_t per_worker,
+             std::string_view function = "Plan");
+
+}  // namespace qkv::runtime
+
+#endif  // QKV_RUNTIME_TASKS_H_

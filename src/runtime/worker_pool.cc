@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/worker_pool.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+namespace qkv::detail {
+
+namespace {
+
+// One run, on the stack of the thread that called it. All but the constants belong to the crew's
+// mutex.
+struct Job {
+  const Executor::Body body;
+  void* const state;
+  const Index count;
+  Index next = 0;     // the body to begin next
+  Index running = 0;  // bodies begun and not yet returned
+  Job* later = nullptr;
+};
+
+}  // namespace
+
+// The threads of a pool in one process.
+class Crew {
+ public:
+  explicit Crew(int workers) { threads_.reserve(static_cast<std::size_t>(workers)); }
+
+  // Ends the threads. No run may be under way.
+  ~Crew() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    work_left_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void run(Index count, Executor::Body body, void* state) {
+    Job job{.body = body, .state = state, .count = count};
+    std::unique_lock lock(mutex_);
+    const std::size_t helpers = std::min(static_cast<std::size_t>(count - 1), threads_.capacity());
+    start(helpers);
+    link(job);
+    // Woken with the mutex free, they need not sleep again on it.
+    lock.unlock();
+    wake(helpers);
+    lock.lock();
+    while (job.next < job.count) run_one(job, lock);
+    body_returned_.wait(lock, [&] { return job.running == 0; });
+  }
+
+  bool of_this_process() const noexcept { return pid_ == getpid(); }
+
+  // Forgets a crew of the parent process. Its threads do not exist here and its mutex may be held
+  // by one of them for ever, so nothing of it can be destroyed; the list keeps it known to leak
+  // checkers.
+  static void abandon(Crew* crew) noexcept {
+    static std::atomic<Crew*> abandoned{nullptr};
+    crew->abandoned_before_ = abandoned.load(std::memory_order_relaxed);
+    while (!abandoned.compare_exchange_weak(crew->abandoned_before_, crew,
+                                            std::memory_order_release, std::memory_order_relaxed)) {
+    }
+  }
+
+ private:
+  // What each thread does until the pool ends.
+  void work() noexcept {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      work_left_.wait(lock, [&] { return stopping_ || jobs_ != nullptr; });
+      if (stopping_) return;
+      run_one(*jobs_, lock);
+    }
+  }
+
+  // Runs one body of a job that has some left, with the mutex released meanwhile. The job may be
+  // gone when its last body has returned.
+  void run_one(Job& job, std::unique_lock<std::mutex>& lock) noexcept {
+    const Index index = job.next++;
+    if (job.next == job.count) unlink(job);
+    ++job.running;
+    lock.unlock();
+    job.body(job.state, index);
+    lock.lock();
+    if (--job.running == 0) body_returned_.notify_all();
+  }
+
+  void start(std::size_t wanted) {
+    try {
+      while (threads_.size() < wanted) threads_.emplace_back(&Crew::work, this);
+    } catch (const std::system_error&) {
+      // The calling thread runs what no worker takes.
+    }
+  }
+
+  void wake(std::size_t helpers) noexcept {
+    if (helpers == threads_.capacity()) return work_left_.notify_all();
+    for (std::size_t i = 0; i < helpers; ++i) work_left_.notify_one();
+  }
+
+  // The newest job stands first: an inner run ends before the outer one goes on.
+  void link(Job& job) noexcept {
+    job.later = jobs_;
+    jobs_ = &job;
+  }
+
+  void unlink(Job& job) noexcept {
+    Job** place = &jobs_;
+    while (*place != &job) place = &(*place)->later;
+    *place = job.later;
+  }
+
+  const pid_t pid_ = getpid();
+  std::mutex mutex_;
+  std::condition_variable work_left_;
+  std::condition_variable body_returned_;
+  Job* jobs_ = nullptr;  // those with bodies not yet begun
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;  // capacity: as many as may ever start
+  Crew* abandoned_before_ = nullptr;
+};
+
+WorkerPool::~WorkerPool() {
+  Crew* crew = crew_.load(std::memory_order_acquire);
+  if (crew == nullptr) return;
+  if (crew->of_this_process()) {
+    delete crew;
+  } else {
+    Crew::abandon(crew);
+  }
+}
+
+void WorkerPool::run(Index count, Executor::Body body, void* state) {
+  crew().run(count, body, state);
+}
+
+// The crew of this process, made when there is none or only that of the parent before fork().
+Crew& WorkerPool::crew() {
+  Crew* crew = crew_.load(std::memory_order_acquire);
+  if (crew != nullptr && crew->of_this_process()) return *crew;
+  auto fresh = std::make_unique<Crew>(workers_);
+  if (crew_.compare_exchange_strong(crew, fresh.get(), std::memory_order_acq_rel)) {
+    if (crew != nullptr) Crew::abandon(crew);
+    return *fresh.release();
+  }
+  return *crew;  // another thread was faster
+}
+
+}  // namespace qkv::detail

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_RUNTIME_WORKER_POOL_H_
+#define QKV_RUNTIME_WORKER_POOL_H_
+
+#include <atomic>
+
+#include <qkv/context.h>
+#include <qkv/view.h>
+
+namespace qkv::detail {
+
+class Crew;
+
+// The threads behind Executor::threads. They start when a run first needs them and sleep between
+// runs. Any number of threads may call run() at once, also from inside a body: the calling thread
+// takes bodies of its own run until none is left and then waits only for those that workers have
+// already begun, so each run ends whether or not a worker is free.
+class WorkerPool {
+ public:
+  // `threads` >= 2 with the calling one.
+  explicit WorkerPool(int threads) noexcept : workers_(threads - 1) {}
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  // Runs body(state, 0..count-1), each once; does not allocate once the workers have started.
+  // Threads that the system refuses to start are done without.
+  void run(Index count, Executor::Body body, void* state);
+
+ private:
+  Crew& crew();
+
+  const int workers_;
+  std::atomic<Crew*> crew_{nullptr};
+};
+
+}  // namespace qkv::detail
+
+#endif  // QKV_RUNTIME_WORKER_POOL_H_

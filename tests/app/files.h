@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TESTS_APP_FILES_H_
+#define TESTS_APP_FILES_H_
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qkv::test {
+
+// A directory of its own, gone with the object.
+class Directory {
+ public:
+  Directory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "qkv-test-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp " + pattern);
+    path_ = pattern;
+  }
+  ~Directory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+  // Writes a file and returns its path.
+  std::string write(const std::string& name, std::string_view bytes) const {
+    std::ofstream(path_ / name, std::ios::binary) << bytes;
+    return *this / name;
+  }
+  // The names of all that is in it, sorted.
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// What a call complains of: the text of the exception of that type, or a text that no test wants.
+template <class Exception, class Call>
+std::string complaint(Call&& call) {
+  try {
+    call();
+  } catch (const Exception& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another exception: ") + error.what();
+  }
+  return "no exception";
+}
+
+}  // namespace qkv::test
+
+#endif  // TESTS_APP_FILES_H_

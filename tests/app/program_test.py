@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The program `qkv` as a user meets it: messages, exit codes, files, pipes, the demonstration.
+
+usage: program_test.py PROGRAM [TEST ...]
+"""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+import unittest
+
+import numpy as np
+from program import CHECKOUT, PROGRAM, Case
+
+
+class Hostile(Case):
+    """Word vector files as nobody wants them."""
+
+    def vectors(self, text, words="cat", code=3):
+        self.file("v.txt", text)
+        return self.run_qkv("words", words, "--vectors", "v.txt", code=code)
+
+    def test_malformed_files_are_named_with_their_line(self):
+        for text, place in [
+                ("the 1 2\ncat 3\n", "v.txt:2: expected a word and 2 numbers"),
+                ("the 1.5 2\ncat 3.5 4 5\n", "v.txt:2: expected 2 numbers after \"cat\", got more"),
+                ("the 1 2\ncat 3 1e999\n", "v.txt:2: expected 2 numbers after \"cat\", got \"1e999\""),
+                ("the 1 2\ncat 12x 3\n", "v.txt:2: expected 2 numbers after \"cat\", got \"12x\""),
+                ("the 1 2\nc\0t 3 4\n", "v.txt:2: expected UTF-8 text, got a NUL byte"),
+                ("", "v.txt:1: expected a word and its numbers, got an empty file")]:
+            done = self.vectors(text)
+            self.assertEqual(done.out, "")
+            self.assertTrue(done.err.startswith("qkv: " + place), done.err)
+            self.assertEqual(done.err.count("\n"), 1)
+
+    def test_odd_but_whole_files_are_read(self):
+        plain = self.vectors("the 1 2\ncat 3 4\n", code=0).out
+        for text in ("the 1 2\ncat 3 4", "the 1 2\r\ncat 3 4\r\n", "\ufeffthe 1 2\ncat 3 4\n",
+                     "2 2\nthe 1 2\ncat 3 4\n"):
+            self.assertEqual(self.vectors(text, code=0).out, plain, repr(text))
+
+    def test_missing_file(self):
+        self.assertIn("none.txt: No such file",
+                      self.refuse(3, "words", "a", "--vectors", "none.txt"))
+
+    def test_no_word_known(self):
+        self.file("v.txt", "the 1 2\n")
+        done = self.run_qkv("words", "cat", "--vectors", "v.txt", "--unknown", "skip", code=3)
+        self.assertIn("no word of the text has a vector", done.err)
+
+    def test_memory_follows_the_words_kept(self):
+        with open(self.dir / "v.txt", "w", encoding="utf-8") as file:
+            numbers = " 0.123456" * 300
+            for i in range(40000):
+                file.write(f"w{i}{numbers}\n")
+        self.assertGreater((self.dir / "v.txt").stat().st_size, 100 << 20)
+        self.file("small.txt", f"w7{numbers}\nw39999{numbers}\n")
+        grown = self.peak_bytes("v.txt") - self.peak_bytes("small.txt")
+        self.assertLess(grown, 16 << 20)
+
+    def peak_bytes(self, vectors):
+        """The most memory that the program held at once."""
+        process = subprocess.Popen([PROGRAM, "words", "w39999", "w7", "--vectors", vectors],
+                                   stdout=subprocess.DEVNULL, cwd=self.dir)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 0)
+        return usage.ru_maxrss * 1024
+
+
+class Outputs(Case):
+    """Files appear whole or not at all; pipes may close."""
+
+    def test_where_it_cannot_be_written(self):
+        self.file("file", "")
+        for path in ("none/out.npz", "file/out.npz"):
+            line = self.refuse(4, "words", "a b", "-o", path)
+            self.assertIn(path + ": cannot be written: ", line)
+        os.mkdir(self.dir / "d.npz")
+        self.refuse(4, "words", "a b", "-o", "d.npz")
+        self.assertEqual(self.names(), ["d.npz", "file"])
+
+    def test_no_room_half_way(self):
+        self.file("out.npz", "old")
+        text = " ".join(f"w{i}" for i in range(100))
+        self.refuse(4, "words", text, "-o", "out.npz",
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)))
+        self.assertEqual((self.dir / "out.npz").read_bytes(), b"old")
+        self.assertEqual(self.names(), ["out.npz"])
+
+    def test_a_full_standard_output(self):
+        if not os.path.exists("/dev/full"):
+            self.skipTest("no /dev/full")
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([PROGRAM, "demo"], stdout=full, stderr=subprocess.PIPE,
+                                  timeout=60, check=False)
+        self.assertEqual(done.returncode, 4)
+
+    def test_a_closed_pipe_ends_quietly_and_keeps_the_file(self):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        done = subprocess.run([PROGRAM, "words", "a b", "-o", "out.npz"], stdout=write_end,
+                              stderr=subprocess.PIPE, cwd=self.dir, timeout=60, check=False)
+        os.close(write_end)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.assertEqual(self.names(), ["out.npz"])
+
+    def test_interrupt(self):
+        with subprocess.Popen([PROGRAM, "words", "cat", "--vectors", "-"], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            # Reading has begun when the program has taken more than a pipe holds.
+            process.stdin.write(b"the 1 2\n" * 100000)
+            process.stdin.flush()
+            time.sleep(0.2)
+            process.send_signal(signal.SIGINT)
+            code = process.wait(timeout=30)
+            process.stdin.close()
+            self.assertEqual((code, process.stdout.read()), (130, b""))
+
+
+class CommandLine(Case):
+    def test_help_has_examples(self):
+        for arguments in (["--help"], ["words", "--help"], ["demo", "--help"]):
+            done = self.run_qkv(*arguments)
+            self.assertEqual(done.err, "")
+            self.assertGreaterEqual(len(re.findall(r"^  .*\bqkv ", done.out, re.M)), 2, arguments)
+        self.assertIn("Spelling vectors", self.run_qkv("words", "--help").out)
+
+    def test_version_is_the_header_s(self):
+        header = (CHECKOUT / "include/qkv/version.h").read_text(encoding="utf-8")
+        numbers = re.findall(r"#define QKV_VERSION_\w+ (\d+)", header)
+        self.assertEqual(self.run_qkv("--version").out, "qkv " + ".".join(numbers) + "\n")
+
+    def test_wrong_command_lines(self):
+        for arguments, hint in [
+                ([], "commands: words, demo"),
+                (["foo"], 'unknown command "foo"; commands: words, demo'),
+                (["words"], "TEXT is required"),
+                (["words", ""], "TEXT has no words"),
+                (["words", " \t"], "TEXT has no words"),
+                (["words", b"a\xff"], "TEXT is not UTF-8 at byte 1"),
+                (["words", "a", "--scor", "dot"], "--score"),
+                (["words", "a", "--score", "foo"], "valid: dot, scaled_dot, bilinear, additive"),
+                (["words", "a", "--unknown", "x"], "valid: error, skip, zero"),
+                (["words", "a", "--form", "x", "--heads", "1"], "valid: split, wide"),
+                (["words", "a", "--seed", "12x"], 'got "12x"'),
+                (["words", "a", "--seed", "-1"], 'got "-1"'),
+                (["words", "a", "--seed", "0x1"], 'got "0x1"'),
+                (["words", "a", "--dim", "0"], "from 1"),
+                (["words", "a", "--threads", "1.5"], 'got "1.5"'),
+                (["words", "a", "--heads", "7"], "does not divide"),
+                (["words", "a", "--heads", "2", "--identity"], "excludes"),
+                (["words", "a", "--form", "wide"], "requires --heads"),
+                (["words", "a", "--heads", "2", "--score", "dot"], "scaled_dot only"),
+                (["words", "a", "--params", "p.npz"], "--params goes with"),
+                (["words", "-", "--vectors", "-"], "cannot both"),
+                (["words", "a", "-o", "out.foo"], "valid: .npz")]:
+            done = subprocess.run([PROGRAM, *arguments], capture_output=True, cwd=self.dir,
+                                  stdin=subprocess.DEVNULL, timeout=60, check=False)
+            self.assertEqual(done.returncode, 2, (arguments, done.stderr))
+            self.assertEqual(done.stdout, b"")
+            self.assertIn(hint, done.stderr.decode(), arguments)
+        self.assertEqual(self.names(), [])
+
+    def test_formats_that_are_not_in_this_build(self):
+        self.assertIn("valid: .npz", self.refuse(7, "words", "a", "-o", "out.svg"))
+
+    def test_common_options_on_either_side(self):
+        want = self.run_qkv("words", "a b").out
+        self.assertEqual(self.run_qkv("--threads", 2, "--quiet", "words", "a b").out, want)
+        self.assertEqual(self.run_qkv("words", "a b", "--threads", 2, "--quiet").out, want)
+
+
+class Demo(Case):
+    def test_fits_a_screen_and_needs_nothing(self):
+        done = self.run_qkv("demo", env={"PATH": ""})
+        lines = done.out.splitlines()
+        self.assertLessEqual(len(lines), 45)
+        self.assertLessEqual(max(map(len, lines)), 100)
+        self.assertEqual(done.err, "")
+        self.assertNotIn("\x1b", done.out)
+        self.assertEqual(self.names(), [])
+
+    def test_shows_the_weights_of_the_four_scores(self):
+        lines = self.run_qkv("demo").out.splitlines()
+        rows = [line for line in lines if re.match(r"\d \w+ ", line)]
+        blocks = [np.array([[0 if cell.strip() == "." else float(cell) for cell in
+                             re.findall("...", row[12 + 21 * n : 30 + 21 * n])] for row in rows])
+                  for n in range(4)]
+        for block, score in zip(blocks, ("dot", "scaled_dot", "bilinear", "additive")):
+            saved = self.saved("the cat walks on the street", "--score", score)
+            self.near(block, 100 * saved["weights"], 0.5 + 1e-9)
+
+    def test_shows_why_scores_are_scaled(self):
+        text = self.run_qkv("demo").out
+        for width in (2, 8, 32, 128, 512):
+            dot, scaled = (1 / (1 + np.exp(-s)) for s in (width, np.sqrt(width)))
+            self.assertRegex(text, rf"(?m)^ +{width} +{dot:.4f} +{scaled:.4f} ")
+        self.assertIn("0.8808", text)
+        self.assertIn("0.9442", text)
+
+    def test_colours_a_terminal_unless_told_not_to(self):
+        for env, coloured in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
+            main, terminal = os.openpty()
+            subprocess.run([PROGRAM, "demo"], stdout=terminal, timeout=60, check=True,
+                           env={"TERM": "xterm", **env})
+            os.close(terminal)
+            self.assertEqual(b"\x1b[" in os.read(main, 1 << 16), coloured, env)
+            os.close(main)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_ATTENTION_BITS_H_
+#define QKV_TESTS_ATTENTION_BITS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include <gtest/gtest.h>
+
+#include <qkv/tensor.h>
+
+#include "tests/support/arrays.h"
+
+// Seeded tensors, and equality to the last bit.
+namespace qkv::test {
+
+inline Tensor normal(const Dims& shape, std::uint64_t seed, DType dtype = DType::kFloat32) {
+  Random random(seed);
+  Guarded array(dtype, shape, Layout::kContiguous);
+  array.fill_normal(random);
+  return contiguous(array.view());
+}
+
+// Same shape, dtype and bits.
+inline testing::AssertionResult same_bits(const ConstView& a, const ConstView& b) {
+  if (a.shape() != b.shape() || a.dtype() != b.dtype()) {
+    return testing::AssertionFailure() << describe(a) << " against " << describe(b);
+  }
+  const Tensor x = contiguous(a);
+  const Tensor y = contiguous(b);
+  const std::size_t bytes = static_cast<std::size_t>(x.element_count()) * size_of(x.dtype());
+  if (bytes == 0) return testing::AssertionFailure() << "nothing to compare";
+  const auto* p = static_cast<const unsigned char*>(x.view().data());
+  const auto* q = static_cast<const unsigned char*>(y.view().data());
+  for (std::size_t n = 0; n < bytes; ++n) {
+    if (p[n] == q[n]) continue;
+    return testing::AssertionFailure()
+           << describe(a) << " differs at element " << n / size_of(x.dtype());
+  }
+  return testing::AssertionSuccess();
+}
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_ATTENTION_BITS_H_

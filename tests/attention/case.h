@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_ATTENTION_CASE_H_
+#define QKV_TESTS_ATTENTION_CASE_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <qkv/attention.h>
+#include <qkv/tensor.h>
+
+// The cases that tests/oracle.py writes, and how they become calls. The format is described in
+// that file; this reader shares nothing with it.
+namespace qkv::test {
+
+struct Array {
+  std::string dtype;  // f64, i64 or bool
+  Dims shape;
+  std::vector<double> values;  // C order
+};
+
+struct Case {
+  std::string name;
+  std::vector<std::vector<std::string>> settings;  // "set" lines: key and values
+  std::map<std::string, Array> in, want;
+
+  // The values of a setting, empty when it is not there.
+  std::vector<std::string> setting(const std::string& key) const;
+  bool has(const std::string& input) const { return in.count(input) != 0; }
+};
+
+// All cases of a file. Throws std::runtime_error naming FILE:LINE.
+std::vector<Case> read_cases(const std::string& path);
+
+// A case's arrays as tensors, its reals in one dtype, and the call made of them. Gradient inputs
+// (dout, ...) are there too.
+class CaseCall {
+ public:
+  CaseCall(const Case& c, DType real);
+  CaseCall(const CaseCall&) = delete;
+  CaseCall& operator=(const CaseCall&) = delete;
+
+  const Inputs& inputs() const { return inputs_; }
+  const Options& options() const { return options_; }
+  // The tensor of an input; absent view when the case has none.
+  ConstView input(const std::string& name) const;
+  Tensor* tensor(const std::string& name);
+
+  // A zeroed tensor of the shape of a wanted array, with the dtype that array has in this call.
+  Tensor result(const std::string& name) const;
+
+ private:
+  void set_score();
+  void set_masks();
+  void set_mods();
+
+  const Case& case_;
+  DType real_;
+  std::map<std::string, Tensor> tensors_;
+  Inputs inputs_;
+  Options options_;
+};
+
+// All wanted forward results of a case, computed by attention().
+std::map<std::string, Tensor> run_forward(const Case& c, const CaseCall& call, Context& context);
+// The Outputs that ask for them; the tensors stay in `results`.
+Outputs ask_for(const Case& c, const CaseCall& call, std::map<std::string, Tensor>& results);
+
+// All wanted gradients, from attention_backward on `out` and `lse` of `forward`.
+std::map<std::string, Tensor> run_backward(const Case& c, const CaseCall& call,
+                                           const std::map<std::string, Tensor>& forward,
+                                           Context& context);
+
+// Is a wanted array's name that of a gradient?
+bool is_gradient(const std::string& name);
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_ATTENTION_CASE_H_

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <complex>
+
+#include <gtest/gtest.h>
+
+#include "attention/bind.h"
+#include "attention/resolve.h"
+#include "reference/forward.h"
+#include "runtime/tasks.h"
+#include "tests/attention/case.h"
+#include "tests/support/compare.h"
+
+// Every analytic gradient against the complex step (Squire and Trapp 1998): the forward reference
+// at x + ih, whose imaginary part is h dL/dx without cancellation. The forward pass is the meaning;
+// so this holds the backward pass against the meaning, with no oracle in between.
+namespace qkv::test {
+namespace {
+
+using Complex = std::complex<double>;
+constexpr double kStep = 1e-150;
+constexpr double kTolerance = 1e-12;
+
+const std::map<std::string, std::string> kGradientOf = {{"dq", "q"},
+                                                        {"dk", "k"},
+                                                        {"dv", "v"},
+                                                        {"dbias", "bias"},
+                                                        {"dalibi", "alibi"},
+                                                        {"dsinks", "sinks"},
+                                                        {"dbilinear_w", "bilinear_w"},
+                                                        {"dadditive_wq", "additive_wq"},
+                                                        {"dadditive_wk", "additive_wk"},
+                                                        {"dadditive_v", "additive_v"},
+                                                        {"dadditive_b", "additive_b"}};
+
+// The scalar loss sum(dout . out) + sum(dlse . lse) + sum(dweights . weights), as a function of
+// one perturbed element.
+class Loss {
+ public:
+  explicit Loss(const Case& c) : case_(c), call_(c, DType::kComplex128) {
+    door::resolve("attention", call_.inputs(), call_.options(), problem_, door::Complex::kAllowed);
+    add("out", "dout", {});
+    add("lse", "dlse", {});
+    add("weights", "dweights", {});
+    add("row_weights", "drow_weights", call_.input("rows"));
+  }
+
+  // Im L(x + ih e_n) / h for element n of the input of this name.
+  double derivative(const std::string& input, std::size_t n) {
+    Complex& x = call_.tensor(input)->values<Complex>()[n];
+    const Complex before = x;
+    x += Complex(0, kStep);
+    const core::Results results = door::bind_outputs(problem_, outputs_);
+    reference::Forward<Complex> pass(problem_, results);
+    core::MeasuringArena measure;
+    reference::Forward<Complex>(problem_, results).take_shared(measure);
+    {
+      runtime::Call run(context_, "test", measure.bytes(), pass.worker_bytes());
+      pass.run(run);
+    }
+    x = before;
+    double sum = 0;
+    for (const Term& term : terms_) {
+      const auto y = tensors_.at(term.result).values<Complex>();
+      for (std::size_t m = 0; m < y.size(); ++m) {
+        // An empty row's lse is -inf whatever its inputs are.
+        if (std::isfinite(y[m].real())) sum += (*term.gradient)[m] * y[m].imag();
+      }
+    }
+    return sum / kStep;
+  }
+
+ private:
+  struct Term {
+    std::string result;
+    const std::vector<double>* gradient;
+  };
+
+  void add(const std::string& result, const std::string& gradient, const ConstView& rows) {
+    if (!case_.has(gradient)) return;
+    tensors_.emplace(result, Tensor(DType::kComplex128, case_.in.at(gradient).shape));
+    const View view = tensors_.at(result);
+    if (result == "out") outputs_.out = view;
+    if (result == "lse") outputs_.lse = view;
+    if (result == "weights") outputs_.weights = view;
+    if (result == "row_weights") outputs_.weights = {rows, view};
+    terms_.push_back({result, &case_.in.at(gradient).values});
+  }
+
+  const Case& case_;
+  CaseCall call_;
+  core::Problem problem_;
+  std::map<std::string, Tensor> tensors_;
+  Outputs outputs_;
+  std::vector<Term> terms_;
+  Context context_;
+};
+
+// A NaN row has no derivative to compare; NaN and infinities behind masks stay.
+bool has_nan_row(const Case& c) {
+  for (const char* name : {"out", "lse", "weights"}) {
+    const auto want = c.want.find(name);
+    if (want == c.want.end()) continue;
+    for (double x : want->second.values) {
+      if (std::isnan(x) || x == INFINITY) return true;
+    }
+  }
+  return false;
+}
+
+TEST(ComplexStep, EveryGradientOfEveryFiniteCase) {
+  const char* only = std::getenv("QKV_CASE");
+  Context context;
+  int cases = 0;
+  int elements = 0;
+  std::map<std::string, int> arrays;
+  for (const Case& c : read_cases(QKV_ORACLE_CASES)) {
+    if (only != nullptr && c.name != only) continue;
+    if (has_nan_row(c) || !c.has("dout")) continue;
+    // The plain formulas at sizes where they take long are covered by their smaller siblings.
+    if (c.in.at("k").shape[c.in.at("k").shape.rank() - 2] > 64) continue;
+    const CaseCall call(c, DType::kFloat64);
+    const auto forward = run_forward(c, call, context);
+    Loss loss(c);
+    ++cases;
+    for (const auto& [name, gradient] : run_backward(c, call, forward, context)) {
+      const std::string input = kGradientOf.at(name);
+      std::vector<double> want;
+      double largest = 1;
+      for (std::size_t n = 0; n < c.in.at(input).values.size(); ++n) {
+        want.push_back(loss.derivative(input, n));
+        largest = std::max(largest, std::fabs(want.back()));
+      }
+      elements += static_cast<int>(want.size());
+      ++arrays[name];
+      EXPECT_TRUE(compare(name, gradient, want, {0, kTolerance * largest},
+                          "QKV_CASE=" + c.name + " test_attention --gtest_filter=ComplexStep.*"));
+    }
+  }
+  std::printf("complex step: %d cases, %d derivatives\n", cases, elements);
+  if (only != nullptr) return;
+  EXPECT_GE(cases, 300);
+  for (const auto& [name, input] : kGradientOf) EXPECT_GE(arrays[name], 20) << name;
+}
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/attention.h>
+#include <qkv/tensor.h>
+
+#include "tests/attention/bits.h"
+#include "tests/support/compare.h"
+
+// A user's scores and masks: C++ callables, differentiated by dual numbers.
+namespace qkv::test {
+namespace {
+
+struct Call {
+  Tensor q, k, v, dout, out, lse, dq, dk, dv;
+  explicit Call(DType d)
+      : q(normal({2, 3, 5, 4}, 1, d)),
+        k(normal({2, 3, 7, 4}, 2, d)),
+        v(normal({2, 3, 7, 4}, 3, d)),
+        dout(normal({2, 3, 5, 4}, 4, d)),
+        out(d, q.shape()),
+        lse(d, {2, 3, 5}),
+        dq(d, q.shape()),
+        dk(d, k.shape()),
+        dv(d, v.shape()) {}
+  Call& run(const Options& options) {
+    attention({q, k, v}, options, {.out = out, .lse = lse});
+    attention_backward({q, k, v}, options, {out, lse}, {.out = dout}, {.q = dq, .k = dk, .v = dv});
+    return *this;
+  }
+};
+
+void expect_same(const Call& a, const Call& b) {
+  EXPECT_TRUE(same_bits(a.out, b.out));
+  EXPECT_TRUE(same_bits(a.lse, b.lse));
+  EXPECT_TRUE(same_bits(a.dq, b.dq));
+  EXPECT_TRUE(same_bits(a.dk, b.dk));
+  EXPECT_TRUE(same_bits(a.dv, b.dv));
+}
+
+// Built-ins written by a user: the same bits.
+TEST(Mods, BuiltInMasksWrittenAsFunctions) {
+  for (DType d : {DType::kFloat32, DType::kFloat64}) {
+    const MaskMod causal = mask_mod([](At at) { return at.j <= at.i + 2; });  // o = Tk - Tq = 2
+    expect_same(Call(d).run({.masks = {Causal{}}}), Call(d).run({.masks = {causal}}));
+    const MaskMod window = mask_mod([](At at) { return at.i - 1 <= at.j && at.j <= at.i + 1; });
+    expect_same(Call(d).run({.diagonal = TopLeft{}, .masks = {Window{1, 1}}}),
+                Call(d).run({.masks = {window}}));
+  }
+}
+
+TEST(Mods, AlibiWrittenAsAFunction) {
+  const std::vector<float> slopes{0.5F, 0.25F, 0.125F};
+  const ScoreMod alibi = score_mod([slope = slopes.data()](auto s, At at) {
+    return s - slope[at.h] * static_cast<float>(abs(at.i + 2 - at.j));
+  });
+  expect_same(Call(DType::kFloat32).run({.alibi = slopes}),
+              Call(DType::kFloat32).run({.mods = {alibi}}));
+}
+
+TEST(Mods, SoftCapWrittenAsAFunction) {
+  const ScoreMod cap = score_mod([](auto s, At) { return 3 * tanh(s / 3); });
+  const Call built_in = std::move(Call(DType::kFloat64).run({.softcap = 3}));
+  const Call written = std::move(Call(DType::kFloat64).run({.mods = {cap}}));
+  EXPECT_TRUE(same_bits(built_in.out, written.out));
+  EXPECT_TRUE(compare("dq", written.dq, values_of(built_in.dq), {0, 1e-15}, ""));
+}
+
+TEST(Mods, ActOneAfterTheOtherAfterTheSoftCapAndBeforeTheBias) {
+  const std::vector<double> q{2};
+  const std::vector<double> k{3};
+  const std::vector<double> bias{100};
+  std::vector<double> score(1);
+  const Inputs inputs{ConstView(q.data(), {1, 1}), ConstView(k.data(), {1, 1})};
+  attention(inputs,
+            {.score = Dot{},
+             .softcap = 4,
+             .mods = {score_mod([](auto s, At) { return s + 1; }),
+                      score_mod([](auto s, At) { return s * 10; })},
+             .bias = ConstView(bias.data(), {1, 1})},
+            {.masked_scores = View(score.data(), {1, 1})});
+  EXPECT_DOUBLE_EQ(score[0], (4 * std::tanh(6.0 / 4) + 1) * 10 + 100);
+}
+
+TEST(Mods, SeeWhereTheyStand) {
+  const Tensor q = normal({2, 3, 4, 2}, 1, DType::kFloat64);
+  const Tensor k = normal({2, 3, 5, 2}, 2, DType::kFloat64);
+  Tensor scores(DType::kFloat64, {2, 3, 4, 5});
+  const ScoreMod place = score_mod(
+      [](auto s, At at) { return s * 0 + (at.b * 1000 + at.h * 100 + at.i * 10 + at.j); });
+  attention({q, k}, {.mods = {place}}, {.masked_scores = View(scores)});
+  for (Index b = 0; b < 2; ++b) {
+    for (Index h = 0; h < 3; ++h) {
+      EXPECT_EQ(scores.view().at<double>({b, h, 3, 4}),
+                static_cast<double>(b * 1000 + h * 100 + 34));
+    }
+  }
+}
+
+// Where it is masked a function may answer anything.
+TEST(Mods, AreForgottenWhereMasked) {
+  const ScoreMod nonsense =
+      score_mod([](auto s, At at) { return at.j > at.i + 2 ? s * 0 / 0 : s + 1; });
+  const ScoreMod plain = score_mod([](auto s, At) { return s + 1; });
+  expect_same(Call(DType::kFloat64).run({.mods = {plain}, .masks = {Causal{}}}),
+              Call(DType::kFloat64).run({.mods = {nonsense}, .masks = {Causal{}}}));
+}
+
+// The callable is copied into the mod, and lives as long as it does.
+TEST(Mods, OwnTheirCallable) {
+  ScoreMod mod;
+  {
+    const std::vector<double> table{1, 2, 3, 4, 5, 6, 7};
+    mod = score_mod([table](auto s, At at) { return s + table[static_cast<std::size_t>(at.j)]; });
+  }
+  const std::vector<double> bias{1, 2, 3, 4, 5, 6, 7};
+  expect_same(Call(DType::kFloat64).run({.bias = bias}),
+              Call(DType::kFloat64).run({.mods = {mod}}));
+}
+
+// Every operation of Dual against the complex-free definition: central differences in float64.
+TEST(Dual, EveryOperationHasItsDerivative) {
+  using F = std::function<Dual<double>(Dual<double>)>;
+  const std::vector<std::pair<const char*, F>> functions{
+      {"+", [](auto x) { return x + x + 2 + (3 + x); }},
+      {"-", [](auto x) { return -x - 2 - (3 - x * 3); }},
+      {"*", [](auto x) { return x * x * 2 * (3 * x); }},
+      {"/", [](auto x) { return (x / (x + 2)) / 3 + 2 / x; }},
+      {"+=",
+       [](auto x) {
+         auto y = x;
+         y += 1;
+         y *= x;
+         y -= 2;
+         y /= 3;
+         return y;
+       }},
+      {"exp", [](auto x) { return exp(2 * x); }},
+      {"log", [](auto x) { return log(x * 3); }},
+      {"log1p", [](auto x) { return log1p(x * 3); }},
+      {"sqrt", [](auto x) { return sqrt(x + 2); }},
+      {"tanh", [](auto x) { return tanh(x * 0.5); }},
+      {"sin", [](auto x) { return sin(x * 2); }},
+      {"cos", [](auto x) { return cos(x * 2); }},
+      {"atan", [](auto x) { return atan(x * 2); }},
+      {"abs", [](auto x) { return abs(x - 1) + abs(1 - x * x); }},
+      {"pow", [](auto x) { return pow(x, 2.5) + pow(x, 3); }},
+      {"select", [](auto x) { return select(x > 1, x * x, x) + select(x < 1, 0.0, x); }}};
+  const double h = std::cbrt(2e-16);
+  for (const auto& [name, f] : functions) {
+    for (double x : {0.3, 0.7, 1.9}) {
+      const double slope = f(Dual<double>(x, 1)).slope;
+      const double difference =
+          (f(Dual<double>(x + h)).value - f(Dual<double>(x - h)).value) / (2 * h);
+      EXPECT_NEAR(slope, difference, 1e-8 * (1 + std::fabs(slope))) << name << " at " << x;
+      EXPECT_EQ(f(Dual<double>(x)).slope, 0) << name << " of a constant";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test

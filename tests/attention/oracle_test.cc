@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "tests/attention/case.h"
+#include "tests/support/compare.h"
+
+// The float64 reference against tests/oracle.py, which was written from the semantics alone.
+// QKV_ORACLE_CASES names the file that it wrote; QKV_CASE=NAME in the environment runs one case.
+namespace qkv::test {
+namespace {
+
+constexpr double kTolerance = 1e-12;  // of the array's largest element, at least of 1
+
+double largest(const Array& array) {
+  double value = 1;
+  for (double x : array.values) {
+    if (std::isfinite(x)) value = std::max(value, std::fabs(x));
+  }
+  return value;
+}
+
+struct Counts {
+  int cases = 0;
+  int arrays = 0;
+  int gradients = 0;
+};
+
+void check(const Case& c, const std::map<std::string, Tensor>& results, Counts& counts) {
+  for (const auto& [name, got] : results) {
+    const Array& want = c.want.at(name);
+    ++(is_gradient(name) ? counts.gradients : counts.arrays);
+    EXPECT_TRUE(compare(name, got, want.values, {0, kTolerance * largest(want)},
+                        "QKV_CASE=" + c.name + " test_attention --gtest_filter=Oracle.*"));
+  }
+}
+
+TEST(Oracle, Float64AgreesForwardAndEveryGradient) {
+  const char* only = std::getenv("QKV_CASE");
+  Counts counts;
+  Context context;
+  for (const Case& c : read_cases(QKV_ORACLE_CASES)) {
+    if (only != nullptr && c.name != only) continue;
+    ++counts.cases;
+    SCOPED_TRACE(c.name);
+    try {
+      const CaseCall call(c, DType::kFloat64);
+      const auto forward = run_forward(c, call, context);
+      const auto gradients = run_backward(c, call, forward, context);
+      EXPECT_EQ(forward.size() + gradients.size(), c.want.size());
+      check(c, forward, counts);
+      check(c, gradients, counts);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << c.name << ": " << error.what();
+    }
+  }
+  std::printf("oracle: %d cases, %d results, %d gradients compared\n", counts.cases, counts.arrays,
+              counts.gradients);
+  if (only == nullptr) {
+    EXPECT_GE(counts.cases, 400);
+    EXPECT_GE(counts.gradients, 2000);
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/attention.h>
+#include <qkv/tensor.h>
+
+#include "tests/attention/bits.h"
+
+// Packed sequences equal the padded call with lengths, bit for bit, forward and backward.
+namespace qkv::test {
+namespace {
+
+const std::vector<Index> kCuQ{0, 5, 5, 22, 23};
+const std::vector<Index> kCuK{0, 9, 13, 543, 543};
+constexpr Index kSequences = 4;
+
+Index length(const std::vector<Index>& cu, Index b) {
+  const auto n = static_cast<std::size_t>(b);
+  return cu[n + 1] - cu[n];
+}
+
+// Rows of sequence b of a packed array [sum T,H,C] as [1,H,T,C].
+ConstView packed_rows(const ConstView& x, const std::vector<Index>& cu, Index b) {
+  const auto n = static_cast<std::size_t>(b);
+  const ConstView rows = permute(slice(x, 0, cu[n], cu[n + 1]), {1, 0, 2});
+  return broadcast_to(rows, {1, rows.size(0), rows.size(1), rows.size(2)});
+}
+
+// The same rows of a padded array [B,H,T,C].
+View padded_rows(const View& x, Index b, Index rows) {
+  return slice(slice(x, 0, b, b + 1), 2, 0, rows);
+}
+
+// [sum T,H,C] -> [B,H,T,C], `filler` in the rest.
+Tensor pad(const Tensor& x, const std::vector<Index>& cu, Index rows, float filler) {
+  Tensor to(DType::kFloat32, {kSequences, x.size(1), rows, x.size(2)});
+  for (float& value : to.values<float>()) value = filler;
+  for (Index b = 0; b < kSequences; ++b) {
+    if (length(cu, b) > 0) copy(packed_rows(x, cu, b), padded_rows(to.view(), b, length(cu, b)));
+  }
+  return to;
+}
+
+TEST(Packed, EqualsPaddedForwardAndBackward) {
+  const Tensor q = normal({23, 4, 6}, 31);
+  const Tensor k = normal({543, 2, 6}, 32);
+  const Tensor v = normal({543, 2, 3}, 33);
+  const Tensor dout = normal({23, 4, 3}, 34);
+  const Tensor slopes = normal({4}, 35);
+  const Options options{.softcap = 8, .alibi = slopes, .masks = {Causal{}}, .dropout = {0.2, 3}};
+  Tensor out(DType::kFloat32, {23, 4, 3});
+  Tensor lse(DType::kFloat32, {4, 23});
+  Tensor dq(DType::kFloat32, q.shape());
+  Tensor dk(DType::kFloat32, k.shape());
+  Tensor dv(DType::kFloat32, v.shape());
+  const Inputs packed{q, k, v, kCuQ, kCuK};
+  attention(packed, options, {.out = out, .lse = lse});
+  attention_backward(packed, options, {out, lse}, {.out = dout}, {.q = dq, .k = dk, .v = dv});
+
+  // Keys beyond a sequence hold NaN, which lengths keep out; queries beyond it have no gradient.
+  const Tensor q2 = pad(q, kCuQ, 17, 0.5F);
+  const Tensor k2 = pad(k, kCuK, 530, NAN);
+  const Tensor v2 = pad(v, kCuK, 530, NAN);
+  const Tensor dout2 = pad(dout, kCuQ, 17, 0);
+  std::vector<Index> offsets;
+  std::vector<Index> lengths;
+  for (Index b = 0; b < kSequences; ++b) {
+    offsets.push_back(length(kCuK, b) - length(kCuQ, b));
+    lengths.push_back(length(kCuK, b));
+  }
+  Options padded = options;
+  padded.diagonal = Offsets{offsets};
+  padded.masks.emplace_back(KeyLengths{lengths});
+  Tensor out2(DType::kFloat32, {4, 4, 17, 3});
+  Tensor lse2(DType::kFloat32, {4, 4, 17});
+  Tensor dq2(DType::kFloat32, q2.shape());
+  Tensor dk2(DType::kFloat32, k2.shape());
+  Tensor dv2(DType::kFloat32, v2.shape());
+  const Inputs inputs{q2, k2, v2};
+  attention(inputs, padded, {.out = out2, .lse = lse2});
+  attention_backward(inputs, padded, {out2, lse2}, {.out = dout2}, {.q = dq2, .k = dk2, .v = dv2});
+  int compared = 0;
+  for (Index b = 0; b < kSequences; ++b) {
+    SCOPED_TRACE(b);
+    const Index queries = length(kCuQ, b);
+    const Index keys = length(kCuK, b);
+    if (queries > 0) {
+      EXPECT_TRUE(same_bits(packed_rows(out, kCuQ, b), padded_rows(out2, b, queries)));
+      EXPECT_TRUE(same_bits(packed_rows(dq, kCuQ, b), padded_rows(dq2, b, queries)));
+      const auto n = static_cast<std::size_t>(b);
+      const ConstView mine = slice(ConstView(lse.view()), 1, kCuQ[n], kCuQ[n + 1]);
+      EXPECT_TRUE(same_bits(broadcast_to(mine, {1, 4, queries}), padded_rows(lse2, b, queries)));
+      ++compared;
+    }
+    if (keys > 0) {
+      EXPECT_TRUE(same_bits(packed_rows(dk, kCuK, b), padded_rows(dk2, b, keys)));
+      EXPECT_TRUE(same_bits(packed_rows(dv, kCuK, b), padded_rows(dv2, b, keys)));
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, 6);
+}
+
+}  // namespace
+}  // namespace qkv::test

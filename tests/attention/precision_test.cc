@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/attention.h>
+#include <qkv/tensor.h>
+
+#include "tests/attention/bits.h"
+#include "tests/support/compare.h"
+
+// The error bound of docs/semantics.md: at most twice the error of the naive computation (float32
+// sums, one rounding to the input type after scores, weights and out) plus 4 ulp of the largest
+// value; gradients three times. The oracle is this library in float64, held by tests/oracle.py.
+namespace qkv::test {
+namespace {
+
+using Values = std::vector<double>;
+
+double round_to(double x, DType dtype) {
+  return dtype == DType::kBFloat16  ? static_cast<double>(static_cast<float>(BFloat16(float(x))))
+         : dtype == DType::kFloat16 ? static_cast<double>(static_cast<float>(Float16(float(x))))
+                                    : static_cast<double>(static_cast<float>(x));
+}
+
+struct Problem {
+  Index Tq, Tk, D, E;
+  double deviation;
+  DType dtype;
+};
+
+struct Naive {
+  Values out, dq, dk, dv;
+};
+
+// One head, plain matrices of float32 sums, scaled dot product.
+class NaiveHead {
+ public:
+  NaiveHead(const Problem& p, const Values& q, const Values& k, const Values& v, const Values& g)
+      : p_(p), q_(q), k_(k), v_(v), g_(g) {}
+
+  Naive run() {
+    const float scale = 1 / std::sqrt(static_cast<float>(p_.D));
+    const auto at = [](Index i, Index j, Index n) { return static_cast<std::size_t>(i * n + j); };
+    Naive r{Values(at(p_.Tq, 0, p_.E)), Values(q_.size()), Values(k_.size()), Values(v_.size())};
+    std::vector<float> dk(k_.size());
+    std::vector<float> dv(v_.size());
+    for (Index i = 0; i < p_.Tq; ++i) {
+      std::vector<double> s(static_cast<std::size_t>(p_.Tk));
+      float max = -INFINITY;
+      for (Index j = 0; j < p_.Tk; ++j) {
+        float sum = 0;
+        for (Index c = 0; c < p_.D; ++c) {
+          sum += static_cast<float>(q_[at(i, c, p_.D)]) * static_cast<float>(k_[at(j, c, p_.D)]);
+        }
+        s[at(0, j, 1)] = round(sum * scale);
+        max = std::max(max, static_cast<float>(s[at(0, j, 1)]));
+      }
+      float total = 0;
+      for (double& x : s) total += std::exp(static_cast<float>(x) - max);
+      Values w;
+      for (double& x : s) w.push_back(round(std::exp(static_cast<float>(x) - max) / total));
+      float delta = 0;
+      for (Index c = 0; c < p_.E; ++c) {
+        float sum = 0;
+        for (Index j = 0; j < p_.Tk; ++j) {
+          sum += static_cast<float>(w[at(0, j, 1)]) * static_cast<float>(v_[at(j, c, p_.E)]);
+        }
+        r.out[at(i, c, p_.E)] = round(sum);
+        delta += sum * static_cast<float>(g_[at(i, c, p_.E)]);
+      }
+      std::vector<float> dq(static_cast<std::size_t>(p_.D));
+      for (Index j = 0; j < p_.Tk; ++j) {
+        float dw = 0;
+        for (Index c = 0; c < p_.E; ++c) {
+          const auto g = static_cast<float>(g_[at(i, c, p_.E)]);
+          dw += g * static_cast<float>(v_[at(j, c, p_.E)]);
+          dv[at(j, c, p_.E)] += static_cast<float>(w[at(0, j, 1)]) * g;
+        }
+        const auto ds =
+            static_cast<float>(round(static_cast<float>(w[at(0, j, 1)]) * (dw - delta) * scale));
+        for (Index c = 0; c < p_.D; ++c) {
+          dq[at(0, c, p_.D)] += ds * static_cast<float>(k_[at(j, c, p_.D)]);
+          dk[at(j, c, p_.D)] += ds * static_cast<float>(q_[at(i, c, p_.D)]);
+        }
+      }
+      for (Index c = 0; c < p_.D; ++c) r.dq[at(i, c, p_.D)] = round(dq[at(0, c, p_.D)]);
+    }
+    for (std::size_t n = 0; n < dk.size(); ++n) r.dk[n] = round(dk[n]);
+    for (std::size_t n = 0; n < dv.size(); ++n) r.dv[n] = round(dv[n]);
+    return r;
+  }
+
+ private:
+  double round(double x) const { return round_to(x, p_.dtype); }
+  const Problem& p_;
+  const Values &q_, &k_, &v_, &g_;
+};
+
+double largest(const Values& x) {
+  double value = 0;
+  for (double y : x) value = std::max(value, std::fabs(y));
+  return value;
+}
+
+double largest_difference(const Values& a, const Values& b) {
+  double value = 0;
+  for (std::size_t n = 0; n < a.size(); ++n) value = std::max(value, std::fabs(a[n] - b[n]));
+  return value;
+}
+
+// The distance of a dtype's numbers at x.
+double ulp(double x, DType dtype) {
+  const int bits = dtype == DType::kBFloat16 ? 8 : dtype == DType::kFloat16 ? 11 : 24;
+  return std::ldexp(1.0, std::ilogb(std::max(x, 1e-30)) - bits + 1);
+}
+
+struct Pass {
+  Tensor out, lse, dq, dk, dv;
+};
+
+Pass run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g) {
+  const DType d = q.dtype();
+  Pass r{Tensor(d, g.shape()), Tensor(accumulator_of(d), Dims(q.size(0))), Tensor(d, q.shape()),
+         Tensor(d, k.shape()), Tensor(d, v.shape())};
+  attention({q, k, v}, {}, {.out = r.out, .lse = r.lse});
+  attention_backward({q, k, v}, {}, {r.out, r.lse}, {.out = g}, {.q = r.dq, .k = r.dk, .v = r.dv});
+  return r;
+}
+
+class Precision : public testing::TestWithParam<DType> {};
+
+TEST_P(Precision, IsWithinTheBoundOfTheNaiveComputation) {
+  const DType dtype = GetParam();
+  for (const Problem& p : {Problem{64, 64, 16, 16, 1, dtype}, Problem{33, 700, 64, 24, 1, dtype},
+                           Problem{40, 130, 32, 8, 5, dtype}, Problem{16, 1100, 8, 8, 0.1, dtype},
+                           Problem{20, 50, 128, 3, 0.01, dtype}}) {
+    SCOPED_TRACE("Tq " + std::to_string(p.Tq) + ", Tk " + std::to_string(p.Tk) + ", deviation " +
+                 std::to_string(p.deviation));
+    const auto make = [&](const Dims& shape, std::uint64_t seed, double scale) {
+      Tensor x = normal(shape, seed, DType::kFloat64);
+      for (double& y : x.values<double>()) y = round_to(scale * y, dtype);
+      return x;
+    };
+    const Tensor q = make({p.Tq, p.D}, 1, p.deviation);
+    const Tensor k = make({p.Tk, p.D}, 2, p.deviation);
+    const Tensor v = make({p.Tk, p.E}, 3, 1);
+    const Tensor g = make({p.Tq, p.E}, 4, 1);
+    const Pass exact = run(q, k, v, g);
+    const Pass got =
+        run(convert(q, dtype), convert(k, dtype), convert(v, dtype), convert(g, dtype));
+    const Values values = values_of(v);
+    const Naive naive = NaiveHead(p, values_of(q), values_of(k), values, values_of(g)).run();
+    const auto check = [&](const char* name, const Tensor& x, const Tensor& want,
+                           const Values& other, double factor, double size) {
+      const Values truth = values_of(want);
+      const double bound = factor * largest_difference(other, truth) + 4 * ulp(size, dtype);
+      EXPECT_LE(largest_difference(values_of(x), truth), bound) << name;
+    };
+    check("out", got.out, exact.out, naive.out, 2, largest(values));
+    check("dq", got.dq, exact.dq, naive.dq, 3, largest(values_of(exact.dq)));
+    check("dk", got.dk, exact.dk, naive.dk, 3, largest(values_of(exact.dk)));
+    check("dv", got.dv, exact.dv, naive.dv, 3, largest(values_of(exact.dv)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, Precision,
+                         testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16),
+                         [](const auto& p) { return std::string(name_of(p.param)); });
+
+// float32 queries on bfloat16 and float16 keys and values: the same as on their float32 copies.
+TEST(MixedPrecision, WideQueriesOnNarrowKeys) {
+  for (DType narrow : {DType::kBFloat16, DType::kFloat16}) {
+    const Tensor q = normal({4, 6}, 1);
+    const Tensor k = normal({9, 6}, 2, narrow);
+    const Tensor v = normal({9, 3}, 3, narrow);
+    Tensor a(DType::kFloat32, {4, 3});
+    Tensor b(DType::kFloat32, {4, 3});
+    attention({q, k, v}, {}, {.out = a});
+    attention({q, convert(k, DType::kFloat32), convert(v, DType::kFloat32)}, {}, {.out = b});
+    EXPECT_TRUE(same_bits(a, b));
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test

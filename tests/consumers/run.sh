@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Usage: tests/consumers/run.sh BUILD_DIR find_package|add_subdirectory|pkg_config
+# Builds and runs somebody else's programs: with an installed and then moved qkv, or its source.
+set -euo pipefail
+
+usage="usage: tests/consumers/run.sh BUILD_DIR find_package|add_subdirectory|pkg_config"
+build=$(realpath "${1:?$usage}")
+kind=${2:?$usage}
+here=$(realpath "$(dirname "$0")")
+programs=(consumer consumer_app)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cxx=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")
+
+# An installed tree must work wherever it is moved to.
+install_and_move() {
+  cmake --install "$build" --prefix "$work/first" >/dev/null
+  mv "$work/first" "$work/moved"
+  if grep -rIlF -e "$work/first" -e "$build" "$work/moved"; then
+    echo "the files above name the place they were made or installed in" >&2
+    return 1
+  fi
+  "$work/moved/bin/qkv" --version
+}
+
+with_cmake() {
+  cmake -S "$here/$kind" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$cxx" "$@"
+  cmake --build "$work/build" --target "${programs[@]}"
+}
+
+case $kind in
+  find_package)
+    install_and_move
+    with_cmake -DCMAKE_PREFIX_PATH="$work/moved"
+    ;;
+  add_subdirectory)
+    programs=(consumer)  # takes the library alone
+    with_cmake
+    ;;
+  pkg_config)
+    install_and_move
+    mkdir "$work/build"
+    PKG_CONFIG_PATH=$(dirname "$(find "$work/moved" -name qkv.pc)")
+    export PKG_CONFIG_PATH
+    LD_LIBRARY_PATH=$(pkg-config --variable=libdir qkv)
+    export LD_LIBRARY_PATH
+    make -C "$work/build" -f "$here/$kind/Makefile" CXX="$cxx" HERE="$here"
+    ;;
+  *)
+    echo "$usage" >&2
+    exit 2
+    ;;
+esac
+cd "$work"
+for program in "${programs[@]}"; do "build/$program"; done

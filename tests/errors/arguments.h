@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_ERRORS_ARGUMENTS_H_
+#define QKV_TESTS_ERRORS_ARGUMENTS_H_
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <qkv/tensor.h>
+
+#include "tests/errors/table.h"
+
+namespace qkv::test {
+
+// An array as the table writes it: DTYPE[SIZES]/[STRIDES]@PLACE{VALUES}.
+struct ArrayText {
+  DType dtype = DType::kNone;
+  Dims shape;
+  Dims strides;       // C order unless written
+  std::string place;  // "", or the name of an array; "null" and "odd" for parts()
+  Index shift = 0;    // elements from that array's first
+  std::vector<std::string> values;
+};
+ArrayText parse_array(std::string_view text);
+
+// Bytes of the arrays of a call, by name.
+using Memory = std::map<std::string, std::vector<std::byte>>;
+
+// The call of a row, "function name=value name=value ...", and the memory of its arrays. Everything
+// throws TableError for text that is not as the head of the table says.
+class Arguments {
+ public:
+  explicit Arguments(std::string_view call);
+
+  const std::string& function() const { return function_; }
+  // In the order they are written in.
+  const std::vector<std::pair<std::string, std::string>>& all() const { return all_; }
+  bool has(std::string_view name) const { return find(name) != nullptr; }
+
+  // The value of an argument, "" or the fallback when it is not written.
+  std::string word(std::string_view name);
+  double number(std::string_view name, double fallback);
+  Index whole(std::string_view name, Index fallback);
+  Dims dims(std::string_view name);
+
+  // An array in memory of its own, or where its place says. Absent when not written. Reals and
+  // bools are 1 and integers 0 unless values are written; memory of results holds a pattern that
+  // is no result.
+  ConstView input(std::string_view name);
+  View output(std::string_view name);
+  // The pointer and layout alone: what a View is made from. Huge arrays have a pointer to nothing.
+  std::pair<void*, ArrayText> parts(std::string_view name);
+
+  // Throws for an argument that the call did not ask for.
+  void expect_all_used() const;
+  Memory memory() const;
+
+ private:
+  enum class Use { kInput, kOutput };
+  struct Placed {
+    Tensor owned;  // absent when it lies in another array's memory
+    void* first = nullptr;
+  };
+
+  const std::string* find(std::string_view name) const;
+  const std::string* use(std::string_view name);
+  View array(std::string_view name, Use how);
+  void* place(const std::string& name, const ArrayText& text, Use how);
+
+  std::string function_;
+  std::vector<std::pair<std::string, std::string>> all_;
+  std::vector<std::string> used_;
+  std::map<std::string, Placed> placed_;
+};
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_ERRORS_ARGUMENTS_H_

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention, attention_backward and Plan.
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <qkv/attention.h>
+
+#include "tests/errors/calls.h"
+
+namespace qkv::test {
+namespace {
+
+// A word of a list, given as the position in it.
+std::size_t choice(Arguments& a, std::string_view name, std::initializer_list<const char*> words) {
+  const std::string came = a.word(name);
+  std::size_t n = 0;
+  for (const char* word : words) {
+    if (came == word) return n;
+    ++n;
+  }
+  throw TableError(std::string(name) + " must not be \"" + came + "\"");
+}
+
+Inputs inputs_of(Arguments& a) {
+  return {a.input("q"), a.input("k"), a.input("v"), a.input("cu_seqlens_q"),
+          a.input("cu_seqlens_k")};
+}
+
+// ---- options --------------------------------------------------------------------------------
+
+Score score_of(Arguments& a) {
+  switch (choice(a, "score", {"", "scaled_dot", "dot", "bilinear", "additive"})) {
+    case 2:
+      return Dot{};
+    case 3:
+      return Bilinear{a.input("bilinear.w")};
+    case 4:
+      return Additive{a.input("additive.wq"), a.input("additive.wk"), a.input("additive.v"),
+                      a.input("additive.b")};
+    default:
+      return ScaledDot{};
+  }
+}
+
+Diagonal diagonal_of(Arguments& a) {
+  const std::string word = a.word("diagonal");
+  if (word.empty() || word == "bottom_right") return BottomRight{};
+  if (word == "top_left") return TopLeft{};
+  if (word == "absent" || word.find('[') != std::string::npos) return Offsets{a.input("diagonal")};
+  return Offset{a.whole("diagonal", 0)};
+}
+
+Window window_of(Arguments& a) {
+  // "LEFT,RIGHT" is a list without its brackets.
+  const Dims sides = parse_array("i64[" + a.word("window") + "]").shape;
+  if (sides.rank() != 2) throw TableError("window is LEFT,RIGHT");
+  return {sides[0], sides[1]};
+}
+
+std::vector<ScoreMod> mods_of(Arguments& a) {
+  const auto identity = [](auto s, At) { return s; };
+  switch (choice(a, "mods", {"", "identity", "empty", "identity,empty"})) {
+    case 0:
+      return {};
+    case 1:
+      return {score_mod(identity)};
+    case 2:
+      return {ScoreMod{}};
+    default:
+      return {score_mod(identity), ScoreMod{}};
+  }
+}
+
+std::vector<Mask> masks_of(Arguments& a) {
+  std::vector<Mask> masks;
+  for (const auto& [name, value] : a.all()) {
+    if (name == "causal" && choice(a, name, {"yes"}) == 0) masks.emplace_back(Causal{});
+    if (name == "window") masks.emplace_back(window_of(a));
+    if (name == "keep") masks.emplace_back(Keep{a.input(name)});
+    if (name == "padding") masks.emplace_back(Padding{a.input(name)});
+    if (name == "key_lengths") masks.emplace_back(KeyLengths{a.input(name)});
+    if (name != "mask_mod") continue;
+    const bool empty = choice(a, name, {"all", "empty"}) == 1;
+    masks.emplace_back(empty ? MaskMod{} : mask_mod([](At) { return true; }));
+  }
+  return masks;
+}
+
+Options options_of(Arguments& a) {
+  Options options;
+  options.score = score_of(a);
+  if (a.has("scale")) options.scale = a.number("scale", 0);
+  options.softcap = a.number("softcap", 0);
+  options.mods = mods_of(a);
+  options.bias = a.input("bias");
+  options.diagonal = diagonal_of(a);
+  options.alibi = a.input("alibi");
+  options.masks = masks_of(a);
+  options.sinks = a.input("sinks");
+  options.dropout.p = a.number("dropout.p", 0);
+  if (a.has("dropout.seed")) {
+    options.dropout.seed = static_cast<std::uint64_t>(a.whole("dropout.seed", 0));
+  }
+  return options;
+}
+
+// ---- results --------------------------------------------------------------------------------
+
+Rows rows_of(Arguments& a, const std::string& name) {
+  return {a.input(name + ".rows"), a.output(name)};
+}
+
+Outputs outputs_of(Arguments& a) {
+  return {.out = a.output("out"),
+          .lse = a.output("lse"),
+          .row_max = a.output("row_max"),
+          .column_sums = a.output("column_sums"),
+          .top = {a.whole("top.count", 0), a.output("top.weights"), a.output("top.keys")},
+          .weights = rows_of(a, "weights"),
+          .dropped_weights = rows_of(a, "dropped_weights"),
+          .raw_scores = rows_of(a, "raw_scores"),
+          .capped_scores = rows_of(a, "capped_scores"),
+          .masked_scores = rows_of(a, "masked_scores")};
+}
+
+struct BackwardArrays {
+  Saved saved;
+  OutputGradients from;
+  InputGradients to;
+};
+
+ScoreGradient score_gradient_of(Arguments& a) {
+  const std::string name = "input_gradients.score";
+  switch (choice(a, name, {"", "bilinear", "additive"})) {
+    case 1:
+      return BilinearGradient{a.output(name + ".w")};
+    case 2:
+      return AdditiveGradient{a.output(name + ".wq"), a.output(name + ".wk"), a.output(name + ".v"),
+                              a.output(name + ".b")};
+    default:
+      return {};
+  }
+}
+
+BackwardArrays backward_arrays_of(Arguments& a) {
+  BackwardArrays x;
+  x.saved = {a.input("saved.out"), a.input("saved.lse")};
+  x.from.out = a.input("output_gradients.out");
+  x.from.lse = a.input("output_gradients.lse");
+  x.from.weights = {a.input("output_gradients.weights.rows"), a.input("output_gradients.weights")};
+  x.to.q = a.output("input_gradients.q");
+  x.to.k = a.output("input_gradients.k");
+  x.to.v = a.output("input_gradients.v");
+  x.to.score = score_gradient_of(a);
+  x.to.bias = a.output("input_gradients.bias");
+  x.to.alibi = a.output("input_gradients.alibi");
+  x.to.sinks = a.output("input_gradients.sinks");
+  return x;
+}
+
+// ---- contexts -------------------------------------------------------------------------------
+
+// Makes the call from within another call on the same context: from that one's mask.
+void call_while_in_use(Context& context, const std::function<void(Context&)>& call) {
+  std::exception_ptr thrown;
+  const MaskMod mask = mask_mod([&](At) {
+    try {
+      call(context);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    return true;
+  });
+  float one = 1;
+  float out = 0;
+  const ConstView x(&one, {1, 1});
+  attention({x, x, x}, {.masks = {mask}}, {.out = View(&out, {1, 1})}, context);
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+}
+
+// The call on a context as the arguments want it.
+Call with_context(Arguments& a, std::function<void(Context&)> call) {
+  const bool in_use = choice(a, "context", {"", "in_use"}) == 1;
+  return [in_use, path = a.word("context.path"), call = std::move(call)] {
+    Context context;
+    if (in_use) return call_while_in_use(context, call);
+    context.force_path(path);
+    call(context);
+  };
+}
+
+// ---- the calls ------------------------------------------------------------------------------
+
+Call attention_call(Arguments& a) {
+  return with_context(a, [inputs = inputs_of(a), options = options_of(a), outputs = outputs_of(a)](
+                             Context& context) { attention(inputs, options, outputs, context); });
+}
+
+Call backward_call(Arguments& a) {
+  return with_context(a, [inputs = inputs_of(a), options = options_of(a),
+                          x = backward_arrays_of(a)](Context& context) {
+    attention_backward(inputs, options, x.saved, x.from, x.to, context);
+  });
+}
+
+Call plan_call(Arguments& a) {
+  return with_context(a, [inputs = inputs_of(a), options = options_of(a)](Context& context) {
+    const Plan plan(inputs, options, context);
+  });
+}
+
+// What the plan is made for: an input named plan.NAME, else the one it is run with.
+Inputs planned_inputs(Arguments& a, const Inputs& inputs) {
+  const auto planned = [&](const std::string& name, const ConstView& same) {
+    const ConstView own = a.input("plan." + name);
+    return a.has("plan." + name) ? own : same;
+  };
+  return {planned("q", inputs.q), planned("k", inputs.k), planned("v", inputs.v),
+          planned("cu_seqlens_q", inputs.cu_seqlens_q),
+          planned("cu_seqlens_k", inputs.cu_seqlens_k)};
+}
+
+// Plans are made while the call is prepared, so that only running them can fail.
+struct Planned {
+  Context context;
+  Inputs inputs;
+  Plan plan;
+  explicit Planned(Arguments& a)
+      : inputs(inputs_of(a)), plan(planned_inputs(a, inputs), options_of(a), context) {}
+};
+
+std::shared_ptr<Planned> plan_of(Arguments& a) try {
+  return std::make_shared<Planned>(a);
+} catch (const Error& error) {
+  throw TableError(std::string("the plan cannot be made: ") + error.what());
+}
+
+// Called with the plan's own context, in use or not.
+Call with_plan(Arguments& a, const std::shared_ptr<Planned>& planned,
+               std::function<void(Planned&)> call) {
+  const bool in_use = choice(a, "context", {"", "in_use"}) == 1;
+  return [in_use, planned, call = std::move(call)] {
+    if (!in_use) return call(*planned);
+    call_while_in_use(planned->context, [&](Context&) { call(*planned); });
+  };
+}
+
+Call run_call(Arguments& a) {
+  return with_plan(a, plan_of(a),
+                   [outputs = outputs_of(a)](Planned& x) { x.plan.run(x.inputs, outputs); });
+}
+
+Call plan_backward_call(Arguments& a) {
+  return with_plan(a, plan_of(a), [arrays = backward_arrays_of(a)](Planned& x) {
+    x.plan.backward(x.inputs, arrays.saved, arrays.from, arrays.to);
+  });
+}
+
+}  // namespace
+
+Call prepare_attention(Arguments& arguments) {
+  const std::string& function = arguments.function();
+  if (function == "attention") return attention_call(arguments);
+  if (function == "attention_backward") return backward_call(arguments);
+  if (function == "Plan") return plan_call(arguments);
+  if (function == "Plan::run") return run_call(arguments);
+  if (function == "Plan::backward") return plan_backward_call(arguments);
+  return nullptr;
+}
+
+}  // namespace qkv::test

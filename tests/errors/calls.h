@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_ERRORS_CALLS_H_
+#define QKV_TESTS_ERRORS_CALLS_H_
+
+#include <functional>
+
+#include "tests/errors/arguments.h"
+
+namespace qkv::test {
+
+using Call = std::function<void()>;
+
+// Reads the arguments of the function that `arguments` names and returns the call, which may be
+// made once while `arguments` lives. Throws TableError for a function that is not in the list.
+Call prepare(Arguments& arguments);
+
+// Its two halves; null for a function of the other.
+Call prepare_attention(Arguments& arguments);
+Call prepare_arrays(Arguments& arguments);
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_ERRORS_CALLS_H_

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/layers.h>
+
+#include "tests/layers/gradients.h"
+#include "tests/layers/support.h"
+
+namespace qkv::test {
+namespace {
+
+constexpr DType kF64 = DType::kFloat64;
+
+// Every layer is checked in evaluation and in training (one fixed step, dropout 0.3).
+const std::vector<RunState>& runs() {
+  static const std::vector<RunState> both{{Mode::kEvaluate, 0, 0}, {Mode::kTrain, 11, 3}};
+  return both;
+}
+std::string replay(const RunState& run) {
+  return run.mode == Mode::kTrain ? "training, seed 11, step 3" : "evaluation";
+}
+
+struct Shapes {
+  Dims q, k, v, out, weights;
+};
+
+// A layer that reads q, k and v: gradients of the three and of all parameters.
+template <class Layer>
+void check(Layer& layer, const Shapes& shapes, const std::vector<Mask>& masks,
+           const ConstView& lengths = {}) {
+  for (const RunState& run : runs()) {
+    Tensor q = random_tensor(kF64, shapes.q, 1);
+    Tensor k = random_tensor(kF64, shapes.k, 2);
+    Tensor v = random_tensor(kF64, shapes.v, 3);
+    LayerLoss loss(layer, LayerInputs{q, k, v, lengths, masks}, run, shapes.out, shapes.weights);
+    Tensor dq(kF64, shapes.q);
+    Tensor dk(kF64, shapes.k);
+    Tensor dv(kF64, shapes.v);
+    auto gradients = layer.zero_gradients();
+    loss.backward(LayerInputGradients{.q = dq, .k = dk, .v = dv}, gradients);
+
+    std::vector<Place> places{{"q", q, dq}, {"k", k, dk}, {"v", v, dv}};
+    add_parameters(layer, gradients, places);
+    for (const Place& place : places) expect_gradient(place, loss, replay(run));
+  }
+}
+
+TEST(LayerGradients, DotProduct) {
+  DotProductAttention layer(0.3);
+  std::vector<std::int64_t> lengths{2, 5};
+  check(layer, {{2, 3, 4}, {2, 5, 4}, {2, 5, 6}, {2, 3, 6}, {2, 3, 5}}, {}, lengths);
+}
+
+TEST(LayerGradients, Additive) {
+  AdditiveAttention layer(4, 3, 7, 0.3, kF64);
+  initialise(layer, 1);
+  std::vector<std::int64_t> lengths{2, 5};
+  check(layer, {{2, 3, 4}, {2, 5, 3}, {2, 5, 6}, {2, 3, 6}, {2, 3, 5}}, {}, lengths);
+}
+
+TEST(LayerGradients, AdditiveWithHeads) {
+  AdditiveAttention layer(4, 3, 5, 0.3, kF64);
+  initialise(layer, 1);
+  check(layer, {{2, 4, 3, 4}, {2, 2, 3, 3}, {2, 2, 3, 2}, {2, 4, 3, 2}, {2, 4, 3, 3}}, {Causal{}});
+}
+
+TEST(LayerGradients, Bilinear) {
+  BilinearAttention layer(4, 3, 0.3, kF64);
+  initialise(layer, 2);
+  check(layer, {{2, 3, 4}, {2, 5, 3}, {2, 5, 6}, {2, 3, 6}, {2, 3, 5}}, {Causal{}});
+}
+
+TEST(LayerGradients, MultiHeadSplitAcross) {
+  MultiHeadAttention layer({.width = 6, .heads = 2, .dropout = 0.3, .dtype = kF64});
+  initialise(layer, 3);
+  std::vector<std::uint8_t> padding{0, 0, 0, 1, 1, 0, 0, 0, 0, 0};
+  const Padding mask{ConstView(padding.data(), {2, 5})};
+  check(layer, {{2, 3, 6}, {2, 5, 6}, {2, 5, 6}, {2, 3, 6}, {2, 2, 3, 5}}, {mask});
+}
+
+TEST(LayerGradients, MultiHeadWideAcross) {
+  MultiHeadAttention layer(
+      {.width = 3, .heads = 4, .form = HeadForm::kWide, .dropout = 0.3, .dtype = kF64});
+  initialise(layer, 4);
+  check(layer, {{2, 3, 3}, {2, 5, 3}, {2, 5, 3}, {2, 3, 3}, {2, 4, 3, 5}}, {Causal{}});
+}
+
+// Leading axes that broadcast: k and v of one batch entry serve both queries, q has two axes.
+TEST(LayerGradients, MultiHeadOverBroadcastBatches) {
+  MultiHeadAttention layer({.width = 4, .heads = 2, .dropout = 0.3, .dtype = kF64});
+  initialise(layer, 5);
+  check(layer, {{2, 2, 3, 4}, {2, 5, 4}, {1, 5, 4}, {2, 2, 3, 4}, {2, 2, 2, 3, 5}}, {});
+}
+
+TEST(LayerGradients, MultiHeadOfRankTwo) {
+  MultiHeadAttention layer({.width = 4, .heads = 2, .dropout = 0.3, .dtype = kF64});
+  initialise(layer, 6);
+  check(layer, {{3, 4}, {5, 4}, {5, 4}, {3, 4}, {1, 2, 3, 5}}, {Causal{}});
+}
+
+TEST(LayerGradients, SelfAttention) {
+  SelfAttention layer(5, kF64);
+  initialise(layer, 7);
+  std::vector<std::int64_t> lengths{3, 4};
+  Tensor x = random_tensor(kF64, {2, 4, 5}, 1);
+  Tensor dx(kF64, {2, 4, 5});
+  LayerLoss loss(layer, SelfAttentionInputs{x, lengths, {Causal{}}}, {}, {2, 4, 5}, {2, 4, 4});
+  auto gradients = layer.zero_gradients();
+  loss.backward(SelfAttentionInputGradients{.x = dx}, gradients);
+  std::vector<Place> places{{"x", x, dx}};
+  add_parameters(layer, gradients, places);
+  for (const Place& place : places) expect_gradient(place, loss, "evaluation");
+}
+
+// One array as q, k and v and one buffer for its gradient: the sum of the three.
+TEST(LayerGradients, MultiHeadSelfAttentionSumsIntoOneBuffer) {
+  for (const HeadForm form : {HeadForm::kSplit, HeadForm::kWide}) {
+    for (const RunState& run : runs()) {
+      MultiHeadAttention layer(
+          {.width = 4, .heads = 2, .form = form, .dropout = 0.3, .dtype = kF64});
+      initialise(layer, 8);
+      Tensor x = random_tensor(kF64, {2, 4, 4}, 1);
+      Tensor dx(kF64, {2, 4, 4});
+      LayerLoss loss(layer, LayerInputs{x, x, x, {}, {}}, run, {2, 4, 4}, {2, 2, 4, 4});
+      auto gradients = layer.zero_gradients();
+      loss.backward(LayerInputGradients{.q = dx, .k = dx, .v = dx}, gradients);
+      std::vector<Place> places{{"x", x, dx}};
+      add_parameters(layer, gradients, places);
+      for (const Place& place : places) expect_gradient(place, loss, replay(run));
+    }
+  }
+}
+
+// ---- what is asked for, and how it is written -----------------------------------------------
+
+template <class Layer>
+void check_writing(const Layer& layer, const Dims& x_shape, const Dims& weights_shape) {
+  const Tensor x = random_tensor(kF64, x_shape, 1);
+  const Tensor y = random_tensor(kF64, x_shape, 2);
+  LayerLoss loss(layer, LayerInputs{x, y, y, {}, {}}, {}, x_shape, weights_shape);
+  const auto run = [&](LayerInputGradients d, typename Layer::Parameters& gradients) {
+    loss.backward(d, gradients);
+  };
+  Tensor dq = random_tensor(kF64, x_shape, 3);  // garbage that must be overwritten
+  Tensor dk = random_tensor(kF64, x_shape, 4);
+  Tensor dv = random_tensor(kF64, x_shape, 5);
+  auto all = layer.zero_gradients();
+  for_each_parameter(all, [](const auto& p) { fill_normal(p.value, 6); });
+  run({dq, dk, dv}, all);
+
+  // Accumulating onto itself doubles exactly.
+  Tensor twice_q = contiguous(dq);
+  Tensor twice_k = contiguous(dk);
+  Tensor twice_v = contiguous(dv);
+  auto twice = layer.zero_gradients();
+  for_each_parameter(twice, all, [](const auto& p, const Tensor& once) { copy(once, p.value); });
+  run({twice_q, twice_k, twice_v, Write::kAccumulate}, twice);
+  const auto expect_double = [](const std::string& name, const Tensor& got, const Tensor& once) {
+    std::vector<double> want;
+    for (double value : once.values<double>()) want.push_back(2 * value);
+    EXPECT_TRUE(compare(name, got, want, {1e-14, 0}, "accumulate"));
+  };
+  expect_double("dq", twice_q, dq);
+  expect_double("dk", twice_k, dk);
+  expect_double("dv", twice_v, dv);
+  for_each_parameter(
+      twice, all, [&](const auto& p, const Tensor& once) { expect_double(p.name, p.value, once); });
+
+  // Asking for one gradient gives the same bits as asking for all.
+  Tensor only_k(kF64, x_shape);
+  typename Layer::Parameters none;
+  run({.k = only_k}, none);
+  EXPECT_EQ(bytes_of(only_k), bytes_of(dk));
+  if (parameter_count(layer) == 0) return;
+  auto parameters_only = layer.zero_gradients();
+  run({}, parameters_only);
+  EXPECT_EQ(all_bytes(parameters_only), all_bytes(all));
+}
+
+TEST(LayerGradients, AreOverwrittenAddedOrLeftOut) {
+  MultiHeadAttention split({.width = 6, .heads = 2, .dtype = kF64});
+  initialise(split, 1);
+  check_writing(split, {2, 3, 6}, {2, 2, 3, 3});
+  MultiHeadAttention wide({.width = 6, .heads = 2, .form = HeadForm::kWide, .dtype = kF64});
+  initialise(wide, 1);
+  check_writing(wide, {2, 3, 6}, {2, 2, 3, 3});
+  AdditiveAttention additive(6, 6, 4, 0, kF64);
+  initialise(additive, 1);
+  check_writing(additive, {2, 3, 6}, {2, 3, 3});
+  BilinearAttention bilinear(6, 6, 0, kF64);
+  initialise(bilinear, 1);
+  check_writing(bilinear, {2, 3, 6}, {2, 3, 3});
+  check_writing(DotProductAttention(), {2, 3, 6}, {2, 3, 3});
+}
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_LAYERS_GRADIENTS_H_
+#define QKV_TESTS_LAYERS_GRADIENTS_H_
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/layers.h>
+
+#include "tests/layers/support.h"
+#include "tests/support/compare.h"
+
+// Gradients against central differences in float64.
+namespace qkv::test {
+
+// An array and the gradient that a backward pass gave for it, both C-ordered float64.
+struct Place {
+  std::string name;
+  View value;
+  ConstView gradient;
+};
+
+// (f(x+h) - f(x-h)) / 2h with h = cbrt(eps) max(1,|x|): the rounding error eps|f|/h and the
+// truncation h^2|f'''|/6 are then of one size, about 4e-11 for numbers near 1. The bound leaves
+// two orders for the size of f and its third derivative.
+template <class Loss>
+void expect_gradient(const Place& place, Loss& loss, const std::string& replay) {
+  const std::span<double> x(place.value.as<double>(),
+                            static_cast<std::size_t>(place.value.element_count()));
+  std::vector<double> want;
+  for (double& element : x) {
+    const double at = element;
+    const double h =
+        std::cbrt(std::numeric_limits<double>::epsilon()) * std::max(1.0, std::fabs(at));
+    const double above = at + h;
+    const double below = at - h;
+    element = above;
+    const double high = loss();
+    element = below;
+    const double low = loss();
+    element = at;
+    want.push_back((high - low) / (above - below));
+  }
+  EXPECT_TRUE(compare(place.name, place.gradient, want, {1e-7, 5e-9}, replay));
+  // A gradient of nothing but zeros would be a test of nothing.
+  EXPECT_TRUE(std::any_of(want.begin(), want.end(), [](double d) { return std::fabs(d) > 1e-3; }))
+      << place.name << ", " << replay;
+}
+
+inline double dot(const Tensor& a, const Tensor& b) {
+  double sum = 0;
+  for (std::size_t n = 0; n < a.values<double>().size(); ++n) {
+    sum += a.values<double>()[n] * b.values<double>()[n];
+  }
+  return sum;
+}
+
+// The loss sum(out * r) + sum(lse * s) + sum(weights * t) with fixed random r, s, t, over one
+// forward pass of `layer`; `weights` is the shape [..,Tq,Tk] of a call's weights.
+template <class Layer, class Inputs>
+class LayerLoss {
+ public:
+  LayerLoss(const Layer& layer, Inputs inputs, const RunState& run, const Dims& out,
+            const Dims& weights)
+      : layer_(layer), inputs_(std::move(inputs)), run_(run) {
+    const Dims lse = core::sub_dims(weights, 0, weights.rank() - 1);
+    out_ = Tensor(DType::kFloat64, out);
+    lse_ = Tensor(DType::kFloat64, lse);
+    weights_ = Tensor(DType::kFloat64, weights);
+    d_out_ = random_tensor(DType::kFloat64, out, 101);
+    d_lse_ = random_tensor(DType::kFloat64, lse, 102);
+    d_weights_ = random_tensor(DType::kFloat64, weights, 103);
+  }
+
+  double operator()() {
+    RunState run = run_;  // the same step each time
+    layer_.forward(inputs_, run, saved_, {.out = out_, .lse = lse_, .weights = View(weights_)});
+    return dot(out_, d_out_) + dot(lse_, d_lse_) + dot(weights_, d_weights_);
+  }
+
+  template <class InputGradients>
+  void backward(const InputGradients& d, typename Layer::Parameters& gradients) {
+    (*this)();
+    layer_.backward(saved_, {d_out_, d_lse_, ConstView(d_weights_)}, d, gradients);
+  }
+
+ private:
+  const Layer& layer_;
+  Inputs inputs_;
+  RunState run_;
+  typename Layer::Saved saved_;
+  Tensor out_, lse_, weights_;
+  Tensor d_out_, d_lse_, d_weights_;
+};
+
+// Adds every parameter of the layer with its gradient.
+template <class Layer>
+void add_parameters(Layer& layer, typename Layer::Parameters& gradients,
+                    std::vector<Place>& places) {
+  for_each_parameter(layer, gradients, [&](const auto& p, Tensor& gradient) {
+    places.push_back({p.name, p.value, gradient});
+  });
+}
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_LAYERS_GRADIENTS_H_

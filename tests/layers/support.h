@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_LAYERS_SUPPORT_H_
+#define QKV_TESTS_LAYERS_SUPPORT_H_
+
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/layers.h>
+
+#include "core/storage.h"
+
+// Arrays and comparisons that the tests of the layers share.
+namespace qkv::test {
+
+// Fills with normal numbers; the same ones, rounded, in every dtype.
+inline void fill_normal(const View& target, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  for (Index n = 0; n < target.element_count(); ++n) {
+    core::store(target.dtype(), target.data(), n, normal(random));
+  }
+}
+
+inline Tensor random_tensor(DType dtype, const Dims& shape, std::uint64_t seed) {
+  Tensor tensor(dtype, shape);
+  fill_normal(tensor, seed);
+  return tensor;
+}
+
+// The bytes of a tensor: equal bytes are equal bits.
+inline std::vector<std::uint8_t> bytes_of(const Tensor& tensor) {
+  const ConstView view = tensor;
+  const std::size_t count = static_cast<std::size_t>(view.element_count()) * size_of(view.dtype());
+  std::vector<std::uint8_t> bytes(count);
+  if (count > 0) std::memcpy(bytes.data(), view.data(), count);
+  return bytes;
+}
+
+// The bytes of all parameters or gradients, one after the other.
+template <class L>
+std::vector<std::uint8_t> all_bytes(const L& layer) {
+  std::vector<std::uint8_t> all;
+  for_each_parameter(layer, [&](const auto& p) {
+    const auto bytes = bytes_of(p.value);
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  });
+  return all;
+}
+
+// "name [shape]" of each parameter.
+template <class L>
+std::vector<std::string> names_of(const L& layer) {
+  std::vector<std::string> names;
+  for_each_parameter(
+      layer, [&](const auto& p) { names.push_back(p.name + " " + to_string(p.value.shape())); });
+  return names;
+}
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_LAYERS_SUPPORT_H_

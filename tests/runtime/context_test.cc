@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <latch>
+#include <limits>
+#include <new>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/context.h>
+#include <qkv/error.h>
+
+#include "runtime/tasks.h"
+#include "tests/runtime/executors.h"
+
+namespace qkv::test {
+namespace {
+
+using runtime::Arena;
+using runtime::Call;
+using Contexts = Watched;
+
+bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 64 == 0; }
+
+// What a call named "attention" on this context throws, or "".
+std::string refusal(Context& context) {
+  try {
+    const Call call(context, "attention", 0, 0);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_F(Contexts, KeepWhatTheyWereTold) {
+  Context context(Executor::threads(3));
+  EXPECT_EQ(context.executor().concurrency(), 3);
+  EXPECT_EQ(Context().executor().concurrency(), 1);
+
+  EXPECT_EQ(context.stop_flag(), nullptr);
+  const std::atomic<bool> stop{false};
+  context.set_stop_flag(&stop);
+  EXPECT_EQ(context.stop_flag(), &stop);
+
+  EXPECT_EQ(context.forced_path(), "");
+  context.force_path("reference");
+  EXPECT_EQ(context.forced_path(), "reference");
+}
+
+TEST_F(Contexts, OneCallAtATime) {
+  Context context;
+  {
+    const Call call(context, "attention", 0, 0);
+    EXPECT_EQ(refusal(context), "attention: context is in use by another call");
+    EXPECT_THROW(runtime::reserve(context, 64, 64), Error);
+  }
+  EXPECT_EQ(refusal(context), "");
+}
+
+TEST_F(Contexts, RefuseTheirOwnTasks) {
+  for (const NamedExecutor& each : all_executors()) {
+    SCOPED_TRACE(each.name);
+    Context context(each.executor);
+    Call call(context, "outer", 0, 0);
+    EXPECT_THROW(call.for_each_task(5, [&](Index, Arena&) { Call(context, "inner", 0, 0); }),
+                 Error);
+  }
+}
+
+TEST_F(Contexts, OnlyOneOfManyThreadsGetsIt) {
+  // Nothing here is atomic: the context alone keeps the threads apart.
+  Context context;
+  int total = 0;
+  std::vector<int> calls(4, 0);
+  std::latch start(4);
+  std::vector<std::thread> threads;
+  threads.reserve(calls.size());
+  for (int& mine : calls) {
+    threads.emplace_back([&] {
+      start.arrive_and_wait();
+      for (int repeat = 0; repeat < 500; ++repeat) {
+        try {
+          const Call call(context, "attention", 0, 0);
+          const int before = total;
+          std::this_thread::yield();
+          total = before + 1;
+          ++mine;
+        } catch (const Error&) {
+          continue;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(total, std::accumulate(calls.begin(), calls.end(), 0));
+  EXPECT_LT(total, 4 * 500) << "the threads never met: nothing was tested";
+}
+
+TEST_F(Contexts, GoFromThreadToThread) {
+  // The turns are taken without synchronising: taking the context must do that, or the thread
+  // sanitizer sees the two threads race for the number.
+  Context context;
+  int number = 0;
+  std::atomic<int> turn{0};
+  const auto take_turns = [&](int parity) {
+    for (int mine = parity; mine < 1000; mine += 2) {
+      while (turn.load(std::memory_order_relaxed) != mine) std::this_thread::yield();
+      {
+        const Call call(context, "attention", 0, 0);
+        ++number;
+      }
+      turn.store(mine + 1, std::memory_order_relaxed);
+    }
+  };
+  std::thread even(take_turns, 0);
+  std::thread odd(take_turns, 1);
+  even.join();
+  odd.join();
+  EXPECT_EQ(number, 1000);
+}
+
+TEST_F(Contexts, TasksCallOnOtherContextsOfTheSameExecutor) {
+  for (const NamedExecutor& each : all_executors()) {
+    SCOPED_TRACE(each.name);
+    Context outer_context(each.executor);
+    std::atomic<int> leaves{0};
+    Call outer(outer_context, "outer", 0, 64);
+    outer.for_each_task(6, [&](Index, Arena&) {
+      Context inner_context(each.executor);
+      Call inner(inner_context, "inner", 64, 64);
+      inner.for_each_task(6, [&](Index, Arena&) { ++leaves; });
+    });
+    EXPECT_EQ(leaves, 36);
+  }
+}
+
+TEST_F(Contexts, OfOneExecutorOnManyThreads) {
+  const Executor executor = Executor::threads(3);
+  std::atomic<Index> sum{0};
+  std::vector<std::thread> threads;
+  threads.reserve(4);
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      Context context(executor);
+      for (int repeat = 0; repeat < 200; ++repeat) {
+        Call call(context, "attention", 0, 64);
+        call.for_each_task(20, [&](Index task, Arena& arena) {
+          // Ours alone, or the thread sanitizer says so.
+          arena.take<Index>(1)[0] = task;
+          sum += task;
+        });
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(sum, 4 * 200 * (19 * 20 / 2));
+}
+
+TEST_F(Contexts, MoveWithWhatTheyHold) {
+  Context first(Executor::threads(2));
+  runtime::reserve(first, 128, 64);
+  Context second(std::move(first));
+  EXPECT_EQ(second.scratch_bytes(), 128u + 2 * 64);
+  Context third;
+  third = std::move(second);
+  EXPECT_EQ(third.scratch_bytes(), 128u + 2 * 64);
+  first = Context();
+  EXPECT_EQ(first.scratch_bytes(), 0u);
+  EXPECT_EQ(refusal(first), "");
+  EXPECT_EQ(refusal(third), "");
+}
+
+TEST_F(Contexts, ScratchIsCountedKeptAndGivenBack) {
+  for (const NamedExecutor& each : all_executors()) {
+    SCOPED_TRACE(each.name);
+    const auto workers = static_cast<std::size_t>(each.executor.concurrency());
+    Context context(each.executor);
+    EXPECT_EQ(context.scratch_bytes(), 0u);
+    runtime::reserve(context, 1000, 100);  // 16 and 2 cache lines
+    EXPECT_EQ(context.scratch_bytes(), 1024 + workers * 128);
+    runtime::reserve(context, 10, 128);
+    EXPECT_EQ(context.scratch_bytes(), 1024 + workers * 128);
+    runtime::reserve(context, 0, 640);
+    EXPECT_EQ(context.scratch_bytes(), 1024 + workers * 640);
+    context.release_scratch();
+    EXPECT_EQ(context.scratch_bytes(), 0u);
+    runtime::reserve(context, 1, 0);
+    EXPECT_EQ(context.scratch_bytes(), 64u);
+  }
+}
+
+TEST_F(Contexts, ScratchThatGrowsBitByBitRarelyMoves) {
+  Context context;
+  int growths = 0;
+  for (std::size_t bytes = 64; bytes <= 640'000; bytes += 64) {
+    const std::size_t before = context.scratch_bytes();
+    runtime::reserve(context, bytes, 0);
+    growths += context.scratch_bytes() != before;
+    ASSERT_GE(context.scratch_bytes(), bytes);
+    ASSERT_LE(context.scratch_bytes(), bytes + bytes / 4 + 64);
+  }
+  EXPECT_LE(growths, 60);  // log(10000) / log(1.25) = 41, and the steps of the small ones
+}
+
+TEST_F(Contexts, ScratchStaysDuringACall) {
+  Context context;
+  Call call(context, "attention", 256, 64);
+  const auto numbers = call.shared().take<int>(64);
+  std::ranges::fill(numbers, 5);
+  context.release_scratch();
+  EXPECT_EQ(context.scratch_bytes(), 320u);
+  EXPECT_EQ(std::ranges::count(numbers, 5), 64);
+}
+
+TEST_F(Contexts, StayUsableWhenMemoryRunsOut) {
+  Context context(Executor::threads(2));
+  runtime::reserve(context, 64, 64);
+  EXPECT_THROW(runtime::reserve(context, 64, std::numeric_limits<std::size_t>::max()),
+               std::bad_alloc);
+  EXPECT_EQ(context.scratch_bytes(), 64u + 2 * 64);
+  // The first worker's block is given back before the larger one is refused.
+  EXPECT_THROW(runtime::reserve(context, 64, std::size_t{1} << 50), std::bad_alloc);
+  EXPECT_EQ(context.scratch_bytes(), 64u + 64);
+  runtime::reserve(context, 128, 128);
+  EXPECT_EQ(context.scratch_bytes(), 128u + 2 * 128);
+  EXPECT_EQ(refusal(context), "");
+}
+
+TEST_F(Contexts, ScratchIsAlignedOnEveryWorker) {
+  for (const NamedExecutor& each : all_executors()) {
+    SCOPED_TRACE(each.name);
+    Context context(each.executor);
+    Call call(context, "attention", 200, 200);
+    EXPECT_TRUE(aligned(call.shared().take<char>(1).data()));
+    EXPECT_TRUE(aligned(call.shared().take<double>(1).data()));
+    std::atomic<int> wrong{0};
+    call.for_each_task(50, [&](Index, Arena& arena) {
+      wrong += arena.used() != 0;
+      wrong += !aligned(arena.take<char>(1).data());
+      wrong += !aligned(arena.take<double>(8).data());
+      wrong += arena.used() != 128;
+    });
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+TEST(Arenas, HandOutWhatTheyHave) {
+  alignas(64) std::byte memory[256];
+  Arena arena(memory, sizeof memory);
+  const auto first = arena.take<float>(17);  // 68 bytes
+  EXPECT_EQ(first.size(), 17u);
+  EXPECT_EQ(static_cast<void*>(first.data()), memory);
+  EXPECT_EQ(arena.used(), 128u);
+  EXPECT_EQ(static_cast<void*>(arena.take<char>(1).data()), memory + 128);
+  EXPECT_EQ(arena.take<double>(0).size(), 0u);
+  EXPECT_EQ(arena.used(), 192u);
+  EXPECT_THROW(arena.take<char>(65), std::logic_error);
+  EXPECT_EQ(arena.used(), 192u);
+  EXPECT_EQ(arena.take<char>(64).size(), 64u);
+  EXPECT_THROW(arena.take<char>(1), std::logic_error);
+  arena.reset();
+  EXPECT_EQ(static_cast<void*>(arena.take<char>(1).data()), memory);
+  EXPECT_THROW(Arena().take<char>(1), std::logic_error);
+  EXPECT_EQ(Arena().take<char>(0).size(), 0u);
+}
+
+TEST(Arenas, CostsAreWholeLinesAndNeverWrapAround) {
+  EXPECT_EQ(Arena::cost<float>(0), 0u);
+  EXPECT_EQ(Arena::cost<float>(1), 64u);
+  EXPECT_EQ(Arena::cost<float>(16), 64u);
+  EXPECT_EQ(Arena::cost<float>(17), 128u);
+  EXPECT_EQ(Arena::cost<double>(1000), 8000u);
+  constexpr Index kMost = std::numeric_limits<Index>::max();
+  EXPECT_THROW(Arena::cost<double>(kMost), std::bad_array_new_length);
+  EXPECT_THROW(Arena::cost<double>(kMost / 4 + 1), std::bad_array_new_length);  // 2^64: 0
+  EXPECT_THROW(Arena::cost<char>(-1), std::bad_array_new_length);
+  EXPECT_THROW(Arena::cost<char>(-100), std::bad_array_new_length);
+  EXPECT_THROW(Arena::cost<double>(-1), std::bad_array_new_length);
+  EXPECT_THROW(core::padded_bytes(std::numeric_limits<std::size_t>::max() - 62),
+               std::bad_array_new_length);
+  Arena arena;
+  EXPECT_THROW(arena.take<double>(kMost / 4 + 1), std::bad_array_new_length);
+}
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_SUPPORT_ERRORS_H_
+#define QKV_TESTS_SUPPORT_ERRORS_H_
+
+#include <string>
+
+#include <qkv/error.h>
+
+namespace qkv::test {
+
+// The text of the qkv::Error that f() throws, with "TypeError: " in front for ErrorKind::kType; ""
+// when it throws none. Other exceptions pass through.
+template <class F>
+std::string error_of(const F& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return (error.kind() == ErrorKind::kType ? "TypeError: " : "") + std::string(error.what());
+  }
+  return "";
+}
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_SUPPORT_ERRORS_H_

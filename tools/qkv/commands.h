@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TOOLS_QKV_COMMANDS_H_
+#define TOOLS_QKV_COMMANDS_H_
+
+#include "console.h"
+
+namespace CLI {
+class App;
+}
+
+// Each adds one command; it runs while the command line is read to its end. `common` must outlive
+// the application.
+void add_words(CLI::App& program, const Common& common);
+void add_demo(CLI::App& program, const Common& common);
+
+#endif  // TOOLS_QKV_COMMANDS_H_

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TOOLS_QKV_CONSOLE_H_
+#define TOOLS_QKV_CONSOLE_H_
+
+#include <atomic>
+#include <string_view>
+
+// What every command shares: options that may stand before or after its name.
+struct Common {
+  int threads = 0;  // 0: one per processor
+  bool quiet = false;
+};
+
+// Nobody reads standard output any more: the program ends quietly.
+struct ClosedPipe {};
+
+// Results. Throws ClosedPipe, and OutputError when standard output cannot be written.
+void print(std::string_view text);
+// What the reader should know, one line on standard error, unless quiet.
+void warn(const Common& common, std::string_view text);
+// Colours are for terminals, and for those who did not set NO_COLOR (no-color.org).
+bool colour_wanted();
+
+// From here on SIGINT and SIGTERM set the flag (a second one ends the program at once), and
+// writing to a closed pipe or past a size limit is an error like any other.
+void catch_signals();
+// True after such a signal; its number, or 0.
+const std::atomic<bool>& stop_flag();
+int caught_signal();
+
+#endif  // TOOLS_QKV_CONSOLE_H_
