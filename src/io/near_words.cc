@@ -94,6 +94,7 @@ void NearWords::take(const Word& word) {
 
 std::vector<std::string> NearWords::best() const {
   std::vector<std::string> words;
+  words.reserve(best_.size());
   for (const Candidate& candidate : best_) words.push_back(candidate.word);
   return words;
 }

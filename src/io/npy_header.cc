@@ -188,7 +188,7 @@ NpyHeader read_npy_header(ByteSource& source) {
     source.fail("expected a .npy file, got " + app::quoted(magic.substr(0, got)));
   }
   source.position += static_cast<Index>(got);
-  const int version = magic[kMagic.size()];
+  const int version = static_cast<unsigned char>(magic[kMagic.size()]);
   if (version < 1 || version > 3) {
     source.fail(fmt::format("expected version 1, 2 or 3 of the .npy format, got {}", version));
   }

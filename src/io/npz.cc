@@ -82,10 +82,10 @@ void check_names(std::span<const NamedView> arrays) {
 
 // ---- reading --------------------------------------------------------------------------------
 
-// Deflate cannot make less than one bit of 258 bytes, RFC 1951 section 3.2.5: a member that claims
+// Deflate spends at least one bit on 258 bytes, RFC 1951 section 3.2.5: a member that claims
 // more is malformed, and its size no reason to ask for memory.
 bool is_possible(const zip_stat_t& member) {
-  constexpr zip_uint64_t kMostPerByte = 8 * 258;
+  constexpr zip_uint64_t kMostPerByte = zip_uint64_t{8} * 258;
   if (member.comp_method == ZIP_CM_STORE) return member.size == member.comp_size;
   return member.comp_method == ZIP_CM_DEFLATE && member.size / kMostPerByte <= member.comp_size;
 }

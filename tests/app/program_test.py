@@ -28,7 +28,8 @@ class Hostile(Case):
         for text, place in [
                 ("the 1 2\ncat 3\n", "v.txt:2: expected a word and 2 numbers"),
                 ("the 1.5 2\ncat 3.5 4 5\n", "v.txt:2: expected 2 numbers after \"cat\", got more"),
-                ("the 1 2\ncat 3 1e999\n", "v.txt:2: expected 2 numbers after \"cat\", got \"1e999\""),
+                ("the 1 2\ncat 3 1e999\n",
+                 "v.txt:2: expected 2 numbers after \"cat\", got \"1e999\""),
                 ("the 1 2\ncat 12x 3\n", "v.txt:2: expected 2 numbers after \"cat\", got \"12x\""),
                 ("the 1 2\nc\0t 3 4\n", "v.txt:2: expected UTF-8 text, got a NUL byte"),
                 ("", "v.txt:1: expected a word and its numbers, got an empty file")]:

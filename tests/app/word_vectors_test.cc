@@ -70,6 +70,15 @@ TEST(WordVectors, EndsOfLinesAndMarksDoNotMatter) {
   }
 }
 
+// Here the reader comes to the very end: it may not stop early while a word is missing.
+TEST(WordVectors, TheLastLineNeedsNoEnd) {
+  for (const std::string_view bytes : {"the 1 2\ncat 3 4", "the 1 2\ncat 3 4\r", "cat 3 4"}) {
+    const auto found = read(bytes, {"dog", "cat"});
+    EXPECT_EQ(found.words[0].row, -1);
+    EXPECT_EQ(vector_of(found, 1), (Floats{3, 4})) << bytes;
+  }
+}
+
 TEST(WordVectors, AWordMayHoldBlanks) {
   const auto found = read("the 1 2\nat name@domain.com 3 4\n. . . 5 6\nroute 66 7 8\n",
                           {". . .", "at name@domain.com", "route 66"});

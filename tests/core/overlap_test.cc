@@ -64,8 +64,11 @@ ConstView wild_view(Random& random) {
     strides.push_back(between(random, -12, 12));
   }
   const DType dtype = kTypes[between(random, 0, 3)];
-  const auto size = static_cast<Index>(size_of(dtype));  // a view's pointer must be aligned
-  return {arena + (1 << 15) + size * between(random, -40 / size, 40 / size), dtype, shape, strides};
+  // A view's pointer must be aligned for its elements: any place, rounded down to a multiple
+  // of their size (a power of two).
+  const Index anywhere = between(random, -40, 40);
+  const Index place = anywhere & -static_cast<Index>(size_of(dtype));
+  return {arena + (1 << 15) + place, dtype, shape, strides};
 }
 
 // A slice of the first axes [4,5,6] of the arena, its axes in any order.

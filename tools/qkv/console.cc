@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include <fmt/format.h>
-#include <signal.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX, for sigaction
 #include <unistd.h>
 
 #include <qkv/app/file_error.h>

@@ -35,7 +35,7 @@ struct Scored {
 // apart); on a terminal on a ground that is the brighter the larger it is (the 24 greys of xterm's
 // 256 colours start at 232).
 std::string cell(double weight, bool colour) {
-  const std::string text = weight < 0.005 ? " . " : fmt::format("{:3.0f}", 100 * weight);
+  std::string text = weight < 0.005 ? " . " : fmt::format("{:3.0f}", 100 * weight);
   if (!colour) return text;
   const int grey = 232 + static_cast<int>(std::lround(23 * std::clamp(weight, 0.0, 1.0)));
   return fmt::format("\x1b[48;5;{}m\x1b[38;5;{}m{}\x1b[0m", grey, weight < 0.5 ? 255 : 232, text);

@@ -189,7 +189,8 @@ WordAttention with_heads(const Tensor& x, const WordsOptions& options, qkv::Cont
     attention.parameters.push_back({p.name, parameter_copy(p.value)});
   });
   const bool split = options.form == qkv::HeadForm::kSplit;
-  attention.scale = split ? 1 / std::sqrt(static_cast<double>(width / options.heads)) : 1;
+  const Index head_width = width / options.heads;
+  attention.scale = split ? 1 / std::sqrt(static_cast<double>(head_width)) : 1;
   reserve(attention, {options.heads}, x, matrices);
   qkv::RunState run;
   qkv::MultiHeadAttention::Saved saved;
