@@ -65,10 +65,10 @@ enum class DType : std::uint8_t {
 // The DType of a C++ type: dtype_of<float> == DType::kFloat32. Undefined for other types.
 template <class T>
 struct DTypeOf;
-#define QKV_DTYPE_OF(name, type, text)          \
-  template <>                                   \
-  struct DTypeOf<type> {                        \
-    static constexpr DType value = DType::name; \
+#define QKV_DTYPE_OF(name, type, text)           \
+  template <>                                    \
+  struct DTypeOf<type> {                         \
+    static constexpr DType kValue = DType::name; \
   };
 QKV_FOR_EACH_DTYPE(QKV_DTYPE_OF)
 #undef QKV_DTYPE_OF
@@ -80,14 +80,14 @@ using OtherULong = std::conditional_t<std::is_same_v<std::uint64_t, unsigned lon
 }  // namespace detail
 template <>
 struct DTypeOf<detail::OtherLong> {
-  static constexpr DType value = sizeof(detail::OtherLong) == 8 ? DType::kInt64 : DType::kInt32;
+  static constexpr DType kValue = sizeof(detail::OtherLong) == 8 ? DType::kInt64 : DType::kInt32;
 };
 template <>
 struct DTypeOf<detail::OtherULong> {
-  static constexpr DType value = sizeof(detail::OtherULong) == 8 ? DType::kUInt64 : DType::kUInt32;
+  static constexpr DType kValue = sizeof(detail::OtherULong) == 8 ? DType::kUInt64 : DType::kUInt32;
 };
 template <class T>
-inline constexpr DType dtype_of = DTypeOf<T>::value;
+inline constexpr DType dtype_of = DTypeOf<T>::kValue;
 
 // Bytes of one element; 0 for kNone.
 constexpr std::size_t size_of(DType dtype) noexcept {

@@ -7,7 +7,6 @@ namespace qkv::door {
 namespace {
 
 using core::GradientTarget;
-using core::ScoreKind;
 using core::text;
 
 // A gradient has the shape and dtype of its source. `like` is the source's operand: an axis on

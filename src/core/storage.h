@@ -56,12 +56,14 @@ Stored from_accumulator(const T& value) {
 template <class F>
 bool visit_dtype(DType dtype, F&& f) {
   switch (dtype) {
+// NOLINTBEGIN(bugprone-macro-parentheses): `type` is a type
 #define QKV_VISIT(name, type, text) \
   case DType::name:                 \
     f(static_cast<type*>(nullptr)); \
     return true;
     QKV_FOR_EACH_DTYPE(QKV_VISIT)
 #undef QKV_VISIT
+      // NOLINTEND(bugprone-macro-parentheses)
     case DType::kNone:
       break;
   }
