@@ -23,7 +23,6 @@ using test::compare;
 using test::error_of;
 using test::Guarded;
 using test::Layout;
-using test::values_of;
 
 constexpr DType kReals[] = {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 

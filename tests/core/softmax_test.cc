@@ -128,8 +128,8 @@ std::vector<double> softmax_in_canonical_order(const float* s, int N) {
     sum = std::fma(sum, std::exp(max - both), p[0] * std::exp(chunk_max - both));
     max = both;
   }
-  std::vector<double> out;
-  for (int j = 0; j < N; ++j) out.push_back(std::exp(s[j] - max) / sum);
+  std::vector<double> out(s, s + N);
+  for (double& x : out) x = std::exp(static_cast<float>(x) - max) / sum;
   return out;
 }
 

@@ -50,10 +50,11 @@ TEST(Tensors, MoveLeavesNothingBehind) {
   Tensor x(DType::kFloat32, {2});
   x.values<float>()[1] = 5;
   Tensor y = std::move(x);
-  EXPECT_FALSE(x.given());  // NOLINT(bugprone-use-after-move): what is left is the question
+  EXPECT_FALSE(
+      x.given());  // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move): the question
   EXPECT_EQ(y.values<float>()[1], 5);
   x = std::move(y);
-  EXPECT_FALSE(y.given());  // NOLINT(bugprone-use-after-move)
+  EXPECT_FALSE(y.given());  // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move)
   EXPECT_EQ(x.values<float>()[1], 5);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -31,8 +32,8 @@ Tensor counting(const Dims& shape) {
 }
 
 std::vector<double> iota(int n) {
-  std::vector<double> values;
-  for (int i = 0; i < n; ++i) values.push_back(i);
+  std::vector<double> values(static_cast<std::size_t>(n));
+  std::iota(values.begin(), values.end(), 0.0);
   return values;
 }
 
