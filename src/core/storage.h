@@ -9,6 +9,8 @@
 #include <qkv/dtype.h>
 #include <qkv/view.h>
 
+#include "core/rounding.h"
+
 // Load and store: from a storage type to the type sums are held in, and back. The one place for a
 // new storage type besides the list in qkv/dtype.h.
 namespace qkv::core {
@@ -43,7 +45,11 @@ Stored from_accumulator(const T& value) {
   } else if constexpr (kIsComplex<T>) {
     return from_accumulator<Stored>(value.real());
   } else if constexpr (std::is_same_v<Stored, BFloat16> || std::is_same_v<Stored, Float16>) {
-    return Stored(static_cast<float>(value));
+    if constexpr (std::is_same_v<T, double>) {
+      return Stored(round_to_odd(value));
+    } else {
+      return Stored(static_cast<float>(value));
+    }
   } else if constexpr (kIsComplex<Stored>) {
     return Stored(static_cast<double>(value));
   } else {

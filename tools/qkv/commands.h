@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TOOLS_QKV_COMMANDS_H_
-#define TOOLS_QKV_COMMANDS_H_
+#ifndef QKV_TOOLS_COMMANDS_H_
+#define QKV_TOOLS_COMMANDS_H_
 
 #include "console.h"
 
@@ -13,4 +13,4 @@ class App;
 void add_words(CLI::App& program, const Common& common);
 void add_demo(CLI::App& program, const Common& common);
 
-#endif  // TOOLS_QKV_COMMANDS_H_
+#endif  // QKV_TOOLS_COMMANDS_H_

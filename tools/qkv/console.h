@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TOOLS_QKV_CONSOLE_H_
-#define TOOLS_QKV_CONSOLE_H_
+#ifndef QKV_TOOLS_CONSOLE_H_
+#define QKV_TOOLS_CONSOLE_H_
 
 #include <atomic>
 #include <string_view>
@@ -28,4 +28,4 @@ void catch_signals();
 const std::atomic<bool>& stop_flag();
 int caught_signal();
 
-#endif  // TOOLS_QKV_CONSOLE_H_
+#endif  // QKV_TOOLS_CONSOLE_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TOOLS_QKV_EXIT_CODES_H_
-#define TOOLS_QKV_EXIT_CODES_H_
+#ifndef QKV_TOOLS_EXIT_CODES_H_
+#define QKV_TOOLS_EXIT_CODES_H_
 
 #include <stdexcept>
 #include <string>
@@ -23,4 +23,4 @@ struct NotInBuildError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-#endif  // TOOLS_QKV_EXIT_CODES_H_
+#endif  // QKV_TOOLS_EXIT_CODES_H_

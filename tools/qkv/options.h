@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TOOLS_QKV_OPTIONS_H_
-#define TOOLS_QKV_OPTIONS_H_
+#ifndef QKV_TOOLS_OPTIONS_H_
+#define QKV_TOOLS_OPTIONS_H_
 
 #include <span>
 #include <string>
@@ -70,4 +70,4 @@ CLI::Option* add_number(CLI::App& command, const std::string& name, Number& targ
       ->type_name("N");
 }
 
-#endif  // TOOLS_QKV_OPTIONS_H_
+#endif  // QKV_TOOLS_OPTIONS_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TOOLS_QKV_WORDS_H_
-#define TOOLS_QKV_WORDS_H_
+#ifndef QKV_TOOLS_WORDS_H_
+#define QKV_TOOLS_WORDS_H_
 
 #include <cstdint>
 #include <string>
@@ -88,4 +88,4 @@ void save_words(const std::string& path, const WordInput& input, const WordAtten
 
 std::string_view name_of(ScoreName score);
 
-#endif  // TOOLS_QKV_WORDS_H_
+#endif  // QKV_TOOLS_WORDS_H_
