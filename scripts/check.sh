@@ -6,7 +6,7 @@
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-readonly all_steps="format rules spdx length headers gcc clang lint core shared asan tsan"
+readonly all_steps="format rules spdx length headers gcc docs clang lint core shared asan tsan"
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
 
 # ---- what the steps share -----------------------------------------------------------------------
@@ -107,6 +107,12 @@ step_gcc() {
     return 1
   fi
   counted "$(compiled_files release | wc -l)" files compiled without a warning
+}
+
+# Every block of the documents; the last line counts them.
+step_docs() {
+  [ -x build/release/bin/qkv ] || scripts/build.sh release
+  .venv/bin/python scripts/check/docs_blocks.py build/release
 }
 
 step_clang() {

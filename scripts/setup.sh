@@ -25,7 +25,6 @@ run   command:make              make
 run   command:pkg-config        pkg-config
 run   library:CLI11             libcli11-dev
 run   library:fmt               libfmt-dev
-run   library:nlohmann_json     nlohmann-json3-dev
 run   library:libzip            libzip-dev
 run   library:zlib              zlib1g-dev
 test  library:gtest             libgtest-dev

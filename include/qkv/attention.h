@@ -2,9 +2,12 @@
 #ifndef QKV_ATTENTION_H_
 #define QKV_ATTENTION_H_
 
+#include <concepts>
 #include <cstddef>
 #include <memory>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <variant>
 
 #include <qkv/context.h>
@@ -36,7 +39,12 @@ struct BasicRows {
   ConstView rows{};
   AnyView matrix{};
   BasicRows() = default;
-  BasicRows(const AnyView& all) : matrix(all) {}  // NOLINT(google-explicit-constructor)
+  template <class All>
+    requires(std::convertible_to<All, AnyView> &&
+             !std::same_as<std::remove_cvref_t<All>, BasicRows>)
+  BasicRows(
+      All&& all)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
+      : matrix(std::forward<All>(all)) {}
   BasicRows(const ConstView& named, const AnyView& m) : rows(named), matrix(m) {}
 };
 using Rows = BasicRows<View>;

@@ -4,6 +4,10 @@
 #ifndef QKV_EXPORT_H_
 #define QKV_EXPORT_H_
 
+#if __cplusplus < 202002L
+#error "qkv needs C++20: compile with -std=c++20 or newer"
+#endif
+
 #if defined(QKV_SHARED)
 #define QKV_API __attribute__((visibility("default")))
 #else

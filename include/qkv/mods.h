@@ -62,9 +62,11 @@ void apply_score(const void* callable, const ScoreTile<T>& tile) {
     }
     T* slopes = tile.slopes + r * tile.row_stride;
     for (std::int32_t c = 0; c < tile.cols; ++c) {
-      const auto y = static_cast<Dual<T>>(f(Dual<T>{scores[c], T(1)}, shifted(tile.at, r, c)));
-      scores[c] = y.value;
-      slopes[c] *= y.slope;
+      // The value as without slopes: a constant of another type than T may round otherwise in Dual,
+      // and both passes must see the same scores.
+      const At at = shifted(tile.at, r, c);
+      slopes[c] *= static_cast<Dual<T>>(f(Dual<T>{scores[c], T(1)}, at)).slope;
+      scores[c] = static_cast<T>(f(scores[c], at));
     }
   }
 }
@@ -127,8 +129,11 @@ struct MaskMod {
 // duals (its derivative), and also at masked places (the result is dropped there). It must be
 // pure and must not throw. Write the parameter as `auto` so that gradients flow.
 template <class F>
-  requires std::invocable<const F&, float, At> && std::invocable<const F&, Dual<float>, At>
 ScoreMod score_mod(F f) {
+  static_assert(std::invocable<const F&, float, At>,
+                "a score function is called as f(score, qkv::At)");
+  static_assert(std::invocable<const F&, Dual<float>, At>,
+                "write the score as `auto s`: its derivative comes from calling it on qkv::Dual");
   return {std::make_shared<const F>(std::move(f)), detail::kScoreInstances<F>, 1, nullptr};
 }
 

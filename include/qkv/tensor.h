@@ -62,16 +62,24 @@ class QKV_API Tensor {
 // element): others are errors, not clipped or counted from the end.
 QKV_API View slice(const View& view, int axis, Index start, Index stop, Index step = 1);
 QKV_API ConstView slice(const ConstView& view, int axis, Index start, Index stop, Index step = 1);
+inline View slice(Tensor& tensor, int axis, Index start, Index stop, Index step = 1) {
+  return slice(tensor.view(), axis, start, stop, step);
+}
 // The axes in a new order: permute(x, {0, 2, 1, 3}).
 QKV_API View permute(const View& view, const Dims& axes);
 QKV_API ConstView permute(const ConstView& view, const Dims& axes);
+inline View permute(Tensor& tensor, const Dims& axes) { return permute(tensor.view(), axes); }
 // Two axes swapped.
 QKV_API View transpose(const View& view, int axis_a, int axis_b);
 QKV_API ConstView transpose(const ConstView& view, int axis_a, int axis_b);
+inline View transpose(Tensor& tensor, int axis_a, int axis_b) {
+  return transpose(tensor.view(), axis_a, axis_b);
+}
 // The same elements in C order under a new shape; one size may be -1 (worked out). Works where
 // the strides allow it without a copy; else the Error says which axes cannot be merged.
 QKV_API View reshape(const View& view, const Dims& shape);
 QKV_API ConstView reshape(const ConstView& view, const Dims& shape);
+inline View reshape(Tensor& tensor, const Dims& shape) { return reshape(tensor.view(), shape); }
 // NumPy's broadcasting: sizes of 1 and missing leading axes repeat with stride 0.
 QKV_API ConstView broadcast_to(const ConstView& view, const Dims& shape);
 

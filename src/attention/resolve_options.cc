@@ -112,11 +112,25 @@ void resolve_mods(const Options& options, Problem& p) {
 
 }  // namespace
 
+namespace {
+
+// The number as the loops use it: in the type of the sums it must stay finite (and not become 0).
+void check_in_sums(const Problem& p, const char* name, double value, bool not_zero) {
+  if (p.accumulator != DType::kFloat32) return;
+  const auto narrow = static_cast<float>(value);
+  if (std::isfinite(narrow) && !(not_zero && narrow == 0)) return;
+  throw Error(p.function, name, text("must fit in float32, the type of the sums, got ", value));
+}
+
+}  // namespace
+
 void resolve_options(const Options& options, core::Problem& p) {
   p.softcap = options.softcap;
   if (!std::isfinite(p.softcap) || p.softcap < 0) {
     throw Error(p.function, "softcap", text("must be finite and 0 (off) or more, got ", p.softcap));
   }
+  check_in_sums(p, "softcap", p.softcap, p.softcap > 0);
+  check_in_sums(p, "scale", p.scale, false);
   resolve_mods(options, p);
   resolve_bias(options, p);
   resolve_diagonal(options, p);

@@ -165,7 +165,7 @@ void Backward<T>::query_sweep(Index b, Index h, Index i0, core::Arena& arena) {
     delta = row_delta(p_, from_, at, any_live, w.row);
     score_gradients(delta, w.row);
     left_gradient(at, w);
-    *dsinks_.of(b, h, s.q0 + i) = sink_gradient(p_, from_, at, delta);
+    *dsinks_.of(b, h, s.q0 + i) = sink_gradient(p_, from_, at, any_live, delta);
     *dalibi_.of(b, h, s.q0 + i) = alibi_gradient(at, w.row);
   }
 }
@@ -221,13 +221,14 @@ void Backward<T>::key_sweep(Index b, Index g, Index j0, core::Arena& arena) {
   const Index width = score_width(p_);
   T* dvalue = dvalue_.of(b, g, s.k0 + j0);
   std::fill(dvalue, dvalue + count * p_.E, T(0));
+  if (!additive) std::fill_n(dright_.of(b, g, s.k0 + j0), count * width, T(0));
   for (Index h = 0; h < p_.H; ++h) {
     if (p_.key_head(h) != g) continue;
     T* dright = dright_.of(b, additive ? h : g, s.k0 + j0);
-    if (additive || h == 0 || p_.key_head(h - 1) != g) {
-      std::fill(dright, dright + count * width, T(0));
+    if (additive) {
+      std::fill_n(dright, count * width, T(0));
+      std::fill_n(key_live_.of(b, h, s.k0 + j0), count, std::uint8_t{0});
     }
-    if (additive) std::fill_n(key_live_.of(b, h, s.k0 + j0), count, std::uint8_t{0});
     for (Index i0 = 0; i0 < s.Tq; i0 += kGradientBlock) {
       std::fill(w.block, w.block + count * width, T(0));
       std::fill(w.block_v, w.block_v + count * p_.E, T(0));

@@ -114,17 +114,17 @@ void Backward<T>::parameter_gradients(Call& call) {
   for (const GradientTarget* target : to_.all()) {
     if (target->given()) std::fill_n(own(*target), target->buffer.element_count(), T(0));
   }
-  if (to_.bias.given()) {
+  if (to_.bias.given() && p_.Tq > 0) {
     // One task per query, or one for all when the bias has no query axis of its own.
     const Index rows = to_.bias.own.row_stride == 0 ? p_.Tq : 1;
-    call.for_each_task((p_.Tq + rows - 1) / std::max(rows, Index{1}),
-                       [&](Index task, core::Arena& arena) {
-                         bias_gradient(task * rows, task * rows + rows, arena);
-                       });
+    call.for_each_task((p_.Tq + rows - 1) / rows, [&](Index task, core::Arena& arena) {
+      bias_gradient(task * rows, task * rows + rows, arena);
+    });
   }
-  if (!projects_queries(p_)) return;
+  if (!projects_queries(p_) || (p_.q_rows == 0 && p_.k_rows == 0)) return;
   call.for_each_task(p_.B * p_.H,
                      [&](Index task, core::Arena&) { project_back(task / p_.H, task % p_.H); });
+  if (p_.q_rows == 0 || p_.k_rows == 0) return;
   if (p_.score == ScoreKind::kBilinear && to_.w.given()) {
     call.for_each_task(p_.Dq, [&](Index c, core::Arena&) { bilinear_parameters(c); });
   }
@@ -136,7 +136,7 @@ void Backward<T>::parameter_gradients(Call& call) {
 // own += rows, over (b, head, row, column) in ascending order: sums what was broadcast.
 template <class T>
 void Backward<T>::sum_into_own(const RowsOf<T>& rows, bool keys, const GradientTarget& target) {
-  if (!target.given()) return;
+  if (!target.given() || rows.total == 0) return;
   for (Index b = 0; b < p_.B; ++b) {
     const Sequence s = p_.sequence(b);
     const Index first = keys ? s.k0 : s.q0;
@@ -159,7 +159,7 @@ void Backward<T>::input_gradients() {
   sum_into_own(projects_keys(p_) ? dk_ : dright_, true, to_.k);
   sum_into_own(dvalue_, true, to_.v);
   const auto sum_queries = [&](const RowsOf<T>& rows, const GradientTarget& target) {
-    if (!target.given()) return;
+    if (!target.given() || p_.q_rows == 0) return;
     for (Index b = 0; b < p_.B; ++b) {
       const Sequence s = p_.sequence(b);
       for (Index h = 0; h < p_.H; ++h) {

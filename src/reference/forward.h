@@ -91,8 +91,9 @@ class Forward {
     w.weights = arena.template take<T>(std::max(p_.Tk, core::kGradientBlock)).data();
     w.acc = arena.template take<T>(p_.E).data();
     w.chunk_acc = arena.template take<T>(std::max(p_.E, core::kGradientBlock)).data();
-    w.top_keys = arena.template take<Index>(to_.top).data();
-    w.top_weights = arena.template take<T>(to_.top).data();
+    const Index top = std::min(to_.top, p_.Tk);
+    w.top_keys = arena.template take<Index>(top).data();
+    w.top_weights = arena.template take<T>(top).data();
     return w;
   }
 
@@ -182,14 +183,15 @@ class Forward {
 
   // The largest weights, by insertion: an equal weight stands behind the lower key.
   void write_top(const QueryAt& at, Index row, const Softmax<T>& state, const Worker& w) const {
+    const Index most = std::min(to_.top, p_.Tk);
     Index found = 0;
     for (Index n = 0; n < w.row.count && !state.nan; ++n) {
       if (!w.row.live[n]) continue;
       const T value = weight(scores(w.row), state, n);
       Index place = found;
       while (place > 0 && real_part(w.top_weights[place - 1]) < real_part(value)) --place;
-      if (place == to_.top) continue;
-      found = std::min(found + 1, to_.top);
+      if (place == most) continue;
+      found = std::min(found + 1, most);
       for (Index r = found - 1; r > place; --r) {
         w.top_weights[r] = w.top_weights[r - 1];
         w.top_keys[r] = w.top_keys[r - 1];

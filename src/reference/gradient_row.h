@@ -115,10 +115,12 @@ void score_gradients(const T& delta, GradientRow<T>& row) {
 
 // The sink is a score whose value is 0: dsink = w_sink (0 - delta).
 template <class T>
-T sink_gradient(const Problem& p, const GradientSources& from, const QueryAt& at, const T& delta) {
+T sink_gradient(const Problem& p, const GradientSources& from, const QueryAt& at, bool any_live,
+                const T& delta) {
   if (!p.sinks.given()) return T(0);
   const T sink = parameter<T>(p.sinks, at.h, 0, 0);
   if (sink == -kInfinity<T>) return T(0);
+  if (!any_live) return -delta;  // lse = sink: w_sink = 1
   const T lse = element<T>(p, from.lse, at.b, at.h, p.sequence(at.b).q0 + at.i, 0);
   return -std::exp(sink - lse) * delta;
 }

@@ -177,6 +177,7 @@ Prepared<T> take_prepared(const Problem& p, AnyArena& arena) {
 // call.for_each_task(count, f) with f(task, arena).
 template <class T, class Call>
 void prepare(const Problem& p, const Prepared<T>& x, Call& call) {
+  if (p.q_rows == 0 || p.k_rows == 0) return;  // there are no pairs, but B may be huge
   if (p.score == ScoreKind::kAdditive) {
     for (Index h = 0; h < p.H; ++h) {
       for (Index u = 0; u < p.U; ++u)

@@ -222,6 +222,49 @@ TEST(Edges, EmptySizesAreLegal) {
   EXPECT_EQ(out, std::vector<float>(8, 0));
 }
 
+// Key heads that no query head reads get gradients of 0, whatever was in the scratch memory.
+TEST(Edges, KeyHeadsWithoutQueryHeadsGetZeroGradients) {
+  Context context;
+  Tensor dirt(DType::kFloat32, {1, 2, 3, 4});
+  for (float& x : dirt.values<float>()) x = 3;
+  Tensor out(DType::kFloat32, {1, 2, 3, 4});
+  attention({dirt, dirt, dirt}, {}, {.out = out}, context);
+  const Tensor k = normal({1, 2, 3, 4}, 2);
+  const Tensor q(DType::kFloat32, {1, 0, 3, 4});
+  const Tensor w = normal({4, 4}, 3);
+  const Tensor none(DType::kFloat32, {1, 0, 3, 4});
+  const Tensor lse(DType::kFloat32, {1, 0, 3});
+  for (const Score& score : {Score(Dot{}), Score(Bilinear{w})}) {
+    Tensor dk(DType::kFloat32, k.shape());
+    Tensor dv(DType::kFloat32, k.shape());
+    for (Tensor* x : {&dk, &dv}) {
+      for (float& value : x->values<float>()) value = 7;
+    }
+    attention_backward({q, k, k}, {.score = score}, {none, lse}, {.out = none}, {.k = dk, .v = dv},
+                       context);
+    EXPECT_EQ(all(dk), same(24, 0));
+    EXPECT_EQ(all(dv), same(24, 0));
+  }
+}
+
+TEST(Edges, AHugeBatchOfNothingIsDoneAtOnce) {
+  const Dims shape{Index{1} << 40, 1, 0, 4};
+  const ConstView nothing(static_cast<const float*>(nullptr), shape);
+  const View out(static_cast<float*>(nullptr), shape);
+  attention({nothing, nothing, nothing}, {}, {.out = out});
+  const ConstView lse(static_cast<const float*>(nullptr), {Index{1} << 40, 1, 0});
+  attention_backward({nothing, nothing, nothing}, {}, {nothing, lse}, {.out = nothing}, {.q = out});
+}
+
+TEST(Edges, MoreTopKeysThanThereAreNeedNoScratch) {
+  const Tensor q(DType::kFloat32, {0, 4});
+  const Tensor k(DType::kFloat32, {3, 4});
+  constexpr Index kMany = Index{1} << 59;
+  const View weights(static_cast<float*>(nullptr), {0, kMany});
+  const View keys(static_cast<std::int64_t*>(nullptr), {0, kMany});
+  attention({q, k}, {}, {.top = {kMany, weights, keys}});
+}
+
 TEST(Edges, AnOffsetAloneSwitchesNothingOn) {
   Small plain;
   plain.forward({});

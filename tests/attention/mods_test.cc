@@ -110,6 +110,38 @@ TEST(Mods, AreForgottenWhereMasked) {
               Call(DType::kFloat64).run({.mods = {nonsense}, .masks = {Causal{}}}));
 }
 
+// A double constant in a float32 call rounds alike in both passes: weights that sum to 1 there do
+// so here, and the gradient of a constant v is 0.
+TEST(Mods, BothPassesSeeTheSameScores) {
+  const Tensor q = normal({3, 4}, 1);
+  Tensor k = normal({5, 4}, 2);
+  for (float& x : k.values<float>()) x *= 300;
+  const ScoreMod tenth = score_mod([](auto s, At) { return s * 0.1; });
+  const ScoreMod same = score_mod([](auto s, At) {
+    if constexpr (std::is_same_v<decltype(s), float>) {
+      return static_cast<float>(s * 0.1);
+    } else {
+      return s * 0.1;
+    }
+  });
+  Tensor a(DType::kFloat32, {5, 4});
+  Tensor b(DType::kFloat32, {5, 4});
+  Tensor out(DType::kFloat32, {3, 4});
+  Tensor lse(DType::kFloat32, {3});
+  for (auto& [mod, dk] : {std::pair(tenth, &a), std::pair(same, &b)}) {
+    attention({q, k, k}, {.mods = {mod}}, {.out = out, .lse = lse});
+    attention_backward({q, k, k}, {.mods = {mod}}, {out, lse}, {.out = out}, {.v = *dk});
+  }
+  EXPECT_TRUE(same_bits(a, b));
+  // dv with dout = 1 is each key's weight over all queries: their sum is the number of queries.
+  Tensor ones(DType::kFloat32, {3, 4});
+  for (float& x : ones.values<float>()) x = 1;
+  attention_backward({q, k, k}, {.mods = {tenth}}, {out, lse}, {.out = ones}, {.v = a});
+  double sum = 0;
+  for (float x : a.values<float>()) sum += static_cast<double>(x) / 4;
+  EXPECT_NEAR(sum, 3, 3e-5);
+}
+
 // The callable is copied into the mod, and lives as long as it does.
 TEST(Mods, OwnTheirCallable) {
   ScoreMod mod;

@@ -3,11 +3,13 @@
 #define QKV_TOOLS_CONSOLE_H_
 
 #include <atomic>
+#include <string>
 #include <string_view>
 
 // What every command shares: options that may stand before or after its name.
 struct Common {
-  int threads = 0;  // 0: one per processor
+  std::string program = "qkv";  // as it was called
+  int threads = 0;              // 0: one per processor
   bool quiet = false;
 };
 

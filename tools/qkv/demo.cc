@@ -161,13 +161,14 @@ void run(const Common& common) {
   const SeedReport report = seed_numbers();
   if (report.disagreeing == 0) {
     text += fmt::format(
-        "\nexact: {} numbers printed in the four documents, largest difference {:.1e}\n",
+        "\nexact: {} numbers printed in the four documents, largest difference {:.1e}"
+        " (they are rounded)\n",
         report.numbers, report.largest_difference);
   } else {
     text += fmt::format("\nwrong: {} of the numbers printed in the four documents, {}\n",
                         report.disagreeing, report.worst);
   }
-  text += "\nYour own words: qkv words \"the cat sat on the mat\"\n";
+  text += fmt::format("\nYour own words: {} words \"the cat sat on the mat\"\n", common.program);
   print(text);
 }
 

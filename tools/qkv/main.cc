@@ -84,6 +84,7 @@ int parse_and_run(CLI::App& program, int argc, char** argv) {
 int main(int argc, char** argv) {
   catch_signals();
   Common common;
+  if (argc > 0) common.program = argv[0];
   CLI::App program("Attention you can open.", "qkv");
   program.require_subcommand(1);
   program.fallthrough();

@@ -43,16 +43,22 @@ class ParameterFile {
   // -1 in the shape: any size.
   Tensor get(const std::string& name, const qkv::Dims& shape) const {
     std::optional<Tensor> tensor = find(name);
-    if (!tensor) fail(name, "an array " + qkv::to_string(shape), "none");
+    if (!tensor) fail(name, "an array " + shown(shape), "none");
     bool fits = tensor->rank() == shape.rank();
     for (int axis = 0; fits && axis < shape.rank(); ++axis) {
       fits = shape[axis] == -1 || shape[axis] == tensor->size(axis);
     }
-    if (!fits) fail(name, "shape " + qkv::to_string(shape), qkv::to_string(tensor->shape()));
+    if (!fits) fail(name, "shape " + shown(shape), qkv::to_string(tensor->shape()));
     return *std::move(tensor);
   }
 
  private:
+  // "[U,50]": an open size is the number of units.
+  static std::string shown(const qkv::Dims& shape) {
+    std::string text = qkv::to_string(shape);
+    if (const auto open = text.find("-1"); open != std::string::npos) text.replace(open, 2, "U");
+    return text;
+  }
   [[noreturn]] void fail(const std::string& name, const std::string& expected,
                          const std::string& got) const {
     throw qkv::app::InputError(path_, fmt::format("{}: expected {}, got {}", name, expected, got));
