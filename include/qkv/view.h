@@ -81,7 +81,8 @@ class BasicView {
     requires(kConst || !std::is_const_v<T>)
       : BasicView(data, dtype_of<std::remove_cv_t<T>>, shape, strides) {}
   QKV_API BasicView(Void* data, DType dtype, const Dims& shape, const Dims& strides);
-  // Rank 1 over a vector (not vector<bool>).
+  // Rank 1 over a vector (not vector<bool>). A temporary vector lives until the end of the call it
+  // is written in, and no longer: keep what a stored Options names.
   template <class T>
     requires(!std::is_same_v<T, bool>)
   BasicView(std::vector<T>& values)  // NOLINT(google-explicit-constructor)
