@@ -39,12 +39,12 @@ struct BasicRows {
   ConstView rows{};
   AnyView matrix{};
   BasicRows() = default;
+  // NOLINTBEGIN(google-explicit-constructor,bugprone-forwarding-reference-overload)
   template <class All>
     requires(std::convertible_to<All, AnyView> &&
              !std::same_as<std::remove_cvref_t<All>, BasicRows>)
-  BasicRows(
-      All&& all)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
-      : matrix(std::forward<All>(all)) {}
+  BasicRows(All&& all) : matrix(std::forward<All>(all)) {}
+  // NOLINTEND(google-explicit-constructor,bugprone-forwarding-reference-overload)
   BasicRows(const ConstView& named, const AnyView& m) : rows(named), matrix(m) {}
 };
 using Rows = BasicRows<View>;
