@@ -26,11 +26,17 @@ run   command:pkg-config        pkg-config
 run   library:CLI11             libcli11-dev
 run   library:fmt               libfmt-dev
 run   library:libzip            libzip-dev
+run   library:nlohmann_json     nlohmann-json3-dev
+run   library:libutf8proc       libutf8proc-dev
 run   library:zlib              zlib1g-dev
 test  library:gtest             libgtest-dev
 test  system_python:sys         python3
 test  system_python:ensurepip   python3-venv
 test  system_python:numpy       python3-numpy
+test  command:rsvg-convert      librsvg2-bin
+test  font:DejaVuSansMono       fonts-dejavu-core
+test  font:wqy-microhei         fonts-wqy-microhei
+test  font:NotoColorEmoji       fonts-noto-color-emoji
 check command:clang++-16        clang-16
 check command:clang-format-16   clang-format-16
 check command:clang-tidy-16     clang-tidy-16
@@ -41,6 +47,7 @@ is_there() {
   case $kind in
     command) if [ "$name" = cmake ]; then put_cmake_first; else "$name" --version; fi ;;
     library) pkg-config --exists "$name" ;;
+    font) compgen -G "/usr/share/fonts/truetype/*/$name.tt[cf]" ;;
     system_python) /usr/bin/python3 -c "import $name" ;;
   esac >/dev/null 2>&1
 }

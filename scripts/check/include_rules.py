@@ -42,16 +42,18 @@ OUTSIDE = set("tools python examples".split())
 HEADERS = [
     (r"hwy/.*", "kernels"),
     (r"(immintrin|x86intrin|cpuid|arm_neon)\.h", "kernels"),
-    (r"nlohmann/.*|zip\.h", "io"),
+    (r"nlohmann/.*", "io tools"),
+    (r"zip\.h", "io"),
     (r"utf8proc\.h", "text"),
-    (r"librsvg/.*|zlib\.h", "picture page"),
+    (r"zlib\.h", "page"),
     (r"CLI/.*", "tools"),
     (r"fmt/.*", "app tools"),
     (r"nanobind/.*", "python"),
     # Threads are started in one room; only programs print.
     (r"thread|future|pthread\.h|sched\.h", "runtime"),
     (r"iostream", "tools examples"),
-    (r"(unistd|fcntl|poll|signal|termios)\.h|sys/[a-z]+\.h", "runtime io tools"),
+    (r"spawn\.h", "picture"),
+    (r"(unistd|fcntl|poll|signal|termios)\.h|sys/[a-z]+\.h", "runtime io picture tools"),
     (r"[a-z_]+", "*"),  # the standard library
 ]
 

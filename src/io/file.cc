@@ -138,4 +138,10 @@ std::string read_text(const std::string& path, const std::atomic<bool>* stop) {
   return io::InputFile(path, stop).read_rest();
 }
 
+void write_text(const std::string& path, std::string_view bytes) {
+  io::OutputFile file(path);
+  file.write(bytes.data(), bytes.size());
+  file.commit();
+}
+
 }  // namespace qkv::app

@@ -2,6 +2,7 @@
 #ifndef QKV_APP_ARRAY_FILE_H_
 #define QKV_APP_ARRAY_FILE_H_
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,19 @@ struct NamedView {
 };
 
 enum class Compression { kStored, kDeflated };
+
+// The list of array formats.
+enum class ArrayFormat { kNpy, kNpz, kSafetensors };
+
+// The format by the extension of a file's name; none for an extension that names no array format.
+QKV_API std::optional<ArrayFormat> array_format(std::string_view path);
+
+// Any array file; its first bytes say which format it has, not its name ("-" is standard input).
+// A .npy file gives one array without a name.
+QKV_API std::vector<NamedArray> read_arrays(const std::string& path);
+// `kNpy` takes exactly one array, whose name is not kept.
+QKV_API void write_arrays(const std::string& path, ArrayFormat format,
+                          std::span<const NamedView> arrays);
 
 // NumPy's array files. Written: version 1, little endian, C order, from any
 // strides; bfloat16, which NumPy has no name for, as float32. Read: versions 1 to 3, C and Fortran

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <string>
+#include <string_view>
 
 #include <qkv/app/file_error.h>
 #include <qkv/export.h>
@@ -13,6 +14,9 @@ namespace qkv::app {
 // The bytes of a file, "-" being standard input. Throws InputError, and Cancelled when the flag
 // (which may be null) becomes true.
 QKV_API std::string read_text(const std::string& path, const std::atomic<bool>* stop = nullptr);
+
+// A file of these bytes: it appears whole or not at all. Throws OutputError.
+QKV_API void write_text(const std::string& path, std::string_view bytes);
 
 }  // namespace qkv::app
 

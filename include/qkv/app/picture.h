@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_APP_PICTURE_H_
+#define QKV_APP_PICTURE_H_
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <qkv/export.h>
+#include <qkv/view.h>
+
+namespace qkv::app {
+
+// How a weight becomes a place on the bar of colours: x, sqrt(x), or log(x) over four decades.
+enum class ColourScale { kLinear, kSqrt, kLog };
+
+// One map of attention: rows are queries, columns are keys.
+struct Panel {
+  std::string title{};  // "layer 2, head 5"; none is drawn when empty
+  ConstView weights{};  // [Tq,Tk], a real dtype, any strides; the memory stays the caller's
+  ConstView allowed{};  // [Tq,Tk] bool, false where masked; absent: nothing is masked
+};
+
+// What is drawn, whatever draws it. All panels have one shape, one range of colours and one bar.
+// Zero, masked and NaN look different from each other and from every number.
+struct Picture {
+  std::string title{};
+  std::vector<Panel> panels{};
+  std::vector<std::string> queries{};  // Tq labels, UTF-8; none: the rows are numbered from 0
+  std::vector<std::string> keys{};     // Tk labels
+  std::vector<std::string> notes{};    // written below: what was reduced, hidden or looks wrong
+  ColourScale scale = ColourScale::kLinear;
+  std::optional<double> highest{};  // end of the range; none: the largest finite weight
+};
+
+struct TerminalStyle {
+  int columns = 80;     // of the terminal; wider maps are cut into bands of keys
+  bool colour = true;   // 24-bit half blocks; else plain characters
+  bool unicode = true;  // else ASCII only
+};
+
+// What this machine cannot do; what() names the package that is missing.
+class QKV_API NotAvailable : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+  ~NotAvailable() override;
+};
+
+// All throw Error for a picture without panels, panels of different shapes or other label counts.
+// The same picture gives the same bytes everywhere.
+QKV_API std::string draw_terminal(const Picture& picture, const TerminalStyle& style);
+// One SVG 1.1 document, text as text.
+QKV_API std::string draw_svg(const Picture& picture);
+// The SVG as librsvg draws it, `zoom` pixels for each of its units. Throws NotAvailable.
+QKV_API std::string draw_png(const Picture& picture, double zoom = 2);
+// Numbers: one table for each panel.
+QKV_API std::string draw_table(const Picture& picture);
+
+}  // namespace qkv::app
+
+#endif  // QKV_APP_PICTURE_H_

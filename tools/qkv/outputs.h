@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_OUTPUTS_H_
+#define QKV_TOOLS_OUTPUTS_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json_fwd.hpp>
+
+#include <qkv/app/array_file.h>
+#include <qkv/app/picture.h>
+
+#include "console.h"
+
+// Where the results of a command go: standard output, and files whose extensions pick their format.
+
+// The results, in the forms that the formats want; each is made only when a file wants it. A form
+// that is empty is one the command does not have.
+struct Results {
+  std::function<std::vector<qkv::app::NamedView>()> arrays{};  // .npz .npy .safetensors
+  std::function<qkv::app::Picture()> picture{};                // .svg .png
+  std::function<std::string()> text{};                         // .txt
+  std::function<nlohmann::ordered_json()> json{};              // .json, --json
+};
+
+struct OutputOptions {
+  std::vector<std::string> paths{};  // in the order of the command line; "-" is standard output
+  std::string format{};              // of "-": an extension without its dot; "": the command's own
+  bool json = false;                 // the report on standard output as JSON
+};
+
+// -o FILE (repeatable), --format and --json. `usual` is the format of "-": "npz".
+void add_outputs(CLI::App& command, OutputOptions& options, const std::string& usual);
+
+// Before anything is read or computed: throws UsageError for an extension that names no format or
+// a form that the command does not have, for "-" together with --json, and NotInBuildError for a
+// format of other builds. `results` need not be callable yet, only not empty.
+void check_outputs(const OutputOptions& options, const Results& results);
+
+// Files first, in order (a reader that closes the pipe early must not cost them), then standard
+// output: "-" if it was named, else the report as text or JSON.
+void write_outputs(const OutputOptions& options, const Results& results, const Common& common);
+
+#endif  // QKV_TOOLS_OUTPUTS_H_
