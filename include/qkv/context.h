@@ -30,10 +30,12 @@ class QKV_API Executor {
 
   // The calling thread alone.
   Executor() noexcept;
+  // What threads() takes at most.
+  static constexpr int kMostThreads = 4096;
   // An own pool of worker threads, `threads` with the calling one (0: one per processor this
   // process may use). Copies share the pool, also at the same time; it ends with the last copy.
   // Workers start when a run first needs them, in the child of a fork() anew; those the system
-  // refuses are done without. Throws Error when threads < 0.
+  // refuses are done without. Throws Error when threads < 0 or > kMostThreads.
   static Executor threads(int threads);
   // The caller's own threads: at most `concurrency` bodies are asked for at a time, and a single
   // one runs on the calling thread. Throws Error when `parallel_for` is null or concurrency < 1.

@@ -56,9 +56,10 @@ void take_indices(void* state, Index /*worker*/) {
 Executor::Executor() noexcept = default;
 
 Executor Executor::threads(int threads) {
-  if (threads < 0) {
+  if (threads < 0 || threads > kMostThreads) {
     throw Error("Executor::threads", "threads",
-                "must be 0 (one per usable processor) or more, got " + std::to_string(threads));
+                "must be in 0 (one per usable processor) to " + std::to_string(kMostThreads) +
+                    ", got " + std::to_string(threads));
   }
   Executor executor;
   executor.concurrency_ = threads == 0 ? usable_processors() : threads;

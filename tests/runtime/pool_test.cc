@@ -107,7 +107,7 @@ TEST_F(Executors, CallersGetTheirPool) {
 
 TEST_F(Executors, RefuseWhatCannotRun) {
   EXPECT_EQ(error_of([] { Executor::threads(-1); }),
-            "Executor::threads: threads must be 0 (one per usable processor) or more, got -1");
+            "Executor::threads: threads must be in 0 (one per usable processor) to 4096, got -1");
   EXPECT_EQ(error_of([] { Executor(nullptr, nullptr, 2); }),
             "Executor: parallel_for must not be null");
   EXPECT_EQ(error_of([] { Executor(parallel_for_in_order, nullptr, 0); }),
