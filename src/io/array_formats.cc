@@ -1,34 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 // The list of array formats.
-#include <algorithm>
-#include <array>
+#include "io/array_formats.h"
+
+#include <set>
+#include <string>
 
 #include <fmt/format.h>
 
-#include <qkv/app/array_file.h>
+#include <qkv/app/utf8.h>
 #include <qkv/error.h>
 
-#include "io/file.h"
+namespace qkv::io {
+
+void check_names(std::string_view function, std::span<const app::NamedView> arrays) {
+  if (arrays.empty()) throw Error(function, "arrays", "must not be empty");
+  std::set<std::string_view> names;
+  for (const app::NamedView& array : arrays) {
+    if (array.name.empty() || !app::from_utf8(array.name) ||
+        array.name.find('\0') != std::string::npos || !names.insert(array.name).second) {
+      throw Error(function, "arrays",
+                  fmt::format("must have one name each, got {}", app::quoted(array.name)));
+    }
+  }
+}
+
+}  // namespace qkv::io
 
 namespace qkv::app {
 namespace {
 
+void write_one_npy(const std::string& path, std::span<const NamedView> arrays) {
+  if (arrays.size() != 1) {
+    throw Error("write_arrays", "arrays",
+                fmt::format("must be one for a .npy file, got {}", arrays.size()));
+  }
+  write_npy(path, arrays.front().array);
+}
+
+void write_stored_npz(const std::string& path, std::span<const NamedView> arrays) {
+  write_npz(path, arrays);
+}
+
 struct Format {
   ArrayFormat format;
   std::string_view extension;
+  bool (*claims)(std::string_view head);
+  std::vector<NamedArray> (*read)(io::InputFile& file);
+  void (*write)(const std::string& path, std::span<const NamedView> arrays);
 };
 constexpr Format kFormats[] = {
-    {ArrayFormat::kNpy, ".npy"},
-    {ArrayFormat::kNpz, ".npz"},
+    {ArrayFormat::kNpy, ".npy", io::is_npy, io::read_npy, write_one_npy},
+    {ArrayFormat::kNpz, ".npz", io::is_npz, io::read_npz, write_stored_npz},
+    {ArrayFormat::kSafetensors, ".safetensors", io::is_safetensors, io::read_safetensors,
+     write_safetensors},
 };
-
-bool is_archive(const std::string& path) {
-  if (path == "-") return false;
-  io::InputFile file(path);
-  std::array<char, 2> magic{};
-  return file.read(magic.data(), magic.size()) == magic.size() && magic[0] == 'P' &&
-         magic[1] == 'K';
-}
 
 }  // namespace
 
@@ -40,19 +65,23 @@ std::optional<ArrayFormat> array_format(std::string_view path) {
 }
 
 std::vector<NamedArray> read_arrays(const std::string& path) {
-  if (is_archive(path)) return read_npz(path);
-  std::vector<NamedArray> arrays;
-  arrays.push_back({"", read_npy(path)});
-  return arrays;
+  io::InputFile file(path);
+  const std::string_view head = file.peek(io::kArrayFileHead);
+  std::string extensions;
+  for (const Format& format : kFormats) {
+    if (format.claims(head)) return format.read(file);
+    extensions += fmt::format("{}{}", extensions.empty() ? "" : ", ", format.extension);
+  }
+  throw InputError::at_byte(
+      file.name(), 0,
+      fmt::format("expected an array file ({}), got {}", extensions,
+                  head.empty() ? "an empty file" : quoted(head.substr(0, 8))));
 }
 
 void write_arrays(const std::string& path, ArrayFormat format, std::span<const NamedView> arrays) {
-  if (format == ArrayFormat::kNpz) return write_npz(path, arrays);
-  if (arrays.size() != 1) {
-    throw Error("write_arrays", "arrays",
-                fmt::format("must be one for a .npy file, got {}", arrays.size()));
+  for (const Format& entry : kFormats) {
+    if (entry.format == format) return entry.write(path, arrays);
   }
-  write_npy(path, arrays.front().array);
 }
 
 }  // namespace qkv::app

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -62,15 +65,38 @@ InputFile::InputFile(const std::string& path, const std::atomic<bool>* stop)
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) throw app::InputError(name_, system_message(errno));
   if (S_ISDIR(status.st_mode)) throw app::InputError(name_, "expected a file, got a directory");
-  if (S_ISREG(status.st_mode) && path != "-") size_ = status.st_size;
+  // Standard input may be a file that somebody has read part of.
+  if (S_ISREG(status.st_mode) && ::lseek(file_.get(), 0, SEEK_CUR) == 0) size_ = status.st_size;
+}
+
+std::string_view InputFile::peek(std::size_t bytes) {
+  if (ahead_.size() < bytes) {
+    std::string more(bytes - ahead_.size(), '\0');
+    more.resize(read_on(more.data(), more.size()));
+    ahead_ += more;
+  }
+  return std::string_view(ahead_).substr(0, bytes);
+}
+
+int InputFile::duplicate() const {
+  const int copy = ::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) throw app::InputError(name_, system_message(errno));
+  return copy;
 }
 
 std::size_t InputFile::read(void* target, std::size_t bytes) {
+  const std::size_t known = ahead_.copy(static_cast<char*>(target), bytes);
+  ahead_.erase(0, known);
+  return known + read_on(static_cast<char*>(target) + known, bytes - known);
+}
+
+// From the operating system.
+std::size_t InputFile::read_on(char* target, std::size_t bytes) {
   std::size_t done = 0;
   while (done < bytes) {
     if (stop_ != nullptr && stop_->load(std::memory_order_relaxed)) throw Cancelled("read");
-    const ssize_t got = ::read(file_.get(), static_cast<char*>(target) + done,
-                               std::min(bytes - done, kLargestTransfer));
+    const ssize_t got =
+        ::read(file_.get(), target + done, std::min(bytes - done, kLargestTransfer));
     if (got == 0) break;
     if (got > 0) done += static_cast<std::size_t>(got);
     if (got < 0 && errno != EINTR) throw app::InputError(name_, system_message(errno));
@@ -91,7 +117,16 @@ std::string InputFile::read_rest() {
   return bytes;
 }
 
-OutputFile::OutputFile(const std::string& path) : name_(path), target_(resolved(path)) {
+OutputFile::OutputFile(const std::string& path) : name_(path == "-" ? "<stdout>" : path) {
+  if (path == "-") {
+    create_for_stdout();
+  } else {
+    create(resolved(path));
+  }
+}
+
+void OutputFile::create(const std::string& target) {
+  target_ = target;
   struct stat status {};
   if (::stat(target_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     throw app::OutputError(name_, "it is no regular file");
@@ -103,6 +138,15 @@ OutputFile::OutputFile(const std::string& path) : name_(path), target_(resolved(
   } while (fd < 0 && errno == EEXIST);
   if (fd < 0) fail(errno);
   file_ = Descriptor(fd);
+}
+
+// A file in the system's directory for them (the environment is not asked), for this user only.
+void OutputFile::create_for_stdout() {
+  std::string pattern = P_tmpdir "/qkv-XXXXXX";
+  const int fd = ::mkostemp(pattern.data(), O_CLOEXEC);
+  if (fd < 0) throw app::OutputError(pattern, system_message(errno));
+  file_ = Descriptor(fd);
+  temporary_ = pattern;
 }
 
 OutputFile::~OutputFile() {
@@ -121,14 +165,33 @@ void OutputFile::write(const void* data, std::size_t bytes) {
 void OutputFile::commit() {
   if (const int error = file_.close()) fail(error);
   // Opened anew: who wrote by name may have put another file there.
-  Descriptor written(::open(temporary_.c_str(), O_RDONLY | O_CLOEXEC));
-  if (written.get() < 0 || ::fsync(written.get()) != 0) fail(errno);
+  const Descriptor written(::open(temporary_.c_str(), O_RDONLY | O_CLOEXEC));
+  if (written.get() < 0) fail(errno);
+  if (target_.empty()) return copy_to_stdout(written);
+  if (::fsync(written.get()) != 0) fail(errno);
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(errno);
   temporary_.clear();
   synchronise_directory(target_);
 }
 
-void OutputFile::fail(int error) const { throw app::OutputError(name_, system_message(error)); }
+void OutputFile::copy_to_stdout(const Descriptor& written) {
+  ::unlink(std::exchange(temporary_, "").c_str());
+  file_ = Descriptor(::dup(STDOUT_FILENO));
+  if (file_.get() < 0) fail(errno);
+  std::vector<char> block(std::size_t{1} << 16);
+  while (true) {
+    const ssize_t got = ::read(written.get(), block.data(), block.size());
+    if (got == 0) break;
+    if (got < 0 && errno != EINTR) fail(errno);
+    if (got > 0) write(block.data(), static_cast<std::size_t>(got));
+  }
+  if (const int error = file_.close()) fail(error);
+}
+
+void OutputFile::fail(int error) const {
+  if (error == EPIPE) throw app::OutputError::closed_pipe(name_);
+  throw app::OutputError(name_, system_message(error));
+}
 
 }  // namespace qkv::io
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <qkv/view.h>
@@ -44,22 +45,30 @@ class InputFile {
   const std::string& name() const noexcept { return name_; }
   // Of a regular file; a pipe or a terminal has none.
   std::optional<Index> size() const noexcept { return size_; }
+  // The next bytes, fewer only at the end, good until the next call; read() gives them again.
+  std::string_view peek(std::size_t bytes);
+  // The operating system's file once more, for a library that wants to read it by itself and
+  // closes it then. Throws InputError.
+  int duplicate() const;
   // Reads until `bytes` are there or the file ends; returns how many there are.
   std::size_t read(void* target, std::size_t bytes);
   // All that is left.
   std::string read_rest();
 
  private:
+  std::size_t read_on(char* target, std::size_t bytes);
+
   std::string name_;
   Descriptor file_;
   const std::atomic<bool>* stop_;
   std::optional<Index> size_;
+  std::string ahead_;  // what peek() has read and read() has not given yet
 };
 
 // A file that appears whole or not at all: what is written goes to temporary_path(), a new file
 // beside the target, which takes the target's place at commit() and is removed otherwise.
 // A target that is a symbolic link is followed; anything else but a regular file is refused.
-// Throws OutputError.
+// "-" is standard output: all bytes are copied to it at commit(). Throws OutputError.
 class OutputFile {
  public:
   explicit OutputFile(const std::string& path);
@@ -74,9 +83,12 @@ class OutputFile {
 
  private:
   [[noreturn]] void fail(int error) const;
+  void create(const std::string& target);
+  void create_for_stdout();
+  void copy_to_stdout(const Descriptor& written);
 
   std::string name_;
-  std::string target_;
+  std::string target_;  // "": standard output
   std::string temporary_;
   Descriptor file_;
 };

@@ -30,4 +30,10 @@ OutputError::OutputError(std::string_view file, std::string_view reason)
 
 OutputError::~OutputError() = default;
 
+OutputError OutputError::closed_pipe(std::string_view file) {
+  OutputError error(file, "nobody reads it any more");
+  error.closed_pipe_ = true;
+  return error;
+}
+
 }  // namespace qkv::app

@@ -11,7 +11,9 @@
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
 
+#include "io/array_formats.h"
 #include "io/file.h"
+#include "io/npy_header.h"
 
 namespace qkv::io {
 namespace {
@@ -36,13 +38,10 @@ Dims fortran_strides(const Dims& shape) {
 }
 
 Tensor read_numbers(ByteSource& source, const NpyHeader& header) {
-  Tensor tensor(header.dtype, header.shape);
+  Tensor tensor = read_tensor(source, header.dtype, header.shape);
   auto* const data = static_cast<std::byte*>(tensor.view().data());
-  const Index bytes = tensor.element_count() * header.item_size;
-  source.read_all(data, static_cast<std::size_t>(bytes));
-  if (header.swapped) swap_bytes(data, bytes, header.item_size);
-  if (header.dtype == DType::kBool) {  // any other byte is no bool of C++
-    for (Index i = 0; i < bytes; ++i) data[i] = std::byte{data[i] != std::byte{0}};
+  if (header.swapped) {
+    swap_bytes(data, tensor.element_count() * header.item_size, header.item_size);
   }
   if (!header.fortran_order || header.shape.rank() < 2) return tensor;
   return contiguous(ConstView(data, header.dtype, header.shape, fortran_strides(header.shape)));
@@ -73,7 +72,7 @@ std::string read_text(ByteSource& source, const NpyHeader& header, std::vector<s
 
 app::Strings read_strings(ByteSource& source, const NpyHeader& header) {
   // Elements of no bytes are bounded by no file's size.
-  constexpr Index kMostEmpty = Index{1} << 24;
+  constexpr Index kMostEmpty = Index{1} << 16;
   const Index count = element_count(header.shape);
   if (header.item_size == 0 && count > kMostEmpty) {
     source.fail(fmt::format("expected at most {} empty texts, got {}", kMostEmpty, count));
@@ -145,6 +144,14 @@ app::Array read_npy(ByteSource& source) {
   return read_strings(source, header);
 }
 
+std::vector<app::NamedArray> read_npy(InputFile& file) {
+  std::string whole;
+  ByteSource source = byte_source(file, whole);
+  std::vector<app::NamedArray> arrays;
+  arrays.push_back({"", read_npy(source)});
+  return arrays;
+}
+
 }  // namespace qkv::io
 
 namespace qkv::app {
@@ -159,20 +166,7 @@ void write_npy(const std::string& path, const ArrayView& array) {
 
 Array read_npy(const std::string& path) {
   io::InputFile file(path);
-  io::ByteSource source{file.name(), {}, 0, 0};
-  if (file.size()) {
-    source.size = *file.size();
-    source.read = [&file](void* target, std::size_t bytes) { return file.read(target, bytes); };
-    return io::read_npy(source);
-  }
-  const std::string whole = file.read_rest();  // a pipe's size is known only at its end
-  source.size = static_cast<Index>(whole.size());
-  source.read = [&whole, at = std::size_t{0}](void* target, std::size_t bytes) mutable {
-    const std::size_t got = whole.copy(static_cast<char*>(target), bytes, at);
-    at += got;
-    return got;
-  };
-  return io::read_npy(source);
+  return std::move(io::read_npy(file).front().array);
 }
 
 }  // namespace qkv::app

@@ -8,7 +8,7 @@
 
 #include <qkv/app/array_file.h>
 
-#include "io/npy_header.h"
+#include "io/byte_source.h"
 
 namespace qkv::io {
 

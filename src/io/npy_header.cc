@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <optional>
 
 #include <fmt/format.h>
 
 #include <qkv/app/file_error.h>
 #include <qkv/app/numbers.h>
 #include <qkv/app/utf8.h>
+
+#include "io/array_formats.h"
 
 namespace qkv::io {
 namespace {
@@ -48,6 +49,7 @@ class Dictionary {
       const std::string_view key = string();
       expect(':');
       if (key == "descr" && descr.empty()) {
+        if (next_is('[')) fail("one type for all elements", "a structured one: " + rest());
         descr = string();
         take_type(descr, header);
       } else if (key == "fortran_order" && !order) {
@@ -146,9 +148,13 @@ class Dictionary {
       known = known && header.dtype != DType::kNone;
       header.item_size = static_cast<Index>(size_of(header.dtype));
     }
-    if (!known) {
-      fail("a type of f2 f4 f8, b1, i1..i8, u1..u8, U or S", app::quoted(descr));
-    }
+    if (!known) refuse_type(descr);
+  }
+
+  [[noreturn]] void refuse_type(std::string_view descr) const {
+    std::string hint;
+    if (descr == "|O") hint = " (Python objects; text is saved as np.array(texts, dtype=str))";
+    fail("a type of f2 f4 f8, b1, i1..i8, u1..u8, U or S", app::quoted(descr) + hint);
   }
 
   std::string_view text_;
@@ -157,29 +163,7 @@ class Dictionary {
   std::size_t at_ = 0;
 };
 
-// Bytes of the data; nothing when they, or the sizes other than 0, do not fit in 63 bits.
-std::optional<Index> data_size(const NpyHeader& header) {
-  Index count = 1;
-  bool empty = false;
-  for (const Index size : header.shape) {
-    empty = empty || size == 0;
-    if (size != 0 && __builtin_mul_overflow(count, size, &count)) return std::nullopt;
-  }
-  if (__builtin_mul_overflow(count, header.item_size, &count)) return std::nullopt;
-  return empty ? 0 : count;
-}
-
 }  // namespace
-
-void ByteSource::read_all(void* target, std::size_t bytes) {
-  const std::size_t got = read(target, bytes);
-  position += static_cast<Index>(got);
-  if (got < bytes) fail(fmt::format("expected {} more bytes, got the end", bytes - got));
-}
-
-void ByteSource::fail(std::string_view detail) const {
-  throw app::InputError::at_byte(name, position, detail);
-}
 
 NpyHeader read_npy_header(ByteSource& source) {
   std::string magic(kMagic.size() + 2, '\0');
@@ -204,14 +188,16 @@ NpyHeader read_npy_header(ByteSource& source) {
   source.read_all(text.data(), length);
   const NpyHeader header = Dictionary(text, source, start).read();
 
-  const auto bytes = data_size(header);
-  if (!bytes || *bytes != source.size - source.position) {
+  const auto bytes = byte_count(header.shape, header.item_size);
+  if (!bytes || *bytes != source.left()) {
     source.fail(fmt::format("expected {} bytes of data for shape {}, got {}",
                             bytes ? fmt::to_string(*bytes) : "more than 2^63",
-                            to_string(header.shape), source.size - source.position));
+                            to_string(header.shape), source.left()));
   }
   return header;
 }
+
+bool is_npy(std::string_view head) { return head.starts_with(kMagic); }
 
 std::string npy_descr(DType dtype) {
   for (const TypeName& type : kTypeNames) {

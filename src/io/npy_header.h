@@ -2,29 +2,16 @@
 #ifndef QKV_IO_NPY_HEADER_H_
 #define QKV_IO_NPY_HEADER_H_
 
-#include <cstddef>
-#include <functional>
 #include <string>
 #include <string_view>
 
 #include <qkv/view.h>
 
+#include "io/byte_source.h"
+
 // The head of a .npy file: NumPy's "A Simple File Format for NumPy Arrays" (NEP 1), versions 1
 // to 3.
 namespace qkv::io {
-
-// Bytes of a file or of a member of an archive.
-struct ByteSource {
-  std::string name{};  // as messages name it
-  // Reads until `bytes` are there or the source ends; returns how many there are.
-  std::function<std::size_t(void* target, std::size_t bytes)> read{};
-  Index size = 0;      // what the source is known to hold
-  Index position = 0;  // bytes read so far
-
-  // Exactly `bytes` bytes; InputError at where they end.
-  void read_all(void* target, std::size_t bytes);
-  [[noreturn]] void fail(std::string_view detail) const;
-};
 
 enum class NpyKind { kNumber, kUnicode, kBytes };
 

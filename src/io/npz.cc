@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <list>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
 
+#include "io/array_formats.h"
 #include "io/file.h"
 #include "io/npy.h"
 
@@ -27,16 +27,12 @@ struct Discard {
 using Archive = std::unique_ptr<zip_t, Discard>;
 using Member = std::unique_ptr<zip_file_t, Discard>;
 
-Archive open_archive(const std::string& path, int flags, std::string& message) {
-  int code = 0;
-  Archive archive(zip_open(path.c_str(), flags, &code));
-  if (!archive) {
-    zip_error_t error;
-    zip_error_init_with_code(&error, code);
-    message = zip_error_strerror(&error);
-    zip_error_fini(&error);
-  }
-  return archive;
+std::string message_of(int code) {
+  zip_error_t error;
+  zip_error_init_with_code(&error, code);
+  std::string message = zip_error_strerror(&error);
+  zip_error_fini(&error);
+  return message;
 }
 
 // ---- writing --------------------------------------------------------------------------------
@@ -67,20 +63,35 @@ bool add_member(zip_t* archive, const std::string& name, const io::NpyImage& ima
          zip_file_set_dostime(archive, place, 0, kFirstDay, 0) == 0;
 }
 
-void check_names(std::span<const NamedView> arrays) {
-  // libzip makes no file for an empty archive.
-  if (arrays.empty()) throw Error("write_npz", "arrays", "must not be empty");
-  std::set<std::string_view> names;
-  for (const NamedView& array : arrays) {
-    if (array.name.empty() || !from_utf8(array.name) ||
-        array.name.find('\0') != std::string::npos || !names.insert(array.name).second) {
-      throw Error("write_npz", "arrays",
-                  fmt::format("must have one name each, got {}", quoted(array.name)));
-    }
-  }
+// ---- reading --------------------------------------------------------------------------------
+
+zip_t* open_whole(const std::string& whole, int flags, int& code) {
+  zip_error_t error;
+  zip_error_init(&error);
+  zip_source_t* source = zip_source_buffer_create(whole.data(), whole.size(), 0, &error);
+  zip_t* archive = source == nullptr ? nullptr : zip_open_from_source(source, flags, &error);
+  if (archive == nullptr) zip_source_free(source);
+  code = zip_error_code_zip(&error);
+  zip_error_fini(&error);
+  return archive;
 }
 
-// ---- reading --------------------------------------------------------------------------------
+// The archive of a file, which is read whole into `whole` when it is a pipe.
+Archive open_archive(io::InputFile& file, std::string& whole) {
+  constexpr int kFlags = ZIP_RDONLY | ZIP_CHECKCONS;
+  int code = 0;
+  Archive archive;
+  if (file.size()) {
+    const int copy = file.duplicate();  // libzip closes what it opened
+    archive.reset(zip_fdopen(copy, kFlags, &code));
+    if (!archive) io::Descriptor(copy).close();
+  } else {
+    whole = file.read_rest();
+    archive.reset(open_whole(whole, kFlags, code));
+  }
+  if (!archive) throw InputError(file.name(), "expected an .npz archive: " + message_of(code));
+  return archive;
+}
 
 // Deflate spends at least one bit on 258 bytes, RFC 1951 section 3.2.5: a member that claims
 // more is malformed, and its size no reason to ask for memory.
@@ -90,9 +101,8 @@ bool is_possible(const zip_stat_t& member) {
   return member.comp_method == ZIP_CM_DEFLATE && member.size / kMostPerByte <= member.comp_size;
 }
 
-Array read_member(zip_t* archive, const zip_stat_t& status, const std::string& name,
-                  Index archive_size) {
-  if (!is_possible(status) || status.comp_size > static_cast<zip_uint64_t>(archive_size)) {
+Array read_member(zip_t* archive, const zip_stat_t& status, const std::string& name) {
+  if (!is_possible(status)) {
     throw InputError(name, fmt::format("expected a stored or deflated member, got one of {} bytes "
                                        "that says it holds {} (method {})",
                                        status.comp_size, status.size, status.comp_method));
@@ -117,50 +127,79 @@ Array read_member(zip_t* archive, const zip_stat_t& status, const std::string& n
   return array;
 }
 
+// "file.npz(x.npy)", fit for one line.
+std::string member_name(const std::string& file, const zip_stat_t& status) {
+  const std::string name = quoted(status.name);
+  return fmt::format("{}({})", file, name.substr(1, name.size() - 2));
+}
+
+std::vector<NamedArray> read_members(zip_t* archive, const io::InputFile& file, Index size) {
+  std::vector<NamedArray> arrays;
+  auto left = static_cast<zip_uint64_t>(size);
+  const zip_int64_t count = zip_get_num_entries(archive, 0);
+  for (zip_int64_t i = 0; i < count; ++i) {
+    zip_stat_t status;
+    zip_stat_init(&status);
+    if (zip_stat_index(archive, static_cast<zip_uint64_t>(i), 0, &status) != 0) {
+      throw InputError(file.name(), zip_strerror(archive));
+    }
+    // Members that share their bytes would make a small file a large one.
+    if (status.comp_size > left) {
+      throw InputError(member_name(file.name(), status),
+                       fmt::format("expected at most {} bytes beside the members before, got {}",
+                                   left, status.comp_size));
+    }
+    left -= status.comp_size;
+    std::string_view member = status.name;
+    if (!member.ends_with(kSuffix)) continue;
+    member.remove_suffix(kSuffix.size());
+    arrays.push_back(
+        {std::string(member), read_member(archive, status, member_name(file.name(), status))});
+  }
+  return arrays;
+}
+
 }  // namespace
 
 void write_npz(const std::string& path, std::span<const NamedView> arrays,
                Compression compression) {
-  check_names(arrays);
+  io::check_names("write_npz", arrays);
   std::list<io::NpyImage> images;  // in place: libzip keeps pointers into them
   for (const NamedView& array : arrays) images.emplace_back("write_npz", array.name, array.array);
 
   io::OutputFile file(path);
-  std::string message;
-  Archive archive = open_archive(file.temporary_path(), ZIP_TRUNCATE, message);
-  if (!archive) throw OutputError(path, message);
+  int code = 0;
+  Archive archive(zip_open(file.temporary_path().c_str(), ZIP_TRUNCATE, &code));
+  if (!archive) throw OutputError(file.name(), message_of(code));
   auto image = images.begin();
   for (const NamedView& array : arrays) {
     if (!add_member(archive.get(), array.name, *image++, compression)) {
-      throw OutputError(path, zip_strerror(archive.get()));
+      throw OutputError(file.name(), zip_strerror(archive.get()));
     }
   }
-  if (zip_close(archive.get()) != 0) throw OutputError(path, zip_strerror(archive.get()));
+  if (zip_close(archive.get()) != 0) throw OutputError(file.name(), zip_strerror(archive.get()));
   static_cast<void>(archive.release());
   file.commit();
 }
 
 std::vector<NamedArray> read_npz(const std::string& path) {
-  const io::InputFile file(path);  // names what is missing or a directory as other readers do
-  std::string message;
-  const Archive archive = open_archive(path, ZIP_RDONLY | ZIP_CHECKCONS, message);
-  if (!archive) throw InputError(path, "expected an .npz archive: " + message);
-  std::vector<NamedArray> arrays;
-  const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
-  for (zip_int64_t i = 0; i < count; ++i) {
-    zip_stat_t status;
-    zip_stat_init(&status);
-    if (zip_stat_index(archive.get(), static_cast<zip_uint64_t>(i), 0, &status) != 0) {
-      throw InputError(path, zip_strerror(archive.get()));
-    }
-    std::string_view member = status.name;
-    if (!member.ends_with(kSuffix)) continue;
-    member.remove_suffix(kSuffix.size());
-    const std::string name = fmt::format("{}({})", path, status.name);
-    arrays.push_back(
-        {std::string(member), read_member(archive.get(), status, name, file.size().value_or(0))});
-  }
-  return arrays;
+  io::InputFile file(path);
+  return io::read_npz(file);
 }
 
 }  // namespace qkv::app
+
+namespace qkv::io {
+
+bool is_npz(std::string_view head) {
+  return head.starts_with("PK\3\4") || head.starts_with("PK\5\6");  // the latter: no members
+}
+
+std::vector<app::NamedArray> read_npz(InputFile& file) {
+  std::string whole;  // outlives the archive
+  const auto archive = app::open_archive(file, whole);
+  const auto size = file.size().value_or(static_cast<Index>(whole.size()));
+  return app::read_members(archive.get(), file, size);
+}
+
+}  // namespace qkv::io

@@ -101,6 +101,7 @@ int main(int argc, char** argv) {
   } catch (const qkv::app::InputError& error) {
     return complain(kInput, error.what());
   } catch (const qkv::app::OutputError& error) {
+    if (error.is_closed_pipe()) return kDone;
     return complain(kOutput, error.what());
   } catch (const NotInBuildError& error) {
     return complain(kNotInBuild, error.what());

@@ -42,8 +42,8 @@ enum class ArrayFormat { kNpy, kNpz, kSafetensors };
 // The format by the extension of a file's name; none for an extension that names no array format.
 QKV_API std::optional<ArrayFormat> array_format(std::string_view path);
 
-// Any array file; its first bytes say which format it has, not its name ("-" is standard input).
-// A .npy file gives one array without a name.
+// Any array file; its first bytes say which format it has, not its name. A .npy file gives one
+// array without a name. Here and below "-" is standard input or standard output.
 QKV_API std::vector<NamedArray> read_arrays(const std::string& path);
 // `kNpy` takes exactly one array, whose name is not kept.
 QKV_API void write_arrays(const std::string& path, ArrayFormat format,
@@ -64,6 +64,13 @@ QKV_API void write_npz(const std::string& path, std::span<const NamedView> array
                        Compression compression = Compression::kStored);
 // All arrays in the order of the archive; members that are no .npy files are passed over.
 QKV_API std::vector<NamedArray> read_npz(const std::string& path);
+
+// Hugging Face's safetensors: all number types as they are, bfloat16 too; tensors are aligned and
+// the same arrays give the same bytes. Text stands in the file's metadata under its name, as JSON:
+// an array of strings, arrays of such arrays, a string alone; reading takes such metadata for
+// text, after the tensors, and passes other metadata over. Names are unique.
+QKV_API void write_safetensors(const std::string& path, std::span<const NamedView> arrays);
+QKV_API std::vector<NamedArray> read_safetensors(const std::string& path);
 
 }  // namespace qkv::app
 

@@ -37,11 +37,15 @@ class QKV_API OutputError : public std::runtime_error {
  public:
   OutputError(std::string_view file, std::string_view reason);
   ~OutputError() override;
+  // Whoever read the output has gone, which is no fault of theirs or ours.
+  static OutputError closed_pipe(std::string_view file);
 
   const std::string& file() const noexcept { return file_; }
+  bool is_closed_pipe() const noexcept { return closed_pipe_; }
 
  private:
   std::string file_;
+  bool closed_pipe_ = false;
 };
 
 }  // namespace qkv::app

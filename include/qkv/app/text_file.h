@@ -15,7 +15,7 @@ namespace qkv::app {
 // (which may be null) becomes true.
 QKV_API std::string read_text(const std::string& path, const std::atomic<bool>* stop = nullptr);
 
-// A file of these bytes: it appears whole or not at all. Throws OutputError.
+// A file of these bytes: it appears whole or not at all ("-": standard output). Throws OutputError.
 QKV_API void write_text(const std::string& path, std::string_view bytes);
 
 }  // namespace qkv::app

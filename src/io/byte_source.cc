@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/byte_source.h"
+
+#include <fmt/format.h>
+
+#include <qkv/app/file_error.h>
+
+namespace qkv::io {
+
+void ByteSource::read_all(void* target, std::size_t bytes) {
+  const std::size_t got = read(target, bytes);
+  position += static_cast<Index>(got);
+  if (got < bytes) fail(fmt::format("expected {} more bytes, got the end", bytes - got));
+}
+
+void ByteSource::fail(std::string_view detail) const {
+  throw app::InputError::at_byte(name, position, detail);
+}
+
+ByteSource byte_source(InputFile& file, std::string& whole) {
+  ByteSource source{file.name(), {}, 0, 0};
+  if (file.size()) {
+    source.size = *file.size();
+    source.read = [&file](void* target, std::size_t bytes) { return file.read(target, bytes); };
+    return source;
+  }
+  whole = file.read_rest();
+  source.size = static_cast<Index>(whole.size());
+  source.read = [&whole, at = std::size_t{0}](void* target, std::size_t bytes) mutable {
+    const std::size_t got = whole.copy(static_cast<char*>(target), bytes, at);
+    at += got;
+    return got;
+  };
+  return source;
+}
+
+std::optional<Index> byte_count(const Dims& shape, Index item_size) {
+  Index count = 1;
+  bool empty = false;
+  for (const Index size : shape) {
+    empty = empty || size == 0;
+    if (size != 0 && __builtin_mul_overflow(count, size, &count)) return std::nullopt;
+  }
+  if (__builtin_mul_overflow(count, item_size, &count)) return std::nullopt;
+  return empty ? 0 : count;
+}
+
+Tensor read_tensor(ByteSource& source, DType dtype, const Dims& shape) {
+  Tensor tensor(dtype, shape);
+  auto* const data = static_cast<std::byte*>(tensor.view().data());
+  const auto bytes = static_cast<std::size_t>(tensor.element_count()) * size_of(dtype);
+  source.read_all(data, bytes);
+  if (dtype == DType::kBool) {
+    for (std::size_t i = 0; i < bytes; ++i) data[i] = std::byte{data[i] != std::byte{0}};
+  }
+  return tensor;
+}
+
+}  // namespace qkv::io

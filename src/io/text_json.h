@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_IO_TEXT_JSON_H_
+#define QKV_IO_TEXT_JSON_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <qkv/app/array_file.h>
+
+// Text of any shape as JSON: an array of strings, arrays of such arrays, or a string alone.
+namespace qkv::io {
+
+// The caller has checked that the texts are UTF-8 and fit the shape, and that no axis but the last
+// has size 0 (its inner sizes would be lost).
+std::string text_to_json(const app::Strings& strings);
+
+// Nothing for what is no JSON or anything but evenly nested strings.
+std::optional<app::Strings> text_from_json(std::string_view json);
+
+}  // namespace qkv::io
+
+#endif  // QKV_IO_TEXT_JSON_H_
