@@ -77,6 +77,42 @@ TEST(Text, WidthIsThatOfATerminal) {
   EXPECT_EQ(shortened("street", 0), "");
 }
 
+TEST(Text, WidthIsThatOfWholeCharacters) {
+  EXPECT_EQ(display_width("😀"), 2);
+  EXPECT_EQ(display_width("👨‍👩‍👧‍👦"), 2);  // four joined by U+200D
+  EXPECT_EQ(display_width("👍🏽"), 2);                       // with a colour of skin
+  EXPECT_EQ(display_width("🇩🇪🇫🇷"), 4);                       // two flags
+  EXPECT_EQ(display_width("\u2764"), 1);                     // a heart
+  EXPECT_EQ(display_width("\u2764\uFE0F"), 2);
+  EXPECT_EQ(display_width("1\uFE0F\u20E3"), 2);
+  EXPECT_EQ(display_width("a\uFE0F"), 1);
+  EXPECT_EQ(display_width("한"), 2);
+  EXPECT_EQ(display_width("مرحبا"), 5);
+  EXPECT_EQ(display_width("\u0301"), 0);
+  EXPECT_EQ(shortened("👨‍👩‍👧‍👦👍🏽x", 3), "👨‍👩‍👧‍👦…");
+  EXPECT_EQ(shortened("cafe\u0301 au lait", 5), "cafe\u0301…");
+}
+
+TEST(Text, PrintableShowsNothingThatMovesACursor) {
+  EXPECT_EQ(printable("a\x1b[1m\n\x7F"), "a␛[1m␊␡");
+  EXPECT_EQ(printable("\xFF\xC2\x9B\xEF\xBF\xBF"), "\uFFFD\uFFFD\uFFFD");
+  EXPECT_EQ(printable("\u202Eabc\u2066\uFEFF"), "abc");
+  EXPECT_EQ(printable("👨‍👩‍👧 é"), "👨‍👩‍👧 é");
+  EXPECT_EQ(shortened("\x1b[2J", 9), "␛[2J");
+  EXPECT_EQ(display_width("\x1b\n"), 2);
+}
+
+TEST(Text, KnowsWhatIsWrittenFromTheRight) {
+  EXPECT_TRUE(has_right_to_left("a مرحبا"));
+  EXPECT_TRUE(has_right_to_left("שלום"));
+  EXPECT_FALSE(has_right_to_left("cat 12 中文 😀"));
+}
+
+TEST(Text, JoinedEmojiAreOneToken) {
+  EXPECT_EQ(tokenize("hi 👨‍👩‍👧! ❤️."),
+            (Texts{"hi", "👨‍👩‍👧", "!", "❤️", "."}));
+}
+
 TEST(Numbers, AreReadWhole) {
   EXPECT_EQ(parse_number<double>("-1.5e2"), -150.0);
   EXPECT_EQ(parse_number<int>("12"), 12);

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TEXT_CHARACTERS_H_
+#define QKV_TEXT_CHARACTERS_H_
+
+#include <string>
+#include <string_view>
+
+// What the Unicode Character Database says of one code point. Assigned by utf8proc's tables, so the
+// same on every machine.
+namespace qkv::app {
+
+char32_t lower(char32_t c);
+// White space, and control characters: none of them may reach a terminal inside a word.
+bool is_space(char32_t c);
+// Punctuation and symbols.
+bool is_punctuation(char32_t c);
+
+// The code points; throws Error, naming the public function, when the bytes are not UTF-8.
+std::u32string decoded(std::string_view function, std::string_view text);
+
+}  // namespace qkv::app
+
+#endif  // QKV_TEXT_CHARACTERS_H_
