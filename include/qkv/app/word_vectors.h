@@ -3,6 +3,8 @@
 #define QKV_APP_WORD_VECTORS_H_
 
 #include <atomic>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +22,8 @@ struct WordVectorOptions {
   Index width = 0;  // numbers of a line; 0: from the header, else from the first line
   int near = 5;     // near spellings of a word without a vector (of the first 1,000 asked for)
   const std::atomic<bool>* stop = nullptr;  // read now and then; when true Cancelled is thrown
+  // Told at most once per MiB: bytes read, and bytes in all or -1 where that is not known.
+  std::function<void(Index bytes_read, Index bytes_total)> progress{};
 };
 
 struct WordVector {
@@ -33,16 +37,39 @@ struct WordVectors {
   std::vector<WordVector> words{};  // one for each word asked for, in that order
 };
 
-// Reads word vectors from a text file ("-": standard input): one word a line, then its numbers,
-// between blanks or tabs (GloVe, fastText's .vec, word2vec's text). The first line may be
-// "count width". A word may hold blanks: the last `width` fields are the numbers, and a width
-// taken from the first line or given is checked on the next 100. The file is read once, in blocks;
-// beyond the first lines only those of wanted words are parsed, memory follows the words found,
-// and reading stops when all are. Where a word has several lines the first counts. UTF-8, with or
-// without a byte order mark; lines may end in CR LF.
-// Throws InputError (with the line) for a file that is missing or malformed.
+// Reads word vectors from a file ("-": standard input) in one of two forms, told apart by content.
+// Text: one word a line, then its numbers, between blanks or tabs (GloVe, fastText's .vec,
+// word2vec's text). The first line may be "count width". A word may hold blanks: the last `width`
+// fields are the numbers, and a width taken from the first line or given is checked on the next
+// 100. UTF-8, with or without a byte order mark; lines may end in CR LF.
+// word2vec's binary form: a line "count width", then for each word its bytes, a blank, `width`
+// float32 little endian, perhaps a newline.
+// The file is read once, in blocks; of text, beyond the first lines only those of wanted words are
+// parsed. Memory follows the words found, and reading stops when all are. Where a word stands
+// several times the first counts.
+// Throws InputError (with the line or byte) for a file that is missing or malformed.
 QKV_API WordVectors read_word_vectors(const std::string& path, std::span<const Spellings> words,
                                       const WordVectorOptions& options = {});
+
+enum class VectorFormat { kText, kTextWithHeader, kBinary };
+
+// What a whole file of word vectors holds.
+struct VectorFileSummary {
+  VectorFormat format = VectorFormat::kText;
+  Index count = 0;  // words
+  Index width = 0;  // numbers of each
+  Index words_with_blanks = 0;
+  Index words_not_utf8 = 0;
+  std::optional<Index> repeated{};         // words that stood before; none beyond 2^21 words
+  std::vector<std::string> first_words{};  // at most 10
+  float smallest = 0;                      // of all numbers
+  float largest = 0;
+};
+
+// Reads and parses every line or record; `near` is not used. Throws InputError as
+// read_word_vectors() does, and when a header's count is not the number of words.
+QKV_API VectorFileSummary check_word_vectors(const std::string& path,
+                                             const WordVectorOptions& options = {});
 
 }  // namespace qkv::app
 

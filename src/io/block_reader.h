@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_IO_BLOCK_READER_H_
+#define QKV_IO_BLOCK_READER_H_
+
+#include <cstddef>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "io/file.h"
+
+namespace qkv::io {
+
+// Told at most once per block: bytes read, and bytes in all or -1 where that is not known.
+using Progress = std::function<void(Index bytes_read, Index bytes_total)>;
+
+// A file passing through one block of memory, which is what it takes whatever the file's size.
+class BlockReader {
+ public:
+  static constexpr std::size_t kBlock = std::size_t{1} << 20;
+
+  // The file must outlive this. `progress` may be empty.
+  explicit BlockReader(InputFile& file, Progress progress = {});
+
+  // What has been read and not been consumed; good until more() is called.
+  std::string_view rest() const noexcept { return {block_.data() + begin_, end_ - begin_}; }
+  void consume(std::size_t bytes) noexcept { begin_ += bytes; }
+  // Adds to rest() what the block has room for; false when nothing was added: the file has ended,
+  // or rest() fills the block.
+  bool more();
+  bool ended() const noexcept { return ended_; }
+  // Of the first byte of rest() in the file.
+  Index position() const noexcept { return read_ - static_cast<Index>(end_ - begin_); }
+  const InputFile& file() const noexcept { return file_; }
+
+ private:
+  InputFile& file_;
+  Progress progress_;
+  std::vector<char> block_;
+  std::size_t begin_ = 0;  // rest() is block_[begin_, end_)
+  std::size_t end_ = 0;
+  Index read_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace qkv::io
+
+#endif  // QKV_IO_BLOCK_READER_H_

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include <qkv/app/utf8.h>
+#include <qkv/app/word_vectors.h>
+#include <qkv/error.h>
+
+#include "io/vector_binary.h"
+#include "io/vector_text.h"
+
+namespace qkv::app {
+namespace {
+
+constexpr std::size_t kFirstWords = 10;
+// Beyond, remembering the words would cost more than reading the file does (64 MB here).
+constexpr std::size_t kMostRemembered = std::size_t{1} << 21;
+
+// Sums a file up, word by word.
+class Summing {
+ public:
+  explicit Summing(VectorFormat format) { summary_.format = format; }
+
+  void take(std::string_view word, const std::vector<float>& numbers) {
+    if (summary_.count++ == 0 && !numbers.empty()) {
+      summary_.smallest = summary_.largest = numbers[0];
+    }
+    for (const float number : numbers) {
+      summary_.smallest = std::min(summary_.smallest, number);
+      summary_.largest = std::max(summary_.largest, number);
+    }
+    if (word.find_first_of(" \t") != word.npos) ++summary_.words_with_blanks;
+    if (!is_utf8(word)) ++summary_.words_not_utf8;
+    if (summary_.first_words.size() < kFirstWords) summary_.first_words.emplace_back(word);
+    remember(word);
+  }
+  VectorFileSummary result(Index width) {
+    summary_.width = width;
+    if (!forgotten_) summary_.repeated = repeated_;
+    return summary_;
+  }
+
+ private:
+  static bool is_utf8(std::string_view text) {
+    std::size_t at = 0;
+    while (at < text.size() && next_code_point(text, at)) {
+    }
+    return at == text.size();
+  }
+  // A hash of 64 bits stands for a word: among 2^21 of them two collide once in 8 million files.
+  void remember(std::string_view word) {
+    if (forgotten_) return;
+    if (!known_.insert(std::hash<std::string_view>()(word)).second) ++repeated_;
+    if (known_.size() <= kMostRemembered) return;
+    forgotten_ = true;
+    known_ = {};
+  }
+
+  VectorFileSummary summary_{};
+  std::unordered_set<std::uint64_t> known_{};
+  Index repeated_ = 0;
+  bool forgotten_ = false;
+};
+
+VectorFileSummary check_text(io::VectorText& text) {
+  std::string_view line;
+  std::vector<float> numbers;
+  bool more = text.next(line);  // knows the header, if there is one
+  Summing sum(text.header() ? VectorFormat::kTextWithHeader : VectorFormat::kText);
+  for (; more; more = text.next(line)) {
+    const auto parts = text.cut(line);
+    text.parse(parts, numbers);
+    sum.take(parts.word, numbers);
+  }
+  const VectorFileSummary result = sum.result(text.width());
+  if (text.header() && text.header()->count != result.count) {
+    throw InputError::at_line(text.lines().name(), 1,
+                              fmt::format("expected {} words as the header says, got {}",
+                                          text.header()->count, result.count));
+  }
+  if (result.count == 0 && !text.header()) {
+    text.lines().fail("expected a word and its numbers, got empty lines");
+  }
+  return result;
+}
+
+VectorFileSummary check_binary(io::VectorBinary& binary) {
+  io::VectorBinary::Record record;
+  std::vector<float> numbers;
+  Summing sum(VectorFormat::kBinary);
+  while (binary.next(record)) {
+    binary.parse(record, numbers);
+    sum.take(record.word, numbers);
+  }
+  return sum.result(binary.header().width);
+}
+
+}  // namespace
+
+VectorFileSummary check_word_vectors(const std::string& path, const WordVectorOptions& options) {
+  if (options.width < 0) throw Error("check_word_vectors", "width", "must not be negative");
+  io::InputFile file(path, options.stop);
+  if (io::is_vector_binary(file)) {
+    io::VectorBinary binary(file, options.width, options.progress);
+    return check_binary(binary);
+  }
+  io::VectorText text(file, options.width, 0, options.progress);
+  return check_text(text);
+}
+
+}  // namespace qkv::app

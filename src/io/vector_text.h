@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_IO_VECTOR_TEXT_H_
+#define QKV_IO_VECTOR_TEXT_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/line_reader.h"
+
+// Word vectors as text: one word a line, then its numbers, between blanks or tabs.
+namespace qkv::io {
+
+// "count width", which may stand before the vectors.
+struct VectorHeader {
+  Index count = 0;
+  Index width = 0;
+};
+std::optional<VectorHeader> parse_vector_header(std::string_view line);
+
+// What stands before the first blank or tab.
+std::string_view first_field(std::string_view line);
+
+class VectorText {
+ public:
+  // A line cut in two: the word, which may hold blanks, and the text of its numbers.
+  struct Cut {
+    std::string_view word;
+    std::vector<std::string_view> numbers;
+  };
+
+  // The file must outlive this. `width` 0: from the header, else from the first line. That many
+  // lines are parsed by next() to confirm it.
+  VectorText(InputFile& file, Index width, Index lines_to_confirm, Progress progress);
+
+  // The next line with a word, good until the next call; false at the end. Empty lines and the
+  // header are passed over.
+  bool next(std::string_view& line);
+  Cut cut(std::string_view line) const;
+  // Throws unless all numbers are such, float32 can hold them and none stands before them: "cat
+  // 0.5" is no word.
+  void parse(const Cut& line, std::vector<float>& numbers) const;
+
+  Index width() const noexcept { return width_; }
+  const std::optional<VectorHeader>& header() const noexcept { return header_; }
+  const LineReader& lines() const noexcept { return lines_; }
+
+ private:
+  bool take_header(std::string_view line);
+  void take_width_from(std::string_view line);
+
+  LineReader lines_;
+  Index width_;
+  Index to_confirm_;
+  std::optional<VectorHeader> header_{};
+  std::vector<float> numbers_{};  // of lines parsed to confirm
+};
+
+}  // namespace qkv::io
+
+#endif  // QKV_IO_VECTOR_TEXT_H_
