@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include <qkv/app/parallel_text.h>
+#include <qkv/app/utf8.h>
+#include <qkv/error.h>
+
+#include "io/line_reader.h"
+
+namespace qkv::app {
+namespace {
+
+constexpr Index kMostColumns = Index{1} << 20;  // a line holds no more
+
+// The columns that a row must have. Throws for options that cannot be.
+Index needed_columns(const ParallelTextOptions& options) {
+  if (options.least_columns < 1) throw Error("for_each_row", "least_columns", "must be positive");
+  Index needed = options.least_columns;
+  for (const Index column : options.columns) {
+    if (column < 0) {
+      throw Error("for_each_row", "columns", fmt::format("must not be negative, got {}", column));
+    }
+    if (column >= kMostColumns) {
+      throw Error("for_each_row", "columns",
+                  fmt::format("must be below {}, got {}", kMostColumns, column));
+    }
+    needed = std::max(needed, column + 1);
+  }
+  return needed;
+}
+
+void split(std::string_view line, std::vector<std::string_view>& fields) {
+  fields.clear();
+  for (std::size_t tab = line.find('\t'); tab != line.npos; tab = line.find('\t')) {
+    fields.push_back(line.substr(0, tab));
+    line.remove_prefix(tab + 1);
+  }
+  fields.push_back(line);
+}
+
+// The first byte that is no UTF-8, if there is one.
+std::optional<std::size_t> first_not_utf8(std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    if (!next_code_point(text, at)) return at;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void for_each_row(const std::string& path, const ParallelTextOptions& options,
+                  const TakeRow& take) {
+  const Index needed = needed_columns(options);
+  io::InputFile file(path, options.stop);
+  io::LineReader lines(file, options.progress);
+  std::string_view line;
+  std::vector<std::string_view> fields;
+  std::vector<std::string_view> chosen;
+  while (lines.next(line)) {
+    if (line.empty() && options.empty_lines == EmptyLines::kSkipped) continue;
+    if (line.empty()) lines.fail(fmt::format("expected {} columns, got an empty line", needed));
+    if (const auto bad = first_not_utf8(line)) {
+      lines.fail(fmt::format("expected UTF-8, got {} at byte {} of the line",
+                             quoted(line.substr(*bad, 1)), *bad));
+    }
+    split(line, fields);
+    const auto columns = static_cast<Index>(fields.size());
+    if (columns < needed) {
+      lines.fail(fmt::format("expected at least {} columns, got {}", needed, columns));
+    }
+    chosen.clear();
+    for (const Index column : options.columns) {
+      chosen.push_back(fields[static_cast<std::size_t>(column)]);
+    }
+    if (!take(options.columns.empty() ? fields : chosen, lines.number())) return;
+  }
+  if (lines.number() == 0) {
+    throw InputError::at_line(lines.name(), 1,
+                              fmt::format("expected {} columns, got an empty file", needed));
+  }
+}
+
+std::vector<std::vector<std::string>> read_parallel_text(const std::string& path,
+                                                         const ParallelTextOptions& options) {
+  std::vector<std::vector<std::string>> rows;
+  for_each_row(path, options, [&](std::span<const std::string_view> fields, Index) {
+    rows.emplace_back(fields.begin(), fields.end());
+    return true;
+  });
+  return rows;
+}
+
+}  // namespace qkv::app
