@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "picture/child.h"
+
+#include <array>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX, for kill
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+// The child inherits the environment; POSIX declares this in no header.
+extern "C" char** environ;  // NOLINT(readability-redundant-declaration): <unistd.h> may have it
+
+namespace qkv::app::picture {
+namespace {
+
+[[noreturn]] void refuse(int error, const char* call) {
+  throw std::system_error(error, std::generic_category(), call);
+}
+
+// A file descriptor, closed with the object.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() { close(); }
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int number() const { return number_; }
+  bool open() const { return number_ >= 0; }
+  void close() {
+    if (open()) ::close(number_);
+    number_ = -1;
+  }
+
+ private:
+  int number_ = -1;
+};
+
+// 0, 1 and 2 are where the child's ends go: in a process that closed them a new descriptor may have
+// their numbers, and would be overwritten.
+Descriptor above_standard(int number) {
+  const Descriptor given(number);
+  Descriptor moved(::fcntl(number, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  if (!moved.open()) refuse(errno, "fcntl");
+  return moved;
+}
+
+struct Ends {
+  Descriptor ours;
+  Descriptor childs;
+};
+
+// A socket, not a pipe: send() can be told to raise no SIGPIPE, and not to wait.
+Ends input_ends() {
+  std::array<int, 2> pair{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) {
+    refuse(errno, "socketpair");
+  }
+  Descriptor second(pair[1]);
+  Ends ends{above_standard(pair[0]), above_standard(::dup(second.number()))};
+  return ends;
+}
+
+Ends output_ends() {
+  std::array<int, 2> pair{};
+  if (::pipe2(pair.data(), O_CLOEXEC) != 0) refuse(errno, "pipe2");
+  Descriptor second(pair[1]);
+  return {above_standard(pair[0]), above_standard(::dup(second.number()))};
+}
+
+// What the child starts with: its three files, and SIGPIPE as usual even where we ignore it.
+class Start {
+ public:
+  Start(const Ends& input, const Ends& output, const Ends& errors) {
+    posix_spawn_file_actions_init(&files_);
+    posix_spawnattr_init(&attributes_);
+    posix_spawn_file_actions_adddup2(&files_, input.childs.number(), STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&files_, output.childs.number(), STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&files_, errors.childs.number(), STDERR_FILENO);
+    sigset_t defaults;
+    sigemptyset(&defaults);
+    sigaddset(&defaults, SIGPIPE);
+    posix_spawnattr_setsigdefault(&attributes_, &defaults);
+    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGDEF);
+  }
+  ~Start() {
+    posix_spawn_file_actions_destroy(&files_);
+    posix_spawnattr_destroy(&attributes_);
+  }
+  Start(const Start&) = delete;
+  Start& operator=(const Start&) = delete;
+
+  // 0, or an error number.
+  int spawn(pid_t& process, char** arguments) const {
+    return ::posix_spawnp(&process, arguments[0], &files_, &attributes_, arguments, environ);
+  }
+
+ private:
+  posix_spawn_file_actions_t files_{};
+  posix_spawnattr_t attributes_{};
+};
+
+// A running child; waited for, and ended before that when an exception passes.
+class Process {
+ public:
+  explicit Process(pid_t number) : number_(number) {}
+  ~Process() {
+    if (number_ <= 0) return;
+    ::kill(number_, SIGKILL);
+    wait();
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  int wait() {
+    int status = 0;
+    while (::waitpid(number_, &status, 0) < 0 && errno == EINTR) {
+    }
+    number_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  pid_t number_;
+};
+
+// Sends what goes without waiting. Closed when all is sent or the child reads no more.
+void feed(Descriptor& to, std::string_view& input) {
+  const ssize_t sent = ::send(to.number(), input.data(), input.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent >= 0) {
+    input.remove_prefix(static_cast<std::size_t>(sent));
+  } else if (errno == EPIPE || errno == ECONNRESET) {
+    input = {};
+  } else if (errno != EINTR && errno != EAGAIN) {
+    refuse(errno, "send");
+  }
+  if (input.empty()) to.close();
+}
+
+// Reads what is there. Closed at the end.
+void drain(Descriptor& from, std::string& text) {
+  std::array<char, 65536> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  const ssize_t got = ::read(from.number(), buffer.data(), buffer.size());
+  if (got > 0) {
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+  } else if (got == 0) {
+    from.close();
+  } else if (errno != EINTR && errno != EAGAIN) {
+    refuse(errno, "read");
+  }
+}
+
+// All three at once: whoever waited for one of them could wait for ever.
+void talk(Descriptor& to, Descriptor& output, Descriptor& errors, std::string_view input,
+          ChildResult& result) {
+  if (input.empty()) to.close();
+  while (to.open() || output.open() || errors.open()) {
+    // poll() passes over negative numbers, the closed ones.
+    std::array<pollfd, 3> waiting{
+        {{to.number(), POLLOUT, 0}, {output.number(), POLLIN, 0}, {errors.number(), POLLIN, 0}}};
+    if (::poll(waiting.data(), waiting.size(), -1) < 0) {
+      if (errno == EINTR) continue;
+      refuse(errno, "poll");
+    }
+    if (waiting[0].revents != 0) feed(to, input);
+    if (waiting[1].revents != 0) drain(output, result.output);
+    if (waiting[2].revents != 0) drain(errors, result.errors);
+  }
+}
+
+}  // namespace
+
+ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
+                      std::string_view input) {
+  Ends to = input_ends();
+  Ends output = output_ends();
+  Ends errors = output_ends();
+  std::vector<std::string> words{program};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+
+  ChildResult result;
+  pid_t number = 0;
+  const int error = Start(to, output, errors).spawn(number, pointers.data());
+  if (error == ENOENT || error == EACCES || error == ENOTDIR) {
+    result.found = false;
+    return result;
+  }
+  if (error != 0) refuse(error, "posix_spawnp");
+  Process process(number);
+  to.childs.close();
+  output.childs.close();
+  errors.childs.close();
+  talk(to.ours, output.ours, errors.ours, input, result);
+  result.status = process.wait();
+  return result;
+}
+
+}  // namespace qkv::app::picture

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PICTURE_CHILD_H_
+#define QKV_PICTURE_CHILD_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qkv::app::picture {
+
+struct ChildResult {
+  bool found = true;  // false: PATH has no such program
+  int status = 0;     // its exit code; 128 + the signal that ended it
+  std::string output{};
+  std::string errors{};
+};
+
+// Runs a program of PATH with these arguments and this standard input, to its end. Throws
+// std::system_error when the operating system refuses. Whatever happens, no process, file
+// descriptor or SIGPIPE is left behind.
+ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
+                      std::string_view input);
+
+}  // namespace qkv::app::picture
+
+#endif  // QKV_PICTURE_CHILD_H_

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PICTURE_COLOURS_H_
+#define QKV_PICTURE_COLOURS_H_
+
+#include <cstdint>
+#include <string>
+
+namespace qkv::app::picture {
+
+struct Rgb {
+  std::uint8_t red = 0;
+  std::uint8_t green = 0;
+  std::uint8_t blue = 0;
+  friend bool operator==(const Rgb&, const Rgb&) = default;
+};
+
+// Numbers have one of so many colours: finer steps are not seen, coarser ones are.
+inline constexpr int kLevels = 128;
+
+// The level of a place on the bar (0 to 1).
+int level_of(double place);
+
+// Light (level 0) to dark, for paper.
+Rgb paper_colour(int level);
+// The same colours from dark to light, for terminals, most of which are dark.
+Rgb terminal_colour(int level);
+
+// Exact zeros: paler, or darker, than every number, and without hue.
+inline constexpr Rgb kPaperZero{246, 246, 244};
+inline constexpr Rgb kTerminalZero{14, 14, 16};
+// Not finite: vermilion, which is told from the blues in every common form of colour blindness
+// (Okabe and Ito, "Color universal design", 2008).
+inline constexpr Rgb kFault{213, 94, 0};
+
+// Whether text on this colour is to be dark: its relative luminance (WCAG 2.1), by whole numbers.
+bool wants_dark_text(const Rgb& background);
+
+// "#0b97da"
+std::string hex(const Rgb& colour);
+
+}  // namespace qkv::app::picture
+
+#endif  // QKV_PICTURE_COLOURS_H_

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "picture/label_text.h"
+
+#include <algorithm>
+
+namespace qkv::app::picture {
+
+// Unicode Standard Annex 9: FIRST STRONG ISOLATE and POP DIRECTIONAL ISOLATE.
+std::string isolated(std::string_view text) {
+  return has_right_to_left(text) ? "\u2068" + std::string(text) + "\u2069" : std::string(text);
+}
+
+std::string padded(std::string_view text, int width, Side side) {
+  const int missing = std::max(0, width - display_width(text));
+  const std::string blanks(static_cast<std::size_t>(missing), ' ');
+  return side == Side::kRight ? blanks + isolated(text) : isolated(text) + blanks;
+}
+
+std::string in_ascii(std::string_view text) {
+  std::string result;
+  for (const Cluster& cluster : clusters(text)) {
+    const bool ascii = cluster.bytes.size() == 1;
+    result += ascii ? std::string(cluster.bytes)
+                    : std::string(static_cast<std::size_t>(cluster.width), '?');
+  }
+  return result;
+}
+
+std::vector<std::string> wrapped(std::string_view text, double limit,
+                                 double (*measure)(const Cluster&)) {
+  std::vector<std::string> lines;
+  const std::vector<Cluster> all = clusters(text);
+  std::size_t start = 0;
+  while (start < all.size()) {
+    double used = 0;
+    std::size_t end = start;    // of what fits
+    std::size_t blank = start;  // the last one of it behind a word
+    for (; end < all.size(); ++end) {
+      used += measure(all[end]);
+      if (all[end].bytes == " " && end > start) blank = end;
+      if (used > limit && end > start) break;
+    }
+    const std::size_t cut = end == all.size() || blank == start ? end : blank;
+    std::string line;
+    for (std::size_t i = start; i < cut; ++i) line += all[i].bytes;
+    lines.push_back(line);
+    start = cut;
+    while (start < all.size() && all[start].bytes == " ") ++start;
+  }
+  return lines;
+}
+
+}  // namespace qkv::app::picture

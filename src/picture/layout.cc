@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "picture/layout.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <qkv/app/text.h>
+#include <qkv/app/utf8.h>
+
+#include "picture/label_text.h"
+
+namespace qkv::app::picture {
+namespace {
+
+constexpr double kColumn = 0.602;     // the advance of every character of DejaVu Sans Mono
+constexpr double kWide = 1.28;        // emoji, the widest of common fonts for wide characters
+constexpr double kOther = 1.0;        // characters of other scripts, from whatever font has them
+constexpr double kLargestLabel = 11;  // font sizes
+constexpr double kSmallestLabel = 5;  // below it nobody reads: fewer labels, at this size:
+constexpr double kThinnedLabel = 8;
+// Letters with accents, emoji and Chinese stay inside 1.2 ems.
+constexpr double kLabelPerCell = 0.8;
+constexpr Index kNumberedColumns = 12;  // maps up to this size have their numbers written
+constexpr Index kNumberedRows = 24;
+constexpr double kNumberCell = 32;
+constexpr double kWidestCell = 64;
+constexpr double kNarrowestText = 400;
+
+// Those that DejaVu Sans Mono draws: Latin, Greek, Cyrillic, Arabic, punctuation, arrows,
+// mathematics, lines and blocks.
+bool in_font(char32_t c) {
+  return c < 0x530 || (c >= 0x621 && c <= 0x6D5) || (c >= 0x1E00 && c <= 0x1FFF) ||
+         (c >= 0x2010 && c <= 0x2027) || (c >= 0x2190 && c <= 0x22FF) ||
+         (c >= 0x2500 && c <= 0x25FF) || c == 0xFFFD;
+}
+
+double cluster_width(const Cluster& cluster) {
+  if (cluster.width == 2) return kWide;
+  double width = 0;
+  for (std::size_t at = 0; at < cluster.bytes.size();) {
+    const char32_t c = next_code_point(cluster.bytes, at).value_or(0xFFFD);
+    if (!in_font(c)) width += kOther;
+  }
+  return std::max(width, kColumn * cluster.width);
+}
+
+double longest(const Axis& axis) {
+  double ems = 0;
+  for (const std::string& label : axis.labels) ems = std::max(ems, em_width(label));
+  return ems;
+}
+
+// 1, 2, 5, 10, ...: the first that is not below x.
+Index round_step(double x) {
+  for (Index power = 1;; power *= 10) {
+    for (const Index m : {1, 2, 5}) {
+      if (static_cast<double>(m * power) >= x) return m * power;
+    }
+  }
+}
+
+// One label per line of text, side by side along the axis.
+Labels side_by_side(const Axis& axis, double cell) {
+  Labels labels;
+  labels.size = std::min(kLargestLabel, kLabelPerCell * cell);
+  if (labels.size < kSmallestLabel) {
+    labels.size = kThinnedLabel;
+    labels.step = round_step(kThinnedLabel / kLabelPerCell / cell);
+  }
+  labels.extent = longest(axis) * labels.size;
+  return labels;
+}
+
+Labels key_labels(const Axis& axis, double cell) {
+  constexpr double kBetween = 6;
+  Labels upright = side_by_side(axis, cell);
+  upright.upright = true;
+  Labels level;
+  level.size = axis.numbered ? std::min(kLargestLabel, 9.0) : kLargestLabel;
+  level.extent = level.size;
+  level.step = round_step((longest(axis) * level.size + kBetween) / cell);
+  // Numbers may be left out: who sees 10 and 20 finds 15. Words may not.
+  return level.step == 1 || (axis.numbered && axis.size() > 1) ? level : upright;
+}
+
+struct Cells {
+  double width;
+  double height;
+  bool numbers;
+};
+
+Cells cell_sizes(const Model& model) {
+  const Index rows = model.queries().size();
+  const Index columns = model.keys().size();
+  const Index panels = model.panels();
+  if (panels == 1 && columns <= kNumberedColumns && rows <= kNumberedRows) {
+    // A little wider where that lets the keys be read without turning the head.
+    const double label = longest(model.keys()) * kLargestLabel + 8;
+    const double width = label <= kWidestCell ? std::max(label, kNumberCell) : kNumberCell;
+    return {std::ceil(width), kNumberCell, true};
+  }
+  const double room = panels == 1 ? 720 : panels == 2 ? 400 : panels <= 4 ? 320 : 240;
+  const double largest = panels == 1 ? 28 : 20;
+  double cell = std::min(room / static_cast<double>(std::max(rows, columns)), largest);
+  if (cell >= 2) cell = std::floor(cell * 2) / 2;
+  cell = std::max(cell, 1.0);
+  return {cell, cell, false};
+}
+
+// The number of panels in a row of the grid that makes it most like a page, without holes if it
+// can be.
+Index grid_columns(Index panels, double width, double height) {
+  constexpr double kPage = 1.6;
+  Index best = 1;
+  double best_cost = HUGE_VAL;
+  for (Index columns = 1; columns <= panels; ++columns) {
+    const Index rows = (panels + columns - 1) / columns;
+    const double shape =
+        static_cast<double>(columns) * width / (static_cast<double>(rows) * height);
+    const double holes =
+        static_cast<double>(rows * columns - panels) / static_cast<double>(rows * columns);
+    const double cost = std::abs(std::log(shape / kPage)) + 2 * holes;
+    if (cost < best_cost) {
+      best = columns;
+      best_cost = cost;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+double em_width(std::string_view text) {
+  double width = 0;
+  for (const Cluster& cluster : clusters(text)) width += cluster_width(cluster);
+  return width;
+}
+
+std::vector<std::string> wrapped_ems(std::string_view text, double ems) {
+  return wrapped(text, ems, cluster_width);
+}
+
+Layout lay_out(const Model& model) {
+  Layout layout;
+  const Cells cells = cell_sizes(model);
+  layout.cell_width = cells.width;
+  layout.cell_height = cells.height;
+  layout.numbers = cells.numbers;
+  layout.queries = side_by_side(model.queries(), cells.height);
+  layout.keys = key_labels(model.keys(), cells.width);
+  layout.map_width = cells.width * static_cast<double>(model.keys().size());
+  layout.map_height = cells.height * static_cast<double>(model.queries().size());
+
+  bool titled = false;
+  double widest_title = 0;
+  for (Index p = 0; p < model.panels(); ++p) {
+    titled = titled || !model.panel_title(p).empty();
+    widest_title = std::max(widest_title, em_width(model.panel_title(p)) * kPanelTitleSize);
+  }
+  const double title_height = titled ? kPanelTitleSize * kLine + 2 : 0;
+  layout.across = std::max(layout.map_width, widest_title) + kPanelGap;
+  layout.down = layout.map_height + title_height + kPanelGap;
+  layout.grid_columns = grid_columns(model.panels(), layout.across, layout.down);
+  const Index grid_rows = (model.panels() + layout.grid_columns - 1) / layout.grid_columns;
+
+  layout.left = kMargin + kSmallSize * kLine + layout.queries.extent + kLabelGap;
+  layout.grid_right =
+      layout.left + static_cast<double>(layout.grid_columns) * layout.across - kPanelGap;
+  layout.text_width = std::max(layout.grid_right - kMargin, kNarrowestText);
+  layout.title = wrapped_ems(model.title(), layout.text_width / kTitleSize);
+  layout.top = kMargin + static_cast<double>(layout.title.size()) * kTitleSize * kLine +
+               (layout.title.empty() ? 0 : 4) + kSmallSize * kLine + title_height +
+               layout.keys.extent + kLabelGap;
+  layout.grid_bottom =
+      layout.top + static_cast<double>(grid_rows) * layout.down - kPanelGap - title_height;
+  return layout;
+}
+
+}  // namespace qkv::app::picture

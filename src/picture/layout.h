@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PICTURE_LAYOUT_H_
+#define QKV_PICTURE_LAYOUT_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "picture/model.h"
+
+// Where everything stands on paper, in the units of the SVG (CSS pixels). No label is cut: room is
+// made for the longest.
+namespace qkv::app::picture {
+
+// The width of a text in ems of "DejaVu Sans Mono", not less than what other fonts need for the
+// characters it does not have.
+double em_width(std::string_view text);
+
+// The text in lines of at most that many ems.
+std::vector<std::string> wrapped_ems(std::string_view text, double ems);
+
+// How the labels of one axis are set: every `step`-th of them.
+struct Labels {
+  double size = 11;  // of the font
+  Index step = 1;
+  bool upright = false;  // keys only: turned by 90 degrees, read from below
+  double extent = 0;     // of the longest, across the axis
+};
+
+inline constexpr double kMargin = 16;
+inline constexpr double kTitleSize = 14;
+inline constexpr double kSmallSize = 10;  // axis names, bar, notes
+inline constexpr double kPanelTitleSize = 11;
+inline constexpr double kLine = 1.4;  // lines of text are so many font sizes apart
+inline constexpr double kPanelGap = 18;
+inline constexpr double kLabelGap = 5;  // between a label and its row or column
+
+struct Layout {
+  double cell_width = 1;
+  double cell_height = 1;
+  Index grid_columns = 1;
+  Labels queries{};
+  Labels keys{};
+  bool numbers = false;  // written in the cells
+  std::vector<std::string> title{};
+  double left = 0;    // of the first map
+  double top = 0;     // of the first map
+  double across = 0;  // from one map to the next one's place, to the right
+  double down = 0;    // and downwards
+  double map_width = 0;
+  double map_height = 0;
+  double grid_right = 0;
+  double grid_bottom = 0;
+  double text_width = 0;  // for title, legend and notes
+};
+
+Layout lay_out(const Model& model);
+
+}  // namespace qkv::app::picture
+
+#endif  // QKV_PICTURE_LAYOUT_H_

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "picture/painter.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+namespace qkv::app::picture {
+namespace {
+
+constexpr Rgb kFaint{120, 120, 120};    // marks of masked cells and zeros
+constexpr Rgb kMaskedHalf{84, 84, 84};  // a masked cell that has half a character only
+constexpr Rgb kWhite{255, 255, 255};
+constexpr std::array<std::string_view, 4> kShades{"░", "▒", "▓", "█"};
+constexpr std::array<std::string_view, 8> kAsciiShades{":", "-", "=", "+", "*", "#", "%", "@"};
+
+std::string repeated(std::string_view text, int times) {
+  std::string result;
+  for (int n = 0; n < times; ++n) result += text;
+  return result;
+}
+
+}  // namespace
+
+void Painter::put(const Look& look, std::string_view text, int width) {
+  if (colour_ && look != look_) {
+    // ISO 6429: everything off, then what is wanted; 24-bit colours as xterm and all since take
+    // them.
+    std::string code = "\x1b[0";
+    if (look.bold) code += ";1";
+    const auto add = [&](int kind, const std::optional<Rgb>& colour) {
+      if (!colour) return;
+      code += fmt::format(";{};2;{};{};{}", kind, colour->red, colour->green, colour->blue);
+    };
+    add(38, look.text);
+    add(48, look.background);
+    line_.text += code + 'm';
+    look_ = look;
+  }
+  line_.text += text;
+  line_.width += width;
+}
+
+Line Painter::take() {
+  put({}, "", 0);
+  Line line = std::move(line_);
+  line_ = {};
+  return line;
+}
+
+Rgb CellPainter::colour_of(const Cell& cell) const {
+  switch (cell.kind) {
+    case CellKind::kNumber:
+      return terminal_colour(level_of(model_.place(cell.value)));
+    case CellKind::kZero:
+      return kTerminalZero;
+    case CellKind::kMasked:
+      return kMaskedHalf;
+    case CellKind::kNotFinite:
+      break;
+  }
+  return kFault;
+}
+
+std::string_view CellPainter::shade(double place) const {
+  const auto pick = [&](const auto& shades) {
+    const auto count = static_cast<int>(shades.size());
+    return shades[static_cast<std::size_t>(
+        std::clamp(static_cast<int>(place * count), 0, count - 1))];
+  };
+  return style_.unicode ? pick(kShades) : pick(kAsciiShades);
+}
+
+std::string_view CellPainter::mark_of(const Cell& cell) const {
+  switch (cell.kind) {
+    case CellKind::kNumber:
+      return style_.colour ? " " : shade(model_.place(cell.value));
+    case CellKind::kZero:
+      return style_.unicode ? "·" : ".";
+    case CellKind::kMasked:
+      return style_.unicode ? "╱" : "x";
+    case CellKind::kNotFinite:
+      break;
+  }
+  return "?";
+}
+
+void CellPainter::cell(Painter& painter, const Cell& cell, int width) const {
+  Look look;
+  if (cell.kind != CellKind::kMasked) look.background = colour_of(cell);
+  if (cell.kind == CellKind::kNotFinite) {
+    look.text = kWhite;
+    look.bold = true;
+  } else if (cell.kind != CellKind::kNumber) {
+    look.text = kFaint;
+  }
+  // A zero's dot is set once: a row of zeros must not look busy.
+  const std::string_view mark = mark_of(cell);
+  const bool once = cell.kind == CellKind::kZero && width > 1;
+  painter.put(look, once ? std::string(mark) + repeated(" ", width - 1) : repeated(mark, width),
+              width);
+}
+
+void CellPainter::pair(Painter& painter, const Cell& upper, const Cell* lower) const {
+  const bool masked = upper.kind == CellKind::kMasked;
+  if (masked && (lower == nullptr || lower->kind == CellKind::kMasked)) {
+    return cell(painter, upper, 1);
+  }
+  Look look;
+  look.text = colour_of(upper);
+  if (lower != nullptr) look.background = colour_of(*lower);
+  painter.put(look, "▀", 1);
+}
+
+void CellPainter::bar(Painter& painter, int width) const {
+  for (int n = 0; n < width; ++n) {
+    const double place = (n + 0.5) / width;
+    if (style_.colour) {
+      Look look;
+      look.background = terminal_colour(level_of(place));
+      painter.put(look, " ", 1);
+    } else {
+      painter.put({}, shade(place), 1);
+    }
+  }
+}
+
+}  // namespace qkv::app::picture

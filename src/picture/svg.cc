@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <qkv/app/picture.h>
+#include <qkv/error.h>
+
+#include "picture/colours.h"
+#include "picture/layout.h"
+#include "picture/model.h"
+#include "picture/svg_writer.h"
+
+namespace qkv::app {
+namespace {
+
+using namespace picture;  // NOLINT(google-build-using-namespace): this room's own names
+
+constexpr Index kMostCells = 4'000'000;
+constexpr Index kLongestAxis = 10'000;
+constexpr std::string_view kInk = "#222";
+constexpr std::string_view kFaint = "#777";
+constexpr double kBaseline = 0.36;  // of the font size, below the middle of a line
+
+// What a cell is filled with: a level of the bar, or one of these.
+enum Fill : std::size_t { kFillZero = kLevels, kFillMasked, kFillNotFinite, kFills };
+
+class Drawing {
+ public:
+  explicit Drawing(const Picture& picture) : model_(picture, "draw_svg") {
+    const Index cells = model_.panels() * model_.queries().size() * model_.keys().size();
+    if (cells > kMostCells || model_.queries().size() > kLongestAxis ||
+        model_.keys().size() > kLongestAxis) {
+      throw Error("draw_svg", "panels",
+                  fmt::format("must have at most {} cells, and {} queries or keys; got {} maps of "
+                              "{} x {}: select or reduce",
+                              kMostCells, kLongestAxis, model_.panels(), model_.queries().size(),
+                              model_.keys().size()));
+    }
+    layout_ = lay_out(model_);
+  }
+
+  std::string draw() {
+    double y = kMargin;
+    for (std::size_t n = 0; n < layout_.title.size(); ++n) {
+      y += kTitleSize * (n == 0 ? 1 : kLine);
+      svg_.text(fmt::format("title-{}", n),
+                {kMargin, y, kTitleSize, Anchor::kStart, kInk, false, true}, layout_.title[n]);
+    }
+    axis_names();
+    for (Index p = 0; p < model_.panels(); ++p) panel(p);
+    legend();
+    notes();
+    return svg_.document(kMargin, definitions(), model_.title());
+  }
+
+ private:
+  double map_left(Index panel) const {
+    return layout_.left + static_cast<double>(panel % layout_.grid_columns) * layout_.across;
+  }
+  double map_top(Index panel) const {
+    return layout_.top + static_cast<double>(panel / layout_.grid_columns) * layout_.down;
+  }
+  Box cells_at(double x, double y) const { return {x, y, layout_.cell_width, layout_.cell_height}; }
+
+  // ---- labels -------------------------------------------------------------------------------
+
+  void axis_names() {
+    const double em = kSmallSize;
+    const double keys_y =
+        layout_.top - kLabelGap - layout_.keys.extent - panel_title_height() - em * (kLine - 1);
+    const Index columns = std::min(layout_.grid_columns, model_.panels());
+    for (Index p = 0; p < columns; ++p) {
+      svg_.text(fmt::format("keys-{}", p),
+                {map_left(p) + layout_.map_width / 2, keys_y, em, Anchor::kMiddle, kFaint}, "keys");
+    }
+    if (layout_.map_height < em_width("queries") * em) return;
+    for (Index p = 0; p < model_.panels(); p += layout_.grid_columns) {
+      svg_.text(
+          fmt::format("queries-{}", p),
+          {kMargin + em, map_top(p) + layout_.map_height / 2, em, Anchor::kMiddle, kFaint, true},
+          "queries");
+    }
+  }
+
+  double panel_title_height() const { return layout_.down - layout_.map_height - kPanelGap; }
+
+  // Query labels stand left of the first panel of a row of the grid, key labels above the first
+  // row.
+  void query_labels(Index p) {
+    const Labels& style = layout_.queries;
+    for (Index i = 0; i < model_.queries().size(); i += style.step) {
+      const double middle = map_top(p) + (static_cast<double>(i) + 0.5) * layout_.cell_height;
+      svg_.text(fmt::format("p{}-q{}", p, i),
+                {map_left(p) - kLabelGap, middle + kBaseline * style.size, style.size, Anchor::kEnd,
+                 kInk},
+                model_.queries().labels[static_cast<std::size_t>(i)]);
+    }
+  }
+
+  void key_labels(Index p) {
+    const Labels& style = layout_.keys;
+    const double bottom = map_top(p) - kLabelGap;
+    for (Index j = 0; j < model_.keys().size(); j += style.step) {
+      const double middle = map_left(p) + (static_cast<double>(j) + 0.5) * layout_.cell_width;
+      const TextSpot upright{
+          middle + kBaseline * style.size, bottom, style.size, Anchor::kStart, kInk, true};
+      const TextSpot level{middle, bottom, style.size, Anchor::kMiddle, kInk};
+      svg_.text(fmt::format("p{}-k{}", p, j), style.upright ? upright : level,
+                model_.keys().labels[static_cast<std::size_t>(j)]);
+    }
+  }
+
+  // ---- maps ---------------------------------------------------------------------------------
+
+  std::size_t fill_of(const Cell& cell) const {
+    switch (cell.kind) {
+      case CellKind::kNumber:
+        return static_cast<std::size_t>(level_of(model_.place(cell.value)));
+      case CellKind::kZero:
+        return kFillZero;
+      case CellKind::kMasked:
+        return kFillMasked;
+      case CellKind::kNotFinite:
+        break;
+    }
+    return kFillNotFinite;
+  }
+
+  static std::string paint_of(std::size_t fill) {
+    if (fill == kFillMasked) return "fill=\"url(#masked)\"";
+    const Rgb colour = fill == kFillZero        ? kPaperZero
+                       : fill == kFillNotFinite ? kFault
+                                                : paper_colour(static_cast<int>(fill));
+    return fmt::format("fill=\"{}\"", hex(colour));
+  }
+
+  // One path for each colour; neighbours in a row are one rectangle.
+  void map(Index p) {
+    std::vector<std::string> paths(kFills);
+    std::string crosses;
+    for (Index i = 0; i < model_.queries().size(); ++i) {
+      std::size_t fill = fill_of(model_.cell(p, i, 0));
+      for (Index j = 0, start = 0; j < model_.keys().size(); ++j) {
+        if (fill == kFillNotFinite)
+          crosses += fmt::format("M{} {}l.5 .5m-.5 0l.5-.5", cross(j), cross(i));
+        const bool last = j + 1 == model_.keys().size();
+        const std::size_t next = last ? kFills : fill_of(model_.cell(p, i, j + 1));
+        if (next == fill) continue;
+        const Index width = j + 1 - start;
+        paths[fill] += fmt::format("M{} {}h{}v1h-{}z", start, i, width, width);
+        fill = next;
+        start = j + 1;
+      }
+    }
+    svg_.open_group(fmt::format("p{}-map", p), cells_at(map_left(p), map_top(p)));
+    for (std::size_t fill = 0; fill < kFills; ++fill) {
+      if (paths[fill].empty()) continue;
+      svg_.path(paths[fill], paint_of(fill) + " shape-rendering=\"crispEdges\"");
+    }
+    if (!crosses.empty()) {
+      svg_.path(crosses, "fill=\"none\" stroke=\"#fff\" stroke-width=\"0.12\"");
+    }
+    svg_.close_group();
+  }
+
+  static std::string cross(Index at) { return unit(static_cast<double>(at) + 0.25); }
+
+  // White lines between the cells of maps that are not too fine, and a frame.
+  void rules(Index p) {
+    const double x = map_left(p);
+    const double y = map_top(p);
+    const double thinnest = std::min(layout_.cell_width, layout_.cell_height);
+    if (thinnest >= 8) {
+      std::string lines;
+      for (Index j = 1; j < model_.keys().size(); ++j) {
+        lines += fmt::format("M{} {}v{}", unit(x + static_cast<double>(j) * layout_.cell_width),
+                             unit(y), unit(layout_.map_height));
+      }
+      for (Index i = 1; i < model_.queries().size(); ++i) {
+        lines += fmt::format("M{} {}h{}", unit(x),
+                             unit(y + static_cast<double>(i) * layout_.cell_height),
+                             unit(layout_.map_width));
+      }
+      if (!lines.empty()) {
+        svg_.path(lines, fmt::format("fill=\"none\" stroke=\"#fff\" stroke-width=\"{}\"",
+                                     thinnest >= 16 ? "1" : "0.5"));
+      }
+    }
+    svg_.box({x, y, layout_.map_width, layout_.map_height}, "none", "#888");
+  }
+
+  void panel(Index p) {
+    map(p);
+    rules(p);
+    if (layout_.numbers) numbers(p);
+    const bool first_row = p < layout_.grid_columns;
+    if (p % layout_.grid_columns == 0) query_labels(p);
+    if (first_row) key_labels(p);
+    const double lift = first_row ? layout_.keys.extent + kLabelGap : 0;
+    svg_.text(fmt::format("p{}-title", p),
+              {map_left(p) + layout_.map_width / 2, map_top(p) - lift - 5, kPanelTitleSize,
+               Anchor::kMiddle, kInk},
+              model_.panel_title(p));
+  }
+
+  // Digits after the point that show two significant ones of the largest number; none for numbers
+  // that would not fit.
+  int decimals() const {
+    const double size = std::max(std::abs(model_.lowest()), std::abs(model_.highest()));
+    for (int digits = 2; digits <= 3; ++digits) {
+      if (size * std::pow(10.0, digits) >= 9.5) {
+        const double width = em_width(fmt::format("{:.{}f}", -size, digits)) * kSmallSize;
+        return width <= layout_.cell_width ? digits : -1;
+      }
+    }
+    return -1;
+  }
+
+  void numbers(Index p) {
+    const int digits = decimals();
+    if (digits < 0) return;
+    for (Index i = 0; i < model_.queries().size(); ++i) {
+      for (Index j = 0; j < model_.keys().size(); ++j) {
+        const Cell cell = model_.cell(p, i, j);
+        const std::size_t fill = fill_of(cell);
+        if (fill > kFillZero) continue;
+        const bool dark =
+            fill == kFillZero || wants_dark_text(paper_colour(static_cast<int>(fill)));
+        const std::string text = cell.value == 0 ? "0" : fmt::format("{:.{}f}", cell.value, digits);
+        svg_.text(fmt::format("p{}-v{}-{}", p, i, j),
+                  {map_left(p) + (static_cast<double>(j) + 0.5) * layout_.cell_width,
+                   map_top(p) + (static_cast<double>(i) + 0.5) * layout_.cell_height +
+                       kBaseline * kSmallSize,
+                   kSmallSize, Anchor::kMiddle, dark ? kInk : "#fff"},
+                  text);
+      }
+    }
+  }
+
+  // ---- legend -------------------------------------------------------------------------------
+
+  void bar(double x, double y) {
+    constexpr double kStep = kBarWidth / kLevels;
+    svg_.open_group("bar", {x, y, kStep, kBarHeight});
+    for (int level = 0; level < kLevels; ++level) {
+      svg_.path(
+          fmt::format("M{} 0h1v1h-1z", level),
+          fmt::format("fill=\"{}\" shape-rendering=\"crispEdges\"", hex(paper_colour(level))));
+    }
+    svg_.close_group();
+    svg_.box({x, y, kBarWidth, kBarHeight}, "none", "#888");
+    double free = -HUGE_VAL;
+    std::string marks;
+    int n = 0;
+    for (const Tick& tick : model_.ticks()) {
+      const double at = x + tick.place * kBarWidth;
+      const double half = em_width(tick.text) * kSmallSize / 2;
+      if (at - half < free) continue;  // two of them would touch
+      free = at + half + kSmallSize / 2;
+      marks += fmt::format("M{} {}v3", unit(at), unit(y + kBarHeight));
+      svg_.text(fmt::format("tick-{}", n++),
+                {at, y + kBarHeight + 3 + kSmallSize, kSmallSize, Anchor::kMiddle, kInk},
+                tick.text);
+    }
+    if (!marks.empty()) svg_.path(marks, "fill=\"none\" stroke=\"#888\" stroke-width=\"0.5\"");
+  }
+
+  void swatch(double x, double y, std::size_t fill) {
+    const Box cells = cells_at(x, y);
+    const std::string width = fmt::format("{:.4g}", kBarHeight / cells.width);
+    const std::string height = fmt::format("{:.4g}", kBarHeight / cells.height);
+    svg_.open_group("", cells);
+    svg_.path(fmt::format("M0 0h{}v{}h-{}z", width, height, width), paint_of(fill));
+    svg_.close_group();
+    if (fill == kFillNotFinite) {
+      svg_.path(fmt::format("M{} {}l5 5m-5 0l5-5", unit(x + 2.5), unit(y + 2.5)),
+                "fill=\"none\" stroke=\"#fff\" stroke-width=\"1.2\"");
+    }
+    svg_.box({x, y, kBarHeight, kBarHeight}, "none", "#888");
+  }
+
+  // The bar, what is to be said of it, and a sample of each kind of cell that is no number.
+  void legend() {
+    struct Item {
+      std::size_t fill;  // kFills: only words
+      std::string text;
+    };
+    std::vector<Item> items;
+    if (!model_.bar_remark().empty()) items.push_back({kFills, model_.bar_remark()});
+    if (model_.has(CellKind::kZero)) items.push_back({kFillZero, "exactly 0"});
+    if (model_.has(CellKind::kMasked)) items.push_back({kFillMasked, "masked"});
+    if (model_.has(CellKind::kNotFinite)) {
+      items.push_back({kFillNotFinite, model_.not_finite_name()});
+    }
+    const double half_tick =
+        em_width(model_.ticks().empty() ? "" : model_.ticks()[0].text) * kSmallSize / 2;
+    double x = std::max(layout_.left, kMargin + half_tick);
+    double y = layout_.grid_bottom + 18;
+    bar(x, y);
+    const double start = x;
+    x += kBarWidth + 20;
+    for (std::size_t n = 0; n < items.size(); ++n) {
+      const double sample = items[n].fill == kFills ? 0 : kBarHeight + 5;
+      const double width = sample + em_width(items[n].text) * kSmallSize;
+      if (x + width > kMargin + layout_.text_width && x > start) {
+        x = start;
+        y = svg_.bottom() + 8;
+      }
+      if (sample > 0) swatch(x, y, items[n].fill);
+      svg_.text(fmt::format("legend-{}", n),
+                {x + sample, y + kBarHeight / 2 + kBaseline * kSmallSize, kSmallSize,
+                 Anchor::kStart, kInk},
+                items[n].text);
+      x += width + 16;
+    }
+  }
+
+  void notes() {
+    double y = svg_.bottom() + 10;
+    int n = 0;
+    for (const std::string& note : model_.notes()) {
+      for (const std::string& line : wrapped_ems(note, layout_.text_width / kSmallSize)) {
+        y += kSmallSize * kLine;
+        svg_.text(fmt::format("note-{}", n++), {kMargin, y, kSmallSize, Anchor::kStart, "#555"},
+                  line);
+      }
+    }
+  }
+
+  // The hatching, in cell units, but equally fine whatever the cells.
+  std::string definitions() const {
+    if (!model_.has(CellKind::kMasked)) return "";
+    return fmt::format(
+        "<defs><pattern id=\"masked\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" "
+        "patternTransform=\"scale({:.6g} {:.6g})\"><rect width=\"5\" height=\"5\" fill=\"#fff\"/>"
+        "<path d=\"M-1 1l2-2M0 5l5-5M4 6l2-2\" stroke=\"#aaa\" stroke-width=\"0.8\"/></pattern>"
+        "</defs>\n",
+        1 / layout_.cell_width, 1 / layout_.cell_height);
+  }
+
+  static constexpr double kBarWidth = 192;
+  static constexpr double kBarHeight = 10;
+
+  Model model_;
+  Layout layout_;
+  SvgWriter svg_;
+};
+
+}  // namespace
+
+std::string draw_svg(const Picture& picture) { return Drawing(picture).draw(); }
+
+}  // namespace qkv::app

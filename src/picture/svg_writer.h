@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PICTURE_SVG_WRITER_H_
+#define QKV_PICTURE_SVG_WRITER_H_
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "picture/colours.h"
+
+// The few elements of SVG that pictures are made of, written one after the other.
+namespace qkv::app::picture {
+
+enum class Anchor { kStart, kMiddle, kEnd };
+
+struct TextSpot {
+  double x = 0;
+  double y = 0;  // of the baseline
+  double size = 11;
+  Anchor anchor = Anchor::kStart;
+  std::string_view fill = "#222";
+  bool upright = false;  // turned by 90 degrees against the clock
+  bool bold = false;
+};
+
+struct Box {
+  double x = 0;
+  double y = 0;
+  double width = 0;
+  double height = 0;
+};
+
+class SvgWriter {
+ public:
+  void text(std::string_view id, const TextSpot& spot, std::string_view content);
+  void box(const Box& box, std::string_view fill, std::string_view stroke = "none");
+  // Path data in units of `scale_x` by `scale_y`, its origin at (x, y).
+  void open_group(std::string_view id, const Box& origin_and_scale);
+  void path(std::string_view data, std::string_view paint);
+  void close_group() { body_ += "</g>\n"; }
+
+  // The furthest points that text or boxes reach.
+  double right() const { return right_; }
+  double bottom() const { return bottom_; }
+
+  // The document, its margin to the right and below the same as to the left.
+  std::string document(double margin, std::string_view definitions, std::string_view title) const;
+
+ private:
+  void reach(double x, double y) {
+    right_ = std::max(right_, x);
+    bottom_ = std::max(bottom_, y);
+  }
+
+  std::string body_;
+  double right_ = 0;
+  double bottom_ = 0;
+};
+
+// "12.5": two digits after the point at most.
+std::string unit(double value);
+
+// Text as XML, which has no way to write control characters: they are not in labels any more.
+std::string escaped(std::string_view text);
+
+}  // namespace qkv::app::picture
+
+#endif  // QKV_PICTURE_SVG_WRITER_H_

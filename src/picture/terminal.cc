@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <qkv/app/picture.h>
+#include <qkv/app/text.h>
+#include <qkv/error.h>
+
+#include "picture/label_text.h"
+#include "picture/painter.h"
+
+namespace qkv::app {
+namespace {
+
+using namespace picture;  // NOLINT(google-build-using-namespace): this room's own names
+
+constexpr Index kRoomyRows = 40;   // up to here every query has a line and a label
+constexpr Index kRoomyKeys = 200;  // more keys make too many bands of two columns each
+constexpr int kTallestLabel = 12;  // of a key, written downwards
+constexpr int kGap = 3;            // between panels side by side
+constexpr int kBarColumns = 24;
+constexpr int kNarrowest = 20;
+constexpr Look kBold{.bold = true};
+
+using Block = std::vector<Line>;
+
+int width_of(const Block& block) {
+  int width = 0;
+  for (const Line& line : block) width = std::max(width, line.width);
+  return width;
+}
+
+double columns_of(const Cluster& cluster) { return cluster.width; }
+
+class Screen {
+ public:
+  Screen(const Picture& picture, const TerminalStyle& style)
+      : model_(picture, "draw_terminal"), style_(style), cells_(model_, style_) {
+    if (style.columns < 1) {
+      throw Error("draw_terminal", "style",
+                  fmt::format("must have at least 1 column, got {}", style.columns));
+    }
+    style_.columns = std::max(style.columns, kNarrowest);
+    for (const std::string& label : model_.queries().labels) {
+      label_width_ = std::max(label_width_, display_width(label));
+    }
+    label_width_ = std::min(label_width_, std::max(8, style_.columns / 3));
+    choose_cells();
+  }
+
+  std::string draw() {
+    for (const std::string& line : wrapped(shown(model_.title()), style_.columns, columns_of)) {
+      say(kBold, line);
+    }
+    if (bands_ == 1) {
+      side_by_side();
+    } else {
+      for (Index p = 0; p < model_.panels(); ++p) banded(p);
+    }
+    legend();
+    for (const std::string& note : model_.notes()) {
+      for (const std::string& line : wrapped(shown(note), style_.columns, columns_of))
+        say({}, line);
+    }
+    return std::move(text_);
+  }
+
+ private:
+  // ---- text ---------------------------------------------------------------------------------
+
+  std::string shown(std::string_view text) const {
+    return style_.unicode ? std::string(text) : in_ascii(text);
+  }
+  std::string fitted(const std::string& label, int width) const {
+    const std::string text = shown(label);
+    if (style_.unicode || display_width(text) <= width) return shortened(text, width);
+    return text.substr(0, static_cast<std::size_t>(width - 2)) + "..";
+  }
+  void say(const Look& look, std::string_view text) {
+    Painter painter(style_);
+    painter.put(look, text, display_width(text));
+    text_ += painter.take().text + '\n';
+  }
+  void say(const Line& line) { text_ += line.text + '\n'; }
+
+  // ---- sizes --------------------------------------------------------------------------------
+
+  void choose_cells() {
+    const Index rows = model_.queries().size();
+    const Index keys = model_.keys().size();
+    const Index room = style_.columns - label_width_ - 1;
+    halves_ = rows > kRoomyRows && style_.colour && style_.unicode;
+    const bool roomy =
+        rows <= kRoomyRows && (keys * 2 <= room || (keys > room && keys <= kRoomyKeys));
+    cell_width_ = roomy ? 2 : 1;
+    const Index fit = std::max<Index>(1, room / cell_width_);
+    bands_ = (keys + fit - 1) / fit;
+    band_ = (keys + bands_ - 1) / bands_;
+  }
+
+  // ---- maps ---------------------------------------------------------------------------------
+
+  // Keys [from, to) of a panel.
+  Block map(Index panel, Index from, Index to) const {
+    Block block = key_labels(from, to);
+    for (Index i = 0; i < model_.queries().size(); i += halves_ ? 2 : 1) {
+      Painter painter(style_);
+      const std::string& label = model_.queries().labels[static_cast<std::size_t>(i)];
+      painter.put({}, padded(fitted(label, label_width_), label_width_, Side::kRight) + ' ',
+                  label_width_ + 1);
+      for (Index j = from; j < to; ++j) {
+        const Cell upper = model_.cell(panel, i, j);
+        if (!halves_) {
+          cells_.cell(painter, upper, cell_width_);
+        } else if (i + 1 < model_.queries().size()) {
+          const Cell lower = model_.cell(panel, i + 1, j);
+          cells_.pair(painter, upper, &lower);
+        } else {
+          cells_.pair(painter, upper, nullptr);
+        }
+      }
+      block.push_back(painter.take());
+    }
+    const Block title = panel_title(panel);
+    block.insert(block.begin(), title.begin(), title.end());
+    return block;
+  }
+
+  Block panel_title(Index panel) const {
+    Block block;
+    const int width = style_.columns - label_width_ - 1;
+    for (const std::string& line : wrapped(shown(model_.panel_title(panel)), width, columns_of)) {
+      Painter painter(style_);
+      painter.blanks(label_width_ + 1);
+      painter.put(kBold, line, display_width(line));
+      block.push_back(painter.take());
+    }
+    return block;
+  }
+
+  Block key_labels(Index from, Index to) const {
+    return model_.keys().numbered ? numbers_above(from, to) : letters_above(from, to);
+  }
+
+  // Round numbers as many as fit, on one line.
+  Block numbers_above(Index from, Index to) const {
+    const int longest = static_cast<int>(std::to_string(to - 1).size());
+    Index step = 1;
+    for (const Index next : {2, 5, 10, 20, 50, 100, 200, 500, 1000}) {
+      if (step * cell_width_ > longest) break;
+      step = next;
+    }
+    Painter painter(style_);
+    int used = 0;
+    for (Index j = (from + step - 1) / step * step; j < to; j += step) {
+      const int at = label_width_ + 1 + static_cast<int>(j - from) * cell_width_;
+      const std::string number = std::to_string(j);
+      painter.blanks(at - used);
+      painter.put({}, number, static_cast<int>(number.size()));
+      used = at + static_cast<int>(number.size());
+    }
+    return {painter.take()};
+  }
+
+  // Each label downwards, its end at the map. One that is wider than its cell takes the room of the
+  // next, which then has none.
+  Block letters_above(Index from, Index to) const {
+    struct Column {
+      int at;
+      std::vector<Cluster> letters;
+    };
+    std::vector<std::string> labels;  // what the letters point into
+    std::size_t height = 0;
+    for (Index j = from; j < to; ++j) {
+      labels.push_back(shown(model_.keys().labels[static_cast<std::size_t>(j)]));
+    }
+    std::vector<Column> columns;
+    int free = 0;
+    for (std::size_t n = 0; n < labels.size(); ++n) {
+      Column column{label_width_ + 1 + static_cast<int>(n) * cell_width_, letters_of(labels[n])};
+      int width = 0;
+      for (const Cluster& letter : column.letters) width = std::max(width, letter.width);
+      if (column.at < free) continue;
+      free = column.at + width;
+      height = std::max(height, column.letters.size());
+      columns.push_back(std::move(column));
+    }
+    Block block;
+    for (std::size_t line = 0; line < height; ++line) {
+      Painter painter(style_);
+      int used = 0;
+      for (const Column& column : columns) {
+        const std::size_t above = height - column.letters.size();
+        if (line < above) continue;
+        const Cluster& letter = column.letters[line - above];
+        painter.blanks(column.at - used);
+        painter.put({}, isolated(letter.bytes), letter.width);
+        used = column.at + letter.width;
+      }
+      block.push_back(painter.take());
+    }
+    return block;
+  }
+
+  std::vector<Cluster> letters_of(const std::string& label) const {
+    std::vector<Cluster> letters = clusters(label);
+    std::erase_if(letters, [](const Cluster& letter) { return letter.width == 0; });
+    if (letters.size() <= kTallestLabel) return letters;
+    letters.resize(kTallestLabel - 1);
+    letters.push_back({style_.unicode ? "…" : ".", 1});
+    return letters;
+  }
+
+  // ---- panels -------------------------------------------------------------------------------
+
+  void side_by_side() {
+    std::vector<Block> blocks;
+    int width = 0;
+    for (Index p = 0; p < model_.panels(); ++p) {
+      blocks.push_back(map(p, 0, model_.keys().size()));
+      width = std::max(width, width_of(blocks.back()));
+    }
+    const auto across =
+        static_cast<std::size_t>(std::max(1, (style_.columns + kGap) / (width + kGap)));
+    for (std::size_t first = 0; first < blocks.size(); first += across) {
+      paragraph();
+      const std::size_t last = std::min(first + across, blocks.size());
+      std::size_t height = 0;
+      for (std::size_t n = first; n < last; ++n) height = std::max(height, blocks[n].size());
+      for (std::size_t line = 0; line < height; ++line) {
+        std::string text;
+        int missing = 0;
+        for (std::size_t n = first; n < last; ++n) {
+          // Titles may be missing: maps stand on one line all the same.
+          const std::size_t above = height - blocks[n].size();
+          const Line piece = line < above ? Line{} : blocks[n][line - above];
+          text += std::string(static_cast<std::size_t>(missing), ' ') + piece.text;
+          missing = width - piece.width + kGap;
+        }
+        text_ += text + '\n';
+      }
+    }
+  }
+
+  void banded(Index panel) {
+    for (Index from = 0; from < model_.keys().size(); from += band_) {
+      const Index to = std::min(from + band_, model_.keys().size());
+      paragraph();
+      say({}, fmt::format("keys {} to {} of {}", from, to - 1, model_.keys().size()));
+      for (const Line& line : map(panel, from, to)) say(line);
+    }
+  }
+
+  void paragraph() {
+    if (!text_.empty()) text_ += '\n';
+  }
+
+  // ---- legend -------------------------------------------------------------------------------
+
+  void legend() {
+    paragraph();
+    Painter painter(style_);
+    const std::string low = short_number(model_.lowest(), 3);
+    const std::string high = short_number(model_.highest(), 3);
+    painter.put({}, low + ' ', static_cast<int>(low.size()) + 1);
+    cells_.bar(painter, style_.colour ? kBarColumns : style_.unicode ? 4 : 8);
+    painter.put({}, ' ' + high, static_cast<int>(high.size()) + 1);
+    if (!model_.bar_remark().empty()) {
+      painter.put({}, fmt::format(" ({})", model_.bar_remark()),
+                  static_cast<int>(model_.bar_remark().size()) + 3);
+    }
+    const auto sample = [&](CellKind kind, const std::string& name) {
+      if (!model_.has(kind)) return;
+      painter.blanks(3);
+      const Cell cell{kind, 0};
+      if (halves_ && kind != CellKind::kMasked) {
+        cells_.pair(painter, cell, &cell);
+      } else {
+        cells_.cell(painter, cell, cell_width_);
+      }
+      painter.put({}, ' ' + name, display_width(name) + 1);
+    };
+    sample(CellKind::kZero, "exactly 0");
+    sample(CellKind::kMasked, "masked");
+    sample(CellKind::kNotFinite, model_.not_finite_name());
+    say(painter.take());
+    say({}, halves_ ? "rows are queries, two on each line (the label is the upper one's); columns "
+                      "are keys"
+                    : "rows are queries, columns are keys");
+  }
+
+  Model model_;
+  TerminalStyle style_;
+  CellPainter cells_;
+  int label_width_ = 0;
+  int cell_width_ = 2;
+  bool halves_ = false;
+  Index bands_ = 1;
+  Index band_ = 1;  // keys in each
+  std::string text_{};
+};
+
+}  // namespace
+
+std::string draw_terminal(const Picture& picture, const TerminalStyle& style) {
+  return Screen(picture, style).draw();
+}
+
+}  // namespace qkv::app
