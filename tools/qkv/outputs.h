@@ -19,7 +19,8 @@
 // The results, in the forms that the formats want; each is made only when a file wants it. A form
 // that is empty is one the command does not have.
 struct Results {
-  std::function<std::vector<qkv::app::NamedView>()> arrays{};  // .npz .npy .safetensors
+  std::function<std::vector<qkv::app::NamedView>()> arrays{};  // .npz .safetensors
+  std::function<qkv::app::ArrayView()> array{};                // .npy: the one that matters
   std::function<qkv::app::Picture()> picture{};                // .svg .png
   std::function<std::string()> text{};                         // .txt
   std::function<nlohmann::ordered_json()> json{};              // .json, --json
@@ -27,7 +28,8 @@ struct Results {
 
 struct OutputOptions {
   std::vector<std::string> paths{};  // in the order of the command line; "-" is standard output
-  std::string format{};              // of "-": an extension without its dot; "": the command's own
+  std::string format{};              // of "-": an extension without its dot; "": the usual one
+  std::string usual{};               // the format that "-" has unless told
   bool json = false;                 // the report on standard output as JSON
 };
 
@@ -36,11 +38,14 @@ void add_outputs(CLI::App& command, OutputOptions& options, const std::string& u
 
 // Before anything is read or computed: throws UsageError for an extension that names no format or
 // a form that the command does not have, for "-" together with --json, and NotInBuildError for a
-// format of other builds. `results` need not be callable yet, only not empty.
+// format of other builds. The functions of `results` are not called yet, they need only be there.
 void check_outputs(const OutputOptions& options, const Results& results);
 
 // Files first, in order (a reader that closes the pipe early must not cost them), then standard
 // output: "-" if it was named, else the report as text or JSON.
 void write_outputs(const OutputOptions& options, const Results& results, const Common& common);
+
+// The extensions of files that this build writes: ".npz, .npy".
+std::string output_formats();
 
 #endif  // QKV_TOOLS_OUTPUTS_H_

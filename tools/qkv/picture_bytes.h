@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_PICTURE_BYTES_H_
+#define QKV_TOOLS_PICTURE_BYTES_H_
+
+#include <string>
+
+#include <qkv/app/picture.h>
+
+// Pictures as the bytes of files.
+std::string svg_bytes(const qkv::app::Picture& picture);
+// Throws NotInBuildError where this machine lacks what draws them.
+std::string png_bytes(const qkv::app::Picture& picture);
+
+#endif  // QKV_TOOLS_PICTURE_BYTES_H_
