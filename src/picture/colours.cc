@@ -54,11 +54,11 @@ Rgb paper_colour(int level) {
 Rgb terminal_colour(int level) { return paper_colour(kLevels - 1 - level); }
 
 bool wants_dark_text(const Rgb& background) {
-  // Squares come near the standard's power of 2.4; 0.18 is where black and white text are equal.
+  // Squares come near the standard's power of 2.4; below a quarter white is the plainer text.
   const auto square = [](int c) { return c * c; };
   return 2126 * square(background.red) + 7152 * square(background.green) +
              722 * square(background.blue) >
-         1800 * square(255);
+         2600 * square(255);
 }
 
 std::string hex(const Rgb& colour) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include <qkv/app/utf8.h>
+
 namespace qkv::app::picture {
 
 // Unicode Standard Annex 9: FIRST STRONG ISOLATE and POP DIRECTIONAL ISOLATE.
@@ -14,6 +16,24 @@ std::string padded(std::string_view text, int width, Side side) {
   const int missing = std::max(0, width - display_width(text));
   const std::string blanks(static_cast<std::size_t>(missing), ' ');
   return side == Side::kRight ? blanks + isolated(text) : isolated(text) + blanks;
+}
+
+std::string simple_emoji(std::string_view text) {
+  constexpr char32_t kFlagA = 0x1F1E6;
+  constexpr char32_t kFlagZ = 0x1F1FF;
+  std::string result;
+  for (const Cluster& cluster : clusters(text)) {
+    std::size_t at = 0;
+    const char32_t first = next_code_point(cluster.bytes, at).value_or(0);
+    const auto rest = cluster.bytes.substr(at);
+    const bool joined = rest.find("\u200D") != std::string_view::npos;
+    const bool coloured = rest.find("\xF0\x9F\x8F") == 0;  // U+1F3FB to U+1F3FF, of skin
+    const bool emoji = rest.find("\uFE0F") == 0;
+    const bool flag = first >= kFlagA && first <= kFlagZ;
+    const bool simpler = cluster.width == 2 && !flag && (joined || coloured || emoji);
+    result += simpler ? cluster.bytes.substr(0, at) : cluster.bytes;
+  }
+  return result;
 }
 
 std::string in_ascii(std::string_view text) {

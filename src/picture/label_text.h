@@ -19,6 +19,10 @@ enum class Side { kLeft, kRight };
 // The text, isolated, at that side of so many columns of a terminal.
 std::string padded(std::string_view text, int width, Side side);
 
+// Emoji that are made of several by the first of them. Terminals disagree about the width of the
+// whole, and one row of a map must not stand beside the others.
+std::string simple_emoji(std::string_view text);
+
 // Every character beyond ASCII as "?", as wide as it was.
 std::string in_ascii(std::string_view text);
 

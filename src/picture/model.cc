@@ -196,11 +196,14 @@ std::vector<Tick> Model::ticks() const {
     const double size = std::max(std::abs(lowest_), std::abs(highest_));
     if (step > 0) digits = std::clamp(static_cast<int>(std::log10(size / step)) + 3, 3, 15);
   }
+  constexpr double kNearTheEnd = 0.88;
   std::vector<Tick> ticks;
   for (const double value : values) {
     Tick tick{place(value), short_number(value, digits)};
-    if (ticks.empty() || ticks.back().text != tick.text) ticks.push_back(std::move(tick));
+    const bool repeated = !ticks.empty() && ticks.back().text == tick.text;
+    if (!repeated && tick.place <= kNearTheEnd) ticks.push_back(std::move(tick));
   }
+  ticks.push_back({1, short_number(highest_, digits)});
   return ticks;
 }
 

@@ -12,8 +12,8 @@ namespace {
 constexpr Rgb kFaint{120, 120, 120};    // marks of masked cells and zeros
 constexpr Rgb kMaskedHalf{84, 84, 84};  // a masked cell that has half a character only
 constexpr Rgb kWhite{255, 255, 255};
-constexpr std::array<std::string_view, 4> kShades{"░", "▒", "▓", "█"};
-constexpr std::array<std::string_view, 8> kAsciiShades{":", "-", "=", "+", "*", "#", "%", "@"};
+constexpr std::array<std::string_view, 5> kShades{" ", "░", "▒", "▓", "█"};
+constexpr std::array<std::string_view, 9> kAsciiShades{" ", ":", "-", "=", "+", "*", "#", "%", "@"};
 
 std::string repeated(std::string_view text, int times) {
   std::string result;
@@ -61,6 +61,10 @@ Rgb CellPainter::colour_of(const Cell& cell) const {
       break;
   }
   return kFault;
+}
+
+int CellPainter::shades(const TerminalStyle& style) {
+  return static_cast<int>(style.unicode ? kShades.size() : kAsciiShades.size());
 }
 
 std::string_view CellPainter::shade(double place) const {

@@ -53,6 +53,8 @@ class CellPainter {
   void pair(Painter& painter, const Cell& upper, const Cell* lower) const;
   // The bar, from low to high.
   void bar(Painter& painter, int width) const;
+  // How many marks there are for numbers without colour.
+  static int shades(const TerminalStyle& style);
 
  private:
   Rgb colour_of(const Cell& cell) const;

@@ -20,6 +20,7 @@ constexpr Index kMostCells = 4'000'000;
 constexpr Index kLongestAxis = 10'000;
 constexpr std::string_view kInk = "#222";
 constexpr std::string_view kFaint = "#777";
+constexpr std::string_view kThinLine = "fill=\"none\" stroke=\"#888\" stroke-width=\"0.5\"";
 constexpr double kBaseline = 0.36;  // of the font size, below the middle of a line
 
 // What a cell is filled with: a level of the bar, or one of these.
@@ -67,8 +68,7 @@ class Drawing {
 
   void axis_names() {
     const double em = kSmallSize;
-    const double keys_y =
-        layout_.top - kLabelGap - layout_.keys.extent - panel_title_height() - em * (kLine - 1);
+    const double keys_y = layout_.top - kLabelGap - layout_.keys.extent - em * (kLine - 1);
     const Index columns = std::min(layout_.grid_columns, model_.panels());
     for (Index p = 0; p < columns; ++p) {
       svg_.text(fmt::format("keys-{}", p),
@@ -82,8 +82,6 @@ class Drawing {
           "queries");
     }
   }
-
-  double panel_title_height() const { return layout_.down - layout_.map_height - kPanelGap; }
 
   // Query labels stand left of the first panel of a row of the grid, key labels above the first
   // row.
@@ -190,14 +188,32 @@ class Drawing {
     svg_.box({x, y, layout_.map_width, layout_.map_height}, "none", "#888");
   }
 
+  // Which row or column a label means, where not all of them have one.
+  void marks(Index p) {
+    const Index rows = p % layout_.grid_columns == 0 ? model_.queries().size() : 0;
+    const Index columns = p < layout_.grid_columns ? model_.keys().size() : 0;
+    std::string lines;
+    for (Index i = 0; layout_.queries.step > 1 && i < rows; i += layout_.queries.step) {
+      const double middle = (static_cast<double>(i) + 0.5) * layout_.cell_height;
+      lines += fmt::format("M{} {}h-3", unit(map_left(p)), unit(map_top(p) + middle));
+    }
+    for (Index j = 0; layout_.keys.step > 1 && j < columns; j += layout_.keys.step) {
+      const double middle = (static_cast<double>(j) + 0.5) * layout_.cell_width;
+      lines += fmt::format("M{} {}v-3", unit(map_left(p) + middle), unit(map_top(p)));
+    }
+    if (!lines.empty()) svg_.path(lines, kThinLine);
+  }
+
   void panel(Index p) {
     map(p);
     rules(p);
-    if (layout_.numbers) numbers(p);
+    marks(p);
+    // Colours of a logarithm tell numbers apart that two digits do not.
+    if (layout_.numbers && model_.scale() != ColourScale::kLog) numbers(p);
     const bool first_row = p < layout_.grid_columns;
     if (p % layout_.grid_columns == 0) query_labels(p);
     if (first_row) key_labels(p);
-    const double lift = first_row ? layout_.keys.extent + kLabelGap : 0;
+    const double lift = first_row ? layout_.keys.extent + kLabelGap + kSmallSize * kLine : 0;
     svg_.text(fmt::format("p{}-title", p),
               {map_left(p) + layout_.map_width / 2, map_top(p) - lift - 5, kPanelTitleSize,
                Anchor::kMiddle, kInk},
@@ -220,11 +236,13 @@ class Drawing {
   void numbers(Index p) {
     const int digits = decimals();
     if (digits < 0) return;
+    const double rounds_to_0 = 0.5 * std::pow(10.0, -digits);
     for (Index i = 0; i < model_.queries().size(); ++i) {
       for (Index j = 0; j < model_.keys().size(); ++j) {
         const Cell cell = model_.cell(p, i, j);
         const std::size_t fill = fill_of(cell);
         if (fill > kFillZero) continue;
+        const bool faint = std::abs(cell.value) < rounds_to_0 && cell.value != 0;
         const bool dark =
             fill == kFillZero || wants_dark_text(paper_colour(static_cast<int>(fill)));
         const std::string text = cell.value == 0 ? "0" : fmt::format("{:.{}f}", cell.value, digits);
@@ -232,7 +250,10 @@ class Drawing {
                   {map_left(p) + (static_cast<double>(j) + 0.5) * layout_.cell_width,
                    map_top(p) + (static_cast<double>(i) + 0.5) * layout_.cell_height +
                        kBaseline * kSmallSize,
-                   kSmallSize, Anchor::kMiddle, dark ? kInk : "#fff"},
+                   kSmallSize, Anchor::kMiddle,
+                   faint  ? "#8a9ea3"
+                   : dark ? kInk
+                          : "#fff"},
                   text);
       }
     }
@@ -251,19 +272,21 @@ class Drawing {
     svg_.close_group();
     svg_.box({x, y, kBarWidth, kBarHeight}, "none", "#888");
     double free = -HUGE_VAL;
+    const double end = x + kBarWidth - em_width(model_.ticks().back().text) * kSmallSize / 2;
     std::string marks;
     int n = 0;
     for (const Tick& tick : model_.ticks()) {
       const double at = x + tick.place * kBarWidth;
       const double half = em_width(tick.text) * kSmallSize / 2;
-      if (at - half < free) continue;  // two of them would touch
+      // Two of them would touch, or one the high end, which must stand.
+      if (at - half < free || (tick.place < 1 && at + half + kSmallSize / 2 > end)) continue;
       free = at + half + kSmallSize / 2;
       marks += fmt::format("M{} {}v3", unit(at), unit(y + kBarHeight));
       svg_.text(fmt::format("tick-{}", n++),
                 {at, y + kBarHeight + 3 + kSmallSize, kSmallSize, Anchor::kMiddle, kInk},
                 tick.text);
     }
-    if (!marks.empty()) svg_.path(marks, "fill=\"none\" stroke=\"#888\" stroke-width=\"0.5\"");
+    if (!marks.empty()) svg_.path(marks, kThinLine);
   }
 
   void swatch(double x, double y, std::size_t fill) {

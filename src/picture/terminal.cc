@@ -70,7 +70,7 @@ class Screen {
   // ---- text ---------------------------------------------------------------------------------
 
   std::string shown(std::string_view text) const {
-    return style_.unicode ? std::string(text) : in_ascii(text);
+    return style_.unicode ? simple_emoji(text) : in_ascii(text);
   }
   std::string fitted(const std::string& label, int width) const {
     const std::string text = shown(label);
@@ -263,9 +263,12 @@ class Screen {
     Painter painter(style_);
     const std::string low = short_number(model_.lowest(), 3);
     const std::string high = short_number(model_.highest(), 3);
-    painter.put({}, low + ' ', static_cast<int>(low.size()) + 1);
-    cells_.bar(painter, style_.colour ? kBarColumns : style_.unicode ? 4 : 8);
-    painter.put({}, ' ' + high, static_cast<int>(high.size()) + 1);
+    // The lowest of the plain marks is a blank, so they stand between brackets.
+    const std::string before = low + (style_.colour ? " " : " [");
+    const std::string behind = (style_.colour ? " " : "] ") + high;
+    painter.put({}, before, display_width(before));
+    cells_.bar(painter, style_.colour ? kBarColumns : CellPainter::shades(style_));
+    painter.put({}, behind, display_width(behind));
     if (!model_.bar_remark().empty()) {
       painter.put({}, fmt::format(" ({})", model_.bar_remark()),
                   static_cast<int>(model_.bar_remark().size()) + 3);

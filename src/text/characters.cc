@@ -27,11 +27,11 @@ bool is_unseen(char32_t c) {
 }
 
 char32_t shown(char32_t c) {
-  if (c < 0x20) return 0x2400 + c;
-  if (c == 0x7F) return 0x2421;
-  if (c == 0x2028 || c == 0x2029) return 0x2424;
+  if (c == U'\n' || c == 0x2028 || c == 0x2029) return U'↵';
+  if (c == U'\t') return U'⇥';
   // The last two code points of each plane are no characters.
-  return (c >= 0x80 && c < 0xA0) || (c & 0xFFFE) == 0xFFFE ? kReplacement : c;
+  const bool refused = c < 0x20 || (c >= 0x7F && c < 0xA0) || (c & 0xFFFE) == 0xFFFE;
+  return refused ? kReplacement : c;
 }
 
 // Unicode Standard Annex 11, and Technical Standard 51 for emoji.

@@ -46,7 +46,6 @@ const Labels kHard{"Donaudampfschifffahrtselektrizitaetenhau",
                    "a\x1b[31mb\n",
                    "\xFF\xFE",
                    "שלום",
-                   "हिन्दी",
                    "] ]>&amp;",
                    "x"};
 
@@ -206,7 +205,7 @@ std::vector<Drawn> drawn_pictures() {
   column.picture.queries = cycled(kHard, 50);
   column.picture.keys = {kHard[0]};
   all.push_back(std::move(column));
-  Drawn many = heads("heads_hard", 13);
+  Drawn many = heads("heads_hard", static_cast<Index>(kHard.size()));
   many.picture.queries = kHard;
   many.picture.keys = kHard;
   many.picture.panels.pop_back();

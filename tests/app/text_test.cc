@@ -94,11 +94,12 @@ TEST(Text, WidthIsThatOfWholeCharacters) {
 }
 
 TEST(Text, PrintableShowsNothingThatMovesACursor) {
-  EXPECT_EQ(printable("a\x1b[1m\n\x7F"), "a␛[1m␊␡");
+  EXPECT_EQ(printable("\t"), "⇥");
+  EXPECT_EQ(printable("a\x1b[1m\n\x7F"), "a\uFFFD[1m↵\uFFFD");
   EXPECT_EQ(printable("\xFF\xC2\x9B\xEF\xBF\xBF"), "\uFFFD\uFFFD\uFFFD");
   EXPECT_EQ(printable("\u202Eabc\u2066\uFEFF"), "abc");
   EXPECT_EQ(printable("👨‍👩‍👧 é"), "👨‍👩‍👧 é");
-  EXPECT_EQ(shortened("\x1b[2J", 9), "␛[2J");
+  EXPECT_EQ(shortened("\x1b[2J", 9), "\uFFFD[2J");
   EXPECT_EQ(display_width("\x1b\n"), 2);
 }
 

@@ -21,9 +21,9 @@ QKV_API std::vector<std::string> tokenize(std::string_view text);
 // Each letter that has a lower-case form in its place.
 QKV_API std::string lower_case(std::string_view text);
 
-// The text as it may be shown: control characters as their pictures (␛), bytes that are no UTF-8
-// and what XML refuses as U+FFFD, without the marks that turn the direction of writing. Takes any
-// bytes.
+// The text as it may be shown: line breaks as ↵, tabs as ⇥, other control characters, bytes that
+// are no UTF-8 and what XML refuses as U+FFFD; without the marks that turn the direction of
+// writing. Takes any bytes.
 QKV_API std::string printable(std::string_view text);
 
 // What a reader calls a character: a letter with its marks, a flag, an emoji of several joined.
