@@ -13,7 +13,7 @@ namespace {
 // 0.95 - 0.70 t, hue 210 + 66 t degrees, chroma 0.020 + 0.105 sin(pi t) + 0.045 t, as sRGB.
 // Lightness falls evenly, so grey prints and colour-blind eyes keep the order. A table, for the
 // same bytes wherever it is used.
-constexpr std::array<Rgb, 17> kBar{{
+constexpr std::array<Rgb, kBarSteps + 1> kBar{{
     {224, 242, 246},
     {192, 232, 242},
     {161, 221, 239},
@@ -39,17 +39,18 @@ int level_of(double place) { return std::clamp(static_cast<int>(place * kLevels)
 
 Rgb paper_colour(int level) {
   // Between two points of the table in whole numbers, rounded.
-  constexpr int kSteps = static_cast<int>(kBar.size()) - 1;
   constexpr int kLast = kLevels - 1;
-  const int at = level * kSteps;
+  const int at = level * kBarSteps;
   const auto& from = kBar[static_cast<std::size_t>(at / kLast)];
-  const auto& to = kBar[static_cast<std::size_t>(std::min(at / kLast + 1, kSteps))];
+  const auto& to = kBar[static_cast<std::size_t>(std::min(at / kLast + 1, kBarSteps))];
   const auto mix = [&](int a, int b) {
     return static_cast<std::uint8_t>((a * (kLast - at % kLast) + b * (at % kLast) + kLast / 2) /
                                      kLast);
   };
   return {mix(from.red, to.red), mix(from.green, to.green), mix(from.blue, to.blue)};
 }
+
+Rgb bar_point(int n) { return kBar[static_cast<std::size_t>(n)]; }
 
 Rgb terminal_colour(int level) { return paper_colour(kLevels - 1 - level); }
 

@@ -20,6 +20,10 @@ inline constexpr int kLevels = 128;
 // The level of a place on the bar (0 to 1).
 int level_of(double place);
 
+// The points of the table behind the colours, 0 to kBarSteps.
+inline constexpr int kBarSteps = 16;
+Rgb bar_point(int n);
+
 // Light (level 0) to dark, for paper.
 Rgb paper_colour(int level);
 // The same colours from dark to light, for terminals, most of which are dark.

@@ -158,19 +158,20 @@ Layout lay_out(const Model& model) {
     widest_title = std::max(widest_title, em_width(model.panel_title(p)) * kPanelTitleSize);
   }
   const double title_height = titled ? kPanelTitleSize * kLine + 2 : 0;
-  layout.across = std::max(layout.map_width, widest_title) + kPanelGap;
-  layout.down = layout.map_height + title_height + kPanelGap;
+  layout.across = std::ceil(std::max(layout.map_width, widest_title) + kPanelGap);
+  layout.down = std::ceil(layout.map_height + title_height + kPanelGap);
   layout.grid_columns = grid_columns(model.panels(), layout.across, layout.down);
   const Index grid_rows = (model.panels() + layout.grid_columns - 1) / layout.grid_columns;
 
-  layout.left = kMargin + kSmallSize * kLine + layout.queries.extent + kLabelGap;
+  // Whole units, so that the edges of cells are whole pixels.
+  layout.left = std::ceil(kMargin + kSmallSize * kLine + 3 + layout.queries.extent + kLabelGap);
   layout.grid_right =
       layout.left + static_cast<double>(layout.grid_columns) * layout.across - kPanelGap;
   layout.text_width = std::max(layout.grid_right - kMargin, kNarrowestText);
   layout.title = wrapped_ems(model.title(), layout.text_width / kTitleSize);
-  layout.top = kMargin + static_cast<double>(layout.title.size()) * kTitleSize * kLine +
-               (layout.title.empty() ? 0 : 4) + kSmallSize * kLine + title_height +
-               layout.keys.extent + kLabelGap;
+  layout.top = std::ceil(kMargin + static_cast<double>(layout.title.size()) * kTitleSize * kLine +
+                         (layout.title.empty() ? 0 : 4) + kSmallSize * kLine + title_height +
+                         layout.keys.extent + kLabelGap);
   layout.grid_bottom =
       layout.top + static_cast<double>(grid_rows) * layout.down - kPanelGap - title_height;
   return layout;

@@ -196,12 +196,16 @@ std::vector<Tick> Model::ticks() const {
     const double size = std::max(std::abs(lowest_), std::abs(highest_));
     if (step > 0) digits = std::clamp(static_cast<int>(std::log10(size / step)) + 3, 3, 15);
   }
-  constexpr double kNearTheEnd = 0.88;
+  // The ends keep their neighbours at a distance, but for a 0 or a power of ten at the low end.
+  constexpr double kNear = 0.12;
   std::vector<Tick> ticks;
+  if (lowest_ < 0 && scale_ != ColourScale::kLog)
+    ticks.push_back({0, short_number(lowest_, digits)});
   for (const double value : values) {
     Tick tick{place(value), short_number(value, digits)};
-    const bool repeated = !ticks.empty() && ticks.back().text == tick.text;
-    if (!repeated && tick.place <= kNearTheEnd) ticks.push_back(std::move(tick));
+    if (tick.place > 1 - kNear || (!ticks.empty() && tick.place < ticks.back().place + kNear))
+      continue;
+    ticks.push_back(std::move(tick));
   }
   ticks.push_back({1, short_number(highest_, digits)});
   return ticks;

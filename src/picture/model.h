@@ -51,7 +51,7 @@ class Model {
   // The ends of the bar, lowest < highest: from the smallest number or 0 to the largest.
   double lowest() const { return lowest_; }
   double highest() const { return highest_; }
-  // Two to four round numbers on the bar, ascending, and its high end.
+  // Round numbers on the bar, ascending, between its two ends: five in all at most.
   std::vector<Tick> ticks() const;
   // The name of the scale and of what is cut off at the bar's ends; empty for neither.
   std::string bar_remark() const;

@@ -262,15 +262,7 @@ class Drawing {
   // ---- legend -------------------------------------------------------------------------------
 
   void bar(double x, double y) {
-    constexpr double kStep = kBarWidth / kLevels;
-    svg_.open_group("bar", {x, y, kStep, kBarHeight});
-    for (int level = 0; level < kLevels; ++level) {
-      svg_.path(
-          fmt::format("M{} 0h1v1h-1z", level),
-          fmt::format("fill=\"{}\" shape-rendering=\"crispEdges\"", hex(paper_colour(level))));
-    }
-    svg_.close_group();
-    svg_.box({x, y, kBarWidth, kBarHeight}, "none", "#888");
+    svg_.box({x, y, kBarWidth, kBarHeight}, "url(#bar)", "#888");
     double free = -HUGE_VAL;
     const double end = x + kBarWidth - em_width(model_.ticks().back().text) * kSmallSize / 2;
     std::string marks;
@@ -323,10 +315,16 @@ class Drawing {
     bar(x, y);
     const double start = x;
     x += kBarWidth + 20;
+    // All samples stand on one line where they can.
+    double rest = 0;
+    for (const Item& item : items) rest += em_width(item.text) * kSmallSize + 16 + kBarHeight + 5;
+    bool broken = x + rest > kMargin + layout_.text_width;
     for (std::size_t n = 0; n < items.size(); ++n) {
       const double sample = items[n].fill == kFills ? 0 : kBarHeight + 5;
       const double width = sample + em_width(items[n].text) * kSmallSize;
-      if (x + width > kMargin + layout_.text_width && x > start) {
+      const bool now = broken && sample > 0;
+      if (now || (x + width > kMargin + layout_.text_width && x > start)) {
+        broken = false;
         x = start;
         y = svg_.bottom() + 8;
       }
@@ -351,16 +349,27 @@ class Drawing {
     }
   }
 
-  // The hatching, in cell units, but equally fine whatever the cells.
-  std::string definitions() const {
+  // The colours between two points of their table are even mixtures, as those of a gradient are.
+  static std::string gradient() {
+    std::string stops;
+    for (int n = 0; n <= kBarSteps; ++n) {
+      stops += fmt::format("<stop offset=\"{}\" stop-color=\"{}\"/>",
+                           static_cast<double>(n) / kBarSteps, hex(bar_point(n)));
+    }
+    return fmt::format("<linearGradient id=\"bar\">{}</linearGradient>\n", stops);
+  }
+
+  // In units of cells, but equally fine whatever the cells.
+  std::string hatching() const {
     if (!model_.has(CellKind::kMasked)) return "";
     return fmt::format(
-        "<defs><pattern id=\"masked\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" "
+        "<pattern id=\"masked\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" "
         "patternTransform=\"scale({:.6g} {:.6g})\"><rect width=\"5\" height=\"5\" fill=\"#fff\"/>"
-        "<path d=\"M-1 1l2-2M0 5l5-5M4 6l2-2\" stroke=\"#aaa\" stroke-width=\"0.8\"/></pattern>"
-        "</defs>\n",
+        "<path d=\"M-1 1l2-2M0 5l5-5M4 6l2-2\" stroke=\"#aaa\" stroke-width=\"0.8\"/></pattern>\n",
         1 / layout_.cell_width, 1 / layout_.cell_height);
   }
+
+  std::string definitions() const { return "<defs>\n" + gradient() + hatching() + "</defs>\n"; }
 
   static constexpr double kBarWidth = 192;
   static constexpr double kBarHeight = 10;
