@@ -184,9 +184,9 @@ std::vector<Tick> Model::ticks() const {
     for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {
       const double value = part * part * highest_;
       const double power = value > 0 ? std::pow(10.0, std::floor(std::log10(value))) : 1;
-      values.push_back(std::floor(value / power + 0.5) * power);
+      // Of the smallest numbers there are none that are round.
+      if (power > 0) values.push_back(std::floor(value / power + 0.5) * power);
     }
-    if (values.back() > highest_) values.back() = highest_;
   } else {
     const double step = round_up(highest_ / 4 - lowest_ / 4);
     for (double n = std::ceil(lowest_ / step); n * step <= highest_ * (1 + 1e-9); ++n) {

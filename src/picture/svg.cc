@@ -214,10 +214,13 @@ class Drawing {
     if (p % layout_.grid_columns == 0) query_labels(p);
     if (first_row) key_labels(p);
     const double lift = first_row ? layout_.keys.extent + kLabelGap + kSmallSize * kLine : 0;
+    // In the middle; but a title wider than its map starts with it, and leaves the margin alone.
+    const std::string& title = model_.panel_title(p);
+    const bool wide = em_width(title) * kPanelTitleSize > layout_.map_width;
     svg_.text(fmt::format("p{}-title", p),
-              {map_left(p) + layout_.map_width / 2, map_top(p) - lift - 5, kPanelTitleSize,
-               Anchor::kMiddle, kInk},
-              model_.panel_title(p));
+              {map_left(p) + (wide ? 0 : layout_.map_width / 2), map_top(p) - lift - 5,
+               kPanelTitleSize, wide ? Anchor::kStart : Anchor::kMiddle, kInk},
+              title);
   }
 
   // Digits after the point that show two significant ones of the largest number; none for numbers

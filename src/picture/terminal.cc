@@ -59,10 +59,7 @@ class Screen {
       for (Index p = 0; p < model_.panels(); ++p) banded(p);
     }
     legend();
-    for (const std::string& note : model_.notes()) {
-      for (const std::string& line : wrapped(shown(note), style_.columns, columns_of))
-        say({}, line);
-    }
+    for (const std::string& note : model_.notes()) say_wrapped(shown(note));
     return std::move(text_);
   }
 
@@ -81,6 +78,9 @@ class Screen {
     Painter painter(style_);
     painter.put(look, text, display_width(text));
     text_ += painter.take().text + '\n';
+  }
+  void say_wrapped(std::string_view text) {
+    for (const std::string& line : wrapped(text, style_.columns, columns_of)) say({}, line);
   }
   void say(const Line& line) { text_ += line.text + '\n'; }
 
@@ -156,6 +156,7 @@ class Screen {
     for (Index j = (from + step - 1) / step * step; j < to; j += step) {
       const int at = label_width_ + 1 + static_cast<int>(j - from) * cell_width_;
       const std::string number = std::to_string(j);
+      if (at + static_cast<int>(number.size()) > style_.columns) break;
       painter.blanks(at - used);
       painter.put({}, number, static_cast<int>(number.size()));
       used = at + static_cast<int>(number.size());
@@ -247,7 +248,7 @@ class Screen {
     for (Index from = 0; from < model_.keys().size(); from += band_) {
       const Index to = std::min(from + band_, model_.keys().size());
       paragraph();
-      say({}, fmt::format("keys {} to {} of {}", from, to - 1, model_.keys().size()));
+      say_wrapped(fmt::format("keys {} to {} of {}", from, to - 1, model_.keys().size()));
       for (const Line& line : map(panel, from, to)) say(line);
     }
   }
@@ -258,39 +259,62 @@ class Screen {
 
   // ---- legend -------------------------------------------------------------------------------
 
-  void legend() {
-    paragraph();
-    Painter painter(style_);
+  Line bar() const {
     const std::string low = short_number(model_.lowest(), 3);
     const std::string high = short_number(model_.highest(), 3);
     // The lowest of the plain marks is a blank, so they stand between brackets.
     const std::string before = low + (style_.colour ? " " : " [");
     const std::string behind = (style_.colour ? " " : "] ") + high;
+    const int room = style_.columns - display_width(before + behind);
+    Painter painter(style_);
     painter.put({}, before, display_width(before));
-    cells_.bar(painter, style_.colour ? kBarColumns : CellPainter::shades(style_));
+    cells_.bar(painter, std::min(room, style_.colour ? kBarColumns : CellPainter::shades(style_)));
     painter.put({}, behind, display_width(behind));
-    if (!model_.bar_remark().empty()) {
-      painter.put({}, fmt::format(" ({})", model_.bar_remark()),
-                  static_cast<int>(model_.bar_remark().size()) + 3);
+    return painter.take();
+  }
+
+  Line sample(CellKind kind, const std::string& name) const {
+    Painter painter(style_);
+    const Cell cell{kind, 0};
+    if (halves_ && kind != CellKind::kMasked) {
+      cells_.pair(painter, cell, &cell);
+    } else {
+      cells_.cell(painter, cell, cell_width_);
     }
-    const auto sample = [&](CellKind kind, const std::string& name) {
-      if (!model_.has(kind)) return;
-      painter.blanks(3);
-      const Cell cell{kind, 0};
-      if (halves_ && kind != CellKind::kMasked) {
-        cells_.pair(painter, cell, &cell);
-      } else {
-        cells_.cell(painter, cell, cell_width_);
+    painter.put({}, ' ' + name, display_width(name) + 1);
+    return painter.take();
+  }
+
+  // The bar, what is to be said of it, and a sample of each kind of cell that is no number.
+  Block legend_items() const {
+    Block items{bar()};
+    for (const std::string& remark : wrapped(model_.bar_remark(), style_.columns, columns_of)) {
+      items.push_back({remark, display_width(remark)});
+    }
+    if (model_.has(CellKind::kZero)) items.push_back(sample(CellKind::kZero, "exactly 0"));
+    if (model_.has(CellKind::kMasked)) items.push_back(sample(CellKind::kMasked, "masked"));
+    if (model_.has(CellKind::kNotFinite)) {
+      items.push_back(sample(CellKind::kNotFinite, model_.not_finite_name()));
+    }
+    return items;
+  }
+
+  void legend() {
+    paragraph();
+    Line line;
+    for (const Line& item : legend_items()) {
+      if (line.width > 0 && line.width + kGap + item.width > style_.columns) {
+        say(line);
+        line = {};
       }
-      painter.put({}, ' ' + name, display_width(name) + 1);
-    };
-    sample(CellKind::kZero, "exactly 0");
-    sample(CellKind::kMasked, "masked");
-    sample(CellKind::kNotFinite, model_.not_finite_name());
-    say(painter.take());
-    say({}, halves_ ? "rows are queries, two on each line (the label is the upper one's); columns "
-                      "are keys"
-                    : "rows are queries, columns are keys");
+      const int gap = line.width > 0 ? kGap : 0;
+      line.text += std::string(static_cast<std::size_t>(gap), ' ') + item.text;
+      line.width += gap + item.width;
+    }
+    say(line);
+    say_wrapped(halves_ ? "rows are queries, two on each line (the label is the upper one's); "
+                          "columns are keys"
+                        : "rows are queries, columns are keys");
   }
 
   Model model_;
