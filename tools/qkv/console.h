@@ -6,11 +6,19 @@
 #include <string>
 #include <string_view>
 
+#include "options.h"
+
+enum class ProgressMode { kAuto, kAlways, kNever };
+inline constexpr Choice<ProgressMode> kProgress[] = {{"auto", ProgressMode::kAuto},
+                                                     {"always", ProgressMode::kAlways},
+                                                     {"never", ProgressMode::kNever}};
+
 // What every command shares: options that may stand before or after its name.
 struct Common {
   std::string program = "qkv";  // as it was called
   int threads = 0;              // 0: one per processor
   bool quiet = false;
+  ProgressMode progress = ProgressMode::kAuto;
 };
 
 // Nobody reads standard output any more: the program ends quietly.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 
@@ -8,9 +9,11 @@
 #include <fmt/format.h>
 
 #include <qkv/app/file_error.h>
+#include <qkv/app/picture.h>
 #include <qkv/error.h>
 #include <qkv/version.h>
 
+#include "command_line.h"
 #include "commands.h"
 #include "exit_codes.h"
 #include "options.h"
@@ -26,29 +29,14 @@ running, 2 wrong command line, 3 input missing or malformed, 4 output not writab
 build, 130 after Ctrl-C. NO_COLOR turns colours off.)";
 
 void add_common(CLI::App& program, Common& common) {
-  add_number(program, "--threads", common.threads, 0,
+  // The library's own bound.
+  add_number(program, "--threads", common.threads, Bounds<int>{0, 4096},
              "threads (default 0: one per processor); results do not depend on them");
-  program.add_flag("--quiet", common.quiet, "no warnings on standard error");
+  program.add_flag("--quiet", common.quiet, "no warnings and no progress on standard error");
+  add_choice(program, "--progress", common.progress, kProgress,
+             "of what takes long: auto (default), always or never; one line that is drawn again "
+             "on a terminal, else a line a second");
   program.set_version_flag("--version", "qkv " QKV_VERSION, "the version");
-}
-
-std::string option_names(const CLI::App& command) {
-  std::string text;
-  for (const CLI::Option* option : command.get_options()) {
-    if (option->nonpositional()) text += (text.empty() ? "" : ", ") + option->get_name();
-  }
-  return text;
-}
-
-// The names that would have been right.
-std::string hint(const CLI::App& program) {
-  const auto chosen = program.get_subcommands();
-  if (!chosen.empty()) return "options: " + option_names(*chosen.front());
-  std::string commands;
-  for (const CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {
-    commands += (commands.empty() ? "" : ", ") + command->get_name();
-  }
-  return fmt::format("commands: {}; options: {}", commands, option_names(program));
 }
 
 int complain(ExitCode code, const std::string& text) {
@@ -66,16 +54,8 @@ int parse_and_run(CLI::App& program, int argc, char** argv) {
   } catch (const CLI::CallForVersion& version) {
     print(std::string(version.what()) + "\n");
     return kDone;
-  } catch (const CLI::ExtrasError& error) {
-    return complain(kUsage, fmt::format("{}; {}", error.what(), hint(program)));
-  } catch (const CLI::RequiredError& error) {
-    const auto unknown = program.remaining();
-    const std::string what = unknown.empty() || !program.get_subcommands().empty()
-                                 ? error.what()
-                                 : "unknown command " + qkv::app::quoted(unknown.front());
-    return complain(kUsage, fmt::format("{}; {}", what, hint(program)));
   } catch (const CLI::ParseError& error) {
-    return complain(kUsage, error.what());
+    return complain(kUsage, explain(program, error));
   }
 }
 
@@ -88,8 +68,10 @@ int main(int argc, char** argv) {
   CLI::App program("Attention you can open.", "qkv");
   program.require_subcommand(1);
   program.fallthrough();
+  program.formatter(std::make_shared<Help>());
   program.footer(kFooter);
   add_common(program, common);
+  add_attend(program, common);
   add_words(program, common);
   add_demo(program, common);
   try {
@@ -104,6 +86,8 @@ int main(int argc, char** argv) {
     if (error.is_closed_pipe()) return kDone;
     return complain(kOutput, error.what());
   } catch (const NotInBuildError& error) {
+    return complain(kNotInBuild, error.what());
+  } catch (const qkv::app::NotAvailable& error) {
     return complain(kNotInBuild, error.what());
   } catch (const qkv::Cancelled&) {
     return kSignalBase + caught_signal();

@@ -2,6 +2,8 @@
 #ifndef QKV_TOOLS_OPTIONS_H_
 #define QKV_TOOLS_OPTIONS_H_
 
+#include <charconv>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,8 +31,8 @@ std::string names_of(const Choice<Value> (&choices)[n], std::string_view separat
 }
 
 // An option that takes one of some names; an unknown one is an error that lists them.
-template <class Value, std::size_t n>
-CLI::Option* add_choice(CLI::App& command, const std::string& name, Value& target,
+template <class Value, class Target, std::size_t n>
+CLI::Option* add_choice(CLI::App& command, const std::string& name, Target& target,
                         const Choice<Value> (&choices)[n], const std::string& help) {
   return command
       .add_option_function<std::string>(
@@ -50,24 +52,61 @@ CLI::Option* add_choice(CLI::App& command, const std::string& name, Value& targe
       ->type_name(names_of(choices, "|"));
 }
 
-// An option that takes a whole number, read whole, not below `lowest`.
+// What a whole number may be.
 template <class Number>
-CLI::Option* add_number(CLI::App& command, const std::string& name, Number& target, Number lowest,
-                        const std::string& help) {
+struct Bounds {
+  Number lowest = 0;
+  Number highest = std::numeric_limits<Number>::max();
+};
+
+// An option that takes a whole number, read whole. `target` is a Number or an optional one.
+template <class Number, class Target>
+CLI::Option* add_number(CLI::App& command, const std::string& name, Target& target,
+                        const Bounds<Number>& bounds, const std::string& help) {
   return command
       .add_option_function<std::string>(
           name,
-          [&target, lowest, name](const std::string& text) {
+          [&target, bounds, name](const std::string& text) {
             const auto number = qkv::app::parse_number<Number>(text);
-            if (!number || *number < lowest) {
+            if (!number || *number < bounds.lowest || *number > bounds.highest) {
+              const bool open = bounds.highest == std::numeric_limits<Number>::max();
               throw CLI::ValidationError(
-                  name, fmt::format("expected a whole number from {}, got {}", lowest,
+                  name, fmt::format("expected a whole number from {}{}, got {}", bounds.lowest,
+                                    open ? "" : fmt::format(" to {}", bounds.highest),
                                     qkv::app::quoted(text)));
             }
             target = *number;
           },
           help)
       ->type_name("N");
+}
+
+template <class Number>
+CLI::Option* add_number(CLI::App& command, const std::string& name, Number& target, Number lowest,
+                        const std::string& help) {
+  return add_number(command, name, target, Bounds<Number>{lowest}, help);
+}
+
+// An option that takes a real number, read whole. NaN and infinity pass: the rule about them, where
+// there is one, is the library's.
+template <class Number>
+CLI::Option* add_real(CLI::App& command, const std::string& name, Number& target,
+                      const std::string& help) {
+  return command
+      .add_option_function<std::string>(
+          name,
+          [&target, name](const std::string& text) {
+            double number = 0;
+            const char* end = text.data() + text.size();
+            const auto read = std::from_chars(text.data(), end, number);
+            if (read.ec != std::errc{} || read.ptr != end) {
+              throw CLI::ValidationError(
+                  name, fmt::format("expected a number, got {}", qkv::app::quoted(text)));
+            }
+            target = number;
+          },
+          help)
+      ->type_name("X");
 }
 
 #endif  // QKV_TOOLS_OPTIONS_H_

@@ -171,6 +171,8 @@ void write_outputs(const OutputOptions& options, const Results& results, const C
     find(options, "-")->write("-", results);
   } else if (options.json) {
     print(json_text(results.json()));
+  } else if (results.brief && !options.paths.empty()) {
+    print(results.brief());
   } else if (results.text) {
     print(results.text());
   }

@@ -22,7 +22,8 @@ struct Results {
   std::function<std::vector<qkv::app::NamedView>()> arrays{};  // .npz .safetensors
   std::function<qkv::app::ArrayView()> array{};                // .npy: the one that matters
   std::function<qkv::app::Picture()> picture{};                // .svg .png
-  std::function<std::string()> text{};                         // .txt
+  std::function<std::string()> text{};                         // .txt, and standard output
+  std::function<std::string()> brief{};                        // there instead, beside files
   std::function<nlohmann::ordered_json()> json{};              // .json, --json
 };
 
@@ -42,7 +43,7 @@ void add_outputs(CLI::App& command, OutputOptions& options, const std::string& u
 void check_outputs(const OutputOptions& options, const Results& results);
 
 // Files first, in order (a reader that closes the pipe early must not cost them), then standard
-// output: "-" if it was named, else the report as text or JSON.
+// output: "-" if it was named, else the report as JSON or text (the brief one beside files).
 void write_outputs(const OutputOptions& options, const Results& results, const Common& common);
 
 // The extensions of files that this build writes: ".npz, .npy".

@@ -8,7 +8,7 @@
 
 // Pictures as the bytes of files.
 std::string svg_bytes(const qkv::app::Picture& picture);
-// Throws NotInBuildError where this machine lacks what draws them.
+// Throws NotAvailable where this machine lacks what draws them.
 std::string png_bytes(const qkv::app::Picture& picture);
 
 #endif  // QKV_TOOLS_PICTURE_BYTES_H_

@@ -99,8 +99,6 @@ qkv::app::Strings one(std::string text) { return {{}, {std::move(text)}}; }
 
 }  // namespace
 
-std::string_view name_of(ScoreName score) { return kScores[static_cast<std::size_t>(score)].name; }
-
 std::string word_report(const WordInput& input, const WordAttention& attention,
                         const WordsOptions& options) {
   const auto words = static_cast<Index>(input.tokens.size());

@@ -12,14 +12,10 @@
 
 #include "console.h"
 #include "options.h"
+#include "score_names.h"
 
 // `qkv words`: text -> word vectors -> self-attention -> table and files.
 
-enum class ScoreName { kDot, kScaledDot, kBilinear, kAdditive };
-inline constexpr Choice<ScoreName> kScores[] = {{"dot", ScoreName::kDot},
-                                                {"scaled_dot", ScoreName::kScaledDot},
-                                                {"bilinear", ScoreName::kBilinear},
-                                                {"additive", ScoreName::kAdditive}};
 inline constexpr Choice<qkv::HeadForm> kForms[] = {{"split", qkv::HeadForm::kSplit},
                                                    {"wide", qkv::HeadForm::kWide}};
 // What becomes of a word without a vector.
@@ -85,7 +81,5 @@ void check_output_name(const std::string& path);
 // Everything that is needed to compute it again.
 void save_words(const std::string& path, const WordInput& input, const WordAttention& attention,
                 const WordsOptions& options);
-
-std::string_view name_of(ScoreName score);
 
 #endif  // QKV_TOOLS_WORDS_H_

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_COMMAND_LINE_H_
+#define QKV_TOOLS_COMMAND_LINE_H_
+
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+// How the command line speaks.
+
+// --help: an option and its value's name, then what it does; what else holds is said in words.
+class Help : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override;
+  std::string make_option_usage(const CLI::Option* option) const override;
+};
+
+// One line for a command line that cannot be read: what is wrong, and what would be right.
+std::string explain(const CLI::App& program, const CLI::ParseError& error);
+
+#endif  // QKV_TOOLS_COMMAND_LINE_H_
