@@ -27,7 +27,8 @@ class Case(unittest.TestCase):
         """The finished process; its exit code must be `code`."""
         done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, timeout=120,
                               cwd=self.dir, env={**os.environ, **(env or {})}, **options)
-        done.out, done.err = done.stdout.decode(), done.stderr.decode()
+        done.out = done.stdout.decode(errors="replace")
+        done.err = done.stderr.decode()
         self.assertEqual(done.returncode, code, f"{arguments}\n{done.out}\n{done.err}")
         return done
 

@@ -124,8 +124,14 @@ class Outputs(Case):
 
 
 class CommandLine(Case):
+    def commands(self):
+        listed = self.run_qkv("--help").out.split("Subcommands:\n")[1].split("\n\n")[0]
+        return re.findall(r"^  (\w+)", listed, re.M)
+
     def test_help_has_examples(self):
-        for arguments in (["--help"], ["words", "--help"], ["demo", "--help"]):
+        commands = [["--help"], *([name, "--help"] for name in self.commands())]
+        self.assertGreaterEqual(len(commands), 4)
+        for arguments in commands:
             done = self.run_qkv(*arguments)
             self.assertEqual(done.err, "")
             self.assertGreaterEqual(len(re.findall(r"^  .*\bqkv ", done.out, re.M)), 2, arguments)
@@ -138,13 +144,23 @@ class CommandLine(Case):
 
     def test_wrong_command_lines(self):
         for arguments, hint in [
-                ([], "commands: words, demo"),
-                (["foo"], 'unknown command "foo"; commands: words, demo'),
+                ([], "a command is needed; commands: "),
+                (["foo"], 'unknown command "foo"; commands: '),
+                (["wrods", "a"], 'unknown command "wrods" (did you mean words?); commands: '),
+                (["--foo", "words", "a"], 'unknown option "--foo"'),
+                (["words", "a", "--score"], "--score needs a value"),
+                (["demo", "x", "y"], 'unexpected argument "x"; qkv demo --help says'),
+                (["words", "a", "--threads", "2147483647"], "from 0 to 4096"),
+                (["words", "a", "--dim", "9223372036854775807"], "from 1 to 65536"),
+                (["words", "a", "--heads", "2147483647"], "from 1 to 1024"),
+                (["words", "a", "--heads", "1024", "--dim", "65536", "--form", "wide"], "GB"),
+                (["words", "a", "--progress", "maybe"], "valid: auto, always, never"),
                 (["words"], "TEXT is required"),
                 (["words", ""], "TEXT has no words"),
                 (["words", " \t"], "TEXT has no words"),
                 (["words", b"a\xff"], "TEXT is not UTF-8 at byte 1"),
-                (["words", "a", "--scor", "dot"], "--score"),
+                (["words", "a", "--scor", "dot"],
+                 'unknown option "--scor" (did you mean --score?); options: --help, --vectors'),
                 (["words", "a", "--score", "foo"], "valid: dot, scaled_dot, bilinear, additive"),
                 (["words", "a", "--unknown", "x"], "valid: error, skip, zero"),
                 (["words", "a", "--form", "x", "--heads", "1"], "valid: split, wide"),
@@ -159,16 +175,21 @@ class CommandLine(Case):
                 (["words", "a", "--heads", "2", "--score", "dot"], "scaled_dot only"),
                 (["words", "a", "--params", "p.npz"], "--params goes with"),
                 (["words", "-", "--vectors", "-"], "cannot both"),
-                (["words", "a", "-o", "out.foo"], "valid: .npz")]:
+                (["words", "a", "-o", "out.foo"], "valid: .npz"),
+                (["words", "a", "-o", "x.npz", "-o", "x.npz"], "named twice"),
+                (["words", "a", "-o", "-", "--json"], "both want standard output"),
+                (["words", "a", "--format", "json"], "--format goes with -o -"),
+                (["words", "a", "-o", "-", "--format", "foo"], 'unknown name "foo"; valid: ')]:
             done = subprocess.run([PROGRAM, *arguments], capture_output=True, cwd=self.dir,
                                   stdin=subprocess.DEVNULL, timeout=60, check=False)
             self.assertEqual(done.returncode, 2, (arguments, done.stderr))
             self.assertEqual(done.stdout, b"")
+            self.assertEqual(done.stderr.count(b"\n"), 1, done.stderr)
             self.assertIn(hint, done.stderr.decode(), arguments)
         self.assertEqual(self.names(), [])
 
     def test_formats_that_are_not_in_this_build(self):
-        self.assertIn("valid: .npz", self.refuse(7, "words", "a", "-o", "out.svg"))
+        self.assertIn("valid: .npz", self.refuse(7, "words", "a", "-o", "out.html"))
 
     def test_common_options_on_either_side(self):
         want = self.run_qkv("words", "a b").out

@@ -7,6 +7,7 @@ Tests of real word vectors read the folder $QKV_DATA_DIR, else ../shared/data be
 where there is none they are skipped.
 """
 
+import json
 import os
 import pathlib
 import unittest
@@ -314,6 +315,55 @@ class Words(Case):
     def test_several_outputs(self):
         self.run_qkv("words", "a b", "-o", "x.npz", "-o", "y.npz")
         self.assertEqual(self.names(), ["x.npz", "y.npz"])
+
+
+class Formats(Case):
+    """The same result in every form."""
+
+    def test_arrays_in_safetensors_are_those_in_npz(self):
+        saved = self.saved("the cat sat", "--score", "additive", "-o", "out.safetensors")
+        data = (self.dir / "out.safetensors").read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + size])
+        texts = header.pop("__metadata__")
+        self.assertEqual(set(saved), set(header) | set(texts))
+        self.assertEqual(json.loads(texts["tokens"]), ["the", "cat", "sat"])
+        names = {"F64": "<f8", "F32": "<f4", "U64": "<u8"}
+        for name, entry in header.items():
+            begin, end = entry["data_offsets"]
+            array = np.frombuffer(data[8 + size + begin : 8 + size + end], names[entry["dtype"]])
+            np.testing.assert_array_equal(array.reshape(entry["shape"]), saved[name])
+
+    def test_npy_holds_the_weights(self):
+        saved = self.saved("the cat sat", "--heads", 5, "-o", "out.npy")
+        np.testing.assert_array_equal(np.load(self.dir / "out.npy"), saved["weights"])
+
+    def test_txt_is_the_report_and_json_both(self):
+        done = self.run_qkv("words", "the cat sat", "-o", "out.txt", "-o", "out.json")
+        self.assertEqual((self.dir / "out.txt").read_text(encoding="utf-8"), done.out)
+        report = json.loads((self.dir / "out.json").read_text(encoding="utf-8"))
+        self.assertEqual(json.loads(self.run_qkv("words", "the cat sat", "--json").out), report)
+        saved = self.saved("the cat sat")
+        weights = saved["weights"]
+        np.testing.assert_array_equal(report["weights"]["data"], weights)
+        self.assertEqual(report["tokens"], ["the", "cat", "sat"])
+        np.fill_diagonal(weights, -1)
+        for link in report["strongest_links"]:
+            self.assertEqual(link["to"], weights[link["from"]].argmax())
+            self.assertEqual(link["weight"], weights[link["from"]].max())
+
+    def test_every_head_has_its_links(self):
+        report = json.loads(self.run_qkv("words", "a b c", "--heads", 2, "--json").out)
+        self.assertEqual([(link["head"], link["from"]) for link in report["strongest_links"]],
+                         [(h, i) for h in range(2) for i in range(3)])
+
+    def test_standard_output_takes_any_format(self):
+        for name in ("npz", "npy", "json", "txt", "safetensors"):
+            done = self.run_qkv("words", "a b", "-o", "-", "--format", name, "-o", f"x.{name}")
+            self.assertEqual(done.stdout, (self.dir / f"x.{name}").read_bytes(), name)
+        self.assertEqual(self.run_qkv("words", "a b", "-o", "-").stdout,
+                         (self.dir / "x.npz").read_bytes())
+        self.assertEqual(len(self.names()), 5)
 
 
 if __name__ == "__main__":

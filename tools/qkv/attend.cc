@@ -161,6 +161,10 @@ void run(const AttendOptions& options, const Common& common) {
   AttendResults results;
   const Results forms = attend_forms(options, call, results);
   check_outputs(options.outputs, forms);
+  if (options.files.size() > 3) {
+    throw UsageError(fmt::format("unexpected argument {}; Q, K and V are the arrays",
+                                 qkv::app::quoted(options.files[3])));
+  }
   if (std::ranges::count_if(options.files,
                             [](const std::string& f) { return f == "-" || f.starts_with("-:"); }) >
           1 &&
@@ -181,7 +185,7 @@ void add_attend(CLI::App& program, const Common& common) {
   command.add_option("Q K [V]", options->files, "the arrays; or one file with all of them")
       ->type_name("")
       ->required()
-      ->expected(1, 3);
+      ->expected(-1);
   add_choice(command, "--layout", options->layout, kLayouts,
              "axes of rank 4: bhtd (default) or bthd, also of out");
   add_choice(command, "--score", options->score, kScores,

@@ -3,10 +3,10 @@
 #include <cmath>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "attend.h"
 #include "exit_codes.h"
+#include "memory.h"
 
 namespace {
 
@@ -60,27 +60,19 @@ Dims shape_for(const ResultKind& kind, const CallShape& shape, const AttendOptio
 
 // ---- buffers --------------------------------------------------------------------------------
 
-// Asks for memory in steps, so that too much of it is an error and not the end of the machine.
+// Counts the memory of all results together.
 class Room {
  public:
-  Room()
-      : left_(0.9 * static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
-              static_cast<double>(::sysconf(_SC_PAGESIZE))) {}
   Tensor make(std::string_view name, DType dtype, const Dims& shape) {
-    const double bytes =
+    bytes_ +=
         static_cast<double>(qkv::element_count(shape)) * static_cast<double>(qkv::size_of(dtype));
-    left_ -= bytes;
-    if (left_ < 0) {
-      throw UsageError(fmt::format(
-          "--save {}: {} would take {:.1f} GB, more than this machine has; --rows and --top look "
-          "inside with less",
-          name, qkv::to_string(shape), bytes * 1e-9));
-    }
+    check_memory(bytes_, fmt::format("--save {} {}", name, qkv::to_string(shape)),
+                 "--rows and --top look inside with less");
     return {dtype, shape};
   }
 
  private:
-  double left_;
+  double bytes_ = 0;
 };
 
 // -inf after masks: no attention was possible there. The scores stand in C order.

@@ -125,9 +125,8 @@ void add_outputs(CLI::App& command, OutputOptions& options, const std::string& u
   options.usual = usual;
   command
       .add_option("-o,--output", options.paths,
-                  fmt::format("write the results to a file; its extension is the format: {}; - is "
-                              "standard output (repeatable)",
-                              output_formats()))
+                  "write the results; the extension is the format, - is standard output "
+                  "(repeatable)")
       ->type_name("FILE")
       ->allow_extra_args(false);
   std::string names;

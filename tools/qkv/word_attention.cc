@@ -9,6 +9,7 @@
 #include <qkv/attention.h>
 
 #include "exit_codes.h"
+#include "memory.h"
 #include "words.h"
 
 namespace {
@@ -209,8 +210,29 @@ WordAttention with_heads(const Tensor& x, const WordsOptions& options, qkv::Cont
 
 }  // namespace
 
+namespace {
+
+// Parameters of the heads, and scores and weights where they are wanted.
+void check_memory(const WordInput& input, const WordsOptions& options, bool matrices) {
+  const auto words = static_cast<double>(input.x.size(0));
+  const auto width = static_cast<double>(input.x.size(1));
+  const auto heads = static_cast<double>(std::max<Index>(1, options.heads));
+  const bool wide = options.heads > 0 && options.form == qkv::HeadForm::kWide;
+  const bool learned = options.heads > 0 || options.score == ScoreName::kBilinear ||
+                       options.score == ScoreName::kAdditive;
+  const double parameters = learned ? 8 * width * width * (wide ? heads : 1) : 0;
+  // Each is held twice: as it is computed with and as it is saved.
+  ::check_memory(8 * 8 * words * width * (wide ? heads : 1) + 8 * parameters +
+                     (matrices ? 2 * 8 * heads * words * words : 0),
+                 fmt::format("{} words of {} numbers", words, width),
+                 "fewer words, --heads or --dim take less");
+}
+
+}  // namespace
+
 WordAttention attend_words(const WordInput& input, const WordsOptions& options,
                            const Common& common, bool matrices) {
+  check_memory(input, options, matrices);
   qkv::Context context(qkv::Executor::threads(common.threads));
   context.set_stop_flag(&stop_flag());
   const Tensor x = qkv::convert(input.x, DType::kFloat64);

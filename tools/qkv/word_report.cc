@@ -3,10 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/array_file.h>
 #include <qkv/app/text.h>
 
-#include "exit_codes.h"
 #include "words.h"
 
 namespace {
@@ -85,18 +83,6 @@ std::string links(const WordInput& input, const Head& head) {
   return text;
 }
 
-// ---- files ----------------------------------------------------------------------------------
-
-struct Format {
-  std::string_view extension;
-  bool built;
-};
-constexpr Format kFormats[] = {{".npz", true},   {".npy", false}, {".safetensors", false},
-                               {".svg", false},  {".png", false}, {".txt", false},
-                               {".json", false}, {".html", false}};
-
-qkv::app::Strings one(std::string text) { return {{}, {std::move(text)}}; }
-
 }  // namespace
 
 std::string word_report(const WordInput& input, const WordAttention& attention,
@@ -115,53 +101,4 @@ std::string word_report(const WordInput& input, const WordAttention& attention,
                         words, words);
   }
   return text;
-}
-
-void check_output_name(const std::string& path) {
-  std::string valid;
-  for (const Format& format : kFormats) {
-    if (format.built) valid += (valid.empty() ? "" : ", ") + std::string(format.extension);
-  }
-  for (const Format& format : kFormats) {
-    if (!path.ends_with(format.extension)) continue;
-    if (format.built) return;
-    throw NotInBuildError(fmt::format("{}: {} files are not in this build; valid: {}", path,
-                                      format.extension, valid));
-  }
-  throw UsageError(fmt::format("-o {}: unknown file extension; valid: {}", path, valid));
-}
-
-void save_words(const std::string& path, const WordInput& input, const WordAttention& attention,
-                const WordsOptions& options) {
-  const auto words = static_cast<Index>(input.tokens.size());
-  const qkv::app::Strings tokens{{words}, input.tokens};
-  const qkv::app::Strings spellings{{words}, input.spellings};
-  const qkv::app::Strings source = one(input.source);
-  const qkv::app::Strings score = one(std::string(name_of(options.score)));
-  const bool split = options.form == qkv::HeadForm::kSplit;
-  const qkv::app::Strings form = one(options.heads == 0 ? "identity" : split ? "split" : "wide");
-  const qkv::ConstView scale(&attention.scale, qkv::Dims());
-  const qkv::ConstView seed(&options.seed, qkv::Dims());
-  std::vector<qkv::app::NamedView> arrays{{"attn", attention.weights.view()},
-                                          {"src", &tokens},
-                                          {"tgt", &tokens},
-                                          {"tokens", &tokens},
-                                          {"words", &spellings},
-                                          {"vectors", &source},
-                                          {"x", input.x.view()},
-                                          {"form", &form},
-                                          {"seed", seed},
-                                          {"score", &score},
-                                          {"scale", scale}};
-  for (const Parameter& p : attention.parameters) {
-    arrays.push_back({"params." + p.name, p.value.view()});
-  }
-  arrays.insert(arrays.end(), {{"q", attention.q.view()},
-                               {"k", attention.k.view()},
-                               {"v", attention.v.view()},
-                               {"scores", attention.scores.view()},
-                               {"weights", attention.weights.view()},
-                               {"lse", attention.lse.view()},
-                               {"out", attention.out.view()}});
-  qkv::app::write_npz(path, arrays);
 }

@@ -8,9 +8,13 @@
 
 namespace {
 
+// Far above what anybody uses: a slip of the finger is named here, not met as lack of memory.
+constexpr qkv::Index kMostNumbers = 65536;
+constexpr qkv::Index kMostHeads = 1024;
+
 constexpr const char* kFooter = R"(Examples:
   qkv words "the cat walked on the street" --vectors glove.6B.50d.txt
-  qkv words "no file needed" --score additive --seed 7 -o out.npz
+  qkv words "no file needed" --score additive --seed 7 -o out.npz -o out.svg
 
 Words are cut at white space, punctuation at their ends stands alone. A word is looked up as typed,
 then in lower case. Rows are queries: row i says how much word i attends to each word. q, k and v
@@ -21,8 +25,9 @@ letters of "<word>" and the whole of it are hashed (FNV-1a), each hash draws 50 
 numbers under the seed (Philox4x32-10), and their sum, divided by the root of their count, has the
 size of GloVe's numbers. Words that share letters get vectors that point the same way.
 
-The .npz holds all that is needed to compute it again: tokens, words, x, q, k, v, score, scale,
-params.*, scores, weights, lse, out; attn, src and tgt make it an attention file.)";
+An .npz or .safetensors file holds all that is needed to compute it again: tokens, words, x, q, k,
+v, score, scale, params.*, scores, weights, lse, out; attn, src and tgt make it an attention file.
+An .npy file holds the weights, an .svg or .png is their picture, a .txt the report, a .json both.)";
 
 void run(const WordsOptions& options, const Common& common) {
   if (options.text == std::vector<std::string>{"-"} && options.vectors == "-") {
@@ -36,14 +41,15 @@ void run(const WordsOptions& options, const Common& common) {
   if (!options.params.empty() && !learned) {
     throw UsageError("--params goes with --score bilinear, --score additive or --heads");
   }
-  for (const std::string& path : options.outputs) check_output_name(path);
-  const WordInput input = read_words(options, common);
-  const bool matrices =
-      !options.outputs.empty() || static_cast<qkv::Index>(input.tokens.size()) <= kLongestTable;
-  const WordAttention attention = attend_words(input, options, common, matrices);
-  // Files first: a reader that closes the pipe early must not cost them.
-  for (const std::string& path : options.outputs) save_words(path, input, attention, options);
-  print(word_report(input, attention, options));
+  WordInput input;
+  WordAttention attention;
+  const Results forms = word_forms(input, attention, options);
+  check_outputs(options.outputs, forms);
+  input = read_words(options, common);
+  const bool matrices = !options.outputs.paths.empty() || options.outputs.json ||
+                        static_cast<qkv::Index>(input.tokens.size()) <= kLongestTable;
+  attention = attend_words(input, options, common, matrices);
+  write_outputs(options.outputs, forms, common);
 }
 
 }  // namespace
@@ -58,14 +64,15 @@ void add_words(CLI::App& program, const Common& common) {
       .add_option("--vectors", options->vectors,
                   "word vectors, one word a line; - reads standard input")
       ->type_name("FILE");
-  add_number(command, "--dim", options->width, qkv::Index{1},
+  add_number(command, "--dim", options->width, Bounds<qkv::Index>{1, kMostNumbers},
              "numbers of a word vector (default: found out; spelling 50)");
   add_choice(command, "--unknown", options->unknown, kUnknowns,
              "what a word without a vector is (default error)");
   add_choice(command, "--score", options->score, kScores,
              "how queries and keys compare (default scaled_dot)");
-  CLI::Option* heads = add_number(command, "--heads", options->heads, qkv::Index{1},
-                                  "multi-head self-attention with projections");
+  CLI::Option* heads =
+      add_number(command, "--heads", options->heads, Bounds<qkv::Index>{1, kMostHeads},
+                 "multi-head self-attention with projections");
   add_choice(command, "--form", options->form, kForms,
              "split (default): a head has a share of the numbers; wide: all")
       ->needs(heads);
@@ -79,9 +86,7 @@ void add_words(CLI::App& program, const Common& common) {
       .add_option("--params", options->params,
                   "parameters instead: W; Wq, Wk, v, b; or a layer's names")
       ->type_name("FILE.npz");
-  command.add_option("-o,--output", options->outputs, "write everything to a file (repeatable)")
-      ->type_name("FILE.npz")
-      ->allow_extra_args(false);
+  add_outputs(command, options->outputs, "npz");
   command.footer(kFooter);
   command.callback([options, &common] { run(*options, common); });
 }

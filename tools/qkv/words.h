@@ -12,6 +12,7 @@
 
 #include "console.h"
 #include "options.h"
+#include "outputs.h"
 #include "score_names.h"
 
 // `qkv words`: text -> word vectors -> self-attention -> table and files.
@@ -34,7 +35,7 @@ struct WordsOptions {
   qkv::HeadForm form = qkv::HeadForm::kSplit;
   std::uint64_t seed = 0;
   std::string params{};  // a file; "": drawn from the seed
-  std::vector<std::string> outputs{};
+  OutputOptions outputs{};
 };
 
 // The words and their vectors, T of both.
@@ -76,10 +77,9 @@ inline constexpr qkv::Index kLongestTable = 32;
 std::string word_report(const WordInput& input, const WordAttention& attention,
                         const WordsOptions& options);
 
-// Throws UsageError or NotInBuildError for a file name whose extension names no format.
-void check_output_name(const std::string& path);
-// Everything that is needed to compute it again.
-void save_words(const std::string& path, const WordInput& input, const WordAttention& attention,
-                const WordsOptions& options);
+// The report and the forms of files; what it is given must outlive it, and may be filled later.
+// Arrays hold everything that is needed to compute them again.
+Results word_forms(const WordInput& input, const WordAttention& attention,
+                   const WordsOptions& options);
 
 #endif  // QKV_TOOLS_WORDS_H_
