@@ -11,6 +11,7 @@ class App;
 // Each adds one command; it runs while the command line is read to its end. `common` must outlive
 // the application.
 void add_attend(CLI::App& program, const Common& common);
+void add_info(CLI::App& program, const Common& common);
 void add_words(CLI::App& program, const Common& common);
 void add_demo(CLI::App& program, const Common& common);
 

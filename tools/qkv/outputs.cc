@@ -178,3 +178,9 @@ void write_outputs(const OutputOptions& options, const Results& results, const C
 }
 
 std::string output_formats() { return extensions(is_built); }
+
+std::string array_formats() {
+  return extensions([](const Format& format) {
+    return qkv::app::array_format(fmt::format(".{}", format.name)).has_value();
+  });
+}

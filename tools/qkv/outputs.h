@@ -46,7 +46,8 @@ void check_outputs(const OutputOptions& options, const Results& results);
 // output: "-" if it was named, else the report as JSON or text (the brief one beside files).
 void write_outputs(const OutputOptions& options, const Results& results, const Common& common);
 
-// The extensions of files that this build writes: ".npz, .npy".
+// The extensions of files that this build writes, ".npz, .npy, .svg"; those that hold arrays.
 std::string output_formats();
+std::string array_formats();
 
 #endif  // QKV_TOOLS_OUTPUTS_H_

@@ -11,6 +11,7 @@
 #include <qkv/app/word_vectors.h>
 
 #include "exit_codes.h"
+#include "progress.h"
 #include "words.h"
 
 namespace {
@@ -70,6 +71,17 @@ void copy_row(const qkv::Tensor& from, Index row, qkv::Tensor& to, Index place) 
   qkv::copy(qkv::slice(from.view(), 0, row, row + 1), qkv::slice(to.view(), 0, place, place + 1));
 }
 
+qkv::app::WordVectors read_vectors(const std::string& file,
+                                   const std::vector<qkv::app::Spellings>& wanted,
+                                   const WordsOptions& options, const Common& common) {
+  Progress progress(common, "reading " + file);
+  qkv::app::WordVectorOptions reading;
+  reading.width = options.width;
+  reading.stop = &stop_flag();
+  reading.progress = [&](Index done, Index total) { progress.bytes(done, total); };
+  return qkv::app::read_word_vectors(options.vectors, wanted, reading);
+}
+
 WordInput from_file(const std::vector<std::string>& tokens, const WordsOptions& options,
                     const Common& common) {
   const Distinct words = distinct(tokens);
@@ -79,9 +91,8 @@ WordInput from_file(const std::vector<std::string>& tokens, const WordsOptions& 
     if (std::string lower = qkv::app::lower_case(word); lower != word)
       wanted.back().push_back(lower);
   }
-  const qkv::app::WordVectors found = qkv::app::read_word_vectors(
-      options.vectors, wanted, {.width = options.width, .stop = &stop_flag()});
   const std::string file = options.vectors == "-" ? "<stdin>" : options.vectors;
+  const qkv::app::WordVectors found = read_vectors(file, wanted, options, common);
   const std::string missing = missing_words(words, found);
   if (!missing.empty() && options.unknown == Unknown::kError) {
     throw qkv::app::InputError(file, missing + "; --unknown skip or zero goes on without");

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include <qkv/attention.h>
+#include <qkv/tensor.h>
+
+#include "info.h"
+#include "score_names.h"
+
+namespace {
+
+using qkv::DType;
+using qkv::Index;
+using qkv::Tensor;
+
+// Small, and no size like another. Which code a call takes does not depend on its sizes.
+constexpr Index B = 2, H = 4, G = 2, Tq = 3, Tk = 5, D = 8, E = 6, U = 7;
+
+struct DTypes {
+  DType q;
+  DType kv;
+};
+
+// The dtypes that a call may have, all of which the library accepts.
+std::vector<DTypes> all_dtypes() {
+  std::vector<DTypes> all;
+#define QKV_REAL(name, type, text) \
+  if (qkv::is_real(DType::name)) all.push_back({DType::name, DType::name});
+  QKV_FOR_EACH_DTYPE(QKV_REAL)
+#undef QKV_REAL
+  for (const DType kv : {DType::kBFloat16, DType::kFloat16}) all.push_back({DType::kFloat32, kv});
+  return all;
+}
+
+std::string name_of(const DTypes& dtypes) {
+  const std::string q(qkv::name_of(dtypes.q));
+  return dtypes.q == dtypes.kv ? q : fmt::format("{}+{}", q, qkv::name_of(dtypes.kv));
+}
+
+// A call and the memory that its views look at.
+struct Sample {
+  explicit Sample(const DTypes& dtypes)
+      : q(dtypes.q, {B, H, Tq, D}),
+        k(dtypes.kv, {B, H, Tk, D}),
+        v(dtypes.kv, {B, H, Tk, E}),
+        fewer_k(dtypes.kv, {B, G, Tk, D}),
+        fewer_v(dtypes.kv, {B, G, Tk, E}),
+        packed_q(dtypes.q, {B * Tq, H, D}),
+        packed_k(dtypes.kv, {B * Tk, H, D}),
+        packed_v(dtypes.kv, {B * Tk, H, E}),
+        w(dtypes.q, {D, D}),
+        wq(dtypes.q, {U, D}),
+        wk(dtypes.q, {U, D}),
+        units(dtypes.q, {U}),
+        bias(dtypes.q, {Tq, Tk}),
+        per_head(dtypes.q, {H}) {
+    inputs = {q, k, v, {}, {}};
+  }
+
+  Tensor q, k, v, fewer_k, fewer_v, packed_q, packed_k, packed_v, w, wq, wk, units, bias, per_head;
+  Tensor keep{DType::kBool, {Tq, Tk}};
+  Tensor padding{DType::kBool, {B, Tk}};
+  std::vector<Index> lengths = std::vector<Index>(B, Tk);
+  std::vector<Index> seqlens_q{0, Tq, B* Tq};
+  std::vector<Index> seqlens_k{0, Tk, B* Tk};
+  qkv::Inputs inputs;
+  qkv::Options options;
+};
+
+struct Family {
+  std::string_view name;
+  void (*apply)(Sample& s);
+};
+
+constexpr Family kFamilies[] = {
+    {"plain", [](Sample&) {}},
+    {"grouped heads", [](Sample& s) { s.inputs.k = s.fewer_k, s.inputs.v = s.fewer_v; }},
+    {"no values", [](Sample& s) { s.inputs.v = {}; }},
+    {"packed",
+     [](Sample& s) {
+       s.inputs = {s.packed_q, s.packed_k, s.packed_v, s.seqlens_q, s.seqlens_k};
+     }},
+    {"soft-cap", [](Sample& s) { s.options.softcap = 30; }},
+    {"user's score",
+     [](Sample& s) {
+       s.options.mods = {qkv::score_mod([](auto score, qkv::At) { return score; })};
+     }},
+    {"bias", [](Sample& s) { s.options.bias = s.bias; }},
+    {"ALiBi", [](Sample& s) { s.options.alibi = s.per_head; }},
+    {"causal", [](Sample& s) { s.options.masks = {qkv::Causal{}}; }},
+    {"window",
+     [](Sample& s) {
+       s.options.masks = {qkv::Window{1, 1}};
+     }},
+    {"mask", [](Sample& s) { s.options.masks = {qkv::Keep{s.keep}}; }},
+    {"padding", [](Sample& s) { s.options.masks = {qkv::Padding{s.padding}}; }},
+    {"key lengths", [](Sample& s) { s.options.masks = {qkv::KeyLengths{s.lengths}}; }},
+    {"user's mask",
+     [](Sample& s) { s.options.masks = {qkv::mask_mod([](qkv::At at) { return at.j <= at.i; })}; }},
+    {"sinks", [](Sample& s) { s.options.sinks = s.per_head; }},
+    {"dropout",
+     [](Sample& s) {
+       s.options.dropout = {0.1, 7};
+     }},
+};
+
+qkv::Score score_of(ScoreName name, const Sample& s) {
+  switch (name) {
+    case ScoreName::kDot:
+      return qkv::Dot{};
+    case ScoreName::kScaledDot:
+      return qkv::ScaledDot{};
+    case ScoreName::kBilinear:
+      return qkv::Bilinear{s.w};
+    case ScoreName::kAdditive:
+      return qkv::Additive{s.wq, s.wk, s.units, {}};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<PathFact> path_facts() {
+  std::vector<PathFact> facts;
+  qkv::Context context;
+  for (const Choice<ScoreName>& score : kScores) {
+    for (const Family& family : kFamilies) {
+      for (const DTypes& dtypes : all_dtypes()) {
+        Sample sample(dtypes);
+        sample.options.score = score_of(score.value, sample);
+        family.apply(sample);
+        // One implementation runs both directions of a plan.
+        const std::string path(qkv::Plan(sample.inputs, sample.options, context).path());
+        facts.push_back({score.name, family.name, name_of(dtypes), path, path});
+      }
+    }
+  }
+  return facts;
+}
