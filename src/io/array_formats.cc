@@ -24,6 +24,13 @@ void check_names(std::string_view function, std::span<const app::NamedView> arra
   }
 }
 
+void check_head(InputFile& file, bool (*claims)(std::string_view head), std::string_view format) {
+  const std::string_view head = file.peek(kArrayFileHead);
+  if (claims(head)) return;
+  throw app::InputError::at_byte(
+      file.name(), 0, fmt::format("expected {}, got {}", format, app::quoted(head.substr(0, 8))));
+}
+
 }  // namespace qkv::io
 
 namespace qkv::app {

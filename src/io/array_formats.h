@@ -20,6 +20,9 @@ bool is_npy(std::string_view head);
 bool is_npz(std::string_view head);
 bool is_safetensors(std::string_view head);
 
+// InputError unless the file claims so; nothing else of it is read, since a pipe may be endless.
+void check_head(InputFile& file, bool (*claims)(std::string_view head), std::string_view format);
+
 // All arrays of a file that nothing was read from yet.
 std::vector<app::NamedArray> read_npy(InputFile& file);
 std::vector<app::NamedArray> read_npz(InputFile& file);

@@ -145,6 +145,7 @@ app::Array read_npy(ByteSource& source) {
 }
 
 std::vector<app::NamedArray> read_npy(InputFile& file) {
+  check_head(file, is_npy, "a .npy file");
   std::string whole;
   ByteSource source = byte_source(file, whole);
   std::vector<app::NamedArray> arrays;

@@ -196,6 +196,7 @@ bool is_npz(std::string_view head) {
 }
 
 std::vector<app::NamedArray> read_npz(InputFile& file) {
+  check_head(file, is_npz, "an .npz archive");
   std::string whole;  // outlives the archive
   const auto archive = app::open_archive(file, whole);
   const auto size = file.size().value_or(static_cast<Index>(whole.size()));

@@ -102,6 +102,7 @@ std::string header_of(std::span<const app::NamedView> arrays,
 }  // namespace
 
 std::vector<app::NamedArray> read_safetensors(InputFile& file) {
+  if (!file.size()) check_head(file, is_safetensors, "a .safetensors file");
   std::string whole;
   ByteSource source = byte_source(file, whole);
   SafetensorsHeader header = read_safetensors_header(source);

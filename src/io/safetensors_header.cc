@@ -78,6 +78,9 @@ class Events {
 
   SafetensorsHeader read() {
     if (!text_.starts_with('{')) refuse(app::quoted(text_, 20));
+    read_ = text_.find('\0');  // nlohmann's parser takes it for the end
+    if (read_ != text_.npos) fail("JSON", "a zero byte");
+    read_ = 0;
     nlohmann::json::sax_parse(Cursor{text_.data(), &read_},
                               Cursor{text_.data() + text_.size(), nullptr}, this);
     return std::move(header_);

@@ -43,6 +43,16 @@ bool looks_like_number(std::string_view field) {
   return (digits[0] >= '0' && digits[0] <= '9') || digits == "nan" || digits == "inf";
 }
 
+// Two whole numbers alone, whatever their size and sign: hardly a word and its one number.
+bool is_like_header(std::string_view line) {
+  const auto is_whole = [](std::string_view field) {
+    if (field.starts_with('-')) field.remove_prefix(1);
+    return !field.empty() && field.find_first_not_of("0123456789") == field.npos;
+  };
+  const std::string_view second = take_last_field(line);
+  return is_whole(second) && is_whole(take_last_field(line)) && line.empty();
+}
+
 }  // namespace
 
 std::optional<VectorHeader> parse_vector_header(std::string_view line) {
@@ -63,6 +73,10 @@ VectorText::VectorText(InputFile& file, Index width, Index lines_to_confirm, Pro
 
 bool VectorText::take_header(std::string_view line) {
   header_ = parse_vector_header(line);
+  if (!header_ && width_ == 0 && is_like_header(line)) {
+    lines_.fail(fmt::format("expected a count and a width, or a word and its numbers, got {}",
+                            quoted(line)));
+  }
   if (!header_) return false;
   if (width_ == 1 && header_->width != 1) {  // a word "7" with its one number
     header_.reset();

@@ -2,6 +2,7 @@
 """A run of a program with the memory that it took."""
 
 import collections
+import functools
 import pathlib
 import subprocess
 import sys
@@ -10,7 +11,10 @@ Run = collections.namedtuple("Run", "status out err peak")
 
 # A process begins with the memory of the one that started it as its peak, and NumPy alone is large.
 STARTER = """
-import os, sys
+import os, resource, sys
+limit = int(sys.argv.pop(1))
+if limit:
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 child = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
 _, status, usage = os.wait4(child, 0)
 open(sys.argv[1], "w").write(f"{status} {usage.ru_maxrss}")
@@ -18,9 +22,13 @@ open(sys.argv[1], "w").write(f"{status} {usage.ru_maxrss}")
 
 
 def run(command, directory, stdin=subprocess.DEVNULL):
-    """The wait status (a negative signal number or the exit code), the streams, peak bytes."""
+    """The wait status (a negative signal number or the exit code), the streams, peak bytes.
+
+    What wants 2 GB is out of memory before it harms the machine.
+    """
+    limit = 0 if is_sanitized(command[0]) else 2 * 10**9
     report = pathlib.Path(f"{directory}.report")  # beside it: the program is alone in its directory
-    done = subprocess.run([sys.executable, "-S", "-E", "-c", STARTER, report, *map(str, command)],
+    done = subprocess.run([sys.executable, "-S", "-E", "-c", STARTER, str(limit), report, *map(str, command)],
                           cwd=directory, stdin=stdin, capture_output=True, timeout=120, check=True)
     status, peak = map(int, report.read_text(encoding="ascii").split())
     report.unlink()
@@ -28,6 +36,7 @@ def run(command, directory, stdin=subprocess.DEVNULL):
     return Run(code, done.stdout.decode(), done.stderr.decode(), peak * 1024)
 
 
+@functools.cache
 def is_sanitized(program):
     """Whether it is built with a sanitizer, whose own memory says nothing about the program's."""
     code = pathlib.Path(program).read_bytes()

@@ -196,6 +196,21 @@ TEST(StandardStreams, AClosedPipeIsToldApart) {
   std::signal(SIGPIPE, handler);
 }
 
+TEST(ReadArrays, AMessageIsOneLine) {
+  EXPECT_EQ(complaint<InputError>([&] { read_arrays("no\nfile\x7f"); }),
+            "no\\x0afile\\x7f: No such file or directory");
+  EXPECT_EQ(complaint<OutputError>([&] { write_text("no\nfolder/x", ""); }),
+            "no\\x0afolder/x: cannot be written: No such file or directory");
+}
+
+// Endless, and no array: it must not be read to find that out.
+TEST(ReadArrays, OtherStreamsAreNotReadToTheEnd) {
+  EXPECT_THROW(read_arrays("/dev/zero"), InputError);
+  EXPECT_THROW(read_npz("/dev/zero"), InputError);
+  EXPECT_THROW(read_npy("/dev/zero"), InputError);
+  EXPECT_THROW(read_safetensors("/dev/zero"), InputError);
+}
+
 TEST(ReadArrays, SaysWhatItTakes) {
   const Directory directory;
   EXPECT_EQ(complaint<InputError>([&] { read_arrays(directory.write("a", "GIF89a...")); }),

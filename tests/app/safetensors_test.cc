@@ -233,6 +233,7 @@ TEST(Safetensors, HeadersAreAsTheFormatHasThem) {
   refused("{\"x\":{\"strides\":[1]}}", "got \"strides\"");
   refused("{" + good + "} x", "expected JSON");
   refused("{" + good + ",}", "expected JSON");
+  refused("{" + good + std::string("}\0x", 3), "expected JSON, got a zero byte");
   refused("{" + good, "expected JSON, got the end");
   refused("{\"\xFF\":1}", "expected JSON");
   refused("{" + std::string(100000, '['), "expected JSON");

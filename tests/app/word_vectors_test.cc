@@ -153,6 +153,8 @@ TEST(WordVectors, RefusalsNameFileAndLine) {
             "v.txt:1: expected a word and its numbers, got \"some words\"");
   EXPECT_EQ(refusal("cat\n"), "v.txt:1: expected a word and its numbers, got \"cat\"");
   EXPECT_EQ(refusal("9 3\ncat 1 2\n"), "v.txt:2: expected a word and 3 numbers, got 3 fields");
+  EXPECT_EQ(refusal("-1 3\ncat 1 2 3\n"),
+            "v.txt:1: expected a count and a width, or a word and its numbers, got \"-1 3\"");
   EXPECT_EQ(refusal("9 3\ncat 1 2 3\n", {"cat"}, {.width = 4}),
             "v.txt:1: expected vectors of 4 numbers, got a header that says 3");
   EXPECT_EQ(refusal("the 1.0 2.0\n", {"cat"}, {.width = 1}),
