@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
 .DEFAULT_GOAL := help
-.PHONY: run test check help
+.PHONY: run test check fuzz help
+
+SECONDS = 60
 
 run: ## set up, build, and run the main job on its built-in example
 	@scripts/setup.sh run
@@ -16,6 +18,10 @@ test: ## set up, build, and run all tests
 check: ## everything a change must pass: format, lint, rules, compilers, sanitizers
 	@scripts/setup.sh check
 	@scripts/check.sh
+
+fuzz: ## malformed input for every reader, 60 s each (SECONDS=5: shorter); no part of the tests
+	@scripts/setup.sh fuzz
+	@scripts/fuzz.sh $(SECONDS)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/setup.sh run|test|check
-# Makes sure that what `make run`, `make test` or `make check` needs is there. Looks first; installs
+# Usage: scripts/setup.sh run|test|fuzz|check
+# Makes sure that what `make run`, `make test`, `make fuzz` or `make check` needs is there. Looks first; installs
 # (Debian, as root or by sudo) only what is missing; with nothing to do it takes a fraction of a
 # second and touches nothing.
 set -euo pipefail
@@ -9,9 +9,9 @@ source "$(dirname "$0")/env.sh"
 
 level=${1:-}
 case $level in
-  run | test | check) ;;
+  run | test | fuzz | check) ;;
   *)
-    echo "usage: scripts/setup.sh run|test|check" >&2
+    echo "usage: scripts/setup.sh run|test|fuzz|check" >&2
     exit 2
     ;;
 esac
@@ -37,7 +37,8 @@ test  command:rsvg-convert      librsvg2-bin
 test  font:DejaVuSansMono       fonts-dejavu-core
 test  font:wqy-microhei         fonts-wqy-microhei
 test  font:NotoColorEmoji       fonts-noto-color-emoji
-check command:clang++-16        clang-16
+fuzz  command:clang++-16        clang-16
+fuzz  clang_runtime:fuzzer      libclang-rt-16-dev
 check command:clang-format-16   clang-format-16
 check command:clang-tidy-16     clang-tidy-16
 '
@@ -48,6 +49,7 @@ is_there() {
     command) if [ "$name" = cmake ]; then put_cmake_first; else "$name" --version; fi ;;
     library) pkg-config --exists "$name" ;;
     font) compgen -G "/usr/share/fonts/truetype/*/$name.tt[cf]" ;;
+    clang_runtime) compgen -G "$(clang++-16 -print-resource-dir)/lib/linux/libclang_rt.$name-*.a" ;;
     system_python) /usr/bin/python3 -c "import $name" ;;
   esac >/dev/null 2>&1
 }
@@ -57,7 +59,7 @@ missing_packages() {
   local of proof package
   while read -r of proof package; do
     case $level:$of in
-      run:run | test:run | test:test | check:?*) is_there "$proof" || echo "$package" ;;
+      run:run | test:run | test:test | fuzz:run | fuzz:test | fuzz:fuzz | check:?*) is_there "$proof" || echo "$package" ;;
     esac
   done <<<"$needs"
 }

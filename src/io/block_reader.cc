@@ -1,13 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/block_reader.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 namespace qkv::io {
 
+namespace {
+
+// One byte more than a small file has: a block that is not full tells that the file has ended.
+std::size_t block_size(const InputFile& file) {
+  constexpr auto kMost = static_cast<Index>(BlockReader::kBlock);
+  return static_cast<std::size_t>(std::min(kMost, file.size().value_or(kMost - 1) + 1));
+}
+
+}  // namespace
+
 BlockReader::BlockReader(InputFile& file, Progress progress)
-    : file_(file), progress_(std::move(progress)), block_(kBlock) {}
+    : file_(file), progress_(std::move(progress)), block_(block_size(file)) {}
 
 bool BlockReader::more() {
   if (ended_) return false;

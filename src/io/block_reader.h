@@ -17,7 +17,7 @@ using Progress = std::function<void(Index bytes_read, Index bytes_total)>;
 // A file passing through one block of memory, which is what it takes whatever the file's size.
 class BlockReader {
  public:
-  static constexpr std::size_t kBlock = std::size_t{1} << 20;
+  static constexpr std::size_t kBlock = std::size_t{1} << 20;  // less for a smaller file
 
   // The file must outlive this. `progress` may be empty.
   explicit BlockReader(InputFile& file, Progress progress = {});

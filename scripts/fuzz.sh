@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Usage: scripts/fuzz.sh SECONDS [TARGET...]
+# Feeds each reader (or those named) malformed input for that long. What was learned stays in
+# build/fuzz/corpus for the next time; an input that breaks a reader is left in build/fuzz/found and
+# makes the exit code 1. Make it a test.
+set -euo pipefail
+source "$(dirname "$0")/env.sh"
+
+seconds=${1:?usage: scripts/fuzz.sh SECONDS [TARGET...]}
+shift
+readonly largest_input=8192
+readonly seeds=build/fuzz/seeds corpus=build/fuzz/corpus found=build/fuzz/found logs=build/fuzz/logs
+
+[ -f build/fuzz/build.ninja ] || cmake --preset fuzz
+cmake --build --preset fuzz --target fuzz
+.venv/bin/python tests/fuzz/seeds.py "$seeds"
+targets=("$@")
+((${#targets[@]})) || mapfile -t targets < <(ls "$seeds")
+
+# Leaves a log; says how many inputs were run and whether one of them broke the reader.
+fuzz() {
+  local target=$1 verdict=ok runs
+  mkdir -p "$corpus/$target" "$found" "$logs"
+  "build/fuzz/tests/fuzz/fuzz_$target" "$corpus/$target" "$seeds/$target" \
+    -max_total_time="$seconds" -max_len=$largest_input -timeout=10 -print_final_stats=1 \
+    -artifact_prefix="$found/$target-" >"$logs/$target" 2>&1 || verdict="BROKEN, see $logs/$target"
+  runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$logs/$target")
+  printf '%-16s %10s inputs  %s\n' "$target" "${runs:-?}" "$verdict"
+  [ "$verdict" = ok ]
+}
+export -f fuzz
+export seeds corpus found logs seconds largest_input
+
+printf '%s\n' "${targets[@]}" |
+  xargs -P "$CMAKE_BUILD_PARALLEL_LEVEL" -I{} bash -c 'fuzz {}'
+echo "${#targets[@]} targets, ${seconds} s each, none broken"

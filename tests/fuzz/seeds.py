@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs to begin fuzzing with: small well-formed files, and the malformed ones of the tests.
+
+usage: seeds.py DIRECTORY
+Makes DIRECTORY/TARGET/NAME for each target.
+"""
+
+import io
+import json
+import pathlib
+import struct
+import sys
+
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "hostile"))
+
+from array_files import npy_files, safetensors, safetensors_files, tensor, tensors
+from npz_files import npz_files
+from text_files import (binary, record, tsv_files, vector_binary_files, vector_text_files)
+
+LARGEST = 8192  # larger seeds slow the search down
+
+ARRAYS = {
+    **{f"number_{name}": np.arange(6).astype(name).reshape(2, 3)
+       for name in "f2 f4 f8 ? i1 i2 i4 i8 u1 u2 u4 u8 >f4 >i8".split()},
+    "scalar": np.float32(3), "empty": np.zeros((0, 3)), "axes_8": np.zeros((1,) * 8),
+    "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "text": np.array([["a", "été"], ["", "日本"]]), "bytes": np.array([b"ab", b"c"]),
+    "text_swapped": np.array(["ab", "c"]).astype(">U2"),
+}
+
+
+def saved(save, *arguments, **named):
+    file = io.BytesIO()
+    save(file, *arguments, **named)
+    return file.getvalue()
+
+
+def good_npy():
+    files = {name: saved(np.save, array) for name, array in ARRAYS.items()}
+    for version in ((2, 0), (3, 0)):
+        files[f"version_{version[0]}"] = saved(np.lib.format.write_array, np.arange(3), version)
+    return files
+
+
+def good_npz():
+    three = {"x": np.arange(3.0), "naïve": np.array(["a"]), "empty": np.zeros(0)}
+    return {"stored": saved(np.savez, **three), "deflated": saved(np.savez_compressed, **three)}
+
+
+def good_safetensors():
+    kinds = "F64 F32 F16 BF16 BOOL I8 I16 I32 I64 U8 U16 U32 U64".split()
+    files = {kind: tensors(bytes(int("".join(filter(str.isdigit, kind)) or 8) // 8),
+                           x=tensor(kind, (1,), (0, int("".join(filter(str.isdigit, kind)) or 8) // 8)))
+             for kind in kinds}
+    files["text"] = tensors(b"12", __metadata__={"a": '["b"]', "n": '[["c"],["\\u00e9"]]'},
+                            x=tensor())
+    files["two"] = tensors(b"1234", x=tensor(), y=tensor(offsets=(2, 4)))
+    files["padded"] = safetensors(json.dumps({"x": tensor()}) + "   ", b"12")
+    return files
+
+
+def good_vectors():
+    lines = "the 1 2\ncat 3 -4e-1\na b 5 6\nwalk 1 2\n"
+    records = [record(b"the", 0.1, 0.2), record(b"cat", 3, 4)]
+    return {"glove": lines.encode(), "header": b"4 2\n" + lines.encode(),
+            "crlf": b"\xef\xbb\xbf" + lines.replace("\n", "\r\n").encode(),
+            "tabs": lines.replace(" ", "\t").encode(), "binary": binary("2 2", *records),
+            "binary_without_ends": binary("2 2", *(each[:-1] for each in records)),
+            "binary_cut": struct.pack("<f", 1)}
+
+
+TEXT = {
+    "words": "(It's 3.14... well-known -- “quoted”)".encode(),
+    "letters": "ÄÖÜ ΣΑΣ İstanbul 日本語 العربية हिन्दी".encode(),
+    "emoji": "👩‍👩‍👧 e\u0301 \u200b\ufeff 🇫🇷".encode(),
+    "no_utf8": b"a\xff\xc0\xaf\xed\xa0\x80",
+    "controls": bytes(range(32)),
+}
+JSON = {
+    "list": b'["a","b"]', "nested": b'[["a"],["b"]]', "alone": b'"a"', "empty": b"[]",
+    "hollow": b"[[],[]]", "uneven": b'[["a"],[]]', "escapes": rb'["\u00e9\ud83d\ude00\n\u0000"]',
+    "deep": b"[[[[[[[[1]]]]]]]]", "mixed": b'["a",1,null,{"b":[]}]',
+}
+PAIRS = {"pairs": "go\tva\nhi\tsalut\r\nthree\tcolumns\there\n\n".encode()}
+
+TARGETS = {
+    "npy": [good_npy(), npy_files()],
+    "npz": [good_npz(), npz_files()],
+    "parallel_text": [PAIRS, tsv_files()],
+    "safetensors": [good_safetensors(), safetensors_files()],
+    "text": [TEXT],
+    "text_json": [JSON],
+    "word_vectors": [good_vectors(), vector_text_files(), vector_binary_files()],
+}
+
+
+def main():
+    for target, groups in TARGETS.items():
+        directory = pathlib.Path(sys.argv[1]) / target
+        directory.mkdir(parents=True, exist_ok=True)
+        for group in groups:
+            for name, content in group.items():
+                if len(content) <= LARGEST:
+                    (directory / name).write_bytes(content)
+
+
+if __name__ == "__main__":
+    main()
