@@ -14,13 +14,26 @@ namespace qkv::app {
 
 using Tokens = std::vector<std::string>;
 
+// What an axis of `attn` before queries and keys counts.
+enum class LeadingAxis { kExamples, kLayers, kHeads };
+
+// How `attn` is to be read.
+struct AttentionFileOptions {
+  // Of the axes before queries and keys, in the file's order, none twice; empty: the last of
+  // examples, layers, heads. {kLayers, kExamples, kHeads} is what stacking one array
+  // [examples, heads, queries, keys] per layer gives.
+  std::vector<LeadingAxis> order{};
+};
+
 // Weights that somebody computed, rows being queries: N examples, L layers, H heads.
 struct AttentionFile {
-  Tensor attn{};              // [N,L,H,Tq,Tk]; a real dtype, as stored
-  int stored_rank = 0;        // 2 to 5: the axes that the file has, counted from the last
-  std::vector<Tokens> src{};  // of the keys: none, or N lists of Tk
-  std::vector<Tokens> tgt{};  // of the queries: none, or N lists of Tq
-  Tensor mask{};              // bool [N,L,H,Tq,Tk], false where masked; absent: the file has none
+  ConstView attn{};                  // [N,L,H,Tq,Tk]; a real dtype, as stored
+  ConstView mask{};                  // bool [N,L,H,Tq,Tk], false where masked; absent: none
+  std::vector<LeadingAxis> order{};  // the axes that the file has before queries and keys
+  std::vector<Tokens> src{};         // of the keys: none, or N lists of Tk
+  std::vector<Tokens> tgt{};         // of the queries: none, or N lists of Tq
+  Tensor attn_memory{};              // what the views look at; both move along
+  Tensor mask_memory{};
 };
 
 // True when one of the arrays is called "attn".
@@ -29,9 +42,15 @@ QKV_API bool has_attention(std::span<const NamedArray> arrays);
 // Reads .npz, .safetensors, or a .npy that is `attn` alone ("-": standard input). `attn` has 2 to 5
 // axes: [examples, layers, heads,] queries, keys. `src` and `tgt` are text of shape [Tk] and [Tq],
 // or [N,Tk] and [N,Tq]; src alone serves both where Tq = Tk. `mask` (bool or integers, 0 = masked)
-// stretches over attn as NumPy broadcasts. Other arrays are passed over.
+// stretches over attn, as it stands in the file, like NumPy broadcasts. Other arrays are passed
+// over.
 // Throws InputError that names the file, the array and the rule.
-QKV_API AttentionFile read_attention_file(const std::string& path);
+QKV_API AttentionFile read_attention_file(const std::string& path,
+                                          const AttentionFileOptions& options = {});
+
+// The same from arrays that were read from `file`, the name in messages.
+QKV_API AttentionFile attention_from(const std::string& file, std::vector<NamedArray> arrays,
+                                     const AttentionFileOptions& options = {});
 
 }  // namespace qkv::app
 

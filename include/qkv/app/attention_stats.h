@@ -3,6 +3,7 @@
 #define QKV_APP_ATTENTION_STATS_H_
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <qkv/app/attention_file.h>
@@ -10,7 +11,8 @@
 
 namespace qkv::app {
 
-// One head of one layer of one example. Means are over its rows that sum to something.
+// One head of one layer of one example. Means are over its rows that sum to something, taken as
+// they stand: nothing is divided by a row's sum.
 struct HeadStatistics {
   Index example = 0;
   Index layer = 0;
@@ -19,23 +21,53 @@ struct HeadStatistics {
   double distance = 0;   // sum w |i - j|, positions
   double first_key = 0;  // weight of key 0
   Index rows = 0;
-  Index zero_rows = 0;  // all weights 0: nothing to attend to
-  Index nan_rows = 0;
-  Index wrong_rows = 0;  // the others whose sum differs from 1 by more than the tolerance
-  double worst_sum = 1;  // the sum farthest from 1 among them
-  Index worst_row = -1;  // its query; -1: none
+  Index zero_rows = 0;      // all weights 0: nothing to attend to
+  Index nan_rows = 0;       // with NaN or infinity
+  Index negative_rows = 0;  // the others with a weight below 0
+  Index wrong_rows = 0;     // of those with a sum, which differs from 1 by more than the tolerance
+  double worst_sum = 1;     // the sum farthest from 1 among them
+  Index worst_row = -1;     // its query; -1: none
 };
 
-// The usual faults, each a line that says what is wrong and where.
-struct AttentionStatistics {
-  std::vector<HeadStatistics> heads{};
-  std::vector<std::string> warnings{};
+// The list of usual faults.
+enum class Fault {
+  kNotFinite,   // NaN or infinity
+  kNegative,    // scores in place of weights
+  kRowSums,     // rows that do not sum to 1
+  kTransposed,  // columns that do
+  kMasked,      // masked pairs receive weight
+  kPadding,     // padding tokens receive weight
+  kOneKey,      // one key has nearly everything
+  kNextKey,     // rows look one place to the right of themselves
+  kPreviousKey,
+  kLeak,     // a causal map that sees the next key
+  kUniform,  // rows that attend to everything alike
 };
 
-// Weights in float32 may miss 1 by 1e-4, those of two bytes by 1e-2.
+struct Warning {
+  Fault fault = Fault::kNotFinite;
+  Index example = 0;
+  Index layer = 0;
+  Index head = 0;
+  std::string text{};  // one line that says what is wrong; where stands in the members above
+};
+
+// "padding", for JSON.
+QKV_API std::string_view name_of(Fault fault);
+
+struct HeadReport {
+  HeadStatistics statistics{};
+  std::vector<Warning> warnings{};
+};
+
+// Weights in float32 and float64 may miss 1 by 1e-4, those of two bytes by 1e-2.
 QKV_API double row_sum_tolerance(DType dtype);
 
-QKV_API AttentionStatistics attention_statistics(const AttentionFile& file);
+// One head: each row is read once, memory follows Tk. Throws Error for an index out of range.
+QKV_API HeadReport head_report(const AttentionFile& file, Index example, Index layer, Index head);
+
+// All heads, by example, layer, head.
+QKV_API std::vector<HeadReport> attention_statistics(const AttentionFile& file);
 
 }  // namespace qkv::app
 

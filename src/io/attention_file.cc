@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <qkv/app/attention_file.h>
+#include <qkv/app/utf8.h>
+#include <qkv/error.h>
+
+namespace qkv::app {
+namespace {
+
+constexpr LeadingAxis kUsualOrder[] = {LeadingAxis::kExamples, LeadingAxis::kLayers,
+                                       LeadingAxis::kHeads};
+constexpr std::string_view kAxisNames[] = {"examples", "layers", "heads"};
+constexpr int kLeading = 3;
+
+std::string_view name_of(LeadingAxis axis) { return kAxisNames[static_cast<std::size_t>(axis)]; }
+
+std::string names_of(std::span<const LeadingAxis> order) {
+  std::string text;
+  for (const LeadingAxis axis : order) text += fmt::format("{}, ", name_of(axis));
+  return text + "queries, keys";
+}
+
+std::string describe(const Array& array) {
+  if (const auto* tensor = std::get_if<Tensor>(&array)) return qkv::describe(tensor->view());
+  return fmt::format("text {}", to_string(std::get<Strings>(array).shape));
+}
+
+std::string list_of(std::span<const NamedArray> arrays) {
+  if (arrays.empty()) return "no arrays";
+  constexpr std::size_t kMostNamed = 8;
+  std::string text;
+  for (std::size_t n = 0; n < std::min(arrays.size(), kMostNamed); ++n) {
+    // What is quoted has no control characters; the quotes themselves only disturb here.
+    const std::string name = quoted(arrays[n].name);
+    text += fmt::format("{}{} {}", n == 0 ? "" : ", ", name.substr(1, name.size() - 2),
+                        describe(arrays[n].array));
+  }
+  if (arrays.size() > kMostNamed) text += fmt::format(" and {} more", arrays.size() - kMostNamed);
+  return text;
+}
+
+// One file's arrays on their way into an AttentionFile.
+class Reader {
+ public:
+  Reader(const std::string& file, std::vector<NamedArray> arrays)
+      : file_(file), arrays_(std::move(arrays)) {}
+
+  AttentionFile read(const AttentionFileOptions& options) {
+    take_attn();
+    set_order(options.order);
+    take_mask();
+    result_.src = tokens("src", "keys", result_.attn.size(4));
+    result_.tgt = tokens("tgt", "queries", result_.attn.size(3));
+    const bool square = result_.attn.size(3) == result_.attn.size(4);
+    if (result_.tgt.empty() && square) result_.tgt = result_.src;
+    return std::move(result_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& detail) const { throw InputError(file_, detail); }
+
+  Array* find(std::string_view name) {
+    for (NamedArray& array : arrays_) {
+      if (array.name == name) return &array.array;
+    }
+    return nullptr;
+  }
+
+  void take_attn() {
+    const bool alone = arrays_.size() == 1 && arrays_.front().name.empty();  // a .npy file
+    Array* found = alone ? &arrays_.front().array : find("attn");
+    if (found == nullptr) {
+      fail(fmt::format("expected an array called attn (the weights, rows are queries), got {}",
+                       list_of(arrays_)));
+    }
+    auto* attn = std::get_if<Tensor>(found);
+    if (attn == nullptr || !is_real(attn->dtype())) {
+      fail(fmt::format("attn must be float64, float32, bfloat16 or float16, got {}",
+                       describe(*found)));
+    }
+    if (attn->rank() < 2 || attn->rank() > 2 + kLeading) {
+      fail(fmt::format("attn must have 2 to 5 axes ({}), got {}", names_of(kUsualOrder),
+                       describe(*found)));
+    }
+    if (attn->element_count() == 0) {
+      fail(fmt::format("attn must not be empty, got {}", describe(*found)));
+    }
+    result_.attn_memory = std::move(*attn);
+    stored_ = to_string(result_.attn_memory.shape());
+  }
+
+  // "attn [2,6,6]", for messages.
+  std::string attn() const { return "attn " + stored_; }
+
+  void set_order(const std::vector<LeadingAxis>& wanted) {
+    const auto axes = static_cast<std::size_t>(result_.attn_memory.rank() - 2);
+    if (!wanted.empty() && wanted.size() != axes) {
+      fail(
+          fmt::format("attn has {} axes before queries and keys ({}), but their order names {}: {}",
+                      axes, attn(), wanted.size(), names_of(wanted)));
+    }
+    result_.order = wanted;
+    if (wanted.empty()) result_.order.assign(std::end(kUsualOrder) - axes, std::end(kUsualOrder));
+    result_.attn = arranged(result_.attn_memory.view());
+  }
+
+  // A view of the stored shape as [N,L,H,Tq,Tk]: missing axes have size 1.
+  ConstView arranged(const ConstView& stored) const {
+    Dims shape{1, 1, 1, stored.size(-2), stored.size(-1)};
+    Dims strides{0, 0, 0, stored.stride(-2), stored.stride(-1)};
+    for (std::size_t n = 0; n < result_.order.size(); ++n) {
+      const auto axis = static_cast<int>(result_.order[n]);
+      shape[axis] = stored.size(static_cast<int>(n));
+      strides[axis] = stored.stride(static_cast<int>(n));
+    }
+    return {stored.data(), stored.dtype(), shape, strides};
+  }
+
+  void take_mask() {
+    Array* found = find("mask");
+    if (found == nullptr) return;
+    auto* mask = std::get_if<Tensor>(found);
+    if (mask == nullptr || (mask->dtype() != DType::kBool && !is_integer(mask->dtype()))) {
+      fail(fmt::format("mask must be bool or integers (0 = masked), got {}", describe(*found)));
+    }
+    ConstView stretched;
+    try {
+      result_.mask_memory =
+          mask->dtype() == DType::kBool ? std::move(*mask) : convert(mask->view(), DType::kBool);
+      stretched = broadcast_to(result_.mask_memory.view(), result_.attn_memory.shape());
+    } catch (const Error&) {
+      fail(
+          fmt::format("mask {} does not stretch over {}; a mask of keys, [examples, keys], needs "
+                      "axes of size 1: mask[:, None, ..., None, :]",
+                      to_string(result_.mask_memory.shape()), attn()));
+    }
+    result_.mask = arranged(stretched);
+  }
+
+  // The lists called `name`, one for each example; `length` of tokens each.
+  std::vector<Tokens> tokens(std::string_view name, std::string_view axis, Index length) {
+    Array* found = find(name);
+    if (found == nullptr) return {};
+    const auto* text = std::get_if<Strings>(found);
+    if (text == nullptr) {
+      fail(fmt::format("{} must be text, one token for each of the {} {}, got {}", name, length,
+                       axis, describe(*found)));
+    }
+    const int rank = text->shape.rank();
+    if (rank != 1 && rank != 2) {
+      fail(fmt::format("{} must be a list of {} tokens, or one such list for each example, got {}",
+                       name, length, describe(*found)));
+    }
+    if (text->shape[rank - 1] != length) {
+      fail(fmt::format("{} has {} tokens but attn has {} {} ({})", name, text->shape[rank - 1],
+                       length, axis, attn()));
+    }
+    const Index examples = result_.attn.size(0);
+    if (rank == 2 && text->shape[0] != examples) fail(wrong_examples(name, text->shape[0]));
+    std::vector<Tokens> lists(static_cast<std::size_t>(examples));
+    for (std::size_t n = 0; n < lists.size(); ++n) {
+      const auto begin =
+          text->values.begin() + (rank == 2 ? static_cast<std::ptrdiff_t>(n) * length : 0);
+      lists[n].assign(begin, begin + length);
+    }
+    return lists;
+  }
+
+  // A list of tokens for each example also tells which axis counts the examples.
+  std::string wrong_examples(std::string_view name, Index lists) const {
+    std::string text =
+        fmt::format("{} has {} lists of tokens but attn has {} examples ({} read as {})", name,
+                    lists, result_.attn.size(0), attn(), names_of(result_.order));
+    if (std::count(result_.attn_memory.shape().begin(), result_.attn_memory.shape().end() - 2,
+                   lists) > 0) {
+      text += "; name the order of the axes if it is another";
+    }
+    return text;
+  }
+
+  const std::string& file_;
+  std::vector<NamedArray> arrays_;
+  std::string stored_{};
+  AttentionFile result_{};
+};
+
+}  // namespace
+
+bool has_attention(std::span<const NamedArray> arrays) {
+  return std::any_of(arrays.begin(), arrays.end(),
+                     [](const NamedArray& array) { return array.name == "attn"; });
+}
+
+AttentionFile read_attention_file(const std::string& path, const AttentionFileOptions& options) {
+  return attention_from(path == "-" ? "<stdin>" : path, read_arrays(path), options);
+}
+
+AttentionFile attention_from(const std::string& file, std::vector<NamedArray> arrays,
+                             const AttentionFileOptions& options) {
+  for (auto axis = options.order.begin(); axis != options.order.end(); ++axis) {
+    if (std::count(axis, options.order.end(), *axis) > 1) {
+      throw Error("read_attention_file", "order",
+                  fmt::format("must name each axis once, got {}", names_of(options.order)));
+    }
+  }
+  return Reader(file, std::move(arrays)).read(options);
+}
+
+}  // namespace qkv::app

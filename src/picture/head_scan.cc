@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "picture/head_scan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace qkv::picture {
+namespace {
+
+// What rounding leaves of a weight that should be 0: far below any weight that matters.
+constexpr double kNothing = 1e-6;
+constexpr double kNearlyAll = 0.9;
+// Equal weights differ by rounding only: 2^-11 of a float16, none where all round alike.
+constexpr double kAlike = 1e-3;
+
+void note(Leaks& leaks, double weight, Index query, Index key) {
+  if (weight <= leaks.largest) return;
+  leaks.largest = weight;
+  leaks.query = query;
+  leaks.key = key;
+}
+
+}  // namespace
+
+HeadScan::HeadScan(MapFacts facts) : facts_(std::move(facts)) {
+  column_sums_.resize(static_cast<std::size_t>(facts_.keys));
+}
+
+void HeadScan::add(std::span<const double> weights, std::span<const bool> allowed) {
+  ++sums_.rows;
+  double sum = 0;
+  bool zero = true;
+  bool negative = false;
+  for (std::size_t j = 0; j < weights.size(); ++j) {
+    sum += weights[j];
+    column_sums_[j] += weights[j];
+    zero = zero && weights[j] == 0;
+    negative = negative || weights[j] < 0;
+  }
+  if (!std::isfinite(sum)) {
+    ++sums_.nan_rows;
+  } else if (zero) {
+    ++sums_.zero_rows;
+  } else {
+    if (negative) ++sums_.negative_rows;
+    add_numbers(weights, sum);
+    add_leaks(weights, allowed);
+    add_patterns(weights, allowed);
+  }
+  ++row_;
+}
+
+void HeadScan::add_numbers(std::span<const double> weights, double sum) {
+  ++summing_;
+  double entropy = 0;
+  double distance = 0;
+  for (std::size_t j = 0; j < weights.size(); ++j) {
+    if (weights[j] > 0) entropy -= weights[j] * std::log(weights[j]);
+    distance += weights[j] * static_cast<double>(std::abs(row_ - static_cast<Index>(j)));
+  }
+  sums_.entropy += entropy;
+  sums_.distance += distance;
+  sums_.first_key += weights[0];
+  if (std::abs(sum - 1) <= facts_.tolerance) return;
+  ++sums_.wrong_rows;
+  if (sums_.worst_row < 0 || std::abs(sum - 1) > std::abs(sums_.worst_sum - 1)) {
+    sums_.worst_sum = sum;
+    sums_.worst_row = row_;
+  }
+}
+
+bool HeadScan::is_open(Index key, std::span<const bool> allowed) const {
+  const auto j = static_cast<std::size_t>(key);
+  return (allowed.empty() || allowed[j]) && (facts_.padding.empty() || facts_.padding[j] == 0);
+}
+
+// Each pair counts once: a masked padding key is a masked pair.
+void HeadScan::add_leaks(std::span<const double> weights, std::span<const bool> allowed) {
+  bool masked = false;
+  bool padding = false;
+  for (std::size_t j = 0; j < weights.size(); ++j) {
+    if (weights[j] <= kNothing || is_open(static_cast<Index>(j), allowed)) continue;
+    const bool by_mask = !allowed.empty() && !allowed[j];
+    (by_mask ? masked : padding) = true;
+    note(by_mask ? masked_ : padding_, weights[j], row_, static_cast<Index>(j));
+  }
+  masked_.rows += masked ? 1 : 0;
+  padding_.rows += padding ? 1 : 0;
+}
+
+void HeadScan::add_patterns(std::span<const double> weights, std::span<const bool> allowed) {
+  add_one_key(weights, allowed);
+  add_neighbours(weights);
+  add_causal(weights);
+  double smallest = 0;
+  double largest = 0;
+  Index count = 0;
+  for (const double w : weights) {
+    if (w <= 0) continue;
+    smallest = count == 0 ? w : std::min(smallest, w);
+    largest = std::max(largest, w);
+    ++count;
+  }
+  if (count < 2) return;
+  ++uniform_.eligible;
+  if (largest > smallest * (1 + kAlike)) return;
+  ++uniform_.fitting;
+  widest_uniform_ = std::max(widest_uniform_, count);
+}
+
+// Only rows that have a choice tell.
+void HeadScan::add_one_key(std::span<const double> weights, std::span<const bool> allowed) {
+  if (one_key_failed_) return;
+  Index open = 0;
+  for (Index j = 0; j < facts_.keys && open < 2; ++j) open += is_open(j, allowed) ? 1 : 0;
+  if (open < 2) return;
+  const auto largest = std::max_element(weights.begin(), weights.end());
+  const Index key = largest - weights.begin();
+  one_key_failed_ = *largest <= kNearlyAll || (one_key_rows_ > 0 && key != one_key_);
+  one_key_ = key;
+  ++one_key_rows_;
+}
+
+// A row counts where both its own key and the neighbour's exist; ties point nowhere.
+void HeadScan::add_neighbours(std::span<const double> weights) {
+  if (facts_.queries != facts_.keys) return;
+  const auto largest = std::max_element(weights.begin(), weights.end());
+  const bool tie = std::find(largest + 1, weights.end(), *largest) != weights.end();
+  const Index key = largest - weights.begin();
+  if (row_ + 1 < facts_.keys) {
+    ++next_.eligible;
+    next_.fitting += !tie && key == row_ + 1 ? 1 : 0;
+  }
+  if (row_ > 0) {
+    ++previous_.eligible;
+    previous_.fitting += !tie && key == row_ - 1 ? 1 : 0;
+  }
+}
+
+// A map that looks causal, but for j = i + 1. Windows have little at j <= i - 2 too.
+void HeadScan::add_causal(std::span<const double> weights) {
+  if (facts_.queries != facts_.keys || facts_.has_mask) return;
+  for (Index j = 0; j < facts_.keys; ++j) {
+    const bool weight = weights[static_cast<std::size_t>(j)] > kNothing;
+    if (j <= row_ - 2) {
+      ++lower_.eligible;
+      lower_.fitting += weight ? 1 : 0;
+    }
+    sees_beyond_next_ = sees_beyond_next_ || (weight && j > row_ + 1);
+    if (weight && j == row_ + 1) {
+      ++next_leaks_.rows;
+      note(next_leaks_, weights[static_cast<std::size_t>(j)], row_, j);
+    }
+  }
+}
+
+app::HeadReport HeadScan::report(const Dims& place) const {
+  app::HeadReport report{sums_, {}};
+  report.statistics.example = place[0];
+  report.statistics.layer = place[1];
+  report.statistics.head = place[2];
+  if (summing_ > 0) {
+    for (double* mean :
+         {&report.statistics.entropy, &report.statistics.distance, &report.statistics.first_key}) {
+      *mean /= static_cast<double>(summing_);
+    }
+  }
+  say_numbers(report);
+  say_sums(report);
+  say_leaks(report, app::Fault::kMasked, masked_);
+  say_leaks(report, app::Fault::kPadding, padding_);
+  if (sums_.negative_rows == 0 && sums_.nan_rows == 0) say_patterns(report);
+  return report;
+}
+
+}  // namespace qkv::picture

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PICTURE_HEAD_SCAN_H_
+#define QKV_PICTURE_HEAD_SCAN_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include <qkv/app/attention_stats.h>
+
+namespace qkv::picture {
+
+// What is known about the keys of one map besides their weights.
+struct MapFacts {
+  Index queries = 0;
+  Index keys = 0;
+  double tolerance = 0;            // of a row's sum
+  bool has_mask = false;           // each row comes with its pairs
+  const app::Tokens* src = {};     // null: the file has none
+  const app::Tokens* tgt = {};     // likewise
+  std::vector<char> padding = {};  // [keys], 1 for a padding token
+};
+
+// The places where something that should be 0 is not.
+struct Leaks {
+  Index rows = 0;
+  double largest = 0;
+  Index query = -1;  // of the largest
+  Index key = -1;
+};
+
+// Rows that fit a pattern among those that could.
+struct Pattern {
+  Index eligible = 0;
+  Index fitting = 0;
+  // More than 90 % of at least `least` rows.
+  bool holds(Index least) const { return eligible >= least && 10 * fitting > 9 * eligible; }
+};
+
+// One map read row by row: what its statistics and the usual faults need, in O(keys) memory.
+class HeadScan {
+ public:
+  explicit HeadScan(MapFacts facts);
+
+  // The next row: [keys] weights, and false where masked (empty: nothing is).
+  void add(std::span<const double> weights, std::span<const bool> allowed);
+  // After the last row; `place` is example, layer, head.
+  app::HeadReport report(const Dims& place) const;
+
+ private:
+  void add_numbers(std::span<const double> weights, double sum);
+  void add_leaks(std::span<const double> weights, std::span<const bool> allowed);
+  void add_patterns(std::span<const double> weights, std::span<const bool> allowed);
+  void add_one_key(std::span<const double> weights, std::span<const bool> allowed);
+  void add_neighbours(std::span<const double> weights);
+  void add_causal(std::span<const double> weights);
+  bool is_open(Index key, std::span<const bool> allowed) const;
+
+  void say(app::HeadReport& report, app::Fault fault, std::string text) const;
+  void say_numbers(app::HeadReport& report) const;
+  void say_sums(app::HeadReport& report) const;
+  void say_leaks(app::HeadReport& report, app::Fault fault, const Leaks& leaks) const;
+  void say_patterns(app::HeadReport& report) const;
+  std::string query_name(Index query) const;
+  std::string key_name(Index key) const;
+
+  MapFacts facts_;
+  app::HeadStatistics sums_{};  // its means are sums until report()
+  Index row_ = 0;
+  Index summing_ = 0;
+  std::vector<double> column_sums_{};
+  Leaks masked_{};
+  Leaks padding_{};
+  Index one_key_ = -1;  // that every row so far gives nearly everything; -1: none, or no row yet
+  Index one_key_rows_ = 0;
+  bool one_key_failed_ = false;
+  Pattern next_{};
+  Pattern previous_{};
+  Pattern uniform_{};
+  Index widest_uniform_ = 0;
+  bool sees_beyond_next_ = false;  // a weight at j > i + 1
+  Pattern lower_{};                // of j <= i - 2, pairs with weight
+  Leaks next_leaks_{};
+};
+
+}  // namespace qkv::picture
+
+#endif  // QKV_PICTURE_HEAD_SCAN_H_

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sentences that a scan ends in.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <qkv/app/utf8.h>
+
+#include "picture/head_scan.h"
+
+namespace qkv::picture {
+namespace {
+
+using app::Fault;
+
+// Fewer rows or keys fit a pattern by chance.
+constexpr Index kFewRows = 3;
+constexpr Index kSomeRows = 4;
+constexpr Index kManyKeys = 4;
+constexpr std::size_t kLongestToken = 16;  // code points
+
+// 'query 3 "cat"'
+std::string named(std::string_view axis, Index index, const app::Tokens* tokens) {
+  std::string text = fmt::format("{} {}", axis, index);
+  if (tokens != nullptr) {
+    text += " " + app::quoted((*tokens)[static_cast<std::size_t>(index)], kLongestToken);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string HeadScan::query_name(Index query) const { return named("query", query, facts_.tgt); }
+std::string HeadScan::key_name(Index key) const { return named("key", key, facts_.src); }
+
+void HeadScan::say(app::HeadReport& report, Fault fault, std::string text) const {
+  const app::HeadStatistics& at = report.statistics;
+  report.warnings.push_back({fault, at.example, at.layer, at.head, std::move(text)});
+}
+
+void HeadScan::say_numbers(app::HeadReport& report) const {
+  if (sums_.nan_rows > 0) {
+    say(report, Fault::kNotFinite,
+        fmt::format("{} of {} rows hold NaN or infinity", sums_.nan_rows, sums_.rows));
+  }
+  if (sums_.negative_rows > 0) {
+    say(report, Fault::kNegative,
+        fmt::format("{} of {} rows have negative weights: scores, saved before the softmax?",
+                    sums_.negative_rows, sums_.rows));
+  }
+}
+
+void HeadScan::say_sums(app::HeadReport& report) const {
+  if (sums_.wrong_rows == 0) return;
+  const bool columns = std::all_of(column_sums_.begin(), column_sums_.end(), [this](double sum) {
+    return std::abs(sum - 1) <= facts_.tolerance;
+  });
+  say(report, columns ? Fault::kTransposed : Fault::kRowSums,
+      fmt::format("{} of {} rows do not sum to 1 (worst {:.4g}, {}){}", sums_.wrong_rows,
+                  sums_.rows, sums_.worst_sum, query_name(sums_.worst_row),
+                  columns ? "; the columns do: transposed?" : ""));
+}
+
+void HeadScan::say_leaks(app::HeadReport& report, Fault fault, const Leaks& leaks) const {
+  if (leaks.rows == 0) return;
+  say(report, fault,
+      fmt::format("{} weight in {} of {} rows (most {:.4g}, {}, {})",
+                  fault == Fault::kMasked ? "masked pairs receive" : "padding receives", leaks.rows,
+                  sums_.rows, leaks.largest, query_name(leaks.query), key_name(leaks.key)));
+}
+
+void HeadScan::say_patterns(app::HeadReport& report) const {
+  const Index rows = facts_.queries;
+  if (!one_key_failed_ && one_key_rows_ >= kFewRows && facts_.keys >= kManyKeys) {
+    say(report, Fault::kOneKey,
+        fmt::format("every row gives more than 90 % to {}", key_name(one_key_)));
+  }
+  if (next_.holds(kSomeRows)) {
+    say(report, Fault::kNextKey,
+        fmt::format("off by one? {} of {} rows look most at the next key, j = i + 1", next_.fitting,
+                    next_.eligible));
+  }
+  if (previous_.holds(kSomeRows)) {
+    say(report, Fault::kPreviousKey,
+        fmt::format("off by one? {} of {} rows look most at the previous key, j = i - 1",
+                    previous_.fitting, previous_.eligible));
+  }
+  const bool lower = 2 * lower_.fitting > lower_.eligible;
+  if (rows >= kSomeRows && !sees_beyond_next_ && lower && 2 * next_leaks_.rows > rows - 1) {
+    say(report, Fault::kLeak,
+        fmt::format("causal but for one: {} of {} rows see the next key, j = i + 1, and none "
+                    "beyond (most {:.4g}, {})",
+                    next_leaks_.rows, rows - 1, next_leaks_.largest,
+                    query_name(next_leaks_.query)));
+  }
+  if (uniform_.holds(1) && widest_uniform_ >= kFewRows) {
+    say(report, Fault::kUniform,
+        fmt::format("{} of {} rows attend to everything alike: equal weights on up to {} keys",
+                    uniform_.fitting, uniform_.eligible, widest_uniform_));
+  }
+}
+
+}  // namespace qkv::picture

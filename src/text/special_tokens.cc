@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include <qkv/app/special_tokens.h>
+
+namespace qkv::app {
+namespace {
+
+// The first three fill texts up.
+constexpr std::string_view kSpecial[] = {"[pad]",
+                                         "<pad>",
+                                         "<|pad|>",
+                                         "[cls]",
+                                         "[sep]",
+                                         "[bos]",
+                                         "[eos]",
+                                         "<cls>",
+                                         "<sep>",
+                                         "<s>",
+                                         "</s>",
+                                         "<bos>",
+                                         "<eos>",
+                                         "<sos>",
+                                         "<|startoftext|>",
+                                         "<|endoftext|>",
+                                         "<|begin_of_text|>",
+                                         "<|end_of_text|>",
+                                         "<|eot_id|>",
+                                         "<|im_start|>",
+                                         "<|im_end|>",
+                                         "<start_of_turn>",
+                                         "<end_of_turn>"};
+constexpr std::size_t kPaddings = 3;
+
+// Of ASCII, which is all the list has.
+constexpr char lower(char letter) {
+  return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+}
+
+bool stands_in(std::span<const std::string_view> list, std::string_view token) {
+  return std::any_of(list.begin(), list.end(), [token](std::string_view special) {
+    return std::equal(special.begin(), special.end(), token.begin(), token.end(),
+                      [](char a, char b) { return a == lower(b); });
+  });
+}
+
+}  // namespace
+
+std::span<const std::string_view> special_tokens() { return kSpecial; }
+
+bool is_special(std::string_view token) { return token.empty() || stands_in(kSpecial, token); }
+
+bool is_padding(std::string_view token) {
+  return token.empty() || stands_in(std::span(kSpecial).first<kPaddings>(), token);
+}
+
+}  // namespace qkv::app
