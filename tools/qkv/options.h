@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -30,6 +31,17 @@ std::string names_of(const Choice<Value> (&choices)[n], std::string_view separat
   return names;
 }
 
+// The choice a user named. Throws CLI::ValidationError that lists the valid names.
+template <class Value, std::size_t n>
+Value chosen(const std::string& option, const std::string& text,
+             const Choice<Value> (&choices)[n]) {
+  for (const Choice<Value>& choice : choices) {
+    if (choice.name == text) return choice.value;
+  }
+  throw CLI::ValidationError(
+      option, fmt::format("unknown name {}; valid: {}", qkv::app::quoted(text), names_of(choices)));
+}
+
 // An option that takes one of some names; an unknown one is an error that lists them.
 template <class Value, class Target, std::size_t n>
 CLI::Option* add_choice(CLI::App& command, const std::string& name, Target& target,
@@ -38,18 +50,25 @@ CLI::Option* add_choice(CLI::App& command, const std::string& name, Target& targ
       .add_option_function<std::string>(
           name,
           [&target, &choices, name](const std::string& text) {
-            for (const Choice<Value>& choice : choices) {
-              if (choice.name == text) {
-                target = choice.value;
-                return;
-              }
-            }
-            throw CLI::ValidationError(
-                name, fmt::format("unknown name {}; valid: {}", qkv::app::quoted(text),
-                                  names_of(choices)));
+            target = chosen(name, text, choices);
           },
           help)
       ->type_name(names_of(choices, "|"));
+}
+
+// The same, given any number of times.
+template <class Value, std::size_t n>
+CLI::Option* add_choices(CLI::App& command, const std::string& name, std::vector<Value>& target,
+                         const Choice<Value> (&choices)[n], const std::string& help) {
+  return command
+      .add_option_function<std::vector<std::string>>(
+          name,
+          [&target, &choices, name](const std::vector<std::string>& texts) {
+            for (const std::string& text : texts) target.push_back(chosen(name, text, choices));
+          },
+          help)
+      ->type_name(names_of(choices, "|"))
+      ->allow_extra_args(false);
 }
 
 // What a whole number may be.

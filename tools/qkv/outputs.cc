@@ -172,6 +172,8 @@ void write_outputs(const OutputOptions& options, const Results& results, const C
     print(json_text(results.json()));
   } else if (results.brief && !options.paths.empty()) {
     print(results.brief());
+  } else if (results.screen) {
+    print(results.screen());
   } else if (results.text) {
     print(results.text());
   }

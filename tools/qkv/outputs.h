@@ -23,8 +23,9 @@ struct Results {
   std::function<qkv::app::ArrayView()> array{};                // .npy: the one that matters
   std::function<qkv::app::Picture()> picture{};                // .svg .png
   std::function<std::string()> text{};                         // .txt, and standard output
-  std::function<std::string()> brief{};                        // there instead, beside files
-  std::function<nlohmann::ordered_json()> json{};              // .json, --json
+  std::function<std::string()> screen{};           // standard output, where that is not the text
+  std::function<std::string()> brief{};            // there instead, beside files
+  std::function<nlohmann::ordered_json()> json{};  // .json, --json
 };
 
 struct OutputOptions {

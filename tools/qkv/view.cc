@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "view.h"
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <qkv/app/special_tokens.h>
+
+#include "commands.h"
+
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  qkv view a.npz --layers 0 --heads 0-3
+  qkv view a.npz --heads 2 --hide-special -o a.svg -o a.png
+
+An attention file is what numpy.savez("a.npz", attn=A, src=tokens) writes: attn has 2 to 5 axes,
+[examples, layers, heads,] queries, keys; rows are queries. src (tokens of the keys), tgt (of the
+queries; src serves both when there are as many) and mask (0 = masked) may be absent. One array
+[examples, heads, queries, keys] per layer stacks to --order layers,examples,heads.
+
+Indices count from 0, ranges include both ends. Of more than 12 maps the first layer's are shown,
+at most 12; a note says so. Rows that do not sum to 1 are reported, never mended. Nothing is
+averaged unless --reduce asks, and the picture says it.
+
+)";
+
+std::string footer() {
+  std::string text = std::string(kExamples) + "--hide-special (letters in either case):";
+  std::size_t column = text.size() - text.rfind('\n');
+  for (const std::string_view token : qkv::app::special_tokens()) {
+    column += token.size() + 1;
+    const bool wraps = column > 100;
+    if (wraps) column = token.size() + 2;
+    text += fmt::format("{}{}", wraps ? "\n  " : " ", token);
+  }
+  return text + "\nand the empty token.";
+}
+
+// Of the terminal, else as the shell says, else 80.
+int terminal_columns() {
+  struct winsize size {};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const char* told = std::getenv("COLUMNS");
+  constexpr int kFewest = 20;
+  const auto columns = qkv::app::parse_number<int>(told == nullptr ? "" : told);
+  return columns && *columns >= kFewest ? *columns : 80;
+}
+
+// Unless the locale names another character set.
+bool unicode_wanted() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    const std::string_view locale(value);
+    return locale.find("UTF-8") != std::string_view::npos ||
+           locale.find("utf8") != std::string_view::npos ||
+           locale.find("UTF8") != std::string_view::npos ||
+           locale.find("utf-8") != std::string_view::npos;
+  }
+  return true;
+}
+
+std::string screen(const qkv::app::Picture& picture) {
+  return qkv::app::draw_terminal(
+      picture,
+      {.columns = terminal_columns(), .colour = colour_wanted(), .unicode = unicode_wanted()});
+}
+
+void run(const ViewOptions& options, const Common& common) {
+  std::optional<Shown> shown;
+  Results results;
+  results.arrays = [&] { return arrays_of(*shown); };
+  results.array = [&] { return qkv::app::ArrayView(attn_of(*shown)); };
+  results.picture = [&] { return shown->picture; };
+  results.text = [&] { return qkv::app::draw_table(shown->picture); };
+  results.json = [&] { return json_of(*shown, options); };
+  if (!options.table) results.screen = [&] { return screen(shown->picture); };
+  check_outputs(options.outputs, results);
+
+  const qkv::app::AttentionFile file = read(options.input);
+  shown = show(file, options);
+  for (const std::string& note : shown->selection.notes) {
+    warn(common, fmt::format("{}: {}", options.input.name(), note));
+  }
+  for (const std::string& fault : shown->faults) {
+    warn(common, fmt::format("{}: {}", options.input.name(), fault));
+  }
+  write_outputs(options.outputs, results, common);
+}
+
+void add_selection(CLI::App& command, ViewOptions& options) {
+  add_number(command, "--example", options.example, qkv::Index{0}, "which example (default 0)");
+  add_indices(command, "--layers", options.layers, "such as 0,2-3, or all");
+  add_indices(command, "--heads", options.heads, "likewise");
+  CLI::Option* tokens =
+      add_indices(command, "--tokens", options.tokens, "of queries and keys alike");
+  add_indices(command, "--queries", options.queries, "rows")->excludes(tokens);
+  add_indices(command, "--keys", options.keys, "columns")->excludes(tokens);
+  command.add_flag("--hide-special", options.hide_special,
+                   "without [CLS], </s>, <pad> and the like (list below)");
+}
+
+}  // namespace
+
+void add_view(CLI::App& program, const Common& common) {
+  CLI::App& command = *program.add_subcommand("view", "look at an attention file");
+  const auto options = std::make_shared<ViewOptions>();
+  add_attention_input(command, options->input);
+  add_selection(command, *options);
+  add_choices(command, "--reduce", options->reductions, kReductions,
+              "one map in place of several (repeatable)");
+  add_choice(command, "--scale", options->scale, kScales,
+             "how weights become colours (default linear; log: four decades)");
+  command.add_option("--title", options->title, "stands above the picture")->type_name("TEXT");
+  command.add_flag("--table", options->table, "numbers in place of the drawing");
+  add_outputs(command, options->outputs, "svg");
+  command.footer(footer());
+  command.callback([options, &common] { run(*options, common); });
+}
