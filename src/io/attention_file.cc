@@ -181,7 +181,7 @@ class Reader {
                     lists, result_.attn.size(0), attn(), names_of(result_.order));
     if (std::count(result_.attn_memory.shape().begin(), result_.attn_memory.shape().end() - 2,
                    lists) > 0) {
-      text += "; name the order of the axes if it is another";
+      text += "; name the order of the axes if it is another (--order)";
     }
     return text;
   }

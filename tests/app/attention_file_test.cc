@@ -164,7 +164,7 @@ TEST_F(AttentionFiles, MalformedFilesAreRefused) {
             "queries, keys)");
   EXPECT_EQ(refused({{"attn", attn.view()}, {"src", &two}}),
             "a.npz: src has 2 lists of tokens but attn has 1 examples (attn [2,6,6] read as heads, "
-            "queries, keys); name the order of the axes if it is another");
+            "queries, keys); name the order of the axes if it is another (--order)");
   EXPECT_EQ(refused({{"attn", attn.view()}, {"mask", attn.view()}}),
             "a.npz: mask must be bool or integers (0 = masked), got float32 [2,6,6]");
   EXPECT_NE(refused({{"attn", attn.view()}, {"mask", mask.view()}})

@@ -14,6 +14,7 @@ void add_attend(CLI::App& program, const Common& common);
 void add_info(CLI::App& program, const Common& common);
 void add_words(CLI::App& program, const Common& common);
 void add_view(CLI::App& program, const Common& common);
+void add_stats(CLI::App& program, const Common& common);
 void add_demo(CLI::App& program, const Common& common);
 
 #endif  // QKV_TOOLS_COMMANDS_H_

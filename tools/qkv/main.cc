@@ -75,6 +75,7 @@ int main(int argc, char** argv) {
   add_words(program, common);
   add_info(program, common);
   add_view(program, common);
+  add_stats(program, common);
   add_demo(program, common);
   try {
     return parse_and_run(program, argc, argv);

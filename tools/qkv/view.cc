@@ -86,8 +86,8 @@ void run(const ViewOptions& options, const Common& common) {
 
   const qkv::app::AttentionFile file = read(options.input);
   shown = show(file, options);
-  for (const std::string& note : shown->selection.notes) {
-    warn(common, fmt::format("{}: {}", options.input.name(), note));
+  for (const Omission& omission : shown->selection.omissions) {
+    warn(common, fmt::format("{}: {}; {}", options.input.name(), omission.text, omission.hint));
   }
   for (const std::string& fault : shown->faults) {
     warn(common, fmt::format("{}: {}", options.input.name(), fault));

@@ -56,6 +56,12 @@ struct ViewOptions {
 // Maps without more said; more need asking for.
 inline constexpr qkv::Index kUsualMaps = 12;
 
+// What the user did not ask for by name, and how to.
+struct Omission {
+  std::string text;  // on the picture
+  std::string hint;  // with the text, on standard error
+};
+
 // Which part of a file is shown: indices of its axes.
 struct Selection {
   qkv::Index example = 0;
@@ -63,7 +69,7 @@ struct Selection {
   std::vector<qkv::Index> heads{};
   std::vector<qkv::Index> queries{};
   std::vector<qkv::Index> keys{};
-  std::vector<std::string> notes{};  // what the user did not ask for by name
+  std::vector<Omission> omissions{};
 };
 
 // Throws UsageError for what the file does not have.

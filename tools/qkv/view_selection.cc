@@ -40,14 +40,9 @@ void narrow(const ViewOptions& options, Selection& selection) {
   const Index layers = count(selection.layers);
   const Index heads = count(selection.heads);
   if (maps() > kUsualMaps && !one_layer && !options.layers.given() && layers > 1) {
-    selection.layers.resize(1);
-    selection.notes.push_back(
-        fmt::format("layer 0 of {} shown; --layers LIST or all shows others", layers));
-  }
-  if (maps() > kUsualMaps && !one_head && !options.heads.given() && heads > kUsualMaps) {
-    selection.heads.resize(static_cast<std::size_t>(kUsualMaps));
-    selection.notes.push_back(fmt::format(
-        "heads 0-{} of {} shown; --heads LIST or all shows others", kUsualMaps - 1, heads));
+    selection.layers.assign({0});
+    selection.omissions.push_back({fmt::format("heads 0-{} of {} shown", kUsualMaps - 1, heads),
+                                   "--heads LIST or all shows others"});
   }
 }
 
@@ -85,8 +80,8 @@ Selection select(const AttentionFile& file, const ViewOptions& options) {
   selection.example = resolve_example(file, options);
   const Index examples = file.attn.size(0);
   if (examples > 1 && options.example < 0) {
-    selection.notes.push_back(
-        fmt::format("example 0 of {} shown; --example N shows others", examples));
+    selection.omissions.push_back(
+        {fmt::format("example 0 of {} shown", examples), "--example N shows others"});
   }
   selection.layers = resolve(options.layers, "--layers", "layers", file.attn.size(1));
   selection.heads = resolve(options.heads, "--heads", "heads", file.attn.size(2));

@@ -145,7 +145,7 @@ Shown show(const AttentionFile& file, const ViewOptions& options) {
   if (options.example >= 0 && file.attn.size(0) > 1) {
     picture.notes.push_back(fmt::format("example {} of {}", part.example, file.attn.size(0)));
   }
-  picture.notes.insert(picture.notes.end(), part.notes.begin(), part.notes.end());
+  for (const Omission& omission : part.omissions) picture.notes.push_back(omission.text);
   for (const Reduction& reduction : options.reductions) {
     const std::string note = reduce(reduction, shown);
     if (!note.empty()) picture.notes.push_back(note);
