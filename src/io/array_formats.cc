@@ -63,6 +63,20 @@ constexpr Format kFormats[] = {
 };
 
 }  // namespace
+}  // namespace qkv::app
+
+namespace qkv::io {
+
+std::optional<app::ArrayFormat> claimed_format(std::string_view head) {
+  for (const app::Format& format : app::kFormats) {
+    if (format.claims(head)) return format.format;
+  }
+  return std::nullopt;
+}
+
+}  // namespace qkv::io
+
+namespace qkv::app {
 
 std::optional<ArrayFormat> array_format(std::string_view path) {
   for (const Format& format : kFormats) {

@@ -2,6 +2,7 @@
 #ifndef QKV_IO_ARRAY_FORMATS_H_
 #define QKV_IO_ARRAY_FORMATS_H_
 
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,8 @@ inline constexpr std::size_t kArrayFileHead = 16;
 bool is_npy(std::string_view head);
 bool is_npz(std::string_view head);
 bool is_safetensors(std::string_view head);
+// The first of the list that does.
+std::optional<app::ArrayFormat> claimed_format(std::string_view head);
 
 // InputError unless the file claims so; nothing else of it is read, since a pipe may be endless.
 void check_head(InputFile& file, bool (*claims)(std::string_view head), std::string_view format);

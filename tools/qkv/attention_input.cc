@@ -37,18 +37,22 @@ std::vector<LeadingAxis> parse_order(const std::string& text) {
 
 }  // namespace
 
+void add_order(CLI::App& command, qkv::app::AttentionFileOptions& options) {
+  command
+      .add_option_function<std::string>(
+          "--order", [&options](const std::string& text) { options.order = parse_order(text); },
+          "what attn's axes before queries and keys are, in the file's order (default: the last of "
+          "examples,layers,heads)")
+      ->type_name("NAMES");
+}
+
 void add_attention_input(CLI::App& command, AttentionInput& input) {
   command
       .add_option("FILE", input.file,
                   "attention file (.npz, .safetensors, .npy); - reads standard input")
       ->type_name("")
       ->required();
-  command
-      .add_option_function<std::string>(
-          "--order", [&input](const std::string& text) { input.options.order = parse_order(text); },
-          "what attn's axes before queries and keys are, in the file's order (default: the last of "
-          "examples,layers,heads)")
-      ->type_name("NAMES");
+  add_order(command, input.options);
 }
 
 qkv::app::AttentionFile read(const AttentionInput& input) {

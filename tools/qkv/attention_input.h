@@ -19,6 +19,9 @@ struct AttentionInput {
   std::string name() const { return file == "-" ? "<stdin>" : file; }
 };
 
+// --order.
+void add_order(CLI::App& command, qkv::app::AttentionFileOptions& options);
+
 // FILE and --order.
 void add_attention_input(CLI::App& command, AttentionInput& input);
 

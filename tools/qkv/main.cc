@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
   add_info(program, common);
   add_view(program, common);
   add_stats(program, common);
+  add_inspect(program, common);
   add_demo(program, common);
   try {
     return parse_and_run(program, argc, argv);

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_APP_FILE_KIND_H_
+#define QKV_APP_FILE_KIND_H_
+
+#include <string>
+
+#include <qkv/app/file_error.h>
+#include <qkv/export.h>
+
+namespace qkv::app {
+
+// The list of what a file may be to this program.
+enum class FileKind {
+  kNpy,          // array_file.h, and the next two
+  kNpz,
+  kSafetensors,
+  kWordVectors,  // word_vectors.h
+  kColumns,      // parallel_text.h: UTF-8 text with tabs
+  kText,         // other UTF-8 text
+};
+
+// What a file's first bytes make of it; whether the rest agrees is for its reader to say. Throws
+// InputError for a file that is missing, empty or of another kind, which it names where it can
+// ("got a PNG picture").
+QKV_API FileKind file_kind(const std::string& path);
+
+}  // namespace qkv::app
+
+#endif  // QKV_APP_FILE_KIND_H_
