@@ -41,6 +41,11 @@ void narrow(const ViewOptions& options, Selection& selection) {
   const Index heads = count(selection.heads);
   if (maps() > kUsualMaps && !one_layer && !options.layers.given() && layers > 1) {
     selection.layers.assign({0});
+    selection.omissions.push_back(
+        {fmt::format("layer 0 of {} shown", layers), "--layers LIST or all shows others"});
+  }
+  if (maps() > kUsualMaps && !one_head && !options.heads.given() && heads > kUsualMaps) {
+    selection.heads.erase(selection.heads.begin() + kUsualMaps, selection.heads.end());
     selection.omissions.push_back({fmt::format("heads 0-{} of {} shown", kUsualMaps - 1, heads),
                                    "--heads LIST or all shows others"});
   }

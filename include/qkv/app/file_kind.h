@@ -11,7 +11,7 @@ namespace qkv::app {
 
 // The list of what a file may be to this program.
 enum class FileKind {
-  kNpy,          // array_file.h, and the next two
+  kNpy,  // array_file.h, and the next two
   kNpz,
   kSafetensors,
   kWordVectors,  // word_vectors.h

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`qkv inspect`: files of every kind.
+
+usage: inspect_test.py PROGRAM [TEST ...]
+"""
+
+import json
+import os
+import pickle
+import unittest
+
+import numpy as np
+from program import Case
+
+
+class Inspect(Case):
+    def json(self, *arguments):
+        return json.loads(self.run_qkv("inspect", "--json", *arguments).out)["files"]
+
+    def test_arrays(self):
+        x = np.array([[1.5, np.nan, -2], [np.inf, 4, -np.inf]])
+        np.savez(self.dir / "a.npz", x=x, n=np.arange(3, dtype=np.uint64) + 2**63,
+                 b=np.array([True, False]), e=np.zeros((0, 3), np.float16), t=["a", "b\n"])
+        done = self.run_qkv("inspect", "a.npz")
+        self.assertIn("a.npz: 5 arrays (npz)", done.out)
+        self.assertIn("min -2, max 4, mean 1.16667, NaN 1, inf 2", done.out)
+        self.assertIn(r'"a" "b\x0a"', done.out)
+        arrays = {array["name"]: array for array in self.json("a.npz")[0]["arrays"]}
+        self.assertEqual(arrays["x"]["shape"], [2, 3])
+        self.assertEqual((arrays["x"]["nan"], arrays["x"]["inf"]), (1, 2))
+        self.assertEqual((arrays["b"]["min"], arrays["b"]["max"]), (0, 1))
+        self.assertEqual(arrays["n"]["max"], float(2**63 + 2))
+        self.assertEqual((arrays["e"]["dtype"], arrays["e"]["bytes"]), ("float16", 0))
+        self.assertEqual((arrays["t"]["dtype"], arrays["t"]["first"]), ("text", ["a", "b\n"]))
+
+    def test_attention_files(self):
+        attn = np.full((2, 4, 4), 0.25, np.float32)
+        np.savez(self.dir / "a.npz", attn=attn, src=list("abcd"))
+        out = self.run_qkv("inspect", "a.npz").out
+        self.assertIn("attention file: attn read as heads, queries, keys; src yes, tgt yes, mask no",
+                      out)
+        self.assertIn("try: qkv view a.npz", out)
+        self.run_qkv("view", "a.npz", "-o", "a.safetensors")
+        self.assertEqual(self.json("a.safetensors")[0]["kind"], "safetensors")
+        np.savez(self.dir / "b.npz", attn=attn, src=list("abc"))
+        self.assertIn("no attention file: b.npz: src has 3 tokens but attn has 4 keys",
+                      self.run_qkv("inspect", "b.npz").out)
+        np.save(self.dir / "c.npy", attn)
+        self.assertIn("as an attention file: ", self.run_qkv("inspect", "c.npy").out)
+
+    def test_text(self):
+        self.file("v.txt", "2 3\nthe 1 2 3\nthe -4 5 6e1\n")
+        self.file("rows.tsv", "\ufeffhello\tbonjour\r\na\tb\tc\r\n")
+        self.file("plain.txt", "one line\n\nanother, äöü\n")
+        vectors, rows, plain = self.json("v.txt", "rows.tsv", "plain.txt")
+        self.assertEqual((vectors["kind"], vectors["words"], vectors["width"]),
+                         ("word vectors", 2, 3))
+        self.assertEqual((vectors["min"], vectors["max"], vectors["repeated"]), (-4, 60, 1))
+        self.assertEqual((rows["kind"], rows["rows"], rows["columns"]), ("columns", 2, [2, 3]))
+        self.assertEqual(rows["first"], ["hello", "bonjour"])
+        self.assertEqual((plain["kind"], plain["lines"], plain["empty_lines"]), ("text", 3, 1))
+        self.assertIn("(line 2 is the first to differ)", self.run_qkv("inspect", "rows.tsv").out)
+
+    def test_binary_vectors(self):
+        numbers = np.array([0.5, -1.5, 300], "<f4").tobytes()
+        self.file("v.bin", b"1 3\nword " + numbers + b"\n")
+        self.assertIn("word vectors (word2vec binary): 1 words of 3 numbers",
+                      self.run_qkv("inspect", "v.bin").out)
+
+    def test_other_kinds_are_named(self):
+        files = {"a.png": (b"\x89PNG\r\n\x1a\n" + bytes(9), "a PNG picture"),
+                 "a.svg": ("<svg></svg>", "an SVG picture"),
+                 "a.pkl": (pickle.dumps([1], 4), "a Python pickle"),
+                 "a.gz": (b"\x1f\x8b\x08" + bytes(9), "a gzip file"),
+                 "empty": ("", "an empty file"),
+                 "zero": (bytes(20), r'"\x00'),
+                 "latin1.txt": ("caf\xe9\n".encode("latin1"), r'"caf\xe9')}
+        for name, (content, text) in files.items():
+            self.file(name, content)
+            line = self.refuse(3, "inspect", name)
+            self.assertIn(f"qkv: {name}: byte 0: expected arrays (.npy, .npz, ", line)
+            self.assertIn("got " + text, line)
+
+    def test_broken_files_end_in_one_line(self):
+        np.savez(self.dir / "a.npz", x=np.ones(100))
+        whole = (self.dir / "a.npz").read_bytes()
+        self.file("cut.npz", whole[: len(whole) // 2])
+        np.save(self.dir / "a.npy", np.ones(100))
+        self.file("cut.npy", (self.dir / "a.npy").read_bytes()[:-3])
+        self.file("v.txt", "the 1 2\ncat 12x 3\n")
+        self.file("late.txt", b"a" * 70000 + b"\n\xff\n")
+        os.mkdir(self.dir / "d")
+        for name, text in [("cut.npz", "cut.npz: "), ("cut.npy", "cut.npy: byte "),
+                           ("v.txt", "v.txt:2: "), ("late.txt", "late.txt:2: "),
+                           ("d", "d: expected a file, got a directory"),
+                           ("none", "none: No such file")]:
+            self.assertIn("qkv: " + text, self.refuse(3, "inspect", name))
+            self.refuse(3, "inspect", "--json", name)
+
+    def test_one_broken_file_does_not_hide_others(self):
+        np.save(self.dir / "a.npy", np.ones(3))
+        self.file("empty", "")
+        done = self.run_qkv("inspect", "none", "a.npy", "empty", code=3)
+        self.assertIn("a.npy: 1 array (npy)", done.out)
+        self.assertEqual(done.err.count("\n"), 2)
+
+    def test_kinds_may_be_forced(self):
+        self.file("v.txt", "the 1e999 2\ncat 1 2\n")
+        self.assertIn("UTF-8 text", self.run_qkv("inspect", "v.txt").out)
+        self.assertIn("v.txt:1: ", self.refuse(3, "inspect", "v.txt", "--as", "vectors"))
+        self.assertIn("valid: npy, npz", self.refuse(2, "inspect", "v.txt", "--as", "table"))
+
+    def test_standard_input(self):
+        np.save(self.dir / "a.npy", np.ones(3))
+        content = (self.dir / "a.npy").read_bytes()
+        self.assertIn("- needs --as", self.refuse(2, "inspect", "-", input=content))
+        self.assertIn("<stdin>: 1 array (npy)",
+                      self.run_qkv("inspect", "-", "--as", "npy", input=content).out)
+
+
+if __name__ == "__main__":
+    unittest.main()

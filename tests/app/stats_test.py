@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`qkv stats` against NumPy.
+
+usage: stats_test.py PROGRAM [TEST ...]
+"""
+
+import json
+import unittest
+
+import numpy as np
+from program import Case
+
+TOKENS = "[CLS] the cat sat [PAD]".split()
+
+
+def weights(*shape, seed=1):
+    scores = 2 * np.random.default_rng(seed).normal(size=shape)
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+class Stats(Case):
+    def save(self, **arrays):
+        np.savez(self.dir / "a.npz", **arrays)
+
+    def json(self, *arguments):
+        return json.loads(self.run_qkv("stats", "a.npz", "--json", *arguments).out)
+
+    def test_numbers_of_every_head(self):
+        attn = weights(2, 3, 4, 6, 6)
+        self.save(attn=attn)
+        got = self.json("-o", "s.npz")
+        far = np.abs(np.subtract.outer(np.arange(6), np.arange(6)))
+        want = {"entropy": -(attn * np.log(attn)).sum(-1).mean(-1),
+                "distance": (attn * far).sum(-1).mean(-1), "first_key": attn[..., 0].mean(-1)}
+        saved = np.load(self.dir / "s.npz")
+        for name, values in want.items():
+            self.near(saved[name], values, 1e-12)
+        for head in got["heads"]:
+            place = head["example"], head["layer"], head["head"]
+            for name, values in want.items():
+                self.assertAlmostEqual(head[name], values[place], 12)
+        self.assertEqual((len(got["heads"]), got["warnings"]), (24, []))
+
+    def test_a_good_file_has_no_warnings(self):
+        self.save(attn=weights(4, 6, 6))
+        done = self.run_qkv("stats", "a.npz")
+        self.assertTrue(done.out.endswith("\nno warnings\n"), done.out)
+        self.assertEqual((done.err, done.out.count("\n")), ("", 9))
+
+    def test_faults_are_lines_of_the_result(self):
+        attn = weights(2, 3, 5, 5)
+        attn[..., 4] = 0
+        attn /= attn.sum(-1, keepdims=True)
+        attn[1, 2, 3] = [0.1, 0.2, 0.2, 0.1, 0.4]
+        attn[0, 1, 2] *= 3
+        self.save(attn=attn, src=TOKENS)
+        done = self.run_qkv("stats", "a.npz")
+        self.assertEqual(done.err, "")
+        self.assertIn('warning: layer 1, head 2: padding receives weight in 1 of 5 rows (most 0.4, '
+                      'query 3 "sat", key 4 "[PAD]")\n', done.out)
+        self.assertIn("warning: layer 0, head 1: 1 of 5 rows do not sum to 1 (worst 3, ", done.out)
+        self.assertEqual(
+            [(w["layer"], w["head"], w["fault"]) for w in self.json()["warnings"]],
+            [(0, 1, "row_sums"), (1, 2, "padding")])
+
+    def test_a_fault_of_all_heads_is_counted(self):
+        self.save(attn=np.full((20, 6, 6), 1 / 6))
+        lines = self.run_qkv("stats", "a.npz").out.splitlines()
+        self.assertEqual(sum(line.startswith("warning: ") for line in lines), 9)
+        self.assertIn("and 12 more heads like this: uniform", lines[-1])
+        self.assertEqual(len(self.json()["warnings"]), 20)
+
+    def test_transposed(self):
+        self.save(attn=weights(6, 6).T)
+        self.assertIn("transposed?", self.run_qkv("stats", "a.npz").out)
+
+    def test_formats(self):
+        self.save(attn=weights(6, 6))
+        self.assertIn("valid: .npz", self.refuse(2, "stats", "a.npz", "-o", "s.svg"))
+        self.run_qkv("stats", "a.npz", "-o", "s.txt", "-o", "s.json")
+        self.assertIn("no warnings", (self.dir / "s.txt").read_text())
+        self.refuse(3, "stats", "none.npz")
+
+
+if __name__ == "__main__":
+    unittest.main()

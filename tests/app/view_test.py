@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`qkv view`: what numpy.savez writes, looked at.
+
+usage: view_test.py PROGRAM [TEST ...]
+"""
+
+import json
+import shutil
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+from program import Case
+
+TOKENS = "[CLS] the cat sat [SEP]".split()
+
+
+def weights(*shape, seed=0):
+    scores = 2 * np.random.default_rng(seed).normal(size=shape)
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return (e / e.sum(-1, keepdims=True)).astype(np.float32)
+
+
+class View(Case):
+    def save(self, name="a.npz", **arrays):
+        np.savez(self.dir / name, **arrays)
+        return name
+
+    def json(self, *arguments):
+        return json.loads(self.run_qkv("view", *arguments, "--json").out)
+
+    def part(self, *arguments):
+        """The weights of each panel."""
+        return [np.array(panel["weights"]) for panel in self.json(*arguments)["panels"]]
+
+
+class Files(View):
+    """What users of any framework save."""
+
+    def test_numpy_savez_is_all_it_takes(self):
+        attn = weights(2, 5, 5)
+        self.save(attn=attn, src=TOKENS)
+        done = self.run_qkv("view", "a.npz")
+        self.assertEqual(done.err, "")
+        for word in ("head 0", "head 1", "cat", "rows are queries"):
+            self.assertIn(word, done.out)
+        self.assertNotIn("\x1b", done.out)  # no colours in a pipe
+        got = self.json("a.npz")
+        self.assertEqual((got["src"], got["tgt"]), (TOKENS, TOKENS))
+        for head, panel in enumerate(got["panels"]):
+            self.assertEqual(panel["title"], f"head {head}")
+            self.near(panel["weights"], attn[head], 1e-7)
+
+    def test_ranks_and_types(self):
+        for shape in ((5, 5), (3, 5, 5), (2, 3, 5, 5), (1, 2, 3, 5, 5)):
+            for dtype in (np.float16, np.float32, np.float64):
+                attn = weights(*shape).astype(dtype)
+                self.save(attn=attn)
+                for got, want in zip(self.part("a.npz"), attn.reshape(-1, 5, 5), strict=True):
+                    self.near(got, want.astype(float), 1e-7)
+        np.save(self.dir / "a.npy", weights(5, 5))
+        self.near(self.part("a.npy")[0], weights(5, 5), 1e-7)
+
+    def test_one_array_per_layer_stacked(self):
+        attn = weights(2, 3, 4, 5, 5)  # layers, examples, heads
+        self.save(attn=attn, src=np.array([TOKENS, TOKENS, ["a", "b", "c", "", ""]]))
+        order = ("--order", "layers,examples,heads")
+        got = self.json("a.npz", *order, "--example", 2, "--layers", 1, "--heads", 3)
+        self.near(got["panels"][0]["weights"], attn[1, 2, 3], 1e-7)
+        self.assertEqual(got["src"], ["a", "b", "c", "", ""])
+        self.assertEqual(got["notes"], ["example 2 of 3"])
+        self.assertIn("3 lists of tokens but attn has 2 examples", self.refuse(3, "view", "a.npz"))
+        self.assertIn("valid: examples, layers, heads",
+                      self.refuse(2, "view", "a.npz", "--order", "heads,rows"))
+        self.assertIn("names heads twice",
+                      self.refuse(2, "view", "a.npz", "--order", "heads,heads"))
+        self.assertIn("a.npz: attn has 3 axes before queries and keys",
+                      self.refuse(3, "view", "a.npz", "--order", "heads"))
+
+    def test_standard_input(self):
+        self.save(attn=weights(5, 5), src=TOKENS)
+        want = self.run_qkv("view", "a.npz").out
+        for name in ("a.npz", "b.safetensors"):
+            if name != "a.npz":
+                self.run_qkv("view", "a.npz", "-o", name)
+            got = self.run_qkv("view", "-", input=(self.dir / name).read_bytes()).out
+            self.assertEqual(got, want)
+
+    def test_files_that_are_none(self):
+        self.file("text.npz", "hello\n")
+        self.save("names.npz", weights=weights(5, 5))
+        self.save("short.npz", attn=weights(2, 6, 6), src=TOKENS)
+        self.save("whole.npz", attn=np.ones((3, 3), int))
+        self.save("object.npz", attn=weights(5, 5), src=np.array(TOKENS, object))
+        for name, text in [
+                ("none.npz", "none.npz: No such file"),
+                ("text.npz", "text.npz: byte 0: expected an array file"),
+                ("names.npz", "names.npz: expected an array called attn"),
+                ("short.npz", "short.npz: src has 5 tokens but attn has 6 keys (attn [2,6,6])"),
+                ("whole.npz", "got int64 [3,3]"),
+                ("object.npz", "object")]:
+            self.assertIn(text, self.refuse(3, "view", name))
+
+
+class Selection(View):
+    def setUp(self):
+        super().setUp()
+        self.attn = weights(2, 3, 4, 5, 5)  # examples, layers, heads
+        self.save(attn=self.attn, src=TOKENS)
+
+    def test_indices_and_ranges(self):
+        got = self.json("a.npz", "--example", 1, "--layers", "0,2", "--heads", "1-2", "--queries",
+                        "3,0", "--keys", "1-2,4")
+        want = self.attn[1][[0, 2]][:, [1, 2]][:, :, [3, 0]][..., [1, 2, 4]].reshape(4, 2, 3)
+        self.near([panel["weights"] for panel in got["panels"]], want, 1e-7)
+        self.assertEqual([panel["title"] for panel in got["panels"]],
+                         ["layer 0, head 1", "layer 0, head 2", "layer 2, head 1",
+                          "layer 2, head 2"])
+        self.assertEqual(got["src"], ["the", "cat", "[SEP]"])
+        self.assertEqual(got["tgt"], ["sat", "[CLS]"])
+        both = self.json("a.npz", "--layers", 0, "--heads", 0, "--tokens", "1-3")
+        self.near(both["panels"][0]["weights"], self.attn[0, 0, 0, 1:4, 1:4], 1e-7)
+
+    def test_hidden_weight_is_said_not_divided(self):
+        got = self.json("a.npz", "--layers", 1, "--heads", 0, "--hide-special")
+        self.near(got["panels"][0]["weights"], self.attn[0, 1, 0, 1:4, 1:4], 1e-7)
+        hidden = 100 * self.attn[0, 1, 0, 1:4][:, [0, 4]].sum(1)
+        self.assertIn("2 of 5 keys not shown (special tokens): they hold "
+                      f"{hidden.mean():.1f} % of a row's weight (most {hidden.max():.1f} %); "
+                      "the rest is as it was", got["notes"])
+        self.assertIn("2 of 5 queries not shown (special tokens)", got["notes"])
+
+    def test_out_of_range_names_the_range(self):
+        for option, value, text in [("--example", 2, "examples are 0-1"),
+                                    ("--layers", "0-3", "layers are 0-2"),
+                                    ("--heads", 4, "heads are 0-3"),
+                                    ("--queries", "5", "queries are 0-4"),
+                                    ("--keys", "0,99", "keys are 0-4"),
+                                    ("--tokens", "7", "tokens are 0-4")]:
+            self.assertIn(text, self.refuse(2, "view", "a.npz", option, value))
+
+    def test_numbers_are_read_whole(self):
+        for value in ("1x", "1-", "2-1", "", ",", "1,,2", "1.5", "-1", "9999999999999999999",
+                      "0,0-1"):
+            line = self.refuse(2, "view", "a.npz", f"--heads={value}")
+            self.assertIn("--heads", line)
+        self.refuse(2, "view", "a.npz", "--example", "1x")
+
+    def test_tokens_go_with_self_attention(self):
+        self.save(attn=weights(3, 5), src=TOKENS)
+        self.assertIn("3 queries and 5 keys", self.refuse(2, "view", "a.npz", "--tokens", "0"))
+        self.refuse(2, "view", "a.npz", "--tokens", "0", "--keys", "1")
+
+    def test_hiding_needs_tokens_and_leaves_some(self):
+        self.save(attn=weights(5, 5))
+        self.assertIn("no tokens", self.refuse(2, "view", "a.npz", "--hide-special"))
+        self.save(attn=weights(2, 2), src=["<s>", "</s>"])
+        self.assertIn("leaves no keys", self.refuse(2, "view", "a.npz", "--hide-special"))
+
+    def test_many_maps_show_a_page_and_say_so(self):
+        self.save(attn=weights(12, 16, 4, 4))
+        done = self.run_qkv("view", "a.npz", "--json")
+        got = json.loads(done.out)
+        self.assertEqual((got["layers"], got["heads"]), ([0], list(range(12))))
+        self.assertEqual(got["notes"], ["layer 0 of 12 shown", "heads 0-11 of 16 shown"])
+        self.assertIn("--layers LIST or all shows others", done.err)
+        self.assertEqual(self.run_qkv("--quiet", "view", "a.npz", "--json").err, "")
+        everything = self.json("a.npz", "--layers", "all", "--heads", "0-15")
+        self.assertEqual((len(everything["panels"]), everything["notes"]), (192, []))
+
+
+class Reductions(View):
+    def setUp(self):
+        super().setUp()
+        self.attn = weights(2, 3, 5, 5)
+        self.save(attn=self.attn, src=TOKENS)
+
+    def test_only_when_asked_and_always_written(self):
+        for names, want, note in [
+                (["mean-heads"], self.attn.mean(1), "mean of heads 0-2"),
+                (["max-heads"], self.attn.max(1),
+                 "maximum of heads 0-2: rows need not sum to 1"),
+                (["mean-layers"], self.attn.mean(0), "mean of layers 0-1"),
+                (["mean-heads", "max-layers"], self.attn.mean(1).max(0, keepdims=True),
+                 "maximum of layers 0-1: rows need not sum to 1")]:
+            arguments = [word for name in names for word in ("--reduce", name)]
+            got = self.json("a.npz", *arguments)
+            self.near([panel["weights"] for panel in got["panels"]], want)
+            self.assertIn(note, got["notes"])
+            self.assertIn(note.split(":")[0], self.run_qkv("view", "a.npz", *arguments).out)
+        self.assertIn("valid: mean-heads", self.refuse(2, "view", "a.npz", "--reduce", "median"))
+
+    def test_of_selected_heads(self):
+        got = self.json("a.npz", "--heads", "0,2", "--layers", 1, "--reduce", "mean-heads")
+        self.near(got["panels"][0]["weights"], self.attn[1, [0, 2]].mean(0))
+        self.assertEqual(got["panels"][0]["title"], "layer 1, mean of heads 0, 2")
+
+    def test_nan_stays_and_masks_join(self):
+        self.attn[0, 1, 2] = np.nan
+        mask = np.zeros((3, 5, 5), bool)
+        mask[0] = np.tri(5)
+        mask[1, 0, 4] = True
+        self.save(attn=self.attn, mask=mask)
+        for name in ("mean-heads", "max-heads"):
+            panel = self.json("a.npz", "--reduce", name)["panels"][0]
+            self.assertEqual(panel["weights"][2], ["NaN"] * 5)
+            np.testing.assert_array_equal(panel["allowed"], mask.any(0))
+
+
+class Faults(View):
+    def test_row_sums_are_reported_never_mended(self):
+        attn = weights(2, 5, 5)
+        attn[1, 3] *= 0.5
+        self.save(attn=attn, src=TOKENS)
+        done = self.run_qkv("view", "a.npz", "--json")
+        line = 'head 1: 1 of 5 rows do not sum to 1 (worst 0.5, query 3 "sat")'
+        self.assertEqual(done.err, f"qkv: a.npz: {line}\n")
+        got = json.loads(done.out)
+        self.assertEqual(got["notes"], [line])
+        self.near(got["panels"][1]["weights"], attn[1], 1e-7)
+        self.assertEqual(self.run_qkv("view", "a.npz", "--heads", 0).err, "")
+
+    def test_many_are_counted(self):
+        self.save(attn=2 * weights(9, 5, 5))
+        notes = self.json("a.npz")["notes"]
+        self.assertEqual(len(notes), 4)
+        self.assertEqual(notes[3], "and 6 more like these; qkv stats lists all")
+
+    def test_nan_zero_and_masked_rows_differ(self):
+        attn = weights(4, 4)
+        attn[1], attn[2] = np.nan, 0
+        self.save(attn=attn, mask=np.array([[1, 1, 1, 1]] * 3 + [[0] * 4]))
+        lines = self.run_qkv("view", "a.npz").out.splitlines()[2:6]
+        self.assertEqual(len({line[2:] for line in lines}), 4, lines)
+
+
+class Outputs(View):
+    def setUp(self):
+        super().setUp()
+        self.attn = weights(2, 2, 5, 5)
+        self.save(attn=self.attn, src=TOKENS, mask=np.ones(5, int))
+
+    def test_every_format(self):
+        names = ["o.svg", "o.txt", "o.json", "o.npz", "o.npy", "o.safetensors"]
+        done = self.run_qkv("view", "a.npz", "--layers", 1, *sum((["-o", n] for n in names), []))
+        self.assertEqual(done.err, "")
+        self.assertEqual(self.names(), sorted([*names, "a.npz"]))
+        saved = np.load(self.dir / "o.npz")
+        np.testing.assert_array_equal(saved["attn"], self.attn[1:2])
+        self.assertEqual(list(saved["src"]), TOKENS)
+        self.assertEqual(saved["mask"].shape, (1, 2, 5, 5))
+        np.testing.assert_array_equal(np.load(self.dir / "o.npy"), self.attn[1:2])
+        svg = ElementTree.parse(self.dir / "o.svg").getroot()
+        text = "".join(svg.itertext())
+        for word in (*TOKENS, "layer 1, head 0"):
+            self.assertIn(word, text)
+        self.assertIn(f"{self.attn[1, 1, 2, 3]:.4f}", (self.dir / "o.txt").read_text())
+        # What was saved is an attention file again.
+        want = self.part("a.npz", "--layers", 1)
+        for name in ("o.npz", "o.safetensors", "o.npy"):
+            np.testing.assert_array_equal(self.part(name), want)
+
+    def test_ranks_do_not_grow(self):
+        self.save(attn=weights(5, 5))
+        self.run_qkv("view", "a.npz", "-o", "o.npy")
+        self.assertEqual(np.load(self.dir / "o.npy").shape, (5, 5))
+
+    @unittest.skipUnless(shutil.which("rsvg-convert"), "no rsvg-convert")
+    def test_png(self):
+        self.run_qkv("view", "a.npz", "-o", "o.png", "--scale", "sqrt", "--title", "T")
+        self.assertEqual((self.dir / "o.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+
+    def test_png_without_the_program(self):
+        line = self.refuse(7, "view", "a.npz", "-o", "o.png", env={"PATH": str(self.dir)})
+        self.assertIn("librsvg2-bin", line)
+        self.assertEqual(self.names(), ["a.npz"])
+
+    def test_table(self):
+        out = self.run_qkv("view", "a.npz", "--layers", 0, "--heads", 1, "--table").out
+        self.assertIn(f"{self.attn[0, 1, 4, 0]:.4f}", out)
+
+    def test_svg_to_a_pipe(self):
+        out = self.run_qkv("view", "a.npz", "-o", "-").out
+        ElementTree.fromstring(out)
+
+    def test_wrong_names(self):
+        self.assertIn("unknown file extension", self.refuse(2, "view", "a.npz", "-o", "o.gif"))
+        self.assertIn("valid: linear, sqrt, log",
+                      self.refuse(2, "view", "a.npz", "--scale", "cubic"))
+        self.refuse(4, "view", "a.npz", "-o", "none/o.svg")
+
+    def test_columns_of_the_terminal(self):
+        self.save(attn=weights(60, 60))
+        for columns in (40, 100):
+            out = self.run_qkv("view", "a.npz", env={"COLUMNS": str(columns)}).out
+            widest = max(map(len, out.splitlines()))
+            self.assertLessEqual(widest, columns)
+            self.assertGreater(widest, columns / 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
