@@ -5,6 +5,7 @@
 usage: program_test.py PROGRAM [TEST ...]
 """
 
+import json
 import os
 import re
 import resource
@@ -137,6 +138,23 @@ class CommandLine(Case):
             self.assertGreaterEqual(len(re.findall(r"^  .*\bqkv ", done.out, re.M)), 2, arguments)
         self.assertIn("Spelling vectors", self.run_qkv("words", "--help").out)
 
+    def test_examples_of_the_help_run(self):
+        """As a shell runs them, beside the files that they name."""
+        random = np.random.default_rng(0)
+        arrays = {name: random.normal(size=(2, 4, 6, 8)) for name in "qkv"}
+        np.savez(self.dir / "qkv.npz", **arrays)
+        for name, array in arrays.items():
+            np.save(self.dir / f"{name}.npy", array)
+        words = "the cat walked on street".split()
+        self.file("glove.6B.50d.txt", "".join(f"{word}{' 0.5' * 50}\n" for word in words))
+        environment = {"PATH": f"{os.path.dirname(os.path.abspath(PROGRAM))}:{os.environ['PATH']}"}
+        for command in ([], *([name] for name in self.commands())):
+            text = self.run_qkv(*command, "--help").out
+            for line in re.findall(r"(?m)^  (?:.*\| )?(qkv .*)$", text.split("Examples:\n")[1]):
+                done = subprocess.run(line, shell=True, cwd=self.dir, capture_output=True,
+                                      env={**os.environ, **environment}, timeout=60, check=False)
+                self.assertEqual((done.returncode, done.stderr), (0, b""), line)
+
     def test_version_is_the_header_s(self):
         header = (CHECKOUT / "include/qkv/version.h").read_text(encoding="utf-8")
         numbers = re.findall(r"#define QKV_VERSION_\w+ (\d+)", header)
@@ -195,6 +213,119 @@ class CommandLine(Case):
         want = self.run_qkv("words", "a b").out
         self.assertEqual(self.run_qkv("--threads", 2, "--quiet", "words", "a b").out, want)
         self.assertEqual(self.run_qkv("words", "a b", "--threads", 2, "--quiet").out, want)
+
+
+class Progress(Case):
+    """Two words of a file of some megabytes; standard error."""
+
+    def read(self, *arguments, **options):
+        with open(self.dir / "v.txt", "w", encoding="utf-8") as file:
+            numbers = " 0.123456" * 300
+            file.writelines(f"w{i}{numbers}\n" for i in range(2000))
+        return self.run_qkv("words", "w7 w1999", "--vectors", "v.txt", *arguments, **options)
+
+    def test_lines_where_there_is_no_terminal(self):
+        lines = self.read("--progress", "always").err.splitlines()
+        self.assertGreaterEqual(len(lines), 1)
+        for line in lines:
+            self.assertRegex(line, r"^qkv: reading v\.txt: \d+ % of 5\.4 MB$")
+        self.assertIn(" 100 % ", lines[-1])
+
+    def test_silence_where_it_is_short_or_unwanted(self):
+        for arguments in ([], ["--progress", "never"], ["--quiet"], ["--progress", "auto"]):
+            self.assertEqual(self.read(*arguments).err, "", arguments)
+
+    def test_one_line_on_a_terminal(self):
+        try:
+            main, terminal = os.openpty()
+        except OSError as error:
+            self.skipTest(f"no pseudo-terminal here: {error}")
+        self.read("--quiet")
+        subprocess.run([PROGRAM, "words", "w7 w1999", "--vectors", "v.txt", "--progress", "always"],
+                       stdout=subprocess.DEVNULL, stderr=terminal, cwd=self.dir, timeout=60,
+                       check=True)
+        os.close(terminal)
+        shown = os.read(main, 1 << 16)
+        os.close(main)
+        self.assertNotIn(b"\n", shown)
+        self.assertRegex(shown, rb"^\rqkv: reading v\.txt: \d+ % of 5\.4 MB\x1b\[K")
+        self.assertTrue(shown.endswith(b"\r\x1b[K"), shown)
+
+
+class Info(Case):
+    def test_says_what_was_built(self):
+        text = self.run_qkv("info").out
+        version = self.run_qkv("--version").out.split()[1]
+        self.assertRegex(text, rf"(?m)^version +{re.escape(version)}$")
+        for name in ("compiler", "build", "libzip", "utf8proc", "processor", "threads", "writes"):
+            self.assertRegex(text, rf"(?m)^{name} +\S")
+        self.assertRegex(text, r"(?m)^writes .*\.npz.*\.svg")
+
+    def test_json_says_the_same(self):
+        report = json.loads(self.run_qkv("info", "--json").out)
+        lines = dict(re.split("  +", line, maxsplit=1)
+                     for line in self.run_qkv("info").out.splitlines() if line)
+        self.assertEqual({**report["build"], **report["machine"]}, lines)
+
+    def test_threads_are_those_the_process_may_use(self):
+        report = json.loads(self.run_qkv("info", "--json").out)
+        self.assertEqual(int(report["machine"]["threads"]), len(os.sched_getaffinity(0)))
+
+    def test_says_when_pngs_cannot_be_drawn(self):
+        self.assertIn("librsvg2-bin", self.run_qkv("info", env={"PATH": ""}).out)
+
+    def test_every_kind_of_call_has_a_path(self):
+        paths = json.loads(self.run_qkv("info", "--paths", "--json").out)["paths"]
+        kinds = {(path["score"], path["options"], path["dtype"]) for path in paths}
+        self.assertEqual(len(kinds), len(paths))
+        scores, options, dtypes = (set(column) for column in zip(*kinds))
+        self.assertEqual(scores, {"dot", "scaled_dot", "bilinear", "additive"})
+        self.assertTrue({"float32", "float64", "bfloat16", "float16"} < dtypes)
+        self.assertTrue({"plain", "causal", "packed", "dropout", "user's score"} < options)
+        self.assertEqual(len(paths), len(scores) * len(options) * len(dtypes))
+        for path in paths:
+            self.assertTrue(path["forward"] and path["backward"])
+        table = self.run_qkv("info", "--paths").out.split("\nscore ")[1]
+        self.assertEqual(len(table.splitlines()), 2 + len(scores) * len(options))
+
+
+class Streams(Case):
+    """Every command, into a pipe that nobody reads and onto a disk that is full."""
+
+    COMMANDS = (["demo"], ["words", "a b"], ["words", "a b", "--json"], ["words", "a b", "-o", "-"],
+                ["info"], ["info", "--paths", "--json"], ["--help"], ["--version"])
+
+    def run_into(self, output, arguments):
+        return subprocess.run([PROGRAM, *arguments], stdout=output, stderr=subprocess.PIPE,
+                              cwd=self.dir, timeout=60, check=False)
+
+    def test_a_closed_pipe_ends_quietly(self):
+        for arguments in self.COMMANDS:
+            read_end, write_end = os.pipe()
+            os.close(read_end)
+            done = self.run_into(write_end, arguments)
+            os.close(write_end)
+            self.assertEqual((done.returncode, done.stderr), (0, b""), arguments)
+
+    def test_a_full_disk_is_an_error(self):
+        if not os.path.exists("/dev/full"):
+            self.skipTest("no /dev/full")
+        for arguments in self.COMMANDS:
+            with open("/dev/full", "wb") as full:
+                done = self.run_into(full, arguments)
+            self.assertEqual(done.returncode, 4, arguments)
+            self.assertEqual(done.stderr.count(b"\n"), 1, arguments)
+
+    def test_binary_results_are_not_for_terminals(self):
+        try:
+            main, terminal = os.openpty()
+        except OSError as error:
+            self.skipTest(f"no pseudo-terminal here: {error}")
+        done = self.run_into(terminal, ["words", "a b", "-o", "-"])
+        os.close(terminal)
+        os.close(main)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(b"npz is not for terminals", done.stderr)
 
 
 class Demo(Case):

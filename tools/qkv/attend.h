@@ -32,26 +32,30 @@ inline constexpr Choice<Layout> kLayouts[] = {{"bhtd", Layout::kBhtd}, {"bthd", 
 enum class ResultAxes { kValues, kMatrix, kQueries, kKeys };  // ...,Tq,E  ...,Tq,Tk  ...,Tq  ...,Tk
 
 struct ResultKind {
-  std::string_view name;  // on the command line and in files
+  std::string_view name;      // on the command line and in files
+  std::string_view argument;  // in the library's messages
   std::string_view help;
   ResultAxes axes;
   qkv::View qkv::Outputs::*buffer;  // the one of these two
   qkv::Rows qkv::Outputs::*matrix;  // that is not null
 };
 inline constexpr ResultKind kResultKinds[] = {
-    {"out", "weighted sums of v", ResultAxes::kValues, &qkv::Outputs::out, nullptr},
-    {"weights", "before dropout", ResultAxes::kMatrix, nullptr, &qkv::Outputs::weights},
-    {"dropped", "weights after dropout", ResultAxes::kMatrix, nullptr,
+    {"out", "out", "weighted sums of v", ResultAxes::kValues, &qkv::Outputs::out, nullptr},
+    {"weights", "weights", "before dropout", ResultAxes::kMatrix, nullptr, &qkv::Outputs::weights},
+    {"dropped", "dropped_weights", "weights after dropout", ResultAxes::kMatrix, nullptr,
      &qkv::Outputs::dropped_weights},
-    {"scores", "after the scale", ResultAxes::kMatrix, nullptr, &qkv::Outputs::raw_scores},
-    {"capped", "scores after the soft-cap", ResultAxes::kMatrix, nullptr,
+    {"scores", "raw_scores", "after the scale", ResultAxes::kMatrix, nullptr,
+     &qkv::Outputs::raw_scores},
+    {"capped", "capped_scores", "scores after the soft-cap", ResultAxes::kMatrix, nullptr,
      &qkv::Outputs::capped_scores},
-    {"masked", "scores after bias, ALiBi and masks", ResultAxes::kMatrix, nullptr,
+    {"masked", "masked_scores", "scores after bias, ALiBi and masks", ResultAxes::kMatrix, nullptr,
      &qkv::Outputs::masked_scores},
-    {"lse", "log of the sum of exponentials", ResultAxes::kQueries, &qkv::Outputs::lse, nullptr},
-    {"row_max", "largest masked score", ResultAxes::kQueries, &qkv::Outputs::row_max, nullptr},
-    {"column_sums", "weight that each key received", ResultAxes::kKeys, &qkv::Outputs::column_sums,
+    {"lse", "lse", "log of the sum of exponentials", ResultAxes::kQueries, &qkv::Outputs::lse,
      nullptr},
+    {"row_max", "row_max", "largest masked score", ResultAxes::kQueries, &qkv::Outputs::row_max,
+     nullptr},
+    {"column_sums", "column_sums", "weight that each key received", ResultAxes::kKeys,
+     &qkv::Outputs::column_sums, nullptr},
 };
 inline constexpr std::size_t kResultKindCount = std::size(kResultKinds);
 

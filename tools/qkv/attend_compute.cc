@@ -124,7 +124,9 @@ class Call {
 
  private:
   void reserve(const ResultKind& kind) {
-    call_.origins[std::string(kind.name)] = {fmt::format("--save {}", kind.name), false};
+    const std::string argument(kind.argument);
+    call_.origins[argument] = {fmt::format("--save {}", kind.name), false};
+    call_.origins[argument + ".rows"] = {"--rows", false};
     const Dims shape = shape_for(kind, results_.shape, options_);
     const bool values = kind.axes == ResultAxes::kValues;
     results_.arrays.push_back({std::string(kind.name), {}});
@@ -149,7 +151,9 @@ class Call {
 
   void reserve_top() {
     const Index count = std::min(*options_.top, std::max<Index>(1, results_.shape.keys));
-    const Dims shape = with(results_.shape.lead, {results_.shape.queries, count});
+    // A count below 1 gets room all the same: the library says what is wrong with it.
+    const Dims shape =
+        with(results_.shape.lead, {results_.shape.queries, std::max<Index>(1, count)});
     results_.arrays.push_back({"top_weights", room_.make("top", accumulator_, shape)});
     Tensor& weights = results_.arrays.back().tensor;
     results_.arrays.push_back({"top_keys", room_.make("top", DType::kInt64, shape)});

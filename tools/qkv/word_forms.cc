@@ -122,9 +122,8 @@ qkv::app::Picture picture(const WordInput& input, const WordAttention& attention
   }
   for (Index h = 0; h < weights.size(0); ++h) {
     const qkv::ConstView head = qkv::slice(weights, 0, h, h + 1);
-    picture.panels.push_back({fmt::format("head {}", h + 1),
-                              qkv::reshape(head, {weights.size(1), weights.size(2)}),
-                              {}});
+    picture.panels.push_back(
+        {fmt::format("head {}", h), qkv::reshape(head, {weights.size(1), weights.size(2)}), {}});
   }
   return picture;
 }

@@ -93,7 +93,7 @@ std::string word_report(const WordInput& input, const WordAttention& attention,
                   input.x.size(1), input.source, name_of(options.score), attention.scale);
   for (Index h = 0; h < std::max<Index>(1, options.heads); ++h) {
     const Head head = head_of(attention, h, options.heads > 0);
-    text += options.heads > 0 ? fmt::format("\nhead {} of {}\n", h + 1, options.heads) : "\n";
+    text += options.heads > 0 ? fmt::format("\nhead {}\n", h) : "\n";
     text += words <= kLongestTable ? table(input, head) : links(input, head);
   }
   if (words > kLongestTable) {

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The table of wrong calls, tests/errors.tsv, through `qkv attend`.
+
+usage: attend_errors_test.py PROGRAM [TEST ...]
+Each row of `attention` that a command line can say is said: it must end with exit 2 or 3, with the
+library's sentence in its one line, and write nothing. Rows that it cannot say are counted by reason.
+"""
+
+import collections
+import json
+import re
+import unittest
+
+import numpy as np
+from program import CHECKOUT, Case
+
+TABLE = CHECKOUT / "tests" / "errors.tsv"
+# Fewer would mean that the translation below has lost some.
+FEWEST_ROWS = 118
+
+RESULTS = {"out": "out", "lse": "lse", "row_max": "row_max", "column_sums": "column_sums",
+           "weights": "weights", "dropped_weights": "dropped", "raw_scores": "scores",
+           "capped_scores": "capped", "masked_scores": "masked"}
+NUMBERS = {"scale": "--scale", "softcap": "--softcap", "dropout.p": "--dropout",
+           "dropout.seed": "--seed", "context.path": "--path", "top.count": "--top"}
+ARRAYS = {"bias": "--bias", "alibi": "--alibi", "sinks": "--sinks", "keep": "--mask",
+          "padding": "--padding-mask", "key_lengths": "--lengths",
+          "cu_seqlens_q": "--cu-seqlens-q", "cu_seqlens_k": "--cu-seqlens-k"}
+PARAMETERS = {"bilinear.w": "W", "additive.wq": "Wq", "additive.wk": "Wk", "additive.v": "v",
+              "additive.b": "b"}
+DTYPES = {"f64": "<f8", "f32": "<f4", "bf16": None, "f16": "<f2", "bool": "?", "i8": "i1",
+          "i16": "<i2", "i32": "<i4", "i64": "<i8", "u8": "u1", "u16": "<u2", "u32": "<u4",
+          "u64": "<u8"}
+MOST_ELEMENTS = 1 << 20
+
+
+class CannotBeSaid(Exception):
+    """Why a row has no command line."""
+
+
+def array_of(text):
+    """(dtype, array) of the table's language; bfloat16 as uint16 bits."""
+    match = re.fullmatch(r"(\w+)\[([\d,]*)\](?:/\[[\d,-]*\])?(@\S+)?(?:\{(.*)\})?", text)
+    if not match:
+        raise CannotBeSaid("no array" if text == "absent" else f"unknown array {text}")
+    dtype, sizes, place, values = match.groups()
+    shape = [int(size) for size in sizes.split(",")] if sizes else []
+    if place:
+        raise CannotBeSaid("arrays in the memory of others")
+    if dtype not in DTYPES:
+        raise CannotBeSaid("a dtype that files do not have")
+    # Strides only matter where they make a large array of little memory, and a file has none.
+    if np.prod(shape, dtype=float) > MOST_ELEMENTS or max(shape, default=0) > MOST_ELEMENTS:
+        raise CannotBeSaid("an array too large for a file")
+    if dtype == "bf16":
+        return dtype, np.full(shape, 0x3F80, "<u2")
+    if values:
+        return dtype, np.array([int(v) for v in values.split(",")], DTYPES[dtype]).reshape(shape)
+    return dtype, np.full(shape, 1 if dtype[0] in "fb" else 0, DTYPES[dtype])
+
+
+def safetensors(arrays):
+    """The bytes of a .safetensors file; arrays by name, as array_of gives them."""
+    header, data = {}, b""
+    for name, (dtype, array) in arrays.items():
+        code = {"bf16": "BF16", "bool": "BOOL"}.get(dtype, dtype.upper())
+        header[name] = {"dtype": code, "shape": array.shape,
+                        "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data
+
+
+class CommandLine:
+    """The arguments of `qkv attend` for one row, and the files that they name."""
+
+    def __init__(self, directory, row):
+        self.directory = directory
+        words = row.call.split(" ")[1:]
+        self.given = dict(word.split("=", 1) for word in words)
+        self.arguments, self.saves, self.parameters = [], [], {}
+        self.refuse_by_message(row.message)
+        for name, value in self.given.items():
+            self.add(name, value)
+        self.finish()
+
+    @staticmethod
+    def refuse_by_message(message):
+        argument, _, rest = message.removeprefix("attention: ").partition(" ")
+        if argument in (*RESULTS, "top.weights", "top.keys"):
+            if re.match("must (have|be|not)|is absent", rest):
+                raise CannotBeSaid("buffers of results, which the program makes itself")
+
+    def file(self, name, text):
+        dtype, array = array_of(text)
+        if dtype == "bf16":
+            path = self.directory / f"{name}.safetensors"
+            path.write_bytes(safetensors({"array": (dtype, array)}))
+        else:
+            path = self.directory / f"{name}.npy"
+            np.save(path, array)
+        return path.name
+
+    def add(self, name, value):
+        if name in "qkv":
+            return  # in their order, at the end
+        if name in RESULTS:
+            self.saves.append(RESULTS[name])
+        elif name in ARRAYS:
+            self.arguments += [ARRAYS[name], self.file(name, value)]
+        elif name in NUMBERS:
+            self.arguments += [NUMBERS[name], value]
+        elif name in PARAMETERS:
+            self.parameters[PARAMETERS[name]] = array_of(value)
+        elif name.endswith(".rows"):
+            self.add_rows(value)
+        elif name == "score":
+            self.arguments += ["--score", value]
+        elif name == "causal":
+            self.arguments.append("--causal")
+        elif name == "window":
+            self.arguments += ["--window", value]
+        elif name == "diagonal":
+            self.add_diagonal(value)
+        elif name not in ("top.weights", "top.keys"):
+            raise CannotBeSaid("the user's functions and contexts")
+
+    def add_rows(self, value):
+        dtype, rows = array_of(value)
+        if rows.ndim != 1 or dtype[0] not in "iu" or (rows.size and rows.max() >= 2**63):
+            raise CannotBeSaid("rows that are no list of whole numbers")
+        self.arguments += ["--rows", ",".join(map(str, rows))]
+
+    def add_diagonal(self, value):
+        if value in ("top_left", "bottom_right"):
+            self.arguments += ["--causal-corner", value]
+        elif re.fullmatch(r"-?\d+", value):
+            self.arguments += ["--causal-offset", value]
+        else:
+            self.arguments += ["--causal-offset", self.file("diagonal", value)]
+
+    def finish(self):
+        if "q" not in self.given or "k" not in self.given:
+            raise CannotBeSaid("q or k absent")
+        if self.given.get("score") in ("bilinear", "additive"):
+            path = self.directory / "params.safetensors"
+            path.write_bytes(safetensors(self.parameters or {"other": array_of("f32[1]")}))
+            self.arguments += ["--params", path.name]
+        if "top.count" not in self.given and "top.weights" in self.given:
+            self.arguments += ["--top", "0"]
+        if not self.saves and "--top" not in self.arguments:
+            raise CannotBeSaid("a call that asks for nothing")
+        if self.saves:
+            self.arguments += ["--save", ",".join(self.saves)]
+        self.arguments = [self.file(name, self.given[name]) for name in "qkv"
+                          if name in self.given] + self.arguments + ["-o", "out.npz"]
+
+
+Row = collections.namedtuple("Row", "id call kind message")
+
+
+def rows_of_attention():
+    for line in TABLE.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            row = Row(*line.split("\t"))
+            if row.call.startswith("attention "):
+                yield row
+
+
+class Table(Case):
+    def check(self, row):
+        for path in self.dir.iterdir():
+            path.unlink()
+        arguments = CommandLine(self.dir, row).arguments
+        before = self.names()
+        done = self.run_qkv("attend", *arguments, code=None)
+        with self.subTest(row=row.id, line=" ".join(arguments)):
+            self.assertIn(done.returncode, (2, 3), done.err)
+            self.assertEqual(done.out, "")
+            self.assertEqual(done.err.count("\n"), 1, done.err)
+            self.assertIn(": " + row.message.removeprefix("attention: ") + "\n", done.err)
+            self.assertEqual(self.names(), before)
+
+    def test_every_row_that_can_be_said(self):
+        said, reasons = 0, collections.Counter()
+        for row in rows_of_attention():
+            try:
+                self.check(row)
+                said += 1
+            except CannotBeSaid as reason:
+                reasons[str(reason)] += 1
+        print(f"{said} wrong calls through `qkv attend`, {sum(reasons.values())} cannot be said:")
+        for reason, count in reasons.most_common():
+            print(f"  {count:3} {reason}")
+        self.assertGreaterEqual(said, FEWEST_ROWS)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,467 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`qkv attend` against NumPy in float64 (tests/oracle_call.py), its edges, files and streams.
+
+usage: attend_test.py PROGRAM [TEST ...]
+"""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+import numpy as np
+from program import CHECKOUT, PROGRAM, Case
+
+sys.path.insert(0, str(CHECKOUT / "tests"))
+import oracle_call  # noqa: E402  pylint: disable=wrong-import-position
+
+# Names of results: of the program and of the oracle.
+RESULTS = {"out": "out", "weights": "weights", "dropped": "dropped_weights",
+           "scores": "scores_raw", "capped": "scores_capped", "masked": "scores_masked",
+           "lse": "lse", "row_max": "row_max", "column_sums": "column_sums"}
+MATRICES = ("weights", "dropped", "scores", "capped", "masked")
+OPTIONS = {"bias": "--bias", "alibi": "--alibi", "sinks": "--sinks", "keep": "--mask",
+           "padding": "--padding-mask", "key_lengths": "--lengths", "offsets": "--causal-offset",
+           "cu_seqlens_q": "--cu-seqlens-q", "cu_seqlens_k": "--cu-seqlens-k"}
+PARAMETERS = {"bilinear_w": "W", "additive_wq": "Wq", "additive_wk": "Wk", "additive_v": "v",
+              "additive_b": "b"}
+
+
+class Arrays(Case):
+    """Random arrays, saved under their names."""
+
+    def setUp(self):
+        super().setUp()
+        self.random = np.random.default_rng(7)
+
+    def normal(self, *shape, dtype=np.float32):
+        return self.random.normal(size=shape).astype(dtype)
+
+    def qkv(self, q=(2, 4, 3, 8), k=(2, 2, 5, 8), v=(2, 2, 5, 6), dtype=np.float32):
+        arrays = {name: self.normal(*shape, dtype=dtype)
+                  for name, shape in zip("qkv", (q, k, v))}
+        for name, array in arrays.items():
+            np.save(self.dir / f"{name}.npy", array)
+        return arrays
+
+    def attend(self, *arguments, **options):
+        """The arrays that the program saves."""
+        self.run_qkv("attend", *arguments, "-o", "out.npz", **options)
+        return dict(np.load(self.dir / "out.npz"))
+
+
+class Values(Arrays):
+    """Every option and every result, against float64; the same bits on one thread and on two."""
+
+    def check(self, inputs, *arguments, bound=2e-5, **options):
+        """inputs: arrays by the oracle's names; options: the oracle's."""
+        dtype = inputs["q"].dtype
+        arguments = [*arguments, "--save", ",".join(RESULTS), "--top", "2"]
+        if options.get("packed"):
+            arguments[-3] = ",".join(name for name in RESULTS if name not in MATRICES)
+        parameters = {}
+        for name, array in inputs.items():
+            if name in OPTIONS:
+                np.save(self.dir / f"{name}.npy", array)
+                arguments += [OPTIONS[name], f"{name}.npy"]
+            elif name in PARAMETERS:
+                parameters[PARAMETERS[name]] = array
+            else:
+                np.save(self.dir / f"{name}.npy", array)
+        if parameters:
+            np.savez(self.dir / "params.npz", **parameters)
+            arguments += ["--params", "params.npz"]
+        saved = self.attend("q.npy", "k.npy", "v.npy", *arguments, "--threads", "1")
+        again = self.attend("q.npy", "k.npy", "v.npy", *arguments, "--threads", "2")
+        exact = {name: x.astype(np.float64) if x.dtype.kind == "f" else x
+                 for name, x in inputs.items()}
+        want = oracle_call.evaluate(oracle_call.Options(top=2, **options), exact)
+        self.compare(saved, want, dtype, bound)
+        for name, array in saved.items():
+            self.assertEqual(array.tobytes(), again[name].tobytes(), name)
+        return saved
+
+    def compare(self, saved, want, dtype, bound):
+        names = {**RESULTS, "top_weights": "top_weights", "top_keys": "top_keys"}
+        seen = 0
+        for name, theirs in names.items():
+            if name not in saved:
+                continue
+            seen += 1
+            got, expected = saved[name], want[theirs]
+            self.assertEqual(got.shape, expected.shape, name)
+            self.assertEqual(got.dtype, np.int64 if name == "top_keys" else dtype, name)
+            np.testing.assert_array_equal(np.isinf(got), np.isinf(expected), name)
+            finite = np.isfinite(expected)
+            error = np.abs(got[finite] - expected[finite]).max(initial=0)
+            self.assertLessEqual(error, bound, name)
+        self.assertGreaterEqual(seen, 6)
+
+    def test_plain_and_grouped_heads(self):
+        self.check(self.qkv())
+
+    def test_float64(self):
+        self.check(self.qkv(dtype=np.float64), bound=1e-13)
+
+    def test_ranks(self):
+        for q, k, v in (((3, 8), (5, 8), (5, 6)), ((2, 3, 8), (2, 5, 8), (2, 5, 6)),
+                        ((2, 4, 3, 8), (4, 5, 8), (5, 6)), ((3, 8), (2, 5, 8), (2, 5, 6)),
+                        ((5, 2, 3, 8), (5, 2, 5, 8), (5, 2, 5, 6)),
+                        ((2, 3, 4, 3, 8), (1, 2, 5, 8), (3, 1, 5, 6))):
+            with self.subTest(q=q, k=k, v=v):
+                self.check(self.qkv(q, k, v))
+
+    def test_dot_and_scale(self):
+        self.check(self.qkv(), "--score", "dot", score="dot")
+        self.check(self.qkv(), "--scale", "0.25", scale=0.25)
+
+    def test_bilinear(self):
+        self.check({**self.qkv(k=(2, 2, 5, 7)), "bilinear_w": self.normal(8, 7)},
+                   "--score", "bilinear", score="bilinear")
+
+    def test_additive(self):
+        inputs = {**self.qkv(k=(2, 2, 5, 7)), "additive_wq": self.normal(6, 8),
+                  "additive_wk": self.normal(6, 7), "additive_v": self.normal(6)}
+        self.check(inputs, "--score", "additive", score="additive")
+        inputs["additive_b"] = self.normal(6)
+        self.check(inputs, "--score", "additive", score="additive")
+
+    def test_softcap(self):
+        self.check(self.qkv(), "--softcap", "0.5", softcap=0.5)
+
+    def test_causal_and_its_corners(self):
+        self.check(self.qkv(), "--causal", causal=True)
+        self.check(self.qkv(), "--causal", "--causal-corner", "top_left", causal=True,
+                   diagonal="top_left")
+        self.check(self.qkv(), "--causal", "--causal-offset", "-1", causal=True, diagonal=-1)
+        self.check({**self.qkv(), "offsets": np.array([1, -2])}, "--causal", causal=True)
+
+    def test_window(self):
+        self.check(self.qkv(), "--window", "1,0", window=(1, 0))
+        self.check(self.qkv(), "--window", "-1,1", window=(-1, 1))
+
+    def test_lengths(self):
+        self.check({**self.qkv(), "key_lengths": np.array([5, 2])})
+        self.check({**self.qkv(), "key_lengths": np.array([[5, 2, 0], [1, 3, 4]], np.uint8)})
+
+    def test_masks(self):
+        keep = self.random.random((2, 1, 3, 5)) < 0.6
+        self.check({**self.qkv(), "keep": keep})
+        self.check({**self.qkv(), "padding": self.random.random((2, 5)) < 0.4})
+
+    def test_masks_of_whole_numbers(self):
+        keep = self.random.random((3, 5)) < 0.6
+        inputs = self.qkv()
+        saved = self.check({**inputs, "keep": keep})
+        np.save(self.dir / "whole.npy", keep.astype(np.int64))
+        again = self.attend("q.npy", "k.npy", "v.npy", "--mask", "whole.npy")
+        np.testing.assert_array_equal(again["out"], saved["out"])
+
+    def test_bias_and_alibi_and_sinks(self):
+        bias = self.normal(4, 3, 5)
+        bias[0, 0, 1] = -np.inf
+        self.check({**self.qkv(), "bias": bias})
+        self.check({**self.qkv(), "alibi": np.abs(self.normal(4))})
+        self.check({**self.qkv(), "sinks": self.normal(4)})
+
+    def test_alibi_auto(self):
+        for heads, slopes in ((4, [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]),
+                              (6, [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3])):
+            self.qkv(q=(2, heads, 3, 8))
+            np.save(self.dir / "slopes.npy", np.array(slopes, np.float32))
+            arguments = ("q.npy", "k.npy", "v.npy", "--save", "masked", "--alibi")
+            np.testing.assert_array_equal(self.attend(*arguments, "auto")["masked"],
+                                          self.attend(*arguments, "slopes.npy")["masked"])
+
+    def test_dropout(self):
+        saved = self.check(self.qkv(), "--dropout", "0.5", "--seed", str(2**63 + 11),
+                           dropout=(0.5, 2**63 + 11))
+        self.assertGreater((saved["dropped"] != saved["weights"]).mean(), 0.5)
+
+    def test_everything_together(self):
+        inputs = {**self.qkv(), "bias": self.normal(3, 5), "alibi": np.abs(self.normal(4)),
+                  "sinks": self.normal(4), "key_lengths": np.array([5, 4]),
+                  "keep": self.random.random((4, 3, 5)) < 0.8}
+        self.check(inputs, "--causal", "--window", "2,1", "--softcap", "2", "--scale", "0.7",
+                   "--dropout", "0.25", "--seed", "3", causal=True, window=(2, 1), softcap=2.0,
+                   scale=0.7, dropout=(0.25, 3))
+
+    def test_packed(self):
+        inputs = {"q": self.normal(7, 4, 8), "k": self.normal(9, 2, 8), "v": self.normal(9, 2, 6),
+                  "cu_seqlens_q": np.array([0, 3, 7], np.int32),
+                  "cu_seqlens_k": np.array([0, 4, 9], np.int32)}
+        self.check(inputs, "--causal", packed=True, causal=True)
+
+    def test_half_precision(self):
+        inputs = self.qkv(dtype=np.float16)
+        got = self.attend("q.npy", "k.npy", "v.npy", "--save", "out,lse")
+        self.assertEqual((got["out"].dtype, got["lse"].dtype), (np.float16, np.float32))
+        exact = {name: x.astype(np.float64) for name, x in inputs.items()}
+        want = oracle_call.evaluate(oracle_call.Options(), exact)
+        self.near(got["out"], want["out"], 4e-3)
+        self.near(got["lse"], want["lse"], 1e-5)
+
+    def test_named_rows_are_rows_of_the_whole(self):
+        self.qkv()
+        arguments = ("q.npy", "k.npy", "v.npy", "--causal", "--save", ",".join(MATRICES))
+        whole = self.attend(*arguments)
+        some = self.attend(*arguments, "--rows", "2,0")
+        for name in MATRICES:
+            np.testing.assert_array_equal(some[name], whole[name][:, :, [2, 0]], name)
+        np.testing.assert_array_equal(some["rows"], [2, 0])
+
+    def test_bthd_is_bhtd_with_its_axes_swapped(self):
+        inputs = self.qkv()
+        want = self.attend("q.npy", "k.npy", "v.npy", "--save", "out,weights,lse")
+        for name, array in inputs.items():
+            np.save(self.dir / f"{name}.npy", array.swapaxes(1, 2))
+        got = self.attend("q.npy", "k.npy", "v.npy", "--save", "out,weights,lse",
+                          "--layout", "bthd")
+        np.testing.assert_array_equal(got["out"], want["out"].swapaxes(1, 2))
+        for name in ("weights", "lse"):
+            np.testing.assert_array_equal(got[name], want[name])
+
+
+class Inputs(Arrays):
+    """Where arrays come from, and arrays that are odd."""
+
+    def test_without_v_scores_and_weights(self):
+        self.qkv()
+        saved = self.attend("q.npy", "k.npy")
+        self.assertEqual(set(saved), {"weights", "attn", "scores"})
+        self.assertEqual(set(self.attend("q.npy", "k.npy", "v.npy")), {"out"})
+
+    def test_one_file_with_all(self):
+        arrays = self.qkv((3, 8), (5, 8), (5, 6))
+        want = self.attend("q.npy", "k.npy", "v.npy")["out"]
+        np.savez(self.dir / "all.npz", **arrays)
+        np.testing.assert_array_equal(self.attend("all.npz")["out"], want)
+        np.savez(self.dir / "two.npz", q=arrays["q"], k=arrays["k"])
+        self.assertIn("weights", self.attend("two.npz"))
+        self.assertIn("expected arrays called q and k", self.refuse(3, "attend", "q.npy"))
+
+    def test_arrays_by_name(self):
+        arrays = self.qkv((3, 8), (5, 8), (5, 6))
+        want = self.attend("q.npy", "k.npy", "v.npy")["out"]
+        np.savez(self.dir / "odd:name.npz", a=arrays["q"], k=arrays["k"], c=arrays["v"])
+        got = self.attend("odd:name.npz:a", "odd:name.npz", "odd:name.npz:c")["out"]
+        np.testing.assert_array_equal(got, want)
+        line = self.refuse(3, "attend", "odd:name.npz:x", "k.npy")
+        self.assertIn('odd:name.npz: expected an array called "x", got a, k, c', line)
+        line = self.refuse(3, "attend", "odd:name.npz", "k.npy")
+        self.assertIn('expected an array called "q" (or FILE:NAME), got a, k, c', line)
+
+    def test_standard_input(self):
+        self.qkv()
+        want = self.attend("q.npy", "k.npy", "v.npy")["out"]
+        bytes_of_k = (self.dir / "k.npy").read_bytes()
+        got = self.attend("q.npy", "-", "v.npy", input=bytes_of_k)["out"]
+        np.testing.assert_array_equal(got, want)
+        line = self.refuse(2, "attend", "-", "-", "v.npy", input=bytes_of_k)
+        self.assertIn("one of the arrays only", line)
+
+    def test_bfloat16_from_safetensors(self):
+        rows = {"q": 3, "k": 5, "v": 5}
+        bits = {name: (self.normal(n, 8).view(np.uint32) >> 16).astype("<u2")
+                for name, n in rows.items()}
+        header, data = {}, b""
+        for name, array in bits.items():
+            header[name] = {"dtype": "BF16", "shape": array.shape,
+                            "data_offsets": [len(data), len(data) + array.nbytes]}
+            data += array.tobytes()
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        self.file("all.safetensors", len(text).to_bytes(8, "little") + text + data)
+        exact = {name: (x.astype(np.uint32) << 16).view(np.float32).astype(float)
+                 for name, x in bits.items()}
+        want = oracle_call.evaluate(oracle_call.Options(), exact)
+        saved = self.attend("all.safetensors", "--save", "out,weights")
+        self.near(saved["weights"], want["weights"], 1e-6)
+        self.near(saved["out"], want["out"], 2e-2)
+        report = json.loads(self.run_qkv("attend", "all.safetensors", "--json").out)
+        self.assertEqual(report["out"]["dtype"], "bfloat16")
+
+    def test_not_finite_is_computed_and_said(self):
+        arrays = self.qkv((3, 8), (5, 8), (5, 6))
+        arrays["q"][0, 0] = np.nan
+        arrays["v"][4] = [np.inf, np.nan, 1, 2, 3, 4]
+        for name, array in arrays.items():
+            np.save(self.dir / f"{name}.npy", array)
+        done = self.run_qkv("attend", "q.npy", "k.npy", "v.npy", "-o", "out.npz")
+        self.assertEqual(done.err, "qkv: q.npy: q holds 1 NaN number; computed as it is\n"
+                         "qkv: v.npy: v holds 1 NaN and 1 infinite numbers; computed as it is\n")
+        out = np.load(self.dir / "out.npz")["out"]
+        self.assertTrue(np.isnan(out[0]).all() and np.isnan(out[:, 1]).all())
+        self.assertTrue(np.isinf(out[1:, 0]).all())
+        self.assertEqual(self.run_qkv("attend", "q.npy", "k.npy", "v.npy", "--quiet").err, "")
+        report = json.loads(self.run_qkv("attend", "q.npy", "k.npy", "v.npy", "--json").out)
+        self.assertEqual(report["out"]["data"][0][0], "NaN")
+        self.assertEqual(report["out"]["data"][1][0], "Infinity")
+        self.assertEqual(len(report["warnings"]), 2)
+
+    def test_empty_sizes(self):
+        for q, k, v in (((0, 8), (5, 8), (5, 6)), ((3, 8), (0, 8), (0, 6)),
+                        ((0, 4, 3, 8), (0, 2, 5, 8), (0, 2, 5, 6))):
+            self.qkv(q, k, v)
+            saved = self.attend("q.npy", "k.npy", "v.npy", "--save", "out,weights,lse")
+            self.assertEqual(saved["out"].shape, (*q[:-1], 6))
+            self.assertEqual(np.abs(saved["out"]).sum(), 0)
+            self.run_qkv("attend", "q.npy", "k.npy", "v.npy")
+
+    def test_wrong_files(self):
+        self.qkv()
+        self.assertIn("none.npy: No such file", self.refuse(3, "attend", "none.npy", "k.npy"))
+        self.file("bad.npy", "no array")
+        self.assertIn("bad.npy: ", self.refuse(3, "attend", "q.npy", "bad.npy"))
+        np.save(self.dir / "text.npy", np.array(["a"]))
+        self.assertIn("text.npy: expected numbers for k, got text",
+                      self.refuse(3, "attend", "q.npy", "text.npy"))
+        self.assertIn("v.npy: v has G = 2 but k has G = 4 (q [2,4,3,8], k [2,4,3,8], ",
+                      self.refuse(3, "attend", "q.npy", "q.npy", "v.npy"))
+        self.assertIn("--bias q.npy: bias must broadcast",
+                      self.refuse(3, "attend", "q.npy", "k.npy", "v.npy", "--bias", "q.npy"))
+        np.save(self.dir / "flat.npy", self.normal(3, 8))
+        self.assertIn("flat.npy: q: expected rank 4 for --layout bthd, got float32 [3,8]",
+                      self.refuse(3, "attend", "flat.npy", "k.npy", "--layout", "bthd"))
+
+    def test_wrong_command_lines(self):
+        self.qkv()
+        for arguments, hint in [
+                (["--scale", "1x"], 'expected a number, got "1x"'),
+                (["--scale", "nan"], "--scale: scale must be finite, got nan"),
+                (["--softcap", "1e999"], 'expected a number, got "1e999"'),
+                (["--dropout", "0.1"], "--dropout: dropout.seed is absent"),
+                (["--seed", "-1"], 'got "-1"'),
+                (["--window", "1"], 'expected LEFT,RIGHT, got "1"'),
+                (["--window", "1,x"], "expected whole numbers between commas"),
+                (["--causal-offset", "12x", "--causal"], 'expected a whole number or FILE[:NAME]'),
+                (["--causal-offset", "1"], "goes with --causal, --window or --alibi"),
+                (["--causal-corner", "top_left"], "goes with --causal, --window or --alibi"),
+                (["--causal-corner", "middle"], "valid: bottom_right, top_left"),
+                (["--score", "additive"], "--score additive needs --params FILE"),
+                (["--params", "q.npy"], "--params goes with"),
+                (["--save", "out,foo"], 'unknown name "foo"; valid: out, weights, dropped'),
+                (["--top", "0"], "--top: top.count must be 1 or more, got 0"),
+                (["--rows", "9", "--save", "weights"], "--rows: weights.rows must be 0 or more"),
+                (["--path", "warp"], 'forces the path "warp" but the paths are: '),
+                (["--layout", "thd"], "valid: bhtd, bthd"),
+                (["--threads", "4097"], "from 0 to 4096"),
+                (["extra.npy"], 'unexpected argument "extra.npy"'),
+                (["-o", "x.npy", "--save", "out,lse"], "there is no .npy of this result")]:
+            line = self.refuse(2, "attend", "q.npy", "k.npy", "v.npy", *arguments)
+            self.assertIn(hint, line, arguments)
+        self.assertEqual(self.names(), ["k.npy", "q.npy", "v.npy"])
+
+
+class Outputs(Arrays):
+    def test_the_report_has_the_numbers(self):
+        self.qkv((3, 8), (5, 8), (5, 6))
+        lines = self.run_qkv("attend", "q.npy", "k.npy", "v.npy", "--causal").out.splitlines()
+        self.assertEqual(lines[:3], ["q float32 [3,8]  q.npy", "k float32 [5,8]  k.npy",
+                                     "v float32 [5,6]  v.npy"])
+        self.assertRegex(lines[3], r"^score scaled_dot, scale 0.353553, causal; path \S+$")
+        out = self.attend("q.npy", "k.npy", "v.npy", "--causal")["out"]
+        numbers = [re.sub(r"\[.*?\]", "", line).split() for line in lines[6:]]
+        self.near(np.array(numbers, float), out, 1e-5)
+
+    def test_large_results_are_cut(self):
+        self.qkv((50, 8), (5, 8), (5, 20))
+        text = self.run_qkv("attend", "q.npy", "k.npy", "v.npy").out
+        self.assertIn("... 50 rows of 20 numbers", text)
+        self.assertLess(len(text.splitlines()), 20)
+
+    def test_an_attention_file_stands_in_the_result(self):
+        self.qkv()
+        saved = self.attend("q.npy", "k.npy", "--causal", "--save", "weights")
+        self.assertEqual(saved["attn"].shape, (2, 1, 4, 3, 5))
+        np.testing.assert_array_equal(saved["attn"][:, 0], saved["weights"])
+        allowed = np.arange(5) <= np.arange(3)[:, None] + 2
+        np.testing.assert_array_equal(saved["mask"], np.broadcast_to(allowed, (2, 1, 4, 3, 5)))
+        self.qkv((2, 3, 8), (2, 5, 8), (2, 5, 6))
+        self.assertEqual(self.attend("q.npy", "k.npy")["attn"].shape, (2, 1, 1, 3, 5))
+        self.qkv((3, 8), (5, 8), (5, 6))
+        self.assertEqual(self.attend("q.npy", "k.npy")["attn"].shape, (3, 5))
+
+    def test_tokens_come_along(self):
+        self.run_qkv("words", "the cat <sat>", "-o", "words.npz")
+        saved = self.attend("words.npz", "--save", "weights", "-o", "out.svg")
+        tokens = list(np.load(self.dir / "words.npz")["tokens"])
+        self.assertEqual((list(saved["src"]), list(saved["tgt"])), (tokens, tokens))
+        self.near(saved["weights"], np.load(self.dir / "words.npz")["weights"], 0)
+        svg = (self.dir / "out.svg").read_text(encoding="utf-8")
+        self.assertIn(">cat</text>", svg)
+
+    def test_the_picture_has_all_heads(self):
+        self.qkv()
+        self.run_qkv("attend", "q.npy", "k.npy", "v.npy", "--causal", "-o", "x.svg")
+        svg = (self.dir / "x.svg").read_text(encoding="utf-8")
+        for batch in range(2):
+            for head in range(4):
+                self.assertIn(f"batch {batch}, head {head}", svg)
+        self.assertIn("masked", svg)
+
+    def test_npy_of_one_result(self):
+        self.qkv()
+        want = self.attend("q.npy", "k.npy", "v.npy", "--save", "lse", "-o", "x.npy")["lse"]
+        np.testing.assert_array_equal(np.load(self.dir / "x.npy"), want)
+        done = self.run_qkv("attend", "q.npy", "k.npy", "v.npy", "-o", "-", "--format", "npy")
+        want = self.attend("q.npy", "k.npy", "v.npy")["out"]
+        np.testing.assert_array_equal(np.load(io.BytesIO(done.stdout)), want)
+
+    def test_json_has_every_bit(self):
+        self.qkv()
+        saved = self.attend("q.npy", "k.npy", "v.npy", "--save", "out,masked", "--causal",
+                            "-o", "x.json")
+        report = json.loads((self.dir / "x.json").read_text(encoding="utf-8"))
+        self.assertEqual(report["options"]["causal"], True)
+        for name in ("out", "masked"):
+            entry = report[name]
+            data = np.array(entry["data"], object).astype(str).astype(np.float32)
+            self.assertEqual((entry["dtype"], tuple(entry["shape"])), ("float32", data.shape))
+            np.testing.assert_array_equal(data, saved[name])
+
+    def test_linear_memory(self):
+        self.qkv((6000, 4), (6000, 4), (6000, 4))
+        small = self.peak_bytes("--help")
+        grown = self.peak_bytes("q.npy", "k.npy", "v.npy", "-o", "out.npz") - small
+        self.assertLess(grown, 24 << 20)  # the matrix would take 144 MB
+
+    def peak_bytes(self, *arguments):
+        with subprocess.Popen([PROGRAM, "attend", *arguments], stdout=subprocess.DEVNULL,
+                              cwd=self.dir) as process:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 0)
+        return usage.ru_maxrss * 1024
+
+    def test_more_than_the_machine_has(self):
+        self.qkv((4000000, 1), (4000000, 1), (1, 1))
+        line = self.refuse(2, "attend", "q.npy", "k.npy", "-o", "out.npz")
+        self.assertRegex(line, r"--save weights \[4000000,4000000\] would take \S+ GB")
+
+    def test_a_closed_pipe_and_a_full_disk(self):
+        self.qkv()
+        for arguments in ([], ["--json"], ["-o", "-"], ["-o", "-", "--format", "npy"],
+                          ["-o", "-", "--format", "svg"], ["-o", "x.npz"]):
+            read_end, write_end = os.pipe()
+            os.close(read_end)
+            done = subprocess.run([PROGRAM, "attend", "q.npy", "k.npy", "v.npy", *arguments],
+                                  stdout=write_end, stderr=subprocess.PIPE, cwd=self.dir,
+                                  timeout=60, check=False)
+            os.close(write_end)
+            self.assertEqual((done.returncode, done.stderr), (0, b""), arguments)
+            if not os.path.exists("/dev/full"):
+                continue
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([PROGRAM, "attend", "q.npy", "k.npy", "v.npy", *arguments],
+                                      stdout=full, stderr=subprocess.PIPE, cwd=self.dir,
+                                      timeout=60, check=False)
+            self.assertEqual(done.returncode, 4, (arguments, done.stderr))
+
+
+if __name__ == "__main__":
+    unittest.main()
