@@ -10,9 +10,11 @@ namespace qkv::io {
 namespace {
 
 // One byte more than a small file has: a block that is not full tells that the file has ended.
+// Files that the system makes up as they are read say that they are empty.
 std::size_t block_size(const InputFile& file) {
   constexpr auto kMost = static_cast<Index>(BlockReader::kBlock);
-  return static_cast<std::size_t>(std::min(kMost, file.size().value_or(kMost - 1) + 1));
+  constexpr Index kLeast = 4096;
+  return static_cast<std::size_t>(std::clamp(file.size().value_or(kMost), kLeast, kMost - 1) + 1);
 }
 
 }  // namespace
