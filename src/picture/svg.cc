@@ -9,6 +9,8 @@
 #include "picture/colours.h"
 #include "picture/layout.h"
 #include "picture/model.h"
+#include "picture/svg_legend.h"
+#include "picture/svg_paint.h"
 #include "picture/svg_writer.h"
 
 namespace qkv::app {
@@ -18,13 +20,6 @@ using namespace picture;  // NOLINT(google-build-using-namespace): this room's o
 
 constexpr Index kMostCells = 4'000'000;
 constexpr Index kLongestAxis = 10'000;
-constexpr std::string_view kInk = "#222";
-constexpr std::string_view kFaint = "#777";
-constexpr std::string_view kThinLine = "fill=\"none\" stroke=\"#888\" stroke-width=\"0.5\"";
-constexpr double kBaseline = 0.36;  // of the font size, below the middle of a line
-
-// What a cell is filled with: a level of the bar, or one of these.
-enum Fill : std::size_t { kFillZero = kLevels, kFillMasked, kFillNotFinite, kFills };
 
 class Drawing {
  public:
@@ -50,9 +45,9 @@ class Drawing {
     }
     axis_names();
     for (Index p = 0; p < model_.panels(); ++p) panel(p);
-    legend();
+    draw_legend(svg_, model_, layout_);
     notes();
-    return svg_.document(kMargin, definitions(), model_.title());
+    return svg_.document(kMargin, definitions(model_, layout_), model_.title());
   }
 
  private:
@@ -111,39 +106,17 @@ class Drawing {
 
   // ---- maps ---------------------------------------------------------------------------------
 
-  std::size_t fill_of(const Cell& cell) const {
-    switch (cell.kind) {
-      case CellKind::kNumber:
-        return static_cast<std::size_t>(level_of(model_.place(cell.value)));
-      case CellKind::kZero:
-        return kFillZero;
-      case CellKind::kMasked:
-        return kFillMasked;
-      case CellKind::kNotFinite:
-        break;
-    }
-    return kFillNotFinite;
-  }
-
-  static std::string paint_of(std::size_t fill) {
-    if (fill == kFillMasked) return "fill=\"url(#masked)\"";
-    const Rgb colour = fill == kFillZero        ? kPaperZero
-                       : fill == kFillNotFinite ? kFault
-                                                : paper_colour(static_cast<int>(fill));
-    return fmt::format("fill=\"{}\"", hex(colour));
-  }
-
   // One path for each colour; neighbours in a row are one rectangle.
   void map(Index p) {
     std::vector<std::string> paths(kFills);
     std::string crosses;
     for (Index i = 0; i < model_.queries().size(); ++i) {
-      std::size_t fill = fill_of(model_.cell(p, i, 0));
+      std::size_t fill = fill_of(model_, model_.cell(p, i, 0));
       for (Index j = 0, start = 0; j < model_.keys().size(); ++j) {
         if (fill == kFillNotFinite)
           crosses += fmt::format("M{} {}l.5 .5m-.5 0l.5-.5", cross(j), cross(i));
         const bool last = j + 1 == model_.keys().size();
-        const std::size_t next = last ? kFills : fill_of(model_.cell(p, i, j + 1));
+        const std::size_t next = last ? kFills : fill_of(model_, model_.cell(p, i, j + 1));
         if (next == fill) continue;
         const Index width = j + 1 - start;
         paths[fill] += fmt::format("M{} {}h{}v1h-{}z", start, i, width, width);
@@ -243,7 +216,7 @@ class Drawing {
     for (Index i = 0; i < model_.queries().size(); ++i) {
       for (Index j = 0; j < model_.keys().size(); ++j) {
         const Cell cell = model_.cell(p, i, j);
-        const std::size_t fill = fill_of(cell);
+        const std::size_t fill = fill_of(model_, cell);
         if (fill > kFillZero) continue;
         const bool faint = std::abs(cell.value) < rounds_to_0 && cell.value != 0;
         const bool dark =
@@ -262,84 +235,6 @@ class Drawing {
     }
   }
 
-  // ---- legend -------------------------------------------------------------------------------
-
-  void bar(double x, double y) {
-    svg_.box({x, y, kBarWidth, kBarHeight}, "url(#bar)", "#888");
-    double free = -HUGE_VAL;
-    const double end = x + kBarWidth - em_width(model_.ticks().back().text) * kSmallSize / 2;
-    std::string marks;
-    int n = 0;
-    for (const Tick& tick : model_.ticks()) {
-      const double at = x + tick.place * kBarWidth;
-      const double half = em_width(tick.text) * kSmallSize / 2;
-      // Two of them would touch, or one the high end, which must stand.
-      if (at - half < free || (tick.place < 1 && at + half + kSmallSize / 2 > end)) continue;
-      free = at + half + kSmallSize / 2;
-      marks += fmt::format("M{} {}v3", unit(at), unit(y + kBarHeight));
-      svg_.text(fmt::format("tick-{}", n++),
-                {at, y + kBarHeight + 3 + kSmallSize, kSmallSize, Anchor::kMiddle, kInk},
-                tick.text);
-    }
-    if (!marks.empty()) svg_.path(marks, kThinLine);
-  }
-
-  void swatch(double x, double y, std::size_t fill) {
-    const Box cells = cells_at(x, y);
-    const std::string width = fmt::format("{:.4g}", kBarHeight / cells.width);
-    const std::string height = fmt::format("{:.4g}", kBarHeight / cells.height);
-    svg_.open_group("", cells);
-    svg_.path(fmt::format("M0 0h{}v{}h-{}z", width, height, width), paint_of(fill));
-    svg_.close_group();
-    if (fill == kFillNotFinite) {
-      svg_.path(fmt::format("M{} {}l5 5m-5 0l5-5", unit(x + 2.5), unit(y + 2.5)),
-                "fill=\"none\" stroke=\"#fff\" stroke-width=\"1.2\"");
-    }
-    svg_.box({x, y, kBarHeight, kBarHeight}, "none", "#888");
-  }
-
-  // The bar, what is to be said of it, and a sample of each kind of cell that is no number.
-  void legend() {
-    struct Item {
-      std::size_t fill;  // kFills: only words
-      std::string text;
-    };
-    std::vector<Item> items;
-    if (!model_.bar_remark().empty()) items.push_back({kFills, model_.bar_remark()});
-    if (model_.has(CellKind::kZero)) items.push_back({kFillZero, "exactly 0"});
-    if (model_.has(CellKind::kMasked)) items.push_back({kFillMasked, "masked"});
-    if (model_.has(CellKind::kNotFinite)) {
-      items.push_back({kFillNotFinite, model_.not_finite_name()});
-    }
-    const double half_tick =
-        em_width(model_.ticks().empty() ? "" : model_.ticks()[0].text) * kSmallSize / 2;
-    double x = std::max(layout_.left, kMargin + half_tick);
-    double y = layout_.grid_bottom + 18;
-    bar(x, y);
-    const double start = x;
-    x += kBarWidth + 20;
-    // All samples stand on one line where they can.
-    double rest = 0;
-    for (const Item& item : items) rest += em_width(item.text) * kSmallSize + 16 + kBarHeight + 5;
-    bool broken = x + rest > kMargin + layout_.text_width;
-    for (std::size_t n = 0; n < items.size(); ++n) {
-      const double sample = items[n].fill == kFills ? 0 : kBarHeight + 5;
-      const double width = sample + em_width(items[n].text) * kSmallSize;
-      const bool now = broken && sample > 0;
-      if (now || (x + width > kMargin + layout_.text_width && x > start)) {
-        broken = false;
-        x = start;
-        y = svg_.bottom() + 8;
-      }
-      if (sample > 0) swatch(x, y, items[n].fill);
-      svg_.text(fmt::format("legend-{}", n),
-                {x + sample, y + kBarHeight / 2 + kBaseline * kSmallSize, kSmallSize,
-                 Anchor::kStart, kInk},
-                items[n].text);
-      x += width + 16;
-    }
-  }
-
   void notes() {
     double y = svg_.bottom() + 10;
     int n = 0;
@@ -351,31 +246,6 @@ class Drawing {
       }
     }
   }
-
-  // The colours between two points of their table are even mixtures, as those of a gradient are.
-  static std::string gradient() {
-    std::string stops;
-    for (int n = 0; n <= kBarSteps; ++n) {
-      stops += fmt::format("<stop offset=\"{}\" stop-color=\"{}\"/>",
-                           static_cast<double>(n) / kBarSteps, hex(bar_point(n)));
-    }
-    return fmt::format("<linearGradient id=\"bar\">{}</linearGradient>\n", stops);
-  }
-
-  // In units of cells, but equally fine whatever the cells.
-  std::string hatching() const {
-    if (!model_.has(CellKind::kMasked)) return "";
-    return fmt::format(
-        "<pattern id=\"masked\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" "
-        "patternTransform=\"scale({:.6g} {:.6g})\"><rect width=\"5\" height=\"5\" fill=\"#fff\"/>"
-        "<path d=\"M-1 1l2-2M0 5l5-5M4 6l2-2\" stroke=\"#aaa\" stroke-width=\"0.8\"/></pattern>\n",
-        1 / layout_.cell_width, 1 / layout_.cell_height);
-  }
-
-  std::string definitions() const { return "<defs>\n" + gradient() + hatching() + "</defs>\n"; }
-
-  static constexpr double kBarWidth = 192;
-  static constexpr double kBarHeight = 10;
 
   Model model_;
   Layout layout_;

@@ -205,6 +205,18 @@ std::vector<Drawn> drawn_pictures() {
   column.picture.queries = cycled(kHard, 50);
   column.picture.keys = {kHard[0]};
   all.push_back(std::move(column));
+  // Where no long Latin label makes room for the others.
+  Drawn wide = plain("wide", 3, 3);
+  wide.picture.queries = {"👍🏽👍🏽👍🏽👍🏽👍🏽👍🏽👍🏽👍🏽", "注意力机制注意力机制",
+                          "مرحبا مرحبا مرحبا"};
+  wide.picture.keys = wide.picture.queries;
+  all.push_back(std::move(wide));
+  // A title wider than its map, and a bar that ends before the largest number.
+  Drawn narrow = plain("narrow", 4, 1);
+  narrow.picture.panels[0].title = "encoder layer 11, head 3, mean over 512 examples";
+  narrow.picture.highest = 0.5;
+  narrow.picture.scale = app::ColourScale::kSqrt;
+  all.push_back(std::move(narrow));
   Drawn many = heads("heads_hard", static_cast<Index>(kHard.size()));
   many.picture.queries = kHard;
   many.picture.keys = kHard;

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "picture/svg_legend.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "picture/svg_paint.h"
+
+namespace qkv::app::picture {
+namespace {
+
+constexpr double kBarWidth = 192;
+constexpr double kBarHeight = 10;
+constexpr double kSample = kBarHeight + 5;  // a sample and the gap behind it
+constexpr double kBetween = 16;             // items
+
+struct Item {
+  std::size_t fill = kFills;  // kFills: only words
+  std::string text{};
+  double sample() const { return fill == kFills ? 0 : kSample; }
+  double width() const { return sample() + em_width(text) * kSmallSize; }
+};
+
+std::vector<Item> items_of(const Model& model) {
+  std::vector<Item> items;
+  if (!model.bar_remark().empty()) items.push_back({kFills, model.bar_remark()});
+  if (model.has(CellKind::kZero)) items.push_back({kFillZero, "exactly 0"});
+  if (model.has(CellKind::kMasked)) items.push_back({kFillMasked, "masked"});
+  if (model.has(CellKind::kNotFinite)) {
+    items.push_back({kFillNotFinite, model.not_finite_name()});
+  }
+  return items;
+}
+
+void draw_bar(SvgWriter& svg, const Model& model, double x, double y) {
+  svg.box({x, y, kBarWidth, kBarHeight}, "url(#bar)", "#888");
+  double free = -HUGE_VAL;
+  const double end = x + kBarWidth - em_width(model.ticks().back().text) * kSmallSize / 2;
+  std::string marks;
+  int n = 0;
+  for (const Tick& tick : model.ticks()) {
+    const double at = x + tick.place * kBarWidth;
+    const double half = em_width(tick.text) * kSmallSize / 2;
+    // Two of them would touch, or one the high end, which must stand.
+    if (at - half < free || (tick.place < 1 && at + half + kSmallSize / 2 > end)) continue;
+    free = at + half + kSmallSize / 2;
+    marks += fmt::format("M{} {}v3", unit(at), unit(y + kBarHeight));
+    svg.text(fmt::format("tick-{}", n++),
+             {at, y + kBarHeight + 3 + kSmallSize, kSmallSize, Anchor::kMiddle, kInk}, tick.text);
+  }
+  if (!marks.empty()) svg.path(marks, kThinLine);
+}
+
+// `cells` is where it stands, with the size of a cell.
+void draw_sample(SvgWriter& svg, const Box& cells, std::size_t fill) {
+  const std::string width = fmt::format("{:.4g}", kBarHeight / cells.width);
+  const std::string height = fmt::format("{:.4g}", kBarHeight / cells.height);
+  svg.open_group("", cells);
+  svg.path(fmt::format("M0 0h{}v{}h-{}z", width, height, width), paint_of(fill));
+  svg.close_group();
+  if (fill == kFillNotFinite) {
+    svg.path(fmt::format("M{} {}l5 5m-5 0l5-5", unit(cells.x + 2.5), unit(cells.y + 2.5)),
+             "fill=\"none\" stroke=\"#fff\" stroke-width=\"1.2\"");
+  }
+  svg.box({cells.x, cells.y, kBarHeight, kBarHeight}, "none", "#888");
+}
+
+}  // namespace
+
+void draw_legend(SvgWriter& svg, const Model& model, const Layout& layout) {
+  const double half_tick = em_width(model.ticks()[0].text) * kSmallSize / 2;
+  const double start = std::max(layout.left, kMargin + half_tick);
+  const double end = kMargin + layout.text_width;
+  double x = start + kBarWidth + 20;
+  double y = layout.grid_bottom + 18;
+  draw_bar(svg, model, start, y);
+  const std::vector<Item> items = items_of(model);
+  double all = 0;
+  for (const Item& item : items) all += item.width() + kBetween;
+  bool together = x + all > end;  // all samples on one line, if not on this one then on the next
+  int n = 0;
+  for (const Item& item : items) {
+    if ((together && item.sample() > 0) || (x + item.width() > end && x > start)) {
+      if (item.sample() > 0) together = false;
+      x = start;
+      y = svg.bottom() + 8;
+    }
+    if (item.sample() > 0) {
+      draw_sample(svg, {x, y, layout.cell_width, layout.cell_height}, item.fill);
+    }
+    svg.text(fmt::format("legend-{}", n++),
+             {x + item.sample(), y + kBarHeight / 2 + kBaseline * kSmallSize, kSmallSize,
+              Anchor::kStart, kInk},
+             item.text);
+    x += item.width() + kBetween;
+  }
+}
+
+}  // namespace qkv::app::picture

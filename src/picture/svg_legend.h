@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PICTURE_SVG_LEGEND_H_
+#define QKV_PICTURE_SVG_LEGEND_H_
+
+#include "picture/layout.h"
+#include "picture/model.h"
+#include "picture/svg_writer.h"
+
+namespace qkv::app::picture {
+
+// Below the maps: the bar, what is to be said of it, and a sample of each kind of cell that is no
+// number.
+void draw_legend(SvgWriter& svg, const Model& model, const Layout& layout);
+
+}  // namespace qkv::app::picture
+
+#endif  // QKV_PICTURE_SVG_LEGEND_H_
