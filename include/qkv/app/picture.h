@@ -50,7 +50,8 @@ class QKV_API NotAvailable : public std::runtime_error {
 // All throw Error for a picture without panels, panels of different shapes or other label counts.
 // The same picture gives the same bytes everywhere.
 QKV_API std::string draw_terminal(const Picture& picture, const TerminalStyle& style);
-// One SVG 1.1 document, text as text.
+// One SVG 1.1 document, text as text. Throws Error for more than 4,000,000 cells, or 10,000 queries
+// or keys: select or reduce.
 QKV_API std::string draw_svg(const Picture& picture);
 // The SVG as librsvg draws it, `zoom` pixels for each of its units. Throws NotAvailable.
 QKV_API std::string draw_png(const Picture& picture, double zoom = 2);
