@@ -78,7 +78,7 @@ VectorFileSummary check_text(io::VectorText& text) {
     text.parse(parts, numbers);
     sum.take(parts.word, numbers);
   }
-  const VectorFileSummary result = sum.result(text.width());
+  VectorFileSummary result = sum.result(text.width());
   if (text.header() && text.header()->count != result.count) {
     throw InputError::at_line(text.lines().name(), 1,
                               fmt::format("expected {} words as the header says, got {}",

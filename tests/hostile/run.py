@@ -28,9 +28,10 @@ PROGRAM, READER = (str(pathlib.Path(path).resolve()) for path in sys.argv[1:3])
 
 # The one table: which commands read a format. {} is the file.
 WORDS = [PROGRAM, "words", "cat dog"]
+ARRAYS = [[READER, "arrays", "{}"], [PROGRAM, "attend", "{}", "{}"], [PROGRAM, "view", "{}"]]
 READ = {
-    "arrays": [[READER, "arrays", "{}"]],
-    "npz": [[READER, "arrays", "{}"], [*WORDS, "--score", "bilinear", "--params", "{}"]],
+    "arrays": ARRAYS,
+    "npz": [*ARRAYS, [*WORDS, "--score", "bilinear", "--params", "{}"]],
     "vectors": [[READER, "vectors", "{}"], [*WORDS, "--vectors", "{}"]],
     "rows": [[READER, "rows", "{}"]],
 }
