@@ -138,10 +138,12 @@ std::string NpyImage::set_text(const app::Strings& strings) {
   return "";
 }
 
-app::Array read_npy(ByteSource& source) {
+app::NamedArray read_npy(ByteSource& source) {
   const NpyHeader header = read_npy_header(source);
-  if (header.kind == NpyKind::kNumber) return read_numbers(source, header);
-  return read_strings(source, header);
+  const app::Storage storage =
+      header.fortran_order ? app::Storage::kFortranOrder : app::Storage::kCOrder;
+  if (header.kind == NpyKind::kNumber) return {"", read_numbers(source, header), storage};
+  return {"", read_strings(source, header), storage};
 }
 
 std::vector<app::NamedArray> read_npy(InputFile& file) {
@@ -149,7 +151,7 @@ std::vector<app::NamedArray> read_npy(InputFile& file) {
   std::string whole;
   ByteSource source = byte_source(file, whole);
   std::vector<app::NamedArray> arrays;
-  arrays.push_back({"", read_npy(source)});
+  arrays.push_back(read_npy(source));
   return arrays;
 }
 

@@ -36,8 +36,8 @@ class NpyImage {
   std::u32string letters_;  // of text
 };
 
-// The array behind a header, whole.
-app::Array read_npy(ByteSource& source);
+// The array behind a header, whole, with no name.
+app::NamedArray read_npy(ByteSource& source);
 
 }  // namespace qkv::io
 

@@ -101,7 +101,7 @@ bool is_possible(const zip_stat_t& member) {
   return member.comp_method == ZIP_CM_DEFLATE && member.size / kMostPerByte <= member.comp_size;
 }
 
-Array read_member(zip_t* archive, const zip_stat_t& status, const std::string& name) {
+NamedArray read_member(zip_t* archive, const zip_stat_t& status, const std::string& name) {
   if (!is_possible(status)) {
     throw InputError(name, fmt::format("expected a stored or deflated member, got one of {} bytes "
                                        "that says it holds {} (method {})",
@@ -121,7 +121,7 @@ Array read_member(zip_t* archive, const zip_stat_t& status, const std::string& n
     }
     return done;
   };
-  Array array = io::read_npy(source);
+  NamedArray array = io::read_npy(source);
   char more = 0;  // libzip compares the checksum when it meets the end
   if (source.read(&more, 1) != 0) source.fail("expected the end, got more bytes");
   return array;
@@ -153,8 +153,8 @@ std::vector<NamedArray> read_members(zip_t* archive, const io::InputFile& file, 
     std::string_view member = status.name;
     if (!member.ends_with(kSuffix)) continue;
     member.remove_suffix(kSuffix.size());
-    arrays.push_back(
-        {std::string(member), read_member(archive, status, member_name(file.name(), status))});
+    arrays.push_back(read_member(archive, status, member_name(file.name(), status)));
+    arrays.back().name = member;
   }
   return arrays;
 }

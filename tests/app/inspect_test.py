@@ -27,12 +27,20 @@ class Inspect(Case):
         self.assertIn("min -2, max 4, mean 1.16667, NaN 1, inf 2", done.out)
         self.assertIn(r'"a" "b\x0a"', done.out)
         arrays = {array["name"]: array for array in self.json("a.npz")[0]["arrays"]}
-        self.assertEqual(arrays["x"]["shape"], [2, 3])
+        self.assertEqual((arrays["x"]["shape"], arrays["x"]["order"]), ([2, 3], "C"))
         self.assertEqual((arrays["x"]["nan"], arrays["x"]["inf"]), (1, 2))
         self.assertEqual((arrays["b"]["min"], arrays["b"]["max"]), (0, 1))
         self.assertEqual(arrays["n"]["max"], float(2**63 + 2))
         self.assertEqual((arrays["e"]["dtype"], arrays["e"]["bytes"]), ("float16", 0))
         self.assertEqual((arrays["t"]["dtype"], arrays["t"]["first"]), ("text", ["a", "b\n"]))
+
+    def test_memory_order_as_stored(self):
+        x = np.arange(6.0).reshape(2, 3)
+        np.save(self.dir / "f.npy", np.asfortranarray(x))
+        np.savez(self.dir / "f.npz", f=np.asfortranarray(x).astype(">f4"), c=x)
+        self.assertIn("48 bytes, Fortran order  min 0", self.run_qkv("inspect", "f.npy").out)
+        orders = [array["order"] for array in self.json("f.npz")[0]["arrays"]]
+        self.assertEqual(orders, ["Fortran", "C"])
 
     def test_attention_files(self):
         attn = np.full((2, 4, 4), 0.25, np.float32)

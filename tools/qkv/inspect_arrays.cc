@@ -97,12 +97,13 @@ Line describe_text(const Strings& strings, Json& json) {
   return {"text", qkv::to_string(strings.shape), "", first_tokens(strings)};
 }
 
-Line describe_numbers(const qkv::Tensor& tensor, Json& json) {
+Line describe_numbers(const qkv::Tensor& tensor, qkv::app::Storage storage, Json& json) {
   const Numbers numbers = numbers_of(tensor);
   const auto bytes = tensor.element_count() * static_cast<Index>(qkv::size_of(tensor.dtype()));
   json["dtype"] = qkv::name_of(tensor.dtype());
   json["shape"] = sizes(tensor.shape());
   json["bytes"] = bytes;
+  json["order"] = storage == qkv::app::Storage::kCOrder ? "C" : "Fortran";
   std::string values;
   if (numbers.finite > 0) {
     json["min"] = numbers.smallest;
@@ -118,7 +119,8 @@ Line describe_numbers(const qkv::Tensor& tensor, Json& json) {
     values += fmt::format("{}inf {}", values.empty() ? "" : ", ", numbers.infinite);
   }
   return {std::string(qkv::name_of(tensor.dtype())), qkv::to_string(tensor.shape()),
-          fmt::format("{} bytes", bytes), values.empty() ? "empty" : values};
+          fmt::format("{} bytes, {} order", bytes, std::string(json["order"])),
+          values.empty() ? "empty" : values};
 }
 
 std::string aligned(const std::vector<Line>& lines) {
@@ -181,8 +183,9 @@ Inspection inspect_arrays(const std::string& path, std::string_view format,
     Json one;
     one["name"] = array.name;
     const auto* strings = std::get_if<Strings>(&array.array);
-    Line line = strings != nullptr ? describe_text(*strings, one)
-                                   : describe_numbers(std::get<qkv::Tensor>(array.array), one);
+    Line line = strings != nullptr
+                    ? describe_text(*strings, one)
+                    : describe_numbers(std::get<qkv::Tensor>(array.array), array.storage, one);
     std::string name = qkv::app::quoted(array.name);
     name = name.substr(1, name.size() - 2);
     line.insert(line.begin(), array.name.empty() ? "(array)" : name);

@@ -25,9 +25,12 @@ struct Strings {
 using Array = std::variant<Tensor, Strings>;
 using ArrayView = std::variant<ConstView, const Strings*>;
 
+// How an array stood in its file; what is read stands in C order and this machine's byte order.
+enum class Storage { kCOrder, kFortranOrder };
 struct NamedArray {
   std::string name{};
   Array array{};
+  Storage storage = Storage::kCOrder;
 };
 struct NamedView {
   std::string name{};
