@@ -290,6 +290,12 @@ class Outputs(View):
                       self.refuse(2, "view", "a.npz", "--scale", "cubic"))
         self.refuse(4, "view", "a.npz", "-o", "none/o.svg")
 
+    def test_more_than_can_be_drawn(self):
+        self.save(attn=np.full((2001, 2001), 1 / 2001, np.float16))
+        line = self.refuse(2, "view", "a.npz", "-o", "o.svg")
+        self.assertIn("select or reduce: --layers, --heads, --queries", line)
+        self.assertEqual(self.names(), ["a.npz"])
+
     def test_columns_of_the_terminal(self):
         self.save(attn=weights(60, 60))
         for columns in (40, 100):

@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 #include <qkv/app/special_tokens.h>
+#include <qkv/error.h>
 
 #include "commands.h"
+#include "exit_codes.h"
 
 namespace {
 
@@ -92,7 +94,12 @@ void run(const ViewOptions& options, const Common& common) {
   for (const std::string& fault : shown->faults) {
     warn(common, fmt::format("{}: {}", options.input.name(), fault));
   }
-  write_outputs(options.outputs, results, common);
+  try {
+    write_outputs(options.outputs, results, common);
+  } catch (const qkv::Error& error) {  // more than can be drawn
+    throw UsageError(
+        fmt::format("{}: --layers, --heads, --queries, --keys, --reduce", error.what()));
+  }
 }
 
 void add_selection(CLI::App& command, ViewOptions& options) {
