@@ -404,6 +404,11 @@ class Outputs(Arrays):
                 self.assertIn(f"batch {batch}, head {head}", svg)
         self.assertIn("masked", svg)
 
+    def test_a_picture_too_large_to_draw(self):
+        self.qkv((2100, 1), (2100, 1), (1, 1))
+        self.assertIn("cells", self.refuse(2, "attend", "q.npy", "k.npy", "-o", "x.svg"))
+        self.assertEqual(self.names(), ["k.npy", "q.npy", "v.npy"])
+
     def test_npy_of_one_result(self):
         self.qkv()
         want = self.attend("q.npy", "k.npy", "v.npy", "--save", "lse", "-o", "x.npy")["lse"]

@@ -145,10 +145,11 @@ class CommandLine(Case):
         np.savez(self.dir / "qkv.npz", **arrays)
         for name, array in arrays.items():
             np.save(self.dir / f"{name}.npy", array)
-        np.savez(self.dir / "a.npz", attn=random.dirichlet(np.ones(6), size=(2, 4, 6)),
-                 src="[CLS] the cat walked on [SEP]".split())
+        weights = random.dirichlet(np.ones(6), (2, 4, 6))
+        np.savez(self.dir / "a.npz", attn=weights, src=np.array("the cat sat on a mat".split()))
         words = "the cat walked on street".split()
-        self.file("glove.6B.50d.txt", "".join(f"{word}{' 0.5' * 50}\n" for word in words))
+        for name in ("glove.6B.50d.txt", "words.txt"):
+            self.file(name, "".join(f"{word}{' 0.5' * 50}\n" for word in words))
         environment = {"PATH": f"{os.path.dirname(os.path.abspath(PROGRAM))}:{os.environ['PATH']}"}
         for command in ([], *([name] for name in self.commands())):
             text = self.run_qkv(*command, "--help").out

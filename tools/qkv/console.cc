@@ -7,7 +7,6 @@
 #include <system_error>
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX, for sigaction
 #include <unistd.h>
 
@@ -38,11 +37,6 @@ void print(std::string_view text) {
       throw qkv::app::OutputError("<stdout>", std::generic_category().message(errno));
     }
   }
-}
-
-bool output_closed() {
-  pollfd output{STDOUT_FILENO, POLLOUT, 0};
-  return ::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
 }
 
 void warn(const Common& common, std::string_view text) {

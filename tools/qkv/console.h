@@ -26,8 +26,6 @@ struct ClosedPipe {};
 
 // Results. Throws ClosedPipe, and OutputError when standard output cannot be written.
 void print(std::string_view text);
-// True when standard output is a pipe that nobody reads.
-bool output_closed();
 // What the reader should know, one line on standard error, unless quiet.
 void warn(const Common& common, std::string_view text);
 // Colours are for terminals, and for those who did not set NO_COLOR (no-color.org).

@@ -24,7 +24,7 @@ using qkv::app::FileKind;
 
 constexpr const char* kFooter = R"(Examples:
   qkv inspect a.npz glove.6B.50d.txt
-  qkv inspect --as vectors glove.6B.50d.txt
+  qkv inspect --as vectors words.txt
 
 A file's first bytes say what it is, not its name; then all of it is read and checked. Arrays: names,
 types, shapes, bytes, extremes, NaN and infinity, and how an attention file is read. Word vectors:

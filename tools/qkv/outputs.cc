@@ -2,7 +2,6 @@
 #include "outputs.h"
 
 #include <algorithm>
-#include <span>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -30,24 +29,14 @@ void write_bytes(const std::string& path, const std::string& bytes) {
   qkv::app::write_text(path, bytes);
 }
 
-void put_arrays(const std::string& path, qkv::app::ArrayFormat format,
-                std::span<const qkv::app::NamedView> arrays) {
-  try {
-    qkv::app::write_arrays(path, format, arrays);
-  } catch (const qkv::app::OutputError&) {
-    if (path == "-" && output_closed()) throw ClosedPipe{};
-    throw;
-  }
-}
-
 template <qkv::app::ArrayFormat format>
 void write_all(const std::string& path, const Results& results) {
-  put_arrays(path, format, results.arrays());
+  qkv::app::write_arrays(path, format, results.arrays());
 }
 
 void write_one(const std::string& path, const Results& results) {
   const qkv::app::NamedView array{"", results.array()};
-  put_arrays(path, qkv::app::ArrayFormat::kNpy, {&array, 1});
+  qkv::app::write_arrays(path, qkv::app::ArrayFormat::kNpy, {&array, 1});
 }
 
 bool has_arrays(const Results& results) { return results.arrays != nullptr; }

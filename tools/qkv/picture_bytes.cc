@@ -1,6 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "picture_bytes.h"
 
-std::string svg_bytes(const qkv::app::Picture& picture) { return qkv::app::draw_svg(picture); }
+#include <string>
 
-std::string png_bytes(const qkv::app::Picture& picture) { return qkv::app::draw_png(picture); }
+#include <qkv/error.h>
+
+#include "exit_codes.h"
+
+namespace {
+
+// Too many cells: the command line asked for too much, nothing failed.
+template <class Draw>
+std::string drawn(const qkv::app::Picture& picture, Draw draw) {
+  try {
+    return draw(picture);
+  } catch (const qkv::Error& error) {
+    throw UsageError(std::string(error.what()).substr(error.function().size() + 2));
+  }
+}
+
+}  // namespace
+
+std::string svg_bytes(const qkv::app::Picture& picture) {
+  return drawn(picture, [](const auto& p) { return qkv::app::draw_svg(p); });
+}
+
+std::string png_bytes(const qkv::app::Picture& picture) {
+  return drawn(picture, [](const auto& p) { return qkv::app::draw_png(p); });
+}

@@ -6,7 +6,7 @@
 
 #include <qkv/app/picture.h>
 
-// Pictures as the bytes of files.
+// Pictures as the bytes of files. Both throw UsageError for one that is too large to draw.
 std::string svg_bytes(const qkv::app::Picture& picture);
 // Throws NotAvailable where this machine lacks what draws them.
 std::string png_bytes(const qkv::app::Picture& picture);
