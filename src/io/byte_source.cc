@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/byte_source.h"
 
+#include <limits>
+
 #include <fmt/format.h>
 
 #include <qkv/app/file_error.h>
@@ -17,20 +19,20 @@ void ByteSource::fail(std::string_view detail) const {
   throw app::InputError::at_byte(name, position, detail);
 }
 
-ByteSource byte_source(InputFile& file, std::string& whole) {
-  ByteSource source{file.name(), {}, 0, 0};
+void ByteSource::look_ahead(Index bytes) {
+  if (look) size = position + look(bytes < std::numeric_limits<Index>::max() ? bytes + 1 : bytes);
+}
+
+ByteSource byte_source(InputFile& file) {
+  ByteSource source{.name = file.name()};
+  source.read = [&file](void* target, std::size_t bytes) { return file.read(target, bytes); };
   if (file.size()) {
     source.size = *file.size();
-    source.read = [&file](void* target, std::size_t bytes) { return file.read(target, bytes); };
-    return source;
+  } else {
+    source.look = [&file](Index bytes) {
+      return static_cast<Index>(file.peek(static_cast<std::size_t>(bytes)).size());
+    };
   }
-  whole = file.read_rest();
-  source.size = static_cast<Index>(whole.size());
-  source.read = [&whole, at = std::size_t{0}](void* target, std::size_t bytes) mutable {
-    const std::size_t got = whole.copy(static_cast<char*>(target), bytes, at);
-    at += got;
-    return got;
-  };
   return source;
 }
 

@@ -21,6 +21,11 @@ struct ByteSource {
   std::function<std::size_t(void* target, std::size_t bytes)> read{};
   Index size = 0;      // what the source is known to hold
   Index position = 0;  // bytes read so far
+  // Of a pipe: how many of the next bytes there are. Empty when `size` is all there is.
+  std::function<Index(Index bytes)> look{};
+
+  // Before left() is compared with a promise: a pipe is read as far as one byte beyond it.
+  void look_ahead(Index bytes);
 
   Index left() const noexcept { return size - position; }
   // Exactly `bytes` bytes; InputError at where they end.
@@ -28,9 +33,8 @@ struct ByteSource {
   [[noreturn]] void fail(std::string_view detail) const;
 };
 
-// All of a file. One without a known size (a pipe) is read into `whole` first, since no promise of
-// a header can be checked before its end. Both arguments must outlive the source.
-ByteSource byte_source(InputFile& file, std::string& whole);
+// All of a file, which must outlive the source.
+ByteSource byte_source(InputFile& file);
 
 // Bytes of an array; nothing when they, or the sizes other than 0, do not fit in 63 bits.
 std::optional<Index> byte_count(const Dims& shape, Index item_size);

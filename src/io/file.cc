@@ -24,6 +24,7 @@ namespace {
 
 // Some systems refuse to read or write more at once.
 constexpr std::size_t kLargestTransfer = std::size_t{1} << 30;
+constexpr std::size_t kBlock = std::size_t{1} << 20;
 
 int open_to_read(const std::string& path) {
   return path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -70,10 +71,14 @@ InputFile::InputFile(const std::string& path, const std::atomic<bool>* stop)
 }
 
 std::string_view InputFile::peek(std::size_t bytes) {
-  if (ahead_.size() < bytes) {
-    std::string more(bytes - ahead_.size(), '\0');
-    more.resize(read_on(more.data(), more.size()));
-    ahead_ += more;
+  ahead_.erase(0, std::exchange(given_, 0));
+  // In steps: memory follows what is there, not what somebody hopes for.
+  while (ahead_.size() < bytes) {
+    const std::size_t before = ahead_.size();
+    const std::size_t step = std::min(bytes - before, std::max(kBlock, before));
+    ahead_.resize(before + step);
+    ahead_.resize(before + read_on(ahead_.data() + before, step));
+    if (ahead_.size() < before + step) break;
   }
   return std::string_view(ahead_).substr(0, bytes);
 }
@@ -85,8 +90,12 @@ int InputFile::duplicate() const {
 }
 
 std::size_t InputFile::read(void* target, std::size_t bytes) {
-  const std::size_t known = ahead_.copy(static_cast<char*>(target), bytes);
-  ahead_.erase(0, known);
+  const std::size_t known = ahead_.copy(static_cast<char*>(target), bytes, given_);
+  given_ += known;
+  if (given_ == ahead_.size()) {
+    given_ = 0;
+    ahead_ = {};
+  }
   return known + read_on(static_cast<char*>(target) + known, bytes - known);
 }
 
@@ -105,7 +114,6 @@ std::size_t InputFile::read_on(char* target, std::size_t bytes) {
 }
 
 std::string InputFile::read_rest() {
-  constexpr std::size_t kBlock = std::size_t{1} << 20;
   std::string bytes;
   std::size_t got = 0;
   do {

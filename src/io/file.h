@@ -62,7 +62,8 @@ class InputFile {
   Descriptor file_;
   const std::atomic<bool>* stop_;
   std::optional<Index> size_;
-  std::string ahead_;  // what peek() has read and read() has not given yet
+  std::string ahead_;      // what peek() has read
+  std::size_t given_ = 0;  // bytes of it that read() has given
 };
 
 // A file that appears whole or not at all: what is written goes to temporary_path(), a new file

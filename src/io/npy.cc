@@ -148,8 +148,7 @@ app::NamedArray read_npy(ByteSource& source) {
 
 std::vector<app::NamedArray> read_npy(InputFile& file) {
   check_head(file, is_npy, "a .npy file");
-  std::string whole;
-  ByteSource source = byte_source(file, whole);
+  ByteSource source = byte_source(file);
   std::vector<app::NamedArray> arrays;
   arrays.push_back(read_npy(source));
   return arrays;

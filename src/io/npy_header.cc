@@ -189,6 +189,7 @@ NpyHeader read_npy_header(ByteSource& source) {
   const NpyHeader header = Dictionary(text, source, start).read();
 
   const auto bytes = byte_count(header.shape, header.item_size);
+  source.look_ahead(bytes.value_or(0));
   if (!bytes || *bytes != source.left()) {
     source.fail(fmt::format("expected {} bytes of data for shape {}, got {}",
                             bytes ? fmt::to_string(*bytes) : "more than 2^63",

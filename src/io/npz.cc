@@ -109,7 +109,7 @@ NamedArray read_member(zip_t* archive, const zip_stat_t& status, const std::stri
   }
   const Member member(zip_fopen_index(archive, status.index, 0));
   if (!member) throw InputError(name, zip_strerror(archive));
-  io::ByteSource source{name, {}, static_cast<Index>(status.size), 0};
+  io::ByteSource source{.name = name, .size = static_cast<Index>(status.size)};
   source.read = [&](void* target, std::size_t bytes) {
     std::size_t done = 0;
     while (done < bytes) {

@@ -103,8 +103,7 @@ std::string header_of(std::span<const app::NamedView> arrays,
 
 std::vector<app::NamedArray> read_safetensors(InputFile& file) {
   if (!file.size()) check_head(file, is_safetensors, "a .safetensors file");
-  std::string whole;
-  ByteSource source = byte_source(file, whole);
+  ByteSource source = byte_source(file);
   SafetensorsHeader header = read_safetensors_header(source);
   std::vector<Tensor> tensors(header.tensors.size());
   for (const std::size_t place : header.in_file) {

@@ -219,7 +219,7 @@ class Events {
 };
 
 // Throws unless the tensors fill `data_size` bytes, each with as many as its shape says.
-void check_layout(SafetensorsHeader& header, const ByteSource& source) {
+void check_layout(SafetensorsHeader& header, ByteSource& source) {
   const auto fail = [&](const SafetensorsEntry& entry, const std::string& expected, Index got) {
     throw app::InputError::at_byte(
         source.name, entry.byte,
@@ -243,11 +243,13 @@ void check_layout(SafetensorsHeader& header, const ByteSource& source) {
                        bytes ? fmt::to_string(*bytes) : "more than 2^63", to_string(entry.shape)),
            entry.end - entry.begin);
     }
+    source.look_ahead(entry.end);
     if (entry.end > source.left()) {
       fail(entry, fmt::format("data within the file's {} bytes of it", source.left()), entry.end);
     }
     end = entry.end;
   }
+  source.look_ahead(end);
   if (end != source.left()) {
     source.fail(fmt::format("expected {} bytes of data, got {}", end, source.left()));
   }
@@ -263,6 +265,7 @@ SafetensorsHeader read_safetensors_header(ByteSource& source) {
   std::array<unsigned char, kLengthBytes> length{};
   source.read_all(length.data(), length.size());
   const Index size = size_from(length);
+  source.look_ahead(std::min(size, kLongestHeader));
   const Index most = std::min(kLongestHeader, source.left());
   if (size > most) {
     source.fail(fmt::format("expected a header of at most {} bytes, got {}", most, size));

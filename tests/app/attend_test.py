@@ -255,6 +255,16 @@ class Inputs(Arrays):
         line = self.refuse(3, "attend", "odd:name.npz", "k.npy")
         self.assertIn('expected an array called "q" (or FILE:NAME), got a, k, c', line)
 
+    def test_standard_input_that_is_longer_than_it_says(self):
+        """Read as far as its header promises, and one byte more."""
+        self.qkv()
+        header = b'{"q":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+        k = np.load(self.dir / "k.npy")
+        for head, bytes_of_data in [((self.dir / "k.npy").read_bytes(), k.nbytes),
+                                    (len(header).to_bytes(8, "little") + header + bytes(8), 8)]:
+            line = self.refuse(3, "attend", "-", "k.npy", input=head + bytes(10_000_000))
+            self.assertRegex(line, f"expected {bytes_of_data} bytes.*, got {bytes_of_data + 1}\n")
+
     def test_standard_input(self):
         self.qkv()
         want = self.attend("q.npy", "k.npy", "v.npy")["out"]
