@@ -158,6 +158,13 @@ class CommandLine(Case):
                                       env={**os.environ, **environment}, timeout=60, check=False)
                 self.assertEqual((done.returncode, done.stderr), (0, b""), line)
 
+    def test_the_picture_of_the_readme_is_what_its_command_draws(self):
+        readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+        command = re.search(r'(?m)^\$ qkv words "([^"]*)" -o words.svg', readme)
+        self.run_qkv("words", command[1], "-o", "words.svg")
+        want = (CHECKOUT / "docs/images/words.svg").read_bytes()
+        self.assertEqual((self.dir / "words.svg").read_bytes(), want)
+
     def test_version_is_the_header_s(self):
         header = (CHECKOUT / "include/qkv/version.h").read_text(encoding="utf-8")
         numbers = re.findall(r"#define QKV_VERSION_\w+ (\d+)", header)
