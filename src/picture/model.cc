@@ -189,7 +189,9 @@ std::vector<Tick> Model::ticks() const {
     }
   } else {
     const double step = round_up(highest_ / 4 - lowest_ / 4);
-    for (double n = std::ceil(lowest_ / step); n * step <= highest_ * (1 + 1e-9); ++n) {
+    // The limit may overflow, and so may the step behind it.
+    for (double n = std::ceil(lowest_ / step);
+         n * step <= highest_ * (1 + 1e-9) && std::isfinite(n * step); ++n) {
       values.push_back(n * step);
     }
     // Neighbours must differ: -1000.25 and -1000.5 need six digits.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
 #include <fmt/format.h>
 
+#include <qkv/app/numbers.h>
 #include <qkv/app/picture.h>
 #include <qkv/app/text.h>
 #include <qkv/error.h>
@@ -15,6 +17,20 @@ namespace {
 
 constexpr const char* kProgram = "rsvg-convert";
 constexpr double kMostZoom = 100;
+// What librsvg draws to has no more pixels in a row or column; and more in all than this wait long.
+constexpr double kMostPixelsInLine = 32767;
+constexpr double kMostPixels = 1e8;
+
+// The number behind the first `attribute="` of our own document.
+double size_of(std::string_view svg, std::string_view attribute) {
+  const std::size_t at = svg.find(attribute) + attribute.size();
+  return parse_number<double>(svg.substr(at, svg.find('"', at) - at)).value_or(1);
+}
+
+bool is_png(std::string_view bytes) {
+  return bytes.starts_with("\x89PNG\r\n\x1A\n") &&
+         bytes.ends_with(std::string_view("IEND\xAE\x42\x60\x82"));
+}
 
 }  // namespace
 
@@ -23,9 +39,15 @@ std::string draw_png(const Picture& picture, double zoom) {
     throw Error("draw_png", "zoom",
                 fmt::format("must be above 0 and at most {}, got {}", kMostZoom, zoom));
   }
+  const std::string svg = draw_svg(picture);
+  const double width = size_of(svg, " width=\"");
+  const double height = size_of(svg, " height=\"");
+  const double most = std::min(kMostPixelsInLine / std::max(width, height),
+                               std::sqrt(kMostPixels / (width * height)));
+  const double used = std::min(zoom, std::floor(most * 1000) / 1000);
   // --unlimited: a large map is a large document, and it is our own.
   const picture::ChildResult result = picture::run_child(
-      kProgram, {"--format=png", fmt::format("--zoom={}", zoom), "--unlimited"}, draw_svg(picture));
+      kProgram, {"--format=png", fmt::format("--zoom={}", used), "--unlimited"}, svg);
   if (!result.found) {
     throw NotAvailable(fmt::format("PNG needs {}: install the package librsvg2-bin", kProgram));
   }
@@ -33,6 +55,10 @@ std::string draw_png(const Picture& picture, double zoom) {
     const std::string first = result.errors.substr(0, result.errors.find('\n'));
     throw std::runtime_error(fmt::format("{} failed ({}): {}", kProgram, result.status,
                                          first.empty() ? "no message" : printable(first)));
+  }
+  if (!is_png(result.output)) {
+    throw std::runtime_error(
+        fmt::format("{} gave no PNG but {} other bytes", kProgram, result.output.size()));
   }
   return result.output;
 }

@@ -119,6 +119,18 @@ TEST(Picture, TooManyCellsAreToBeReduced) {
   EXPECT_LT(draw_svg(picture).size(), 1'000'000U);  // equal neighbours are one
 }
 
+TEST(Picture, TheLargestNumbersHaveABarToo) {
+  for (const double largest : {std::numeric_limits<double>::max(),
+                               std::numeric_limits<double>::max() * (1 - 1e-10), 1e300}) {
+    const double values[] = {largest, 0, 0.25, 1};
+    Picture picture;
+    picture.panels = {{"", ConstView(values, {2, 2}), {}}};
+    EXPECT_LT(draw_svg(picture).size(), 100'000U) << largest;
+    picture.panels = {{"", ConstView(values, {1, 1}), {}}};
+    EXPECT_LT(draw_svg(picture).size(), 100'000U) << largest;
+  }
+}
+
 // ---- same numbers, same picture ---------------------------------------------------------------
 
 TEST(Picture, SamePictureSameBytes) {

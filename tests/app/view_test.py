@@ -6,6 +6,7 @@ usage: view_test.py PROGRAM [TEST ...]
 """
 
 import json
+import os
 import shutil
 import unittest
 import xml.etree.ElementTree as ElementTree
@@ -275,6 +276,24 @@ class Outputs(View):
         line = self.refuse(7, "view", "a.npz", "-o", "o.png", env={"PATH": str(self.dir)})
         self.assertIn("librsvg2-bin", line)
         self.assertEqual(self.names(), ["a.npz"])
+
+    @unittest.skipUnless(shutil.which("rsvg-convert"), "no rsvg-convert")
+    def test_png_of_more_pixels_than_librsvg_has(self):
+        self.save(attn=weights(2, 2), src=["a", "b"], tgt=["A" * 4000, "b"])
+        self.run_qkv("view", "a.npz", "-o", "o.png")
+        head = (self.dir / "o.png").read_bytes()[16:24]
+        self.assertLessEqual(max(int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")), 32767)
+
+    def test_what_is_no_png_is_not_kept(self):
+        (self.dir / "bin").mkdir()
+        program = self.dir / "bin" / "rsvg-convert"
+        for text in ("echo garbage", "printf '\\211PNG\\r\\n\\032\\n'"):
+            program.write_text(f"#!/bin/sh\n{text}\n")
+            program.chmod(0o755)
+            path = f"{self.dir / 'bin'}:{os.environ['PATH']}"
+            line = self.refuse(1, "view", "a.npz", "-o", "o.png", env={"PATH": path})
+            self.assertIn("rsvg-convert gave no PNG", line)
+            self.assertEqual(self.names(), ["a.npz", "bin"])
 
     def test_table(self):
         out = self.run_qkv("view", "a.npz", "--layers", 0, "--heads", 1, "--table").out
