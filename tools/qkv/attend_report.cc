@@ -25,7 +25,7 @@ constexpr Index kMostRows = 40;
 constexpr Index kMostColumns = 12;
 constexpr Index kFirstRows = 6;
 constexpr Index kFirstColumns = 8;
-constexpr int kNumberWidth = 12;
+constexpr int kNumberWidth = 12;  // -1.23457e-05; one blank stands before each
 
 // Elements of results: float32, float64, bfloat16, float16 or int64.
 double value_at(const ConstView& view, Index n) {
@@ -67,7 +67,7 @@ std::string rows_of(const ConstView& view) {
   for (Index row = 0; row < shown_rows; ++row) {
     text += fmt::format("  {:<{}}", row_name(view.shape(), row), label_width);
     for (Index column = 0; column < shown_columns; ++column) {
-      text += fmt::format("{:{}.6g}", value_at(view, row * columns + column), kNumberWidth);
+      text += fmt::format(" {:>{}.6g}", value_at(view, row * columns + column), kNumberWidth);
     }
     text += shown_columns < columns ? " ...\n" : "\n";
   }

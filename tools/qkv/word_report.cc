@@ -67,7 +67,7 @@ std::string table(const WordInput& input, const Head& head) {
     for (Index j = 0; j < words; ++j) {
       const int width =
           std::max(kNumberWidth, shown_width(input.tokens[static_cast<std::size_t>(j)]));
-      text += fmt::format("  {:{}.4f}", head.weights.at<double>({i, j}), width);
+      text += fmt::format("  {:>{}.4f}", head.weights.at<double>({i, j}), width);
     }
     text += "  " + strongest_link(input, head, i) + "\n";
   }
