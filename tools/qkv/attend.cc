@@ -32,9 +32,9 @@ Order: score, --scale, --softcap, --bias, --alibi, masks, --sinks, softmax, --dr
 
 What --save takes:
 {}
-Without -o the report has the numbers, all or the first ones. Where weights are saved, the file is an attention file as well:
-attn, mask where something is masked, and src and tgt where an input has them; an .svg or .png shows
-the weights. An .npy file takes one result.
+Without -o the report has the numbers, all or the first ones. Where weights are saved, the file is
+an attention file as well: attn, mask where something is masked, and src and tgt where an input has
+them; an .svg or .png shows the weights. An .npy file takes one result.
 
 A wrong option ends with exit 2, a missing file or arrays that do not fit with exit 3; nothing is
 written then. NaN and infinity in an input are computed as they are, with a warning.)";

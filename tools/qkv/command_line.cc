@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -90,6 +91,24 @@ std::string name_in(const CLI::ParseError& error) {
   return text.substr(0, text.find(':'));
 }
 
+// Too few values, or too many.
+std::string mismatch(const CLI::App& program, const std::string& name) {
+  const auto chosen = program.get_subcommands();
+  const CLI::Option* option = chosen.empty() ? nullptr : chosen.front()->get_option_no_throw(name);
+  if (option == nullptr) option = program.get_option_no_throw(name);
+  const bool more = option != nullptr &&
+                    option->count() > static_cast<std::size_t>(option->get_items_expected_max());
+  return name + (more ? ": given twice" : " needs a value");
+}
+
+// "FILE" of what takes the name of something, else "". An argument's name says what it is.
+std::string named_by(const CLI::Option& option) {
+  const std::string type = option.get_positional() ? option.get_name(true) : option.get_type_name();
+  const bool is_text = type == "TEXT";  // may be empty
+  const bool is_name = type == "NAME" || type.find("FILE") != std::string::npos;
+  return !is_text && (is_name || option.get_positional()) ? type : "";
+}
+
 }  // namespace
 
 std::string Help::make_option_opts(const CLI::Option* option) const {
@@ -98,6 +117,34 @@ std::string Help::make_option_opts(const CLI::Option* option) const {
 
 std::string Help::make_option_usage(const CLI::Option* option) const {
   return make_option_name(option, true);
+}
+
+std::string Help::make_option_desc(const CLI::Option* option) const {
+  constexpr std::size_t kColumns = 100;
+  const std::size_t room = kColumns - get_column_width();
+  std::string text;
+  std::size_t column = 0;
+  std::istringstream words(CLI::Formatter::make_option_desc(option));
+  for (std::string word; words >> word;) {
+    const bool fits = column + 1 + word.size() <= room;
+    if (!text.empty()) text += fits ? " " : "\n";
+    column = fits && !text.empty() ? column + 1 + word.size() : word.size();
+    text += word;
+  }
+  return text;
+}
+
+void refuse_empty_names(CLI::App& program) {
+  for (CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {
+    for (CLI::Option* option : command->get_options()) {
+      const std::string type = named_by(*option);
+      if (type.empty()) continue;
+      const auto check = [type](const std::string& text) {
+        return text.empty() ? fmt::format("expected {}, got \"\"", type) : std::string();
+      };
+      option->check(CLI::Validator(check, ""));
+    }
+  }
 }
 
 std::string explain(const CLI::App& program, const CLI::ParseError& error) {
@@ -113,7 +160,7 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error) {
                        fmt::join(command_names(program), ", "));
   }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
-    return name_in(error) + " needs a value";
+    return mismatch(program, name_in(error));
   }
   return error.what();
 }

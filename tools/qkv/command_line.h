@@ -13,7 +13,13 @@ class Help : public CLI::Formatter {
  public:
   std::string make_option_opts(const CLI::Option* option) const override;
   std::string make_option_usage(const CLI::Option* option) const override;
+  // In lines of at most 100 columns.
+  std::string make_option_desc(const CLI::Option* option) const override;
 };
+
+// From here on every option and argument of these commands that takes a FILE or a NAME refuses an
+// empty one, which is what a shell makes of an unset variable.
+void refuse_empty_names(CLI::App& program);
 
 // One line for a command line that cannot be read: what is wrong, and what would be right.
 std::string explain(const CLI::App& program, const CLI::ParseError& error);

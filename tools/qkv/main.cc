@@ -78,6 +78,7 @@ int main(int argc, char** argv) {
   add_stats(program, common);
   add_inspect(program, common);
   add_demo(program, common);
+  refuse_empty_names(program);
   try {
     return parse_and_run(program, argc, argv);
   } catch (const ClosedPipe&) {
