@@ -33,6 +33,15 @@ void check_index(const AttentionFile& file, std::string_view name, int axis, Ind
               fmt::format("must be 0 to {}, got {}", file.attn.size(axis) - 1, index));
 }
 
+// 1 for each padding token.
+std::vector<char> padding_of(const Tokens* tokens) {
+  std::vector<char> padding;
+  if (tokens == nullptr) return padding;
+  std::transform(tokens->begin(), tokens->end(), std::back_inserter(padding),
+                 [](const std::string& token) { return is_padding(token) ? char{1} : char{0}; });
+  return padding;
+}
+
 picture::MapFacts facts_of(const AttentionFile& file, std::size_t example) {
   picture::MapFacts facts;
   facts.queries = file.attn.size(3);
@@ -40,10 +49,9 @@ picture::MapFacts facts_of(const AttentionFile& file, std::size_t example) {
   facts.tolerance = row_sum_tolerance(file.attn.dtype());
   facts.has_mask = file.mask.given();
   if (!file.tgt.empty()) facts.tgt = &file.tgt[example];
-  if (file.src.empty()) return facts;
-  facts.src = &file.src[example];
-  std::transform(facts.src->begin(), facts.src->end(), std::back_inserter(facts.padding),
-                 [](const std::string& token) { return is_padding(token) ? char{1} : char{0}; });
+  if (!file.src.empty()) facts.src = &file.src[example];
+  facts.padding_queries = padding_of(facts.tgt);
+  facts.padding = padding_of(facts.src);
   return facts;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 namespace qkv::picture {
@@ -25,16 +26,35 @@ void note(Leaks& leaks, double weight, Index query, Index key) {
 
 HeadScan::HeadScan(MapFacts facts) : facts_(std::move(facts)) {
   column_sums_.resize(static_cast<std::size_t>(facts_.keys));
+  key_sums_.resize(column_sums_.size());
+}
+
+// What such a query looks at is nobody's concern.
+bool HeadScan::is_padding_row(std::span<const bool> allowed) const {
+  if (!facts_.padding_queries.empty() &&
+      facts_.padding_queries[static_cast<std::size_t>(row_)] != 0) {
+    return true;
+  }
+  return !allowed.empty() && std::none_of(allowed.begin(), allowed.end(), std::identity());
 }
 
 void HeadScan::add(std::span<const double> weights, std::span<const bool> allowed) {
-  ++sums_.rows;
+  for (std::size_t j = 0; j < weights.size(); ++j) column_sums_[j] += weights[j];
+  if (is_padding_row(allowed)) {
+    ++sums_.padding_rows;
+  } else {
+    ++sums_.rows;
+    add_row(weights, allowed);
+  }
+  ++row_;
+}
+
+void HeadScan::add_row(std::span<const double> weights, std::span<const bool> allowed) {
   double sum = 0;
   bool zero = true;
   bool negative = false;
   for (std::size_t j = 0; j < weights.size(); ++j) {
     sum += weights[j];
-    column_sums_[j] += weights[j];
     zero = zero && weights[j] == 0;
     negative = negative || weights[j] < 0;
   }
@@ -48,7 +68,6 @@ void HeadScan::add(std::span<const double> weights, std::span<const bool> allowe
     add_leaks(weights, allowed);
     add_patterns(weights, allowed);
   }
-  ++row_;
 }
 
 void HeadScan::add_numbers(std::span<const double> weights, double sum) {
@@ -57,6 +76,7 @@ void HeadScan::add_numbers(std::span<const double> weights, double sum) {
   double distance = 0;
   for (std::size_t j = 0; j < weights.size(); ++j) {
     if (weights[j] > 0) entropy -= weights[j] * std::log(weights[j]);
+    key_sums_[j] += weights[j];
     distance += weights[j] * static_cast<double>(std::abs(row_ - static_cast<Index>(j)));
   }
   sums_.entropy += entropy;
@@ -165,6 +185,9 @@ app::HeadReport HeadScan::report(const Dims& place) const {
          {&report.statistics.entropy, &report.statistics.distance, &report.statistics.first_key}) {
       *mean /= static_cast<double>(summing_);
     }
+    const auto top = std::max_element(key_sums_.begin(), key_sums_.end());
+    report.statistics.top_key = top - key_sums_.begin();
+    report.statistics.top_weight = *top / static_cast<double>(summing_);
   }
   say_numbers(report);
   say_sums(report);

@@ -14,11 +14,12 @@ namespace qkv::picture {
 struct MapFacts {
   Index queries = 0;
   Index keys = 0;
-  double tolerance = 0;            // of a row's sum
-  bool has_mask = false;           // each row comes with its pairs
-  const app::Tokens* src = {};     // null: the file has none
-  const app::Tokens* tgt = {};     // likewise
-  std::vector<char> padding = {};  // [keys], 1 for a padding token
+  double tolerance = 0;                    // of a row's sum
+  bool has_mask = false;                   // each row comes with its pairs
+  const app::Tokens* src = {};             // null: the file has none
+  const app::Tokens* tgt = {};             // likewise
+  std::vector<char> padding = {};          // [keys], 1 for a padding token; empty: none is known
+  std::vector<char> padding_queries = {};  // [queries], likewise
 };
 
 // The places where something that should be 0 is not.
@@ -48,12 +49,14 @@ class HeadScan {
   app::HeadReport report(const Dims& place) const;
 
  private:
+  void add_row(std::span<const double> weights, std::span<const bool> allowed);
   void add_numbers(std::span<const double> weights, double sum);
   void add_leaks(std::span<const double> weights, std::span<const bool> allowed);
   void add_patterns(std::span<const double> weights, std::span<const bool> allowed);
   void add_one_key(std::span<const double> weights, std::span<const bool> allowed);
   void add_neighbours(std::span<const double> weights);
   void add_causal(std::span<const double> weights);
+  bool is_padding_row(std::span<const bool> allowed) const;
   bool is_open(Index key, std::span<const bool> allowed) const;
 
   void say(app::HeadReport& report, app::Fault fault, std::string text) const;
@@ -68,7 +71,8 @@ class HeadScan {
   app::HeadStatistics sums_{};  // its means are sums until report()
   Index row_ = 0;
   Index summing_ = 0;
-  std::vector<double> column_sums_{};
+  std::vector<double> column_sums_{};  // of all rows
+  std::vector<double> key_sums_{};     // of those that the means are over
   Leaks masked_{};
   Leaks padding_{};
   Index one_key_ = -1;  // that every row so far gives nearly everything; -1: none, or no row yet

@@ -72,7 +72,6 @@ void HeadScan::say_leaks(app::HeadReport& report, Fault fault, const Leaks& leak
 }
 
 void HeadScan::say_patterns(app::HeadReport& report) const {
-  const Index rows = facts_.queries;
   if (!one_key_failed_ && one_key_rows_ >= kFewRows && facts_.keys >= kManyKeys) {
     say(report, Fault::kOneKey,
         fmt::format("every row gives more than 90 % to {}", key_name(one_key_)));
@@ -88,12 +87,12 @@ void HeadScan::say_patterns(app::HeadReport& report) const {
                     previous_.fitting, previous_.eligible));
   }
   const bool lower = 2 * lower_.fitting > lower_.eligible;
-  if (rows >= kSomeRows && !sees_beyond_next_ && lower && 2 * next_leaks_.rows > rows - 1) {
+  const Index rows = next_.eligible;  // that have a next key
+  if (rows + 1 >= kSomeRows && !sees_beyond_next_ && lower && 2 * next_leaks_.rows > rows) {
     say(report, Fault::kLeak,
         fmt::format("causal but for one: {} of {} rows see the next key, j = i + 1, and none "
                     "beyond (most {:.4g}, {})",
-                    next_leaks_.rows, rows - 1, next_leaks_.largest,
-                    query_name(next_leaks_.query)));
+                    next_leaks_.rows, rows, next_leaks_.largest, query_name(next_leaks_.query)));
   }
   if (uniform_.holds(1) && widest_uniform_ >= kFewRows) {
     say(report, Fault::kUniform,

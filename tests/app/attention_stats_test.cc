@@ -158,6 +158,44 @@ TEST(AttentionStats, PaddingReceivesWeight) {
   EXPECT_EQ(warnings(good), "");
 }
 
+TEST(AttentionStats, PaddingRowsAreLeftOut) {
+  // Two rows of padding look where nothing else looks, one of them is no weights at all.
+  AttentionFile file = file_of(
+      6, 6,
+      [](Index i, Index j) {
+        if (i >= 4) return i == 4 ? -3.0 : j == 5 ? 1.0 : 0.0;
+        return j == 1 ? 0.7 : j < 4 ? 0.1 : 0.0;
+      },
+      Rows::kRaw);
+  file.src = {{"[CLS]", "a", "b", "[SEP]", "[PAD]", "[PAD]"}};
+  file.tgt = file.src;
+  EXPECT_EQ(warnings(file), "");
+  const HeadStatistics head = head_report(file, 0, 0, 0).statistics;
+  EXPECT_EQ(head.rows, 4);
+  EXPECT_EQ(head.padding_rows, 2);
+  EXPECT_NEAR(head.entropy, -0.7 * std::log(0.7) - 0.3 * std::log(0.1), 1e-6);
+  EXPECT_EQ(head.top_key, 1);
+  EXPECT_NEAR(head.top_weight, 0.7, 1e-6);
+  // The mask tells it too.
+  file.src.clear();
+  file.tgt.clear();
+  set_mask(file, [](Index i, Index j) { return i < 4 && j < 4; });
+  EXPECT_EQ(warnings(file), "");
+  EXPECT_EQ(head_report(file, 0, 0, 0).statistics.padding_rows, 2);
+}
+
+TEST(AttentionStats, TheKeyThatReceivesMost) {
+  const AttentionFile none = file_of(2, 3, [](Index, Index) { return 0; });
+  EXPECT_EQ(head_report(none, 0, 0, 0).statistics.top_key, -1);
+  const AttentionFile file = file_of(
+      2, 3, [](Index i, Index j) { return j == 2   ? 0.5
+                                          : j == i ? 0.5
+                                                   : 0.0; }, Rows::kRaw);
+  const HeadStatistics head = head_report(file, 0, 0, 0).statistics;
+  EXPECT_EQ(head.top_key, 2);
+  EXPECT_NEAR(head.top_weight, 0.5, 1e-9);
+}
+
 TEST(AttentionStats, MaskedPairsReceiveWeight) {
   AttentionFile file = file_of(6, 6, uneven);
   set_mask(file, [](Index i, Index j) { return j <= i; });

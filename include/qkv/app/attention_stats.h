@@ -12,7 +12,8 @@
 namespace qkv::app {
 
 // One head of one layer of one example. Means are over its rows that sum to something, taken as
-// they stand: nothing is divided by a row's sum.
+// they stand: nothing is divided by a row's sum. Rows of padding (the query is a padding token, or
+// the mask leaves it no key) are left out of everything.
 struct HeadStatistics {
   Index example = 0;
   Index layer = 0;
@@ -20,7 +21,10 @@ struct HeadStatistics {
   double entropy = 0;    // -sum w ln w, nats
   double distance = 0;   // sum w |i - j|, positions
   double first_key = 0;  // weight of key 0
+  Index top_key = -1;    // that receives most weight, the first of equals; -1: none
+  double top_weight = 0;
   Index rows = 0;
+  Index padding_rows = 0;   // left out, not among `rows`
   Index zero_rows = 0;      // all weights 0: nothing to attend to
   Index nan_rows = 0;       // with NaN or infinity
   Index negative_rows = 0;  // the others with a weight below 0
