@@ -54,6 +54,7 @@ class Reader {
       : file_(file), arrays_(std::move(arrays)) {}
 
   AttentionFile read(const AttentionFileOptions& options) {
+    name_ = options.name;
     take_attn();
     set_order(options.order);
     take_mask();
@@ -76,36 +77,36 @@ class Reader {
 
   void take_attn() {
     const bool alone = arrays_.size() == 1 && arrays_.front().name.empty();  // a .npy file
-    Array* found = alone ? &arrays_.front().array : find("attn");
+    Array* found = alone ? &arrays_.front().array : find(name_);
     if (found == nullptr) {
-      fail(fmt::format("expected an array called attn (the weights, rows are queries), got {}",
+      fail(fmt::format("expected an array called {} (the weights, rows are queries{}), got {}",
+                       name_, name_ == "attn" ? "; FILE:NAME names another" : "",
                        list_of(arrays_)));
     }
     auto* attn = std::get_if<Tensor>(found);
     if (attn == nullptr || !is_real(attn->dtype())) {
-      fail(fmt::format("attn must be float64, float32, bfloat16 or float16, got {}",
+      fail(fmt::format("{} must be float64, float32, bfloat16 or float16, got {}", name_,
                        describe(*found)));
     }
     if (attn->rank() < 2 || attn->rank() > 2 + kLeading) {
-      fail(fmt::format("attn must have 2 to 5 axes ({}), got {}", names_of(kUsualOrder),
+      fail(fmt::format("{} must have 2 to 5 axes ({}), got {}", name_, names_of(kUsualOrder),
                        describe(*found)));
     }
     if (attn->element_count() == 0) {
-      fail(fmt::format("attn must not be empty, got {}", describe(*found)));
+      fail(fmt::format("{} must not be empty, got {}", name_, describe(*found)));
     }
     result_.attn_memory = std::move(*attn);
     stored_ = to_string(result_.attn_memory.shape());
   }
 
   // "attn [2,6,6]", for messages.
-  std::string attn() const { return "attn " + stored_; }
+  std::string attn() const { return name_ + " " + stored_; }
 
   void set_order(const std::vector<LeadingAxis>& wanted) {
     const auto axes = static_cast<std::size_t>(result_.attn_memory.rank() - 2);
     if (!wanted.empty() && wanted.size() != axes) {
-      fail(
-          fmt::format("attn has {} axes before queries and keys ({}), but their order names {}: {}",
-                      axes, attn(), wanted.size(), names_of(wanted)));
+      fail(fmt::format("{} has {} axes before queries and keys ({}), but their order names {}: {}",
+                       name_, axes, attn(), wanted.size(), names_of(wanted)));
     }
     result_.order = wanted;
     if (wanted.empty()) result_.order.assign(std::end(kUsualOrder) - axes, std::end(kUsualOrder));
@@ -160,7 +161,7 @@ class Reader {
                        name, length, describe(*found)));
     }
     if (text->shape[rank - 1] != length) {
-      fail(fmt::format("{} has {} tokens but attn has {} {} ({})", name, text->shape[rank - 1],
+      fail(fmt::format("{} has {} tokens but {} has {} {} ({})", name, text->shape[rank - 1], name_,
                        length, axis, attn()));
     }
     const Index examples = result_.attn.size(0);
@@ -177,8 +178,8 @@ class Reader {
   // A list of tokens for each example also tells which axis counts the examples.
   std::string wrong_examples(std::string_view name, Index lists) const {
     std::string text =
-        fmt::format("{} has {} lists of tokens but attn has {} examples ({} read as {})", name,
-                    lists, result_.attn.size(0), attn(), names_of(result_.order));
+        fmt::format("{} has {} lists of tokens but {} has {} examples ({} read as {})", name, lists,
+                    name_, result_.attn.size(0), attn(), names_of(result_.order));
     if (std::count(result_.attn_memory.shape().begin(), result_.attn_memory.shape().end() - 2,
                    lists) > 0) {
       text += "; name the order of the axes if it is another (--order)";
@@ -188,6 +189,7 @@ class Reader {
 
   const std::string& file_;
   std::vector<NamedArray> arrays_;
+  std::string name_{};  // of the array that is attn
   std::string stored_{};
   AttentionFile result_{};
 };

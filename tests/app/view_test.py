@@ -88,6 +88,15 @@ class Files(View):
             got = self.run_qkv("view", "-", input=(self.dir / name).read_bytes()).out
             self.assertEqual(got, want)
 
+    def test_another_array_by_its_name(self):
+        self.save(attn=weights(5, 5), dropped=weights(3, 5, 5, seed=1), src=TOKENS)
+        self.near(self.part("a.npz:dropped"), weights(3, 5, 5, seed=1), 1e-7)
+        self.assertEqual(self.json("a.npz:dropped")["src"], TOKENS)
+        line = self.refuse(3, "view", "a.npz:none")
+        self.assertIn("a.npz: expected an array called none (the weights, rows are queries), got "
+                      "attn float32", line)
+        self.assertIn("src must be", self.refuse(3, "view", "a.npz:src"))
+
     def test_files_that_are_none(self):
         self.file("text.npz", "hello\n")
         self.save("names.npz", weights=weights(5, 5))
@@ -97,7 +106,8 @@ class Files(View):
         for name, text in [
                 ("none.npz", "none.npz: No such file"),
                 ("text.npz", "text.npz: byte 0: expected an array file"),
-                ("names.npz", "names.npz: expected an array called attn"),
+                ("names.npz", "names.npz: expected an array called attn (the weights, rows are "
+                 "queries; FILE:NAME names another), got weights"),
                 ("short.npz", "short.npz: src has 5 tokens but attn has 6 keys (attn [2,6,6])"),
                 ("whole.npz", "got int64 [3,3]"),
                 ("object.npz", "object")]:
@@ -127,10 +137,24 @@ class Selection(View):
         got = self.json("a.npz", "--layers", 1, "--heads", 0, "--hide-special")
         self.near(got["panels"][0]["weights"], self.attn[0, 1, 0, 1:4, 1:4], 1e-7)
         hidden = 100 * self.attn[0, 1, 0, 1:4][:, [0, 4]].sum(1)
-        self.assertIn("2 of 5 keys not shown (special tokens): they hold "
+        self.assertIn("2 of 5 keys hidden (special tokens): they hold "
                       f"{hidden.mean():.1f} % of a row's weight (most {hidden.max():.1f} %); "
                       "the rest is as it was", got["notes"])
-        self.assertIn("2 of 5 queries not shown (special tokens)", got["notes"])
+        self.assertIn("2 of 5 queries hidden (special tokens)", got["notes"])
+
+    def test_what_was_not_selected_is_not_called_special(self):
+        got = self.json("a.npz", "--layers", 1, "--heads", 0, "--hide-special", "--keys", "0-2",
+                        "--queries", "0-1,3")
+        self.assertEqual((got["queries"], got["keys"]), ([1, 3], [1, 2]))
+        rows = self.attn[0, 1, 0, [1, 3]]
+        rest, special = 100 * rows[:, 3:].sum(1), 100 * rows[:, 0]
+        self.assertEqual(
+            got["notes"][1:],
+            ["2 of 5 queries not selected", "1 of 5 queries hidden (special tokens)",
+             f"2 of 5 keys not selected: they hold {rest.mean():.1f} % of a row's weight (most "
+             f"{rest.max():.1f} %); the rest is as it was",
+             f"1 of 5 keys hidden (special tokens): they hold {special.mean():.1f} % of a row's "
+             f"weight (most {special.max():.1f} %); the rest is as it was"])
 
     def test_out_of_range_names_the_range(self):
         for option, value, text in [("--example", 2, "examples are 0-1"),
@@ -167,6 +191,9 @@ class Selection(View):
         self.assertEqual(got["notes"], ["layer 0 of 12 shown", "heads 0-11 of 16 shown"])
         self.assertIn("--layers LIST or all shows others", done.err)
         self.assertEqual(self.run_qkv("--quiet", "view", "a.npz", "--json").err, "")
+        seen = self.run_qkv("view", "a.npz", "--table")
+        self.assertIn("layer 0 of 12 shown; --layers LIST or all shows others", seen.out)
+        self.assertEqual(seen.err, "")
         everything = self.json("a.npz", "--layers", "all", "--heads", "0-15")
         self.assertEqual((len(everything["panels"]), everything["notes"]), (192, []))
 
@@ -195,7 +222,10 @@ class Reductions(View):
     def test_of_selected_heads(self):
         got = self.json("a.npz", "--heads", "0,2", "--layers", 1, "--reduce", "mean-heads")
         self.near(got["panels"][0]["weights"], self.attn[1, [0, 2]].mean(0))
-        self.assertEqual(got["panels"][0]["title"], "layer 1, mean of heads 0, 2")
+        self.assertEqual(got["panels"][0]["title"], "layer 1")
+        self.assertIn("mean of heads 0, 2", got["notes"])
+        out = self.run_qkv("view", "a.npz", "--reduce", "mean-heads", "--layers", 1).out
+        self.assertEqual(out.count("mean of heads 0-2"), 1, out)
 
     def test_nan_stays_and_masks_join(self):
         self.attn[0, 1, 2] = np.nan
@@ -226,7 +256,24 @@ class Faults(View):
         self.save(attn=2 * weights(9, 5, 5))
         notes = self.json("a.npz")["notes"]
         self.assertEqual(len(notes), 4)
-        self.assertEqual(notes[3], "and 6 more like these; qkv stats lists all")
+        self.assertEqual(notes[3],
+                         "and 6 more heads like this: row_sums (qkv stats --json lists all)")
+
+    def test_weight_below_the_hatching_is_told(self):
+        attn = weights(2, 5, 5)
+        attn[1] = np.tril(attn[1])  # one head has it right
+        attn[1] /= attn[1].sum(-1, keepdims=True)
+        self.save(attn=attn, src=TOKENS, mask=np.tri(5, dtype=bool))
+        beyond = np.triu(attn[0], 1)
+        i, j = np.unravel_index(beyond.argmax(), beyond.shape)
+        line = (f'head 0: masked pairs receive weight in 4 of 5 rows (most {beyond.max():.4g}, '
+                f'query {i} "{TOKENS[i]}", key {j} "{TOKENS[j]}")')
+        self.assertEqual(self.json("a.npz")["notes"], [line])
+        self.assertIn(f"warning: {line}\n", self.run_qkv("stats", "a.npz").out)
+        out = self.run_qkv("view", "a.npz", env={"COLUMNS": "200"}).out
+        self.assertIn(line, " ".join(out.split()))
+        self.assertEqual(self.run_qkv("view", "a.npz", "-o", "o.svg").err, f"qkv: a.npz: {line}\n")
+        self.assertIn("masked pairs receive weight", (self.dir / "o.svg").read_text())
 
     def test_nan_zero_and_masked_rows_differ(self):
         attn = weights(4, 4)
@@ -245,7 +292,7 @@ class Outputs(View):
     def test_every_format(self):
         names = ["o.svg", "o.txt", "o.json", "o.npz", "o.npy", "o.safetensors"]
         done = self.run_qkv("view", "a.npz", "--layers", 1, *sum((["-o", n] for n in names), []))
-        self.assertEqual(done.err, "")
+        self.assertEqual((done.out, done.err), ("", ""))
         self.assertEqual(self.names(), sorted([*names, "a.npz"]))
         saved = np.load(self.dir / "o.npz")
         np.testing.assert_array_equal(saved["attn"], self.attn[1:2])
@@ -261,6 +308,13 @@ class Outputs(View):
         want = self.part("a.npz", "--layers", 1)
         for name in ("o.npz", "o.safetensors", "o.npy"):
             np.testing.assert_array_equal(self.part(name), want)
+
+    def test_notes_are_told_once(self):
+        note = "4 of 5 keys not selected"
+        seen = self.run_qkv("view", "a.npz", "--keys", 1)
+        self.assertEqual((seen.out.count(note), seen.err), (1, ""))
+        done = self.run_qkv("view", "a.npz", "--keys", 1, "-o", "o.svg")
+        self.assertEqual((done.out, done.err.count(note)), ("", 1))
 
     def test_ranks_do_not_grow(self):
         self.save(attn=weights(5, 5))
@@ -302,6 +356,13 @@ class Outputs(View):
     def test_svg_to_a_pipe(self):
         out = self.run_qkv("view", "a.npz", "-o", "-").out
         ElementTree.fromstring(out)
+
+    def test_the_end_of_the_colours(self):
+        out = self.run_qkv("view", "a.npz", "--max", "0.125", "--layers", 0).out
+        self.assertRegex(out, r"\n0 .*\] 0\.125")
+        for value in ("0", "-1", "1x", "nan", "inf"):
+            line = self.refuse(2, "view", "a.npz", f"--max={value}")
+            self.assertIn("--max: expected a number above 0, got ", line)
 
     def test_wrong_names(self):
         self.assertIn("unknown file extension", self.refuse(2, "view", "a.npz", "-o", "o.gif"))

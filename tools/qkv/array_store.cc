@@ -11,21 +11,6 @@ namespace {
 
 using qkv::app::NamedArray;
 
-struct Spec {
-  std::string file{};
-  std::string name{};  // "": not told
-};
-
-// A colon may be part of a file's name: what exists as a whole is a file.
-Spec split(const std::string& spec) {
-  const auto colon = spec.rfind(':');
-  std::error_code error;
-  if (colon == std::string::npos || std::filesystem::exists(spec, error)) return {spec, ""};
-  const std::string file = spec.substr(0, colon);
-  if (file != "-" && !std::filesystem::exists(file, error)) return {spec, ""};
-  return {file, spec.substr(colon + 1)};
-}
-
 std::string shown(const std::string& file) { return file == "-" ? "<stdin>" : file; }
 
 std::string names_of(const std::vector<NamedArray>& arrays) {
@@ -41,7 +26,7 @@ const NamedArray* find_name(const std::vector<NamedArray>& arrays, std::string_v
   return nullptr;
 }
 
-const NamedArray& pick(const std::vector<NamedArray>& arrays, const Spec& spec,
+const NamedArray& pick(const std::vector<NamedArray>& arrays, const ArraySpec& spec,
                        std::string_view role) {
   const NamedArray* array = find_name(arrays, spec.name.empty() ? role : spec.name);
   if (array == nullptr && spec.name.empty() && arrays.size() == 1) array = &arrays.front();
@@ -54,8 +39,17 @@ const NamedArray& pick(const std::vector<NamedArray>& arrays, const Spec& spec,
 
 }  // namespace
 
+ArraySpec split_spec(const std::string& spec) {
+  const auto colon = spec.rfind(':');
+  std::error_code error;
+  if (colon == std::string::npos || std::filesystem::exists(spec, error)) return {spec, ""};
+  const std::string file = spec.substr(0, colon);
+  if (file != "-" && !std::filesystem::exists(file, error)) return {spec, ""};
+  return {file, spec.substr(colon + 1)};
+}
+
 qkv::ConstView ArrayStore::get(const std::string& spec, std::string_view role) {
-  const Spec parts = split(spec);
+  const ArraySpec parts = split_spec(spec);
   const NamedArray& array = pick(read(parts.file), parts, role);
   if (const auto* tensor = std::get_if<qkv::Tensor>(&array.array)) return *tensor;
   throw qkv::app::InputError(shown(parts.file),
@@ -84,4 +78,4 @@ const std::vector<NamedArray>& ArrayStore::read(const std::string& file) {
   return place->second;
 }
 
-std::string file_of(const std::string& spec) { return shown(split(spec).file); }
+std::string file_of(const std::string& spec) { return shown(split_spec(spec).file); }

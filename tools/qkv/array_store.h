@@ -14,6 +14,15 @@
 // How help texts describe what get() takes.
 inline constexpr const char* kArrayType = "FILE[:NAME]";
 
+// What FILE[:NAME] says.
+struct ArraySpec {
+  std::string file{};
+  std::string name{};  // "": not told
+};
+
+// A colon may be part of a file's name: what exists as a whole is a file.
+ArraySpec split_spec(const std::string& spec);
+
 // The array files of one command line. Each is read once and held until the end.
 class ArrayStore {
  public:

@@ -2,10 +2,13 @@
 #include "attention_input.h"
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 
 #include <fmt/format.h>
 
+#include "array_store.h"
+#include "exit_codes.h"
 #include "options.h"
 
 namespace {
@@ -37,6 +40,21 @@ std::vector<LeadingAxis> parse_order(const std::string& text) {
 
 }  // namespace
 
+void add_head_choice(CLI::App& command, HeadChoice& choice, std::string_view examples) {
+  add_number(command, "--example", choice.example, qkv::Index{0},
+             fmt::format("which example (default {})", examples));
+  add_indices(command, "--layers", choice.layers, "such as 0,2-3, or all");
+  add_indices(command, "--heads", choice.heads, "likewise");
+}
+
+void check_example(const qkv::app::AttentionFile& file, const HeadChoice& choice) {
+  const qkv::Index examples = file.attn.size(0);
+  if (choice.example < examples) return;
+  throw UsageError(
+      examples == 1 ? fmt::format("--example {}: there is one of examples, 0", choice.example)
+                    : fmt::format("--example {}: examples are 0-{}", choice.example, examples - 1));
+}
+
 void add_order(CLI::App& command, qkv::app::AttentionFileOptions& options) {
   command
       .add_option_function<std::string>(
@@ -48,15 +66,19 @@ void add_order(CLI::App& command, qkv::app::AttentionFileOptions& options) {
 
 void add_attention_input(CLI::App& command, AttentionInput& input) {
   command
-      .add_option("FILE", input.file,
-                  "attention file (.npz, .safetensors, .npy); - reads standard input")
+      .add_option("FILE", input.spec,
+                  "attention file (.npz, .safetensors, .npy); FILE:NAME reads another array than "
+                  "attn; - is standard input")
       ->type_name("")
       ->required();
   add_order(command, input.options);
 }
 
 qkv::app::AttentionFile read(const AttentionInput& input) {
-  return qkv::app::read_attention_file(input.file, input.options);
+  const ArraySpec parts = split_spec(input.spec);
+  qkv::app::AttentionFileOptions options = input.options;
+  if (!parts.name.empty()) options.name = parts.name;
+  return qkv::app::read_attention_file(parts.file, options);
 }
 
 bool has_axis(const qkv::app::AttentionFile& file, LeadingAxis axis) {
@@ -72,6 +94,26 @@ std::string place_of(const qkv::app::AttentionFile& file, const qkv::app::HeadSt
   add(LeadingAxis::kLayers, "layer", head.layer);
   add(LeadingAxis::kHeads, "head", head.head);
   return text;
+}
+
+std::vector<std::string> fault_lines(const qkv::app::AttentionFile& file,
+                                     std::span<const qkv::app::HeadReport> heads, int most,
+                                     std::string_view where) {
+  std::map<qkv::app::Fault, int> counts;
+  std::vector<std::string> lines;
+  for (const qkv::app::HeadReport& head : heads) {
+    const std::string place = place_of(file, head.statistics);
+    for (const qkv::app::Warning& warning : head.warnings) {
+      if (++counts[warning.fault] > most) continue;
+      lines.push_back(fmt::format("{}{}{}", place, place.empty() ? "" : ": ", warning.text));
+    }
+  }
+  for (const auto& [fault, count] : counts) {
+    if (count <= most) continue;
+    lines.push_back(fmt::format("and {} more heads like this: {} ({} lists all)", count - most,
+                                qkv::app::name_of(fault), where));
+  }
+  return lines;
 }
 
 std::string axes_of(const qkv::app::AttentionFile& file) {

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <qkv/app/special_tokens.h>
-#include <qkv/error.h>
 
 #include "commands.h"
 #include "exit_codes.h"
@@ -69,7 +68,12 @@ bool unicode_wanted() {
   return true;
 }
 
-std::string screen(const qkv::app::Picture& picture) {
+// For a person who may try again: notes with their hints.
+std::string screen(const Shown& shown, const ViewOptions& options) {
+  qkv::app::Picture picture = shown.picture;
+  picture.notes.clear();
+  for (const Note& note : shown.notes) picture.notes.push_back(note.line());
+  if (options.table) return qkv::app::draw_table(picture);
   return qkv::app::draw_terminal(
       picture,
       {.columns = terminal_columns(), .colour = colour_wanted(), .unicode = unicode_wanted()});
@@ -83,35 +87,48 @@ void run(const ViewOptions& options, const Common& common) {
   results.picture = [&] { return shown->picture; };
   results.text = [&] { return qkv::app::draw_table(shown->picture); };
   results.json = [&] { return json_of(*shown, options); };
-  if (!options.table) results.screen = [&] { return screen(shown->picture); };
+  results.screen = [&] { return screen(*shown, options); };
+  results.brief = [] { return std::string(); };  // the files are the result
   check_outputs(options.outputs, results);
 
   const qkv::app::AttentionFile file = read(options.input);
   shown = show(file, options);
-  for (const Omission& omission : shown->selection.omissions) {
-    warn(common, fmt::format("{}: {}; {}", options.input.name(), omission.text, omission.hint));
-  }
-  for (const std::string& fault : shown->faults) {
-    warn(common, fmt::format("{}: {}", options.input.name(), fault));
+  if (!options.outputs.paths.empty() || options.outputs.json) {  // else they stand below the map
+    for (const Note& note : shown->notes) {
+      warn(common, fmt::format("{}: {}", options.input.name(), note.line()));
+    }
   }
   try {
     write_outputs(options.outputs, results, common);
-  } catch (const qkv::Error& error) {  // more than can be drawn
+  } catch (const UsageError& error) {  // more than can be drawn
     throw UsageError(
         fmt::format("{}: --layers, --heads, --queries, --keys, --reduce", error.what()));
   }
 }
 
 void add_selection(CLI::App& command, ViewOptions& options) {
-  add_number(command, "--example", options.example, qkv::Index{0}, "which example (default 0)");
-  add_indices(command, "--layers", options.layers, "such as 0,2-3, or all");
-  add_indices(command, "--heads", options.heads, "likewise");
+  add_head_choice(command, options.choice, "0");
   CLI::Option* tokens =
       add_indices(command, "--tokens", options.tokens, "of queries and keys alike");
   add_indices(command, "--queries", options.queries, "rows")->excludes(tokens);
   add_indices(command, "--keys", options.keys, "columns")->excludes(tokens);
   command.add_flag("--hide-special", options.hide_special,
                    "without [CLS], </s>, <pad> and the like (list below)");
+}
+
+void add_highest(CLI::App& command, std::optional<double>& highest) {
+  command
+      .add_option_function<std::string>(
+          "--max",
+          [&highest](const std::string& text) {
+            highest = qkv::app::parse_number<double>(text);
+            if (!highest || *highest <= 0) {
+              throw CLI::ValidationError("--max", fmt::format("expected a number above 0, got {}",
+                                                              qkv::app::quoted(text)));
+            }
+          },
+          "the weight at the end of the colours (default: the largest shown)")
+      ->type_name("X");
 }
 
 }  // namespace
@@ -125,6 +142,7 @@ void add_view(CLI::App& program, const Common& common) {
               "one map in place of several (repeatable)");
   add_choice(command, "--scale", options->scale, kScales,
              "how weights become colours (default linear; log: four decades)");
+  add_highest(command, options->highest);
   command.add_option("--title", options->title, "stands above the picture")->type_name("TEXT");
   command.add_flag("--table", options->table, "numbers in place of the drawing");
   add_outputs(command, options->outputs, "svg");

@@ -2,6 +2,7 @@
 #ifndef QKV_TOOLS_VIEW_H_
 #define QKV_TOOLS_VIEW_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,15 +40,14 @@ inline constexpr Choice<Reduction> kReductions[] = {
 
 struct ViewOptions {
   AttentionInput input{};
-  qkv::Index example = -1;  // -1: the first, and it is said
-  IndexList layers{};
-  IndexList heads{};
+  HeadChoice choice{};
   IndexList tokens{};  // of both axes
   IndexList queries{};
   IndexList keys{};
   bool hide_special = false;
   std::vector<Reduction> reductions{};  // in this order
   qkv::app::ColourScale scale = qkv::app::ColourScale::kLinear;
+  std::optional<double> highest{};  // end of the range of colours
   std::string title{};
   bool table = false;
   OutputOptions outputs{};
@@ -56,10 +56,12 @@ struct ViewOptions {
 // Maps without more said; more need asking for.
 inline constexpr qkv::Index kUsualMaps = 12;
 
-// What the user did not ask for by name, and how to.
-struct Omission {
-  std::string text;  // on the picture
-  std::string hint;  // with the text, on standard error
+// One thing to know about what is shown, and what to do about it.
+struct Note {
+  std::string text{};  // on the picture
+  std::string hint{};  // with the text where a person types; "": none
+
+  std::string line() const { return hint.empty() ? text : text + "; " + hint; }
 };
 
 // Which part of a file is shown: indices of its axes.
@@ -69,7 +71,9 @@ struct Selection {
   std::vector<qkv::Index> heads{};
   std::vector<qkv::Index> queries{};
   std::vector<qkv::Index> keys{};
-  std::vector<Omission> omissions{};
+  std::vector<qkv::Index> special_queries{};  // chosen, but hidden as special tokens
+  std::vector<qkv::Index> special_keys{};
+  std::vector<Note> omissions{};  // what nobody asked for by name
 };
 
 // Throws UsageError for what the file does not have.
@@ -84,9 +88,9 @@ struct Shown {
   std::vector<std::string> heads{};
   qkv::app::Strings src{};  // of the keys shown; none: the file has none
   qkv::app::Strings tgt{};
-  int stored_rank = 2;                // of attn in the file
-  std::vector<std::string> faults{};  // rows that are no weights
-  qkv::app::Picture picture{};        // looks at the tensors above
+  int stored_rank = 2;          // of attn in the file
+  std::vector<Note> notes{};    // without hints they are the picture's
+  qkv::app::Picture picture{};  // looks at the tensors above
 };
 
 Shown show(const qkv::app::AttentionFile& file, const ViewOptions& options);
@@ -97,12 +101,14 @@ qkv::Tensor gathered(const qkv::ConstView& maps, const Selection& selection);
 // one of them allows.
 qkv::Tensor reduced(const qkv::Tensor& maps, int axis, Statistic statistic);
 qkv::Tensor any_allowed(const qkv::Tensor& masks, int axis);
-// How much weight the rows shown give to keys that are not: the mean over rows and the most.
+// How much weight the rows shown give to keys that are not, `keys`: the mean over rows and the
+// most.
 struct Unseen {
   double mean = 0;
   double most = 0;
 };
-Unseen unseen_weight(const qkv::app::AttentionFile& file, const Selection& selection);
+Unseen unseen_weight(const qkv::app::AttentionFile& file, const Selection& selection,
+                     const std::vector<qkv::Index>& keys);
 
 // In forms that files want. A file of fewer axes than [L,H,Tq,Tk] gets no more.
 qkv::ConstView attn_of(const Shown& shown);

@@ -107,15 +107,10 @@ Tensor any_allowed(const Tensor& masks, int axis) {
   return result;
 }
 
-Unseen unseen_weight(const qkv::app::AttentionFile& file, const Selection& selection) {
+Unseen unseen_weight(const qkv::app::AttentionFile& file, const Selection& selection,
+                     const std::vector<Index>& unseen_keys) {
   Selection rest = selection;
-  rest.keys.clear();
-  std::vector<char> shown(static_cast<std::size_t>(file.attn.size(4)));
-  for (const Index key : selection.keys) shown[static_cast<std::size_t>(key)] = 1;
-  for (Index key = 0; key < file.attn.size(4); ++key) {
-    if (shown[static_cast<std::size_t>(key)] == 0) rest.keys.push_back(key);
-  }
-  if (rest.keys.empty()) return {};
+  rest.keys = unseen_keys;
   const Tensor weights = qkv::convert(gathered(file.attn, rest).view(), DType::kFloat64);
   const auto values = weights.values<double>();
   const std::size_t keys = rest.keys.size();

@@ -21,15 +21,6 @@ bool is_reduced(const ViewOptions& options, LeadingAxis axis) {
                      [axis](const Reduction& reduction) { return reduction.axis == axis; });
 }
 
-Index resolve_example(const AttentionFile& file, const ViewOptions& options) {
-  const Index examples = file.attn.size(0);
-  if (options.example < examples) return std::max<Index>(0, options.example);
-  throw UsageError(
-      examples == 1
-          ? fmt::format("--example {}: there is one of examples, 0", options.example)
-          : fmt::format("--example {}: examples are 0-{}", options.example, examples - 1));
-}
-
 // A page of maps unless more are asked for: the first layer, at most twelve heads of it.
 void narrow(const ViewOptions& options, Selection& selection) {
   const bool one_layer = is_reduced(options, LeadingAxis::kLayers);
@@ -39,12 +30,12 @@ void narrow(const ViewOptions& options, Selection& selection) {
   };
   const Index layers = count(selection.layers);
   const Index heads = count(selection.heads);
-  if (maps() > kUsualMaps && !one_layer && !options.layers.given() && layers > 1) {
+  if (maps() > kUsualMaps && !one_layer && !options.choice.layers.given() && layers > 1) {
     selection.layers.assign({0});
     selection.omissions.push_back(
         {fmt::format("layer 0 of {} shown", layers), "--layers LIST or all shows others"});
   }
-  if (maps() > kUsualMaps && !one_head && !options.heads.given() && heads > kUsualMaps) {
+  if (maps() > kUsualMaps && !one_head && !options.choice.heads.given() && heads > kUsualMaps) {
     selection.heads.erase(selection.heads.begin() + kUsualMaps, selection.heads.end());
     selection.omissions.push_back({fmt::format("heads 0-{} of {} shown", kUsualMaps - 1, heads),
                                    "--heads LIST or all shows others"});
@@ -68,28 +59,33 @@ void select_tokens(const AttentionFile& file, const ViewOptions& options, Select
                            both ? "tokens" : "keys", keys);
 }
 
-void hide(const std::vector<qkv::app::Tokens>& lists, Index example, std::string_view axis,
-          std::vector<Index>& indices) {
-  if (lists.empty()) return;
+// Returns those that are special tokens, which leave `indices`.
+std::vector<Index> hide(const std::vector<qkv::app::Tokens>& lists, Index example,
+                        std::string_view axis, std::vector<Index>& indices) {
+  if (lists.empty()) return {};
   const qkv::app::Tokens& tokens = lists[static_cast<std::size_t>(example)];
-  std::erase_if(indices, [&](Index index) {
-    return qkv::app::is_special(tokens[static_cast<std::size_t>(index)]);
+  const auto special = std::stable_partition(indices.begin(), indices.end(), [&](Index index) {
+    return !qkv::app::is_special(tokens[static_cast<std::size_t>(index)]);
   });
+  std::vector<Index> hidden(special, indices.end());
+  indices.erase(special, indices.end());
   if (indices.empty()) throw UsageError(fmt::format("--hide-special leaves no {}", axis));
+  return hidden;
 }
 
 }  // namespace
 
 Selection select(const AttentionFile& file, const ViewOptions& options) {
   Selection selection;
-  selection.example = resolve_example(file, options);
+  check_example(file, options.choice);
+  selection.example = std::max<Index>(0, options.choice.example);
   const Index examples = file.attn.size(0);
-  if (examples > 1 && options.example < 0) {
+  if (examples > 1 && options.choice.example < 0) {
     selection.omissions.push_back(
         {fmt::format("example 0 of {} shown", examples), "--example N shows others"});
   }
-  selection.layers = resolve(options.layers, "--layers", "layers", file.attn.size(1));
-  selection.heads = resolve(options.heads, "--heads", "heads", file.attn.size(2));
+  selection.layers = resolve(options.choice.layers, "--layers", "layers", file.attn.size(1));
+  selection.heads = resolve(options.choice.heads, "--heads", "heads", file.attn.size(2));
   narrow(options, selection);
   select_tokens(file, options, selection);
   if (!options.hide_special) return selection;
@@ -97,7 +93,7 @@ Selection select(const AttentionFile& file, const ViewOptions& options) {
     throw UsageError(
         fmt::format("--hide-special: {} has no tokens (arrays src, tgt)", options.input.name()));
   }
-  hide(file.src, selection.example, "keys", selection.keys);
-  hide(file.tgt, selection.example, "queries", selection.queries);
+  selection.special_keys = hide(file.src, selection.example, "keys", selection.keys);
+  selection.special_queries = hide(file.tgt, selection.example, "queries", selection.queries);
   return selection;
 }

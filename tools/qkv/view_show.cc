@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -12,8 +13,8 @@ using qkv::app::AttentionFile;
 using qkv::app::Fault;
 using qkv::app::LeadingAxis;
 
-// Faults that are written out; `qkv stats` lists all.
-constexpr std::size_t kMostFaults = 3;
+// Heads of each fault that are written out.
+constexpr int kMostOfAFault = 3;
 
 std::vector<std::string> names(const AttentionFile& file, LeadingAxis axis, std::string_view name,
                                const std::vector<Index>& indices) {
@@ -45,52 +46,87 @@ std::string reduce(const Reduction& reduction, Shown& shown) {
   const bool mean = reduction.statistic == Statistic::kMean;
   const std::string text = fmt::format("{} of {} {}", mean ? "mean" : "maximum",
                                        layers ? "layers" : "heads", ranges_of(indices));
-  titles.assign(1, text);
+  titles.assign(1, "");  // the note says it
   return mean ? text : text + ": rows need not sum to 1";
 }
 
-// "keys 2 of 9 not shown" with what they hold: rows of a part do not sum to 1.
-void note_hidden(const AttentionFile& file, const ViewOptions& options, Shown& shown) {
-  const Index queries = file.attn.size(3) - static_cast<Index>(shown.selection.queries.size());
-  const Index keys = file.attn.size(4) - static_cast<Index>(shown.selection.keys.size());
-  const std::string_view why = options.hide_special ? " (special tokens)" : "";
-  std::vector<std::string>& notes = shown.picture.notes;
-  if (queries > 0) {
-    notes.push_back(fmt::format("{} of {} queries not shown{}", queries, file.attn.size(3), why));
+// The keys that were not asked for.
+std::vector<Index> unselected_keys(const AttentionFile& file, const Selection& part) {
+  std::vector<char> selected(static_cast<std::size_t>(file.attn.size(4)));
+  for (const std::vector<Index>* keys : {&part.keys, &part.special_keys}) {
+    for (const Index key : *keys) selected[static_cast<std::size_t>(key)] = 1;
   }
-  if (keys == 0) return;
-  const Unseen unseen = unseen_weight(file, shown.selection);
-  notes.push_back(fmt::format(
-      "{} of {} keys not shown{}: they hold {:.1f} % of a row's weight (most {:.1f} %); the rest "
-      "is as it was",
-      keys, file.attn.size(4), why, 100 * unseen.mean, 100 * unseen.most));
+  std::vector<Index> rest;
+  for (Index key = 0; key < file.attn.size(4); ++key) {
+    if (selected[static_cast<std::size_t>(key)] == 0) rest.push_back(key);
+  }
+  return rest;
 }
 
-bool is_no_weights(Fault fault) {
+void note_queries(const AttentionFile& file, Shown& shown) {
+  const Index all = file.attn.size(3);
+  const auto special = std::ssize(shown.selection.special_queries);
+  const Index unselected = all - special - std::ssize(shown.selection.queries);
+  if (unselected > 0) {
+    shown.notes.push_back({fmt::format("{} of {} queries not selected", unselected, all)});
+  }
+  if (special > 0) {
+    shown.notes.push_back({fmt::format("{} of {} queries hidden (special tokens)", special, all)});
+  }
+}
+
+// "2 of 9 keys hidden" with what they hold: rows of a part do not sum to 1.
+void note_keys(const AttentionFile& file, Shown& shown) {
+  const auto add = [&](const std::vector<Index>& keys, std::string_view how) {
+    if (keys.empty()) return;
+    const Unseen unseen = unseen_weight(file, shown.selection, keys);
+    shown.notes.push_back({fmt::format(
+        "{} of {} keys {}: they hold {:.1f} % of a row's weight (most {:.1f} %); the rest is as it "
+        "was",
+        keys.size(), file.attn.size(4), how, 100 * unseen.mean, 100 * unseen.most)});
+  };
+  add(unselected_keys(file, shown.selection), "not selected");
+  add(shown.selection.special_keys, "hidden (special tokens)");
+}
+
+// What a look at the picture would not show: rows that are no weights, and weight below a mask's
+// hatching. The rest is for `qkv stats`.
+bool is_hidden_from_sight(Fault fault) {
   return fault == Fault::kNotFinite || fault == Fault::kNegative || fault == Fault::kRowSums ||
-         fault == Fault::kTransposed;
+         fault == Fault::kTransposed || fault == Fault::kMasked;
 }
 
-// Rows that are no weights, of the heads that are shown.
-std::vector<std::string> faults_of(const AttentionFile& file, const Selection& selection) {
-  std::vector<std::string> lines;
-  for (const Index layer : selection.layers) {
-    for (const Index head : selection.heads) {
-      const qkv::app::HeadReport report =
-          qkv::app::head_report(file, selection.example, layer, head);
-      const std::string place = place_of(file, report.statistics);
-      for (const qkv::app::Warning& warning : report.warnings) {
-        if (!is_no_weights(warning.fault)) continue;
-        lines.push_back(place.empty() ? warning.text : fmt::format("{}: {}", place, warning.text));
-      }
+// Of the heads that are shown.
+void note_faults(const AttentionFile& file, Shown& shown) {
+  std::vector<qkv::app::HeadReport> reports;
+  for (const Index layer : shown.selection.layers) {
+    for (const Index head : shown.selection.heads) {
+      reports.push_back(qkv::app::head_report(file, shown.selection.example, layer, head));
+      std::erase_if(reports.back().warnings, [](const qkv::app::Warning& warning) {
+        return !is_hidden_from_sight(warning.fault);
+      });
     }
   }
-  if (lines.size() > kMostFaults + 1) {
-    const std::size_t more = lines.size() - kMostFaults;
-    lines.resize(kMostFaults);
-    lines.push_back(fmt::format("and {} more like these; qkv stats lists all", more));
+  for (std::string& line : fault_lines(file, reports, kMostOfAFault, "qkv stats --json")) {
+    shown.notes.push_back({std::move(line)});
   }
-  return lines;
+}
+
+// Reduces on the way, to say how.
+void add_notes(const AttentionFile& file, const ViewOptions& options, Shown& shown) {
+  const Selection& part = shown.selection;
+  if (options.choice.example >= 0 && file.attn.size(0) > 1) {
+    shown.notes.push_back({fmt::format("example {} of {}", part.example, file.attn.size(0))});
+  }
+  shown.notes.insert(shown.notes.end(), part.omissions.begin(), part.omissions.end());
+  for (const Reduction& reduction : options.reductions) {
+    std::string text = reduce(reduction, shown);
+    if (!text.empty()) shown.notes.push_back({std::move(text)});
+  }
+  note_queries(file, shown);
+  note_keys(file, shown);
+  note_faults(file, shown);
+  for (const Note& note : shown.notes) shown.picture.notes.push_back(note.text);
 }
 
 std::string panel_title(const std::string& layer, const std::string& head) {
@@ -101,6 +137,8 @@ void add_panels(Shown& shown) {
   const Index heads = shown.weights.size(1);
   const Index queries = shown.weights.size(2);
   const Index keys = shown.weights.size(3);
+  // Each row of panels is a layer.
+  if (shown.weights.size(0) > 1 && heads > 1) shown.picture.columns = static_cast<int>(heads);
   const auto map = [&](const qkv::Tensor& maps, Index n) -> qkv::ConstView {
     if (!maps.given()) return {};
     const qkv::ConstView flat = qkv::reshape(maps.view(), {-1, queries, keys});
@@ -140,19 +178,10 @@ Shown show(const AttentionFile& file, const ViewOptions& options) {
   qkv::app::Picture& picture = shown.picture;
   picture.title = options.title;
   picture.scale = options.scale;
+  picture.highest = options.highest;
   picture.keys = labels(shown.src, part.keys, file.attn.size(4));
   picture.queries = labels(shown.tgt, part.queries, file.attn.size(3));
-  if (options.example >= 0 && file.attn.size(0) > 1) {
-    picture.notes.push_back(fmt::format("example {} of {}", part.example, file.attn.size(0)));
-  }
-  for (const Omission& omission : part.omissions) picture.notes.push_back(omission.text);
-  for (const Reduction& reduction : options.reductions) {
-    const std::string note = reduce(reduction, shown);
-    if (!note.empty()) picture.notes.push_back(note);
-  }
-  note_hidden(file, options, shown);
-  shown.faults = faults_of(file, part);
-  picture.notes.insert(picture.notes.end(), shown.faults.begin(), shown.faults.end());
+  add_notes(file, options, shown);
   add_panels(shown);
   return shown;
 }

@@ -23,6 +23,7 @@ struct AttentionFileOptions {
   // examples, layers, heads. {kLayers, kExamples, kHeads} is what stacking one array
   // [examples, heads, queries, keys] per layer gives.
   std::vector<LeadingAxis> order{};
+  std::string name = "attn";  // of the array that is read as attn; a .npy file needs none
 };
 
 // Weights that somebody computed, rows being queries: N examples, L layers, H heads.
