@@ -58,9 +58,9 @@ class Stats(Case):
         self.save(attn=attn, src=TOKENS)
         done = self.run_qkv("stats", "a.npz")
         self.assertEqual(done.err, "")
-        self.assertIn('warning: layer 1, head 2: padding receives weight in 1 of 5 rows (most 0.4, '
+        self.assertIn('warning: layer 1, head 2: padding receives weight in 1 of 4 rows (most 0.4, '
                       'query 3 "sat", key 4 "[PAD]")\n', done.out)
-        self.assertIn("warning: layer 0, head 1: 1 of 5 rows do not sum to 1 (worst 3, ", done.out)
+        self.assertIn("warning: layer 0, head 1: 1 of 4 rows do not sum to 1 (worst 3, ", done.out)
         self.assertEqual(
             [(w["layer"], w["head"], w["fault"]) for w in self.json()["warnings"]],
             [(0, 1, "row_sums"), (1, 2, "padding")])
@@ -71,6 +71,58 @@ class Stats(Case):
         self.assertEqual(sum(line.startswith("warning: ") for line in lines), 9)
         self.assertIn("and 12 more heads like this: uniform", lines[-1])
         self.assertEqual(len(self.json()["warnings"]), 20)
+
+    def test_beside_files_only_warnings_are_told(self):
+        self.save(attn=np.full((20, 6, 6), 1 / 6))
+        done = self.run_qkv("stats", "a.npz", "-o", "s.npz")
+        self.assertEqual(done.out, "")
+        self.assertTrue(done.err.startswith("qkv: a.npz: head 0: 6 of 6 rows attend"), done.err)
+        self.assertEqual(done.err.count("\n"), 9)
+        self.assertEqual(self.run_qkv("stats", "a.npz", "--json", "-o", "s.npz").err, "")
+
+    def test_padding_rows_are_left_out(self):
+        attn = weights(2, 5, 5)
+        attn[..., 4] = 0
+        attn /= attn.sum(-1, keepdims=True)
+        attn[:, 4] = [0, 0, 0, 0, 1]
+        self.save(attn=attn, src=TOKENS)
+        got = self.json("-o", "s.npz")
+        rows = attn[:, :4]
+        saved = np.load(self.dir / "s.npz")
+        self.near(saved["first_key"], rows[..., 0].mean(-1)[None, None], 1e-12)
+        for head, one in enumerate(got["heads"]):
+            self.assertEqual((one["rows"], one["padding_rows"]), (4, 1))
+            mean = rows[head].mean(0)
+            self.assertEqual(one["top_key"], mean.argmax())
+            self.assertEqual(one["top_key_token"], TOKENS[mean.argmax()])
+            self.assertAlmostEqual(one["top_key_weight"], mean.max(), 12)
+            self.assertEqual(saved["top_key"][0, 0, head], mean.argmax())
+            self.assertEqual(saved["top_key_token"][0, 0, head], TOKENS[mean.argmax()])
+            self.assertAlmostEqual(saved["top_key_weight"][0, 0, head], mean.max(), 12)
+        self.assertEqual(got["warnings"], [])
+        out = self.run_qkv("stats", "a.npz").out
+        self.assertIn("1 padding row left out of each head\n", out)
+        line = next(line for line in out.splitlines() if line.lstrip().startswith("0 "))
+        mean = rows[0].mean(0)
+        self.assertTrue(line.endswith(f" {TOKENS[mean.argmax()]} {mean.max():.2f}"), line)
+
+    def test_some_heads(self):
+        attn = weights(2, 3, 4, 6, 6)
+        self.save(attn=attn, dropped=2 * attn)
+        choice = ("--example", 1, "--layers", "0,2", "--heads", "3,1")
+        got = self.json(*choice, "-o", "s.npz")
+        self.assertEqual([(h["example"], h["layer"], h["head"]) for h in got["heads"]],
+                         [(1, 0, 3), (1, 0, 1), (1, 2, 3), (1, 2, 1)])
+        self.near(np.load(self.dir / "s.npz")["first_key"],
+                  attn[1:2][:, [0, 2]][:, :, [3, 1]][..., 0].mean(-1), 1e-12)
+        self.assertIn("examples are 0-1", self.refuse(2, "stats", "a.npz", "--example", 2))
+        self.assertIn("layers are 0-2", self.refuse(2, "stats", "a.npz", "--layers", 3))
+
+    def test_another_array(self):
+        self.save(attn=weights(6, 6), dropped=2 * weights(6, 6))
+        out = self.run_qkv("stats", "a.npz:dropped").out
+        self.assertIn("a.npz:dropped: float64 [6,6]", out)
+        self.assertIn("6 of 6 rows do not sum to 1 (worst 2, ", out)
 
     def test_transposed(self):
         self.save(attn=weights(6, 6).T)

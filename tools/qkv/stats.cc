@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // `qkv stats`: what the heads of an attention file do, and what looks wrong.
+#include <algorithm>
 #include <cmath>
-#include <map>
+#include <deque>
 #include <memory>
-#include <optional>
+#include <ranges>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <qkv/app/attention_stats.h>
+#include <qkv/app/text.h>
+#include <qkv/app/utf8.h>
 
 #include "attention_input.h"
 #include "commands.h"
@@ -28,11 +31,13 @@ using qkv::app::Warning;
 
 constexpr const char* kFooter = R"(Examples:
   qkv stats a.npz
-  qkv stats a.npz --json -o stats.npz
+  qkv stats a.npz --heads 0-1 --json -o stats.npz
 
 One line for each head, means over its rows that hold a weight: entropy -sum w ln w in nats (0: one
-key, ln Tk: all alike), distance sum w |i - j|, first key: the weight of key 0. Counted are rows that
-do not sum to 1 (within 1e-4, for two-byte numbers 1e-2), rows of zeros, rows with NaN or infinity.
+key, ln Tk: all alike), distance sum w |i - j|, first key: the weight of key 0, top key: the key
+that receives most, and how much. Counted are rows that do not sum to 1 (within 1e-4, for two-byte
+numbers 1e-2), rows of zeros, rows with NaN or infinity. Rows whose query is padding ([PAD], <pad>),
+or to which the mask leaves no key, are left out.
 
 Warnings follow, about heads that look like the usual faults: NaN, negative weights, rows that do not
 sum to 1, a transposed map, weight on masked pairs or on padding ([PAD], <pad>), one key that has
@@ -41,11 +46,13 @@ rows that attend to everything alike. Real heads may do some of this; a look tel
 
 struct StatsOptions {
   AttentionInput input{};
+  HeadChoice choice{};
   OutputOptions outputs{};
 };
 
 struct Stats {
   AttentionFile file{};
+  qkv::Dims shape{};  // [N,L,H] of the heads chosen
   std::vector<HeadReport> heads{};
 };
 
@@ -77,14 +84,54 @@ constexpr AxisColumn kAxisColumns[] = {
     {LeadingAxis::kLayers, "layer", &HeadStatistics::layer},
     {LeadingAxis::kHeads, "head", &HeadStatistics::head}};
 
+const std::string* top_token(const AttentionFile& file, const HeadStatistics& head) {
+  if (head.top_key < 0 || file.src.empty()) return nullptr;
+  return &file.src[static_cast<std::size_t>(head.example)][static_cast<std::size_t>(head.top_key)];
+}
+
+// "[SEP] 0.70" of each head, as wide as the widest, under their title.
+std::vector<std::string> top_keys(const Stats& stats) {
+  constexpr std::size_t kLongestToken = 16;
+  std::vector<std::string> cells{"top key"};
+  for (const HeadReport& head : stats.heads) {
+    const HeadStatistics& numbers = head.statistics;
+    const std::string* token = top_token(stats.file, numbers);
+    std::string name = fmt::format("key {}", numbers.top_key);
+    if (token != nullptr && !token->empty()) {
+      name = qkv::app::quoted(*token, kLongestToken);
+      name = name.substr(1, name.size() - 2);  // a column needs no quotes
+    }
+    cells.push_back(numbers.top_key < 0 ? "none"
+                                        : fmt::format("{} {:.2f}", name, numbers.top_weight));
+  }
+  int widest = 0;
+  for (const std::string& cell : cells) widest = std::max(widest, qkv::app::display_width(cell));
+  for (std::string& cell : cells) {
+    const int blanks = widest - qkv::app::display_width(cell);
+    cell.insert(0, static_cast<std::size_t>(blanks), ' ');
+  }
+  return cells;
+}
+
+// "3 padding rows left out of each head", if there are any.
+std::string padding_line(const Stats& stats) {
+  const auto rows = [](const HeadReport& head) { return head.statistics.padding_rows; };
+  const auto [least, most] = std::ranges::minmax(stats.heads | std::views::transform(rows));
+  if (most == 0) return {};
+  const std::string count =
+      least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
+  return fmt::format("{} padding row{} left out of each head\n", count, most == 1 ? "" : "s");
+}
+
 std::string table(const Stats& stats) {
+  const std::vector<std::string> top = top_keys(stats);
+  auto cell = top.begin();
   std::string text;
   for (const AxisColumn& axis : kAxisColumns) {
     if (has_axis(stats.file, axis.axis)) text += fmt::format("{:>7}  ", axis.name);
   }
   for (const Column& column : kColumns) text += fmt::format("{:>9}  ", column.title);
-  text.resize(text.find_last_not_of(' ') + 1);
-  text += "\n";
+  text += *cell++ + "\n";
   for (const HeadReport& head : stats.heads) {
     std::string line;
     for (const AxisColumn& axis : kAxisColumns) {
@@ -95,29 +142,19 @@ std::string table(const Stats& stats) {
     for (const Column& column : kColumns) {
       line += fmt::format("{:>9.{}f}  ", column.value(head.statistics), column.digits);
     }
-    line.resize(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
+    text += line + *cell++ + "\n";
   }
-  return text;
+  return text + padding_line(stats);
 }
 
-// Of each fault the first heads; a file of a whole model would say the same a hundred times.
-std::string warning_lines(const Stats& stats) {
+std::vector<std::string> warning_lines(const Stats& stats) {
   constexpr int kMostOfAFault = 8;
-  std::map<qkv::app::Fault, int> counts;
+  return fault_lines(stats.file, stats.heads, kMostOfAFault, "--json");
+}
+
+std::string warning_text(const Stats& stats) {
   std::string text;
-  for (const HeadReport& head : stats.heads) {
-    const std::string place = place_of(stats.file, head.statistics);
-    for (const Warning& warning : head.warnings) {
-      if (++counts[warning.fault] > kMostOfAFault) continue;
-      text += fmt::format("warning: {}{}{}\n", place, place.empty() ? "" : ": ", warning.text);
-    }
-  }
-  for (const auto& [fault, count] : counts) {
-    if (count <= kMostOfAFault) continue;
-    text += fmt::format("warning: and {} more heads like this: {} (--json lists all)\n",
-                        count - kMostOfAFault, name_of(fault));
-  }
+  for (const std::string& line : warning_lines(stats)) text += "warning: " + line + "\n";
   return text.empty() ? "no warnings\n" : text;
 }
 
@@ -126,7 +163,7 @@ std::string report(const Stats& stats, const StatsOptions& options) {
   return fmt::format("{}: {} {} as {}; ln Tk = {:.4f}\n\n{}\n{}", options.input.name(),
                      qkv::name_of(stats.file.attn.dtype()),
                      qkv::to_string(stats.file.attn_memory.shape()), axes_of(stats.file),
-                     std::log(static_cast<double>(shape[4])), table(stats), warning_lines(stats));
+                     std::log(static_cast<double>(shape[4])), table(stats), warning_text(stats));
 }
 
 Json place_json(const AttentionFile& file, const HeadStatistics& head) {
@@ -152,6 +189,12 @@ Json json_of(const Stats& stats, const StatsOptions& options) {
     }
     one["negative_rows"] = head.statistics.negative_rows;
     one["rows"] = head.statistics.rows;
+    one["padding_rows"] = head.statistics.padding_rows;
+    const bool any = head.statistics.top_key >= 0;
+    const std::string* token = top_token(stats.file, head.statistics);
+    one["top_key"] = any ? Json(head.statistics.top_key) : Json();
+    one["top_key_token"] = token != nullptr ? Json(*token) : Json();
+    one["top_key_weight"] = json_number(head.statistics.top_weight);
     heads.push_back(one);
     for (const Warning& warning : head.warnings) {
       Json line = place_json(stats.file, head.statistics);
@@ -171,36 +214,79 @@ Json json_of(const Stats& stats, const StatsOptions& options) {
   return json;
 }
 
-// A tensor [N,L,H] for each column.
-std::vector<qkv::Tensor> columns_of(const Stats& stats) {
-  std::vector<qkv::Tensor> tensors;
+// Arrays [N,L,H] of what the table has in columns, and what they look at.
+struct Arrays {
+  std::vector<qkv::app::NamedView> views{};
+  std::deque<qkv::Tensor> tensors{};  // in place
+  qkv::app::Strings tokens{};         // of the top keys
+};
+
+template <class T, class Value>
+void add_array(const Stats& stats, std::string_view name, const Value& value, Arrays& arrays) {
+  qkv::Tensor& tensor = arrays.tensors.emplace_back(qkv::dtype_of<T>, stats.shape);
+  std::size_t n = 0;
+  for (T& element : tensor.values<T>()) element = value(stats.heads[n++].statistics);
+  arrays.views.push_back({std::string(name), tensor.view()});
+}
+
+void fill(const Stats& stats, Arrays& arrays) {
   for (const Column& column : kColumns) {
-    qkv::Tensor tensor(qkv::DType::kFloat64,
-                       {stats.file.attn.size(0), stats.file.attn.size(1), stats.file.attn.size(2)});
-    std::size_t n = 0;
-    for (double& value : tensor.values<double>()) value = column.value(stats.heads[n++].statistics);
-    tensors.push_back(std::move(tensor));
+    add_array<double>(stats, column.name, column.value, arrays);
   }
-  return tensors;
+  const auto count = [&](std::string_view name, Index HeadStatistics::*member) {
+    add_array<Index>(
+        stats, name, [member](const auto& head) { return head.*member; }, arrays);
+  };
+  count("rows", &HeadStatistics::rows);
+  count("padding_rows", &HeadStatistics::padding_rows);
+  count("top_key", &HeadStatistics::top_key);
+  add_array<double>(
+      stats, "top_key_weight", [](const auto& head) { return head.top_weight; }, arrays);
+  if (stats.file.src.empty()) return;
+  arrays.tokens.shape = stats.shape;
+  for (const HeadReport& head : stats.heads) {
+    const std::string* token = top_token(stats.file, head.statistics);
+    arrays.tokens.values.push_back(token != nullptr ? *token : "");
+  }
+  arrays.views.push_back({"top_key_token", &arrays.tokens});
+}
+
+// Only the heads that were asked for are read.
+void fill(const StatsOptions& options, Stats& stats) {
+  stats.file = read(options.input);
+  check_example(stats.file, options.choice);
+  const Index first = std::max<Index>(0, options.choice.example);
+  const Index end = options.choice.example < 0 ? stats.file.attn.size(0) : first + 1;
+  const auto layers = resolve(options.choice.layers, "--layers", "layers", stats.file.attn.size(1));
+  const auto heads = resolve(options.choice.heads, "--heads", "heads", stats.file.attn.size(2));
+  stats.shape = {end - first, std::ssize(layers), std::ssize(heads)};
+  for (Index example = first; example < end; ++example) {
+    for (const Index layer : layers) {
+      for (const Index head : heads) {
+        stats.heads.push_back(qkv::app::head_report(stats.file, example, layer, head));
+      }
+    }
+  }
 }
 
 void run(const StatsOptions& options, const Common& common) {
   Stats stats;
-  std::vector<qkv::Tensor> columns;
+  Arrays arrays;
   Results results;
   results.text = [&] { return report(stats, options); };
   results.json = [&] { return json_of(stats, options); };
+  results.brief = [] { return std::string(); };  // the files are the result
   results.arrays = [&] {
-    columns = columns_of(stats);
-    std::vector<qkv::app::NamedView> arrays;
-    for (std::size_t n = 0; n < columns.size(); ++n) {
-      arrays.push_back({std::string(kColumns[n].name), columns[n].view()});
-    }
-    return arrays;
+    if (arrays.views.empty()) fill(stats, arrays);
+    return arrays.views;
   };
   check_outputs(options.outputs, results);
-  stats.file = read(options.input);
-  stats.heads = qkv::app::attention_statistics(stats.file);
+  fill(options, stats);
+  if (!options.outputs.paths.empty() && !options.outputs.json) {
+    for (const std::string& line : warning_lines(stats)) {
+      warn(common, fmt::format("{}: {}", options.input.name(), line));
+    }
+  }
   write_outputs(options.outputs, results, common);
 }
 
@@ -211,6 +297,7 @@ void add_stats(CLI::App& program, const Common& common) {
       "stats", "what the heads of an attention file do, and what looks wrong");
   const auto options = std::make_shared<StatsOptions>();
   add_attention_input(command, options->input);
+  add_head_choice(command, options->choice, "all");
   add_outputs(command, options->outputs, "txt");
   command.footer(kFooter);
   command.callback([options, &common] { run(*options, common); });
