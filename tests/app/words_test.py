@@ -140,7 +140,7 @@ class Glove(Case):
     def test_table_shows_the_weights(self):
         saved = self.saved(SENTENCE, "--vectors", GLOVE)
         lines = self.run_qkv("words", SENTENCE, "--vectors", GLOVE).out.splitlines()[2:]
-        self.assertEqual(lines[0].split(), SENTENCE.split() + ["strongest", "link"])
+        self.assertEqual(lines[0].split(), SENTENCE.split() + ["strongest", "other"])
         for i, line in enumerate(lines[1:]):
             word, *numbers, strongest, weight = line.split()
             self.assertEqual(word, SENTENCE.split()[i])
@@ -348,13 +348,18 @@ class Formats(Case):
         np.testing.assert_array_equal(report["weights"]["data"], weights)
         self.assertEqual(report["tokens"], ["the", "cat", "sat"])
         np.fill_diagonal(weights, -1)
-        for link in report["strongest_links"]:
+        for link in report["strongest_other"]:
             self.assertEqual(link["to"], weights[link["from"]].argmax())
             self.assertEqual(link["weight"], weights[link["from"]].max())
 
+    def test_the_strongest_other_is_explained(self):
+        report = self.run_qkv("words", "a b c").out
+        self.assertIn("  strongest other\n", report)
+        self.assertIn('"strongest other" is', self.run_qkv("words", "--help").out.replace("\n", " "))
+
     def test_every_head_has_its_links(self):
         report = json.loads(self.run_qkv("words", "a b c", "--heads", 2, "--json").out)
-        self.assertEqual([(link["head"], link["from"]) for link in report["strongest_links"]],
+        self.assertEqual([(link["head"], link["from"]) for link in report["strongest_other"]],
                          [(h, i) for h in range(2) for i in range(3)])
 
     def test_standard_output_takes_any_format(self):

@@ -105,7 +105,7 @@ nlohmann::ordered_json report_json(const WordInput& input, const WordAttention& 
   json["scale"] = attention.scale;
   json["form"] = form_of(options);
   json["seed"] = options.seed;
-  json["strongest_links"] = links_of(attention);
+  json["strongest_other"] = links_of(attention);
   json["weights"] = json_array(attention.weights.view());
   return json;
 }

@@ -42,7 +42,7 @@ Head head_of(const WordAttention& attention, Index head, bool heads) {
 }
 
 // "street 0.0541": the largest weight to another place than the word's own.
-std::string strongest_link(const WordInput& input, const Head& head, Index word) {
+std::string strongest_other(const WordInput& input, const Head& head, Index word) {
   for (Index n = 0; n < head.top_keys.size(1); ++n) {
     const Index key = head.top_keys.at<std::int64_t>({word, n});
     if (key == word || key < 0) continue;
@@ -60,7 +60,7 @@ std::string table(const WordInput& input, const Head& head) {
   for (const std::string& token : input.tokens) {
     text += "  " + padded(token, std::max(kNumberWidth, shown_width(token)), true);
   }
-  text += "  strongest link\n";
+  text += "  strongest other\n";
   const auto words = static_cast<Index>(input.tokens.size());
   for (Index i = 0; i < words; ++i) {
     text += padded(input.tokens[static_cast<std::size_t>(i)], label, false);
@@ -69,7 +69,7 @@ std::string table(const WordInput& input, const Head& head) {
           std::max(kNumberWidth, shown_width(input.tokens[static_cast<std::size_t>(j)]));
       text += fmt::format("  {:>{}.4f}", head.weights.at<double>({i, j}), width);
     }
-    text += "  " + strongest_link(input, head, i) + "\n";
+    text += "  " + strongest_other(input, head, i) + "\n";
   }
   return text;
 }
@@ -78,7 +78,7 @@ std::string links(const WordInput& input, const Head& head) {
   std::string text;
   for (std::size_t i = 0; i < input.tokens.size(); ++i) {
     text += fmt::format("{:>6} {} -> {}\n", i + 1, padded(input.tokens[i], kWidestName, false),
-                        strongest_link(input, head, static_cast<Index>(i)));
+                        strongest_other(input, head, static_cast<Index>(i)));
   }
   return text;
 }

@@ -17,8 +17,9 @@ constexpr const char* kFooter = R"(Examples:
   qkv words "no file needed" --score additive --seed 7 -o out.npz -o out.svg
 
 Words are cut at white space, punctuation at their ends stands alone. A word is looked up as typed,
-then in lower case. Rows are queries: row i says how much word i attends to each word. q, k and v
-are the word vectors themselves, in float64; with --heads they are projected by seeded weights.
+then in lower case. Rows are queries: row i says how much word i attends to each word; "strongest
+other" is the word it attends to most besides itself. q, k and v are the word vectors themselves, in
+float64; with --heads they are projected by seeded weights.
 
 Spelling vectors, used without --vectors, need no file and know no meaning: all runs of 3 to 5
 letters of "<word>" and the whole of it are hashed (FNV-1a), each hash draws 50 (--dim) uniform

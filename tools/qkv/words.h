@@ -72,7 +72,7 @@ WordInput read_words(const WordsOptions& options, const Common& common);
 WordAttention attend_words(const WordInput& input, const WordsOptions& options,
                            const Common& common, bool matrices);
 
-// Texts of more words get no table, only the strongest link of each word.
+// Texts of more words get no table, only the strongest other of each word.
 inline constexpr qkv::Index kLongestTable = 32;
 std::string word_report(const WordInput& input, const WordAttention& attention,
                         const WordsOptions& options);
