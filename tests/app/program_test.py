@@ -251,6 +251,16 @@ class Progress(Case):
         except OSError as error:
             self.skipTest(f"no pseudo-terminal here: {error}")
         self.read("--quiet")
+        self.refuse(7, "words", "a", "-o", "-", "--format", "html")
+
+    def test_help_lists_the_formats_of_this_build(self):
+        listed = json.loads(self.run_qkv("info", "--json").out)["build"]["writes"]
+        built = re.findall(r"\.(\w+)", listed)
+        self.assertIn("svg", built)
+        for command in ("words", "view"):
+            text = self.run_qkv(command, "--help").out
+            self.assertEqual(re.search(r"--format (\S+)", text)[1].split("|"), built)
+            self.assertNotIn("html", text)
         subprocess.run([PROGRAM, "words", "w7 w1999", "--vectors", "v.txt", "--progress", "always"],
                        stdout=subprocess.DEVNULL, stderr=terminal, cwd=self.dir, timeout=60,
                        check=True)

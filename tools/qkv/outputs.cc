@@ -120,7 +120,7 @@ void add_outputs(CLI::App& command, OutputOptions& options, const std::string& u
       ->allow_extra_args(false);
   std::string names;
   for (const Format& format : kFormats) {
-    names += fmt::format("{}{}", names.empty() ? "" : "|", format.name);
+    if (is_built(format)) names += fmt::format("{}{}", names.empty() ? "" : "|", format.name);
   }
   command
       .add_option_function<std::string>(
