@@ -85,8 +85,8 @@ std::optional<ArrayFormat> array_format(std::string_view path) {
   return std::nullopt;
 }
 
-std::vector<NamedArray> read_arrays(const std::string& path) {
-  io::InputFile file(path);
+std::vector<NamedArray> read_arrays(const std::string& path, const std::atomic<bool>* stop) {
+  io::InputFile file(path, stop);
   const std::string_view head = file.peek(io::kArrayFileHead);
   std::string extensions;
   for (const Format& format : kFormats) {

@@ -202,7 +202,7 @@ bool has_attention(std::span<const NamedArray> arrays) {
 }
 
 AttentionFile read_attention_file(const std::string& path, const AttentionFileOptions& options) {
-  return attention_from(path == "-" ? "<stdin>" : path, read_arrays(path), options);
+  return attention_from(path == "-" ? "<stdin>" : path, read_arrays(path, options.stop), options);
 }
 
 AttentionFile attention_from(const std::string& file, std::vector<NamedArray> arrays,

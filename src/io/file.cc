@@ -26,15 +26,27 @@ namespace {
 constexpr std::size_t kLargestTransfer = std::size_t{1} << 30;
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 
-int open_to_read(const std::string& path) {
-  return path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+// A FIFO waits for its writer: a signal may come before that.
+int open_to_read(const std::string& path, const std::atomic<bool>* stop) {
+  if (path == "-") return ::dup(STDIN_FILENO);
+  for (;;) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 || errno != EINTR) return fd;
+    if (stop != nullptr && stop->load(std::memory_order_relaxed)) throw Cancelled("read");
+  }
 }
 
-// Where the bytes of `path` are to stand: behind symbolic links, if it is one.
+// Where the bytes of `path` are to stand: behind symbolic links, if it is one, whether there is
+// something yet or not.
 std::string resolved(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as many as Linux follows
+  std::filesystem::path place = path;
   std::error_code error;
-  if (!std::filesystem::is_symlink(path, error)) return path;
-  return std::filesystem::weakly_canonical(path, error).string();
+  for (int link = 0; link < kMostLinks; ++link) {
+    if (!std::filesystem::is_symlink(place, error)) return place.string();
+    place = place.parent_path() / std::filesystem::read_symlink(place, error);
+  }
+  throw app::OutputError(path, system_message(ELOOP));
 }
 
 // A name for a file beside `target` that no other call, thread or process uses.
@@ -61,7 +73,7 @@ int Descriptor::close() noexcept {
 }
 
 InputFile::InputFile(const std::string& path, const std::atomic<bool>* stop)
-    : name_(path == "-" ? "<stdin>" : path), file_(open_to_read(path)), stop_(stop) {
+    : name_(path == "-" ? "<stdin>" : path), file_(open_to_read(path, stop)), stop_(stop) {
   if (file_.get() < 0) throw app::InputError(name_, system_message(errno));
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) throw app::InputError(name_, system_message(errno));

@@ -123,6 +123,33 @@ class Outputs(Case):
             process.stdin.close()
             self.assertEqual((code, process.stdout.read()), (130, b""))
 
+    def test_interrupt_while_waiting_for_arrays(self):
+        np.save(self.dir / "k.npy", np.ones((2, 2)))
+        os.mkfifo(self.dir / "fifo")
+        for arguments in (["view", "-"], ["stats", "-"], ["attend", "-", "k.npy"],
+                          ["attend", "k.npy", "k.npy", "--mask", "-"], ["view", "fifo"],
+                          ["inspect", "--as", "npz", "-"], ["inspect", "fifo"]):
+            for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+                with subprocess.Popen([PROGRAM, *arguments], stdin=subprocess.PIPE, cwd=self.dir,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+                    time.sleep(0.15)
+                    process.send_signal(number)
+                    got = process.wait(timeout=30)
+                    process.stdin.close()
+                    self.assertEqual((got, process.stdout.read()), (code, b""), arguments)
+
+    def test_outputs_that_are_symbolic_links(self):
+        os.symlink("loop.npz", self.dir / "loop.npz")
+        self.assertIn("loop.npz: cannot be written: Too many levels",
+                      self.refuse(4, "words", "a b", "-o", "loop.npz"))
+        (self.dir / "there").mkdir()
+        os.symlink("there/new.npz", self.dir / "link.npz")
+        self.run_qkv("words", "a b", "-o", "link.npz")
+        self.assertTrue((self.dir / "link.npz").is_symlink())
+        self.assertEqual(os.listdir(self.dir / "there"), ["new.npz"])
+        os.symlink("nowhere/new.npz", self.dir / "lost.npz")
+        self.refuse(4, "words", "a b", "-o", "lost.npz")
+
 
 class CommandLine(Case):
     def commands(self):

@@ -7,6 +7,8 @@
 
 #include <qkv/app/utf8.h>
 
+#include "console.h"
+
 namespace {
 
 using qkv::app::NamedArray;
@@ -74,7 +76,8 @@ const qkv::app::Strings* ArrayStore::find_text(std::string_view name) const {
 
 const std::vector<NamedArray>& ArrayStore::read(const std::string& file) {
   auto place = files_.find(file);
-  if (place == files_.end()) place = files_.emplace(file, qkv::app::read_arrays(file)).first;
+  if (place == files_.end())
+    place = files_.emplace(file, qkv::app::read_arrays(file, &stop_flag())).first;
   return place->second;
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "array_store.h"
+#include "console.h"
 #include "exit_codes.h"
 #include "options.h"
 
@@ -77,6 +78,7 @@ void add_attention_input(CLI::App& command, AttentionInput& input) {
 qkv::app::AttentionFile read(const AttentionInput& input) {
   const ArraySpec parts = split_spec(input.spec);
   qkv::app::AttentionFileOptions options = input.options;
+  options.stop = &stop_flag();
   if (!parts.name.empty()) options.name = parts.name;
   return qkv::app::read_attention_file(parts.file, options);
 }

@@ -10,6 +10,7 @@
 #include <qkv/app/utf8.h>
 
 #include "attention_input.h"
+#include "console.h"
 #include "inspect.h"
 #include "json_values.h"
 
@@ -171,7 +172,7 @@ void describe_attention(const std::string& path, std::vector<NamedArray> arrays,
 
 Inspection inspect_arrays(const std::string& path, std::string_view format,
                           const qkv::app::AttentionFileOptions& options) {
-  std::vector<NamedArray> arrays = qkv::app::read_arrays(path);
+  std::vector<NamedArray> arrays = qkv::app::read_arrays(path, &stop_flag());
   if (arrays.empty()) {
     throw qkv::app::InputError(shown_name(path), "expected arrays, got an archive without .npy");
   }

@@ -2,6 +2,7 @@
 #ifndef QKV_APP_ARRAY_FILE_H_
 #define QKV_APP_ARRAY_FILE_H_
 
+#include <atomic>
 #include <optional>
 #include <span>
 #include <string>
@@ -47,7 +48,9 @@ QKV_API std::optional<ArrayFormat> array_format(std::string_view path);
 
 // Any array file; its first bytes say which format it has, not its name. A .npy file gives one
 // array without a name. Here and below "-" is standard input or standard output.
-QKV_API std::vector<NamedArray> read_arrays(const std::string& path);
+// When the flag (which may be null) becomes true while the file is read, Cancelled is thrown.
+QKV_API std::vector<NamedArray> read_arrays(const std::string& path,
+                                            const std::atomic<bool>* stop = nullptr);
 // `kNpy` takes exactly one array, whose name is not kept.
 QKV_API void write_arrays(const std::string& path, ArrayFormat format,
                           std::span<const NamedView> arrays);

@@ -2,6 +2,7 @@
 #ifndef QKV_APP_ATTENTION_FILE_H_
 #define QKV_APP_ATTENTION_FILE_H_
 
+#include <atomic>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ struct AttentionFileOptions {
   // [examples, heads, queries, keys] per layer gives.
   std::vector<LeadingAxis> order{};
   std::string name = "attn";  // of the array that is read as attn; a .npy file needs none
+  const std::atomic<bool>* stop = nullptr;  // when true while the file is read: Cancelled
 };
 
 // Weights that somebody computed, rows being queries: N examples, L layers, H heads.
