@@ -139,8 +139,13 @@ TEST_F(AttentionFiles, MalformedFilesAreRefused) {
   const Strings three = text({3, 6}, std::vector<std::string>(18, "t"));
   const Strings two = text({2, 6}, std::vector<std::string>(12, "t"));
   EXPECT_EQ(refused({{"weights", attn.view()}, {"src", &five}}),
-            "a.npz: expected an array called attn (the weights, rows are queries), got weights "
-            "float32 [2,6,6], src text [5]");
+            "a.npz: expected an array called attn (the weights, rows are queries; FILE:NAME "
+            "names another), got weights float32 [2,6,6], src text [5]");
+  EXPECT_EQ(refused({{"attn", attn.view()}}, {.name = "lost"}),
+            "a.npz: expected an array called lost (the weights, rows are queries), got attn "
+            "float32 [2,6,6]");
+  EXPECT_EQ(refused({{"attn", attn.view()}, {"whole", whole.view()}}, {.name = "whole"}),
+            "a.npz: whole must be float64, float32, bfloat16 or float16, got int64 [6,6]");
   EXPECT_EQ(refused({{"attn", &five}}),
             "a.npz: attn must be float64, float32, bfloat16 or float16, got text [5]");
   EXPECT_EQ(refused({{"attn", whole.view()}}),
