@@ -93,6 +93,37 @@ bool is_vector_text(std::string_view head) {
   return count_numbers(first) >= 2;
 }
 
+// How many numbers a line is, 0 when anything else stands in it.
+Index only_numbers(std::string_view line) {
+  constexpr std::string_view kBlanks = " \t";
+  Index count = 0;
+  for (;; ++count) {
+    line.remove_prefix(std::min(line.find_first_not_of(kBlanks), line.size()));
+    if (line.empty()) return count;
+    const std::size_t end = std::min(line.find_first_of(kBlanks), line.size());
+    if (!parse_number<double>(line.substr(0, end))) return 0;
+    line.remove_prefix(end);
+  }
+}
+
+// Rows of two or more numbers, down to the line that the window cuts. Words that are numbers stand
+// among others in files of word vectors, and below their header.
+bool is_number_table(std::string_view head) {
+  const bool cut = head.size() + kLongestCharacter > kWindow;
+  Index rows = 0;
+  std::string_view rest = head;
+  while (!rest.empty()) {
+    const bool whole = !cut || rest.find('\n') != rest.npos;
+    const std::string_view line = take_line(rest);
+    if (!whole && rows > 0) break;
+    if (line.empty()) continue;
+    if (only_numbers(line) < 2) return false;
+    ++rows;
+  }
+  const auto header = io::parse_vector_header(take_line(head));
+  return rows > 0 && !(header && rows > 1 && only_numbers(take_line(head)) == header->width + 1);
+}
+
 FileKind array_kind(ArrayFormat format) {
   switch (format) {
     case ArrayFormat::kNpy:
@@ -133,6 +164,7 @@ FileKind file_kind(const std::string& path) {
   const bool foreign = std::any_of(std::begin(kForeign), std::end(kForeign),
                                    [text](const auto& f) { return text.starts_with(f.begin); });
   if (text.empty() || foreign || end_of_text(head)) refuse(file.name(), head);
+  if (is_number_table(text)) return FileKind::kNumbers;
   if (is_vector_text(text)) return FileKind::kWordVectors;
   return take_line(text).find('\t') != text.npos ? FileKind::kColumns : FileKind::kText;
 }

@@ -17,6 +17,7 @@ namespace qkv::app {
 namespace {
 
 constexpr std::string_view kSuffix = ".npy";
+constexpr std::string_view kCheckpoint = "/data.pkl";  // what torch.save writes
 // 1980-01-01, the first day that archives can name: the same arrays give the same bytes.
 constexpr zip_uint16_t kFirstDay = 1 << 5 | 1;
 
@@ -89,7 +90,12 @@ Archive open_archive(io::InputFile& file, std::string& whole) {
     whole = file.read_rest();
     archive.reset(open_whole(whole, kFlags, code));
   }
-  if (!archive) throw InputError(file.name(), "expected an .npz archive: " + message_of(code));
+  // It begins like one: most often the rest is missing.
+  if (!archive) {
+    throw InputError(
+        file.name(),
+        fmt::format("expected an .npz archive: {} (truncated .npz archive?)", message_of(code)));
+  }
   return archive;
 }
 
@@ -151,6 +157,11 @@ std::vector<NamedArray> read_members(zip_t* archive, const io::InputFile& file, 
     }
     left -= status.comp_size;
     std::string_view member = status.name;
+    if (member.ends_with(kCheckpoint)) {
+      throw InputError(file.name(),
+                       "expected .npy members, got a PyTorch checkpoint: save arrays "
+                       "with numpy.savez");
+    }
     if (!member.ends_with(kSuffix)) continue;
     member.remove_suffix(kSuffix.size());
     arrays.push_back(read_member(archive, status, member_name(file.name(), status)));

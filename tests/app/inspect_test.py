@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import unittest
+import zipfile
 
 import numpy as np
 from program import Case
@@ -57,6 +58,27 @@ class Inspect(Case):
         np.save(self.dir / "c.npy", attn)
         self.assertIn("as an attention file: ", self.run_qkv("inspect", "c.npy").out)
 
+    def test_an_array_alone_is_called_attention_by_its_rows(self):
+        attn = np.full((2, 4, 4), 0.25)
+        attn[1] = np.eye(4)
+        attn[1, 3] = 0  # a row that sees nothing
+        for name, array, want in [("good", attn, True), ("sums", 2 * attn, False),
+                                  ("scores", attn - 0.5, False), ("zeros", 0 * attn, False),
+                                  ("nan", np.nan * attn, False),
+                                  ("ints", np.eye(4, dtype=int), False),
+                                  ("deep", np.ones((1,) * 6), False)]:
+            np.save(self.dir / "x.npy", array)
+            out = self.run_qkv("inspect", "x.npy").out
+            self.assertEqual("attention" in out, want, (name, out))
+            self.assertEqual("attention" in self.json("x.npy")[0], want, name)
+        for array, text in [(attn - 0.5, "head 0: attn has negative numbers: scores?"),
+                            (attn * [[[1]], [[3]]],
+                             "head 1: 3 of 4 rows of attn do not sum to 1 (worst 3)"),
+                            (attn + np.inf, "head 0: attn has NaN or infinity in 4 of 4 rows")]:
+            np.savez(self.dir / "x.npz", attn=array)
+            self.assertIn(f"  but {text}\n", self.run_qkv("inspect", "x.npz").out)
+            self.assertEqual(self.json("x.npz")[0]["attention"]["fault"], text)
+
     def test_text(self):
         self.file("v.txt", "2 3\nthe 1 2 3\nthe -4 5 6e1\n")
         self.file("rows.tsv", "\ufeffhello\tbonjour\r\na\tb\tc\r\n")
@@ -69,6 +91,32 @@ class Inspect(Case):
         self.assertEqual(rows["first"], ["hello", "bonjour"])
         self.assertEqual((plain["kind"], plain["lines"], plain["empty_lines"]), ("text", 3, 1))
         self.assertIn("(line 2 is the first to differ)", self.run_qkv("inspect", "rows.tsv").out)
+
+    def test_numbers_are_no_words(self):
+        for text, rows, columns in [("1 2 3\n4 5 6\n", 2, [3, 3]),
+                                    ("1\t-2.5\n\n3\t4e2\n", 2, [2, 2]),
+                                    ("2 3\n4 5\n", 2, [2, 2]), ("1990 0.5 0.25", 1, [3, 3]),
+                                    ("1 2 3\n4 5\n", 2, [2, 3]),
+                                    ("0.5 1.5 2.5\n" * 9000 + "nan 1 inf\n", 9001, [3, 3])]:
+            self.file("t.txt", text)
+            got = self.json("t.txt")[0]
+            self.assertEqual((got["kind"], got.get("rows"), got.get("columns")),
+                             ("numbers", rows, columns), text[:40])
+            self.assertIn("a table of numbers", self.run_qkv("inspect", "t.txt").out)
+        for text in ("7 1 2\nthe 3 4\n", "2 2\n7 1 2\n8 3 4\n"):  # words among others, a header
+            self.file("t.txt", text)
+            self.assertEqual(self.json("t.txt")[0]["kind"], "word vectors", text)
+        self.file("t.txt", "0.5 1.5 2.5\n" * 9000 + "1 2x 3\n")
+        self.assertIn('t.txt:9001: expected a number, got "2x"',
+                      self.refuse(3, "inspect", "t.txt"))
+
+    def test_archives_that_are_no_arrays(self):
+        with zipfile.ZipFile(self.dir / "m.pt", "w") as archive:
+            archive.writestr("m/data.pkl", pickle.dumps([1], 2))
+            archive.writestr("m/data/0", bytes(64))
+        for name in ("inspect", "view"):
+            self.assertIn("m.pt: expected .npy members, got a PyTorch checkpoint",
+                          self.refuse(3, name, "m.pt"))
 
     def test_binary_vectors(self):
         numbers = np.array([0.5, -1.5, 300], "<f4").tobytes()
@@ -99,12 +147,14 @@ class Inspect(Case):
         self.file("v.txt", "the 1 2\ncat 12x 3\n")
         self.file("late.txt", b"a" * 70000 + b"\n\xff\n")
         os.mkdir(self.dir / "d")
-        for name, text in [("cut.npz", "cut.npz: "), ("cut.npy", "cut.npy: byte "),
+        for name, text in [("cut.npz", "cut.npz: expected an .npz archive: "),
+                           ("cut.npy", "cut.npy: byte "),
                            ("v.txt", "v.txt:2: "), ("late.txt", "late.txt:2: "),
                            ("d", "d: expected a file, got a directory"),
                            ("none", "none: No such file")]:
             self.assertIn("qkv: " + text, self.refuse(3, "inspect", name))
             self.refuse(3, "inspect", "--json", name)
+        self.assertIn("(truncated .npz archive?)", self.refuse(3, "inspect", "cut.npz"))
 
     def test_one_broken_file_does_not_hide_others(self):
         np.save(self.dir / "a.npy", np.ones(3))

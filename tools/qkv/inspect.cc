@@ -27,16 +27,18 @@ constexpr const char* kFooter = R"(Examples:
   qkv inspect --as vectors words.txt
 
 A file's first bytes say what it is, not its name; then all of it is read and checked. Arrays: names,
-types, shapes, bytes, extremes, NaN and infinity, and how an attention file is read. Word vectors:
-every line. A file that is malformed, or of another kind, gets one line on standard error that says
-where and what was expected; the others are still looked at, and the exit code is 3.)";
+types, shapes, bytes, extremes, NaN and infinity, and how an attention file is read; an array
+alone is taken for one when its rows look like weights. Word vectors, tables of numbers: every line. A
+file that is malformed, or of another kind, gets one line on standard error that says where and what
+was expected; the others are still looked at, and the exit code is 3.)";
 
 constexpr Choice<FileKind> kKinds[] = {{"npy", FileKind::kNpy},
                                        {"npz", FileKind::kNpz},
                                        {"safetensors", FileKind::kSafetensors},
                                        {"vectors", FileKind::kWordVectors},
                                        {"columns", FileKind::kColumns},
-                                       {"text", FileKind::kText}};
+                                       {"text", FileKind::kText},
+                                       {"numbers", FileKind::kNumbers}};
 
 struct InspectOptions {
   std::vector<std::string> paths{};
@@ -56,6 +58,8 @@ Inspection inspect(const std::string& path, const InspectOptions& options) {
       return inspect_vectors(path);
     case FileKind::kColumns:
       return inspect_columns(path);
+    case FileKind::kNumbers:
+      return inspect_numbers(path);
     case FileKind::kText:
       break;
   }

@@ -23,6 +23,7 @@ Inspection inspect_arrays(const std::string& path, std::string_view format,
 // Files of text; every line or record is read.
 Inspection inspect_vectors(const std::string& path);
 Inspection inspect_columns(const std::string& path);
+Inspection inspect_numbers(const std::string& path);
 Inspection inspect_text(const std::string& path);
 
 // As messages name it.

@@ -144,25 +144,61 @@ std::string aligned(const std::vector<Line>& lines) {
   return text;
 }
 
-// How an attention file is read, or why it is none.
+// What an array says of itself when its rows are taken for weights.
+struct Rows {
+  std::string fault{};  // "" when they are
+  bool any_weight = false;
+};
+
+Rows rows_of(const qkv::app::AttentionFile& file) {
+  Rows rows;
+  const Index heads = file.attn.size(2);
+  const Index maps = file.attn.size(0) * file.attn.size(1) * heads;
+  for (Index n = 0; n < maps; ++n) {  // none after the first that is wrong
+    const Index layer = n / heads % file.attn.size(1);
+    const qkv::app::HeadStatistics head =
+        qkv::app::head_report(file, n / heads / file.attn.size(1), layer, n % heads).statistics;
+    rows.any_weight = rows.any_weight || head.rows > head.zero_rows;
+    const std::string place = place_of(file, head);
+    const std::string in = place.empty() ? "" : place + ": ";
+    if (head.negative_rows > 0) {
+      rows.fault = fmt::format("{}attn has negative numbers: scores?", in);
+    } else if (head.nan_rows > 0) {
+      rows.fault =
+          fmt::format("{}attn has NaN or infinity in {} of {} rows", in, head.nan_rows, head.rows);
+    } else if (head.wrong_rows > 0) {
+      rows.fault = fmt::format("{}{} of {} rows of attn do not sum to 1 (worst {:.4g})", in,
+                               head.wrong_rows, head.rows, head.worst_sum);
+    }
+    if (!rows.fault.empty()) return rows;
+  }
+  return rows;
+}
+
+// How an attention file is read, or why it is none. Any matrix may stand alone in an .npy file: it
+// is called one when its rows look like weights.
 void describe_attention(const std::string& path, std::vector<NamedArray> arrays,
                         const qkv::app::AttentionFileOptions& options, Inspection& result) {
   const bool arrays_are_named = !arrays.front().name.empty();
   try {
     const qkv::app::AttentionFile file =
         qkv::app::attention_from(shown_name(path), std::move(arrays), options);
+    const Rows rows = rows_of(file);
+    if (!arrays_are_named && (!rows.fault.empty() || !rows.any_weight)) return;
     const auto has = [](bool given) { return given ? "yes" : "no"; };
-    // Any matrix may stand alone in an .npy file.
     const std::string_view claim = arrays_are_named ? "attention file:" : "as an attention file:";
     result.text +=
         fmt::format("  {} attn read as {}; src {}, tgt {}, mask {}\n", claim, axes_of(file),
                     has(!file.src.empty()), has(!file.tgt.empty()), has(file.mask.given()));
+    if (!rows.fault.empty()) result.text += fmt::format("  but {}\n", rows.fault);
     if (path != "-") result.text += fmt::format("  try: qkv view {}\n", path);
     result.json["attention"] = {{"axes", axes_of(file)},
                                 {"src", !file.src.empty()},
                                 {"tgt", !file.tgt.empty()},
                                 {"mask", file.mask.given()}};
+    if (!rows.fault.empty()) result.json["attention"]["fault"] = rows.fault;
   } catch (const qkv::app::InputError& error) {
+    if (!arrays_are_named) return;
     result.text += fmt::format("  no attention file: {}\n", error.what());
     result.json["attention"] = {{"error", error.what()}};
   }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <charconv>
+#include <ranges>
 
 #include <fmt/format.h>
 
@@ -63,6 +65,28 @@ Rows read_rows(const std::string& path) {
   return result;
 }
 
+struct Place {
+  std::string file;
+  Index line;
+};
+
+// Of a field that may hold several, with blanks between them; NaN and infinity are numbers here.
+Index count_numbers(std::string_view field, const Place& place) {
+  Index count = 0;
+  for (const auto part : std::views::split(field, ' ')) {
+    if (part.empty()) continue;
+    const std::string_view text(part.begin(), part.end());
+    double number = 0;
+    const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (read.ec == std::errc::invalid_argument || read.ptr != text.data() + text.size()) {
+      throw qkv::app::InputError::at_line(place.file, place.line,
+                                          "expected a number, got " + qkv::app::quoted(text, 20));
+    }
+    ++count;
+  }
+  return count;
+}
+
 }  // namespace
 
 Inspection inspect_vectors(const std::string& path) {
@@ -108,6 +132,32 @@ Inspection inspect_columns(const std::string& path) {
   result.json["rows"] = rows.rows;
   result.json["columns"] = {rows.fewest, rows.most};
   result.json["first"] = rows.first;
+  return result;
+}
+
+Inspection inspect_numbers(const std::string& path) {
+  Index rows = 0;
+  Index fewest = 0;
+  Index most = 0;
+  qkv::app::for_each_row(path,
+                         {.empty_lines = qkv::app::EmptyLines::kSkipped, .stop = &stop_flag()},
+                         [&](std::span<const std::string_view> fields, Index line) {
+                           Index columns = 0;
+                           for (const std::string_view field : fields) {
+                             columns += count_numbers(field, {shown_name(path), line});
+                           }
+                           fewest = rows++ == 0 ? columns : std::min(fewest, columns);
+                           most = std::max(most, columns);
+                           return true;
+                         });
+  Inspection result;
+  const std::string columns =
+      fewest == most ? fmt::format("{}", most) : fmt::format("{} to {}", fewest, most);
+  result.text = fmt::format("{}: a table of numbers: {} rows of {} columns, every line read\n",
+                            shown_name(path), rows, columns);
+  result.json["kind"] = "numbers";
+  result.json["rows"] = rows;
+  result.json["columns"] = {fewest, most};
   return result;
 }
 

@@ -17,6 +17,7 @@ enum class FileKind {
   kWordVectors,  // word_vectors.h
   kColumns,      // parallel_text.h: UTF-8 text with tabs
   kText,         // other UTF-8 text
+  kNumbers,      // a table of numbers, with blanks or tabs between them
 };
 
 // What a file's first bytes make of it; whether the rest agrees is for its reader to say. Throws
