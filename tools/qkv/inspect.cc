@@ -28,9 +28,9 @@ constexpr const char* kFooter = R"(Examples:
 
 A file's first bytes say what it is, not its name; then all of it is read and checked. Arrays: names,
 types, shapes, bytes, extremes, NaN and infinity, and how an attention file is read; an array
-alone is taken for one when its rows look like weights. Word vectors, tables of numbers: every line. A
-file that is malformed, or of another kind, gets one line on standard error that says where and what
-was expected; the others are still looked at, and the exit code is 3.)";
+alone is taken for one when its rows look like weights. Word vectors, tables of numbers: every line.
+A file that is malformed, or of another kind, gets one line on standard error that says where and
+what was expected; the others are still looked at, and the exit code is 3.)";
 
 constexpr Choice<FileKind> kKinds[] = {{"npy", FileKind::kNpy},
                                        {"npz", FileKind::kNpz},
