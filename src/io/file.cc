@@ -221,6 +221,15 @@ std::string read_text(const std::string& path, const std::atomic<bool>* stop) {
   return io::InputFile(path, stop).read_rest();
 }
 
+void for_each_block(const std::string& path, const std::function<void(std::string_view)>& take,
+                    const std::atomic<bool>* stop) {
+  io::InputFile file(path, stop);
+  std::string block(std::size_t{1} << 16, '\0');
+  while (const std::size_t got = file.read(block.data(), block.size())) {
+    take(std::string_view(block).substr(0, got));
+  }
+}
+
 void write_text(const std::string& path, std::string_view bytes) {
   io::OutputFile file(path);
   file.write(bytes.data(), bytes.size());

@@ -31,17 +31,26 @@ std::uint64_t fnv1a(std::string_view bytes) {
   return hash;
 }
 
-// The runs of 3 to 5 code points of "<word>", and "<word>" itself once.
-std::vector<std::string> ngrams(const std::u32string& word) {
-  const std::u32string wrapped = U'<' + word + U'>';
-  std::vector<std::string> grams{to_utf8(wrapped)};
-  const std::size_t longest = std::min(kLongestRun, wrapped.size() - 1);
+// Calls take(bytes) for "<word>" itself, then for its runs of 3 to 5 code points; returns how many
+// there were. The word's bytes are all the memory this takes, but for where its code points begin.
+template <class Take>
+std::size_t for_each_ngram(const std::string& word, Take&& take) {
+  const std::string wrapped = '<' + word + '>';
+  std::vector<std::size_t> begins{0};  // and the end
+  for (std::size_t at = 0; next_code_point(wrapped, at);) begins.push_back(at);
+  if (begins.back() < wrapped.size()) {
+    throw Error("spelling_vectors", "words", quoted(word) + " is not UTF-8");
+  }
+  take(std::string_view(wrapped));
+  std::size_t count = 1;
+  const std::size_t letters = begins.size() - 1;
+  const std::size_t longest = std::min(kLongestRun, letters - 1);
   for (std::size_t length = kShortestRun; length <= longest; ++length) {
-    for (std::size_t at = 0; at + length <= wrapped.size(); ++at) {
-      grams.push_back(to_utf8(std::u32string_view(wrapped).substr(at, length)));
+    for (std::size_t at = 0; at + length <= letters; ++at, ++count) {
+      take(std::string_view(wrapped).substr(begins[at], begins[at + length] - begins[at]));
     }
   }
-  return grams;
+  return count;
 }
 
 // Adds the n-gram's numbers, uniform in (-1, 1): channels 4c..4c+3 are the four words of Philox at
@@ -70,13 +79,11 @@ Tensor spelling_vectors(std::span<const std::string> words, std::uint64_t seed, 
   Tensor vectors(DType::kFloat32, {static_cast<Index>(words.size()), width});
   float* row = vectors.values<float>().data();
   for (const std::string& word : words) {
-    const auto code_points = from_utf8(word);
-    if (!code_points) throw Error("spelling_vectors", "words", quoted(word) + " is not UTF-8");
-    const std::vector<std::string> grams = ngrams(*code_points);
     std::vector<double> sum(static_cast<std::size_t>(width));
-    for (const std::string& gram : grams) add_draws(fnv1a(gram), seed, sum);
+    const std::size_t count =
+        for_each_ngram(word, [&](std::string_view gram) { add_draws(fnv1a(gram), seed, sum); });
     // A uniform number in (-1, 1) has variance 1/3.
-    const double factor = kDeviation * std::sqrt(3.0 / static_cast<double>(grams.size()));
+    const double factor = kDeviation * std::sqrt(3.0 / static_cast<double>(count));
     row = std::transform(sum.begin(), sum.end(), row,
                          [&](double x) { return static_cast<float>(x * factor); });
   }

@@ -213,7 +213,7 @@ class CommandLine(Case):
                 (["words"], "TEXT is required"),
                 (["words", ""], "TEXT has no words"),
                 (["words", " \t"], "TEXT has no words"),
-                (["words", b"a\xff"], "TEXT is not UTF-8 at byte 1"),
+                (["words", b"a\xff"], "TEXT: byte 1: expected UTF-8 text"),
                 (["words", "a", "--scor", "dot"],
                  'unknown option "--scor" (did you mean --score?); options: --help, --vectors'),
                 (["words", "a", "--score", "foo"], "valid: dot, scaled_dot, bilinear, additive"),

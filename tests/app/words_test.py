@@ -290,6 +290,26 @@ class Words(Case):
         self.assertEqual(self.run_qkv("words", "a", "b", "c").out, one)
         self.assertEqual(self.run_qkv("words", "-", input=b"a b\nc\n").out, one)
 
+    def test_standard_input_without_words_is_a_malformed_file(self):
+        for text in (b"", b" \n\t"):
+            self.assertIn("<stdin>: expected words, got none",
+                          self.refuse(3, "words", "-", input=text))
+
+    def test_a_long_text_is_cut_as_a_short_one(self):
+        # Lines, no ASCII before the blanks, and the Arabic number sign, which takes a blank for
+        # its own: a block ends within the long word, and may be cut before these only.
+        for piece in ("It's (a) line...\r\n", "сло\u0301во, ", "中文\u3000字 ", "x \u0600 "):
+            piece += "é" * 400 + "\n"
+            tokens = json.loads(self.run_qkv("words", piece, "--json").out)["tokens"]
+            text = piece * (250_000 // len(piece.encode()))
+            done = self.run_qkv("words", "-", "--dim", 1, input=text.encode())
+            self.assertTrue(done.out.startswith(f"{text.count(piece) * len(tokens)} words"), piece)
+
+    def test_words_have_at_most_1000_letters(self):
+        self.run_qkv("words", "-", input="é".encode() * 1000)
+        self.assertIn("TEXT: byte 4: expected a word of at most 1000 letters, got \"aaaaaaaaaa...\"...",
+                      self.refuse(2, "words", "cat " + "a" * 1001))
+
     def test_one_word(self):
         done = self.run_qkv("words", "alone")
         self.assertRegex(done.out, r"alone +1\.0000  -\n")

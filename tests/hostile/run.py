@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "app"))
 import measured
 from array_files import npy_files, safetensors_files
 from npz_files import npz_files
-from text_files import RUBBISH, tsv_files, vector_binary_files, vector_text_files
+from text_files import RUBBISH, plain_text_files, tsv_files, vector_binary_files, vector_text_files
 
 PEAK = 50e6
 LEAST = 90  # files in all groups
@@ -34,6 +34,7 @@ READ = {
     "npz": [*ARRAYS, [*WORDS, "--score", "bilinear", "--params", "{}"]],
     "vectors": [[READER, "vectors", "{}"], [*WORDS, "--vectors", "{}"]],
     "rows": [[READER, "rows", "{}"]],
+    "stdin": [[PROGRAM, "words", "-"]],
 }
 
 # What the line may call the place: a line, a byte, an archive or its member.
@@ -42,6 +43,7 @@ PLACE = {
     "npz": r"(: byte \d+: |\(.*\.npy\): |: expected an \.npz archive: )",
     "vectors": r"(:\d+: |: byte \d+: )",
     "rows": r":\d+: ",
+    "stdin": r"<stdin>: (byte \d+: expected |expected words, got none)",
     "places": r": ",
 }
 
@@ -63,6 +65,31 @@ def make_fifo(path, content):
             pass
 
     threading.Thread(target=write, daemon=True).start()
+
+
+def feed(content):
+    """The reading end of a pipe that somebody writes (block, times) or bytes into."""
+    block, times = content if isinstance(content, tuple) else (content, 1)
+    reading, writing = os.pipe()
+
+    def write():
+        try:
+            with open(writing, "wb", buffering=0) as file:
+                for _ in range(times):
+                    file.write(block)
+        except BrokenPipeError:  # the reader had seen enough
+            pass
+
+    threading.Thread(target=write, daemon=True).start()
+    return reading
+
+
+def check_stdin(command, content):
+    """The faults of one command with this standard input."""
+    with tempfile.TemporaryDirectory() as directory:
+        with open(feed(content), "rb") as stdin:
+            run = measured.run(command, directory, stdin)
+        return list(faults(run, "stdin", "<stdin>", set(), set(os.listdir(directory)))), run
 
 
 def place_files():
@@ -91,6 +118,7 @@ GROUPS = {
     "vector_text": ("vectors", vector_text_files),
     "vector_binary": ("vectors", vector_binary_files),
     "tsv": ("rows", tsv_files),
+    "plain_text": ("stdin", plain_text_files),
     "places": ("places", place_files),
 }
 
@@ -134,12 +162,14 @@ def check(format_, command, make):
 def check_group(group, only):
     """Files, runs and failures of a group."""
     format_, files = GROUPS[group]
-    commands = READ.get(format_) or [command for each in READ.values() for command in each]
+    commands = READ.get(format_) or [command for each in READ.values() for command in each
+                                     if "{}" in command]
     runs = failures = 0
     made = {name: make for name, make in files().items() if only in (None, name)}
     for name, make in made.items():
         for command in commands:
-            found, run = check(format_, command, make)
+            found, run = (check_stdin(command, make) if format_ == "stdin" else
+                          check(format_, command, make))
             runs += 1
             if found or only:
                 print(f"{group} {name}: {' '.join(command[:3])}: {'; '.join(found) or 'ok'}\n"

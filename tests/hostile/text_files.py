@@ -84,6 +84,34 @@ def vector_binary_files():
     }
 
 
+def plain_text_files():
+    """For standard input: bytes, or a block and how often it comes (what is too long to keep)."""
+    block = 2**16
+    return {
+        "empty": b"",
+        "blanks": b" \n\t \r\n",
+        "controls": bytes(range(1, 32)),
+        "mark_of_zero_width": "\ufeff".encode(),
+        "word_of_1001": b"cat " + b"a" * 1001,
+        "word_of_4_MB": b"a" * 4_000_000,
+        "word_of_200_MB": (b"a" * block, 200_000_000 // block),
+        "chinese_word_of_4_MB": "\u4e2d".encode() * 1_300_000,
+        "one_character_of_marks": b"a" + "\u0301".encode() * 1_000_000,
+        "points_of_4_MB": b"." * 4_000_000,
+        "commas_of_4_MB": b"," * 4_000_000,
+        "wide_blanks_of_4_MB": "\u3000".encode() * 1_300_000,
+        "words_endless": (b"a " * (block // 2), 100_000),
+        "words_of_1_endless": (b"aaaaaaaa " * (block // 9), 100_000),
+        "lines_endless": (b"\n" * block, 100_000),
+        "zeros_endless": (bytes(block), 100_000),
+        "latin_1": "caf\xe9 noir".encode("latin-1"),
+        "character_cut": b"cat \xe4\xb8",
+        "surrogate": b"cat \xed\xa0\x80 dog",
+        "rubbish": RUBBISH,
+        "utf16": "the cat".encode("utf-16"),
+    }
+
+
 def tsv_files():
     good = "go\tva\nhi\tsalut\n".encode()
     return {

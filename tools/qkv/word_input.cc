@@ -7,34 +7,16 @@
 
 #include <qkv/app/spelling.h>
 #include <qkv/app/text.h>
-#include <qkv/app/text_file.h>
 #include <qkv/app/word_vectors.h>
 
 #include "exit_codes.h"
 #include "progress.h"
+#include "word_text.h"
 #include "words.h"
 
 namespace {
 
 using qkv::Index;
-
-std::vector<std::string> read_tokens(const WordsOptions& options) {
-  const bool piped = options.text == std::vector<std::string>{"-"};
-  const std::string text = piped ? qkv::app::read_text("-", &stop_flag())
-                                 : fmt::format("{}", fmt::join(options.text, " "));
-  std::size_t valid = 0;
-  while (valid < text.size() && qkv::app::next_code_point(text, valid)) {
-  }
-  if (valid < text.size()) {
-    if (piped)
-      throw qkv::app::InputError::at_byte("<stdin>", static_cast<Index>(valid),
-                                          "expected UTF-8 text");
-    throw UsageError(fmt::format("TEXT is not UTF-8 at byte {}", valid));
-  }
-  std::vector<std::string> tokens = qkv::app::tokenize(text);
-  if (tokens.empty()) throw UsageError("TEXT has no words");
-  return tokens;
-}
 
 // The tokens without repeats, in order, and for each token its place among them.
 struct Distinct {
@@ -124,7 +106,7 @@ WordInput from_file(const std::vector<std::string>& tokens, const WordsOptions& 
 }  // namespace
 
 WordInput read_words(const WordsOptions& options, const Common& common) {
-  std::vector<std::string> tokens = read_tokens(options);
+  std::vector<std::string> tokens = read_tokens(options.text);
   if (!options.vectors.empty()) return from_file(tokens, options, common);
   const Index width = options.width == 0 ? qkv::app::kSpellingWidth : options.width;
   qkv::Tensor x = qkv::app::spelling_vectors(tokens, options.seed, width);

@@ -3,6 +3,7 @@
 #define QKV_APP_TEXT_FILE_H_
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,11 @@ namespace qkv::app {
 // The bytes of a file, "-" being standard input. Throws InputError, and Cancelled when the flag
 // (which may be null) becomes true.
 QKV_API std::string read_text(const std::string& path, const std::atomic<bool>* stop = nullptr);
+
+// The same in blocks of at most 64 KiB as they come, never more than one ahead of what was taken.
+QKV_API void for_each_block(const std::string& path,
+                            const std::function<void(std::string_view)>& take,
+                            const std::atomic<bool>* stop = nullptr);
 
 // A file of these bytes: it appears whole or not at all ("-": standard output). Throws OutputError.
 QKV_API void write_text(const std::string& path, std::string_view bytes);
