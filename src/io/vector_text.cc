@@ -106,15 +106,27 @@ void VectorText::take_width_from(std::string_view line) {
   }
 }
 
+// At the end.
+void VectorText::expect_all() const {
+  if (lines_.number() == 0) {
+    throw app::InputError::at_line(lines_.name(), 1,
+                                   "expected a word and its numbers, got an empty file");
+  }
+  if (header_ && header_->count != given_) {
+    throw app::InputError::at_line(
+        lines_.name(), 1, fmt::format("expected {} words, got {}", header_->count, given_));
+  }
+}
+
 bool VectorText::next(std::string_view& line) {
   do {
     if (!lines_.next(line)) {
-      if (lines_.number() > 0) return false;
-      throw app::InputError::at_line(lines_.name(), 1,
-                                     "expected a word and its numbers, got an empty file");
+      expect_all();
+      return false;
     }
   } while (line.find_first_not_of(kBlanks) == line.npos ||
            (lines_.number() == 1 && take_header(line)));
+  ++given_;
   if (width_ == 0) take_width_from(line);
   if (to_confirm_ > 0) {
     --to_confirm_;

@@ -35,7 +35,7 @@ class VectorText {
   VectorText(InputFile& file, Index width, Index lines_to_confirm, Progress progress);
 
   // The next line with a word, good until the next call; false at the end. Empty lines and the
-  // header are passed over.
+  // header are passed over. At the end throws when a header promised another number of words.
   bool next(std::string_view& line);
   Cut cut(std::string_view line) const;
   // Throws unless all numbers are such, float32 can hold them and none stands before them: "cat
@@ -49,11 +49,13 @@ class VectorText {
  private:
   bool take_header(std::string_view line);
   void take_width_from(std::string_view line);
+  void expect_all() const;
 
   LineReader lines_;
   Index width_;
   Index to_confirm_;
   std::optional<VectorHeader> header_{};
+  Index given_ = 0;               // lines so far
   std::vector<float> numbers_{};  // of lines parsed to confirm
 };
 

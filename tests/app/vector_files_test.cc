@@ -143,7 +143,7 @@ TEST(VectorProgress, IsToldPerBlock) {
     EXPECT_LE(done, total);
     told.push_back(done);
   };
-  read(bytes, {"none"}, {.progress = progress});
+  read(bytes, {"none"}, {.near = 0, .progress = progress});
   ASSERT_FALSE(told.empty());
   EXPECT_EQ(told.back(), size);
   EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
@@ -191,8 +191,7 @@ TEST(CheckWordVectors, ReadsEveryLine) {
             "v:5001: expected a word and 2 numbers, got 2 fields");
   EXPECT_EQ(check_refusal(bytes + "bad 1 1e39\n"),
             "v:5001: expected numbers that float32 can hold after \"bad\", got \"1e39\"");
-  EXPECT_EQ(check_refusal("5001 2\n" + bytes),
-            "v:1: expected 5001 words as the header says, got 5000");
+  EXPECT_EQ(check_refusal("5001 2\n" + bytes), "v:1: expected 5001 words, got 5000");
   EXPECT_EQ(check_refusal("1 999999999999\nthe 1\n"),
             "v:2: expected a word and 999999999999 numbers, got a line of 5 bytes");
   EXPECT_EQ(check_refusal(""), "v:1: expected a word and its numbers, got an empty file");

@@ -37,6 +37,34 @@ class VectorForms(Case):
         self.assertIn("2 words, 2 numbers each", done.out)
 
 
+class NearSpellings(Case):
+    """Of words without a vector, where they stop the program; a pipe can be read only once."""
+
+    def test_a_pipe_and_a_file_give_the_same(self):
+        records = b"".join(word.encode() + b" " + np.float32([1, 2]).tobytes() for word in WORDS)
+        for text in ("".join(f"{word} 1 2\n" for word in WORDS).encode(), b"6 2\n" + records):
+            lines = []
+            for source in (self.file("v", text), "-", "/dev/stdin"):
+                lines.append(self.refuse(3, "words", "candles fiddle embr", "--vectors", source,
+                                         input=text).partition(": no vector")[2])
+            self.assertIn('"candles" (near spellings: candle), "embr" (near spellings: ember);',
+                          lines[0])
+            self.assertEqual(lines, lines[:1] * 3)
+
+    def test_a_word_that_is_passed_over_needs_none(self):
+        name = self.file("v", "".join(f"{word} 1 2\n" for word in WORDS))
+        for unknown in ("skip", "zero"):
+            err = self.run_qkv("words", "candles fiddle", "--vectors", name, "--unknown", unknown).err
+            self.assertIn('no vector for "candles"; ', err)
+
+    def test_a_header_of_another_count(self):
+        text = "9 2\n" + "".join(f"{word} 1 2\n" for word in WORDS)
+        for unknown in ("error", "skip"):
+            self.assertEqual("qkv: v:1: expected 9 words, got 6\n",
+                             self.refuse(3, "words", "candles fiddle", "--vectors",
+                                         self.file("v", text), "--unknown", unknown))
+
+
 @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
 class VectorMemory(Case):
     """Six words at the end of a file: memory follows them, not the file."""

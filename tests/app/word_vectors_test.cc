@@ -112,7 +112,7 @@ TEST(WordVectors, WidthIsGivenOrStandsInTheHeaderOrIsCounted) {
   EXPECT_EQ(read("7 3\ncat 1 2 3\n", {"cat"}).vectors.size(1), 3);
   EXPECT_EQ(read("cat 1 2 3\n", {"cat"}, {.width = 3}).vectors.size(1), 3);
   EXPECT_EQ(vector_of(read("7 3\n", {"7"}, {.width = 1}), 0), Floats{3});
-  EXPECT_EQ(read("7 3\ncat 1 2 3\n", {"dog"}).vectors.shape(), Dims(0, 3));
+  EXPECT_EQ(read("1 3\ncat 1 2 3\n", {"dog"}).vectors.shape(), Dims(0, 3));
 }
 
 TEST(WordVectors, OnlyWantedLinesAreParsedBehindTheFirst100) {
@@ -161,6 +161,43 @@ TEST(WordVectors, RefusalsNameFileAndLine) {
             "v.txt:1: expected 1 numbers after \"the\", got more: \"1.0\" before them");
   EXPECT_EQ(refusal("cat " + std::string(2 << 20, '1') + "\n"),
             "v.txt:1: expected a line of at most 1 MiB");
+}
+
+// Only who reads to the end can know.
+TEST(WordVectors, AHeaderCountsTheWords) {
+  const std::string two = "the 1 2\ncat 3 4\n";
+  EXPECT_EQ(refusal("9 2\n" + two, {"dog"}), "v.txt:1: expected 9 words, got 2");
+  EXPECT_EQ(refusal("1 2\n" + two, {"dog"}), "v.txt:1: expected 1 words, got 2");
+  EXPECT_EQ(refusal("3 2\n" + two + "\n", {"dog"}), "v.txt:1: expected 3 words, got 2");
+  EXPECT_EQ(refusal("2 2\n" + two, {"dog"}), "no exception");
+  EXPECT_EQ(refusal("9 2\n" + two, {"cat"}), "no exception");
+}
+
+// Near spellings are looked for when it is known that a word is missing, in a second reading.
+TEST(WordVectors, AFileIsReadTwiceForMissingWordsOnly) {
+  const auto readings = [](const Texts& words, int near) {
+    int count = 0;
+    const auto progress = [&](Index done, Index total) { count += done == total; };
+    EXPECT_EQ(read("the 1 2\ncat 3 4\n", words, {.near = near, .progress = progress}).words.size(),
+              words.size());
+    return count;
+  };
+  EXPECT_EQ(readings({"cat", "the"}, 5), 1);
+  EXPECT_EQ(readings({"cat", "cats"}, 0), 1);
+  EXPECT_EQ(readings({"cat", "cats"}, 5), 2);
+}
+
+// Of the first 1,000 words asked for, and not of those that are found.
+TEST(WordVectors, NearSpellingsStandWithTheirWord) {
+  Texts words{"the", "cats", "cat"};
+  words.resize(1000, "zzzz");
+  words.insert(words.end() - 1, {"thy"});
+  words.push_back("cab");
+  const auto found = read("the 1 2\ncat 3 4\n", words);
+  EXPECT_EQ(found.words[0].near, Texts{});
+  EXPECT_EQ(found.words[1].near, Texts{"cat"});
+  EXPECT_EQ(found.words[999].near, Texts{"the"});
+  EXPECT_EQ(found.words[1001].near, Texts{});
 }
 
 TEST(WordVectors, MissingFilesAreNamed) {

@@ -59,6 +59,7 @@ qkv::app::WordVectors read_vectors(const std::string& file,
   Progress progress(common, "reading " + file);
   qkv::app::WordVectorOptions reading;
   reading.width = options.width;
+  if (options.unknown != Unknown::kError) reading.near = 0;
   reading.stop = &stop_flag();
   reading.progress = [&](Index done, Index total) { progress.bytes(done, total); };
   return qkv::app::read_word_vectors(options.vectors, wanted, reading);

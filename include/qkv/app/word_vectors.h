@@ -22,7 +22,8 @@ struct WordVectorOptions {
   Index width = 0;  // numbers of a line; 0: from the header, else from the first line
   int near = 5;     // near spellings of a word without a vector (of the first 1,000 asked for)
   const std::atomic<bool>* stop = nullptr;  // read now and then; when true Cancelled is thrown
-  // Told at most once per MiB: bytes read, and bytes in all or -1 where that is not known.
+  // Told at most once per MiB: bytes read, and bytes in all or -1 where that is not known. Told
+  // from the start again when the file is read twice.
   std::function<void(Index bytes_read, Index bytes_total)> progress{};
 };
 
@@ -44,10 +45,11 @@ struct WordVectors {
 // 100. UTF-8, with or without a byte order mark; lines may end in CR LF.
 // word2vec's binary form: a line "count width", then for each word its bytes, a blank, `width`
 // float32 little endian, perhaps a newline.
-// The file is read once, in blocks; of text, beyond the first lines only those of wanted words are
-// parsed. Memory follows the words found, and reading stops when all are. Where a word stands
-// several times the first counts.
-// Throws InputError (with the line or byte) for a file that is missing or malformed.
+// The file is read in blocks, and a second time only for near spellings of words it does not have
+// (a pipe is read once: they are looked for on the way, which takes longer). Of text, beyond the
+// first lines only those of wanted words are parsed. Memory follows the words found, and reading
+// stops when all are. Where a word stands several times the first counts. Throws InputError (with
+// the line or byte) for a file that is missing or malformed.
 QKV_API WordVectors read_word_vectors(const std::string& path, std::span<const Spellings> words,
                                       const WordVectorOptions& options = {});
 
