@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast `qkv words` finds six words in a large file of word vectors, and in how much memory.
 
-usage: word_vectors.py [PROGRAM] [--megabytes 1000] [--runs 5] [--binary] [--near] [--keep FILE]
+usage: word_vectors.py [PROGRAM] [--megabytes 1000] [--runs 5] [--keep FOLDER]
 
-Makes a file of 300 numbers a word, reads it once so that it is in the system's cache, and runs
-`qkv words` for six words that stand at its very end. Prints GB/s of each run (the fastest counts:
-others share the machine) and the largest memory of any. --near also asks for a word that the file
-does not have, so that every word is compared with its spelling. --keep leaves the file there and
-takes it again the next time.
+Makes files of 300 numbers a word, text and binary, whose words are unlike or alike ("w5_000001"),
+reads each once so that it is in the system's cache, and runs `qkv words` for six words that stand
+at its very end, and again with one of them misspelled, which must be refused with near spellings.
+Prints GB/s of each run (the fastest counts: others share the machine) and the largest memory of
+any. --keep leaves the files there and takes them again the next time.
 """
 
 import argparse
@@ -20,51 +20,83 @@ import tempfile
 import numpy as np
 
 WIDTH = 300
-WORDS = ["aardvark", "bellows", "candle", "dulcimer", "ember", "fiddle"]
+UNLIKE = ["aardvark", "bellows", "candle", "dulcimer", "ember", "fiddle"]
 
 
-def names(count):
-    """Words of the lengths that words have, all different from each other and from WORDS."""
-    return [f"{'lorem ipsum dolor'.split()[i % 3]}{i:x}" for i in range(count)]
+def names(kind, count):
+    """Words all different from each other, the last six being those that are looked for."""
+    if kind == "alike":
+        return [f"w5_{i:07}" for i in range(count)]
+    # Of the lengths that words have.
+    stems = ["lorem", "ipsum", "dolor"]
+    return [f"{stems[i % 3]}{i:x}" for i in range(count - len(UNLIKE))] + UNLIKE
 
 
-def write_text(file, size):
+def write_text(file, size, kind):
     """Lines of about 2.7 kB, as fastText and GloVe write them."""
     numbers = np.random.default_rng(7).normal(0, 0.4, (997, WIDTH))
     tails = [" " + " ".join(f"{x:.5f}" for x in row) + "\n" for row in numbers]
-    line = len(tails[0]) + 8
-    for i, name in enumerate(names(size // line) + WORDS):
+    words = names(kind, size // (len(tails[0]) + 8))
+    for i, name in enumerate(words):
         file.write((name + tails[i % len(tails)]).encode())
+    return words[-6:]
 
 
-def write_binary(file, size):
+def write_binary(file, size, kind):
     """word2vec's own format."""
     numbers = np.random.default_rng(7).normal(0, 0.4, (997, WIDTH)).astype("<f4")
     tails = [b" " + row.tobytes() + b"\n" for row in numbers]
-    words = names(size // (len(tails[0]) + 8)) + WORDS
+    words = names(kind, size // (len(tails[0]) + 8))
     file.write(f"{len(words)} {WIDTH}\n".encode())
     for i, word in enumerate(words):
         file.write(word.encode() + tails[i % len(tails)])
+    return words[-6:]
+
+
+FORMATS = {"text": write_text, "binary": write_binary}
+
+
+def last_words(path, write, size, kind):
+    """The six words at the end of a file, which is made unless it is there; it is in the cache."""
+    known = path.with_suffix(".words")
+    if not known.exists():
+        with path.open("wb") as file:
+            known.write_text(" ".join(write(file, size, kind)), encoding="ascii")
+    with path.open("rb") as file:
+        while file.read(1 << 20):
+            pass
+    return known.read_text(encoding="ascii").split()
 
 
 # A process begins with the memory of the one that started it as its peak: this one is small.
 STARTER = """
 import os, sys, time
 start = time.perf_counter()
-quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+quiet = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_WRONLY, 0) for stream in (1, 2)]
 child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=quiet)
 _, status, usage = os.wait4(child, 0)
 print(status, time.perf_counter() - start, usage.ru_maxrss * 1024)
 """
 
 
-def run(command):
-    """Seconds and peak bytes of one run, which must succeed."""
+def run(command, code):
+    """Seconds and peak bytes of one run, which must end with this exit code."""
     starter = [sys.executable, "-S", "-E", "-c", STARTER, *command]
     answer = subprocess.run(starter, stdout=subprocess.PIPE, check=True).stdout.split()
-    if answer[0] != b"0":
+    if int(answer[0]) != code << 8:
         sys.exit(f"{' '.join(command)}: status {answer[0].decode()}")
     return float(answer[1]), int(answer[2])
+
+
+def measure(program, path, words, code, runs):
+    """Prints one line."""
+    command = [str(program), "words", " ".join(words), "--vectors", str(path), "--quiet"]
+    results = [run(command, code) for _ in range(runs)]
+    rates = [path.stat().st_size / seconds / 1e9 for seconds, _ in results]
+    peak = max(memory for _, memory in results)
+    print(f"{path.stem:14} {'one missing' if code else 'all present':12}"
+          f"{max(rates):5.2f} GB/s ({' '.join(f'{rate:.2f}' for rate in rates)}), "
+          f"{peak / 1e6:.1f} MB")
 
 
 def main():
@@ -73,30 +105,20 @@ def main():
     parser.add_argument("program", nargs="?", default=checkout / "build/release/bin/qkv")
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--binary", action="store_true")
-    parser.add_argument("--near", action="store_true")
     parser.add_argument("--keep", type=pathlib.Path)
     options = parser.parse_args()
 
+    print(f"{options.megabytes} MB, {WIDTH} numbers a word, six words at the end")
     with tempfile.TemporaryDirectory() as directory:
-        path = options.keep or pathlib.Path(directory) / "vectors"
-        if not path.exists():
-            with path.open("wb") as file:
-                (write_binary if options.binary else write_text)(file, options.megabytes * 10**6)
-        with path.open("rb") as file:
-            while file.read(1 << 20):
-                pass
-        words = WORDS[:5] + ["fiddel"] if options.near else WORDS
-        command = [str(options.program), "words", " ".join(words), "--vectors", str(path),
-                   "--unknown", "zero", "--quiet"]
-        size = path.stat().st_size
-        results = [run(command) for _ in range(options.runs)]
-
-    rates = [size / seconds / 1e9 for seconds, _ in results]
-    peak = max(memory for _, memory in results)
-    print(f"{size / 1e6:.0f} MB, {WIDTH} numbers a word, {' '.join(words)}")
-    print("GB/s:", " ".join(f"{rate:.2f}" for rate in rates), f"- fastest {max(rates):.2f}")
-    print(f"peak memory: {peak / 1e6:.1f} MB")
+        for format_, write in FORMATS.items():
+            for kind in ("unlike", "alike"):
+                path = (options.keep or pathlib.Path(directory)) / f"{format_}-{kind}.vectors"
+                words = last_words(path, write, options.megabytes * 10**6, kind)
+                measure(options.program, path, words, 0, options.runs)
+                misspelled = words[-1][:-2] + words[-1][-1] + "x"
+                measure(options.program, path, [*words[:-1], misspelled], 3, options.runs)
+                if not options.keep:
+                    path.unlink()
 
 
 if __name__ == "__main__":
