@@ -7,33 +7,18 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
+
+#include <sys/types.h>
 
 #include <qkv/view.h>
+
+#include "io/descriptor.h"
 
 // Files of the operating system: the only code of this room that opens one.
 namespace qkv::io {
 
 // The text of an errno value.
 std::string system_message(int error);
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) noexcept : fd_(fd) {}
-  ~Descriptor() { close(); }
-  Descriptor(Descriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-
-  int get() const noexcept { return fd_; }
-  // What close() reports: 0 or an errno value.
-  int close() noexcept;
-
- private:
-  int fd_;
-};
 
 // A file read from its start, "-" being standard input. Throws InputError. The flag (which may be
 // null) is read with each block; when true read() throws Cancelled.
@@ -68,7 +53,8 @@ class InputFile {
 
 // A file that appears whole or not at all: what is written goes to temporary_path(), a new file
 // beside the target, which takes the target's place at commit() and is removed otherwise.
-// A target that is a symbolic link is followed; anything else but a regular file is refused.
+// A target that is a symbolic link is followed; anything else but a regular file is refused. The
+// permissions of a file that was there stay; the mask of the process decides those of a new one.
 // "-" is standard output: all bytes are copied to it at commit(). Throws OutputError.
 class OutputFile {
  public:

@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <system_error>
-#include <utility>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -14,47 +13,26 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "io/descriptor.h"
+
 // The child inherits the environment; POSIX declares this in no header.
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): <unistd.h> may have it
 
 namespace qkv::app::picture {
 namespace {
 
+using io::Descriptor;
+
 [[noreturn]] void refuse(int error, const char* call) {
   throw std::system_error(error, std::generic_category(), call);
 }
-
-// A file descriptor, closed with the object.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() { close(); }
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  int number() const { return number_; }
-  bool open() const { return number_ >= 0; }
-  void close() {
-    if (open()) ::close(number_);
-    number_ = -1;
-  }
-
- private:
-  int number_ = -1;
-};
 
 // 0, 1 and 2 are where the child's ends go: in a process that closed them a new descriptor may have
 // their numbers, and would be overwritten.
 Descriptor above_standard(int number) {
   const Descriptor given(number);
   Descriptor moved(::fcntl(number, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
-  if (!moved.open()) refuse(errno, "fcntl");
+  if (!moved.is_open()) refuse(errno, "fcntl");
   return moved;
 }
 
@@ -70,7 +48,7 @@ Ends input_ends() {
     refuse(errno, "socketpair");
   }
   Descriptor second(pair[1]);
-  Ends ends{above_standard(pair[0]), above_standard(::dup(second.number()))};
+  Ends ends{above_standard(pair[0]), above_standard(::dup(second.get()))};
   return ends;
 }
 
@@ -78,7 +56,7 @@ Ends output_ends() {
   std::array<int, 2> pair{};
   if (::pipe2(pair.data(), O_CLOEXEC) != 0) refuse(errno, "pipe2");
   Descriptor second(pair[1]);
-  return {above_standard(pair[0]), above_standard(::dup(second.number()))};
+  return {above_standard(pair[0]), above_standard(::dup(second.get()))};
 }
 
 // What the child starts with: its three files, and SIGPIPE as usual even where we ignore it.
@@ -87,9 +65,9 @@ class Start {
   Start(const Ends& input, const Ends& output, const Ends& errors) {
     posix_spawn_file_actions_init(&files_);
     posix_spawnattr_init(&attributes_);
-    posix_spawn_file_actions_adddup2(&files_, input.childs.number(), STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&files_, output.childs.number(), STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&files_, errors.childs.number(), STDERR_FILENO);
+    posix_spawn_file_actions_adddup2(&files_, input.childs.get(), STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&files_, output.childs.get(), STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&files_, errors.childs.get(), STDERR_FILENO);
     sigset_t defaults;
     sigemptyset(&defaults);
     sigaddset(&defaults, SIGPIPE);
@@ -139,7 +117,7 @@ class Process {
 
 // Sends what goes without waiting. Closed when all is sent or the child reads no more.
 void feed(Descriptor& to, std::string_view& input) {
-  const ssize_t sent = ::send(to.number(), input.data(), input.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t sent = ::send(to.get(), input.data(), input.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent >= 0) {
     input.remove_prefix(static_cast<std::size_t>(sent));
   } else if (errno == EPIPE || errno == ECONNRESET) {
@@ -153,7 +131,7 @@ void feed(Descriptor& to, std::string_view& input) {
 // Reads what is there. Closed at the end.
 void drain(Descriptor& from, std::string& text) {
   std::array<char, 65536> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init)
-  const ssize_t got = ::read(from.number(), buffer.data(), buffer.size());
+  const ssize_t got = ::read(from.get(), buffer.data(), buffer.size());
   if (got > 0) {
     text.append(buffer.data(), static_cast<std::size_t>(got));
   } else if (got == 0) {
@@ -167,10 +145,10 @@ void drain(Descriptor& from, std::string& text) {
 void talk(Descriptor& to, Descriptor& output, Descriptor& errors, std::string_view input,
           ChildResult& result) {
   if (input.empty()) to.close();
-  while (to.open() || output.open() || errors.open()) {
+  while (to.is_open() || output.is_open() || errors.is_open()) {
     // poll() passes over negative numbers, the closed ones.
     std::array<pollfd, 3> waiting{
-        {{to.number(), POLLOUT, 0}, {output.number(), POLLIN, 0}, {errors.number(), POLLIN, 0}}};
+        {{to.get(), POLLOUT, 0}, {output.get(), POLLIN, 0}, {errors.get(), POLLIN, 0}}};
     if (::poll(waiting.data(), waiting.size(), -1) < 0) {
       if (errno == EINTR) continue;
       refuse(errno, "poll");
