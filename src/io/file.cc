@@ -24,6 +24,8 @@ namespace {
 
 // Some systems refuse to read or write more at once.
 constexpr std::size_t kLargestTransfer = std::size_t{1} << 30;
+// Without the bits that would make a program run as somebody else.
+constexpr mode_t kPermissions = S_IRWXU | S_IRWXG | S_IRWXO;
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 
 // A FIFO waits for its writer: a signal may come before that.
@@ -148,13 +150,16 @@ OutputFile::OutputFile(const std::string& path) : name_(path == "-" ? "<stdout>"
 void OutputFile::create(const std::string& target) {
   target_ = target;
   struct stat status {};
-  if (::stat(target_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-    throw app::OutputError(name_, "it is no regular file");
+  mode_t mode = 0666;  // of a new file, less what the mask forbids
+  if (::stat(target_.c_str(), &status) == 0) {
+    if (!S_ISREG(status.st_mode)) throw app::OutputError(name_, "it is no regular file");
+    old_mode_ = status.st_mode & kPermissions;
+    mode = *old_mode_ | S_IRUSR | S_IWUSR;  // ours to write, and at no time more open than the old
   }
   int fd = -1;
   do {  // O_EXCL: never through a file or link that stands there
     temporary_ = beside(target_);
-    fd = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    fd = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   } while (fd < 0 && errno == EEXIST);
   if (fd < 0) fail(errno);
   file_ = Descriptor(fd);
@@ -188,6 +193,8 @@ void OutputFile::commit() {
   const Descriptor written(::open(temporary_.c_str(), O_RDONLY | O_CLOEXEC));
   if (written.get() < 0) fail(errno);
   if (target_.empty()) return copy_to_stdout(written);
+  // The mask may have taken bits off. A file system without permissions is no reason to fail.
+  if (old_mode_) static_cast<void>(::fchmod(written.get(), *old_mode_));
   if (::fsync(written.get()) != 0) fail(errno);
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(errno);
   temporary_.clear();

@@ -77,6 +77,7 @@ class OutputFile {
   std::string name_;
   std::string target_;  // "": standard output
   std::string temporary_;
+  std::optional<mode_t> old_mode_;  // of the target's
   Descriptor file_;
 };
 

@@ -92,6 +92,27 @@ TEST(OutputFile, IsForAllThatTheMaskAllows) {
   }
 }
 
+// Whoever closed a file to others finds it closed when it is written again, also by name (npz).
+TEST(OutputFile, KeepsThePermissionsOfTheFileItReplaces) {
+  const Directory directory;
+  const mode_t old = ::umask(022);
+  const Tensor x = counted(DType::kFloat32, {1});
+  for (const mode_t mode : {0600U, 0666U, 0444U, 0750U}) {
+    for (const char* name : {"a.npy", "a.npz"}) {
+      ASSERT_EQ(::chmod(directory.write(name, "old").c_str(), mode), 0);
+    }
+    write_npy(directory / "a.npy", x.view());
+    write_npz(directory / "a.npz", std::vector<NamedView>{{"x", x.view()}});
+    for (const char* name : {"a.npy", "a.npz"}) {
+      struct stat status {};
+      ASSERT_EQ(::stat((directory / name).c_str(), &status), 0);
+      EXPECT_EQ(status.st_mode & 07777, mode) << name;
+      std::filesystem::remove(directory / name);
+    }
+  }
+  ::umask(old);
+}
+
 // While it lives one of the process's streams is a file (or a pipe's end) of the test's.
 class Redirected {
  public:
