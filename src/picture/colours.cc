@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -13,7 +14,8 @@ namespace {
 // 0.95 - 0.70 t, hue 210 + 66 t degrees, chroma 0.020 + 0.105 sin(pi t) + 0.045 t, as sRGB.
 // Lightness falls evenly, so grey prints and colour-blind eyes keep the order. A table, for the
 // same bytes wherever it is used.
-constexpr std::array<Rgb, kBarSteps + 1> kBar{{
+using Bar = std::array<Rgb, kBarSteps + 1>;
+constexpr Bar kBar{{
     {224, 242, 246},
     {192, 232, 242},
     {161, 221, 239},
@@ -33,16 +35,36 @@ constexpr std::array<Rgb, kBarSteps + 1> kBar{{
     {26, 29, 64},
 }};
 
-}  // namespace
+// The bar of terminals, likewise: lightness 0.48 + 0.44 t, hue 300 - 190 t degrees, chroma
+// 0.13 + 0.02 t - 0.06 sin(pi t). The low end has a contrast (WCAG 2.1) of 3.0 with black, so that
+// small weights do not sink into a dark ground; on a white one yellow keeps the large ones. The
+// nearest of 256 colours keep the order of lightness.
+constexpr Bar kTerminalBar{{
+    {106, 73, 155},
+    {99, 88, 165},
+    {93, 102, 172},
+    {87, 116, 176},
+    {84, 128, 179},
+    {82, 140, 181},
+    {84, 151, 181},
+    {87, 162, 182},
+    {92, 173, 182},
+    {99, 184, 181},
+    {108, 194, 179},
+    {119, 204, 174},
+    {134, 213, 167},
+    {153, 222, 157},
+    {177, 229, 143},
+    {205, 234, 127},
+    {235, 237, 109},
+}};
 
-int level_of(double place) { return std::clamp(static_cast<int>(place * kLevels), 0, kLevels - 1); }
-
-Rgb paper_colour(int level) {
-  // Between two points of the table in whole numbers, rounded.
+// Between two points of a table in whole numbers, rounded.
+Rgb colour_at(const Bar& bar, int level) {
   constexpr int kLast = kLevels - 1;
   const int at = level * kBarSteps;
-  const auto& from = kBar[static_cast<std::size_t>(at / kLast)];
-  const auto& to = kBar[static_cast<std::size_t>(std::min(at / kLast + 1, kBarSteps))];
+  const auto& from = bar[static_cast<std::size_t>(at / kLast)];
+  const auto& to = bar[static_cast<std::size_t>(std::min(at / kLast + 1, kBarSteps))];
   const auto mix = [&](int a, int b) {
     return static_cast<std::uint8_t>((a * (kLast - at % kLast) + b * (at % kLast) + kLast / 2) /
                                      kLast);
@@ -50,13 +72,47 @@ Rgb paper_colour(int level) {
   return {mix(from.red, to.red), mix(from.green, to.green), mix(from.blue, to.blue)};
 }
 
+int square(int x) { return x * x; }
+
+int distance(const Rgb& a, const Rgb& b) {
+  return square(a.red - b.red) + square(a.green - b.green) + square(a.blue - b.blue);
+}
+
+}  // namespace
+
+int level_of(double place) { return std::clamp(static_cast<int>(place * kLevels), 0, kLevels - 1); }
+
+Rgb paper_colour(int level) { return colour_at(kBar, level); }
+
 Rgb bar_point(int n) { return kBar[static_cast<std::size_t>(n)]; }
 
-Rgb terminal_colour(int level) { return paper_colour(kLevels - 1 - level); }
+Rgb terminal_colour(int level) { return colour_at(kTerminalBar, level); }
+
+int nearest_of_256(const Rgb& colour) {
+  // After the 16 that users choose: a cube of 6 x 6 x 6, then 24 greys (xterm's 256colres.pl).
+  constexpr int kCube = 16;
+  constexpr int kGreys = 232;
+  constexpr std::array<int, 6> kSteps{0, 95, 135, 175, 215, 255};
+  const auto step = [&](int c) {
+    const auto nearer = [&](int a, int b) { return std::abs(a - c) < std::abs(b - c); };
+    return static_cast<int>(std::ranges::min_element(kSteps, nearer) - kSteps.begin());
+  };
+  const auto byte = [](int c) { return static_cast<std::uint8_t>(c); };
+  const int red = step(colour.red);
+  const int green = step(colour.green);
+  const int blue = step(colour.blue);
+  const auto shown = [&](int n) { return byte(kSteps[static_cast<std::size_t>(n)]); };
+  const Rgb cube{shown(red), shown(green), shown(blue)};
+
+  const int mean = (colour.red + colour.green + colour.blue) / 3;
+  const int grey = std::clamp((mean - 3) / 10, 0, 23);  // 8, 18, ..., 238
+  const Rgb level{byte(8 + 10 * grey), byte(8 + 10 * grey), byte(8 + 10 * grey)};
+  return distance(level, colour) < distance(cube, colour) ? kGreys + grey
+                                                          : kCube + 36 * red + 6 * green + blue;
+}
 
 bool wants_dark_text(const Rgb& background) {
   // Squares come near the standard's power of 2.4; below a quarter white is the plainer text.
-  const auto square = [](int c) { return c * c; };
   return 2126 * square(background.red) + 7152 * square(background.green) +
              722 * square(background.blue) >
          2600 * square(255);

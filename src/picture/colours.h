@@ -26,8 +26,10 @@ Rgb bar_point(int n);
 
 // Light (level 0) to dark, for paper.
 Rgb paper_colour(int level);
-// The same colours from dark to light, for terminals, most of which are dark.
+// Violet over teal to yellow, for terminals: both ends are seen on black and on white.
 Rgb terminal_colour(int level);
+// Of the 256 colours that xterm numbers, the nearest one that every terminal shows alike.
+int nearest_of_256(const Rgb& colour);
 
 // Exact zeros: paler, or darker, than every number, and without hue.
 inline constexpr Rgb kPaperZero{246, 246, 244};

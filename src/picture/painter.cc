@@ -24,14 +24,15 @@ std::string repeated(std::string_view text, int times) {
 }  // namespace
 
 void Painter::put(const Look& look, std::string_view text, int width) {
-  if (colour_ && look != look_) {
-    // ISO 6429: everything off, then what is wanted; 24-bit colours as xterm and all since take
-    // them.
+  if (colours_ != TerminalColours::kNone && look != look_) {
+    // ISO 6429: everything off, then what is wanted; colours as xterm and all since take them.
     std::string code = "\x1b[0";
     if (look.bold) code += ";1";
     const auto add = [&](int kind, const std::optional<Rgb>& colour) {
       if (!colour) return;
-      code += fmt::format(";{};2;{};{};{}", kind, colour->red, colour->green, colour->blue);
+      code += colours_ == TerminalColours::k256
+                  ? fmt::format(";{};5;{}", kind, nearest_of_256(*colour))
+                  : fmt::format(";{};2;{};{};{}", kind, colour->red, colour->green, colour->blue);
     };
     add(38, look.text);
     add(48, look.background);
@@ -79,7 +80,7 @@ std::string_view CellPainter::shade(double place) const {
 std::string_view CellPainter::mark_of(const Cell& cell) const {
   switch (cell.kind) {
     case CellKind::kNumber:
-      return style_.colour ? " " : shade(model_.place(cell.value));
+      return coloured() ? " " : shade(model_.place(cell.value));
     case CellKind::kZero:
       return style_.unicode ? "·" : ".";
     case CellKind::kMasked:
@@ -120,7 +121,7 @@ void CellPainter::pair(Painter& painter, const Cell& upper, const Cell* lower) c
 void CellPainter::bar(Painter& painter, int width) const {
   for (int n = 0; n < width; ++n) {
     const double place = (n + 0.5) / width;
-    if (style_.colour) {
+    if (coloured()) {
       Look look;
       look.background = terminal_colour(level_of(place));
       painter.put(look, " ", 1);

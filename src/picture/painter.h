@@ -30,14 +30,14 @@ struct Line {
 // Makes a line piece by piece. Without colour looks are left out.
 class Painter {
  public:
-  explicit Painter(const TerminalStyle& style) : colour_(style.colour) {}
+  explicit Painter(const TerminalStyle& style) : colours_(style.colours) {}
   void put(const Look& look, std::string_view text, int width);
   void blanks(int width) { put({}, std::string(static_cast<std::size_t>(width), ' '), width); }
   // The line so far, with the terminal's own look at its end.
   Line take();
 
  private:
-  bool colour_;
+  TerminalColours colours_;
   Look look_{};
   Line line_{};
 };
@@ -53,6 +53,8 @@ class CellPainter {
   void pair(Painter& painter, const Cell& upper, const Cell* lower) const;
   // The bar, from low to high.
   void bar(Painter& painter, int width) const;
+  // Whether colours tell numbers apart; else marks do.
+  bool coloured() const { return style_.colours != TerminalColours::kNone; }
   // How many marks there are for numbers without colour.
   static int shades(const TerminalStyle& style);
 

@@ -90,7 +90,7 @@ class Screen {
     const Index rows = model_.queries().size();
     const Index keys = model_.keys().size();
     const Index room = style_.columns - label_width_ - 1;
-    halves_ = rows > kRoomyRows && style_.colour && style_.unicode;
+    halves_ = rows > kRoomyRows && cells_.coloured() && style_.unicode;
     const bool roomy =
         rows <= kRoomyRows && (keys * 2 <= room || (keys > room && keys <= kRoomyKeys));
     cell_width_ = roomy ? 2 : 1;
@@ -263,12 +263,13 @@ class Screen {
     const std::string low = short_number(model_.lowest(), 3);
     const std::string high = short_number(model_.highest(), 3);
     // The lowest of the plain marks is a blank, so they stand between brackets.
-    const std::string before = low + (style_.colour ? " " : " [");
-    const std::string behind = (style_.colour ? " " : "] ") + high;
+    const std::string before = low + (cells_.coloured() ? " " : " [");
+    const std::string behind = (cells_.coloured() ? " " : "] ") + high;
     const int room = style_.columns - display_width(before + behind);
     Painter painter(style_);
     painter.put({}, before, display_width(before));
-    cells_.bar(painter, std::min(room, style_.colour ? kBarColumns : CellPainter::shades(style_)));
+    cells_.bar(painter,
+               std::min(room, cells_.coloured() ? kBarColumns : CellPainter::shades(style_)));
     painter.put({}, behind, display_width(behind));
     return painter.take();
   }

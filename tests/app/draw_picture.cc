@@ -15,9 +15,12 @@ std::string drawn_as(const std::string& form, const qkv::app::Picture& picture) 
   if (form == "svg") return qkv::app::draw_svg(picture);
   if (form == "png") return qkv::app::draw_png(picture);
   if (form == "ansi") return qkv::app::draw_terminal(picture, {.columns = 100});
-  if (form == "text") return qkv::app::draw_terminal(picture, {.columns = 100, .colour = false});
+  if (form == "text")
+    return qkv::app::draw_terminal(picture,
+                                   {.columns = 100, .colours = qkv::app::TerminalColours::kNone});
   if (form == "ascii") {
-    return qkv::app::draw_terminal(picture, {.columns = 100, .colour = false, .unicode = false});
+    return qkv::app::draw_terminal(
+        picture, {.columns = 100, .colours = qkv::app::TerminalColours::kNone, .unicode = false});
   }
   return qkv::app::draw_table(picture);
 }

@@ -14,6 +14,7 @@
 #include <qkv/error.h>
 #include <qkv/tensor.h>
 
+#include "picture/colours.h"
 #include "picture/model.h"
 #include "tests/app/files.h"
 #include "tests/app/pictures.h"
@@ -48,7 +49,7 @@ std::string uncoloured(const std::string& text) {
 }
 
 std::string plain(const Picture& picture, int columns = 80) {
-  return draw_terminal(picture, {.columns = columns, .colour = false});
+  return draw_terminal(picture, {.columns = columns, .colours = TerminalColours::kNone});
 }
 
 Picture one_number(const Tensor& number) {
@@ -265,7 +266,8 @@ TEST(PictureTerminal, DrawsWithPlainMarks) {
             "\n"
             "0 [ ░▒▓█] 0.954   ·  exactly 0   ╱╱ masked   ?? not finite\n"
             "rows are queries, columns are keys\n");
-  const std::string ascii = draw_terminal(drawn.picture, {.colour = false, .unicode = false});
+  const std::string ascii =
+      draw_terminal(drawn.picture, {.colours = TerminalColours::kNone, .unicode = false});
   EXPECT_NE(ascii.find("  number @@        \n  masked xxxxxxxxxx\n    zero . . . . . \n"),
             std::string::npos)
       << ascii;
@@ -275,23 +277,84 @@ TEST(PictureTerminal, KindsOfCellsDifferInColour) {
   const std::string text = draw_terminal(drawn_picture("kinds").picture, {});
   const std::vector<std::string> lines = lines_of(text);
   const auto cells = [&](std::size_t row) { return lines[row + 1].substr(9); };
-  EXPECT_TRUE(cells(0).starts_with("\x1b[0;48;2;224;242;246m  ")) << cells(0);
+  EXPECT_TRUE(cells(0).starts_with("\x1b[0;48;2;235;237;109m  ")) << cells(0);
   EXPECT_TRUE(cells(1).starts_with("\x1b[0;38;2;120;120;120m╱╱╱╱╱╱╱╱╱╱")) << cells(1);
   EXPECT_TRUE(cells(2).starts_with("\x1b[0;38;2;120;120;120;48;2;14;14;16m· · · · · ")) << cells(2);
   EXPECT_TRUE(cells(3).starts_with("\x1b[0;1;38;2;255;255;255;48;2;213;94;0m??????????"));
-  EXPECT_TRUE(cells(5).starts_with("\x1b[0;48;2;26;29;64m          ")) << cells(5);
+  EXPECT_TRUE(cells(5).starts_with("\x1b[0;48;2;106;73;155m          ")) << cells(5);
+}
+
+TEST(PictureTerminal, TwoHundredAndFiftySixColours) {
+  const std::string text =
+      draw_terminal(drawn_picture("kinds").picture, {.colours = TerminalColours::k256});
+  EXPECT_EQ(text.find(";2;"), std::string::npos) << text;
+  const std::vector<std::string> lines = lines_of(text);
+  const auto cells = [&](std::size_t row) { return lines[row + 1].substr(9); };
+  EXPECT_TRUE(cells(0).starts_with("\x1b[0;48;5;191m  ")) << cells(0);
+  EXPECT_TRUE(cells(1).starts_with("\x1b[0;38;5;243m╱")) << cells(1);
+  EXPECT_TRUE(cells(2).starts_with("\x1b[0;38;5;243;48;5;233m· ")) << cells(2);
+  EXPECT_TRUE(cells(3).starts_with("\x1b[0;1;38;5;231;48;5;166m??")) << cells(3);
+  EXPECT_TRUE(cells(5).starts_with("\x1b[0;48;5;60m  ")) << cells(5);
+}
+
+// Of 256, by trying all: the first 16 are the user's own.
+TEST(PictureColours, NearestOf256) {
+  const auto squared = [](int x) { return x * x; };
+  const auto away = [&](int n, const picture::Rgb& c) {
+    const auto step = [](int k) { return k == 0 ? 0 : 55 + 40 * k; };
+    const int grey = 8 + 10 * (n - 232);
+    const int cube = n - 16;
+    return n < 232 ? squared(step(cube / 36) - c.red) + squared(step(cube / 6 % 6) - c.green) +
+                         squared(step(cube % 6) - c.blue)
+                   : squared(grey - c.red) + squared(grey - c.green) + squared(grey - c.blue);
+  };
+  for (int n = 0; n < 4096; ++n) {
+    const auto part = [&](int shift) { return static_cast<std::uint8_t>((n >> shift & 15) * 17); };
+    const picture::Rgb colour{part(8), part(4), part(0)};
+    int nearest = 16;
+    for (int other = 17; other < 256; ++other) {
+      if (away(other, colour) < away(nearest, colour)) nearest = other;
+    }
+    const int got = picture::nearest_of_256(colour);
+    ASSERT_TRUE(got >= 16 && got < 256) << picture::hex(colour);
+    ASSERT_EQ(away(got, colour), away(nearest, colour)) << picture::hex(colour) << " " << got;
+  }
+}
+
+// Contrast as WCAG 2.1 has it. What is smallest is no part of a dark ground, nor is anything white.
+TEST(PictureColours, TerminalsShowEveryWeightOnBlackAndOnWhite) {
+  const auto linear = [](double c) {
+    return c / 255 <= 0.04045 ? c / 255 / 12.92 : std::pow((c / 255 + 0.055) / 1.055, 2.4);
+  };
+  const auto luminance = [&](const picture::Rgb& c) {
+    return 0.2126 * linear(c.red) + 0.7152 * linear(c.green) + 0.0722 * linear(c.blue);
+  };
+  double before = 0;
+  for (int level = 0; level < picture::kLevels; ++level) {
+    const picture::Rgb colour = picture::terminal_colour(level);
+    const double light = luminance(colour);
+    EXPECT_GE((light + 0.05) / 0.05, 2.95) << level;
+    EXPECT_GE((light + 0.05) / (luminance(picture::kTerminalZero) + 0.05), 2.5) << level;
+    EXPECT_LE(std::min({colour.red, colour.green, colour.blue}), 192) << level;
+    EXPECT_GE(light, before) << level;
+    before = light;
+  }
 }
 
 // Whatever the labels: no line is too long, nothing but colours is sent, ASCII is ASCII.
 TEST(PictureTerminal, LinesFitAndAreSafe) {
   for (const Drawn& drawn : drawn_pictures()) {
     for (const int columns : {20, 41, 80, 300}) {
-      for (const bool colour : {false, true}) {
+      for (const auto colours :
+           {TerminalColours::kNone, TerminalColours::k256, TerminalColours::k24Bit}) {
         for (const bool unicode : {false, true}) {
-          SCOPED_TRACE(testing::Message() << drawn.name << " " << columns << colour << unicode);
+          SCOPED_TRACE(testing::Message() << drawn.name << " " << columns << " "
+                                          << static_cast<int>(colours) << unicode);
           const std::string text = draw_terminal(
-              drawn.picture, {.columns = columns, .colour = colour, .unicode = unicode});
-          const std::string shown = colour ? uncoloured(text) : text;
+              drawn.picture, {.columns = columns, .colours = colours, .unicode = unicode});
+          const bool coloured = colours != TerminalColours::kNone;
+          EXPECT_EQ(coloured, text.find('\x1b') != text.npos);
+          const std::string shown = coloured ? uncoloured(text) : text;
           for (const std::string& line : lines_of(shown)) {
             ASSERT_LE(display_width(line), columns) << line;
             ASSERT_TRUE(std::none_of(line.begin(), line.end(), [&](char c) {

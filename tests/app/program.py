@@ -40,6 +40,25 @@ class Case(unittest.TestCase):
         self.assertEqual(done.err.count("\n"), 1, done.err)
         return done.err
 
+    def on_terminal(self, *arguments, env=None):
+        """What a terminal is sent. The environment is `env` and nothing else."""
+        try:
+            main, terminal = os.openpty()
+        except OSError as error:
+            self.skipTest(f"no pseudo-terminal here: {error}")
+        shown = b""
+        with subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=terminal, cwd=self.dir,
+                              env=env or {}) as process:
+            os.close(terminal)
+            try:
+                while part := os.read(main, 1 << 16):
+                    shown += part
+            except OSError:  # how Linux says that nobody is left to write
+                pass
+            os.close(main)
+            self.assertEqual(process.wait(timeout=60), 0, arguments)
+        return shown
+
     def file(self, name, text):
         (self.dir / name).write_bytes(text if isinstance(text, bytes) else text.encode())
         return name

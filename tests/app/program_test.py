@@ -210,6 +210,7 @@ class CommandLine(Case):
                 (["words", "a", "--heads", "2147483647"], "from 1 to 1024"),
                 (["words", "a", "--heads", "1024", "--dim", "65536", "--form", "wide"], "GB"),
                 (["words", "a", "--progress", "maybe"], "valid: auto, always, never"),
+                (["words", "a", "--color", "yes"], "valid: auto, always, never"),
                 (["words"], "TEXT is required"),
                 (["words", ""], "TEXT has no words"),
                 (["words", " \t"], "TEXT has no words"),
@@ -413,17 +414,51 @@ class Demo(Case):
         self.assertIn("0.8808", text)
         self.assertIn("0.9442", text)
 
-    def test_colours_a_terminal_unless_told_not_to(self):
+
+class Colours(Case):
+    """What a terminal, or another reader, is sent by `qkv view`: nothing, 256 colours or all."""
+
+    def setUp(self):
+        super().setUp()
+        np.savez(self.dir / "a.npz", attn=np.full((2, 2), 0.5))
+
+    def kind(self, shown):
+        """Which colours there are."""
+        self.assertFalse(b";48;5;" in shown and b";48;2;" in shown)
+        return 24 if b";48;2;" in shown else 8 if b";48;5;" in shown else 0
+
+    def test_follow_the_terminal(self):
+        for env, kind in [
+                ({"TERM": "xterm"}, 8), ({"TERM": "xterm-256color"}, 8), ({"TERM": "screen"}, 8),
+                ({"TERM": "xterm", "COLORTERM": "truecolor"}, 24),
+                ({"TERM": "xterm", "COLORTERM": "24bit"}, 24),
+                ({"TERM": "xterm", "COLORTERM": "yes"}, 8),
+                ({"TERM": "xterm-direct"}, 24), ({"TERM": "xterm-kitty"}, 24),
+                ({"TERM": "alacritty"}, 24), ({"TERM": "foot"}, 24), ({"TERM": "wezterm"}, 24),
+                ({"TERM": "xterm-ghostty"}, 24),
+                ({"TERM": "xterm", "NO_COLOR": ""}, 8), ({"TERM": "xterm", "NO_COLOR": "1"}, 0),
+                ({"TERM": "dumb", "COLORTERM": "truecolor"}, 0), ({"TERM": ""}, 0), ({}, 0)]:
+            self.assertEqual(self.kind(self.on_terminal("view", "a.npz", env=env)), kind, env)
+            if kind == 0:
+                shown = self.on_terminal("view", "a.npz", "--color", "auto", env=env)
+                self.assertNotIn(b"\x1b", shown, env)
+
+    def test_a_flag_wins(self):
+        for env in ({"TERM": "xterm"}, {"TERM": "dumb"}, {"TERM": "xterm", "NO_COLOR": "1"}, {}):
+            for flag, kind in (("always", 24), ("never", 0)):
+                for arguments in (["--color", flag, "view", "a.npz"],
+                                  ["view", "a.npz", "--color", flag]):
+                    shown = self.on_terminal(*arguments, env=env)
+                    self.assertEqual(self.kind(shown), kind, (env, flag))
+                    piped = self.run_qkv(*arguments, env=env).stdout
+                    self.assertEqual(self.kind(piped), kind, (env, flag))
+        self.assertEqual(self.kind(self.run_qkv("view", "a.npz", env={"TERM": "xterm"}).stdout), 0)
+
+    def test_of_the_demonstration(self):
         for env, coloured in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
-            try:
-                main, terminal = os.openpty()
-            except OSError as error:
-                self.skipTest(f"no pseudo-terminal here: {error}")
-            subprocess.run([PROGRAM, "demo"], stdout=terminal, timeout=60, check=True,
-                           env={"TERM": "xterm", **env})
-            os.close(terminal)
-            self.assertEqual(b"\x1b[" in os.read(main, 1 << 16), coloured, env)
-            os.close(main)
+            shown = self.on_terminal("demo", env={"TERM": "xterm", **env})
+            self.assertEqual(b"\x1b[" in shown, coloured, env)
+        self.assertIn("\x1b[", self.run_qkv("demo", "--color", "always").out)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "console.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,8 @@
 
 namespace {
 
+using qkv::app::TerminalColours;
+
 std::atomic<bool> stop{false};
 std::atomic<int> signal_number{0};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
@@ -22,6 +25,21 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_alw
 extern "C" void on_signal(int number) {
   signal_number.store(number);
   stop.store(true);
+}
+
+// Of the environment; empty when it is not there, which means the same for all that are asked for.
+std::string_view variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// No terminal can be asked without waiting for an answer: COLORTERM says it, or the name does.
+bool shows_all_colours(std::string_view terminal) {
+  const std::string_view told = variable("COLORTERM");
+  if (told == "truecolor" || told == "24bit" || terminal.ends_with("-direct")) return true;
+  constexpr std::string_view kNames[] = {"kitty", "alacritty", "foot", "wezterm", "ghostty"};
+  return std::ranges::any_of(
+      kNames, [&](std::string_view name) { return terminal.find(name) != std::string_view::npos; });
 }
 
 }  // namespace
@@ -43,11 +61,15 @@ void warn(const Common& common, std::string_view text) {
   if (!common.quiet) std::fputs(fmt::format("qkv: {}\n", text).c_str(), stderr);
 }
 
-bool colour_wanted() {
-  const char* refused = std::getenv("NO_COLOR");
-  const char* terminal = std::getenv("TERM");
-  return ::isatty(STDOUT_FILENO) == 1 && (refused == nullptr || *refused == '\0') &&
-         terminal != nullptr && std::string_view(terminal) != "dumb";
+qkv::app::TerminalColours terminal_colours(const Common& common) {
+  if (common.colour == ColourMode::kNever) return TerminalColours::kNone;
+  if (common.colour == ColourMode::kAlways) return TerminalColours::k24Bit;
+  const std::string_view terminal = variable("TERM");
+  if (::isatty(STDOUT_FILENO) != 1 || !variable("NO_COLOR").empty() || terminal.empty() ||
+      terminal == "dumb") {
+    return TerminalColours::kNone;
+  }
+  return shows_all_colours(terminal) ? TerminalColours::k24Bit : TerminalColours::k256;
 }
 
 void catch_signals() {

@@ -145,7 +145,7 @@ void run(const Common& common) {
       "Spelling vectors, self-attention, no projections: how many percent of its attention each\n"
       "word (row) gives to each word (column).\n\n",
       kSentence);
-  text += four_scores(common, colour_wanted());
+  text += four_scores(common, terminal_colours(common) != qkv::app::TerminalColours::kNone);
   text +=
       "\n"
       "dot         q.k                    a word looks at itself alone: |q|^2 grows with the "
@@ -179,6 +179,6 @@ SeedReport seed_numbers() { return check_seed_numbers(embedded_seed_table()); }
 void add_demo(CLI::App& program, const Common& common) {
   CLI::App& command =
       *program.add_subcommand("demo", "a sentence under the four scores, and why they are scaled");
-  command.footer("Examples:\n  qkv demo\n  NO_COLOR=1 qkv demo");
+  command.footer("Examples:\n  qkv demo\n  qkv demo --color never");
   command.callback([&common] { run(common); });
 }

@@ -26,7 +26,7 @@ constexpr const char* kFooter = R"(Examples:
 
 Results are on standard output, everything else on standard error. Exit: 0 done, 1 failed while
 running, 2 wrong command line, 3 input missing or malformed, 4 output not writable, 7 not in this
-build, 130 after Ctrl-C. NO_COLOR turns colours off.)";
+build, 130 after Ctrl-C.)";
 
 void add_common(CLI::App& program, Common& common) {
   // The library's own bound.
@@ -36,6 +36,9 @@ void add_common(CLI::App& program, Common& common) {
   add_choice(program, "--progress", common.progress, kProgress,
              "of what takes long: auto (default), always or never; one line that is drawn again "
              "on a terminal, else a line a second");
+  add_choice(program, "--color", common.colour, kColour,
+             "auto (default): on a terminal, unless NO_COLOR is set; always: whatever takes the "
+             "results, in 24 bits; or never");
   program.set_version_flag("--version", "qkv " QKV_VERSION, "the version");
 }
 

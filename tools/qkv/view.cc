@@ -69,14 +69,14 @@ bool unicode_wanted() {
 }
 
 // For a person who may try again: notes with their hints.
-std::string screen(const Shown& shown, const ViewOptions& options) {
+std::string screen(const Shown& shown, const ViewOptions& options, const Common& common) {
   qkv::app::Picture picture = shown.picture;
   picture.notes.clear();
   for (const Note& note : shown.notes) picture.notes.push_back(note.line());
   if (options.table) return qkv::app::draw_table(picture);
-  return qkv::app::draw_terminal(
-      picture,
-      {.columns = terminal_columns(), .colour = colour_wanted(), .unicode = unicode_wanted()});
+  return qkv::app::draw_terminal(picture, {.columns = terminal_columns(),
+                                           .colours = terminal_colours(common),
+                                           .unicode = unicode_wanted()});
 }
 
 void run(const ViewOptions& options, const Common& common) {
@@ -87,7 +87,7 @@ void run(const ViewOptions& options, const Common& common) {
   results.picture = [&] { return shown->picture; };
   results.text = [&] { return qkv::app::draw_table(shown->picture); };
   results.json = [&] { return json_of(*shown, options); };
-  results.screen = [&] { return screen(*shown, options); };
+  results.screen = [&] { return screen(*shown, options, common); };
   results.brief = [] { return std::string(); };  // the files are the result
   check_outputs(options.outputs, results);
 

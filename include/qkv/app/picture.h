@@ -35,9 +35,13 @@ struct Picture {
   int columns = 0;                  // panels in a row; 0: chosen
 };
 
+// What a terminal can be told: nothing (maps are plain characters then), the 256 colours of xterm,
+// or any colour. With colours and Unicode long maps have two rows on a line.
+enum class TerminalColours { kNone, k256, k24Bit };
+
 struct TerminalStyle {
-  int columns = 80;     // of the terminal; wider maps are cut into bands of keys
-  bool colour = true;   // 24-bit half blocks; else plain characters
+  int columns = 80;  // of the terminal; wider maps are cut into bands of keys
+  TerminalColours colours = TerminalColours::k24Bit;
   bool unicode = true;  // else ASCII only
 };
 
