@@ -140,7 +140,7 @@ std::vector<std::string> wrapped_ems(std::string_view text, double ems) {
   return wrapped(text, ems, cluster_width);
 }
 
-Layout lay_out(const Model& model) {
+Layout lay_out(const Model& model, Index columns) {
   Layout layout;
   const Cells cells = cell_sizes(model);
   layout.cell_width = cells.width;
@@ -160,7 +160,8 @@ Layout lay_out(const Model& model) {
   const double title_height = titled ? kPanelTitleSize * kLine + 2 : 0;
   layout.across = std::ceil(std::max(layout.map_width, widest_title) + kPanelGap);
   layout.down = std::ceil(layout.map_height + title_height + kPanelGap);
-  layout.grid_columns = grid_columns(model.panels(), layout.across, layout.down);
+  layout.grid_columns = columns > 0 ? std::min(columns, model.panels())
+                                    : grid_columns(model.panels(), layout.across, layout.down);
   const Index grid_rows = (model.panels() + layout.grid_columns - 1) / layout.grid_columns;
 
   // Whole units, so that the edges of cells are whole pixels.

@@ -38,7 +38,7 @@ inline constexpr double kLabelGap = 5;  // between a label and its row or column
 struct Layout {
   double cell_width = 1;
   double cell_height = 1;
-  Index grid_columns = 1;
+  Index grid_columns = 1;  // at most one for each panel
   Labels queries{};
   Labels keys{};
   bool numbers = false;  // written in the cells
@@ -54,7 +54,8 @@ struct Layout {
   double text_width = 0;  // for title, legend and notes
 };
 
-Layout lay_out(const Model& model);
+// `columns` panels in a row; 0: as many as make it most like a page.
+Layout lay_out(const Model& model, Index columns);
 
 }  // namespace qkv::app::picture
 

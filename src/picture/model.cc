@@ -78,6 +78,9 @@ Model::Model(const Picture& picture, std::string_view function)
   keys_ = axis_of(function, "keys", picture.keys, panels_[0].weights.size(1));
   for (const std::string& note : picture.notes) notes_.push_back(printable(note));
   for (Panel& panel : panels_) panel.title = printable(panel.title);
+  if (picture.columns < 0) {
+    throw Error(function, "columns", fmt::format("must not be negative, got {}", picture.columns));
+  }
   find_range(picture, function);
 }
 

@@ -33,7 +33,7 @@ class Drawing {
                               kMostCells, kLongestAxis, model_.panels(), model_.queries().size(),
                               model_.keys().size()));
     }
-    layout_ = lay_out(model_);
+    layout_ = lay_out(model_, picture.columns);
   }
 
   std::string draw() {

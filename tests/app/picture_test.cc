@@ -101,6 +101,9 @@ TEST(Picture, SaysWhatIsWrongWithIt) {
     EXPECT_TRUE(said(picture).starts_with("draw_table: highest must be finite and above 0"))
         << said(picture);
   }
+  picture = good;
+  picture.columns = -1;
+  EXPECT_EQ(said(picture), "draw_table: columns must not be negative, got -1");
   EXPECT_EQ(complaint<Error>([&] { draw_terminal(good, {.columns = 0}); }),
             "draw_terminal: style must have at least 1 column, got 0");
   EXPECT_EQ(complaint<Error>([&] { draw_png(good, 0); }),
@@ -176,6 +179,30 @@ TEST(Picture, SvgIsAsItWas) {
     if (std::getenv("QKV_UPDATE_GOLDEN") != nullptr) std::ofstream(path, std::ios::binary) << svg;
     EXPECT_EQ(svg, test::read(path)) << "other than " << path;
   }
+}
+
+// ---- the layout of SVG ------------------------------------------------------------------------
+
+TEST(PictureLayout, PanelsInARow) {
+  Drawn drawn = drawn_picture("heads");
+  // Queries have their name left of the first panel of each row.
+  const auto rows = [&](int columns) {
+    drawn.picture.columns = columns;
+    const std::string svg = draw_svg(drawn.picture);
+    std::string first;
+    for (int p = 0; p < 8; ++p) {
+      if (svg.find("id=\"queries-" + std::to_string(p)) != svg.npos) first += std::to_string(p);
+    }
+    return first;
+  };
+  EXPECT_EQ(rows(0), "04");
+  EXPECT_EQ(rows(1), "01234567");
+  EXPECT_EQ(rows(3), "036");
+  EXPECT_EQ(rows(8), "0");
+  EXPECT_EQ(rows(2'000'000'000), "0");
+  const std::string all = draw_svg(drawn.picture);
+  drawn.picture.columns = 8;
+  EXPECT_EQ(draw_svg(drawn.picture), all);
 }
 
 // ---- the model ------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ struct Picture {
   std::vector<std::string> notes{};    // written below: what was reduced, hidden or looks wrong
   ColourScale scale = ColourScale::kLinear;
   std::optional<double> highest{};  // end of the range; none: the largest finite weight
-  int columns = 0;                  // panels in a row; 0: chosen
+  int columns = 0;                  // panels in a row; 0: chosen (terminals: as many as fit)
 };
 
 // What a terminal can be told: nothing (maps are plain characters then), the 256 colours of xterm,
