@@ -83,6 +83,15 @@ Labels key_labels(const Axis& axis, double cell) {
   return level.step == 1 || (axis.numbered && axis.size() > 1) ? level : upright;
 }
 
+// Numbers stand at the same places on both axes, whichever needs the larger step, unless one of
+// them is too short to keep two.
+void share_step(const Model& model, Layout& layout) {
+  if (!model.queries().numbered || !model.keys().numbered) return;
+  const Index step = std::max(layout.queries.step, layout.keys.step);
+  if (step >= std::min(model.queries().size(), model.keys().size())) return;
+  layout.queries.step = layout.keys.step = step;
+}
+
 struct Cells {
   double width;
   double height;
@@ -148,6 +157,7 @@ Layout lay_out(const Model& model, Index columns) {
   layout.numbers = cells.numbers;
   layout.queries = side_by_side(model.queries(), cells.height);
   layout.keys = key_labels(model.keys(), cells.width);
+  share_step(model, layout);
   layout.map_width = cells.width * static_cast<double>(model.keys().size());
   layout.map_height = cells.height * static_cast<double>(model.queries().size());
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -182,6 +184,38 @@ TEST(Picture, SvgIsAsItWas) {
 }
 
 // ---- the layout of SVG ------------------------------------------------------------------------
+
+// The numbers that stand at an axis of the first panel: 'q' or 'k'.
+std::vector<Index> labels_of(const std::string& svg, char axis) {
+  std::vector<Index> numbers;
+  const std::string start = std::string("id=\"p0-") + axis;
+  for (std::size_t at = svg.find(start); at != svg.npos; at = svg.find(start, at + 1)) {
+    const std::size_t number = at + start.size();
+    if (std::isdigit(static_cast<unsigned char>(svg[number])) == 0) continue;
+    numbers.push_back(std::stoll(svg.substr(number)));
+  }
+  return numbers;
+}
+
+TEST(PictureLayout, NumbersHaveOneStepOnBothAxes) {
+  const float one = 1;
+  const auto labels = [&](Index queries, Index keys, char axis) {
+    Picture picture;
+    picture.panels = {{"", ConstView(&one, {queries, keys}, {0, 0}), {}}};
+    return labels_of(draw_svg(picture), axis);
+  };
+  for (const auto& [queries, keys] : {std::pair{1000, 1000}, {60, 60}, {400, 1000}, {2000, 300}}) {
+    SCOPED_TRACE(testing::Message() << queries << " x " << keys);
+    const auto rows = labels(queries, keys, 'q');
+    const auto columns = labels(queries, keys, 'k');
+    ASSERT_GE(rows.size(), 2U);
+    ASSERT_GE(columns.size(), 2U);
+    EXPECT_EQ(rows[1] - rows[0], columns[1] - columns[0]);
+  }
+  // An axis that would keep its 0 alone goes its own way.
+  EXPECT_EQ(labels(30, 1000, 'q'), (std::vector<Index>{0, 10, 20}));
+  EXPECT_EQ(labels(50, 1, 'q').size(), 50U);
+}
 
 TEST(PictureLayout, PanelsInARow) {
   Drawn drawn = drawn_picture("heads");
