@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "picture/child.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <system_error>
@@ -12,6 +13,8 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <qkv/error.h>
 
 #include "io/descriptor.h"
 
@@ -26,6 +29,24 @@ using io::Descriptor;
 [[noreturn]] void refuse(int error, const char* call) {
   throw std::system_error(error, std::generic_category(), call);
 }
+
+// The caller's wish to end, looked at so often: a signal between a look and a wait wakes nobody.
+constexpr int kPatience = 50;  // milliseconds
+
+class Stop {
+ public:
+  explicit Stop(const std::atomic<bool>* flag) : flag_(flag) {}
+  void check() const {
+    if (flag_ != nullptr && flag_->load()) throw Cancelled("run_child");
+  }
+  void sleep(int milliseconds) const {
+    check();
+    ::poll(nullptr, 0, milliseconds);
+  }
+
+ private:
+  const std::atomic<bool>* flag_;
+};
 
 // 0, 1 and 2 are where the child's ends go: in a process that closed them a new descriptor may have
 // their numbers, and would be overwritten.
@@ -59,7 +80,8 @@ Ends output_ends() {
   return {above_standard(pair[0]), above_standard(::dup(second.get()))};
 }
 
-// What the child starts with: its three files, and SIGPIPE as usual even where we ignore it.
+// What the child starts with: its three files, SIGPIPE as usual even where we ignore it, and a
+// process group of its own, which is killed as a whole: what is called a program may be a script.
 class Start {
  public:
   Start(const Ends& input, const Ends& output, const Ends& errors) {
@@ -72,7 +94,8 @@ class Start {
     sigemptyset(&defaults);
     sigaddset(&defaults, SIGPIPE);
     posix_spawnattr_setsigdefault(&attributes_, &defaults);
-    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setpgroup(&attributes_, 0);
+    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
   }
   ~Start() {
     posix_spawn_file_actions_destroy(&files_);
@@ -97,15 +120,22 @@ class Process {
   explicit Process(pid_t number) : number_(number) {}
   ~Process() {
     if (number_ <= 0) return;
-    ::kill(number_, SIGKILL);
-    wait();
+    ::kill(-number_, SIGKILL);  // its group
+    int status = 0;
+    while (::waitpid(number_, &status, 0) < 0 && errno == EINTR) {
+    }
   }
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  int wait() {
+  // Its exit code, or 128 + the signal that ended it. It may live on after it closed all its files.
+  int wait(const Stop& stop) {
     int status = 0;
-    while (::waitpid(number_, &status, 0) < 0 && errno == EINTR) {
+    int pause = 1;  // milliseconds
+    for (pid_t ended = 0; ended != number_; pause = std::min(2 * pause, kPatience)) {
+      ended = ::waitpid(number_, &status, WNOHANG);
+      if (ended < 0 && errno != EINTR) refuse(errno, "waitpid");
+      if (ended != number_) stop.sleep(pause);
     }
     number_ = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -143,13 +173,14 @@ void drain(Descriptor& from, std::string& text) {
 
 // All three at once: whoever waited for one of them could wait for ever.
 void talk(Descriptor& to, Descriptor& output, Descriptor& errors, std::string_view input,
-          ChildResult& result) {
+          const Stop& stop, ChildResult& result) {
   if (input.empty()) to.close();
   while (to.is_open() || output.is_open() || errors.is_open()) {
     // poll() passes over negative numbers, the closed ones.
     std::array<pollfd, 3> waiting{
         {{to.get(), POLLOUT, 0}, {output.get(), POLLIN, 0}, {errors.get(), POLLIN, 0}}};
-    if (::poll(waiting.data(), waiting.size(), -1) < 0) {
+    stop.check();
+    if (::poll(waiting.data(), waiting.size(), kPatience) < 0) {
       if (errno == EINTR) continue;
       refuse(errno, "poll");
     }
@@ -162,7 +193,8 @@ void talk(Descriptor& to, Descriptor& output, Descriptor& errors, std::string_vi
 }  // namespace
 
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
-                      std::string_view input) {
+                      std::string_view input, const std::atomic<bool>* flag) {
+  const Stop stop(flag);
   Ends to = input_ends();
   Ends output = output_ends();
   Ends errors = output_ends();
@@ -184,8 +216,8 @@ ChildResult run_child(const std::string& program, const std::vector<std::string>
   to.childs.close();
   output.childs.close();
   errors.childs.close();
-  talk(to.ours, output.ours, errors.ours, input, result);
-  result.status = process.wait();
+  talk(to.ours, output.ours, errors.ours, input, stop, result);
+  result.status = process.wait(stop);
   return result;
 }
 

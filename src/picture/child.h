@@ -2,6 +2,7 @@
 #ifndef QKV_PICTURE_CHILD_H_
 #define QKV_PICTURE_CHILD_H_
 
+#include <atomic>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,11 +16,12 @@ struct ChildResult {
   std::string errors{};
 };
 
-// Runs a program of PATH with these arguments and this standard input, to its end. Throws
-// std::system_error when the operating system refuses. Whatever happens, no process, file
-// descriptor or SIGPIPE is left behind.
+// Runs a program of PATH with these arguments and this standard input, to its end; `stop`, when
+// given, is read many times a second. Throws Cancelled once it is true, std::system_error when the
+// operating system refuses. Whatever happens, no process (nor what it started, when it was
+// stopped), file descriptor or SIGPIPE is left behind.
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
-                      std::string_view input);
+                      std::string_view input, const std::atomic<bool>* stop = nullptr);
 
 }  // namespace qkv::app::picture
 

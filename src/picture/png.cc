@@ -34,7 +34,7 @@ bool is_png(std::string_view bytes) {
 
 }  // namespace
 
-std::string draw_png(const Picture& picture, double zoom) {
+std::string draw_png(const Picture& picture, double zoom, const std::atomic<bool>* stop) {
   if (!(zoom > 0 && zoom <= kMostZoom)) {
     throw Error("draw_png", "zoom",
                 fmt::format("must be above 0 and at most {}, got {}", kMostZoom, zoom));
@@ -47,7 +47,7 @@ std::string draw_png(const Picture& picture, double zoom) {
   const double used = std::min(zoom, std::floor(most * 1000) / 1000);
   // --unlimited: a large map is a large document, and it is our own.
   const picture::ChildResult result = picture::run_child(
-      kProgram, {"--format=png", fmt::format("--zoom={}", used), "--unlimited"}, svg);
+      kProgram, {"--format=png", fmt::format("--zoom={}", used), "--unlimited"}, svg, stop);
   if (!result.found) {
     throw NotAvailable(fmt::format("PNG needs {}: install the package librsvg2-bin", kProgram));
   }

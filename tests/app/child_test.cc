@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "picture/child.h"
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,6 +15,7 @@
 #include <sys/wait.h>
 
 #include <qkv/app/picture.h>
+#include <qkv/error.h>
 
 #include "tests/app/files.h"
 #include "tests/app/pictures.h"
@@ -39,6 +43,16 @@ class Path {
 };
 
 bool no_child_is_left() { return ::waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD; }
+
+// Gone, or killed and not yet collected by whoever inherited it.
+bool is_dead(pid_t number) {
+  for (int n = 0; n < 200; ++n) {
+    const std::string state = test::read("/proc/" + std::to_string(number) + "/stat");
+    if (state.empty() || state.find(") Z ") != state.npos) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
 
 int open_descriptors() {
   int count = 0;
@@ -81,6 +95,34 @@ TEST(Child, SaysThatThereIsNoSuchProgram) {
   EXPECT_FALSE(run_child("qkv-no-such-program", {}, "").found);
   EXPECT_EQ(open_descriptors(), before);
   EXPECT_TRUE(no_child_is_left());
+}
+
+// Whatever the child does: nothing, no more reading, or no more talking either.
+TEST(Child, IsStoppedWithAllThatItStarted) {
+  const test::Directory directory;
+  const std::string file = directory / "pid";
+  for (const std::string after : {"wait", "exec <&-; wait", "exec <&- >&- 2>&-; wait"}) {
+    SCOPED_TRACE(after);
+    const int before = open_descriptors();
+    std::atomic<bool> stop{false};
+    std::thread other([&] {
+      // Until the child's own child has said its number.
+      for (int n = 0; n < 500 && !test::read(file).ends_with('\n'); ++n) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      stop = true;
+    });
+    const std::string script = "sleep 30 & echo $! >'" + file + "'; " + after;
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_THROW(run_child("sh", {"-c", script}, std::string(3'000'000, 'x'), &stop), Cancelled);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+    other.join();
+    EXPECT_EQ(open_descriptors(), before);
+    EXPECT_TRUE(no_child_is_left());
+    EXPECT_TRUE(is_dead(std::stoi(test::read(file))));
+    std::filesystem::remove(file);
+  }
 }
 
 TEST(Png, NamesThePackageThatIsMissing) {

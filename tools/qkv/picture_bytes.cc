@@ -5,9 +5,12 @@
 
 #include <qkv/error.h>
 
+#include "console.h"
 #include "exit_codes.h"
 
 namespace {
+
+constexpr double kZoom = 2;  // pixels for each unit of the SVG
 
 // Too many cells: the command line asked for too much, nothing failed.
 template <class Draw>
@@ -26,5 +29,5 @@ std::string svg_bytes(const qkv::app::Picture& picture) {
 }
 
 std::string png_bytes(const qkv::app::Picture& picture) {
-  return drawn(picture, [](const auto& p) { return qkv::app::draw_png(p); });
+  return drawn(picture, [](const auto& p) { return qkv::app::draw_png(p, kZoom, &stop_flag()); });
 }

@@ -2,6 +2,7 @@
 #ifndef QKV_APP_PICTURE_H_
 #define QKV_APP_PICTURE_H_
 
+#include <atomic>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -58,8 +59,10 @@ QKV_API std::string draw_terminal(const Picture& picture, const TerminalStyle& s
 // One SVG 1.1 document, text as text. Throws Error for more than 4,000,000 cells, or 10,000 queries
 // or keys: select or reduce.
 QKV_API std::string draw_svg(const Picture& picture);
-// The SVG as librsvg draws it, `zoom` pixels for each of its units. Throws NotAvailable.
-QKV_API std::string draw_png(const Picture& picture, double zoom = 2);
+// The SVG as librsvg draws it, `zoom` pixels for each of its units. `stop` is read now and then;
+// when true Cancelled is thrown. Throws NotAvailable.
+QKV_API std::string draw_png(const Picture& picture, double zoom = 2,
+                             const std::atomic<bool>* stop = nullptr);
 // Numbers: one table for each panel.
 QKV_API std::string draw_table(const Picture& picture);
 
