@@ -74,6 +74,12 @@ const qkv::app::Strings* ArrayStore::find_text(std::string_view name) const {
   return nullptr;
 }
 
+std::vector<std::string> ArrayStore::files() const {
+  std::vector<std::string> files;
+  for (const auto& entry : files_) files.push_back(entry.first);
+  return files;
+}
+
 const std::vector<NamedArray>& ArrayStore::read(const std::string& file) {
   auto place = files_.find(file);
   if (place == files_.end())

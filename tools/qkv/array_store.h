@@ -34,6 +34,8 @@ class ArrayStore {
   std::optional<qkv::ConstView> find(const std::string& file, std::string_view name);
   // Text of this name in any of the files read so far; null when there is none.
   const qkv::app::Strings* find_text(std::string_view name) const;
+  // The files read so far, "-" for standard input.
+  std::vector<std::string> files() const;
 
  private:
   const std::vector<qkv::app::NamedArray>& read(const std::string& file);

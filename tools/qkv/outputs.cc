@@ -2,6 +2,7 @@
 #include "outputs.h"
 
 #include <algorithm>
+#include <list>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 #include "exit_codes.h"
 #include "json_values.h"
 #include "picture_bytes.h"
+#include "staged_file.h"
 
 namespace {
 
@@ -20,14 +22,10 @@ namespace {
 struct Format {
   std::string_view name;
   bool (*has)(const Results& results);
+  std::string (*bytes)(const Results& results);  // one of these two
   void (*write)(const std::string& path, const Results& results);
   bool binary = false;
 };
-
-void write_bytes(const std::string& path, const std::string& bytes) {
-  if (path == "-") return print(bytes);
-  qkv::app::write_text(path, bytes);
-}
 
 template <qkv::app::ArrayFormat format>
 void write_all(const std::string& path, const Results& results) {
@@ -44,24 +42,21 @@ bool has_picture(const Results& results) { return results.picture != nullptr; }
 
 // The list of formats; one without functions is in other builds.
 constexpr Format kFormats[] = {
-    {"npz", has_arrays, write_all<qkv::app::ArrayFormat::kNpz>, true},
-    {"npy", [](const Results& r) { return r.array != nullptr; }, write_one, true},
-    {"safetensors", has_arrays, write_all<qkv::app::ArrayFormat::kSafetensors>, true},
-    {"svg", has_picture,
-     [](const std::string& path, const Results& r) { write_bytes(path, svg_bytes(r.picture())); }},
-    {"png", has_picture,
-     [](const std::string& path, const Results& r) { write_bytes(path, png_bytes(r.picture())); },
-     true},
+    {"npz", has_arrays, nullptr, write_all<qkv::app::ArrayFormat::kNpz>, true},
+    {"npy", [](const Results& r) { return r.array != nullptr; }, nullptr, write_one, true},
+    {"safetensors", has_arrays, nullptr, write_all<qkv::app::ArrayFormat::kSafetensors>, true},
+    {"svg", has_picture, [](const Results& r) { return svg_bytes(r.picture()); }, nullptr},
+    {"png", has_picture, [](const Results& r) { return png_bytes(r.picture()); }, nullptr, true},
     {"txt", [](const Results& r) { return r.text != nullptr; },
-     [](const std::string& path, const Results& r) { write_bytes(path, r.text()); }},
+     [](const Results& r) { return r.text(); }, nullptr},
     {"json", [](const Results& r) { return r.json != nullptr; },
-     [](const std::string& path, const Results& r) { write_bytes(path, json_text(r.json())); }},
-    {"html", nullptr, nullptr},
+     [](const Results& r) { return json_text(r.json()); }, nullptr},
+    {"html", nullptr, nullptr, nullptr},
 };
 
 bool is_built(const Format& format) {
   const std::string path = fmt::format(".{}", format.name);
-  return format.write != nullptr &&
+  return format.has != nullptr &&
          (format.name != "safetensors" || qkv::app::array_format(path).has_value());
 }
 
@@ -108,6 +103,23 @@ void check_path(const OutputOptions& options, const Results& results, const std:
   }
 }
 
+bool names_stdout(const OutputOptions& options) {
+  return std::ranges::find(options.paths, "-") != options.paths.end();
+}
+
+void write(const Format& format, const std::string& path, const Results& results) {
+  if (format.write != nullptr) return format.write(path, results);
+  qkv::app::write_text(path, format.bytes(results));
+}
+
+// What standard output has where "-" is not named.
+std::string report(const OutputOptions& options, const Results& results) {
+  if (options.json) return json_text(results.json());
+  if (results.brief && !options.paths.empty()) return results.brief();
+  if (results.screen) return results.screen();
+  return results.text ? results.text() : "";
+}
+
 }  // namespace
 
 void add_outputs(CLI::App& command, OutputOptions& options, const std::string& usual) {
@@ -143,28 +155,59 @@ void check_outputs(const OutputOptions& options, const Results& results) {
     if (std::find(options.paths.begin(), path, *path) != path) {
       throw UsageError(shown(*path) + ": named twice");
     }
+    const auto same = std::find_if(options.paths.begin(), path, [&](const std::string& other) {
+      return other != "-" && *path != "-" && is_same_file(other, *path);
+    });
+    if (same != path) {
+      throw UsageError(fmt::format("{}: the same file as {}", shown(*path), shown(*same)));
+    }
     check_path(options, results, *path);
   }
-  const bool piped = std::ranges::find(options.paths, "-") != options.paths.end();
+  const bool piped = names_stdout(options);
   if (piped && options.json) throw UsageError("--json and -o - both want standard output");
   if (!piped && !options.format.empty()) throw UsageError("--format goes with -o -");
   if (options.json && !results.json) throw UsageError("--json: there is no JSON of this result");
+  if (wants(options, "png")) check_png();
+  for (const std::string& path : options.paths) {
+    if (path != "-") check_place(path);
+  }
+}
+
+void check_inputs(const OutputOptions& options, const std::vector<std::string>& inputs) {
+  for (const std::string& path : options.paths) {
+    for (const std::string& input : inputs) {
+      if (path != "-" && !input.empty() && is_same_file(path, input)) {
+        throw UsageError(fmt::format("{}: the same file as the input {}", shown(path),
+                                     input == "-" ? "<stdin>" : input));
+      }
+    }
+  }
+}
+
+bool wants(const OutputOptions& options, std::string_view format) {
+  return std::ranges::any_of(options.paths, [&](const std::string& path) {
+    const Format* found = find(options, path);
+    return found != nullptr && found->name == format;
+  });
 }
 
 void write_outputs(const OutputOptions& options, const Results& results, const Common&) {
+  std::list<StagedFile> files;
   for (const std::string& path : options.paths) {
-    if (path != "-") find(options, path)->write(path, results);
+    if (path == "-") continue;
+    files.emplace_back(
+        path, [&](const std::string& place) { write(*find(options, path), place, results); });
   }
-  if (std::ranges::find(options.paths, "-") != options.paths.end()) {
-    find(options, "-")->write("-", results);
-  } else if (options.json) {
-    print(json_text(results.json()));
-  } else if (results.brief && !options.paths.empty()) {
-    print(results.brief());
-  } else if (results.screen) {
-    print(results.screen());
-  } else if (results.text) {
-    print(results.text());
+  const bool piped = names_stdout(options);
+  const Format* pipe = piped ? find(options, "-") : nullptr;
+  const bool is_array = piped && pipe->bytes == nullptr;
+  const std::string text =
+      piped ? (is_array ? "" : pipe->bytes(results)) : report(options, results);
+  for (StagedFile& file : files) file.commit();
+  if (is_array) {
+    pipe->write("-", results);
+  } else {
+    print(text);
   }
 }
 

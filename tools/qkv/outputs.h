@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -39,12 +40,22 @@ struct OutputOptions {
 void add_outputs(CLI::App& command, OutputOptions& options, const std::string& usual);
 
 // Before anything is read or computed: throws UsageError for an extension that names no format or
-// a form that the command does not have, for "-" together with --json, and NotInBuildError for a
-// format of other builds. The functions of `results` are not called yet, they need only be there.
+// a form that the command does not have, for one file named twice and for "-" together with --json,
+// NotInBuildError for a format of other builds, NotAvailable for one that this machine cannot
+// draw, and OutputError for a place that no file can be put in. The functions of `results` are not
+// called yet, they need only be there.
 void check_outputs(const OutputOptions& options, const Results& results);
 
-// Files first, in order (a reader that closes the pipe early must not cost them), then standard
-// output: "-" if it was named, else the report as JSON or text (the brief one beside files).
+// Before anything is computed: throws UsageError for an output that is one of the files that the
+// command reads ("": none).
+void check_inputs(const OutputOptions& options, const std::vector<std::string>& inputs);
+
+// Whether an output has this format: "npy".
+bool wants(const OutputOptions& options, std::string_view format);
+
+// All files are written before the first takes its place: one that fails leaves none. Then standard
+// output (a reader that closes the pipe early must not cost the files): "-" if it was named, else
+// the report as JSON or text (the brief one beside files).
 void write_outputs(const OutputOptions& options, const Results& results, const Common& common);
 
 // The extensions of files that this build writes, ".npz, .npy, .svg"; those that hold arrays.

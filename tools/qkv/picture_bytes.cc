@@ -28,6 +28,13 @@ std::string svg_bytes(const qkv::app::Picture& picture) {
   return drawn(picture, [](const auto& p) { return qkv::app::draw_svg(p); });
 }
 
+void check_png() {
+  const float weight = 1;
+  qkv::app::Picture smallest;
+  smallest.panels.push_back({"", qkv::ConstView(&weight, {1, 1}), {}});
+  static_cast<void>(qkv::app::draw_png(smallest));
+}
+
 std::string png_bytes(const qkv::app::Picture& picture) {
   return drawn(picture, [](const auto& p) { return qkv::app::draw_png(p, kZoom, &stop_flag()); });
 }

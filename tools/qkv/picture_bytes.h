@@ -10,5 +10,7 @@
 std::string svg_bytes(const qkv::app::Picture& picture);
 // Throws NotAvailable where this machine lacks what draws them.
 std::string png_bytes(const qkv::app::Picture& picture);
+// Throws it now, where they would.
+void check_png();
 
 #endif  // QKV_TOOLS_PICTURE_BYTES_H_

@@ -13,6 +13,7 @@
 #include <qkv/app/text.h>
 #include <qkv/app/utf8.h>
 
+#include "array_store.h"
 #include "attention_input.h"
 #include "commands.h"
 #include "console.h"
@@ -281,6 +282,7 @@ void run(const StatsOptions& options, const Common& common) {
     return arrays.views;
   };
   check_outputs(options.outputs, results);
+  check_inputs(options.outputs, {split_spec(options.input.spec).file});
   fill(options, stats);
   if (!options.outputs.paths.empty() && !options.outputs.json) {
     for (const std::string& line : warning_lines(stats)) {

@@ -12,6 +12,7 @@
 
 #include <qkv/app/special_tokens.h>
 
+#include "array_store.h"
 #include "commands.h"
 #include "exit_codes.h"
 
@@ -90,6 +91,7 @@ void run(const ViewOptions& options, const Common& common) {
   results.screen = [&] { return screen(*shown, options, common); };
   results.brief = [] { return std::string(); };  // the files are the result
   check_outputs(options.outputs, results);
+  check_inputs(options.outputs, {split_spec(options.input.spec).file});
 
   const qkv::app::AttentionFile file = read(options.input);
   shown = show(file, options);

@@ -46,6 +46,8 @@ void run(const WordsOptions& options, const Common& common) {
   WordAttention attention;
   const Results forms = word_forms(input, attention, options);
   check_outputs(options.outputs, forms);
+  const bool piped = options.text == std::vector<std::string>{"-"};
+  check_inputs(options.outputs, {options.vectors, options.params, piped ? "-" : ""});
   input = read_words(options, common);
   const bool matrices = !options.outputs.paths.empty() || options.outputs.json ||
                         static_cast<qkv::Index>(input.tokens.size()) <= kLongestTable;
