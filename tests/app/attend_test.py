@@ -355,13 +355,16 @@ class Inputs(Arrays):
                 (["--score", "additive"], "--score additive needs --params FILE"),
                 (["--params", "q.npy"], "--params goes with"),
                 (["--save", "out,foo"], 'unknown name "foo"; valid: out, weights, dropped'),
-                (["--top", "0"], "--top: top.count must be 1 or more, got 0"),
+                (["--top", "0"], '--top: expected a whole number from 1, got "0"'),
+                (["--seed", "7"], "--seed goes with --dropout"),
+                (["--rows", "0"], "--rows goes with a picture or --save of one of weights, drop"),
                 (["--rows", "9", "--save", "weights"], "--rows: weights.rows must be 0 or more"),
                 (["--path", "warp"], 'forces the path "warp" but the paths are: '),
                 (["--layout", "thd"], "valid: bhtd, bthd"),
                 (["--threads", "4097"], "from 0 to 4096"),
                 (["extra.npy"], 'unexpected argument "extra.npy"'),
-                (["-o", "x.npy", "--save", "out,lse"], "there is no .npy of this result")]:
+                (["-o", "x.npy", "--save", "out,lse"],
+                 "an .npy file takes one result, not out, lse: --save names one")]:
             line = self.refuse(2, "attend", "q.npy", "k.npy", "v.npy", *arguments)
             self.assertIn(hint, line, arguments)
         self.assertEqual(self.names(), ["k.npy", "q.npy", "v.npy"])

@@ -70,6 +70,103 @@ class NamesCase(FilesCase):
             self.assertEqual(line, f"qkv: {want}\n")
 
 
+class NpyCase(FilesCase):
+    """.npy takes one result; how many there are, the files say."""
+
+    def test_one_result(self):
+        self.run_qkv("attend", "q.npy", "k.npy", "v.npy", "-o", "x.npy")
+        want = np.load(self.dir / "x.npy")
+        self.run_qkv("attend", "qkv.npz", "-o", "y.npy")
+        np.testing.assert_array_equal(np.load(self.dir / "y.npy"), want)
+
+    def test_several_are_named(self):
+        for arguments, names in [(("q.npy", "k.npy"), "weights, scores"),
+                                 (("qkv.npz", "--top", "2"), "top_weights, top_keys"),
+                                 (("qkv.npz", "--save", "lse,out"), "out, lse")]:
+            line = self.refuse_all(2, "attend", *arguments, "-o", "x.npy")
+            self.assertIn(f"an .npy file takes one result, not {names}", line)
+
+
+class InputsCase(FilesCase):
+    """No output takes the place of an input or of another output."""
+
+    def contents(self):
+        return {name: (self.dir / name).read_bytes() for name in self.names()}
+
+    def test_outputs_that_are_inputs(self):
+        self.run_qkv("words", "a cat", "-o", "a.npz")
+        self.file("cat.txt", "cat 1 2\na 3 4\n")
+        os.symlink("a.npz", self.dir / "link.npz")
+        os.link(self.dir / "q.npy", self.dir / "hard.npy")
+        np.save(self.dir / "mask.npy", np.ones((5, 7), bool))
+        before = self.contents()
+        attend = ("attend", "q.npy", "k.npy", "v.npy")
+        for arguments in [
+                (*attend, "-o", "q.npy"), (*attend, "-o", "./v.npy"), (*attend, "-o", "hard.npy"),
+                (*attend, "-o", "x.npz", "-o", "k.npy"),
+                (*attend, "--mask", "mask.npy", "-o", "mask.npy"),
+                ("attend", "qkv.npz", "-o", "qkv.npz"),
+                ("view", "a.npz", "-o", "link.npz"), ("view", "link.npz", "-o", "a.npz"),
+                ("stats", "a.npz", "-o", "a.npz"),
+                ("words", "a cat", "--vectors", "cat.txt", "-o", "cat.txt"),
+                ("words", "a", "--score", "bilinear", "--params", "a.npz", "-o", "a.npz")]:
+            with self.subTest(arguments=arguments):
+                self.assertIn("the same file as the input", self.refuse(2, *arguments))
+                self.assertEqual(self.contents(), before)
+        with open(self.dir / "q.npy", "rb") as piped:
+            line = self.refuse(2, "attend", "-", "k.npy", "v.npy", "-o", "q.npy", stdin=piped)
+        self.assertEqual(line, "qkv: -o q.npy: the same file as the input <stdin>\n")
+        self.assertEqual(self.contents(), before)
+
+    def test_outputs_that_are_one(self):
+        attend = ("attend", "q.npy", "k.npy", "v.npy")
+        self.assertIn("-o x.npz: named twice",
+                      self.refuse_all(2, *attend, "-o", "x.npz", "-o", "x.npz"))
+        self.assertIn("-o ./x.npz: the same file as -o x.npz",
+                      self.refuse_all(2, *attend, "-o", "x.npz", "-o", "./x.npz"))
+        self.file("x.npz", "")
+        os.link(self.dir / "x.npz", self.dir / "y.npz")
+        self.assertIn("-o y.npz: the same file as -o x.npz",
+                      self.refuse(2, *attend, "-o", "x.npz", "-o", "y.npz"))
+
+
+class WholeCase(FilesCase):
+    """Several outputs appear together or not at all."""
+
+    ATTEND = ("attend", "q.npy", "k.npy", "v.npy", "-o", "a.npz")
+
+    def test_a_missing_directory(self):
+        line = self.refuse_all(4, *self.ATTEND, "-o", "nodir/x.json")
+        self.assertEqual(line, "qkv: nodir/x.json: cannot be written: No such file or directory\n")
+
+    def test_a_directory_in_the_place(self):
+        (self.dir / "x.json").mkdir()
+        self.before = self.names()
+        line = self.refuse_all(4, *self.ATTEND, "-o", "x.json")
+        self.assertEqual(line, "qkv: x.json: cannot be written: it is no regular file\n")
+
+    def test_pictures_that_cannot_be_drawn(self):
+        line = self.refuse_all(7, *self.ATTEND, "-o", "x.png", env={"PATH": "/nowhere"})
+        self.assertIn("rsvg-convert", line)
+        np.save(self.dir / "q.npy", np.ones((2100, 1), np.float32))
+        np.save(self.dir / "k.npy", np.ones((2100, 1), np.float32))
+        for picture in (("-o", "x.svg"), ("-o", "-", "--format", "svg")):
+            line = self.refuse_all(2, "attend", "q.npy", "k.npy", "-o", "a.npz", *picture)
+            self.assertIn("cells", line)
+
+    def test_all_of_them(self):
+        os.symlink("far.txt", self.dir / "link.txt")
+        self.file("far.txt", "")
+        self.run_qkv(*self.ATTEND, "-o", "x.json", "-o", "x.svg", "-o", "link.txt")
+        self.assertEqual(self.names(), sorted([*self.before, "a.npz", "far.txt", "link.txt",
+                                               "x.json", "x.svg"]))
+        self.assertTrue((self.dir / "link.txt").is_symlink())
+        self.assertIn("score scaled_dot", (self.dir / "far.txt").read_text())
+        umask = os.umask(0)
+        os.umask(umask)
+        self.assertEqual((self.dir / "a.npz").stat().st_mode & 0o777, 0o666 & ~umask)
+
+
 class HelpCase(Case):
     def test_lines_are_at_most_100_columns(self):
         for command in ((), ("attend",), ("words",), ("view",), ("info",), ("demo",)):

@@ -144,7 +144,7 @@ void add_results(CLI::App& command, AttendOptions& options) {
           "results between commas, see below (default: out; without V scores,weights)")
       ->type_name("NAMES")
       ->allow_extra_args(false);
-  add_number(command, "--top", options.top, Bounds<Index>{std::numeric_limits<Index>::lowest()},
+  add_number(command, "--top", options.top, Bounds<Index>{1},
              "also the N largest weights of each query: top_weights and top_keys");
   command
       .add_option_function<std::string>(
@@ -172,6 +172,8 @@ void run(const AttendOptions& options, const Common& common) {
     throw UsageError("standard input can be one of the arrays only");
   }
   read_call(options, call);
+  check_inputs(options.outputs, call.store.files());
+  check_results(options, call);
   for (const std::string& warning : call.warnings) warn(common, warning);
   results = compute(options, call, common);
   write_outputs(options.outputs, forms, common);

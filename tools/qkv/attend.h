@@ -81,7 +81,7 @@ struct AttendOptions {
   std::string sinks{};
   std::string cu_seqlens_q{};
   std::string cu_seqlens_k{};
-  double dropout = 0;
+  std::optional<double> dropout{};
   std::optional<std::uint64_t> seed{};
   std::vector<bool> save = std::vector<bool>(kResultKindCount);  // none: the default ones
   std::optional<qkv::Index> top{};
@@ -134,6 +134,9 @@ struct AttendResults {
   std::string path{};
   CallShape shape{};
 };
+
+// Whether what is asked for fits together. Throws UsageError.
+void check_results(const AttendOptions& options, const AttendCall& call);
 
 AttendResults compute(const AttendOptions& options, AttendCall& call, const Common& common);
 

@@ -97,9 +97,10 @@ qkv::Score read_score(const AttendOptions& options, AttendCall& call) {
 // ---- numbers --------------------------------------------------------------------------------
 
 void read_numbers(const AttendOptions& options, AttendCall& call) {
+  if (options.seed && !options.dropout) throw UsageError("--seed goes with --dropout");
   call.options.scale = options.scale;
   call.options.softcap = options.softcap;
-  call.options.dropout = {options.dropout, options.seed};
+  call.options.dropout = {options.dropout.value_or(0), options.seed};
   for (const auto& [argument, option] :
        std::map<std::string, std::string>{{"scale", "--scale"},
                                           {"softcap", "--softcap"},
@@ -284,7 +285,7 @@ void read_call(const AttendOptions& options, AttendCall& call) {
       read_option(call, options.cu_seqlens_q, "--cu-seqlens-q", "cu_seqlens_q");
   call.inputs.cu_seqlens_k =
       read_option(call, options.cu_seqlens_k, "--cu-seqlens-k", "cu_seqlens_k");
-  if (options.dropout != 0) call.settings["dropout"] = options.dropout;
+  if (options.dropout.value_or(0) != 0) call.settings["dropout"] = *options.dropout;
   if (options.seed) call.settings["seed"] = *options.seed;
   if (!options.rows.empty()) call.settings["rows"] = options.rows;
   look_at_all(call);

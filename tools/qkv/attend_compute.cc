@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "attend.h"
 #include "exit_codes.h"
@@ -89,6 +91,32 @@ bool is_default(const ResultKind& kind, bool values) {
   return values ? kind.name == "out" : kind.name == "scores" || kind.name == "weights";
 }
 
+// What is computed beside the largest weights: what was asked for by name, else the default ones.
+std::vector<ResultKind> kinds_of(const AttendOptions& options, const AttendCall& call) {
+  const bool none = std::ranges::find(options.save, true) == options.save.end();
+  const bool only_top = none && options.top.has_value();
+  std::vector<ResultKind> kinds;
+  for (std::size_t n = 0; n < kResultKindCount; ++n) {
+    const bool usual = none && !only_top && is_default(kResultKinds[n], call.inputs.v.given());
+    if (options.save[n] || usual) kinds.push_back(kResultKinds[n]);
+  }
+  return kinds;
+}
+
+std::vector<std::string_view> names_of(const std::vector<ResultKind>& kinds) {
+  std::vector<std::string_view> names;
+  for (const ResultKind& kind : kinds) names.push_back(kind.name);
+  return names;
+}
+
+bool is_matrix(const ResultKind& kind) { return kind.axes == ResultAxes::kMatrix; }
+
+std::vector<ResultKind> matrices() {
+  std::vector<ResultKind> kinds;
+  std::ranges::copy_if(kResultKinds, std::back_inserter(kinds), is_matrix);
+  return kinds;
+}
+
 class Call {
  public:
   Call(const AttendOptions& options, AttendCall& call, AttendResults& results)
@@ -98,13 +126,7 @@ class Call {
   }
 
   void reserve(bool picture) {
-    const bool none = std::ranges::find(options_.save, true) == options_.save.end();
-    const bool only_top = none && options_.top.has_value();
-    for (std::size_t n = 0; n < kResultKindCount; ++n) {
-      const ResultKind& kind = kResultKinds[n];
-      const bool usual = none && !only_top && is_default(kind, call_.inputs.v.given());
-      if (options_.save[n] || usual) reserve(kind);
-    }
+    for (const ResultKind& kind : kinds_of(options_, call_)) reserve(kind);
     if (options_.top) reserve_top();
     if (picture && !outputs_.weights.matrix.given()) {
       results_.weights = reserve_apart("weights");
@@ -151,9 +173,7 @@ class Call {
 
   void reserve_top() {
     const Index count = std::min(*options_.top, std::max<Index>(1, results_.shape.keys));
-    // A count below 1 gets room all the same: the library says what is wrong with it.
-    const Dims shape =
-        with(results_.shape.lead, {results_.shape.queries, std::max<Index>(1, count)});
+    const Dims shape = with(results_.shape.lead, {results_.shape.queries, count});
     results_.arrays.push_back({"top_weights", room_.make("top", accumulator_, shape)});
     Tensor& weights = results_.arrays.back().tensor;
     results_.arrays.push_back({"top_keys", room_.make("top", DType::kInt64, shape)});
@@ -179,11 +199,7 @@ class Call {
 };
 
 bool wants_picture(const OutputOptions& outputs) {
-  const auto is_picture = [](const std::string& path) {
-    return path.ends_with(".svg") || path.ends_with(".png");
-  };
-  return std::ranges::any_of(outputs.paths, is_picture) || outputs.format == "svg" ||
-         outputs.format == "png";
+  return wants(outputs, "svg") || wants(outputs, "png");
 }
 
 }  // namespace
@@ -221,6 +237,22 @@ CallShape shape_of(const qkv::Inputs& inputs) {
   }
   if (shape.heads) shape.head_count = shape.lead[shape.lead.rank() - 1];
   return shape;
+}
+
+void check_results(const AttendOptions& options, const AttendCall& call) {
+  const std::vector<ResultKind> kinds = kinds_of(options, call);
+  std::vector<std::string_view> names = names_of(kinds);
+  if (options.top) names.insert(names.end(), {"top_weights", "top_keys"});
+  if (wants(options.outputs, "npy") && names.size() > 1) {
+    throw UsageError(fmt::format("an .npy file takes one result, not {}: --save names one",
+                                 fmt::join(names, ", ")));
+  }
+  const bool rows_of_something =
+      wants_picture(options.outputs) || std::ranges::any_of(kinds, is_matrix);
+  if (!options.rows.empty() && !rows_of_something) {
+    throw UsageError(fmt::format("--rows goes with a picture or --save of one of {}",
+                                 fmt::join(names_of(matrices()), ", ")));
+  }
 }
 
 AttendResults compute(const AttendOptions& options, AttendCall& call, const Common& common) {

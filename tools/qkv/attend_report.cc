@@ -249,11 +249,8 @@ Results attend_forms(const AttendOptions& options, const AttendCall& call,
                      const AttendResults& results) {
   Results forms;
   forms.arrays = [&] { return arrays(options, call, results); };
-  const auto named = std::ranges::count(options.save, true) + (options.top ? 2 : 0);
-  const bool usual = named == 0 && options.files.size() > 2;
-  if (named == 1 || usual) {
-    forms.array = [&results] { return results.arrays.front().tensor.view(); };
-  }
+  // Of one result; check_results() has seen to that.
+  forms.array = [&results] { return results.arrays.front().tensor.view(); };
   forms.picture = [&] { return picture(options, call, results); };
   forms.text = [&] { return report(call, results, Numbers::kShown); };
   forms.brief = [&] { return report(call, results, Numbers::kSummed); };
