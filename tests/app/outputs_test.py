@@ -60,6 +60,15 @@ class NamesCase(FilesCase):
                 self.assertTrue(line.startswith("qkv: " + want), line)
                 self.assertTrue(line.endswith(', got ""\n'), line)
 
+    def test_an_equals_sign_takes_no_next_word(self):
+        for arguments in (("--mask=", "q.npy", "k.npy", "v.npy"),
+                          ("q.npy", "k.npy", "v.npy", "--mask=", "--causal"),
+                          ("q.npy", "k.npy", "v.npy", "--mask=")):
+            self.assertEqual(self.refuse_all(2, "attend", *arguments),
+                             'qkv: --mask: expected FILE[:NAME], got ""\n')
+        self.run_qkv("attend", "q.npy", "k.npy", "v.npy", "--scale=2")
+        self.run_qkv("words", "--", "a", "--b=")
+
     def test_options_given_twice(self):
         for arguments, want in [
                 (("--lengths", "q.npy", "--lengths", "q.npy"), "--lengths: given twice"),

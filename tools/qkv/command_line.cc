@@ -5,6 +5,7 @@
 #include <numeric>
 #include <sstream>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -132,6 +133,22 @@ std::string Help::make_option_desc(const CLI::Option* option) const {
     text += word;
   }
   return text;
+}
+
+std::vector<std::string> words_of(int argc, char** argv) {
+  std::vector<std::string> words;
+  bool options = true;  // up to "--"
+  for (int n = 1; n < argc; ++n) {
+    std::string word = argv[n];
+    options = options && word != "--";
+    const bool has_no_value =
+        options && word.size() > 3 && word.starts_with("--") && word.find('=') == word.size() - 1;
+    if (has_no_value) word.pop_back();
+    words.push_back(std::move(word));
+    if (has_no_value) words.emplace_back();
+  }
+  std::ranges::reverse(words);
+  return words;
 }
 
 void refuse_empty_names(CLI::App& program) {

@@ -3,6 +3,7 @@
 #define QKV_TOOLS_COMMAND_LINE_H_
 
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -16,6 +17,10 @@ class Help : public CLI::Formatter {
   // In lines of at most 100 columns.
   std::string make_option_desc(const CLI::Option* option) const override;
 };
+
+// The words of the command line, last first as CLI11 wants them. "--mask=" is "--mask" and "" here:
+// CLI11 would take the next word for the value.
+std::vector<std::string> words_of(int argc, char** argv);
 
 // From here on every option and argument of these commands that takes a FILE or a NAME refuses an
 // empty one, which is what a shell makes of an unset variable.

@@ -49,7 +49,7 @@ int complain(ExitCode code, const std::string& text) {
 
 int parse_and_run(CLI::App& program, int argc, char** argv) {
   try {
-    program.parse(argc, argv);
+    program.parse(words_of(argc, argv));
     return kDone;
   } catch (const CLI::CallForHelp&) {
     print(program.help() + "\n");  // of the command, when there is one
