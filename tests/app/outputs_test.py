@@ -116,7 +116,7 @@ class InputsCase(FilesCase):
                 (*attend, "--mask", "mask.npy", "-o", "mask.npy"),
                 ("attend", "qkv.npz", "-o", "qkv.npz"),
                 ("view", "a.npz", "-o", "link.npz"), ("view", "link.npz", "-o", "a.npz"),
-                ("stats", "a.npz", "-o", "a.npz"),
+                ("stats", "a.npz", "-o", "a.npz"), ("view", "a.npz:attn", "-o", "a.npz"),
                 ("words", "a cat", "--vectors", "cat.txt", "-o", "cat.txt"),
                 ("words", "a", "--score", "bilinear", "--params", "a.npz", "-o", "a.npz")]:
             with self.subTest(arguments=arguments):
