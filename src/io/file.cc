@@ -38,19 +38,6 @@ int open_to_read(const std::string& path, const std::atomic<bool>* stop) {
   }
 }
 
-// Where the bytes of `path` are to stand: behind symbolic links, if it is one, whether there is
-// something yet or not.
-std::string resolved(const std::string& path) {
-  constexpr int kMostLinks = 40;  // as many as Linux follows
-  std::filesystem::path place = path;
-  std::error_code error;
-  for (int link = 0; link < kMostLinks; ++link) {
-    if (!std::filesystem::is_symlink(place, error)) return place.string();
-    place = place.parent_path() / std::filesystem::read_symlink(place, error);
-  }
-  throw app::OutputError(path, system_message(ELOOP));
-}
-
 // A name for a file beside `target` that no other call, thread or process uses.
 std::string beside(const std::string& target) {
   static std::atomic<unsigned> count{0};
@@ -143,7 +130,7 @@ OutputFile::OutputFile(const std::string& path) : name_(path == "-" ? "<stdout>"
   if (path == "-") {
     create_for_stdout();
   } else {
-    create(resolved(path));
+    create(app::behind_links(path));
   }
 }
 
@@ -223,6 +210,17 @@ void OutputFile::fail(int error) const {
 }  // namespace qkv::io
 
 namespace qkv::app {
+
+std::string behind_links(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as many as Linux follows
+  std::filesystem::path place = path;
+  std::error_code error;
+  for (int link = 0; link < kMostLinks; ++link) {
+    if (!std::filesystem::is_symlink(place, error)) return place.string();
+    place = place.parent_path() / std::filesystem::read_symlink(place, error);
+  }
+  throw OutputError(path, io::system_message(ELOOP));
+}
 
 std::string read_text(const std::string& path, const std::atomic<bool>* stop) {
   return io::InputFile(path, stop).read_rest();

@@ -151,8 +151,8 @@ FileKind array_kind(ArrayFormat format) {
 
 }  // namespace
 
-FileKind file_kind(const std::string& path) {
-  io::InputFile file(path);
+FileKind file_kind(const std::string& path, const std::atomic<bool>* stop) {
+  io::InputFile file(path, stop);
   std::string_view head = file.peek(kWindow);
   if (const auto arrays = io::claimed_format(head.substr(0, io::kArrayFileHead))) {
     return array_kind(*arrays);

@@ -144,6 +144,14 @@ class WholeCase(FilesCase):
 
     ATTEND = ("attend", "q.npy", "k.npy", "v.npy", "-o", "a.npz")
 
+    def test_a_file_that_is_replaced_keeps_its_permissions(self):
+        for mode in (0o600, 0o640):
+            self.file("old.npz", "old")
+            (self.dir / "old.npz").chmod(mode)
+            self.run_qkv("words", "a b", "-o", "old.npz")
+            self.assertEqual((self.dir / "old.npz").stat().st_mode & 0o777, mode)
+            self.assertEqual((self.dir / "old.npz").read_bytes()[:2], b"PK")
+
     def test_a_missing_directory(self):
         line = self.refuse_all(4, *self.ATTEND, "-o", "nodir/x.json")
         self.assertEqual(line, "qkv: nodir/x.json: cannot be written: No such file or directory\n")

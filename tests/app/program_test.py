@@ -134,7 +134,11 @@ class Outputs(Case):
                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
                     time.sleep(0.15)
                     process.send_signal(number)
-                    got = process.wait(timeout=30)
+                    try:
+                        got = process.wait(timeout=10)
+                    except subprocess.TimeoutExpired:
+                        process.kill()
+                        got = "still waiting"
                     process.stdin.close()
                     self.assertEqual((got, process.stdout.read()), (code, b""), arguments)
 

@@ -48,7 +48,7 @@ struct InspectOptions {
 };
 
 Inspection inspect(const std::string& path, const InspectOptions& options) {
-  const FileKind kind = options.kind ? *options.kind : qkv::app::file_kind(path);
+  const FileKind kind = options.kind ? *options.kind : qkv::app::file_kind(path, &stop_flag());
   switch (kind) {
     case FileKind::kNpy:
     case FileKind::kNpz:

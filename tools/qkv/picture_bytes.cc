@@ -32,7 +32,7 @@ void check_png() {
   const float weight = 1;
   qkv::app::Picture smallest;
   smallest.panels.push_back({"", qkv::ConstView(&weight, {1, 1}), {}});
-  static_cast<void>(qkv::app::draw_png(smallest));
+  static_cast<void>(qkv::app::draw_png(smallest, kZoom, &stop_flag()));
 }
 
 std::string png_bytes(const qkv::app::Picture& picture) {

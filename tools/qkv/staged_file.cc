@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <qkv/app/file_error.h>
+#include <qkv/app/text_file.h>
 
 namespace {
 
@@ -19,12 +20,6 @@ std::string system_message(int error) { return std::generic_category().message(e
 
 bool status_of(const std::string& path, struct stat& status) {
   return (path == "-" ? ::fstat(STDIN_FILENO, &status) : ::stat(path.c_str(), &status)) == 0;
-}
-
-std::string resolved(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_symlink(path, error)) return path;
-  return std::filesystem::weakly_canonical(path, error).string();
 }
 
 std::string directory_of(const std::string& target) {
@@ -66,7 +61,7 @@ bool is_same_file(const std::string& a, const std::string& b) {
 }
 
 void check_place(const std::string& path) {
-  const std::string target = resolved(path);
+  const std::string target = qkv::app::behind_links(path);
   struct stat status {};
   if (::stat(target.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     throw qkv::app::OutputError(path, "it is no regular file");
@@ -78,7 +73,7 @@ void check_place(const std::string& path) {
 
 StagedFile::StagedFile(const std::string& path,
                        const std::function<void(const std::string&)>& write)
-    : path_(path), target_(resolved(path)) {
+    : path_(path), target_(qkv::app::behind_links(path)) {
   check_place(path);  // the place may have changed since the command line was read
   std::string pattern = directory_of(target_) + "/.qkv-XXXXXX";
   if (::mkdtemp(pattern.data()) == nullptr) {
@@ -95,6 +90,9 @@ StagedFile::StagedFile(const std::string& path,
     ::rmdir(directory_.c_str());
     throw;
   }
+  // A file that is replaced keeps its permissions, where the file system lets it.
+  struct stat old {};
+  if (::stat(target_.c_str(), &old) == 0) ::chmod(waiting_.c_str(), old.st_mode & 07777U);
 }
 
 StagedFile::~StagedFile() {

@@ -2,6 +2,7 @@
 #ifndef QKV_APP_FILE_KIND_H_
 #define QKV_APP_FILE_KIND_H_
 
+#include <atomic>
 #include <string>
 
 #include <qkv/app/file_error.h>
@@ -22,8 +23,8 @@ enum class FileKind {
 
 // What a file's first bytes make of it; whether the rest agrees is for its reader to say. Throws
 // InputError for a file that is missing, empty or of another kind, which it names where it can
-// ("got a PNG picture").
-QKV_API FileKind file_kind(const std::string& path);
+// ("got a PNG picture"), and Cancelled when the flag (which may be null) becomes true.
+QKV_API FileKind file_kind(const std::string& path, const std::atomic<bool>* stop = nullptr);
 
 }  // namespace qkv::app
 

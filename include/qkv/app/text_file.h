@@ -21,6 +21,10 @@ QKV_API void for_each_block(const std::string& path,
                             const std::function<void(std::string_view)>& take,
                             const std::atomic<bool>* stop = nullptr);
 
+// Where the bytes of an output are to stand: behind symbolic links, whether there is something yet
+// or not. Throws OutputError for links that lead in a circle.
+QKV_API std::string behind_links(const std::string& path);
+
 // A file of these bytes: it appears whole or not at all ("-": standard output). Throws OutputError.
 QKV_API void write_text(const std::string& path, std::string_view bytes);
 
