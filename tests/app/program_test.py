@@ -11,6 +11,7 @@ import re
 import resource
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
@@ -221,12 +222,17 @@ class CommandLine(Case):
                                       env={**os.environ, **environment}, timeout=60, check=False)
                 self.assertEqual((done.returncode, done.stderr), (0, b""), line)
 
-    def test_the_picture_of_the_readme_is_what_its_command_draws(self):
+    def test_the_pictures_of_the_readme_are_what_its_commands_draw(self):
         readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-        command = re.search(r'(?m)^\$ qkv words "([^"]*)" -o words.svg', readme)
-        self.run_qkv("words", command[1], "-o", "words.svg")
-        want = (CHECKOUT / "docs/images/words.svg").read_bytes()
-        self.assertEqual((self.dir / "words.svg").read_bytes(), want)
+        words = re.search(r'(?m)^\$ qkv words "([^"]*)" -o words.svg', readme)
+        self.run_qkv("words", words[1], "-o", "words.svg")
+        numpy = re.search(r"(?ms)^```python\n(.*?mine\.npz.*?)^```", readme)
+        subprocess.run([sys.executable, "-c", numpy[1]], cwd=self.dir, check=True)
+        self.assertIn("$ qkv view mine.npz -o mine.svg\n", readme)
+        self.run_qkv("view", "mine.npz", "-o", "mine.svg")
+        for name in ("words.svg", "mine.svg"):
+            want = (CHECKOUT / "docs/images" / name).read_bytes()
+            self.assertEqual((self.dir / name).read_bytes(), want, name)
 
     def test_version_is_the_header_s(self):
         header = (CHECKOUT / "include/qkv/version.h").read_text(encoding="utf-8")
