@@ -85,11 +85,13 @@ std::optional<ArrayFormat> array_format(std::string_view path) {
   return std::nullopt;
 }
 
-std::vector<NamedArray> read_arrays(const std::string& path, const std::atomic<bool>* stop) {
+std::vector<NamedArray> read_arrays(const std::string& path, const std::atomic<bool>* stop,
+                                    std::optional<ArrayFormat> only) {
   io::InputFile file(path, stop);
   const std::string_view head = file.peek(io::kArrayFileHead);
   std::string extensions;
   for (const Format& format : kFormats) {
+    if (only && format.format != *only) continue;
     if (format.claims(head)) return format.read(file);
     extensions += fmt::format("{}{}", extensions.empty() ? "" : ", ", format.extension);
   }

@@ -53,6 +53,11 @@ void HeadScan::say_numbers(app::HeadReport& report) const {
 }
 
 void HeadScan::say_sums(app::HeadReport& report) const {
+  // A mask in the file that explains them has taken such rows out.
+  if (sums_.zero_rows > 0) {
+    say(report, Fault::kRowSums,
+        fmt::format("{} of {} rows hold nothing but zeros", sums_.zero_rows, sums_.rows));
+  }
   if (sums_.wrong_rows == 0) return;
   const bool columns = std::all_of(column_sums_.begin(), column_sums_.end(), [this](double sum) {
     return std::abs(sum - 1) <= facts_.tolerance;

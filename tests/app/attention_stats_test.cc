@@ -99,9 +99,9 @@ TEST(AttentionStats, NumbersOfAHead) {
   EXPECT_EQ(head.worst_row, -1);
 }
 
-TEST(AttentionStats, AllZeroMapsAreNoFault) {
+TEST(AttentionStats, RowsOfZerosAreToldUnlessTheMaskExplainsThem) {
   const AttentionFile file = file_of(4, 4, [](Index, Index) { return 0; });
-  EXPECT_EQ(warnings(file), "");
+  EXPECT_EQ(warnings(file), "row_sums: 4 of 4 rows hold nothing but zeros");
   EXPECT_EQ(head_report(file, 0, 0, 0).statistics.entropy, 0);
 }
 

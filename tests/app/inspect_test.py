@@ -167,6 +167,9 @@ class Inspect(Case):
         self.file("v.txt", "the 1e999 2\ncat 1 2\n")
         self.assertIn("UTF-8 text", self.run_qkv("inspect", "v.txt").out)
         self.assertIn("v.txt:1: ", self.refuse(3, "inspect", "v.txt", "--as", "vectors"))
+        np.savez(self.dir / "a.npz", attn=np.ones((2, 2)))
+        self.assertIn("a.npz: byte 0: expected an array file (.safetensors)",
+                      self.refuse(3, "inspect", "a.npz", "--as", "safetensors"))
         self.assertIn("valid: npy, npz", self.refuse(2, "inspect", "v.txt", "--as", "table"))
 
     def test_standard_input(self):

@@ -208,7 +208,8 @@ void describe_attention(const std::string& path, std::vector<NamedArray> arrays,
 
 Inspection inspect_arrays(const std::string& path, std::string_view format,
                           const qkv::app::AttentionFileOptions& options) {
-  std::vector<NamedArray> arrays = qkv::app::read_arrays(path, &stop_flag());
+  std::vector<NamedArray> arrays =
+      qkv::app::read_arrays(path, &stop_flag(), qkv::app::array_format(fmt::format(".{}", format)));
   if (arrays.empty()) {
     throw qkv::app::InputError(shown_name(path), "expected arrays, got an archive without .npy");
   }

@@ -47,10 +47,12 @@ enum class ArrayFormat { kNpy, kNpz, kSafetensors };
 QKV_API std::optional<ArrayFormat> array_format(std::string_view path);
 
 // Any array file; its first bytes say which format it has, not its name. A .npy file gives one
-// array without a name. Here and below "-" is standard input or standard output.
-// When the flag (which may be null) becomes true while the file is read, Cancelled is thrown.
+// array without a name. `only`: a file of another format is malformed. Here and below "-" is
+// standard input or standard output. When the flag (which may be null) becomes true while the file
+// is read, Cancelled is thrown.
 QKV_API std::vector<NamedArray> read_arrays(const std::string& path,
-                                            const std::atomic<bool>* stop = nullptr);
+                                            const std::atomic<bool>* stop = nullptr,
+                                            std::optional<ArrayFormat> only = std::nullopt);
 // `kNpy` takes exactly one array, whose name is not kept.
 QKV_API void write_arrays(const std::string& path, ArrayFormat format,
                           std::span<const NamedView> arrays);
