@@ -193,14 +193,15 @@ void talk(Descriptor& to, Descriptor& output, Descriptor& errors, std::string_vi
 }  // namespace
 
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
-                      std::string_view input, const std::atomic<bool>* flag) {
-  const Stop stop(flag);
+                      std::string_view input, const std::atomic<bool>* stop) {
+  const Stop stopped(stop);
   Ends to = input_ends();
   Ends output = output_ends();
   Ends errors = output_ends();
   std::vector<std::string> words{program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
 
@@ -216,8 +217,8 @@ ChildResult run_child(const std::string& program, const std::vector<std::string>
   to.childs.close();
   output.childs.close();
   errors.childs.close();
-  talk(to.ours, output.ours, errors.ours, input, stop, result);
-  result.status = process.wait(stop);
+  talk(to.ours, output.ours, errors.ours, input, stopped, result);
+  result.status = process.wait(stopped);
   return result;
 }
 

@@ -13,7 +13,7 @@
 namespace qkv::app::picture {
 namespace {
 
-constexpr double kDecades = 4;  // of the logarithmic bar
+constexpr int kDecades = 4;  // of the logarithmic bar
 
 template <class T>
 double element(const ConstView& view, Index offset) {
@@ -178,8 +178,8 @@ std::vector<Tick> Model::ticks() const {
   int digits = 3;
   if (scale_ == ColourScale::kLog && highest_ > 0) {
     const double top = std::floor(std::log10(highest_) + 1e-9);
-    for (double power = top - kDecades; power <= top; ++power) {
-      const double value = std::pow(10.0, power);
+    for (int decade = kDecades; decade >= 0; --decade) {
+      const double value = std::pow(10.0, top - decade);
       if (value >= highest_ * 0.999e-4) values.push_back(value);
     }
   } else if (scale_ == ColourScale::kSqrt && lowest_ == 0) {
@@ -192,10 +192,13 @@ std::vector<Tick> Model::ticks() const {
     }
   } else {
     const double step = round_up(highest_ / 4 - lowest_ / 4);
-    // The limit may overflow, and so may the step behind it.
-    for (double n = std::ceil(lowest_ / step);
-         n * step <= highest_ * (1 + 1e-9) && std::isfinite(n * step); ++n) {
-      values.push_back(n * step);
+    const double first = std::ceil(lowest_ / step);
+    constexpr int kMostTicks = 10;  // a step is at least a fifth of the range
+    for (int n = 0; n < kMostTicks; ++n) {
+      const double value = (first + n) * step;
+      // The limit may overflow, and so may the step behind it.
+      if (!std::isfinite(value) || value > highest_ * (1 + 1e-9)) break;
+      values.push_back(value);
     }
     // Neighbours must differ: -1000.25 and -1000.5 need six digits.
     const double size = std::max(std::abs(lowest_), std::abs(highest_));

@@ -55,7 +55,8 @@ class Drawing {
     return layout_.left + static_cast<double>(panel % layout_.grid_columns) * layout_.across;
   }
   double map_top(Index panel) const {
-    return layout_.top + static_cast<double>(panel / layout_.grid_columns) * layout_.down;
+    const Index row = panel / layout_.grid_columns;
+    return layout_.top + static_cast<double>(row) * layout_.down;
   }
   Box cells_at(double x, double y) const { return {x, y, layout_.cell_width, layout_.cell_height}; }
 

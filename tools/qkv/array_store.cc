@@ -76,6 +76,7 @@ const qkv::app::Strings* ArrayStore::find_text(std::string_view name) const {
 
 std::vector<std::string> ArrayStore::files() const {
   std::vector<std::string> files;
+  files.reserve(files_.size());
   for (const auto& entry : files_) files.push_back(entry.first);
   return files;
 }

@@ -105,6 +105,7 @@ std::vector<ResultKind> kinds_of(const AttendOptions& options, const AttendCall&
 
 std::vector<std::string_view> names_of(const std::vector<ResultKind>& kinds) {
   std::vector<std::string_view> names;
+  names.reserve(kinds.size());
   for (const ResultKind& kind : kinds) names.push_back(kind.name);
   return names;
 }

@@ -64,7 +64,7 @@ std::string on_path(const std::string& program) {
   std::string_view rest = path == nullptr ? "" : path;
   while (!rest.empty()) {
     const std::size_t end = std::min(rest.find(':'), rest.size());
-    const std::string candidate = (std::filesystem::path(rest.substr(0, end)) / program).string();
+    std::string candidate = (std::filesystem::path(rest.substr(0, end)) / program).string();
     if (::access(candidate.c_str(), X_OK) == 0) return candidate;
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }

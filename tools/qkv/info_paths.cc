@@ -17,7 +17,7 @@ using qkv::Index;
 using qkv::Tensor;
 
 // Small, and no size like another. Which code a call takes does not depend on its sizes.
-constexpr Index B = 2, H = 4, G = 2, Tq = 3, Tk = 5, D = 8, E = 6, U = 7;
+constexpr Index kB = 2, kH = 4, kG = 2, kTq = 3, kTk = 5, kD = 8, kE = 6, kU = 7;
 
 struct DTypes {
   DType q;
@@ -43,29 +43,29 @@ std::string name_of(const DTypes& dtypes) {
 // A call and the memory that its views look at.
 struct Sample {
   explicit Sample(const DTypes& dtypes)
-      : q(dtypes.q, {B, H, Tq, D}),
-        k(dtypes.kv, {B, H, Tk, D}),
-        v(dtypes.kv, {B, H, Tk, E}),
-        fewer_k(dtypes.kv, {B, G, Tk, D}),
-        fewer_v(dtypes.kv, {B, G, Tk, E}),
-        packed_q(dtypes.q, {B * Tq, H, D}),
-        packed_k(dtypes.kv, {B * Tk, H, D}),
-        packed_v(dtypes.kv, {B * Tk, H, E}),
-        w(dtypes.q, {D, D}),
-        wq(dtypes.q, {U, D}),
-        wk(dtypes.q, {U, D}),
-        units(dtypes.q, {U}),
-        bias(dtypes.q, {Tq, Tk}),
-        per_head(dtypes.q, {H}) {
+      : q(dtypes.q, {kB, kH, kTq, kD}),
+        k(dtypes.kv, {kB, kH, kTk, kD}),
+        v(dtypes.kv, {kB, kH, kTk, kE}),
+        fewer_k(dtypes.kv, {kB, kG, kTk, kD}),
+        fewer_v(dtypes.kv, {kB, kG, kTk, kE}),
+        packed_q(dtypes.q, {kB * kTq, kH, kD}),
+        packed_k(dtypes.kv, {kB * kTk, kH, kD}),
+        packed_v(dtypes.kv, {kB * kTk, kH, kE}),
+        w(dtypes.q, {kD, kD}),
+        wq(dtypes.q, {kU, kD}),
+        wk(dtypes.q, {kU, kD}),
+        units(dtypes.q, {kU}),
+        bias(dtypes.q, {kTq, kTk}),
+        per_head(dtypes.q, {kH}) {
     inputs = {q, k, v, {}, {}};
   }
 
   Tensor q, k, v, fewer_k, fewer_v, packed_q, packed_k, packed_v, w, wq, wk, units, bias, per_head;
-  Tensor keep{DType::kBool, {Tq, Tk}};
-  Tensor padding{DType::kBool, {B, Tk}};
-  std::vector<Index> lengths = std::vector<Index>(B, Tk);
-  std::vector<Index> seqlens_q{0, Tq, B* Tq};
-  std::vector<Index> seqlens_k{0, Tk, B* Tk};
+  Tensor keep{DType::kBool, {kTq, kTk}};
+  Tensor padding{DType::kBool, {kB, kTk}};
+  std::vector<Index> lengths = std::vector<Index>(kB, kTk);
+  std::vector<Index> seqlens_q = {0, kTq, kB* kTq};
+  std::vector<Index> seqlens_k = {0, kTk, kB* kTk};
   qkv::Inputs inputs;
   qkv::Options options;
 };
