@@ -19,6 +19,7 @@ constexpr int kMostOfAFault = 3;
 std::vector<std::string> names(const AttentionFile& file, LeadingAxis axis, std::string_view name,
                                const std::vector<Index>& indices) {
   std::vector<std::string> list;
+  list.reserve(indices.size());
   for (const Index index : indices) {
     list.push_back(has_axis(file, axis) ? fmt::format("{} {}", name, index) : "");
   }
