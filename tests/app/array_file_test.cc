@@ -188,19 +188,8 @@ TEST(Npy, DamagedFilesAreReadOrRefused) {
   const Strings text{{2}, {"ab", "c"}};
   write_npy(directory / "a.npy", &text);
   const std::string whole = test::read(directory / "a.npy");
-  for (std::size_t length = 0; length < whole.size(); ++length) {
-    EXPECT_THROW(read_npy(directory.write("b.npy", whole.substr(0, length))), InputError);
-  }
-  for (std::size_t at = 0; at < whole.size(); ++at) {
-    for (const int change : {1, 0x80, 0xFF}) {
-      std::string bytes = whole;
-      bytes[at] = static_cast<char>(bytes[at] ^ change);
-      try {
-        read_npy(directory.write("b.npy", bytes));
-      } catch (const InputError&) {
-      }
-    }
-  }
+  const auto reader = [](const std::string& path) { read_npy(path); };
+  EXPECT_EQ(test::read_though_cut<InputError>(directory, whole, reader), 0U);
 }
 
 TEST(Npz, StoredAndDeflatedRoundTrip) {

@@ -67,6 +67,15 @@ inline std::vector<app::NamedArray> some_arrays() {
   return arrays;
 }
 
+inline void expect_all(const std::vector<app::NamedArray>& got,
+                       const std::vector<app::NamedArray>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(got[i].name, want[i].name);
+    expect_same(got[i].array, want[i].array);
+  }
+}
+
 }  // namespace qkv::test
 
 #endif  // TESTS_APP_ARRAYS_H_

@@ -67,6 +67,34 @@ std::string complaint(Call&& call) {
   return "no exception";
 }
 
+// What a reader makes of a file that is damaged: `read_file` (a path) must throw Error for each
+// that is cut short, and read or throw Error for each with one byte changed. Returns how many it
+// read though they were cut.
+template <class Error, class Read>
+std::size_t read_though_cut(const Directory& directory, const std::string& whole,
+                            Read&& read_file) {
+  const auto is_read = [&](const std::string& bytes) {
+    try {
+      read_file(directory.write("damaged", bytes));
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  std::size_t count = 0;
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    if (is_read(whole.substr(0, length))) ++count;
+  }
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    for (const int change : {1, 0x80, 0xFF}) {
+      std::string bytes = whole;
+      bytes[at] = static_cast<char>(bytes[at] ^ change);
+      is_read(bytes);
+    }
+  }
+  return count;
+}
+
 }  // namespace qkv::test
 
 #endif  // TESTS_APP_FILES_H_

@@ -24,6 +24,7 @@ namespace {
 using test::complaint;
 using test::counted;
 using test::Directory;
+using test::expect_all;
 using test::expect_same;
 using test::some_arrays;
 using test::views;
@@ -141,14 +142,6 @@ std::vector<NamedArray> arrays_for(ArrayFormat format) {
   arrays.resize(1);
   arrays[0].name = "";
   return arrays;
-}
-
-void expect_all(const std::vector<NamedArray>& got, const std::vector<NamedArray>& want) {
-  ASSERT_EQ(got.size(), want.size());
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    EXPECT_EQ(got[i].name, want[i].name);
-    expect_same(got[i].array, want[i].array);
-  }
 }
 
 TEST(StandardStreams, EveryFormatGoesToStandardOutput) {
