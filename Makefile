@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 .DEFAULT_GOAL := help
-.PHONY: run test check fuzz help
+.PHONY: run test bench check fuzz wheel help
 
 SECONDS = 60
 
@@ -13,11 +13,20 @@ run: ## set up, build, and run the main job on its built-in example
 test: ## set up, build, and run all tests
 	@scripts/setup.sh test
 	@scripts/build.sh release
+	@scripts/python_package.sh
 	@scripts/test.sh release
+
+bench: ## set up, build, and measure: how fast, beside this machine's peak and oneDNN (minutes)
+	@scripts/setup.sh bench
+	@scripts/bench.sh
 
 check: ## everything a change must pass: format, lint, rules, compilers, sanitizers
 	@scripts/setup.sh check
 	@scripts/check.sh
+
+wheel: ## set up, build the Python package with what it links: dist/qkv-*.whl
+	@scripts/setup.sh test
+	@scripts/wheel.sh
 
 fuzz: ## malformed input for every reader, 60 s each (SECONDS=5: shorter); no part of the tests
 	@scripts/setup.sh fuzz

@@ -6,7 +6,7 @@
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-readonly all_steps="format rules spdx length headers gcc docs clang lint core shared asan tsan"
+readonly all_steps="format rules spdx length figures python headers gcc docs wheel clang lint shared asan tsan"
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
 
 # ---- what the steps share -----------------------------------------------------------------------
@@ -19,9 +19,9 @@ counted() {
 
 # The project's files, one a line: everything but what was built, fetched or given.
 project_files() {
-  find . \( -path ./.git -o -path ./build -o -path ./.venv -o -name __pycache__ \) -prune \
+  find . \( -path ./.git -o -path ./build -o -path "./.venv*" -o -path ./dist -o -name __pycache__ \) -prune \
     -o -type f ! -name LICENSE -print |
-    grep -vE '\.(npy|npz|safetensors|png|svg|html|tsv|vec|pyc)$|/data/' | sort
+    grep -vE '\.(npy|npz|safetensors|png|svg|html|tsv|vec|pyc)$|/data/|/bench/results/' | sort
 }
 
 cpp_files() { project_files | grep -E '\.(h|cc)$'; }
@@ -80,6 +80,20 @@ step_length() {
   ((failed == 0))
 }
 
+# The documents against bench/results/; the last line counts what was compared.
+step_figures() {
+  .venv/bin/python scripts/check/figures.py --self-test
+  .venv/bin/python scripts/check/figures.py
+}
+
+# Format and lint of the package, its tests, its examples.
+step_python() {
+  scripts/python_env.sh
+  .venv-python/bin/ruff format --quiet --diff
+  .venv-python/bin/ruff check --quiet
+  counted "$(.venv-python/bin/ruff check --show-files | wc -l)" files of Python
+}
+
 # ---- compilers ----------------------------------------------------------------------------------
 
 # Each public header alone, twice (its guard), with nothing but include/.
@@ -100,7 +114,8 @@ step_gcc() {
   local forgotten
   scripts/build.sh release
   forgotten=$(comm -23 \
-    <(find src tools tests -name '*.cc' ! -path 'tests/consumers/*' | sort) \
+    <(find src tools tests bench -name '*.cc' ! -path 'tests/consumers/*' ! -path 'bench/peers/*' |
+      sort) \
     <(compiled_files release))
   if [ -n "$forgotten" ]; then
     echo "in no CMakeLists.txt: $forgotten"
@@ -112,7 +127,14 @@ step_gcc() {
 # Every block of the documents; the last line counts them.
 step_docs() {
   [ -x build/release/bin/qkv ] || scripts/build.sh release
+  scripts/python_package.sh
   .venv/bin/python scripts/check/docs_blocks.py build/release
+}
+
+# The Python package alone on a machine; the last line counts its objects.
+step_wheel() {
+  scripts/wheel.sh
+  scripts/check/wheel.sh
 }
 
 step_clang() {
@@ -120,22 +142,30 @@ step_clang() {
   scripts/test.sh clang
 }
 
-step_lint() {
-  [ -f build/clang/compile_commands.json ] || cmake --preset clang -DQKV_TESTS=ON
-  mapfile -t files < <(compiled_files clang | grep -E '^(src|tools)/')
-  counted ${#files[@]} files
+# What a build compiles of some folders, by its flags; gcc's own are no mistake. Adds to `linted`.
+lint_build() {
+  local folders=$2 files
+  mapfile -t files < <(compiled_files "$1" | grep -E "^($folders)/")
+  ((linted += ${#files[@]}))
   printf '%s\n' "${files[@]}" |
-    xargs -P "$jobs" -n 1 clang-tidy-16 -p build/clang --quiet 2>&1 |
-    sed -E '/^[0-9]+ warnings? generated\.$/d'
-  counted ${#files[@]} files
+    xargs -P "$jobs" -n 1 clang-tidy-16 -p "build/$1" --quiet \
+      --extra-arg=-Wno-unknown-warning-option 2>&1 |
+    sed -E '/^[0-9]+ warnings?( and [0-9]+ errors?)? generated\.$/d'
+}
+
+# The Python package's files as scripts/python_package.sh compiled them, where it could.
+step_lint() {
+  local linted=0
+  cmake --preset clang -DQKV_TESTS=ON
+  lint_build clang 'src|tools|bench'
+  if python_env_is_ready; then
+    [ -f build/python/compile_commands.json ] || scripts/python_package.sh
+    lint_build python python
+  fi
+  counted "$linted" files
 }
 
 # ---- other builds -------------------------------------------------------------------------------
-
-step_core() {
-  scripts/build.sh core
-  scripts/test.sh core
-}
 
 step_shared() {
   local count=0
@@ -152,6 +182,7 @@ step_asan() {
   scripts/test.sh asan
 }
 
+# The library alone (QKV_APP=OFF): only it starts threads, and it has to build without the rest.
 # gcc 12's thread sanitizer knows no address space as random as newer kernels make it; may go with
 # gcc 14.
 step_tsan() {

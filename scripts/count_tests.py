@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the tests in a JUnit report of ctest, by group and in all.
+"""Counts the tests in JUnit reports of ctest and pytest, by group and in all.
 
-usage: count_tests.py REPORT.xml
-Exit 1 if a test failed or could not run, or if none passed.
+usage: count_tests.py REPORT.xml...
+Exit 1 if a test failed or could not run, or if none of a report was run or skipped by its own
+choice.
 """
 
 import collections
+import pathlib
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
+from skip_tests import test_names
 
-def verdict(case):
+
+def ctest_verdict(case):
     """passed, failed or skipped. A test that could not even start has failed."""
     status = case.get("status")
     if status == "run":
@@ -23,23 +28,63 @@ def verdict(case):
     return "skipped" if chosen else "failed"
 
 
+def pytest_verdict(case):
+    """passed, failed or skipped; an expected failure is no pass."""
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "failed"
+    return "passed" if case.find("skipped") is None else "skipped"
+
+
+def skipped_module(case):
+    """(tests, reason) of a case that stands for a whole file, skipped while it was read."""
+    path = pathlib.Path(case.get("name").replace(".", "/") + ".py")
+    reason = re.search(r"Skipped: (.*)['\"]\)$", case.find("skipped").text)
+    return len(list(test_names(path))), reason[1]
+
+
+def read(report):
+    """(group, verdict, pytest's reason for a skip) of each test."""
+    root = ElementTree.parse(report).getroot()
+    if root.tag == "testsuite":  # ctest's
+        for case in root.findall("testcase"):
+            yield case.get("name").split(".")[0], ctest_verdict(case), None
+    for case in root.findall("testsuite/testcase"):
+        module = case.get("classname").split(".")[-1] or case.get("name").split(".")[-1]
+        skipped = case.find("skipped")
+        reason = None if skipped is None else skipped.get("message")
+        count = 1
+        if reason == "collection skipped":
+            count, reason = skipped_module(case)
+        for _ in range(count):
+            yield "python." + module.replace("test_", "", 1), pytest_verdict(case), reason
+
+
 def main():
-    try:
-        cases = ElementTree.parse(sys.argv[1]).getroot().findall("testcase")
-    except OSError as error:
-        print(f"no test was run: {error}")
-        cases = []
     groups = collections.defaultdict(collections.Counter)
-    for case in cases:
-        groups[case.get("name").split(".")[0]][verdict(case)] += 1
+    reasons = collections.Counter()
+    empty = False
+    for report in sys.argv[1:]:
+        count = 0
+        try:
+            for group, verdict, reason in read(report):
+                groups[group][verdict] += 1
+                reasons[reason] += reason is not None
+                count += 1
+        except (OSError, ElementTree.ParseError) as error:
+            print(f"no report: {error}")
+        if count == 0:
+            print(f"{report}: no test was run")
+            empty = True
     total = sum(groups.values(), collections.Counter())
 
     print()
     for name, count in sorted(groups.items()):
         print(f"{name:<24} {count['passed']:>6} passed {count['failed']:>4} failed"
               f" {count['skipped']:>4} skipped")
+    for reason, count in sorted((+reasons).items()):
+        print(f"{count} skipped: {reason}")
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
-    return 0 if total["passed"] and not total["failed"] else 1
+    return 0 if total["passed"] and not total["failed"] and not empty else 1
 
 
 if __name__ == "__main__":

@@ -21,3 +21,8 @@ put_cmake_first || true  # setup.sh says what is missing
 
 export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
 export CTEST_PARALLEL_LEVEL="${CTEST_PARALLEL_LEVEL:-$(nproc)}"
+
+# Whether .venv-python is there, made from the requirements as they are now.
+python_env_is_ready() {
+  cat python/requirements-{test,torch}.txt | cmp -s - .venv-python/made-from
+}

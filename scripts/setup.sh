@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/setup.sh run|test|fuzz|check
-# Makes sure that what `make run`, `make test`, `make fuzz` or `make check` needs is there. Looks first; installs
+# Usage: scripts/setup.sh run|test|bench|fuzz|check
+# Makes sure that what `make run`, `make test` and so on need is there. Looks first; installs
 # (Debian, as root or by sudo) only what is missing; with nothing to do it takes a fraction of a
 # second and touches nothing.
 set -euo pipefail
@@ -9,20 +9,22 @@ source "$(dirname "$0")/env.sh"
 
 level=${1:-}
 case $level in
-  run | test | fuzz | check) ;;
+  run | test | bench | fuzz | check) ;;
   *)
-    echo "usage: scripts/setup.sh run|test|fuzz|check" >&2
+    echo "usage: scripts/setup.sh run|test|bench|fuzz|check" >&2
     exit 2
     ;;
 esac
 
-# One list: level, what proves it is there, Debian's package. Each level includes those before it.
+# One list: level, what proves it is there, Debian's package. Each level includes those before it;
+# bench is run and its own, which no other level needs.
 readonly needs='
 run   command:g++               g++
 run   command:cmake             cmake
 run   command:ninja             ninja-build
 run   command:make              make
 run   command:pkg-config        pkg-config
+run   library:libhwy            libhwy-dev
 run   library:CLI11             libcli11-dev
 run   library:fmt               libfmt-dev
 run   library:libzip            libzip-dev
@@ -33,10 +35,12 @@ test  library:gtest             libgtest-dev
 test  system_python:sys         python3
 test  system_python:ensurepip   python3-venv
 test  system_python:numpy       python3-numpy
+test  python_header:Python.h    python3-dev
 test  command:rsvg-convert      librsvg2-bin
 test  font:DejaVuSansMono       fonts-dejavu-core
 test  font:wqy-microhei         fonts-wqy-microhei
 test  font:NotoColorEmoji       fonts-noto-color-emoji
+bench header:dnnl.hpp           libdnnl-dev
 fuzz  command:clang++-16        clang-16
 fuzz  clang_runtime:fuzzer      libclang-rt-16-dev
 check command:clang-format-16   clang-format-16
@@ -47,10 +51,13 @@ is_there() {
   local kind=${1%%:*} name=${1#*:}
   case $kind in
     command) if [ "$name" = cmake ]; then put_cmake_first; else "$name" --version; fi ;;
+    header) [ -f "/usr/include/$name" ] ;;
     library) pkg-config --exists "$name" ;;
     font) compgen -G "/usr/share/fonts/truetype/*/$name.tt[cf]" ;;
     clang_runtime) compgen -G "$(clang++-16 -print-resource-dir)/lib/linux/libclang_rt.$name-*.a" ;;
     system_python) /usr/bin/python3 -c "import $name" ;;
+    python_header) /usr/bin/python3 -c "import os, sysconfig as c
+os.stat(os.path.join(c.get_path('include'), '$name'))" ;;
   esac >/dev/null 2>&1
 }
 
@@ -59,7 +66,8 @@ missing_packages() {
   local of proof package
   while read -r of proof package; do
     case $level:$of in
-      run:run | test:run | test:test | fuzz:run | fuzz:test | fuzz:fuzz | check:?*) is_there "$proof" || echo "$package" ;;
+      run:run | test:run | test:test | bench:run | bench:bench | fuzz:run | fuzz:test | fuzz:fuzz | \
+        check:run | check:test | check:fuzz | check:check) is_there "$proof" || echo "$package" ;;
     esac
   done <<<"$needs"
 }
@@ -101,8 +109,11 @@ if ((${#missing[@]})); then
 fi
 
 # Python of our own that sees Debian's NumPy: no package index is asked.
-if [ "$level" != run ] && ! .venv/bin/python -c 'import numpy' 2>/dev/null; then
+if [[ $level != run && $level != bench ]] && ! .venv/bin/python -c 'import numpy' 2>/dev/null; then
   echo "setup: making .venv" >&2
   /usr/bin/python3 -m venv --clear --system-site-packages .venv
   .venv/bin/python -c 'import numpy'
 fi
+
+# Another, from a package index, for the Python package.
+if [[ $level == test || $level == check ]]; then scripts/python_env.sh; fi

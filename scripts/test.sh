@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/test.sh PRESET [CTEST-ARGUMENT...]
-# Runs the tests of a built preset and counts them. The last line: N passed, M failed, K skipped.
+# Runs the tests of a built preset and counts them; those of release with the Python package's,
+# unless ctest is told more. The last line: N passed, M failed, K skipped.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 preset=${1:?usage: scripts/test.sh PRESET [CTEST-ARGUMENT...]}
 shift
-report=build/$preset/tests.xml
-rm -f "$report"
+reports=("build/$preset/tests.xml")
+rm -f "${reports[0]}"
 status=0
-ctest --preset "$preset" --output-junit "$PWD/$report" "$@" || status=$?
-.venv/bin/python scripts/count_tests.py "$report" || status=1
+ctest --preset "$preset" --output-junit "$PWD/${reports[0]}" "$@" || status=$?
+if [[ $preset == release && $# == 0 ]]; then
+  reports+=("build/$preset/python_tests.xml")
+  scripts/python_tests.sh "${reports[1]}" || status=$?
+fi
+.venv/bin/python scripts/count_tests.py "${reports[@]}" || status=1
 exit "$status"

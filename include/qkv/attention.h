@@ -73,6 +73,18 @@ struct Outputs {
   Rows masked_scores{};    // after mods, bias, ALiBi and masks; -inf where masked
 };
 
+// The shapes of a call's results, for those who make the buffers: [B,H,Tq,E], [B,H,Tq] and so on
+// with as many axes as the inputs ask for; of packed sequences [sum Tq,H,E], [H,sum Tq] and
+// [H,sum Tk], and no matrix: its rank is 0.
+struct ResultShapes {
+  Dims out{};     // rank 0 where v is absent
+  Dims rows{};    // of lse and row_max; top adds an axis of `count`
+  Dims keys{};    // of column_sums
+  Dims matrix{};  // of weights and scores, all rows
+};
+// Throws Error for inputs that attention() refuses.
+QKV_API ResultShapes result_shapes(const Inputs& inputs);
+
 // softmax(scores(q, k)) v as semantics in docs/ say. Throws Error before touching any output.
 // Without a context: on the calling thread, with scratch memory of its own.
 QKV_API void attention(const Inputs& inputs, const Options& options, const Outputs& outputs);
@@ -143,7 +155,9 @@ class QKV_API Plan {
   Plan(Plan&&) noexcept;
   Plan& operator=(Plan&&) noexcept;
 
-  std::string_view path() const noexcept;      // the implementation: "reference"
+  // The implementations: "dot/avx512", "reference". A forced one may have no backward pass: "".
+  std::string_view path() const noexcept;
+  std::string_view backward_path() const noexcept;
   std::size_t scratch_bytes() const noexcept;  // that run() needs
   std::size_t backward_scratch_bytes() const noexcept;
   void run(const Inputs& inputs, const Outputs& outputs);

@@ -64,8 +64,8 @@ class QKV_API Context {
   Context& operator=(Context&&) noexcept;
 
   const Executor& executor() const noexcept;
-  // Read once per task; when it is true the call throws Cancelled. Null (the default): no flag.
-  // The flag must outlive the calls.
+  // Read before each task, and now and then in long ones; when it is true the call throws
+  // Cancelled. Null (the default): no flag. The flag must outlive the calls.
   void set_stop_flag(const std::atomic<bool>* stop) noexcept;
   const std::atomic<bool>* stop_flag() const noexcept;
   // Uses this implementation ("reference") or fails, naming the first reason; "" (the default):

@@ -3,6 +3,7 @@
 #ifndef QKV_QKV_H_
 #define QKV_QKV_H_
 
+#include <qkv/at.h>
 #include <qkv/attention.h>
 #include <qkv/context.h>
 #include <qkv/dtype.h>
@@ -10,7 +11,9 @@
 #include <qkv/layers.h>
 #include <qkv/mods.h>
 #include <qkv/options.h>
+#include <qkv/soft_cap.h>
 #include <qkv/softmax.h>
+#include <qkv/target.h>
 #include <qkv/tensor.h>
 #include <qkv/version.h>
 #include <qkv/view.h>

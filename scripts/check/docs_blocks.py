@@ -9,7 +9,8 @@ What is done with a fenced block depends on its language:
            after tests/docs/preludes/NAME.h, which the line before names: <!-- prelude: NAME -->
   sh       run by bash, the built qkv first on PATH
   console  lines after "$ " are run; the other lines, if any, are what they must print
-  python   run by the checkout's .venv
+  python   run by the checkout's .venv-python, after what the document's python blocks above it
+           define; those that import qkv or torch where it has none are not run, but counted and listed
   text, json, cmake   shown only
 <!-- output --> before a text block: it is exactly what the block above prints on stdout.
 <!-- run: no, REASON --> before a sh, console or python block: not run, but counted and listed; sh
@@ -34,6 +35,18 @@ RUN = {"cpp", "sh", "console", "python"}
 SHOWN = {"text", "json", "cmake"}
 INSTALLS = re.compile(r"\b(apt|apt-get|pip|git clone|sudo|cmake|make|install)\b")
 SECONDS = 300
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+# The last argument is the block itself; those before it run without a word.
+SESSION = """
+import contextlib, io, sys
+*above, block = sys.argv[1:]
+names = {"__name__": "__main__"}
+with contextlib.redirect_stdout(io.StringIO()):
+    for text in above:
+        exec(text, names)
+exec(compile(block, DOCUMENT, "exec"), names)
+"""
 
 FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*(\S*).*$")
 COMMENT = re.compile(r"^\s*<!--\s*(.*?)\s*-->\s*$")
@@ -95,6 +108,8 @@ class Runner:
     def __init__(self, root, build, document, directory):
         self.root, self.build, self.document = root, build, document
         self.directory = pathlib.Path(directory)
+        self.session = []  # the texts of the python blocks so far
+        self.imports = set()  # those of PACKAGES that they import
         for entry in root.iterdir():
             if not entry.name.startswith("."):
                 (self.directory / entry.name).symlink_to(entry)
@@ -160,7 +175,32 @@ class Runner:
         return printed
 
     def python(self, block):
-        return self.call([self.root / ".venv/bin/python", "-c", block.code])
+        session = SESSION.replace("DOCUMENT", repr(str(self.document)))
+        code = "\n" * (block.line - 1) + block.code  # errors have the document's line
+        above, self.session = self.session, [*self.session, block.code]
+        return self.call([python(), "-c", session, *above, code])
+
+    def obstacle(self, block):
+        """Why a block cannot be run here; None where it can."""
+        if "run" in block.marks or block.language != "python":
+            return block.marks.get("run")
+        self.imports.update(IMPORT.findall(block.code))
+        absent = [name for name in sorted(self.imports) if not is_installed(name)]
+        return f"there is no {' '.join(absent)} in .venv-python" if absent else None
+
+
+IMPORT = re.compile(r"^ *(?:import|from) (qkv|torch)\b", re.MULTILINE)
+NOT_RUN = object()  # what a block printed that could not be run here
+
+
+def python():
+    """The best Python there is; scripts/setup.sh makes both."""
+    best, other = (CHECKOUT / venv / "bin/python" for venv in (".venv-python", ".venv"))
+    return best if best.exists() else other
+
+
+def is_installed(package):
+    return any(CHECKOUT.glob(f".venv-python/lib/python3*/site-packages/{package}"))
 
 
 def compare(wanted, printed):
@@ -196,14 +236,18 @@ def check_document(root, build, path):
             try:
                 check_marks(block)
                 before, printed = printed, None
-                if "run" in block.marks:
+                obstacle = runner.obstacle(block)
+                if obstacle is not None:
+                    printed = None if "run" in block.marks else NOT_RUN
                     counts["not run"] += 1
-                    unrun.append(f"{name}:{block.line}: {block.language}: {block.marks['run']}")
+                    unrun.append(f"{name}:{block.line}: {block.language}: {obstacle}")
                 elif block.language in RUN:
                     counts[block.language] += 1
                     printed = getattr(runner, block.language)(block)
                 elif "output" in block.marks:
                     counts["output"] += 1
+                    if before is NOT_RUN:
+                        continue
                     if before is None:
                         raise Wrong("the output of what? The block above was not run")
                     compare(block.code, before)

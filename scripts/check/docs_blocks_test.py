@@ -23,6 +23,8 @@ GOOD = [
     '<!-- prelude: numbers -->\n```cpp\nstd::printf("%d", number);\n```\n'
     "<!-- output -->\n```text\n7\n```\n",
     "```sh\ntest -f README.md\n```\n<!-- run: no, needs the network -->\n```sh\ngit clone x\n```\n",
+    '```python\na = 1\nprint(a)\n```\n```python\nprint(a + 1)\n```\n'
+    "<!-- output -->\n```text\n2\n```\n",
     "- item\n\n  ```sh\n  true\n  ```\n\n```json\n{}\n```\n",
 ]
 
@@ -46,6 +48,8 @@ WRONG = [
     ("<!-- prelude: numbers -->\n```cpp\nint main() {}\n```\n", "needs no prelude"),
     ("```cpp\nint main() { return undeclared; }\n```\n", "README.md:2:"),
     ("```cpp\nint main() { return 3; }\n```\n", "exit 3"),
+    ("```python\na = 1\n```\n\n```python\n\nprint(b)\n```\n", 'README.md", line 7'),
+    ("<!-- run: no, lazy -->\n```python\na = 1\n```\n```python\nprint(a)\n```\n", "NameError"),
 ]
 
 

@@ -35,25 +35,31 @@ ROOMS = {
 APP_ROOMS = set("io text picture page train models".split())
 
 # Places that see the promise in include/ and nothing of src/.
-OUTSIDE = set("tools python examples".split())
+OUTSIDE = set("tools python examples bench".split())
+# The program `qkv` runs the cases of bench/, as "bench/file.h".
+SEE_BENCH = {"tools"}
 
 # What else may be included, and where: each third-party library is known to one room.
 # "*" is everywhere; "app" is every room of qkv_app.
 HEADERS = [
     (r"hwy/.*", "kernels"),
     (r"(immintrin|x86intrin|cpuid|arm_neon)\.h", "kernels"),
-    (r"nlohmann/.*", "io tools"),
+    (r"nlohmann/.*", "io tools bench"),
     (r"zip\.h", "io"),
     (r"utf8proc\.h", "text"),
     (r"zlib\.h", "page"),
-    (r"CLI/.*", "tools"),
-    (r"fmt/.*", "app tools"),
+    (r"CLI/.*", "tools bench"),
+    (r"fmt/.*", "app tools bench"),
     (r"nanobind/.*", "python"),
-    # Threads are started in one room; only programs print.
-    (r"thread|future|pthread\.h|sched\.h", "runtime"),
-    (r"iostream", "tools examples"),
+    (r"dnnl\.hpp|omp\.h", "bench"),  # of a peer that is measured, in a program of its own
+    # Threads are started in one room, but for the one beside which Python waits for signals; only
+    # programs print.
+    (r"thread", "runtime python"),
+    (r"cxxabi\.h", "python"),  # Python ends threads by unwinding them
+    (r"future|pthread\.h|sched\.h", "runtime"),
+    (r"iostream", "tools examples bench"),
     (r"spawn\.h", "picture"),
-    (r"(unistd|fcntl|poll|signal|termios)\.h|sys/[a-z]+\.h", "runtime io picture tools"),
+    (r"(unistd|fcntl|poll|signal|termios)\.h|sys/[a-z]+\.h", "runtime io picture tools bench"),
     (r"[a-z_]+", "*"),  # the standard library
 ]
 
@@ -93,6 +99,8 @@ def refuse_other(place, header):
 
 def refuse_quoted(root, path, place, header):
     """Why a quoted header may not be included here, or None."""
+    if place in SEE_BENCH and header.startswith("bench/"):
+        return None if (root / header).is_file() else "no such file"
     if place in OUTSIDE:
         return None if (root / path.parent / header).is_file() else "only its own files and include/"
     room = header.split("/")[0]
@@ -165,6 +173,9 @@ PLANTED = [
     ("include/qkv/app/a.h", "#  include <zip.h>"),
     ("tools/qkv/a.cc", '#include "core/problem.h"'),
     ("python/a.cc", "#include <CLI/CLI.hpp>"),
+    ("bench/a.cc", '#include "core/problem.h"'),
+    ("bench/a.cc", "#include <thread>"),
+    ("src/attention/a.cc", "#include <omp.h>"),
 ]
 INNOCENT = [
     ("src/core/problem.h", "#include <qkv/view.h>\n#include <vector>"),
@@ -174,6 +185,8 @@ INNOCENT = [
     ("include/qkv/app/b.h", "#include <qkv/view.h>\n#include <qkv/app/a.h>"),
     ("tools/qkv/a.cc", '#include "b.h"\n#include <CLI/CLI.hpp>\n#include <qkv/app/npy.h>'),
     ("tools/qkv/b.h", "#include <qkv/qkv.h>\n#include <iostream>"),
+    ("bench/b.h", "#include <qkv/qkv.h>"),
+    ("tools/qkv/c.cc", '#include "bench/b.h"'),
 ]
 
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -17,11 +19,31 @@ namespace {
 constexpr std::string_view kForward = "attention";
 constexpr std::string_view kBackward = "attention_backward";
 
+bool has_elements(const ConstView& x) {
+  return x.given() && std::find(x.shape().begin(), x.shape().end(), 0) == x.shape().end();
+}
+
+// Otherwise there is nothing to compute, though B, H or a length may be any number.
+bool any_has_elements(const Outputs& x) {
+  const ConstView results[] = {x.out,
+                               x.lse,
+                               x.row_max,
+                               x.column_sums,
+                               x.top.weights,
+                               x.weights.matrix,
+                               x.dropped_weights.matrix,
+                               x.raw_scores.matrix,
+                               x.capped_scores.matrix,
+                               x.masked_scores.matrix};
+  return std::any_of(std::begin(results), std::end(results), has_elements);
+}
+
 void run_forward(const Inputs& inputs, const Options& options, const Outputs& outputs,
                  const core::Problem& p, const door::Implementation& implementation,
                  Context& context) {
   const core::Results results = door::bind_outputs(p, outputs);
   door::check_overlap(p, inputs, options, outputs);
+  if (!any_has_elements(outputs)) return;
   const door::ScratchSize size = implementation.forward_scratch(p, results);
   runtime::Call call(context, p.function, size.shared, size.per_worker);
   implementation.forward(p, results, call);
@@ -51,7 +73,8 @@ void attention(const Inputs& inputs, const Options& options, const Outputs& outp
                Context& context) {
   core::Problem p;
   door::resolve(kForward, inputs, options, p);
-  run_forward(inputs, options, outputs, p, door::choose(p, context.forced_path()), context);
+  run_forward(inputs, options, outputs, p,
+              door::choose(p, context.forced_path(), door::Pass::kForward), context);
 }
 
 void attention(const Inputs& inputs, const Options& options, const Outputs& outputs) {
@@ -65,7 +88,7 @@ void attention_backward(const Inputs& inputs, const Options& options, const Save
   core::Problem p;
   door::resolve(kBackward, inputs, options, p);
   run_backward({inputs, saved, output_gradients, input_gradients}, options, p,
-               door::choose(p, context.forced_path()), context);
+               door::choose(p, context.forced_path(), door::Pass::kBackward), context);
 }
 
 void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
@@ -87,8 +110,9 @@ struct Plan::State {
   Options options;
   Context* context = nullptr;
   core::Problem problem;  // of the last run; its shapes never change
-  const door::Implementation* implementation = nullptr;
-  std::array<Bound, 5> bound;  // as views_of(inputs)
+  const door::Implementation* forward = nullptr;
+  const door::Implementation* backward = nullptr;  // null when the forced one has none
+  std::array<Bound, 5> bound;                      // as views_of(inputs)
   door::ScratchSize forward_size, backward_size;
 };
 
@@ -151,14 +175,20 @@ Plan::Plan(const Inputs& inputs, const Options& options, Context& context)
   s.options = options;
   s.context = &context;
   door::resolve("Plan", inputs, s.options, s.problem);
-  s.implementation = &door::choose(s.problem, context.forced_path());
+  const std::string& forced = context.forced_path();
+  s.forward = &door::choose(s.problem, forced, door::Pass::kForward);
+  // A forced implementation without a backward pass is an error of backward(), not of the plan.
+  if (forced.empty() || s.forward->backward != nullptr) {
+    s.backward = &door::choose(s.problem, forced, door::Pass::kBackward);
+  }
   const auto views = views_of(inputs);
   for (std::size_t n = 0; n < views.size(); ++n) {
     s.bound[n] = {views[n]->dtype(), views[n]->shape()};
   }
-  s.forward_size = s.implementation->forward_scratch(s.problem, every_result(s.problem));
-  s.backward_size =
-      s.implementation->backward_scratch(s.problem, every_gradient(inputs, s.options));
+  s.forward_size = s.forward->forward_scratch(s.problem, every_result(s.problem));
+  if (s.backward != nullptr) {
+    s.backward_size = s.backward->backward_scratch(s.problem, every_gradient(inputs, s.options));
+  }
   runtime::reserve(context, std::max(s.forward_size.shared, s.backward_size.shared),
                    std::max(s.forward_size.per_worker, s.backward_size.per_worker));
 }
@@ -167,7 +197,11 @@ Plan::~Plan() = default;
 Plan::Plan(Plan&&) noexcept = default;
 Plan& Plan::operator=(Plan&&) noexcept = default;
 
-std::string_view Plan::path() const noexcept { return state_->implementation->name; }
+std::string_view Plan::path() const noexcept { return state_->forward->name; }
+
+std::string_view Plan::backward_path() const noexcept {
+  return state_->backward == nullptr ? std::string_view() : state_->backward->name;
+}
 
 namespace {
 
@@ -208,7 +242,7 @@ void Plan::run(const Inputs& inputs, const Outputs& outputs) {
   State& s = *state_;
   expect_bound("Plan::run", inputs, s.bound);
   door::resolve("Plan::run", inputs, s.options, s.problem);
-  run_forward(inputs, s.options, outputs, s.problem, *s.implementation, *s.context);
+  run_forward(inputs, s.options, outputs, s.problem, *s.forward, *s.context);
 }
 
 void Plan::backward(const Inputs& inputs, const Saved& saved,
@@ -217,8 +251,11 @@ void Plan::backward(const Inputs& inputs, const Saved& saved,
   State& s = *state_;
   expect_bound("Plan::backward", inputs, s.bound);
   door::resolve("Plan::backward", inputs, s.options, s.problem);
+  const door::Implementation& implementation =
+      s.backward != nullptr ? *s.backward
+                            : door::choose(s.problem, s.forward->name, door::Pass::kBackward);
   run_backward({inputs, saved, output_gradients, input_gradients}, s.options, s.problem,
-               *s.implementation, *s.context);
+               implementation, *s.context);
 }
 
 }  // namespace qkv

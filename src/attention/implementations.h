@@ -17,12 +17,15 @@ namespace qkv::door {
 
 using core::ScratchSize;
 
+enum class Pass { kForward, kBackward };
+
 struct Implementation {
   std::string_view name;
   // Null when the problem is supported, else the first reason why not ("bfloat16 inputs").
   const char* (*unsupported)(const core::Problem& p);
   ScratchSize (*forward_scratch)(const core::Problem& p, const core::Results& results);
   void (*forward)(const core::Problem& p, const core::Results& results, runtime::Call& call);
+  // Null where there is no backward pass of its own.
   ScratchSize (*backward_scratch)(const core::Problem& p, const core::GradientResults& results);
   void (*backward)(const core::Problem& p, const core::GradientSources& sources,
                    const core::GradientResults& results, runtime::Call& call);
@@ -30,9 +33,10 @@ struct Implementation {
 
 std::span<const Implementation* const> implementations();
 
-// The implementation for a problem; `forced` (may be empty) names the one to take. Throws Error
-// when there is none of that name, or it does not support the problem.
-const Implementation& choose(const core::Problem& p, std::string_view forced);
+// The implementation of a pass over a problem; `forced` (may be empty) names the one to take.
+// Throws Error when there is none of that name, or it does not support the problem, and when
+// QKV_TARGET in the environment names no target.
+const Implementation& choose(const core::Problem& p, std::string_view forced, Pass pass);
 
 }  // namespace qkv::door
 

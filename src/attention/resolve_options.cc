@@ -8,6 +8,7 @@
 #include "attention/resolve.h"
 #include "attention/shapes.h"
 #include "core/message.h"
+#include "core/tile_classes.h"
 
 namespace qkv::door {
 namespace {
@@ -216,6 +217,32 @@ core::ResolvedMask resolve_mask(const MaskMod& mask, std::string_view name, cons
   return &mask;
 }
 
+// A precomputed mask serves the sizes it was made for.
+void check_precomputed(const Problem& p, std::string_view name, const MaskMod& mask) {
+  if (mask.classes == nullptr) return;
+  if (p.packed()) {
+    throw Error(p.function, name,
+                "is precomputed, which is not available with packed sequences (cu_seqlens)");
+  }
+  struct Size {
+    const char* letter;
+    Index made_for;
+    Index came;
+    bool may_be_one;  // 1 stands for all
+  };
+  const detail::TileClasses& made = *mask.classes;
+  const Size sizes[] = {{"Tq", made.Tq, p.Tq, false},
+                        {"Tk", made.Tk, p.Tk, false},
+                        {"B", made.B, p.B, true},
+                        {"H", made.H, p.H, true}};
+  for (const Size& size : sizes) {
+    if (size.made_for == size.came || (size.may_be_one && size.made_for == 1)) continue;
+    throw Error(p.function, name,
+                text("is precomputed for ", size.letter, " = ", size.made_for, " but the call has ",
+                     size.letter, " = ", size.came));
+  }
+}
+
 // What messages call a mask: its kind, which is how it was written.
 const char* mask_name(const Mask& mask) {
   constexpr const char* kNames[] = {"causal",  "window",      "keep",
@@ -227,9 +254,12 @@ const char* mask_name(const Mask& mask) {
 
 void resolve_masks(const Options& options, core::Problem& p) {
   p.masks.clear();
-  for (const Mask& mask : options.masks) {
+  for (std::size_t n = 0; n < options.masks.size(); ++n) {
+    const Mask& mask = options.masks[n];
     const std::string_view name = mask_name(mask);
     p.masks.push_back(std::visit([&](const auto& m) { return resolve_mask(m, name, p); }, mask));
+    const auto* mod = std::get_if<MaskMod>(&mask);
+    if (mod != nullptr) check_precomputed(p, text("masks[", n, "]"), *mod);
   }
 }
 

@@ -4,8 +4,31 @@
 #include <cstdint>
 #include <limits>
 
+#include "attention/resolve.h"
 #include "core/message.h"
 #include "core/shapes.h"
+
+namespace qkv {
+
+ResultShapes result_shapes(const Inputs& inputs) {
+  core::Problem p;
+  p.function = "attention";
+  door::resolve_inputs(inputs, door::Complex::kRefused, p);
+  ResultShapes shapes;
+  if (p.packed()) {
+    if (p.v.given()) shapes.out = {p.q_rows, p.H, p.E};
+    shapes.rows = {p.H, p.q_rows};
+    shapes.keys = {p.H, p.k_rows};
+    return shapes;
+  }
+  if (p.v.given()) shapes.out = door::result_shape(p, {p.Tq, p.E});
+  shapes.rows = door::result_shape(p, Dims(p.Tq));
+  shapes.keys = door::result_shape(p, Dims(p.Tk));
+  shapes.matrix = door::result_shape(p, {p.Tq, p.Tk});
+  return shapes;
+}
+
+}  // namespace qkv
 
 namespace qkv::door {
 

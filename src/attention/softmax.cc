@@ -2,6 +2,7 @@
 // The doors of softmax, masked_softmax and batch_dot: all checks, then the reference's loops.
 #include "reference/softmax.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -17,8 +18,10 @@
 
 #include "core/overlap.h"
 #include "core/shapes.h"
+#include "core/stop.h"
 #include "core/storage.h"
 #include "reference/matmul.h"
+#include "runtime/tasks.h"
 
 namespace qkv {
 namespace {
@@ -90,6 +93,16 @@ void check_rows(std::string_view function, const ConstView& x, const ConstView& 
   require_dtype(function, "out", out, "x", x);
 }
 
+// f(0) .. f(count - 1); `stop` is read now and then.
+template <class F>
+void for_each_index(Index count, const core::StopPoint& stop, const F& f) {
+  for (Index begin = 0; begin < count; begin += core::kStepsBetweenStops) {
+    stop();
+    const Index end = std::min(count, begin + core::kStepsBetweenStops);
+    for (Index j = begin; j < end; ++j) f(j);
+  }
+}
+
 // One row of N numbers, the first `live` of which take part, as attention's own softmax sees it.
 template <class T>
 struct SoftmaxRow {
@@ -97,11 +110,11 @@ struct SoftmaxRow {
       : s(static_cast<std::size_t>(count)), live(static_cast<std::size_t>(count)) {}
 
   template <class Stored>
-  void load(const Stored* x, Index stride, Index length) {
-    for (std::size_t j = 0; j < s.size(); ++j) {
-      s[j] = core::to_accumulator<T>(x[static_cast<Index>(j) * stride]);
-      live[j] = static_cast<Index>(j) < length;
-    }
+  void load(const Stored* x, Index stride, Index length, const core::StopPoint& stop) {
+    for_each_index(static_cast<Index>(s.size()), stop, [&](Index j) {
+      s[static_cast<std::size_t>(j)] = core::to_accumulator<T>(x[j * stride]);
+      live[static_cast<std::size_t>(j)] = j < length;
+    });
   }
   reference::Scores<T> scores() const {
     return {s.data(), live.data(), static_cast<Index>(s.size())};
@@ -112,7 +125,8 @@ struct SoftmaxRow {
 };
 
 // x [..,N]; lengths absent or of x's leading shape, in 0..N; everything checked.
-void softmax_rows(const ConstView& x, const ConstView& lengths, const View& out) {
+void softmax_rows(const ConstView& x, const ConstView& lengths, const View& out,
+                  const core::StopPoint& stop) {
   if (x.element_count() == 0) return;
   const Index count = x.size(-1);
   const Dims rows = leading(x.shape(), 1);
@@ -128,12 +142,12 @@ void softmax_rows(const ConstView& x, const ConstView& lengths, const View& out)
           const Index length = lengths.given()
                                    ? core::load<Index>(lengths.dtype(), lengths.data(), offset[2])
                                    : count;
-          row.load(from + offset[0], x.stride(-1), length);
-          const reference::Softmax<T> state = reference::softmax_row(row.scores());
-          for (Index j = 0; j < count; ++j) {
+          row.load(from + offset[0], x.stride(-1), length, stop);
+          const reference::Softmax<T> state = reference::softmax_row(row.scores(), {}, stop);
+          for_each_index(count, stop, [&](Index j) {
             to[offset[1] + j * out.stride(-1)] =
                 core::from_accumulator<Stored>(reference::weight(row.scores(), state, j));
-          }
+          });
         });
   });
 }
@@ -233,18 +247,19 @@ reference::Matrix<Stored> matrix_at(const AnyView& view, Index offset) {
           view.stride(-1)};
 }
 
-}  // namespace
+// ---- the three, stopped by `stop` ------------------------------------------------------------
 
-void softmax(const ConstView& x, const View& out) {
+void softmax_until(const core::StopPoint& stop, const ConstView& x, const View& out) {
   check_rows("softmax", x, out);
   if (x.rank() < 1) throw Error("softmax", "x", "must have at least one axis, got " + describe(x));
   require_shape("softmax", out, x.shape());
   require_apart("softmax", out, "x", x);
   require_own_places("softmax", out);
-  softmax_rows(x, {}, out);
+  softmax_rows(x, {}, out, stop);
 }
 
-void masked_softmax(const ConstView& x, const ConstView& lengths, const View& out) {
+void masked_softmax_until(const core::StopPoint& stop, const ConstView& x, const ConstView& lengths,
+                          const View& out) {
   check_rows("masked_softmax", x, out);
   if (x.rank() != 2 && x.rank() != 3) {
     throw Error("masked_softmax", "x", "must be [B,T,N] or [B,N], got " + describe(x));
@@ -254,11 +269,11 @@ void masked_softmax(const ConstView& x, const ConstView& lengths, const View& ou
   require_apart("masked_softmax", out, "x", x);
   require_apart("masked_softmax", out, "lengths", lengths);
   require_own_places("masked_softmax", out);
-  softmax_rows(x, lengths.given() ? length_of_rows(x, lengths) : lengths, out);
+  softmax_rows(x, lengths.given() ? length_of_rows(x, lengths) : lengths, out, stop);
 }
 
-void batch_dot(const ConstView& a, const ConstView& b, const View& out, Transpose transpose_a,
-               Transpose transpose_b) {
+void batch_dot_until(const core::StopPoint& stop, const ConstView& a, const ConstView& b,
+                     const View& out, Transpose transpose_a, Transpose transpose_b) {
   check_factors(a, b, out);
   const ConstView left = transpose_a == Transpose::kYes ? transpose(a, -2, -1) : a;
   const ConstView right = transpose_b == Transpose::kYes ? transpose(b, -2, -1) : b;
@@ -279,9 +294,36 @@ void batch_dot(const ConstView& a, const ConstView& b, const View& out, Transpos
                                    left.size(-2), right.size(-1), left.size(-1),
                                    matrix_at<const Stored>(wide_left, offset[0]),
                                    matrix_at<const Stored>(wide_right, offset[1]),
-                                   matrix_at<Stored>(out, offset[2]));
+                                   matrix_at<Stored>(out, offset[2]), stop);
                              });
   });
+}
+
+}  // namespace
+
+void softmax(const ConstView& x, const View& out) { softmax_until({}, x, out); }
+void softmax(const ConstView& x, const View& out, Context& context) {
+  const runtime::Call call(context, "softmax", 0, 0);
+  softmax_until(call.stop_point(), x, out);
+}
+
+void masked_softmax(const ConstView& x, const ConstView& lengths, const View& out) {
+  masked_softmax_until({}, x, lengths, out);
+}
+void masked_softmax(const ConstView& x, const ConstView& lengths, const View& out,
+                    Context& context) {
+  const runtime::Call call(context, "masked_softmax", 0, 0);
+  masked_softmax_until(call.stop_point(), x, lengths, out);
+}
+
+void batch_dot(const ConstView& a, const ConstView& b, const View& out, Transpose transpose_a,
+               Transpose transpose_b) {
+  batch_dot_until({}, a, b, out, transpose_a, transpose_b);
+}
+void batch_dot(const ConstView& a, const ConstView& b, const View& out, Transpose transpose_a,
+               Transpose transpose_b, Context& context) {
+  const runtime::Call call(context, "batch_dot", 0, 0);
+  batch_dot_until(call.stop_point(), a, b, out, transpose_a, transpose_b);
 }
 
 }  // namespace qkv

@@ -26,6 +26,16 @@ constexpr std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4
   return counter;
 }
 
+// What decides which weights of one query are dropped: the key, the upper words of the counter, and
+// what a word is compared with.
+struct DropoutRow {
+  std::uint32_t key[2] = {};
+  std::uint32_t threshold = 0;
+  std::uint32_t b = 0;
+  std::uint32_t h = 0;
+  std::uint32_t i = 0;
+};
+
 // The dropout mask: key = seed (low, high), counter = (floor(j/4), i, h, b), word j mod 4; the
 // weight is dropped when word < floor(p * 2^32).
 class DropoutMask {
@@ -34,6 +44,14 @@ class DropoutMask {
   DropoutMask(double p, std::uint64_t seed) noexcept
       : key_{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)},
         threshold_(static_cast<std::uint64_t>(std::floor(p * 4294967296.0))) {}
+
+  DropoutRow row(Index b, Index h, Index i) const noexcept {
+    return {{key_[0], key_[1]},
+            static_cast<std::uint32_t>(threshold_),  // p < 1, so it is less than 2^32
+            static_cast<std::uint32_t>(b),
+            static_cast<std::uint32_t>(h),
+            static_cast<std::uint32_t>(i)};
+  }
 
   // The four answers of keys 4*group .. 4*group+3: true where the weight is kept.
   std::array<bool, 4> kept(Index b, Index h, Index i, Index group) const noexcept {

@@ -11,7 +11,8 @@
 
 #include "io/file.h"
 
-// What a format of array files gives to the list in array_formats.cc.
+// What a format of array files gives to the list in array_formats.cc, and what all check
+// (array_checks.cc).
 namespace qkv::io {
 
 // Whether a file that begins so claims to be of the format. `head` is the file's first

@@ -136,6 +136,10 @@ OutputFile::OutputFile(const std::string& path) : name_(path == "-" ? "<stdout>"
 
 void OutputFile::create(const std::string& target) {
   target_ = target;
+  // The system would stop reading there: another file would be meant.
+  if (target_.find('\0') != std::string::npos) {
+    throw app::OutputError(name_, "its name holds a zero byte");
+  }
   struct stat status {};
   mode_t mode = 0666;  // of a new file, less what the mask forbids
   if (::stat(target_.c_str(), &status) == 0) {

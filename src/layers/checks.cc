@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/checks.h"
 
+#include <optional>
+
 #include <qkv/error.h>
 
+#include "core/checked.h"
 #include "core/message.h"
 #include "core/overlap.h"
 
@@ -24,6 +27,18 @@ void check_given(std::string_view function, const NamedView& array, DType dtype)
 
 void check_size(std::string_view function, std::string_view argument, Index size) {
   if (size < 1) throw Error(function, argument, text("must be at least 1, got ", size));
+}
+
+void check_tensor(std::string_view function, std::string_view sizes, DType dtype,
+                  const Dims& shape) {
+  auto bytes = std::optional(static_cast<Index>(size_of(dtype)));
+  for (const Index size : shape) {
+    bytes = core::checked_multiply(*bytes, size);
+    if (bytes) continue;
+    throw Error(function, sizes,
+                text("must be smaller: parameters may take at most 2^63 - 1 bytes, got ",
+                     name_of(dtype), " ", to_string(shape)));
+  }
 }
 
 double checked_dropout(std::string_view function, double p) {
@@ -52,6 +67,24 @@ void check_rows(std::string_view function, const NamedView& array, DType dtype, 
         function, array.name,
         text("must have ", width, " channels, the layer's width, got ", describe(array.view)));
   }
+}
+
+void check_channels(std::string_view function, const NamedView& array, Index width,
+                    std::string_view width_name) {
+  if (!array.view.given() || array.view.rank() == 0 || array.view.size(-1) == width) return;
+  throw Error(
+      function, array.name,
+      text("must have ", width, " channels (", width_name, "), got ", describe(array.view)));
+}
+
+void check_computed_in(std::string_view function, const NamedView& array, DType dtype) {
+  const DType came = array.view.dtype();
+  if (!array.view.given() || !is_real(came) || accumulator_of(came) == dtype) return;
+  const auto* const wanted = dtype == DType::kFloat64 ? "float64" : "float32, bfloat16 or float16";
+  throw Error(function, array.name,
+              text("must be ", wanted, ", as the layer is ", name_of(dtype), ", got ",
+                   describe(array.view)),
+              ErrorKind::kType);
 }
 
 void check_same(std::string_view function, const NamedView& array, DType dtype, const Dims& shape) {

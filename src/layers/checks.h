@@ -20,6 +20,10 @@ struct NamedView {
 // A size given to a constructor: at least 1.
 void check_size(std::string_view function, std::string_view argument, Index size);
 
+// A tensor that a constructor is to make of sizes given to it; `sizes` names those.
+void check_tensor(std::string_view function, std::string_view sizes, DType dtype,
+                  const Dims& shape);
+
 // A probability of dropout: in [0,1).
 double checked_dropout(std::string_view function, double p);
 
@@ -28,6 +32,14 @@ void check_dtype(std::string_view function, DType dtype);
 
 // Given, of this dtype, rank 2 or more, and this size along the last axis.
 void check_rows(std::string_view function, const NamedView& array, DType dtype, Index width);
+
+// So many channels, the layer's `width_name`. What is absent or has no axes is left to attention().
+void check_channels(std::string_view function, const NamedView& array, Index width,
+                    std::string_view width_name);
+
+// Of a dtype that attention() computes in this one, the layer's. What is absent or of no real type
+// is left to attention().
+void check_computed_in(std::string_view function, const NamedView& array, DType dtype);
 
 // Given, and of this dtype and shape.
 void check_same(std::string_view function, const NamedView& array, DType dtype, const Dims& shape);

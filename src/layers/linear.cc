@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "core/order.h"
+#include "core/stop.h"
 #include "reference/matmul.h"
 #include "runtime/tasks.h"
 
@@ -74,12 +75,13 @@ void forward(Call& call, const ConstView& x_view, const LinearParameters& p, con
   const Rows<T> y(y_view);
   const T* weight = p.weight.values<T>().data();
   const T* bias = p.bias.given() ? p.bias.values<T>().data() : nullptr;
+  const core::StopPoint stop = call.stop_point();
   for_each_row(call, y.count(), [&](Index r, Arena&) {
     const T* x_row = x.row(r);
     T* y_row = y.row(r);
     for (Index o = 0; o < y.channels(); ++o) {
       const T sum = reference::dot<T, T, T>(x.channels(), {x_row, x.stride()},
-                                            {weight + o * x.channels(), 1});
+                                            {weight + o * x.channels(), 1}, stop);
       y_row[o * y.stride()] = bias == nullptr ? sum : sum + bias[o];
     }
   });
@@ -92,11 +94,13 @@ void backward_input(Call& call, const ConstView& dy_view, const LinearParameters
   const Rows<const T> dy(dy_view);
   const Rows<T> dx(dx_view);
   const T* weight = p.weight.values<T>().data();
+  const core::StopPoint stop = call.stop_point();
   for_each_row(call, dx.count(), [&](Index r, Arena& arena) {
     const std::span<T> sums = arena.take<T>(dx.channels());
     std::fill(sums.begin(), sums.end(), T{0});
     const T* dy_row = dy.row(r);
     for (Index o = 0; o < dy.channels(); ++o) {
+      stop();
       const T* weight_row = weight + o * dx.channels();
       const T slope = dy_row[o * dy.stride()];
       for (std::size_t i = 0; i < sums.size(); ++i) {
@@ -110,10 +114,10 @@ void backward_input(Call& call, const ConstView& dy_view, const LinearParameters
   });
 }
 
-// dW[o,i] = sum_r dy[r,o] x[r,i], for one o.
+// dW[o,i] = sum_r dy[r,o] x[r,i], for one o. In the arena.
 template <class T>
-void backward_weight_row(const Rows<const T>& x, const Rows<const T>& dy, Index o, T* dw_row,
-                         Write write, Arena& arena) {
+std::span<const T> weight_gradient(const Rows<const T>& x, const Rows<const T>& dy, Index o,
+                                   const core::StopPoint& stop, Arena& arena) {
   const std::span<T> total = arena.take<T>(x.channels());
   const std::span<T> block = arena.take<T>(x.channels());
   std::fill(total.begin(), total.end(), T{0});
@@ -121,6 +125,7 @@ void backward_weight_row(const Rows<const T>& x, const Rows<const T>& dy, Index 
     std::fill(block.begin(), block.end(), T{0});
     const Index end = std::min(x.count(), start + core::kGradientBlock);
     for (Index r = start; r < end; ++r) {
+      stop();
       const T* x_row = x.row(r);
       const T slope = dy.row(r)[o * dy.stride()];
       if (slope == 0) continue;  // adds an exact 0, also when the row of a masked key holds NaN
@@ -131,14 +136,15 @@ void backward_weight_row(const Rows<const T>& x, const Rows<const T>& dy, Index 
     }
     for (std::size_t i = 0; i < total.size(); ++i) total[i] += block[i];
   }
-  for (std::size_t i = 0; i < total.size(); ++i) put(dw_row[i], total[i], write);
+  return total;
 }
 
 // db[o] = sum_r dy[r,o]
 template <class T>
-T bias_gradient(const Rows<const T>& dy, Index o) {
+T bias_gradient(const Rows<const T>& dy, Index o, const core::StopPoint& stop) {
   T total = 0;
   for (Index start = 0; start < dy.count(); start += core::kGradientBlock) {
+    stop();
     const Index end = std::min(dy.count(), start + core::kGradientBlock);
     T block = 0;
     for (Index r = start; r < end; ++r) block += dy.row(r)[o * dy.stride()];
@@ -154,11 +160,15 @@ void backward_parameters(Call& call, const ConstView& x_view, const ConstView& d
   const Rows<const T> dy(dy_view);
   T* weight = gradients.weight.given() ? gradients.weight.values<T>().data() : nullptr;
   T* bias = gradients.bias.given() ? gradients.bias.values<T>().data() : nullptr;
+  const core::StopPoint stop = call.stop_point();
   call.for_each_task(dy.channels(), [&](Index o, Arena& arena) {
     if (weight != nullptr) {
-      backward_weight_row(x, dy, o, weight + o * x.channels(), write, arena);
+      const std::span<const T> row = weight_gradient(x, dy, o, stop, arena);
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        put(weight[o * x.channels() + static_cast<Index>(i)], row[i], write);
+      }
     }
-    if (bias != nullptr) put(bias[o], bias_gradient(dy, o), write);
+    if (bias != nullptr) put(bias[o], bias_gradient(dy, o, stop), write);
   });
 }
 

@@ -114,7 +114,12 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadConfig& config) : config_(
                      config.width));
   }
   config_.dropout = layers::checked_dropout(kName, config.dropout.value_or(split ? 0.1 : 0));
-  core::count_elements(kName, {config.heads, config.width, config.width});
+  if (split) {
+    layers::check_tensor(kName, "width", config.dtype, {config.width, config.width});
+  } else {
+    layers::check_tensor(kName, "width or heads", config.dtype,
+                         {config.heads, config.width, config.width});
+  }
   parameters_ = zeros(config_);
 }
 

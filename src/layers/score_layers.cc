@@ -10,6 +10,7 @@ namespace {
 
 using layers::check_dtype;
 using layers::check_size;
+using layers::check_tensor;
 using layers::checked_dropout;
 using layers::ScoreLayer;
 
@@ -21,6 +22,14 @@ Additive score_of(const AdditiveAttention::Parameters& p) {
   return {.wq = p.w_q, .wk = p.w_k, .v = p.v};
 }
 Bilinear score_of(const BilinearAttention::Parameters& p) { return {.w = p.w}; }
+
+// Before attention(), which knows the parameters as the score's, not as the layer's.
+void check_inputs(std::string_view function, const LayerInputs& inputs, DType dtype,
+                  Index query_width, Index key_width) {
+  layers::check_computed_in(function, {"q", inputs.q}, dtype);
+  layers::check_channels(function, {"q", inputs.q}, query_width, "query_width");
+  layers::check_channels(function, {"k", inputs.k}, key_width, "key_width");
+}
 
 Tensor zeros_like(const Tensor& tensor) { return {tensor.dtype(), tensor.shape()}; }
 
@@ -52,6 +61,8 @@ AdditiveAttention::AdditiveAttention(Index query_width, Index key_width, Index u
   check_size(kAdditive, "query_width", query_width);
   check_size(kAdditive, "key_width", key_width);
   check_size(kAdditive, "units", units);
+  check_tensor(kAdditive, "query_width or units", dtype, {units, query_width});
+  check_tensor(kAdditive, "key_width or units", dtype, {units, key_width});
   parameters_ = {Tensor(dtype, {units, query_width}), Tensor(dtype, {units, key_width}),
                  Tensor(dtype, {units})};
 }
@@ -62,6 +73,9 @@ AdditiveAttention::Parameters AdditiveAttention::zero_gradients() const {
 
 void AdditiveAttention::forward(const LayerInputs& inputs, RunState& run, Saved& saved,
                                 const Outputs& outputs, Context& context) const {
+  saved.out = {};  // no backward pass if this one throws
+  const Parameters& p = parameters_;
+  check_inputs("AdditiveAttention::forward", inputs, p.v.dtype(), p.w_q.size(1), p.w_k.size(1));
   ScoreLayer{kAdditive, score_of(parameters_), dropout_}.forward(inputs, run, saved, outputs,
                                                                  context);
 }
@@ -82,6 +96,7 @@ BilinearAttention::BilinearAttention(Index query_width, Index key_width, double 
   check_dtype(kBilinear, dtype);
   check_size(kBilinear, "query_width", query_width);
   check_size(kBilinear, "key_width", key_width);
+  check_tensor(kBilinear, "query_width or key_width", dtype, {query_width, key_width});
   parameters_ = {Tensor(dtype, {query_width, key_width})};
 }
 
@@ -91,6 +106,9 @@ BilinearAttention::Parameters BilinearAttention::zero_gradients() const {
 
 void BilinearAttention::forward(const LayerInputs& inputs, RunState& run, Saved& saved,
                                 const Outputs& outputs, Context& context) const {
+  saved.out = {};  // no backward pass if this one throws
+  const Tensor& w = parameters_.w;
+  check_inputs("BilinearAttention::forward", inputs, w.dtype(), w.size(0), w.size(1));
   ScoreLayer{kBilinear, score_of(parameters_), dropout_}.forward(inputs, run, saved, outputs,
                                                                  context);
 }

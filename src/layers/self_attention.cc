@@ -29,6 +29,7 @@ double divisor_of(Index width) { return std::pow(static_cast<double>(width), 0.2
 SelfAttention::SelfAttention(Index width, DType dtype) {
   layers::check_dtype("SelfAttention", dtype);
   layers::check_size("SelfAttention", "width", width);
+  layers::check_tensor("SelfAttention", "width", dtype, {width, width});
   for (LinearParameters* p : {&parameters_.q, &parameters_.k, &parameters_.v}) {
     p->weight = Tensor(dtype, {width, width});
   }

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "core/results.h"
+#include "core/stop.h"
 #include "reference/gradient_row.h"
 
 // Gradients from out and lse alone (Dao et al. 2022, appendix B.2), in plain loops and two sweeps:
@@ -133,6 +134,7 @@ template <class T>
 template <class Call>
 void Backward<T>::run(Call& call) {
   take_shared(call.shared());
+  x_.stop = call.stop_point();
   prepare(p_, x_, call);
   const Index q_blocks = (p_.Tq + kQueriesPerBackwardTask - 1) / kQueriesPerBackwardTask;
   call.for_each_task(p_.B * p_.H * q_blocks, [&](Index task, core::Arena& arena) {
@@ -184,6 +186,7 @@ void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
   T* total_v = additive ? dscore_v_.of(at.b, at.h, row) : nullptr;
   if (additive) std::fill(total_v, total_v + width, T(0));
   for (Index j0 = 0; j0 < w.row.scores.count; j0 += kGradientBlock) {
+    x_.stop();
     std::fill(w.block, w.block + width, T(0));
     std::fill(w.block_v, w.block_v + (additive ? width : 0), T(0));
     for (Index j = j0; j < std::min(w.row.scores.count, j0 + kGradientBlock); ++j) {
@@ -250,6 +253,7 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
   const T* right = x_.right_of(p_, first.b, first.h) + j0 * width;
   const T keep = static_cast<T>(1 - p_.dropout);
   for (Index i = first.i; i < first.i + queries; ++i) {
+    x_.stop();
     const QueryAt at{first.b, first.h, i, first.o};
     if (!weight_gradients(p_, x_, from_, at, j0, count, w.row)) continue;
     score_gradients(*delta_.of(at.b, at.h, q0 + i), w.row);

@@ -15,6 +15,7 @@ void Backward<T>::bias_gradient(Index i0, Index i1, core::Arena& arena) {
   for (Index b = 0; b < p_.B; ++b) {
     for (Index h = 0; h < p_.H; ++h) {
       for (Index i = i0; i < i1; ++i) {
+        x_.stop();
         const QueryAt at = query_at(b, h, i);
         if (!weight_gradients(p_, x_, from_, at, 0, p_.Tk, w.row)) continue;
         score_gradients(*delta_.of(b, h, i), w.row);
@@ -34,22 +35,24 @@ void Backward<T>::project_back(Index b, Index h) {
   const Sequence s = p_.sequence(b);
   const Index width = score_width(p_);
   for (Index i = 0; i < s.Tq; ++i) {
+    x_.stop();
     const T* dleft = dleft_.of(b, h, s.q0 + i);
     T* dq = dq_.of(b, h, s.q0 + i);
     std::fill(dq, dq + p_.Dq, T(0));
     if (!*query_live_.of(b, h, s.q0 + i)) continue;
     if (p_.score == ScoreKind::kBilinear) {
-      project_rows(p_.w, h, p_.Dq, dleft, width, dq);
+      project_rows({p_.w, h, x_.stop}, p_.Dq, dleft, width, dq);
     } else {
-      project_columns(p_.wq, h, dleft, width, dq, p_.Dq);
+      project_columns({p_.wq, h, x_.stop}, dleft, width, dq, p_.Dq);
     }
   }
   if (!projects_keys(p_)) return;
   for (Index j = 0; j < s.Tk; ++j) {
+    x_.stop();
     T* dk = dk_.of(b, h, s.k0 + j);
     std::fill(dk, dk + p_.Dk, T(0));
     if (!*key_live_.of(b, h, s.k0 + j)) continue;
-    project_columns(p_.wk, h, dright_.of(b, h, s.k0 + j), width, dk, p_.Dk);
+    project_columns({p_.wk, h, x_.stop}, dright_.of(b, h, s.k0 + j), width, dk, p_.Dk);
   }
 }
 
@@ -60,6 +63,7 @@ void Backward<T>::bilinear_parameters(Index c) {
     const Sequence s = p_.sequence(b);
     for (Index h = 0; h < p_.H; ++h) {
       for (Index x = 0; x < p_.Dk; ++x) {
+        x_.stop();
         T sum(0);
         for (Index i = 0; i < s.Tq; ++i) {
           if (!*query_live_.of(b, h, s.q0 + i)) continue;
@@ -84,6 +88,7 @@ void Backward<T>::additive_parameters(Index u) {
         const RowsOf<std::uint8_t>& live = keys ? key_live_ : query_live_;
         const Index first = keys ? s.k0 : s.q0;
         const Index head = keys ? p_.key_head(h) : h;
+        x_.stop();
         T sum(0);
         for (Index n = first; n < first + (keys ? s.Tk : s.Tq); ++n) {
           if (!*live.of(b, h, n)) continue;
@@ -145,6 +150,7 @@ void Backward<T>::sum_into_own(const RowsOf<T>& rows, bool keys, const GradientT
       // Rows per query head that belong to keys are summed into the key head they read.
       const Index to_head = keys && rows.heads == p_.H ? p_.key_head(head) : head;
       for (Index n = 0; n < count; ++n) {
+        x_.stop();
         const T* from = rows.of(b, head, first + n);
         T* to = own_at(target, b, to_head, first + n, 0);
         for (Index c = 0; c < rows.width; ++c) to[c * target.own.col_stride] += from[c];
@@ -163,6 +169,7 @@ void Backward<T>::input_gradients() {
     for (Index b = 0; b < p_.B; ++b) {
       const Sequence s = p_.sequence(b);
       for (Index h = 0; h < p_.H; ++h) {
+        x_.stop();
         T sum(0);
         for (Index i = 0; i < s.Tq; ++i) sum += *rows.of(b, h, s.q0 + i);
         *own_at(target, b, h, 0, 0) += sum;
@@ -173,6 +180,8 @@ void Backward<T>::input_gradients() {
   sum_queries(dsinks_, to_.sinks);
 }
 
+inline constexpr Index kElementsBetweenStops = 1 << 16;
+
 // From the own array into the user's buffer, rounded once.
 template <class T>
 void Backward<T>::deliver(const GradientTarget& target) {
@@ -180,6 +189,7 @@ void Backward<T>::deliver(const GradientTarget& target) {
   const T* from = own(target);
   const Index count = buffer.element_count();
   for (Index n = 0; n < count; ++n) {
+    if (n % kElementsBetweenStops == 0) x_.stop();
     Index offset = 0;
     Index rest = n;
     for (int axis = buffer.rank() - 1; axis >= 0; --axis) {

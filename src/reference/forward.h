@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/results.h"
+#include "core/stop.h"
 #include "reference/row.h"
 #include "reference/softmax.h"
 
@@ -51,6 +52,7 @@ class Forward {
   template <class Call>
   void run(Call& call) {
     take_shared(call.shared());
+    x_.stop = call.stop_point();
     prepare(p_, x_, call);
     const Index blocks = (p_.Tq + kQueriesPerTask - 1) / kQueriesPerTask;
     call.for_each_task(p_.B * p_.H * blocks, [&](Index task, core::Arena& arena) {
@@ -109,7 +111,7 @@ class Forward {
     dropout_row(p_, at, 0, s.Tk, w.kept);
     WeightedSum<T> values;
     if (to_.out.given()) values = {x_.value_of(p_, at.b, at.h), w.kept, p_.E, w.acc, w.chunk_acc};
-    Softmax<T> state = softmax_row(scores(w.row), values);
+    Softmax<T> state = softmax_row(scores(w.row), values, x_.stop);
     if (p_.sinks.given()) add_sink(parameter<T>(p_.sinks, at.h, 0, 0), state, values);
     return state;
   }
@@ -124,6 +126,7 @@ class Forward {
     Worker w = take_worker(arena);
     const Sequence s = p_.sequence(b);
     for (Index i = i0; i < std::min(s.Tq, i0 + kQueriesPerTask); ++i) {
+      x_.stop();
       const QueryAt at = query_at(b, h, i);
       const Softmax<T> state = process(at, w);
       write_row(at, s.q0 + i, state, w);
@@ -218,6 +221,7 @@ class Forward {
     for (Index i0 = 0; i0 < s.Tq; i0 += core::kGradientBlock) {
       std::fill(block, block + count, T(0));
       for (Index i = i0; i < std::min(s.Tq, i0 + core::kGradientBlock); ++i) {
+        x_.stop();
         score_row(p_, x_, query_at(b, h, i), j0, count, false, w.row);
         Softmax<T> state;
         state.empty = false;

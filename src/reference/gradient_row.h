@@ -74,6 +74,7 @@ bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSour
   for (Index n = 0; n < count; ++n) {
     row.w[n] = row.dw[n] = T(0);
     if (!row.scores.live[n]) continue;
+    x.stop();
     any_live = true;
     row.w[n] = std::exp(row.scores.s[n] - lse);
     row.dw[n] = row.dweights[n];

@@ -2,8 +2,11 @@
 #ifndef QKV_REFERENCE_MATMUL_H_
 #define QKV_REFERENCE_MATMUL_H_
 
+#include <algorithm>
+
 #include <qkv/view.h>
 
+#include "core/stop.h"
 #include "core/storage.h"
 #include "reference/scalar.h"
 
@@ -28,6 +31,18 @@ T dot(Index count, const Vector<A>& a, const Vector<B>& b, const T& start = T{})
   return sum;
 }
 
+// The same sum, which may be long: `stop` is read in it.
+template <class T, class A, class B>
+T dot(Index count, const Vector<A>& a, const Vector<B>& b, const core::StopPoint& stop) {
+  T sum{};
+  for (Index l = 0; l < count; l += core::kStepsBetweenStops) {
+    stop();
+    sum = dot<T, A, B>(std::min(core::kStepsBetweenStops, count - l),
+                       {a.data + l * a.stride, a.stride}, {b.data + l * b.stride, b.stride}, sum);
+  }
+  return sum;
+}
+
 // Element (r, c) at data[r * row_stride + c * col_stride]; a transposed matrix has the two strides
 // swapped.
 template <class Stored>
@@ -40,13 +55,13 @@ struct Matrix {
 // out_nm = sum_l a_nl b_lm: a [N,L], b [L,M], out [N,M], each sum in T and rounded once.
 template <class T, class Stored>
 void matmul(Index N, Index M, Index L, const Matrix<const Stored>& a, const Matrix<const Stored>& b,
-            const Matrix<Stored>& out) {
+            const Matrix<Stored>& out, const core::StopPoint& stop) {
   for (Index n = 0; n < N; ++n) {
     const Vector<Stored> row{a.data + n * a.row_stride, a.col_stride};
     for (Index m = 0; m < M; ++m) {
       const Vector<Stored> column{b.data + m * b.col_stride, b.row_stride};
       out.data[n * out.row_stride + m * out.col_stride] =
-          core::from_accumulator<Stored>(dot<T>(L, row, column));
+          core::from_accumulator<Stored>(dot<T>(L, row, column, stop));
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include "core/arena.h"
 #include "core/problem.h"
+#include "core/stop.h"
 #include "reference/scalar.h"
 
 // What the scores are made from: for each head a matrix of queries and one of keys, projected
@@ -41,10 +42,11 @@ struct RowsOf {
 
 template <class T>
 struct Prepared {
-  RowsOf<T> left;     // per query head
-  RowsOf<T> right;    // per query head (additive) or key head
-  RowsOf<T> value;    // per key head
-  RowsOf<T> score_v;  // additive: v as a row of U values per query head, b ignored
+  RowsOf<T> left;        // per query head
+  RowsOf<T> right;       // per query head (additive) or key head
+  RowsOf<T> value;       // per key head
+  RowsOf<T> score_v;     // additive: v as a row of U values per query head, b ignored
+  core::StopPoint stop;  // of the call, once it runs: rows may be long
 
   const T* left_of(const Problem& p, Index b, Index h) const {
     return left.of(b, h, p.sequence(b).q0);
@@ -89,22 +91,33 @@ void load_row(const Problem& p, const Operand& x, Index b, Index h, Index row, I
   }
 }
 
+// A projection of one head, W; `stop` is read for each value that it gives.
+struct Projection {
+  const Operand& w;
+  Index h;
+  const core::StopPoint& stop;
+};
+
 // y_u = sum_c W_uc x_c, W row by row.
 template <class T>
-void project_rows(const Operand& w, Index h, Index units, const T* x, Index n, T* y) {
+void project_rows(const Projection& by, Index units, const T* x, Index n, T* y) {
   for (Index u = 0; u < units; ++u) {
+    by.stop();
     T sum(0);
-    for (Index c = 0; c < n; ++c) sum = fused_multiply_add(parameter<T>(w, h, u, c), x[c], sum);
+    for (Index c = 0; c < n; ++c)
+      sum = fused_multiply_add(parameter<T>(by.w, by.h, u, c), x[c], sum);
     y[u] = sum;
   }
 }
 
 // y_c = sum_a x_a W_ac, ascending a.
 template <class T>
-void project_columns(const Operand& w, Index h, const T* x, Index n, T* y, Index columns) {
+void project_columns(const Projection& by, const T* x, Index n, T* y, Index columns) {
   for (Index c = 0; c < columns; ++c) {
+    by.stop();
     T sum(0);
-    for (Index a = 0; a < n; ++a) sum = fused_multiply_add(x[a], parameter<T>(w, h, a, c), sum);
+    for (Index a = 0; a < n; ++a)
+      sum = fused_multiply_add(x[a], parameter<T>(by.w, by.h, a, c), sum);
     y[c] = sum;
   }
 }
@@ -115,16 +128,17 @@ void prepare_left(const Problem& p, const Prepared<T>& to, Index b, Index h, cor
   T* rows = to.left.of(b, h, s.q0);
   T* q = arena.take<T>(p.Dq).data();
   for (Index i = 0; i < s.Tq; ++i, rows += to.left.width) {
+    to.stop();
     load_row(p, p.q, b, h, s.q0 + i, p.Dq, q);
     switch (p.score) {
       case ScoreKind::kDot:
         std::copy(q, q + p.Dq, rows);
         break;
       case ScoreKind::kBilinear:
-        project_columns(p.w, h, q, p.Dq, rows, p.Dk);
+        project_columns({p.w, h, to.stop}, q, p.Dq, rows, p.Dk);
         break;
       case ScoreKind::kAdditive:
-        project_rows(p.wq, h, p.U, q, p.Dq, rows);
+        project_rows({p.wq, h, to.stop}, p.U, q, p.Dq, rows);
         if (!p.score_b.given()) break;
         for (Index u = 0; u < p.U; ++u) rows[u] += parameter<T>(p.score_b, h, 0, u);
         break;
@@ -141,8 +155,9 @@ void prepare_right(const Problem& p, const Prepared<T>& to, Index b, Index head,
   T* rows = to.right.of(b, head, s.k0);
   T* k = arena.take<T>(p.Dk).data();
   for (Index j = 0; j < s.Tk; ++j, rows += to.right.width) {
+    to.stop();
     load_row(p, p.k, b, g, s.k0 + j, p.Dk, additive ? k : rows);
-    if (additive) project_rows(p.wk, head, p.U, k, p.Dk, rows);
+    if (additive) project_rows({p.wk, head, to.stop}, p.U, k, p.Dk, rows);
   }
 }
 
@@ -150,7 +165,10 @@ template <class T>
 void prepare_value(const Problem& p, const Prepared<T>& to, Index b, Index g) {
   const Sequence s = p.sequence(b);
   T* rows = to.value.of(b, g, s.k0);
-  for (Index j = 0; j < s.Tk; ++j, rows += p.E) load_row(p, p.v, b, g, s.k0 + j, p.E, rows);
+  for (Index j = 0; j < s.Tk; ++j, rows += p.E) {
+    to.stop();
+    load_row(p, p.v, b, g, s.k0 + j, p.E, rows);
+  }
 }
 
 // Takes the rows' memory from an arena (a real one, or one that only measures).

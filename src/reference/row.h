@@ -60,6 +60,7 @@ void raw_scores(const Problem& p, const Prepared<T>& x, const QueryAt& at, const
   const T* right = x.right_of(p, at.b, at.h) + row.begin * width;
   const RealOf<T> scale = static_cast<RealOf<T>>(p.scale);
   for (Index n = 0; n < row.count; ++n, right += width) {
+    x.stop();
     const T score = p.score == ScoreKind::kAdditive
                         ? additive_score(left, right, x.score_v.of(0, at.h, 0), width)
                         : dot(left, right, width);
@@ -71,14 +72,13 @@ void raw_scores(const Problem& p, const Prepared<T>& x, const QueryAt& at, const
 // capped = cap * tanh(raw / cap)
 template <class T>
 void soft_cap(const Problem& p, const Row<T>& row) {
-  using std::tanh;
   const RealOf<T> cap = static_cast<RealOf<T>>(p.softcap);
   for (Index n = 0; n < row.count; ++n) {
     row.capped[n] = row.raw[n];
     if (cap == 0) continue;
-    const T t = tanh(row.raw[n] / cap);
-    row.capped[n] = cap * t;
-    row.slope[n] *= RealOf<T>(1) - t * t;
+    const detail::Capped<T> c = detail::capped(row.raw[n], cap);
+    row.capped[n] = c.value;
+    row.slope[n] *= RealOf<T>(1) - c.tanh * c.tanh;
   }
 }
 

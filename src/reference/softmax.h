@@ -10,6 +10,7 @@
 #include <qkv/view.h>
 
 #include "core/order.h"
+#include "core/stop.h"
 #include "reference/scalar.h"
 #include "reference/sum.h"
 
@@ -88,12 +89,14 @@ Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedS
   return c;
 }
 
-// All keys.
+// All keys; `stop` is read in each chunk.
 template <class T>
-Softmax<T> softmax_row(const Scores<T>& x, const WeightedSum<T>& values = {}) {
+Softmax<T> softmax_row(const Scores<T>& x, const WeightedSum<T>& values = {},
+                       const core::StopPoint& stop = {}) {
   Softmax<T> state;
   std::fill(values.acc, values.acc + values.width, T(0));
   for (Index j0 = 0; j0 < x.count; j0 += core::kKeyChunk) {
+    stop();
     std::fill(values.chunk_acc, values.chunk_acc + values.width, T(0));
     const Softmax<T> c = softmax_chunk(x, j0, std::min(x.count, j0 + core::kKeyChunk), values);
     state.empty = state.empty && c.empty;

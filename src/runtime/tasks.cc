@@ -36,9 +36,9 @@ Call::Call(Context& context, std::string_view function, std::size_t shared, std:
 
 Call::~Call() { state_.in_use.store(false, std::memory_order_release); }
 
-bool Call::stopped() const noexcept {
-  return state_.stop != nullptr && state_.stop->load(std::memory_order_relaxed);
-}
+int Call::concurrency() const noexcept { return state_.executor.concurrency(); }
+
+core::StopPoint Call::stop_point() const noexcept { return {state_.stop, function_}; }
 
 void Call::run(Index tasks, Task task, const void* state) {
   const Index bodies = std::min<Index>(state_.executor.concurrency(), tasks);
@@ -46,10 +46,11 @@ void Call::run(Index tasks, Task task, const void* state) {
   run_on_workers(bodies, tasks, task, state);
 }
 
-void Call::run_serially(Index tasks, Task task, const void* state) {
+void Call::run_serially(Index tasks, Task task, const void* state) const {
   Arena arena(state_.first.memory(), state_.first.bytes());
+  const core::StopPoint stop = stop_point();
   for (Index i = 0; i < tasks; ++i) {
-    if (stopped()) throw Cancelled(function_);
+    stop();
     arena.reset();
     task(state, i, arena);
   }
@@ -78,10 +79,11 @@ struct Call::Run {
     }
     const Block& block = call.state_.worker(worker);
     Arena arena(block.memory(), block.bytes());
+    const core::StopPoint stop = call.stop_point();
     for (;;) {
       const Index i = next.fetch_add(1, std::memory_order_relaxed);
       if (i >= tasks) return;
-      if (call.stopped()) throw Cancelled(call.function_);
+      stop();
       arena.reset();
       task(state, i, arena);
     }

@@ -9,6 +9,7 @@
 #include <qkv/view.h>
 
 #include "core/arena.h"
+#include "core/stop.h"
 
 // Tasks and scratch memory: what the drivers of a call see of the runtime.
 namespace qkv::runtime {
@@ -29,11 +30,17 @@ class Call {
   // The memory that all tasks of this call see; lives until the call ends.
   Arena& shared() noexcept { return shared_; }
 
+  // The most tasks that run at the same time.
+  int concurrency() const noexcept;
+
+  core::StopPoint stop_point() const noexcept;
+
   // Runs f(task, arena) for task 0..tasks-1, each once. `arena` is the worker's own, empty at each
-  // task. The stop flag is read once per task (set: no further task starts and Cancelled is
-  // thrown). The first exception of a task is thrown here after all workers have returned; tasks
-  // not begun by then are left out. Tasks compute in the floating-point environment (rounding,
-  // subnormals) of the thread that calls this. With one worker or one task nothing is locked.
+  // task. The stop flag is read before each task (set: no further task starts and Cancelled is
+  // thrown); a long task reads it by stop_point(). The first exception of a task is thrown here
+  // after all workers have returned; tasks not begun by then are left out. Tasks compute in the
+  // floating-point environment (rounding, subnormals) of the thread that calls this. With one
+  // worker or one task nothing is locked.
   template <class F>
   void for_each_task(Index tasks, const F& f) {
     run(
@@ -50,10 +57,8 @@ class Call {
 
   Call(Context& context, std::string_view function);  // takes the context
   void run(Index tasks, Task task, const void* state);
-  void run_serially(Index tasks, Task task, const void* state);
+  void run_serially(Index tasks, Task task, const void* state) const;
   void run_on_workers(Index bodies, Index tasks, Task task, const void* state);
-  bool stopped() const noexcept;
-
   detail::ContextState& state_;
   std::string_view function_;
   Arena shared_;

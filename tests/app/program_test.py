@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The program `qkv` as a user meets it: messages, exit codes, files, pipes, the demonstration.
+"""The program `qkv` as a user meets it: messages, exit codes, files, pipes.
 
 usage: program_test.py PROGRAM [TEST ...]
 """
@@ -219,14 +219,16 @@ class CommandLine(Case):
             text = self.run_qkv(*command, "--help").out
             for line in re.findall(r"(?m)^  (?:.*\| )?(qkv .*)$", text.split("Examples:\n")[1]):
                 done = subprocess.run(line, shell=True, cwd=self.dir, capture_output=True,
-                                      env={**os.environ, **environment}, timeout=60, check=False)
-                self.assertEqual((done.returncode, done.stderr), (0, b""), line)
+                                      env={**os.environ, **environment}, timeout=300, check=False)
+                # What takes long says how far it is.
+                told = re.sub(rb"(?m)^qkv: bench: [a-z]+/\S+\n", b"", done.stderr)
+                self.assertEqual((done.returncode, told), (0, b""), line)
 
     def test_the_pictures_of_the_readme_are_what_its_commands_draw(self):
         readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
         words = re.search(r'(?m)^\$ qkv words "([^"]*)" -o words.svg', readme)
         self.run_qkv("words", words[1], "-o", "words.svg")
-        numpy = re.search(r"(?ms)^```python\n(.*?mine\.npz.*?)^```", readme)
+        numpy = re.search(r"(?m)^```python\n((?:(?!```).*\n)*.*mine\.npz.*\n(?:(?!```).*\n)*)```", readme)
         subprocess.run([sys.executable, "-c", numpy[1]], cwd=self.dir, check=True)
         self.assertIn("$ qkv view mine.npz -o mine.svg\n", readme)
         self.run_qkv("view", "mine.npz", "-o", "mine.svg")
@@ -382,7 +384,7 @@ class Info(Case):
 class Streams(Case):
     """Every command, into a pipe that nobody reads and onto a disk that is full."""
 
-    COMMANDS = (["demo"], ["words", "a b"], ["words", "a b", "--json"], ["words", "a b", "-o", "-"],
+    COMMANDS = (["demo", "--tokens", "64"], ["words", "a b"], ["words", "a b", "--json"], ["words", "a b", "-o", "-"],
                 ["info"], ["info", "--paths", "--json"], ["--help"], ["--version"])
 
     def run_into(self, output, arguments):
@@ -416,35 +418,6 @@ class Streams(Case):
         os.close(main)
         self.assertEqual(done.returncode, 2)
         self.assertIn(b"npz is not for terminals", done.stderr)
-
-
-class Demo(Case):
-    def test_fits_a_screen_and_needs_nothing(self):
-        done = self.run_qkv("demo", env={"PATH": ""})
-        lines = done.out.splitlines()
-        self.assertLessEqual(len(lines), 45)
-        self.assertLessEqual(max(map(len, lines)), 100)
-        self.assertEqual(done.err, "")
-        self.assertNotIn("\x1b", done.out)
-        self.assertEqual(self.names(), [])
-
-    def test_shows_the_weights_of_the_four_scores(self):
-        lines = self.run_qkv("demo").out.splitlines()
-        rows = [line for line in lines if re.match(r"\d \w+ ", line)]
-        blocks = [np.array([[0 if cell.strip() == "." else float(cell) for cell in
-                             re.findall("...", row[12 + 21 * n : 30 + 21 * n])] for row in rows])
-                  for n in range(4)]
-        for block, score in zip(blocks, ("dot", "scaled_dot", "bilinear", "additive")):
-            saved = self.saved("the cat walks on the street", "--score", score)
-            self.near(block, 100 * saved["weights"], 0.5 + 1e-9)
-
-    def test_shows_why_scores_are_scaled(self):
-        text = self.run_qkv("demo").out
-        for width in (2, 8, 32, 128, 512):
-            dot, scaled = (1 / (1 + np.exp(-s)) for s in (width, np.sqrt(width)))
-            self.assertRegex(text, rf"(?m)^ +{width} +{dot:.4f} +{scaled:.4f} ")
-        self.assertIn("0.8808", text)
-        self.assertIn("0.9442", text)
 
 
 class Colours(Case):
@@ -488,9 +461,9 @@ class Colours(Case):
 
     def test_of_the_demonstration(self):
         for env, coloured in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
-            shown = self.on_terminal("demo", env={"TERM": "xterm", **env})
+            shown = self.on_terminal("demo", "--tokens", "64", env={"TERM": "xterm", **env})
             self.assertEqual(b"\x1b[" in shown, coloured, env)
-        self.assertIn("\x1b[", self.run_qkv("demo", "--color", "always").out)
+        self.assertIn("\x1b[", self.run_qkv("demo", "--tokens", "64", "--color", "always").out)
 
 
 if __name__ == "__main__":

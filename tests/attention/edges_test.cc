@@ -182,6 +182,19 @@ TEST(Edges, MinusInfinityInTheBiasMasks) {
   EXPECT_TRUE(same_bits(masked.dk, x.dk));
 }
 
+// -inf plus the infinity or NaN of a slope is no number, but the pair is masked all the same.
+TEST(Edges, WhatTheBiasMasksStaysMaskedWhateverTheSlope) {
+  for (double slope : {kInf, -kInf, kNaN}) {
+    Small x;
+    const std::vector<double> slopes{slope};
+    const std::vector<double> bias{-kInf, -kInf, -kInf, -kInf};
+    x.forward({.bias = bias, .alibi = slopes});
+    EXPECT_EQ(all(x.out), same(4, 0));
+    EXPECT_EQ(all(x.lse), same(2, -kInf));
+    EXPECT_EQ(all(x.weights), same(8, 0));
+  }
+}
+
 // A function that answers -inf masks as a bias does, and leaks no NaN slope.
 TEST(Edges, MinusInfinityFromAUsersFunctionMasks) {
   const std::vector<Index> two{2};
@@ -254,6 +267,24 @@ TEST(Edges, AHugeBatchOfNothingIsDoneAtOnce) {
   attention({nothing, nothing, nothing}, {}, {.out = out});
   const ConstView lse(static_cast<const float*>(nullptr), {Index{1} << 40, 1, 0});
   attention_backward({nothing, nothing, nothing}, {}, {nothing, lse}, {.out = nothing}, {.q = out});
+}
+
+// Whichever axis is empty, and however many units the others make.
+TEST(Edges, ResultsWithoutElementsTakeNeitherTimeNorMemory) {
+  constexpr Index kMany = Index{1} << 40;
+  const float one = 1;
+  float* const none = nullptr;
+  const auto input = [&](const Dims& shape) { return ConstView(&one, shape, {0, 0, 0, 0}); };
+  const auto forward = [&](const Dims& q, const Dims& k, const Outputs& outputs) {
+    attention({input(q), input(k), input(k)}, {}, outputs);
+  };
+  forward({kMany, 0, 5, 4}, {1, 1, 9, 4}, {.out = View(none, {kMany, 0, 5, 4})});
+  forward({1, 0, 5, 4}, {1, kMany, 9, 4}, {.out = View(none, {1, 0, 5, 4})});
+  forward({kMany, 2, 0, 4}, {1, 2, 0, 4},
+          {.out = View(none, {kMany, 2, 0, 4}), .column_sums = View(none, {kMany, 2, 0})});
+  forward({kMany, 2, 5, 4}, {1, 2, 0, 4}, {.column_sums = View(none, {kMany, 2, 0})});
+  const std::vector<int> no_rows;
+  forward({kMany, 2, 5, 4}, {1, 2, 9, 4}, {.weights = {no_rows, View(none, {kMany, 2, 0, 9})}});
 }
 
 TEST(Edges, MoreTopKeysThanThereAreNeedNoScratch) {

@@ -94,5 +94,26 @@ TEST(Interface, ErrorsNameFunctionArgumentRuleAndWhatCame) {
   }
 }
 
+TEST(Interface, SaysTheShapesOfResults) {
+  const Tensor q(DType::kFloat32, {5, 2, 4, 3, 8}), k(DType::kFloat32, {2, 7, 8});
+  const Tensor v(DType::kFloat32, {2, 7, 6});
+  const ResultShapes mixed = result_shapes({q, k, v});
+  EXPECT_EQ(mixed.out, Dims(5, 2, 4, 3, 6));
+  EXPECT_EQ(mixed.rows, Dims(5, 2, 4, 3));
+  EXPECT_EQ(mixed.keys, Dims(5, 2, 4, 7));
+  EXPECT_EQ(mixed.matrix, Dims(5, 2, 4, 3, 7));
+
+  const Tensor pq(DType::kFloat32, {9, 4, 8}), pk(DType::kFloat32, {7, 2, 8});
+  const std::vector<int> starts_q{0, 4, 9}, starts_k{0, 7, 7};
+  const ResultShapes packed = result_shapes({pq, pk, pk, starts_q, starts_k});
+  EXPECT_EQ(packed.out, Dims(9, 4, 8));
+  EXPECT_EQ(packed.rows, Dims(4, 9));
+  EXPECT_EQ(packed.keys, Dims(4, 7));
+  EXPECT_EQ(packed.matrix.rank(), 0);
+
+  EXPECT_EQ(result_shapes({k, k, {}}).out.rank(), 0);
+  EXPECT_THROW(result_shapes({q, k, q}), Error);
+}
+
 }  // namespace
 }  // namespace qkv::test

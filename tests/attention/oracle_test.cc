@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/attention/case.h"
+#include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
 // The float64 reference against tests/oracle.py, which was written from the semantics alone.
@@ -61,6 +62,35 @@ TEST(Oracle, Float64AgreesForwardAndEveryGradient) {
   if (only == nullptr) {
     EXPECT_GE(counts.cases, 400);
     EXPECT_GE(counts.gradients, 2000);
+  }
+}
+
+// The same numbers, forward, on every path that takes the case.
+TEST(Oracle, Float64AgreesOnEveryPath) {
+  const char* only = std::getenv("QKV_CASE");
+  const std::vector<Case> cases = read_cases(QKV_ORACLE_CASES);
+  for (const std::string& path : fast_paths()) {
+    SCOPED_TRACE(path);
+    Counts counts;
+    Context context;
+    context.force_path(path);
+    for (const Case& c : cases) {
+      if (only != nullptr && c.name != only) continue;
+      const CaseCall call(c, DType::kFloat64);
+      if (refusal(path, call.inputs(), call.options()).has_value()) continue;
+      ++counts.cases;
+      SCOPED_TRACE(c.name);
+      try {
+        check(c, run_forward(c, call, context), counts);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << c.name << ": " << error.what();
+      }
+    }
+    std::printf("oracle: %s: %d cases, %d results compared\n", path.c_str(), counts.cases,
+                counts.arrays);
+    if (only == nullptr) {
+      EXPECT_GE(counts.cases, 200) << "of those with a dot product";
+    }
   }
 }
 

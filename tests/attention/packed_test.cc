@@ -8,6 +8,7 @@
 #include <qkv/tensor.h>
 
 #include "tests/attention/bits.h"
+#include "tests/attention/paths.h"
 
 // Packed sequences equal the padded call with lengths, bit for bit, forward and backward.
 namespace qkv::test {
@@ -102,6 +103,56 @@ TEST(Packed, EqualsPaddedForwardAndBackward) {
     }
   }
   EXPECT_EQ(compared, 6);
+}
+
+// Sequences on both sides of the edges of blocks, panels and chunks, forward on every path.
+TEST(Packed, EqualsPaddedOnEveryPath) {
+  const std::vector<Index> cu_q{0, 49, 49, 149, 150};
+  const std::vector<Index> cu_k{0, 513, 514, 1544, 1608};
+  const Tensor q = normal({150, 4, 17}, 41);
+  const Tensor k = normal({1608, 2, 17}, 42);
+  const Tensor v = normal({1608, 2, 9}, 43);
+  const Tensor q2 = pad(q, cu_q, 100, 0.5F);
+  const Tensor k2 = pad(k, cu_k, 1030, NAN);
+  const Tensor v2 = pad(v, cu_k, 1030, NAN);
+  const Tensor slopes = normal({4}, 44);
+  const std::vector<Index> lengths{500, 1, 1030, 33};
+  const std::vector<Index> offsets{500, 7, 900, 63};
+  const Options options{.softcap = 8,
+                        .diagonal = Offsets{offsets},
+                        .alibi = slopes,
+                        .masks = {Window{600, 40}, KeyLengths{lengths}},
+                        .dropout = {0.2, 3}};
+  for (const std::string& path : all_paths()) {
+    SCOPED_TRACE(path);
+    Context context;
+    context.force_path(path);
+    Tensor out(DType::kFloat32, {150, 4, 9});
+    Tensor lse(DType::kFloat32, {4, 150});
+    attention({q, k, v, cu_q, cu_k}, options, {.out = out, .lse = lse}, context);
+    Tensor out2(DType::kFloat32, {4, 4, 100, 9});
+    Tensor lse2(DType::kFloat32, {4, 4, 100});
+    attention({q2, k2, v2}, options, {.out = out2, .lse = lse2}, context);
+    for (Index b : {0, 2, 3}) {
+      SCOPED_TRACE(b);
+      const auto n = static_cast<std::size_t>(b);
+      const Index queries = length(cu_q, b);
+      EXPECT_TRUE(same_bits(packed_rows(out, cu_q, b), padded_rows(out2, b, queries)));
+      const ConstView mine = slice(ConstView(lse.view()), 1, cu_q[n], cu_q[n + 1]);
+      EXPECT_TRUE(same_bits(broadcast_to(mine, {1, 4, queries}), padded_rows(lse2, b, queries)));
+    }
+  }
+}
+
+// One long sequence among many short ones: scratch is for the keys that there are.
+TEST(Packed, ScratchFollowsTheKeysNotTheLongestSequence) {
+  std::vector<int> lengths(401, 0);
+  lengths.back() = 4000;
+  const Tensor x = normal({4000, 1, 8}, 1);
+  Tensor out(DType::kFloat32, {4000, 1, 8});
+  Context context;
+  attention({x, x, x, lengths, lengths}, {}, {.out = out}, context);
+  EXPECT_LT(context.scratch_bytes(), std::size_t{3} << 20);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <qkv/attention.h>
+#include <qkv/target.h>
 #include <qkv/tensor.h>
 
 #include "tests/attention/bits.h"
@@ -46,7 +47,9 @@ TEST(Plan, GivesTheBitsOfTheFunctions) {
   Problem b;
   Context context{Executor::threads(2)};
   Plan plan(b.inputs(), b.options(), context);
-  EXPECT_EQ(plan.path(), "reference");
+  const bool reference = cpu_target() == "reference";
+  EXPECT_EQ(plan.path(), reference ? "reference" : "dot/" + std::string(cpu_target()));
+  EXPECT_EQ(plan.backward_path(), "reference");
   plan.run(b.inputs(), {.out = b.out, .lse = b.lse});
   plan.backward(b.inputs(), {b.out, b.lse}, {.out = b.dout},
                 {.q = b.dq, .k = b.dk, .v = b.dv, .bias = b.dbias});
@@ -64,7 +67,7 @@ TEST(Plan, RunsWithoutAllocating) {
     Context context{Executor::threads(threads)};
     Plan plan(x.inputs(), x.options(), context);
     EXPECT_GT(plan.scratch_bytes(), 0U);
-    EXPECT_GT(plan.backward_scratch_bytes(), plan.scratch_bytes());
+    EXPECT_GT(plan.backward_scratch_bytes(), 0U);
     const std::size_t held = context.scratch_bytes();
     const Inputs inputs = x.inputs();
     const auto run = [&] {
@@ -125,6 +128,42 @@ TEST(Context, AStopFlagCancels) {
   }
 }
 
+// The mask sets the flag when it is asked for query 1, key 1, in the first task of a sweep. After
+// that the task ends with the row it is at.
+TEST(Context, AStopFlagEndsALongTask) {
+  Problem x;
+  std::atomic<bool> stop{false};
+  std::atomic<int> asked_after{0};
+  int sweep = 0, to_stop = 0;
+  const MaskMod setting = mask_mod([&](At at) {
+    if (at.b == 0 && at.h == 0 && at.i == 1 && at.j == 1 && ++sweep == to_stop) stop = true;
+    if (stop) ++asked_after;
+    return true;
+  });
+  Context context;
+  context.force_path("reference");
+  context.set_stop_flag(&stop);
+  const auto asked = [&](int sweeps, const auto& call) {
+    stop = false;
+    asked_after = sweep = 0;
+    to_stop = sweeps;
+    EXPECT_THROW(call(), Cancelled);
+    return asked_after.load();
+  };
+  const Options options{.masks = {setting}};
+  const auto forward = [&] { attention(x.inputs(), options, {.out = x.out}, context); };
+  const auto backward = [&] {
+    attention_backward(x.inputs(), options, {x.out, x.lse}, {.out = x.dout}, {.k = x.dk}, context);
+  };
+  EXPECT_LT(asked(1, forward), 130);   // of 32 queries by 130 keys
+  EXPECT_LT(asked(1, backward), 130);  // of the same
+  EXPECT_LT(asked(2, backward), 130);  // of 2 heads by 70 queries
+  context.force_path("");
+  x.k = normal({2, 2, 2000, 8}, 2);
+  x.v = normal({2, 2, 2000, 8}, 3);
+  EXPECT_LT(asked(1, forward), 70 * 2 * 512);  // of 70 queries of 2 heads by 2,000 keys
+}
+
 TEST(Context, AnUnknownPathIsAnErrorThatListsThePaths) {
   Problem x;
   Context context;
@@ -137,6 +176,41 @@ TEST(Context, AnUnknownPathIsAnErrorThatListsThePaths) {
   }
   context.force_path("reference");
   attention(x.inputs(), {}, {.out = x.out}, context);
+}
+
+// Fused paths hold keys packed for one wave (32 MiB, or one key head's), two numbers for each query
+// where something besides out is asked for, and less than 2 MiB for each thread: nothing of size Tq
+// x Tk, whatever the options.
+TEST(Plan, ScratchDoesNotGrowWithTheMatrix) {
+  if (cpu_target() == "reference") GTEST_SKIP() << "the reference keeps copies of all inputs";
+  const std::vector<float> one{1};
+  for (const Index T : {1, 64, 1000, 2048, 16384, 100000}) {
+    // Arrays that repeat one element: their memory does not matter.
+    const auto repeated = [&](const Dims& shape) {
+      return broadcast_to(ConstView(one.data(), Dims(1)), shape);
+    };
+    const Inputs inputs{repeated({T, 64}), repeated({T, 64}), repeated({T, 64})};
+    const std::vector<std::uint8_t> yes{1};
+    const ConstView keep = broadcast_to(ConstView(yes.data(), Dims(1)), {T, T});
+    Options every{.softcap = 5,
+                  .mods = {score_mod([](auto s, At) { return s + 1; })},
+                  .bias = repeated({T, T}),
+                  .masks = {Window{5, 7}, Keep{keep}, mask_mod([](At at) { return at.i > 0; })},
+                  .sinks = one,
+                  .dropout = {0.5, 1}};
+    for (const Options& options : {Options{}, every}) {
+      for (const int threads : {1, 3}) {
+        Context context{Executor::threads(threads)};
+        context.force_path("dot/" + std::string(cpu_target()));  // forward alone
+        const Plan plan(inputs, options, context);
+        ASSERT_EQ(plan.path(), "dot/" + std::string(cpu_target()));
+        const auto keys = static_cast<std::size_t>((T + 63) / 64 * 64 * 64) * sizeof(float);
+        const auto states = static_cast<std::size_t>(T) * 2 * sizeof(float);
+        const auto workers = static_cast<std::size_t>(threads) << 21;
+        EXPECT_LE(plan.scratch_bytes(), keys + states + workers + (std::size_t{1} << 16)) << T;
+      }
+    }
+  }
 }
 
 }  // namespace

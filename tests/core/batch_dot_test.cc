@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "tests/support/arrays.h"
 #include "tests/support/compare.h"
 #include "tests/support/errors.h"
+#include "tests/support/stops.h"
 
 namespace qkv {
 namespace {
@@ -239,6 +241,53 @@ TEST(BatchDot, InterleavedOperandsOfOneBuffer) {
   const auto want = by_definition(q, k, {2, 3, 3}, 3, Transpose::kNo, Transpose::kYes);
   batch_dot(q, k, out, Transpose::kNo, Transpose::kYes);
   EXPECT_TRUE(compare("out", out, want, product_bound(DType::kFloat32, 3), ""));
+}
+
+TEST(BatchDot, AContextStopsItAndChangesNoBit) {
+  test::Random random(4);
+  Guarded a(DType::kFloat32, {2, 3, 4}, Layout::kSliced);
+  Guarded b(DType::kFloat32, {4, 5}, Layout::kContiguous);
+  a.fill_normal(random);
+  b.fill_normal(random);
+  Tensor alone(DType::kFloat32, {2, 3, 5});
+  Tensor out(DType::kFloat32, {2, 3, 5});
+  batch_dot(a, b, alone);
+  const auto call = [&](Context& context) {
+    batch_dot(a, b, out, Transpose::kNo, Transpose::kNo, context);
+  };
+  EXPECT_EQ(test::cancelled_by(true, call), Cancelled("batch_dot").what());
+  EXPECT_EQ(test::cancelled_by(false, call), "");
+  EXPECT_TRUE(compare("out", out, test::values_of(alone), {}, ""));
+}
+
+TEST(BatchDot, AContextKeepsTheSumsOfLongRows) {
+  // Longer than what is summed between two looks at the flag, and not a multiple of it.
+  constexpr Index L = 30'000;
+  test::Random random(5);
+  Guarded a(DType::kFloat32, {1, L}, Layout::kSliced);
+  Guarded b(DType::kFloat32, {L, 1}, Layout::kNegative);
+  a.fill_normal(random);
+  b.fill_normal(random);
+  float sum = 0;
+  for (Index l = 0; l < L; ++l) {
+    sum = std::fma(a.view().at<float>({0, l}), b.view().at<float>({l, 0}), sum);
+  }
+  Tensor out(DType::kFloat32, {1, 1});
+  batch_dot(a, b, out);
+  EXPECT_EQ(out.values<float>()[0], sum);
+}
+
+TEST(BatchDot, StopsInTheMidstOfRowsAndOfOneSum) {
+  const float one = 1;
+  const auto product = [&](Index N, Index L, Index M) {
+    Tensor out(DType::kFloat32, {N, M});
+    const ConstView a(&one, DType::kFloat32, {N, L}, {0, 0});
+    const ConstView b(&one, DType::kFloat32, {L, M}, {0, 0});
+    return test::cancelled_midway(
+        [&](Context& context) { batch_dot(a, b, out, Transpose::kNo, Transpose::kNo, context); });
+  };
+  EXPECT_EQ(product(1000, 1000, 20), Cancelled("batch_dot").what());
+  EXPECT_EQ(product(1, 20'000'000, 1), Cancelled("batch_dot").what());
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "tests/support/arrays.h"
 #include "tests/support/compare.h"
 #include "tests/support/errors.h"
+#include "tests/support/stops.h"
 
 namespace qkv {
 namespace {
@@ -363,6 +364,38 @@ TEST(MaskedSoftmax, RefusesLengthsByEntryAndValueBeforeWriting) {
   std::vector<float> row(4);
   EXPECT_EQ(error_of([&] { masked_softmax(row, {}, row); }),
             "masked_softmax: x must be [B,T,N] or [B,N], got float32 [4]");
+}
+
+// ---- with a context -------------------------------------------------------------------------
+
+TEST(Softmax, AContextStopsItAndChangesNoBit) {
+  test::Random random(8);
+  Guarded x(DType::kFloat32, {2, 2, 9'000}, Layout::kSliced);
+  x.fill_normal(random);
+  const std::vector<int> lengths{9'000, 700};
+  Tensor alone(DType::kFloat32, x.view().shape());
+  Tensor out(DType::kFloat32, x.view().shape());
+  const auto plain = [&](Context& context) { softmax(x, out, context); };
+  const auto masked = [&](Context& context) { masked_softmax(x, lengths, out, context); };
+  EXPECT_EQ(test::cancelled_by(true, plain), Cancelled("softmax").what());
+  EXPECT_EQ(test::cancelled_by(true, masked), Cancelled("masked_softmax").what());
+  softmax(x, alone);
+  EXPECT_EQ(test::cancelled_by(false, plain), "");
+  EXPECT_TRUE(compare("out", out, values_of(alone), {}, ""));
+  masked_softmax(x, lengths, alone);
+  EXPECT_EQ(test::cancelled_by(false, masked), "");
+  EXPECT_TRUE(compare("out", out, values_of(alone), {}, ""));
+}
+
+TEST(Softmax, StopsInTheMidstOfRowsAndOfOneRow) {
+  const double zero = 0;
+  const auto rows = [&](Index count, Index N) {
+    Tensor out(DType::kFloat64, {count, N});
+    const ConstView x(&zero, DType::kFloat64, {count, N}, {0, 0});
+    return test::cancelled_midway([&](Context& context) { softmax(x, out, context); });
+  };
+  EXPECT_EQ(rows(2000, 1000), Cancelled("softmax").what());
+  EXPECT_EQ(rows(1, 2'000'000), Cancelled("softmax").what());
 }
 
 }  // namespace

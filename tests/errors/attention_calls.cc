@@ -73,6 +73,16 @@ std::vector<ScoreMod> mods_of(Arguments& a) {
   }
 }
 
+MaskMod mask_mod_of(Arguments& a) {
+  const bool empty = choice(a, "mask_mod", {"all", "empty"}) == 1;
+  const MaskMod mask = empty ? MaskMod{} : mask_mod([](At) { return true; });
+  const std::string sizes = a.word("precomputed");
+  if (sizes.empty()) return mask;
+  const Dims made = parse_array("i64[" + sizes + "]").shape;
+  if (made.rank() != 4) throw TableError("precomputed is TQ,TK,B,H");
+  return precompute(mask, made[0], made[1], made[2], made[3]);
+}
+
 std::vector<Mask> masks_of(Arguments& a) {
   std::vector<Mask> masks;
   for (const auto& [name, value] : a.all()) {
@@ -82,8 +92,7 @@ std::vector<Mask> masks_of(Arguments& a) {
     if (name == "padding") masks.emplace_back(Padding{a.input(name)});
     if (name == "key_lengths") masks.emplace_back(KeyLengths{a.input(name)});
     if (name != "mask_mod") continue;
-    const bool empty = choice(a, name, {"all", "empty"}) == 1;
-    masks.emplace_back(empty ? MaskMod{} : mask_mod([](At) { return true; }));
+    masks.emplace_back(mask_mod_of(a));
   }
   return masks;
 }
@@ -191,6 +200,11 @@ Call with_context(Arguments& a, std::function<void(Context&)> call) {
   };
 }
 
+Call precompute_call(Arguments& a) {
+  return [mask = mask_mod_of(a), Tq = a.whole("Tq", 4), Tk = a.whole("Tk", 4), B = a.whole("B", 1),
+          H = a.whole("H", 1)] { precompute(mask, Tq, Tk, B, H); };
+}
+
 // ---- the calls ------------------------------------------------------------------------------
 
 Call attention_call(Arguments& a) {
@@ -264,6 +278,7 @@ Call prepare_attention(Arguments& arguments) {
   const std::string& function = arguments.function();
   if (function == "attention") return attention_call(arguments);
   if (function == "attention_backward") return backward_call(arguments);
+  if (function == "precompute") return precompute_call(arguments);
   if (function == "Plan") return plan_call(arguments);
   if (function == "Plan::run") return run_call(arguments);
   if (function == "Plan::backward") return plan_backward_call(arguments);

@@ -37,7 +37,10 @@ TEST(LayerErrors, ConstructorsNameTheArgument) {
             "MultiHeadAttention: heads must be at least 1, got -1");
   EXPECT_EQ(message_of(config({.width = 4, .dtype = DType::kFloat16})),
             "MultiHeadAttention: dtype must be float32 or float64, got float16");
-  EXPECT_NE(message_of(config({.width = Index{1} << 40, .heads = 2})), "");
+  EXPECT_EQ(
+      message_of(config({.width = Index{1} << 40, .heads = 2})),
+      "MultiHeadAttention: width must be smaller: parameters may take at most 2^63 - 1 bytes, "
+      "got float32 [1099511627776,1099511627776]");
   EXPECT_EQ(message_of([] { DotProductAttention layer(1); }),
             "DotProductAttention: dropout must be in [0,1), got 1");
   EXPECT_NE(message_of([] { BilinearAttention layer(2, 3, -0.1); }), "");
@@ -155,6 +158,32 @@ TEST(LayerErrors, ScoreLayersNeedOutAndAForwardPass) {
   DotProductAttention::Parameters none;
   EXPECT_EQ(message_of([&] { layer.backward(saved, {}, {}, none); }),
             "DotProductAttention::backward: saved must come from a forward pass");
+}
+
+TEST(LayerErrors, LayersWithWidthsNameThem) {
+  const BilinearAttention layer(3, 2);
+  const Tensor q = random_tensor(DType::kFloat32, {2, 3, 3}, 1);
+  const Tensor k = random_tensor(DType::kFloat32, {2, 5, 2}, 1);
+  Tensor out(DType::kFloat32, {2, 3, 2});
+  BilinearAttention::Saved saved;
+  RunState run;
+  EXPECT_EQ(
+      message_of([&] {
+        layer.forward({k, k, k}, run, saved, {.out = out});
+      }),
+      "BilinearAttention::forward: q must have 3 channels (query_width), got float32 [2,5,2]");
+  EXPECT_EQ(message_of([&] {
+              layer.forward({q, q, k}, run, saved, {.out = out});
+            }),
+            "BilinearAttention::forward: k must have 2 channels (key_width), got float32 [2,3,3]");
+  const Tensor fine = random_tensor(DType::kFloat64, {2, 3, 3}, 1);
+  EXPECT_EQ(message_of([&] {
+              layer.forward({fine, k, k}, run, saved, {.out = out});
+            }),
+            "BilinearAttention::forward: q must be float32, bfloat16 or float16, as the layer is "
+            "float32, got float64 [2,3,3]");
+  const Tensor half_k = convert(k, DType::kBFloat16);
+  layer.forward({q, half_k, half_k}, run, saved, {.out = out});
 }
 
 TEST(LayerErrors, SelfAttentionNamesTheArgument) {

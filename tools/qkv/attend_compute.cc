@@ -23,8 +23,9 @@ using qkv::View;
 
 // The library's error with the file or option in the place of the function's name.
 [[noreturn]] void explain(const qkv::Error& error, const AttendCall& call) {
-  const std::string text = std::string(error.what()).substr(error.function().size() + 2);
   const std::string& argument = error.argument();
+  if (argument == "QKV_TARGET") throw error;  // of the environment: neither file nor option
+  const std::string text = std::string(error.what()).substr(error.function().size() + 2);
   auto origin = call.origins.find(argument);
   if (origin == call.origins.end()) {
     origin = call.origins.find(argument.substr(0, argument.find_first_of(".[")));

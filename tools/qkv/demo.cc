@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,6 +15,7 @@
 #include <qkv/attention.h>
 
 #include "commands.h"
+#include "options.h"
 #include "words.h"
 
 namespace {
@@ -139,7 +142,11 @@ std::string scaling() {
   return text;
 }
 
-void run(const Common& common) {
+struct DemoOptions {
+  std::optional<Index> tokens{};
+};
+
+void run(const DemoOptions& options, const Common& common) {
   std::string text = fmt::format(
       "\"{}\"\n"
       "Spelling vectors, self-attention, no projections: how many percent of its attention each\n"
@@ -168,6 +175,8 @@ void run(const Common& common) {
     text += fmt::format("\nwrong: {} of the numbers printed in the four documents, {}\n",
                         report.disagreeing, report.worst);
   }
+  print(text + "\n");  // to be read while the next takes some seconds
+  text = long_sequence(options.tokens, common);
   text += fmt::format("\nYour own words: {} words \"the cat sat on the mat\"\n", common.program);
   print(text);
 }
@@ -177,8 +186,11 @@ void run(const Common& common) {
 SeedReport seed_numbers() { return check_seed_numbers(embedded_seed_table()); }
 
 void add_demo(CLI::App& program, const Common& common) {
-  CLI::App& command =
-      *program.add_subcommand("demo", "a sentence under the four scores, and why they are scaled");
-  command.footer("Examples:\n  qkv demo\n  qkv demo --color never");
-  command.callback([&common] { run(common); });
+  CLI::App& command = *program.add_subcommand(
+      "demo", "a sentence under the four scores, why they are scaled, 16,384 tokens");
+  const auto options = std::make_shared<DemoOptions>();
+  add_number(command, "--tokens", options->tokens, Bounds<Index>{64, Index{1} << 20},
+             "of the long sequence (default 16384; fewer where that would take long)");
+  command.footer("Examples:\n  qkv demo\n  qkv demo --color never --tokens 32768");
+  command.callback([options, &common] { run(*options, common); });
 }

@@ -2,9 +2,19 @@
 #ifndef QKV_TOOLS_DEMO_H_
 #define QKV_TOOLS_DEMO_H_
 
+#include <optional>
+#include <string>
+
+#include <qkv/view.h>
+
+#include "console.h"
 #include "seed_numbers.h"
 
 // The numbers printed in the four seed documents, each computed again.
 SeedReport seed_numbers();
+
+// Attention over a long sequence: its time, its memory, what a query looked at, and what a score of
+// one's own costs. Nothing `asked`: as many as take a second or so. Throws Cancelled after Ctrl-C.
+std::string long_sequence(std::optional<qkv::Index> asked, const Common& common);
 
 #endif  // QKV_TOOLS_DEMO_H_

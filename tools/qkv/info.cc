@@ -16,6 +16,8 @@ constexpr const char* kFooter = R"(Examples:
   qkv info
   qkv info --paths --json
 
+"CPU targets" are the instruction sets that this build has fast code for and this machine runs;
+QKV_TARGET in the environment picks the "CPU target", else it is the first.
 --paths asks the library, for every score, dtype and family of options, which implementation it
 takes: "reference" is the plain loops that define the meaning.)";
 

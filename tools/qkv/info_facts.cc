@@ -10,6 +10,7 @@
 
 #include <qkv/app/text_file.h>
 #include <qkv/context.h>
+#include <qkv/target.h>
 #include <qkv/version.h>
 
 #include "info.h"
@@ -58,6 +59,15 @@ std::string features(const std::string& cpu) {
   return found.empty() ? "none known" : found;
 }
 
+// Best first, as QKV_TARGET takes them.
+std::string targets() {
+  std::string all;
+  for (const std::string_view target : qkv::cpu_targets()) {
+    all += (all.empty() ? "" : " ") + std::string(target);
+  }
+  return all;
+}
+
 // Where a program stands, as a shell would find it; "" when nowhere.
 std::string on_path(const std::string& program) {
   const char* path = std::getenv("PATH");
@@ -98,6 +108,8 @@ Facts machine_facts() {
   return {
       {"processor", or_unknown(field(cpu, "model name"))},
       {"features", features(cpu)},
+      {"CPU targets", targets()},
+      {"CPU target", std::string(qkv::cpu_target())},
       {"threads", fmt::format("{}", qkv::Executor::threads(0).concurrency())},
       {"rsvg-convert", rsvg.empty() ? "not found: .png needs the package librsvg2-bin" : rsvg},
   };

@@ -132,9 +132,9 @@ std::vector<PathFact> path_facts() {
         Sample sample(dtypes);
         sample.options.score = score_of(score.value, sample);
         family.apply(sample);
-        // One implementation runs both directions of a plan.
-        const std::string path(qkv::Plan(sample.inputs, sample.options, context).path());
-        facts.push_back({score.name, family.name, name_of(dtypes), path, path});
+        const qkv::Plan plan(sample.inputs, sample.options, context);
+        facts.push_back({score.name, family.name, name_of(dtypes), std::string(plan.path()),
+                         std::string(plan.backward_path())});
       }
     }
   }

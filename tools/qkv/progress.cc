@@ -34,8 +34,13 @@ void Progress::bytes(qkv::Index done, qkv::Index total) {
   if (!enabled_) return;
   const auto read = static_cast<double>(done);
   const auto whole = static_cast<double>(total);
-  state_ = total > 0 ? fmt::format("{:.0f} % of {:.1f} MB", 100 * read / whole, whole * 1e-6)
-                     : fmt::format("{:.1f} MB", read * 1e-6);
+  at(total > 0 ? fmt::format("{:.0f} % of {:.1f} MB", 100 * read / whole, whole * 1e-6)
+               : fmt::format("{:.1f} MB", read * 1e-6));
+}
+
+void Progress::at(const std::string& state) {
+  if (!enabled_) return;
+  state_ = state;
   const Clock::time_point now = Clock::now();
   if (now < next_) return;
   next_ = now + pause_;

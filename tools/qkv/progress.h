@@ -21,6 +21,8 @@ class Progress {
 
   // `total` bytes or -1: nobody knows.
   void bytes(qkv::Index done, qkv::Index total);
+  // What is being done.
+  void at(const std::string& state);
 
  private:
   using Clock = std::chrono::steady_clock;

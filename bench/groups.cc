@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "groups.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <qkv/error.h>
+
+namespace qkv::bench {
+namespace {
+
+constexpr Group kGroups[] = {
+    {"forward", "the plain call, and causal ones, by length and width", run_forward,
+     Choice::kUnlessTold},
+    {"widths", "every width from 1 to 256", run_widths, Choice::kWhenNamed},
+    {"options", "what each option costs beside the plain call", run_options, Choice::kUnlessTold},
+    {"custom", "what a user's own score or mask costs beside the plain call", run_custom,
+     Choice::kUnlessTold},
+    {"decode", "one query over many keys, beside a plain read of them", run_decode,
+     Choice::kUnlessTold},
+    {"threads", "one head on all threads", run_threads, Choice::kUnlessTold},
+    {"small", "the least that a call costs", run_small, Choice::kUnlessTold},
+};
+
+std::string valid_names() {
+  std::string names;
+  for (const Group& group : kGroups) names += (names.empty() ? "" : ", ") + std::string(group.name);
+  return names;
+}
+
+}  // namespace
+
+std::span<const Group> groups() { return kGroups; }
+
+std::vector<Group> chosen_groups(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (std::ranges::find(kGroups, name, &Group::name) == std::end(kGroups)) {
+      throw Error("bench", "group",
+                  fmt::format("\"{}\" is unknown; valid: {}", name, valid_names()));
+    }
+  }
+  std::vector<Group> chosen;
+  for (const Group& group : kGroups) {
+    const bool named = std::ranges::find(names, group.name) != names.end();
+    if (names.empty() ? group.choice == Choice::kUnlessTold : named) chosen.push_back(group);
+  }
+  return chosen;
+}
+
+}  // namespace qkv::bench

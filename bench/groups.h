@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_BENCH_GROUPS_H_
+#define QKV_BENCH_GROUPS_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "session.h"
+
+namespace qkv::bench {
+
+// When a group runs.
+enum class Choice { kUnlessTold, kWhenNamed };
+
+struct Group {
+  std::string_view name;
+  std::string_view about;
+  void (*run)(Session& session);
+  Choice choice;
+};
+
+std::span<const Group> groups();
+
+// The groups of these names, in the list's order; for no names those that run unless told
+// otherwise. Throws Error for an unknown name, listing the valid ones.
+std::vector<Group> chosen_groups(const std::vector<std::string>& names);
+
+void run_forward(Session& session);
+void run_widths(Session& session);
+void run_options(Session& session);
+void run_custom(Session& session);
+void run_decode(Session& session);
+void run_threads(Session& session);
+void run_small(Session& session);
+
+}  // namespace qkv::bench
+
+#endif  // QKV_BENCH_GROUPS_H_

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// What options, built in or the user's, cost beside the plain call.
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+
+#include <qkv/mods.h>
+#include <qkv/soft_cap.h>
+
+#include "groups.h"
+
+namespace qkv::bench {
+namespace {
+
+struct Case {
+  std::string_view name;
+  std::optional<double> target;
+  void (*apply)(Problem& problem);
+};
+
+constexpr Index kLength = 2048;
+constexpr Index kWidth = 64;
+
+// Booleans, three of four true.
+View random_mask(Problem& problem, const Dims& dims) {
+  const View numbers = problem.add_random(dims, 4);
+  const View mask = problem.add(DType::kBool, dims);
+  constexpr float kQuartile = -0.866F;  // of numbers uniform between -sqrt(3) and sqrt(3)
+  for (Index n = 0; n < mask.element_count(); ++n) {
+    mask.as<bool>()[n] = numbers.as<float>()[n] > kQuartile;
+  }
+  return mask;
+}
+
+// Just short of all keys: what is skipped must not hide what the option costs.
+View nearly_all_keys(Problem& problem) {
+  const View lengths = problem.add(DType::kInt64, {problem.shape.B});
+  for (Index b = 0; b < problem.shape.B; ++b) {
+    lengths.as<std::int64_t>()[b] = problem.shape.Tk - 3;
+  }
+  return lengths;
+}
+
+// 2^-4, the middle of the eight that Press et al. 2022 give to eight heads.
+View usual_slopes(Problem& problem) {
+  const View slopes = problem.add(DType::kFloat32, {problem.shape.H});
+  for (Index h = 0; h < problem.shape.H; ++h) slopes.as<float>()[h] = 0x1p-4F;
+  return slopes;
+}
+
+constexpr double kOptionTarget = 1.25;
+constexpr Case kOptions[] = {
+    {"dropout", kOptionTarget,
+     [](Problem& p) {
+       p.options.dropout = {0.1, 7};
+     }},
+    {"mask", kOptionTarget,
+     [](Problem& p) {
+       p.options.masks = {Keep{random_mask(p, {p.shape.Tq, p.shape.Tk})}};
+     }},
+    {"soft-cap", kOptionTarget, [](Problem& p) { p.options.softcap = 30; }},
+    {"bias", kOptionTarget,
+     [](Problem& p) {
+       p.options.bias = p.add_random({p.shape.Tq, p.shape.Tk}, 5);
+     }},
+    {"alibi", kOptionTarget, [](Problem& p) { p.options.alibi = usual_slopes(p); }},
+    {"key-lengths", kOptionTarget,
+     [](Problem& p) { p.options.masks = {KeyLengths{nearly_all_keys(p)}}; }},
+    // No option, but scores so far apart that exponentials of many underflow.
+    {"far-apart", std::nullopt, [](Problem& p) { p.options.scale = 8; }},
+};
+
+// ---- the user's own -------------------------------------------------------------------------
+
+void add_arithmetic(Problem& p) {
+  p.options.mods = {score_mod([](auto s, At) { return s * 0.5F + 0.25F; })};
+}
+
+void add_decay(Problem& p) {
+  const View slopes = p.add(DType::kFloat32, {p.shape.H});
+  float* slope = slopes.as<float>();
+  for (Index h = 0; h < p.shape.H; ++h) slope[h] = 0.01F;
+  p.options.mods = {score_mod([slope](auto s, At at) {
+    const auto distance = static_cast<float>(std::abs(at.i - at.j));
+    return s - slope[at.h] * distance;
+  })};
+}
+
+void add_relative_table(Problem& p) {
+  const float* table = p.add_random({p.shape.Tq + p.shape.Tk}, 8).as<float>();
+  const auto middle = static_cast<std::int32_t>(p.shape.Tq);
+  p.options.mods = {score_mod([=](auto s, At at) { return s + table[at.j - at.i + middle]; })};
+}
+
+void add_soft_cap(Problem& p) {
+  p.options.mods = {score_mod([](auto s, At) { return soft_cap(s, 30.0F); })};
+}
+
+void add_mask_line(Problem& p) {
+  p.options.masks = {mask_mod([](At at) { return ((at.i + at.j) & 15) != 3; })};
+}
+
+// Four documents one after the other.
+void add_documents(Problem& p) {
+  const Index T = p.shape.Tk;
+  std::int32_t* doc = p.add(DType::kInt32, {T}).as<std::int32_t>();
+  for (Index j = 0; j < T; ++j) doc[j] = static_cast<std::int32_t>(4 * j / T);
+  p.options.masks = {mask_mod([doc](At at) { return doc[at.i] == doc[at.j]; })};
+}
+
+// The same, with what each tile holds found out before the call.
+void add_precomputed_documents(Problem& p) {
+  add_documents(p);
+  const auto plain = std::get<MaskMod>(p.options.masks.front());
+  p.options.masks = {precompute(plain, p.shape.Tq, p.shape.Tk)};
+}
+
+constexpr double kLineTarget = 1.08;
+constexpr Case kCustom[] = {
+    {"arithmetic", kLineTarget, add_arithmetic},
+    {"decay", kLineTarget, add_decay},
+    {"relative-table", kLineTarget, add_relative_table},
+    {"mask", kLineTarget, add_mask_line},
+    {"soft-cap", std::nullopt, add_soft_cap},
+    {"documents", std::nullopt, add_documents},
+    {"documents-precomputed", 0.35, add_precomputed_documents},
+};
+
+template <std::size_t n>
+void run_beside_plain(Session& session, const std::string& group, const Case (&cases)[n]) {
+  const Shape shape = square(session.length(kLength), kWidth);
+  Problem plain = make_problem(shape);
+  for (const Case& one : cases) {
+    Problem problem = make_problem(shape);
+    one.apply(problem);
+    session.against({group + "/" + std::string(one.name), one.target}, problem, plain,
+                    Figure::kPlainRatio);
+  }
+}
+
+}  // namespace
+
+void run_options(Session& session) { run_beside_plain(session, "options", kOptions); }
+void run_custom(Session& session) { run_beside_plain(session, "custom", kCustom); }
+
+}  // namespace qkv::bench

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "peak.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include <qkv/target.h>
+
+namespace qkv::bench {
+namespace {
+
+// Runs task(0..threads-1), one on each thread.
+class Team {
+ public:
+  explicit Team(int threads)
+      : threads_(threads), executor_(threads == 1 ? Executor() : Executor::threads(threads)) {}
+
+  template <class Task>
+  void run(const Task& task) const {
+    const auto body = [](void* state, Index n) { (*static_cast<const Task*>(state))(n); };
+    executor_.run(threads_, body, const_cast<Task*>(&task));
+  }
+  int threads() const noexcept { return threads_; }
+
+ private:
+  int threads_;
+  Executor executor_;
+};
+
+// ---- reads ----------------------------------------------------------------------------------
+
+// Eight lines of 64 bytes at a time, 16 KiB ahead of themselves: as fast as one core can read
+// (found by trying). The compilers' vectors, as wide as the function's target makes them.
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kLines = 8;
+constexpr std::size_t kAhead = 16384;
+using Vector [[gnu::vector_size(64)]] = std::uint64_t;
+
+[[gnu::always_inline]] inline std::uint64_t read_lines(Bytes bytes) {
+  Vector sums[kLines] = {};
+  const std::size_t block = kLine * kLines;
+  for (std::size_t n = 0; n + block <= bytes.size(); n += block) {
+    const std::byte* data = bytes.data() + n;
+    for (std::size_t line = 0; line < kLines; ++line) {
+      __builtin_prefetch(data + kAhead + line * kLine);
+      Vector value;
+      std::memcpy(&value, data + line * kLine, sizeof value);
+      sums[line] ^= value;
+    }
+  }
+  std::uint64_t all = 0;
+  for (const Vector& sum : sums) {
+    for (int lane = 0; lane < 8; ++lane) all ^= sum[lane];
+  }
+  return all;
+}
+
+std::uint64_t read_plain(Bytes bytes) { return read_lines(bytes); }
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] std::uint64_t read_avx2(Bytes bytes) { return read_lines(bytes); }
+[[gnu::target("avx512f")]] std::uint64_t read_avx512(Bytes bytes) { return read_lines(bytes); }
+#endif
+
+using Read = std::uint64_t (*)(Bytes);
+
+Read widest_read() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return read_avx512;
+  if (__builtin_cpu_supports("avx2")) return read_avx2;
+#endif
+  return read_plain;
+}
+
+// Part n of `parts` of an array.
+Bytes part_of(Bytes bytes, Index n, int parts) {
+  const std::size_t size = bytes.size() / static_cast<std::size_t>(parts);
+  return bytes.subspan(static_cast<std::size_t>(n) * size, size);
+}
+
+}  // namespace
+
+std::string peak_target() {
+  const auto targets = cpu_targets();
+  const auto used = std::ranges::find(targets, cpu_target());
+  if (used == targets.end()) return "";
+  // The reference is no target of its own: it is held against the best there is.
+  const std::string_view target = *used == "reference" ? targets.front() : *used;
+  return target == "reference" ? "" : std::string(target);
+}
+
+Peak multiply_add_peak(const std::string& target, DType dtype, int threads) {
+  // About 10 ms for several threads, so that waking them does not count.
+  const Index rounds = threads == 1 ? 100'000 : 3'000'000;
+  const double each = multiply_add_burst(target, dtype, rounds);
+  const auto team = std::make_shared<const Team>(threads);
+  const auto run = [=] { team->run([&](Index) { multiply_add_burst(target, dtype, rounds); }); };
+  return {{run, kPeakBursts}, each * threads};
+}
+
+Peak read_peak(const std::vector<Bytes>& arrays, int threads) {
+  double all = 0;
+  for (const Bytes& bytes : arrays) all += static_cast<double>(bytes.size());
+  const auto team = std::make_shared<const Team>(threads);
+  const Read read = widest_read();
+  const auto run = [=] {
+    team->run([&](Index n) {
+      std::uint64_t sum = 0;
+      for (const Bytes& bytes : arrays) sum ^= read(part_of(bytes, n, threads));
+      // Somebody might look: nothing may be left out.
+      static std::atomic<std::uint64_t> sink = 0;
+      sink.fetch_xor(sum, std::memory_order_relaxed);
+    });
+  };
+  return {{run, kPeakBursts}, all};
+}
+
+}  // namespace qkv::bench

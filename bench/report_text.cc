@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <qkv/target.h>
+
+#include "machine.h"
+#include "report.h"
+
+namespace qkv::bench {
+namespace {
+
+constexpr const char* kExplanation =
+    R"(n bursts; time is the median of a call; spread = (best - median) / best of the rates; clock: of the
+wall or of the thread's CPU time, whichever spread less. Shares are of the best burst of what ran in
+alternation, at least 20 of them; noisy: that spread more than 3 %. Ratios are medians over bursts.)";
+
+std::string seconds_text(double seconds) {
+  if (seconds < 1e-6) return fmt::format("{:.0f} ns", seconds * 1e9);
+  if (seconds < 1e-3) return fmt::format("{:.2f} us", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
+  return fmt::format("{:.2f} s", seconds);
+}
+
+std::string bytes_text(double bytes) {
+  if (bytes < 0x1p10) return fmt::format("{:.0f} B", bytes);
+  if (bytes < 0x1p20) return fmt::format("{:.0f} KiB", bytes / 0x1p10);
+  return fmt::format("{:.1f} MiB", bytes / 0x1p20);
+}
+
+std::string value_text(Figure figure, double value) {
+  switch (figure) {
+    case Figure::kPeakShare:
+    case Figure::kReadShare:
+      return fmt::format("{:.1f} %", 100 * value);
+    case Figure::kThreadShare:
+      return fmt::format("{:.3f}", value);
+    case Figure::kPerMultiply:
+    case Figure::kPlainRatio:
+      return fmt::format("{:.2f}x", value);
+    case Figure::kSeconds:
+      return seconds_text(value);
+  }
+  return "";
+}
+
+std::string_view unit_of(Figure figure) {
+  switch (figure) {
+    case Figure::kPeakShare:
+      return "of the peak";
+    case Figure::kReadShare:
+      return "of a plain read";
+    case Figure::kThreadShare:
+      return "of the peaks' ratio";
+    case Figure::kPerMultiply:
+      return "the rate of the other width";
+    case Figure::kPlainRatio:
+      return "the plain time";
+    case Figure::kSeconds:
+      return "a call";
+  }
+  return "";
+}
+
+std::string figure_text(const Row& row) {
+  switch (verdict_of(row)) {
+    case Verdict::kWrong:
+      return "WRONG: " + row.fault;
+    case Verdict::kNoisy:
+      return fmt::format("noisy ({:.1f} %)",
+                         100 * (row.figure_spread > 0 ? row.figure_spread : row.base.spread));
+    case Verdict::kNone:
+    case Verdict::kMet:
+    case Verdict::kMissed:
+      break;
+  }
+  if (!row.value) return "no peak known";
+  return fmt::format("{} {}", value_text(row.figure, *row.value), unit_of(row.figure));
+}
+
+std::string target_text(const Row& row) {
+  if (!row.target) return "";
+  const bool least = aim_of(row.figure) == Aim::kAtLeast;
+  std::string text = (least ? ">= " : "<= ") + value_text(row.figure, *row.target);
+  const Verdict verdict = verdict_of(row);
+  if (verdict == Verdict::kMet) text += " met";
+  if (verdict == Verdict::kMissed) text += " MISSED";
+  return text;
+}
+
+std::string rate_text(const Row& row) {
+  if (row.time.median <= 0) return "";
+  const double rate = row.work / row.time.median;
+  const bool bytes = row.figure == Figure::kReadShare;
+  return fmt::format("{:.1f} {}", rate * 1e-9, bytes ? "GB/s" : "GFLOP/s");
+}
+
+std::string line_of(const Row& row, std::size_t width) {
+  const bool timed = row.time.n > 0;
+  std::string line =
+      fmt::format("{:<{}}  {:>4}  {:>9}  {:>6}  {:<4}  {:>13}  {:>9}  {:<38}  {:<15}", row.name,
+                  width, row.time.n, timed ? seconds_text(row.time.median) : "",
+                  timed ? fmt::format("{:.1f} %", 100 * row.time.spread) : "",
+                  row.clock == Clock::kCpu ? "cpu" : "wall", rate_text(row),
+                  bytes_text(static_cast<double>(row.scratch)), figure_text(row), target_text(row));
+  line.erase(line.find_last_not_of(' ') + 1);
+  line += "\n";
+  if (!row.note.empty()) line += "  " + row.note + "\n";
+  if (row.peer) {
+    line += fmt::format("  {}: {}, {:.2f}x our time\n", row.peer->name,
+                        seconds_text(row.peer->median), row.peer->ratio);
+  }
+  return line;
+}
+
+std::string facts_text(const Facts& facts) {
+  return fmt::format("{}\n{}, {} thread{}, target {}, {}{}{}\n", facts.cpu, facts.date,
+                     facts.threads, facts.threads == 1 ? "" : "s", facts.target, facts.compiler,
+                     facts.commit.empty() ? "" : ", commit " + facts.commit,
+                     facts.size == Size::kQuick ? ", QUICK: too short to say how fast" : "");
+}
+
+}  // namespace
+
+Facts facts_of(const std::string& command, const Session& session) {
+  Facts facts;
+  facts.command = command;
+  facts.date = date_now();
+  facts.cpu = cpu_name();
+  facts.compiler = compiler_name();
+  facts.target = cpu_target();
+  facts.threads = session.threads();
+  facts.size = session.settings().size;
+  return facts;
+}
+
+std::string report_text(const Facts& facts, std::span<const Row> rows) {
+  std::size_t width = 0;
+  for (const Row& row : rows) width = std::max(width, row.name.size());
+  std::string text = facts_text(facts) + "\n";
+  text += fmt::format("{:<{}}  {:>4}  {:>9}  {:>6}  {:<4}  {:>13}  {:>9}  {:<38}  {}\n", "row",
+                      width, "n", "time", "spread", "clock", "rate", "scratch", "figure", "target");
+  for (const Row& row : rows) text += line_of(row, width);
+  return text + "\n" + kExplanation + "\n";
+}
+
+int wrong_rows(std::span<const Row> rows) {
+  return static_cast<int>(
+      std::ranges::count(rows, Verdict::kWrong, [](const Row& row) { return verdict_of(row); }));
+}
+
+}  // namespace qkv::bench

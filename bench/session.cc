@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <qkv/error.h>
+
+namespace qkv::bench {
+namespace {
+
+Effort effort_of(const Settings& settings, const Wanted& wanted) {
+  if (settings.size == Size::kQuick) return {.burst = 0.001, .seconds = 0.02, .rounds = 3};
+  return {.burst = 0.02 * wanted.effort, .seconds = settings.seconds * wanted.effort};
+}
+
+double rate(double work, double seconds) { return seconds > 0 ? work / seconds : 0; }
+
+Bytes bytes_of(const View& view) {
+  const std::size_t size = static_cast<std::size_t>(view.element_count()) * size_of(view.dtype());
+  return {static_cast<const std::byte*>(view.data()), size};
+}
+
+// The row's share of the best burst of a peak; none when that is noisy.
+void set_share(const Peak& peak, const Summary& base, Row& row) {
+  row.base = base;
+  row.base_work = peak.work;
+  if (is_noisy(base)) return;
+  row.value = rate(row.work, row.time.median) / rate(peak.work, base.best);
+}
+
+PeerTime peer_time(const Peer& peer, const Series& theirs, const Series& ours, Clock clock) {
+  const Ratio ratio = ratio_of(theirs, ours, clock);
+  return {peer.name, summarise(theirs, clock).median, ratio.median, ratio.spread};
+}
+
+}  // namespace
+
+Session::Session(const Settings& settings)
+    : settings_(settings),
+      threads_(Executor::threads(settings.threads).concurrency()),
+      target_(peak_target()) {}
+
+Index Session::length(Index T) const {
+  constexpr Index kShortest = 4;
+  return is_quick() ? std::max(kShortest, T / 32) : T;
+}
+
+std::vector<Series> Session::measure(const Wanted& wanted,
+                                     const std::vector<Subject>& subjects) const {
+  return alternate(subjects, effort_of(settings_, wanted));
+}
+
+Row Session::begin(const Wanted& wanted, Problem& problem, Kernel& kernel, Figure figure) const {
+  if (settings_.stop != nullptr && settings_.stop->load()) throw Cancelled("bench");
+  if (settings_.started) settings_.started(wanted.name);
+  Row row;
+  row.name = wanted.name;
+  row.path = kernel.path();
+  row.threads = wanted.threads;
+  row.work = work_of(problem);
+  row.figure = figure;
+  if (!is_quick()) row.target = wanted.target;
+  row.scratch = kernel.scratch_bytes();
+  row.matrix = matrix_bytes(problem.shape);
+  kernel.run();
+  row.fault = fault_of(problem, problem.out);
+  return row;
+}
+
+void Session::share_of_peak(const Wanted& wanted, Problem& problem) {
+  Kernel kernel(problem, wanted.threads, settings_.stop);
+  Row row = begin(wanted, problem, kernel, Figure::kPeakShare);
+  Peak peak;
+  std::vector<Subject> subjects = {{[&] { kernel.run(); }}};
+  if (!target_.empty()) {
+    peak = multiply_add_peak(target_, problem.shape.dtype, wanted.threads);
+    subjects.push_back(peak.subject);
+  }
+  if (settings_.peer != nullptr && row.fault.empty()) {
+    const View out = problem.add(problem.shape.dtype, problem.out.shape());
+    const auto run = settings_.peer->bind(problem, out, wanted.threads);
+    if (run) {
+      run();
+      row.fault = fault_of(problem, out);
+      if (!row.fault.empty()) row.fault = settings_.peer->name + ": " + row.fault;
+      subjects.push_back({run});
+    }
+  }
+  if (row.fault.empty()) {
+    const std::vector<Series> series = measure(wanted, subjects);
+    row.clock = steadier(series, wanted.threads);
+    row.time = summarise(series[0], row.clock);
+    if (!target_.empty()) set_share(peak, summarise(series[1], row.clock), row);
+    const std::size_t peer = target_.empty() ? 1 : 2;
+    if (series.size() > peer) {
+      row.peer = peer_time(*settings_.peer, series[peer], series[0], row.clock);
+    }
+  }
+  rows_.push_back(std::move(row));
+}
+
+void Session::share_of_read(const Wanted& wanted, Problem& problem) {
+  Kernel kernel(problem, wanted.threads, settings_.stop);
+  Row row = begin(wanted, problem, kernel, Figure::kReadShare);
+  if (row.fault.empty()) {
+    const Peak peak = read_peak({bytes_of(problem.k), bytes_of(problem.v)}, wanted.threads);
+    row.work = peak.work;
+    const std::vector<Series> series = measure(wanted, {{[&] { kernel.run(); }}, peak.subject});
+    row.clock = steadier(series, wanted.threads);
+    row.time = summarise(series[0], row.clock);
+    set_share(peak, summarise(series[1], row.clock), row);
+  }
+  rows_.push_back(std::move(row));
+}
+
+void Session::against(const Wanted& wanted, Problem& problem, Problem& base, Figure figure) {
+  Kernel kernel(problem, wanted.threads, settings_.stop);
+  Kernel other(base, wanted.threads, settings_.stop);
+  Row row = begin(wanted, problem, kernel, figure);
+  if (row.fault.empty()) {
+    const std::vector<Series> series =
+        measure(wanted, {{[&] { kernel.run(); }}, {[&] { other.run(); }}});
+    row.clock = steadier(series, wanted.threads);
+    row.time = summarise(series[0], row.clock);
+    row.base = summarise(series[1], row.clock);
+    row.base_work = work_of(base);
+    const Ratio ratio = ratio_of(series[0], series[1], row.clock);
+    row.figure_spread = ratio.spread;
+    // Of rates where the work differs.
+    const bool times = aim_of(figure) == Aim::kAtMost;
+    const double value = times ? ratio.median : row.work / row.base_work / ratio.median;
+    if (!is_noisy(ratio)) row.value = value;
+  }
+  rows_.push_back(std::move(row));
+}
+
+void Session::threads_share(const Wanted& wanted, Problem& problem) {
+  Kernel one(problem, 1, settings_.stop);
+  Kernel all(problem, wanted.threads, settings_.stop);
+  Row row = begin(wanted, problem, all, Figure::kThreadShare);
+  if (row.fault.empty() && !target_.empty()) {
+    const Peak peak_one = multiply_add_peak(target_, problem.shape.dtype, 1);
+    const Peak peak_all = multiply_add_peak(target_, problem.shape.dtype, wanted.threads);
+    const std::vector<Series> series = measure(
+        wanted, {{[&] { one.run(); }}, peak_one.subject, {[&] { all.run(); }}, peak_all.subject});
+    row.time = summarise(series[2], row.clock);
+    row.base = summarise(series[3], row.clock);
+    row.base_work = peak_all.work;
+    const Summary base_one = summarise(series[1], row.clock);
+    const double kernels = summarise(series[0], row.clock).median / row.time.median;
+    const double peaks = rate(peak_all.work, row.base.best) / rate(peak_one.work, base_one.best);
+    if (!is_noisy(base_one) && !is_noisy(row.base)) row.value = kernels / peaks;
+  }
+  rows_.push_back(std::move(row));
+}
+
+void Session::alone(const Wanted& wanted, Problem& problem, const std::function<void()>& call) {
+  Kernel kernel(problem, wanted.threads, settings_.stop);
+  Row row = begin(wanted, problem, kernel, Figure::kSeconds);
+  if (row.fault.empty()) {
+    const std::vector<Series> series = measure(wanted, {{call ? call : [&] { kernel.run(); }}});
+    row.clock = steadier(series, wanted.threads);
+    row.time = summarise(series[0], row.clock);
+    row.value = row.time.median;
+  }
+  rows_.push_back(std::move(row));
+}
+
+}  // namespace qkv::bench

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_BENCH_SESSION_H_
+#define QKV_BENCH_SESSION_H_
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "measure.h"
+#include "peak.h"
+#include "problem.h"
+#include "row.h"
+
+namespace qkv::bench {
+
+// Somebody else's code for the plain problem.
+struct Peer {
+  std::string name{};
+  // What runs it once, writing `out`. May choose how by trying. Both must outlive what it returns.
+  std::function<std::function<void()>(const Problem& problem, const View& out, int threads)> bind{};
+};
+
+enum class Size {
+  kFull,
+  kQuick,  // a part of the lengths, and no targets: shows that everything runs
+};
+
+struct Settings {
+  Size size = Size::kFull;
+  double seconds = 1;  // of a row
+  int threads = 0;     // of the rows that use several; 0: one per processor
+  const std::atomic<bool>* stop = nullptr;
+  std::function<void(std::string_view row)> started{};
+  const Peer* peer = nullptr;
+};
+
+// What a row is, before it is measured.
+struct Wanted {
+  std::string name{};
+  std::optional<double> target{};
+  int threads = 1;
+  double effort = 1;  // a part of the time that other rows have, where there are many rows
+};
+
+// Makes rows, one after the other.
+class Session {
+ public:
+  explicit Session(const Settings& settings);
+
+  const Settings& settings() const noexcept { return settings_; }
+  bool is_quick() const noexcept { return settings_.size == Size::kQuick; }
+  int threads() const noexcept { return threads_; }
+  // A length, or what stands for it when things must be quick.
+  Index length(Index T) const;
+
+  // Each checks the result, then times the call: against the peak (and the peer, where
+  // there is one), a plain read of the problem's keys and values, the same call with fewer options
+  // (`base`), nothing at all.
+  void share_of_peak(const Wanted& wanted, Problem& problem);
+  void share_of_read(const Wanted& wanted, Problem& problem);
+  void against(const Wanted& wanted, Problem& problem, Problem& base, Figure figure);
+  void threads_share(const Wanted& wanted, Problem& problem);
+  void alone(const Wanted& wanted, Problem& problem, const std::function<void()>& call);
+  // A row that is made of others.
+  void add(const Row& row) { rows_.push_back(row); }
+
+  const std::vector<Row>& rows() const noexcept { return rows_; }
+  std::vector<Row>& rows() noexcept { return rows_; }
+
+ private:
+  // What is known before anything is timed; with a fault when the result is wrong.
+  Row begin(const Wanted& wanted, Problem& problem, Kernel& kernel, Figure figure) const;
+  std::vector<Series> measure(const Wanted& wanted, const std::vector<Subject>& subjects) const;
+
+  Settings settings_;
+  int threads_;
+  std::string target_;
+  std::vector<Row> rows_;
+};
+
+}  // namespace qkv::bench
+
+#endif  // QKV_BENCH_SESSION_H_

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_INSTANCES_H_
+#define QKV_INSTANCES_H_
+
+#include <cstdint>
+
+#include <qkv/at.h>
+#include <qkv/tile_loops.h>
+
+// A user's function, compiled where the user compiles it: the loops of tile_loops.h once for each
+// CPU target, and the tables in which the library finds them. Included by <qkv/mods.h>.
+
+// What an instance needs of its compiler.
+//   flatten    the user's function becomes part of the loop
+//   optimize   gcc makes vectors at -O3 only; merges a multiplication and an addition into one
+//              operation where the target has it, and bits would differ between targets; and sinks
+//              one side of select() into a branch, of which AVX2 makes no vectors
+// clang makes vectors from -O2 on; it merges multiplications and additions of the user's function
+// unless it is called with -ffp-contract=off: no attribute reaches into that function.
+#if defined(__clang__)
+#define QKV_INSTANCE __attribute__((flatten))
+#elif defined(__GNUC__)
+#define QKV_INSTANCE __attribute__((flatten, optimize("O3", "fp-contract=off", "no-tree-sink")))
+#else
+#define QKV_INSTANCE
+#endif
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define QKV_INSTANCES_X86 1
+#define QKV_AVX2 __attribute__((target("avx2,fma")))
+#if defined(__clang__)
+#define QKV_AVX512 \
+  __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#else
+#define QKV_AVX512 \
+  __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#else
+#define QKV_INSTANCES_X86 0
+#endif
+
+namespace qkv::detail {
+
+// In ascending order: an instance runs on every CPU that runs those after it.
+enum class InstanceTarget : std::uint8_t { kBaseline, kAvx2, kAvx512 };
+
+struct ScoreInstance {
+  InstanceTarget target;
+  void (*f32)(const void*, const ScoreTile<float>&);
+  void (*f64)(const void*, const ScoreTile<double>&);
+};
+
+struct MaskInstance {
+  InstanceTarget target;
+  void (*apply)(const void*, const MaskTile&);
+};
+
+template <class F, class T>
+QKV_INSTANCE void score_baseline(const void* callable, const ScoreTile<T>& tile) {
+  apply_score<F, T>(callable, tile);
+}
+template <class F>
+QKV_INSTANCE void mask_baseline(const void* callable, const MaskTile& tile) {
+  apply_mask<F>(callable, tile);
+}
+
+#if QKV_INSTANCES_X86
+template <class F, class T>
+QKV_INSTANCE QKV_AVX2 void score_avx2(const void* callable, const ScoreTile<T>& tile) {
+  apply_score<F, T>(callable, tile);
+}
+template <class F, class T>
+QKV_INSTANCE QKV_AVX512 void score_avx512(const void* callable, const ScoreTile<T>& tile) {
+  apply_score<F, T>(callable, tile);
+}
+template <class F>
+QKV_INSTANCE QKV_AVX2 void mask_avx2(const void* callable, const MaskTile& tile) {
+  apply_mask<F>(callable, tile);
+}
+template <class F>
+QKV_INSTANCE QKV_AVX512 void mask_avx512(const void* callable, const MaskTile& tile) {
+  apply_mask<F>(callable, tile);
+}
+#endif
+
+// In ascending order of target; the baseline is always there, and first.
+template <class F>
+inline constexpr ScoreInstance kScoreInstances[] = {
+    {InstanceTarget::kBaseline, &score_baseline<F, float>, &score_baseline<F, double>},
+#if QKV_INSTANCES_X86
+    {InstanceTarget::kAvx2, &score_avx2<F, float>, &score_avx2<F, double>},
+    {InstanceTarget::kAvx512, &score_avx512<F, float>, &score_avx512<F, double>},
+#endif
+};
+
+template <class F>
+inline constexpr MaskInstance kMaskInstances[] = {
+    {InstanceTarget::kBaseline, &mask_baseline<F>},
+#if QKV_INSTANCES_X86
+    {InstanceTarget::kAvx2, &mask_avx2<F>},
+    {InstanceTarget::kAvx512, &mask_avx512<F>},
+#endif
+};
+
+}  // namespace qkv::detail
+
+// Theirs alone.
+#undef QKV_INSTANCE
+#undef QKV_AVX2
+#undef QKV_AVX512
+#undef QKV_INSTANCES_X86
+
+#endif  // QKV_INSTANCES_H_

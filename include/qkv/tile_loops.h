@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TILE_LOOPS_H_
+#define QKV_TILE_LOOPS_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include <qkv/at.h>
+#include <qkv/dual.h>
+
+// A user's function applied to a tile of scores: the loops, the same for every CPU target. They
+// become part of the instances of <qkv/instances.h>, and of their target.
+
+// QKV_PLAIN_LOOP: no element of a tile is part of an array that the user's function reads.
+#if defined(__clang__)
+#define QKV_PLAIN_LOOP
+#define QKV_ALWAYS_INLINE __attribute__((always_inline))
+#elif defined(__GNUC__)
+#define QKV_PLAIN_LOOP _Pragma("GCC ivdep")
+#define QKV_ALWAYS_INLINE __attribute__((always_inline))
+#else
+#define QKV_PLAIN_LOOP
+#define QKV_ALWAYS_INLINE
+#endif
+
+namespace qkv::detail {
+
+// A callable that is plain data is copied into the loop, where its members are known to stay.
+template <class F>
+using Held = std::conditional_t<std::is_trivially_copyable_v<F>, const F, const F&>;
+
+template <class F, class T>
+QKV_ALWAYS_INLINE inline void score_row(const F& f, const At at, std::int32_t cols, T* scores) {
+  QKV_PLAIN_LOOP
+  for (std::int32_t c = 0; c < cols; ++c) {
+    scores[c] = static_cast<T>(f(scores[c], shifted(at, 0, c)));
+  }
+}
+
+template <class F, class T>
+QKV_ALWAYS_INLINE inline void score_row(const F& f, const At at, std::int32_t cols, T* scores,
+                                        T* slopes) {
+  QKV_PLAIN_LOOP
+  for (std::int32_t c = 0; c < cols; ++c) {
+    // The value as without slopes: a constant of another type than T may round otherwise in Dual,
+    // and both passes must see the same scores.
+    const At here = shifted(at, 0, c);
+    const T score = scores[c];
+    slopes[c] *= static_cast<Dual<T>>(f(Dual<T>{score, T(1)}, here)).slope;
+    scores[c] = static_cast<T>(f(score, here));
+  }
+}
+
+template <class F, class T>
+QKV_ALWAYS_INLINE inline void apply_score(const void* callable, const ScoreTile<T>& tile) {
+  Held<F> f = *static_cast<const F*>(callable);
+  for (std::int32_t r = 0; r < tile.rows; ++r) {
+    const At at = shifted(tile.at, r, 0);
+    T* scores = tile.scores + r * tile.row_stride;
+    if (tile.slopes == nullptr) {
+      score_row<F, T>(f, at, tile.cols, scores);
+    } else {
+      score_row<F, T>(f, at, tile.cols, scores, tile.slopes + r * tile.row_stride);
+    }
+  }
+}
+
+template <class F>
+QKV_ALWAYS_INLINE inline void mask_row(const F& f, const At at, std::int32_t cols,
+                                       std::uint8_t* allowed) {
+  QKV_PLAIN_LOOP
+  for (std::int32_t c = 0; c < cols; ++c) {
+    const bool may_attend = static_cast<bool>(f(shifted(at, 0, c)));
+    allowed[c] = static_cast<std::uint8_t>(allowed[c] & static_cast<std::uint8_t>(may_attend));
+  }
+}
+
+// For a callable that is not held in the loop (one with a std::vector). Its members would be read
+// again for each pair: bytes may be part of anything. So the answers first go where nothing else
+// can lie; seven times as fast.
+template <class F>
+QKV_ALWAYS_INLINE inline void mask_row_in_blocks(const F& f, const At at, std::int32_t cols,
+                                                 std::uint8_t* allowed) {
+  constexpr std::int32_t kBlock = 64;
+  std::uint8_t answers[kBlock];
+  for (std::int32_t first = 0; first < cols; first += kBlock) {
+    const std::int32_t count = cols - first < kBlock ? cols - first : kBlock;
+    QKV_PLAIN_LOOP
+    for (std::int32_t c = 0; c < count; ++c) {
+      const bool may_attend = static_cast<bool>(f(shifted(at, 0, first + c)));
+      answers[c] = static_cast<std::uint8_t>(may_attend);
+    }
+    QKV_PLAIN_LOOP
+    for (std::int32_t c = 0; c < count; ++c) {
+      allowed[first + c] = static_cast<std::uint8_t>(allowed[first + c] & answers[c]);
+    }
+  }
+}
+
+template <class F>
+QKV_ALWAYS_INLINE inline void apply_mask(const void* callable, const MaskTile& tile) {
+  Held<F> f = *static_cast<const F*>(callable);
+  for (std::int32_t r = 0; r < tile.rows; ++r) {
+    const At at = shifted(tile.at, r, 0);
+    std::uint8_t* allowed = tile.allowed + r * tile.row_stride;
+    if constexpr (std::is_trivially_copyable_v<F>) {
+      mask_row<F>(f, at, tile.cols, allowed);
+    } else {
+      mask_row_in_blocks<F>(f, at, tile.cols, allowed);
+    }
+  }
+}
+
+}  // namespace qkv::detail
+
+// Theirs alone.
+#undef QKV_PLAIN_LOOP
+#undef QKV_ALWAYS_INLINE
+
+#endif  // QKV_TILE_LOOPS_H_

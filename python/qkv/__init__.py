@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention on CPUs, forward and backward: dot, scaled dot, bilinear, additive.
+
+NumPy arrays, and any CPU array that speaks DLPack (PyTorch's, JAX's), go in without a copy and
+come out as the same kind.
+
+>>> import numpy as np
+>>> import qkv
+>>> q, k, v = np.ones((1, 2)), np.array([[2.0, 2.0], [1.0, 1.0]]), np.array([[3.0], [4.0]])
+>>> qkv.attention(q, k, v, score="dot").round(4)
+array([[3.1192]])
+"""
+
+from ._core import __version__
+from ._functions import (
+    Gradients,
+    attention,
+    attention_backward,
+    batch_dot,
+    masked_softmax,
+    softmax,
+)
+from ._layers import (
+    AdditiveAttention,
+    BilinearAttention,
+    DotProductAttention,
+    LayerGradients,
+    MLPAttention,
+    MultiHeadAttention,
+    SelfAttention,
+    SelfAttentionGradients,
+)
+from ._machine import info, set_threads
+
+__all__ = [
+    "AdditiveAttention",
+    "BilinearAttention",
+    "DotProductAttention",
+    "Gradients",
+    "LayerGradients",
+    "MLPAttention",
+    "MultiHeadAttention",
+    "SelfAttention",
+    "SelfAttentionGradients",
+    "__version__",
+    "attention",
+    "attention_backward",
+    "batch_dot",
+    "info",
+    "masked_softmax",
+    "set_threads",
+    "softmax",
+]

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions: names, defaults and what they mean. The work is done in _core.
+
+Letters: B batch, H query heads, G key/value heads, Tq queries, Tk keys, D query/key width, E value
+width, U units.
+"""
+
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+
+from . import _core
+
+# NumPy's arrays, or any CPU array with __dlpack__; results are of the kind that came. Python has no
+# name for both.
+Array = Any
+Numbers = Any  # an array, or a list of numbers
+
+__all__ = [
+    "Gradients",
+    "attention",
+    "attention_backward",
+    "batch_dot",
+    "masked_softmax",
+    "softmax",
+]
+
+
+class Gradients(NamedTuple):
+    """What `attention_backward` gives; None for what the call did not have.
+
+    Each has the shape and dtype of what it is the gradient of.
+    """
+
+    dq: Array
+    dk: Array
+    dv: Optional[Array]
+    dbias: Optional[Array]
+    dparams: Optional[Dict[str, Array]]
+    dalibi_slopes: Optional[Array]
+    dsinks: Optional[Array]
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Optional[Array],
+    *,
+    score: str = "scaled_dot",
+    params: Optional[Dict[str, Array]] = None,
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    mask: Optional[Numbers] = None,
+    padding_mask: Optional[Numbers] = None,
+    bias: Optional[Numbers] = None,
+    key_lengths: Optional[Numbers] = None,
+    causal: Union[bool, str] = False,
+    causal_offset: Optional[Union[int, Numbers]] = None,
+    window: Optional[Tuple[int, int]] = None,
+    alibi_slopes: Optional[Numbers] = None,
+    sinks: Optional[Numbers] = None,
+    cu_seqlens_q: Optional[Numbers] = None,
+    cu_seqlens_k: Optional[Numbers] = None,
+    dropout: float = 0.0,
+    seed: Optional[int] = None,
+    layout: str = "bhtd",
+    return_weights: Union[bool, str] = False,
+    return_scores: Optional[str] = None,
+    return_lse: bool = False,
+    return_row_max: bool = False,
+    return_column_sums: bool = False,
+    return_top: int = 0,
+    threads: Optional[int] = None,
+) -> Any:
+    """Each query's weighted sum of the values: softmax(scores(q, k)) v.
+
+    The order: score, scale, soft-cap, bias and ALiBi, masks, sink, softmax over the keys, dropout,
+    weighted sum (Vaswani et al. 2017, eq. 1; Bahdanau et al. 2015, appendix A.1.2; Luong et al.
+    2015, section 3.1). Memory grows with Tq + Tk, unless a matrix is asked for.
+
+    Args:
+        q: queries [B,H,Tq,D]; all of rank 3 are [B,T,.], all of rank 2 [T,.]; with mixed ranks
+            leading axes align from the right. float32, float64, float16 or bfloat16.
+        k: keys [B,G,Tk,D], H a multiple of G. Of q's dtype, or float16 or bfloat16 where q is
+            float32.
+        v: values [B,G,Tk,E] of k's dtype; None where only weights and the like are wanted.
+        score: "scaled_dot", "dot", "bilinear" (q W k) or "additive" (v tanh(Wq q + Wk k + b)).
+        params: {"W": [Dq,Dk]} for bilinear; {"Wq": [U,Dq], "Wk": [U,Dk], "v": [U], "b": [U]} for
+            additive, b optional; each also per head, [H,...].
+        scale: factor of the scores; 1/sqrt(D) for scaled_dot and 1 for others unless given.
+        softcap: s becomes softcap * tanh(s / softcap); 0 is off.
+        mask: bool or 0/1, true where a query may attend; broadcasts to [B,H,Tq,Tk].
+        padding_mask: [B,Tk], true where a key is padding.
+        bias: added to the scores; broadcasts to [B,H,Tq,Tk]; -inf masks.
+        key_lengths: integers [B] or [B,Tq]: keys from there on are masked.
+        causal: True or "bottom_right" (the last query sees the last key), "top_left" (the first
+            query sees the first key only).
+        causal_offset: with causal=True, the diagonal: query i sees keys j <= i + offset; an
+            integer, or one for each batch entry [B].
+        window: (left, right): keys within so many places of the diagonal; -1 is unbounded.
+        alibi_slopes: [H], adds -slope * distance to the diagonal (Press et al. 2022).
+        sinks: [H], one more logit for each head, with value 0.
+        cu_seqlens_q, cu_seqlens_k: packed sequences, [B+1] from 0 to the total: q is
+            [sum Tq,H,D], k and v [sum Tk,G,.].
+        dropout: probability of dropping a weight, in [0,1); needs a seed.
+        seed: 0 to 2^64-1; the same seed drops the same weights.
+        layout: "bhtd", or "bthd" where q, k, v (and the result) are [B,T,H,.].
+        return_weights: True for the weights before dropout, "dropped" after it: [B,H,Tq,Tk].
+        return_scores: "raw" (after scale), "capped" (after soft-cap) or "masked" (after bias and
+            masks, -inf where masked): [B,H,Tq,Tk].
+        return_lse: log-sum-exp of each row's scores, [B,H,Tq], natural.
+        return_row_max: largest score of each row, [B,H,Tq].
+        return_column_sums: weight that each key got from all queries, [B,H,Tk].
+        return_top: so many largest weights of each row and their keys, [B,H,Tq,return_top] each.
+        threads: how many; 0 for one per processor, None for what set_threads said.
+
+    Returns:
+        out, [B,H,Tq,E] of q's dtype; with extras the tuple (out, weights, scores, lse, row_max,
+        column_sums, (top_weights, top_keys)) of those asked for, a tuple of one too (v=None). All
+        but out are float32, float64 for float64; keys are int64, -1 where there are fewer.
+
+    Raises:
+        ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
+
+    >>> import numpy as np
+    >>> q = np.ones((1, 8), np.float32)
+    >>> k = np.stack([np.full(8, 2, np.float32), np.ones(8, np.float32)])
+    >>> v = np.array([[3], [4]], np.float32)
+    >>> out, weights = attention(q, k, v, return_weights=True)
+    >>> out.round(4), weights.round(4)
+    (array([[3.0558]], dtype=float32), array([[0.9442, 0.0558]], dtype=float32))
+    """
+    return _core.attention(
+        q, k, v,
+        (score, params, scale, softcap, mask, padding_mask, bias, key_lengths, causal,
+         causal_offset, window, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, dropout, seed,
+         layout),
+        (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
+         return_top),
+        threads,
+    )  # fmt: skip
+
+
+def attention_backward(
+    dout: Optional[Array],
+    q: Array,
+    k: Array,
+    v: Optional[Array],
+    out: Optional[Array],
+    lse: Array,
+    *,
+    dlse: Optional[Array] = None,
+    dweights: Optional[Array] = None,
+    score: str = "scaled_dot",
+    params: Optional[Dict[str, Array]] = None,
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    mask: Optional[Numbers] = None,
+    padding_mask: Optional[Numbers] = None,
+    bias: Optional[Numbers] = None,
+    key_lengths: Optional[Numbers] = None,
+    causal: Union[bool, str] = False,
+    causal_offset: Optional[Union[int, Numbers]] = None,
+    window: Optional[Tuple[int, int]] = None,
+    alibi_slopes: Optional[Numbers] = None,
+    sinks: Optional[Numbers] = None,
+    cu_seqlens_q: Optional[Numbers] = None,
+    cu_seqlens_k: Optional[Numbers] = None,
+    dropout: float = 0.0,
+    seed: Optional[int] = None,
+    layout: str = "bhtd",
+    threads: Optional[int] = None,
+) -> Gradients:
+    """The gradients of `attention` from those of its results (Dao et al. 2022, appendix B.2).
+
+    Nothing of size Tq x Tk is kept or made; dropout is drawn again from its seed.
+
+    Args:
+        dout: gradient of the loss with respect to out, of its shape and dtype; None for zero.
+        q, k, v and all options: as in the call of `attention`.
+        out, lse: what that call gave (return_lse=True); out may be None where dout is.
+        dlse, dweights: gradients with respect to lse [B,H,Tq] and weights [B,H,Tq,Tk] (before
+            dropout); None for zero.
+        threads: as in `attention`.
+
+    Returns:
+        Gradients: dq, dk, dv, dbias, dparams, dalibi_slopes, dsinks, each of the shape and dtype
+        of its source; what was broadcast is summed.
+
+    Raises:
+        ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
+
+    >>> import numpy as np
+    >>> q, k, v = np.ones((1, 2)), np.array([[2.0, 2.0], [1.0, 1.0]]), np.array([[3.0], [4.0]])
+    >>> out, lse = attention(q, k, v, return_lse=True)
+    >>> attention_backward(np.ones_like(out), q, k, v, out, lse).dv.round(4)
+    array([[0.8044],
+           [0.1956]])
+    """
+    return Gradients(*_core.attention_backward(
+        q, k, v,
+        (dout, out, lse, dlse, dweights),
+        (score, params, scale, softcap, mask, padding_mask, bias, key_lengths, causal,
+         causal_offset, window, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, dropout, seed,
+         layout),
+        threads,
+    ))  # fmt: skip
+
+
+def softmax(x: Array) -> Array:
+    """exp(x) / sum of exp(x) along the last axis; the largest entry is subtracted first.
+
+    Args:
+        x: any rank from 1; float64, float32, bfloat16 or float16.
+
+    Returns:
+        The shape, dtype and kind of x. A row of nothing but -inf gives zeros; NaN or +inf make it
+        NaN.
+
+    Raises:
+        ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
+
+    >>> import numpy as np
+    >>> softmax(np.array([4.0, 2.0])).round(4)
+    array([0.8808, 0.1192])
+    """
+    return _core.softmax(x)
+
+
+def masked_softmax(x: Array, valid_len: Optional[Numbers] = None) -> Array:
+    """softmax over the first `valid_len` entries of each row, 0 in the rest.
+
+    Args:
+        x: [B,T,N] or [B,N]; float64, float32, bfloat16 or float16.
+        valid_len: integers [B] or [B,T], from 0 (a row of zeros) to N; None for all.
+
+    Returns:
+        The shape, dtype and kind of x.
+
+    Raises:
+        ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
+
+    >>> import numpy as np
+    >>> masked_softmax(np.zeros((2, 1, 4)), [2, 3]).round(4)
+    array([[[0.5   , 0.5   , 0.    , 0.    ]],
+    <BLANKLINE>
+           [[0.3333, 0.3333, 0.3333, 0.    ]]])
+    """
+    return _core.masked_softmax(x, valid_len)
+
+
+def batch_dot(a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False) -> Array:
+    """The matrix products of two batches: [..,N,L] and [..,L,M] give [..,N,M].
+
+    Args:
+        a, b: [..,N,L] and [..,L,M] of one dtype: float64, float32, bfloat16 or float16; leading
+            axes broadcast.
+        transpose_a, transpose_b: whether the last two axes of a, of b, are swapped before.
+
+    Returns:
+        [..,N,M], of the dtype and kind of a.
+
+    Raises:
+        ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
+
+    >>> import numpy as np
+    >>> batch_dot(np.ones((2, 1, 3)), np.ones((2, 5, 3)), transpose_b=True).shape
+    (2, 1, 5)
+    """
+    return _core.batch_dot(a, b, transpose_a, transpose_b)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all layers have: parameters, copies, files. The layers are in _layers.py."""
+
+import os
+from operator import index
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
+
+import numpy as np
+
+from . import _load_torch
+from ._functions import Numbers
+
+
+def mask_options(
+    valid_len: Optional[Numbers],
+    mask: Optional[Numbers],
+    padding_mask: Optional[Numbers],
+    causal: bool,
+    window: Optional[Tuple[int, int]],
+) -> Tuple[Any, ...]:
+    """The options of `attention` (see _functions.py) with nothing but masks."""
+    return (
+        "scaled_dot", None, None, None, mask, padding_mask, None, valid_len, causal,
+        None, window, None, None, None, None, None, None, "bhtd",
+    )  # fmt: skip
+
+
+class Layer:
+    """What all layers have. Its words for the constructor are the keys of `config`."""
+
+    _core_class: Any
+    _config: Dict[str, Any]
+    _layer: Any
+
+    def _make(self, seed: Optional[int], **config: Any) -> None:
+        dtype = config.get("dtype")
+        if isinstance(dtype, (type, np.dtype)):  # None would be float64 for NumPy
+            config["dtype"] = np.dtype(dtype).name
+        self._layer = self._core_class(*config.values())
+        if config.get("dropout", 0) is None:
+            config["dropout"] = self._layer.dropout()
+        # Plain numbers: what came may be an array that changes later.
+        plain = {"dtype": str, "form": str, "dropout": float}
+        self._config = {name: plain.get(name, index)(value) for name, value in config.items()}
+        if seed is not None:
+            self._layer.initialise(self._core_class.__name__, seed)
+
+    @property
+    def config(self) -> Dict[str, Any]:
+        """What the layer was made with, by the constructor's names (a copy)."""
+        return dict(self._config)
+
+    def __repr__(self) -> str:
+        words = ", ".join(f"{name}={value!r}" for name, value in self._config.items())
+        return f"{type(self).__name__}({words})"
+
+    def parameters(self) -> Dict[str, Any]:
+        """The parameters by name.
+
+        Returns:
+            NumPy arrays over the layer's own memory: writing into them changes the layer. They stay
+            good as long as they are held, also without the layer.
+        """
+        parameters: Dict[str, Any] = self._layer.parameters()
+        return parameters
+
+    def initialise(self, seed: int) -> None:
+        """Draws all parameters anew, uniformly from (-b, b), b = 1/sqrt(inputs of one output).
+
+        As torch.nn.Linear does (He et al. 2015, eq. 14 with a negative slope of sqrt(5)).
+
+        Args:
+            seed: 0 to 2^64-1; equal seeds give equal parameters on every machine.
+
+        Raises:
+            ValueError, TypeError: it is no such integer.
+        """
+        self._layer.initialise(f"{self._core_class.__name__}.initialise", seed)
+
+    # ---- copies and files ------------------------------------------------------------------------
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {
+            "config": self._config,
+            "parameters": {name: array.copy() for name, array in self.parameters().items()},
+            "run": self._layer.run(),
+            "others": {n: x for n, x in vars(self).items() if n not in ("_config", "_layer")},
+        }
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self._make(None, **state["config"])
+        self._layer.assign(f"{type(self).__name__}.__setstate__", state["parameters"])
+        self._layer.set_run(state["run"])
+        vars(self).update(state["others"])  # what a subclass or the user has put there
+
+    def _check_parameters(self, method: str) -> None:
+        if not self.parameters():
+            name = self._core_class.__name__
+            raise ValueError(f"{name}.{method}: the layer has no parameters to {method}")
+
+    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes the parameters, under their names, to a safetensors file.
+
+        The file appears whole or not at all.
+
+        Args:
+            path: of the file; one that is there is replaced.
+
+        Raises:
+            OSError: it cannot be written.
+            ValueError: the layer has no parameters.
+        """
+        self._check_parameters("save")
+        self._layer.save(os.fsencode(path))
+
+    def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Reads the parameters from a safetensors file, `save`'s or another program's.
+
+        Args:
+            path: of a file with exactly the layer's names, shapes and dtypes; else nothing changes.
+
+        Raises:
+            OSError: the file is missing or cannot be read.
+            ValueError: it is no such file, or another layer's (the text names file and tensor), or
+                the layer has no parameters.
+        """
+        self._check_parameters("load")
+        try:
+            self._layer.load(os.fsencode(path))
+            return
+        except ValueError as error:
+            wrong = error
+        if not os.path.isfile(path):
+            with open(path, "rb"):  # the operating system says what is wrong
+                pass
+        elif not os.access(path, os.R_OK):
+            raise PermissionError(str(wrong))
+        raise wrong
+
+    def load_torch(self, state_dict: Mapping[str, Any], swapped: bool = False) -> None:
+        """Takes the parameters from a state dict of PyTorch; nothing changes on failure.
+
+        Args:
+            state_dict: arrays of real numbers by name, PyTorch's or NumPy's; they are converted to
+                the layer's dtype. The names may be the layer's own, or those below.
+            swapped: for AdditiveAttention, see there.
+
+        Returns:
+            None: every parameter was there, no name was left over.
+
+        Raises:
+            ValueError, TypeError: missing, unknown or wrongly shaped arrays; the text says what
+                is expected.
+
+        | layer | names |
+        | --- | --- |
+        | MultiHeadAttention, split | torch.nn.MultiheadAttention's (without bias_k and bias_v) |
+        | AdditiveAttention | W_q.weight, W_k.weight, v.weight of three torch.nn.Linear |
+        | BilinearAttention | weight of torch.nn.Bilinear(query_width, key_width, 1, bias=False) |
+        """
+        function = f"{type(self).__name__}.load_torch"
+        values = _load_torch.values(function, self.parameters(), state_dict, swapped)
+        self._layer.assign(function, values)
+
+    # ---- passes ----------------------------------------------------------------------------------
+
+    def _forward(
+        self,
+        arrays: Tuple[Any, Any, Any],
+        masks: Tuple[Any, ...],
+        wanted: Tuple[Any, ...],
+        mode: Tuple[bool, Optional[int]],
+        threads: Optional[int],
+    ) -> Any:
+        return self._layer.forward(arrays, masks, wanted, mode, threads)

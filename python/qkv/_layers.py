@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers: parameters, a forward pass, and a backward pass that undoes the last forward pass.
+
+Letters: B batch, H query heads, Tq queries, Tk keys, D query/key width, E value width, U units.
+
+A layer keeps the arrays of its last forward pass (inputs, masks and out) for `backward`, uncopied:
+who writes into them before that gets the gradients of a mixture. Several threads may use one
+layer at once; each forward pass is by itself, and `backward` undoes the one that ended last (when
+that one failed there is nothing to undo). The memory of the pass before is kept for the next one.
+"""
+
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+
+from numpy.typing import DTypeLike
+
+from . import _core
+from ._functions import Array, Numbers
+from ._layer import Layer, mask_options
+
+__all__ = [
+    "AdditiveAttention",
+    "BilinearAttention",
+    "DotProductAttention",
+    "LayerGradients",
+    "MLPAttention",
+    "MultiHeadAttention",
+    "SelfAttention",
+    "SelfAttentionGradients",
+]
+
+
+class LayerGradients(NamedTuple):
+    """What `backward` gives; each has the shape and dtype of what it is the gradient of.
+
+    dq, dk, dv are of the kind of q; those of the parameters are NumPy's, by name.
+    """
+
+    dq: Array
+    dk: Array
+    dv: Array
+    parameters: Dict[str, Any]
+
+
+class SelfAttentionGradients(NamedTuple):
+    """What `SelfAttention.backward` gives: dx of the kind and shape of x, and NumPy arrays."""
+
+    dx: Array
+    parameters: Dict[str, Any]
+
+
+class _Attention(Layer):
+    """What the layers between queries, keys and values have."""
+
+    def forward(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        valid_len: Optional[Numbers] = None,
+        *,
+        mask: Optional[Numbers] = None,
+        padding_mask: Optional[Numbers] = None,
+        causal: bool = False,
+        window: Optional[Tuple[int, int]] = None,
+        train: bool = False,
+        seed: Optional[int] = None,
+        return_weights: Union[bool, str] = False,
+        return_scores: Optional[str] = None,
+        return_lse: bool = False,
+        return_row_max: bool = False,
+        return_column_sums: bool = False,
+        return_top: int = 0,
+        threads: Optional[int] = None,
+    ) -> Any:
+        """Attends; keeps what `backward` needs.
+
+        Args:
+            q, k, v: queries [B,Tq,.], keys and values [B,Tk,.]; shapes as the class says.
+            valid_len: integers [B] or [B,Tq]: keys from there on are masked.
+            mask, padding_mask, window: as in `attention`; all masks hold together.
+            causal: True: the last query sees the last key, the one before it one less, ...
+            train: drops weights. Each such pass takes one step: its dropout is drawn from
+                (seed, step). In evaluation nothing is dropped.
+            seed: 0 to 2^64-1; starts the steps anew from it. Needed with the first train=True of
+                a layer that drops; without it the steps go on. Not used in evaluation.
+            return_weights, return_scores, return_lse, return_row_max, return_column_sums,
+            return_top, threads: as in `attention`.
+
+        Returns:
+            out [B,Tq,.] of q's kind and dtype, or a tuple with extras, as `attention`.
+
+        Raises:
+            ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
+        """
+        return self._forward(
+            (q, k, v),
+            mask_options(valid_len, mask, padding_mask, causal, window),
+            (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
+             return_top),
+            (train, seed),
+            threads,
+        )  # fmt: skip
+
+    def backward(
+        self,
+        dout: Optional[Array],
+        *,
+        dlse: Optional[Array] = None,
+        dweights: Optional[Array] = None,
+        threads: Optional[int] = None,
+    ) -> LayerGradients:
+        """The gradients of the last forward pass from those of its results.
+
+        Args:
+            dout: gradient of the loss with respect to out, of its shape and dtype; None for zero.
+            dlse, dweights: with respect to lse and weights (before dropout), in their shapes; None
+                for zero. One of the three must be given.
+            threads: as in `attention`.
+
+        Returns:
+            LayerGradients: dq, dk, dv and parameters. Where one array was q, k and v, its gradient
+            is the sum of the three.
+
+        Raises:
+            ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
+                none.
+        """
+        dq, dk, dv, parameters = self._layer.backward((dout, dlse, dweights), threads)
+        return LayerGradients(dq, dk, dv, parameters)
+
+
+class DotProductAttention(_Attention):
+    """softmax(q k^T / sqrt(D)) v (Vaswani et al. 2017, eq. 1). No parameters.
+
+    Shapes and dtypes are those of `attention`: all of rank 3 are [B,T,.], or with heads.
+
+    Args:
+        dropout: probability of dropping a weight in training, in [0,1).
+
+    >>> import numpy as np
+    >>> q, k = np.ones((2, 1, 2)), np.ones((2, 10, 2))
+    >>> v = np.tile(np.arange(40.0).reshape(1, 10, 4), (2, 1, 1))
+    >>> DotProductAttention(dropout=0.5).forward(q, k, v, [2, 6])
+    array([[[ 2.,  3.,  4.,  5.]],
+    <BLANKLINE>
+           [[10., 11., 12., 13.]]])
+    """
+
+    _core_class = _core.DotProductAttention
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        self._make(None, dropout=dropout)
+
+
+class AdditiveAttention(_Attention):
+    """Scores v^T tanh(W_q q + W_k k) (Bahdanau et al. 2015, appendix A.1.2), without bias.
+
+    q [B,Tq,Dq], k [B,Tk,Dk], v [B,Tk,E], or with heads. Parameters: W_q [U,Dq], W_k [U,Dk], v [U].
+
+    `load_torch` reads a module with three bias-free torch.nn.Linear W_q, W_k and v. The PyTorch
+    listing of `MLPAttention` in "Dive into Deep Learning" (section 10.1) applies the one it names
+    W_k to the queries and W_q to the keys: swapped=True reads parameters trained with it. (It
+    leaves out tanh, too; this layer does not.)
+
+    Args:
+        query_width, key_width: Dq, Dk.
+        units: U, the width of the hidden layer.
+        dropout: probability of dropping a weight in training, in [0,1).
+        dtype: float32 or float64, of the parameters, q, k and v.
+        seed: of the parameters, see `initialise`.
+
+    >>> import numpy as np
+    >>> layer = AdditiveAttention(query_width=3, key_width=2, units=8)
+    >>> q, k, v = (np.ones(shape, np.float32) for shape in [(1, 4, 3), (1, 5, 2), (1, 5, 6)])
+    >>> layer.forward(q, k, v).shape
+    (1, 4, 6)
+    """
+
+    _core_class = _core.AdditiveAttention
+
+    def __init__(
+        self,
+        query_width: int,
+        key_width: int,
+        units: int,
+        dropout: float = 0.0,
+        dtype: DTypeLike = "float32",
+        *,
+        seed: int = 0,
+    ) -> None:
+        self._make(
+            seed,
+            query_width=query_width,
+            key_width=key_width,
+            units=units,
+            dropout=dropout,
+            dtype=dtype,
+        )
+
+
+MLPAttention = AdditiveAttention
+
+
+class BilinearAttention(_Attention):
+    """Scores q^T W k (Luong et al. 2015, section 3.1, "general").
+
+    q [B,Tq,Dq], k [B,Tk,Dk], v [B,Tk,E], or with heads. Parameter: W [Dq,Dk].
+
+    Args:
+        query_width, key_width: Dq, Dk.
+        dropout: probability of dropping a weight in training, in [0,1).
+        dtype: float32 or float64, of W, q, k and v.
+        seed: of W, see `initialise`.
+
+    >>> import numpy as np
+    >>> layer = BilinearAttention(3, 2, dtype="float64")
+    >>> layer.parameters()["W"][:] = 0
+    >>> layer.forward(np.ones((4, 3)), np.ones((2, 2)), np.array([[1.0], [3.0]]))[0]
+    array([2.])
+    """
+
+    _core_class = _core.BilinearAttention
+
+    def __init__(
+        self,
+        query_width: int,
+        key_width: int,
+        dropout: float = 0.0,
+        dtype: DTypeLike = "float32",
+        *,
+        seed: int = 0,
+    ) -> None:
+        self._make(seed, query_width=query_width, key_width=key_width, dropout=dropout, dtype=dtype)
+
+
+class MultiHeadAttention(_Attention):
+    """Projections of q, k and v, attention in each head, and a projection of the heads together.
+
+    form="split" (Vaswani et al. 2017, section 3.2.2): each head has width/heads channels; four
+    projections [width,width] with biases fc_q, fc_k, fc_v, fc_o; scores are divided by
+    sqrt(width/heads). `load_torch` takes the state dict of torch.nn.MultiheadAttention, too
+    (its masks have the other sense: its key_padding_mask is padding_mask here, its boolean
+    attn_mask is `~mask`).
+
+    form="wide": each head has the full width; projections queries, keys, values [heads*width,width]
+    without biases, q and k each divided by width^(1/4); unify_heads [width,heads*width] with bias.
+
+    q [B,Tq,width], k and v [B,Tk,width] (self-attention where they are one array); weights and the
+    like have the axis of the heads: [B,H,Tq,Tk], [1,H,Tq,Tk] where q, k and v have rank 2.
+
+    Args:
+        width: channels of q, k, v and out.
+        heads: H; divides width in the split form.
+        dropout: probability of dropping a weight in training, in [0,1); unless given 0.1 in the
+            split form and 0 in the wide one.
+        dtype: float32 or float64, of the parameters, q, k and v.
+        seed: of the parameters, see `initialise`.
+
+    >>> import numpy as np
+    >>> layer = MultiHeadAttention(width=8, heads=2, seed=42)
+    >>> x = np.ones((1, 5, 8), np.float32)
+    >>> out, weights = layer.forward(x, x, x, [3], return_weights=True)
+    >>> out.shape, weights.shape
+    ((1, 5, 8), (1, 2, 5, 5))
+    >>> gradients = layer.backward(np.ones_like(out))
+    >>> for name, parameter in layer.parameters().items():
+    ...     parameter -= 0.1 * gradients.parameters[name]
+    """
+
+    _core_class = _core.MultiHeadAttention
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        form: str = "split",
+        dropout: Optional[float] = None,
+        dtype: DTypeLike = "float32",
+        *,
+        seed: int = 0,
+    ) -> None:
+        self._make(seed, width=width, heads=heads, form=form, dropout=dropout, dtype=dtype)
+
+
+class SelfAttention(Layer):
+    """One head over one sequence: q, k, v are bias-free projections of x to its own width.
+
+    q and k are each divided by width^(1/4), so that the scores are divided by sqrt(width).
+    Parameters: queries.weight, keys.weight, values.weight, each [width,width]. No dropout.
+
+    Args:
+        width: channels of x and out.
+        dtype: float32 or float64, of the parameters and x.
+        seed: of the parameters, see `initialise`.
+
+    >>> import numpy as np
+    >>> SelfAttention(width=50).forward(np.ones((1, 6, 50), np.float32)).shape
+    (1, 6, 50)
+    """
+
+    _core_class = _core.SelfAttention
+
+    def __init__(self, width: int, dtype: DTypeLike = "float32", *, seed: int = 0) -> None:
+        self._make(seed, width=width, dtype=dtype)
+
+    def forward(
+        self,
+        x: Array,
+        valid_len: Optional[Numbers] = None,
+        *,
+        mask: Optional[Numbers] = None,
+        padding_mask: Optional[Numbers] = None,
+        causal: bool = False,
+        window: Optional[Tuple[int, int]] = None,
+        train: bool = False,
+        seed: Optional[int] = None,
+        return_weights: Union[bool, str] = False,
+        return_scores: Optional[str] = None,
+        return_lse: bool = False,
+        return_row_max: bool = False,
+        return_column_sums: bool = False,
+        return_top: int = 0,
+        threads: Optional[int] = None,
+    ) -> Any:
+        """Attends; keeps what `backward` needs.
+
+        Args:
+            x: [B,T,width] or [T,width].
+            valid_len: integers [B] or [B,T]: positions from there on are seen by nobody.
+            mask, padding_mask, window: as in `attention`; all masks hold together.
+            causal: True: a position sees itself and those before it.
+            train, seed: change nothing: there is no dropout.
+            return_weights, return_scores, return_lse, return_row_max, return_column_sums,
+            return_top, threads: as in `attention`.
+
+        Returns:
+            out, of x's shape, kind and dtype, or a tuple with extras, as `attention`.
+
+        Raises:
+            ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
+        """
+        return self._forward(
+            (x, None, None),
+            mask_options(valid_len, mask, padding_mask, causal, window),
+            (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
+             return_top),
+            (train, seed),
+            threads,
+        )  # fmt: skip
+
+    def backward(
+        self,
+        dout: Optional[Array],
+        *,
+        dlse: Optional[Array] = None,
+        dweights: Optional[Array] = None,
+        threads: Optional[int] = None,
+    ) -> SelfAttentionGradients:
+        """The gradients of the last forward pass from those of its results.
+
+        Args:
+            dout: gradient of the loss with respect to out, of its shape and dtype; None for zero.
+            dlse, dweights: with respect to lse [B,T] and weights [B,T,T], in their shapes; None for
+                zero. One of the three must be given.
+            threads: as in `attention`.
+
+        Returns:
+            SelfAttentionGradients: dx and parameters.
+
+        Raises:
+            ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
+                none.
+        """
+        dx, parameters = self._layer.backward((dout, dlse, dweights), threads)
+        return SelfAttentionGradients(dx, parameters)

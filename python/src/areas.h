@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PYTHON_SRC_AREAS_H_
+#define QKV_PYTHON_SRC_AREAS_H_
+
+#include <nanobind/nanobind.h>
+
+// What each file of bindings adds to the module.
+namespace qkv::python {
+
+void bind_attention(nanobind::module_& module);
+void bind_backward(nanobind::module_& module);
+void bind_functions(nanobind::module_& module);
+void bind_info(nanobind::module_& module);
+void bind_layers(nanobind::module_& module);
+
+}  // namespace qkv::python
+
+#endif  // QKV_PYTHON_SRC_AREAS_H_

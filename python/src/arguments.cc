@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arguments.h"
+
+#include <cstring>
+#include <string_view>
+
+namespace qkv::python {
+namespace {
+
+// Whether the error that Python has set says that the object is of the wrong kind; it is cleared
+// then. Others (KeyboardInterrupt, an object's own) go on.
+bool is_refusal(PyObject* kind) {
+  if (PyErr_ExceptionMatches(kind) == 0) return false;
+  PyErr_Clear();
+  return true;
+}
+
+bool is_bool_type(const PyTypeObject* type) {
+  const std::string_view name = type->tp_name;
+  return type == &PyBool_Type || name == "numpy.bool" || name == "numpy.bool_";
+}
+
+// NumPy would make a real of it and only warn.
+bool is_complex(nb::handle object) {
+  if (!nb::hasattr(object, "dtype") || !nb::hasattr(object.attr("dtype"), "kind")) return false;
+  return nb::object(object.attr("dtype").attr("kind")).equal(nb::str("c"));
+}
+
+// The integer that __index__ gives.
+nb::object integer_of(nb::handle object, const Name& name) {
+  if (!is_flag(object)) {
+    PyObject* const integer = PyNumber_Index(object.ptr());
+    if (integer != nullptr) return nb::steal(integer);
+    if (!is_refusal(PyExc_TypeError)) nb::raise_python_error();
+  }
+  throw_type_error(name, "must be an integer, got " + describe(object));
+}
+
+}  // namespace
+
+double number_of(nb::handle object, const Name& name) {
+  if (PyFloat_CheckExact(object.ptr()) != 0) return PyFloat_AS_DOUBLE(object.ptr());
+  if (!is_flag(object) && !is_complex(object)) {
+    const double value = PyFloat_AsDouble(object.ptr());
+    if (value != -1 || PyErr_Occurred() == nullptr) return value;
+    if (is_refusal(PyExc_OverflowError)) {
+      throw_value_error(name, "must fit in float64, got " + describe(object));
+    }
+    // Tensors of several elements, of PyTorch, say so with a RuntimeError.
+    if (!is_refusal(PyExc_TypeError) && !is_refusal(PyExc_ValueError) &&
+        !is_refusal(PyExc_RuntimeError)) {
+      nb::raise_python_error();
+    }
+  }
+  throw_type_error(name, "must be a number, got " + describe(object));
+}
+
+Index index_of(nb::handle object, const Name& name) {
+  const nb::object integer = integer_of(object, name);
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(integer.ptr(), &overflow);
+  if (overflow != 0) throw_value_error(name, "must fit in 64 bits, got " + describe(integer));
+  return value;
+}
+
+std::uint64_t seed_of(nb::handle object, const Name& name) {
+  const nb::object integer = integer_of(object, name);
+  const unsigned long long value = PyLong_AsUnsignedLongLong(integer.ptr());
+  if (PyErr_Occurred() == nullptr) return value;
+  if (!is_refusal(PyExc_OverflowError)) nb::raise_python_error();
+  throw_value_error(name, "must be in 0 to 2^64-1, got " + describe(integer));
+}
+
+bool is_flag(nb::handle object) { return is_bool_type(Py_TYPE(object.ptr())); }
+
+bool flag_of(nb::handle object, const Name& name) {
+  if (object.ptr() == Py_False) return false;
+  if (object.ptr() == Py_True) return true;
+  if (!is_flag(object)) throw_type_error(name, "must be True or False, got " + describe(object));
+  return PyObject_IsTrue(object.ptr()) == 1;
+}
+
+int word_of(nb::handle object, const Name& name, std::initializer_list<const char*> words,
+            const char* others) {
+  std::string list = others;
+  std::size_t left = words.size();
+  for (const char* word : words) {
+    --left;
+    if (!list.empty()) list += left == 0 ? " or " : ", ";
+    list += "\"" + std::string(word) + "\"";
+  }
+  if (!nb::isinstance<nb::str>(object)) {
+    throw_type_error(name, "must be " + list + ", got " + describe(object));
+  }
+  const char* const came = PyUnicode_AsUTF8(object.ptr());
+  if (came == nullptr) PyErr_Clear();  // lone surrogates are no word of ours
+  int position = 0;
+  for (const char* word : words) {
+    if (came != nullptr && std::strcmp(came, word) == 0) return position;
+    ++position;
+  }
+  throw_value_error(name, "must be " + list + ", got " + describe(object));
+}
+
+}  // namespace qkv::python

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PYTHON_SRC_ARGUMENTS_H_
+#define QKV_PYTHON_SRC_ARGUMENTS_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "arrays.h"
+
+// Arguments that are no arrays. Each throws TypeError or ValueError (as Error) naming the argument,
+// the rule and what came.
+namespace qkv::python {
+
+// A real number; True and False are none.
+double number_of(nb::handle object, const Name& name);
+// An integer of 64 bits; True and False are none.
+Index index_of(nb::handle object, const Name& name);
+// From 0 to 2^64-1.
+std::uint64_t seed_of(nb::handle object, const Name& name);
+// True or False, of Python or NumPy.
+bool flag_of(nb::handle object, const Name& name);
+bool is_flag(nb::handle object);
+// The position of a word in the list. `others` is what else the argument may be, for the message:
+// "False, True".
+int word_of(nb::handle object, const Name& name, std::initializer_list<const char*> words,
+            const char* others = "");
+
+}  // namespace qkv::python
+
+#endif  // QKV_PYTHON_SRC_ARGUMENTS_H_

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PYTHON_SRC_ARRAYS_H_
+#define QKV_PYTHON_SRC_ARRAYS_H_
+
+#include <string>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <qkv/view.h>
+
+// Python's arrays as views: NumPy's (bfloat16 of ml_dtypes too), other buffers, and whatever
+// speaks DLPack on the CPU. Nothing is copied, but for arrays no view can describe: not aligned
+// for their elements, or in the other byte order.
+namespace qkv::python {
+
+namespace nb = nanobind;
+
+// Whose argument an array is: for messages.
+struct Name {
+  const char* function;  // "attention"
+  const char* argument;  // "q"
+};
+
+// A view of an array and what keeps its memory alive. Made, copied and destroyed under the GIL.
+struct Array {
+  ConstView view{};
+  nb::object owner{};
+  nb::ndarray<nb::ro> tensor{};  // of DLPack
+};
+
+// None gives an absent view. Throws TypeError for what is no array of the CPU, naming the rule.
+Array array_of(nb::handle object, const Name& name);
+
+// The same, and lists or tuples of numbers. Numbers among them get the dtype `real`, unless that is
+// kNone.
+Array array_or_sequence(nb::handle object, const Name& name, DType real);
+
+// The error of a wrong argument: "attention: q must be ..., got ...".
+[[noreturn]] void throw_type_error(const Name& name, const std::string& detail);
+[[noreturn]] void throw_value_error(const Name& name, const std::string& detail);
+
+// What came, for messages: "str 'abc'", "list of length 3".
+std::string describe(nb::handle object);
+
+}  // namespace qkv::python
+
+#endif  // QKV_PYTHON_SRC_ARRAYS_H_

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PYTHON_SRC_BOUND_LAYER_H_
+#define QKV_PYTHON_SRC_BOUND_LAYER_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+
+#include <qkv/layers.h>
+
+#include "arguments.h"
+#include "attention.h"
+#include "call.h"
+#include "layer_call.h"
+#include "layer_files.h"
+#include "layer_parameters.h"
+#include "results.h"
+
+namespace qkv::python {
+
+// A layer as Python has it: with the run it stands in, and what its last forward pass left. All of
+// that is touched under the GIL only, so that several threads may call: each works on a pass of its
+// own, and the last one to end is the one that backward() undoes; there is none when it failed.
+template <class L>
+class BoundLayer {
+  static constexpr bool kSelf = std::is_same_v<L, SelfAttention>;
+  static constexpr auto kArrays = kSelf ? MethodArrays::kX : MethodArrays::kQueriesKeysValues;
+
+ public:
+  BoundLayer(const char* name, L layer, double dropout)
+      : forward_{name + std::string(".forward"), kArrays},
+        backward_{name + std::string(".backward"), kArrays},
+        layer_(std::make_shared<L>(std::move(layer))),
+        dropout_(dropout) {}
+
+  // The tuples: see layer_arguments(), Extras, run_of(). Gives out, or a tuple with extras.
+  nb::object forward(const nb::tuple& arrays, const nb::tuple& options, const nb::tuple& wanted,
+                     const nb::tuple& mode, nb::handle threads) {
+    return as_last_pass([&](Pass& pass) {
+      CallArguments call = layer_arguments(forward_, arrays, options);
+      const int thread_count = threads_of(forward_.name.c_str(), threads);
+      RunState run = run_of(forward_, mode, last_run_, dropout_);
+      const auto inputs = layer_inputs(call);
+      const LayerShapes shapes = shapes_or_refusal(call.inputs, inputs, run, pass);
+
+      pass.like = arrays[0];
+      const ResultMaker maker(pass.like);
+      Extras extras(forward_.name.c_str(), wanted, maker);
+      Outputs outputs;
+      pass.out = maker.make(call.inputs.q.dtype(), shapes.out, outputs.out);
+      pass.out_shape = shapes.out;
+      extras.make(shapes.results, call.inputs.q.dtype(), outputs);
+      pass.work = work(call.inputs, outputs.out);
+      run_call(thread_count, pass.work, [&](Context& context) {
+        layer_->forward(inputs, run, pass.saved, outputs, context);
+      });
+      pass.arrays = std::move(call.arrays);
+      nb::object results = extras.with(pass.out);
+      if (run.mode == Mode::kTrain) last_run_ = run;
+      return results;
+    });
+  }
+
+  // `from` is (dout, dlse, dweights). Gives (dq, dk, dv, parameters), or (dx, parameters).
+  nb::object backward(const nb::tuple& from, nb::handle threads) {
+    return as_method(backward_, [&] {
+      const std::shared_ptr<Pass> pass = last_;
+      const char* const function = backward_.name.c_str();
+      if (!pass) throw_value_error({function, "forward"}, "must have been called before it");
+      if (nb::len(from) != 3) throw nb::type_error("qkv: gradients of another version");
+      const int thread_count = threads_of(function, threads);
+      const Array dout = array_of(nb::object(from[0]), {function, "dout"});
+      const Array dlse = array_of(nb::object(from[1]), {function, "dlse"});
+      const Array dweights = array_of(nb::object(from[2]), {function, "dweights"});
+      OutputGradients given{dout.view, dlse.view, dweights.view};
+      const Tensor zero = needed_zero(*pass, given);
+      if (zero.given()) given.out = zero;
+
+      const auto gradients = std::make_shared<typename L::Parameters>(layer_->zero_gradients());
+      InputGradientsOf to;
+      const ResultMaker maker(pass->like);
+      const std::vector<nb::object> made = input_gradients(*pass, maker, to);
+      run_call(thread_count, 3 * pass->work, [&](Context& context) {
+        layer_->backward(pass->saved, given, to, *gradients, context);
+      });
+      nb::list results;
+      for (const nb::object& gradient : made) results.append(maker.finish(gradient));
+      results.append(arrays_of(parameter_list(*gradients), gradients));
+      return nb::object(nb::tuple(results));
+    });
+  }
+
+  double dropout() const { return dropout_; }
+
+  // Views of the layer's own memory, which lives as long as they do.
+  nb::dict parameters() const { return arrays_of(parameter_list(*layer_), layer_); }
+
+  // `function` is what messages name.
+  void initialise(const char* function, nb::handle seed) {
+    qkv::initialise(*layer_, seed_of(seed, {function, "seed"}));
+  }
+  void assign(const char* function, const nb::dict& values) {
+    python::assign(function, parameter_list(*layer_), values);
+  }
+  // `path` in the file system's own bytes.
+  void save(const nb::bytes& path) const { save_parameters(path, parameter_list(*layer_)); }
+  void load(const nb::bytes& path) { load_parameters(path, parameter_list(*layer_)); }
+
+  // (seed, step) of the next training step; None before the first.
+  nb::object run() const {
+    if (!last_run_) return nb::none();
+    return nb::make_tuple(last_run_->seed, last_run_->step);
+  }
+  void set_run(nb::handle run) {
+    if (run.is_none()) {
+      last_run_.reset();
+      return;
+    }
+    const auto [seed, step] = nb::cast<std::pair<std::uint64_t, std::uint64_t>>(run);
+    last_run_ = RunState{Mode::kTrain, seed, step};
+  }
+
+ private:
+  using InputGradientsOf =
+      std::conditional_t<kSelf, SelfAttentionInputGradients, LayerInputGradients>;
+
+  // What a forward pass leaves, and the arrays that it left it in.
+  struct Pass {
+    typename L::Saved saved;
+    std::vector<Array> arrays;
+    nb::object like;  // results are of its kind
+    nb::object out;
+    Dims out_shape;
+    double work = 0;
+  };
+
+  // f(pass) fills the pass that becomes the last one; none is when it fails. Until then last_ stays
+  // for backward() in other threads.
+  template <class F>
+  nb::object as_last_pass(const F& f) {
+    return as_method(forward_, [&] {
+      std::shared_ptr<Pass> pass = std::exchange(spare_, nullptr);
+      if (!pass) pass = std::make_shared<Pass>();
+      try {
+        nb::object results = f(*pass);
+        retire(std::exchange(last_, std::move(pass)));
+        return results;
+      } catch (...) {
+        retire(std::exchange(last_, nullptr));
+        throw;
+      }
+    });
+  }
+
+  // Keeps the memory of a pass, and not its arrays, for another one: unless a backward() is at work
+  // on it. What the arrays run when they go may call the layer again.
+  void retire(std::shared_ptr<Pass> pass) {
+    if (!pass || pass.use_count() > 1) return;
+    pass->arrays.clear();
+    pass->like.reset();
+    pass->out.reset();
+    spare_ = std::move(pass);
+  }
+
+  static auto layer_inputs(const CallArguments& call) {
+    const std::vector<Mask>& masks = call.options.masks;
+    if constexpr (kSelf) {
+      return SelfAttentionInputs{call.inputs.q, {}, masks};
+    } else {
+      return LayerInputs{call.inputs.q, call.inputs.k, call.inputs.v, {}, masks};
+    }
+  }
+
+  // The library says what is wrong with inputs whose results have no shapes.
+  template <class LayerInputsOf>
+  LayerShapes shapes_or_refusal(const Inputs& inputs, const LayerInputsOf& layer_inputs,
+                                RunState& run, Pass& pass) const {
+    const auto shapes = layer_shapes(inputs);
+    if (shapes) return *shapes;
+    layer_->forward(layer_inputs, run, pass.saved, {});
+    throw std::logic_error("qkv: " + forward_.name + " knows no shapes for what it accepts");
+  }
+
+  std::optional<LayerShapes> layer_shapes(const Inputs& inputs) const {
+    if constexpr (requires { shapes_of(*layer_, inputs); }) {
+      return shapes_of(*layer_, inputs);
+    } else {
+      return shapes_of(inputs);
+    }
+  }
+
+  double work(const Inputs& inputs, const View& out) const {
+    double pair = 0;
+    if constexpr (requires { pair_work(*layer_); }) {
+      pair = pair_work(*layer_);
+    } else {
+      pair = pair_work(inputs);
+    }
+    const auto rows = static_cast<double>(out.element_count()) /
+                      static_cast<double>(std::max<Index>(1, out.size(-1)));
+    const ConstView& keys = kSelf ? inputs.q : inputs.k;
+    const auto projections = static_cast<double>(parameter_count(*layer_));
+    const auto key_rows = static_cast<double>(keys.element_count()) /
+                          static_cast<double>(std::max<Index>(1, keys.size(-1)));
+    return rows * static_cast<double>(keys.size(-2)) * pair + (rows + key_rows) * projections;
+  }
+
+  // Zeros for an absent gradient of out where the layer computes with one; else nothing.
+  Tensor needed_zero(const Pass& pass, const OutputGradients& given) const {
+    if constexpr (std::is_same_v<L, MultiHeadAttention>) {
+      if (given.out.given()) return {};
+      if (!given.lse.given() && !given.weights.matrix.given()) {
+        throw Error(backward_.name, "output_gradients",
+                    "name no gradient, so there is nothing to compute");
+      }
+      return {pass.saved.inputs.q.dtype(), pass.out_shape};
+    }
+    return {};
+  }
+
+  // Makes the gradients of a pass's inputs and names them in `to`.
+  static std::vector<nb::object> input_gradients(const Pass& pass, const ResultMaker& maker,
+                                                 InputGradientsOf& to) {
+    std::vector<nb::object> made;
+    const auto add = [&](const ConstView& source, View& view) {
+      made.push_back(maker.make(source.dtype(), source.shape(), view));
+    };
+    const auto& inputs = pass.saved.inputs;
+    if constexpr (kSelf) {
+      add(inputs.x, to.x);
+    } else {
+      add(inputs.q, to.q);
+      add(inputs.k, to.k);
+      add(inputs.v, to.v);
+    }
+    return made;
+  }
+
+  Method forward_;
+  Method backward_;
+  std::shared_ptr<L> layer_;
+  double dropout_;
+  std::optional<RunState> last_run_;
+  std::shared_ptr<Pass> last_;
+  std::shared_ptr<Pass> spare_;  // an earlier one, for its memory; nobody else holds it
+};
+
+}  // namespace qkv::python
+
+#endif  // QKV_PYTHON_SRC_BOUND_LAYER_H_

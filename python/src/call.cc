@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "call.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "arguments.h"
+#include "gil.h"
+
+namespace qkv::python {
+namespace {
+
+namespace nb = nanobind;
+
+// From here on a call is worth a thread that waits for signals: a millisecond or more.
+constexpr double kLongWork = 3e7;
+constexpr std::chrono::milliseconds kBetweenSignals{10};
+// Scratch memory that stays with a context between calls.
+constexpr std::size_t kKeptScratch = std::size_t{64} << 20;
+
+// ---- contexts -------------------------------------------------------------------------------
+
+// Touched under the GIL only, so that a fork() (which Python makes under the GIL) finds it whole.
+// Never destroyed: at the end of the process there may be calls still.
+struct Idle {
+  int default_threads = 0;
+  std::map<int, Executor> executors;
+  std::map<int, std::vector<std::unique_ptr<Context>>> contexts;
+};
+
+Idle& idle() {
+  static Idle* const kIdle = new Idle;
+  return *kIdle;
+}
+
+// The executor of so many threads. Their pools end with the last of those kept: who tries all
+// numbers shall not have all their threads.
+const Executor& executor_of(int threads) {
+  constexpr std::size_t kMostKept = 4;
+  auto& executors = idle().executors;
+  const auto found = executors.find(threads);
+  if (found != executors.end()) return found->second;
+  if (executors.size() >= kMostKept) {
+    idle().contexts.clear();
+    executors.clear();  // contexts in use hold theirs
+  }
+  return executors.emplace(threads, Executor::threads(threads)).first->second;
+}
+
+// A context of its own for one call, given back at the end. Made and destroyed under the GIL.
+class Lease {
+ public:
+  explicit Lease(int threads) : threads_(threads) {
+    auto& free = idle().contexts[threads];
+    if (free.empty()) {
+      context_ = std::make_unique<Context>(executor_of(threads));
+      return;
+    }
+    context_ = std::move(free.back());
+    free.pop_back();
+  }
+  ~Lease() {
+    if (!idle().executors.contains(threads_)) return;
+    if (context_->scratch_bytes() > kKeptScratch) context_->release_scratch();
+    idle().contexts[threads_].push_back(std::move(context_));
+  }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+  Context& operator*() { return *context_; }
+
+ private:
+  int threads_;
+  std::unique_ptr<Context> context_;
+};
+
+// ---- long work ------------------------------------------------------------------------------
+
+// The work on a thread of its own.
+class Worker {
+ public:
+  Worker(Context& context, const std::function<void(Context&)>& compute)
+      : thread_([this, &context, &compute] {
+          try {
+            compute(context);
+          } catch (...) {
+            error_ = std::current_exception();
+          }
+          const std::lock_guard lock(mutex_);
+          done_ = true;
+          changed_.notify_one();
+        }) {}
+  ~Worker() { join(); }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  bool wait() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kBetweenSignals, [this] { return done_; });
+  }
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+  const std::exception_ptr& error() const { return error_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::exception_ptr error_;
+  std::thread thread_;  // last: it uses the others
+};
+
+// A stop flag that a context has for as long as this lives.
+class StopFlag {
+ public:
+  explicit StopFlag(Context& context) : context_(context) { context.set_stop_flag(&flag_); }
+  ~StopFlag() { context_.set_stop_flag(nullptr); }
+  StopFlag(const StopFlag&) = delete;
+  StopFlag& operator=(const StopFlag&) = delete;
+  void set() { flag_ = true; }
+
+ private:
+  Context& context_;
+  std::atomic<bool> flag_{false};
+};
+
+// Under the GIL, which is let go while waiting. False when there is no thread to be had.
+bool run_and_watch(Context& context, const std::function<void(Context&)>& compute) {
+  StopFlag stop(context);
+  std::optional<Worker> worker;
+  try {
+    worker.emplace(context, compute);
+  } catch (const std::system_error&) {
+    return false;
+  }
+  bool interrupted = false;
+  {
+    WithoutGil no_gil;
+    while (!interrupted && !worker->wait()) {
+      interrupted = no_gil.with_gil([] { return PyErr_CheckSignals() != 0; });
+    }
+    if (interrupted) stop.set();
+    worker->join();
+  }
+  if (interrupted) nb::raise_python_error();
+  if (worker->error()) std::rethrow_exception(worker->error());
+  return true;
+}
+
+}  // namespace
+
+int threads_of(const char* function, nb::handle threads) {
+  if (threads.is_none()) return idle().default_threads;
+  const Index count = index_of(threads, {function, "threads"});
+  if (count < 0 || count > Executor::kMostThreads) {
+    throw_value_error({function, "threads"}, "must be in 0 (one for each processor) to " +
+                                                 std::to_string(Executor::kMostThreads) + ", got " +
+                                                 std::to_string(count));
+  }
+  return static_cast<int>(count);
+}
+
+void set_threads(nb::handle threads) {
+  idle().default_threads = threads.is_none() ? 0 : threads_of("set_threads", threads);
+}
+
+int thread_count() { return executor_of(idle().default_threads).concurrency(); }
+
+void run_call(int threads, double work, const std::function<void(Context&)>& compute) {
+  Lease context(threads);
+  // Without a thread to be had the work is done here, and Ctrl-C waits for its end.
+  if (work >= kLongWork && run_and_watch(*context, compute)) return;
+  const WithoutGil no_gil;
+  compute(*context);
+}
+
+}  // namespace qkv::python

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "errors.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <exception>
+#include <string_view>
+
+#include <nanobind/nanobind.h>
+
+namespace qkv::python {
+namespace {
+
+struct Rename {
+  std::string_view cpp, python;
+};
+
+// Names with a dot stand nowhere but for the argument. Longer ones before their beginnings.
+constexpr std::array kAnywhere = {
+    Rename{"output_gradients.weights", "dweights"},
+    Rename{"output_gradients.out", "dout"},
+    Rename{"output_gradients.lse", "dlse"},
+    Rename{"saved.out", "out"},
+    Rename{"saved.lse", "lse"},
+    Rename{"bilinear.w", "params[\"W\"]"},
+    Rename{"additive.wq", "params[\"Wq\"]"},
+    Rename{"additive.wk", "params[\"Wk\"]"},
+    Rename{"additive.v", "params[\"v\"]"},
+    Rename{"additive.b", "params[\"b\"]"},
+    Rename{"dropout.p", "dropout"},
+    Rename{"dropout.seed", "seed"},
+    Rename{"top.count", "return_top"},
+    Rename{"outputs name no buffer", "v is absent and no other result is asked for"},
+    Rename{"output_gradients name no gradient", "dout, dlse and dweights are absent"},
+};
+
+// Names that are words, too: only where the message names its argument.
+constexpr std::array kArgument = {
+    Rename{"keep", "mask"},
+    Rename{"padding", "padding_mask"},
+    Rename{"alibi", "alibi_slopes"},
+    Rename{"diagonal", "causal_offset"},
+    Rename{"lengths", "valid_len"},
+    Rename{"weights", "return_weights"},
+    Rename{"dropped_weights", "return_weights"},
+    Rename{"raw_scores", "return_scores"},
+    Rename{"capped_scores", "return_scores"},
+    Rename{"masked_scores", "return_scores"},
+    Rename{"window.left", "window[0]"},
+    Rename{"window.right", "window[1]"},
+};
+
+bool is_part_of_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
+void replace_everywhere(std::string& text, const Rename& rename) {
+  std::size_t at = 0;
+  while ((at = text.find(rename.cpp, at)) != std::string::npos) {
+    const std::size_t end = at + rename.cpp.size();
+    const bool whole = (at == 0 || !is_part_of_name(text[at - 1])) &&
+                       (end == text.size() || !is_part_of_name(text[end]));
+    if (whole) text.replace(at, rename.cpp.size(), rename.python);
+    at += whole ? rename.python.size() : rename.cpp.size();
+  }
+}
+
+void translate(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    PyErr_SetString(error.kind() == ErrorKind::kType ? PyExc_TypeError : PyExc_ValueError,
+                    python_text(error).c_str());
+  }
+}
+
+}  // namespace
+
+std::string python_text(const Error& error) {
+  std::string text = error.what();
+  const std::size_t at = error.function().size() + 2;
+  for (const Rename& rename : kArgument) {
+    if (error.argument() == rename.cpp) text.replace(at, rename.cpp.size(), rename.python);
+  }
+  for (const Rename& rename : kAnywhere) replace_everywhere(text, rename);
+  return text;
+}
+
+namespace {
+
+// What stands behind the argument.
+std::string detail_of(const Error& error) {
+  const std::size_t before = error.function().size() + 2 + error.argument().size();
+  const std::string rest = std::string(error.what()).substr(before);
+  return rest.substr(rest.starts_with(' ') ? 1 : 0);
+}
+
+}  // namespace
+
+Error of_function(const Error& error, const char* function) {
+  return {function, error.argument(), detail_of(error), error.kind()};
+}
+
+Error with_note(const Error& error, const char* note) {
+  const std::string detail = detail_of(error);
+  const bool shows = detail.find(']') != std::string::npos;
+  return {error.function(), error.argument(), detail + (shows ? note : ""), error.kind()};
+}
+
+void register_errors() { nanobind::register_exception_translator(translate); }
+
+}  // namespace qkv::python

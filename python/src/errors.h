@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PYTHON_SRC_ERRORS_H_
+#define QKV_PYTHON_SRC_ERRORS_H_
+
+#include <string>
+
+#include <qkv/error.h>
+
+namespace qkv::python {
+
+// From now on qkv::Error is raised as ValueError or TypeError, with python_text() for a text.
+void register_errors();
+
+// The error with a note behind it, if its text shows the shape of an array.
+Error with_note(const Error& error, const char* note);
+
+// The library's text with the names that arguments have in Python: `keep` is `mask`.
+std::string python_text(const Error& error);
+
+// The same error of another function.
+Error of_function(const Error& error, const char* function);
+
+}  // namespace qkv::python
+
+#endif  // QKV_PYTHON_SRC_ERRORS_H_

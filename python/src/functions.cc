@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <qkv/softmax.h>
+#include <qkv/tensor.h>
+
+#include "areas.h"
+#include "arguments.h"
+#include "call.h"
+#include "results.h"
+
+namespace qkv::python {
+namespace {
+
+double size_of_work(const ConstView& x) { return 20 * static_cast<double>(x.element_count()); }
+
+nb::object softmax_call(nb::handle x) {
+  const Array array = array_of(x, {"softmax", "x"});
+  if (!array.view.given()) throw_value_error({"softmax", "x"}, "is absent");
+  View out;
+  const ResultMaker maker(x);
+  const nb::object made = maker.make(array.view.dtype(), array.view.shape(), out);
+  run_call(1, size_of_work(array.view),
+           [&](Context& context) { softmax(array.view, out, context); });
+  return maker.finish(made);
+}
+
+nb::object masked_softmax_call(nb::handle x, nb::handle valid_len) {
+  constexpr const char* kFunction = "masked_softmax";
+  const Array array = array_of(x, {kFunction, "x"});
+  if (!array.view.given()) throw_value_error({kFunction, "x"}, "is absent");
+  const Array lengths = array_or_sequence(valid_len, {kFunction, "valid_len"}, DType::kNone);
+  View out;
+  const ResultMaker maker(x);
+  const nb::object made = maker.make(array.view.dtype(), array.view.shape(), out);
+  run_call(1, size_of_work(array.view),
+           [&](Context& context) { masked_softmax(array.view, lengths.view, out, context); });
+  return maker.finish(made);
+}
+
+// The shape of the product; what does not fit gets any shape, and the library says what is wrong.
+Dims product_shape(const ConstView& a, const ConstView& b, Transpose ta, Transpose tb) {
+  const int rank = std::max(a.rank(), b.rank());
+  if (a.rank() < 2 || b.rank() < 2) return {};
+  Dims shape;
+  for (int from_end = rank; from_end > 2; --from_end) {
+    const Index of_a = from_end <= a.rank() ? a.size(-from_end) : 1;
+    const Index of_b = from_end <= b.rank() ? b.size(-from_end) : 1;
+    shape.push_back(of_a == 1 ? of_b : of_a);
+  }
+  shape.push_back(a.size(ta == Transpose::kYes ? -1 : -2));
+  shape.push_back(b.size(tb == Transpose::kYes ? -2 : -1));
+  return shape;
+}
+
+nb::object batch_dot_call(nb::handle a, nb::handle b, nb::handle transpose_a,
+                          nb::handle transpose_b) {
+  constexpr const char* kFunction = "batch_dot";
+  const Array left = array_of(a, {kFunction, "a"}), right = array_of(b, {kFunction, "b"});
+  if (!left.view.given()) throw_value_error({kFunction, "a"}, "is absent");
+  if (!right.view.given()) throw_value_error({kFunction, "b"}, "is absent");
+  const auto transpose = [&](nb::handle flag, const char* name) {
+    return flag_of(flag, {kFunction, name}) ? Transpose::kYes : Transpose::kNo;
+  };
+  const Transpose ta = transpose(transpose_a, "transpose_a");
+  const Transpose tb = transpose(transpose_b, "transpose_b");
+  const Dims shape = product_shape(left.view, right.view, ta, tb);
+  View out;
+  const ResultMaker maker(a);
+  const nb::object made = maker.make(left.view.dtype(), shape, out);
+  double work = static_cast<double>(out.element_count());
+  if (left.view.rank() >= 2) {
+    work *= static_cast<double>(left.view.size(ta == Transpose::kYes ? -2 : -1));
+  }
+  run_call(1, work,
+           [&](Context& context) { batch_dot(left.view, right.view, out, ta, tb, context); });
+  return maker.finish(made);
+}
+
+}  // namespace
+
+void bind_functions(nb::module_& module) {
+  module.def("softmax", softmax_call, nb::arg().none());
+  module.def("masked_softmax", masked_softmax_call, nb::arg().none(), nb::arg().none());
+  module.def("batch_dot", batch_dot_call, nb::arg().none(), nb::arg().none(), nb::arg().none(),
+             nb::arg().none());
+}
+
+}  // namespace qkv::python

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PYTHON_SRC_GIL_H_
+#define QKV_PYTHON_SRC_GIL_H_
+
+#include <chrono>
+#include <thread>
+
+#include <cxxabi.h>
+#include <nanobind/nanobind.h>
+
+namespace qkv::python {
+
+// Lets the GIL go for as long as it lives. A thread that asks for the GIL while the interpreter
+// ends never gets it: Python before 3.14 unwinds such a thread, which destructors do not survive
+// (the process would abort); here it waits for the end of the process, as Python 3.14 lets it.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() { take_back(); }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+  // Calls f() under the GIL.
+  template <class F>
+  auto with_gil(const F& f) {
+    take_back();
+    const auto result = f();
+    state_ = PyEval_SaveThread();
+    return result;
+  }
+
+ private:
+  void take_back() noexcept {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (abi::__forced_unwind&) {
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+  }
+
+  PyThreadState* state_;
+};
+
+}  // namespace qkv::python
+
+#endif  // QKV_PYTHON_SRC_GIL_H_

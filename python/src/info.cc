@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string_view>
+#include <utility>
+
+#include <qkv/target.h>
+#include <qkv/version.h>
+
+#include "areas.h"
+#include "call.h"
+
+namespace qkv::python {
+namespace {
+
+namespace nb = nanobind;
+
+nb::object text(std::string_view value) { return nb::str(value.data(), value.size()); }
+
+nb::dict info() {
+  nb::list targets;
+  for (const std::string_view target : cpu_targets()) targets.append(text(target));
+  nb::dict facts;
+  facts["version"] = text(QKV_VERSION);
+  facts["cpu_target"] = text(cpu_target());
+  facts["cpu_targets"] = std::move(targets);
+  facts["threads"] = thread_count();
+  return facts;
+}
+
+}  // namespace
+
+void bind_info(nb::module_& module) {
+  module.def("info", info);
+  module.def("set_threads", set_threads, nb::arg().none());
+}
+
+}  // namespace qkv::python

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PYTHON_SRC_LAYER_CALL_H_
+#define QKV_PYTHON_SRC_LAYER_CALL_H_
+
+#include <optional>
+#include <string>
+
+#include <nanobind/nanobind.h>
+
+#include <qkv/layers.h>
+
+#include "options.h"
+
+// What the layers of Python need besides the library's: the words and shapes of a call.
+namespace qkv::python {
+
+// The arrays that a method takes.
+enum class MethodArrays { kQueriesKeysValues, kX };
+
+// A method, for messages: "SelfAttention.forward".
+struct Method {
+  std::string name;
+  MethodArrays arrays = MethodArrays::kQueriesKeysValues;
+};
+
+// An error of the library or of an argument in the method's words.
+Error in_words_of(const Method& method, const Error& error);
+
+// Calls f(); errors come out in the method's words.
+template <class F>
+auto as_method(const Method& method, const F& f) {
+  try {
+    return f();
+  } catch (const Error& error) {
+    throw in_words_of(method, error);
+  }
+}
+
+// `arrays` is (q, k, v), of SelfAttention (x, None, None), and `options` those of qkv.attention
+// (see _layer.py), of which layers have masks only.
+CallArguments layer_arguments(const Method& method, const nanobind::tuple& arrays,
+                              const nanobind::tuple& options);
+
+// The run of a forward pass. `mode` is (train, seed): a seed starts at step 0, without one the
+// run goes on where `last` stands.
+RunState run_of(const Method& method, const nanobind::tuple& mode,
+                const std::optional<RunState>& last, double dropout);
+
+// The dtype that a layer was asked for, by name.
+DType layer_dtype(const char* layer, nanobind::handle dtype);
+
+// ---- shapes ---------------------------------------------------------------------------------
+
+struct LayerShapes {
+  Dims out;
+  ResultShapes results;
+};
+// Absent for inputs that the layer refuses, and says why.
+std::optional<LayerShapes> shapes_of(const MultiHeadAttention& layer, const Inputs& inputs);
+std::optional<LayerShapes> shapes_of(const SelfAttention& layer, const Inputs& inputs);
+// Of the layers that are one call of attention(). Throws Error.
+LayerShapes shapes_of(const Inputs& inputs);
+
+// ---- work -----------------------------------------------------------------------------------
+
+// Multiply-adds for one query and one key, roughly.
+double pair_work(const Inputs& inputs);
+double pair_work(const AdditiveAttention& layer);
+double pair_work(const MultiHeadAttention& layer);
+
+}  // namespace qkv::python
+
+#endif  // QKV_PYTHON_SRC_LAYER_CALL_H_

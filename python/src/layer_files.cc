@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layer_files.h"
+
+#include <exception>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <qkv/app/array_file.h>
+#include <qkv/app/utf8.h>
+#include <qkv/tensor.h>
+
+#include "gil.h"
+
+namespace qkv::python {
+namespace {
+
+namespace nb = nanobind;
+
+// A file's name may hold bytes that are no UTF-8.
+[[noreturn]] void raise(PyObject* kind, const std::exception& error) {
+  const std::string text = error.what();
+  const nb::object message = nb::steal(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+  PyErr_SetObject(kind, message.ptr());
+  nb::raise_python_error();
+}
+
+// What reads and writes stays a file of this name: "-" would be standard input and output.
+std::string file_name(const nb::bytes& path) {
+  std::string name(path.c_str(), path.size());
+  if (name.find('\0') != std::string::npos) throw nb::value_error("path has a null character");
+  return name == "-" ? "./-" : name;
+}
+
+// Calls f() without the GIL.
+template <class F>
+auto with_files(const F& f) {
+  try {
+    const WithoutGil no_gil;
+    return f();
+  } catch (const app::InputError& error) {
+    raise(PyExc_ValueError, error);
+  } catch (const app::OutputError& error) {
+    raise(PyExc_OSError, error);
+  }
+}
+
+using Found = std::pair<const Tensor*, View>;
+
+// The tensor for each parameter.
+std::vector<Found> matched(const std::string& file, const std::vector<app::NamedArray>& arrays,
+                           const ParameterList& list) {
+  std::vector<Found> found;
+  std::string expected;
+  for (const NamedParameter& p : list) {
+    const Tensor* tensor = nullptr;
+    for (const app::NamedArray& array : arrays) {
+      if (array.name == p.name) tensor = std::get_if<Tensor>(&array.array);
+    }
+    if (tensor == nullptr) throw app::InputError(file, "tensor " + p.name + " is missing");
+    if (tensor->dtype() != p.view.dtype() || !(tensor->shape() == p.view.shape())) {
+      throw app::InputError(file, "tensor " + p.name + ": expected " + describe(p.view) + ", got " +
+                                      describe(tensor->view()));
+    }
+    expected += (expected.empty() ? "" : ", ") + p.name;
+    found.emplace_back(tensor, p.view);
+  }
+  for (const app::NamedArray& array : arrays) {
+    if (!std::holds_alternative<Tensor>(array.array)) continue;  // text is about the file
+    bool known = false;
+    for (const NamedParameter& p : list) known = known || p.name == array.name;
+    if (known) continue;
+    throw app::InputError(
+        file, "tensor " + app::quoted(array.name) + " is not of this layer, which has " + expected);
+  }
+  return found;
+}
+
+}  // namespace
+
+void save_parameters(const nb::bytes& path, const ParameterList& list) {
+  const std::string file = file_name(path);
+  std::vector<app::NamedView> views;
+  for (const NamedParameter& p : list) views.push_back({p.name, ConstView(p.view)});
+  with_files([&] { app::write_safetensors(file, views); });
+}
+
+void load_parameters(const nb::bytes& path, const ParameterList& list) {
+  const std::string file = file_name(path);
+  with_files([&] {
+    const std::vector<app::NamedArray> arrays = app::read_safetensors(file);
+    for (const auto& [source, target] : matched(file, arrays, list)) copy(*source, target);
+  });
+}
+
+}  // namespace qkv::python

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// For a build without qkv_app, which knows the formats.
+#include "layer_files.h"
+
+namespace qkv::python {
+namespace {
+
+[[noreturn]] void refuse(const char* what) {
+  PyErr_Format(PyExc_NotImplementedError,
+               "%s is not in this build: qkv was built without its file formats (QKV_APP=OFF)",
+               what);
+  nanobind::raise_python_error();
+}
+
+}  // namespace
+
+void save_parameters(const nanobind::bytes& /*path*/, const ParameterList& /*list*/) {
+  refuse("save");
+}
+
+void load_parameters(const nanobind::bytes& /*path*/, const ParameterList& /*list*/) {
+  refuse("load");
+}
+
+}  // namespace qkv::python

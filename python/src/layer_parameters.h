@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PYTHON_SRC_LAYER_PARAMETERS_H_
+#define QKV_PYTHON_SRC_LAYER_PARAMETERS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+
+#include <qkv/layers/parameters.h>
+
+// The parameters of any layer, and their gradients, as named arrays of Python.
+namespace qkv::python {
+
+struct NamedParameter {
+  std::string name;
+  View view;
+};
+using ParameterList = std::vector<NamedParameter>;
+
+// Of a layer, its parameters or its gradients: those that are present, in order.
+template <class L>
+ParameterList parameter_list(L& layer) {
+  ParameterList list;
+  for_each_parameter(layer, [&](const auto& p) { list.push_back({p.name, p.value.view()}); });
+  return list;
+}
+
+// A dict of NumPy arrays over the same memory, writable, each of which keeps `owner` alive.
+nanobind::dict arrays_of(const ParameterList& list, const std::shared_ptr<void>& owner);
+
+// Writes arrays of real numbers, by name, into the parameters. Throws Error, and writes nothing,
+// when a name is missing or unknown or an array has another shape or numbers that are not real.
+void assign(const char* function, const ParameterList& list, const nanobind::dict& values);
+
+}  // namespace qkv::python
+
+#endif  // QKV_PYTHON_SRC_LAYER_PARAMETERS_H_

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+
+#include <qkv/version.h>
+
+#include "areas.h"
+#include "errors.h"
+#include "numpy.h"
+
+namespace qkv::python {
+namespace {
+
+void bind_all(nanobind::module_& module) {
+  numpy();  // now, where one thread alone can be
+  register_errors();
+  module.attr("__version__") = QKV_VERSION;
+  bind_attention(module);
+  bind_backward(module);
+  bind_functions(module);
+  bind_info(module);
+  bind_layers(module);
+}
+
+}  // namespace
+}  // namespace qkv::python
+
+NB_MODULE(_core, module) { qkv::python::bind_all(module); }

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PYTHON_SRC_NUMPY_H_
+#define QKV_PYTHON_SRC_NUMPY_H_
+
+#include <nanobind/nanobind.h>
+
+#include <qkv/dtype.h>
+#include <qkv/view.h>
+
+namespace qkv::python {
+
+// The few things that are asked of NumPy, looked up once. Held for the life of the process: at its
+// end there may be no interpreter left to give them back to.
+class Numpy {
+ public:
+  Numpy();
+  bool is_array(nanobind::handle object) const {
+    return PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(ndarray_.ptr())) != 0;
+  }
+  // Of the class itself, not of one derived from it.
+  bool is_plain_array(nanobind::handle object) const {
+    return reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == ndarray_.ptr();
+  }
+  nanobind::object as_array(nanobind::handle object) const;
+  // The dtype object; bfloat16 is that of ml_dtypes, which must be there.
+  nanobind::object dtype(DType dtype) const;
+  // A new C-ordered array, not filled, and its memory.
+  nanobind::object empty(DType dtype, const Dims& shape, View& view) const;
+
+ private:
+  nanobind::handle ndarray_, asarray_, empty_;
+  nanobind::handle dtypes_[16];
+};
+
+const Numpy& numpy();
+
+}  // namespace qkv::python
+
+#endif  // QKV_PYTHON_SRC_NUMPY_H_

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "results.h"
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <qkv/error.h>
+#include <qkv/tensor.h>
+
+#include "numpy.h"
+
+namespace qkv::python {
+namespace {
+
+namespace nb = nanobind;
+
+nb::dlpack::dtype dlpack_of(DType dtype) {
+  const auto bits = static_cast<std::uint8_t>(8 * size_of(dtype));
+  const auto type = [&](nb::dlpack::dtype_code code) {
+    return nb::dlpack::dtype{static_cast<std::uint8_t>(code), bits, 1};
+  };
+  if (dtype == DType::kBFloat16) return type(nb::dlpack::dtype_code::Bfloat);
+  return type(is_real(dtype) ? nb::dlpack::dtype_code::Float : nb::dlpack::dtype_code::Int);
+}
+
+nb::object from_dlpack_of(nb::handle like) {
+  if (nb::hasattr(like, "__array_namespace__")) {
+    return like.attr("__array_namespace__")().attr("from_dlpack");
+  }
+  // The package of its class, or of one that this is derived from.
+  const nb::handle type(reinterpret_cast<PyObject*>(Py_TYPE(like.ptr())));
+  const nb::object modules = nb::module_::import_("sys").attr("modules");
+  for (const nb::handle base : nb::tuple(type.attr("__mro__"))) {
+    const std::string module = nb::cast<std::string>(nb::str(base.attr("__module__")));
+    const nb::object package = modules.attr("get")(module.substr(0, module.find('.')));
+    if (!package.is_none() && nb::hasattr(package, "from_dlpack")) {
+      return package.attr("from_dlpack");
+    }
+  }
+  throw nb::type_error(("qkv: no from_dlpack is known that makes arrays like " +
+                        nb::cast<std::string>(nb::repr(type)))
+                           .c_str());
+}
+
+}  // namespace
+
+ResultMaker::ResultMaker(nb::handle like)
+    : from_dlpack_(numpy().is_array(like) || !nb::hasattr(like, "__dlpack__")
+                       ? nb::none()
+                       : from_dlpack_of(like)) {}
+
+nb::object ResultMaker::make(DType dtype, const Dims& shape, View& view) const {
+  if (from_dlpack_.is_none()) return numpy().empty(dtype, shape, view);
+  auto tensor = std::make_unique<Tensor>(dtype, shape);
+  view = tensor->view();
+  std::vector<std::size_t> sizes;
+  for (const Index size : shape) sizes.push_back(static_cast<std::size_t>(size));
+  void* const data = view.data();
+  const nb::capsule owner(tensor.release(),
+                          [](void* p) noexcept { delete static_cast<Tensor*>(p); });
+  const nb::ndarray<nb::array_api> array(data, sizes.size(), sizes.data(), owner, nullptr,
+                                         dlpack_of(dtype), nb::device::cpu::value);
+  return nb::cast(array);
+}
+
+nb::object ResultMaker::finish(const nb::object& made) const {
+  return from_dlpack_.is_none() || made.is_none() ? made : nb::object(from_dlpack_(made));
+}
+
+}  // namespace qkv::python

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Usage: scripts/bench.sh [ARGUMENT-OF-qkv_bench...]
+# Builds the benchmarks with their peers, and writes what they measure to bench/results/CPU.json.
+set -euo pipefail
+source "$(dirname "$0")/env.sh"
+
+# "intel-r-xeon-r-processor-6-167"; "unknown" where the system does not say.
+cpu_slug() {
+  awk -F': ' '
+    /^model name/ && !name { name = $2 }
+    /^cpu family/ && !family { family = $2 }
+    /^model[ \t]*:/ && !model { model = $2 }
+    END { print name, family, model }' /proc/cpuinfo 2>/dev/null |
+    tr '[:upper:]' '[:lower:]' | tr -cs 'a-z0-9\n' '-' | sed 's/^-*//; s/-*$//; s/^$/unknown/'
+}
+
+# The commit, and whether files differ from it.
+commit() {
+  git describe --always --dirty --abbrev=12 --match='' 2>/dev/null || echo unknown
+}
+
+# Tests are as they were; only the peers are added.
+cmake --preset release -DQKV_BENCH_PEERS=ON \
+  $([ -f build/release/build.ninja ] || echo -DQKV_TESTS=OFF) >/dev/null
+cmake --build --preset release --target qkv_bench
+mkdir -p bench/results
+result=bench/results/$(cpu_slug).json
+build/release/bin/qkv_bench --commit "$(commit)" -o "$result" "$@"
+echo "written: $result"

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Usage: scripts/check/wheel.sh
+# Installs dist/qkv-*.whl and NumPy, and nothing else, into an empty environment without an index,
+# and uses it there without a compiler on PATH. The last line counts the objects that were checked.
+set -euo pipefail
+source "$(dirname "$0")/../env.sh"
+
+readonly here=$PWD/build/wheel_check
+readonly pip=(-m pip --disable-pip-version-check --quiet)
+numpy=$(grep '^numpy==' python/requirements-test.txt)
+
+if ! compgen -G "$here/numpy/numpy-${numpy#numpy==}-*.whl" >/dev/null; then
+  .venv-python/bin/python "${pip[@]}" download --no-deps --dest "$here/numpy" "$numpy" 2>/dev/null
+fi
+rm -rf "$here/venv" "$here/empty"
+mkdir -p "$here/empty"
+/usr/bin/python3 -m venv "$here/venv"
+alone() { (cd "$here/empty" && env -i PATH="$here/empty" HOME="$here/empty" "$@"); }
+alone "$here/venv/bin/python" "${pip[@]}" install --no-index --find-links "$here/numpy" \
+  "$PWD"/dist/qkv-*.whl
+
+alone "$here/venv/bin/python" "$PWD/examples/python/seed002.py" |
+  diff <(tail -n +2 examples/python/seed002.out) -  # its first line is the licence
+version=$(alone "$here/venv/bin/python" -m qkv --version)
+[[ $version == "qkv "* ]]
+
+# What an object needs is in the wheel, or what every machine of the wheel's platform has.
+readonly platform='linux-vdso|ld-linux-x86-64|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|z)'
+objects=0
+for object in "$here"/venv/lib/python3*/site-packages/qkv/{_core.*.so,bin/qkv} \
+  "$here"/venv/lib/python3*/site-packages/qkv.libs/*; do
+  if outside=$(ldd "$object" | grep -vE "^\s*(/lib64/)?($platform)\.so|=> $here/"); then
+    printf '%s needs what is not in the wheel:\n%s\n' "$object" "$outside"
+    exit 1
+  fi
+  objects=$((objects + 1))
+done
+echo "$objects objects need nothing from outside $(basename dist/qkv-*.whl)"

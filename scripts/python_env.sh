@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Usage: scripts/python_env.sh
+# Makes .venv-python, where the Python package is built and tested, from a package index (pip's own
+# settings say which). PyTorch is asked for only as its CPU build. Touches nothing when all is
+# there. Without an index there is no .venv-python: the Python tests are skipped, and counted.
+set -euo pipefail
+source "$(dirname "$0")/env.sh"
+
+readonly wanted=(python/requirements-test.txt python/requirements-torch.txt)
+readonly pytorch_index=https://download.pytorch.org/whl/cpu
+readonly pip=(.venv-python/bin/python -m pip --disable-pip-version-check --no-input --retries 2
+  --timeout 60)
+
+if python_env_is_ready; then exit 0; fi
+
+try_install() { "${pip[@]}" install --quiet --no-deps --requirement "$@"; }
+
+# One small package tells an index that cannot be asked from one that lacks something.
+index_answers() {
+  "${pip[@]}" download --quiet --no-deps --dest .venv-python/asked \
+    "$(grep "^iniconfig==" "${wanted[0]}")" >/dev/null 2>&1
+}
+
+echo "setup: making .venv-python" >&2
+/usr/bin/python3 -m venv --clear .venv-python
+if ! index_answers; then
+  rm -r .venv-python
+  echo "setup: no Python package index answers; the Python tests will be skipped" >&2
+  exit 0
+fi
+try_install "${wanted[0]}" >&2 || {
+  echo "setup: /usr/bin/python3 ($(/usr/bin/python3 --version)) cannot have all of ${wanted[0]}" >&2
+  exit 1
+}
+try_install "${wanted[1]}" >&2 ||
+  try_install "${wanted[1]}" --extra-index-url "$pytorch_index" >&2 ||
+  echo "setup: no CPU build of PyTorch to be had; the tests that need it will be skipped" >&2
+cat "${wanted[@]}" >.venv-python/made-from

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/instances.h"
+
+namespace qkv::core {
+
+detail::InstanceTarget best_instance_target() noexcept {
+  using detail::InstanceTarget;
+#if defined(__GNUC__) && defined(__x86_64__)
+  // Each feature that the instances are compiled for; the system's support is part of the answer.
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+  if (avx2 && avx512) return InstanceTarget::kAvx512;
+  if (avx2) return InstanceTarget::kAvx2;
+#endif
+  return InstanceTarget::kBaseline;
+}
+
+std::span<const detail::ScoreInstance> soft_cap_instances() noexcept {
+  return detail::kScoreInstances<SoftCap>;
+}
+
+}  // namespace qkv::core

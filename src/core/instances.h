@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CORE_INSTANCES_H_
+#define QKV_CORE_INSTANCES_H_
+
+#include <span>
+
+#include <qkv/mods.h>
+
+// The compiled instances of a user's function, and which of them to call.
+namespace qkv::core {
+
+// The best instance that is not above `wanted`. Tables ascend and begin with the baseline.
+template <class Instance>
+const Instance& instance_for(std::span<const Instance> table, detail::InstanceTarget wanted) {
+  std::size_t best = 0;
+  while (best + 1 < table.size() && table[best + 1].target <= wanted) ++best;
+  return table[best];
+}
+
+inline const detail::ScoreInstance& instance_for(const ScoreMod& mod,
+                                                 detail::InstanceTarget wanted) {
+  return instance_for(std::span(mod.instances, static_cast<std::size_t>(mod.instance_count)),
+                      wanted);
+}
+
+inline const detail::MaskInstance& instance_for(const MaskMod& mod, detail::InstanceTarget wanted) {
+  return instance_for(std::span(mod.instances, static_cast<std::size_t>(mod.instance_count)),
+                      wanted);
+}
+
+// The best target that this CPU runs.
+detail::InstanceTarget best_instance_target() noexcept;
+
+// The built-in soft-cap as a callable: what score_mod([=](auto s, At) { return soft_cap(s, cap); })
+// holds. Its instances are called as instance_for(soft_cap_instances(), target).f32(&soft_cap,
+// tile).
+struct SoftCap {
+  double cap = 0;
+
+  template <class S>
+  S operator()(S s, At) const {
+    return soft_cap(s, cap);
+  }
+};
+std::span<const detail::ScoreInstance> soft_cap_instances() noexcept;
+
+}  // namespace qkv::core
+
+#endif  // QKV_CORE_INSTANCES_H_

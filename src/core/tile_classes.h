@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CORE_TILE_CLASSES_H_
+#define QKV_CORE_TILE_CLASSES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include <qkv/view.h>
+
+namespace qkv::core {
+
+// What a mask does with a rectangle of pairs: forbids all, some, or none of them.
+enum class TileClass : std::uint8_t { kDead, kPartial, kFull };
+
+// Queries and keys of a tile of a precomputed mask.
+inline constexpr Index kTileSide = 64;
+
+inline constexpr Index tiles_of(Index size) { return (size + kTileSide - 1) / kTileSide; }
+
+}  // namespace qkv::core
+
+namespace qkv::detail {
+
+// What precompute() found of a mask. B = 1 (H = 1) stands for all batch entries (heads).
+struct TileClasses {
+  Index Tq = 0;
+  Index Tk = 0;
+  Index B = 1;
+  Index H = 1;
+  std::vector<core::TileClass> classes{};  // [B, H, tiles of Tq, tiles of Tk]
+
+  core::TileClass of(Index b, Index h, Index tile_i, Index tile_j) const noexcept {
+    const Index head = (B == 1 ? 0 : b) * H + (H == 1 ? 0 : h);
+    const Index row = head * core::tiles_of(Tq) + tile_i;
+    return classes[static_cast<std::size_t>(row * core::tiles_of(Tk) + tile_j)];
+  }
+};
+
+}  // namespace qkv::detail
+
+#endif  // QKV_CORE_TILE_CLASSES_H_

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/dot_kernels.h"
+
+// One instance of everything below for each target; not Highway's own dispatch, so that only its
+// headers are needed. Under gcc 12 Highway's baseline is one lane wide, where the reference runs.
+// NOLINTBEGIN(readability-identifier-naming): Highway reads them.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+#define HWY_DISABLE_PCLMUL_AES
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/dot_kernels.cc"
+// NOLINTEND(readability-identifier-naming)
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+// The one-lane baseline comes last, so leaving it out keeps the include guards in step.
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#include "kernels/row-inl.h"
+#include "kernels/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels::HWY_NAMESPACE {
+
+template <class T>
+constexpr DotKernels<T> kDotKernels{
+    .pack_panel = &pack_panel<T>,
+    .scores = &scores<T>,
+    .add_bias = &add_bias<T>,
+    .subtract_distance = &subtract_distance<T>,
+    .mask = &mask<T>,
+    .softmax = &softmax<T>,
+    .merge = &merge<T>,
+    .weighted_sum = &weighted_sum<T>,
+    .merge_row = &merge_row<T>,
+    .has_nan = &has_nan<T>,
+    .scale_row = &scale_row<T>,
+    .weights = &weights<T>,
+    .drop = &drop<T>,
+    .multiply_adds = &multiply_adds<T>,
+};
+
+const DotKernels<float>& float32_kernels() { return kDotKernels<float>; }
+const DotKernels<double>& float64_kernels() { return kDotKernels<double>; }
+
+}  // namespace qkv::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace qkv::kernels {
+
+template <>
+const DotKernels<float>& dot_kernels<float>(Target target) noexcept {
+  switch (target) {
+    case Target::kSse4:
+      return N_SSE4::float32_kernels();
+    case Target::kAvx2:
+      return N_AVX2::float32_kernels();
+    case Target::kAvx512:
+      break;
+  }
+  return N_AVX3::float32_kernels();
+}
+
+template <>
+const DotKernels<double>& dot_kernels<double>(Target target) noexcept {
+  switch (target) {
+    case Target::kSse4:
+      return N_SSE4::float64_kernels();
+    case Target::kAvx2:
+      return N_AVX2::float64_kernels();
+    case Target::kAvx512:
+      break;
+  }
+  return N_AVX3::float64_kernels();
+}
+
+}  // namespace qkv::kernels
+#endif

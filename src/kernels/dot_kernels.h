@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_KERNELS_DOT_KERNELS_H_
+#define QKV_KERNELS_DOT_KERNELS_H_
+
+#include <cstdint>
+
+#include <qkv/view.h>
+
+#include "core/order.h"
+#include "core/philox.h"
+#include "kernels/target.h"
+
+// The loops of dot-product attention for one CPU target, on plain pointers: no threads, no
+// allocation, no failure. T is float or double. Every sum keeps the order of core/order.h; on
+// targets with fused multiply-adds (all but SSE4) scores have the bits of the reference.
+namespace qkv::kernels {
+
+// Keys of a panel: K transposed, [D][kPanel], zeros behind the last key.
+inline constexpr Index kPanel = core::kPartialSums;
+
+// Query rows of a register tile: 6 rows x 4 registers of AVX-512 are 24 accumulators, 6 x 2 of the
+// 16 registers of AVX2 and SSE4 are 12; each leaves room for the operands.
+inline constexpr Index kTileRows = 6;
+
+// Elements of rows r at data[r * stride].
+template <class T>
+struct RowsOf {
+  T* data = nullptr;
+  Index stride = 0;
+};
+
+// The softmax of one row of scores so far: sum = sum_j exp(s_j - max). A sum of NaN marks a row
+// with a live score of NaN or +inf.
+template <class T>
+struct SoftmaxState {
+  T* max = nullptr;
+  T* sum = nullptr;
+};
+
+template <class T>
+struct DotKernels {
+  // panel[c][n] = k_nc for n < keys <= kPanel, 0 behind; `k` has its channels next to each other.
+  void (*pack_panel)(const RowsOf<const T>& k, Index keys, Index D, T* panel);
+  // s_rn = scale * q_r . k_n for a panel's keys and 1..kTileRows rows.
+  void (*scores)(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T scale,
+                 const RowsOf<T>& s);
+  // s_n += bias_n; -inf where bias_n is -inf.
+  void (*add_bias)(T* s, const T* bias, Index n);
+  // s_n -= slope * |distance + n|.
+  void (*subtract_distance)(T* s, T slope, Index distance, Index n);
+  // s_n = -inf where allowed_n is 0.
+  void (*mask)(T* s, const std::uint8_t* allowed, Index n);
+  // Turns the scores of n keys (a multiple of kPanel) into exp(s - max), masked ones (-inf) into 0,
+  // for each row; returns the rows' max and sum.
+  void (*softmax)(const RowsOf<T>& s, Index rows, Index n, T* max, T* sum);
+  // Merges the chunk states of n rows into the total; *_factor are those of the sums so far.
+  void (*merge)(Index n, const SoftmaxState<T>& total, const SoftmaxState<const T>& chunk,
+                T* total_factor, T* chunk_factor);
+  // acc_rc += sum_n w_rn v_nc, n ascending, for 1..kTileRows rows and all E channels.
+  void (*weighted_sum)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
+                       Index E, const RowsOf<T>& acc);
+  // total_c = total_c * total_factor + chunk_c * chunk_factor.
+  void (*merge_row)(T* total, T total_factor, const T* chunk, T chunk_factor, Index E);
+  // Whether one of n values, a multiple of 16, is NaN.
+  bool (*has_nan)(const T* x, Index n);
+  // to_n = x_n * factor.
+  void (*scale_row)(const T* x, T factor, Index n, T* to);
+  // w_n = exp(s_n - max) / sum, 0 for -inf. `w` may be `s`.
+  void (*weights)(const T* s, Index n, T max, T sum, T* w);
+  // w_n = 0 where key j0 + n is dropped; j0 and n are multiples of kPanel.
+  void (*drop)(T* w, const core::DropoutRow& row, Index j0, Index n);
+  // For measuring: `rounds` times 24 (12 with 16 registers) independent fused multiply-adds of full
+  // registers; returns the number of floating-point operations, two for each lane.
+  double (*multiply_adds)(Index rounds);
+};
+
+// The kernels of a target that is_supported.
+template <class T>
+const DotKernels<T>& dot_kernels(Target target) noexcept;
+
+}  // namespace qkv::kernels
+
+#endif  // QKV_KERNELS_DOT_KERNELS_H_

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The exponential of softmax, for each CPU target. Included once per target.
+#if defined(QKV_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_KERNELS_EXP_INL_H_
+#undef QKV_KERNELS_EXP_INL_H_
+#else
+#define QKV_KERNELS_EXP_INL_H_
+#endif
+
+#include <limits>
+
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class T>
+inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
+#if HWY_TARGET == HWY_AVX3
+// y 2^n for integers n in registers of T; 0 where x < least, without computing it: results below
+// the normal numbers take a hundred cycles on some CPUs. NaN is not less.
+HWY_INLINE __m512 times_power(__m512 y, __m512 n, __m512 x, float least) {
+  const __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(least), _CMP_NLT_UQ);
+  return _mm512_maskz_scalef_ps(keep, y, n);
+}
+HWY_INLINE __m512d times_power(__m512d y, __m512d n, __m512d x, double least) {
+  const __mmask8 keep = _mm512_cmp_pd_mask(x, _mm512_set1_pd(least), _CMP_NLT_UQ);
+  return _mm512_maskz_scalef_pd(keep, y, n);
+}
+HWY_INLINE __m128 times_power(__m128 y, __m128 n, __m128 x, float least) {
+  const __mmask8 keep = _mm_cmp_ps_mask(x, _mm_set1_ps(least), _CMP_NLT_UQ);
+  return _mm_maskz_scalef_ps(keep, y, n);
+}
+HWY_INLINE __m128d times_power(__m128d y, __m128d n, __m128d x, double least) {
+  const __mmask8 keep = _mm_cmp_pd_mask(x, _mm_set1_pd(least), _CMP_NLT_UQ);
+  return _mm_maskz_scalef_pd(keep, y, n);
+}
+#endif
+
+// round(x) by adding and subtracting 1.5 * 2^(digits - 1), whose last bit is 1: the low bits of the
+// sum are those of the integer. |x| < 2^(digits - 2).
+template <class T>
+inline constexpr T kRounder = T(3) * (sizeof(T) == 4 ? T(1 << 22) : T(std::int64_t{1} << 51));
+
+template <class T>
+inline constexpr T kLog2E = T(1.4426950408889634);
+
+// 2^f, |f| <= 1/2: minimax polynomial with value 1 at 0 (Remez exchange), relative error 2.6e-9
+// before rounding.
+inline constexpr float kPower2[] = {0x1.62e432p-1F, 0x1.ebfbe2p-3F,  0x1.c6ae72p-5F,
+                                    0x1.3b270ep-7F, 0x1.5f7276p-10F, 0x1.470b4ap-13F};
+// exp(r), |r| <= ln(2)/2: likewise, 1.8e-17.
+inline constexpr double kExp[] = {
+    1.0000000000000007,     0.5000000000000006,    0.166666666666573,     0.041666666666573635,
+    0.00833333333771546,    0.0013888888932340796, 0.000198412614913928,  2.480150451103708e-05,
+    2.7564254929439036e-06, 2.762629655421717e-07, 2.2981311538834364e-08};
+
+// exp of what the range reduction x log2(e) = n + f left.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_of_rest(D d, V x, V n, float) {
+  // The product is not rounded: what f misses is x times the error of the constant, 1.3e-8.
+  const V f = hn::MulSub(x, hn::Set(d, kLog2E<float>), n);
+  V p = hn::Set(d, kPower2[5]);
+  for (int i = 4; i >= 0; --i) p = hn::MulAdd(p, f, hn::Set(d, kPower2[i]));
+  return hn::MulAdd(p, f, hn::Set(d, 1.0F));
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_of_rest(D d, V x, V n, double) {
+  // ln(2) in two parts; the first has zeros at its end, so that its product with n is exact.
+  V r = hn::NegMulAdd(n, hn::Set(d, 0x1.62e42fee00000p-1), x);
+  r = hn::NegMulAdd(n, hn::Set(d, 0x1.a39ef35793c76p-33), r);
+  V p = hn::Set(d, kExp[10]);
+  for (int i = 9; i >= 0; --i) p = hn::MulAdd(p, r, hn::Set(d, kExp[i]));
+  return hn::MulAdd(p, r, hn::Set(d, 1.0));
+}
+
+// exp(x) for x <= 0, about 1 ulp (1 + |x|/8); NaN stays NaN. Exactly 0 for -inf, and where the
+// result would be below the normal numbers: each product with one of those costs a hundred cycles
+// on some CPUs (a slope of ALiBi then takes 8 times the time), and they are less than 2^-126 of the
+// largest.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_nonpositive(D d, V x) {
+  using T = hn::TFromD<D>;
+  constexpr T kNormal = sizeof(T) == 4 ? T(-87.3) : T(-708.3);  // above ln of the least normal
+#if HWY_TARGET != HWY_AVX3
+  const auto vanishes = hn::Lt(x, hn::Set(d, kNormal));  // NaN does not
+  // Max returns its second operand when one is NaN.
+  x = hn::Max(hn::Set(d, kNormal), x);
+#endif
+  const V rounder = hn::Set(d, kRounder<T>);
+  const V shifted = hn::MulAdd(x, hn::Set(d, kLog2E<T>), rounder);
+  const V n = hn::Sub(shifted, rounder);
+  const V p = exp_of_rest(d, x, n, T());
+#if HWY_TARGET == HWY_AVX3
+  return V{times_power(p.raw, n.raw, x.raw, kNormal)};
+#else
+  // 2^n from its exponent bits; a product, so that NaN stays NaN.
+  const hn::RebindToSigned<D> di;
+  constexpr int kMantissa = sizeof(T) == 4 ? 23 : 52;
+  const V power = hn::BitCast(d, hn::Add(hn::ShiftLeft<kMantissa>(hn::BitCast(di, shifted)),
+                                         hn::BitCast(di, hn::Set(d, T(1)))));
+  return hn::IfThenZeroElse(vanishes, hn::Mul(p, power));
+#endif
+}
+
+}  // namespace qkv::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to rows of scores between the two products, for each CPU target.
+#if defined(QKV_KERNELS_ROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_KERNELS_ROW_INL_H_
+#undef QKV_KERNELS_ROW_INL_H_
+#else
+#define QKV_KERNELS_ROW_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include "kernels/dot_kernels.h"
+#include "kernels/exp-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// f(d, n) for n = 0, lanes, ... while whole registers last, then with one-lane tags.
+template <class T, class F>
+HWY_INLINE void for_each_vector(Index n, const F& f) {
+  const hn::ScalableTag<T> d;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  Index x = 0;
+  for (; x + kLanes <= n; x += kLanes) f(d, x);
+  for (; x < n; ++x) f(hn::CappedTag<T, 1>(), x);
+}
+
+// ---- scores ---------------------------------------------------------------------------------
+
+template <class T>
+void add_bias(T* s, const T* bias, Index n) {
+  for_each_vector<T>(n, [&](auto d, Index x) HWY_ATTR {
+    const auto minus = hn::Set(d, -kInfinity<T>);
+    const auto b = hn::LoadU(d, bias + x);
+    hn::StoreU(hn::IfThenElse(hn::Eq(b, minus), minus, hn::Add(hn::LoadU(d, s + x), b)), d, s + x);
+  });
+}
+
+template <class T>
+void subtract_distance(T* s, T slope, Index distance, Index n) {
+  for (Index x = 0; x < n; ++x) {
+    const Index apart = distance + x;
+    s[x] -= slope * static_cast<T>(apart < 0 ? -apart : apart);
+  }
+}
+
+template <class T>
+void mask(T* s, const std::uint8_t* allowed, Index n) {
+  for (Index x = 0; x < n; ++x) s[x] = allowed[x] != 0 ? s[x] : -kInfinity<T>;
+}
+
+// ---- softmax --------------------------------------------------------------------------------
+
+// The largest of n scores, a multiple of kPanel; NaN are passed over.
+template <class T>
+HWY_INLINE T largest(const T* s, Index n) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  // Max returns its second operand when one is NaN.
+  V top[4];
+  for (V& x : top) x = hn::Set(d, -kInfinity<T>);
+  for (Index x = 0; x < n; x += 4 * kLanes) {
+#pragma GCC unroll 4
+    for (int y = 0; y < 4; ++y) top[y] = hn::Max(hn::LoadU(d, s + x + y * kLanes), top[y]);
+  }
+  const V all = hn::Max(hn::Max(top[0], top[1]), hn::Max(top[2], top[3]));
+  return hn::GetLane(hn::MaxOfLanes(d, all));
+}
+
+// The tree of reference/sum.h over one register: halves are added while there are two lanes.
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE T tree_sum_of_lanes(D d, hn::Vec<D> x) {
+  if constexpr (hn::MaxLanes(D()) == 1) {
+    return hn::GetLane(x);
+  } else {
+    const hn::Half<D> half;
+    return tree_sum_of_lanes(half, hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x)));
+  }
+}
+
+// e_n = exp(s_n - shift) in place of s_n; returns their sum: partial sums by n mod kPanel.
+template <class T>
+HWY_INLINE T exponentials(T* s, Index n, T shift_by) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  constexpr int kVectors = kPanel / kLanes;
+  constexpr int kGroup = kVectors < 8 ? kVectors : 8;  // accumulators in registers at a time
+  const V shift = hn::Set(d, shift_by);
+  V sums[kVectors];
+#pragma GCC unroll 4
+  for (int v0 = 0; v0 < kVectors; v0 += kGroup) {
+    V acc[kGroup];
+#pragma GCC unroll 8
+    for (int y = 0; y < kGroup; ++y) acc[y] = hn::Zero(d);
+    for (Index x = v0 * kLanes; x < n; x += kPanel) {
+#pragma GCC unroll 8
+      for (int y = 0; y < kGroup; ++y) {
+        T* at = s + x + y * kLanes;
+        const V e = exp_nonpositive(d, hn::Sub(hn::LoadU(d, at), shift));
+        hn::StoreU(e, d, at);
+        acc[y] = hn::Add(acc[y], e);
+      }
+    }
+#pragma GCC unroll 8
+    for (int y = 0; y < kGroup; ++y) sums[v0 + y] = acc[y];
+  }
+#pragma GCC unroll 8
+  for (int width = kVectors / 2; width > 0; width /= 2) {
+#pragma GCC unroll 16
+    for (int y = 0; y < width; ++y) sums[y] = hn::Add(sums[y], sums[y + width]);
+  }
+  return tree_sum_of_lanes(d, sums[0]);
+}
+
+// All maxima first: the latency of one row's last steps is hidden behind the next row.
+template <class T>
+HWY_NOINLINE void softmax(const RowsOf<T>& s, Index rows, Index n, T* max, T* sum) {
+  for (Index r = 0; r < rows; ++r) max[r] = largest(s.data + r * s.stride, n);
+  for (Index r = 0; r < rows; ++r) {
+    T* row = s.data + r * s.stride;
+    if (max[r] > -kInfinity<T>) {
+      sum[r] = exponentials(row, n, max[r]);
+      continue;
+    }
+    bool nan = false;  // else all are masked
+    for (Index x = 0; x < n; ++x) {
+      nan = nan || row[x] != row[x];
+      row[x] = T(0);
+    }
+    sum[r] = nan ? std::numeric_limits<T>::quiet_NaN() : T(0);
+  }
+}
+
+// As reference/softmax.h, for n rows at once.
+template <class T>
+void merge(Index n, const SoftmaxState<T>& total, const SoftmaxState<const T>& chunk,
+           T* total_factor, T* chunk_factor) {
+  for_each_vector<T>(n, [&](auto d, Index x) HWY_ATTR {
+    const auto none = hn::Set(d, -kInfinity<T>);
+    const auto a = hn::LoadU(d, total.max + x);
+    const auto b = hn::LoadU(d, chunk.max + x);
+    const auto chunk_sum = hn::LoadU(d, chunk.sum + x);
+    const auto max = hn::Max(a, b);
+    const auto fa = hn::IfThenZeroElse(hn::Eq(a, none), exp_nonpositive(d, hn::Sub(a, max)));
+    // A chunk without live keys, not one of NaN.
+    const auto empty = hn::And(hn::Eq(b, none), hn::Eq(chunk_sum, hn::Zero(d)));
+    const auto fb = hn::IfThenZeroElse(empty, exp_nonpositive(d, hn::Sub(b, max)));
+    const auto keep = hn::IfThenElse(empty, hn::Set(d, T(1)), fa);
+    hn::StoreU(keep, d, total_factor + x);
+    hn::StoreU(fb, d, chunk_factor + x);
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, total.sum + x), keep, hn::Mul(chunk_sum, fb)), d,
+               total.sum + x);
+    hn::StoreU(max, d, total.max + x);
+  });
+}
+
+template <class T>
+void merge_row(T* total, T total_factor, const T* chunk, T chunk_factor, Index E) {
+  for_each_vector<T>(E, [&](auto d, Index x) HWY_ATTR {
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, total + x), hn::Set(d, total_factor),
+                          hn::Mul(hn::LoadU(d, chunk + x), hn::Set(d, chunk_factor))),
+               d, total + x);
+  });
+}
+
+template <class T>
+bool has_nan(const T* x, Index n) {
+  const hn::ScalableTag<T> d;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  // 0 for numbers and infinities alike, unless one is NaN.
+  auto all = hn::Zero(d);
+  for (Index c = 0; c < n; c += kLanes) {
+    const auto v = hn::LoadU(d, x + c);
+    all = hn::Or(all, hn::VecFromMask(d, hn::IsNaN(v)));
+  }
+  return !hn::AllTrue(d, hn::Eq(all, hn::Zero(d)));
+}
+
+template <class T>
+void scale_row(const T* x, T factor, Index n, T* to) {
+  for (Index c = 0; c < n; ++c) to[c] = x[c] * factor;
+}
+
+template <class T>
+void weights(const T* s, Index n, T max, T sum, T* w) {
+  for_each_vector<T>(n, [&](auto d, Index x) HWY_ATTR {
+    const auto e = exp_nonpositive(d, hn::Sub(hn::LoadU(d, s + x), hn::Set(d, max)));
+    hn::StoreU(hn::Div(e, hn::Set(d, sum)), d, w + x);
+  });
+}
+
+// ---- dropout --------------------------------------------------------------------------------
+
+// All bits set where a weight is dropped, for kStreams times 4 * (64-bit lanes) keys in order.
+//
+// A 64-bit lane stands for a group of four keys, its 32 bits in the lower half: products need no
+// shuffling, and what stands in upper halves is ignored. Lane 2m counts group m, lane 2m + 1 group
+// m + lanes / 2: interleaving pairs of words then gives keys in order. Each round waits for the
+// round before, so two streams go side by side.
+inline constexpr int kStreams = 2;
+
+template <class D, class D32 = hn::Repartition<std::uint32_t, D>>
+HWY_INLINE void dropped_keys(D d, hn::Vec<D> groups, const std::uint64_t* words,
+                             std::uint32_t threshold, hn::Vec<D32>* dropped) {
+  using V = hn::Vec<D>;
+  const D32 d32;
+  const auto product = [&](V x, std::uint32_t factor) HWY_ATTR {
+    return hn::MulEven(hn::BitCast(d32, x), hn::Set(d32, factor));
+  };
+  // Upper halves down: a shuffle, because on AVX-512 shifts compete with products for one port.
+  const auto upper = [&](V x)
+                         HWY_ATTR { return hn::BitCast(d, hn::Shuffle2301(hn::BitCast(d32, x))); };
+  V c[kStreams][4];
+#pragma GCC unroll 2
+  for (int x = 0; x < kStreams; ++x) {
+    c[x][0] = hn::Add(groups, hn::Set(d, static_cast<std::uint64_t>(x) * (HWY_MAX_BYTES / 8)));
+    for (int word = 1; word < 4; ++word) c[x][word] = hn::Set(d, words[19 + word]);
+  }
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; ++round) {
+    const V key0 = hn::Set(d, words[2 * round]);
+    const V key1 = hn::Set(d, words[2 * round + 1]);
+#pragma GCC unroll 2
+    for (int x = 0; x < kStreams; ++x) {
+      const V a = product(c[x][0], 0xD2511F53U);
+      const V b = product(c[x][2], 0xCD9E8D57U);
+      c[x][0] = hn::Xor3(upper(b), c[x][1], key0);
+      c[x][2] = hn::Xor3(upper(a), c[x][3], key1);
+      c[x][1] = b;
+      c[x][3] = a;
+    }
+  }
+  // Lower halves side by side.
+  const auto pair = [&](V even, V odd) HWY_ATTR {
+    return hn::BitCast(d, hn::OddEven(hn::BitCast(d32, upper(odd)), hn::BitCast(d32, even)));
+  };
+  const auto limit = hn::Set(d32, threshold);
+  const auto below = [&](V x) HWY_ATTR {
+    return hn::VecFromMask(d32, hn::Lt(hn::BitCast(d32, x), limit));
+  };
+#pragma GCC unroll 2
+  for (int x = 0; x < kStreams; ++x) {
+    const V first = pair(c[x][0], c[x][1]);
+    const V second = pair(c[x][2], c[x][3]);
+    dropped[2 * x] = below(hn::InterleaveLower(d, first, second));
+    dropped[2 * x + 1] = below(hn::InterleaveUpper(d, first, second));
+  }
+}
+
+template <class T>
+HWY_NOINLINE void drop(T* w, const core::DropoutRow& row, Index j0, Index n) {
+  const hn::ScalableTag<std::uint64_t> d;
+  const hn::Repartition<std::uint32_t, decltype(d)> d32;
+  constexpr Index kGroups = HWY_MAX_BYTES / 8;
+  constexpr Index kHalf = 2 * kGroups;  // keys of a register of words
+  HWY_ALIGN std::uint64_t order[kGroups];
+  for (Index m = 0; m < kGroups; ++m) {
+    order[m] = static_cast<std::uint64_t>(m / 2 + (m % 2) * (kGroups / 2));
+  }
+  // The keys of the rounds, then the upper words of the counter.
+  std::uint64_t words[23];
+  for (std::uint32_t round = 0; round < 10; ++round) {
+    words[2 * round] = row.key[0] + round * 0x9E3779B9U;
+    words[2 * round + 1] = row.key[1] + round * 0xBB67AE85U;
+  }
+  words[20] = row.i;
+  words[21] = row.h;
+  words[22] = row.b;
+  const auto lanes = hn::Load(d, order);
+  for (Index x = 0; x < n; x += 2 * kStreams * kHalf) {
+    const auto groups = hn::Add(lanes, hn::Set(d, static_cast<std::uint64_t>((j0 + x) / 4)));
+    hn::Vec<decltype(d32)> dropped[2 * kStreams];
+    dropped_keys(d, groups, words, row.threshold, dropped);
+#pragma GCC unroll 4
+    for (int y = 0; y < 2 * kStreams; ++y) {
+      T* to = w + x + y * kHalf;
+      if constexpr (sizeof(T) == 4) {
+        const hn::ScalableTag<T> dt;
+        hn::StoreU(hn::AndNot(hn::BitCast(dt, dropped[y]), hn::LoadU(dt, to)), dt, to);
+      } else {
+        HWY_ALIGN std::uint32_t bits[kHalf];
+        hn::Store(dropped[y], d32, bits);
+        for (Index z = 0; z < kHalf; ++z) to[z] = bits[z] != 0 ? T(0) : to[z];
+      }
+    }
+  }
+}
+
+// ---- for measuring --------------------------------------------------------------------------
+
+template <class T>
+HWY_NOINLINE double multiply_adds(Index rounds) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr int kSums = HWY_TARGET == HWY_AVX3 ? 24 : 12;
+  V acc[kSums];
+  // Distinct starts, or the compiler makes one of them.
+#pragma GCC unroll 24
+  for (int x = 0; x < kSums; ++x) acc[x] = hn::Set(d, T(x + 1));
+  const V factor = hn::Set(d, T(0.999));
+  const V term = hn::Set(d, T(1e-3));
+  for (Index n = 0; n < rounds; ++n) {
+#pragma GCC unroll 24
+    for (int x = 0; x < kSums; ++x) acc[x] = hn::MulAdd(acc[x], factor, term);
+  }
+  V total = acc[0];
+#pragma GCC unroll 24
+  for (int x = 1; x < kSums; ++x) total = hn::Add(total, acc[x]);
+  [[maybe_unused]] volatile T sink = hn::GetLane(total);  // or all of it is dead code
+  return 2.0 * kSums * static_cast<double>(HWY_MAX_BYTES / sizeof(T)) * static_cast<double>(rounds);
+}
+
+}  // namespace qkv::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_KERNELS_TARGET_H_
+#define QKV_KERNELS_TARGET_H_
+
+#include <array>
+#include <string_view>
+
+// The instruction sets that kernels are compiled for.
+namespace qkv::kernels {
+
+enum class Target { kSse4, kAvx2, kAvx512 };
+
+// Best first.
+inline constexpr std::array<Target, 3> kTargets = {Target::kAvx512, Target::kAvx2, Target::kSse4};
+
+// "avx512", "avx2", "sse4".
+std::string_view name_of(Target target) noexcept;
+
+// Whether this build has kernels for the target, and this CPU and its system run them.
+bool is_supported(Target target) noexcept;
+
+}  // namespace qkv::kernels
+
+#endif  // QKV_KERNELS_TARGET_H_

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two products of attention as register tiles, and the packing of keys, for each CPU target.
+#if defined(QKV_KERNELS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_KERNELS_TILE_INL_H_
+#undef QKV_KERNELS_TILE_INL_H_
+#else
+#define QKV_KERNELS_TILE_INL_H_
+#endif
+
+#include <algorithm>
+
+#include <hwy/highway.h>
+
+#include "kernels/dot_kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Registers side by side in a tile.
+inline constexpr int kTileVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+
+// ---- panels ---------------------------------------------------------------------------------
+
+// 16 bytes of each of n rows, side by side in one register: block m from rows + m * step.
+template <class T, int kBytes>
+HWY_INLINE hn::Vec<hn::CappedTag<T, kBytes / sizeof(T)>> gather_blocks(const T* from, Index step) {
+  const hn::CappedTag<T, kBytes / sizeof(T)> d;
+  if constexpr (kBytes == 16) {
+    return hn::LoadU(d, from);
+  } else {
+    constexpr Index kHalf = kBytes / 32;
+    return hn::Combine(d, gather_blocks<T, kBytes / 2>(from + kHalf * step, step),
+                       gather_blocks<T, kBytes / 2>(from, step));
+  }
+}
+
+// A register of keys for each of 16 / sizeof(T) channels: the blocks of each register are
+// transposed among themselves.
+HWY_INLINE void transpose_keys(const float* k, Index stride, float* panel) {
+  const hn::ScalableTag<float> d;
+  const auto a = gather_blocks<float, HWY_MAX_BYTES>(k, 4 * stride);
+  const auto b = gather_blocks<float, HWY_MAX_BYTES>(k + stride, 4 * stride);
+  const auto c = gather_blocks<float, HWY_MAX_BYTES>(k + 2 * stride, 4 * stride);
+  const auto e = gather_blocks<float, HWY_MAX_BYTES>(k + 3 * stride, 4 * stride);
+  const hn::Repartition<double, decltype(d)> dd;
+  const auto pairs = [&](auto x, auto y)
+                         HWY_ATTR { return hn::BitCast(dd, hn::InterleaveLower(d, x, y)); };
+  const auto upper_pairs = [&](auto x, auto y)
+                               HWY_ATTR { return hn::BitCast(dd, hn::InterleaveUpper(d, x, y)); };
+  // a0 b0 a1 b1 and c0 e0 c1 e1 give a0 b0 c0 e0, a1 b1 c1 e1.
+  const auto ab = pairs(a, b);
+  const auto ce = pairs(c, e);
+  const auto ab2 = upper_pairs(a, b);
+  const auto ce2 = upper_pairs(c, e);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, ab, ce)), d, panel);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, ab, ce)), d, panel + kPanel);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, ab2, ce2)), d, panel + 2 * kPanel);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, ab2, ce2)), d, panel + 3 * kPanel);
+}
+HWY_INLINE void transpose_keys(const double* k, Index stride, double* panel) {
+  const hn::ScalableTag<double> d;
+  const auto a = gather_blocks<double, HWY_MAX_BYTES>(k, 2 * stride);
+  const auto b = gather_blocks<double, HWY_MAX_BYTES>(k + stride, 2 * stride);
+  hn::StoreU(hn::InterleaveLower(d, a, b), d, panel);
+  hn::StoreU(hn::InterleaveUpper(d, a, b), d, panel + kPanel);
+}
+
+template <class T>
+HWY_NOINLINE void pack_panel(const RowsOf<const T>& k, Index keys, Index D, T* panel) {
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  constexpr Index kChannels = 16 / sizeof(T);
+  const Index whole_keys = keys / kLanes * kLanes;
+  const Index whole_channels = D / kChannels * kChannels;
+  for (Index n = 0; n < whole_keys; n += kLanes) {
+    const T* rows = k.data + n * k.stride;
+    for (Index c = 0; c < whole_channels; c += kChannels) {
+      transpose_keys(rows + c, k.stride, panel + c * kPanel + n);
+    }
+  }
+  const auto copy = [&](Index n0, Index n1, Index c0, Index c1) HWY_ATTR {
+    for (Index n = n0; n < n1; ++n) {
+      for (Index c = c0; c < c1; ++c) panel[c * kPanel + n] = k.data[n * k.stride + c];
+    }
+  };
+  copy(0, whole_keys, whole_channels, D);
+  copy(whole_keys, keys, 0, D);
+  if (keys == kPanel) return;
+  for (Index c = 0; c < D; ++c)
+    std::fill(panel + c * kPanel + keys, panel + (c + 1) * kPanel, T(0));
+}
+
+// ---- q k^T ----------------------------------------------------------------------------------
+
+// Kept out of line: inlined into a large function gcc 12 spills the accumulators.
+template <class T, int kRows>
+HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index D,
+                              const T* HWY_RESTRICT panel, T scale, T* HWY_RESTRICT s,
+                              Index s_stride) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  for (Index n = 0; n < kPanel; n += kTileVectors * kLanes) {
+    V acc[kRows][kTileVectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int x = 0; x < kTileVectors; ++x) acc[r][x] = hn::Zero(d);
+    }
+    const T* k = panel + n;
+    for (Index c = 0; c < D; ++c, k += kPanel) {
+      V keys[kTileVectors];
+#pragma GCC unroll 8
+      for (int x = 0; x < kTileVectors; ++x) keys[x] = hn::LoadU(d, k + x * kLanes);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const V value = hn::Set(d, q[r * q_stride + c]);
+#pragma GCC unroll 8
+        for (int x = 0; x < kTileVectors; ++x) acc[r][x] = hn::MulAdd(value, keys[x], acc[r][x]);
+      }
+    }
+    const V factor = hn::Set(d, scale);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int x = 0; x < kTileVectors; ++x) {
+        hn::StoreU(hn::Mul(acc[r][x], factor), d, s + r * s_stride + n + x * kLanes);
+      }
+    }
+  }
+}
+
+template <class T>
+void scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T scale,
+            const RowsOf<T>& s) {
+  constexpr void (*kTiles[])(const T*, Index, Index, const T*, T, T*, Index) = {
+      &scores_tile<T, 1>, &scores_tile<T, 2>, &scores_tile<T, 3>,
+      &scores_tile<T, 4>, &scores_tile<T, 5>, &scores_tile<T, 6>};
+  kTiles[rows - 1](q.data, q.stride, D, panel, scale, s.data, s.stride);
+}
+
+// ---- w v ------------------------------------------------------------------------------------
+
+// The first n lanes of a register; memory behind them is not touched.
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> load_part(D d, const T* from, Index n) {
+#if HWY_TARGET == HWY_SSE4
+  HWY_ALIGN T lanes[HWY_MAX_BYTES / sizeof(T)] = {};
+  std::copy(from, from + n, lanes);
+  return hn::Load(d, lanes);
+#else
+  return hn::MaskedLoad(hn::FirstN(d, static_cast<std::size_t>(n)), d, from);
+#endif
+}
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE void store_part(hn::Vec<D> x, D d, T* to, Index n) {
+#if HWY_TARGET == HWY_SSE4
+  HWY_ALIGN T lanes[HWY_MAX_BYTES / sizeof(T)];
+  hn::Store(x, d, lanes);
+  std::copy(lanes, lanes + n, to);
+#else
+  hn::BlendedStore(x, hn::FirstN(d, static_cast<std::size_t>(n)), d, to);
+#endif
+}
+
+// kVectors registers of channels, the last of which has `last` channels (kWhole: all).
+template <class T, int kRows, int kVectors, bool kWhole>
+HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
+                                    const T* HWY_RESTRICT v, Index v_stride, Index keys, Index last,
+                                    T* HWY_RESTRICT acc, Index acc_stride) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  const auto load = [&](const T* from, int x) HWY_ATTR {
+    if (!kWhole && x == kVectors - 1) return load_part(d, from + x * kLanes, last);
+    return hn::LoadU(d, from + x * kLanes);
+  };
+  V sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int x = 0; x < kVectors; ++x) sum[r][x] = load(acc + r * acc_stride, x);
+  }
+  for (Index n = 0; n < keys; ++n, v += v_stride) {
+    V values[kVectors];
+#pragma GCC unroll 8
+    for (int x = 0; x < kVectors; ++x) values[x] = load(v, x);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const V weight = hn::Set(d, w[r * w_stride + n]);
+#pragma GCC unroll 8
+      for (int x = 0; x < kVectors; ++x) sum[r][x] = hn::MulAdd(weight, values[x], sum[r][x]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int x = 0; x < kVectors; ++x) {
+      T* to = acc + r * acc_stride + x * kLanes;
+      if (!kWhole && x == kVectors - 1) {
+        store_part(sum[r][x], d, to, last);
+      } else {
+        hn::StoreU(sum[r][x], d, to);
+      }
+    }
+  }
+}
+
+template <class T, int kRows>
+void weighted_sum_rows(const RowsOf<const T>& w, const RowsOf<const T>& v, Index keys, Index E,
+                       const RowsOf<T>& acc) {
+  using Tile = void (*)(const T*, Index, const T*, Index, Index, Index, T*, Index);
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  constexpr Tile kWhole[] = {
+    &weighted_sum_tile<T, kRows, 1, true>,
+    &weighted_sum_tile<T, kRows, 2, true>,
+#if HWY_TARGET == HWY_AVX3
+    &weighted_sum_tile<T, kRows, 3, true>,
+    &weighted_sum_tile<T, kRows, 4, true>,
+#endif
+  };
+  constexpr Tile kPart[] = {
+    &weighted_sum_tile<T, kRows, 1, false>,
+    &weighted_sum_tile<T, kRows, 2, false>,
+#if HWY_TARGET == HWY_AVX3
+    &weighted_sum_tile<T, kRows, 3, false>,
+    &weighted_sum_tile<T, kRows, 4, false>,
+#endif
+  };
+  // Registers are shared out evenly: 5 are 3 + 2, not 4 + 1, whose single one would wait for the
+  // latency of its additions.
+  const Index vectors = (E + kLanes - 1) / kLanes;
+  const Index pieces = (vectors + kTileVectors - 1) / kTileVectors;
+  Index begin = 0;
+  for (Index p = 0; p < pieces; ++p) {
+    const Index end = vectors * (p + 1) / pieces;
+    const Index last = std::min(E - (end - 1) * kLanes, kLanes);
+    const Tile tile = (last == kLanes ? kWhole : kPart)[end - begin - 1];
+    tile(w.data, w.stride, v.data + begin * kLanes, v.stride, keys, last, acc.data + begin * kLanes,
+         acc.stride);
+    begin = end;
+  }
+}
+
+template <class T>
+void weighted_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
+                  Index E, const RowsOf<T>& acc) {
+  constexpr void (*kByRows[])(const RowsOf<const T>&, const RowsOf<const T>&, Index, Index,
+                              const RowsOf<T>&) = {
+      &weighted_sum_rows<T, 1>, &weighted_sum_rows<T, 2>, &weighted_sum_rows<T, 3>,
+      &weighted_sum_rows<T, 4>, &weighted_sum_rows<T, 5>, &weighted_sum_rows<T, 6>};
+  kByRows[rows - 1](w, v, keys, E, acc);
+}
+
+}  // namespace qkv::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

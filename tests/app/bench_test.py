@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of `qkv bench`: what it prints, never how fast it is.
+
+usage: bench_test.py PROGRAM [unittest arguments]
+"""
+
+import json
+import unittest
+
+from program import Case
+
+
+class Bench(Case):
+    def rows(self, *groups):
+        done = self.run_qkv("bench", *groups, "--quick", "--json")
+        return json.loads(done.out)
+
+    def test_the_table_has_a_line_for_each_row_and_says_what_its_columns_mean(self):
+        done = self.run_qkv("bench", "small", "--quick")
+        lines = done.out.splitlines()
+        head = next(n for n, line in enumerate(lines) if line.startswith("row "))
+        self.assertEqual(lines[head].split(),
+                         "row n time spread clock rate scratch figure target".split())
+        self.assertEqual([line.split()[0] for line in lines[head + 1:head + 3]],
+                         ["small/plan", "small/attention"])
+        self.assertIn("spread = (best - median) / best", done.out)
+        self.assertIn("QUICK", done.out)
+
+    def test_json_has_facts_and_rows_by_name(self):
+        report = self.rows("small", "options")
+        for key in "command commit date cpu compiler cpu_target threads quick rows".split():
+            self.assertIn(key, report)
+        self.assertTrue(report["quick"])
+        self.assertEqual(report["command"], "qkv bench small options --quick")
+        names = [f"options/{name}"
+                 for name in "dropout mask soft-cap bias alibi key-lengths far-apart".split()]
+        self.assertEqual(list(report["rows"]), [*names, "small/plan", "small/attention"])
+        for name, row in report["rows"].items():
+            self.assertIn(row["verdict"], ("none", "noisy"), name)
+            self.assertIsNone(row["target"], name)  # targets are for full lengths
+            self.assertGreater(row["n"], 0)
+            self.assertGreater(row["median"], 0)
+            self.assertGreaterEqual(row["spread"], 0)
+            self.assertIn(row["clock"], ("wall", "cpu"))
+        self.assertIn("seconds", report["rows"]["small/plan"])
+        self.assertIn("ratio_to_plain", report["rows"]["options/bias"])
+
+    def test_every_group_gives_right_results(self):
+        groups = "forward options custom decode threads small widths".split()
+        report = self.rows(*groups, "--threads", 2)
+        for group in groups:
+            self.assertTrue(any(name.startswith(group + "/") for name in report["rows"]), group)
+        self.assertNotIn("wrong", [row["verdict"] for row in report["rows"].values()])
+
+    def test_one_thread_has_nothing_to_share(self):
+        self.assertEqual(self.rows("threads", "--threads", 1)["rows"], {})
+
+    def test_files_get_what_their_extensions_say(self):
+        done = self.run_qkv("bench", "small", "--quick", "-o", "a.json", "-o", "a.txt")
+        self.assertIn("small/plan", json.loads((self.dir / "a.json").read_text())["rows"])
+        self.assertIn("small/plan", (self.dir / "a.txt").read_text())
+        self.assertIn("small/plan", done.out)
+
+    def test_an_unknown_group_lists_the_valid_ones(self):
+        line = self.refuse(2, "bench", "smal")
+        self.assertIn("forward, widths, options, custom, decode, threads, small", line)
+
+    def test_seconds_are_a_number_above_0(self):
+        for text in ("0", "-1", "nan", "1x"):
+            self.assertIn("number", self.refuse(2, "bench", "small", f"--seconds={text}"))
+
+    def test_an_output_is_refused_before_anything_is_measured(self):
+        self.assertIn(".npz", self.refuse(2, "bench", "-o", "a.npz"))
+        self.refuse(4, "bench", "-o", "nowhere/a.json")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`qkv` with QKV_TARGET in the environment: which path a call takes, and the numbers of each.
+
+usage: target_test.py PROGRAM [TEST ...]
+"""
+
+import json
+import os
+import unittest
+import unittest.mock
+
+import numpy as np
+from program import Case
+
+TARGETS = ("avx512", "avx2", "sse4", "reference")
+
+
+class Targets(Case):
+    def forward_paths(self, target):
+        """The paths of dot products; None where the processor lacks the target."""
+        env = {"QKV_TARGET": target}
+        done = self.run_qkv("info", "--paths", "--json", code=None, env=env)
+        if done.returncode != 0:
+            self.assertIn(f'QKV_TARGET is "{target}"', done.err)
+            return None
+        return {(path["score"], path["dtype"]): path["forward"]
+                for path in json.loads(done.out)["paths"] if path["options"] == "plain"}
+
+    def attended(self, target):
+        self.run_qkv("attend", "q.npy", "k.npy", "v.npy", "--causal", "--save", "out,lse,weights",
+                     "-o", "out.npz", env={"QKV_TARGET": target})
+        return dict(np.load(self.dir / "out.npz"))
+
+    def test_the_one_asked_runs_and_gives_the_references_numbers(self):
+        random = np.random.default_rng(1)
+        for name, shape in (("q", (2, 50, 16)), ("k", (2, 70, 16)), ("v", (2, 70, 9))):
+            np.save(self.dir / f"{name}.npy", random.normal(size=shape).astype(np.float32))
+        want = self.attended("reference")
+        ran = []
+        for target in TARGETS:
+            paths = self.forward_paths(target)
+            if paths is None:
+                continue
+            ran.append(target)
+            name = target if target == "reference" else f"dot/{target}"
+            for dtype in ("float32", "float64"):
+                self.assertEqual(paths["dot", dtype], name)
+                self.assertEqual(paths["scaled_dot", dtype], name)
+            self.assertEqual(paths["additive", "float32"], "reference")
+            got = self.attended(target)
+            self.assertEqual(sorted(got), sorted(want))
+            for result in ("out", "lse", "weights"):
+                self.near(got[result], want[result], 1e-5)
+        self.assertIn("reference", ran)
+
+    def machine(self, target=None):
+        """What `qkv info` says of the machine; without a target the environment names none."""
+        env = {"QKV_TARGET": target} if target else {}
+        with unittest.mock.patch.dict(os.environ):
+            os.environ.pop("QKV_TARGET", None)
+            return json.loads(self.run_qkv("info", "--json", env=env).out)["machine"]
+
+    def test_info_names_the_targets_and_the_one_in_use(self):
+        machine = self.machine()
+        targets = machine["CPU targets"].split()
+        self.assertEqual(targets, [target for target in TARGETS if target in targets])
+        self.assertEqual(targets[-1], "reference")
+        self.assertEqual(machine["CPU target"], targets[0])
+        for target in targets:
+            self.assertEqual(self.machine(target),
+                             {**machine, "CPU target": target})
+        error = self.refuse(1, "info", env={"QKV_TARGET": "warp"})
+        self.assertIn("targets are: " + ", ".join(targets), error)
+
+    def test_an_unknown_one_is_an_error_that_lists_them(self):
+        np.save(self.dir / "q.npy", np.ones((2, 3), np.float32))
+        error = self.refuse(1, "attend", "q.npy", "q.npy", "q.npy", env={"QKV_TARGET": "warp"})
+        self.assertIn('QKV_TARGET is "warp"', error)
+        self.assertRegex(error, r"targets are: .*\breference$")
+
+
+if __name__ == "__main__":
+    unittest.main()

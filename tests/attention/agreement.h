@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_ATTENTION_AGREEMENT_H_
+#define QKV_TESTS_ATTENTION_AGREEMENT_H_
+
+#include <string>
+
+#include "tests/attention/random_call.h"
+
+namespace qkv::test {
+
+// How far two paths may be apart, in the order in which the differences arise. eps = 2^-23 (2^-52
+// for float64) is twice a rounding's largest error.
+//
+// - Scores s. Fused multiply-adds in the one order have the same bits. Without them each of D
+//   products and sums of either path errs by eps/2 of sum_c |q_c k_c| <= |q| |k|, so that the
+//   difference is at most (D + 2) eps |scale| max |q| max |k|; what is added after it (mods, bias,
+//   ALiBi) is rounded once or twice more, and tanh by 4 eps of a soft-cap. Call the whole `score`.
+// - e_j = exp(s_j - max): 4 eps for the two exponentials, eps |s_j - max| for the product with
+//   log2(e) that one of them may round, and 2 `score`. As w_j falls with s_j - max,
+//   |s_j - max| <= |log w_j|, and the mean of it under w is at most log Tk < 8.
+// - The sum: 8 additions in each partial sum, 6 in the tree, 3 at each merge. So w_j has the
+//   relative bound (48 + 2 |log w_j|) eps + 2 `score`, and lse the bound (72 + 2 |lse|) eps +
+//   score: the logarithm of a sum below 2^11 errs by 8 eps. A key left out or taken twice, of Tk
+//   equal ones, changes both by 1/Tk > 9e-4: a hundred times the bound.
+// - out: roundings of n = min(Tk, 512) multiply-adds, which fall to both sides: 4 sqrt(n) eps of
+//   max |v| (their sum at worst would be n eps), beside the 32 eps of weights and sum.
+// - Column sums: every weight as above; x -> -x log x is concave, so that for a sum c of Tq weights
+//   the logarithms add up to at most c |log(c / Tq)|; 128 additions in a block, 4 sqrt(128) eps.
+// - Exponentials below 1.2 of the smallest normal number may become 0 on one path. Times an
+//   infinity in v that is NaN on one path and infinity on the other.
+struct Agreement {
+  // Empty, or what differs first in `got` from `want`: "out at [0,3]: got 1, want 2, bound 1e-6".
+  static std::string check(const RandomCall& call, std::string_view path, const Results& got,
+                           const Results& want);
+};
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_ATTENTION_AGREEMENT_H_

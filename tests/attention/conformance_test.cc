@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "tests/attention/agreement.h"
+#include "tests/attention/paths.h"
+#include "tests/attention/random_call.h"
+
+// Every path against the reference: random calls over all shapes, memory orders, options, outputs
+// and odd numbers. A failure prints a line; QKV_CONFORMANCE=SEED:INDEX runs that call alone, SEED
+// other calls.
+namespace qkv::test {
+namespace {
+
+constexpr std::uint64_t kSeed = 1;
+constexpr int kParts = 4;  // tests that ctest may run side by side
+constexpr int kCallsPerPart = 600 / kSlowdown;
+constexpr int kLeast = kSlowdown == 1 ? 12 : 0;  // calls with each feature, per part and path
+
+// What a path must have been asked for; drawn often enough in every part.
+constexpr const char* kCovered[] = {"dot",
+                                    "scaled_dot",
+                                    "scale",
+                                    "softcap",
+                                    "mods",
+                                    "mods -inf",
+                                    "bias",
+                                    "bias -inf",
+                                    "top left",
+                                    "bottom right",
+                                    "offset",
+                                    "offsets",
+                                    "alibi",
+                                    "causal",
+                                    "window",
+                                    "keep",
+                                    "padding",
+                                    "lengths",
+                                    "lengths per query",
+                                    "mask_mod",
+                                    "sinks",
+                                    "odd sink",
+                                    "dropout",
+                                    "packed",
+                                    "empty sequence",
+                                    "grouped heads",
+                                    "rank 2",
+                                    "rank 3",
+                                    "rank 4",
+                                    "rank 5",
+                                    "mixed ranks",
+                                    "no v",
+                                    "named rows",
+                                    "all rows",
+                                    "top",
+                                    "top more than keys",
+                                    "-> out",
+                                    "-> lse",
+                                    "-> row_max",
+                                    "-> column_sums",
+                                    "-> top_weights",
+                                    "-> weights",
+                                    "-> dropped_weights",
+                                    "-> raw_scores",
+                                    "-> capped_scores",
+                                    "-> masked_scores",
+                                    "numbers plain",
+                                    "numbers flat",
+                                    "numbers steep",
+                                    "numbers scores 1e4",
+                                    "numbers scores 1e30",
+                                    "numbers denormal",
+                                    "numbers ties",
+                                    "numbers one key",
+                                    "numbers v 1e30",
+                                    "NaN in q",
+                                    "NaN in k",
+                                    "NaN in v",
+                                    "infinity in q",
+                                    "infinity in k",
+                                    "infinity in v",
+                                    "layout permuted",
+                                    "layout sliced",
+                                    "layout negative",
+                                    "layout offset",
+                                    "layout broadcast",
+                                    "float32",
+                                    "float64"};
+
+using Counts = std::map<std::string, int>;
+
+void run(const RandomCall& call, std::string_view path, const Results& results) {
+  Context context;
+  context.force_path(path);
+  attention(call.inputs(), call.options(), results.outputs(), context);
+}
+
+// Empty when one path agrees with the reference in one call.
+std::string conform(const RandomCall& call, const std::string& path, const Results& want) {
+  const Results got(call, -777);
+  try {
+    run(call, path, got);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  for (const auto& [name, array] : got.arrays()) {
+    const testing::AssertionResult intact = array.intact();
+    if (!intact) return name + ": " + intact.message();
+  }
+  for (const Guarded& array : call.arrays()) {
+    const testing::AssertionResult intact = array.intact();
+    if (!intact) return intact.message();
+  }
+  return Agreement::check(call, path, got, want);
+}
+
+// What a run of calls has found.
+struct Findings {
+  std::map<std::string, Counts> counts;  // of features, by path
+  Counts differences;                    // by path and result; the first of each is shown
+};
+
+void tell(Findings& findings, const std::string& path, const std::string& difference,
+          const std::string& replay) {
+  const std::string kind = path + ", " + difference.substr(0, difference.find(' '));
+  if (++findings.differences[kind] == 1) ADD_FAILURE() << path << ": " << difference << replay;
+}
+
+void check_call(std::uint64_t seed, std::uint64_t index, const std::vector<std::string>& paths,
+                Findings& findings) {
+  const RandomCall call(seed, index);
+  const std::string replay =
+      "\n  " + call.describe() + "\n  replay: QKV_CONFORMANCE=" + std::to_string(seed) + ":" +
+      std::to_string(index) + " test_attention --gtest_filter='*Conformance*0'";
+  const std::string reference(kReferencePath);
+  const Results want(call, 555);
+  try {
+    run(call, reference, want);
+  } catch (const std::exception& error) {
+    return tell(findings, reference, error.what(), replay);
+  }
+  for (const std::string& path : paths) {
+    if (path != reference && refusal(path, call.inputs(), call.options()).has_value()) continue;
+    for (const std::string& feature : call.features()) ++findings.counts[path][feature];
+    const std::string difference = conform(call, path, want);
+    if (!difference.empty()) tell(findings, path, difference, replay);
+  }
+}
+
+class Conformance : public testing::TestWithParam<int> {};
+
+TEST_P(Conformance, EveryPathAgreesWithTheReference) {
+  Findings findings;
+  std::uint64_t seed = kSeed;
+  if (const char* only = std::getenv("QKV_CONFORMANCE")) {
+    char* end = nullptr;
+    seed = std::strtoull(only, &end, 10);
+    if (*end == ':') {
+      check_call(seed, std::strtoull(end + 1, nullptr, 10), all_paths(), findings);
+      return;
+    }
+    ASSERT_EQ(*end, '\0') << "QKV_CONFORMANCE is SEED:INDEX or SEED";
+  }
+  // The reference against itself, now and then, holds the comparison's NaN, zeros and sentinels.
+  const std::vector<std::string> fast = fast_paths();
+  for (int n = 0; n < kCallsPerPart; ++n) {
+    const auto index = static_cast<std::uint64_t>(n * kParts + GetParam());
+    check_call(seed, index, n % 8 == 0 ? all_paths() : fast, findings);
+  }
+  for (const auto& [kind, count] : findings.differences) {
+    std::printf("%s: %d calls differ\n", kind.c_str(), count);
+  }
+  for (const std::string& path : fast) {
+    Counts& counts = findings.counts[path];
+    std::printf("%s: %d float32 and %d float64 calls\n", path.c_str(), counts["float32"],
+                counts["float64"]);
+    EXPECT_GT(counts["-> out"], 0) << path;
+    for (const char* feature : kCovered) {
+      EXPECT_GE(counts[feature], kLeast) << path << " hardly met: " << feature;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Part, Conformance, testing::Range(0, kParts));
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_ATTENTION_PATHS_H_
+#define QKV_TESTS_ATTENTION_PATHS_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <qkv/attention.h>
+
+#include "attention/implementations.h"
+#include "tests/attention/bits.h"
+
+// The list of implementations, as tests walk through it.
+namespace qkv::test {
+
+// Debug and sanitizer builds make fewer calls, by about this factor.
+#ifdef NDEBUG
+inline constexpr int kSlowdown = 1;
+#else
+inline constexpr int kSlowdown = 12;
+#endif
+
+inline constexpr std::string_view kReferencePath = "reference";
+
+// Why a path does not take this call; nothing when it does.
+inline std::optional<std::string> refusal(std::string_view path, const Inputs& inputs,
+                                          const Options& options) {
+  Context context;
+  context.force_path(path);
+  try {
+    const Plan plan(inputs, options, context);
+    if (plan.path() == path) return std::nullopt;
+    return "the path " + std::string(plan.path()) + " was taken";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+// The paths before the reference that this processor can run: those that take a plain call.
+inline std::vector<std::string> fast_paths() {
+  const Tensor x = normal({4, 8}, 1);
+  std::vector<std::string> names;
+  for (const door::Implementation* one : door::implementations()) {
+    if (one->name == kReferencePath) continue;
+    if (!refusal(one->name, {x, x, x}, {}).has_value()) names.emplace_back(one->name);
+  }
+  return names;
+}
+
+// And the reference.
+inline std::vector<std::string> all_paths() {
+  std::vector<std::string> names = fast_paths();
+  names.emplace_back(kReferencePath);
+  return names;
+}
+
+// Does a path round its scores as the reference does, by fused multiply-adds? SSE4 has none.
+inline bool fuses(std::string_view path) { return !path.ends_with("sse4"); }
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_ATTENTION_PATHS_H_

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_ATTENTION_RANDOM_CALL_H_
+#define QKV_TESTS_ATTENTION_RANDOM_CALL_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <qkv/attention.h>
+
+#include "tests/support/arrays.h"
+
+// Small random calls over every shape, memory order, option, output and odd number.
+namespace qkv::test {
+
+// What makes one call, drawn from (seed, index) alone.
+class RandomCall {
+ public:
+  RandomCall(std::uint64_t seed, std::uint64_t index);
+  RandomCall(const RandomCall&) = delete;
+  RandomCall& operator=(const RandomCall&) = delete;
+
+  const Inputs& inputs() const { return inputs_; }
+  const Options& options() const { return options_; }
+  DType dtype() const { return dtype_; }
+  DType sums() const { return accumulator_of(dtype_); }
+  // The names of everything drawn: options, outputs, shapes, numbers. For counting.
+  const std::set<std::string>& features() const { return features_; }
+  bool has(const std::string& feature) const { return features_.count(feature) != 0; }
+  // One line for people: dtype, shapes, features.
+  std::string describe() const;
+  // Every array that nobody may write.
+  const std::deque<Guarded>& arrays() const { return arrays_; }
+
+  // An output that is asked for: its name in Results, its array and how it is laid out.
+  struct Wanted {
+    DType dtype;
+    Dims shape;
+    Layout layout;
+    std::string rows;  // the list of named rows, a key of row_lists(); empty: all
+  };
+  const std::map<std::string, Wanted>& wanted() const { return wanted_; }
+  ConstView row_list(const std::string& name) const { return row_lists_.at(name); }
+  Index top() const { return top_; }
+
+  Index B = 1, H = 1, G = 1, Tq = 1, Tk = 1, D = 1, E = 1;
+  Dims weights_shape;  // [..,Tq,Tk], or empty when packed
+
+ private:
+  bool chance(double p) { return std::bernoulli_distribution(p)(random_); }
+  Index whole(Index low, Index high) {
+    return std::uniform_int_distribution<Index>(low, high)(random_);
+  }
+  template <class T, std::size_t n>
+  T one_of(const T (&list)[n]) {
+    return list[static_cast<std::size_t>(whole(0, static_cast<Index>(n) - 1))];
+  }
+  void note(const std::string& feature) { features_.insert(feature); }
+
+  void draw_sizes();
+  void draw_inputs();
+  void draw_packed_inputs();
+  void draw_numbers();
+  // Where element `flat`, in C order, stands.
+  static Index place_of(const View& x, Index flat);
+  static void store_at(const View& x, Index flat, double value);
+  void plant(const View& x, const std::string& name, Index first_row);
+  void draw_options();
+  void draw_bias();
+  void draw_diagonal();
+  void draw_masks();
+  void draw_keep();
+  void draw_lengths();
+  void draw_outputs();
+  void want_matrix(const std::string& name);
+
+  Layout layout(Index elements, bool input);
+  Guarded& make(DType dtype, const Dims& shape);
+  Guarded& make_list(DType dtype, const Dims& shape);
+  ConstView make_heads(DType dtype, const Dims& shape, const std::string& name);
+  Dims broadcastable();
+  Dims results(Index last, Index width) const;
+
+  Random random_;
+  DType dtype_ = DType::kFloat32;
+  Dims batch_;         // batch axes
+  bool heads_ = true;  // results have a head axis
+  bool packed_ = false;
+  std::deque<Guarded> arrays_;
+  std::vector<View> writable_;  // q, k, v
+  Inputs inputs_;
+  Options options_;
+  std::set<std::string> features_;
+  std::map<std::string, Wanted> wanted_;
+  std::map<std::string, ConstView> row_lists_;
+  Index top_ = 0;
+};
+
+// The buffers of one run, filled with a number that no result has, and the Outputs naming them.
+class Results {
+ public:
+  Results(const RandomCall& call, double sentinel);
+
+  const Outputs& outputs() const { return outputs_; }
+  bool has(const std::string& name) const { return arrays_.count(name) != 0; }
+  ConstView view(const std::string& name) const { return arrays_.at(name).view(); }
+  const std::map<std::string, Guarded>& arrays() const { return arrays_; }
+
+ private:
+  Outputs outputs_;
+  std::map<std::string, Guarded> arrays_;
+};
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_ATTENTION_RANDOM_CALL_H_

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/attention.h>
+#include <qkv/target.h>
+
+#include "tests/attention/bits.h"
+#include "tests/attention/paths.h"
+
+// The tests of this program run once for each CPU target, with QKV_TARGET in the environment.
+namespace qkv::test {
+namespace {
+
+std::string asked() {
+  const char* value = std::getenv("QKV_TARGET");
+  return value == nullptr ? "" : value;
+}
+
+bool is_known(const std::string& target) {
+  for (const char* name : {"avx512", "avx2", "sse4", "reference"}) {
+    if (target == name) return true;
+  }
+  return false;
+}
+
+bool has(const std::string& target) {
+  const auto targets = cpu_targets();
+  return std::find(targets.begin(), targets.end(), target) != targets.end();
+}
+
+// Skips each test when this CPU lacks the target that is asked for.
+class SkipWhatIsLacking : public testing::EmptyTestEventListener {
+  void OnTestStart(const testing::TestInfo&) override {
+    if (is_known(asked()) && !has(asked())) {
+      GTEST_SKIP() << "QKV_TARGET is " << asked() << ", which this CPU does not have";
+    }
+  }
+};
+
+// gtest_main runs what is registered before main.
+const bool kRegistered = [] {
+  testing::UnitTest::GetInstance()->listeners().Append(new SkipWhatIsLacking);
+  return true;
+}();
+
+std::string default_path(DType dtype, const Score& score) {
+  const Tensor x = normal({4, 8}, 1, dtype);
+  Context context;
+  return std::string(Plan({x, x, x}, {.score = score}, context).path());
+}
+
+TEST(Target, IsTheOneAsked) {
+  ASSERT_TRUE(kRegistered);
+  const std::string target = asked().empty() ? std::string(cpu_targets().front()) : asked();
+  EXPECT_EQ(cpu_target(), target);
+  const std::string path = target == "reference" ? target : "dot/" + target;
+  for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    EXPECT_EQ(default_path(dtype, ScaledDot{}), path) << name_of(dtype);
+    EXPECT_EQ(default_path(dtype, Dot{}), path) << name_of(dtype);
+  }
+}
+
+// Whatever is asked for, the targets are in order and end with the reference, and each of them is a
+// path.
+TEST(Target, AreListedBestFirst) {
+  const auto targets = cpu_targets();
+  ASSERT_FALSE(targets.empty());
+  EXPECT_EQ(targets.back(), "reference");
+  const std::vector<std::string> order{"avx512", "avx2", "sse4", "reference"};
+  auto at = order.begin();
+  for (const std::string_view target : targets) {
+    at = std::find(at, order.end(), target);
+    ASSERT_NE(at++, order.end()) << target << " is unknown or out of order";
+  }
+}
+
+// Without QKV_TARGET every target can be forced, so that tests reach all of them.
+TEST(Target, EveryTargetIsAPath) {
+  if (!asked().empty()) GTEST_SKIP() << "QKV_TARGET is " << asked();
+  std::vector<std::string> want;
+  for (const std::string_view target : cpu_targets()) {
+    want.push_back(target == "reference" ? "reference" : "dot/" + std::string(target));
+  }
+  EXPECT_EQ(all_paths(), want);
+}
+
+// Run with QKV_TARGET=warp, by a registration of its own.
+TEST(UnknownTarget, IsAnErrorThatListsTheTargets) {
+  if (is_known(asked()) || asked().empty()) GTEST_SKIP() << "QKV_TARGET is not an unknown name";
+  const auto expect_error = [](const auto& call) {
+    try {
+      call();
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_EQ(error.argument(), "QKV_TARGET");
+      EXPECT_NE(text.find("\"" + asked() + "\""), std::string::npos) << text;
+      for (const std::string_view target : cpu_targets()) {
+        EXPECT_NE(text.find(target), std::string::npos) << text;
+      }
+    }
+  };
+  expect_error([] { (void)cpu_target(); });
+  const Tensor x = normal({4, 8}, 1);
+  Tensor out(DType::kFloat32, {4, 8});
+  Tensor lse(DType::kFloat32, Dims(4));
+  expect_error([&] { attention({x, x, x}, {}, {.out = out}); });
+  expect_error([&] { attention_backward({x, x, x}, {}, {out, lse}, {.out = x}, {.q = out}); });
+  Context context;
+  expect_error([&] { const Plan plan({x, x, x}, {}, context); });
+}
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/problem.h"
+
+#include <cstdint>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include <qkv/mods.h>
+
+namespace {
+
+using qkv::Index;
+using qkv::Options;
+using qkv::bench::Problem;
+using qkv::bench::square;
+
+// What the library's own mask leaves: weights that are not 0.
+double pairs_in_weights(Problem& problem) {
+  const qkv::bench::Shape& s = problem.shape;
+  qkv::Tensor weights(qkv::DType::kFloat32, {s.B, s.H, s.Tq, s.Tk});
+  attention(problem.inputs(), problem.options, {.out = problem.out, .weights = weights.view()});
+  double pairs = 0;
+  for (const float weight : weights.values<float>()) pairs += weight != 0 ? 1 : 0;
+  return pairs;
+}
+
+double counted(Index Tq, Index Tk, const Options& options) {
+  Problem problem = qkv::bench::make_problem({.Tq = Tq, .Tk = Tk, .D = 2});
+  problem.options = options;
+  const double pairs = qkv::bench::live_pairs(Tq, Tk, options);
+  EXPECT_EQ(pairs, pairs_in_weights(problem));
+  return pairs;
+}
+
+TEST(LivePairs, OfThePlainCallAreAll) { EXPECT_EQ(counted(5, 7, {}), 35); }
+
+TEST(LivePairs, OfCausalMasksFollowTheDiagonal) {
+  EXPECT_EQ(counted(6, 6, {.masks = {qkv::Causal{}}}), 21);
+  EXPECT_EQ(counted(2, 6, {.masks = {qkv::Causal{}}}), 11);
+  EXPECT_EQ(counted(6, 2, {.masks = {qkv::Causal{}}}), 3);  // four rows see nothing
+  EXPECT_EQ(counted(2, 6, {.diagonal = qkv::TopLeft{}, .masks = {qkv::Causal{}}}), 3);
+  EXPECT_EQ(counted(2, 6, {.diagonal = qkv::Offset{1}, .masks = {qkv::Causal{}}}), 5);
+}
+
+TEST(LivePairs, OfWindowsAreABand) {
+  EXPECT_EQ(counted(6, 6, {.masks = {qkv::Window{1, 1}}}), 16);
+  EXPECT_EQ(counted(2, 6, {.masks = {qkv::Window{1, 0}}}), 4);
+  EXPECT_EQ(counted(6, 6, {.masks = {qkv::Window{2, -1}, qkv::Causal{}}}), 15);
+}
+
+TEST(Work, IsFourOperationsForEachLivePairAndChannel) {
+  Problem problem = qkv::bench::make_problem({.B = 2, .H = 3, .Tq = 4, .Tk = 4, .D = 5});
+  EXPECT_EQ(qkv::bench::work_of(problem), 4.0 * 2 * 3 * 16 * 5);
+  problem.options.masks = {qkv::Causal{}};
+  EXPECT_EQ(qkv::bench::work_of(problem), 4.0 * 2 * 3 * 10 * 5);
+  EXPECT_EQ(qkv::bench::matrix_bytes(problem.shape), 2.0 * 3 * 16 * 4);
+}
+
+// ---- the comparison with the reference ------------------------------------------------------
+
+// Its plain call, with one number of the output changed.
+std::string fault_after(Problem& problem, const qkv::Dims& place, float change) {
+  attention(problem.inputs(), problem.options, {.out = problem.out});
+  EXPECT_EQ(fault_of(problem, problem.out), "");
+  problem.out.at<float>(place) += change;
+  return fault_of(problem, problem.out);
+}
+
+TEST(Check, FindsAWrongNumber) {
+  Problem problem = qkv::bench::make_problem(square(9, 4));
+  EXPECT_NE(fault_after(problem, {0, 0, 5, 3}, 0.001F), "");
+}
+
+TEST(Check, FindsNaN) {
+  Problem problem = qkv::bench::make_problem(square(9, 4));
+  EXPECT_NE(fault_after(problem, {0, 0, 8, 0}, std::numeric_limits<float>::quiet_NaN()), "");
+}
+
+TEST(Check, LetsTheLastBitsPass) {
+  Problem problem = qkv::bench::make_problem(square(9, 4));
+  EXPECT_EQ(fault_after(problem, {0, 0, 5, 3}, 1e-7F), "");
+}
+
+TEST(Check, SamplesTheLastRowOfLargeProblems) {
+  Problem problem = qkv::bench::make_problem({.B = 2, .H = 2, .Tq = 600, .Tk = 300, .D = 32});
+  problem.options.masks = {qkv::Causal{}};
+  problem.options.diagonal = qkv::TopLeft{};
+  ASSERT_GT(qkv::bench::work_of(problem), 0x1p26);
+  EXPECT_NE(fault_after(problem, {1, 1, 599, 31}, 0.001F), "");
+}
+
+TEST(RandomNumbers, HaveMeanZeroAndVarianceOne) {
+  Problem problem;
+  const qkv::View view = problem.add_random({100000}, 3);
+  double sum = 0;
+  double squares = 0;
+  for (Index n = 0; n < view.element_count(); ++n) {
+    const double value = view.as<float>()[n];
+    sum += value;
+    squares += value * value;
+  }
+  EXPECT_NEAR(sum / 100000, 0, 0.02);
+  EXPECT_NEAR(squares / 100000, 1, 0.02);
+}
+
+}  // namespace

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/dot_kernels.h"
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "reference/sum.h"
+
+// Each kernel of each target that this CPU runs, against plain loops: to the bit where the order of
+// summation says so, within a bound where a polynomial stands for exp.
+namespace qkv::kernels {
+namespace {
+
+template <class T>
+std::vector<T> random_values(Index n, int seed) {
+  std::mt19937 bits(static_cast<unsigned>(seed));
+  std::normal_distribution<double> normal;
+  std::vector<T> x(static_cast<std::size_t>(n));
+  for (T& value : x) value = static_cast<T>(normal(bits));
+  return x;
+}
+
+template <class T>
+class Kernels : public testing::Test {
+ protected:
+  // f(kernels, whether products and sums are fused) for each target.
+  template <class F>
+  static void for_each_target(const F& f) {
+    int targets = 0;
+    for (const Target target : kTargets) {
+      if (!is_supported(target)) continue;
+      SCOPED_TRACE(std::string(name_of(target)));
+      f(dot_kernels<T>(target), target != Target::kSse4);
+      ++targets;
+    }
+    if (targets == 0) GTEST_SKIP() << "this CPU has no target with kernels";
+  }
+  static T multiply_add(bool fused, T a, T b, T c) { return fused ? std::fma(a, b, c) : a * b + c; }
+};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(Kernels, Types);
+
+constexpr Index kWidths[] = {1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 33, 48, 64, 65, 80, 100, 129};
+
+TYPED_TEST(Kernels, ScoresAreOneChainOverAscendingChannels) {
+  using T = TypeParam;
+  this->for_each_target([&](const DotKernels<T>& k, bool fused) {
+    for (const Index D : kWidths) {
+      for (const Index keys : {1, 4, 15, 16, 63, 64}) {
+        const Index stride = D + 3;
+        const std::vector<T> rows = random_values<T>(kPanel * stride, 1);
+        const std::vector<T> q = random_values<T>(kTileRows * D, 2);
+        std::vector<T> panel(static_cast<std::size_t>(kPanel * D), T(9));
+        k.pack_panel({rows.data(), stride}, keys, D, panel.data());
+        for (Index count = 1; count <= kTileRows; ++count) {
+          std::vector<T> s(static_cast<std::size_t>(kTileRows * 70), T(7));
+          k.scores({q.data(), D}, count, D, panel.data(), T(0.3), {s.data(), 70});
+          for (Index r = 0; r < kTileRows; ++r) {
+            for (Index n = 0; n < kPanel; ++n) {
+              T sum(0);
+              for (Index c = 0; c < D; ++c) {
+                const T key = n < keys ? rows[static_cast<std::size_t>(n * stride + c)] : T(0);
+                sum = this->multiply_add(fused, q[static_cast<std::size_t>(r * D + c)], key, sum);
+              }
+              const T want = r < count ? sum * T(0.3) : T(7);  // rows behind are not touched
+              ASSERT_EQ(s[static_cast<std::size_t>(r * 70 + n)], want) << D << " " << r << " " << n;
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TYPED_TEST(Kernels, WeightedSumsAreOneChainOverAscendingKeys) {
+  using T = TypeParam;
+  this->for_each_target([&](const DotKernels<T>& k, bool fused) {
+    for (const Index E : kWidths) {
+      for (const Index rows : {1, 2, 5, 6}) {
+        constexpr Index kKeys = 37;
+        const std::vector<T> w = random_values<T>(rows * kKeys, 3);
+        const std::vector<T> v = random_values<T>(kKeys * E, 4);  // ends with its last value
+        const std::vector<T> start = random_values<T>(rows * (E + 2), 5);
+        std::vector<T> acc = start;
+        k.weighted_sum({w.data(), kKeys}, rows, {v.data(), E}, kKeys, E, {acc.data(), E + 2});
+        for (Index r = 0; r < rows; ++r) {
+          for (Index c = 0; c < E + 2; ++c) {
+            T sum = start[static_cast<std::size_t>(r * (E + 2) + c)];
+            for (Index n = 0; n < kKeys && c < E; ++n) {
+              sum = this->multiply_add(fused, w[static_cast<std::size_t>(r * kKeys + n)],
+                                       v[static_cast<std::size_t>(n * E + c)], sum);
+            }
+            ASSERT_EQ(acc[static_cast<std::size_t>(r * (E + 2) + c)], sum) << E << " " << c;
+          }
+        }
+      }
+    }
+  });
+}
+
+// exp(s - max): the bound that exp-inl.h states, of the distance of neighbouring numbers at 1; five
+// times the slope where products are rounded before they are added.
+TYPED_TEST(Kernels, ExponentialsAreWithinTheirBound) {
+  using T = TypeParam;
+  constexpr T kEpsilon = std::numeric_limits<T>::epsilon();
+  const T lowest = sizeof(T) == 4 ? T(-87) : T(-708);
+  this->for_each_target([&](const DotKernels<T>& k, bool fused) {
+    std::vector<T> s(1 << 16);
+    for (std::size_t n = 0; n < s.size(); ++n) {
+      s[n] = lowest * static_cast<T>(n) / static_cast<T>(s.size());
+    }
+    std::vector<T> w(s.size());
+    k.weights(s.data(), static_cast<Index>(s.size()), T(0), T(1), w.data());
+    for (std::size_t n = 0; n < s.size(); ++n) {
+      const auto exact = static_cast<double>(std::exp(static_cast<long double>(s[n])));
+      const double error = std::fabs(static_cast<double>(w[n]) - exact) / exact;
+      const double slope = fused ? 8 : 1.5;
+      ASSERT_LE(error, static_cast<double>(kEpsilon) * (1.5 - static_cast<double>(s[n]) / slope))
+          << s[n];
+    }
+    EXPECT_EQ(w[0], T(1));
+    const std::vector<T> special{-std::numeric_limits<T>::infinity(), lowest - 1, -T(1e30),
+                                 std::numeric_limits<T>::quiet_NaN(), T(0)};
+    std::vector<T> out(special.size());
+    k.weights(special.data(), 5, T(0), T(1), out.data());
+    EXPECT_EQ(out[0], T(0));
+    EXPECT_EQ(out[1], T(0));
+    EXPECT_EQ(out[2], T(0));
+    EXPECT_TRUE(std::isnan(out[3]));
+    EXPECT_EQ(out[4], T(1));
+  });
+}
+
+// The sum of a row's exponentials: 64 partial sums by key mod 64, then the tree of reference/sum.h.
+TYPED_TEST(Kernels, SoftmaxSumsInTheFixedOrder) {
+  using T = TypeParam;
+  this->for_each_target([&](const DotKernels<T>& k, bool) {
+    for (const Index n : {64, 128, 448, 512}) {
+      constexpr Index kStride = 528;
+      std::vector<T> s(static_cast<std::size_t>(3 * kStride));
+      const std::vector<T> values = random_values<T>(3 * kStride, 6);
+      for (std::size_t x = 0; x < s.size(); ++x) s[x] = 5 * values[x];
+      s[3] = -std::numeric_limits<T>::infinity();
+      s[kStride + 7] = std::numeric_limits<T>::quiet_NaN();
+      std::fill_n(s.data() + 2 * kStride, kStride, -std::numeric_limits<T>::infinity());
+      T largest = s[0];
+      for (Index x = 0; x < n; ++x) largest = std::max(largest, s[static_cast<std::size_t>(x)]);
+      T max[3];
+      T sum[3];
+      k.softmax({s.data(), kStride}, 3, n, max, sum);
+      EXPECT_EQ(max[0], largest);
+      T partial[kPanel] = {};
+      for (Index x = 0; x < n; ++x) partial[x % kPanel] += s[static_cast<std::size_t>(x)];
+      EXPECT_EQ(sum[0], reference::tree_sum(partial));
+      EXPECT_EQ(s[3], T(0));
+      EXPECT_TRUE(std::isnan(sum[1]));
+      EXPECT_EQ(max[2], -std::numeric_limits<T>::infinity());
+      EXPECT_EQ(sum[2], T(0));
+      for (Index x = 0; x < n; ++x) ASSERT_EQ(s[static_cast<std::size_t>(2 * kStride + x)], T(0));
+    }
+  });
+}
+
+TYPED_TEST(Kernels, DropWhatTheDropoutMaskDrops) {
+  using T = TypeParam;
+  this->for_each_target([&](const DotKernels<T>& k, bool) {
+    for (const double p : {0.0001, 0.3, 0.999}) {
+      const core::DropoutMask mask(p, 0x123456789ABCDEF0U);
+      for (const Index j0 : {Index{0}, Index{64}, Index{1} << 33}) {
+        std::vector<T> w(192, T(2));
+        k.drop(w.data(), mask.row(3, 2, 70000), j0, 192);
+        for (Index n = 0; n < 192; ++n) {
+          const bool kept = mask.kept(3, 2, 70000, (j0 + n) / 4)[static_cast<std::size_t>(n % 4)];
+          ASSERT_EQ(w[static_cast<std::size_t>(n)], kept ? T(2) : T(0)) << p << " " << n;
+        }
+      }
+    }
+  });
+}
+
+TYPED_TEST(Kernels, FindNaNAmongNumbersAndInfinities) {
+  using T = TypeParam;
+  this->for_each_target([&](const DotKernels<T>& k, bool) {
+    std::vector<T> x(48, std::numeric_limits<T>::infinity());
+    EXPECT_FALSE(k.has_nan(x.data(), 48));
+    for (std::size_t n = 0; n < x.size(); ++n) {
+      std::vector<T> y = x;
+      y[n] = std::numeric_limits<T>::quiet_NaN();
+      EXPECT_TRUE(k.has_nan(y.data(), 48)) << n;
+    }
+  });
+}
+
+TEST(Targets, BestFirst) {
+  for (std::size_t n = 1; n < kTargets.size(); ++n) {
+    EXPECT_TRUE(!is_supported(kTargets[n - 1]) || is_supported(kTargets[n]));
+  }
+}
+
+}  // namespace
+}  // namespace qkv::kernels

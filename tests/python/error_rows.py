@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of tests/errors.tsv as calls of the package.
+
+The head of the table describes its language. `translate` gives a Call, or the reason why Python
+has no such call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Union
+
+import ml_dtypes
+import numpy as np
+
+TABLE = Path(__file__).resolve().parents[1] / "errors.tsv"
+
+FUNCTIONS = ("attention", "attention_backward", "softmax", "masked_softmax", "batch_dot")
+
+# The table's names and Python's, for arguments and in messages.
+NAMES = {
+    "keep": "mask",
+    "padding": "padding_mask",
+    "alibi": "alibi_slopes",
+    "diagonal": "causal_offset",
+    "dropout.p": "dropout",
+    "dropout.seed": "seed",
+    "bilinear.w": 'params["W"]',
+    "additive.wq": 'params["Wq"]',
+    "additive.wk": 'params["Wk"]',
+    "additive.v": 'params["v"]',
+    "additive.b": 'params["b"]',
+    "saved.out": "out",
+    "saved.lse": "lse",
+    "output_gradients.out": "dout",
+    "output_gradients.lse": "dlse",
+    "output_gradients.weights": "dweights",
+    "top.count": "return_top",
+    "weights": "return_weights",
+    "raw_scores": "return_scores",
+    "window.left": "window[0]",
+    "window.right": "window[1]",
+}
+NAMES_OF = {
+    "masked_softmax": {"lengths": "valid_len"},
+}
+# How a result is asked for.
+WANTED = {
+    "lse": {"return_lse": True},
+    "row_max": {"return_row_max": True},
+    "column_sums": {"return_column_sums": True},
+    "weights": {"return_weights": True},
+    "dropped_weights": {"return_weights": "dropped"},
+    "raw_scores": {"return_scores": "raw"},
+    "capped_scores": {"return_scores": "capped"},
+    "masked_scores": {"return_scores": "masked"},
+}
+RESULTS = {*WANTED, "out", "top.weights", "top.keys"}
+SIGNED = {f"i{bits}": np.dtype(f"i{bits // 8}") for bits in (8, 16, 32, 64)}
+UNSIGNED = {f"u{bits}": np.dtype(f"u{bits // 8}") for bits in (8, 16, 32, 64)}
+DTYPES = {
+    "f64": np.float64,
+    "f32": np.float32,
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "bool": np.bool_,
+    "c128": np.complex128,
+    **SIGNED,
+    **UNSIGNED,
+}
+
+# Why a row has no call here.
+NO_FUNCTION = "the function is one of C++ only"
+USERS_FUNCTION = "functions of the user on scores and masks are C++"
+CONTEXT = "contexts are C++"
+ROWS = "Python gives all rows of a matrix"
+RESULT = "results are made by the call"
+GRADIENT = "gradients are made by the call"
+NONE_IS_DEFAULT = "None means that the option is not given"
+TOO_LARGE = "NumPy has no array of 2^63 bytes or more"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: a wrong call and its error."""
+
+    line: int
+    id: str
+    call: str
+    kind: str
+    message: str
+
+    @property
+    def function(self) -> str:
+        return self.call.split(" ")[0]
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        return dict(word.split("=", 1) for word in self.call.split(" ")[1:])
+
+    @property
+    def subject(self) -> str:
+        """The argument that the message speaks of."""
+        return self.message.split(": ")[1].split(" ")[0]
+
+
+@dataclass
+class Call:
+    """The call of a row: positional arguments (q, k, v and such) and the rest."""
+
+    function: str
+    positional: list[Any] = field(default_factory=list)
+    keywords: dict[str, Any] = field(default_factory=dict)
+    message: str = ""
+
+
+def read_table() -> list[Row]:
+    rows = []
+    for number, line in enumerate(TABLE.read_text(encoding="utf-8").splitlines(), 1):
+        if line and not line.startswith("#"):
+            rows.append(Row(number, *line.split("\t")))
+    return rows
+
+
+# ---- arrays --------------------------------------------------------------------------------------
+
+
+def list_of(text: str) -> list[int]:
+    return [int(number) for number in text.strip("[]").split(",") if number]
+
+
+def make_array(text: str) -> np.ndarray:
+    """DTYPE[SIZES]/[STRIDES]{VALUES} in memory that its strides just reach."""
+    parts = re.fullmatch(r"(\w+)(\[[^]]*\])(?:/(\[[^]]*\]))?(?:\{(.*)\})?", text)
+    assert parts is not None, f"{text} is no array of the table"
+    dtype = np.dtype(DTYPES[parts[1]])
+    shape = list_of(parts[2])
+    default = 0 if dtype.kind in "iu" else 1
+    if parts[3] is None:
+        array = np.full(shape, default, dtype)
+    else:
+        strides = list_of(parts[3])
+        reach = sum((size - 1) * stride for size, stride in zip(shape, strides))
+        assert 0 <= reach < 2**20 and min(strides) >= 0
+        memory = np.full(reach + 1, default, dtype)
+        in_bytes = [stride * dtype.itemsize for stride in strides]
+        array = np.lib.stride_tricks.as_strided(memory, shape, in_bytes)
+    if parts[4] is not None:
+        array[...] = np.array([int(v) for v in parts[4].split(",")], dtype).reshape(shape)
+    return array
+
+
+def is_too_large(text: str) -> bool:
+    shape = list_of(re.split(r"[/@{]", text.split("[", 1)[1])[0])
+    elements = 1
+    for size in shape:
+        elements *= max(size, 1)
+    return elements * np.dtype(DTYPES[text.split("[")[0]]).itemsize >= 2**63
+
+
+def arrays_of(call: Call) -> Iterator[np.ndarray]:
+    """Each array that the call is given."""
+    values = [*call.positional, *call.keywords.values(), *call.keywords.get("params", {}).values()]
+    return (value for value in values if isinstance(value, np.ndarray))
+
+
+# ---- calls ---------------------------------------------------------------------------------------
+
+
+def reason_against(row: Row) -> Union[str, None]:
+    """Why Python has no such call; None when it has."""
+    arguments = row.arguments
+    if row.function not in FUNCTIONS:
+        return NO_FUNCTION
+    if {"mods", "mask_mod"} & set(arguments):
+        return USERS_FUNCTION
+    if any(name.startswith("context") for name in arguments):
+        return CONTEXT
+    if any(name.endswith(".rows") for name in arguments):
+        return ROWS
+    if row.subject.split(".")[0] == "input_gradients":
+        return GRADIENT
+    if row.subject in RESULTS and "is not available" not in row.message:
+        return RESULT
+    if "absent" in arguments.values():
+        return NONE_IS_DEFAULT
+    if any(is_too_large(value) for name, value in arguments.items() if name in ("q", "k", "v")):
+        return TOO_LARGE
+    return None
+
+
+def value_of(name: str, text: str) -> Any:
+    if "[" in text:
+        return make_array(text)
+    if name in ("transpose_a", "transpose_b", "causal"):
+        return True
+    if name == "window":
+        return tuple(list_of(text))
+    if name in ("dropout.seed", "top.count", "diagonal"):
+        return int(text)
+    return text if name == "score" else float(text)
+
+
+def python_text(function: str, text: str) -> str:
+    """A message with Python's names of the arguments."""
+    names = {**NAMES, **NAMES_OF.get(function, {})}
+    # The longest first: "dropout.p" before "dropout"; not inside of other words or paths.
+    longest = sorted(names, key=len, reverse=True)
+    any_name = "|".join(re.escape(name) for name in longest)
+    pattern = rf"(?<![\w.\"])({any_name})(?![\w\"]|\.\w)"
+    return re.sub(pattern, lambda found: names[found[1]], text)
+
+
+def order_of(function: str) -> tuple[str, ...]:
+    """The positional parameters."""
+    return {
+        "attention": ("q", "k", "v"),
+        "attention_backward": ("output_gradients.out", "q", "k", "v", "saved.out", "saved.lse"),
+        "softmax": ("x",),
+        "masked_softmax": ("x", "lengths"),
+        "batch_dot": ("a", "b"),
+    }[function]
+
+
+def translate(row: Row) -> Union[Call, str]:
+    """The row as a call of the package, or the reason why there is none."""
+    reason = reason_against(row)
+    if reason is not None:
+        return reason
+    call = Call(row.function, message=python_text(row.function, row.message))
+    values = row.arguments
+    for name in order_of(row.function):
+        call.positional.append(value_of(name, values.pop(name)) if name in values else None)
+    for name, text in values.items():
+        if name.split(".")[0] == "input_gradients" or name in ("out", "top.weights", "top.keys"):
+            continue  # Python makes them
+        if name in WANTED:
+            call.keywords.update(WANTED[name])
+        elif NAMES.get(name, name).startswith("params["):
+            key = NAMES[name].split('"')[1]
+            call.keywords.setdefault("params", {})[key] = value_of(name, text)
+        else:
+            call.keywords[NAMES.get(name, name)] = value_of(name, text)
+    return call

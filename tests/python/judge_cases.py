@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random calls, each made whole by one seed: shapes, ranks, strides, dtypes, kinds, options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import numpy as np
+from judge import torch
+from oracle_layout import Call, lead_of
+
+ACCUMULATOR = {"float64": "float64"}  # of all other dtypes: float32
+FAMILIES = ("two", "three", "four", "five", "mixed", "packed", "bthd")
+FAMILY_ODDS = (0.10, 0.15, 0.33, 0.10, 0.12, 0.12, 0.08)
+STYLES = ("plain", "permuted", "sliced", "reversed", "repeated")
+STYLE_ODDS = (0.4, 0.2, 0.15, 0.15, 0.1)
+
+
+@dataclass
+class Case:
+    """`call` holds float64 tensors with values that `dtypes` can hold; the rest is how they look.
+
+    `into`: what flows into out, lse and weights (float64, of their dtypes' values).
+    """
+
+    seed: int
+    dtype: str  # of q
+    call: Call
+    dtypes: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)  # "numpy", "torch"; integers: "list"
+    styles: dict[str, str] = field(default_factory=dict)
+    into: dict[str, Any] = field(default_factory=dict)
+    returns: dict[str, Any] = field(default_factory=dict)
+    threads: Optional[int] = None
+    family: str = ""
+
+    @property
+    def accumulator(self) -> str:
+        return ACCUMULATOR.get(self.dtype, "float32")
+
+    def __str__(self) -> str:
+        call = self.call
+        shapes = ", ".join(
+            f"{name} {list(getattr(call, name).shape)}"
+            for name in ("q", "k", "v")
+            if getattr(call, name) is not None
+        )
+        options = [call.score, self.family, self.dtype, f"k {self.dtypes['k']}"]
+        for name in ("scale", "softcap", "causal", "window", "dropout", "layout"):
+            if getattr(call, name) not in (None, False, 0.0, "bhtd"):
+                options.append(f"{name}={getattr(call, name)}")
+        for name in (
+            "mask",
+            "padding_mask",
+            "bias",
+            "key_lengths",
+            "causal_offset",
+            "alibi_slopes",
+            "sinks",
+        ):
+            x = getattr(call, name)
+            if x is not None:
+                options.append(f"{name} {list(getattr(x, 'shape', ()))}")
+        return f"case {self.seed}: {shapes}; {', '.join(options)}"
+
+
+def rounded(x: Any, dtype: str) -> Any:
+    """float64 values that `dtype` holds."""
+    return x.to(getattr(torch, dtype)).to(torch.float64)
+
+
+class Maker:
+    """Draws one case; each method one part of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng([0x71, 0x6B, seed])
+        self.seed = seed
+
+    def pick(self, *choices: Any) -> Any:
+        return choices[int(self.rng.integers(len(choices)))]
+
+    def chance(self, p: float) -> bool:
+        return bool(self.rng.random() < p)
+
+    def normal(self, *shape: int) -> Any:
+        return torch.from_numpy(self.rng.standard_normal(shape))
+
+    def size(self) -> int:
+        return int(self.rng.integers(1, 6)) if self.chance(0.3) else int(self.rng.integers(1, 20))
+
+    def case(self) -> Case:
+        dtype, key_dtype = self.dtype_pair()
+        family = str(self.rng.choice(FAMILIES, p=FAMILY_ODDS))
+        self.lengths()
+        call = self.arrays(family)
+        if self.chance(0.04) and family != "mixed":  # where q and k might be of one rank
+            call.v = None
+        case = Case(self.seed, dtype, call, family=family)
+        case.dtypes = {"q": dtype, "k": key_dtype, "v": key_dtype}
+        self.score(call)
+        self.numbers(call)
+        if family == "packed":
+            self.sequence_masks(call, len(call.cu_seqlens_k) - 1, call.cu_seqlens_k.diff())
+        else:
+            self.broadcast_masks(call)
+        self.presentation(case)
+        self.demands(case)
+        return case
+
+    def dtype_pair(self) -> tuple[str, str]:
+        dtype = str(
+            self.rng.choice(["float64", "float32", "bfloat16", "float16"], p=[0.3, 0.4, 0.18, 0.12])
+        )
+        if dtype == "float32" and self.chance(0.2):
+            return dtype, self.pick("bfloat16", "float16")
+        return dtype, dtype
+
+    def lengths(self) -> None:
+        """Tq and Tk: small, across panels of 64, or across the chunk of 512 keys."""
+        kind = self.rng.random()
+        self.small = kind >= 0.14
+        if kind < 0.04:
+            self.tq, self.tk = self.pick(1, 3, 9), int(self.rng.integers(500, 1100))
+        elif kind < 0.06:
+            self.tq, self.tk = int(self.rng.integers(100, 300)), self.pick(2, 17)
+        elif kind < 0.14:
+            self.tq, self.tk = (int(n) for n in self.rng.integers(30, 140, 2))
+        else:
+            self.tq, self.tk = self.size(), self.size()
+            if self.chance(0.15):
+                self.tq, self.tk = (int(n) for n in self.rng.integers(20, 41, 2))
+            if self.chance(0.3):
+                self.tk = self.tq
+
+    def width(self) -> int:
+        if self.small and self.chance(0.15):
+            return self.pick(32, 64, 65, 80, 130)
+        return int(self.rng.integers(1, 18))
+
+    def arrays(self, family: str) -> Call:
+        score = str(
+            self.rng.choice(["scaled_dot", "dot", "bilinear", "additive"], p=[0.4, 0.1, 0.25, 0.25])
+        )
+        self.d = self.width()
+        self.dk = self.width() if score in ("bilinear", "additive") else self.d
+        self.e = self.width()
+        shapes = getattr(self, "shapes_" + family)()
+        size = self.pick(0.3, 1.0, 1.0, 2.0) / (self.d**0.25 if score == "dot" else 1)
+        q, k, v = (self.normal(*shape) for shape in shapes)
+        call = Call(q * size, k * size, v, score=score)
+        if family == "bthd":
+            call.layout = "bthd"
+        if family == "packed":
+            call.cu_seqlens_q = torch.tensor(self.cuts[0])
+            call.cu_seqlens_k = torch.tensor(self.cuts[1])
+        return call
+
+    # ---- shapes of q, k, v ------------------------------------------------------------------
+
+    def batch(self) -> int:
+        return int(self.rng.integers(1, 4)) if self.small else 1
+
+    def heads(self) -> tuple[int, int]:
+        """H and G."""
+        if not self.small:
+            return self.pick((1, 1), (2, 1))
+        return self.pick((1, 1), (2, 2), (2, 1), (4, 2), (6, 3), (3, 1), (3, 3))
+
+    def shapes_two(self) -> list[tuple[int, ...]]:
+        return [(self.tq, self.d), (self.tk, self.dk), (self.tk, self.e)]
+
+    def shapes_three(self) -> list[tuple[int, ...]]:
+        return self.with_batch([(), (), ()], (self.batch(),))
+
+    def shapes_four(self) -> list[tuple[int, ...]]:
+        h, g = self.heads()
+        return self.with_batch([(h,), (g,), (g,)], (self.batch(),))
+
+    def shapes_five(self) -> list[tuple[int, ...]]:
+        h, g = self.pick((1, 1), (2, 1), (2, 2))
+        more = (2,) if self.chance(0.2) else ()
+        return self.with_batch([(h,), (g,), (g,)], (*more, self.pick(1, 2), self.pick(1, 2, 3)))
+
+    def with_batch(
+        self, heads: list[tuple[int, ...]], batch: tuple[int, ...]
+    ) -> list[tuple[int, ...]]:
+        """Batch axes in front; each array may have 1 in place of some of them."""
+        shapes = []
+        for own, last in zip(heads, self.shapes_two()):
+            axes = tuple(1 if self.chance(0.12) else n for n in batch)
+            shapes.append(axes + own + last)
+        return shapes
+
+    def shapes_mixed(self) -> list[tuple[int, ...]]:
+        """Ranks from 2 to 5 that are not all one."""
+        h, g = self.heads()
+        lead = (self.pick(1, 2), self.pick(1, 2))
+        while True:
+            ranks = [int(n) for n in self.rng.integers(2, 6, 3)]
+            if len(set(ranks)) > 1:
+                break
+        shapes = []
+        for rank, own, last in zip(ranks, (h, g, g), self.shapes_two()):
+            axes = tuple(1 if self.chance(0.15) else n for n in (*lead, own))
+            shapes.append((axes[5 - rank :] if rank > 2 else ()) + last)
+        return shapes
+
+    def shapes_bthd(self) -> list[tuple[int, ...]]:
+        h, g = self.heads()
+        b = self.batch()
+        return [(b, self.tq, h, self.d), (b, self.tk, g, self.dk), (b, self.tk, g, self.e)]
+
+    def shapes_packed(self) -> list[tuple[int, ...]]:
+        h, g = self.heads()
+        count = int(self.rng.integers(1, 5))
+        self.cuts = [
+            [0, *np.cumsum(self.rng.integers(0, max(2, t), count)).tolist()]
+            for t in (self.tq, self.tk)
+        ]
+        tq, tk = (cut[-1] for cut in self.cuts)
+        return [(tq, h, self.d), (tk, g, self.dk), (tk, g, self.e)]
+
+    # ---- options ----------------------------------------------------------------------------
+
+    def query_heads(self, call: Call) -> int:
+        if call.cu_seqlens_q is not None:
+            return int(call.q.shape[1])
+        lead = lead_of(call)
+        ranks = {x.ndim for x in (call.q, call.k, call.v) if x is not None}
+        return lead[-1] if max(ranks) > 3 or len(ranks) > 1 else 1
+
+    def score(self, call: Call) -> None:
+        """Parameters, each with or without a head axis of its own."""
+        heads = self.query_heads(call)
+
+        def parameter(*shape: int) -> Any:
+            return self.normal(*((heads,) if self.chance(0.35) else ()), *shape)
+
+        if call.score == "bilinear":
+            call.params = {"W": parameter(self.d, self.dk) / max(1, self.d * self.dk) ** 0.5}
+        if call.score == "additive":
+            units = self.pick(1, 2, 5, 8, 31, 33, 40) if self.small else self.pick(1, 3, 8)
+            call.params = {
+                "Wq": parameter(units, self.d) / self.d**0.5,
+                "Wk": parameter(units, self.dk) / self.dk**0.5,
+                "v": parameter(units),
+            }
+            if self.chance(0.5):
+                call.params["b"] = parameter(units)
+
+    def numbers(self, call: Call) -> None:
+        heads = self.query_heads(call)
+        if self.chance(0.25):
+            call.scale = self.pick(0.2, 0.7, 1.3, -0.5)
+        if self.chance(0.25):
+            call.softcap = self.pick(0.8, 5.0, 30.0)
+        if self.chance(0.2):
+            call.window = self.pick((2, 1), (0, 3), (-1, 2), (4, -1), (0, 0), (-1, -1))
+        if self.chance(0.35):
+            call.causal = self.pick(True, True, "bottom_right", "top_left")
+        if self.chance(0.2):
+            call.alibi_slopes = self.normal(heads).abs() * 0.3
+        if self.chance(0.25):
+            call.sinks = self.normal(heads) * 2
+            if self.chance(0.1):
+                call.sinks[0] = -np.inf
+        if self.chance(0.25):
+            call.dropout = self.pick(0.1, 0.3, 0.75)
+            call.seed = int(self.rng.integers(0, 2**63, dtype=np.uint64)) * self.pick(1, 2)
+
+    def sequence_masks(self, call: Call, batch: int, limits: Any) -> None:
+        """What needs the number of entries: lengths [B] below `limits` [B], and offsets."""
+        if self.chance(0.3):
+            drawn = self.rng.integers(0, limits.numpy() + 1, batch)
+            call.key_lengths = torch.from_numpy(drawn)
+        if call.causal is True and self.chance(0.8):
+            offset = torch.from_numpy(self.rng.integers(-3, 6, batch))
+            call.causal_offset = offset if self.chance(0.5) else int(self.rng.integers(-3, 6))
+
+    def broadcast_masks(self, call: Call) -> None:
+        lead = lead_of(call)
+        heads = self.query_heads(call)
+        batch = int(np.prod(lead)) // heads if heads else 0
+        self.sequence_masks(call, batch, torch.full((batch,), self.tk))
+        if call.key_lengths is not None and self.chance(0.4):
+            drawn = self.rng.integers(0, self.tk + 1, (batch, self.tq))
+            call.key_lengths = torch.from_numpy(drawn)
+        wide = (*lead, self.tq, self.tk)
+        if self.chance(0.2):
+            call.mask = torch.from_numpy(self.rng.random(self.some_axes(wide)) < 0.7)
+        if self.chance(0.2):
+            call.padding_mask = torch.from_numpy(self.rng.random((batch, self.tk)) < 0.3)
+        if self.chance(0.3):
+            call.bias = self.normal(*self.some_axes(wide))
+            if self.chance(0.4):
+                where = torch.from_numpy(self.rng.random(tuple(call.bias.shape)) < 0.2)
+                call.bias = call.bias.masked_fill(where, -np.inf)
+
+    def some_axes(self, wide: tuple[int, ...]) -> tuple[int, ...]:
+        """A shape that broadcasts to `wide`: axes of 1, leading ones left out."""
+        shape = tuple(1 if self.chance(0.3) else n for n in wide)
+        return shape[int(self.rng.integers(0, len(wide))) if self.chance(0.4) else 0 :]
+
+    # ---- how it looks -----------------------------------------------------------------------
+
+    def presentation(self, case: Case) -> None:
+        """dtype, kind and strides of each array; values become those the dtype can hold."""
+        kind = self.pick("numpy", "numpy", "torch", "any")
+
+        def change(name: str, x: Any) -> Any:
+            case.kinds[name] = self.pick("numpy", "torch") if kind == "any" else kind
+            case.styles[name] = str(self.rng.choice(STYLES, p=STYLE_ODDS))
+            if case.family == "packed" and not x.is_floating_point():
+                case.styles[name] = "sliced"  # repeated lengths might not fit
+            if case.styles[name] == "repeated":
+                axis = int(self.rng.integers(x.ndim))
+                x = x.narrow(axis, 0, min(1, x.shape[axis])).expand(x.shape)
+            if not x.is_floating_point():
+                yes_no = x.dtype == torch.bool
+                case.dtypes[name] = (
+                    self.pick("bool", "bool", "uint8", "int64")
+                    if yes_no
+                    else self.pick("int64", "int32")
+                )
+                if not yes_no and self.chance(0.2):
+                    case.kinds[name] = "list"
+                return x
+            if name not in case.dtypes:
+                case.dtypes[name] = self.pick(case.dtype, case.accumulator)
+            return rounded(x, case.dtypes[name])
+
+        case.call = case.call.map(change)
+
+    def demands(self, case: Case) -> None:
+        packed = case.family == "packed"
+        flags = {
+            "return_weights": False if packed else self.pick(False, True, "dropped"),
+            "return_scores": None if packed else self.pick(None, None, "raw", "capped", "masked"),
+            "return_row_max": self.chance(0.3),
+            "return_column_sums": self.chance(0.3),
+            "return_top": self.pick(0, 0, 1, 3, 7),
+        }
+        case.returns = {name: value for name, value in flags.items() if value}
+        case.threads = self.pick(None, 1, 2)
+
+
+def make_case(seed: int) -> Case:
+    return Maker(seed).case()
+
+
+def draw_into(case: Case, outputs: dict[str, Any]) -> None:
+    """What flows into out, lse and weights: some of them, dout nearly always."""
+    rng = np.random.default_rng([0x71, 0x6B, case.seed, 1])
+    dtypes = {"out": case.dtype, "lse": case.accumulator, "weights": case.accumulator}
+    odds = {"out": 1.0, "lse": 0.3, "weights": 0.3}
+    if rng.random() < 0.06:
+        odds = {"out": 0.0, "lse": 1.0, "weights": 0.5}
+    for name, dtype in dtypes.items():
+        if name in outputs and rng.random() < odds[name]:
+            shape = tuple(outputs[name].shape)
+            case.into[name] = rounded(torch.from_numpy(rng.standard_normal(shape)), dtype)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What attention means, in plain torch operations; gradients by autograd.
+
+    raw -> soft-cap -> + bias - ALiBi -> masks -> sink -> softmax -> dropout -> weighted sum
+
+`evaluate` gives every output and `gradients` every gradient in the dtype of the call's arrays
+(float64 for the oracle). Arrays must be finite, but for -inf in a bias or a sink.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from judge import torch
+from oracle_layout import Call, Problem, gather, lay_out, leaves
+from philox import kept
+
+MATRICES = ("weights", "dropped", "raw", "capped", "masked")
+
+
+@dataclass
+class Arithmetic:
+    """How a composition computes: what is rounded, and which tanh."""
+
+    rounded: Callable[[Any], Any] = lambda x: x
+    tanh: Callable[[Any, Any], Any] = lambda x, v: torch.tanh(x)
+
+
+EXACT = Arithmetic()
+
+
+def per_head(x: Any, own_rank: int) -> Any:
+    """A parameter with or without a head axis as [1 or H, ...]."""
+    return x[None] if x.ndim == own_rank else x
+
+
+def scale_of(call: Call) -> float:
+    if call.scale is not None:
+        return call.scale
+    return 1 / math.sqrt(call.q.shape[-1]) if call.score == "scaled_dot" else 1.0
+
+
+def projections(p: Problem) -> tuple[Any, Any]:
+    """Additive score: Wq q + b [B,H,Tq,U] and Wk k [B,H,Tk,U]."""
+    params = p.call.params
+    a = p.q @ per_head(params["Wq"], 2).transpose(-1, -2)
+    r = p.k @ per_head(params["Wk"], 2).transpose(-1, -2)
+    if params.get("b") is not None:
+        a = a + per_head(params["b"], 1)[:, None, :]
+    return a, r
+
+
+def raw_scores(p: Problem, how: Arithmetic = EXACT) -> Any:
+    """scale * score [B,H,Tq,Tk]."""
+    call = p.call
+    if call.score in ("dot", "scaled_dot"):
+        s = p.q @ p.k.transpose(-1, -2)
+    elif call.score == "bilinear":
+        s = (p.q @ per_head(call.params["W"], 2)) @ p.k.transpose(-1, -2)
+    else:
+        a, r = projections(p)
+        v = per_head(call.params["v"], 1)[:, None, None, :]
+        s = (how.tanh(a[..., :, None, :] + r[..., None, :, :], v) * v).sum(-1)
+    return how.rounded(scale_of(call) * s)
+
+
+@dataclass
+class Scores:
+    """[B,H,Tq,Tk] each. `final` is 0 where a pair is not live."""
+
+    raw: Any
+    capped: Any
+    final: Any
+    live: Any
+
+
+def scores(p: Problem, how: Arithmetic = EXACT) -> Scores:
+    call = p.call
+    raw = raw_scores(p, how)
+    capped = call.softcap * torch.tanh(raw / call.softcap) if call.softcap else raw
+    s, live = capped, p.allowed
+    if p.bias is not None:
+        masks = p.bias == -math.inf
+        s, live = s + p.bias.masked_fill(masks, 0), live & ~masks
+    if call.alibi_slopes is not None:
+        s = s - call.alibi_slopes[None, :, None, None] * p.distance
+    return Scores(raw, capped, torch.where(live, s, 0), live)
+
+
+@dataclass
+class Softmax:
+    """weights [B,H,Tq,Tk]; lse, row_max, sink (the sink's weight) [B,H,Tq]."""
+
+    weights: Any
+    lse: Any
+    row_max: Any
+    sink: Any
+
+
+def softmax(call: Call, s: Scores) -> Softmax:
+    shape = s.final.shape
+    sinks = None if call.sinks is None else call.sinks[None, :, None].expand(shape[:3])
+    m = s.final.new_full(shape[:3], -math.inf)
+    if shape[3] > 0:
+        m = s.final.detach().masked_fill(~s.live, -math.inf).amax(-1)
+    if sinks is not None:
+        m = torch.maximum(m, sinks.detach())
+    shift = m.masked_fill(m == -math.inf, 0)
+    e = torch.exp(torch.where(s.live, s.final - shift[..., None], 0)) * s.live
+    sink = torch.zeros_like(m) if sinks is None else torch.exp(sinks - shift)
+    total = e.sum(-1) + sink
+    empty = total == 0
+    total = total.masked_fill(empty, 1)
+    lse = torch.where(empty, -math.inf, shift + torch.log(total))
+    return Softmax(e / total[..., None], lse, m, sink / total)
+
+
+def dropout_factor(p: Problem) -> Any:
+    """z [B,H,Tq,Tk]: 0 or 1/(1-p)."""
+    shape = (p.q.shape[0], p.q.shape[1], p.q.shape[2], p.k.shape[2])
+    if not p.call.dropout:
+        return p.q.new_ones(shape)
+    stays = torch.from_numpy(kept(p.call.seed or 0, p.call.dropout, shape, p.first_b))
+    return stays.to(p.q.dtype) / (1 - p.call.dropout)
+
+
+def evaluate(call: Call) -> dict[str, Any]:
+    """Every output by name, in the caller's shapes; "live" (bool) besides."""
+    parts: dict[str, list[Any]] = {}
+    for p in lay_out(call):
+        s = scores(p)
+        w = softmax(call, s)
+        dropped = w.weights * dropout_factor(p)
+        found = {
+            "weights": w.weights,
+            "dropped": dropped,
+            "raw": s.raw,
+            "capped": s.capped,
+            "masked": s.final.masked_fill(~s.live, -math.inf),
+            "live": s.live,
+            "lse": w.lse,
+            "row_max": w.row_max,
+            "column_sums": w.weights.sum(-2),
+        }
+        if p.v is not None:
+            found["out"] = dropped @ p.v
+        for name, x in found.items():
+            parts.setdefault(name, []).append(x)
+    packed = call.cu_seqlens_q is not None
+    skipped = (*MATRICES, "live") if packed else ()
+    results = {name: gather(call, name, x) for name, x in parts.items() if name not in skipped}
+    if packed:
+        for name in ("weights", "live"):
+            results[f"{name} of each"] = [x[0] for x in parts[name]]  # per sequence [H,Tq,Tk]
+    return results
+
+
+def loss(outputs: dict[str, Any], into: dict[str, Any]) -> Any:
+    """sum of outputs times what flows into them; an lse of -inf takes part in nothing."""
+    total = 0.0
+    for name, gradient in into.items():
+        x = outputs[name]
+        total = total + torch.where(x == -math.inf, 0, x * gradient).sum()
+    return total
+
+
+def gradients(call: Call, into: dict[str, Any]) -> dict[str, Any]:
+    """Gradients by name ("q", "params.W", ...), each of its source's shape.
+
+    `into`: gradients of the loss with respect to "out", "lse", "weights"; absent ones are zero.
+    """
+    tracked = call.map(_track)
+    sources = leaves(tracked)
+    value = loss(evaluate(tracked), into)
+    found = torch.autograd.grad(value, list(sources.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(x) if g is None else g
+        for (name, x), g in zip(sources.items(), found)
+    }
+
+
+def _track(name: str, x: Any) -> Any:
+    return x.detach().clone().requires_grad_(True) if x.is_floating_point() else x

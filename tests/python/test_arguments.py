@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same value in other clothes: lists, NumPy's scalars and arrays."""
+
+import numpy as np
+import pytest
+
+import qkv
+
+RANDOM = np.random.default_rng(0)
+Q, K, V = (RANDOM.standard_normal((2, 3, 6, 4)).astype(np.float32) for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    ("plain", "dressed"),
+    [
+        ({"window": (1, 2)}, {"window": np.array([1, 2])}),
+        ({"window": (1, 2)}, {"window": [np.int8(1), np.int64(2)]}),
+        ({"causal": True}, {"causal": np.True_}),
+        ({"causal": True, "causal_offset": 1}, {"causal": True, "causal_offset": np.int32(1)}),
+        ({"causal": True, "causal_offset": 1}, {"causal": True, "causal_offset": np.array(1)}),
+        ({"causal": True, "causal_offset": [1, 2]},
+         {"causal": True, "causal_offset": np.array([1, 2], np.uint8)}),
+        ({"key_lengths": np.array([2, 5])}, {"key_lengths": (2, 5)}),
+        ({"mask": np.tri(6, dtype=bool)}, {"mask": np.ma.array(np.tri(6, dtype=bool))}),
+        ({"alibi_slopes": np.array([1, 2, 0.5], np.float32)}, {"alibi_slopes": [1, 2, 0.5]}),
+        ({"sinks": np.array([1, 2, 3], np.float32)}, {"sinks": [1, 2, 3]}),
+        ({"mask": np.tri(6, dtype=bool)}, {"mask": np.tri(6, dtype=bool).tolist()}),
+        ({"mask": np.tri(6, dtype=bool)}, {"mask": np.tri(6, dtype=np.int32)}),
+        ({"bias": np.tri(6, dtype=np.float32)}, {"bias": np.tri(6).tolist()}),
+        ({"scale": 0.25}, {"scale": np.float32(0.25)}),
+        ({"scale": 0.25}, {"scale": np.array(0.25)}),
+        ({"dropout": 0.5, "seed": 2**64 - 1}, {"dropout": 0.5, "seed": np.uint64(2**64 - 1)}),
+        ({"threads": 1}, {"threads": np.int16(1)}),
+    ],
+)  # fmt: skip
+def test_is_the_same_call(plain, dressed):
+    np.testing.assert_array_equal(
+        qkv.attention(Q, K, V, **dressed), qkv.attention(Q, K, V, **plain), strict=True
+    )
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        np.where(np.tri(6) > 0, 0, -10000),
+        np.broadcast_to(np.array([[0], [2], [1], [0], [0], [0]], np.uint8), (2, 3, 6, 6)),
+        np.full((2, 1, 1, 1), 7)[::-1],
+    ],
+)
+def test_an_integer_mask_has_zeros_and_ones(mask):
+    with pytest.raises(ValueError, match="mask must be bool, or of 0 and 1, got (-10000|2|7) in "):
+        qkv.attention(Q, K, V, mask=mask)
+
+
+def test_an_empty_list_has_integers():
+    empty = np.zeros((0, 3, 4), np.float32)
+    assert qkv.attention(empty, empty, empty, key_lengths=[]).shape == (0, 3, 4)
+
+
+def test_entries_that_a_masked_array_hides_are_not_read():
+    x = np.ma.array([[1.0, 1.0, 1.0]], mask=[[0, 1, 0]])
+    with pytest.raises(TypeError, match="^softmax: x must have no masked entries, got "):
+        qkv.softmax(x)
+
+
+def test_errors_say_when_their_shapes_are_not_the_callers():
+    q, k = np.ones((2, 5, 8, 16), np.float32), np.ones((2, 7, 4, 3), np.float32)
+    with pytest.raises(ValueError, match=r"k has D = 3 .*\(axes as \[B,H,T,.\]\)$"):
+        qkv.attention(q, k, k, layout="bthd")
+    v = np.ones((2, 7, 4, 16), np.float32)
+    out, lse = qkv.attention(q, v, v, layout="bthd", return_lse=True)
+    with pytest.raises(ValueError, match=r"dout must have .*\(axes as \[B,H,T,.\]\)$"):
+        qkv.attention_backward(out[:, 1:], q, v, v, out, lse, layout="bthd")
+    with pytest.raises(ValueError, match=r"got nan$"):
+        qkv.attention(q, v, v, layout="bthd", scale=float("nan"))

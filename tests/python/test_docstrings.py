@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples in the docstrings, and that what is public has a docstring."""
+
+import doctest
+import importlib
+import inspect
+import pathlib
+import re
+
+import pytest
+
+import qkv
+
+# The modules that say what they offer.
+MODULES = sorted(
+    f"qkv.{path.stem}".replace(".__init__", "")
+    for path in pathlib.Path(qkv.__file__).parent.glob("*.py")
+    if "__all__ = [" in path.read_text(encoding="utf-8")
+)
+
+
+def imported(name):
+    if name == "qkv.torch":
+        pytest.importorskip("torch", reason="PyTorch 2.13.0 is not there")
+    return importlib.import_module(name)
+
+
+def test_modules_were_found():
+    assert {"qkv", "qkv._functions", "qkv._layers"} <= set(MODULES)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name):
+    results = doctest.testmod(imported(name))
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_everything_public_is_explained(name):
+    module = imported(name)
+    for public in module.__all__:
+        value = getattr(module, public)
+        if not callable(value):
+            continue
+        assert inspect.getdoc(value), public
+        for method, function in inspect.getmembers(value, inspect.isfunction):
+            if not method.startswith("_"):
+                assert inspect.getdoc(function), f"{public}.{method}"
+
+
+def public_functions(module):
+    """What can be called, by name; NamedTuples' and what nanobind made have no sections."""
+    for public in module.__all__:
+        value = getattr(module, public)
+        if inspect.isfunction(value):
+            yield public, value
+        elif inspect.isclass(value) and not issubclass(value, tuple):
+            for method, function in inspect.getmembers(value, inspect.isfunction):
+                if not method.startswith("_"):
+                    yield f"{public}.{method}", function
+
+
+def missing_sections(function):
+    signature = inspect.signature(function)
+    arguments = [name for name in signature.parameters if name != "self"]
+    sections = ["Args:", "Raises:"] if arguments else []
+    if signature.return_annotation not in (None, "None"):
+        sections.append("Returns:")
+    lines = [line.strip() for line in inspect.getdoc(function).splitlines()]
+    missing = [section for section in sections if section not in lines]
+    # Every argument stands in the text, or "options" for those of another function.
+    words = set(re.findall(r"\w+", " ".join(lines)))
+    if "options" in words:
+        return missing
+    return missing + [name for name in arguments if name not in words]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings_say_arguments_results_and_errors(name):
+    functions = dict(public_functions(imported(name)))
+    found = {public: missing_sections(function) for public, function in functions.items()}
+    assert found
+    assert {public: missing for public, missing in found.items() if missing} == {}

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of packages that are neither NumPy nor PyTorch, and PyTorch's unusual ones."""
+
+import numpy as np
+import pytest
+
+import qkv
+
+
+class Namespace:
+    """A package whose from_dlpack copies, as it may."""
+
+    @staticmethod
+    def from_dlpack(x):
+        return Foreign(np.from_dlpack(x).copy())
+
+
+class Foreign:
+    def __init__(self, array):
+        self.array = array
+
+    def __array_namespace__(self):
+        return Namespace
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+RANDOM = np.random.default_rng(0)
+Q, K, V = (RANDOM.standard_normal((2, 5, 4)) for _ in range(3))
+
+
+def flat(result):
+    if isinstance(result, (tuple, list)):
+        return [x for part in result for x in flat(part)]
+    if isinstance(result, dict):
+        return flat(list(result.values()))
+    if isinstance(result, Foreign):
+        return [result.array]
+    return [] if result is None else [result]
+
+
+CALLS = {
+    "softmax": lambda q, k, v: qkv.softmax(q),
+    "masked_softmax": lambda q, k, v: qkv.masked_softmax(q, [2, 3]),
+    "batch_dot": lambda q, k, v: qkv.batch_dot(q, k, transpose_b=True),
+    "attention": lambda q, k, v: qkv.attention(q, k, v),
+    "all of attention": lambda q, k, v: qkv.attention(
+        q, k, v, return_weights=True, return_scores="raw", return_lse=True, return_row_max=True,
+        return_column_sums=True, return_top=2),
+    "backward": lambda q, k, v: qkv.attention_backward(
+        v, q, k, v, *qkv.attention(q, k, v, score="bilinear", params={"W": np.eye(4)},
+                                   return_lse=True),
+        score="bilinear", params={"W": np.eye(4)}),
+    "layer": lambda q, k, v: layer_and_gradients(q, k, v),
+}  # fmt: skip
+
+
+def layer_and_gradients(q, k, v):
+    layer = qkv.MultiHeadAttention(4, 2, dtype="float64", seed=3)
+    out = layer.forward(q, k, v)
+    gradients = layer.backward(out)
+    return [out, gradients.dq, gradients.dk, gradients.dv]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_package_may_copy_what_it_is_given(name):
+    wanted = flat(CALLS[name](Q, K, V))
+    got = flat(CALLS[name](Foreign(Q), Foreign(K), Foreign(V)))
+    assert len(got) == len(wanted) > 0
+    for one, other in zip(got, wanted):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_pytorch_may_keep_a_sign_beside_the_memory():
+    torch = pytest.importorskip("torch", reason="PyTorch 2.13.0 is not there")
+    x = torch.tensor([[1 + 2j, 3 + 5j]]).conj().imag
+    assert x.is_neg()
+    assert torch.equal(qkv.softmax(x), qkv.softmax(x.resolve_neg()))
+
+
+def test_a_class_derived_from_a_tensor_is_one():
+    torch = pytest.importorskip("torch", reason="PyTorch 2.13.0 is not there")
+
+    class Mine(torch.Tensor):
+        pass
+
+    x = torch.randn(2, 3).as_subclass(Mine)
+    assert torch.equal(qkv.softmax(x), qkv.softmax(torch.Tensor(x)))
+
+
+def test_who_wants_gradients_is_sent_to_autograd():
+    torch = pytest.importorskip("torch", reason="PyTorch 2.13.0 is not there")
+    with pytest.raises(TypeError, match="; under autograd call qkv.torch.attention$"):
+        qkv.softmax(torch.ones(2, requires_grad=True))

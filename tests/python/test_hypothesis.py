@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random arguments, right and wrong, at each public function and each method of the layers.
+
+Nothing may come out but results of the right shape and dtype and the few kinds of errors below.
+QKV_EXAMPLES=20000 tries longer than the test suite does, with other examples each time.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import os
+import resource
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import random_calls
+import strange
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import qkv
+
+EXAMPLES = int(os.environ.get("QKV_EXAMPLES", "150"))
+LONG = "QKV_EXAMPLES" in os.environ
+
+random_settings = settings(
+    max_examples=EXAMPLES,
+    derandomize=not LONG,
+    database=None,
+    deadline=None,
+    phases=(Phase.generate,),  # arguments are drawn from seeds: there is nothing to shrink
+    suppress_health_check=list(HealthCheck),
+)
+
+# OverflowError and BufferError come from Python's own conversions, Surprise from strange objects.
+ERRORS = (ValueError, TypeError, MemoryError, OverflowError, BufferError, strange.Surprise)
+
+RIGHT_CALLS = {
+    "attention": random_calls.attention_calls(),
+    "attention_backward": random_calls.backward_calls(),
+    "softmax": random_calls.softmax_calls(),
+    "masked_softmax": random_calls.masked_softmax_calls(),
+    "batch_dot": random_calls.batch_dot_calls(),
+}
+FUNCTIONS = sorted(RIGHT_CALLS)
+
+
+def leaves(value: Any) -> list[Any]:
+    """The arrays of an argument."""
+    if isinstance(value, dict):
+        return [leaf for part in list(value.values()) for leaf in leaves(part)]
+    kinds = (np.ndarray, strange.Exporter)
+    if random_calls.torch is not None:
+        kinds = (*kinds, random_calls.torch.Tensor)
+    return [value] if isinstance(value, kinds) else []
+
+
+def counts(arrays: list[Any]) -> list[int]:
+    return [sys.getrefcount(array) for array in arrays]
+
+
+def attempt(function: Any, *positional: Any, **arguments: Any) -> Any:
+    """The result, or one of ERRORS that came. Neither keeps a reference to an argument."""
+    arrays = [leaf for value in [*positional, *arguments.values()] for leaf in leaves(value)]
+    before = counts(arrays)
+    result = None
+    try:
+        result = function(*positional, **arguments)
+    except ERRORS as error:
+        assert type(error) in (*ERRORS, UnicodeEncodeError), repr(error)
+        result = type(error)(*error.args) if type(error) in ERRORS else error.with_traceback(None)
+    if counts(arrays) != before:
+        gc.collect()
+    assert counts(arrays) == before
+    return result
+
+
+def dtype_of(array: Any) -> str:
+    return array.dtype.name if isinstance(array, np.ndarray) else str(array.dtype)[6:]
+
+
+def flat(result: Any) -> list[Any]:
+    parts = result if isinstance(result, tuple) else (result,)
+    return [leaf for part in parts for leaf in (part if isinstance(part, tuple) else (part,))]
+
+
+def check_results(call: random_calls.Call, result: Any) -> None:
+    arrays = flat(result)
+    assert len(arrays) == len(call.results)
+    kind = random_calls.torch.Tensor if call.tensors else np.ndarray
+    for array, (shape, dtype) in zip(arrays, call.results):
+        assert type(array) is kind
+        assert tuple(array.shape) == shape
+        if dtype == "integer":
+            assert dtype_of(array) in ("int32", "int64")
+        else:
+            assert dtype_of(array) == str(dtype)
+
+
+def check_gradients(call: random_calls.Call, result: Any) -> None:
+    names = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias", "dsinks": "sinks"}
+    names["dalibi_slopes"] = "alibi_slopes"
+    for gradient, name in names.items():
+        array, argument = getattr(result, gradient), call.arguments.get(name)
+        assert (array is None) == (argument is None)
+        if array is not None:
+            assert tuple(array.shape) == tuple(argument.shape)
+            assert dtype_of(array) == dtype_of(argument)
+    params = call.arguments.get("params")
+    assert (result.dparams is None) == (params is None)
+    if params is not None:
+        assert result.dparams.keys() == params.keys()
+
+
+# ---- the functions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@random_settings
+@given(data=st.data())
+def test_right_calls(name, data):
+    call = data.draw(RIGHT_CALLS[name])
+    result = getattr(qkv, name)(**call.arguments)
+    if name == "attention_backward":
+        check_gradients(call, result)
+    else:
+        check_results(call, result)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@random_settings
+@given(data=st.data())
+def test_nearly_right_calls(name, data):
+    call = data.draw(RIGHT_CALLS[name])
+    names = sorted({*call.arguments, *inspect.signature(getattr(qkv, name)).parameters})
+    for wrong in data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=2)):
+        call.arguments[wrong] = data.draw(random_calls.anything())
+    result = attempt(getattr(qkv, name), **call.arguments)
+    if type(result) in (ValueError, TypeError):
+        told = str(result)  # with the function's name; the last two are NumPy's and DLPack's words
+        assert name in told or "dimension" in told or "from_dlpack" in told, told
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@random_settings
+@given(data=st.data())
+def test_calls_of_anything(name, data):
+    parameters = inspect.signature(getattr(qkv, name)).parameters
+    arguments = {}
+    for parameter in parameters.values():
+        if parameter.default is parameter.empty or data.draw(st.integers(0, 3)) == 0:
+            arguments[parameter.name] = data.draw(random_calls.anything())
+    attempt(getattr(qkv, name), **arguments)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@random_settings
+@given(data=st.data())
+def test_wrong_numbers_of_arguments(name, data):
+    values = data.draw(st.lists(random_calls.anything(), max_size=8))
+    more = data.draw(st.dictionaries(st.sampled_from(["q", "x", "mask", "y", "_"]), st.none()))
+    attempt(getattr(qkv, name), *values, **more)
+
+
+@random_settings
+@given(threads=random_calls.anything())
+def test_set_threads(threads):
+    try:
+        attempt(qkv.set_threads, threads)
+        assert 1 <= qkv.info()["threads"] <= 4096
+        assert qkv.softmax(np.zeros(2)).tolist() == [0.5, 0.5]
+    finally:
+        qkv.set_threads(None)
+
+
+# ---- what is left behind -------------------------------------------------------------------------
+
+
+def resident_bytes():
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def test_failing_calls_leak_nothing():
+    """Memory after 3,000 more failing calls of each kind is what it was."""
+    q = np.ones((2, 3, 4), np.float32)
+    k = np.ones((2, 5, 4), np.float32)
+    odd = strange.Exporter((2, 5, 4), dtype=(strange.COMPLEX, 64, 1))
+    calls = [
+        lambda: qkv.attention(q, k, np.ones((2, 6, 4), np.float32)),
+        lambda: qkv.attention(q, k, k, score="additive", params={"Wq": k, "x": q}),
+        lambda: qkv.attention(q, k, k, mask=np.ones((3, 5), np.float32)),
+        lambda: qkv.attention(q, odd, k),
+        lambda: qkv.attention_backward(q, q, k, k, q, q),
+        lambda: qkv.masked_softmax(q, np.array([9, 9])),
+    ]
+
+    def repeat(times):
+        for _ in range(times):
+            for call in calls:
+                with pytest.raises((ValueError, TypeError)):
+                    call()
+            odd.alive.clear()
+        return resident_bytes()
+
+    before = repeat(300)
+    assert repeat(3000) - before < 2**22
+    assert odd.deleted == odd.exported > 0
+
+
+@random_calls.needs_torch
+def test_tensors_take_part():
+    """Without torch they do not: then this is a skip, which is counted."""
+    assert random_calls.torch is not None

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random arguments, right and wrong, at each method of the layers, in any order.
+
+As test_hypothesis.py, which has the rules and QKV_EXAMPLES.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from dataclasses import dataclass
+from operator import index
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+import random_calls
+from hypothesis import given
+from hypothesis import strategies as st
+from random_calls import Random
+from test_hypothesis import ERRORS, FUNCTIONS, attempt, dtype_of, flat, random_settings
+
+import qkv
+
+LAYERS = [
+    "AdditiveAttention",
+    "BilinearAttention",
+    "DotProductAttention",
+    "MultiHeadAttention",
+    "SelfAttention",
+]
+SAME = {"MLPAttention": "AdditiveAttention"}
+# What has no arguments of its own, or is tried elsewhere.
+OTHERS = {"Gradients", "LayerGradients", "SelfAttentionGradients", "__version__", "info"}
+OTHERS |= {"set_threads"}
+
+METHODS = ["forward", "backward", "parameters", "initialise", "save", "load", "load_torch"]
+
+
+def test_every_public_name_is_tried():
+    assert set(qkv.__all__) == {*FUNCTIONS, *LAYERS, *SAME, *OTHERS}
+    for name in LAYERS:
+        public = {method for method in dir(getattr(qkv, name)) if not method.startswith("_")}
+        assert public == {*METHODS, "config"}
+    for name, other in SAME.items():
+        assert getattr(qkv, name) is getattr(qkv, other)
+
+
+# ---- right calls ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Case:
+    """A layer, arguments of a right forward pass, and the shape of its out."""
+
+    make: Callable[[], Any]
+    inputs: dict[str, Any]
+    shape: tuple[int, ...]
+    dtype: str
+    tensors: bool
+
+
+def dropout_of(r: Random) -> float:
+    return float(r.pick(0, 0, 0.5))
+
+
+@st.composite
+def cases(draw: Any, name: str) -> Case:
+    r = random_calls.new_random(draw)
+    dtype = r.pick("float32", "float64")
+    element = random_calls.FLOATS[dtype]
+    B, Tq, Tk = (int(n) for n in r.generator.integers((0, 0, 0), (3, 5, 6)))
+    Dq, Dk, E, units = (int(n) for n in r.generator.integers(1, 5, 4))
+    lead = r.pick((), (B,))
+    layer = getattr(qkv, name)
+    if name == "SelfAttention":
+        x = r.reals(element, *lead, Tq, Dq)
+        return Case(lambda: layer(Dq, dtype), {"x": x}, (*lead, Tq, Dq), dtype, r.tensors)
+    if name == "MultiHeadAttention":
+        heads, form = r.pick(1, 2, 3), r.pick("split", "wide")
+        Dq = Dk = E = Dq * heads
+        make = lambda: layer(Dq, heads, form, r.pick(None, 0.0, 0.5), dtype)  # noqa: E731
+    elif name == "AdditiveAttention":
+        make = lambda: layer(Dq, Dk, units, dropout_of(r), dtype)  # noqa: E731
+    elif name == "BilinearAttention":
+        make = lambda: layer(Dq, Dk, dropout_of(r), dtype)  # noqa: E731
+    else:
+        Dk = Dq
+        make = lambda: layer(dropout_of(r))  # noqa: E731
+    q, k = r.reals(element, *lead, Tq, Dq), r.reals(element, *lead, Tk, Dk)
+    inputs = {"q": q, "k": k, "v": r.reals(element, *lead, Tk, E)}
+    if lead and r.chance():
+        inputs["valid_len"] = r.integers(0, Tk, B)
+    if r.chance():
+        inputs["mask"] = r.flags(Tq, Tk)
+    return Case(make, inputs, (*lead, Tq, E), dtype, r.tensors)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@random_settings
+@given(data=st.data())
+def test_right_calls(name, data):
+    case = data.draw(cases(name))
+    layer = case.make()
+    if data.draw(st.booleans()):
+        layer = copy.deepcopy(layer)
+    mode = data.draw(st.sampled_from([{}, {"train": True, "seed": 3}]))
+    if name == "SelfAttention":
+        mode.pop("seed", None)
+    out = layer.forward(**case.inputs, **{k: v for k, v in mode.items() if accepts(layer, k)})
+    kind = random_calls.torch.Tensor if case.tensors else np.ndarray
+    assert type(out) is kind
+    assert tuple(out.shape) == case.shape
+    assert dtype_of(out) == case.dtype
+    gradients = layer.backward(out)  # any numbers of its shape
+    arrays = [case.inputs[key] for key in ("q", "k", "v", "x") if key in case.inputs]
+    for gradient, array in zip(gradients, arrays):
+        assert tuple(gradient.shape) == tuple(array.shape)
+        assert dtype_of(gradient) == dtype_of(array)
+    parameters = layer.parameters()
+    assert gradients.parameters.keys() == parameters.keys()
+    for key, gradient in gradients.parameters.items():
+        assert gradient.shape == parameters[key].shape
+
+
+def accepts(layer: Any, keyword: str) -> bool:
+    return keyword in inspect.signature(layer.forward).parameters
+
+
+# ---- wrong calls ---------------------------------------------------------------------------------
+
+
+def too_much_memory(value: Any) -> bool:
+    """Sizes that a machine might have the memory for are not tried: it would be used."""
+    try:
+        size = index(value)
+    except Exception:  # it is no size
+        return False
+    return 64 < abs(size) < 2**50
+
+
+def some_arguments(data: Any, function: Any, right: dict[str, Any]) -> dict[str, Any]:
+    """The right ones, of which some are replaced by anything; or none of them right."""
+    parameters = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    arguments = dict(right) if data.draw(st.integers(0, 3)) else {}
+    for parameter in parameters:
+        missing = parameter.default is parameter.empty and parameter.name not in arguments
+        if missing or data.draw(st.integers(0, 7)) == 0:
+            arguments[parameter.name] = data.draw(random_calls.anything())
+    return arguments
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@random_settings
+@given(data=st.data())
+def test_constructors(name, data):
+    layer = getattr(qkv, name)
+    arguments = some_arguments(data, layer, {})
+    if not any(too_much_memory(value) for value in arguments.values()):
+        attempt(layer, **arguments)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@random_settings
+@given(data=st.data())
+def test_methods_in_any_order(name, tmp_path_factory, data):
+    case = data.draw(cases(name))
+    layer = case.make()
+    folder = tmp_path_factory.getbasetemp()
+    right = {
+        "forward": case.inputs,
+        "backward": {"dout": np.ones(case.shape, case.dtype)},
+        "parameters": {},
+        "initialise": {"seed": 1},
+        "save": {"path": folder / "layer.safetensors"},
+        "load": {"path": folder / "layer.safetensors"},
+        "load_torch": {},
+    }
+    for method in data.draw(st.lists(st.sampled_from(METHODS), min_size=1, max_size=5)):
+        function = getattr(layer, method)
+        if method == "load_torch":
+            right[method] = {"state_dict": some_state(data, layer)}
+        arguments = some_arguments(data, function, right[method])
+        if method in ("save", "load") and not is_harmless(arguments["path"]):
+            continue
+        run_method(function, arguments)
+    for array in layer.parameters().values():
+        assert array.flags.writeable
+
+
+def some_state(data: Any, layer: Any) -> dict[Any, Any]:
+    """A state dict in which some arrays are anything, some are missing, some unknown."""
+    state = dict(layer.parameters())
+    names = [*state, "bias_k", "in_proj_weight", 1]
+    for name in data.draw(st.lists(st.sampled_from(names), max_size=2)):
+        state[name] = data.draw(random_calls.anything())
+    if data.draw(st.integers(0, 7)) == 0:
+        state.popitem() if state else None
+    return state
+
+
+def is_harmless(path: Any) -> bool:
+    """No file descriptor of ours, and no file outside of the folder of the test."""
+    return not isinstance(path, (int, str, bytes, bytearray, memoryview, np.integer, np.ndarray))
+
+
+def run_method(function: Any, arguments: dict[str, Any]) -> Any:
+    """As attempt(), but a layer may keep its inputs, and files may not be there."""
+    try:
+        return function(**arguments)
+    except (*ERRORS, OSError) as error:
+        assert type(error) in ERRORS or isinstance(error, OSError), repr(error)
+        return None
+
+
+def test_parameters_outlive_their_layer():
+    layer = qkv.MultiHeadAttention(8, 2)
+    parameters = layer.parameters()
+    copies = {name: array.copy() for name, array in parameters.items()}
+    del layer
+    others = [qkv.MultiHeadAttention(8, 2, seed=n) for n in range(20)]
+    assert len(others) == 20
+    for name, array in parameters.items():
+        assert np.array_equal(array, copies[name])
+
+
+@pytest.mark.parametrize("swapped", [1, "yes", None, np.ones(2)])
+def test_swapped_is_a_bool(swapped):
+    layer = qkv.AdditiveAttention(2, 3, 4)
+    message = "AdditiveAttention.load_torch: swapped must be True or False, got "
+    with pytest.raises(TypeError) as raised:
+        layer.load_torch(layer.parameters(), swapped=swapped)
+    assert str(raised.value) == message + type(swapped).__name__
+
+
+def test_config_holds_plain_numbers():
+    dropout = np.array(0.25)
+    layer = qkv.MultiHeadAttention(np.int64(8), np.int8(2), dropout=dropout, dtype=np.float64)
+    dropout[...] = 0.5
+    wanted = {"width": 8, "heads": 2, "form": "split", "dropout": 0.25, "dtype": "float64"}
+    assert layer.config == wanted
+    assert [type(value) for value in layer.config.values()] == [int, int, str, float, str]
+
+
+def test_failed_forward_leaves_nothing_for_backward():
+    layer = qkv.DotProductAttention()
+    x = np.ones((1, 3, 4), np.float32)
+    out = layer.forward(x, x, x)
+    assert flat(layer.backward(out))[0].shape == x.shape
+    with pytest.raises(ValueError):
+        layer.forward(x, x[:, :, :2], x)
+    with pytest.raises(ValueError):
+        layer.backward(out)

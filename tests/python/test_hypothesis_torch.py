@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random arguments at the functions of qkv.torch, as test_hypothesis.py does at the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import random_calls
+from hypothesis import given
+from hypothesis import strategies as st
+from random_calls import needs_torch, torch
+from test_hypothesis import ERRORS, check_results, random_settings
+
+if torch is not None:
+    import qkv.torch
+
+pytestmark = needs_torch
+
+WORDS = ["attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"]
+
+
+def test_every_public_name_is_tried():
+    assert set(qkv.torch.__all__) == {"attention", "scaled_dot_product_attention"}
+
+
+def wanting_gradients(data: Any, value: Any) -> Any:
+    """A tensor of reals as a leaf that may want its gradient."""
+    if isinstance(value, dict):
+        return {name: wanting_gradients(data, part) for name, part in value.items()}
+    if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+        return value
+    return value.detach().requires_grad_(data.draw(st.booleans()))
+
+
+def draw_call(data: Any, strategy: Any) -> random_calls.Call:
+    call = data.draw(strategy.filter(lambda call: call.tensors))
+    for name, value in call.arguments.items():
+        call.arguments[name] = wanting_gradients(data, value)
+    return call
+
+
+def attempt(function: Any, *positional: Any, **arguments: Any) -> Any:
+    """The result, or None after one of ERRORS."""
+    try:
+        return function(*positional, **arguments)
+    except ERRORS as error:
+        assert type(error) in (*ERRORS, UnicodeEncodeError), repr(error)
+        return None
+
+
+def tensors_of(result: Any) -> list[Any]:
+    parts = result if isinstance(result, tuple) else (result,)
+    return [x for part in parts for x in (part if isinstance(part, tuple) else (part,))]
+
+
+def differentiate(result: Any) -> None:
+    """Where a result has a gradient, so has what it came from."""
+    for tensor in tensors_of(result):
+        if tensor.requires_grad:
+            tensor.sum().backward(retain_graph=True)
+
+
+@random_settings
+@given(data=st.data())
+def test_right_calls(data):
+    call = draw_call(data, random_calls.attention_calls())
+    result = qkv.torch.attention(**call.arguments)
+    check_results(call, result)
+    differentiate(result)
+    for value in call.arguments.values():
+        if isinstance(value, torch.Tensor) and value.grad is not None:
+            assert value.grad.shape == value.shape
+            assert value.grad.dtype == value.dtype
+
+
+@random_settings
+@given(data=st.data())
+def test_nearly_right_calls(data):
+    call = draw_call(data, random_calls.attention_calls())
+    names = sorted({*call.arguments, "mask", "bias", "params", "seed", "layout", "sinks"})
+    for wrong in data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=2)):
+        call.arguments[wrong] = data.draw(random_calls.anything())
+    result = attempt(qkv.torch.attention, **call.arguments)
+    if result is not None:
+        differentiate(result)
+
+
+def test_wrong_kinds():
+    """Found by the tests below."""
+    q = torch.ones(2, 3, requires_grad=True)
+    params = torch.ones(3, 3, requires_grad=True)
+    dot = qkv.torch.scaled_dot_product_attention
+    calls = [
+        (lambda: qkv.torch.attention(q, [1.0], q), "attention: k must be a torch.Tensor, got list"),
+        (lambda: qkv.torch.attention(q, q, q, return_lse=torch.ones(2)),
+         "attention: return_lse must be True or False, got Tensor"),
+        (lambda: qkv.torch.attention(q, q, q, return_weights=torch.ones(2)),
+         'attention: return_weights must be False, True or "dropped", got Tensor'),
+        (lambda: qkv.torch.attention(q, q, q, score="bilinear", params=params),
+         "attention: params must be a dict of arrays, got Tensor"),
+        (lambda: dot(None, q, q),
+         "scaled_dot_product_attention: query must be a torch.Tensor, got NoneType"),
+        (lambda: dot(q, q, q, attn_mask=[True]),
+         "scaled_dot_product_attention: attn_mask must be a torch.Tensor, got list"),
+        (lambda: dot(q, q, q, dropout_p="0.1"),
+         "scaled_dot_product_attention: dropout_p must be a number, got str"),
+        (lambda: dot(q, q, q, is_causal=torch.ones(2)),
+         "scaled_dot_product_attention: is_causal must be True or False, got Tensor"),
+    ]  # fmt: skip
+    for call, message in calls:
+        with pytest.raises(TypeError) as raised:
+            call()
+        assert str(raised.value) == message
+
+
+@random_settings
+@given(data=st.data())
+def test_drop_in(data):
+    right = [torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(2, 5, 6)]
+    for place in data.draw(st.lists(st.integers(0, 2), max_size=2)):
+        right[place] = data.draw(random_calls.anything())
+    chosen = data.draw(st.lists(st.sampled_from(WORDS), max_size=2, unique=True))
+    words = {name: data.draw(random_calls.anything()) for name in chosen}
+    attempt(qkv.torch.scaled_dot_product_attention, *right, **words)

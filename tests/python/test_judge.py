@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package against float64 PyTorch with autograd: thousands of random calls.
+
+A failure prints its case; `python tests/python/test_judge.py SEED...` runs it again by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+from judge import needs_torch, torch
+
+if torch is not None:
+    from judge_calls import judge
+    from judge_cases import make_case
+
+pytestmark = needs_torch
+BLOCKS, PER_BLOCK = 200, 18
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_random_calls(block: int) -> None:
+    wrong = []
+    for seed in range(block * PER_BLOCK, (block + 1) * PER_BLOCK):
+        wrong += judge(make_case(seed))
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+# At least so many of the first thousand cases have the thing named.
+AT_LEAST = {
+    **{f"score {name}": 80 for name in ("dot", "scaled_dot", "bilinear", "additive")},
+    **{f"dtype {name}": 100 for name in ("float64", "float32", "bfloat16", "float16")},
+    **{f"family {name}": 60 for name in ("two", "three", "four", "five", "mixed", "packed")},
+    **{f"style {name}": 300 for name in ("plain", "permuted", "sliced", "reversed", "repeated")},
+    **{f"kind {name}": 300 for name in ("numpy", "torch")},
+    **{name: 150 for name in ("causal", "bias", "key_lengths", "sinks", "softcap", "scale")},
+    **{name: 100 for name in ("mask", "padding_mask", "window", "alibi_slopes", "dropout")},
+    **{name: 60 for name in ("causal_offset", "family bthd", "float32 queries", "grouped heads")},
+    **{name: 30 for name in ("past a chunk of keys", "kind list", "no v")},
+}
+
+
+def traits(case: Any) -> list[str]:
+    call = case.call
+    found = [f"score {call.score}", f"dtype {case.dtype}", f"family {case.family}"]
+    found += [f"style {style}" for style in set(case.styles.values())]
+    found += [f"kind {kind}" for kind in set(case.kinds.values())]
+    for name in AT_LEAST:
+        value = getattr(call, name, None)
+        if value is not None and (isinstance(value, torch.Tensor) or value):
+            found.append(name)
+    keys = call.k.shape[1 if case.family == "bthd" else 0 if case.family == "packed" else -2]
+    facts = {
+        "float32 queries": case.dtype != case.dtypes["k"],
+        "grouped heads": case.family == "four" and call.q.shape[1] != call.k.shape[1],
+        "past a chunk of keys": keys > 512,
+        "no v": call.v is None,
+    }
+    return found + [name for name, holds in facts.items() if holds]
+
+
+def test_the_cases_have_everything() -> None:
+    counted = Counter(name for seed in range(1000) for name in traits(make_case(seed)))
+    few = {name: counted[name] for name, least in AT_LEAST.items() if counted[name] < least}
+    assert not few, few
+
+
+if __name__ == "__main__":
+    for number in sys.argv[1:]:
+        case = make_case(int(number))
+        print(case)
+        print("\n".join(judge(case)) or "    agrees")

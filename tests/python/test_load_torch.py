@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters from PyTorch's state dicts, judged by what PyTorch's modules compute."""
+
+import numpy as np
+import pytest
+from layer_formulas import CASES
+
+import qkv
+
+torch = pytest.importorskip("torch", reason="state dicts are PyTorch's")
+nn = torch.nn
+EPS = np.finfo(np.float64).eps
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def drawn(module):
+    """The module in float64, with parameters that are nowhere zero."""
+    module = module.double().eval()
+    with torch.no_grad():
+        for n, parameter in enumerate(module.parameters()):
+            parameter.copy_(draw(*parameter.shape, seed=n))
+    return module
+
+
+def assert_same(got, want):
+    np.testing.assert_allclose(np.asarray(got), want.detach().numpy(), rtol=0, atol=400 * EPS)
+
+
+# ---- nn.MultiheadAttention ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("mask", ["none", "padding", "pairs"])
+def test_multihead_attention(bias, mask):
+    theirs = drawn(nn.MultiheadAttention(6, 3, bias=bias, batch_first=True))
+    layer = qkv.MultiHeadAttention(6, 3, dtype="float64")
+    layer.load_torch(theirs.state_dict())
+    q, k, v = draw(2, 3, 6), draw(2, 5, 6, seed=1), draw(2, 5, 6, seed=2)
+    padding = torch.tensor([[False] * 5, [False, False, True, True, True]])
+    hidden = torch.rand(3, 5, generator=torch.Generator().manual_seed(4)) < 0.4
+    ours, of_torch = {
+        "none": ({}, {}),
+        "padding": ({"padding_mask": padding}, {"key_padding_mask": padding}),
+        "pairs": ({"mask": ~hidden}, {"attn_mask": hidden}),
+    }[mask]
+    want, want_weights = theirs(q, k, v, average_attn_weights=False, **of_torch)
+    out, weights = layer.forward(q, k, v, **ours, return_weights=True)
+    assert isinstance(out, torch.Tensor)
+    assert_same(weights, want_weights)
+    assert_same(out, want)
+
+
+def test_gradients_have_the_names_of_what_they_are_of():
+    theirs = drawn(nn.MultiheadAttention(4, 2, batch_first=True))
+    layer = qkv.MultiHeadAttention(4, 2, dtype="float64")
+    layer.load_torch(theirs.state_dict())
+    x = draw(2, 5, 4).requires_grad_()
+    want, _ = theirs(x, x, x)
+    dout = draw(*want.shape, seed=5)
+    want.backward(dout)
+    data = x.detach()
+    layer.forward(data, data, data)
+    got = layer.backward(dout)
+    assert_same(got.dq + got.dk + got.dv, x.grad)
+    rows = [got.parameters[f"fc_{name}.weight"] for name in "qkv"]
+    assert_same(np.concatenate(rows), theirs.in_proj_weight.grad)
+    assert_same(got.parameters["fc_o.bias"], theirs.out_proj.bias.grad)
+
+
+def test_three_projections_of_one_width():
+    theirs = drawn(nn.MultiheadAttention(4, 2, batch_first=True))
+    state = dict(theirs.state_dict())
+    whole = state.pop("in_proj_weight")
+    for name, part in zip("qkv", whole.chunk(3)):
+        state[f"{name}_proj_weight"] = part
+    layer = qkv.MultiHeadAttention(4, 2, dtype="float64")
+    layer.load_torch(state)
+    x = draw(2, 5, 4)
+    assert_same(layer.forward(x, x, x), theirs(x, x, x)[0])
+
+
+def test_keys_of_another_width_are_refused():
+    layer = qkv.MultiHeadAttention(4, 2)
+    before = {name: array.copy() for name, array in layer.parameters().items()}
+    for other, text in [
+        (
+            nn.MultiheadAttention(4, 2, kdim=3),
+            r"k_proj_weight must have the shape \[4,4\], got \[4,",
+        ),
+        (
+            nn.MultiheadAttention(4, 2, vdim=3),
+            r"v_proj_weight must have the shape \[4,4\], got \[4,",
+        ),
+        (nn.MultiheadAttention(4, 2, add_bias_kv=True), "bias_k cannot be taken: "),
+        (nn.MultiheadAttention(6, 2), r"in_proj_weight must have the shape \[12,4\], got \[18,6\]"),
+        (nn.Linear(4, 4), "state_dict is without .*, has an unknown weight, has an unknown bias; "),
+    ]:
+        with pytest.raises(ValueError, match=r"^MultiHeadAttention\.load_torch: " + text):
+            layer.load_torch(other.state_dict())
+    for name, array in layer.parameters().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+# ---- the modules of the seed documents ----------------------------------------------------------
+
+
+class SplitHeads(nn.Module):
+    """Four Linear of the width, heads side by side in the channels."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        for name in ("fc_q", "fc_k", "fc_v", "fc_o"):
+            setattr(self, name, nn.Linear(width, width))
+
+    def forward(self, x):
+        def heads(y):
+            return y.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+
+        q, k, v = heads(self.fc_q(x)), heads(self.fc_k(x)), heads(self.fc_v(x))
+        weights = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1)
+        return self.fc_o((weights @ v).transpose(-2, -3).flatten(-2))
+
+
+class WideHeads(nn.Module):
+    """Every head of the full width; with one head and no `unify_heads`, single-head attention."""
+
+    def __init__(self, width, heads, unify):
+        super().__init__()
+        self.heads, self.divisor = heads, width**0.25
+        for name in ("queries", "keys", "values"):
+            setattr(self, name, nn.Linear(width, heads * width, bias=False))
+        if unify:
+            self.unify_heads = nn.Linear(heads * width, width)
+
+    def forward(self, x):
+        def heads(y):
+            return y.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+
+        q, k = heads(self.queries(x)) / self.divisor, heads(self.keys(x)) / self.divisor
+        merged = (torch.softmax(q @ k.mT, -1) @ heads(self.values(x))).transpose(-2, -3).flatten(-2)
+        return self.unify_heads(merged) if hasattr(self, "unify_heads") else merged
+
+
+def test_split_heads():
+    theirs, x = drawn(SplitHeads(6, 3)), draw(2, 5, 6)
+    layer = qkv.MultiHeadAttention(6, 3, dtype="float64")
+    layer.load_torch(theirs.state_dict())
+    assert_same(layer.forward(x, x, x), theirs(x))
+
+
+def test_wide_heads():
+    theirs, x = drawn(WideHeads(4, 3, unify=True)), draw(2, 5, 4)
+    layer = qkv.MultiHeadAttention(4, 3, form="wide", dtype="float64")
+    layer.load_torch(theirs.state_dict())
+    assert_same(layer.forward(x, x, x), theirs(x))
+
+
+def test_self_attention():
+    theirs, x = drawn(WideHeads(4, 1, unify=False)), draw(2, 5, 4)
+    layer = qkv.SelfAttention(4, dtype="float64")
+    layer.load_torch(theirs.state_dict())
+    assert_same(layer.forward(x), theirs(x))
+
+
+class Perceptron(nn.Module):
+    """v^T tanh(W_k k + W_q q), or with the two Linear the wrong way round."""
+
+    def __init__(self, query_width, key_width, units, swapped):
+        super().__init__()
+        self.swapped = swapped
+        widths = (query_width, key_width) if not swapped else (key_width, query_width)
+        self.W_q = nn.Linear(widths[0], units, bias=False)
+        self.W_k = nn.Linear(widths[1], units, bias=False)
+        self.v = nn.Linear(units, 1, bias=False)
+
+    def forward(self, q, k, v):
+        of_q, of_k = (self.W_k, self.W_q) if self.swapped else (self.W_q, self.W_k)
+        hidden = torch.tanh(of_q(q).unsqueeze(2) + of_k(k).unsqueeze(1))
+        return torch.softmax(self.v(hidden).squeeze(-1), -1) @ v
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("widths", [(3, 4), (4, 4)])
+def test_additive(widths, swapped):
+    theirs = drawn(Perceptron(*widths, 5, swapped))
+    q, k, v = draw(2, 3, widths[0]), draw(2, 6, widths[1], seed=1), draw(2, 6, 2, seed=2)
+    layer = qkv.AdditiveAttention(*widths, 5, dtype="float64")
+    layer.load_torch(theirs.state_dict(), swapped=swapped)
+    assert_same(layer.forward(q, k, v), theirs(q, k, v))
+    if widths == (4, 4):
+        layer.load_torch(theirs.state_dict(), swapped=not swapped)
+        assert (layer.forward(q, k, v) - theirs(q, k, v)).abs().max() > 0.01
+    else:
+        with pytest.raises(ValueError, match=r"\.weight must have the shape"):
+            layer.load_torch(theirs.state_dict(), swapped=not swapped)
+
+
+def test_swapping_with_ones_own_parameters():
+    layer = qkv.AdditiveAttention(3, 3, 2)
+    q, k = (layer.parameters()[name].copy() for name in ("W_q", "W_k"))
+    layer.load_torch(layer.parameters(), swapped=True)
+    np.testing.assert_array_equal(layer.parameters()["W_q"], k)
+    np.testing.assert_array_equal(layer.parameters()["W_k"], q)
+
+
+def test_swapped_is_for_additive_attention():
+    for name in ("dot", "bilinear", "self", "split", "wide"):
+        layer = CASES[name].make()
+        with pytest.raises(ValueError, match="load_torch: swapped is for AdditiveAttention only"):
+            layer.load_torch(layer.parameters(), swapped=True)
+
+
+def test_bilinear():
+    theirs = drawn(nn.Bilinear(3, 4, 1, bias=False))
+    q, k = draw(2, 5, 3), draw(2, 6, 4, seed=1)
+    layer = qkv.BilinearAttention(3, 4, dtype="float64")
+    layer.load_torch(theirs.state_dict())
+    _, scores = layer.forward(q, k, k, return_scores="raw")
+    pairs = [x.expand(2, 5, 6, -1) for x in (q.unsqueeze(2), k.unsqueeze(1))]
+    assert_same(scores, theirs(*(x.contiguous() for x in pairs)).squeeze(-1))
+
+
+# ---- what is taken ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_layers_own_names_will_do(name):
+    layer, other = CASES[name].make(), CASES[name].make()
+    other.initialise(8)
+    layer.load_torch(other.parameters())
+    for key, array in layer.parameters().items():
+        np.testing.assert_array_equal(array, other.parameters()[key])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_values_are_converted(dtype):
+    layer = qkv.BilinearAttention(2, 3)
+    value = draw(2, 3).to(dtype).T.contiguous().T
+    layer.load_torch({"W": nn.Parameter(value)})  # wants gradients, and has strides
+    np.testing.assert_array_equal(layer.parameters()["W"], value.float().numpy())
+    if dtype != torch.bfloat16:
+        layer.load_torch({"W": value.numpy()})
+        np.testing.assert_array_equal(layer.parameters()["W"], value.float().numpy())
+
+
+class OnAnotherDevice:
+    shape = (2, 3)
+
+    def __dlpack__(self, **options):
+        raise BufferError
+
+    def __dlpack_device__(self):
+        return (2, 0)  # kDLCUDA
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "text"),
+    [
+        ({"W": np.ones((2, 3)), "b": 1}, ValueError, r"has an unknown b; expected W \[2,3\]; or w"),
+        ({}, ValueError, r"is without W; expected W \[2,3\]; or weight \[1,2,3\]$"),
+        ({"W": np.ones((3, 2))}, ValueError, r"W must have the shape \[2,3\], got \[3,2\]"),
+        ({"W": np.ones((2, 3), int)}, TypeError, r"W must be of a real type, got int64 \[2,3\]"),
+        ({"W": np.ones((2, 3), complex)}, TypeError, "W must be of a real type, got complex128"),
+        ({"W": OnAnotherDevice()}, TypeError, "W must be an array on the CPU"),
+        ({"W": [[1.0] * 3] * 2}, TypeError, "W must be an array, got list"),
+        ({1: 2, "W": np.ones((2, 3))}, ValueError, "has an unknown 1; "),
+        ([("W", 1)], TypeError, "state_dict must be a mapping of arrays, got list"),
+    ],
+)
+def test_wrong_state_dicts_change_nothing(state, kind, text):
+    layer = qkv.BilinearAttention(2, 3)
+    before = layer.parameters()["W"].copy()
+    with pytest.raises(kind, match=r"^BilinearAttention\.load_torch: .*" + text):
+        layer.load_torch(state)
+    np.testing.assert_array_equal(layer.parameters()["W"], before)

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""qkv.torch: attention as a function of PyTorch's autograd."""
+
+import gc
+import weakref
+
+import pytest
+
+import qkv
+
+torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
+import qkv.torch  # noqa: E402
+
+B, H, G, TQ, TK, D, E, U = 2, 4, 2, 3, 5, 4, 3, 6
+F64 = torch.float64
+
+
+def draw(*shape, seed=0, dtype=F64, wants=True):
+    x = torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
+    return x.to(dtype).requires_grad_(wants)
+
+
+def qkv_of(dtype=F64, heads=G):
+    shapes = (B, H, TQ, D), (B, heads, TK, D), (B, heads, TK, E)
+    return tuple(draw(*shape, seed=n, dtype=dtype) for n, shape in enumerate(shapes))
+
+
+# ---- gradients against differences --------------------------------------------------------------
+
+CASES = {
+    "plain": ({}, ()),
+    "lengths": ({"key_lengths": [5, 2], "causal": True, "softcap": 2.0}, ()),
+    "masks": ({"mask": draw(TQ, TK, seed=7, wants=False) > 0, "window": (2, 1)}, ()),
+    "dropout": ({"dropout": 0.4, "seed": 3}, ()),
+    "bias": ({"scale": 0.3}, ("bias",)),
+    "alibi": ({"causal": "top_left"}, ("alibi_slopes", "sinks")),
+    "bilinear": ({"score": "bilinear"}, ("W",)),
+    "additive": ({"score": "additive"}, ("Wq", "Wk", "v", "b")),
+    "per head": ({"score": "bilinear", "causal": True}, ("W of heads", "bias", "sinks")),
+}
+SHAPES = {
+    "bias": (H, TQ, TK),
+    "alibi_slopes": (H,),
+    "sinks": (H,),
+    "W": (D, D),
+    "W of heads": (H, D, D),
+    "Wq": (U, D),
+    "Wk": (U, D),
+    "v": (U,),
+    "b": (U,),
+}
+
+
+def call_with(options, names, tensors, **more):
+    """attention with tensors for q, k, v and then those that `names` says."""
+    q, k, v, *rest = tensors
+    options = {**options, **more}
+    for name, tensor in zip(names, rest):
+        if name in ("bias", "alibi_slopes", "sinks"):
+            options[name] = tensor
+        else:
+            options.setdefault("params", {})[name.split()[0]] = tensor
+    return qkv.torch.attention(q, k, v, **options)
+
+
+@pytest.mark.parametrize("more", [{}, {"return_weights": True, "return_lse": True}])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_differences(name, more):
+    options, names = CASES[name]
+    inputs = (*qkv_of(), *(draw(*SHAPES[n], seed=10 + i) for i, n in enumerate(names)))
+
+    def call(*tensors):
+        given = {key: value for key, value in options.items()}
+        return call_with(given, names, tensors, **more)
+
+    assert torch.autograd.gradcheck(call, inputs, eps=1e-6, atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("names", [("out",), ("weights",), ("lse",), ("out", "lse")])
+def test_a_loss_may_be_of_any_result(names):
+    q, k, v = inputs = qkv_of(heads=H)
+
+    def of_torch():
+        scores = q @ k.mT / D**0.5
+        weights = torch.softmax(scores, -1)
+        return {"out": weights @ v, "weights": weights, "lse": torch.logsumexp(scores, -1)}
+
+    def ours():
+        results = qkv.torch.attention(q, k, v, return_weights=True, return_lse=True)
+        return dict(zip(("out", "weights", "lse"), results))
+
+    def gradients(results):
+        loss = sum((results[name] ** 2).sum() for name in names)
+        return torch.autograd.grad(loss, inputs, materialize_grads=True)
+
+    for got, want in zip(gradients(ours()), gradients(of_torch())):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-13)
+
+
+def test_packed_sequences_and_other_memory_orders():
+    q, k, v = qkv_of()
+    out = qkv.torch.attention(q, k, v)
+    dout = draw(*out.shape, seed=5, wants=False)
+    want = torch.autograd.grad(out, (q, k, v), dout)
+
+    turned = [x.transpose(1, 2) for x in (q, k, v)]
+    other = qkv.torch.attention(*turned, layout="bthd")
+    torch.testing.assert_close(other.transpose(1, 2), out, rtol=0, atol=0)
+    for got, x in zip(torch.autograd.grad(other, (q, k, v), dout.transpose(1, 2)), want):
+        torch.testing.assert_close(got, x, rtol=0, atol=0)
+
+    packed = [x.flatten(0, 1) for x in turned]
+    starts = {f"cu_seqlens_{x}": [0, t, 2 * t] for x, t in (("q", TQ), ("k", TK))}
+    other = qkv.torch.attention(*packed, **starts)
+    torch.testing.assert_close(other, out.transpose(1, 2).flatten(0, 1), rtol=0, atol=0)
+    gradients = torch.autograd.grad(other, (q, k, v), dout.transpose(1, 2).flatten(0, 1))
+    for got, x in zip(gradients, want):
+        torch.testing.assert_close(got, x, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_gradients_are_of_the_type_of_what_they_are_of(dtype):
+    q, k, v = qkv_of(dtype)
+    out = qkv.torch.attention(q, k, v, causal=True)
+    assert out.dtype == dtype
+    out.sum().backward()  # a gradient of strides 0
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    qkv.torch.attention(*exact, causal=True).sum().backward()
+    for x, want in zip((q, k, v), exact):
+        assert x.grad.dtype == dtype
+        bound = 8 * torch.finfo(dtype).eps * want.grad.abs().max().item()
+        torch.testing.assert_close(x.grad.double(), want.grad, rtol=0, atol=bound)
+
+
+def test_float32_queries_on_bfloat16_keys():
+    q, k, v = (x.detach() for x in qkv_of(torch.bfloat16))
+    q = q.float().requires_grad_()
+    k.requires_grad_()
+    qkv.torch.attention(q, k, v).sum().backward()
+    assert (q.grad.dtype, k.grad.dtype, v.grad) == (torch.float32, torch.bfloat16, None)
+
+
+# ---- what autograd asks of a function -----------------------------------------------------------
+
+
+def test_only_what_wants_a_gradient_gets_one():
+    q, k, v = qkv_of()
+    bias = draw(TQ, TK, wants=False)
+    W = draw(D, D, seed=4)
+    out = qkv.torch.attention(
+        q.detach(), k, v.detach(), score="bilinear", params={"W": W}, bias=bias
+    )
+    out.sum().backward()
+    assert q.grad is None and v.grad is None and bias.grad is None
+    assert k.grad is not None and W.grad.shape == (D, D)
+
+
+def test_without_gradients_it_is_the_plain_function():
+    q, k, v = qkv_of()
+    want = qkv.attention(q.detach(), k.detach(), v.detach(), return_lse=True, return_top=2)
+    with torch.no_grad():
+        got = qkv.torch.attention(q, k, v, return_lse=True, return_top=2)
+    for x, y in zip((*got[:2], *got[2]), (*want[:2], *want[2])):
+        assert torch.equal(x, y) and x.grad_fn is None
+    assert qkv.torch.attention(q.detach(), k.detach(), v.detach()).grad_fn is None
+
+
+def test_results_without_gradients_say_so():
+    q, k, v = qkv_of()
+    options = {
+        "return_weights": "dropped",
+        "return_scores": "raw",
+        "return_lse": True,
+        "return_row_max": True,
+        "return_column_sums": True,
+        "return_top": 2,
+        "dropout": 0.5,
+        "seed": 1,
+    }
+    results = qkv.torch.attention(q, k, v, **options)
+    want = qkv.attention(q.detach(), k.detach(), v.detach(), **options)
+    *flat, top = results
+    assert [x.requires_grad for x in flat] == [True, False, False, True, False, False]
+    assert [x.requires_grad for x in top] == [False, False]
+    for x, y in zip((*flat, *top), (*want[:-1], *want[-1])):
+        assert torch.equal(x, y)
+    (flat[0].sum() + flat[3].sum()).backward()
+    assert q.grad is not None
+
+
+def test_without_values_there_are_weights_and_lse():
+    q, k, _ = qkv_of()
+    weights, lse = qkv.torch.attention(q, k, None, return_weights=True, return_lse=True)
+    (got,) = torch.autograd.grad((weights**2).sum() + lse.sum(), q)
+    scores = q @ k.repeat_interleave(H // G, 1).mT / D**0.5
+    want = (torch.softmax(scores, -1) ** 2).sum() + torch.logsumexp(scores, -1).sum()
+    torch.testing.assert_close(got, *torch.autograd.grad(want, q), rtol=1e-12, atol=1e-13)
+    (only,) = qkv.torch.attention(q, k, None, return_weights=True)
+    assert torch.equal(only, weights)
+
+
+@pytest.mark.parametrize("loss", [torch.sum, lambda out: (out**2).sum()])
+def test_a_second_derivative_is_refused(loss):
+    q, k, v = qkv_of()
+    value = loss(qkv.torch.attention(q, k, v))
+    (want,) = torch.autograd.grad(value, q, retain_graph=True)
+    (gradient,) = torch.autograd.grad(value, q, create_graph=True)
+    assert torch.equal(gradient, want)
+    with pytest.raises(RuntimeError, match=r"there is no second derivative of qkv\.torch\.atten"):
+        (gradient**2).sum().backward()
+
+
+def test_what_was_changed_since_is_refused():
+    q, k, v = qkv_of()
+    mask = torch.ones(TQ, TK, dtype=torch.bool)
+    for changed in (k, mask):
+        out = qkv.torch.attention(q, k, v, mask=mask)
+        with torch.no_grad():
+            changed.copy_(changed.clone())
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
+def test_the_graph_may_be_kept():
+    q, k, v = qkv_of()
+    out = qkv.torch.attention(q, k, v)
+    first = torch.autograd.grad(out.sum(), (q, k, v), retain_graph=True)
+    for x, y in zip(first, torch.autograd.grad(out.sum(), (q, k, v))):
+        assert torch.equal(x, y)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        out.sum().backward()
+
+
+def test_a_module_learns_with_it():
+    torch.manual_seed(0)
+    project = torch.nn.Linear(4, 4)
+    optimiser = torch.optim.Adam(project.parameters(), lr=0.05)
+    x = torch.randn(8, 6, 4)
+    target = x.flip(1)
+
+    def loss():
+        q = project(x)
+        return ((qkv.torch.attention(q, x, target, scale=4.0) - target) ** 2).mean()
+
+    first = loss().item()
+    for _ in range(100):
+        optimiser.zero_grad()
+        value = loss()
+        value.backward()
+        optimiser.step()
+    assert value.item() < 0.5 * first
+
+
+# ---- errors -------------------------------------------------------------------------------------
+
+
+def test_wrong_calls():
+    q, k, v = qkv_of()
+    with pytest.raises(TypeError, match=r"^attention: k must be a torch\.Tensor, got ndarray$"):
+        qkv.torch.attention(q, k.detach().numpy(), v)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'maks'"):
+        qkv.torch.attention(q, k, v, maks=None)
+    with pytest.raises(ValueError, match="^attention: k has D = 3 but q has D = 4 "):
+        qkv.torch.attention(q, k[..., :3], v)
+    with pytest.raises(TypeError, match="^attention: mask must be bool or an integer type"):
+        qkv.torch.attention(q, k, v, mask=torch.ones(TQ, TK))
+    with pytest.raises(TypeError, match="^attention: params must be a dict"):
+        qkv.torch.attention(q, k, v, score="bilinear", params=[1])
+    with pytest.raises(ValueError, match="^attention: params may have the keys"):
+        qkv.torch.attention(q, k, v, score="bilinear", params={"V": q})
+
+
+# ---- scaled_dot_product_attention ---------------------------------------------------------------
+
+sdpa = torch.nn.functional.scaled_dot_product_attention
+SEEN = torch.eye(TQ, TK, dtype=torch.bool) | (draw(TQ, TK, seed=7, wants=False) > 0)
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.2},
+        {"attn_mask": SEEN},
+        {"attn_mask": draw(TQ, TK, seed=8)},
+        {"enable_gqa": True},
+    ],
+)
+def test_it_stands_in_for_torchs(rank, options):
+    batch = (2, 3, 4)[5 - rank :]
+    heads = (*batch[:-1], 2) if options.get("enable_gqa") and rank > 3 else batch
+    shapes = (*batch, TQ, D), (*heads, TK, D), (*heads, TK, E)
+    inputs = [draw(*shape, seed=n) for n, shape in enumerate(shapes)]
+    if options.get("enable_gqa") and rank < 4:
+        options = {}
+    out, want = (f(*inputs, **options) for f in (qkv.torch.scaled_dot_product_attention, sdpa))
+    torch.testing.assert_close(out, want, rtol=1e-12, atol=1e-13)
+    wanted = [*inputs, *(x for x in options.values() if getattr(x, "requires_grad", False))]
+    dout = draw(*out.shape, seed=9, wants=False)
+    for x, y in zip(*(torch.autograd.grad(o, wanted, dout) for o in (out, want))):
+        torch.testing.assert_close(x, y, rtol=1e-11, atol=1e-13)
+
+
+def test_its_dropout_is_drawn_from_torchs_generator():
+    q, k, v = (torch.ones(1, 1, 64, 64) for _ in range(3))
+    torch.manual_seed(1)
+    first, second = (
+        qkv.torch.scaled_dot_product_attention(q, k, v, dropout_p=0.5) for _ in range(2)
+    )
+    torch.manual_seed(1)
+    again = qkv.torch.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+    assert torch.equal(first, again) and not torch.equal(first, second)
+    assert abs(first.mean().item() - 1) < 0.1
+
+
+def test_what_it_refuses():
+    q, k, v = qkv_of()
+    with pytest.raises(ValueError, match="attn_mask must be None where is_causal is True"):
+        qkv.torch.scaled_dot_product_attention(q, k, v, SEEN, is_causal=True, enable_gqa=True)
+    with pytest.raises(ValueError, match="key has 2 heads but query has 4; fewer heads need"):
+        qkv.torch.scaled_dot_product_attention(q, k, v)
+
+
+def test_inputs_go_when_autograd_lets_them_go():
+    """What is saved goes after the backward pass, also while the result is there."""
+    q, k, v = (1 * x for x in qkv_of())
+    W, bias = 1 * draw(D, D), 1 * draw(H, TQ, TK)
+    out = qkv.torch.attention(q, k, v, score="bilinear", params={"W": W}, bias=bias)
+    held = [weakref.ref(x) for x in (q, k, v, W, bias)]
+    del q, k, v, W, bias
+    out.sum().backward()
+    gc.collect()
+    assert [x() for x in held] == [None] * 5
+    assert out.grad_fn is not None
+
+
+class Named(torch.Tensor):
+    """A subclass of a tensor, as torch.nn.Parameter is one."""
+
+
+@pytest.mark.parametrize("kind", [Named, torch.nn.Parameter])
+def test_subclasses_of_tensors(kind):
+    plain = qkv_of()
+    want = qkv.torch.attention(*plain, causal=True)
+    want.sum().backward()
+
+    def of_kind(x):
+        x = x.detach().clone()
+        return kind(x) if kind is torch.nn.Parameter else x.as_subclass(kind).requires_grad_()
+
+    tensors = [of_kind(x) for x in plain]
+    for q, k, v in (tensors, [x.detach() for x in tensors]):
+        out, lse = qkv.torch.attention(q, k, v, causal=True, return_lse=True)
+        assert isinstance(out, torch.Tensor) and isinstance(lse, torch.Tensor)
+        assert torch.equal(torch.Tensor(out.detach()), want.detach())
+    qkv.torch.attention(*tensors, causal=True).sum().backward()
+    for got, x in zip(tensors, plain):
+        assert torch.equal(got.grad.as_subclass(torch.Tensor), x.grad)
+    out = qkv.torch.scaled_dot_product_attention(*tensors, enable_gqa=True)
+    assert out.shape == want.shape

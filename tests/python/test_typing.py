@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types: the stub is what is bound, and mypy finds nothing wrong."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def run(*arguments, **options):
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300,
+                          **options)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_stub_is_what_is_bound():
+    # Otherwise: scripts/python_stub.py > python/qkv/_core.pyi
+    wanted = ROOT.joinpath("python/qkv/_core.pyi").read_text(encoding="utf-8")
+    assert run(ROOT / "scripts/python_stub.py") == wanted
+
+
+def test_installed_package_has_its_stub(tmp_path):
+    pytest.importorskip("torch", reason="PyTorch 2.13.0 is not there")  # stubtest imports all
+    # In a directory of its own: the installed package is asked, not the checkout.
+    allowlist = ROOT / "tests/python/stubtest_allowlist.txt"
+    run("-m", "mypy.stubtest", "qkv", "--allowlist", allowlist,
+        "--mypy-config-file", ROOT / "pyproject.toml", cwd=tmp_path)  # fmt: skip
+
+
+def test_strict_types():
+    printed = run("-m", "mypy", "python/qkv", cwd=ROOT)
+    assert printed.startswith("Success: ")
+
+
+def test_types_of_the_examples():
+    # Scripts have no annotations of their own.
+    printed = run("-m", "mypy", "--config-file=", "--cache-dir=build/mypy_cache_examples",
+                  "--check-untyped-defs", "examples/python", cwd=ROOT)  # fmt: skip
+    assert printed.startswith("Success: ")
+
+
+def test_types_reach_the_user(tmp_path):
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("import qkv\nqkv.attention(1, 2, 3, scale='one')\nreveal_type(qkv.info())\n",
+                     encoding="utf-8")  # fmt: skip
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", wrong], capture_output=True,
+                          text=True, timeout=300, cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 1
+    assert 'incompatible type "str"; expected "float | None"' in done.stdout
+    assert 'Revealed type is "dict[str, Any]"' in done.stdout
+    assert "Found 1 error" in done.stdout
