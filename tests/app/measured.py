@@ -4,6 +4,7 @@
 import collections
 import functools
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -38,6 +39,7 @@ def run(command, directory, stdin=subprocess.DEVNULL):
 
 @functools.cache
 def is_sanitized(program):
-    """Whether it is built with a sanitizer, whose own memory says nothing about the program's."""
-    code = pathlib.Path(program).read_bytes()
+    """Whether it is built with a sanitizer, whose own memory and time say nothing about the program's."""
+    file = shutil.which(program)
+    code = pathlib.Path(file).read_bytes() if file else b""
     return any(name in code for name in (b"__asan_init", b"__tsan_init", b"__msan_init"))

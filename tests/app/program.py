@@ -11,10 +11,14 @@ import sys
 import tempfile
 import unittest
 
+import measured
 import numpy as np
 
 PROGRAM = sys.argv.pop(1) if len(sys.argv) > 1 else "qkv"
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+# Seconds of a run: a sanitizer makes kernels ten times as slow and more, beside a test that does
+# likewise.
+PATIENCE = 600 if measured.is_sanitized(PROGRAM) else 120
 
 
 class Case(unittest.TestCase):
@@ -25,7 +29,7 @@ class Case(unittest.TestCase):
 
     def run_qkv(self, *arguments, code=0, env=None, **options):
         """The finished process; its exit code must be `code` (None: any)."""
-        done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, timeout=120,
+        done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, timeout=PATIENCE,
                               cwd=self.dir, env={**os.environ, **(env or {})}, **options)
         done.out = done.stdout.decode(errors="replace")
         done.err = done.stderr.decode()

@@ -16,7 +16,7 @@ import time
 import unittest
 
 import numpy as np
-from program import CHECKOUT, PROGRAM, Case
+from program import CHECKOUT, PATIENCE, PROGRAM, Case
 
 
 class Hostile(Case):
@@ -219,7 +219,7 @@ class CommandLine(Case):
             text = self.run_qkv(*command, "--help").out
             for line in re.findall(r"(?m)^  (?:.*\| )?(qkv .*)$", text.split("Examples:\n")[1]):
                 done = subprocess.run(line, shell=True, cwd=self.dir, capture_output=True,
-                                      env={**os.environ, **environment}, timeout=300, check=False)
+                                      env={**os.environ, **environment}, timeout=PATIENCE, check=False)
                 # What takes long says how far it is.
                 told = re.sub(rb"(?m)^qkv: bench: [a-z]+/\S+\n", b"", done.stderr)
                 self.assertEqual((done.returncode, told), (0, b""), line)

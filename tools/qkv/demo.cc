@@ -191,6 +191,6 @@ void add_demo(CLI::App& program, const Common& common) {
   const auto options = std::make_shared<DemoOptions>();
   add_number(command, "--tokens", options->tokens, Bounds<Index>{64, Index{1} << 20},
              "of the long sequence (default 16384; fewer where that would take long)");
-  command.footer("Examples:\n  qkv demo\n  qkv demo --color never --tokens 32768");
+  command.footer("Examples:\n  qkv demo\n  qkv demo --color never --tokens 4096");
   command.callback([options, &common] { run(*options, common); });
 }
