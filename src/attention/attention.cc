@@ -62,7 +62,7 @@ void run_backward(const BackwardArguments& x, const Options& options, const core
   const core::GradientSources sources = door::bind_sources(p, x.saved, x.sources);
   const core::GradientResults results = door::bind_gradients(p, x.inputs, options, x.gradients);
   door::check_overlap(p, x.inputs, options, x.saved, x.sources, x.gradients);
-  const door::ScratchSize size = implementation.backward_scratch(p, results);
+  const door::ScratchSize size = implementation.backward_scratch(p, sources, results);
   runtime::Call call(context, p.function, size.shared, size.per_worker);
   implementation.backward(p, sources, results, call);
 }
@@ -144,27 +144,35 @@ core::Results every_result(const core::Problem& p) {
   return all;
 }
 
-core::GradientResults every_gradient(const Inputs& inputs, const Options& options) {
-  core::GradientResults all;
+// Likewise, from arrays whose channels and keys lie next to each other.
+core::GradientSources every_source(const core::Problem& p) {
+  core::GradientSources all;
+  if (p.v.given()) all.dout.dtype = p.dtype;
+  if (!p.packed()) all.dweights.matrix.dtype = p.accumulator;
+  all.dout.col_stride = all.dweights.matrix.col_stride = 1;
+  return all;
+}
+
+// And into C-ordered buffers that are overwritten.
+core::GradientResults every_gradient(const core::Problem& p, const Inputs& inputs,
+                                     const Options& options) {
   // The source itself stands for a buffer of its shape: only its size is looked at.
   const auto like = [](const ConstView& x) {
-    return x.given() ? View(const_cast<void*>(x.data()), x.dtype(), x.shape(), x.strides())
+    return x.given() ? View(const_cast<void*>(x.data()), x.dtype(), x.shape(),
+                            contiguous_strides(x.shape()))
                      : View();
   };
-  all.q.buffer = like(inputs.q);
-  all.k.buffer = like(inputs.k);
-  all.v.buffer = like(inputs.v);
-  if (const auto* score = std::get_if<Bilinear>(&options.score)) all.w.buffer = like(score->w);
-  if (const auto* score = std::get_if<Additive>(&options.score)) {
-    all.wq.buffer = like(score->wq);
-    all.wk.buffer = like(score->wk);
-    all.score_v.buffer = like(score->v);
-    all.score_b.buffer = like(score->b);
+  InputGradients all{.q = like(inputs.q), .k = like(inputs.k), .v = like(inputs.v)};
+  if (const auto* score = std::get_if<Bilinear>(&options.score)) {
+    all.score = BilinearGradient{like(score->w)};
   }
-  all.bias.buffer = like(options.bias);
-  all.alibi.buffer = like(options.alibi);
-  all.sinks.buffer = like(options.sinks);
-  return all;
+  if (const auto* score = std::get_if<Additive>(&options.score)) {
+    all.score = AdditiveGradient{like(score->wq), like(score->wk), like(score->v), like(score->b)};
+  }
+  all.bias = like(options.bias);
+  all.alibi = like(options.alibi);
+  all.sinks = like(options.sinks);
+  return door::bind_gradients(p, inputs, options, all);
 }
 
 }  // namespace
@@ -187,7 +195,8 @@ Plan::Plan(const Inputs& inputs, const Options& options, Context& context)
   }
   s.forward_size = s.forward->forward_scratch(s.problem, every_result(s.problem));
   if (s.backward != nullptr) {
-    s.backward_size = s.backward->backward_scratch(s.problem, every_gradient(inputs, s.options));
+    s.backward_size = s.backward->backward_scratch(s.problem, every_source(s.problem),
+                                                   every_gradient(s.problem, inputs, s.options));
   }
   runtime::reserve(context, std::max(s.forward_size.shared, s.backward_size.shared),
                    std::max(s.forward_size.per_worker, s.backward_size.per_worker));

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
 #include "attention/bind.h"
 #include "attention/shapes.h"
 #include "core/message.h"
@@ -39,62 +41,72 @@ class Binder {
   bool any_ = false;
 };
 
-// Strides of the C-ordered array of the buffer's shape: one of size 1 has stride 0, so that it
-// sums over whatever the problem has there.
-Dims own_strides(const View& buffer) {
-  Dims strides = contiguous_strides(buffer.shape());
-  for (int axis = 0; axis < buffer.rank(); ++axis) {
-    if (buffer.shape()[axis] == 1) strides[axis] = 0;
+// Strides along the problem's axes of an array that has the buffer's shape.
+class Axes {
+ public:
+  // Those of size 1 have stride 0, so that they sum over whatever the problem has there.
+  Axes(const View& buffer, Dims strides) : strides_(std::move(strides)) {
+    for (int axis = 0; axis < buffer.rank(); ++axis) {
+      if (buffer.shape()[axis] == 1) strides_[axis] = 0;
+    }
   }
-  return strides;
-}
+  Index from_end(int n) const { return strides_.rank() >= n ? strides_[strides_.rank() - n] : 0; }
+  Index from_begin(int n) const { return strides_[n]; }
 
-Index stride_from_end(const View& buffer, const Dims& strides, int from_end) {
-  return buffer.rank() >= from_end ? strides[buffer.rank() - from_end] : 0;
+ private:
+  Dims strides_;
+};
+
+// `fill` sets the strides of an operand from those of an array.
+template <class Fill>
+GradientTarget target(const View& buffer, const Fill& fill) {
+  GradientTarget to{buffer, {}, {}};
+  to.direct.data = buffer.data();
+  to.direct.dtype = buffer.dtype();
+  fill(Axes(buffer, buffer.strides()), to.direct);
+  fill(Axes(buffer, contiguous_strides(buffer.shape())), to.own);
+  return to;
 }
 
 // q, k, v and bias: [batch..., head, row, col] from the right.
 GradientTarget array_target(const Problem& p, const View& buffer) {
-  const Dims own = own_strides(buffer);
-  GradientTarget to{buffer, {}};
-  to.own.col_stride = stride_from_end(buffer, own, 1);
-  to.own.row_stride = stride_from_end(buffer, own, 2);
-  if (p.head_axis) to.own.head_stride = stride_from_end(buffer, own, 3);
-  const int above = p.head_axis ? 3 : 2;
-  for (int axis = 0; axis < p.batch.rank(); ++axis) {
-    to.own.batch_strides.push_back(stride_from_end(buffer, own, above + p.batch.rank() - axis));
-  }
-  return to;
+  return target(buffer, [&](const Axes& axes, core::ResultOperand& to) {
+    to.col_stride = axes.from_end(1);
+    to.row_stride = axes.from_end(2);
+    if (p.head_axis) to.head_stride = axes.from_end(3);
+    const int above = p.head_axis ? 3 : 2;
+    for (int axis = 0; axis < p.batch.rank(); ++axis) {
+      to.batch_strides.push_back(axes.from_end(above + p.batch.rank() - axis));
+    }
+  });
 }
 
 // Packed q, k, v: [sum T, heads, channels].
 GradientTarget packed_target(const View& buffer) {
-  const Dims own = own_strides(buffer);
-  GradientTarget to{buffer, {}};
-  to.own.row_stride = own[0];
-  to.own.head_stride = own[1];
-  to.own.col_stride = own[2];
-  return to;
+  return target(buffer, [](const Axes& axes, core::ResultOperand& to) {
+    to.row_stride = axes.from_begin(0);
+    to.head_stride = axes.from_begin(1);
+    to.col_stride = axes.from_begin(2);
+  });
 }
 
-// Parameters: `axes` axes of their own ([rows, cols] or [cols]), a head axis before them when
+// Parameters: `count` axes of their own ([rows, cols] or [cols]), a head axis before them when
 // they are given per head.
-GradientTarget parameter_target(const Problem& p, const View& buffer, int axes) {
-  const Dims own = own_strides(buffer);
-  GradientTarget to{buffer, {}};
-  to.own.col_stride = stride_from_end(buffer, own, 1);
-  if (axes == 2) to.own.row_stride = stride_from_end(buffer, own, 2);
-  to.own.head_stride = stride_from_end(buffer, own, axes + 1);
-  for (int axis = 0; axis < p.batch.rank(); ++axis) to.own.batch_strides.push_back(0);
-  return to;
+GradientTarget parameter_target(const Problem& p, const View& buffer, int count) {
+  return target(buffer, [&](const Axes& axes, core::ResultOperand& to) {
+    to.col_stride = axes.from_end(1);
+    if (count == 2) to.row_stride = axes.from_end(2);
+    to.head_stride = axes.from_end(count + 1);
+    for (int axis = 0; axis < p.batch.rank(); ++axis) to.batch_strides.push_back(0);
+  });
 }
 
 // [H]
 GradientTarget per_head_target(const Problem& p, const View& buffer) {
-  GradientTarget to = parameter_target(p, buffer, 1);
-  to.own.head_stride = to.own.col_stride;
-  to.own.col_stride = 0;
-  return to;
+  return target(buffer, [&](const Axes& axes, core::ResultOperand& to) {
+    to.head_stride = axes.from_end(1);
+    for (int axis = 0; axis < p.batch.rank(); ++axis) to.batch_strides.push_back(0);
+  });
 }
 
 void bind_input(Binder& binder, std::string_view name, const View& buffer,

@@ -66,25 +66,26 @@ const T* DotBlock<T>::panel(Index n) {
   if (packed_ != nullptr) return packed_ + j * p_.Dk;
   T* own = panels_ + n * kPanel * p_.Dk;
   if ((own_panels_ >> n & 1U) == 0) {
-    pack_panel(call_, k_offset_ + j * p_.k.row_stride, std::min(kPanel, unit_.s.Tk - j), own);
+    pack_panel(call_, p_.k, k_offset_ + j * p_.k.row_stride, std::min(kPanel, unit_.s.Tk - j),
+               p_.Dk, own);
     own_panels_ |= 1U << n;
   }
   return own;
 }
 
-// K transposed: `keys` keys from element `offset` on.
+// K or V transposed: `keys` rows of `width` channels from element `offset` on.
 template <class T>
-void pack_panel(const DotCall<T>& call, Index offset, Index keys, T* panel) {
-  const Problem& p = call.p;
+void pack_panel(const DotCall<T>& call, const Operand& x, Index offset, Index keys, Index width,
+                T* panel) {
   call.stop();
-  if (p.k.dtype == dtype_of<T> && p.k.col_stride == 1) {
-    call.kernels.pack_panel({static_cast<const T*>(p.k.data) + offset, p.k.row_stride}, keys, p.Dk,
+  if (x.dtype == dtype_of<T> && x.col_stride == 1) {
+    call.kernels.pack_panel({static_cast<const T*>(x.data) + offset, x.row_stride}, keys, width,
                             panel);
     return;
   }
-  for (Index c = 0; c < p.Dk; ++c) {
+  for (Index c = 0; c < width; ++c) {
     T* column = panel + c * kPanel;
-    load_values(p.k, offset + c * p.k.col_stride, p.k.row_stride, keys, column);
+    load_values(x, offset + c * x.col_stride, x.row_stride, keys, column);
     std::fill(column + keys, column + kPanel, T(0));
   }
 }
@@ -208,7 +209,7 @@ void DotBlock<T>::change(Index r) const {
   if (x.empty()) return;
   T* s = scores(r);
   const Index n = std::min(x.end, keys_) - x.begin;
-  change_piece(p_, k_, call_.instances, rows_[r].at, j0_ + x.begin, n, s + x.begin, spare_);
+  change_piece<T>({p_, k_, call_.instances, spare_}, rows_[r].at, j0_ + x.begin, n, s + x.begin);
   if (tiles_[r / kTileRows].partial) k_.mask(s + x.begin, allowed(r) + x.begin, n);
   constexpr T kMasked = -std::numeric_limits<T>::infinity();
   const KeyRange& live = rows_[r].live;

@@ -162,7 +162,7 @@ void DotForward<T>::pack(const KeyUnit& unit, Index n, Index chunk) {
   const Index first = core::offset_of(p_.k, entry, unit.g, unit.s.k0, 0);
   T* panels = shared_ + wave_.offset(n) * piece_values();
   for (Index j = chunk * kKeyChunk; j < std::min(unit.s.Tk, (chunk + 1) * kKeyChunk); j += kPanel) {
-    pack_panel(call_, first + j * p_.k.row_stride, std::min(kPanel, unit.s.Tk - j),
+    pack_panel(call_, p_.k, first + j * p_.k.row_stride, std::min(kPanel, unit.s.Tk - j), p_.Dk,
                panels + j * p_.Dk);
   }
 }

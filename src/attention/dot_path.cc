@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/dot_path.h"
 
+#include "attention/dot_backward.h"
 #include "attention/dot_forward.h"
 #include "attention/target.h"
 
@@ -22,34 +23,53 @@ const char* unsupported(const Problem& p) {
   return nullptr;
 }
 
-template <Target kTarget, class T>
-DotForward<T> pass(const Problem& p, const Results& to) {
-  return DotForward<T>(p, to, kTarget);
+template <class Pass>
+ScratchSize measure(Pass pass) {
+  core::MeasuringArena arena;
+  pass.take_shared(arena);
+  return {arena.bytes(), pass.worker_bytes()};
 }
 
 template <Target kTarget>
-ScratchSize scratch(const Problem& p, const Results& to) {
-  const auto measure = [](auto forward) -> ScratchSize {
-    core::MeasuringArena arena;
-    forward.take_shared(arena);
-    return {arena.bytes(), forward.worker_bytes()};
-  };
-  return p.accumulator == DType::kFloat64 ? measure(pass<kTarget, double>(p, to))
-                                          : measure(pass<kTarget, float>(p, to));
+ScratchSize forward_scratch(const Problem& p, const Results& to) {
+  return p.accumulator == DType::kFloat64 ? measure(DotForward<double>(p, to, kTarget))
+                                          : measure(DotForward<float>(p, to, kTarget));
 }
 
 template <Target kTarget>
 void forward(const Problem& p, const Results& to, runtime::Call& call) {
   if (p.accumulator == DType::kFloat64) {
-    pass<kTarget, double>(p, to).run(call);
+    DotForward<double>(p, to, kTarget).run(call);
   } else {
-    pass<kTarget, float>(p, to).run(call);
+    DotForward<float>(p, to, kTarget).run(call);
+  }
+}
+
+template <Target kTarget>
+ScratchSize backward_scratch(const Problem& p, const GradientSources& from,
+                             const GradientResults& to) {
+  return p.accumulator == DType::kFloat64 ? measure(DotBackward<double>(p, from, to, kTarget))
+                                          : measure(DotBackward<float>(p, from, to, kTarget));
+}
+
+template <Target kTarget>
+void backward(const Problem& p, const GradientSources& from, const GradientResults& to,
+              runtime::Call& call) {
+  if (p.accumulator == DType::kFloat64) {
+    DotBackward<double>(p, from, to, kTarget).run(call);
+  } else {
+    DotBackward<float>(p, from, to, kTarget).run(call);
   }
 }
 
 template <Target kTarget>
 constexpr Implementation implementation(std::string_view name) {
-  return {name, &unsupported<kTarget>, &scratch<kTarget>, &forward<kTarget>, nullptr, nullptr};
+  return {name,
+          &unsupported<kTarget>,
+          &forward_scratch<kTarget>,
+          &forward<kTarget>,
+          &backward_scratch<kTarget>,
+          &backward<kTarget>};
 }
 
 }  // namespace

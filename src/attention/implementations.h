@@ -26,7 +26,8 @@ struct Implementation {
   ScratchSize (*forward_scratch)(const core::Problem& p, const core::Results& results);
   void (*forward)(const core::Problem& p, const core::Results& results, runtime::Call& call);
   // Null where there is no backward pass of its own.
-  ScratchSize (*backward_scratch)(const core::Problem& p, const core::GradientResults& results);
+  ScratchSize (*backward_scratch)(const core::Problem& p, const core::GradientSources& sources,
+                                  const core::GradientResults& results);
   void (*backward)(const core::Problem& p, const core::GradientSources& sources,
                    const core::GradientResults& results, runtime::Call& call);
 };

@@ -36,10 +36,10 @@ void forward(const Problem& p, const Results& to, runtime::Call& call) {
   }
 }
 
-ScratchSize backward_scratch(const Problem& p, const GradientResults& to) {
-  const GradientSources none;
-  return p.accumulator == DType::kFloat64 ? measure(reference::Backward<double>(p, none, to))
-                                          : measure(reference::Backward<float>(p, none, to));
+ScratchSize backward_scratch(const Problem& p, const GradientSources& from,
+                             const GradientResults& to) {
+  return p.accumulator == DType::kFloat64 ? measure(reference::Backward<double>(p, from, to))
+                                          : measure(reference::Backward<float>(p, from, to));
 }
 
 void backward(const Problem& p, const GradientSources& from, const GradientResults& to,

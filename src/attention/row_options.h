@@ -201,13 +201,13 @@ void apply_instance(const detail::ScoreInstance& instance, const void* callable,
   }
 }
 
-// s = cap tanh(s / cap)
+// s = cap tanh(s / cap). `slopes`, where given, are multiplied by the derivative.
 template <class T>
-void soft_cap_piece(const Problem& p, InstanceTarget target, T* s, Index n) {
+void soft_cap_piece(const Problem& p, InstanceTarget target, T* s, Index n, T* slopes = nullptr) {
   if (p.softcap == 0) return;
   const core::SoftCap cap{p.softcap};
   apply_instance<T>(core::instance_for(core::soft_cap_instances(), target), &cap,
-                    {At{}, 1, static_cast<std::int32_t>(n), n, s, nullptr});
+                    {At{}, 1, static_cast<std::int32_t>(n), n, s, slopes});
 }
 
 inline Index bias_offset(const Problem& p, const QueryAt& at, Index j) {
@@ -221,27 +221,38 @@ const T* bias_in_place(const Problem& p, const QueryAt& at, Index j) {
   return static_cast<const T*>(p.bias.data) + bias_offset(p, at, j);
 }
 
-// User's functions, bias and ALiBi on the scores of keys j0 .. j0+n-1. `spare` holds n values.
+// What change_piece works with. `spare` holds as many values as the piece.
 template <class T>
-void change_piece(const Problem& p, const kernels::DotKernels<T>& k, InstanceTarget target,
-                  const QueryAt& at, Index j0, Index n, T* s, T* spare) {
+struct PieceTools {
+  const Problem& p;
+  const kernels::DotKernels<T>& kernels;
+  InstanceTarget target;
+  T* spare;
+};
+
+// User's functions, bias and ALiBi on the scores of keys j0 .. j0+n-1. `slopes`, where given, are
+// multiplied by the derivative.
+template <class T>
+void change_piece(const PieceTools<T>& with, const QueryAt& at, Index j0, Index n, T* s,
+                  T* slopes = nullptr) {
+  const Problem& p = with.p;
   for (const ScoreMod& mod : p.mods) {
-    apply_instance<T>(core::instance_for(mod, target), mod.callable.get(),
-                      {place_of(at, j0), 1, static_cast<std::int32_t>(n), n, s, nullptr});
+    apply_instance<T>(core::instance_for(mod, with.target), mod.callable.get(),
+                      {place_of(at, j0), 1, static_cast<std::int32_t>(n), n, s, slopes});
   }
-  const T* bias = spare;
+  const T* bias = with.spare;
   if (p.bias.given()) {
     if (const T* there = bias_in_place<T>(p, at, j0)) {
       bias = there;
     } else {
-      load_values(p.bias, bias_offset(p, at, j0), p.bias.col_stride, n, spare);
+      load_values(p.bias, bias_offset(p, at, j0), p.bias.col_stride, n, with.spare);
     }
-    k.add_bias(s, bias, n);
+    with.kernels.add_bias(s, bias, n);
   }
   if (!p.alibi.given()) return;
   const T slope =
       core::load<T>(p.alibi.dtype, p.alibi.data, core::offset_of(p.alibi, 0, at.h, 0, 0));
-  k.subtract_distance(s, slope, j0 - at.i - at.o, n);
+  with.kernels.subtract_distance(s, slope, j0 - at.i - at.o, n);
   if (!p.bias.given()) return;
   // What the bias masks stays masked: a slope of NaN or infinity has made NaN of it.
   constexpr T kMasked = -std::numeric_limits<T>::infinity();

@@ -39,10 +39,11 @@ struct GradientSources {
 };
 
 // Where one gradient goes: the user's buffer, which has the shape of what it is the gradient of,
-// and the strides of a C-ordered array of that shape along the problem's axes. Axes that were
-// broadcast have stride 0 there: writing to them sums.
+// as an operand, and the strides of a C-ordered array of that shape along the problem's axes. Axes
+// that were broadcast have stride 0 in both: writing to them sums.
 struct GradientTarget {
   View buffer;
+  ResultOperand direct;
   ResultOperand own;  // strides only
   bool given() const noexcept { return buffer.given(); }
 };

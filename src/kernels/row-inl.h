@@ -11,20 +11,11 @@
 
 #include "kernels/dot_kernels.h"
 #include "kernels/exp-inl.h"
+#include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// f(d, n) for n = 0, lanes, ... while whole registers last, then with one-lane tags.
-template <class T, class F>
-HWY_INLINE void for_each_vector(Index n, const F& f) {
-  const hn::ScalableTag<T> d;
-  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  Index x = 0;
-  for (; x + kLanes <= n; x += kLanes) f(d, x);
-  for (; x < n; ++x) f(hn::CappedTag<T, 1>(), x);
-}
 
 // ---- scores ---------------------------------------------------------------------------------
 
@@ -67,17 +58,6 @@ HWY_INLINE T largest(const T* s, Index n) {
   }
   const V all = hn::Max(hn::Max(top[0], top[1]), hn::Max(top[2], top[3]));
   return hn::GetLane(hn::MaxOfLanes(d, all));
-}
-
-// The tree of reference/sum.h over one register: halves are added while there are two lanes.
-template <class D, class T = hn::TFromD<D>>
-HWY_INLINE T tree_sum_of_lanes(D d, hn::Vec<D> x) {
-  if constexpr (hn::MaxLanes(D()) == 1) {
-    return hn::GetLane(x);
-  } else {
-    const hn::Half<D> half;
-    return tree_sum_of_lanes(half, hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x)));
-  }
 }
 
 // e_n = exp(s_n - shift) in place of s_n; returns their sum: partial sums by n mod kPanel.

@@ -163,14 +163,20 @@ HWY_INLINE void store_part(hn::Vec<D> x, D d, T* to, Index n) {
 #endif
 }
 
+// How the weights of a sum stand, and where it starts.
+//   kRows     w_rn at data[r * stride + n]; starts from acc
+//   kColumns  w_rn at data[n * stride + r]; starts from zero and is added to acc
+enum class Weights { kRows, kColumns };
+
 // kVectors registers of channels, the last of which has `last` channels (kWhole: all).
-template <class T, int kRows, int kVectors, bool kWhole>
+template <class T, Weights kWeights, int kRows, int kVectors, bool kWhole>
 HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
                                     const T* HWY_RESTRICT v, Index v_stride, Index keys, Index last,
                                     T* HWY_RESTRICT acc, Index acc_stride) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  constexpr bool kByRows = kWeights == Weights::kRows;
   const auto load = [&](const T* from, int x) HWY_ATTR {
     if (!kWhole && x == kVectors - 1) return load_part(d, from + x * kLanes, last);
     return hn::LoadU(d, from + x * kLanes);
@@ -179,7 +185,9 @@ HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-    for (int x = 0; x < kVectors; ++x) sum[r][x] = load(acc + r * acc_stride, x);
+    for (int x = 0; x < kVectors; ++x) {
+      sum[r][x] = kByRows ? load(acc + r * acc_stride, x) : hn::Zero(d);
+    }
   }
   for (Index n = 0; n < keys; ++n, v += v_stride) {
     V values[kVectors];
@@ -187,7 +195,7 @@ HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
     for (int x = 0; x < kVectors; ++x) values[x] = load(v, x);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const V weight = hn::Set(d, w[r * w_stride + n]);
+      const V weight = hn::Set(d, kByRows ? w[r * w_stride + n] : w[n * w_stride + r]);
 #pragma GCC unroll 8
       for (int x = 0; x < kVectors; ++x) sum[r][x] = hn::MulAdd(weight, values[x], sum[r][x]);
     }
@@ -197,6 +205,7 @@ HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
 #pragma GCC unroll 8
     for (int x = 0; x < kVectors; ++x) {
       T* to = acc + r * acc_stride + x * kLanes;
+      if (!kByRows) sum[r][x] = hn::Add(load(acc + r * acc_stride, x), sum[r][x]);
       if (!kWhole && x == kVectors - 1) {
         store_part(sum[r][x], d, to, last);
       } else {
@@ -206,25 +215,25 @@ HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
   }
 }
 
-template <class T, int kRows>
+template <class T, Weights kWeights, int kRows>
 void weighted_sum_rows(const RowsOf<const T>& w, const RowsOf<const T>& v, Index keys, Index E,
                        const RowsOf<T>& acc) {
   using Tile = void (*)(const T*, Index, const T*, Index, Index, Index, T*, Index);
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr Tile kWhole[] = {
-    &weighted_sum_tile<T, kRows, 1, true>,
-    &weighted_sum_tile<T, kRows, 2, true>,
+    &weighted_sum_tile<T, kWeights, kRows, 1, true>,
+    &weighted_sum_tile<T, kWeights, kRows, 2, true>,
 #if HWY_TARGET == HWY_AVX3
-    &weighted_sum_tile<T, kRows, 3, true>,
-    &weighted_sum_tile<T, kRows, 4, true>,
+    &weighted_sum_tile<T, kWeights, kRows, 3, true>,
+    &weighted_sum_tile<T, kWeights, kRows, 4, true>,
 #endif
   };
   constexpr Tile kPart[] = {
-    &weighted_sum_tile<T, kRows, 1, false>,
-    &weighted_sum_tile<T, kRows, 2, false>,
+    &weighted_sum_tile<T, kWeights, kRows, 1, false>,
+    &weighted_sum_tile<T, kWeights, kRows, 2, false>,
 #if HWY_TARGET == HWY_AVX3
-    &weighted_sum_tile<T, kRows, 3, false>,
-    &weighted_sum_tile<T, kRows, 4, false>,
+    &weighted_sum_tile<T, kWeights, kRows, 3, false>,
+    &weighted_sum_tile<T, kWeights, kRows, 4, false>,
 #endif
   };
   // Registers are shared out evenly: 5 are 3 + 2, not 4 + 1, whose single one would wait for the
@@ -242,14 +251,27 @@ void weighted_sum_rows(const RowsOf<const T>& w, const RowsOf<const T>& v, Index
   }
 }
 
+template <class T, Weights kWeights>
+void any_weighted_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
+                      Index E, const RowsOf<T>& acc) {
+  constexpr void (*kByRows[])(const RowsOf<const T>&, const RowsOf<const T>&, Index, Index,
+                              const RowsOf<T>&) = {
+      &weighted_sum_rows<T, kWeights, 1>, &weighted_sum_rows<T, kWeights, 2>,
+      &weighted_sum_rows<T, kWeights, 3>, &weighted_sum_rows<T, kWeights, 4>,
+      &weighted_sum_rows<T, kWeights, 5>, &weighted_sum_rows<T, kWeights, 6>};
+  kByRows[rows - 1](w, v, keys, E, acc);
+}
+
 template <class T>
 void weighted_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
                   Index E, const RowsOf<T>& acc) {
-  constexpr void (*kByRows[])(const RowsOf<const T>&, const RowsOf<const T>&, Index, Index,
-                              const RowsOf<T>&) = {
-      &weighted_sum_rows<T, 1>, &weighted_sum_rows<T, 2>, &weighted_sum_rows<T, 3>,
-      &weighted_sum_rows<T, 4>, &weighted_sum_rows<T, 5>, &weighted_sum_rows<T, 6>};
-  kByRows[rows - 1](w, v, keys, E, acc);
+  any_weighted_sum<T, Weights::kRows>(w, rows, v, keys, E, acc);
+}
+
+template <class T>
+void transposed_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x, Index count,
+                    Index width, const RowsOf<T>& acc) {
+  any_weighted_sum<T, Weights::kColumns>(w, rows, x, count, width, acc);
 }
 
 }  // namespace qkv::kernels::HWY_NAMESPACE

@@ -3,8 +3,8 @@
 #define QKV_REFERENCE_BACKWARD_H_
 
 #include <algorithm>
-#include <array>
 
+#include "core/own_gradients.h"
 #include "core/results.h"
 #include "core/stop.h"
 #include "reference/gradient_row.h"
@@ -26,7 +26,7 @@ template <class T>
 class Backward {
  public:
   Backward(const Problem& p, const GradientSources& from, const GradientResults& to)
-      : p_(p), from_(from), to_(to) {}
+      : p_(p), from_(from), to_(to), own_(p, to) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena) {
@@ -48,11 +48,7 @@ class Backward {
     if (additive) dscore_v_ = take(p_.U, p_.H, p_.q_rows);
     if (projects_queries(p_)) dq_ = take(p_.Dq, p_.H, p_.q_rows);
     if (projects_keys(p_)) dk_ = take(p_.Dk, p_.H, p_.k_rows);
-    const auto targets = to_.all();
-    for (std::size_t n = 0; n < targets.size(); ++n) {
-      const Index count = targets[n]->given() ? targets[n]->buffer.element_count() : 0;
-      own_[n] = arena.template take<T>(count).data();
-    }
+    own_.take(arena, [](const GradientTarget&) { return true; });
   }
   std::size_t worker_bytes() const {
     MeasuringArena arena;
@@ -91,17 +87,6 @@ class Backward {
     return {b, h, i, p_.diagonal_offset(b, p_.sequence(b))};
   }
 
-  // The C-ordered array in which a target's gradient is summed, and places in it.
-  T* own(const GradientTarget& target) const {
-    const auto targets = to_.all();
-    const auto at = std::find(targets.begin(), targets.end(), &target) - targets.begin();
-    return own_[static_cast<std::size_t>(at)];
-  }
-  T* own_at(const GradientTarget& target, Index b, Index h, Index row, Index col) const {
-    const Index entry = core::batch_offset(target.own, p_.batch, b);
-    return own(target) + core::offset_of(target.own, entry, h, row, col);
-  }
-
   void query_sweep(Index b, Index h, Index i0, core::Arena& arena);
   void left_gradient(const QueryAt& at, Worker& w);
   void key_sweep(Index b, Index g, Index j0, core::Arena& arena);
@@ -114,7 +99,6 @@ class Backward {
   void parameter_gradients(Call& call);
   void input_gradients();
   void sum_into_own(const RowsOf<T>& rows, bool keys, const GradientTarget& target);
-  void deliver(const GradientTarget& target);
 
   const Problem& p_;
   const GradientSources& from_;
@@ -127,7 +111,7 @@ class Backward {
   RowsOf<T> dleft_, dright_, dvalue_;
   RowsOf<T> dalibi_, dsinks_, dscore_v_;  // one query's share
   RowsOf<T> dq_, dk_;                     // per query head, where a projection lies between
-  std::array<T*, 11> own_{};
+  core::OwnGradients<T> own_;
 };
 
 template <class T>
@@ -148,9 +132,7 @@ void Backward<T>::run(Call& call) {
   });
   parameter_gradients(call);
   input_gradients();
-  for (const GradientTarget* target : to_.all()) {
-    if (target->given()) deliver(*target);
-  }
+  own_.deliver(x_.stop);
 }
 
 // What belongs to queries i0 .. of one head: delta, d left, and each query's share of the sums

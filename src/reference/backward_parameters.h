@@ -19,7 +19,7 @@ void Backward<T>::bias_gradient(Index i0, Index i1, core::Arena& arena) {
         const QueryAt at = query_at(b, h, i);
         if (!weight_gradients(p_, x_, from_, at, 0, p_.Tk, w.row)) continue;
         score_gradients(*delta_.of(b, h, i), w.row);
-        T* to = own_at(to_.bias, b, h, i, 0);
+        T* to = own_.at(to_.bias, b, h, i, 0);
         for (Index j = 0; j < p_.Tk; ++j) to[j * to_.bias.own.col_stride] += w.row.ds[j];
       }
     }
@@ -70,7 +70,7 @@ void Backward<T>::bilinear_parameters(Index c) {
           const T q = element<T>(p_, p_.q, b, h, s.q0 + i, c);
           sum = fused_multiply_add(q, dleft_.of(b, h, s.q0 + i)[x], sum);
         }
-        *own_at(to_.w, b, h, c, x) += sum;
+        *own_.at(to_.w, b, h, c, x) += sum;
       }
     }
   }
@@ -98,16 +98,16 @@ void Backward<T>::additive_parameters(Index u) {
         return sum;
       };
       for (Index c = 0; to_.wq.given() && c < p_.Dq; ++c) {
-        *own_at(to_.wq, b, h, u, c) += sum_rows(dleft_, false, &p_.q, c);
+        *own_.at(to_.wq, b, h, u, c) += sum_rows(dleft_, false, &p_.q, c);
       }
       for (Index c = 0; to_.wk.given() && c < p_.Dk; ++c) {
-        *own_at(to_.wk, b, h, u, c) += sum_rows(dright_, true, &p_.k, c);
+        *own_.at(to_.wk, b, h, u, c) += sum_rows(dright_, true, &p_.k, c);
       }
       if (to_.score_b.given()) {
-        *own_at(to_.score_b, b, h, 0, u) += sum_rows(dleft_, false, nullptr, 0);
+        *own_.at(to_.score_b, b, h, 0, u) += sum_rows(dleft_, false, nullptr, 0);
       }
       if (to_.score_v.given()) {
-        *own_at(to_.score_v, b, h, 0, u) += sum_rows(dscore_v_, false, nullptr, 0);
+        *own_.at(to_.score_v, b, h, 0, u) += sum_rows(dscore_v_, false, nullptr, 0);
       }
     }
   }
@@ -116,9 +116,7 @@ void Backward<T>::additive_parameters(Index u) {
 template <class T>
 template <class Call>
 void Backward<T>::parameter_gradients(Call& call) {
-  for (const GradientTarget* target : to_.all()) {
-    if (target->given()) std::fill_n(own(*target), target->buffer.element_count(), T(0));
-  }
+  own_.clear(x_.stop);
   if (to_.bias.given() && p_.Tq > 0) {
     // One task per query, or one for all when the bias has no query axis of its own.
     const Index rows = to_.bias.own.row_stride == 0 ? p_.Tq : 1;
@@ -152,7 +150,7 @@ void Backward<T>::sum_into_own(const RowsOf<T>& rows, bool keys, const GradientT
       for (Index n = 0; n < count; ++n) {
         x_.stop();
         const T* from = rows.of(b, head, first + n);
-        T* to = own_at(target, b, to_head, first + n, 0);
+        T* to = own_.at(target, b, to_head, first + n, 0);
         for (Index c = 0; c < rows.width; ++c) to[c * target.own.col_stride] += from[c];
       }
     }
@@ -172,34 +170,12 @@ void Backward<T>::input_gradients() {
         x_.stop();
         T sum(0);
         for (Index i = 0; i < s.Tq; ++i) sum += *rows.of(b, h, s.q0 + i);
-        *own_at(target, b, h, 0, 0) += sum;
+        *own_.at(target, b, h, 0, 0) += sum;
       }
     }
   };
   sum_queries(dalibi_, to_.alibi);
   sum_queries(dsinks_, to_.sinks);
-}
-
-inline constexpr Index kElementsBetweenStops = 1 << 16;
-
-// From the own array into the user's buffer, rounded once.
-template <class T>
-void Backward<T>::deliver(const GradientTarget& target) {
-  const View& buffer = target.buffer;
-  const T* from = own(target);
-  const Index count = buffer.element_count();
-  for (Index n = 0; n < count; ++n) {
-    if (n % kElementsBetweenStops == 0) x_.stop();
-    Index offset = 0;
-    Index rest = n;
-    for (int axis = buffer.rank() - 1; axis >= 0; --axis) {
-      offset += rest % buffer.shape()[axis] * buffer.strides()[axis];
-      rest /= buffer.shape()[axis];
-    }
-    T value = from[n];
-    if (to_.accumulate) value += core::load<T>(buffer.dtype(), buffer.data(), offset);
-    core::store(buffer.dtype(), buffer.data(), offset, value);
-  }
 }
 
 }  // namespace qkv::reference

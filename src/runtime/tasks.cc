@@ -66,8 +66,7 @@ struct Call::Run {
   const Task task;
   const void* const state;
   std::fenv_t environment{};
-  std::atomic<bool> failed{false};
-  std::exception_ptr error{};  // belongs to the body that set `failed`
+  std::exception_ptr error{};  // belongs to the body that set call.failed_
   // The only member that every task writes to.
   alignas(core::kScratchAlignment) std::atomic<Index> next{0};
 
@@ -92,7 +91,7 @@ struct Call::Run {
   // Called in a handler. Keeps the first exception and leaves no task to the other workers.
   void fail() noexcept {
     next.store(tasks, std::memory_order_relaxed);
-    if (!failed.exchange(true, std::memory_order_relaxed)) error = std::current_exception();
+    if (!call.failed_.exchange(true, std::memory_order_relaxed)) error = std::current_exception();
   }
 
   static void body(void* state, Index worker) {
@@ -110,6 +109,7 @@ struct Call::Run {
 };
 
 void Call::run_on_workers(Index bodies, Index tasks, Task task, const void* state) {
+  failed_.store(false, std::memory_order_relaxed);
   Run run{.call = *this, .bodies = bodies, .tasks = tasks, .task = task, .state = state};
   std::fegetenv(&run.environment);
   state_.executor.run(bodies, &Run::body, &run);

@@ -2,6 +2,7 @@
 #ifndef QKV_RUNTIME_TASKS_H_
 #define QKV_RUNTIME_TASKS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <string_view>
 
@@ -35,6 +36,9 @@ class Call {
 
   core::StopPoint stop_point() const noexcept;
 
+  // Whether a task of the running for_each_task has thrown: tasks before this one may never end.
+  bool failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
+
   // Runs f(task, arena) for task 0..tasks-1, each once. `arena` is the worker's own, empty at each
   // task. The stop flag is read before each task (set: no further task starts and Cancelled is
   // thrown); a long task reads it by stop_point(). The first exception of a task is thrown here
@@ -62,6 +66,7 @@ class Call {
   detail::ContextState& state_;
   std::string_view function_;
   Arena shared_;
+  std::atomic<bool> failed_{false};
 };
 
 // Makes sure that `shared` and `per_worker` bytes are held, so that later calls do not allocate.

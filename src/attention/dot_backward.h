@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_DOT_BACKWARD_H_
+#define QKV_ATTENTION_DOT_BACKWARD_H_
+
+#include <cmath>
+
+#include "attention/dot_gradient_block.h"
+
+// The backward pass of dot-product attention, fused, from out and lse alone (Dao et al. 2022,
+// appendix B.2). First what each query needs besides them:
+//   delta = dout . out + sum_j w_j dweights_j - dlse
+// then one sweep: a task is a block of keys (attention/dot_gradient_block.h). Memory besides the
+// results is one number or two for each query, and copies of what is not stored as T.
+namespace qkv::door {
+
+using core::MeasuringArena;
+
+template <class T>
+class DotBackward {
+ public:
+  DotBackward(const Problem& p, const GradientSources& from, const GradientResults& to,
+              kernels::Target target)
+      : p_(p), from_(from), to_(to), x_(p, from, to, target) {}
+
+  template <class AnyArena>
+  void take_shared(AnyArena& arena);
+  std::size_t worker_bytes() const;
+  void run(runtime::Call& call);
+
+ private:
+  // What the delta of some rows needs: scores once more.
+  bool may_need_scores() const { return from_.dweights.given() || p_.sinks.given(); }
+  struct Worker {
+    T* values = nullptr;   // a row of out
+    T* weights = nullptr;  // of a chunk of keys
+    T* dweights = nullptr;
+    T* spare = nullptr;
+  };
+  template <class AnyArena>
+  Worker take_worker(AnyArena& arena) const {
+    Worker w;
+    w.values = arena.template take<T>(p_.E).data();
+    if (!may_need_scores()) return w;
+    for (T** array : {&w.weights, &w.dweights, &w.spare}) {
+      *array = arena.template take<T>(kKeyChunk).data();
+    }
+    return w;
+  }
+  // What the keys tell of a query.
+  struct RowFacts {
+    bool needed = false;
+    bool any_live = true;
+    T weighted = 0;  // sum_j w_j dweights_j
+  };
+  // Key heads whose gradients of a bias go to the same elements: one task's.
+  Index units_of_task() const;
+
+  void prepare_queries(Index b, Index h, Index block, core::Arena& arena);
+  void look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w, DotBlock<T>& scores,
+                    RowFacts* facts) const;
+  T output_delta(Index b, Index h, Index row, Worker& w) const;
+  T sink_gradient(Index h, const RowFacts& facts, T lse, T delta) const;
+  T own_value(const Operand& x, Index b, Index h, Index row) const {
+    return core::load<T>(x.dtype, x.data,
+                         core::offset_of(x, core::batch_offset(x, p_.batch, b), h, row, 0));
+  }
+  void key_blocks(runtime::Call& call);
+  void sum_up(runtime::Call& call);
+  void add_rows(const GradientRows<T>& rows, bool keys);
+  void add_query_sums();
+
+  const Problem& p_;
+  const GradientSources& from_;
+  const GradientResults& to_;
+  DotGradientCall<T> x_;
+  Wave wave_;
+};
+
+// ---- memory ---------------------------------------------------------------------------------
+
+template <class T>
+template <class AnyArena>
+void DotBackward<T>::take_shared(AnyArena& arena) {
+  const auto take = [&]<class V>(V*& to, Index n) { to = arena.template take<V>(n).data(); };
+  const Index queries = x_.query_places.count(p_.B);
+  x_.q.take(arena);
+  x_.dout.take(arena);
+  take(x_.lse, queries);
+  take(x_.delta, queries);
+  if (to_.alibi.given()) take(x_.alibi_rows, queries);
+  if (x_.sums_bias_rows()) take(x_.bias_rows, queries);
+  if (to_.sinks.given()) take(x_.sink_sums, x_.blocks());
+  take(x_.finite, x_.blocks());
+  if (x_.names_rows()) take(x_.named, from_.dweights.count);
+  x_.turns = runtime::Turns::take(arena, x_.blocks());
+  if (to_.q.given() && !x_.dq.is_in_place()) x_.dq.take(arena);
+  if (to_.k.given() && x_.dk.is_summed()) x_.dk.take(arena);
+  if (to_.v.given() && x_.dv.is_summed()) x_.dv.take(arena);
+  x_.own.take(arena, [&](const GradientTarget& target) {
+    if (&target == &to_.q) return x_.dq.is_summed();
+    if (&target == &to_.k) return x_.dk.is_summed();
+    if (&target == &to_.v) return x_.dv.is_summed();
+    return true;
+  });
+  if (p_.packed()) wave_ = Wave::take(arena);
+}
+
+template <class T>
+std::size_t DotBackward<T>::worker_bytes() const {
+  MeasuringArena queries;
+  take_worker(queries);
+  if (may_need_scores()) DotBlock<T>(x_.dot, queries);
+  MeasuringArena keys;
+  DotGradientBlock<T>(x_, keys);
+  return std::max(queries.bytes(), keys.bytes());
+}
+
+// ---- the pass -------------------------------------------------------------------------------
+
+template <class T>
+void DotBackward<T>::run(runtime::Call& call) {
+  take_shared(call.shared());
+  x_.call = &call;
+  x_.dot.stop = call.stop_point();
+  x_.own.clear(x_.dot.stop);
+  if (x_.names_rows()) {
+    const Index count = from_.dweights.count;
+    for (Index n = 0; n < count; ++n) x_.named[n] = n;
+    std::sort(x_.named, x_.named + count, [&](Index a, Index b) {
+      const Index query_a = x_.name_of_row(a);
+      const Index query_b = x_.name_of_row(b);
+      return query_a != query_b ? query_a < query_b : a < b;
+    });
+  }
+  x_.turns.reset(x_.blocks());
+  const Index blocks = pieces(p_.Tq, kGradientBlock);
+  call.for_each_task(p_.B * p_.H * blocks, [&](Index task, core::Arena& arena) {
+    const Index head = task / blocks;
+    prepare_queries(head / p_.H, head % p_.H, task % blocks, arena);
+  });
+  key_blocks(call);
+  sum_up(call);
+}
+
+template <class T>
+Index DotBackward<T>::units_of_task() const {
+  if (!x_.sums_bias_keys()) return 1;
+  const core::ResultOperand& own = to_.bias.own;
+  for (int axis = 0; axis < p_.batch.rank(); ++axis) {
+    if (p_.batch[axis] > 1 && own.batch_strides[axis] == 0) return p_.B * p_.G;
+  }
+  return p_.G > 1 && own.head_stride == 0 ? p_.G : 1;
+}
+
+template <class T>
+void DotBackward<T>::key_blocks(runtime::Call& call) {
+  const auto blocks_of = [](const KeyUnit& unit) { return pieces(unit.s.Tk, kGradientBlock); };
+  if (p_.packed()) {
+    const auto nothing = [](const KeyUnit&) { return Index{0}; };
+    for (Index begin = 0; wave_.next(p_, begin, 0, nothing); begin = wave_.end()) {
+      wave_.for_each_task(p_, call, blocks_of,
+                          [&](const KeyUnit& unit, Index, Index block, core::Arena& arena) {
+                            DotGradientBlock<T>(x_, arena).run(unit, block);
+                          });
+    }
+    return;
+  }
+  const Index blocks = pieces(p_.Tk, kGradientBlock);
+  const auto fills = [](const GradientRows<T>& rows) { return rows.given() && !rows.is_summed(); };
+  if (blocks == 0 || (p_.q_rows == 0 && !fills(x_.dk) && !fills(x_.dv))) return;
+  const Index together = units_of_task();
+  call.for_each_task(unit_count(p_) / together * blocks, [&](Index task, core::Arena& arena) {
+    DotGradientBlock<T> block(x_, arena);
+    const Index first = task / blocks * together;
+    for (Index unit = first; unit < first + together; ++unit) {
+      if (!block.run(key_unit(p_, unit), task % blocks)) return;
+    }
+  });
+}
+
+// ---- before the sweep -----------------------------------------------------------------------
+
+template <class T>
+void DotBackward<T>::prepare_queries(Index b, Index h, Index block, core::Arena& arena) {
+  const Sequence s = p_.sequence(b);
+  const Index i0 = block * kGradientBlock;
+  const Index rows = std::min(kGradientBlock, s.Tq - i0);
+  if (rows <= 0) return;
+  Worker w = take_worker(arena);
+  RowFacts facts[kGradientBlock];
+  const Index first = s.q0 + i0;
+  T* lse = x_.lse + x_.query_places.of(b, h, first);
+  T* delta = x_.delta + x_.query_places.of(b, h, first);
+  bool any_needed = false;
+  for (Index r = 0; r < rows; ++r) {
+    lse[r] = own_value(from_.lse, b, h, first + r);
+    facts[r].any_live = lse[r] != -std::numeric_limits<T>::infinity();
+    if (!may_need_scores()) continue;
+    // An lse that is the sink's does not say whether there are keys besides.
+    const bool is_sink =
+        p_.sinks.given() && (lse[r] == own_value(p_.sinks, 0, h, 0) || !std::isfinite(lse[r]));
+    facts[r].needed = facts[r].any_live && (is_sink || x_.has_dweights(i0 + r));
+    any_needed = any_needed || facts[r].needed;
+  }
+  if (any_needed) {
+    DotBlock<T> scores(x_.dot, arena);
+    look_at_keys(b, h, i0, rows, w, scores, facts);
+  }
+  std::uint8_t finite = 1;
+  T sink_sum(0);
+  for (Index r = 0; r < rows; ++r) {
+    x_.dot.stop();
+    x_.q.copy(b, h, first + r);
+    bool row_is_finite = x_.kernels.all_finite(x_.q.from(b, h, first + r).data, p_.Dk);
+    delta[r] = facts[r].weighted;
+    if (from_.dout.given()) {
+      x_.dout.copy(b, h, first + r);
+      const T* dout = x_.dout.from(b, h, first + r).data;
+      row_is_finite = row_is_finite && x_.kernels.all_finite(dout, p_.E);
+      if (facts[r].any_live) delta[r] += output_delta(b, h, first + r, w);
+    }
+    if (from_.dlse.given()) delta[r] -= own_value(from_.dlse, b, h, first + r);
+    if (!row_is_finite) finite = 0;
+    if (to_.sinks.given()) sink_sum += sink_gradient(h, facts[r], lse[r], delta[r]);
+    const Index place = x_.query_places.of(b, h, first + r);
+    if (to_.alibi.given()) x_.alibi_rows[place] = T(0);
+    if (x_.sums_bias_rows()) x_.bias_rows[place] = T(0);
+    if (to_.q.given()) std::fill_n(x_.dq.from(b, h, first + r).data, p_.Dk, T(0));
+  }
+  const Index place = x_.block_of(b, h, s, block);
+  x_.finite[place] = finite;
+  if (to_.sinks.given()) x_.sink_sums[place] = sink_sum;
+}
+
+// dout . out
+template <class T>
+T DotBackward<T>::output_delta(Index b, Index h, Index row, Worker& w) const {
+  const Operand& x = from_.out;
+  const Index offset = core::offset_of(x, core::batch_offset(x, p_.batch, b), h, row, 0);
+  const T* out = w.values;
+  if (x.dtype == dtype_of<T> && x.col_stride == 1) {
+    out = static_cast<const T*>(x.data) + offset;
+  } else {
+    load_values(x, offset, x.col_stride, p_.E, w.values);
+  }
+  return x_.kernels.dot(x_.dout.from(b, h, row).data, out, p_.E);
+}
+
+// The sink is a score whose value is 0: dsink = w_sink (0 - delta).
+template <class T>
+T DotBackward<T>::sink_gradient(Index h, const RowFacts& facts, T lse, T delta) const {
+  const T sink = own_value(p_.sinks, 0, h, 0);
+  if (sink == -std::numeric_limits<T>::infinity()) return T(0);
+  if (!facts.any_live) return -delta;  // lse = sink: w_sink = 1
+  return -std::exp(sink - lse) * delta;
+}
+
+// Whether rows have live keys, and their weighted dweights, chunk by chunk.
+template <class T>
+void DotBackward<T>::look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w,
+                                  DotBlock<T>& scores, RowFacts* facts) const {
+  static_assert(kGradientBlock <= kBlockRows);
+  const KeyUnit unit = key_unit(p_, b * p_.G + p_.key_head(h));
+  const T* lse = x_.lse + x_.query_places.of(b, h, unit.s.q0 + i0);
+  constexpr T kMasked = -std::numeric_limits<T>::infinity();
+  scores.start_unit(unit, nullptr);
+  for (Index r = 0; r < rows; ++r) {
+    scores.add_row(h, i0 + r);
+    if (facts[r].needed) facts[r].any_live = false;
+  }
+  for (Index j0 = 0; j0 < unit.s.Tk; j0 += kKeyChunk) {
+    const auto look = [&](Index r) {
+      const KeyRange keys = scores.piece(r);
+      if (keys.empty() || !facts[r].needed) return;
+      scores.soft_cap(r);
+      scores.change(r);
+      const Index n = keys.end - keys.begin;
+      T* s = scores.scores(r) + keys.begin;
+      facts[r].any_live =
+          facts[r].any_live || std::any_of(s, s + n, [](T x) { return x != kMasked; });
+      std::copy_n(s, n, w.weights);
+      std::fill_n(w.dweights, n, T(0));
+      x_.add_dweights(scores.row(r).at, j0 + keys.begin, std::min(n, unit.s.Tk - j0 - keys.begin),
+                      w.dweights, w.spare);
+      const T none(0);
+      x_.kernels.score_gradients({w.weights, n}, {w.dweights, n}, 1, n, lse + r, &none, T(1));
+      T sum(0);
+      for (Index x = 0; x < n; ++x) sum += w.dweights[x];
+      facts[r].weighted += sum;
+    };
+    scores.for_each_group(j0, DotBlock<T>::Tiles::kLive, [&](Index first, Index count) {
+      for (Index r = first; r < first + count; ++r) look(r);
+    });
+  }
+}
+
+// ---- after the sweep ------------------------------------------------------------------------
+
+template <class T>
+void DotBackward<T>::sum_up(runtime::Call& call) {
+  if (to_.q.given() && !x_.dq.is_in_place() && !x_.dq.is_summed()) {
+    const Index blocks = pieces(p_.Tq, kGradientBlock);
+    call.for_each_task(p_.B * p_.H * blocks, [&](Index task, core::Arena&) {
+      const Index head = task / blocks;
+      const Index b = head / p_.H;
+      const Sequence s = p_.sequence(b);
+      const Index i0 = task % blocks * kGradientBlock;
+      for (Index i = i0; i < std::min(s.Tq, i0 + kGradientBlock); ++i) {
+        x_.dot.stop();
+        x_.dq.deliver(b, head % p_.H, s.q0 + i);
+      }
+    });
+  }
+  if (to_.q.given() && x_.dq.is_summed()) add_rows(x_.dq, false);
+  if (to_.k.given() && x_.dk.is_summed()) add_rows(x_.dk, true);
+  if (to_.v.given() && x_.dv.is_summed()) add_rows(x_.dv, true);
+  add_query_sums();
+  x_.own.deliver(x_.dot.stop);
+}
+
+// What was broadcast, over (b, head, row) in ascending order.
+template <class T>
+void DotBackward<T>::add_rows(const GradientRows<T>& rows, bool keys) {
+  if (p_.q_rows == 0 || p_.k_rows == 0) return;  // but B may be huge
+  for (Index b = 0; b < p_.B; ++b) {
+    const Sequence s = p_.sequence(b);
+    const Index first = keys ? s.k0 : s.q0;
+    const Index count = keys ? s.Tk : s.Tq;
+    for (Index head = 0; head < (keys ? p_.G : p_.H); ++head) {
+      for (Index n = 0; n < count; ++n) {
+        x_.dot.stop();
+        rows.add_to(x_.own, b, head, first + n);
+      }
+    }
+  }
+}
+
+// dalibi, dsinks, and a bias that all keys share: over queries, blocks each from zero.
+template <class T>
+void DotBackward<T>::add_query_sums() {
+  if (p_.q_rows == 0) return;
+  for (Index b = 0; b < p_.B; ++b) {
+    const Sequence s = p_.sequence(b);
+    for (Index h = 0; h < p_.H; ++h) {
+      T alibi(0);
+      T sinks(0);
+      for (Index i0 = 0; i0 < s.Tq; i0 += kGradientBlock) {
+        x_.dot.stop();
+        if (to_.sinks.given()) sinks += x_.sink_sums[x_.block_of(b, h, s, i0 / kGradientBlock)];
+        const Index place = x_.query_places.of(b, h, s.q0 + i0);
+        T block(0);
+        for (Index r = 0; r < std::min(kGradientBlock, s.Tq - i0); ++r) {
+          if (to_.alibi.given()) block += x_.alibi_rows[place + r];
+          if (x_.sums_bias_rows()) *x_.own.at(to_.bias, b, h, i0 + r, 0) += x_.bias_rows[place + r];
+        }
+        alibi += block;
+      }
+      if (to_.alibi.given()) *x_.own.at(to_.alibi, b, h, 0, 0) += alibi;
+      if (to_.sinks.given()) *x_.own.at(to_.sinks, b, h, 0, 0) += sinks;
+    }
+  }
+}
+
+}  // namespace qkv::door
+
+#endif  // QKV_ATTENTION_DOT_BACKWARD_H_

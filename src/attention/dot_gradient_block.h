@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_DOT_GRADIENT_BLOCK_H_
+#define QKV_ATTENTION_DOT_GRADIENT_BLOCK_H_
+
+#include <bit>
+
+#include "attention/dot_gradient_call.h"
+
+// One block of keys and all queries of its unit, block by block: scores and weights are computed
+// again, dk and dv stay here, what belongs to queries is added to their rows in turn.
+//   s = q k^T, dw = dout v^T, w = exp(s - lse), ds = w (dw - delta)
+//   dv += w^T dout, dk += ds^T q, dq += ds k
+namespace qkv::door {
+
+using core::kGradientBlock;
+using kernels::kPanel;
+using kernels::kTileRows;
+
+inline constexpr Index kGradientPanels = kGradientBlock / kPanel;
+inline constexpr Index kGradientTiles = pieces(kGradientBlock, kTileRows);
+// Tiles whose scores go through a panel before the next panel is read.
+inline constexpr Index kGradientGroup = 4;
+// One cache line more, so that rows do not fall into the same sets of the cache.
+inline constexpr Index kGradientStride = kGradientBlock + 16;
+
+template <class T>
+class DotGradientBlock {
+ public:
+  template <class AnyArena>
+  DotGradientBlock(const DotGradientCall<T>& call, AnyArena& arena)
+      : call_(call), p_(call.p), k_(call.dot.kernels), g_(call.kernels) {
+    const auto take = [&](Index n) { return arena.template take<T>(n).data(); };
+    k_panels_ = take(kGradientBlock * p_.Dk);
+    v_panels_ = take(kGradientBlock * p_.E);
+    s_ = take(kGradientBlock * kGradientStride);
+    dw_ = take(kGradientBlock * kGradientStride);
+    dk_ = take(kGradientBlock * p_.Dk);
+    dv_ = take(kGradientBlock * p_.E);
+    dq_ = take(kGradientBlock * p_.Dk);
+    if (copies_keys()) k_copy_ = take(kGradientBlock * p_.Dk);
+    spare_ = take(std::max(kGradientBlock, std::max(p_.Dk, p_.E)));
+    slopes_ = take(kTileRows * kGradientBlock);
+    factors_ = take(kTileRows * kGradientBlock);
+    live_ = arena.template take<std::uint8_t>(kGradientBlock * kGradientBlock).data();
+  }
+
+  // Keys block * kGradientBlock .. of a unit. Returns false when another task has failed.
+  bool run(const KeyUnit& unit, Index block);
+
+ private:
+  bool copies_keys() const { return p_.k.dtype != dtype_of<T> || p_.k.col_stride != 1; }
+  Index first_row(Index t) const { return t * kTileRows; }
+  Index rows_of(Index t) const { return std::min(kTileRows, rows_ - first_row(t)); }
+  Index tiles() const { return pieces(rows_, kTileRows); }
+  QueryAt query(Index r) const { return {unit_.b, h_, i0_ + r, offset_}; }
+  // Keys of the tile's live panels, which stand side by side.
+  KeyRange keys_of(Index t) const {
+    return {std::countr_zero(panels_[t]) * kPanel, std::bit_width(panels_[t]) * kPanel};
+  }
+  T* scores(Index r) const { return s_ + r * kGradientStride; }
+  T* gradients(Index r) const { return dw_ + r * kGradientStride; }
+  std::uint8_t* live(Index r) const { return live_ + r * kGradientBlock; }
+
+  void begin(const KeyUnit& unit, Index block);
+  bool query_block(Index h, Index block);
+  void find_live(Index t);
+  void score_tiles(Index t0, Index t1);
+  void tile_gradients(Index t);
+  void change(Index t, Index r);
+  void change_gradients(Index t, Index r);
+  void query_sums(const QueryAt& at, Index r, const KeyRange& keys);
+  void key_products();
+  void add_keys(const RowsOf<const T>& rows, Index width, T* weights, const KeyRange& keys,
+                const KeyRange& tiles, T* to) const;
+  void query_products();
+  void products_with_care();
+  bool add_to_queries(Index place);
+  void finish();
+
+  const DotGradientCall<T>& call_;
+  const Problem& p_;
+  const kernels::DotKernels<T>& k_;
+  const kernels::GradientKernels<T>& g_;
+  // The block of keys.
+  KeyUnit unit_;
+  Index block_ = 0;
+  Index j0_ = 0;
+  Index keys_ = 0;
+  Index offset_ = 0;
+  bool finite_ = true;
+  RowsOf<const T> k_rows_;
+  // The block of queries.
+  Index h_ = 0;
+  Index i0_ = 0;
+  Index rows_ = 0;
+  bool with_care_ = false;
+  RowsOf<const T> q_rows_, dout_rows_;
+  const T* lse_ = nullptr;
+  const T* delta_ = nullptr;
+  KeyRange range_[kGradientBlock];        // of each row's keys, counted from j0
+  unsigned panels_[kGradientTiles] = {};  // bit n: the tile's panel n has live keys
+  bool partial_[kGradientTiles] = {};     // key masks forbid some of them
+  T alibi_sums_[kGradientBlock];          // of each row
+  T bias_sums_[kGradientBlock];
+
+  T* k_panels_ = nullptr;
+  T* v_panels_ = nullptr;
+  T* k_copy_ = nullptr;
+  T* s_ = nullptr;   // [kGradientBlock][kGradientStride]: scores, then weights
+  T* dw_ = nullptr;  // likewise: gradients into weights, then into scores before scale
+  T* dk_ = nullptr;
+  T* dv_ = nullptr;
+  T* dq_ = nullptr;  // of this block of keys alone
+  T* spare_ = nullptr;
+  T* slopes_ = nullptr;   // [kTileRows][kGradientBlock]
+  T* factors_ = nullptr;  // likewise: of dropout
+  std::uint8_t* live_ = nullptr;
+};
+
+// ---- the block of keys ----------------------------------------------------------------------
+
+template <class T>
+bool DotGradientBlock<T>::run(const KeyUnit& unit, Index block) {
+  begin(unit, block);
+  for (Index h = unit.first_head; h < unit.first_head + unit.heads; ++h) {
+    for (Index n = 0; n < pieces(unit.s.Tq, kGradientBlock); ++n) {
+      if (!query_block(h, n)) return false;
+    }
+  }
+  finish();
+  return true;
+}
+
+template <class T>
+void DotGradientBlock<T>::begin(const KeyUnit& unit, Index block) {
+  unit_ = unit;
+  block_ = block;
+  j0_ = block * kGradientBlock;
+  keys_ = std::min(kGradientBlock, unit.s.Tk - j0_);
+  offset_ = p_.diagonal_offset(unit.b, unit.s);
+  const Index row = unit.s.k0 + j0_;
+  const auto first = [&](const Operand& x) {
+    return core::offset_of(x, core::batch_offset(x, p_.batch, unit.b), unit.g, row, 0);
+  };
+  const auto pack = [&](const Operand& x, Index width, T* panels) {
+    const Index count = pieces(keys_, kPanel);
+    for (Index n = 0; n < count; ++n) {
+      pack_panel(call_.dot, x, first(x) + n * kPanel * x.row_stride,
+                 std::min(kPanel, keys_ - n * kPanel), width, panels + n * kPanel * width);
+    }
+    finite_ = finite_ && g_.all_finite(panels, count * kPanel * width);
+  };
+  finite_ = true;
+  pack(p_.k, p_.Dk, k_panels_);
+  if (call_.multiplies_values()) pack(p_.v, p_.E, v_panels_);
+  if (copies_keys()) {
+    for (Index n = 0; n < keys_; ++n) {
+      load_values(p_.k, first(p_.k) + n * p_.k.row_stride, p_.k.col_stride, p_.Dk,
+                  k_copy_ + n * p_.Dk);
+    }
+    k_rows_ = {k_copy_, p_.Dk};
+  } else {
+    k_rows_ = {static_cast<const T*>(p_.k.data) + first(p_.k), p_.k.row_stride};
+  }
+  std::fill_n(dk_, keys_ * p_.Dk, T(0));
+  std::fill_n(dv_, keys_ * p_.E, T(0));
+}
+
+template <class T>
+void DotGradientBlock<T>::finish() {
+  const Index row = unit_.s.k0 + j0_;
+  for (Index n = 0; n < keys_; ++n) {
+    if (call_.to.k.given()) call_.dk.put(unit_.b, unit_.g, row + n, dk_ + n * p_.Dk);
+    if (call_.to.v.given()) call_.dv.put(unit_.b, unit_.g, row + n, dv_ + n * p_.E);
+  }
+}
+
+// ---- a block of queries ---------------------------------------------------------------------
+
+template <class T>
+bool DotGradientBlock<T>::query_block(Index h, Index block) {
+  h_ = h;
+  i0_ = block * kGradientBlock;
+  rows_ = std::min(kGradientBlock, unit_.s.Tq - i0_);
+  call_.dot.stop();
+  unsigned any_live = 0;
+  for (Index t = 0; t < tiles(); ++t) {
+    find_live(t);
+    any_live |= panels_[t];
+  }
+  const Index place = call_.block_of(unit_.b, h, unit_.s, block);
+  if (any_live == 0) return add_to_queries(place);
+  const Index row = unit_.s.q0 + i0_;
+  q_rows_ = call_.q.from(unit_.b, h, row);
+  if (call_.dout.given()) dout_rows_ = call_.dout.from(unit_.b, h, row);
+  lse_ = call_.lse + call_.query_places.of(unit_.b, h, row);
+  delta_ = call_.delta + call_.query_places.of(unit_.b, h, row);
+  with_care_ = !finite_ || call_.finite[place] == 0;
+  for (Index t = 0; t < tiles(); t += kGradientGroup) {
+    score_tiles(t, std::min(t + kGradientGroup, tiles()));
+  }
+  if (with_care_) {
+    products_with_care();
+  } else {
+    if (call_.adds_to_queries()) query_products();
+    key_products();
+  }
+  return add_to_queries(place);
+}
+
+// Which keys of the block the tile's rows may see.
+template <class T>
+void DotGradientBlock<T>::find_live(Index t) {
+  unsigned panels = 0;
+  for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
+    const KeyRange all =
+        p_.masks.empty() ? KeyRange{0, unit_.s.Tk} : live_range(p_, query(r), unit_.s.Tk);
+    KeyRange& range = range_[r];
+    range = {std::max(all.begin - j0_, Index{0}), std::min(all.end - j0_, keys_)};
+    if (range.empty()) {
+      range = {};
+      continue;
+    }
+    for (Index n = range.begin / kPanel; n < pieces(range.end, kPanel); ++n) panels |= 1U << n;
+  }
+  partial_[t] = false;
+  panels_[t] = panels;
+  if (panels == 0 || !call_.dot.key_masks) return;
+  // What precomputed masks know.
+  unsigned alive = 0;
+  for (Index n = 0; n < kGradientPanels; ++n) {
+    if ((panels >> n & 1U) == 0) continue;
+    const Index tile_j = j0_ / kPanel + n;
+    core::TileClass known = tile_class(p_, query(first_row(t)), tile_j);
+    for (Index r = first_row(t) + 1; r < first_row(t) + rows_of(t); ++r) {
+      if (tile_class(p_, query(r), tile_j) != known) known = core::TileClass::kPartial;
+    }
+    if (known != core::TileClass::kDead) alive |= 1U << n;
+    partial_[t] = partial_[t] || known == core::TileClass::kPartial;
+  }
+  panels_[t] = alive;
+  if (!partial_[t]) return;
+  panels = 0;
+  for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
+    std::uint8_t* allowed = live(r);
+    find_allowed(p_, call_.dot.instances, query(r), j0_, keys_, allowed);
+    for (Index n = 0; n < kGradientPanels; ++n) {
+      const std::uint8_t* begin = allowed + std::min(n * kPanel, keys_);
+      const std::uint8_t* end = allowed + std::min((n + 1) * kPanel, keys_);
+      if (std::find(begin, end, std::uint8_t{1}) != end) panels |= 1U << n;
+    }
+  }
+  panels_[t] &= panels;
+}
+
+// Weights and gradients into scores for the tiles t0 .. t1-1.
+template <class T>
+void DotGradientBlock<T>::score_tiles(Index t0, Index t1) {
+  call_.dot.stop();
+  const T scale = static_cast<T>(p_.scale);
+  for (Index n = 0; n < kGradientPanels; ++n) {
+    for (Index t = t0; t < t1; ++t) {
+      const Index r = first_row(t);
+      if ((panels_[t] >> n & 1U) == 0) {
+        for (Index x = r; x < r + rows_of(t); ++x) {
+          std::fill_n(scores(x) + n * kPanel, kPanel, T(0));
+          std::fill_n(gradients(x) + n * kPanel, kPanel, T(0));
+        }
+        continue;
+      }
+      k_.scores({q_rows_.data + r * q_rows_.stride, q_rows_.stride}, rows_of(t), p_.Dk,
+                k_panels_ + n * kPanel * p_.Dk, scale, {scores(r) + n * kPanel, kGradientStride});
+    }
+    if (!call_.multiplies_values()) continue;
+    for (Index t = t0; t < t1; ++t) {
+      if ((panels_[t] >> n & 1U) == 0) continue;
+      const Index r = first_row(t);
+      k_.scores({dout_rows_.data + r * dout_rows_.stride, dout_rows_.stride}, rows_of(t), p_.E,
+                v_panels_ + n * kPanel * p_.E, T(1), {gradients(r) + n * kPanel, kGradientStride});
+    }
+  }
+  for (Index t = t0; t < t1; ++t) {
+    if (panels_[t] != 0) tile_gradients(t);
+  }
+}
+
+template <class T>
+void DotGradientBlock<T>::tile_gradients(Index t) {
+  const KeyRange keys = keys_of(t);
+  const Index first = first_row(t);
+  const Index count = keys.end - keys.begin;
+  for (Index r = first; r < first + rows_of(t); ++r) {
+    change(t, r);
+    change_gradients(t, r);
+  }
+  const T scale = call_.needs_slopes() ? T(1) : static_cast<T>(p_.scale);
+  g_.score_gradients({scores(first) + keys.begin, kGradientStride},
+                     {gradients(first) + keys.begin, kGradientStride}, rows_of(t), count,
+                     lse_ + first, delta_ + first, scale);
+  for (Index r = first; r < first + rows_of(t); ++r) {
+    if (call_.needs_slopes()) {
+      query_sums(query(r), r, keys);
+      g_.multiply(gradients(r) + keys.begin, slopes_ + (r - first) * kGradientBlock, count);
+    }
+    if (p_.dropout != 0) {
+      g_.keep(scores(r) + keys.begin, factors_ + (r - first) * kGradientBlock, count);
+    }
+  }
+}
+
+// The scores of one row as the softmax sees them, -inf where masked; their slopes.
+template <class T>
+void DotGradientBlock<T>::change(Index t, Index r) {
+  constexpr T kMasked = -std::numeric_limits<T>::infinity();
+  const KeyRange keys = keys_of(t);
+  const Index count = std::min(keys.end, keys_) - keys.begin;
+  T* s = scores(r) + keys.begin;
+  T* slopes = nullptr;
+  if (call_.needs_slopes()) {
+    slopes = slopes_ + (r - first_row(t)) * kGradientBlock;
+    std::fill_n(slopes, keys.end - keys.begin, static_cast<T>(p_.scale));
+  }
+  soft_cap_piece(p_, call_.dot.instances, s, count, slopes);
+  change_piece<T>({p_, k_, call_.dot.instances, spare_}, query(r), j0_ + keys.begin, count, s,
+                  slopes);
+  if (partial_[t]) k_.mask(s, live(r) + keys.begin, count);
+  const Index begin = std::clamp(range_[r].begin, keys.begin, keys.end);
+  const Index end = std::clamp(range_[r].end, begin, keys.end);
+  std::fill(scores(r) + keys.begin, scores(r) + begin, kMasked);
+  std::fill(scores(r) + end, scores(r) + keys.end, kMasked);
+  // 0 times a slope of NaN would be NaN.
+  for (Index n = 0; slopes != nullptr && n < keys.end - keys.begin; ++n) {
+    slopes[n] = s[n] == kMasked ? T(0) : slopes[n];
+  }
+  if (!with_care_) return;
+  std::uint8_t* alive = live(r);
+  std::fill_n(alive, kGradientBlock, std::uint8_t{0});
+  for (Index n = keys.begin; n < keys.end; ++n) {
+    alive[n] = static_cast<std::uint8_t>(scores(r)[n] != kMasked);
+  }
+}
+
+// dw = z dout . v + dweights for one row.
+template <class T>
+void DotGradientBlock<T>::change_gradients(Index t, Index r) {
+  const KeyRange keys = keys_of(t);
+  const Index count = keys.end - keys.begin;
+  T* dw = gradients(r) + keys.begin;
+  if (!call_.multiplies_values()) std::fill_n(dw, count, T(0));
+  if (p_.dropout != 0) {
+    T* z = factors_ + (r - first_row(t)) * kGradientBlock;
+    const QueryAt at = query(r);
+    std::fill_n(z, count, T(1) / static_cast<T>(1 - p_.dropout));
+    k_.drop(z, p_.dropout_mask.row(at.b, at.h, at.i), j0_ + keys.begin, count);
+    g_.multiply(dw, z, count);
+  }
+  call_.add_dweights(query(r), j0_ + keys.begin, std::min(keys.end, keys_) - keys.begin, dw,
+                     spare_);
+}
+
+// From ds of one row: the gradients of bias and of ALiBi's slope.
+template <class T>
+void DotGradientBlock<T>::query_sums(const QueryAt& at, Index r, const KeyRange& keys) {
+  const T* ds = gradients(r) + keys.begin;
+  const Index j = j0_ + keys.begin;
+  const Index count = std::min(keys.end, keys_) - keys.begin;
+  if (call_.to.alibi.given()) alibi_sums_[r] = -g_.distance_sum(ds, j - at.i - at.o, count);
+  if (call_.sums_bias_rows()) {
+    T sum(0);
+    for (Index n = 0; n < count; ++n) sum += ds[n];
+    bias_sums_[r] = sum;
+  }
+  if (!call_.sums_bias_keys()) return;
+  T* to = call_.own.at(call_.to.bias, at.b, at.h, at.i, j);
+  g_.add(to, ds, count);
+}
+
+// ---- products -------------------------------------------------------------------------------
+
+// dk and dv: rows of the block's queries, weighted by columns of ds and w.
+template <class T>
+void DotGradientBlock<T>::key_products() {
+  KeyRange live_tiles[kGradientPanels];  // between the first and the last that are live
+  for (Index n = 0; n < kGradientPanels; ++n) {
+    live_tiles[n] = {tiles(), 0};
+    for (Index t = 0; t < tiles(); ++t) {
+      if ((panels_[t] >> n & 1U) == 0) continue;
+      live_tiles[n] = {std::min(live_tiles[n].begin, t), t + 1};
+    }
+  }
+  for (Index n = 0; n < kGradientPanels;) {
+    // Panels with the same queries go together: tiles of keys need not end with a panel.
+    Index end = n + 1;
+    while (end < kGradientPanels && live_tiles[end].begin == live_tiles[n].begin &&
+           live_tiles[end].end == live_tiles[n].end) {
+      ++end;
+    }
+    const KeyRange keys{n * kPanel, std::min(end * kPanel, keys_)};
+    if (!live_tiles[n].empty() && !keys.empty()) {
+      if (call_.dout.given() && call_.to.v.given()) {
+        add_keys(dout_rows_, p_.E, s_, keys, live_tiles[n], dv_);
+      }
+      if (call_.to.k.given()) add_keys(q_rows_, p_.Dk, dw_, keys, live_tiles[n], dk_);
+    }
+    n = end;
+  }
+}
+
+template <class T>
+void DotGradientBlock<T>::add_keys(const RowsOf<const T>& rows, Index width, T* weights,
+                                   const KeyRange& keys, const KeyRange& tiles, T* to) const {
+  call_.dot.stop();
+  const Index first = first_row(tiles.begin);
+  const Index count = std::min(first_row(tiles.end), rows_) - first;
+  for (Index n = keys.begin; n < keys.end; n += kTileRows) {
+    g_.transposed_sum(
+        {weights + first * kGradientStride + n, kGradientStride}, std::min(kTileRows, keys.end - n),
+        {rows.data + first * rows.stride, rows.stride}, count, width, {to + n * width, width});
+  }
+}
+
+// dq of this block of keys.
+template <class T>
+void DotGradientBlock<T>::query_products() {
+  if (!call_.to.q.given()) return;
+  call_.dot.stop();
+  std::fill_n(dq_, rows_ * p_.Dk, T(0));
+  for (Index t = 0; t < tiles(); ++t) {
+    if (panels_[t] == 0) continue;
+    const KeyRange keys = keys_of(t);
+    const Index r = first_row(t);
+    k_.weighted_sum({gradients(r) + keys.begin, kGradientStride}, rows_of(t),
+                    {k_rows_.data + keys.begin * k_rows_.stride, k_rows_.stride},
+                    std::min(keys.end, keys_) - keys.begin, p_.Dk, {dq_ + r * p_.Dk, p_.Dk});
+  }
+}
+
+// The same sums of live pairs only, pair by pair, for 0 times NaN or infinity is NaN.
+template <class T>
+void DotGradientBlock<T>::products_with_care() {
+  std::fill_n(dq_, rows_ * p_.Dk, T(0));
+  const auto add = [&](const T* weight, const T* x, Index width, T* to) {
+    k_.weighted_sum({weight, 1}, 1, {x, 1}, 1, width, {to, width});
+  };
+  for (Index t = 0; t < tiles() && call_.to.q.given(); ++t) {
+    if (panels_[t] == 0) continue;
+    call_.dot.stop();
+    const KeyRange keys = keys_of(t);
+    for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
+      for (Index n = keys.begin; n < std::min(keys.end, keys_); ++n) {
+        if (live(r)[n] == 0) continue;
+        add(gradients(r) + n, k_rows_.data + n * k_rows_.stride, p_.Dk, dq_ + r * p_.Dk);
+      }
+    }
+  }
+  const auto add_column = [&](const T* weights, const RowsOf<const T>& rows, Index n, Index width,
+                              T* to) {
+    std::fill_n(spare_, width, T(0));
+    for (Index r = 0; r < rows_; ++r) {
+      if (panels_[r / kTileRows] == 0 || live(r)[n] == 0) continue;
+      add(weights + r * kGradientStride + n, rows.data + r * rows.stride, width, spare_);
+    }
+    g_.add(to, spare_, width);
+  };
+  for (Index n = 0; n < keys_; ++n) {
+    call_.dot.stop();
+    if (call_.dout.given() && call_.to.v.given()) {
+      add_column(s_, dout_rows_, n, p_.E, dv_ + n * p_.E);
+    }
+    if (call_.to.k.given()) add_column(dw_, q_rows_, n, p_.Dk, dk_ + n * p_.Dk);
+  }
+}
+
+// Blocks of keys come in ascending order to each block of queries, those without live pairs too.
+template <class T>
+bool DotGradientBlock<T>::add_to_queries(Index place) {
+  if (!call_.adds_to_queries()) return true;
+  if (!call_.turns.wait(*call_.call, place, block_)) return false;
+  const Index row = unit_.s.q0 + i0_;
+  for (Index t = 0; t < tiles(); ++t) {
+    if (panels_[t] == 0) continue;
+    const Index first = call_.query_places.of(unit_.b, h_, row);
+    for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
+      if (call_.to.alibi.given()) call_.alibi_rows[first + r] += alibi_sums_[r];
+      if (call_.sums_bias_rows()) call_.bias_rows[first + r] += bias_sums_[r];
+    }
+    if (!call_.to.q.given()) continue;
+    const RowsOf<T> to = call_.dq.from(unit_.b, h_, row);
+    for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
+      g_.add(to.data + r * to.stride, dq_ + r * p_.Dk, p_.Dk);
+    }
+  }
+  call_.turns.pass_on(place, block_);
+  return true;
+}
+
+}  // namespace qkv::door
+
+#endif  // QKV_ATTENTION_DOT_GRADIENT_BLOCK_H_

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_DOT_GRADIENT_CALL_H_
+#define QKV_ATTENTION_DOT_GRADIENT_CALL_H_
+
+#include "attention/dot_block.h"
+#include "attention/gradient_rows.h"
+#include "kernels/gradient_kernels.h"
+#include "runtime/turns.h"
+
+// What all tasks of a backward pass of dot-product attention share.
+namespace qkv::door {
+
+using core::GradientResults;
+using core::GradientSources;
+using core::kGradientBlock;
+
+template <class T>
+struct DotGradientCall {
+  const Problem& p;
+  const GradientSources& from;
+  const GradientResults& to;
+  DotCall<T> dot;
+  const kernels::GradientKernels<T>& kernels;
+  const runtime::Call* call = nullptr;  // once it runs
+  RowPlaces query_places;
+
+  PlainRows<T> q, dout;
+  GradientRows<T> dq, dk, dv;
+  core::OwnGradients<T> own;       // of what is summed in its own shape
+  T* lse = nullptr;                // of each query
+  T* delta = nullptr;              // likewise
+  T* alibi_rows = nullptr;         // likewise, its share of dalibi
+  T* bias_rows = nullptr;          // and of the gradient of a bias that all keys share
+  T* sink_sums = nullptr;          // of each block of queries
+  std::uint8_t* finite = nullptr;  // likewise: no NaN, no infinity in its rows of q and dout
+  runtime::Turns turns;            // of each block of queries, to add to its rows
+  Index* named = nullptr;          // named rows of dweights, by the queries that they name
+
+  DotGradientCall(const Problem& problem, const GradientSources& sources,
+                  const GradientResults& results, kernels::Target target)
+      : p(problem),
+        from(sources),
+        to(results),
+        dot(problem, target),
+        kernels(kernels::gradient_kernels<T>(target)),
+        query_places(RowPlaces::of_queries(problem)),
+        q(problem, problem.q, query_places, problem.Dk),
+        dout(problem, sources.dout, query_places, problem.E),
+        dq(problem, results.q, results.accumulate, query_places, problem.Dk),
+        dk(problem, results.k, results.accumulate, RowPlaces::of_keys(problem), problem.Dk),
+        dv(problem, results.v, results.accumulate, RowPlaces::of_keys(problem), problem.E),
+        own(problem, results) {}
+
+  // ---- what is asked for --------------------------------------------------------------------
+
+  // A bias with one column for all keys: its gradient is the sum of a row.
+  bool sums_bias_rows() const { return to.bias.given() && to.bias.own.col_stride == 0 && p.Tk > 1; }
+  bool sums_bias_keys() const { return to.bias.given() && !sums_bias_rows(); }
+  // Whether key blocks add to rows that belong to queries.
+  bool adds_to_queries() const { return to.q.given() || to.alibi.given() || sums_bias_rows(); }
+  bool needs_score_gradients() const {
+    return adds_to_queries() || to.k.given() || to.bias.given();
+  }
+  bool multiplies_values() const { return dout.given() && needs_score_gradients(); }
+  // Whether ds / d(score) is more than the scale, or ds itself is asked for.
+  bool needs_slopes() const {
+    return p.softcap != 0 || !p.mods.empty() || to.bias.given() || to.alibi.given();
+  }
+  bool names_rows() const { return from.dweights.given() && from.dweights.names.given(); }
+
+  // ---- blocks of queries --------------------------------------------------------------------
+
+  Index block_of(Index b, Index h, const Sequence& s, Index block) const {
+    if (!p.packed()) return (b * p.H + h) * pieces(p.Tq, kGradientBlock) + block;
+    // Each sequence begins a block: one more than its rows fill.
+    return h * blocks_of_head() + s.q0 / kGradientBlock + b + block;
+  }
+  Index blocks() const {
+    return p.packed() ? p.H * blocks_of_head() : p.B * p.H * pieces(p.Tq, kGradientBlock);
+  }
+
+  // f(n-th of the named rows) for those that name query i.
+  template <class F>
+  void for_each_named(Index i, const F& f) const {
+    const core::RowsOperand& m = from.dweights;
+    const auto before = [&](Index n, Index query) { return name_of_row(n) < query; };
+    for (const Index* n = std::lower_bound(named, named + m.count, i, before);
+         n != named + m.count && name_of_row(*n) == i; ++n) {
+      f(*n);
+    }
+  }
+  Index name_of_row(Index n) const {
+    const Operand& names = from.dweights.names;
+    return core::load<Index>(names.dtype, names.data, n * names.row_stride);
+  }
+  // to_n += dweights of query `at` and key j0 + n, by way of `spare`.
+  void add_dweights(const QueryAt& at, Index j0, Index n, T* to_values, T* spare) const {
+    const core::RowsOperand& m = from.dweights;
+    if (!m.given()) return;
+    const Index entry = core::batch_offset(m.matrix, p.batch, at.b);
+    const auto add_row = [&](Index row) {
+      load_values(m.matrix, core::offset_of(m.matrix, entry, at.h, row, j0), m.matrix.col_stride, n,
+                  spare);
+      kernels.add(to_values, spare, n);
+    };
+    if (names_rows()) {
+      for_each_named(at.i, add_row);
+    } else {
+      add_row(at.i);
+    }
+  }
+  bool has_dweights(Index i) const {
+    bool has = from.dweights.given() && !names_rows();
+    if (names_rows()) for_each_named(i, [&](Index) { has = true; });
+    return has;
+  }
+
+ private:
+  Index blocks_of_head() const { return p.q_rows / kGradientBlock + p.B; }
+};
+
+}  // namespace qkv::door
+
+#endif  // QKV_ATTENTION_DOT_GRADIENT_CALL_H_

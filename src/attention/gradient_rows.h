@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_GRADIENT_ROWS_H_
+#define QKV_ATTENTION_GRADIENT_ROWS_H_
+
+#include "attention/key_units.h"
+#include "attention/row_options.h"
+#include "core/own_gradients.h"
+#include "core/results.h"
+#include "core/stop.h"
+#include "kernels/dot_kernels.h"
+
+// Rows of inputs and of gradients as the backward pass walks through them: T next to each other.
+namespace qkv::door {
+
+using core::GradientTarget;
+using kernels::RowsOf;
+
+// Where the rows of an array stand that has one row for each (b, head, row): [B, heads, rows],
+// packed [heads, all rows].
+struct RowPlaces {
+  Index heads = 0;
+  Index rows = 0;
+  bool packed = false;
+
+  static RowPlaces of_queries(const Problem& p) { return {p.H, p.q_rows, p.packed()}; }
+  static RowPlaces of_keys(const Problem& p) { return {p.G, p.k_rows, p.packed()}; }
+  Index of(Index b, Index head, Index row) const noexcept {
+    return ((packed ? 0 : b * heads) + head) * rows + row;
+  }
+  Index count(Index B) const noexcept { return (packed ? 1 : B) * heads * rows; }
+};
+
+// The rows of an input: in place, or a copy where they are stored otherwise.
+template <class T>
+class PlainRows {
+ public:
+  PlainRows() = default;
+  PlainRows(const Problem& p, const Operand& x, const RowPlaces& places, Index width)
+      : p_(&p), x_(&x), places_(places), width_(width) {}
+
+  bool given() const { return x_->given(); }
+  bool copied() const { return given() && (x_->dtype != dtype_of<T> || x_->col_stride != 1); }
+  template <class AnyArena>
+  void take(AnyArena& arena) {
+    if (copied()) copy_ = arena.template take<T>(places_.count(p_->B) * width_).data();
+  }
+  // From row `row` of (b, head) on.
+  RowsOf<const T> from(Index b, Index head, Index row) const {
+    if (copied()) return {copy_ + places_.of(b, head, row) * width_, width_};
+    return {static_cast<const T*>(x_->data) + offset(b, head, row), x_->row_stride};
+  }
+  void copy(Index b, Index head, Index row) const {
+    if (!copied()) return;
+    load_values(*x_, offset(b, head, row), x_->col_stride, width_,
+                copy_ + places_.of(b, head, row) * width_);
+  }
+
+ private:
+  Index offset(Index b, Index head, Index row) const {
+    return core::offset_of(*x_, core::batch_offset(*x_, p_->batch, b), head, row, 0);
+  }
+  const Problem* p_ = nullptr;
+  const Operand* x_ = nullptr;
+  RowPlaces places_;
+  Index width_ = 0;
+  T* copy_ = nullptr;
+};
+
+// The rows of dq, dk or dv on their way into the user's buffer.
+template <class T>
+class GradientRows {
+ public:
+  GradientRows() = default;
+  GradientRows(const Problem& p, const GradientTarget& target, bool accumulate,
+               const RowPlaces& places, Index width)
+      : p_(&p), target_(&target), accumulate_(accumulate), places_(places), width_(width) {}
+
+  bool given() const { return target_->given(); }
+  const GradientTarget& target() const { return *target_; }
+  // Whether several rows, or channels, belong to one element of the buffer, for the input was
+  // broadcast.
+  bool is_summed() const {
+    const core::ResultOperand& own = target_->own;
+    for (int axis = 0; axis < p_->batch.rank(); ++axis) {
+      if (p_->batch[axis] > 1 && !p_->packed() && own.batch_strides[axis] == 0) return true;
+    }
+    return (places_.heads > 1 && own.head_stride == 0) ||
+           (places_.rows > 1 && own.row_stride == 0) || (width_ > 1 && own.col_stride == 0);
+  }
+  // Whether sums can be kept in the buffer.
+  bool is_in_place() const {
+    const core::ResultOperand& to = target_->direct;
+    return to.dtype == dtype_of<T> && (to.col_stride == 1 || width_ == 1) && !accumulate_ &&
+           !is_summed();
+  }
+
+  // Memory for all rows.
+  template <class AnyArena>
+  void take(AnyArena& arena) {
+    rows_ = arena.template take<T>(places_.count(p_->B) * width_).data();
+  }
+  // Row `row` of (b, head) and those after it: in place, or in that memory.
+  RowsOf<T> from(Index b, Index head, Index row) const {
+    if (rows_ != nullptr) return {rows_ + places_.of(b, head, row) * width_, width_};
+    const core::ResultOperand& to = target_->direct;
+    return {static_cast<T*>(to.data) + offset(b, head, row), to.row_stride};
+  }
+  // A finished row: into that memory if there is some, else into the buffer.
+  void put(Index b, Index head, Index row, const T* x) const {
+    if (rows_ != nullptr) {
+      std::copy_n(x, width_, rows_ + places_.of(b, head, row) * width_);
+    } else {
+      store(b, head, row, x);
+    }
+  }
+  // From the memory into the buffer.
+  void deliver(Index b, Index head, Index row) const {
+    store(b, head, row, rows_ + places_.of(b, head, row) * width_);
+  }
+  // Or into sums, over (b, head, row) in ascending order; s.q0 or s.k0 is `first` of a sequence.
+  void add_to(const core::OwnGradients<T>& own, Index b, Index head, Index row) const {
+    const T* x = rows_ + places_.of(b, head, row) * width_;
+    T* to = own.at(*target_, b, head, row, 0);
+    for (Index c = 0; c < width_; ++c) to[c * target_->own.col_stride] += x[c];
+  }
+
+ private:
+  Index offset(Index b, Index head, Index row) const {
+    const core::ResultOperand& to = target_->direct;
+    return core::offset_of(to, core::batch_offset(to, p_->batch, b), head, row, 0);
+  }
+  void store(Index b, Index head, Index row, const T* x) const {
+    const core::ResultOperand& to = target_->direct;
+    const Index first = offset(b, head, row);
+    if (!accumulate_) return store_values(to, first, x, width_);
+    core::visit_dtype(to.dtype, [&]<class Stored>(Stored*) {
+      Stored* values = static_cast<Stored*>(to.data) + first;
+      for (Index c = 0; c < width_; ++c) {
+        Stored& value = values[c * to.col_stride];
+        value = core::from_accumulator<Stored>(x[c] + core::to_accumulator<T>(value));
+      }
+    });
+  }
+
+  const Problem* p_ = nullptr;
+  const GradientTarget* target_ = nullptr;
+  bool accumulate_ = false;
+  RowPlaces places_;
+  Index width_ = 0;
+  T* rows_ = nullptr;
+};
+
+}  // namespace qkv::door
+
+#endif  // QKV_ATTENTION_GRADIENT_ROWS_H_

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to rows of scores and their gradients between the products of the backward pass, for
+// each CPU target.
+#if defined(QKV_KERNELS_GRADIENT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_KERNELS_GRADIENT_INL_H_
+#undef QKV_KERNELS_GRADIENT_INL_H_
+#else
+#define QKV_KERNELS_GRADIENT_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include "kernels/exp-inl.h"
+#include "kernels/gradient_kernels.h"
+#include "kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class T>
+HWY_NOINLINE void score_gradients(const RowsOf<T>& s, const RowsOf<T>& dw, Index rows, Index n,
+                                  const T* lse, const T* delta, T scale) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  constexpr int kVectors = 4;  // side by side: each waits for the one before in its polynomial
+  const V none = hn::Set(d, -kInfinity<T>);
+  const V factor = hn::Set(d, scale);
+  for (Index r = 0; r < rows; ++r) {
+    T* s_row = s.data + r * s.stride;
+    T* dw_row = dw.data + r * dw.stride;
+    const V shift = hn::Set(d, lse[r]);
+    const V middle = hn::Set(d, delta[r]);
+    for (Index x = 0; x < n; x += kVectors * kLanes) {
+#pragma GCC unroll 4
+      for (int y = 0; y < kVectors; ++y) {
+        T* at = s_row + x + y * kLanes;
+        T* gradient = dw_row + x + y * kLanes;
+        const V score = hn::LoadU(d, at);
+        const auto masked = hn::Eq(score, none);
+        const V w = hn::IfThenZeroElse(masked, exp_nonpositive(d, hn::Sub(score, shift)));
+        const V ds = hn::Mul(w, hn::Sub(hn::LoadU(d, gradient), middle));
+        hn::StoreU(w, d, at);
+        hn::StoreU(hn::IfThenZeroElse(masked, hn::Mul(ds, factor)), d, gradient);
+      }
+    }
+  }
+}
+
+// sum_n term(d, n), where term gives one register or, with a one-lane tag, one value.
+template <class T, class Term>
+HWY_INLINE T sum_of(Index n, const Term& term) {
+  const hn::ScalableTag<T> d;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  hn::Vec<decltype(d)> sums[4];
+  for (auto& sum : sums) sum = hn::Zero(d);
+  Index x = 0;
+  for (; x + 4 * kLanes <= n; x += 4 * kLanes) {
+#pragma GCC unroll 4
+    for (int y = 0; y < 4; ++y) sums[y] = term(d, x + y * kLanes, sums[y]);
+  }
+  for (; x + kLanes <= n; x += kLanes) sums[0] = term(d, x, sums[0]);
+  const hn::CappedTag<T, 1> one;
+  auto rest = hn::Zero(one);
+  for (; x < n; ++x) rest = term(one, x, rest);
+  const auto all = hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]));
+  return tree_sum_of_lanes(d, all) + hn::GetLane(rest);
+}
+
+template <class T>
+T dot(const T* a, const T* b, Index n) {
+  return sum_of<T>(n, [&](auto d, Index x, auto sum) HWY_ATTR {
+    return hn::MulAdd(hn::LoadU(d, a + x), hn::LoadU(d, b + x), sum);
+  });
+}
+
+template <class T>
+T distance_sum(const T* x, Index distance, Index n) {
+  return sum_of<T>(n, [&](auto d, Index at, auto sum) HWY_ATTR {
+    const auto apart = hn::Iota(d, static_cast<T>(distance + at));
+    return hn::MulAdd(hn::LoadU(d, x + at), hn::Abs(apart), sum);
+  });
+}
+
+// x - x is 0 for numbers only.
+template <class T>
+bool all_finite(const T* x, Index n) {
+  const T sum = sum_of<T>(n, [&](auto d, Index at, auto sum) HWY_ATTR {
+    const auto value = hn::LoadU(d, x + at);
+    return hn::Add(sum, hn::Sub(value, value));
+  });
+  return sum == T(0);
+}
+
+template <class T>
+void add(T* to, const T* x, Index n) {
+  for_each_vector<T>(n, [&](auto d, Index at) HWY_ATTR {
+    hn::StoreU(hn::Add(hn::LoadU(d, to + at), hn::LoadU(d, x + at)), d, to + at);
+  });
+}
+
+template <class T>
+void multiply(T* to, const T* x, Index n) {
+  for_each_vector<T>(n, [&](auto d, Index at) HWY_ATTR {
+    hn::StoreU(hn::Mul(hn::LoadU(d, to + at), hn::LoadU(d, x + at)), d, to + at);
+  });
+}
+
+template <class T>
+void keep(T* w, const T* z, Index n) {
+  for_each_vector<T>(n, [&](auto d, Index at) HWY_ATTR {
+    const auto factor = hn::LoadU(d, z + at);
+    const auto dropped = hn::Eq(factor, hn::Zero(d));
+    hn::StoreU(hn::IfThenZeroElse(dropped, hn::Mul(hn::LoadU(d, w + at), factor)), d, w + at);
+  });
+}
+
+}  // namespace qkv::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/gradient_kernels.h"
+
+// One instance of everything below for each target; not Highway's own dispatch, so that only its
+// headers are needed. Under gcc 12 Highway's baseline is one lane wide, where the reference runs.
+// NOLINTBEGIN(readability-identifier-naming): Highway reads them.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+#define HWY_DISABLE_PCLMUL_AES
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/gradient_kernels.cc"
+// NOLINTEND(readability-identifier-naming)
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+// The one-lane baseline comes last, so leaving it out keeps the include guards in step.
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#include "kernels/gradient-inl.h"
+#include "kernels/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels::HWY_NAMESPACE {
+
+template <class T>
+constexpr GradientKernels<T> kGradientKernels{
+    .transposed_sum = &transposed_sum<T>,
+    .score_gradients = &score_gradients<T>,
+    .dot = &dot<T>,
+    .distance_sum = &distance_sum<T>,
+    .all_finite = &all_finite<T>,
+    .add = &add<T>,
+    .multiply = &multiply<T>,
+    .keep = &keep<T>,
+};
+
+const GradientKernels<float>& float32_gradient_kernels() { return kGradientKernels<float>; }
+const GradientKernels<double>& float64_gradient_kernels() { return kGradientKernels<double>; }
+
+}  // namespace qkv::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace qkv::kernels {
+
+template <>
+const GradientKernels<float>& gradient_kernels<float>(Target target) noexcept {
+  switch (target) {
+    case Target::kSse4:
+      return N_SSE4::float32_gradient_kernels();
+    case Target::kAvx2:
+      return N_AVX2::float32_gradient_kernels();
+    case Target::kAvx512:
+      break;
+  }
+  return N_AVX3::float32_gradient_kernels();
+}
+
+template <>
+const GradientKernels<double>& gradient_kernels<double>(Target target) noexcept {
+  switch (target) {
+    case Target::kSse4:
+      return N_SSE4::float64_gradient_kernels();
+    case Target::kAvx2:
+      return N_AVX2::float64_gradient_kernels();
+    case Target::kAvx512:
+      break;
+  }
+  return N_AVX3::float64_gradient_kernels();
+}
+
+}  // namespace qkv::kernels
+#endif

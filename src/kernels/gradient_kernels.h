@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_KERNELS_GRADIENT_KERNELS_H_
+#define QKV_KERNELS_GRADIENT_KERNELS_H_
+
+#include "kernels/dot_kernels.h"
+
+// The loops that the backward pass of dot-product attention has besides those of the forward pass,
+// for one CPU target, likewise on plain pointers. T is float or double.
+namespace qkv::kernels {
+
+template <class T>
+struct GradientKernels {
+  // acc_rc += sum_n w_nr x_nc for 1..kTileRows columns r of `w`: the sum starts from zero, n
+  // ascends.
+  void (*transposed_sum)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x,
+                         Index count, Index width, const RowsOf<T>& acc);
+  // For each row of n keys (a multiple of kPanel), in place:
+  //   s_n  -> w_n = exp(s_n - lse)
+  //   dw_n -> w_n (dw_n - delta) * scale
+  // and 0 for both where s_n is -inf, whatever else stands there.
+  void (*score_gradients)(const RowsOf<T>& s, const RowsOf<T>& dw, Index rows, Index n,
+                          const T* lse, const T* delta, T scale);
+  // sum_n a_n b_n. The order depends on n alone.
+  T (*dot)(const T* a, const T* b, Index n);
+  // sum_n x_n |distance + n|, likewise.
+  T (*distance_sum)(const T* x, Index distance, Index n);
+  // Whether none of n values is NaN or infinite.
+  bool (*all_finite)(const T* x, Index n);
+  // to_n += x_n.
+  void (*add)(T* to, const T* x, Index n);
+  // to_n *= x_n.
+  void (*multiply)(T* to, const T* x, Index n);
+  // w_n = w_n z_n, and 0 where z_n is 0, whatever w_n is.
+  void (*keep)(T* w, const T* z, Index n);
+};
+
+// The kernels of a target that is_supported.
+template <class T>
+const GradientKernels<T>& gradient_kernels(Target target) noexcept;
+
+}  // namespace qkv::kernels
+
+#endif  // QKV_KERNELS_GRADIENT_KERNELS_H_

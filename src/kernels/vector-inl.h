@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loops over whole registers, and sums over one, for each CPU target.
+#if defined(QKV_KERNELS_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_KERNELS_VECTOR_INL_H_
+#undef QKV_KERNELS_VECTOR_INL_H_
+#else
+#define QKV_KERNELS_VECTOR_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <qkv/view.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// f(d, n) for n = 0, lanes, ... while whole registers last, then with one-lane tags.
+template <class T, class F>
+HWY_INLINE void for_each_vector(Index n, const F& f) {
+  const hn::ScalableTag<T> d;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  Index x = 0;
+  for (; x + kLanes <= n; x += kLanes) f(d, x);
+  for (; x < n; ++x) f(hn::CappedTag<T, 1>(), x);
+}
+
+// The tree of reference/sum.h over one register: halves are added while there are two lanes.
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE T tree_sum_of_lanes(D d, hn::Vec<D> x) {
+  if constexpr (hn::MaxLanes(D()) == 1) {
+    return hn::GetLane(x);
+  } else {
+    const hn::Half<D> half;
+    return tree_sum_of_lanes(half, hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x)));
+  }
+}
+
+}  // namespace qkv::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_RUNTIME_TURNS_H_
+#define QKV_RUNTIME_TURNS_H_
+
+#include <atomic>
+#include <thread>
+
+#include "runtime/tasks.h"
+
+namespace qkv::runtime {
+
+// Things that are each written to by several tasks, in the order of the tasks' numbers: task n
+// waits for its turn, writes, and lets n + 1 go on. Tasks begin in ascending order, so whoever is
+// waited for has begun.
+class Turns {
+ public:
+  Turns() = default;
+  template <class AnyArena>
+  static Turns take(AnyArena& arena, Index things) {
+    Turns turns;
+    turns.next_ = arena.template take<Index>(things).data();
+    return turns;
+  }
+  // Before the first task.
+  void reset(Index things) const { std::fill_n(next_, things, Index{0}); }
+
+  // Returns false when the task waited for will not come; throws Cancelled when the call is
+  // stopped.
+  bool wait(const Call& call, Index thing, Index turn) const {
+    const std::atomic_ref<Index> next(next_[thing]);
+    const core::StopPoint stop = call.stop_point();
+    for (int tries = 0; next.load(std::memory_order_acquire) != turn; ++tries) {
+      if (call.failed()) return false;
+      stop();
+      if (tries >= kTriesBetweenYields) std::this_thread::yield();
+    }
+    return true;
+  }
+  void pass_on(Index thing, Index turn) const {
+    std::atomic_ref<Index>(next_[thing]).store(turn + 1, std::memory_order_release);
+  }
+
+ private:
+  static constexpr int kTriesBetweenYields = 64;
+  Index* next_ = nullptr;
+};
+
+}  // namespace qkv::runtime
+
+#endif  // QKV_RUNTIME_TURNS_H_
