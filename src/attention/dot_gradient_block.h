@@ -100,6 +100,7 @@ class DotGradientBlock {
   KeyRange range_[kGradientBlock];        // of each row's keys, counted from j0
   unsigned panels_[kGradientTiles] = {};  // bit n: the tile's panel n has live keys
   bool partial_[kGradientTiles] = {};     // key masks forbid some of them
+  bool full_[kGradientTiles] = {};        // no mask forbids a key of the live panels
   T alibi_sums_[kGradientBlock];          // of each row
   T bias_sums_[kGradientBlock];
 
@@ -211,28 +212,39 @@ bool DotGradientBlock<T>::query_block(Index h, Index block) {
 // Which keys of the block the tile's rows may see.
 template <class T>
 void DotGradientBlock<T>::find_live(Index t) {
-  unsigned panels = 0;
-  for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
-    const KeyRange all =
-        p_.masks.empty() ? KeyRange{0, unit_.s.Tk} : live_range(p_, query(r), unit_.s.Tk);
-    KeyRange& range = range_[r];
-    range = {std::max(all.begin - j0_, Index{0}), std::min(all.end - j0_, keys_)};
-    if (range.empty()) {
-      range = {};
-      continue;
-    }
-    for (Index n = range.begin / kPanel; n < pieces(range.end, kPanel); ++n) panels |= 1U << n;
-  }
+  const Index first = first_row(t);
+  const Index end = first + rows_of(t);
+  const auto panels_between = [](const KeyRange& keys) {
+    return (1U << pieces(keys.end, kPanel)) - (1U << keys.begin / kPanel);
+  };
   partial_[t] = false;
+  if (p_.masks.empty()) {
+    std::fill(range_ + first, range_ + end, KeyRange{0, keys_});
+    panels_[t] = panels_between({0, keys_});
+    full_[t] = keys_ % kPanel == 0;
+    return;
+  }
+  unsigned panels = 0;
+  for (Index r = first; r < end; ++r) {
+    const KeyRange all = live_range(p_, query(r), unit_.s.Tk);
+    const KeyRange range{std::max(all.begin - j0_, Index{0}), std::min(all.end - j0_, keys_)};
+    range_[r] = range.empty() ? KeyRange{} : range;
+    if (!range.empty()) panels |= panels_between(range);
+  }
   panels_[t] = panels;
-  if (panels == 0 || !call_.dot.key_masks) return;
+  if (panels == 0) return;
+  const KeyRange keys = keys_of(t);
+  full_[t] = std::all_of(range_ + first, range_ + end, [&](const KeyRange& range) {
+    return range.begin <= keys.begin && range.end >= keys.end;
+  });
+  if (!call_.dot.key_masks) return;
   // What precomputed masks know.
   unsigned alive = 0;
   for (Index n = 0; n < kGradientPanels; ++n) {
     if ((panels >> n & 1U) == 0) continue;
     const Index tile_j = j0_ / kPanel + n;
-    core::TileClass known = tile_class(p_, query(first_row(t)), tile_j);
-    for (Index r = first_row(t) + 1; r < first_row(t) + rows_of(t); ++r) {
+    core::TileClass known = tile_class(p_, query(first), tile_j);
+    for (Index r = first + 1; r < end; ++r) {
       if (tile_class(p_, query(r), tile_j) != known) known = core::TileClass::kPartial;
     }
     if (known != core::TileClass::kDead) alive |= 1U << n;
@@ -240,14 +252,16 @@ void DotGradientBlock<T>::find_live(Index t) {
   }
   panels_[t] = alive;
   if (!partial_[t]) return;
+  full_[t] = false;
   panels = 0;
-  for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
+  for (Index r = first; r < end; ++r) {
     std::uint8_t* allowed = live(r);
     find_allowed(p_, call_.dot.instances, query(r), j0_, keys_, allowed);
     for (Index n = 0; n < kGradientPanels; ++n) {
-      const std::uint8_t* begin = allowed + std::min(n * kPanel, keys_);
-      const std::uint8_t* end = allowed + std::min((n + 1) * kPanel, keys_);
-      if (std::find(begin, end, std::uint8_t{1}) != end) panels |= 1U << n;
+      std::uint8_t* stop = allowed + std::min((n + 1) * kPanel, keys_);
+      if (std::find(allowed + std::min(n * kPanel, keys_), stop, std::uint8_t{1}) != stop) {
+        panels |= 1U << n;
+      }
     }
   }
   panels_[t] &= panels;
@@ -289,7 +303,8 @@ void DotGradientBlock<T>::tile_gradients(Index t) {
   const KeyRange keys = keys_of(t);
   const Index first = first_row(t);
   const Index count = keys.end - keys.begin;
-  for (Index r = first; r < first + rows_of(t); ++r) {
+  const bool plain = call_.is_plain() && full_[t] && !with_care_;
+  for (Index r = first; !plain && r < first + rows_of(t); ++r) {
     change(t, r);
     change_gradients(t, r);
   }
@@ -297,7 +312,7 @@ void DotGradientBlock<T>::tile_gradients(Index t) {
   g_.score_gradients({scores(first) + keys.begin, kGradientStride},
                      {gradients(first) + keys.begin, kGradientStride}, rows_of(t), count,
                      lse_ + first, delta_ + first, scale);
-  for (Index r = first; r < first + rows_of(t); ++r) {
+  for (Index r = first; !plain && r < first + rows_of(t); ++r) {
     if (call_.needs_slopes()) {
       query_sums(query(r), r, keys);
       g_.multiply(gradients(r) + keys.begin, slopes_ + (r - first) * kGradientBlock, count);

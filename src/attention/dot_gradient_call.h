@@ -66,6 +66,11 @@ struct DotGradientCall {
   bool needs_slopes() const {
     return p.softcap != 0 || !p.mods.empty() || to.bias.given() || to.alibi.given();
   }
+  // No option changes scores or gradients between the products, masks aside.
+  bool is_plain() const {
+    return multiplies_values() && !needs_slopes() && !p.bias.given() && !p.alibi.given() &&
+           p.dropout == 0 && !from.dweights.given();
+  }
   bool names_rows() const { return from.dweights.given() && from.dweights.names.given(); }
 
   // ---- blocks of queries --------------------------------------------------------------------
