@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "attention/dot_gradient_block.h"
+#include "core/weight_factor.h"
 
 // The backward pass of dot-product attention, fused, from out and lse alone (Dao et al. 2022,
 // appendix B.2). First what each query needs besides them:
@@ -28,10 +29,8 @@ class DotBackward {
   void run(runtime::Call& call);
 
  private:
-  // What the delta of some rows needs: scores once more.
-  bool may_need_scores() const { return from_.dweights.given() || p_.sinks.given(); }
   struct Worker {
-    T* values = nullptr;   // a row of out
+    T* out = nullptr;      // a block of rows of out
     T* weights = nullptr;  // of a chunk of keys
     T* dweights = nullptr;
     T* spare = nullptr;
@@ -39,8 +38,7 @@ class DotBackward {
   template <class AnyArena>
   Worker take_worker(AnyArena& arena) const {
     Worker w;
-    w.values = arena.template take<T>(p_.E).data();
-    if (!may_need_scores()) return w;
+    w.out = arena.template take<T>(kGradientBlock * p_.E).data();
     for (T** array : {&w.weights, &w.dweights, &w.spare}) {
       *array = arena.template take<T>(kKeyChunk).data();
     }
@@ -50,7 +48,9 @@ class DotBackward {
   struct RowFacts {
     bool needed = false;
     bool any_live = true;
-    T weighted = 0;  // sum_j w_j dweights_j
+    double sum = 0;  // sum_j exp(s_j - lse)
+    T weighted = 0;  // sum_j exp(s_j - lse) dweights_j
+    T sink = 0;      // exp(sink - lse)
   };
   // Key heads whose gradients of a bias go to the same elements: one task's.
   Index units_of_task() const;
@@ -58,8 +58,9 @@ class DotBackward {
   void prepare_queries(Index b, Index h, Index block, core::Arena& arena);
   void look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w, DotBlock<T>& scores,
                     RowFacts* facts) const;
-  T output_delta(Index b, Index h, Index row, Worker& w) const;
-  T sink_gradient(Index h, const RowFacts& facts, T lse, T delta) const;
+  bool needs_keys(Index h, Index i, T lse) const;
+  void output_deltas(Index b, Index h, Index row, Index rows, Worker& w, T* delta) const;
+  T sink_gradient(Index h, const RowFacts& facts, T factor, T delta) const;
   T own_value(const Operand& x, Index b, Index h, Index row) const {
     return core::load<T>(x.dtype, x.data,
                          core::offset_of(x, core::batch_offset(x, p_.batch, b), h, row, 0));
@@ -86,6 +87,7 @@ void DotBackward<T>::take_shared(AnyArena& arena) {
   x_.q.take(arena);
   x_.dout.take(arena);
   take(x_.lse, queries);
+  take(x_.factor, queries);
   take(x_.delta, queries);
   if (to_.alibi.given()) take(x_.alibi_rows, queries);
   if (x_.sums_bias_rows()) take(x_.bias_rows, queries);
@@ -109,7 +111,7 @@ template <class T>
 std::size_t DotBackward<T>::worker_bytes() const {
   MeasuringArena queries;
   take_worker(queries);
-  if (may_need_scores()) DotBlock<T>(x_.dot, queries);
+  DotBlock<T>(x_.dot, queries);
   MeasuringArena keys;
   DotGradientBlock<T>(x_, keys);
   return std::max(queries.bytes(), keys.bytes());
@@ -189,73 +191,82 @@ void DotBackward<T>::prepare_queries(Index b, Index h, Index block, core::Arena&
   Worker w = take_worker(arena);
   RowFacts facts[kGradientBlock];
   const Index first = s.q0 + i0;
-  T* lse = x_.lse + x_.query_places.of(b, h, first);
-  T* delta = x_.delta + x_.query_places.of(b, h, first);
+  const Index place = x_.query_places.of(b, h, first);
+  T* lse = x_.lse + place;
+  T* factor = x_.factor + place;
+  T* delta = x_.delta + place;
   bool any_needed = false;
+  std::uint8_t finite = 1;
   for (Index r = 0; r < rows; ++r) {
+    x_.dot.stop();
     lse[r] = own_value(from_.lse, b, h, first + r);
     facts[r].any_live = lse[r] != -std::numeric_limits<T>::infinity();
-    if (!may_need_scores()) continue;
-    // An lse that is the sink's does not say whether there are keys besides.
-    const bool is_sink =
-        p_.sinks.given() && (lse[r] == own_value(p_.sinks, 0, h, 0) || !std::isfinite(lse[r]));
-    facts[r].needed = facts[r].any_live && (is_sink || x_.has_dweights(i0 + r));
+    facts[r].needed = facts[r].any_live && needs_keys(h, i0 + r, lse[r]);
     any_needed = any_needed || facts[r].needed;
+    x_.q.copy(b, h, first + r);
+    if (!x_.kernels.all_finite(x_.q.from(b, h, first + r).data, p_.Dk)) finite = 0;
+    delta[r] = T(0);
+    if (!from_.dout.given()) continue;
+    x_.dout.copy(b, h, first + r);
+    if (!x_.kernels.all_finite(x_.dout.from(b, h, first + r).data, p_.E)) finite = 0;
   }
   if (any_needed) {
     DotBlock<T> scores(x_.dot, arena);
     look_at_keys(b, h, i0, rows, w, scores, facts);
   }
-  std::uint8_t finite = 1;
+  if (from_.dout.given()) output_deltas(b, h, first, rows, w, delta);
   T sink_sum(0);
   for (Index r = 0; r < rows; ++r) {
-    x_.dot.stop();
-    x_.q.copy(b, h, first + r);
-    bool row_is_finite = x_.kernels.all_finite(x_.q.from(b, h, first + r).data, p_.Dk);
-    delta[r] = facts[r].weighted;
-    if (from_.dout.given()) {
-      x_.dout.copy(b, h, first + r);
-      const T* dout = x_.dout.from(b, h, first + r).data;
-      row_is_finite = row_is_finite && x_.kernels.all_finite(dout, p_.E);
-      if (facts[r].any_live) delta[r] += output_delta(b, h, first + r, w);
-    }
+    if (p_.sinks.given()) facts[r].sink = std::exp(own_value(p_.sinks, 0, h, 0) - lse[r]);
+    factor[r] =
+        facts[r].needed ? core::weight_factor(lse[r], facts[r].sum + double{facts[r].sink}) : T(1);
+    if (!facts[r].any_live) delta[r] = T(0);  // whatever dout is there
+    delta[r] += facts[r].weighted * factor[r];
     if (from_.dlse.given()) delta[r] -= own_value(from_.dlse, b, h, first + r);
-    if (!row_is_finite) finite = 0;
-    if (to_.sinks.given()) sink_sum += sink_gradient(h, facts[r], lse[r], delta[r]);
-    const Index place = x_.query_places.of(b, h, first + r);
-    if (to_.alibi.given()) x_.alibi_rows[place] = T(0);
-    if (x_.sums_bias_rows()) x_.bias_rows[place] = T(0);
+    if (to_.sinks.given()) sink_sum += sink_gradient(h, facts[r], factor[r], delta[r]);
+    if (to_.alibi.given()) x_.alibi_rows[place + r] = T(0);
+    if (x_.sums_bias_rows()) x_.bias_rows[place + r] = T(0);
     if (to_.q.given()) std::fill_n(x_.dq.from(b, h, first + r).data, p_.Dk, T(0));
   }
-  const Index place = x_.block_of(b, h, s, block);
-  x_.finite[place] = finite;
-  if (to_.sinks.given()) x_.sink_sums[place] = sink_sum;
+  x_.finite[x_.block_of(b, h, s, block)] = finite;
+  if (to_.sinks.given()) x_.sink_sums[x_.block_of(b, h, s, block)] = sink_sum;
 }
 
-// dout . out
+// Whether lse alone says too little of a query.
 template <class T>
-T DotBackward<T>::output_delta(Index b, Index h, Index row, Worker& w) const {
+bool DotBackward<T>::needs_keys(Index h, Index i, T lse) const {
+  if (core::has_large_lse(lse) || x_.has_dweights(i)) return true;
+  // Are there keys besides the sink?
+  return p_.sinks.given() && (lse == own_value(p_.sinks, 0, h, 0) || !std::isfinite(lse));
+}
+
+// dout . out of some rows, as the scores are summed: where one weight is 1 and all others are 0,
+// delta has the bits of dout . v, and what belongs to queries and keys is 0.
+template <class T>
+void DotBackward<T>::output_deltas(Index b, Index h, Index row, Index rows, Worker& w,
+                                   T* delta) const {
   const Operand& x = from_.out;
   const Index offset = core::offset_of(x, core::batch_offset(x, p_.batch, b), h, row, 0);
-  const T* out = w.values;
-  if (x.dtype == dtype_of<T> && x.col_stride == 1) {
-    out = static_cast<const T*>(x.data) + offset;
-  } else {
-    load_values(x, offset, x.col_stride, p_.E, w.values);
+  RowsOf<const T> out{static_cast<const T*>(x.data) + offset, x.row_stride};
+  if (x.dtype != dtype_of<T> || x.col_stride != 1) {
+    for (Index r = 0; r < rows; ++r) {
+      load_values(x, offset + r * x.row_stride, x.col_stride, p_.E, w.out + r * p_.E);
+    }
+    out = {w.out, p_.E};
   }
-  return x_.kernels.dot(x_.dout.from(b, h, row).data, out, p_.E);
+  x_.kernels.row_dots(x_.dout.from(b, h, row), out, rows, p_.E, delta);
 }
 
 // The sink is a score whose value is 0: dsink = w_sink (0 - delta).
 template <class T>
-T DotBackward<T>::sink_gradient(Index h, const RowFacts& facts, T lse, T delta) const {
+T DotBackward<T>::sink_gradient(Index h, const RowFacts& facts, T factor, T delta) const {
   const T sink = own_value(p_.sinks, 0, h, 0);
   if (sink == -std::numeric_limits<T>::infinity()) return T(0);
   if (!facts.any_live) return -delta;  // lse = sink: w_sink = 1
-  return -std::exp(sink - lse) * delta;
+  return -(facts.sink * factor) * delta;
 }
 
-// Whether rows have live keys, and their weighted dweights, chunk by chunk.
+// Whether rows have live keys, the sums of their weights and of weighted dweights, chunk by chunk.
 template <class T>
 void DotBackward<T>::look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w,
                                   DotBlock<T>& scores, RowFacts* facts) const {
@@ -282,11 +293,12 @@ void DotBackward<T>::look_at_keys(Index b, Index h, Index i0, Index rows, Worker
       std::fill_n(w.dweights, n, T(0));
       x_.add_dweights(scores.row(r).at, j0 + keys.begin, std::min(n, unit.s.Tk - j0 - keys.begin),
                       w.dweights, w.spare);
-      const T none(0);
-      x_.kernels.score_gradients({w.weights, n}, {w.dweights, n}, 1, n, lse + r, &none, T(1));
-      T sum(0);
-      for (Index x = 0; x < n; ++x) sum += w.dweights[x];
-      facts[r].weighted += sum;
+      const T zero(0);
+      const T one(1);
+      x_.kernels.score_gradients({w.weights, n}, {w.dweights, n}, 1, n, {lse + r, &one, &zero},
+                                 one);
+      facts[r].sum += x_.kernels.sum(w.weights, n);
+      facts[r].weighted += x_.kernels.sum(w.dweights, n);
     };
     scores.for_each_group(j0, DotBlock<T>::Tiles::kLive, [&](Index first, Index count) {
       for (Index r = first; r < first + count; ++r) look(r);

@@ -95,8 +95,7 @@ class DotGradientBlock {
   Index rows_ = 0;
   bool with_care_ = false;
   RowsOf<const T> q_rows_, dout_rows_;
-  const T* lse_ = nullptr;
-  const T* delta_ = nullptr;
+  kernels::QueryState<T> state_;
   KeyRange range_[kGradientBlock];        // of each row's keys, counted from j0
   unsigned panels_[kGradientTiles] = {};  // bit n: the tile's panel n has live keys
   bool partial_[kGradientTiles] = {};     // key masks forbid some of them
@@ -194,8 +193,7 @@ bool DotGradientBlock<T>::query_block(Index h, Index block) {
   const Index row = unit_.s.q0 + i0_;
   q_rows_ = call_.q.from(unit_.b, h, row);
   if (call_.dout.given()) dout_rows_ = call_.dout.from(unit_.b, h, row);
-  lse_ = call_.lse + call_.query_places.of(unit_.b, h, row);
-  delta_ = call_.delta + call_.query_places.of(unit_.b, h, row);
+  state_ = call_.state_of(call_.query_places.of(unit_.b, h, row));
   with_care_ = !finite_ || call_.finite[place] == 0;
   for (Index t = 0; t < tiles(); t += kGradientGroup) {
     score_tiles(t, std::min(t + kGradientGroup, tiles()));
@@ -311,7 +309,7 @@ void DotGradientBlock<T>::tile_gradients(Index t) {
   const T scale = call_.needs_slopes() ? T(1) : static_cast<T>(p_.scale);
   g_.score_gradients({scores(first) + keys.begin, kGradientStride},
                      {gradients(first) + keys.begin, kGradientStride}, rows_of(t), count,
-                     lse_ + first, delta_ + first, scale);
+                     {state_.lse + first, state_.factor + first, state_.delta + first}, scale);
   for (Index r = first; !plain && r < first + rows_of(t); ++r) {
     if (call_.needs_slopes()) {
       query_sums(query(r), r, keys);
@@ -380,11 +378,7 @@ void DotGradientBlock<T>::query_sums(const QueryAt& at, Index r, const KeyRange&
   const Index j = j0_ + keys.begin;
   const Index count = std::min(keys.end, keys_) - keys.begin;
   if (call_.to.alibi.given()) alibi_sums_[r] = -g_.distance_sum(ds, j - at.i - at.o, count);
-  if (call_.sums_bias_rows()) {
-    T sum(0);
-    for (Index n = 0; n < count; ++n) sum += ds[n];
-    bias_sums_[r] = sum;
-  }
+  if (call_.sums_bias_rows()) bias_sums_[r] = g_.sum(ds, count);
   if (!call_.sums_bias_keys()) return;
   T* to = call_.own.at(call_.to.bias, at.b, at.h, at.i, j);
   g_.add(to, ds, count);

@@ -28,6 +28,7 @@ struct DotGradientCall {
   GradientRows<T> dq, dk, dv;
   core::OwnGradients<T> own;       // of what is summed in its own shape
   T* lse = nullptr;                // of each query
+  T* factor = nullptr;             // likewise: core/weight_factor.h
   T* delta = nullptr;              // likewise
   T* alibi_rows = nullptr;         // likewise, its share of dalibi
   T* bias_rows = nullptr;          // and of the gradient of a bias that all keys share
@@ -82,6 +83,11 @@ struct DotGradientCall {
   }
   Index blocks() const {
     return p.packed() ? p.H * blocks_of_head() : p.B * p.H * pieces(p.Tq, kGradientBlock);
+  }
+
+  // The numbers of the queries from a place on.
+  kernels::QueryState<T> state_of(Index place) const {
+    return {lse + place, factor + place, delta + place};
   }
 
   // f(n-th of the named rows) for those that name query i.

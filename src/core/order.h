@@ -30,6 +30,9 @@ inline constexpr Index kUnitChunk = 32;
 // two-core peak with equal bits for one and two threads.
 inline constexpr Index kGradientBlock = 128;
 
+// Above it the rounding of lse shows in the weights exp(s - lse): core/weight_factor.h.
+inline constexpr int kLargeLse = 16;
+
 static_assert(kKeyChunk % kPartialSums == 0, "a chunk starts at partial sum 0");
 
 }  // namespace qkv::core

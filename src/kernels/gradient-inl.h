@@ -20,18 +20,19 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 template <class T>
 HWY_NOINLINE void score_gradients(const RowsOf<T>& s, const RowsOf<T>& dw, Index rows, Index n,
-                                  const T* lse, const T* delta, T scale) {
+                                  const QueryState<T>& queries, T scale) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr int kVectors = 4;  // side by side: each waits for the one before in its polynomial
   const V none = hn::Set(d, -kInfinity<T>);
-  const V factor = hn::Set(d, scale);
+  const V slope = hn::Set(d, scale);
   for (Index r = 0; r < rows; ++r) {
     T* s_row = s.data + r * s.stride;
     T* dw_row = dw.data + r * dw.stride;
-    const V shift = hn::Set(d, lse[r]);
-    const V middle = hn::Set(d, delta[r]);
+    const V shift = hn::Set(d, queries.lse[r]);
+    const V factor = hn::Set(d, queries.factor[r]);
+    const V middle = hn::Set(d, queries.delta[r]);
     for (Index x = 0; x < n; x += kVectors * kLanes) {
 #pragma GCC unroll 4
       for (int y = 0; y < kVectors; ++y) {
@@ -39,13 +40,45 @@ HWY_NOINLINE void score_gradients(const RowsOf<T>& s, const RowsOf<T>& dw, Index
         T* gradient = dw_row + x + y * kLanes;
         const V score = hn::LoadU(d, at);
         const auto masked = hn::Eq(score, none);
-        const V w = hn::IfThenZeroElse(masked, exp_nonpositive(d, hn::Sub(score, shift)));
+        const V e = hn::Mul(exp_nonpositive(d, hn::Sub(score, shift)), factor);
+        const V w = hn::IfThenZeroElse(masked, e);
         const V ds = hn::Mul(w, hn::Sub(hn::LoadU(d, gradient), middle));
         hn::StoreU(w, d, at);
-        hn::StoreU(hn::IfThenZeroElse(masked, hn::Mul(ds, factor)), d, gradient);
+        hn::StoreU(hn::IfThenZeroElse(masked, hn::Mul(ds, slope)), d, gradient);
       }
     }
   }
+}
+
+// kRows chains side by side: each addition waits for the one before.
+template <class T, int kRows>
+HWY_INLINE void dots_of_rows(const RowsOf<const T>& a, const RowsOf<const T>& b, Index n, T* to) {
+  const hn::CappedTag<T, 1> d;
+  hn::Vec<decltype(d)> sums[kRows];
+  for (auto& one : sums) one = hn::Zero(d);
+  for (Index c = 0; c < n; ++c) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      sums[r] = hn::MulAdd(hn::LoadU(d, a.data + r * a.stride + c),
+                           hn::LoadU(d, b.data + r * b.stride + c), sums[r]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) to[r] = hn::GetLane(sums[r]);
+}
+
+template <class T>
+HWY_NOINLINE void row_dots(const RowsOf<const T>& a, const RowsOf<const T>& b, Index rows, Index n,
+                           T* to) {
+  constexpr int kTogether = 8;
+  Index r = 0;
+  const auto from = [&](const RowsOf<const T>& x) {
+    return RowsOf<const T>{x.data + r * x.stride, x.stride};
+  };
+  for (; r + kTogether <= rows; r += kTogether) {
+    dots_of_rows<T, kTogether>(from(a), from(b), n, to + r);
+  }
+  for (; r < rows; ++r) dots_of_rows<T, 1>(from(a), from(b), n, to + r);
 }
 
 // sum_n term(d, n), where term gives one register or, with a one-lane tag, one value.
@@ -69,10 +102,9 @@ HWY_INLINE T sum_of(Index n, const Term& term) {
 }
 
 template <class T>
-T dot(const T* a, const T* b, Index n) {
-  return sum_of<T>(n, [&](auto d, Index x, auto sum) HWY_ATTR {
-    return hn::MulAdd(hn::LoadU(d, a + x), hn::LoadU(d, b + x), sum);
-  });
+T sum(const T* x, Index n) {
+  return sum_of<T>(
+      n, [&](auto d, Index at, auto sum) HWY_ATTR { return hn::Add(sum, hn::LoadU(d, x + at)); });
 }
 
 template <class T>

@@ -24,7 +24,8 @@ template <class T>
 constexpr GradientKernels<T> kGradientKernels{
     .transposed_sum = &transposed_sum<T>,
     .score_gradients = &score_gradients<T>,
-    .dot = &dot<T>,
+    .row_dots = &row_dots<T>,
+    .sum = &sum<T>,
     .distance_sum = &distance_sum<T>,
     .all_finite = &all_finite<T>,
     .add = &add<T>,

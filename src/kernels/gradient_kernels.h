@@ -8,6 +8,14 @@
 // for one CPU target, likewise on plain pointers. T is float or double.
 namespace qkv::kernels {
 
+// Numbers of some queries.
+template <class T>
+struct QueryState {
+  const T* lse = nullptr;
+  const T* factor = nullptr;
+  const T* delta = nullptr;
+};
+
 template <class T>
 struct GradientKernels {
   // acc_rc += sum_n w_nr x_nc for 1..kTileRows columns r of `w`: the sum starts from zero, n
@@ -15,13 +23,15 @@ struct GradientKernels {
   void (*transposed_sum)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x,
                          Index count, Index width, const RowsOf<T>& acc);
   // For each row of n keys (a multiple of kPanel), in place:
-  //   s_n  -> w_n = exp(s_n - lse)
+  //   s_n  -> w_n = exp(s_n - lse) * factor
   //   dw_n -> w_n (dw_n - delta) * scale
   // and 0 for both where s_n is -inf, whatever else stands there.
   void (*score_gradients)(const RowsOf<T>& s, const RowsOf<T>& dw, Index rows, Index n,
-                          const T* lse, const T* delta, T scale);
-  // sum_n a_n b_n. The order depends on n alone.
-  T (*dot)(const T* a, const T* b, Index n);
+                          const QueryState<T>& queries, T scale);
+  // to_r = sum_n a_rn b_rn, in the order of a score: n ascends, one accumulator.
+  void (*row_dots)(const RowsOf<const T>& a, const RowsOf<const T>& b, Index rows, Index n, T* to);
+  // sum_n x_n. The order depends on n alone.
+  T (*sum)(const T* x, Index n);
   // sum_n x_n |distance + n|, likewise.
   T (*distance_sum)(const T* x, Index distance, Index n);
   // Whether none of n values is NaN or infinite.

@@ -40,6 +40,7 @@ class Backward {
     query_live_ = take_flags(arena, p_.q_rows);
     if (additive) key_live_ = take_flags(arena, p_.k_rows);
     delta_ = take(1, p_.H, p_.q_rows);
+    factor_ = take(1, p_.H, p_.q_rows);
     dleft_ = take(score_width(p_), p_.H, p_.q_rows);
     dright_ = take(score_width(p_), additive ? p_.H : p_.G, p_.k_rows);
     dvalue_ = take(p_.E, p_.G, p_.k_rows);
@@ -107,7 +108,7 @@ class Backward {
   // Does a query (a key, seen from one query head) belong to a live pair? One that does not
   // takes part in nothing, whatever stands in it: 0 * NaN would be NaN.
   RowsOf<std::uint8_t> query_live_, key_live_;
-  RowsOf<T> delta_;  // per query
+  RowsOf<T> delta_, factor_;  // per query
   RowsOf<T> dleft_, dright_, dvalue_;
   RowsOf<T> dalibi_, dsinks_, dscore_v_;  // one query's share
   RowsOf<T> dq_, dk_;                     // per query head, where a projection lies between
@@ -143,13 +144,16 @@ void Backward<T>::query_sweep(Index b, Index h, Index i0, core::Arena& arena) {
   const Sequence s = p_.sequence(b);
   for (Index i = i0; i < std::min(s.Tq, i0 + kQueriesPerBackwardTask); ++i) {
     const QueryAt at = query_at(b, h, i);
-    const bool any_live = weight_gradients(p_, x_, from_, at, 0, s.Tk, w.row);
+    const bool any_live = weight_gradients(p_, x_, from_, at, 0, s.Tk, T(1), w.row);
+    T& factor = *factor_.of(b, h, s.q0 + i);
+    factor = row_factor(p_, from_, at, w.row);
+    for (Index n = 0; n < s.Tk; ++n) w.row.w[n] *= factor;
     *query_live_.of(b, h, s.q0 + i) = any_live;
     T& delta = *delta_.of(b, h, s.q0 + i);
     delta = row_delta(p_, from_, at, any_live, w.row);
     score_gradients(delta, w.row);
     left_gradient(at, w);
-    *dsinks_.of(b, h, s.q0 + i) = sink_gradient(p_, from_, at, any_live, delta);
+    *dsinks_.of(b, h, s.q0 + i) = sink_gradient(p_, from_, at, any_live, factor, delta);
     *dalibi_.of(b, h, s.q0 + i) = alibi_gradient(at, w.row);
   }
 }
@@ -237,7 +241,9 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
   for (Index i = first.i; i < first.i + queries; ++i) {
     x_.stop();
     const QueryAt at{first.b, first.h, i, first.o};
-    if (!weight_gradients(p_, x_, from_, at, j0, count, w.row)) continue;
+    if (!weight_gradients(p_, x_, from_, at, j0, count, *factor_.of(at.b, at.h, q0 + i), w.row)) {
+      continue;
+    }
     score_gradients(*delta_.of(at.b, at.h, q0 + i), w.row);
     const T* left = x_.left_of(p_, at.b, at.h) + i * width;
     for (Index n = 0; n < count; ++n) {

@@ -17,7 +17,8 @@ void Backward<T>::bias_gradient(Index i0, Index i1, core::Arena& arena) {
       for (Index i = i0; i < i1; ++i) {
         x_.stop();
         const QueryAt at = query_at(b, h, i);
-        if (!weight_gradients(p_, x_, from_, at, 0, p_.Tk, w.row)) continue;
+        const T factor = *factor_.of(b, h, i);
+        if (!weight_gradients(p_, x_, from_, at, 0, p_.Tk, factor, w.row)) continue;
         score_gradients(*delta_.of(b, h, i), w.row);
         T* to = own_.at(to_.bias, b, h, i, 0);
         for (Index j = 0; j < p_.Tk; ++j) to[j * to_.bias.own.col_stride] += w.row.ds[j];

@@ -3,10 +3,11 @@
 #define QKV_REFERENCE_GRADIENT_ROW_H_
 
 #include "core/results.h"
+#include "core/weight_factor.h"
 #include "reference/row.h"
 
 // The gradient into the scores of one query:
-//   w_j  = exp(s_j - lse)
+//   w_j  = exp(s_j - lse) * factor                            (core/weight_factor.h)
 //   dw_j = z_j dout . v_j + dweights_j                        z_j = 0 or 1/(1-p)
 //   delta = dout . out + sum_j w_j dweights_j - dlse          ( = sum_j w_j dw_j - dlse )
 //   ds_j = w_j (dw_j - delta)
@@ -61,7 +62,8 @@ void load_dweights(const Problem& p, const core::RowsOperand& m, const QueryAt& 
 // scores, w, dweights, dw of keys begin .. begin+count-1. Returns whether one of them is live.
 template <class T>
 bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSources& from,
-                      const QueryAt& at, Index begin, Index count, GradientRow<T>& row) {
+                      const QueryAt& at, Index begin, Index count, const T& factor,
+                      GradientRow<T>& row) {
   score_row(p, x, at, begin, count, true, row.scores);
   dropout_row(p, at, begin, count, row.kept);
   load_dweights(p, from.dweights, at, begin, count, row.dweights);
@@ -76,13 +78,25 @@ bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSour
     if (!row.scores.live[n]) continue;
     x.stop();
     any_live = true;
-    row.w[n] = std::exp(row.scores.s[n] - lse);
+    row.w[n] = std::exp(row.scores.s[n] - lse) * factor;
     row.dw[n] = row.dweights[n];
     if (!from.dout.given()) continue;
     const T z = row.kept[n] ? T(1) / keep : T(0);
     row.dw[n] = fused_multiply_add(z, dot(row.g, v + n * p.E, p.E), row.dw[n]);
   }
   return any_live;
+}
+
+// The factor of a whole row, whose weights have been computed with factor 1.
+template <class T>
+T row_factor(const Problem& p, const GradientSources& from, const QueryAt& at,
+             const GradientRow<T>& row) {
+  const T lse = element<T>(p, from.lse, at.b, at.h, p.sequence(at.b).q0 + at.i, 0);
+  if (!core::has_large_lse(lse)) return T(1);
+  double sum = 0;
+  if (p.sinks.given()) sum += std::exp(parameter<T>(p.sinks, at.h, 0, 0) - lse);
+  for (Index n = 0; n < row.scores.count; ++n) sum += row.w[n];
+  return core::weight_factor(lse, sum);
 }
 
 // delta, after weight_gradients over the whole row. A row without live keys passes on only the
@@ -117,13 +131,13 @@ void score_gradients(const T& delta, GradientRow<T>& row) {
 // The sink is a score whose value is 0: dsink = w_sink (0 - delta).
 template <class T>
 T sink_gradient(const Problem& p, const GradientSources& from, const QueryAt& at, bool any_live,
-                const T& delta) {
+                const T& factor, const T& delta) {
   if (!p.sinks.given()) return T(0);
   const T sink = parameter<T>(p.sinks, at.h, 0, 0);
   if (sink == -kInfinity<T>) return T(0);
   if (!any_live) return -delta;  // lse = sink: w_sink = 1
   const T lse = element<T>(p, from.lse, at.b, at.h, p.sequence(at.b).q0 + at.i, 0);
-  return -std::exp(sink - lse) * delta;
+  return -(std::exp(sink - lse) * factor) * delta;
 }
 
 // s_j contains -slope |i + o - j|.

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CORE_WEIGHT_FACTOR_H_
+#define QKV_CORE_WEIGHT_FACTOR_H_
+
+#include <cmath>
+#include <limits>
+
+#include "core/order.h"
+
+// The backward pass has its weights from lse, exp(s_j - lse). A large lse has been rounded by more
+// than a weight's last bits: at lse = 2,000 float32 errs by 6e-5, and so does every weight of the
+// row, where softmax itself divides by a sum and does not. So a row with |lse| > kLargeLse divides
+// once more.
+namespace qkv::core {
+
+template <class T>
+bool has_large_lse(T lse) {
+  return std::abs(lse) > T(kLargeLse) && std::isfinite(lse);
+}
+
+// What the weights of a row are multiplied with; `sum` is that of exp(s_j - lse) over live keys and
+// the sink. Only where the rounding of lse explains that it is not 1: an lse may be that of more
+// keys than are given.
+template <class T>
+T weight_factor(T lse, double sum) {
+  const double bound = std::numeric_limits<T>::epsilon() * (std::abs(lse) + T(kLargeLse));
+  if (!has_large_lse(lse) || !(std::abs(sum - 1) <= bound)) return T(1);
+  return static_cast<T>(1 / sum);
+}
+
+}  // namespace qkv::core
+
+#endif  // QKV_CORE_WEIGHT_FACTOR_H_
