@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/attention/backward_call.h"
+
+#include <cmath>
+#include <limits>
+#include <sstream>
+#include <utility>
+
+#include "tests/support/compare.h"
+
+namespace qkv::test {
+
+bool takes_backward(std::string_view path, const Inputs& inputs, const Options& options) {
+  Context context;
+  context.force_path(path);
+  try {
+    return Plan(inputs, options, context).backward_path() == path;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::vector<std::string> fast_backward_paths() {
+  const Tensor x = normal({4, 8}, 1);
+  std::vector<std::string> names;
+  for (const std::string& path : fast_paths()) {
+    if (takes_backward(path, {x, x, x}, {})) names.push_back(path);
+  }
+  return names;
+}
+
+std::vector<std::string> all_backward_paths() {
+  std::vector<std::string> names = fast_backward_paths();
+  names.emplace_back(kReferencePath);
+  return names;
+}
+
+// ---- BackwardCall ---------------------------------------------------------------------------
+
+ConstView BackwardCall::source_of(const std::string& name, const Inputs& inputs,
+                                  const Options& options) {
+  if (name == "q") return inputs.q;
+  if (name == "k") return inputs.k;
+  if (name == "v") return inputs.v;
+  if (name == "bias") return options.bias;
+  return name == "alibi" ? options.alibi : options.sinks;
+}
+
+std::vector<std::string> BackwardCall::askable(const Inputs& inputs, const Options& options) {
+  std::vector<std::string> names;
+  for (const char* name : {"q", "k", "v", "bias", "alibi", "sinks"}) {
+    if (source_of(name, inputs, options).given()) names.emplace_back(name);
+  }
+  return names;
+}
+
+void BackwardCall::ask(const std::string& name, Layout layout) {
+  const ConstView source = source_of(name, inputs, options);
+  asked[name] = {source.dtype(), source.shape(), layout};
+}
+
+// ---- SavedTensors, Gradients ----------------------------------------------------------------
+
+SavedTensors::SavedTensors(const BackwardCall& call, std::string_view path) {
+  const ResultShapes shapes = result_shapes(call.inputs);
+  lse = Tensor(accumulator_of(call.inputs.q.dtype()), shapes.rows);
+  Outputs outputs{.lse = lse};
+  if (call.inputs.v.given()) {
+    out = Tensor(call.inputs.q.dtype(), shapes.out);
+    outputs.out = out;
+  }
+  Context context;
+  context.force_path(path);
+  attention(call.inputs, call.options, outputs, context);
+}
+
+Saved SavedTensors::views() const {
+  return {out.dtype() == DType::kNone ? ConstView() : ConstView(out), lse};
+}
+
+bool SavedTensors::same_bits_as(const SavedTensors& other) const {
+  const auto same = [](const Tensor& a, const Tensor& b) {
+    return a.dtype() == DType::kNone || a.element_count() == 0 || same_bits(a, b);
+  };
+  return same(out, other.out) && same(lse, other.lse);
+}
+
+Gradients::Gradients(const BackwardCall& call) {
+  Random random(7);
+  std::normal_distribution<double> normal;
+  for (const auto& [name, asked] : call.asked) {
+    Guarded array(asked.dtype, asked.shape, asked.layout);
+    std::vector<double> numbers(static_cast<std::size_t>(element_count(asked.shape)), -777);
+    if (call.write == Write::kAccumulate) {
+      for (double& x : numbers) x = normal(random);
+    }
+    array.fill(numbers);
+    before_[name] = values_of(array.view());
+    arrays_.emplace(name, std::move(array));
+  }
+  const auto buffer = [&](const char* name) {
+    const auto at = arrays_.find(name);
+    return at == arrays_.end() ? View() : at->second.view();
+  };
+  views_ = {.q = buffer("q"),
+            .k = buffer("k"),
+            .v = buffer("v"),
+            .bias = buffer("bias"),
+            .alibi = buffer("alibi"),
+            .sinks = buffer("sinks"),
+            .write = call.write};
+}
+
+void run_backward(const BackwardCall& call, std::string_view path, const Saved& saved,
+                  const Gradients& gradients) {
+  Context context(Executor::threads(call.threads));
+  context.force_path(path);
+  attention_backward(call.inputs, call.options, saved, call.sources, gradients.views(), context);
+}
+
+// ---- RandomBackward -------------------------------------------------------------------------
+
+namespace {
+
+constexpr Index kMostMatrix = 200'000;  // elements of a full dweights
+constexpr Index kMostSliced = 20'000;   // as in random_call.cc
+
+}  // namespace
+
+RandomBackward::RandomBackward(std::uint64_t seed, std::uint64_t index)
+    : forward_(seed, index), random_(~(seed * 0x9E3779B97F4A7C15 + index)) {
+  call_.inputs = forward_.inputs();
+  call_.options = forward_.options();
+  features_ = forward_.features();
+  draw_bias();
+  draw_sources();
+  draw_asked();
+  call_.write = chance(0.3) ? Write::kAccumulate : Write::kOverwrite;
+  if (call_.write == Write::kAccumulate) features_.insert("added");
+  call_.threads = static_cast<int>(whole(1, 3));
+  features_.insert("threads " + std::to_string(call_.threads));
+}
+
+bool RandomBackward::overflows() const {
+  for (const char* name : {"infinity in v", "infinity in dout", "infinity in dlse",
+                           "infinity in dweights", "numbers v 1e30"}) {
+    if (features_.count(name) != 0) return true;
+  }
+  return false;
+}
+
+std::string RandomBackward::describe() const {
+  std::ostringstream text;
+  text << qkv::describe(call_.inputs.q) << " " << qkv::describe(call_.inputs.k) << " "
+       << qkv::describe(call_.inputs.v) << ":";
+  for (const std::string& feature : features_) {
+    if (!feature.starts_with("-> ")) text << " " << feature << ",";
+  }
+  return text.str();
+}
+
+testing::AssertionResult RandomBackward::intact() const {
+  for (const auto* arrays : {&forward_.arrays(), &arrays_}) {
+    for (const Guarded& array : *arrays) {
+      const testing::AssertionResult intact = array.intact();
+      if (!intact) return intact;
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+Layout RandomBackward::layout(Index elements) {
+  const Layout drawn =
+      kOwnLayouts[static_cast<std::size_t>(whole(0, static_cast<Index>(kOwnLayouts.size()) - 1))];
+  return drawn == Layout::kSliced && elements > kMostSliced ? Layout::kOffset : drawn;
+}
+
+// Normal numbers, with an odd one now and then.
+View RandomBackward::draw(const char* name, DType dtype, const Dims& shape) {
+  Guarded& array = arrays_.emplace_back(dtype, shape, layout(element_count(shape)));
+  array.fill_normal(random_);
+  features_.insert(name);
+  const View view = array.view();
+  if (view.element_count() > 0 && chance(0.12)) {
+    constexpr double kInf = std::numeric_limits<double>::infinity();
+    const double kOdd[] = {std::nan(""), std::nan(""), kInf, -kInf};
+    const double value = kOdd[whole(0, 3)];
+    const Dims at = detail::index_of(shape, whole(0, view.element_count() - 1));
+    Index offset = 0;
+    for (int axis = 0; axis < view.rank(); ++axis) offset += at[axis] * view.stride(axis);
+    core::store(dtype, view.data(), offset, value);
+    features_.insert((std::isnan(value) ? "NaN in " : "infinity in ") + std::string(name));
+  }
+  return view;
+}
+
+// A bias of another shape than the forward call's, where that has none: [Tq,Tk] or summed over one
+// of its axes or both, of all heads or of each.
+void RandomBackward::draw_bias() {
+  const Dims matrix = result_shapes(call_.inputs).matrix;
+  if (matrix.rank() == 0 || call_.options.bias.given() || !chance(0.2)) return;
+  Dims shape;
+  if (matrix.rank() > 2 && chance(0.5)) shape.push_back(matrix[matrix.rank() - 3]);
+  shape.push_back(chance(0.5) ? matrix[matrix.rank() - 2] : 1);
+  shape.push_back(chance(0.5) ? matrix[matrix.rank() - 1] : 1);
+  call_.options.bias = draw("bias", forward_.dtype(), shape);
+}
+
+void RandomBackward::draw_sources() {
+  const ResultShapes shapes = result_shapes(call_.inputs);
+  const DType sums = forward_.sums();
+  const bool packed = shapes.matrix.rank() == 0;
+  if (call_.inputs.v.given() && chance(0.85)) {
+    call_.sources.out = draw("dout", forward_.dtype(), shapes.out);
+  }
+  if (!packed && chance(0.35)) draw_weights(shapes.matrix);
+  const bool any = call_.sources.out.given() || call_.sources.weights.matrix.given();
+  if (!any || chance(0.35)) call_.sources.lse = draw("dlse", sums, shapes.rows);
+}
+
+// Of all rows, or of some in any order; names may repeat.
+void RandomBackward::draw_weights(const Dims& matrix) {
+  const Index Tq = matrix[matrix.rank() - 2];
+  if (element_count(matrix) <= kMostMatrix && chance(0.5)) {
+    features_.insert("dweights of all rows");
+    call_.sources.weights = ConstView(draw("dweights", forward_.sums(), matrix));
+    return;
+  }
+  if (Tq == 0) return;
+  Dims shape = matrix;
+  const Index count = whole(0, 6);
+  shape[matrix.rank() - 2] = count;
+  std::vector<double> names;
+  for (Index n = 0; n < count; ++n) {
+    const bool repeat = n > 0 && chance(0.3);
+    names.push_back(repeat ? names.front() : static_cast<double>(whole(0, Tq - 1)));
+    if (repeat) features_.insert("repeated names");
+  }
+  const DType kTypes[] = {DType::kInt64, DType::kInt32, DType::kInt16};
+  Guarded& rows = arrays_.emplace_back(kTypes[whole(0, 2)], Dims(count), layout(count)).fill(names);
+  features_.insert("dweights of named rows");
+  const ConstView named = rows.view();
+  call_.sources.weights = {named, ConstView(draw("dweights", forward_.sums(), shape))};
+}
+
+void RandomBackward::draw_asked() {
+  const std::vector<std::string> askable = BackwardCall::askable(call_.inputs, call_.options);
+  const auto ask = [&](const std::string& name) {
+    const Index elements =
+        BackwardCall::source_of(name, call_.inputs, call_.options).element_count();
+    call_.ask(name, layout(elements));
+    features_.insert("asks " + name);
+  };
+  for (const std::string& name : askable) {
+    if (chance(name == "bias" ? 0.9 : 0.65)) ask(name);
+  }
+  if (call_.asked.empty()) {
+    ask(askable[static_cast<std::size_t>(whole(0, static_cast<Index>(askable.size()) - 1))]);
+  }
+  if (call_.asked.size() == 1) features_.insert("asks one");
+  if (call_.asked.count("bias") == 0) return;
+  const Dims& bias = call_.asked.at("bias").shape;
+  const ResultShapes shapes = result_shapes(call_.inputs);
+  const auto axis = [](const Dims& x, int from_end) {
+    return x.rank() < from_end ? 1 : x[x.rank() - from_end];
+  };
+  const bool rows = axis(bias, 2) == axis(shapes.matrix, 2);
+  const bool columns = axis(bias, 1) == axis(shapes.matrix, 1);
+  features_.insert(std::string("dbias ") + (rows ? "[Tq," : "[1,") + (columns ? "Tk]" : "1]"));
+  if (axis(bias, 3) > 1) features_.insert("dbias per head");
+}
+
+}  // namespace qkv::test

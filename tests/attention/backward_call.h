@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_ATTENTION_BACKWARD_CALL_H_
+#define QKV_TESTS_ATTENTION_BACKWARD_CALL_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <qkv/attention.h>
+
+#include "tests/attention/paths.h"
+#include "tests/attention/random_call.h"
+
+// Calls of attention_backward that are compared from path to path.
+namespace qkv::test {
+
+// The paths before the reference whose backward pass takes a plain call.
+std::vector<std::string> fast_backward_paths();
+// And the reference.
+std::vector<std::string> all_backward_paths();
+// Does the path have a backward pass for this call?
+bool takes_backward(std::string_view path, const Inputs& inputs, const Options& options);
+
+// A call, but for what the forward pass saved.
+struct BackwardCall {
+  // A gradient that is asked for: of "q", "k", "v", "bias", "alibi" or "sinks".
+  struct Asked {
+    DType dtype;
+    Dims shape;
+    Layout layout;
+  };
+
+  Inputs inputs{};
+  Options options{};
+  OutputGradients sources{};
+  std::map<std::string, Asked> asked{};
+  Write write = Write::kOverwrite;
+  int threads = 1;
+
+  // Asks for the gradient of that name.
+  void ask(const std::string& name, Layout layout);
+  // What may be asked of a call, in one order: "q", "k" and the others that are there.
+  static std::vector<std::string> askable(const Inputs& inputs, const Options& options);
+  static ConstView source_of(const std::string& name, const Inputs& inputs, const Options& options);
+};
+
+// What a path's forward pass saves of a call.
+struct SavedTensors {
+  SavedTensors(const BackwardCall& call, std::string_view path);
+  Saved views() const;
+  bool same_bits_as(const SavedTensors& other) const;
+
+  Tensor out, lse;
+};
+
+// The buffers of one run. Those that are overwritten hold a number that no gradient has, those that
+// are added to the same numbers in every run.
+class Gradients {
+ public:
+  explicit Gradients(const BackwardCall& call);
+
+  const InputGradients& views() const { return views_; }
+  const std::map<std::string, Guarded>& arrays() const { return arrays_; }
+  const std::vector<double>& before(const std::string& name) const { return before_.at(name); }
+
+ private:
+  std::map<std::string, Guarded> arrays_;
+  std::map<std::string, std::vector<double>> before_;
+  InputGradients views_;
+};
+
+// Runs the call on a path.
+void run_backward(const BackwardCall& call, std::string_view path, const Saved& saved,
+                  const Gradients& gradients);
+
+// A random call, and at random: which of its results have gradients, which gradients are asked for,
+// where they lie, whether they are added. Drawn from (seed, index) alone.
+class RandomBackward {
+ public:
+  RandomBackward(std::uint64_t seed, std::uint64_t index);
+  RandomBackward(const RandomBackward&) = delete;
+  RandomBackward& operator=(const RandomBackward&) = delete;
+
+  const RandomCall& forward() const { return forward_; }
+  const BackwardCall& call() const { return call_; }
+  const std::set<std::string>& features() const { return features_; }
+  // Are there infinities besides those in the scores, or numbers near the largest?
+  bool overflows() const;
+  std::string describe() const;
+  // Has nobody written where only inputs are?
+  testing::AssertionResult intact() const;
+
+ private:
+  bool chance(double p) { return std::bernoulli_distribution(p)(random_); }
+  Index whole(Index low, Index high) {
+    return std::uniform_int_distribution<Index>(low, high)(random_);
+  }
+  Layout layout(Index elements);
+  View draw(const char* name, DType dtype, const Dims& shape);
+  void draw_bias();
+  void draw_sources();
+  void draw_weights(const Dims& matrix);
+  void draw_asked();
+
+  RandomCall forward_;
+  Random random_;
+  std::deque<Guarded> arrays_;
+  BackwardCall call_;
+  std::set<std::string> features_;
+};
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_ATTENTION_BACKWARD_CALL_H_

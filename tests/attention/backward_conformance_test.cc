@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "attention/bind.h"
+#include "attention/resolve.h"
+#include "reference/backward.h"
+#include "runtime/tasks.h"
+#include "tests/attention/backward_call.h"
+#include "tests/attention/gradient_agreement.h"
+#include "tests/attention/paths.h"
+
+// The backward pass of every path against the reference's: random calls over all shapes, memory
+// orders, options, gradients given and asked for, and odd numbers. A failure prints a line;
+// QKV_CONFORMANCE=SEED:INDEX runs that call alone, SEED other calls.
+namespace qkv::test {
+namespace {
+
+constexpr std::uint64_t kSeed = 2;
+constexpr int kParts = 4;  // tests that ctest may run side by side
+constexpr int kCallsPerPart = 200 / kSlowdown;
+constexpr int kLeast = kSlowdown == 1 ? 2 : 0;  // calls with each feature, per part and path
+
+// What a path must have been asked for; drawn often enough in every part.
+constexpr const char* kCovered[] = {"dot",
+                                    "scaled_dot",
+                                    "scale",
+                                    "softcap",
+                                    "mods",
+                                    "mods -inf",
+                                    "bias",
+                                    "bias -inf",
+                                    "top left",
+                                    "bottom right",
+                                    "offset",
+                                    "offsets",
+                                    "alibi",
+                                    "causal",
+                                    "window",
+                                    "keep",
+                                    "padding",
+                                    "lengths",
+                                    "lengths per query",
+                                    "mask_mod",
+                                    "sinks",
+                                    "odd sink",
+                                    "dropout",
+                                    "packed",
+                                    "empty sequence",
+                                    "grouped heads",
+                                    "rank 2",
+                                    "rank 3",
+                                    "rank 4",
+                                    "rank 5",
+                                    "mixed ranks",
+                                    "no v",
+                                    "dout",
+                                    "dlse",
+                                    "dweights of all rows",
+                                    "dweights of named rows",
+                                    "repeated names",
+                                    "asks q",
+                                    "asks k",
+                                    "asks v",
+                                    "asks bias",
+                                    "asks alibi",
+                                    "asks sinks",
+                                    "asks one",
+                                    "dbias [Tq,Tk]",
+                                    "dbias [1,Tk]",
+                                    "dbias [Tq,1]",
+                                    "dbias [1,1]",
+                                    "dbias per head",
+                                    "added",
+                                    "threads 1",
+                                    "threads 2",
+                                    "threads 3",
+                                    "numbers plain",
+                                    "numbers flat",
+                                    "numbers steep",
+                                    "numbers scores 1e4",
+                                    "numbers scores 1e30",
+                                    "numbers denormal",
+                                    "numbers ties",
+                                    "numbers one key",
+                                    "numbers v 1e30",
+                                    "NaN in q",
+                                    "NaN in k",
+                                    "NaN in v",
+                                    "NaN in dout",
+                                    "infinity in q",
+                                    "infinity in k",
+                                    "infinity in v",
+                                    "infinity in dout",
+                                    "layout permuted",
+                                    "layout sliced",
+                                    "layout negative",
+                                    "layout offset",
+                                    "layout broadcast",
+                                    "float32",
+                                    "float64"};
+
+using Counts = std::map<std::string, int>;
+
+// What a run of calls has found.
+struct Findings {
+  std::map<std::string, Counts> counts;  // of features, by path
+  Counts differences;                    // by path and gradient; the first of each is shown
+};
+
+void tell(Findings& findings, const std::string& path, const std::string& difference,
+          const std::string& replay) {
+  const std::string kind = path + ", " + difference.substr(0, difference.find(' '));
+  if (++findings.differences[kind] == 1) ADD_FAILURE() << path << ": " << difference << replay;
+}
+
+// The reference's gradients of one call, for what it saved itself or another path did, and the
+// bounds that belong to them.
+class Reference {
+ public:
+  Reference(const BackwardCall& call, bool overflows)
+      : call_(call), overflows_(overflows), saved_(call, kReferencePath) {}
+
+  // Empty, or how the path's gradients differ from the reference's.
+  std::string judge(const std::string& path, const Gradients& got, const SavedTensors& saved,
+                    bool& ill_conditioned) {
+    const bool same = fuses(path);
+    const Gradients& want = gradients(same ? saved : saved_);
+    std::optional<GradientBounds>& bounds = same ? same_ : other_;
+    if (!bounds.has_value()) {
+      bounds.emplace(call_, saved_.views(), same ? SameScores::kYes : SameScores::kNo);
+    }
+    ill_conditioned = bounds->ill_conditioned();
+    return bounds->check(got, want, overflows_);
+  }
+
+ private:
+  const Gradients& gradients(const SavedTensors& saved) {
+    for (const Known& known : known_) {
+      if (known.saved == &saved || known.saved->same_bits_as(saved)) return known.gradients;
+    }
+    Known& known = known_.emplace_back(&saved, Gradients(call_));
+    run_backward(call_, kReferencePath, saved.views(), known.gradients);
+    return known.gradients;
+  }
+
+  struct Known {
+    const SavedTensors* saved;
+    Gradients gradients;
+  };
+  const BackwardCall& call_;
+  bool overflows_;
+  SavedTensors saved_;
+  std::deque<Known> known_;
+  std::optional<GradientBounds> same_, other_;
+};
+
+std::string touched(const Gradients& gradients) {
+  for (const auto& [name, array] : gradients.arrays()) {
+    const testing::AssertionResult intact = array.intact();
+    if (!intact) return "d" + name + ": " + intact.message();
+  }
+  return "";
+}
+
+// All these paths with one call.
+void check_paths(const BackwardCall& call, bool overflows, const std::vector<std::string>& paths,
+                 const std::set<std::string>& features, const std::string& replay,
+                 Findings& findings) {
+  Reference reference(call, overflows);
+  std::deque<SavedTensors> all_saved;  // known to `reference`
+  for (const std::string& path : paths) {
+    if (!takes_backward(path, call.inputs, call.options)) continue;
+    Counts& counts = findings.counts[path];
+    for (const std::string& feature : features) ++counts[feature];
+    const Gradients got(call);
+    std::string difference;
+    try {
+      const SavedTensors& saved = all_saved.emplace_back(call, path);
+      run_backward(call, path, saved.views(), got);
+      difference = touched(got);
+      bool ill_conditioned = false;
+      if (difference.empty()) difference = reference.judge(path, got, saved, ill_conditioned);
+      if (ill_conditioned) ++counts["ill-conditioned"];
+    } catch (const std::exception& error) {
+      difference = error.what();
+    }
+    if (!difference.empty()) tell(findings, path, difference, replay);
+  }
+}
+
+void check_call(std::uint64_t seed, std::uint64_t index, const std::vector<std::string>& paths,
+                Findings& findings) {
+  const RandomBackward random(seed, index);
+  const std::string replay =
+      "\n  " + random.describe() + "\n  replay: QKV_CONFORMANCE=" + std::to_string(seed) + ":" +
+      std::to_string(index) + " test_attention --gtest_filter='*BackwardConformance.Every*0'";
+  check_paths(random.call(), random.overflows(), paths, random.features(), replay, findings);
+  const testing::AssertionResult intact = random.intact();
+  if (!intact) tell(findings, "inputs", intact.message(), replay);
+}
+
+class BackwardConformance : public testing::TestWithParam<int> {};
+
+TEST_P(BackwardConformance, EveryPathAgreesWithTheReference) {
+  Findings findings;
+  std::uint64_t seed = kSeed;
+  if (const char* only = std::getenv("QKV_CONFORMANCE")) {
+    char* end = nullptr;
+    seed = std::strtoull(only, &end, 10);
+    if (*end == ':') {
+      check_call(seed, std::strtoull(end + 1, nullptr, 10), all_backward_paths(), findings);
+      return;
+    }
+    ASSERT_EQ(*end, '\0') << "QKV_CONFORMANCE is SEED:INDEX or SEED";
+  }
+  // The reference against itself, now and then, holds the comparison's NaN, zeros and sentinels.
+  const std::vector<std::string> fast = fast_backward_paths();
+  for (int n = 0; n < kCallsPerPart; ++n) {
+    const auto index = static_cast<std::uint64_t>(n * kParts + GetParam());
+    check_call(seed, index, n % 8 == 0 ? all_backward_paths() : fast, findings);
+  }
+  for (const auto& [kind, count] : findings.differences) {
+    std::printf("%s: %d calls differ\n", kind.c_str(), count);
+  }
+  for (const std::string& path : fast) {
+    Counts& counts = findings.counts[path];
+    std::printf("%s: %d float32 and %d float64 calls, %d ill-conditioned\n", path.c_str(),
+                counts["float32"], counts["float64"], counts["ill-conditioned"]);
+    // Most calls are compared closely.
+    EXPECT_LT(counts["ill-conditioned"], (counts["float32"] + counts["float64"]) / 2) << path;
+    for (const char* feature : kCovered) {
+      EXPECT_GE(counts[feature], kLeast) << path << " hardly met: " << feature;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Part, BackwardConformance, testing::Range(0, kParts));
+
+// Lengths on both sides of the edges that kernels have: rows of a tile (6), panels (64), blocks of
+// the gradients (128); and widths that fill no register.
+TEST(BackwardConformanceSizes, OnBothSidesOfBlocks) {
+  constexpr Index kLengths[] = {1,   5,   6,   7,   63,  64,  65,  127,
+                                128, 129, 130, 255, 256, 257, 300, 700};
+  constexpr Index kWidths[][2] = {{7, 3}, {17, 5}, {1, 33}, {9, 1}};
+  Findings findings;
+  const std::vector<std::string> fast = fast_backward_paths();
+  const std::vector<std::string> paths =
+      kSlowdown == 1 && fast.empty() ? all_backward_paths() : fast;
+  int count = 0;
+  for (const Index Tq : kLengths) {
+    for (const Index Tk : kLengths) {
+      ++count;
+      // Each pair of neighbouring lengths in one of two dtypes.
+      if (count % kSlowdown != 0 || Tq * Tk > 90'000 / kSlowdown) continue;
+      const DType dtype = count % 3 == 0 ? DType::kFloat64 : DType::kFloat32;
+      const auto [D, E] = kWidths[count / 3 % 4];
+      const Index heads = count % 2 + 1;
+      const Tensor q = normal({heads, Tq, D}, 1, dtype);
+      const Tensor k = normal({1, Tk, D}, 2, dtype);
+      const Tensor v = normal({1, Tk, E}, 3, dtype);
+      const Tensor dout = normal({heads, Tq, E}, 4, dtype);
+      const std::vector<Options> options{{},
+                                         {.masks = {Causal{}}},
+                                         {.masks = {Window{70, 3}}},
+                                         {.dropout = {0.3, 5}},
+                                         {.diagonal = Offset{1}, .masks = {Causal{}}}};
+      BackwardCall call{.inputs = {q, k, v},
+                        .options = options[static_cast<std::size_t>(count % 5)],
+                        .sources = {.out = dout},
+                        .threads = 1 + count % 2};
+      for (const char* name : {"q", "k", "v"}) call.ask(name, Layout::kContiguous);
+      check_paths(call, false, paths, {},
+                  " of Tq " + std::to_string(Tq) + ", Tk " + std::to_string(Tk) + ", D " +
+                      std::to_string(D) + ", E " + std::to_string(E) + ", options " +
+                      std::to_string(count % 5) + ", " + std::string(name_of(dtype)),
+                  findings);
+    }
+  }
+}
+
+// The bounds hold the reference in float32 against the same formulas in float64, given what the
+// reference saved in float32. (An lse of 1e30 rounded to float32 is no lse of scores in float64.)
+void run_in_double(const BackwardCall& call, const Saved& saved, const Gradients& gradients) {
+  core::Problem p;
+  door::resolve("bounds", call.inputs, call.options, p);
+  const core::GradientSources from = door::bind_sources(p, saved, call.sources);
+  const core::GradientResults to =
+      door::bind_gradients(p, call.inputs, call.options, gradients.views());
+  core::MeasuringArena measure;
+  reference::Backward<double> pass(p, from, to);
+  pass.take_shared(measure);
+  Context context;
+  runtime::Call run(context, "bounds", measure.bytes(), pass.worker_bytes());
+  pass.run(run);
+}
+
+TEST(GradientBounds, HoldTheReferenceInFloat32AgainstFloat64) {
+  constexpr int kCalls = 150 / kSlowdown;
+  int compared = 0;
+  for (std::uint64_t n = 0; n < kCalls; ++n) {
+    const RandomBackward random(3, n);
+    const BackwardCall& call = random.call();
+    const bool rounded = random.features().count("numbers scores 1e30") != 0;
+    if (random.forward().sums() != DType::kFloat32 || random.overflows() || rounded) continue;
+    const SavedTensors saved(call, kReferencePath);
+    const Gradients got(call);
+    const Gradients want(call);
+    run_backward(call, kReferencePath, saved.views(), got);
+    run_in_double(call, saved.views(), want);
+    const GradientBounds bounds(call, saved.views(), SameScores::kNo);
+    if (!bounds.ill_conditioned()) ++compared;
+    EXPECT_EQ(bounds.check(got, want, false), "") << n << ": " << random.describe();
+  }
+  EXPECT_GE(compared, kCalls / 4);
+}
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/attention/gradient_agreement.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "attention/bind.h"
+#include "attention/resolve.h"
+#include "reference/backward.h"
+#include "runtime/tasks.h"
+#include "tests/support/compare.h"
+
+namespace qkv::test {
+namespace {
+
+using core::GradientTarget;
+using core::Problem;
+using core::Sequence;
+using reference::GradientRow;
+using reference::Prepared;
+using reference::QueryAt;
+
+double norm(const double* x, Index n) {
+  double sum = 0;
+  for (Index c = 0; c < n; ++c) sum += x[c] * x[c];
+  return std::sqrt(sum);
+}
+
+// Row after row, of absolute values; and the rows' norms.
+struct Rows {
+  std::vector<double> sizes, norms;
+  Index width = 0;
+
+  template <class T>
+  void set(const T* from, Index count, Index columns) {
+    width = columns;
+    sizes.resize(static_cast<std::size_t>(count * width));
+    for (std::size_t n = 0; n < sizes.size(); ++n)
+      sizes[n] = std::fabs(static_cast<double>(from[n]));
+    norms.clear();
+    for (Index n = 0; n < count; ++n) norms.push_back(norm(row(n), width));
+  }
+  const double* row(Index n) const { return sizes.data() + n * width; }
+  double norm_of(Index n) const { return norms[static_cast<std::size_t>(n)]; }
+};
+
+}  // namespace
+
+// The walk over all pairs, with the reference's weights.
+template <class T>
+class GradientBounds::Pass {
+ public:
+  Pass(GradientBounds& to, const BackwardCall& call, const Saved& saved, SameScores same)
+      : to_(to), same_(same == SameScores::kYes), shapes_(call) {
+    door::resolve("bounds", call.inputs, call.options, p_);
+    from_ = door::bind_sources(p_, saved, call.sources);
+    targets_ = door::bind_gradients(p_, call.inputs, call.options, shapes_.views());
+    kept_ = 1 / (1 - p_.dropout);
+  }
+
+  void run() {
+    core::MeasuringArena measure;
+    take(measure);
+    Context context;
+    runtime::Call run(context, "bounds", measure.bytes(), reference::prepare_scratch<T>(p_));
+    take(run.shared());
+    reference::prepare(p_, x_, run);
+    const Index queries = p_.Tq * p_.H / std::max<Index>(1, p_.G);  // of one key head
+    begin(q_sum_, "q", targets_.q, p_.H * p_.q_rows * p_.Dq, p_.Tk);
+    begin(k_sum_, "k", targets_.k, p_.G * p_.k_rows * p_.Dk, queries);
+    begin(v_sum_, "v", targets_.v, p_.G * p_.k_rows * p_.E, queries);
+    begin(bias_sum_, "bias", targets_.bias, p_.H * p_.Tq * p_.Tk, 1);
+    begin(alibi_sum_, "alibi", targets_.alibi, p_.H, p_.q_rows * p_.Tk);
+    begin(sink_sum_, "sinks", targets_.sinks, p_.H, p_.q_rows);
+    for (Index b = 0; b < p_.B; ++b) {
+      for (Index h = 0; h < p_.H; ++h) walk_head(b, h);
+    }
+  }
+
+ private:
+  static constexpr double kEps = std::numeric_limits<T>::epsilon();
+  static constexpr double kSmallest = 1.2 * std::numeric_limits<T>::min();
+  static constexpr double kTiny = std::numeric_limits<T>::denorm_min();
+
+  // The error of a sum of n terms, for the sum of their sizes 1.
+  static double sum_error(double n) { return (8 + 4 * std::sqrt(n)) * kEps; }
+
+  // What is changed in one row.
+  struct Key {
+    double w = 0, w_change = 0;
+    double ds = 0, ds_change = 0;
+    double draw = 0, draw_change = 0;
+    double z = 0;
+  };
+
+  // A gradient's bounds, and the error of its sums.
+  struct Sum {
+    double* bounds = nullptr;
+    const GradientTarget* target = nullptr;
+    double error = 0;
+
+    bool given() const { return bounds != nullptr; }
+
+    double* at(const Problem& p, Index b, Index h, Index row, Index col) const {
+      const Index entry = core::batch_offset(target->own, p.batch, b);
+      return bounds + core::offset_of(target->own, entry, h, row, col);
+    }
+    double term(double size, double change) const {
+      return change + error * (size + change) + 2 * kTiny;
+    }
+  };
+
+  template <class AnyArena>
+  void take(AnyArena& arena) {
+    x_ = reference::take_prepared<T>(p_, arena);
+    row_ = GradientRow<T>::take(arena, p_.Tk, p_.E);
+  }
+
+  // `places` of one batch entry (or of all packed ones), each a sum of `terms`, share the buffer.
+  void begin(Sum& sum, const char* name, const GradientTarget& target, Index places, Index terms) {
+    if (!target.given()) return;
+    auto& bounds = to_.bounds_[name];
+    bounds.assign(static_cast<std::size_t>(target.buffer.element_count()), 0);
+    if (bounds.empty()) return;
+    const double shared =
+        static_cast<double>(places * (p_.packed() ? 1 : p_.B)) / static_cast<double>(bounds.size());
+    sum = {bounds.data(), &target, sum_error(shared * static_cast<double>(terms))};
+  }
+
+  void walk_head(Index b, Index h) {
+    const Sequence s = p_.sequence(b);
+    q_.set(x_.left_of(p_, b, h), s.Tq, p_.Dq);
+    k_.set(x_.right_of(p_, b, h), s.Tk, p_.Dk);
+    if (p_.v.given()) v_.set(x_.value_of(p_, b, h), s.Tk, p_.E);
+    keys_.resize(static_cast<std::size_t>(s.Tk));
+    for (Index i = 0; i < s.Tq; ++i) walk_row({b, h, i, p_.diagonal_offset(b, s)}, s);
+  }
+
+  void walk_row(const QueryAt& at, const Sequence& s) {
+    const bool live = reference::weight_gradients(p_, x_, from_, at, 0, s.Tk, row_);
+    const T delta = reference::row_delta(p_, from_, at, live, row_);
+    if (from_.dout.given()) g_.set(row_.g, 1, p_.E);
+    lse_ = static_cast<double>(reference::element<T>(p_, from_.lse, at.b, at.h, s.q0 + at.i, 0));
+    worst_score_ = 0;
+    for (Index j = 0; j < s.Tk; ++j) {
+      if (row_.scores.live[j]) worst_score_ = std::max(worst_score_, score_change(at, j));
+    }
+    for (Index j = 0; j < s.Tk; ++j) {
+      if (row_.scores.live[j]) set_weight(at, j);
+    }
+    const double delta_change = change_of_delta(at, s, live);
+    for (Index j = 0; j < s.Tk; ++j) {
+      if (!row_.scores.live[j]) continue;
+      set_scores(at, j, static_cast<double>(delta), delta_change);
+      add_pair(at, s, j);
+    }
+    if (sink_sum_.given()) add_sink(at, live, std::fabs(static_cast<double>(delta)), delta_change);
+  }
+
+  void add_sink(const QueryAt& at, bool live, double delta, double delta_change) {
+    const auto sink = static_cast<double>(reference::parameter<T>(p_.sinks, at.h, 0, 0));
+    if (live && !std::isfinite(sink)) return;
+    const double w = live ? std::exp(std::min(0.0, sink - lse_)) : 1;
+    const double change = live ? weight_change(w, sink - lse_, 0) : 0;
+    *sink_sum_.at(p_, at.b, at.h, 0, 0) += sink_sum_.term(
+        w * delta, change * delta + (w + change) * (delta_change + 2 * kEps * delta));
+  }
+
+  Key& key(Index j) { return keys_[static_cast<std::size_t>(j)]; }
+
+  double score_change(const QueryAt& at, Index j) const {
+    if (same_) return 0;
+    const double scale = std::fabs(p_.scale);
+    double change = raw_change(at, j) + 4 * kEps * (p_.softcap + size_of_score(j));
+    if (p_.alibi.given()) {
+      const auto slope = static_cast<double>(reference::parameter<T>(p_.alibi, at.h, 0, 0));
+      change += 4 * kEps * std::fabs(slope * static_cast<double>(at.i + at.o - j));
+    }
+    return change + scale * 8 * kTiny;
+  }
+  double raw_change(const QueryAt& at, Index j) const {
+    if (same_) return 0;
+    return static_cast<double>(p_.Dq + 2) *
+           (kEps * std::fabs(p_.scale) * q_.norm_of(at.i) * k_.norm_of(j) + kTiny);
+  }
+  double size_of_score(Index j) const { return std::fabs(static_cast<double>(row_.scores.s[j])); }
+
+  // Of w = exp(log), whose score changes by `score`.
+  double weight_change(double w, double log, double score) {
+    double r = (8 + 2 * std::fabs(log)) * kEps + score;
+    if (!same_) r += (72 + 2 * std::fabs(lse_)) * kEps + 2 * worst_score_;
+    // e^r - 1 is below 1.001 r where r is small, as it mostly is.
+    const double growth = r < 1e-3 ? 1.001 * r : std::expm1(r);
+    const double change = r < 40 ? std::min(1.0, w * growth) : 1;
+    if (change > w && change > 1e-3) to_.ill_conditioned_ = true;
+    return change + kSmallest;
+  }
+
+  void set_weight(const QueryAt& at, Index j) {
+    Key& x = key(j);
+    x.w = static_cast<double>(row_.w[j]);
+    const double log = static_cast<double>(row_.scores.s[j]) - lse_;
+    x.w_change = weight_change(x.w, log, score_change(at, j));
+    x.z = row_.kept[j] ? kept_ : 0;
+  }
+
+  double change_of_delta(const QueryAt& at, const Sequence& s, bool live) const {
+    double change = kTiny * static_cast<double>(p_.E + s.Tk + 2);
+    if (live && from_.dout.given()) {
+      double size = 0;
+      double g = 0;
+      for (Index c = 0; c < p_.E; ++c) {
+        const double one = g_.row(0)[c];
+        const double out = std::fabs(
+            static_cast<double>(reference::element<T>(p_, from_.out, at.b, at.h, s.q0 + at.i, c)));
+        size += one * out;
+        g += one * (same_ ? 0 : change_of_out(out, s.Tk));
+      }
+      change += sum_error(static_cast<double>(p_.E)) * size + g;
+    }
+    double size = 0;
+    for (Index j = 0; j < s.Tk; ++j) {
+      if (!row_.scores.live[j]) continue;
+      const double dweights = std::fabs(static_cast<double>(row_.dweights[j]));
+      const Key& x = keys_[static_cast<std::size_t>(j)];
+      size += x.w * dweights;
+      change += x.w_change * dweights;
+    }
+    change += sum_error(static_cast<double>(s.Tk)) * size;
+    if (from_.dlse.given()) {
+      change += 4 * kEps *
+                std::fabs(static_cast<double>(
+                    reference::element<T>(p_, from_.dlse, at.b, at.h, s.q0 + at.i, 0)));
+    }
+    return change;
+  }
+
+  double change_of_out(double out, Index Tk) const {
+    double largest = 0;
+    for (double x : v_.sizes) {
+      if (std::isfinite(x)) largest = std::max(largest, x);
+    }
+    const double keys = std::min<double>(static_cast<double>(Tk), 512);
+    double change =
+        largest * kept_ * (kEps * (32 + 4 * std::sqrt(keys)) + 2 * std::min(worst_score_, 1.0));
+    change += (keys + 8) * kTiny * kept_;
+    if (p_.dtype == DType::kFloat16) change += std::ldexp(out, -10) + std::ldexp(1, -24);
+    if (p_.dtype == DType::kBFloat16) change += std::ldexp(out, -7);
+    return change;
+  }
+
+  void set_scores(const QueryAt& at, Index j, double delta, double delta_change) {
+    Key& x = key(j);
+    const auto dw = static_cast<double>(row_.dw[j]);
+    const double dweights = std::fabs(static_cast<double>(row_.dweights[j]));
+    double dw_change = 8 * kEps * dweights;
+    if (from_.dout.given()) {
+      dw_change += x.z * (sum_error(static_cast<double>(p_.E)) * g_.norm_of(0) * v_.norm_of(j) +
+                          static_cast<double>(p_.E + 4) * kTiny);
+    }
+    x.ds = std::fabs(static_cast<double>(row_.ds[j] = row_.w[j] * static_cast<T>(dw - delta)));
+    x.ds_change = x.w_change * std::fabs(dw - delta) +
+                  (x.w + x.w_change) * (dw_change + delta_change) +
+                  4 * kEps * x.w * (std::fabs(dw) + std::fabs(delta)) + 4 * kTiny;
+    const double slope = std::fabs(static_cast<double>(row_.scores.slope[j]));
+    double slope_change = 4 * kEps * slope;
+    if (p_.softcap > 0) {
+      slope_change += std::fabs(p_.scale) * (6 * kEps + 0.77 * raw_change(at, j) / p_.softcap);
+    }
+    x.draw = x.ds * slope;
+    x.draw_change = x.ds_change * slope + (x.ds + x.ds_change) * slope_change + 4 * kTiny;
+  }
+
+  void add_pair(const QueryAt& at, const Sequence& s, Index j) {
+    const Key& x = key(j);
+    const Index g = p_.key_head(at.h);
+    add_row(q_sum_, at.b, at.h, s.q0 + at.i, q_sum_.term(x.draw, x.draw_change), k_, j);
+    add_row(k_sum_, at.b, g, s.k0 + j, k_sum_.term(x.draw, x.draw_change), q_, at.i);
+    if (from_.dout.given() && x.z != 0) {
+      add_row(v_sum_, at.b, g, s.k0 + j, v_sum_.term(x.w * x.z, x.w_change * x.z), g_, 0);
+    }
+    if (bias_sum_.given()) {
+      *bias_sum_.at(p_, at.b, at.h, at.i, j) += bias_sum_.term(x.ds, x.ds_change);
+    }
+    if (alibi_sum_.given()) {
+      const double distance = std::fabs(static_cast<double>(at.i + at.o - j));
+      *alibi_sum_.at(p_, at.b, at.h, 0, 0) +=
+          alibi_sum_.term(x.ds * distance, x.ds_change * distance);
+    }
+  }
+
+  // term times each channel of a row of factors.
+  void add_row(const Sum& to, Index b, Index head, Index row, double term, const Rows& factors,
+               Index n) const {
+    if (!to.given()) return;
+    double* bounds = to.at(p_, b, head, row, 0);
+    const Index stride = to.target->own.col_stride;
+    const double* x = factors.row(n);
+    for (Index c = 0; c < factors.width; ++c) bounds[c * stride] += term * x[c] + kTiny;
+  }
+
+  GradientBounds& to_;
+  bool same_;
+  Gradients shapes_;
+  Problem p_;
+  core::GradientSources from_;
+  core::GradientResults targets_;
+  Sum q_sum_, k_sum_, v_sum_, bias_sum_, alibi_sum_, sink_sum_;
+  Prepared<T> x_;
+  GradientRow<T> row_;
+  Rows q_, k_, v_, g_;  // of one head; g of one row
+  std::vector<Key> keys_;
+  double lse_ = 0;
+  double worst_score_ = 0;
+  double kept_ = 1;
+};
+
+GradientBounds::GradientBounds(const BackwardCall& call, const Saved& saved, SameScores same)
+    : write_(call.write) {
+  if (accumulator_of(call.inputs.q.dtype()) == DType::kFloat64) {
+    Pass<double>(*this, call, saved, same).run();
+  } else {
+    Pass<float>(*this, call, saved, same).run();
+  }
+}
+
+std::string GradientBounds::check(const Gradients& got, const Gradients& want,
+                                  bool overflows) const {
+  for (const auto& [name, array] : want.arrays()) {
+    const View view = array.view();
+    const double rounding = view.dtype() == DType::kFloat16    ? std::ldexp(1, -10)
+                            : view.dtype() == DType::kBFloat16 ? std::ldexp(1, -7)
+                                                               : 0;
+    const double step = view.dtype() == DType::kFloat16 ? std::ldexp(1, -24) : 0;
+    const double eps = view.dtype() == DType::kFloat64 ? std::numeric_limits<double>::epsilon()
+                                                       : std::numeric_limits<float>::epsilon();
+    const std::vector<double> x = values_of(got.arrays().at(name).view());
+    const std::vector<double> y = values_of(view);
+    const std::vector<double>& bounds = bounds_.at(name);
+    const std::vector<double>& before = want.before(name);
+    for (std::size_t n = 0; n < y.size(); ++n) {
+      double bound = bounds[n];
+      if (bound != 0) bound += rounding * std::fabs(y[n]) + step;
+      if (bound != 0 && write_ == Write::kAccumulate) {
+        bound += 2 * eps * (std::fabs(y[n]) + std::fabs(before[n]));
+      }
+      const bool odd = !std::isfinite(x[n]) && !std::isfinite(y[n]);
+      const bool agree = overflows && odd ? true
+                         : std::isnan(y[n]) || std::isnan(x[n])
+                             ? std::isnan(x[n]) && std::isnan(y[n])
+                             : x[n] == y[n] || std::fabs(x[n] - y[n]) <= bound;
+      if (agree) continue;
+      return "d" + name + " at " +
+             to_string(detail::index_of(view.shape(), static_cast<Index>(n))) + " of " +
+             to_string(view.shape()) + ": got " + detail::shown(x[n]) + ", want " +
+             detail::shown(y[n]) + ", bound " + detail::shown(bound);
+    }
+  }
+  return "";
+}
+
+}  // namespace qkv::test

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_ATTENTION_GRADIENT_AGREEMENT_H_
+#define QKV_TESTS_ATTENTION_GRADIENT_AGREEMENT_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/problem.h"
+#include "tests/attention/backward_call.h"
+
+namespace qkv::test {
+
+// Do two paths see the same scores and the same out and lse, to the bit? Paths that fuse do, when
+// one is given what the other saved.
+enum class SameScores { kYes, kNo };
+
+// How far two paths may be apart in one call's gradients, element by element, in the order in which
+// the differences arise. eps = 2^-23 (2^-52 for float64) is twice a rounding's largest error, tiny
+// the distance of denormal numbers. A sum of n terms t errs by (8 + 4 sqrt(n)) eps sum |t|: the
+// roundings fall to both sides (at worst it would be n eps).
+//
+// - Scores s and lse. kYes: equal. kNo: `score` as agreement.h derives it, per pair,
+//     (D + 2) eps |scale| |q_i| |k_j| + 4 eps (cap + |s_j| + |alibi_j|),
+//   and for lse (72 + 2 |lse|) eps + 2 max_j score_j.
+// - w_j = exp(s_j - lse): r = (8 + 2 |s_j - lse|) eps for the two exponentials and the product with
+//   log2(e) that one of them may round, and the errors of s_j and lse. w_j changes by at most
+//   w_j (e^r - 1), and by no more than 1: on either path w_j <= 1. What is below 1.2 of the
+//   smallest normal number may become 0.
+// - dw_j = z g . v_j + dweights_j: a sum of E terms, sum_c |g_c v_jc| <= |g| |v_j|.
+// - delta = g . out + sum_j w_j dweights_j - dlse: two sums, the change of every w_j, and for kNo
+//   the bound of out, which is agreement.h's.
+// - ds_j = w_j (dw_j - delta): (w_j + its change) (changes of dw_j and delta), its change times
+//   |dw_j - delta|, and 4 eps w_j (|dw_j| + |delta|).
+// - draw_j = ds_j slope_j: 4 eps of it; under a soft-cap the slope scale (1 - t^2) has an error of
+//   6 eps |scale|, and, as |(1 - t^2)'| <= 0.77 / cap, one of 0.77 |scale| score / cap.
+// - dq_i = sum_j draw_ij k_j, dk_j = sum_i draw_ij q_i, dv_j = sum_i w_ij z_ij g_i, dbias = sum ds,
+//   dalibi = sum -ds |i + o - j|, dsink = sum -w_sink delta: the changes of the factors, and sums.
+// - One rounding to the array's dtype, and one more where it is added.
+//
+// An element to which no live pair belongs has the bound 0: exact zeros, or what was there before.
+class GradientBounds {
+ public:
+  // `saved` is the reference's.
+  GradientBounds(const BackwardCall& call, const Saved& saved, SameScores same);
+
+  // Empty, or what differs first in `got` from `want`. NaN stands where NaN stands; where numbers
+  // overflow, NaN or an infinity where either stands, because exponentials that became 0 make NaN
+  // of an infinity.
+  std::string check(const Gradients& got, const Gradients& want, bool overflows) const;
+
+  // Weights whose bound is larger than they are and above 1e-3: their gradients are hardly
+  // compared.
+  bool ill_conditioned() const { return ill_conditioned_; }
+
+ private:
+  template <class T>
+  class Pass;
+
+  std::map<std::string, std::vector<double>> bounds_;
+  Write write_;
+  bool ill_conditioned_ = false;
+};
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_ATTENTION_GRADIENT_AGREEMENT_H_
