@@ -9,12 +9,14 @@
 #include "attention/resolve.h"
 #include "reference/forward.h"
 #include "runtime/tasks.h"
+#include "tests/attention/backward_call.h"
 #include "tests/attention/case.h"
 #include "tests/support/compare.h"
 
-// Every analytic gradient against the complex step (Squire and Trapp 1998): the forward reference
-// at x + ih, whose imaginary part is h dL/dx without cancellation. The forward pass is the meaning;
-// so this holds the backward pass against the meaning, with no oracle in between.
+// Every analytic gradient, on every path, against the complex step (Squire and Trapp 1998): the
+// forward reference at x + ih, whose imaginary part is h dL/dx without cancellation. The forward
+// pass is the meaning; so this holds the backward pass against the meaning, with no oracle in
+// between.
 namespace qkv::test {
 namespace {
 
@@ -109,39 +111,76 @@ bool has_nan_row(const Case& c) {
   return false;
 }
 
-TEST(ComplexStep, EveryGradientOfEveryFiniteCase) {
-  const char* only = std::getenv("QKV_CASE");
-  Context context;
+// Derivatives of one case, by gradient.
+std::map<std::string, std::vector<double>> derivatives(const Case& c) {
+  std::map<std::string, std::vector<double>> all;
+  Loss loss(c);
+  for (const auto& [name, array] : c.want) {
+    if (!is_gradient(name)) continue;
+    const std::string input = kGradientOf.at(name);
+    std::vector<double>& values = all[name];
+    for (std::size_t n = 0; n < c.in.at(input).values.size(); ++n) {
+      values.push_back(loss.derivative(input, n));
+    }
+  }
+  return all;
+}
+
+// What has been compared on one path.
+struct Compared {
   int cases = 0;
   int elements = 0;
   std::map<std::string, int> arrays;
+};
+
+void check_path(const Case& c, const CaseCall& call, const std::string& path,
+                const std::map<std::string, std::vector<double>>& want, Compared& compared) {
+  Context context;
+  context.force_path(path);
+  const auto forward = run_forward(c, call, context);
+  ++compared.cases;
+  for (const auto& [name, gradient] : run_backward(c, call, forward, context)) {
+    double largest = 1;
+    for (double x : want.at(name)) largest = std::max(largest, std::fabs(x));
+    compared.elements += static_cast<int>(want.at(name).size());
+    ++compared.arrays[name];
+    EXPECT_TRUE(compare(name, gradient, want.at(name), {0, kTolerance * largest},
+                        "QKV_CASE=" + c.name + " test_attention --gtest_filter=ComplexStep.*"))
+        << path;
+  }
+}
+
+TEST(ComplexStep, EveryGradientOfEveryFiniteCase) {
+  const char* only = std::getenv("QKV_CASE");
+  std::map<std::string, Compared> compared;
   for (const Case& c : read_cases(QKV_ORACLE_CASES)) {
     if (only != nullptr && c.name != only) continue;
     if (has_nan_row(c) || !c.has("dout")) continue;
     // The plain formulas at sizes where they take long are covered by their smaller siblings.
     if (c.in.at("k").shape[c.in.at("k").shape.rank() - 2] > 64) continue;
     const CaseCall call(c, DType::kFloat64);
-    const auto forward = run_forward(c, call, context);
-    Loss loss(c);
-    ++cases;
-    for (const auto& [name, gradient] : run_backward(c, call, forward, context)) {
-      const std::string input = kGradientOf.at(name);
-      std::vector<double> want;
-      double largest = 1;
-      for (std::size_t n = 0; n < c.in.at(input).values.size(); ++n) {
-        want.push_back(loss.derivative(input, n));
-        largest = std::max(largest, std::fabs(want.back()));
-      }
-      elements += static_cast<int>(want.size());
-      ++arrays[name];
-      EXPECT_TRUE(compare(name, gradient, want, {0, kTolerance * largest},
-                          "QKV_CASE=" + c.name + " test_attention --gtest_filter=ComplexStep.*"));
+    const auto want = derivatives(c);
+    for (const std::string& path : all_backward_paths()) {
+      if (!takes_backward(path, call.inputs(), call.options())) continue;
+      check_path(c, call, path, want, compared[path]);
     }
   }
-  std::printf("complex step: %d cases, %d derivatives\n", cases, elements);
+  for (const auto& [path, counts] : compared) {
+    std::printf("%s: complex step: %d cases, %d derivatives\n", path.c_str(), counts.cases,
+                counts.elements);
+  }
   if (only != nullptr) return;
-  EXPECT_GE(cases, 300);
-  for (const auto& [name, input] : kGradientOf) EXPECT_GE(arrays[name], 20) << name;
+  const std::string reference(kReferencePath);
+  EXPECT_GE(compared[reference].cases, 300);
+  for (const auto& [name, input] : kGradientOf) {
+    EXPECT_GE(compared[reference].arrays[name], 20) << name;
+  }
+  for (const std::string& path : fast_backward_paths()) {
+    EXPECT_GE(compared[path].cases, 150) << path;
+    for (const char* name : {"dq", "dk", "dv", "dbias", "dalibi", "dsinks"}) {
+      EXPECT_GE(compared[path].arrays[name], 10) << path << ", " << name;
+    }
+  }
 }
 
 }  // namespace
