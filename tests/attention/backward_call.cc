@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/attention/backward_call.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <sstream>
@@ -109,6 +110,14 @@ Gradients::Gradients(const BackwardCall& call) {
             .alibi = buffer("alibi"),
             .sinks = buffer("sinks"),
             .write = call.write};
+}
+
+void Gradients::fill(double value) {
+  for (auto& [name, array] : arrays_) {
+    std::vector<double>& numbers = before_.at(name);
+    std::fill(numbers.begin(), numbers.end(), value);
+    array.fill(numbers);
+  }
 }
 
 void run_backward(const BackwardCall& call, std::string_view path, const Saved& saved,

@@ -65,6 +65,8 @@ class Gradients {
 
   const InputGradients& views() const { return views_; }
   const std::map<std::string, Guarded>& arrays() const { return arrays_; }
+  // Puts one number everywhere.
+  void fill(double value);
   const std::vector<double>& before(const std::string& name) const { return before_.at(name); }
 
  private:
