@@ -13,6 +13,8 @@ namespace {
 constexpr Group kGroups[] = {
     {"forward", "the plain call, and causal ones, by length and width", run_forward,
      Choice::kUnlessTold},
+    {"backward", "gradients, by length and width, and what options cost beside the plain ones",
+     run_backward, Choice::kUnlessTold},
     {"widths", "every width from 1 to 256", run_widths, Choice::kWhenNamed},
     {"options", "what each option costs beside the plain call", run_options, Choice::kUnlessTold},
     {"custom", "what a user's own score or mask costs beside the plain call", run_custom,

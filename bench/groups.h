@@ -28,8 +28,10 @@ std::span<const Group> groups();
 std::vector<Group> chosen_groups(const std::vector<std::string>& names);
 
 void run_forward(Session& session);
+void run_backward(Session& session);
 void run_widths(Session& session);
 void run_options(Session& session);
+void run_backward_options(Session& session);  // of the group backward
 void run_custom(Session& session);
 void run_decode(Session& session);
 void run_threads(Session& session);

@@ -48,21 +48,20 @@ View usual_slopes(Problem& problem) {
   return slopes;
 }
 
+void add_dropout(Problem& p) { p.options.dropout = {0.1, 7}; }
+
+void add_mask(Problem& p) { p.options.masks = {Keep{random_mask(p, {p.shape.Tq, p.shape.Tk})}}; }
+
+void add_cap(Problem& p) { p.options.softcap = 30; }
+
+void add_bias(Problem& p) { p.options.bias = p.add_random({p.shape.Tq, p.shape.Tk}, 5); }
+
 constexpr double kOptionTarget = 1.25;
 constexpr Case kOptions[] = {
-    {"dropout", kOptionTarget,
-     [](Problem& p) {
-       p.options.dropout = {0.1, 7};
-     }},
-    {"mask", kOptionTarget,
-     [](Problem& p) {
-       p.options.masks = {Keep{random_mask(p, {p.shape.Tq, p.shape.Tk})}};
-     }},
-    {"soft-cap", kOptionTarget, [](Problem& p) { p.options.softcap = 30; }},
-    {"bias", kOptionTarget,
-     [](Problem& p) {
-       p.options.bias = p.add_random({p.shape.Tq, p.shape.Tk}, 5);
-     }},
+    {"dropout", kOptionTarget, add_dropout},
+    {"mask", kOptionTarget, add_mask},
+    {"soft-cap", kOptionTarget, add_cap},
+    {"bias", kOptionTarget, add_bias},
     {"alibi", kOptionTarget, [](Problem& p) { p.options.alibi = usual_slopes(p); }},
     {"key-lengths", kOptionTarget,
      [](Problem& p) { p.options.masks = {KeyLengths{nearly_all_keys(p)}}; }},
@@ -126,13 +125,23 @@ constexpr Case kCustom[] = {
     {"documents-precomputed", 0.35, add_precomputed_documents},
 };
 
+// Those whose backward pass has something to undo; that of a bias has a gradient of its own.
+constexpr Case kBackward[] = {
+    {"dropout", kOptionTarget, add_dropout}, {"mask", kOptionTarget, add_mask},
+    {"soft-cap", kOptionTarget, add_cap},    {"bias", kOptionTarget, add_bias},
+    {"decay", kLineTarget, add_decay},
+};
+
 template <std::size_t n>
-void run_beside_plain(Session& session, const std::string& group, const Case (&cases)[n]) {
+void run_beside_plain(Session& session, const std::string& group, const Case (&cases)[n],
+                      Pass pass = Pass::kForward) {
   const Shape shape = square(session.length(kLength), kWidth);
   Problem plain = make_problem(shape);
+  if (pass == Pass::kBackward) turn_backward(plain);
   for (const Case& one : cases) {
     Problem problem = make_problem(shape);
     one.apply(problem);
+    if (pass == Pass::kBackward) turn_backward(problem);
     session.against({group + "/" + std::string(one.name), one.target}, problem, plain,
                     Figure::kPlainRatio);
   }
@@ -142,5 +151,8 @@ void run_beside_plain(Session& session, const std::string& group, const Case (&c
 
 void run_options(Session& session) { run_beside_plain(session, "options", kOptions); }
 void run_custom(Session& session) { run_beside_plain(session, "custom", kCustom); }
+void run_backward_options(Session& session) {
+  run_beside_plain(session, "backward", kBackward, Pass::kBackward);
+}
 
 }  // namespace qkv::bench

@@ -44,79 +44,14 @@ Reach reach_of(Index i, Index Tk, Index o, const Options& options) {
   return reach;
 }
 
-Index offset_of(Index Tq, Index Tk, const Options& options) {
-  if (std::holds_alternative<BottomRight>(options.diagonal)) return Tk - Tq;
-  if (const auto* given = std::get_if<Offset>(&options.diagonal)) return given->o;
-  return 0;
-}
-
-// ---- the comparison -------------------------------------------------------------------------
-
-double most_of(const ConstView& view) {
-  const Tensor values = convert(view, DType::kFloat64);
-  double most = 0;
-  for (const double value : values.values<double>()) most = std::max(most, std::abs(value));
-  return most;
-}
-
-// Both paths sum in the same order; what differs are the last bits of exponentials. An error of
-// 2^-18 (2^-46) of the largest value is 32 to 64 units in the last place of it.
-std::string difference(const ConstView& got, const ConstView& want, double largest) {
-  const double bound = largest * (got.dtype() == DType::kFloat64 ? 0x1p-46 : 0x1p-18);
-  const Tensor a = convert(got, DType::kFloat64);
-  const Tensor b = convert(want, DType::kFloat64);
-  const auto as = a.values<double>();
-  const auto bs = b.values<double>();
-  for (std::size_t n = 0; n < as.size(); ++n) {
-    if (std::abs(as[n] - bs[n]) <= bound) continue;  // NaN fails
-    return "got " + std::to_string(as[n]) + ", reference " + std::to_string(bs[n]);
-  }
-  return "";
-}
-
-// A part of a problem: batch entry b, rows first..first+count-1.
-struct Part {
-  Index b = 0;
-  Index first = 0;
-  Index count = 0;
-};
-
-std::string fault_in(const Problem& problem, const ConstView& out, const Part& part) {
-  const auto entry = [&](const View& view) { return slice(view, 0, part.b, part.b + 1); };
-  const auto rows = [&](const ConstView& view) {
-    return slice(view, 2, part.first, part.first + part.count);
-  };
-  Options options = problem.options;
-  const Shape& shape = problem.shape;
-  options.diagonal = Offset{offset_of(shape.Tq, shape.Tk, options) + part.first};
-  Tensor want(shape.dtype, {1, shape.H, part.count, shape.D});
-  Context context;
-  context.force_path("reference");
-  const Inputs inputs{rows(entry(problem.q)), entry(problem.k), entry(problem.v)};
-  attention(inputs, options, {.out = want}, context);
-  const ConstView got = rows(slice(out, 0, part.b, part.b + 1));
-  return difference(got, want, most_of(slice(inputs.v, 2, 0, std::min<Index>(shape.Tk, 1024))));
-}
-
-// Whether the rows of a part are the same in a call of their own: nothing but the diagonal tells
-// a row its number.
-bool is_divisible(const Options& options) {
-  const auto knows_rows = [](const Mask& mask) {
-    return !std::holds_alternative<Causal>(mask) && !std::holds_alternative<Window>(mask);
-  };
-  return options.mods.empty() && !options.bias.given() && options.dropout.p == 0 &&
-         std::ranges::none_of(options.masks, knows_rows);
-}
-
-std::string whole_fault(const Problem& problem, const ConstView& out) {
-  Tensor want(problem.shape.dtype, problem.out.shape());
-  Context context;
-  context.force_path("reference");
-  attention(problem.inputs(), problem.options, {.out = want}, context);
-  return difference(out, want, most_of(problem.v));
-}
-
 }  // namespace
+
+std::vector<View> Problem::results() const {
+  if (pass == Pass::kForward) return {out};
+  std::vector<View> gradients = {dq, dk, dv};
+  if (dbias.given()) gradients.push_back(dbias);
+  return gradients;
+}
 
 View Problem::add(DType dtype, const Dims& dims) {
   const std::size_t bytes = static_cast<std::size_t>(element_count(dims)) * size_of(dtype);
@@ -143,6 +78,24 @@ Problem make_problem(const Shape& shape) {
   return problem;
 }
 
+void turn_backward(Problem& problem) {
+  const Shape& s = problem.shape;
+  problem.pass = Pass::kBackward;
+  problem.lse = problem.add(s.dtype, {s.B, s.H, s.Tq});  // float32 or float64, as the call itself
+  problem.dout = problem.add_random(problem.out.shape(), 6);
+  problem.dq = problem.add(s.dtype, problem.q.shape());
+  problem.dk = problem.add(s.dtype, problem.k.shape());
+  problem.dv = problem.add(s.dtype, problem.v.shape());
+  const ConstView& bias = problem.options.bias;
+  if (bias.given()) problem.dbias = problem.add(s.dtype, bias.shape());
+}
+
+Index offset_of(Index Tq, Index Tk, const Options& options) {
+  if (std::holds_alternative<BottomRight>(options.diagonal)) return Tk - Tq;
+  if (const auto* given = std::get_if<Offset>(&options.diagonal)) return given->o;
+  return 0;
+}
+
 double live_pairs(Index Tq, Index Tk, const Options& options) {
   const Index o = offset_of(Tq, Tk, options);
   double pairs = 0;
@@ -155,7 +108,8 @@ double live_pairs(Index Tq, Index Tk, const Options& options) {
 
 double work_of(const Problem& problem) {
   const Shape& s = problem.shape;
-  const auto each = static_cast<double>(4 * s.B * s.H * s.D);
+  const Index operations = problem.pass == Pass::kBackward ? 10 : 4;
+  const auto each = static_cast<double>(operations * s.B * s.H * s.D);
   return each * live_pairs(s.Tq, s.Tk, problem.options);
 }
 
@@ -170,24 +124,25 @@ Kernel::Kernel(Problem& problem, int threads, const std::atomic<bool>* stop)
       context_(threads == 1 ? Executor() : Executor::threads(threads)),
       plan_(problem.inputs(), problem.options, context_) {
   context_.set_stop_flag(stop);
+  if (is_backward()) plan_.run(problem.inputs(), {.out = problem.out, .lse = problem.lse});
 }
 
-std::string fault_of(const Problem& problem, const ConstView& out) {
-  const Shape& shape = problem.shape;
-  constexpr double kMostWork = 0x1p26;  // less than a tenth of a second of the reference
-  constexpr Index kRows = 4;
-  if (work_of(problem) < kMostWork || !is_divisible(problem.options)) {
-    return whole_fault(problem, out);
+void Kernel::run() {
+  const Problem& p = *problem_;
+  if (is_backward()) {
+    plan_.backward(p.inputs(), {p.out, p.lse}, {.out = p.dout},
+                   {.q = p.dq, .k = p.dk, .v = p.dv, .bias = p.dbias});
+  } else {
+    plan_.run(p.inputs(), {.out = p.out});
   }
-  for (const Index b : {Index{0}, shape.B - 1}) {
-    const Index last = std::max<Index>(0, shape.Tq - kRows);
-    for (const Index first : {Index{0}, last / 2, last}) {
-      const Part part{b, first, std::min(kRows, shape.Tq - first)};
-      std::string fault = fault_in(problem, out, part);
-      if (!fault.empty()) return fault;
-    }
-  }
-  return "";
+}
+
+std::string Kernel::path() const {
+  return std::string(is_backward() ? plan_.backward_path() : plan_.path());
+}
+
+std::size_t Kernel::scratch_bytes() const {
+  return is_backward() ? plan_.backward_scratch_bytes() : plan_.scratch_bytes();
 }
 
 }  // namespace qkv::bench

@@ -6,6 +6,8 @@
 
 #include <qkv/error.h>
 
+#include "check.h"
+
 namespace qkv::bench {
 namespace {
 
@@ -64,7 +66,7 @@ Row Session::begin(const Wanted& wanted, Problem& problem, Kernel& kernel, Figur
   row.scratch = kernel.scratch_bytes();
   row.matrix = matrix_bytes(problem.shape);
   kernel.run();
-  row.fault = fault_of(problem, problem.out);
+  row.fault = fault_of(problem, problem.results());
   return row;
 }
 
@@ -78,11 +80,12 @@ void Session::share_of_peak(const Wanted& wanted, Problem& problem) {
     subjects.push_back(peak.subject);
   }
   if (settings_.peer != nullptr && row.fault.empty()) {
-    const View out = problem.add(problem.shape.dtype, problem.out.shape());
-    const auto run = settings_.peer->bind(problem, out, wanted.threads);
+    std::vector<View> results = problem.results();
+    for (View& view : results) view = problem.add(view.dtype(), view.shape());
+    const auto run = settings_.peer->bind(problem, results, wanted.threads);
     if (run) {
       run();
-      row.fault = fault_of(problem, out);
+      row.fault = fault_of(problem, results);
       if (!row.fault.empty()) row.fault = settings_.peer->name + ": " + row.fault;
       subjects.push_back({run});
     }

@@ -19,8 +19,11 @@ namespace qkv::bench {
 // Somebody else's code for the plain problem.
 struct Peer {
   std::string name{};
-  // What runs it once, writing `out`. May choose how by trying. Both must outlive what it returns.
-  std::function<std::function<void()>(const Problem& problem, const View& out, int threads)> bind{};
+  // What runs the problem's pass once, writing `results`, in the order of Problem::results(). May
+  // choose how by trying. The problem and the results' memory must outlive what it returns.
+  std::function<std::function<void()>(const Problem& problem, const std::vector<View>& results,
+                                      int threads)>
+      bind{};
 };
 
 enum class Size {

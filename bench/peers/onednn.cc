@@ -170,13 +170,13 @@ bool is_plain(const Problem& problem) {
 }
 
 // The block of query rows that is fastest here, found by trying.
-std::function<void()> bind(const Problem& problem, const View& out, int threads) {
-  if (!is_plain(problem)) return nullptr;
+std::function<void()> bind(const Problem& problem, const std::vector<View>& results, int threads) {
+  if (!is_plain(problem) || problem.pass != Pass::kForward) return nullptr;
   std::shared_ptr<Composition> best;
   double best_time = std::numeric_limits<double>::infinity();
   for (const Index block : {16, 32, 64, 128, 256, 512, 1024, 2048}) {
     if (problem.shape.Tq % block != 0) continue;
-    const auto candidate = std::make_shared<Composition>(problem, out, threads, block);
+    const auto candidate = std::make_shared<Composition>(problem, results[0], threads, block);
     const Subject subject = {[&] { candidate->run(); }};
     const Effort effort = {.burst = 0.02, .seconds = 0.1, .rounds = 3};
     const double time = summarise(alternate({&subject, 1}, effort)[0], Clock::kWall).best;

@@ -46,7 +46,7 @@ class Bench(Case):
         self.assertIn("ratio_to_plain", report["rows"]["options/bias"])
 
     def test_every_group_gives_right_results(self):
-        groups = "forward options custom decode threads small widths".split()
+        groups = "forward backward options custom decode threads small widths".split()
         report = self.rows(*groups, "--threads", 2)
         for group in groups:
             self.assertTrue(any(name.startswith(group + "/") for name in report["rows"]), group)
@@ -54,6 +54,16 @@ class Bench(Case):
 
     def test_one_thread_has_nothing_to_share(self):
         self.assertEqual(self.rows("threads", "--threads", 1)["rows"], {})
+
+    def test_gradients_are_counted_as_ten_operations_and_have_rows_of_all_threads(self):
+        rows = self.rows("backward", "--threads", 2)["rows"]
+        self.assertEqual(rows["backward/T64-D64"]["work"], 10 * 64 * 64 * 64)
+        self.assertEqual(rows["backward/T64-D64-causal"]["work"], 10 * 64 * 65 / 2 * 64)
+        self.assertEqual(rows["backward/T64-D64-threads"]["threads"], 2)
+        self.assertIn("share_of_peak", rows["backward/T64-D64-threads"])
+        for name in "dropout mask soft-cap bias decay".split():
+            self.assertIn("ratio_to_plain", rows[f"backward/{name}"])
+        self.assertNotIn("backward/T64-D64-threads", self.rows("backward", "--threads", 1)["rows"])
 
     def test_files_get_what_their_extensions_say(self):
         done = self.run_qkv("bench", "small", "--quick", "-o", "a.json", "-o", "a.txt")
@@ -63,7 +73,7 @@ class Bench(Case):
 
     def test_an_unknown_group_lists_the_valid_ones(self):
         line = self.refuse(2, "bench", "smal")
-        self.assertIn("forward, widths, options, custom, decode, threads, small", line)
+        self.assertIn("forward, backward, widths, options, custom, decode, threads, small", line)
 
     def test_seconds_are_a_number_above_0(self):
         for text in ("0", "-1", "nan", "1x"):

@@ -3,10 +3,14 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include <qkv/mods.h>
+
+#include "bench/check.h"
 
 namespace {
 
@@ -49,12 +53,14 @@ TEST(LivePairs, OfWindowsAreABand) {
   EXPECT_EQ(counted(6, 6, {.masks = {qkv::Window{2, -1}, qkv::Causal{}}}), 15);
 }
 
-TEST(Work, IsFourOperationsForEachLivePairAndChannel) {
+TEST(Work, IsFourOperationsForEachLivePairAndChannelAndTenBackward) {
   Problem problem = qkv::bench::make_problem({.B = 2, .H = 3, .Tq = 4, .Tk = 4, .D = 5});
   EXPECT_EQ(qkv::bench::work_of(problem), 4.0 * 2 * 3 * 16 * 5);
   problem.options.masks = {qkv::Causal{}};
   EXPECT_EQ(qkv::bench::work_of(problem), 4.0 * 2 * 3 * 10 * 5);
   EXPECT_EQ(qkv::bench::matrix_bytes(problem.shape), 2.0 * 3 * 16 * 4);
+  turn_backward(problem);
+  EXPECT_EQ(qkv::bench::work_of(problem), 10.0 * 2 * 3 * 10 * 5);
 }
 
 // ---- the comparison with the reference ------------------------------------------------------
@@ -62,9 +68,9 @@ TEST(Work, IsFourOperationsForEachLivePairAndChannel) {
 // Its plain call, with one number of the output changed.
 std::string fault_after(Problem& problem, const qkv::Dims& place, float change) {
   attention(problem.inputs(), problem.options, {.out = problem.out});
-  EXPECT_EQ(fault_of(problem, problem.out), "");
+  EXPECT_EQ(fault_of(problem, problem.results()), "");
   problem.out.at<float>(place) += change;
-  return fault_of(problem, problem.out);
+  return fault_of(problem, problem.results());
 }
 
 TEST(Check, FindsAWrongNumber) {
@@ -88,6 +94,85 @@ TEST(Check, SamplesTheLastRowOfLargeProblems) {
   problem.options.diagonal = qkv::TopLeft{};
   ASSERT_GT(qkv::bench::work_of(problem), 0x1p26);
   EXPECT_NE(fault_after(problem, {1, 1, 599, 31}, 0.001F), "");
+}
+
+// ---- and of gradients -----------------------------------------------------------------------
+
+// With an option that any part of a problem can be computed with, and its gradient.
+Problem biased(Index Tq, Index Tk, Index D) {
+  Problem problem = qkv::bench::make_problem({.Tq = Tq, .Tk = Tk, .D = D});
+  const qkv::View keep = problem.add(qkv::DType::kBool, {Tq, Tk});
+  for (Index n = 0; n < keep.element_count(); ++n) keep.as<bool>()[n] = n % 5 != 1;
+  problem.options.masks = {qkv::Causal{}, qkv::Keep{keep}};
+  problem.options.bias = problem.add_random({Tq, Tk}, 9);
+  return problem;
+}
+
+void run_backward(Problem& problem) {
+  turn_backward(problem);
+  qkv::bench::Kernel(problem, 1, nullptr).run();
+  EXPECT_EQ(fault_of(problem, problem.results()), "");
+}
+
+// The faults after changing the last number of one gradient after the other by so much of it.
+std::vector<std::string> faults_after(Problem& problem, float change) {
+  std::vector<std::string> faults;
+  for (const qkv::View& gradient : problem.results()) {
+    float& last = gradient.as<float>()[gradient.element_count() - 1];
+    const float right = last;
+    last *= 1 + change;
+    faults.push_back(fault_of(problem, problem.results()));
+    last = right;
+  }
+  return faults;
+}
+
+void expect_found(Problem& problem) {
+  const std::vector<std::string> faults = faults_after(problem, 0.5F);
+  constexpr const char* kNames[] = {"dq: ", "dk: ", "dv: ", "dbias: "};
+  for (std::size_t n = 0; n < faults.size(); ++n) {
+    EXPECT_EQ(faults[n].substr(0, faults[n].find(' ') + 1), kNames[n]) << faults[n];
+  }
+  for (const std::string& fault : faults_after(problem, 1e-7F)) EXPECT_EQ(fault, "");
+}
+
+TEST(CheckOfGradients, FindsAWrongNumberInEach) {
+  Problem problem = biased(9, 11, 4);
+  run_backward(problem);
+  ASSERT_EQ(problem.results().size(), 4U);
+  expect_found(problem);
+}
+
+TEST(CheckOfGradients, FindsWhatIsNotWritten) {
+  Problem problem = qkv::bench::make_problem(square(9, 4));
+  run_backward(problem);
+  for (const qkv::View& gradient : problem.results()) {
+    const float right = gradient.as<float>()[7];
+    gradient.as<float>()[7] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_NE(fault_of(problem, problem.results()), "");
+    gradient.as<float>()[7] = right;
+  }
+}
+
+TEST(CheckOfGradients, SamplesTheLastQueriesAndKeysOfLargeProblems) {
+  Problem problem = biased(400, 450, 80);
+  run_backward(problem);
+  ASSERT_GT(qkv::bench::work_of(problem), 0x1p26);
+  expect_found(problem);
+}
+
+TEST(CheckOfGradients, SamplesTheFirstOnesWhereOptionsKnowTheirNumbers) {
+  Problem problem = qkv::bench::make_problem(square(300, 80));
+  problem.options.dropout = {0.3, 7};
+  problem.options.mods = {
+      qkv::score_mod([](auto s, qkv::At at) { return s * (at.i % 3 == 0 ? 0.5F : 1.0F); })};
+  run_backward(problem);
+  ASSERT_GT(qkv::bench::work_of(problem), 0x1p26);
+  for (const qkv::View& gradient : problem.results()) {
+    gradient.as<float>()[3] += 0.1F;
+    EXPECT_NE(fault_of(problem, problem.results()), "");
+    gradient.as<float>()[3] -= 0.1F;
+  }
 }
 
 TEST(RandomNumbers, HaveMeanZeroAndVarianceOne) {

@@ -88,7 +88,7 @@ TEST(Json, NamesEachFigureByWhatItIs) {
 TEST(Groups, UnlessToldAreAllButTheLongOnes) {
   std::string names;
   for (const auto& group : qkv::bench::chosen_groups({})) names += std::string(group.name) + " ";
-  EXPECT_EQ(names, "forward options custom decode threads small ");
+  EXPECT_EQ(names, "forward backward options custom decode threads small ");
   EXPECT_EQ(qkv::bench::chosen_groups({"small", "widths"}).front().name, "widths");
   EXPECT_THROW(qkv::bench::chosen_groups({"smal"}), qkv::Error);
 }

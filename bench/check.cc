@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <variant>
+
+namespace qkv::bench {
+namespace {
+
+// ---- numbers --------------------------------------------------------------------------------
+
+double most_of(const ConstView& view) {
+  const Tensor values = convert(view, DType::kFloat64);
+  double most = 0;
+  for (const double value : values.values<double>()) most = std::max(most, std::abs(value));
+  return most;
+}
+
+std::string difference(const ConstView& got, const ConstView& want, double bound) {
+  const Tensor a = convert(got, DType::kFloat64);
+  const Tensor b = convert(want, DType::kFloat64);
+  const auto as = a.values<double>();
+  const auto bs = b.values<double>();
+  for (std::size_t n = 0; n < as.size(); ++n) {
+    if (std::abs(as[n] - bs[n]) <= bound) continue;  // NaN fails
+    return "got " + std::to_string(as[n]) + ", reference " + std::to_string(bs[n]);
+  }
+  return "";
+}
+
+// Both paths sum in the same order; what differs are the last bits of exponentials. An error of
+// 2^-18 (2^-46) of the largest value is 32 to 64 units in the last place of it.
+double forward_bound(const View& out, double largest) {
+  return largest * (out.dtype() == DType::kFloat64 ? 0x1p-46 : 0x1p-18);
+}
+
+// Sums of what is left of differences: eight times as much.
+double backward_bound(const View& gradient, double largest) {
+  return 8 * forward_bound(gradient, largest);
+}
+
+// ---- parts of a problem ---------------------------------------------------------------------
+
+struct Span {
+  Index first = 0;
+  Index count = 0;
+};
+
+// Some queries and keys of some batch entries.
+struct Part {
+  Span entries;
+  Span rows;
+  Span keys;
+};
+
+template <class AnyView>
+AnyView cut(const AnyView& view, int axis, const Span& span) {
+  return slice(view, axis, span.first, span.first + span.count);
+}
+
+// [B,.,Tq,...], [B,.,Tk,...] and [Tq,Tk].
+View rows_of(const View& view, const Part& part) {
+  return cut(cut(view, 0, part.entries), 2, part.rows);
+}
+View keys_of(const View& view, const Part& part) {
+  return cut(cut(view, 0, part.entries), 2, part.keys);
+}
+template <class AnyView>
+AnyView pairs_of(const AnyView& view, const Part& part) {
+  return cut(cut(view, 0, part.rows), 1, part.keys);
+}
+
+Inputs inputs_of(const Problem& problem, const Part& part) {
+  return {rows_of(problem.q, part), keys_of(problem.k, part), keys_of(problem.v, part)};
+}
+
+Options options_of(const Problem& problem, const Part& part) {
+  Options options = problem.options;
+  const Index o = offset_of(problem.shape.Tq, problem.shape.Tk, options);
+  options.diagonal = Offset{o + part.rows.first - part.keys.first};
+  if (options.bias.given()) options.bias = pairs_of(options.bias, part);
+  for (Mask& mask : options.masks) {
+    if (auto* keep = std::get_if<Keep>(&mask)) keep->keep = pairs_of(keep->keep, part);
+  }
+  return options;
+}
+
+// What options know of a query and a key, the least first.
+enum class Know {
+  kDistance,  // how far they are apart
+  kPair,      // an element of an array, which can be cut
+  kNumbers,   // which they are: only the first part is the same in a call of its own
+  kCount,     // how many keys there are: no part is
+};
+
+Know knowledge_of(const Mask& mask) {
+  if (std::holds_alternative<Causal>(mask) || std::holds_alternative<Window>(mask)) {
+    return Know::kDistance;
+  }
+  if (std::holds_alternative<Keep>(mask)) return Know::kPair;
+  return std::holds_alternative<MaskMod>(mask) ? Know::kNumbers : Know::kCount;
+}
+
+Know knowledge_of(const Options& options) {
+  Know most = options.bias.given() ? Know::kPair : Know::kDistance;
+  if (!options.mods.empty() || options.dropout.p > 0) most = Know::kNumbers;
+  for (const Mask& mask : options.masks) most = std::max(most, knowledge_of(mask));
+  return most;
+}
+
+Part whole_of(const Shape& shape) { return {{0, shape.B}, {0, shape.Tq}, {0, shape.Tk}}; }
+
+// A few of `length`: the first, those in the middle, the last; or the first alone.
+std::vector<Span> samples_of(Index length, Know know) {
+  constexpr Index kSome = 4;
+  const Index count = std::min(kSome, length);
+  if (know >= Know::kNumbers) return {{0, count}};
+  return {{0, count}, {(length - count) / 2, count}, {length - count, count}};
+}
+
+// Parts of the problem that a call of their own gives the same: rows with all keys, and for
+// gradients keys with all rows, since out and lse of the whole problem are given.
+std::vector<Part> parts_of(const Problem& problem, Know know) {
+  const Shape& s = problem.shape;
+  std::vector<Part> parts;
+  for (const Index b : {Index{0}, s.B - 1}) {
+    if (b > 0 && know >= Know::kNumbers) continue;
+    for (const Span& rows : samples_of(s.Tq, know)) parts.push_back({{b, 1}, rows, {0, s.Tk}});
+    if (problem.pass == Pass::kForward) continue;
+    for (const Span& keys : samples_of(s.Tk, know)) parts.push_back({{b, 1}, {0, s.Tq}, keys});
+  }
+  return parts;
+}
+
+// ---- the comparison -------------------------------------------------------------------------
+
+Context reference() {
+  Context context;
+  context.force_path("reference");
+  return context;
+}
+
+std::string forward_fault(const Problem& problem, const View& out, const Part& part) {
+  const View got = rows_of(out, part);
+  Tensor want(got.dtype(), got.shape());
+  Context context = reference();
+  const Inputs inputs = inputs_of(problem, part);
+  attention(inputs, options_of(problem, part), {.out = want}, context);
+  const Index some = std::min<Index>(part.keys.count, 1024);
+  return difference(got, want, forward_bound(got, most_of(slice(inputs.v, 2, 0, some))));
+}
+
+// Of queries where the part has all keys, of keys where it has all queries.
+std::string backward_fault(const Problem& problem, const std::vector<View>& results,
+                           const Part& part) {
+  const Shape& s = problem.shape;
+  std::vector<View> got = {rows_of(results[0], part), keys_of(results[1], part),
+                           keys_of(results[2], part)};
+  if (problem.options.bias.given()) got.push_back(pairs_of(results[3], part));
+  std::vector<Tensor> want;
+  for (const View& view : got) want.emplace_back(view.dtype(), view.shape());
+  InputGradients gradients{.q = want[0], .k = want[1], .v = want[2]};
+  if (problem.options.bias.given()) gradients.bias = want[3];
+  Context context = reference();
+  attention_backward(inputs_of(problem, part), options_of(problem, part),
+                     {rows_of(problem.out, part), rows_of(problem.lse, part)},
+                     {.out = rows_of(problem.dout, part)}, gradients, context);
+  const bool all_rows = part.rows.count == s.Tq;
+  const bool all_keys = part.keys.count == s.Tk;
+  const bool complete[] = {all_keys, all_rows, all_rows, part.entries.count == s.B};
+  constexpr const char* kNames[] = {"dq: ", "dk: ", "dv: ", "dbias: "};
+  for (std::size_t n = 0; n < got.size(); ++n) {
+    if (!complete[n]) continue;
+    const double bound = backward_bound(got[n], most_of(want[n]));
+    const std::string fault = difference(got[n], want[n], bound);
+    if (!fault.empty()) return kNames[n] + fault;
+  }
+  return "";
+}
+
+std::string fault_in(const Problem& problem, const std::vector<View>& results, const Part& part) {
+  return problem.pass == Pass::kForward ? forward_fault(problem, results[0], part)
+                                        : backward_fault(problem, results, part);
+}
+
+}  // namespace
+
+std::string fault_of(const Problem& problem, const std::vector<View>& results) {
+  constexpr double kMostWork = 0x1p26;  // less than a tenth of a second of the reference
+  const Know know = knowledge_of(problem.options);
+  const Know most = problem.pass == Pass::kForward ? Know::kDistance : Know::kNumbers;
+  if (work_of(problem) < kMostWork || know > most) {
+    return fault_in(problem, results, whole_of(problem.shape));
+  }
+  for (const Part& part : parts_of(problem, know)) {
+    std::string fault = fault_in(problem, results, part);
+    if (!fault.empty()) return fault;
+  }
+  return "";
+}
+
+}  // namespace qkv::bench

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_BENCH_CHECK_H_
+#define QKV_BENCH_CHECK_H_
+
+#include <string>
+#include <vector>
+
+#include "problem.h"
+
+namespace qkv::bench {
+
+// Compares results, in the order of Problem::results(), with the path "reference": all of small
+// problems, else some rows of the first and the last batch entry; of gradients some queries' and
+// some keys'. What differs, or "".
+std::string fault_of(const Problem& problem, const std::vector<View>& results);
+
+}  // namespace qkv::bench
+
+#endif  // QKV_BENCH_CHECK_H_
