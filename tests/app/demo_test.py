@@ -43,9 +43,9 @@ class Demo(Case):
         self.assertIn("0.9442", text)
 
     def long_sequence(self, *arguments, env=None):
-        """The six lines about the long sequence."""
+        """The eight lines about the long sequence."""
         out = self.run_qkv("demo", *arguments, env=env).out
-        return re.search(r"\n\n(\d+ tokens(?:.*\n){6})\n", out)[1]
+        return re.search(r"\n\n(\d+ tokens(?:.*\n){8})\n", out)[1]
 
     def test_finds_what_is_hidden_in_a_long_sequence(self):
         for tokens in (64, 1500):
@@ -61,10 +61,14 @@ class Demo(Case):
 
     def test_says_time_and_memory_of_a_long_sequence(self):
         text = self.long_sequence("--tokens", 1500)
-        self.assertRegex(text, r"(?m)^time +[\d.e-]+ s, [\d.]+ GFLOP/s(, [\d.]+ % of the [\d.]+ that bare "
-                               r"multiply-adds reach| \(noisy: .* differ by \d+ %\)|)$")
+        for name in ("time", "backward"):
+            self.assertRegex(text, rf"(?m)^{name} +[\d.e-]+ s, [\d.]+ GFLOP/s(, [\d.]+ % of the [\d.]+ that bare "
+                                   r"multiply-adds reach| \(noisy: .* differ by \d+ %\)|)$")
         memory = re.search(r"(?m)^memory +([\d.]+) MB of scratch; .* would take ([\d.]+) MB$", text)
         self.assertAlmostEqual(float(memory[2]), 4e-6 * 8 * 1500**2, 3)
+        backward = re.search(r"(?m)^ +[\w/]+, ([\d.]+) MB of scratch; .* would take ([\d.]+) MB$", text)
+        self.assertAlmostEqual(float(backward[2]), 2 * 4e-6 * 8 * 1500**2, 3)
+        self.assertLess(float(backward[1]), float(backward[2]) / 4)
         self.assertRegex(text, r"(?m)^own line .*score_mod: \d+\.\d\d x the time$")
 
     def test_shortens_what_would_be_slow(self):

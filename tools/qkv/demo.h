@@ -13,8 +13,9 @@
 // The numbers printed in the four seed documents, each computed again.
 SeedReport seed_numbers();
 
-// Attention over a long sequence: its time, its memory, what a query looked at, and what a score of
-// one's own costs. Nothing `asked`: as many as take a second or so. Throws Cancelled after Ctrl-C.
+// Attention over a long sequence, forward and backward: time, memory, what a query looked at, and
+// what a score of one's own costs. Nothing `asked`: as many tokens as take a second or so forward.
+// Throws Cancelled after Ctrl-C.
 std::string long_sequence(std::optional<qkv::Index> asked, const Common& common);
 
 #endif  // QKV_TOOLS_DEMO_H_

@@ -38,27 +38,41 @@ constexpr bool kFastBuild = true;
 
 constexpr int kBursts = 10;  // of each round
 
+qkv::Options causal() {
+  qkv::Options options;
+  options.masks = {qkv::Causal{}};
+  return options;
+}
+
 // Where code or build are slow, a sequence that takes no longer.
 Index default_tokens() {
   constexpr Index kTokens = 16384;
-  const std::string_view target = qkv::cpu_target();
-  const Index tokens = target == "reference" ? kTokens / 32
-                       : target == "sse4"    ? kTokens / 4
-                                             : kTokens;
+  const Tensor one(DType::kFloat32, {1, kHeads, 1, kWidth});
+  qkv::Context context;
+  const qkv::Plan plan({one, one, one, {}, {}}, causal(), context);
+  const Index tokens = plan.backward_path() == "reference" ? kTokens / 32
+                       : qkv::cpu_target() == "sse4"       ? kTokens / 4
+                                                           : kTokens;
   return kFastBuild ? tokens : tokens / 8;
 }
 
 // ---- the sequence ---------------------------------------------------------------------------
 
-// Random numbers of mean 0 and variance 1, but that five keys of head 0 are like its last query.
+// Random numbers of mean 0 and variance 1, but that five keys of head 0 are like its last query;
+// room for the results of both passes.
 struct Sequence {
   explicit Sequence(Index tokens)
       : q(DType::kFloat32, {1, kHeads, tokens, kWidth}),
         k(DType::kFloat32, q.shape()),
         v(DType::kFloat32, q.shape()),
-        out(DType::kFloat32, q.shape()) {
+        out(DType::kFloat32, q.shape()),
+        lse(DType::kFloat32, {1, kHeads, tokens}),
+        dout(DType::kFloat32, q.shape()),
+        dq(DType::kFloat32, q.shape()),
+        dk(DType::kFloat32, q.shape()),
+        dv(DType::kFloat32, q.shape()) {
     std::mt19937_64 random(0);
-    for (Tensor* tensor : {&q, &k, &v}) {
+    for (Tensor* tensor : {&q, &k, &v, &dout}) {
       std::size_t count = 0;
       for (float& value : tensor->values<float>()) {
         if (count++ % 65536 == 0 && stop_flag()) throw qkv::Cancelled("demo");
@@ -80,7 +94,14 @@ struct Sequence {
     const auto t = static_cast<double>(tokens());
     return 4.0 * static_cast<double>(kHeads * kWidth) * t * (t + 1) / 2;
   }
-  Tensor q, k, v, out;
+  double backward_operations() const { return 2.5 * operations(); }
+  // The weights, or their gradients.
+  double matrix_bytes() const {
+    const auto t = static_cast<double>(tokens());
+    return sizeof(float) * static_cast<double>(kHeads) * t * t;
+  }
+  static constexpr int kArrays = 8;
+  Tensor q, k, v, out, lse, dout, dq, dk, dv;
 };
 
 // The keys with the largest weights of head 0's last query, from a call for the last queries alone.
@@ -143,26 +164,32 @@ class Peak {
 // Seconds of each round.
 struct Rounds {
   std::vector<double> plain;
+  std::vector<double> backward;
   std::vector<double> own;
   std::vector<double> ratios;
 };
 
-// The two calls and the peak in turn: a clock that drifts does so for all.
+// The three calls and the peak in turn: a clock that drifts does so for all.
 Rounds run_in_turn(Sequence& x, qkv::Plan& plain, qkv::Plan& own, Peak& peak) {
-  constexpr double kSeconds = 3;
+  constexpr double kSeconds = 6;
   constexpr std::size_t kMost = 5;
   const qkv::Inputs inputs = x.inputs();
-  qkv::Outputs outputs;
-  outputs.out = x.out;
+  const qkv::Outputs outputs{.out = x.out, .lse = x.lse};
+  const qkv::InputGradients gradients{.q = x.dq, .k = x.dk, .v = x.dv};
   plain.run(inputs, outputs);  // memory is touched for the first time
   Rounds rounds;
   double passed = 0;
   while (rounds.plain.empty() || (passed < kSeconds && rounds.plain.size() < kMost)) {
     peak.measure(kBursts);
     rounds.plain.push_back(seconds_of([&] { plain.run(inputs, outputs); }));
-    rounds.own.push_back(seconds_of([&] { own.run(inputs, outputs); }));
+    // Into dq's memory: out is the plain call's.
+    rounds.own.push_back(seconds_of([&] { own.run(inputs, {.out = x.dq}); }));
     rounds.ratios.push_back(rounds.own.back() / rounds.plain.back());
-    passed += rounds.plain.back() + rounds.own.back();
+    peak.measure(kBursts);
+    rounds.backward.push_back(seconds_of([&] {
+      plain.backward(inputs, {x.out, x.lse}, {.out = x.dout}, gradients);
+    }));
+    passed += rounds.plain.back() + rounds.backward.back() + rounds.own.back();
   }
   return rounds;
 }
@@ -184,13 +211,12 @@ std::string time_line(double operations, double seconds, const Peak& peak) {
 std::string long_sequence(std::optional<Index> asked, const Common& common) {
   const Index tokens = asked.value_or(default_tokens());
   const double size = static_cast<double>(kHeads * kWidth * tokens) * sizeof(float);
-  check_memory(4 * size, fmt::format("{} tokens", tokens), "--tokens takes fewer");
+  check_memory(Sequence::kArrays * size, fmt::format("{} tokens", tokens), "--tokens takes fewer");
   qkv::Context context(qkv::Executor::threads(common.threads));
   context.set_stop_flag(&stop_flag());
   Sequence x(tokens);
 
-  qkv::Options options;
-  options.masks = {qkv::Causal{}};
+  qkv::Options options = causal();
   qkv::Plan plain(x.inputs(), options, context);
   std::vector<float> slope(kHeads);
   for (std::size_t h = 0; h < slope.size(); ++h)
@@ -207,12 +233,16 @@ std::string long_sequence(std::optional<Index> asked, const Common& common) {
       "{} tokens, {} heads of {}, causal, float32: {} on {} thread{}\n"
       "time      {}\n"
       "memory    {:.1f} MB of scratch; the full weights, {} x {} x {}, would take {:.4g} MB\n"
+      "backward  {}\n"
+      "          {}, {:.1f} MB of scratch; weights and their gradients would take {:.4g} MB\n"
       "top keys  {}\n"
       "          of head 0's last query: five keys like it were hidden there, in this order\n"
       "own line  s - slope[at.h] * abs(at.i - at.j) as score_mod: {:.2f} x the time\n",
       tokens, kHeads, kWidth, plain.path(), threads, threads == 1 ? "" : "s",
       time_line(x.operations(), qkv::bench::median_of(rounds.plain), peak),
       static_cast<double>(plain.scratch_bytes()) * 1e-6, kHeads, tokens, tokens,
-      4e-6 * static_cast<double>(kHeads * tokens) * static_cast<double>(tokens), found,
-      qkv::bench::median_of(rounds.ratios));
+      1e-6 * x.matrix_bytes(),
+      time_line(x.backward_operations(), qkv::bench::median_of(rounds.backward), peak),
+      plain.backward_path(), static_cast<double>(plain.backward_scratch_bytes()) * 1e-6,
+      2e-6 * x.matrix_bytes(), found, qkv::bench::median_of(rounds.ratios));
 }
