@@ -1,37 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "onednn.h"
 
-#include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <limits>
 #include <memory>
+#include <variant>
 #include <vector>
 
-#include <dnnl.hpp>
 #include <fmt/format.h>
-#include <omp.h>
 
-#include "../measure.h"
+#include "onednn_parts.h"
 
 namespace qkv::bench {
 namespace {
-
-using Desc = dnnl::memory::desc;
-using Tag = dnnl::memory::format_tag;
-
-constexpr auto kFloat = dnnl::memory::data_type::f32;
-
-// Row-major, and as the primitive likes it best.
-Desc rows_of(Index rows, Index columns) { return {{rows, columns}, kFloat, Tag::ab}; }
-Desc any_of(Index rows, Index columns) { return {{rows, columns}, kFloat, Tag::any}; }
-
-struct Sizes {
-  Index Tq;
-  Index Tk;
-  Index D;
-  Index block;  // query rows at a time
-};
 
 // What one thread needs to compute blocks: primitives, made once, with their memory.
 class Worker {
@@ -63,15 +43,12 @@ class Worker {
                  {{DNNL_ARG_SRC, scores_}, {DNNL_ARG_WEIGHTS, values}, {DNNL_ARG_DST, out_}});
     stream_.wait();
   }
-  void reorder(dnnl::memory& from, dnnl::memory& to) {
-    dnnl::reorder(from, to).execute(stream_, from, to);
-    stream_.wait();
-  }
+  void put(dnnl::memory& from, dnnl::memory& to) { reorder(stream_, from, to); }
 
  private:
   static dnnl::matmul::primitive_desc first_of(const dnnl::engine& engine, const Sizes& s) {
     dnnl::primitive_attr scaled;
-    scaled.set_output_scales(0, {static_cast<float>(1 / std::sqrt(static_cast<double>(s.D)))});
+    scaled.set_output_scales(0, {scale_of(s)});
     return {{rows_of(s.block, s.D), any_of(s.D, s.Tk), rows_of(s.block, s.Tk)}, scaled, engine};
   }
   static dnnl::matmul::primitive_desc second_of(const dnnl::engine& engine, const Sizes& s) {
@@ -96,20 +73,18 @@ class Worker {
 };
 
 // One call: keys and values are put into the primitives' own order (which counts), then blocks
-// are taken by the threads. Each thread runs its own primitives alone: oneDNN's own division of a
-// product among threads waits at its end, three times for each block.
+// are taken by the threads.
 class Composition {
  public:
-  Composition(const Problem& problem, const View& out, int threads, Index block)
+  Composition(const Problem& problem, const std::vector<View>& results, int threads, Index block)
       : engine_(dnnl::engine::kind::cpu, 0),
         sizes_{problem.shape.Tq, problem.shape.Tk, problem.shape.D, block},
         q_(problem.q.as<float>()),
-        out_(out.as<float>()),
-        executor_(threads == 1 ? Executor() : Executor::threads(threads)),
+        out_(results[0].as<float>()),
         threads_(threads),
-        plain_keys_({{sizes_.D, sizes_.Tk}, kFloat, Tag::ba}, engine_, problem.k.data()),
+        plain_keys_(turned_of(sizes_.D, sizes_.Tk), engine_, problem.k.data()),
         plain_values_(rows_of(sizes_.Tk, sizes_.D), engine_, problem.v.data()) {
-    for (int n = 0; n < threads; ++n) {
+    for (std::size_t n = 0; n < threads_.count(); ++n) {
       omp_set_num_threads(1);  // primitives are made for as many threads as there are now
       workers_.push_back(std::make_unique<Worker>(engine_, sizes_));
     }
@@ -118,27 +93,15 @@ class Composition {
   }
 
   void run() {
-    each_thread([](Composition& c, Index n) {
-      if (n == 0) c.workers_[0]->reorder(c.plain_keys_, c.keys_);
-      if (n + 1 == c.threads_) {
-        c.workers_[static_cast<std::size_t>(n)]->reorder(c.plain_values_, c.values_);
-      }
+    threads_.each([this](std::size_t n) {
+      if (n == 0) workers_[n]->put(plain_keys_, keys_);
+      if (n + 1 == threads_.count()) workers_[n]->put(plain_values_, values_);
     });
     next_ = 0;
-    each_thread(
-        [](Composition& c, Index n) { c.take_blocks(*c.workers_[static_cast<std::size_t>(n)]); });
+    threads_.each([this](std::size_t n) { take_blocks(*workers_[n]); });
   }
 
  private:
-  template <class Task>
-  void each_thread(Task) {
-    const auto body = [](void* state, Index n) {
-      omp_set_num_threads(1);  // of this thread
-      Task{}(*static_cast<Composition*>(state), n);
-    };
-    executor_.run(threads_, body, this);
-  }
-
   void take_blocks(Worker& worker) {
     const Index blocks = sizes_.Tq / sizes_.block;
     for (Index n = next_++; n < blocks; n = next_++) {
@@ -151,8 +114,7 @@ class Composition {
   Sizes sizes_;
   float* q_;
   float* out_;
-  Executor executor_;
-  int threads_;
+  Threads threads_;
   dnnl::memory plain_keys_;
   dnnl::memory plain_values_;
   dnnl::memory keys_;
@@ -169,23 +131,10 @@ bool is_plain(const Problem& problem) {
          o.dropout.p == 0 && std::holds_alternative<ScaledDot>(o.score);
 }
 
-// The block of query rows that is fastest here, found by trying.
 std::function<void()> bind(const Problem& problem, const std::vector<View>& results, int threads) {
-  if (!is_plain(problem) || problem.pass != Pass::kForward) return nullptr;
-  std::shared_ptr<Composition> best;
-  double best_time = std::numeric_limits<double>::infinity();
-  for (const Index block : {16, 32, 64, 128, 256, 512, 1024, 2048}) {
-    if (problem.shape.Tq % block != 0) continue;
-    const auto candidate = std::make_shared<Composition>(problem, results[0], threads, block);
-    const Subject subject = {[&] { candidate->run(); }};
-    const Effort effort = {.burst = 0.02, .seconds = 0.1, .rounds = 3};
-    const double time = summarise(alternate({&subject, 1}, effort)[0], Clock::kWall).best;
-    if (time >= best_time) continue;
-    best_time = time;
-    best = candidate;
-  }
-  if (best == nullptr) return nullptr;
-  return [best] { best->run(); };
+  if (!is_plain(problem)) return nullptr;
+  if (problem.pass == Pass::kBackward) return bind_backward(problem, results, threads);
+  return fastest<Composition>(problem, results, threads);
 }
 
 }  // namespace
