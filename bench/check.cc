@@ -160,6 +160,7 @@ std::string backward_fault(const Problem& problem, const std::vector<View>& resu
                            keys_of(results[2], part)};
   if (problem.options.bias.given()) got.push_back(pairs_of(results[3], part));
   std::vector<Tensor> want;
+  want.reserve(got.size());
   for (const View& view : got) want.emplace_back(view.dtype(), view.shape());
   InputGradients gradients{.q = want[0], .k = want[1], .v = want[2]};
   if (problem.options.bias.given()) gradients.bias = want[3];

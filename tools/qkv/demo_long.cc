@@ -234,7 +234,7 @@ std::string long_sequence(std::optional<Index> asked, const Common& common) {
       "time      {}\n"
       "memory    {:.1f} MB of scratch; the full weights, {} x {} x {}, would take {:.4g} MB\n"
       "backward  {}\n"
-      "          {}, {:.1f} MB of scratch; weights and their gradients would take {:.4g} MB\n"
+      "          {}, {:.1f} MB of scratch; weights and their gradients would take {:.5g} MB\n"
       "top keys  {}\n"
       "          of head 0's last query: five keys like it were hidden there, in this order\n"
       "own line  s - slope[at.h] * abs(at.i - at.j) as score_mod: {:.2f} x the time\n",
