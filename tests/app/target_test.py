@@ -17,14 +17,14 @@ TARGETS = ("avx512", "avx2", "sse4", "reference")
 
 
 class Targets(Case):
-    def forward_paths(self, target):
-        """The paths of dot products; None where the processor lacks the target."""
+    def plain_paths(self, target):
+        """The paths of plain calls, forward and backward; None where the processor lacks the target."""
         env = {"QKV_TARGET": target}
         done = self.run_qkv("info", "--paths", "--json", code=None, env=env)
         if done.returncode != 0:
             self.assertIn(f'QKV_TARGET is "{target}"', done.err)
             return None
-        return {(path["score"], path["dtype"]): path["forward"]
+        return {(path["score"], path["dtype"]): (path["forward"], path["backward"])
                 for path in json.loads(done.out)["paths"] if path["options"] == "plain"}
 
     def attended(self, target):
@@ -39,15 +39,15 @@ class Targets(Case):
         want = self.attended("reference")
         ran = []
         for target in TARGETS:
-            paths = self.forward_paths(target)
+            paths = self.plain_paths(target)
             if paths is None:
                 continue
             ran.append(target)
             name = target if target == "reference" else f"dot/{target}"
             for dtype in ("float32", "float64"):
-                self.assertEqual(paths["dot", dtype], name)
-                self.assertEqual(paths["scaled_dot", dtype], name)
-            self.assertEqual(paths["additive", "float32"], "reference")
+                self.assertEqual(paths["dot", dtype], (name, name))
+                self.assertEqual(paths["scaled_dot", dtype], (name, name))
+            self.assertEqual(paths["additive", "float32"], ("reference", "reference"))
             got = self.attended(target)
             self.assertEqual(sorted(got), sorted(want))
             for result in ("out", "lse", "weights"):
