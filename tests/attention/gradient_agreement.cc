@@ -138,7 +138,7 @@ class GradientBounds::Pass {
   }
 
   void walk_row(const QueryAt& at, const Sequence& s) {
-    const bool live = reference::weight_gradients(p_, x_, from_, at, 0, s.Tk, row_);
+    const bool live = reference::weight_gradients(p_, x_, from_, at, 0, s.Tk, T(1), row_);
     const T delta = reference::row_delta(p_, from_, at, live, row_);
     if (from_.dout.given()) g_.set(row_.g, 1, p_.E);
     lse_ = static_cast<double>(reference::element<T>(p_, from_.lse, at.b, at.h, s.q0 + at.i, 0));
@@ -190,6 +190,8 @@ class GradientBounds::Pass {
   double weight_change(double w, double log, double score) {
     double r = (8 + 2 * std::fabs(log)) * kEps + score;
     if (!same_) r += (72 + 2 * std::fabs(lse_)) * kEps + 2 * worst_score_;
+    // One path may divide by the row's sum, which is hardly far enough from 1 for the other.
+    if (core::has_large_lse(lse_)) r += (72 + 2 * std::fabs(lse_)) * kEps;
     // e^r - 1 is below 1.001 r where r is small, as it mostly is.
     const double growth = r < 1e-3 ? 1.001 * r : std::expm1(r);
     const double change = r < 40 ? std::min(1.0, w * growth) : 1;
