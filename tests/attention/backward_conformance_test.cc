@@ -244,7 +244,7 @@ INSTANTIATE_TEST_SUITE_P(Part, BackwardConformance, testing::Range(0, kParts));
 
 // Lengths on both sides of the edges that kernels have: rows of a tile (6), panels (64), blocks of
 // the gradients (128); and widths that fill no register.
-TEST(BackwardConformanceSizes, OnBothSidesOfBlocks) {
+TEST(BackwardSizesConformance, OnBothSidesOfBlocks) {
   constexpr Index kLengths[] = {1,   5,   6,   7,   63,  64,  65,  127,
                                 128, 129, 130, 255, 256, 257, 300, 700};
   constexpr Index kWidths[][2] = {{7, 3}, {17, 5}, {1, 33}, {9, 1}};

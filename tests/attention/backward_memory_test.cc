@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/attention/backward_call.h"
+#include "tests/attention/bits.h"
+#include "tests/attention/paths.h"
+
+// Long calls of the fast backward passes: memory that does not grow with Tq x Tk, work that does
+// not where a window allows it, and ends before the end.
+namespace qkv::test {
+namespace {
+
+// Two numbers for each query, lse and delta, with turns and flags for each block of 128; two more
+// where ALiBi or a bias of one column for all keys adds up for each query, and the bias itself; the
+// workspace of a thread, a block of 128 x 128 scores and one of gradients among others, is below
+// 1/2 MiB at D = E = 64. Rows whose elements do not lie side by side are copied: q, dout, and dq on
+// its way.
+TEST(BackwardPathMemory, IsAFewNumbersForEachQuery) {
+  const std::vector<float> one{1};
+  for (const std::string& path : fast_backward_paths()) {
+    for (const Index T : {1, 1000, 100'000}) {
+      // Arrays that repeat one element, or one row: their memory does not matter.
+      const std::vector<float> row(64, 1);
+      const auto repeated = [&](const Dims& shape) {
+        return broadcast_to(ConstView(one.data(), Dims(1)), shape);
+      };
+      const ConstView rows(row.data(), {T, 64}, {0, 1});
+      const Options every{.softcap = 5,
+                          .mods = {score_mod([](auto s, At) { return s + 1; })},
+                          .bias = repeated({T, 1}),
+                          .alibi = one,
+                          .masks = {Causal{}, mask_mod([](At at) { return at.i > 0; })},
+                          .sinks = one,
+                          .dropout = {0.5, 1}};
+      for (const int threads : {1, 3}) {
+        Context context{Executor::threads(threads)};
+        context.force_path(path);
+        const auto bytes = [&](const ConstView& x, const Options& options) {
+          return static_cast<Index>(Plan({x, x, x}, options, context).backward_scratch_bytes());
+        };
+        const Index workers = threads * (Index{1} << 19);
+        const Index blocks = (T + 127) / 128 * 16 + (Index{1} << 12);
+        EXPECT_LE(bytes(rows, {}), T * 2 * 4 + blocks + workers) << path << ", T " << T;
+        EXPECT_LE(bytes(rows, every), T * 5 * 4 + blocks + workers) << path << ", T " << T;
+        const ConstView strided = repeated({T, 64});
+        EXPECT_LE(bytes(strided, {}), T * (2 + 3 * 64) * 4 + blocks + workers)
+            << path << ", T " << T;
+      }
+    }
+  }
+}
+
+// What a plan reserves is enough for arrays in C order that are overwritten: calls of every kind
+// take no more.
+TEST(BackwardPathMemory, APlanReservesWhatItsCallsTake) {
+  for (std::uint64_t n = 0; n < 300 / kSlowdown; ++n) {
+    const RandomBackward random(4, n);
+    BackwardCall call = random.call();
+    if (call.sources.weights.rows.given()) continue;
+    std::vector<Tensor> plain;
+    plain.reserve(2);
+    for (ConstView* x : {&call.sources.out, &call.sources.weights.matrix}) {
+      if (x->given()) *x = plain.emplace_back(contiguous(*x));
+    }
+    call.write = Write::kOverwrite;
+    for (auto& [name, asked] : call.asked) asked.layout = Layout::kContiguous;
+    for (const std::string& path : all_backward_paths()) {
+      if (!takes_backward(path, call.inputs, call.options)) continue;
+      const SavedTensors saved(call, path);
+      const Gradients gradients(call);
+      Context context;
+      context.force_path(path);
+      Plan plan(call.inputs, call.options, context);
+      const std::size_t held = context.scratch_bytes();
+      plan.backward(call.inputs, saved.views(), call.sources, gradients.views());
+      EXPECT_EQ(context.scratch_bytes(), held) << path << ", " << n << ": " << random.describe();
+    }
+  }
+}
+
+// dq, dk and dv of a call [1,H,T,C] in float32, in plain arrays.
+struct Gradients3 {
+  Tensor q, k, v;
+};
+Gradients3 gradients_of(Context& context, const Inputs& inputs, const Options& options,
+                        const ConstView& dout) {
+  const auto like = [](const ConstView& x) { return Tensor(DType::kFloat32, x.shape()); };
+  Tensor out = like(dout);
+  Tensor lse(DType::kFloat32, result_shapes(inputs).rows);
+  attention(inputs, options, {.out = out, .lse = lse}, context);
+  Gradients3 g{like(inputs.q), like(inputs.k), like(inputs.v)};
+  attention_backward(inputs, options, {out, lse}, {.out = dout}, {.q = g.q, .k = g.k, .v = g.v},
+                     context);
+  return g;
+}
+
+// Between -1 and 1; faster than normal().
+Tensor uniform(const Dims& shape, std::uint64_t seed) {
+  Tensor x(DType::kFloat32, shape);
+  Random random(seed);
+  for (float& y : x.values<float>()) {
+    y = static_cast<float>(std::ldexp(static_cast<double>(random()), -63) - 1);
+  }
+  return x;
+}
+
+// Under a window a long call is many short ones: a piece of it has the same bits, where it begins
+// with a chunk of keys and the window reaches no edge.
+TEST(BackwardPathMemory, ALongCallWithAWindowIsManyShortOnes) {
+  const Index T = 100'000 / kSlowdown;
+  const Index from = T / 2 / 512 * 512;
+  const Tensor q = uniform({1, 1, T, 64}, 1);
+  const Tensor k = uniform({1, 1, T, 64}, 2);
+  const Tensor v = uniform({1, 1, T, 64}, 3);
+  const Tensor dout = uniform({1, 1, T, 64}, 4);
+  const Options options{.masks = {Window{64, 40}}};
+  const auto piece = [](const Tensor& x, Index begin, Index end) {
+    return slice(x.view(), 2, begin, end);
+  };
+  for (const std::string& path : fast_backward_paths()) {
+    Context context{Executor::threads(2)};
+    context.force_path(path);
+    const Gradients3 all = gradients_of(context, {q, k, v}, options, dout);
+    const auto cut = [&](const Tensor& x) { return piece(x, from, from + 1024); };
+    const Gradients3 some = gradients_of(context, {cut(q), cut(k), cut(v)}, options, cut(dout));
+    const auto same = [&](const Tensor& whole, const Tensor& part) {
+      return same_bits(piece(whole, from + 256, from + 768), piece(part, 256, 768));
+    };
+    EXPECT_TRUE(same(all.q, some.q)) << path;
+    EXPECT_TRUE(same(all.k, some.k)) << path;
+    EXPECT_TRUE(same(all.v, some.v)) << path;
+  }
+}
+
+// ---- ends before the end --------------------------------------------------------------------
+
+TEST(BackwardPathMemory, AStopFlagEndsALongCall) {
+  using Clock = std::chrono::steady_clock;
+  const Index T = 65'536;
+  const Tensor x = uniform({1, 1, T, 64}, 1);
+  Tensor lse(DType::kFloat32, {1, 1, T});
+  Tensor dq(DType::kFloat32, {1, 1, T, 64});
+  Tensor dk(DType::kFloat32, {1, 1, T, 64});
+  Tensor dv(DType::kFloat32, {1, 1, T, 64});
+  for (const std::string& path : fast_backward_paths()) {
+    std::atomic<bool> stop{false};
+    Context context{Executor::threads(2)};
+    context.force_path(path);
+    context.set_stop_flag(&stop);
+    Clock::time_point stopped;
+    std::thread setter([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      stopped = Clock::now();
+      stop = true;
+    });
+    EXPECT_THROW(attention_backward({x, x, x}, {}, {x, lse}, {.out = x},
+                                    {.q = dq, .k = dk, .v = dv}, context),
+                 Cancelled);
+    const std::chrono::duration<double> after = Clock::now() - stopped;
+    setter.join();
+    EXPECT_LT(after.count(), 1.0 * kSlowdown) << path;
+  }
+}
+
+// A user's function must not throw, but when it does nobody waits for the block that it leaves, and
+// the context is free again.
+TEST(BackwardPathMemory, AFunctionThatThrowsEndsTheCall) {
+  const Tensor q = normal({1, 2, 700, 8}, 1);
+  const Tensor k = normal({1, 2, 900, 8}, 2);
+  const Tensor v = normal({1, 2, 900, 8}, 3);
+  const Tensor dout = normal({1, 2, 700, 8}, 4);
+  for (const std::string& path : fast_backward_paths()) {
+    for (const int threads : {1, 2, 3}) {
+      for (const auto& [row, column] :
+           std::initializer_list<std::pair<int, int>>{{0, 0}, {130, 5}, {300, 500}, {699, 899}}) {
+        auto armed = std::make_shared<std::atomic<bool>>(false);
+        // The backward pass alone asks for derivatives.
+        const Options options{.mods = {score_mod([=, i = row, j = column](auto s, At at) {
+                                if constexpr (!std::is_floating_point_v<decltype(s)>) {
+                                  if (at.i == i && at.j == j && at.h == 1 && *armed)
+                                    throw std::runtime_error("mine");
+                                }
+                                return s * 0.5F;
+                              })}};
+        Context context{Executor::threads(threads)};
+        context.force_path(path);
+        const std::string what = path + ", " + std::to_string(threads) + " threads, query " +
+                                 std::to_string(row) + ", key " + std::to_string(column);
+        *armed = true;
+        try {
+          (void)gradients_of(context, {q, k, v}, options, dout);
+          ADD_FAILURE() << "nothing was thrown: " << what;
+        } catch (const std::runtime_error& error) {
+          EXPECT_STREQ(error.what(), "mine") << what;
+        }
+        *armed = false;
+        Context fresh;
+        fresh.force_path(path);
+        const Gradients3 want = gradients_of(fresh, {q, k, v}, options, dout);
+        const Gradients3 got = gradients_of(context, {q, k, v}, options, dout);
+        EXPECT_TRUE(same_bits(want.q, got.q)) << what;
+        EXPECT_TRUE(same_bits(want.k, got.k)) << what;
+        EXPECT_TRUE(same_bits(want.v, got.v)) << what;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test
