@@ -139,9 +139,9 @@ class GradientBounds::Pass {
 
   void walk_row(const QueryAt& at, const Sequence& s) {
     const bool live = reference::weight_gradients(p_, x_, from_, at, 0, s.Tk, T(1), row_);
+    set_factor(at, s);
     const T delta = reference::row_delta(p_, from_, at, live, row_);
     if (from_.dout.given()) g_.set(row_.g, 1, p_.E);
-    lse_ = static_cast<double>(reference::element<T>(p_, from_.lse, at.b, at.h, s.q0 + at.i, 0));
     worst_score_ = 0;
     for (Index j = 0; j < s.Tk; ++j) {
       if (row_.scores.live[j]) worst_score_ = std::max(worst_score_, score_change(at, j));
@@ -158,10 +158,30 @@ class GradientBounds::Pass {
     if (sink_sum_.given()) add_sink(at, live, std::fabs(static_cast<double>(delta)), delta_change);
   }
 
+  // Divides the weights of a large lse by their sum, and bounds what that changes.
+  void set_factor(const QueryAt& at, const Sequence& s) {
+    const T lse = reference::element<T>(p_, from_.lse, at.b, at.h, s.q0 + at.i, 0);
+    lse_ = static_cast<double>(lse);
+    factor_change_ = 0;
+    factor_ = 1;
+    if (!core::has_large_lse(lse)) return;
+    double sum = 0;
+    if (p_.sinks.given()) {
+      sum += static_cast<double>(std::exp(reference::parameter<T>(p_.sinks, at.h, 0, 0) - lse));
+    }
+    for (Index j = 0; j < s.Tk; ++j) sum += static_cast<double>(row_.w[j]);
+    factor_ = static_cast<double>(reference::row_factor(p_, from_, at, row_));
+    for (Index j = 0; j < s.Tk; ++j) row_.w[j] *= static_cast<T>(factor_);
+    factor_change_ = 28 * kEps;
+    const double apart = std::fabs(sum - 1);
+    const double most = kEps * (std::fabs(lse_) + static_cast<double>(core::kLargeLse));
+    if (apart > 0.9 * most && apart < 1.1 * most) factor_change_ += apart;
+  }
+
   void add_sink(const QueryAt& at, bool live, double delta, double delta_change) {
     const auto sink = static_cast<double>(reference::parameter<T>(p_.sinks, at.h, 0, 0));
     if (live && !std::isfinite(sink)) return;
-    const double w = live ? std::exp(std::min(0.0, sink - lse_)) : 1;
+    const double w = live ? std::exp(std::min(0.0, sink - lse_)) * factor_ : 1;
     const double change = live ? weight_change(w, sink - lse_, 0) : 0;
     *sink_sum_.at(p_, at.b, at.h, 0, 0) += sink_sum_.term(
         w * delta, change * delta + (w + change) * (delta_change + 2 * kEps * delta));
@@ -188,10 +208,8 @@ class GradientBounds::Pass {
 
   // Of w = exp(log), whose score changes by `score`.
   double weight_change(double w, double log, double score) {
-    double r = (8 + 2 * std::fabs(log)) * kEps + score;
+    double r = (8 + 2 * std::fabs(log)) * kEps + score + factor_change_;
     if (!same_) r += (72 + 2 * std::fabs(lse_)) * kEps + 2 * worst_score_;
-    // One path may divide by the row's sum, which is hardly far enough from 1 for the other.
-    if (core::has_large_lse(lse_)) r += (72 + 2 * std::fabs(lse_)) * kEps;
     // e^r - 1 is below 1.001 r where r is small, as it mostly is.
     const double growth = r < 1e-3 ? 1.001 * r : std::expm1(r);
     const double change = r < 40 ? std::min(1.0, w * growth) : 1;
@@ -314,6 +332,8 @@ class GradientBounds::Pass {
   Rows q_, k_, v_, g_;  // of one head; g of one row
   std::vector<Key> keys_;
   double lse_ = 0;
+  double factor_ = 1;
+  double factor_change_ = 0;
   double worst_score_ = 0;
   double kept_ = 1;
 };

@@ -25,8 +25,10 @@ enum class SameScores { kYes, kNo };
 //   and for lse (72 + 2 |lse|) eps + 2 max_j score_j.
 // - w_j = exp(s_j - lse): r = (8 + 2 |s_j - lse|) eps for the two exponentials and the product with
 //   log2(e) that one of them may round, and the errors of s_j and lse. w_j changes by at most
-//   w_j (e^r - 1), and by no more than 1: on either path w_j <= 1. What is below 1.2 of the
-//   smallest normal number may become 0.
+//   w_j (e^r - 1), and by no more than 1: on either path w_j <= 1. Where lse is large the sum of
+//   the weights divides them (core/weight_factor.h): it changes by the mean of r, at most 28 eps,
+//   as the mean of |log w_j| under w is below 8; and by itself where one path may find it too far
+//   from 1. What is below 1.2 of the smallest normal number may become 0.
 // - dw_j = z g . v_j + dweights_j: a sum of E terms, sum_c |g_c v_jc| <= |g| |v_j|.
 // - delta = g . out + sum_j w_j dweights_j - dlse: two sums, the change of every w_j, and for kNo
 //   the bound of out, which is agreement.h's.
