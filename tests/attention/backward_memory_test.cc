@@ -63,7 +63,7 @@ TEST(BackwardPathMemory, IsAFewNumbersForEachQuery) {
 // What a plan reserves is enough for arrays in C order that are overwritten: calls of every kind
 // take no more.
 TEST(BackwardPathMemory, APlanReservesWhatItsCallsTake) {
-  for (std::uint64_t n = 0; n < 300 / kSlowdown; ++n) {
+  for (std::uint64_t n = 0; n < 100 / kSlowdown; ++n) {
     const RandomBackward random(4, n);
     BackwardCall call = random.call();
     if (call.sources.weights.rows.given()) continue;
