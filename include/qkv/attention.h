@@ -145,9 +145,10 @@ QKV_API void attention_backward(const Inputs& inputs, const Options& options, co
 // ---- bind once, run often -------------------------------------------------------------------
 
 // A problem whose shapes, dtypes and options are fixed. run() and backward() take arrays of the
-// same shapes and dtypes and do not allocate, once the threads of the context have started. Views
-// inside the options (bias, lengths, ...) stay bound: their memory is read at every run. The
-// context must outlive the plan.
+// same shapes and dtypes and do not allocate, once the threads of the context have started;
+// backward() may, the first time, for inputs whose channels are apart, named rows of dweights, and
+// gradients that are added to or not in C order. Views inside the options (bias, lengths, ...) stay
+// bound: their memory is read at every run. The context must outlive the plan.
 class QKV_API Plan {
  public:
   Plan(const Inputs& inputs, const Options& options, Context& context);

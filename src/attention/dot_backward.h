@@ -11,7 +11,8 @@
 // appendix B.2). First what each query needs besides them:
 //   delta = dout . out + sum_j w_j dweights_j - dlse
 // then one sweep: a task is a block of keys (attention/dot_gradient_block.h). Memory besides the
-// results is one number or two for each query, and copies of what is not stored as T.
+// results is a few numbers for each query, copies of what is not stored as T, and sums that cannot
+// be made where their result goes.
 namespace qkv::door {
 
 using core::MeasuringArena;
@@ -52,12 +53,19 @@ class DotBackward {
     T weighted = 0;  // sum_j exp(s_j - lse) dweights_j
     T sink = 0;      // exp(sink - lse)
   };
-  // Key heads whose gradients of a bias go to the same elements: one task's.
+  // Whether the rows of dk or dv for each key head, to be summed afterwards, are worth their
+  // memory: not more than the queries take, or little.
+  bool keeps_rows(const GradientRows<T>& rows, Index width) const;
+  // Key heads that one task takes one after the other, for they add to the same elements.
   Index units_of_task() const;
+  // f(b, h, block of queries, arena), each a task.
+  template <class F>
+  void for_each_query_block(runtime::Call& call, const F& f);
 
   void prepare_queries(Index b, Index h, Index block, core::Arena& arena);
   void look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w, DotBlock<T>& scores,
                     RowFacts* facts) const;
+  KeyRange live_blocks(QueryAt at, Index rows, Index Tk) const;
   bool needs_keys(Index h, Index i, T lse) const;
   void output_deltas(Index b, Index h, Index row, Index rows, Worker& w, T* delta) const;
   T sink_gradient(Index h, const RowFacts& facts, T factor, T delta) const;
@@ -65,6 +73,8 @@ class DotBackward {
     return core::load<T>(x.dtype, x.data,
                          core::offset_of(x, core::batch_offset(x, p_.batch, b), h, row, 0));
   }
+  template <class Tasks, class F>
+  void for_each_wave(runtime::Call& call, const Tasks& tasks, const F& f);
   void key_blocks(runtime::Call& call);
   void sum_up(runtime::Call& call);
   void add_rows(const GradientRows<T>& rows, bool keys);
@@ -94,10 +104,11 @@ void DotBackward<T>::take_shared(AnyArena& arena) {
   if (to_.sinks.given()) take(x_.sink_sums, x_.blocks());
   take(x_.finite, x_.blocks());
   if (x_.names_rows()) take(x_.named, from_.dweights.count);
+  take(x_.key_blocks, x_.blocks());
   x_.turns = runtime::Turns::take(arena, x_.blocks());
   if (to_.q.given() && !x_.dq.is_in_place()) x_.dq.take(arena);
-  if (to_.k.given() && x_.dk.is_summed()) x_.dk.take(arena);
-  if (to_.v.given() && x_.dv.is_summed()) x_.dv.take(arena);
+  if (keeps_rows(x_.dk, p_.Dk)) x_.dk.take(arena);
+  if (keeps_rows(x_.dv, p_.E)) x_.dv.take(arena);
   x_.own.take(arena, [&](const GradientTarget& target) {
     if (&target == &to_.q) return x_.dq.is_summed();
     if (&target == &to_.k) return x_.dk.is_summed();
@@ -134,42 +145,85 @@ void DotBackward<T>::run(runtime::Call& call) {
       return query_a != query_b ? query_a < query_b : a < b;
     });
   }
-  x_.turns.reset(x_.blocks());
-  const Index blocks = pieces(p_.Tq, kGradientBlock);
-  call.for_each_task(p_.B * p_.H * blocks, [&](Index task, core::Arena& arena) {
-    const Index head = task / blocks;
-    prepare_queries(head / p_.H, head % p_.H, task % blocks, arena);
+  for_each_query_block(call, [&](Index b, Index h, Index block, core::Arena& arena) {
+    prepare_queries(b, h, block, arena);
   });
   key_blocks(call);
   sum_up(call);
 }
 
 template <class T>
+bool DotBackward<T>::keeps_rows(const GradientRows<T>& rows, Index width) const {
+  if (!rows.given() || !rows.is_summed() || p_.q_rows == 0) return false;
+  if (p_.packed()) return true;  // one key head may be several's
+  constexpr double kLittle = 1 << 24;
+  const auto product = [](Index a, Index b, Index c, Index d) {
+    return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c) *
+           static_cast<double>(d);
+  };
+  return product(p_.B, p_.G, p_.k_rows, width) <=
+         std::max(kLittle, 2 * product(p_.B, p_.H, p_.q_rows, p_.Dk + p_.E));
+}
+
+template <class T>
 Index DotBackward<T>::units_of_task() const {
-  if (!x_.sums_bias_keys()) return 1;
-  const core::ResultOperand& own = to_.bias.own;
-  for (int axis = 0; axis < p_.batch.rank(); ++axis) {
-    if (p_.batch[axis] > 1 && own.batch_strides[axis] == 0) return p_.B * p_.G;
+  Index units = 1;
+  const auto together = [&](const GradientRows<T>& rows, Index width) {
+    if (!rows.given() || !rows.is_summed() || keeps_rows(rows, width)) return;
+    units = std::max(units, units_sharing(p_, rows.target()));
+  };
+  together(x_.dk, p_.Dk);
+  together(x_.dv, p_.E);
+  if (x_.sums_bias_keys()) units = std::max(units, units_sharing(p_, to_.bias));
+  return units;
+}
+
+template <class T>
+template <class F>
+void DotBackward<T>::for_each_query_block(runtime::Call& call, const F& f) {
+  const auto run = [&](const KeyUnit& unit, Index task, core::Arena& arena) {
+    const Index blocks = pieces(unit.s.Tq, kGradientBlock);
+    f(unit.b, unit.first_head + task / blocks, task % blocks, arena);
+  };
+  const auto tasks_of = [](const KeyUnit& unit) {
+    return unit.heads * pieces(unit.s.Tq, kGradientBlock);
+  };
+  if (p_.packed()) {
+    return for_each_wave(call, tasks_of,
+                         [&](const KeyUnit& unit, Index, Index task, core::Arena& arena) {
+                           run(unit, task, arena);
+                         });
   }
-  return p_.G > 1 && own.head_stride == 0 ? p_.G : 1;
+  if (p_.Tq == 0 || unit_count(p_) == 0) return;  // the other may be any number
+  const Index tasks = tasks_of(key_unit(p_, 0));
+  call.for_each_task(unit_count(p_) * tasks, [&](Index task, core::Arena& arena) {
+    run(key_unit(p_, task / tasks), task % tasks, arena);
+  });
+}
+
+// Of packed sequences, which may be many and of very different lengths.
+template <class T>
+template <class Tasks, class F>
+void DotBackward<T>::for_each_wave(runtime::Call& call, const Tasks& tasks, const F& f) {
+  const auto nothing = [](const KeyUnit&) { return Index{0}; };
+  for (Index begin = 0; wave_.next(p_, begin, 0, nothing); begin = wave_.end()) {
+    wave_.for_each_task(p_, call, tasks, f);
+  }
 }
 
 template <class T>
 void DotBackward<T>::key_blocks(runtime::Call& call) {
   const auto blocks_of = [](const KeyUnit& unit) { return pieces(unit.s.Tk, kGradientBlock); };
   if (p_.packed()) {
-    const auto nothing = [](const KeyUnit&) { return Index{0}; };
-    for (Index begin = 0; wave_.next(p_, begin, 0, nothing); begin = wave_.end()) {
-      wave_.for_each_task(p_, call, blocks_of,
-                          [&](const KeyUnit& unit, Index, Index block, core::Arena& arena) {
-                            DotGradientBlock<T>(x_, arena).run(unit, block);
-                          });
-    }
-    return;
+    return for_each_wave(call, blocks_of,
+                         [&](const KeyUnit& unit, Index, Index block, core::Arena& arena) {
+                           DotGradientBlock<T>(x_, arena).run(unit, block);
+                         });
   }
   const Index blocks = pieces(p_.Tk, kGradientBlock);
   const auto fills = [](const GradientRows<T>& rows) { return rows.given() && !rows.is_summed(); };
-  if (blocks == 0 || (p_.q_rows == 0 && !fills(x_.dk) && !fills(x_.dv))) return;
+  if (blocks == 0 || unit_count(p_) == 0) return;
+  if (p_.q_rows == 0 && !fills(x_.dk) && !fills(x_.dv)) return;
   const Index together = units_of_task();
   call.for_each_task(unit_count(p_) / together * blocks, [&](Index task, core::Arena& arena) {
     DotGradientBlock<T> block(x_, arena);
@@ -228,8 +282,25 @@ void DotBackward<T>::prepare_queries(Index b, Index h, Index block, core::Arena&
     if (x_.sums_bias_rows()) x_.bias_rows[place + r] = T(0);
     if (to_.q.given()) std::fill_n(x_.dq.from(b, h, first + r).data, p_.Dk, T(0));
   }
-  x_.finite[x_.block_of(b, h, s, block)] = finite;
-  if (to_.sinks.given()) x_.sink_sums[x_.block_of(b, h, s, block)] = sink_sum;
+  const Index of_block = x_.block_of(b, h, s, block);
+  x_.finite[of_block] = finite;
+  if (to_.sinks.given()) x_.sink_sums[of_block] = sink_sum;
+  x_.key_blocks[of_block] = live_blocks({b, h, i0, p_.diagonal_offset(b, s)}, rows, s.Tk);
+  x_.turns.begin(of_block, x_.key_blocks[of_block].begin);
+}
+
+// The blocks of keys between which the queries from `at` on have all their live keys, as far as
+// interval masks tell.
+template <class T>
+KeyRange DotBackward<T>::live_blocks(QueryAt at, Index rows, Index Tk) const {
+  KeyRange keys{Tk, 0};
+  for (const Index end = at.i + rows; at.i < end; ++at.i) {
+    const KeyRange live = p_.masks.empty() ? KeyRange{0, Tk} : live_range(p_, at, Tk);
+    if (!live.empty()) keys = {std::min(keys.begin, live.begin), std::max(keys.end, live.end)};
+  }
+  if (keys.empty()) return {};
+  return {std::max(keys.begin, Index{0}) / kGradientBlock,
+          pieces(std::min(keys.end, Tk), kGradientBlock)};
 }
 
 // Whether lse alone says too little of a query.
@@ -311,21 +382,18 @@ void DotBackward<T>::look_at_keys(Index b, Index h, Index i0, Index rows, Worker
 template <class T>
 void DotBackward<T>::sum_up(runtime::Call& call) {
   if (to_.q.given() && !x_.dq.is_in_place() && !x_.dq.is_summed()) {
-    const Index blocks = pieces(p_.Tq, kGradientBlock);
-    call.for_each_task(p_.B * p_.H * blocks, [&](Index task, core::Arena&) {
-      const Index head = task / blocks;
-      const Index b = head / p_.H;
+    for_each_query_block(call, [&](Index b, Index h, Index block, core::Arena&) {
       const Sequence s = p_.sequence(b);
-      const Index i0 = task % blocks * kGradientBlock;
+      const Index i0 = block * kGradientBlock;
       for (Index i = i0; i < std::min(s.Tq, i0 + kGradientBlock); ++i) {
         x_.dot.stop();
-        x_.dq.deliver(b, head % p_.H, s.q0 + i);
+        x_.dq.deliver(b, h, s.q0 + i);
       }
     });
   }
   if (to_.q.given() && x_.dq.is_summed()) add_rows(x_.dq, false);
-  if (to_.k.given() && x_.dk.is_summed()) add_rows(x_.dk, true);
-  if (to_.v.given() && x_.dv.is_summed()) add_rows(x_.dv, true);
+  if (keeps_rows(x_.dk, p_.Dk)) add_rows(x_.dk, true);
+  if (keeps_rows(x_.dv, p_.E)) add_rows(x_.dv, true);
   add_query_sums();
   x_.own.deliver(x_.dot.stop);
 }

@@ -123,7 +123,10 @@ template <class T>
 bool DotGradientBlock<T>::run(const KeyUnit& unit, Index block) {
   begin(unit, block);
   for (Index h = unit.first_head; h < unit.first_head + unit.heads; ++h) {
+    const Index first = call_.block_of(unit.b, h, unit.s, 0);
     for (Index n = 0; n < pieces(unit.s.Tq, kGradientBlock); ++n) {
+      const KeyRange& blocks = call_.key_blocks[first + n];
+      if (block < blocks.begin || block >= blocks.end) continue;
       if (!query_block(h, n)) return false;
     }
   }
@@ -169,10 +172,18 @@ void DotGradientBlock<T>::begin(const KeyUnit& unit, Index block) {
 template <class T>
 void DotGradientBlock<T>::finish() {
   const Index row = unit_.s.k0 + j0_;
-  for (Index n = 0; n < keys_; ++n) {
-    if (call_.to.k.given()) call_.dk.put(unit_.b, unit_.g, row + n, dk_ + n * p_.Dk);
-    if (call_.to.v.given()) call_.dv.put(unit_.b, unit_.g, row + n, dv_ + n * p_.E);
-  }
+  const auto put = [&](const GradientRows<T>& to, const T* rows, Index width) {
+    if (!to.given()) return;
+    for (Index n = 0; n < keys_; ++n) {
+      if (to.is_summed() && !to.has_rows()) {
+        to.add_to(call_.own, unit_.b, unit_.g, row + n, rows + n * width);
+      } else {
+        to.put(unit_.b, unit_.g, row + n, rows + n * width);
+      }
+    }
+  };
+  put(call_.dk, dk_, p_.Dk);
+  put(call_.dv, dv_, p_.E);
 }
 
 // ---- a block of queries ---------------------------------------------------------------------

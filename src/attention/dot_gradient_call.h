@@ -34,7 +34,8 @@ struct DotGradientCall {
   T* bias_rows = nullptr;          // and of the gradient of a bias that all keys share
   T* sink_sums = nullptr;          // of each block of queries
   std::uint8_t* finite = nullptr;  // likewise: no NaN, no infinity in its rows of q and dout
-  runtime::Turns turns;            // of each block of queries, to add to its rows
+  KeyRange* key_blocks = nullptr;  // likewise: those between which it has live keys
+  runtime::Turns turns;            // likewise, to add to its rows
   Index* named = nullptr;          // named rows of dweights, by the queries that they name
 
   DotGradientCall(const Problem& problem, const GradientSources& sources,

@@ -30,6 +30,16 @@ struct RowPlaces {
   Index count(Index B) const noexcept { return (packed ? 1 : B) * heads * rows; }
 };
 
+// How many of the call's key heads, [B, G] in row-major order, share elements of a gradient with
+// those next to them.
+inline Index units_sharing(const Problem& p, const GradientTarget& target) {
+  if (p.packed()) return 1;
+  for (int axis = 0; axis < p.batch.rank(); ++axis) {
+    if (p.batch[axis] != 1 && target.own.batch_strides[axis] == 0) return p.B * p.G;
+  }
+  return p.G != 1 && target.own.head_stride == 0 ? p.G : 1;
+}
+
 // The rows of an input: in place, or a copy where they are stored otherwise.
 template <class T>
 class PlainRows {
@@ -77,15 +87,14 @@ class GradientRows {
 
   bool given() const { return target_->given(); }
   const GradientTarget& target() const { return *target_; }
-  // Whether several rows, or channels, belong to one element of the buffer, for the input was
-  // broadcast.
+  // Whether several rows belong to one row of the buffer, or none: batch entries or heads of the
+  // call share the input's.
   bool is_summed() const {
     const core::ResultOperand& own = target_->own;
     for (int axis = 0; axis < p_->batch.rank(); ++axis) {
-      if (p_->batch[axis] > 1 && !p_->packed() && own.batch_strides[axis] == 0) return true;
+      if (p_->batch[axis] != 1 && !p_->packed() && own.batch_strides[axis] == 0) return true;
     }
-    return (places_.heads > 1 && own.head_stride == 0) ||
-           (places_.rows > 1 && own.row_stride == 0) || (width_ > 1 && own.col_stride == 0);
+    return places_.heads != 1 && own.head_stride == 0;
   }
   // Whether sums can be kept in the buffer.
   bool is_in_place() const {
@@ -117,12 +126,15 @@ class GradientRows {
   void deliver(Index b, Index head, Index row) const {
     store(b, head, row, rows_ + places_.of(b, head, row) * width_);
   }
-  // Or into sums, over (b, head, row) in ascending order; s.q0 or s.k0 is `first` of a sequence.
+  // Or into sums, over (b, head, row) in ascending order.
   void add_to(const core::OwnGradients<T>& own, Index b, Index head, Index row) const {
-    const T* x = rows_ + places_.of(b, head, row) * width_;
+    add_to(own, b, head, row, rows_ + places_.of(b, head, row) * width_);
+  }
+  void add_to(const core::OwnGradients<T>& own, Index b, Index head, Index row, const T* x) const {
     T* to = own.at(*target_, b, head, row, 0);
     for (Index c = 0; c < width_; ++c) to[c * target_->own.col_stride] += x[c];
   }
+  bool has_rows() const { return rows_ != nullptr; }
 
  private:
   Index offset(Index b, Index head, Index row) const {

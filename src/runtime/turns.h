@@ -21,8 +21,8 @@ class Turns {
     turns.next_ = arena.template take<Index>(things).data();
     return turns;
   }
-  // Before the first task.
-  void reset(Index things) const { std::fill_n(next_, things, Index{0}); }
+  // Before the first task: whose turn is first.
+  void begin(Index thing, Index turn) const { next_[thing] = turn; }
 
   // Returns false when the task waited for will not come; throws Cancelled when the call is
   // stopped.

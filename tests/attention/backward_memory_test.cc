@@ -20,8 +20,8 @@
 namespace qkv::test {
 namespace {
 
-// Three numbers for each query, lse, delta and a factor, with turns and flags for each block of
-// 128; two more where ALiBi or a bias of one column for all keys adds up for each query, and the
+// Three numbers for each query, lse, delta and a factor, with turns, a range and flags for each
+// block of 128; two more where ALiBi or a bias of one column for all keys adds up for each query, and the
 // bias itself; the workspace of a thread, a block of 128 x 128 scores and one of gradients among
 // others, is below 1/2 MiB at D = E = 64. Rows whose elements do not lie side by side are copied:
 // q, dout, and dq on its way.
@@ -49,7 +49,7 @@ TEST(BackwardPathMemory, IsAFewNumbersForEachQuery) {
           return static_cast<Index>(Plan({x, x, x}, options, context).backward_scratch_bytes());
         };
         const Index workers = threads * (Index{1} << 19);
-        const Index blocks = (T + 127) / 128 * 16 + (Index{1} << 12);
+        const Index blocks = (T + 127) / 128 * 32 + (Index{1} << 12);
         EXPECT_LE(bytes(rows, {}), T * 3 * 4 + blocks + workers) << path << ", T " << T;
         EXPECT_LE(bytes(rows, every), T * 6 * 4 + blocks + workers) << path << ", T " << T;
         const ConstView strided = repeated({T, 64});

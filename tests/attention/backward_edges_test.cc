@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/attention.h>
+
+#include "core/weight_factor.h"
+#include "tests/attention/bits.h"
+#include "tests/attention/paths.h"
+#include "tests/support/compare.h"
+
+// Gradients of what calls share, and of calls without pairs.
+namespace qkv::test {
+namespace {
+
+Tensor filled(const Dims& shape, float value) {
+  Tensor x(DType::kFloat32, shape);
+  std::ranges::fill(x.values<float>(), value);
+  return x;
+}
+
+bool all_zero(const Tensor& x) {
+  return std::ranges::all_of(x.values<float>(), [](float y) { return y == 0; });
+}
+
+struct Gradients {
+  Tensor q, k, v, bias;
+};
+
+// All gradients of one call on a path, in buffers that held something else.
+Gradients gradients_of(const std::string& path, const Inputs& inputs, const Options& options,
+                       const Dims& rows) {
+  Dims of_v = rows;
+  of_v.push_back(inputs.v.size(-1));
+  Tensor out(DType::kFloat32, of_v);
+  Tensor lse(DType::kFloat32, rows);
+  Context context{Executor::threads(2)};
+  context.force_path(path);
+  attention(inputs, options, {.out = out, .lse = lse}, context);
+  Gradients d{filled(inputs.q.shape(), 7), filled(inputs.k.shape(), 7), filled(inputs.v.shape(), 7),
+              Tensor()};
+  InputGradients to{.q = d.q, .k = d.k, .v = d.v};
+  if (options.bias.given()) {
+    d.bias = filled(options.bias.shape(), 7);
+    to.bias = d.bias;
+  }
+  attention_backward(inputs, options, {out, lse}, {.out = normal(of_v, 9)}, to, context);
+  return d;
+}
+
+TEST(BackwardEdges, WithoutPairsEveryGradientIsZero) {
+  const Tensor one = normal({1, 1, 9, 4}, 1);
+  const Tensor one_q = normal({1, 1, 5, 4}, 2);
+  const Tensor bias = normal({1, 1, 5, 9}, 3);
+  for (const std::string& path : all_paths()) {
+    SCOPED_TRACE(path);
+    {  // no batch entry, but keys of one
+      const Tensor q(DType::kFloat32, {0, 2, 5, 4});
+      const Gradients d = gradients_of(path, {q, one, one}, {.bias = bias}, {0, 2, 5});
+      EXPECT_TRUE(all_zero(d.k) && all_zero(d.v) && all_zero(d.bias));
+    }
+    {  // no batch entry, but queries of one
+      const Tensor k(DType::kFloat32, {0, 1, 9, 4});
+      EXPECT_TRUE(all_zero(gradients_of(path, {one_q, k, k}, {}, {0, 1, 5}).q));
+    }
+    {  // no queries, no keys
+      const Tensor none(DType::kFloat32, {1, 1, 0, 4});
+      const Gradients d = gradients_of(path, {none, one, one}, {}, {1, 1, 0});
+      EXPECT_TRUE(all_zero(d.k) && all_zero(d.v));
+      EXPECT_TRUE(all_zero(gradients_of(path, {one_q, none, none}, {}, {1, 1, 5}).q));
+    }
+  }
+}
+
+// Keys that batch entries or heads share: dk and dv are sums over those, with the same bits however
+// they are made, in order.
+TEST(BackwardEdges, SharedKeysAreSumsOfTheirParts) {
+  struct Shape {
+    Index B, H, Tq, Tk, D;
+  };
+  // The last is too large to keep dk for each batch entry.
+  for (const Shape& s : {Shape{3, 2, 140, 200, 5}, Shape{600 / kSlowdown, 1, 1, 500, 64}}) {
+    const Tensor q = normal({s.B, s.H, s.Tq, s.D}, 1);
+    const Tensor k = normal({1, 1, s.Tk, s.D}, 2);
+    const Tensor v = normal({1, 1, s.Tk, s.D}, 3);
+    for (const std::string& path : fast_paths()) {
+      SCOPED_TRACE(path + ", B " + std::to_string(s.B));
+      const Gradients shared = gradients_of(path, {q, k, v}, {}, {s.B, s.H, s.Tq});
+      const Dims each{s.B, 1, s.Tk, s.D};
+      const Tensor own_k = contiguous(broadcast_to(k.view(), each));
+      const Tensor own_v = contiguous(broadcast_to(v.view(), each));
+      const Gradients apart = gradients_of(path, {q, own_k, own_v}, {}, {s.B, s.H, s.Tq});
+      const auto sum = [&](const Tensor& x) {
+        Tensor total = filled({1, 1, s.Tk, s.D}, 0);
+        const auto from = x.values<float>();
+        const auto to = total.values<float>();
+        for (std::size_t n = 0; n < from.size(); ++n) to[n % to.size()] += from[n];
+        return total;
+      };
+      EXPECT_TRUE(same_bits(shared.k, sum(apart.k)));
+      EXPECT_TRUE(same_bits(shared.v, sum(apart.v)));
+      EXPECT_TRUE(same_bits(shared.q, apart.q));
+    }
+  }
+}
+
+TEST(BackwardEdges, SharedKeysTakeNoMemoryForEachBatchEntry) {
+  const std::vector<float> one{1};
+  const auto repeated = [&](const Dims& shape) {
+    return broadcast_to(ConstView(one.data(), Dims(1)), shape);
+  };
+  for (const std::string& path : fast_paths()) {
+    Context context;
+    context.force_path(path);
+    const ConstView keys = repeated({1, 1, 512, 64});
+    const Plan plan({repeated({65536, 1, 1, 64}), keys, keys}, {}, context);
+    // The queries' own, three copies of them, 512 keys, and a thread's workspace.
+    EXPECT_LT(plan.backward_scratch_bytes(), std::size_t{65536} * (4 * 64 * 4 + 128)) << path;
+  }
+}
+
+// An lse that is that of more keys than are given stays as it is; one that is only rounded does not
+// make weights whose sum is not 1.
+TEST(BackwardEdges, OnlyWhatRoundingExplainsIsDivided) {
+  using core::weight_factor;
+  EXPECT_EQ(weight_factor(15.0F, 1.000001), 1.0F);  // not large
+  EXPECT_EQ(weight_factor(2000.0F, 1.0001), static_cast<float>(1 / 1.0001));
+  EXPECT_EQ(weight_factor(-2000.0F, 0.9999), static_cast<float>(1 / 0.9999));
+  EXPECT_EQ(weight_factor(2000.0F, 0.99), 1.0F);
+  EXPECT_EQ(weight_factor(1e7F, 0.0), 1.0F);
+  EXPECT_EQ(weight_factor(1e30F, 1e-3), 1.0F);
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const float lse : {inf, -inf, nan}) EXPECT_EQ(weight_factor(lse, 1.01), 1.0F);
+  EXPECT_EQ(weight_factor(2000.0F, double{nan}), 1.0F);
+}
+
+}  // namespace
+}  // namespace qkv::test
