@@ -40,9 +40,9 @@ class DotBackward {
   Worker take_worker(AnyArena& arena) const {
     Worker w;
     w.out = arena.template take<T>(kGradientBlock * p_.E).data();
-    for (T** array : {&w.weights, &w.dweights, &w.spare}) {
-      *array = arena.template take<T>(kKeyChunk).data();
-    }
+    w.weights = arena.template take<T>(kKeyChunk).data();
+    w.dweights = arena.template take<T>(kKeyChunk).data();
+    w.spare = arena.template take<T>(2 * kKeyChunk).data();
     return w;
   }
   // What the keys tell of a query.
@@ -135,7 +135,9 @@ void DotBackward<T>::run(runtime::Call& call) {
   take_shared(call.shared());
   x_.call = &call;
   x_.dot.stop = call.stop_point();
-  x_.own.clear(x_.dot.stop);
+  x_.own.clear(x_.dot.stop, [&](const GradientTarget& target) {
+    return &target != &to_.bias || !x_.stores_bias();
+  });
   if (x_.names_rows()) {
     const Index count = from_.dweights.count;
     for (Index n = 0; n < count; ++n) x_.named[n] = n;

@@ -38,7 +38,7 @@ class DotGradientBlock {
     dv_ = take(kGradientBlock * p_.E);
     dq_ = take(kGradientBlock * p_.Dk);
     if (copies_keys()) k_copy_ = take(kGradientBlock * p_.Dk);
-    spare_ = take(std::max(kGradientBlock, std::max(p_.Dk, p_.E)));
+    spare_ = take(std::max(2 * kGradientBlock, std::max(p_.Dk, p_.E)));
     slopes_ = take(kTileRows * kGradientBlock);
     factors_ = take(kTileRows * kGradientBlock);
     live_ = arena.template take<std::uint8_t>(kGradientBlock * kGradientBlock).data();
@@ -64,6 +64,7 @@ class DotGradientBlock {
   void begin(const KeyUnit& unit, Index block);
   bool query_block(Index h, Index block);
   void find_live(Index t);
+  void prefetch_bias(Index t) const;
   void score_tiles(Index t0, Index t1);
   void tile_gradients(Index t);
   void change(Index t, Index r);
@@ -276,10 +277,28 @@ void DotGradientBlock<T>::find_live(Index t) {
   panels_[t] &= panels;
 }
 
+// The bias of a tile's rows and where its gradient goes come from far, and are used once.
+template <class T>
+void DotGradientBlock<T>::prefetch_bias(Index t) const {
+  constexpr Index kLine = 64 / sizeof(T);
+  if (panels_[t] == 0) return;
+  for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
+    const QueryAt at = query(r);
+    const T* bias = bias_in_place<T>(p_, at, j0_);
+    const T* to =
+        call_.sums_bias_keys() ? call_.own.at(call_.to.bias, at.b, at.h, at.i, j0_) : nullptr;
+    for (Index n = 0; n < keys_; n += kLine) {
+      if (bias != nullptr) __builtin_prefetch(bias + n, 0, 2);
+      if (to != nullptr) __builtin_prefetch(to + n, 1, 2);
+    }
+  }
+}
+
 // Weights and gradients into scores for the tiles t0 .. t1-1.
 template <class T>
 void DotGradientBlock<T>::score_tiles(Index t0, Index t1) {
   call_.dot.stop();
+  for (Index t = t0; p_.bias.given() && t < t1; ++t) prefetch_bias(t);
   const T scale = static_cast<T>(p_.scale);
   for (Index n = 0; n < kGradientPanels; ++n) {
     for (Index t = t0; t < t1; ++t) {
@@ -317,14 +336,18 @@ void DotGradientBlock<T>::tile_gradients(Index t) {
     change(t, r);
     change_gradients(t, r);
   }
-  const T scale = call_.needs_slopes() ? T(1) : static_cast<T>(p_.scale);
+  const bool apart = call_.has_slopes() || call_.sums_score_gradients();
+  const T scale = apart ? T(1) : static_cast<T>(p_.scale);
   g_.score_gradients({scores(first) + keys.begin, kGradientStride},
                      {gradients(first) + keys.begin, kGradientStride}, rows_of(t), count,
                      {state_.lse + first, state_.factor + first, state_.delta + first}, scale);
   for (Index r = first; !plain && r < first + rows_of(t); ++r) {
-    if (call_.needs_slopes()) {
-      query_sums(query(r), r, keys);
-      g_.multiply(gradients(r) + keys.begin, slopes_ + (r - first) * kGradientBlock, count);
+    T* ds = gradients(r) + keys.begin;
+    if (call_.sums_score_gradients()) query_sums(query(r), r, keys);
+    if (call_.has_slopes()) {
+      g_.multiply(ds, slopes_ + (r - first) * kGradientBlock, count);
+    } else if (apart) {
+      k_.scale_row(ds, static_cast<T>(p_.scale), count, ds);
     }
     if (p_.dropout != 0) {
       g_.keep(scores(r) + keys.begin, factors_ + (r - first) * kGradientBlock, count);
@@ -340,7 +363,7 @@ void DotGradientBlock<T>::change(Index t, Index r) {
   const Index count = std::min(keys.end, keys_) - keys.begin;
   T* s = scores(r) + keys.begin;
   T* slopes = nullptr;
-  if (call_.needs_slopes()) {
+  if (call_.has_slopes()) {
     slopes = slopes_ + (r - first_row(t)) * kGradientBlock;
     std::fill_n(slopes, keys.end - keys.begin, static_cast<T>(p_.scale));
   }
@@ -392,7 +415,11 @@ void DotGradientBlock<T>::query_sums(const QueryAt& at, Index r, const KeyRange&
   if (call_.sums_bias_rows()) bias_sums_[r] = g_.sum(ds, count);
   if (!call_.sums_bias_keys()) return;
   T* to = call_.own.at(call_.to.bias, at.b, at.h, at.i, j);
-  g_.add(to, ds, count);
+  if (call_.stores_bias()) {
+    std::copy_n(ds, count, to);
+  } else {
+    g_.add(to, ds, count);
+  }
 }
 
 }  // namespace qkv::door

@@ -64,14 +64,22 @@ struct DotGradientCall {
     return adds_to_queries() || to.k.given() || to.bias.given();
   }
   bool multiplies_values() const { return dout.given() && needs_score_gradients(); }
-  // Whether ds / d(score) is more than the scale, or ds itself is asked for.
-  bool needs_slopes() const {
-    return p.softcap != 0 || !p.mods.empty() || to.bias.given() || to.alibi.given();
+  // Whether ds / d(score) is more than the scale.
+  bool has_slopes() const { return p.softcap != 0 || !p.mods.empty(); }
+  // Whether ds itself is asked for.
+  bool sums_score_gradients() const { return to.bias.given() || to.alibi.given(); }
+  // Whether each element of the bias is one pair's, live or not: then its gradient is stored, and
+  // nothing need be there before.
+  bool stores_bias() const {
+    if (!sums_bias_keys() || !p.masks.empty() || p.q_rows == 0 || p.k_rows == 0) return false;
+    const core::ResultOperand& strides = to.bias.own;
+    return units_sharing(p, to.bias) == 1 && (p.H == 1 || strides.head_stride != 0) &&
+           (p.Tq == 1 || strides.row_stride != 0);
   }
   // No option changes scores or gradients between the products, masks aside.
   bool is_plain() const {
-    return multiplies_values() && !needs_slopes() && !p.bias.given() && !p.alibi.given() &&
-           p.dropout == 0 && !from.dweights.given();
+    return multiplies_values() && !has_slopes() && !sums_score_gradients() && !p.bias.given() &&
+           !p.alibi.given() && p.dropout == 0 && !from.dweights.given();
   }
   bool names_rows() const { return from.dweights.given() && from.dweights.names.given(); }
 
@@ -105,21 +113,25 @@ struct DotGradientCall {
     const Operand& names = from.dweights.names;
     return core::load<Index>(names.dtype, names.data, n * names.row_stride);
   }
-  // to_n += dweights of query `at` and key j0 + n, by way of `spare`.
+  // to_n += dweights of query `at` and key j0 + n. `spare` holds twice as many values.
   void add_dweights(const QueryAt& at, Index j0, Index n, T* to_values, T* spare) const {
     const core::RowsOperand& m = from.dweights;
     if (!m.given()) return;
     const Index entry = core::batch_offset(m.matrix, p.batch, at.b);
-    const auto add_row = [&](Index row) {
+    const auto load_row = [&](Index row, T* values) {
       load_values(m.matrix, core::offset_of(m.matrix, entry, at.h, row, j0), m.matrix.col_stride, n,
-                  spare);
-      kernels.add(to_values, spare, n);
+                  values);
     };
-    if (names_rows()) {
-      for_each_named(at.i, add_row);
+    if (!names_rows()) {
+      load_row(at.i, spare);
     } else {
-      add_row(at.i);
+      std::fill_n(spare, n, T(0));
+      for_each_named(at.i, [&](Index row) {
+        load_row(row, spare + n);
+        kernels.add(spare, spare + n, n);
+      });
     }
+    kernels.add(to_values, spare, n);
   }
   bool has_dweights(Index i) const {
     bool has = from.dweights.given() && !names_rows();

@@ -31,11 +31,12 @@ class OwnGradients {
                                     : arena.template take<T>(target.buffer.element_count()).data();
     }
   }
-  // All that have memory become 0.
-  void clear(const StopPoint& stop) const {
+  // All that have memory and for which is_summed(target) become 0.
+  template <class IsSummed>
+  void clear(const StopPoint& stop, const IsSummed& is_summed) const {
     const auto targets = to_.all();
     for (std::size_t n = 0; n < targets.size(); ++n) {
-      if (own_[n] == nullptr) continue;
+      if (own_[n] == nullptr || !is_summed(*targets[n])) continue;
       const Index count = targets[n]->buffer.element_count();
       for (Index x = 0; x < count; x += kElementsBetweenStops) {
         stop();

@@ -23,9 +23,8 @@ bool has_large_lse(T lse) {
 // keys than are given.
 template <class T>
 T weight_factor(T lse, double sum) {
-  const double rounding = std::numeric_limits<T>::epsilon() * (std::abs(lse) + T(kLargeLse));
-  const double bound = rounding < 0.5 ? rounding : 0.5;
-  if (!has_large_lse(lse) || !(std::abs(sum - 1) <= bound)) return T(1);
+  const double bound = std::numeric_limits<T>::epsilon() * (std::abs(double{lse}) + kLargeLse);
+  if (!has_large_lse(lse) || !(std::abs(std::log(sum)) <= bound)) return T(1);
   return static_cast<T>(1 / sum);
 }
 

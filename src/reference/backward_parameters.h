@@ -117,7 +117,7 @@ void Backward<T>::additive_parameters(Index u) {
 template <class T>
 template <class Call>
 void Backward<T>::parameter_gradients(Call& call) {
-  own_.clear(x_.stop);
+  own_.clear(x_.stop, [](const GradientTarget&) { return true; });
   if (to_.bias.given() && p_.Tq > 0) {
     // One task per query, or one for all when the bias has no query axis of its own.
     const Index rows = to_.bias.own.row_stride == 0 ? p_.Tq : 1;

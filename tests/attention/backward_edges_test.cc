@@ -131,11 +131,59 @@ TEST(BackwardEdges, OnlyWhatRoundingExplainsIsDivided) {
   EXPECT_EQ(weight_factor(-2000.0F, 0.9999), static_cast<float>(1 / 0.9999));
   EXPECT_EQ(weight_factor(2000.0F, 0.99), 1.0F);
   EXPECT_EQ(weight_factor(1e7F, 0.0), 1.0F);
-  EXPECT_EQ(weight_factor(1e30F, 1e-3), 1.0F);
+  EXPECT_EQ(weight_factor(4e8F, 1e-3), 1000.0F);  // a unit in the last place is 32
   const float inf = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const float lse : {inf, -inf, nan}) EXPECT_EQ(weight_factor(lse, 1.01), 1.0F);
   EXPECT_EQ(weight_factor(2000.0F, double{nan}), 1.0F);
+}
+
+// Of equal keys each has its share of dv, however large the scores are.
+TEST(BackwardEdges, HugeScoresShareTheWeight) {
+  constexpr float kKeys = 6;
+  for (const float size : {1.0F, 100.0F, 6000.0F, 1e9F, 1e18F}) {
+    const Tensor q = filled({1, 1}, size);
+    const Tensor k = filled({6, 1}, size);
+    const Tensor g = filled({1, 1}, 1);
+    for (const std::string& path : all_paths()) {
+      Context context;
+      context.force_path(path);
+      Tensor out(DType::kFloat32, {1, 1});
+      Tensor lse(DType::kFloat32, Dims(1));
+      Tensor dv(DType::kFloat32, {6, 1});
+      const Inputs inputs{.q = q, .k = k, .v = k};
+      attention(inputs, {}, {.out = out, .lse = lse}, context);
+      attention_backward(inputs, {}, {out, lse}, {.out = g}, {.v = dv}, context);
+      for (const float x : dv.values<float>()) {
+        EXPECT_NEAR(x, 1 / kKeys, 1e-6) << path << ", scores of " << size * size;
+      }
+    }
+  }
+}
+
+// Gradients into weights of a query that is named twice are added before anything else: where its
+// one weight is 1, nothing is left for dq and dk.
+TEST(BackwardEdges, OneWeightOfANamedQueryLeavesNothing) {
+  const Tensor q = normal({1, 8}, 1);
+  const Tensor v = normal({1, 8}, 2);
+  const Tensor g = normal({1, 8}, 3);
+  const Tensor dweights = normal({3, 1}, 4);
+  std::vector<Index> rows(3, 0);
+  for (const std::string& path : fast_paths()) {
+    Context context;
+    context.force_path(path);
+    Tensor out(DType::kFloat32, {1, 8});
+    Tensor lse(DType::kFloat32, Dims(1));
+    Tensor dq = filled({1, 8}, 7);
+    Tensor dk = filled({1, 8}, 7);
+    attention({q, q, v}, {}, {.out = out, .lse = lse}, context);
+    OutputGradients sources{.out = g};
+    sources.weights = {rows, dweights};
+    attention_backward({q, q, v}, {}, {out, lse}, sources, {.q = dq, .k = dk}, context);
+    for (const Tensor* x : {&dq, &dk}) {
+      for (const float y : x->values<float>()) EXPECT_NEAR(y, 0, 2e-6) << path;
+    }
+  }
 }
 
 }  // namespace
