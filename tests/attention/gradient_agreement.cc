@@ -201,8 +201,9 @@ class GradientBounds::Pass {
   }
   double raw_change(const QueryAt& at, Index j) const {
     if (same_) return 0;
-    return static_cast<double>(p_.Dq + 2) *
-           (kEps * std::fabs(p_.scale) * q_.norm_of(at.i) * k_.norm_of(j) + kTiny);
+    const double size = std::fabs(p_.scale) * q_.norm_of(at.i) * k_.norm_of(j);
+    // An infinity in q or k makes the score infinite, or NaN, however it is rounded.
+    return std::isfinite(size) ? static_cast<double>(p_.Dq + 2) * (kEps * size + kTiny) : 0;
   }
   double size_of_score(Index j) const { return std::fabs(static_cast<double>(row_.scores.s[j])); }
 
