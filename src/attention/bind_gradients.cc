@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <utility>
-
 #include "attention/bind.h"
 #include "attention/shapes.h"
 #include "core/message.h"
@@ -45,7 +43,7 @@ class Binder {
 class Axes {
  public:
   // Those of size 1 have stride 0, so that they sum over whatever the problem has there.
-  Axes(const View& buffer, Dims strides) : strides_(std::move(strides)) {
+  Axes(const View& buffer, const Dims& strides) : strides_(strides) {
     for (int axis = 0; axis < buffer.rank(); ++axis) {
       if (buffer.shape()[axis] == 1) strides_[axis] = 0;
     }

@@ -21,10 +21,10 @@ namespace qkv::test {
 namespace {
 
 // Three numbers for each query, lse, delta and a factor, with turns, a range and flags for each
-// block of 128; two more where ALiBi or a bias of one column for all keys adds up for each query, and the
-// bias itself; the workspace of a thread, a block of 128 x 128 scores and one of gradients among
-// others, is below 1/2 MiB at D = E = 64. Rows whose elements do not lie side by side are copied:
-// q, dout, and dq on its way.
+// block of 128; two more where ALiBi or a bias of one column for all keys adds up for each query,
+// and the bias itself; the workspace of a thread, a block of 128 x 128 scores and one of gradients
+// among others, is below 1/2 MiB at D = E = 64. Rows whose elements do not lie side by side are
+// copied: q, dout, and dq on its way.
 TEST(BackwardPathMemory, IsAFewNumbersForEachQuery) {
   const std::vector<float> one{1};
   for (const std::string& path : fast_backward_paths()) {
