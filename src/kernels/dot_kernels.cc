@@ -50,28 +50,14 @@ namespace qkv::kernels {
 
 template <>
 const DotKernels<float>& dot_kernels<float>(Target target) noexcept {
-  switch (target) {
-    case Target::kSse4:
-      return N_SSE4::float32_kernels();
-    case Target::kAvx2:
-      return N_AVX2::float32_kernels();
-    case Target::kAvx512:
-      break;
-  }
-  return N_AVX3::float32_kernels();
+  return table_of(target, &N_SSE4::float32_kernels, &N_AVX2::float32_kernels,
+                  &N_AVX3::float32_kernels);
 }
 
 template <>
 const DotKernels<double>& dot_kernels<double>(Target target) noexcept {
-  switch (target) {
-    case Target::kSse4:
-      return N_SSE4::float64_kernels();
-    case Target::kAvx2:
-      return N_AVX2::float64_kernels();
-    case Target::kAvx512:
-      break;
-  }
-  return N_AVX3::float64_kernels();
+  return table_of(target, &N_SSE4::float64_kernels, &N_AVX2::float64_kernels,
+                  &N_AVX3::float64_kernels);
 }
 
 }  // namespace qkv::kernels

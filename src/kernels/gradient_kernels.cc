@@ -45,28 +45,14 @@ namespace qkv::kernels {
 
 template <>
 const GradientKernels<float>& gradient_kernels<float>(Target target) noexcept {
-  switch (target) {
-    case Target::kSse4:
-      return N_SSE4::float32_gradient_kernels();
-    case Target::kAvx2:
-      return N_AVX2::float32_gradient_kernels();
-    case Target::kAvx512:
-      break;
-  }
-  return N_AVX3::float32_gradient_kernels();
+  return table_of(target, &N_SSE4::float32_gradient_kernels, &N_AVX2::float32_gradient_kernels,
+                  &N_AVX3::float32_gradient_kernels);
 }
 
 template <>
 const GradientKernels<double>& gradient_kernels<double>(Target target) noexcept {
-  switch (target) {
-    case Target::kSse4:
-      return N_SSE4::float64_gradient_kernels();
-    case Target::kAvx2:
-      return N_AVX2::float64_gradient_kernels();
-    case Target::kAvx512:
-      break;
-  }
-  return N_AVX3::float64_gradient_kernels();
+  return table_of(target, &N_SSE4::float64_gradient_kernels, &N_AVX2::float64_gradient_kernels,
+                  &N_AVX3::float64_gradient_kernels);
 }
 
 }  // namespace qkv::kernels

@@ -16,6 +16,21 @@ inline constexpr std::array<Target, 3> kTargets = {Target::kAvx512, Target::kAvx
 // "avx512", "avx2", "sse4".
 std::string_view name_of(Target target) noexcept;
 
+// The table of a target, of those that each target's functions give.
+template <class Table>
+const Table& table_of(Target target, const Table& (*sse4)(), const Table& (*avx2)(),
+                      const Table& (*avx512)()) noexcept {
+  switch (target) {
+    case Target::kSse4:
+      return sse4();
+    case Target::kAvx2:
+      return avx2();
+    case Target::kAvx512:
+      break;
+  }
+  return avx512();
+}
+
 // Whether this build has kernels for the target, and this CPU and its system run them.
 bool is_supported(Target target) noexcept;
 
