@@ -71,7 +71,7 @@ void run_backward(const BackwardArguments& x, const Options& options, const core
 
 void attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                Context& context) {
-  core::Problem p;
+  core::ResolvedProblem p;
   door::resolve(kForward, inputs, options, p);
   run_forward(inputs, options, outputs, p,
               door::choose(p, context.forced_path(), door::Pass::kForward), context);
@@ -85,7 +85,7 @@ void attention(const Inputs& inputs, const Options& options, const Outputs& outp
 void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
                         const OutputGradients& output_gradients,
                         const InputGradients& input_gradients, Context& context) {
-  core::Problem p;
+  core::ResolvedProblem p;
   door::resolve(kBackward, inputs, options, p);
   run_backward({inputs, saved, output_gradients, input_gradients}, options, p,
                door::choose(p, context.forced_path(), door::Pass::kBackward), context);
@@ -109,7 +109,7 @@ using Bound = std::pair<DType, Dims>;  // dtype and shape of an input
 struct Plan::State {
   Options options;
   Context* context = nullptr;
-  core::Problem problem;  // of the last run; its shapes never change
+  core::ResolvedProblem problem;  // of the last run; its shapes never change
   const door::Implementation* forward = nullptr;
   const door::Implementation* backward = nullptr;  // null when the forced one has none
   std::array<Bound, 5> bound;                      // as views_of(inputs)

@@ -166,7 +166,9 @@ core::GradientResults bind_gradients(const Problem& p, const Inputs& inputs, con
   if (!binder.any()) {
     throw Error(p.function, "input_gradients", "name no buffer, so there is nothing to compute");
   }
-  to.accumulate = gradients.write == Write::kAccumulate;
+  for (GradientTarget* target : to.all()) {
+    target->accumulate = gradients.write == Write::kAccumulate;
+  }
   return to;
 }
 

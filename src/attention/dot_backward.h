@@ -21,13 +21,20 @@ template <class T>
 class DotBackward {
  public:
   DotBackward(const Problem& p, const GradientSources& from, const GradientResults& to,
-              kernels::Target target)
-      : p_(p), from_(from), to_(to), x_(p, from, to, target) {}
+              kernels::Target target, const AdditiveScores<T>* additive = nullptr)
+      : p_(p), from_(from), to_(to), x_(p, from, to, target, additive) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena);
   std::size_t worker_bytes() const;
   void run(runtime::Call& call);
+  // For scores of projected rows; before memory is taken. `sums_v`: asks for v_gradient.
+  void ask_for_projections(bool sums_v) {
+    x_.tells_live = true;
+    x_.sums_v = sums_v;
+  }
+  // Afterwards: what was asked for.
+  const DotGradientCall<T>& call() const { return x_; }
 
  private:
   struct Worker {
@@ -105,9 +112,14 @@ void DotBackward<T>::take_shared(AnyArena& arena) {
   take(x_.finite, x_.blocks());
   if (x_.names_rows()) take(x_.named, from_.dweights.count);
   take(x_.key_blocks, x_.blocks());
+  if (x_.tells_live) {
+    take(x_.row_live, queries);
+    take(x_.key_live, RowPlaces::of_keys(p_).count(p_.B));
+  }
+  if (x_.sums_v) take(x_.v_sums, x_.key_block_count() * x_.width());
   x_.turns = runtime::Turns::take(arena, x_.blocks());
   if (to_.q.given() && !x_.dq.is_in_place()) x_.dq.take(arena);
-  if (keeps_rows(x_.dk, p_.Dk)) x_.dk.take(arena);
+  if (keeps_rows(x_.dk, x_.width())) x_.dk.take(arena);
   if (keeps_rows(x_.dv, p_.E)) x_.dv.take(arena);
   x_.own.take(arena, [&](const GradientTarget& target) {
     if (&target == &to_.q) return x_.dq.is_summed();
@@ -164,7 +176,7 @@ bool DotBackward<T>::keeps_rows(const GradientRows<T>& rows, Index width) const 
            static_cast<double>(d);
   };
   return product(p_.B, p_.G, p_.k_rows, width) <=
-         std::max(kLittle, 2 * product(p_.B, p_.H, p_.q_rows, p_.Dk + p_.E));
+         std::max(kLittle, 2 * product(p_.B, p_.H, p_.q_rows, x_.width() + p_.E));
 }
 
 template <class T>
@@ -172,9 +184,9 @@ Index DotBackward<T>::units_of_task() const {
   Index units = 1;
   const auto together = [&](const GradientRows<T>& rows, Index width) {
     if (!rows.given() || !rows.is_summed() || keeps_rows(rows, width)) return;
-    units = std::max(units, units_sharing(p_, rows.target()));
+    units = std::max(units, rows.units_sharing());
   };
-  together(x_.dk, p_.Dk);
+  together(x_.dk, x_.width());
   together(x_.dv, p_.E);
   if (x_.sums_bias_keys()) units = std::max(units, units_sharing(p_, to_.bias));
   return units;
@@ -260,7 +272,7 @@ void DotBackward<T>::prepare_queries(Index b, Index h, Index block, core::Arena&
     facts[r].needed = facts[r].any_live && needs_keys(h, i0 + r, lse[r]);
     any_needed = any_needed || facts[r].needed;
     x_.q.copy(b, h, first + r);
-    if (!x_.kernels.all_finite(x_.q.from(b, h, first + r).data, p_.Dk)) finite = 0;
+    if (!x_.kernels.all_finite(x_.q.from(b, h, first + r).data, x_.dot.score_width())) finite = 0;
     delta[r] = T(0);
     if (!from_.dout.given()) continue;
     x_.dout.copy(b, h, first + r);
@@ -277,12 +289,13 @@ void DotBackward<T>::prepare_queries(Index b, Index h, Index block, core::Arena&
     factor[r] =
         facts[r].needed ? core::weight_factor(lse[r], facts[r].sum + double{facts[r].sink}) : T(1);
     if (!facts[r].any_live) delta[r] = T(0);  // whatever dout is there
+    if (x_.tells_live) x_.row_live[place + r] = static_cast<std::uint8_t>(facts[r].any_live);
     delta[r] += facts[r].weighted * factor[r];
     if (from_.dlse.given()) delta[r] -= own_value(from_.dlse, b, h, first + r);
     if (to_.sinks.given()) sink_sum += sink_gradient(h, facts[r], factor[r], delta[r]);
     if (to_.alibi.given()) x_.alibi_rows[place + r] = T(0);
     if (x_.sums_bias_rows()) x_.bias_rows[place + r] = T(0);
-    if (to_.q.given()) std::fill_n(x_.dq.from(b, h, first + r).data, p_.Dk, T(0));
+    if (to_.q.given()) std::fill_n(x_.dq.from(b, h, first + r).data, x_.width(), T(0));
   }
   const Index of_block = x_.block_of(b, h, s, block);
   x_.finite[of_block] = finite;
@@ -394,7 +407,7 @@ void DotBackward<T>::sum_up(runtime::Call& call) {
     });
   }
   if (to_.q.given() && x_.dq.is_summed()) add_rows(x_.dq, false);
-  if (keeps_rows(x_.dk, p_.Dk)) add_rows(x_.dk, true);
+  if (keeps_rows(x_.dk, x_.width())) add_rows(x_.dk, true);
   if (keeps_rows(x_.dv, p_.E)) add_rows(x_.dv, true);
   add_query_sums();
   x_.own.deliver(x_.dot.stop);

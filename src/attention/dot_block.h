@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "attention/additive_scores.h"
 #include "attention/key_units.h"
 #include "attention/row_options.h"
 #include "core/arena.h"
@@ -41,18 +42,31 @@ struct DotCall {
   const Problem& p;
   const kernels::DotKernels<T>& kernels;
   InstanceTarget instances = InstanceTarget::kBaseline;
-  bool key_masks = false;      // some mask is asked key by key
-  bool copies_values = false;  // values are converted, or stand apart
-  core::StopPoint stop;        // of the call, once it runs
+  bool key_masks = false;                       // some mask is asked key by key
+  bool copies_values = false;                   // values are converted, or stand apart
+  const AdditiveScores<T>* additive = nullptr;  // null: scores are dot products
+  core::StopPoint stop;                         // of the call, once it runs
 
-  DotCall(const Problem& problem, kernels::Target target)
+  DotCall(const Problem& problem, kernels::Target target,
+          const AdditiveScores<T>* additive_scores = nullptr)
       : p(problem),
         kernels(kernels::dot_kernels<T>(target)),
         instances(instances_of(target)),
         key_masks(has_key_masks(problem)),
         copies_values(problem.v.given() &&
-                      (problem.v.dtype != dtype_of<T> || problem.v.col_stride != 1)) {}
+                      (problem.v.dtype != dtype_of<T> || problem.v.col_stride != 1)),
+        additive(additive_scores) {}
 
+  // Values of a row of q or k that scores read; memory is taken for Dk of them.
+  Index score_width() const { return additive == nullptr ? p.Dk : additive->width(); }
+  // Scores after scale of 1..kTileRows queries of head h and the first `keys` keys of a panel.
+  // `powers`: whether some of these rows has one (attention/additive_scores.h).
+  void scores(Index h, const RowsOf<const T>& q, Index rows, const T* panel, Index keys,
+              bool powers, const RowsOf<T>& s) const {
+    const T scale = static_cast<T>(p.scale);
+    if (additive == nullptr) return kernels.scores(q, rows, p.Dk, panel, scale, s);
+    additive->scores(h, q, rows, panel, keys, powers, scale, s);
+  }
   // E in whole registers of every target.
   Index padded_width() const { return p.v.given() ? pieces(p.E, kMostLanes) * kMostLanes : 0; }
 };
@@ -61,6 +75,7 @@ struct DotCall {
 struct BlockRow {
   QueryAt at;
   KeyRange live;
+  bool powers = false;  // attention/additive_scores.h
 };
 
 template <class T>
@@ -107,8 +122,8 @@ class DotBlock {
     k_offset_ =
         core::offset_of(p_.k, core::batch_offset(p_.k, p_.batch, unit.b), unit.g, unit.s.k0, 0);
     if (!p_.v.given()) return;
-    v_offset_ =
-        core::offset_of(p_.v, core::batch_offset(p_.v, p_.batch, unit.b), unit.g, unit.s.k0, 0);
+    v_offset_ = core::offset_of(p_.v, core::batch_offset(p_.v, p_.batch, unit.b),
+                                p_.value_head(unit.g), unit.s.k0, 0);
   }
   void clear_rows() {
     count_ = 0;
@@ -118,10 +133,10 @@ class DotBlock {
     const QueryAt at{unit_.b, h, i, offset_};
     const KeyRange live =
         p_.masks.empty() ? KeyRange{0, unit_.s.Tk} : live_range(p_, at, unit_.s.Tk);
-    rows_[count_] = {at, live};
+    rows_[count_] = {at, live, has_powers(h, i)};
     call_.stop();
-    load_values(p_.q, core::offset_of(p_.q, q_entry_, h, unit_.s.q0 + i, 0), p_.q.col_stride, p_.Dk,
-                q_ + count_ * p_.Dk);
+    load_values(p_.q, core::offset_of(p_.q, q_entry_, h, unit_.s.q0 + i, 0), p_.q.col_stride,
+                call_.score_width(), q_ + count_ * p_.Dk);
     if (!live.empty()) {
       live_ = {std::min(live_.begin, live.begin), std::max(live_.end, live.end)};
     }
@@ -203,6 +218,11 @@ class DotBlock {
   Index tile_count() const { return pieces(count_, kTileRows); }
   Index tile_begin(Index t) const { return t * kTileRows; }
   Index tile_end(Index t) const { return std::min(count_, (t + 1) * kTileRows); }
+  bool has_powers(Index h, Index i) const {
+    return call_.additive != nullptr &&
+           call_.additive->query_has_powers(unit_.b, h, unit_.s.q0 + i);
+  }
+  void score_tile(Index t, Index n);
   Tile live_tile(Index t, Tiles tiles) const;
   core::TileClass allowed_class(Index t, Index panel) const;
   core::TileClass class_of(Index t, Index panel) const;

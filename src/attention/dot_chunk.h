@@ -67,7 +67,7 @@ const T* DotBlock<T>::panel(Index n) {
   T* own = panels_ + n * kPanel * p_.Dk;
   if ((own_panels_ >> n & 1U) == 0) {
     pack_panel(call_, p_.k, k_offset_ + j * p_.k.row_stride, std::min(kPanel, unit_.s.Tk - j),
-               p_.Dk, own);
+               call_.score_width(), own);
     own_panels_ |= 1U << n;
   }
   return own;
@@ -177,16 +177,28 @@ void DotBlock<T>::score_tiles(Index t0, Index t1, Tiles tiles) {
       tile.live_panels = below_end & ~((1U << tile.keys.begin / kPanel) - 1);
     }
   }
-  const T scale = static_cast<T>(p_.scale);
   for (Index n = 0; n < pieces(keys_, kPanel); ++n) {
     call_.stop();
     for (Index t = t0; t < t1; ++t) {
-      if ((tiles_[t].live_panels >> n & 1U) == 0) continue;
-      const Index first = tile_begin(t);
-      k_.scores({q_ + first * p_.Dk, p_.Dk}, tile_end(t) - first, p_.Dk, panel(n), scale,
-                {scores(first) + n * kPanel, kScoreStride});
+      if ((tiles_[t].live_panels >> n & 1U) != 0) score_tile(t, n);
     }
   }
+}
+
+// Panel n of the chunk.
+template <class T>
+void DotBlock<T>::score_tile(Index t, Index n) {
+  const Index first = tile_begin(t);
+  const Index keys = std::min(kPanel, keys_ - n * kPanel);
+  bool powers = false;
+  if (call_.additive != nullptr && call_.additive->powers) {
+    const Index row = unit_.s.k0 + j0_ + n * kPanel;
+    powers = call_.additive->keys_have_powers(unit_.b, unit_.g, row, keys) ||
+             std::any_of(rows_ + first, rows_ + tile_end(t),
+                         [](const BlockRow& one) { return one.powers; });
+  }
+  call_.scores(rows_[first].at.h, {q_ + first * p_.Dk, p_.Dk}, tile_end(t) - first, panel(n), keys,
+               powers, {scores(first) + n * kPanel, kScoreStride});
 }
 
 // The bias of the rows after this group: it is read once, and comes from far.
@@ -349,11 +361,8 @@ void DotBlock<T>::sum_with_care(Index t, const RowsOf<const T>& v) {
   const Tile tile = tiles_[t];
   const Index rows = tile_end(t) - first;
   if (!k_.has_nan(chunk_acc + first % kGroupRows * width_, rows * width_)) return;
-  const T scale = static_cast<T>(p_.scale);
   for (Index n = 0; n < kPanelsPerChunk; ++n) {
-    if ((tile.live_panels >> n & 1U) == 0) continue;
-    k_.scores({q_ + first * p_.Dk, p_.Dk}, rows, p_.Dk, panel(n), scale,
-              {scores(first) + n * kPanel, kScoreStride});
+    if ((tile.live_panels >> n & 1U) != 0) score_tile(t, n);
   }
   for (Index r = first; r < tile_end(t); ++r) {
     T* s = scores(r);

@@ -25,8 +25,9 @@ inline constexpr Index kFewRows = 48;
 template <class T>
 class DotForward {
  public:
-  DotForward(const Problem& p, const Results& to, kernels::Target target)
-      : p_(p), to_(to), call_(p, target) {}
+  DotForward(const Problem& p, const Results& to, kernels::Target target,
+             const AdditiveScores<T>* additive = nullptr)
+      : p_(p), to_(to), call_(p, target, additive) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena);
@@ -162,8 +163,8 @@ void DotForward<T>::pack(const KeyUnit& unit, Index n, Index chunk) {
   const Index first = core::offset_of(p_.k, entry, unit.g, unit.s.k0, 0);
   T* panels = shared_ + wave_.offset(n) * piece_values();
   for (Index j = chunk * kKeyChunk; j < std::min(unit.s.Tk, (chunk + 1) * kKeyChunk); j += kPanel) {
-    pack_panel(call_, p_.k, first + j * p_.k.row_stride, std::min(kPanel, unit.s.Tk - j), p_.Dk,
-               panels + j * p_.Dk);
+    pack_panel(call_, p_.k, first + j * p_.k.row_stride, std::min(kPanel, unit.s.Tk - j),
+               call_.score_width(), panels + j * p_.Dk);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <bit>
 
+#include "attention/additive_pairs.h"
 #include "attention/dot_gradient_call.h"
 
 // One block of keys and all queries of its unit, block by block: scores and weights are computed
@@ -39,6 +40,7 @@ class DotGradientBlock {
     dq_ = take(kGradientBlock * p_.Dk);
     if (copies_keys()) k_copy_ = take(kGradientBlock * p_.Dk);
     spare_ = take(std::max(2 * kGradientBlock, std::max(p_.Dk, p_.E)));
+    if (call.dot.additive != nullptr) pairs_ = AdditivePairs<T>(*call.dot.additive, arena);
     slopes_ = take(kTileRows * kGradientBlock);
     factors_ = take(kTileRows * kGradientBlock);
     live_ = arena.template take<std::uint8_t>(kGradientBlock * kGradientBlock).data();
@@ -61,6 +63,9 @@ class DotGradientBlock {
   T* gradients(Index r) const { return dw_ + r * kGradientStride; }
   std::uint8_t* live(Index r) const { return live_ + r * kGradientBlock; }
 
+  // Whether dq and dk are products with ds.
+  bool multiplies_queries() const { return call_.to.q.given() && call_.dot.additive == nullptr; }
+  bool multiplies_keys() const { return call_.to.k.given() && call_.dot.additive == nullptr; }
   void begin(const KeyUnit& unit, Index block);
   bool query_block(Index h, Index block);
   void find_live(Index t);
@@ -74,7 +79,9 @@ class DotGradientBlock {
   void add_keys(const RowsOf<const T>& rows, Index width, T* weights, const KeyRange& keys,
                 const KeyRange& tiles, T* to) const;
   void query_products();
+  void additive_products();
   void products_with_care();
+  void score_tile(Index t, Index n);
   bool add_to_queries(Index place);
   void finish();
 
@@ -103,6 +110,9 @@ class DotGradientBlock {
   bool full_[kGradientTiles] = {};        // no mask forbids a key of the live panels
   T alibi_sums_[kGradientBlock];          // of each row
   T bias_sums_[kGradientBlock];
+  bool key_live_[kGradientBlock];  // whether a key has a live pair, or is finite
+  AdditivePairs<T> pairs_;
+  T* v_sums_ = nullptr;
 
   T* k_panels_ = nullptr;
   T* v_panels_ = nullptr;
@@ -143,30 +153,42 @@ void DotGradientBlock<T>::begin(const KeyUnit& unit, Index block) {
   keys_ = std::min(kGradientBlock, unit.s.Tk - j0_);
   offset_ = p_.diagonal_offset(unit.b, unit.s);
   const Index row = unit.s.k0 + j0_;
-  const auto first = [&](const Operand& x) {
-    return core::offset_of(x, core::batch_offset(x, p_.batch, unit.b), unit.g, row, 0);
+  const auto first = [&](const Operand& x, Index head) {
+    return core::offset_of(x, core::batch_offset(x, p_.batch, unit.b), head, row, 0);
   };
-  const auto pack = [&](const Operand& x, Index width, T* panels) {
+  const Index k_offset = first(p_.k, unit.g);
+  const auto pack = [&](const Operand& x, Index offset, Index width, T* panels) {
     const Index count = pieces(keys_, kPanel);
     for (Index n = 0; n < count; ++n) {
-      pack_panel(call_.dot, x, first(x) + n * kPanel * x.row_stride,
+      pack_panel(call_.dot, x, offset + n * kPanel * x.row_stride,
                  std::min(kPanel, keys_ - n * kPanel), width, panels + n * kPanel * width);
     }
     finite_ = finite_ && g_.all_finite(panels, count * kPanel * width);
   };
   finite_ = true;
-  pack(p_.k, p_.Dk, k_panels_);
-  if (call_.multiplies_values()) pack(p_.v, p_.E, v_panels_);
+  pack(p_.k, k_offset, call_.dot.score_width(), k_panels_);
+  if (call_.multiplies_values()) {
+    pack(p_.v, first(p_.v, p_.value_head(unit.g)), p_.E, v_panels_);
+  }
   if (copies_keys()) {
     for (Index n = 0; n < keys_; ++n) {
-      load_values(p_.k, first(p_.k) + n * p_.k.row_stride, p_.k.col_stride, p_.Dk,
+      load_values(p_.k, k_offset + n * p_.k.row_stride, p_.k.col_stride, p_.Dk,
                   k_copy_ + n * p_.Dk);
     }
     k_rows_ = {k_copy_, p_.Dk};
   } else {
-    k_rows_ = {static_cast<const T*>(p_.k.data) + first(p_.k), p_.k.row_stride};
+    k_rows_ = {static_cast<const T*>(p_.k.data) + k_offset, p_.k.row_stride};
   }
-  std::fill_n(dk_, keys_ * p_.Dk, T(0));
+  std::fill_n(key_live_, keys_, false);
+  if (call_.dot.additive != nullptr) {
+    pairs_.load_keys(k_rows_, keys_,
+                     call_.dot.additive->keys_have_powers(unit.b, unit.g, row, keys_));
+  }
+  if (call_.sums_v) {
+    v_sums_ = call_.v_sums + call_.key_block_of(unit, block) * call_.width();
+    std::fill_n(v_sums_, call_.width(), T(0));
+  }
+  std::fill_n(dk_, keys_ * call_.width(), T(0));
   std::fill_n(dv_, keys_ * p_.E, T(0));
 }
 
@@ -183,7 +205,19 @@ void DotGradientBlock<T>::finish() {
       }
     }
   };
-  put(call_.dk, dk_, p_.Dk);
+  if (call_.dot.additive != nullptr) {
+    const T* v = call_.dot.additive->units_of(unit_.first_head).v;
+    for (Index n = 0; n < keys_ && call_.to.k.given(); ++n) {
+      std::fill_n(spare_, call_.width(), T(0));
+      add_times_4v(dk_ + n * call_.width(), v, call_.width(), spare_);
+      std::copy_n(spare_, call_.width(), dk_ + n * call_.width());
+    }
+  }
+  if (call_.tells_live) {
+    std::copy_n(key_live_, keys_,
+                call_.key_live + RowPlaces::of_keys(p_).of(unit_.b, unit_.g, row));
+  }
+  put(call_.dk, dk_, call_.width());
   put(call_.dv, dv_, p_.E);
 }
 
@@ -210,9 +244,11 @@ bool DotGradientBlock<T>::query_block(Index h, Index block) {
   for (Index t = 0; t < tiles(); t += kGradientGroup) {
     score_tiles(t, std::min(t + kGradientGroup, tiles()));
   }
+  if (call_.dot.additive != nullptr && call_.needs_score_gradients()) additive_products();
   if (with_care_) {
     products_with_care();
   } else {
+    std::fill_n(key_live_, keys_, true);
     if (call_.adds_to_queries()) query_products();
     key_products();
   }
@@ -299,7 +335,6 @@ template <class T>
 void DotGradientBlock<T>::score_tiles(Index t0, Index t1) {
   call_.dot.stop();
   for (Index t = t0; p_.bias.given() && t < t1; ++t) prefetch_bias(t);
-  const T scale = static_cast<T>(p_.scale);
   for (Index n = 0; n < kGradientPanels; ++n) {
     for (Index t = t0; t < t1; ++t) {
       const Index r = first_row(t);
@@ -310,8 +345,7 @@ void DotGradientBlock<T>::score_tiles(Index t0, Index t1) {
         }
         continue;
       }
-      k_.scores({q_rows_.data + r * q_rows_.stride, q_rows_.stride}, rows_of(t), p_.Dk,
-                k_panels_ + n * kPanel * p_.Dk, scale, {scores(r) + n * kPanel, kGradientStride});
+      score_tile(t, n);
     }
     if (!call_.multiplies_values()) continue;
     for (Index t = t0; t < t1; ++t) {
@@ -324,6 +358,20 @@ void DotGradientBlock<T>::score_tiles(Index t0, Index t1) {
   for (Index t = t0; t < t1; ++t) {
     if (panels_[t] != 0) tile_gradients(t);
   }
+}
+
+template <class T>
+void DotGradientBlock<T>::score_tile(Index t, Index n) {
+  const Index r = first_row(t);
+  const Index keys = std::min(kPanel, keys_ - n * kPanel);
+  const AdditiveScores<T>* additive = call_.dot.additive;
+  const bool powers =
+      additive != nullptr && additive->powers &&
+      (additive->queries_have_powers(unit_.b, h_, unit_.s.q0 + i0_ + r, rows_of(t)) ||
+       additive->keys_have_powers(unit_.b, unit_.g, unit_.s.k0 + j0_ + n * kPanel, keys));
+  call_.dot.scores(h_, {q_rows_.data + r * q_rows_.stride, q_rows_.stride}, rows_of(t),
+                   k_panels_ + n * kPanel * call_.dot.score_width(), keys, powers,
+                   {scores(r) + n * kPanel, kGradientStride});
 }
 
 template <class T>
@@ -424,6 +472,7 @@ void DotGradientBlock<T>::query_sums(const QueryAt& at, Index r, const KeyRange&
 
 }  // namespace qkv::door
 
+#include "attention/additive_products.h"      // likewise, of the additive score
 #include "attention/dot_gradient_products.h"  // the products that follow
 
 #endif  // QKV_ATTENTION_DOT_GRADIENT_BLOCK_H_

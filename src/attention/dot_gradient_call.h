@@ -38,20 +38,31 @@ struct DotGradientCall {
   runtime::Turns turns;            // likewise, to add to its rows
   Index* named = nullptr;          // named rows of dweights, by the queries that they name
 
+  // For scores of projected rows, what their own gradients need besides.
+  bool sums_v = false;               // the gradient of the additive score's v
+  bool tells_live = false;           // which rows have a live pair
+  T* v_sums = nullptr;               // [key blocks][units]: that gradient's parts
+  std::uint8_t* row_live = nullptr;  // of each query
+  std::uint8_t* key_live = nullptr;  // of each key
+
   DotGradientCall(const Problem& problem, const GradientSources& sources,
-                  const GradientResults& results, kernels::Target target)
+                  const GradientResults& results, kernels::Target target,
+                  const AdditiveScores<T>* additive)
       : p(problem),
         from(sources),
         to(results),
-        dot(problem, target),
+        dot(problem, target, additive),
         kernels(kernels::gradient_kernels<T>(target)),
         query_places(RowPlaces::of_queries(problem)),
         q(problem, problem.q, query_places, problem.Dk),
         dout(problem, sources.dout, query_places, problem.E),
-        dq(problem, results.q, results.accumulate, query_places, problem.Dk),
-        dk(problem, results.k, results.accumulate, RowPlaces::of_keys(problem), problem.Dk),
-        dv(problem, results.v, results.accumulate, RowPlaces::of_keys(problem), problem.E),
+        dq(problem, results.q, query_places, problem.H, width_of(problem, additive)),
+        dk(problem, results.k, RowPlaces::of_keys(problem), problem.G, width_of(problem, additive)),
+        dv(problem, results.v, RowPlaces::of_keys(problem), problem.value_heads, problem.E),
         own(problem, results) {}
+
+  // Values of a row of dq and dk.
+  Index width() const { return width_of(p, dot.additive); }
 
   // ---- what is asked for --------------------------------------------------------------------
 
@@ -61,7 +72,7 @@ struct DotGradientCall {
   // Whether key blocks add to rows that belong to queries.
   bool adds_to_queries() const { return to.q.given() || to.alibi.given() || sums_bias_rows(); }
   bool needs_score_gradients() const {
-    return adds_to_queries() || to.k.given() || to.bias.given();
+    return adds_to_queries() || to.k.given() || to.bias.given() || sums_v;
   }
   bool multiplies_values() const { return dout.given() && needs_score_gradients(); }
   // Whether ds / d(score) is more than the scale.
@@ -92,6 +103,16 @@ struct DotGradientCall {
   }
   Index blocks() const {
     return p.packed() ? p.H * blocks_of_head() : p.B * p.H * pieces(p.Tq, kGradientBlock);
+  }
+
+  // ---- blocks of keys -----------------------------------------------------------------------
+
+  Index key_block_of(const KeyUnit& unit, Index block) const {
+    if (!p.packed()) return (unit.b * p.G + unit.g) * pieces(p.Tk, kGradientBlock) + block;
+    return unit.g * key_blocks_of_head() + unit.s.k0 / kGradientBlock + unit.b + block;
+  }
+  Index key_block_count() const {
+    return p.packed() ? p.G * key_blocks_of_head() : p.B * p.G * pieces(p.Tk, kGradientBlock);
   }
 
   // The numbers of the queries from a place on.
@@ -140,6 +161,10 @@ struct DotGradientCall {
   }
 
  private:
+  static Index width_of(const Problem& p, const AdditiveScores<T>* additive) {
+    return additive == nullptr ? p.Dk : additive->units;
+  }
+  Index key_blocks_of_head() const { return p.k_rows / kGradientBlock + p.B; }
   Index blocks_of_head() const { return p.q_rows / kGradientBlock + p.B; }
 };
 

@@ -30,7 +30,7 @@ void DotGradientBlock<T>::key_products() {
       if (call_.dout.given() && call_.to.v.given()) {
         add_keys(dout_rows_, p_.E, s_, keys, live_tiles[n], dv_);
       }
-      if (call_.to.k.given()) add_keys(q_rows_, p_.Dk, dw_, keys, live_tiles[n], dk_);
+      if (multiplies_keys()) add_keys(q_rows_, p_.Dk, dw_, keys, live_tiles[n], dk_);
     }
     n = end;
   }
@@ -52,7 +52,7 @@ void DotGradientBlock<T>::add_keys(const RowsOf<const T>& rows, Index width, T* 
 // dq of this block of keys.
 template <class T>
 void DotGradientBlock<T>::query_products() {
-  if (!call_.to.q.given()) return;
+  if (!multiplies_queries()) return;
   call_.dot.stop();
   std::fill_n(dq_, rows_ * p_.Dk, T(0));
   for (Index t = 0; t < tiles(); ++t) {
@@ -68,11 +68,11 @@ void DotGradientBlock<T>::query_products() {
 // The same sums of live pairs only, pair by pair, for 0 times NaN or infinity is NaN.
 template <class T>
 void DotGradientBlock<T>::products_with_care() {
-  std::fill_n(dq_, rows_ * p_.Dk, T(0));
+  if (multiplies_queries()) std::fill_n(dq_, rows_ * p_.Dk, T(0));
   const auto add = [&](const T* weight, const T* x, Index width, T* to) {
     k_.weighted_sum({weight, 1}, 1, {x, 1}, 1, width, {to, width});
   };
-  for (Index t = 0; t < tiles() && call_.to.q.given(); ++t) {
+  for (Index t = 0; t < tiles() && multiplies_queries(); ++t) {
     if (panels_[t] == 0) continue;
     call_.dot.stop();
     const KeyRange keys = keys_of(t);
@@ -97,7 +97,10 @@ void DotGradientBlock<T>::products_with_care() {
     if (call_.dout.given() && call_.to.v.given()) {
       add_column(s_, dout_rows_, n, p_.E, dv_ + n * p_.E);
     }
-    if (call_.to.k.given()) add_column(dw_, q_rows_, n, p_.Dk, dk_ + n * p_.Dk);
+    if (multiplies_keys()) add_column(dw_, q_rows_, n, p_.Dk, dk_ + n * p_.Dk);
+    for (Index r = 0; r < rows_ && !key_live_[n]; ++r) {
+      key_live_[n] = panels_[r / kTileRows] != 0 && live(r)[n] != 0;
+    }
   }
 }
 
@@ -117,7 +120,7 @@ bool DotGradientBlock<T>::add_to_queries(Index place) {
     if (!call_.to.q.given()) continue;
     const RowsOf<T> to = call_.dq.from(unit_.b, h_, row);
     for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
-      g_.add(to.data + r * to.stride, dq_ + r * p_.Dk, p_.Dk);
+      g_.add(to.data + r * to.stride, dq_ + r * call_.width(), call_.width());
     }
   }
   call_.turns.pass_on(place, block_);

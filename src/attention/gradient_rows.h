@@ -4,6 +4,7 @@
 
 #include "attention/key_units.h"
 #include "attention/row_options.h"
+#include "attention/row_places.h"
 #include "core/own_gradients.h"
 #include "core/results.h"
 #include "core/stop.h"
@@ -14,21 +15,6 @@ namespace qkv::door {
 
 using core::GradientTarget;
 using kernels::RowsOf;
-
-// Where the rows of an array stand that has one row for each (b, head, row): [B, heads, rows],
-// packed [heads, all rows].
-struct RowPlaces {
-  Index heads = 0;
-  Index rows = 0;
-  bool packed = false;
-
-  static RowPlaces of_queries(const Problem& p) { return {p.H, p.q_rows, p.packed()}; }
-  static RowPlaces of_keys(const Problem& p) { return {p.G, p.k_rows, p.packed()}; }
-  Index of(Index b, Index head, Index row) const noexcept {
-    return ((packed ? 0 : b * heads) + head) * rows + row;
-  }
-  Index count(Index B) const noexcept { return (packed ? 1 : B) * heads * rows; }
-};
 
 // How many of the call's key heads, [B, G] in row-major order, share elements of a gradient with
 // those next to them.
@@ -76,17 +62,17 @@ class PlainRows {
   T* copy_ = nullptr;
 };
 
-// The rows of dq, dk or dv on their way into the user's buffer.
+// The rows of dq, dk or dv on their way into the user's buffer, which may have fewer heads: then
+// those next to each other are summed.
 template <class T>
 class GradientRows {
  public:
   GradientRows() = default;
-  GradientRows(const Problem& p, const GradientTarget& target, bool accumulate,
-               const RowPlaces& places, Index width)
-      : p_(&p), target_(&target), accumulate_(accumulate), places_(places), width_(width) {}
+  GradientRows(const Problem& p, const GradientTarget& target, const RowPlaces& places,
+               Index target_heads, Index width)
+      : p_(&p), target_(&target), places_(places), target_heads_(target_heads), width_(width) {}
 
   bool given() const { return target_->given(); }
-  const GradientTarget& target() const { return *target_; }
   // Whether several rows belong to one row of the buffer, or none: batch entries or heads of the
   // call share the input's.
   bool is_summed() const {
@@ -94,12 +80,18 @@ class GradientRows {
     for (int axis = 0; axis < p_->batch.rank(); ++axis) {
       if (p_->batch[axis] != 1 && !p_->packed() && own.batch_strides[axis] == 0) return true;
     }
+    if (places_.heads != target_heads_) return true;
     return places_.heads != 1 && own.head_stride == 0;
+  }
+  // How many key heads next to each other share elements of it.
+  Index units_sharing() const {
+    const Index units = door::units_sharing(*p_, *target_);
+    return units > 1 ? units : places_.heads / target_heads_;
   }
   // Whether sums can be kept in the buffer.
   bool is_in_place() const {
     const core::ResultOperand& to = target_->direct;
-    return to.dtype == dtype_of<T> && (to.col_stride == 1 || width_ == 1) && !accumulate_ &&
+    return to.dtype == dtype_of<T> && (to.col_stride == 1 || width_ == 1) && !target_->accumulate &&
            !is_summed();
   }
 
@@ -131,20 +123,21 @@ class GradientRows {
     add_to(own, b, head, row, rows_ + places_.of(b, head, row) * width_);
   }
   void add_to(const core::OwnGradients<T>& own, Index b, Index head, Index row, const T* x) const {
-    T* to = own.at(*target_, b, head, row, 0);
+    T* to = own.at(*target_, b, head_of(head), row, 0);
     for (Index c = 0; c < width_; ++c) to[c * target_->own.col_stride] += x[c];
   }
   bool has_rows() const { return rows_ != nullptr; }
 
  private:
+  Index head_of(Index head) const { return head * target_heads_ / places_.heads; }
   Index offset(Index b, Index head, Index row) const {
     const core::ResultOperand& to = target_->direct;
-    return core::offset_of(to, core::batch_offset(to, p_->batch, b), head, row, 0);
+    return core::offset_of(to, core::batch_offset(to, p_->batch, b), head_of(head), row, 0);
   }
   void store(Index b, Index head, Index row, const T* x) const {
     const core::ResultOperand& to = target_->direct;
     const Index first = offset(b, head, row);
-    if (!accumulate_) return store_values(to, first, x, width_);
+    if (!target_->accumulate) return store_values(to, first, x, width_);
     core::visit_dtype(to.dtype, [&]<class Stored>(Stored*) {
       Stored* values = static_cast<Stored*>(to.data) + first;
       for (Index c = 0; c < width_; ++c) {
@@ -156,8 +149,8 @@ class GradientRows {
 
   const Problem* p_ = nullptr;
   const GradientTarget* target_ = nullptr;
-  bool accumulate_ = false;
   RowPlaces places_;
+  Index target_heads_ = 0;
   Index width_ = 0;
   T* rows_ = nullptr;
 };

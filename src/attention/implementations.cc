@@ -2,6 +2,7 @@
 #include "attention/implementations.h"
 
 #include "attention/dot_path.h"
+#include "attention/projected_path.h"
 #include "attention/reference_path.h"
 #include "attention/target.h"
 #include "core/message.h"
@@ -11,10 +12,8 @@ namespace {
 
 // In the order in which they are asked.
 constexpr const Implementation* kImplementations[] = {
-    &kDotAvx512,
-    &kDotAvx2,
-    &kDotSse4,
-    &kReference,
+    &kDotAvx512,    &kDotAvx2,        &kDotSse4,      &kBilinearAvx512, &kBilinearAvx2,
+    &kBilinearSse4, &kAdditiveAvx512, &kAdditiveAvx2, &kAdditiveSse4,   &kReference,
 };
 
 // Null, or why not.

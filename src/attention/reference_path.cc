@@ -10,18 +10,12 @@ namespace {
 
 using core::GradientResults;
 using core::GradientSources;
+using core::measure;
 using core::Problem;
 using core::Results;
 using core::ScratchSize;
 
 const char* supports_everything(const Problem&) { return nullptr; }
-
-template <class Pass>
-ScratchSize measure(Pass pass) {
-  core::MeasuringArena arena;
-  pass.take_shared(arena);
-  return {arena.bytes(), pass.worker_bytes()};
-}
 
 ScratchSize forward_scratch(const Problem& p, const Results& to) {
   return p.accumulator == DType::kFloat64 ? measure(reference::Forward<double>(p, to))

@@ -34,9 +34,10 @@ void check_sizes(const core::Problem& p) {
 }  // namespace
 
 void resolve(std::string_view function, const Inputs& inputs, const Options& options,
-             core::Problem& p, Complex complex) {
+             core::ResolvedProblem& p, Complex complex) {
   p.function = function;
   resolve_inputs(inputs, complex, p);
+  p.value_heads = p.G;
   resolve_score(inputs, options, p);
   resolve_options(options, p);
   check_sizes(p);

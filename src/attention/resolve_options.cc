@@ -125,7 +125,7 @@ void check_in_sums(const Problem& p, const char* name, double value, bool not_ze
 
 }  // namespace
 
-void resolve_options(const Options& options, core::Problem& p) {
+void resolve_options(const Options& options, core::ResolvedProblem& p) {
   p.softcap = options.softcap;
   if (!std::isfinite(p.softcap) || p.softcap < 0) {
     throw Error(p.function, "softcap", text("must be finite and 0 (off) or more, got ", p.softcap));
@@ -252,15 +252,17 @@ const char* mask_name(const Mask& mask) {
 
 }  // namespace
 
-void resolve_masks(const Options& options, core::Problem& p) {
-  p.masks.clear();
+void resolve_masks(const Options& options, core::ResolvedProblem& p) {
+  p.own_masks.clear();
   for (std::size_t n = 0; n < options.masks.size(); ++n) {
     const Mask& mask = options.masks[n];
     const std::string_view name = mask_name(mask);
-    p.masks.push_back(std::visit([&](const auto& m) { return resolve_mask(m, name, p); }, mask));
+    p.own_masks.push_back(
+        std::visit([&](const auto& m) { return resolve_mask(m, name, p); }, mask));
     const auto* mod = std::get_if<MaskMod>(&mask);
     if (mod != nullptr) check_precomputed(p, text("masks[", n, "]"), *mod);
   }
+  p.masks = p.own_masks;
 }
 
 }  // namespace qkv::door

@@ -71,6 +71,14 @@ struct ScratchSize {
   std::size_t per_worker = 0;  // a worker's own
 };
 
+// Of a pass with take_shared(arena) and worker_bytes().
+template <class Pass>
+ScratchSize measure(Pass&& pass) {
+  MeasuringArena arena;
+  pass.take_shared(arena);
+  return {arena.bytes(), pass.worker_bytes()};
+}
+
 }  // namespace qkv::core
 
 #endif  // QKV_CORE_ARENA_H_

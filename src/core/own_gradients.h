@@ -58,7 +58,8 @@ class OwnGradients {
   static constexpr Index kElementsBetweenStops = 1 << 16;
 
   bool is_in_place(const GradientTarget& target) const {
-    return !to_.accumulate && target.buffer.dtype() == dtype_of<T> && target.buffer.is_contiguous();
+    return !target.accumulate && target.buffer.dtype() == dtype_of<T> &&
+           target.buffer.is_contiguous();
   }
   T* of(const GradientTarget& target) const {
     const auto targets = to_.all();
@@ -78,7 +79,7 @@ class OwnGradients {
         rest /= buffer.shape()[axis];
       }
       T value = from[n];
-      if (to_.accumulate) value += load<T>(buffer.dtype(), buffer.data(), offset);
+      if (target.accumulate) value += load<T>(buffer.dtype(), buffer.data(), offset);
       store(buffer.dtype(), buffer.data(), offset, value);
     }
   }

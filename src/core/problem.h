@@ -47,7 +47,8 @@ struct Problem {
   Dims batch;             // batch axes; B is their product
   bool head_axis = true;  // whether results have a head axis (not in rank 2 and rank 3 calls)
   Index B = 1, H = 1, G = 1;
-  Index Tq = 0, Tk = 0;  // of the longest sequence, when packed
+  Index value_heads = 1;  // heads of v: G, unless each query head has keys of its own
+  Index Tq = 0, Tk = 0;   // of the longest sequence, when packed
   Index Dq = 0, Dk = 0, E = 0, U = 0;
   Index q_rows = 0, k_rows = 0;      // rows of q and k: Tq and Tk, or the packed totals
   DType dtype = DType::kNone;        // of q and out
@@ -68,7 +69,7 @@ struct Problem {
   Diagonal diagonal;
   Operand offsets;  // one per batch entry, rows = batch entries
   Operand alibi;    // one per head
-  std::vector<ResolvedMask> masks;
+  std::span<const ResolvedMask> masks;
   Operand sinks;  // one per head
   double dropout = 0;
   DropoutMask dropout_mask;
@@ -93,6 +94,16 @@ struct Problem {
 
   // The key/value head that query head h reads.
   Index key_head(Index h) const noexcept { return h * G / H; }
+  // The head of v that belongs to key head g.
+  Index value_head(Index g) const noexcept { return g * value_heads / G; }
+};
+
+// With the memory that a problem looks at, which stays where it is.
+struct ResolvedProblem : Problem {
+  ResolvedProblem() = default;
+  ResolvedProblem(const ResolvedProblem&) = delete;
+  ResolvedProblem& operator=(const ResolvedProblem&) = delete;
+  std::vector<ResolvedMask> own_masks;
 };
 
 }  // namespace qkv::core

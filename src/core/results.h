@@ -44,7 +44,8 @@ struct GradientSources {
 struct GradientTarget {
   View buffer;
   ResultOperand direct;
-  ResultOperand own;  // strides only
+  ResultOperand own;        // strides only
+  bool accumulate = false;  // added to what is there
   bool given() const noexcept { return buffer.given(); }
 };
 
@@ -52,10 +53,12 @@ struct GradientResults {
   GradientTarget q, k, v;
   GradientTarget w, wq, wk, score_v, score_b;
   GradientTarget bias, alibi, sinks;
-  bool accumulate = false;
 
   // Each target once.
   std::array<const GradientTarget*, 11> all() const noexcept {
+    return {&q, &k, &v, &w, &wq, &wk, &score_v, &score_b, &bias, &alibi, &sinks};
+  }
+  std::array<GradientTarget*, 11> all() noexcept {
     return {&q, &k, &v, &w, &wq, &wk, &score_v, &score_b, &bias, &alibi, &sinks};
   }
 };

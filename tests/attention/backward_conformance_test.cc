@@ -287,7 +287,7 @@ TEST(BackwardSizesConformance, OnBothSidesOfBlocks) {
 // The bounds hold the reference in float32 against the same formulas in float64, given what the
 // reference saved in float32. (An lse of 1e30 rounded to float32 is no lse of scores in float64.)
 void run_in_double(const BackwardCall& call, const Saved& saved, const Gradients& gradients) {
-  core::Problem p;
+  core::ResolvedProblem p;
   door::resolve("bounds", call.inputs, call.options, p);
   const core::GradientSources from = door::bind_sources(p, saved, call.sources);
   const core::GradientResults to =

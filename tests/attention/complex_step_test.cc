@@ -92,7 +92,7 @@ class Loss {
 
   const Case& case_;
   CaseCall call_;
-  core::Problem problem_;
+  core::ResolvedProblem problem_;
   std::map<std::string, Tensor> tensors_;
   Outputs outputs_;
   std::vector<Term> terms_;

@@ -324,7 +324,7 @@ class GradientBounds::Pass {
   GradientBounds& to_;
   bool same_;
   Gradients shapes_;
-  Problem p_;
+  core::ResolvedProblem p_;
   core::GradientSources from_;
   core::GradientResults targets_;
   Sum q_sum_, k_sum_, v_sum_, bias_sum_, alibi_sum_, sink_sum_;

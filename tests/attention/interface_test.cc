@@ -72,7 +72,7 @@ TEST(Interface, ReadsAsProse) {
   int my_pool = 0;
   Context context{Executor{my_parallel_for, &my_pool, 8}};
   Plan plan({q, k, v}, bahdanau, context);
-  EXPECT_EQ(plan.path(), "reference");
+  EXPECT_TRUE(plan.path() == "reference" || plan.path().starts_with("additive/")) << plan.path();
   EXPECT_GT(plan.scratch_bytes(), 0U);
   plan.run({q, k, v}, {.out = out});
   EXPECT_EQ(out_data, by_function);

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_ADDITIVE_PAIRS_H_
+#define QKV_ATTENTION_ADDITIVE_PAIRS_H_
+
+#include "attention/additive_scores.h"
+#include "attention/key_units.h"
+#include "core/order.h"
+
+// The derivative of the additive score for a block of queries and a block of keys. With r of
+// kernels/additive_kernels.h, d s_ij / d a_iu = 4 v_u r (1 - r), and the same for b_ju. Units stand
+// in columns of kUnitLanes, each column with all rows of its block: what a loop over pairs reads is
+// next to each other.
+namespace qkv::door {
+
+using kernels::kUnitLanes;
+using kernels::RowsOf;
+
+// to_u += 4 v_u x_u. Where nothing was added v may be anything.
+template <class T>
+void add_times_4v(const T* x, const T* v, Index units, T* to) {
+  for (Index u = 0; u < units; ++u) to[u] += x[u] == T(0) ? T(0) : T(4) * v[u] * x[u];
+}
+
+template <class T>
+class AdditivePairs {
+ public:
+  AdditivePairs() = default;
+  template <class AnyArena>
+  AdditivePairs(const AdditiveScores<T>& scores, AnyArena& arena)
+      : scores_(&scores), columns_(pieces(scores.units, kUnitLanes)) {
+    for (T** array : {&left_, &left_powers_, &right_, &right_powers_, &sums_.left,
+                      &sums_.left_weights, &sums_.right}) {
+      *array = arena.template take<T>(columns_ * kColumn).data();
+    }
+  }
+
+  Index columns() const { return columns_; }
+
+  // The block of keys: rows as in AdditiveScores.
+  void load_keys(const RowsOf<const T>& rows, Index count, bool powers) {
+    key_powers_ = powers;
+    load(rows, count, right_, right_powers_);
+  }
+  // The next block of queries: sums begin anew.
+  void load_queries(const RowsOf<const T>& rows, Index count, bool powers) {
+    powers_ = powers || key_powers_;
+    load(rows, count, left_, left_powers_);
+    for (T* sum : {sums_.left, sums_.left_weights, sums_.right}) {
+      std::fill_n(sum, columns_ * kColumn, T(0));
+    }
+  }
+  // Pairs of `rows` queries from r on and `keys` keys from n on, in one column of units; ds of the
+  // first pair at ds.data.
+  void add(Index column, Index r, Index rows, Index n, Index keys,
+           const RowsOf<const T>& ds) const {
+    const Index left = column * kColumn + r * kUnitLanes;
+    const Index right = column * kColumn + n * kUnitLanes;
+    scores_->kernels->add_pairs(
+        {left_ + left, powers_ ? left_powers_ + left : nullptr}, rows,
+        {right_ + right, powers_ ? right_powers_ + right : nullptr}, keys, ds,
+        {sums_.left + left, sums_.left_weights + left, sums_.right + right});
+  }
+
+  // sum_j ds_ij r (1 - r) of query r, for each unit; likewise sum_j ds_ij r; sum_i of key n.
+  void left_sums(Index r, T* to) const { unload(sums_.left, r, to); }
+  void left_weights(Index r, T* to) const { unload(sums_.left_weights, r, to); }
+  void right_sums(Index n, T* to) const { unload(sums_.right, n, to); }
+
+ private:
+  static constexpr Index kColumn = core::kGradientBlock * kUnitLanes;
+
+  void load(const RowsOf<const T>& rows, Index count, T* x, T* powers) const {
+    const Index units = scores_->units;
+    for (Index c = 0; c < columns_; ++c) {
+      const Index u = c * kUnitLanes;
+      const Index n = std::min(kUnitLanes, units - u);
+      for (Index r = 0; r < count; ++r) {
+        const T* from = rows.data + r * rows.stride + u;
+        put(from, n, x + c * kColumn + r * kUnitLanes);
+        if (scores_->powers) put(from + units, n, powers + c * kColumn + r * kUnitLanes);
+      }
+    }
+  }
+  static void put(const T* from, Index n, T* to) {
+    std::copy_n(from, n, to);
+    std::fill(to + n, to + kUnitLanes, T(0));
+  }
+  void unload(const T* x, Index row, T* to) const {
+    const Index units = scores_->units;
+    for (Index c = 0; c < columns_; ++c) {
+      const Index u = c * kUnitLanes;
+      std::copy_n(x + c * kColumn + row * kUnitLanes, std::min(kUnitLanes, units - u), to + u);
+    }
+  }
+
+  const AdditiveScores<T>* scores_ = nullptr;
+  Index columns_ = 0;
+  bool key_powers_ = false;
+  bool powers_ = false;
+  T* left_ = nullptr;
+  T* left_powers_ = nullptr;
+  T* right_ = nullptr;
+  T* right_powers_ = nullptr;
+  kernels::PairSums<T> sums_;
+};
+
+}  // namespace qkv::door
+
+#endif  // QKV_ATTENTION_ADDITIVE_PAIRS_H_

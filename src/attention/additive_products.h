@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_ADDITIVE_PRODUCTS_H_
+#define QKV_ATTENTION_ADDITIVE_PRODUCTS_H_
+
+#include "attention/dot_gradient_block.h"
+
+// What takes the place of the products ds k and ds^T q for the additive score: sums over pairs of
+// its derivative.
+namespace qkv::door {
+
+template <class T>
+void DotGradientBlock<T>::additive_products() {
+  const AdditiveScores<T>& scores = *call_.dot.additive;
+  const Index row = unit_.s.q0 + i0_;
+  pairs_.load_queries(q_rows_, rows_, scores.queries_have_powers(unit_.b, h_, row, rows_));
+  for (Index column = 0; column < pairs_.columns(); ++column) {
+    call_.dot.stop();
+    for (Index t = 0; t < tiles(); ++t) {
+      if (panels_[t] == 0) continue;
+      const Index first = first_row(t);
+      const KeyRange keys = keys_of(t);
+      const Index end = std::min(keys.end, keys_);
+      if (!with_care_) {
+        pairs_.add(column, first, rows_of(t), keys.begin, end - keys.begin,
+                   {gradients(first) + keys.begin, kGradientStride});
+        continue;
+      }
+      // Of live pairs only: 0 times NaN is NaN.
+      for (Index r = first; r < first + rows_of(t); ++r) {
+        const std::uint8_t* alive = live(r);
+        for (Index n = keys.begin; n < end;) {
+          const Index stop = std::find(alive + n, alive + end, std::uint8_t{0}) - alive;
+          if (n < stop) {
+            pairs_.add(column, r, 1, n, stop - n, {gradients(r) + n, kGradientStride});
+          }
+          n = stop + 1;
+        }
+      }
+    }
+  }
+  const Index units = scores.units;
+  const T* v = scores.units_of(h_).v;
+  if (call_.to.q.given()) std::fill_n(dq_, rows_ * units, T(0));
+  for (Index r = 0; r < rows_; ++r) {
+    if (panels_[r / kTileRows] == 0) continue;
+    if (call_.to.q.given()) {
+      pairs_.left_sums(r, spare_);
+      add_times_4v(spare_, v, units, dq_ + r * units);
+    }
+    if (!call_.sums_v) continue;
+    // sum_j ds_ij tanh_iju = sum_j ds_ij - 2 sum_j ds_ij r_iju
+    const KeyRange keys = keys_of(r / kTileRows);
+    const T all = g_.sum(gradients(r) + keys.begin, std::min(keys.end, keys_) - keys.begin);
+    pairs_.left_weights(r, spare_);
+    for (Index u = 0; u < units; ++u) v_sums_[u] += all - 2 * spare_[u];
+  }
+  if (!call_.to.k.given()) return;
+  for (Index n = 0; n < keys_; ++n) {
+    pairs_.right_sums(n, spare_);
+    g_.add(dk_ + n * units, spare_, units);
+  }
+}
+
+}  // namespace qkv::door
+
+#endif  // QKV_ATTENTION_ADDITIVE_PRODUCTS_H_

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_PROJECTED_FORWARD_H_
+#define QKV_ATTENTION_PROJECTED_FORWARD_H_
+
+#include "attention/dot_forward.h"
+#include "attention/projected_rows.h"
+
+// The forward pass of bilinear and additive attention: projections, then the stages of the dot
+// path.
+namespace qkv::door {
+
+template <class T>
+class ProjectedForward {
+ public:
+  ProjectedForward(const Problem& p, const Results& to, kernels::Target target)
+      : rows_(p, target), stages_(rows_.problem(), to, target, rows_.scores()) {}
+
+  template <class AnyArena>
+  void take_shared(AnyArena& arena) {
+    rows_.take(arena);
+    stages_.take_shared(arena);
+  }
+  std::size_t worker_bytes() const {
+    return std::max(rows_.worker_bytes(), stages_.worker_bytes());
+  }
+  void run(runtime::Call& call) {
+    rows_.prepare(call);
+    stages_.run(call);
+  }
+
+ private:
+  ProjectedRows<T> rows_;
+  DotForward<T> stages_;
+};
+
+}  // namespace qkv::door
+
+#endif  // QKV_ATTENTION_PROJECTED_FORWARD_H_

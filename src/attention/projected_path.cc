@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/projected_path.h"
+
+#include "attention/fused_path.h"
+#include "attention/projected_backward.h"
+#include "attention/projected_forward.h"
+
+namespace qkv::door {
+namespace {
+
+using core::ScoreKind;
+using kernels::Target;
+
+constexpr const char* name_of(ScoreKind score) {
+  switch (score) {
+    case ScoreKind::kDot:
+      return "dot-product scores";
+    case ScoreKind::kBilinear:
+      return "the bilinear score";
+    case ScoreKind::kAdditive:
+      break;
+  }
+  return "the additive score";
+}
+
+template <ScoreKind kScore, Target kTarget>
+const char* unsupported(const Problem& p) {
+  if (p.score != kScore) return name_of(p.score);
+  // There is nothing to project, but B may be any number.
+  if (p.B == 0 || p.H == 0 || p.q_rows == 0 || p.k_rows == 0) return "a call without pairs";
+  return target_unsupported<kTarget>(p);
+}
+
+template <ScoreKind kScore, Target kTarget>
+constexpr Implementation implementation(std::string_view name) {
+  return FusedPath<ProjectedForward, ProjectedBackward, kTarget>::implementation(
+      name, &unsupported<kScore, kTarget>);
+}
+
+template <Target kTarget>
+constexpr Implementation additive(std::string_view name) {
+  return implementation<ScoreKind::kAdditive, kTarget>(name);
+}
+template <Target kTarget>
+constexpr Implementation bilinear(std::string_view name) {
+  return implementation<ScoreKind::kBilinear, kTarget>(name);
+}
+
+}  // namespace
+
+constinit const Implementation kAdditiveAvx512 = additive<Target::kAvx512>("additive/avx512");
+constinit const Implementation kAdditiveAvx2 = additive<Target::kAvx2>("additive/avx2");
+constinit const Implementation kAdditiveSse4 = additive<Target::kSse4>("additive/sse4");
+constinit const Implementation kBilinearAvx512 = bilinear<Target::kAvx512>("bilinear/avx512");
+constinit const Implementation kBilinearAvx2 = bilinear<Target::kAvx2>("bilinear/avx2");
+constinit const Implementation kBilinearSse4 = bilinear<Target::kSse4>("bilinear/sse4");
+
+}  // namespace qkv::door

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_PROJECTED_PATH_H_
+#define QKV_ATTENTION_PROJECTED_PATH_H_
+
+#include "attention/implementations.h"
+
+// Fused attention of scores that project queries, or queries and keys, for each CPU target.
+namespace qkv::door {
+
+extern const Implementation kAdditiveAvx512, kAdditiveAvx2, kAdditiveSse4;
+extern const Implementation kBilinearAvx512, kBilinearAvx2, kBilinearSse4;
+
+}  // namespace qkv::door
+
+#endif  // QKV_ATTENTION_PROJECTED_PATH_H_

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+// The additive score and its derivative by factored exponentials, for each CPU target.
+#if defined(QKV_KERNELS_ADDITIVE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_KERNELS_ADDITIVE_INL_H_
+#undef QKV_KERNELS_ADDITIVE_INL_H_
+#else
+#define QKV_KERNELS_ADDITIVE_INL_H_
+#endif
+
+#include <algorithm>
+
+#include <hwy/highway.h>
+
+#include "core/order.h"
+#include "kernels/additive_kernels.h"
+#include "kernels/exp-inl.h"
+#include "kernels/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Whether exponentials are x 2^power, or all powers are 0.
+enum class Powers { kZero, kAny };
+
+// ---- exponentials ---------------------------------------------------------------------------
+
+// Beyond it neighbours are so far apart that tanh(a + b) is -1, 0 or 1: the power says it all.
+template <class T>
+inline constexpr T kFar = sizeof(T) == 4 ? T(1 << 28) : T(std::int64_t{1} << 50);
+
+// exp(2a) = 2^(power + rest): the power an integer of T, the rest what is left.
+#if HWY_TARGET == HWY_SSE4
+// Without fused multiply-adds in double; four values at a time.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void split(D d, V a, V* power, V* rest, float) {
+  const hn::RepartitionToWide<D> wide;
+  const hn::Half<D> half;
+  const auto one = [&](auto x, auto* left_over) HWY_ATTR {
+    const auto z = hn::Mul(hn::PromoteTo(wide, x), hn::Set(wide, 2 * kLog2E<double>));
+    const auto n = hn::DemoteTo(half, hn::Round(z));
+    *left_over = hn::DemoteTo(half, hn::Sub(z, hn::PromoteTo(wide, n)));
+    return n;
+  };
+  hn::Vec<hn::Half<D>> low_rest;
+  hn::Vec<hn::Half<D>> high_rest;
+  const auto low = one(hn::LowerHalf(half, a), &low_rest);
+  const auto high = one(hn::UpperHalf(half, a), &high_rest);
+  *power = hn::Combine(d, high, low);
+  *rest = hn::Combine(d, high_rest, low_rest);
+}
+#else
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void split(D d, V a, V* power, V* rest, float) {
+  constexpr double kTwice = 2 * kLog2E<double>;
+  constexpr float kHigh = static_cast<float>(kTwice);
+  const V high = hn::Set(d, kHigh);
+  *power = hn::Round(hn::Mul(a, high));
+  *rest = hn::MulAdd(a, hn::Set(d, static_cast<float>(kTwice - double{kHigh})),
+                     hn::MulSub(a, high, *power));
+}
+#endif
+// In double the rest is in units of ln(2): exp takes it as it is.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void split(D d, V a, V* power, V* rest, double) {
+  const V x = hn::Add(a, a);
+  *power = hn::Round(hn::Mul(x, hn::Set(d, kLog2E<double>)));
+  const V most = hn::NegMulAdd(*power, hn::Set(d, 0x1.62e42fee00000p-1), x);
+  *rest = hn::NegMulAdd(*power, hn::Set(d, 0x1.a39ef35793c76p-33), most);
+}
+
+// 2^f for |f| <= 1/2; in double exp(f) for |f| <= ln(2)/2.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V power_of_rest(D d, V f, float) {
+  V p = hn::Set(d, kPower2[5]);
+  for (int i = 4; i >= 0; --i) p = hn::MulAdd(p, f, hn::Set(d, kPower2[i]));
+  return hn::MulAdd(p, f, hn::Set(d, 1.0F));
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V power_of_rest(D d, V f, double) {
+  V p = hn::Set(d, kExp[10]);
+  for (int i = 9; i >= 0; --i) p = hn::MulAdd(p, f, hn::Set(d, kExp[i]));
+  return hn::MulAdd(p, f, hn::Set(d, 1.0));
+}
+
+// p 2^n for integers |n| below the exponents of T, p about 1: the exponent bits are added.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V add_exponent(D d, V p, V n) {
+  using T = hn::TFromD<D>;
+  const hn::RebindToSigned<D> di;
+  constexpr int kMantissa = sizeof(T) == 4 ? 23 : 52;
+  const auto bits = hn::BitCast(di, hn::Add(n, hn::Set(d, kRounder<T>)));
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<kMantissa>(bits)));
+}
+
+template <class T>
+HWY_NOINLINE bool exponentials(const T* a, Index n, T* x, T* power) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  const V zero = hn::Zero(d);
+  const V range = hn::Set(d, kPlainRange<T>);
+  bool any_power = false;
+  const auto one = [&](V value, V* e) HWY_ATTR {
+    V k;
+    V rest;
+    split(d, value, &k, &rest, T());
+    const auto plain = hn::Le(hn::Abs(value), range);
+    if (hn::AllTrue(d, plain)) {
+      *e = zero;
+      return add_exponent(d, power_of_rest(d, rest, T()), k);
+    }
+    any_power = true;
+    // Of a large power not every integer is a T: what is missing is in the rest.
+    rest = hn::IfThenZeroElse(hn::Gt(hn::Abs(value), hn::Set(d, kFar<T>)), rest);
+    V shift = sizeof(T) == 4 ? hn::Round(rest) : zero;
+    rest = hn::Sub(rest, shift);
+    shift = hn::IfThenElse(plain, hn::Add(shift, k), shift);
+    *e = hn::IfThenZeroElse(plain, k);
+    return add_exponent(d, power_of_rest(d, rest, T()), shift);
+  };
+  Index c = 0;
+  for (; c + kLanes <= n; c += kLanes) {
+    V e;
+    hn::StoreU(one(hn::LoadU(d, a + c), &e), d, x + c);
+    hn::StoreU(e, d, power + c);
+  }
+  if (c == n) return any_power;
+  V e;
+  store_part(one(load_part(d, a + c, n - c), &e), d, x + c, n - c);
+  store_part(e, d, power + c, n - c);
+  return any_power;
+}
+
+// ---- 1 / (1 + e^2a e^2b) ----------------------------------------------------------------------
+
+// Below 1 / kLargest a reciprocal changes no tanh; above, those of infinity have no Newton step.
+inline constexpr float kLargest = 0x1p100F;
+
+// x 2^e; e is an integer, infinite or NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V times_power_of_two(D d, V x, V e) {
+#if HWY_TARGET == HWY_AVX3
+  (void)d;
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    return V{_mm512_scalef_ps(x.raw, e.raw)};
+  } else {
+    return V{_mm512_scalef_pd(x.raw, e.raw)};
+  }
+#else
+  // Two factors of half the power each; beyond their range results are 0 or above kLargest.
+  using T = hn::TFromD<D>;
+  constexpr T kMost = sizeof(T) == 4 ? T(252) : T(2044);
+  // Max and Min return their second operand when one is NaN.
+  const V n = hn::Max(hn::Set(d, -kMost), hn::Min(hn::Set(d, kMost), e));
+  const V first = hn::Round(hn::Mul(n, hn::Set(d, T(0.5))));
+  const V one = hn::Set(d, T(1));
+  const V scaled =
+      hn::Mul(hn::Mul(x, add_exponent(d, one, first)), add_exponent(d, one, hn::Sub(n, first)));
+  return hn::IfThenElse(hn::IsNaN(e), e, scaled);
+#endif
+}
+
+// 1 + e^2a e^2b, at most kLargest in float32; NaN stays.
+template <Powers kPowers, class D, class V = hn::Vec<D>>
+HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power) {
+  if constexpr (kPowers == Powers::kAny) a = times_power_of_two(d, a, hn::Add(a_power, b_power));
+  const V sum = hn::MulAdd(a, b, hn::Set(d, hn::TFromD<D>(1)));
+  // Min returns its second operand when one is NaN.
+  if constexpr (sizeof(hn::TFromD<D>) == 4) return hn::Min(hn::Set(d, kLargest), sum);
+  return sum;
+}
+
+// Of a denominator. In float32 an estimate and one step of Newton's.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V reciprocal(D d, V x) {
+  const V one = hn::Set(d, hn::TFromD<D>(1));
+  if constexpr (sizeof(hn::TFromD<D>) == 8) {
+    return hn::Div(one, x);
+  } else {
+    const V estimate = hn::ApproximateReciprocal(x);
+    return hn::MulAdd(estimate, hn::NegMulAdd(x, estimate, one), estimate);
+  }
+}
+
+// ---- scores ---------------------------------------------------------------------------------
+
+// Kept out of line, as tiles of products are. Each chunk of units from zero: sum v - 2 sum v r.
+template <class T, Powers kPowers, int kRows, int kVectors>
+HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
+                                const T* HWY_RESTRICT panel, const AdditiveUnits<T>& by, T scale,
+                                T* HWY_RESTRICT s, Index s_stride) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  constexpr bool kAny = kPowers == Powers::kAny;
+  const Index units = by.units;
+  const V zero = hn::Zero(d);
+  for (Index u0 = 0; u0 < units; u0 += core::kUnitChunk) {
+    V acc[kRows][kVectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int x = 0; x < kVectors; ++x) acc[r][x] = zero;
+    }
+    const Index end = std::min(units, u0 + core::kUnitChunk);
+    for (Index u = u0; u < end; ++u) {
+      const T* keys = panel + u * kPanel;
+      V b[kVectors];
+      V b_power[kVectors];
+#pragma GCC unroll 8
+      for (int x = 0; x < kVectors; ++x) {
+        b[x] = hn::LoadU(d, keys + x * kLanes);
+        b_power[x] = kAny ? hn::LoadU(d, keys + units * kPanel + x * kLanes) : zero;
+      }
+      const V weight = hn::Set(d, by.v[u]);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const V a = hn::Set(d, left[r * stride + u]);
+        const V a_power = kAny ? hn::Set(d, left[r * stride + units + u]) : zero;
+#pragma GCC unroll 8
+        for (int x = 0; x < kVectors; ++x) {
+          const V sum = denominator<kPowers>(d, a, a_power, b[x], b_power[x]);
+          acc[r][x] = hn::MulAdd(weight, reciprocal(d, sum), acc[r][x]);
+        }
+      }
+    }
+    const V all = hn::Set(d, by.chunk_sums[u0 / core::kUnitChunk]);
+    const V factor = hn::Set(d, end == units ? scale : T(1));
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int x = 0; x < kVectors; ++x) {
+        T* to = s + r * s_stride + x * kLanes;
+        V total = hn::NegMulAdd(hn::Set(d, T(2)), acc[r][x], all);
+        if (u0 > 0) total = hn::Add(hn::LoadU(d, to), total);
+        hn::StoreU(hn::Mul(total, factor), d, to);
+      }
+    }
+  }
+}
+
+// Keys n .. in tiles of kVectors registers, the rest in narrower ones.
+template <class T, Powers kPowers, int kRows, int kVectors>
+void additive_rows_from(Index n, const RowsOf<const T>& left, const T* panel, Index keys,
+                        const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  for (; n + (kVectors - 1) * kLanes < keys; n += kVectors * kLanes) {
+    additive_tile<T, kPowers, kRows, kVectors>(left.data, left.stride, panel + n, by, scale,
+                                               s.data + n, s.stride);
+  }
+  if constexpr (kVectors > 1) {
+    additive_rows_from<T, kPowers, kRows, kVectors / 2>(n, left, panel, keys, by, scale, s);
+  }
+}
+
+template <class T, Powers kPowers, int kRows>
+void additive_rows(const RowsOf<const T>& left, const T* panel, Index keys,
+                   const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
+  // Sums side by side: each addition waits for the one before.
+  constexpr int kVectors = HWY_TARGET != HWY_AVX3 || kPowers == Powers::kAny ? 1
+                           : kRows > 3                                       ? 2
+                                                                             : 4;
+  additive_rows_from<T, kPowers, kRows, kVectors>(0, left, panel, keys, by, scale, s);
+}
+
+template <class T, Powers kPowers>
+void additive_scores(const RowsOf<const T>& left, Index rows, const T* panel, Index keys,
+                     const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
+  constexpr void (*kByRows[])(const RowsOf<const T>&, const T*, Index, const AdditiveUnits<T>&, T,
+                              const RowsOf<T>&) = {
+      &additive_rows<T, kPowers, 1>, &additive_rows<T, kPowers, 2>, &additive_rows<T, kPowers, 3>,
+      &additive_rows<T, kPowers, 4>, &additive_rows<T, kPowers, 5>, &additive_rows<T, kPowers, 6>};
+  kByRows[rows - 1](left, panel, keys, by, scale, s);
+}
+
+template <class T>
+HWY_NOINLINE void additive_scores_of_any_v(const RowsOf<const T>& left, Index rows, const T* panel,
+                                           Index keys, const AdditiveUnits<T>& by, T scale,
+                                           const RowsOf<T>& s) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  for (Index r = 0; r < rows; ++r) {
+    const T* row = left.data + r * left.stride;
+    for (Index n = 0; n < keys; n += kLanes) {
+      V total = hn::Zero(d);
+      for (Index u0 = 0; u0 < by.units; u0 += core::kUnitChunk) {
+        V part = hn::Zero(d);
+        for (Index u = u0; u < std::min(by.units, u0 + core::kUnitChunk); ++u) {
+          const T* b = panel + u * kPanel + n;
+          const V sum =
+              denominator<Powers::kAny>(d, hn::Set(d, row[u]), hn::Set(d, row[by.units + u]),
+                                        hn::LoadU(d, b), hn::LoadU(d, b + by.units * kPanel));
+          const V t = hn::NegMulAdd(hn::Set(d, T(2)), reciprocal(d, sum), hn::Set(d, T(1)));
+          part = hn::MulAdd(hn::Set(d, by.v[u]), t, part);
+        }
+        total = hn::Add(total, part);
+      }
+      hn::StoreU(hn::Mul(total, hn::Set(d, scale)), d, s.data + r * s.stride + n);
+    }
+  }
+}
+
+// ---- gradients ------------------------------------------------------------------------------
+
+template <class T, Powers kPowers, int kRows>
+HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& right, Index keys,
+                                const T* HWY_RESTRICT ds, Index ds_stride, const PairSums<T>& to) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  constexpr bool kAny = kPowers == Powers::kAny;
+  const V zero = hn::Zero(d);
+  for (Index lane = 0; lane < kUnitLanes; lane += kLanes) {
+    V a[kRows];
+    V a_power[kRows];
+    V sum[kRows];
+    V weights[kRows];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Index at = r * kUnitLanes + lane;
+      a[r] = hn::LoadU(d, left.x + at);
+      a_power[r] = kAny ? hn::LoadU(d, left.power + at) : zero;
+      sum[r] = hn::LoadU(d, to.left + at);
+      weights[r] = hn::LoadU(d, to.left_weights + at);
+    }
+    const T* HWY_RESTRICT b_at = right.x + lane;
+    T* HWY_RESTRICT to_right = to.right + lane;
+    for (Index n = 0; n < keys; ++n, b_at += kUnitLanes, to_right += kUnitLanes) {
+      const V b = hn::LoadU(d, b_at);
+      const V b_power = kAny ? hn::LoadU(d, right.power + n * kUnitLanes + lane) : zero;
+      V key = hn::LoadU(d, to_right);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const V recip = reciprocal(d, denominator<kPowers>(d, a[r], a_power[r], b, b_power));
+        const V weighted = hn::Mul(hn::Set(d, ds[r * ds_stride + n]), recip);
+        const V slope = hn::NegMulAdd(weighted, recip, weighted);
+        weights[r] = hn::Add(weights[r], weighted);
+        sum[r] = hn::Add(sum[r], slope);
+        key = hn::Add(key, slope);
+      }
+      hn::StoreU(key, d, to_right);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Index at = r * kUnitLanes + lane;
+      hn::StoreU(sum[r], d, to.left + at);
+      hn::StoreU(weights[r], d, to.left_weights + at);
+    }
+  }
+}
+
+template <class T, Powers kPowers>
+HWY_INLINE void add_any_pairs(UnitColumn<T> left, Index rows, const UnitColumn<T>& right,
+                              Index keys, const RowsOf<const T>& ds, PairSums<T> to) {
+  using Tile = void (*)(const UnitColumn<T>&, const UnitColumn<T>&, Index, const T*, Index,
+                        const PairSums<T>&);
+  constexpr Tile kTiles[] = {
+    &add_pair_tile<T, kPowers, 1>,
+    &add_pair_tile<T, kPowers, 2>,
+#if HWY_TARGET == HWY_AVX3
+    &add_pair_tile<T, kPowers, 3>,
+    &add_pair_tile<T, kPowers, 4>,
+    &add_pair_tile<T, kPowers, 5>,
+    &add_pair_tile<T, kPowers, 6>,
+#endif
+  };
+  constexpr Index kMost = static_cast<Index>(std::size(kTiles));
+  for (Index r = 0; r < rows;) {
+    const Index count = std::min(kMost, rows - r);
+    kTiles[count - 1](left, right, keys, ds.data + r * ds.stride, ds.stride, to);
+    const Index step = count * kUnitLanes;
+    left.x += step;
+    if (kPowers == Powers::kAny) left.power += step;
+    to.left += step;
+    to.left_weights += step;
+    r += count;
+  }
+}
+
+template <class T>
+void add_pairs(const UnitColumn<T>& left, Index rows, const UnitColumn<T>& right, Index keys,
+               const RowsOf<const T>& ds, const PairSums<T>& to) {
+  if (left.power != nullptr) {
+    add_any_pairs<T, Powers::kAny>(left, rows, right, keys, ds, to);
+  } else {
+    add_any_pairs<T, Powers::kZero>(left, rows, right, keys, ds, to);
+  }
+}
+
+}  // namespace qkv::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/additive_kernels.h"
+
+// One instance of everything below for each target; not Highway's own dispatch, so that only its
+// headers are needed. Under gcc 12 Highway's baseline is one lane wide, where the reference runs.
+// NOLINTBEGIN(readability-identifier-naming): Highway reads them.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+#define HWY_DISABLE_PCLMUL_AES
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/additive_kernels.cc"
+// NOLINTEND(readability-identifier-naming)
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+// The one-lane baseline comes last, so leaving it out keeps the include guards in step.
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#include "kernels/additive-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels::HWY_NAMESPACE {
+
+template <class T>
+constexpr AdditiveKernels<T> kAdditiveKernels{
+    .exponentials = &exponentials<T>,
+    .scores = &additive_scores<T, Powers::kZero>,
+    .scores_with_powers = &additive_scores<T, Powers::kAny>,
+    .scores_of_any_v = &additive_scores_of_any_v<T>,
+    .add_pairs = &add_pairs<T>,
+};
+
+const AdditiveKernels<float>& float32_additive_kernels() { return kAdditiveKernels<float>; }
+const AdditiveKernels<double>& float64_additive_kernels() { return kAdditiveKernels<double>; }
+
+}  // namespace qkv::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace qkv::kernels {
+
+template <>
+const AdditiveKernels<float>& additive_kernels<float>(Target target) noexcept {
+  return table_of(target, &N_SSE4::float32_additive_kernels, &N_AVX2::float32_additive_kernels,
+                  &N_AVX3::float32_additive_kernels);
+}
+
+template <>
+const AdditiveKernels<double>& additive_kernels<double>(Target target) noexcept {
+  return table_of(target, &N_SSE4::float64_additive_kernels, &N_AVX2::float64_additive_kernels,
+                  &N_AVX3::float64_additive_kernels);
+}
+
+}  // namespace qkv::kernels
+#endif

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_KERNELS_ADDITIVE_KERNELS_H_
+#define QKV_KERNELS_ADDITIVE_KERNELS_H_
+
+#include "kernels/dot_kernels.h"
+
+// The loops of the additive score for one CPU target, on plain pointers. T is float or double.
+//   tanh(a + b) = 1 - 2 r,  r = 1 / (1 + e^2a e^2b)
+// The exponentials are taken once for each row and unit, and kept as x 2^power: two rows of U
+// values one after the other, first all x, then all powers. Where |a| <= kPlainRange the power is
+// 0.
+namespace qkv::kernels {
+
+// Up to here exp(2a) is kept whole: products of two of them overflow to infinity at worst.
+template <class T>
+inline constexpr T kPlainRange = sizeof(T) == 4 ? T(43) : T(350);
+
+// Units that stand side by side in a block: a multiple of every target's registers.
+inline constexpr Index kUnitLanes = 16;
+
+// The parameters of one head's score.
+template <class T>
+struct AdditiveUnits {
+  const T* v = nullptr;           // [units]
+  const T* chunk_sums = nullptr;  // of v over chunks of core::kUnitChunk units
+  Index units = 0;
+};
+
+// Rows of one kUnitLanes wide column of a block: [rows][kUnitLanes], powers likewise.
+template <class T>
+struct UnitColumn {
+  const T* x = nullptr;
+  const T* power = nullptr;
+};
+
+// What a tile of pairs adds to, likewise [rows][kUnitLanes].
+template <class T>
+struct PairSums {
+  T* left = nullptr;          // sum_j ds_ij r (1 - r)
+  T* left_weights = nullptr;  // sum_j ds_ij r
+  T* right = nullptr;         // sum_i ds_ij r (1 - r)
+};
+
+template <class T>
+struct AdditiveKernels {
+  // exp(2 a_n) = x_n 2^power_n for n values. Returns whether some power is not 0.
+  bool (*exponentials)(const T* a, Index n, T* x, T* power);
+  // s_rn = scale * sum_u v_u tanh(a_ru + b_nu) for 1..kTileRows rows and the first `keys` keys of a
+  // panel [units][kPanel]; with powers: of rows at left + units, in panels [2 units][kPanel].
+  void (*scores)(const RowsOf<const T>& left, Index rows, const T* panel, Index keys,
+                 const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s);
+  void (*scores_with_powers)(const RowsOf<const T>& left, Index rows, const T* panel, Index keys,
+                             const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s);
+  // The same for any v, infinite or NaN: each term is v_u tanh(...).
+  void (*scores_of_any_v)(const RowsOf<const T>& left, Index rows, const T* panel, Index keys,
+                          const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s);
+  // For each pair of 1..kTileRows rows and `keys` keys, keys ascending: adds to `to`. ds_rn at
+  // data[r * stride + n]. Powers are read where `left` has them.
+  void (*add_pairs)(const UnitColumn<T>& left, Index rows, const UnitColumn<T>& right, Index keys,
+                    const RowsOf<const T>& ds, const PairSums<T>& to);
+};
+
+// The kernels of a target that is_supported.
+template <class T>
+const AdditiveKernels<T>& additive_kernels(Target target) noexcept;
+
+}  // namespace qkv::kernels
+
+#endif  // QKV_KERNELS_ADDITIVE_KERNELS_H_
