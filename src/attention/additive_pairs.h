@@ -15,12 +15,6 @@ namespace qkv::door {
 using kernels::kUnitLanes;
 using kernels::RowsOf;
 
-// to_u += 4 v_u x_u. Where nothing was added v may be anything.
-template <class T>
-void add_times_4v(const T* x, const T* v, Index units, T* to) {
-  for (Index u = 0; u < units; ++u) to[u] += x[u] == T(0) ? T(0) : T(4) * v[u] * x[u];
-}
-
 template <class T>
 class AdditivePairs {
  public:
@@ -39,14 +33,17 @@ class AdditivePairs {
   // The block of keys: rows as in AdditiveScores.
   void load_keys(const RowsOf<const T>& rows, Index count, bool powers) {
     key_powers_ = powers;
+    keys_ = count;
     load(rows, count, right_, right_powers_);
   }
   // The next block of queries: sums begin anew.
   void load_queries(const RowsOf<const T>& rows, Index count, bool powers) {
     powers_ = powers || key_powers_;
     load(rows, count, left_, left_powers_);
-    for (T* sum : {sums_.left, sums_.left_weights, sums_.right}) {
-      std::fill_n(sum, columns_ * kColumn, T(0));
+    for (Index c = 0; c < columns_; ++c) {
+      std::fill_n(sums_.left + c * kColumn, count * kUnitLanes, T(0));
+      std::fill_n(sums_.left_weights + c * kColumn, count * kUnitLanes, T(0));
+      std::fill_n(sums_.right + c * kColumn, keys_ * kUnitLanes, T(0));
     }
   }
   // Pairs of `rows` queries from r on and `keys` keys from n on, in one column of units; ds of the
@@ -61,40 +58,56 @@ class AdditivePairs {
         {sums_.left + left, sums_.left_weights + left, sums_.right + right});
   }
 
-  // sum_j ds_ij r (1 - r) of query r, for each unit; likewise sum_j ds_ij r; sum_i of key n.
+  // sum_j ds_ij r (1 - r) of query r, for each unit; sum_i of key n.
   void left_sums(Index r, T* to) const { unload(sums_.left, r, to); }
-  void left_weights(Index r, T* to) const { unload(sums_.left_weights, r, to); }
   void right_sums(Index n, T* to) const { unload(sums_.right, n, to); }
+  // sum_ij ds_ij r over the first `count` queries.
+  void weights(Index count, T* to) const {
+    for (Index c = 0; c < columns_; ++c) {
+      T sum[kUnitLanes] = {};
+      for (Index r = 0; r < count; ++r) {
+        const T* x = sums_.left_weights + c * kColumn + r * kUnitLanes;
+        for (Index lane = 0; lane < kUnitLanes; ++lane) sum[lane] += x[lane];
+      }
+      std::copy_n(sum, lanes_of(c), to + c * kUnitLanes);
+    }
+  }
 
  private:
   static constexpr Index kColumn = core::kGradientBlock * kUnitLanes;
 
+  Index lanes_of(Index c) const { return std::min(kUnitLanes, scores_->units - c * kUnitLanes); }
   void load(const RowsOf<const T>& rows, Index count, T* x, T* powers) const {
-    const Index units = scores_->units;
     for (Index c = 0; c < columns_; ++c) {
-      const Index u = c * kUnitLanes;
-      const Index n = std::min(kUnitLanes, units - u);
-      for (Index r = 0; r < count; ++r) {
-        const T* from = rows.data + r * rows.stride + u;
-        put(from, n, x + c * kColumn + r * kUnitLanes);
-        if (scores_->powers) put(from + units, n, powers + c * kColumn + r * kUnitLanes);
+      const T* from = rows.data + c * kUnitLanes;
+      load_column(from, rows.stride, count, lanes_of(c), x + c * kColumn);
+      if (!scores_->powers) continue;
+      load_column(from + scores_->units, rows.stride, count, lanes_of(c), powers + c * kColumn);
+    }
+  }
+  static void load_column(const T* from, Index stride, Index count, Index lanes, T* to) {
+    for (Index r = 0; r < count; ++r, from += stride, to += kUnitLanes) {
+      if (lanes == kUnitLanes) {
+        std::copy_n(from, kUnitLanes, to);
+      } else {
+        std::fill(std::copy_n(from, lanes, to), to + kUnitLanes, T(0));
       }
     }
   }
-  static void put(const T* from, Index n, T* to) {
-    std::copy_n(from, n, to);
-    std::fill(to + n, to + kUnitLanes, T(0));
-  }
   void unload(const T* x, Index row, T* to) const {
-    const Index units = scores_->units;
-    for (Index c = 0; c < columns_; ++c) {
-      const Index u = c * kUnitLanes;
-      std::copy_n(x + c * kColumn + row * kUnitLanes, std::min(kUnitLanes, units - u), to + u);
+    x += row * kUnitLanes;
+    for (Index c = 0; c < columns_; ++c, x += kColumn, to += kUnitLanes) {
+      if (lanes_of(c) == kUnitLanes) {
+        std::copy_n(x, kUnitLanes, to);
+      } else {
+        std::copy_n(x, lanes_of(c), to);
+      }
     }
   }
 
   const AdditiveScores<T>* scores_ = nullptr;
   Index columns_ = 0;
+  Index keys_ = 0;
   bool key_powers_ = false;
   bool powers_ = false;
   T* left_ = nullptr;

@@ -39,19 +39,21 @@ void DotGradientBlock<T>::additive_products() {
     }
   }
   const Index units = scores.units;
-  const T* v = scores.units_of(h_).v;
+  T all(0);  // of ds
   if (call_.to.q.given()) std::fill_n(dq_, rows_ * units, T(0));
   for (Index r = 0; r < rows_; ++r) {
     if (panels_[r / kTileRows] == 0) continue;
     if (call_.to.q.given()) {
-      pairs_.left_sums(r, spare_);
-      add_times_4v(spare_, v, units, dq_ + r * units);
+      pairs_.left_sums(r, dq_ + r * units);
+      scores.multiply_slopes(h_, g_, dq_ + r * units);
     }
     if (!call_.sums_v) continue;
-    // sum_j ds_ij tanh_iju = sum_j ds_ij - 2 sum_j ds_ij r_iju
     const KeyRange keys = keys_of(r / kTileRows);
-    const T all = g_.sum(gradients(r) + keys.begin, std::min(keys.end, keys_) - keys.begin);
-    pairs_.left_weights(r, spare_);
+    all += g_.sum(gradients(r) + keys.begin, std::min(keys.end, keys_) - keys.begin);
+  }
+  if (call_.sums_v) {
+    // sum ds_ij tanh_iju = sum ds_ij - 2 sum ds_ij r_iju
+    pairs_.weights(rows_, spare_);
     for (Index u = 0; u < units; ++u) v_sums_[u] += all - 2 * spare_[u];
   }
   if (!call_.to.k.given()) return;

@@ -7,6 +7,7 @@
 
 #include "attention/row_places.h"
 #include "kernels/additive_kernels.h"
+#include "kernels/gradient_kernels.h"
 
 // The additive score as the stages of a fused pass see it: q and k are rows of exponentials,
 // [units] of x and then [units] of powers (kernels/additive_kernels.h), one of k for each query
@@ -20,6 +21,7 @@ struct AdditiveScores {
   Index chunks = 0;                           // of units
   RowPlaces queries, keys;                    // of the flags below
   const T* v = nullptr;                       // [H][units]
+  const T* slopes = nullptr;                  // 4 v, likewise
   const T* chunk_sums = nullptr;              // [H][chunks]
   const std::uint8_t* odd_v = nullptr;        // [H]: a sum of v may not be finite
   const std::uint8_t* query_flags = nullptr;  // of each row: some power is not 0
@@ -29,6 +31,12 @@ struct AdditiveScores {
   Index width() const { return powers ? 2 * units : units; }
   kernels::AdditiveUnits<T> units_of(Index h) const {
     return {v + h * units, chunk_sums + h * chunks, units};
+  }
+  // x_u <- 4 v_u x_u: what a sum of r (1 - r) is as a gradient. Where nothing was added v may be
+  // anything.
+  void multiply_slopes(Index h, const kernels::GradientKernels<T>& by, T* x) const {
+    if (odd_v[h] == 0) return by.multiply(x, slopes + h * units, units);
+    for (Index u = 0; u < units; ++u) x[u] = x[u] == T(0) ? x[u] : slopes[h * units + u] * x[u];
   }
   bool query_has_powers(Index b, Index h, Index row) const {
     return powers && query_flags[queries.of(b, h, row)] != 0;

@@ -205,12 +205,9 @@ void DotGradientBlock<T>::finish() {
       }
     }
   };
-  if (call_.dot.additive != nullptr) {
-    const T* v = call_.dot.additive->units_of(unit_.first_head).v;
-    for (Index n = 0; n < keys_ && call_.to.k.given(); ++n) {
-      std::fill_n(spare_, call_.width(), T(0));
-      add_times_4v(dk_ + n * call_.width(), v, call_.width(), spare_);
-      std::copy_n(spare_, call_.width(), dk_ + n * call_.width());
+  if (call_.dot.additive != nullptr && call_.to.k.given()) {
+    for (Index n = 0; n < keys_; ++n) {
+      call_.dot.additive->multiply_slopes(unit_.first_head, g_, dk_ + n * call_.width());
     }
   }
   if (call_.tells_live) {

@@ -98,6 +98,7 @@ class ProjectedRows {
   T* left_ = nullptr;
   T* right_ = nullptr;
   T* v_ = nullptr;
+  T* slopes_ = nullptr;
   T* b_ = nullptr;
   T* chunk_sums_ = nullptr;
   std::uint8_t* odd_v_ = nullptr;
@@ -120,12 +121,14 @@ void ProjectedRows<T>::take(AnyArena& arena) {
   take(right_, key_places_.count(p_.B) * inner_.Dk);
   inner_.k.data = right_;
   take(v_, p_.H * p_.U);
+  take(slopes_, p_.H * p_.U);
   if (p_.score_b.given()) take(b_, p_.H * p_.U);
   take(chunk_sums_, p_.H * scores_.chunks);
   take(odd_v_, p_.H);
   take(query_flags_, query_places_.count(p_.B));
   take(key_flags_, key_places_.count(p_.B));
   scores_.v = v_;
+  scores_.slopes = slopes_;
   scores_.chunk_sums = chunk_sums_;
   scores_.odd_v = odd_v_;
   scores_.query_flags = query_flags_;
@@ -173,6 +176,7 @@ void ProjectedRows<T>::load_parameters() {
       for (Index u = chunk * core::kUnitChunk; u < end; ++u) {
         sum += v[u];
         size += std::abs(v[u]);
+        slopes_[h * p_.U + u] = T(4) * v[u];
       }
       chunk_sums_[h * scores_.chunks + chunk] = sum;
     }

@@ -83,8 +83,25 @@ HWY_NOINLINE void pack_panel(const RowsOf<const T>& k, Index keys, Index D, T* p
       for (Index c = c0; c < c1; ++c) panel[c * kPanel + n] = k.data[n * k.stride + c];
     }
   };
-  copy(0, whole_keys, whole_channels, D);
-  copy(whole_keys, keys, 0, D);
+  copy(0, keys, whole_channels, D);
+  if (whole_keys < keys) {
+    // The last keys go through rows of zeros, some channels at a time.
+    constexpr Index kPiece = 64;
+    HWY_ALIGN T rows[kLanes * kPiece];
+    for (Index c0 = 0; c0 < whole_channels; c0 += kPiece) {
+      const Index width = std::min(kPiece, whole_channels - c0);
+      for (Index n = 0; n < kLanes; ++n) {
+        if (whole_keys + n < keys) {
+          std::copy_n(k.data + (whole_keys + n) * k.stride + c0, width, rows + n * kPiece);
+        } else {
+          std::fill_n(rows + n * kPiece, width, T(0));
+        }
+      }
+      for (Index c = 0; c < width; c += kChannels) {
+        transpose_keys(rows + c, kPiece, panel + (c0 + c) * kPanel + whole_keys);
+      }
+    }
+  }
   if (keys == kPanel) return;
   for (Index c = 0; c < D; ++c)
     std::fill(panel + c * kPanel + keys, panel + (c + 1) * kPanel, T(0));
