@@ -38,6 +38,20 @@ struct AdditiveScores {
     if (odd_v[h] == 0) return by.multiply(x, slopes + h * units, units);
     for (Index u = 0; u < units; ++u) x[u] = x[u] == T(0) ? x[u] : slopes[h * units + u] * x[u];
   }
+  // Of rows of projected values, into the rows at `place` of `to`, and their flags. Returns whether
+  // one is set.
+  bool put_exponentials(const kernels::RowsOf<T>& projected, Index rows, Index place, T* to,
+                        std::uint8_t* flags) const {
+    bool any_power = false;
+    for (Index r = 0; r < rows; ++r) {
+      T* row = to + (place + r) * 2 * units;
+      const T* a = projected.data + r * projected.stride;
+      const bool power = kernels->exponentials(a, units, row, row + units);
+      flags[place + r] = static_cast<std::uint8_t>(power);
+      any_power = any_power || power;
+    }
+    return any_power;
+  }
   bool query_has_powers(Index b, Index h, Index row) const {
     return powers && query_flags[queries.of(b, h, row)] != 0;
   }

@@ -12,8 +12,10 @@ namespace qkv::door {
 template <class T>
 class ProjectedForward {
  public:
-  ProjectedForward(const Problem& p, const Results& to, kernels::Target target)
-      : rows_(p, target), stages_(rows_.problem(), to, target, rows_.scores()) {}
+  // `made`: attention/projected_rows.h
+  ProjectedForward(const Problem& p, const Results& to, kernels::Target target,
+                   const AdditiveKeys<T>* made = nullptr)
+      : rows_(p, target, made), stages_(rows_.problem(), to, target, rows_.scores()) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena) {

@@ -17,13 +17,9 @@ enum class Turned { kNo, kYes };
 template <class T>
 class Projection {
  public:
-  // w [units, width], or [width, units] turned; one for all heads or for each.
-  Projection(const DotCall<T>& call, const Operand& w, Index units, Index width, Turned turned)
-      : call_(call),
-        w_(w),
-        units_(units),
-        width_(width),
-        heads_(w.head_stride == 0 ? 1 : call.p.H) {
+  // w [units, width], or [width, units] turned; one for all H heads or for each.
+  Projection(const Operand& w, Index H, Index units, Index width, Turned turned)
+      : w_(w), units_(units), width_(width), heads_(w.head_stride == 0 ? 1 : H) {
     if (turned == Turned::kYes) std::swap(w_.row_stride, w_.col_stride);
   }
 
@@ -34,34 +30,66 @@ class Projection {
   void take(AnyArena& arena) {
     panels_ = arena.template take<T>(heads_ * padded_units() * width_).data();
   }
-  void pack(runtime::Call& call) const {
+  void pack(const DotCall<T>& tools, runtime::Call& call) const {
     const Index panels = pieces(units_, kPanel);
     call.for_each_task(heads_ * panels, [&](Index task, core::Arena&) {
       const Index u = task % panels * kPanel;
-      pack_panel(call_, w_, core::offset_of(w_, 0, task / panels, u, 0),
+      pack_panel(tools, w_, core::offset_of(w_, 0, task / panels, u, 0),
                  std::min(kPanel, units_ - u), width_, panels_ + task * kPanel * width_);
     });
   }
   // y_r = w x_r for rows of head h; those of y have padded_units() values.
-  void apply(Index h, const RowsOf<const T>& x, Index rows, const RowsOf<T>& y) const {
+  void apply(const DotCall<T>& tools, Index h, const RowsOf<const T>& x, Index rows,
+             const RowsOf<T>& y) const {
     const T* panel = panels_ + (heads_ == 1 ? 0 : h) * padded_units() * width_;
     for (Index u = 0; u < units_; u += kPanel, panel += kPanel * width_) {
-      call_.stop();
+      tools.stop();
       for (Index r = 0; r < rows; r += kTileRows) {
-        call_.kernels.scores({x.data + r * x.stride, x.stride}, std::min(kTileRows, rows - r),
+        tools.kernels.scores({x.data + r * x.stride, x.stride}, std::min(kTileRows, rows - r),
                              width_, panel, T(1), {y.data + r * y.stride + u, y.stride});
       }
     }
   }
 
  private:
-  const DotCall<T>& call_;
   Operand w_;
   Index units_;
   Index width_;
   Index heads_;
   T* panels_ = nullptr;  // [heads][panels of units][width][kPanel]
 };
+
+// What a task has for a block of rows.
+template <class T>
+struct ProjectedBlock {
+  T* copy = nullptr;  // rows of an input as T
+  T* rows = nullptr;  // projected
+
+  template <class AnyArena>
+  static ProjectedBlock take(AnyArena& arena, Index width, Index padded_units) {
+    return {arena.template take<T>(kProjectedRows * width).data(),
+            arena.template take<T>(kProjectedRows * padded_units).data()};
+  }
+};
+
+// An operand of rows at `places` with `width` values, C-ordered.
+template <class T, class Void = const void>
+core::BasicOperand<Void> rows_operand(const Problem& p, const RowPlaces& places, Index width,
+                                      T* data) {
+  core::BasicOperand<Void> x;
+  x.data = data;
+  x.dtype = dtype_of<std::remove_const_t<T>>;
+  x.col_stride = 1;
+  x.row_stride = width;
+  x.head_stride = places.rows * width;
+  Index stride = places.heads * x.head_stride;
+  for (int axis = 0; axis < p.batch.rank(); ++axis) x.batch_strides.push_back(0);
+  for (int axis = p.batch.rank() - 1; axis >= 0 && !places.packed; --axis) {
+    x.batch_strides[axis] = stride;
+    stride *= p.batch[axis];
+  }
+  return x;
+}
 
 // Rows of an input from (b, head, row) on, as T next to each other: in place, or copied to `copy`.
 template <class T>
