@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 
+#include "core/order.h"
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
@@ -37,6 +38,21 @@ double largest_norm(const ConstView& x) {
   return std::sqrt(most);
 }
 
+// The largest sum of a row's sizes.
+double largest_sum(const ConstView& x) {
+  const Values values = values_of(x);
+  const auto width = static_cast<std::size_t>(x.size(-1));
+  double most = 0;
+  for (std::size_t from = 0; from + width <= values.size(); from += width) {
+    double sum = 0;
+    for (std::size_t c = from; c < from + width; ++c) {
+      if (std::isfinite(values[c])) sum += std::fabs(values[c]);
+    }
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
 class Judge {
  public:
   Judge(const RandomCall& call, std::string_view path, const Results& got, const Results& want)
@@ -46,17 +62,16 @@ class Judge {
     smallest_ =
         1.2 * (wide ? std::numeric_limits<double>::min() : std::numeric_limits<float>::min());
     fuses_ = fuses(path);
-    const Options& o = call.options();
     const double scale =
-        o.scale.value_or(call.has("dot") ? 1 : 1 / std::sqrt(static_cast<double>(call.D)));
-    if (!fuses_) {
-      raw_ = static_cast<double>(call.D + 2) * eps_ * std::fabs(scale) *
-                 largest_norm(call.inputs().q) * largest_norm(call.inputs().k) +
-             static_cast<double>(call.D + 2) * smallest_ * eps_;
-    }
-    capped_ = raw_ + (o.softcap > 0 && !fuses_ ? 4 * eps_ * o.softcap : 0);
-    score_ = capped_;
-    dropped_ = 1 / (1 - o.dropout.p);
+        std::fabs(call.options().scale.value_or(call.has("scaled_dot") ? 1 / root(call.Dq) : 1));
+    raw_ = scale * (call.score() == core::ScoreKind::kDot        ? dot_error()
+                    : call.score() == core::ScoreKind::kBilinear ? bilinear_error()
+                                                                 : additive_error());
+    if (raw_ > 0) raw_ += static_cast<double>(call.Dq + call.Dk + call.U) * smallest_ * eps_;
+    capped_ = raw_ + (raw_ > 0 ? 4 * eps_ * call.options().softcap : 0);
+    score_ = capped_ + (raw_ > 0 ? 4 * eps_ * added() : 0);
+    weight_ = growth(2 * score_);
+    dropped_ = 1 / (1 - call.options().dropout.p);
   }
 
   std::string run() {
@@ -73,6 +88,41 @@ class Judge {
   }
 
  private:
+  static double root(Index n) { return std::sqrt(static_cast<double>(n)); }
+  // e^r - 1, which is below 1.001 r where r is small.
+  static double growth(double r) { return r < 1e-3 ? 1.001 * r : std::expm1(std::min(r, 80.0)); }
+
+  // The size of what the options add to scores, which may cancel: by random_options.cc.
+  double added() const {
+    double size = largest_finite(values_of(call_.options().bias));
+    if (call_.has("mods")) {
+      size += 0.7 + 0.05 * static_cast<double>(std::max(call_.Tq, call_.Tk)) +
+              0.1 * static_cast<double>(call_.B + call_.H);
+    }
+    return size;
+  }
+  // Of a sum of products, the largest norms of whose factors are these.
+  double products(Index n, double x, double y) const {
+    return fuses_ ? 0 : static_cast<double>(n + 2) * eps_ * x * y;
+  }
+  double dot_error() const {
+    return products(call_.Dq, largest_norm(call_.inputs().q), largest_norm(call_.inputs().k));
+  }
+  double bilinear_error() const {
+    const ConstView w = std::get<Bilinear>(call_.options().score).w;
+    // |W| is at most the root of the sum of its rows' squares.
+    const double left = largest_norm(call_.inputs().q) * largest_norm(w) * root(call_.Dq);
+    return products(call_.Dq + call_.Dk + 2, left, largest_norm(call_.inputs().k));
+  }
+  double additive_error() const {
+    const auto& score = std::get<Additive>(call_.options().score);
+    double projected = products(call_.Dq, largest_norm(call_.inputs().q), largest_norm(score.wq)) +
+                       products(call_.Dk, largest_norm(call_.inputs().k), largest_norm(score.wk));
+    if (!fuses_ && score.b.given()) projected += eps_ * largest_finite(values_of(score.b));
+    const double each = tanh_error(call_.U) * eps_ + std::min(projected, 2.0);
+    return largest_sum(score.v) * each;
+  }
+
   bool allowed(const std::string& name, double got, double want) {
     if (name == "out" && call_.has("infinity in v") && !std::isfinite(want)) {
       return std::isnan(got) || got == want || (std::isnan(want) && std::isinf(got));
@@ -80,7 +130,8 @@ class Judge {
     if (std::isnan(want)) return std::isnan(got);
     if (!std::isfinite(want) || !std::isfinite(got)) return got == want;
     // Masked rows are zero, not nearly so.
-    if (want == 0 && name == "out" && !call_.has("numbers denormal")) return got == 0;
+    const bool may_round = call_.has("numbers denormal") || (call_.has("dropout") && raw_ > 0);
+    if (want == 0 && name == "out" && !may_round) return got == 0;
     return std::fabs(got - want) <= bound(name, want);
   }
 
@@ -92,22 +143,23 @@ class Judge {
       return score_ == 0 ? 0 : score_ + 4 * eps_ * size;
     }
     if (name == "lse") return (72 + 2 * size) * eps_ + 2 * score_;
-    const double score = 2 * std::min(score_, 1.0);
     if (name == "out") return out_bound(size);
-    const double log = size > 0 ? std::fabs(std::log(size)) : 0;
     if (name == "column_sums") {
       const auto Tq = static_cast<double>(std::max<Index>(1, call_.Tq));
       const double share = std::fabs(std::log(std::max(size, smallest_) / Tq));
-      return size * ((96 + 2 * share) * eps_ + score) + Tq * smallest_;
+      return std::min(Tq,
+                      size * ((96 + 2 * share) * eps_ + weight_) + Tq * smallest_ * (1 + weight_));
     }
-    return size * ((48 + 2 * log) * eps_ + score) + smallest_ * dropped_;
+    const double log = size > 0 ? std::fabs(std::log(size)) : 0;
+    return std::min(
+        dropped_, size * ((48 + 2 * log) * eps_ + weight_) + smallest_ * (1 + weight_) * dropped_);
   }
 
   double out_bound(double size) {
     if (largest_value_ < 0) largest_value_ = largest_finite(values_of(call_.inputs().v));
     const auto keys = static_cast<double>(std::min<Index>(call_.Tk, 512));
     double bound =
-        largest_value_ * dropped_ * (eps_ * (32 + 4 * std::sqrt(keys)) + 2 * std::min(score_, 1.0));
+        largest_value_ * dropped_ * (eps_ * (32 + 4 * std::sqrt(keys)) + std::min(weight_, 2.0));
     // Denormal products are rounded to multiples of the smallest number.
     bound += (keys + 8) * smallest_ * eps_ * dropped_;
     if (call_.dtype() == DType::kFloat16) bound += std::ldexp(size, -10) + std::ldexp(1, -24);
@@ -165,12 +217,18 @@ class Judge {
   double raw_ = 0;       // bounds of scores
   double capped_ = 0;
   double score_ = 0;
+  double weight_ = 0;  // e^(2 score) - 1
   double dropped_ = 1;
   double largest_value_ = -1;
   std::string message_;
 };
 
 }  // namespace
+
+double tanh_error(Index U) {
+  const auto units = static_cast<double>(std::min<Index>(U, core::kUnitChunk));
+  return 8 + 4 * std::sqrt(units) + static_cast<double>(U / core::kUnitChunk);
+}
 
 std::string Agreement::check(const RandomCall& call, std::string_view path, const Results& got,
                              const Results& want) {

@@ -8,19 +8,31 @@
 
 namespace qkv::test {
 
+// The error of sum_u v_u tanh(a_u + b_u), as a multiple of eps sum |v|; derived below.
+double tanh_error(Index U);
+
 // How far two paths may be apart, in the order in which the differences arise. eps = 2^-23 (2^-52
 // for float64) is twice a rounding's largest error.
 //
-// - Scores s. Fused multiply-adds in the one order have the same bits. Without them each of D
+// - Products. Fused multiply-adds in the one order have the same bits. Without them each of D
 //   products and sums of either path errs by eps/2 of sum_c |q_c k_c| <= |q| |k|, so that the
-//   difference is at most (D + 2) eps |scale| max |q| max |k|; what is added after it (mods, bias,
-//   ALiBi) is rounded once or twice more, and tanh by 4 eps of a soft-cap. Call the whole `score`.
+//   difference is at most (D + 2) eps |q| |k|: of scores of the dot product, and of projections.
+// - Scores s. Bilinear: |q^T W| <= |q| |W|, the projection's error adds to the product's.
+//   Additive: a change of a + b changes tanh by no more than itself, and by no more than 2. One
+//   path has t = tanh(a + b), off by eps; a + b is off by eps/2 |a + b|, which changes t by at most
+//   0.45 of that. Another has 1 - 2 r, r = 1 / (1 + e^2a e^2b): its exponentials err by 2 eps each
+//   at most and the products and sums of d and r by eps/2, r' <= 1/4 of the relative error of e^2a
+//   e^2b, and the reciprocal by eps: 2 r is off by 5 eps. Together below 8 eps |v_u| in each unit;
+//   sums in chunks of n = min(U, 32) units, 4 sqrt(n) eps, and U / 32 more. That is tanh_error(U)
+//   eps sum |v|.
+//   What is added after it (scale, mods, bias, ALiBi) is rounded once or twice more, and tanh by
+//   4 eps of a soft-cap. Call the whole `score`.
 // - e_j = exp(s_j - max): 4 eps for the two exponentials, eps |s_j - max| for the product with
 //   log2(e) that one of them may round, and 2 `score`. As w_j falls with s_j - max,
 //   |s_j - max| <= |log w_j|, and the mean of it under w is at most log Tk < 8.
 // - The sum: 8 additions in each partial sum, 6 in the tree, 3 at each merge. So w_j has the
-//   relative bound (48 + 2 |log w_j|) eps + 2 `score`, and lse the bound (72 + 2 |lse|) eps +
-//   score: the logarithm of a sum below 2^11 errs by 8 eps. A key left out or taken twice, of Tk
+//   relative bound (48 + 2 |log w_j|) eps + e^(2 `score`) - 1, and lse the bound (72 + 2 |lse|) eps
+//   + score: the logarithm of a sum below 2^11 errs by 8 eps. A key left out or taken twice, of Tk
 //   equal ones, changes both by 1/Tk > 9e-4: a hundred times the bound.
 // - out: roundings of n = min(Tk, 512) multiply-adds, which fall to both sides: 4 sqrt(n) eps of
 //   max |v| (their sum at worst would be n eps), beside the 32 eps of weights and sum.

@@ -2,6 +2,7 @@
 #ifndef QKV_TESTS_ATTENTION_BACKWARD_CALL_H_
 #define QKV_TESTS_ATTENTION_BACKWARD_CALL_H_
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -18,16 +19,17 @@
 // Calls of attention_backward that are compared from path to path.
 namespace qkv::test {
 
-// The paths before the reference whose backward pass takes a plain call.
-std::vector<std::string> fast_backward_paths();
+// The paths before the reference whose backward pass takes a plain call with a score of this kind.
+std::vector<std::string> fast_backward_paths(ScoreKind kind = ScoreKind::kDot);
 // And the reference.
-std::vector<std::string> all_backward_paths();
+std::vector<std::string> all_backward_paths(ScoreKind kind = ScoreKind::kDot);
 // Does the path have a backward pass for this call?
 bool takes_backward(std::string_view path, const Inputs& inputs, const Options& options);
 
 // A call, but for what the forward pass saved.
 struct BackwardCall {
-  // A gradient that is asked for: of "q", "k", "v", "bias", "alibi" or "sinks".
+  // A gradient that is asked for: of "q", "k", "v", "bias", "alibi", "sinks", or of a parameter of
+  // the score: "w", "wq", "wk", "score_v", "score_b".
   struct Asked {
     DType dtype;
     Dims shape;
@@ -43,7 +45,9 @@ struct BackwardCall {
 
   // Asks for the gradient of that name.
   void ask(const std::string& name, Layout layout);
-  // What may be asked of a call, in one order: "q", "k" and the others that are there.
+  // What may be asked of a call, in this order: the ones that are there.
+  static constexpr std::array kNames{"q", "k",  "v",  "bias",    "alibi",  "sinks",
+                                     "w", "wq", "wk", "score_v", "score_b"};
   static std::vector<std::string> askable(const Inputs& inputs, const Options& options);
   static ConstView source_of(const std::string& name, const Inputs& inputs, const Options& options);
 };

@@ -2,7 +2,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <optional>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -23,13 +22,11 @@ namespace {
 
 constexpr std::uint64_t kSeed = 2;
 constexpr int kParts = 4;  // tests that ctest may run side by side
-constexpr int kCallsPerPart = 200 / kSlowdown;
-constexpr int kLeast = kSlowdown == 1 ? 2 : 0;  // calls with each feature, per part and path
+constexpr int kCallsPerPart = 300 / kSlowdown;
+constexpr int kLeast = kSlowdown == 1 ? 1 : 0;  // calls with each feature, per part and path
 
 // What a path must have been asked for; drawn often enough in every part.
-constexpr const char* kCovered[] = {"dot",
-                                    "scaled_dot",
-                                    "scale",
+constexpr const char* kCovered[] = {"scale",
                                     "softcap",
                                     "mods",
                                     "mods -inf",
@@ -105,6 +102,40 @@ constexpr const char* kCovered[] = {"dot",
                                     "float32",
                                     "float64"};
 
+// And of one score alone.
+std::vector<const char*> covered_of(ScoreKind kind) {
+  switch (kind) {
+    case ScoreKind::kDot:
+      return {"dot", "scaled_dot"};
+    case ScoreKind::kBilinear:
+      return {"w per head", "odd parameter", "asks w"};
+    case ScoreKind::kAdditive:
+      return {"U 1",
+              "U 31",
+              "U 32",
+              "U 33",
+              "U 65",
+              "U 100",
+              "wq per head",
+              "wk per head",
+              "score_v per head",
+              "score_b per head",
+              "no score_b",
+              "odd parameter",
+              "asks wq",
+              "asks wk",
+              "asks score_v",
+              "asks score_b",
+              "numbers projected 20",
+              "numbers projected 60",
+              "numbers projected 300",
+              "numbers projected 1e4",
+              "numbers projected 1e6",
+              "numbers cancelling"};
+  }
+  return {};
+}
+
 using Counts = std::map<std::string, int>;
 
 // What a run of calls has found.
@@ -129,14 +160,11 @@ class Reference {
   // Empty, or how the path's gradients differ from the reference's.
   std::string judge(const std::string& path, const Gradients& got, const SavedTensors& saved,
                     bool& ill_conditioned) {
-    const bool same = fuses(path);
-    const Gradients& want = gradients(same ? saved : saved_);
-    std::optional<GradientBounds>& bounds = same ? same_ : other_;
-    if (!bounds.has_value()) {
-      bounds.emplace(call_, saved_.views(), same ? SameScores::kYes : SameScores::kNo);
-    }
-    ill_conditioned = bounds->ill_conditioned();
-    return bounds->check(got, want, overflows_);
+    const Same same = same_on(path, call_.options);
+    const Gradients& want = gradients(same == Same::kScores ? saved : saved_);
+    const auto [bounds, first] = bounds_.try_emplace(same, call_, saved_.views(), same);
+    ill_conditioned = bounds->second.ill_conditioned();
+    return bounds->second.check(got, want, overflows_);
   }
 
  private:
@@ -157,7 +185,7 @@ class Reference {
   bool overflows_;
   SavedTensors saved_;
   std::deque<Known> known_;
-  std::optional<GradientBounds> same_, other_;
+  std::map<Same, GradientBounds> bounds_;
 };
 
 std::string touched(const Gradients& gradients) {
@@ -194,9 +222,12 @@ void check_paths(const BackwardCall& call, bool overflows, const std::vector<std
   }
 }
 
-void check_call(std::uint64_t seed, std::uint64_t index, const std::vector<std::string>& paths,
-                Findings& findings) {
+// One call on the fast paths, and on the reference again.
+void check_call(std::uint64_t seed, std::uint64_t index, const PathsOfScores& fast,
+                bool reference_again, Findings& findings) {
   const RandomBackward random(seed, index);
+  std::vector<std::string> paths = fast.at(random.forward().score());
+  if (reference_again) paths.emplace_back(kReferencePath);
   const std::string replay =
       "\n  " + random.describe() + "\n  replay: QKV_CONFORMANCE=" + std::to_string(seed) + ":" +
       std::to_string(index) + " test_attention --gtest_filter='*BackwardConformance.Every*0'";
@@ -209,33 +240,37 @@ class BackwardConformance : public testing::TestWithParam<int> {};
 
 TEST_P(BackwardConformance, EveryPathAgreesWithTheReference) {
   Findings findings;
+  const PathsOfScores fast = paths_of_scores(&fast_backward_paths);
   std::uint64_t seed = kSeed;
   if (const char* only = std::getenv("QKV_CONFORMANCE")) {
     char* end = nullptr;
     seed = std::strtoull(only, &end, 10);
     if (*end == ':') {
-      check_call(seed, std::strtoull(end + 1, nullptr, 10), all_backward_paths(), findings);
+      check_call(seed, std::strtoull(end + 1, nullptr, 10), fast, true, findings);
       return;
     }
     ASSERT_EQ(*end, '\0') << "QKV_CONFORMANCE is SEED:INDEX or SEED";
   }
   // The reference against itself, now and then, holds the comparison's NaN, zeros and sentinels.
-  const std::vector<std::string> fast = fast_backward_paths();
   for (int n = 0; n < kCallsPerPart; ++n) {
     const auto index = static_cast<std::uint64_t>(n * kParts + GetParam());
-    check_call(seed, index, n % 8 == 0 ? all_backward_paths() : fast, findings);
+    check_call(seed, index, fast, n % 8 == 0, findings);
   }
   for (const auto& [kind, count] : findings.differences) {
     std::printf("%s: %d calls differ\n", kind.c_str(), count);
   }
-  for (const std::string& path : fast) {
-    Counts& counts = findings.counts[path];
-    std::printf("%s: %d float32 and %d float64 calls, %d ill-conditioned\n", path.c_str(),
-                counts["float32"], counts["float64"], counts["ill-conditioned"]);
-    // Most calls are compared closely.
-    EXPECT_LT(counts["ill-conditioned"], (counts["float32"] + counts["float64"]) / 2) << path;
-    for (const char* feature : kCovered) {
-      EXPECT_GE(counts[feature], kLeast) << path << " hardly met: " << feature;
+  for (const auto& [kind, paths] : fast) {
+    std::vector<const char*> features(std::begin(kCovered), std::end(kCovered));
+    for (const char* feature : covered_of(kind)) features.push_back(feature);
+    for (const std::string& path : paths) {
+      Counts& counts = findings.counts[path];
+      std::printf("%s: %d float32 and %d float64 calls, %d ill-conditioned\n", path.c_str(),
+                  counts["float32"], counts["float64"], counts["ill-conditioned"]);
+      // Most calls are compared closely.
+      EXPECT_LT(counts["ill-conditioned"], (counts["float32"] + counts["float64"]) / 2) << path;
+      for (const char* feature : features) {
+        EXPECT_GE(counts[feature], kLeast) << path << " hardly met: " << feature;
+      }
     }
   }
 }
@@ -244,42 +279,55 @@ INSTANTIATE_TEST_SUITE_P(Part, BackwardConformance, testing::Range(0, kParts));
 
 // Lengths on both sides of the edges that kernels have: rows of a tile (6), panels (64), blocks of
 // the gradients (128); and widths that fill no register.
+void check_sizes(ScoreKind kind, Index Tq, Index Tk, int count,
+                 const std::vector<std::string>& paths, Findings& findings) {
+  constexpr Index kWidths[][4] = {{7, 3, 4, 33}, {17, 5, 17, 5}, {1, 33, 2, 64}, {9, 1, 30, 31}};
+  const DType dtype = count % 3 == 0 ? DType::kFloat64 : DType::kFloat32;
+  const auto [Dq, E, other, U] = kWidths[count / 3 % 4];
+  const Index Dk = kind == ScoreKind::kDot ? Dq : other;
+  const Index B = count % 2 + 1;
+  const Tensor q = normal({B, Tq, Dq}, 1, dtype);
+  const Tensor k = normal({1, Tk, Dk}, 2, dtype);
+  const Tensor v = normal({1, Tk, E}, 3, dtype);
+  const Tensor dout = normal({B, Tq, E}, 4, dtype);
+  const SeededScore score(kind, {.Dq = Dq, .Dk = Dk, .U = U}, dtype);
+  const std::vector<Options> options{{},
+                                     {.masks = {Causal{}}},
+                                     {.masks = {Window{70, 3}}},
+                                     {.dropout = {0.3, 5}},
+                                     {.diagonal = Offset{1}, .masks = {Causal{}}}};
+  BackwardCall call{.inputs = {q, k, v},
+                    .options = options[static_cast<std::size_t>(count % 5)],
+                    .sources = {.out = dout},
+                    .threads = 1 + count % 2};
+  call.options.score = score.score();
+  for (const std::string& name : BackwardCall::askable(call.inputs, call.options)) {
+    call.ask(name, Layout::kContiguous);
+  }
+  check_paths(call, false, paths, {},
+              " of Tq " + std::to_string(Tq) + ", Tk " + std::to_string(Tk) + ", Dq " +
+                  std::to_string(Dq) + ", Dk " + std::to_string(Dk) + ", E " + std::to_string(E) +
+                  ", U " + std::to_string(U) + ", options " + std::to_string(count % 5) + ", " +
+                  std::string(name_of(dtype)),
+              findings);
+}
+
 TEST(BackwardSizesConformance, OnBothSidesOfBlocks) {
   constexpr Index kLengths[] = {1,   5,   6,   7,   63,  64,  65,  127,
                                 128, 129, 130, 255, 256, 257, 300, 700};
-  constexpr Index kWidths[][2] = {{7, 3}, {17, 5}, {1, 33}, {9, 1}};
   Findings findings;
-  const std::vector<std::string> fast = fast_backward_paths();
-  const std::vector<std::string> paths =
-      kSlowdown == 1 && fast.empty() ? all_backward_paths() : fast;
+  const PathsOfScores fast = paths_of_scores(&fast_backward_paths);
   int count = 0;
   for (const Index Tq : kLengths) {
     for (const Index Tk : kLengths) {
       ++count;
       // Each pair of neighbouring lengths in one of two dtypes.
       if (count % kSlowdown != 0 || Tq * Tk > 90'000 / kSlowdown) continue;
-      const DType dtype = count % 3 == 0 ? DType::kFloat64 : DType::kFloat32;
-      const auto [D, E] = kWidths[count / 3 % 4];
-      const Index heads = count % 2 + 1;
-      const Tensor q = normal({heads, Tq, D}, 1, dtype);
-      const Tensor k = normal({1, Tk, D}, 2, dtype);
-      const Tensor v = normal({1, Tk, E}, 3, dtype);
-      const Tensor dout = normal({heads, Tq, E}, 4, dtype);
-      const std::vector<Options> options{{},
-                                         {.masks = {Causal{}}},
-                                         {.masks = {Window{70, 3}}},
-                                         {.dropout = {0.3, 5}},
-                                         {.diagonal = Offset{1}, .masks = {Causal{}}}};
-      BackwardCall call{.inputs = {q, k, v},
-                        .options = options[static_cast<std::size_t>(count % 5)],
-                        .sources = {.out = dout},
-                        .threads = 1 + count % 2};
-      for (const char* name : {"q", "k", "v"}) call.ask(name, Layout::kContiguous);
-      check_paths(call, false, paths, {},
-                  " of Tq " + std::to_string(Tq) + ", Tk " + std::to_string(Tk) + ", D " +
-                      std::to_string(D) + ", E " + std::to_string(E) + ", options " +
-                      std::to_string(count % 5) + ", " + std::string(name_of(dtype)),
-                  findings);
+      for (const auto& [kind, paths] : fast) {
+        // The reference's projections and tanh take their time.
+        const bool some = kind == ScoreKind::kDot || count % 7 == static_cast<int>(kind);
+        if (!paths.empty() && some) check_sizes(kind, Tq, Tk, count, paths, findings);
+      }
     }
   }
 }
@@ -313,7 +361,7 @@ TEST(GradientBounds, HoldTheReferenceInFloat32AgainstFloat64) {
     const Gradients want(call);
     run_backward(call, kReferencePath, saved.views(), got);
     run_in_double(call, saved.views(), want);
-    const GradientBounds bounds(call, saved.views(), SameScores::kNo);
+    const GradientBounds bounds(call, saved.views(), Same::kNothing);
     if (!bounds.ill_conditioned()) ++compared;
     EXPECT_EQ(bounds.check(got, want, false), "") << n << ": " << random.describe();
   }

@@ -9,50 +9,28 @@
 #include "attention/resolve.h"
 #include "reference/backward.h"
 #include "runtime/tasks.h"
+#include "tests/attention/score_bounds.h"
 #include "tests/support/compare.h"
 
 namespace qkv::test {
-namespace {
 
-using core::GradientTarget;
 using core::Problem;
 using core::Sequence;
 using reference::GradientRow;
 using reference::Prepared;
 using reference::QueryAt;
 
-double norm(const double* x, Index n) {
-  double sum = 0;
-  for (Index c = 0; c < n; ++c) sum += x[c] * x[c];
-  return std::sqrt(sum);
+Same same_on(std::string_view path, const Options& options) {
+  if (!fuses(path)) return Same::kNothing;
+  return std::holds_alternative<Additive>(options.score) ? Same::kProjections : Same::kScores;
 }
-
-// Row after row, of absolute values; and the rows' norms.
-struct Rows {
-  std::vector<double> sizes, norms;
-  Index width = 0;
-
-  template <class T>
-  void set(const T* from, Index count, Index columns) {
-    width = columns;
-    sizes.resize(static_cast<std::size_t>(count * width));
-    for (std::size_t n = 0; n < sizes.size(); ++n)
-      sizes[n] = std::fabs(static_cast<double>(from[n]));
-    norms.clear();
-    for (Index n = 0; n < count; ++n) norms.push_back(norm(row(n), width));
-  }
-  const double* row(Index n) const { return sizes.data() + n * width; }
-  double norm_of(Index n) const { return norms[static_cast<std::size_t>(n)]; }
-};
-
-}  // namespace
 
 // The walk over all pairs, with the reference's weights.
 template <class T>
 class GradientBounds::Pass {
  public:
-  Pass(GradientBounds& to, const BackwardCall& call, const Saved& saved, SameScores same)
-      : to_(to), same_(same == SameScores::kYes), shapes_(call) {
+  Pass(GradientBounds& to, const BackwardCall& call, const Saved& saved, Same same)
+      : to_(to), same_(same == Same::kScores), shapes_(call), scores_(p_, same) {
     door::resolve("bounds", call.inputs, call.options, p_);
     from_ = door::bind_sources(p_, saved, call.sources);
     targets_ = door::bind_gradients(p_, call.inputs, call.options, shapes_.views());
@@ -67,8 +45,7 @@ class GradientBounds::Pass {
     take(run.shared());
     reference::prepare(p_, x_, run);
     const Index queries = p_.Tq * p_.H / std::max<Index>(1, p_.G);  // of one key head
-    begin(q_sum_, "q", targets_.q, p_.H * p_.q_rows * p_.Dq, p_.Tk);
-    begin(k_sum_, "k", targets_.k, p_.G * p_.k_rows * p_.Dk, queries);
+    scores_.begin(targets_, to_.bounds_);
     begin(v_sum_, "v", targets_.v, p_.G * p_.k_rows * p_.E, queries);
     begin(bias_sum_, "bias", targets_.bias, p_.H * p_.Tq * p_.Tk, 1);
     begin(alibi_sum_, "alibi", targets_.alibi, p_.H, p_.q_rows * p_.Tk);
@@ -83,32 +60,14 @@ class GradientBounds::Pass {
   static constexpr double kSmallest = 1.2 * std::numeric_limits<T>::min();
   static constexpr double kTiny = std::numeric_limits<T>::denorm_min();
 
-  // The error of a sum of n terms, for the sum of their sizes 1.
-  static double sum_error(double n) { return (8 + 4 * std::sqrt(n)) * kEps; }
+  static double sum_error(double n) { return BoundSum<T>::sum_error(n); }
 
   // What is changed in one row.
   struct Key {
     double w = 0, w_change = 0;
     double ds = 0, ds_change = 0;
-    double draw = 0, draw_change = 0;
+    double draw = 0, draw_change = 0;  // draw with its sign
     double z = 0;
-  };
-
-  // A gradient's bounds, and the error of its sums.
-  struct Sum {
-    double* bounds = nullptr;
-    const GradientTarget* target = nullptr;
-    double error = 0;
-
-    bool given() const { return bounds != nullptr; }
-
-    double* at(const Problem& p, Index b, Index h, Index row, Index col) const {
-      const Index entry = core::batch_offset(target->own, p.batch, b);
-      return bounds + core::offset_of(target->own, entry, h, row, col);
-    }
-    double term(double size, double change) const {
-      return change + error * (size + change) + 2 * kTiny;
-    }
   };
 
   template <class AnyArena>
@@ -117,24 +76,18 @@ class GradientBounds::Pass {
     row_ = GradientRow<T>::take(arena, p_.Tk, p_.E);
   }
 
-  // `places` of one batch entry (or of all packed ones), each a sum of `terms`, share the buffer.
-  void begin(Sum& sum, const char* name, const GradientTarget& target, Index places, Index terms) {
-    if (!target.given()) return;
-    auto& bounds = to_.bounds_[name];
-    bounds.assign(static_cast<std::size_t>(target.buffer.element_count()), 0);
-    if (bounds.empty()) return;
-    const double shared =
-        static_cast<double>(places * (p_.packed() ? 1 : p_.B)) / static_cast<double>(bounds.size());
-    sum = {bounds.data(), &target, sum_error(shared * static_cast<double>(terms))};
+  void begin(BoundSum<T>& sum, const char* name, const core::GradientTarget& target, Index places,
+             Index terms) {
+    sum.begin(p_, to_.bounds_[name], target, places, terms);
   }
 
   void walk_head(Index b, Index h) {
     const Sequence s = p_.sequence(b);
-    q_.set(x_.left_of(p_, b, h), s.Tq, p_.Dq);
-    k_.set(x_.right_of(p_, b, h), s.Tk, p_.Dk);
+    scores_.set_head(x_, b, h);
     if (p_.v.given()) v_.set(x_.value_of(p_, b, h), s.Tk, p_.E);
     keys_.resize(static_cast<std::size_t>(s.Tk));
     for (Index i = 0; i < s.Tq; ++i) walk_row({b, h, i, p_.diagonal_offset(b, s)}, s);
+    scores_.end_head(b, h);
   }
 
   void walk_row(const QueryAt& at, const Sequence& s) {
@@ -192,18 +145,12 @@ class GradientBounds::Pass {
   double score_change(const QueryAt& at, Index j) const {
     if (same_) return 0;
     const double scale = std::fabs(p_.scale);
-    double change = raw_change(at, j) + 4 * kEps * (p_.softcap + size_of_score(j));
+    double change = scores_.change(at.i, j) + 4 * kEps * (p_.softcap + size_of_score(j));
     if (p_.alibi.given()) {
       const auto slope = static_cast<double>(reference::parameter<T>(p_.alibi, at.h, 0, 0));
       change += 4 * kEps * std::fabs(slope * static_cast<double>(at.i + at.o - j));
     }
     return change + scale * 8 * kTiny;
-  }
-  double raw_change(const QueryAt& at, Index j) const {
-    if (same_) return 0;
-    const double size = std::fabs(p_.scale) * q_.norm_of(at.i) * k_.norm_of(j);
-    // An infinity in q or k makes the score infinite, or NaN, however it is rounded.
-    return std::isfinite(size) ? static_cast<double>(p_.Dq + 2) * (kEps * size + kTiny) : 0;
   }
   double size_of_score(Index j) const { return std::fabs(static_cast<double>(row_.scores.s[j])); }
 
@@ -263,8 +210,9 @@ class GradientBounds::Pass {
       if (std::isfinite(x)) largest = std::max(largest, x);
     }
     const double keys = std::min<double>(static_cast<double>(Tk), 512);
-    double change =
-        largest * kept_ * (kEps * (32 + 4 * std::sqrt(keys)) + 2 * std::min(worst_score_, 1.0));
+    double change = largest * kept_ *
+                    (kEps * (32 + 4 * std::sqrt(keys)) +
+                     std::min(2.0, std::expm1(std::min(2 * worst_score_, 2.0))));
     change += (keys + 8) * kTiny * kept_;
     if (p_.dtype == DType::kFloat16) change += std::ldexp(out, -10) + std::ldexp(1, -24);
     if (p_.dtype == DType::kBFloat16) change += std::ldexp(out, -7);
@@ -287,19 +235,20 @@ class GradientBounds::Pass {
     const double slope = std::fabs(static_cast<double>(row_.scores.slope[j]));
     double slope_change = 4 * kEps * slope;
     if (p_.softcap > 0) {
-      slope_change += std::fabs(p_.scale) * (6 * kEps + 0.77 * raw_change(at, j) / p_.softcap);
+      slope_change +=
+          std::fabs(p_.scale) * (6 * kEps + 0.77 * scores_.change(at.i, j) / p_.softcap);
     }
-    x.draw = x.ds * slope;
+    x.draw = static_cast<double>(row_.ds[j]) * static_cast<double>(row_.scores.slope[j]);
     x.draw_change = x.ds_change * slope + (x.ds + x.ds_change) * slope_change + 4 * kTiny;
   }
 
   void add_pair(const QueryAt& at, const Sequence& s, Index j) {
     const Key& x = key(j);
     const Index g = p_.key_head(at.h);
-    add_row(q_sum_, at.b, at.h, s.q0 + at.i, q_sum_.term(x.draw, x.draw_change), k_, j);
-    add_row(k_sum_, at.b, g, s.k0 + j, k_sum_.term(x.draw, x.draw_change), q_, at.i);
+    scores_.add_pair(at.b, at.h, at.i, j, x.draw, x.draw_change);
     if (from_.dout.given() && x.z != 0) {
-      add_row(v_sum_, at.b, g, s.k0 + j, v_sum_.term(x.w * x.z, x.w_change * x.z), g_, 0);
+      v_sum_.add_row(p_, at.b, g, s.k0 + j, v_sum_.term(x.w * x.z, x.w_change * x.z), g_.row(0),
+                     p_.E);
     }
     if (bias_sum_.given()) {
       *bias_sum_.at(p_, at.b, at.h, at.i, j) += bias_sum_.term(x.ds, x.ds_change);
@@ -311,26 +260,17 @@ class GradientBounds::Pass {
     }
   }
 
-  // term times each channel of a row of factors.
-  void add_row(const Sum& to, Index b, Index head, Index row, double term, const Rows& factors,
-               Index n) const {
-    if (!to.given()) return;
-    double* bounds = to.at(p_, b, head, row, 0);
-    const Index stride = to.target->own.col_stride;
-    const double* x = factors.row(n);
-    for (Index c = 0; c < factors.width; ++c) bounds[c * stride] += term * x[c] + kTiny;
-  }
-
   GradientBounds& to_;
   bool same_;
   Gradients shapes_;
   core::ResolvedProblem p_;
   core::GradientSources from_;
   core::GradientResults targets_;
-  Sum q_sum_, k_sum_, v_sum_, bias_sum_, alibi_sum_, sink_sum_;
+  ScoreBounds<T> scores_;
+  BoundSum<T> v_sum_, bias_sum_, alibi_sum_, sink_sum_;
   Prepared<T> x_;
   GradientRow<T> row_;
-  Rows q_, k_, v_, g_;  // of one head; g of one row
+  Rows v_, g_;  // of one head; g of one row
   std::vector<Key> keys_;
   double lse_ = 0;
   double factor_ = 1;
@@ -339,7 +279,7 @@ class GradientBounds::Pass {
   double kept_ = 1;
 };
 
-GradientBounds::GradientBounds(const BackwardCall& call, const Saved& saved, SameScores same)
+GradientBounds::GradientBounds(const BackwardCall& call, const Saved& saved, Same same)
     : write_(call.write) {
   if (accumulator_of(call.inputs.q.dtype()) == DType::kFloat64) {
     Pass<double>(*this, call, saved, same).run();

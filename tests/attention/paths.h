@@ -2,6 +2,7 @@
 #ifndef QKV_TESTS_ATTENTION_PATHS_H_
 #define QKV_TESTS_ATTENTION_PATHS_H_
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 
 #include "attention/implementations.h"
 #include "tests/attention/bits.h"
+#include "tests/attention/scores.h"
 
 // The list of implementations, as tests walk through it.
 namespace qkv::test {
@@ -38,25 +40,39 @@ inline std::optional<std::string> refusal(std::string_view path, const Inputs& i
   }
 }
 
-// The paths before the reference that this processor can run: those that take a plain call.
-inline std::vector<std::string> fast_paths() {
+// The paths before the reference that this processor can run: those that take a plain call with a
+// score of this kind.
+inline std::vector<std::string> fast_paths(ScoreKind kind = ScoreKind::kDot) {
   const Tensor x = normal({4, 8}, 1);
+  const SeededScore score(kind, {.H = 1, .Dq = 8, .Dk = 8, .U = 4}, x.dtype());
   std::vector<std::string> names;
   for (const door::Implementation* one : door::implementations()) {
     if (one->name == kReferencePath) continue;
-    if (!refusal(one->name, {x, x, x}, {}).has_value()) names.emplace_back(one->name);
+    const Options options{.score = score.score()};
+    if (!refusal(one->name, {x, x, x}, options).has_value()) names.emplace_back(one->name);
   }
   return names;
 }
 
 // And the reference.
-inline std::vector<std::string> all_paths() {
-  std::vector<std::string> names = fast_paths();
+inline std::vector<std::string> all_paths(ScoreKind kind = ScoreKind::kDot) {
+  std::vector<std::string> names = fast_paths(kind);
   names.emplace_back(kReferencePath);
   return names;
 }
 
-// Does a path round its scores as the reference does, by fused multiply-adds? SSE4 has none.
+// Paths by the score that they take: fast_paths or the like of each kind.
+using PathsOfScores = std::map<ScoreKind, std::vector<std::string>>;
+
+template <class F>
+PathsOfScores paths_of_scores(const F& paths_of) {
+  PathsOfScores paths;
+  for (const ScoreKind kind : kScoreKinds) paths[kind] = paths_of(kind);
+  return paths;
+}
+
+// Does a path round its products and projections as the reference does, by fused multiply-adds?
+// SSE4 has none.
 inline bool fuses(std::string_view path) { return !path.ends_with("sse4"); }
 
 }  // namespace qkv::test

@@ -20,6 +20,9 @@ constexpr Index kWidths[] = {1,  2,  3,  7,  8,  15, 16,  17,  31,  32, 33,
 constexpr Index kMostPairs = 300'000;     // of one head
 constexpr Index kMostElements = 400'000;  // of one output
 constexpr Index kMostSliced = 20'000;     // every second element of 4 axes takes 16 times as much
+// Around the chunks of 32 units, and of a register.
+constexpr Index kUnits[] = {1, 3, 16, 31, 32, 33, 64, 65, 100};
+constexpr Index kTanh = 8;  // multiply-adds that take as long as one tanh
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -44,6 +47,10 @@ RandomCall::RandomCall(std::uint64_t seed, std::uint64_t index)
                               DType::kFloat64, DType::kFloat16, DType::kBFloat16};
   dtype_ = one_of(kTypes);
   note(std::string(name_of(dtype_)));
+  constexpr core::ScoreKind kScores[] = {core::ScoreKind::kDot, core::ScoreKind::kBilinear,
+                                         core::ScoreKind::kAdditive};
+  score_ = one_of(kScores);
+  draw_kind();
   packed_ = chance(0.15);
   draw_sizes();
   packed_ ? draw_packed_inputs() : draw_inputs();
@@ -67,25 +74,42 @@ void RandomCall::draw_sizes() {
   B = chance(0.02) ? 0 : one_of(kBatches);
   G = one_of(kBatches);
   H = chance(0.02) ? 0 : G * one_of(kRatios);
+  Index most_pairs = kMostPairs;
+  if (score_ == core::ScoreKind::kAdditive) {
+    U = one_of(kUnits);
+    note("U " + std::to_string(U));
+    most_pairs = std::max<Index>(1000, limit / (kTanh * U));
+  }
   do {
     Tq = one_of(kLengths);
     Tk = one_of(kLengths);
-  } while (Tq * Tk > kMostPairs);
-  D = E = 1;
-  const Index pairs = std::max<Index>(1, Tq * Tk);
+  } while (Tq * Tk > most_pairs);
   for (int attempt = 0; attempt < 20; ++attempt) {
-    D = one_of(kWidths);
-    E = one_of(kWidths);
-    if (pairs * (D + E) <= limit) break;
-    if (attempt == 19) D = E = 1 + whole(0, 4);
+    const bool last = attempt == 19;
+    Dq = last ? 1 + whole(0, 4) : one_of(kWidths);
+    Dk = last ? 1 + whole(0, 4) : one_of(kWidths);
+    if (score_ == core::ScoreKind::kDot || has("numbers cancelling")) Dk = Dq;
+    E = last ? 1 + whole(0, 4) : one_of(kWidths);
+    if (!too_long(limit)) break;
   }
-  while (B * H * pairs * (D + E) > limit && (B > 1 || H > G || G > 1)) {
+  while (too_long(limit) && (B > 1 || H > G || G > 1)) {
     if (B > 1) {
       --B;
     } else {
       G = H = std::max<Index>(1, G - 1);
     }
   }
+}
+
+// Does the call take more multiply-adds than `limit`?
+bool RandomCall::too_long(Index limit) const {
+  const Index pairs = std::max<Index>(1, Tq * Tk);
+  Index work = pairs * (Dk + E);
+  if (score_ == core::ScoreKind::kBilinear) work += Tq * Dq * Dk;
+  if (score_ == core::ScoreKind::kAdditive) {
+    work = pairs * (kTanh * U + E) + (Tq * Dq + Tk * Dk) * U;
+  }
+  return std::max<Index>(1, B * H) * work > limit;
 }
 
 // A memory order at random; for inputs the first axis may repeat.
@@ -175,8 +199,8 @@ void RandomCall::draw_inputs() {
     keys = DType::kBFloat16;
     note("narrow keys");
   }
-  inputs_.q = make_heads(dtype_, with(q, Tq, D), "q");
-  inputs_.k = make_heads(keys, with(k, Tk, D), "k");
+  inputs_.q = make_heads(dtype_, with(q, Tq, Dq), "q");
+  inputs_.k = make_heads(keys, with(k, Tk, Dk), "k");
   if (!chance(0.04)) inputs_.v = make_heads(keys, with(v, Tk, E), "v");
   note(inputs_.v.given() ? "v" : "no v");
   if (H > G) note("grouped heads");
@@ -200,8 +224,8 @@ void RandomCall::draw_packed_inputs() {
   }
   Tq = static_cast<Index>(cu_q.back());  // from here on: rows in all
   Tk = static_cast<Index>(cu_k.back());
-  inputs_.q = make_heads(dtype_, {Tq, H, D}, "q");
-  inputs_.k = make_heads(dtype_, {Tk, G, D}, "k");
+  inputs_.q = make_heads(dtype_, {Tq, H, Dq}, "q");
+  inputs_.k = make_heads(dtype_, {Tk, G, Dk}, "k");
   inputs_.v = make_heads(dtype_, {Tk, G, E}, "v");
   draw_numbers();
   inputs_.cu_seqlens_q = make_list(counts, Dims(B + 1)).fill(cu_q).view();
@@ -210,28 +234,7 @@ void RandomCall::draw_packed_inputs() {
 
 // Of q, k and v, the first arrays made.
 void RandomCall::draw_numbers() {
-  struct Kind {
-    const char* name;
-    double q, k, v;
-  };
-  const bool wide = dtype_ == DType::kFloat64;
-  const bool narrow = size_of(dtype_) == 2;
-  const double tiny = wide ? 1e-160 : 1e-20;
-  const Kind kKinds[] = {{"plain", 1, 1, 1},
-                         {"plain", 1, 1, 1},
-                         {"plain", 1, 1, 1},
-                         {"flat", 0.1, 0.1, 1},
-                         {"steep", 5, 3, 1},
-                         {"scores 1e4", 100, 100, 1},
-                         {"scores 1e30", 1e15, 1e15, 1},
-                         {"denormal", tiny, tiny, tiny * tiny * 10},
-                         {"ties", 0, 0, 1},
-                         {"one key", 1, 1, 1},
-                         {"v 1e30", 1, 1, 1e30}};
-  Kind kind = one_of(kKinds);
-  if (narrow && kind.q * kind.k > 1e5) kind = kKinds[0];
-  if (narrow && kind.v > 1) kind = kKinds[0];
-  note(std::string("numbers ") + kind.name);
+  const Numbers& kind = numbers_;
   const double deviations[] = {kind.q, kind.k, kind.v};
   for (std::size_t n = 0; n < arrays_.size(); ++n) {
     if (kind.q == 0 && n < 2) {
@@ -247,6 +250,7 @@ void RandomCall::draw_numbers() {
     const View row = slice(k, rows, j, j + 1);
     for (Index n = 0; n < row.element_count(); ++n) store_at(row, n, whole(0, 1) * 16.0 - 8);
   }
+  if (has("numbers cancelling")) draw_near_rows();
   if (!chance(0.25)) return;
   const char* kNames[] = {"q", "k", "v"};
   for (std::size_t n = 0; n < writable_.size(); ++n) {

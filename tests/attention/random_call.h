@@ -11,6 +11,7 @@
 
 #include <qkv/attention.h>
 
+#include "core/problem.h"
 #include "tests/support/arrays.h"
 
 // Small random calls over every shape, memory order, option, output and odd number.
@@ -25,6 +26,7 @@ class RandomCall {
 
   const Inputs& inputs() const { return inputs_; }
   const Options& options() const { return options_; }
+  core::ScoreKind score() const { return score_; }
   DType dtype() const { return dtype_; }
   DType sums() const { return accumulator_of(dtype_); }
   // The names of everything drawn: options, outputs, shapes, numbers. For counting.
@@ -46,7 +48,7 @@ class RandomCall {
   ConstView row_list(const std::string& name) const { return row_lists_.at(name); }
   Index top() const { return top_; }
 
-  Index B = 1, H = 1, G = 1, Tq = 1, Tk = 1, D = 1, E = 1;
+  Index B = 1, H = 1, G = 1, Tq = 1, Tk = 1, Dq = 1, Dk = 1, E = 1, U = 1;
   Dims weights_shape;  // [..,Tq,Tk], or empty when packed
 
  private:
@@ -60,15 +62,29 @@ class RandomCall {
   }
   void note(const std::string& feature) { features_.insert(feature); }
 
+  // The deviations of a call's arrays, by name.
+  struct Numbers {
+    const char* name;
+    double q, k, v;
+    double projected = 1;  // of the projections, where q or k is of deviation 1
+    double score_v = 1;    // of the norm of the additive v
+  };
+
   void draw_sizes();
+  bool too_long(Index limit) const;
   void draw_inputs();
   void draw_packed_inputs();
+  void draw_kind();
   void draw_numbers();
+  void draw_near_rows();
   // Where element `flat`, in C order, stands.
   static Index place_of(const View& x, Index flat);
   static void store_at(const View& x, Index flat, double value);
   void plant(const View& x, const std::string& name, Index first_row);
   void draw_options();
+  void draw_score();
+  Guarded& make_parameter(const char* name, const Dims& shape, double deviation);
+  Additive draw_additive();
   void draw_bias();
   void draw_diagonal();
   void draw_masks();
@@ -85,6 +101,8 @@ class RandomCall {
   Dims results(Index last, Index width) const;
 
   Random random_;
+  core::ScoreKind score_ = core::ScoreKind::kDot;
+  Numbers numbers_{};
   DType dtype_ = DType::kFloat32;
   Dims batch_;         // batch axes
   bool heads_ = true;  // results have a head axis

@@ -27,12 +27,7 @@ Dims RandomCall::broadcastable() {
 }
 
 void RandomCall::draw_options() {
-  if (chance(0.5)) {
-    options_.score = Dot{};
-    note("dot");
-  } else {
-    note("scaled_dot");
-  }
+  draw_score();
   if (chance(0.3)) {
     constexpr double kScales[] = {0.3, 0.05, 1, -0.5, 0};
     options_.scale = one_of(kScales);
