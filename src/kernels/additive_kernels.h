@@ -11,9 +11,11 @@
 // 0.
 namespace qkv::kernels {
 
-// Up to here exp(2a) is kept whole: products of two of them overflow to infinity at worst.
+// Up to here exp(2a) is kept whole: products of two of them overflow to infinity at worst. Where
+// the other one is so large that both powers at one factor overflow, at 2^128 (2^1024), this one is
+// at least 2^-101 (2^-953): their product is then above 2^26 (2^70), and tanh 1.
 template <class T>
-inline constexpr T kPlainRange = sizeof(T) == 4 ? T(43) : T(350);
+inline constexpr T kPlainRange = sizeof(T) == 4 ? T(35) : T(330);
 
 // Units that stand side by side in a block: a multiple of every target's registers.
 inline constexpr Index kUnitLanes = 16;
