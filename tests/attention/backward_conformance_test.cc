@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::uint64_t kSeed = 2;
 constexpr int kParts = 4;  // tests that ctest may run side by side
-constexpr int kCallsPerPart = 300 / kSlowdown;
+constexpr int kCallsPerPart = 400 / kSlowdown;
 constexpr int kLeast = kSlowdown == 1 ? 1 : 0;  // calls with each feature, per part and path
 
 // What a path must have been asked for; drawn often enough in every part.
