@@ -3,6 +3,7 @@
 #ifndef QKV_QKV_H_
 #define QKV_QKV_H_
 
+#include <qkv/additive_memory.h>
 #include <qkv/at.h>
 #include <qkv/attention.h>
 #include <qkv/context.h>

@@ -55,4 +55,11 @@ constinit const Implementation kBilinearAvx512 = bilinear<Target::kAvx512>("bili
 constinit const Implementation kBilinearAvx2 = bilinear<Target::kAvx2>("bilinear/avx2");
 constinit const Implementation kBilinearSse4 = bilinear<Target::kSse4>("bilinear/sse4");
 
+std::optional<Target> target_of(const Implementation& one) noexcept {
+  if (&one == &kAdditiveAvx512) return Target::kAvx512;
+  if (&one == &kAdditiveAvx2) return Target::kAvx2;
+  if (&one == &kAdditiveSse4) return Target::kSse4;
+  return std::nullopt;
+}
+
 }  // namespace qkv::door

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include <qkv/additive_memory.h>
+#include <qkv/tensor.h>
+
+#include "attention/bind.h"
+#include "attention/implementations.h"
+#include "attention/projected_backward.h"
+#include "attention/projected_forward.h"
+#include "attention/projected_path.h"
+#include "attention/resolve.h"
+#include "core/message.h"
+
+namespace qkv {
+namespace {
+
+using core::text;
+
+constexpr std::string_view kMake = "AdditiveMemory";
+constexpr std::string_view kForward = "AdditiveMemory::attention";
+constexpr std::string_view kBackward = "AdditiveMemory::attention_backward";
+constexpr std::string_view kGradients = "AdditiveMemory::key_gradients";
+
+bool same(const ConstView& a, const ConstView& b) {
+  return a.data() == b.data() && a.dtype() == b.dtype() && a.shape() == b.shape() &&
+         a.strides() == b.strides();
+}
+
+// A query for each key head, or for each head of a parameter; its numbers are not looked at.
+ConstView any_query(const ConstView& k, const Additive& score) {
+  static constexpr double kZero = 0;
+  Dims shape = k.shape();
+  Dims strides = k.shape();
+  for (int axis = 0; axis < k.rank(); ++axis) strides[axis] = 0;
+  const int rank = k.rank();
+  if (rank < 2) return k;  // refused with k
+  shape[rank - 1] = score.wq.rank() >= 1 ? score.wq.shape()[score.wq.rank() - 1] : 1;
+  shape[rank - 2] = 1;
+  const std::pair<const ConstView*, int> parameters[] = {
+      {&score.wq, 3}, {&score.wk, 3}, {&score.v, 2}, {&score.b, 2}};
+  for (const auto& [parameter, per_head] : parameters) {
+    if (rank > 3 && parameter->given() && parameter->rank() == per_head) {
+      shape[rank - 3] = parameter->shape()[0];
+    }
+  }
+  return {&kZero, k.dtype(), shape, strides};
+}
+
+bool names_any(const InputGradients& x) {
+  const auto* score = std::get_if<AdditiveGradient>(&x.score);
+  return x.q.given() || x.v.given() || x.bias.given() || x.alibi.given() || x.sinks.given() ||
+         (score != nullptr && (score->wq.given() || score->v.given() || score->b.given()));
+}
+
+// Memory for a pass's arrays that stays.
+class Block {
+ public:
+  template <class Take>
+  void take(const Take& take) {
+    core::MeasuringArena size;
+    take(size);
+    bytes_ = Tensor(DType::kUInt8, {static_cast<Index>(size.bytes())});
+    core::Arena arena(static_cast<std::byte*>(bytes_.view().data()), size.bytes());
+    take(arena);
+  }
+
+ private:
+  Tensor bytes_;
+};
+
+// What is kept of the keys, and what belongs to them.
+template <class T>
+struct Kept {
+  Kept(const core::Problem& p, kernels::Target target) : keys(p, target) {
+    keys_memory.take([&](auto& arena) { keys.take(p, arena); });
+  }
+  void begin_sums(const core::Problem& p) {
+    const door::RowPlaces& places = keys.scores().keys;
+    const Index rows = places.count(p.B);
+    if (sums.gradients == nullptr) {
+      sums_memory.take([&](auto& arena) {
+        sums.gradients = arena.template take<T>(rows * p.U).data();
+        sums.live = arena.template take<std::uint8_t>(rows).data();
+      });
+    }
+    std::fill_n(sums.gradients, rows * p.U, T(0));
+    std::fill_n(sums.live, rows, std::uint8_t{0});
+  }
+  bool has_sums() const { return sums.gradients != nullptr; }
+
+  door::AdditiveKeys<T> keys;
+  door::KeySums<T> sums;
+  Block keys_memory, sums_memory;
+};
+
+// Makes the keys: a pass of its own.
+template <class T>
+class KeyPass {
+ public:
+  KeyPass(const core::Problem& p, kernels::Target target, Kept<T>& kept)
+      : tools_(p, target), kept_(kept) {}
+  template <class AnyArena>
+  void take_shared(AnyArena&) {}
+  std::size_t worker_bytes() const { return kept_.keys.worker_bytes(tools_.p); }
+  void run(runtime::Call& call) {
+    tools_.stop = call.stop_point();
+    kept_.keys.prepare(tools_, call);
+  }
+
+ private:
+  door::DotCall<T> tools_;
+  Kept<T>& kept_;
+};
+
+// From the sums of dright to dk and dWk.
+template <class T>
+class KeyGradientPass {
+ public:
+  KeyGradientPass(const core::Problem& p, const core::GradientResults& to, kernels::Target target,
+                  const Kept<T>& kept)
+      : to_(to),
+        tools_(p, target),
+        kernels_(kernels::gradient_kernels<T>(target)),
+        gradients_(tools_, kernels_, to),
+        back_(p.wk, p.H, p.Dk, p.U, door::Turned::kYes),
+        side_{kept.sums.gradients,
+              p.U,
+              kept.keys.scores().keys,
+              kept.sums.live,
+              &p.k,
+              p.G,
+              p.Dk,
+              true},
+        dk_(p, to.k, side_.places, p.G, p.Dk) {}
+  template <class AnyArena>
+  void take_shared(AnyArena& arena) {
+    if (to_.k.given()) back_.take(arena);
+    gradients_.own().take(arena, [&](const core::GradientTarget& target) {
+      return &target != &to_.k || dk_.is_summed();
+    });
+  }
+  std::size_t worker_bytes() const { return gradients_.worker_bytes(back_.padded_units()); }
+  void run(runtime::Call& call) {
+    take_shared(call.shared());
+    tools_.stop = call.stop_point();
+    gradients_.own().clear(tools_.stop, [](const core::GradientTarget&) { return true; });
+    if (to_.k.given()) {
+      back_.pack(tools_, call);
+      gradients_.project_back(side_, back_, dk_, call);
+    }
+    if (to_.wk.given()) {
+      gradients_.parameter(side_, door::ProjectionGradients<T>::First::kGradients, to_.wk, call);
+    }
+    gradients_.own().deliver(tools_.stop);
+  }
+
+ private:
+  const core::GradientResults& to_;
+  door::DotCall<T> tools_;
+  const kernels::GradientKernels<T>& kernels_;
+  door::ProjectionGradients<T> gradients_;
+  door::Projection<T> back_;
+  door::ProjectedSide<T> side_;
+  door::GradientRows<T> dk_;
+};
+
+Tensor zeros_like(const ConstView& x) {
+  Tensor zeros(x.dtype(), x.shape());
+  std::memset(zeros.view().data(), 0,
+              static_cast<std::size_t>(zeros.element_count()) * size_of(x.dtype()));
+  return zeros;
+}
+
+// to = x, or to += x.
+void deliver(Tensor& x, const View& to, Write write) {
+  if (write == Write::kAccumulate) {
+    Tensor before(to.dtype(), to.shape());
+    copy(to, before);
+    core::visit_dtype(x.dtype(), [&]<class Stored>(Stored*) {
+      Stored* sum = x.view().as<Stored>();
+      const Stored* more = ConstView(before.view()).as<Stored>();
+      for (Index n = 0; n < x.element_count(); ++n) {
+        using T = std::conditional_t<std::is_same_v<Stored, double>, double, float>;
+        sum[n] = core::from_accumulator<Stored>(core::to_accumulator<T>(sum[n]) +
+                                                core::to_accumulator<T>(more[n]));
+      }
+    });
+  }
+  copy(x, to);
+}
+
+template <class Pass>
+void run(Pass&& pass, Context& context, std::string_view function) {
+  const core::ScratchSize size = core::measure(pass);
+  runtime::Call call(context, function, size.shared, size.per_worker);
+  pass.run(call);
+}
+
+}  // namespace
+
+struct AdditiveMemory::State {
+  Inputs inputs;  // k, and a query of its own
+  Options options;
+  Context* context = nullptr;
+  core::ResolvedProblem problem;
+  const door::Implementation* path = nullptr;
+  std::optional<kernels::Target> target;  // of a fused path
+  std::unique_ptr<Kept<float>> float32;
+  std::unique_ptr<Kept<double>> float64;
+  // Where the reference runs, whose gradients are those of k and Wk themselves.
+  Tensor dk, dwk;
+
+  // f(kept) of the type of sums.
+  template <class F>
+  void with_kept(const F& f) {
+    if (problem.accumulator == DType::kFloat64) {
+      f(*float64);
+    } else {
+      f(*float32);
+    }
+  }
+  const Additive& score() const { return std::get<Additive>(options.score); }
+
+  void begin_plain_sums() {
+    dk = zeros_like(inputs.k);
+    dwk = zeros_like(score().wk);
+  }
+
+  // That a call is one of this memory's.
+  void check(std::string_view function, const Inputs& in, const Options& with) const {
+    const auto complain = [&](std::string_view name) {
+      throw Error(function, name, "is not the array that the memory was made with");
+    };
+    if (in.cu_seqlens_q.given() || in.cu_seqlens_k.given()) {
+      throw Error(function, "cu_seqlens_k", "is given, but packed keys have no memory");
+    }
+    const auto* given = std::get_if<Additive>(&with.score);
+    if (given == nullptr) throw Error(function, "options.score", "must be the memory's Additive");
+    if (!same(in.k, inputs.k)) complain("k");
+    if (!same(given->wq, score().wq)) complain("additive.wq");
+    if (!same(given->wk, score().wk)) complain("additive.wk");
+    if (!same(given->v, score().v)) complain("additive.v");
+    if (!same(given->b, score().b)) complain("additive.b");
+  }
+  void check_sizes(const core::Problem& p) const {
+    const auto complain = [&](const char* letter, Index came, Index made_for) {
+      throw Error(p.function, "q",
+                  text("makes a call of ", letter, " = ", came, ", but the memory was made for ",
+                       letter, " = ", made_for));
+    };
+    if (p.B != problem.B) complain("B", p.B, problem.B);
+    if (p.batch != problem.batch) complain("batch axes", p.batch.rank(), problem.batch.rank());
+    if (p.H != problem.H) complain("H", p.H, problem.H);
+    if (p.accumulator != problem.accumulator) {
+      throw Error(p.function, "q", "has another type of sums than the memory's k",
+                  ErrorKind::kType);
+    }
+  }
+};
+
+AdditiveMemory::AdditiveMemory(const ConstView& k, const Additive& score, Context& context)
+    : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  s.inputs = {.q = any_query(k, score), .k = k};
+  s.options.score = score;
+  s.context = &context;
+  door::resolve(kMake, s.inputs, s.options, s.problem);
+  s.path = &door::choose(s.problem, context.forced_path(), door::Pass::kForward);
+  s.target = door::target_of(*s.path);
+  if (!s.target) return;
+  if (s.problem.accumulator == DType::kFloat64) {
+    s.float64 = std::make_unique<Kept<double>>(s.problem, *s.target);
+  } else {
+    s.float32 = std::make_unique<Kept<float>>(s.problem, *s.target);
+  }
+  s.with_kept(
+      [&]<class T>(Kept<T>& kept) { run(KeyPass<T>(s.problem, *s.target, kept), context, kMake); });
+}
+
+AdditiveMemory::~AdditiveMemory() = default;
+AdditiveMemory::AdditiveMemory(AdditiveMemory&&) noexcept = default;
+AdditiveMemory& AdditiveMemory::operator=(AdditiveMemory&&) noexcept = default;
+
+std::string_view AdditiveMemory::path() const noexcept { return state_->path->name; }
+
+void AdditiveMemory::attention(const Inputs& inputs, const Options& options,
+                               const Outputs& outputs) {
+  State& s = *state_;
+  s.check(kForward, inputs, options);
+  core::ResolvedProblem p;
+  door::resolve(kForward, inputs, options, p);
+  s.check_sizes(p);
+  if (!s.target || p.q_rows == 0) return qkv::attention(inputs, options, outputs, *s.context);
+  const core::Results results = door::bind_outputs(p, outputs);
+  door::check_overlap(p, inputs, options, outputs);
+  s.with_kept([&]<class T>(Kept<T>& kept) {
+    run(door::ProjectedForward<T>(p, results, *s.target, &kept.keys), *s.context, kForward);
+  });
+}
+
+void AdditiveMemory::attention_backward(const Inputs& inputs, const Options& options,
+                                        const Saved& saved, const OutputGradients& output_gradients,
+                                        const InputGradients& input_gradients) {
+  State& s = *state_;
+  s.check(kBackward, inputs, options);
+  core::ResolvedProblem p;
+  door::resolve(kBackward, inputs, options, p);
+  s.check_sizes(p);
+  const auto refuse = [](std::string_view name) {
+    throw Error(kBackward, name, "is given, but comes from key_gradients()");
+  };
+  if (input_gradients.k.given()) refuse("input_gradients.k");
+  const auto* score = std::get_if<AdditiveGradient>(&input_gradients.score);
+  if (score != nullptr && score->wk.given()) refuse("input_gradients.score.wk");
+  const core::GradientSources sources = door::bind_sources(p, saved, output_gradients);
+  core::GradientResults results;
+  if (names_any(input_gradients)) {
+    results = door::bind_gradients(p, inputs, options, input_gradients);
+  }
+  door::check_overlap(p, inputs, options, saved, output_gradients, input_gradients);
+  if (!s.target || p.q_rows == 0) {
+    if (names_any(input_gradients)) {
+      qkv::attention_backward(inputs, options, saved, output_gradients, input_gradients,
+                              *s.context);
+    }
+    if (!s.dk.given()) s.begin_plain_sums();
+    return qkv::attention_backward(inputs, options, saved, output_gradients,
+                                   {.k = s.dk.view(),
+                                    .score = AdditiveGradient{.wk = s.dwk.view()},
+                                    .write = Write::kAccumulate},
+                                   *s.context);
+  }
+  s.with_kept([&]<class T>(Kept<T>& kept) {
+    if (!kept.has_sums()) kept.begin_sums(s.problem);
+    run(door::ProjectedBackward<T>(p, sources, results, *s.target, &kept.keys, &kept.sums),
+        *s.context, kBackward);
+  });
+}
+
+void AdditiveMemory::key_gradients(const View& dk, const View& dwk, Write write) {
+  State& s = *state_;
+  s.problem.function = kGradients;
+  const InputGradients gradients{.k = dk, .score = AdditiveGradient{.wk = dwk}, .write = write};
+  const core::GradientResults to = door::bind_gradients(s.problem, s.inputs, s.options, gradients);
+  door::check_overlap(s.problem, s.inputs, s.options, {}, {}, gradients);
+  if (!s.target) {
+    if (!s.dk.given()) s.begin_plain_sums();
+    if (dk.given()) deliver(s.dk, dk, write);
+    if (dwk.given()) deliver(s.dwk, dwk, write);
+    return s.begin_plain_sums();
+  }
+  s.with_kept([&]<class T>(Kept<T>& kept) {
+    if (!kept.has_sums()) kept.begin_sums(s.problem);
+    run(KeyGradientPass<T>(s.problem, to, *s.target, kept), *s.context, kGradients);
+    kept.begin_sums(s.problem);
+  });
+}
+
+}  // namespace qkv
