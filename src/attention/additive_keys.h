@@ -52,7 +52,6 @@ class AdditiveKeys {
   Projection<T> query_projection_, key_projection_;
   T* rows_ = nullptr;
   T* v_ = nullptr;
-  T* slopes_ = nullptr;
   T* b_ = nullptr;
   T* chunk_sums_ = nullptr;
   std::uint8_t* odd_v_ = nullptr;
@@ -67,13 +66,11 @@ void AdditiveKeys<T>::take(const Problem& p, AnyArena& arena) {
   key_projection_.take(arena);
   take(rows_, scores_.keys.count(p.B) * 2 * p.U);
   take(v_, p.H * p.U);
-  take(slopes_, p.H * p.U);
   if (p.score_b.given()) take(b_, p.H * p.U);
   take(chunk_sums_, p.H * scores_.chunks);
   take(odd_v_, p.H);
   take(flags_, scores_.keys.count(p.B));
   scores_.v = v_;
-  scores_.slopes = slopes_;
   scores_.chunk_sums = chunk_sums_;
   scores_.odd_v = odd_v_;
   scores_.key_flags = flags_;
@@ -118,7 +115,6 @@ void AdditiveKeys<T>::load_parameters(const Problem& p) {
       for (Index u = chunk * core::kUnitChunk; u < end; ++u) {
         sum += v[u];
         size += std::abs(v[u]);
-        slopes_[h * p.U + u] = T(4) * v[u];
       }
       chunk_sums_[h * scores_.chunks + chunk] = sum;
     }

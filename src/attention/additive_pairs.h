@@ -6,10 +6,10 @@
 #include "attention/key_units.h"
 #include "core/order.h"
 
-// The derivative of the additive score for a block of queries and a block of keys. With r of
-// kernels/additive_kernels.h, d s_ij / d a_iu = 4 v_u r (1 - r), and the same for b_ju. Units stand
-// in columns of kUnitLanes, each column with all rows of its block: what a loop over pairs reads is
-// next to each other.
+// The derivative of the additive score for a block of queries and a block of keys: with
+// t = tanh(a_iu + b_ju), d s_ij / d a_iu = d s_ij / d b_ju = v_u (1 - t^2). Units stand in columns
+// of kUnitLanes, each column with all rows of its block: what a loop over pairs reads is next to
+// each other.
 namespace qkv::door {
 
 using kernels::kUnitLanes;
@@ -22,8 +22,8 @@ class AdditivePairs {
   template <class AnyArena>
   AdditivePairs(const AdditiveScores<T>& scores, AnyArena& arena)
       : scores_(&scores), columns_(pieces(scores.units, kUnitLanes)) {
-    for (T** array : {&left_, &left_powers_, &right_, &right_powers_, &sums_.left,
-                      &sums_.left_weights, &sums_.right}) {
+    for (T** array : {&left_, &left_powers_, &right_, &right_powers_, &sums_.left, &sums_.weights,
+                      &sums_.right}) {
       *array = arena.template take<T>(columns_ * kColumn).data();
     }
   }
@@ -42,7 +42,7 @@ class AdditivePairs {
     load(rows, count, left_, left_powers_);
     for (Index c = 0; c < columns_; ++c) {
       std::fill_n(sums_.left + c * kColumn, count * kUnitLanes, T(0));
-      std::fill_n(sums_.left_weights + c * kColumn, count * kUnitLanes, T(0));
+      std::fill_n(sums_.weights + c * kColumn, count * kUnitLanes, T(0));
       std::fill_n(sums_.right + c * kColumn, keys_ * kUnitLanes, T(0));
     }
   }
@@ -52,21 +52,20 @@ class AdditivePairs {
            const RowsOf<const T>& ds) const {
     const Index left = column * kColumn + r * kUnitLanes;
     const Index right = column * kColumn + n * kUnitLanes;
-    scores_->kernels->add_pairs(
-        {left_ + left, powers_ ? left_powers_ + left : nullptr}, rows,
-        {right_ + right, powers_ ? right_powers_ + right : nullptr}, keys, ds,
-        {sums_.left + left, sums_.left_weights + left, sums_.right + right});
+    scores_->kernels->add_pairs({left_ + left, powers_ ? left_powers_ + left : nullptr}, rows,
+                                {right_ + right, powers_ ? right_powers_ + right : nullptr}, keys,
+                                ds, {sums_.left + left, sums_.weights + left, sums_.right + right});
   }
 
-  // sum_j ds_ij r (1 - r) of query r, for each unit; sum_i of key n.
+  // sum_j ds_ij (1 - t^2) of query r, for each unit; sum_i of key n.
   void left_sums(Index r, T* to) const { unload(sums_.left, r, to); }
   void right_sums(Index n, T* to) const { unload(sums_.right, n, to); }
-  // sum_ij ds_ij r over the first `count` queries.
+  // sum_ij ds_ij t over the first `count` queries.
   void weights(Index count, T* to) const {
     for (Index c = 0; c < columns_; ++c) {
       T sum[kUnitLanes] = {};
       for (Index r = 0; r < count; ++r) {
-        const T* x = sums_.left_weights + c * kColumn + r * kUnitLanes;
+        const T* x = sums_.weights + c * kColumn + r * kUnitLanes;
         for (Index lane = 0; lane < kUnitLanes; ++lane) sum[lane] += x[lane];
       }
       std::copy_n(sum, lanes_of(c), to + c * kUnitLanes);

@@ -39,22 +39,17 @@ void DotGradientBlock<T>::additive_products() {
     }
   }
   const Index units = scores.units;
-  T all(0);  // of ds
   if (call_.to.q.given()) std::fill_n(dq_, rows_ * units, T(0));
   for (Index r = 0; r < rows_; ++r) {
     if (panels_[r / kTileRows] == 0) continue;
     if (call_.to.q.given()) {
       pairs_.left_sums(r, dq_ + r * units);
-      scores.multiply_slopes(h_, g_, dq_ + r * units);
+      scores.multiply_by_v(h_, g_, dq_ + r * units);
     }
-    if (!call_.sums_v) continue;
-    const KeyRange keys = keys_of(r / kTileRows);
-    all += g_.sum(gradients(r) + keys.begin, std::min(keys.end, keys_) - keys.begin);
   }
   if (call_.sums_v) {
-    // sum ds_ij tanh_iju = sum ds_ij - 2 sum ds_ij r_iju
     pairs_.weights(rows_, spare_);
-    for (Index u = 0; u < units; ++u) v_sums_[u] += all - 2 * spare_[u];
+    g_.add(v_sums_, spare_, units);
   }
   if (!call_.to.k.given()) return;
   for (Index n = 0; n < keys_; ++n) {

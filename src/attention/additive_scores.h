@@ -21,7 +21,6 @@ struct AdditiveScores {
   Index chunks = 0;                           // of units
   RowPlaces queries, keys;                    // of the flags below
   const T* v = nullptr;                       // [H][units]
-  const T* slopes = nullptr;                  // 4 v, likewise
   const T* chunk_sums = nullptr;              // [H][chunks]
   const std::uint8_t* odd_v = nullptr;        // [H]: a sum of v may not be finite
   const std::uint8_t* query_flags = nullptr;  // of each row: some power is not 0
@@ -32,11 +31,11 @@ struct AdditiveScores {
   kernels::AdditiveUnits<T> units_of(Index h) const {
     return {v + h * units, chunk_sums + h * chunks, units};
   }
-  // x_u <- 4 v_u x_u: what a sum of r (1 - r) is as a gradient. Where nothing was added v may be
-  // anything.
-  void multiply_slopes(Index h, const kernels::GradientKernels<T>& by, T* x) const {
-    if (odd_v[h] == 0) return by.multiply(x, slopes + h * units, units);
-    for (Index u = 0; u < units; ++u) x[u] = x[u] == T(0) ? x[u] : slopes[h * units + u] * x[u];
+  // x_u <- v_u x_u. Where nothing was added to x v may be anything.
+  void multiply_by_v(Index h, const kernels::GradientKernels<T>& by, T* x) const {
+    const T* factors = v + h * units;
+    if (odd_v[h] == 0) return by.multiply(x, factors, units);
+    for (Index u = 0; u < units; ++u) x[u] = x[u] == T(0) ? x[u] : factors[u] * x[u];
   }
   // Of rows of projected values, into the rows at `place` of `to`, and their flags. Returns whether
   // one is set.

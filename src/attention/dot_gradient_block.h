@@ -207,7 +207,7 @@ void DotGradientBlock<T>::finish() {
   };
   if (call_.dot.additive != nullptr && call_.to.k.given()) {
     for (Index n = 0; n < keys_; ++n) {
-      call_.dot.additive->multiply_slopes(unit_.first_head, g_, dk_ + n * call_.width());
+      call_.dot.additive->multiply_by_v(unit_.first_head, g_, dk_ + n * call_.width());
     }
   }
   if (call_.tells_live) {

@@ -8,6 +8,8 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 
 #include <hwy/highway.h>
 
@@ -20,14 +22,20 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// ln(2) in two parts; the first has zeros at its end, so that products with small integers are
+// exact.
+inline constexpr double kLn2High = 0x1.62e42fee00000p-1;
+inline constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+
 // Whether exponentials are x 2^power, or all powers are 0.
 enum class Powers { kZero, kAny };
 
 // ---- exponentials ---------------------------------------------------------------------------
 
-// Beyond it neighbours are so far apart that tanh(a + b) is -1, 0 or 1: the power says it all.
+// What a power may miss. Of a large power not every integer is a T; where more than this is
+// missing, different powers are so far apart that tanh is -1, 0 or 1 for certain.
 template <class T>
-inline constexpr T kFar = sizeof(T) == 4 ? T(1 << 28) : T(std::int64_t{1} << 50);
+inline constexpr T kMostRest = 40;
 
 // exp(2a) = 2^(power + rest): the power an integer of T, the rest what is left.
 #if HWY_TARGET == HWY_SSE4
@@ -65,8 +73,46 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE void split(D d, V a, V* power, V* rest, double) {
   const V x = hn::Add(a, a);
   *power = hn::Round(hn::Mul(x, hn::Set(d, kLog2E<double>)));
-  const V most = hn::NegMulAdd(*power, hn::Set(d, 0x1.62e42fee00000p-1), x);
-  *rest = hn::NegMulAdd(*power, hn::Set(d, 0x1.a39ef35793c76p-33), most);
+  const V most = hn::NegMulAdd(*power, hn::Set(d, kLn2High), x);
+  *rest = hn::NegMulAdd(*power, hn::Set(d, kLn2Low), most);
+}
+
+// The same for powers of any size, of which a product is not exact without being fused.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exact_rest(D d, V a, V power, V rest) {
+#if HWY_TARGET == HWY_SSE4
+  if constexpr (sizeof(hn::TFromD<D>) == 8) {
+    HWY_ALIGN double x[2];
+    HWY_ALIGN double n[2];
+    hn::Store(hn::Add(a, a), d, x);
+    hn::Store(power, d, n);
+    for (int lane = 0; lane < 2; ++lane) {
+      x[lane] = std::fma(-n[lane], kLn2Low, std::fma(-n[lane], kLn2High, x[lane]));
+    }
+    return hn::Load(d, x);
+  }
+#endif
+  (void)d;
+  (void)a;
+  (void)power;
+  return rest;
+}
+
+// The rest as an integer and what is left of it: rest = shift + small, in double times ln(2).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V small_rest(D d, V rest, V* shift) {
+  using T = hn::TFromD<D>;
+  constexpr T kUnit = sizeof(T) == 4 ? T(1) : T(kLn2High + kLn2Low);
+  // Min and Max return their second operand when one is NaN.
+  const V most = hn::Set(d, kMostRest<T> * kUnit);
+  rest = hn::Max(hn::Neg(most), hn::Min(most, rest));
+  if constexpr (sizeof(T) == 4) {
+    *shift = hn::Round(rest);
+    return hn::Sub(rest, *shift);
+  } else {
+    *shift = hn::Round(hn::Mul(rest, hn::Set(d, kLog2E<T>)));
+    return hn::NegMulAdd(*shift, hn::Set(d, kUnit), rest);
+  }
 }
 
 // 2^f for |f| <= 1/2; in double exp(f) for |f| <= ln(2)/2.
@@ -111,10 +157,10 @@ HWY_NOINLINE bool exponentials(const T* a, Index n, T* x, T* power) {
       return add_exponent(d, power_of_rest(d, rest, T()), k);
     }
     any_power = true;
-    // Of a large power not every integer is a T: what is missing is in the rest.
-    rest = hn::IfThenZeroElse(hn::Gt(hn::Abs(value), hn::Set(d, kFar<T>)), rest);
-    V shift = sizeof(T) == 4 ? hn::Round(rest) : zero;
-    rest = hn::Sub(rest, shift);
+    // An infinite or NaN power says it all.
+    const auto finite = hn::Lt(hn::Abs(k), hn::Set(d, kInfinity<T>));
+    V shift;
+    rest = small_rest(d, hn::IfThenElseZero(finite, exact_rest(d, value, k, rest)), &shift);
     shift = hn::IfThenElse(plain, hn::Add(shift, k), shift);
     *e = hn::IfThenZeroElse(plain, k);
     return add_exponent(d, power_of_rest(d, rest, T()), shift);
@@ -171,15 +217,20 @@ HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power) {
   return sum;
 }
 
-// Of a denominator. In float32 an estimate and one step of Newton's.
-template <class D, class V = hn::Vec<D>>
+// factor / x for a denominator x. In float32 an estimate r and its error e = 1 - x r give
+// r (1 + e), and r (1 + e + e^2) where an estimate has 12 bits only: 1 / 1 is 1.
+template <int kFactor = 1, class D, class V = hn::Vec<D>>
 HWY_INLINE V reciprocal(D d, V x) {
-  const V one = hn::Set(d, hn::TFromD<D>(1));
-  if constexpr (sizeof(hn::TFromD<D>) == 8) {
-    return hn::Div(one, x);
+  using T = hn::TFromD<D>;
+  static_assert(kFactor == 1 || kFactor == 2);
+  if constexpr (sizeof(T) == 8) {
+    return hn::Div(hn::Set(d, T(kFactor)), x);
   } else {
     const V estimate = hn::ApproximateReciprocal(x);
-    return hn::MulAdd(estimate, hn::NegMulAdd(x, estimate, one), estimate);
+    V error = hn::NegMulAdd(x, estimate, hn::Set(d, T(1)));
+    if constexpr (HWY_TARGET != HWY_AVX3) error = hn::MulAdd(error, error, error);
+    const V start = kFactor == 1 ? estimate : hn::Add(estimate, estimate);
+    return hn::MulAdd(start, error, start);
   }
 }
 
@@ -312,6 +363,7 @@ HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& 
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr bool kAny = kPowers == Powers::kAny;
   const V zero = hn::Zero(d);
+  const V one = hn::Set(d, T(1));
   for (Index lane = 0; lane < kUnitLanes; lane += kLanes) {
     V a[kRows];
     V a_power[kRows];
@@ -323,7 +375,7 @@ HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& 
       a[r] = hn::LoadU(d, left.x + at);
       a_power[r] = kAny ? hn::LoadU(d, left.power + at) : zero;
       sum[r] = hn::LoadU(d, to.left + at);
-      weights[r] = hn::LoadU(d, to.left_weights + at);
+      weights[r] = hn::LoadU(d, to.weights + at);
     }
     const T* HWY_RESTRICT b_at = right.x + lane;
     T* HWY_RESTRICT to_right = to.right + lane;
@@ -333,9 +385,12 @@ HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& 
       V key = hn::LoadU(d, to_right);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const V recip = reciprocal(d, denominator<kPowers>(d, a[r], a_power[r], b, b_power));
-        const V weighted = hn::Mul(hn::Set(d, ds[r * ds_stride + n]), recip);
-        const V slope = hn::NegMulAdd(weighted, recip, weighted);
+        // tanh = 1 - 2 r, of which the subtraction is exact where it cancels.
+        const V sum_of_pair = denominator<kPowers>(d, a[r], a_power[r], b, b_power);
+        const V tanh = hn::Sub(one, reciprocal<2>(d, sum_of_pair));
+        const V gradient = hn::Set(d, ds[r * ds_stride + n]);
+        const V weighted = hn::Mul(gradient, tanh);
+        const V slope = hn::NegMulAdd(weighted, tanh, gradient);
         weights[r] = hn::Add(weights[r], weighted);
         sum[r] = hn::Add(sum[r], slope);
         key = hn::Add(key, slope);
@@ -346,7 +401,7 @@ HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& 
     for (int r = 0; r < kRows; ++r) {
       const Index at = r * kUnitLanes + lane;
       hn::StoreU(sum[r], d, to.left + at);
-      hn::StoreU(weights[r], d, to.left_weights + at);
+      hn::StoreU(weights[r], d, to.weights + at);
     }
   }
 }
@@ -374,7 +429,7 @@ HWY_INLINE void add_any_pairs(UnitColumn<T> left, Index rows, const UnitColumn<T
     left.x += step;
     if (kPowers == Powers::kAny) left.power += step;
     to.left += step;
-    to.left_weights += step;
+    to.weights += step;
     r += count;
   }
 }

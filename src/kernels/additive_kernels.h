@@ -35,12 +35,12 @@ struct UnitColumn {
   const T* power = nullptr;
 };
 
-// What a tile of pairs adds to, likewise [rows][kUnitLanes].
+// What a tile of pairs adds to, likewise [rows][kUnitLanes]; t = tanh(a_iu + b_ju).
 template <class T>
 struct PairSums {
-  T* left = nullptr;          // sum_j ds_ij r (1 - r)
-  T* left_weights = nullptr;  // sum_j ds_ij r
-  T* right = nullptr;         // sum_i ds_ij r (1 - r)
+  T* left = nullptr;     // sum_j ds_ij (1 - t^2)
+  T* weights = nullptr;  // sum_j ds_ij t
+  T* right = nullptr;    // sum_i ds_ij (1 - t^2)
 };
 
 template <class T>
