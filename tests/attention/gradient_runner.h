@@ -20,11 +20,13 @@ namespace qkv::test {
 
 // Absent where nothing was asked, or there is nothing to ask.
 struct GradientTensors {
-  static constexpr std::array kNames{"q", "k", "v", "bias", "alibi", "sinks"};
+  static constexpr auto& kNames = BackwardCall::kNames;
 
-  Tensor q, k, v, bias, alibi, sinks;
+  Tensor q, k, v, bias, alibi, sinks, w, wq, wk, score_v, score_b;
 
-  std::array<const Tensor*, 6> all() const { return {&q, &k, &v, &bias, &alibi, &sinks}; }
+  std::array<const Tensor*, kNames.size()> all() const {
+    return {&q, &k, &v, &bias, &alibi, &sinks, &w, &wq, &wk, &score_v, &score_b};
+  }
 };
 
 inline void expect_same(const GradientTensors& a, const GradientTensors& b,
@@ -36,16 +38,29 @@ inline void expect_same(const GradientTensors& a, const GradientTensors& b,
   }
 }
 
-// Forward and backward on one path.
+// One walk of a test: a path, a score that it takes, and a dtype.
+struct GradientWalk {
+  std::string path;
+  ScoreKind kind;
+  DType dtype;
+
+  // The score's parameters for queries and keys of this width; units on both sides of a chunk.
+  SeededScore score(Index H, Index width) const {
+    return SeededScore(kind, {.H = H, .Dq = width, .Dk = width, .U = 33, .projected = 4}, dtype);
+  }
+};
+
+// Forward and backward on one path, with this score where the options name none.
 class GradientRunner {
  public:
-  explicit GradientRunner(std::string path, Executor executor = {})
-      : path_(std::move(path)), context_(std::move(executor)) {
+  GradientRunner(const GradientWalk& walk, Score score, Executor executor = {})
+      : path_(walk.path), score_(std::move(score)), context_(std::move(executor)) {
     context_.force_path(path_);
   }
 
-  GradientTensors operator()(const Inputs& inputs, const Options& options,
+  GradientTensors operator()(const Inputs& inputs, Options options,
                              const OutputGradients& sources) {
+    if (std::holds_alternative<ScaledDot>(options.score)) options.score = score_;
     BackwardCall call{.inputs = inputs, .options = options, .sources = sources, .write = write};
     for (std::size_t n = 0; n < GradientTensors::kNames.size(); ++n) {
       const std::string name = GradientTensors::kNames[n];
@@ -62,28 +77,47 @@ class GradientRunner {
       EXPECT_TRUE(at->second.intact()) << name;
       return contiguous(at->second.view());
     };
-    return {tensor("q"),    tensor("k"),     tensor("v"),
-            tensor("bias"), tensor("alibi"), tensor("sinks")};
+    return {tensor("q"),     tensor("k"),       tensor("v"),      tensor("bias"),
+            tensor("alibi"), tensor("sinks"),   tensor("w"),      tensor("wq"),
+            tensor("wk"),    tensor("score_v"), tensor("score_b")};
   }
 
-  int asked = 63;  // bit n: the gradient kNames[n], where the call has it
+  // Is there any of the gradients that are asked for?
+  bool asks_any(const Inputs& inputs, Options options) const {
+    options.score = score_;
+    for (std::size_t n = 0; n < GradientTensors::kNames.size(); ++n) {
+      const ConstView source = BackwardCall::source_of(GradientTensors::kNames[n], inputs, options);
+      if (source.given() && (asked >> n & 1) != 0) return true;
+    }
+    return false;
+  }
+
+  int asked = ~0;  // bit n: the gradient kNames[n], where the call has it
   Layout layout = Layout::kContiguous;
   Write write = Write::kOverwrite;  // added to 1 in every element
 
  private:
   std::string path_;
+  Score score_;
   Context context_;
 };
 
-// Calls test(path, dtype) for every path with a backward pass and for float32 and, in fast builds
-// and on fast paths, float64.
+// Calls test(walk) for every path with a backward pass and every score that it takes, for float32
+// and, in fast builds, float64; some once, where that is enough: the reference, whose loops are the
+// same for every score, and float64 after the dot product.
 template <class F>
 void for_each_backward_path(const F& test) {
-  for (const std::string& path : all_backward_paths()) {
-    for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
-      if (dtype == DType::kFloat64 && (kSlowdown > 1 || path == kReferencePath)) continue;
-      SCOPED_TRACE(path + ", " + std::string(name_of(dtype)));
-      test(path, dtype);
+  for (const ScoreKind kind : kScoreKinds) {
+    const bool first = kind == ScoreKind::kDot;
+    const std::vector<std::string> paths = first ? all_backward_paths() : fast_backward_paths(kind);
+    for (const std::string& path : paths) {
+      for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
+        const bool slow = kSlowdown > 1 || path == kReferencePath;
+        const bool again = !first && path != paths.front();
+        if (dtype == DType::kFloat64 && (slow || again)) continue;
+        SCOPED_TRACE(path + ", " + std::string(name_of(dtype)));
+        test(GradientWalk{path, kind, dtype});
+      }
     }
   }
 }

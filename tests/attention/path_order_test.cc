@@ -38,14 +38,27 @@ ConstView cut(const Tensor& x, Index h0, Index h1, Index i0, Index i1) {
   return slice(slice(x.view(), 1, h0, h1), 2, i0, i1);
 }
 
+// One walk of a test: a path, a score that it takes, and a dtype.
+struct Walk {
+  std::string path;
+  ScoreKind kind;
+  DType dtype;
+
+  // The score's parameters for queries and keys of this width; units on both sides of a chunk.
+  SeededScore score(Index H, Index width) const {
+    return SeededScore(kind, {.H = H, .Dq = width, .Dk = width, .U = 33, .projected = 4}, dtype);
+  }
+};
+
 // An [B,H,T,C] call on one path.
 class Runner {
  public:
-  explicit Runner(std::string path, Executor executor = {})
-      : path_(std::move(path)), context_(std::move(executor)) {
-    context_.force_path(path_);
+  Runner(const Walk& walk, const Score& score, Executor executor = {})
+      : score_(score), context_(std::move(executor)) {
+    context_.force_path(walk.path);
   }
-  RowsOut operator()(const Inputs& inputs, const Options& options, Outputs more = {}) {
+  RowsOut operator()(const Inputs& inputs, Options options, Outputs more = {}) {
+    if (std::holds_alternative<ScaledDot>(options.score)) options.score = score_;
     const ConstView& q = inputs.q;
     const DType sums = accumulator_of(q.dtype());
     const Dims rows{q.size(0), q.size(1), q.size(2)};
@@ -59,18 +72,24 @@ class Runner {
   }
 
  private:
-  std::string path_;
+  Score score_;  // of calls that name none
   Context context_;
 };
 
-// Calls test(path, dtype) for every path and for float32 and, in fast builds, float64.
+// Calls test(walk) for every path and score and for float32 and, in fast builds, float64; the
+// reference, whose loops are the same for every score, and float64 on all paths once.
 template <class F>
 void for_each_path(const F& test) {
-  for (const std::string& path : all_paths()) {
-    for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
-      if (kSlowdown > 1 && dtype == DType::kFloat64) continue;
-      SCOPED_TRACE(path + ", " + std::string(name_of(dtype)));
-      test(path, dtype);
+  for (const ScoreKind kind : kScoreKinds) {
+    const bool first = kind == ScoreKind::kDot;
+    const std::vector<std::string> paths = first ? all_paths() : fast_paths(kind);
+    for (const std::string& path : paths) {
+      for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
+        const bool again = !first && path != paths.front();
+        if (dtype == DType::kFloat64 && (kSlowdown > 1 || again)) continue;
+        SCOPED_TRACE(path + ", " + std::string(name_of(dtype)));
+        test(Walk{path, kind, dtype});
+      }
     }
   }
 }
@@ -83,7 +102,8 @@ void backwards_in_threads(void*, Index count, Executor::Body body, void* state) 
 }
 
 TEST(PathOrder, SameBitsForAnyNumberOfThreads) {
-  for_each_path([](const std::string& path, DType d) {
+  for_each_path([](const Walk& walk) {
+    const DType d = walk.dtype;
     const Tensor q = normal({2, 4, 101, 17}, 1, d);
     const Tensor k = normal({2, 2, 1030, 17}, 2, d);
     const Tensor v = normal({2, 2, 1030, 9}, 3, d);
@@ -93,6 +113,7 @@ TEST(PathOrder, SameBitsForAnyNumberOfThreads) {
                           .bias = bias,
                           .masks = {Window{1000, -1}, KeyLengths{lengths}},
                           .dropout = {0.1, 7}};
+    const SeededScore score = walk.score(4, 17);
     const auto run = [&](Executor executor) {
       std::vector<Tensor> more;
       more.emplace_back(accumulator_of(d), Dims{2, 4, 1030});
@@ -100,10 +121,11 @@ TEST(PathOrder, SameBitsForAnyNumberOfThreads) {
       more.emplace_back(accumulator_of(d), Dims{2, 4, 101, 5});
       more.emplace_back(DType::kInt32, Dims{2, 4, 101, 5});
       const std::vector<Index> rows{100, 0, 48};
-      RowsOut r = Runner(path, std::move(executor))({q, k, v}, options,
-                                                    {.column_sums = more[0],
-                                                     .top = {5, more[2], more[3]},
-                                                     .dropped_weights = {rows, more[1]}});
+      RowsOut r =
+          Runner(walk, score.score(), std::move(executor))({q, k, v}, options,
+                                                           {.column_sums = more[0],
+                                                            .top = {5, more[2], more[3]},
+                                                            .dropped_weights = {rows, more[1]}});
       return std::pair(std::move(r), std::move(more));
     };
     const auto one = run({});
@@ -122,12 +144,14 @@ TEST(PathOrder, SameBitsForAnyNumberOfThreads) {
 
 // One causal call, and each of its rows alone against the keys it may see: decode is prefill.
 TEST(PathOrder, DecodeIsPrefill) {
-  for_each_path([](const std::string& path, DType d) {
+  for_each_path([](const Walk& walk) {
+    const DType d = walk.dtype;
     const Index T = 1030;
     const Tensor q = normal({1, 4, T, 9}, 11, d);
     const Tensor k = normal({1, 2, T, 9}, 12, d);
     const Tensor v = normal({1, 2, T, 7}, 13, d);
-    Runner run(path);
+    const SeededScore score = walk.score(4, 9);
+    Runner run(walk, score.score());
     const RowsOut all = run({q, k, v}, {.masks = {Causal{}}});
     for (Index i :
          {0, 5, 6, 47, 48, 62, 63, 64, 127, 128, 510, 511, 512, 513, 575, 576, 1023, 1024, 1029}) {
@@ -143,11 +167,13 @@ TEST(PathOrder, DecodeIsPrefill) {
 
 // Several queries at a time against a growing cache, at every length.
 TEST(PathOrder, ACacheThatGrowsIsOnePrefill) {
-  for_each_path([](const std::string& path, DType d) {
+  for_each_path([](const Walk& walk) {
+    const DType d = walk.dtype;
     const Tensor q = normal({1, 2, 1030, 8}, 14, d);
     const Tensor k = normal({1, 1, 1030, 8}, 15, d);
     const Tensor v = normal({1, 1, 1030, 16}, 16, d);
-    Runner run(path);
+    const SeededScore score = walk.score(2, 8);
+    Runner run(walk, score.score());
     const Options causal{.softcap = 20, .masks = {Causal{}, Window{700, 0}}};
     const RowsOut all = run({q, k, v}, causal);
     for (Index T : kLengths) {
@@ -163,15 +189,18 @@ TEST(PathOrder, ACacheThatGrowsIsOnePrefill) {
 
 // Rows, heads and batch entries alone are what they are among others.
 TEST(PathOrder, RowsDoNotKnowTheirNeighbours) {
-  for_each_path([](const std::string& path, DType d) {
+  for_each_path([](const Walk& walk) {
+    const DType d = walk.dtype;
     const Tensor q = normal({2, 4, 100, 17}, 21, d);
     const Tensor k = normal({2, 2, 577, 17}, 22, d);
     const Tensor v = normal({2, 2, 577, 33}, 23, d);
     const Tensor bias = normal({100, 577}, 24, d);
     const Tensor slopes = normal(Dims(4), 25, d);
-    Runner run(path);
+    const SeededScore score = walk.score(4, 17);
+    Runner run(walk, ScaledDot{});
     const auto options = [&](Index i0, Index i1, Index h0, Index h1) {
-      return Options{.bias = slice(bias.view(), 0, i0, i1),
+      return Options{.score = score.heads(h0, h1),
+                     .bias = slice(bias.view(), 0, i0, i1),
                      .diagonal = Offset{460 + i0},
                      .alibi = slice(slopes.view(), 0, h0, h1),
                      .masks = {Causal{}, Window{450, 0}}};
@@ -201,7 +230,8 @@ TEST(PathOrder, RowsDoNotKnowTheirNeighbours) {
 
 // Key heads that query heads share are key heads repeated.
 TEST(PathOrder, GroupedHeadsAreRepeatedHeads) {
-  for_each_path([](const std::string& path, DType d) {
+  for_each_path([](const Walk& walk) {
+    const DType d = walk.dtype;
     for (Index Tq : {1, 7, 50}) {
       const Tensor q = normal({1, 6, Tq, 16}, 31, d);
       const Tensor k = normal({1, 2, 530, 16}, 32, d);
@@ -212,19 +242,22 @@ TEST(PathOrder, GroupedHeadsAreRepeatedHeads) {
         copy(slice(k.view(), 1, h / 3, h / 3 + 1), slice(k6, 1, h, h + 1));
         copy(slice(v.view(), 1, h / 3, h / 3 + 1), slice(v6, 1, h, h + 1));
       }
-      Runner run(path);
+      const SeededScore score = walk.score(6, 16);
+      Runner run(walk, score.score());
       expect_same(run({q, k, v}, {}), run({q, k6, v6}, {}), "Tq " + std::to_string(Tq));
     }
   });
 }
 
 TEST(PathOrder, MemoryOrderAndAlignmentDoNotMatter) {
-  for_each_path([](const std::string& path, DType d) {
+  for_each_path([](const Walk& walk) {
+    const DType d = walk.dtype;
     const Tensor q = normal({2, 2, 50, 17}, 41, d);
     const Tensor k = normal({2, 1, 530, 17}, 42, d);
     const Tensor v = normal({2, 1, 530, 33}, 43, d);
     const Tensor bias = normal({50, 530}, 44, d);
-    Runner run(path);
+    const SeededScore score = walk.score(2, 17);
+    Runner run(walk, score.score());
     const RowsOut plain = run({q, k, v}, {.bias = bias, .masks = {Causal{}}});
     for (Layout layout : kOwnLayouts) {
       std::vector<Guarded> arrays;
@@ -241,9 +274,11 @@ TEST(PathOrder, MemoryOrderAndAlignmentDoNotMatter) {
 
 // Keys behind a length, or behind any mask, might as well not be there, whatever they hold.
 TEST(PathOrder, WhatIsMaskedIsNotThere) {
-  for_each_path([](const std::string& path, DType d) {
+  for_each_path([](const Walk& walk) {
+    const DType d = walk.dtype;
     const Tensor q = normal({1, 2, 49, 8}, 51, d);
-    Runner run(path);
+    const SeededScore score = walk.score(2, 8);
+    Runner run(walk, score.score());
     for (Index T : kLengths) {
       Tensor k = normal({1, 1, 1100, 8}, 52, d);
       Tensor v = normal({1, 1, 1100, 8}, 53, d);
@@ -272,13 +307,16 @@ TEST(PathOrder, WhatIsMaskedIsNotThere) {
 }
 
 TEST(PathOrder, WhatElseIsAskedDoesNotMatter) {
-  for_each_path([](const std::string& path, DType d) {
+  for_each_path([](const Walk& walk) {
+    const DType d = walk.dtype;
     const DType sums = accumulator_of(d);
     const Tensor q = normal({1, 2, 55, 8}, 61, d);
     const Tensor k = normal({1, 2, 530, 8}, 62, d);
     const Tensor v = normal({1, 2, 530, 8}, 63, d);
-    const Options options{.softcap = 9, .masks = {Causal{}}, .dropout = {0.3, 5}};
-    Runner run(path);
+    const SeededScore score = walk.score(2, 8);
+    const Options options{
+        .score = score.score(), .softcap = 9, .masks = {Causal{}}, .dropout = {0.3, 5}};
+    Runner run(walk, options.score);
     const RowsOut plain = run({q, k, v}, options);
     Tensor columns(sums, {1, 2, 530});
     Tensor top(sums, {1, 2, 55, 4});
@@ -299,7 +337,7 @@ TEST(PathOrder, WhatElseIsAskedDoesNotMatter) {
     Tensor out(d, {1, 2, 55, 8});
     Tensor lse(sums, {1, 2, 55});
     Context context;
-    context.force_path(path);
+    context.force_path(walk.path);
     attention({q, k, v}, options, {.out = out}, context);
     attention({q, k}, options, {.lse = lse}, context);
     EXPECT_TRUE(same_bits(plain.out, out));
@@ -319,17 +357,18 @@ TEST(PathOrder, BatchEntriesOfManyAreThoseOfAFew) {
     const Tensor q = normal({x.B, 1, x.Tq, x.D}, 71);
     const Tensor k = normal({1, 1, x.Tk, x.D}, 72);
     const Tensor v = normal({1, 1, x.Tk, x.E}, 73);
-    for (const std::string& path : fast_paths()) {
-      SCOPED_TRACE(path + ", B " + std::to_string(x.B));
-      Runner run(path);
+    for_each_path([&](const Walk& walk) {
+      if (walk.path == kReferencePath || walk.dtype != DType::kFloat32) return;
+      const SeededScore score(walk.kind, {.H = 1, .Dq = x.D, .Dk = x.D, .U = 3}, walk.dtype);
+      Runner run(walk, score.score());
       const RowsOut all = run({q, k, v}, {});
       for (Index b : {Index{0}, Index{1}, x.B / 2, x.B - 2, x.B - 1, std::min<Index>(1023, x.B - 1),
                       std::min<Index>(1024, x.B - 1)}) {
         const RowsOut one = run({slice(q.view(), 0, b, b + 1), k, v}, {});
-        EXPECT_TRUE(same_bits(slice(all.out.view(), 0, b, b + 1), one.out)) << b;
-        EXPECT_TRUE(same_bits(slice(all.lse.view(), 0, b, b + 1), one.lse)) << b;
+        EXPECT_TRUE(same_bits(slice(all.out.view(), 0, b, b + 1), one.out)) << x.B << ", " << b;
+        EXPECT_TRUE(same_bits(slice(all.lse.view(), 0, b, b + 1), one.lse)) << x.B << ", " << b;
       }
-    }
+    });
   }
 }
 
