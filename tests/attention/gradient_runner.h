@@ -44,9 +44,10 @@ struct GradientWalk {
   ScoreKind kind;
   DType dtype;
 
-  // The score's parameters for queries and keys of this width; units on both sides of a chunk.
+  // The score's parameters for queries and keys of this width; units on both sides of a chunk,
+  // and some of the exponentials beyond what is kept whole.
   SeededScore score(Index H, Index width) const {
-    return SeededScore(kind, {.H = H, .Dq = width, .Dk = width, .U = 33, .projected = 4}, dtype);
+    return SeededScore(kind, {.H = H, .Dq = width, .Dk = width, .U = 33, .projected = 10}, dtype);
   }
 };
 

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/attention/gradient_runner.h"
+
+// Exponentials of projections leave the range of their type: rows whose powers stand apart take
+// another loop than ordinary ones. No bit of a row shows what its neighbours or masked keys are.
+namespace qkv::test {
+namespace {
+
+constexpr Index kEntries = 2;  // batch entries and heads
+constexpr Index kQueries = 40;
+constexpr Index kKeys = 140;  // three panels, two blocks of the gradients
+constexpr Index kUnits = 33;
+
+// The bilinear and the additive score whose projections are the rows themselves.
+struct Identity {
+  explicit Identity(const GradientWalk& walk)
+      : kind(walk.kind), w(walk.dtype, {kUnits, kUnits}), v(normal(Dims(kUnits), 7, walk.dtype)) {
+    for (Index u = 0; u < kUnits; ++u)
+      core::store(walk.dtype, w.view().data(), u * (kUnits + 1), 1);
+  }
+  Score score() const {
+    if (kind == ScoreKind::kBilinear) return Bilinear{w};
+    return Additive{w, w, v};
+  }
+
+  ScoreKind kind;
+  Tensor w, v;
+};
+
+// Every result of a call [2,2,T,.].
+struct Everything {
+  Tensor out, lse, row_max, weights;
+  GradientTensors gradients;
+};
+
+struct Arrays {
+  explicit Arrays(DType d)
+      : q(normal({kEntries, kEntries, kQueries, kUnits}, 1, d)),
+        k(normal({kEntries, kEntries, kKeys, kUnits}, 2, d)),
+        v(normal({kEntries, kEntries, kKeys, 7}, 3, d)),
+        dout(normal({kEntries, kEntries, kQueries, 7}, 4, d)),
+        dlse(normal({kEntries, kEntries, kQueries}, 5, d)),
+        dweights(normal({kEntries, kEntries, kQueries, kKeys}, 6, d)) {}
+
+  // Writes x into two units of a row (b, h, n).
+  static void put(Tensor& to, Index b, Index h, Index n, double x) {
+    const Index row = ((b * kEntries + h) * to.size(2) + n) * kUnits;
+    for (const Index u : {5, 32}) core::store(to.dtype(), to.view().data(), row + u, x);
+  }
+
+  Tensor q, k, v, dout, dlse, dweights;
+};
+
+Everything run(const GradientWalk& walk, const Arrays& x, Options options) {
+  const Identity identity(walk);
+  options.score = identity.score();
+  const Dims rows{kEntries, kEntries, kQueries};
+  Everything r{Tensor(walk.dtype, x.dout.shape()),
+               Tensor(walk.dtype, rows),
+               Tensor(walk.dtype, rows),
+               Tensor(walk.dtype, x.dweights.shape()),
+               {}};
+  const Inputs inputs{x.q, x.k, x.v};
+  Context context;
+  context.force_path(walk.path);
+  attention(inputs, options,
+            {.out = r.out, .lse = r.lse, .row_max = r.row_max, .weights = View(r.weights)},
+            context);
+  r.gradients = GradientRunner(walk, options.score)(
+      inputs, options, {.out = x.dout, .lse = x.dlse, .weights = ConstView(x.dweights)});
+  return r;
+}
+
+void expect_same(const Everything& a, const Everything& b, const std::string& what) {
+  EXPECT_TRUE(same_bits(a.out, b.out)) << what;
+  EXPECT_TRUE(same_bits(a.lse, b.lse)) << what;
+  EXPECT_TRUE(same_bits(a.row_max, b.row_max)) << what;
+  EXPECT_TRUE(same_bits(a.weights, b.weights)) << what;
+  expect_same(a.gradients, b.gradients, what);
+}
+
+// Just and far beyond the exponentials that are kept whole, and beyond every exponential.
+std::vector<double> odd_numbers(DType d) {
+  const bool wide = d == DType::kFloat64;
+  const double inf = std::numeric_limits<double>::infinity();
+  return {wide ? 335. : 36., wide ? -400. : -44.3, 1e6, -1e30, inf, -inf, std::nan("")};
+}
+
+template <class F>
+void for_each_projected_path(const F& test) {
+  for (const ScoreKind kind : {ScoreKind::kBilinear, ScoreKind::kAdditive}) {
+    for (const std::string& path : fast_backward_paths(kind)) {
+      for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
+        if (dtype == DType::kFloat64 && kSlowdown > 1) continue;
+        SCOPED_TRACE(path + ", " + std::string(name_of(dtype)));
+        test(GradientWalk{path, kind, dtype});
+      }
+    }
+  }
+}
+
+TEST(AdditivePathOrder, AMaskedKeyMayBeAnything) {
+  for_each_projected_path([](const GradientWalk& walk) {
+    const DType d = walk.dtype;
+    constexpr Index kKey = kKeys - 1;  // that nobody sees
+    Tensor keep(DType::kBool, Dims(kKeys));
+    Tensor padding(DType::kBool, {kEntries, kKeys});
+    Tensor bias = normal(Dims(kKeys), 8, d);
+    for (Index j = 0; j < kKeys; ++j) keep.view().at<bool>({j}) = j != kKey;
+    for (Index b = 0; b < kEntries; ++b) padding.view().at<bool>({b, kKey}) = true;
+    core::store(d, bias.view().data(), kKey, -std::numeric_limits<double>::infinity());
+    const std::vector<Index> lengths(kEntries, kKey);
+    const std::pair<const char*, Options> maskings[] = {
+        {"keep", {.masks = {Keep{keep}}}},
+        {"padding", {.masks = {Padding{padding}}}},
+        {"lengths", {.masks = {KeyLengths{lengths}}}},
+        {"causal", {.diagonal = Offset{kKeys - kQueries - 1}, .masks = {Causal{}}}},
+        {"window", {.diagonal = TopLeft{}, .masks = {Window{-1, kKeys - kQueries - 1}}}},
+        {"mask_mod", {.masks = {mask_mod([](At at) { return at.j != kKey; })}}},
+        {"bias", {.bias = bias}}};
+    for (const auto& [name, options] : maskings) {
+      const auto with = [&, &of = options](double odd) {
+        Arrays x(d);
+        for (Index b = 0; b < kEntries; ++b) {
+          for (Index h = 0; h < kEntries; ++h) Arrays::put(x.k, b, h, kKey, odd);
+        }
+        return run(walk, x, of);
+      };
+      const Everything want = with(0);
+      for (const double odd : odd_numbers(d)) {
+        expect_same(want, with(odd), name + std::string(", key of ") + std::to_string(odd));
+      }
+    }
+  });
+}
+
+// All of a [2,2,T,..] result but entry (1, 1), or of that all rows but one.
+void expect_others_same(const Tensor& a, const Tensor& b, Index but, const std::string& what) {
+  for (Index n = 0; n < kEntries; ++n) {
+    for (Index h = 0; h < kEntries; ++h) {
+      const auto entry = [&](const Tensor& x) {
+        return slice(slice(x.view(), 0, n, n + 1), 1, h, h + 1);
+      };
+      const auto rows = [&](Index from, Index to) {
+        if (from == to) return;
+        EXPECT_TRUE(same_bits(slice(entry(a), 2, from, to), slice(entry(b), 2, from, to)))
+            << what << ", entry " << n << "," << h << ", rows from " << from;
+      };
+      if (n + h < 2) {
+        rows(0, a.size(2));
+      } else if (but >= 0) {
+        rows(0, but);
+        rows(but + 1, a.size(2));
+      }
+    }
+  }
+}
+
+TEST(AdditivePathOrder, NeighboursMayBeAnything) {
+  for_each_projected_path([](const GradientWalk& walk) {
+    const Everything plain = run(walk, Arrays(walk.dtype), {});
+    for (const double odd : odd_numbers(walk.dtype)) {
+      for (const bool query : {true, false}) {
+        Arrays x(walk.dtype);
+        Arrays::put(query ? x.q : x.k, 1, 1, 20, odd);
+        const Everything got = run(walk, x, {});
+        const std::string what = (query ? "query of " : "key of ") + std::to_string(odd);
+        const Index row = query ? 20 : -1;  // all queries see the key
+        expect_others_same(plain.out, got.out, row, what + ", out");
+        expect_others_same(plain.lse, got.lse, row, what + ", lse");
+        expect_others_same(plain.row_max, got.row_max, row, what + ", row_max");
+        expect_others_same(plain.weights, got.weights, row, what + ", weights");
+        expect_others_same(plain.gradients.q, got.gradients.q, row, what + ", dq");
+        expect_others_same(plain.gradients.k, got.gradients.k, -1, what + ", dk");
+        expect_others_same(plain.gradients.v, got.gradients.v, -1, what + ", dv");
+      }
+    }
+  });
+}
+
+// Rows of every size among each other, and each alone against the keys that it sees: both the same
+// as a row of one prefill.
+TEST(AdditivePathOrder, RowsOfEverySizeAreWhatTheyAreAlone) {
+  for_each_projected_path([](const GradientWalk& walk) {
+    const DType d = walk.dtype;
+    const double whole = d == DType::kFloat64 ? 330 : 35;
+    const double sizes[] = {whole - 0.1, whole + 0.1, 42.9, 43.1, -43.1, 100, -whole - 20, 400};
+    Arrays x(d);
+    for (std::size_t n = 0; n < std::size(sizes); ++n) {
+      const auto at = static_cast<Index>(n);
+      for (const Index b : {0, 1}) {
+        for (const Index h : {0, 1}) {
+          Arrays::put(x.q, b, h, 4 * at + b, sizes[n]);
+          Arrays::put(x.k, b, h, 13 * at + h, -sizes[n]);  // with its query the sum is 0
+        }
+      }
+    }
+    const Options causal{.masks = {Causal{}}};
+    const Everything all = run(walk, x, causal);
+    const Identity identity(walk);
+    Context context;
+    context.force_path(walk.path);
+    for (Index i = 0; i < kQueries; ++i) {
+      const auto rows = [&](const Tensor& t, Index from, Index to) {
+        return slice(t.view(), 2, from, to);
+      };
+      const Index seen = kKeys - kQueries + i + 1;
+      Tensor out(d, {kEntries, kEntries, 1, 7});
+      Tensor lse(d, {kEntries, kEntries, 1});
+      Tensor dq(d, {kEntries, kEntries, 1, kUnits});
+      const Inputs alone{rows(x.q, i, i + 1), rows(x.k, 0, seen), rows(x.v, 0, seen)};
+      const Options options{.score = identity.score()};
+      attention(alone, options, {.out = out, .lse = lse}, context);
+      EXPECT_TRUE(same_bits(rows(all.out, i, i + 1), out)) << "query " << i;
+      EXPECT_TRUE(same_bits(rows(all.lse, i, i + 1), lse)) << "query " << i;
+      const Tensor dweights = contiguous(slice(rows(x.dweights, i, i + 1), 3, 0, seen));
+      attention_backward(alone, options, {out, lse},
+                         {.out = rows(x.dout, i, i + 1),
+                          .lse = rows(x.dlse, i, i + 1),
+                          .weights = ConstView(dweights)},
+                         {.q = dq}, context);
+      EXPECT_TRUE(same_bits(rows(all.gradients.q, i, i + 1), dq)) << "query " << i;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace qkv::test
