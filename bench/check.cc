@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <string_view>
 #include <variant>
 
@@ -30,15 +31,27 @@ std::string difference(const ConstView& got, const ConstView& want, double bound
   return "";
 }
 
+double magnitudes_of(const ConstView& view) {
+  const Tensor values = convert(view, DType::kFloat64);
+  double sum = 0;
+  for (const double value : values.values<double>()) sum += std::abs(value);
+  return sum;
+}
+
 // Both paths sum in the same order; what differs are the last bits of exponentials. An error of
-// 2^-18 (2^-46) of the largest value is 32 to 64 units in the last place of it.
-double forward_bound(const View& out, double largest) {
-  return largest * (out.dtype() == DType::kFloat64 ? 0x1p-46 : 0x1p-18);
+// 2^-18 (2^-46) of the largest value is 32 to 64 units in the last place of it. Additive scores may
+// differ by 4 eps sum_u |v_u|, an eighth of that times the sum, and a weight by twice as much of
+// itself.
+double forward_bound(const Problem& problem, double largest) {
+  const double unit = problem.shape.dtype == DType::kFloat64 ? 0x1p-46 : 0x1p-18;
+  const auto* additive = std::get_if<Additive>(&problem.options.score);
+  const double scores = additive == nullptr ? 0 : magnitudes_of(additive->v) / 8;
+  return largest * unit * (1 + 2 * scores);
 }
 
 // Sums of what is left of differences: eight times as much.
-double backward_bound(const View& gradient, double largest) {
-  return 8 * forward_bound(gradient, largest);
+double backward_bound(const Problem& problem, double largest) {
+  return 8 * forward_bound(problem, largest);
 }
 
 // ---- parts of a problem ---------------------------------------------------------------------
@@ -149,34 +162,52 @@ std::string forward_fault(const Problem& problem, const View& out, const Part& p
   const Inputs inputs = inputs_of(problem, part);
   attention(inputs, options_of(problem, part), {.out = want}, context);
   const Index some = std::min<Index>(part.keys.count, 1024);
-  return difference(got, want, forward_bound(got, most_of(slice(inputs.v, 2, 0, some))));
+  return difference(got, want, forward_bound(problem, most_of(slice(inputs.v, 2, 0, some))));
 }
 
-// Of queries where the part has all keys, of keys where it has all queries.
+// The same gradients as `like`, in these buffers.
+ScoreGradient with_buffers(const ScoreGradient& like, std::span<Tensor> buffers) {
+  if (std::holds_alternative<BilinearGradient>(like)) return BilinearGradient{buffers[0]};
+  if (!std::holds_alternative<AdditiveGradient>(like)) return {};
+  return AdditiveGradient{buffers[0], buffers[1], buffers[2], buffers[3]};
+}
+
+// Of queries where the part has all keys, of keys where it has all queries, of parameters where it
+// has all.
 std::string backward_fault(const Problem& problem, const std::vector<View>& results,
                            const Part& part) {
   const Shape& s = problem.shape;
   std::vector<View> got = {rows_of(results[0], part), keys_of(results[1], part),
                            keys_of(results[2], part)};
   if (problem.options.bias.given()) got.push_back(pairs_of(results[3], part));
+  const std::size_t parameters = results.size() - got.size();
+  got.insert(got.end(), results.begin() + static_cast<std::ptrdiff_t>(got.size()), results.end());
   std::vector<Tensor> want;
   want.reserve(got.size());
   for (const View& view : got) want.emplace_back(view.dtype(), view.shape());
   InputGradients gradients{.q = want[0], .k = want[1], .v = want[2]};
   if (problem.options.bias.given()) gradients.bias = want[3];
+  gradients.score = with_buffers(problem.dscore, std::span(want).last(parameters));
   Context context = reference();
   attention_backward(inputs_of(problem, part), options_of(problem, part),
                      {rows_of(problem.out, part), rows_of(problem.lse, part)},
                      {.out = rows_of(problem.dout, part)}, gradients, context);
   const bool all_rows = part.rows.count == s.Tq;
   const bool all_keys = part.keys.count == s.Tk;
-  const bool complete[] = {all_keys, all_rows, all_rows, part.entries.count == s.B};
-  constexpr const char* kNames[] = {"dq: ", "dk: ", "dv: ", "dbias: "};
+  const bool all_entries = part.entries.count == s.B;
+  std::vector<bool> complete = {all_keys, all_rows, all_rows};
+  std::vector<std::string> names = {"dq", "dk", "dv"};
+  if (problem.options.bias.given()) {
+    complete.push_back(all_entries);
+    names.emplace_back("dbias");
+  }
+  complete.resize(got.size(), all_entries && all_rows && all_keys);
+  names.resize(got.size(), "a parameter's gradient");
   for (std::size_t n = 0; n < got.size(); ++n) {
     if (!complete[n]) continue;
-    const double bound = backward_bound(got[n], most_of(want[n]));
+    const double bound = backward_bound(problem, most_of(want[n]));
     const std::string fault = difference(got[n], want[n], bound);
-    if (!fault.empty()) return kNames[n] + fault;
+    if (!fault.empty()) return names[n] + ": " + fault;
   }
   return "";
 }
@@ -189,10 +220,11 @@ std::string fault_in(const Problem& problem, const std::vector<View>& results, c
 }  // namespace
 
 std::string fault_of(const Problem& problem, const std::vector<View>& results) {
-  constexpr double kMostWork = 0x1p26;  // less than a tenth of a second of the reference
+  // Less than a tenth of a second of the reference; of values of tanh about one.
+  const double most_work = units_of(problem) > 0 ? 0x1p24 : 0x1p26;
   const Know know = knowledge_of(problem.options);
   const Know most = problem.pass == Pass::kForward ? Know::kDistance : Know::kNumbers;
-  if (work_of(problem) < kMostWork || know > most) {
+  if (work_of(problem) < most_work || know > most) {
     return fault_in(problem, results, whole_of(problem.shape));
   }
   for (const Part& part : parts_of(problem, know)) {

@@ -22,6 +22,9 @@ constexpr Group kGroups[] = {
     {"decode", "one query over many keys, beside a plain read of them", run_decode,
      Choice::kUnlessTold},
     {"threads", "one head on all threads", run_threads, Choice::kUnlessTold},
+    {"additive", "additive scores, forward and backward, by shape", run_additive,
+     Choice::kUnlessTold},
+    {"bilinear", "bilinear scores beside the plain call", run_bilinear, Choice::kUnlessTold},
     {"small", "the least that a call costs", run_small, Choice::kUnlessTold},
 };
 

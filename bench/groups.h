@@ -35,6 +35,8 @@ void run_backward_options(Session& session);  // of the group backward
 void run_custom(Session& session);
 void run_decode(Session& session);
 void run_threads(Session& session);
+void run_additive(Session& session);
+void run_bilinear(Session& session);
 void run_small(Session& session);
 
 }  // namespace qkv::bench

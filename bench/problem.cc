@@ -17,8 +17,8 @@ std::uint64_t next(std::uint64_t& state) {
 }
 
 template <class T>
-void fill_with(const View& view, std::uint64_t seed) {
-  const double scale = 2 * std::sqrt(3.0) * 0x1p-32;  // uniform of variance 1
+void fill_with(const View& view, std::uint64_t seed, double deviation) {
+  const double scale = deviation * 2 * std::sqrt(3.0) * 0x1p-32;  // uniform
   T* values = view.as<T>();
   for (Index n = 0; n < view.element_count(); ++n) {
     const double word = static_cast<double>(next(seed) >> 32) - 0x1p31;
@@ -44,12 +44,40 @@ Reach reach_of(Index i, Index Tk, Index o, const Options& options) {
   return reach;
 }
 
+// A buffer for the gradient of what is given.
+View gradient_of(Problem& problem, const ConstView& source) {
+  return source.given() ? problem.add(source.dtype(), source.shape()) : View();
+}
+
+ScoreGradient gradient_of(Problem& problem, const Score& score) {
+  if (const auto* bilinear = std::get_if<Bilinear>(&score)) {
+    return BilinearGradient{gradient_of(problem, bilinear->w)};
+  }
+  if (const auto* additive = std::get_if<Additive>(&score)) {
+    return AdditiveGradient{gradient_of(problem, additive->wq), gradient_of(problem, additive->wk),
+                            gradient_of(problem, additive->v), gradient_of(problem, additive->b)};
+  }
+  return {};
+}
+
 }  // namespace
+
+std::vector<View> views_of(const ScoreGradient& gradient) {
+  if (const auto* bilinear = std::get_if<BilinearGradient>(&gradient)) return {bilinear->w};
+  std::vector<View> views;
+  if (const auto* additive = std::get_if<AdditiveGradient>(&gradient)) {
+    for (const View& view : {additive->wq, additive->wk, additive->v, additive->b}) {
+      if (view.given()) views.push_back(view);
+    }
+  }
+  return views;
+}
 
 std::vector<View> Problem::results() const {
   if (pass == Pass::kForward) return {out};
   std::vector<View> gradients = {dq, dk, dv};
   if (dbias.given()) gradients.push_back(dbias);
+  for (const View& view : views_of(dscore)) gradients.push_back(view);
   return gradients;
 }
 
@@ -58,12 +86,12 @@ View Problem::add(DType dtype, const Dims& dims) {
   return {memory.emplace_back(bytes).data(), dtype, dims, contiguous_strides(dims)};
 }
 
-View Problem::add_random(const Dims& dims, std::uint64_t seed) {
+View Problem::add_random(const Dims& dims, std::uint64_t seed, double deviation) {
   const View view = add(shape.dtype, dims);
   if (shape.dtype == DType::kFloat64) {
-    fill_with<double>(view, seed);
+    fill_with<double>(view, seed, deviation);
   } else {
-    fill_with<float>(view, seed);
+    fill_with<float>(view, seed, deviation);
   }
   return view;
 }
@@ -73,9 +101,27 @@ Problem make_problem(const Shape& shape) {
   problem.shape = shape;
   problem.q = problem.add_random({shape.B, shape.H, shape.Tq, shape.D}, 1);
   problem.k = problem.add_random({shape.B, shape.G, shape.Tk, shape.D}, 2);
-  problem.v = problem.add_random({shape.B, shape.G, shape.Tk, shape.D}, 3);
-  problem.out = problem.add(shape.dtype, problem.q.shape());
+  problem.v = problem.add_random({shape.B, shape.G, shape.Tk, shape.value_width()}, 3);
+  problem.out = problem.add(shape.dtype, {shape.B, shape.H, shape.Tq, shape.value_width()});
   return problem;
+}
+
+void score_additive(Problem& problem, Index U) {
+  const Index D = problem.shape.D;
+  const double projecting = 1 / std::sqrt(static_cast<double>(D));
+  Additive score;
+  score.wq = problem.add_random({U, D}, 9, projecting);
+  score.wk = problem.add_random({U, D}, 10, projecting);
+  score.v = problem.add_random({U}, 11, 1 / std::sqrt(static_cast<double>(U)));
+  score.b = problem.add_random({U}, 12, 0.1);
+  problem.options.score = score;
+}
+
+void score_bilinear(Problem& problem) {
+  const Index D = problem.shape.D;
+  const double projecting = 1 / std::sqrt(static_cast<double>(D));
+  problem.options.score = Bilinear{problem.add_random({D, D}, 13, projecting)};
+  problem.options.scale = projecting;
 }
 
 void turn_backward(Problem& problem) {
@@ -88,6 +134,7 @@ void turn_backward(Problem& problem) {
   problem.dv = problem.add(s.dtype, problem.v.shape());
   const ConstView& bias = problem.options.bias;
   if (bias.given()) problem.dbias = problem.add(s.dtype, bias.shape());
+  problem.dscore = gradient_of(problem, problem.options.score);
 }
 
 Index offset_of(Index Tq, Index Tk, const Options& options) {
@@ -106,17 +153,25 @@ double live_pairs(Index Tq, Index Tk, const Options& options) {
   return pairs;
 }
 
+Index units_of(const Problem& problem) {
+  const auto* additive = std::get_if<Additive>(&problem.options.score);
+  return additive == nullptr ? 0 : additive->v.element_count();
+}
+
 double work_of(const Problem& problem) {
   const Shape& s = problem.shape;
-  const Index operations = problem.pass == Pass::kBackward ? 10 : 4;
-  const auto each = static_cast<double>(operations * s.B * s.H * s.D);
+  const Index E = s.value_width();
+  const Index units = units_of(problem);
+  const Index operations = problem.pass == Pass::kBackward ? 2 * (3 * s.D + 2 * E) : 2 * (s.D + E);
+  const auto each = static_cast<double>(s.B * s.H * (units > 0 ? units : operations));
   return each * live_pairs(s.Tq, s.Tk, problem.options);
 }
 
-double matrix_bytes(const Shape& shape) {
-  const auto elements = static_cast<double>(shape.B * shape.H) * static_cast<double>(shape.Tq) *
-                        static_cast<double>(shape.Tk);
-  return elements * static_cast<double>(size_of(shape.dtype));
+double array_bytes(const Problem& problem) {
+  const Shape& s = problem.shape;
+  const auto pairs = static_cast<double>(s.Tq) * static_cast<double>(s.Tk);
+  const Index each = s.B * s.H * std::max<Index>(1, units_of(problem));
+  return pairs * static_cast<double>(each) * static_cast<double>(size_of(s.dtype));
 }
 
 Kernel::Kernel(Problem& problem, int threads, const std::atomic<bool>* stop)
@@ -131,7 +186,7 @@ void Kernel::run() {
   const Problem& p = *problem_;
   if (is_backward()) {
     plan_.backward(p.inputs(), {p.out, p.lse}, {.out = p.dout},
-                   {.q = p.dq, .k = p.dk, .v = p.dv, .bias = p.dbias});
+                   {.q = p.dq, .k = p.dk, .v = p.dv, .score = p.dscore, .bias = p.dbias});
   } else {
     plan_.run(p.inputs(), {.out = p.out});
   }

@@ -15,7 +15,7 @@
 
 namespace qkv::bench {
 
-// D is the width of queries, keys and values.
+// D is the width of queries and keys, and of values where E is 0.
 struct Shape {
   Index B = 1;
   Index H = 1;
@@ -24,6 +24,9 @@ struct Shape {
   Index Tk = 0;
   Index D = 0;
   DType dtype = DType::kFloat32;
+  Index E = 0;
+
+  Index value_width() const { return E == 0 ? D : E; }
 };
 
 // A square one: T queries and keys, one head.
@@ -47,18 +50,25 @@ struct Problem {
   View dk{};
   View dv{};
   View dbias{};
+  ScoreGradient dscore{};
   std::deque<Memory> memory{};
 
   Inputs inputs() const { return {q, k, v}; }
-  // What the call writes: out, or dq, dk, dv and, where there is a bias, dbias.
+  // What the call writes: out, or dq, dk, dv, where there is a bias dbias, and then the gradients
+  // of the score's parameters in the order of views_of().
   std::vector<View> results() const;
   // An array of the problem's own, of zeros; with a seed, of random numbers.
   View add(DType dtype, const Dims& dims);
-  View add_random(const Dims& dims, std::uint64_t seed);
+  View add_random(const Dims& dims, std::uint64_t seed, double deviation = 1);
 };
 
 // Arrays of random numbers (of mean 0 and variance 1, from a fixed seed).
 Problem make_problem(const Shape& shape);
+// Scores with parameters. Projected queries and keys have variance 1, scores about 1.
+void score_additive(Problem& problem, Index U);
+void score_bilinear(Problem& problem);
+// Those that are given.
+std::vector<View> views_of(const ScoreGradient& gradient);
 // Makes it the backward pass of the same call, for a random gradient of out. Options come before.
 void turn_backward(Problem& problem);
 
@@ -67,10 +77,14 @@ Index offset_of(Index Tq, Index Tk, const Options& options);
 // Pairs of a query and a key that causal masks and windows of these options leave, for each of the
 // B H heads. Other masks cost no less than no mask, and leave what they are told to leave: all.
 double live_pairs(Index Tq, Index Tk, const Options& options);
-// Floating-point operations for each live pair: 4 B H D, in the backward pass 10 B H D.
+// Units U of an additive score, 0 of others.
+Index units_of(const Problem& problem);
+// Floating-point operations for each live pair: 2 B H (D + E), in the backward pass 2 B H (3 D + 2
+// E); of additive scores the units, B H U in either pass.
 double work_of(const Problem& problem);
-// Bytes of the matrices that a call which forms them would hold: B H Tq Tk scores.
-double matrix_bytes(const Shape& shape);
+// Bytes of the arrays that a call which forms them would hold: B H Tq Tk scores, or B H Tq Tk U
+// values of tanh.
+double array_bytes(const Problem& problem);
 
 // A plan and where it runs. Before a backward pass the forward pass has run.
 class Kernel {

@@ -21,6 +21,10 @@ const char* key_of(Figure figure) {
       return "rate_per_multiply";
     case Figure::kPlainRatio:
       return "ratio_to_plain";
+    case Figure::kUnitRate:
+      return "units_per_second";
+    case Figure::kRateShare:
+      return "share_of_rate";
     case Figure::kSeconds:
       return "seconds";
   }

@@ -14,7 +14,8 @@ namespace {
 constexpr const char* kExplanation =
     R"(n bursts; time is the median of a call; spread = (best - median) / best of the rates; clock: of the
 wall or of the thread's CPU time, whichever spread less. Shares are of the best burst of what ran in
-alternation, at least 20 of them; noisy: that spread more than 3 %. Ratios are medians over bursts.)";
+alternation, at least 20 of them; noisy: that spread more than 3 %. Ratios are medians over bursts.
+(i,j,u): each unit of each additive score, B H Tq Tk U in a call, forward or backward.)";
 
 std::string seconds_text(double seconds) {
   if (seconds < 1e-6) return fmt::format("{:.0f} ns", seconds * 1e9);
@@ -33,7 +34,10 @@ std::string value_text(Figure figure, double value) {
   switch (figure) {
     case Figure::kPeakShare:
     case Figure::kReadShare:
+    case Figure::kRateShare:
       return fmt::format("{:.1f} %", 100 * value);
+    case Figure::kUnitRate:
+      return fmt::format("{:.2f} G/s", value * 1e-9);
     case Figure::kThreadShare:
       return fmt::format("{:.3f}", value);
     case Figure::kPerMultiply:
@@ -57,6 +61,10 @@ std::string_view unit_of(Figure figure) {
       return "the rate of the other width";
     case Figure::kPlainRatio:
       return "the plain time";
+    case Figure::kUnitRate:
+      return "of (i,j,u)";
+    case Figure::kRateShare:
+      return "of the large call's rate";
     case Figure::kSeconds:
       return "a call";
   }
@@ -89,11 +97,15 @@ std::string target_text(const Row& row) {
   return text;
 }
 
+// Of a call's work.
+std::string_view rate_unit(Figure figure) {
+  if (figure == Figure::kReadShare) return "GB/s";
+  return figure == Figure::kUnitRate || figure == Figure::kRateShare ? "G/s" : "GFLOP/s";
+}
+
 std::string rate_text(const Row& row) {
   if (row.time.median <= 0) return "";
-  const double rate = row.work / row.time.median;
-  const bool bytes = row.figure == Figure::kReadShare;
-  return fmt::format("{:.1f} {}", rate * 1e-9, bytes ? "GB/s" : "GFLOP/s");
+  return fmt::format("{:.1f} {}", row.work / row.time.median * 1e-9, rate_unit(row.figure));
 }
 
 std::string line_of(const Row& row, std::size_t width) {

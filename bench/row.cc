@@ -9,6 +9,8 @@ Aim aim_of(Figure figure) {
     case Figure::kReadShare:
     case Figure::kThreadShare:
     case Figure::kPerMultiply:
+    case Figure::kUnitRate:
+    case Figure::kRateShare:
       return Aim::kAtLeast;
     case Figure::kPlainRatio:
     case Figure::kSeconds:

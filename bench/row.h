@@ -17,6 +17,8 @@ enum class Figure {
   kThreadShare,  // how the share of the peak of all threads relates to that of one
   kPerMultiply,  // multiply-adds a second, relative to another width
   kPlainRatio,   // the time relative to the same call without the option
+  kUnitRate,     // units of an additive score a second: B H Tq Tk U over the time
+  kRateShare,    // units a second, relative to a large call's
   kSeconds,      // of a call
 };
 // Of times less is better, of rates more.
@@ -45,7 +47,7 @@ struct Row {
   int threads = 1;
   Clock clock = Clock::kWall;
   Summary time{};   // of a call
-  double work = 0;  // floating-point operations of a call, or bytes
+  double work = 0;  // floating-point operations of a call, or bytes, or units of scores
   Figure figure = Figure::kSeconds;
   std::optional<double> value{};
   std::optional<double> target{};
@@ -53,7 +55,7 @@ struct Row {
   double base_work = 0;      // of a repetition of that
   double figure_spread = 0;  // of ratios that are taken round by round
   std::size_t scratch = 0;   // bytes
-  double matrix = 0;         // bytes of the full matrix of scores
+  double matrix = 0;         // bytes of the full matrix of scores, or array of tanh
   std::string note{};
   std::string fault{};  // "": the result is right
   std::optional<PeerTime> peer{};

@@ -31,9 +31,14 @@ void set_share(const Peak& peak, const Summary& base, Row& row) {
   row.value = rate(row.work, row.time.median) / rate(peak.work, base.best);
 }
 
-PeerTime peer_time(const Peer& peer, const Series& theirs, const Series& ours, Clock clock) {
-  const Ratio ratio = ratio_of(theirs, ours, clock);
-  return {peer.name, summarise(theirs, clock).median, ratio.median, ratio.spread};
+// Of a row that has a peer: its times are the last, ours the first.
+void set_peer_time(std::span<const Series> series, Row& row) {
+  if (!row.peer) return;
+  const Series& theirs = series.back();
+  const Ratio ratio = ratio_of(theirs, series.front(), row.clock);
+  row.peer->median = summarise(theirs, row.clock).median;
+  row.peer->ratio = ratio.median;
+  row.peer->spread = ratio.spread;
 }
 
 }  // namespace
@@ -64,10 +69,29 @@ Row Session::begin(const Wanted& wanted, Problem& problem, Kernel& kernel, Figur
   row.figure = figure;
   if (!is_quick()) row.target = wanted.target;
   row.scratch = kernel.scratch_bytes();
-  row.matrix = matrix_bytes(problem.shape);
+  row.matrix = array_bytes(problem);
   kernel.run();
   row.fault = fault_of(problem, problem.results());
   return row;
+}
+
+void Session::add_peer(Problem& problem, std::vector<Subject>& subjects, Row& row) const {
+  if (!row.fault.empty()) return;
+  for (const Peer& peer : settings_.peers) {
+    std::vector<View> results = problem.results();
+    for (View& view : results) view = problem.add(view.dtype(), view.shape());
+    const auto run = peer.bind(problem, results, row.threads);
+    if (!run) continue;
+    run();
+    const std::string fault = fault_of(problem, results);
+    if (!fault.empty()) {
+      row.fault = peer.name + ": " + fault;
+      return;
+    }
+    row.peer = {.name = peer.name};
+    subjects.push_back({run});
+    return;
+  }
 }
 
 void Session::share_of_peak(const Wanted& wanted, Problem& problem) {
@@ -79,26 +103,13 @@ void Session::share_of_peak(const Wanted& wanted, Problem& problem) {
     peak = multiply_add_peak(target_, problem.shape.dtype, wanted.threads);
     subjects.push_back(peak.subject);
   }
-  if (settings_.peer != nullptr && row.fault.empty()) {
-    std::vector<View> results = problem.results();
-    for (View& view : results) view = problem.add(view.dtype(), view.shape());
-    const auto run = settings_.peer->bind(problem, results, wanted.threads);
-    if (run) {
-      run();
-      row.fault = fault_of(problem, results);
-      if (!row.fault.empty()) row.fault = settings_.peer->name + ": " + row.fault;
-      subjects.push_back({run});
-    }
-  }
+  add_peer(problem, subjects, row);
   if (row.fault.empty()) {
     const std::vector<Series> series = measure(wanted, subjects);
     row.clock = steadier(series, wanted.threads);
     row.time = summarise(series[0], row.clock);
     if (!target_.empty()) set_share(peak, summarise(series[1], row.clock), row);
-    const std::size_t peer = target_.empty() ? 1 : 2;
-    if (series.size() > peer) {
-      row.peer = peer_time(*settings_.peer, series[peer], series[0], row.clock);
-    }
+    set_peer_time(series, row);
   }
   rows_.push_back(std::move(row));
 }
@@ -166,6 +177,21 @@ void Session::alone(const Wanted& wanted, Problem& problem, const std::function<
     row.clock = steadier(series, wanted.threads);
     row.time = summarise(series[0], row.clock);
     row.value = row.time.median;
+  }
+  rows_.push_back(std::move(row));
+}
+
+void Session::unit_rate(const Wanted& wanted, Problem& problem) {
+  Kernel kernel(problem, wanted.threads, settings_.stop);
+  Row row = begin(wanted, problem, kernel, Figure::kUnitRate);
+  std::vector<Subject> subjects = {{[&] { kernel.run(); }}};
+  add_peer(problem, subjects, row);
+  if (row.fault.empty()) {
+    const std::vector<Series> series = measure(wanted, subjects);
+    row.clock = steadier(series, wanted.threads);
+    row.time = summarise(series[0], row.clock);
+    row.value = rate(row.work, row.time.median);
+    set_peer_time(series, row);
   }
   rows_.push_back(std::move(row));
 }

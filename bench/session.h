@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,11 +17,12 @@
 
 namespace qkv::bench {
 
-// Somebody else's code for the plain problem.
+// Somebody else's code for some problems.
 struct Peer {
   std::string name{};
-  // What runs the problem's pass once, writing `results`, in the order of Problem::results(). May
-  // choose how by trying. The problem and the results' memory must outlive what it returns.
+  // What runs the problem's pass once, writing `results`, in the order of Problem::results();
+  // nothing for a problem that it does not take. May choose how by trying. The problem and the
+  // results' memory must outlive what it returns.
   std::function<std::function<void()>(const Problem& problem, const std::vector<View>& results,
                                       int threads)>
       bind{};
@@ -37,7 +39,7 @@ struct Settings {
   int threads = 0;     // of the rows that use several; 0: one per processor
   const std::atomic<bool>* stop = nullptr;
   std::function<void(std::string_view row)> started{};
-  const Peer* peer = nullptr;
+  std::span<const Peer> peers{};  // the first that takes a row's problem is beside it
 };
 
 // What a row is, before it is measured.
@@ -59,14 +61,16 @@ class Session {
   // A length, or what stands for it when things must be quick.
   Index length(Index T) const;
 
-  // Each checks the result, then times the call: against the peak (and the peer, where
-  // there is one), a plain read of the problem's keys and values, the same call with fewer options
-  // (`base`), nothing at all.
+  // Each checks the result, then times the call: against the peak (and a peer, where one takes it),
+  // a plain read of the problem's keys and values, the same call with fewer options or another
+  // shape (`base`), nothing at all.
   void share_of_peak(const Wanted& wanted, Problem& problem);
   void share_of_read(const Wanted& wanted, Problem& problem);
   void against(const Wanted& wanted, Problem& problem, Problem& base, Figure figure);
   void threads_share(const Wanted& wanted, Problem& problem);
   void alone(const Wanted& wanted, Problem& problem, const std::function<void()>& call);
+  // Units of an additive score a second, beside a peer where one takes it.
+  void unit_rate(const Wanted& wanted, Problem& problem);
   // A row that is made of others.
   void add(const Row& row) { rows_.push_back(row); }
 
@@ -77,6 +81,9 @@ class Session {
   // What is known before anything is timed; with a fault when the result is wrong.
   Row begin(const Wanted& wanted, Problem& problem, Kernel& kernel, Figure figure) const;
   std::vector<Series> measure(const Wanted& wanted, const std::vector<Subject>& subjects) const;
+  // Adds the first peer that takes the row's problem to the subjects, and its name to the row; its
+  // fault, too, where its result is wrong.
+  void add_peer(Problem& problem, std::vector<Subject>& subjects, Row& row) const;
 
   Settings settings_;
   int threads_;

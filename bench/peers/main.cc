@@ -40,12 +40,12 @@ void add_options(CLI::App& program, Options& options) {
 }
 
 int run(const Options& options, const std::string& command) {
-  const qkv::bench::Peer peer = qkv::bench::onednn_peer();
+  const std::vector<qkv::bench::Peer> peers = {qkv::bench::onednn_peer()};
   qkv::bench::Settings settings;
   settings.size = options.quick ? qkv::bench::Size::kQuick : qkv::bench::Size::kFull;
   settings.seconds = options.seconds;
   settings.threads = options.threads;
-  settings.peer = &peer;
+  settings.peers = peers;
   settings.started = [](std::string_view row) { std::cerr << "qkv_bench: " << row << "\n"; };
   qkv::bench::Session session(settings);
   qkv::bench::Facts facts = facts_of(command, session);

@@ -26,7 +26,7 @@ UNITS = {
     "%": 100,
     "x": 1, "×": 1, "": 1,
     "s": 1, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9,
-    "GFLOP/s": 1e-9, "GB/s": 1e-9,
+    "GFLOP/s": 1e-9, "GB/s": 1e-9, "G/s": 1e-9,
     "B": 1, "KiB": 2**-10, "MiB": 2**-20, "GiB": 2**-30,
 }
 MARK = re.compile(r"<!--\s*bench\b:?(.*?)-->")
@@ -128,6 +128,7 @@ GOOD = [
     "is <!-- bench: a forward/T1 share_of_peak --> **84.4 %** of it",
     "<!--bench: a forward/T1 median-->1.23 ms and <!-- bench: a forward/T1 scratch -->1.1 MiB",
     "| <!-- bench: a forward/T1 base.best_rate -->250 GFLOP/s | 1 |",
+    "| <!-- bench: a forward/T1 base.best_rate -->250.0 G/s (i,j,u) |",
     "<!-- bench: a forward/T1 scratch -->1,153,434 bytes",
     "<!-- bench: a forward/T1 share_of_peak -->0.84x; commit <!-- bench: a - commit -->`abc1234`",
 ]

@@ -46,12 +46,14 @@ class Bench(Case):
         self.assertIn("ratio_to_plain", report["rows"]["options/bias"])
 
     def test_every_group_gives_right_results(self):
-        groups = "forward backward options custom decode threads small widths".split()
+        groups = ("forward backward options custom decode threads additive bilinear small "
+                  "widths").split()
         report = self.rows(*groups, "--threads", 2)
         for group in groups:
             self.assertTrue(any(name.startswith(group + "/") for name in report["rows"]), group)
         self.assertNotIn("wrong", [row["verdict"] for row in report["rows"].values()])
         self.check_gradients(report["rows"])
+        self.check_units(report["rows"])
 
     def check_gradients(self, rows):
         self.assertEqual(rows["backward/T64-D64"]["work"], 10 * 64 * 64 * 64)
@@ -60,6 +62,17 @@ class Bench(Case):
         self.assertIn("share_of_peak", rows["backward/T64-D64-threads"])
         for name in "dropout mask soft-cap bias decay".split():
             self.assertIn("ratio_to_plain", rows[f"backward/{name}"])
+
+    def check_units(self, rows):
+        for name in ("additive/T64-U32-D64", "additive/T64-U32-D64-backward"):
+            row = rows[name]
+            self.assertEqual(row["work"], 64 * 64 * 32)
+            self.assertEqual(row["units_per_second"], row["rate"])
+            self.assertEqual(row["matrix"], 4 * row["work"])
+        self.assertEqual(rows["additive/T64-U32-D64-threads"]["threads"], 2)
+        self.assertIn("share_of_rate", rows["additive/translator-D64-share"])
+        self.assertIn("1.1 multiply-adds", rows["additive/translator-D16-share"]["note"])
+        self.assertIn("ratio_to_plain", rows["bilinear/T64-D128-backward"])
 
     def test_one_thread_has_nothing_to_share(self):
         self.assertEqual(self.rows("threads", "--threads", 1)["rows"], {})
@@ -72,7 +85,8 @@ class Bench(Case):
 
     def test_an_unknown_group_lists_the_valid_ones(self):
         line = self.refuse(2, "bench", "smal")
-        self.assertIn("forward, backward, widths, options, custom, decode, threads, small", line)
+        self.assertIn("forward, backward, widths, options, custom, decode, threads, additive, "
+                      "bilinear, small", line)
 
     def test_seconds_are_a_number_above_0(self):
         for text in ("0", "-1", "nan", "1x"):

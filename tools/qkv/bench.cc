@@ -25,7 +25,7 @@ constexpr const char* kFooter = R"(Examples:
   qkv bench small
   qkv bench options --quick --json
 
-Without a group all but widths are measured, which takes a minute or two. Groups:
+Without a group all but widths are measured, which takes some minutes. Groups:
 )";
 
 struct BenchOptions {

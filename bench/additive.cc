@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scores with parameters, projections included. Additive ones: units of the score a second, for
+// large calls and for the shapes of models; bilinear ones beside the plain call.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "groups.h"
+
+namespace qkv::bench {
+namespace {
+
+struct Case {
+  std::string name{};
+  Shape shape{};
+  Index U = 256;
+  std::optional<double> forward{};   // targets, of either pass
+  std::optional<double> backward{};  //
+  int threads = 1;
+};
+
+constexpr Index kLength = 2048;
+
+Index units(const Session& session, Index U) { return session.is_quick() ? U / 8 : U; }
+
+Case large(const Session& session, Index D, Index U) {
+  const Index T = session.length(kLength);
+  const Index count = units(session, U);
+  return {.name = fmt::format("T{}-U{}-D{}", T, count, D), .shape = square(T, D), .U = count};
+}
+
+// What rates of other shapes are held against.
+Case standard(const Session& session) {
+  Case one = large(session, 64, 256);
+  one.forward = 25e9;
+  one.backward = 11e9;
+  return one;
+}
+
+std::vector<Case> large_cases(const Session& session) {
+  std::vector<Case> cases = {standard(session), large(session, 256, 256)};
+  for (const Index U : {128, 512, 1024}) cases.push_back(large(session, 64, U));
+  Case doubles = large(session, 64, 256);
+  doubles.name += "-float64";
+  doubles.shape.dtype = DType::kFloat64;
+  cases.push_back(doubles);
+  Case threads = large(session, 64, 256);
+  threads.name += "-threads";
+  threads.threads = session.threads();
+  if (session.threads() > 1) cases.push_back(threads);
+  return cases;
+}
+
+// Of B sources; in a quick run of two.
+Case model(const Session& session, const std::string& name, const Shape& shape) {
+  Case one{.name = fmt::format("{}-D{}", name, shape.D), .shape = shape};
+  one.U = units(session, one.U);
+  if (session.is_quick()) {
+    one.shape.B = std::min<Index>(2, shape.B);
+    one.shape.Tk = std::min<Index>(32, shape.Tk);
+    one.shape.Tq = std::min(one.shape.Tk, shape.Tq);
+  }
+  return one;
+}
+
+// Training: all targets' words at once. Where D is 16, projecting costs little beside the score.
+std::vector<Case> training_cases(const Session& session) {
+  std::vector<Case> cases;
+  for (const Index D : {16, 64, 256}) {
+    const Shape shape{.B = 64, .Tq = 30, .Tk = 30, .D = D, .E = std::max<Index>(D, 64)};
+    cases.push_back(model(session, "translator", shape));
+  }
+  for (const Index D : {16, 64}) {
+    const Shape shape{.B = 128, .Tq = 100, .Tk = 100, .D = D, .E = 64};
+    cases.push_back(model(session, "pointer", shape));
+  }
+  return cases;
+}
+
+// One query at a time; the keys are projected anew.
+std::vector<Case> step_cases(const Session& session) {
+  return {model(session, "translator-step", {.B = 64, .Tq = 1, .Tk = 30, .D = 64}),
+          model(session, "speech-step", {.B = 16, .Tq = 1, .Tk = 800, .D = 64})};
+}
+
+Problem make_problem(const Case& one, Pass pass) {
+  Problem problem = make_problem(one.shape);
+  score_additive(problem, one.U);
+  if (pass == Pass::kBackward) turn_backward(problem);
+  return problem;
+}
+
+std::string name_of(const Case& one, Pass pass) {
+  return "additive/" + one.name + (pass == Pass::kBackward ? "-backward" : "");
+}
+
+void run_one(Session& session, const Case& one, Pass pass) {
+  Problem problem = make_problem(one, pass);
+  const auto& target = pass == Pass::kBackward ? one.backward : one.forward;
+  session.unit_rate({name_of(one, pass), target, one.threads}, problem);
+}
+
+// The part of the large call's rate; the projections' multiply-adds, D for each token and unit, are
+// not counted.
+void run_share(Session& session, const Case& one, Pass pass) {
+  constexpr double kTarget = 0.7;
+  Problem problem = make_problem(one, pass);
+  Problem base = make_problem(standard(session), pass);
+  session.against({name_of(one, pass) + "-share", kTarget}, problem, base, Figure::kRateShare);
+  const Shape& s = one.shape;
+  const double pairs = static_cast<double>(s.Tq) * static_cast<double>(s.Tk);
+  const double each = static_cast<double>((s.Tq + s.Tk) * s.D) / pairs;
+  session.rows().back().note =
+      pass == Pass::kForward
+          ? fmt::format("{:.1f} multiply-adds of projections for each (i,j,u)", each)
+          : fmt::format("{:.1f} multiply-adds of projections and their gradients for each (i,j,u)",
+                        3 * each);
+}
+
+}  // namespace
+
+void run_additive(Session& session) {
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    for (const Case& one : large_cases(session)) run_one(session, one, pass);
+    for (const Case& one : training_cases(session)) {
+      run_one(session, one, pass);
+      run_share(session, one, pass);
+    }
+    for (const Case& one : step_cases(session)) run_one(session, one, pass);
+  }
+}
+
+// Beside the plain call, which has no projection: T D^2 multiply-adds more than 2 T^2 D, with its
+// two gradients 3 T D^2 more than 5 T^2 D.
+void run_bilinear(Session& session) {
+  const Index T = session.length(kLength);
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    for (const Index D : {64, 128}) {
+      Problem problem = make_problem(square(T, D));
+      Problem plain = make_problem(square(T, D));
+      score_bilinear(problem);
+      const bool backward = pass == Pass::kBackward;
+      if (backward) turn_backward(problem);
+      if (backward) turn_backward(plain);
+      const std::string name = fmt::format("bilinear/T{}-D{}{}", T, D, backward ? "-backward" : "");
+      session.against({name}, problem, plain, Figure::kPlainRatio);
+      const double more = static_cast<double>(D) / static_cast<double>(T) * (backward ? 0.6 : 0.5);
+      session.rows().back().note =
+          fmt::format("the projection adds {:.1f} % of multiply-adds", 100 * more);
+    }
+  }
+}
+
+}  // namespace qkv::bench
