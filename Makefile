@@ -16,7 +16,7 @@ test: ## set up, build, and run all tests
 	@scripts/python_package.sh
 	@scripts/test.sh release
 
-bench: ## set up, build, and measure: how fast, beside this machine's peak and oneDNN (minutes)
+bench: ## set up, build, and measure: how fast, beside this machine's peak and other people's code (minutes)
 	@scripts/setup.sh bench
 	@scripts/bench.sh
 

@@ -41,6 +41,7 @@ test  font:DejaVuSansMono       fonts-dejavu-core
 test  font:wqy-microhei         fonts-wqy-microhei
 test  font:NotoColorEmoji       fonts-noto-color-emoji
 bench header:dnnl.hpp           libdnnl-dev
+bench library:sleef             libsleef-dev
 fuzz  command:clang++-16        clang-16
 fuzz  clang_runtime:fuzzer      libclang-rt-16-dev
 check command:clang-format-16   clang-format-16

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The benchmarks of `qkv bench` beside oneDNN.
+// The benchmarks of `qkv bench` beside oneDNN and, for additive scores, the broadcast formula.
 #include <exception>
 #include <iostream>
 #include <string>
@@ -13,6 +13,7 @@
 
 #include "../groups.h"
 #include "../report.h"
+#include "broadcast.h"
 #include "onednn.h"
 
 namespace {
@@ -39,8 +40,16 @@ void add_options(CLI::App& program, Options& options) {
   program.add_flag("--json", options.json, "the report on standard output as JSON");
 }
 
+std::vector<qkv::bench::Peer> all_peers() {
+  std::vector<qkv::bench::Peer> peers = {qkv::bench::onednn_peer()};
+#ifdef QKV_BENCH_SLEEF
+  peers.push_back(qkv::bench::broadcast_peer());
+#endif
+  return peers;
+}
+
 int run(const Options& options, const std::string& command) {
-  const std::vector<qkv::bench::Peer> peers = {qkv::bench::onednn_peer()};
+  const std::vector<qkv::bench::Peer> peers = all_peers();
   qkv::bench::Settings settings;
   settings.size = options.quick ? qkv::bench::Size::kQuick : qkv::bench::Size::kFull;
   settings.seconds = options.seconds;
@@ -61,7 +70,7 @@ int run(const Options& options, const std::string& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App program("Attention beside oneDNN.", "qkv_bench");
+  CLI::App program("Attention beside other people's code.", "qkv_bench");
   Options options;
   add_options(program, options);
   CLI11_PARSE(program, argc, argv);

@@ -51,7 +51,8 @@ HEADERS = [
     (r"CLI/.*", "tools bench"),
     (r"fmt/.*", "app tools bench"),
     (r"nanobind/.*", "python"),
-    (r"dnnl\.hpp|omp\.h", "bench"),  # of a peer that is measured, in a program of its own
+    # Of peers that are measured, in a program of its own.
+    (r"dnnl\.hpp|omp\.h|sleef\.h", "bench"),
     # Threads are started in one room, but for the one beside which Python waits for signals; only
     # programs print.
     (r"thread", "runtime python"),

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broadcast.h"
+
+#include <limits>
+#include <memory>
+#include <optional>
+#include <variant>
+
+#include <fmt/format.h>
+#include <sleef.h>
+
+#include <qkv/target.h>
+
+#include "broadcast_loops.h"
+
+namespace qkv::bench {
+namespace {
+
+std::optional<BroadcastLoops> loops_here() {
+  if (cpu_target() == "avx512") return broadcast_avx512();
+  if (cpu_target() == "avx2") return broadcast_avx2();
+  return std::nullopt;
+}
+
+void turn(const float* from, float* to, Index rows, Index columns) {
+  for (Index r = 0; r < rows; ++r) {
+    for (Index c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
+  }
+}
+
+// One call; `block` keys of a query have their values of tanh in memory at a time.
+class Composition {
+ public:
+  Composition(const Problem& problem, float* out, const BroadcastLoops& loops, Index block)
+      : problem_(&problem),
+        out_(out),
+        loops_(loops),
+        block_(block),
+        U_(units_of(problem)),
+        wq_(problem.shape.D * U_),
+        wk_(problem.shape.D * U_),
+        a_(problem.shape.Tq * U_),
+        b_(problem.shape.Tk * U_),
+        t_(block * U_),
+        s_(problem.shape.Tk + loops.lanes) {}
+
+  void run() {
+    const auto& score = std::get<Additive>(problem_->options.score);
+    const Shape& s = problem_->shape;
+    turn(score.wq.as<float>(), floats(wq_), U_, s.D);
+    turn(score.wk.as<float>(), floats(wk_), U_, s.D);
+    for (Index b = 0; b < s.B; ++b) entry(score, b);
+  }
+
+ private:
+  struct Array {
+    explicit Array(Index count) : memory(static_cast<std::size_t>(count) * sizeof(float)) {}
+    Memory memory;
+  };
+  static float* floats(const Array& array) { return static_cast<float*>(array.memory.data()); }
+
+  void entry(const Additive& score, Index b) {
+    const Shape& s = problem_->shape;
+    const Index E = s.value_width();
+    const float* values = problem_->v.as<float>() + b * s.Tk * E;
+    loops_.project(problem_->q.as<float>() + b * s.Tq * s.D, floats(wq_), score.b.as<float>(),
+                   floats(a_), s.Tq, s.D, U_);
+    loops_.project(problem_->k.as<float>() + b * s.Tk * s.D, floats(wk_), nullptr, floats(b_), s.Tk,
+                   s.D, U_);
+    for (Index i = 0; i < s.Tq; ++i) {
+      for (Index j = 0; j < s.Tk; j += block_) {
+        const Index keys = std::min(block_, s.Tk - j);
+        loops_.tanh_of_sums(floats(a_) + i * U_, floats(b_) + j * U_, floats(t_), keys, U_);
+        loops_.times_v(floats(t_), score.v.as<float>(), floats(s_) + j, keys, U_);
+      }
+      loops_.softmax(floats(s_), s.Tk);
+      loops_.weighted_sum(floats(s_), values, out_ + (b * s.Tq + i) * E, s.Tk, E);
+    }
+  }
+
+  const Problem* problem_;
+  float* out_;
+  BroadcastLoops loops_;
+  Index block_;
+  Index U_;
+  Array wq_, wk_, a_, b_, t_, s_;
+};
+
+bool takes(const Problem& problem, const BroadcastLoops& loops) {
+  const Shape& s = problem.shape;
+  const Options& o = problem.options;
+  return units_of(problem) > 0 && problem.pass == Pass::kForward && s.H * s.G == 1 &&
+         s.dtype == DType::kFloat32 && units_of(problem) % loops.lanes == 0 &&
+         s.value_width() % loops.lanes == 0 && o.masks.empty() && o.mods.empty() &&
+         !o.bias.given() && !o.alibi.given() && !o.sinks.given() && o.softcap == 0 &&
+         o.dropout.p == 0 && !o.scale;
+}
+
+// With the block of keys that is fastest here, found by trying.
+std::function<void()> bind(const Problem& problem, const std::vector<View>& results, int threads) {
+  const std::optional<BroadcastLoops> loops = loops_here();
+  if (threads > 1 || !loops || !takes(problem, *loops)) return nullptr;
+  std::shared_ptr<Composition> best;
+  double best_time = std::numeric_limits<double>::infinity();
+  for (const Index block : {16, 64, 256, 2048}) {
+    const auto candidate =
+        std::make_shared<Composition>(problem, results[0].as<float>(), *loops, block);
+    const Subject subject = {[&] { candidate->run(); }};
+    const Effort effort = {.burst = 0.02, .seconds = 0.1, .rounds = 1};
+    const double time = summarise(alternate({&subject, 1}, effort)[0], Clock::kWall).best;
+    if (time >= best_time) continue;
+    best_time = time;
+    best = candidate;
+  }
+  return [best] { best->run(); };
+}
+
+}  // namespace
+
+Peer broadcast_peer() {
+  return {fmt::format("broadcast, SLEEF {}.{}.{}", SLEEF_VERSION_MAJOR, SLEEF_VERSION_MINOR,
+                      SLEEF_VERSION_PATCHLEVEL),
+          bind};
+}
+
+}  // namespace qkv::bench
