@@ -58,7 +58,7 @@ TEST(Work, IsFourOperationsForEachLivePairAndChannelAndTenBackward) {
   EXPECT_EQ(qkv::bench::work_of(problem), 4.0 * 2 * 3 * 16 * 5);
   problem.options.masks = {qkv::Causal{}};
   EXPECT_EQ(qkv::bench::work_of(problem), 4.0 * 2 * 3 * 10 * 5);
-  EXPECT_EQ(qkv::bench::matrix_bytes(problem.shape), 2.0 * 3 * 16 * 4);
+  EXPECT_EQ(qkv::bench::array_bytes(problem), 2.0 * 3 * 16 * 4);
   turn_backward(problem);
   EXPECT_EQ(qkv::bench::work_of(problem), 10.0 * 2 * 3 * 10 * 5);
 }
