@@ -2,7 +2,6 @@
 #ifndef QKV_ATTENTION_ADDITIVE_KEYS_H_
 #define QKV_ATTENTION_ADDITIVE_KEYS_H_
 
-#include <atomic>
 #include <cmath>
 
 #include "attention/additive_scores.h"
@@ -55,7 +54,7 @@ class AdditiveKeys {
   T* b_ = nullptr;
   T* chunk_sums_ = nullptr;
   std::uint8_t* odd_v_ = nullptr;
-  std::uint8_t* flags_ = nullptr;
+  Range* ranges_ = nullptr;
 };
 
 template <class T>
@@ -69,11 +68,11 @@ void AdditiveKeys<T>::take(const Problem& p, AnyArena& arena) {
   if (p.score_b.given()) take(b_, p.H * p.U);
   take(chunk_sums_, p.H * scores_.chunks);
   take(odd_v_, p.H);
-  take(flags_, scores_.keys.count(p.B));
+  take(ranges_, scores_.keys.count(p.B));
   scores_.v = v_;
   scores_.chunk_sums = chunk_sums_;
   scores_.odd_v = odd_v_;
-  scores_.key_flags = flags_;
+  scores_.key_ranges = ranges_;
 }
 
 template <class T>
@@ -82,7 +81,6 @@ void AdditiveKeys<T>::prepare(const DotCall<T>& tools, runtime::Call& call) {
   load_parameters(p);
   query_projection_.pack(tools, call);
   key_projection_.pack(tools, call);
-  std::atomic<bool> any_power{false};
   for_each_row_block(
       call, p, scores_.keys, [&](Index b, Index h, Index row, Index count, core::Arena& arena) {
         const ProjectedBlock<T> w = take_worker(p, arena);
@@ -90,12 +88,11 @@ void AdditiveKeys<T>::prepare(const DotCall<T>& tools, runtime::Call& call) {
         key_projection_.apply(tools, h,
                               plain_rows(p, p.k, b, p.key_head(h), row, count, p.Dk, w.copy), count,
                               projected);
-        if (scores_.put_exponentials(projected, count, scores_.keys.of(b, h, row), rows_, flags_)) {
-          any_power = true;
-        }
+        scores_.put_exponentials(projected, count, scores_.keys.of(b, h, row), rows_, ranges_);
       });
-  scores_.powers =
-      any_power || std::any_of(odd_v_, odd_v_ + p.H, [](std::uint8_t odd) { return odd != 0; });
+  scores_.most = std::find(odd_v_, odd_v_ + p.H, std::uint8_t{1}) != odd_v_ + p.H
+                     ? Range::kPowers
+                     : *std::max_element(ranges_, ranges_ + scores_.keys.count(p.B));
 }
 
 template <class T>

@@ -31,14 +31,14 @@ class AdditivePairs {
   Index columns() const { return columns_; }
 
   // The block of keys: rows as in AdditiveScores.
-  void load_keys(const RowsOf<const T>& rows, Index count, bool powers) {
-    key_powers_ = powers;
+  void load_keys(const RowsOf<const T>& rows, Index count, Range range) {
+    key_range_ = range;
     keys_ = count;
     load(rows, count, right_, right_powers_);
   }
   // The next block of queries: sums begin anew.
-  void load_queries(const RowsOf<const T>& rows, Index count, bool powers) {
-    powers_ = powers || key_powers_;
+  void load_queries(const RowsOf<const T>& rows, Index count, Range range) {
+    range_ = std::max(range, key_range_);
     load(rows, count, left_, left_powers_);
     for (Index c = 0; c < columns_; ++c) {
       std::fill_n(sums_.left + c * kColumn, count * kUnitLanes, T(0));
@@ -52,9 +52,9 @@ class AdditivePairs {
            const RowsOf<const T>& ds) const {
     const Index left = column * kColumn + r * kUnitLanes;
     const Index right = column * kColumn + n * kUnitLanes;
-    scores_->kernels->add_pairs({left_ + left, powers_ ? left_powers_ + left : nullptr}, rows,
-                                {right_ + right, powers_ ? right_powers_ + right : nullptr}, keys,
-                                ds, {sums_.left + left, sums_.weights + left, sums_.right + right});
+    scores_->kernels->add_pairs(range_, {left_ + left, left_powers_ + left}, rows,
+                                {right_ + right, right_powers_ + right}, keys, ds,
+                                {sums_.left + left, sums_.weights + left, sums_.right + right});
   }
 
   // sum_j ds_ij (1 - t^2) of query r, for each unit; sum_i of key n.
@@ -80,7 +80,7 @@ class AdditivePairs {
     for (Index c = 0; c < columns_; ++c) {
       const T* from = rows.data + c * kUnitLanes;
       load_column(from, rows.stride, count, lanes_of(c), x + c * kColumn);
-      if (!scores_->powers) continue;
+      if (!scores_->has_powers()) continue;
       load_column(from + scores_->units, rows.stride, count, lanes_of(c), powers + c * kColumn);
     }
   }
@@ -107,8 +107,8 @@ class AdditivePairs {
   const AdditiveScores<T>* scores_ = nullptr;
   Index columns_ = 0;
   Index keys_ = 0;
-  bool key_powers_ = false;
-  bool powers_ = false;
+  Range key_range_ = Range::kSmall;
+  Range range_ = Range::kSmall;
   T* left_ = nullptr;
   T* left_powers_ = nullptr;
   T* right_ = nullptr;

@@ -12,7 +12,7 @@ template <class T>
 void DotGradientBlock<T>::additive_products() {
   const AdditiveScores<T>& scores = *call_.dot.additive;
   const Index row = unit_.s.q0 + i0_;
-  pairs_.load_queries(q_rows_, rows_, scores.queries_have_powers(unit_.b, h_, row, rows_));
+  pairs_.load_queries(q_rows_, rows_, scores.of_queries(unit_.b, h_, row, rows_));
   for (Index column = 0; column < pairs_.columns(); ++column) {
     call_.dot.stop();
     for (Index t = 0; t < tiles(); ++t) {

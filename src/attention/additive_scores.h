@@ -14,20 +14,23 @@
 // head.
 namespace qkv::door {
 
+using kernels::Range;
+
 template <class T>
 struct AdditiveScores {
   const kernels::AdditiveKernels<T>* kernels = nullptr;
   Index units = 0;
-  Index chunks = 0;                           // of units
-  RowPlaces queries, keys;                    // of the flags below
-  const T* v = nullptr;                       // [H][units]
-  const T* chunk_sums = nullptr;              // [H][chunks]
-  const std::uint8_t* odd_v = nullptr;        // [H]: a sum of v may not be finite
-  const std::uint8_t* query_flags = nullptr;  // of each row: some power is not 0
-  const std::uint8_t* key_flags = nullptr;
-  bool powers = false;  // some flag of the call is set, or odd_v: then they are read
+  Index chunks = 0;                     // of units
+  RowPlaces queries, keys;              // of the ranges below
+  const T* v = nullptr;                 // [H][units]
+  const T* chunk_sums = nullptr;        // [H][chunks]
+  const std::uint8_t* odd_v = nullptr;  // [H]: a sum of v may not be finite
+  const Range* query_ranges = nullptr;  // of each row
+  const Range* key_ranges = nullptr;
+  Range most = Range::kSmall;  // of all rows of the call; kPowers with odd_v
 
-  Index width() const { return powers ? 2 * units : units; }
+  bool has_powers() const { return most == Range::kPowers; }
+  Index width() const { return has_powers() ? 2 * units : units; }
   kernels::AdditiveUnits<T> units_of(Index h) const {
     return {v + h * units, chunk_sums + h * chunks, units};
   }
@@ -37,40 +40,35 @@ struct AdditiveScores {
     if (odd_v[h] == 0) return by.multiply(x, factors, units);
     for (Index u = 0; u < units; ++u) x[u] = x[u] == T(0) ? x[u] : factors[u] * x[u];
   }
-  // Of rows of projected values, into the rows at `place` of `to`, and their flags. Returns whether
-  // one is set.
-  bool put_exponentials(const kernels::RowsOf<T>& projected, Index rows, Index place, T* to,
-                        std::uint8_t* flags) const {
-    bool any_power = false;
+  // Of rows of projected values, into the rows at `place` of `to`, and their ranges.
+  void put_exponentials(const kernels::RowsOf<T>& projected, Index rows, Index place, T* to,
+                        Range* ranges) const {
     for (Index r = 0; r < rows; ++r) {
       T* row = to + (place + r) * 2 * units;
-      const T* a = projected.data + r * projected.stride;
-      const bool power = kernels->exponentials(a, units, row, row + units);
-      flags[place + r] = static_cast<std::uint8_t>(power);
-      any_power = any_power || power;
+      ranges[place + r] =
+          kernels->exponentials(projected.data + r * projected.stride, units, row, row + units);
     }
-    return any_power;
   }
-  bool query_has_powers(Index b, Index h, Index row) const {
-    return powers && query_flags[queries.of(b, h, row)] != 0;
+  // The highest of `count` rows.
+  Range of_queries(Index b, Index h, Index row, Index count) const {
+    return highest_of(query_ranges + queries.of(b, h, row), count);
   }
-  bool queries_have_powers(Index b, Index h, Index row, Index count) const {
-    return powers && any(query_flags + queries.of(b, h, row), count);
-  }
-  bool keys_have_powers(Index b, Index h, Index row, Index count) const {
-    return powers && any(key_flags + keys.of(b, h, row), count);
+  Range of_keys(Index b, Index h, Index row, Index count) const {
+    return highest_of(key_ranges + keys.of(b, h, row), count);
   }
   void scores(Index h, const kernels::RowsOf<const T>& q, Index rows, const T* panel, Index count,
-              bool with_powers, T scale, const kernels::RowsOf<T>& s) const {
-    const auto run = odd_v[h] != 0 ? kernels->scores_of_any_v
-                     : with_powers ? kernels->scores_with_powers
-                                   : kernels->scores;
+              Range range, T scale, const kernels::RowsOf<T>& s) const {
+    const auto run = odd_v[h] != 0            ? kernels->scores_of_any_v
+                     : range == Range::kSmall ? kernels->scores_of_small
+                     : range == Range::kWhole ? kernels->scores
+                                              : kernels->scores_with_powers;
     run(q, rows, panel, count, units_of(h), scale, s);
   }
 
  private:
-  static bool any(const std::uint8_t* flags, Index count) {
-    return std::find(flags, flags + count, std::uint8_t{1}) != flags + count;
+  Range highest_of(const Range* ranges, Index count) const {
+    if (most == Range::kSmall) return most;
+    return *std::max_element(ranges, ranges + count);
   }
 };
 

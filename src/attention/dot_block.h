@@ -60,12 +60,12 @@ struct DotCall {
   // Values of a row of q or k that scores read; memory is taken for Dk of them.
   Index score_width() const { return additive == nullptr ? p.Dk : additive->width(); }
   // Scores after scale of 1..kTileRows queries of head h and the first `keys` keys of a panel.
-  // `powers`: whether some of these rows has one (attention/additive_scores.h).
+  // `range`: the highest of all these rows, of the additive score.
   void scores(Index h, const RowsOf<const T>& q, Index rows, const T* panel, Index keys,
-              bool powers, const RowsOf<T>& s) const {
+              Range range, const RowsOf<T>& s) const {
     const T scale = static_cast<T>(p.scale);
     if (additive == nullptr) return kernels.scores(q, rows, p.Dk, panel, scale, s);
-    additive->scores(h, q, rows, panel, keys, powers, scale, s);
+    additive->scores(h, q, rows, panel, keys, range, scale, s);
   }
   // E in whole registers of every target.
   Index padded_width() const { return p.v.given() ? pieces(p.E, kMostLanes) * kMostLanes : 0; }
@@ -75,7 +75,7 @@ struct DotCall {
 struct BlockRow {
   QueryAt at;
   KeyRange live;
-  bool powers = false;  // attention/additive_scores.h
+  Range range = Range::kSmall;  // of the additive score
 };
 
 template <class T>
@@ -133,7 +133,7 @@ class DotBlock {
     const QueryAt at{unit_.b, h, i, offset_};
     const KeyRange live =
         p_.masks.empty() ? KeyRange{0, unit_.s.Tk} : live_range(p_, at, unit_.s.Tk);
-    rows_[count_] = {at, live, has_powers(h, i)};
+    rows_[count_] = {at, live, range_of(h, i)};
     call_.stop();
     load_values(p_.q, core::offset_of(p_.q, q_entry_, h, unit_.s.q0 + i, 0), p_.q.col_stride,
                 call_.score_width(), q_ + count_ * p_.Dk);
@@ -218,9 +218,9 @@ class DotBlock {
   Index tile_count() const { return pieces(count_, kTileRows); }
   Index tile_begin(Index t) const { return t * kTileRows; }
   Index tile_end(Index t) const { return std::min(count_, (t + 1) * kTileRows); }
-  bool has_powers(Index h, Index i) const {
-    return call_.additive != nullptr &&
-           call_.additive->query_has_powers(unit_.b, h, unit_.s.q0 + i);
+  Range range_of(Index h, Index i) const {
+    if (call_.additive == nullptr) return Range::kSmall;
+    return call_.additive->of_queries(unit_.b, h, unit_.s.q0 + i, 1);
   }
   void score_tile(Index t, Index n);
   Tile live_tile(Index t, Tiles tiles) const;

@@ -190,15 +190,13 @@ template <class T>
 void DotBlock<T>::score_tile(Index t, Index n) {
   const Index first = tile_begin(t);
   const Index keys = std::min(kPanel, keys_ - n * kPanel);
-  bool powers = false;
-  if (call_.additive != nullptr && call_.additive->powers) {
-    const Index row = unit_.s.k0 + j0_ + n * kPanel;
-    powers = call_.additive->keys_have_powers(unit_.b, unit_.g, row, keys) ||
-             std::any_of(rows_ + first, rows_ + tile_end(t),
-                         [](const BlockRow& one) { return one.powers; });
+  Range range = Range::kSmall;
+  if (call_.additive != nullptr && call_.additive->most != Range::kSmall) {
+    range = call_.additive->of_keys(unit_.b, unit_.g, unit_.s.k0 + j0_ + n * kPanel, keys);
+    for (Index r = first; r < tile_end(t); ++r) range = std::max(range, rows_[r].range);
   }
   call_.scores(rows_[first].at.h, {q_ + first * p_.Dk, p_.Dk}, tile_end(t) - first, panel(n), keys,
-               powers, {scores(first) + n * kPanel, kScoreStride});
+               range, {scores(first) + n * kPanel, kScoreStride});
 }
 
 // The bias of the rows after this group: it is read once, and comes from far.

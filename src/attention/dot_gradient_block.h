@@ -181,8 +181,7 @@ void DotGradientBlock<T>::begin(const KeyUnit& unit, Index block) {
   }
   std::fill_n(key_live_, keys_, false);
   if (call_.dot.additive != nullptr) {
-    pairs_.load_keys(k_rows_, keys_,
-                     call_.dot.additive->keys_have_powers(unit.b, unit.g, row, keys_));
+    pairs_.load_keys(k_rows_, keys_, call_.dot.additive->of_keys(unit.b, unit.g, row, keys_));
   }
   if (call_.sums_v) {
     v_sums_ = call_.v_sums + call_.key_block_of(unit, block) * call_.width();
@@ -362,12 +361,13 @@ void DotGradientBlock<T>::score_tile(Index t, Index n) {
   const Index r = first_row(t);
   const Index keys = std::min(kPanel, keys_ - n * kPanel);
   const AdditiveScores<T>* additive = call_.dot.additive;
-  const bool powers =
-      additive != nullptr && additive->powers &&
-      (additive->queries_have_powers(unit_.b, h_, unit_.s.q0 + i0_ + r, rows_of(t)) ||
-       additive->keys_have_powers(unit_.b, unit_.g, unit_.s.k0 + j0_ + n * kPanel, keys));
+  const Range range =
+      additive == nullptr
+          ? Range::kSmall
+          : std::max(additive->of_queries(unit_.b, h_, unit_.s.q0 + i0_ + r, rows_of(t)),
+                     additive->of_keys(unit_.b, unit_.g, unit_.s.k0 + j0_ + n * kPanel, keys));
   call_.dot.scores(h_, {q_rows_.data + r * q_rows_.stride, q_rows_.stride}, rows_of(t),
-                   k_panels_ + n * kPanel * call_.dot.score_width(), keys, powers,
+                   k_panels_ + n * kPanel * call_.dot.score_width(), keys, range,
                    {scores(r) + n * kPanel, kGradientStride});
 }
 

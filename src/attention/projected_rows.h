@@ -2,8 +2,6 @@
 #ifndef QKV_ATTENTION_PROJECTED_ROWS_H_
 #define QKV_ATTENTION_PROJECTED_ROWS_H_
 
-#include <atomic>
-
 #include "attention/additive_keys.h"
 
 // The bilinear and the additive score as problems of which the stages of a fused pass know all but
@@ -61,8 +59,7 @@ class ProjectedRows {
   ProjectedBlock<T> take_worker(AnyArena& arena) const {
     return ProjectedBlock<T>::take(arena, p_.Dq, projection().padded_units());
   }
-  // Whether some power is not 0.
-  bool put(const RowsOf<T>& projected, Index h, Index rows, Index place) const;
+  void put(const RowsOf<T>& projected, Index h, Index rows, Index place) const;
 
   const Problem& p_;
   const bool is_additive_;
@@ -74,7 +71,7 @@ class ProjectedRows {
   const AdditiveKeys<T>& keys_;
   RowPlaces places_;
   T* left_ = nullptr;
-  std::uint8_t* flags_ = nullptr;
+  Range* ranges_ = nullptr;
 };
 
 template <class T>
@@ -82,7 +79,7 @@ template <class AnyArena>
 void ProjectedRows<T>::take(AnyArena& arena) {
   left_ = arena.template take<T>(places_.count(p_.B) * inner_.Dq).data();
   if (!is_additive_) return projection_.take(arena);
-  flags_ = arena.template take<std::uint8_t>(places_.count(p_.B)).data();
+  ranges_ = arena.template take<Range>(places_.count(p_.B)).data();
   if (makes_keys()) own_keys_.take(p_, arena);
 }
 
@@ -93,38 +90,37 @@ void ProjectedRows<T>::prepare(runtime::Call& call) {
   inner_.q.data = left_;
   if (!is_additive_) projection_.pack(tools_, call);
   if (makes_keys()) own_keys_.prepare(tools_, call);
-  std::atomic<bool> any_power{false};
   for_each_row_block(
       call, p_, places_, [&](Index b, Index h, Index row, Index count, core::Arena& arena) {
         const ProjectedBlock<T> w = take_worker(arena);
         const RowsOf<T> projected{w.rows, projection().padded_units()};
         projection().apply(tools_, h, plain_rows(p_, p_.q, b, h, row, count, p_.Dq, w.copy), count,
                            projected);
-        if (put(projected, h, count, places_.of(b, h, row))) any_power = true;
+        put(projected, h, count, places_.of(b, h, row));
       });
   if (!is_additive_) return;
   inner_.k.data = keys_.rows();
   const RowPlaces queries = scores_.queries;
   scores_ = keys_.scores();
   scores_.queries = queries;
-  scores_.query_flags = flags_;
-  scores_.powers = scores_.powers || any_power;
+  scores_.query_ranges = ranges_;
+  scores_.most = std::max(scores_.most, *std::max_element(ranges_, ranges_ + places_.count(p_.B)));
 }
 
 template <class T>
-bool ProjectedRows<T>::put(const RowsOf<T>& projected, Index h, Index rows, Index place) const {
+void ProjectedRows<T>::put(const RowsOf<T>& projected, Index h, Index rows, Index place) const {
   if (!is_additive_) {
     for (Index r = 0; r < rows; ++r) {
       std::copy_n(projected.data + r * projected.stride, p_.Dk, left_ + (place + r) * p_.Dk);
     }
-    return false;
+    return;
   }
   const T* b = keys_.bias(h);
   for (Index r = 0; r < rows && b != nullptr; ++r) {
     T* a = projected.data + r * projected.stride;
     for (Index u = 0; u < p_.U; ++u) a[u] += b[u];
   }
-  return scores_.put_exponentials(projected, rows, place, left_, flags_);
+  scores_.put_exponentials(projected, rows, place, left_, ranges_);
 }
 
 }  // namespace qkv::door

@@ -27,8 +27,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr double kLn2High = 0x1.62e42fee00000p-1;
 inline constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 
-// Whether exponentials are x 2^power, or all powers are 0.
-enum class Powers { kZero, kAny };
+// The range that has a way of its own: division needs no bound, so in double small ones are whole.
+template <class T, Range kRange>
+inline constexpr Range kOwn = sizeof(T) == 8 && kRange == Range::kSmall ? Range::kWhole : kRange;
 
 // ---- exponentials ---------------------------------------------------------------------------
 
@@ -140,13 +141,14 @@ HWY_INLINE V add_exponent(D d, V p, V n) {
 }
 
 template <class T>
-HWY_NOINLINE bool exponentials(const T* a, Index n, T* x, T* power) {
+HWY_NOINLINE Range exponentials(const T* a, Index n, T* x, T* power) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   const V zero = hn::Zero(d);
   const V range = hn::Set(d, kPlainRange<T>);
-  bool any_power = false;
+  const V small = hn::Set(d, kSmallRange<T>);
+  Range all = Range::kSmall;
   const auto one = [&](V value, V* e) HWY_ATTR {
     V k;
     V rest;
@@ -154,9 +156,12 @@ HWY_NOINLINE bool exponentials(const T* a, Index n, T* x, T* power) {
     const auto plain = hn::Le(hn::Abs(value), range);
     if (hn::AllTrue(d, plain)) {
       *e = zero;
+      if (all == Range::kSmall && !hn::AllTrue(d, hn::Le(hn::Abs(value), small))) {
+        all = Range::kWhole;
+      }
       return add_exponent(d, power_of_rest(d, rest, T()), k);
     }
-    any_power = true;
+    all = Range::kPowers;
     // An infinite or NaN power says it all.
     const auto finite = hn::Lt(hn::Abs(k), hn::Set(d, kInfinity<T>));
     V shift;
@@ -171,11 +176,11 @@ HWY_NOINLINE bool exponentials(const T* a, Index n, T* x, T* power) {
     hn::StoreU(one(hn::LoadU(d, a + c), &e), d, x + c);
     hn::StoreU(e, d, power + c);
   }
-  if (c == n) return any_power;
+  if (c == n) return all;
   V e;
   store_part(one(load_part(d, a + c, n - c), &e), d, x + c, n - c);
   store_part(e, d, power + c, n - c);
-  return any_power;
+  return all;
 }
 
 // ---- 1 / (1 + e^2a e^2b) ----------------------------------------------------------------------
@@ -207,46 +212,48 @@ HWY_INLINE V times_power_of_two(D d, V x, V e) {
 #endif
 }
 
-// 1 + e^2a e^2b, at most kLargest in float32; NaN stays.
-template <Powers kPowers, class D, class V = hn::Vec<D>>
-HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power) {
-  if constexpr (kPowers == Powers::kAny) a = times_power_of_two(d, a, hn::Add(a_power, b_power));
-  const V sum = hn::MulAdd(a, b, hn::Set(d, hn::TFromD<D>(1)));
+// one + e^2a e^2b, at most kLargest in float32; NaN stays.
+template <Range kRange, class D, class V = hn::Vec<D>>
+HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power, V one) {
+  if constexpr (kRange == Range::kPowers) {
+    a = times_power_of_two(d, a, hn::Add(a_power, b_power));
+  }
+  const V sum = hn::MulAdd(a, b, one);
+  if constexpr (sizeof(hn::TFromD<D>) == 8 || kRange == Range::kSmall) return sum;
   // Min returns its second operand when one is NaN.
-  if constexpr (sizeof(hn::TFromD<D>) == 4) return hn::Min(hn::Set(d, kLargest), sum);
-  return sum;
+  return hn::Min(hn::Set(d, static_cast<hn::TFromD<D>>(kLargest)), sum);
 }
 
-// factor / x for a denominator x. In float32 an estimate r and its error e = 1 - x r give
-// r (1 + e), and r (1 + e + e^2) where an estimate has 12 bits only: 1 / 1 is 1.
-template <int kFactor = 1, class D, class V = hn::Vec<D>>
+// Of a denominator. In float32 an estimate r and its error e = 1 - x r give r (1 + e), and
+// r (1 + e + e^2) where an estimate has 12 bits only: 1 / 1 is 1.
+template <class D, class V = hn::Vec<D>>
 HWY_INLINE V reciprocal(D d, V x) {
   using T = hn::TFromD<D>;
-  static_assert(kFactor == 1 || kFactor == 2);
+  const V one = hn::Set(d, T(1));
   if constexpr (sizeof(T) == 8) {
-    return hn::Div(hn::Set(d, T(kFactor)), x);
+    return hn::Div(one, x);
   } else {
     const V estimate = hn::ApproximateReciprocal(x);
-    V error = hn::NegMulAdd(x, estimate, hn::Set(d, T(1)));
+    V error = hn::NegMulAdd(x, estimate, one);
     if constexpr (HWY_TARGET != HWY_AVX3) error = hn::MulAdd(error, error, error);
-    const V start = kFactor == 1 ? estimate : hn::Add(estimate, estimate);
-    return hn::MulAdd(start, error, start);
+    return hn::MulAdd(estimate, error, estimate);
   }
 }
 
 // ---- scores ---------------------------------------------------------------------------------
 
 // Kept out of line, as tiles of products are. Each chunk of units from zero: sum v - 2 sum v r.
-template <class T, Powers kPowers, int kRows, int kVectors>
+template <class T, Range kRange, int kRows, int kVectors>
 HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
                                 const T* HWY_RESTRICT panel, const AdditiveUnits<T>& by, T scale,
                                 T* HWY_RESTRICT s, Index s_stride) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  constexpr bool kAny = kPowers == Powers::kAny;
+  constexpr bool kAny = kRange == Range::kPowers;
   const Index units = by.units;
   const V zero = hn::Zero(d);
+  const V one = hn::Set(d, T(1));
   for (Index u0 = 0; u0 < units; u0 += core::kUnitChunk) {
     V acc[kRows][kVectors];
 #pragma GCC unroll 8
@@ -271,7 +278,7 @@ HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
         const V a_power = kAny ? hn::Set(d, left[r * stride + units + u]) : zero;
 #pragma GCC unroll 8
         for (int x = 0; x < kVectors; ++x) {
-          const V sum = denominator<kPowers>(d, a, a_power, b[x], b_power[x]);
+          const V sum = denominator<kRange>(d, a, a_power, b[x], b_power[x], one);
           acc[r][x] = hn::MulAdd(weight, reciprocal(d, sum), acc[r][x]);
         }
       }
@@ -292,36 +299,36 @@ HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
 }
 
 // Keys n .. in tiles of kVectors registers, the rest in narrower ones.
-template <class T, Powers kPowers, int kRows, int kVectors>
+template <class T, Range kRange, int kRows, int kVectors>
 void additive_rows_from(Index n, const RowsOf<const T>& left, const T* panel, Index keys,
                         const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   for (; n + (kVectors - 1) * kLanes < keys; n += kVectors * kLanes) {
-    additive_tile<T, kPowers, kRows, kVectors>(left.data, left.stride, panel + n, by, scale,
-                                               s.data + n, s.stride);
+    additive_tile<T, kRange, kRows, kVectors>(left.data, left.stride, panel + n, by, scale,
+                                              s.data + n, s.stride);
   }
   if constexpr (kVectors > 1) {
-    additive_rows_from<T, kPowers, kRows, kVectors / 2>(n, left, panel, keys, by, scale, s);
+    additive_rows_from<T, kRange, kRows, kVectors / 2>(n, left, panel, keys, by, scale, s);
   }
 }
 
-template <class T, Powers kPowers, int kRows>
+template <class T, Range kRange, int kRows>
 void additive_rows(const RowsOf<const T>& left, const T* panel, Index keys,
                    const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
   // Sums side by side: each addition waits for the one before.
-  constexpr int kVectors = HWY_TARGET != HWY_AVX3 || kPowers == Powers::kAny ? 1
-                           : kRows > 3                                       ? 2
-                                                                             : 4;
-  additive_rows_from<T, kPowers, kRows, kVectors>(0, left, panel, keys, by, scale, s);
+  constexpr int kVectors = HWY_TARGET != HWY_AVX3 || kRange == Range::kPowers ? 1
+                           : kRows > 3                                        ? 2
+                                                                              : 4;
+  additive_rows_from<T, kRange, kRows, kVectors>(0, left, panel, keys, by, scale, s);
 }
 
-template <class T, Powers kPowers>
+template <class T, Range kRange>
 void additive_scores(const RowsOf<const T>& left, Index rows, const T* panel, Index keys,
                      const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
   constexpr void (*kByRows[])(const RowsOf<const T>&, const T*, Index, const AdditiveUnits<T>&, T,
                               const RowsOf<T>&) = {
-      &additive_rows<T, kPowers, 1>, &additive_rows<T, kPowers, 2>, &additive_rows<T, kPowers, 3>,
-      &additive_rows<T, kPowers, 4>, &additive_rows<T, kPowers, 5>, &additive_rows<T, kPowers, 6>};
+      &additive_rows<T, kRange, 1>, &additive_rows<T, kRange, 2>, &additive_rows<T, kRange, 3>,
+      &additive_rows<T, kRange, 4>, &additive_rows<T, kRange, 5>, &additive_rows<T, kRange, 6>};
   kByRows[rows - 1](left, panel, keys, by, scale, s);
 }
 
@@ -332,6 +339,7 @@ HWY_NOINLINE void additive_scores_of_any_v(const RowsOf<const T>& left, Index ro
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  const V one = hn::Set(d, T(1));
   for (Index r = 0; r < rows; ++r) {
     const T* row = left.data + r * left.stride;
     for (Index n = 0; n < keys; n += kLanes) {
@@ -340,10 +348,10 @@ HWY_NOINLINE void additive_scores_of_any_v(const RowsOf<const T>& left, Index ro
         V part = hn::Zero(d);
         for (Index u = u0; u < std::min(by.units, u0 + core::kUnitChunk); ++u) {
           const T* b = panel + u * kPanel + n;
-          const V sum =
-              denominator<Powers::kAny>(d, hn::Set(d, row[u]), hn::Set(d, row[by.units + u]),
-                                        hn::LoadU(d, b), hn::LoadU(d, b + by.units * kPanel));
-          const V t = hn::NegMulAdd(hn::Set(d, T(2)), reciprocal(d, sum), hn::Set(d, T(1)));
+          const V sum = denominator<Range::kPowers>(d, hn::Set(d, row[u]),
+                                                    hn::Set(d, row[by.units + u]), hn::LoadU(d, b),
+                                                    hn::LoadU(d, b + by.units * kPanel), one);
+          const V t = hn::NegMulAdd(hn::Set(d, T(2)), reciprocal(d, sum), one);
           part = hn::MulAdd(hn::Set(d, by.v[u]), t, part);
         }
         total = hn::Add(total, part);
@@ -355,15 +363,16 @@ HWY_NOINLINE void additive_scores_of_any_v(const RowsOf<const T>& left, Index ro
 
 // ---- gradients ------------------------------------------------------------------------------
 
-template <class T, Powers kPowers, int kRows>
+template <class T, Range kRange, int kRows>
 HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& right, Index keys,
                                 const T* HWY_RESTRICT ds, Index ds_stride, const PairSums<T>& to) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  constexpr bool kAny = kPowers == Powers::kAny;
+  constexpr bool kAny = kRange == Range::kPowers;
   const V zero = hn::Zero(d);
   const V one = hn::Set(d, T(1));
+  const V half = hn::Set(d, T(0.5));
   for (Index lane = 0; lane < kUnitLanes; lane += kLanes) {
     V a[kRows];
     V a_power[kRows];
@@ -372,7 +381,7 @@ HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& 
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const Index at = r * kUnitLanes + lane;
-      a[r] = hn::LoadU(d, left.x + at);
+      a[r] = hn::Mul(hn::LoadU(d, left.x + at), half);  // 1/2 + e^2a e^2b / 2 has 2 r
       a_power[r] = kAny ? hn::LoadU(d, left.power + at) : zero;
       sum[r] = hn::LoadU(d, to.left + at);
       weights[r] = hn::LoadU(d, to.weights + at);
@@ -386,8 +395,8 @@ HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& 
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         // tanh = 1 - 2 r, of which the subtraction is exact where it cancels.
-        const V sum_of_pair = denominator<kPowers>(d, a[r], a_power[r], b, b_power);
-        const V tanh = hn::Sub(one, reciprocal<2>(d, sum_of_pair));
+        const V twice_r = reciprocal(d, denominator<kRange>(d, a[r], a_power[r], b, b_power, half));
+        const V tanh = hn::Sub(one, twice_r);
         const V gradient = hn::Set(d, ds[r * ds_stride + n]);
         const V weighted = hn::Mul(gradient, tanh);
         const V slope = hn::NegMulAdd(weighted, tanh, gradient);
@@ -406,19 +415,19 @@ HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& 
   }
 }
 
-template <class T, Powers kPowers>
+template <class T, Range kRange>
 HWY_INLINE void add_any_pairs(UnitColumn<T> left, Index rows, const UnitColumn<T>& right,
                               Index keys, const RowsOf<const T>& ds, PairSums<T> to) {
   using Tile = void (*)(const UnitColumn<T>&, const UnitColumn<T>&, Index, const T*, Index,
                         const PairSums<T>&);
   constexpr Tile kTiles[] = {
-    &add_pair_tile<T, kPowers, 1>,
-    &add_pair_tile<T, kPowers, 2>,
+    &add_pair_tile<T, kRange, 1>,
+    &add_pair_tile<T, kRange, 2>,
 #if HWY_TARGET == HWY_AVX3
-    &add_pair_tile<T, kPowers, 3>,
-    &add_pair_tile<T, kPowers, 4>,
-    &add_pair_tile<T, kPowers, 5>,
-    &add_pair_tile<T, kPowers, 6>,
+    &add_pair_tile<T, kRange, 3>,
+    &add_pair_tile<T, kRange, 4>,
+    &add_pair_tile<T, kRange, 5>,
+    &add_pair_tile<T, kRange, 6>,
 #endif
   };
   constexpr Index kMost = static_cast<Index>(std::size(kTiles));
@@ -427,7 +436,7 @@ HWY_INLINE void add_any_pairs(UnitColumn<T> left, Index rows, const UnitColumn<T
     kTiles[count - 1](left, right, keys, ds.data + r * ds.stride, ds.stride, to);
     const Index step = count * kUnitLanes;
     left.x += step;
-    if (kPowers == Powers::kAny) left.power += step;
+    if (kRange == Range::kPowers) left.power += step;
     to.left += step;
     to.weights += step;
     r += count;
@@ -435,12 +444,15 @@ HWY_INLINE void add_any_pairs(UnitColumn<T> left, Index rows, const UnitColumn<T
 }
 
 template <class T>
-void add_pairs(const UnitColumn<T>& left, Index rows, const UnitColumn<T>& right, Index keys,
-               const RowsOf<const T>& ds, const PairSums<T>& to) {
-  if (left.power != nullptr) {
-    add_any_pairs<T, Powers::kAny>(left, rows, right, keys, ds, to);
-  } else {
-    add_any_pairs<T, Powers::kZero>(left, rows, right, keys, ds, to);
+void add_pairs(Range range, const UnitColumn<T>& left, Index rows, const UnitColumn<T>& right,
+               Index keys, const RowsOf<const T>& ds, const PairSums<T>& to) {
+  switch (range) {
+    case Range::kSmall:
+      return add_any_pairs<T, kOwn<T, Range::kSmall>>(left, rows, right, keys, ds, to);
+    case Range::kWhole:
+      return add_any_pairs<T, Range::kWhole>(left, rows, right, keys, ds, to);
+    case Range::kPowers:
+      return add_any_pairs<T, Range::kPowers>(left, rows, right, keys, ds, to);
   }
 }
 

@@ -22,8 +22,9 @@ namespace qkv::kernels::HWY_NAMESPACE {
 template <class T>
 constexpr AdditiveKernels<T> kAdditiveKernels{
     .exponentials = &exponentials<T>,
-    .scores = &additive_scores<T, Powers::kZero>,
-    .scores_with_powers = &additive_scores<T, Powers::kAny>,
+    .scores_of_small = &additive_scores<T, kOwn<T, Range::kSmall>>,
+    .scores = &additive_scores<T, Range::kWhole>,
+    .scores_with_powers = &additive_scores<T, Range::kPowers>,
     .scores_of_any_v = &additive_scores_of_any_v<T>,
     .add_pairs = &add_pairs<T>,
 };

@@ -2,6 +2,8 @@
 #ifndef QKV_KERNELS_ADDITIVE_KERNELS_H_
 #define QKV_KERNELS_ADDITIVE_KERNELS_H_
 
+#include <cstdint>
+
 #include "kernels/dot_kernels.h"
 
 // The loops of the additive score for one CPU target, on plain pointers. T is float or double.
@@ -16,6 +18,14 @@ namespace qkv::kernels {
 // at least 2^-101 (2^-953): their product is then above 2^26 (2^70), and tanh 1.
 template <class T>
 inline constexpr T kPlainRange = sizeof(T) == 4 ? T(35) : T(330);
+
+// Up to here the product of two exponentials is below 2^100.
+template <class T>
+inline constexpr T kSmallRange = T(16);
+
+// What the exponentials of a row are: of small values, kept whole, or with powers apart. Pairs of
+// rows take the way of the higher one; each way has the same bits where a lower one would do.
+enum class Range : std::uint8_t { kSmall, kWhole, kPowers };
 
 // Units that stand side by side in a block: a multiple of every target's registers.
 inline constexpr Index kUnitLanes = 16;
@@ -45,21 +55,21 @@ struct PairSums {
 
 template <class T>
 struct AdditiveKernels {
-  // exp(2 a_n) = x_n 2^power_n for n values. Returns whether some power is not 0.
-  bool (*exponentials)(const T* a, Index n, T* x, T* power);
+  // exp(2 a_n) = x_n 2^power_n for n values.
+  Range (*exponentials)(const T* a, Index n, T* x, T* power);
   // s_rn = scale * sum_u v_u tanh(a_ru + b_nu) for 1..kTileRows rows and the first `keys` keys of a
   // panel [units][kPanel]; with powers: of rows at left + units, in panels [2 units][kPanel].
-  void (*scores)(const RowsOf<const T>& left, Index rows, const T* panel, Index keys,
-                 const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s);
-  void (*scores_with_powers)(const RowsOf<const T>& left, Index rows, const T* panel, Index keys,
-                             const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s);
-  // The same for any v, infinite or NaN: each term is v_u tanh(...).
-  void (*scores_of_any_v)(const RowsOf<const T>& left, Index rows, const T* panel, Index keys,
-                          const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s);
+  using Scores = void(const RowsOf<const T>& left, Index rows, const T* panel, Index keys,
+                      const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s);
+  Scores* scores_of_small;
+  Scores* scores;
+  Scores* scores_with_powers;
+  // The same with powers for any v, infinite or NaN: each term is v_u tanh(...).
+  Scores* scores_of_any_v;
   // For each pair of 1..kTileRows rows and `keys` keys, keys ascending: adds to `to`. ds_rn at
-  // data[r * stride + n]. Powers are read where `left` has them.
-  void (*add_pairs)(const UnitColumn<T>& left, Index rows, const UnitColumn<T>& right, Index keys,
-                    const RowsOf<const T>& ds, const PairSums<T>& to);
+  // data[r * stride + n].
+  void (*add_pairs)(Range range, const UnitColumn<T>& left, Index rows, const UnitColumn<T>& right,
+                    Index keys, const RowsOf<const T>& ds, const PairSums<T>& to);
 };
 
 // The kernels of a target that is_supported.
