@@ -32,7 +32,7 @@ class AdditiveKeys {
     return arena.bytes();
   }
   // `tools` are those of the problem that the keys belong to.
-  void prepare(const DotCall<T>& tools, runtime::Call& call);
+  void prepare(const FusedCall<T>& tools, runtime::Call& call);
 
   // Of the keys; nothing is known of queries.
   const AdditiveScores<T>& scores() const { return scores_; }
@@ -76,7 +76,7 @@ void AdditiveKeys<T>::take(const Problem& p, AnyArena& arena) {
 }
 
 template <class T>
-void AdditiveKeys<T>::prepare(const DotCall<T>& tools, runtime::Call& call) {
+void AdditiveKeys<T>::prepare(const FusedCall<T>& tools, runtime::Call& call) {
   const Problem& p = tools.p;
   load_parameters(p);
   query_projection_.pack(tools, call);

@@ -111,7 +111,7 @@ class KeyPass {
   }
 
  private:
-  door::DotCall<T> tools_;
+  door::FusedCall<T> tools_;
   Kept<T>& kept_;
 };
 
@@ -159,7 +159,7 @@ class KeyGradientPass {
 
  private:
   const core::GradientResults& to_;
-  door::DotCall<T> tools_;
+  door::FusedCall<T> tools_;
   const kernels::GradientKernels<T>& kernels_;
   door::ProjectionGradients<T> gradients_;
   door::Projection<T> back_;

@@ -2,14 +2,14 @@
 #ifndef QKV_ATTENTION_ADDITIVE_PRODUCTS_H_
 #define QKV_ATTENTION_ADDITIVE_PRODUCTS_H_
 
-#include "attention/dot_gradient_block.h"
+#include "attention/fused_gradient_block.h"
 
 // What takes the place of the products ds k and ds^T q for the additive score: sums over pairs of
 // its derivative.
 namespace qkv::door {
 
 template <class T>
-void DotGradientBlock<T>::additive_products() {
+void FusedGradientBlock<T>::additive_products() {
   const AdditiveScores<T>& scores = *call_.dot.additive;
   const Index row = unit_.s.q0 + i0_;
   pairs_.load_queries(q_rows_, rows_, scores.of_queries(unit_.b, h_, row, rows_));

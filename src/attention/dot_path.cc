@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/dot_path.h"
 
-#include "attention/dot_backward.h"
-#include "attention/dot_forward.h"
+#include "attention/fused_backward.h"
+#include "attention/fused_forward.h"
 #include "attention/fused_path.h"
 
 namespace qkv::door {
@@ -19,7 +19,8 @@ const char* unsupported(const Problem& p) {
 
 template <Target kTarget>
 constexpr Implementation implementation(std::string_view name) {
-  return FusedPath<DotForward, DotBackward, kTarget>::implementation(name, &unsupported<kTarget>);
+  return FusedPath<FusedForward, FusedBackward, kTarget>::implementation(name,
+                                                                         &unsupported<kTarget>);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace qkv::door {
 
 // Dot-product scores in fused tiles, one implementation for each CPU target: attention/
-// dot_forward.h.
+// fused_forward.h.
 extern const Implementation kDotAvx512;
 extern const Implementation kDotAvx2;
 extern const Implementation kDotSse4;

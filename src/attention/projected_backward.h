@@ -2,11 +2,11 @@
 #ifndef QKV_ATTENTION_PROJECTED_BACKWARD_H_
 #define QKV_ATTENTION_PROJECTED_BACKWARD_H_
 
-#include "attention/dot_backward.h"
+#include "attention/fused_backward.h"
 #include "attention/projected_rows.h"
 #include "attention/projection_gradients.h"
 
-// The backward pass of bilinear and additive attention: the stages of the dot path give gradients
+// The backward pass of bilinear and additive attention: the stages of fused passes give gradients
 // of projected rows, dleft and dright, and from these follow
 //   bilinear  dq_i = W dleft_i        dW = sum_i q_i dleft_i^T
 //   additive  dq_i = Wq^T dleft_i     dWq = sum_i dleft_i q_i^T     db = sum_i dleft_i
@@ -88,7 +88,7 @@ class ProjectedBackward {
   ProjectedRows<T> rows_;
   const bool is_additive_;
   GradientResults stages_to_;
-  DotBackward<T> stages_;
+  FusedBackward<T> stages_;
   const kernels::GradientKernels<T>& kernels_;
   ProjectionGradients<T> gradients_;
   Projection<T> query_back_, key_back_;
@@ -184,7 +184,7 @@ void ProjectedBackward<T>::additive_gradients(runtime::Call& call) {
     gradients_.head_sums(to_.score_b, call, add_rows);
   }
   if (!to_.score_v.given()) return;
-  const DotGradientCall<T>& stages = stages_.call();
+  const FusedGradientCall<T>& stages = stages_.call();
   gradients_.head_sums(to_.score_v, call, [&](Index b, Index h, T*, T* to) {
     const KeyUnit unit = key_unit(stages.p, b * p_.H + h);
     for (Index n = 0; n < pieces(unit.s.Tk, kGradientBlock); ++n) {

@@ -2,11 +2,11 @@
 #ifndef QKV_ATTENTION_PROJECTED_FORWARD_H_
 #define QKV_ATTENTION_PROJECTED_FORWARD_H_
 
-#include "attention/dot_forward.h"
+#include "attention/fused_forward.h"
 #include "attention/projected_rows.h"
 
-// The forward pass of bilinear and additive attention: projections, then the stages of the dot
-// path.
+// The forward pass of bilinear and additive attention: projections, then the stages of every fused
+// pass.
 namespace qkv::door {
 
 template <class T>
@@ -32,7 +32,7 @@ class ProjectedForward {
 
  private:
   ProjectedRows<T> rows_;
-  DotForward<T> stages_;
+  FusedForward<T> stages_;
 };
 
 }  // namespace qkv::door

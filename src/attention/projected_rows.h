@@ -39,7 +39,7 @@ class ProjectedRows {
   // The problem after projection, its scores (null: dot products), and the tools it came with.
   const Problem& problem() const { return inner_; }
   const AdditiveScores<T>* scores() const { return is_additive_ ? &scores_ : nullptr; }
-  const DotCall<T>& tools() const { return tools_; }
+  const FusedCall<T>& tools() const { return tools_; }
 
   template <class AnyArena>
   void take(AnyArena& arena);
@@ -63,7 +63,7 @@ class ProjectedRows {
 
   const Problem& p_;
   const bool is_additive_;
-  DotCall<T> tools_;
+  FusedCall<T> tools_;
   Problem inner_;
   AdditiveScores<T> scores_;
   Projection<T> projection_;  // bilinear

@@ -2,7 +2,7 @@
 #ifndef QKV_ATTENTION_PROJECTION_H_
 #define QKV_ATTENTION_PROJECTION_H_
 
-#include "attention/dot_block.h"
+#include "attention/fused_block.h"
 
 // Products of rows with a parameter of the score, y_u = sum_c w_uc x_c: fused multiply-adds over
 // ascending c, each row by itself, with the tiles that scores are computed with.
@@ -30,7 +30,7 @@ class Projection {
   void take(AnyArena& arena) {
     panels_ = arena.template take<T>(heads_ * padded_units() * width_).data();
   }
-  void pack(const DotCall<T>& tools, runtime::Call& call) const {
+  void pack(const FusedCall<T>& tools, runtime::Call& call) const {
     const Index panels = pieces(units_, kPanel);
     call.for_each_task(heads_ * panels, [&](Index task, core::Arena&) {
       const Index u = task % panels * kPanel;
@@ -39,7 +39,7 @@ class Projection {
     });
   }
   // y_r = w x_r for rows of head h; those of y have padded_units() values.
-  void apply(const DotCall<T>& tools, Index h, const RowsOf<const T>& x, Index rows,
+  void apply(const FusedCall<T>& tools, Index h, const RowsOf<const T>& x, Index rows,
              const RowsOf<T>& y) const {
     const T* panel = panels_ + (heads_ == 1 ? 0 : h) * padded_units() * width_;
     for (Index u = 0; u < units_; u += kPanel, panel += kPanel * width_) {

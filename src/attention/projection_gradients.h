@@ -40,7 +40,7 @@ inline SequenceRows sequence_rows(const Problem& p, bool of_keys, Index b) {
 template <class T>
 class ProjectionGradients {
  public:
-  ProjectionGradients(const DotCall<T>& tools, const kernels::GradientKernels<T>& kernels,
+  ProjectionGradients(const FusedCall<T>& tools, const kernels::GradientKernels<T>& kernels,
                       const GradientResults& to)
       : tools_(tools), p_(tools.p), kernels_(kernels), own_(tools.p, to) {}
 
@@ -80,7 +80,7 @@ class ProjectionGradients {
   RowsOf<const T> live_rows(const ProjectedSide<T>& side, Index b, Index h, Index row, Index count,
                             T* copy) const;
 
-  const DotCall<T>& tools_;
+  const FusedCall<T>& tools_;
   const Problem& p_;
   const kernels::GradientKernels<T>& kernels_;
   core::OwnGradients<T> own_;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_ATTENTION_DOT_GRADIENT_CALL_H_
-#define QKV_ATTENTION_DOT_GRADIENT_CALL_H_
+#ifndef QKV_ATTENTION_FUSED_GRADIENT_CALL_H_
+#define QKV_ATTENTION_FUSED_GRADIENT_CALL_H_
 
-#include "attention/dot_block.h"
+#include "attention/fused_block.h"
 #include "attention/gradient_rows.h"
 #include "kernels/gradient_kernels.h"
 #include "runtime/turns.h"
 
-// What all tasks of a backward pass of dot-product attention share.
+// What all tasks of a fused backward pass share.
 namespace qkv::door {
 
 using core::GradientResults;
@@ -15,11 +15,11 @@ using core::GradientSources;
 using core::kGradientBlock;
 
 template <class T>
-struct DotGradientCall {
+struct FusedGradientCall {
   const Problem& p;
   const GradientSources& from;
   const GradientResults& to;
-  DotCall<T> dot;
+  FusedCall<T> dot;
   const kernels::GradientKernels<T>& kernels;
   const runtime::Call* call = nullptr;  // once it runs
   RowPlaces query_places;
@@ -45,9 +45,9 @@ struct DotGradientCall {
   std::uint8_t* row_live = nullptr;  // of each query
   std::uint8_t* key_live = nullptr;  // of each key
 
-  DotGradientCall(const Problem& problem, const GradientSources& sources,
-                  const GradientResults& results, kernels::Target target,
-                  const AdditiveScores<T>* additive)
+  FusedGradientCall(const Problem& problem, const GradientSources& sources,
+                    const GradientResults& results, kernels::Target target,
+                    const AdditiveScores<T>* additive)
       : p(problem),
         from(sources),
         to(results),
@@ -170,4 +170,4 @@ struct DotGradientCall {
 
 }  // namespace qkv::door
 
-#endif  // QKV_ATTENTION_DOT_GRADIENT_CALL_H_
+#endif  // QKV_ATTENTION_FUSED_GRADIENT_CALL_H_

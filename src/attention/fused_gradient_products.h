@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_ATTENTION_DOT_GRADIENT_PRODUCTS_H_
-#define QKV_ATTENTION_DOT_GRADIENT_PRODUCTS_H_
+#ifndef QKV_ATTENTION_FUSED_GRADIENT_PRODUCTS_H_
+#define QKV_ATTENTION_FUSED_GRADIENT_PRODUCTS_H_
 
-#include "attention/dot_gradient_block.h"
+#include "attention/fused_gradient_block.h"
 
-// The products of a DotGradientBlock that follow when w and ds of a block of queries are known.
+// The products of a FusedGradientBlock that follow when w and ds of a block of queries are known.
 namespace qkv::door {
 
 // dk and dv: rows of the block's queries, weighted by columns of ds and w.
 template <class T>
-void DotGradientBlock<T>::key_products() {
+void FusedGradientBlock<T>::key_products() {
   KeyRange live_tiles[kGradientPanels];  // between the first and the last that are live
   for (Index n = 0; n < kGradientPanels; ++n) {
     live_tiles[n] = {tiles(), 0};
@@ -37,8 +37,8 @@ void DotGradientBlock<T>::key_products() {
 }
 
 template <class T>
-void DotGradientBlock<T>::add_keys(const RowsOf<const T>& rows, Index width, T* weights,
-                                   const KeyRange& keys, const KeyRange& tiles, T* to) const {
+void FusedGradientBlock<T>::add_keys(const RowsOf<const T>& rows, Index width, T* weights,
+                                     const KeyRange& keys, const KeyRange& tiles, T* to) const {
   call_.dot.stop();
   const Index first = first_row(tiles.begin);
   const Index count = std::min(first_row(tiles.end), rows_) - first;
@@ -51,7 +51,7 @@ void DotGradientBlock<T>::add_keys(const RowsOf<const T>& rows, Index width, T* 
 
 // dq of this block of keys.
 template <class T>
-void DotGradientBlock<T>::query_products() {
+void FusedGradientBlock<T>::query_products() {
   if (!multiplies_queries()) return;
   call_.dot.stop();
   std::fill_n(dq_, rows_ * p_.Dk, T(0));
@@ -67,7 +67,7 @@ void DotGradientBlock<T>::query_products() {
 
 // The same sums of live pairs only, pair by pair, for 0 times NaN or infinity is NaN.
 template <class T>
-void DotGradientBlock<T>::products_with_care() {
+void FusedGradientBlock<T>::products_with_care() {
   if (multiplies_queries()) std::fill_n(dq_, rows_ * p_.Dk, T(0));
   const auto add = [&](const T* weight, const T* x, Index width, T* to) {
     k_.weighted_sum({weight, 1}, 1, {x, 1}, 1, width, {to, width});
@@ -106,7 +106,7 @@ void DotGradientBlock<T>::products_with_care() {
 
 // Blocks of keys come in ascending order to each block of queries, those without live pairs too.
 template <class T>
-bool DotGradientBlock<T>::add_to_queries(Index place) {
+bool FusedGradientBlock<T>::add_to_queries(Index place) {
   if (!call_.adds_to_queries()) return true;
   if (!call_.turns.wait(*call_.call, place, block_)) return false;
   const Index row = unit_.s.q0 + i0_;
@@ -129,4 +129,4 @@ bool DotGradientBlock<T>::add_to_queries(Index place) {
 
 }  // namespace qkv::door
 
-#endif  // QKV_ATTENTION_DOT_GRADIENT_PRODUCTS_H_
+#endif  // QKV_ATTENTION_FUSED_GRADIENT_PRODUCTS_H_

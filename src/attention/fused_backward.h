@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_ATTENTION_DOT_BACKWARD_H_
-#define QKV_ATTENTION_DOT_BACKWARD_H_
+#ifndef QKV_ATTENTION_FUSED_BACKWARD_H_
+#define QKV_ATTENTION_FUSED_BACKWARD_H_
 
 #include <cmath>
 
-#include "attention/dot_gradient_block.h"
+#include "attention/fused_gradient_block.h"
 #include "core/weight_factor.h"
 
-// The backward pass of dot-product attention, fused, from out and lse alone (Dao et al. 2022,
-// appendix B.2). First what each query needs besides them:
+// The backward pass of attention, fused, from out and lse alone (Dao et al. 2022, appendix B.2).
+// First what each query needs besides them:
 //   delta = dout . out + sum_j w_j dweights_j - dlse
-// then one sweep: a task is a block of keys (attention/dot_gradient_block.h). Memory besides the
+// then one sweep: a task is a block of keys (attention/fused_gradient_block.h). Memory besides the
 // results is a few numbers for each query, copies of what is not stored as T, and sums that cannot
 // be made where their result goes.
 namespace qkv::door {
@@ -18,10 +18,10 @@ namespace qkv::door {
 using core::MeasuringArena;
 
 template <class T>
-class DotBackward {
+class FusedBackward {
  public:
-  DotBackward(const Problem& p, const GradientSources& from, const GradientResults& to,
-              kernels::Target target, const AdditiveScores<T>* additive = nullptr)
+  FusedBackward(const Problem& p, const GradientSources& from, const GradientResults& to,
+                kernels::Target target, const AdditiveScores<T>* additive = nullptr)
       : p_(p), from_(from), to_(to), x_(p, from, to, target, additive) {}
 
   template <class AnyArena>
@@ -34,7 +34,7 @@ class DotBackward {
     x_.sums_v = sums_v;
   }
   // Afterwards: what was asked for.
-  const DotGradientCall<T>& call() const { return x_; }
+  const FusedGradientCall<T>& call() const { return x_; }
 
  private:
   struct Worker {
@@ -70,7 +70,7 @@ class DotBackward {
   void for_each_query_block(runtime::Call& call, const F& f);
 
   void prepare_queries(Index b, Index h, Index block, core::Arena& arena);
-  void look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w, DotBlock<T>& scores,
+  void look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w, FusedBlock<T>& scores,
                     RowFacts* facts) const;
   KeyRange live_blocks(QueryAt at, Index rows, Index Tk) const;
   bool needs_keys(Index h, Index i, T lse) const;
@@ -90,7 +90,7 @@ class DotBackward {
   const Problem& p_;
   const GradientSources& from_;
   const GradientResults& to_;
-  DotGradientCall<T> x_;
+  FusedGradientCall<T> x_;
   Wave wave_;
 };
 
@@ -98,7 +98,7 @@ class DotBackward {
 
 template <class T>
 template <class AnyArena>
-void DotBackward<T>::take_shared(AnyArena& arena) {
+void FusedBackward<T>::take_shared(AnyArena& arena) {
   const auto take = [&]<class V>(V*& to, Index n) { to = arena.template take<V>(n).data(); };
   const Index queries = x_.query_places.count(p_.B);
   x_.q.take(arena);
@@ -131,19 +131,19 @@ void DotBackward<T>::take_shared(AnyArena& arena) {
 }
 
 template <class T>
-std::size_t DotBackward<T>::worker_bytes() const {
+std::size_t FusedBackward<T>::worker_bytes() const {
   MeasuringArena queries;
   take_worker(queries);
-  DotBlock<T>(x_.dot, queries);
+  FusedBlock<T>(x_.dot, queries);
   MeasuringArena keys;
-  DotGradientBlock<T>(x_, keys);
+  FusedGradientBlock<T>(x_, keys);
   return std::max(queries.bytes(), keys.bytes());
 }
 
 // ---- the pass -------------------------------------------------------------------------------
 
 template <class T>
-void DotBackward<T>::run(runtime::Call& call) {
+void FusedBackward<T>::run(runtime::Call& call) {
   take_shared(call.shared());
   x_.call = &call;
   x_.dot.stop = call.stop_point();
@@ -167,7 +167,7 @@ void DotBackward<T>::run(runtime::Call& call) {
 }
 
 template <class T>
-bool DotBackward<T>::keeps_rows(const GradientRows<T>& rows, Index width) const {
+bool FusedBackward<T>::keeps_rows(const GradientRows<T>& rows, Index width) const {
   if (!rows.given() || !rows.is_summed() || p_.q_rows == 0) return false;
   if (p_.packed()) return true;  // one key head may be several's
   constexpr double kLittle = 1 << 24;
@@ -180,7 +180,7 @@ bool DotBackward<T>::keeps_rows(const GradientRows<T>& rows, Index width) const 
 }
 
 template <class T>
-Index DotBackward<T>::units_of_task() const {
+Index FusedBackward<T>::units_of_task() const {
   Index units = 1;
   const auto together = [&](const GradientRows<T>& rows, Index width) {
     if (!rows.given() || !rows.is_summed() || keeps_rows(rows, width)) return;
@@ -194,7 +194,7 @@ Index DotBackward<T>::units_of_task() const {
 
 template <class T>
 template <class F>
-void DotBackward<T>::for_each_query_block(runtime::Call& call, const F& f) {
+void FusedBackward<T>::for_each_query_block(runtime::Call& call, const F& f) {
   const auto run = [&](const KeyUnit& unit, Index task, core::Arena& arena) {
     const Index blocks = pieces(unit.s.Tq, kGradientBlock);
     f(unit.b, unit.first_head + task / blocks, task % blocks, arena);
@@ -218,7 +218,7 @@ void DotBackward<T>::for_each_query_block(runtime::Call& call, const F& f) {
 // Of packed sequences, which may be many and of very different lengths.
 template <class T>
 template <class Tasks, class F>
-void DotBackward<T>::for_each_wave(runtime::Call& call, const Tasks& tasks, const F& f) {
+void FusedBackward<T>::for_each_wave(runtime::Call& call, const Tasks& tasks, const F& f) {
   const auto nothing = [](const KeyUnit&) { return Index{0}; };
   for (Index begin = 0; wave_.next(p_, begin, 0, nothing); begin = wave_.end()) {
     wave_.for_each_task(p_, call, tasks, f);
@@ -226,12 +226,12 @@ void DotBackward<T>::for_each_wave(runtime::Call& call, const Tasks& tasks, cons
 }
 
 template <class T>
-void DotBackward<T>::key_blocks(runtime::Call& call) {
+void FusedBackward<T>::key_blocks(runtime::Call& call) {
   const auto blocks_of = [](const KeyUnit& unit) { return pieces(unit.s.Tk, kGradientBlock); };
   if (p_.packed()) {
     return for_each_wave(call, blocks_of,
                          [&](const KeyUnit& unit, Index, Index block, core::Arena& arena) {
-                           DotGradientBlock<T>(x_, arena).run(unit, block);
+                           FusedGradientBlock<T>(x_, arena).run(unit, block);
                          });
   }
   const Index blocks = pieces(p_.Tk, kGradientBlock);
@@ -240,7 +240,7 @@ void DotBackward<T>::key_blocks(runtime::Call& call) {
   if (p_.q_rows == 0 && !fills(x_.dk) && !fills(x_.dv)) return;
   const Index together = units_of_task();
   call.for_each_task(unit_count(p_) / together * blocks, [&](Index task, core::Arena& arena) {
-    DotGradientBlock<T> block(x_, arena);
+    FusedGradientBlock<T> block(x_, arena);
     const Index first = task / blocks * together;
     for (Index unit = first; unit < first + together; ++unit) {
       if (!block.run(key_unit(p_, unit), task % blocks)) return;
@@ -251,7 +251,7 @@ void DotBackward<T>::key_blocks(runtime::Call& call) {
 // ---- before the sweep -----------------------------------------------------------------------
 
 template <class T>
-void DotBackward<T>::prepare_queries(Index b, Index h, Index block, core::Arena& arena) {
+void FusedBackward<T>::prepare_queries(Index b, Index h, Index block, core::Arena& arena) {
   const Sequence s = p_.sequence(b);
   const Index i0 = block * kGradientBlock;
   const Index rows = std::min(kGradientBlock, s.Tq - i0);
@@ -279,7 +279,7 @@ void DotBackward<T>::prepare_queries(Index b, Index h, Index block, core::Arena&
     if (!x_.kernels.all_finite(x_.dout.from(b, h, first + r).data, p_.E)) finite = 0;
   }
   if (any_needed) {
-    DotBlock<T> scores(x_.dot, arena);
+    FusedBlock<T> scores(x_.dot, arena);
     look_at_keys(b, h, i0, rows, w, scores, facts);
   }
   if (from_.dout.given()) output_deltas(b, h, first, rows, w, delta);
@@ -307,7 +307,7 @@ void DotBackward<T>::prepare_queries(Index b, Index h, Index block, core::Arena&
 // The blocks of keys between which the queries from `at` on have all their live keys, as far as
 // interval masks tell.
 template <class T>
-KeyRange DotBackward<T>::live_blocks(QueryAt at, Index rows, Index Tk) const {
+KeyRange FusedBackward<T>::live_blocks(QueryAt at, Index rows, Index Tk) const {
   KeyRange keys{Tk, 0};
   for (const Index end = at.i + rows; at.i < end; ++at.i) {
     const KeyRange live = p_.masks.empty() ? KeyRange{0, Tk} : live_range(p_, at, Tk);
@@ -320,7 +320,7 @@ KeyRange DotBackward<T>::live_blocks(QueryAt at, Index rows, Index Tk) const {
 
 // Whether lse alone says too little of a query.
 template <class T>
-bool DotBackward<T>::needs_keys(Index h, Index i, T lse) const {
+bool FusedBackward<T>::needs_keys(Index h, Index i, T lse) const {
   if (core::has_large_lse(lse) || x_.has_dweights(i)) return true;
   // Are there keys besides the sink?
   return p_.sinks.given() && (lse == own_value(p_.sinks, 0, h, 0) || !std::isfinite(lse));
@@ -329,8 +329,8 @@ bool DotBackward<T>::needs_keys(Index h, Index i, T lse) const {
 // dout . out of some rows, as the scores are summed: where one weight is 1 and all others are 0,
 // delta has the bits of dout . v, and what belongs to queries and keys is 0.
 template <class T>
-void DotBackward<T>::output_deltas(Index b, Index h, Index row, Index rows, Worker& w,
-                                   T* delta) const {
+void FusedBackward<T>::output_deltas(Index b, Index h, Index row, Index rows, Worker& w,
+                                     T* delta) const {
   const Operand& x = from_.out;
   const Index offset = core::offset_of(x, core::batch_offset(x, p_.batch, b), h, row, 0);
   RowsOf<const T> out{static_cast<const T*>(x.data) + offset, x.row_stride};
@@ -345,7 +345,7 @@ void DotBackward<T>::output_deltas(Index b, Index h, Index row, Index rows, Work
 
 // The sink is a score whose value is 0: dsink = w_sink (0 - delta).
 template <class T>
-T DotBackward<T>::sink_gradient(Index h, const RowFacts& facts, T factor, T delta) const {
+T FusedBackward<T>::sink_gradient(Index h, const RowFacts& facts, T factor, T delta) const {
   const T sink = own_value(p_.sinks, 0, h, 0);
   if (sink == -std::numeric_limits<T>::infinity()) return T(0);
   if (!facts.any_live) return -delta;  // lse = sink: w_sink = 1
@@ -354,8 +354,8 @@ T DotBackward<T>::sink_gradient(Index h, const RowFacts& facts, T factor, T delt
 
 // Whether rows have live keys, the sums of their weights and of weighted dweights, chunk by chunk.
 template <class T>
-void DotBackward<T>::look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w,
-                                  DotBlock<T>& scores, RowFacts* facts) const {
+void FusedBackward<T>::look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w,
+                                    FusedBlock<T>& scores, RowFacts* facts) const {
   static_assert(kGradientBlock <= kBlockRows);
   const KeyUnit unit = key_unit(p_, b * p_.G + p_.key_head(h));
   const T* lse = x_.lse + x_.query_places.of(b, h, unit.s.q0 + i0);
@@ -386,7 +386,7 @@ void DotBackward<T>::look_at_keys(Index b, Index h, Index i0, Index rows, Worker
       facts[r].sum += x_.kernels.sum(w.weights, n);
       facts[r].weighted += x_.kernels.sum(w.dweights, n);
     };
-    scores.for_each_group(j0, DotBlock<T>::Tiles::kLive, [&](Index first, Index count) {
+    scores.for_each_group(j0, FusedBlock<T>::Tiles::kLive, [&](Index first, Index count) {
       for (Index r = first; r < first + count; ++r) look(r);
     });
   }
@@ -395,7 +395,7 @@ void DotBackward<T>::look_at_keys(Index b, Index h, Index i0, Index rows, Worker
 // ---- after the sweep ------------------------------------------------------------------------
 
 template <class T>
-void DotBackward<T>::sum_up(runtime::Call& call) {
+void FusedBackward<T>::sum_up(runtime::Call& call) {
   if (to_.q.given() && !x_.dq.is_in_place() && !x_.dq.is_summed()) {
     for_each_query_block(call, [&](Index b, Index h, Index block, core::Arena&) {
       const Sequence s = p_.sequence(b);
@@ -415,7 +415,7 @@ void DotBackward<T>::sum_up(runtime::Call& call) {
 
 // What was broadcast, over (b, head, row) in ascending order.
 template <class T>
-void DotBackward<T>::add_rows(const GradientRows<T>& rows, bool keys) {
+void FusedBackward<T>::add_rows(const GradientRows<T>& rows, bool keys) {
   if (p_.q_rows == 0 || p_.k_rows == 0) return;  // but B may be huge
   for (Index b = 0; b < p_.B; ++b) {
     const Sequence s = p_.sequence(b);
@@ -432,7 +432,7 @@ void DotBackward<T>::add_rows(const GradientRows<T>& rows, bool keys) {
 
 // dalibi, dsinks, and a bias that all keys share: over queries, blocks each from zero.
 template <class T>
-void DotBackward<T>::add_query_sums() {
+void FusedBackward<T>::add_query_sums() {
   if (p_.q_rows == 0) return;
   for (Index b = 0; b < p_.B; ++b) {
     const Sequence s = p_.sequence(b);
@@ -458,4 +458,4 @@ void DotBackward<T>::add_query_sums() {
 
 }  // namespace qkv::door
 
-#endif  // QKV_ATTENTION_DOT_BACKWARD_H_
+#endif  // QKV_ATTENTION_FUSED_BACKWARD_H_

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_ATTENTION_DOT_FORWARD_H_
-#define QKV_ATTENTION_DOT_FORWARD_H_
+#ifndef QKV_ATTENTION_FUSED_FORWARD_H_
+#define QKV_ATTENTION_FUSED_FORWARD_H_
 
 #include <cmath>
 
-#include "attention/dot_block.h"
-#include "attention/dot_inspection.h"
+#include "attention/fused_block.h"
+#include "attention/fused_inspection.h"
 #include "core/results.h"
 
-// The forward pass of dot-product attention, fused (Dao et al. 2022, section 3.1; the softmax of
-// chunks is merged as Milakov and Gimelshein 2018 do). Two ways through a unit, with the same bits:
+// The forward pass of attention, fused (Dao et al. 2022, section 3.1; the softmax of chunks is
+// merged as Milakov and Gimelshein 2018 do). Two ways through a unit, with the same bits:
 //   many queries   all keys are packed once, then blocks of queries are tasks
 //   few queries    one block that packs for itself; of several chunks of keys each is a task, and
 //                  their partial results are merged in order afterwards
@@ -23,10 +23,10 @@ using core::Results;
 inline constexpr Index kFewRows = 48;
 
 template <class T>
-class DotForward {
+class FusedForward {
  public:
-  DotForward(const Problem& p, const Results& to, kernels::Target target,
-             const AdditiveScores<T>* additive = nullptr)
+  FusedForward(const Problem& p, const Results& to, kernels::Target target,
+               const AdditiveScores<T>* additive = nullptr)
       : p_(p), to_(to), call_(p, target, additive) {}
 
   template <class AnyArena>
@@ -64,13 +64,13 @@ class DotForward {
   void query_block(const KeyUnit& unit, Index n, Index block, core::Arena& arena);
   void key_chunk(const KeyUnit& unit, Index n, Index chunk, core::Arena& arena);
   void merge_chunks(const KeyUnit& unit, Index n, core::Arena& arena);
-  void finish(DotBlock<T>& block);
-  void add_sinks(DotBlock<T>& block, const bool* empty);
-  void write(const DotBlock<T>& block, const bool* empty);
+  void finish(FusedBlock<T>& block);
+  void add_sinks(FusedBlock<T>& block, const bool* empty);
+  void write(const FusedBlock<T>& block, const bool* empty);
 
   const Problem& p_;
   const Results& to_;
-  DotCall<T> call_;
+  FusedCall<T> call_;
   Wave wave_;
   Index block_rows_ = kBlockRows;
   T* shared_ = nullptr;  // panels, or partial results, of the wave's units
@@ -81,7 +81,7 @@ class DotForward {
 
 // 32 MiB, and at least one unit; not more than all have together.
 template <class T>
-Index DotForward<T>::wave_pieces() const {
+Index FusedForward<T>::wave_pieces() const {
   constexpr Index kBudget = Index{32} << 20;
   const Index bytes = std::max<Index>(piece_values() * static_cast<Index>(sizeof(T)), 1);
   const Index length = few_queries() ? kKeyChunk : kPanel;
@@ -94,7 +94,7 @@ Index DotForward<T>::wave_pieces() const {
 // Smaller blocks where there are too few for the threads to end together: eight for each, but none
 // under four groups. Any number gives the same bits.
 template <class T>
-Index DotForward<T>::choose_block_rows(int threads) const {
+Index FusedForward<T>::choose_block_rows(int threads) const {
   if (threads <= 1) return kBlockRows;
   const Index rows = p_.B * p_.H * std::min(p_.Tq, Index{1} << 20);
   const Index share = pieces(rows, Index{8} * threads);
@@ -103,7 +103,7 @@ Index DotForward<T>::choose_block_rows(int threads) const {
 
 template <class T>
 template <class AnyArena>
-void DotForward<T>::take_shared(AnyArena& arena) {
+void FusedForward<T>::take_shared(AnyArena& arena) {
   wave_ = Wave::take(arena);
   shared_ = arena.template take<T>(wave_pieces() * piece_values()).data();
   if (!shows_states()) return;
@@ -111,17 +111,17 @@ void DotForward<T>::take_shared(AnyArena& arena) {
 }
 
 template <class T>
-std::size_t DotForward<T>::worker_bytes() const {
+std::size_t FusedForward<T>::worker_bytes() const {
   MeasuringArena arena;
-  DotBlock<T> block(call_, arena);
-  if (shows_states()) DotInspection<T>::take_worker(arena);
+  FusedBlock<T> block(call_, arena);
+  if (shows_states()) FusedInspection<T>::take_worker(arena);
   return arena.bytes();
 }
 
 // ---- the pass -------------------------------------------------------------------------------
 
 template <class T>
-void DotForward<T>::run(runtime::Call& call) {
+void FusedForward<T>::run(runtime::Call& call) {
   take_shared(call.shared());
   call_.stop = call.stop_point();
   block_rows_ = choose_block_rows(call.concurrency());
@@ -151,14 +151,14 @@ void DotForward<T>::run(runtime::Call& call) {
           });
     }
     if (shows_states()) {
-      DotInspection<T>(call_, to_, states_).run(call, wave_, [&](Index n) { return packed(n); });
+      FusedInspection<T>(call_, to_, states_).run(call, wave_, [&](Index n) { return packed(n); });
     }
   }
 }
 
 // The panels of one chunk.
 template <class T>
-void DotForward<T>::pack(const KeyUnit& unit, Index n, Index chunk) {
+void FusedForward<T>::pack(const KeyUnit& unit, Index n, Index chunk) {
   const Index entry = core::batch_offset(p_.k, p_.batch, unit.b);
   const Index first = core::offset_of(p_.k, entry, unit.g, unit.s.k0, 0);
   T* panels = shared_ + wave_.offset(n) * piece_values();
@@ -169,8 +169,8 @@ void DotForward<T>::pack(const KeyUnit& unit, Index n, Index chunk) {
 }
 
 template <class T>
-void DotForward<T>::query_block(const KeyUnit& unit, Index n, Index block, core::Arena& arena) {
-  DotBlock<T> x(call_, arena);
+void FusedForward<T>::query_block(const KeyUnit& unit, Index n, Index block, core::Arena& arena) {
+  FusedBlock<T> x(call_, arena);
   x.start(unit, packed(n), block * block_rows_,
           std::min(block_rows_, unit.rows() - block * block_rows_));
   x.run(with_values());
@@ -178,8 +178,8 @@ void DotForward<T>::query_block(const KeyUnit& unit, Index n, Index block, core:
 }
 
 template <class T>
-void DotForward<T>::key_chunk(const KeyUnit& unit, Index n, Index chunk, core::Arena& arena) {
-  DotBlock<T> x(call_, arena);
+void FusedForward<T>::key_chunk(const KeyUnit& unit, Index n, Index chunk, core::Arena& arena) {
+  FusedBlock<T> x(call_, arena);
   x.start(unit, nullptr, 0, unit.rows());
   const Partial partial = partial_of(n, chunk);
   std::fill(partial.max, partial.max + kFewRows, -std::numeric_limits<T>::infinity());
@@ -193,8 +193,8 @@ void DotForward<T>::key_chunk(const KeyUnit& unit, Index n, Index chunk, core::A
 }
 
 template <class T>
-void DotForward<T>::merge_chunks(const KeyUnit& unit, Index n, core::Arena& arena) {
-  DotBlock<T> x(call_, arena);
+void FusedForward<T>::merge_chunks(const KeyUnit& unit, Index n, core::Arena& arena) {
+  FusedBlock<T> x(call_, arena);
   x.start(unit, nullptr, 0, unit.rows());
   x.reset();
   for (Index chunk = 0; chunk < pieces(unit.s.Tk, kKeyChunk); ++chunk) {
@@ -220,7 +220,7 @@ void DotForward<T>::merge_chunks(const KeyUnit& unit, Index n, core::Arena& aren
 // ---- results of rows ------------------------------------------------------------------------
 
 template <class T>
-void DotForward<T>::finish(DotBlock<T>& block) {
+void FusedForward<T>::finish(FusedBlock<T>& block) {
   bool empty[kBlockRows];
   for (Index r = 0; r < block.count(); ++r) {
     empty[r] = block.max[r] == -std::numeric_limits<T>::infinity() && block.sum[r] == 0;
@@ -239,7 +239,7 @@ void DotForward<T>::finish(DotBlock<T>& block) {
 // One more score for each row, with value 0. -inf is none; NaN or +inf makes rows with live keys
 // NaN, and is the lse of those without.
 template <class T>
-void DotForward<T>::add_sinks(DotBlock<T>& block, const bool* empty) {
+void FusedForward<T>::add_sinks(FusedBlock<T>& block, const bool* empty) {
   constexpr T kNone = -std::numeric_limits<T>::infinity();
   const auto sink = [&](Index r) {
     const Index offset = core::offset_of(p_.sinks, 0, block.row(r).at.h, 0, 0);
@@ -264,7 +264,7 @@ void DotForward<T>::add_sinks(DotBlock<T>& block, const bool* empty) {
 }
 
 template <class T>
-void DotForward<T>::write(const DotBlock<T>& block, const bool* empty) {
+void FusedForward<T>::write(const FusedBlock<T>& block, const bool* empty) {
   constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
   const KeyUnit& unit = block.unit();
   const auto entry = [&](const ResultOperand& x) {
@@ -310,4 +310,4 @@ void DotForward<T>::write(const DotBlock<T>& block, const bool* empty) {
 
 }  // namespace qkv::door
 
-#endif  // QKV_ATTENTION_DOT_FORWARD_H_
+#endif  // QKV_ATTENTION_FUSED_FORWARD_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_ATTENTION_DOT_BLOCK_H_
-#define QKV_ATTENTION_DOT_BLOCK_H_
+#ifndef QKV_ATTENTION_FUSED_BLOCK_H_
+#define QKV_ATTENTION_FUSED_BLOCK_H_
 
 #include <algorithm>
 #include <limits>
@@ -13,7 +13,7 @@
 #include "kernels/dot_kernels.h"
 
 // Some query rows of one key head, driven through the keys chunk by chunk: scores, softmax and
-// weighted sum of dot-product attention, in tiles. Nothing here is longer than a chunk.
+// weighted sum, in tiles. Nothing here is longer than a chunk.
 namespace qkv::door {
 
 using core::kKeyChunk;
@@ -38,7 +38,7 @@ inline constexpr Index kMostLanes = 16;
 
 // What all blocks of a call share.
 template <class T>
-struct DotCall {
+struct FusedCall {
   const Problem& p;
   const kernels::DotKernels<T>& kernels;
   InstanceTarget instances = InstanceTarget::kBaseline;
@@ -47,8 +47,8 @@ struct DotCall {
   const AdditiveScores<T>* additive = nullptr;  // null: scores are dot products
   core::StopPoint stop;                         // of the call, once it runs
 
-  DotCall(const Problem& problem, kernels::Target target,
-          const AdditiveScores<T>* additive_scores = nullptr)
+  FusedCall(const Problem& problem, kernels::Target target,
+            const AdditiveScores<T>* additive_scores = nullptr)
       : p(problem),
         kernels(kernels::dot_kernels<T>(target)),
         instances(instances_of(target)),
@@ -79,13 +79,14 @@ struct BlockRow {
 };
 
 template <class T>
-class DotBlock {
+class FusedBlock {
  public:
   // Whether dead tiles are left out, or every score is computed.
   enum class Tiles { kLive, kAll };
 
   template <class AnyArena>
-  DotBlock(const DotCall<T>& call, AnyArena& arena) : call_(call), p_(call.p), k_(call.kernels) {
+  FusedBlock(const FusedCall<T>& call, AnyArena& arena)
+      : call_(call), p_(call.p), k_(call.kernels) {
     const auto take = [&](Index n) { return arena.template take<T>(n).data(); };
     rows_ = arena.template take<BlockRow>(kBlockRows).data();
     q_ = take(kBlockRows * p_.Dk);
@@ -239,7 +240,7 @@ class DotBlock {
   void sum_tile(Index t, Index begin, Index end, const RowsOf<const T>& v);
   void sum_with_care(Index t, const RowsOf<const T>& v);
 
-  const DotCall<T>& call_;
+  const FusedCall<T>& call_;
   const Problem& p_;
   const kernels::DotKernels<T>& k_;
   KeyUnit unit_;
@@ -266,6 +267,6 @@ class DotBlock {
 
 }  // namespace qkv::door
 
-#include "attention/dot_chunk.h"  // the members that work on a chunk
+#include "attention/fused_chunk.h"  // the members that work on a chunk
 
-#endif  // QKV_ATTENTION_DOT_BLOCK_H_
+#endif  // QKV_ATTENTION_FUSED_BLOCK_H_

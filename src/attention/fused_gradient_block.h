@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_ATTENTION_DOT_GRADIENT_BLOCK_H_
-#define QKV_ATTENTION_DOT_GRADIENT_BLOCK_H_
+#ifndef QKV_ATTENTION_FUSED_GRADIENT_BLOCK_H_
+#define QKV_ATTENTION_FUSED_GRADIENT_BLOCK_H_
 
 #include <bit>
 
 #include "attention/additive_pairs.h"
-#include "attention/dot_gradient_call.h"
+#include "attention/fused_gradient_call.h"
 
 // One block of keys and all queries of its unit, block by block: scores and weights are computed
 // again, dk and dv stay here, what belongs to queries is added to their rows in turn.
 //   s = q k^T, dw = dout v^T, w = exp(s - lse), ds = w (dw - delta)
-//   dv += w^T dout, dk += ds^T q, dq += ds k
+//   dv += w^T dout, dk += ds^T q, dq += ds k (dot products; additive: attention/additive_products.h)
 namespace qkv::door {
 
 using core::kGradientBlock;
@@ -25,10 +25,10 @@ inline constexpr Index kGradientGroup = 4;
 inline constexpr Index kGradientStride = kGradientBlock + 16;
 
 template <class T>
-class DotGradientBlock {
+class FusedGradientBlock {
  public:
   template <class AnyArena>
-  DotGradientBlock(const DotGradientCall<T>& call, AnyArena& arena)
+  FusedGradientBlock(const FusedGradientCall<T>& call, AnyArena& arena)
       : call_(call), p_(call.p), k_(call.dot.kernels), g_(call.kernels) {
     const auto take = [&](Index n) { return arena.template take<T>(n).data(); };
     k_panels_ = take(kGradientBlock * p_.Dk);
@@ -85,7 +85,7 @@ class DotGradientBlock {
   bool add_to_queries(Index place);
   void finish();
 
-  const DotGradientCall<T>& call_;
+  const FusedGradientCall<T>& call_;
   const Problem& p_;
   const kernels::DotKernels<T>& k_;
   const kernels::GradientKernels<T>& g_;
@@ -131,7 +131,7 @@ class DotGradientBlock {
 // ---- the block of keys ----------------------------------------------------------------------
 
 template <class T>
-bool DotGradientBlock<T>::run(const KeyUnit& unit, Index block) {
+bool FusedGradientBlock<T>::run(const KeyUnit& unit, Index block) {
   begin(unit, block);
   for (Index h = unit.first_head; h < unit.first_head + unit.heads; ++h) {
     const Index first = call_.block_of(unit.b, h, unit.s, 0);
@@ -146,7 +146,7 @@ bool DotGradientBlock<T>::run(const KeyUnit& unit, Index block) {
 }
 
 template <class T>
-void DotGradientBlock<T>::begin(const KeyUnit& unit, Index block) {
+void FusedGradientBlock<T>::begin(const KeyUnit& unit, Index block) {
   unit_ = unit;
   block_ = block;
   j0_ = block * kGradientBlock;
@@ -192,7 +192,7 @@ void DotGradientBlock<T>::begin(const KeyUnit& unit, Index block) {
 }
 
 template <class T>
-void DotGradientBlock<T>::finish() {
+void FusedGradientBlock<T>::finish() {
   const Index row = unit_.s.k0 + j0_;
   const auto put = [&](const GradientRows<T>& to, const T* rows, Index width) {
     if (!to.given()) return;
@@ -220,7 +220,7 @@ void DotGradientBlock<T>::finish() {
 // ---- a block of queries ---------------------------------------------------------------------
 
 template <class T>
-bool DotGradientBlock<T>::query_block(Index h, Index block) {
+bool FusedGradientBlock<T>::query_block(Index h, Index block) {
   h_ = h;
   i0_ = block * kGradientBlock;
   rows_ = std::min(kGradientBlock, unit_.s.Tq - i0_);
@@ -253,7 +253,7 @@ bool DotGradientBlock<T>::query_block(Index h, Index block) {
 
 // Which keys of the block the tile's rows may see.
 template <class T>
-void DotGradientBlock<T>::find_live(Index t) {
+void FusedGradientBlock<T>::find_live(Index t) {
   const Index first = first_row(t);
   const Index end = first + rows_of(t);
   const auto panels_between = [](const KeyRange& keys) {
@@ -311,7 +311,7 @@ void DotGradientBlock<T>::find_live(Index t) {
 
 // The bias of a tile's rows and where its gradient goes come from far, and are used once.
 template <class T>
-void DotGradientBlock<T>::prefetch_bias(Index t) const {
+void FusedGradientBlock<T>::prefetch_bias(Index t) const {
   constexpr Index kLine = 64 / sizeof(T);
   if (panels_[t] == 0) return;
   for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
@@ -328,7 +328,7 @@ void DotGradientBlock<T>::prefetch_bias(Index t) const {
 
 // Weights and gradients into scores for the tiles t0 .. t1-1.
 template <class T>
-void DotGradientBlock<T>::score_tiles(Index t0, Index t1) {
+void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
   call_.dot.stop();
   for (Index t = t0; p_.bias.given() && t < t1; ++t) prefetch_bias(t);
   for (Index n = 0; n < kGradientPanels; ++n) {
@@ -357,7 +357,7 @@ void DotGradientBlock<T>::score_tiles(Index t0, Index t1) {
 }
 
 template <class T>
-void DotGradientBlock<T>::score_tile(Index t, Index n) {
+void FusedGradientBlock<T>::score_tile(Index t, Index n) {
   const Index r = first_row(t);
   const Index keys = std::min(kPanel, keys_ - n * kPanel);
   const AdditiveScores<T>* additive = call_.dot.additive;
@@ -372,7 +372,7 @@ void DotGradientBlock<T>::score_tile(Index t, Index n) {
 }
 
 template <class T>
-void DotGradientBlock<T>::tile_gradients(Index t) {
+void FusedGradientBlock<T>::tile_gradients(Index t) {
   const KeyRange keys = keys_of(t);
   const Index first = first_row(t);
   const Index count = keys.end - keys.begin;
@@ -402,7 +402,7 @@ void DotGradientBlock<T>::tile_gradients(Index t) {
 
 // The scores of one row as the softmax sees them, -inf where masked; their slopes.
 template <class T>
-void DotGradientBlock<T>::change(Index t, Index r) {
+void FusedGradientBlock<T>::change(Index t, Index r) {
   constexpr T kMasked = -std::numeric_limits<T>::infinity();
   const KeyRange keys = keys_of(t);
   const Index count = std::min(keys.end, keys_) - keys.begin;
@@ -434,7 +434,7 @@ void DotGradientBlock<T>::change(Index t, Index r) {
 
 // dw = z dout . v + dweights for one row.
 template <class T>
-void DotGradientBlock<T>::change_gradients(Index t, Index r) {
+void FusedGradientBlock<T>::change_gradients(Index t, Index r) {
   const KeyRange keys = keys_of(t);
   const Index count = keys.end - keys.begin;
   T* dw = gradients(r) + keys.begin;
@@ -452,7 +452,7 @@ void DotGradientBlock<T>::change_gradients(Index t, Index r) {
 
 // From ds of one row: the gradients of bias and of ALiBi's slope.
 template <class T>
-void DotGradientBlock<T>::query_sums(const QueryAt& at, Index r, const KeyRange& keys) {
+void FusedGradientBlock<T>::query_sums(const QueryAt& at, Index r, const KeyRange& keys) {
   const T* ds = gradients(r) + keys.begin;
   const Index j = j0_ + keys.begin;
   const Index count = std::min(keys.end, keys_) - keys.begin;
@@ -469,7 +469,7 @@ void DotGradientBlock<T>::query_sums(const QueryAt& at, Index r, const KeyRange&
 
 }  // namespace qkv::door
 
-#include "attention/additive_products.h"      // likewise, of the additive score
-#include "attention/dot_gradient_products.h"  // the products that follow
+#include "attention/additive_products.h"        // likewise, of the additive score
+#include "attention/fused_gradient_products.h"  // the products that follow
 
-#endif  // QKV_ATTENTION_DOT_GRADIENT_BLOCK_H_
+#endif  // QKV_ATTENTION_FUSED_GRADIENT_BLOCK_H_

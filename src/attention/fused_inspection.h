@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_ATTENTION_DOT_INSPECTION_H_
-#define QKV_ATTENTION_DOT_INSPECTION_H_
+#ifndef QKV_ATTENTION_FUSED_INSPECTION_H_
+#define QKV_ATTENTION_FUSED_INSPECTION_H_
 
 #include <array>
 #include <cmath>
 
-#include "attention/dot_block.h"
+#include "attention/fused_block.h"
 #include "core/results.h"
 
 // What may be looked at besides out and lse: weights, scores, largest weights, column sums. Scores
@@ -48,9 +48,9 @@ struct RowStates {
 };
 
 template <class T>
-class DotInspection {
+class FusedInspection {
  public:
-  DotInspection(const DotCall<T>& call, const Results& to, const RowStates<T>& states)
+  FusedInspection(const FusedCall<T>& call, const Results& to, const RowStates<T>& states)
       : call_(call), p_(call.p), to_(to), states_(states) {}
 
   struct Worker {
@@ -79,26 +79,26 @@ class DotInspection {
   static bool shows_all(const Results& to, const RowsResult& m) {
     return &m == &to.raw_scores || &m == &to.capped_scores;
   }
-  void all_rows(DotBlock<T>& x, Worker& w) const;
-  void named_rows(DotBlock<T>& x, const RowsResult& m, Index n0, Index count, Worker& w) const;
-  void column_sums(DotBlock<T>& x, Index h, Index chunk, Worker& w) const;
-  void row_weights(const DotBlock<T>& x, Index r, T* to) const;
-  void put(const DotBlock<T>& x, const RowsResult& m, Index r, Index to_row, Index j0,
+  void all_rows(FusedBlock<T>& x, Worker& w) const;
+  void named_rows(FusedBlock<T>& x, const RowsResult& m, Index n0, Index count, Worker& w) const;
+  void column_sums(FusedBlock<T>& x, Index h, Index chunk, Worker& w) const;
+  void row_weights(const FusedBlock<T>& x, Index r, T* to) const;
+  void put(const FusedBlock<T>& x, const RowsResult& m, Index r, Index to_row, Index j0,
            const T* values, Index n) const;
-  void put_scored(DotBlock<T>& x, const RowsResult& m, Index r, Index to_row, Index j0, Index keys,
-                  Worker& w) const;
-  void add_top(const DotBlock<T>& x, Index r, Index j0, Worker& w) const;
-  void fill_top(const DotBlock<T>& x, Index r, const Worker& w) const;
-  TopRow top_row(const DotBlock<T>& x, Index r) const;
+  void put_scored(FusedBlock<T>& x, const RowsResult& m, Index r, Index to_row, Index j0,
+                  Index keys, Worker& w) const;
+  void add_top(const FusedBlock<T>& x, Index r, Index j0, Worker& w) const;
+  void fill_top(const FusedBlock<T>& x, Index r, const Worker& w) const;
+  TopRow top_row(const FusedBlock<T>& x, Index r) const;
 
-  T max_of(const DotBlock<T>& x, Index r) const {
+  T max_of(const FusedBlock<T>& x, Index r) const {
     return states_.max[states_.index(p_, x.unit(), x.row(r).at)];
   }
-  T sum_of(const DotBlock<T>& x, Index r) const {
+  T sum_of(const FusedBlock<T>& x, Index r) const {
     return states_.sum[states_.index(p_, x.unit(), x.row(r).at)];
   }
 
-  const DotCall<T>& call_;
+  const FusedCall<T>& call_;
   const Problem& p_;
   const Results& to_;
   const RowStates<T>& states_;
@@ -106,7 +106,7 @@ class DotInspection {
 
 template <class T>
 template <class Packed>
-void DotInspection<T>::run(runtime::Call& call, const Wave& wave, const Packed& packed) const {
+void FusedInspection<T>::run(runtime::Call& call, const Wave& wave, const Packed& packed) const {
   const auto all = matrices_of(to_);
   const auto blocks_of = [](Index rows) { return pieces(rows, kBlockRows); };
   const bool every_row = to_.top > 0 || std::any_of(all.begin(), all.end(), [](const auto* m) {
@@ -116,7 +116,7 @@ void DotInspection<T>::run(runtime::Call& call, const Wave& wave, const Packed& 
     wave.for_each_task(
         p_, call, [&](const KeyUnit& unit) { return blocks_of(unit.rows()); },
         [&](const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
-          DotBlock<T> x(call_, arena);
+          FusedBlock<T> x(call_, arena);
           Worker w = take_worker(arena);
           x.start(unit, packed(n), task * kBlockRows,
                   std::min(kBlockRows, unit.rows() - task * kBlockRows));
@@ -128,7 +128,7 @@ void DotInspection<T>::run(runtime::Call& call, const Wave& wave, const Packed& 
     wave.for_each_task(
         p_, call, [&](const KeyUnit& unit) { return blocks_of(unit.heads * m->count); },
         [&](const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
-          DotBlock<T> x(call_, arena);
+          FusedBlock<T> x(call_, arena);
           Worker w = take_worker(arena);
           x.start_unit(unit, packed(n));
           const Index n0 = task * kBlockRows;
@@ -139,7 +139,7 @@ void DotInspection<T>::run(runtime::Call& call, const Wave& wave, const Packed& 
   wave.for_each_task(
       p_, call, [&](const KeyUnit& unit) { return unit.heads * pieces(unit.s.Tk, kKeyChunk); },
       [&](const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
-        DotBlock<T> x(call_, arena);
+        FusedBlock<T> x(call_, arena);
         Worker w = take_worker(arena);
         x.start_unit(unit, packed(n));
         const Index chunks = pieces(unit.s.Tk, kKeyChunk);
@@ -151,7 +151,7 @@ void DotInspection<T>::run(runtime::Call& call, const Wave& wave, const Packed& 
 
 // The weights of row r for the keys of its piece: 0 where masked, NaN for live keys of a NaN row.
 template <class T>
-void DotInspection<T>::row_weights(const DotBlock<T>& x, Index r, T* to) const {
+void FusedInspection<T>::row_weights(const FusedBlock<T>& x, Index r, T* to) const {
   const KeyRange keys = x.piece(r);
   const T* s = x.scores(r) + keys.begin;
   const Index n = keys.end - keys.begin;
@@ -167,8 +167,8 @@ void DotInspection<T>::row_weights(const DotBlock<T>& x, Index r, T* to) const {
 
 // n values of row `to_row` of a matrix, from key j0 on.
 template <class T>
-void DotInspection<T>::put(const DotBlock<T>& x, const RowsResult& m, Index r, Index to_row,
-                           Index j0, const T* values, Index n) const {
+void FusedInspection<T>::put(const FusedBlock<T>& x, const RowsResult& m, Index r, Index to_row,
+                             Index j0, const T* values, Index n) const {
   const QueryAt& at = x.row(r).at;
   const Index entry = core::batch_offset(m.matrix, p_.batch, at.b);
   store_values(m.matrix, core::offset_of(m.matrix, entry, at.h, to_row, j0), values, n);
@@ -177,8 +177,8 @@ void DotInspection<T>::put(const DotBlock<T>& x, const RowsResult& m, Index r, I
 // Weights, dropped weights or masked scores of one chunk, for all its keys: those outside of the
 // row's piece are masked.
 template <class T>
-void DotInspection<T>::put_scored(DotBlock<T>& x, const RowsResult& m, Index r, Index to_row,
-                                  Index j0, Index keys, Worker& w) const {
+void FusedInspection<T>::put_scored(FusedBlock<T>& x, const RowsResult& m, Index r, Index to_row,
+                                    Index j0, Index keys, Worker& w) const {
   const KeyRange piece = x.piece(r);
   const bool scores = &m == &to_.masked_scores;
   std::fill(w.block, w.block + keys, scores ? -std::numeric_limits<T>::infinity() : T(0));
@@ -201,8 +201,8 @@ void DotInspection<T>::put_scored(DotBlock<T>& x, const RowsResult& m, Index r, 
 }
 
 template <class T>
-void DotInspection<T>::all_rows(DotBlock<T>& x, Worker& w) const {
-  using Tiles = typename DotBlock<T>::Tiles;
+void FusedInspection<T>::all_rows(FusedBlock<T>& x, Worker& w) const {
+  using Tiles = typename FusedBlock<T>::Tiles;
   const auto wanted = [](const RowsResult& m) { return m.given() && !m.names.given(); };
   const bool all = wanted(to_.raw_scores) || wanted(to_.capped_scores);
   const Index Tk = x.unit().s.Tk;
@@ -227,9 +227,9 @@ void DotInspection<T>::all_rows(DotBlock<T>& x, Worker& w) const {
 
 // Rows n0 .. of (head of the unit, named row).
 template <class T>
-void DotInspection<T>::named_rows(DotBlock<T>& x, const RowsResult& m, Index n0, Index count,
-                                  Worker& w) const {
-  using Tiles = typename DotBlock<T>::Tiles;
+void FusedInspection<T>::named_rows(FusedBlock<T>& x, const RowsResult& m, Index n0, Index count,
+                                    Worker& w) const {
+  using Tiles = typename FusedBlock<T>::Tiles;
   for (Index n = n0; n < n0 + count; ++n) {
     const Index name =
         core::load<Index>(m.names.dtype, m.names.data, n % m.count * m.names.row_stride);
@@ -258,7 +258,7 @@ void DotInspection<T>::named_rows(DotBlock<T>& x, const RowsResult& m, Index n0,
 
 // Where a row's largest weights and their keys stand: in the caller's buffers from the first.
 template <class T>
-struct DotInspection<T>::TopRow {
+struct FusedInspection<T>::TopRow {
   T* weights = nullptr;
   Index stride = 0;
   const ResultOperand& keys;
@@ -276,7 +276,8 @@ struct DotInspection<T>::TopRow {
 };
 
 template <class T>
-typename DotInspection<T>::TopRow DotInspection<T>::top_row(const DotBlock<T>& x, Index r) const {
+typename FusedInspection<T>::TopRow FusedInspection<T>::top_row(const FusedBlock<T>& x,
+                                                                Index r) const {
   const QueryAt& at = x.row(r).at;
   const auto place = [&](const ResultOperand& to) {
     const Index entry = core::batch_offset(to, p_.batch, at.b);
@@ -288,7 +289,7 @@ typename DotInspection<T>::TopRow DotInspection<T>::top_row(const DotBlock<T>& x
 
 // By insertion: an equal weight stands behind the lower key.
 template <class T>
-void DotInspection<T>::add_top(const DotBlock<T>& x, Index r, Index j0, Worker& w) const {
+void FusedInspection<T>::add_top(const FusedBlock<T>& x, Index r, Index j0, Worker& w) const {
   const KeyRange piece = x.piece(r);
   if (piece.empty() || std::isnan(sum_of(x, r))) return;
   row_weights(x, r, w.weights);
@@ -311,7 +312,7 @@ void DotInspection<T>::add_top(const DotBlock<T>& x, Index r, Index j0, Worker& 
 
 // Where fewer keys are live: weight 0, key -1; a NaN row has no largest weights.
 template <class T>
-void DotInspection<T>::fill_top(const DotBlock<T>& x, Index r, const Worker& w) const {
+void FusedInspection<T>::fill_top(const FusedBlock<T>& x, Index r, const Worker& w) const {
   const TopRow top = top_row(x, r);
   const T sum = sum_of(x, r);
   for (Index rank = w.found[r]; rank < to_.top; ++rank) {
@@ -324,8 +325,8 @@ void DotInspection<T>::fill_top(const DotBlock<T>& x, Index r, const Worker& w) 
 // column_sums_j = sum_i w_ij: blocks of kGradientBlock queries in ascending order, each summed from
 // zero.
 template <class T>
-void DotInspection<T>::column_sums(DotBlock<T>& x, Index h, Index chunk, Worker& w) const {
-  using Tiles = typename DotBlock<T>::Tiles;
+void FusedInspection<T>::column_sums(FusedBlock<T>& x, Index h, Index chunk, Worker& w) const {
+  using Tiles = typename FusedBlock<T>::Tiles;
   const KeyUnit unit = x.unit();
   const Index j0 = chunk * kKeyChunk;
   const Index keys = std::min(kKeyChunk, unit.s.Tk - j0);
@@ -358,4 +359,4 @@ void DotInspection<T>::column_sums(DotBlock<T>& x, Index h, Index chunk, Worker&
 
 }  // namespace qkv::door
 
-#endif  // QKV_ATTENTION_DOT_INSPECTION_H_
+#endif  // QKV_ATTENTION_FUSED_INSPECTION_H_

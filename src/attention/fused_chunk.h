@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_ATTENTION_DOT_CHUNK_H_
-#define QKV_ATTENTION_DOT_CHUNK_H_
+#ifndef QKV_ATTENTION_FUSED_CHUNK_H_
+#define QKV_ATTENTION_FUSED_CHUNK_H_
 
 #include <bit>
 #include <cstring>
 
-#include "attention/dot_block.h"
+#include "attention/fused_block.h"
 
-// The work of a DotBlock on one chunk of keys.
+// The work of a FusedBlock on one chunk of keys.
 namespace qkv::door {
 
 // ---- scores ---------------------------------------------------------------------------------
 
 template <class T>
-typename DotBlock<T>::Tile DotBlock<T>::live_tile(Index t, Tiles tiles) const {
+typename FusedBlock<T>::Tile FusedBlock<T>::live_tile(Index t, Tiles tiles) const {
   KeyRange keys{keys_, 0};
   if (tiles == Tiles::kAll) keys = {0, keys_};
   for (Index r = tile_begin(t); r < tile_end(t) && tiles == Tiles::kLive; ++r) {
@@ -30,7 +30,7 @@ typename DotBlock<T>::Tile DotBlock<T>::live_tile(Index t, Tiles tiles) const {
 
 // What the allowed keys (0 or 1) of a panel are for the tile's rows together.
 template <class T>
-core::TileClass DotBlock<T>::allowed_class(Index t, Index panel) const {
+core::TileClass FusedBlock<T>::allowed_class(Index t, Index panel) const {
   const Index begin = panel * kPanel;
   const Index count = std::min(kPanel, keys_ - begin);
   // Eight keys at a time; a panel that ends with the keys is filled up with its first one.
@@ -61,7 +61,7 @@ core::TileClass DotBlock<T>::allowed_class(Index t, Index panel) const {
 
 // Panel n of the chunk.
 template <class T>
-const T* DotBlock<T>::panel(Index n) {
+const T* FusedBlock<T>::panel(Index n) {
   const Index j = j0_ + n * kPanel;
   if (packed_ != nullptr) return packed_ + j * p_.Dk;
   T* own = panels_ + n * kPanel * p_.Dk;
@@ -75,7 +75,7 @@ const T* DotBlock<T>::panel(Index n) {
 
 // K or V transposed: `keys` rows of `width` channels from element `offset` on.
 template <class T>
-void pack_panel(const DotCall<T>& call, const Operand& x, Index offset, Index keys, Index width,
+void pack_panel(const FusedCall<T>& call, const Operand& x, Index offset, Index keys, Index width,
                 T* panel) {
   call.stop();
   if (x.dtype == dtype_of<T> && x.col_stride == 1) {
@@ -91,7 +91,7 @@ void pack_panel(const DotCall<T>& call, const Operand& x, Index offset, Index ke
 }
 
 template <class T>
-bool DotBlock<T>::begin_chunk(Index j0, Tiles tiles) {
+bool FusedBlock<T>::begin_chunk(Index j0, Tiles tiles) {
   call_.stop();
   j0_ = j0;
   keys_ = std::min(kKeyChunk, unit_.s.Tk - j0);
@@ -106,7 +106,7 @@ bool DotBlock<T>::begin_chunk(Index j0, Tiles tiles) {
 
 // What precomputed masks know of the tile's rows together.
 template <class T>
-core::TileClass DotBlock<T>::class_of(Index t, Index panel) const {
+core::TileClass FusedBlock<T>::class_of(Index t, Index panel) const {
   static_assert(kPanel == core::kTileSide);
   const Index tile_j = j0_ / kPanel + panel;
   const core::TileClass first = tile_class(p_, rows_[tile_begin(t)].at, tile_j);
@@ -119,7 +119,7 @@ core::TileClass DotBlock<T>::class_of(Index t, Index panel) const {
 // Which panels have a live key, and which keys are allowed where only some are. The tile's keys
 // shrink to its live panels.
 template <class T>
-void DotBlock<T>::ask_key_masks(Index t, Tiles tiles) {
+void FusedBlock<T>::ask_key_masks(Index t, Tiles tiles) {
   Tile& tile = tiles_[t];
   const Index begin = tile.keys.begin / kPanel;
   const Index end = tile.keys.end / kPanel;
@@ -166,7 +166,7 @@ void DotBlock<T>::ask_key_masks(Index t, Tiles tiles) {
 }
 
 template <class T>
-void DotBlock<T>::score_tiles(Index t0, Index t1, Tiles tiles) {
+void FusedBlock<T>::score_tiles(Index t0, Index t1, Tiles tiles) {
   for (Index t = t0; t < t1; ++t) {
     Tile& tile = tiles_[t];
     if (tile.keys.empty()) continue;
@@ -187,7 +187,7 @@ void DotBlock<T>::score_tiles(Index t0, Index t1, Tiles tiles) {
 
 // Panel n of the chunk.
 template <class T>
-void DotBlock<T>::score_tile(Index t, Index n) {
+void FusedBlock<T>::score_tile(Index t, Index n) {
   const Index first = tile_begin(t);
   const Index keys = std::min(kPanel, keys_ - n * kPanel);
   Range range = Range::kSmall;
@@ -201,7 +201,7 @@ void DotBlock<T>::score_tile(Index t, Index n) {
 
 // The bias of the rows after this group: it is read once, and comes from far.
 template <class T>
-void DotBlock<T>::prefetch_bias(Index t0, Index t1) const {
+void FusedBlock<T>::prefetch_bias(Index t0, Index t1) const {
   constexpr Index kLine = 64 / sizeof(T);
   for (Index r = tile_begin(t0); r < tile_end(t1 - 1); ++r) {
     const KeyRange x = piece(r);
@@ -214,7 +214,7 @@ void DotBlock<T>::prefetch_bias(Index t0, Index t1) const {
 }
 
 template <class T>
-void DotBlock<T>::change(Index r) const {
+void FusedBlock<T>::change(Index r) const {
   const KeyRange x = piece(r);
   if (x.empty()) return;
   T* s = scores(r);
@@ -233,7 +233,7 @@ void DotBlock<T>::change(Index r) const {
 
 template <class T>
 template <class Use>
-void DotBlock<T>::chunk(Index j0, bool with_values, const Use& use) {
+void FusedBlock<T>::chunk(Index j0, bool with_values, const Use& use) {
   if (!begin_chunk(j0, Tiles::kLive)) return;
   RowsOf<const T> v;
   if (with_values) v = values();
@@ -255,7 +255,7 @@ void DotBlock<T>::chunk(Index j0, bool with_values, const Use& use) {
 }
 
 template <class T>
-void DotBlock<T>::softmax_rows(Index t) {
+void FusedBlock<T>::softmax_rows(Index t) {
   const KeyRange x = tiles_[t].keys;
   const Index first = tile_begin(t);
   const Index rows = tile_end(t) - first;
@@ -275,7 +275,7 @@ void DotBlock<T>::softmax_rows(Index t) {
 }
 
 template <class T>
-void DotBlock<T>::drop(Index r) const {
+void FusedBlock<T>::drop(Index r) const {
   if (p_.dropout == 0) return;
   const QueryAt& at = rows_[r].at;
   const KeyRange x = piece(r);
@@ -284,7 +284,7 @@ void DotBlock<T>::drop(Index r) const {
 }
 
 template <class T>
-void DotBlock<T>::absorb(Index first, Index rows, bool with_values) {
+void FusedBlock<T>::absorb(Index first, Index rows, bool with_values) {
   // Whole registers: behind the group's rows there is the state of a chunk without live keys, which
   // changes nothing.
   for (Index r = rows; r % kMostLanes != 0; ++r) {
@@ -304,7 +304,7 @@ void DotBlock<T>::absorb(Index first, Index rows, bool with_values) {
 
 // Row n: the values of the chunk's key n. Copied ones in whole panels, as they are used.
 template <class T>
-RowsOf<const T> DotBlock<T>::values() {
+RowsOf<const T> FusedBlock<T>::values() {
   const Index offset = v_offset_ + j0_ * p_.v.row_stride;
   if (!call_.copies_values) return {static_cast<const T*>(p_.v.data) + offset, p_.v.row_stride};
   const Index begin = std::max(live_.begin - j0_, Index{0}) / kPanel * kPanel;
@@ -317,7 +317,7 @@ RowsOf<const T> DotBlock<T>::values() {
 }
 
 template <class T>
-void DotBlock<T>::sum_values(Index t0, Index t1, const RowsOf<const T>& v) {
+void FusedBlock<T>::sum_values(Index t0, Index t1, const RowsOf<const T>& v) {
   T* first = chunk_acc + tile_begin(t0) % kGroupRows * width_;
   const Index count = (tile_end(t1 - 1) - tile_begin(t0)) * width_;
   std::fill(first, first + count, T(0));
@@ -332,7 +332,7 @@ void DotBlock<T>::sum_values(Index t0, Index t1, const RowsOf<const T>& v) {
 
 // Keys begin .. end-1 of the chunk, for the rows of one tile: the runs of live panels.
 template <class T>
-void DotBlock<T>::sum_tile(Index t, Index begin, Index end, const RowsOf<const T>& v) {
+void FusedBlock<T>::sum_tile(Index t, Index begin, Index end, const RowsOf<const T>& v) {
   const Tile& tile = tiles_[t];
   begin = std::max(begin, tile.keys.begin);
   end = std::min(end, tile.keys.end);
@@ -354,7 +354,7 @@ void DotBlock<T>::sum_tile(Index t, Index begin, Index end, const RowsOf<const T
 // The same sums, key by key, of live keys only. Weights do not tell them (a live weight may be 0 by
 // rounding or dropout), so the scores are computed again.
 template <class T>
-void DotBlock<T>::sum_with_care(Index t, const RowsOf<const T>& v) {
+void FusedBlock<T>::sum_with_care(Index t, const RowsOf<const T>& v) {
   const Index first = tile_begin(t);
   const Tile tile = tiles_[t];
   const Index rows = tile_end(t) - first;
@@ -386,4 +386,4 @@ void DotBlock<T>::sum_with_care(Index t, const RowsOf<const T>& v) {
 
 }  // namespace qkv::door
 
-#endif  // QKV_ATTENTION_DOT_CHUNK_H_
+#endif  // QKV_ATTENTION_FUSED_CHUNK_H_
