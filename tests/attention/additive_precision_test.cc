@@ -275,19 +275,32 @@ class PlainGradients {
   double ds_size = 0;
 };
 
-// Three times the naive computation's error and 4 ulp of the largest gradient; and what the bound
-// of scores and of tanh allows, as those of small arguments have an error of their own in 1 - 2r:
-// - scores off by e = kScoreError sum |v| change each weight by 2 e of it, and so terms ds_ij x by
-// at
-//   most 2 e w_ij (|dw_ij - delta| + sum_j w_ij |dw_ij|) |x|, of which `sizes` are the sums;
+// The largest error of a path's scores.
+double score_error(const Arrays& x, const std::string& path) {
+  const auto scores = [&](const std::string& on, DType d) {
+    const auto as = [&](const Tensor& t) { return convert(t, d); };
+    const Tensor q = as(x.q), k = as(x.k), wq = as(x.wq), wk = as(x.wk), v = as(x.score_v),
+                 b = as(x.score_b);
+    Context context;
+    context.force_path(on);
+    Tensor s(d, {q.size(0), k.size(0)});
+    attention({q, k}, {.score = Additive{wq, wk, v, b}}, {.raw_scores = View(s)}, context);
+    return values_of(s);
+  };
+  return largest_difference(scores(path, DType::kFloat32),
+                            scores(std::string(kReferencePath), DType::kFloat64));
+}
+
+// Three times the naive computation's error and 4 ulp of the largest gradient; and what the errors
+// of scores and of tanh bring, as those of small arguments have an error of their own in 1 - 2r:
+// - scores off by e change each weight by 2 e of it, and so terms ds_ij x by at most
+//   2 e w_ij (|dw_ij - delta| + sum_j w_ij |dw_ij|) |x|, of which `sizes` are the sums;
 // - tanh off by 2^-22 changes dscore_v by 2^-22 sum |ds|.
 void check(const Head& head) {
   const Arrays x(head);
   PlainGradients<double> in_double(head, x);
   const Plain truth = in_double.run();
   const Plain naive = PlainGradients<float>(head, x).run();
-  double size_of_v = 0;
-  for (double y : values_of(x.score_v)) size_of_v += std::fabs(y);
   BackwardCall call{.inputs = {x.q, x.k, x.v},
                     .options = {.score = Additive{x.wq, x.wk, x.score_v, x.score_b}},
                     .sources = {.out = x.dout},
@@ -297,10 +310,11 @@ void check(const Head& head) {
     const SavedTensors saved(call, path);
     const Gradients got(call);
     run_backward(call, path, saved.views(), got);
+    const double of_scores = 2 * score_error(x, path);
     for (std::size_t n = 0; n < kNames.size(); ++n) {
       const Values& want = truth.values[n];
       double bound = 3 * largest_difference(naive.values[n], want) + 4 * ulp(largest(want)) +
-                     2 * kScoreError * size_of_v * truth.sizes[n];
+                     of_scores * truth.sizes[n];
       if (n == 5) bound += std::ldexp(in_double.score_gradients(), -22);
       const Values gradient = values_of(got.arrays().at(kNames[n]).view());
       EXPECT_LE(largest_difference(gradient, want), bound)
