@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/additive_kernels.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+// The kernels of the additive score on each target that this CPU runs. Exponentials are exact to
+// some roundings wherever they lie; and the two forms, of exponentials kept whole and of those
+// whose powers stand apart, give the same bits where both are valid, so that a tile may take
+// either.
+namespace qkv::kernels {
+namespace {
+
+template <class T>
+constexpr T kInf = std::numeric_limits<T>::infinity();
+template <class T>
+constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
+
+template <class T>
+class AdditiveKernelsOf : public testing::Test {
+ protected:
+  template <class F>
+  static void for_each_target(const F& f) {
+    int targets = 0;
+    for (const Target target : kTargets) {
+      if (!is_supported(target)) continue;
+      SCOPED_TRACE(std::string(name_of(target)));
+      f(additive_kernels<T>(target));
+      ++targets;
+    }
+    if (targets == 0) GTEST_SKIP() << "this CPU has no target with kernels";
+  }
+};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(AdditiveKernelsOf, Types);
+
+// Numbers x 2^power of two forms: whole, and with the powers apart.
+template <class T>
+struct Exponentials {
+  std::vector<T> whole, part, power;
+
+  void add(T x) {
+    int exponent = 0;
+    const T mantissa = std::frexp(x, &exponent);
+    whole.push_back(x);
+    part.push_back(mantissa);
+    power.push_back(static_cast<T>(exponent));
+  }
+};
+
+// All powers of which a product of two reaches from far below 1 / eps to infinity, with odd
+// mantissas of all sizes.
+template <class T>
+Exponentials<T> sweep() {
+  constexpr int kMost = sizeof(T) == 4 ? 124 : 1010;
+  constexpr int kStep = sizeof(T) == 4 ? 1 : 12;
+  constexpr int kBits = sizeof(T) == 4 ? 23 : 52;
+  Exponentials<T> x;
+  std::uint64_t bits = 1;
+  for (int exponent = -kMost; exponent <= kMost; exponent += kStep) {
+    for (int n = 0; n < 8; ++n) {
+      bits = bits * 6364136223846793005U + 1442695040888963407U;
+      const std::uint64_t mantissa = (bits >> 11 & ((std::uint64_t{1} << kBits) - 1)) | 1;
+      x.add(std::ldexp(1 + std::ldexp(static_cast<T>(mantissa), -kBits), exponent));
+    }
+  }
+  return x;
+}
+
+// One panel of keys with one unit: whole, or mantissas and then powers.
+template <class T>
+std::vector<T> panel_of(const std::vector<T>& x, const std::vector<T>& power, std::size_t from) {
+  std::vector<T> panel(2 * kPanel);
+  for (std::size_t n = 0; n < static_cast<std::size_t>(kPanel); ++n) {
+    panel[n] = x[(from + n) % x.size()];
+    if (!power.empty()) panel[n + kPanel] = power[(from + n) % x.size()];
+  }
+  return panel;
+}
+
+TYPED_TEST(AdditiveKernelsOf, BothFormsHaveTheSameBits) {
+  using T = TypeParam;
+  const Exponentials<T> x = sweep<T>();
+  const T v = 1;
+  const T no_sum = 0;  // s = -2 r: every bit of r counts
+  const AdditiveUnits<T> unit{&v, &no_sum, 1};
+  this->for_each_target([&](const AdditiveKernels<T>& k) {
+    std::size_t differ = 0;
+    for (std::size_t j = 0; j < x.whole.size(); j += kPanel) {
+      const std::vector<T> whole = panel_of(x.whole, {}, j);
+      const std::vector<T> apart = panel_of(x.part, x.power, j);
+      for (std::size_t i = 0; i < x.whole.size(); i += kTileRows) {
+        T rows[kTileRows];
+        T rows_apart[2 * kTileRows];
+        for (std::size_t r = 0; r < static_cast<std::size_t>(kTileRows); ++r) {
+          rows[r] = x.whole[(i + r) % x.whole.size()];
+          rows_apart[2 * r] = x.part[(i + r) % x.whole.size()];
+          rows_apart[2 * r + 1] = x.power[(i + r) % x.whole.size()];
+        }
+        T s[kTileRows * kPanel];
+        T s_apart[kTileRows * kPanel];
+        k.scores({rows, 1}, kTileRows, whole.data(), kPanel, unit, T(1), {s, kPanel});
+        k.scores_with_powers({rows_apart, 2}, kTileRows, apart.data(), kPanel, unit, T(1),
+                             {s_apart, kPanel});
+        for (Index n = 0; n < kTileRows * kPanel; ++n) {
+          if (s[n] == s_apart[n]) continue;
+          if (++differ > 3) continue;
+          ADD_FAILURE() << rows[n / kPanel] << " and "
+                        << whole[static_cast<std::size_t>(n % kPanel)] << ": " << s[n] << " whole, "
+                        << s_apart[n] << " apart";
+        }
+      }
+    }
+    EXPECT_EQ(differ, 0U);
+  });
+}
+
+TYPED_TEST(AdditiveKernelsOf, BothFormsHaveTheSameGradients) {
+  using T = TypeParam;
+  const Exponentials<T> x = sweep<T>();
+  constexpr Index kRows = kTileRows;
+  constexpr Index kKeys = 16;
+  const auto column = [&](const std::vector<T>& from, std::size_t first, Index rows) {
+    std::vector<T> to;
+    for (std::size_t n = 0; n < static_cast<std::size_t>(rows * kUnitLanes); ++n) {
+      to.push_back(from[(first + n) % from.size()]);
+    }
+    return to;
+  };
+  std::vector<T> ds;
+  for (Index n = 0; n < kRows * kKeys; ++n) ds.push_back(static_cast<T>(n % 7) - T(2.6));
+  this->for_each_target([&](const AdditiveKernels<T>& k) {
+    for (std::size_t i = 0; i < x.whole.size(); i += kRows * kUnitLanes) {
+      for (std::size_t j = 1; j < x.whole.size(); j += 37) {  // pairs of all kinds, not all of them
+        const auto sums = [&](bool apart) {
+          std::vector<T> to(static_cast<std::size_t>((2 * kRows + kKeys) * kUnitLanes));
+          const auto left = column(apart ? x.part : x.whole, i, kRows);
+          const auto left_power = column(x.power, i, kRows);
+          const auto right = column(apart ? x.part : x.whole, j, kKeys);
+          const auto right_power = column(x.power, j, kKeys);
+          k.add_pairs(
+              {left.data(), apart ? left_power.data() : nullptr}, kRows,
+              {right.data(), apart ? right_power.data() : nullptr}, kKeys, {ds.data(), kKeys},
+              {to.data(), to.data() + kRows * kUnitLanes, to.data() + 2 * kRows * kUnitLanes});
+          return to;
+        };
+        ASSERT_EQ(sums(false), sums(true)) << i << ", " << j;
+      }
+    }
+  });
+}
+
+// A row whose exponentials are kept whole meets one whose are not: the score is right wherever the
+// two cancel.
+TYPED_TEST(AdditiveKernelsOf, AnyTwoRowsMeet) {
+  using T = TypeParam;
+  constexpr double kEps = std::numeric_limits<T>::epsilon();
+  const T whole = kPlainRange<T>;
+  std::vector<T> a;
+  for (const T size : {T(0.3), T(20), whole - 1, whole, std::nextafter(whole, 2 * whole), whole + 1,
+                       whole + 9, 2 * whole, 10 * whole, T(1e5), T(3e6)}) {
+    a.push_back(size);
+    a.push_back(-size);
+  }
+  const auto rows = static_cast<Index>(a.size());
+  this->for_each_target([&](const AdditiveKernels<T>& k) {
+    for (Index i = 0; i < rows; ++i) {
+      std::vector<T> b;  // around -a, where tanh is not yet 1
+      for (int n = 0; n < kPanel; ++n) {
+        b.push_back(-a[static_cast<std::size_t>(i)] + static_cast<T>(n - 32) / 3);
+      }
+      T left[2];
+      k.exponentials(&a[static_cast<std::size_t>(i)], 1, left, left + 1);
+      std::vector<T> panel(2 * kPanel);
+      k.exponentials(b.data(), kPanel, panel.data(), panel.data() + kPanel);
+      const T v = 1;
+      const AdditiveUnits<T> unit{&v, &v, 1};
+      T s[kPanel];
+      T any_v[kPanel];
+      k.scores_with_powers({left, 2}, 1, panel.data(), kPanel, unit, T(1), {s, kPanel});
+      k.scores_of_any_v({left, 2}, 1, panel.data(), kPanel, unit, T(1), {any_v, kPanel});
+      for (std::size_t n = 0; n < b.size(); ++n) {
+        const long double sum = static_cast<long double>(a[static_cast<std::size_t>(i)]) +
+                                static_cast<long double>(b[n]);
+        const auto want = static_cast<double>(std::tanh(sum));
+        EXPECT_NEAR(s[n], want, 8 * kEps) << a[static_cast<std::size_t>(i)] << " and " << b[n];
+        EXPECT_NEAR(any_v[n], want, 8 * kEps) << a[static_cast<std::size_t>(i)] << " and " << b[n];
+      }
+    }
+  });
+}
+
+// x 2^power is exp(2a): log2 of both, in long double, whose 64 bits hold 2a log2(e) exactly enough
+// for a below 2^20.
+TYPED_TEST(AdditiveKernelsOf, ExponentialsAreExact) {
+  using T = TypeParam;
+  constexpr double kEps = std::numeric_limits<T>::epsilon();
+  const long double log2e = std::log2(std::exp(1.0L));
+  std::vector<T> a{0};
+  for (T size = T(1e-6); size < T(1 << 10); size *= T(1.0007)) {
+    a.push_back(size);
+    a.push_back(-size);
+  }
+  if (sizeof(T) == 4) {
+    for (T size = T(1 << 10); size < T(1 << 20); size *= T(1.003)) {
+      a.push_back(size);
+      a.push_back(-size);
+    }
+  }
+  this->for_each_target([&](const AdditiveKernels<T>& k) {
+    for (std::size_t n = 0; n < a.size(); n += 37) {  // in pieces that fill no register
+      const auto count = std::min<std::size_t>(37, a.size() - n);
+      std::vector<T> x(count), power(count);
+      const bool any = k.exponentials(&a[n], static_cast<Index>(count), x.data(), power.data());
+      bool some = false;
+      for (std::size_t m = 0; m < count; ++m) {
+        some = some || power[m] != 0;
+        EXPECT_EQ(power[m], std::round(power[m]));
+        if (std::fabs(a[n + m]) <= kPlainRange<T>) {
+          EXPECT_EQ(power[m], 0) << a[n + m];
+        }
+        const long double log = std::log2(static_cast<long double>(x[m])) + power[m];
+        const long double want = 2 * log2e * a[n + m];
+        EXPECT_LE(std::fabs(static_cast<double>((log - want) / log2e)), 3 * kEps) << a[n + m];
+      }
+      EXPECT_EQ(any, some) << a[n];
+    }
+  });
+}
+
+// Infinities and NaN: as tanh of a plain sum has it.
+TYPED_TEST(AdditiveKernelsOf, OddNumbersAreThoseOfTanh) {
+  using T = TypeParam;
+  const T far = sizeof(T) == 4 ? T(1e30) : T(1e300);
+  const T odd[] = {kInf<T>, -kInf<T>, kNaN<T>, far, -far, T(50), T(-50), T(0.5), T(-400)};
+  this->for_each_target([&](const AdditiveKernels<T>& k) {
+    std::vector<T> panel(2 * kPanel);
+    std::vector<T> b(kPanel);
+    for (std::size_t n = 0; n < b.size(); ++n) b[n] = odd[n % std::size(odd)];
+    k.exponentials(b.data(), kPanel, panel.data(), panel.data() + kPanel);
+    const T v = 1;
+    const AdditiveUnits<T> unit{&v, &v, 1};
+    for (const T a : odd) {
+      T left[2];
+      k.exponentials(&a, 1, left, left + 1);
+      T s[kPanel];
+      k.scores_with_powers({left, 2}, 1, panel.data(), kPanel, unit, T(1), {s, kPanel});
+      for (std::size_t n = 0; n < b.size(); ++n) {
+        const T want = std::tanh(a + b[n]);
+        if (std::isnan(want)) {
+          EXPECT_TRUE(std::isnan(s[n])) << a << " and " << b[n] << ": " << s[n];
+        } else {
+          EXPECT_NEAR(s[n], want, 1e-6) << a << " and " << b[n];
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace qkv::kernels
