@@ -153,6 +153,9 @@ void check_path(const Case& c, const CaseCall& call, const std::string& path,
 TEST(ComplexStep, EveryGradientOfEveryFiniteCase) {
   const char* only = std::getenv("QKV_CASE");
   std::map<std::string, Compared> compared;
+  const PathsOfScores fast = paths_of_scores(&fast_backward_paths);
+  std::vector<std::string> paths{std::string(kReferencePath)};
+  for (const auto& [kind, names] : fast) paths.insert(paths.end(), names.begin(), names.end());
   for (const Case& c : read_cases(QKV_ORACLE_CASES)) {
     if (only != nullptr && c.name != only) continue;
     if (has_nan_row(c) || !c.has("dout")) continue;
@@ -160,7 +163,7 @@ TEST(ComplexStep, EveryGradientOfEveryFiniteCase) {
     if (c.in.at("k").shape[c.in.at("k").shape.rank() - 2] > 64) continue;
     const CaseCall call(c, DType::kFloat64);
     const auto want = derivatives(c);
-    for (const std::string& path : all_backward_paths()) {
+    for (const std::string& path : paths) {
       if (!takes_backward(path, call.inputs(), call.options())) continue;
       check_path(c, call, path, want, compared[path]);
     }
@@ -175,10 +178,19 @@ TEST(ComplexStep, EveryGradientOfEveryFiniteCase) {
   for (const auto& [name, input] : kGradientOf) {
     EXPECT_GE(compared[reference].arrays[name], 20) << name;
   }
-  for (const std::string& path : fast_backward_paths()) {
-    EXPECT_GE(compared[path].cases, 150) << path;
-    for (const char* name : {"dq", "dk", "dv", "dbias", "dalibi", "dsinks"}) {
-      EXPECT_GE(compared[path].arrays[name], 10) << path << ", " << name;
+  for (const auto& [kind, names] : fast) {
+    for (const std::string& path : names) {
+      EXPECT_GE(compared[path].cases, kind == ScoreKind::kBilinear ? 100 : 150) << path;
+      std::vector<const char*> gradients{"dq", "dk", "dv", "dbias", "dalibi", "dsinks"};
+      if (kind == ScoreKind::kBilinear) gradients.push_back("dbilinear_w");
+      if (kind == ScoreKind::kAdditive) {
+        for (const char* name : {"dadditive_wq", "dadditive_wk", "dadditive_v", "dadditive_b"}) {
+          gradients.push_back(name);
+        }
+      }
+      for (const char* name : gradients) {
+        EXPECT_GE(compared[path].arrays[name], 10) << path << ", " << name;
+      }
     }
   }
 }

@@ -162,7 +162,7 @@ TYPED_TEST(AdditiveKernelsOf, AnyTwoRowsMeet) {
   const T whole = kPlainRange<T>;
   std::vector<T> a;
   for (const T size : {T(0.3), T(20), whole - 1, whole, std::nextafter(whole, 2 * whole), whole + 1,
-                       whole + 9, 2 * whole, 10 * whole, T(1e5), T(3e6)}) {
+                       whole + 2, whole + 5, whole + 9, 2 * whole, 10 * whole, T(1e5), T(3e6)}) {
     a.push_back(size);
     a.push_back(-size);
   }
