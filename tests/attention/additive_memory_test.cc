@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/additive_memory.h>
+
+#include "tests/attention/backward_call.h"
+#include "tests/attention/bits.h"
+#include "tests/attention/paths.h"
+#include "tests/support/compare.h"
+
+// Steps against keys that are projected once are calls of attention() and attention_backward().
+namespace qkv::test {
+namespace {
+
+constexpr Index kHeads = 4;
+constexpr Index kKeys = 300;
+
+// One source, and steps of some queries each.
+struct Source {
+  explicit Source(DType d)
+      : dtype(d),
+        k(normal({2, 2, kKeys, 9}, 1, d)),
+        v(normal({2, 2, kKeys, 5}, 2, d)),
+        of(ScoreKind::kAdditive, {.H = kHeads, .Dq = 7, .Dk = 9, .U = 33, .projected = 8}, d) {}
+
+  Additive score() const { return std::get<Additive>(of.score()); }
+  Tensor queries(Index Tq, std::uint64_t step) const {
+    return normal({2, kHeads, Tq, 7}, 10 + step, dtype);
+  }
+  Tensor dout(Index Tq, std::uint64_t step) const {
+    return normal({2, kHeads, Tq, 5}, 20 + step, dtype);
+  }
+
+  DType dtype;
+  Tensor k, v;
+  SeededScore of;
+};
+
+// Queries of each step; few where each takes long.
+std::vector<Index> steps_on(const std::string& path) {
+  if (path == kReferencePath) return {1, 3};
+  return {1, 1, 7, 130, 1};
+}
+
+struct Step {
+  Tensor out, lse, row_max, column_sums, weights;
+};
+
+// A step by `attention`, a function of the memory or the library.
+using Attention = std::function<void(const Inputs&, const Options&, const Outputs&)>;
+
+Step run_step(const Attention& attention, const Source& x, const Tensor& q,
+              const Options& options) {
+  const DType sums = accumulator_of(x.dtype);
+  const Index Tq = q.size(2);
+  Step s{Tensor(x.dtype, {2, kHeads, Tq, 5}), Tensor(sums, {2, kHeads, Tq}),
+         Tensor(sums, {2, kHeads, Tq}), Tensor(sums, {2, kHeads, kKeys}),
+         Tensor(sums, {2, kHeads, Tq, kKeys})};
+  attention({q, x.k, x.v}, options,
+            {.out = s.out,
+             .lse = s.lse,
+             .row_max = s.row_max,
+             .column_sums = s.column_sums,
+             .weights = View(s.weights)});
+  return s;
+}
+
+void expect_same_step(const Step& a, const Step& b, const std::string& what) {
+  EXPECT_TRUE(same_bits(a.column_sums, b.column_sums)) << what;
+  EXPECT_TRUE(same_bits(a.out, b.out)) << what;
+  EXPECT_TRUE(same_bits(a.lse, b.lse)) << what;
+  EXPECT_TRUE(same_bits(a.row_max, b.row_max)) << what;
+  EXPECT_TRUE(same_bits(a.weights, b.weights)) << what;
+}
+
+template <class F>
+void for_each_memory(const F& test) {
+  for (const std::string& path : all_backward_paths(ScoreKind::kAdditive)) {
+    for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
+      if (kSlowdown > 1 && (dtype != DType::kFloat32 || path == kReferencePath)) continue;
+      SCOPED_TRACE(path + ", " + std::string(name_of(dtype)));
+      test(path, dtype);
+    }
+  }
+}
+
+TEST(AdditiveMemory, AStepIsAttentionOnEveryPath) {
+  for_each_memory([](const std::string& path, DType d) {
+    const Source x(d);
+    Context context(Executor::threads(2));
+    context.force_path(path);
+    AdditiveMemory memory(x.k, x.score(), context);
+    EXPECT_EQ(memory.path(), path);
+    const Tensor bias = normal({kHeads, 1, kKeys}, 3, d);
+    const Tensor sinks = normal(Dims(kHeads), 4, d);
+    const std::vector<Index> lengths{kKeys, 200};
+    const std::vector<Options> all{
+        {},
+        {.scale = 0.5, .softcap = 4, .bias = bias, .sinks = sinks},
+        {.masks = {Causal{}, KeyLengths{lengths}}},
+        {.mods = {score_mod([](auto s, At at) { return s - 0.01F * (at.j % 5); })},
+         .diagonal = Offset{150},
+         .masks = {Window{100, 20}},
+         .dropout = {0.3, 7}}};
+    std::uint64_t step = 0;
+    for (const Index Tq : steps_on(path)) {
+      const Tensor q = x.queries(Tq, ++step);
+      Options options = all[step % all.size()];
+      options.score = x.score();
+      const Step want = run_step([&](const Inputs& in, const Options& o,
+                                     const Outputs& to) { attention(in, o, to, context); },
+                                 x, q, options);
+      const Step got = run_step([&](const Inputs& in, const Options& o,
+                                    const Outputs& to) { memory.attention(in, o, to); },
+                                x, q, options);
+      expect_same_step(want, got, "step " + std::to_string(step));
+    }
+  });
+}
+
+TEST(AdditiveMemory, KeysAreNotReadAgainOnEveryPath) {
+  for (const std::string& path : fast_paths(ScoreKind::kAdditive)) {
+    const Source x(DType::kFloat32);
+    Context context;
+    context.force_path(path);
+    AdditiveMemory memory(x.k, x.score(), context);
+    const Tensor q = x.queries(3, 1);
+    const auto step = [&] {
+      return run_step([&](const Inputs& in, const Options& o,
+                          const Outputs& to) { memory.attention(in, o, to); },
+                      x, q, {.score = x.score()});
+    };
+    const Step want = step();
+    for (const Tensor* t : {&x.k, &x.of.wk}) {
+      for (Index n = 0; n < t->element_count(); ++n) {
+        core::store(DType::kFloat32, const_cast<void*>(t->view().data()), n, std::nan(""));
+      }
+    }
+    expect_same_step(want, step(), path);
+  }
+}
+
+// ---- gradients ------------------------------------------------------------------------------
+
+constexpr const char* kOfQueries[] = {"q", "v", "wq", "score_v", "score_b"};
+
+BackwardCall call_of(const Source& x, const Tensor& q, const Tensor& dout) {
+  BackwardCall call{.inputs = {q, x.k, x.v},
+                    .options = {.score = x.score(), .masks = {Window{250, -1}}},
+                    .sources = {.out = dout}};
+  return call;
+}
+
+// dk and dWk of all steps.
+struct KeyGradients {
+  explicit KeyGradients(const Source& x) : k(x.dtype, x.k.shape()), wk(x.dtype, x.of.wk.shape()) {}
+  Tensor k, wk;
+};
+
+void expect_close(const KeyGradients& got, const KeyGradients& want, double eps,
+                  const std::string& what) {
+  for (const auto of : {&KeyGradients::k, &KeyGradients::wk}) {
+    const std::vector<double> truth = values_of(want.*of);
+    double largest = 0;
+    for (double x : truth) largest = std::max(largest, std::fabs(x));
+    EXPECT_TRUE(compare(what, got.*of, truth, {0, eps * largest}, ""));
+  }
+}
+
+TEST(AdditiveMemory, GradientsOfStepsAddUpOnEveryPath) {
+  for_each_memory([](const std::string& path, DType d) {
+    if (d == DType::kBFloat16) return;  // whose sums are rounded at every step by the other way
+    const Source x(d);
+    Context context(Executor::threads(2));
+    context.force_path(path);
+    AdditiveMemory memory(x.k, x.score(), context);
+    const double eps = d == DType::kFloat64 ? 1e-14 : 4e-6;
+    for (int round = 0; round < 2; ++round) {  // the second one begins anew
+      KeyGradients want(x);
+      std::uint64_t step = 0;
+      for (const Index Tq : steps_on(path)) {
+        const Tensor q = x.queries(Tq, ++step);
+        const Tensor dout = x.dout(Tq, step);
+        BackwardCall call = call_of(x, q, dout);
+        const SavedTensors saved(call, path);
+        for (const char* name : kOfQueries) call.ask(name, Layout::kContiguous);
+        const Gradients alone(call);
+        const Gradients got(call);
+        attention_backward(call.inputs, call.options, saved.views(), call.sources, alone.views(),
+                           context);
+        memory.attention_backward(call.inputs, call.options, saved.views(), call.sources,
+                                  got.views());
+        for (const char* name : kOfQueries) {
+          EXPECT_TRUE(same_bits(alone.arrays().at(name).view(), got.arrays().at(name).view()))
+              << "d" << name << ", step " << step;
+        }
+        attention_backward(
+            call.inputs, call.options, saved.views(), call.sources,
+            {.k = want.k, .score = AdditiveGradient{.wk = want.wk}, .write = Write::kAccumulate},
+            context);
+      }
+      KeyGradients sum(x);
+      memory.key_gradients(sum.k, sum.wk);
+      expect_close(sum, want, eps, "round " + std::to_string(round));
+    }
+    // Nothing has been added since.
+    KeyGradients none(x);
+    memory.key_gradients(none.k, none.wk, Write::kOverwrite);
+    for (const Tensor* t : {&none.k, &none.wk}) {
+      for (double value : values_of(*t)) ASSERT_EQ(value, 0);
+    }
+  });
+}
+
+// A step that names no gradient of its own counts; either sum may be asked for alone, in any memory
+// order, and added.
+TEST(AdditiveMemory, KeyGradientsGoWhereTheyAreAskedOnEveryPath) {
+  for (const std::string& path : all_backward_paths(ScoreKind::kAdditive)) {
+    SCOPED_TRACE(path);
+    const Source x(DType::kFloat32);
+    Context context;
+    context.force_path(path);
+    const auto sums = [&](int threads, const auto& deliver) {
+      Context own{Executor::threads(threads)};
+      own.force_path(path);
+      AdditiveMemory memory(x.k, x.score(), own);
+      for (std::uint64_t step = 1; step < 4; ++step) {
+        const Tensor q = x.queries(1, step);
+        const Tensor dout = x.dout(1, step);
+        const BackwardCall call = call_of(x, q, dout);
+        const SavedTensors saved(call, path);
+        memory.attention_backward(call.inputs, call.options, saved.views(), call.sources, {});
+      }
+      deliver(memory);
+    };
+    KeyGradients want(x);
+    sums(1, [&](AdditiveMemory& memory) { memory.key_gradients(want.k, want.wk); });
+    KeyGradients apart(x);
+    sums(3, [&](AdditiveMemory& memory) { memory.key_gradients(apart.k, {}); });
+    sums(2, [&](AdditiveMemory& memory) { memory.key_gradients({}, apart.wk); });
+    EXPECT_TRUE(same_bits(want.k, apart.k));
+    EXPECT_TRUE(same_bits(want.wk, apart.wk));
+    for (const Layout layout : kOwnLayouts) {
+      Guarded dk(x.dtype, x.k.shape(), layout);
+      Guarded dwk(x.dtype, x.of.wk.shape(), layout);
+      sums(1, [&](AdditiveMemory& memory) {
+        memory.key_gradients(dk.view(), dwk.view(), Write::kAccumulate);  // to 0
+      });
+      EXPECT_TRUE(compare("dk", dk.view(), values_of(want.k), {}, name_of(layout)));
+      EXPECT_TRUE(compare("dwk", dwk.view(), values_of(want.wk), {}, name_of(layout)));
+      EXPECT_TRUE(dk.intact() && dwk.intact());
+    }
+  }
+}
+
+TEST(AdditiveMemory, AStepWithoutQueriesChangesNothing) {
+  const Source x(DType::kFloat32);
+  Context context;
+  AdditiveMemory memory(x.k, x.score(), context);
+  const Tensor q(x.dtype, {2, kHeads, 0, 7});
+  const Tensor dout(x.dtype, {2, kHeads, 0, 5});
+  const Tensor lse(x.dtype, {2, kHeads, 0});
+  Tensor out(x.dtype, {2, kHeads, 0, 5});
+  const Inputs inputs{q, x.k, x.v};
+  const Options options{.score = x.score()};
+  memory.attention(inputs, options, {.out = out});
+  Tensor dv = normal(x.v.shape(), 3);
+  memory.attention_backward(inputs, options, {out, lse}, {.out = dout}, {.v = dv});
+  KeyGradients sum(x);
+  sum.k = normal(x.k.shape(), 4);
+  sum.wk = normal(x.of.wk.shape(), 5);
+  memory.key_gradients(sum.k, sum.wk);
+  for (const Tensor* t : {&dv, &sum.k, &sum.wk}) {
+    for (double value : values_of(*t)) ASSERT_EQ(value, 0);
+  }
+}
+
+// ---- wrong calls ----------------------------------------------------------------------------
+
+template <class F>
+void expect_error(const F& f, const std::string& text) {
+  try {
+    f();
+    ADD_FAILURE() << "nothing was thrown, want: " << text;
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+  }
+}
+
+TEST(AdditiveMemory, RefusesWhatIsNotItsOwn) {
+  const Source x(DType::kFloat32);
+  Context context;
+  AdditiveMemory memory(x.k, x.score(), context);
+  const Tensor q = x.queries(2, 1);
+  const Tensor dout = x.dout(2, 1);
+  BackwardCall call = call_of(x, q, dout);
+  const SavedTensors saved(call, kReferencePath);
+  Tensor out(x.dtype, {2, kHeads, 2, 5});
+  const auto forward = [&](const Inputs& inputs, const Options& options) {
+    return [&, inputs, options] { memory.attention(inputs, options, {.out = out}); };
+  };
+  const Tensor other_k = normal(x.k.shape(), 5);
+  expect_error(forward({q, other_k, x.v}, call.options), "k");
+  expect_error(forward({q, slice(x.k.view(), 2, 0, 10), x.v}, call.options), "k");
+  expect_error(forward(call.inputs, {}), "score");
+  const Tensor other_wk = normal(x.of.wk.shape(), 6);
+  Additive score = x.score();
+  score.wk = other_wk;
+  expect_error(forward(call.inputs, {.score = score}), "wk");
+  expect_error(forward({slice(q.view(), 1, 0, 2), x.k, x.v}, call.options), "H");
+  const Tensor wide = convert(q, DType::kFloat64);
+  expect_error(forward({wide, x.k, x.v}, call.options), "");
+
+  KeyGradients to(x);
+  const auto backward = [&](const InputGradients& gradients) {
+    return [&, gradients] {
+      memory.attention_backward(call.inputs, call.options, saved.views(), call.sources, gradients);
+    };
+  };
+  expect_error(backward({.k = to.k}), "key_gradients");
+  expect_error(backward({.score = AdditiveGradient{.wk = to.wk}}), "key_gradients");
+  expect_error([&] { memory.key_gradients(to.wk, {}); }, "k");
+  expect_error([&] { memory.key_gradients({}, to.k); }, "wk");
+  expect_error([&] { memory.key_gradients({}, {}); }, "name no buffer");
+  expect_error([&] { AdditiveMemory(x.v, x.score(), context); }, "wk");
+}
+
+}  // namespace
+}  // namespace qkv::test
