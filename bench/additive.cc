@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <qkv/additive_memory.h>
+
 #include "groups.h"
 
 namespace qkv::bench {
@@ -77,7 +79,7 @@ std::vector<Case> training_cases(const Session& session) {
   return cases;
 }
 
-// One query at a time; the keys are projected anew.
+// One query at a time.
 std::vector<Case> step_cases(const Session& session) {
   return {model(session, "translator-step", {.B = 64, .Tq = 1, .Tk = 30, .D = 64}),
           model(session, "speech-step", {.B = 16, .Tq = 1, .Tk = 800, .D = 64})};
@@ -98,6 +100,28 @@ void run_one(Session& session, const Case& one, Pass pass) {
   Problem problem = make_problem(one, pass);
   const auto& target = pass == Pass::kBackward ? one.backward : one.forward;
   session.unit_rate({name_of(one, pass), target, one.threads}, problem);
+}
+
+// With keys that were projected before; backward without what is made of the keys' sums at the end.
+void run_with_memory(Session& session, const Case& one, Pass pass) {
+  Problem problem = make_problem(one, pass);
+  const auto& score = std::get<Additive>(problem.options.score);
+  Context context;
+  AdditiveMemory memory(problem.k, score, context);
+  Calls calls;
+  calls.path = memory.path();
+  calls.run = [&] { memory.attention(problem.inputs(), problem.options, {.out = problem.out}); };
+  calls.finish = [] {};
+  if (pass == Pass::kBackward) {
+    const auto& to = std::get<AdditiveGradient>(problem.dscore);
+    calls.run = [&] {
+      memory.attention_backward(
+          problem.inputs(), problem.options, {problem.out, problem.lse}, {.out = problem.dout},
+          {.q = problem.dq, .v = problem.dv, .score = AdditiveGradient{to.wq, {}, to.v, to.b}});
+    };
+    calls.finish = [&] { memory.key_gradients(problem.dk, to.wk); };
+  }
+  session.unit_rate({name_of(one, pass) + "-memory"}, problem, &calls);
 }
 
 // The part of the large call's rate; the projections' multiply-adds, D for each token and unit, are
@@ -126,7 +150,10 @@ void run_additive(Session& session) {
       run_one(session, one, pass);
       run_share(session, one, pass);
     }
-    for (const Case& one : step_cases(session)) run_one(session, one, pass);
+    for (const Case& one : step_cases(session)) {
+      run_one(session, one, pass);
+      run_with_memory(session, one, pass);
+    }
   }
 }
 

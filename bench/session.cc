@@ -2,6 +2,7 @@
 #include "session.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include <qkv/error.h>
@@ -181,11 +182,20 @@ void Session::alone(const Wanted& wanted, Problem& problem, const std::function<
   rows_.push_back(std::move(row));
 }
 
-void Session::unit_rate(const Wanted& wanted, Problem& problem) {
+void Session::unit_rate(const Wanted& wanted, Problem& problem, const Calls* calls) {
   Kernel kernel(problem, wanted.threads, settings_.stop);
   Row row = begin(wanted, problem, kernel, Figure::kUnitRate);
   std::vector<Subject> subjects = {{[&] { kernel.run(); }}};
-  add_peer(problem, subjects, row);
+  if (calls != nullptr) {
+    row.path = calls->path;
+    for (const View& view : problem.results()) std::memset(view.data(), 0, bytes_of(view).size());
+    calls->run();
+    calls->finish();
+    if (row.fault.empty()) row.fault = fault_of(problem, problem.results());
+    subjects[0] = {calls->run};
+  } else {
+    add_peer(problem, subjects, row);
+  }
   if (row.fault.empty()) {
     const std::vector<Series> series = measure(wanted, subjects);
     row.clock = steadier(series, wanted.threads);

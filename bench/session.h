@@ -50,6 +50,14 @@ struct Wanted {
   double effort = 1;  // a part of the time that other rows have, where there are many rows
 };
 
+// What is timed in place of a plan. `finish`, called after a run and not timed, writes what of the
+// problem's results a run leaves to it.
+struct Calls {
+  std::string path{};
+  std::function<void()> run{};
+  std::function<void()> finish{};
+};
+
 // Makes rows, one after the other.
 class Session {
  public:
@@ -69,8 +77,8 @@ class Session {
   void against(const Wanted& wanted, Problem& problem, Problem& base, Figure figure);
   void threads_share(const Wanted& wanted, Problem& problem);
   void alone(const Wanted& wanted, Problem& problem, const std::function<void()>& call);
-  // Units of an additive score a second, beside a peer where one takes it.
-  void unit_rate(const Wanted& wanted, Problem& problem);
+  // Units of an additive score a second; of the plan's calls beside a peer where one takes it.
+  void unit_rate(const Wanted& wanted, Problem& problem, const Calls* calls = nullptr);
   // A row that is made of others.
   void add(const Row& row) { rows_.push_back(row); }
 

@@ -72,6 +72,8 @@ class Bench(Case):
         self.assertEqual(rows["additive/T64-U32-D64-threads"]["threads"], 2)
         self.assertIn("share_of_rate", rows["additive/translator-D64-share"])
         self.assertIn("1.1 multiply-adds", rows["additive/translator-D16-share"]["note"])
+        self.assertEqual(rows["additive/speech-step-D64-memory"]["path"],
+                         rows["additive/speech-step-D64"]["path"])
         self.assertIn("ratio_to_plain", rows["bilinear/T64-D128-backward"])
 
     def test_one_thread_has_nothing_to_share(self):
