@@ -172,6 +172,13 @@ ScoreGradient with_buffers(const ScoreGradient& like, std::span<Tensor> buffers)
   return AdditiveGradient{buffers[0], buffers[1], buffers[2], buffers[3]};
 }
 
+// Of each of views_of(), all of which are given.
+std::vector<const char*> names_of(const ScoreGradient& gradient) {
+  if (std::holds_alternative<BilinearGradient>(gradient)) return {"dW"};
+  if (!std::holds_alternative<AdditiveGradient>(gradient)) return {};
+  return {"dWq", "dWk", "dv of the score", "db"};
+}
+
 // Of queries where the part has all keys, of keys where it has all queries, of parameters where it
 // has all.
 std::string backward_fault(const Problem& problem, const std::vector<View>& results,
@@ -201,8 +208,11 @@ std::string backward_fault(const Problem& problem, const std::vector<View>& resu
     complete.push_back(all_entries);
     names.emplace_back("dbias");
   }
-  complete.resize(got.size(), all_entries && all_rows && all_keys);
-  names.resize(got.size(), "a parameter's gradient");
+  const bool all = all_entries && all_rows && all_keys;
+  for (const char* name : names_of(problem.dscore)) {
+    complete.push_back(all);
+    names.emplace_back(name);
+  }
   for (std::size_t n = 0; n < got.size(); ++n) {
     if (!complete[n]) continue;
     const double bound = backward_bound(problem, most_of(want[n]));

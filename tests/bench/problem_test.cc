@@ -63,6 +63,24 @@ TEST(Work, IsFourOperationsForEachLivePairAndChannelAndTenBackward) {
   EXPECT_EQ(qkv::bench::work_of(problem), 10.0 * 2 * 3 * 10 * 5);
 }
 
+TEST(Work, CountsTheWidthOfValuesByItself) {
+  Problem problem = qkv::bench::make_problem({.Tq = 4, .Tk = 3, .D = 5, .E = 7});
+  EXPECT_EQ(problem.out.shape(), (qkv::Dims{1, 1, 4, 7}));
+  EXPECT_EQ(qkv::bench::work_of(problem), 2.0 * 12 * (5 + 7));
+  turn_backward(problem);
+  EXPECT_EQ(qkv::bench::work_of(problem), 2.0 * 12 * (3 * 5 + 2 * 7));
+}
+
+TEST(Work, OfAdditiveScoresIsTheirUnits) {
+  Problem problem = qkv::bench::make_problem({.B = 2, .H = 3, .Tq = 4, .Tk = 4, .D = 5});
+  score_additive(problem, 9);
+  EXPECT_EQ(qkv::bench::units_of(problem), 9);
+  EXPECT_EQ(qkv::bench::work_of(problem), 2.0 * 3 * 16 * 9);
+  EXPECT_EQ(qkv::bench::array_bytes(problem), 2.0 * 3 * 16 * 9 * 4);
+  turn_backward(problem);
+  EXPECT_EQ(qkv::bench::work_of(problem), 2.0 * 3 * 16 * 9);
+}
+
 // ---- the comparison with the reference ------------------------------------------------------
 
 // Its plain call, with one number of the output changed.
@@ -141,6 +159,26 @@ TEST(CheckOfGradients, FindsAWrongNumberInEach) {
   run_backward(problem);
   ASSERT_EQ(problem.results().size(), 4U);
   expect_found(problem);
+}
+
+// Of all numbers, and none with changes of the last bits.
+void expect_found(Problem& problem, const std::vector<std::string>& names) {
+  run_backward(problem);
+  const std::vector<std::string> faults = faults_after(problem, 0.5F);
+  ASSERT_EQ(faults.size(), names.size());
+  for (std::size_t n = 0; n < names.size(); ++n) {
+    EXPECT_EQ(faults[n].substr(0, faults[n].find(':')), names[n]) << faults[n];
+  }
+  for (const std::string& fault : faults_after(problem, 1e-7F)) EXPECT_EQ(fault, "");
+}
+
+TEST(CheckOfGradients, FindsAWrongNumberInThoseOfParameters) {
+  Problem additive = qkv::bench::make_problem({.B = 2, .Tq = 9, .Tk = 11, .D = 4, .E = 6});
+  score_additive(additive, 33);
+  expect_found(additive, {"dq", "dk", "dv", "dWq", "dWk", "dv of the score", "db"});
+  Problem bilinear = qkv::bench::make_problem({.B = 2, .Tq = 9, .Tk = 11, .D = 4, .E = 6});
+  score_bilinear(bilinear);
+  expect_found(bilinear, {"dq", "dk", "dv", "dW"});
 }
 
 TEST(CheckOfGradients, FindsWhatIsNotWritten) {

@@ -85,10 +85,27 @@ TEST(Json, NamesEachFigureByWhatItIs) {
       report_json({}, std::vector{row})["rows"]["forward/T1-D1"]["share_of_peak"].is_null());
 }
 
+TEST(Rates, AreOfUnits) {
+  Row row = share_row(26e9, 25e9);
+  row.figure = Figure::kUnitRate;
+  EXPECT_EQ(verdict_of(row), Verdict::kMet);
+  EXPECT_NE(report_text({}, std::vector{row}).find("26.00 G/s of (i,j,u)"), std::string::npos);
+  EXPECT_NE(report_text({}, std::vector{row}).find(" 2.0 G/s "), std::string::npos);  // of the work
+  EXPECT_EQ(report_json({}, std::vector{row})["rows"]["forward/T1-D1"]["units_per_second"], 26e9);
+  row.value = 24e9;
+  EXPECT_EQ(verdict_of(row), Verdict::kMissed);
+  row.figure = Figure::kRateShare;
+  row.value = 0.72;
+  row.target = 0.7;
+  EXPECT_NE(report_text({}, std::vector{row}).find("72.0 % of the large call's rate"),
+            std::string::npos);
+  EXPECT_EQ(report_json({}, std::vector{row})["rows"]["forward/T1-D1"]["share_of_rate"], 0.72);
+}
+
 TEST(Groups, UnlessToldAreAllButTheLongOnes) {
   std::string names;
   for (const auto& group : qkv::bench::chosen_groups({})) names += std::string(group.name) + " ";
-  EXPECT_EQ(names, "forward backward options custom decode threads small ");
+  EXPECT_EQ(names, "forward backward options custom decode threads additive bilinear small ");
   EXPECT_EQ(qkv::bench::chosen_groups({"small", "widths"}).front().name, "widths");
   EXPECT_THROW(qkv::bench::chosen_groups({"smal"}), qkv::Error);
 }
