@@ -19,7 +19,6 @@ class AdditiveKeys {
         key_projection_(p.wk, p.H, p.U, p.Dk, Turned::kNo) {
     scores_.kernels = &kernels::additive_kernels<T>(target);
     scores_.units = p.U;
-    scores_.chunks = pieces(p.U, core::kUnitChunk);
     scores_.queries = RowPlaces::of_queries(p);
     scores_.keys = {p.H, p.k_rows, p.packed()};
   }
@@ -52,7 +51,6 @@ class AdditiveKeys {
   T* rows_ = nullptr;
   T* v_ = nullptr;
   T* b_ = nullptr;
-  T* chunk_sums_ = nullptr;
   std::uint8_t* odd_v_ = nullptr;
   Range* ranges_ = nullptr;
 };
@@ -66,11 +64,9 @@ void AdditiveKeys<T>::take(const Problem& p, AnyArena& arena) {
   take(rows_, scores_.keys.count(p.B) * 2 * p.U);
   take(v_, p.H * p.U);
   if (p.score_b.given()) take(b_, p.H * p.U);
-  take(chunk_sums_, p.H * scores_.chunks);
   take(odd_v_, p.H);
   take(ranges_, scores_.keys.count(p.B));
   scores_.v = v_;
-  scores_.chunk_sums = chunk_sums_;
   scores_.odd_v = odd_v_;
   scores_.key_ranges = ranges_;
 }
@@ -90,14 +86,11 @@ void AdditiveKeys<T>::prepare(const FusedCall<T>& tools, runtime::Call& call) {
                               projected);
         scores_.put_exponentials(projected, count, scores_.keys.of(b, h, row), rows_, ranges_);
       });
-  scores_.most = std::find(odd_v_, odd_v_ + p.H, std::uint8_t{1}) != odd_v_ + p.H
-                     ? Range::kPowers
-                     : *std::max_element(ranges_, ranges_ + scores_.keys.count(p.B));
+  scores_.most = *std::max_element(ranges_, ranges_ + scores_.keys.count(p.B));
 }
 
 template <class T>
 void AdditiveKeys<T>::load_parameters(const Problem& p) {
-  constexpr T kHuge = sizeof(T) == 4 ? T(0x1p120) : T(0x1p1000);
   for (Index h = 0; h < p.H; ++h) {
     T* v = v_ + h * p.U;
     const auto load = [&](const Operand& x, T* to) {
@@ -105,17 +98,8 @@ void AdditiveKeys<T>::load_parameters(const Problem& p) {
     };
     load(p.score_v, v);
     if (p.score_b.given()) load(p.score_b, b_ + h * p.U);
-    T size(0);
-    for (Index chunk = 0; chunk < scores_.chunks; ++chunk) {
-      T sum(0);
-      const Index end = std::min(p.U, (chunk + 1) * core::kUnitChunk);
-      for (Index u = chunk * core::kUnitChunk; u < end; ++u) {
-        sum += v[u];
-        size += std::abs(v[u]);
-      }
-      chunk_sums_[h * scores_.chunks + chunk] = sum;
-    }
-    odd_v_[h] = static_cast<std::uint8_t>(!(size < kHuge));
+    odd_v_[h] = static_cast<std::uint8_t>(
+        !std::all_of(v, v + p.U, [](T value) { return std::isfinite(value); }));
   }
 }
 

@@ -269,7 +269,7 @@ AdditiveMemory::AdditiveMemory(const ConstView& k, const Additive& score, Contex
   s.context = &context;
   door::resolve(kMake, s.inputs, s.options, s.problem);
   s.path = &door::choose(s.problem, context.forced_path(), door::Pass::kForward);
-  s.target = door::target_of(*s.path);
+  if (door::has_pairs(s.problem)) s.target = door::target_of(*s.path);
   if (!s.target) return;
   if (s.problem.accumulator == DType::kFloat64) {
     s.float64 = std::make_unique<Kept<double>>(s.problem, *s.target);
@@ -293,7 +293,7 @@ void AdditiveMemory::attention(const Inputs& inputs, const Options& options,
   core::ResolvedProblem p;
   door::resolve(kForward, inputs, options, p);
   s.check_sizes(p);
-  if (!s.target || p.q_rows == 0) return qkv::attention(inputs, options, outputs, *s.context);
+  if (!s.target || !door::has_pairs(p)) return qkv::attention(inputs, options, outputs, *s.context);
   const core::Results results = door::bind_outputs(p, outputs);
   door::check_overlap(p, inputs, options, outputs);
   s.with_kept([&]<class T>(Kept<T>& kept) {
@@ -321,7 +321,7 @@ void AdditiveMemory::attention_backward(const Inputs& inputs, const Options& opt
     results = door::bind_gradients(p, inputs, options, input_gradients);
   }
   door::check_overlap(p, inputs, options, saved, output_gradients, input_gradients);
-  if (!s.target || p.q_rows == 0) {
+  if (!s.target || !door::has_pairs(p)) {
     if (names_any(input_gradients)) {
       qkv::attention_backward(inputs, options, saved, output_gradients, input_gradients,
                               *s.context);

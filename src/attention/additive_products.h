@@ -44,7 +44,12 @@ void FusedGradientBlock<T>::additive_products() {
     if (panels_[r / kTileRows] == 0) continue;
     if (call_.to.q.given()) {
       pairs_.left_sums(r, dq_ + r * units);
-      scores.multiply_by_v(h_, g_, dq_ + r * units);
+      // Where it matters live() is known: v that is odd is handled with care.
+      const KeyRange keys = keys_of(r / kTileRows);
+      const bool any_live = !scores.is_odd(h_) ||
+                            std::find(live(r) + keys.begin, live(r) + keys.end, std::uint8_t{1}) !=
+                                live(r) + keys.end;
+      scores.multiply_by_v(h_, any_live, g_, dq_ + r * units);
     }
   }
   if (call_.sums_v) {

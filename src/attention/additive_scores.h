@@ -20,26 +20,22 @@ template <class T>
 struct AdditiveScores {
   const kernels::AdditiveKernels<T>* kernels = nullptr;
   Index units = 0;
-  Index chunks = 0;                     // of units
   RowPlaces queries, keys;              // of the ranges below
   const T* v = nullptr;                 // [H][units]
-  const T* chunk_sums = nullptr;        // [H][chunks]
-  const std::uint8_t* odd_v = nullptr;  // [H]: a sum of v may not be finite
+  const std::uint8_t* odd_v = nullptr;  // [H]: v is not finite
   const Range* query_ranges = nullptr;  // of each row
   const Range* key_ranges = nullptr;
-  Range most = Range::kSmall;  // of all rows of the call; kPowers with odd_v
+  Range most = Range::kSmall;  // of all rows of the call
 
   bool has_powers() const { return most == Range::kPowers; }
   Index width() const { return has_powers() ? 2 * units : units; }
-  kernels::AdditiveUnits<T> units_of(Index h) const {
-    return {v + h * units, chunk_sums + h * chunks, units};
+  kernels::AdditiveUnits<T> units_of(Index h) const { return {v + h * units, units}; }
+  // x_u <- v_u x_u, the gradient of a projected row. v may be anything; of a row without a live
+  // pair it is 0 all the same.
+  void multiply_by_v(Index h, bool live, const kernels::GradientKernels<T>& by, T* x) const {
+    if (live || !is_odd(h)) by.multiply(x, v + h * units, units);
   }
-  // x_u <- v_u x_u. Where nothing was added to x v may be anything.
-  void multiply_by_v(Index h, const kernels::GradientKernels<T>& by, T* x) const {
-    const T* factors = v + h * units;
-    if (odd_v[h] == 0) return by.multiply(x, factors, units);
-    for (Index u = 0; u < units; ++u) x[u] = x[u] == T(0) ? x[u] : factors[u] * x[u];
-  }
+  bool is_odd(Index h) const { return odd_v[h] != 0; }
   // Of rows of projected values, into the rows at `place` of `to`, and their ranges.
   void put_exponentials(const kernels::RowsOf<T>& projected, Index rows, Index place, T* to,
                         Range* ranges) const {
@@ -58,8 +54,7 @@ struct AdditiveScores {
   }
   void scores(Index h, const kernels::RowsOf<const T>& q, Index rows, const T* panel, Index count,
               Range range, T scale, const kernels::RowsOf<T>& s) const {
-    const auto run = odd_v[h] != 0            ? kernels->scores_of_any_v
-                     : range == Range::kSmall ? kernels->scores_of_small
+    const auto run = range == Range::kSmall   ? kernels->scores_of_small
                      : range == Range::kWhole ? kernels->scores
                                               : kernels->scores_with_powers;
     run(q, rows, panel, count, units_of(h), scale, s);

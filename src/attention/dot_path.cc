@@ -19,8 +19,9 @@ const char* unsupported(const Problem& p) {
 
 template <Target kTarget>
 constexpr Implementation implementation(std::string_view name) {
-  return FusedPath<FusedForward, FusedBackward, kTarget>::implementation(name,
-                                                                         &unsupported<kTarget>);
+  using P = FusedPath<FusedForward, FusedBackward, kTarget>;
+  return {name,        &unsupported<kTarget>, &P::forward_scratch,
+          &P::forward, &P::backward_scratch,  &P::backward};
 }
 
 }  // namespace

@@ -10,7 +10,8 @@
 // One block of keys and all queries of its unit, block by block: scores and weights are computed
 // again, dk and dv stay here, what belongs to queries is added to their rows in turn.
 //   s = q k^T, dw = dout v^T, w = exp(s - lse), ds = w (dw - delta)
-//   dv += w^T dout, dk += ds^T q, dq += ds k (dot products; additive: attention/additive_products.h)
+//   dv += w^T dout, dk += ds^T q, dq += ds k (dot products; additive:
+//   attention/additive_products.h)
 namespace qkv::door {
 
 using core::kGradientBlock;
@@ -206,7 +207,8 @@ void FusedGradientBlock<T>::finish() {
   };
   if (call_.dot.additive != nullptr && call_.to.k.given()) {
     for (Index n = 0; n < keys_; ++n) {
-      call_.dot.additive->multiply_by_v(unit_.first_head, g_, dk_ + n * call_.width());
+      call_.dot.additive->multiply_by_v(unit_.first_head, key_live_[n], g_,
+                                        dk_ + n * call_.width());
     }
   }
   if (call_.tells_live) {
@@ -236,7 +238,8 @@ bool FusedGradientBlock<T>::query_block(Index h, Index block) {
   q_rows_ = call_.q.from(unit_.b, h, row);
   if (call_.dout.given()) dout_rows_ = call_.dout.from(unit_.b, h, row);
   state_ = call_.state_of(call_.query_places.of(unit_.b, h, row));
-  with_care_ = !finite_ || call_.finite[place] == 0;
+  with_care_ = !finite_ || call_.finite[place] == 0 ||
+               (call_.dot.additive != nullptr && call_.dot.additive->is_odd(h));
   for (Index t = 0; t < tiles(); t += kGradientGroup) {
     score_tiles(t, std::min(t + kGradientGroup, tiles()));
   }

@@ -46,10 +46,6 @@ struct FusedPath {
                        const core::GradientResults& to, runtime::Call& call) {
     with_type(p, [&]<class T>(T*) { Backward<T>(p, from, to, kTarget).run(call); });
   }
-  static constexpr Implementation implementation(std::string_view name,
-                                                 const char* (*unsupported)(const core::Problem&)) {
-    return {name, unsupported, &forward_scratch, &forward, &backward_scratch, &backward};
-  }
 };
 
 }  // namespace qkv::door

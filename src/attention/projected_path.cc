@@ -4,6 +4,7 @@
 #include "attention/fused_path.h"
 #include "attention/projected_backward.h"
 #include "attention/projected_forward.h"
+#include "attention/reference_path.h"
 
 namespace qkv::door {
 namespace {
@@ -25,16 +26,37 @@ constexpr const char* name_of(ScoreKind score) {
 
 template <ScoreKind kScore, Target kTarget>
 const char* unsupported(const Problem& p) {
-  if (p.score != kScore) return name_of(p.score);
-  // There is nothing to project, but B may be any number.
-  if (p.B == 0 || p.H == 0 || p.q_rows == 0 || p.k_rows == 0) return "a call without pairs";
-  return target_unsupported<kTarget>(p);
+  return p.score == kScore ? target_unsupported<kTarget>(p) : name_of(p.score);
 }
+
+// Where there are no pairs there is nothing to project, but B may be any number: as the reference
+// does it.
+template <Target kTarget>
+struct Path {
+  using Fused = FusedPath<ProjectedForward, ProjectedBackward, kTarget>;
+
+  static core::ScratchSize forward_scratch(const Problem& p, const core::Results& to) {
+    return has_pairs(p) ? Fused::forward_scratch(p, to) : kReference.forward_scratch(p, to);
+  }
+  static void forward(const Problem& p, const core::Results& to, runtime::Call& call) {
+    has_pairs(p) ? Fused::forward(p, to, call) : kReference.forward(p, to, call);
+  }
+  static core::ScratchSize backward_scratch(const Problem& p, const core::GradientSources& from,
+                                            const core::GradientResults& to) {
+    return has_pairs(p) ? Fused::backward_scratch(p, from, to)
+                        : kReference.backward_scratch(p, from, to);
+  }
+  static void backward(const Problem& p, const core::GradientSources& from,
+                       const core::GradientResults& to, runtime::Call& call) {
+    has_pairs(p) ? Fused::backward(p, from, to, call) : kReference.backward(p, from, to, call);
+  }
+};
 
 template <ScoreKind kScore, Target kTarget>
 constexpr Implementation implementation(std::string_view name) {
-  return FusedPath<ProjectedForward, ProjectedBackward, kTarget>::implementation(
-      name, &unsupported<kScore, kTarget>);
+  using P = Path<kTarget>;
+  return {name,        &unsupported<kScore, kTarget>, &P::forward_scratch,
+          &P::forward, &P::backward_scratch,          &P::backward};
 }
 
 template <Target kTarget>
@@ -54,6 +76,10 @@ constinit const Implementation kAdditiveSse4 = additive<Target::kSse4>("additive
 constinit const Implementation kBilinearAvx512 = bilinear<Target::kAvx512>("bilinear/avx512");
 constinit const Implementation kBilinearAvx2 = bilinear<Target::kAvx2>("bilinear/avx2");
 constinit const Implementation kBilinearSse4 = bilinear<Target::kSse4>("bilinear/sse4");
+
+bool has_pairs(const core::Problem& p) noexcept {
+  return p.B != 0 && p.H != 0 && p.q_rows != 0 && p.k_rows != 0;
+}
 
 std::optional<Target> target_of(const Implementation& one) noexcept {
   if (&one == &kAdditiveAvx512) return Target::kAvx512;

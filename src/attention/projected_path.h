@@ -13,6 +13,8 @@ namespace qkv::door {
 extern const Implementation kAdditiveAvx512, kAdditiveAvx2, kAdditiveSse4;
 extern const Implementation kBilinearAvx512, kBilinearAvx2, kBilinearSse4;
 
+bool has_pairs(const core::Problem& p) noexcept;
+
 // The CPU target of an additive one; nothing for all others.
 std::optional<kernels::Target> target_of(const Implementation& one) noexcept;
 

@@ -199,16 +199,19 @@ HWY_INLINE V times_power_of_two(D d, V x, V e) {
     return V{_mm512_scalef_pd(x.raw, e.raw)};
   }
 #else
-  // Two factors of half the power each; beyond their range results are 0 or above kLargest.
+  // Two factors of half the power each; beyond their range results are above kLargest. Below it
+  // they are 0 beside 1, and products that are no normal numbers would take a hundred times the
+  // time.
   using T = hn::TFromD<D>;
-  constexpr T kMost = sizeof(T) == 4 ? T(252) : T(2044);
+  const V least = hn::Set(d, sizeof(T) == 4 ? T(-125) : T(-1021));
+  const V most = hn::Set(d, sizeof(T) == 4 ? T(252) : T(2044));
   // Max and Min return their second operand when one is NaN.
-  const V n = hn::Max(hn::Set(d, -kMost), hn::Min(hn::Set(d, kMost), e));
+  const V n = hn::Max(least, hn::Min(most, e));
   const V first = hn::Round(hn::Mul(n, hn::Set(d, T(0.5))));
   const V one = hn::Set(d, T(1));
   const V scaled =
       hn::Mul(hn::Mul(x, add_exponent(d, one, first)), add_exponent(d, one, hn::Sub(n, first)));
-  return hn::IfThenElse(hn::IsNaN(e), e, scaled);
+  return hn::IfThenElse(hn::IsNaN(e), e, hn::IfThenZeroElse(hn::Lt(e, least), scaled));
 #endif
 }
 
@@ -242,7 +245,8 @@ HWY_INLINE V reciprocal(D d, V x) {
 
 // ---- scores ---------------------------------------------------------------------------------
 
-// Kept out of line, as tiles of products are. Each chunk of units from zero: sum v - 2 sum v r.
+// Kept out of line, as tiles of products are. Each chunk of units from zero: 2 sum v (1/2 - r), of
+// which the subtraction is exact where it cancels.
 template <class T, Range kRange, int kRows, int kVectors>
 HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
                                 const T* HWY_RESTRICT panel, const AdditiveUnits<T>& by, T scale,
@@ -254,6 +258,7 @@ HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
   const Index units = by.units;
   const V zero = hn::Zero(d);
   const V one = hn::Set(d, T(1));
+  const V half = hn::Set(d, T(0.5));
   for (Index u0 = 0; u0 < units; u0 += core::kUnitChunk) {
     V acc[kRows][kVectors];
 #pragma GCC unroll 8
@@ -279,18 +284,17 @@ HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
 #pragma GCC unroll 8
         for (int x = 0; x < kVectors; ++x) {
           const V sum = denominator<kRange>(d, a, a_power, b[x], b_power[x], one);
-          acc[r][x] = hn::MulAdd(weight, reciprocal(d, sum), acc[r][x]);
+          acc[r][x] = hn::MulAdd(weight, hn::Sub(half, reciprocal(d, sum)), acc[r][x]);
         }
       }
     }
-    const V all = hn::Set(d, by.chunk_sums[u0 / core::kUnitChunk]);
     const V factor = hn::Set(d, end == units ? scale : T(1));
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
       for (int x = 0; x < kVectors; ++x) {
         T* to = s + r * s_stride + x * kLanes;
-        V total = hn::NegMulAdd(hn::Set(d, T(2)), acc[r][x], all);
+        V total = hn::Add(acc[r][x], acc[r][x]);
         if (u0 > 0) total = hn::Add(hn::LoadU(d, to), total);
         hn::StoreU(hn::Mul(total, factor), d, to);
       }
@@ -330,35 +334,6 @@ void additive_scores(const RowsOf<const T>& left, Index rows, const T* panel, In
       &additive_rows<T, kRange, 1>, &additive_rows<T, kRange, 2>, &additive_rows<T, kRange, 3>,
       &additive_rows<T, kRange, 4>, &additive_rows<T, kRange, 5>, &additive_rows<T, kRange, 6>};
   kByRows[rows - 1](left, panel, keys, by, scale, s);
-}
-
-template <class T>
-HWY_NOINLINE void additive_scores_of_any_v(const RowsOf<const T>& left, Index rows, const T* panel,
-                                           Index keys, const AdditiveUnits<T>& by, T scale,
-                                           const RowsOf<T>& s) {
-  const hn::ScalableTag<T> d;
-  using V = hn::Vec<decltype(d)>;
-  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  const V one = hn::Set(d, T(1));
-  for (Index r = 0; r < rows; ++r) {
-    const T* row = left.data + r * left.stride;
-    for (Index n = 0; n < keys; n += kLanes) {
-      V total = hn::Zero(d);
-      for (Index u0 = 0; u0 < by.units; u0 += core::kUnitChunk) {
-        V part = hn::Zero(d);
-        for (Index u = u0; u < std::min(by.units, u0 + core::kUnitChunk); ++u) {
-          const T* b = panel + u * kPanel + n;
-          const V sum = denominator<Range::kPowers>(d, hn::Set(d, row[u]),
-                                                    hn::Set(d, row[by.units + u]), hn::LoadU(d, b),
-                                                    hn::LoadU(d, b + by.units * kPanel), one);
-          const V t = hn::NegMulAdd(hn::Set(d, T(2)), reciprocal(d, sum), one);
-          part = hn::MulAdd(hn::Set(d, by.v[u]), t, part);
-        }
-        total = hn::Add(total, part);
-      }
-      hn::StoreU(hn::Mul(total, hn::Set(d, scale)), d, s.data + r * s.stride + n);
-    }
-  }
 }
 
 // ---- gradients ------------------------------------------------------------------------------

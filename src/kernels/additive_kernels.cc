@@ -25,7 +25,6 @@ constexpr AdditiveKernels<T> kAdditiveKernels{
     .scores_of_small = &additive_scores<T, kOwn<T, Range::kSmall>>,
     .scores = &additive_scores<T, Range::kWhole>,
     .scores_with_powers = &additive_scores<T, Range::kPowers>,
-    .scores_of_any_v = &additive_scores_of_any_v<T>,
     .add_pairs = &add_pairs<T>,
 };
 

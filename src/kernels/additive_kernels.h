@@ -33,8 +33,7 @@ inline constexpr Index kUnitLanes = 16;
 // The parameters of one head's score.
 template <class T>
 struct AdditiveUnits {
-  const T* v = nullptr;           // [units]
-  const T* chunk_sums = nullptr;  // of v over chunks of core::kUnitChunk units
+  const T* v = nullptr;  // [units]
   Index units = 0;
 };
 
@@ -64,8 +63,6 @@ struct AdditiveKernels {
   Scores* scores_of_small;
   Scores* scores;
   Scores* scores_with_powers;
-  // The same with powers for any v, infinite or NaN: each term is v_u tanh(...).
-  Scores* scores_of_any_v;
   // For each pair of 1..kTileRows rows and `keys` keys, keys ascending: adds to `to`. ds_rn at
   // data[r * stride + n].
   void (*add_pairs)(Range range, const UnitColumn<T>& left, Index rows, const UnitColumn<T>& right,

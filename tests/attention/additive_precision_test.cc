@@ -19,9 +19,8 @@ namespace {
 
 using Values = std::vector<double>;
 
-// sum v - 2 sum v r, where r = 1/2 and all v have one sign: the second sum runs up to half of the
-// first, in chunks of 32 terms that round at its size.
-constexpr double kScoreError = 0x1p-21;
+// What the rounding of 1 / (1 + e^2a e^2b) leaves, however small a + b.
+constexpr double kScoreError = 0x1p-22;
 
 double largest(const Values& x) {
   double value = 0;
