@@ -29,6 +29,24 @@ bool same(const ConstView& a, const ConstView& b) {
          a.strides() == b.strides();
 }
 
+// What would else be said of a query that nobody gave.
+void check(const ConstView& k, const Additive& score) {
+  if (!k.given()) throw Error(kMake, "k", "is absent");
+  if (k.rank() < 2) {
+    throw Error(kMake, "k", text("must have rank 2 or more, got ", describe(k)));
+  }
+  if (!is_real(k.dtype())) {
+    throw Error(kMake, "k",
+                text("must be float64, float32, bfloat16 or float16, got ", describe(k)),
+                ErrorKind::kType);
+  }
+  const ConstView& wq = score.wq;
+  if (wq.given() && (wq.rank() < 2 || wq.size(-1) < 1)) {
+    throw Error(kMake, "additive.wq",
+                text("must have the shape [U,Dq] or [H,U,Dq], got ", describe(wq)));
+  }
+}
+
 // A query for each key head, or for each head of a parameter; its numbers are not looked at.
 ConstView any_query(const ConstView& k, const Additive& score) {
   static constexpr double kZero = 0;
@@ -36,7 +54,6 @@ ConstView any_query(const ConstView& k, const Additive& score) {
   Dims strides = k.shape();
   for (int axis = 0; axis < k.rank(); ++axis) strides[axis] = 0;
   const int rank = k.rank();
-  if (rank < 2) return k;  // refused with k
   shape[rank - 1] = score.wq.rank() >= 1 ? score.wq.shape()[score.wq.rank() - 1] : 1;
   shape[rank - 2] = 1;
   const std::pair<const ConstView*, int> parameters[] = {
@@ -264,6 +281,7 @@ struct AdditiveMemory::State {
 AdditiveMemory::AdditiveMemory(const ConstView& k, const Additive& score, Context& context)
     : state_(std::make_unique<State>()) {
   State& s = *state_;
+  check(k, score);
   s.inputs = {.q = any_query(k, score), .k = k};
   s.options.score = score;
   s.context = &context;
