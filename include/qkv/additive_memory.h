@@ -31,7 +31,7 @@ class QKV_API AdditiveMemory {
   // `options.score` must be those of the memory; k and Wk are not read again.
   void attention(const Inputs& inputs, const Options& options, const Outputs& outputs);
   // As qkv::attention_backward. `input_gradients` names neither k nor Wk (it may be empty): what
-  // belongs to them is added up here, over all calls.
+  // belongs to them is added up here, over all calls. One that is cancelled may have added a part.
   void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
                           const OutputGradients& output_gradients,
                           const InputGradients& input_gradients);

@@ -236,6 +236,14 @@ def versions():
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
+    if "qkv" in found:
+        import qkv
+
+        found["CPU target"] = qkv.info()["cpu_target"]
+    elif "torch" in found:
+        import torch
+
+        found["CPU capability"] = torch.backends.cpu.get_cpu_capability()
     return found
 
 

@@ -19,6 +19,7 @@ larger than 256 MiB but Keras's, which has two of 1 GiB at T = 1024.
 """
 
 import argparse
+import datetime
 import json
 import os
 import pathlib
@@ -130,6 +131,14 @@ def environment_python(folder, name):
     return python
 
 
+def cpu_name():
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        pairs = (line.split(":", 1) for line in lines if ":" in line)
+        facts = {name.strip(): value.strip() for name, value in pairs}
+    names = "model name", "cpu family", "model"
+    return ", ".join(f"{name} {facts.get(name, 'unknown')}" for name in names)
+
+
 def start(options):
     workers = []
     for name, (label, environment) in PEERS.items():
@@ -227,6 +236,7 @@ def main():
     options = parser.parse_args()
     options.environments = options.environments.resolve()
     options.environments.mkdir(parents=True, exist_ok=True)
+    print(f"{cpu_name()}; {datetime.date.today()}")
     workers = start(options)
     print("G/s: B Tq Tk U of a call over its time; x: of our time")
     for case, shape in shapes(options.T).items():

@@ -199,19 +199,25 @@ HWY_INLINE V times_power_of_two(D d, V x, V e) {
     return V{_mm512_scalef_pd(x.raw, e.raw)};
   }
 #else
-  // Two factors of half the power each; beyond their range results are above kLargest. Below it
-  // they are 0 beside 1, and products that are no normal numbers would take a hundred times the
-  // time.
+  // Integers are added to the exponents of x, which is not negative. A product would take a hundred
+  // times the time where it is below the normal numbers; beside 1 that is 0.
   using T = hn::TFromD<D>;
-  const V least = hn::Set(d, sizeof(T) == 4 ? T(-125) : T(-1021));
-  const V most = hn::Set(d, sizeof(T) == 4 ? T(252) : T(2044));
+  const hn::RebindToSigned<D> di;
+  using I = hn::TFromD<decltype(di)>;
+  constexpr int kMantissa = sizeof(T) == 4 ? 23 : 52;
+  constexpr I kTop = sizeof(T) == 4 ? 255 : 2047;  // the exponent bits of infinity
+  const V most = hn::Set(d, T(2) * T(kTop));
   // Max and Min return their second operand when one is NaN.
-  const V n = hn::Max(least, hn::Min(most, e));
-  const V first = hn::Round(hn::Mul(n, hn::Set(d, T(0.5))));
-  const V one = hn::Set(d, T(1));
-  const V scaled =
-      hn::Mul(hn::Mul(x, add_exponent(d, one, first)), add_exponent(d, one, hn::Sub(n, first)));
-  return hn::IfThenElse(hn::IsNaN(e), e, hn::IfThenZeroElse(hn::Lt(e, least), scaled));
+  const V n = hn::Max(hn::Neg(most), hn::Min(most, e));
+  const V rounder = hn::Set(d, kRounder<T>);
+  const auto add = hn::Sub(hn::BitCast(di, hn::Add(n, rounder)), hn::BitCast(di, rounder));
+  const auto bits = hn::BitCast(di, x);
+  const auto exponent = hn::Add(hn::ShiftRight<kMantissa>(bits), add);
+  const auto small = hn::RebindMask(d, hn::Lt(exponent, hn::Set(di, I(1))));
+  const auto large = hn::RebindMask(d, hn::Gt(exponent, hn::Set(di, I(kTop - 1))));
+  const V scaled = hn::BitCast(d, hn::Add(bits, hn::ShiftLeft<kMantissa>(add)));
+  const V bounded = hn::IfThenElse(large, hn::Set(d, kInfinity<T>), scaled);
+  return hn::IfThenElse(hn::IsNaN(e), e, hn::IfThenZeroElse(small, bounded));
 #endif
 }
 
