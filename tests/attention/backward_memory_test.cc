@@ -74,7 +74,7 @@ TEST(BackwardPathMemory, APlanReservesWhatItsCallsTake) {
     }
     call.write = Write::kOverwrite;
     for (auto& [name, asked] : call.asked) asked.layout = Layout::kContiguous;
-    for (const std::string& path : all_backward_paths()) {
+    for (const std::string& path : all_backward_paths(random.forward().score())) {
       if (!takes_backward(path, call.inputs, call.options)) continue;
       const SavedTensors saved(call, path);
       const Gradients gradients(call);

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/attention/backward_call.h"
+#include "tests/attention/paths.h"
+
+// Memory of bilinear and additive calls: projected rows and what belongs to them, nothing of the
+// size Tq x Tk, let alone Tq x Tk x U. And they end before the end, as all others.
+namespace qkv::test {
+namespace {
+
+// Forward and backward scratch of one head with T queries and T keys.
+struct Bytes {
+  Index forward, backward;
+};
+
+// Of which every array repeats one row: their memory does not matter.
+struct Repeated {
+  explicit Repeated(Index width) : row(static_cast<std::size_t>(width), 0.01F) {}
+  ConstView rows(Index count) const {
+    const auto width = static_cast<Index>(row.size());
+    return {row.data(), {count, width}, {0, 1}};
+  }
+  Score score(ScoreKind kind) const {
+    const auto width = static_cast<Index>(row.size());
+    if (kind == ScoreKind::kBilinear) return Bilinear{rows(width)};
+    return Additive{rows(width), rows(width), ConstView(row), ConstView(row)};
+  }
+
+  std::vector<float> row;
+};
+
+Bytes scratch(const std::string& path, ScoreKind kind, Index T, Index width, int threads) {
+  const Repeated x(width);
+  Context context(Executor::threads(threads));
+  context.force_path(path);
+  const Plan plan({x.rows(T), x.rows(T), x.rows(T)}, {.score = x.score(kind)}, context);
+  EXPECT_EQ(plan.path(), path);
+  EXPECT_EQ(plan.backward_path(), path);
+  return {static_cast<Index>(plan.scratch_bytes()),
+          static_cast<Index>(plan.backward_scratch_bytes())};
+}
+
+// Projected queries and keys are 2 U numbers each and their gradients U, one each for a flag and
+// what dot products keep; beside them the keys packed for one wave, parameters, and the threads'
+// workspaces.
+TEST(ProjectedPathMemory, IsAFewRowsForEachQueryAndKey) {
+  for (const ScoreKind kind : {ScoreKind::kBilinear, ScoreKind::kAdditive}) {
+    for (const std::string& path : fast_backward_paths(kind)) {
+      constexpr Index kMiB = Index{1} << 20;
+      // Not even a byte for each pair.
+      const Bytes large = scratch(path, kind, 8192, 256, 2);
+      EXPECT_LT(large.forward, 64 * kMiB) << path;
+      EXPECT_LT(large.backward, 64 * kMiB) << path;
+      // And linear, once a thread's workspace is as large as it gets.
+      const Bytes once = scratch(path, kind, 16'384, 64, 2);
+      const Bytes twice = scratch(path, kind, 32'768, 64, 2);
+      const Bytes four = scratch(path, kind, 65'536, 64, 2);
+      for (const auto of : {&Bytes::forward, &Bytes::backward}) {
+        EXPECT_LE(four.*of - twice.*of, (twice.*of - once.*of) * 2 + 4096) << path;
+        EXPECT_LT(four.*of, Index{65'536} * 64 * 4 * 10 + 8 * kMiB) << path;
+      }
+    }
+  }
+}
+
+// Decoding: nothing grows with the keys but what is made of them.
+TEST(ProjectedPathMemory, OneQueryTakesNoMoreThanItsKeys) {
+  for (const std::string& path : fast_backward_paths(ScoreKind::kAdditive)) {
+    const Repeated x(64);
+    Context context;
+    context.force_path(path);
+    const Plan plan({x.rows(1), x.rows(20'000), x.rows(20'000)},
+                    {.score = x.score(ScoreKind::kAdditive)}, context);
+    EXPECT_LT(plan.scratch_bytes(), std::size_t{20'000} * 64 * 4 * 4 + (4U << 20)) << path;
+  }
+}
+
+// In projections as well as among pairs.
+TEST(ProjectedPathMemory, AStopFlagEndsALongCall) {
+  using Clock = std::chrono::steady_clock;
+  constexpr Index kT = 65'536;
+  const Repeated x(64);
+  for (const ScoreKind kind : {ScoreKind::kBilinear, ScoreKind::kAdditive}) {
+    for (const std::string& path : fast_backward_paths(kind)) {
+      for (const bool backward : {false, true}) {
+        for (const int wait : {1, 60}) {  // milliseconds
+          Tensor out(DType::kFloat32, {kT, 64});
+          Tensor dq(DType::kFloat32, {kT, 64});
+          const Tensor lse(DType::kFloat32, Dims(kT));
+          const Inputs inputs{x.rows(kT), x.rows(kT), x.rows(kT)};
+          const Options options{.score = x.score(kind)};
+          std::atomic<bool> stop{false};
+          Context context{Executor::threads(2)};
+          context.force_path(path);
+          context.set_stop_flag(&stop);
+          Clock::time_point stopped;
+          std::thread setter([&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(wait));
+            stopped = Clock::now();
+            stop = true;
+          });
+          EXPECT_THROW(backward ? attention_backward(inputs, options, {out, lse},
+                                                     {.out = x.rows(kT)}, {.q = dq}, context)
+                                : attention(inputs, options, {.out = out}, context),
+                       Cancelled);
+          const std::chrono::duration<double> after = Clock::now() - stopped;
+          setter.join();
+          EXPECT_LT(after.count(), 1.0 * kSlowdown) << path;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test
