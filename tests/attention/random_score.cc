@@ -89,7 +89,9 @@ Guarded& RandomCall::make_parameter(const char* name, const Dims& shape, double 
     note(std::string(name) + " per head");
   }
   Guarded& x = make(chance(0.2) ? sums() : dtype_, full).fill_normal(random_, deviation);
-  if (chance(0.06)) {
+  // tanh of a tiny number is 0 on some paths: times an infinite v that is NaN.
+  const bool may_be_odd = name != std::string_view("score_v") || !has("numbers denormal");
+  if (chance(0.06) && may_be_odd) {
     plant(x, name, 0);
     note("odd parameter");
   }
