@@ -135,13 +135,13 @@ def test_ctrl_c_stops_a_long_call(call, setup):
 
 def additive_call(keys):
     """Slow for its size: tanh of each pair and unit."""
-    ones = np.ones((32, 32), np.float32)
+    ones = np.ones((256, 32), np.float32)
     x = np.ones((keys, 32), np.float32)
-    params = {"Wq": ones, "Wk": ones, "v": ones[0]}
+    params = {"Wq": ones, "Wk": ones, "v": ones[:, 0]}
     return qkv.attention(x, x, x, score="additive", params=params, threads=1)
 
 
-@pytest.mark.parametrize("keys", [500, 1500], ids=["short", "long"])
+@pytest.mark.parametrize("keys", [3000, 8000], ids=["short", "long"])
 def test_other_threads_run_during_a_call(keys):
     begun, ended = threading.Event(), threading.Event()
 
