@@ -33,7 +33,7 @@ const Implementation& choose_forced(const core::Problem& p, std::string_view for
                 core::text("forces the path \"", forced, "\", which does not support ", reason));
   }
   throw Error(p.function, "context",
-              core::text("forces the path \"", forced, "\" but the paths are: ", names));
+              core::text("forces the path \"", forced, "\"; valid: ", names));
 }
 
 }  // namespace

@@ -359,7 +359,7 @@ class Inputs(Arrays):
                 (["--seed", "7"], "--seed goes with --dropout"),
                 (["--rows", "0"], "--rows goes with a picture or --save of one of weights, drop"),
                 (["--rows", "9", "--save", "weights"], "--rows: weights.rows must be 0 or more"),
-                (["--path", "warp"], 'forces the path "warp" but the paths are: '),
+                (["--path", "warp"], 'forces the path "warp"; valid: '),
                 (["--layout", "thd"], "valid: bhtd, bthd"),
                 (["--threads", "4097"], "from 0 to 4096"),
                 (["extra.npy"], 'unexpected argument "extra.npy"'),
