@@ -8,6 +8,7 @@
 
 #include "tests/attention/backward_call.h"
 #include "tests/attention/bits.h"
+#include "tests/attention/largest.h"
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
@@ -21,18 +22,6 @@ using Values = std::vector<double>;
 
 // What the rounding of 1 / (1 + e^2a e^2b) leaves, however small a + b.
 constexpr double kScoreError = 0x1p-22;
-
-double largest(const Values& x) {
-  double value = 0;
-  for (double y : x) value = std::max(value, std::fabs(y));
-  return value;
-}
-
-double largest_difference(const Values& a, const Values& b) {
-  double value = 0;
-  for (std::size_t n = 0; n < a.size(); ++n) value = std::max(value, std::fabs(a[n] - b[n]));
-  return value;
-}
 
 double ulp(double x) { return std::ldexp(1.0, std::ilogb(std::max(x, 1e-30)) - 23); }
 
@@ -336,7 +325,7 @@ TEST(AdditivePathPrecision, GradientsAreWithinTheBoundOfTheNaiveComputation) {
 }
 
 TEST(AdditivePathPrecision, GradientsOfLongSequencesAreWithinTheBound) {
-  if (kSlowdown > 1) GTEST_SKIP() << "takes long";
+  if (kSlowdown > 1) GTEST_SKIP() << "debug and sanitizer builds take too long";
   for (const double deviation : {0.1, 1.0, 20.0}) {
     check({1000, 1000, 8, deviation});
     check({6, 20'000, 20, deviation});

@@ -23,34 +23,28 @@ double largest_finite(const Values& values) {
   return most;
 }
 
-// The longest row of finite values.
-double largest_norm(const ConstView& x) {
+// The largest sum over a row of term(value), of finite values.
+template <class Term>
+double largest_row(const ConstView& x, const Term& term) {
   const Values values = values_of(x);
   const auto width = static_cast<std::size_t>(x.size(-1));
   double most = 0;
   for (std::size_t from = 0; from + width <= values.size(); from += width) {
     double sum = 0;
     for (std::size_t c = from; c < from + width; ++c) {
-      if (std::isfinite(values[c])) sum += values[c] * values[c];
-    }
-    most = std::max(most, sum);
-  }
-  return std::sqrt(most);
-}
-
-// The largest sum of a row's sizes.
-double largest_sum(const ConstView& x) {
-  const Values values = values_of(x);
-  const auto width = static_cast<std::size_t>(x.size(-1));
-  double most = 0;
-  for (std::size_t from = 0; from + width <= values.size(); from += width) {
-    double sum = 0;
-    for (std::size_t c = from; c < from + width; ++c) {
-      if (std::isfinite(values[c])) sum += std::fabs(values[c]);
+      if (std::isfinite(values[c])) sum += term(values[c]);
     }
     most = std::max(most, sum);
   }
   return most;
+}
+
+double largest_norm(const ConstView& x) {
+  return std::sqrt(largest_row(x, [](double value) { return value * value; }));
+}
+
+double largest_sum(const ConstView& x) {
+  return largest_row(x, [](double value) { return std::fabs(value); });
 }
 
 class Judge {

@@ -8,6 +8,7 @@
 
 #include "tests/attention/backward_call.h"
 #include "tests/attention/bits.h"
+#include "tests/attention/largest.h"
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
@@ -116,18 +117,6 @@ Plain plain_gradients(const Head& x) {
   }
   const auto wide = [](const Values& y) { return std::vector<double>(y.begin(), y.end()); };
   return {wide(dq), wide(dk), wide(dv)};
-}
-
-double largest(const std::vector<double>& x) {
-  double value = 0;
-  for (double y : x) value = std::max(value, std::fabs(y));
-  return value;
-}
-
-double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double value = 0;
-  for (std::size_t n = 0; n < a.size(); ++n) value = std::max(value, std::fabs(a[n] - b[n]));
-  return value;
 }
 
 double ulp(double x) { return std::ldexp(1.0, std::ilogb(std::max(x, 1e-30)) - 23); }

@@ -11,6 +11,7 @@
 #include <qkv/tensor.h>
 
 #include "tests/attention/bits.h"
+#include "tests/attention/largest.h"
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
@@ -101,18 +102,6 @@ class NaiveHead {
   const Problem& p_;
   const Values &q_, &k_, &v_, &g_;
 };
-
-double largest(const Values& x) {
-  double value = 0;
-  for (double y : x) value = std::max(value, std::fabs(y));
-  return value;
-}
-
-double largest_difference(const Values& a, const Values& b) {
-  double value = 0;
-  for (std::size_t n = 0; n < a.size(); ++n) value = std::max(value, std::fabs(a[n] - b[n]));
-  return value;
-}
 
 // The distance of a dtype's numbers at x.
 double ulp(double x, DType dtype) {
