@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_DENSE_PANELS_H_
+#define QKV_DENSE_PANELS_H_
+
+#include "dense/product.h"
+
+// A matrix packed for products x W^T: panels of kPanel of its rows, each transposed, so that tiles
+// read it from front to back.
+namespace qkv::dense {
+
+using kernels::kPanel;
+
+template <class T>
+struct Panels {
+  Index outputs = 0;
+  Index inputs = 0;
+  const T* data = nullptr;  // [pieces of outputs][inputs][kPanel], zeros behind the last output
+
+  // Numbers that the panels of a matrix take.
+  static Index size(Index outputs, Index inputs) {
+    return (outputs + kPanel - 1) / kPanel * kPanel * inputs;
+  }
+};
+
+// Panel number `panel` of w [outputs,inputs] to where it belongs in `data`.
+template <class T>
+void pack_panel(const Kernels<T>& by, const RowsOf<const T>& w, Index outputs, Index inputs,
+                Index panel, T* data);
+
+// y_ro = sum_i x_ri w_oi + b_o: i ascending from zero, then the bias (null: none). y
+// [rows,outputs].
+template <class T>
+void multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Panels<T>& w,
+              const T* bias, const RowsOf<T>& y, const core::StopPoint& stop);
+
+}  // namespace qkv::dense
+
+#endif  // QKV_DENSE_PANELS_H_

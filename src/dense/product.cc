@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dense/product.h"
+
+#include <algorithm>
+
+#include "core/order.h"
+#include "kernels/target.h"
+#include "reference/product.h"
+
+namespace qkv::dense {
+namespace {
+
+using kernels::kTileRows;
+
+// Rows of w that a tile goes through at a time: a block of 256 rows of 256 numbers stays in the
+// second-level cache while all rows of x pass.
+constexpr Index kInnerBlock = 256;
+
+}  // namespace
+
+template <class T>
+Kernels<T> kernels_of(std::string_view target) noexcept {
+  for (const kernels::Target candidate : kernels::kTargets) {
+    if (kernels::name_of(candidate) == target) {
+      return {&kernels::dot_kernels<T>(candidate), &kernels::gradient_kernels<T>(candidate)};
+    }
+  }
+  return {};
+}
+
+template <class T>
+void add_product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
+                 const RowsOf<const T>& w, Index columns, const RowsOf<T>& y,
+                 const core::StopPoint& stop) {
+  for (Index i = 0; i < inner; i += kInnerBlock) {
+    stop();
+    const Index some = std::min(kInnerBlock, inner - i);
+    const T* w_rows = w.data + i * w.stride;
+    if (!by.given()) {
+      reference::add_product(x.data + i, x.stride, rows, some, w_rows, w.stride, columns, y.data,
+                             y.stride);
+      continue;
+    }
+    for (Index r = 0; r < rows; r += kTileRows) {
+      by.dot->weighted_sum({x.data + r * x.stride + i, x.stride}, std::min(kTileRows, rows - r),
+                           {w_rows, w.stride}, some, columns, {y.data + r * y.stride, y.stride});
+    }
+  }
+}
+
+template <class T>
+void add_transposed_product(const Kernels<T>& by, const RowsOf<const T>& dy, Index columns,
+                            const RowsOf<const T>& x, Index rows, Index width, bool finite,
+                            const RowsOf<T>& to, T* scratch) {
+  if (by.given() && finite) {
+    for (Index o = 0; o < columns; o += kTileRows) {
+      by.gradient->transposed_sum({dy.data + o, dy.stride}, std::min(kTileRows, columns - o), x,
+                                  rows, width, {to.data + o * to.stride, to.stride});
+    }
+    return;
+  }
+  for (Index o = 0; o < columns; ++o) {
+    reference::weighted_row_sum(dy.data + o, dy.stride, x.data, x.stride, rows, width, scratch);
+    T* const to_row = to.data + o * to.stride;
+    for (Index i = 0; i < width; ++i) to_row[i] += scratch[i];
+  }
+}
+
+template <class T>
+bool all_finite(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index width) {
+  for (Index r = 0; r < rows; ++r) {
+    const T* row = x.data + r * x.stride;
+    if (by.given()) {
+      if (!by.gradient->all_finite(row, width)) return false;
+    } else {
+      T sum = 0;  // x - x is 0 for numbers only
+      for (Index i = 0; i < width; ++i) sum += row[i] - row[i];
+      if (!(sum == T(0))) return false;
+    }
+  }
+  return true;
+}
+
+#define QKV_DENSE_INSTANCES(T)                                                           \
+  template Kernels<T> kernels_of(std::string_view) noexcept;                             \
+  template void add_product(const Kernels<T>&, const RowsOf<const T>&, Index, Index,     \
+                            const RowsOf<const T>&, Index, const RowsOf<T>&,             \
+                            const core::StopPoint&);                                     \
+  template void add_transposed_product(const Kernels<T>&, const RowsOf<const T>&, Index, \
+                                       const RowsOf<const T>&, Index, Index, bool,       \
+                                       const RowsOf<T>&, T*);                            \
+  template bool all_finite(const Kernels<T>&, const RowsOf<const T>&, Index, Index)
+QKV_DENSE_INSTANCES(float);
+QKV_DENSE_INSTANCES(double);
+#undef QKV_DENSE_INSTANCES
+
+}  // namespace qkv::dense

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_PACKED_H_
+#define QKV_LAYERS_PACKED_H_
+
+#include <string_view>
+
+#include <qkv/context.h>
+#include <qkv/dtype.h>
+#include <qkv/tensor.h>
+
+#include "attention/target.h"
+#include "dense/panels.h"
+#include "runtime/tasks.h"
+
+namespace qkv::layers {
+
+// f.operator()<T>() for the dtype of a layer with parameters.
+template <class F>
+void dispatch(DType dtype, const F& f) {
+  if (dtype == DType::kFloat64) {
+    f.template operator()<double>();
+  } else {
+    f.template operator()<float>();
+  }
+}
+
+// The loops that a call of `function` takes: those of the CPU target in use, none where the context
+// asks for the reference. Throws Error for a target that is not there.
+template <class T>
+dense::Kernels<T> kernels_in_use(const Context& context, std::string_view function) {
+  if (context.forced_path() == door::kReferenceTarget) return {};
+  return dense::kernels_of<T>(door::target_in_use(function));
+}
+
+// Packs weight [outputs,inputs] to Panels<T>::size() numbers at `panels`, in tasks of `call`.
+template <class T>
+void pack(runtime::Call& call, const dense::Kernels<T>& by, const Tensor& weight, T* panels);
+
+}  // namespace qkv::layers
+
+#endif  // QKV_LAYERS_PACKED_H_

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_REFERENCE_PRODUCT_H_
+#define QKV_REFERENCE_PRODUCT_H_
+
+#include <qkv/view.h>
+
+#include "reference/scalar.h"
+
+// The products of the layers as plain loops: what dense/ must agree with, bit for bit.
+namespace qkv::reference {
+
+// y_ro += sum_i x_ri w_io: fused multiply-adds over ascending i, starting from y_ro.
+template <class T>
+void add_product(const T* x, Index x_stride, Index rows, Index inner, const T* w, Index w_stride,
+                 Index columns, T* y, Index y_stride) {
+  for (Index r = 0; r < rows; ++r) {
+    for (Index i = 0; i < inner; ++i) {
+      const T value = x[r * x_stride + i];
+      const T* w_row = w + i * w_stride;
+      T* y_row = y + r * y_stride;
+      for (Index o = 0; o < columns; ++o) {
+        y_row[o] = fused_multiply_add(value, w_row[o], y_row[o]);
+      }
+    }
+  }
+}
+
+// The outer products of rows: sum_r dy_ro x_ri over ascending r from zero, into `sums` [I] for one
+// column o; dy_r stands at dy[r * dy_stride]. Where dy_r is 0 nothing is added, whatever x holds:
+// padding may hold NaN.
+template <class T>
+void weighted_row_sum(const T* dy, Index dy_stride, const T* x, Index x_stride, Index rows,
+                      Index width, T* sums) {
+  for (Index i = 0; i < width; ++i) sums[i] = T(0);
+  for (Index r = 0; r < rows; ++r) {
+    const T slope = dy[r * dy_stride];
+    if (slope == T(0)) continue;
+    const T* x_row = x + r * x_stride;
+    for (Index i = 0; i < width; ++i) sums[i] = fused_multiply_add(slope, x_row[i], sums[i]);
+  }
+}
+
+}  // namespace qkv::reference
+
+#endif  // QKV_REFERENCE_PRODUCT_H_
