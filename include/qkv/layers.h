@@ -11,6 +11,8 @@
 #ifndef QKV_LAYERS_H_
 #define QKV_LAYERS_H_
 
+#include <qkv/layers/gru.h>
+#include <qkv/layers/linear.h>
 #include <qkv/layers/multi_head.h>
 #include <qkv/layers/parameters.h>
 #include <qkv/layers/run.h>

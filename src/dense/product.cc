@@ -48,6 +48,26 @@ void add_product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Ind
   }
 }
 
+namespace {
+
+// The sum for one column of dy, row by row, with the multiply-adds of the target.
+template <class T>
+void sum_live_rows(const Kernels<T>& by, const RowsOf<const T>& dy, const RowsOf<const T>& x,
+                   Index rows, Index width, T* sums) {
+  if (!by.given()) {
+    reference::weighted_row_sum(dy.data, dy.stride, x.data, x.stride, rows, width, sums);
+    return;
+  }
+  std::fill_n(sums, width, T(0));
+  for (Index r = 0; r < rows; ++r) {
+    const T* const slope = dy.data + r * dy.stride;
+    if (*slope == T(0)) continue;
+    by.dot->weighted_sum({slope, 1}, 1, {x.data + r * x.stride, x.stride}, 1, width, {sums, width});
+  }
+}
+
+}  // namespace
+
 template <class T>
 void add_transposed_product(const Kernels<T>& by, const RowsOf<const T>& dy, Index columns,
                             const RowsOf<const T>& x, Index rows, Index width, bool finite,
@@ -60,7 +80,7 @@ void add_transposed_product(const Kernels<T>& by, const RowsOf<const T>& dy, Ind
     return;
   }
   for (Index o = 0; o < columns; ++o) {
-    reference::weighted_row_sum(dy.data + o, dy.stride, x.data, x.stride, rows, width, scratch);
+    sum_live_rows<T>(by, {dy.data + o, dy.stride}, x, rows, width, scratch);
     T* const to_row = to.data + o * to.stride;
     for (Index i = 0; i < width; ++i) to_row[i] += scratch[i];
   }

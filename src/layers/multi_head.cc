@@ -10,7 +10,7 @@
 #include "layers/attend.h"
 #include "layers/checks.h"
 #include "layers/heads.h"
-#include "layers/linear.h"
+#include "layers/linear_products.h"
 #include "layers/projection.h"
 
 namespace qkv {

@@ -3,7 +3,7 @@
 
 #include "core/shapes.h"
 #include "layers/attend.h"
-#include "layers/linear.h"
+#include "layers/linear_products.h"
 
 namespace qkv::layers {
 namespace {

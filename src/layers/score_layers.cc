@@ -3,6 +3,7 @@
 
 #include "layers/attend.h"
 #include "layers/checks.h"
+#include "layers/gradients.h"
 
 // Each layer is its score and its gradient's shape; layers/attend.h does the rest.
 namespace qkv {
@@ -13,6 +14,7 @@ using layers::check_size;
 using layers::check_tensor;
 using layers::checked_dropout;
 using layers::ScoreLayer;
+using layers::zeros_like;
 
 constexpr std::string_view kDot = "DotProductAttention";
 constexpr std::string_view kAdditive = "AdditiveAttention";
@@ -30,8 +32,6 @@ void check_inputs(std::string_view function, const LayerInputs& inputs, DType dt
   layers::check_channels(function, {"q", inputs.q}, query_width, "query_width");
   layers::check_channels(function, {"k", inputs.k}, key_width, "key_width");
 }
-
-Tensor zeros_like(const Tensor& tensor) { return {tensor.dtype(), tensor.shape()}; }
 
 }  // namespace
 

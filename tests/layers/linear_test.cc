@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers/linear.h"
+#include "layers/linear_products.h"
 
 #include <cmath>
 #include <limits>

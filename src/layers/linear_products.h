@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_LAYERS_LINEAR_H_
-#define QKV_LAYERS_LINEAR_H_
+#ifndef QKV_LAYERS_LINEAR_PRODUCTS_H_
+#define QKV_LAYERS_LINEAR_PRODUCTS_H_
 
 #include <string_view>
 
@@ -18,6 +18,10 @@ namespace qkv::layers {
 void linear_forward(std::string_view function, const ConstView& x, const LinearParameters& p,
                     const View& y, Context& context);
 
+// The same with the weight's panels, as layers/packed.h packs them.
+void packed_forward(std::string_view function, const ConstView& x, const LinearParameters& p,
+                    const Tensor& panels, const View& y, Context& context);
+
 // dx = dy W, summed over ascending o.
 void linear_backward_input(std::string_view function, const ConstView& dy,
                            const LinearParameters& p, const View& dx, Write write,
@@ -29,6 +33,15 @@ void linear_backward_input(std::string_view function, const ConstView& dy,
 void linear_backward_parameters(std::string_view function, const ConstView& x, const ConstView& dy,
                                 LinearParameters& gradients, Write write, Context& context);
 
+// The same into views of weight [O,I] and bias [O], C-ordered; each may be absent.
+struct LinearGradientViews {
+  View weight{};
+  View bias{};
+};
+void linear_backward_parameters(std::string_view function, const ConstView& x, const ConstView& dy,
+                                const LinearGradientViews& gradients, Write write,
+                                Context& context);
+
 }  // namespace qkv::layers
 
-#endif  // QKV_LAYERS_LINEAR_H_
+#endif  // QKV_LAYERS_LINEAR_PRODUCTS_H_

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_GRU_H_
+#define QKV_LAYERS_GRU_H_
+
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <qkv/attention.h>
+#include <qkv/context.h>
+#include <qkv/export.h>
+#include <qkv/layers/parameters.h>
+
+// The gated recurrent unit (Cho et al. 2014, section 2.3), in the form that torch.nn.GRU has:
+//   r  = sigmoid(W_ir x + b_ir + W_hr h + b_hr)
+//   z  = sigmoid(W_iz x + b_iz + W_hz h + b_hz)
+//   n  = tanh(W_in x + b_in + r (W_hn h + b_hn))
+//   h' = (1 - z) n + z h
+// with the rows of r, z, n below each other in weight_ih [3 hidden,input], weight_hh [3 hidden,
+// hidden] and the biases [3 hidden].
+namespace qkv {
+
+struct GruParameters {
+  std::string suffix{};  // of the names: "" as torch.nn.GRUCell, "_l0", "_l0_reverse"
+  Tensor weight_ih{};
+  Tensor weight_hh{};
+  Tensor bias_ih{};  // both biases may be absent
+  Tensor bias_hh{};
+
+  // All four are drawn by the hidden size, as torch does it.
+  template <class Self, class Visit>
+  static void list(Self& self, const std::string& prefix, const Visit& visit) {
+    using T = std::conditional_t<std::is_const_v<Self>, const Tensor, Tensor>;
+    const Index fan_in = detail::size_or_zero(self.weight_hh, 1);
+    const auto one = [&](const char* name, T& value) {
+      visit(BasicParameter<T>{prefix + name + self.suffix, value, fan_in});
+    };
+    one("weight_ih", self.weight_ih);
+    one("weight_hh", self.weight_hh);
+    one("bias_ih", self.bias_ih);
+    one("bias_hh", self.bias_hh);
+  }
+};
+
+struct GruConfig {
+  Index input = 0;
+  Index hidden = 0;
+  bool bidirectional = false;
+  bool bias = true;
+  DType dtype = DType::kFloat32;  // or float64
+};
+
+// x [B,T,input]; the sequence of entry b is x[b, 0..lengths[b]-1], and what stands behind it is
+// never used. Any strides.
+struct GruInputs {
+  ConstView x{};
+  ConstView lengths{};  // [B] int32 or int64 in 0..T; absent: T for all
+  ConstView state{};    // [directions,B,hidden], where each direction begins; absent: zeros
+};
+
+struct GruOutputs {
+  View out{};    // [B,T,directions*hidden]: the state after each step, 0 behind the sequence
+  View state{};  // [directions,B,hidden] after the last step of each direction; may be absent
+};
+
+// Gradients of outputs; each may be absent (zeros). `out` is not read behind a sequence.
+struct GruOutputGradients {
+  ConstView out{};
+  ConstView state{};
+};
+
+// Name a buffer to ask for a gradient. x's is 0 behind the sequences.
+struct GruInputGradients {
+  View x{};
+  View state{};
+  Write write = Write::kOverwrite;  // also of the parameters' gradients
+};
+
+// One layer of torch.nn.GRU(batch_first=True), in one or both directions, over padded batches as
+// pack_padded_sequence gives them: the backward direction begins at a sequence's own end. The bits
+// of a batch entry depend on nothing but its own sequence and the parameters.
+class QKV_API Gru {
+ public:
+  struct Parameters {
+    GruParameters forward{};   // weight_ih_l0, ...
+    GruParameters backward{};  // weight_ih_l0_reverse, ...; absent in one direction
+
+    template <class Self, class Visit>
+    static void list(Self& self, const std::string& prefix, const Visit& visit) {
+      GruParameters::list(self.forward, prefix, visit);
+      GruParameters::list(self.backward, prefix, visit);
+    }
+  };
+  // Of one forward pass; memory is kept when sizes are the same. Nothing of the caller's is needed.
+  struct Saved {
+    Tensor x{};       // [B,T,input], 0 behind the sequences
+    Tensor states{};  // [directions,B,T,hidden] that each step began with
+    Tensor gates{};   // [directions,B,T,4*hidden]: r, z, n, W_hn h + b_hn
+    std::vector<Index> lengths{};
+  };
+
+  // Parameters are zero until initialised or written. Throws Error when a size is below 1.
+  explicit Gru(const GruConfig& config);
+  const GruConfig& config() const noexcept { return config_; }
+  Index directions() const noexcept { return config_.bidirectional ? 2 : 1; }
+  Parameters& parameters() noexcept { return parameters_; }
+  const Parameters& parameters() const noexcept { return parameters_; }
+  Parameters zero_gradients() const;
+
+  // Throws Error before touching an output.
+  void forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs) const {
+    Context context;
+    forward(inputs, saved, outputs, context);
+  }
+  void forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
+               Context& context) const;
+  // In `gradients` an absent tensor is not asked for.
+  void backward(const Saved& saved, const GruOutputGradients& output_gradients,
+                const GruInputGradients& input_gradients, Parameters& gradients) const {
+    Context context;
+    backward(saved, output_gradients, input_gradients, gradients, context);
+  }
+  void backward(const Saved& saved, const GruOutputGradients& output_gradients,
+                const GruInputGradients& input_gradients, Parameters& gradients,
+                Context& context) const;
+
+ private:
+  GruConfig config_;
+  Parameters parameters_;
+};
+
+// One step of it: torch.nn.GRUCell. For decoders, whose input depends on the state before.
+class QKV_API GruCell {
+ public:
+  using Parameters = GruParameters;
+
+  GruCell(Index input, Index hidden, bool bias = true, DType dtype = DType::kFloat32);
+  Parameters& parameters() noexcept { return parameters_; }
+  const Parameters& parameters() const noexcept { return parameters_; }
+  Parameters zero_gradients() const;
+
+  // Steps between which the parameters stay as they are: they are brought into the order of the
+  // products once. The cell and the context must outlive it.
+  class QKV_API Steps {
+   public:
+    Steps(const GruCell& cell, Context& context);
+    ~Steps();
+    Steps(Steps&&) noexcept;
+    Steps& operator=(Steps&&) noexcept;
+
+    // x [B,input], h [B,hidden] -> next [B,hidden]. `gates` [B,4*hidden], what the backward pass
+    // needs, may be absent. All rows have their channels next to each other (stride 1).
+    void forward(const ConstView& x, const ConstView& h, const View& next, const View& gates) const;
+    // dnext [B,hidden] -> dx [B,input] and dh [B,hidden], overwritten, and dgates [B,4*hidden], of
+    // the sums that the gates were taken of. dx may be absent.
+    void backward(const ConstView& gates, const ConstView& h, const ConstView& dnext,
+                  const View& dx, const View& dh, const View& dgates) const;
+
+   private:
+    struct State;
+    std::unique_ptr<State> state_;
+  };
+
+  // The parameters' gradients of many steps, rows below each other: x [N,input], h [N,hidden],
+  // dgates [N,4*hidden]. Rows are summed as in Linear. An absent tensor is not asked for.
+  void parameter_gradients(const ConstView& x, const ConstView& h, const ConstView& dgates,
+                           Parameters& gradients, Write write, Context& context) const;
+
+ private:
+  Parameters parameters_;
+};
+
+}  // namespace qkv
+
+#endif  // QKV_LAYERS_GRU_H_

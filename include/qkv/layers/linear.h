@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_LINEAR_H_
+#define QKV_LAYERS_LINEAR_H_
+
+#include <memory>
+
+#include <qkv/attention.h>
+#include <qkv/context.h>
+#include <qkv/export.h>
+#include <qkv/layers/parameters.h>
+
+namespace qkv {
+
+// y = x W^T + b over the last axis, x [..,in], W [out,in], b [out], y [..,out]; names and shapes of
+// torch.nn.Linear. Any strides; rank 2 or more. Each sum is fused multiply-adds over an ascending
+// index into one accumulator, then the bias: a row's bits do not depend on the other rows.
+class QKV_API Linear {
+ public:
+  using Parameters = LinearParameters;
+  // The view is the caller's and must stay as it was until the backward pass.
+  struct Saved {
+    ConstView x{};
+  };
+
+  // Parameters are zero until initialised or written. dtype: float32 or float64. Throws Error when
+  // a size is below 1.
+  Linear(Index in, Index out, bool bias = true, DType dtype = DType::kFloat32);
+  Parameters& parameters() noexcept { return parameters_; }
+  const Parameters& parameters() const noexcept { return parameters_; }
+  Parameters zero_gradients() const;
+
+  // Throws Error before touching y, which is apart from x.
+  void forward(const ConstView& x, Saved& saved, const View& y) const {
+    Context context;
+    forward(x, saved, y, context);
+  }
+  void forward(const ConstView& x, Saved& saved, const View& y, Context& context) const;
+  // dx may be absent, and so may each tensor of `gradients`. `write` is for all of them. Rows whose
+  // dy is 0 add nothing to dW, whatever x holds there: padding may be NaN.
+  void backward(const Saved& saved, const ConstView& dy, const View& dx, Parameters& gradients,
+                Write write = Write::kOverwrite) const {
+    Context context;
+    backward(saved, dy, dx, gradients, write, context);
+  }
+  void backward(const Saved& saved, const ConstView& dy, const View& dx, Parameters& gradients,
+                Write write, Context& context) const;
+
+ private:
+  Parameters parameters_;
+};
+
+// The same layer for many calls between which the parameters stay as they are: they are brought
+// into the order of the products once. For decoders, step by step.
+class QKV_API PackedLinear {
+ public:
+  // `parameters` and `context` must outlive it. Throws as a Linear does.
+  PackedLinear(const LinearParameters& parameters, Context& context);
+  ~PackedLinear();
+  PackedLinear(PackedLinear&&) noexcept;
+  PackedLinear& operator=(PackedLinear&&) noexcept;
+
+  // The bits of Linear::forward.
+  void forward(const ConstView& x, const View& y) const;
+  // dx = dy W.
+  void backward_input(const ConstView& dy, const View& dx, Write write = Write::kOverwrite) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace qkv
+
+#endif  // QKV_LAYERS_LINEAR_H_

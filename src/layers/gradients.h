@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_GRADIENTS_H_
+#define QKV_LAYERS_GRADIENTS_H_
+
+#include <string>
+#include <string_view>
+
+#include <qkv/tensor.h>
+
+#include "layers/checks.h"
+
+// The gradients of parameters, which have the parameters' names and shapes.
+namespace qkv::layers {
+
+// Zeros of this dtype and shape; absent for an absent tensor.
+inline Tensor zeros_like(const Tensor& tensor) {
+  return tensor.given() ? Tensor(tensor.dtype(), tensor.shape()) : Tensor();
+}
+
+// A gradient that is asked for has the parameter's dtype and shape. Throws Error.
+inline void check_gradient(std::string_view function, const std::string& name,
+                           const Tensor& gradient, const Tensor& parameter) {
+  if (!gradient.given()) return;
+  if (!parameter.given()) throw Error(function, name, "is of a parameter that the layer lacks");
+  check_same(function, {name, gradient}, parameter.dtype(), parameter.shape());
+}
+
+}  // namespace qkv::layers
+
+#endif  // QKV_LAYERS_GRADIENTS_H_

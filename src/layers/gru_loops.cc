@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/gru_loops.h"
+
+#include "kernels/target.h"
+#include "layers/linear_products.h"
+#include "reference/gru.h"
+
+namespace qkv::layers {
+namespace {
+
+// Rows [first, first + count) of a tensor [rows,..], absent when that is.
+View rows_of(Tensor& tensor, Index first, Index count) {
+  return tensor.given() ? slice(tensor, 0, first, first + count) : View();
+}
+
+}  // namespace
+
+template <class T>
+kernels::GruKernels<T> gru_kernels_in_use(const Context& context, std::string_view function) {
+  if (context.forced_path() != door::kReferenceTarget) {
+    const std::string_view target = door::target_in_use(function);
+    for (const kernels::Target candidate : kernels::kTargets) {
+      if (kernels::name_of(candidate) == target) return kernels::gru_kernels<T>(candidate);
+    }
+  }
+  return {&reference::gru_forward<T>, &reference::gru_backward<T>};
+}
+template kernels::GruKernels<float> gru_kernels_in_use(const Context&, std::string_view);
+template kernels::GruKernels<double> gru_kernels_in_use(const Context&, std::string_view);
+
+void gru_parameter_gradients(std::string_view function, const ConstView& x, const ConstView& h,
+                             const ConstView& dgates, GruParameters& gradients, Write write,
+                             Context& context) {
+  const Index hidden = h.size(-1);
+  const auto add = [&](const ConstView& input, Index first_gate, Index gates, const View& weight,
+                       const View& bias) {
+    linear_backward_parameters(function, input,
+                               slice(dgates, 1, first_gate * hidden, (first_gate + gates) * hidden),
+                               LinearGradientViews{weight, bias}, write, context);
+  };
+  add(x, 0, 3, gradients.weight_ih, gradients.bias_ih);
+  // The sums of n from the state have a gradient of their own, behind the others.
+  add(h, 0, 2, rows_of(gradients.weight_hh, 0, 2 * hidden),
+      rows_of(gradients.bias_hh, 0, 2 * hidden));
+  add(h, 3, 1, rows_of(gradients.weight_hh, 2 * hidden, hidden),
+      rows_of(gradients.bias_hh, 2 * hidden, hidden));
+}
+
+}  // namespace qkv::layers

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_GRU_LOOPS_H_
+#define QKV_LAYERS_GRU_LOOPS_H_
+
+#include <algorithm>
+
+#include <qkv/layers/gru.h>
+
+#include "core/stop.h"
+#include "dense/panels.h"
+#include "kernels/gru_kernels.h"
+#include "layers/packed.h"
+
+// One step of a gated recurrent unit on some rows, forward and backward.
+namespace qkv::layers {
+
+using dense::RowsOf;
+
+template <class T>
+T* row_of(const RowsOf<T>& rows, Index r) {
+  return rows.data + r * rows.stride;
+}
+
+// Rows that go through the steps together: four tiles.
+inline constexpr Index kGruRows = 24;
+
+// The kernels between the products; the reference's formulas where plain loops are asked for.
+template <class T>
+kernels::GruKernels<T> gru_kernels_in_use(const Context& context, std::string_view function);
+
+// The parameters as products take them.
+template <class T>
+struct GruWeights {
+  Index input = 0;
+  Index hidden = 0;
+  dense::Panels<T> ih{};  // of weight_ih; absent (null) until packed
+  dense::Panels<T> hh{};
+  const T* weight_ih = nullptr;
+  const T* weight_hh = nullptr;
+  const T* bias_ih = nullptr;  // may be null
+  const T* bias_hh = nullptr;
+
+  explicit GruWeights(const GruParameters& p)
+      : input(p.weight_ih.size(1)),
+        hidden(p.weight_hh.size(1)),
+        weight_ih(p.weight_ih.values<T>().data()),
+        weight_hh(p.weight_hh.values<T>().data()),
+        bias_ih(p.bias_ih.given() ? p.bias_ih.values<T>().data() : nullptr),
+        bias_hh(p.bias_hh.given() ? p.bias_hh.values<T>().data() : nullptr) {}
+
+  Index ih_size() const { return dense::Panels<T>::size(3 * hidden, input); }
+  Index hh_size() const { return dense::Panels<T>::size(3 * hidden, hidden); }
+  // Packs both into memory of those sizes.
+  void pack(runtime::Call& call, const dense::Kernels<T>& by, const GruParameters& p, T* ih_data,
+            T* hh_data) {
+    layers::pack(call, by, p.weight_ih, ih_data);
+    layers::pack(call, by, p.weight_hh, hh_data);
+    ih = {3 * hidden, input, ih_data};
+    hh = {3 * hidden, hidden, hh_data};
+  }
+};
+
+template <class T>
+struct GruLoops {
+  dense::Kernels<T> by;
+  kernels::GruKernels<T> gates_by;
+  core::StopPoint stop;
+
+  // xs = W_ih x + b_ih
+  void project_input(const GruWeights<T>& w, const RowsOf<const T>& x, Index rows,
+                     const RowsOf<T>& xs) const {
+    dense::multiply(by, x, rows, w.ih, w.bias_ih, xs, stop);
+  }
+  // hs = W_hh h + b_hh
+  void project_state(const GruWeights<T>& w, const RowsOf<const T>& h, Index rows,
+                     const RowsOf<T>& hs) const {
+    dense::multiply(by, h, rows, w.hh, w.bias_hh, hs, stop);
+  }
+  // dh += what the gates' sums pass back through W_hh.
+  void add_state_gradient(const GruWeights<T>& w, const RowsOf<const T>& dgates, Index rows,
+                          const RowsOf<T>& dh) const {
+    const Index H = w.hidden;
+    dense::add_product<T>(by, dgates, rows, 2 * H, {w.weight_hh, H}, H, dh, stop);
+    dense::add_product<T>(by, {dgates.data + 3 * H, dgates.stride}, rows, H,
+                          {w.weight_hh + 2 * H * H, H}, H, dh, stop);
+  }
+  // dx += what they pass back through W_ih.
+  void add_input_gradient(const GruWeights<T>& w, const RowsOf<const T>& dgates, Index rows,
+                          const RowsOf<T>& dx) const {
+    dense::add_product<T>(by, dgates, rows, 3 * w.hidden, {w.weight_ih, w.input}, w.input, dx,
+                          stop);
+  }
+};
+
+// dW and db of rows x [N,input], h [N,hidden] and dgates [N,4*hidden].
+void gru_parameter_gradients(std::string_view function, const ConstView& x, const ConstView& h,
+                             const ConstView& dgates, GruParameters& gradients, Write write,
+                             Context& context);
+
+}  // namespace qkv::layers
+
+#endif  // QKV_LAYERS_GRU_LOOPS_H_

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/gru_sequence.h"
+
+#include <algorithm>
+#include <span>
+
+namespace qkv::layers {
+namespace {
+
+using runtime::Arena;
+using runtime::Call;
+
+constexpr Index kProjectedSteps = 64;  // of the input at a time: bounds what a task holds
+
+// A view [.., channels] as T with the offset of its leading axes; channels may be apart.
+template <class T, class AnyView>
+T* at(const AnyView& view, Index first, Index second) {
+  return view.template as<std::remove_const_t<T>>() + first * view.stride(0) +
+         second * view.stride(1);
+}
+
+// to_n = from_n, or += where asked; strides in elements.
+template <class T>
+void put(const T* from, Index from_stride, Index n, T* to, Index to_stride, Write write) {
+  for (Index c = 0; c < n; ++c) {
+    T& target = to[c * to_stride];
+    const T value = from[c * from_stride];
+    target = write == Write::kAccumulate ? target + value : value;
+  }
+}
+
+// The entries of one task: rows [first, first + rows) of one direction.
+struct Entries {
+  Index direction = 0;
+  Index first = 0;
+  Index rows = 0;
+  Index longest = 0;
+};
+
+template <class F>
+void for_each_entries(Call& call, const GruSequence& s, const F& f) {
+  const Index blocks = (s.B + kGruRows - 1) / kGruRows;
+  call.for_each_task(s.directions * blocks, [&](Index task, Arena& arena) {
+    Entries e;
+    e.direction = task / blocks;
+    e.first = task % blocks * kGruRows;
+    e.rows = std::min(kGruRows, s.B - e.first);
+    e.longest = *std::max_element(s.lengths + e.first, s.lengths + e.first + e.rows);
+    f(e, arena);
+  });
+}
+
+// The rows of one step of [directions,B,T,width] that belong to the entries.
+template <class T, class AnyTensor>
+RowsOf<T> step_rows(const GruSequence& s, AnyTensor& tensor, const Entries& e, Index t) {
+  const Index width = tensor.size(-1);
+  T* const data = tensor.template values<std::remove_const_t<T>>().data();
+  return {data + ((e.direction * s.B + e.first) * s.T + t) * width, s.T * width};
+}
+
+// Step number n of a direction: the backward one begins at the end.
+Index time_of(const Entries& e, Index n) { return e.direction == 0 ? n : e.longest - 1 - n; }
+
+// ---- forward --------------------------------------------------------------------------------
+
+template <class T>
+struct ForwardTask {
+  const GruSequence& s;
+  const GruLoops<T>& loops;
+  const GruWeights<T>& w;
+  const GruTensors& tensors;
+  const Entries& e;
+  RowsOf<T> h;   // [rows][hidden]: the state now
+  RowsOf<T> xs;  // [rows * kProjectedSteps][3 hidden]
+  RowsOf<T> hs;  // [rows][3 hidden]
+
+  bool lives(Index r, Index t) const { return t < s.lengths[e.first + r]; }
+
+  // xs of the steps [from, until) in time, for the rows that have them.
+  void project(Index from, Index until) const {
+    const T* const x = tensors.x.values<T>().data();
+    for (Index r = 0; r < e.rows; ++r) {
+      const Index count = std::min(until, s.lengths[e.first + r]) - from;
+      if (count <= 0) continue;
+      loops.project_input(w, {x + ((e.first + r) * s.T + from) * s.input, s.input}, count,
+                          {row_of(xs, r * kProjectedSteps), xs.stride});
+    }
+  }
+  // One step; xs begins at time `from`.
+  void step(Index t, Index from, const View& out) const {
+    const RowsOf<T> states = step_rows<T>(s, tensors.states, e, t);
+    const RowsOf<T> gates = step_rows<T>(s, tensors.gates, e, t);
+    loops.project_state(w, {h.data, h.stride}, e.rows, hs);
+    for (Index r = 0; r < e.rows; ++r) {
+      T* const state = row_of(h, r);
+      T* const to = at<T>(out, e.first + r, t) + e.direction * s.hidden * out.stride(2);
+      std::copy_n(state, s.hidden, row_of(states, r));
+      if (lives(r, t)) {
+        loops.gates_by.forward(row_of(xs, r * kProjectedSteps + t - from), row_of(hs, r), state,
+                               s.hidden, state, row_of(gates, r));
+        put<T>(state, 1, s.hidden, to, out.stride(2), Write::kOverwrite);
+      } else {
+        std::fill_n(row_of(gates, r), 4 * s.hidden, T(0));
+        clear(to, out.stride(2));
+      }
+    }
+  }
+  // Behind the longest sequence of the task.
+  void clear_rest(const View& out) const {
+    for (Index t = e.longest; t < s.T; ++t) {
+      const RowsOf<T> states = step_rows<T>(s, tensors.states, e, t);
+      const RowsOf<T> gates = step_rows<T>(s, tensors.gates, e, t);
+      for (Index r = 0; r < e.rows; ++r) {
+        std::fill_n(row_of(states, r), s.hidden, T(0));
+        std::fill_n(row_of(gates, r), 4 * s.hidden, T(0));
+        clear(at<T>(out, e.first + r, t) + e.direction * s.hidden * out.stride(2), out.stride(2));
+      }
+    }
+  }
+
+ private:
+  void clear(T* to, Index stride) const {
+    for (Index u = 0; u < s.hidden; ++u) to[u * stride] = T(0);
+  }
+};
+
+template <class T>
+void run_forward(const ForwardTask<T>& task, const ConstView& state, const GruOutputs& outputs) {
+  const Entries& e = task.e;
+  const Index H = task.s.hidden;
+  for (Index r = 0; r < e.rows; ++r) {
+    if (state.given()) {
+      put<T>(at<const T>(state, e.direction, e.first + r), state.stride(2), H, row_of(task.h, r), 1,
+             Write::kOverwrite);
+    } else {
+      std::fill_n(row_of(task.h, r), H, T(0));
+    }
+  }
+  for (Index n = 0; n < e.longest; n += kProjectedSteps) {
+    const Index steps = std::min(kProjectedSteps, e.longest - n);
+    const Index from = std::min(time_of(e, n), time_of(e, n + steps - 1));
+    task.project(from, from + steps);
+    for (Index m = n; m < n + steps; ++m) {
+      task.loops.stop();
+      task.step(time_of(e, m), from, outputs.out);
+    }
+  }
+  task.clear_rest(outputs.out);
+  if (!outputs.state.given()) return;
+  for (Index r = 0; r < e.rows; ++r) {
+    put<T>(row_of(task.h, r), 1, H, at<T>(outputs.state, e.direction, e.first + r),
+           outputs.state.stride(2), Write::kOverwrite);
+  }
+}
+
+// The parameters of each direction, packed in what the call shares.
+template <class T>
+std::size_t packed_bytes(const GruSequence& s) {
+  const GruWeights<T> w(*s.parameters[0]);
+  return static_cast<std::size_t>(s.directions) *
+         (Arena::cost<T>(w.ih_size()) + Arena::cost<T>(w.hh_size()));
+}
+
+}  // namespace
+
+template <class T>
+void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstView& state,
+                 const GruOutputs& outputs, Context& context) {
+  constexpr std::string_view kFunction = "Gru::forward";
+  const Index H = s.hidden;
+  const std::size_t per_worker = Arena::cost<T>(kGruRows * H) + Arena::cost<T>(kGruRows * 3 * H) +
+                                 Arena::cost<T>(kGruRows * kProjectedSteps * 3 * H);
+  Call call(context, kFunction, packed_bytes<T>(s), per_worker);
+  const GruLoops<T> loops{kernels_in_use<T>(context, kFunction),
+                          gru_kernels_in_use<T>(context, kFunction), call.stop_point()};
+  GruWeights<T> weights[2] = {GruWeights<T>(*s.parameters[0]),
+                              GruWeights<T>(*s.parameters[s.directions - 1])};
+  for (Index direction = 0; direction < s.directions; ++direction) {
+    GruWeights<T>& w = weights[direction];
+    T* const ih = call.shared().take<T>(w.ih_size()).data();
+    T* const hh = call.shared().take<T>(w.hh_size()).data();
+    w.pack(call, loops.by, *s.parameters[direction], ih, hh);
+  }
+  for_each_entries(call, s, [&](const Entries& e, Arena& arena) {
+    const auto rows = [&](Index count, Index width) {
+      return RowsOf<T>{arena.take<T>(count * width).data(), width};
+    };
+    run_forward(ForwardTask<T>{s, loops, weights[e.direction], tensors, e, rows(kGruRows, H),
+                               rows(kGruRows * kProjectedSteps, 3 * H), rows(kGruRows, 3 * H)},
+                state, outputs);
+  });
+}
+template void gru_forward<float>(const GruSequence&, const GruTensors&, const ConstView&,
+                                 const GruOutputs&, Context&);
+template void gru_forward<double>(const GruSequence&, const GruTensors&, const ConstView&,
+                                  const GruOutputs&, Context&);
+
+// ---- backward -------------------------------------------------------------------------------
+
+namespace {
+
+// Undoes run_forward, step by step from the last; dh [rows][hidden] is the state's gradient.
+template <class T>
+void run_backward(const GruSequence& s, const GruLoops<T>& loops, const GruWeights<T>& w,
+                  const Gru::Saved& saved, const GruOutputGradients& from, const Entries& e,
+                  Tensor& dgates, const RowsOf<T>& dh) {
+  const Index H = s.hidden;
+  for (Index r = 0; r < e.rows; ++r) {
+    std::fill_n(row_of(dh, r), H, T(0));
+    if (!from.state.given()) continue;
+    put<T>(at<const T>(from.state, e.direction, e.first + r), from.state.stride(2), H,
+           row_of(dh, r), 1, Write::kOverwrite);
+  }
+  for (Index n = e.longest - 1; n >= 0; --n) {
+    loops.stop();
+    const Index t = time_of(e, n);
+    const auto states = step_rows<const T>(s, saved.states, e, t);
+    const auto gates = step_rows<const T>(s, saved.gates, e, t);
+    const auto dgate_rows = step_rows<T>(s, dgates, e, t);
+    for (Index r = 0; r < e.rows; ++r) {
+      if (t >= s.lengths[e.first + r]) continue;
+      if (from.out.given()) {
+        put<T>(at<const T>(from.out, e.first + r, t) + e.direction * H * from.out.stride(2),
+               from.out.stride(2), H, row_of(dh, r), 1, Write::kAccumulate);
+      }
+      loops.gates_by.backward(row_of(gates, r), row_of(states, r), row_of(dh, r), H,
+                              row_of(dgate_rows, r), row_of(dh, r));
+    }
+    // Rows behind their sequence have gates' gradients of 0: their dh stays.
+    loops.add_state_gradient(w, {dgate_rows.data, dgate_rows.stride}, e.rows, dh);
+  }
+}
+
+// dx of one batch entry, both directions one after the other.
+template <class T>
+void entry_input_gradient(const GruSequence& s, const GruLoops<T>& loops, const GruWeights<T>* w,
+                          const Tensor& dgates, Index b, const GruInputGradients& to,
+                          Arena& arena) {
+  const RowsOf<T> sums{arena.take<T>(kProjectedSteps * s.input).data(), s.input};
+  const T* const all = dgates.values<T>().data();
+  for (Index t = 0; t < s.T; t += kProjectedSteps) {
+    loops.stop();
+    const Index steps = std::min(kProjectedSteps, s.T - t);
+    const Index live = std::clamp<Index>(s.lengths[b] - t, 0, steps);
+    std::fill_n(sums.data, steps * s.input, T(0));
+    for (Index direction = 0; direction < s.directions && live > 0; ++direction) {
+      const Index width = 4 * s.hidden;
+      const T* const rows = all + ((direction * s.B + b) * s.T + t) * width;
+      loops.add_input_gradient(w[direction], {rows, width}, live, sums);
+    }
+    for (Index n = 0; n < steps; ++n) {
+      put<T>(row_of(sums, n), 1, s.input, at<T>(to.x, b, t + n), to.x.stride(2), to.write);
+    }
+  }
+}
+
+}  // namespace
+
+template <class T>
+void gru_backward(const GruSequence& s, const Gru::Saved& saved, const GruOutputGradients& from,
+                  Tensor& dgates, const GruInputGradients& to, Context& context) {
+  constexpr std::string_view kFunction = "Gru::backward";
+  const std::size_t per_worker =
+      std::max(Arena::cost<T>(kGruRows * s.hidden), Arena::cost<T>(kProjectedSteps * s.input));
+  Call call(context, kFunction, 0, per_worker);
+  const GruLoops<T> loops{kernels_in_use<T>(context, kFunction),
+                          gru_kernels_in_use<T>(context, kFunction), call.stop_point()};
+  const GruWeights<T> w[2] = {GruWeights<T>(*s.parameters[0]),
+                              GruWeights<T>(*s.parameters[s.directions - 1])};
+  for_each_entries(call, s, [&](const Entries& e, Arena& arena) {
+    const RowsOf<T> dh{arena.take<T>(e.rows * s.hidden).data(), s.hidden};
+    run_backward(s, loops, w[e.direction], saved, from, e, dgates, dh);
+    if (!to.state.given()) return;
+    for (Index r = 0; r < e.rows; ++r) {
+      put<T>(row_of(dh, r), 1, s.hidden, at<T>(to.state, e.direction, e.first + r),
+             to.state.stride(2), to.write);
+    }
+  });
+  if (!to.x.given()) return;
+  call.for_each_task(
+      s.B, [&](Index b, Arena& arena) { entry_input_gradient(s, loops, w, dgates, b, to, arena); });
+}
+template void gru_backward<float>(const GruSequence&, const Gru::Saved&, const GruOutputGradients&,
+                                  Tensor&, const GruInputGradients&, Context&);
+template void gru_backward<double>(const GruSequence&, const Gru::Saved&, const GruOutputGradients&,
+                                   Tensor&, const GruInputGradients&, Context&);
+
+}  // namespace qkv::layers

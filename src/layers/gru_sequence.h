@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_GRU_SEQUENCE_H_
+#define QKV_LAYERS_GRU_SEQUENCE_H_
+
+#include <qkv/layers/gru.h>
+
+#include "layers/gru_loops.h"
+
+// A gated recurrent unit over padded sequences, in one or two directions. The tasks are blocks of
+// kGruRows batch entries of one direction, each going through all its steps.
+namespace qkv::layers {
+
+struct GruSequence {
+  const GruParameters* parameters[2] = {};
+  Index directions = 1;
+  Index input = 0;
+  Index hidden = 0;
+  Index B = 0;
+  Index T = 0;
+  const Index* lengths = nullptr;  // [B]
+};
+
+// What a forward pass reads and leaves, C-ordered as in Gru::Saved.
+struct GruTensors {
+  const Tensor& x;
+  Tensor& states;
+  Tensor& gates;
+};
+
+template <class T>
+void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstView& state,
+                 const GruOutputs& outputs, Context& context);
+
+// Gradients of inputs and, where a sequence is, of the sums of the gates; not of parameters.
+template <class T>
+void gru_backward(const GruSequence& s, const Gru::Saved& saved, const GruOutputGradients& from,
+                  Tensor& dgates, const GruInputGradients& to, Context& context);
+
+}  // namespace qkv::layers
+
+#endif  // QKV_LAYERS_GRU_SEQUENCE_H_

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/linear_products.h"
+
+#include <algorithm>
+#include <span>
+
+#include "core/order.h"
+#include "core/stop.h"
+#include "dense/panels.h"
+#include "dense/rows.h"
+#include "layers/packed.h"
+#include "runtime/tasks.h"
+
+namespace qkv::layers {
+namespace {
+
+using core::kGradientBlock;
+using dense::Kernels;
+using dense::Rows;
+using dense::RowsOf;
+using runtime::Arena;
+using runtime::Call;
+
+constexpr Index kRowsPerTask = 48;      // eight tiles: enough to read a panel for
+constexpr Index kColumnsPerTask = 256;  // four panels
+constexpr Index kTileColumns = 24;      // of dy in a task of the parameters' gradients: four tiles
+
+Index pieces(Index size, Index length) { return (size + length - 1) / length; }
+
+// Rows of an input as tiles read them: where they stand, or copied.
+template <class T>
+class EvenRows {
+ public:
+  explicit EvenRows(const ConstView& view) {
+    Rows<const T> rows(view);
+    if (rows.count() > 0 && !rows.even()) {
+      copy_ = contiguous(view);
+      rows = Rows<const T>(copy_.view());
+    }
+    count = rows.count();
+    channels = rows.channels();
+    all = rows.from(0);
+  }
+  RowsOf<const T> from(Index row, Index column = 0) const {
+    return {all.data + row * all.stride + column, all.stride};
+  }
+
+  Index count = 0;
+  Index channels = 0;
+
+ private:
+  RowsOf<const T> all{};
+  Tensor copy_{};
+};
+
+// Rows of a result: where they are to stand, or for now in memory of their own.
+template <class T>
+class ResultRows {
+ public:
+  ResultRows(const View& view, Write write) : view_(view), write_(write) {
+    const Rows<T> rows(view);
+    count = rows.count();
+    channels = rows.channels();
+    if (write == Write::kOverwrite && rows.even()) {
+      all_ = rows.from(0);
+    } else {
+      own_ = Tensor(view.dtype(), {count, channels});
+      all_ = {own_.values<T>().data(), channels};
+    }
+  }
+  RowsOf<T> from(Index row, Index column = 0) const {
+    return {all_.data + row * all_.stride + column, all_.stride};
+  }
+  // All rows have been computed.
+  void put() const {
+    if (!own_.given()) return;
+    const Rows<T> rows(view_);
+    for (Index r = 0; r < count; ++r) {
+      T* const to = rows.row(r);
+      const T* const sums = all_.data + r * channels;
+      for (Index c = 0; c < channels; ++c) {
+        T& target = to[c * rows.stride()];
+        target = write_ == Write::kAccumulate ? target + sums[c] : sums[c];
+      }
+    }
+  }
+
+  Index count = 0;
+  Index channels = 0;
+
+ private:
+  View view_;
+  Write write_;
+  Tensor own_{};
+  RowsOf<T> all_{};
+};
+
+// f(first row, rows, first column, columns) for blocks that cover [rows,columns].
+template <class F>
+void for_each_block(Call& call, Index rows, Index columns, const F& f) {
+  const Index across = pieces(columns, kColumnsPerTask);
+  call.for_each_task(pieces(rows, kRowsPerTask) * across, [&](Index task, Arena&) {
+    const Index row = task / across * kRowsPerTask;
+    const Index column = task % across * kColumnsPerTask;
+    f(row, std::min(kRowsPerTask, rows - row), column, std::min(kColumnsPerTask, columns - column));
+  });
+}
+
+template <class T>
+const T* values_or_null(const Tensor& tensor) {
+  return tensor.given() ? tensor.values<T>().data() : nullptr;
+}
+
+// y[r,o] = sum_i x[r,i] W[o,i] + b[o]
+template <class T>
+void forward(Call& call, const Kernels<T>& by, const ConstView& x_view, const dense::Panels<T>& w,
+             const T* bias, const View& y_view) {
+  const EvenRows<T> x(x_view);
+  const ResultRows<T> y(y_view, Write::kOverwrite);
+  const core::StopPoint stop = call.stop_point();
+  for_each_block(call, y.count, y.channels, [&](Index r, Index rows, Index o, Index columns) {
+    const dense::Panels<T> some{columns, w.inputs, w.data + o * w.inputs};
+    dense::multiply(by, x.from(r), rows, some, bias == nullptr ? nullptr : bias + o, y.from(r, o),
+                    stop);
+  });
+  y.put();
+}
+
+// dx[r,i] = sum_o dy[r,o] W[o,i]; undoes forward's sum over i.
+template <class T>
+void backward_input(Call& call, const Kernels<T>& by, const ConstView& dy_view,
+                    const LinearParameters& p, const View& dx_view, Write write) {
+  const EvenRows<T> dy(dy_view);
+  const ResultRows<T> dx(dx_view, write);
+  const T* weight = p.weight.values<T>().data();
+  const core::StopPoint stop = call.stop_point();
+  for_each_block(call, dx.count, dx.channels, [&](Index r, Index rows, Index i, Index columns) {
+    const RowsOf<T> to = dx.from(r, i);
+    for (Index n = 0; n < rows; ++n) std::fill_n(to.data + n * to.stride, columns, T(0));
+    dense::add_product<T>(by, dy.from(r), rows, dy.channels, {weight + i, dx.channels}, columns, to,
+                          stop);
+  });
+  dx.put();
+}
+
+// What the tasks of the parameters' gradients share.
+template <class T>
+struct ParameterSums {
+  Kernels<T> by;
+  const EvenRows<T>& x;
+  const EvenRows<T>& dy;
+  const char* finite;  // of each block of rows of x
+  Write write;
+  core::StopPoint stop;
+
+  // f(block, first row, rows) for all blocks, ascending.
+  template <class F>
+  void for_each_row_block(const F& f) const {
+    for (Index row = 0; row < dy.count; row += kGradientBlock) {
+      stop();
+      f(row / kGradientBlock, row, std::min(kGradientBlock, dy.count - row));
+    }
+  }
+  // dW[o,i] = sum_r dy[r,o] x[r,i] for some columns o of dy, the blocks of r added one by one.
+  void weight(Index o, Index columns, T* target, Arena& arena) const {
+    const Index width = x.channels;
+    const std::span<T> sums = arena.take<T>(columns * width);
+    const std::span<T> scratch = arena.take<T>(width);
+    std::fill(sums.begin(), sums.end(), T(0));
+    for_each_row_block([&](Index block, Index row, Index rows) {
+      dense::add_transposed_product<T>(by, dy.from(row, o), columns, x.from(row), rows, width,
+                                       finite[block] != 0, {sums.data(), width}, scratch.data());
+    });
+    put(sums, target + o * width);
+  }
+  // db[o] = sum_r dy[r,o], likewise.
+  void bias(Index o, Index columns, T* target, Arena& arena) const {
+    const std::span<T> sums = arena.take<T>(columns);
+    const std::span<T> block_sums = arena.take<T>(columns);
+    std::fill(sums.begin(), sums.end(), T(0));
+    for_each_row_block([&](Index, Index row, Index rows) {
+      std::fill(block_sums.begin(), block_sums.end(), T(0));
+      const RowsOf<const T> from = dy.from(row, o);
+      for (Index r = 0; r < rows; ++r) {
+        const T* const slope = from.data + r * from.stride;
+        for (std::size_t n = 0; n < block_sums.size(); ++n) block_sums[n] += slope[n];
+      }
+      for (std::size_t n = 0; n < sums.size(); ++n) sums[n] += block_sums[n];
+    });
+    put(sums, target + o);
+  }
+
+ private:
+  void put(const std::span<const T>& sums, T* target) const {
+    for (std::size_t n = 0; n < sums.size(); ++n) {
+      target[n] = write == Write::kAccumulate ? target[n] + sums[n] : sums[n];
+    }
+  }
+};
+
+template <class T>
+void backward_parameters(Context& context, std::string_view function, const ConstView& x_view,
+                         const ConstView& dy_view, const LinearGradientViews& gradients,
+                         Write write) {
+  const EvenRows<T> x(x_view);
+  const EvenRows<T> dy(dy_view);
+  const Index blocks = pieces(dy.count, kGradientBlock);
+  const Index columns = std::min(kTileColumns, dy.channels);
+  Call call(context, function, Arena::cost<char>(blocks),
+            Arena::cost<T>(columns * x.channels) + Arena::cost<T>(x.channels) +
+                2 * Arena::cost<T>(columns));
+  const std::span<char> finite = call.shared().take<char>(blocks);
+  const ParameterSums<T> sums{
+      kernels_in_use<T>(context, function), x, dy, finite.data(), write, call.stop_point()};
+  T* const weight = gradients.weight.given() ? gradients.weight.as<T>() : nullptr;
+  T* const bias = gradients.bias.given() ? gradients.bias.as<T>() : nullptr;
+  if (weight != nullptr) {
+    call.for_each_task(blocks, [&](Index block, Arena&) {
+      const Index row = block * kGradientBlock;
+      finite[static_cast<std::size_t>(block)] = static_cast<char>(dense::all_finite(
+          sums.by, x.from(row), std::min(kGradientBlock, x.count - row), x.channels));
+    });
+  }
+  call.for_each_task(pieces(dy.channels, kTileColumns), [&](Index task, Arena& arena) {
+    const Index o = task * kTileColumns;
+    const Index some = std::min(kTileColumns, dy.channels - o);
+    if (weight != nullptr) sums.weight(o, some, weight, arena);
+    if (bias != nullptr) sums.bias(o, some, bias, arena);
+  });
+}
+
+}  // namespace
+
+template <class T>
+void pack(Call& call, const Kernels<T>& by, const Tensor& weight, T* panels) {
+  const Index outputs = weight.size(0);
+  const Index inputs = weight.size(1);
+  const RowsOf<const T> rows{weight.values<T>().data(), inputs};
+  call.for_each_task(pieces(outputs, dense::kPanel), [&](Index panel, Arena&) {
+    dense::pack_panel(by, rows, outputs, inputs, panel, panels);
+  });
+}
+template void pack(Call&, const Kernels<float>&, const Tensor&, float*);
+template void pack(Call&, const Kernels<double>&, const Tensor&, double*);
+
+void linear_forward(std::string_view function, const ConstView& x, const LinearParameters& p,
+                    const View& y, Context& context) {
+  dispatch(x.dtype(), [&]<class T>() {
+    const Index outputs = p.weight.size(0);
+    const Index inputs = p.weight.size(1);
+    const Index size = dense::Panels<T>::size(outputs, inputs);
+    Call call(context, function, Arena::cost<T>(size), 0);
+    const std::span<T> panels = call.shared().take<T>(size);
+    const Kernels<T> by = kernels_in_use<T>(context, function);
+    pack(call, by, p.weight, panels.data());
+    forward<T>(call, by, x, {outputs, inputs, panels.data()}, values_or_null<T>(p.bias), y);
+  });
+}
+
+void packed_forward(std::string_view function, const ConstView& x, const LinearParameters& p,
+                    const Tensor& panels, const View& y, Context& context) {
+  dispatch(x.dtype(), [&]<class T>() {
+    Call call(context, function, 0, 0);
+    forward<T>(call, kernels_in_use<T>(context, function), x,
+               {p.weight.size(0), p.weight.size(1), panels.values<T>().data()},
+               values_or_null<T>(p.bias), y);
+  });
+}
+
+void linear_backward_input(std::string_view function, const ConstView& dy,
+                           const LinearParameters& p, const View& dx, Write write,
+                           Context& context) {
+  dispatch(dx.dtype(), [&]<class T>() {
+    Call call(context, function, 0, 0);
+    backward_input<T>(call, kernels_in_use<T>(context, function), dy, p, dx, write);
+  });
+}
+
+void linear_backward_parameters(std::string_view function, const ConstView& x, const ConstView& dy,
+                                LinearParameters& gradients, Write write, Context& context) {
+  linear_backward_parameters(function, x, dy, LinearGradientViews{gradients.weight, gradients.bias},
+                             write, context);
+}
+
+void linear_backward_parameters(std::string_view function, const ConstView& x, const ConstView& dy,
+                                const LinearGradientViews& gradients, Write write,
+                                Context& context) {
+  if (!gradients.weight.given() && !gradients.bias.given()) return;
+  dispatch(x.dtype(),
+           [&]<class T>() { backward_parameters<T>(context, function, x, dy, gradients, write); });
+}
+
+}  // namespace qkv::layers
