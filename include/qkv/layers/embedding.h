@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_EMBEDDING_H_
+#define QKV_LAYERS_EMBEDDING_H_
+
+#include <optional>
+#include <string>
+#include <type_traits>
+
+#include <qkv/attention.h>
+#include <qkv/context.h>
+#include <qkv/layers/parameters.h>
+
+namespace qkv {
+
+// A learned vector for each token, as PyTorch's nn.Embedding: out[..,:] = weight[ids[..],:].
+class QKV_API Embedding {
+ public:
+  struct Parameters {
+    Tensor weight{};  // [tokens,width]
+
+    // A fan-in of 1: initialise() draws from (-1, 1), the row of `padding` like the others.
+    template <class Self, class Visit>
+    static void list(Self& self, const std::string& prefix, const Visit& visit) {
+      using T = std::conditional_t<std::is_const_v<Self>, const Tensor, Tensor>;
+      visit(BasicParameter<T>{prefix + "weight", self.weight, 1});
+    }
+  };
+  // What the backward pass needs. May be used again; memory is kept when sizes are the same.
+  struct Saved {
+    Tensor ids{};      // int64, as they were
+    Index tokens = 0;  // of the layer that wrote this; 0: no forward pass has
+  };
+
+  // The weight is zero until initialised or written. `padding` is a token whose row gets no
+  // gradient (PyTorch's padding_idx). dtype: float32 or float64. Throws Error when a size is below
+  // 1 or `padding` is no token.
+  Embedding(Index tokens, Index width, std::optional<Index> padding = std::nullopt,
+            DType dtype = DType::kFloat32);
+  Parameters& parameters() noexcept { return parameters_; }
+  const Parameters& parameters() const noexcept { return parameters_; }
+  Parameters zero_gradients() const;
+  Index tokens() const noexcept { return parameters_.weight.size(0); }
+  Index width() const noexcept { return parameters_.weight.size(1); }
+  std::optional<Index> padding() const noexcept { return padding_; }
+
+  // ids [..], of at most 7 axes, int32 or int64 in 0..tokens-1; out [..,width] of the layer's
+  // dtype. Throws Error before touching `out`; for an id outside it names position and value.
+  void forward(const ConstView& ids, Saved& saved, const View& out) const {
+    Context context;
+    forward(ids, saved, out, context);
+  }
+  void forward(const ConstView& ids, Saved& saved, const View& out, Context& context) const;
+  // dout [..,width]. A token's row of the gradient is the sum over its positions, added one after
+  // the other in C order: to zero, all other rows being set to zero, or with Write::kAccumulate to
+  // what is there, all other rows staying as they are. An absent tensor is a gradient not asked
+  // for.
+  void backward(const Saved& saved, const ConstView& dout, Parameters& gradients,
+                Write write = Write::kOverwrite) const {
+    Context context;
+    backward(saved, dout, gradients, write, context);
+  }
+  void backward(const Saved& saved, const ConstView& dout, Parameters& gradients, Write write,
+                Context& context) const;
+
+ private:
+  Parameters parameters_;
+  std::optional<Index> padding_;
+};
+
+}  // namespace qkv
+
+#endif  // QKV_LAYERS_EMBEDDING_H_

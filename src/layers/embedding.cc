@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include <qkv/layers/embedding.h>
+
+#include "core/message.h"
+#include "layers/checks.h"
+#include "layers/indices.h"
+#include "layers/rows.h"
+#include "runtime/tasks.h"
+
+namespace qkv {
+namespace {
+
+using layers::Rows;
+using runtime::Arena;
+using runtime::Call;
+
+constexpr std::string_view kForward = "Embedding::forward";
+constexpr std::string_view kBackward = "Embedding::backward";
+
+constexpr Index kRowsPerTask = 64;
+// Columns of the table's gradient that one task owns: a cache line of float32.
+constexpr Index kColumnsPerTask = 16;
+
+Index tasks_of(Index count, Index per_task) { return (count + per_task - 1) / per_task; }
+
+// out[n,:] = weight[ids[n],:]
+template <class T>
+void look_up(Call& call, const Tensor& weight, std::span<const std::int64_t> ids,
+             const View& out_view) {
+  const Rows<T> out(out_view);
+  const Index width = out.channels();
+  const T* table = weight.values<T>().data();
+  call.for_each_task(tasks_of(out.count(), kRowsPerTask), [&](Index task, Arena&) {
+    const Index end = std::min(out.count(), (task + 1) * kRowsPerTask);
+    for (Index n = task * kRowsPerTask; n < end; ++n) {
+      const T* from = table + ids[static_cast<std::size_t>(n)] * width;
+      T* to = out.row(n);
+      for (Index c = 0; c < width; ++c) to[c * out.stride()] = from[c];
+    }
+  });
+}
+
+// dweight[ids[n],:] += dout[n,:], n ascending. A task owns columns, so that tokens that come often
+// leave no worker idle and sums have one order.
+template <class T>
+void add_rows(Call& call, std::span<const std::int64_t> ids, std::optional<Index> padding,
+              const ConstView& dout_view, Tensor& gradient, Write write) {
+  const Rows<const T> dout(dout_view);
+  const Index width = dout.channels();
+  T* table = gradient.values<T>().data();
+  call.for_each_task(tasks_of(width, kColumnsPerTask), [&](Index task, Arena&) {
+    const Index begin = task * kColumnsPerTask;
+    const Index count = std::min(width - begin, kColumnsPerTask);
+    if (write == Write::kOverwrite) {
+      for (Index token = 0; token < gradient.size(0); ++token) {
+        std::fill_n(table + token * width + begin, count, T{0});
+      }
+    }
+    for (Index n = 0; n < dout.count(); ++n) {
+      const Index token = ids[static_cast<std::size_t>(n)];
+      if (token == padding) continue;
+      const T* from = dout.row(n) + begin * dout.stride();
+      T* to = table + token * width + begin;
+      for (Index c = 0; c < count; ++c) to[c] += from[c * dout.stride()];
+    }
+  });
+}
+
+}  // namespace
+
+Embedding::Embedding(Index tokens, Index width, std::optional<Index> padding, DType dtype)
+    : padding_(padding) {
+  constexpr std::string_view kName = "Embedding";
+  layers::check_dtype(kName, dtype);
+  layers::check_size(kName, "tokens", tokens);
+  layers::check_size(kName, "width", width);
+  layers::check_tensor(kName, "tokens or width", dtype, {tokens, width});
+  if (padding && (*padding < 0 || *padding >= tokens)) {
+    throw Error(kName, "padding", core::text("must lie in 0..", tokens - 1, ", got ", *padding));
+  }
+  parameters_.weight = Tensor(dtype, {tokens, width});
+}
+
+Embedding::Parameters Embedding::zero_gradients() const {
+  return {Tensor(parameters_.weight.dtype(), parameters_.weight.shape())};
+}
+
+void Embedding::forward(const ConstView& ids, Saved& saved, const View& out,
+                        Context& context) const {
+  saved.tokens = 0;  // no backward pass if this one throws
+  if (ids.given() && ids.rank() == kMaxRank) {
+    throw Error(kForward, "ids",
+                core::text("must have rank 0 to ", kMaxRank - 1, ", got ", describe(ids)));
+  }
+  layers::keep_indices(kForward, {"ids", ids}, {tokens()}, saved.ids);
+  const Tensor& weight = parameters_.weight;
+  Dims shape = ids.shape();
+  shape.push_back(width());
+  layers::check_same(kForward, {"out", out}, weight.dtype(), shape);
+  layers::check_apart(kForward, {"out", out}, {{"ids", ids}, {"weight", weight}});
+
+  Call call(context, kForward, 0, 0);
+  const std::span<const std::int64_t> kept = saved.ids.values<std::int64_t>();
+  if (weight.dtype() == DType::kFloat64) {
+    look_up<double>(call, weight, kept, out);
+  } else {
+    look_up<float>(call, weight, kept, out);
+  }
+  saved.tokens = tokens();
+}
+
+void Embedding::backward(const Saved& saved, const ConstView& dout, Parameters& gradients,
+                         Write write, Context& context) const {
+  if (saved.tokens != tokens()) {
+    throw Error(kBackward, "saved", "must come from a forward pass of this layer");
+  }
+  const DType dtype = parameters_.weight.dtype();
+  Dims shape = saved.ids.shape();
+  shape.push_back(width());
+  layers::check_same(kBackward, {"dout", dout}, dtype, shape);
+  Tensor& gradient = gradients.weight;
+  if (!gradient.given()) return;
+  layers::check_same(kBackward, {"gradients.weight", gradient}, dtype, parameters_.weight.shape());
+  layers::check_apart(kBackward, {"gradients.weight", gradient}, {{"dout", dout}});
+
+  Call call(context, kBackward, 0, 0);
+  const std::span<const std::int64_t> ids = saved.ids.values<std::int64_t>();
+  if (dtype == DType::kFloat64) {
+    add_rows<double>(call, ids, padding_, dout, gradient, write);
+  } else {
+    add_rows<float>(call, ids, padding_, dout, gradient, write);
+  }
+}
+
+}  // namespace qkv

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_INDICES_H_
+#define QKV_LAYERS_INDICES_H_
+
+#include <optional>
+#include <string_view>
+
+#include <qkv/tensor.h>
+
+#include "layers/checks.h"
+
+namespace qkv::layers {
+
+// Which numbers an array of indices may hold: 0..count-1, and `other` besides.
+struct IndexRange {
+  Index count = 0;
+  std::optional<Index> other{};
+};
+
+// Checks an array of int32 or int64, of any shape and strides, and keeps its values in `kept`
+// (int64, C order), so that nothing that happens to the array can lead a later pass astray. Throws
+// Error naming the first value outside the range and its position; `kept` is then unspecified.
+void keep_indices(std::string_view function, const NamedView& indices, const IndexRange& range,
+                  Tensor& kept);
+
+}  // namespace qkv::layers
+
+#endif  // QKV_LAYERS_INDICES_H_
