@@ -11,6 +11,7 @@
 #ifndef QKV_LAYERS_H_
 #define QKV_LAYERS_H_
 
+#include <qkv/layers/dropout.h>
 #include <qkv/layers/embedding.h>
 #include <qkv/layers/gru.h>
 #include <qkv/layers/linear.h>

@@ -87,6 +87,14 @@ void check_computed_in(std::string_view function, const NamedView& array, DType 
               ErrorKind::kType);
 }
 
+void check_float(std::string_view function, const NamedView& array) {
+  if (!array.view.given()) throw Error(function, array.name, "must be given");
+  if (array.view.dtype() != DType::kFloat32 && array.view.dtype() != DType::kFloat64) {
+    throw Error(function, array.name,
+                text("must be float32 or float64, got ", describe(array.view)), ErrorKind::kType);
+  }
+}
+
 void check_same(std::string_view function, const NamedView& array, DType dtype, const Dims& shape) {
   check_given(function, array, dtype);
   if (!(array.view.shape() == shape)) {
@@ -105,6 +113,20 @@ void check_apart(std::string_view function, const NamedView& target,
     if (core::may_overlap(target.view, other.view)) {
       throw Error(function, target.name, text("must not overlap ", other.name));
     }
+  }
+}
+
+void check_apart_or_same(std::string_view function, const NamedView& target,
+                         const NamedView& other) {
+  const ConstView& a = target.view;
+  const ConstView& b = other.view;
+  const bool same = a.data() == b.data() && a.dtype() == b.dtype() && a.shape() == b.shape() &&
+                    a.strides() == b.strides();
+  check_apart(function, target, {});
+  if (!same && core::may_overlap(a, b)) {
+    throw Error(function, target.name,
+                text("must not overlap ", other.name, ", unless it is ", other.name,
+                     " itself, with the same strides"));
   }
 }
 

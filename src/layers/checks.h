@@ -41,12 +41,19 @@ void check_channels(std::string_view function, const NamedView& array, Index wid
 // is left to attention().
 void check_computed_in(std::string_view function, const NamedView& array, DType dtype);
 
+// Given, and float32 or float64.
+void check_float(std::string_view function, const NamedView& array);
+
 // Given, and of this dtype and shape.
 void check_same(std::string_view function, const NamedView& array, DType dtype, const Dims& shape);
 
 // A place for results: no two indices share memory, nor does it with any of `others`.
 void check_apart(std::string_view function, const NamedView& target,
                  std::initializer_list<NamedView> others);
+
+// The same, but for one other that may be the very same array: a result in place.
+void check_apart_or_same(std::string_view function, const NamedView& target,
+                         const NamedView& other);
 
 // Every buffer that `outputs` names is apart from `inputs`, and the others from `out`.
 // (attention() itself checks the rest: shapes, types, and the others among each other.)

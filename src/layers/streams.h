@@ -10,7 +10,7 @@
 namespace qkv::layers {
 
 // What random numbers are drawn for: the last counter word, so that one seed serves all.
-enum class Stream : std::uint32_t { kInitialise = 1, kDropoutSeed = 2 };
+enum class Stream : std::uint32_t { kInitialise = 1, kDropoutSeed = 2, kDropout = 3 };
 
 // Four words of the stream at (a, b), a in 64 bits.
 inline std::array<std::uint32_t, 4> draw(std::uint64_t seed, Stream stream, std::uint64_t a,

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_DROPOUT_H_
+#define QKV_LAYERS_DROPOUT_H_
+
+#include <qkv/attention.h>
+#include <qkv/layers/run.h>
+
+namespace qkv {
+
+// Dropout of the elements of an array (Srivastava et al. 2014), in training: each is 0 with
+// probability p, and otherwise multiplied by 1/(1-p). In evaluation the array stays as it is.
+//
+// Element n, counted in C order, is dropped when word n mod 4 of Philox4x32-10 with key =
+// dropout_seed(run) (low, high) and counter = (floor(n/4) low, high, 0, 3) is less than
+// floor(p 2^32): the same elements for every dtype, memory order and machine.
+class QKV_API DropoutLayer {
+ public:
+  // What the backward pass needs: the draw, not the array.
+  struct Saved {
+    Dropout dropout{};           // as this pass drew it; p = 0 in evaluation
+    Dims shape{};                // of the array
+    DType dtype = DType::kNone;  // kNone: there was no forward pass
+  };
+
+  // Throws Error when `dropout`, the probability p, is not in [0,1).
+  explicit DropoutLayer(double dropout = 0);
+  double dropout() const noexcept { return dropout_; }
+
+  // x of any shape and strides, float32 or float64; `out` of the same shape and dtype. It may be x
+  // itself (same memory and strides), but not overlap it otherwise. In training takes one step of
+  // `run`, also when p is 0. Throws Error before touching `out`.
+  void forward(const ConstView& x, RunState& run, Saved& saved, const View& out) const;
+  // dx = dout where forward() kept the element, times 1/(1-p), and 0 elsewhere. dx may be dout
+  // itself when it is overwritten.
+  void backward(const Saved& saved, const ConstView& dout, const View& dx,
+                Write write = Write::kOverwrite) const;
+
+ private:
+  double dropout_ = 0;
+};
+
+}  // namespace qkv
+
+#endif  // QKV_LAYERS_DROPOUT_H_

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_ROW_KERNELS_H_
+#define QKV_LAYERS_ROW_KERNELS_H_
+
+#include <string_view>
+
+#include <qkv/view.h>
+
+#include "core/order.h"
+#include "core/philox.h"
+#include "kernels/dot_kernels.h"
+
+namespace qkv::layers {
+
+// What layers do to rows of numbers: the kernels of the CPU target in use, or plain loops where
+// that is the reference.
+template <class T>
+class RowKernels {
+ public:
+  // A row's numbers are a multiple of this.
+  static constexpr Index kWhole = core::kPartialSums;
+
+  // Throws Error of `function` when QKV_TARGET names no target.
+  explicit RowKernels(std::string_view function);
+
+  // The row's maximum, and exp(x - maximum) in place of its n numbers, -inf giving 0; their sum is
+  // NaN when one was NaN or +inf, and 0 when all were -inf.
+  void softmax(T* row, Index n, T* max, T* sum) const;
+  // w_j = exp(x_j - max) / sum for n numbers, any n; 0 for -inf.
+  void weights(const T* row, Index n, T max, T sum, T* w) const;
+  // x_j = 0 where element first + j is dropped; first and n are multiples of kWhole.
+  void drop(T* x, const core::DropoutRow& row, Index first, Index n) const;
+
+ private:
+  const kernels::DotKernels<T>* kernels_ = nullptr;  // null: plain loops
+};
+
+extern template class RowKernels<float>;
+extern template class RowKernels<double>;
+
+}  // namespace qkv::layers
+
+#endif  // QKV_LAYERS_ROW_KERNELS_H_
