@@ -11,6 +11,7 @@
 #ifndef QKV_LAYERS_H_
 #define QKV_LAYERS_H_
 
+#include <qkv/layers/cross_entropy.h>
 #include <qkv/layers/dropout.h>
 #include <qkv/layers/embedding.h>
 #include <qkv/layers/gru.h>

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_CROSS_ENTROPY_H_
+#define QKV_LAYERS_CROSS_ENTROPY_H_
+
+#include <optional>
+
+#include <qkv/attention.h>
+#include <qkv/context.h>
+#include <qkv/export.h>
+#include <qkv/tensor.h>
+
+namespace qkv {
+
+// What to compute for each row: name one buffer or both.
+struct CrossEntropyOutputs {
+  View losses{};             // [N]: with smoothed labels
+  View log_probabilities{};  // [N]: log p of the target, without smoothing
+};
+
+// The cross-entropy of softmax(x_n) with the label t_n, smoothed by e (Szegedy et al. 2016, sec. 7;
+// PyTorch's nn.CrossEntropyLoss with reduction="none"):
+//   loss_n = -(1 - e) log p_nt - (e/V) sum_v log p_nv,    log p_nv = x_nv - log sum_u exp(x_nu).
+// Rows are computed each on its own: neither the others nor threads change a row's bits. A row of
+// logits that holds NaN or +inf has the loss NaN and the gradient NaN; -inf is a probability of 0.
+class QKV_API CrossEntropy {
+ public:
+  // What the backward pass needs. The logits are the caller's and must stay as they were until
+  // then. May be used again; memory is kept when sizes are the same.
+  struct Saved {
+    ConstView logits{};
+    Tensor targets{};  // [N] int64, as they were
+    Tensor max{};      // [N]: the largest logit
+    Tensor sum{};      // [N]: of exp(x_nv - max_n)
+  };
+
+  // Rows whose target is `ignore` (PyTorch's ignore_index), which need not be a class, have the
+  // loss, log-probability and gradient 0 whatever their logits: padding. Throws Error when
+  // label_smoothing is not in [0,1).
+  explicit CrossEntropy(double label_smoothing = 0, std::optional<Index> ignore = std::nullopt);
+  double label_smoothing() const noexcept { return label_smoothing_; }
+  std::optional<Index> ignore() const noexcept { return ignore_; }
+
+  // logits [N,V], V >= 1, of any strides, float32 or float64; outputs of the same dtype; targets
+  // [N], int32 or int64 in 0..V-1 or `ignore`. Throws Error before touching an output; for a
+  // target outside it names position and value.
+  void forward(const ConstView& logits, const ConstView& targets, Saved& saved,
+               const CrossEntropyOutputs& outputs) const {
+    Context context;
+    forward(logits, targets, saved, outputs, context);
+  }
+  void forward(const ConstView& logits, const ConstView& targets, Saved& saved,
+               const CrossEntropyOutputs& outputs, Context& context) const;
+  // dlosses [N], of any strides (0: one number for all rows); dlogits [N,V]:
+  //   dx_nv = dloss_n (p_nv - (1 - e) [v = t_n] - e/V).
+  // dlogits may be the logits themselves (same memory and strides) when it is overwritten; they
+  // are then gone.
+  void backward(const Saved& saved, const ConstView& dlosses, const View& dlogits,
+                Write write = Write::kOverwrite) const {
+    Context context;
+    backward(saved, dlosses, dlogits, write, context);
+  }
+  void backward(const Saved& saved, const ConstView& dlosses, const View& dlogits, Write write,
+                Context& context) const;
+
+ private:
+  double label_smoothing_ = 0;
+  std::optional<Index> ignore_;
+};
+
+}  // namespace qkv
+
+#endif  // QKV_LAYERS_CROSS_ENTROPY_H_

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include <qkv/layers/cross_entropy.h>
+
+#include "core/message.h"
+#include "core/order.h"
+#include "layers/attend.h"
+#include "layers/checks.h"
+#include "layers/indices.h"
+#include "layers/row_kernels.h"
+#include "layers/rows.h"
+#include "reference/sum.h"
+#include "runtime/tasks.h"
+
+namespace qkv {
+namespace {
+
+using core::kPartialSums;
+using layers::RowKernels;
+using layers::Rows;
+using runtime::Arena;
+using runtime::Call;
+
+constexpr std::string_view kForward = "CrossEntropy::forward";
+constexpr std::string_view kBackward = "CrossEntropy::backward";
+
+// Logits of a task: enough work for one, few enough to share a batch.
+constexpr Index kLogitsPerTask = Index{1} << 14;
+
+// Calls f(row, arena) for each row of V logits, in tasks.
+template <class F>
+void for_each_row(Call& call, Index rows, Index V, const F& f) {
+  const Index per_task = std::max<Index>(1, kLogitsPerTask / V);
+  call.for_each_task((rows + per_task - 1) / per_task, [&](Index task, Arena& arena) {
+    const Index end = std::min(rows, (task + 1) * per_task);
+    for (Index row = task * per_task; row < end; ++row) {
+      arena.reset();
+      f(row, arena);
+    }
+  });
+}
+
+// A row's logits, then -inf, which softmax takes for none, up to whole panels.
+template <class T>
+std::span<T> padded_row(const Rows<const T>& logits, Index n, Arena& arena) {
+  const Index V = logits.channels();
+  const std::span<T> row = arena.take<T>((V + kPartialSums - 1) / kPartialSums * kPartialSums);
+  const T* x = logits.row(n);
+  for (Index v = 0; v < V; ++v) row[static_cast<std::size_t>(v)] = x[v * logits.stride()];
+  std::fill(row.begin() + V, row.end(), -std::numeric_limits<T>::infinity());
+  return row;
+}
+
+// sum_v (x_v - max), v in partial sum v mod 64.
+template <class T>
+T sum_below(const T* x, Index stride, Index V, T max) {
+  T partial[kPartialSums] = {};
+  for (Index v = 0; v < V; v += kPartialSums) {
+    const T* block = x + v * stride;
+    const Index count = std::min(kPartialSums, V - v);
+    for (Index n = 0; n < count; ++n) partial[n] += block[n * stride] - max;
+  }
+  return reference::tree_sum(partial);
+}
+
+// ---- forward --------------------------------------------------------------------------------
+
+// One number for each row, or none asked for.
+template <class T>
+struct Column {
+  T* data = nullptr;
+  Index stride = 0;
+
+  explicit Column(const View& view) {
+    if (view.given()) *this = Column(view.as<T>(), view.stride(0));
+  }
+  Column(T* first, Index step) : data(first), stride(step) {}
+  void put(Index n, T value) const {
+    if (data != nullptr) data[n * stride] = value;
+  }
+};
+
+template <class T>
+struct Forward {
+  Rows<const T> logits;
+  const std::int64_t* targets;
+  T label_smoothing;
+  T* max;
+  T* sum;
+  RowKernels<T> kernels{kForward};
+
+  Forward(const ConstView& x, CrossEntropy::Saved& saved, double e)
+      : logits(x),
+        targets(saved.targets.values<std::int64_t>().data()),
+        label_smoothing(static_cast<T>(e)),
+        max(saved.max.values<T>().data()),
+        sum(saved.sum.values<T>().data()) {}
+
+  T log_probability(Index n) const {
+    const T x = logits.row(n)[targets[n] * logits.stride()];
+    return x - max[n] - std::log(sum[n]);
+  }
+  // The mean of log p_v over v.
+  T mean_log_probability(Index n) const {
+    const Index V = logits.channels();
+    const T below = sum_below(logits.row(n), logits.stride(), V, max[n]);
+    return below / static_cast<T>(V) - std::log(sum[n]);
+  }
+  T loss(Index n, T log_p) const {
+    if (label_smoothing == 0) return -log_p;  // else 0 * inf when some p is 0
+    return -(1 - label_smoothing) * log_p - label_smoothing * mean_log_probability(n);
+  }
+  void run(Call& call, const CrossEntropyOutputs& outputs, std::optional<Index> ignore) const {
+    const Column<T> losses(outputs.losses);
+    const Column<T> log_probabilities(outputs.log_probabilities);
+    for_each_row(call, logits.count(), logits.channels(), [&](Index n, Arena& arena) {
+      if (targets[n] == ignore) {
+        losses.put(n, 0);
+        log_probabilities.put(n, 0);
+        return;
+      }
+      const std::span<T> row = padded_row(logits, n, arena);
+      kernels.softmax(row.data(), static_cast<Index>(row.size()), max + n, sum + n);
+      const T log_p = log_probability(n);
+      log_probabilities.put(n, log_p);
+      if (losses.data != nullptr) losses.put(n, loss(n, log_p));
+    });
+  }
+};
+
+// ---- backward -------------------------------------------------------------------------------
+
+template <class T>
+struct Backward {
+  Rows<const T> logits;
+  const std::int64_t* targets;
+  T label_smoothing;
+  const T* max;
+  const T* sum;
+  RowKernels<T> kernels{kBackward};
+
+  Backward(const CrossEntropy::Saved& saved, double e)
+      : logits(saved.logits),
+        targets(saved.targets.values<std::int64_t>().data()),
+        label_smoothing(static_cast<T>(e)),
+        max(saved.max.values<T>().data()),
+        sum(saved.sum.values<T>().data()) {}
+
+  // p_v - (1 - e) [v = t] - e/V for all v; undoes loss().
+  std::span<T> slopes(Index n, Arena& arena) const {
+    const Index V = logits.channels();
+    const std::span<T> row = padded_row(logits, n, arena);
+    kernels.weights(row.data(), V, max[n], sum[n], row.data());
+    const T share = label_smoothing / static_cast<T>(V);
+    for (T& p : row) p -= share;
+    row[static_cast<std::size_t>(targets[n])] -= 1 - label_smoothing;
+    return row.first(static_cast<std::size_t>(V));
+  }
+  void run(Call& call, const ConstView& dlosses, const View& dlogits_view, Write write,
+           std::optional<Index> ignore) const {
+    const Rows<T> dlogits(dlogits_view);
+    const T* dloss = dlosses.as<T>();
+    const Index V = logits.channels();
+    const Index step = dlogits.stride();
+    for_each_row(call, logits.count(), V, [&](Index n, Arena& arena) {
+      T* to = dlogits.row(n);
+      if (targets[n] == ignore) {
+        if (write == Write::kAccumulate) return;
+        for (Index v = 0; v < V; ++v) to[v * step] = 0;
+        return;
+      }
+      const T d = dloss[n * dlosses.stride(0)];
+      const T* slope = slopes(n, arena).data();
+      if (write == Write::kAccumulate) {
+        for (Index v = 0; v < V; ++v) to[v * step] += d * slope[v];
+      } else {
+        for (Index v = 0; v < V; ++v) to[v * step] = d * slope[v];
+      }
+    });
+  }
+};
+
+// f.operator()<T>() for float or double.
+template <class F>
+void dispatch(DType dtype, const F& f) {
+  if (dtype == DType::kFloat64) {
+    f.template operator()<double>();
+  } else {
+    f.template operator()<float>();
+  }
+}
+
+void check_logits(const ConstView& logits) {
+  layers::check_float(kForward, {"logits", logits});
+  if (logits.rank() != 2 || logits.size(1) < 1) {
+    throw Error(kForward, "logits",
+                core::text("must have the shape [N,V] with V >= 1, got ", describe(logits)));
+  }
+}
+
+void check_forward_outputs(const CrossEntropyOutputs& outputs, const ConstView& logits,
+                           const ConstView& targets) {
+  if (!outputs.losses.given() && !outputs.log_probabilities.given()) {
+    throw Error(kForward, "outputs", "must name losses or log_probabilities");
+  }
+  const auto check = [&](const layers::NamedView& output) {
+    if (!output.view.given()) return;
+    layers::check_same(kForward, output, logits.dtype(), {logits.size(0)});
+    layers::check_apart(kForward, output, {{"logits", logits}, {"targets", targets}});
+  };
+  check({"losses", outputs.losses});
+  check({"log_probabilities", outputs.log_probabilities});
+  layers::check_apart(kForward, {"log_probabilities", outputs.log_probabilities},
+                      {{"losses", outputs.losses}});
+}
+
+}  // namespace
+
+CrossEntropy::CrossEntropy(double label_smoothing, std::optional<Index> ignore)
+    : label_smoothing_(label_smoothing), ignore_(ignore) {
+  // Written so that NaN fails.
+  if (!(label_smoothing >= 0 && label_smoothing < 1)) {
+    throw Error("CrossEntropy", "label_smoothing",
+                core::text("must be in [0,1), got ", label_smoothing));
+  }
+}
+
+void CrossEntropy::forward(const ConstView& logits, const ConstView& targets, Saved& saved,
+                           const CrossEntropyOutputs& outputs, Context& context) const {
+  saved.logits = {};  // no backward pass if this one throws
+  check_logits(logits);
+  const Index N = logits.size(0);
+  if (targets.given() && !(targets.shape() == Dims(N))) {
+    throw Error(kForward, "targets",
+                core::text("must have the shape [", N, "], one for each row of logits, got ",
+                           describe(targets)));
+  }
+  check_forward_outputs(outputs, logits, targets);
+  layers::keep_indices(kForward, {"targets", targets}, {logits.size(1), ignore_}, saved.targets);
+
+  layers::resize(saved.max, logits.dtype(), {N});
+  layers::resize(saved.sum, logits.dtype(), {N});
+  dispatch(logits.dtype(), [&]<class T>() {
+    Call call(context, kForward, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
+    Forward<T>(logits, saved, label_smoothing_).run(call, outputs, ignore_);
+  });
+  saved.logits = logits;
+}
+
+void CrossEntropy::backward(const Saved& saved, const ConstView& dlosses, const View& dlogits,
+                            Write write, Context& context) const {
+  const ConstView& logits = saved.logits;
+  if (!logits.given()) throw Error(kBackward, "saved", "must come from a forward pass");
+  layers::check_same(kBackward, {"dlosses", dlosses}, logits.dtype(), {logits.size(0)});
+  layers::check_same(kBackward, {"dlogits", dlogits}, logits.dtype(), logits.shape());
+  layers::check_apart(kBackward, {"dlogits", dlogits}, {{"dlosses", dlosses}});
+  if (write == Write::kOverwrite) {
+    layers::check_apart_or_same(kBackward, {"dlogits", dlogits}, {"logits", logits});
+  } else {
+    layers::check_apart(kBackward, {"dlogits", dlogits}, {{"logits", logits}});
+  }
+
+  dispatch(logits.dtype(), [&]<class T>() {
+    Call call(context, kBackward, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
+    Backward<T>(saved, label_smoothing_).run(call, dlosses, dlogits, write, ignore_);
+  });
+}
+
+}  // namespace qkv
