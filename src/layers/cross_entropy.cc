@@ -9,11 +9,11 @@
 
 #include "core/message.h"
 #include "core/order.h"
+#include "dense/rows.h"
 #include "layers/attend.h"
 #include "layers/checks.h"
 #include "layers/indices.h"
 #include "layers/row_kernels.h"
-#include "layers/rows.h"
 #include "reference/sum.h"
 #include "runtime/tasks.h"
 
@@ -21,8 +21,8 @@ namespace qkv {
 namespace {
 
 using core::kPartialSums;
+using dense::Rows;
 using layers::RowKernels;
-using layers::Rows;
 using runtime::Arena;
 using runtime::Call;
 

@@ -6,15 +6,15 @@
 #include <qkv/layers/embedding.h>
 
 #include "core/message.h"
+#include "dense/rows.h"
 #include "layers/checks.h"
 #include "layers/indices.h"
-#include "layers/rows.h"
 #include "runtime/tasks.h"
 
 namespace qkv {
 namespace {
 
-using layers::Rows;
+using dense::Rows;
 using runtime::Arena;
 using runtime::Call;
 
