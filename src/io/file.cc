@@ -245,4 +245,12 @@ void write_text(const std::string& path, std::string_view bytes) {
   file.commit();
 }
 
+void write_blocks(const std::string& path, const std::function<std::string_view()>& next) {
+  io::OutputFile file(path);
+  for (std::string_view block = next(); !block.empty(); block = next()) {
+    file.write(block.data(), block.size());
+  }
+  file.commit();
+}
+
 }  // namespace qkv::app

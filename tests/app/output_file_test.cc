@@ -3,7 +3,9 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fcntl.h>
@@ -65,6 +67,24 @@ TEST(OutputFile, AFailureHalfWayLeavesTheOldFile) {
   EXPECT_NE(npy_text.find("File too large"), std::string::npos) << npy_text;
   EXPECT_NE(npz_text.find("File too large"), std::string::npos) << npz_text;
   EXPECT_EQ(test::read(directory / "a"), "old");
+  EXPECT_EQ(directory.names(), Texts{"a"});
+}
+
+TEST(OutputFile, TakesBlocksAsTheyAreMade) {
+  const Directory directory;
+  int block = 0;
+  write_blocks(directory / "a", [&]() -> std::string_view {
+    EXPECT_FALSE(std::filesystem::exists(directory / "a"));
+    return ++block < 3 ? "ab" : "";
+  });
+  EXPECT_EQ(test::read(directory / "a"), "abab");
+  EXPECT_THROW(write_blocks(directory / "a",
+                            [&]() -> std::string_view {
+                              if (++block > 4) throw std::domain_error("no more");
+                              return "x";
+                            }),
+               std::domain_error);
+  EXPECT_EQ(test::read(directory / "a"), "abab");
   EXPECT_EQ(directory.names(), Texts{"a"});
 }
 

@@ -385,7 +385,7 @@ class Streams(Case):
     """Every command, into a pipe that nobody reads and onto a disk that is full."""
 
     COMMANDS = (["demo", "--tokens", "64"], ["words", "a b"], ["words", "a b", "--json"], ["words", "a b", "-o", "-"],
-                ["info"], ["info", "--paths", "--json"], ["--help"], ["--version"])
+                ["gen", "dates"], ["info"], ["info", "--paths", "--json"], ["--help"], ["--version"])
 
     def run_into(self, output, arguments):
         return subprocess.run([PROGRAM, *arguments], stdout=output, stderr=subprocess.PIPE,

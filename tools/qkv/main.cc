@@ -80,6 +80,7 @@ int main(int argc, char** argv) {
   add_view(program, common);
   add_stats(program, common);
   add_inspect(program, common);
+  add_gen(program, common);
   add_bench(program, common);
   add_demo(program, common);
   refuse_empty_names(program);

@@ -28,6 +28,10 @@ QKV_API std::string behind_links(const std::string& path);
 // A file of these bytes: it appears whole or not at all ("-": standard output). Throws OutputError.
 QKV_API void write_text(const std::string& path, std::string_view bytes);
 
+// The same in blocks, each good until the next is asked for; an empty one ends the file. When
+// `next` throws there is no file.
+QKV_API void write_blocks(const std::string& path, const std::function<std::string_view()>& next);
+
 }  // namespace qkv::app
 
 #endif  // QKV_APP_TEXT_FILE_H_

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_MODELS_DATE_SPELLING_H_
+#define QKV_MODELS_DATE_SPELLING_H_
+
+#include <chrono>
+#include <string>
+
+#include "models/draws.h"
+
+namespace qkv::models {
+
+// A day from 1900 to 2099 as somebody might spell it.
+std::string spelled(std::chrono::sys_days day, Draws& draws);
+
+}  // namespace qkv::models
+
+#endif  // QKV_MODELS_DATE_SPELLING_H_

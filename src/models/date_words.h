@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_MODELS_DATE_WORDS_H_
+#define QKV_MODELS_DATE_WORDS_H_
+
+#include <string>
+#include <string_view>
+
+#include "models/draws.h"
+
+// English words of dates. Where there are several spellings one is drawn.
+namespace qkv::models {
+
+std::string_view month_name(unsigned month);      // 1..12: "September"
+std::string_view short_month(unsigned month);     // "Sep"
+std::string_view roman_month(unsigned month);     // "IX"
+std::string_view weekday_name(unsigned weekday);  // 0..6: "Sunday"
+
+// "Sep", "Sept", "Sep.", "Sept."; "May" has nothing to cut.
+std::string abbreviated_month(unsigned month, Draws& draws);
+// "Tue", "Tues", "Tue."
+std::string abbreviated_weekday(unsigned weekday, Draws& draws);
+// "3rd"
+std::string ordinal_number(unsigned day);
+// 1..31: "third", "twenty-first", "twenty first"
+std::string ordinal_word(unsigned day, Draws& draws);
+// 1900..2099: "nineteen eighty-seven", "nineteen oh five", "two thousand and ten", "twenty ten"
+std::string year_words(int year, Draws& draws);
+
+}  // namespace qkv::models
+
+#endif  // QKV_MODELS_DATE_WORDS_H_

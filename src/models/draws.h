@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_MODELS_DRAWS_H_
+#define QKV_MODELS_DRAWS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include <qkv/view.h>
+
+#include "core/philox.h"
+
+namespace qkv::models {
+
+// The last word of Philox's counter: what draws the numbers. Spelling vectors have 3.
+enum class DrawStream : std::uint32_t { kTestDays = 4, kDates = 5, kReverse = 6 };
+
+// The random numbers of example n under a seed, one after the other: the words of Philox4x32-10 at
+// the counters (0, n low, n high, stream), (1, ...), ...
+class Draws {
+ public:
+  Draws(std::uint64_t seed, DrawStream stream, Index n) noexcept
+      : key_{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)},
+        n_(static_cast<std::uint64_t>(n)),
+        stream_(static_cast<std::uint32_t>(stream)) {}
+
+  // From 0 to bound - 1, each as likely: Lemire, "Fast Random Integer Generation in an Interval"
+  // (2019), algorithm 5. `bound` is positive.
+  std::uint32_t below(std::uint32_t bound) noexcept {
+    const std::uint32_t surplus = (0U - bound) % bound;  // 2^32 mod bound
+    std::uint64_t product = 0;
+    do {
+      product = std::uint64_t{word()} * bound;
+    } while (static_cast<std::uint32_t>(product) < surplus);
+    return static_cast<std::uint32_t>(product >> 32);
+  }
+  // True one time in `times`.
+  bool once_in(std::uint32_t times) noexcept { return below(times) == 0; }
+
+ private:
+  std::uint32_t word() noexcept {
+    if (next_ == words_.size()) {
+      words_ = core::philox4x32_10(
+          {block_++, static_cast<std::uint32_t>(n_), static_cast<std::uint32_t>(n_ >> 32), stream_},
+          key_);
+      next_ = 0;
+    }
+    return words_[next_++];
+  }
+
+  std::array<std::uint32_t, 2> key_;
+  std::uint64_t n_;
+  std::uint32_t stream_;
+  std::uint32_t block_ = 0;
+  std::array<std::uint32_t, 4> words_{};
+  std::size_t next_ = 4;
+};
+
+}  // namespace qkv::models
+
+#endif  // QKV_MODELS_DRAWS_H_
