@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_APP_TRAIN_ADAM_H_
+#define QKV_APP_TRAIN_ADAM_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include <qkv/app/train/gradients.h>
+#include <qkv/export.h>
+#include <qkv/tensor.h>
+
+namespace qkv::app {
+
+struct AdamOptions {
+  double beta1 = 0.9;    // of the mean of gradients, in [0,1)
+  double beta2 = 0.999;  // of the mean of their squares, in [0,1)
+  double epsilon = 1e-8;
+  // Above 0: AdamW (Loshchilov, Hutter 2019, algorithm 2), whose decay w <- w - rate decay w is
+  // apart from the gradient. It holds for parameters of two axes and more; biases, and vectors such
+  // as the v of additive attention, do not decay.
+  double weight_decay = 0;
+};
+
+// What Adam knows of one parameter.
+struct AdamMoments {
+  std::string name{};  // of the parameter
+  Tensor m{};          // running mean of the gradient
+  Tensor v{};          // of its square
+};
+
+// Adam (Kingma, Ba 2015, algorithm 1), for g the gradient and t = 1, 2, ... the update:
+//   m <- beta1 m + (1 - beta1) g,  v <- beta2 v + (1 - beta2) g^2
+//   w <- w - rate (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+// Each number is computed by itself in the parameter's own type, so bits depend on nothing else.
+// Moments and the count of updates are all of its state: who saves and restores them goes on with
+// the same bits.
+class QKV_API Adam {
+ public:
+  // For these parameters. Throws Error for options out of range.
+  Adam(std::span<const TrainedParameter> list, const AdamOptions& options);
+
+  // One update with the gradients as they are. The list is that of the constructor: the same names,
+  // shapes and dtypes. Throws Error before anything changes.
+  void step(std::span<const TrainedParameter> list, double learning_rate);
+
+  Index updates() const noexcept { return updates_; }
+  void set_updates(Index updates) noexcept { updates_ = updates; }
+  std::span<AdamMoments> moments() noexcept { return moments_; }
+  std::span<const AdamMoments> moments() const noexcept { return moments_; }
+
+ private:
+  AdamOptions options_;
+  std::vector<AdamMoments> moments_;
+  Index updates_ = 0;
+};
+
+}  // namespace qkv::app
+
+#endif  // QKV_APP_TRAIN_ADAM_H_

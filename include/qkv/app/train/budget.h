@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_APP_TRAIN_BUDGET_H_
+#define QKV_APP_TRAIN_BUDGET_H_
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <qkv/export.h>
+#include <qkv/view.h>
+
+namespace qkv::app {
+
+// How far training has come, all its runs together.
+struct Spent {
+  Index epochs = 0;  // whole ones
+  Index updates = 0;
+  double seconds = 0;
+};
+
+// How much training there is to be: whichever of these comes first.
+struct Budget {
+  std::optional<Index> epochs{};
+  std::optional<Index> updates{};
+  std::optional<double> seconds{};
+};
+
+// "10e,5000u,30m": whole epochs (e) and updates (u), and a time in seconds (s), minutes (m) or
+// hours (h), each once, all positive. Throws Error (argument "budget") saying what is wrong.
+QKV_API Budget parse_budget(std::string_view text);
+// The same text again: "10e,5000u,1800s".
+QKV_API std::string to_string(const Budget& budget);
+
+QKV_API bool is_spent(const Budget& budget, const Spent& spent);
+
+// The best of the losses so far, and how long ago it was.
+class EarlyStopping {
+ public:
+  // Training is over after so many losses in a row that were no better; 0: never.
+  explicit EarlyStopping(Index patience = 0) noexcept : patience_(patience) {}
+
+  // Takes the next loss: true when it is less than every one before. NaN never is.
+  bool take(double loss) noexcept {
+    const bool better = loss < best_;
+    misses_ = better ? 0 : misses_ + 1;
+    if (better) best_ = loss;
+    return better;
+  }
+  bool is_over() const noexcept { return patience_ > 0 && misses_ >= patience_; }
+
+  double best() const noexcept { return best_; }  // infinity before the first
+  Index misses() const noexcept { return misses_; }
+  void restore(double best, Index misses) noexcept {
+    best_ = best;
+    misses_ = misses;
+  }
+
+ private:
+  Index patience_;
+  double best_ = std::numeric_limits<double>::infinity();
+  Index misses_ = 0;
+};
+
+}  // namespace qkv::app
+
+#endif  // QKV_APP_TRAIN_BUDGET_H_

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_APP_TRAIN_GRADIENTS_H_
+#define QKV_APP_TRAIN_GRADIENTS_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include <qkv/context.h>
+#include <qkv/export.h>
+#include <qkv/layers/parameters.h>
+#include <qkv/view.h>
+
+namespace qkv::app {
+
+// A parameter and the gradient of the loss by it: the same shape and dtype, float32 or float64,
+// both in C order. The memory is the caller's.
+struct TrainedParameter {
+  std::string name{};
+  View value{};
+  View gradient{};
+};
+
+// Those of a layer, in the order of its list. Both must outlive the result.
+template <class L, class G>
+std::vector<TrainedParameter> trained_parameters(L& layer, G& gradients) {
+  std::vector<TrainedParameter> list;
+  for_each_parameter(layer, gradients, [&](const auto& parameter, Tensor& gradient) {
+    list.push_back({parameter.name, parameter.value.view(), gradient.view()});
+  });
+  return list;
+}
+
+// The Euclidean norm of all gradients together, summed in float64 in the order of the list. NaN
+// where one of them is NaN.
+QKV_API double gradient_norm(std::span<const TrainedParameter> list);
+
+// Multiplies every gradient.
+QKV_API void scale_gradients(std::span<const TrainedParameter> list, double factor);
+
+// Gradients whose norm is above `most` are scaled to that norm (Pascanu, Mikolov, Bengio 2013,
+// algorithm 1). Returns the norm they had; where it is NaN or infinite nothing is changed: what to
+// do about that is the caller's. `most` is positive; infinity: never.
+QKV_API double clip_gradients(std::span<const TrainedParameter> list, double most);
+
+// Adds the gradients of all sets to those of the first: sets[n][p] is parameter p of set n. The
+// order is a fixed tree - (0+1)+(2+3) and so on, the sums of a level being made before those of the
+// next - so the bits do not depend on who computes. The other sets hold unspecified numbers then.
+QKV_API void sum_tree(std::span<const std::vector<TrainedParameter>> sets,
+                      const Executor& executor = {});
+
+}  // namespace qkv::app
+
+#endif  // QKV_APP_TRAIN_GRADIENTS_H_
