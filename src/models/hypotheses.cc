@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/hypotheses.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <qkv/app/vocabulary.h>
+
+namespace qkv::app {
+
+Hypotheses::Hypotheses(const SearchOptions& options, Index most_tokens)
+    : options_(options), most_tokens_(most_tokens), live_(1) {}
+
+std::int32_t Hypotheses::last_token(Index hypothesis) const {
+  const Index node = live_[static_cast<std::size_t>(hypothesis)].node;
+  return node < 0 ? Vocabulary::kStart : nodes_[static_cast<std::size_t>(node)].token;
+}
+
+Index Hypotheses::parent(Index hypothesis) const {
+  return live_[static_cast<std::size_t>(hypothesis)].parent;
+}
+
+double Hypotheses::score(const Hypothesis& hypothesis) const {
+  const auto tokens = static_cast<double>(std::max<Index>(hypothesis.tokens, 1));
+  return hypothesis.log_probability / std::pow(tokens, options_.length_penalty);
+}
+
+// The best continuations, twice the beam: enough when each hypothesis may end.
+std::vector<Hypotheses::Candidate> Hypotheses::candidates(std::span<const double> log_probabilities,
+                                                          Index V) const {
+  std::vector<Candidate> all;
+  for (Index k = 0; k < live(); ++k) {
+    const double so_far = live_[static_cast<std::size_t>(k)].log_probability;
+    for (Index v = Vocabulary::kEnd; v < V; ++v) {  // neither padding nor the start
+      const double total = so_far + log_probabilities[static_cast<std::size_t>(k * V + v)];
+      if (!std::isnan(total)) all.push_back({k, static_cast<std::int32_t>(v), total});
+    }
+  }
+  const auto wanted = std::min(all.size(), static_cast<std::size_t>(2 * options_.beam));
+  const auto better = [](const Candidate& a, const Candidate& b) {
+    if (a.log_probability != b.log_probability) return a.log_probability > b.log_probability;
+    return a.parent != b.parent ? a.parent < b.parent : a.token < b.token;
+  };
+  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(wanted), all.end(),
+                    better);
+  all.resize(wanted);
+  return all;
+}
+
+void Hypotheses::advance(std::span<const double> log_probabilities, Index V,
+                         std::span<const float> attention, Index Ts) {
+  const auto width = static_cast<std::size_t>(Ts);
+  std::vector<Hypothesis> next;
+  const std::vector<Candidate> best = candidates(log_probabilities, V);
+  for (std::size_t place = 0; place < best.size(); ++place) {
+    const Candidate& candidate = best[place];
+    const bool ends = candidate.token == Vocabulary::kEnd;
+    // An end counts where it is among the `beam` best.
+    if (ends && static_cast<Index>(place) >= options_.beam) continue;
+    if (!ends && static_cast<Index>(next.size()) == options_.beam) continue;
+    const Hypothesis& before = live_[static_cast<std::size_t>(candidate.parent)];
+    const auto row =
+        attention.empty()
+            ? std::span<const float>()
+            : attention.subspan(static_cast<std::size_t>(candidate.parent) * width, width);
+    nodes_.push_back({before.node, candidate.token, {row.begin(), row.end()}});
+    (ends ? ended_ : next)
+        .push_back({static_cast<Index>(nodes_.size()) - 1, candidate.parent, before.tokens + 1,
+                    candidate.log_probability});
+  }
+  live_ = std::move(next);
+  const bool full = !live_.empty() && live_.front().tokens >= most_tokens_;
+  done_ = live_.empty() || full || static_cast<Index>(ended_.size()) >= options_.beam;
+}
+
+Translation Hypotheses::best(Index Ts, bool with_attention) const {
+  const std::vector<Hypothesis>& from = ended_.empty() ? live_ : ended_;
+  Translation result;
+  if (from.empty()) return result;
+  const Hypothesis* chosen = &from.front();
+  for (const Hypothesis& one : from) {
+    if (score(one) > score(*chosen)) chosen = &one;
+  }
+  result.log_probability = chosen->log_probability;
+  std::vector<const Node*> path;
+  for (Index node = chosen->node; node >= 0; node = path.back()->before) {
+    path.push_back(&nodes_[static_cast<std::size_t>(node)]);
+  }
+  std::reverse(path.begin(), path.end());
+  if (with_attention) {
+    result.attention = Tensor(DType::kFloat32, {static_cast<Index>(path.size()), Ts});
+  }
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    result.tokens.push_back(path[i]->token);
+    if (!with_attention) continue;
+    std::copy_n(path[i]->attention.begin(), Ts,
+                result.attention.values<float>().begin() + static_cast<std::ptrdiff_t>(i) * Ts);
+  }
+  return result;
+}
+
+}  // namespace qkv::app

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_MODELS_HYPOTHESES_H_
+#define QKV_MODELS_HYPOTHESES_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <qkv/app/translator.h>
+
+// The hypotheses of one source in a beam search.
+namespace qkv::app {
+
+class Hypotheses {
+ public:
+  Hypotheses(const SearchOptions& options, Index most_tokens);
+
+  // Whether the translation is known.
+  bool done() const noexcept { return done_; }
+  // Hypotheses that go on, best first; at most the beam.
+  Index live() const noexcept { return static_cast<Index>(live_.size()); }
+  std::int32_t last_token(Index hypothesis) const;
+  // The hypothesis of the step before that this one continues.
+  Index parent(Index hypothesis) const;
+
+  // One step: row k of `log_probabilities` [live,V] belongs to hypothesis k, as does row k of
+  // `attention` [live,Ts]. Numbers that are NaN are never chosen.
+  void advance(std::span<const double> log_probabilities, Index V, std::span<const float> attention,
+               Index Ts);
+
+  // Once done. `with_attention`: rows of Ts numbers.
+  Translation best(Index Ts, bool with_attention) const;
+
+ private:
+  // A token, by the one before it.
+  struct Node {
+    Index before = -1;
+    std::int32_t token = 0;
+    std::vector<float> attention{};
+  };
+  struct Hypothesis {
+    Index node = -1;
+    Index parent = 0;
+    Index tokens = 0;
+    double log_probability = 0;
+  };
+  struct Candidate {
+    Index parent = 0;
+    std::int32_t token = 0;
+    double log_probability = 0;
+  };
+
+  std::vector<Candidate> candidates(std::span<const double> log_probabilities, Index V) const;
+  double score(const Hypothesis& hypothesis) const;
+
+  SearchOptions options_;
+  Index most_tokens_;
+  bool done_ = false;
+  std::vector<Node> nodes_;
+  std::vector<Hypothesis> live_;
+  std::vector<Hypothesis> ended_;
+};
+
+}  // namespace qkv::app
+
+#endif  // QKV_MODELS_HYPOTHESES_H_

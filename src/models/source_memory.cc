@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/source_memory.h"
+
+#include <utility>
+
+#include "models/values.h"
+
+namespace qkv::app {
+namespace {
+
+// x [n,B,heads*D] -> [B,heads,n,D], where it lies.
+template <class AnyView>
+AnyView split_steps(const AnyView& x, Index heads) {
+  const Index width = x.size(2) / heads;
+  return AnyView(x.data(), x.dtype(), {x.size(1), heads, x.size(0), width},
+                 {x.stride(1), width * x.stride(2), x.stride(0), x.stride(2)});
+}
+
+// x [B,Ts,heads*D] -> [B,heads,Ts,D], likewise.
+template <class AnyView>
+AnyView split_keys(const AnyView& x, Index heads) {
+  return split_steps(permute(x, {1, 0, 2}), heads);
+}
+
+// lse [1,B,heads] -> [B,heads,1].
+template <class AnyView>
+AnyView lse_of(const AnyView& lse) {
+  return permute(lse, {1, 2, 0});
+}
+
+Additive additive_score(const AdditiveAttention& layer) {
+  const auto& p = layer.parameters();
+  return {.wq = p.w_q, .wk = p.w_k, .v = p.v};
+}
+
+}  // namespace
+
+Index head_count(const TranslatorConfig& config) {
+  return config.attention == TranslatorAttention::kMultiHead ? config.heads : 1;
+}
+
+Index context_width(const TranslatorConfig& config) {
+  return config.attention == TranslatorAttention::kMultiHead ? config.hidden : 2 * config.hidden;
+}
+
+SourceMemory::SourceMemory(const TranslatorConfig& config, const TranslatorLayers& layers,
+                           const EncodedSources& sources, Index steps, Context& context)
+    : config_(config),
+      layers_(layers),
+      sources_(sources),
+      context_(context),
+      keys_(sources.states),
+      values_(sources.states) {
+  if (none()) return;
+  project_keys();
+  if (steps == 0) return;
+  const Index B = sources.states.size(0);
+  kept_.lse = Tensor(config.dtype, {steps, B, head_count(config)});
+  d_values_ = Tensor(config.dtype, values_.shape());
+  if (!additive_) d_keys_ = Tensor(config.dtype, keys_.shape());
+  if (layers.additive) d_additive_ = layers.additive->zero_gradients();
+  if (layers.bilinear) d_bilinear_ = layers.bilinear->zero_gradients();
+  if (!layers.merge) return;
+  for (Tensor* tensor : {&kept_.query, &kept_.heads, &kept_.d_query, &kept_.d_heads}) {
+    *tensor = Tensor(config.dtype, {steps, B, config.hidden});
+  }
+}
+
+void SourceMemory::project_keys() {
+  const ConstView& states = sources_.states;
+  const auto project = [&](const Linear& layer, Linear::Saved& saved, Tensor& to, ConstView& use) {
+    to = Tensor(config_.dtype, {states.size(0), states.size(1), config_.hidden});
+    layer.forward(states, saved, to, context_);
+    use = to;
+  };
+  if (layers_.key) project(*layers_.key, saved_key_, projected_keys_, keys_);
+  if (layers_.value) project(*layers_.value, saved_value_, projected_values_, values_);
+  if (layers_.merge) {
+    query_.emplace(layers_.query->parameters(), context_);
+    merge_.emplace(layers_.merge->parameters(), context_);
+  }
+  if (layers_.additive) {
+    additive_.emplace(split_keys(keys_, 1), additive_score(*layers_.additive), context_);
+  }
+}
+
+// Both directions' last states, whatever the decoder's state is.
+void SourceMemory::see_last(const View& seen) const {
+  const Index H = config_.hidden;
+  for (Index direction = 0; direction < 2; ++direction) {
+    copy(entry(sources_.last, direction), slice(seen, 2, direction * H, (direction + 1) * H));
+  }
+}
+
+Options SourceMemory::options() const {
+  Options options;  // scaled dot product
+  if (config_.attention == TranslatorAttention::kDot) options.score = Dot{};
+  if (layers_.additive) options.score = additive_score(*layers_.additive);
+  if (layers_.bilinear) options.score = Bilinear{layers_.bilinear->parameters().w};
+  options.masks.emplace_back(KeyLengths{sources_.lengths});
+  return options;
+}
+
+// q [n,B,.] as the call wants it.
+Inputs SourceMemory::inputs(const ConstView& q) const {
+  const Index heads = head_count(config_);
+  return {split_steps(q, heads), split_keys(keys_, heads), split_keys(values_, heads)};
+}
+
+void SourceMemory::attend(const ConstView& q, const View& out, const View& lse,
+                          const View& weights) {
+  Outputs outputs;
+  outputs.out = split_steps(out, head_count(config_));
+  outputs.lse = lse;
+  if (weights.given()) outputs.weights = weights;
+  if (additive_) {
+    additive_->attention(inputs(q), options(), outputs);
+  } else {
+    qkv::attention(inputs(q), options(), outputs, context_);
+  }
+}
+
+void SourceMemory::look(const ConstView& s, const View& seen, const View& weights) {
+  if (none()) return see_last(seen);
+  if (!merge_) return attend(s, seen, {}, weights);
+  const Dims shape{s.size(0), s.size(1), config_.hidden};
+  Tensor query(config_.dtype, shape);
+  Tensor heads(config_.dtype, shape);
+  query_->forward(s, query);
+  attend(query, heads, {}, weights);
+  merge_->forward(heads, seen);
+}
+
+void SourceMemory::look(Index step, const ConstView& s, const View& seen) {
+  if (none()) return see_last(seen);
+  const View lse = lse_of(entry(kept_.lse.view(), step));
+  if (!merge_) return attend(s, seen, lse, {});
+  const View query = entry(kept_.query.view(), step);
+  const View heads = entry(kept_.heads.view(), step);
+  query_->forward(s, query);
+  attend(query, heads, lse, {});
+  merge_->forward(heads, seen);
+}
+
+void SourceMemory::look_back(Index step, const ConstView& s, const ConstView& seen,
+                             const ConstView& d_seen, const View& ds) {
+  if (none()) return;
+  ConstView q = s;
+  ConstView out = seen;
+  ConstView d_out = d_seen;
+  View dq = ds;
+  if (merge_) {
+    q = entry(kept_.query.view(), step);
+    out = entry(kept_.heads.view(), step);
+    dq = entry(kept_.d_query.view(), step);
+    d_out = entry(kept_.d_heads.view(), step);
+    merge_->backward_input(d_seen, entry(kept_.d_heads.view(), step));  // undoes merge_
+  }
+  const Index heads = head_count(config_);
+  InputGradients gradients;  // undoes attend()
+  gradients.q = split_steps(dq, heads);
+  gradients.v = split_keys(d_values_.view(), heads);
+  gradients.write = Write::kAccumulate;
+  if (d_keys_.given()) gradients.k = split_keys(d_keys_.view(), heads);
+  if (d_bilinear_) gradients.score = BilinearGradient{d_bilinear_->w};
+  if (d_additive_) gradients.score = AdditiveGradient{.wq = d_additive_->w_q, .v = d_additive_->v};
+  const qkv::Saved saved{split_steps(out, heads), lse_of(entry(kept_.lse.view(), step))};
+  const OutputGradients output_gradients{.out = split_steps(d_out, heads)};
+  if (additive_) {
+    additive_->attention_backward(inputs(q), options(), saved, output_gradients, gradients);
+  } else {
+    attention_backward(inputs(q), options(), saved, output_gradients, gradients, context_);
+  }
+  if (merge_) query_->backward_input(dq, ds, Write::kAccumulate);  // undoes query_
+}
+
+void SourceMemory::finish(const ConstView& s, const ConstView& d_seen, const View& d_states,
+                          const View& d_last, TranslatorGradients& gradients) {
+  if (none()) {
+    // Every step saw the same.
+    const Index H = config_.hidden;
+    for (Index step = 0; step < d_seen.size(0); ++step) {
+      for (Index direction = 0; direction < 2; ++direction) {
+        add(entry(d_last, direction),
+            slice(entry(d_seen, step), 2, direction * H, (direction + 1) * H));
+      }
+    }
+    const Tensor zeros(config_.dtype, {d_states.size(2)});
+    copy(zeros, d_states);
+    return;
+  }
+  if (layers_.value) {
+    layers_.value->backward(saved_value_, d_values_, d_states, *gradients.value, Write::kOverwrite,
+                            context_);
+  } else {
+    copy(d_values_, d_states);
+  }
+  if (additive_) {
+    additive_->key_gradients(split_keys(d_states, 1), d_additive_->w_k, Write::kAccumulate);
+    gradients.additive = std::move(d_additive_);
+  }
+  if (layers_.bilinear) {
+    add(d_states, d_keys_);
+    gradients.bilinear = std::move(d_bilinear_);
+  }
+  if (layers_.key) finish_projections(s, d_seen, d_states, gradients);
+}
+
+void SourceMemory::finish_projections(const ConstView& s, const ConstView& d_seen,
+                                      const View& d_states, TranslatorGradients& gradients) {
+  // The states' gradient is added to, the parameters' are not.
+  Tensor d_from_keys(config_.dtype, d_states.shape());
+  layers_.key->backward(saved_key_, d_keys_, d_from_keys, *gradients.key, Write::kOverwrite,
+                        context_);
+  add(d_states, d_from_keys);
+  if (!layers_.merge) return;
+  layers_.query->backward({s}, kept_.d_query, {}, *gradients.query, Write::kOverwrite, context_);
+  layers_.merge->backward({kept_.heads}, d_seen, {}, *gradients.merge, Write::kOverwrite, context_);
+}
+
+}  // namespace qkv::app

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_MODELS_TRANSLATOR_PASS_H_
+#define QKV_MODELS_TRANSLATOR_PASS_H_
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <qkv/app/translator.h>
+
+#include "models/source_memory.h"
+#include "models/token_batch.h"
+
+// A batch of pairs through the translator, forward and backward (Bahdanau et al. 2015, appendix A).
+namespace qkv::app {
+
+// The encoder on a batch of sources.
+class EncoderPass {
+ public:
+  EncoderPass(const TranslatorConfig& config, const TranslatorLayers& layers, TokenBatch sources,
+              Context& context);
+
+  void forward(RunState& run);
+  // Undoes it: d_states [B,Ts,2 hidden], d_last [2,B,hidden].
+  void backward(const Tensor& d_states, const Tensor& d_last, TranslatorGradients& gradients);
+
+  EncodedSources result() const { return {states_, last_, sources_.lengths}; }
+  // The decoder's first state [1,B,hidden]: tanh(start(last of the backward direction)).
+  void start(const View& state);
+  // Undoes it: `d_state` is overwritten on the way, d_last added to.
+  void start_backward(const ConstView& state, const View& d_state, const View& d_last,
+                      TranslatorGradients& gradients);
+
+ private:
+  const TranslatorConfig& config_;
+  const TranslatorLayers& layers_;
+  TokenBatch sources_;
+  Context& context_;
+  DropoutLayer dropout_;
+  Tensor embedded_;  // [B,Ts,embedding]
+  Tensor states_;
+  Tensor last_;
+  Embedding::Saved saved_embedding_;
+  DropoutLayer::Saved saved_dropout_;
+  Gru::Saved saved_gru_;
+  Linear::Saved saved_start_;
+};
+
+// Pairs with known targets: at each step the decoder is given the token that should have come.
+class TranslatorPass {
+ public:
+  TranslatorPass(const TranslatorConfig& config, const TranslatorLayers& layers,
+                 std::span<const TokenPair> pairs, Context& context);
+
+  TranslationLoss forward(RunState& run);
+  TranslationLoss forward_and_backward(RunState& run, TranslatorGradients& gradients);
+
+ private:
+  void decode(RunState& run);
+  void decode_backward(TranslatorGradients& gradients);
+  void read_out(RunState& run);
+  TranslationLoss predict(TranslatorGradients* gradients);
+  void read_out_backward(TranslatorGradients& gradients);
+
+  // Parts of rows_ and of their gradients, [n,B,.].
+  View states(Tensor& rows, Index first, Index count) const;
+  View seen(Tensor& rows, Index first, Index count) const;
+  View embeddings(Tensor& rows) const;
+  View inputs(Tensor& rows, Index first, Index count) const;  // seen and embeddings
+
+  const TranslatorConfig& config_;
+  const TranslatorLayers& layers_;
+  Context& context_;
+  TokenBatch targets_;
+  EncoderPass encoder_;
+  std::optional<SourceMemory> memory_;
+  Index steps_ = 0;  // Tt
+  Index B_ = 0;
+  bool backward_ = false;
+  DropoutLayer dropout_;
+
+  // One row for each step and pair: [1+Tt,B,hidden+C+embedding] holds s_i, c_i, E y_{i-1}. Row 0
+  // has only s_0. What goes into the decoder and into the readout are pieces of a row.
+  Tensor rows_, d_rows_;
+  Tensor gates_, d_gates_;      // [Tt,B,4 hidden]
+  Tensor pairs_;                // [Tt*B,2 hidden]: the readout
+  Tensor largest_, d_largest_;  // [Tt*B,hidden]: t_i, the larger of each pair
+  Embedding::Saved saved_embedding_;
+  DropoutLayer::Saved saved_embedding_dropout_, saved_readout_dropout_;
+  Linear::Saved saved_readout_;
+};
+
+}  // namespace qkv::app
+
+#endif  // QKV_MODELS_TRANSLATOR_PASS_H_
