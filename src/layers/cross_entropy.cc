@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include <qkv/layers/cross_entropy.h>
 
@@ -13,6 +14,7 @@
 #include "layers/attend.h"
 #include "layers/checks.h"
 #include "layers/indices.h"
+#include "layers/packed.h"
 #include "layers/row_kernels.h"
 #include "reference/sum.h"
 #include "runtime/tasks.h"
@@ -92,14 +94,15 @@ struct Forward {
   T label_smoothing;
   T* max;
   T* sum;
-  RowKernels<T> kernels{kForward};
+  RowKernels<T> kernels;
 
-  Forward(const ConstView& x, CrossEntropy::Saved& saved, double e)
+  Forward(const ConstView& x, CrossEntropy::Saved& saved, double e, const RowKernels<T>& by)
       : logits(x),
         targets(saved.targets.values<std::int64_t>().data()),
         label_smoothing(static_cast<T>(e)),
         max(saved.max.values<T>().data()),
-        sum(saved.sum.values<T>().data()) {}
+        sum(saved.sum.values<T>().data()),
+        kernels(by) {}
 
   T log_probability(Index n) const {
     const T x = logits.row(n)[targets[n] * logits.stride()];
@@ -142,14 +145,15 @@ struct Backward {
   T label_smoothing;
   const T* max;
   const T* sum;
-  RowKernels<T> kernels{kBackward};
+  RowKernels<T> kernels;
 
-  Backward(const CrossEntropy::Saved& saved, double e)
+  Backward(const CrossEntropy::Saved& saved, double e, const RowKernels<T>& by)
       : logits(saved.logits),
         targets(saved.targets.values<std::int64_t>().data()),
         label_smoothing(static_cast<T>(e)),
         max(saved.max.values<T>().data()),
-        sum(saved.sum.values<T>().data()) {}
+        sum(saved.sum.values<T>().data()),
+        kernels(by) {}
 
   // p_v - (1 - e) [v = t] - e/V for all v; undoes loss().
   std::span<T> slopes(Index n, Arena& arena) const {
@@ -184,16 +188,6 @@ struct Backward {
     });
   }
 };
-
-// f.operator()<T>() for float or double.
-template <class F>
-void dispatch(DType dtype, const F& f) {
-  if (dtype == DType::kFloat64) {
-    f.template operator()<double>();
-  } else {
-    f.template operator()<float>();
-  }
-}
 
 void check_logits(const ConstView& logits) {
   layers::check_float(kForward, {"logits", logits});
@@ -245,9 +239,10 @@ void CrossEntropy::forward(const ConstView& logits, const ConstView& targets, Sa
 
   layers::resize(saved.max, logits.dtype(), {N});
   layers::resize(saved.sum, logits.dtype(), {N});
-  dispatch(logits.dtype(), [&]<class T>() {
+  layers::dispatch(logits.dtype(), [&]<class T>() {
     Call call(context, kForward, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
-    Forward<T>(logits, saved, label_smoothing_).run(call, outputs, ignore_);
+    const RowKernels<T> by(layers::kernels_in_use<T>(context, kForward).dot);
+    Forward<T>(logits, saved, label_smoothing_, by).run(call, outputs, ignore_);
   });
   saved.logits = logits;
 }
@@ -265,9 +260,10 @@ void CrossEntropy::backward(const Saved& saved, const ConstView& dlosses, const 
     layers::check_apart(kBackward, {"dlogits", dlogits}, {{"logits", logits}});
   }
 
-  dispatch(logits.dtype(), [&]<class T>() {
+  layers::dispatch(logits.dtype(), [&]<class T>() {
     Call call(context, kBackward, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
-    Backward<T>(saved, label_smoothing_).run(call, dlosses, dlogits, write, ignore_);
+    const RowKernels<T> by(layers::kernels_in_use<T>(context, kBackward).dot);
+    Backward<T>(saved, label_smoothing_, by).run(call, dlosses, dlogits, write, ignore_);
   });
 }
 

@@ -5,11 +5,12 @@
 
 #include <qkv/layers/dropout.h>
 
-#include "core/message.h"
+#include "attention/target.h"
 #include "core/philox.h"
 #include "core/shapes.h"
 #include "layers/attend.h"
 #include "layers/checks.h"
+#include "layers/packed.h"
 #include "layers/row_kernels.h"
 #include "layers/streams.h"
 
@@ -27,7 +28,7 @@ template <class T>
 class Factors {
  public:
   Factors(std::string_view function, const Dropout& dropout)
-      : kernels_(function),
+      : kernels_(dense::kernels_of<T>(door::target_in_use(function)).dot),
         mask_(dropout.p, dropout.seed.value_or(0)),
         kept_(static_cast<T>(1 / (1 - dropout.p))) {}
 
@@ -102,11 +103,7 @@ void apply(std::string_view function, const Dropout& dropout, const ConstView& f
 
 void apply(std::string_view function, const Dropout& dropout, const ConstView& from, const View& to,
            Write write) {
-  if (from.dtype() == DType::kFloat64) {
-    apply<double>(function, dropout, from, to, write);
-  } else {
-    apply<float>(function, dropout, from, to, write);
-  }
+  layers::dispatch(from.dtype(), [&]<class T>() { apply<T>(function, dropout, from, to, write); });
 }
 
 }  // namespace

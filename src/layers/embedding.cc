@@ -8,7 +8,9 @@
 #include "core/message.h"
 #include "dense/rows.h"
 #include "layers/checks.h"
+#include "layers/gradients.h"
 #include "layers/indices.h"
+#include "layers/packed.h"
 #include "runtime/tasks.h"
 
 namespace qkv {
@@ -86,7 +88,7 @@ Embedding::Embedding(Index tokens, Index width, std::optional<Index> padding, DT
 }
 
 Embedding::Parameters Embedding::zero_gradients() const {
-  return {Tensor(parameters_.weight.dtype(), parameters_.weight.shape())};
+  return {layers::zeros_like(parameters_.weight)};
 }
 
 void Embedding::forward(const ConstView& ids, Saved& saved, const View& out,
@@ -105,11 +107,7 @@ void Embedding::forward(const ConstView& ids, Saved& saved, const View& out,
 
   Call call(context, kForward, 0, 0);
   const std::span<const std::int64_t> kept = saved.ids.values<std::int64_t>();
-  if (weight.dtype() == DType::kFloat64) {
-    look_up<double>(call, weight, kept, out);
-  } else {
-    look_up<float>(call, weight, kept, out);
-  }
+  layers::dispatch(weight.dtype(), [&]<class T>() { look_up<T>(call, weight, kept, out); });
   saved.tokens = tokens();
 }
 
@@ -124,16 +122,13 @@ void Embedding::backward(const Saved& saved, const ConstView& dout, Parameters& 
   layers::check_same(kBackward, {"dout", dout}, dtype, shape);
   Tensor& gradient = gradients.weight;
   if (!gradient.given()) return;
-  layers::check_same(kBackward, {"gradients.weight", gradient}, dtype, parameters_.weight.shape());
+  layers::check_gradient(kBackward, "gradients.weight", gradient, parameters_.weight);
   layers::check_apart(kBackward, {"gradients.weight", gradient}, {{"dout", dout}});
 
   Call call(context, kBackward, 0, 0);
   const std::span<const std::int64_t> ids = saved.ids.values<std::int64_t>();
-  if (dtype == DType::kFloat64) {
-    add_rows<double>(call, ids, padding_, dout, gradient, write);
-  } else {
-    add_rows<float>(call, ids, padding_, dout, gradient, write);
-  }
+  layers::dispatch(dtype,
+                   [&]<class T>() { add_rows<T>(call, ids, padding_, dout, gradient, write); });
 }
 
 }  // namespace qkv

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 
-#include "attention/target.h"
 #include "reference/sum.h"
 
 namespace qkv::layers {
@@ -28,14 +27,6 @@ T exponentials(T* row, Index n, T max) {
 }
 
 }  // namespace
-
-template <class T>
-RowKernels<T>::RowKernels(std::string_view function) {
-  const std::string_view in_use = door::target_in_use(function);
-  for (const kernels::Target target : kernels::kTargets) {
-    if (kernels::name_of(target) == in_use) kernels_ = &kernels::dot_kernels<T>(target);
-  }
-}
 
 template <class T>
 void RowKernels<T>::softmax(T* row, Index n, T* max, T* sum) const {

@@ -2,8 +2,6 @@
 #ifndef QKV_LAYERS_ROW_KERNELS_H_
 #define QKV_LAYERS_ROW_KERNELS_H_
 
-#include <string_view>
-
 #include <qkv/view.h>
 
 #include "core/order.h"
@@ -12,16 +10,15 @@
 
 namespace qkv::layers {
 
-// What layers do to rows of numbers: the kernels of the CPU target in use, or plain loops where
-// that is the reference.
+// What layers do to rows of numbers: by the kernels of a CPU target, or in plain loops.
 template <class T>
 class RowKernels {
  public:
   // A row's numbers are a multiple of this.
   static constexpr Index kWhole = core::kPartialSums;
 
-  // Throws Error of `function` when QKV_TARGET names no target.
-  explicit RowKernels(std::string_view function);
+  // Null: plain loops.
+  explicit RowKernels(const kernels::DotKernels<T>* by) : kernels_(by) {}
 
   // The row's maximum, and exp(x - maximum) in place of its n numbers, -inf giving 0; their sum is
   // NaN when one was NaN or +inf, and 0 when all were -inf.
@@ -32,7 +29,7 @@ class RowKernels {
   void drop(T* x, const core::DropoutRow& row, Index first, Index n) const;
 
  private:
-  const kernels::DotKernels<T>* kernels_ = nullptr;  // null: plain loops
+  const kernels::DotKernels<T>* kernels_;
 };
 
 extern template class RowKernels<float>;
