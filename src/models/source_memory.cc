@@ -33,6 +33,12 @@ Additive additive_score(const AdditiveAttention& layer) {
   return {.wq = p.w_q, .wk = p.w_k, .v = p.v};
 }
 
+// Into the memory of the gradients that are asked for.
+template <class P>
+void copy_parameters(const P& from, P& to) {
+  for_each_parameter(from, to, [](const auto& p, Tensor& target) { copy(p.value, target); });
+}
+
 }  // namespace
 
 Index head_count(const TranslatorConfig& config) {
@@ -197,11 +203,11 @@ void SourceMemory::finish(const ConstView& s, const ConstView& d_seen, const Vie
   }
   if (additive_) {
     additive_->key_gradients(split_keys(d_states, 1), d_additive_->w_k, Write::kAccumulate);
-    gradients.additive = std::move(d_additive_);
+    copy_parameters(*d_additive_, *gradients.additive);
   }
   if (layers_.bilinear) {
     add(d_states, d_keys_);
-    gradients.bilinear = std::move(d_bilinear_);
+    copy_parameters(*d_bilinear_, *gradients.bilinear);
   }
   if (layers_.key) finish_projections(s, d_seen, d_states, gradients);
 }
