@@ -9,8 +9,8 @@ namespace qkv::io {
 
 namespace {
 
-// One byte more than a small file has: a block that is not full tells that the file has ended.
-// Files that the system makes up as they are read say that they are empty.
+// One byte more than a small file has, so that reading on tells that it has ended. Files that the
+// system makes up as they are read say that they are empty.
 std::size_t block_size(const InputFile& file) {
   constexpr auto kMost = static_cast<Index>(BlockReader::kBlock);
   constexpr Index kLeast = 4096;
@@ -28,12 +28,21 @@ bool BlockReader::more() {
   end_ -= begin_;
   begin_ = 0;
   if (end_ == block_.size()) return false;
-  const std::size_t got = file_.read(block_.data() + end_, block_.size() - end_);
+  const std::size_t got = file_.read_some(block_.data() + end_, block_.size() - end_);
   end_ += got;
   read_ += static_cast<Index>(got);
-  ended_ = end_ < block_.size();
-  if (progress_) progress_(read_, file_.size().value_or(-1));
+  ended_ = got == 0;
+  tell_progress(got);
   return got > 0;
+}
+
+// A pipe gives its bytes in small pieces.
+void BlockReader::tell_progress(std::size_t got) {
+  const bool is_due =
+      file_.size() ? got > 0 : ended_ || read_ - told_ >= static_cast<Index>(kBlock);
+  if (!progress_ || !is_due) return;
+  told_ = read_;
+  progress_(read_, file_.size().value_or(-1));
 }
 
 }  // namespace qkv::io

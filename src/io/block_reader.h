@@ -25,8 +25,8 @@ class BlockReader {
   // What has been read and not been consumed; good until more() is called.
   std::string_view rest() const noexcept { return {block_.data() + begin_, end_ - begin_}; }
   void consume(std::size_t bytes) noexcept { begin_ += bytes; }
-  // Adds to rest() what the block has room for; false when nothing was added: the file has ended,
-  // or rest() fills the block.
+  // Adds to rest() what there is and the block has room for; false when nothing was added: the file
+  // has ended, or rest() fills the block.
   bool more();
   bool ended() const noexcept { return ended_; }
   // Of the first byte of rest() in the file.
@@ -34,12 +34,15 @@ class BlockReader {
   const InputFile& file() const noexcept { return file_; }
 
  private:
+  void tell_progress(std::size_t got);
+
   InputFile& file_;
   Progress progress_;
   std::vector<char> block_;
   std::size_t begin_ = 0;  // rest() is block_[begin_, end_)
   std::size_t end_ = 0;
   Index read_ = 0;
+  Index told_ = 0;  // of read_
   bool ended_ = false;
 };
 

@@ -78,7 +78,7 @@ std::string_view InputFile::peek(std::size_t bytes) {
     const std::size_t before = ahead_.size();
     const std::size_t step = std::min(bytes - before, std::max(kBlock, before));
     ahead_.resize(before + step);
-    ahead_.resize(before + read_on(ahead_.data() + before, step));
+    ahead_.resize(before + read_on(ahead_.data() + before, step, Wait::kForAll));
     if (ahead_.size() < before + step) break;
   }
   return std::string_view(ahead_).substr(0, bytes);
@@ -91,17 +91,27 @@ int InputFile::duplicate() const {
 }
 
 std::size_t InputFile::read(void* target, std::size_t bytes) {
+  const std::size_t known = take_ahead(target, bytes);
+  return known + read_on(static_cast<char*>(target) + known, bytes - known, Wait::kForAll);
+}
+
+std::size_t InputFile::read_some(void* target, std::size_t bytes) {
+  const std::size_t known = take_ahead(target, bytes);
+  return known > 0 ? known : read_on(static_cast<char*>(target), bytes, Wait::kForAny);
+}
+
+std::size_t InputFile::take_ahead(void* target, std::size_t bytes) {
   const std::size_t known = ahead_.copy(static_cast<char*>(target), bytes, given_);
   given_ += known;
   if (given_ == ahead_.size()) {
     given_ = 0;
     ahead_ = {};
   }
-  return known + read_on(static_cast<char*>(target) + known, bytes - known);
+  return known;
 }
 
 // From the operating system.
-std::size_t InputFile::read_on(char* target, std::size_t bytes) {
+std::size_t InputFile::read_on(char* target, std::size_t bytes, Wait wait) {
   std::size_t done = 0;
   while (done < bytes) {
     if (stop_ != nullptr && stop_->load(std::memory_order_relaxed)) throw Cancelled("read");
@@ -110,6 +120,7 @@ std::size_t InputFile::read_on(char* target, std::size_t bytes) {
     if (got == 0) break;
     if (got > 0) done += static_cast<std::size_t>(got);
     if (got < 0 && errno != EINTR) throw app::InputError(name_, system_message(errno));
+    if (got > 0 && wait == Wait::kForAny) break;
   }
   return done;
 }

@@ -37,11 +37,17 @@ class InputFile {
   int duplicate() const;
   // Reads until `bytes` are there or the file ends; returns how many there are.
   std::size_t read(void* target, std::size_t bytes);
+  // The same, but does not wait for more than there is: 0 bytes are the end. Of a regular file
+  // there is all.
+  std::size_t read_some(void* target, std::size_t bytes);
   // All that is left.
   std::string read_rest();
 
  private:
-  std::size_t read_on(char* target, std::size_t bytes);
+  enum class Wait { kForAll, kForAny };
+
+  std::size_t take_ahead(void* target, std::size_t bytes);
+  std::size_t read_on(char* target, std::size_t bytes, Wait wait);
 
   std::string name_;
   Descriptor file_;

@@ -62,7 +62,9 @@ void for_each_row(const std::string& path, const ParallelTextOptions& options,
   std::vector<std::string_view> chosen;
   while (lines.next(line)) {
     if (line.empty() && options.empty_lines == EmptyLines::kSkipped) continue;
-    if (line.empty()) lines.fail(fmt::format("expected {} columns, got an empty line", needed));
+    if (line.empty() && options.empty_lines == EmptyLines::kRefused) {
+      lines.fail(fmt::format("expected {} columns, got an empty line", needed));
+    }
     if (const auto bad = first_not_utf8(line)) {
       lines.fail(fmt::format("expected UTF-8, got {} at byte {} of the line",
                              quoted(line.substr(*bad, 1)), *bad));
@@ -78,7 +80,7 @@ void for_each_row(const std::string& path, const ParallelTextOptions& options,
     }
     if (!take(options.columns.empty() ? fields : chosen, lines.number())) return;
   }
-  if (lines.number() == 0) {
+  if (lines.number() == 0 && options.empty_lines != EmptyLines::kKept) {
     throw InputError::at_line(lines.name(), 1,
                               fmt::format("expected {} columns, got an empty file", needed));
   }

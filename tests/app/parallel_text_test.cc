@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <qkv/app/parallel_text.h>
 #include <qkv/app/utf8.h>
@@ -68,6 +69,36 @@ TEST(ParallelText, EmptyLinesMayBeSkipped) {
   const ParallelTextOptions options{.empty_lines = EmptyLines::kSkipped};
   EXPECT_EQ(read("\na\n\r\nb\n\n", options), (Rows{{"a"}, {"b"}}));
   EXPECT_EQ(read("\n", options), Rows{});
+}
+
+TEST(ParallelText, EmptyLinesMayBeKept) {
+  const ParallelTextOptions options{.columns = {0}, .empty_lines = EmptyLines::kKept};
+  EXPECT_EQ(read("\na\tb\n\r\nc", options), (Rows{{""}, {"a"}, {""}, {"c"}}));
+  EXPECT_EQ(read("", options), Rows{});
+  EXPECT_EQ(refusal("a\tb\n\n", {.least_columns = 2, .empty_lines = EmptyLines::kKept}),
+            "a.tsv:2: expected at least 2 columns, got 1");
+}
+
+// As many bytes as there are come first; the writer waits for what is made of them.
+TEST(ParallelText, RowsComeBeforeTheWriterHasMore) {
+  int ends[2] = {};
+  ASSERT_EQ(::pipe(ends), 0);
+  const auto say = [&](std::string_view text) {
+    EXPECT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  };
+  say("a\nb");
+  Rows rows;
+  ::alarm(20);  // else it would wait for ever
+  for_each_row("/dev/fd/" + std::to_string(ends[0]), {},
+               [&](std::span<const std::string_view> fields, Index line) {
+                 rows.emplace_back(fields.begin(), fields.end());
+                 if (line == 1) say("c\nd\n");
+                 if (line == 2) ::close(ends[1]);
+                 return true;
+               });
+  ::alarm(0);
+  ::close(ends[0]);
+  EXPECT_EQ(rows, (Rows{{"a"}, {"bc"}, {"d"}}));
 }
 
 TEST(ParallelText, ACallbackKnowsTheLineAndMayStop) {

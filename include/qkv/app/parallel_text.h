@@ -14,7 +14,9 @@
 
 namespace qkv::app {
 
-enum class EmptyLines { kRefused, kSkipped };
+// An empty line is a mistake, nothing, or a row of one empty field. A file without any line is a
+// mistake unless they are kept.
+enum class EmptyLines { kRefused, kSkipped, kKept };
 
 struct ParallelTextOptions {
   std::vector<Index> columns{};  // those wanted, from 0, in this order; none: all
@@ -32,9 +34,10 @@ using TakeRow = std::function<bool(std::span<const std::string_view> fields, Ind
 // Reads text that belongs together, one row a line, its fields between tabs: sentences and their
 // translations, say ("-": standard input). Fields are taken as they are; they may be empty and hold
 // anything but tabs, line ends and zero bytes. UTF-8, with or without a byte order mark; lines may
-// end in CR LF, the last needs no end. Memory does not grow with the file.
-// Throws InputError (with the line) for a file that is missing, is not UTF-8, or has a row with too
-// few columns; Error for options that cannot be.
+// end in CR LF, the last needs no end. Rows are taken as they come, from a terminal or a pipe
+// before more are there. Memory does not grow with the file. Throws InputError (with the line) for
+// a file that is missing, is not UTF-8, or has a row with too few columns; Error for options that
+// cannot be.
 QKV_API void for_each_row(const std::string& path, const ParallelTextOptions& options,
                           const TakeRow& take);
 
