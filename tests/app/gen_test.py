@@ -21,8 +21,8 @@ MONTHS = ("january february march april may june july august september october n
           "december").split()
 WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
 ROMAN = "i ii iii iv v vi vii viii ix x xi xii".split()
-CARDINALS = ("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-             "fifteen sixteen seventeen eighteen nineteen").split()
+CARDINALS = ("zero one two three four five six seven eight nine ten eleven twelve thirteen "
+             "fourteen fifteen sixteen seventeen eighteen nineteen").split()
 ORDINALS = ("zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh "
             "twelfth thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth "
             "twentieth").split()
@@ -254,7 +254,8 @@ class Gen(Case):
                     self.assertLess(time.monotonic(), end)
                     time.sleep(0.01)
                 process.send_signal(number)
-                self.assertEqual((process.wait(timeout=PATIENCE), process.stderr.read()), (code, b""))
+                self.assertEqual(process.wait(timeout=PATIENCE), code)
+                self.assertEqual(process.stderr.read(), b"")
             self.assertEqual(self.names(), [])
 
     def test_a_reader_that_leaves_ends_it(self):

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view.h"
 
-#include <cstdlib>
 #include <memory>
 #include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <qkv/app/special_tokens.h>
 
 #include "array_store.h"
 #include "commands.h"
 #include "exit_codes.h"
+#include "terminal.h"
 
 namespace {
 
@@ -45,39 +43,13 @@ std::string footer() {
   return text + "\nand the empty token.";
 }
 
-// Of the terminal, else as the shell says, else 80.
-int terminal_columns() {
-  struct winsize size {};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  const char* told = std::getenv("COLUMNS");
-  constexpr int kFewest = 20;
-  const auto columns = qkv::app::parse_number<int>(told == nullptr ? "" : told);
-  return columns && *columns >= kFewest ? *columns : 80;
-}
-
-// Unless the locale names another character set.
-bool unicode_wanted() {
-  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    const char* value = std::getenv(name);
-    if (value == nullptr || *value == '\0') continue;
-    const std::string_view locale(value);
-    return locale.find("UTF-8") != std::string_view::npos ||
-           locale.find("utf8") != std::string_view::npos ||
-           locale.find("UTF8") != std::string_view::npos ||
-           locale.find("utf-8") != std::string_view::npos;
-  }
-  return true;
-}
-
 // For a person who may try again: notes with their hints.
 std::string screen(const Shown& shown, const ViewOptions& options, const Common& common) {
   qkv::app::Picture picture = shown.picture;
   picture.notes.clear();
   for (const Note& note : shown.notes) picture.notes.push_back(note.line());
   if (options.table) return qkv::app::draw_table(picture);
-  return qkv::app::draw_terminal(picture, {.columns = terminal_columns(),
-                                           .colours = terminal_colours(common),
-                                           .unicode = unicode_wanted()});
+  return qkv::app::draw_terminal(picture, terminal_style(common));
 }
 
 void run(const ViewOptions& options, const Common& common) {
