@@ -12,15 +12,11 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <qkv/app/choice.h>
 #include <qkv/app/numbers.h>
 #include <qkv/app/utf8.h>
 
-// A name a user may type, and what it stands for.
-template <class Value>
-struct Choice {
-  std::string_view name;
-  Value value;
-};
+using qkv::app::Choice;
 
 template <class Value, std::size_t n>
 std::string names_of(const Choice<Value> (&choices)[n], std::string_view separator = ", ") {

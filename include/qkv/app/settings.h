@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_APP_SETTINGS_H_
+#define QKV_APP_SETTINGS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <qkv/app/file_error.h>
+#include <qkv/export.h>
+#include <qkv/view.h>
+
+namespace qkv::app {
+
+// Named values in an order, as one JSON object of plain members.
+using SettingValue = std::variant<bool, Index, std::uint64_t, double, std::string>;
+struct Setting {
+  std::string name{};
+  SettingValue value{};
+};
+using Settings = std::vector<Setting>;
+
+// As JSON writes it: true, 12, 0.002, "text". Numbers that JSON does not have are text: "NaN",
+// "Infinity", "-Infinity". Equal texts are equal values; a double is written with the fewest digits
+// that give it again. Bytes that are no UTF-8 become U+FFFD.
+QKV_API std::string json_text(const SettingValue& value);
+
+// {"a": 1, "b": "x"}: one member a line, and on one line.
+QKV_API std::string settings_text(const Settings& settings);
+QKV_API std::string settings_line(const Settings& settings);
+
+// The settings of a file. Whole numbers come as Index, as uint64 where they need it. Throws
+// InputError for a file that is missing, is no JSON object, names a member twice, or holds lists,
+// objects or null.
+QKV_API Settings read_settings(const std::string& path);
+
+// The value of that name; null when there is none.
+QKV_API const SettingValue* find_setting(const Settings& settings, std::string_view name);
+
+}  // namespace qkv::app
+
+#endif  // QKV_APP_SETTINGS_H_

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <qkv/app/locked_folder.h>
+
+#include "io/descriptor.h"
+#include "io/file.h"
+
+namespace qkv::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "NAME.4711-3.tmp", as OutputFile calls what is not whole yet.
+bool is_leftover(std::string_view file, std::string_view name) {
+  constexpr std::string_view kEnd = ".tmp";
+  if (!file.starts_with(name) || !file.ends_with(kEnd)) return false;
+  if (file.size() <= name.size() + kEnd.size() || file[name.size()] != '.') return false;
+  file.remove_prefix(name.size() + 1);
+  file.remove_suffix(kEnd.size());
+  const auto dash = file.find('-');
+  return dash != file.npos && dash > 0 && dash + 1 < file.size() &&
+         std::ranges::count(file, '-') == 1 &&
+         std::ranges::all_of(file, [](char c) { return c == '-' || (c >= '0' && c <= '9'); });
+}
+
+}  // namespace
+
+struct LockedFolder::Lock {
+  io::Descriptor folder;
+};
+
+LockedFolder::LockedFolder(std::string path) : path_(std::move(path)) {
+  made_ = ::mkdir(path_.c_str(), 0777) == 0;
+  if (!made_ && errno != EEXIST) throw OutputError(path_, io::system_message(errno));
+  lock_ = std::make_unique<Lock>(
+      Lock{io::Descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC))});
+  if (lock_->folder.get() < 0) throw OutputError(path_, io::system_message(errno));
+  if (::flock(lock_->folder.get(), LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    throw OutputError(
+        path_, error == EWOULDBLOCK ? "another process writes to it" : io::system_message(error));
+  }
+}
+
+LockedFolder::~LockedFolder() {
+  if (made_) ::rmdir(path_.c_str());  // refused, and rightly, unless it is empty
+}
+
+std::string LockedFolder::file(std::string_view name) const { return fs::path(path_) / name; }
+
+bool LockedFolder::holds(std::string_view name) const {
+  std::error_code ignored;
+  return fs::exists(file(name), ignored);
+}
+
+std::vector<std::string> LockedFolder::names() const {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(path_, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  if (error) throw OutputError(path_, error.message());
+  std::ranges::sort(names);
+  return names;
+}
+
+void LockedFolder::remove_leftovers(std::string_view name) const {
+  for (const std::string& file_name : names()) {
+    if (is_leftover(file_name, name)) ::unlink(file(file_name).c_str());
+  }
+}
+
+}  // namespace qkv::app
