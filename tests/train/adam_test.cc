@@ -152,6 +152,10 @@ TEST(Adam, WrongCalls) {
   EXPECT_EQ(complaint<Error>([&] { adam.step(list, 1); }),
             "Adam::step: vector must be the constructor's matrix float32 [5,7], got float32 [3]");
   list = weights.list();
+  list[1].name = "other";
+  EXPECT_EQ(complaint<Error>([&] { adam.step(list, 1); }),
+            "Adam::step: other must be the constructor's vector float32 [3], got float32 [3]");
+  list = weights.list();
   list[1].gradient = list[0].gradient;
   EXPECT_EQ(complaint<Error>([&] { adam.step(list, 1); }),
             "Adam::step: vector is float32 [3] but its gradient is float32 [5,7]");

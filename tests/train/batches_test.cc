@@ -80,6 +80,12 @@ TEST(Batches, ALongPairIsABatchOfItsOwn) {
   EXPECT_TRUE(std::ranges::is_permutation(drawn, want));
 }
 
+// What the batch before could not take is no measure for the next.
+TEST(Batches, EachBatchIsMeasuredByItsOwnPairs) {
+  const std::vector<PairLength> lengths{{9, 1}, {1, 11}, {1, 11}};
+  EXPECT_EQ(sorted_batches(lengths, 24), (Batches{{0}, {1, 2}}));
+}
+
 TEST(Batches, NothingGivesNothing) {
   EXPECT_TRUE(epoch_batches({}, {}, 0).empty());
   EXPECT_TRUE(sorted_batches({}, 1).empty());
@@ -90,7 +96,7 @@ TEST(Batches, SeedAndEpochDecide) {
   const Batches first = epoch_batches(lengths, {300, 5}, 1);
   EXPECT_EQ(first, epoch_batches(lengths, {300, 5}, 1));
   const Index far = Index{1} << 32;  // the upper half of the number counts
-  const std::uint64_t high = std::uint64_t{5} << 32;
+  const std::uint64_t high = (std::uint64_t{1} << 32) + 5;
   for (const Batches& other :
        {epoch_batches(lengths, {300, 5}, 2), epoch_batches(lengths, {300, 6}, 1),
         epoch_batches(lengths, {300, 5}, far + 1), epoch_batches(lengths, {300, high}, 1)}) {
