@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <qkv/app/vocabulary.h>
 
@@ -75,12 +76,13 @@ void Hypotheses::advance(std::span<const double> log_probabilities, Index V,
 
 Translation Hypotheses::best(Index Ts, bool with_attention) const {
   const std::vector<Hypothesis>& from = ended_.empty() ? live_ : ended_;
-  Translation result;
-  if (from.empty()) return result;
-  const Hypothesis* chosen = &from.front();
+  // Without any, all numbers were NaN.
+  const Hypothesis none{.log_probability = std::numeric_limits<double>::quiet_NaN()};
+  const Hypothesis* chosen = from.empty() ? &none : &from.front();
   for (const Hypothesis& one : from) {
     if (score(one) > score(*chosen)) chosen = &one;
   }
+  Translation result;
   result.log_probability = chosen->log_probability;
   std::vector<const Node*> path;
   for (Index node = chosen->node; node >= 0; node = path.back()->before) {

@@ -54,8 +54,11 @@ struct TranslationLoss {
   Index tokens = 0;
 };
 
+// Where all that a model gives is NaN before a hypothesis has ended, there are no tokens, and the
+// log-probability is NaN.
 struct Translation {
-  std::vector<std::int32_t> tokens;  // with the end token, if it was reached
+  // With the end token, if it was reached; never padding or the start token.
+  std::vector<std::int32_t> tokens;
   double log_probability = 0;
   // [tokens, source tokens] float32: row i is what token i was chosen by; absent for kNone.
   // With heads their mean.
