@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_MODELS_TRANSLATORS_H_
+#define QKV_TESTS_MODELS_TRANSLATORS_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <qkv/app/translator.h>
+
+#include "core/storage.h"
+#include "tests/layers/support.h"
+
+// Translators and sentences that the tests of the models share.
+namespace qkv::test {
+
+using app::Translator;
+using app::TranslatorAttention;
+
+using Tokens = std::vector<std::int32_t>;
+
+inline constexpr std::array kEveryAttention{
+    TranslatorAttention::kAdditive,  TranslatorAttention::kDot,
+    TranslatorAttention::kScaledDot, TranslatorAttention::kBilinear,
+    TranslatorAttention::kMultiHead, TranslatorAttention::kNone};
+
+// For messages: which attention a case is of.
+inline std::string replay_of(TranslatorAttention attention, DType dtype = DType::kFloat64) {
+  constexpr std::array kNames{"additive", "dot", "scaled dot", "bilinear", "multi-head", "none"};
+  return std::string(kNames[static_cast<std::size_t>(attention)]) + " " +
+         std::string(name_of(dtype));
+}
+
+// All sizes differ, so that none can stand for another.
+inline app::TranslatorConfig small_config(TranslatorAttention attention,
+                                          DType dtype = DType::kFloat64) {
+  app::TranslatorConfig config;
+  config.attention = attention;
+  config.source_tokens = 7;
+  config.target_tokens = 6;
+  config.embedding = 3;
+  config.hidden = 4;
+  config.units = 5;
+  config.heads = 2;
+  config.dropout = 0.2;
+  config.dtype = dtype;
+  return config;
+}
+
+// Normal parameters, of a size at which gates and softmax are far from flat, and third derivatives
+// still small.
+inline Translator random_translator(const app::TranslatorConfig& config, std::uint64_t seed = 3,
+                                    double size = 0.6) {
+  Translator translator(config);
+  for_each_parameter(translator, [&](const auto& p) {
+    fill_normal(p.value, ++seed);
+    for (Index n = 0; n < p.value.element_count(); ++n) {
+      core::store(config.dtype, p.value.view().data(), n,
+                  size * core::load<double>(config.dtype, p.value.view().data(), n));
+    }
+  });
+  return translator;
+}
+
+// Three pairs of different lengths, in the vocabularies of small_config().
+inline const std::vector<Tokens>& some_sources() {
+  static const std::vector<Tokens> all{{4, 5, 6, 2}, {3, 2}, {6, 6, 4, 5, 3, 2}};
+  return all;
+}
+inline const std::vector<Tokens>& some_targets() {
+  static const std::vector<Tokens> all{{4, 2}, {5, 4, 3, 5, 2}, {3, 5, 2}};
+  return all;
+}
+
+inline std::vector<app::TokenPair> pairs_of(const std::vector<Tokens>& sources,
+                                            const std::vector<Tokens>& targets) {
+  std::vector<app::TokenPair> pairs;
+  for (std::size_t n = 0; n < sources.size(); ++n) pairs.push_back({sources[n], targets[n]});
+  return pairs;
+}
+inline std::vector<app::TokenPair> some_pairs() { return pairs_of(some_sources(), some_targets()); }
+
+inline std::vector<std::span<const std::int32_t>> lists_of(const std::vector<Tokens>& all) {
+  return {all.begin(), all.end()};
+}
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_MODELS_TRANSLATORS_H_
