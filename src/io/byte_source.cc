@@ -36,6 +36,17 @@ ByteSource byte_source(InputFile& file) {
   return source;
 }
 
+ByteSource byte_source(const std::string& name, std::string_view bytes) {
+  ByteSource source{.name = name};
+  source.read = [bytes](void* target, std::size_t count) mutable {
+    const std::size_t got = bytes.copy(static_cast<char*>(target), count);
+    bytes.remove_prefix(got);
+    return got;
+  };
+  source.size = static_cast<Index>(bytes.size());
+  return source;
+}
+
 std::optional<Index> byte_count(const Dims& shape, Index item_size) {
   Index count = 1;
   bool empty = false;

@@ -35,6 +35,8 @@ struct ByteSource {
 
 // All of a file, which must outlive the source.
 ByteSource byte_source(InputFile& file);
+// Bytes in memory, which must outlive the source too.
+ByteSource byte_source(const std::string& name, std::string_view bytes);
 
 // Bytes of an array; nothing when they, or the sizes other than 0, do not fit in 63 bits.
 std::optional<Index> byte_count(const Dims& shape, Index item_size);

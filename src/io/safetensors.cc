@@ -99,11 +99,8 @@ std::string header_of(std::span<const app::NamedView> arrays,
   return std::string(reinterpret_cast<const char*>(&size), sizeof size) + json;
 }
 
-}  // namespace
-
-std::vector<app::NamedArray> read_safetensors(InputFile& file) {
-  if (!file.size()) check_head(file, is_safetensors, "a .safetensors file");
-  ByteSource source = byte_source(file);
+// All arrays of a source that nothing was read from yet.
+std::vector<app::NamedArray> read_all(ByteSource& source) {
   SafetensorsHeader header = read_safetensors_header(source);
   std::vector<Tensor> tensors(header.tensors.size());
   for (const std::size_t place : header.in_file) {
@@ -121,6 +118,14 @@ std::vector<app::NamedArray> read_safetensors(InputFile& file) {
     if (strings) arrays.push_back({std::move(name), *std::move(strings)});
   }
   return arrays;
+}
+
+}  // namespace
+
+std::vector<app::NamedArray> read_safetensors(InputFile& file) {
+  if (!file.size()) check_head(file, is_safetensors, "a .safetensors file");
+  ByteSource source = byte_source(file);
+  return read_all(source);
 }
 
 }  // namespace qkv::io
@@ -144,6 +149,11 @@ void write_safetensors(const std::string& path, std::span<const NamedView> array
 std::vector<NamedArray> read_safetensors(const std::string& path) {
   io::InputFile file(path);
   return io::read_safetensors(file);
+}
+
+std::vector<NamedArray> parse_safetensors(const std::string& name, std::string_view bytes) {
+  io::ByteSource source = io::byte_source(name, bytes);
+  return io::read_all(source);
 }
 
 }  // namespace qkv::app

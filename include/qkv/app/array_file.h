@@ -79,6 +79,8 @@ QKV_API std::vector<NamedArray> read_npz(const std::string& path);
 // text, after the tensors, and passes other metadata over. Names are unique.
 QKV_API void write_safetensors(const std::string& path, std::span<const NamedView> arrays);
 QKV_API std::vector<NamedArray> read_safetensors(const std::string& path);
+// The same from bytes in memory; `name` is what messages call them.
+QKV_API std::vector<NamedArray> parse_safetensors(const std::string& name, std::string_view bytes);
 
 }  // namespace qkv::app
 

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <qkv/app/array_file.h>
+#include <qkv/app/choice.h>
+#include <qkv/app/file_error.h>
+#include <qkv/app/numbers.h>
+#include <qkv/app/translation_model.h>
+#include <qkv/app/utf8.h>
+#include <qkv/error.h>
+#include <qkv/layers/parameters.h>
+
+namespace qkv::app {
+namespace {
+
+// What a model is besides its vocabularies and parameters.
+struct Settings {
+  TranslatorConfig config{};
+  Tokenization tokenization = Tokenization::kCharacter;
+  LetterCase letters = LetterCase::kKept;
+};
+
+constexpr Choice<DType> kTypes[] = {{"float32", DType::kFloat32}, {"float64", DType::kFloat64}};
+constexpr Choice<LetterCase> kCases[] = {{"kept", LetterCase::kKept},
+                                         {"lower", LetterCase::kLower}};
+
+// The settings, each with its name in files: visit(name, value) for numbers, visit(name, value,
+// names) for the rest.
+template <class AnySettings, class Visit>
+void for_each_setting(AnySettings& settings, const Visit& visit) {
+  visit("attention", settings.config.attention, kTranslatorAttentions);
+  visit("embedding", settings.config.embedding);
+  visit("hidden", settings.config.hidden);
+  visit("units", settings.config.units);
+  visit("heads", settings.config.heads);
+  visit("dropout", settings.config.dropout);
+  visit("label_smoothing", settings.config.label_smoothing);
+  visit("dtype", settings.config.dtype, kTypes);
+  visit("tokenize", settings.tokenization, kTokenizations);
+  visit("letters", settings.letters, kCases);
+}
+
+// ---- writing ------------------------------------------------------------------------------------
+
+struct WriteSetting {
+  Strings& text;
+
+  void operator()(std::string_view name, const auto& value) const {
+    put(name, fmt::to_string(value));
+  }
+  template <class Value, std::size_t n>
+  void operator()(std::string_view name, const Value& value,
+                  const Choice<Value> (&names)[n]) const {
+    put(name, std::string(std::ranges::find(names, value, &Choice<Value>::value)->name));
+  }
+  void put(std::string_view name, std::string value) const {
+    text.values.emplace_back(name);
+    text.values.push_back(std::move(value));
+  }
+};
+
+// A vocabulary as arrays.
+struct Columns {
+  Strings tokens{};
+  Tensor counts{};  // int64
+};
+
+Columns columns_of(const Vocabulary& vocabulary) {
+  const auto size = std::ssize(vocabulary.tokens());
+  Columns columns{.tokens = {.shape = Dims(size), .values = {}},
+                  .counts = Tensor(DType::kInt64, {size})};
+  auto count = columns.counts.values<std::int64_t>().begin();
+  for (const CountedToken& token : vocabulary.tokens()) {
+    columns.tokens.values.push_back(token.text);
+    *count++ = token.count;
+  }
+  return columns;
+}
+
+// ---- reading ------------------------------------------------------------------------------------
+
+// The arrays of a file; what is taken is left out of the rest.
+class Contents {
+ public:
+  Contents(const std::string& file, std::vector<NamedArray> arrays) : file_(file) {
+    for (NamedArray& array : arrays) arrays_.emplace(array.name, std::move(array.array));
+  }
+
+  template <class Kind>
+  Kind take(const std::string& name) {
+    const auto found = arrays_.find(name);
+    if (found == arrays_.end()) fail(fmt::format("expected a translator, got no {}", name));
+    if (!std::holds_alternative<Kind>(found->second)) {
+      constexpr bool kText = std::is_same_v<Kind, Strings>;
+      fail(fmt::format("{}: expected {}, got {}", name, kText ? "text" : "numbers",
+                       kText ? "numbers" : "text"));
+    }
+    Kind value = std::get<Kind>(std::move(found->second));
+    arrays_.erase(found);
+    return value;
+  }
+  // The elements of all arrays of numbers that are left.
+  Index element_count() const {
+    Index count = 0;
+    for (const auto& [name, array] : arrays_) {
+      if (const auto* tensor = std::get_if<Tensor>(&array)) count += tensor->element_count();
+    }
+    return count;
+  }
+  void check_empty() const {
+    if (!arrays_.empty()) {
+      fail(fmt::format("expected a translator's arrays, got {} too",
+                       quoted(arrays_.begin()->first)));
+    }
+  }
+  [[noreturn]] void fail(const std::string& detail) const { throw InputError(file_, detail); }
+
+ private:
+  std::string file_;
+  std::map<std::string, Array> arrays_{};
+};
+
+struct ReadSetting {
+  const Contents& contents;
+  std::map<std::string, std::string>& texts;
+
+  template <class Number>
+  void operator()(const std::string& name, Number& value) const {
+    const std::string text = take(name);
+    const auto number = parse_number<Number>(text);
+    if (!number) contents.fail(fmt::format("{}: expected a number, got {}", name, quoted(text)));
+    value = *number;
+  }
+  template <class Value, std::size_t n>
+  void operator()(const std::string& name, Value& value, const Choice<Value> (&names)[n]) const {
+    const std::string text = take(name);
+    const auto* found = std::ranges::find(names, text, &Choice<Value>::name);
+    if (found == std::end(names)) {
+      contents.fail(fmt::format("{}: unknown name {}", name, quoted(text)));
+    }
+    value = found->value;
+  }
+  std::string take(const std::string& name) const {
+    const auto found = texts.find(name);
+    if (found == texts.end()) contents.fail(fmt::format("settings: expected {}, got none", name));
+    std::string text = std::move(found->second);
+    texts.erase(found);
+    return text;
+  }
+};
+
+Settings take_settings(Contents& contents) {
+  const Strings text = contents.take<Strings>("settings");
+  if (text.shape.rank() != 2 || text.shape[1] != 2) {
+    contents.fail(fmt::format("settings: expected shape [n,2], got {}", to_string(text.shape)));
+  }
+  std::map<std::string, std::string> texts;
+  for (std::size_t n = 0; n < text.values.size(); n += 2) {
+    texts[text.values[n]] = text.values[n + 1];
+  }
+  Settings settings;
+  for_each_setting(settings, ReadSetting{contents, texts});
+  if (!texts.empty()) {
+    contents.fail(fmt::format("settings: unknown name {}", quoted(texts.begin()->first)));
+  }
+  return settings;
+}
+
+Vocabulary take_vocabulary(Contents& contents, const std::string& side) {
+  Strings tokens = contents.take<Strings>(side + "_tokens");
+  const Tensor counts = contents.take<Tensor>(side + "_counts");
+  if (tokens.shape.rank() != 1 || counts.dtype() != DType::kInt64 ||
+      counts.shape() != tokens.shape) {
+    contents.fail(fmt::format("{}_counts: expected int64 of shape [n] like {}_tokens, got {}", side,
+                              side, describe(counts)));
+  }
+  std::vector<CountedToken> counted;
+  for (std::size_t n = 0; n < tokens.values.size(); ++n) {
+    counted.push_back({std::move(tokens.values[n]), counts.values<std::int64_t>()[n]});
+  }
+  return Vocabulary(std::move(counted));
+}
+
+// Memory follows what is in the file, not what its settings claim.
+void check_sizes(const Contents& contents, const TranslatorConfig& config) {
+  const Index held = contents.element_count();
+  const auto check = [&](std::string_view name, Index rows, Index columns) {
+    Index needed = 0;
+    if (rows < 1 || columns < 1 || __builtin_mul_overflow(rows, columns, &needed) ||
+        needed > held) {
+      contents.fail(
+          fmt::format("{}: expected parameters of that size, got {} numbers", name, held));
+    }
+  };
+  check("hidden", config.hidden, config.hidden);
+  check("embedding", config.embedding, config.source_tokens);
+  check("embedding", config.embedding, config.target_tokens);
+  if (config.attention == TranslatorAttention::kAdditive) {
+    check("units", config.units, config.hidden);
+  }
+}
+
+void take_parameters(Contents& contents, Translator& translator) {
+  for_each_parameter(translator, [&](const BasicParameter<Tensor>& parameter) {
+    Tensor read = contents.take<Tensor>(parameter.name);
+    if (read.dtype() != parameter.value.dtype() || read.shape() != parameter.value.shape()) {
+      contents.fail(fmt::format("{}: expected {}, got {}", parameter.name,
+                                describe(parameter.value), describe(read)));
+    }
+    parameter.value = std::move(read);
+  });
+}
+
+TranslationModel model_from(Contents& contents) {
+  Settings settings = take_settings(contents);
+  Vocabulary source = take_vocabulary(contents, "source");
+  Vocabulary target = take_vocabulary(contents, "target");
+  settings.config.source_tokens = source.size();
+  settings.config.target_tokens = target.size();
+  check_sizes(contents, settings.config);
+  TranslationModel model{Translator(settings.config), std::move(source), std::move(target),
+                         settings.tokenization, settings.letters};
+  take_parameters(contents, model.translator);
+  contents.check_empty();
+  return model;
+}
+
+TranslationModel model_from(const std::string& file, std::vector<NamedArray> arrays) {
+  Contents contents(file, std::move(arrays));
+  try {
+    return model_from(contents);
+  } catch (const Error& error) {  // of what the settings and vocabularies say
+    contents.fail(error.what());
+  }
+}
+
+}  // namespace
+
+void write_model_file(const std::string& path, const TranslationModel& model) {
+  const Settings settings{model.translator.config(), model.tokenization, model.letters};
+  Strings text;
+  for_each_setting(settings, WriteSetting{text});
+  text.shape = Dims(static_cast<Index>(text.values.size()) / 2, 2);
+  const Columns source = columns_of(model.source);
+  const Columns target = columns_of(model.target);
+  std::vector<NamedView> arrays{{"settings", &text},
+                                {"source_tokens", &source.tokens},
+                                {"target_tokens", &target.tokens},
+                                {"source_counts", source.counts.view()},
+                                {"target_counts", target.counts.view()}};
+  for_each_parameter(model.translator, [&](const BasicParameter<const Tensor>& parameter) {
+    arrays.push_back({parameter.name, parameter.value.view()});
+  });
+  write_safetensors(path, arrays);
+}
+
+TranslationModel read_model_file(const std::string& path) {
+  return model_from(path == "-" ? "<stdin>" : path, read_safetensors(path));
+}
+
+TranslationModel parse_model(const std::string& name, std::string_view bytes) {
+  return model_from(name, parse_safetensors(name, bytes));
+}
+
+}  // namespace qkv::app
