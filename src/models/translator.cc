@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include <qkv/app/translator.h>
@@ -19,24 +21,23 @@ void check(bool holds, std::string_view argument, const std::string& rule) {
 }
 
 TranslatorConfig checked(const TranslatorConfig& c) {
-  const auto at_least = [](std::string_view name, Index value, Index least) {
+  const auto size = [](std::string_view name, Index value, Index least) {
     check(value >= least, name, fmt::format("must be at least {}, got {}", least, value));
+    constexpr Index kMost = Index{1} << 24;
+    check(value <= kMost, name, fmt::format("must be at most {}, got {}", kMost, value));
   };
-  constexpr Index kLeastTokens = 4;  // padding, start, end, unknown
-  at_least("source_tokens", c.source_tokens, kLeastTokens);
-  at_least("target_tokens", c.target_tokens, kLeastTokens);
-  at_least("embedding", c.embedding, 1);
-  at_least("hidden", c.hidden, 1);
-  at_least("units", c.units, 1);
-  at_least("heads", c.heads, 1);
-  constexpr Index kMost = Index{1} << 24;
-  for (const Index size : {c.source_tokens, c.target_tokens, c.embedding, c.hidden, c.units}) {
-    check(size <= kMost, "config", fmt::format("must have sizes up to {}, got {}", kMost, size));
-  }
+  size("source_tokens", c.source_tokens, Vocabulary::kSpecials);
+  size("target_tokens", c.target_tokens, Vocabulary::kSpecials);
+  size("embedding", c.embedding, 1);
+  size("hidden", c.hidden, 1);
+  size("units", c.units, 1);
+  size("heads", c.heads, 1);
   if (c.attention == TranslatorAttention::kMultiHead) {
     check(c.hidden % c.heads == 0, "heads",
           fmt::format("must divide hidden, got {} heads for {}", c.heads, c.hidden));
   }
+  check(c.dtype == DType::kFloat32 || c.dtype == DType::kFloat64, "dtype",
+        fmt::format("must be float32 or float64, got {}", name_of(c.dtype)));
   check(c.dropout >= 0 && c.dropout < 1, "dropout",
         fmt::format("must be in [0,1), got {}", c.dropout));
   check(c.label_smoothing >= 0 && c.label_smoothing < 1, "label_smoothing",
@@ -83,6 +84,29 @@ auto zeros_of(const std::optional<Layer>& layer) {
   return layer ? std::optional(layer->zero_gradients()) : std::nullopt;
 }
 
+// What parameters or gradients are there.
+template <class Parts>
+std::vector<std::string> listed(const Parts& parts) {
+  std::vector<std::string> all;
+  for_each_parameter(parts, [&](const auto& p) {
+    all.push_back(fmt::format("{} {}", p.name, describe(p.value)));
+  });
+  return all;
+}
+
+void check_gradients(const TranslatorLayers& layers, const TranslatorGradients& gradients) {
+  const std::vector<std::string> want = listed(layers);
+  const std::vector<std::string> got = listed(gradients);
+  const auto at = std::mismatch(want.begin(), want.end(), got.begin(), got.end());
+  const auto shown = [](auto which, const auto& all) {
+    return which == all.end() ? "nothing" : *which;
+  };
+  if (at.first == want.end() && at.second == got.end()) return;
+  throw Error("Translator::loss_and_gradients", "gradients",
+              fmt::format("must be those of zero_gradients(): {} is wanted, got {}",
+                          shown(at.first, want), shown(at.second, got)));
+}
+
 }  // namespace
 
 Translator::Translator(const TranslatorConfig& config)
@@ -104,17 +128,25 @@ TranslatorGradients Translator::zero_gradients() const {
           .output = layers_.output.zero_gradients()};
 }
 
+// Of a pass that fails, `run` keeps nothing: the next one draws what this one should have drawn.
 TranslationLoss Translator::loss(std::span<const TokenPair> pairs, RunState& run,
                                  Context& context) const {
   TranslatorPass pass(config_, layers_, pairs, context);
-  return pass.forward(run);
+  RunState after = run;
+  const TranslationLoss loss = pass.forward(after);
+  run = after;
+  return loss;
 }
 
 TranslationLoss Translator::loss_and_gradients(std::span<const TokenPair> pairs, RunState& run,
                                                TranslatorGradients& gradients,
                                                Context& context) const {
+  check_gradients(layers_, gradients);
   TranslatorPass pass(config_, layers_, pairs, context);
-  return pass.forward_and_backward(run, gradients);
+  RunState after = run;
+  const TranslationLoss loss = pass.forward_and_backward(after, gradients);
+  run = after;
+  return loss;
 }
 
 std::vector<Translation> Translator::translate(

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,6 +50,15 @@ inline app::TranslatorConfig small_config(TranslatorAttention attention,
   return config;
 }
 
+// One above whole registers and tiles.
+inline app::TranslatorConfig odd_config(TranslatorAttention attention, DType dtype) {
+  auto config = small_config(attention, dtype);
+  config.embedding = 9;
+  config.hidden = attention == TranslatorAttention::kMultiHead ? 34 : 33;
+  config.units = 17;
+  return config;
+}
+
 // Normal parameters, of a size at which gates and softmax are far from flat, and third derivatives
 // still small.
 inline Translator random_translator(const app::TranslatorConfig& config, std::uint64_t seed = 3,
@@ -62,6 +72,18 @@ inline Translator random_translator(const app::TranslatorConfig& config, std::ui
     }
   });
   return translator;
+}
+
+// Sentences of 1 to 12 tokens of small_config(), the end token last, in no order of length.
+inline std::vector<Tokens> many_sentences(std::size_t count, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<Tokens> all(count);
+  for (Tokens& sentence : all) {
+    sentence.resize(random() % 12);
+    for (std::int32_t& token : sentence) token = 3 + static_cast<std::int32_t>(random() % 3);
+    sentence.push_back(2);
+  }
+  return all;
 }
 
 // Three pairs of different lengths, in the vocabularies of small_config().

@@ -155,9 +155,10 @@ class QKV_API Translator {
   TranslatorGradients zero_gradients() const;
 
   // What the targets cost; run.mode says whether there is dropout. Throws Error for ids that are
-  // not in their vocabulary and for pairs without tokens.
+  // not in their vocabulary and for pairs without tokens. `run` goes on when the pass has
+  // succeeded.
   TranslationLoss loss(std::span<const TokenPair> pairs, RunState& run, Context& context) const;
-  // The same; the gradients of `loss` (a sum, not a mean) are overwritten.
+  // The same; the gradients of `loss` (a sum, not a mean) are overwritten. All must be there.
   TranslationLoss loss_and_gradients(std::span<const TokenPair> pairs, RunState& run,
                                      TranslatorGradients& gradients, Context& context) const;
   // One for each source, in their order. The result for a source does not depend on the others.
