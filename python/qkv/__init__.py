@@ -31,13 +31,29 @@ from ._layers import (
     SelfAttentionGradients,
 )
 from ._machine import info, set_threads
+from ._model_layers import (
+    GRU,
+    CrossEntropy,
+    Embedding,
+    EmbeddingGradients,
+    GRUGradients,
+    Linear,
+    LinearGradients,
+)
 
 __all__ = [
+    "GRU",
     "AdditiveAttention",
     "BilinearAttention",
+    "CrossEntropy",
     "DotProductAttention",
+    "Embedding",
+    "EmbeddingGradients",
+    "GRUGradients",
     "Gradients",
     "LayerGradients",
+    "Linear",
+    "LinearGradients",
     "MLPAttention",
     "MultiHeadAttention",
     "SelfAttention",

@@ -40,8 +40,11 @@ class Layer:
         if config.get("dropout", 0) is None:
             config["dropout"] = self._layer.dropout()
         # Plain numbers: what came may be an array that changes later.
-        plain = {"dtype": str, "form": str, "dropout": float}
-        self._config = {name: plain.get(name, index)(value) for name, value in config.items()}
+        plain = {"dtype": str, "form": str, "dropout": float, "bias": bool, "bidirectional": bool}
+        self._config = {
+            name: None if value is None else plain.get(name, index)(value)
+            for name, value in config.items()
+        }
         if seed is not None:
             self._layer.initialise(self._core_class.__name__, seed)
 
@@ -79,18 +82,23 @@ class Layer:
 
     # ---- copies and files ------------------------------------------------------------------------
 
+    def _run(self) -> Any:
+        """Where the training steps stand; None before the first, and for layers without dropout."""
+        return self._layer.run() if hasattr(self._layer, "run") else None
+
     def __getstate__(self) -> Dict[str, Any]:
         return {
             "config": self._config,
             "parameters": {name: array.copy() for name, array in self.parameters().items()},
-            "run": self._layer.run(),
+            "run": self._run(),
             "others": {n: x for n, x in vars(self).items() if n not in ("_config", "_layer")},
         }
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         self._make(None, **state["config"])
         self._layer.assign(f"{type(self).__name__}.__setstate__", state["parameters"])
-        self._layer.set_run(state["run"])
+        if state["run"] is not None:
+            self._layer.set_run(state["run"])
         vars(self).update(state["others"])  # what a subclass or the user has put there
 
     def _check_parameters(self, method: str) -> None:
@@ -157,6 +165,7 @@ class Layer:
         | MultiHeadAttention, split | torch.nn.MultiheadAttention's (without bias_k and bias_v) |
         | AdditiveAttention | W_q.weight, W_k.weight, v.weight of three torch.nn.Linear |
         | BilinearAttention | weight of torch.nn.Bilinear(query_width, key_width, 1, bias=False) |
+        | Linear, Embedding, GRU | torch.nn.Linear's, Embedding's, a one-layer GRU's: their own |
         """
         function = f"{type(self).__name__}.load_torch"
         values = _load_torch.values(function, self.parameters(), state_dict, swapped)

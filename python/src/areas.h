@@ -12,6 +12,7 @@ void bind_backward(nanobind::module_& module);
 void bind_functions(nanobind::module_& module);
 void bind_info(nanobind::module_& module);
 void bind_layers(nanobind::module_& module);
+void bind_model_layers(nanobind::module_& module);
 
 }  // namespace qkv::python
 

@@ -19,16 +19,15 @@
 #include "arguments.h"
 #include "attention.h"
 #include "call.h"
+#include "held_layer.h"
 #include "layer_call.h"
-#include "layer_files.h"
 #include "layer_parameters.h"
+#include "passes.h"
 #include "results.h"
 
 namespace qkv::python {
 
-// A layer as Python has it: with the run it stands in, and what its last forward pass left. All of
-// that is touched under the GIL only, so that several threads may call: each works on a pass of its
-// own, and the last one to end is the one that backward() undoes; there is none when it failed.
+// An attention layer as Python has it: with the run it stands in, and its forward passes.
 template <class L>
 class BoundLayer {
   static constexpr bool kSelf = std::is_same_v<L, SelfAttention>;
@@ -38,41 +37,43 @@ class BoundLayer {
   BoundLayer(const char* name, L layer, double dropout)
       : forward_{name + std::string(".forward"), kArrays},
         backward_{name + std::string(".backward"), kArrays},
-        layer_(std::make_shared<L>(std::move(layer))),
+        layer_(std::move(layer)),
         dropout_(dropout) {}
 
   // The tuples: see layer_arguments(), Extras, run_of(). Gives out, or a tuple with extras.
   nb::object forward(const nb::tuple& arrays, const nb::tuple& options, const nb::tuple& wanted,
                      const nb::tuple& mode, nb::handle threads) {
-    return as_last_pass([&](Pass& pass) {
-      CallArguments call = layer_arguments(forward_, arrays, options);
-      const int thread_count = threads_of(forward_.name.c_str(), threads);
-      RunState run = run_of(forward_, mode, last_run_, dropout_);
-      const auto inputs = layer_inputs(call);
-      const LayerShapes shapes = shapes_or_refusal(call.inputs, inputs, run, pass);
+    return as_method(forward_, [&] {
+      return passes_.run([&](Pass& pass) {
+        CallArguments call = layer_arguments(forward_, arrays, options);
+        const int thread_count = threads_of(forward_.name.c_str(), threads);
+        RunState run = run_of(forward_, mode, last_run_, dropout_);
+        const auto inputs = layer_inputs(call);
+        const LayerShapes shapes = shapes_or_refusal(call.inputs, inputs, run, pass);
 
-      pass.like = arrays[0];
-      const ResultMaker maker(pass.like);
-      Extras extras(forward_.name.c_str(), wanted, maker);
-      Outputs outputs;
-      pass.out = maker.make(call.inputs.q.dtype(), shapes.out, outputs.out);
-      pass.out_shape = shapes.out;
-      extras.make(shapes.results, call.inputs.q.dtype(), outputs);
-      pass.work = work(call.inputs, outputs.out);
-      run_call(thread_count, pass.work, [&](Context& context) {
-        layer_->forward(inputs, run, pass.saved, outputs, context);
+        pass.like = arrays[0];
+        const ResultMaker maker(pass.like);
+        Extras extras(forward_.name.c_str(), wanted, maker);
+        Outputs outputs;
+        pass.out = maker.make(call.inputs.q.dtype(), shapes.out, outputs.out);
+        pass.out_shape = shapes.out;
+        extras.make(shapes.results, call.inputs.q.dtype(), outputs);
+        pass.work = work(call.inputs, outputs.out);
+        run_call(thread_count, pass.work, [&](Context& context) {
+          layer_->forward(inputs, run, pass.saved, outputs, context);
+        });
+        pass.arrays = std::move(call.arrays);
+        nb::object results = extras.with(pass.out);
+        if (run.mode == Mode::kTrain) last_run_ = run;
+        return results;
       });
-      pass.arrays = std::move(call.arrays);
-      nb::object results = extras.with(pass.out);
-      if (run.mode == Mode::kTrain) last_run_ = run;
-      return results;
     });
   }
 
   // `from` is (dout, dlse, dweights). Gives (dq, dk, dv, parameters), or (dx, parameters).
   nb::object backward(const nb::tuple& from, nb::handle threads) {
     return as_method(backward_, [&] {
-      const std::shared_ptr<Pass> pass = last_;
+      const std::shared_ptr<Pass> pass = passes_.last();
       const char* const function = backward_.name.c_str();
       if (!pass) throw_value_error({function, "forward"}, "must have been called before it");
       if (nb::len(from) != 3) throw nb::type_error("qkv: gradients of another version");
@@ -100,19 +101,7 @@ class BoundLayer {
 
   double dropout() const { return dropout_; }
 
-  // Views of the layer's own memory, which lives as long as they do.
-  nb::dict parameters() const { return arrays_of(parameter_list(*layer_), layer_); }
-
-  // `function` is what messages name.
-  void initialise(const char* function, nb::handle seed) {
-    qkv::initialise(*layer_, seed_of(seed, {function, "seed"}));
-  }
-  void assign(const char* function, const nb::dict& values) {
-    python::assign(function, parameter_list(*layer_), values);
-  }
-  // `path` in the file system's own bytes.
-  void save(const nb::bytes& path) const { save_parameters(path, parameter_list(*layer_)); }
-  void load(const nb::bytes& path) { load_parameters(path, parameter_list(*layer_)); }
+  const HeldLayer<L>& held() const { return layer_; }
 
   // (seed, step) of the next training step; None before the first.
   nb::object run() const {
@@ -140,35 +129,13 @@ class BoundLayer {
     nb::object out;
     Dims out_shape;
     double work = 0;
+
+    void release() {
+      arrays.clear();
+      like.reset();
+      out.reset();
+    }
   };
-
-  // f(pass) fills the pass that becomes the last one; none is when it fails. Until then last_ stays
-  // for backward() in other threads.
-  template <class F>
-  nb::object as_last_pass(const F& f) {
-    return as_method(forward_, [&] {
-      std::shared_ptr<Pass> pass = std::exchange(spare_, nullptr);
-      if (!pass) pass = std::make_shared<Pass>();
-      try {
-        nb::object results = f(*pass);
-        retire(std::exchange(last_, std::move(pass)));
-        return results;
-      } catch (...) {
-        retire(std::exchange(last_, nullptr));
-        throw;
-      }
-    });
-  }
-
-  // Keeps the memory of a pass, and not its arrays, for another one: unless a backward() is at work
-  // on it. What the arrays run when they go may call the layer again.
-  void retire(std::shared_ptr<Pass> pass) {
-    if (!pass || pass.use_count() > 1) return;
-    pass->arrays.clear();
-    pass->like.reset();
-    pass->out.reset();
-    spare_ = std::move(pass);
-  }
 
   static auto layer_inputs(const CallArguments& call) {
     const std::vector<Mask>& masks = call.options.masks;
@@ -246,11 +213,10 @@ class BoundLayer {
 
   Method forward_;
   Method backward_;
-  std::shared_ptr<L> layer_;
+  HeldLayer<L> layer_;
   double dropout_;
   std::optional<RunState> last_run_;
-  std::shared_ptr<Pass> last_;
-  std::shared_ptr<Pass> spare_;  // an earlier one, for its memory; nobody else holds it
+  Passes<Pass> passes_;
 };
 
 }  // namespace qkv::python

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <exception>
 #include <string_view>
+#include <utility>
 
 #include <nanobind/nanobind.h>
 
@@ -21,6 +22,8 @@ constexpr std::array kAnywhere = {
     Rename{"output_gradients.weights", "dweights"},
     Rename{"output_gradients.out", "dout"},
     Rename{"output_gradients.lse", "dlse"},
+    Rename{"output_gradients.state", "dstate"},
+    Rename{"inputs.state", "state"},
     Rename{"saved.out", "out"},
     Rename{"saved.lse", "lse"},
     Rename{"bilinear.w", "params[\"W\"]"},
@@ -42,6 +45,7 @@ constexpr std::array kArgument = {
     Rename{"alibi", "alibi_slopes"},
     Rename{"diagonal", "causal_offset"},
     Rename{"lengths", "valid_len"},
+    Rename{"dy", "dout"},
     Rename{"weights", "return_weights"},
     Rename{"dropped_weights", "return_weights"},
     Rename{"raw_scores", "return_scores"},
@@ -98,6 +102,14 @@ std::string detail_of(const Error& error) {
 
 Error of_function(const Error& error, const char* function) {
   return {function, error.argument(), detail_of(error), error.kind()};
+}
+
+Error with_names(const Error& error, const char* function,
+                 std::initializer_list<std::pair<std::string_view, const char*>> names) {
+  for (const auto& [cpp, python] : names) {
+    if (error.argument() == cpp) return {function, python, detail_of(error), error.kind()};
+  }
+  return of_function(error, function);
 }
 
 Error with_note(const Error& error, const char* note) {

@@ -2,7 +2,10 @@
 #ifndef QKV_PYTHON_SRC_ERRORS_H_
 #define QKV_PYTHON_SRC_ERRORS_H_
 
+#include <initializer_list>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include <qkv/error.h>
 
@@ -19,6 +22,10 @@ std::string python_text(const Error& error);
 
 // The same error of another function.
 Error of_function(const Error& error, const char* function);
+
+// The same, and the argument, if it is listed, by its other name.
+Error with_names(const Error& error, const char* function,
+                 std::initializer_list<std::pair<std::string_view, const char*>> names);
 
 }  // namespace qkv::python
 

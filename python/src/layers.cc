@@ -24,13 +24,9 @@ nb::class_<BoundLayer<L>> bind_layer(nb::module_& module, const char* name) {
       .def("forward", &Layer::forward, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
       .def("backward", &Layer::backward, nb::arg(), nb::arg().none())
       .def("dropout", &Layer::dropout)
-      .def("parameters", &Layer::parameters)
-      .def("initialise", &Layer::initialise, nb::arg(), nb::arg().none())
-      .def("assign", &Layer::assign)
-      .def("save", &Layer::save)
-      .def("load", &Layer::load)
       .def("run", &Layer::run)
       .def("set_run", &Layer::set_run, nb::arg().none());
+  bind_parameters(layer);
   return layer;
 }
 

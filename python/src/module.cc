@@ -19,6 +19,7 @@ void bind_all(nanobind::module_& module) {
   bind_functions(module);
   bind_info(module);
   bind_layers(module);
+  bind_model_layers(module);
 }
 
 }  // namespace

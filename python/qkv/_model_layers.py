@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers of sequence models besides attention, with PyTorch's names and equations.
+
+Letters: B batch, T steps, N rows, V classes. What _layers.py says of passes holds here, too: a
+layer keeps what `backward` needs of its last forward pass; `Linear` and `CrossEntropy` keep the
+array they were given, uncopied.
+"""
+
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+
+from numpy.typing import DTypeLike
+
+from . import _core
+from ._functions import Array, Numbers
+from ._layer import Layer
+
+__all__ = [
+    "GRU",
+    "CrossEntropy",
+    "Embedding",
+    "EmbeddingGradients",
+    "GRUGradients",
+    "Linear",
+    "LinearGradients",
+]
+
+
+class LinearGradients(NamedTuple):
+    """What `Linear.backward` gives: dx of the kind and shape of x, and NumPy arrays by name."""
+
+    dx: Array
+    parameters: Dict[str, Any]
+
+
+class EmbeddingGradients(NamedTuple):
+    """What `Embedding.backward` gives: NumPy arrays by name; ids have no gradient."""
+
+    parameters: Dict[str, Any]
+
+
+class GRUGradients(NamedTuple):
+    """What `GRU.backward` gives: dx and dstate of the kind of x, and NumPy arrays by name."""
+
+    dx: Array
+    dstate: Array
+    parameters: Dict[str, Any]
+
+
+class Linear(Layer):
+    """y = x W^T + b over the last axis: torch.nn.Linear.
+
+    x [..,in_features] of rank 2 or more. Parameters: weight [out_features,in_features], bias
+    [out_features].
+
+    Args:
+        in_features, out_features: channels of x and of the result.
+        bias: whether there is one.
+        dtype: float32 or float64, of the parameters and x.
+        seed: of the parameters, see `initialise`.
+
+    >>> import numpy as np
+    >>> Linear(3, 2).forward(np.ones((4, 5, 3), np.float32)).shape
+    (4, 5, 2)
+    """
+
+    _core_class = _core.Linear
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        dtype: DTypeLike = "float32",
+        *,
+        seed: int = 0,
+    ) -> None:
+        self._make(seed, in_features=in_features, out_features=out_features, bias=bias, dtype=dtype)
+
+    def forward(self, x: Array, *, threads: Optional[int] = None) -> Any:
+        """The product; keeps x for `backward`.
+
+        Args:
+            x: [..,in_features] of the layer's dtype.
+            threads: as in `attention`.
+
+        Returns:
+            y [..,out_features] of x's kind.
+
+        Raises:
+            ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
+        """
+        return self._layer.forward(x, threads)
+
+    def backward(self, dout: Array, *, threads: Optional[int] = None) -> LinearGradients:
+        """The gradients of the last forward pass.
+
+        Args:
+            dout: gradient of the loss with respect to y, of its shape and dtype.
+            threads: as in `attention`.
+
+        Returns:
+            LinearGradients: dx and parameters. Rows whose dout is 0 add nothing to the
+            parameters', whatever x holds there.
+
+        Raises:
+            ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
+                none.
+        """
+        return LinearGradients(*self._layer.backward(dout, threads))
+
+
+class Embedding(Layer):
+    """A learned vector for each token: torch.nn.Embedding. Parameter: weight [tokens,channels].
+
+    Args:
+        num_embeddings: how many tokens there are.
+        embedding_dim: channels of a vector.
+        padding_idx: a token whose vector gets no gradient. (Unlike PyTorch's it is drawn as the
+            others are.)
+        dtype: float32 or float64, of the parameter.
+        seed: of the parameter, see `initialise`: from (-1, 1).
+
+    >>> Embedding(10, 4, padding_idx=0).forward([[5, 2, 0]]).shape
+    (1, 3, 4)
+    """
+
+    _core_class = _core.Embedding
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: Optional[int] = None,
+        dtype: DTypeLike = "float32",
+        *,
+        seed: int = 0,
+    ) -> None:
+        self._make(
+            seed,
+            num_embeddings=num_embeddings,
+            embedding_dim=embedding_dim,
+            padding_idx=padding_idx,
+            dtype=dtype,
+        )
+
+    def forward(self, ids: Numbers, *, threads: Optional[int] = None) -> Any:
+        """Looks up; keeps a copy of ids for `backward`.
+
+        Args:
+            ids: integers 0..num_embeddings-1 of 32 or 64 bits, of any shape.
+            threads: as in `attention`.
+
+        Returns:
+            out [..,embedding_dim], the shape of ids and one axis more, of ids' kind.
+
+        Raises:
+            ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
+        """
+        return self._layer.forward(ids, threads)
+
+    def backward(self, dout: Array, *, threads: Optional[int] = None) -> EmbeddingGradients:
+        """The gradient of the last forward pass.
+
+        Args:
+            dout: gradient of the loss with respect to out, of its shape and dtype.
+            threads: as in `attention`.
+
+        Returns:
+            EmbeddingGradients: parameters; rows of tokens that did not come are 0.
+
+        Raises:
+            ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
+                none.
+        """
+        return EmbeddingGradients(self._layer.backward(dout, threads))
+
+
+class GRU(Layer):
+    """Gated recurrent units in one or both directions: a torch.nn.GRU of one layer.
+
+    Cho et al. 2014, section 2.3, in PyTorch's form:
+    r = sigmoid(W_ir x + b_ir + W_hr h + b_hr), z = sigmoid(W_iz x + b_iz + W_hz h + b_hz),
+    n = tanh(W_in x + b_in + r (W_hn h + b_hn)), h' = (1 - z) n + z h.
+
+    x [B,T,input_size] (PyTorch's batch_first=True). Parameters: weight_ih_l0 [3 hidden,input],
+    weight_hh_l0 [3 hidden,hidden], the rows of r, z, n below each other, bias_ih_l0 and bias_hh_l0
+    [3 hidden]; the same with _reverse for the other direction.
+
+    Args:
+        input_size, hidden_size: channels of x and of the state.
+        bias: whether there are the two.
+        bidirectional: whether there is a second direction, from the last step to the first.
+        dtype: float32 or float64, of the parameters and x.
+        seed: of the parameters, see `initialise`; all are drawn by hidden_size.
+
+    >>> import numpy as np
+    >>> layer = GRU(3, 4, bidirectional=True)
+    >>> out, state = layer.forward(np.ones((2, 5, 3), np.float32), [5, 2])
+    >>> out.shape, state.shape, out[1, 2:].any()
+    ((2, 5, 8), (2, 2, 4), np.False_)
+    """
+
+    _core_class = _core.GRU
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        bidirectional: bool = False,
+        dtype: DTypeLike = "float32",
+        *,
+        seed: int = 0,
+    ) -> None:
+        self._make(
+            seed,
+            input_size=input_size,
+            hidden_size=hidden_size,
+            bias=bias,
+            bidirectional=bidirectional,
+            dtype=dtype,
+        )
+
+    def forward(
+        self,
+        x: Array,
+        valid_len: Optional[Numbers] = None,
+        state: Optional[Array] = None,
+        *,
+        threads: Optional[int] = None,
+    ) -> Tuple[Any, Any]:
+        """Goes through the sequences; keeps a copy of what `backward` needs.
+
+        Args:
+            x: [B,T,input_size] of the layer's dtype.
+            valid_len: integers [B]: the lengths of the sequences, as PyTorch's
+                pack_padded_sequence takes them; what stands behind them is never used. None: T.
+            state: [directions,B,hidden_size] where each direction begins; None for zeros.
+            threads: as in `attention`.
+
+        Returns:
+            out [B,T,directions*hidden_size], the state after each step, 0 behind a sequence's end,
+            and state [directions,B,hidden_size] after each direction's last, both of x's kind.
+
+        Raises:
+            ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
+        """
+        out, last = self._layer.forward(x, valid_len, state, threads)
+        return out, last
+
+    def backward(
+        self,
+        dout: Optional[Array],
+        dstate: Optional[Array] = None,
+        *,
+        threads: Optional[int] = None,
+    ) -> GRUGradients:
+        """The gradients of the last forward pass.
+
+        Args:
+            dout, dstate: gradients of the loss with respect to out and the last state, in their
+                shapes; None for zero. One of them must be given.
+            threads: as in `attention`.
+
+        Returns:
+            GRUGradients: dx (0 behind a sequence's end), dstate of the first state, parameters.
+
+        Raises:
+            ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
+                none.
+        """
+        return GRUGradients(*self._layer.backward(dout, dstate, threads))
+
+
+class CrossEntropy:
+    """The loss of softmax(logits) against labels: torch.nn.CrossEntropyLoss(reduction="none").
+
+    -(1 - e) log p_t - (e/V) sum_v log p_v for the target t, with labels smoothed by e (Szegedy et
+    al. 2016, section 7). A row with NaN or +inf has the loss NaN.
+
+    Args:
+        label_smoothing: e, in [0,1).
+        ignore_index: rows with this target have loss, log-probability and gradient 0; it need not
+            be a class. None: there are none.
+
+    >>> import numpy as np
+    >>> loss = CrossEntropy(ignore_index=-1)
+    >>> loss.forward(np.zeros((3, 4)), [0, 3, -1]).round(4)
+    array([1.3863, 1.3863, 0.    ])
+    >>> loss.backward(1.0)[0]
+    array([-0.75,  0.25,  0.25,  0.25])
+    """
+
+    def __init__(self, label_smoothing: float = 0.0, ignore_index: Optional[int] = None) -> None:
+        self._loss = _core.CrossEntropy(label_smoothing, ignore_index)
+        # Plain numbers: what came may be an array that changes later.
+        ignored = None if ignore_index is None else int(ignore_index)
+        self._config = (float(label_smoothing), ignored)
+
+    def __repr__(self) -> str:
+        smoothing, ignored = self._config
+        return f"CrossEntropy(label_smoothing={smoothing!r}, ignore_index={ignored!r})"
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return type(self), self._config
+
+    def forward(
+        self,
+        logits: Array,
+        targets: Numbers,
+        *,
+        return_log_probabilities: bool = False,
+        threads: Optional[int] = None,
+    ) -> Any:
+        """The loss of each row; keeps logits for `backward`.
+
+        Args:
+            logits: [N,V], float32 or float64.
+            targets: integers [N] of 32 or 64 bits, 0..V-1 or ignore_index.
+            return_log_probabilities: whether to give log p of the targets, too, without smoothing.
+            threads: as in `attention`.
+
+        Returns:
+            losses [N] of the kind and dtype of logits, or (losses, log_probabilities).
+
+        Raises:
+            ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
+        """
+        return self._loss.forward(logits, targets, return_log_probabilities, threads)
+
+    def backward(self, dlosses: Union[float, Array], *, threads: Optional[int] = None) -> Any:
+        """The gradient of the last forward pass.
+
+        Args:
+            dlosses: gradients with respect to the losses, [N] of their dtype, or one number for all
+                rows: 1/N for the mean.
+            threads: as in `attention`.
+
+        Returns:
+            dlogits [N,V] of the kind of logits.
+
+        Raises:
+            ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
+                none.
+        """
+        return self._loss.backward(dlosses, threads)

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layers of sequence models besides attention: linear, embedding, GRU, cross-entropy.
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <qkv/layers.h>
+
+#include "areas.h"
+#include "arguments.h"
+#include "call.h"
+#include "errors.h"
+#include "held_layer.h"
+#include "layer_call.h"
+#include "passes.h"
+#include "results.h"
+
+namespace qkv::python {
+namespace {
+
+const Method kLinearForward{"Linear.forward", MethodArrays::kX};
+const Method kLinearBackward{"Linear.backward", MethodArrays::kX};
+const Method kEmbeddingForward{"Embedding.forward", MethodArrays::kX};
+const Method kEmbeddingBackward{"Embedding.backward", MethodArrays::kX};
+const Method kGruForward{"GRU.forward", MethodArrays::kX};
+const Method kGruBackward{"GRU.backward", MethodArrays::kX};
+const Method kEntropyForward{"CrossEntropy.forward", MethodArrays::kX};
+const Method kEntropyBackward{"CrossEntropy.backward", MethodArrays::kX};
+
+// A forward pass of L: what it left, and the array whose kind results have, kept with its memory.
+template <class L>
+struct LayerPass {
+  typename L::Saved saved;
+  Array array;
+  nb::object like;
+  double work = 0;
+
+  void release() {
+    array = {};
+    like.reset();
+  }
+};
+
+template <class Pass>
+std::shared_ptr<Pass> pass_to_undo(const Passes<Pass>& passes, const char* function) {
+  std::shared_ptr<Pass> pass = passes.last();
+  if (!pass) throw_value_error({function, "forward"}, "must have been called before it");
+  return pass;
+}
+
+// The shape with another last axis; without axes, and of the highest rank when one is to be added,
+// there is none.
+std::optional<Dims> with_last(Dims shape, Index size) {
+  if (shape.rank() == 0) return std::nullopt;
+  shape[shape.rank() - 1] = size;
+  return shape;
+}
+std::optional<Dims> with_one_more(Dims shape, Index size) {
+  if (shape.rank() == kMaxRank) return std::nullopt;
+  shape.push_back(size);
+  return shape;
+}
+
+// A result, where inputs that the layer refuses leave it a shape.
+nb::object make_result(const ResultMaker& maker, DType dtype, const std::optional<Dims>& shape,
+                       View& view) {
+  return shape ? maker.make(dtype, *shape, view) : nb::none();
+}
+
+double count_of(const ConstView& view) { return static_cast<double>(view.element_count()); }
+
+template <class L>
+double count_of_parameters(const L& layer) {
+  return static_cast<double>(parameter_count(layer));
+}
+
+// Gradients of the layer's parameters by name, filled by backward(gradients, context).
+template <class L, class F>
+nb::dict parameter_gradients(const L& layer, int threads, double work, const F& backward) {
+  const auto gradients = std::make_shared<typename L::Parameters>(layer.zero_gradients());
+  run_call(threads, 2 * work, [&](Context& context) { backward(*gradients, context); });
+  return arrays_of(parameter_list(*gradients), gradients);
+}
+
+// ---- linear ---------------------------------------------------------------------------------
+
+class BoundLinear {
+ public:
+  explicit BoundLinear(Linear layer) : layer_(std::move(layer)) {}
+  const HeldLayer<Linear>& held() const { return layer_; }
+
+  nb::object forward(nb::handle x, nb::handle threads) {
+    return as_method(kLinearForward, [&] {
+      return passes_.run([&](Pass& pass) {
+        const char* const function = kLinearForward.name.c_str();
+        pass.array = array_of(x, {function, "x"});
+        pass.like = nb::borrow(x);
+        const ConstView& from = pass.array.view;
+        const Tensor& weight = layer_->parameters().weight;
+        const ResultMaker maker(x);
+        View y;
+        const nb::object made =
+            make_result(maker, weight.dtype(), with_last(from.shape(), weight.size(0)), y);
+        pass.work = count_of(from) * static_cast<double>(weight.size(0));
+        run_call(threads_of(function, threads), pass.work,
+                 [&](Context& context) { layer_->forward(from, pass.saved, y, context); });
+        return maker.finish(made);
+      });
+    });
+  }
+
+  // Gives (dx, parameters).
+  nb::tuple backward(nb::handle dout, nb::handle threads) {
+    return as_method(kLinearBackward, [&] {
+      const char* const function = kLinearBackward.name.c_str();
+      const auto pass = pass_to_undo(passes_, function);
+      const Array dy = array_of(dout, {function, "dout"});
+      const ResultMaker maker(pass->like);
+      View dx;
+      const nb::object made = maker.make(pass->saved.x.dtype(), pass->saved.x.shape(), dx);
+      const nb::dict gradients = parameter_gradients(
+          *layer_, threads_of(function, threads), pass->work, [&](auto& d, Context& context) {
+            layer_->backward(pass->saved, dy.view, dx, d, Write::kOverwrite, context);
+          });
+      return nb::make_tuple(maker.finish(made), gradients);
+    });
+  }
+
+ private:
+  using Pass = LayerPass<Linear>;
+  HeldLayer<Linear> layer_;
+  Passes<Pass> passes_;
+};
+
+void make_linear(BoundLinear* self, nb::handle in, nb::handle out, nb::handle bias,
+                 nb::handle dtype) {
+  constexpr const char* kName = "Linear";
+  const Index width = index_of(in, {kName, "in_features"});
+  const Index outputs = index_of(out, {kName, "out_features"});
+  try {
+    new (self) BoundLinear(
+        Linear(width, outputs, flag_of(bias, {kName, "bias"}), layer_dtype(kName, dtype)));
+  } catch (const Error& error) {
+    throw with_names(error, kName,
+                     {{"in", "in_features"},
+                      {"out", "out_features"},
+                      {"in or out", "in_features or out_features"}});
+  }
+}
+
+// ---- embedding ------------------------------------------------------------------------------
+
+class BoundEmbedding {
+ public:
+  explicit BoundEmbedding(Embedding layer) : layer_(std::move(layer)) {}
+  const HeldLayer<Embedding>& held() const { return layer_; }
+
+  nb::object forward(nb::handle ids, nb::handle threads) {
+    return as_method(kEmbeddingForward, [&] {
+      return passes_.run([&](Pass& pass) {
+        const char* const function = kEmbeddingForward.name.c_str();
+        const Array array = array_or_sequence(ids, {function, "ids"}, DType::kNone);
+        const ResultMaker maker(ids);
+        View out;
+        const nb::object made =
+            make_result(maker, layer_->parameters().weight.dtype(),
+                        with_one_more(array.view.shape(), layer_->width()), out);
+        pass.work = count_of(array.view) * static_cast<double>(layer_->width());
+        run_call(threads_of(function, threads), pass.work,
+                 [&](Context& context) { layer_->forward(array.view, pass.saved, out, context); });
+        return maker.finish(made);
+      });
+    });
+  }
+
+  // Gives the parameters' gradients.
+  nb::dict backward(nb::handle dout, nb::handle threads) {
+    return as_method(kEmbeddingBackward, [&] {
+      const char* const function = kEmbeddingBackward.name.c_str();
+      const auto pass = pass_to_undo(passes_, function);
+      const Array array = array_of(dout, {function, "dout"});
+      return parameter_gradients(
+          *layer_, threads_of(function, threads), pass->work, [&](auto& d, Context& context) {
+            layer_->backward(pass->saved, array.view, d, Write::kOverwrite, context);
+          });
+    });
+  }
+
+ private:
+  using Pass = LayerPass<Embedding>;
+  HeldLayer<Embedding> layer_;
+  Passes<Pass> passes_;
+};
+
+void make_embedding(BoundEmbedding* self, nb::handle tokens, nb::handle width, nb::handle padding,
+                    nb::handle dtype) {
+  constexpr const char* kName = "Embedding";
+  const Index count = index_of(tokens, {kName, "num_embeddings"});
+  const Index channels = index_of(width, {kName, "embedding_dim"});
+  std::optional<Index> without_gradient;
+  if (!padding.is_none()) without_gradient = index_of(padding, {kName, "padding_idx"});
+  try {
+    new (self)
+        BoundEmbedding(Embedding(count, channels, without_gradient, layer_dtype(kName, dtype)));
+  } catch (const Error& error) {
+    throw with_names(error, kName,
+                     {{"tokens", "num_embeddings"},
+                      {"width", "embedding_dim"},
+                      {"tokens or width", "num_embeddings or embedding_dim"},
+                      {"padding", "padding_idx"}});
+  }
+}
+
+// ---- GRU ------------------------------------------------------------------------------------
+
+class BoundGru {
+ public:
+  explicit BoundGru(Gru layer) : layer_(std::move(layer)) {}
+  const HeldLayer<Gru>& held() const { return layer_; }
+
+  // Gives (out, state).
+  nb::tuple forward(nb::handle x, nb::handle valid_len, nb::handle state, nb::handle threads) {
+    return as_method(kGruForward, [&] {
+      return passes_.run([&](Pass& pass) {
+        const char* const function = kGruForward.name.c_str();
+        const Array sequences = array_of(x, {function, "x"});
+        const Array lengths = array_or_sequence(valid_len, {function, "valid_len"}, DType::kNone);
+        const Array first = array_of(state, {function, "state"});
+        pass.like = nb::borrow(x);
+        const GruConfig& config = layer_->config();
+        const ConstView& from = sequences.view;
+        std::optional<Dims> out_shape;
+        std::optional<Dims> state_shape;
+        if (from.rank() == 3) {
+          out_shape = Dims(from.size(0), from.size(1), layer_->directions() * config.hidden);
+          state_shape = Dims(layer_->directions(), from.size(0), config.hidden);
+        }
+        const ResultMaker maker(x);
+        GruOutputs outputs;
+        const nb::object out = make_result(maker, config.dtype, out_shape, outputs.out);
+        const nb::object last = make_result(maker, config.dtype, state_shape, outputs.state);
+        pass.work =
+            count_of(from) / static_cast<double>(config.input) * count_of_parameters(*layer_);
+        run_call(threads_of(function, threads), pass.work, [&](Context& context) {
+          layer_->forward({from, lengths.view, first.view}, pass.saved, outputs, context);
+        });
+        return nb::make_tuple(maker.finish(out), maker.finish(last));
+      });
+    });
+  }
+
+  // Gives (dx, dstate, parameters).
+  nb::tuple backward(nb::handle dout, nb::handle dstate, nb::handle threads) {
+    return as_method(kGruBackward, [&] {
+      const char* const function = kGruBackward.name.c_str();
+      const auto pass = pass_to_undo(passes_, function);
+      const Array of_out = array_of(dout, {function, "dout"});
+      const Array of_state = array_of(dstate, {function, "dstate"});
+      if (!of_out.view.given() && !of_state.view.given()) {
+        throw_value_error({function, "dout"}, "and dstate are None: one of them must be given");
+      }
+      const Tensor& x = pass->saved.x;
+      const GruConfig& config = layer_->config();
+      const ResultMaker maker(pass->like);
+      GruInputGradients to;
+      const nb::object dx = maker.make(config.dtype, x.shape(), to.x);
+      const nb::object first =
+          maker.make(config.dtype, {layer_->directions(), x.size(0), config.hidden}, to.state);
+      const nb::dict gradients = parameter_gradients(
+          *layer_, threads_of(function, threads), pass->work, [&](auto& d, Context& context) {
+            layer_->backward(pass->saved, {of_out.view, of_state.view}, to, d, context);
+          });
+      return nb::make_tuple(maker.finish(dx), maker.finish(first), gradients);
+    });
+  }
+
+ private:
+  using Pass = LayerPass<Gru>;
+  HeldLayer<Gru> layer_;
+  Passes<Pass> passes_;
+};
+
+void make_gru(BoundGru* self, nb::handle input, nb::handle hidden, nb::handle bias,
+              nb::handle bidirectional, nb::handle dtype) {
+  constexpr const char* kName = "GRU";
+  GruConfig config;
+  config.input = index_of(input, {kName, "input_size"});
+  config.hidden = index_of(hidden, {kName, "hidden_size"});
+  config.bias = flag_of(bias, {kName, "bias"});
+  config.bidirectional = flag_of(bidirectional, {kName, "bidirectional"});
+  config.dtype = layer_dtype(kName, dtype);
+  try {
+    new (self) BoundGru(Gru(config));
+  } catch (const Error& error) {
+    throw with_names(error, kName,
+                     {{"input", "input_size"},
+                      {"hidden", "hidden_size"},
+                      {"input or hidden", "input_size or hidden_size"}});
+  }
+}
+
+// ---- cross-entropy --------------------------------------------------------------------------
+
+class BoundCrossEntropy {
+ public:
+  explicit BoundCrossEntropy(CrossEntropy layer) : layer_(layer) {}
+
+  // Gives losses, or (losses, log_probabilities).
+  nb::object forward(nb::handle logits, nb::handle targets, nb::handle return_log_probabilities,
+                     nb::handle threads) {
+    return as_method(kEntropyForward, [&] {
+      return passes_.run([&](Pass& pass) {
+        const char* const function = kEntropyForward.name.c_str();
+        pass.array = array_of(logits, {function, "logits"});
+        const Array classes = array_or_sequence(targets, {function, "targets"}, DType::kNone);
+        const bool both = flag_of(return_log_probabilities, {function, "return_log_probabilities"});
+        pass.like = nb::borrow(logits);
+        const ConstView& from = pass.array.view;
+        std::optional<Dims> shape;
+        if (from.rank() == 2 && is_real(from.dtype())) shape = Dims(from.size(0));
+        const ResultMaker maker(logits);
+        CrossEntropyOutputs outputs;
+        const nb::object losses = make_result(maker, from.dtype(), shape, outputs.losses);
+        nb::object log_probabilities;
+        if (both) {
+          log_probabilities = make_result(maker, from.dtype(), shape, outputs.log_probabilities);
+        }
+        pass.work = 10 * count_of(from);
+        run_call(threads_of(function, threads), pass.work, [&](Context& context) {
+          layer_.forward(from, classes.view, pass.saved, outputs, context);
+        });
+        if (!both) return maker.finish(losses);
+        return nb::object(nb::make_tuple(maker.finish(losses), maker.finish(log_probabilities)));
+      });
+    });
+  }
+
+  // `dlosses` is an array [N], or one number for all rows.
+  nb::object backward(nb::handle dlosses, nb::handle threads) {
+    return as_method(kEntropyBackward, [&] {
+      const char* const function = kEntropyBackward.name.c_str();
+      const auto pass = pass_to_undo(passes_, function);
+      const ConstView& logits = pass->saved.logits;
+      const Name name{function, "dlosses"};
+      const bool one = PyFloat_Check(dlosses.ptr()) || PyLong_Check(dlosses.ptr());
+      const Array array = one ? Array{} : array_of(dlosses, name);
+      const double number = one ? number_of(dlosses, name) : 0;
+      const Tensor same = convert(ConstView(&number, Dims()), logits.dtype());
+      const ConstView slopes =
+          one ? broadcast_to(same, Dims(logits.size(0))) : ConstView(array.view);
+      const ResultMaker maker(pass->like);
+      View dlogits;
+      const nb::object made = maker.make(logits.dtype(), logits.shape(), dlogits);
+      run_call(threads_of(function, threads), pass->work, [&](Context& context) {
+        layer_.backward(pass->saved, slopes, dlogits, Write::kOverwrite, context);
+      });
+      return maker.finish(made);
+    });
+  }
+
+ private:
+  using Pass = LayerPass<CrossEntropy>;
+  CrossEntropy layer_;
+  Passes<Pass> passes_;
+};
+
+void make_cross_entropy(BoundCrossEntropy* self, nb::handle label_smoothing,
+                        nb::handle ignore_index) {
+  constexpr const char* kName = "CrossEntropy";
+  const double smoothing = number_of(label_smoothing, {kName, "label_smoothing"});
+  std::optional<Index> ignored;
+  if (!ignore_index.is_none()) ignored = index_of(ignore_index, {kName, "ignore_index"});
+  new (self) BoundCrossEntropy(CrossEntropy(smoothing, ignored));
+}
+
+}  // namespace
+
+void bind_model_layers(nb::module_& module) {
+  const auto any = [] { return nb::arg().none(); };
+  nb::class_<BoundLinear> linear(module, "Linear");
+  linear.def("__init__", make_linear, any(), any(), any(), any())
+      .def("forward", &BoundLinear::forward, any(), any())
+      .def("backward", &BoundLinear::backward, any(), any());
+  bind_parameters(linear);
+  nb::class_<BoundEmbedding> embedding(module, "Embedding");
+  embedding.def("__init__", make_embedding, any(), any(), any(), any())
+      .def("forward", &BoundEmbedding::forward, any(), any())
+      .def("backward", &BoundEmbedding::backward, any(), any());
+  bind_parameters(embedding);
+  nb::class_<BoundGru> gru(module, "GRU");
+  gru.def("__init__", make_gru, any(), any(), any(), any(), any())
+      .def("forward", &BoundGru::forward, any(), any(), any(), any())
+      .def("backward", &BoundGru::backward, any(), any(), any());
+  bind_parameters(gru);
+  nb::class_<BoundCrossEntropy>(module, "CrossEntropy")
+      .def("__init__", make_cross_entropy, any(), any())
+      .def("forward", &BoundCrossEntropy::forward, any(), any(), any(), any())
+      .def("backward", &BoundCrossEntropy::backward, any(), any());
+}
+
+}  // namespace qkv::python
