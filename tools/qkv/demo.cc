@@ -130,12 +130,13 @@ double mean_largest_weight(Index width, const qkv::Score& score) {
 
 std::string scaling() {
   std::string text =
-      "                 q = 1s against k = 2s and 1s      random q and 16 random k\n"
-      "                 weight of the first key           mean of the largest weight\n"
-      "     d           dot       scaled_dot              dot       scaled_dot\n";
-  for (const Index width : {2, 8, 32, 128, 512}) {
-    text += fmt::format("{:6}        {:.4f}           {:.4f}           {:.4f}           {:.4f}\n",
-                        width, seed_weight(width, qkv::Dot{}), seed_weight(width, qkv::ScaledDot{}),
+      "Why divide by sqrt(d)? A dot product of d random numbers has variance d: one key takes "
+      "all.\n"
+      "     d   weight of k = 2s, not 1s, for q = 1s     mean largest of 16 random weights\n"
+      "         dot       scaled_dot                     dot       scaled_dot\n";
+  for (const Index width : {2, 32, 512}) {
+    text += fmt::format("{:6}   {:.4f}    {:.4f}                         {:.4f}    {:.4f}\n", width,
+                        seed_weight(width, qkv::Dot{}), seed_weight(width, qkv::ScaledDot{}),
                         mean_largest_weight(width, qkv::Dot{}),
                         mean_largest_weight(width, qkv::ScaledDot{}));
   }
@@ -147,32 +148,25 @@ struct DemoOptions {
 };
 
 void run(const DemoOptions& options, const Common& common) {
-  std::string text = fmt::format(
-      "\"{}\"\n"
-      "Spelling vectors, self-attention, no projections: how many percent of its attention each\n"
-      "word (row) gives to each word (column).\n\n",
+  std::string text = three_dates(common);
+  text += fmt::format(
+      "\n\"{}\": spelling vectors, self-attention, no projections.\n"
+      "How many percent of its attention each word (row) gives to each word (column):\n",
       kSentence);
   text += four_scores(common, terminal_colours(common) != qkv::app::TerminalColours::kNone);
   text +=
-      "\n"
-      "dot         q.k                    a word looks at itself alone: |q|^2 grows with the "
-      "width\n"
-      "scaled_dot  q.k / sqrt(d)          the same scores, tamed\n"
-      "bilinear    q.W.k                  W is drawn here, not learned, like all of the next "
-      "line:\n"
-      "additive    v.tanh(Wq.q + Wk.k)    training is what gives these two their meaning\n"
-      "\n"
-      "Why divide by sqrt(d)? A dot product of d random numbers has variance d: the wider the\n"
-      "vectors, the more one key takes all, and softmax passes no gradient on.\n\n";
+      "dot q.k, scaled_dot q.k / sqrt(d), bilinear q.W.k, additive v.tanh(Wq.q + Wk.k): the first "
+      "grows\nwith the width; W, Wq, Wk, v are drawn here, not learned as the translator's "
+      "above.\n\n";
   text += scaling();
   const SeedReport report = seed_numbers();
   if (report.disagreeing == 0) {
     text += fmt::format(
-        "\nexact: {} numbers printed in the four documents, largest difference {:.1e}"
+        "exact: {} numbers printed in the four documents, largest difference {:.1e}"
         " (they are rounded)\n",
         report.numbers, report.largest_difference);
   } else {
-    text += fmt::format("\nwrong: {} of the numbers printed in the four documents, {}\n",
+    text += fmt::format("wrong: {} of the numbers printed in the four documents, {}\n",
                         report.disagreeing, report.worst);
   }
   print(text + "\n");  // to be read while the next takes some seconds
@@ -187,7 +181,8 @@ SeedReport seed_numbers() { return check_seed_numbers(embedded_seed_table()); }
 
 void add_demo(CLI::App& program, const Common& common) {
   CLI::App& command = *program.add_subcommand(
-      "demo", "a sentence under the four scores, why they are scaled, 16,384 tokens");
+      "demo",
+      "dates translated, a sentence under the four scores, why they are scaled, 16,384 tokens");
   const auto options = std::make_shared<DemoOptions>();
   add_number(command, "--tokens", options->tokens, Bounds<Index>{64, Index{1} << 20},
              "of the long sequence (default 16384; fewer where that would take long)");

@@ -13,6 +13,9 @@
 // The numbers printed in the four seed documents, each computed again.
 SeedReport seed_numbers();
 
+// Spellings of a day translated by the date model, and where it looked for each digit.
+std::string three_dates(const Common& common);
+
 // Attention over a long sequence, forward and backward: time, memory, what a query looked at, and
 // what a score of one's own costs. Nothing `asked`: as many tokens as take a second or so forward.
 // Throws Cancelled after Ctrl-C.
