@@ -147,7 +147,7 @@ class Embedding(Layer):
         """Looks up; keeps a copy of ids for `backward`.
 
         Args:
-            ids: integers 0..num_embeddings-1 of 32 or 64 bits, of any shape.
+            ids: integers 0..num_embeddings-1, of any shape.
             threads: as in `attention`.
 
         Returns:
@@ -316,7 +316,7 @@ class CrossEntropy:
 
         Args:
             logits: [N,V], float32 or float64.
-            targets: integers [N] of 32 or 64 bits, 0..V-1 or ignore_index.
+            targets: integers [N], 0..V-1 or ignore_index.
             return_log_probabilities: whether to give log p of the targets, too, without smoothing.
             threads: as in `attention`.
 

@@ -68,6 +68,29 @@ nb::object make_result(const ResultMaker& maker, DType dtype, const std::optiona
   return shape ? maker.make(dtype, *shape, view) : nb::none();
 }
 
+// Integers of any type and lists of them, in a type that layers take.
+struct Integers {
+  Array array;
+  Tensor converted;  // where it is another type
+  ConstView view;
+};
+Integers integers_of(nb::handle object, const Name& name) {
+  Integers result{array_or_sequence(object, name, DType::kNone), {}, {}};
+  result.view = result.array.view;
+  const DType dtype = result.view.dtype();
+  if (!result.view.given() || dtype == DType::kInt32 || dtype == DType::kInt64) return result;
+  if (!is_integer(dtype)) {
+    throw_type_error(name, "must be integers, got " + qkv::describe(result.view));
+  }
+  try {
+    result.converted = convert(result.view, DType::kInt64);
+  } catch (const Error& error) {  // a uint64 that is too large
+    throw with_names(error, name.function, {{"source", name.argument}});
+  }
+  result.view = result.converted;
+  return result;
+}
+
 double count_of(const ConstView& view) { return static_cast<double>(view.element_count()); }
 
 template <class L>
@@ -160,7 +183,7 @@ class BoundEmbedding {
     return as_method(kEmbeddingForward, [&] {
       return passes_.run([&](Pass& pass) {
         const char* const function = kEmbeddingForward.name.c_str();
-        const Array array = array_or_sequence(ids, {function, "ids"}, DType::kNone);
+        const Integers array = integers_of(ids, {function, "ids"});
         const ResultMaker maker(ids);
         View out;
         const nb::object made =
@@ -225,7 +248,7 @@ class BoundGru {
       return passes_.run([&](Pass& pass) {
         const char* const function = kGruForward.name.c_str();
         const Array sequences = array_of(x, {function, "x"});
-        const Array lengths = array_or_sequence(valid_len, {function, "valid_len"}, DType::kNone);
+        const Integers lengths = integers_of(valid_len, {function, "valid_len"});
         const Array first = array_of(state, {function, "state"});
         pass.like = nb::borrow(x);
         const GruConfig& config = layer_->config();
@@ -313,7 +336,7 @@ class BoundCrossEntropy {
       return passes_.run([&](Pass& pass) {
         const char* const function = kEntropyForward.name.c_str();
         pass.array = array_of(logits, {function, "logits"});
-        const Array classes = array_or_sequence(targets, {function, "targets"}, DType::kNone);
+        const Integers classes = integers_of(targets, {function, "targets"});
         const bool both = flag_of(return_log_probabilities, {function, "return_log_probabilities"});
         pass.like = nb::borrow(logits);
         const ConstView& from = pass.array.view;

@@ -26,13 +26,17 @@ LAYERS = [
     "AdditiveAttention",
     "BilinearAttention",
     "DotProductAttention",
+    "Embedding",
+    "GRU",
+    "Linear",
     "MultiHeadAttention",
     "SelfAttention",
 ]
 SAME = {"MLPAttention": "AdditiveAttention"}
 # What has no arguments of its own, or is tried elsewhere.
 OTHERS = {"Gradients", "LayerGradients", "SelfAttentionGradients", "__version__", "info"}
-OTHERS |= {"set_threads"}
+OTHERS |= {"set_threads", "CrossEntropy"}
+OTHERS |= {"EmbeddingGradients", "GRUGradients", "LinearGradients"}
 
 METHODS = ["forward", "backward", "parameters", "initialise", "save", "load", "load_torch"]
 
@@ -73,6 +77,8 @@ def cases(draw: Any, name: str) -> Case:
     Dq, Dk, E, units = (int(n) for n in r.generator.integers(1, 5, 4))
     lead = r.pick((), (B,))
     layer = getattr(qkv, name)
+    if name in ("Linear", "Embedding", "GRU"):
+        return model_case(r, layer, lead, dtype)
     if name == "SelfAttention":
         x = r.reals(element, *lead, Tq, Dq)
         return Case(lambda: layer(Dq, dtype), {"x": x}, (*lead, Tq, Dq), dtype, r.tensors)
@@ -96,6 +102,28 @@ def cases(draw: Any, name: str) -> Case:
     return Case(make, inputs, (*lead, Tq, E), dtype, r.tensors)
 
 
+def model_case(r: Random, layer: Any, lead: tuple[int, ...], dtype: str) -> Case:
+    """Of a layer of sequence models besides attention."""
+    T, width, outputs = (int(n) for n in r.generator.integers((0, 1, 1), (6, 5, 5)))
+    if layer is qkv.Embedding:
+        ids = r.place(r.generator.integers(0, width, (*lead, T)).astype(r.pick("i4", "i8")))
+        make = lambda: layer(width, outputs, r.pick(None, 0), dtype)  # noqa: E731
+        return Case(make, {"ids": ids}, (*lead, T, outputs), dtype, r.tensors)
+    flag = r.chance()
+    if layer is qkv.Linear:
+        inputs = {"x": r.reals(random_calls.FLOATS[dtype], *lead, T, width)}
+        make = lambda: layer(width, outputs, flag, dtype)  # noqa: E731
+        return Case(make, inputs, (*lead, T, outputs), dtype, r.tensors)
+    B, directions = (lead or (2,))[0], 1 + flag
+    inputs = {"x": r.reals(random_calls.FLOATS[dtype], B, T, width)}
+    if r.chance():
+        inputs["valid_len"] = r.integers(0, T, B)
+    if r.chance():
+        inputs["state"] = r.reals(random_calls.FLOATS[dtype], directions, B, outputs)
+    make = lambda: layer(width, outputs, r.chance(), flag, dtype)  # noqa: E731
+    return Case(make, inputs, (B, T, directions * outputs), dtype, r.tensors)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 @random_settings
 @given(data=st.data())
@@ -108,6 +136,8 @@ def test_right_calls(name, data):
     if name == "SelfAttention":
         mode.pop("seed", None)
     out = layer.forward(**case.inputs, **{k: v for k, v in mode.items() if accepts(layer, k)})
+    if name == "GRU":
+        out, _ = out
     kind = random_calls.torch.Tensor if case.tensors else np.ndarray
     assert type(out) is kind
     assert tuple(out.shape) == case.shape
@@ -190,6 +220,28 @@ def test_methods_in_any_order(name, tmp_path_factory, data):
         run_method(function, arguments)
     for array in layer.parameters().values():
         assert array.flags.writeable
+
+
+@random_settings
+@given(data=st.data())
+def test_cross_entropy_in_any_order(data):
+    r = random_calls.new_random(data.draw)
+    N, V = (int(n) for n in r.generator.integers((0, 1), (6, 7)))
+    dtype = r.pick("float32", "float64")
+    loss = attempt(qkv.CrossEntropy, **some_arguments(data, qkv.CrossEntropy, {}))
+    loss = loss if isinstance(loss, qkv.CrossEntropy) else qkv.CrossEntropy()
+    logits, targets = r.reals(random_calls.FLOATS[dtype], N, V), r.integers(0, V - 1, N)
+    losses = loss.forward(logits, targets)
+    assert tuple(losses.shape) == (N,) and dtype_of(losses) == dtype
+    dlogits = loss.backward(losses)
+    assert tuple(dlogits.shape) == (N, V) and dtype_of(dlogits) == dtype
+    right = {
+        "forward": {"logits": logits, "targets": targets},
+        "backward": {"dlosses": r.pick(1.0, losses)},
+    }
+    for method in data.draw(st.lists(st.sampled_from(sorted(right)), max_size=5)):
+        function = getattr(loss, method)
+        run_method(function, some_arguments(data, function, right[method]))
 
 
 def some_state(data: Any, layer: Any) -> dict[Any, Any]:

@@ -64,6 +64,11 @@ def test_embedding_is_its_formula():
     layer, ids = LAYERS["Embedding"](), INPUTS["Embedding"]
     table = layer.parameters()["weight"]
     np.testing.assert_array_equal(layer.forward(ids.tolist()), table[ids])
+    for dtype in ("u1", "i2", "u8", ">i4"):
+        np.testing.assert_array_equal(layer.forward(ids.astype(dtype)), table[ids])
+    with pytest.raises(ValueError, match=r"ids holds 18446744073709551615 at \[0\]"):
+        layer.forward(np.array([2**64 - 1], np.uint64))
+    layer.forward(ids)
     dout = RNG.normal(size=(2, 3, 4))
     want = np.zeros((6, 4))
     np.add.at(want, ids, dout)
@@ -262,14 +267,14 @@ FORWARD_ERRORS = [
     ("Embedding", (None,), ValueError, "ids must be given"),
     ("Embedding", ([0, 6],), ValueError, r"ids must lie in 0\.\.5, got 6 at \[1\]"),
     ("Embedding", ([[0], [-1]],), ValueError, r"ids must lie in 0\.\.5, got -1 at \[1,0\]"),
-    ("Embedding", ([1.5],), TypeError, "ids must be int32 or int64"),
+    ("Embedding", ([1.5],), TypeError, "ids must be integers, got float64"),
     ("Embedding", (np.ones((1,) * 8, int),), ValueError, "ids must have rank 0 to 7"),
     ("GRU", (None,), ValueError, r"x must have the shape \[B,T,3\]"),
     ("GRU", (np.ones((5, 3)),), ValueError, r"x must have the shape \[B,T,3\], got float64 \[5,3"),
     ("GRU", (F32,), TypeError, "x must be float64 as the layer is"),
     ("GRU", (INPUTS["GRU"], [5, 6]), ValueError, "valid_len .*6"),
     ("GRU", (INPUTS["GRU"], [5]), ValueError, "valid_len "),
-    ("GRU", (INPUTS["GRU"], [1.0, 2.0]), TypeError, "valid_len must be int32 or int64"),
+    ("GRU", (INPUTS["GRU"], [1.0, 2.0]), TypeError, "valid_len must be integers, got float64"),
     (
         "GRU",
         (INPUTS["GRU"], None, np.ones((1, 2, 4))),
@@ -321,7 +326,7 @@ def test_gru_names_the_gradient_of_the_state():
         (np.ones((1, 3)), None, ValueError, "targets must be given"),
         (np.ones((1, 3)), [0, 1], ValueError, r"targets must have the shape \[1\]"),
         (np.ones((2, 3)), [0, 3], ValueError, r"targets must lie in 0\.\.2, got 3 at \[1\]"),
-        (np.ones((1, 3)), [0.5], TypeError, "targets must be int32 or int64"),
+        (np.ones((1, 3)), [0.5], TypeError, "targets must be integers, got float64"),
     ],
 )
 def test_cross_entropy_names_the_argument(logits, targets, kind, text):
