@@ -62,6 +62,7 @@ void Linear::backward(const Saved& saved, const ConstView& dy, const View& dx,
                       Parameters& gradients, Write write, Context& context) const {
   if (!saved.x.given()) throw Error(kBackward, "saved", "must come from a forward pass");
   const Tensor& w = parameters_.weight;
+  layers::check_rows(kBackward, {"saved.x", saved.x}, w.dtype(), w.size(1));
   layers::check_same(kBackward, {"dy", dy}, w.dtype(), with_channels(saved.x.shape(), w.size(0)));
   layers::check_gradient(kBackward, "gradients.weight", gradients.weight, w);
   layers::check_gradient(kBackward, "gradients.bias", gradients.bias, parameters_.bias);
@@ -84,9 +85,15 @@ struct PackedLinear::State {
 PackedLinear::PackedLinear(const LinearParameters& parameters, Context& context) {
   constexpr std::string_view kFunction = "PackedLinear";
   const Tensor& w = parameters.weight;
-  if (!w.given()) throw Error(kFunction, "parameters.weight", "must be given");
-  layers::check_dtype(kFunction, w.dtype());
+  layers::check_float(kFunction, {"parameters.weight", w});
+  if (w.rank() != 2) {
+    throw Error(kFunction, "parameters.weight",
+                core::text("must have the shape [out,in], got ", describe(w)));
+  }
   const Index outputs = w.size(0);
+  if (parameters.bias.given()) {
+    layers::check_same(kFunction, {"parameters.bias", parameters.bias}, w.dtype(), {outputs});
+  }
   const Index inputs = w.size(1);
   Tensor panels(w.dtype(), {dense::Panels<float>::size(outputs, inputs)});
   layers::dispatch(w.dtype(), [&]<class T>() {

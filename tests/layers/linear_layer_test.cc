@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/layers.h>
+#include <qkv/layers/linear.h>
+
+#include "tests/layers/gradients.h"
+#include "tests/layers/support.h"
+#include "tests/support/arrays.h"
+#include "tests/support/compare.h"
+
+// The layer and its packed form; the sums themselves are in linear_test.cc.
+namespace qkv::test {
+namespace {
+
+constexpr DType kF32 = DType::kFloat32;
+constexpr DType kF64 = DType::kFloat64;
+
+Linear random_linear(Index in, Index out, bool bias, DType dtype) {
+  Linear layer(in, out, bias, dtype);
+  initialise(layer, 5);
+  return layer;
+}
+
+TEST(LinearLayer, GradientsAreDerivatives) {
+  for (const bool bias : {false, true}) {
+    Linear layer = random_linear(3, 4, bias, kF64);
+    const Tensor x = random_tensor(kF64, {2, 5, 3}, 1);
+    const Tensor dy = random_tensor(kF64, {2, 5, 4}, 2);
+    Tensor y(kF64, {2, 5, 4});
+    Linear::Saved saved;
+    auto loss = [&] {
+      layer.forward(x, saved, y);
+      return dot(y, dy);
+    };
+    loss();
+    Tensor dx(kF64, x.shape());
+    auto gradients = layer.zero_gradients();
+    layer.backward(saved, dy, dx, gradients);
+    EXPECT_EQ(gradients.bias.given(), bias);
+    expect_gradient({"x", const_cast<Tensor&>(x), dx}, loss, "");
+    for_each_parameter(layer, gradients, [&](const auto& p, const Tensor& gradient) {
+      expect_gradient({p.name, p.value, gradient}, loss, bias ? "bias" : "no bias");
+    });
+  }
+}
+
+TEST(LinearLayer, GradientsAreAddedOrNotAskedFor) {
+  const Linear layer = random_linear(3, 4, true, kF32);
+  const Tensor x = random_tensor(kF32, {6, 3}, 1);
+  const Tensor dy = random_tensor(kF32, {6, 4}, 2);
+  Tensor dx(kF32, {6, 3});
+  auto gradients = layer.zero_gradients();
+  layer.backward({x}, dy, dx, gradients);
+  const auto once = values_of(gradients.weight);
+  const auto once_x = values_of(dx);
+  layer.backward({x}, dy, dx, gradients, Write::kAccumulate);
+  for (std::size_t n = 0; n < once.size(); ++n) {
+    EXPECT_EQ(values_of(gradients.weight)[n], 2 * once[n]);
+  }
+  for (std::size_t n = 0; n < once_x.size(); ++n) EXPECT_EQ(values_of(dx)[n], 2 * once_x[n]);
+  Linear::Parameters of_weight{Tensor(kF32, {4, 3}), {}};
+  layer.backward({x}, dy, {}, of_weight);
+  EXPECT_EQ(values_of(of_weight.weight), once);
+  EXPECT_FALSE(of_weight.bias.given());
+}
+
+// Panels of 64 outputs, tiles of 6 rows, blocks of 256 inputs.
+TEST(PackedLinear, HasTheBitsOfTheLayer) {
+  Random random(1);
+  for (const DType dtype : {kF32, kF64}) {
+    for (const Index in : {1, 7, 257}) {
+      for (const Index out : {1, 63, 65, 130}) {
+        const Linear layer = random_linear(in, out, in != 7, dtype);
+        for (const int threads : {1, 2}) {
+          Context context(Executor::threads(threads));
+          const PackedLinear packed(layer.parameters(), context);
+          for (const Index rows : {0, 1, 7, 70}) {
+            const std::string replay = std::string(name_of(dtype)) + " " + std::to_string(in) +
+                                       " to " + std::to_string(out) + ", " + std::to_string(rows);
+            const Tensor x = random_tensor(dtype, {rows, in}, 1);
+            Tensor y(dtype, {rows, out});
+            Tensor want(dtype, {rows, out});
+            Linear::Saved saved;
+            layer.forward(x, saved, want, context);
+            packed.forward(x, y);
+            EXPECT_EQ(bytes_of(y), bytes_of(want)) << replay;
+
+            const Tensor dy = random_tensor(dtype, {rows, out}, 2);
+            Tensor dx = random_tensor(dtype, {rows, in}, 3);
+            Tensor want_dx = contiguous(dx);
+            Linear::Parameters none;
+            for (const Write write : {Write::kOverwrite, Write::kAccumulate}) {
+              layer.backward(saved, dy, want_dx, none, write, context);
+              packed.backward_input(dy, dx, write);
+              EXPECT_EQ(bytes_of(dx), bytes_of(want_dx)) << replay;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PackedLinear, TakesAnyLayout) {
+  Random random(2);
+  Context context;
+  const Linear layer = random_linear(7, 4, true, kF32);
+  const PackedLinear packed(layer.parameters(), context);
+  for (const Layout layout : kLayouts) {
+    Guarded x(kF32, {2, 3, 7}, layout);
+    x.fill_normal(random);
+    Tensor want(kF32, {2, 3, 4});
+    Linear::Saved saved;
+    layer.forward(x, saved, want);
+    for (const Layout y_layout : kOwnLayouts) {
+      Guarded y(kF32, {2, 3, 4}, y_layout);
+      packed.forward(x, y);
+      EXPECT_TRUE(compare("y", y.view(), values_of(want), {}, std::string(name_of(y_layout))));
+      EXPECT_TRUE(y.intact());
+      Guarded dx(kF32, {2, 3, 7}, y_layout);
+      Tensor want_dx(kF32, {2, 3, 7});
+      packed.backward_input(want, dx);
+      packed.backward_input(contiguous(want), want_dx);
+      EXPECT_TRUE(compare("dx", dx.view(), values_of(want_dx), {}, std::string(name_of(y_layout))));
+      EXPECT_TRUE(dx.intact());
+    }
+  }
+}
+
+TEST(PackedLinear, MovesAndKeepsItsPanels) {
+  Context context;
+  const Linear layer = random_linear(3, 2, true, kF64);
+  const Linear other = random_linear(5, 9, false, kF32);
+  PackedLinear packed(layer.parameters(), context);
+  PackedLinear moved(std::move(packed));
+  PackedLinear target(other.parameters(), context);
+  target = std::move(moved);
+  const Tensor x = random_tensor(kF64, {4, 3}, 1);
+  Tensor y(kF64, {4, 2}), want(kF64, {4, 2});
+  Linear::Saved saved;
+  layer.forward(x, saved, want);
+  target.forward(x, y);
+  EXPECT_EQ(bytes_of(y), bytes_of(want));
+}
+
+// ---- errors ---------------------------------------------------------------------------------
+
+// The message of the Error that f throws; "" when it throws none.
+std::string message_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(LinearErrors, SizesAndTypes) {
+  EXPECT_EQ(message_of([] { Linear(0, 2); }), "Linear: in must be at least 1, got 0");
+  EXPECT_EQ(message_of([] { Linear(2, -1); }), "Linear: out must be at least 1, got -1");
+  EXPECT_EQ(message_of([] { Linear(2, 2, true, DType::kFloat16); }),
+            "Linear: dtype must be float32 or float64, got float16");
+  EXPECT_EQ(message_of([] { Linear(Index{1} << 40, Index{1} << 40); }),
+            "Linear: in or out must be smaller: parameters may take at most 2^63 - 1 bytes, got "
+            "float32 [1099511627776,1099511627776]");
+}
+
+TEST(LinearErrors, ForwardNamesTheArgument) {
+  Context context;
+  const Linear layer = random_linear(3, 2, true, kF32);
+  const PackedLinear packed(layer.parameters(), context);
+  Tensor x = random_tensor(kF32, {4, 3}, 1);
+  Tensor y = random_tensor(kF32, {4, 2}, 2);
+  const auto before = bytes_of(y);
+  // Both forms refuse alike.
+  const auto message = [&](const ConstView& in, const View& out) {
+    Linear::Saved saved{x};
+    const std::string text = message_of([&] { layer.forward(in, saved, out); });
+    EXPECT_FALSE(saved.x.given());  // nothing to go back from
+    EXPECT_EQ(message_of([&] { packed.forward(in, out); }), "Packed" + text);
+    EXPECT_EQ(bytes_of(y), before);
+    return text;
+  };
+  const std::string prefix = "Linear::forward: ";
+  EXPECT_EQ(message({}, y), prefix + "x must be given");
+  EXPECT_EQ(message(x, {}), prefix + "y must be given");
+  EXPECT_EQ(message(random_tensor(kF64, {4, 3}, 1), y),
+            prefix + "x must be float32 as the layer is, got float64 [4,3]");
+  EXPECT_EQ(message(random_tensor(kF32, {4, 2}, 1), y),
+            prefix + "x must have 3 channels, the layer's width, got float32 [4,2]");
+  EXPECT_EQ(message(random_tensor(kF32, {3}, 1), y),
+            prefix + "x must have rank 2 to 7, got float32 [3]");
+  EXPECT_EQ(message(random_tensor(kF32, {5, 3}, 1), y),
+            prefix + "y must have the shape [5,2], got float32 [4,2]");
+  EXPECT_EQ(message(x, View(x.values<float>().data(), {4, 2}, {3, 1})),
+            prefix + "y must not overlap x");
+  EXPECT_EQ(message(x, View(y.values<float>().data(), {4, 2}, {0, 1})),
+            prefix + "y must not overlap itself: its strides give two elements one place");
+}
+
+TEST(LinearErrors, BackwardNamesTheArgument) {
+  const Linear layer = random_linear(3, 2, true, kF32);
+  Tensor x = random_tensor(kF32, {4, 3}, 1);
+  Tensor dy = random_tensor(kF32, {4, 2}, 2);
+  Tensor dx(kF32, {4, 3});
+  auto gradients = layer.zero_gradients();
+  const auto message = [&](const Linear::Saved& saved, const ConstView& slope, const View& to) {
+    return message_of([&] { layer.backward(saved, slope, to, gradients); });
+  };
+  const std::string prefix = "Linear::backward: ";
+  EXPECT_EQ(message({}, dy, dx), prefix + "saved must come from a forward pass");
+  EXPECT_EQ(message({x}, {}, dx), prefix + "dy must be given");
+  EXPECT_EQ(message({x}, x, dx), prefix + "dy must have the shape [4,2], got float32 [4,3]");
+  EXPECT_EQ(message({x}, dy, dy), prefix + "dx must have the shape [4,3], got float32 [4,2]");
+  EXPECT_EQ(message({x}, dy, x), prefix + "dx must not overlap x");
+  // Of another layer.
+  const Tensor wide = random_tensor(kF32, {4, 300}, 1);
+  EXPECT_EQ(message({wide}, dy, {}),
+            prefix + "saved.x must have 3 channels, the layer's width, got float32 [4,300]");
+  const Tensor exact = random_tensor(kF64, {4, 3}, 1);
+  EXPECT_EQ(message({exact}, dy, {}),
+            prefix + "saved.x must be float32 as the layer is, got float64 [4,3]");
+  EXPECT_EQ(all_bytes(gradients), all_bytes(layer.zero_gradients()));
+  gradients.weight = Tensor(kF32, {2, 4});
+  EXPECT_EQ(message({x}, dy, dx),
+            prefix + "gradients.weight must have the shape [2,3], got float32 [2,4]");
+  gradients = random_linear(3, 2, true, kF64).zero_gradients();
+  EXPECT_EQ(message({x}, dy, dx),
+            prefix + "gradients.weight must be float32 as the layer is, got float64 [2,3]");
+  const Linear without = random_linear(3, 2, false, kF32);
+  Linear::Parameters of_bias{{}, Tensor(kF32, {2})};
+  EXPECT_EQ(message_of([&] { without.backward({x}, dy, dx, of_bias); }),
+            prefix + "gradients.bias is of a parameter that the layer lacks");
+}
+
+TEST(LinearErrors, PackedLinearNamesTheArgument) {
+  Context context;
+  const auto message = [&](LinearParameters p) {
+    return message_of([&] { PackedLinear packed(p, context); });
+  };
+  EXPECT_EQ(message({}), "PackedLinear: parameters.weight must be given");
+  EXPECT_EQ(message({Tensor(DType::kFloat16, {2, 3}), {}}),
+            "PackedLinear: parameters.weight must be float32 or float64, got float16 [2,3]");
+  EXPECT_EQ(message({Tensor(kF32, {6}), {}}),
+            "PackedLinear: parameters.weight must have the shape [out,in], got float32 [6]");
+  EXPECT_EQ(message({Tensor(kF32, {2, 3}), Tensor(kF32, {1})}),
+            "PackedLinear: parameters.bias must have the shape [2], got float32 [1]");
+  EXPECT_EQ(message({Tensor(kF32, {2, 3}), Tensor(kF64, {2})}),
+            "PackedLinear: parameters.bias must be float32 as the layer is, got float64 [2]");
+
+  const Linear layer = random_linear(3, 2, true, kF32);
+  const PackedLinear packed(layer.parameters(), context);
+  Tensor dy = random_tensor(kF32, {4, 2}, 2);
+  Tensor dx(kF32, {4, 3});
+  const auto backward = [&](const ConstView& slope, const View& to) {
+    return message_of([&] { packed.backward_input(slope, to); });
+  };
+  const std::string prefix = "PackedLinear::backward_input: ";
+  EXPECT_EQ(backward({}, dx), prefix + "dy must be given");
+  EXPECT_EQ(backward(dx, dx),
+            prefix + "dy must have 2 channels, the layer's width, got float32 [4,3]");
+  EXPECT_EQ(backward(dy, {}), prefix + "dx must be given");
+  EXPECT_EQ(backward(dy, dy), prefix + "dx must have the shape [4,3], got float32 [4,2]");
+  EXPECT_EQ(backward(View(dx.values<float>().data(), {4, 2}), dx),
+            prefix + "dx must not overlap dy");
+}
+
+}  // namespace
+}  // namespace qkv::test
