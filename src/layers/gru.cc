@@ -145,6 +145,10 @@ void Gru::backward(const Saved& saved, const GruOutputGradients& output_gradient
   const Index T = saved.x.size(1);
   const Index H = config_.hidden;
   const Dims state_shape{directions(), B, H};
+  if (saved.x.dtype() != config_.dtype || saved.x.size(2) != config_.input ||
+      !(saved.states.shape() == Dims{directions(), B, T, H})) {
+    throw Error(kBackward, "saved", "must come from a forward pass of this layer");
+  }
   const GruInputGradients& d = input_gradients;
   const auto check = [&](std::string_view name, const ConstView& view, const Dims& shape) {
     if (view.given()) layers::check_same(kBackward, {name, view}, config_.dtype, shape);
