@@ -8,7 +8,6 @@
 #include <variant>
 
 namespace qkv::bench {
-namespace {
 
 // ---- numbers --------------------------------------------------------------------------------
 
@@ -30,6 +29,8 @@ std::string difference(const ConstView& got, const ConstView& want, double bound
   }
   return "";
 }
+
+namespace {
 
 double magnitudes_of(const ConstView& view) {
   const Tensor values = convert(view, DType::kFloat64);

@@ -9,6 +9,10 @@
 
 namespace qkv::bench {
 
+double most_of(const ConstView& view);  // the largest magnitude
+// The first numbers that are further apart than `bound`, NaN always, or "".
+std::string difference(const ConstView& got, const ConstView& want, double bound);
+
 // Compares results, in the order of Problem::results(), with the path "reference": all of small
 // problems, else some rows of the first and the last batch entry; of gradients some queries' and
 // some keys'. What differs, or "".

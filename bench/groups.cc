@@ -25,6 +25,8 @@ constexpr Group kGroups[] = {
     {"additive", "additive scores, forward and backward, by shape", run_additive,
      Choice::kUnlessTold},
     {"bilinear", "bilinear scores beside the plain call", run_bilinear, Choice::kUnlessTold},
+    {"dense", "products of layers and GRUs, forward and backward, by shape", run_dense,
+     Choice::kUnlessTold},
     {"small", "the least that a call costs", run_small, Choice::kUnlessTold},
 };
 

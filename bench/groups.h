@@ -37,6 +37,7 @@ void run_decode(Session& session);
 void run_threads(Session& session);
 void run_additive(Session& session);
 void run_bilinear(Session& session);
+void run_dense(Session& session);
 void run_small(Session& session);
 
 }  // namespace qkv::bench

@@ -88,12 +88,16 @@ View Problem::add(DType dtype, const Dims& dims) {
 
 View Problem::add_random(const Dims& dims, std::uint64_t seed, double deviation) {
   const View view = add(shape.dtype, dims);
-  if (shape.dtype == DType::kFloat64) {
+  fill_random(view, seed, deviation);
+  return view;
+}
+
+void fill_random(const View& view, std::uint64_t seed, double deviation) {
+  if (view.dtype() == DType::kFloat64) {
     fill_with<double>(view, seed, deviation);
   } else {
     fill_with<float>(view, seed, deviation);
   }
-  return view;
 }
 
 Problem make_problem(const Shape& shape) {

@@ -62,6 +62,8 @@ struct Problem {
   View add_random(const Dims& dims, std::uint64_t seed, double deviation = 1);
 };
 
+// Numbers of mean 0, the same ones for a seed; float32 or float64, C-ordered.
+void fill_random(const View& view, std::uint64_t seed, double deviation = 1);
 // Arrays of random numbers (of mean 0 and variance 1, from a fixed seed).
 Problem make_problem(const Shape& shape);
 // Scores with parameters. Projected queries and keys have variance 1, scores about 1.

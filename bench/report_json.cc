@@ -77,11 +77,16 @@ Json row_json(const Row& row) {
   json["matrix"] = row.matrix;
   if (row.base.n > 0) json["base"] = base_json(row);
   if (row.figure_spread > 0) json["figure_spread"] = row.figure_spread;
-  if (row.peer) {
-    json["peer"] = row.peer->name;
-    json["peer_median"] = row.peer->median;
-    json["peer_ratio"] = row.peer->ratio;
-    json["peer_spread"] = row.peer->spread;
+  for (const PeerTime& peer : row.peers) {
+    json["peer"] = peer.name;
+    if (peer.form.empty()) {
+      json["peer_median"] = peer.median;
+      json["peer_ratio"] = peer.ratio;
+      json["peer_spread"] = peer.spread;
+    } else {
+      json["peers"][peer.form] = {
+          {"median", peer.median}, {"ratio", peer.ratio}, {"spread", peer.spread}};
+    }
   }
   if (!row.note.empty()) json["note"] = row.note;
   if (!row.fault.empty()) json["fault"] = row.fault;

@@ -119,9 +119,10 @@ std::string line_of(const Row& row, std::size_t width) {
   line.erase(line.find_last_not_of(' ') + 1);
   line += "\n";
   if (!row.note.empty()) line += "  " + row.note + "\n";
-  if (row.peer) {
-    line += fmt::format("  {}: {}, {:.2f}x our time\n", row.peer->name,
-                        seconds_text(row.peer->median), row.peer->ratio);
+  for (const PeerTime& peer : row.peers) {
+    line +=
+        fmt::format("  {}{}{}: {}, {:.2f}x our time\n", peer.name, peer.form.empty() ? "" : ", ",
+                    peer.form, seconds_text(peer.median), peer.ratio);
   }
   return line;
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "measure.h"
 
@@ -36,9 +37,10 @@ enum class Verdict {
 // What a peer takes for the same problem, in the same rounds.
 struct PeerTime {
   std::string name{};
-  double median = 0;  // seconds of a call
-  double ratio = 0;   // its time over ours
-  double spread = 0;  // of the ratio
+  std::string form{};  // where it has several ways: which; a word
+  double median = 0;   // seconds of a call
+  double ratio = 0;    // its time over ours
+  double spread = 0;   // of the ratio
 };
 
 struct Row {
@@ -58,7 +60,7 @@ struct Row {
   double matrix = 0;         // bytes of the full matrix of scores, or array of tanh
   std::string note{};
   std::string fault{};  // "": the result is right
-  std::optional<PeerTime> peer{};
+  std::vector<PeerTime> peers{};
 };
 
 Verdict verdict_of(const Row& row);

@@ -32,14 +32,15 @@ void set_share(const Peak& peak, const Summary& base, Row& row) {
   row.value = rate(row.work, row.time.median) / rate(peak.work, base.best);
 }
 
-// Of a row that has a peer: its times are the last, ours the first.
-void set_peer_time(std::span<const Series> series, Row& row) {
-  if (!row.peer) return;
-  const Series& theirs = series.back();
-  const Ratio ratio = ratio_of(theirs, series.front(), row.clock);
-  row.peer->median = summarise(theirs, row.clock).median;
-  row.peer->ratio = ratio.median;
-  row.peer->spread = ratio.spread;
+// Our times are the first, those of the row's peers follow.
+void set_peer_times(std::span<const Series> series, Row& row) {
+  for (std::size_t n = 0; n < row.peers.size(); ++n) {
+    const Series& theirs = series[n + 1];
+    const Ratio ratio = ratio_of(theirs, series.front(), row.clock);
+    row.peers[n].median = summarise(theirs, row.clock).median;
+    row.peers[n].ratio = ratio.median;
+    row.peers[n].spread = ratio.spread;
+  }
 }
 
 }  // namespace
@@ -59,16 +60,21 @@ std::vector<Series> Session::measure(const Wanted& wanted,
   return alternate(subjects, effort_of(settings_, wanted));
 }
 
-Row Session::begin(const Wanted& wanted, Problem& problem, Kernel& kernel, Figure figure) const {
+Row Session::begin(const Wanted& wanted, Figure figure) const {
   if (settings_.stop != nullptr && settings_.stop->load()) throw Cancelled("bench");
   if (settings_.started) settings_.started(wanted.name);
   Row row;
   row.name = wanted.name;
-  row.path = kernel.path();
   row.threads = wanted.threads;
-  row.work = work_of(problem);
   row.figure = figure;
   if (!is_quick()) row.target = wanted.target;
+  return row;
+}
+
+Row Session::begin(const Wanted& wanted, Problem& problem, Kernel& kernel, Figure figure) const {
+  Row row = begin(wanted, figure);
+  row.path = kernel.path();
+  row.work = work_of(problem);
   row.scratch = kernel.scratch_bytes();
   row.matrix = array_bytes(problem);
   kernel.run();
@@ -89,7 +95,7 @@ void Session::add_peer(Problem& problem, std::vector<Subject>& subjects, Row& ro
       row.fault = peer.name + ": " + fault;
       return;
     }
-    row.peer = {.name = peer.name};
+    row.peers = {{.name = peer.name}};
     subjects.push_back({run});
     return;
   }
@@ -98,19 +104,42 @@ void Session::add_peer(Problem& problem, std::vector<Subject>& subjects, Row& ro
 void Session::share_of_peak(const Wanted& wanted, Problem& problem) {
   Kernel kernel(problem, wanted.threads, settings_.stop);
   Row row = begin(wanted, problem, kernel, Figure::kPeakShare);
-  Peak peak;
   std::vector<Subject> subjects = {{[&] { kernel.run(); }}};
-  if (!target_.empty()) {
-    peak = multiply_add_peak(target_, problem.shape.dtype, wanted.threads);
-    subjects.push_back(peak.subject);
-  }
   add_peer(problem, subjects, row);
+  time_beside_peak(wanted, problem.shape.dtype, std::move(subjects), std::move(row));
+}
+
+void Session::share_of_peak(const Wanted& wanted, const Task& task) {
+  Row row = begin(wanted, Figure::kPeakShare);
+  row.path = task.path;
+  row.work = task.work;
+  task.run();
+  row.fault = task.fault();
+  std::vector<Subject> subjects = {{task.run}};
+  for (const PeerTask& peer : task.peers) {
+    if (!row.fault.empty()) break;
+    peer.way.run();
+    const std::string fault = peer.fault();
+    if (!fault.empty()) row.fault = peer.name + ", " + peer.way.form + ": " + fault;
+    row.peers.push_back({.name = peer.name, .form = peer.way.form});
+    subjects.push_back({peer.way.run});
+  }
+  time_beside_peak(wanted, DType::kFloat32, std::move(subjects), std::move(row));
+}
+
+void Session::time_beside_peak(const Wanted& wanted, DType dtype, std::vector<Subject> subjects,
+                               Row row) {
   if (row.fault.empty()) {
+    Peak peak;
+    if (!target_.empty()) {
+      peak = multiply_add_peak(target_, dtype, wanted.threads);
+      subjects.push_back(peak.subject);
+    }
     const std::vector<Series> series = measure(wanted, subjects);
     row.clock = steadier(series, wanted.threads);
     row.time = summarise(series[0], row.clock);
-    if (!target_.empty()) set_share(peak, summarise(series[1], row.clock), row);
-    set_peer_time(series, row);
+    if (!target_.empty()) set_share(peak, summarise(series.back(), row.clock), row);
+    set_peer_times(series, row);
   }
   rows_.push_back(std::move(row));
 }
@@ -201,7 +230,7 @@ void Session::unit_rate(const Wanted& wanted, Problem& problem, const Calls* cal
     row.clock = steadier(series, wanted.threads);
     row.time = summarise(series[0], row.clock);
     row.value = rate(row.work, row.time.median);
-    set_peer_time(series, row);
+    set_peer_times(series, row);
   }
   rows_.push_back(std::move(row));
 }

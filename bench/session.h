@@ -13,9 +13,16 @@
 #include "measure.h"
 #include "peak.h"
 #include "problem.h"
+#include "product.h"
 #include "row.h"
 
 namespace qkv::bench {
+
+// One way of somebody else's to do a thing: what runs it once.
+struct Way {
+  std::string form{};  // a word
+  std::function<void()> run{};
+};
 
 // Somebody else's code for some problems.
 struct Peer {
@@ -26,6 +33,9 @@ struct Peer {
   std::function<std::function<void()>(const Problem& problem, const std::vector<View>& results,
                                       int threads)>
       bind{};
+  // The same for a layer's product into `result`; none for one that it does not take.
+  std::function<std::vector<Way>(const Product& product, const View& result, int threads)>
+      bind_product{};
 };
 
 enum class Size {
@@ -58,6 +68,22 @@ struct Calls {
   std::function<void()> finish{};
 };
 
+// Somebody else's way of a task.
+struct PeerTask {
+  std::string name{};
+  Way way{};
+  std::function<std::string()> fault{};  // as of a task
+};
+
+// What is held against the peak and is no problem of attention.
+struct Task {
+  std::string path{};
+  double work = 0;  // floating-point operations, float32
+  std::function<void()> run{};
+  std::function<std::string()> fault{};  // what is wrong with the results of the last run, or ""
+  std::vector<PeerTask> peers{};
+};
+
 // Makes rows, one after the other.
 class Session {
  public:
@@ -73,6 +99,7 @@ class Session {
   // a plain read of the problem's keys and values, the same call with fewer options or another
   // shape (`base`), nothing at all.
   void share_of_peak(const Wanted& wanted, Problem& problem);
+  void share_of_peak(const Wanted& wanted, const Task& task);
   void share_of_read(const Wanted& wanted, Problem& problem);
   void against(const Wanted& wanted, Problem& problem, Problem& base, Figure figure);
   void threads_share(const Wanted& wanted, Problem& problem);
@@ -88,6 +115,10 @@ class Session {
  private:
   // What is known before anything is timed; with a fault when the result is wrong.
   Row begin(const Wanted& wanted, Problem& problem, Kernel& kernel, Figure figure) const;
+  Row begin(const Wanted& wanted, Figure figure) const;
+  // Times what `row` is of, the first of the subjects, beside the row's peers, the others, and the
+  // peak, where its result is right; adds the row.
+  void time_beside_peak(const Wanted& wanted, DType dtype, std::vector<Subject> subjects, Row row);
   std::vector<Series> measure(const Wanted& wanted, const std::vector<Subject>& subjects) const;
   // Adds the first peer that takes the row's problem to the subjects, and its name to the row; its
   // fault, too, where its result is wrong.

@@ -141,7 +141,8 @@ std::function<void()> bind(const Problem& problem, const std::vector<View>& resu
 
 Peer onednn_peer() {
   const dnnl_version_t* version = dnnl_version();
-  return {fmt::format("oneDNN {}.{}.{}", version->major, version->minor, version->patch), bind};
+  return {fmt::format("oneDNN {}.{}.{}", version->major, version->minor, version->patch), bind,
+          bind_product};
 }
 
 }  // namespace qkv::bench

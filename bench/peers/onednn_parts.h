@@ -13,6 +13,7 @@
 
 #include "../measure.h"
 #include "../problem.h"
+#include "../session.h"
 
 // What the compositions of both passes are made of.
 namespace qkv::bench {
@@ -89,6 +90,10 @@ std::function<void()> fastest(const Problem& problem, const std::vector<View>& r
 // The backward pass of problems that onednn_peer() takes.
 std::function<void()> bind_backward(const Problem& problem, const std::vector<View>& results,
                                     int threads);
+
+// A layer's products on one thread, in three orders of the right side: as it stands ("plain"), put
+// into the primitive's own order by each run ("blocked") or before ("packed", for weights alone).
+std::vector<Way> bind_product(const Product& product, const View& result, int threads);
 
 }  // namespace qkv::bench
 

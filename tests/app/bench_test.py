@@ -46,14 +46,15 @@ class Bench(Case):
         self.assertIn("ratio_to_plain", report["rows"]["options/bias"])
 
     def test_every_group_gives_right_results(self):
-        groups = ("forward backward options custom decode threads additive bilinear small "
-                  "widths").split()
+        groups = ("forward backward options custom decode threads additive bilinear dense "
+                  "small widths").split()
         report = self.rows(*groups, "--threads", 2)
         for group in groups:
             self.assertTrue(any(name.startswith(group + "/") for name in report["rows"]), group)
         self.assertNotIn("wrong", [row["verdict"] for row in report["rows"].values()])
         self.check_gradients(report["rows"])
         self.check_units(report["rows"])
+        self.check_products(report["rows"])
 
     def check_gradients(self, rows):
         self.assertEqual(rows["backward/T64-D64"]["work"], 10 * 64 * 64 * 64)
@@ -76,6 +77,17 @@ class Bench(Case):
                          rows["additive/speech-step-D64"]["path"])
         self.assertIn("ratio_to_plain", rows["bilinear/T64-D128-backward"])
 
+    def check_products(self, rows):
+        for product in "forward input weight".split():
+            row = rows[f"dense/64x32x32-{product}"]
+            self.assertEqual(row["work"], 2 * 64 * 32 * 32)
+            self.assertIn("share_of_peak", row)
+            self.assertEqual(rows[f"dense/64x32x32-{product}-threads"]["threads"], 2)
+        self.assertEqual(rows["dense/4x8x312-packed"]["work"], 2 * 4 * 8 * 312)
+        forward = rows["dense/gru-B2-T4-I32-H64-forward"]["work"]
+        self.assertEqual(forward, 2 * 2 * 4 * 3 * 64 * (32 + 64))
+        self.assertEqual(rows["dense/gru-B2-T4-I32-H64-backward"]["work"], 2 * forward)
+
     def test_one_thread_has_nothing_to_share(self):
         self.assertEqual(self.rows("threads", "--threads", 1)["rows"], {})
 
@@ -88,7 +100,7 @@ class Bench(Case):
     def test_an_unknown_group_lists_the_valid_ones(self):
         line = self.refuse(2, "bench", "smal")
         self.assertIn("forward, backward, widths, options, custom, decode, threads, additive, "
-                      "bilinear, small", line)
+                      "bilinear, dense, small", line)
 
     def test_seconds_are_a_number_above_0(self):
         for text in ("0", "-1", "nan", "1x"):

@@ -70,7 +70,7 @@ TEST(Text, SaysWrong) {
 
 TEST(Json, NamesEachFigureByWhatItIs) {
   Row row = share_row(0.85, 0.84);
-  row.peer = {"other", 2, 2.5, 0.01};
+  row.peers = {{"other", "", 2, 2.5, 0.01}};
   const auto json = report_json({}, std::vector{row})["rows"]["forward/T1-D1"];
   EXPECT_EQ(json["share_of_peak"], 0.85);
   EXPECT_EQ(json["target"], 0.84);
@@ -83,6 +83,19 @@ TEST(Json, NamesEachFigureByWhatItIs) {
   row.value.reset();
   EXPECT_TRUE(
       report_json({}, std::vector{row})["rows"]["forward/T1-D1"]["share_of_peak"].is_null());
+}
+
+TEST(Peers, InSeveralFormsAreToldApart) {
+  Row row = share_row(0.85, 0.84);
+  row.peers = {{"other", "plain", 2, 2.5, 0.01}, {"other", "packed", 3, 3.5, 0.01}};
+  const auto json = report_json({}, std::vector{row})["rows"]["forward/T1-D1"];
+  EXPECT_EQ(json["peer"], "other");
+  EXPECT_EQ(json["peers"]["plain"]["ratio"], 2.5);
+  EXPECT_EQ(json["peers"]["packed"]["median"], 3);
+  EXPECT_FALSE(json.contains("peer_ratio"));
+  const std::string text = report_text({}, std::vector{row});
+  EXPECT_NE(text.find("other, plain: 2.00 s, 2.50x our time"), std::string::npos);
+  EXPECT_NE(text.find("other, packed: 3.00 s, 3.50x our time"), std::string::npos);
 }
 
 TEST(Rates, AreOfUnits) {
@@ -105,7 +118,7 @@ TEST(Rates, AreOfUnits) {
 TEST(Groups, UnlessToldAreAllButTheLongOnes) {
   std::string names;
   for (const auto& group : qkv::bench::chosen_groups({})) names += std::string(group.name) + " ";
-  EXPECT_EQ(names, "forward backward options custom decode threads additive bilinear small ");
+  EXPECT_EQ(names, "forward backward options custom decode threads additive bilinear dense small ");
   EXPECT_EQ(qkv::bench::chosen_groups({"small", "widths"}).front().name, "widths");
   EXPECT_THROW(qkv::bench::chosen_groups({"smal"}), qkv::Error);
 }
