@@ -106,7 +106,7 @@ std::string mismatch(const CLI::App& program, const std::string& name) {
 std::string named_by(const CLI::Option& option) {
   const std::string type = option.get_positional() ? option.get_name(true) : option.get_type_name();
   const bool is_text = type == "TEXT";  // may be empty
-  const bool is_name = type == "NAME" || type.find("FILE") != std::string::npos;
+  const bool is_name = type == "NAME" || type == "FOLDER" || type.find("FILE") != std::string::npos;
   return !is_text && (is_name || option.get_positional()) ? type : "";
 }
 

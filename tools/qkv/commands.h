@@ -17,6 +17,7 @@ void add_view(CLI::App& program, const Common& common);
 void add_stats(CLI::App& program, const Common& common);
 void add_inspect(CLI::App& program, const Common& common);
 void add_gen(CLI::App& program, const Common& common);
+void add_train(CLI::App& program, const Common& common);
 void add_bench(CLI::App& program, const Common& common);
 void add_demo(CLI::App& program, const Common& common);
 

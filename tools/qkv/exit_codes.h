@@ -12,6 +12,7 @@ enum ExitCode : int {
   kUsage = 2,       // the command line is wrong
   kInput = 3,       // an input is missing or malformed
   kOutput = 4,      // an output cannot be written
+  kDiverged = 5,    // NaN or infinity in training
   kNotInBuild = 7,  // asked for what this program was built without
   kSignalBase = 128,
 };

@@ -10,6 +10,7 @@
 
 #include <qkv/app/file_error.h>
 #include <qkv/app/picture.h>
+#include <qkv/app/translation_run.h>
 #include <qkv/error.h>
 #include <qkv/version.h>
 
@@ -25,8 +26,8 @@ constexpr const char* kFooter = R"(Examples:
   qkv words "the cat sat on the mat"
 
 Results are on standard output, everything else on standard error. Exit: 0 done, 1 failed while
-running, 2 wrong command line, 3 input missing or malformed, 4 output not writable, 7 not in this
-build, 130 after Ctrl-C.)";
+running, 2 wrong command line, 3 input missing or malformed, 4 output not writable, 5 training
+diverged, 7 not in this build, 130 after Ctrl-C.)";
 
 void add_common(CLI::App& program, Common& common) {
   // The library's own bound.
@@ -81,6 +82,7 @@ int main(int argc, char** argv) {
   add_stats(program, common);
   add_inspect(program, common);
   add_gen(program, common);
+  add_train(program, common);
   add_bench(program, common);
   add_demo(program, common);
   refuse_empty_names(program);
@@ -95,6 +97,10 @@ int main(int argc, char** argv) {
   } catch (const qkv::app::OutputError& error) {
     if (error.is_closed_pipe()) return kDone;
     return complain(kOutput, error.what());
+  } catch (const qkv::app::RunMismatch& error) {
+    return complain(kUsage, error.what());
+  } catch (const qkv::app::Diverged& error) {
+    return complain(kDiverged, error.what());
   } catch (const NotInBuildError& error) {
     return complain(kNotInBuild, error.what());
   } catch (const qkv::app::NotAvailable& error) {

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_APP_TRANSLATION_RUN_H_
+#define QKV_APP_TRANSLATION_RUN_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include <qkv/app/file_error.h>
+#include <qkv/app/tokenization.h>
+#include <qkv/app/train/adam.h>
+#include <qkv/app/train/budget.h>
+#include <qkv/app/train/schedule.h>
+#include <qkv/app/translation_model.h>
+#include <qkv/app/translator.h>
+#include <qkv/context.h>
+#include <qkv/export.h>
+
+// Training a translator in a RUN folder, which is plain files:
+//   config.json         every setting, defaults too, and what the data were: pairs and a hash
+//   source.vocab.json, target.vocab.json
+//   model.safetensors   the last parameters
+//   best.safetensors    those with the best validation loss; without validation the last
+//   state.safetensors   all that going on needs: parameters, the best ones, Adam's moments, counts
+//   train.jsonl         a line for each epoch and each validation
+//
+// Each file is written beside its place, synchronised and renamed: it is whole or the one before.
+// The state alone says where a run stands; it holds the parameters, so it needs no other file to
+// fit it. A save writes train.jsonl first, then the state, then best and model. When the process
+// ends between two of these, nothing is lost: going on cuts from train.jsonl what stands behind the
+// state (which knows its length) and writes best and model again from the state.
+//
+// A run that was stopped and goes on gives bit for bit the parameters of one that was not, whatever
+// the number of threads: batches are a function of (seed, epoch), dropout of (seed, update, shard),
+// the learning rate of the update; a batch is cut into shards by its size alone, and their
+// gradients are summed as a fixed tree. (A budget of time ends where the clock says, and --after is
+// no part of the configuration: what follows is the same again.)
+namespace qkv::app {
+
+struct TrainingOptions {
+  // Data: tab-separated text, a pair a line.
+  std::string data{};
+  std::string valid{};      // likewise; "": none
+  Index source_column = 0;  // from 0
+  Index target_column = 1;
+  Tokenization tokenization = Tokenization::kCharacter;
+  LetterCase letters = LetterCase::kKept;
+  Index min_count = 1;     // rarer tokens are unknown ones
+  Index max_length = 200;  // pairs with more tokens on a side are left out
+
+  TranslatorConfig model{};  // sizes of the vocabularies: found out
+
+  // Learning. The loss is the mean over the target tokens of a batch.
+  Index batch_tokens = 4096;
+  Schedule schedule{.rate = 2e-3, .warmup = 100, .decay = 1000};
+  double clip = 1;  // the largest norm of the gradients; infinity: any
+  AdamOptions adam{};
+  Budget validate_every{.epochs = 1};  // also where there is a line in train.jsonl; no time
+  Index patience = 0;                  // validations without a better one before the end; 0: none
+  std::uint64_t seed = 0;
+
+  // These may change from one run in the folder to the next.
+  Budget after{.epochs = 10};         // of all runs together
+  Budget save_every{.updates = 500};  // updates, seconds; the end always saves
+  Executor executor{};
+};
+
+// How far training is, told after each update.
+struct TrainingProgress {
+  Spent spent{};
+  Index batch = 0;  // of the epoch that runs now, from 1
+  Index batches = 0;
+  double loss = 0;                       // per target token of the last update
+  double tokens_per_second = 0;          // target tokens of this run
+  std::optional<double> seconds_left{};  // of the budget that ends first
+};
+
+struct TrainingHooks {
+  std::function<void(const TrainingProgress&)> progress{};
+  // When true the run is saved and ends. May be null; must outlive the call.
+  const std::atomic<bool>* stop = nullptr;
+};
+
+// What a validation found: means over target tokens (their ends included), without dropout and
+// smoothing.
+struct ValidationScore {
+  double loss = 0;  // its exponential is the perplexity
+  Index exact = 0;  // greedy translations that are the target, of the first `translated` pairs
+  Index translated = 0;
+};
+
+enum class TrainingEnd { kBudget, kPatience, kStopped };
+
+struct TrainingReport {
+  TrainingEnd end = TrainingEnd::kBudget;
+  Spent spent{};                   // by all runs
+  std::optional<Index> resumed{};  // the update that this run went on from
+  Index pairs = 0;
+  Index left_out = 0;       // longer than max_length
+  Index source_tokens = 0;  // sizes of the vocabularies
+  Index target_tokens = 0;
+  Index parameters = 0;
+  double loss = 0;                         // of the last update
+  std::optional<ValidationScore> valid{};  // of the last parameters
+  double best = 0;                         // validation loss of best.safetensors
+};
+
+// A loss or a gradient that is no finite number. Nothing of that update is kept; the folder holds
+// the last save.
+class QKV_API Diverged : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+  ~Diverged() override;
+};
+
+// The folder holds a run of another configuration or of other data. what() shows each difference.
+class QKV_API RunMismatch : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+  ~RunMismatch() override;
+};
+
+// Trains in the folder until a budget is spent, or goes on with what the folder holds. Throws
+// InputError for data or a folder's files that cannot be read (an empty field is an error of its
+// line), OutputError where the folder cannot be written or is somebody else's, Error for options
+// that cannot be, RunMismatch, Diverged.
+QKV_API TrainingReport train_translation(const TrainingOptions& options, const std::string& folder,
+                                         const TrainingHooks& hooks = {});
+
+enum class RunModel { kBest, kLast };
+
+// The translator of a RUN folder. Throws InputError for what is missing or malformed.
+QKV_API TranslationModel read_translation_model(const std::string& folder, RunModel which);
+
+}  // namespace qkv::app
+
+#endif  // QKV_APP_TRANSLATION_RUN_H_

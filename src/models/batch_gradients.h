@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_MODELS_BATCH_GRADIENTS_H_
+#define QKV_MODELS_BATCH_GRADIENTS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <qkv/app/train/gradients.h>
+#include <qkv/app/translator.h>
+#include <qkv/context.h>
+
+namespace qkv::models {
+
+// How many shards a batch is cut into: the largest power of two, at most 8, that leaves 16 pairs in
+// each, else 1. By the batch alone, since it decides the order of sums.
+Index shard_count(Index pairs);
+
+// The gradients of batches, shards side by side: each is one task with a serial context and a set
+// of gradients of its own.
+class BatchGradients {
+ public:
+  // All three must outlive the object; the flag may be null.
+  BatchGradients(const app::Translator& translator, const Executor& executor,
+                 const std::atomic<bool>* stop);
+
+  // The loss of a batch in training, and its gradients in set 0: sums, not means. Dropout is drawn
+  // by (seed, update, shard). Throws Cancelled when the flag is set meanwhile.
+  app::TranslationLoss compute(std::span<const app::TokenPair> pairs, std::uint64_t seed,
+                               Index update);
+
+  // Set 0 beside the translator's own parameters.
+  std::vector<app::TrainedParameter> list(app::Translator& translator);
+
+ private:
+  struct Shard {
+    app::TranslatorGradients gradients;
+    Context context{};
+    app::TranslationLoss loss{};
+  };
+
+  const app::Translator& translator_;
+  const Executor& executor_;
+  const std::atomic<bool>* stop_;
+  std::vector<Shard> shards_{};  // as many as were needed so far
+};
+
+}  // namespace qkv::models
+
+#endif  // QKV_MODELS_BATCH_GRADIENTS_H_

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/training_settings.h"
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <qkv/app/translation_model.h>
+
+namespace qkv::models {
+namespace {
+
+using app::SettingValue;
+
+// What may change while a run goes on.
+constexpr std::string_view kMayChange[] = {"data", "valid", "after", "save_every"};
+
+// The list of settings: visit(name, member) for each, with the choices of one that has names.
+template <class Visit>
+void for_each_setting(const RunConfig& config, Visit& visit) {
+  const app::TrainingOptions& o = config.options;
+  visit("data", o.data);
+  visit("data_pairs", config.train.pairs);
+  visit("data_left_out", config.train.left_out);
+  visit("data_hash", config.train.hash);
+  visit("valid", o.valid);
+  visit("valid_pairs", config.valid.pairs);
+  visit("valid_left_out", config.valid.left_out);
+  visit("valid_hash", config.valid.hash);
+  visit("source_column", o.source_column);
+  visit("target_column", o.target_column);
+  visit("tokenize", o.tokenization, app::kTokenizations);
+  visit("lower", o.letters);
+  visit("min_count", o.min_count);
+  visit("max_length", o.max_length);
+  visit("source_tokens", o.model.source_tokens);
+  visit("target_tokens", o.model.target_tokens);
+  visit("attention", o.model.attention, app::kTranslatorAttentions);
+  visit("embedding", o.model.embedding);
+  visit("hidden", o.model.hidden);
+  visit("units", o.model.units);
+  visit("heads", o.model.heads);
+  visit("dropout", o.model.dropout);
+  visit("label_smoothing", o.model.label_smoothing);
+  visit("batch_tokens", o.batch_tokens);
+  visit("learning_rate", o.schedule.rate);
+  visit("warmup", o.schedule.warmup);
+  visit("decay", o.schedule.decay);
+  visit("clip", o.clip);
+  visit("beta1", o.adam.beta1);
+  visit("beta2", o.adam.beta2);
+  visit("epsilon", o.adam.epsilon);
+  visit("weight_decay", o.adam.weight_decay);
+  visit("validate_every", o.validate_every);
+  visit("patience", o.patience);
+  visit("seed", o.seed);
+  visit("after", o.after);
+  visit("save_every", o.save_every);
+}
+
+struct Writer {
+  app::Settings settings{};
+
+  void operator()(const char* name, const auto& value) {
+    settings.push_back({name, SettingValue(value)});
+  }
+  void operator()(const char* name, const std::uint64_t& value) {
+    const bool fits = value <= static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
+    settings.push_back(
+        {name, fits ? SettingValue(static_cast<Index>(value)) : SettingValue(value)});
+  }
+  void operator()(const char* name, const app::LetterCase& value) {
+    settings.push_back({name, value == app::LetterCase::kLower});
+  }
+  void operator()(const char* name, const app::Budget& value) {
+    settings.push_back({name, to_string(value)});
+  }
+  template <class Value, std::size_t n>
+  void operator()(const char* name, const Value& value, const app::Choice<Value> (&choices)[n]) {
+    const auto* chosen = std::ranges::find(choices, value, &app::Choice<Value>::value);
+    settings.push_back({name, std::string(chosen->name)});
+  }
+};
+
+std::string text_of(const SettingValue* value) {
+  return value == nullptr ? "absent" : app::json_text(*value);
+}
+
+}  // namespace
+
+app::Settings settings_of(const RunConfig& config) {
+  Writer writer;
+  for_each_setting(config, writer);
+  return std::move(writer.settings);
+}
+
+std::string differences(const app::Settings& old, const app::Settings& now) {
+  std::string text;
+  const auto compare = [&](const std::string& name) {
+    if (std::ranges::find(kMayChange, name) != std::end(kMayChange)) return;
+    const std::string before = text_of(find_setting(old, name));
+    const std::string after = text_of(find_setting(now, name));
+    if (before == after) return;
+    text += fmt::format("{}{}: {} -> {}", text.empty() ? "" : "; ", name, before, after);
+  };
+  for (const app::Setting& setting : now) compare(setting.name);
+  for (const app::Setting& setting : old) {
+    if (find_setting(now, setting.name) == nullptr) compare(setting.name);
+  }
+  return text;
+}
+
+}  // namespace qkv::models

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/training_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include <qkv/app/text_file.h>
+
+namespace qkv::models {
+namespace {
+
+// The counts and what is counted with them, each a number by itself: visit(name, number).
+template <class Counts, class Visit>
+void for_each_count(Counts& counts, const Visit& visit) {
+  visit("run.epoch", counts.spent.epochs);
+  visit("run.update", counts.spent.updates);
+  visit("run.seconds", counts.spent.seconds);
+  visit("run.batch", counts.batch);
+  visit("run.line_due", counts.line_due);
+  visit("run.tokens", counts.tokens);
+  visit("run.loss", counts.loss);
+  visit("run.last_loss", counts.last_loss);
+  visit("run.last_norm", counts.last_norm);
+  visit("run.line_seconds", counts.line_seconds);
+}
+
+// The arrays of a file by name.
+class ArrayFile {
+ public:
+  explicit ArrayFile(std::string path) : path_(std::move(path)) {
+    for (app::NamedArray& array : app::read_safetensors(path_)) {
+      if (auto* tensor = std::get_if<Tensor>(&array.array)) {
+        tensors_.emplace(std::move(array.name), std::move(*tensor));
+      }
+    }
+  }
+
+  void read(const std::string& name, const View& target) const {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) {
+      throw app::InputError(
+          path_, fmt::format("expected an array {} {}, got none", name, describe(target)));
+    }
+    const Tensor& source = found->second;
+    if (source.dtype() != target.dtype() || source.shape() != target.shape()) {
+      throw app::InputError(path_, fmt::format("{}: expected {}, got {}", name, describe(target),
+                                               describe(source.view())));
+    }
+    copy(source, target);
+  }
+  template <class T>
+  T number(const std::string& name) const {
+    T value{};
+    read(name, View(&value, {1}));
+    return value;
+  }
+
+ private:
+  std::string path_;
+  std::map<std::string, Tensor> tensors_{};
+};
+
+bool is_finite(const Tensor& tensor) {
+  const auto all = [](const auto& values) {
+    return std::ranges::all_of(values, [](auto x) { return std::isfinite(x); });
+  };
+  return tensor.dtype() == DType::kFloat32 ? all(tensor.values<float>())
+                                           : all(tensor.values<double>());
+}
+
+// What Adam is made for: it looks at names, shapes and types.
+std::vector<app::TrainedParameter> shapes_of(app::Translator& translator) {
+  return app::trained_parameters(translator, translator);
+}
+
+// While it lives the translator has the best parameters.
+class Swapped {
+ public:
+  Swapped(app::Translator& translator, app::TranslatorGradients& best)
+      : translator_(translator), best_(best) {
+    swap();
+  }
+  ~Swapped() { swap(); }
+  Swapped(const Swapped&) = delete;
+  Swapped& operator=(const Swapped&) = delete;
+
+ private:
+  void swap() {
+    for_each_parameter(translator_, best_,
+                       [](const auto& p, Tensor& best) { std::swap(p.value, best); });
+  }
+
+  app::Translator& translator_;
+  app::TranslatorGradients& best_;
+};
+
+}  // namespace
+
+TrainingState::TrainingState(app::TranslationModel initial, const app::AdamOptions& options,
+                             app::EarlyStopping stops, bool with_best)
+    : model(std::move(initial)),
+      adam(shapes_of(model.translator), options),
+      stopping(stops),
+      with_best_(with_best) {
+  if (with_best_) best_ = model.translator.zero_gradients();
+}
+
+void TrainingState::keep_best() {
+  if (!with_best_) return;
+  for_each_parameter(model.translator, best_,
+                     [](const auto& p, Tensor& best) { copy(p.value, best); });
+}
+
+bool TrainingState::is_finite() const {
+  bool finite = true;
+  for_each_parameter(model.translator,
+                     [&](const auto& p) { finite &= models::is_finite(p.value); });
+  return finite;
+}
+
+template <class Visit>
+void TrainingState::for_each_array(const Visit& visit) {
+  for_each_parameter(model.translator, [&](const auto& p) { visit("model." + p.name, p.value); });
+  for (app::AdamMoments& moments : adam.moments()) {
+    visit("adam.m." + moments.name, moments.m);
+    visit("adam.v." + moments.name, moments.v);
+  }
+  for_each_parameter(best_, [&](const auto& p) { visit("best." + p.name, p.value); });
+}
+
+void TrainingState::save(const app::LockedFolder& folder) {
+  app::write_text(folder.file(kLogFile), log);
+  std::vector<app::NamedView> views;
+  for_each_array([&](std::string name, Tensor& tensor) {
+    views.push_back({std::move(name), tensor.view()});
+  });
+  const auto add = [&](const char* name, const auto& number) {
+    views.push_back({name, ConstView(&number, {1})});
+  };
+  for_each_count(counts, add);
+  const double best_loss = stopping.best();
+  const Index misses = stopping.misses();
+  const auto log_bytes = std::ssize(log);
+  add("run.best_loss", best_loss);
+  add("run.misses", misses);
+  add("run.log_bytes", log_bytes);
+  app::write_safetensors(folder.file(kStateFile), views);
+  write_models(folder);
+}
+
+void TrainingState::write_models(const app::LockedFolder& folder) {
+  if (with_best_) {
+    const Swapped best(model.translator, best_);
+    app::write_model_file(folder.file(kBestFile), model);
+  } else {
+    app::write_model_file(folder.file(kBestFile), model);
+  }
+  app::write_model_file(folder.file(kModelFile), model);
+}
+
+void TrainingState::restore(const app::LockedFolder& folder) {
+  const std::string path = folder.file(kStateFile);
+  const ArrayFile file(path);
+  for_each_array([&](const std::string& name, Tensor& tensor) { file.read(name, tensor); });
+  for_each_count(counts, [&](const char* name, auto& number) {
+    number = file.number<std::remove_cvref_t<decltype(number)>>(name);
+  });
+  adam.set_updates(counts.spent.updates);
+  stopping.restore(file.number<double>("run.best_loss"), file.number<Index>("run.misses"));
+  const auto log_bytes = file.number<Index>("run.log_bytes");
+  log = folder.holds(kLogFile) ? app::read_text(folder.file(kLogFile)) : "";
+  log.resize(std::min(log.size(), static_cast<std::size_t>(std::max<Index>(log_bytes, 0))));
+  app::write_text(folder.file(kLogFile), log);
+  write_models(folder);
+}
+
+}  // namespace qkv::models

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_MODELS_TRAINING_STATE_H_
+#define QKV_MODELS_TRAINING_STATE_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <qkv/app/array_file.h>
+#include <qkv/app/locked_folder.h>
+#include <qkv/app/train/adam.h>
+#include <qkv/app/train/budget.h>
+#include <qkv/app/translation_model.h>
+
+// All that changes while a translator learns, and its files.
+namespace qkv::models {
+
+// The file names of a RUN folder.
+inline constexpr const char* kConfigFile = "config.json";
+inline constexpr const char* kSourceFile = "source.vocab.json";
+inline constexpr const char* kTargetFile = "target.vocab.json";
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr const char* kBestFile = "best.safetensors";
+inline constexpr const char* kStateFile = "state.safetensors";
+inline constexpr const char* kLogFile = "train.jsonl";
+inline constexpr const char* kRunFiles[] = {kConfigFile, kSourceFile, kTargetFile, kModelFile,
+                                            kBestFile,   kStateFile,  kLogFile};
+
+struct Counts {
+  app::Spent spent{};
+  Index batch = 0;  // of the epoch that runs now: how many are done
+  // The line of train.jsonl that this update asks for and that is not written yet: 1, or 2 with
+  // validation.
+  Index line_due = 0;
+  Index tokens = 0;         // target tokens since the last line
+  double loss = 0;          // their loss
+  double last_loss = 0;     // per token, of the last update
+  double last_norm = 0;     // of its gradient, before clipping
+  double line_seconds = 0;  // when the last line was written
+};
+
+class TrainingState {
+ public:
+  // Takes a model whose parameters are zero. `with_best`: best parameters are kept apart from the
+  // last ones.
+  TrainingState(app::TranslationModel initial, const app::AdamOptions& options,
+                app::EarlyStopping stops, bool with_best);
+
+  app::TranslationModel model;
+  app::Adam adam;
+  app::EarlyStopping stopping;
+  Counts counts{};
+  std::string log{};  // all lines of train.jsonl
+
+  // The last parameters are the best now.
+  void keep_best();
+  bool is_finite() const;
+
+  // Writes train.jsonl, the state, and best and model, in this order. Throws OutputError.
+  void save(const app::LockedFolder& folder);
+  // Reads what save() wrote, cuts train.jsonl to what the state knows, and writes best and model
+  // again. Throws InputError for files that hold anything else.
+  void restore(const app::LockedFolder& folder);
+
+ private:
+  // Calls visit(name, tensor) for each array of the state but the counts.
+  template <class Visit>
+  void for_each_array(const Visit& visit);
+  void write_models(const app::LockedFolder& folder);
+
+  app::TranslatorGradients best_;  // parameters; absent when the last ones are the best
+  bool with_best_;
+};
+
+}  // namespace qkv::models
+
+#endif  // QKV_MODELS_TRAINING_STATE_H_

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_MODELS_TRANSLATION_DATA_H_
+#define QKV_MODELS_TRANSLATION_DATA_H_
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include <qkv/app/train/batches.h>
+#include <qkv/app/translation_run.h>
+#include <qkv/app/vocabulary.h>
+
+#include "models/training_settings.h"
+
+// The data of a run as numbers.
+namespace qkv::models {
+
+// Pairs of one file; each side ends in the end token.
+struct EncodedPairs {
+  std::vector<std::vector<std::int32_t>> source{};
+  std::vector<std::vector<std::int32_t>> target{};
+  DataFacts facts{};
+
+  app::TokenPair pair(Index n) const {
+    return {source[static_cast<std::size_t>(n)], target[static_cast<std::size_t>(n)]};
+  }
+  std::vector<app::PairLength> lengths() const;
+};
+
+struct TranslationData {
+  EncodedPairs train{};
+  EncodedPairs valid{};
+  app::Vocabulary source{};  // of the training pairs
+  app::Vocabulary target{};
+};
+
+// Throws InputError for files without a pair that can be used, with the line for an empty field;
+// Cancelled when the flag (which may be null) becomes true.
+TranslationData read_translation_data(const app::TrainingOptions& options,
+                                      const std::atomic<bool>* stop);
+
+}  // namespace qkv::models
+
+#endif  // QKV_MODELS_TRANSLATION_DATA_H_

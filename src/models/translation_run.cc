@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <qkv/app/locked_folder.h>
+#include <qkv/app/settings.h>
+#include <qkv/app/text_file.h>
+#include <qkv/app/translation_run.h>
+#include <qkv/app/utf8.h>
+#include <qkv/error.h>
+
+#include "models/training_settings.h"
+#include "models/training_state.h"
+#include "models/translation_data.h"
+#include "models/translation_training.h"
+
+namespace qkv::app {
+namespace {
+
+using models::RunConfig;
+
+void check(bool good, const char* argument, const char* rule, const auto& got) {
+  if (!good)
+    throw Error("train_translation", argument, fmt::format("must be {}, got {}", rule, got));
+}
+
+void check_options(const TrainingOptions& o) {
+  check(!o.data.empty(), "data", "the name of a file", "\"\"");
+  check(o.source_column != o.target_column, "target_column", "another than the source's",
+        o.target_column);
+  check(o.min_count >= 1, "min_count", "at least 1", o.min_count);
+  check(o.max_length >= 1, "max_length", "at least 1", o.max_length);
+  check(o.batch_tokens >= 1, "batch_tokens", "at least 1", o.batch_tokens);
+  check(o.clip > 0, "clip", "positive", o.clip);
+  check(o.patience >= 0, "patience", "at least 0", o.patience);
+  check(o.patience == 0 || !o.valid.empty(), "patience", "0 without validation data", o.patience);
+  check(!o.validate_every.seconds, "validate_every", "in updates or epochs, which repeat",
+        to_string(o.validate_every));
+  learning_rate(o.schedule, 1);
+}
+
+// A folder that is empty but for what a killed process left of its first file, or a run.
+void check_folder(const LockedFolder& folder) {
+  for (const char* name : models::kRunFiles) folder.remove_leftovers(name);
+  if (folder.holds(models::kConfigFile)) return;
+  const auto names = folder.names();
+  if (names.empty()) return;
+  throw OutputError(folder.path(),
+                    fmt::format("it holds {} and no {}, so it is no run to go on with",
+                                app::quoted(names.front()), models::kConfigFile));
+}
+
+// Writes what the folder lacks, after a look at what it has.
+void set_up(const LockedFolder& folder, const RunConfig& config,
+            const models::TranslationData& data) {
+  const Settings now = settings_of(config);
+  const std::string path = folder.file(models::kConfigFile);
+  if (folder.holds(models::kConfigFile)) {
+    const std::string changed = models::differences(read_settings(path), now);
+    if (!changed.empty()) {
+      throw RunMismatch(
+          fmt::format("{} holds a run that differs: {}; name another folder, or go on "
+                      "with what was",
+                      folder.path(), changed));
+    }
+  }
+  write_text(path, settings_text(now));
+  if (!folder.holds(models::kSourceFile)) {
+    write_vocabulary(folder.file(models::kSourceFile), data.source);
+  }
+  if (!folder.holds(models::kTargetFile)) {
+    write_vocabulary(folder.file(models::kTargetFile), data.target);
+  }
+}
+
+}  // namespace
+
+Diverged::~Diverged() = default;
+RunMismatch::~RunMismatch() = default;
+
+TrainingReport train_translation(const TrainingOptions& options, const std::string& folder_path,
+                                 const TrainingHooks& hooks) {
+  check_options(options);
+  const LockedFolder folder(folder_path);
+  check_folder(folder);
+  const models::TranslationData data = models::read_translation_data(options, hooks.stop);
+  RunConfig config{options, data.train.facts, data.valid.facts};
+  config.options.model.source_tokens = data.source.size();
+  config.options.model.target_tokens = data.target.size();
+  models::Training training(config.options, data, folder, hooks);  // throws for what cannot be
+  set_up(folder, config, data);
+  training.begin();
+  training.run();
+  return training.report();
+}
+
+TranslationModel read_translation_model(const std::string& folder, RunModel which) {
+  const char* name = which == RunModel::kBest ? models::kBestFile : models::kModelFile;
+  return read_model_file((std::filesystem::path(folder) / name).string());
+}
+
+}  // namespace qkv::app

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/translation_training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <qkv/app/settings.h>
+#include <qkv/app/train/batches.h>
+#include <qkv/error.h>
+#include <qkv/layers/parameters.h>
+
+#include "models/validation.h"
+
+namespace qkv::models {
+namespace {
+
+constexpr Index kLine = 1;
+constexpr Index kValidation = 2;
+
+// Whether something that happens "every" so many updates or epochs is due after this update.
+bool is_due(const app::Budget& every, const Counts& counts) {
+  const bool epoch_ended = counts.batch == 0;
+  return (every.updates && counts.spent.updates % *every.updates == 0) ||
+         (every.epochs && epoch_ended && counts.spent.epochs % *every.epochs == 0);
+}
+
+}  // namespace
+
+Training::Training(const app::TrainingOptions& options, const TranslationData& data,
+                   const app::LockedFolder& folder, const app::TrainingHooks& hooks)
+    : options_(options),
+      data_(data),
+      folder_(folder),
+      hooks_(hooks),
+      lengths_(data.train.lengths()),
+      state_({app::Translator(options.model), data.source, data.target, options.tokenization,
+              options.letters},
+             options.adam, app::EarlyStopping(options.patience), !options.valid.empty()),
+      gradients_(state_.model.translator, options.executor, hooks.stop) {}
+
+void Training::begin() {
+  if (folder_.holds(kStateFile)) {
+    state_.restore(folder_);
+    resumed_ = state_.counts.spent.updates;
+  } else {
+    initialise(state_.model.translator, options_.seed);
+    state_.keep_best();
+    state_.save(folder_);
+  }
+  is_saved_ = true;
+  saved_update_ = first_update_ = state_.counts.spent.updates;
+  saved_seconds_ = seconds_before_ = state_.counts.spent.seconds;
+  started_ = Clock::now();
+}
+
+void Training::run() {
+  try {
+    loop();
+  } catch (const Cancelled&) {
+    // In the middle of an update or a validation, which is done again then.
+  }
+  if (!is_saved_) save();
+}
+
+void Training::loop() {
+  for (;;) {
+    if (state_.counts.line_due != 0) write_line();
+    if (is_save_due()) save();
+    if (is_over()) return;
+    update();
+    tell();
+  }
+}
+
+bool Training::is_stopped() const {
+  return hooks_.stop != nullptr && hooks_.stop->load(std::memory_order_relaxed);
+}
+
+bool Training::is_over() const {
+  return is_stopped() || is_spent(options_.after, state_.counts.spent) || state_.stopping.is_over();
+}
+
+bool Training::is_save_due() const {
+  if (saved_update_ == state_.counts.spent.updates) return false;
+  const auto& seconds = options_.save_every.seconds;
+  return is_due(options_.save_every, state_.counts) ||
+         (seconds && state_.counts.spent.seconds - saved_seconds_ >= *seconds);
+}
+
+// The next batch of the epoch.
+void Training::update() {
+  Counts& counts = state_.counts;
+  if (batches_epoch_ != counts.spent.epochs) {
+    batches_ =
+        app::epoch_batches(lengths_, {options_.batch_tokens, options_.seed}, counts.spent.epochs);
+    batches_epoch_ = counts.spent.epochs;
+  }
+  std::vector<app::TokenPair> pairs;
+  for (const Index n : batches_[static_cast<std::size_t>(counts.batch)]) {
+    pairs.push_back(data_.train.pair(n));
+  }
+  learn_from(gradients_.compute(pairs, options_.seed, counts.spent.updates + 1));
+  if (++counts.batch == std::ssize(batches_)) {
+    counts.batch = 0;
+    ++counts.spent.epochs;
+  }
+  count_seconds();
+  ask_for_line();
+}
+
+// Gradients of a batch become one step of Adam, or nothing changes.
+void Training::learn_from(const app::TranslationLoss& loss) {
+  Counts& counts = state_.counts;
+  const auto list = gradients_.list(state_.model.translator);
+  const auto tokens = static_cast<double>(loss.tokens);
+  app::scale_gradients(list, 1 / tokens);
+  const double norm = app::clip_gradients(list, options_.clip);
+  if (!std::isfinite(loss.loss)) fail("loss", loss.loss);
+  if (!std::isfinite(norm)) fail("norm of the gradient", norm);
+  state_.adam.step(list, learning_rate(options_.schedule, counts.spent.updates + 1));
+  ++counts.spent.updates;
+  counts.loss += loss.loss;
+  counts.tokens += loss.tokens;
+  counts.last_loss = loss.loss / tokens;
+  counts.last_norm = norm;
+  tokens_ += loss.tokens;
+  is_saved_ = false;
+  score_.reset();
+}
+
+void Training::fail(const char* what, double value) const {
+  throw app::Diverged(fmt::format(
+      "the {} is {} at update {}; {} holds update {}, the last save; a smaller learning rate or "
+      "clipping may help",
+      what, value, state_.counts.spent.updates + 1, folder_.path(), saved_update_));
+}
+
+void Training::ask_for_line() {
+  Counts& counts = state_.counts;
+  const bool validate = !options_.valid.empty() && is_due(options_.validate_every, counts);
+  counts.line_due = validate ? kValidation : counts.batch == 0 ? kLine : 0;
+}
+
+void Training::write_line() {
+  Counts& counts = state_.counts;
+  const auto tokens = static_cast<double>(counts.tokens);
+  const bool validated = counts.line_due == kValidation;
+  if (validated && state_.stopping.take(score().loss)) state_.keep_best();
+  count_seconds();
+  app::Settings line{{"epoch", counts.spent.epochs},
+                     {"update", counts.spent.updates},
+                     {"loss", counts.loss / tokens},
+                     {"learning_rate", learning_rate(options_.schedule, counts.spent.updates)},
+                     {"gradient_norm", counts.last_norm},
+                     {"seconds", counts.spent.seconds},
+                     {"tokens_per_second", tokens / (counts.spent.seconds - counts.line_seconds)}};
+  if (validated) {
+    line.push_back({"valid_loss", score().loss});
+    line.push_back({"perplexity", std::exp(score().loss)});
+    line.push_back({"exact", score().exact});
+    line.push_back({"translated", score().translated});
+  }
+  state_.log += settings_line(line);
+  counts.line_due = 0;
+  counts.loss = 0;
+  counts.tokens = 0;
+  counts.line_seconds = counts.spent.seconds;
+  is_saved_ = false;
+}
+
+void Training::save() {
+  if (!state_.is_finite()) fail("largest parameter", HUGE_VAL);
+  count_seconds();
+  state_.save(folder_);
+  is_saved_ = true;
+  saved_update_ = state_.counts.spent.updates;
+  saved_seconds_ = state_.counts.spent.seconds;
+}
+
+void Training::count_seconds() {
+  const std::chrono::duration<double> spent = Clock::now() - started_;
+  state_.counts.spent.seconds = seconds_before_ + spent.count();
+}
+
+const app::ValidationScore& Training::score() {
+  if (!score_)
+    score_ = validate(state_.model.translator, data_.valid, options_.executor, hooks_.stop);
+  return *score_;
+}
+
+// Of the budget that ends first, at the pace of this run.
+std::optional<double> Training::seconds_left() const {
+  const app::Spent& spent = state_.counts.spent;
+  const auto updates = static_cast<double>(spent.updates - first_update_);
+  const double pace = (spent.seconds - seconds_before_) / std::max(updates, 1.0);
+  std::optional<double> least;
+  const auto take = [&](double seconds) { least = std::min(least.value_or(seconds), seconds); };
+  const app::Budget& after = options_.after;
+  if (after.seconds) take(*after.seconds - spent.seconds);
+  if (after.updates) take(static_cast<double>(*after.updates - spent.updates) * pace);
+  if (after.epochs) {
+    const Index left = (*after.epochs - spent.epochs) * std::ssize(batches_) - state_.counts.batch;
+    take(static_cast<double>(left) * pace);
+  }
+  if (least) least = std::max(*least, 0.0);
+  return least;
+}
+
+void Training::tell() const {
+  if (!hooks_.progress) return;
+  const Counts& counts = state_.counts;
+  app::TrainingProgress progress;
+  progress.spent = counts.spent;
+  progress.batches = std::ssize(batches_);
+  progress.batch = counts.batch;
+  progress.loss = counts.last_loss;
+  progress.tokens_per_second =
+      static_cast<double>(tokens_) / (counts.spent.seconds - seconds_before_);
+  progress.seconds_left = seconds_left();
+  hooks_.progress(progress);
+}
+
+app::TrainingReport Training::report() {
+  app::TrainingReport report;
+  report.end = is_stopped()                ? app::TrainingEnd::kStopped
+               : state_.stopping.is_over() ? app::TrainingEnd::kPatience
+                                           : app::TrainingEnd::kBudget;
+  report.spent = state_.counts.spent;
+  report.resumed = resumed_;
+  report.pairs = data_.train.facts.pairs;
+  report.left_out = data_.train.facts.left_out;
+  report.source_tokens = data_.source.size();
+  report.target_tokens = data_.target.size();
+  report.parameters = parameter_count(state_.model.translator);
+  report.loss = state_.counts.last_loss;
+  report.best = state_.stopping.best();
+  if (options_.valid.empty() || is_stopped()) return report;
+  try {
+    report.valid = score();
+  } catch (const Cancelled&) {
+    report.end = app::TrainingEnd::kStopped;
+    return report;
+  }
+  if (report.valid->loss < report.best) {
+    app::write_model_file(folder_.file(kBestFile), state_.model);
+    report.best = report.valid->loss;
+  }
+  return report;
+}
+
+}  // namespace qkv::models

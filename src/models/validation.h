@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_MODELS_VALIDATION_H_
+#define QKV_MODELS_VALIDATION_H_
+
+#include <atomic>
+
+#include <qkv/app/translation_run.h>
+
+#include "models/translation_data.h"
+
+namespace qkv::models {
+
+// The first so many pairs are translated as well.
+inline constexpr Index kMostTranslated = 200;
+
+// The same bits on any executor. Throws Cancelled when the flag (which may be null) is set.
+app::ValidationScore validate(const app::Translator& translator, const EncodedPairs& pairs,
+                              const Executor& executor, const std::atomic<bool>* stop);
+
+}  // namespace qkv::models
+
+#endif  // QKV_MODELS_VALIDATION_H_

@@ -1,0 +1,428 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`qkv train`: what a folder holds, and that nothing is lost however a run ends.
+
+usage: train_test.py PROGRAM [TEST ...]
+"""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+import unittest
+
+import numpy as np
+from program import PATIENCE, PROGRAM, Case
+
+SIZES = ("--embedding", "8", "--hidden", "8", "--units", "8")
+FILES = ["best.safetensors", "config.json", "model.safetensors", "source.vocab.json",
+         "state.safetensors", "target.vocab.json", "train.jsonl"]
+TIMES = ("seconds", "tokens_per_second")
+
+
+def safetensors(path):
+    """The arrays of a file by name."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    types = {"F32": np.float32, "F64": np.float64, "I64": np.int64}
+    arrays = {}
+    for name, entry in json.loads(data[8:8 + size]).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            array = np.frombuffer(data[8 + size + begin:8 + size + end], types[entry["dtype"]])
+            arrays[name] = array.reshape(entry["shape"])
+    return arrays
+
+
+def limited_to(size):
+    """Before a program starts: no file may get longer, as on a full disk."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+class TrainCase(Case):
+    """A directory with pairs to learn from."""
+
+    def setUp(self):
+        super().setUp()
+        self.run_qkv("gen", "reverse", "-n", 200, "--seed", 1, "-o", "data.tsv")
+        self.run_qkv("gen", "reverse", "-n", 30, "--seed", 2, "-o", "valid.tsv")
+
+    def arguments(self, folder, *more):
+        return ("train", "data.tsv", "-o", folder, *SIZES, "--batch-tokens", 1000, *more)
+
+    def train(self, folder, *more, **options):
+        return self.run_qkv(*self.arguments(folder, *more), **options)
+
+    def start(self, folder, *more):
+        process = subprocess.Popen([PROGRAM, *map(str, self.arguments(folder, *more))],
+                                   cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def path(self, folder, name):
+        return self.dir / folder / name
+
+    def files(self, folder):
+        return {path.name: path.read_bytes() for path in (self.dir / folder).iterdir()}
+
+    def updates(self, folder):
+        return int(safetensors(self.path(folder, "state.safetensors"))["run.update"][0])
+
+    def log(self, folder):
+        """The lines of train.jsonl without times."""
+        lines = map(json.loads, self.path(folder, "train.jsonl").read_text().splitlines())
+        return [{key: line[key] for key in line if key not in TIMES} for line in lines]
+
+    def wait_for_update(self, folder, least=1):
+        end = time.monotonic() + PATIENCE
+        while not self.path(folder, "state.safetensors").exists() or self.updates(folder) < least:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.005)
+
+    def same_run(self, got, want):
+        """Bit for bit the same model, but for times."""
+        self.assertEqual(sorted(self.files(got)), FILES)
+        for name in FILES:
+            if name in ("state.safetensors", "config.json", "train.jsonl"):
+                continue
+            self.assertEqual(self.path(got, name).read_bytes(),
+                             self.path(want, name).read_bytes(), name)
+        self.assertEqual(self.log(got), self.log(want))
+        first, second = (safetensors(self.path(folder, "state.safetensors"))
+                         for folder in (got, want))
+        self.assertEqual(first.keys(), second.keys())
+        for name in first:
+            if name not in ("run.seconds", "run.line_seconds", "run.log_bytes"):
+                np.testing.assert_array_equal(first[name], second[name], name)
+
+
+class Folder(TrainCase):
+    """What is in it."""
+
+    def test_plain_files(self):
+        done = self.train("RUN", "--after", "3e", "--valid", "valid.tsv", "--lr", "0.01")
+        self.assertEqual(done.err, "")
+        self.assertRegex(done.out, r"^RUN: 200 pairs \(0 left out\), 30 source and 30 target "
+                                   r"tokens, \d+ parameters\nepochs 3, updates \d+, ")
+        self.assertEqual(sorted(self.files("RUN")), FILES)
+        log = self.log("RUN")
+        self.assertEqual([line["epoch"] for line in log], [1, 2, 3])
+        losses = [line["valid_loss"] for line in log]
+        self.assertEqual(sorted(losses, reverse=True), losses)
+        self.assertLess(losses[-1], losses[0])
+        for line in log:
+            self.assertAlmostEqual(line["perplexity"], np.exp(line["valid_loss"]))
+            self.assertEqual(line["translated"], 30)
+        config = json.loads(self.path("RUN", "config.json").read_text())
+        for name, value in (("hidden", 8), ("learning_rate", 0.01), ("attention", "additive"),
+                            ("tokenize", "char"), ("after", "3e"), ("data_pairs", 200)):
+            self.assertEqual(config[name], value)
+        model, best = (safetensors(self.path("RUN", name))
+                       for name in ("model.safetensors", "best.safetensors"))
+        state = safetensors(self.path("RUN", "state.safetensors"))
+        for name, array in model.items():
+            if not name.endswith("_counts"):
+                np.testing.assert_array_equal(array, state["model." + name])
+                np.testing.assert_array_equal(array, best[name])  # the last was the best
+        self.assertTrue(np.all(np.diff([line["update"] for line in log]) > 0))
+
+    def test_best_is_the_best_validation(self):
+        """At a learning rate that destroys what was learned."""
+        self.train("RUN", "--after", "3e", "--valid", "valid.tsv", "--lr", "1", "--clip", "100",
+                   "--warmup", "20", "--decay", "0")
+        losses = [line["valid_loss"] for line in self.log("RUN")]
+        self.assertGreater(losses[-1], min(losses))
+        best = safetensors(self.path("RUN", "best.safetensors"))
+        last = safetensors(self.path("RUN", "model.safetensors"))
+        self.assertTrue(any(not np.array_equal(best[name], last[name]) for name in best))
+        at = 1 + losses.index(min(losses))
+        self.train("AGAIN", "--after", f"{at}e", "--valid", "valid.tsv", "--lr", "1", "--clip",
+                   "100", "--warmup", "20", "--decay", "0")
+        self.assertEqual(self.path("RUN", "best.safetensors").read_bytes(),
+                         self.path("AGAIN", "model.safetensors").read_bytes())
+
+    def test_the_end_is_validated_but_not_remembered(self):
+        """A budget that ends between two validations changes nothing in what follows."""
+        valid = ("--valid", "valid.tsv", "--valid-freq", "10u")
+        self.train("RUN", "--after", "7u", *valid)
+        best = safetensors(self.path("RUN", "best.safetensors"))
+        for name, array in safetensors(self.path("RUN", "model.safetensors")).items():
+            np.testing.assert_array_equal(array, best[name])
+        self.train("RUN", "--after", "13u", *valid)
+        self.train("WHOLE", "--after", "13u", *valid)
+        self.same_run("RUN", "WHOLE")
+
+    def test_patience(self):
+        """Without a learning rate the second validation is no better."""
+        done = self.train("RUN", "--valid", "valid.tsv", "--patience", "2", "--lr", "0")
+        self.assertIn("epochs 3, ", done.out)
+        self.assertIn("validation got no better", done.out)
+        before = self.files("RUN")
+        self.assertIn("epochs 3, ",
+                      self.train("RUN", "--valid", "valid.tsv", "--patience", "2", "--lr", "0").out)
+        self.assertEqual(self.files("RUN"), before)
+
+    def test_pairs_that_are_too_long(self):
+        done = self.train("RUN", "--after", "1u", "--max-length", "9")
+        lines = (self.dir / "data.tsv").read_text().splitlines()
+        left_out = sum(len(line.split("\t")[0]) > 9 for line in lines)
+        self.assertIn(f"{200 - left_out} pairs ({left_out} left out)", done.out)
+        self.assertGreater(left_out, 0)
+
+    def test_columns_words_and_lower_case(self):
+        self.file("data.tsv", "".join(f"x{n}\tA b {n % 3}\tB Cc\n" for n in range(40)))
+        self.train("RUN", "--after", "2u", "--cols", "2,1", "--tokenize", "word", "--lower")
+        source = json.loads(self.path("RUN", "source.vocab.json").read_text())
+        self.assertEqual(source["tokens"], [["b", 40], ["cc", 40]])
+        target = json.loads(self.path("RUN", "target.vocab.json").read_text())
+        self.assertEqual([token for token, _ in target["tokens"]], ["a", "b", "0", "1", "2"])
+
+    def test_every_attention_learns(self):
+        for attention in ("additive", "dot", "scaled_dot", "bilinear", "multihead", "none"):
+            self.train(attention, "--after", "12u", "--attention", attention, "--lr", "0.02",
+                       "--warmup", "1", "--heads", "2", "--valid", "valid.tsv",
+                       "--valid-freq", "4u")
+            losses = [line["valid_loss"] for line in self.log(attention) if "valid_loss" in line]
+            self.assertEqual(len(losses), 3)
+            self.assertLess(losses[-1], losses[0], attention)
+
+
+class Resume(TrainCase):
+    """Stopping and going on is as if nothing had been."""
+
+    def test_budgets_and_threads(self):
+        valid = ("--valid", "valid.tsv", "--valid-freq", "4u")
+        self.train("WHOLE", "--after", "2e,23u", "--threads", 1, *valid)
+        for number, budget in enumerate(("1u", "2e,9u", "1e", "2e,23u")):
+            self.train("PARTS", "--after", budget, "--save-freq", f"{number + 1}u", "--threads",
+                       1 + number % 2, *valid)
+        self.same_run("PARTS", "WHOLE")
+        before = self.files("PARTS")
+        self.train("PARTS", "--after", "2e,23u", "--save-freq", "4u", "--threads", 2, *valid)
+        self.assertEqual(self.files("PARTS"), before)
+
+    def test_signals(self):
+        valid = ("--valid", "valid.tsv", "--valid-freq", "3u")
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            folder = f"RUN{code}"
+            process = self.start(folder, "--save-freq", "1u", "--after", "100000u", *valid)
+            self.wait_for_update(folder, 4)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=PATIENCE)
+            self.assertEqual((process.returncode, out), (code, b""))
+            at = self.updates(folder)
+            self.assertRegex(err.decode(), rf"(?m)^qkv: stopped and saved at update {at}; the same")
+            self.train(folder, "--after", f"{at + 5}u", *valid)
+            self.train(f"WHOLE{code}", "--after", f"{at + 5}u", *valid)
+            self.same_run(folder, f"WHOLE{code}")
+
+    def test_kill_at_any_moment(self):
+        """Saving after each update, so that most kills come in the middle of a save."""
+        valid = ("--valid", "valid.tsv", "--valid-freq", "3u")
+        least = 0
+        for n in range(8):
+            process = self.start("RUN", "--after", "100000u", "--save-freq", "1u", *valid)
+            self.wait_for_update("RUN", least + 1)
+            time.sleep(0.0013 * n)
+            process.kill()
+            process.communicate()
+            at = self.updates("RUN")  # the state is whole
+            self.assertGreater(at, least)
+            least = at
+        self.train("RUN", "--after", f"{at + 3}u", *valid)
+        self.train("WHOLE", "--after", f"{at + 3}u", *valid)
+        self.same_run("RUN", "WHOLE")
+
+    def test_kill_between_files(self):
+        """Whatever of a later save is there: train.jsonl, best and model follow the state."""
+        valid = ("--valid", "valid.tsv", "--valid-freq", "2u")
+        self.train("RUN", "--after", "5u", *valid)
+        early = self.files("RUN")
+        self.train("RUN", "--after", "9u", *valid)
+        late = self.files("RUN")
+        for mixed in (["train.jsonl"], ["train.jsonl", "best.safetensors"],
+                      ["train.jsonl", "best.safetensors", "model.safetensors"]):
+            for name in FILES:
+                self.path("RUN", name).write_bytes((late if name in mixed else early)[name])
+            self.file("RUN/state.safetensors.4711-0.tmp", "half")
+            self.train("RUN", "--after", "9u", *valid)
+            self.assertEqual(self.files("RUN")["model.safetensors"], late["model.safetensors"])
+            self.train("WHOLE", "--after", "9u", *valid)
+            self.same_run("RUN", "WHOLE")
+
+    def test_before_the_first_state(self):
+        """Killed when the folder had only some of its files, none of them a state."""
+        self.train("WHOLE", "--after", "3u")
+        for kept in ([], ["config.json"], ["config.json", "source.vocab.json"]):
+            folder = f"RUN{len(kept)}"
+            os.mkdir(self.dir / folder)
+            for name in kept:
+                self.path(folder, name).write_bytes(self.path("WHOLE", name).read_bytes())
+            self.file(f"{folder}/config.json.12-0.tmp", "{")
+            self.train(folder, "--after", "3u")
+            self.same_run(folder, "WHOLE")
+
+
+class Refused(TrainCase):
+    """What is not gone on with, and what cannot be."""
+
+    def refuse_run(self, code, want, *more, **options):
+        before = self.files("RUN")
+        line = self.refuse(code, *self.arguments("RUN", *more), **options)
+        self.assertIn(want, line)
+        self.assertEqual(self.files("RUN"), before)
+
+    def test_another_configuration(self):
+        self.train("RUN", "--after", "2u")
+        self.refuse_run(2, "RUN holds a run that differs: learning_rate: 0.002 -> 0.01; seed: 0 -> "
+                           "3; name another folder", "--lr", "0.01", "--seed", "3")
+        self.refuse_run(2, 'attention: "additive" -> "none"', "--attention", "none")
+        self.refuse_run(2, "valid_pairs: 0 -> 30", "--valid", "valid.tsv")
+        self.train("RUN", "--after", "3u", "--save-freq", "1u", "--threads", 1)
+
+    def test_other_data(self):
+        self.train("RUN", "--after", "2u")
+        text = (self.dir / "data.tsv").read_text()
+        self.file("data.tsv", text.replace("a", "b", 1))
+        self.refuse_run(2, "data_hash: ")
+        self.file("data.tsv", text + "a\tb\n")
+        self.refuse_run(2, "data_pairs: 200 -> 201; data_hash: ")
+        (self.dir / "data.tsv").rename(self.dir / "moved.tsv")
+        self.file("data.tsv", text)
+        done = self.run_qkv("train", "data.tsv", "-o", "RUN", *SIZES, "--batch-tokens", 1000,
+                            "--after", "3u")
+        self.assertIn("updates 3", done.out)
+
+    def test_folders_that_are_no_run(self):
+        os.mkdir(self.dir / "RUN")
+        self.file("RUN/notes.txt", "mine")
+        self.refuse_run(4, 'RUN: cannot be written: it holds "notes.txt" and no config.json')
+        self.file("file", "")
+        for path, want in (("file", "file: cannot be written: Not a directory"),
+                           ("none/RUN", "none/RUN: cannot be written: No such file"),
+                           ("data.tsv", "data.tsv: cannot be written: Not a directory")):
+            self.assertIn(want, self.refuse(4, *self.arguments(path)))
+        self.assertEqual(self.names(), ["RUN", "data.tsv", "file", "valid.tsv"])
+
+    def test_two_at_once(self):
+        self.start("RUN", "--save-freq", "1u", "--after", "100000u")
+        self.wait_for_update("RUN")
+        line = self.refuse(4, *self.arguments("RUN"))
+        self.assertEqual(line, "qkv: RUN: cannot be written: another process writes to it\n")
+
+    def test_damaged_files(self):
+        self.train("RUN", "--after", "2u")
+        state = self.path("RUN", "state.safetensors").read_bytes()
+        self.path("RUN", "state.safetensors").write_bytes(state[:-100])
+        self.refuse_run(3, "RUN/state.safetensors: ", "--after", "2u")
+        self.path("RUN", "state.safetensors").write_bytes(
+            self.path("RUN", "model.safetensors").read_bytes())
+        self.refuse_run(3, "RUN/state.safetensors: expected an array model.", "--after", "2u")
+        self.file("RUN/config.json", "{")
+        self.refuse_run(3, "RUN/config.json: byte ")
+
+    def test_broken_data(self):
+        for text, want in [
+                ("a\tb\nc\n", "data.tsv:2: expected at least 2 columns, got 1"),
+                ("a\tb\n\tc\n", "data.tsv:2: expected text in column 0, got nothing"),
+                ("a\tb\nc\t\n", "data.tsv:2: expected text in column 1, got nothing"),
+                ("a\tb\n\nc\td\n", "data.tsv:2: expected 2 columns, got an empty line"),
+                (b"a\tb\nc\t\xff\n", "data.tsv:2: expected UTF-8"),
+                ("", "data.tsv:1: expected 2 columns, got an empty file"),
+                ("a" * 300 + "\tb\n", "data.tsv: expected pairs of at most 200 tokens, got none")]:
+            self.file("data.tsv", text)
+            self.assertIn(want, self.refuse(3, *self.arguments("RUN")))
+        self.file("data.tsv", "a\tb\n")
+        self.file("valid.tsv", "a\tb\nc\n")
+        self.assertIn("valid.tsv:2: ", self.refuse(3, *self.arguments("RUN", "--valid",
+                                                                      "valid.tsv")))
+        self.assertEqual(self.names(), ["data.tsv", "valid.tsv"])
+
+    def test_wrong_options(self):
+        for more, want in [
+                (("--after", "10"), 'got "10"'), (("--after", "1e,2e"), "epochs once"),
+                (("--cols", "0"), "--cols: expected two columns"), (("--cols", "1,1"), "--cols: "),
+                (("--patience", "2"), "--patience requires --valid"),
+                (("--valid", "valid.tsv", "--valid-freq", "5s"), "validate_every"),
+                (("--attention", "all"), "valid: additive, dot, scaled_dot, bilinear"),
+                (("--attention", "multihead", "--heads", "3"), "heads"),
+                (("--dropout", "1"), "dropout"), (("--label-smoothing", "1"), "label_smoothing"),
+                (("--clip", "0"), "clip must be positive"),
+                (("--lr", "nan"), "rate must be finite"),
+                (("--heads", "0"), "--heads: expected a whole number from 1"),
+                (("--weight-decay", "-1"), "weight_decay must be")]:
+            line = self.refuse(2, *self.arguments("RUN", *more))
+            self.assertIn(want, line, more)
+        self.assertIn("DATA is required", self.refuse(2, "train", "-o", "RUN"))
+        self.assertIn("--output is required", self.refuse(2, "train", "data.tsv"))
+        self.assertIn("expected FOLDER", self.refuse(2, "train", "data.tsv", "-o", ""))
+        self.assertEqual(self.names(), ["data.tsv", "valid.tsv"])
+
+
+class Trouble(TrainCase):
+    """A full disk, numbers that are none."""
+
+    def test_no_room_for_a_save(self):
+        self.train("WHOLE", "--after", "8u")
+        self.train("RUN", "--after", "4u")
+        before = self.files("RUN")
+        for limit in (2000, len(before["state.safetensors"]) - 1):
+            line = self.refuse(4, *self.arguments("RUN", "--after", "8u"),
+                               preexec_fn=limited_to(limit))
+            self.assertRegex(line, r"^qkv: RUN/\S+: cannot be written: File too large\n$")
+            after = self.files("RUN")
+            self.assertEqual(after.pop("config.json").count(b'"after": "8u"'), 1)
+            self.assertTrue(after.pop("train.jsonl").startswith(before["train.jsonl"]))
+            self.assertEqual(after, {name: before[name] for name in after})
+        self.train("RUN", "--after", "8u")
+        self.same_run("RUN", "WHOLE")
+
+    def test_no_room_for_the_first(self):
+        line = self.refuse(4, *self.arguments("RUN"),
+                           preexec_fn=limited_to(99))
+        self.assertEqual(line, "qkv: RUN/config.json: cannot be written: File too large\n")
+        self.assertEqual(self.names(), ["data.tsv", "valid.tsv"])
+
+    def test_divergence(self):
+        more = ("--lr", "1e30", "--warmup", "0", "--save-freq", "1u", "--after", "50u")
+        line = self.refuse(5, *self.arguments("RUN", *more))
+        found = re.match(r"qkv: the (.*) is -?(nan|inf) at update (\d+); "
+                         r"RUN holds update (\d+), ", line)
+        self.assertTrue(found, line)
+        self.assertEqual(self.updates("RUN"), int(found[4]))
+        self.assertLess(int(found[4]), int(found[3]))
+        for name in ("model.safetensors", "best.safetensors", "state.safetensors"):
+            for array in safetensors(self.path("RUN", name)).values():
+                self.assertTrue(np.isfinite(array[array != np.inf]).all())
+        for array in safetensors(self.path("RUN", "model.safetensors")).values():
+            self.assertTrue(np.isfinite(array).all())
+        before = self.files("RUN")
+        self.refuse(5, *self.arguments("RUN", *more))
+        after = self.files("RUN")
+        self.assertEqual(after, before)
+
+    def test_progress(self):
+        done = self.train("RUN", "--after", "3u", "--progress", "always")
+        lines = done.err.splitlines()
+        self.assertGreaterEqual(len(lines), 2)
+        for line in lines:
+            self.assertRegex(line, r"^qkv: train: epoch \d\.\d\d, update \d+, loss \d+\.\d{4}, "
+                                   r"\d+ tokens/s, \d+ s left$")
+        self.assertIn("update 3, ", lines[-1])
+        self.assertIn(" 0 s left", lines[-1])
+
+    def test_a_budget_of_time(self):
+        done = self.train("RUN", "--after", "0.3s")
+        updates = int(re.search(r"updates (\d+)", done.out)[1])
+        self.assertGreater(updates, 0)
+        self.assertEqual(self.updates("RUN"), updates)
+        again = self.train("RUN", "--after", "0.3s")
+        self.assertIn(f"updates {updates},", again.out)
+
+
+if __name__ == "__main__":
+    unittest.main()

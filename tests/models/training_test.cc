@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// What training is made of: shards, validation, the differences of two configurations.
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/app/translation_run.h>
+#include <qkv/error.h>
+
+#include "models/batch_gradients.h"
+#include "models/parallel.h"
+#include "models/training_settings.h"
+#include "models/validation.h"
+#include "tests/layers/support.h"
+#include "tests/models/translators.h"
+
+namespace qkv::models {
+namespace {
+
+using app::TokenPair;
+using test::all_bytes;
+using test::random_translator;
+using test::small_config;
+using test::Tokens;
+
+// Pairs of 1 to 6 tokens and an end, in the vocabularies of small_config().
+struct Pairs {
+  explicit Pairs(int count) {
+    std::mt19937 random(11);
+    const auto draw = [&](std::uint32_t size) {
+      Tokens tokens(1 + random() % 6);
+      for (auto& token : tokens) token = 3 + static_cast<std::int32_t>(random() % (size - 3));
+      tokens.push_back(2);
+      return tokens;
+    };
+    for (int n = 0; n < count; ++n) {
+      encoded.source.push_back(draw(7));
+      encoded.target.push_back(draw(6));
+      list.push_back(encoded.pair(n));
+    }
+    encoded.facts.pairs = count;
+  }
+  EncodedPairs encoded{};
+  std::vector<TokenPair> list{};
+};
+
+TEST(Shards, LeaveEnoughPairsInEach) {
+  const std::pair<Index, Index> known[] = {{1, 1},  {31, 1},  {32, 2},  {63, 2}, {64, 4},
+                                           {127, 4}, {128, 8}, {500, 8}, {256, 8}};
+  for (const auto& [pairs, shards] : known) EXPECT_EQ(shard_count(pairs), shards) << pairs;
+}
+
+TEST(Shards, AddUpToTheBatch) {
+  app::TranslatorConfig config = small_config(test::TranslatorAttention::kAdditive);
+  config.dropout = 0;
+  app::Translator translator = random_translator(config);
+  const Pairs pairs(75);  // four shards of unequal sizes
+  BatchGradients batch(translator, Executor(), nullptr);
+  const app::TranslationLoss got = batch.compute(pairs.list, 5, 1);
+
+  app::TranslatorGradients whole = translator.zero_gradients();
+  RunState run{Mode::kTrain};
+  Context context;
+  const app::TranslationLoss want =
+      translator.loss_and_gradients(pairs.list, run, whole, context);
+  EXPECT_EQ(got.tokens, want.tokens);
+  EXPECT_NEAR(got.loss, want.loss, 1e-12 * want.loss);
+  EXPECT_NEAR(got.log_probability, want.log_probability, -1e-12 * want.log_probability);
+  for (const app::TrainedParameter& p : app::trained_parameters(translator, whole)) {
+    bool found = false;
+    for (const app::TrainedParameter& q : batch.list(translator)) {
+      if (q.name != p.name) continue;
+      found = true;
+      ASSERT_EQ(q.value.data(), p.value.data());
+      for (Index n = 0; n < p.gradient.element_count(); ++n) {
+        const double a = p.gradient.as<double>()[n];
+        EXPECT_NEAR(q.gradient.as<double>()[n], a, 1e-11 * (1 + std::abs(a))) << p.name;
+      }
+    }
+    EXPECT_TRUE(found) << p.name;
+  }
+}
+
+// The bytes of the gradients that a batch has.
+std::vector<std::uint8_t> gradient_bytes(const Executor& executor, std::uint64_t seed,
+                                         Index update) {
+  app::Translator translator =
+      random_translator(small_config(test::TranslatorAttention::kDot, DType::kFloat32));
+  const Pairs pairs(130);
+  BatchGradients batch(translator, executor, nullptr);
+  batch.compute(Pairs(200).list, 1, 7);  // what was there before does not matter
+  batch.compute(pairs.list, seed, update);
+  std::vector<std::uint8_t> all;
+  for (const app::TrainedParameter& p : batch.list(translator)) {
+    const auto* bytes = static_cast<const std::uint8_t*>(p.gradient.data());
+    all.insert(all.end(), bytes, bytes + p.gradient.element_count() * 4);
+  }
+  return all;
+}
+
+TEST(Shards, HaveTheSameBitsOnAnyThreads) {
+  const auto serial = gradient_bytes(Executor(), 5, 3);
+  EXPECT_EQ(serial, gradient_bytes(Executor::threads(2), 5, 3));
+  EXPECT_EQ(serial, gradient_bytes(Executor::threads(5), 5, 3));
+}
+
+TEST(Shards, DrawDropoutBySeedAndUpdate) {
+  const auto one = gradient_bytes(Executor(), 5, 3);
+  EXPECT_NE(one, gradient_bytes(Executor(), 6, 3));
+  EXPECT_NE(one, gradient_bytes(Executor(), 5, 4));
+}
+
+TEST(Shards, StopWhenTold) {
+  app::Translator translator =
+      random_translator(small_config(test::TranslatorAttention::kAdditive));
+  const std::atomic<bool> stop{true};
+  BatchGradients batch(translator, Executor::threads(2), &stop);
+  EXPECT_THROW(batch.compute(Pairs(64).list, 0, 1), Cancelled);
+}
+
+TEST(Parallel, TheFirstExceptionComesThrough) {
+  std::atomic<int> ran{0};
+  try {
+    for_each_task(Executor::threads(3), 6, [&](Index task) {
+      ++ran;
+      if (task >= 2) throw task;
+    });
+    ADD_FAILURE() << "no exception";
+  } catch (const Index task) {
+    EXPECT_EQ(task, 2);
+  }
+  EXPECT_EQ(ran.load(), 6);
+}
+
+TEST(Validation, IsTheLossOfAllPairsTogether) {
+  const app::Translator translator =
+      random_translator(small_config(test::TranslatorAttention::kAdditive));
+  const Pairs pairs(40);
+  RunState run;
+  Context context;
+  const app::TranslationLoss whole = translator.loss(pairs.list, run, context);
+  const double want = -whole.log_probability / static_cast<double>(whole.tokens);
+  const app::ValidationScore score = validate(translator, pairs.encoded, Executor(), nullptr);
+  EXPECT_NEAR(score.loss, want, 1e-12);
+  EXPECT_EQ(score.translated, 40);
+  EXPECT_EQ(validate(translator, pairs.encoded, Executor::threads(3), nullptr).loss, score.loss);
+}
+
+// Targets that are the translations themselves, but for one.
+TEST(Validation, CountsWhatIsTranslatedExactly) {
+  const app::Translator translator =
+      random_translator(small_config(test::TranslatorAttention::kAdditive));
+  Pairs pairs(20);
+  std::vector<std::span<const std::int32_t>> sources;
+  for (const TokenPair& pair : pairs.list) sources.push_back(pair.source);
+  Context context;
+  const auto translations = translator.translate(sources, {}, context);
+  for (std::size_t n = 0; n < 20; ++n) pairs.encoded.target[n] = translations[n].tokens;
+  EXPECT_EQ(validate(translator, pairs.encoded, Executor(), nullptr).exact, 20);
+  pairs.encoded.target[7].push_back(2);
+  EXPECT_EQ(validate(translator, pairs.encoded, Executor(), nullptr).exact, 19);
+}
+
+TEST(Validation, StopsWhenTold) {
+  const app::Translator translator =
+      random_translator(small_config(test::TranslatorAttention::kAdditive));
+  const std::atomic<bool> stop{true};
+  EXPECT_THROW(validate(translator, Pairs(5).encoded, Executor(), &stop), Cancelled);
+}
+
+TEST(Configuration, DifferencesAreShown) {
+  RunConfig old;
+  old.options.data = "a.tsv";
+  RunConfig now = old;
+  EXPECT_EQ(differences(settings_of(old), settings_of(now)), "");
+  now.options.data = "b.tsv";
+  now.options.valid = "c.tsv";
+  now.options.after = app::parse_budget("3u");
+  now.options.save_every = app::parse_budget("4s");
+  EXPECT_EQ(differences(settings_of(old), settings_of(now)), "");
+  now.train.hash = "1";
+  now.options.letters = app::LetterCase::kLower;
+  now.options.model.attention = app::TranslatorAttention::kMultiHead;
+  now.options.schedule.rate = 0.5;
+  now.options.seed = ~std::uint64_t{0};
+  now.options.validate_every = app::parse_budget("7u");
+  EXPECT_EQ(differences(settings_of(old), settings_of(now)),
+            "data_hash: \"\" -> \"1\"; lower: false -> true; attention: \"additive\" -> "
+            "\"multihead\"; learning_rate: 0.002 -> 0.5; validate_every: \"1e\" -> \"7u\"; seed: "
+            "0 -> 18446744073709551615");
+}
+
+// A run of another version may know other settings.
+TEST(Configuration, SettingsOfOneSideOnlyAreDifferences) {
+  const app::Settings one{{"a", Index{1}}, {"b", true}};
+  const app::Settings other{{"b", true}, {"c", 0.5}};
+  EXPECT_EQ(differences(one, other), "c: absent -> 0.5; a: 1 -> absent");
+}
+
+}  // namespace
+}  // namespace qkv::models
