@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers/linear_products.h"
-
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -9,6 +7,7 @@
 
 #include <qkv/layers.h>
 
+#include "layers/linear_products.h"
 #include "tests/layers/support.h"
 #include "tests/support/arrays.h"
 #include "tests/support/compare.h"

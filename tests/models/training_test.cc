@@ -49,7 +49,7 @@ struct Pairs {
 };
 
 TEST(Shards, LeaveEnoughPairsInEach) {
-  const std::pair<Index, Index> known[] = {{1, 1},  {31, 1},  {32, 2},  {63, 2}, {64, 4},
+  const std::pair<Index, Index> known[] = {{1, 1},   {31, 1},  {32, 2},  {63, 2}, {64, 4},
                                            {127, 4}, {128, 8}, {500, 8}, {256, 8}};
   for (const auto& [pairs, shards] : known) EXPECT_EQ(shard_count(pairs), shards) << pairs;
 }
@@ -65,8 +65,7 @@ TEST(Shards, AddUpToTheBatch) {
   app::TranslatorGradients whole = translator.zero_gradients();
   RunState run{Mode::kTrain};
   Context context;
-  const app::TranslationLoss want =
-      translator.loss_and_gradients(pairs.list, run, whole, context);
+  const app::TranslationLoss want = translator.loss_and_gradients(pairs.list, run, whole, context);
   EXPECT_EQ(got.tokens, want.tokens);
   EXPECT_NEAR(got.loss, want.loss, 1e-12 * want.loss);
   EXPECT_NEAR(got.log_probability, want.log_probability, -1e-12 * want.log_probability);
