@@ -54,8 +54,8 @@ struct TrainingOptions {
   TranslatorConfig model{};  // sizes of the vocabularies: found out
 
   // Learning. The loss is the mean over the target tokens of a batch.
-  Index batch_tokens = 4096;
-  Schedule schedule{.rate = 2e-3, .warmup = 100, .decay = 1000};
+  Index batch_tokens = 2048;
+  Schedule schedule{.rate = 3e-3, .warmup = 100, .decay = 1000};
   double clip = 1;  // the largest norm of the gradients; infinity: any
   AdamOptions adam{};
   Budget validate_every{.epochs = 1};  // also where there is a line in train.jsonl; no time
