@@ -245,12 +245,16 @@ void CrossEntropy::forward(const ConstView& logits, const ConstView& targets, Sa
     Forward<T>(logits, saved, label_smoothing_, by).run(call, outputs, ignore_);
   });
   saved.logits = logits;
+  saved.ignore = ignore_;
 }
 
 void CrossEntropy::backward(const Saved& saved, const ConstView& dlosses, const View& dlogits,
                             Write write, Context& context) const {
   const ConstView& logits = saved.logits;
   if (!logits.given()) throw Error(kBackward, "saved", "must come from a forward pass");
+  if (saved.ignore != ignore_) {
+    throw Error(kBackward, "saved", "must come from a forward pass of this layer");
+  }
   layers::check_same(kBackward, {"dlosses", dlosses}, logits.dtype(), {logits.size(0)});
   layers::check_same(kBackward, {"dlogits", dlogits}, logits.dtype(), logits.shape());
   layers::check_apart(kBackward, {"dlogits", dlogits}, {{"dlosses", dlosses}});

@@ -166,6 +166,10 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
   const LayerInputs& inputs = saved.inputs;
   const LayerInputGradients& d = input_gradients;
   if (!inputs.q.given()) throw Error(kBackward, "saved", "must come from a forward pass");
+  if (saved.heads.dtype() != config_.dtype || inputs.q.size(-1) != config_.width ||
+      saved.heads.size(-1) != parameters_.o.weight.size(1)) {
+    throw Error(kBackward, "saved", "must come from a forward pass of this layer");
+  }
   const ConstView dout = output_gradients.out;
   Dims shape = saved.heads.shape();
   shape[shape.rank() - 1] = config_.width;

@@ -64,6 +64,9 @@ void SelfAttention::backward(const Saved& saved, const OutputGradients& output_g
                              Parameters& gradients, Context& context) const {
   if (!saved.out.given()) throw Error(kBackward, "saved", "must come from a forward pass");
   const ConstView x = saved.inputs.x;
+  if (x.dtype() != parameters_.q.weight.dtype() || x.size(-1) != width()) {
+    throw Error(kBackward, "saved", "must come from a forward pass of this layer");
+  }
   if (input_gradients.x.given()) {
     const layers::NamedView dx{"input_gradients.x", input_gradients.x};
     layers::check_same(kBackward, dx, x.dtype(), x.shape());

@@ -237,5 +237,40 @@ TEST(LayerErrors, AFailedForwardPassLeavesNothingToGoBackFrom) {
                                 SelfAttentionInputs{x, bad});
 }
 
+// Its sizes are another's: nothing is read or written by them.
+TEST(LayerErrors, SavedOfAnotherLayerIsRefused) {
+  const auto expect_refused = [](const auto& f) {
+    EXPECT_NE(message_of(f).find("saved must come from a forward pass of this layer"),
+              std::string::npos);
+  };
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    const Index width = dtype == DType::kFloat64 ? 4 : 400;
+    const Tensor x = random_tensor(dtype, {2, 3, width}, 1);
+    const Tensor dy = random_tensor(DType::kFloat32, {2, 3, 4}, 1);
+    Tensor y(dtype, {2, 3, width});
+    RunState run;
+    MultiHeadAttention::Saved of_heads;
+    MultiHeadAttention({.width = width, .heads = 2, .dtype = dtype})
+        .forward({x, x, x}, run, of_heads, {.out = y});
+    const MultiHeadAttention heads({.width = 4, .heads = 2});
+    auto gradients = heads.zero_gradients();
+    expect_refused([&] { heads.backward(of_heads, {.out = dy}, {}, gradients); });
+
+    SelfAttention::Saved of_self;
+    SelfAttention(width, dtype).forward({x}, run, of_self, {.out = y});
+    const SelfAttention self(4);
+    auto of_width = self.zero_gradients();
+    expect_refused([&] { self.backward(of_self, {.out = dy}, {}, of_width); });
+  }
+  // A label that the other layer did not look at is no class.
+  const Tensor logits = random_tensor(DType::kFloat32, {3, 4}, 1);
+  const std::vector<std::int64_t> targets{1, -100000, 2};
+  Tensor losses(DType::kFloat32, {3}), slopes(DType::kFloat32, {3, 4});
+  CrossEntropy::Saved saved;
+  CrossEntropy(0, -100000).forward(logits, targets, saved, {losses, {}});
+  expect_refused([&] { CrossEntropy().backward(saved, losses, slopes); });
+  EXPECT_EQ(message_of([&] { CrossEntropy(0.1, -100000).backward(saved, losses, slopes); }), "");
+}
+
 }  // namespace
 }  // namespace qkv::test

@@ -28,9 +28,10 @@ class QKV_API CrossEntropy {
   // then. May be used again; memory is kept when sizes are the same.
   struct Saved {
     ConstView logits{};
-    Tensor targets{};  // [N] int64, as they were
-    Tensor max{};      // [N]: the largest logit
-    Tensor sum{};      // [N]: of exp(x_nv - max_n)
+    Tensor targets{};               // [N] int64, as they were
+    Tensor max{};                   // [N]: the largest logit
+    Tensor sum{};                   // [N]: of exp(x_nv - max_n)
+    std::optional<Index> ignore{};  // of the layer that wrote this
   };
 
   // Rows whose target is `ignore` (PyTorch's ignore_index), which need not be a class, have the
