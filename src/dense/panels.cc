@@ -23,19 +23,57 @@ void pack_panel(const Kernels<T>& by, const RowsOf<const T>& w, Index outputs, I
   }
 }
 
+namespace {
+
+// Of a panel that a tile goes through from front to back: it stays in the second-level cache while
+// all rows pass.
+constexpr Index kMostInputs = 1024;
+
+// y_rn += bias_n
+template <class T>
+void add_to_rows(const Kernels<T>& by, const T* bias, Index columns, Index rows,
+                 const RowsOf<T>& y) {
+  for (Index r = 0; r < rows; ++r) {
+    T* const row = y.data + r * y.stride;
+    if (by.given()) {
+      by.gradient->add(row, bias, columns);
+    } else {
+      for (Index n = 0; n < columns; ++n) row[n] += bias[n];
+    }
+  }
+}
+
+// One whole panel by the tiles of scores, which start from zero in their registers: the same
+// sums, without a row of zeros to be written and read.
+template <class T>
+void multiply_panel(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inputs,
+                    const T* panel, const T* bias, const RowsOf<T>& y) {
+  for (Index r = 0; r < rows; r += kernels::kTileRows) {
+    const Index some = std::min(kernels::kTileRows, rows - r);
+    const RowsOf<T> to{y.data + r * y.stride, y.stride};
+    by.dot->scores({x.data + r * x.stride, x.stride}, some, inputs, panel, T(1), to);
+    if (bias != nullptr) add_to_rows(by, bias, kPanel, some, to);
+  }
+}
+
+}  // namespace
+
 template <class T>
 void multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Panels<T>& w,
               const T* bias, const RowsOf<T>& y, const core::StopPoint& stop) {
   for (Index o = 0; o < w.outputs; o += kPanel) {
     const Index columns = std::min(kPanel, w.outputs - o);
-    for (Index r = 0; r < rows; ++r) std::fill_n(y.data + r * y.stride + o, columns, T(0));
-    add_product(by, x, rows, w.inputs, RowsOf<const T>{w.data + o * w.inputs, kPanel}, columns,
-                {y.data + o, y.stride}, stop);
-    if (bias == nullptr) continue;
-    for (Index r = 0; r < rows; ++r) {
-      T* const row = y.data + r * y.stride + o;
-      for (Index n = 0; n < columns; ++n) row[n] += bias[o + n];
+    const RowsOf<const T> panel{w.data + o * w.inputs, kPanel};
+    const RowsOf<T> to{y.data + o, y.stride};
+    const T* const some_bias = bias == nullptr ? nullptr : bias + o;
+    if (by.given() && columns == kPanel && w.inputs <= kMostInputs) {
+      stop();
+      multiply_panel(by, x, rows, w.inputs, panel.data, some_bias, to);
+      continue;
     }
+    for (Index r = 0; r < rows; ++r) std::fill_n(to.data + r * to.stride, columns, T(0));
+    add_product(by, x, rows, w.inputs, panel, columns, to, stop);
+    if (bias != nullptr) add_to_rows(by, some_bias, columns, rows, to);
   }
 }
 

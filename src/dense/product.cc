@@ -50,6 +50,44 @@ void add_product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Ind
 
 namespace {
 
+// n numbers of each row, next to each other.
+template <class T>
+void copy_rows(const RowsOf<const T>& from, Index rows, Index n, T* to) {
+  for (Index r = 0; r < rows; ++r) std::copy_n(from.data + r * from.stride, n, to + r * n);
+}
+
+// f(first, count) for pieces of at most kPanel columns, the registers of which are shared out
+// evenly.
+template <class F>
+void for_each_strip(Index columns, const F& f) {
+  constexpr Index kRegister = 16;
+  const Index registers = (columns + kRegister - 1) / kRegister;
+  const Index strips = (columns + kernels::kPanel - 1) / kernels::kPanel;
+  for (Index n = 0; n < strips; ++n) {
+    const Index first = registers * n / strips * kRegister;
+    f(first, std::min(columns, registers * (n + 1) / strips * kRegister) - first);
+  }
+}
+
+}  // namespace
+
+template <class T>
+void add_product_by_copies(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
+                           const RowsOf<const T>& w, Index columns, const RowsOf<T>& y, T* scratch,
+                           const core::StopPoint& stop) {
+  static_assert(kProductScratch >= kInnerBlock * kernels::kPanel);
+  for (Index i = 0; i < inner; i += kInnerBlock) {
+    const Index some = std::min(kInnerBlock, inner - i);
+    for_each_strip(columns, [&](Index first, Index count) {
+      copy_rows<T>({w.data + i * w.stride + first, w.stride}, some, count, scratch);
+      add_product<T>(by, {x.data + i, x.stride}, rows, some, {scratch, count}, count,
+                     {y.data + first, y.stride}, stop);
+    });
+  }
+}
+
+namespace {
+
 // The sum for one column of dy, row by row, with the multiply-adds of the target.
 template <class T>
 void sum_live_rows(const Kernels<T>& by, const RowsOf<const T>& dy, const RowsOf<const T>& x,
@@ -66,12 +104,48 @@ void sum_live_rows(const Kernels<T>& by, const RowsOf<const T>& dy, const RowsOf
   }
 }
 
+// Fewer columns do not pay for copying x.
+constexpr Index kCopyColumns = 24;
+
+// With copies of both: a tile's columns of dy, kTileRows next to each other, for all tiles, and x
+// strip by strip.
+template <class T>
+void add_by_copies(const Kernels<T>& by, const RowsOf<const T>& dy, Index columns,
+                   const RowsOf<const T>& x, Index rows, Index width, const RowsOf<T>& to,
+                   T* scratch) {
+  T* const tiles = scratch + kGradientBlock * kernels::kPanel;
+  for (Index o = 0; o < columns; o += kTileRows) {
+    const Index some = std::min(kTileRows, columns - o);
+    T* const tile = tiles + o * kGradientBlock;
+    for (Index r = 0; r < rows; ++r) {
+      for (Index n = 0; n < some; ++n) tile[r * kTileRows + n] = dy.data[r * dy.stride + o + n];
+    }
+  }
+  for_each_strip(width, [&](Index first, Index count) {
+    copy_rows<T>({x.data + first, x.stride}, rows, count, scratch);
+    for (Index o = 0; o < columns; o += kTileRows) {
+      by.gradient->transposed_sum({tiles + o * kGradientBlock, kTileRows},
+                                  std::min(kTileRows, columns - o), {scratch, count}, rows, count,
+                                  {to.data + o * to.stride + first, to.stride});
+    }
+  });
+}
+
 }  // namespace
+
+Index transposed_product_scratch(Index columns, Index width) {
+  const Index whole_tiles = (columns + kTileRows - 1) / kTileRows * kTileRows;
+  return std::max(width, kGradientBlock * (kernels::kPanel + whole_tiles));
+}
 
 template <class T>
 void add_transposed_product(const Kernels<T>& by, const RowsOf<const T>& dy, Index columns,
                             const RowsOf<const T>& x, Index rows, Index width, bool finite,
                             const RowsOf<T>& to, T* scratch) {
+  if (by.given() && finite && columns >= kCopyColumns) {
+    add_by_copies(by, dy, columns, x, rows, width, to, scratch);
+    return;
+  }
   if (by.given() && finite) {
     for (Index o = 0; o < columns; o += kTileRows) {
       by.gradient->transposed_sum({dy.data + o, dy.stride}, std::min(kTileRows, columns - o), x,
@@ -101,14 +175,17 @@ bool all_finite(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Inde
   return true;
 }
 
-#define QKV_DENSE_INSTANCES(T)                                                           \
-  template Kernels<T> kernels_of(std::string_view) noexcept;                             \
-  template void add_product(const Kernels<T>&, const RowsOf<const T>&, Index, Index,     \
-                            const RowsOf<const T>&, Index, const RowsOf<T>&,             \
-                            const core::StopPoint&);                                     \
-  template void add_transposed_product(const Kernels<T>&, const RowsOf<const T>&, Index, \
-                                       const RowsOf<const T>&, Index, Index, bool,       \
-                                       const RowsOf<T>&, T*);                            \
+#define QKV_DENSE_INSTANCES(T)                                                                 \
+  template Kernels<T> kernels_of(std::string_view) noexcept;                                   \
+  template void add_product(const Kernels<T>&, const RowsOf<const T>&, Index, Index,           \
+                            const RowsOf<const T>&, Index, const RowsOf<T>&,                   \
+                            const core::StopPoint&);                                           \
+  template void add_product_by_copies(const Kernels<T>&, const RowsOf<const T>&, Index, Index, \
+                                      const RowsOf<const T>&, Index, const RowsOf<T>&, T*,     \
+                                      const core::StopPoint&);                                 \
+  template void add_transposed_product(const Kernels<T>&, const RowsOf<const T>&, Index,       \
+                                       const RowsOf<const T>&, Index, Index, bool,             \
+                                       const RowsOf<T>&, T*);                                  \
   template bool all_finite(const Kernels<T>&, const RowsOf<const T>&, Index, Index)
 QKV_DENSE_INSTANCES(float);
 QKV_DENSE_INSTANCES(double);

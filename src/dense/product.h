@@ -41,9 +41,19 @@ void add_product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Ind
 // Rows whose products are summed from zero before they are added (core/order.h).
 using core::kGradientBlock;
 
+// The same in pieces of w that are copied to `scratch`, kProductScratch numbers: rows of a matrix
+// may stand so far apart that they share places in the caches. Worth it from kCopyRows rows on.
+inline constexpr Index kCopyRows = 24;
+inline constexpr Index kProductScratch = 256 * kernels::kPanel;
+template <class T>
+void add_product_by_copies(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
+                           const RowsOf<const T>& w, Index columns, const RowsOf<T>& y, T* scratch,
+                           const core::StopPoint& stop);
+
 // to_oi += sum_r dy_ro x_ri over r of one block of at most kGradientBlock rows, ascending from
 // zero: dy [rows,columns], x [rows,width], to [columns,width]. Where dy_ro is 0 nothing is added
-// when x is not `finite`.
+// when x is not `finite`. `scratch` holds transposed_product_scratch() numbers.
+Index transposed_product_scratch(Index columns, Index width);
 template <class T>
 void add_transposed_product(const Kernels<T>& by, const RowsOf<const T>& dy, Index columns,
                             const RowsOf<const T>& x, Index rows, Index width, bool finite,

@@ -21,9 +21,12 @@ using dense::RowsOf;
 using runtime::Arena;
 using runtime::Call;
 
-constexpr Index kRowsPerTask = 48;      // eight tiles: enough to read a panel for
-constexpr Index kColumnsPerTask = 256;  // four panels
-constexpr Index kTileColumns = 24;      // of dy in a task of the parameters' gradients: four tiles
+constexpr Index kMostRows = 192;               // of a task: what is copied for them costs little
+constexpr Index kLeastRows = 48;               // eight tiles: enough to read a panel for
+constexpr Index kColumnsPerTask = 256;         // four panels
+constexpr Index kMostGradientColumns = 192;    // of dy in a task of the parameters' gradients
+constexpr Index kLeastGradientColumns = 24;    // four tiles
+constexpr Index kGradientNumbers = 128 << 10;  // of the sums of such a task, in the caches
 
 Index pieces(Index size, Index length) { return (size + length - 1) / length; }
 
@@ -95,14 +98,28 @@ class ResultRows {
   RowsOf<T> all_{};
 };
 
-// f(first row, rows, first column, columns) for blocks that cover [rows,columns].
+// Rows of a task: many, as long as each worker has some tasks.
+Index rows_per_task(const Call& call, Index rows, Index across) {
+  constexpr Index kTasks = 4;
+  for (Index some = kMostRows; some > kLeastRows; some /= 2) {
+    if (call.concurrency() == 1 || pieces(rows, some) * across >= kTasks * call.concurrency()) {
+      return some;
+    }
+  }
+  return kLeastRows;
+}
+
+// f(first row, rows, first column, columns, arena) for blocks that cover [rows,columns], those of
+// the same columns one after the other.
 template <class F>
 void for_each_block(Call& call, Index rows, Index columns, const F& f) {
   const Index across = pieces(columns, kColumnsPerTask);
-  call.for_each_task(pieces(rows, kRowsPerTask) * across, [&](Index task, Arena&) {
-    const Index row = task / across * kRowsPerTask;
-    const Index column = task % across * kColumnsPerTask;
-    f(row, std::min(kRowsPerTask, rows - row), column, std::min(kColumnsPerTask, columns - column));
+  const Index each = rows_per_task(call, rows, across);
+  const Index down = pieces(rows, each);
+  call.for_each_task(down * across, [&](Index task, Arena& arena) {
+    const Index row = task % down * each;
+    const Index column = task / down * kColumnsPerTask;
+    f(row, std::min(each, rows - row), column, std::min(kColumnsPerTask, columns - column), arena);
   });
 }
 
@@ -118,10 +135,31 @@ void forward(Call& call, const Kernels<T>& by, const ConstView& x_view, const de
   const EvenRows<T> x(x_view);
   const ResultRows<T> y(y_view, Write::kOverwrite);
   const core::StopPoint stop = call.stop_point();
-  for_each_block(call, y.count, y.channels, [&](Index r, Index rows, Index o, Index columns) {
-    const dense::Panels<T> some{columns, w.inputs, w.data + o * w.inputs};
-    dense::multiply(by, x.from(r), rows, some, bias == nullptr ? nullptr : bias + o, y.from(r, o),
-                    stop);
+  for_each_block(call, y.count, y.channels,
+                 [&](Index r, Index rows, Index o, Index columns, Arena&) {
+                   const dense::Panels<T> some{columns, w.inputs, w.data + o * w.inputs};
+                   dense::multiply(by, x.from(r), rows, some, bias == nullptr ? nullptr : bias + o,
+                                   y.from(r, o), stop);
+                 });
+  y.put();
+}
+
+// The same with the weight: for few rows a task packs a panel where it needs it.
+template <class T>
+void forward_few_rows(Call& call, const Kernels<T>& by, const ConstView& x_view,
+                      const LinearParameters& p, const View& y_view) {
+  const EvenRows<T> x(x_view);
+  const ResultRows<T> y(y_view, Write::kOverwrite);
+  const T* const weight = p.weight.values<T>().data();
+  const T* const bias = values_or_null<T>(p.bias);
+  const core::StopPoint stop = call.stop_point();
+  call.for_each_task(pieces(y.channels, dense::kPanel), [&](Index panel, Arena& arena) {
+    const Index o = panel * dense::kPanel;
+    const Index columns = std::min(dense::kPanel, y.channels - o);
+    T* const data = arena.take<T>(dense::kPanel * x.channels).data();
+    dense::pack_panel<T>(by, {weight + o * x.channels, x.channels}, columns, x.channels, 0, data);
+    dense::multiply(by, x.from(0), x.count, {columns, x.channels, data},
+                    bias == nullptr ? nullptr : bias + o, y.from(0, o), stop);
   });
   y.put();
 }
@@ -134,12 +172,20 @@ void backward_input(Call& call, const Kernels<T>& by, const ConstView& dy_view,
   const ResultRows<T> dx(dx_view, write);
   const T* weight = p.weight.values<T>().data();
   const core::StopPoint stop = call.stop_point();
-  for_each_block(call, dx.count, dx.channels, [&](Index r, Index rows, Index i, Index columns) {
-    const RowsOf<T> to = dx.from(r, i);
-    for (Index n = 0; n < rows; ++n) std::fill_n(to.data + n * to.stride, columns, T(0));
-    dense::add_product<T>(by, dy.from(r), rows, dy.channels, {weight + i, dx.channels}, columns, to,
-                          stop);
-  });
+  for_each_block(call, dx.count, dx.channels,
+                 [&](Index r, Index rows, Index i, Index columns, Arena& arena) {
+                   const RowsOf<T> to = dx.from(r, i);
+                   const RowsOf<const T> w{weight + i, dx.channels};
+                   for (Index n = 0; n < rows; ++n)
+                     std::fill_n(to.data + n * to.stride, columns, T(0));
+                   if (rows >= dense::kCopyRows) {
+                     T* const scratch = arena.take<T>(dense::kProductScratch).data();
+                     dense::add_product_by_copies<T>(by, dy.from(r), rows, dy.channels, w, columns,
+                                                     to, scratch, stop);
+                   } else {
+                     dense::add_product<T>(by, dy.from(r), rows, dy.channels, w, columns, to, stop);
+                   }
+                 });
   dx.put();
 }
 
@@ -164,14 +210,17 @@ struct ParameterSums {
   // dW[o,i] = sum_r dy[r,o] x[r,i] for some columns o of dy, the blocks of r added one by one.
   void weight(Index o, Index columns, T* target, Arena& arena) const {
     const Index width = x.channels;
-    const std::span<T> sums = arena.take<T>(columns * width);
-    const std::span<T> scratch = arena.take<T>(width);
+    const bool in_place = write == Write::kOverwrite;
+    const std::span<T> sums =
+        in_place ? std::span<T>(target + o * width, static_cast<std::size_t>(columns * width))
+                 : arena.take<T>(columns * width);
+    const std::span<T> scratch = arena.take<T>(dense::transposed_product_scratch(columns, width));
     std::fill(sums.begin(), sums.end(), T(0));
     for_each_row_block([&](Index block, Index row, Index rows) {
       dense::add_transposed_product<T>(by, dy.from(row, o), columns, x.from(row), rows, width,
                                        finite[block] != 0, {sums.data(), width}, scratch.data());
     });
-    put(sums, target + o * width);
+    if (!in_place) put(sums, target + o * width);
   }
   // db[o] = sum_r dy[r,o], likewise.
   void bias(Index o, Index columns, T* target, Arena& arena) const {
@@ -183,7 +232,11 @@ struct ParameterSums {
       const RowsOf<const T> from = dy.from(row, o);
       for (Index r = 0; r < rows; ++r) {
         const T* const slope = from.data + r * from.stride;
-        for (std::size_t n = 0; n < block_sums.size(); ++n) block_sums[n] += slope[n];
+        if (by.given()) {
+          by.gradient->add(block_sums.data(), slope, columns);
+        } else {
+          for (std::size_t n = 0; n < block_sums.size(); ++n) block_sums[n] += slope[n];
+        }
       }
       for (std::size_t n = 0; n < sums.size(); ++n) sums[n] += block_sums[n];
     });
@@ -198,6 +251,16 @@ struct ParameterSums {
   }
 };
 
+// Columns of dy in a task: even ones for all workers, whole tiles.
+Index gradient_columns(const Context& context, Index columns, Index width) {
+  const Index most =
+      std::clamp(kGradientNumbers / width, kLeastGradientColumns, kMostGradientColumns);
+  const Index workers = context.executor().concurrency();
+  const Index tasks = pieces(pieces(columns, most), workers) * workers;
+  const Index tiles = pieces(pieces(columns, tasks), kernels::kTileRows);
+  return std::max(kLeastGradientColumns, tiles * kernels::kTileRows);
+}
+
 template <class T>
 void backward_parameters(Context& context, std::string_view function, const ConstView& x_view,
                          const ConstView& dy_view, const LinearGradientViews& gradients,
@@ -205,9 +268,12 @@ void backward_parameters(Context& context, std::string_view function, const Cons
   const EvenRows<T> x(x_view);
   const EvenRows<T> dy(dy_view);
   const Index blocks = pieces(dy.count, kGradientBlock);
-  const Index columns = std::min(kTileColumns, dy.channels);
+  const Index each = gradient_columns(context, dy.channels, x.channels);
+  const Index columns = std::min(each, dy.channels);
+  const Index sums_size = write == Write::kOverwrite ? 0 : columns * x.channels;
   Call call(context, function, Arena::cost<char>(blocks),
-            Arena::cost<T>(columns * x.channels) + Arena::cost<T>(x.channels) +
+            Arena::cost<T>(sums_size) +
+                Arena::cost<T>(dense::transposed_product_scratch(columns, x.channels)) +
                 2 * Arena::cost<T>(columns));
   const std::span<char> finite = call.shared().take<char>(blocks);
   const ParameterSums<T> sums{
@@ -221,9 +287,9 @@ void backward_parameters(Context& context, std::string_view function, const Cons
           sums.by, x.from(row), std::min(kGradientBlock, x.count - row), x.channels));
     });
   }
-  call.for_each_task(pieces(dy.channels, kTileColumns), [&](Index task, Arena& arena) {
-    const Index o = task * kTileColumns;
-    const Index some = std::min(kTileColumns, dy.channels - o);
+  call.for_each_task(pieces(dy.channels, each), [&](Index task, Arena& arena) {
+    const Index o = task * each;
+    const Index some = std::min(each, dy.channels - o);
     if (weight != nullptr) sums.weight(o, some, weight, arena);
     if (bias != nullptr) sums.bias(o, some, bias, arena);
   });
@@ -248,10 +314,15 @@ void linear_forward(std::string_view function, const ConstView& x, const LinearP
   dispatch(x.dtype(), [&]<class T>() {
     const Index outputs = p.weight.size(0);
     const Index inputs = p.weight.size(1);
+    const Kernels<T> by = kernels_in_use<T>(context, function);
+    if (x.element_count() <= kMostRows * inputs) {
+      Call call(context, function, 0, Arena::cost<T>(dense::kPanel * inputs));
+      forward_few_rows<T>(call, by, x, p, y);
+      return;
+    }
     const Index size = dense::Panels<T>::size(outputs, inputs);
     Call call(context, function, Arena::cost<T>(size), 0);
     const std::span<T> panels = call.shared().take<T>(size);
-    const Kernels<T> by = kernels_in_use<T>(context, function);
     pack(call, by, p.weight, panels.data());
     forward<T>(call, by, x, {outputs, inputs, panels.data()}, values_or_null<T>(p.bias), y);
   });
@@ -271,7 +342,7 @@ void linear_backward_input(std::string_view function, const ConstView& dy,
                            const LinearParameters& p, const View& dx, Write write,
                            Context& context) {
   dispatch(dx.dtype(), [&]<class T>() {
-    Call call(context, function, 0, 0);
+    Call call(context, function, 0, Arena::cost<T>(dense::kProductScratch));
     backward_input<T>(call, kernels_in_use<T>(context, function), dy, p, dx, write);
   });
 }
