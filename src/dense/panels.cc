@@ -23,6 +23,21 @@ void pack_panel(const Kernels<T>& by, const RowsOf<const T>& w, Index outputs, I
   }
 }
 
+template <class T>
+void copy_panel(const RowsOf<const T>& w, Index inputs, Index outputs, Index panel, T* data) {
+  const Index first = panel * kPanel;
+  const Index count = std::min(kPanel, outputs - first);
+  T* const to = data + first * inputs;
+  if (count == kPanel) {
+    copy_rows<T>({w.data + first, w.stride}, inputs, kPanel, to);
+    return;
+  }
+  for (Index i = 0; i < inputs; ++i) {
+    std::copy_n(w.data + i * w.stride + first, count, to + i * kPanel);
+    std::fill_n(to + i * kPanel + count, kPanel - count, T(0));
+  }
+}
+
 namespace {
 
 // Of a panel that a tile goes through from front to back: it stays in the second-level cache while
@@ -43,17 +58,36 @@ void add_to_rows(const Kernels<T>& by, const T* bias, Index columns, Index rows,
   }
 }
 
-// One whole panel by the tiles of scores, which start from zero in their registers: the same
-// sums, without a row of zeros to be written and read.
+// One whole panel by the tiles of scores, which start from zero in their registers: the same sums
+// as of a row of zeros, which is neither written nor read.
 template <class T>
 void multiply_panel(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inputs,
-                    const T* panel, const T* bias, const RowsOf<T>& y) {
+                    const T* panel, const RowsOf<T>& y) {
   for (Index r = 0; r < rows; r += kernels::kTileRows) {
-    const Index some = std::min(kernels::kTileRows, rows - r);
-    const RowsOf<T> to{y.data + r * y.stride, y.stride};
-    by.dot->scores({x.data + r * x.stride, x.stride}, some, inputs, panel, T(1), to);
-    if (bias != nullptr) add_to_rows(by, bias, kPanel, some, to);
+    by.dot->scores({x.data + r * x.stride, x.stride}, std::min(kernels::kTileRows, rows - r),
+                   inputs, panel, T(1), {y.data + r * y.stride, y.stride});
   }
+}
+
+// A matrix [inner,columns] whose rows stand near each other, columns <= kPanel.
+template <class T>
+struct Piece {
+  RowsOf<const T> rows{};
+  Index inner = 0;
+  Index columns = 0;
+};
+
+// y_rn = sum_i x_ri w_in
+template <class T>
+void multiply_piece(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Piece<T>& w,
+                    const RowsOf<T>& y, const core::StopPoint& stop) {
+  if (by.given() && w.columns == kPanel && w.inner <= kMostInputs) {
+    stop();
+    multiply_panel(by, x, rows, w.inner, w.rows.data, y);
+    return;
+  }
+  for (Index r = 0; r < rows; ++r) std::fill_n(y.data + r * y.stride, w.columns, T(0));
+  add_product(by, x, rows, w.inner, w.rows, w.columns, y, stop);
 }
 
 }  // namespace
@@ -63,24 +97,41 @@ void multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const 
               const T* bias, const RowsOf<T>& y, const core::StopPoint& stop) {
   for (Index o = 0; o < w.outputs; o += kPanel) {
     const Index columns = std::min(kPanel, w.outputs - o);
-    const RowsOf<const T> panel{w.data + o * w.inputs, kPanel};
+    const Piece<T> panel{{w.data + o * w.inputs, kPanel}, w.inputs, columns};
     const RowsOf<T> to{y.data + o, y.stride};
-    const T* const some_bias = bias == nullptr ? nullptr : bias + o;
-    if (by.given() && columns == kPanel && w.inputs <= kMostInputs) {
-      stop();
-      multiply_panel(by, x, rows, w.inputs, panel.data, some_bias, to);
-      continue;
+    multiply_piece(by, x, rows, panel, to, stop);
+    if (bias != nullptr) add_to_rows(by, bias + o, columns, rows, to);
+  }
+}
+
+template <class T>
+void multiply_by_copies(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
+                        const RowsOf<const T>& w, Index columns, const RowsOf<T>& y, T* scratch,
+                        const core::StopPoint& stop) {
+  for (Index i = 0; i < columns; i += kPanel) {
+    const Index some = std::min(kPanel, columns - i);
+    const RowsOf<T> to{y.data + i, y.stride};
+    for (Index o = 0; o < inner; o += kCopiedInner) {
+      const Index length = std::min(kCopiedInner, inner - o);
+      copy_rows<T>({w.data + o * w.stride + i, w.stride}, length, some, scratch);
+      const RowsOf<const T> x_part{x.data + o, x.stride};
+      if (o == 0) {
+        multiply_piece<T>(by, x_part, rows, {{scratch, some}, length, some}, to, stop);
+      } else {
+        add_product<T>(by, x_part, rows, length, {scratch, some}, some, to, stop);
+      }
     }
-    for (Index r = 0; r < rows; ++r) std::fill_n(to.data + r * to.stride, columns, T(0));
-    add_product(by, x, rows, w.inputs, panel, columns, to, stop);
-    if (bias != nullptr) add_to_rows(by, some_bias, columns, rows, to);
   }
 }
 
 #define QKV_DENSE_INSTANCES(T)                                                                  \
   template void pack_panel(const Kernels<T>&, const RowsOf<const T>&, Index, Index, Index, T*); \
   template void multiply(const Kernels<T>&, const RowsOf<const T>&, Index, const Panels<T>&,    \
-                         const T*, const RowsOf<T>&, const core::StopPoint&)
+                         const T*, const RowsOf<T>&, const core::StopPoint&);                   \
+  template void copy_panel(const RowsOf<const T>&, Index, Index, Index, T*);                    \
+  template void multiply_by_copies(const Kernels<T>&, const RowsOf<const T>&, Index, Index,     \
+                                   const RowsOf<const T>&, Index, const RowsOf<T>&, T*,         \
+                                   const core::StopPoint&)
 QKV_DENSE_INSTANCES(float);
 QKV_DENSE_INSTANCES(double);
 #undef QKV_DENSE_INSTANCES

@@ -50,12 +50,6 @@ void add_product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Ind
 
 namespace {
 
-// n numbers of each row, next to each other.
-template <class T>
-void copy_rows(const RowsOf<const T>& from, Index rows, Index n, T* to) {
-  for (Index r = 0; r < rows; ++r) std::copy_n(from.data + r * from.stride, n, to + r * n);
-}
-
 // f(first, count) for pieces of at most kPanel columns, the registers of which are shared out
 // evenly.
 template <class F>
@@ -68,25 +62,6 @@ void for_each_strip(Index columns, const F& f) {
     f(first, std::min(columns, registers * (n + 1) / strips * kRegister) - first);
   }
 }
-
-}  // namespace
-
-template <class T>
-void add_product_by_copies(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
-                           const RowsOf<const T>& w, Index columns, const RowsOf<T>& y, T* scratch,
-                           const core::StopPoint& stop) {
-  static_assert(kProductScratch >= kInnerBlock * kernels::kPanel);
-  for (Index i = 0; i < inner; i += kInnerBlock) {
-    const Index some = std::min(kInnerBlock, inner - i);
-    for_each_strip(columns, [&](Index first, Index count) {
-      copy_rows<T>({w.data + i * w.stride + first, w.stride}, some, count, scratch);
-      add_product<T>(by, {x.data + i, x.stride}, rows, some, {scratch, count}, count,
-                     {y.data + first, y.stride}, stop);
-    });
-  }
-}
-
-namespace {
 
 // The sum for one column of dy, row by row, with the multiply-adds of the target.
 template <class T>
@@ -104,48 +79,55 @@ void sum_live_rows(const Kernels<T>& by, const RowsOf<const T>& dy, const RowsOf
   }
 }
 
-// Fewer columns do not pay for copying x.
-constexpr Index kCopyColumns = 24;
-
-// With copies of both: a tile's columns of dy, kTileRows next to each other, for all tiles, and x
-// strip by strip.
+// The columns of a tile, kTileRows next to each other, for all tiles of `columns`.
 template <class T>
-void add_by_copies(const Kernels<T>& by, const RowsOf<const T>& dy, Index columns,
-                   const RowsOf<const T>& x, Index rows, Index width, const RowsOf<T>& to,
-                   T* scratch) {
-  T* const tiles = scratch + kGradientBlock * kernels::kPanel;
-  for (Index o = 0; o < columns; o += kTileRows) {
+void copy_tiles(const RowsOf<const T>& dy, Index rows, Index columns, T* to) {
+  for (Index o = 0; o < columns; o += kTileRows, to += kGradientBlock * kTileRows) {
     const Index some = std::min(kTileRows, columns - o);
-    T* const tile = tiles + o * kGradientBlock;
     for (Index r = 0; r < rows; ++r) {
-      for (Index n = 0; n < some; ++n) tile[r * kTileRows + n] = dy.data[r * dy.stride + o + n];
+      const T* const from = dy.data + r * dy.stride + o;
+      T* const tile_row = to + r * kTileRows;
+      if (some == kTileRows) {
+        std::copy_n(from, kTileRows, tile_row);  // of known length: two moves
+      } else {
+        std::copy_n(from, some, tile_row);
+      }
     }
   }
-  for_each_strip(width, [&](Index first, Index count) {
-    copy_rows<T>({x.data + first, x.stride}, rows, count, scratch);
-    for (Index o = 0; o < columns; o += kTileRows) {
-      by.gradient->transposed_sum({tiles + o * kGradientBlock, kTileRows},
-                                  std::min(kTileRows, columns - o), {scratch, count}, rows, count,
-                                  {to.data + o * to.stride + first, to.stride});
-    }
-  });
 }
 
 }  // namespace
 
+template <class T>
+void copy_strips(const RowsOf<const T>& x, Index rows, Index width, T* strips) {
+  for_each_strip(width, [&](Index first, Index count) {
+    copy_rows<T>({x.data + first, x.stride}, rows, count, strips + rows * first);
+  });
+}
+
 Index transposed_product_scratch(Index columns, Index width) {
-  const Index whole_tiles = (columns + kTileRows - 1) / kTileRows * kTileRows;
-  return std::max(width, kGradientBlock * (kernels::kPanel + whole_tiles));
+  const Index tiles = (columns + kTileRows - 1) / kTileRows;
+  return std::max(width, tiles * kTileRows * kGradientBlock);
+}
+
+template <class T>
+void add_transposed_product_of_strips(const Kernels<T>& by, const RowsOf<const T>& dy,
+                                      Index columns, const T* strips, Index rows, Index width,
+                                      const RowsOf<T>& to, T* scratch) {
+  copy_tiles(dy, rows, columns, scratch);
+  for_each_strip(width, [&](Index first, Index count) {
+    for (Index o = 0; o < columns; o += kTileRows) {
+      by.gradient->transposed_sum({scratch + o * kGradientBlock, kTileRows},
+                                  std::min(kTileRows, columns - o), {strips + rows * first, count},
+                                  rows, count, {to.data + o * to.stride + first, to.stride});
+    }
+  });
 }
 
 template <class T>
 void add_transposed_product(const Kernels<T>& by, const RowsOf<const T>& dy, Index columns,
                             const RowsOf<const T>& x, Index rows, Index width, bool finite,
                             const RowsOf<T>& to, T* scratch) {
-  if (by.given() && finite && columns >= kCopyColumns) {
-    add_by_copies(by, dy, columns, x, rows, width, to, scratch);
-    return;
-  }
   if (by.given() && finite) {
     for (Index o = 0; o < columns; o += kTileRows) {
       by.gradient->transposed_sum({dy.data + o, dy.stride}, std::min(kTileRows, columns - o), x,
@@ -175,17 +157,17 @@ bool all_finite(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Inde
   return true;
 }
 
-#define QKV_DENSE_INSTANCES(T)                                                                 \
-  template Kernels<T> kernels_of(std::string_view) noexcept;                                   \
-  template void add_product(const Kernels<T>&, const RowsOf<const T>&, Index, Index,           \
-                            const RowsOf<const T>&, Index, const RowsOf<T>&,                   \
-                            const core::StopPoint&);                                           \
-  template void add_product_by_copies(const Kernels<T>&, const RowsOf<const T>&, Index, Index, \
-                                      const RowsOf<const T>&, Index, const RowsOf<T>&, T*,     \
-                                      const core::StopPoint&);                                 \
-  template void add_transposed_product(const Kernels<T>&, const RowsOf<const T>&, Index,       \
-                                       const RowsOf<const T>&, Index, Index, bool,             \
-                                       const RowsOf<T>&, T*);                                  \
+#define QKV_DENSE_INSTANCES(T)                                                                     \
+  template Kernels<T> kernels_of(std::string_view) noexcept;                                       \
+  template void add_product(const Kernels<T>&, const RowsOf<const T>&, Index, Index,               \
+                            const RowsOf<const T>&, Index, const RowsOf<T>&,                       \
+                            const core::StopPoint&);                                               \
+  template void copy_strips(const RowsOf<const T>&, Index, Index, T*);                             \
+  template void add_transposed_product_of_strips(const Kernels<T>&, const RowsOf<const T>&, Index, \
+                                                 const T*, Index, Index, const RowsOf<T>&, T*);    \
+  template void add_transposed_product(const Kernels<T>&, const RowsOf<const T>&, Index,           \
+                                       const RowsOf<const T>&, Index, Index, bool,                 \
+                                       const RowsOf<T>&, T*);                                      \
   template bool all_finite(const Kernels<T>&, const RowsOf<const T>&, Index, Index)
 QKV_DENSE_INSTANCES(float);
 QKV_DENSE_INSTANCES(double);

@@ -2,6 +2,7 @@
 #ifndef QKV_DENSE_PRODUCT_H_
 #define QKV_DENSE_PRODUCT_H_
 
+#include <algorithm>
 #include <string_view>
 
 #include <qkv/view.h>
@@ -41,14 +42,17 @@ void add_product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Ind
 // Rows whose products are summed from zero before they are added (core/order.h).
 using core::kGradientBlock;
 
-// The same in pieces of w that are copied to `scratch`, kProductScratch numbers: rows of a matrix
-// may stand so far apart that they share places in the caches. Worth it from kCopyRows rows on.
-inline constexpr Index kCopyRows = 24;
-inline constexpr Index kProductScratch = 256 * kernels::kPanel;
+// n <= kPanel numbers of each row, next to each other.
 template <class T>
-void add_product_by_copies(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
-                           const RowsOf<const T>& w, Index columns, const RowsOf<T>& y, T* scratch,
-                           const core::StopPoint& stop);
+void copy_rows(const RowsOf<const T>& from, Index rows, Index n, T* to) {
+  if (n == kernels::kPanel) {  // of known length: no call for each row
+    for (Index r = 0; r < rows; ++r) {
+      std::copy_n(from.data + r * from.stride, kernels::kPanel, to + r * kernels::kPanel);
+    }
+    return;
+  }
+  for (Index r = 0; r < rows; ++r) std::copy_n(from.data + r * from.stride, n, to + r * n);
+}
 
 // to_oi += sum_r dy_ro x_ri over r of one block of at most kGradientBlock rows, ascending from
 // zero: dy [rows,columns], x [rows,width], to [columns,width]. Where dy_ro is 0 nothing is added
@@ -58,6 +62,17 @@ template <class T>
 void add_transposed_product(const Kernels<T>& by, const RowsOf<const T>& dy, Index columns,
                             const RowsOf<const T>& x, Index rows, Index width, bool finite,
                             const RowsOf<T>& to, T* scratch);
+
+// The same for a finite x of a block that was copied, once for all columns of dy: strips of at most
+// kPanel of its columns, each with its rows next to each other, rows * width numbers. Worth it from
+// kStripColumns columns on: rows may stand so far apart that they share places in the caches.
+inline constexpr Index kStripColumns = 24;
+template <class T>
+void copy_strips(const RowsOf<const T>& x, Index rows, Index width, T* strips);
+template <class T>
+void add_transposed_product_of_strips(const Kernels<T>& by, const RowsOf<const T>& dy,
+                                      Index columns, const T* strips, Index rows, Index width,
+                                      const RowsOf<T>& to, T* scratch);
 
 // Whether no value of x [rows,width] is NaN or infinite.
 template <class T>

@@ -131,16 +131,16 @@ const T* values_or_null(const Tensor& tensor) {
 // y[r,o] = sum_i x[r,i] W[o,i] + b[o]
 template <class T>
 void forward(Call& call, const Kernels<T>& by, const ConstView& x_view, const dense::Panels<T>& w,
-             const T* bias, const View& y_view) {
+             const T* bias, const View& y_view, Write write = Write::kOverwrite) {
   const EvenRows<T> x(x_view);
-  const ResultRows<T> y(y_view, Write::kOverwrite);
+  const ResultRows<T> y(y_view, write);
   const core::StopPoint stop = call.stop_point();
-  for_each_block(call, y.count, y.channels,
-                 [&](Index r, Index rows, Index o, Index columns, Arena&) {
-                   const dense::Panels<T> some{columns, w.inputs, w.data + o * w.inputs};
-                   dense::multiply(by, x.from(r), rows, some, bias == nullptr ? nullptr : bias + o,
-                                   y.from(r, o), stop);
-                 });
+  const auto block = [&](Index r, Index rows, Index o, Index columns, Arena&) {
+    const dense::Panels<T> some{columns, w.inputs, w.data + o * w.inputs};
+    dense::multiply(by, x.from(r), rows, some, bias == nullptr ? nullptr : bias + o, y.from(r, o),
+                    stop);
+  };
+  for_each_block(call, y.count, y.channels, block);
   y.put();
 }
 
@@ -164,28 +164,28 @@ void forward_few_rows(Call& call, const Kernels<T>& by, const ConstView& x_view,
   y.put();
 }
 
-// dx[r,i] = sum_o dy[r,o] W[o,i]; undoes forward's sum over i.
+// dx[r,i] = sum_o dy[r,o] W[o,i] for few rows; undoes forward's sum over i.
 template <class T>
-void backward_input(Call& call, const Kernels<T>& by, const ConstView& dy_view,
-                    const LinearParameters& p, const View& dx_view, Write write) {
+void backward_few_rows(Call& call, const Kernels<T>& by, const ConstView& dy_view,
+                       const LinearParameters& p, const View& dx_view, Write write) {
   const EvenRows<T> dy(dy_view);
   const ResultRows<T> dx(dx_view, write);
-  const T* weight = p.weight.values<T>().data();
+  const T* const weight = p.weight.values<T>().data();
   const core::StopPoint stop = call.stop_point();
-  for_each_block(call, dx.count, dx.channels,
-                 [&](Index r, Index rows, Index i, Index columns, Arena& arena) {
-                   const RowsOf<T> to = dx.from(r, i);
-                   const RowsOf<const T> w{weight + i, dx.channels};
-                   for (Index n = 0; n < rows; ++n)
-                     std::fill_n(to.data + n * to.stride, columns, T(0));
-                   if (rows >= dense::kCopyRows) {
-                     T* const scratch = arena.take<T>(dense::kProductScratch).data();
-                     dense::add_product_by_copies<T>(by, dy.from(r), rows, dy.channels, w, columns,
-                                                     to, scratch, stop);
-                   } else {
-                     dense::add_product<T>(by, dy.from(r), rows, dy.channels, w, columns, to, stop);
-                   }
-                 });
+  call.for_each_task(pieces(dx.channels, dense::kPanel), [&](Index panel, Arena& arena) {
+    const Index i = panel * dense::kPanel;
+    const Index columns = std::min(dense::kPanel, dx.channels - i);
+    const RowsOf<const T> w{weight + i, dx.channels};
+    const RowsOf<T> to = dx.from(0, i);
+    if (dx.count >= dense::kCopyRows) {
+      T* const scratch = arena.take<T>(dense::kCopyNumbers).data();
+      dense::multiply_by_copies(by, dy.from(0), dx.count, dy.channels, w, columns, to, scratch,
+                                stop);
+      return;
+    }
+    for (Index r = 0; r < dx.count; ++r) std::fill_n(to.data + r * to.stride, columns, T(0));
+    dense::add_product(by, dy.from(0), dx.count, dy.channels, w, columns, to, stop);
+  });
   dx.put();
 }
 
@@ -195,10 +195,20 @@ struct ParameterSums {
   Kernels<T> by;
   const EvenRows<T>& x;
   const EvenRows<T>& dy;
-  const char* finite;  // of each block of rows of x
+  char* finite;  // of each block of rows of x
+  T* strips;     // dense::copy_strips of each block that is finite; null: none
   Write write;
   core::StopPoint stop;
 
+  // What weight() is to know of a block of x.
+  void look_at(Index block) const {
+    const Index row = block * kGradientBlock;
+    const Index rows = std::min(kGradientBlock, x.count - row);
+    const bool numbers = dense::all_finite(by, x.from(row), rows, x.channels);
+    finite[block] = static_cast<char>(numbers);
+    if (!numbers || strips == nullptr) return;
+    dense::copy_strips(x.from(row), rows, x.channels, strips + row * x.channels);
+  }
   // f(block, first row, rows) for all blocks, ascending.
   template <class F>
   void for_each_row_block(const F& f) const {
@@ -214,11 +224,18 @@ struct ParameterSums {
     const std::span<T> sums =
         in_place ? std::span<T>(target + o * width, static_cast<std::size_t>(columns * width))
                  : arena.take<T>(columns * width);
-    const std::span<T> scratch = arena.take<T>(dense::transposed_product_scratch(columns, width));
+    T* const scratch = arena.take<T>(dense::transposed_product_scratch(columns, width)).data();
     std::fill(sums.begin(), sums.end(), T(0));
     for_each_row_block([&](Index block, Index row, Index rows) {
-      dense::add_transposed_product<T>(by, dy.from(row, o), columns, x.from(row), rows, width,
-                                       finite[block] != 0, {sums.data(), width}, scratch.data());
+      const RowsOf<const T> slopes = dy.from(row, o);
+      const RowsOf<T> to{sums.data(), width};
+      if (strips != nullptr && finite[block] != 0) {
+        dense::add_transposed_product_of_strips<T>(by, slopes, columns, strips + row * width, rows,
+                                                   width, to, scratch);
+      } else {
+        dense::add_transposed_product<T>(by, slopes, columns, x.from(row), rows, width,
+                                         finite[block] != 0, to, scratch);
+      }
     });
     if (!in_place) put(sums, target + o * width);
   }
@@ -271,21 +288,21 @@ void backward_parameters(Context& context, std::string_view function, const Cons
   const Index each = gradient_columns(context, dy.channels, x.channels);
   const Index columns = std::min(each, dy.channels);
   const Index sums_size = write == Write::kOverwrite ? 0 : columns * x.channels;
-  Call call(context, function, Arena::cost<char>(blocks),
+  const Kernels<T> by = kernels_in_use<T>(context, function);
+  const Index copied = by.given() && gradients.weight.given() && columns >= dense::kStripColumns
+                           ? x.count * x.channels
+                           : 0;
+  Call call(context, function, Arena::cost<char>(blocks) + Arena::cost<T>(copied),
             Arena::cost<T>(sums_size) +
                 Arena::cost<T>(dense::transposed_product_scratch(columns, x.channels)) +
                 2 * Arena::cost<T>(columns));
   const std::span<char> finite = call.shared().take<char>(blocks);
-  const ParameterSums<T> sums{
-      kernels_in_use<T>(context, function), x, dy, finite.data(), write, call.stop_point()};
+  T* const strips = copied > 0 ? call.shared().take<T>(copied).data() : nullptr;
+  const ParameterSums<T> sums{by, x, dy, finite.data(), strips, write, call.stop_point()};
   T* const weight = gradients.weight.given() ? gradients.weight.as<T>() : nullptr;
   T* const bias = gradients.bias.given() ? gradients.bias.as<T>() : nullptr;
   if (weight != nullptr) {
-    call.for_each_task(blocks, [&](Index block, Arena&) {
-      const Index row = block * kGradientBlock;
-      finite[static_cast<std::size_t>(block)] = static_cast<char>(dense::all_finite(
-          sums.by, x.from(row), std::min(kGradientBlock, x.count - row), x.channels));
-    });
+    call.for_each_task(blocks, [&](Index block, Arena&) { sums.look_at(block); });
   }
   call.for_each_task(pieces(dy.channels, each), [&](Index task, Arena& arena) {
     const Index o = task * each;
@@ -342,8 +359,23 @@ void linear_backward_input(std::string_view function, const ConstView& dy,
                            const LinearParameters& p, const View& dx, Write write,
                            Context& context) {
   dispatch(dx.dtype(), [&]<class T>() {
-    Call call(context, function, 0, Arena::cost<T>(dense::kProductScratch));
-    backward_input<T>(call, kernels_in_use<T>(context, function), dy, p, dx, write);
+    const Kernels<T> by = kernels_in_use<T>(context, function);
+    const Index outputs = p.weight.size(0);
+    const Index inputs = p.weight.size(1);
+    if (dx.element_count() <= kMostRows * inputs) {
+      Call call(context, function, 0, Arena::cost<T>(dense::kCopyNumbers));
+      backward_few_rows<T>(call, by, dy, p, dx, write);
+      return;
+    }
+    const Index size = dense::Panels<T>::size(inputs, outputs);
+    Call call(context, function, Arena::cost<T>(size), 0);
+    T* const panels = call.shared().take<T>(size).data();
+    const RowsOf<const T> w{p.weight.values<T>().data(), inputs};
+    call.for_each_task(pieces(inputs, dense::kPanel), [&](Index panel, Arena&) {
+      dense::copy_panel(w, outputs, inputs, panel, panels);
+    });
+    // The layer with the transposed weight.
+    forward<T>(call, by, dy, {inputs, outputs, panels}, nullptr, dx, write);
   });
 }
 
