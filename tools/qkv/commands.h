@@ -18,6 +18,8 @@ void add_stats(CLI::App& program, const Common& common);
 void add_inspect(CLI::App& program, const Common& common);
 void add_gen(CLI::App& program, const Common& common);
 void add_train(CLI::App& program, const Common& common);
+void add_translate(CLI::App& program, const Common& common);
+void add_score(CLI::App& program, const Common& common);
 void add_bench(CLI::App& program, const Common& common);
 void add_demo(CLI::App& program, const Common& common);
 

@@ -83,6 +83,8 @@ int main(int argc, char** argv) {
   add_inspect(program, common);
   add_gen(program, common);
   add_train(program, common);
+  add_translate(program, common);
+  add_score(program, common);
   add_bench(program, common);
   add_demo(program, common);
   refuse_empty_names(program);

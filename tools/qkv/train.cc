@@ -20,6 +20,7 @@
 #include "exit_codes.h"
 #include "options.h"
 #include "progress.h"
+#include "translation.h"
 
 namespace {
 
@@ -76,28 +77,6 @@ void add_budget(CLI::App& command, const std::string& name, Budget& target,
           },
           help)
       ->type_name("BUDGET");
-}
-
-// "0,1": two columns, from 0.
-void add_columns(CLI::App& command, TrainingOptions& options) {
-  command
-      .add_option_function<std::string>(
-          "--cols",
-          [&options](const std::string& text) {
-            const std::size_t comma = std::min(text.find(','), text.size());
-            const auto source = qkv::app::parse_number<Index>(text.substr(0, comma));
-            const auto target =
-                qkv::app::parse_number<Index>(text.substr(std::min(comma + 1, text.size())));
-            if (!source || !target || *source < 0 || *target < 0 || *source == *target) {
-              throw CLI::ValidationError("--cols",
-                                         fmt::format("expected two columns, counted from 0, got {}",
-                                                     qkv::app::quoted(text)));
-            }
-            options.source_column = *source;
-            options.target_column = *target;
-          },
-          "columns of source and target (default 0,1)")
-      ->type_name("S,T");
 }
 
 // "2 min 5 s"
@@ -161,7 +140,7 @@ void add_data_options(CLI::App& command, TrainingOptions& o, bool& lower) {
   command.add_option("DATA", o.data, "source, tab, target, one pair a line; - is standard input")
       ->required()
       ->type_name("");
-  add_columns(command, o);
+  add_columns(command, o.source_column, o.target_column);
   add_choice(command, "--tokenize", o.tokenization, qkv::app::kTokenizations,
              "translate characters (default) or words");
   command.add_flag("--lower", lower, "letters in lower case");

@@ -1,0 +1,391 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`qkv translate` and `qkv score` against a translator in NumPy.
+
+usage: translate_test.py PROGRAM [TEST ...]
+"""
+
+import collections
+import json
+import math
+import os
+import re
+import select
+import signal
+import subprocess
+import unittest
+
+import numpy as np
+from program import PATIENCE, PROGRAM, Case
+from translator import Translator
+
+LINES = ["abc", "a", "", "cab abba", "bbb ccc a", "a?b", "c", "ba" * 9]
+
+
+def model_seed():
+    """A model whose translations mostly end, and not at once."""
+    for seed in range(100):
+        tokens = [Translator(seed=seed).translate(line)[0] for line in LINES if line]
+        lengths = [len(row) for row in tokens if row[-1] == "</s>"]
+        several = sum(length > 4 for length in lengths) > 1 and len(set(lengths)) > 2
+        if several and len(lengths) < len(tokens):
+            return seed
+    raise AssertionError("no such seed")
+
+
+SEED = model_seed()
+
+
+class Model(Case):
+    def setUp(self):
+        super().setUp()
+        self.model = Translator(seed=SEED)
+        self.file("m.safetensors", self.model.file())
+
+    def translate(self, *arguments, lines=None, **options):
+        """The lines of standard output; `lines` are its input."""
+        text = "".join(line + "\n" for line in LINES if lines is None) if lines is None else lines
+        done = self.run_qkv("translate", "m.safetensors", *arguments, input=text.encode(),
+                            **options)
+        self.assertEqual(done.err, "")
+        return done.out.splitlines()
+
+    @staticmethod
+    def text_of(tokens):
+        return "".join(token for token in tokens if token != "</s>")
+
+    def expected(self):
+        return [self.text_of(self.model.translate(line)[0]) if line else "" for line in LINES]
+
+
+class Translate(Model):
+    def test_numpy_agrees(self):
+        self.assertEqual(self.translate(), self.expected())
+        self.file("in.txt", "\n".join(LINES))
+        self.assertEqual(self.run_qkv("translate", "m.safetensors", "in.txt").out.splitlines(),
+                         self.expected())
+
+    def test_scores_are_log_probabilities(self):
+        for line, shown in zip(LINES, self.translate("--scores")):
+            text, score = shown.split("\t")
+            want = self.model.translate(line) if line else ([], 0.0, None)
+            self.assertEqual(text, self.text_of(want[0]))
+            self.near(float(score), want[1], 1e-4)
+
+    def test_json_says_what_was_looked_at(self):
+        report = json.loads("\n".join(self.translate("--json")))["translations"]
+        self.assertEqual([one["line"] for one in report], LINES)
+        for one in report:
+            if not one["line"]:
+                self.assertEqual((one["src"], one["tgt"], one["attn"]), ([], [], None))
+                continue
+            tokens, score, weights = self.model.translate(one["line"])
+            self.assertEqual((one["src"], one["tgt"]), ([*one["line"], "</s>"], tokens))
+            self.near(one["log_probability"], score, 1e-4)
+            self.near(one["attn"], weights, 1e-5)
+
+    def test_attention_files(self):
+        wanted = [self.model.translate(line) if line else ([], 0.0, np.zeros((0, 0)))
+                  for line in LINES]
+        self.translate("-o", "a.npz", "-o", "a.safetensors", "-o", "a.txt", "-o", "a.json")
+        saved = dict(np.load(self.dir / "a.npz"))
+        queries = max(len(tokens) for tokens, _, _ in wanted)
+        self.assertEqual(saved["attn"].shape, (len(LINES), 1, 1, queries, 19))
+        maps, masks = (saved[name][:, 0, 0] for name in ("attn", "mask"))
+        for n, (tokens, score, weights) in enumerate(wanted):
+            rows, columns = weights.shape
+            if rows:
+                self.near(maps[n, :rows, :columns], weights, 1e-5)
+            self.assertEqual(masks[n].sum(), rows * columns)
+            self.assertEqual(np.count_nonzero(maps[n]), rows * columns)
+            self.assertEqual(list(saved["tgt"][n]), tokens + ["<pad>"] * (queries - rows))
+            source = [*LINES[n], "</s>"] if LINES[n] else []
+            self.assertEqual(list(saved["src"][n]), source + ["<pad>"] * (19 - len(source)))
+            self.near(saved["log_probability"][n], score, 1e-4)
+        self.assertEqual(list(saved["translation"]), self.expected())
+        self.assertEqual((self.dir / "a.txt").read_text().splitlines(), self.expected())
+        drawn = [self.run_qkv("view", name, "--example", 3).out for name in
+                 ("a.npz", "a.safetensors")]
+        self.assertEqual(drawn[0], drawn[1])
+        self.assertNotIn("warning: ", self.run_qkv("stats", "a.npz", "--example", 3).out)
+
+    def test_pictures_show_one_line(self):
+        self.translate("-o", "a.svg", lines="abc\n")
+        self.assertIn("<svg", (self.dir / "a.svg").read_text())
+        done = self.run_qkv("translate", "m.safetensors", "-o", "b.svg", code=2, input=b"a\nb\n")
+        self.assertIn("a picture shows one line, got 2", done.err)
+        self.assertEqual(self.names(), ["a.svg", "m.safetensors"])
+
+    def test_show_draws_below_each_line(self):
+        shown = self.translate("--show", lines="abc\n\nab\n")
+        places = [shown.index(self.text_of(self.model.translate(line)[0])) for line in
+                  ("abc", "ab")]
+        tokens = self.model.translate("abc")[0]
+        block = "\n".join(shown[places[0]:places[1]])
+        self.assertGreater(len(block.splitlines()), 3)
+        for token in [*"abc", *tokens]:
+            self.assertIn(token, block)
+
+    def test_lines_do_not_depend_on_their_neighbours(self):
+        lines = [line for line in LINES for _ in range(25)]
+        text = "".join(line + "\n" for line in lines)
+        want = [text for text in self.expected() for _ in range(25)]
+        self.assertEqual(self.translate(lines=text), want)
+        self.assertEqual(self.translate("--threads", 1, lines=text), want)
+        self.assertEqual(self.translate(lines=text + text), want + want)
+
+    def test_input_as_it_comes(self):
+        self.assertEqual(self.translate(lines="\ufeffabc\tx\ty\r\na"),
+                         [self.expected()[0], self.expected()[1]])
+        self.assertEqual(self.translate(lines=""), [])
+
+    def test_a_pipe_is_answered_line_by_line(self):
+        with subprocess.Popen([PROGRAM, "translate", "m.safetensors"], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, cwd=self.dir) as process:
+            for line, want in list(zip(LINES, self.expected()))[:4]:
+                process.stdin.write(line.encode() + b"\n")
+                process.stdin.flush()
+                ready = select.select([process.stdout], [], [], PATIENCE)[0]
+                if not ready:
+                    process.kill()
+                self.assertTrue(ready)
+                self.assertEqual(process.stdout.readline().decode(), want + "\n")
+            process.stdin.close()
+            self.assertEqual(process.wait(timeout=PATIENCE), 0)
+
+    def test_beams(self):
+        scores = [[float(line.split("\t")[1]) for line in
+                   self.translate("--scores", "--length-penalty", 0, "--beam", beam)]
+                  for beam in (1, 8)]
+        self.assertEqual(len(scores[0]), len(LINES))
+        self.assertTrue(any(w > g for g, w in zip(*scores)), scores)
+        # What ends within the limit is compared; greedy may have been cut short.
+        ended = [self.model.translate(line)[0][-1] == "</s>" if line else True for line in LINES]
+        for g, w, whole in zip(*scores, ended):
+            self.assertTrue(w >= g - 1e-4 or not whole, scores)
+        self.assertEqual(self.translate("--beam", 1, "--length-penalty", 2), self.expected())
+
+    def test_a_limit_of_tokens(self):
+        want = [self.text_of(self.model.translate(line, 2)[0]) if line else "" for line in LINES]
+        self.assertEqual(self.translate("--most-tokens", 2), want)
+
+    def test_words_and_small_letters(self):
+        self.model = Translator(["the", "cat", "."], ["le", "chat", "!"], seed=3, tokenize="word",
+                                letters="lower")
+        self.file("m.safetensors", self.model.file())
+        tokens = self.model.translate(["the", "cat", "."], 6)[0]
+        self.assertEqual(self.translate("--most-tokens", 6, lines="The  CAT.\n"),
+                         [" ".join(token for token in tokens if token != "</s>")])
+
+    def test_a_model_without_attention(self):
+        self.file("m.safetensors", Translator(attention="none").file())
+        self.assertEqual(self.translate("--show"), self.translate())
+        done = self.run_qkv("translate", "m.safetensors", "-o", "a.npz", code=2, input=b"abc\n")
+        self.assertIn("no attention to write", done.err)
+
+    def test_a_line_stays_a_line(self):
+        """Whatever the vocabulary holds."""
+        self.model = Translator(target="\n\t\r", seed=SEED)
+        self.file("m.safetensors", self.model.file())
+        self.assertEqual(len(self.translate()), len(LINES))
+
+    def test_wrong_command_lines(self):
+        for arguments, hint in [
+                ([], "RUN or --demo TEXT is needed"),
+                (["m.safetensors", "--demo", "x"], "RUN or --demo TEXT is needed"),
+                (["m.safetensors", "--beam", "0"], "from 1 to 1000"),
+                (["m.safetensors", "--beam", "2.5"], 'got "2.5"'),
+                (["m.safetensors", "--length-penalty", "-1"], "from 0 to 10"),
+                (["m.safetensors", "--length-penalty", "nan"], "from 0 to 10"),
+                (["m.safetensors", "--most-tokens", "0"], "from 1 to 65536"),
+                (["m.safetensors", "--model", "first"], "valid: best, last"),
+                (["m.safetensors", "--show", "--json"], "--show goes without"),
+                (["m.safetensors", "--show", "-o", "a.npz"], "--show goes without"),
+                (["m.safetensors", "-o", "a.npy"], "there is no .npy of this result"),
+                (["m.safetensors", "in.json", "-o", "in.json"], "the same file as the input"),
+                (["m.safetensors", "a", "b"], 'unexpected argument "b"'),
+                (["", "a"], 'expected RUN, got ""')]:
+            self.assertIn(hint, self.refuse(2, "translate", *arguments, stdin=subprocess.DEVNULL),
+                          arguments)
+        self.assertEqual(self.names(), ["m.safetensors"])
+
+    def test_what_cannot_be_read(self):
+        self.file("bad.txt", b"abc\na\xff\n")
+        self.file("long.txt", "a\n" + "b" * 4097 + "\n")
+        self.file("no.safetensors", "no")
+        (self.dir / "folder").mkdir()
+        for arguments, place in [
+                (["none", "bad.txt"], "none: No such file"),
+                (["m.safetensors", "none"], "none: No such file"),
+                (["no.safetensors", "long.txt"], "no.safetensors: "),
+                (["folder", "long.txt"], "folder"),
+                (["m.safetensors", "bad.txt"], "bad.txt:2: expected UTF-8"),
+                (["m.safetensors", "long.txt"],
+                 "long.txt:2: expected at most 4096 tokens, got 4097")]:
+            done = self.run_qkv("translate", *arguments, code=3)
+            self.assertTrue(done.err.startswith("qkv: " + place), (arguments, done.err))
+            self.assertEqual(done.err.count("\n"), 1)
+
+    def test_standard_output_that_fails(self):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        done = subprocess.run([PROGRAM, "translate", "m.safetensors"], input=b"a\n" * 100,
+                              stdout=write_end, stderr=subprocess.PIPE, cwd=self.dir, check=False)
+        os.close(write_end)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        if os.path.exists("/dev/full"):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([PROGRAM, "translate", "m.safetensors"], input=b"a\n",
+                                      stdout=full, stderr=subprocess.PIPE, cwd=self.dir,
+                                      check=False)
+            self.assertEqual((done.returncode, done.stderr.count(b"\n")), (4, 1))
+
+    def test_interrupt(self):
+        for arguments in ([], ["-o", "a.npz"]):
+            with subprocess.Popen([PROGRAM, "translate", "m.safetensors", *arguments], cwd=self.dir,
+                                  stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE) as process:
+                process.stdin.write(b"abc\n" * 40000)  # more than a pipe holds: it is at work
+                process.stdin.flush()
+                process.send_signal(signal.SIGINT)
+                self.assertEqual(process.wait(timeout=PATIENCE), 130)
+                process.stdin.close()
+        self.assertEqual(self.names(), ["m.safetensors"])
+
+
+class Demo(Case):
+    """The model that is linked into the program."""
+
+    def test_spellings_of_a_day(self):
+        for text in ("the 3rd of May, 1987", "May 3, 1987", "3.5.1987", "SUNDAY, 3 MAY 1987"):
+            self.assertEqual(self.run_qkv("translate", "--demo", text).out, "1987-05-03\n", text)
+        self.assertEqual(self.run_qkv("translate", "--demo", *"the 3rd of May, 1987".split()).out,
+                         "1987-05-03\n")
+
+    def test_lines_of_standard_input(self):
+        pairs = self.run_qkv("gen", "dates", "-n", 200, "--split", "test", "--seed", 77).out
+        done = self.run_qkv("translate", "--demo", "-", input=pairs.encode())
+        targets = [line.split("\t")[1] for line in pairs.splitlines()]
+        right = sum(map(str.__eq__, targets, done.out.splitlines()))
+        self.assertGreater(right, 190)
+
+    def test_runs_anywhere_and_is_drawn(self):
+        shown = self.run_qkv("translate", "--demo", "May 3, 1987", "--show",
+                             env={"HOME": "/nowhere", "QKV_DATA_DIR": "/nowhere"}).out
+        self.assertTrue(shown.startswith("1987-05-03\n"))
+        self.assertGreater(len(shown.splitlines()), 8)
+        self.assertEqual(self.names(), [])
+
+
+def bleu(pairs):
+    """Papineni et al. 2002, smoothed as Chen and Cherry's method 3."""
+    product, halves = 1.0, 1
+    for n in range(1, 5):
+        hits = total = 0
+        for translation, reference in pairs:
+            counts = [collections.Counter(zip(*(tokens[i:] for i in range(n))))
+                      for tokens in (translation, reference)]
+            hits += (counts[0] & counts[1]).total()
+            total += counts[0].total()
+        if total == 0:
+            return 0
+        if hits == 0:
+            halves *= 2
+        product *= (hits or 1 / halves) / total
+    lengths = [sum(map(len, side)) for side in zip(*pairs)]
+    return 100 * product**0.25 * min(1, math.exp(1 - lengths[1] / lengths[0]))
+
+
+class Score(Model):
+    PAIRS = [("abc", "xyz"), ("cab a", "z y x?"), ("a", "x"), ("bca", "yy")]
+
+    def score(self, *arguments, pairs=None, swap=False):
+        rows = [(t, s) if swap else (s, t) for s, t in pairs or self.PAIRS]
+        self.file("d.tsv", "".join(f"{a}\t{b}\tmore\n" for a, b in rows))
+        done = self.run_qkv("score", "m.safetensors", "d.tsv", *arguments)
+        self.assertEqual(done.err, "")
+        return done.out
+
+    def test_numpy_agrees(self):
+        report = json.loads(self.score("--json"))
+        total = sum(self.model.log_probability(s, t) for s, t in self.PAIRS)
+        tokens = sum(len(t) + 1 for _, t in self.PAIRS)
+        self.assertEqual((report["pairs"], report["target_tokens"]), (4, tokens))
+        self.near(report["log_probability"], total, 1e-4)
+        self.near(report["log_probability_per_token"], total / tokens, 1e-5)
+        self.near(report["perplexity"], math.exp(-total / tokens), 1e-4 * math.exp(-total / tokens))
+        translations = [[token for token in self.model.translate(s)[0] if token != "</s>"]
+                        for s, _ in self.PAIRS]
+        self.near(report["bleu"], bleu(list(zip(translations, (list(t) for _, t in self.PAIRS)))),
+                  1e-6)
+
+    def test_its_own_translations_are_exact(self):
+        pairs = []
+        for source in LINES:
+            tokens = self.model.translate(source)[0] if source else []
+            if len(tokens) > 1 and tokens[-1] == "</s>" and "<unk>" not in tokens:
+                pairs.append((source, self.text_of(tokens)))
+        self.assertGreater(len(pairs), 1)
+        report = json.loads(self.score("--json", pairs=pairs))
+        self.assertEqual((report["exact"], report["exact_percent"]), (len(pairs), 100))
+        if any(len(target) > 3 for _, target in pairs):
+            self.near(report["bleu"], 100, 1e-9)
+        wrong = [*pairs, (pairs[0][0], pairs[0][1] + "x"), (pairs[0][0], "x" + pairs[0][1])]
+        self.assertEqual(json.loads(self.score("--json", pairs=wrong))["exact"], len(pairs))
+
+    def test_cut_translations_are_not_exact(self):
+        source = next(line for line in LINES if line
+                      and self.model.translate(line)[0][-1] != "</s>")
+        target = self.text_of(self.model.translate(source)[0])
+        report = json.loads(self.score("--json", pairs=[(source, target)]))
+        self.assertEqual(report["exact"], 0)
+        self.near(report["bleu"], 100, 1e-9)
+
+    def test_columns(self):
+        self.assertEqual(self.score("--cols", "1,0", swap=True), self.score())
+        self.assertNotEqual(self.score("--cols", "0,2"), self.score())
+
+    def test_text_says_the_same(self):
+        report, text = json.loads(self.score("--json")), self.score()
+        self.assertRegex(text, rf"(?m)^pairs +{report['pairs']}$")
+        self.assertRegex(text, rf"(?m)^target tokens +{report['target_tokens']}, ends counted$")
+        self.assertRegex(text, rf"(?m)^log-probability +{report['log_probability']:.4f}, ")
+        perplexity = re.escape(format(report["perplexity"], ".6g"))
+        self.assertRegex(text, rf"(?m)^perplexity +{perplexity}$")
+        self.assertRegex(text, rf"(?m)^BLEU +{report['bleu']:.2f}, ")
+        self.assertRegex(text, rf"(?m)^exact +{report['exact']}, {report['exact_percent']:.2f} %$")
+        self.score("-o", "s.json", "-o", "s.txt")
+        self.assertEqual(json.loads((self.dir / "s.json").read_text()), report)
+        self.assertEqual((self.dir / "s.txt").read_text(), text)
+
+    def test_many_pairs_are_added_up(self):
+        one, many = (json.loads(self.score("--json", pairs=self.PAIRS * n)) for n in (1, 50))
+        self.assertEqual(many["target_tokens"], 50 * one["target_tokens"])
+        self.near(many["log_probability"], 50 * one["log_probability"], 1e-2)
+        self.near(many["perplexity"], one["perplexity"], 1e-3)
+        self.assertEqual(self.score("--threads", 1, pairs=self.PAIRS * 50),
+                         self.score("--threads", 2, pairs=self.PAIRS * 50))
+
+    def test_broken_lines(self):
+        for text, place in [("a\tx\nb\n", "d.tsv:2: expected at least 2 columns, got 1"),
+                            ("a\tx\n\n", "d.tsv:2: expected 2 columns, got an empty line"),
+                            ("a\tx\n\tx\n", "d.tsv:2: expected text in column 0, got none"),
+                            ("a\t\n", "d.tsv:1: expected text in column 1, got none"),
+                            ("", "d.tsv:1: expected 2 columns, got an empty file"),
+                            (b"a\t\xff\n", "d.tsv:1: expected UTF-8")]:
+            self.file("d.tsv", text)
+            line = self.refuse(3, "score", "m.safetensors", "d.tsv")
+            self.assertTrue(line.startswith("qkv: " + place), line)
+
+    def test_wrong_command_lines(self):
+        for arguments, hint in [([], "RUN is required"), (["m.safetensors"], "DATA is required"),
+                                (["m.safetensors", "d.tsv", "--cols", "0"], 'from 0, got "0"'),
+                                (["m.safetensors", "d.tsv", "--cols", "1,1"], 'from 0, got "1,1"'),
+                                (["m.safetensors", "d.tsv", "--cols", "-1,0"], 'got "-1,0"'),
+                                (["m.safetensors", "d.tsv", "--beam", "0"], "from 1 to 1000"),
+                                (["m.safetensors", "d.tsv", "-o", "a.npz"], "there is no .npz")]:
+            self.assertIn(hint, self.refuse(2, "score", *arguments), arguments)
+
+
+if __name__ == "__main__":
+    unittest.main()

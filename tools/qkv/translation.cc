@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "translation.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "exit_codes.h"
+
+namespace {
+
+using qkv::Index;
+
+constexpr Index kWidestBeam = 1000;
+
+}  // namespace
+
+void add_columns(CLI::App& command, Index& source, Index& target) {
+  command
+      .add_option_function<std::string>(
+          "--cols",
+          [&source, &target](const std::string& text) {
+            const std::size_t comma = std::min(text.find(','), text.size());
+            const auto first = qkv::app::parse_number<Index>(text.substr(0, comma));
+            const auto second =
+                qkv::app::parse_number<Index>(text.substr(std::min(comma + 1, text.size())));
+            if (!first || !second || *first < 0 || *second < 0 || *first == *second) {
+              throw CLI::ValidationError("--cols",
+                                         fmt::format("expected two columns, counted from 0, got {}",
+                                                     qkv::app::quoted(text)));
+            }
+            source = *first;
+            target = *second;
+          },
+          "columns of source and target (default 0,1)")
+      ->type_name("S,T");
+}
+
+void add_run_model(CLI::App& command, qkv::app::RunModel& model) {
+  add_choice(command, "--model", model, kRunModels,
+             "of a folder: best (default), the one of the least loss in validation, or last");
+}
+
+void add_search(CLI::App& command, qkv::app::SearchOptions& search) {
+  add_number(command, "--beam", search.beam, Bounds<Index>{1, kWidestBeam},
+             "translations that are followed at a time (default 1: the likeliest token is taken)");
+  add_real(command, "--length-penalty", search.length_penalty,
+           "with a beam: translations are compared by log-probability / tokens^X (default 1; 0: "
+           "the likeliest wins, which favours short ones)");
+}
+
+void check_search(const qkv::app::SearchOptions& search) {
+  constexpr double kMostPenalty = 10;
+  if (!(search.length_penalty >= 0 && search.length_penalty <= kMostPenalty)) {
+    throw UsageError(fmt::format("--length-penalty: expected a number from 0 to {}, got {}",
+                                 kMostPenalty, search.length_penalty));
+  }
+}
+
+qkv::app::TranslationModel read_model(const std::string& path, qkv::app::RunModel model) {
+  std::error_code error;
+  const bool is_folder = std::filesystem::is_directory(path, error);
+  return is_folder ? qkv::app::read_translation_model(path, model)
+                   : qkv::app::read_model_file(path);
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_TRANSLATION_H_
+#define QKV_TOOLS_TRANSLATION_H_
+
+#include <string>
+#include <string_view>
+
+#include <CLI/CLI.hpp>
+
+#include <qkv/app/translation_model.h>
+#include <qkv/app/translation_run.h>
+
+#include "options.h"
+
+// What `qkv translate` and `qkv score` share: which model, and how it searches.
+
+inline constexpr Choice<qkv::app::RunModel> kRunModels[] = {{"best", qkv::app::RunModel::kBest},
+                                                            {"last", qkv::app::RunModel::kLast}};
+
+inline constexpr const char* kRunHelp =
+    "the folder that qkv train wrote, or a .safetensors file of one";
+
+// --cols S,T, from 0
+void add_columns(CLI::App& command, qkv::Index& source, qkv::Index& target);
+
+// --model best|last
+void add_run_model(CLI::App& command, qkv::app::RunModel& model);
+// --beam N, --length-penalty X
+void add_search(CLI::App& command, qkv::app::SearchOptions& search);
+// Throws UsageError for a penalty that is no number of use.
+void check_search(const qkv::app::SearchOptions& search);
+
+// Of the folder that `qkv train` wrote, or of a model file alone. Throws InputError.
+qkv::app::TranslationModel read_model(const std::string& path, qkv::app::RunModel model);
+
+#endif  // QKV_TOOLS_TRANSLATION_H_
