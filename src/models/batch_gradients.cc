@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/batch_gradients.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "core/philox.h"
 #include "models/parallel.h"
@@ -31,9 +31,9 @@ Index shard_count(Index pairs) {
   return count;
 }
 
-BatchGradients::BatchGradients(const app::Translator& translator, const Executor& executor,
+BatchGradients::BatchGradients(const app::Translator& translator, Executor executor,
                                const std::atomic<bool>* stop)
-    : translator_(translator), executor_(executor), stop_(stop) {
+    : translator_(translator), executor_(std::move(executor)), stop_(stop) {
   shards_.push_back({translator_.zero_gradients()});
 }
 

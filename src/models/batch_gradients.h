@@ -21,8 +21,8 @@ Index shard_count(Index pairs);
 // of gradients of its own.
 class BatchGradients {
  public:
-  // All three must outlive the object; the flag may be null.
-  BatchGradients(const app::Translator& translator, const Executor& executor,
+  // The translator and the flag (which may be null) must outlive the object.
+  BatchGradients(const app::Translator& translator, Executor executor,
                  const std::atomic<bool>* stop);
 
   // The loss of a batch in training, and its gradients in set 0: sums, not means. Dropout is drawn
@@ -41,7 +41,7 @@ class BatchGradients {
   };
 
   const app::Translator& translator_;
-  const Executor& executor_;
+  Executor executor_;
   const std::atomic<bool>* stop_;
   std::vector<Shard> shards_{};  // as many as were needed so far
 };

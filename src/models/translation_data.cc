@@ -77,7 +77,7 @@ TextPairs read_pairs(const std::string& path, const app::TrainingOptions& option
   return read;
 }
 
-EncodedPairs encode(TextPairs read, const TranslationData& data,
+EncodedPairs encode(TextPairs&& read, const TranslationData& data,
                     const app::TrainingOptions& options) {
   EncodedPairs encoded;
   encoded.facts = read.facts;

@@ -113,6 +113,19 @@ TEST(Shards, DrawDropoutBySeedAndUpdate) {
   EXPECT_NE(one, gradient_bytes(Executor(), 5, 4));
 }
 
+// Two shards of the same pairs drop other numbers.
+TEST(Shards, DrawDropoutEachByItself) {
+  app::TranslatorConfig config = small_config(test::TranslatorAttention::kAdditive);
+  config.dropout = 0.5;
+  const app::Translator translator = random_translator(config);
+  const Pairs once(16);
+  std::vector<TokenPair> pairs = once.list;
+  pairs.insert(pairs.end(), once.list.begin(), once.list.end());
+  BatchGradients batch(translator, Executor(), nullptr);
+  const double one = batch.compute(once.list, 5, 3).loss;
+  EXPECT_NE(batch.compute(pairs, 5, 3).loss, 2 * one);
+}
+
 TEST(Shards, StopWhenTold) {
   app::Translator translator =
       random_translator(small_config(test::TranslatorAttention::kAdditive));

@@ -16,7 +16,8 @@
 #include <qkv/app/numbers.h>
 #include <qkv/app/utf8.h>
 
-using qkv::app::Choice;
+template <class Value>
+using Choice = qkv::app::Choice<Value>;
 
 template <class Value, std::size_t n>
 std::string names_of(const Choice<Value> (&choices)[n], std::string_view separator = ", ") {

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training in a folder, as a program calls it: stopped after each update it comes out the same.
+#include <atomic>
+#include <cmath>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/app/tasks.h>
+#include <qkv/app/translation_run.h>
+#include <qkv/error.h>
+
+#include "tests/app/files.h"
+
+namespace qkv::app {
+namespace {
+
+using test::complaint;
+using test::Directory;
+
+// A few reversed words, some of them for validation, and a translator of a few numbers.
+struct Task {
+  Task() {
+    const auto lines = [](Index begin, Index end) {
+      std::string text;
+      for (Index n = begin; n < end; ++n) {
+        const Example example = reverse_example(1, n);
+        text += example.source + "\t" + example.target + "\n";
+      }
+      return text;
+    };
+    options.data = directory.write("data.tsv", lines(0, 70));
+    options.valid = directory.write("valid.tsv", lines(70, 80));
+    options.model.embedding = options.model.hidden = options.model.units = 4;
+    options.batch_tokens = 800;  // more than one shard
+    options.validate_every = parse_budget("2u");
+    options.schedule = {.rate = 0.05, .warmup = 2, .decay = 5};
+  }
+
+  TrainingReport train(const std::string& folder, const char* after,
+                       const TrainingHooks& hooks = {}) {
+    options.after = parse_budget(after);
+    return train_translation(options, directory / folder, hooks);
+  }
+  std::string file(const std::string& folder, const char* name) const {
+    return test::read(directory / (folder + "/" + name));
+  }
+  // Without times.
+  std::vector<std::string> log(const std::string& folder) const {
+    std::vector<std::string> lines;
+    std::istringstream text(file(folder, "train.jsonl"));
+    for (std::string line; std::getline(text, line);) {
+      const auto begin = line.find("\"seconds\"");
+      auto end = line.find(", \"valid_loss\"");
+      if (end == line.npos) end = line.size();
+      lines.push_back(line.substr(0, begin) + line.substr(end));
+    }
+    return lines;
+  }
+
+  Directory directory{};
+  TrainingOptions options{};
+};
+
+// Among these updates are ends of epochs and validations, which the flag then interrupts.
+TEST(TranslationRun, StoppedAfterEachUpdateComesOutTheSame) {
+  Task task;
+  task.train("whole", "7u");
+  ASSERT_EQ(task.log("whole").size(), 4U);  // 2 epochs, 3 validations, one of them both
+  std::atomic<bool> stop{false};
+  TrainingHooks hooks;
+  hooks.stop = &stop;
+  hooks.progress = [&](const TrainingProgress&) { stop = true; };
+  for (Index update = 1; update <= 7; ++update) {
+    stop = false;
+    const TrainingReport report = task.train("parts", "7u", hooks);
+    EXPECT_EQ(report.end, TrainingEnd::kStopped);
+    EXPECT_EQ(report.spent.updates, update);
+    EXPECT_EQ(report.resumed.value_or(0), update - 1);
+  }
+  const TrainingReport report = task.train("parts", "7u");
+  EXPECT_EQ(report.end, TrainingEnd::kBudget);
+  EXPECT_EQ(report.resumed, 7);
+  for (const char* name : {"model.safetensors", "best.safetensors"}) {
+    EXPECT_EQ(task.file("parts", name), task.file("whole", name)) << name;
+  }
+  EXPECT_EQ(task.log("parts"), task.log("whole"));
+}
+
+TEST(TranslationRun, SaysHowFarItIs) {
+  Task task;
+  std::vector<TrainingProgress> told;
+  TrainingHooks hooks;
+  hooks.progress = [&](const TrainingProgress& progress) { told.push_back(progress); };
+  const TrainingReport report = task.train("run", "2e", hooks);
+  ASSERT_EQ(std::ssize(told), report.spent.updates);
+  const Index batches = told[0].batches;
+  EXPECT_EQ(report.spent.updates, 2 * batches);
+  for (std::size_t n = 0; n < told.size(); ++n) {
+    const auto update = static_cast<Index>(n) + 1;
+    EXPECT_EQ(told[n].spent.updates, update);
+    EXPECT_EQ(told[n].spent.epochs, update / batches);
+    EXPECT_EQ(told[n].batch, update % batches);
+    EXPECT_GT(told[n].loss, 0);
+    EXPECT_GT(told[n].tokens_per_second, 0);
+    ASSERT_TRUE(told[n].seconds_left.has_value());
+    EXPECT_EQ(*told[n].seconds_left == 0, n + 1 == told.size());
+  }
+  EXPECT_EQ(report.pairs, 70);
+  EXPECT_EQ(report.left_out, 0);
+  EXPECT_EQ(report.source_tokens, 30);
+  EXPECT_EQ(report.loss, told.back().loss);
+  ASSERT_TRUE(report.valid.has_value());
+  EXPECT_EQ(report.valid->translated, 10);
+  EXPECT_LE(report.best, report.valid->loss);
+}
+
+TEST(TranslationRun, ItsModelIsRead) {
+  Task task;
+  task.options.tokenization = Tokenization::kWord;
+  task.options.letters = LetterCase::kLower;
+  const TrainingReport report = task.train("run", "4u");
+  for (const RunModel which : {RunModel::kBest, RunModel::kLast}) {
+    const TranslationModel model = read_translation_model(task.directory / "run", which);
+    EXPECT_EQ(model.tokenization, Tokenization::kWord);
+    EXPECT_EQ(model.letters, LetterCase::kLower);
+    EXPECT_EQ(model.source.size(), report.source_tokens);
+    EXPECT_EQ(parameter_count(model.translator), report.parameters);
+  }
+  // The parameters it was left with give the loss that it reported.
+  const TranslationModel last = read_translation_model(task.directory / "run", RunModel::kLast);
+  std::vector<TextPair> pairs;
+  for (Index n = 70; n < 80; ++n) {
+    const Example example = reverse_example(1, n);
+    pairs.push_back({example.source, example.target});
+  }
+  Context context;
+  const TranslationLoss loss = app::loss(last, pairs, context);
+  EXPECT_NEAR(-loss.log_probability / static_cast<double>(loss.tokens), report.valid->loss, 1e-6);
+  EXPECT_EQ(complaint<InputError>(
+                [&] { read_translation_model(task.directory / "none", RunModel::kBest); }),
+            task.directory / "none/best.safetensors" + ": No such file or directory");
+}
+
+TEST(TranslationRun, WithoutValidationTheLastIsTheBest) {
+  Task task;
+  task.options.valid.clear();
+  const TrainingReport report = task.train("run", "4u");
+  EXPECT_FALSE(report.valid.has_value());
+  EXPECT_EQ(task.file("run", "best.safetensors"), task.file("run", "model.safetensors"));
+}
+
+TEST(TranslationRun, OptionsThatCannotBe) {
+  Task task;
+  const auto refused = [&](auto change) {
+    TrainingOptions options = task.options;
+    change(options);
+    return complaint<Error>([&] { train_translation(options, task.directory / "run"); });
+  };
+  const std::string start = "train_translation: ";
+  EXPECT_EQ(refused([](auto& o) { o.data.clear(); }),
+            start + "data must be the name of a file, got \"\"");
+  EXPECT_EQ(refused([](auto& o) { o.target_column = 0; }),
+            start + "target_column must be another than the source's, got 0");
+  EXPECT_EQ(refused([](auto& o) { o.min_count = 0; }),
+            start + "min_count must be at least 1, got 0");
+  EXPECT_EQ(refused([](auto& o) { o.max_length = 0; }),
+            start + "max_length must be at least 1, got 0");
+  EXPECT_EQ(refused([](auto& o) { o.batch_tokens = 0; }),
+            start + "batch_tokens must be at least 1, got 0");
+  EXPECT_EQ(refused([](auto& o) { o.clip = std::nan(""); }),
+            start + "clip must be positive, got nan");
+  EXPECT_EQ(refused([](auto& o) { o.patience = -1; }),
+            start + "patience must be at least 0, got -1");
+  EXPECT_EQ(refused([](auto& o) {
+              o.valid.clear();
+              o.patience = 1;
+            }),
+            start + "patience must be 0 without validation data, got 1");
+  EXPECT_EQ(refused([](auto& o) { o.validate_every = parse_budget("1m"); }),
+            start + "validate_every must be in updates or epochs, which repeat, got 60s");
+  EXPECT_EQ(refused([](auto& o) { o.source_column = -1; }),
+            "for_each_row: columns must not be negative, got -1");
+  EXPECT_EQ(refused([](auto& o) { o.adam.beta1 = 1; }), "Adam: beta1 must be in [0,1), got 1");
+  EXPECT_EQ(task.directory.names(), (std::vector<std::string>{"data.tsv", "valid.tsv"}));
+}
+
+}  // namespace
+}  // namespace qkv::app
