@@ -9,6 +9,7 @@ namespace qkv::python {
 
 void bind_attention(nanobind::module_& module);
 void bind_backward(nanobind::module_& module);
+void bind_cross_entropy(nanobind::module_& module);
 void bind_functions(nanobind::module_& module);
 void bind_info(nanobind::module_& module);
 void bind_layers(nanobind::module_& module);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of sequence models besides attention: linear, embedding, GRU, cross-entropy.
+// The layers of sequence models besides attention: linear, embedding, GRU.
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include <qkv/layers.h>
@@ -13,8 +12,7 @@
 #include "errors.h"
 #include "held_layer.h"
 #include "layer_call.h"
-#include "passes.h"
-#include "results.h"
+#include "layer_pass.h"
 
 namespace qkv::python {
 namespace {
@@ -25,29 +23,6 @@ const Method kEmbeddingForward{"Embedding.forward", MethodArrays::kX};
 const Method kEmbeddingBackward{"Embedding.backward", MethodArrays::kX};
 const Method kGruForward{"GRU.forward", MethodArrays::kX};
 const Method kGruBackward{"GRU.backward", MethodArrays::kX};
-const Method kEntropyForward{"CrossEntropy.forward", MethodArrays::kX};
-const Method kEntropyBackward{"CrossEntropy.backward", MethodArrays::kX};
-
-// A forward pass of L: what it left, and the array whose kind results have, kept with its memory.
-template <class L>
-struct LayerPass {
-  typename L::Saved saved;
-  Array array;
-  nb::object like;
-  double work = 0;
-
-  void release() {
-    array = {};
-    like.reset();
-  }
-};
-
-template <class Pass>
-std::shared_ptr<Pass> pass_to_undo(const Passes<Pass>& passes, const char* function) {
-  std::shared_ptr<Pass> pass = passes.last();
-  if (!pass) throw_value_error({function, "forward"}, "must have been called before it");
-  return pass;
-}
 
 // The shape with another last axis; without axes, and of the highest rank when one is to be added,
 // there is none.
@@ -61,37 +36,6 @@ std::optional<Dims> with_one_more(Dims shape, Index size) {
   shape.push_back(size);
   return shape;
 }
-
-// A result, where inputs that the layer refuses leave it a shape.
-nb::object make_result(const ResultMaker& maker, DType dtype, const std::optional<Dims>& shape,
-                       View& view) {
-  return shape ? maker.make(dtype, *shape, view) : nb::none();
-}
-
-// Integers of any type and lists of them, in a type that layers take.
-struct Integers {
-  Array array;
-  Tensor converted;  // where it is another type
-  ConstView view;
-};
-Integers integers_of(nb::handle object, const Name& name) {
-  Integers result{array_or_sequence(object, name, DType::kNone), {}, {}};
-  result.view = result.array.view;
-  const DType dtype = result.view.dtype();
-  if (!result.view.given() || dtype == DType::kInt32 || dtype == DType::kInt64) return result;
-  if (!is_integer(dtype)) {
-    throw_type_error(name, "must be integers, got " + qkv::describe(result.view));
-  }
-  try {
-    result.converted = convert(result.view, DType::kInt64);
-  } catch (const Error& error) {  // a uint64 that is too large
-    throw with_names(error, name.function, {{"source", name.argument}});
-  }
-  result.view = result.converted;
-  return result;
-}
-
-double count_of(const ConstView& view) { return static_cast<double>(view.element_count()); }
 
 template <class L>
 double count_of_parameters(const L& layer) {
@@ -323,80 +267,6 @@ void make_gru(BoundGru* self, nb::handle input, nb::handle hidden, nb::handle bi
   }
 }
 
-// ---- cross-entropy --------------------------------------------------------------------------
-
-class BoundCrossEntropy {
- public:
-  explicit BoundCrossEntropy(CrossEntropy layer) : layer_(layer) {}
-
-  // Gives losses, or (losses, log_probabilities).
-  nb::object forward(nb::handle logits, nb::handle targets, nb::handle return_log_probabilities,
-                     nb::handle threads) {
-    return as_method(kEntropyForward, [&] {
-      return passes_.run([&](Pass& pass) {
-        const char* const function = kEntropyForward.name.c_str();
-        pass.array = array_of(logits, {function, "logits"});
-        const Integers classes = integers_of(targets, {function, "targets"});
-        const bool both = flag_of(return_log_probabilities, {function, "return_log_probabilities"});
-        pass.like = nb::borrow(logits);
-        const ConstView& from = pass.array.view;
-        std::optional<Dims> shape;
-        if (from.rank() == 2 && is_real(from.dtype())) shape = Dims(from.size(0));
-        const ResultMaker maker(logits);
-        CrossEntropyOutputs outputs;
-        const nb::object losses = make_result(maker, from.dtype(), shape, outputs.losses);
-        nb::object log_probabilities;
-        if (both) {
-          log_probabilities = make_result(maker, from.dtype(), shape, outputs.log_probabilities);
-        }
-        pass.work = 10 * count_of(from);
-        run_call(threads_of(function, threads), pass.work, [&](Context& context) {
-          layer_.forward(from, classes.view, pass.saved, outputs, context);
-        });
-        if (!both) return maker.finish(losses);
-        return nb::object(nb::make_tuple(maker.finish(losses), maker.finish(log_probabilities)));
-      });
-    });
-  }
-
-  // `dlosses` is an array [N], or one number for all rows.
-  nb::object backward(nb::handle dlosses, nb::handle threads) {
-    return as_method(kEntropyBackward, [&] {
-      const char* const function = kEntropyBackward.name.c_str();
-      const auto pass = pass_to_undo(passes_, function);
-      const ConstView& logits = pass->saved.logits;
-      const Name name{function, "dlosses"};
-      const bool one = PyFloat_Check(dlosses.ptr()) || PyLong_Check(dlosses.ptr());
-      const Array array = one ? Array{} : array_of(dlosses, name);
-      const double number = one ? number_of(dlosses, name) : 0;
-      const Tensor same = convert(ConstView(&number, Dims()), logits.dtype());
-      const ConstView slopes =
-          one ? broadcast_to(same, Dims(logits.size(0))) : ConstView(array.view);
-      const ResultMaker maker(pass->like);
-      View dlogits;
-      const nb::object made = maker.make(logits.dtype(), logits.shape(), dlogits);
-      run_call(threads_of(function, threads), pass->work, [&](Context& context) {
-        layer_.backward(pass->saved, slopes, dlogits, Write::kOverwrite, context);
-      });
-      return maker.finish(made);
-    });
-  }
-
- private:
-  using Pass = LayerPass<CrossEntropy>;
-  CrossEntropy layer_;
-  Passes<Pass> passes_;
-};
-
-void make_cross_entropy(BoundCrossEntropy* self, nb::handle label_smoothing,
-                        nb::handle ignore_index) {
-  constexpr const char* kName = "CrossEntropy";
-  const double smoothing = number_of(label_smoothing, {kName, "label_smoothing"});
-  std::optional<Index> ignored;
-  if (!ignore_index.is_none()) ignored = index_of(ignore_index, {kName, "ignore_index"});
-  new (self) BoundCrossEntropy(CrossEntropy(smoothing, ignored));
-}
-
 }  // namespace
 
 void bind_model_layers(nb::module_& module) {
@@ -416,10 +286,6 @@ void bind_model_layers(nb::module_& module) {
       .def("forward", &BoundGru::forward, any(), any(), any(), any())
       .def("backward", &BoundGru::backward, any(), any(), any());
   bind_parameters(gru);
-  nb::class_<BoundCrossEntropy>(module, "CrossEntropy")
-      .def("__init__", make_cross_entropy, any(), any())
-      .def("forward", &BoundCrossEntropy::forward, any(), any(), any(), any())
-      .def("backward", &BoundCrossEntropy::backward, any(), any());
 }
 
 }  // namespace qkv::python

@@ -20,6 +20,7 @@ void bind_all(nanobind::module_& module) {
   bind_info(module);
   bind_layers(module);
   bind_model_layers(module);
+  bind_cross_entropy(module);
 }
 
 }  // namespace
