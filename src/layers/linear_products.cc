@@ -195,19 +195,20 @@ struct ParameterSums {
   Kernels<T> by;
   const EvenRows<T>& x;
   const EvenRows<T>& dy;
-  char* finite;  // of each block of rows of x
-  T* strips;     // dense::copy_strips of each block that is finite; null: none
+  // Of each block of rows of x whether it is finite, and its dense::copy_strips where it is, once
+  // for all tasks; null: each task looks for itself.
+  const char* finite;
+  const T* strips;
+  bool copies;  // whether tiles read copies of x
   Write write;
   core::StopPoint stop;
 
-  // What weight() is to know of a block of x.
-  void look_at(Index block) const {
-    const Index row = block * kGradientBlock;
+  // Whether a block of x is finite; if so, it is copied to `to` where that is given.
+  bool look_at(Index row, T* to) const {
     const Index rows = std::min(kGradientBlock, x.count - row);
-    const bool numbers = dense::all_finite(by, x.from(row), rows, x.channels);
-    finite[block] = static_cast<char>(numbers);
-    if (!numbers || strips == nullptr) return;
-    dense::copy_strips(x.from(row), rows, x.channels, strips + row * x.channels);
+    if (!dense::all_finite(by, x.from(row), rows, x.channels)) return false;
+    if (to != nullptr) dense::copy_strips(x.from(row), rows, x.channels, to);
+    return true;
   }
   // f(block, first row, rows) for all blocks, ascending.
   template <class F>
@@ -226,15 +227,19 @@ struct ParameterSums {
                  : arena.take<T>(columns * width);
     T* const scratch = arena.take<T>(dense::transposed_product_scratch(columns, width)).data();
     std::fill(sums.begin(), sums.end(), T(0));
+    T* const own =
+        copies && strips == nullptr ? arena.take<T>(kGradientBlock * width).data() : nullptr;
     for_each_row_block([&](Index block, Index row, Index rows) {
+      const bool numbers = finite != nullptr ? finite[block] != 0 : look_at(row, own);
       const RowsOf<const T> slopes = dy.from(row, o);
       const RowsOf<T> to{sums.data(), width};
-      if (strips != nullptr && finite[block] != 0) {
-        dense::add_transposed_product_of_strips<T>(by, slopes, columns, strips + row * width, rows,
-                                                   width, to, scratch);
+      if (copies && numbers) {
+        dense::add_transposed_product_of_strips(by, slopes, columns,
+                                                own != nullptr ? own : strips + row * width, rows,
+                                                width, to, scratch);
       } else {
-        dense::add_transposed_product<T>(by, slopes, columns, x.from(row), rows, width,
-                                         finite[block] != 0, to, scratch);
+        dense::add_transposed_product(by, slopes, columns, x.from(row), rows, width, numbers, to,
+                                      scratch);
       }
     });
     if (!in_place) put(sums, target + o * width);
@@ -284,27 +289,34 @@ void backward_parameters(Context& context, std::string_view function, const Cons
                          Write write) {
   const EvenRows<T> x(x_view);
   const EvenRows<T> dy(dy_view);
+  const Kernels<T> by = kernels_in_use<T>(context, function);
   const Index blocks = pieces(dy.count, kGradientBlock);
   const Index each = gradient_columns(context, dy.channels, x.channels);
+  const Index tasks = pieces(dy.channels, each);
   const Index columns = std::min(each, dy.channels);
+  const bool copies = by.given() && columns >= dense::kStripColumns;
+  // More tasks than workers share what they know of x.
+  const bool shared = gradients.weight.given() && tasks > context.executor().concurrency();
+  const Index copied = shared && copies ? x.count * x.channels : 0;
   const Index sums_size = write == Write::kOverwrite ? 0 : columns * x.channels;
-  const Kernels<T> by = kernels_in_use<T>(context, function);
-  const Index copied = by.given() && gradients.weight.given() && columns >= dense::kStripColumns
-                           ? x.count * x.channels
-                           : 0;
+  const Index own = copies && !shared ? kGradientBlock * x.channels : 0;
   Call call(context, function, Arena::cost<char>(blocks) + Arena::cost<T>(copied),
-            Arena::cost<T>(sums_size) +
+            Arena::cost<T>(sums_size) + Arena::cost<T>(own) +
                 Arena::cost<T>(dense::transposed_product_scratch(columns, x.channels)) +
                 2 * Arena::cost<T>(columns));
-  const std::span<char> finite = call.shared().take<char>(blocks);
+  char* const finite = shared ? call.shared().take<char>(blocks).data() : nullptr;
   T* const strips = copied > 0 ? call.shared().take<T>(copied).data() : nullptr;
-  const ParameterSums<T> sums{by, x, dy, finite.data(), strips, write, call.stop_point()};
+  const ParameterSums<T> sums{by, x, dy, finite, strips, copies, write, call.stop_point()};
   T* const weight = gradients.weight.given() ? gradients.weight.as<T>() : nullptr;
   T* const bias = gradients.bias.given() ? gradients.bias.as<T>() : nullptr;
-  if (weight != nullptr) {
-    call.for_each_task(blocks, [&](Index block, Arena&) { sums.look_at(block); });
+  if (shared) {
+    call.for_each_task(blocks, [&](Index block, Arena&) {
+      const Index row = block * kGradientBlock;
+      finite[block] = static_cast<char>(
+          sums.look_at(row, strips == nullptr ? nullptr : strips + row * x.channels));
+    });
   }
-  call.for_each_task(pieces(dy.channels, each), [&](Index task, Arena& arena) {
+  call.for_each_task(tasks, [&](Index task, Arena& arena) {
     const Index o = task * each;
     const Index some = std::min(each, dy.channels - o);
     if (weight != nullptr) sums.weight(o, some, weight, arena);
