@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -149,6 +152,108 @@ TEST(Linear, ParameterGradientsSumRowsInBlocks) {
         EXPECT_EQ(d.weight.values<float>()[o * kIn + i], weight) << threads << " threads";
       }
     }
+  }
+}
+
+// Inputs of a layer [rows,in] -> [rows,out], and what it gives, each overwritten.
+struct Pass {
+  LinearParameters p;
+  Tensor x, dy, y, dx;
+  LinearParameters d;
+
+  Pass(DType dtype, const Dims& size)
+      : p(random_parameters(dtype, size[2], size[1], true)),
+        x(random_tensor(dtype, {size[0], size[1]}, 8)),
+        dy(random_tensor(dtype, {size[0], size[2]}, 9)),
+        y(dtype, dy.shape()),
+        dx(dtype, x.shape()),
+        d{Tensor(dtype, p.weight.shape()), Tensor(dtype, p.bias.shape())} {}
+  void run(Context& context) {
+    layers::linear_forward(kTest, x, p, y, context);
+    layers::linear_backward_input(kTest, dy, p, dx, Write::kOverwrite, context);
+    layers::linear_backward_parameters(kTest, x, dy, d, Write::kOverwrite, context);
+  }
+};
+
+// A matrix as numbers of T, row-major.
+template <class T>
+struct Matrix {
+  std::span<T> values;
+  std::size_t columns;
+  explicit Matrix(Tensor& tensor)
+      : values(tensor.values<T>()), columns(static_cast<std::size_t>(tensor.size(-1))) {}
+  T& at(std::size_t row, std::size_t column) const { return values[row * columns + column]; }
+  std::size_t rows() const { return values.size() / columns; }
+};
+
+// What run() is to give, in the order of linear_products.h.
+template <class T>
+void run_plainly(Pass& pass) {
+  const Matrix<T> x(pass.x), w(pass.p.weight), b(pass.p.bias), dy(pass.dy), y(pass.y), dx(pass.dx);
+  const Matrix<T> dw(pass.d.weight), db(pass.d.bias);
+  for (std::size_t r = 0; r < x.rows(); ++r) {
+    for (std::size_t o = 0; o < y.columns; ++o) {
+      T sum = 0;
+      for (std::size_t i = 0; i < x.columns; ++i) sum = std::fma(x.at(r, i), w.at(o, i), sum);
+      y.at(r, o) = sum + b.at(0, o);
+    }
+    for (std::size_t i = 0; i < x.columns; ++i) {
+      for (std::size_t o = 0; o < y.columns; ++o) {
+        dx.at(r, i) = std::fma(dy.at(r, o), w.at(o, i), dx.at(r, i));
+      }
+    }
+  }
+  for (std::size_t start = 0; start < x.rows(); start += 128) {
+    const std::size_t end = std::min(x.rows(), start + 128);
+    for (std::size_t o = 0; o < y.columns; ++o) {
+      T bias = 0;
+      for (std::size_t r = start; r < end; ++r) bias += dy.at(r, o);
+      db.at(0, o) += bias;
+      for (std::size_t i = 0; i < x.columns; ++i) {
+        T sum = 0;
+        for (std::size_t r = start; r < end; ++r) sum = std::fma(dy.at(r, o), x.at(r, i), sum);
+        dw.at(o, i) += sum;
+      }
+    }
+  }
+}
+
+// Few rows and many, whole panels and parts, sums longer than a tile goes through at once, one
+// task and several: however it is divided, the bits are those of plain loops.
+TEST(Linear, AnySizeOnAnyThreadsHasTheBitsOfPlainLoops) {
+  const Dims sizes[] = {{7, 64, 128},  {50, 70, 130}, {60, 24, 530},  {60, 64, 530},
+                        {7, 1030, 66}, {195, 9, 70},  {300, 8, 1030}, {140, 70, 200}};
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    for (const Dims& size : sizes) {
+      Pass want(dtype, size);
+      dtype == DType::kFloat64 ? run_plainly<double>(want) : run_plainly<float>(want);
+      for (const int threads : {1, 3}) {
+        Context context(Executor::threads(threads));
+        Pass got(dtype, size);
+        got.run(context);
+        const std::string replay = to_string(size) + ", " + std::string(name_of(dtype)) + ", " +
+                                   std::to_string(threads) + " threads";
+        EXPECT_TRUE(bytes_of(got.y) == bytes_of(want.y)) << "y " << replay;
+        EXPECT_TRUE(bytes_of(got.dx) == bytes_of(want.dx)) << "dx " << replay;
+        EXPECT_TRUE(bytes_of(got.d.weight) == bytes_of(want.d.weight)) << "dW " << replay;
+        EXPECT_TRUE(bytes_of(got.d.bias) == bytes_of(want.d.bias)) << "db " << replay;
+      }
+    }
+  }
+}
+
+// One block of rows holds a NaN where its gradient is 0, the other does not; with one task and with
+// tasks that share what they know of x.
+TEST(Linear, BlocksWithNanAreSummedAsThoseWithout) {
+  for (const int threads : {1, 3}) {
+    Context context(Executor::threads(threads));
+    Pass pass(DType::kFloat32, {140, 70, 200});
+    copy(Tensor(DType::kFloat32, {1, 200}), slice(pass.dy, 0, 5, 6));
+    pass.run(context);
+    const std::vector<std::uint8_t> want = bytes_of(pass.d.weight);
+    pass.x.values<float>()[5 * 70 + 3] = std::numeric_limits<float>::quiet_NaN();
+    pass.run(context);
+    EXPECT_TRUE(bytes_of(pass.d.weight) == want) << threads << " threads";
   }
 }
 
