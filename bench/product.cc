@@ -53,7 +53,7 @@ Product::Product(Gives which, Index row_count, Index inputs, Index outputs)
       dy(DType::kFloat32, {row_count, outputs}) {
   fill_random(x, 1);
   fill_random(dy, 2);
-  const double width = gives == Gives::kInputGradient ? outputs : inputs;
+  const auto width = static_cast<double>(gives == Gives::kInputGradient ? outputs : inputs);
   fill_random(layer.parameters().weight, 3, 1 / std::sqrt(width));
   fill_random(layer.parameters().bias, 4);
   Tensor& made = gives == Gives::kWeightGradient ? gradients.weight : result;
