@@ -24,6 +24,8 @@ alone "$here/venv/bin/python" "$PWD/examples/python/seed002.py" |
   diff <(tail -n +2 examples/python/seed002.out) -  # its first line is the licence
 version=$(alone "$here/venv/bin/python" -m qkv --version)
 [[ $version == "qkv "* ]]
+day=$(alone "$here/venv/bin/python" -m qkv translate --demo "the 3rd of May, 1987")
+[[ $day == 1987-05-03 ]]
 
 # What an object needs is in the wheel, or what every machine of the wheel's platform has.
 readonly platform='linux-vdso|ld-linux-x86-64|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|z)'
