@@ -184,10 +184,11 @@ void add_score(CLI::App& program, const Common& common) {
   CLI::App& command =
       *program.add_subcommand("score", "how well a translator does on sentence pairs");
   const auto options = std::make_shared<ScoreOptions>();
-  command.add_option("RUN", options->run, kRunHelp)->required();
+  command.add_option("RUN", options->run, kRunHelp)->required()->type_name("");
   command
       .add_option("DATA", options->data, "tab-separated text, a pair a line; - is standard input")
-      ->required();
+      ->required()
+      ->type_name("");
   add_columns(command, options->source_column, options->target_column);
   add_run_model(command, options->model);
   add_search(command, options->search);

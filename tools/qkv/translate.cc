@@ -36,8 +36,9 @@ constexpr std::size_t kLongestLine = 4096;
 
 constexpr const char* kFooter = R"(Examples:
   qkv translate --demo "the 3rd of May, 1987" --show
-  qkv gen dates -n 5 --split test | qkv translate --demo - --scores
-  qkv gen dates -n 5 --split test | qkv translate RUN -o alignments.npz
+  qkv gen dates -n 5 --split test -o few.tsv
+  qkv translate RUN few.tsv --beam 4 --scores
+  qkv translate RUN few.tsv -o alignments.npz
 
 A line gives a line, in order and as soon as it can; of a line with tabs the first column is read.
 An empty line stays empty. Lines have at most 4096 tokens. Tokens that the model does not know are
@@ -171,9 +172,11 @@ void add_translate(CLI::App& program, const Common& common) {
   constexpr Index kMostTokens = 65536;
   CLI::App& command = *program.add_subcommand("translate", "translate lines");
   const auto options = std::make_shared<TranslateOptions>();
-  command.add_option("RUN", options->run, kRunHelp);
-  command.add_option("FILE", options->input,
-                     "lines; of a .tsv the first column (default -: standard input)");
+  command.add_option("RUN", options->run, kRunHelp)->type_name("");
+  command
+      .add_option("FILE", options->input,
+                  "lines; of a .tsv the first column (default -: standard input)")
+      ->type_name("");
   command
       .add_option("--demo", options->demo,
                   "translate TEXT by the model that is linked into the program (a single -: lines "
