@@ -45,10 +45,9 @@ LockedFolder::LockedFolder(std::string path) : path_(std::move(path)) {
   lock_ = std::make_unique<Lock>(
       Lock{io::Descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC))});
   if (lock_->folder.get() < 0) throw OutputError(path_, io::system_message(errno));
-  if (::flock(lock_->folder.get(), LOCK_EX | LOCK_NB) != 0) {
-    const int error = errno;
-    throw OutputError(
-        path_, error == EWOULDBLOCK ? "another process writes to it" : io::system_message(error));
+  // A file system without locks is no reason to fail.
+  if (::flock(lock_->folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw OutputError(path_, "another process writes to it");
   }
 }
 

@@ -54,6 +54,9 @@ class ArrayFile {
     }
     copy(source, target);
   }
+  [[noreturn]] void refuse(const char* name, const char* rule, auto got) const {
+    throw app::InputError(path_, fmt::format("{}: expected {}, got {}", name, rule, got));
+  }
   template <class T>
   T number(const std::string& name) const {
     T value{};
@@ -170,6 +173,7 @@ void TrainingState::restore(const app::LockedFolder& folder) {
   for_each_array([&](const std::string& name, Tensor& tensor) { file.read(name, tensor); });
   for_each_count(counts, [&](const char* name, auto& number) {
     number = file.number<std::remove_cvref_t<decltype(number)>>(name);
+    if (!(number >= 0)) file.refuse(name, "a number from 0", number);
   });
   adam.set_updates(counts.spent.updates);
   stopping.restore(file.number<double>("run.best_loss"), file.number<Index>("run.misses"));

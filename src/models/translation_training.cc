@@ -98,6 +98,11 @@ void Training::update() {
         app::epoch_batches(lengths_, {options_.batch_tokens, options_.seed}, counts.spent.epochs);
     batches_epoch_ = counts.spent.epochs;
   }
+  if (counts.batch >= std::ssize(batches_)) {
+    throw app::InputError(folder_.file(kStateFile),
+                          fmt::format("run.batch: expected less than the {} of the epoch, got {}",
+                                      std::ssize(batches_), counts.batch));
+  }
   std::vector<app::TokenPair> pairs;
   for (const Index n : batches_[static_cast<std::size_t>(counts.batch)]) {
     pairs.push_back(data_.train.pair(n));

@@ -37,6 +37,13 @@ def safetensors(path):
     return arrays
 
 
+def changed(data, name, value):
+    """The bytes of a file with another whole number in place of an array of one."""
+    size = int.from_bytes(data[:8], "little")
+    begin, end = (8 + size + at for at in json.loads(data[8:8 + size])[name]["data_offsets"])
+    return data[:begin] + value.to_bytes(end - begin, "little", signed=True) + data[end:]
+
+
 def limited_to(size):
     """Before a program starts: no file may get longer, as on a full disk."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
@@ -322,6 +329,12 @@ class Refused(TrainCase):
         self.path("RUN", "state.safetensors").write_bytes(
             self.path("RUN", "model.safetensors").read_bytes())
         self.refuse_run(3, "RUN/state.safetensors: expected an array model.", "--after", "2u")
+        path = self.path("RUN", "state.safetensors")
+        path.write_bytes(changed(state, "run.update", -1))
+        self.refuse_run(3, "run.update: expected a number from 0, got -1", "--after", "2u")
+        path.write_bytes(changed(state, "run.batch", 1 << 40))
+        self.assertIn("RUN/state.safetensors: run.batch: expected less than the ",
+                      self.refuse(3, *self.arguments("RUN", "--after", "9u")))
         self.file("RUN/config.json", "{")
         self.refuse_run(3, "RUN/config.json: byte ")
 
