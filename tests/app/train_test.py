@@ -285,7 +285,7 @@ class Refused(TrainCase):
 
     def test_another_configuration(self):
         self.train("RUN", "--after", "2u")
-        self.refuse_run(2, "RUN holds a run that differs: learning_rate: 0.003 -> 0.01; seed: 0 -> "
+        self.refuse_run(2, "RUN holds a run that differs: learning_rate: 0.002 -> 0.01; seed: 0 -> "
                            "3; name another folder", "--lr", "0.01", "--seed", "3")
         self.refuse_run(2, 'attention: "additive" -> "none"', "--attention", "none")
         self.refuse_run(2, "valid_pairs: 0 -> 30", "--valid", "valid.tsv")

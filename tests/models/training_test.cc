@@ -202,7 +202,7 @@ TEST(Configuration, DifferencesAreShown) {
   now.options.validate_every = app::parse_budget("7u");
   EXPECT_EQ(differences(settings_of(old), settings_of(now)),
             "data_hash: \"\" -> \"1\"; lower: false -> true; attention: \"additive\" -> "
-            "\"multihead\"; learning_rate: 0.003 -> 0.5; validate_every: \"1e\" -> \"7u\"; seed: "
+            "\"multihead\"; learning_rate: 0.002 -> 0.5; validate_every: \"1e\" -> \"7u\"; seed: "
             "0 -> 18446744073709551615");
 }
 

@@ -55,7 +55,7 @@ struct TrainingOptions {
 
   // Learning. The loss is the mean over the target tokens of a batch.
   Index batch_tokens = 2048;
-  Schedule schedule{.rate = 3e-3, .warmup = 100, .decay = 1000};
+  Schedule schedule{.rate = 2e-3, .warmup = 100, .decay = 500};
   double clip = 1;  // the largest norm of the gradients; infinity: any
   AdamOptions adam{};
   Budget validate_every{.epochs = 1};  // also where there is a line in train.jsonl; no time
