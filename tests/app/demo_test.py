@@ -56,8 +56,9 @@ class Demo(Case):
             total = sum(sum(seen[row]) for row in rows)
             return sum(seen[row][column] for row in rows for column in where[part]) / total
         self.assertGreater(share(range(4), "2015"), 0.7)
-        self.assertGreater(share((5, 6), "May"), 0.7)
-        self.assertGreater(share((8, 9), "3rd"), 0.7)
+        # The digits that say which; the zeros before them are seldom anything else.
+        self.assertGreater(share((6,), "May"), 0.7)
+        self.assertGreater(share((9,), "3rd"), 0.7)
 
     def test_shows_the_weights_of_the_four_scores(self):
         lines = self.run_qkv("demo", "--tokens", "64").out.splitlines()
