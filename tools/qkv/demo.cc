@@ -181,8 +181,7 @@ SeedReport seed_numbers() { return check_seed_numbers(embedded_seed_table()); }
 
 void add_demo(CLI::App& program, const Common& common) {
   CLI::App& command = *program.add_subcommand(
-      "demo",
-      "dates translated, a sentence under the four scores, why they are scaled, 16,384 tokens");
+      "demo", "dates translated, words under the four scores, 16,384 tokens");
   const auto options = std::make_shared<DemoOptions>();
   add_number(command, "--tokens", options->tokens, Bounds<Index>{64, Index{1} << 20},
              "of the long sequence (default 16384; fewer where that would take long)");
