@@ -133,7 +133,7 @@ def philox(counter, key):
 
 class Gen(Case):
     def lines(self, *arguments):
-        done = self.run_qkv("gen", *arguments)
+        done = self.run_qkv("gen", *arguments, "--progress", "never")
         self.assertEqual(done.err, "")
         return [line.split("\t") for line in done.out.splitlines()]
 

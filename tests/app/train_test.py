@@ -111,7 +111,8 @@ class Folder(TrainCase):
     """What is in it."""
 
     def test_plain_files(self):
-        done = self.train("RUN", "--after", "3e", "--valid", "valid.tsv", "--lr", "0.01")
+        done = self.train("RUN", "--after", "3e", "--valid", "valid.tsv", "--lr", "0.01",
+                          "--progress", "never")
         self.assertEqual(done.err, "")
         self.assertRegex(done.out, r"^RUN: 200 pairs \(0 left out\), 30 source and 30 target "
                                    r"tokens, \d+ parameters\nepochs 3, updates \d+, ")

@@ -45,8 +45,8 @@ class Model(Case):
     def translate(self, *arguments, lines=None, **options):
         """The lines of standard output; `lines` are its input."""
         text = "".join(line + "\n" for line in LINES if lines is None) if lines is None else lines
-        done = self.run_qkv("translate", "m.safetensors", *arguments, input=text.encode(),
-                            **options)
+        done = self.run_qkv("translate", "m.safetensors", *arguments, "--progress", "never",
+                            input=text.encode(), **options)
         self.assertEqual(done.err, "")
         return done.out.splitlines()
 
@@ -303,7 +303,7 @@ class Score(Model):
     def score(self, *arguments, pairs=None, swap=False):
         rows = [(t, s) if swap else (s, t) for s, t in pairs or self.PAIRS]
         self.file("d.tsv", "".join(f"{a}\t{b}\tmore\n" for a, b in rows))
-        done = self.run_qkv("score", "m.safetensors", "d.tsv", *arguments)
+        done = self.run_qkv("score", "m.safetensors", "d.tsv", *arguments, "--progress", "never")
         self.assertEqual(done.err, "")
         return done.out
 
