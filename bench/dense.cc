@@ -3,6 +3,7 @@
 // large ones. And a GRU, which is products in steps.
 #include <algorithm>
 #include <functional>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -180,17 +181,25 @@ void run_gru(Session& session, GruSize s, Pass pass) {
                         task);
 }
 
+// All sizes; the first when things must be quick, since the others take the same way.
+template <class S, std::size_t n>
+std::span<const S> wanted(const Session& session, const S (&sizes)[n]) {
+  return {sizes, session.is_quick() ? 1 : n};
+}
+
 }  // namespace
 
 void run_dense(Session& session) {
   for (const Named& named : kGives) {
-    for (const Size3& size : kSizes) run_product(session, size, named, 1);
+    for (const Size3& size : wanted(session, kSizes)) run_product(session, size, named, 1);
     if (session.threads() == 1) continue;
-    for (const Size3& size : kThreadSizes) run_product(session, size, named, session.threads());
+    for (const Size3& size : wanted(session, kThreadSizes)) {
+      run_product(session, size, named, session.threads());
+    }
   }
-  for (const Size3& size : kPackedSizes) run_packed(session, size);
+  for (const Size3& size : wanted(session, kPackedSizes)) run_packed(session, size);
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-    for (const GruSize& size : kGrus) run_gru(session, size, pass);
+    for (const GruSize& size : wanted(session, kGrus)) run_gru(session, size, pass);
   }
 }
 
