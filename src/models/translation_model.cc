@@ -62,6 +62,7 @@ TranslationLoss loss(const TranslationModel& model, std::span<const TextPair> pa
                      model.target.encode(tokens_of(model, pair.target)));
   }
   std::vector<TokenPair> views;
+  views.reserve(ids.size());
   for (const auto& [source, target] : ids) views.push_back({source, target});
   RunState run;
   return model.translator.loss(views, run, context);
