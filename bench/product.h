@@ -29,7 +29,7 @@ struct Product {
   Tensor result{};                 // y or dx
   Linear::Parameters gradients{};  // dW alone
 
-  Product(Gives gives, Index rows, Index in, Index out);
+  Product(Gives which, Index row_count, Index inputs, Index outputs);
   View to() { return gives == Gives::kWeightGradient ? gradients.weight.view() : result.view(); }
 };
 
