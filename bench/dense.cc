@@ -145,7 +145,7 @@ struct GruCall {
 
 // Two for each multiply-add of the six products of a step, twice as many backward.
 double work_of(const GruSize& s, Pass pass) {
-  const Index step = 2 * 3 * s.hidden * (s.input + s.hidden);
+  const Index step = Index{6} * s.hidden * (s.input + s.hidden);
   return static_cast<double>((pass == Pass::kForward ? 1 : 2) * s.B * s.T * step);
 }
 
