@@ -91,6 +91,7 @@ class Scorer {
     scores_.tokens += loss.tokens;
     scores_.log_probability += loss.log_probability;
     std::vector<std::string> sources;
+    sources.reserve(pairs_.size());
     for (const TextPair& pair : pairs_) sources.push_back(pair.source);
     const auto translations = qkv::app::translate(model_, sources, search_, context_);
     for (std::size_t n = 0; n < pairs_.size(); ++n) compare(translations[n], pairs_[n].target);
