@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import unittest
+from pathlib import Path
 
 import numpy as np
 from program import CHECKOUT, PATIENCE, PROGRAM, Case
@@ -133,7 +134,7 @@ class Outputs(Case):
             for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
                 with subprocess.Popen([PROGRAM, *arguments], stdin=subprocess.PIPE, cwd=self.dir,
                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-                    time.sleep(0.15)
+                    self.wait_until_it_waits(process)
                     process.send_signal(number)
                     try:
                         got = process.wait(timeout=10)
@@ -180,6 +181,19 @@ class Outputs(Case):
             self.assertRaises(ProcessLookupError, os.kill, child, 0)
             (self.dir / "pid").unlink()
             self.assertEqual(self.names(), ["bin"])
+
+    def wait_until_it_waits(self, process):
+        """Catches both signals, and sleeps: at two looks, for it sleeps while it is loaded, too."""
+        caught = 1 << signal.SIGINT - 1 | 1 << signal.SIGTERM - 1
+        end = time.monotonic() + PATIENCE
+        looks = 0
+        while looks < 2:
+            self.assertLess(time.monotonic(), end, "it does not wait")
+            time.sleep(0.03)
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+            waits = int(fields["SigCgt"], 16) & caught == caught and fields["State"][0] == "S"
+            looks = looks + 1 if waits else 0
 
     def wait_for(self, path):
         end = time.monotonic() + 20
