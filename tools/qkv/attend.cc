@@ -56,9 +56,8 @@ std::vector<Index> whole_numbers(const std::string& option, const std::string& t
   for (const std::string& part : parts_of(text)) {
     const auto number = qkv::app::parse_number<Index>(part);
     if (!number) {
-      throw CLI::ValidationError(
-          option,
-          fmt::format("expected whole numbers between commas, got {}", qkv::app::quoted(text)));
+      throw BadValue(option, fmt::format("expected whole numbers between commas, got {}",
+                                         qkv::app::quoted(text)));
     }
     numbers.push_back(*number);
   }
@@ -86,16 +85,16 @@ void add_saves(AttendOptions& options, const std::string& text) {
   for (const std::string& name : parts_of(text)) {
     const auto* kind = std::ranges::find(kResultKinds, name, &ResultKind::name);
     if (kind == std::end(kResultKinds)) {
-      throw CLI::ValidationError("--save", fmt::format("unknown name {}; valid: {}",
-                                                       qkv::app::quoted(name), result_names()));
+      throw BadValue("--save", fmt::format("unknown name {}; valid: {}", qkv::app::quoted(name),
+                                           result_names()));
     }
     options.save[static_cast<std::size_t>(kind - std::begin(kResultKinds))] = true;
   }
 }
 
-void add_arrays(CLI::App& command, AttendOptions& options) {
+void add_arrays(const Command& command, AttendOptions& options) {
   const auto add = [&](const char* name, std::string& target, const char* help) {
-    command.add_option(name, target, help)->type_name(kArrayType);
+    command.add_option(name, target, help).type_name(kArrayType);
   };
   add("--params", options.params, "parameters of the score");
   add("--bias", options.bias, "added to the scores, broadcast to the weights; -inf masks");
@@ -106,54 +105,53 @@ void add_arrays(CLI::App& command, AttendOptions& options) {
   add("--cu-seqlens-q", options.cu_seqlens_q, "packed sequences: where they begin, and the end");
   add("--cu-seqlens-k", options.cu_seqlens_k, "likewise of k and v");
   command.add_option("--alibi", options.alibi, "slopes [H]; auto: those of Press et al. 2022")
-      ->type_name("FILE[:NAME]|auto");
+      .type_name("FILE[:NAME]|auto");
   command
       .add_option("--causal-offset", options.offset,
                   "the diagonal j = i + N; a file: one N for each batch entry")
-      ->type_name("N|FILE[:NAME]");
+      .type_name("N|FILE[:NAME]");
 }
 
-void add_numbers(CLI::App& command, AttendOptions& options) {
+void add_numbers(const Command& command, AttendOptions& options) {
   add_real(command, "--scale", options.scale,
            "factor of the scores (default 1/sqrt(D) for scaled_dot, else 1)");
   add_real(command, "--softcap", options.softcap, "s becomes X tanh(s/X); 0 (default): off");
   add_real(command, "--dropout", options.dropout, "probability of a weight to be dropped");
   add_number(command, "--seed", options.seed, Bounds<std::uint64_t>{}, "of the dropout");
   command
-      .add_option_function<std::string>(
+      .add_parsed(
           "--window",
           [&options](const std::string& text) {
             const std::vector<Index> sides = whole_numbers("--window", text);
             if (sides.size() != 2) {
-              throw CLI::ValidationError("--window",
-                                         "expected LEFT,RIGHT, got " + qkv::app::quoted(text));
+              throw BadValue("--window", "expected LEFT,RIGHT, got " + qkv::app::quoted(text));
             }
             options.window = qkv::Window{sides[0], sides[1]};
           },
           "keys from LEFT before to RIGHT behind the diagonal; -1: no end")
-      ->type_name("LEFT,RIGHT");
+      .type_name("LEFT,RIGHT");
 }
 
-void add_results(CLI::App& command, AttendOptions& options) {
+void add_results(const Command& command, AttendOptions& options) {
   command
-      .add_option_function<std::vector<std::string>>(
+      .add_all_parsed(
           "--save",
           [&options](const std::vector<std::string>& texts) {
             for (const std::string& text : texts) add_saves(options, text);
           },
           "results between commas, see below (default: out; without V scores,weights)")
-      ->type_name("NAMES")
-      ->allow_extra_args(false);
+      .type_name("NAMES")
+      .one_each_time();
   add_number(command, "--top", options.top, Bounds<Index>{1},
              "also the N largest weights of each query: top_weights and top_keys");
   command
-      .add_option_function<std::string>(
+      .add_parsed(
           "--rows",
           [&options](const std::string& text) { options.rows = whole_numbers("--rows", text); },
           "weights and scores of these queries only")
-      ->type_name("I,J,...");
+      .type_name("I,J,...");
   command.add_option("--path", options.path, "force an implementation (qkv info --paths)")
-      ->type_name("NAME");
+      .type_name("NAME");
 }
 
 void run(const AttendOptions& options, const Common& common) {
@@ -181,23 +179,23 @@ void run(const AttendOptions& options, const Common& common) {
 
 }  // namespace
 
-void add_attend(CLI::App& program, const Common& common) {
-  CLI::App& command = *program.add_subcommand("attend", "attention on arrays from files");
+void add_attend(const Command& program, const Common& common) {
+  const Command command = program.add_command("attend", "attention on arrays from files");
   const auto options = std::make_shared<AttendOptions>();
   command.add_option("Q K [V]", options->files, "the arrays; or one file with all of them")
-      ->type_name("")
-      ->required()
-      ->expected(-1);
+      .type_name("")
+      .required()
+      .any_number();
   add_choice(command, "--layout", options->layout, kLayouts,
              "axes of rank 4: bhtd (default) or bthd, also of out");
   add_choice(command, "--score", options->score, kScores,
              "how queries and keys compare (default scaled_dot)");
   add_numbers(command, *options);
   command.add_flag("--causal", options->causal, "keys up to the diagonal only");
-  CLI::Option* corner = add_choice(command, "--causal-corner", options->corner, kCorners,
-                                   "where the diagonal ends (default bottom_right)");
+  Option corner = add_choice(command, "--causal-corner", options->corner, kCorners,
+                             "where the diagonal ends (default bottom_right)");
   add_arrays(command, *options);
-  command.get_option("--causal-offset")->excludes(corner);
+  command.option("--causal-offset").excludes(corner);
   add_results(command, *options);
   add_outputs(command, options->outputs, "npz");
   command.footer(fmt::format(kFooter, result_lines()));

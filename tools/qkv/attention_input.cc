@@ -27,21 +27,21 @@ std::vector<LeadingAxis> parse_order(const std::string& text) {
     const auto* axis = std::find_if(std::begin(kAxes), std::end(kAxes),
                                     [&](const auto& a) { return a.name == name; });
     if (axis == std::end(kAxes)) {
-      throw CLI::ValidationError("--order", fmt::format("unknown name {}; valid: {}",
-                                                        qkv::app::quoted(name), names_of(kAxes)));
+      throw BadValue("--order", fmt::format("unknown name {}; valid: {}", qkv::app::quoted(name),
+                                            names_of(kAxes)));
     }
     if (std::find(order.begin(), order.end(), axis->value) != order.end()) {
-      throw CLI::ValidationError("--order", fmt::format("names {} twice", name));
+      throw BadValue("--order", fmt::format("names {} twice", name));
     }
     order.push_back(axis->value);
   }
-  if (order.empty()) throw CLI::ValidationError("--order", "expected names, got nothing");
+  if (order.empty()) throw BadValue("--order", "expected names, got nothing");
   return order;
 }
 
 }  // namespace
 
-void add_head_choice(CLI::App& command, HeadChoice& choice, std::string_view examples) {
+void add_head_choice(const Command& command, HeadChoice& choice, std::string_view examples) {
   add_number(command, "--example", choice.example, qkv::Index{0},
              fmt::format("which example (default {})", examples));
   add_indices(command, "--layers", choice.layers, "such as 0,2-3, or all");
@@ -56,22 +56,22 @@ void check_example(const qkv::app::AttentionFile& file, const HeadChoice& choice
                     : fmt::format("--example {}: examples are 0-{}", choice.example, examples - 1));
 }
 
-void add_order(CLI::App& command, qkv::app::AttentionFileOptions& options) {
+void add_order(const Command& command, qkv::app::AttentionFileOptions& options) {
   command
-      .add_option_function<std::string>(
+      .add_parsed(
           "--order", [&options](const std::string& text) { options.order = parse_order(text); },
           "what attn's axes before queries and keys are, in the file's order (default: the last of "
           "examples,layers,heads)")
-      ->type_name("NAMES");
+      .type_name("NAMES");
 }
 
-void add_attention_input(CLI::App& command, AttentionInput& input) {
+void add_attention_input(const Command& command, AttentionInput& input) {
   command
       .add_option("FILE", input.spec,
                   "attention file (.npz, .safetensors, .npy); FILE:NAME reads another array than "
                   "attn; - is standard input")
-      ->type_name("")
-      ->required();
+      .type_name("")
+      .required();
   add_order(command, input.options);
 }
 

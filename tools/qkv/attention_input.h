@@ -7,11 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include <qkv/app/attention_file.h>
 #include <qkv/app/attention_stats.h>
 
+#include "command.h"
 #include "index_list.h"
 
 // What the commands that read attention files share.
@@ -31,16 +30,16 @@ struct HeadChoice {
 };
 
 // --example, --layers and --heads; `examples` says which one it is when not told.
-void add_head_choice(CLI::App& command, HeadChoice& choice, std::string_view examples);
+void add_head_choice(const Command& command, HeadChoice& choice, std::string_view examples);
 
 // Throws UsageError when the file does not have it.
 void check_example(const qkv::app::AttentionFile& file, const HeadChoice& choice);
 
 // --order.
-void add_order(CLI::App& command, qkv::app::AttentionFileOptions& options);
+void add_order(const Command& command, qkv::app::AttentionFileOptions& options);
 
 // FILE[:NAME] and --order.
-void add_attention_input(CLI::App& command, AttentionInput& input);
+void add_attention_input(const Command& command, AttentionInput& input);
 
 qkv::app::AttentionFile read(const AttentionInput& input);
 

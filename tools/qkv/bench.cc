@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -96,9 +95,9 @@ void run(const BenchOptions& options, const Common& common) {
 
 }  // namespace
 
-void add_bench(CLI::App& program, const Common& common) {
-  CLI::App& command = *program.add_subcommand(
-      "bench", "how fast attention is here, beside what this machine can do");
+void add_bench(const Command& program, const Common& common) {
+  const Command command =
+      program.add_command("bench", "how fast attention is here, beside what this machine can do");
   const auto options = std::make_shared<BenchOptions>();
   command.add_option("GROUP", options->groups, "what is measured (default: all but widths)");
   add_real(command, "--seconds", options->seconds, "how long each row is measured (default 1)");

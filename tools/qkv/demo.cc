@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <qkv/attention.h>
@@ -179,9 +178,9 @@ void run(const DemoOptions& options, const Common& common) {
 
 SeedReport seed_numbers() { return check_seed_numbers(embedded_seed_table()); }
 
-void add_demo(CLI::App& program, const Common& common) {
-  CLI::App& command = *program.add_subcommand(
-      "demo", "dates translated, words under the four scores, 16,384 tokens");
+void add_demo(const Command& program, const Common& common) {
+  const Command command =
+      program.add_command("demo", "dates translated, words under the four scores, 16,384 tokens");
   const auto options = std::make_shared<DemoOptions>();
   add_number(command, "--tokens", options->tokens, Bounds<Index>{64, Index{1} << 20},
              "of the long sequence (default 16384; fewer where that would take long)");

@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <qkv/app/tasks.h>
@@ -96,20 +95,19 @@ void run(const GenOptions& options, const Common& common, bool has_split) {
 
 }  // namespace
 
-void add_gen(CLI::App& program, const Common& common) {
+void add_gen(const Command& program, const Common& common) {
   constexpr Index kMostLines = 100'000'000;
-  CLI::App& command = *program.add_subcommand("gen", "sentence pairs that teach a translator");
+  const Command command = program.add_command("gen", "sentence pairs that teach a translator");
   const auto options = std::make_shared<GenOptions>();
-  add_choice(command, "TASK", options->task, kTasks, "dates or reverse")->required();
+  add_choice(command, "TASK", options->task, kTasks, "dates or reverse").required();
   add_number(command, "-n,--lines", options->lines, Bounds<Index>{1, kMostLines},
              "lines (default 10)");
   add_number(command, "--seed", options->seed, Bounds<std::uint64_t>{},
              "of the numbers (default 0)");
-  const CLI::Option* split =
-      add_choice(command, "--split", options->split, kSplits,
-                 "of dates: all days (default), those of training, or the test's");
+  const Option split = add_choice(command, "--split", options->split, kSplits,
+                                  "of dates: all days (default), those of training, or the test's");
   command.add_option("-o,--output", options->output, "the file (default -: standard output)")
-      ->type_name("FILE");
+      .type_name("FILE");
   command.footer(kFooter);
-  command.callback([options, split, &common] { run(*options, common, split->count() > 0); });
+  command.callback([options, split, &common] { run(*options, common, split.is_given()); });
 }

@@ -46,22 +46,22 @@ std::optional<IndexList> parse_list(std::string_view text) {
 
 }  // namespace
 
-CLI::Option* add_indices(CLI::App& command, const std::string& name, IndexList& target,
-                         const std::string& help) {
+Option add_indices(const Command& command, const std::string& name, IndexList& target,
+                   const std::string& help) {
   return command
-      .add_option_function<std::string>(
+      .add_parsed(
           name,
           [&target, name](const std::string& text) {
             const auto list = parse_list(text);
             if (!list) {
-              throw CLI::ValidationError(
-                  name, fmt::format("expected indices from 0 such as 0,2-3, or all, got {}",
-                                    qkv::app::quoted(text)));
+              throw BadValue(name,
+                             fmt::format("expected indices from 0 such as 0,2-3, or all, got {}",
+                                         qkv::app::quoted(text)));
             }
             target = *list;
           },
           help)
-      ->type_name("LIST");
+      .type_name("LIST");
 }
 
 std::vector<Index> resolve(const IndexList& list, std::string_view option, std::string_view axis,

@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include <qkv/view.h>
+
+#include "command.h"
 
 // "0,2-3" as a user types it: indices from 0, ranges with both their ends; "all".
 struct IndexList {
@@ -23,8 +23,8 @@ struct IndexList {
 };
 
 // An option that takes such a list; one that is malformed is an error.
-CLI::Option* add_indices(CLI::App& command, const std::string& name, IndexList& target,
-                         const std::string& help);
+Option add_indices(const Command& command, const std::string& name, IndexList& target,
+                   const std::string& help);
 
 // The indices of an axis of `size` ("heads") in the order given; all when the list is not given.
 // Throws UsageError that names `option` and the valid range, and for an index named twice.

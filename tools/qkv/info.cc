@@ -100,8 +100,8 @@ void run(const InfoOptions& options, const Common& common) {
 
 }  // namespace
 
-void add_info(CLI::App& program, const Common& common) {
-  CLI::App& command = *program.add_subcommand("info", "what was built, and what this machine is");
+void add_info(const Command& program, const Common& common) {
+  const Command command = program.add_command("info", "what was built, and what this machine is");
   const auto options = std::make_shared<InfoOptions>();
   command.add_flag("--paths", options->paths, "which implementation runs which call");
   add_outputs(command, options->outputs, "txt");

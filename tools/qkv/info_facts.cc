@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include <CLI/CLI.hpp>
+#include <CLI/Version.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>

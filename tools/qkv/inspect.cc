@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <qkv/app/file_kind.h>
@@ -96,18 +95,18 @@ void run(const InspectOptions& options) {
 
 std::string shown_name(const std::string& path) { return path == "-" ? "<stdin>" : path; }
 
-void add_inspect(CLI::App& program, const Common&) {
-  CLI::App& command = *program.add_subcommand("inspect", "what is this file, and is it whole?");
+void add_inspect(const Command& program, const Common&) {
+  const Command command = program.add_command("inspect", "what is this file, and is it whole?");
   const auto options = std::make_shared<InspectOptions>();
   command.add_option("PATH", options->paths, "files; - reads standard input (with --as)")
-      ->type_name("")
-      ->required();
+      .type_name("")
+      .required();
   command
-      .add_option_function<std::string>(
+      .add_parsed(
           "--as",
           [options](const std::string& text) { options->kind = chosen("--as", text, kKinds); },
           "read it as this, whatever its first bytes say")
-      ->type_name(names_of(kKinds, "|"));
+      .type_name(names_of(kKinds, "|"));
   add_order(command, options->attention);
   command.add_flag("--json", options->json, "the report as JSON");
   command.footer(kFooter);

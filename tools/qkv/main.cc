@@ -29,7 +29,7 @@ Results are on standard output, everything else on standard error. Exit: 0 done,
 running, 2 wrong command line, 3 input missing or malformed, 4 output not writable, 5 training
 diverged, 7 not in this build, 130 after Ctrl-C.)";
 
-void add_common(CLI::App& program, Common& common) {
+void add_common(const Command& program, Common& common) {
   // The library's own bound.
   add_number(program, "--threads", common.threads, Bounds<int>{0, 4096},
              "threads (default 0: one per processor); results do not depend on them");
@@ -40,7 +40,6 @@ void add_common(CLI::App& program, Common& common) {
   add_choice(program, "--color", common.colour, kColour,
              "auto (default): on a terminal, unless NO_COLOR is set; always: whatever takes the "
              "results, in 24 bits; or never");
-  program.set_version_flag("--version", "qkv " QKV_VERSION, "the version");
 }
 
 int complain(ExitCode code, const std::string& text) {
@@ -69,12 +68,14 @@ int main(int argc, char** argv) {
   catch_signals();
   Common common;
   if (argc > 0) common.program = argv[0];
-  CLI::App program("Attention you can open.", "qkv");
-  program.require_subcommand(1);
-  program.fallthrough();
-  program.formatter(std::make_shared<Help>());
+  CLI::App app("Attention you can open.", "qkv");
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.formatter(std::make_shared<Help>());
+  const Command program(app);
   program.footer(kFooter);
   add_common(program, common);
+  app.set_version_flag("--version", "qkv " QKV_VERSION, "the version");
   add_attend(program, common);
   add_words(program, common);
   add_info(program, common);
@@ -87,9 +88,9 @@ int main(int argc, char** argv) {
   add_score(program, common);
   add_bench(program, common);
   add_demo(program, common);
-  refuse_empty_names(program);
+  refuse_empty_names(app);
   try {
-    return parse_and_run(program, argc, argv);
+    return parse_and_run(app, argc, argv);
   } catch (const ClosedPipe&) {
     return kDone;
   } catch (const UsageError& error) {

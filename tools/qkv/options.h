@@ -9,12 +9,13 @@
 #include <string_view>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <qkv/app/choice.h>
 #include <qkv/app/numbers.h>
 #include <qkv/app/utf8.h>
+
+#include "command.h"
 
 template <class Value>
 using Choice = qkv::app::Choice<Value>;
@@ -28,44 +29,44 @@ std::string names_of(const Choice<Value> (&choices)[n], std::string_view separat
   return names;
 }
 
-// The choice a user named. Throws CLI::ValidationError that lists the valid names.
+// The choice a user named. Throws BadValue that lists the valid names.
 template <class Value, std::size_t n>
 Value chosen(const std::string& option, const std::string& text,
              const Choice<Value> (&choices)[n]) {
   for (const Choice<Value>& choice : choices) {
     if (choice.name == text) return choice.value;
   }
-  throw CLI::ValidationError(
+  throw BadValue(
       option, fmt::format("unknown name {}; valid: {}", qkv::app::quoted(text), names_of(choices)));
 }
 
 // An option that takes one of some names; an unknown one is an error that lists them.
 template <class Value, class Target, std::size_t n>
-CLI::Option* add_choice(CLI::App& command, const std::string& name, Target& target,
-                        const Choice<Value> (&choices)[n], const std::string& help) {
+Option add_choice(const Command& command, const std::string& name, Target& target,
+                  const Choice<Value> (&choices)[n], const std::string& help) {
   return command
-      .add_option_function<std::string>(
+      .add_parsed(
           name,
           [&target, &choices, name](const std::string& text) {
             target = chosen(name, text, choices);
           },
           help)
-      ->type_name(names_of(choices, "|"));
+      .type_name(names_of(choices, "|"));
 }
 
 // The same, given any number of times.
 template <class Value, std::size_t n>
-CLI::Option* add_choices(CLI::App& command, const std::string& name, std::vector<Value>& target,
-                         const Choice<Value> (&choices)[n], const std::string& help) {
+Option add_choices(const Command& command, const std::string& name, std::vector<Value>& target,
+                   const Choice<Value> (&choices)[n], const std::string& help) {
   return command
-      .add_option_function<std::vector<std::string>>(
+      .add_all_parsed(
           name,
           [&target, &choices, name](const std::vector<std::string>& texts) {
             for (const std::string& text : texts) target.push_back(chosen(name, text, choices));
           },
           help)
-      ->type_name(names_of(choices, "|"))
-      ->allow_extra_args(false);
+      .type_name(names_of(choices, "|"))
+      .one_each_time();
 }
 
 // What a whole number may be.
@@ -77,52 +78,52 @@ struct Bounds {
 
 // An option that takes a whole number, read whole. `target` is a Number or an optional one.
 template <class Number, class Target>
-CLI::Option* add_number(CLI::App& command, const std::string& name, Target& target,
-                        const Bounds<Number>& bounds, const std::string& help) {
+Option add_number(const Command& command, const std::string& name, Target& target,
+                  const Bounds<Number>& bounds, const std::string& help) {
   return command
-      .add_option_function<std::string>(
+      .add_parsed(
           name,
           [&target, bounds, name](const std::string& text) {
             const auto number = qkv::app::parse_number<Number>(text);
             if (!number || *number < bounds.lowest || *number > bounds.highest) {
               const bool open = bounds.highest == std::numeric_limits<Number>::max();
-              throw CLI::ValidationError(
-                  name, fmt::format("expected a whole number from {}{}, got {}", bounds.lowest,
-                                    open ? "" : fmt::format(" to {}", bounds.highest),
-                                    qkv::app::quoted(text)));
+              throw BadValue(name,
+                             fmt::format("expected a whole number from {}{}, got {}", bounds.lowest,
+                                         open ? "" : fmt::format(" to {}", bounds.highest),
+                                         qkv::app::quoted(text)));
             }
             target = *number;
           },
           help)
-      ->type_name("N");
+      .type_name("N");
 }
 
 template <class Number>
-CLI::Option* add_number(CLI::App& command, const std::string& name, Number& target, Number lowest,
-                        const std::string& help) {
+Option add_number(const Command& command, const std::string& name, Number& target, Number lowest,
+                  const std::string& help) {
   return add_number(command, name, target, Bounds<Number>{lowest}, help);
 }
 
 // An option that takes a real number, read whole. NaN and infinity pass: the rule about them, where
 // there is one, is the library's.
 template <class Number>
-CLI::Option* add_real(CLI::App& command, const std::string& name, Number& target,
-                      const std::string& help) {
+Option add_real(const Command& command, const std::string& name, Number& target,
+                const std::string& help) {
   return command
-      .add_option_function<std::string>(
+      .add_parsed(
           name,
           [&target, name](const std::string& text) {
             double number = 0;
             const char* end = text.data() + text.size();
             const auto read = std::from_chars(text.data(), end, number);
             if (read.ec != std::errc{} || read.ptr != end) {
-              throw CLI::ValidationError(
-                  name, fmt::format("expected a number, got {}", qkv::app::quoted(text)));
+              throw BadValue(name,
+                             fmt::format("expected a number, got {}", qkv::app::quoted(text)));
             }
             target = number;
           },
           help)
-      ->type_name("X");
+      .type_name("X");
 }
 
 #endif  // QKV_TOOLS_OPTIONS_H_

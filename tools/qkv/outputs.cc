@@ -122,31 +122,30 @@ std::string report(const OutputOptions& options, const Results& results) {
 
 }  // namespace
 
-void add_outputs(CLI::App& command, OutputOptions& options, const std::string& usual) {
+void add_outputs(const Command& command, OutputOptions& options, const std::string& usual) {
   options.usual = usual;
   command
       .add_option("-o,--output", options.paths,
                   "write the results; the extension is the format, - is standard output "
                   "(repeatable)")
-      ->type_name("FILE")
-      ->allow_extra_args(false);
+      .type_name("FILE")
+      .one_each_time();
   std::string names;
   for (const Format& format : kFormats) {
     if (is_built(format)) names += fmt::format("{}{}", names.empty() ? "" : "|", format.name);
   }
   command
-      .add_option_function<std::string>(
+      .add_parsed(
           "--format",
           [&options](const std::string& name) {
             options.format = name;
             if (find(options, "-") == nullptr) {
-              throw CLI::ValidationError(
-                  "--format", fmt::format("unknown name {}; valid: {}", qkv::app::quoted(name),
-                                          output_formats()));
+              throw BadValue("--format", fmt::format("unknown name {}; valid: {}",
+                                                     qkv::app::quoted(name), output_formats()));
             }
           },
           fmt::format("of -o - (default {})", usual))
-      ->type_name(names);
+      .type_name(names);
   command.add_flag("--json", options.json, "the report as JSON");
 }
 

@@ -7,12 +7,12 @@
 #include <string_view>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
 
 #include <qkv/app/array_file.h>
 #include <qkv/app/picture.h>
 
+#include "command.h"
 #include "console.h"
 
 // Where the results of a command go: standard output, and files whose extensions pick their format.
@@ -37,7 +37,7 @@ struct OutputOptions {
 };
 
 // -o FILE (repeatable), --format and --json. `usual` is the format of "-": "npz".
-void add_outputs(CLI::App& command, OutputOptions& options, const std::string& usual);
+void add_outputs(const Command& command, OutputOptions& options, const std::string& usual);
 
 // Before anything is read or computed: throws UsageError for an extension that names no format or
 // a form that the command does not have, for one file named twice and for "-" together with --json,

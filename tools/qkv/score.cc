@@ -181,15 +181,15 @@ void run(const ScoreOptions& options, const Common& common) {
 
 }  // namespace
 
-void add_score(CLI::App& program, const Common& common) {
-  CLI::App& command =
-      *program.add_subcommand("score", "how well a translator does on sentence pairs");
+void add_score(const Command& program, const Common& common) {
+  const Command command =
+      program.add_command("score", "how well a translator does on sentence pairs");
   const auto options = std::make_shared<ScoreOptions>();
-  command.add_option("RUN", options->run, kRunHelp)->required()->type_name("");
+  command.add_option("RUN", options->run, kRunHelp).required().type_name("");
   command
       .add_option("DATA", options->data, "tab-separated text, a pair a line; - is standard input")
-      ->required()
-      ->type_name("");
+      .required()
+      .type_name("");
   add_columns(command, options->source_column, options->target_column);
   add_run_model(command, options->model);
   add_search(command, options->search);

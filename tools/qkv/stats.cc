@@ -294,9 +294,9 @@ void run(const StatsOptions& options, const Common& common) {
 
 }  // namespace
 
-void add_stats(CLI::App& program, const Common& common) {
-  CLI::App& command = *program.add_subcommand(
-      "stats", "what the heads of an attention file do, and what looks wrong");
+void add_stats(const Command& program, const Common& common) {
+  const Command command =
+      program.add_command("stats", "what the heads of an attention file do, and what looks wrong");
   const auto options = std::make_shared<StatsOptions>();
   add_attention_input(command, options->input);
   add_head_choice(command, options->choice, "all");

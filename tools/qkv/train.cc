@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <qkv/app/numbers.h>
@@ -62,21 +61,21 @@ struct TrainOptions {
 };
 
 // "10e,5000u,30m".
-void add_budget(CLI::App& command, const std::string& name, Budget& target,
+void add_budget(const Command& command, const std::string& name, Budget& target,
                 const std::string& help) {
   command
-      .add_option_function<std::string>(
+      .add_parsed(
           name,
           [&target, name](const std::string& text) {
             try {
               target = qkv::app::parse_budget(text);
             } catch (const qkv::Error& error) {
               const std::string_view what = error.what();
-              throw CLI::ValidationError(name, std::string(what.substr(what.find("must be"))));
+              throw BadValue(name, std::string(what.substr(what.find("must be"))));
             }
           },
           help)
-      ->type_name("BUDGET");
+      .type_name("BUDGET");
 }
 
 // "2 min 5 s"
@@ -136,10 +135,10 @@ void run(TrainOptions options, const Common& common) {
   print(text_of(report, options.folder));
 }
 
-void add_data_options(CLI::App& command, TrainingOptions& o, bool& lower) {
+void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
   command.add_option("DATA", o.data, "source, tab, target, one pair a line; - is standard input")
-      ->required()
-      ->type_name("");
+      .required()
+      .type_name("");
   add_columns(command, o.source_column, o.target_column);
   add_choice(command, "--tokenize", o.tokenization, qkv::app::kTokenizations,
              "translate characters (default) or words");
@@ -148,17 +147,16 @@ void add_data_options(CLI::App& command, TrainingOptions& o, bool& lower) {
              "tokens seen less often are unknown ones (default 1)");
   add_number(command, "--max-length", o.max_length, Bounds<Index>{1, kMostNumbers},
              "pairs with more tokens on a side are left out (default 200)");
-  CLI::Option* valid =
-      command.add_option("--valid", o.valid, "pairs to validate on after each epoch")
-          ->type_name("FILE");
+  Option valid = command.add_option("--valid", o.valid, "pairs to validate on after each epoch")
+                     .type_name("FILE");
   add_number(command, "--patience", o.patience, Bounds<Index>{1, kMostCount},
              "end after so many validations that were no better (default: never)")
-      ->needs(valid);
+      .needs(valid);
   add_budget(command, "--valid-freq", o.validate_every,
              "validate every so many epochs or updates (default 1e)");
 }
 
-void add_model_options(CLI::App& command, qkv::app::TranslatorConfig& model) {
+void add_model_options(const Command& command, qkv::app::TranslatorConfig& model) {
   add_choice(command, "--attention", model.attention, qkv::app::kTranslatorAttentions,
              "how the decoder looks at the source (default additive); none: its last state alone");
   const auto size = [&](const char* name, Index& target, const char* help) {
@@ -175,7 +173,7 @@ void add_model_options(CLI::App& command, qkv::app::TranslatorConfig& model) {
            fmt::format("share of the label for all tokens (default {})", model.label_smoothing));
 }
 
-void add_learning_options(CLI::App& command, TrainingOptions& o) {
+void add_learning_options(const Command& command, TrainingOptions& o) {
   add_number(command, "--batch-tokens", o.batch_tokens, Bounds<Index>{1, kMostCount},
              fmt::format("tokens of a batch, padding too (default {})", o.batch_tokens));
   add_real(command, "--lr", o.schedule.rate,
@@ -200,13 +198,13 @@ void add_learning_options(CLI::App& command, TrainingOptions& o) {
 
 }  // namespace
 
-void add_train(CLI::App& program, const Common& common) {
-  CLI::App& command = *program.add_subcommand("train", "teach a translator");
+void add_train(const Command& program, const Common& common) {
+  const Command command = program.add_command("train", "teach a translator");
   const auto options = std::make_shared<TrainOptions>();
   const auto lower = std::make_shared<bool>(false);
   command.add_option("-o,--output", options->folder, "the folder of this run")
-      ->type_name("FOLDER")
-      ->required();
+      .type_name("FOLDER")
+      .required();
   add_data_options(command, options->training, *lower);
   add_model_options(command, options->training.model);
   add_learning_options(command, options->training);

@@ -168,20 +168,20 @@ void run(const TranslateOptions& options, const Common& common) {
 
 }  // namespace
 
-void add_translate(CLI::App& program, const Common& common) {
+void add_translate(const Command& program, const Common& common) {
   constexpr Index kMostTokens = 65536;
-  CLI::App& command = *program.add_subcommand("translate", "translate lines");
+  const Command command = program.add_command("translate", "translate lines");
   const auto options = std::make_shared<TranslateOptions>();
-  command.add_option("RUN", options->run, kRunHelp)->type_name("");
+  command.add_option("RUN", options->run, kRunHelp).type_name("");
   command
       .add_option("FILE", options->input,
                   "lines; of a .tsv the first column (default -: standard input)")
-      ->type_name("");
+      .type_name("");
   command
       .add_option("--demo", options->demo,
                   "translate TEXT by the model that is linked into the program (a single -: lines "
                   "of standard input)")
-      ->type_name("TEXT...");
+      .type_name("TEXT...");
   add_run_model(command, options->model);
   add_search(command, options->search);
   add_number(command, "--most-tokens", options->search.most_tokens, Bounds<Index>{1, kMostTokens},

@@ -18,9 +18,9 @@ constexpr Index kWidestBeam = 1000;
 
 }  // namespace
 
-void add_columns(CLI::App& command, Index& source, Index& target) {
+void add_columns(const Command& command, Index& source, Index& target) {
   command
-      .add_option_function<std::string>(
+      .add_parsed(
           "--cols",
           [&source, &target](const std::string& text) {
             const std::size_t comma = std::min(text.find(','), text.size());
@@ -28,23 +28,22 @@ void add_columns(CLI::App& command, Index& source, Index& target) {
             const auto second =
                 qkv::app::parse_number<Index>(text.substr(std::min(comma + 1, text.size())));
             if (!first || !second || *first < 0 || *second < 0 || *first == *second) {
-              throw CLI::ValidationError("--cols",
-                                         fmt::format("expected two columns, counted from 0, got {}",
-                                                     qkv::app::quoted(text)));
+              throw BadValue("--cols", fmt::format("expected two columns, counted from 0, got {}",
+                                                   qkv::app::quoted(text)));
             }
             source = *first;
             target = *second;
           },
           "columns of source and target (default 0,1)")
-      ->type_name("S,T");
+      .type_name("S,T");
 }
 
-void add_run_model(CLI::App& command, qkv::app::RunModel& model) {
+void add_run_model(const Command& command, qkv::app::RunModel& model) {
   add_choice(command, "--model", model, kRunModels,
              "of a folder: best (default), the one of the least loss in validation, or last");
 }
 
-void add_search(CLI::App& command, qkv::app::SearchOptions& search) {
+void add_search(const Command& command, qkv::app::SearchOptions& search) {
   add_number(command, "--beam", search.beam, Bounds<Index>{1, kWidestBeam},
              "translations that are followed at a time (default 1: the likeliest token is taken)");
   add_real(command, "--length-penalty", search.length_penalty,

@@ -5,8 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include <CLI/CLI.hpp>
-
 #include <qkv/app/translation_model.h>
 #include <qkv/app/translation_run.h>
 
@@ -21,12 +19,12 @@ inline constexpr const char* kRunHelp =
     "the folder that qkv train wrote, or a .safetensors file of one";
 
 // --cols S,T, from 0
-void add_columns(CLI::App& command, qkv::Index& source, qkv::Index& target);
+void add_columns(const Command& command, qkv::Index& source, qkv::Index& target);
 
 // --model best|last
-void add_run_model(CLI::App& command, qkv::app::RunModel& model);
+void add_run_model(const Command& command, qkv::app::RunModel& model);
 // --beam N, --length-penalty X
-void add_search(CLI::App& command, qkv::app::SearchOptions& search);
+void add_search(const Command& command, qkv::app::SearchOptions& search);
 // Throws UsageError for a penalty that is no number of use.
 void check_search(const qkv::app::SearchOptions& search);
 

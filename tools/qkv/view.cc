@@ -80,35 +80,34 @@ void run(const ViewOptions& options, const Common& common) {
   }
 }
 
-void add_selection(CLI::App& command, ViewOptions& options) {
+void add_selection(const Command& command, ViewOptions& options) {
   add_head_choice(command, options.choice, "0");
-  CLI::Option* tokens =
-      add_indices(command, "--tokens", options.tokens, "of queries and keys alike");
-  add_indices(command, "--queries", options.queries, "rows")->excludes(tokens);
-  add_indices(command, "--keys", options.keys, "columns")->excludes(tokens);
+  Option tokens = add_indices(command, "--tokens", options.tokens, "of queries and keys alike");
+  add_indices(command, "--queries", options.queries, "rows").excludes(tokens);
+  add_indices(command, "--keys", options.keys, "columns").excludes(tokens);
   command.add_flag("--hide-special", options.hide_special,
                    "without [CLS], </s>, <pad> and the like (list below)");
 }
 
-void add_highest(CLI::App& command, std::optional<double>& highest) {
+void add_highest(const Command& command, std::optional<double>& highest) {
   command
-      .add_option_function<std::string>(
+      .add_parsed(
           "--max",
           [&highest](const std::string& text) {
             highest = qkv::app::parse_number<double>(text);
             if (!highest || *highest <= 0) {
-              throw CLI::ValidationError("--max", fmt::format("expected a number above 0, got {}",
-                                                              qkv::app::quoted(text)));
+              throw BadValue("--max", fmt::format("expected a number above 0, got {}",
+                                                  qkv::app::quoted(text)));
             }
           },
           "the weight at the end of the colours (default: the largest shown)")
-      ->type_name("X");
+      .type_name("X");
 }
 
 }  // namespace
 
-void add_view(CLI::App& program, const Common& common) {
-  CLI::App& command = *program.add_subcommand("view", "look at an attention file");
+void add_view(const Command& program, const Common& common) {
+  const Command command = program.add_command("view", "look at an attention file");
   const auto options = std::make_shared<ViewOptions>();
   add_attention_input(command, options->input);
   add_selection(command, *options);
@@ -117,7 +116,7 @@ void add_view(CLI::App& program, const Common& common) {
   add_choice(command, "--scale", options->scale, kScales,
              "how weights become colours (default linear; log: four decades)");
   add_highest(command, options->highest);
-  command.add_option("--title", options->title, "stands above the picture")->type_name("TEXT");
+  command.add_option("--title", options->title, "stands above the picture").type_name("TEXT");
   command.add_flag("--table", options->table, "numbers in place of the drawing");
   add_outputs(command, options->outputs, "svg");
   command.footer(footer());

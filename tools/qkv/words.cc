@@ -57,38 +57,37 @@ void run(const WordsOptions& options, const Common& common) {
 
 }  // namespace
 
-void add_words(CLI::App& program, const Common& common) {
-  CLI::App& command = *program.add_subcommand("words", "who attends to whom in a text");
+void add_words(const Command& program, const Common& common) {
+  const Command command = program.add_command("words", "who attends to whom in a text");
   const auto options = std::make_shared<WordsOptions>();
   command.add_option("TEXT", options->text, "the words; - reads standard input")
-      ->type_name("")
-      ->required();
+      .type_name("")
+      .required();
   command
       .add_option("--vectors", options->vectors,
                   "word vectors, one word a line; - reads standard input")
-      ->type_name("FILE");
+      .type_name("FILE");
   add_number(command, "--dim", options->width, Bounds<qkv::Index>{1, kMostNumbers},
              "numbers of a word vector (default: found out; spelling 50)");
   add_choice(command, "--unknown", options->unknown, kUnknowns,
              "what a word without a vector is (default error)");
   add_choice(command, "--score", options->score, kScores,
              "how queries and keys compare (default scaled_dot)");
-  CLI::Option* heads =
-      add_number(command, "--heads", options->heads, Bounds<qkv::Index>{1, kMostHeads},
-                 "multi-head self-attention with projections");
+  Option heads = add_number(command, "--heads", options->heads, Bounds<qkv::Index>{1, kMostHeads},
+                            "multi-head self-attention with projections");
   add_choice(command, "--form", options->form, kForms,
              "split (default): a head has a share of the numbers; wide: all")
-      ->needs(heads);
+      .needs(heads);
   command
       .add_flag("--identity", options->identity,
                 "no projections, q = k = v = the word vectors (the default)")
-      ->excludes(heads);
+      .excludes(heads);
   add_number(command, "--seed", options->seed, std::uint64_t{0},
              "of spelling vectors and drawn parameters (default 0)");
   command
       .add_option("--params", options->params,
                   "parameters instead: W; Wq, Wk, v, b; or a layer's names")
-      ->type_name("FILE.npz");
+      .type_name("FILE.npz");
   add_outputs(command, options->outputs, "npz");
   command.footer(kFooter);
   command.callback([options, &common] { run(*options, common); });
