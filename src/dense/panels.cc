@@ -124,6 +124,7 @@ void multiply_by_copies(const Kernels<T>& by, const RowsOf<const T>& x, Index ro
   }
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): T is a type
 #define QKV_DENSE_INSTANCES(T)                                                                  \
   template void pack_panel(const Kernels<T>&, const RowsOf<const T>&, Index, Index, Index, T*); \
   template void multiply(const Kernels<T>&, const RowsOf<const T>&, Index, const Panels<T>&,    \
@@ -135,5 +136,6 @@ void multiply_by_copies(const Kernels<T>& by, const RowsOf<const T>& x, Index ro
 QKV_DENSE_INSTANCES(float);
 QKV_DENSE_INSTANCES(double);
 #undef QKV_DENSE_INSTANCES
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace qkv::dense

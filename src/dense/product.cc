@@ -158,6 +158,7 @@ bool all_finite(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Inde
   return true;
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): T is a type
 #define QKV_DENSE_INSTANCES(T)                                                                     \
   template Kernels<T> kernels_of(std::string_view) noexcept;                                       \
   template void add_product(const Kernels<T>&, const RowsOf<const T>&, Index, Index,               \
@@ -173,5 +174,6 @@ bool all_finite(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Inde
 QKV_DENSE_INSTANCES(float);
 QKV_DENSE_INSTANCES(double);
 #undef QKV_DENSE_INSTANCES
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace qkv::dense

@@ -78,7 +78,7 @@ GruCell::Steps::Steps(const GruCell& cell, Context& context) {
     Call call(context, kFunction, 0, 0);
     w.pack(call, layers::kernels_in_use<T>(context, kFunction), p, ih.template values<T>().data(),
            hh.template values<T>().data());
-    state_.reset(new State{cell, context, std::move(ih), std::move(hh)});
+    state_ = std::make_unique<State>(State{cell, context, std::move(ih), std::move(hh)});
   });
 }
 GruCell::Steps::~Steps() = default;

@@ -100,7 +100,7 @@ PackedLinear::PackedLinear(const LinearParameters& parameters, Context& context)
     runtime::Call call(context, kFunction, 0, 0);
     layers::pack(call, layers::kernels_in_use<T>(context, kFunction), w, panels.values<T>().data());
   });
-  state_.reset(new State{parameters, context, std::move(panels)});
+  state_ = std::make_unique<State>(State{parameters, context, std::move(panels)});
 }
 PackedLinear::~PackedLinear() = default;
 PackedLinear::PackedLinear(PackedLinear&&) noexcept = default;

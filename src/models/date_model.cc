@@ -22,10 +22,10 @@ qkv_date_model_end:
 .text
 )");
 
-// NOLINTBEGIN(modernize-avoid-c-arrays): symbols, whose addresses are what is wanted
+// NOLINTBEGIN(readability-identifier-naming): the symbols above, whose addresses are wanted
 extern "C" __attribute__((visibility("hidden"))) const char qkv_date_model_begin[];
 extern "C" __attribute__((visibility("hidden"))) const char qkv_date_model_end[];
-// NOLINTEND(modernize-avoid-c-arrays)
+// NOLINTEND(readability-identifier-naming)
 
 namespace qkv::app {
 

@@ -84,7 +84,7 @@ std::string ordinal_word(unsigned day, Draws& draws) {
 std::string year_words(int year, Draws& draws) {
   const auto century = static_cast<unsigned>(year) / 100;
   const auto rest = static_cast<unsigned>(year) % 100;
-  const std::string hundreds =
+  std::string hundreds =
       century == 20 ? "two thousand" : fmt::format("{} hundred", kCardinals[century]);
   if (rest == 0) return hundreds;
   const std::string last = cardinal(rest, draws);

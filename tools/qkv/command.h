@@ -11,7 +11,7 @@
 // The commands as they declare their options. CLI11 is behind it: included everywhere, it was the
 // larger part of what compiling and linting the program took.
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): its own
 class App;
 class Option;
 }  // namespace CLI
