@@ -33,10 +33,11 @@ class Translator:
     """Drawn, not learned. Vocabularies are lists of tokens without the special ones."""
 
     def __init__(self, source="abc ", target="xyz ", seed=0, tokenize="char", letters="kept",
-                 attention="additive"):
+                 attention="additive", sizes=(4, 6, 5)):
         self.source, self.target = list(source), list(target)
-        self.settings = {"attention": attention, "embedding": 4, "hidden": 6, "units": 5,
-                         "heads": 2, "dropout": 0.1, "label_smoothing": 0.1, "dtype": "float32",
+        embedding, hidden, units = sizes
+        self.settings = {"attention": attention, "embedding": embedding, "hidden": hidden,
+                         "units": units, "heads": 2, "dropout": 0.1, "label_smoothing": 0.1, "dtype": "float32",
                          "tokenize": tokenize, "letters": letters}
         random = np.random.default_rng(seed)
         self.p = {name: random.normal(size=shape).astype(np.float32)

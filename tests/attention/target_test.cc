@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -11,42 +10,11 @@
 
 #include "tests/attention/bits.h"
 #include "tests/attention/paths.h"
+#include "tests/support/asked_target.h"
 
 // The tests of this program run once for each CPU target, with QKV_TARGET in the environment.
 namespace qkv::test {
 namespace {
-
-std::string asked() {
-  const char* value = std::getenv("QKV_TARGET");
-  return value == nullptr ? "" : value;
-}
-
-bool is_known(const std::string& target) {
-  for (const char* name : {"avx512", "avx2", "sse4", "reference"}) {
-    if (target == name) return true;
-  }
-  return false;
-}
-
-bool has(const std::string& target) {
-  const auto targets = cpu_targets();
-  return std::find(targets.begin(), targets.end(), target) != targets.end();
-}
-
-// Skips each test when this CPU lacks the target that is asked for.
-class SkipWhatIsLacking : public testing::EmptyTestEventListener {
-  void OnTestStart(const testing::TestInfo&) override {
-    if (is_known(asked()) && !has(asked())) {
-      GTEST_SKIP() << "QKV_TARGET is " << asked() << ", which this CPU does not have";
-    }
-  }
-};
-
-// gtest_main runs what is registered before main.
-const bool kRegistered = [] {
-  testing::UnitTest::GetInstance()->listeners().Append(new SkipWhatIsLacking);
-  return true;
-}();
 
 std::string default_path(DType dtype, const Score& score) {
   const Tensor x = normal({4, 8}, 1, dtype);
@@ -55,8 +23,8 @@ std::string default_path(DType dtype, const Score& score) {
 }
 
 TEST(Target, IsTheOneAsked) {
-  ASSERT_TRUE(kRegistered);
-  const std::string target = asked().empty() ? std::string(cpu_targets().front()) : asked();
+  const std::string target =
+      asked_target().empty() ? std::string(cpu_targets().front()) : asked_target();
   EXPECT_EQ(cpu_target(), target);
   const std::string path = target == "reference" ? target : "dot/" + target;
   for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
@@ -81,7 +49,7 @@ TEST(Target, AreListedBestFirst) {
 
 // Without QKV_TARGET every target can be forced, so that tests reach all of them.
 TEST(Target, EveryTargetIsAPath) {
-  if (!asked().empty()) GTEST_SKIP() << "QKV_TARGET is " << asked();
+  if (!asked_target().empty()) GTEST_SKIP() << "QKV_TARGET is " << asked_target();
   std::vector<std::string> want;
   for (const std::string_view target : cpu_targets()) {
     want.push_back(target == "reference" ? "reference" : "dot/" + std::string(target));
@@ -91,7 +59,9 @@ TEST(Target, EveryTargetIsAPath) {
 
 // Run with QKV_TARGET=warp, by a registration of its own.
 TEST(UnknownTarget, IsAnErrorThatListsTheTargets) {
-  if (is_known(asked()) || asked().empty()) GTEST_SKIP() << "QKV_TARGET is not an unknown name";
+  if (asks_for_known_target() || asked_target().empty()) {
+    GTEST_SKIP() << "QKV_TARGET is not an unknown name";
+  }
   const auto expect_error = [](const auto& call) {
     try {
       call();
@@ -99,7 +69,7 @@ TEST(UnknownTarget, IsAnErrorThatListsTheTargets) {
     } catch (const Error& error) {
       const std::string text = error.what();
       EXPECT_EQ(error.argument(), "QKV_TARGET");
-      EXPECT_NE(text.find("\"" + asked() + "\""), std::string::npos) << text;
+      EXPECT_NE(text.find("\"" + asked_target() + "\""), std::string::npos) << text;
       for (const std::string_view target : cpu_targets()) {
         EXPECT_NE(text.find(target), std::string::npos) << text;
       }

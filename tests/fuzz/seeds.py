@@ -14,11 +14,13 @@ import sys
 
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "hostile"))
+for folder in ("app", "hostile"):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / folder))
 
 from array_files import npy_files, safetensors, safetensors_files, tensor, tensors
 from npz_files import npz_files
 from text_files import (binary, record, tsv_files, vector_binary_files, vector_text_files)
+from translator import Translator
 
 LARGEST = 8192  # larger seeds slow the search down
 
@@ -85,14 +87,40 @@ JSON = {
     "deep": b"[[[[[[[[1]]]]]]]]", "mixed": b'["a",1,null,{"b":[]}]',
 }
 PAIRS = {"pairs": "go\tva\nhi\tsalut\r\nthree\tcolumns\there\n\n".encode()}
+SETTINGS = {
+    "kinds": b'{"a": 1, "b": -2, "c": 0.5, "d": true, "e": "NaN", "f": 18446744073709551615}',
+    "empty": b"{}", "twice": b'{"a": 1, "a": 2}', "nested": b'{"a": {"b": [null]}}',
+    "escapes": rb'{"\u00e9\n": "\ud83d\ude00", "": "1e999"}', "cut": b'{"a": 1', "alone": b"1",
+}
+VOCABULARIES = {
+    "good": '{"tokens": [["e", 3], ["été", 2], ["<s>", 1]]}'.encode(), "empty": b'{"tokens": []}',
+    "order": b'{"tokens": [["a", 1], ["b", 2]]}', "twice": b'{"tokens": [["a", 1], ["a", 1]]}',
+    "counts": b'{"tokens": [["a", 0], ["b", -1], ["c", 1e3], ["d", 99999999999999999999]]}',
+    "others": b'{"tokens": [["a"], "b", null], "more": {}}',
+    "no_utf8": b'{"tokens": [["\xff", 1]]}',
+}
+
+
+def models():
+    files = {attention: Translator(attention=attention, sizes=(2, 2, 2)).file()
+             for attention in ("additive", "none")}
+    good = files["additive"]
+    return {**files, "cut": good[:-4], "nan": good[:-8] + b"\xff" * 8,
+            "hidden": good.replace(rb'\"hidden\", \"2', rb'\"hidden\", \"9'),
+            "words": good.replace(b"char", b"word"),
+            "twice": good.replace(rb'\"a\", \"b', rb'\"a\", \"a')}
+
 
 TARGETS = {
     "npy": [good_npy(), npy_files()],
     "npz": [good_npz(), npz_files()],
     "parallel_text": [PAIRS, tsv_files()],
     "safetensors": [good_safetensors(), safetensors_files()],
+    "settings": [SETTINGS],
     "text": [TEXT],
     "text_json": [JSON],
+    "translation_model": [models()],
+    "vocabulary": [VOCABULARIES],
     "word_vectors": [good_vectors(), vector_text_files(), vector_binary_files()],
 }
 

@@ -186,6 +186,13 @@ struct Matrix {
   std::size_t rows() const { return values.size() / columns; }
 };
 
+// sum + a b, rounded once where the CPU target in use has fused multiply-adds.
+template <class T>
+T plus_product(T a, T b, T sum) {
+  static const bool fused = cpu_target() != "sse4";
+  return fused ? std::fma(a, b, sum) : sum + a * b;
+}
+
 // What run() is to give, in the order of linear_products.h.
 template <class T>
 void run_plainly(Pass& pass) {
@@ -194,12 +201,14 @@ void run_plainly(Pass& pass) {
   for (std::size_t r = 0; r < x.rows(); ++r) {
     for (std::size_t o = 0; o < y.columns; ++o) {
       T sum = 0;
-      for (std::size_t i = 0; i < x.columns; ++i) sum = std::fma(x.at(r, i), w.at(o, i), sum);
+      for (std::size_t i = 0; i < x.columns; ++i) {
+        sum = plus_product(x.at(r, i), w.at(o, i), sum);
+      }
       y.at(r, o) = sum + b.at(0, o);
     }
     for (std::size_t i = 0; i < x.columns; ++i) {
       for (std::size_t o = 0; o < y.columns; ++o) {
-        dx.at(r, i) = std::fma(dy.at(r, o), w.at(o, i), dx.at(r, i));
+        dx.at(r, i) = plus_product(dy.at(r, o), w.at(o, i), dx.at(r, i));
       }
     }
   }
@@ -211,7 +220,9 @@ void run_plainly(Pass& pass) {
       db.at(0, o) += bias;
       for (std::size_t i = 0; i < x.columns; ++i) {
         T sum = 0;
-        for (std::size_t r = start; r < end; ++r) sum = std::fma(dy.at(r, o), x.at(r, i), sum);
+        for (std::size_t r = start; r < end; ++r) {
+          sum = plus_product(dy.at(r, o), x.at(r, i), sum);
+        }
         dw.at(o, i) += sum;
       }
     }

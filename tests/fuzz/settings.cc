@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <qkv/app/settings.h>
+#include <qkv/app/text_file.h>
+
+#include "tests/fuzz/memory_file.h"
+
+using qkv::fuzz::memory_file;
+
+namespace {
+
+qkv::app::Settings read(const std::string& text) {
+  return qkv::app::read_settings(
+      memory_file(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
+}
+
+}  // namespace
+
+// Settings are the same after writing and reading them again, in either form.
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  qkv::app::Settings settings;
+  try {
+    settings = qkv::app::read_settings(memory_file(data, size));
+  } catch (const qkv::app::InputError&) {
+    return 0;
+  }
+  const std::string text = settings_text(settings);
+  qkv::fuzz::require(settings_text(read(text)) == text);
+  qkv::fuzz::require(settings_text(read(settings_line(settings))) == text);
+  return 0;
+}

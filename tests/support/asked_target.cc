@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/asked_target.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+#include <qkv/target.h>
+
+namespace qkv::test {
+namespace {
+
+bool has(const std::string& target) {
+  const auto targets = cpu_targets();
+  return std::find(targets.begin(), targets.end(), target) != targets.end();
+}
+
+class SkipWhatIsLacking : public testing::EmptyTestEventListener {
+  void OnTestStart(const testing::TestInfo&) override {
+    if (asks_for_known_target() && !has(asked_target())) {
+      GTEST_SKIP() << "QKV_TARGET is " << asked_target() << ", which this CPU does not have";
+    }
+  }
+};
+
+// gtest_main runs what is registered before main.
+[[maybe_unused]] const bool kRegistered = [] {
+  testing::UnitTest::GetInstance()->listeners().Append(new SkipWhatIsLacking);
+  return true;
+}();
+
+}  // namespace
+
+std::string asked_target() {
+  const char* value = std::getenv("QKV_TARGET");
+  return value == nullptr ? "" : value;
+}
+
+bool asks_for_known_target() {
+  for (const char* name : {"avx512", "avx2", "sse4", "reference"}) {
+    if (asked_target() == name) return true;
+  }
+  return false;
+}
+
+}  // namespace qkv::test
