@@ -70,7 +70,7 @@ class QKV_API Context {
   const std::atomic<bool>* stop_flag() const noexcept;
   // Uses this implementation ("reference") or fails, naming the first reason; "" (the default):
   // the first in the list that supports the problem. An unknown name is an Error of the call or
-  // Plan that meets it.
+  // Plan that meets it. Of "dot/avx2" the loops of layers take the CPU target.
   void force_path(std::string_view name);
   const std::string& forced_path() const noexcept;
   // Bytes held for the calls made so far; given back by release_scratch (which does nothing

@@ -326,7 +326,9 @@ class SelfAttention(Layer):
 
         Args:
             x: [B,T,width] or [T,width].
-            valid_len: integers [B] or [B,T]: positions from there on are seen by nobody.
+            valid_len: integers [B] or [B,T]: positions from there on are seen by nobody. With
+                [B] they still look themselves, and must be finite for `backward`; with [B,T] a
+                length of 0 stops that too.
             mask, padding_mask, window: as in `attention`; all masks hold together.
             causal: True: a position sees itself and those before it.
             train, seed: change nothing: there is no dropout.

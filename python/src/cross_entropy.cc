@@ -15,6 +15,13 @@ namespace {
 const Method kForward{"CrossEntropy.forward", MethodArrays::kX};
 const Method kBackward{"CrossEntropy.backward", MethodArrays::kX};
 
+// Of Python or NumPy, or an array without axes.
+bool is_one_number(nb::handle object) {
+  if (PyFloat_Check(object.ptr()) || PyLong_Check(object.ptr())) return true;
+  const nb::object axes = nb::getattr(object, "ndim", nb::none());
+  return PyLong_Check(axes.ptr()) && PyLong_AsLong(axes.ptr()) == 0;
+}
+
 class BoundCrossEntropy {
  public:
   explicit BoundCrossEntropy(CrossEntropy layer) : layer_(layer) {}
@@ -56,7 +63,7 @@ class BoundCrossEntropy {
       const auto pass = pass_to_undo(passes_, function);
       const ConstView& logits = pass->saved.logits;
       const Name name{function, "dlosses"};
-      const bool one = PyFloat_Check(dlosses.ptr()) || PyLong_Check(dlosses.ptr());
+      const bool one = is_one_number(dlosses);
       const Array array = one ? Array{} : array_of(dlosses, name);
       const double number = one ? number_of(dlosses, name) : 0;
       const Tensor same = convert(ConstView(&number, Dims()), logits.dtype());

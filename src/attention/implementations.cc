@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/implementations.h"
 
+#include <algorithm>
+
+#include <qkv/error.h>
+#include <qkv/target.h>
+
 #include "attention/dot_path.h"
 #include "attention/projected_path.h"
 #include "attention/reference_path.h"
@@ -22,18 +27,28 @@ const char* unsupported(const Implementation& x, const core::Problem& p, Pass pa
   return x.unsupported(p);
 }
 
-const Implementation& choose_forced(const core::Problem& p, std::string_view forced, Pass pass) {
+[[noreturn]] void fail_unknown(std::string_view function, std::string_view forced) {
   std::string names;
   for (const Implementation* candidate : kImplementations) {
     names += (names.empty() ? "" : ", ") + std::string(candidate->name);
+  }
+  throw Error(function, "context", core::text("forces the path \"", forced, "\"; valid: ", names));
+}
+
+[[noreturn]] void fail_unsupported(std::string_view function, std::string_view forced,
+                                   std::string_view reason) {
+  throw Error(function, "context",
+              core::text("forces the path \"", forced, "\", which does not support ", reason));
+}
+
+const Implementation& choose_forced(const core::Problem& p, std::string_view forced, Pass pass) {
+  for (const Implementation* candidate : kImplementations) {
     if (candidate->name != forced) continue;
     const char* reason = unsupported(*candidate, p, pass);
     if (reason == nullptr) return *candidate;
-    throw Error(p.function, "context",
-                core::text("forces the path \"", forced, "\", which does not support ", reason));
+    fail_unsupported(p.function, forced, reason);
   }
-  throw Error(p.function, "context",
-              core::text("forces the path \"", forced, "\"; valid: ", names));
+  fail_unknown(p.function, forced);
 }
 
 }  // namespace
@@ -47,6 +62,25 @@ const Implementation& choose(const core::Problem& p, std::string_view forced, Pa
     if (unsupported(*candidate, p, pass) == nullptr) return *candidate;
   }
   return kReference;
+}
+
+std::string_view target_of_layers(std::string_view forced, std::string_view function) {
+  const std::string_view in_use = target_in_use(function);
+  if (forced.empty()) return in_use;
+  for (const Implementation* candidate : kImplementations) {
+    if (candidate->name != forced) continue;
+    const std::string_view target = candidate->name.substr(candidate->name.rfind('/') + 1);
+    if (target == kReferenceTarget) return target;
+    const auto all = cpu_targets();
+    if (std::find(all.begin(), all.end(), target) == all.end()) {
+      fail_unsupported(function, forced, "this CPU");
+    }
+    if (!target_is_allowed(target)) {
+      fail_unsupported(function, forced, "the target that QKV_TARGET names");
+    }
+    return target;
+  }
+  fail_unknown(function, forced);
 }
 
 }  // namespace qkv::door

@@ -39,6 +39,10 @@ std::span<const Implementation* const> implementations();
 // QKV_TARGET in the environment names no target.
 const Implementation& choose(const core::Problem& p, std::string_view forced, Pass pass);
 
+// The CPU target that a layer's own loops take, kReferenceTarget for none: the one in use, or that
+// of the implementation which `forced` (may be empty) names. Throws Error as choose() does.
+std::string_view target_of_layers(std::string_view forced, std::string_view function);
+
 }  // namespace qkv::door
 
 #endif  // QKV_ATTENTION_IMPLEMENTATIONS_H_

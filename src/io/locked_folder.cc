@@ -58,8 +58,10 @@ LockedFolder::~LockedFolder() {
 std::string LockedFolder::file(std::string_view name) const { return fs::path(path_) / name; }
 
 bool LockedFolder::holds(std::string_view name) const {
-  std::error_code ignored;
-  return fs::exists(file(name), ignored);
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(file(name), error);
+  if (status.type() == fs::file_type::none) throw OutputError(file(name), error.message());
+  return status.type() != fs::file_type::not_found;
 }
 
 std::vector<std::string> LockedFolder::names() const {

@@ -17,11 +17,9 @@ View rows_of(Tensor& tensor, Index first, Index count) {
 
 template <class T>
 kernels::GruKernels<T> gru_kernels_in_use(const Context& context, std::string_view function) {
-  if (context.forced_path() != door::kReferenceTarget) {
-    const std::string_view target = door::target_in_use(function);
-    for (const kernels::Target candidate : kernels::kTargets) {
-      if (kernels::name_of(candidate) == target) return kernels::gru_kernels<T>(candidate);
-    }
+  const std::string_view target = door::target_of_layers(context.forced_path(), function);
+  for (const kernels::Target candidate : kernels::kTargets) {
+    if (kernels::name_of(candidate) == target) return kernels::gru_kernels<T>(candidate);
   }
   return {&reference::gru_forward<T>, &reference::gru_backward<T>};
 }

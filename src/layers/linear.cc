@@ -27,14 +27,14 @@ void check_forward(std::string_view function, const LinearParameters& p, const C
   const Tensor& w = p.weight;
   layers::check_rows(function, {"x", x}, w.dtype(), w.size(1));
   layers::check_same(function, {"y", y}, w.dtype(), with_channels(x.shape(), w.size(0)));
-  layers::check_apart(function, {"y", y}, {{"x", x}});
+  layers::check_apart(function, {"y", y}, {{"x", x}, {"weight", w}, {"bias", p.bias}});
 }
 
 void check_input_gradient(std::string_view function, const LinearParameters& p, const ConstView& dy,
                           const View& dx) {
   const Tensor& w = p.weight;
   layers::check_same(function, {"dx", dx}, w.dtype(), with_channels(dy.shape(), w.size(1)));
-  layers::check_apart(function, {"dx", dx}, {{"dy", dy}});
+  layers::check_apart(function, {"dx", dx}, {{"dy", dy}, {"weight", w}});
 }
 
 }  // namespace
@@ -68,8 +68,18 @@ void Linear::backward(const Saved& saved, const ConstView& dy, const View& dx,
   layers::check_gradient(kBackward, "gradients.bias", gradients.bias, parameters_.bias);
   if (dx.given()) {
     check_input_gradient(kBackward, parameters_, dy, dx);
-    layers::check_apart(kBackward, {"dx", dx}, {{"x", saved.x}});
+    layers::check_apart(kBackward, {"dx", dx},
+                        {{"x", saved.x},
+                         {"gradients.weight", gradients.weight},
+                         {"gradients.bias", gradients.bias}});
   }
+  const auto check_apart = [&](const char* name, const Tensor& gradient) {
+    if (gradient.given()) {
+      layers::check_apart(kBackward, {name, gradient}, {{"x", saved.x}, {"dy", dy}});
+    }
+  };
+  check_apart("gradients.weight", gradients.weight);
+  check_apart("gradients.bias", gradients.bias);
   layers::linear_backward_parameters(kBackward, saved.x, dy, gradients, write, context);
   if (dx.given()) layers::linear_backward_input(kBackward, dy, parameters_, dx, write, context);
 }

@@ -8,7 +8,7 @@
 #include <qkv/dtype.h>
 #include <qkv/tensor.h>
 
-#include "attention/target.h"
+#include "attention/implementations.h"
 #include "dense/panels.h"
 #include "runtime/tasks.h"
 
@@ -24,12 +24,12 @@ void dispatch(DType dtype, const F& f) {
   }
 }
 
-// The loops that a call of `function` takes: those of the CPU target in use, none where the context
-// asks for the reference. Throws Error for a target that is not there.
+// The loops that a call of `function` takes: those of the CPU target in use, or of the path that
+// the context forces, none where that is the reference. Throws Error for a path or a target that is
+// not there.
 template <class T>
 dense::Kernels<T> kernels_in_use(const Context& context, std::string_view function) {
-  if (context.forced_path() == door::kReferenceTarget) return {};
-  return dense::kernels_of<T>(door::target_in_use(function));
+  return dense::kernels_of<T>(door::target_of_layers(context.forced_path(), function));
 }
 
 // Packs weight [outputs,inputs] to Panels<T>::size() numbers at `panels`, in tasks of `call`.

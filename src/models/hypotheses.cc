@@ -71,7 +71,37 @@ void Hypotheses::advance(std::span<const double> log_probabilities, Index V,
   }
   live_ = std::move(next);
   const bool full = !live_.empty() && live_.front().tokens >= most_tokens_;
+  if (nodes_.size() >= 2 * looked_at_) forget_dead_ends();
   done_ = live_.empty() || full || static_cast<Index>(ended_.size()) >= options_.beam;
+}
+
+// Keeps the nodes that a hypothesis goes through, in their order: a node is behind those before it.
+void Hypotheses::forget_dead_ends() {
+  std::vector<Index> place(nodes_.size(), -1);  // 0: kept
+  for (const auto* some : {&live_, &ended_}) {
+    for (const Hypothesis& one : *some) {
+      for (Index node = one.node; node >= 0 && place[static_cast<std::size_t>(node)] < 0;
+           node = nodes_[static_cast<std::size_t>(node)].before) {
+        place[static_cast<std::size_t>(node)] = 0;
+      }
+    }
+  }
+  std::size_t kept = 0;
+  for (std::size_t n = 0; n < nodes_.size(); ++n) {
+    if (place[n] < 0) continue;
+    Index& before = nodes_[n].before;
+    if (before >= 0) before = place[static_cast<std::size_t>(before)];
+    place[n] = static_cast<Index>(kept);
+    if (kept != n) nodes_[kept] = std::move(nodes_[n]);
+    ++kept;
+  }
+  nodes_.resize(kept);
+  for (auto* some : {&live_, &ended_}) {
+    for (Hypothesis& one : *some) {
+      if (one.node >= 0) one.node = place[static_cast<std::size_t>(one.node)];
+    }
+  }
+  looked_at_ = std::max(looked_at_, kept);
 }
 
 Translation Hypotheses::best(Index Ts, bool with_attention) const {

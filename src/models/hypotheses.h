@@ -51,12 +51,14 @@ class Hypotheses {
   };
 
   std::vector<Candidate> candidates(std::span<const double> log_probabilities, Index V) const;
+  void forget_dead_ends();
   double score(const Hypothesis& hypothesis) const;
 
   SearchOptions options_;
   Index most_tokens_;
   bool done_ = false;
   std::vector<Node> nodes_;
+  std::size_t looked_at_ = 1024;  // when there are twice as many nodes, dead ends are looked for
   std::vector<Hypothesis> live_;
   std::vector<Hypothesis> ended_;
 };

@@ -199,6 +199,8 @@ void check_sizes(const Contents& contents, const TranslatorConfig& config) {
     }
   };
   check("hidden", config.hidden, config.hidden);
+  check("embedding", config.embedding, config.hidden);
+  check("hidden", config.hidden, config.target_tokens);
   check("embedding", config.embedding, config.source_tokens);
   check("embedding", config.embedding, config.target_tokens);
   if (config.attention == TranslatorAttention::kAdditive) {

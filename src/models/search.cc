@@ -43,6 +43,7 @@ class BlockSearch {
               const SearchOptions& options, Context& context)
       : config_(config),
         layers_(layers),
+        wants_attention_(options.attention),
         K_(options.beam),
         B_(sources.count),
         Ts_(sources.longest),
@@ -79,13 +80,14 @@ class BlockSearch {
     }
     std::vector<Translation> results;
     for (Index b = 0; b < B_; ++b) {
-      results.push_back(of(b).best(length(b), weights_.given()));
+      results.push_back(of(b).best(length(b), keeps_attention()));
     }
     return results;
   }
 
  private:
   Hypotheses& of(Index b) { return hypotheses_[static_cast<std::size_t>(b)]; }
+  bool keeps_attention() const { return weights_.given() && wants_attention_; }
   Index length(Index b) const { return lengths_[static_cast<std::size_t>(b)]; }
   bool all_done() const {
     return std::all_of(hypotheses_.begin(), hypotheses_.end(),
@@ -134,7 +136,7 @@ class BlockSearch {
   // What hypotheses of source b looked at [live,Ts of b]: the mean over heads.
   template <class T>
   std::vector<float> attention(Index b) {
-    if (!weights_.given()) return {};
+    if (!keeps_attention()) return {};
     const Index heads = weights_.size(1);
     std::vector<float> result;
     for (Index k = 0; k < of(b).live(); ++k) {
@@ -172,6 +174,7 @@ class BlockSearch {
 
   const TranslatorConfig& config_;
   const TranslatorLayers& layers_;
+  bool wants_attention_;
   Index K_;
   Index B_;
   Index Ts_;

@@ -158,7 +158,7 @@ void TrainingState::save(const app::LockedFolder& folder) {
 }
 
 void TrainingState::write_models(const app::LockedFolder& folder) {
-  if (with_best_) {
+  if (with_best_ && std::isfinite(stopping.best())) {
     const Swapped best(model.translator, best_);
     app::write_model_file(folder.file(kBestFile), model);
   } else {

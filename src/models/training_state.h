@@ -68,7 +68,8 @@ class TrainingState {
   void for_each_array(const Visit& visit);
   void write_models(const app::LockedFolder& folder);
 
-  app::TranslatorGradients best_;  // parameters; absent when the last ones are the best
+  // Parameters; absent when the last ones are the best, unused before the first validation.
+  app::TranslatorGradients best_;
   bool with_best_;
 };
 

@@ -98,6 +98,14 @@ TrainingReport train_translation(const TrainingOptions& options, const std::stri
   return training.report();
 }
 
+std::vector<std::string> run_files(const std::string& folder) {
+  std::vector<std::string> files;
+  for (const char* name : models::kRunFiles) {
+    files.push_back((std::filesystem::path(folder) / name).string());
+  }
+  return files;
+}
+
 TranslationModel read_translation_model(const std::string& folder, RunModel which) {
   const char* name = which == RunModel::kBest ? models::kBestFile : models::kModelFile;
   return read_model_file((std::filesystem::path(folder) / name).string());

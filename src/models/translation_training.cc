@@ -46,14 +46,25 @@ void Training::begin() {
     state_.restore(folder_);
     resumed_ = state_.counts.spent.updates;
   } else {
+    check_nothing_is_lost();
     initialise(state_.model.translator, options_.seed);
-    state_.keep_best();
     state_.save(folder_);
   }
   is_saved_ = true;
   saved_update_ = first_update_ = state_.counts.spent.updates;
   saved_seconds_ = seconds_before_ = state_.counts.spent.seconds;
   started_ = Clock::now();
+}
+
+// A save writes the state before any parameters, so parameters alone are what somebody left.
+void Training::check_nothing_is_lost() const {
+  for (const char* name : {kModelFile, kBestFile}) {
+    if (!folder_.holds(name)) continue;
+    throw app::InputError(folder_.file(kStateFile),
+                          fmt::format("is missing beside {}: without it this run cannot go on; "
+                                      "name another folder to begin anew",
+                                      name));
+  }
 }
 
 void Training::run() {
@@ -123,8 +134,9 @@ void Training::learn_from(const app::TranslationLoss& loss) {
   const auto tokens = static_cast<double>(loss.tokens);
   app::scale_gradients(list, 1 / tokens);
   const double norm = app::clip_gradients(list, options_.clip);
-  if (!std::isfinite(loss.loss)) fail("loss", loss.loss);
-  if (!std::isfinite(norm)) fail("norm of the gradient", norm);
+  const Index update = counts.spent.updates + 1;
+  if (!std::isfinite(loss.loss)) fail(fmt::format("the loss is {}", loss.loss), update);
+  if (!std::isfinite(norm)) fail(fmt::format("the norm of the gradient is {}", norm), update);
   state_.adam.step(list, learning_rate(options_.schedule, counts.spent.updates + 1));
   ++counts.spent.updates;
   counts.loss += loss.loss;
@@ -136,11 +148,11 @@ void Training::learn_from(const app::TranslationLoss& loss) {
   score_.reset();
 }
 
-void Training::fail(const char* what, double value) const {
-  throw app::Diverged(fmt::format(
-      "the {} is {} at update {}; {} holds update {}, the last save; a smaller learning rate or "
-      "clipping may help",
-      what, value, state_.counts.spent.updates + 1, folder_.path(), saved_update_));
+void Training::fail(const std::string& what, Index update) const {
+  throw app::Diverged(
+      fmt::format("{} at update {}; {} holds update {}, the last save; a smaller learning rate or "
+                  "clipping may help",
+                  what, update, folder_.path(), saved_update_));
 }
 
 void Training::ask_for_line() {
@@ -177,7 +189,7 @@ void Training::write_line() {
 }
 
 void Training::save() {
-  if (!state_.is_finite()) fail("largest parameter", HUGE_VAL);
+  if (!state_.is_finite()) fail("a parameter is not finite", state_.counts.spent.updates);
   count_seconds();
   state_.save(folder_);
   is_saved_ = true;
@@ -207,8 +219,9 @@ std::optional<double> Training::seconds_left() const {
   if (after.seconds) take(*after.seconds - spent.seconds);
   if (after.updates) take(static_cast<double>(*after.updates - spent.updates) * pace);
   if (after.epochs) {
-    const Index left = (*after.epochs - spent.epochs) * std::ssize(batches_) - state_.counts.batch;
-    take(static_cast<double>(left) * pace);
+    const auto epochs = static_cast<double>(*after.epochs - spent.epochs);
+    const auto batches = static_cast<double>(std::ssize(batches_));
+    take((epochs * batches - static_cast<double>(state_.counts.batch)) * pace);
   }
   if (least) least = std::max(*least, 0.0);
   return least;

@@ -46,7 +46,8 @@ class Training {
   const app::ValidationScore& score();
   std::optional<double> seconds_left() const;
   void tell() const;
-  [[noreturn]] void fail(const char* what, double value) const;
+  void check_nothing_is_lost() const;
+  [[noreturn]] void fail(const std::string& what, Index update) const;
 
   const app::TrainingOptions& options_;
   const TranslationData& data_;

@@ -36,8 +36,10 @@ TranslatorConfig checked(const TranslatorConfig& c) {
     check(c.hidden % c.heads == 0, "heads",
           fmt::format("must divide hidden, got {} heads for {}", c.heads, c.hidden));
   }
-  check(c.dtype == DType::kFloat32 || c.dtype == DType::kFloat64, "dtype",
-        fmt::format("must be float32 or float64, got {}", name_of(c.dtype)));
+  if (c.dtype != DType::kFloat32 && c.dtype != DType::kFloat64) {
+    throw Error(kName, "dtype", fmt::format("must be float32 or float64, got {}", name_of(c.dtype)),
+                ErrorKind::kType);
+  }
   check(c.dropout >= 0 && c.dropout < 1, "dropout",
         fmt::format("must be in [0,1), got {}", c.dropout));
   check(c.label_smoothing >= 0 && c.label_smoothing < 1, "label_smoothing",
@@ -131,7 +133,7 @@ TranslatorGradients Translator::zero_gradients() const {
 // Of a pass that fails, `run` keeps nothing: the next one draws what this one should have drawn.
 TranslationLoss Translator::loss(std::span<const TokenPair> pairs, RunState& run,
                                  Context& context) const {
-  TranslatorPass pass(config_, layers_, pairs, context);
+  TranslatorPass pass("Translator::loss", config_, layers_, pairs, context);
   RunState after = run;
   const TranslationLoss loss = pass.forward(after);
   run = after;
@@ -142,7 +144,7 @@ TranslationLoss Translator::loss_and_gradients(std::span<const TokenPair> pairs,
                                                TranslatorGradients& gradients,
                                                Context& context) const {
   check_gradients(layers_, gradients);
-  TranslatorPass pass(config_, layers_, pairs, context);
+  TranslatorPass pass("Translator::loss_and_gradients", config_, layers_, pairs, context);
   RunState after = run;
   const TranslationLoss loss = pass.forward_and_backward(after, gradients);
   run = after;

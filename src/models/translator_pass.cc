@@ -55,15 +55,16 @@ TranslationLoss sum_losses(const Tensor& losses, const std::vector<std::int32_t>
 
 }  // namespace
 
-TranslatorPass::TranslatorPass(const TranslatorConfig& config, const TranslatorLayers& layers,
-                               std::span<const TokenPair> pairs, Context& context)
+TranslatorPass::TranslatorPass(std::string_view function, const TranslatorConfig& config,
+                               const TranslatorLayers& layers, std::span<const TokenPair> pairs,
+                               Context& context)
     : config_(config),
       layers_(layers),
       context_(context),
-      targets_(token_batch("Translator::loss", "pairs' target", side(pairs, &TokenPair::target),
+      targets_(token_batch(function, "pairs' target", side(pairs, &TokenPair::target),
                            config.target_tokens)),
       encoder_(config, layers,
-               token_batch("Translator::loss", "pairs' source", side(pairs, &TokenPair::source),
+               token_batch(function, "pairs' source", side(pairs, &TokenPair::source),
                            config.source_tokens),
                context),
       steps_(targets_.longest),

@@ -49,8 +49,10 @@ class EncoderPass {
 // Pairs with known targets: at each step the decoder is given the token that should have come.
 class TranslatorPass {
  public:
-  TranslatorPass(const TranslatorConfig& config, const TranslatorLayers& layers,
-                 std::span<const TokenPair> pairs, Context& context);
+  // `function` is what errors name.
+  TranslatorPass(std::string_view function, const TranslatorConfig& config,
+                 const TranslatorLayers& layers, std::span<const TokenPair> pairs,
+                 Context& context);
 
   TranslationLoss forward(RunState& run);
   TranslationLoss forward_and_backward(RunState& run, TranslatorGradients& gradients);

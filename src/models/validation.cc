@@ -24,7 +24,8 @@ Index exact_translations(const app::Translator& translator, std::span<const app:
                          Context& context) {
   std::vector<std::span<const std::int32_t>> sources;
   for (const app::TokenPair& pair : pairs) sources.push_back(pair.source);
-  const std::vector<app::Translation> translations = translator.translate(sources, {}, context);
+  const std::vector<app::Translation> translations =
+      translator.translate(sources, {.attention = false}, context);
   Index exact = 0;
   for (std::size_t n = 0; n < pairs.size(); ++n) {
     if (std::ranges::equal(translations[n].tokens, pairs[n].target)) ++exact;

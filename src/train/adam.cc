@@ -12,6 +12,9 @@
 namespace qkv::app {
 namespace {
 
+// A number that never had a gradient is divided by it, in the type of the parameters.
+constexpr double kLeastEpsilon = 1e-30;
+
 void check_range(std::string_view name, double value, double end) {
   if (value >= 0 && value < end) return;
   throw Error("Adam", name, fmt::format("must be in [0,{}), got {}", end, value));
@@ -54,7 +57,10 @@ void update(const TrainedParameter& parameter, AdamMoments& moments, const Facto
 Adam::Adam(std::span<const TrainedParameter> list, const AdamOptions& options) : options_(options) {
   check_range("beta1", options.beta1, 1);
   check_range("beta2", options.beta2, 1);
-  check_range("epsilon", options.epsilon, 1);
+  if (!(options.epsilon >= kLeastEpsilon && options.epsilon < 1)) {
+    throw Error("Adam", "epsilon",
+                fmt::format("must be in [{},1), got {}", kLeastEpsilon, options.epsilon));
+  }
   check_range("weight_decay", options.weight_decay, 1e6);
   train::check_parameters("Adam", list);
   for (const TrainedParameter& p : list) {

@@ -32,13 +32,13 @@ void shuffle(std::vector<T>& values, std::uint64_t seed, Index epoch, Order orde
   }
 }
 
-std::vector<Index> all_pairs(std::span<const PairLength> lengths, Index most_tokens) {
+std::vector<Index> all_pairs(std::string_view function, std::span<const PairLength> lengths,
+                             Index most_tokens) {
   if (most_tokens < 1) {
-    throw Error("epoch_batches", "most_tokens",
-                fmt::format("must be positive, got {}", most_tokens));
+    throw Error(function, "most_tokens", fmt::format("must be positive, got {}", most_tokens));
   }
   if (lengths.size() > std::numeric_limits<std::uint32_t>::max()) {
-    throw Error("epoch_batches", "lengths",
+    throw Error(function, "lengths",
                 fmt::format("must be fewer than 2^32 pairs, got {}", lengths.size()));
   }
   std::vector<Index> pairs(lengths.size());
@@ -72,7 +72,7 @@ std::vector<std::vector<Index>> cut(std::vector<Index> pairs, std::span<const Pa
 
 std::vector<std::vector<Index>> epoch_batches(std::span<const PairLength> lengths,
                                               const BatchOptions& options, Index epoch) {
-  std::vector<Index> pairs = all_pairs(lengths, options.most_tokens);
+  std::vector<Index> pairs = all_pairs("epoch_batches", lengths, options.most_tokens);
   shuffle(pairs, options.seed, epoch, Order::kPairs);
   std::vector<std::vector<Index>> batches = cut(std::move(pairs), lengths, options.most_tokens);
   shuffle(batches, options.seed, epoch, Order::kBatches);
@@ -81,7 +81,7 @@ std::vector<std::vector<Index>> epoch_batches(std::span<const PairLength> length
 
 std::vector<std::vector<Index>> sorted_batches(std::span<const PairLength> lengths,
                                                Index most_tokens) {
-  return cut(all_pairs(lengths, most_tokens), lengths, most_tokens);
+  return cut(all_pairs("sorted_batches", lengths, most_tokens), lengths, most_tokens);
 }
 
 }  // namespace qkv::app

@@ -14,6 +14,9 @@ namespace {
               fmt::format("must be like 10e,5000u,30m: {}, got {}", rule, quoted(part)));
 }
 
+// A million years: what is counted in seconds or in updates stays far from the ends of its type.
+constexpr double kMost = 3.2e13;
+
 template <class T>
 void set(std::optional<T>& target, std::string_view part, T factor, const char* kind) {
   const auto number = parse_number<T>(part.substr(0, part.size() - 1));
@@ -22,6 +25,9 @@ void set(std::optional<T>& target, std::string_view part, T factor, const char* 
                                        : "a positive number before the unit");
   }
   if (target) refuse(part, fmt::format("{} once", kind));
+  if (static_cast<double>(*number) * static_cast<double>(factor) > kMost) {
+    refuse(part, fmt::format("{} of at most {:.2g}", kind, kMost / static_cast<double>(factor)));
+  }
   target = *number * factor;
 }
 

@@ -164,6 +164,26 @@ class Folder(TrainCase):
         self.train("WHOLE", "--after", "13u", *valid)
         self.same_run("RUN", "WHOLE")
 
+    def test_best_is_the_last_until_a_validation(self):
+        """Stopped before the first: never the parameters that nothing was learned by."""
+        more = ("--valid", "valid.tsv", "--valid-freq", "100000u")
+        process = self.start("RUN", "--after", "100000u", "--save-freq", "1u", *more)
+        self.wait_for_update("RUN", 3)
+        process.kill()
+        process.communicate()
+        at = self.updates("RUN")
+        for folder, end in (("RUN", at + 2), ("WHOLE", at + 2)):
+            self.train(folder, "--after", f"{end}u", *more)
+        self.same_run("RUN", "WHOLE")
+        process = self.start("RUN", "--after", "100000u", "--save-freq", "1u", *more)
+        self.wait_for_update("RUN", at + 4)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        best, last = (safetensors(self.path("RUN", name))
+                      for name in ("best.safetensors", "model.safetensors"))
+        for name, array in last.items():
+            np.testing.assert_array_equal(array, best[name])
+
     def test_patience(self):
         """Without a learning rate the second validation is no better."""
         done = self.train("RUN", "--valid", "valid.tsv", "--patience", "2", "--lr", "0")
@@ -316,6 +336,17 @@ class Refused(TrainCase):
             self.assertIn(want, self.refuse(4, *self.arguments(path)))
         self.assertEqual(self.names(), ["RUN", "data.tsv", "file", "valid.tsv"])
 
+    def test_a_folder_without_its_state(self):
+        """It is the largest file: who deletes it does not want the model to be learned anew."""
+        self.train("RUN", "--after", "3u")
+        self.path("RUN", "state.safetensors").unlink()
+        self.refuse_run(3, "RUN/state.safetensors: is missing beside model.safetensors: ",
+                        "--after", "3u")
+        self.path("RUN", "model.safetensors").unlink()
+        self.refuse_run(3, "is missing beside best.safetensors: ", "--after", "3u")
+        os.symlink("nowhere", self.path("RUN", "state.safetensors"))
+        self.assertIn("RUN/state.safetensors: No such file", self.refuse(3, *self.arguments("RUN")))
+
     def test_two_at_once(self):
         self.start("RUN", "--save-freq", "1u", "--after", "100000u")
         self.wait_for_update("RUN")
@@ -361,14 +392,17 @@ class Refused(TrainCase):
                 (("--after", "10"), 'got "10"'), (("--after", "1e,2e"), "epochs once"),
                 (("--cols", "0"), "--cols: expected two columns"), (("--cols", "1,1"), "--cols: "),
                 (("--patience", "2"), "--patience requires --valid"),
-                (("--valid", "valid.tsv", "--valid-freq", "5s"), "validate_every"),
+                (("--valid", "valid.tsv", "--valid-freq", "5s"), "qkv: --valid-freq: must be in "),
+                (("--cols", "1048576,0"), "--cols: "), (("--after", "1e300h"), "a time of at most"),
+                (("--after", "99999999999999u"), "updates of at most 3.2e+13"),
                 (("--attention", "all"), "valid: additive, dot, scaled_dot, bilinear"),
-                (("--attention", "multihead", "--heads", "3"), "heads"),
-                (("--dropout", "1"), "dropout"), (("--label-smoothing", "1"), "label_smoothing"),
-                (("--clip", "0"), "clip must be positive"),
-                (("--lr", "nan"), "rate must be finite"),
+                (("--attention", "multihead", "--heads", "3"), "--heads: must divide hidden"),
+                (("--dropout", "1"), "--dropout: must be in [0,1), got 1"),
+                (("--label-smoothing", "1"), "--label-smoothing: must be"),
+                (("--clip", "0"), "--clip: must be positive"),
+                (("--lr", "nan"), "qkv: --lr: must be finite"),
                 (("--heads", "0"), "--heads: expected a whole number from 1"),
-                (("--weight-decay", "-1"), "weight_decay must be")]:
+                (("--weight-decay", "-1"), "--weight-decay: must be")]:
             line = self.refuse(2, *self.arguments("RUN", *more))
             self.assertIn(want, line, more)
         self.assertIn("DATA is required", self.refuse(2, "train", "-o", "RUN"))
@@ -404,11 +438,11 @@ class Trouble(TrainCase):
     def test_divergence(self):
         more = ("--lr", "1e30", "--warmup", "0", "--save-freq", "1u", "--after", "50u")
         line = self.refuse(5, *self.arguments("RUN", *more))
-        found = re.match(r"qkv: the (.*) is -?(nan|inf) at update (\d+); "
+        found = re.match(r"qkv: (the .* is -?(?:nan|inf)|a parameter is not finite) at update (\d+); "
                          r"RUN holds update (\d+), ", line)
         self.assertTrue(found, line)
-        self.assertEqual(self.updates("RUN"), int(found[4]))
-        self.assertLess(int(found[4]), int(found[3]))
+        self.assertEqual(self.updates("RUN"), int(found[3]))
+        self.assertEqual(int(found[2]), int(found[3]) + 1)
         for name in ("model.safetensors", "best.safetensors", "state.safetensors"):
             for array in safetensors(self.path("RUN", name)).values():
                 self.assertTrue(np.isfinite(array[array != np.inf]).all())
@@ -418,6 +452,18 @@ class Trouble(TrainCase):
         self.refuse(5, *self.arguments("RUN", *more))
         after = self.files("RUN")
         self.assertEqual(after, before)
+
+    def test_a_step_too_far(self):
+        """The loss of the update was a number, the parameters after it are none."""
+        line = self.refuse(5, *self.arguments("RUN", "--lr", "1e300", "--save-freq", "1u"))
+        self.assertRegex(line, "^qkv: a parameter is not finite at update 1; RUN holds update 0, ")
+
+    def test_time_that_is_left_for_ages(self):
+        process = self.start("RUN", "--after", "30000000000000e", "--progress", "always")
+        line = process.stderr.readline().decode()
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        self.assertRegex(line, r" \d{4,} h \d+ min left$")
 
     def test_progress(self):
         done = self.train("RUN", "--after", "3u", "--progress", "always")

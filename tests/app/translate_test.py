@@ -9,12 +9,14 @@ import collections
 import json
 import math
 import os
+import pathlib
 import re
 import select
 import signal
 import subprocess
 import unittest
 
+import measured
 import numpy as np
 from program import PATIENCE, PROGRAM, Case
 from translator import Translator
@@ -193,7 +195,9 @@ class Translate(Model):
     def test_wrong_command_lines(self):
         for arguments, hint in [
                 ([], "RUN or --demo TEXT is needed"),
-                (["m.safetensors", "--demo", "x"], "RUN or --demo TEXT is needed"),
+                (["m.safetensors", "--demo", "x"], 'RUN "m.safetensors" and --demo exclude each other'),
+                (["--demo", os.fsdecode(b"\xff")], '--demo: expected UTF-8 text, got "\\xff"'),
+                (["m.safetensors", "-o", "./m.safetensors"], "the same file as the input"),
                 (["m.safetensors", "--beam", "0"], "from 1 to 1000"),
                 (["m.safetensors", "--beam", "2.5"], 'got "2.5"'),
                 (["m.safetensors", "--length-penalty", "-1"], "from 0 to 10"),
@@ -226,6 +230,33 @@ class Translate(Model):
             done = self.run_qkv("translate", *arguments, code=3)
             self.assertTrue(done.err.startswith("qkv: " + place), (arguments, done.err))
             self.assertEqual(done.err.count("\n"), 1)
+
+    def test_lines_before_a_broken_one(self):
+        self.file("bad.txt", "abc\na\n".encode() + b"\xff\nabc\n")
+        done = self.run_qkv("translate", "m.safetensors", "bad.txt", code=3)
+        self.assertEqual(done.out.splitlines(), self.expected()[:2])
+
+    def test_the_model_is_not_overwritten(self):
+        (self.dir / "RUN").mkdir()
+        self.file("d.tsv", "a\tx\n")
+        paths = [f"RUN/{name}" for name in ("model.safetensors", "best.safetensors", "config.json")]
+        for path in paths:
+            self.file(path, self.model.file())
+        for command, path in zip(("translate", "translate", "score"), paths):
+            self.assertIn("the same file as the input",
+                          self.refuse(2, command, "RUN", "d.tsv", "-o", path))
+        for path in paths:
+            self.assertEqual((self.dir / path).read_bytes(), self.model.file())
+
+    @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
+    def test_memory_follows_what_is_wanted(self):
+        """What each token looked at is kept for files alone; at most some lines at once."""
+        self.file("d.tsv", ("a" * 1000 + "\t" + "x" * 1000 + "\n") * 20)
+        program = pathlib.Path(PROGRAM).resolve()
+        for command, *more in (["score"], ["translate", "--beam", "4", "--most-tokens", "300"]):
+            run = measured.run([program, command, "m.safetensors", "d.tsv", *more], self.dir)
+            self.assertEqual(run.status, 0, run.err)
+            self.assertLess(run.peak, 60e6)
 
     def test_standard_output_that_fails(self):
         read_end, write_end = os.pipe()
@@ -373,7 +404,10 @@ class Score(Model):
                             ("a\tx\n\tx\n", "d.tsv:2: expected text in column 0, got none"),
                             ("a\t\n", "d.tsv:1: expected text in column 1, got none"),
                             ("", "d.tsv:1: expected 2 columns, got an empty file"),
-                            (b"a\t\xff\n", "d.tsv:1: expected UTF-8")]:
+                            (b"a\t\xff\n", "d.tsv:1: expected UTF-8"),
+                            ("a\tx\n" + "a" * 4097 + "\tx\n",
+                             "d.tsv:2: expected at most 4096 tokens, got 4097"),
+                            ("a\t" + "x" * 4097 + "\n", "d.tsv:1: expected at most 4096 tokens")]:
             self.file("d.tsv", text)
             line = self.refuse(3, "score", "m.safetensors", "d.tsv")
             self.assertTrue(line.startswith("qkv: " + place), line)

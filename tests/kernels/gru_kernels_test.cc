@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/gru_kernels.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <random>
 #include <string>
@@ -82,6 +84,35 @@ TEST(GruKernels, EachTargetAgreesWithTheFormula) {
     if (!is_supported(target)) continue;
     compare<float>(target);
     compare<double>(target);
+  }
+}
+
+// What a state near zero becomes: z is 0, so that it is tanh alone.
+template <class T>
+void compare_tanh(Target target) {
+  const double ulp = std::numeric_limits<T>::epsilon();
+  std::vector<T> values{T(0), -T(0)};
+  for (double x = 20; x > std::numeric_limits<T>::min(); x *= 0.83) {
+    values.push_back(static_cast<T>(x));
+    values.push_back(static_cast<T>(-x));
+  }
+  const std::size_t H = values.size();
+  std::vector<T> xs(3 * H, T(-1e4)), hs(3 * H), h(H), next(H);
+  std::copy(values.begin(), values.end(), xs.begin() + 2 * static_cast<std::ptrdiff_t>(H));
+  gru_kernels<T>(target).forward(xs.data(), hs.data(), h.data(), static_cast<Index>(H), next.data(),
+                                 nullptr);
+  const double bound = sizeof(T) == 4 ? 4 * ulp : 16 * ulp;
+  for (std::size_t n = 0; n < H; ++n) {
+    const double want = std::tanh(static_cast<double>(values[n]));
+    EXPECT_NEAR(next[n], want, bound * std::fabs(want)) << name_of(target) << " " << values[n];
+  }
+}
+
+TEST(GruKernels, SmallNumbersKeepTheirDigits) {
+  for (const Target target : kTargets) {
+    if (!is_supported(target)) continue;
+    compare_tanh<float>(target);
+    compare_tanh<double>(target);
   }
 }
 

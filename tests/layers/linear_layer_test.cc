@@ -220,6 +220,8 @@ TEST(LinearErrors, BackwardNamesTheArgument) {
   EXPECT_EQ(message({x}, x, dx), prefix + "dy must have the shape [4,2], got float32 [4,3]");
   EXPECT_EQ(message({x}, dy, dy), prefix + "dx must have the shape [4,3], got float32 [4,2]");
   EXPECT_EQ(message({x}, dy, x), prefix + "dx must not overlap x");
+  EXPECT_EQ(message({x}, dy, View(gradients.weight.values<float>().data(), {4, 3}, {0, 1})),
+            prefix + "dx must not overlap itself: its strides give two elements one place");
   // Of another layer.
   const Tensor wide = random_tensor(kF32, {4, 300}, 1);
   EXPECT_EQ(message({wide}, dy, {}),
@@ -238,6 +240,30 @@ TEST(LinearErrors, BackwardNamesTheArgument) {
   Linear::Parameters of_bias{{}, Tensor(kF32, {2})};
   EXPECT_EQ(message_of([&] { without.backward({x}, dy, dx, of_bias); }),
             prefix + "gradients.bias is of a parameter that the layer lacks");
+}
+
+// Results may not lie where something is still read, nor in each other.
+TEST(LinearErrors, ResultsAreApartFromParametersAndGradients) {
+  Linear layer = random_linear(3, 3, true, kF32);
+  const Tensor x = random_tensor(kF32, {3, 3}, 1);
+  Tensor y(kF32, {3, 3}), dx(kF32, {3, 3});
+  Linear::Saved saved;
+  const auto forward = [&](const View& to) {
+    return message_of([&] { layer.forward(x, saved, to); });
+  };
+  Tensor& weight = layer.parameters().weight;
+  EXPECT_EQ(forward(weight), "Linear::forward: y must not overlap weight");
+  layer.parameters().bias = Tensor();
+  EXPECT_EQ(forward(y), "");
+  Linear::Parameters gradients = layer.zero_gradients();
+  const auto backward = [&](const ConstView& dy, const View& to) {
+    return message_of([&] { layer.backward({x}, dy, to, gradients); });
+  };
+  const std::string prefix = "Linear::backward: ";
+  EXPECT_EQ(backward(y, weight), prefix + "dx must not overlap weight");
+  EXPECT_EQ(backward(y, gradients.weight), prefix + "dx must not overlap gradients.weight");
+  EXPECT_EQ(backward(gradients.weight, dx), prefix + "gradients.weight must not overlap dy");
+  EXPECT_EQ(backward(y, dx), "");
 }
 
 TEST(LinearErrors, PackedLinearNamesTheArgument) {

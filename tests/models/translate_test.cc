@@ -104,6 +104,20 @@ TEST(Translate, AttentionIsARowOfProbabilitiesForEachToken) {
   }
 }
 
+TEST(Translate, AttentionThatIsNotWantedChangesNothingElse) {
+  const std::vector<Tokens> sources = many_sentences(10, 5);
+  for (const TranslatorAttention attention : kEveryAttention) {
+    const Translator translator = random_translator(odd_config(attention, DType::kFloat32), 3, 0.3);
+    const auto with = translate(translator, sources, {.beam = 2});
+    const auto without = translate(translator, sources, {.beam = 2, .attention = false});
+    for (std::size_t n = 0; n < sources.size(); ++n) {
+      EXPECT_EQ(without[n].tokens, with[n].tokens) << replay_of(attention);
+      EXPECT_EQ(without[n].log_probability, with[n].log_probability) << replay_of(attention);
+      EXPECT_FALSE(without[n].attention.given()) << replay_of(attention);
+    }
+  }
+}
+
 // ---- how long a translation is --------------------------------------------------------------
 
 // A translator that gives each token the probability of softmax(scores), whatever stands before.

@@ -77,7 +77,9 @@ class TranslatorCalls : public testing::Test {
     const std::string message = message_of([&] { translator_.loss(pairs, run, context_); });
     const std::string same =
         message_of([&] { translator_.loss_and_gradients(pairs, run, gradients, context_); });
-    EXPECT_EQ(same, message);
+    const std::string function = "Translator::loss";
+    EXPECT_TRUE(message.starts_with(function + ": ")) << message;
+    EXPECT_EQ(same, function + "_and_gradients" + message.substr(function.size()));
     EXPECT_EQ(run.step, 5U);
     EXPECT_EQ(all_bytes(gradients), all_bytes(translator_.zero_gradients()));
     return message;

@@ -316,6 +316,14 @@ def test_gru_names_the_gradient_of_the_state():
         layer.backward(None, np.ones((2, 4)))
 
 
+@pytest.mark.parametrize("one", [1, 1.0, np.float32(1), np.int64(1), np.array(1, np.float32)])
+def test_cross_entropy_takes_one_number_for_all_rows(one):
+    loss = qkv.CrossEntropy()
+    loss.forward(np.eye(3, dtype=np.float32), [0, 1, 1])
+    want = loss.backward(np.ones(3, np.float32))
+    np.testing.assert_array_equal(loss.backward(one), want)
+
+
 @pytest.mark.parametrize(
     ("logits", "targets", "kind", "text"),
     [

@@ -139,7 +139,8 @@ TEST(Adam, WrongCalls) {
   };
   EXPECT_EQ(refused({.beta1 = 1}), "Adam: beta1 must be in [0,1), got 1");
   EXPECT_EQ(refused({.beta2 = -0.5}), "Adam: beta2 must be in [0,1), got -0.5");
-  EXPECT_EQ(refused({.epsilon = std::nan("")}), "Adam: epsilon must be in [0,1), got nan");
+  EXPECT_EQ(refused({.epsilon = std::nan("")}), "Adam: epsilon must be in [1e-30,1), got nan");
+  EXPECT_EQ(refused({.epsilon = 0}), "Adam: epsilon must be in [1e-30,1), got 0");
   EXPECT_EQ(refused({.weight_decay = -1}), "Adam: weight_decay must be in [0,1000000), got -1");
   Adam adam(weights.list(), {});
   const std::vector<double> before = numbers(weights.values);

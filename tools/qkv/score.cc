@@ -28,8 +28,9 @@ using qkv::app::Bleu;
 using qkv::app::TextPair;
 using qkv::app::TranslationModel;
 
-// Pairs that are scored together.
-constexpr std::size_t kBlock = 64;
+// Pairs that are scored together, and the tokens of these at which there are enough.
+constexpr std::size_t kMostPairs = 64;
+constexpr std::size_t kManyTokens = 4096;
 
 constexpr const char* kFooter = R"(Examples:
   qkv gen dates -n 50 --split test --seed 1 -o test.tsv
@@ -39,7 +40,7 @@ constexpr const char* kFooter = R"(Examples:
 log-probability: natural, of the targets, each with its end; perplexity: exp(-it / tokens). BLEU
 (Papineni et al. 2002, n = 1 to 4, smoothed as sacreBLEU does by default) and exact (the whole line)
 compare what the model translates with the targets; their tokens are the model's: characters, or
-words and punctuation. Targets are lowered where the model's were. A token that the model does not
+words and punctuation. Texts have at most 4096 tokens. Targets are lowered where the model's were. A token that the model does not
 know is never exact.)";
 
 struct ScoreOptions {
@@ -71,12 +72,17 @@ class Scorer {
  public:
   Scorer(const TranslationModel& model, const qkv::app::SearchOptions& search, int threads)
       : model_(model), search_(search), context_(qkv::Executor::threads(threads)) {
+    search_.attention = false;
     context_.set_stop_flag(&stop_flag());
   }
 
-  void add(TextPair pair) {
+  // Throws InputError for text that is too long.
+  void add(TextPair pair, const std::string& file, Index line) {
+    for (const std::string* text : {&pair.source, &pair.target}) {
+      tokens_ += count_tokens(model_, *text, file, line);
+    }
     pairs_.push_back(std::move(pair));
-    if (pairs_.size() == kBlock) flush();
+    if (pairs_.size() == kMostPairs || tokens_ >= kManyTokens) flush();
   }
   Scores finish() {
     flush();
@@ -97,6 +103,7 @@ class Scorer {
     for (std::size_t n = 0; n < pairs_.size(); ++n) compare(translations[n], pairs_[n].target);
     scores_.pairs += std::ssize(pairs_);
     pairs_.clear();
+    tokens_ = 0;
   }
 
   void compare(const qkv::app::TranslatedText& translation, const std::string& target) {
@@ -108,9 +115,10 @@ class Scorer {
   }
 
   const TranslationModel& model_;
-  const qkv::app::SearchOptions& search_;
+  qkv::app::SearchOptions search_;
   qkv::Context context_;
   std::vector<TextPair> pairs_{};
+  std::size_t tokens_ = 0;
   qkv::app::BleuCounter bleu_{};
   Scores scores_{};
 };
@@ -121,15 +129,15 @@ void read_pairs(const ScoreOptions& options, const Common& common, Scorer& score
   qkv::app::ParallelTextOptions reading;
   reading.columns = {options.source_column, options.target_column};
   reading.stop = &stop_flag();
+  const std::string name = options.data == "-" ? "<stdin>" : options.data;
   Index lines = 0;
   qkv::app::for_each_row(options.data, reading, [&](const auto& fields, Index line) {
     for (std::size_t field = 0; field < 2; ++field) {
       if (!fields[field].empty()) continue;
       throw qkv::app::InputError::at_line(
-          options.data == "-" ? "<stdin>" : options.data, line,
-          fmt::format("expected text in column {}, got none", reading.columns[field]));
+          name, line, fmt::format("expected text in column {}, got none", reading.columns[field]));
     }
-    scorer.add({std::string(fields[0]), std::string(fields[1])});
+    scorer.add({std::string(fields[0]), std::string(fields[1])}, name, line);
     progress.at(fmt::format("{} pairs", ++lines));
     return true;
   });
@@ -172,6 +180,7 @@ void run(const ScoreOptions& options, const Common& common) {
   results.json = [&] { return json_of(scores); };
   check_outputs(options.outputs, results);
   check_inputs(options.outputs, {options.data});
+  check_inputs(options.outputs, model_files(options.run));
   const TranslationModel model = read_model(options.run, options.model);
   Scorer scorer(model, options.search, common.threads);
   read_pairs(options, common, scorer);

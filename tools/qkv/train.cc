@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `qkv train`: a translator learns from sentence pairs, in a folder that can be gone on with.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -60,6 +62,19 @@ struct TrainOptions {
   std::string folder{};
 };
 
+// An error of the library about an option: "--lr: must be positive, got -1".
+std::string said_of_option(const qkv::Error& error) {
+  constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
+      {"rate", "--lr"}, {"validate_every", "--valid-freq"}};
+  std::string option = "--" + error.argument();
+  std::ranges::replace(option, '_', '-');
+  for (const auto& [argument, name] : kOthers) {
+    if (error.argument() == argument) option = name;
+  }
+  const std::string_view text = error.what();
+  return fmt::format("{}: {}", option, text.substr(std::min(text.find("must "), text.size())));
+}
+
 // "10e,5000u,30m".
 void add_budget(const Command& command, const std::string& name, Budget& target,
                 const std::string& help) {
@@ -80,7 +95,8 @@ void add_budget(const Command& command, const std::string& name, Budget& target,
 
 // "2 min 5 s"
 std::string duration(double seconds) {
-  const auto whole = static_cast<Index>(std::llround(seconds));
+  constexpr double kMostShown = 3.2e13;  // a million years
+  const auto whole = static_cast<Index>(std::llround(std::min(seconds, kMostShown)));
   if (whole < 60) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
   return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
@@ -125,7 +141,7 @@ void run(TrainOptions options, const Common& common) {
   try {
     report = train_translation(options.training, options.folder, hooks);
   } catch (const qkv::Error& error) {
-    throw UsageError(error.what());
+    throw UsageError(said_of_option(error));
   }
   if (report.end == TrainingEnd::kStopped) {
     warn(common, fmt::format("stopped and saved at update {}; the same command goes on",

@@ -31,8 +31,6 @@ using qkv::app::TranslationModel;
 // Lines that are translated together, and the tokens of these at which there are enough.
 constexpr std::size_t kMostLines = 64;
 constexpr std::size_t kManyTokens = 4096;
-// Of a line: what looks at it takes memory as the square.
-constexpr std::size_t kLongestLine = 4096;
 
 constexpr const char* kFooter = R"(Examples:
   qkv translate --demo "the 3rd of May, 1987" --show
@@ -54,10 +52,10 @@ class Lines {
  public:
   using Take = std::function<void(std::vector<TranslatedLine>& lines)>;
 
-  Lines(const TranslationModel& model, const TranslateOptions& options, const Common& common,
+  Lines(const TranslationModel& model, const qkv::app::SearchOptions& search, const Common& common,
         Take take)
       : model_(model),
-        search_(options.search),
+        search_(search),
         context_(qkv::Executor::threads(common.threads)),
         take_(std::move(take)) {
     context_.set_stop_flag(&stop_flag());
@@ -65,15 +63,8 @@ class Lines {
 
   // Throws InputError for a line that is too long.
   void add(std::string_view text, const std::string& file, Index line) {
-    const std::size_t tokens =
-        qkv::app::split_text(text, model_.tokenization, model_.letters).size();
-    if (tokens > kLongestLine) {
-      flush();
-      throw qkv::app::InputError::at_line(
-          file, line, fmt::format("expected at most {} tokens, got {}", kLongestLine, tokens));
-    }
+    tokens_ += count_tokens(model_, text, file, line);
     texts_.emplace_back(text);
-    tokens_ += tokens;
     if (texts_.size() == kMostLines || tokens_ >= kManyTokens) flush();
   }
 
@@ -90,7 +81,7 @@ class Lines {
 
  private:
   const TranslationModel& model_;
-  const qkv::app::SearchOptions& search_;
+  const qkv::app::SearchOptions search_;
   qkv::Context context_;
   Take take_;
   std::vector<std::string> texts_{};
@@ -109,7 +100,11 @@ bool is_waiting() {
 void translate_all(const TranslateOptions& options, Lines& lines) {
   const bool is_text = !options.demo.empty() && options.demo != std::vector<std::string>{"-"};
   if (is_text) {
-    lines.add(fmt::format("{}", fmt::join(options.demo, " ")), "TEXT", 1);
+    const std::string text = fmt::format("{}", fmt::join(options.demo, " "));
+    if (!qkv::app::from_utf8(text)) {
+      throw UsageError("--demo: expected UTF-8 text, got " + qkv::app::quoted(text));
+    }
+    lines.add(text, "TEXT", 1);
     return lines.flush();
   }
   qkv::app::ParallelTextOptions reading;
@@ -117,11 +112,16 @@ void translate_all(const TranslateOptions& options, Lines& lines) {
   reading.empty_lines = qkv::app::EmptyLines::kKept;
   reading.stop = &stop_flag();
   const std::string name = options.input == "-" ? "<stdin>" : options.input;
-  qkv::app::for_each_row(options.input, reading, [&](const auto& fields, Index line) {
-    lines.add(fields[0], name, line);
-    if (options.input == "-" && is_waiting()) lines.flush();
-    return true;
-  });
+  try {
+    qkv::app::for_each_row(options.input, reading, [&](const auto& fields, Index line) {
+      lines.add(fields[0], name, line);
+      if (options.input == "-" && is_waiting()) lines.flush();
+      return true;
+    });
+  } catch (const qkv::app::InputError&) {
+    lines.flush();  // those before the broken one
+    throw;
+  }
   lines.flush();
 }
 
@@ -136,8 +136,12 @@ void check(const TranslateOptions& options) {
   check_search(options.search);
   const bool wants_files = !options.outputs.paths.empty() || options.outputs.json;
   if (options.show && wants_files) throw UsageError("--show goes without -o and --json");
-  if (options.demo.empty() == options.run.empty()) {
+  if (options.demo.empty() && options.run.empty()) {
     throw UsageError("RUN or --demo TEXT is needed; qkv translate --help says more");
+  }
+  if (!options.demo.empty() && !options.run.empty()) {
+    throw UsageError(
+        fmt::format("RUN {} and --demo exclude each other", qkv::app::quoted(options.run)));
   }
 }
 
@@ -146,14 +150,19 @@ void run(const TranslateOptions& options, const Common& common) {
   std::vector<TranslatedLine> kept;
   const Results results = translate_forms(kept, options);
   check_outputs(options.outputs, results);
-  if (options.demo.empty()) check_inputs(options.outputs, {options.input});
+  if (options.demo.empty()) {
+    check_inputs(options.outputs, {options.input});
+    check_inputs(options.outputs, model_files(options.run));
+  }
   const TranslationModel model =
       options.demo.empty() ? read_model(options.run, options.model) : qkv::app::date_model();
   const bool keeps = !options.outputs.paths.empty() || options.outputs.json;
   std::optional<Progress> progress;
   if (keeps || ::isatty(STDOUT_FILENO) != 1) progress.emplace(common, "translate");
   Index done = 0;
-  Lines lines(model, options, common, [&](std::vector<TranslatedLine>& some) {
+  qkv::app::SearchOptions search = options.search;
+  search.attention = keeps || options.show;
+  Lines lines(model, search, common, [&](std::vector<TranslatedLine>& some) {
     for (TranslatedLine& line : some) {
       if (!keeps) print(shown(line, options, common));
       if (keeps) kept.push_back(std::move(line));
@@ -184,8 +193,9 @@ void add_translate(const Command& program, const Common& common) {
       .type_name("TEXT...");
   add_run_model(command, options->model);
   add_search(command, options->search);
-  add_number(command, "--most-tokens", options->search.most_tokens, Bounds<Index>{1, kMostTokens},
-             "of a translation, its end included (default: 2 of each of the line, and 10)");
+  add_number(
+      command, "--most-tokens", options->search.most_tokens, Bounds<Index>{1, kMostTokens},
+      "of a translation, its end included (default: 2 of each of the line, its end too, and 10)");
   command.add_flag("--scores", options->scores,
                    "behind each translation a tab and its natural log-probability");
   command.add_flag("--show", options->show,

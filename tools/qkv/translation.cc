@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <qkv/app/file_error.h>
+
 #include "exit_codes.h"
 
 namespace {
@@ -15,6 +17,8 @@ namespace {
 using qkv::Index;
 
 constexpr Index kWidestBeam = 1000;
+constexpr Index kMostColumns = Index{1} << 20;  // as for_each_row() has it
+constexpr std::size_t kMostTokens = 4096;
 
 }  // namespace
 
@@ -27,7 +31,8 @@ void add_columns(const Command& command, Index& source, Index& target) {
             const auto first = qkv::app::parse_number<Index>(text.substr(0, comma));
             const auto second =
                 qkv::app::parse_number<Index>(text.substr(std::min(comma + 1, text.size())));
-            if (!first || !second || *first < 0 || *second < 0 || *first == *second) {
+            const auto is_column = [](const auto& n) { return n && *n >= 0 && *n < kMostColumns; };
+            if (!is_column(first) || !is_column(second) || *first == *second) {
               throw BadValue("--cols", fmt::format("expected two columns, counted from 0, got {}",
                                                    qkv::app::quoted(text)));
             }
@@ -57,6 +62,22 @@ void check_search(const qkv::app::SearchOptions& search) {
     throw UsageError(fmt::format("--length-penalty: expected a number from 0 to {}, got {}",
                                  kMostPenalty, search.length_penalty));
   }
+}
+
+std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_view text,
+                         const std::string& file, Index line) {
+  const std::size_t tokens = qkv::app::split_text(text, model.tokenization, model.letters).size();
+  if (tokens > kMostTokens) {
+    throw qkv::app::InputError::at_line(
+        file, line, fmt::format("expected at most {} tokens, got {}", kMostTokens, tokens));
+  }
+  return tokens;
+}
+
+std::vector<std::string> model_files(const std::string& path) {
+  std::vector<std::string> files = qkv::app::run_files(path);
+  files.push_back(path);
+  return files;
 }
 
 qkv::app::TranslationModel read_model(const std::string& path, qkv::app::RunModel model) {

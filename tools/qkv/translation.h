@@ -2,8 +2,10 @@
 #ifndef QKV_TOOLS_TRANSLATION_H_
 #define QKV_TOOLS_TRANSLATION_H_
 
+#include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <qkv/app/translation_model.h>
 #include <qkv/app/translation_run.h>
@@ -16,7 +18,7 @@ inline constexpr Choice<qkv::app::RunModel> kRunModels[] = {{"best", qkv::app::R
                                                             {"last", qkv::app::RunModel::kLast}};
 
 inline constexpr const char* kRunHelp =
-    "the folder that qkv train wrote, or a .safetensors file of one";
+    "the folder that qkv train wrote, or its model.safetensors or best.safetensors";
 
 // --cols S,T, from 0
 void add_columns(const Command& command, qkv::Index& source, qkv::Index& target);
@@ -27,6 +29,14 @@ void add_run_model(const Command& command, qkv::app::RunModel& model);
 void add_search(const Command& command, qkv::app::SearchOptions& search);
 // Throws UsageError for a penalty that is no number of use.
 void check_search(const qkv::app::SearchOptions& search);
+
+// The tokens of a text, at `line` of `file`. Throws InputError for more than 4,096: what looks at
+// them takes memory as the square.
+std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_view text,
+                         const std::string& file, qkv::Index line);
+
+// The files of which read_model() reads some; for check_inputs().
+std::vector<std::string> model_files(const std::string& path);
 
 // Of the folder that `qkv train` wrote, or of a model file alone. Throws InputError.
 qkv::app::TranslationModel read_model(const std::string& path, qkv::app::RunModel model);

@@ -26,6 +26,8 @@ class QKV_API LockedFolder {
   const std::string& path() const noexcept { return path_; }
   // Of a file in it.
   std::string file(std::string_view name) const;
+  // Whether something of that name is there, a link to nowhere too. Throws OutputError where that
+  // cannot be found out.
   bool holds(std::string_view name) const;
   // The names of all that is in it, sorted.
   std::vector<std::string> names() const;

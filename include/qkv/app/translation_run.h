@@ -132,6 +132,9 @@ QKV_API TrainingReport train_translation(const TrainingOptions& options, const s
 
 enum class RunModel { kBest, kLast };
 
+// The paths of a RUN folder's files, there or not.
+QKV_API std::vector<std::string> run_files(const std::string& folder);
+
 // The translator of a RUN folder. Throws InputError for what is missing or malformed.
 QKV_API TranslationModel read_translation_model(const std::string& folder, RunModel which);
 

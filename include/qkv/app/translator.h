@@ -66,9 +66,10 @@ struct Translation {
 };
 
 struct SearchOptions {
-  Index beam = 1;             // 1: greedy
+  Index beam = 1;             // 1 (greedy) to 1000
   Index most_tokens = 0;      // a translation's, its end included; 0: 2 source tokens + 10
   double length_penalty = 1;  // hypotheses are compared by log_probability / tokens^penalty
+  bool attention = true;      // Translation::attention is wanted, which takes memory
 };
 
 // Visits the parameters of all parts; of the layers themselves or of their gradients.
@@ -162,6 +163,8 @@ class QKV_API Translator {
   TranslationLoss loss_and_gradients(std::span<const TokenPair> pairs, RunState& run,
                                      TranslatorGradients& gradients, Context& context) const;
   // One for each source, in their order. The result for a source does not depend on the others.
+  // Throws Error for options out of their ranges, ids that are not in the vocabulary and sources
+  // without tokens.
   std::vector<Translation> translate(std::span<const std::span<const std::int32_t>> sources,
                                      const SearchOptions& options, Context& context) const;
 

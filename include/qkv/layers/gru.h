@@ -92,7 +92,7 @@ class QKV_API Gru {
       GruParameters::list(self.backward, prefix, visit);
     }
   };
-  // Of one forward pass; memory is kept when sizes are the same. Nothing of the caller's is needed.
+  // Of one forward pass; nothing of the caller's is needed.
   struct Saved {
     Tensor x{};       // [B,T,input], 0 behind the sequences
     Tensor states{};  // [directions,B,T,hidden] that each step began with

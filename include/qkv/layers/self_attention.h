@@ -13,7 +13,9 @@ namespace qkv {
 // x [B,T,width] or [T,width], of the layer's dtype.
 struct SelfAttentionInputs {
   ConstView x{};
-  ConstView lengths{};        // [B] or [B,T]
+  // [B]: how many positions are keys; those behind are still queries, so what stands there must be
+  // finite for a backward pass. [B,T], a length for each query: 0 takes a query out, too.
+  ConstView lengths{};
   std::vector<Mask> masks{};  // further masks
 };
 

@@ -13,9 +13,9 @@
 namespace qkv::app {
 
 struct AdamOptions {
-  double beta1 = 0.9;    // of the mean of gradients, in [0,1)
-  double beta2 = 0.999;  // of the mean of their squares, in [0,1)
-  double epsilon = 1e-8;
+  double beta1 = 0.9;     // of the mean of gradients, in [0,1)
+  double beta2 = 0.999;   // of the mean of their squares, in [0,1)
+  double epsilon = 1e-8;  // in [1e-30,1)
   // Above 0: AdamW (Loshchilov, Hutter 2019, algorithm 2), whose decay w <- w - rate decay w is
   // apart from the gradient. It holds for parameters of two axes and more; biases, and vectors such
   // as the v of additive attention, do not decay.

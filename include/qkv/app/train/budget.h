@@ -27,7 +27,8 @@ struct Budget {
 };
 
 // "10e,5000u,30m": whole epochs (e) and updates (u), and a time in seconds (s), minutes (m) or
-// hours (h), each once, all positive. Throws Error (argument "budget") saying what is wrong.
+// hours (h), each once, all positive, none above 3.2e13 (seconds: a million years). Throws Error
+// (argument "budget") saying what is wrong.
 QKV_API Budget parse_budget(std::string_view text);
 // The same text again: "10e,5000u,1800s".
 QKV_API std::string to_string(const Budget& budget);
