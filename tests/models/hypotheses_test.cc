@@ -22,43 +22,54 @@ float looked_at(const Path& path) {
   return static_cast<float>(sum);
 }
 
-// So many steps that dead ends are forgotten many times; each row of attention stays with its
-// token.
-TEST(Hypotheses, RowsFollowTheirPathWhateverIsForgotten) {
-  constexpr Index kVocabulary = 6;
-  constexpr Index kSteps = 700;
-  for (const Index beam : {1, 7, 30}) {
-    std::mt19937_64 random(static_cast<std::uint64_t>(beam));
-    Hypotheses hypotheses({.beam = beam}, kSteps);
-    std::vector<Path> paths(1);
-    while (!hypotheses.done()) {
-      std::vector<double> log_probabilities;
-      std::vector<float> attention;
-      for (const Path& path : paths) {
-        for (Index v = 0; v < kVocabulary; ++v) {
-          // Ends come late: only near the last step are they likely.
-          const bool ends = v == 2 && std::ssize(path) < kSteps - 3;
-          log_probabilities.push_back(ends ? -1e6
-                                           : -1 - static_cast<double>(random() % 1000) / 500);
-        }
-        attention.push_back(static_cast<float>(path.size()));
-        attention.push_back(looked_at(path));
+constexpr Index kVocabulary = 6;
+constexpr Index kSteps = 700;
+
+// The best after so many steps that dead ends are forgotten many times. Before the last steps only
+// the likeliest hypothesis of step `end` ends, and what comes later is less likely.
+app::Translation best_of(Index beam, Index end) {
+  std::mt19937_64 random(static_cast<std::uint64_t>(beam));
+  Hypotheses hypotheses({.beam = beam}, kSteps);
+  std::vector<Path> paths(1);
+  while (!hypotheses.done()) {
+    std::vector<double> log_probabilities;
+    std::vector<float> attention;
+    for (std::size_t k = 0; k < paths.size(); ++k) {
+      const Index step = std::ssize(paths[k]);
+      for (Index v = 0; v < kVocabulary; ++v) {
+        double value = (step > end ? -9 : -1) - static_cast<double>(random() % 1000) / 500;
+        if (v == 2 && step < kSteps - 3) value = step == end && k == 0 ? 0 : -1e6;
+        log_probabilities.push_back(value);
       }
-      hypotheses.advance(log_probabilities, kVocabulary, attention, 2);
-      std::vector<Path> next;
-      for (Index k = 0; k < hypotheses.live(); ++k) {
-        next.push_back(paths[static_cast<std::size_t>(hypotheses.parent(k))]);
-        next.back().push_back(hypotheses.last_token(k));
-      }
-      paths = std::move(next);
+      attention.push_back(static_cast<float>(step));
+      attention.push_back(looked_at(paths[k]));
     }
-    const app::Translation best = hypotheses.best(2, true);
-    ASSERT_GT(best.tokens.size(), std::size_t{kSteps - 5}) << beam;
-    Path path;
-    for (std::size_t i = 0; i < best.tokens.size(); ++i) {
-      EXPECT_EQ(best.attention.values<float>()[2 * i], static_cast<float>(i)) << beam;
-      EXPECT_EQ(best.attention.values<float>()[2 * i + 1], looked_at(path)) << beam << " " << i;
-      path.push_back(best.tokens[i]);
+    hypotheses.advance(log_probabilities, kVocabulary, attention, 2);
+    std::vector<Path> next;
+    for (Index k = 0; k < hypotheses.live(); ++k) {
+      next.push_back(paths[static_cast<std::size_t>(hypotheses.parent(k))]);
+      next.back().push_back(hypotheses.last_token(k));
+    }
+    paths = std::move(next);
+  }
+  return hypotheses.best(2, true);
+}
+
+TEST(Hypotheses, RowsFollowTheirPathWhateverIsForgotten) {
+  for (const Index beam : {2, 7, 30}) {
+    for (const Index end : {Index{100}, kSteps}) {
+      const app::Translation best = best_of(beam, end);
+      if (end == kSteps) {
+        EXPECT_GT(std::ssize(best.tokens), kSteps - 5) << beam;
+      } else {
+        EXPECT_EQ(std::ssize(best.tokens), end + 1) << beam;
+      }
+      Path path;
+      for (std::size_t i = 0; i < best.tokens.size(); ++i) {
+        EXPECT_EQ(best.attention.values<float>()[2 * i], static_cast<float>(i)) << beam;
+        EXPECT_EQ(best.attention.values<float>()[2 * i + 1], looked_at(path)) << beam << " " << i;
+        path.push_back(best.tokens[i]);
+      }
     }
   }
 }

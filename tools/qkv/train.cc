@@ -54,8 +54,9 @@ for bit the parameters of one that was not, on any number of threads. A loss tha
 the run with 5 and leaves the last save.
 
 RUN holds plain files: config.json (all settings), source.vocab.json, target.vocab.json,
-model.safetensors (the last parameters), best.safetensors (those best at --valid; without it the
-last), state.safetensors (what going on needs), train.jsonl (a line for each epoch and validation).)";
+model.safetensors (the last parameters), best.safetensors (those best at --valid; before its first
+time, and without it, the last), state.safetensors (what going on needs), train.jsonl (a line for
+each epoch and validation).)";
 
 struct TrainOptions {
   TrainingOptions training{};

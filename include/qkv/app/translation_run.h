@@ -23,7 +23,8 @@
 //   config.json         every setting, defaults too, and what the data were: pairs and a hash
 //   source.vocab.json, target.vocab.json
 //   model.safetensors   the last parameters
-//   best.safetensors    those with the best validation loss; without validation the last
+//   best.safetensors    those with the best validation loss; before the first, and without
+//                       validation, the last
 //   state.safetensors   all that going on needs: parameters, the best ones, Adam's moments, counts
 //   train.jsonl         a line for each epoch and each validation
 //
