@@ -253,9 +253,9 @@ class Translate(Model):
         """What each token looked at is kept for files alone; at most some lines at once."""
         self.model.p["output.bias"][END] -= 100
         self.file("endless.safetensors", self.model.file())
-        self.file("d.tsv", ("a" * 600 + "\t" + "x" * 600 + "\n") * 24)
         program = pathlib.Path(PROGRAM).resolve()
-        for command, *more in (["score"], ["translate", "--beam", "4"]):
+        for length, command, *more in ((2000, "score"), (600, "translate", "--beam", "4")):
+            self.file("d.tsv", ("a" * length + "\t" + "x" * length + "\n") * 24)
             run = measured.run([program, command, "endless.safetensors", "d.tsv", *more], self.dir)
             self.assertEqual(run.status, 0, run.err)
             self.assertLess(run.peak, 30e6)
