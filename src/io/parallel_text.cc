@@ -13,8 +13,6 @@
 namespace qkv::app {
 namespace {
 
-constexpr Index kMostColumns = Index{1} << 20;  // a line holds no more
-
 // The columns that a row must have. Throws for options that cannot be.
 Index needed_columns(const ParallelTextOptions& options) {
   if (options.least_columns < 1) throw Error("for_each_row", "least_columns", "must be positive");

@@ -28,10 +28,6 @@ using qkv::app::Bleu;
 using qkv::app::TextPair;
 using qkv::app::TranslationModel;
 
-// Pairs that are scored together, and the tokens of these at which there are enough.
-constexpr std::size_t kMostPairs = 64;
-constexpr std::size_t kManyTokens = 4096;
-
 constexpr const char* kFooter = R"(Examples:
   qkv gen dates -n 50 --split test --seed 1 -o test.tsv
   qkv score RUN test.tsv
@@ -82,7 +78,7 @@ class Scorer {
       tokens_ += count_tokens(model_, *text, file, line);
     }
     pairs_.push_back(std::move(pair));
-    if (pairs_.size() == kMostPairs || tokens_ >= kManyTokens) flush();
+    if (is_enough(pairs_.size(), tokens_)) flush();
   }
   Scores finish() {
     flush();

@@ -28,10 +28,6 @@ namespace {
 using qkv::Index;
 using qkv::app::TranslationModel;
 
-// Lines that are translated together, and the tokens of these at which there are enough.
-constexpr std::size_t kMostLines = 64;
-constexpr std::size_t kManyTokens = 4096;
-
 constexpr const char* kFooter = R"(Examples:
   qkv translate --demo "the 3rd of May, 1987" --show
   qkv gen dates -n 5 --split test -o few.tsv
@@ -65,7 +61,7 @@ class Lines {
   void add(std::string_view text, const std::string& file, Index line) {
     tokens_ += count_tokens(model_, text, file, line);
     texts_.emplace_back(text);
-    if (texts_.size() == kMostLines || tokens_ >= kManyTokens) flush();
+    if (is_enough(texts_.size(), tokens_)) flush();
   }
 
   void flush() {

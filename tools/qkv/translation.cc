@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <qkv/app/file_error.h>
+#include <qkv/app/parallel_text.h>
 
 #include "exit_codes.h"
 
@@ -17,8 +18,7 @@ namespace {
 using qkv::Index;
 
 constexpr Index kWidestBeam = 1000;
-constexpr Index kMostColumns = Index{1} << 20;  // as for_each_row() has it
-constexpr std::size_t kMostTokens = 4096;
+constexpr std::size_t kMostTokens = 4096;  // of a text, and of texts together
 
 }  // namespace
 
@@ -31,7 +31,9 @@ void add_columns(const Command& command, Index& source, Index& target) {
             const auto first = qkv::app::parse_number<Index>(text.substr(0, comma));
             const auto second =
                 qkv::app::parse_number<Index>(text.substr(std::min(comma + 1, text.size())));
-            const auto is_column = [](const auto& n) { return n && *n >= 0 && *n < kMostColumns; };
+            const auto is_column = [](const auto& n) {
+              return n && *n >= 0 && *n < qkv::app::kMostColumns;
+            };
             if (!is_column(first) || !is_column(second) || *first == *second) {
               throw BadValue("--cols", fmt::format("expected two columns, counted from 0, got {}",
                                                    qkv::app::quoted(text)));
@@ -72,6 +74,11 @@ std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_vi
         file, line, fmt::format("expected at most {} tokens, got {}", kMostTokens, tokens));
   }
   return tokens;
+}
+
+bool is_enough(std::size_t lines, std::size_t tokens) {
+  constexpr std::size_t kMostLines = 64;
+  return lines >= kMostLines || tokens >= kMostTokens;
 }
 
 std::vector<std::string> model_files(const std::string& path) {

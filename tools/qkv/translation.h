@@ -35,6 +35,9 @@ void check_search(const qkv::app::SearchOptions& search);
 std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_view text,
                          const std::string& file, qkv::Index line);
 
+// Whether so many lines or pairs, and tokens, are enough to go through the model together.
+bool is_enough(std::size_t lines, std::size_t tokens);
+
 // The files of which read_model() reads some; for check_inputs().
 std::vector<std::string> model_files(const std::string& path);
 

@@ -18,8 +18,10 @@ namespace qkv::app {
 // mistake unless they are kept.
 enum class EmptyLines { kRefused, kSkipped, kKept };
 
+inline constexpr Index kMostColumns = Index{1} << 20;  // a line holds no more
+
 struct ParallelTextOptions {
-  std::vector<Index> columns{};  // those wanted, from 0, in this order; none: all
+  std::vector<Index> columns{};  // those wanted in this order, below kMostColumns; none: all
   Index least_columns = 1;       // that every row has at least
   EmptyLines empty_lines = EmptyLines::kRefused;
   const std::atomic<bool>* stop = nullptr;  // read now and then; when true Cancelled is thrown
