@@ -36,8 +36,8 @@ constexpr const char* kFooter = R"(Examples:
 log-probability: natural, of the targets, each with its end; perplexity: exp(-it / tokens). BLEU
 (Papineni et al. 2002, n = 1 to 4, smoothed as sacreBLEU does by default) and exact (the whole line)
 compare what the model translates with the targets; their tokens are the model's: characters, or
-words and punctuation. Texts have at most 4096 tokens. Targets are lowered where the model's were. A token that the model does not
-know is never exact.)";
+words and punctuation. Texts have at most 4096 tokens. Targets are lowered where the model's were. A
+token that the model does not know is never exact.)";
 
 struct ScoreOptions {
   std::string run{};

@@ -73,7 +73,8 @@ std::string said_of_option(const qkv::Error& error) {
     if (error.argument() == argument) option = name;
   }
   const std::string_view text = error.what();
-  return fmt::format("{}: {}", option, text.substr(std::min(text.find("must "), text.size())));
+  const std::size_t rule = text.find("must ");
+  return rule == text.npos ? std::string(text) : fmt::format("{}: {}", option, text.substr(rule));
 }
 
 // "10e,5000u,30m".
