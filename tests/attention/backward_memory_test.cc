@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,6 +13,7 @@
 #include "tests/attention/backward_call.h"
 #include "tests/attention/bits.h"
 #include "tests/attention/paths.h"
+#include "tests/support/stops.h"
 
 // Long calls of the fast backward passes: memory that does not grow with Tq x Tk, work that does
 // not where a window allows it, and ends before the end.
@@ -144,31 +144,60 @@ TEST(BackwardPathMemory, ALongCallWithAWindowIsManyShortOnes) {
 
 // ---- ends before the end --------------------------------------------------------------------
 
+// Whichever array it is at, it is done with before many more rows: these are 16 in a page.
 TEST(BackwardPathMemory, AStopFlagEndsALongCall) {
-  using Clock = std::chrono::steady_clock;
-  const Index T = 65'536;
-  const Tensor x = uniform({1, 1, T, 64}, 1);
-  Tensor lse(DType::kFloat32, {1, 1, T});
-  Tensor dq(DType::kFloat32, {1, 1, T, 64});
-  Tensor dk(DType::kFloat32, {1, 1, T, 64});
-  Tensor dv(DType::kFloat32, {1, 1, T, 64});
+  const Dims shape{1, 1, 2048, 64};
+  TouchedArray q(DType::kFloat32, shape);
+  TouchedArray k(DType::kFloat32, shape);
+  TouchedArray v(DType::kFloat32, shape);
+  TouchedArray out(DType::kFloat32, shape);
+  TouchedArray dout(DType::kFloat32, shape);
+  TouchedArray dq(DType::kFloat32, shape);
+  const Tensor lse(DType::kFloat32, {1, 1, 2048});
+  Tensor dk(DType::kFloat32, shape);
+  Tensor dv(DType::kFloat32, shape);
+  for (const std::string& path : fast_backward_paths()) {
+    for (const int threads : {1, 2}) {
+      for (TouchedArray* array : {&q, &k, &v, &out, &dout, &dq}) {
+        Context context{Executor::threads(threads)};
+        context.force_path(path);
+        const auto call = [&](Context& stopped) {
+          attention_backward({q, k, v}, {}, {out, lse}, {.out = dout}, {.q = dq, .k = dk, .v = dv},
+                             stopped);
+        };
+        EXPECT_EQ(cancelled_midway(*array, 10 * threads, call, std::move(context)),
+                  Cancelled("attention_backward").what())
+            << path << ", " << threads << " threads";
+      }
+    }
+  }
+}
+
+// A task of the sweep takes some keys and all queries: the flag is set in the midst of them, by a
+// function that is asked for each pair, and from then on may be asked for a few blocks more.
+TEST(BackwardPathMemory, AStopFlagEndsALongTask) {
+  constexpr Index kTq = 8192;
+  constexpr Index kTk = 128;
+  const Tensor q = uniform({1, 1, kTq, 8}, 1);
+  const Tensor k = uniform({1, 1, kTk, 8}, 2);
   for (const std::string& path : fast_backward_paths()) {
     std::atomic<bool> stop{false};
+    std::atomic<bool> armed{false};
+    std::atomic<Index> asked_after{0};
+    const Options options{.mods = {score_mod([&](auto s, At at) {
+                            if constexpr (!std::is_floating_point_v<decltype(s)>) {
+                              if (at.i == kTq / 2 && at.j == 5 && armed) stop = true;
+                            }
+                            if (stop) ++asked_after;
+                            return s * 0.5F;
+                          })}};
     Context context{Executor::threads(2)};
     context.force_path(path);
     context.set_stop_flag(&stop);
-    Clock::time_point stopped;
-    std::thread setter([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      stopped = Clock::now();
-      stop = true;
-    });
-    EXPECT_THROW(attention_backward({x, x, x}, {}, {x, lse}, {.out = x},
-                                    {.q = dq, .k = dk, .v = dv}, context),
-                 Cancelled);
-    const std::chrono::duration<double> after = Clock::now() - stopped;
-    setter.join();
-    EXPECT_LT(after.count(), 1.0 * kSlowdown) << path;
+    armed = true;
+    EXPECT_THROW((void)gradients_of(context, {q, k, k}, options, q), Cancelled) << path;
+    EXPECT_GT(asked_after, 0) << path;
+    EXPECT_LE(asked_after, 4 * 128 * 128) << path;  // of kTq / 2 by kTk
   }
 }
 

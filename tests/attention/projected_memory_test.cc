@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <atomic>
-#include <chrono>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tests/attention/backward_call.h"
 #include "tests/attention/paths.h"
+#include "tests/support/stops.h"
 
 // Memory of bilinear and additive calls: projected rows and what belongs to them, nothing of the
 // size Tq x Tk, let alone Tq x Tk x U. And they end before the end, as all others.
@@ -82,37 +81,38 @@ TEST(ProjectedPathMemory, OneQueryTakesNoMoreThanItsKeys) {
   }
 }
 
-// In projections as well as among pairs.
+// In projections (of q and k, and back to dq) as well as among pairs (v).
 TEST(ProjectedPathMemory, AStopFlagEndsALongCall) {
-  using Clock = std::chrono::steady_clock;
-  constexpr Index kT = 65'536;
-  const Repeated x(64);
+  const Dims shape{2048, 64};
+  const Repeated parameters(64);
+  TouchedArray q(DType::kFloat32, shape);
+  TouchedArray k(DType::kFloat32, shape);
+  TouchedArray v(DType::kFloat32, shape);
+  TouchedArray out(DType::kFloat32, shape);
+  TouchedArray dout(DType::kFloat32, shape);
+  TouchedArray dq(DType::kFloat32, shape);
+  const Tensor lse(DType::kFloat32, {2048});
   for (const ScoreKind kind : {ScoreKind::kBilinear, ScoreKind::kAdditive}) {
+    const Options options{.score = parameters.score(kind)};
+    const auto forward = [&](Context& context) {
+      attention({q, k, v}, options, {.out = out}, context);
+    };
+    const auto backward = [&](Context& context) {
+      attention_backward({q, k, v}, options, {out, lse}, {.out = dout}, {.q = dq}, context);
+    };
     for (const std::string& path : fast_backward_paths(kind)) {
-      for (const bool backward : {false, true}) {
-        for (const int wait : {1, 60}) {  // milliseconds
-          Tensor out(DType::kFloat32, {kT, 64});
-          Tensor dq(DType::kFloat32, {kT, 64});
-          const Tensor lse(DType::kFloat32, Dims(kT));
-          const Inputs inputs{x.rows(kT), x.rows(kT), x.rows(kT)};
-          const Options options{.score = x.score(kind)};
-          std::atomic<bool> stop{false};
-          Context context{Executor::threads(2)};
+      for (const int threads : {1, 2}) {
+        const auto stop_at = [&](TouchedArray& array, const auto& call) {
+          Context context{Executor::threads(threads)};
           context.force_path(path);
-          context.set_stop_flag(&stop);
-          Clock::time_point stopped;
-          std::thread setter([&] {
-            std::this_thread::sleep_for(std::chrono::milliseconds(wait));
-            stopped = Clock::now();
-            stop = true;
-          });
-          EXPECT_THROW(backward ? attention_backward(inputs, options, {out, lse},
-                                                     {.out = x.rows(kT)}, {.q = dq}, context)
-                                : attention(inputs, options, {.out = out}, context),
-                       Cancelled);
-          const std::chrono::duration<double> after = Clock::now() - stopped;
-          setter.join();
-          EXPECT_LT(after.count(), 1.0 * kSlowdown) << path;
+          return cancelled_midway(array, 10 * threads, call, std::move(context));
+        };
+        SCOPED_TRACE(path + ", " + std::to_string(threads) + " threads");
+        for (TouchedArray* array : {&q, &k, &v, &out}) {
+          EXPECT_EQ(stop_at(*array, forward), Cancelled("attention").what());
+        }
+        for (TouchedArray* array : {&q, &k, &v, &out, &dout, &dq}) {
+          EXPECT_EQ(stop_at(*array, backward), Cancelled("attention_backward").what());
         }
       }
     }

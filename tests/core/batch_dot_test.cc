@@ -278,16 +278,19 @@ TEST(BatchDot, AContextKeepsTheSumsOfLongRows) {
 }
 
 TEST(BatchDot, StopsInTheMidstOfRowsAndOfOneSum) {
-  const float one = 1;
-  const auto product = [&](Index N, Index L, Index M) {
-    Tensor out(DType::kFloat32, {N, M});
-    const ConstView a(&one, DType::kFloat32, {N, L}, {0, 0});
-    const ConstView b(&one, DType::kFloat32, {L, M}, {0, 0});
-    return test::cancelled_midway(
-        [&](Context& context) { batch_dot(a, b, out, Transpose::kNo, Transpose::kNo, context); });
+  struct Product {
+    Product(Index N, Index L, Index M)
+        : a(DType::kFloat32, {N, L}), b(DType::kFloat32, {L, M}), out(DType::kFloat32, {N, M}) {}
+    void operator()(Context& context) const {
+      batch_dot(a, b, out, Transpose::kNo, Transpose::kNo, context);
+    }
+    test::TouchedArray a, b, out;
   };
-  EXPECT_EQ(product(1000, 1000, 20), Cancelled("batch_dot").what());
-  EXPECT_EQ(product(1, 20'000'000, 1), Cancelled("batch_dot").what());
+  Product rows(1000, 1000, 20);
+  EXPECT_EQ(test::cancelled_midway(rows.out, 1, rows), Cancelled("batch_dot").what());
+  // As many terms as there are between two looks at the flag.
+  Product sum(1, 1'000'000, 1);
+  EXPECT_EQ(test::cancelled_midway(sum.a, 9, sum), Cancelled("batch_dot").what());
 }
 
 }  // namespace

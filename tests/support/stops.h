@@ -3,19 +3,21 @@
 #define QKV_TESTS_SUPPORT_STOPS_H_
 
 #include <atomic>
-#include <chrono>
 #include <string>
-#include <thread>
+#include <utility>
+
+#include <gtest/gtest.h>
 
 #include <qkv/context.h>
 #include <qkv/error.h>
+
+#include "tests/support/touched.h"
 
 namespace qkv::test {
 
 // The text of the Cancelled that call(context) ends with; "" when it ends otherwise.
 template <class Call>
-std::string cancelled_by(const std::atomic<bool>& stop, const Call& call) {
-  Context context;
+std::string cancelled_by(const std::atomic<bool>& stop, const Call& call, Context context = {}) {
   context.set_stop_flag(&stop);
   try {
     call(context);
@@ -25,23 +27,21 @@ std::string cancelled_by(const std::atomic<bool>& stop, const Call& call) {
   return "";
 }
 
-// The same with a flag that is set in the midst of the call: at half of the time it takes. Where
-// the machine is busy the flag may come after its end: it is called again, some times.
+// The same with a flag that is set in the midst of the call: at its first touch of the second half
+// of an array that it reads or writes. From then on it may touch no more than `pages` of that half,
+// of which there must be many more, else the call would end by itself.
 template <class Call>
-std::string cancelled_midway(const Call& call) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point begin = Clock::now();
-  std::string text = cancelled_by(false, call);
-  const Clock::duration half = (Clock::now() - begin) / 2;
-  for (int tries = 0; tries < 10 && text.empty(); ++tries) {
-    std::atomic<bool> stop{false};
-    std::thread setter([&] {
-      std::this_thread::sleep_for(half);
-      stop = true;
-    });
-    text = cancelled_by(stop, call);
-    setter.join();
+std::string cancelled_midway(TouchedArray& array, Index pages, const Call& call,
+                             Context context = {}) {
+  EXPECT_GT(array.watched(), 3 * pages);
+  std::atomic<bool> stop{false};
+  std::string text;
+  {
+    const TouchedArray::Watch watch(array, stop);
+    text = cancelled_by(stop, call, std::move(context));
   }
+  EXPECT_TRUE(stop) << "nothing was touched";
+  EXPECT_LE(array.touched(), pages) << "of " << array.watched() << " that were watched";
   return text;
 }
 
