@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "picture/child.h"
 
+#include <array>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <qkv/app/picture.h>
 #include <qkv/error.h>
@@ -44,14 +47,38 @@ class Path {
 
 bool no_child_is_left() { return ::waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD; }
 
-// Gone, or killed and not yet collected by whoever inherited it.
-bool is_dead(pid_t number) {
-  for (int n = 0; n < 200; ++n) {
-    const std::string state = test::read("/proc/" + std::to_string(number) + "/stat");
-    if (state.empty() || state.find(") Z ") != state.npos) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+// A pipe that no child inherits; who opens an end by its name has it.
+class Pipe {
+ public:
+  Pipe() { EXPECT_EQ(::pipe2(ends_.data(), O_CLOEXEC), 0); }
+  ~Pipe() {
+    close_end(0);
+    close_end(1);
   }
-  return false;
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+
+  std::string name(std::size_t end) const {
+    return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(ends_[end]);
+  }
+  void close_end(std::size_t end) {
+    if (ends_[end] >= 0) ::close(std::exchange(ends_[end], -1));
+  }
+  void say(char letter) const { EXPECT_EQ(::write(ends_[1], &letter, 1), 1); }
+  // Waits for a letter; "" when nobody is left who could write one.
+  std::string hear() const {
+    char letter = 0;
+    return ::read(ends_[0], &letter, 1) == 1 ? std::string(1, letter) : "";
+  }
+
+ private:
+  std::array<int, 2> ends_{};
+};
+
+// Returns when this thread of ours sleeps.
+void wait_until_asleep(pid_t thread) {
+  const std::string file = "/proc/self/task/" + std::to_string(thread) + "/stat";
+  while (test::read(file).find(") S ") == std::string::npos) std::this_thread::yield();
 }
 
 int open_descriptors() {
@@ -97,31 +124,32 @@ TEST(Child, SaysThatThereIsNoSuchProgram) {
   EXPECT_TRUE(no_child_is_left());
 }
 
-// Whatever the child does: nothing, no more reading, or no more talking either.
+// Whatever the child does: nothing, no more reading, or no more talking either. Its own child
+// repeats what it is told for as long as it lives, which is for ever, or until this test ends.
 TEST(Child, IsStoppedWithAllThatItStarted) {
-  const test::Directory directory;
-  const std::string file = directory / "pid";
   for (const std::string closed : {"", "exec <&-; ", "exec <&- >&- 2>&-; "}) {
     SCOPED_TRACE(closed);
     const int before = open_descriptors();
-    std::atomic<bool> stop{false};
-    std::thread other([&] {
-      // Until the child's own child has said its number.
-      for (int n = 0; n < 500 && !test::read(file).ends_with('\n'); ++n) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      stop = true;
-    });
-    const std::string script = closed + "sleep 30 & echo $! >'" + file + "'; wait";
-    const auto start = std::chrono::steady_clock::now();
-    EXPECT_THROW(run_child("sh", {"-c", script}, std::string(3'000'000, 'x'), &stop), Cancelled);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
-    other.join();
+    {
+      Pipe to_grandchild;
+      Pipe from_grandchild;
+      std::atomic<bool> stop{false};
+      std::thread other([&, caller = ::gettid()] {
+        to_grandchild.say('a');
+        EXPECT_EQ(from_grandchild.hear(), "a");
+        wait_until_asleep(caller);
+        stop = true;
+      });
+      const std::string script = closed + "cat <" + to_grandchild.name(0) + " >" +
+                                 from_grandchild.name(1) + " 2>/dev/null & wait";
+      EXPECT_THROW(run_child("sh", {"-c", script}, std::string(3'000'000, 'x'), &stop), Cancelled);
+      other.join();
+      EXPECT_TRUE(no_child_is_left());
+      from_grandchild.close_end(1);
+      to_grandchild.say('b');
+      EXPECT_EQ(from_grandchild.hear(), "") << "the grandchild lives";
+    }
     EXPECT_EQ(open_descriptors(), before);
-    EXPECT_TRUE(no_child_is_left());
-    EXPECT_TRUE(is_dead(std::stoi(test::read(file))));
-    std::filesystem::remove(file);
   }
 }
 

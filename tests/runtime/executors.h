@@ -2,6 +2,7 @@
 #ifndef QKV_TESTS_RUNTIME_EXECUTORS_H_
 #define QKV_TESTS_RUNTIME_EXECUTORS_H_
 
+#include <atomic>
 #include <future>
 #include <string>
 #include <thread>
@@ -64,11 +65,33 @@ void run(const Executor& executor, Index count, F f) {
       count, [](void* state, Index i) { (*static_cast<F*>(state))(i); }, &f);
 }
 
+// Tells when a body has returned, on whichever executor.
+class Noting {
+ public:
+  explicit Noting(Executor inner) : inner_(std::move(inner)) {}
+  Executor executor() { return {&parallel_for, this, inner_.concurrency()}; }
+  Index returned() const { return returned_; }
+
+ private:
+  static void parallel_for(void* self, Index count, Executor::Body body, void* state) {
+    Noting& noting = *static_cast<Noting*>(self);
+    run(noting.inner_, count, [&](Index i) {
+      body(state, i);
+      ++noting.returned_;
+    });
+  }
+
+  Executor inner_;
+  std::atomic<Index> returned_{0};
+};
+
+// Seconds after which a test is taken to hang: many times what the slowest machine needs.
+inline constexpr unsigned kPatience = 1800;
+
 // A test that hangs is killed by SIGALRM.
 class Watched : public ::testing::Test {
  protected:
-  static constexpr unsigned kSeconds = 120;
-  Watched() { alarm(kSeconds); }
+  Watched() { alarm(kPatience); }
   ~Watched() override { alarm(0); }
 };
 

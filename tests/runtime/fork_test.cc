@@ -42,7 +42,7 @@ template <class F>
 int status_of_child(F f) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(60);  // alarms are not inherited
+    alarm(kPatience);  // alarms are not inherited
     _exit(f() ? 0 : 1);
   }
   int status = 0;

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
-#include <chrono>
 #include <filesystem>
 #include <iterator>
 #include <mutex>
@@ -15,6 +14,7 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <qkv/context.h>
 #include <qkv/error.h>
@@ -33,19 +33,19 @@ std::ptrdiff_t thread_count() {
   return std::distance(begin(tasks), end(tasks));
 }
 
-// Waits until this process has `count` threads: the kernel lists a thread a moment longer than
+// Returns when this process has `count` threads: the kernel lists a thread a moment longer than
 // join() waits for it.
-bool threads_become(std::ptrdiff_t count) {
-  for (int wait = 0; wait < 5000 && thread_count() != count; ++wait) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return thread_count() == count;
+void wait_for_threads(std::ptrdiff_t count) {
+  while (thread_count() != count) std::this_thread::yield();
 }
 
 // Threads without ours; a sanitizer may start one of its own with the first.
 std::ptrdiff_t settled_thread_count() {
-  std::thread([] {}).join();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  pid_t number = 0;
+  std::thread([&] { number = ::gettid(); }).join();
+  while (std::filesystem::exists("/proc/self/task/" + std::to_string(number))) {
+    std::this_thread::yield();
+  }
   return thread_count();
 }
 
@@ -171,7 +171,7 @@ TEST_F(Pool, ThreadsStartWhenNeededAndEndWithTheLastCopy) {
   run(*copy, 5, [](Index) {});
   EXPECT_EQ(thread_count(), before + 4);
   copy.reset();
-  EXPECT_TRUE(threads_become(before));
+  wait_for_threads(before);
 }
 
 TEST_F(Pool, RunsInsideRuns) {
