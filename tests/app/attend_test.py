@@ -14,7 +14,7 @@ import sys
 import unittest
 
 import numpy as np
-from program import CHECKOUT, PROGRAM, Case
+from program import CHECKOUT, PATIENCE, PROGRAM, Case
 
 sys.path.insert(0, str(CHECKOUT / "tests"))
 import oracle_call  # noqa: E402  pylint: disable=wrong-import-position
@@ -469,7 +469,7 @@ class Outputs(Arrays):
             os.close(read_end)
             done = subprocess.run([PROGRAM, "attend", "q.npy", "k.npy", "v.npy", *arguments],
                                   stdout=write_end, stderr=subprocess.PIPE, cwd=self.dir,
-                                  timeout=60, check=False)
+                                  timeout=PATIENCE, check=False)
             os.close(write_end)
             self.assertEqual((done.returncode, done.stderr), (0, b""), arguments)
             if not os.path.exists("/dev/full"):
@@ -477,7 +477,7 @@ class Outputs(Arrays):
             with open("/dev/full", "wb") as full:
                 done = subprocess.run([PROGRAM, "attend", "q.npy", "k.npy", "v.npy", *arguments],
                                       stdout=full, stderr=subprocess.PIPE, cwd=self.dir,
-                                      timeout=60, check=False)
+                                      timeout=PATIENCE, check=False)
             self.assertEqual(done.returncode, 4, (arguments, done.stderr))
 
 

@@ -9,20 +9,15 @@ import datetime
 import re
 import signal
 import subprocess
-import time
 import unittest
 
-import measured
 import numpy as np
-from program import PROGRAM, Case
+from program import PATIENCE, PROGRAM, Case
 
 
 class Demo(Case):
     def test_fits_a_screen_and_needs_nothing(self):
-        start = time.monotonic()
         done = self.run_qkv("demo", env={"PATH": ""})
-        if not measured.is_sanitized(PROGRAM):
-            self.assertLess(time.monotonic() - start, 60)
         lines = done.out.splitlines()
         self.assertLessEqual(len(lines), 45)
         self.assertLessEqual(max(map(len, lines)), 100)
@@ -114,11 +109,11 @@ class Demo(Case):
 
     def test_can_be_stopped(self):
         for signal_number in (signal.SIGINT, signal.SIGTERM):
-            with subprocess.Popen([PROGRAM, "demo", "--tokens", "16384"], stdout=subprocess.PIPE,
+            with subprocess.Popen([PROGRAM, "demo", "--tokens", "65536"], stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, cwd=self.dir) as process:
                 process.stdout.readline()  # the first part is there before the second begins
                 process.send_signal(signal_number)
-                _, errors = process.communicate(timeout=60)
+                _, errors = process.communicate(timeout=PATIENCE)
             self.assertEqual((process.returncode, errors), (128 + signal_number, b""))
 
 

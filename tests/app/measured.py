@@ -8,6 +8,10 @@ import shutil
 import subprocess
 import sys
 
+# Seconds after which a program is taken to hang: many times what the slowest machine needs, with
+# other work beside it and a sanitizer in it. Nothing is tested by it.
+PATIENCE = 1800
+
 Run = collections.namedtuple("Run", "status out err peak")
 
 # A process begins with the memory of the one that started it as its peak, and NumPy alone is large.
@@ -30,7 +34,7 @@ def run(command, directory, stdin=subprocess.DEVNULL):
     limit = 0 if is_sanitized(command[0]) else 2 * 10**9
     report = pathlib.Path(f"{directory}.report")  # beside it: the program is alone in its directory
     done = subprocess.run([sys.executable, "-S", "-E", "-c", STARTER, str(limit), report, *map(str, command)],
-                          cwd=directory, stdin=stdin, capture_output=True, timeout=120, check=True)
+                          cwd=directory, stdin=stdin, capture_output=True, timeout=PATIENCE, check=True)
     status, peak = map(int, report.read_text(encoding="ascii").split())
     report.unlink()
     code = -(status & 0x7F) if status & 0x7F else status >> 8

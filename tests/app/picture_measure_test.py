@@ -12,7 +12,7 @@ import unittest
 import xml.etree.ElementTree as ElementTree
 
 import rsvg
-from program import PROGRAM, Case
+from program import PATIENCE, PROGRAM, Case
 
 SVG = "{http://www.w3.org/2000/svg}"
 RSVG = rsvg.library()
@@ -22,7 +22,8 @@ TOUCH = 0.05
 
 class PictureCase(Case):
     def draw(self, form, *names):
-        done = subprocess.run([PROGRAM, form, self.dir, *names], capture_output=True, timeout=60)
+        done = subprocess.run([PROGRAM, form, self.dir, *names], capture_output=True,
+                              timeout=PATIENCE)
         self.assertEqual(done.returncode, 0, done.stderr)
         return {path.stem: path.read_bytes() for path in self.dir.glob(f"*.{form}")}
 

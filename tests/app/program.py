@@ -4,21 +4,46 @@
 A test script takes the program as its first argument, then unittest's arguments.
 """
 
+import array
+import fcntl
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import termios
+import time
 import unittest
 
-import measured
 import numpy as np
+from measured import PATIENCE
 
 PROGRAM = sys.argv.pop(1) if len(sys.argv) > 1 else "qkv"
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
-# Seconds of a run: a sanitizer makes kernels ten times as slow and more, beside a test that does
-# likewise.
-PATIENCE = 600 if measured.is_sanitized(PROGRAM) else 120
+# Commands that say how far they are once they have run for a second, which is up to the machine:
+# they are told not to, where a test says nothing else.
+TALKATIVE = {"gen", "score", "train", "translate", "words"}
+
+
+def quietly(arguments):
+    arguments = tuple(map(str, arguments))
+    if not TALKATIVE.intersection(arguments[:1]) or {"--progress", "--quiet"} & set(arguments):
+        return arguments
+    return "--progress", "never", *arguments
+
+
+def status(process):
+    """/proc's lines about it by name."""
+    text = pathlib.Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+    return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+
+
+def unread(pipe):
+    """Bytes in a pipe that nobody has taken yet."""
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
 
 
 class Case(unittest.TestCase):
@@ -29,7 +54,7 @@ class Case(unittest.TestCase):
 
     def run_qkv(self, *arguments, code=0, env=None, **options):
         """The finished process; its exit code must be `code` (None: any)."""
-        done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, timeout=PATIENCE,
+        done = subprocess.run([PROGRAM, *quietly(arguments)], capture_output=True, timeout=PATIENCE,
                               cwd=self.dir, env={**os.environ, **(env or {})}, **options)
         done.out = done.stdout.decode(errors="replace")
         done.err = done.stderr.decode()
@@ -60,8 +85,28 @@ class Case(unittest.TestCase):
             except OSError:  # how Linux says that nobody is left to write
                 pass
             os.close(main)
-            self.assertEqual(process.wait(timeout=60), 0, arguments)
+            self.assertEqual(process.wait(timeout=PATIENCE), 0, arguments)
         return shown
+
+    def wait_until(self, condition):
+        """Returns when condition() holds; fails when it seems that it never will."""
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.003)
+
+    def wait_until_it_waits(self, process):
+        """Until it catches both signals, and sleeps without having woken up between two looks."""
+        caught = 1 << signal.SIGINT - 1 | 1 << signal.SIGTERM - 1
+        seen = []
+
+        def waits():
+            fields = status(process)
+            is_asleep = int(fields["SigCgt"], 16) & caught == caught and fields["State"][0] == "S"
+            seen.append(fields["voluntary_ctxt_switches"] if is_asleep else None)
+            return seen[-1] is not None and seen[-2:-1] == seen[-1:]
+
+        self.wait_until(waits)
 
     def file(self, name, text):
         (self.dir / name).write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -11,16 +11,16 @@ import re
 import resource
 import signal
 import subprocess
-import time
 import unittest
 
 import numpy as np
-from program import PATIENCE, PROGRAM, Case
+from program import PATIENCE, PROGRAM, Case, quietly
 
 SIZES = ("--embedding", "8", "--hidden", "8", "--units", "8")
 FILES = ["best.safetensors", "config.json", "model.safetensors", "source.vocab.json",
          "state.safetensors", "target.vocab.json", "train.jsonl"]
 TIMES = ("seconds", "tokens_per_second")
+ENDLESS = "10000000000000u"
 
 
 def safetensors(path):
@@ -64,7 +64,7 @@ class TrainCase(Case):
         return self.run_qkv(*self.arguments(folder, *more), **options)
 
     def start(self, folder, *more):
-        process = subprocess.Popen([PROGRAM, *map(str, self.arguments(folder, *more))],
+        process = subprocess.Popen([PROGRAM, *quietly(self.arguments(folder, *more))],
                                    cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
@@ -85,10 +85,21 @@ class TrainCase(Case):
         return [{key: line[key] for key in line if key not in TIMES} for line in lines]
 
     def wait_for_update(self, folder, least=1):
-        end = time.monotonic() + PATIENCE
-        while not self.path(folder, "state.safetensors").exists() or self.updates(folder) < least:
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.005)
+        state = self.path(folder, "state.safetensors")
+        self.wait_until(lambda: state.exists() and self.updates(folder) >= least)
+
+    def stop_when(self, process, condition):
+        """Stops it, and lets it go on for a while, until condition() holds of what it left."""
+        def holds():
+            process.send_signal(signal.SIGSTOP)
+            _, status = os.waitpid(process.pid, os.WUNTRACED)
+            self.assertTrue(os.WIFSTOPPED(status))
+            if condition():
+                return True
+            process.send_signal(signal.SIGCONT)
+            return False
+
+        self.wait_until(holds)
 
     def same_run(self, got, want):
         """Bit for bit the same model, but for times."""
@@ -166,8 +177,8 @@ class Folder(TrainCase):
 
     def test_best_is_the_last_until_a_validation(self):
         """Stopped before the first: never the parameters that nothing was learned by."""
-        more = ("--valid", "valid.tsv", "--valid-freq", "100000u")
-        process = self.start("RUN", "--after", "100000u", "--save-freq", "1u", *more)
+        more = ("--valid", "valid.tsv", "--valid-freq", ENDLESS)
+        process = self.start("RUN", "--after", ENDLESS, "--save-freq", "1u", *more)
         self.wait_for_update("RUN", 3)
         process.kill()
         process.communicate()
@@ -175,7 +186,7 @@ class Folder(TrainCase):
         for folder, end in (("RUN", at + 2), ("WHOLE", at + 2)):
             self.train(folder, "--after", f"{end}u", *more)
         self.same_run("RUN", "WHOLE")
-        process = self.start("RUN", "--after", "100000u", "--save-freq", "1u", *more)
+        process = self.start("RUN", "--after", ENDLESS, "--save-freq", "1u", *more)
         self.wait_for_update("RUN", at + 4)
         process.send_signal(signal.SIGINT)
         process.communicate()
@@ -237,7 +248,7 @@ class Resume(TrainCase):
         valid = ("--valid", "valid.tsv", "--valid-freq", "3u")
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             folder = f"RUN{code}"
-            process = self.start(folder, "--save-freq", "1u", "--after", "100000u", *valid)
+            process = self.start(folder, "--save-freq", "1u", "--after", ENDLESS, *valid)
             self.wait_for_update(folder, 4)
             process.send_signal(number)
             out, err = process.communicate(timeout=PATIENCE)
@@ -249,13 +260,29 @@ class Resume(TrainCase):
             self.same_run(folder, f"WHOLE{code}")
 
     def test_kill_at_any_moment(self):
-        """Saving after each update, so that most kills come in the middle of a save."""
+        """Saving after each update: in the midst of each file, and between two of them."""
         valid = ("--valid", "valid.tsv", "--valid-freq", "3u")
+
+        def is_being_written(name):
+            return any(path.name.startswith(name + ".") for path in self.path("RUN", ".").iterdir())
+
+        def log_is_ahead():
+            state = safetensors(self.path("RUN", "state.safetensors"))
+            return self.path("RUN", "train.jsonl").stat().st_size > state["run.log_bytes"][0]
+
+        def model_is_behind():
+            model, state = (safetensors(self.path("RUN", f"{name}.safetensors"))
+                            for name in ("model", "state"))
+            return any(not np.array_equal(model[name], state["model." + name])
+                       for name in model if not name.endswith("_counts"))
+
         least = 0
-        for n in range(8):
-            process = self.start("RUN", "--after", "100000u", "--save-freq", "1u", *valid)
+        for moment in (*(lambda name=name: is_being_written(name) for name in (
+                "train.jsonl", "state.safetensors", "model.safetensors", "best.safetensors")),
+                       log_is_ahead, model_is_behind, lambda: True):
+            process = self.start("RUN", "--after", ENDLESS, "--save-freq", "1u", *valid)
             self.wait_for_update("RUN", least + 1)
-            time.sleep(0.0013 * n)
+            self.stop_when(process, moment)
             process.kill()
             process.communicate()
             at = self.updates("RUN")  # the state is whole
@@ -348,7 +375,7 @@ class Refused(TrainCase):
         self.assertIn("RUN/state.safetensors: No such file", self.refuse(3, *self.arguments("RUN")))
 
     def test_two_at_once(self):
-        self.start("RUN", "--save-freq", "1u", "--after", "100000u")
+        self.start("RUN", "--save-freq", "1u", "--after", ENDLESS)
         self.wait_for_update("RUN")
         line = self.refuse(4, *self.arguments("RUN"))
         self.assertEqual(line, "qkv: RUN: cannot be written: another process writes to it\n")
@@ -471,7 +498,7 @@ class Trouble(TrainCase):
         self.assertGreaterEqual(len(lines), 2)
         for line in lines:
             self.assertRegex(line, r"^qkv: train: epoch \d\.\d\d, update \d+, loss \d+\.\d{4}, "
-                                   r"\d+ tokens/s, \d+ s left$")
+                                   r"\d+ tokens/s, (\d+ h )?(\d+ min )?(\d+ s )?left$")
         self.assertIn("update 3, ", lines[-1])
         self.assertIn(" 0 s left", lines[-1])
 

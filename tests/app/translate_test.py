@@ -263,15 +263,16 @@ class Translate(Model):
     def test_standard_output_that_fails(self):
         read_end, write_end = os.pipe()
         os.close(read_end)
-        done = subprocess.run([PROGRAM, "translate", "m.safetensors"], input=b"a\n" * 100,
-                              stdout=write_end, stderr=subprocess.PIPE, cwd=self.dir, check=False)
+        done = subprocess.run([PROGRAM, "translate", "m.safetensors", "--quiet"],
+                              input=b"a\n" * 100, stdout=write_end, stderr=subprocess.PIPE,
+                              cwd=self.dir, check=False)
         os.close(write_end)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         if os.path.exists("/dev/full"):
             with open("/dev/full", "wb") as full:
-                done = subprocess.run([PROGRAM, "translate", "m.safetensors"], input=b"a\n",
-                                      stdout=full, stderr=subprocess.PIPE, cwd=self.dir,
-                                      check=False)
+                done = subprocess.run([PROGRAM, "translate", "m.safetensors", "--quiet"],
+                                      input=b"a\n", stdout=full, stderr=subprocess.PIPE,
+                                      cwd=self.dir, check=False)
             self.assertEqual((done.returncode, done.stderr.count(b"\n")), (4, 1))
 
     def test_interrupt(self):

@@ -27,7 +27,7 @@ LEAST = 90  # files in all groups
 PROGRAM, READER = (str(pathlib.Path(path).resolve()) for path in sys.argv[1:3])
 
 # The one table: which commands read a format. {} is the file.
-WORDS = [PROGRAM, "words", "cat dog"]
+WORDS = [PROGRAM, "words", "cat dog", "--progress", "never"]
 ARRAYS = [[READER, "arrays", "{}"], [PROGRAM, "attend", "{}", "{}"], [PROGRAM, "view", "{}"]]
 READ = {
     "arrays": ARRAYS,
