@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles and runs the code blocks of the documents and compares what they say they print.
 
-usage: docs_blocks.py BUILD_DIR [ROOT]   README.md and docs/**/*.md of a checkout
+usage: docs_blocks.py [--separately] BUILD_DIR [ROOT]   README.md and docs/**/*.md of a checkout
 
 What is done with a fenced block depends on its language:
   cpp      with `int main`: compiled against the library and run. Without: the body of a main,
@@ -17,24 +17,28 @@ What is done with a fenced block depends on its language:
 and console only for what installs, fetches or builds.
 All blocks of a document run in order in one temporary directory, which has links to the files and
 directories at the top of the checkout: commands are typed as from there and leave nothing behind.
+The cpp blocks are compiled together as one program, which is much cheaper and runs each of them in
+a process of its own. A block is then also right with an #include that only another block has;
+--separately, for the long check, compiles each alone and finds that.
 Exit 1 on a failure, or when no block was run.
 """
 
 import collections
 import concurrent.futures
+import contextlib
 import difflib
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+
+from docs_blocks_common import Block, Wrong, call
+from docs_blocks_cpp import Compiler, read_program
 
 RUN = {"cpp", "sh", "console", "python"}
 SHOWN = {"text", "json", "cmake"}
 INSTALLS = re.compile(r"\b(apt|apt-get|pip|git clone|sudo|cmake|make|install)\b")
-SECONDS = 300
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 # The last argument is the block itself; those before it run without a word.
@@ -51,18 +55,6 @@ exec(compile(block, DOCUMENT, "exec"), names)
 FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*(\S*).*$")
 COMMENT = re.compile(r"^\s*<!--\s*(.*?)\s*-->\s*$")
 MARK = re.compile(r"(prelude): (\w+)|(output)|(run): no, (.+)")
-
-
-class Wrong(Exception):
-    """What is wrong with a block, as text for the reader."""
-
-
-@dataclass
-class Block:
-    line: int  # of the first line of code
-    language: str
-    code: str
-    marks: dict = field(default_factory=dict)
 
 
 def read_marks(lines, fence):
@@ -105,60 +97,23 @@ def read_blocks(text):
 class Runner:
     """Runs the blocks of one document in its temporary directory."""
 
-    def __init__(self, root, build, document, directory):
-        self.root, self.build, self.document = root, build, document
+    def __init__(self, root, compiler, document, directory):
+        self.root, self.compiler, self.document = root, compiler, document
         self.directory = pathlib.Path(directory)
         self.session = []  # the texts of the python blocks so far
         self.imports = set()  # those of PACKAGES that they import
         for entry in root.iterdir():
             if not entry.name.startswith("."):
                 (self.directory / entry.name).symlink_to(entry)
-        self.environment = dict(os.environ, PATH=f"{build / 'bin'}:{os.environ['PATH']}",
-                                LC_ALL="C.UTF-8")
+        self.environment = dict(os.environ, LC_ALL="C.UTF-8",
+                                PATH=f"{compiler.build / 'bin'}:{os.environ['PATH']}")
 
     def call(self, command):
-        """What a command prints on stdout."""
-        try:
-            done = subprocess.run(command, cwd=self.directory, env=self.environment, check=False,
-                                  stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS,
-                                  encoding="utf-8", errors="replace")
-        except subprocess.TimeoutExpired:
-            raise Wrong(f"not done after {SECONDS} s") from None
-        if done.returncode:
-            raise Wrong(f"exit {done.returncode}\n{done.stdout}{done.stderr}")
-        return done.stdout
-
-    def program(self, block):
-        """The text of a complete program."""
-        here = f'#line {block.line} "{self.document}"\n'
-        prelude = block.marks.get("prelude")
-        if re.search(r"\bint main\(", block.code):
-            if prelude:
-                raise Wrong("a complete program needs no prelude")
-            return here + block.code
-        includes = "".join(re.findall(r"^#include.*\n", block.code, re.MULTILINE))
-        if prelude:
-            header = self.root / "tests/docs/preludes" / f"{prelude}.h"
-            if not header.is_file():
-                raise Wrong(f"no tests/docs/preludes/{prelude}.h")
-            includes += f'#include "{header}"\n'
-        body = re.sub(r"^#include.*$", "", block.code, flags=re.MULTILINE)
-        return f"{includes}int main() {{\n{here}{body}}}\n"
+        return call(command, self.directory, self.environment)
 
     def cpp(self, block):
-        text = self.program(block)
-        cache = (self.build / "CMakeCache.txt").read_text(encoding="utf-8")
-        compiler = re.search(r"^CMAKE_CXX_COMPILER:\w+=(.*)$", cache, re.MULTILINE)[1]
-        libraries = [self.build / "libqkv.a", "-pthread"]
-        if "<qkv/app/" in text:
-            libraries = [self.build / "libqkv_app.a", *libraries, "-lfmt", "-lzip"]
-        with tempfile.TemporaryDirectory() as directory:
-            source, binary = pathlib.Path(directory, "block.cc"), pathlib.Path(directory, "block")
-            source.write_text(text, encoding="utf-8")
-            self.call([compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror",
-                       "-Wno-unused-variable", "-Wno-unused-but-set-variable",
-                       f"-I{self.root / 'include'}", source, "-o", binary, *libraries])
-            return self.call([binary])
+        program = read_program(self.root, self.document, block)
+        return self.compiler.run(program, self.directory, self.environment)
 
     def sh(self, block):
         return self.call(["bash", "-euo", "pipefail", "-c", block.code])
@@ -221,16 +176,11 @@ def check_marks(block):
         raise Wrong("run: no is for what installs, fetches or builds")
 
 
-def check_document(root, build, path):
+def check_document(root, compiler, name, blocks):
     """(kinds counted, blocks not run, failures) of one document."""
-    name = path.relative_to(root)
     counts, unrun, failures = collections.Counter(), [], []
-    try:
-        blocks = read_blocks(path.read_text(encoding="utf-8"))
-    except Wrong as wrong:
-        return counts, unrun, [f"{name}: {wrong}"]
     with tempfile.TemporaryDirectory() as directory:
-        runner = Runner(root, build, name, directory)
+        runner = Runner(root, compiler, name, directory)
         printed = None  # by the block before this one
         for block in blocks:
             try:
@@ -258,15 +208,56 @@ def check_document(root, build, path):
     return counts, unrun, failures
 
 
-def check(root, build):
+def read_documents(root):
+    """{name: blocks} of all documents of a checkout, and failures."""
+    documents, failures = {}, []
+    for path in sorted([*root.glob("README.md"), *root.glob("docs/**/*.md")]):
+        name = path.relative_to(root)
+        try:
+            documents[name] = read_blocks(path.read_text(encoding="utf-8"))
+        except Wrong as wrong:
+            documents[name] = []
+            failures.append(f"{name}: {wrong}")
+    return documents, failures
+
+
+def has_cpp(blocks):
+    return any(block.language == "cpp" for block in blocks)
+
+
+def programs_of(root, documents):
+    """The cpp blocks that make sense; what is wrong with the others is found when they are run."""
+    for name, blocks in documents.items():
+        for block in blocks:
+            with contextlib.suppress(Wrong):
+                check_marks(block)
+                if block.language == "cpp":
+                    yield read_program(root, name, block)
+
+
+def check(root, build, separately=False):
     """Checks all documents of a checkout and reports. True when all is well."""
-    documents = sorted([*root.glob("README.md"), *root.glob("docs/**/*.md")])
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(lambda path: check_document(root, build, path), documents))
+    documents, failures = read_documents(root)
+    with tempfile.TemporaryDirectory() as directory, \
+            concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        compiler = Compiler(root, build, directory)
+        if not separately:
+            programs = list(programs_of(root, documents))
+            compiler.together = pool.submit(compiler.compile_together, programs)
+        # Those that wait for the compiler come last.
+        order = sorted(documents, key=lambda name: has_cpp(documents[name]))
+        done = dict(zip(order, pool.map(
+            lambda name: check_document(root, compiler, name, documents[name]), order)))
+    results = [done[name] for name in documents]
     counts = sum((result[0] for result in results), collections.Counter())
     for line in [line for result in results for line in result[1]]:
         print(f"not run: {line}")
-    failures = [line for result in results for line in result[2]]
+    alone = {name: reason for name, reason in compiler.reasons.items() if reason}
+    if compiler.commands or alone:
+        print(f"cpp: {len(compiler.commands)} compiled together, {len(alone)} alone")
+    for name, reason in alone.items():
+        print(f"compiled alone: {name}: {reason}")
+    failures += [line for result in results for line in result[2]]
     for line in failures:
         print(f"FAILED {line}")
     run = sum(counts[language] for language in RUN)
@@ -276,12 +267,13 @@ def check(root, build):
 
 
 def main():
-    if len(sys.argv) not in (2, 3):
+    arguments = [argument for argument in sys.argv[1:] if argument != "--separately"]
+    if len(arguments) not in (1, 2):
         print(__doc__, file=sys.stderr)
         return 2
-    build = pathlib.Path(sys.argv[1])
-    root = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else pathlib.Path(__file__).parents[2]
-    return 0 if check(root.resolve(), build.resolve()) else 1
+    build = pathlib.Path(arguments[0])
+    root = pathlib.Path(arguments[1]) if len(arguments) == 2 else CHECKOUT
+    return 0 if check(root.resolve(), build.resolve(), "--separately" in sys.argv[1:]) else 1
 
 
 if __name__ == "__main__":

@@ -52,8 +52,54 @@ WRONG = [
     ("<!-- run: no, lazy -->\n```python\na = 1\n```\n```python\nprint(a)\n```\n", "NameError"),
 ]
 
+PUTS_A = '```cpp\n#include <cstdio>\nint main() { std::puts("a"); }\n```\n'
+SAME_NAMES = (
+    "```cpp\n#include <cstdio>\nstruct Pair { int a; };\nint twice(int x) { return 2 * x; }\n"
+    'int main() { std::printf("%d", twice(Pair{1}.a)); }\n```\n'
+    "<!-- output -->\n```text\n2\n```\n"
+    "```cpp\n#include <cstdio>\nstruct Pair { int a, b; };\n"
+    "static int twice(Pair x) { return x.b; }\n"
+    'int main() {\n  std::printf("%d", twice({3, 4}));\n  return 0;\n}\n```\n'
+    "<!-- output -->\n```text\n4\n```\n"
+    '<!-- prelude: numbers -->\n```cpp\nstd::printf("%d", number);\n```\n'
+    "<!-- output -->\n```text\n7\n```\n")
 
-def verdict(build, document):
+# Documents of several programs, and what is reported of them compiled together.
+TOGETHER = [
+    (SAME_NAMES, ["cpp: 3 compiled together, 0 alone", " 0 failures"]),
+    # No block sees another's macros. The end of a main that is not the program's own must not be
+    # reached where it returns something elsewhere.
+    ("```cpp\n#define puts no\nint main() {}\n```\n"
+     "```cpp\nint main(int count, char**) { return count - 1; }\n```\n"
+     "```cpp\nint main() { if (false) return 1; }\n```\n" + PUTS_A * 2,
+     ["cpp: 2 compiled together, 3 alone", "alone: README.md:2: it has directives",
+      "alone: README.md:6: its main has arg", "alone: README.md:9: it does not compile tog",
+      " 0 failures"]),
+    # Of those that do not compile or link only they are named, and the others run.
+    ("```cpp\n#include <cstdio>\nint main() {\n  return undeclared;\n}\n```\n" + PUTS_A * 2,
+     ["cpp: 2 compiled together, 1 alone", "FAILED README.md:2: cpp:", "README.md:4:",
+      " 1 failures"]),
+    (PUTS_A * 2 + "```cpp\n#include <cstdio>\n#include <no>\nint main() {}\n```\n",
+     ["cpp: 2 compiled together, 1 alone", "FAILED README.md:10: cpp:", "README.md:11:",
+      " 1 failures"]),
+    (PUTS_A * 2 + "```cpp\nvoid nowhere();\nint main() { nowhere(); }\n```\n",
+     ["cpp: 2 compiled together, 1 alone", "FAILED README.md:10: cpp:", "undefined ref",
+      " 1 failures"]),
+    ("```cpp\nint main() {\n```\n" + PUTS_A * 3,
+     ["cpp: 2 compiled together, 2 alone", "FAILED README.md:2: cpp:", " 1 failures"]),
+    (PUTS_A + "```cpp\nint main() { return 3; }\n```\n"
+     "```cpp\n#include <cstdlib>\nint main() { std::abort(); }\n```\n",
+     ["cpp: 3 compiled together, 0 alone", "FAILED README.md:6: cpp: exit 3",
+      "FAILED README.md:9: cpp: exit -6", " 2 failures"]),
+]
+SEPARATELY = [
+    (SAME_NAMES, [" 0 failures"]),
+    (PUTS_A + '```cpp\nint main() { std::puts("b"); }\n```\n',
+     ["FAILED README.md:6: cpp: ", "puts", " 1 failures"]),
+]
+
+
+def verdict(build, document, separately=False):
     """(passed, report) of a checkout with just this README.md."""
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory).resolve()
@@ -62,19 +108,32 @@ def verdict(build, document):
         for name, text in PRELUDES.items():
             (root / f"tests/docs/preludes/{name}.h").write_text(text, encoding="utf-8")
         with contextlib.redirect_stdout(io.StringIO()) as report:
-            passed = docs_blocks.check(root, build)
+            passed = docs_blocks.check(root, build, separately)
         return passed, report.getvalue()
+
+
+def cases():
+    """(document, whether it is compiled separately, whether it passes, texts of the report)."""
+    for document in GOOD:
+        yield document, False, True, []
+    for document, reason in WRONG:
+        yield document, False, False, [reason]
+    for documents in TOGETHER, SEPARATELY:
+        for document, texts in documents:
+            yield document, documents is SEPARATELY, " 0 failures" in texts, texts
 
 
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
-    failures = 0
-    for document, reason in [*((document, None) for document in GOOD), *WRONG]:
-        passed, report = verdict(build, document)
-        if passed != (reason is None) or (reason or "") not in report:
+    count = failures = 0
+    for document, separately, passes, texts in cases():
+        passed, report = verdict(build, document, separately)
+        count += 1
+        if passed != passes or any(text not in report for text in texts):
             failures += 1
-            print(f"--- {document}--- wanted: {reason or 'to pass'}; got:\n{report}")
-    print(f"{len(GOOD)} good and {len(WRONG)} wrong documents, {failures} failures")
+            way = "separately" if separately else "together"
+            print(f"--- {way}\n{document}--- wanted: {texts or 'to pass'}; got:\n{report}")
+    print(f"{count} documents, {failures} failures")
     return 1 if failures else 0
 
 

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of docs_blocks.py share: a block, what is wrong with it, how a command is run."""
+
+import subprocess
+from dataclasses import dataclass, field
+
+SECONDS = 300  # for one command or one block
+
+
+class Wrong(Exception):
+    """What is wrong with a block, as text for the reader."""
+
+
+@dataclass
+class Block:
+    line: int  # of the first line of code
+    language: str
+    code: str
+    marks: dict = field(default_factory=dict)
+
+
+def call(command, directory, environment):
+    """What a command prints on stdout."""
+    try:
+        done = subprocess.run(command, cwd=directory, env=environment, check=False,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS,
+                              encoding="utf-8", errors="replace")
+    except subprocess.TimeoutExpired:
+        raise Wrong(f"not done after {SECONDS} s") from None
+    if done.returncode:
+        raise Wrong(f"exit {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout

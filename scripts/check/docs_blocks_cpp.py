@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cpp blocks of all documents as one program, or each as a program of its own.
+
+Almost all of a small program's compilation is the headers it includes, so the blocks share one
+translation unit: includes first, each of them once, then every block in a namespace of its own.
+`program N` runs the N-th. `int main()` becomes `auto main()`: a function of that name that is not
+the program's main must return what it promises, and without a return it now promises nothing.
+
+What that cannot show, a block compiled alone does: an include that another block has, a `using`
+that another block's prelude has, a global object that another block's run constructs as well.
+"""
+
+import itertools
+import os
+import pathlib
+import re
+from dataclasses import dataclass
+
+from docs_blocks_common import Wrong, call
+
+MAIN = re.compile(r"\bint main\(\)")
+INCLUDE = re.compile(r"^#include.*$", re.MULTILINE)
+DIRECTIVE = re.compile(r"^\s*#", re.MULTILINE)
+DISPATCH = """#line 1 "dispatch"
+#include <cstdlib>
+#include <type_traits>
+template <class Main>
+int run_block(Main main) {
+  if constexpr (std::is_void_v<decltype(main())>) return main(), 0;
+  else return main();
+}
+int main(int, char** arguments) {
+  switch (std::atoi(arguments[1])) {
+"""
+
+
+@dataclass
+class Program:
+    """A cpp block that is to be compiled."""
+    document: pathlib.Path
+    block: object
+    header: pathlib.Path  # of its prelude, or None
+
+    @property
+    def is_complete(self):
+        return re.search(r"\bint main\(", self.block.code) is not None
+
+    @property
+    def name(self):
+        return f"{self.document}:{self.block.line}"
+
+    def here(self, offset=0):
+        return f'#line {self.block.line + offset} "{self.document}"\n'
+
+    def includes(self):
+        """The include directives, each by its own text and with its line in the document."""
+        found = {}
+        for number, line in enumerate(self.block.code.splitlines()):
+            if INCLUDE.fullmatch(line):
+                found.setdefault(line, f"{self.here(number)}{line}\n")
+        if self.header:
+            found[str(self.header)] = f'#include "{self.header}"\n'
+        return found
+
+    def body(self):
+        code = INCLUDE.sub("", self.block.code)
+        if self.is_complete:
+            return self.here() + code
+        return f"int main() {{\n{self.here()}{code}{self.here()}}}\n"
+
+    def alone(self):
+        """The text of a program that has just this block."""
+        if self.is_complete:
+            return self.here() + self.block.code
+        return "".join(self.includes().values()) + self.body()
+
+    def obstacle(self):
+        """Why it cannot be compiled together with others; None where it can."""
+        if DIRECTIVE.search(INCLUDE.sub("", self.block.code)):
+            return "it has directives for the preprocessor"
+        if self.is_complete and not MAIN.search(self.block.code):
+            return "its main has arguments"
+        return None
+
+    def is_named_in(self, report, number):
+        """Whether a report of compiler or linker points at the block, in the namespace `number`."""
+        end = self.block.line + len(self.block.code.splitlines())
+        return f"block_{number}::" in report or any(
+            document == str(self.document) and self.block.line <= int(line) < end
+            for document, line in re.findall(r"([^\s:]+):(\d+)", report))
+
+
+def read_program(root, document, block):
+    """The program of a cpp block. Raises Wrong where its prelude makes no sense."""
+    prelude = block.marks.get("prelude")
+    program = Program(document, block, None)
+    if prelude and program.is_complete:
+        raise Wrong("a complete program needs no prelude")
+    if prelude:
+        program.header = root / "tests/docs/preludes" / f"{prelude}.h"
+        if not program.header.is_file():
+            raise Wrong(f"no tests/docs/preludes/{prelude}.h")
+    return program
+
+
+def joint_text(programs):
+    """The text of a program that runs the block whose number is its argument."""
+    includes, blocks, cases = {}, [], []
+    for number, program in enumerate(programs):
+        for key, text in program.includes().items():
+            includes.setdefault(key, text)
+        body, here = MAIN.sub("auto main()", program.body()), program.here()
+        blocks.append(f"{here}namespace block_{number} {{\n{body}{here}}}\n")
+        cases.append(f"    case {number}: return run_block(block_{number}::main);\n")
+    return "".join([*includes.values(), *blocks, DISPATCH, *cases, "  }\n  return 2;\n}\n"])
+
+
+class Compiler:
+    """Compiles programs against the library, into a directory that it is given."""
+
+    def __init__(self, root, build, directory):
+        self.root, self.build, self.directory = root, build, pathlib.Path(directory)
+        self.binaries = itertools.count()
+        self.commands = {}  # by the names of the programs that were compiled together
+        self.reasons = {}  # why the others were not
+        self.together = None  # the future of compile_together, where that was asked for
+
+    def compile(self, text):
+        """The binary of a program."""
+        cache = (self.build / "CMakeCache.txt").read_text(encoding="utf-8")
+        compiler = re.search(r"^CMAKE_CXX_COMPILER:\w+=(.*)$", cache, re.MULTILINE)[1]
+        libraries = [self.build / "libqkv.a", "-pthread"]
+        if "<qkv/app/" in text:
+            libraries = [self.build / "libqkv_app.a", *libraries, "-lfmt", "-lzip"]
+        binary = self.directory / f"block{next(self.binaries)}"
+        source = binary.with_suffix(".cc")
+        source.write_text(text, encoding="utf-8")
+        call([compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror",
+              "-Wno-unused-variable", "-Wno-unused-but-set-variable",
+              f"-I{self.root / 'include'}", source, "-o", binary, *libraries],
+             self.directory, dict(os.environ, LC_ALL="C.UTF-8"))
+        return binary
+
+    def compile_together(self, programs):
+        """Makes one program of all that can be joined. Those a report names are left out of it:
+        compiled alone they say what is wrong with them, if anything is."""
+        joined = []
+        for program in programs:
+            self.reasons[program.name] = program.obstacle()
+            if self.reasons[program.name] is None:
+                joined.append(program)
+        while len(joined) > 1:
+            try:
+                binary = self.compile(joint_text(joined))
+            except Wrong as wrong:
+                named = [program for number, program in enumerate(joined)
+                         if program.is_named_in(str(wrong), number)]
+                for program in named or joined:
+                    self.reasons[program.name] = "it does not compile together with others"
+                joined = [program for program in joined if program not in named] if named else []
+            else:
+                self.commands.update((program.name, [binary, str(number)])
+                                     for number, program in enumerate(joined))
+                return
+
+    def run(self, program, directory, environment):
+        """What a program prints, run in a directory; it is compiled now if it was not before."""
+        if self.together:
+            self.together.result()
+        together = self.commands.get(program.name)
+        if together:
+            return call(together, directory, environment)
+        binary = self.compile(program.alone())
+        try:
+            return call([binary], directory, environment)
+        finally:
+            binary.unlink()
