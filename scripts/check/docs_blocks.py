@@ -9,8 +9,8 @@ What is done with a fenced block depends on its language:
            after tests/docs/preludes/NAME.h, which the line before names: <!-- prelude: NAME -->
   sh       run by bash, the built qkv first on PATH
   console  lines after "$ " are run; the other lines, if any, are what they must print
-  python   run by the checkout's .venv-python, after what the document's python blocks above it
-           define; those that import qkv or torch where it has none are not run, but counted and listed
+  python   run by the checkout's .venv-python, in one process with the document's python blocks
+           above it; those that import qkv or torch where it has none are counted and listed
   text, json, cmake   shown only
 <!-- output --> before a text block: it is exactly what the block above prints on stdout.
 <!-- run: no, REASON --> before a sh, console or python block: not run, but counted and listed; sh
@@ -35,23 +35,11 @@ import tempfile
 
 from docs_blocks_common import Block, Wrong, call
 from docs_blocks_cpp import Compiler, read_program
+from docs_blocks_python import CHECKOUT, Session, is_installed
 
 RUN = {"cpp", "sh", "console", "python"}
 SHOWN = {"text", "json", "cmake"}
 INSTALLS = re.compile(r"\b(apt|apt-get|pip|git clone|sudo|cmake|make|install)\b")
-
-CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
-# The last argument is the block itself; those before it run without a word.
-SESSION = """
-import contextlib, io, sys
-*above, block = sys.argv[1:]
-names = {"__name__": "__main__"}
-with contextlib.redirect_stdout(io.StringIO()):
-    for text in above:
-        exec(text, names)
-exec(compile(block, DOCUMENT, "exec"), names)
-"""
-
 FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*(\S*).*$")
 COMMENT = re.compile(r"^\s*<!--\s*(.*?)\s*-->\s*$")
 MARK = re.compile(r"(prelude): (\w+)|(output)|(run): no, (.+)")
@@ -100,7 +88,7 @@ class Runner:
     def __init__(self, root, compiler, document, directory):
         self.root, self.compiler, self.document = root, compiler, document
         self.directory = pathlib.Path(directory)
-        self.session = []  # the texts of the python blocks so far
+        self.session = None  # of the python blocks
         self.imports = set()  # those of PACKAGES that they import
         for entry in root.iterdir():
             if not entry.name.startswith("."):
@@ -130,10 +118,8 @@ class Runner:
         return printed
 
     def python(self, block):
-        session = SESSION.replace("DOCUMENT", repr(str(self.document)))
-        code = "\n" * (block.line - 1) + block.code  # errors have the document's line
-        above, self.session = self.session, [*self.session, block.code]
-        return self.call([python(), "-c", session, *above, code])
+        self.session = self.session or Session(self.directory, self.environment)
+        return self.session.run(self.document, block)
 
     def obstacle(self, block):
         """Why a block cannot be run here; None where it can."""
@@ -146,16 +132,6 @@ class Runner:
 
 IMPORT = re.compile(r"^ *(?:import|from) (qkv|torch)\b", re.MULTILINE)
 NOT_RUN = object()  # what a block printed that could not be run here
-
-
-def python():
-    """The best Python there is; scripts/setup.sh makes both."""
-    best, other = (CHECKOUT / venv / "bin/python" for venv in (".venv-python", ".venv"))
-    return best if best.exists() else other
-
-
-def is_installed(package):
-    return any(CHECKOUT.glob(f".venv-python/lib/python3*/site-packages/{package}"))
 
 
 def compare(wanted, printed):
@@ -205,6 +181,11 @@ def check_document(root, compiler, name, blocks):
                     counts["shown"] += 1
             except Wrong as wrong:
                 failures.append(f"{name}:{block.line}: {block.language}: {wrong}")
+        try:
+            if runner.session:
+                runner.session.end()
+        except Wrong as wrong:
+            failures.append(f"{name}: python: {wrong}")
     return counts, unrun, failures
 
 

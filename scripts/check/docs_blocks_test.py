@@ -25,6 +25,10 @@ GOOD = [
     "```sh\ntest -f README.md\n```\n<!-- run: no, needs the network -->\n```sh\ngit clone x\n```\n",
     '```python\na = 1\nprint(a)\n```\n```python\nprint(a + 1)\n```\n'
     "<!-- output -->\n```text\n2\n```\n",
+    # Each block is run once, and what its commands print is its own.
+    '```python\nopen("runs", "a").write("1")\n```\n```sh\necho 2 >> runs\n```\n'
+    '```python\nimport os\nos.system("cat runs")\n```\n<!-- output -->\n```text\n12\n```\n',
+    "```python\nimport sys\nsys.exit()\n```\n```python\nsys.exit(0)\n```\n",
     "- item\n\n  ```sh\n  true\n  ```\n\n```json\n{}\n```\n",
 ]
 
@@ -50,6 +54,18 @@ WRONG = [
     ("```cpp\nint main() { return 3; }\n```\n", "exit 3"),
     ("```python\na = 1\n```\n\n```python\n\nprint(b)\n```\n", 'README.md", line 7'),
     ("<!-- run: no, lazy -->\n```python\na = 1\n```\n```python\nprint(a)\n```\n", "NameError"),
+    ("```python\nimport sys\nsys.exit(4)\n```\n", "exit 4"),
+    ("```python\nsys.exit(\n```\n", 'README.md", line 2'),
+    ("```python\nprint(1)\n```\n```python\nprint(2)\n```\n"
+     "<!-- output -->\n```text\n1\n2\n```\n", "-1"),
+    # Those below a block that raised are run: they fail for their own reasons, or do not.
+    ("```python\na = 1\n1 / 0\n```\n```python\nprint(a)\n```\n```sh\nfalse\n```\n",
+     "2 failures"),
+    ("```python\nimport os\nos._exit(5)\n```\n", "exit 5, and the process with it"),
+    ("```python\nimport os\nos.abort()\n```\n", "exit -6"),
+    ("```python\nimport os\nos._exit(0)\n```\n```python\n1\n```\n",
+     "README.md:6: python: not run: the block of line 2 ended the process"),
+    ("```python\nimport atexit, os\natexit.register(os._exit, 6)\n```\n", "exit 6 after the last"),
 ]
 
 PUTS_A = '```cpp\n#include <cstdio>\nint main() { std::puts("a"); }\n```\n'
