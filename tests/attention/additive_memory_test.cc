@@ -82,7 +82,7 @@ template <class F>
 void for_each_memory(const F& test) {
   for (const std::string& path : all_backward_paths(ScoreKind::kAdditive)) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
-      if (kSlowdown > 1 && (dtype != DType::kFloat32 || path == kReferencePath)) continue;
+      if (is_brief() && (dtype != DType::kFloat32 || path == kReferencePath)) continue;
       SCOPED_TRACE(path + ", " + std::string(name_of(dtype)));
       test(path, dtype);
     }

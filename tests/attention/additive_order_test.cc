@@ -99,9 +99,9 @@ void for_each_projected_path(const F& test) {
   for (const ScoreKind kind : {ScoreKind::kBilinear, ScoreKind::kAdditive}) {
     const std::vector<std::string> paths = fast_backward_paths(kind);
     for (const std::string& path : paths) {
-      if (kSlowdown > 1 && path != paths.front()) continue;
+      if (is_brief() && path != paths.front()) continue;
       for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
-        if (dtype == DType::kFloat64 && kSlowdown > 1) continue;
+        if (dtype == DType::kFloat64 && is_brief()) continue;
         SCOPED_TRACE(path + ", " + std::string(name_of(dtype)));
         test(GradientWalk{path, kind, dtype});
       }

@@ -22,8 +22,9 @@ namespace {
 
 constexpr std::uint64_t kSeed = 2;
 constexpr int kParts = 4;  // tests that ctest may run side by side
-constexpr int kCallsPerPart = 400 / kSlowdown;
-constexpr int kLeast = kSlowdown == 1 ? 1 : 0;  // calls with each feature, per part and path
+// Calls per part, and the least with each feature among them, per path.
+int calls_per_part() { return at_scale(400, 8); }
+int least_of_each() { return is_thorough() ? 1 : 0; }
 
 // What a path must have been asked for; drawn often enough in every part.
 constexpr const char* kCovered[] = {"scale",
@@ -252,7 +253,7 @@ TEST_P(BackwardConformance, EveryPathAgreesWithTheReference) {
     ASSERT_EQ(*end, '\0') << "QKV_CONFORMANCE is SEED:INDEX or SEED";
   }
   // The reference against itself, now and then, holds the comparison's NaN, zeros and sentinels.
-  for (int n = 0; n < kCallsPerPart; ++n) {
+  for (int n = 0; n < calls_per_part(); ++n) {
     const auto index = static_cast<std::uint64_t>(n * kParts + GetParam());
     check_call(seed, index, fast, n % 8 == 0, findings);
   }
@@ -269,7 +270,7 @@ TEST_P(BackwardConformance, EveryPathAgreesWithTheReference) {
       // Most calls are compared closely.
       EXPECT_LT(counts["ill-conditioned"], (counts["float32"] + counts["float64"]) / 2) << path;
       for (const char* feature : features) {
-        EXPECT_GE(counts[feature], kLeast) << path << " hardly met: " << feature;
+        EXPECT_GE(counts[feature], least_of_each()) << path << " hardly met: " << feature;
       }
     }
   }
@@ -317,12 +318,13 @@ TEST(BackwardSizesConformance, OnBothSidesOfBlocks) {
                                 128, 129, 130, 255, 256, 257, 300, 700};
   Findings findings;
   const PathsOfScores fast = paths_of_scores(&fast_backward_paths);
+  const int every = 100 / at_scale(100, 8);
   int count = 0;
   for (const Index Tq : kLengths) {
     for (const Index Tk : kLengths) {
       ++count;
-      // Each pair of neighbouring lengths in one of two dtypes.
-      if (count % kSlowdown != 0 || Tq * Tk > 90'000 / kSlowdown) continue;
+      // Each pair of neighbouring lengths in one of two dtypes, in a thorough run.
+      if (count % every != 0 || Tq * Tk > at_scale(90'000, 7'500)) continue;
       for (const auto& [kind, paths] : fast) {
         // The reference's projections and tanh take their time.
         const bool some = kind == ScoreKind::kDot || count % 9 == static_cast<int>(kind);
@@ -349,9 +351,9 @@ void run_in_double(const BackwardCall& call, const Saved& saved, const Gradients
 }
 
 TEST(GradientBounds, HoldTheReferenceInFloat32AgainstFloat64) {
-  constexpr int kCalls = 150 / kSlowdown;
+  const std::uint64_t calls = at_scale(150, 12);
   int compared = 0;
-  for (std::uint64_t n = 0; n < kCalls; ++n) {
+  for (std::uint64_t n = 0; n < calls; ++n) {
     const RandomBackward random(3, n);
     const BackwardCall& call = random.call();
     const bool rounded = random.features().count("numbers scores 1e30") != 0;
@@ -365,7 +367,7 @@ TEST(GradientBounds, HoldTheReferenceInFloat32AgainstFloat64) {
     if (!bounds.ill_conditioned()) ++compared;
     EXPECT_EQ(bounds.check(got, want, false), "") << n << ": " << random.describe();
   }
-  EXPECT_GE(compared, kCalls / 4);
+  EXPECT_GE(compared, static_cast<int>(calls / 4));
 }
 
 }  // namespace

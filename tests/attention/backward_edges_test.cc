@@ -82,7 +82,7 @@ TEST(BackwardEdges, SharedKeysAreSumsOfTheirParts) {
     Index B, H, Tq, Tk, D;
   };
   // The last is too large to keep dk for each batch entry.
-  for (const Shape& s : {Shape{3, 2, 140, 200, 5}, Shape{600 / kSlowdown, 1, 1, 500, 64}}) {
+  for (const Shape& s : {Shape{3, 2, 140, 200, 5}, Shape{at_scale(600, 50), 1, 1, 500, 64}}) {
     const Tensor q = normal({s.B, s.H, s.Tq, s.D}, 1);
     const Tensor k = normal({1, 1, s.Tk, s.D}, 2);
     const Tensor v = normal({1, 1, s.Tk, s.D}, 3);

@@ -63,7 +63,7 @@ TEST(BackwardPathMemory, IsAFewNumbersForEachQuery) {
 // What a plan reserves is enough for arrays in C order that are overwritten: calls of every kind
 // take no more.
 TEST(BackwardPathMemory, APlanReservesWhatItsCallsTake) {
-  for (std::uint64_t n = 0; n < 100 / kSlowdown; ++n) {
+  for (std::uint64_t n = 0; n < at_scale<std::uint64_t>(100, 8); ++n) {
     const RandomBackward random(4, n);
     BackwardCall call = random.call();
     if (call.sources.weights.rows.given()) continue;
@@ -117,7 +117,7 @@ Tensor uniform(const Dims& shape, std::uint64_t seed) {
 // Under a window a long call is many short ones: a piece of it has the same bits, where it begins
 // with a chunk of keys and the window reaches no edge.
 TEST(BackwardPathMemory, ALongCallWithAWindowIsManyShortOnes) {
-  const Index T = 100'000 / kSlowdown;
+  const Index T = at_scale(100'000, 8'000);
   const Index from = T / 2 / 512 * 512;
   const Tensor q = uniform({1, 1, T, 64}, 1);
   const Tensor k = uniform({1, 1, T, 64}, 2);

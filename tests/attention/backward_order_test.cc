@@ -238,7 +238,7 @@ TEST(BackwardPathOrder, WhatElseIsAskedDoesNotMatter) {
     GradientRunner run(walk, x.score.score(), Executor::threads(2));
     const GradientTensors all = run(x.inputs(), x.options(), x.sources());
     const int most = 1 << GradientTensors::kNames.size();
-    for (int asked = 1; asked < most; asked += 29 * kSlowdown) {
+    for (int asked = 1; asked < most; asked += 29 * 100 / at_scale(100, 8)) {
       run.asked = asked;
       if (!run.asks_any(x.inputs(), x.options())) continue;
       const GradientTensors some = run(x.inputs(), x.options(), x.sources());

@@ -150,7 +150,7 @@ TEST(BackwardPathPrecision, IsWithinTheBoundOfTheNaiveComputation) {
   for (const Kind kind :
        {Kind::kRandom, Kind::kLarge, Kind::kDominated, Kind::kEqual, Kind::kTiny}) {
     for (const Index T : {1, 3, 100, 1000}) {
-      if (T > 100 && kSlowdown > 1) continue;
+      if (T > 100 && !is_thorough()) continue;
       const Head x = make_head(kind, T, T, 64, 32);
       check(kind, x, T > 100 ? fast_backward_paths() : all_backward_paths());
     }
@@ -160,14 +160,14 @@ TEST(BackwardPathPrecision, IsWithinTheBoundOfTheNaiveComputation) {
 // Long sequences, of which some queries or some keys are computed. A query needs all keys; a key
 // needs all queries, whose other keys are a sink with as much weight as they have on the average.
 TEST(BackwardPathPrecision, IsWithinTheBoundForSomeOfManyRows) {
-  constexpr Index kSampled = kSlowdown == 1 ? 256 : 16;
-  for (const Index T : {8192, 65536 / kSlowdown}) {
+  const Index sampled = at_scale(256, 16);
+  for (const Index T : {8192, at_scale(65536, 5461)}) {
     for (const Kind kind : {Kind::kRandom, Kind::kLarge, Kind::kDominated, Kind::kTiny}) {
       if (T > 8192 && (kind == Kind::kTiny || kind == Kind::kDominated)) continue;
-      const Head of_queries = make_head(kind, kSampled, T, 16, 16);
+      const Head of_queries = make_head(kind, sampled, T, 16, 16);
       check(kind, of_queries, fast_backward_paths());
-      Head of_keys = make_head(kind, T, kSampled, 16, 16);
-      of_keys.sink = std::log(static_cast<double>(T - kSampled));
+      Head of_keys = make_head(kind, T, sampled, 16, 16);
+      of_keys.sink = std::log(static_cast<double>(T - sampled));
       check(kind, of_keys, fast_backward_paths());
     }
   }

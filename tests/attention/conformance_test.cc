@@ -18,8 +18,9 @@ namespace {
 
 constexpr std::uint64_t kSeed = 1;
 constexpr int kParts = 4;  // tests that ctest may run side by side
-constexpr int kCallsPerPart = 600 / kSlowdown;
-constexpr int kLeast = kSlowdown == 1 ? 2 : 0;  // calls with each feature, per part and path
+// Calls per part, and the least with each feature among them, per path.
+int calls_per_part() { return at_scale(600, 12); }
+int least_of_each() { return is_thorough() ? 2 : 0; }
 
 // What a path must have been asked for; drawn often enough in every part.
 constexpr const char* kCovered[] = {"scale",
@@ -199,7 +200,7 @@ TEST_P(Conformance, EveryPathAgreesWithTheReference) {
     ASSERT_EQ(*end, '\0') << "QKV_CONFORMANCE is SEED:INDEX or SEED";
   }
   // The reference against itself, now and then, holds the comparison's NaN, zeros and sentinels.
-  for (int n = 0; n < kCallsPerPart; ++n) {
+  for (int n = 0; n < calls_per_part(); ++n) {
     const auto index = static_cast<std::uint64_t>(n * kParts + GetParam());
     check_call(seed, index, fast, n % 8 == 0, findings);
   }
@@ -215,7 +216,7 @@ TEST_P(Conformance, EveryPathAgreesWithTheReference) {
                   counts["float64"]);
       EXPECT_GT(counts["-> out"], 0) << path;
       for (const char* feature : features) {
-        EXPECT_GE(counts[feature], kLeast) << path << " hardly met: " << feature;
+        EXPECT_GE(counts[feature], least_of_each()) << path << " hardly met: " << feature;
       }
     }
   }

@@ -104,8 +104,9 @@ class GradientRunner {
 };
 
 // Calls test(walk) for every path with a backward pass and every score that it takes, for float32
-// and, in fast builds, float64; some once, where that is enough: the reference, whose loops are the
-// same for every score, and float64 after the dot product. Slow builds walk one path of the others.
+// and, unless the run is brief, float64; some once, where that is enough: the reference, whose loops
+// are the same for every score, and float64 after the dot product. A brief run walks one path of the
+// others.
 template <class F>
 void for_each_backward_path(const F& test) {
   for (const ScoreKind kind : kScoreKinds) {
@@ -113,10 +114,10 @@ void for_each_backward_path(const F& test) {
     const std::vector<std::string> paths = first ? all_backward_paths() : fast_backward_paths(kind);
     for (const std::string& path : paths) {
       for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
-        const bool slow = kSlowdown > 1 || path == kReferencePath;
+        const bool slow = is_brief() || path == kReferencePath;
         const bool again = !first && path != paths.front();
         if (dtype == DType::kFloat64 && (slow || again)) continue;
-        if (kSlowdown > 1 && again) continue;
+        if (is_brief() && again) continue;
         SCOPED_TRACE(path + ", " + std::string(name_of(dtype)));
         test(GradientWalk{path, kind, dtype});
       }

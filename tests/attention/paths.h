@@ -13,16 +13,10 @@
 #include "attention/implementations.h"
 #include "tests/attention/bits.h"
 #include "tests/attention/scores.h"
+#include "tests/support/scale.h"
 
 // The list of implementations, as tests walk through it.
 namespace qkv::test {
-
-// Debug and sanitizer builds make fewer calls, by about this factor.
-#ifdef NDEBUG
-inline constexpr int kSlowdown = 1;
-#else
-inline constexpr int kSlowdown = 12;
-#endif
 
 inline constexpr std::string_view kReferencePath = "reference";
 
