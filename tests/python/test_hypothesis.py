@@ -20,10 +20,11 @@ import random_calls
 import strange
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from scale import scaled
 
 import qkv
 
-EXAMPLES = int(os.environ.get("QKV_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("QKV_EXAMPLES", scaled(150, least=10)))
 LONG = "QKV_EXAMPLES" in os.environ
 
 random_settings = settings(

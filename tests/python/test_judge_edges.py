@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from judge import as_float64, needs_torch, torch, worst
+from scale import some
 
 if torch is not None:
     from judge_calls import arguments, backward, forward, shown
@@ -95,7 +96,7 @@ def results_of(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize("block", range(25))
 def test_what_stands_behind_masks_changes_no_bit(block: int) -> None:
     wrong = []
-    for seed in range(10_000 + block * 10, 10_000 + (block + 1) * 10):
+    for seed in some(range(10_000 + block * 10, 10_000 + (block + 1) * 10)):
         case = make_case(seed)
         clean, clean_gradients = results_of(case)
         outputs, gradients = results_of(poisoned(case))
@@ -126,7 +127,7 @@ def nan_rows(case: Case, name: str, place: int) -> tuple[Case, list[Any]]:
 @pytest.mark.parametrize("block", range(8))
 def test_a_live_nan_makes_its_rows_nan_and_no_other(name: str, block: int) -> None:
     wrong = []
-    for seed in range(20_000 + block * 10, 20_000 + (block + 1) * 10):
+    for seed in some(range(20_000 + block * 10, 20_000 + (block + 1) * 10)):
         case = make_case(seed)
         case.call = case.call.map(lambda _n, x: x.contiguous())
         case.styles = dict.fromkeys(case.styles, "plain")
@@ -142,7 +143,7 @@ def test_a_live_nan_makes_its_rows_nan_and_no_other(name: str, block: int) -> No
 def test_a_live_value_of_nan_stays_in_its_channel(block: int) -> None:
     """Also where its weight is dropped: 0 * NaN is NaN. Weights and dv do not depend on values."""
     wrong = []
-    for seed in range(40_000 + block * 10, 40_000 + (block + 1) * 10):
+    for seed in some(range(40_000 + block * 10, 40_000 + (block + 1) * 10)):
         case = make_case(seed)
         case.styles = dict.fromkeys(case.styles, "plain")
         if case.call.v is None or case.call.v.numel() == 0:
@@ -213,7 +214,7 @@ def _expected_nan(case: Case, name: str, rows: list[Any]) -> np.ndarray:
 @pytest.mark.parametrize("block", range(10))
 def test_strides_kinds_and_threads_change_no_bit(block: int) -> None:
     wrong = []
-    for seed in range(30_000 + block * 10, 30_000 + (block + 1) * 10):
+    for seed in some(range(30_000 + block * 10, 30_000 + (block + 1) * 10)):
         case = make_case(seed)
         first = results_of(case)
         other = "numpy" if case.kinds["q"] == "torch" else "torch"
