@@ -1,17 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/build.sh PRESET [TARGET...]
-# Configures and builds a preset: everything with its tests, or only the targets named.
+# Configures and builds a preset: everything with its tests, or only the targets named. The log of
+# the compilers is in build/logs (scripts/quietly.sh).
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 preset=${1:?usage: scripts/build.sh PRESET [TARGET...]}
 shift
+configure() { scripts/quietly.sh "configure $preset" cmake --preset "$preset" "$@"; }
+
 if (($# == 0)); then
-  cmake --preset "$preset" -DQKV_TESTS=ON
-  cmake --build --preset "$preset"
+  configure -DQKV_TESTS=ON
+  scripts/quietly.sh "build $preset" cmake --build --preset "$preset"
 else
-  # Targets by name need no GoogleTest; a directory that has the tests keeps them.
-  [ -f "build/$preset/build.ninja" ] || cmake --preset "$preset" -DQKV_TESTS=OFF
-  cmake --build --preset "$preset" --target "$@"
+  # Targets by name need no GoogleTest, but for tests; a directory that has the tests keeps them.
+  if [[ " $*" == *" test_"* ]]; then
+    configure -DQKV_TESTS=ON
+  elif [ ! -f "build/$preset/build.ninja" ]; then
+    configure -DQKV_TESTS=OFF
+  fi
+  scripts/quietly.sh "build $preset" cmake --build --preset "$preset" --target "$@"
 fi

@@ -10,15 +10,15 @@ source "$(dirname "$0")/env.sh"
 readonly wanted=(python/requirements-test.txt python/requirements-torch.txt)
 readonly pytorch_index=https://download.pytorch.org/whl/cpu
 readonly pip=(.venv-python/bin/python -m pip --disable-pip-version-check --no-input --retries 2
-  --timeout 60)
+  --timeout 60 --quiet --quiet)  # twice: no warnings of an index's settings
 
 if python_env_is_ready; then exit 0; fi
 
-try_install() { "${pip[@]}" install --quiet --no-deps --requirement "$@"; }
+try_install() { "${pip[@]}" install --no-deps --requirement "$@"; }
 
 # One small package tells an index that cannot be asked from one that lacks something.
 index_answers() {
-  "${pip[@]}" download --quiet --no-deps --dest .venv-python/asked \
+  "${pip[@]}" download --no-deps --dest .venv-python/asked \
     "$(grep "^iniconfig==" "${wanted[0]}")" >/dev/null 2>&1
 }
 

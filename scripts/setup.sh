@@ -73,20 +73,20 @@ missing_packages() {
   done <<<"$needs"
 }
 
-as_root() {
-  if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
-}
+root=(env)
+[ "$(id -u)" = 0 ] || root=(sudo env)
 
 # Adds packages; never removes, upgrades or downgrades one on purpose.
-apt_install() {
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 \
-    install --yes --quiet --no-install-recommends --no-remove "$@" >&2
+apt_get() {
+  scripts/quietly.sh "apt-get $1" "${root[@]}" DEBIAN_FRONTEND=noninteractive \
+    apt-get -o DPkg::Lock::Timeout=300 "$@" >&2
 }
+apt_install() { apt_get install --yes --quiet --no-install-recommends --no-remove "$@"; }
 
 install_packages() {
   # Lists that know every package save the update; lists that name vanished files need it.
   if apt-cache show "$@" >/dev/null 2>&1 && apt_install "$@"; then return 0; fi
-  as_root apt-get -o DPkg::Lock::Timeout=300 update --quiet >&2
+  apt_get update --quiet
   apt_install "$@"
 }
 

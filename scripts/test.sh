@@ -3,18 +3,21 @@
 # Usage: scripts/test.sh PRESET [CTEST-ARGUMENT...]
 # Runs the tests of a built preset and counts them; those of release with the Python package's,
 # unless ctest is told more. The last line: N passed, M failed, K skipped.
+# QKV_TEST_SCALE in the environment: how many percent of the repetitions run (tests/support/scale.h).
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 preset=${1:?usage: scripts/test.sh PRESET [CTEST-ARGUMENT...]}
 shift
+export QKV_TEST_SCALE=${QKV_TEST_SCALE:-10}
 reports=("build/$preset/tests.xml")
 rm -f "${reports[0]}"
 status=0
-ctest --preset "$preset" --output-junit "$PWD/${reports[0]}" "$@" || status=$?
+scripts/quietly.sh "tests $preset" \
+  ctest --preset "$preset" --output-junit "$PWD/${reports[0]}" "$@" || status=$?
 if [[ $preset == release && $# == 0 ]]; then
   reports+=("build/$preset/python_tests.xml")
-  scripts/python_tests.sh "${reports[1]}" || status=$?
+  scripts/quietly.sh "tests of the Python package" scripts/python_tests.sh "${reports[1]}" || status=$?
 fi
 .venv/bin/python scripts/count_tests.py "${reports[@]}" || status=1
 exit "$status"
