@@ -34,6 +34,11 @@ function(qkv_library target)
   if(BUILD_SHARED_LIBS)
     target_compile_definitions(${target} PUBLIC QKV_SHARED)
   endif()
+  if(QKV_SANITIZE_LIBRARIES)
+    target_compile_options(${target} PRIVATE
+      -fsanitize=${QKV_SANITIZE_LIBRARIES} -fno-sanitize-recover=all)
+    target_link_options(${target} PUBLIC -fsanitize=${QKV_SANITIZE_LIBRARIES})
+  endif()
   set_target_properties(${target} PROPERTIES
     VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}

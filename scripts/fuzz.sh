@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/fuzz.sh SECONDS [TARGET...]
-# Feeds each reader (or those named) malformed input for that long. What was learned stays in
-# build/fuzz/corpus for the next time; an input that breaks a reader is left in build/fuzz/found and
-# makes the exit code 1. Make it a test.
+# Feeds each reader (or those named) malformed input for that long; with 0 seconds only the seeds and
+# what was learned before. What was learned stays in build/fuzz/corpus for the next time; an input
+# that breaks a reader is left in build/fuzz/found and makes the exit code 1. Make it a test.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
@@ -12,18 +12,18 @@ shift
 readonly largest_input=8192
 readonly seeds=build/fuzz/seeds corpus=build/fuzz/corpus found=build/fuzz/found logs=build/fuzz/logs
 
-[ -f build/fuzz/build.ninja ] || cmake --preset fuzz
-cmake --build --preset fuzz --target fuzz
+scripts/build.sh fuzz fuzz
 .venv/bin/python tests/fuzz/seeds.py "$seeds"
 targets=("$@")
 ((${#targets[@]})) || mapfile -t targets < <(ls "$seeds")
 
 # Leaves a log; says how many inputs were run and whether one of them broke the reader.
 fuzz() {
-  local target=$1 verdict=ok runs
+  local target=$1 verdict=ok runs end=-max_total_time=$seconds
+  if ((seconds == 0)); then end=-runs=0; fi  # for libFuzzer 0 seconds have no end
   mkdir -p "$corpus/$target" "$found" "$logs"
   "build/fuzz/tests/fuzz/fuzz_$target" "$corpus/$target" "$seeds/$target" \
-    -max_total_time="$seconds" -max_len=$largest_input -timeout=10 -print_final_stats=1 \
+    "$end" -max_len=$largest_input -timeout=10 -print_final_stats=1 \
     -artifact_prefix="$found/$target-" >"$logs/$target" 2>&1 || verdict="BROKEN, see $logs/$target"
   runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$logs/$target")
   printf '%-16s %10s inputs  %s\n' "$target" "${runs:-?}" "$verdict"

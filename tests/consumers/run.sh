@@ -38,7 +38,7 @@ case $kind in
     ;;
   add_subdirectory)
     programs=(consumer)  # takes the library alone
-    with_cmake
+    with_cmake -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0  # how it is built, not how fast
     ;;
   pkg_config)
     install_and_move
