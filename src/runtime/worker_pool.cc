@@ -14,21 +14,6 @@
 
 namespace qkv::detail {
 
-namespace {
-
-// One run, on the stack of the thread that called it. All but the constants belong to the crew's
-// mutex.
-struct Job {
-  const Executor::Body body;
-  void* const state;
-  const Index count;
-  Index next = 0;     // the body to begin next
-  Index running = 0;  // bodies begun and not yet returned
-  Job* later = nullptr;
-};
-
-}  // namespace
-
 // The threads of a pool in one process.
 class Crew {
  public:
@@ -72,6 +57,16 @@ class Crew {
   }
 
  private:
+  // One run, on the stack of the thread that called it. All but the constants belong to the mutex.
+  struct Job {
+    const Executor::Body body;
+    void* const state;
+    const Index count;
+    Index next = 0;     // the body to begin next
+    Index running = 0;  // bodies begun and not yet returned
+    Job* later = nullptr;
+  };
+
   // What each thread does until the pool ends.
   void work() noexcept {
     std::unique_lock lock(mutex_);
