@@ -15,13 +15,58 @@
 #include "core/message.h"
 
 namespace qkv {
+namespace door {
+
+// Memory for a pass's arrays that stays.
+class KeptMemory {
+ public:
+  template <class Take>
+  void take(const Take& take) {
+    core::MeasuringArena size;
+    take(size);
+    bytes_ = Tensor(DType::kUInt8, {static_cast<Index>(size.bytes())});
+    core::Arena arena(static_cast<std::byte*>(bytes_.view().data()), size.bytes());
+    take(arena);
+  }
+
+ private:
+  Tensor bytes_;
+};
+
+// What is kept of the keys, and what belongs to them.
+template <class T>
+struct KeptKeys {
+  KeptKeys(const core::Problem& p, kernels::Target target) : keys(p, target) {
+    keys_memory.take([&](auto& arena) { keys.take(p, arena); });
+  }
+  void begin_sums(const core::Problem& p) {
+    const RowPlaces& places = keys.scores().keys;
+    const Index rows = places.count(p.B);
+    if (sums.gradients == nullptr) {
+      sums_memory.take([&](auto& arena) {
+        sums.gradients = arena.template take<T>(rows * p.U).data();
+        sums.live = arena.template take<std::uint8_t>(rows).data();
+      });
+    }
+    std::fill_n(sums.gradients, rows * p.U, T(0));
+    std::fill_n(sums.live, rows, std::uint8_t{0});
+  }
+  bool has_sums() const { return sums.gradients != nullptr; }
+
+  AdditiveKeys<T> keys;
+  KeySums<T> sums;
+  KeptMemory keys_memory, sums_memory;
+};
+
+}  // namespace door
+
 namespace {
 
 using core::text;
 
 constexpr std::string_view kMake = "AdditiveMemory";
-constexpr std::string_view kForward = "AdditiveMemory::attention";
-constexpr std::string_view kBackward = "AdditiveMemory::attention_backward";
+constexpr std::string_view kMemoryForward = "AdditiveMemory::attention";
+constexpr std::string_view kMemoryBackward = "AdditiveMemory::attention_backward";
 constexpr std::string_view kGradients = "AdditiveMemory::key_gradients";
 
 bool same(const ConstView& a, const ConstView& b) {
@@ -72,52 +117,11 @@ bool names_any(const InputGradients& x) {
          (score != nullptr && (score->wq.given() || score->v.given() || score->b.given()));
 }
 
-// Memory for a pass's arrays that stays.
-class Block {
- public:
-  template <class Take>
-  void take(const Take& take) {
-    core::MeasuringArena size;
-    take(size);
-    bytes_ = Tensor(DType::kUInt8, {static_cast<Index>(size.bytes())});
-    core::Arena arena(static_cast<std::byte*>(bytes_.view().data()), size.bytes());
-    take(arena);
-  }
-
- private:
-  Tensor bytes_;
-};
-
-// What is kept of the keys, and what belongs to them.
-template <class T>
-struct Kept {
-  Kept(const core::Problem& p, kernels::Target target) : keys(p, target) {
-    keys_memory.take([&](auto& arena) { keys.take(p, arena); });
-  }
-  void begin_sums(const core::Problem& p) {
-    const door::RowPlaces& places = keys.scores().keys;
-    const Index rows = places.count(p.B);
-    if (sums.gradients == nullptr) {
-      sums_memory.take([&](auto& arena) {
-        sums.gradients = arena.template take<T>(rows * p.U).data();
-        sums.live = arena.template take<std::uint8_t>(rows).data();
-      });
-    }
-    std::fill_n(sums.gradients, rows * p.U, T(0));
-    std::fill_n(sums.live, rows, std::uint8_t{0});
-  }
-  bool has_sums() const { return sums.gradients != nullptr; }
-
-  door::AdditiveKeys<T> keys;
-  door::KeySums<T> sums;
-  Block keys_memory, sums_memory;
-};
-
 // Makes the keys: a pass of its own.
 template <class T>
 class KeyPass {
  public:
-  KeyPass(const core::Problem& p, kernels::Target target, Kept<T>& kept)
+  KeyPass(const core::Problem& p, kernels::Target target, door::KeptKeys<T>& kept)
       : tools_(p, target), kept_(kept) {}
   template <class AnyArena>
   void take_shared(AnyArena&) {}
@@ -129,7 +133,7 @@ class KeyPass {
 
  private:
   door::FusedCall<T> tools_;
-  Kept<T>& kept_;
+  door::KeptKeys<T>& kept_;
 };
 
 // From the sums of dright to dk and dWk.
@@ -137,7 +141,7 @@ template <class T>
 class KeyGradientPass {
  public:
   KeyGradientPass(const core::Problem& p, const core::GradientResults& to, kernels::Target target,
-                  const Kept<T>& kept)
+                  const door::KeptKeys<T>& kept)
       : to_(to),
         tools_(p, target),
         kernels_(kernels::gradient_kernels<T>(target)),
@@ -225,8 +229,8 @@ struct AdditiveMemory::State {
   core::ResolvedProblem problem;
   const door::Implementation* path = nullptr;
   std::optional<kernels::Target> target;  // of a fused path
-  std::unique_ptr<Kept<float>> float32;
-  std::unique_ptr<Kept<double>> float64;
+  std::unique_ptr<door::KeptKeys<float>> float32;
+  std::unique_ptr<door::KeptKeys<double>> float64;
   // Where the reference runs, whose gradients are those of k and Wk themselves.
   Tensor dk, dwk;
 
@@ -290,12 +294,13 @@ AdditiveMemory::AdditiveMemory(const ConstView& k, const Additive& score, Contex
   if (door::has_pairs(s.problem)) s.target = door::target_of(*s.path);
   if (!s.target) return;
   if (s.problem.accumulator == DType::kFloat64) {
-    s.float64 = std::make_unique<Kept<double>>(s.problem, *s.target);
+    s.float64 = std::make_unique<door::KeptKeys<double>>(s.problem, *s.target);
   } else {
-    s.float32 = std::make_unique<Kept<float>>(s.problem, *s.target);
+    s.float32 = std::make_unique<door::KeptKeys<float>>(s.problem, *s.target);
   }
-  s.with_kept(
-      [&]<class T>(Kept<T>& kept) { run(KeyPass<T>(s.problem, *s.target, kept), context, kMake); });
+  s.with_kept([&]<class T>(door::KeptKeys<T>& kept) {
+    run(KeyPass<T>(s.problem, *s.target, kept), context, kMake);
+  });
 }
 
 AdditiveMemory::~AdditiveMemory() = default;
@@ -307,15 +312,15 @@ std::string_view AdditiveMemory::path() const noexcept { return state_->path->na
 void AdditiveMemory::attention(const Inputs& inputs, const Options& options,
                                const Outputs& outputs) {
   State& s = *state_;
-  s.check(kForward, inputs, options);
+  s.check(kMemoryForward, inputs, options);
   core::ResolvedProblem p;
-  door::resolve(kForward, inputs, options, p);
+  door::resolve(kMemoryForward, inputs, options, p);
   s.check_sizes(p);
   if (!s.target || !door::has_pairs(p)) return qkv::attention(inputs, options, outputs, *s.context);
   const core::Results results = door::bind_outputs(p, outputs);
   door::check_overlap(p, inputs, options, outputs);
-  s.with_kept([&]<class T>(Kept<T>& kept) {
-    run(door::ProjectedForward<T>(p, results, *s.target, &kept.keys), *s.context, kForward);
+  s.with_kept([&]<class T>(door::KeptKeys<T>& kept) {
+    run(door::ProjectedForward<T>(p, results, *s.target, &kept.keys), *s.context, kMemoryForward);
   });
 }
 
@@ -323,12 +328,12 @@ void AdditiveMemory::attention_backward(const Inputs& inputs, const Options& opt
                                         const Saved& saved, const OutputGradients& output_gradients,
                                         const InputGradients& input_gradients) {
   State& s = *state_;
-  s.check(kBackward, inputs, options);
+  s.check(kMemoryBackward, inputs, options);
   core::ResolvedProblem p;
-  door::resolve(kBackward, inputs, options, p);
+  door::resolve(kMemoryBackward, inputs, options, p);
   s.check_sizes(p);
   const auto refuse = [](std::string_view name) {
-    throw Error(kBackward, name, "is given, but comes from key_gradients()");
+    throw Error(kMemoryBackward, name, "is given, but comes from key_gradients()");
   };
   if (input_gradients.k.given()) refuse("input_gradients.k");
   const auto* score = std::get_if<AdditiveGradient>(&input_gradients.score);
@@ -351,10 +356,10 @@ void AdditiveMemory::attention_backward(const Inputs& inputs, const Options& opt
                                     .write = Write::kAccumulate},
                                    *s.context);
   }
-  s.with_kept([&]<class T>(Kept<T>& kept) {
+  s.with_kept([&]<class T>(door::KeptKeys<T>& kept) {
     if (!kept.has_sums()) kept.begin_sums(s.problem);
     run(door::ProjectedBackward<T>(p, sources, results, *s.target, &kept.keys, &kept.sums),
-        *s.context, kBackward);
+        *s.context, kMemoryBackward);
   });
 }
 
@@ -370,7 +375,7 @@ void AdditiveMemory::key_gradients(const View& dk, const View& dwk, Write write)
     if (dwk.given()) deliver(s.dwk, dwk, write);
     return s.begin_plain_sums();
   }
-  s.with_kept([&]<class T>(Kept<T>& kept) {
+  s.with_kept([&]<class T>(door::KeptKeys<T>& kept) {
     if (!kept.has_sums()) kept.begin_sums(s.problem);
     run(KeyGradientPass<T>(s.problem, to, *s.target, kept), *s.context, kGradients);
     kept.begin_sums(s.problem);

@@ -16,8 +16,8 @@
 namespace qkv {
 namespace {
 
-constexpr std::string_view kForward = "attention";
-constexpr std::string_view kBackward = "attention_backward";
+constexpr std::string_view kAttention = "attention";
+constexpr std::string_view kAttentionBackward = "attention_backward";
 
 bool has_elements(const ConstView& x) {
   return x.given() && std::find(x.shape().begin(), x.shape().end(), 0) == x.shape().end();
@@ -72,7 +72,7 @@ void run_backward(const BackwardArguments& x, const Options& options, const core
 void attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                Context& context) {
   core::ResolvedProblem p;
-  door::resolve(kForward, inputs, options, p);
+  door::resolve(kAttention, inputs, options, p);
   run_forward(inputs, options, outputs, p,
               door::choose(p, context.forced_path(), door::Pass::kForward), context);
 }
@@ -86,7 +86,7 @@ void attention_backward(const Inputs& inputs, const Options& options, const Save
                         const OutputGradients& output_gradients,
                         const InputGradients& input_gradients, Context& context) {
   core::ResolvedProblem p;
-  door::resolve(kBackward, inputs, options, p);
+  door::resolve(kAttentionBackward, inputs, options, p);
   run_backward({inputs, saved, output_gradients, input_gradients}, options, p,
                door::choose(p, context.forced_path(), door::Pass::kBackward), context);
 }
