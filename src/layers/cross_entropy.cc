@@ -28,8 +28,8 @@ using layers::RowKernels;
 using runtime::Arena;
 using runtime::Call;
 
-constexpr std::string_view kForward = "CrossEntropy::forward";
-constexpr std::string_view kBackward = "CrossEntropy::backward";
+constexpr std::string_view kCrossEntropyForward = "CrossEntropy::forward";
+constexpr std::string_view kCrossEntropyBackward = "CrossEntropy::backward";
 
 // Logits of a task: enough work for one, few enough to share a batch.
 constexpr Index kLogitsPerTask = Index{1} << 14;
@@ -190,9 +190,9 @@ struct Backward {
 };
 
 void check_logits(const ConstView& logits) {
-  layers::check_float(kForward, {"logits", logits});
+  layers::check_float(kCrossEntropyForward, {"logits", logits});
   if (logits.rank() != 2 || logits.size(1) < 1) {
-    throw Error(kForward, "logits",
+    throw Error(kCrossEntropyForward, "logits",
                 core::text("must have the shape [N,V] with V >= 1, got ", describe(logits)));
   }
 }
@@ -200,16 +200,16 @@ void check_logits(const ConstView& logits) {
 void check_forward_outputs(const CrossEntropyOutputs& outputs, const ConstView& logits,
                            const ConstView& targets) {
   if (!outputs.losses.given() && !outputs.log_probabilities.given()) {
-    throw Error(kForward, "outputs", "must name losses or log_probabilities");
+    throw Error(kCrossEntropyForward, "outputs", "must name losses or log_probabilities");
   }
   const auto check = [&](const layers::NamedView& output) {
     if (!output.view.given()) return;
-    layers::check_same(kForward, output, logits.dtype(), {logits.size(0)});
-    layers::check_apart(kForward, output, {{"logits", logits}, {"targets", targets}});
+    layers::check_same(kCrossEntropyForward, output, logits.dtype(), {logits.size(0)});
+    layers::check_apart(kCrossEntropyForward, output, {{"logits", logits}, {"targets", targets}});
   };
   check({"losses", outputs.losses});
   check({"log_probabilities", outputs.log_probabilities});
-  layers::check_apart(kForward, {"log_probabilities", outputs.log_probabilities},
+  layers::check_apart(kCrossEntropyForward, {"log_probabilities", outputs.log_probabilities},
                       {{"losses", outputs.losses}});
 }
 
@@ -230,18 +230,19 @@ void CrossEntropy::forward(const ConstView& logits, const ConstView& targets, Sa
   check_logits(logits);
   const Index N = logits.size(0);
   if (targets.given() && !(targets.shape() == Dims(N))) {
-    throw Error(kForward, "targets",
+    throw Error(kCrossEntropyForward, "targets",
                 core::text("must have the shape [", N, "], one for each row of logits, got ",
                            describe(targets)));
   }
   check_forward_outputs(outputs, logits, targets);
-  layers::keep_indices(kForward, {"targets", targets}, {logits.size(1), ignore_}, saved.targets);
+  layers::keep_indices(kCrossEntropyForward, {"targets", targets}, {logits.size(1), ignore_},
+                       saved.targets);
 
   layers::resize(saved.max, logits.dtype(), {N});
   layers::resize(saved.sum, logits.dtype(), {N});
   layers::dispatch(logits.dtype(), [&]<class T>() {
-    Call call(context, kForward, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
-    const RowKernels<T> by(layers::kernels_in_use<T>(context, kForward).dot);
+    Call call(context, kCrossEntropyForward, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
+    const RowKernels<T> by(layers::kernels_in_use<T>(context, kCrossEntropyForward).dot);
     Forward<T>(logits, saved, label_smoothing_, by).run(call, outputs, ignore_);
   });
   saved.logits = logits;
@@ -251,22 +252,22 @@ void CrossEntropy::forward(const ConstView& logits, const ConstView& targets, Sa
 void CrossEntropy::backward(const Saved& saved, const ConstView& dlosses, const View& dlogits,
                             Write write, Context& context) const {
   const ConstView& logits = saved.logits;
-  if (!logits.given()) throw Error(kBackward, "saved", "must come from a forward pass");
+  if (!logits.given()) throw Error(kCrossEntropyBackward, "saved", "must come from a forward pass");
   if (saved.ignore != ignore_) {
-    throw Error(kBackward, "saved", "must come from a forward pass of this layer");
+    throw Error(kCrossEntropyBackward, "saved", "must come from a forward pass of this layer");
   }
-  layers::check_same(kBackward, {"dlosses", dlosses}, logits.dtype(), {logits.size(0)});
-  layers::check_same(kBackward, {"dlogits", dlogits}, logits.dtype(), logits.shape());
-  layers::check_apart(kBackward, {"dlogits", dlogits}, {{"dlosses", dlosses}});
+  layers::check_same(kCrossEntropyBackward, {"dlosses", dlosses}, logits.dtype(), {logits.size(0)});
+  layers::check_same(kCrossEntropyBackward, {"dlogits", dlogits}, logits.dtype(), logits.shape());
+  layers::check_apart(kCrossEntropyBackward, {"dlogits", dlogits}, {{"dlosses", dlosses}});
   if (write == Write::kOverwrite) {
-    layers::check_apart_or_same(kBackward, {"dlogits", dlogits}, {"logits", logits});
+    layers::check_apart_or_same(kCrossEntropyBackward, {"dlogits", dlogits}, {"logits", logits});
   } else {
-    layers::check_apart(kBackward, {"dlogits", dlogits}, {{"logits", logits}});
+    layers::check_apart(kCrossEntropyBackward, {"dlogits", dlogits}, {{"logits", logits}});
   }
 
   layers::dispatch(logits.dtype(), [&]<class T>() {
-    Call call(context, kBackward, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
-    const RowKernels<T> by(layers::kernels_in_use<T>(context, kBackward).dot);
+    Call call(context, kCrossEntropyBackward, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
+    const RowKernels<T> by(layers::kernels_in_use<T>(context, kCrossEntropyBackward).dot);
     Backward<T>(saved, label_smoothing_, by).run(call, dlosses, dlogits, write, ignore_);
   });
 }

@@ -17,8 +17,8 @@
 namespace qkv {
 namespace {
 
-constexpr std::string_view kForward = "DropoutLayer::forward";
-constexpr std::string_view kBackward = "DropoutLayer::backward";
+constexpr std::string_view kDropoutForward = "DropoutLayer::forward";
+constexpr std::string_view kDropoutBackward = "DropoutLayer::backward";
 
 // Elements whose fate is drawn at a time; they stay in the first-level cache.
 constexpr Index kBlock = 1024;
@@ -113,12 +113,12 @@ DropoutLayer::DropoutLayer(double dropout)
 
 void DropoutLayer::forward(const ConstView& x, RunState& run, Saved& saved, const View& out) const {
   saved.dtype = DType::kNone;  // no backward pass if this one throws
-  layers::check_float(kForward, {"x", x});
-  layers::check_same(kForward, {"out", out}, x.dtype(), x.shape());
-  layers::check_apart_or_same(kForward, {"out", out}, {"x", x});
+  layers::check_float(kDropoutForward, {"x", x});
+  layers::check_same(kDropoutForward, {"out", out}, x.dtype(), x.shape());
+  layers::check_apart_or_same(kDropoutForward, {"out", out}, {"x", x});
   saved.dropout = layers::dropout_of(dropout_, run);
   saved.shape = x.shape();
-  apply(kForward, saved.dropout, x, out, Write::kOverwrite);
+  apply(kDropoutForward, saved.dropout, x, out, Write::kOverwrite);
   saved.dtype = x.dtype();
   layers::advance(run);
 }
@@ -126,16 +126,16 @@ void DropoutLayer::forward(const ConstView& x, RunState& run, Saved& saved, cons
 void DropoutLayer::backward(const Saved& saved, const ConstView& dout, const View& dx,
                             Write write) const {
   if (saved.dtype == DType::kNone) {
-    throw Error(kBackward, "saved", "must come from a forward pass");
+    throw Error(kDropoutBackward, "saved", "must come from a forward pass");
   }
-  layers::check_same(kBackward, {"dout", dout}, saved.dtype, saved.shape);
-  layers::check_same(kBackward, {"dx", dx}, saved.dtype, saved.shape);
+  layers::check_same(kDropoutBackward, {"dout", dout}, saved.dtype, saved.shape);
+  layers::check_same(kDropoutBackward, {"dx", dx}, saved.dtype, saved.shape);
   if (write == Write::kOverwrite) {
-    layers::check_apart_or_same(kBackward, {"dx", dx}, {"dout", dout});
+    layers::check_apart_or_same(kDropoutBackward, {"dx", dx}, {"dout", dout});
   } else {
-    layers::check_apart(kBackward, {"dx", dx}, {{"dout", dout}});
+    layers::check_apart(kDropoutBackward, {"dx", dx}, {{"dout", dout}});
   }
-  apply(kBackward, saved.dropout, dout, dx, write);
+  apply(kDropoutBackward, saved.dropout, dout, dx, write);
 }
 
 }  // namespace qkv

@@ -20,8 +20,8 @@ using dense::Rows;
 using runtime::Arena;
 using runtime::Call;
 
-constexpr std::string_view kForward = "Embedding::forward";
-constexpr std::string_view kBackward = "Embedding::backward";
+constexpr std::string_view kEmbeddingForward = "Embedding::forward";
+constexpr std::string_view kEmbeddingBackward = "Embedding::backward";
 
 constexpr Index kRowsPerTask = 64;
 // Columns of the table's gradient that one task owns: a cache line of float32.
@@ -95,17 +95,17 @@ void Embedding::forward(const ConstView& ids, Saved& saved, const View& out,
                         Context& context) const {
   saved.tokens = 0;  // no backward pass if this one throws
   if (ids.given() && ids.rank() == kMaxRank) {
-    throw Error(kForward, "ids",
+    throw Error(kEmbeddingForward, "ids",
                 core::text("must have rank 0 to ", kMaxRank - 1, ", got ", describe(ids)));
   }
-  layers::keep_indices(kForward, {"ids", ids}, {tokens()}, saved.ids);
+  layers::keep_indices(kEmbeddingForward, {"ids", ids}, {tokens()}, saved.ids);
   const Tensor& weight = parameters_.weight;
   Dims shape = ids.shape();
   shape.push_back(width());
-  layers::check_same(kForward, {"out", out}, weight.dtype(), shape);
-  layers::check_apart(kForward, {"out", out}, {{"ids", ids}, {"weight", weight}});
+  layers::check_same(kEmbeddingForward, {"out", out}, weight.dtype(), shape);
+  layers::check_apart(kEmbeddingForward, {"out", out}, {{"ids", ids}, {"weight", weight}});
 
-  Call call(context, kForward, 0, 0);
+  Call call(context, kEmbeddingForward, 0, 0);
   const std::span<const std::int64_t> kept = saved.ids.values<std::int64_t>();
   layers::dispatch(weight.dtype(), [&]<class T>() { look_up<T>(call, weight, kept, out); });
   saved.tokens = tokens();
@@ -114,18 +114,18 @@ void Embedding::forward(const ConstView& ids, Saved& saved, const View& out,
 void Embedding::backward(const Saved& saved, const ConstView& dout, Parameters& gradients,
                          Write write, Context& context) const {
   if (saved.tokens != tokens()) {
-    throw Error(kBackward, "saved", "must come from a forward pass of this layer");
+    throw Error(kEmbeddingBackward, "saved", "must come from a forward pass of this layer");
   }
   const DType dtype = parameters_.weight.dtype();
   Dims shape = saved.ids.shape();
   shape.push_back(width());
-  layers::check_same(kBackward, {"dout", dout}, dtype, shape);
+  layers::check_same(kEmbeddingBackward, {"dout", dout}, dtype, shape);
   Tensor& gradient = gradients.weight;
   if (!gradient.given()) return;
-  layers::check_gradient(kBackward, "gradients.weight", gradient, parameters_.weight);
-  layers::check_apart(kBackward, {"gradients.weight", gradient}, {{"dout", dout}});
+  layers::check_gradient(kEmbeddingBackward, "gradients.weight", gradient, parameters_.weight);
+  layers::check_apart(kEmbeddingBackward, {"gradients.weight", gradient}, {{"dout", dout}});
 
-  Call call(context, kBackward, 0, 0);
+  Call call(context, kEmbeddingBackward, 0, 0);
   const std::span<const std::int64_t> ids = saved.ids.values<std::int64_t>();
   layers::dispatch(dtype,
                    [&]<class T>() { add_rows<T>(call, ids, padding_, dout, gradient, write); });

@@ -16,15 +16,15 @@ namespace {
 
 using core::text;
 
-constexpr std::string_view kForward = "Gru::forward";
-constexpr std::string_view kBackward = "Gru::backward";
+constexpr std::string_view kGruForward = "Gru::forward";
+constexpr std::string_view kGruBackward = "Gru::backward";
 
 template <class T>
 void read_lengths(const ConstView& lengths, Index T_max, std::vector<Index>& to) {
   for (Index b = 0; b < lengths.size(0); ++b) {
     const auto length = static_cast<Index>(lengths.as<T>()[b * lengths.stride(0)]);
     if (length < 0 || length > T_max) {
-      throw Error(kForward, "lengths",
+      throw Error(kGruForward, "lengths",
                   text("must be in 0..T = ", T_max, ", got ", length, " at [", b, "]"));
     }
     to.push_back(length);
@@ -37,11 +37,11 @@ std::vector<Index> lengths_of(const GruInputs& inputs) {
   const ConstView& lengths = inputs.lengths;
   if (!lengths.given()) return std::vector<Index>(static_cast<std::size_t>(B), T_max);
   if (lengths.dtype() != DType::kInt32 && lengths.dtype() != DType::kInt64) {
-    throw Error(kForward, "lengths", text("must be int32 or int64, got ", describe(lengths)),
+    throw Error(kGruForward, "lengths", text("must be int32 or int64, got ", describe(lengths)),
                 ErrorKind::kType);
   }
   if (lengths.rank() != 1 || lengths.size(0) != B) {
-    throw Error(kForward, "lengths",
+    throw Error(kGruForward, "lengths",
                 text("must have the shape [", B, "], got ", describe(lengths)));
   }
   std::vector<Index> result;
@@ -101,7 +101,7 @@ void Gru::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outpu
   saved.x = {};
   const ConstView& x = inputs.x;
   if (!x.given() || x.rank() != 3) {
-    throw Error(kForward, "x",
+    throw Error(kGruForward, "x",
                 text("must have the shape [B,T,", config_.input, "]",
                      x.given() ? ", got " + describe(x) : ""));
   }
@@ -109,16 +109,16 @@ void Gru::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outpu
   const Index T = x.size(1);
   const Index H = config_.hidden;
   const Dims state_shape{directions(), B, H};
-  layers::check_same(kForward, {"x", x}, config_.dtype, {B, T, config_.input});
-  layers::check_same(kForward, {"out", outputs.out}, config_.dtype, {B, T, directions() * H});
-  layers::check_apart(kForward, {"out", outputs.out},
+  layers::check_same(kGruForward, {"x", x}, config_.dtype, {B, T, config_.input});
+  layers::check_same(kGruForward, {"out", outputs.out}, config_.dtype, {B, T, directions() * H});
+  layers::check_apart(kGruForward, {"out", outputs.out},
                       {{"x", x}, {"inputs.state", inputs.state}, {"lengths", inputs.lengths}});
   if (inputs.state.given()) {
-    layers::check_same(kForward, {"inputs.state", inputs.state}, config_.dtype, state_shape);
+    layers::check_same(kGruForward, {"inputs.state", inputs.state}, config_.dtype, state_shape);
   }
   if (outputs.state.given()) {
-    layers::check_same(kForward, {"outputs.state", outputs.state}, config_.dtype, state_shape);
-    layers::check_apart(kForward, {"outputs.state", outputs.state},
+    layers::check_same(kGruForward, {"outputs.state", outputs.state}, config_.dtype, state_shape);
+    layers::check_apart(kGruForward, {"outputs.state", outputs.state},
                         {{"x", x},
                          {"inputs.state", inputs.state},
                          {"lengths", inputs.lengths},
@@ -140,18 +140,18 @@ void Gru::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outpu
 void Gru::backward(const Saved& saved, const GruOutputGradients& output_gradients,
                    const GruInputGradients& input_gradients, Parameters& gradients,
                    Context& context) const {
-  if (!saved.x.given()) throw Error(kBackward, "saved", "must come from a forward pass");
+  if (!saved.x.given()) throw Error(kGruBackward, "saved", "must come from a forward pass");
   const Index B = saved.x.size(0);
   const Index T = saved.x.size(1);
   const Index H = config_.hidden;
   const Dims state_shape{directions(), B, H};
   if (saved.x.dtype() != config_.dtype || saved.x.size(2) != config_.input ||
       !(saved.states.shape() == Dims{directions(), B, T, H})) {
-    throw Error(kBackward, "saved", "must come from a forward pass of this layer");
+    throw Error(kGruBackward, "saved", "must come from a forward pass of this layer");
   }
   const GruInputGradients& d = input_gradients;
   const auto check = [&](std::string_view name, const ConstView& view, const Dims& shape) {
-    if (view.given()) layers::check_same(kBackward, {name, view}, config_.dtype, shape);
+    if (view.given()) layers::check_same(kGruBackward, {name, view}, config_.dtype, shape);
   };
   check("output_gradients.out", output_gradients.out, {B, T, directions() * H});
   check("output_gradients.state", output_gradients.state, state_shape);
@@ -159,13 +159,13 @@ void Gru::backward(const Saved& saved, const GruOutputGradients& output_gradient
   check("input_gradients.state", d.state, state_shape);
   const layers::NamedView dout{"output_gradients.out", output_gradients.out};
   const layers::NamedView dstate{"output_gradients.state", output_gradients.state};
-  if (d.x.given()) layers::check_apart(kBackward, {"input_gradients.x", d.x}, {dout, dstate});
+  if (d.x.given()) layers::check_apart(kGruBackward, {"input_gradients.x", d.x}, {dout, dstate});
   if (d.state.given()) {
-    layers::check_apart(kBackward, {"input_gradients.state", d.state},
+    layers::check_apart(kGruBackward, {"input_gradients.state", d.state},
                         {dout, dstate, {"input_gradients.x", d.x}});
   }
-  layers::check_gradients(kBackward, gradients.forward, parameters_.forward);
-  layers::check_gradients(kBackward, gradients.backward, parameters_.backward);
+  layers::check_gradients(kGruBackward, gradients.forward, parameters_.forward);
+  layers::check_gradients(kGruBackward, gradients.backward, parameters_.backward);
 
   Tensor dgates(config_.dtype, saved.gates.shape());  // zeros: none behind a sequence
   const layers::GruSequence sequence = sequence_of(config_, parameters_, saved.lengths, T);
@@ -176,10 +176,10 @@ void Gru::backward(const Saved& saved, const GruOutputGradients& output_gradient
     const auto rows = [&](const Tensor& tensor, Index width) {
       return reshape(slice(ConstView(tensor), 0, direction, direction + 1), {B * T, width});
     };
-    layers::gru_parameter_gradients(kBackward, reshape(ConstView(saved.x), {B * T, config_.input}),
-                                    rows(saved.states, H), rows(dgates, 4 * H),
-                                    direction == 0 ? gradients.forward : gradients.backward,
-                                    d.write, context);
+    layers::gru_parameter_gradients(
+        kGruBackward, reshape(ConstView(saved.x), {B * T, config_.input}), rows(saved.states, H),
+        rows(dgates, 4 * H), direction == 0 ? gradients.forward : gradients.backward, d.write,
+        context);
   }
 }
 

@@ -11,9 +11,9 @@
 namespace qkv {
 namespace {
 
-constexpr std::string_view kName = "Linear";
-constexpr std::string_view kForward = "Linear::forward";
-constexpr std::string_view kBackward = "Linear::backward";
+constexpr std::string_view kLinear = "Linear";
+constexpr std::string_view kLinearForward = "Linear::forward";
+constexpr std::string_view kLinearBackward = "Linear::backward";
 
 // [..,channels] with the leading axes of x.
 Dims with_channels(const Dims& shape, Index channels) {
@@ -40,10 +40,10 @@ void check_input_gradient(std::string_view function, const LinearParameters& p, 
 }  // namespace
 
 Linear::Linear(Index in, Index out, bool bias, DType dtype) {
-  layers::check_dtype(kName, dtype);
-  layers::check_size(kName, "in", in);
-  layers::check_size(kName, "out", out);
-  layers::check_tensor(kName, "in or out", dtype, {out, in});
+  layers::check_dtype(kLinear, dtype);
+  layers::check_size(kLinear, "in", in);
+  layers::check_size(kLinear, "out", out);
+  layers::check_tensor(kLinear, "in or out", dtype, {out, in});
   parameters_ = {Tensor(dtype, {out, in}), bias ? Tensor(dtype, {out}) : Tensor()};
 }
 
@@ -53,35 +53,37 @@ Linear::Parameters Linear::zero_gradients() const {
 
 void Linear::forward(const ConstView& x, Saved& saved, const View& y, Context& context) const {
   saved.x = {};  // no backward pass if this one throws
-  check_forward(kForward, parameters_, x, y);
-  layers::linear_forward(kForward, x, parameters_, y, context);
+  check_forward(kLinearForward, parameters_, x, y);
+  layers::linear_forward(kLinearForward, x, parameters_, y, context);
   saved.x = x;
 }
 
 void Linear::backward(const Saved& saved, const ConstView& dy, const View& dx,
                       Parameters& gradients, Write write, Context& context) const {
-  if (!saved.x.given()) throw Error(kBackward, "saved", "must come from a forward pass");
+  if (!saved.x.given()) throw Error(kLinearBackward, "saved", "must come from a forward pass");
   const Tensor& w = parameters_.weight;
-  layers::check_rows(kBackward, {"saved.x", saved.x}, w.dtype(), w.size(1));
-  layers::check_same(kBackward, {"dy", dy}, w.dtype(), with_channels(saved.x.shape(), w.size(0)));
-  layers::check_gradient(kBackward, "gradients.weight", gradients.weight, w);
-  layers::check_gradient(kBackward, "gradients.bias", gradients.bias, parameters_.bias);
+  layers::check_rows(kLinearBackward, {"saved.x", saved.x}, w.dtype(), w.size(1));
+  layers::check_same(kLinearBackward, {"dy", dy}, w.dtype(),
+                     with_channels(saved.x.shape(), w.size(0)));
+  layers::check_gradient(kLinearBackward, "gradients.weight", gradients.weight, w);
+  layers::check_gradient(kLinearBackward, "gradients.bias", gradients.bias, parameters_.bias);
   if (dx.given()) {
-    check_input_gradient(kBackward, parameters_, dy, dx);
-    layers::check_apart(kBackward, {"dx", dx},
+    check_input_gradient(kLinearBackward, parameters_, dy, dx);
+    layers::check_apart(kLinearBackward, {"dx", dx},
                         {{"x", saved.x},
                          {"gradients.weight", gradients.weight},
                          {"gradients.bias", gradients.bias}});
   }
   const auto check_apart = [&](const char* name, const Tensor& gradient) {
     if (gradient.given()) {
-      layers::check_apart(kBackward, {name, gradient}, {{"x", saved.x}, {"dy", dy}});
+      layers::check_apart(kLinearBackward, {name, gradient}, {{"x", saved.x}, {"dy", dy}});
     }
   };
   check_apart("gradients.weight", gradients.weight);
   check_apart("gradients.bias", gradients.bias);
-  layers::linear_backward_parameters(kBackward, saved.x, dy, gradients, write, context);
-  if (dx.given()) layers::linear_backward_input(kBackward, dy, parameters_, dx, write, context);
+  layers::linear_backward_parameters(kLinearBackward, saved.x, dy, gradients, write, context);
+  if (dx.given())
+    layers::linear_backward_input(kLinearBackward, dy, parameters_, dx, write, context);
 }
 
 // ---- packed ---------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ using layers::project;
 using layers::project_backward;
 using layers::split_heads;
 
-constexpr std::string_view kName = "MultiHeadAttention";
-constexpr std::string_view kForward = "MultiHeadAttention::forward";
-constexpr std::string_view kBackward = "MultiHeadAttention::backward";
+constexpr std::string_view kMultiHead = "MultiHeadAttention";
+constexpr std::string_view kMultiHeadForward = "MultiHeadAttention::forward";
+constexpr std::string_view kMultiHeadBackward = "MultiHeadAttention::backward";
 
 LinearParameters linear_parameters(DType dtype, Index out, Index in, bool bias) {
   return {Tensor(dtype, {out, in}), bias ? Tensor(dtype, {out}) : Tensor()};
@@ -53,7 +53,7 @@ Dims out_shape(const LayerInputs& inputs) {
     return core::sub_dims(x.shape(), 0, x.rank() - 2);
   };
   if (inputs.k.size(-2) != inputs.v.size(-2)) {
-    throw Error(kForward, "v",
+    throw Error(kMultiHeadForward, "v",
                 text("has Tk = ", inputs.v.size(-2), " but k has Tk = ", inputs.k.size(-2), " (",
                      core::shown("k", inputs.k), ", ", core::shown("v", inputs.v), ")"));
   }
@@ -61,7 +61,7 @@ Dims out_shape(const LayerInputs& inputs) {
   for (const layers::NamedView& x : {layers::NamedView{"k", inputs.k}, {"v", inputs.v}}) {
     const auto both = core::broadcast_shapes(batch, leading(x.view));
     if (!both) {
-      throw Error(kForward, x.name,
+      throw Error(kMultiHeadForward, x.name,
                   text("has leading axes that do not broadcast with those before it (",
                        core::shown("q", inputs.q), ", ", core::shown("k", inputs.k), ", ",
                        core::shown("v", inputs.v), ")"));
@@ -90,13 +90,13 @@ void check_gradients(const LayerInputs& inputs, const ConstView& dout,
     const auto& [input, gradient] = all[n];
     if (!gradient.given()) continue;
     const layers::NamedView target{kNames[n], gradient};
-    layers::check_same(kBackward, target, input.view.dtype(), input.view.shape());
+    layers::check_same(kMultiHeadBackward, target, input.view.dtype(), input.view.shape());
     layers::check_apart(
-        kBackward, target,
+        kMultiHeadBackward, target,
         {{"q", inputs.q}, {"k", inputs.k}, {"v", inputs.v}, {"output_gradients.out", dout}});
     for (std::size_t m = 0; m < n; ++m) {
       if (same_array(gradient, all[m].second)) continue;
-      layers::check_apart(kBackward, target, {{kNames[m], all[m].second}});
+      layers::check_apart(kMultiHeadBackward, target, {{kNames[m], all[m].second}});
     }
   }
 }
@@ -104,20 +104,20 @@ void check_gradients(const LayerInputs& inputs, const ConstView& dout,
 }  // namespace
 
 MultiHeadAttention::MultiHeadAttention(const MultiHeadConfig& config) : config_(config) {
-  layers::check_dtype(kName, config.dtype);
-  layers::check_size(kName, "width", config.width);
-  layers::check_size(kName, "heads", config.heads);
+  layers::check_dtype(kMultiHead, config.dtype);
+  layers::check_size(kMultiHead, "width", config.width);
+  layers::check_size(kMultiHead, "heads", config.heads);
   const bool split = config.form == HeadForm::kSplit;
   if (split && config.width % config.heads != 0) {
-    throw Error(kName, "heads",
+    throw Error(kMultiHead, "heads",
                 text("must divide width in the split form, got ", config.heads, " heads for width ",
                      config.width));
   }
-  config_.dropout = layers::checked_dropout(kName, config.dropout.value_or(split ? 0.1 : 0));
+  config_.dropout = layers::checked_dropout(kMultiHead, config.dropout.value_or(split ? 0.1 : 0));
   if (split) {
-    layers::check_tensor(kName, "width", config.dtype, {config.width, config.width});
+    layers::check_tensor(kMultiHead, "width", config.dtype, {config.width, config.width});
   } else {
-    layers::check_tensor(kName, "width or heads", config.dtype,
+    layers::check_tensor(kMultiHead, "width or heads", config.dtype,
                          {config.heads, config.width, config.width});
   }
   parameters_ = zeros(config_);
@@ -131,17 +131,17 @@ void MultiHeadAttention::forward(const LayerInputs& inputs, RunState& run, Saved
   const layers::NamedView k{"k", inputs.k};
   const layers::NamedView v{"v", inputs.v};
   for (const auto& x : {q, k, v}) {
-    layers::check_rows(kForward, x, config_.dtype, config_.width);
+    layers::check_rows(kMultiHeadForward, x, config_.dtype, config_.width);
   }
   Dims merged = out_shape(inputs);
-  layers::check_same(kForward, {"out", outputs.out}, config_.dtype, merged);
-  layers::check_outputs(kForward, outputs, {q, k, v});
+  layers::check_same(kMultiHeadForward, {"out", outputs.out}, config_.dtype, merged);
+  layers::check_outputs(kMultiHeadForward, outputs, {q, k, v});
 
   saved.inputs = {};  // no backward pass if this one throws
   const double divisor = divisor_of(config_);
-  project(kForward, inputs.q, parameters_.q, divisor, saved.q, context);
-  project(kForward, inputs.k, parameters_.k, divisor, saved.k, context);
-  project(kForward, inputs.v, parameters_.v, 1, saved.v, context);
+  project(kMultiHeadForward, inputs.q, parameters_.q, divisor, saved.q, context);
+  project(kMultiHeadForward, inputs.k, parameters_.k, divisor, saved.k, context);
+  project(kMultiHeadForward, inputs.v, parameters_.v, 1, saved.v, context);
 
   // Heads are written where the merged array wants them.
   merged[merged.rank() - 1] = saved.v.size(-1);
@@ -155,7 +155,7 @@ void MultiHeadAttention::forward(const LayerInputs& inputs, RunState& run, Saved
                  options_of(config_, inputs, saved.dropout), inner, saved.lse,
                  core::sub_dims(inner.out.shape(), 0, inner.out.rank() - 1), context);
 
-  layers::linear_forward(kForward, saved.heads, parameters_.o, outputs.out, context);
+  layers::linear_forward(kMultiHeadForward, saved.heads, parameters_.o, outputs.out, context);
   saved.inputs = inputs;
   layers::advance(run);
 }
@@ -165,21 +165,22 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
                                   Context& context) const {
   const LayerInputs& inputs = saved.inputs;
   const LayerInputGradients& d = input_gradients;
-  if (!inputs.q.given()) throw Error(kBackward, "saved", "must come from a forward pass");
+  if (!inputs.q.given()) throw Error(kMultiHeadBackward, "saved", "must come from a forward pass");
   if (saved.heads.dtype() != config_.dtype || inputs.q.size(-1) != config_.width ||
       saved.heads.size(-1) != parameters_.o.weight.size(1)) {
-    throw Error(kBackward, "saved", "must come from a forward pass of this layer");
+    throw Error(kMultiHeadBackward, "saved", "must come from a forward pass of this layer");
   }
   const ConstView dout = output_gradients.out;
   Dims shape = saved.heads.shape();
   shape[shape.rank() - 1] = config_.width;
-  layers::check_same(kBackward, {"output_gradients.out", dout}, config_.dtype, shape);
+  layers::check_same(kMultiHeadBackward, {"output_gradients.out", dout}, config_.dtype, shape);
   check_gradients(inputs, dout, d);
 
   // undoes linear_forward(heads)
   Tensor d_heads(config_.dtype, saved.heads.shape());
-  layers::linear_backward_parameters(kBackward, saved.heads, dout, gradients.o, d.write, context);
-  layers::linear_backward_input(kBackward, dout, parameters_.o, d_heads, Write::kOverwrite,
+  layers::linear_backward_parameters(kMultiHeadBackward, saved.heads, dout, gradients.o, d.write,
+                                     context);
+  layers::linear_backward_input(kMultiHeadBackward, dout, parameters_.o, d_heads, Write::kOverwrite,
                                 context);
 
   // undoes attend()
@@ -202,12 +203,12 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
   const double divisor = divisor_of(config_);
   const Write write_k = same_array(d.k, d.q) ? Write::kAccumulate : d.write;
   const Write write_v = same_array(d.v, d.q) || same_array(d.v, d.k) ? Write::kAccumulate : d.write;
-  project_backward(kBackward, inputs.q, parameters_.q, divisor, dq,
+  project_backward(kMultiHeadBackward, inputs.q, parameters_.q, divisor, dq,
                    {d.q, d.write, gradients.q, d.write}, context);
-  project_backward(kBackward, inputs.k, parameters_.k, divisor, dk,
+  project_backward(kMultiHeadBackward, inputs.k, parameters_.k, divisor, dk,
                    {d.k, write_k, gradients.k, d.write}, context);
-  project_backward(kBackward, inputs.v, parameters_.v, 1, dv, {d.v, write_v, gradients.v, d.write},
-                   context);
+  project_backward(kMultiHeadBackward, inputs.v, parameters_.v, 1, dv,
+                   {d.v, write_v, gradients.v, d.write}, context);
 }
 
 }  // namespace qkv

@@ -14,8 +14,8 @@ namespace {
 using layers::project;
 using layers::project_backward;
 
-constexpr std::string_view kForward = "SelfAttention::forward";
-constexpr std::string_view kBackward = "SelfAttention::backward";
+constexpr std::string_view kSelfAttentionForward = "SelfAttention::forward";
+constexpr std::string_view kSelfAttentionBackward = "SelfAttention::backward";
 
 Options options_of(const SelfAttentionInputs& inputs) {
   return layers::options_of(Dot{}, inputs.lengths, inputs.masks, {});
@@ -43,15 +43,15 @@ void SelfAttention::forward(const SelfAttentionInputs& inputs, RunState& run, Sa
                             const Outputs& outputs, Context& context) const {
   const ConstView x = inputs.x;
   const DType dtype = parameters_.q.weight.dtype();
-  layers::check_rows(kForward, {"x", x}, dtype, width());
-  layers::check_same(kForward, {"out", outputs.out}, dtype, x.shape());
-  layers::check_outputs(kForward, outputs, {{"x", x}});
+  layers::check_rows(kSelfAttentionForward, {"x", x}, dtype, width());
+  layers::check_same(kSelfAttentionForward, {"out", outputs.out}, dtype, x.shape());
+  layers::check_outputs(kSelfAttentionForward, outputs, {{"x", x}});
 
   saved.out = {};  // no backward pass if this one throws
   const double divisor = divisor_of(width());
-  project(kForward, x, parameters_.q, divisor, saved.q, context);
-  project(kForward, x, parameters_.k, divisor, saved.k, context);
-  project(kForward, x, parameters_.v, 1, saved.v, context);
+  project(kSelfAttentionForward, x, parameters_.q, divisor, saved.q, context);
+  project(kSelfAttentionForward, x, parameters_.k, divisor, saved.k, context);
+  project(kSelfAttentionForward, x, parameters_.v, 1, saved.v, context);
   layers::attend({saved.q, saved.k, saved.v}, options_of(inputs), outputs, saved.lse,
                  core::sub_dims(x.shape(), 0, x.rank() - 1), context);
   saved.inputs = inputs;
@@ -62,15 +62,17 @@ void SelfAttention::forward(const SelfAttentionInputs& inputs, RunState& run, Sa
 void SelfAttention::backward(const Saved& saved, const OutputGradients& output_gradients,
                              const SelfAttentionInputGradients& input_gradients,
                              Parameters& gradients, Context& context) const {
-  if (!saved.out.given()) throw Error(kBackward, "saved", "must come from a forward pass");
+  if (!saved.out.given())
+    throw Error(kSelfAttentionBackward, "saved", "must come from a forward pass");
   const ConstView x = saved.inputs.x;
   if (x.dtype() != parameters_.q.weight.dtype() || x.size(-1) != width()) {
-    throw Error(kBackward, "saved", "must come from a forward pass of this layer");
+    throw Error(kSelfAttentionBackward, "saved", "must come from a forward pass of this layer");
   }
   if (input_gradients.x.given()) {
     const layers::NamedView dx{"input_gradients.x", input_gradients.x};
-    layers::check_same(kBackward, dx, x.dtype(), x.shape());
-    layers::check_apart(kBackward, dx, {{"x", x}, {"output_gradients.out", output_gradients.out}});
+    layers::check_same(kSelfAttentionBackward, dx, x.dtype(), x.shape());
+    layers::check_apart(kSelfAttentionBackward, dx,
+                        {{"x", x}, {"output_gradients.out", output_gradients.out}});
   }
 
   Tensor dq(x.dtype(), x.shape());
@@ -83,7 +85,7 @@ void SelfAttention::backward(const Saved& saved, const OutputGradients& output_g
   const double divisor = divisor_of(width());
   const auto undo = [&](const LinearParameters& p, double divided_by, Tensor& dy,
                         LinearParameters& dp, Write write_x) {
-    project_backward(kBackward, x, p, divided_by, dy,
+    project_backward(kSelfAttentionBackward, x, p, divided_by, dy,
                      {input_gradients.x, write_x, dp, input_gradients.write}, context);
   };
   undo(parameters_.q, divisor, dq, gradients.q, input_gradients.write);
