@@ -12,7 +12,7 @@ namespace qkv::io {
 namespace {
 
 // Longer ones are addresses and rubbish; comparing them would cost the square of their length.
-constexpr std::size_t kLongestWord = 64;
+constexpr std::size_t kMostLetters = 64;
 
 // A bit for each byte value, modulo 64.
 std::uint64_t letter_set(std::string_view bytes) {
@@ -53,7 +53,7 @@ NearWords::NearWords(std::string_view word, int count)
       largest_distance_(std::max(1, static_cast<int>(target_.size() / 3))),
       stem_(
           app::to_utf8(target_.substr(0, std::max<std::size_t>(3, (target_.size() * 2 + 2) / 3)))),
-      count_(target_.size() > kLongestWord ? 0 : static_cast<std::size_t>(std::max(0, count))) {
+      count_(target_.size() > kMostLetters ? 0 : static_cast<std::size_t>(std::max(0, count))) {
   if (target_.empty()) count_ = 0;
 }
 
@@ -70,9 +70,9 @@ bool NearWords::wants(const Word& word) {
   if (count_ == 0) return false;
   const bool shares_stem = word.text.starts_with(stem_);
   if (!shares_stem && !may_be_near(word)) return false;
-  if (word.text.size() > 4 * kLongestWord) return false;
+  if (word.text.size() > 4 * kMostLetters) return false;
   const auto letters = app::from_utf8(word.text);
-  if (!letters || letters->size() > kLongestWord ||
+  if (!letters || letters->size() > kMostLetters ||
       !std::all_of(letters->begin(), letters->end(), is_printable)) {
     return false;
   }

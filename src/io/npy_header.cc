@@ -18,14 +18,14 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 // Far above what NumPy writes (it reads 10,000 unless told otherwise).
-constexpr std::size_t kLongestHeader = std::size_t{1} << 20;
-constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kLongestNpyHeader = std::size_t{1} << 20;
+constexpr std::size_t kNpyAlignment = 64;
 
-struct TypeName {
+struct TypeCode {
   DType dtype;
   std::string_view code;  // without the byte order
 };
-constexpr TypeName kTypeNames[] = {
+constexpr TypeCode kTypeCodes[] = {
     {DType::kFloat64, "f8"}, {DType::kFloat32, "f4"}, {DType::kFloat16, "f2"},
     {DType::kBool, "b1"},    {DType::kInt8, "i1"},    {DType::kInt16, "i2"},
     {DType::kInt32, "i4"},   {DType::kInt64, "i8"},   {DType::kUInt8, "u1"},
@@ -142,7 +142,7 @@ class Dictionary {
       known = known && length && *length >= 0;
       if (known) header.item_size = Index{*length} * (code[0] == 'U' ? 4 : 1);
     } else {
-      for (const TypeName& type : kTypeNames) {
+      for (const TypeCode& type : kTypeCodes) {
         if (type.code == code) header.dtype = type.dtype;
       }
       known = known && header.dtype != DType::kNone;
@@ -180,7 +180,7 @@ NpyHeader read_npy_header(ByteSource& source) {
   source.read_all(length_bytes, version == 1 ? 2 : 4);
   std::size_t length = 0;
   for (int i = 3; i >= 0; --i) length = length << 8 | length_bytes[i];
-  if (length > kLongestHeader) {
+  if (length > kLongestNpyHeader) {
     source.fail(fmt::format("expected a header of at most 1 MiB, got {} bytes", length));
   }
   std::string text(length, '\0');
@@ -201,7 +201,7 @@ NpyHeader read_npy_header(ByteSource& source) {
 bool is_npy(std::string_view head) { return head.starts_with(kMagic); }
 
 std::string npy_descr(DType dtype) {
-  for (const TypeName& type : kTypeNames) {
+  for (const TypeCode& type : kTypeCodes) {
     if (type.dtype == dtype) {
       return fmt::format("{}{}", size_of(dtype) == 1 ? '|' : '<', type.code);
     }
@@ -218,7 +218,8 @@ std::string npy_header(std::string_view descr, const Dims& shape) {
       fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", descr, sizes);
   // At most kMaxRank sizes of 19 digits: version 1's 65,535 bytes are enough.
   const std::size_t before = kMagic.size() + 4;
-  const std::size_t whole = (before + text.size() + 1 + kAlignment - 1) / kAlignment * kAlignment;
+  const std::size_t whole =
+      (before + text.size() + 1 + kNpyAlignment - 1) / kNpyAlignment * kNpyAlignment;
   text.append(whole - before - text.size() - 1, ' ');
   text.push_back('\n');
   std::string header(kMagic);

@@ -23,7 +23,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "arrays are read and written as they stand in memory");
 
-constexpr std::size_t kAlignment = 8;
+constexpr std::size_t kTensorAlignment = 8;
 
 // Throws for text that the metadata cannot hold.
 void check_text(const std::string& name, const app::Strings& strings) {
@@ -94,7 +94,7 @@ std::string header_of(std::span<const app::NamedView> arrays,
     header[array->name]["data_offsets"] = {begin, end};
   }
   std::string json = header.dump();
-  json.resize((json.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
+  json.resize((json.size() + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment, ' ');
   const std::uint64_t size = json.size();
   return std::string(reinterpret_cast<const char*>(&size), sizeof size) + json;
 }

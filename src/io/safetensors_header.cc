@@ -71,9 +71,9 @@ struct Cursor {
 
 // Takes the events of the JSON parser. Only what the format allows is let through, so that nothing
 // nests deeper than three levels and no document is built.
-class Events {
+class HeaderEvents {
  public:
-  Events(std::string_view text, const ByteSource& source)
+  HeaderEvents(std::string_view text, const ByteSource& source)
       : text_(text), file_(source.name), start_(source.position) {}
 
   SafetensorsHeader read() {
@@ -274,7 +274,7 @@ SafetensorsHeader read_safetensors_header(ByteSource& source) {
   const Index start = source.position;
   source.read_all(text.data(), text.size());
   const Index end = std::exchange(source.position, start);
-  SafetensorsHeader header = Events(text, source).read();
+  SafetensorsHeader header = HeaderEvents(text, source).read();
   source.position = end;
   check_layout(header, source);
   return header;

@@ -38,7 +38,7 @@ std::string joined(const Settings& settings, std::string_view start, std::string
 }
 
 // Takes the events of the JSON parser; false ends it, and `wrong` says why.
-class Events {
+class SettingsEvents {
  public:
   Settings settings{};
   std::string wrong{};
@@ -105,7 +105,7 @@ std::string settings_line(const Settings& settings) { return joined(settings, "{
 
 Settings read_settings(const std::string& path) {
   const std::string text = read_text(path);
-  Events events;
+  SettingsEvents events;
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &events)) {
     throw InputError(path, events.wrong);
   }

@@ -12,7 +12,7 @@ namespace qkv::io {
 namespace {
 
 // Takes the events of the JSON parser; false ends it.
-class Events {
+class TextEvents {
  public:
   app::Strings result() {
     for (int axis = 0; axis < rank_; ++axis) {
@@ -93,7 +93,7 @@ std::string text_to_json(const app::Strings& strings) {
 
 std::optional<app::Strings> text_from_json(std::string_view json) {
   if (!json.starts_with('[') && !json.starts_with('"')) return std::nullopt;
-  Events events;
+  TextEvents events;
   if (!nlohmann::json::sax_parse(json.begin(), json.end(), &events)) return std::nullopt;
   return events.result();
 }

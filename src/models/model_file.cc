@@ -20,7 +20,7 @@ namespace qkv::app {
 namespace {
 
 // What a model is besides its vocabularies and parameters.
-struct Settings {
+struct ModelSettings {
   TranslatorConfig config{};
   Tokenization tokenization = Tokenization::kCharacter;
   LetterCase letters = LetterCase::kKept;
@@ -155,7 +155,7 @@ struct ReadSetting {
   }
 };
 
-Settings take_settings(Contents& contents) {
+ModelSettings take_settings(Contents& contents) {
   const Strings text = contents.take<Strings>("settings");
   if (text.shape.rank() != 2 || text.shape[1] != 2) {
     contents.fail(fmt::format("settings: expected shape [n,2], got {}", to_string(text.shape)));
@@ -164,7 +164,7 @@ Settings take_settings(Contents& contents) {
   for (std::size_t n = 0; n < text.values.size(); n += 2) {
     texts[text.values[n]] = text.values[n + 1];
   }
-  Settings settings;
+  ModelSettings settings;
   for_each_setting(settings, ReadSetting{contents, texts});
   if (!texts.empty()) {
     contents.fail(fmt::format("settings: unknown name {}", quoted(texts.begin()->first)));
@@ -220,7 +220,7 @@ void take_parameters(Contents& contents, Translator& translator) {
 }
 
 TranslationModel model_from(Contents& contents) {
-  Settings settings = take_settings(contents);
+  ModelSettings settings = take_settings(contents);
   Vocabulary source = take_vocabulary(contents, "source");
   Vocabulary target = take_vocabulary(contents, "target");
   settings.config.source_tokens = source.size();
@@ -245,7 +245,7 @@ TranslationModel model_from(const std::string& file, std::vector<NamedArray> arr
 }  // namespace
 
 void write_model_file(const std::string& path, const TranslationModel& model) {
-  const Settings settings{model.translator.config(), model.tokenization, model.letters};
+  const ModelSettings settings{model.translator.config(), model.tokenization, model.letters};
   Strings text;
   for_each_setting(settings, WriteSetting{text});
   text.shape = Dims(static_cast<Index>(text.values.size()) / 2, 2);

@@ -9,7 +9,7 @@
 namespace qkv::app::picture {
 namespace {
 
-constexpr Rgb kFaint{120, 120, 120};    // marks of masked cells and zeros
+constexpr Rgb kMarks{120, 120, 120};    // marks of masked cells and zeros
 constexpr Rgb kMaskedHalf{84, 84, 84};  // a masked cell that has half a character only
 constexpr Rgb kWhite{255, 255, 255};
 constexpr std::array<std::string_view, 5> kShades{" ", "░", "▒", "▓", "█"};
@@ -98,7 +98,7 @@ void CellPainter::cell(Painter& painter, const Cell& cell, int width) const {
     look.text = kWhite;
     look.bold = true;
   } else if (cell.kind != CellKind::kNumber) {
-    look.text = kFaint;
+    look.text = kMarks;
   }
   // A zero's dot is set once: a row of zeros must not look busy.
   const std::string_view mark = mark_of(cell);

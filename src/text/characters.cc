@@ -13,7 +13,6 @@
 namespace qkv::app {
 namespace {
 
-constexpr char32_t kReplacement = 0xFFFD;
 constexpr char32_t kVariation16 = 0xFE0F;  // "draw the character before as an emoji"
 
 utf8proc_int32_t signed_code(char32_t c) { return static_cast<utf8proc_int32_t>(c); }

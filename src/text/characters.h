@@ -9,6 +9,8 @@
 // same on every machine.
 namespace qkv::app {
 
+inline constexpr char32_t kReplacement = 0xFFFD;  // stands for what is not a character
+
 char32_t lower(char32_t c);
 // White space, and control characters: none of them may reach a terminal inside a word.
 bool is_space(char32_t c);

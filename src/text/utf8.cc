@@ -3,10 +3,10 @@
 
 #include <qkv/app/utf8.h>
 
+#include "text/characters.h"
+
 namespace qkv::app {
 namespace {
-
-constexpr char32_t kReplacement = 0xFFFD;
 
 bool is_scalar_value(char32_t c) { return c < 0xD800 || (c > 0xDFFF && c <= 0x10FFFF); }
 
