@@ -13,9 +13,9 @@ namespace {
 
 using qkv::app::NamedArray;
 
-std::string shown(const std::string& file) { return file == "-" ? "<stdin>" : file; }
+std::string input_name(const std::string& file) { return file == "-" ? "<stdin>" : file; }
 
-std::string names_of(const std::vector<NamedArray>& arrays) {
+std::string array_names(const std::vector<NamedArray>& arrays) {
   std::string names;
   for (const NamedArray& array : arrays) names += (names.empty() ? "" : ", ") + array.name;
   return names.empty() ? "none" : names;
@@ -34,9 +34,10 @@ const NamedArray& pick(const std::vector<NamedArray>& arrays, const ArraySpec& s
   if (array == nullptr && spec.name.empty() && arrays.size() == 1) array = &arrays.front();
   if (array != nullptr) return *array;
   throw qkv::app::InputError(
-      shown(spec.file), fmt::format("expected an array called {}{}, got {}",
-                                    qkv::app::quoted(spec.name.empty() ? role : spec.name),
-                                    spec.name.empty() ? " (or FILE:NAME)" : "", names_of(arrays)));
+      input_name(spec.file),
+      fmt::format("expected an array called {}{}, got {}",
+                  qkv::app::quoted(spec.name.empty() ? role : spec.name),
+                  spec.name.empty() ? " (or FILE:NAME)" : "", array_names(arrays)));
 }
 
 }  // namespace
@@ -54,7 +55,7 @@ qkv::ConstView ArrayStore::get(const std::string& spec, std::string_view role) {
   const ArraySpec parts = split_spec(spec);
   const NamedArray& array = pick(read(parts.file), parts, role);
   if (const auto* tensor = std::get_if<qkv::Tensor>(&array.array)) return *tensor;
-  throw qkv::app::InputError(shown(parts.file),
+  throw qkv::app::InputError(input_name(parts.file),
                              fmt::format("expected numbers for {}, got text", role));
 }
 
@@ -88,4 +89,4 @@ const std::vector<NamedArray>& ArrayStore::read(const std::string& file) {
   return place->second;
 }
 
-std::string file_of(const std::string& spec) { return shown(split_spec(spec).file); }
+std::string file_of(const std::string& spec) { return input_name(split_spec(spec).file); }

@@ -15,7 +15,7 @@ namespace {
 
 using qkv::Index;
 
-constexpr fmt::format_string<std::string> kFooter = R"(Examples:
+constexpr fmt::format_string<std::string> kAttendFooter = R"(Examples:
   qkv attend q.npy k.npy v.npy --causal -o out.npz
   qkv attend qkv.npz --save weights,lse -o weights.svg -o weights.npz
   qkv attend q.npy k.npy v.npy --save out -o - --format npy > out.npy
@@ -198,6 +198,6 @@ void add_attend(const Command& program, const Common& common) {
   command.option("--causal-offset").excludes(corner);
   add_results(command, *options);
   add_outputs(command, options->outputs, "npz");
-  command.footer(fmt::format(kFooter, result_lines()));
+  command.footer(fmt::format(kAttendFooter, result_lines()));
   command.callback([options, &common] { run(*options, common); });
 }

@@ -22,7 +22,7 @@ using qkv::View;
 // ---- messages -------------------------------------------------------------------------------
 
 // The library's error with the file or option in the place of the function's name.
-[[noreturn]] void explain(const qkv::Error& error, const AttendCall& call) {
+[[noreturn]] void throw_with_origin(const qkv::Error& error, const AttendCall& call) {
   const std::string& argument = error.argument();
   if (argument == "QKV_TARGET") throw error;  // of the environment: neither file nor option
   const std::string text = std::string(error.what()).substr(error.function().size() + 2);
@@ -104,7 +104,7 @@ std::vector<ResultKind> kinds_of(const AttendOptions& options, const AttendCall&
   return kinds;
 }
 
-std::vector<std::string_view> names_of(const std::vector<ResultKind>& kinds) {
+std::vector<std::string_view> result_names(const std::vector<ResultKind>& kinds) {
   std::vector<std::string_view> names;
   names.reserve(kinds.size());
   for (const ResultKind& kind : kinds) names.push_back(kind.name);
@@ -243,7 +243,7 @@ CallShape shape_of(const qkv::Inputs& inputs) {
 
 void check_results(const AttendOptions& options, const AttendCall& call) {
   const std::vector<ResultKind> kinds = kinds_of(options, call);
-  std::vector<std::string_view> names = names_of(kinds);
+  std::vector<std::string_view> names = result_names(kinds);
   if (options.top) names.insert(names.end(), {"top_weights", "top_keys"});
   if (wants(options.outputs, "npy") && names.size() > 1) {
     throw UsageError(fmt::format("an .npy file takes one result, not {}: --save names one",
@@ -253,7 +253,7 @@ void check_results(const AttendOptions& options, const AttendCall& call) {
       wants_picture(options.outputs) || std::ranges::any_of(kinds, is_matrix);
   if (!options.rows.empty() && !rows_of_something) {
     throw UsageError(fmt::format("--rows goes with a picture or --save of one of {}",
-                                 fmt::join(names_of(matrices()), ", ")));
+                                 fmt::join(result_names(matrices()), ", ")));
   }
 }
 
@@ -272,7 +272,7 @@ AttendResults compute(const AttendOptions& options, AttendCall& call, const Comm
     qkv::attention(call.inputs, call.options, buffers.outputs(), context);
     results.allowed = buffers.allowed();
   } catch (const qkv::Error& error) {
-    explain(error, call);
+    throw_with_origin(error, call);
   }
   return results;
 }

@@ -20,7 +20,7 @@
 
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kBenchFooter = R"(Examples:
   qkv bench small
   qkv bench options --quick --json
 
@@ -34,8 +34,8 @@ struct BenchOptions {
   OutputOptions outputs{};
 };
 
-std::string footer() {
-  std::string text = kFooter;
+std::string bench_footer() {
+  std::string text = kBenchFooter;
   for (const qkv::bench::Group& group : qkv::bench::groups()) {
     const bool named = group.choice == qkv::bench::Choice::kWhenNamed;
     text += fmt::format("  {:<9}{}{}\n", group.name, group.about, named ? " (when named)" : "");
@@ -104,6 +104,6 @@ void add_bench(const Command& program, const Common& common) {
   command.add_flag("--quick", options->quick,
                    "short lengths and few bursts: shows that everything runs, not how fast");
   add_outputs(command, options->outputs, "txt");
-  command.footer(footer());
+  command.footer(bench_footer());
   command.callback([options, &common] { run(*options, common); });
 }

@@ -23,7 +23,7 @@ using qkv::Index;
 using qkv::app::DaySplit;
 using qkv::app::Example;
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kGenFooter = R"(Examples:
   qkv gen dates
   qkv gen dates -n 20000 --split train --seed 1 -o dates.tsv
   qkv gen reverse -n 5000 -o - | tail -n 3
@@ -58,9 +58,9 @@ Example example(const GenOptions& options, Index n) {
 }
 
 // The lines as blocks of text, some thousand lines each.
-class Lines {
+class ExampleBlocks {
  public:
-  Lines(const GenOptions& options, const Common& common)
+  ExampleBlocks(const GenOptions& options, const Common& common)
       : options_(options), progress_(common, "gen") {}
 
   // Empty at the end. Throws Cancelled after a signal.
@@ -86,7 +86,7 @@ class Lines {
 void run(const GenOptions& options, const Common& common, bool has_split) {
   if (has_split && options.task != Task::kDates) throw UsageError("--split goes with dates");
   if (options.output != "-") check_place(options.output);
-  Lines lines(options, common);
+  ExampleBlocks lines(options, common);
   const auto next = [&] { return lines.next(); };
   if (options.output != "-") return qkv::app::write_blocks(options.output, next);
   // As they come: whoever reads a pipe may close it early.
@@ -108,6 +108,6 @@ void add_gen(const Command& program, const Common& common) {
                                   "of dates: all days (default), those of training, or the test's");
   command.add_option("-o,--output", options->output, "the file (default -: standard output)")
       .type_name("FILE");
-  command.footer(kFooter);
+  command.footer(kGenFooter);
   command.callback([options, split, &common] { run(*options, common, split.is_given()); });
 }

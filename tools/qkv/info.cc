@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kInfoFooter = R"(Examples:
   qkv info
   qkv info --paths --json
 
@@ -105,6 +105,6 @@ void add_info(const Command& program, const Common& common) {
   const auto options = std::make_shared<InfoOptions>();
   command.add_flag("--paths", options->paths, "which implementation runs which call");
   add_outputs(command, options->outputs, "txt");
-  command.footer(kFooter);
+  command.footer(kInfoFooter);
   command.callback([options, &common] { run(*options, common); });
 }

@@ -21,7 +21,7 @@ namespace {
 
 using qkv::app::FileKind;
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kInspectFooter = R"(Examples:
   qkv inspect a.npz glove.6B.50d.txt
   qkv inspect --as vectors words.txt
 
@@ -109,6 +109,6 @@ void add_inspect(const Command& program, const Common&) {
       .type_name(names_of(kKinds, "|"));
   add_order(command, options->attention);
   command.add_flag("--json", options->json, "the report as JSON");
-  command.footer(kFooter);
+  command.footer(kInspectFooter);
   command.callback([options] { run(*options); });
 }

@@ -21,7 +21,7 @@ using qkv::Index;
 using qkv::app::NamedArray;
 using qkv::app::Strings;
 
-struct Numbers {
+struct NumberSummary {
   double smallest = std::numeric_limits<double>::infinity();
   double largest = -std::numeric_limits<double>::infinity();
   double sum = 0;  // of the finite ones
@@ -53,8 +53,8 @@ double as_double(const T& value) {
   }
 }
 
-Numbers numbers_of(const qkv::Tensor& tensor) {
-  Numbers numbers;
+NumberSummary numbers_of(const qkv::Tensor& tensor) {
+  NumberSummary numbers;
   const auto add_all = [&]<class T>(std::span<const T> values) {
     if constexpr (!std::is_same_v<T, std::complex<double>>) {
       for (const T& value : values) numbers.add(as_double(value));
@@ -99,7 +99,7 @@ Line describe_text(const Strings& strings, Json& json) {
 }
 
 Line describe_numbers(const qkv::Tensor& tensor, qkv::app::Storage storage, Json& json) {
-  const Numbers numbers = numbers_of(tensor);
+  const NumberSummary numbers = numbers_of(tensor);
   const auto bytes = tensor.element_count() * static_cast<Index>(qkv::size_of(tensor.dtype()));
   json["dtype"] = qkv::name_of(tensor.dtype());
   json["shape"] = sizes(tensor.shape());
@@ -145,13 +145,13 @@ std::string aligned(const std::vector<Line>& lines) {
 }
 
 // What an array says of itself when its rows are taken for weights.
-struct Rows {
+struct WeightRows {
   std::string fault{};  // "" when they are
   bool any_weight = false;
 };
 
-Rows rows_of(const qkv::app::AttentionFile& file) {
-  Rows rows;
+WeightRows rows_of(const qkv::app::AttentionFile& file) {
+  WeightRows rows;
   const Index heads = file.attn.size(2);
   const Index maps = file.attn.size(0) * file.attn.size(1) * heads;
   for (Index n = 0; n < maps; ++n) {  // none after the first that is wrong
@@ -183,7 +183,7 @@ void describe_attention(const std::string& path, std::vector<NamedArray> arrays,
   try {
     const qkv::app::AttentionFile file =
         qkv::app::attention_from(shown_name(path), std::move(arrays), options);
-    const Rows rows = rows_of(file);
+    const WeightRows rows = rows_of(file);
     if (!arrays_are_named && (!rows.fault.empty() || !rows.any_weight)) return;
     const auto has = [](bool given) { return given ? "yes" : "no"; };
     const std::string_view claim = arrays_are_named ? "attention file:" : "as an attention file:";

@@ -31,7 +31,7 @@ std::string_view name_of(VectorFormat format) {
 }
 
 // Rows of text with tabs between their fields.
-struct Rows {
+struct TextRows {
   Index rows = 0;
   Index lines = 0;  // with the empty ones before the last row
   Index fewest = 0;
@@ -41,8 +41,8 @@ struct Rows {
   std::vector<std::string> first{};
 };
 
-Rows read_rows(const std::string& path) {
-  Rows result;
+TextRows read_rows(const std::string& path) {
+  TextRows result;
   qkv::app::for_each_row(
       path, {.empty_lines = qkv::app::EmptyLines::kSkipped, .stop = &stop_flag()},
       [&](std::span<const std::string_view> fields, Index line) {
@@ -118,7 +118,7 @@ Inspection inspect_vectors(const std::string& path) {
 }
 
 Inspection inspect_columns(const std::string& path) {
-  const Rows rows = read_rows(path);
+  const TextRows rows = read_rows(path);
   Inspection result;
   result.text = fmt::format("{}: text in columns: {} rows of ", shown_name(path), rows.rows);
   result.text += rows.fewest == rows.most
@@ -162,7 +162,7 @@ Inspection inspect_numbers(const std::string& path) {
 }
 
 Inspection inspect_text(const std::string& path) {
-  const Rows rows = read_rows(path);
+  const TextRows rows = read_rows(path);
   Inspection result;
   result.text = fmt::format("{}: UTF-8 text: {} lines, {} of them empty, the longest {} wide\n",
                             shown_name(path), rows.lines, rows.lines - rows.rows, rows.widest);

@@ -51,23 +51,6 @@ Json nested(const qkv::Dims& shape, int axis, const T*& data) {
   return list;
 }
 
-Json data_of(const qkv::ConstView& view) {
-  const qkv::Tensor copy = view.is_contiguous() ? qkv::Tensor() : qkv::contiguous(view);
-  const qkv::ConstView whole = copy.given() ? copy.view() : view;
-  switch (whole.dtype()) {
-#define QKV_NESTED(name, type, text)                           \
-  case qkv::DType::name: {                                     \
-    const auto* data = static_cast<const type*>(whole.data()); \
-    return nested(whole.shape(), 0, data);                     \
-  }
-    QKV_FOR_EACH_DTYPE(QKV_NESTED)
-#undef QKV_NESTED
-    case qkv::DType::kNone:
-      break;
-  }
-  return nullptr;
-}
-
 Json labelled(const qkv::Dims& shape, std::string_view dtype, Json data) {
   Json sizes = Json::array();
   for (const Index size : shape) sizes.push_back(size);
@@ -90,9 +73,26 @@ Json json_number(double value) {
   return value;
 }
 
+Json json_data(const qkv::ConstView& view) {
+  const qkv::Tensor copy = view.is_contiguous() ? qkv::Tensor() : qkv::contiguous(view);
+  const qkv::ConstView whole = copy.given() ? copy.view() : view;
+  switch (whole.dtype()) {
+#define QKV_NESTED(name, type, text)                           \
+  case qkv::DType::name: {                                     \
+    const auto* data = static_cast<const type*>(whole.data()); \
+    return nested(whole.shape(), 0, data);                     \
+  }
+    QKV_FOR_EACH_DTYPE(QKV_NESTED)
+#undef QKV_NESTED
+    case qkv::DType::kNone:
+      break;
+  }
+  return nullptr;
+}
+
 Json json_array(const qkv::app::ArrayView& array) {
   if (const auto* view = std::get_if<qkv::ConstView>(&array)) {
-    return labelled(view->shape(), qkv::name_of(view->dtype()), data_of(*view));
+    return labelled(view->shape(), qkv::name_of(view->dtype()), json_data(*view));
   }
   const qkv::app::Strings& strings = *std::get<const qkv::app::Strings*>(array);
   const std::string* data = strings.values.data();

@@ -16,6 +16,9 @@ nlohmann::ordered_json json_number(double value);
 // {"shape": [2,3], "dtype": "float32", "data": [[...],[...]]}; of text the dtype is "text".
 nlohmann::ordered_json json_array(const qkv::app::ArrayView& array);
 
+// The numbers alone: [[...],[...]].
+nlohmann::ordered_json json_data(const qkv::ConstView& view);
+
 // {"out": {...}, "weights": {...}}
 nlohmann::ordered_json json_arrays(std::span<const qkv::app::NamedView> arrays);
 

@@ -21,7 +21,7 @@
 
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kProgramFooter = R"(Examples:
   qkv demo
   qkv words "the cat sat on the mat"
 
@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
   app.fallthrough();
   app.formatter(std::make_shared<Help>());
   const Command program(app);
-  program.footer(kFooter);
+  program.footer(kProgramFooter);
   add_common(program, common);
   app.set_version_flag("--version", "qkv " QKV_VERSION, "the version");
   add_attend(program, common);

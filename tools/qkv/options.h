@@ -14,6 +14,7 @@
 #include <qkv/app/choice.h>
 #include <qkv/app/numbers.h>
 #include <qkv/app/utf8.h>
+#include <qkv/view.h>
 
 #include "command.h"
 
@@ -68,6 +69,10 @@ Option add_choices(const Command& command, const std::string& name, std::vector<
       .type_name(names_of(choices, "|"))
       .one_each_time();
 }
+
+// Widths and lengths, far above what anybody uses: a slip of the finger is named here, not met as
+// lack of memory.
+inline constexpr qkv::Index kMostNumbers = 65536;
 
 // What a whole number may be.
 template <class Number>

@@ -70,7 +70,7 @@ std::string extensions(Wanted wanted) {
 }
 
 // "a.npz" as messages name it.
-std::string shown(const std::string& path) { return path == "-" ? "-o -" : "-o " + path; }
+std::string output_name(const std::string& path) { return path == "-" ? "-o -" : "-o " + path; }
 
 const Format* find(const OutputOptions& options, const std::string& path) {
   const std::string& told = options.format.empty() ? options.usual : options.format;
@@ -87,14 +87,15 @@ void check_path(const OutputOptions& options, const Results& results, const std:
       extensions([&](const Format& format) { return is_built(format) && format.has(results); });
   const Format* format = find(options, path);
   if (format == nullptr) {
-    throw UsageError(fmt::format("{}: unknown file extension; valid: {}", shown(path), valid));
+    throw UsageError(
+        fmt::format("{}: unknown file extension; valid: {}", output_name(path), valid));
   }
   if (!is_built(*format)) {
-    throw NotInBuildError(fmt::format("{}: .{} files are not in this build; valid: {}", shown(path),
-                                      format->name, valid));
+    throw NotInBuildError(fmt::format("{}: .{} files are not in this build; valid: {}",
+                                      output_name(path), format->name, valid));
   }
   if (!format->has(results)) {
-    throw UsageError(fmt::format("{}: there is no .{} of this result; valid: {}", shown(path),
+    throw UsageError(fmt::format("{}: there is no .{} of this result; valid: {}", output_name(path),
                                  format->name, valid));
   }
   if (path == "-" && format->binary && ::isatty(STDOUT_FILENO) == 1) {
@@ -152,13 +153,14 @@ void add_outputs(const Command& command, OutputOptions& options, const std::stri
 void check_outputs(const OutputOptions& options, const Results& results) {
   for (auto path = options.paths.begin(); path != options.paths.end(); ++path) {
     if (std::find(options.paths.begin(), path, *path) != path) {
-      throw UsageError(shown(*path) + ": named twice");
+      throw UsageError(output_name(*path) + ": named twice");
     }
     const auto same = std::find_if(options.paths.begin(), path, [&](const std::string& other) {
       return other != "-" && *path != "-" && is_same_file(other, *path);
     });
     if (same != path) {
-      throw UsageError(fmt::format("{}: the same file as {}", shown(*path), shown(*same)));
+      throw UsageError(
+          fmt::format("{}: the same file as {}", output_name(*path), output_name(*same)));
     }
     check_path(options, results, *path);
   }
@@ -176,7 +178,7 @@ void check_inputs(const OutputOptions& options, const std::vector<std::string>& 
   for (const std::string& path : options.paths) {
     for (const std::string& input : inputs) {
       if (path != "-" && !input.empty() && is_same_file(path, input)) {
-        throw UsageError(fmt::format("{}: the same file as the input {}", shown(path),
+        throw UsageError(fmt::format("{}: the same file as the input {}", output_name(path),
                                      input == "-" ? "<stdin>" : input));
       }
     }

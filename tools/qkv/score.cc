@@ -28,7 +28,7 @@ using qkv::app::Bleu;
 using qkv::app::TextPair;
 using qkv::app::TranslationModel;
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kScoreFooter = R"(Examples:
   qkv gen dates -n 50 --split test --seed 1 -o test.tsv
   qkv score RUN test.tsv
   qkv score RUN test.tsv --beam 4 --json
@@ -199,6 +199,6 @@ void add_score(const Command& program, const Common& common) {
   add_run_model(command, options->model);
   add_search(command, options->search);
   add_outputs(command, options->outputs, "txt");
-  command.footer(kFooter);
+  command.footer(kScoreFooter);
   command.callback([options, &common] { run(*options, common); });
 }

@@ -30,7 +30,7 @@ using qkv::app::HeadStatistics;
 using qkv::app::LeadingAxis;
 using qkv::app::Warning;
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kStatsFooter = R"(Examples:
   qkv stats a.npz
   qkv stats a.npz --heads 0-1 --json -o stats.npz
 
@@ -301,6 +301,6 @@ void add_stats(const Command& program, const Common& common) {
   add_attention_input(command, options->input);
   add_head_choice(command, options->choice, "all");
   add_outputs(command, options->outputs, "txt");
-  command.footer(kFooter);
+  command.footer(kStatsFooter);
   command.callback([options, &common] { run(*options, common); });
 }

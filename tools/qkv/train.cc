@@ -33,11 +33,9 @@ using qkv::app::TrainingOptions;
 using qkv::app::TrainingProgress;
 using qkv::app::TrainingReport;
 
-// Far above what anybody uses: a slip of the finger is named here, not met as lack of memory.
-constexpr Index kMostNumbers = 65536;
 constexpr Index kMostCount = 1'000'000'000;
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kTrainFooter = R"(Examples:
   qkv gen dates -n 20000 --split train -o dates.tsv
   qkv train dates.tsv -o RUN --after 2u --batch-tokens 500
   qkv train dates.tsv -o RUN --after 4u --batch-tokens 500
@@ -226,7 +224,7 @@ void add_train(const Command& program, const Common& common) {
   add_data_options(command, options->training, *lower);
   add_model_options(command, options->training.model);
   add_learning_options(command, options->training);
-  command.footer(kFooter);
+  command.footer(kTrainFooter);
   command.callback([options, lower, &common] {
     if (*lower) options->training.letters = LetterCase::kLower;
     run(*options, common);

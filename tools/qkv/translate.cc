@@ -28,7 +28,7 @@ namespace {
 using qkv::Index;
 using qkv::app::TranslationModel;
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kTranslateFooter = R"(Examples:
   qkv translate --demo "the 3rd of May, 1987" --show
   qkv gen dates -n 5 --split test -o few.tsv
   qkv translate RUN few.tsv --beam 4 --scores
@@ -44,12 +44,12 @@ log_probability (qkv view FILE --example N draws them); an .svg or .png shows on
 the translations.)";
 
 // Translates lines as they come, some at a time.
-class Lines {
+class LineTranslator {
  public:
   using Take = std::function<void(std::vector<TranslatedLine>& lines)>;
 
-  Lines(const TranslationModel& model, const qkv::app::SearchOptions& search, const Common& common,
-        Take take)
+  LineTranslator(const TranslationModel& model, const qkv::app::SearchOptions& search,
+                 const Common& common, Take take)
       : model_(model),
         search_(search),
         context_(qkv::Executor::threads(common.threads)),
@@ -93,7 +93,7 @@ bool is_waiting() {
 }
 
 // Every line of the input, or the words of --demo as one.
-void translate_all(const TranslateOptions& options, Lines& lines) {
+void translate_all(const TranslateOptions& options, LineTranslator& lines) {
   const bool is_text = !options.demo.empty() && options.demo != std::vector<std::string>{"-"};
   if (is_text) {
     const std::string text = fmt::format("{}", fmt::join(options.demo, " "));
@@ -158,7 +158,7 @@ void run(const TranslateOptions& options, const Common& common) {
   Index done = 0;
   qkv::app::SearchOptions search = options.search;
   search.attention = keeps || options.show;
-  Lines lines(model, search, common, [&](std::vector<TranslatedLine>& some) {
+  LineTranslator lines(model, search, common, [&](std::vector<TranslatedLine>& some) {
     for (TranslatedLine& line : some) {
       if (!keeps) print(shown(line, options, common));
       if (keeps) kept.push_back(std::move(line));
@@ -197,6 +197,6 @@ void add_translate(const Command& program, const Common& common) {
   command.add_flag("--show", options->show,
                    "below each translation what each of its tokens was chosen by");
   add_outputs(command, options->outputs, "txt");
-  command.footer(kFooter);
+  command.footer(kTranslateFooter);
   command.callback([options, &common] { run(*options, common); });
 }

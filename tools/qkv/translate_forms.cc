@@ -22,7 +22,7 @@ using qkv::app::Strings;
 using qkv::app::TranslatedText;
 
 // Bytes of the maps of a file, which are held at once.
-constexpr double kMostBytes = 1e9;
+constexpr double kMostMapBytes = 1e9;
 
 // A vocabulary may hold what would end the line.
 std::string on_one_line(std::string text) {
@@ -76,7 +76,7 @@ Maps maps_of(const std::vector<TranslatedLine>& lines) {
     keys = std::max<Index>(keys, std::ssize(line.translation.source));
   }
   const double bytes = 5.0 * static_cast<double>(n) * static_cast<double>(queries * keys);
-  if (bytes > kMostBytes) {
+  if (bytes > kMostMapBytes) {
     throw UsageError(fmt::format("attention of {} lines, [{},{},{}], takes {:.1f} GB; take fewer",
                                  n, n, queries, keys, bytes * 1e-9));
   }

@@ -31,7 +31,7 @@ averaged unless --reduce asks, and the picture says it.
 
 )";
 
-std::string footer() {
+std::string view_footer() {
   std::string text = std::string(kExamples) + "--hide-special (letters in either case):";
   std::size_t column = text.size() - text.rfind('\n');
   for (const std::string_view token : qkv::app::special_tokens()) {
@@ -119,6 +119,6 @@ void add_view(const Command& program, const Common& common) {
   command.add_option("--title", options->title, "stands above the picture").type_name("TEXT");
   command.add_flag("--table", options->table, "numbers in place of the drawing");
   add_outputs(command, options->outputs, "svg");
-  command.footer(footer());
+  command.footer(view_footer());
   command.callback([options, &common] { run(*options, common); });
 }

@@ -19,8 +19,6 @@ qkv::ConstView trimmed(const qkv::Tensor& maps, int stored_rank) {
   return qkv::reshape(maps.view(), shape);
 }
 
-Json data_of(const qkv::ConstView& view) { return json_array(view)["data"]; }
-
 }  // namespace
 
 qkv::ConstView attn_of(const Shown& shown) { return trimmed(shown.weights, shown.stored_rank); }
@@ -48,8 +46,8 @@ Json json_of(const Shown& shown, const ViewOptions& options) {
   for (const qkv::app::Panel& panel : shown.picture.panels) {
     Json one;
     one["title"] = panel.title;
-    one["weights"] = data_of(panel.weights);
-    if (panel.allowed.given()) one["allowed"] = data_of(panel.allowed);
+    one["weights"] = json_data(panel.weights);
+    if (panel.allowed.given()) one["allowed"] = json_data(panel.allowed);
     json["panels"].push_back(one);
   }
   json["notes"] = shown.picture.notes;

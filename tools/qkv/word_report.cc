@@ -11,7 +11,7 @@ namespace {
 
 using qkv::Index;
 
-constexpr int kNumberWidth = 6;  // 0.1234
+constexpr int kWeightWidth = 6;  // 0.1234
 constexpr int kWidestName = 12;
 
 // Text filled up with blanks to a number of columns on a terminal.
@@ -58,7 +58,7 @@ std::string table(const WordInput& input, const Head& head) {
   for (const std::string& token : input.tokens) label = std::max(label, shown_width(token));
   std::string text(static_cast<std::size_t>(label), ' ');
   for (const std::string& token : input.tokens) {
-    text += "  " + padded(token, std::max(kNumberWidth, shown_width(token)), true);
+    text += "  " + padded(token, std::max(kWeightWidth, shown_width(token)), true);
   }
   text += "  strongest other\n";
   const auto words = static_cast<Index>(input.tokens.size());
@@ -66,7 +66,7 @@ std::string table(const WordInput& input, const Head& head) {
     text += padded(input.tokens[static_cast<std::size_t>(i)], label, false);
     for (Index j = 0; j < words; ++j) {
       const int width =
-          std::max(kNumberWidth, shown_width(input.tokens[static_cast<std::size_t>(j)]));
+          std::max(kWeightWidth, shown_width(input.tokens[static_cast<std::size_t>(j)]));
       text += fmt::format("  {:>{}.4f}", head.weights.at<double>({i, j}), width);
     }
     text += "  " + strongest_other(input, head, i) + "\n";

@@ -21,7 +21,7 @@ using qkv::Index;
 
 // A long novel has half as many words; every word attends to every other.
 constexpr std::size_t kMostWords = 1'000'000;
-constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+constexpr std::size_t kMostTextBytes = std::size_t{16} << 20;
 // Code points. The longest of any dictionary have some 200.
 constexpr std::size_t kLongestWord = 1000;
 // Bytes without ASCII white space. Cutting text up takes up to 40 times its size for a while.
@@ -47,9 +47,9 @@ class Tokens {
 
   void take(std::string_view block) {
     rest_ += block;
-    if (begin_ + rest_.size() > kMostBytes) {
-      fail(kMostBytes - begin_,
-           fmt::format("expected at most {} bytes of text, got more", kMostBytes));
+    if (begin_ + rest_.size() > kMostTextBytes) {
+      fail(kMostTextBytes - begin_,
+           fmt::format("expected at most {} bytes of text, got more", kMostTextBytes));
     }
     while (qkv::app::next_code_point(rest_, valid_)) {
     }

@@ -8,11 +8,9 @@
 
 namespace {
 
-// Far above what anybody uses: a slip of the finger is named here, not met as lack of memory.
-constexpr qkv::Index kMostNumbers = 65536;
 constexpr qkv::Index kMostHeads = 1024;
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kWordsFooter = R"(Examples:
   qkv words "the cat walked on the street" --vectors glove.6B.50d.txt
   qkv words "no file needed" --score additive --seed 7 -o out.npz -o out.svg
 
@@ -89,6 +87,6 @@ void add_words(const Command& program, const Common& common) {
                   "parameters instead: W; Wq, Wk, v, b; or a layer's names")
       .type_name("FILE.npz");
   add_outputs(command, options->outputs, "npz");
-  command.footer(kFooter);
+  command.footer(kWordsFooter);
   command.callback([options, &common] { run(*options, common); });
 }
