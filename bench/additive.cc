@@ -12,7 +12,7 @@
 namespace qkv::bench {
 namespace {
 
-struct Case {
+struct ScoreCase {
   std::string name{};
   Shape shape{};
   Index U = 256;
@@ -21,32 +21,32 @@ struct Case {
   int threads = 1;
 };
 
-constexpr Index kLength = 2048;
+constexpr Index kLargeLength = 2048;
 
 Index units(const Session& session, Index U) { return session.is_quick() ? U / 8 : U; }
 
-Case large(const Session& session, Index D, Index U) {
-  const Index T = session.length(kLength);
+ScoreCase large(const Session& session, Index D, Index U) {
+  const Index T = session.length(kLargeLength);
   const Index count = units(session, U);
   return {.name = fmt::format("T{}-U{}-D{}", T, count, D), .shape = square(T, D), .U = count};
 }
 
 // What rates of other shapes are held against.
-Case standard(const Session& session) {
-  Case one = large(session, 64, 256);
+ScoreCase standard(const Session& session) {
+  ScoreCase one = large(session, 64, 256);
   one.forward = 25e9;
   one.backward = 11e9;
   return one;
 }
 
-std::vector<Case> large_cases(const Session& session) {
-  std::vector<Case> cases = {standard(session), large(session, 256, 256)};
+std::vector<ScoreCase> large_cases(const Session& session) {
+  std::vector<ScoreCase> cases = {standard(session), large(session, 256, 256)};
   for (const Index U : {128, 512, 1024}) cases.push_back(large(session, 64, U));
-  Case doubles = large(session, 64, 256);
+  ScoreCase doubles = large(session, 64, 256);
   doubles.name += "-float64";
   doubles.shape.dtype = DType::kFloat64;
   cases.push_back(doubles);
-  Case threads = large(session, 64, 256);
+  ScoreCase threads = large(session, 64, 256);
   threads.name += "-threads";
   threads.threads = session.threads();
   if (session.threads() > 1) cases.push_back(threads);
@@ -54,8 +54,8 @@ std::vector<Case> large_cases(const Session& session) {
 }
 
 // Of B sources; in a quick run of two.
-Case model(const Session& session, const std::string& name, const Shape& shape) {
-  Case one{.name = fmt::format("{}-D{}", name, shape.D), .shape = shape};
+ScoreCase model(const Session& session, const std::string& name, const Shape& shape) {
+  ScoreCase one{.name = fmt::format("{}-D{}", name, shape.D), .shape = shape};
   one.U = units(session, one.U);
   if (session.is_quick()) {
     one.shape.B = std::min<Index>(2, shape.B);
@@ -66,8 +66,8 @@ Case model(const Session& session, const std::string& name, const Shape& shape) 
 }
 
 // Training: all targets' words at once. Where D is 16, projecting costs little beside the score.
-std::vector<Case> training_cases(const Session& session) {
-  std::vector<Case> cases;
+std::vector<ScoreCase> training_cases(const Session& session) {
+  std::vector<ScoreCase> cases;
   for (const Index D : {16, 64, 256}) {
     const Shape shape{.B = 64, .Tq = 30, .Tk = 30, .D = D, .E = std::max<Index>(D, 64)};
     cases.push_back(model(session, "translator", shape));
@@ -80,30 +80,30 @@ std::vector<Case> training_cases(const Session& session) {
 }
 
 // One query at a time.
-std::vector<Case> step_cases(const Session& session) {
+std::vector<ScoreCase> step_cases(const Session& session) {
   return {model(session, "translator-step", {.B = 64, .Tq = 1, .Tk = 30, .D = 64}),
           model(session, "speech-step", {.B = 16, .Tq = 1, .Tk = 800, .D = 64})};
 }
 
-Problem make_problem(const Case& one, Pass pass) {
+Problem make_problem(const ScoreCase& one, Pass pass) {
   Problem problem = make_problem(one.shape);
   score_additive(problem, one.U);
   if (pass == Pass::kBackward) turn_backward(problem);
   return problem;
 }
 
-std::string name_of(const Case& one, Pass pass) {
+std::string name_of(const ScoreCase& one, Pass pass) {
   return "additive/" + one.name + (pass == Pass::kBackward ? "-backward" : "");
 }
 
-void run_one(Session& session, const Case& one, Pass pass) {
+void run_one(Session& session, const ScoreCase& one, Pass pass) {
   Problem problem = make_problem(one, pass);
   const auto& target = pass == Pass::kBackward ? one.backward : one.forward;
   session.unit_rate({name_of(one, pass), target, one.threads}, problem);
 }
 
 // With keys that were projected before; backward without what is made of the keys' sums at the end.
-void run_with_memory(Session& session, const Case& one, Pass pass) {
+void run_with_memory(Session& session, const ScoreCase& one, Pass pass) {
   Problem problem = make_problem(one, pass);
   const auto& score = std::get<Additive>(problem.options.score);
   Context context;
@@ -126,7 +126,7 @@ void run_with_memory(Session& session, const Case& one, Pass pass) {
 
 // The part of the large call's rate; the projections' multiply-adds, D for each token and unit, are
 // not counted.
-void run_share(Session& session, const Case& one, Pass pass) {
+void run_share(Session& session, const ScoreCase& one, Pass pass) {
   constexpr double kTarget = 0.7;
   Problem problem = make_problem(one, pass);
   Problem base = make_problem(standard(session), pass);
@@ -145,12 +145,12 @@ void run_share(Session& session, const Case& one, Pass pass) {
 
 void run_additive(Session& session) {
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-    for (const Case& one : large_cases(session)) run_one(session, one, pass);
-    for (const Case& one : training_cases(session)) {
+    for (const ScoreCase& one : large_cases(session)) run_one(session, one, pass);
+    for (const ScoreCase& one : training_cases(session)) {
       run_one(session, one, pass);
       run_share(session, one, pass);
     }
-    for (const Case& one : step_cases(session)) {
+    for (const ScoreCase& one : step_cases(session)) {
       run_one(session, one, pass);
       run_with_memory(session, one, pass);
     }
@@ -160,7 +160,7 @@ void run_additive(Session& session) {
 // Beside the plain call, which has no projection: T D^2 multiply-adds more than 2 T^2 D, with its
 // two gradients 3 T D^2 more than 5 T^2 D.
 void run_bilinear(Session& session) {
-  const Index T = session.length(kLength);
+  const Index T = session.length(kLargeLength);
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     for (const Index D : {64, 128}) {
       Problem problem = make_problem(square(T, D));

@@ -11,11 +11,11 @@
 namespace qkv::bench {
 namespace {
 
-struct Target {
+struct DecodeTarget {
   Index queries;  // for each key head
   double share;
 };
-constexpr Target kDecode[] = {{1, 0.92}, {4, 0.86}, {8, 0.82}};
+constexpr DecodeTarget kDecode[] = {{1, 0.92}, {4, 0.86}, {8, 0.82}};
 
 // Keys and values of at least four times the last cache, as far as 1 GiB reaches.
 Index entries_for(Index Tk, Index D) {
@@ -31,7 +31,7 @@ void run_decode(Session& session) {
   constexpr Index kWidth = 64;
   const Index Tk = session.length(16384);
   const Index entries = session.is_quick() ? 2 : entries_for(Tk, kWidth);
-  for (const Target& target : kDecode) {
+  for (const DecodeTarget& target : kDecode) {
     Problem problem =
         make_problem({.B = entries, .H = target.queries, .Tq = 1, .Tk = Tk, .D = kWidth});
     session.share_of_read(

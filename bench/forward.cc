@@ -10,26 +10,25 @@
 namespace qkv::bench {
 namespace {
 
-struct Target {
+struct ForwardTarget {
   Index T;
   Index D;
   double share;
 };
 
-constexpr Target kPlain[] = {
+constexpr ForwardTarget kPlain[] = {
     {128, 64, 0.55},   {512, 64, 0.79},  {512, 128, 0.81},  {2048, 64, 0.84},
     {2048, 128, 0.87}, {8192, 64, 0.82}, {16384, 64, 0.82}, {2048, 40, 0.70},
     {2048, 63, 0.80},  {2048, 65, 0.74}, {2048, 80, 0.80},  {2048, 96, 0.80},
 };
-constexpr Target kCausal[] = {{2048, 64, 0.78}, {4096, 64, 0.78}, {2048, 128, 0.78}};
+constexpr ForwardTarget kCausal[] = {{2048, 64, 0.78}, {4096, 64, 0.78}, {2048, 128, 0.78}};
 
-void run_one(Session& session, const Wanted& wanted, const Shape& shape, const Options& options) {
+void share_forward(Session& session, const Wanted& wanted, const Shape& shape,
+                   const Options& options) {
   Problem problem = make_problem(shape);
   problem.options = options;
   session.share_of_peak(wanted, problem);
 }
-
-std::string name_of(const Shape& shape) { return fmt::format("T{}-D{}", shape.Tq, shape.D); }
 
 // ---- widths ---------------------------------------------------------------------------------
 
@@ -71,19 +70,19 @@ void add_worst(Session& session, const std::string& name, Index least) {
 }  // namespace
 
 void run_forward(Session& session) {
-  for (const Target& target : kPlain) {
+  for (const ForwardTarget& target : kPlain) {
     const Shape shape = square(session.length(target.T), target.D);
-    run_one(session, {"forward/" + name_of(shape), target.share}, shape, {});
+    share_forward(session, {"forward/" + name_of(shape), target.share}, shape, {});
   }
   Options causal;
   causal.masks = {Causal{}};
-  for (const Target& target : kCausal) {
+  for (const ForwardTarget& target : kCausal) {
     const Shape shape = square(session.length(target.T), target.D);
-    run_one(session, {"forward/" + name_of(shape) + "-causal", target.share}, shape, causal);
+    share_forward(session, {"forward/" + name_of(shape) + "-causal", target.share}, shape, causal);
   }
   Shape doubles = square(session.length(2048), 64);
   doubles.dtype = DType::kFloat64;
-  run_one(session, {"forward/" + name_of(doubles) + "-float64"}, doubles, {});
+  share_forward(session, {"forward/" + name_of(doubles) + "-float64"}, doubles, {});
 }
 
 void run_widths(Session& session) {

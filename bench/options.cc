@@ -12,7 +12,7 @@
 namespace qkv::bench {
 namespace {
 
-struct Case {
+struct OptionCase {
   std::string_view name;
   std::optional<double> target;
   void (*apply)(Problem& problem);
@@ -57,7 +57,7 @@ void add_cap(Problem& p) { p.options.softcap = 30; }
 void add_bias(Problem& p) { p.options.bias = p.add_random({p.shape.Tq, p.shape.Tk}, 5); }
 
 constexpr double kOptionTarget = 1.25;
-constexpr Case kOptions[] = {
+constexpr OptionCase kOptions[] = {
     {"dropout", kOptionTarget, add_dropout},
     {"mask", kOptionTarget, add_mask},
     {"soft-cap", kOptionTarget, add_cap},
@@ -115,7 +115,7 @@ void add_precomputed_documents(Problem& p) {
 }
 
 constexpr double kLineTarget = 1.08;
-constexpr Case kCustom[] = {
+constexpr OptionCase kCustom[] = {
     {"arithmetic", kLineTarget, add_arithmetic},
     {"decay", kLineTarget, add_decay},
     {"relative-table", kLineTarget, add_relative_table},
@@ -126,19 +126,19 @@ constexpr Case kCustom[] = {
 };
 
 // Those whose backward pass has something to undo; that of a bias has a gradient of its own.
-constexpr Case kBackward[] = {
+constexpr OptionCase kBackward[] = {
     {"dropout", kOptionTarget, add_dropout}, {"mask", kOptionTarget, add_mask},
     {"soft-cap", kOptionTarget, add_cap},    {"bias", kOptionTarget, add_bias},
     {"decay", kLineTarget, add_decay},
 };
 
 template <std::size_t n>
-void run_beside_plain(Session& session, const std::string& group, const Case (&cases)[n],
+void run_beside_plain(Session& session, const std::string& group, const OptionCase (&cases)[n],
                       Pass pass = Pass::kForward) {
   const Shape shape = square(session.length(kLength), kWidth);
   Problem plain = make_problem(shape);
   if (pass == Pass::kBackward) turn_backward(plain);
-  for (const Case& one : cases) {
+  for (const OptionCase& one : cases) {
     Problem problem = make_problem(shape);
     one.apply(problem);
     if (pass == Pass::kBackward) turn_backward(problem);

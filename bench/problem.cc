@@ -5,6 +5,8 @@
 #include <cmath>
 #include <variant>
 
+#include <fmt/format.h>
+
 namespace qkv::bench {
 namespace {
 
@@ -61,6 +63,8 @@ ScoreGradient gradient_of(Problem& problem, const Score& score) {
 }
 
 }  // namespace
+
+std::string name_of(const Shape& shape) { return fmt::format("T{}-D{}", shape.Tq, shape.D); }
 
 std::vector<View> views_of(const ScoreGradient& gradient) {
   if (const auto* bilinear = std::get_if<BilinearGradient>(&gradient)) return {bilinear->w};

@@ -31,6 +31,8 @@ struct Shape {
 
 // A square one: T queries and keys, one head.
 inline Shape square(Index T, Index D) { return {.Tq = T, .Tk = T, .D = D}; }
+// T1024-D64
+std::string name_of(const Shape& shape);
 
 enum class Pass { kForward, kBackward };
 
