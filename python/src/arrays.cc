@@ -123,12 +123,13 @@ void check_rank(const Name& name, int rank) {
 }
 
 // Shape and strides in bytes as Dims; nothing when the strides are no multiples of the element.
-struct Layout {
+struct ArrayLayout {
   Dims shape, strides;
 };
 template <class Size, class Stride>
-std::optional<Layout> layout_of(int rank, const Size* shape, const Stride* strides, Index unit) {
-  Layout layout;
+std::optional<ArrayLayout> layout_of(int rank, const Size* shape, const Stride* strides,
+                                     Index unit) {
+  ArrayLayout layout;
   for (int axis = 0; axis < rank; ++axis) {
     layout.shape.push_back(static_cast<Index>(shape[axis]));
     const auto stride = static_cast<Index>(strides[axis]);

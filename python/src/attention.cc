@@ -9,17 +9,17 @@ namespace qkv::python {
 namespace {
 
 // The places in the tuple: the order of _functions.py.
-enum Place { kWeights, kScores, kLse, kRowMax, kColumnSums, kTop, kPlaces };
+enum ResultPlace { kWeights, kScores, kLse, kRowMax, kColumnSums, kTop, kResultPlaces };
 
-constexpr const char* kFunction = "attention";
+constexpr const char* kAttention = "attention";
 
 nb::object attention_call(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& options,
                           const nb::tuple& wanted, nb::handle threads) {
-  const CallArguments call = call_arguments(kFunction, q, k, v, options);
-  const int thread_count = threads_of(kFunction, threads);
+  const CallArguments call = call_arguments(kAttention, q, k, v, options);
+  const int thread_count = threads_of(kAttention, threads);
   const ResultShapes shapes = in_layout(call.layout, [&] { return result_shapes(call.inputs); });
   const ResultMaker maker(q);
-  Extras extras(kFunction, wanted, maker);
+  Extras extras(kAttention, wanted, maker);
   Outputs outputs;
   nb::object out;
   if (call.inputs.v.given()) {
@@ -40,7 +40,7 @@ nb::object attention_call(nb::handle q, nb::handle k, nb::handle v, const nb::tu
 
 Extras::Extras(const char* function, const nb::tuple& wanted, const ResultMaker& maker)
     : function_(function), wanted_(wanted), maker_(maker) {
-  if (nb::len(wanted) != kPlaces) throw nb::type_error("qkv: results of another version");
+  if (nb::len(wanted) != kResultPlaces) throw nb::type_error("qkv: results of another version");
 }
 
 void Extras::add(DType dtype, const Dims& shape, View& view) {

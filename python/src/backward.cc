@@ -11,7 +11,7 @@
 namespace qkv::python {
 namespace {
 
-constexpr const char* kFunction = "attention_backward";
+constexpr const char* kAttentionBackward = "attention_backward";
 
 // Makes gradients of the shapes and dtypes of what they are the gradients of.
 class GradientMaker {
@@ -59,7 +59,7 @@ ResultShapes checked_shapes(const Inputs& inputs) {
   try {
     return result_shapes(inputs);
   } catch (const Error& error) {
-    throw of_function(error, kFunction);
+    throw of_function(error, kAttentionBackward);
   }
 }
 
@@ -67,17 +67,17 @@ ResultShapes checked_shapes(const Inputs& inputs) {
 // dalibi_slopes, dsinks). The orders of _functions.py.
 nb::tuple backward_call(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& outputs,
                         const nb::tuple& options, nb::handle threads) {
-  CallArguments call = call_arguments(kFunction, q, k, v, options);
-  const int thread_count = threads_of(kFunction, threads);
+  CallArguments call = call_arguments(kAttentionBackward, q, k, v, options);
+  const int thread_count = threads_of(kAttentionBackward, threads);
   constexpr std::array kNames = {"dout", "out", "lse", "dlse", "dweights"};
   if (nb::len(outputs) != kNames.size()) throw nb::type_error("qkv: outputs of another version");
   std::array<ConstView, kNames.size()> given;
   for (std::size_t n = 0; n < kNames.size(); ++n) {
     const nb::object array = outputs[n];
-    given[n] = call.hold(array_of(array, {kFunction, kNames[n]})).view;
+    given[n] = call.hold(array_of(array, {kAttentionBackward, kNames[n]})).view;
     if (n < 2 && given[n].given() && call.layout == Layout::kBthd) {
       if (given[n].rank() != 4) {
-        throw_value_error({kFunction, kNames[n]},
+        throw_value_error({kAttentionBackward, kNames[n]},
                           "must have rank 4 with layout \"bthd\", got " + qkv::describe(given[n]));
       }
       given[n] = as_heads_first(given[n], call.layout);

@@ -16,7 +16,7 @@ namespace qkv::python {
 namespace {
 
 // The places in the tuple: the order of _functions.py.
-enum Place {
+enum OptionPlace {
   kScore,
   kParams,
   kScale,
@@ -35,10 +35,10 @@ enum Place {
   kDropout,
   kSeed,
   kLayout,
-  kPlaces
+  kOptionPlaces
 };
 
-constexpr std::array<const char*, kPlaces> kNames = {
+constexpr std::array<const char*, kOptionPlaces> kNames = {
     "score", "params",       "scale",        "softcap",       "mask",   "padding_mask",
     "bias",  "key_lengths",  "causal",       "causal_offset", "window", "alibi_slopes",
     "sinks", "cu_seqlens_q", "cu_seqlens_k", "dropout",       "seed",   "layout"};
@@ -91,11 +91,11 @@ class Reader {
   }
 
  private:
-  nb::handle at(Place place) const { return PyTuple_GET_ITEM(options_.ptr(), place); }
-  bool given(Place place) const { return !at(place).is_none(); }
-  Name name(Place place) const { return {function_, kNames[place]}; }
+  nb::handle at(OptionPlace place) const { return PyTuple_GET_ITEM(options_.ptr(), place); }
+  bool given(OptionPlace place) const { return !at(place).is_none(); }
+  Name name(OptionPlace place) const { return {function_, kNames[place]}; }
 
-  ConstView array(Place place) {
+  ConstView array(OptionPlace place) {
     if (!given(place)) return {};
     const bool is_real = place == kBias || place == kAlibiSlopes || place == kSinks;
     const DType real = is_real ? accumulator_of(call_.inputs.q.dtype()) : DType::kNone;
@@ -240,7 +240,7 @@ View as_heads_first(const View& view, Layout layout) { return swapped(view, layo
 CallArguments call_arguments(const char* function, nb::handle q, nb::handle k, nb::handle v,
                              const nb::tuple& options) {
   CallArguments call;
-  if (nb::len(options) != kPlaces) throw nb::type_error("qkv: options of another version");
+  if (nb::len(options) != kOptionPlaces) throw nb::type_error("qkv: options of another version");
   Reader reader(function, options, call);
   call.layout = reader.layout();
   const std::pair<const char*, nb::handle> arrays[] = {{"q", q}, {"k", k}, {"v", v}};
