@@ -6,7 +6,7 @@
 #include <functional>
 #include <utility>
 
-namespace qkv::picture {
+namespace qkv::app::picture {
 namespace {
 
 // What rounding leaves of a weight that should be 0: far below any weight that matters.
@@ -175,8 +175,8 @@ void HeadScan::add_causal(std::span<const double> weights) {
   }
 }
 
-app::HeadReport HeadScan::report(const Dims& place) const {
-  app::HeadReport report{sums_, {}};
+HeadReport HeadScan::report(const Dims& place) const {
+  HeadReport report{sums_, {}};
   report.statistics.example = place[0];
   report.statistics.layer = place[1];
   report.statistics.head = place[2];
@@ -191,10 +191,10 @@ app::HeadReport HeadScan::report(const Dims& place) const {
   }
   say_numbers(report);
   say_sums(report);
-  say_leaks(report, app::Fault::kMasked, masked_);
-  say_leaks(report, app::Fault::kPadding, padding_);
+  say_leaks(report, Fault::kMasked, masked_);
+  say_leaks(report, Fault::kPadding, padding_);
   if (sums_.negative_rows == 0 && sums_.nan_rows == 0) say_patterns(report);
   return report;
 }
 
-}  // namespace qkv::picture
+}  // namespace qkv::app::picture

@@ -8,7 +8,7 @@
 
 #include <qkv/app/attention_stats.h>
 
-namespace qkv::picture {
+namespace qkv::app::picture {
 
 // What is known about the keys of one map besides their weights.
 struct MapFacts {
@@ -16,8 +16,8 @@ struct MapFacts {
   Index keys = 0;
   double tolerance = 0;                    // of a row's sum
   bool has_mask = false;                   // each row comes with its pairs
-  const app::Tokens* src = {};             // null: the file has none
-  const app::Tokens* tgt = {};             // likewise
+  const Tokens* src = {};                  // null: the file has none
+  const Tokens* tgt = {};                  // likewise
   std::vector<char> padding = {};          // [keys], 1 for a padding token; empty: none is known
   std::vector<char> padding_queries = {};  // [queries], likewise
 };
@@ -46,7 +46,7 @@ class HeadScan {
   // The next row: [keys] weights, and false where masked (empty: nothing is).
   void add(std::span<const double> weights, std::span<const bool> allowed);
   // After the last row; `place` is example, layer, head.
-  app::HeadReport report(const Dims& place) const;
+  HeadReport report(const Dims& place) const;
 
  private:
   void add_row(std::span<const double> weights, std::span<const bool> allowed);
@@ -59,16 +59,16 @@ class HeadScan {
   bool is_padding_row(std::span<const bool> allowed) const;
   bool is_open(Index key, std::span<const bool> allowed) const;
 
-  void say(app::HeadReport& report, app::Fault fault, std::string text) const;
-  void say_numbers(app::HeadReport& report) const;
-  void say_sums(app::HeadReport& report) const;
-  void say_leaks(app::HeadReport& report, app::Fault fault, const Leaks& leaks) const;
-  void say_patterns(app::HeadReport& report) const;
+  void say(HeadReport& report, Fault fault, std::string text) const;
+  void say_numbers(HeadReport& report) const;
+  void say_sums(HeadReport& report) const;
+  void say_leaks(HeadReport& report, Fault fault, const Leaks& leaks) const;
+  void say_patterns(HeadReport& report) const;
   std::string query_name(Index query) const;
   std::string key_name(Index key) const;
 
   MapFacts facts_;
-  app::HeadStatistics sums_{};  // its means are sums until report()
+  HeadStatistics sums_{};  // its means are sums until report()
   Index row_ = 0;
   Index summing_ = 0;
   std::vector<double> column_sums_{};  // of all rows
@@ -87,6 +87,6 @@ class HeadScan {
   Leaks next_leaks_{};
 };
 
-}  // namespace qkv::picture
+}  // namespace qkv::app::picture
 
 #endif  // QKV_PICTURE_HEAD_SCAN_H_

@@ -10,10 +10,8 @@
 
 #include "picture/head_scan.h"
 
-namespace qkv::picture {
+namespace qkv::app::picture {
 namespace {
-
-using app::Fault;
 
 // Fewer rows or keys fit a pattern by chance.
 constexpr Index kFewRows = 3;
@@ -22,10 +20,10 @@ constexpr Index kManyKeys = 4;
 constexpr std::size_t kLongestToken = 16;  // code points
 
 // 'query 3 "cat"'
-std::string named(std::string_view axis, Index index, const app::Tokens* tokens) {
+std::string named(std::string_view axis, Index index, const Tokens* tokens) {
   std::string text = fmt::format("{} {}", axis, index);
   if (tokens != nullptr) {
-    text += " " + app::quoted((*tokens)[static_cast<std::size_t>(index)], kLongestToken);
+    text += " " + quoted((*tokens)[static_cast<std::size_t>(index)], kLongestToken);
   }
   return text;
 }
@@ -35,12 +33,12 @@ std::string named(std::string_view axis, Index index, const app::Tokens* tokens)
 std::string HeadScan::query_name(Index query) const { return named("query", query, facts_.tgt); }
 std::string HeadScan::key_name(Index key) const { return named("key", key, facts_.src); }
 
-void HeadScan::say(app::HeadReport& report, Fault fault, std::string text) const {
-  const app::HeadStatistics& at = report.statistics;
+void HeadScan::say(HeadReport& report, Fault fault, std::string text) const {
+  const HeadStatistics& at = report.statistics;
   report.warnings.push_back({fault, at.example, at.layer, at.head, std::move(text)});
 }
 
-void HeadScan::say_numbers(app::HeadReport& report) const {
+void HeadScan::say_numbers(HeadReport& report) const {
   if (sums_.nan_rows > 0) {
     say(report, Fault::kNotFinite,
         fmt::format("{} of {} rows hold NaN or infinity", sums_.nan_rows, sums_.rows));
@@ -52,7 +50,7 @@ void HeadScan::say_numbers(app::HeadReport& report) const {
   }
 }
 
-void HeadScan::say_sums(app::HeadReport& report) const {
+void HeadScan::say_sums(HeadReport& report) const {
   // A mask in the file that explains them has taken such rows out.
   if (sums_.zero_rows > 0) {
     say(report, Fault::kRowSums,
@@ -68,7 +66,7 @@ void HeadScan::say_sums(app::HeadReport& report) const {
                   columns ? "; the columns do: transposed?" : ""));
 }
 
-void HeadScan::say_leaks(app::HeadReport& report, Fault fault, const Leaks& leaks) const {
+void HeadScan::say_leaks(HeadReport& report, Fault fault, const Leaks& leaks) const {
   if (leaks.rows == 0) return;
   say(report, fault,
       fmt::format("{} weight in {} of {} rows (most {:.4g}, {}, {})",
@@ -76,7 +74,7 @@ void HeadScan::say_leaks(app::HeadReport& report, Fault fault, const Leaks& leak
                   sums_.rows, leaks.largest, query_name(leaks.query), key_name(leaks.key)));
 }
 
-void HeadScan::say_patterns(app::HeadReport& report) const {
+void HeadScan::say_patterns(HeadReport& report) const {
   if (!one_key_failed_ && one_key_rows_ >= kFewRows && facts_.keys >= kManyKeys) {
     say(report, Fault::kOneKey,
         fmt::format("every row gives more than 90 % to {}", key_name(one_key_)));
@@ -106,4 +104,4 @@ void HeadScan::say_patterns(app::HeadReport& report) const {
   }
 }
 
-}  // namespace qkv::picture
+}  // namespace qkv::app::picture
