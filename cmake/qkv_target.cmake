@@ -11,7 +11,11 @@ function(qkv_target target)
     CXX_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON
     POSITION_INDEPENDENT_CODE ON
-    INSTALL_RPATH "${library_path}")
+    INSTALL_RPATH "${library_path}"
+    # Only files of a room are joined, whatever CMAKE_UNITY_BUILD says: not those of the kernels,
+    # which include themselves once for each CPU target.
+    UNITY_BUILD ${QKV_UNITY}
+    UNITY_BUILD_MODE GROUP)
   target_compile_options(${target} PRIVATE
     # The order of a sum is part of its meaning: no multiply-add the source does not write.
     -ffp-contract=off
@@ -20,6 +24,14 @@ function(qkv_target target)
     -Woverloaded-virtual -Wredundant-decls -Wshadow -Wundef
     # False alarms on `"text" + std::string` (gcc bug 105651); may go with gcc 13.
     $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
+endfunction()
+
+# Files of one room, listed in its directory. With QKV_UNITY a room is one translation unit, so that
+# its headers are read and its templates instantiated once; a file with definitions of its own stays
+# alone. A large room may be several of them, by names.
+function(qkv_room target room)
+  target_sources(${target} PRIVATE ${ARGN})
+  set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${room})
 endfunction()
 
 # A library of the project: what its users see, and its shared form.

@@ -8,7 +8,7 @@ function(qkv_seed_numbers target)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
   file(READ ${table} QKV_SEED_TABLE)
   configure_file(${QKV_SEED_DIR}/seed_table.cc.in ${CMAKE_CURRENT_BINARY_DIR}/seed_table.cc @ONLY)
-  target_sources(${target} PRIVATE
+  qkv_room(${target} seeds
     ${QKV_SEED_DIR}/seed_expressions.cc
     ${QKV_SEED_DIR}/seed_numbers.cc
     ${CMAKE_CURRENT_BINARY_DIR}/seed_table.cc)
