@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from patience import PATIENCE
 
 import qkv
 
@@ -16,7 +17,7 @@ both = pytest.mark.parametrize("command", [MODULE, SCRIPT], ids=["module", "scri
 
 
 def run(command, *arguments, **options):
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60,
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=PATIENCE,
                           **options)  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "python").glob("*.py"))
@@ -31,7 +32,11 @@ def test_all_are_found():
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_prints_what_stands_beside_it(example, tmp_path):
     done = subprocess.run(
-        [sys.executable, str(example)], capture_output=True, text=True, cwd=tmp_path, timeout=60
+        [sys.executable, str(example)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=PATIENCE,
     )
     assert done.stderr == ""
     assert done.returncode == 0

@@ -10,6 +10,7 @@ import weakref
 import numpy as np
 import pytest
 from layer_formulas import CASES, WITH_PARAMETERS
+from patience import PATIENCE
 
 import qkv
 
@@ -337,7 +338,7 @@ class Slow(Foreign):
 
     def __array_namespace__(self):
         self.entered.set()
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(PATIENCE)
         return Namespace
 
 
@@ -353,7 +354,7 @@ def test_backward_in_the_middle_of_another_threads_forward(name):
     thread = threading.Thread(target=lambda: layer.forward(slow, *others))
     thread.start()
     try:
-        assert entered.wait(60)
+        assert entered.wait(PATIENCE)
         got = layer.backward(dout)  # of the pass that has ended
     finally:
         go_on.set()

@@ -6,13 +6,14 @@ import subprocess
 import sys
 
 import pytest
+from patience import PATIENCE
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
 def run(*arguments, **options):
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300,
-                          **options)  # fmt: skip
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True,
+                          timeout=PATIENCE, **options)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -48,7 +49,7 @@ def test_types_reach_the_user(tmp_path):
     wrong.write_text("import qkv\nqkv.attention(1, 2, 3, scale='one')\nreveal_type(qkv.info())\n",
                      encoding="utf-8")  # fmt: skip
     done = subprocess.run([sys.executable, "-m", "mypy", "--strict", wrong], capture_output=True,
-                          text=True, timeout=300, cwd=tmp_path)  # fmt: skip
+                          text=True, timeout=PATIENCE, cwd=tmp_path)  # fmt: skip
     assert done.returncode == 1
     assert 'incompatible type "str"; expected "float | None"' in done.stdout
     assert 'Revealed type is "dict[str, Any]"' in done.stdout
