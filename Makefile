@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 .DEFAULT_GOAL := help
-.PHONY: run test bench check fuzz wheel help
+.PHONY: run test bench quick check fuzz wheel help
 
 SECONDS = 60
 
@@ -20,7 +20,11 @@ bench: ## set up, build, and measure: how fast, beside this machine's peak and o
 	@scripts/setup.sh bench
 	@scripts/bench.sh
 
-check: ## everything a change must pass: format, lint, rules, compilers, sanitizers
+quick: ## what a change must pass beside `make test`: format, rules, lint, sanitizers
+	@scripts/setup.sh check
+	@scripts/check.sh --quick
+
+check: ## what a release must pass, an hour and more: both compilers, all repetitions, all sanitizers
 	@scripts/setup.sh check
 	@scripts/check.sh
 

@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/check.sh [STEP...]
+# Usage: scripts/check.sh [--quick | STEP...]
 # One step: runs it; its last line says what was counted, and a count of zero is a failure.
-# Several, or none for all: runs each, and ends with one table.
+# Several, or none for all: runs each, and ends with one table. All of them write that table to
+# docs/last-check.txt, with the commit and the date.
+# --quick: what a change must pass beside `make test`; continuous integration runs these.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-readonly all_steps="format rules spdx length figures python headers gcc docs wheel clang lint shared asan tsan"
+readonly quick_steps="format rules spdx length python headers lint sanitize threads"
+readonly all_steps="format rules spdx length figures python headers lint apart docs wheel clang shared asan tsan fuzz"
+readonly last_check=docs/last-check.txt
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
 
 # ---- what the steps share -----------------------------------------------------------------------
@@ -109,26 +113,28 @@ step_headers() {
   counted "$count" "headers, with g++ and clang++-16"
 }
 
-# The presets make every warning an error. A source that no list names would be no source.
-step_gcc() {
+# Each file alone, without the precompiled header: one that lacks an #include compiles in company. A
+# source that no list names would be no source. All tests with all of their repetitions.
+step_apart() {
   local forgotten
-  scripts/build.sh release
+  scripts/build.sh apart
   forgotten=$(comm -23 \
     <(find src tools tests bench -name '*.cc' ! -path 'tests/consumers/*' ! -path 'bench/peers/*' |
       sort) \
-    <(compiled_files release))
+    <(compiled_files apart))
   if [ -n "$forgotten" ]; then
     echo "in no CMakeLists.txt: $forgotten"
     return 1
   fi
-  counted "$(compiled_files release | wc -l)" files compiled without a warning
+  echo "$(compiled_files apart | wc -l) files compiled without a warning"
+  QKV_TEST_SCALE=100 scripts/test.sh apart
 }
 
-# Every block of the documents; the last line counts them.
+# Every block of the documents, those of C++ each on its own; the last line counts them.
 step_docs() {
-  [ -x build/release/bin/qkv ] || scripts/build.sh release
+  scripts/build.sh release qkv_tool
   scripts/python_package.sh
-  .venv/bin/python scripts/check/docs_blocks.py build/release
+  .venv/bin/python scripts/check/docs_blocks.py --separately build/release
 }
 
 # The Python package alone on a machine; the last line counts its objects.
@@ -139,34 +145,15 @@ step_wheel() {
 
 step_clang() {
   scripts/build.sh clang
-  scripts/test.sh clang
+  QKV_TEST_SCALE=100 scripts/test.sh clang
 }
 
-# Paths through calls and templates to their ends would be half of what linting takes.
-readonly analyzer=(--extra-arg=-Xclang --extra-arg=-analyzer-config
-  --extra-arg=-Xclang --extra-arg=mode=shallow)
-
-# What a build compiles of some folders, by its flags; gcc's own are no mistake. Adds to `linted`.
-lint_build() {
-  local folders=$2 files
-  mapfile -t files < <(compiled_files "$1" | grep -E "^($folders)/")
-  ((linted += ${#files[@]}))
-  printf '%s\n' "${files[@]}" |
-    xargs -P "$jobs" -n 1 clang-tidy-16 -p "build/$1" --quiet \
-      --extra-arg=-Wno-unknown-warning-option "${analyzer[@]}" 2>&1 |
-    sed -E '/^[0-9]+ warnings?( and [0-9]+ errors?)? generated\.$/d'
-}
-
-# The Python package's files as scripts/python_package.sh compiled them, where it could.
+# clang-tidy, a room at a time; the last line counts the files. Those of the Python package as they
+# were compiled, where that could be.
 step_lint() {
-  local linted=0
-  cmake --preset clang -DQKV_TESTS=ON
-  lint_build clang 'src|tools|bench'
-  if python_env_is_ready; then
-    [ -f build/python/compile_commands.json ] || scripts/python_package.sh
-    lint_build python python
-  fi
-  counted "$linted" files
+  [ -f build/python/compile_commands.json ] || scripts/python_package.sh
+  .venv/bin/python scripts/check/lint.py --self-test
+  .venv/bin/python scripts/check/lint.py
 }
 
 # ---- other builds -------------------------------------------------------------------------------
@@ -181,50 +168,107 @@ step_shared() {
   counted "$count" users of the shared library
 }
 
+# The other compiler and its sanitizers at once: addresses everywhere, undefined behaviour in the
+# libraries, neither in the kernels.
+step_sanitize() {
+  scripts/build.sh sanitize
+  QKV_TEST_SCALE=2 scripts/test.sh sanitize
+}
+
+# Both sanitizers of the first compiler, in everything.
 step_asan() {
   scripts/build.sh asan
-  scripts/test.sh asan
+  QKV_TEST_SCALE=8 scripts/test.sh asan
+}
+
+# gcc 12's thread sanitizer knows no address space as random as newer kernels make it; may go with
+# gcc 14.
+test_tsan() {
+  local fixed_addresses=()
+  ! setarch -R true 2>/dev/null || fixed_addresses=(setarch -R)
+  "${fixed_addresses[@]}" scripts/test.sh tsan "$@"
+}
+
+# What starts threads, and what must not depend on them.
+step_threads() {
+  scripts/build.sh tsan test_runtime test_order
+  QKV_TEST_SCALE=2 test_tsan -R '^(runtime|order)[.]'
 }
 
 # The library alone (QKV_APP=OFF): only it starts threads, and it has to build without the rest.
-# gcc 12's thread sanitizer knows no address space as random as newer kernels make it; may go with
-# gcc 14.
 step_tsan() {
-  local fixed_addresses=()
-  ! setarch -R true 2>/dev/null || fixed_addresses=(setarch -R)
   scripts/build.sh tsan
-  "${fixed_addresses[@]}" scripts/test.sh tsan
+  QKV_TEST_SCALE=8 test_tsan
+}
+
+# The fuzzers' seeds and what they have found so far, once each: no new inputs.
+step_fuzz() {
+  scripts/fuzz.sh 0
 }
 
 # ---- one step, or the table ---------------------------------------------------------------------
 
+# "ok" or "FAILED", the user and system seconds and what was counted, of a step that has run.
+run_step() {
+  local step=$1 log=build/check/$1.log cpu verdict=ok outcome
+  local TIMEFORMAT='%U %S'
+  printf '\n== %s\n' "$step"
+  { time scripts/check.sh "$step" 2>&1 | tee "$log" >&3; } 3>&1 2>"$log.cpu" || verdict=FAILED
+  cpu=$(awk 'END { printf "%.0f", $1 + $2 }' "$log.cpu")
+  outcome=$(tail -n 1 "$log")
+  [ "$verdict" = ok ] || outcome="see $log"
+  rows+=$(printf '%-9s %-6s %6d  %s' "$step" "$verdict" "$cpu" "$outcome")$'\n'
+  total=$((total + cpu))
+  [ "$verdict" = ok ]
+}
+
 run_all() {
-  local step log started verdict outcome failed=0 table=""
+  local step failed=0 total=0 rows=""
   mkdir -p build/check
   for step in "$@"; do
-    printf '\n== %s\n' "$step"
-    log=build/check/$step.log
-    started=$SECONDS
-    if scripts/check.sh "$step" 2>&1 | tee "$log"; then
-      verdict=ok outcome=$(tail -n 1 "$log")
-    else
-      verdict=FAILED outcome="see $log"
-      failed=$((failed + 1))
-    fi
-    table+=$(printf '%-8s %-6s %5d s  %s' "$step" "$verdict" $((SECONDS - started)) "$outcome")$'\n'
+    run_step "$step" || failed=$((failed + 1))
   done
-  printf '\n%s%d steps, %d failed\n' "$table" $# "$failed"
+  table=$(
+    printf '%-9s %-6s %6s  %s\n' step "" "CPU s" ""
+    printf '%s%d steps, %d failed, %d CPU seconds\n' "$rows" $# "$failed" "$total"
+  )
+  printf '\n%s\n' "$table"
   ((failed == 0))
 }
 
+# The whole of it, for the next reader.
+write_last_check() {
+  {
+    echo "# SPDX-License-Identifier: Apache-2.0"
+    echo "# What the last \`make check\` found; it writes this file."
+    echo "commit $(git describe --always --dirty --abbrev=12 --match='' 2>/dev/null || echo unknown)"
+    echo "date   $(date --utc +%Y-%m-%dT%H:%MZ)"
+    echo "CPU    $(awk -F': ' '/^model name/ { print $2; exit }' /proc/cpuinfo), $jobs at a time"
+    echo
+    echo "$table"
+  } >build/check/last
+  mv build/check/last "$last_check"
+  echo "written: $last_check"
+}
+
+if [[ $* == --quick ]]; then
+  # shellcheck disable=SC2086  # a list of words
+  set -- $quick_steps
+fi
 for step in "$@"; do
-  [[ " $all_steps " == *" $step "* ]] || {
-    echo "check.sh: no step '$step'; there are: $all_steps" >&2
+  declare -F "step_$step" >/dev/null || {
+    echo "check.sh: no step '$step'; there are: $(compgen -A function step_ | sed s/step_// | xargs)" >&2
     exit 2
   }
 done
 case $# in
-  0) run_all $all_steps ;;
+  0)
+    status=0
+    # shellcheck disable=SC2086
+    run_all $all_steps || status=$?
+    write_last_check
+    exit "$status"
+    ;;
   1) "step_$1" ;;
   *) run_all "$@" ;;
 esac

@@ -46,6 +46,7 @@ fuzz  command:clang++-16        clang-16
 fuzz  clang_runtime:fuzzer      libclang-rt-16-dev
 check command:clang-format-16   clang-format-16
 check command:clang-tidy-16     clang-tidy-16
+check command:llvm-symbolizer-16 llvm-16
 '
 
 is_there() {

@@ -95,6 +95,7 @@ void multiply_piece(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, 
 template <class T>
 void multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Panels<T>& w,
               const T* bias, const RowsOf<T>& y, const core::StopPoint& stop) {
+  if (rows == 0) return;  // y may be nowhere
   for (Index o = 0; o < w.outputs; o += kPanel) {
     const Index columns = std::min(kPanel, w.outputs - o);
     const Piece<T> panel{{w.data + o * w.inputs, kPanel}, w.inputs, columns};

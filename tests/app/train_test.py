@@ -8,114 +8,12 @@ usage: train_test.py PROGRAM [TEST ...]
 import json
 import os
 import re
-import resource
 import signal
-import subprocess
 import unittest
 
 import numpy as np
-from program import PATIENCE, PROGRAM, Case, quietly
-
-SIZES = ("--embedding", "8", "--hidden", "8", "--units", "8")
-FILES = ["best.safetensors", "config.json", "model.safetensors", "source.vocab.json",
-         "state.safetensors", "target.vocab.json", "train.jsonl"]
-TIMES = ("seconds", "tokens_per_second")
-ENDLESS = "10000000000000u"
-
-
-def safetensors(path):
-    """The arrays of a file by name."""
-    data = path.read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    types = {"F32": np.float32, "F64": np.float64, "I64": np.int64}
-    arrays = {}
-    for name, entry in json.loads(data[8:8 + size]).items():
-        if name != "__metadata__":
-            begin, end = entry["data_offsets"]
-            array = np.frombuffer(data[8 + size + begin:8 + size + end], types[entry["dtype"]])
-            arrays[name] = array.reshape(entry["shape"])
-    return arrays
-
-
-def changed(data, name, value):
-    """The bytes of a file with another whole number in place of an array of one."""
-    size = int.from_bytes(data[:8], "little")
-    begin, end = (8 + size + at for at in json.loads(data[8:8 + size])[name]["data_offsets"])
-    return data[:begin] + value.to_bytes(end - begin, "little", signed=True) + data[end:]
-
-
-def limited_to(size):
-    """Before a program starts: no file may get longer, as on a full disk."""
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-
-class TrainCase(Case):
-    """A directory with pairs to learn from."""
-
-    def setUp(self):
-        super().setUp()
-        self.run_qkv("gen", "reverse", "-n", 200, "--seed", 1, "-o", "data.tsv")
-        self.run_qkv("gen", "reverse", "-n", 30, "--seed", 2, "-o", "valid.tsv")
-
-    def arguments(self, folder, *more):
-        return ("train", "data.tsv", "-o", folder, *SIZES, "--batch-tokens", 1000, *more)
-
-    def train(self, folder, *more, **options):
-        return self.run_qkv(*self.arguments(folder, *more), **options)
-
-    def start(self, folder, *more):
-        process = subprocess.Popen([PROGRAM, *quietly(self.arguments(folder, *more))],
-                                   cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
-        return process
-
-    def path(self, folder, name):
-        return self.dir / folder / name
-
-    def files(self, folder):
-        return {path.name: path.read_bytes() for path in (self.dir / folder).iterdir()}
-
-    def updates(self, folder):
-        return int(safetensors(self.path(folder, "state.safetensors"))["run.update"][0])
-
-    def log(self, folder):
-        """The lines of train.jsonl without times."""
-        lines = map(json.loads, self.path(folder, "train.jsonl").read_text().splitlines())
-        return [{key: line[key] for key in line if key not in TIMES} for line in lines]
-
-    def wait_for_update(self, folder, least=1):
-        state = self.path(folder, "state.safetensors")
-        self.wait_until(lambda: state.exists() and self.updates(folder) >= least)
-
-    def stop_when(self, process, condition):
-        """Stops it, and lets it go on for a while, until condition() holds of what it left."""
-        def holds():
-            process.send_signal(signal.SIGSTOP)
-            _, status = os.waitpid(process.pid, os.WUNTRACED)
-            self.assertTrue(os.WIFSTOPPED(status))
-            if condition():
-                return True
-            process.send_signal(signal.SIGCONT)
-            return False
-
-        self.wait_until(holds)
-
-    def same_run(self, got, want):
-        """Bit for bit the same model, but for times."""
-        self.assertEqual(sorted(self.files(got)), FILES)
-        for name in FILES:
-            if name in ("state.safetensors", "config.json", "train.jsonl"):
-                continue
-            self.assertEqual(self.path(got, name).read_bytes(),
-                             self.path(want, name).read_bytes(), name)
-        self.assertEqual(self.log(got), self.log(want))
-        first, second = (safetensors(self.path(folder, "state.safetensors"))
-                         for folder in (got, want))
-        self.assertEqual(first.keys(), second.keys())
-        for name in first:
-            if name not in ("run.seconds", "run.line_seconds", "run.log_bytes"):
-                np.testing.assert_array_equal(first[name], second[name], name)
+from program import PATIENCE
+from train_runs import ENDLESS, FILES, SIZES, TrainCase, changed, limited_to, safetensors
 
 
 class Folder(TrainCase):

@@ -267,6 +267,7 @@ TEST_P(BackwardConformance, EveryPathAgreesWithTheReference) {
       Counts& counts = findings.counts[path];
       std::printf("%s: %d float32 and %d float64 calls, %d ill-conditioned\n", path.c_str(),
                   counts["float32"], counts["float64"], counts["ill-conditioned"]);
+      if (is_brief()) continue;  // too few calls to have met everything
       // Most calls are compared closely.
       EXPECT_LT(counts["ill-conditioned"], (counts["float32"] + counts["float64"]) / 2) << path;
       for (const char* feature : features) {

@@ -214,6 +214,7 @@ TEST_P(Conformance, EveryPathAgreesWithTheReference) {
       Counts& counts = findings.counts[path];
       std::printf("%s: %d float32 and %d float64 calls\n", path.c_str(), counts["float32"],
                   counts["float64"]);
+      if (is_brief()) continue;  // too few calls to have met everything
       EXPECT_GT(counts["-> out"], 0) << path;
       for (const char* feature : features) {
         EXPECT_GE(counts[feature], least_of_each()) << path << " hardly met: " << feature;

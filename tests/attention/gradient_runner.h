@@ -104,9 +104,9 @@ class GradientRunner {
 };
 
 // Calls test(walk) for every path with a backward pass and every score that it takes, for float32
-// and, unless the run is brief, float64; some once, where that is enough: the reference, whose loops
-// are the same for every score, and float64 after the dot product. A brief run walks one path of the
-// others.
+// and, unless the run is brief, float64; some once, where that is enough: the reference, whose
+// loops are the same for every score, and float64 after the dot product. A brief run walks one path
+// of the others.
 template <class F>
 void for_each_backward_path(const F& test) {
   for (const ScoreKind kind : kScoreKinds) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/instances.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -32,9 +34,12 @@ std::vector<InstanceTarget> targets_of_this_cpu() {
   return targets;
 }
 
+// Which of two NaNs a sum keeps, with its sign, is the order in which a compiler adds.
 template <class T>
 bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const T& x, const T& y) {
+    return std::memcmp(&x, &y, sizeof(T)) == 0 || (std::isnan(x) && std::isnan(y));
+  });
 }
 
 // ---- scores ---------------------------------------------------------------------------------

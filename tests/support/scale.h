@@ -35,8 +35,8 @@ inline int test_scale() {
 // Is everything run, down to the last combination?
 inline bool is_thorough() { return test_scale() == 100; }
 
-// Are long combinations (types and paths that run the same loops) left out? The sanitizers' runs are
-// brief.
+// Are long combinations (types and paths that run the same loops) left out? The sanitizers' runs
+// are brief.
 inline bool is_brief() { return test_scale() < 5; }
 
 // Of n repetitions, those at this scale: at least `least`.
