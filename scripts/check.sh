@@ -9,7 +9,7 @@ set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly quick_steps="format rules spdx length python headers lint sanitize threads"
-readonly all_steps="format rules spdx length figures python headers lint apart docs wheel clang shared asan tsan fuzz"
+readonly all_steps="format rules spdx length figures python headers analyze apart docs wheel clang shared asan tsan fuzz"
 readonly last_check=docs/last-check.txt
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
 
@@ -153,8 +153,11 @@ step_clang() {
 step_lint() {
   [ -f build/python/compile_commands.json ] || scripts/python_package.sh
   .venv/bin/python scripts/check/lint.py --self-test
-  .venv/bin/python scripts/check/lint.py
+  .venv/bin/python scripts/check/lint.py "$@"
 }
+
+# With the analyzer, which takes as long as all else of it.
+step_analyze() { step_lint --analyze; }
 
 # ---- other builds -------------------------------------------------------------------------------
 

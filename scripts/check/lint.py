@@ -3,6 +3,7 @@
 """clang-tidy over all sources, the files of a room at once, and names that a file never uses.
 
 usage: lint.py              the sources of a checkout (this one)
+       lint.py --analyze    with clang's analyzer, which follows paths and takes as long as the rest
        lint.py --self-test  of the search for unused names
 
 Reading headers is most of what clang-tidy takes, so it reads the files that QKV_UNITY joins. Python's
@@ -31,10 +32,11 @@ CLANG_TIDY = [
     "clang-tidy-16",
     "--quiet",
     "--extra-arg=-Wno-unknown-warning-option",  # the Python package's build is gcc's
-    # Paths through calls and templates to their ends would be half of what linting takes.
-    "--extra-arg=-Xclang", "--extra-arg=-analyzer-config",
-    "--extra-arg=-Xclang", "--extra-arg=mode=shallow",
 ]
+# Paths through calls and templates to their ends would take twice the time.
+ANALYZE = ["--extra-arg=-Xclang", "--extra-arg=-analyzer-config",
+           "--extra-arg=-Xclang", "--extra-arg=mode=shallow"]
+DO_NOT_ANALYZE = ["--checks=-clang-analyzer-*"]
 
 # ---- what is linted -----------------------------------------------------------------------------
 
@@ -102,10 +104,11 @@ def missing(linted):
 FINDING = re.compile(r"^(?=/.*:\d+:\d+: (?:warning|error): )", re.MULTILINE)
 
 
-def tidy(unit):
+def tidy(unit, analyze):
     """What clang-tidy finds in one compiled file, a text for each finding."""
     build, file, _ = unit
-    result = subprocess.run([*CLANG_TIDY, "-p", build, file], cwd=ROOT, text=True, capture_output=True)
+    more = ANALYZE if analyze else DO_NOT_ANALYZE
+    result = subprocess.run([*CLANG_TIDY, *more, "-p", build, file], cwd=ROOT, text=True, capture_output=True)
     findings = [text for text in FINDING.split(result.stdout) if text.strip()]
     if result.returncode != 0 and not findings:
         findings = [f"{file}: clang-tidy failed\n{result.stderr}"]
@@ -176,6 +179,10 @@ def self_test():
 def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
+    if sys.argv[1:] not in ([], ["--analyze"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    analyze = bool(sys.argv[1:])
     configure()
     all_units = units()
     linted = {path for unit in all_units for path in unit[2]}
@@ -186,7 +193,7 @@ def main():
         findings += unused_in(path)
     jobs = int(os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", 2))
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for found in pool.map(tidy, all_units):
+        for found in pool.map(lambda unit: tidy(unit, analyze), all_units):
             findings += found
     for text in dict.fromkeys(findings):  # a header's come once for each room
         print(text.rstrip())

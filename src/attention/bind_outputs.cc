@@ -10,7 +10,6 @@ namespace qkv::door {
 namespace {
 
 using core::Results;
-using core::RowsResult;
 using core::text;
 
 // What the second axis (from the head) of a result counts.
