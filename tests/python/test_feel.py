@@ -256,7 +256,7 @@ def test_import_needs_numpy_only():
     assert (printed, errors) == ("[]\n", "")
 
 
-@pytest.mark.parametrize(("tokens", "calls"), [(64, 100), (4096, 2)])
+@pytest.mark.parametrize(("tokens", "calls"), [(64, 100), (2048, 2)])
 def test_a_process_may_end_while_threads_call(tokens, calls):
     # Short calls without and long ones with a thread that waits for signals.
     script = f"""
