@@ -4,7 +4,7 @@
 import subprocess
 from dataclasses import dataclass, field
 
-SECONDS = 300  # for one command or one block
+SECONDS = 1800  # for one command or one block
 
 
 class Wrong(Exception):
