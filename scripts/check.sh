@@ -164,11 +164,11 @@ step_analyze() { step_lint --analyze; }
 step_shared() {
   local count=0
   scripts/build.sh shared all
-  for kind in find_package pkg_config; do
-    tests/consumers/run.sh build/shared "$kind"
+  for kind in find_package pkg_config add_subdirectory; do
+    scripts/quietly.sh "$kind" tests/consumers/run.sh build/shared "$kind"
     count=$((count + 1))
   done
-  counted "$count" users of the shared library
+  counted "$count" users of the library
 }
 
 # The other compiler and its sanitizers at once: addresses everywhere, undefined behaviour in the

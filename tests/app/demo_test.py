@@ -17,7 +17,7 @@ from program import PATIENCE, PROGRAM, Case
 
 class Demo(Case):
     def test_fits_a_screen_and_needs_nothing(self):
-        done = self.run_qkv("demo", env={"PATH": ""})
+        done = self.run_qkv("demo", "--tokens", 2048, env={"PATH": ""})  # `make run` takes the default
         lines = done.out.splitlines()
         self.assertLessEqual(len(lines), 45)
         self.assertLessEqual(max(map(len, lines)), 100)

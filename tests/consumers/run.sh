@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Usage: tests/consumers/run.sh BUILD_DIR find_package|add_subdirectory|pkg_config
-# Builds and runs somebody else's programs: with an installed and then moved qkv, or its source.
+# Usage: tests/consumers/run.sh BUILD_DIR find_package|add_subdirectory|add_subdirectory_object|pkg_config
+# Builds and runs somebody else's programs: with an installed and then moved qkv, or its source;
+# add_subdirectory_object only compiles the program, not the library that it links.
 set -euo pipefail
 
-usage="usage: tests/consumers/run.sh BUILD_DIR find_package|add_subdirectory|pkg_config"
+usage="usage: tests/consumers/run.sh BUILD_DIR find_package|add_subdirectory|add_subdirectory_object|pkg_config"
 build=$(realpath "${1:?$usage}")
 kind=${2:?$usage}
 here=$(realpath "$(dirname "$0")")
@@ -39,6 +40,12 @@ case $kind in
   add_subdirectory)
     programs=(consumer)  # takes the library alone
     with_cmake -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0  # how it is built, not how fast
+    ;;
+  add_subdirectory_object)
+    programs=()
+    kind=add_subdirectory
+    cmake -S "$here/$kind" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$cxx"
+    ninja -C "$work/build" "$(ninja -C "$work/build" -t targets all | sed -n 's/^\(.*main\.cc\.o\): .*/\1/p')"
     ;;
   pkg_config)
     install_and_move
