@@ -9,7 +9,7 @@ set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly quick_steps="format rules spdx length python headers lint sanitize threads"
-readonly all_steps="format rules spdx length figures python headers analyze apart docs wheel clang shared asan tsan fuzz"
+readonly all_steps="format rules spdx length figures python headers headers_clang analyze apart docs wheel clang shared asan tsan fuzz"
 readonly last_check=docs/last-check.txt
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
 
@@ -101,17 +101,17 @@ step_python() {
 # ---- compilers ----------------------------------------------------------------------------------
 
 # Each public header alone, twice (its guard), with nothing but include/.
-step_headers() {
-  local count
+headers_with() {
+  local compiler=$1 count
   count=$(find include -name '*.h' | wc -l)
-  for compiler in g++ clang++-16; do
-    (cd include && find . -name '*.h' -printf '%P\n') | sort |
-      xargs -P "$jobs" -I{} bash -c "
-        printf '#include <%s>\n#include <%s>\n' {} {} |
-        $compiler -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -Iinclude -fsyntax-only -xc++ -"
-  done
-  counted "$count" "headers, with g++ and clang++-16"
+  (cd include && find . -name '*.h' -printf '%P\n') | sort |
+    xargs -P "$jobs" -I{} bash -c "
+      printf '#include <%s>\n#include <%s>\n' {} {} |
+      $compiler -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -Iinclude -fsyntax-only -xc++ -"
+  counted "$count" "headers, with $compiler"
 }
+step_headers() { headers_with g++; }
+step_headers_clang() { headers_with clang++-16; }
 
 # Each file alone, without the precompiled header: one that lacks an #include compiles in company. A
 # source that no list names would be no source. All tests with all of their repetitions.
@@ -220,7 +220,7 @@ run_step() {
   cpu=$(awk 'END { printf "%.0f", $1 + $2 }' "$log.cpu")
   outcome=$(tail -n 1 "$log")
   [ "$verdict" = ok ] || outcome="see $log"
-  rows+=$(printf '%-9s %-6s %6d  %s' "$step" "$verdict" "$cpu" "$outcome")$'\n'
+  rows+=$(printf '%-13s %-6s %6d  %s' "$step" "$verdict" "$cpu" "$outcome")$'\n'
   total=$((total + cpu))
   [ "$verdict" = ok ]
 }
@@ -232,7 +232,7 @@ run_all() {
     run_step "$step" || failed=$((failed + 1))
   done
   table=$(
-    printf '%-9s %-6s %6s  %s\n' step "" "CPU s" ""
+    printf '%-13s %-6s %6s  %s\n' step "" "CPU s" ""
     printf '%s%d steps, %d failed, %d CPU seconds\n' "$rows" $# "$failed" "$total"
   )
   printf '\n%s\n' "$table"
