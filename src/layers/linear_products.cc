@@ -150,6 +150,7 @@ void forward_few_rows(Call& call, const Kernels<T>& by, const ConstView& x_view,
                       const LinearParameters& p, const View& y_view) {
   const EvenRows<T> x(x_view);
   const ResultRows<T> y(y_view, Write::kOverwrite);
+  if (y.count == 0) return;  // it may be nowhere
   const T* const weight = p.weight.values<T>().data();
   const T* const bias = values_or_null<T>(p.bias);
   const core::StopPoint stop = call.stop_point();
@@ -170,6 +171,7 @@ void backward_few_rows(Call& call, const Kernels<T>& by, const ConstView& dy_vie
                        const LinearParameters& p, const View& dx_view, Write write) {
   const EvenRows<T> dy(dy_view);
   const ResultRows<T> dx(dx_view, write);
+  if (dx.count == 0) return;  // it may be nowhere
   const T* const weight = p.weight.values<T>().data();
   const core::StopPoint stop = call.stop_point();
   call.for_each_task(pieces(dx.channels, dense::kPanel), [&](Index panel, Arena& arena) {
