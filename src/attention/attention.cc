@@ -40,12 +40,12 @@ bool any_has_elements(const Outputs& x) {
 
 void run_forward(const Inputs& inputs, const Options& options, const Outputs& outputs,
                  const core::Problem& p, const door::Implementation& implementation,
-                 Context& context) {
+                 runtime::Call& call) {
   const core::Results results = door::bind_outputs(p, outputs);
   door::check_overlap(p, inputs, options, outputs);
   if (!any_has_elements(outputs)) return;
   const door::ScratchSize size = implementation.forward_scratch(p, results);
-  runtime::Call call(context, p.function, size.shared, size.per_worker);
+  call.reserve(size.shared, size.per_worker);
   implementation.forward(p, results, call);
 }
 
@@ -58,12 +58,12 @@ struct BackwardArguments {
 };
 
 void run_backward(const BackwardArguments& x, const Options& options, const core::Problem& p,
-                  const door::Implementation& implementation, Context& context) {
+                  const door::Implementation& implementation, runtime::Call& call) {
   const core::GradientSources sources = door::bind_sources(p, x.saved, x.sources);
   const core::GradientResults results = door::bind_gradients(p, x.inputs, options, x.gradients);
   door::check_overlap(p, x.inputs, options, x.saved, x.sources, x.gradients);
   const door::ScratchSize size = implementation.backward_scratch(p, sources, results);
-  runtime::Call call(context, p.function, size.shared, size.per_worker);
+  call.reserve(size.shared, size.per_worker);
   implementation.backward(p, sources, results, call);
 }
 
@@ -73,8 +73,9 @@ void attention(const Inputs& inputs, const Options& options, const Outputs& outp
                Context& context) {
   core::ResolvedProblem p;
   door::resolve(kAttention, inputs, options, p);
+  runtime::Call call(context, kAttention);
   run_forward(inputs, options, outputs, p,
-              door::choose(p, context.forced_path(), door::Pass::kForward), context);
+              door::choose(p, context.forced_path(), door::Pass::kForward), call);
 }
 
 void attention(const Inputs& inputs, const Options& options, const Outputs& outputs) {
@@ -87,8 +88,9 @@ void attention_backward(const Inputs& inputs, const Options& options, const Save
                         const InputGradients& input_gradients, Context& context) {
   core::ResolvedProblem p;
   door::resolve(kAttentionBackward, inputs, options, p);
+  runtime::Call call(context, kAttentionBackward);
   run_backward({inputs, saved, output_gradients, input_gradients}, options, p,
-               door::choose(p, context.forced_path(), door::Pass::kBackward), context);
+               door::choose(p, context.forced_path(), door::Pass::kBackward), call);
 }
 
 void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
@@ -230,6 +232,9 @@ std::size_t Plan::backward_scratch_bytes() const noexcept {
 
 namespace {
 
+constexpr std::string_view kRun = "Plan::run";
+constexpr std::string_view kBackward = "Plan::backward";
+
 void expect_bound(std::string_view function, const Inputs& inputs,
                   const std::array<Bound, 5>& bound) {
   const auto views = views_of(inputs);
@@ -249,22 +254,24 @@ void expect_bound(std::string_view function, const Inputs& inputs,
 
 void Plan::run(const Inputs& inputs, const Outputs& outputs) {
   State& s = *state_;
-  expect_bound("Plan::run", inputs, s.bound);
-  door::resolve("Plan::run", inputs, s.options, s.problem);
-  run_forward(inputs, s.options, outputs, s.problem, *s.forward, *s.context);
+  runtime::Call call(*s.context, kRun);  // first: what follows writes to the plan
+  expect_bound(kRun, inputs, s.bound);
+  door::resolve(kRun, inputs, s.options, s.problem);
+  run_forward(inputs, s.options, outputs, s.problem, *s.forward, call);
 }
 
 void Plan::backward(const Inputs& inputs, const Saved& saved,
                     const OutputGradients& output_gradients,
                     const InputGradients& input_gradients) {
   State& s = *state_;
-  expect_bound("Plan::backward", inputs, s.bound);
-  door::resolve("Plan::backward", inputs, s.options, s.problem);
+  runtime::Call call(*s.context, kBackward);
+  expect_bound(kBackward, inputs, s.bound);
+  door::resolve(kBackward, inputs, s.options, s.problem);
   const door::Implementation& implementation =
       s.backward != nullptr ? *s.backward
                             : door::choose(s.problem, s.forward->name, door::Pass::kBackward);
   run_backward({inputs, saved, output_gradients, input_gradients}, s.options, s.problem,
-               implementation, *s.context);
+               implementation, call);
 }
 
 }  // namespace qkv

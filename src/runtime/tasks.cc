@@ -30,6 +30,10 @@ Call::Call(Context& context, std::string_view function)
 // Once the other constructor has returned, ~Call runs even if this one throws.
 Call::Call(Context& context, std::string_view function, std::size_t shared, std::size_t per_worker)
     : Call(context, function) {
+  reserve(shared, per_worker);
+}
+
+void Call::reserve(std::size_t shared, std::size_t per_worker) {
   state_.reserve(shared, per_worker);
   shared_ = Arena(state_.shared.memory(), state_.shared.bytes());
 }

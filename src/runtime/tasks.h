@@ -21,12 +21,17 @@ using core::Arena;
 // use), reserves scratch, runs tasks, gives it back when it ends.
 class Call {
  public:
-  // `shared` bytes for all tasks together and `per_worker` bytes for each worker. `function` must
-  // outlive the call, as a literal does. Throws std::bad_alloc.
+  // Without scratch. `function` must outlive the call, as a literal does.
+  Call(Context& context, std::string_view function);
+  // With scratch, as reserve() gives.
   Call(Context& context, std::string_view function, std::size_t shared, std::size_t per_worker);
   ~Call();
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
+
+  // `shared` bytes for all tasks together and `per_worker` bytes for each worker; shared() begins
+  // anew. Throws std::bad_alloc.
+  void reserve(std::size_t shared, std::size_t per_worker);
 
   // The memory that all tasks of this call see; lives until the call ends.
   Arena& shared() noexcept { return shared_; }
@@ -59,7 +64,6 @@ class Call {
   using Task = void (*)(const void* state, Index task, Arena& arena);
   struct Run;
 
-  Call(Context& context, std::string_view function);  // takes the context
   void run(Index tasks, Task task, const void* state);
   void run_serially(Index tasks, Task task, const void* state) const;
   void run_on_workers(Index bodies, Index tasks, Task task, const void* state);

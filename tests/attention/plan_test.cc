@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <atomic>
 #include <vector>
 
@@ -110,6 +111,54 @@ TEST(Plan, ReadsTheOptionsMemoryAtEveryRun) {
   EXPECT_FALSE(same_bits(before, x.out));
   x.lengths[1] = 131;
   EXPECT_THROW(plan.run(x.inputs(), {.out = x.out}), Error);
+}
+
+// A second call on a plan that is running is refused before it touches what the first one reads.
+TEST(Plan, IsNotDisturbedByACallThatComesWhileItRuns) {
+  Problem x, other;
+  for (int threads : {1, 2}) {
+    Context context{Executor::threads(threads)};
+    Plan* running = nullptr;
+    std::atomic<int> refused{0};
+    const auto disturb = [&](const auto& call) {
+      try {
+        call();
+        ADD_FAILURE() << "a second call ran";
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("context is in use by another call"),
+                  std::string::npos)
+            << error.what();
+        ++refused;
+      }
+    };
+    const Inputs shorter{other.q, slice(other.k, 2, 0, 60), slice(other.v, 2, 0, 60)};
+    Options options = x.options();
+    options.masks.emplace_back(mask_mod([&](At at) {
+      if (running != nullptr && at.i == 3 && at.j == 3) {
+        disturb([&] { running->run(other.inputs(), {.out = other.out}); });
+        disturb([&] { running->run(shorter, {.out = other.out}); });
+        disturb([&] {
+          running->backward(other.inputs(), {other.out, other.lse}, {.out = other.dout},
+                            {.q = other.dq});
+        });
+      }
+      return true;
+    }));
+    Plan plan(x.inputs(), options, context);
+    const auto outs = [&] {
+      plan.run(x.inputs(), {.out = x.out, .lse = x.lse});
+      plan.backward(x.inputs(), {x.out, x.lse}, {.out = x.dout}, {.q = x.dq, .k = x.dk});
+      return std::array{contiguous(x.out.view()), contiguous(x.dq.view()), contiguous(x.dk.view())};
+    };
+    const std::array<Tensor, 3> alone = outs();
+    other.q = normal({2, 4, 70, 8}, 6);
+    running = &plan;
+    const std::array<Tensor, 3> disturbed = outs();
+    EXPECT_GE(refused, 6);
+    for (std::size_t n = 0; n < alone.size(); ++n) {
+      EXPECT_TRUE(same_bits(alone[n], disturbed[n])) << threads << " threads, result " << n;
+    }
+  }
 }
 
 TEST(Context, AStopFlagCancels) {
