@@ -55,13 +55,28 @@ LockedFolder::~LockedFolder() {
   if (made_) ::rmdir(path_.c_str());  // refused, and rightly, unless it is empty
 }
 
-std::string LockedFolder::file(std::string_view name) const { return fs::path(path_) / name; }
+namespace {
+
+// Of what stands there itself, not of what a link leads to.
+fs::file_type type_of(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (status.type() == fs::file_type::none) throw OutputError(path, error.message());
+  return status.type();
+}
+
+}  // namespace
+
+std::string LockedFolder::file(std::string_view name) const {
+  std::string path = fs::path(path_) / name;
+  if (type_of(path) == fs::file_type::symlink) {
+    throw OutputError(path, "it is a symbolic link, and what it leads to is not the folder's");
+  }
+  return path;
+}
 
 bool LockedFolder::holds(std::string_view name) const {
-  std::error_code error;
-  const fs::file_status status = fs::symlink_status(file(name), error);
-  if (status.type() == fs::file_type::none) throw OutputError(file(name), error.message());
-  return status.type() != fs::file_type::not_found;
+  return type_of(fs::path(path_) / name) != fs::file_type::not_found;
 }
 
 std::vector<std::string> LockedFolder::names() const {
@@ -78,7 +93,7 @@ std::vector<std::string> LockedFolder::names() const {
 
 void LockedFolder::remove_leftovers(std::string_view name) const {
   for (const std::string& file_name : names()) {
-    if (is_leftover(file_name, name)) ::unlink(file(file_name).c_str());
+    if (is_leftover(file_name, name)) ::unlink((fs::path(path_) / file_name).c_str());
   }
 }
 

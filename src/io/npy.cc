@@ -2,7 +2,10 @@
 #include "io/npy.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,20 +50,39 @@ Tensor read_numbers(ByteSource& source, const NpyHeader& header) {
   return contiguous(ConstView(data, header.dtype, header.shape, fortran_strides(header.shape)));
 }
 
-// One element of text, without the zeros it is filled up with.
-std::string read_text(ByteSource& source, const NpyHeader& header, std::vector<std::byte>& item) {
-  source.read_all(item.data(), item.size());
-  std::string text;
+// The letters of one element of text, without the zeros it is filled up with: they are read and not
+// kept, for they may be most of a file.
+template <class Letter>
+std::basic_string<Letter> read_letters(ByteSource& source, const NpyHeader& header) {
+  std::array<Letter, 4096> part;
+  std::basic_string<Letter> text;
+  std::size_t zeros = 0;  // that came since
+  for (auto left = static_cast<std::size_t>(header.item_size) / sizeof(Letter); left > 0;) {
+    const std::size_t count = std::min(left, part.size());
+    const auto bytes = static_cast<Index>(count * sizeof(Letter));
+    source.read_all(part.data(), count * sizeof(Letter));
+    if (header.swapped) {
+      swap_bytes(reinterpret_cast<std::byte*>(part.data()), bytes, sizeof(Letter));
+    }
+    const std::basic_string_view<Letter> letters(part.data(), count);
+    const std::size_t end = letters.find_last_not_of(Letter{}) + 1;
+    if (end > 0) {
+      text.append(zeros, Letter{}).append(letters.substr(0, end));
+      zeros = 0;
+    }
+    zeros += count - end;
+    left -= count;
+  }
+  return text;
+}
+
+std::string read_text(ByteSource& source, const NpyHeader& header) {
   if (header.kind == NpyKind::kBytes) {
-    text.assign(reinterpret_cast<const char*>(item.data()), item.size());
-    text.resize(text.find_last_not_of('\0') + 1);
+    std::string text = read_letters<char>(source, header);
     if (!app::from_utf8(text)) source.fail("expected text in UTF-8, got " + app::quoted(text));
     return text;
   }
-  if (header.swapped) swap_bytes(item.data(), header.item_size, 4);
-  std::u32string letters(item.size() / 4, U'\0');
-  std::copy(item.begin(), item.end(), reinterpret_cast<std::byte*>(letters.data()));
-  letters.resize(letters.find_last_not_of(U'\0') + 1);
+  const std::u32string letters = read_letters<char32_t>(source, header);
   for (const char32_t c : letters) {
     if (c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF)) {
       source.fail(
@@ -78,8 +100,7 @@ app::Strings read_strings(ByteSource& source, const NpyHeader& header) {
     source.fail(fmt::format("expected at most {} empty texts, got {}", kMostEmpty, count));
   }
   app::Strings strings{header.shape, {}};
-  std::vector<std::byte> item(static_cast<std::size_t>(header.item_size));
-  for (Index i = 0; i < count; ++i) strings.values.push_back(read_text(source, header, item));
+  for (Index i = 0; i < count; ++i) strings.values.push_back(read_text(source, header));
   if (!header.fortran_order || header.shape.rank() < 2) return strings;
 
   std::vector<Index> places(static_cast<std::size_t>(count));

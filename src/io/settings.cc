@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -49,7 +51,7 @@ class SettingsEvents {
   }
   static bool end_object() { return true; }
   bool key(std::string& name) {
-    if (find_setting(settings, name) != nullptr) {
+    if (!names_.insert(name).second) {
       wrong = fmt::format("member {} comes twice", app::quoted(name));
       return false;
     }
@@ -89,6 +91,7 @@ class SettingsEvents {
   }
 
   bool open_ = false;
+  std::unordered_set<std::string> names_{};
 };
 
 }  // namespace

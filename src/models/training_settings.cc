@@ -98,18 +98,25 @@ app::Settings settings_of(const RunConfig& config) {
 }
 
 std::string differences(const app::Settings& old, const app::Settings& now) {
+  constexpr std::size_t kMostShown = 12;
   std::string text;
-  const auto compare = [&](const std::string& name) {
+  std::size_t count = 0;
+  const auto compare = [&](const std::string& name, const app::SettingValue* was,
+                           const app::SettingValue* is) {
     if (std::ranges::find(kMayChange, name) != std::end(kMayChange)) return;
-    const std::string before = text_of(find_setting(old, name));
-    const std::string after = text_of(find_setting(now, name));
-    if (before == after) return;
+    const std::string before = text_of(was);
+    const std::string after = text_of(is);
+    if (before == after || ++count > kMostShown) return;
     text += fmt::format("{}{}: {} -> {}", text.empty() ? "" : "; ", name, before, after);
   };
-  for (const app::Setting& setting : now) compare(setting.name);
-  for (const app::Setting& setting : old) {
-    if (find_setting(now, setting.name) == nullptr) compare(setting.name);
+  for (const app::Setting& setting : now) {
+    compare(setting.name, find_setting(old, setting.name), &setting.value);
   }
+  // As many as the file has; what is looked for is in the short list.
+  for (const app::Setting& setting : old) {
+    if (find_setting(now, setting.name) == nullptr) compare(setting.name, &setting.value, nullptr);
+  }
+  if (count > kMostShown) text += fmt::format("; and {} more", count - kMostShown);
   return text;
 }
 

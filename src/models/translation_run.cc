@@ -46,6 +46,7 @@ void check_options(const TrainingOptions& o) {
 // A folder that is empty but for what a killed process left of its first file, or a run.
 void check_folder(const LockedFolder& folder) {
   for (const char* name : models::kRunFiles) folder.remove_leftovers(name);
+  for (const char* name : models::kRunFiles) static_cast<void>(folder.file(name));  // no links
   if (folder.holds(models::kConfigFile)) return;
   const auto names = folder.names();
   if (names.empty()) return;

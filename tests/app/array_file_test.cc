@@ -87,6 +87,26 @@ TEST(Npy, TextRoundTrips) {
   }
 }
 
+// Longer than what is read at a time, with zeros that do not fill it up.
+TEST(Npy, LongTextRoundTrips) {
+  const Directory directory;
+  for (const std::size_t letters : {4095, 4096, 4097, 20000}) {
+    const std::string zeros(letters, '\0');
+    const Strings want{{3},
+                       {zeros + "a", "b" + zeros + "c" + zeros + "d", std::string(letters, 'e')}};
+    write_npy(directory / "a.npy", &want);
+    std::string bytes = test::read(directory / "a.npy");
+    EXPECT_EQ(std::get<Strings>(read_npy(directory / "a.npy")).values, want.values);
+    const std::size_t data = bytes.find('\n') + 1;
+    bytes[bytes.find("'<U") + 1] = '>';
+    for (std::size_t at = data; at < bytes.size(); at += 4) {
+      std::reverse(&bytes[at], &bytes[at] + 4);
+    }
+    const std::string other = directory.write("b.npy", bytes);
+    EXPECT_EQ(std::get<Strings>(read_npy(other)).values, want.values);
+  }
+}
+
 TEST(Npy, TextThatNoFileCanHoldIsRefused) {
   const Directory directory;
   for (const Strings& strings :

@@ -11,8 +11,9 @@ import pickle
 import unittest
 import zipfile
 
+import measured
 import numpy as np
-from program import Case
+from program import PROGRAM, Case
 
 
 class Inspect(Case):
@@ -42,6 +43,33 @@ class Inspect(Case):
         self.assertIn("48 bytes, Fortran order  min 0", self.run_qkv("inspect", "f.npy").out)
         orders = [array["order"] for array in self.json("f.npz")[0]["arrays"]]
         self.assertEqual(orders, ["Fortran", "C"])
+
+    @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
+    def test_text_takes_the_memory_of_its_letters(self):
+        def npy(descr, shape):
+            head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+            return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+
+        def peak_bytes(name):
+            run = measured.run([PROGRAM, "inspect", name], self.dir)
+            self.assertEqual(run.status, 0, run.err)
+            self.assertIn("text", run.out)
+            return run.peak
+
+        self.file("small.npy", npy("<U2", "(1,)") + "ab".encode("utf-32-le"))
+        small = peak_bytes("small.npy")
+        self.file("none.npy", npy("<U500000000", "(0,)"))
+        self.assertLess(peak_bytes("none.npy") - small, 4 << 20)
+        letters = 50_000_000
+        for descr, width, text in (("<U", 4, "\0a".encode("utf-32-le")), ("|S", 1, b"\0a")):
+            with zipfile.ZipFile(self.dir / "filled.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+                with archive.open("x.npy", "w") as member:
+                    member.write(npy(f"{descr}{letters}", "(2,)") + text)
+                    member.write(bytes(width * letters - len(text)))
+                    member.write(text + bytes(width * letters - len(text)))
+            self.assertLess((self.dir / "filled.npz").stat().st_size, 1 << 20)
+            self.assertLess(peak_bytes("filled.npz") - small, 4 << 20)
+            self.assertEqual(self.json("filled.npz")[0]["arrays"][0]["first"], ["\0a", "\0a"])
 
     def test_attention_files(self):
         attn = np.full((2, 4, 4), 0.25, np.float32)

@@ -87,6 +87,26 @@ TEST(LockedFolder, PlacesWhereThereCanBeNone) {
   EXPECT_EQ(directory.names(), Texts{"file"});
 }
 
+TEST(LockedFolder, ALinkIsNoFileOfIt) {
+  const Directory directory;
+  const LockedFolder folder(directory / "run");
+  directory.write("other", "kept");
+  for (const char* target : {"../other", "../none"}) {
+    std::filesystem::create_symlink(target, directory / "run/a.1-2.tmp");
+    std::filesystem::create_symlink(target, directory / "run/a");
+    EXPECT_TRUE(folder.holds("a"));
+    EXPECT_EQ(
+        complaint<OutputError>([&] { static_cast<void>(folder.file("a")); }),
+        directory / "run/a" +
+            ": cannot be written: it is a symbolic link, and what it leads to is not the folder's");
+    EXPECT_EQ(folder.file("b"), directory / "run/b");
+    folder.remove_leftovers("a");
+    EXPECT_EQ(folder.names(), Texts{"a"});
+    std::filesystem::remove(directory / "run/a");
+  }
+  EXPECT_EQ(directory.names(), (Texts{"other", "run"}));
+}
+
 TEST(LockedFolder, LeftoversOfAFileGo) {
   const Directory directory;
   const LockedFolder folder(directory / "run");

@@ -133,6 +133,11 @@ class InputsCase(FilesCase):
                       self.refuse_all(2, *attend, "-o", "x.npz", "-o", "x.npz"))
         self.assertIn("-o ./x.npz: the same file as -o x.npz",
                       self.refuse_all(2, *attend, "-o", "x.npz", "-o", "./x.npz"))
+        for name, target in (("y.svg", "x.npz"), ("z.json", "./y.svg")):
+            os.symlink(target, self.dir / name)  # to where nothing is yet
+            self.before = self.names()
+            self.assertIn(f"-o {name}: the same file as -o x.npz",
+                          self.refuse_all(2, *attend, "-o", "x.npz", "-o", name))
         self.file("x.npz", "")
         os.link(self.dir / "x.npz", self.dir / "y.npz")
         self.assertIn("-o y.npz: the same file as -o x.npz",

@@ -142,6 +142,23 @@ class Resume(TrainCase):
         self.train("PARTS", "--after", "2e,23u", "--save-freq", "4u", "--threads", 2, *valid)
         self.assertEqual(self.files("PARTS"), before)
 
+    def test_writes_through_no_link(self):
+        """A folder that came from elsewhere names files that are not its own."""
+        self.train("RUN", "--after", "1e", "--valid", "valid.tsv")
+        for name in FILES:
+            path = self.path("RUN", name)
+            other = self.dir / "other"
+            path.rename(other)
+            path.symlink_to("../other")
+            before = other.read_bytes(), self.files("RUN")
+            done = self.train("RUN", "--after", "2e", "--valid", "valid.tsv", code=4)
+            self.assertEqual(done.err, f"qkv: RUN/{name}: cannot be written: it is a symbolic link, "
+                                       "and what it leads to is not the folder's\n")
+            self.assertTrue(path.is_symlink())
+            self.assertEqual((other.read_bytes(), self.files("RUN")), before)
+            other.rename(path)
+        self.train("RUN", "--after", "2e", "--valid", "valid.tsv")
+
     def test_signals(self):
         valid = ("--valid", "valid.tsv", "--valid-freq", "3u")
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
@@ -236,6 +253,18 @@ class Refused(TrainCase):
         self.refuse_run(2, 'attention: "additive" -> "none"', "--attention", "none")
         self.refuse_run(2, "valid_pairs: 0 -> 30", "--valid", "valid.tsv")
         self.train("RUN", "--after", "3u", "--save-freq", "1u", "--threads", 1)
+
+    def test_a_configuration_of_many_members(self):
+        """Hours where each is looked for among all; the first of them are told."""
+        self.train("RUN", "--after", "2u")
+        config = self.path("RUN", "config.json")
+        more = "".join(f', "more_{n}": {n}' for n in range(1_000_000))
+        config.write_text(config.read_text().rstrip()[:-1] + more + "}")
+        self.refuse_run(2, "learning_rate: 0.002 -> 0.01; " +
+                        "; ".join(f"more_{n}: {n} -> absent" for n in range(11)) +
+                        "; and 999989 more; name another folder", "--lr", "0.01")
+        config.write_text(config.read_text()[:-1] + ', "more_7": 1}')
+        self.refuse_run(3, 'member "more_7" comes twice')
 
     def test_other_data(self):
         self.train("RUN", "--after", "2u")

@@ -53,9 +53,11 @@ bool is_same_file(const std::string& a, const std::string& b) {
   if (is_there) {
     return S_ISREG(one.st_mode) && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
   }
+  // Where it would be made: a link may lead to a place where nothing is yet.
   std::error_code error;
   const auto place = [&](const std::string& path) {
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+    const std::filesystem::path target = qkv::app::behind_links(path);
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(target, error), error);
   };
   return place(a) == place(b);
 }

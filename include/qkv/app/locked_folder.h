@@ -24,7 +24,8 @@ class QKV_API LockedFolder {
   LockedFolder& operator=(const LockedFolder&) = delete;
 
   const std::string& path() const noexcept { return path_; }
-  // Of a file in it.
+  // Of a file in it. Throws OutputError for a symbolic link of that name: who writes to a folder
+  // that came from elsewhere shall not write beside it.
   std::string file(std::string_view name) const;
   // Whether something of that name is there, a link to nowhere too. Throws OutputError where that
   // cannot be found out.
