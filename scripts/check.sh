@@ -9,7 +9,7 @@ set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly quick_steps="format rules spdx length python headers lint sanitize threads"
-readonly all_steps="format rules spdx length figures python headers headers_clang analyze apart docs wheel clang shared asan tsan fuzz"
+readonly all_steps="format rules spdx length figures python headers analyze apart docs wheel clang shared asan tsan fuzz"
 readonly last_check=docs/last-check.txt
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
 
@@ -101,17 +101,15 @@ step_python() {
 # ---- compilers ----------------------------------------------------------------------------------
 
 # Each public header alone, twice (its guard), with nothing but include/.
-headers_with() {
-  local compiler=$1 count
+step_headers() {
+  local count
   count=$(find include -name '*.h' | wc -l)
   (cd include && find . -name '*.h' -printf '%P\n') | sort |
     xargs -P "$jobs" -I{} bash -c "
       printf '#include <%s>\n#include <%s>\n' {} {} |
-      $compiler -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -Iinclude -fsyntax-only -xc++ -"
-  counted "$count" "headers, with $compiler"
+      g++ -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -Iinclude -fsyntax-only -xc++ -"
+  counted "$count" headers
 }
-step_headers() { headers_with g++; }
-step_headers_clang() { headers_with clang++-16; }
 
 # Each file alone, without the precompiled header: one that lacks an #include compiles in company. A
 # source that no list names would be no source. All tests with all of their repetitions.

@@ -256,7 +256,9 @@ void FusedInspection<T>::named_rows(FusedBlock<T>& x, const RowsResult& m, Index
 
 // ---- largest weights ------------------------------------------------------------------------
 
-// Where a row's largest weights and their keys stand: in the caller's buffers from the first.
+// A row's largest weights and their keys, in the caller's buffers from the first. While they are
+// looked for they are a heap, whose first goes when a larger one comes: the smallest of all, among
+// equals that of the highest key.
 template <class T>
 struct FusedInspection<T>::TopRow {
   T* weights = nullptr;
@@ -264,15 +266,57 @@ struct FusedInspection<T>::TopRow {
   const ResultOperand& keys;
   Index first_key = 0;
 
-  void move(Index from, Index to) const {
-    weights[to * stride] = weights[from * stride];
-    put(to, weights[to * stride], core::load<Index>(keys.dtype, keys.data, key_offset(from)));
-  }
+  T weight(Index rank) const { return weights[rank * stride]; }
+  Index key(Index rank) const { return core::load<Index>(keys.dtype, keys.data, key_offset(rank)); }
   void put(Index rank, T weight, Index key) const {
     weights[rank * stride] = weight;
     core::store(keys.dtype, keys.data, key_offset(rank), key);
   }
+
+  // One more, behind `count` others, of a key above theirs.
+  void add(Index count, T weight, Index key) const {
+    put(count, weight, key);
+    for (Index place = count; place > 0;) {
+      const Index above = (place - 1) / 2;
+      if (!goes_before(place, above)) return;
+      swap(place, above);
+      place = above;
+    }
+  }
+  // In place of the first of `count`.
+  void replace_first(Index count, T weight, Index key) const {
+    put(0, weight, key);
+    sink_first(count);
+  }
+  // The largest first, among equals that of the lowest key.
+  void sort(Index count) const {
+    while (count > 1) {
+      swap(0, --count);
+      sink_first(count);
+    }
+  }
+
+ private:
   Index key_offset(Index rank) const { return first_key + rank * keys.col_stride; }
+  bool goes_before(Index a, Index b) const {
+    return weight(a) < weight(b) || (weight(a) == weight(b) && key(a) > key(b));
+  }
+  void swap(Index a, Index b) const {
+    const T its_weight = weight(a);
+    const Index its_key = key(a);
+    put(a, weight(b), key(b));
+    put(b, its_weight, its_key);
+  }
+  void sink_first(Index count) const {
+    for (Index place = 0;;) {
+      Index below = 2 * place + 1;
+      if (below >= count) return;
+      if (below + 1 < count && goes_before(below + 1, below)) ++below;
+      if (!goes_before(below, place)) return;
+      swap(place, below);
+      place = below;
+    }
+  }
 };
 
 template <class T>
@@ -287,7 +331,6 @@ typename FusedInspection<T>::TopRow FusedInspection<T>::top_row(const FusedBlock
           to_.top_weights.col_stride, to_.top_keys, place(to_.top_keys)};
 }
 
-// By insertion: an equal weight stands behind the lower key.
 template <class T>
 void FusedInspection<T>::add_top(const FusedBlock<T>& x, Index r, Index j0, Worker& w) const {
   const KeyRange piece = x.piece(r);
@@ -295,18 +338,18 @@ void FusedInspection<T>::add_top(const FusedBlock<T>& x, Index r, Index j0, Work
   row_weights(x, r, w.weights);
   const Index most = std::min(to_.top, p_.Tk);
   const TopRow top = top_row(x, r);
-  const T* best = top.weights;
   Index& found = w.found[r];
   const T* s = x.scores(r) + piece.begin;
   for (Index n = 0; n < piece.end - piece.begin; ++n) {
     const T value = w.weights[n];
-    if (found == most && !(value > best[(most - 1) * top.stride])) continue;
+    if (found == most && !(value > top.weight(0))) continue;
     if (s[n] == -std::numeric_limits<T>::infinity()) continue;
-    Index place = found;
-    while (place > 0 && best[(place - 1) * top.stride] < value) --place;
-    found = std::min(found + 1, most);
-    for (Index y = found - 1; y > place; --y) top.move(y - 1, y);
-    top.put(place, value, j0 + piece.begin + n);
+    const Index key = j0 + piece.begin + n;
+    if (found == most) {
+      top.replace_first(most, value, key);
+    } else {
+      top.add(found++, value, key);
+    }
   }
 }
 
@@ -315,6 +358,7 @@ template <class T>
 void FusedInspection<T>::fill_top(const FusedBlock<T>& x, Index r, const Worker& w) const {
   const TopRow top = top_row(x, r);
   const T sum = sum_of(x, r);
+  top.sort(w.found[r]);
   for (Index rank = w.found[r]; rank < to_.top; ++rank) {
     top.put(rank, std::isnan(sum) ? sum : T(0), Index{-1});
   }

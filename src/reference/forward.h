@@ -81,8 +81,8 @@ class Forward {
     T* weights = nullptr;
     T* acc = nullptr;
     T* chunk_acc = nullptr;
-    Index* top_keys = nullptr;
-    T* top_weights = nullptr;
+    Index* top_keys = nullptr;  // those that are live
+    T* top_weights = nullptr;   // of every key
   };
 
   template <class AnyArena>
@@ -93,7 +93,7 @@ class Forward {
     w.weights = arena.template take<T>(std::max(p_.Tk, core::kGradientBlock)).data();
     w.acc = arena.template take<T>(p_.E).data();
     w.chunk_acc = arena.template take<T>(std::max(p_.E, core::kGradientBlock)).data();
-    const Index top = std::min(to_.top, p_.Tk);
+    const Index top = to_.top > 0 ? p_.Tk : 0;
     w.top_keys = arena.template take<Index>(top).data();
     w.top_weights = arena.template take<T>(top).data();
     return w;
@@ -184,27 +184,22 @@ class Forward {
     write_matrix_row(at, m, r, state, w);
   }
 
-  // The largest weights, by insertion: an equal weight stands behind the lower key.
+  // The largest weights: an equal weight stands behind the lower key.
   void write_top(const QueryAt& at, Index row, const Softmax<T>& state, const Worker& w) const {
-    const Index most = std::min(to_.top, p_.Tk);
     Index found = 0;
     for (Index n = 0; n < w.row.count && !state.nan; ++n) {
       if (!w.row.live[n]) continue;
-      const T value = weight(scores(w.row), state, n);
-      Index place = found;
-      while (place > 0 && real_part(w.top_weights[place - 1]) < real_part(value)) --place;
-      if (place == most) continue;
-      found = std::min(found + 1, most);
-      for (Index r = found - 1; r > place; --r) {
-        w.top_weights[r] = w.top_weights[r - 1];
-        w.top_keys[r] = w.top_keys[r - 1];
-      }
-      w.top_weights[place] = value;
-      w.top_keys[place] = n;
+      w.top_weights[n] = weight(scores(w.row), state, n);
+      w.top_keys[found++] = n;
     }
+    std::sort(w.top_keys, w.top_keys + found, [&](Index a, Index b) {
+      const auto x = real_part(w.top_weights[a]);
+      const auto y = real_part(w.top_weights[b]);
+      return x > y || (x == y && a < b);
+    });
     for (Index r = 0; r < to_.top; ++r) {
       const T none = state.nan ? T(kNaN<T>) : T(0);
-      put(p_, to_.top_weights, at.b, at.h, row, r, r < found ? w.top_weights[r] : none);
+      put(p_, to_.top_weights, at.b, at.h, row, r, r < found ? w.top_weights[w.top_keys[r]] : none);
       put(p_, to_.top_keys, at.b, at.h, row, r, r < found ? w.top_keys[r] : Index{-1});
     }
   }

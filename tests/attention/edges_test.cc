@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -9,6 +13,7 @@
 #include <qkv/tensor.h>
 
 #include "tests/attention/bits.h"
+#include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
 // The edges of docs/semantics.md by name. The oracle's cases hold the numbers; these hold the rule.
@@ -294,6 +299,43 @@ TEST(Edges, MoreTopKeysThanThereAreNeedNoScratch) {
   const View weights(static_cast<float*>(nullptr), {0, kMany});
   const View keys(static_cast<std::int64_t*>(nullptr), {0, kMany});
   attention({q, k}, {}, {.top = {kMany, weights, keys}});
+}
+
+// All keys in order of their weights, equal ones from the lowest key on; hours where each new one
+// moved all that were found before.
+TEST(Edges, TheLargestWeightsMayBeAllOfVeryManyOnEveryPath) {
+  constexpr Index kKeys = 300'000;
+  Tensor q(DType::kFloat32, {1, 1});
+  Tensor k(DType::kFloat32, {kKeys, 1});
+  q.values<float>()[0] = 1;
+  std::span<float> scores = k.values<float>();
+  for (Index j = 0; j < kKeys; ++j) {
+    scores[static_cast<std::size_t>(j)] = static_cast<float>(j * 7919 % kKeys / 10) * 3e-4F;
+  }
+  for (const std::string& path : all_paths(ScoreKind::kDot)) {
+    for (const Index most : {Index{100}, kKeys + 3}) {
+      Tensor all(DType::kFloat32, {1, kKeys});
+      Tensor weights(DType::kFloat32, {1, most});
+      Tensor keys(DType::kInt32, {1, most});
+      Context context;
+      context.force_path(path);
+      attention({q, k}, {}, {.top = {most, weights, keys}, .weights = View(all)}, context);
+      const std::span<const float> weight = all.values<float>();
+      std::vector<std::int32_t> order(weight.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+        return weight[static_cast<std::size_t>(a)] > weight[static_cast<std::size_t>(b)];
+      });
+      order.resize(static_cast<std::size_t>(most), -1);
+      Index wrong = 0;
+      for (std::size_t rank = 0; rank < order.size(); ++rank) {
+        const std::int32_t key = order[rank];
+        const float want = key < 0 ? 0 : weight[static_cast<std::size_t>(key)];
+        wrong += keys.values<std::int32_t>()[rank] != key || weights.values<float>()[rank] != want;
+      }
+      EXPECT_EQ(wrong, 0) << "path \"" << path << "\", " << most << " keys";
+    }
+  }
 }
 
 TEST(Edges, AnOffsetAloneSwitchesNothingOn) {
