@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arguments.h"
 
-#include <cstring>
 #include <string_view>
 
 namespace qkv::python {
@@ -92,11 +91,13 @@ int word_of(nb::handle object, const Name& name, std::initializer_list<const cha
   if (!nb::isinstance<nb::str>(object)) {
     throw_type_error(name, "must be " + list + ", got " + describe(object));
   }
-  const char* const came = PyUnicode_AsUTF8(object.ptr());
-  if (came == nullptr) PyErr_Clear();  // lone surrogates are no word of ours
+  Py_ssize_t size = 0;
+  const char* const utf8 = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
+  if (utf8 == nullptr) PyErr_Clear();  // lone surrogates are no word of ours
+  const std::string_view came(utf8, utf8 == nullptr ? 0 : static_cast<std::size_t>(size));
   int position = 0;
   for (const char* word : words) {
-    if (came != nullptr && std::strcmp(came, word) == 0) return position;
+    if (came == word) return position;
     ++position;
   }
   throw_value_error(name, "must be " + list + ", got " + describe(object));

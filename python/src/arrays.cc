@@ -111,9 +111,8 @@ std::string text_of(nb::handle object) {
       shape += (shape.empty() ? "" : ",") + text_of(size);
     }
   }
-  throw_type_error(
-      name, "must be float64, float32, bfloat16, float16, bool or an integer type, got " + dtype +
-                " [" + shape + "]");
+  throw_type_error(name,
+                   "must be " + std::string(name.types) + ", got " + dtype + " [" + shape + "]");
 }
 
 void check_rank(const Name& name, int rank) {
@@ -169,18 +168,8 @@ class Buffer {
   bool taken_;
 };
 
-Array view_of_numpy(nb::handle object, const Name& name);
-
-// What no view can describe, as something that one can.
-Array view_of_copy(nb::handle object, const Name& name, const char* method, nb::object argument) {
-  const nb::object copy =
-      argument.is_valid() ? object.attr(method)(argument) : object.attr(method)();
-  return view_of_numpy(copy, name);
-}
-
 // Masked entries would be read as what lies beneath.
 void check_unmasked(nb::handle object, const Name& name) {
-  if (numpy().is_plain_array(object)) return;
   const nb::module_ masked = nb::module_::import_("numpy.ma");
   if (nb::cast<bool>(masked.attr("is_masked")(object))) {
     throw_type_error(name,
@@ -189,13 +178,13 @@ void check_unmasked(nb::handle object, const Name& name) {
   }
 }
 
-Array view_of_numpy(nb::handle object, const Name& name) {
-  check_unmasked(object, name);
+// Of an array of the class itself: what a method of another class gives could be anything.
+Array view_of_plain(nb::handle object, const Name& name) {
   const Buffer buffer(object);
   if (!buffer.taken()) {
     // bfloat16 of ml_dtypes has no letter in the buffer protocol.
     if (text_of(object.attr("dtype")) != "bfloat16") refuse_dtype(name, object);
-    Array bits = view_of_numpy(object.attr("view")("uint16"), name);
+    Array bits = view_of_plain(object.attr("view")("uint16"), name);
     bits.view =
         ConstView(bits.view.data(), DType::kBFloat16, bits.view.shape(), bits.view.strides());
     return bits;
@@ -209,11 +198,19 @@ Array view_of_numpy(nb::handle object, const Name& name) {
     const bool swapped = format.size() == 2 && format[0] == (kLittleEndian ? '>' : '<') &&
                          dtype_of_format(format.substr(1), unit) != DType::kNone;
     if (!swapped) refuse_dtype(name, object);
-    return view_of_copy(object, name, "astype", object.attr("dtype").attr("newbyteorder")("="));
+    return view_of_plain(object.attr("astype")(object.attr("dtype").attr("newbyteorder")("=")),
+                         name);
   }
   const auto layout = layout_of(buffer->ndim, buffer->shape, buffer->strides, buffer->itemsize);
-  if (!layout || !is_aligned(buffer->buf, dtype)) return view_of_copy(object, name, "copy", {});
+  // What no view can describe, as something that one can.
+  if (!layout || !is_aligned(buffer->buf, dtype)) return view_of_plain(object.attr("copy")(), name);
   return {ConstView(buffer->buf, dtype, layout->shape, layout->strides), nb::borrow(object), {}};
+}
+
+Array view_of_numpy(nb::handle object, const Name& name) {
+  if (numpy().is_plain_array(object)) return view_of_plain(object, name);
+  check_unmasked(object, name);
+  return view_of_plain(numpy().as_array(object), name);
 }
 
 // ---- DLPack ---------------------------------------------------------------------------------
@@ -357,7 +354,7 @@ Array array_of(nb::handle object, const Name& name) {
       return view_of_dlpack(object, name);
     }
     if (PyObject_CheckBuffer(object.ptr()) != 0) {
-      return view_of_numpy(numpy().as_array(object), name);
+      return view_of_plain(numpy().as_array(object), name);
     }
     throw_type_error(
         name, "must be an array (of NumPy, or one that speaks DLPack), got " + describe(object));

@@ -17,11 +17,16 @@ namespace qkv::python {
 
 namespace nb = nanobind;
 
-// Whose argument an array is: for messages.
+// Whose argument an array is, and what it may hold: for messages.
 struct Name {
   const char* function;  // "attention"
   const char* argument;  // "q"
+  const char* types = "float64, float32, bfloat16, float16, bool or an integer type";
+
+  Name with_types(const char* other) const { return {function, argument, other}; }
 };
+inline constexpr const char* kIntegers = "an integer type";
+inline constexpr const char* kFlags = "bool or an integer type";
 
 // A view of an array and what keeps its memory alive. Made, copied and destroyed under the GIL.
 struct Array {

@@ -27,7 +27,8 @@ nb::object masked_softmax_call(nb::handle x, nb::handle valid_len) {
   constexpr const char* kFunction = "masked_softmax";
   const Array array = array_of(x, {kFunction, "x"});
   if (!array.view.given()) throw_value_error({kFunction, "x"}, "is absent");
-  const Array lengths = array_or_sequence(valid_len, {kFunction, "valid_len"}, DType::kNone);
+  const Array lengths =
+      array_or_sequence(valid_len, {kFunction, "valid_len", kIntegers}, DType::kNone);
   View out;
   const ResultMaker maker(x);
   const nb::object made = maker.make(array.view.dtype(), array.view.shape(), out);

@@ -6,7 +6,7 @@
 namespace qkv::python {
 
 Integers integers_of(nb::handle object, const Name& name) {
-  Integers result{array_or_sequence(object, name, DType::kNone), {}, {}};
+  Integers result{array_or_sequence(object, name.with_types(kIntegers), DType::kNone), {}, {}};
   result.view = result.array.view;
   const DType dtype = result.view.dtype();
   if (!result.view.given() || dtype == DType::kInt32 || dtype == DType::kInt64) return result;

@@ -98,8 +98,11 @@ class Reader {
   ConstView array(OptionPlace place) {
     if (!given(place)) return {};
     const bool is_real = place == kBias || place == kAlibiSlopes || place == kSinks;
+    const bool is_flags = place == kMask || place == kPaddingMask;
     const DType real = is_real ? accumulator_of(call_.inputs.q.dtype()) : DType::kNone;
-    return call_.hold(array_or_sequence(at(place), name(place), real)).view;
+    const Name plain = name(place);
+    const Name named = is_real ? plain : plain.with_types(is_flags ? kFlags : kIntegers);
+    return call_.hold(array_or_sequence(at(place), named, real)).view;
   }
 
   void read_score() {

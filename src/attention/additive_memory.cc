@@ -289,7 +289,7 @@ AdditiveMemory::AdditiveMemory(const ConstView& k, const Additive& score, Contex
   s.inputs = {.q = any_query(k, score), .k = k};
   s.options.score = score;
   s.context = &context;
-  door::resolve(kMake, s.inputs, s.options, s.problem);
+  door::resolve(kMake, runtime::stop_point(context, kMake), s.inputs, s.options, s.problem);
   s.path = &door::choose(s.problem, context.forced_path(), door::Pass::kForward);
   if (door::has_pairs(s.problem)) s.target = door::target_of(*s.path);
   if (!s.target) return;
@@ -314,7 +314,8 @@ void AdditiveMemory::attention(const Inputs& inputs, const Options& options,
   State& s = *state_;
   s.check(kMemoryForward, inputs, options);
   core::ResolvedProblem p;
-  door::resolve(kMemoryForward, inputs, options, p);
+  door::resolve(kMemoryForward, runtime::stop_point(*s.context, kMemoryForward), inputs, options,
+                p);
   s.check_sizes(p);
   if (!s.target || !door::has_pairs(p)) return qkv::attention(inputs, options, outputs, *s.context);
   const core::Results results = door::bind_outputs(p, outputs);
@@ -330,7 +331,8 @@ void AdditiveMemory::attention_backward(const Inputs& inputs, const Options& opt
   State& s = *state_;
   s.check(kMemoryBackward, inputs, options);
   core::ResolvedProblem p;
-  door::resolve(kMemoryBackward, inputs, options, p);
+  door::resolve(kMemoryBackward, runtime::stop_point(*s.context, kMemoryBackward), inputs, options,
+                p);
   s.check_sizes(p);
   const auto refuse = [](std::string_view name) {
     throw Error(kMemoryBackward, name, "is given, but comes from key_gradients()");

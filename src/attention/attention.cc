@@ -71,9 +71,9 @@ void run_backward(const BackwardArguments& x, const Options& options, const core
 
 void attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                Context& context) {
-  core::ResolvedProblem p;
-  door::resolve(kAttention, inputs, options, p);
   runtime::Call call(context, kAttention);
+  core::ResolvedProblem p;
+  door::resolve(kAttention, call.stop_point(), inputs, options, p);
   run_forward(inputs, options, outputs, p,
               door::choose(p, context.forced_path(), door::Pass::kForward), call);
 }
@@ -86,9 +86,9 @@ void attention(const Inputs& inputs, const Options& options, const Outputs& outp
 void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
                         const OutputGradients& output_gradients,
                         const InputGradients& input_gradients, Context& context) {
-  core::ResolvedProblem p;
-  door::resolve(kAttentionBackward, inputs, options, p);
   runtime::Call call(context, kAttentionBackward);
+  core::ResolvedProblem p;
+  door::resolve(kAttentionBackward, call.stop_point(), inputs, options, p);
   run_backward({inputs, saved, output_gradients, input_gradients}, options, p,
                door::choose(p, context.forced_path(), door::Pass::kBackward), call);
 }
@@ -184,7 +184,8 @@ Plan::Plan(const Inputs& inputs, const Options& options, Context& context)
   State& s = *state_;
   s.options = options;
   s.context = &context;
-  door::resolve("Plan", inputs, s.options, s.problem);
+  runtime::Call call(context, "Plan");
+  door::resolve("Plan", call.stop_point(), inputs, s.options, s.problem);
   const std::string& forced = context.forced_path();
   s.forward = &door::choose(s.problem, forced, door::Pass::kForward);
   // A forced implementation without a backward pass is an error of backward(), not of the plan.
@@ -200,8 +201,8 @@ Plan::Plan(const Inputs& inputs, const Options& options, Context& context)
     s.backward_size = s.backward->backward_scratch(s.problem, every_source(s.problem),
                                                    every_gradient(s.problem, inputs, s.options));
   }
-  runtime::reserve(context, std::max(s.forward_size.shared, s.backward_size.shared),
-                   std::max(s.forward_size.per_worker, s.backward_size.per_worker));
+  call.reserve(std::max(s.forward_size.shared, s.backward_size.shared),
+               std::max(s.forward_size.per_worker, s.backward_size.per_worker));
 }
 
 Plan::~Plan() = default;
@@ -256,7 +257,7 @@ void Plan::run(const Inputs& inputs, const Outputs& outputs) {
   State& s = *state_;
   runtime::Call call(*s.context, kRun);  // first: what follows writes to the plan
   expect_bound(kRun, inputs, s.bound);
-  door::resolve(kRun, inputs, s.options, s.problem);
+  door::resolve(kRun, call.stop_point(), inputs, s.options, s.problem);
   run_forward(inputs, s.options, outputs, s.problem, *s.forward, call);
 }
 
@@ -266,7 +267,7 @@ void Plan::backward(const Inputs& inputs, const Saved& saved,
   State& s = *state_;
   runtime::Call call(*s.context, kBackward);
   expect_bound(kBackward, inputs, s.bound);
-  door::resolve(kBackward, inputs, s.options, s.problem);
+  door::resolve(kBackward, call.stop_point(), inputs, s.options, s.problem);
   const door::Implementation& implementation =
       s.backward != nullptr ? *s.backward
                             : door::choose(s.problem, s.forward->name, door::Pass::kBackward);

@@ -422,6 +422,7 @@ void FusedBackward<T>::add_rows(const GradientRows<T>& rows, bool keys) {
     const Index first = keys ? s.k0 : s.q0;
     const Index count = keys ? s.Tk : s.Tq;
     for (Index head = 0; head < (keys ? p_.G : p_.H); ++head) {
+      x_.dot.stop();
       for (Index n = 0; n < count; ++n) {
         x_.dot.stop();
         rows.add_to(x_.own, b, head, first + n);
@@ -437,6 +438,7 @@ void FusedBackward<T>::add_query_sums() {
   for (Index b = 0; b < p_.B; ++b) {
     const Sequence s = p_.sequence(b);
     for (Index h = 0; h < p_.H; ++h) {
+      x_.dot.stop();
       T alibi(0);
       T sinks(0);
       for (Index i0 = 0; i0 < s.Tq; i0 += kGradientBlock) {

@@ -161,6 +161,7 @@ void FusedGradientBlock<T>::begin(const KeyUnit& unit, Index block) {
   const auto pack = [&](const Operand& x, Index offset, Index width, T* panels) {
     const Index count = pieces(keys_, kPanel);
     for (Index n = 0; n < count; ++n) {
+      call_.dot.stop();
       pack_panel(call_.dot, x, offset + n * kPanel * x.row_stride,
                  std::min(kPanel, keys_ - n * kPanel), width, panels + n * kPanel * width);
     }
@@ -173,6 +174,7 @@ void FusedGradientBlock<T>::begin(const KeyUnit& unit, Index block) {
   }
   if (copies_keys()) {
     for (Index n = 0; n < keys_; ++n) {
+      call_.dot.stop();
       load_values(p_.k, k_offset + n * p_.k.row_stride, p_.k.col_stride, p_.Dk,
                   k_copy_ + n * p_.Dk);
     }
@@ -198,6 +200,7 @@ void FusedGradientBlock<T>::finish() {
   const auto put = [&](const GradientRows<T>& to, const T* rows, Index width) {
     if (!to.given()) return;
     for (Index n = 0; n < keys_; ++n) {
+      call_.dot.stop();
       if (to.is_summed() && !to.has_rows()) {
         to.add_to(call_.own, unit_.b, unit_.g, row + n, rows + n * width);
       } else {
@@ -332,7 +335,6 @@ void FusedGradientBlock<T>::prefetch_bias(Index t) const {
 // Weights and gradients into scores for the tiles t0 .. t1-1.
 template <class T>
 void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
-  call_.dot.stop();
   for (Index t = t0; p_.bias.given() && t < t1; ++t) prefetch_bias(t);
   for (Index n = 0; n < kGradientPanels; ++n) {
     for (Index t = t0; t < t1; ++t) {
@@ -349,6 +351,7 @@ void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
     if (!call_.multiplies_values()) continue;
     for (Index t = t0; t < t1; ++t) {
       if ((panels_[t] >> n & 1U) == 0) continue;
+      call_.dot.stop();
       const Index r = first_row(t);
       k_.scores({dout_rows_.data + r * dout_rows_.stride, dout_rows_.stride}, rows_of(t), p_.E,
                 v_panels_ + n * kPanel * p_.E, T(1), {gradients(r) + n * kPanel, kGradientStride});
@@ -361,6 +364,7 @@ void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
 
 template <class T>
 void FusedGradientBlock<T>::score_tile(Index t, Index n) {
+  call_.dot.stop();
   const Index r = first_row(t);
   const Index keys = std::min(kPanel, keys_ - n * kPanel);
   const AdditiveScores<T>* additive = call_.dot.additive;

@@ -39,10 +39,10 @@ void FusedGradientBlock<T>::key_products() {
 template <class T>
 void FusedGradientBlock<T>::add_keys(const RowsOf<const T>& rows, Index width, T* weights,
                                      const KeyRange& keys, const KeyRange& tiles, T* to) const {
-  call_.dot.stop();
   const Index first = first_row(tiles.begin);
   const Index count = std::min(first_row(tiles.end), rows_) - first;
   for (Index n = keys.begin; n < keys.end; n += kTileRows) {
+    call_.dot.stop();
     g_.transposed_sum(
         {weights + first * kGradientStride + n, kGradientStride}, std::min(kTileRows, keys.end - n),
         {rows.data + first * rows.stride, rows.stride}, count, width, {to + n * width, width});
@@ -53,10 +53,10 @@ void FusedGradientBlock<T>::add_keys(const RowsOf<const T>& rows, Index width, T
 template <class T>
 void FusedGradientBlock<T>::query_products() {
   if (!multiplies_queries()) return;
-  call_.dot.stop();
   std::fill_n(dq_, rows_ * p_.Dk, T(0));
   for (Index t = 0; t < tiles(); ++t) {
     if (panels_[t] == 0) continue;
+    call_.dot.stop();
     const KeyRange keys = keys_of(t);
     const Index r = first_row(t);
     k_.weighted_sum({gradients(r) + keys.begin, kGradientStride}, rows_of(t),
@@ -74,9 +74,9 @@ void FusedGradientBlock<T>::products_with_care() {
   };
   for (Index t = 0; t < tiles() && multiplies_queries(); ++t) {
     if (panels_[t] == 0) continue;
-    call_.dot.stop();
     const KeyRange keys = keys_of(t);
     for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
+      call_.dot.stop();
       for (Index n = keys.begin; n < std::min(keys.end, keys_); ++n) {
         if (live(r)[n] == 0) continue;
         add(gradients(r) + n, k_rows_.data + n * k_rows_.stride, p_.Dk, dq_ + r * p_.Dk);
@@ -86,6 +86,7 @@ void FusedGradientBlock<T>::products_with_care() {
   const auto add_column = [&](const T* weights, const RowsOf<const T>& rows, Index n, Index width,
                               T* to) {
     std::fill_n(spare_, width, T(0));
+    call_.dot.stop();
     for (Index r = 0; r < rows_; ++r) {
       if (panels_[r / kTileRows] == 0 || live(r)[n] == 0) continue;
       add(weights + r * kGradientStride + n, rows.data + r * rows.stride, width, spare_);
@@ -93,7 +94,6 @@ void FusedGradientBlock<T>::products_with_care() {
     g_.add(to, spare_, width);
   };
   for (Index n = 0; n < keys_; ++n) {
-    call_.dot.stop();
     if (call_.dout.given() && call_.to.v.given()) {
       add_column(s_, dout_rows_, n, p_.E, dv_ + n * p_.E);
     }
@@ -118,6 +118,7 @@ bool FusedGradientBlock<T>::add_to_queries(Index place) {
       if (call_.sums_bias_rows()) call_.bias_rows[first + r] += bias_sums_[r];
     }
     if (!call_.to.q.given()) continue;
+    call_.dot.stop();
     const RowsOf<T> to = call_.dq.from(unit_.b, h_, row);
     for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
       g_.add(to.data + r * to.stride, dq_ + r * call_.width(), call_.width());

@@ -70,6 +70,7 @@ class Wave {
   // f(unit, n, task, arena) for each of the tasks(unit) tasks of each unit, the n-th of the wave.
   template <class Tasks, class F>
   void for_each_task(const Problem& p, runtime::Call& call, const Tasks& tasks, const F& f) const {
+    call.stop_point()();  // waves without tasks may be many
     starts_[0] = 0;
     for (Index n = 0; n < count_; ++n) {
       starts_[n + 1] = starts_[n] + tasks(key_unit(p, begin_ + n));

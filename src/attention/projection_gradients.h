@@ -127,7 +127,10 @@ template <class F>
 void ProjectionGradients<T>::for_each_head(const GradientTarget& to, Index head, const F& f) const {
   const bool shared = parameter_heads(to) == 1;
   for (Index b = 0; b < p_.B; ++b) {
-    for (Index h = shared ? 0 : head; h < (shared ? p_.H : head + 1); ++h) f(b, h);
+    for (Index h = shared ? 0 : head; h < (shared ? p_.H : head + 1); ++h) {
+      tools_.stop();
+      f(b, h);
+    }
   }
 }
 

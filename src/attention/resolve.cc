@@ -33,9 +33,10 @@ void check_sizes(const core::Problem& p) {
 
 }  // namespace
 
-void resolve(std::string_view function, const Inputs& inputs, const Options& options,
-             core::ResolvedProblem& p, Complex complex) {
+void resolve(std::string_view function, const core::StopPoint& stop, const Inputs& inputs,
+             const Options& options, core::ResolvedProblem& p, Complex complex) {
   p.function = function;
+  p.stop = stop;
   resolve_inputs(inputs, complex, p);
   p.value_heads = p.G;
   resolve_score(inputs, options, p);

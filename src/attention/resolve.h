@@ -16,13 +16,15 @@ namespace qkv::door {
 enum class Complex { kRefused, kAllowed };
 
 // Fills `p` from inputs and options, which must outlive it. Reads lengths and offsets, which must
-// hold legal values now. Allocates nothing when `p` was filled before with as many masks.
-void resolve(std::string_view function, const Inputs& inputs, const Options& options,
-             core::ResolvedProblem& p, Complex complex = Complex::kRefused);
+// hold legal values now; cu_seqlens are copied, for memory is sized by them. `stop` is looked at
+// meanwhile: there may be any number of these. Allocates nothing when `p` was filled before with as
+// many masks and sequences.
+void resolve(std::string_view function, const core::StopPoint& stop, const Inputs& inputs,
+             const Options& options, core::ResolvedProblem& p, Complex complex = Complex::kRefused);
 
 // The steps, in order.
-void resolve_inputs(const Inputs& inputs, Complex complex, core::Problem& p);
-void resolve_packed_inputs(const Inputs& inputs, core::Problem& p);
+void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem& p);
+void resolve_packed_inputs(const Inputs& inputs, core::ResolvedProblem& p);
 void resolve_score(const Inputs& inputs, const Options& options, core::Problem& p);
 void resolve_options(const Options& options, core::ResolvedProblem& p);
 void resolve_masks(const Options& options, core::ResolvedProblem& p);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <vector>
 
 #include "attention/resolve.h"
 #include "attention/shapes.h"
@@ -176,7 +177,7 @@ Operand input_operand(const Problem& p, const ConstView& x, Index heads) {
 
 }  // namespace
 
-void resolve_inputs(const Inputs& inputs, Complex complex, Problem& p) {
+void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem& p) {
   check_dtypes(inputs, complex, p);
   if (inputs.cu_seqlens_q.given() || inputs.cu_seqlens_k.given()) {
     return resolve_packed_inputs(inputs, p);
@@ -202,31 +203,51 @@ void resolve_inputs(const Inputs& inputs, Complex complex, Problem& p) {
 
 namespace {
 
-// cu_seqlens: integers [B+1] from 0 to `total`, not falling.
-void check_cu_seqlens(const char* name, const ConstView& x, Index total, const char* rows,
-                      const Problem& p) {
+// cu_seqlens: integers [B+1] from 0 to `total`, not falling. Each is read once, into `own`; the
+// result is where, and how far the longest sequence reaches.
+struct Sequences {
+  Operand starts;  // rows = sequences
+  Index longest = 0;
+};
+Sequences read_cu_seqlens(const char* name, const ConstView& x, Index total, const char* rows,
+                          const Problem& p, std::vector<Index>& own) {
   expect_integer(p, name, x);
   if (x.rank() != 1 || x.size(0) < 1) {
     throw Error(p.function, name, text("must have the shape [B+1], got ", describe(x)));
   }
   const auto at = [&](Index n) { return integer_at(x, n * x.stride(0)); };
   const auto came = [&](Index n) { return integer_text(x, n * x.stride(0)); };
-  if (at(0) != 0) throw Error(p.function, name, text("must start with 0, got ", came(0)));
-  for (Index n = 1; n < x.size(0); ++n) {
-    if (at(n) >= at(n - 1)) continue;
-    throw Error(p.function, name,
-                text("must not fall, got ", came(n), " after ", came(n - 1), " at entry ", n));
-  }
   const Index last = x.size(0) - 1;
+  Index before = at(0);
+  if (before != 0) throw Error(p.function, name, text("must start with 0, got ", came(0)));
   if (at(last) != total) {
     throw Error(p.function, name,
                 text("must end with ", total, ", the rows of ", rows, ", got ", came(last)));
   }
+  // Sequences without rows may be any number: one 0 serves them all.
+  const bool keeps = total > 0;
+  own.clear();
+  own.reserve(keeps ? static_cast<std::size_t>(x.size(0)) : 1);
+  own.push_back(0);
+  Sequences result{{own.data(), DType::kInt64, {}, 0, keeps ? 1 : 0, 0}};
+  for (Index n = 1; n <= last; ++n) {
+    p.stop();
+    const Index now = at(n);
+    if (now < before) {
+      throw Error(p.function, name,
+                  text("must not fall, got ", came(n), " after ", came(n - 1), " at entry ", n));
+    }
+    result.longest = std::max(result.longest, now - before);
+    if (keeps) own.push_back(now);
+    before = now;
+  }
+  if (before != total) throw Error(p.function, name, "was changed while it was read");
+  return result;
 }
 
 }  // namespace
 
-void resolve_packed_inputs(const Inputs& inputs, Problem& p) {
+void resolve_packed_inputs(const Inputs& inputs, core::ResolvedProblem& p) {
   const auto missing = [&](const char* name, const char* other) {
     throw Error(p.function, name,
                 text("is absent but ", other, " is given; packed sequences need both"));
@@ -257,8 +278,10 @@ void resolve_packed_inputs(const Inputs& inputs, Problem& p) {
   p.q_rows = inputs.q.size(0);
   p.k_rows = inputs.k.size(0);
   check_keys_and_values(inputs, p, 0);
-  check_cu_seqlens("cu_seqlens_q", inputs.cu_seqlens_q, p.q_rows, "q", p);
-  check_cu_seqlens("cu_seqlens_k", inputs.cu_seqlens_k, p.k_rows, "k", p);
+  const Sequences queries =
+      read_cu_seqlens("cu_seqlens_q", inputs.cu_seqlens_q, p.q_rows, "q", p, p.own_cu_seqlens_q);
+  const Sequences keys =
+      read_cu_seqlens("cu_seqlens_k", inputs.cu_seqlens_k, p.k_rows, "k", p, p.own_cu_seqlens_k);
   if (inputs.cu_seqlens_q.size(0) != inputs.cu_seqlens_k.size(0)) {
     throw Error(p.function, "cu_seqlens_k",
                 text("has B = ", inputs.cu_seqlens_k.size(0) - 1,
@@ -274,17 +297,10 @@ void resolve_packed_inputs(const Inputs& inputs, Problem& p) {
   p.q = packed(inputs.q);
   p.k = packed(inputs.k);
   p.v = packed(inputs.v);
-  const auto list = [](const ConstView& x) {
-    return Operand{x.data(), x.dtype(), {}, 0, x.stride(0), 0};
-  };
-  p.cu_seqlens_q = list(inputs.cu_seqlens_q);
-  p.cu_seqlens_k = list(inputs.cu_seqlens_k);
-  p.Tq = p.Tk = 0;
-  for (Index b = 0; b < p.B; ++b) {
-    const core::Sequence s = p.sequence(b);
-    p.Tq = std::max(p.Tq, s.Tq);
-    p.Tk = std::max(p.Tk, s.Tk);
-  }
+  p.cu_seqlens_q = queries.starts;
+  p.cu_seqlens_k = keys.starts;
+  p.Tq = queries.longest;
+  p.Tk = keys.longest;
 }
 
 }  // namespace qkv::door

@@ -65,6 +65,7 @@ void resolve_diagonal(const Options& options, Problem& p) {
   expect_shape(p, "diagonal", many->o, Dims(p.B), "[B]");
   p.offsets = Operand{many->o.data(), many->o.dtype(), {}, 0, many->o.stride(0), 0};
   for (Index b = 0; b < p.B; ++b) {
+    p.stop();
     const Index offset = b * many->o.stride(0);
     if (is_offset(integer_at(many->o, offset))) continue;
     refuse_offset(p, text(integer_text(many->o, offset), " for batch entry ", b));
@@ -179,8 +180,10 @@ core::ResolvedMask resolve_mask(const Padding& mask, std::string_view name, cons
 void check_lengths(const Problem& p, std::string_view name, const ConstView& x) {
   const bool per_query = x.rank() == 2;
   for (Index b = 0; b < p.B; ++b) {
+    p.stop();
     const Index Tk = p.sequence(b).Tk;
     for (Index i = 0; i < (per_query ? p.Tq : 1); ++i) {
+      p.stop();
       const Index offset = b * x.stride(0) + (per_query ? i * x.stride(1) : 0);
       const Index length = integer_at(x, offset);
       if (length >= 0 && length <= Tk) continue;

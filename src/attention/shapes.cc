@@ -11,7 +11,7 @@
 namespace qkv {
 
 ResultShapes result_shapes(const Inputs& inputs) {
-  core::Problem p;
+  core::ResolvedProblem p;
   p.function = "attention";
   door::resolve_inputs(inputs, door::Complex::kRefused, p);
   ResultShapes shapes;

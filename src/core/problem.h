@@ -11,6 +11,7 @@
 
 #include "core/operand.h"
 #include "core/philox.h"
+#include "core/stop.h"
 #include "core/storage.h"
 
 // One call of attention with everything checked and every default filled in: what
@@ -43,6 +44,7 @@ using ResolvedMask =
 
 struct Problem {
   std::string_view function;  // the public function called, for messages
+  StopPoint stop;             // of its context
 
   Dims batch;             // batch axes; B is their product
   bool head_axis = true;  // whether results have a head axis (not in rank 2 and rank 3 calls)
@@ -104,6 +106,7 @@ struct ResolvedProblem : Problem {
   ResolvedProblem(const ResolvedProblem&) = delete;
   ResolvedProblem& operator=(const ResolvedProblem&) = delete;
   std::vector<ResolvedMask> own_masks;
+  std::vector<Index> own_cu_seqlens_q, own_cu_seqlens_k;  // as they were when they were checked
 };
 
 }  // namespace qkv::core

@@ -187,8 +187,8 @@ void write_npy(const std::string& path, const ArrayView& array) {
   file.commit();
 }
 
-Array read_npy(const std::string& path) {
-  io::InputFile file(path);
+Array read_npy(const std::string& path, const std::atomic<bool>* stop) {
+  io::InputFile file(path, stop);
   return std::move(io::read_npy(file).front().array);
 }
 

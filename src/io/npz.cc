@@ -193,8 +193,8 @@ void write_npz(const std::string& path, std::span<const NamedView> arrays,
   file.commit();
 }
 
-std::vector<NamedArray> read_npz(const std::string& path) {
-  io::InputFile file(path);
+std::vector<NamedArray> read_npz(const std::string& path, const std::atomic<bool>* stop) {
+  io::InputFile file(path, stop);
   return io::read_npz(file);
 }
 

@@ -146,8 +146,8 @@ void write_safetensors(const std::string& path, std::span<const NamedView> array
   file.commit();
 }
 
-std::vector<NamedArray> read_safetensors(const std::string& path) {
-  io::InputFile file(path);
+std::vector<NamedArray> read_safetensors(const std::string& path, const std::atomic<bool>* stop) {
+  io::InputFile file(path, stop);
   return io::read_safetensors(file);
 }
 

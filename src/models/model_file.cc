@@ -262,8 +262,8 @@ void write_model_file(const std::string& path, const TranslationModel& model) {
   write_safetensors(path, arrays);
 }
 
-TranslationModel read_model_file(const std::string& path) {
-  return model_from(path == "-" ? "<stdin>" : path, read_safetensors(path));
+TranslationModel read_model_file(const std::string& path, const std::atomic<bool>* stop) {
+  return model_from(path == "-" ? "<stdin>" : path, read_safetensors(path, stop));
 }
 
 TranslationModel parse_model(const std::string& name, std::string_view bytes) {

@@ -107,9 +107,10 @@ std::vector<std::string> run_files(const std::string& folder) {
   return files;
 }
 
-TranslationModel read_translation_model(const std::string& folder, RunModel which) {
+TranslationModel read_translation_model(const std::string& folder, RunModel which,
+                                        const std::atomic<bool>* stop) {
   const char* name = which == RunModel::kBest ? models::kBestFile : models::kModelFile;
-  return read_model_file((std::filesystem::path(folder) / name).string());
+  return read_model_file((std::filesystem::path(folder) / name).string(), stop);
 }
 
 }  // namespace qkv::app

@@ -84,6 +84,7 @@ void Backward<T>::additive_parameters(Index u) {
   for (Index b = 0; b < p_.B; ++b) {
     const Sequence s = p_.sequence(b);
     for (Index h = 0; h < p_.H; ++h) {
+      x_.stop();
       // sum over live rows of d_u * x (x = 1 where no operand is given)
       const auto sum_rows = [&](const RowsOf<T>& d, bool keys, const Operand* x, Index c) {
         const RowsOf<std::uint8_t>& live = keys ? key_live_ : query_live_;
@@ -146,6 +147,7 @@ void Backward<T>::sum_into_own(const RowsOf<T>& rows, bool keys, const GradientT
     const Index first = keys ? s.k0 : s.q0;
     const Index count = keys ? s.Tk : s.Tq;
     for (Index head = 0; head < rows.heads; ++head) {
+      x_.stop();
       // Rows per query head that belong to keys are summed into the key head they read.
       const Index to_head = keys && rows.heads == p_.H ? p_.key_head(head) : head;
       for (Index n = 0; n < count; ++n) {

@@ -13,9 +13,8 @@
 
 namespace qkv::runtime {
 
-void reserve(Context& context, std::size_t shared, std::size_t per_worker,
-             std::string_view function) {
-  const Call call(context, function, shared, per_worker);
+core::StopPoint stop_point(Context& context, std::string_view function) {
+  return {context.state().stop, function};
 }
 
 // ---- a call ---------------------------------------------------------------------------------

@@ -73,10 +73,8 @@ class Call {
   std::atomic<bool> failed_{false};
 };
 
-// Makes sure that `shared` and `per_worker` bytes are held, so that later calls do not allocate.
-// Throws as a Call of `function` does.
-void reserve(Context& context, std::size_t shared, std::size_t per_worker,
-             std::string_view function = "Plan");
+// That of a function which has not taken the context yet.
+core::StopPoint stop_point(Context& context, std::string_view function);
 
 }  // namespace qkv::runtime
 

@@ -19,18 +19,11 @@ utf8proc_int32_t signed_code(char32_t c) { return static_cast<utf8proc_int32_t>(
 
 const utf8proc_property_t& properties(char32_t c) { return *utf8proc_get_property(signed_code(c)); }
 
-// Marks that turn the direction of the text behind them, and others that show nothing.
-bool is_unseen(char32_t c) {
-  return c == 0xAD || c == 0x61C || c == 0x200E || c == 0x200F || (c >= 0x202A && c <= 0x202E) ||
-         (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
-}
-
 char32_t shown(char32_t c) {
   if (c == U'\n' || c == 0x2028 || c == 0x2029) return U'↵';
   if (c == U'\t') return U'⇥';
   // The last two code points of each plane are no characters.
-  const bool refused = c < 0x20 || (c >= 0x7F && c < 0xA0) || (c & 0xFFFE) == 0xFFFE;
-  return refused ? kReplacement : c;
+  return is_control(c) || (c & 0xFFFE) == 0xFFFE ? kReplacement : c;
 }
 
 // Unicode Standard Annex 11, and Technical Standard 51 for emoji.
@@ -56,6 +49,13 @@ bool is_space(char32_t c) {
   const auto category = properties(c).category;
   return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL ||
          category == UTF8PROC_CATEGORY_ZP || category == UTF8PROC_CATEGORY_CC || c == 0xFEFF;
+}
+
+bool is_control(char32_t c) { return c < 0x20 || (c >= 0x7F && c < 0xA0); }
+
+bool is_unseen(char32_t c) {
+  return c == 0xAD || c == 0x61C || c == 0x200E || c == 0x200F || (c >= 0x202A && c <= 0x202E) ||
+         (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
 }
 
 bool is_punctuation(char32_t c) {

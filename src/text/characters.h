@@ -14,6 +14,10 @@ inline constexpr char32_t kReplacement = 0xFFFD;  // stands for what is not a ch
 char32_t lower(char32_t c);
 // White space, and control characters: none of them may reach a terminal inside a word.
 bool is_space(char32_t c);
+// C0, C1 and delete: what a terminal obeys.
+bool is_control(char32_t c);
+// Marks that turn the direction of the text behind them, and others that show nothing.
+bool is_unseen(char32_t c);
 // Punctuation and symbols.
 bool is_punctuation(char32_t c);
 

@@ -68,10 +68,11 @@ std::string quoted(std::string_view text, std::size_t limit) {
       break;
     }
     const auto c = next_code_point(text, at);
-    if (c && *c >= 0x20 && (*c < 0x7F || *c >= 0xA0)) {
+    if (c && !is_control(*c) && !is_unseen(*c)) {
       append_utf8(result, *c);
     } else if (c) {
-      result += fmt::format("\\x{:02x}", static_cast<unsigned>(*c));
+      const auto code = static_cast<unsigned>(*c);
+      result += code < 0x100 ? fmt::format("\\x{:02x}", code) : fmt::format("\\u{:04x}", code);
     } else {
       result += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[at++]));
     }

@@ -128,7 +128,9 @@ class Outputs(Case):
         os.mkfifo(self.dir / "fifo")
         for arguments in (["view", "-"], ["stats", "-"], ["attend", "-", "k.npy"],
                           ["attend", "k.npy", "k.npy", "--mask", "-"], ["view", "fifo"],
-                          ["inspect", "--as", "npz", "-"], ["inspect", "fifo"]):
+                          ["inspect", "--as", "npz", "-"], ["inspect", "fifo"],
+                          ["translate", "fifo", "x"], ["score", "fifo", "x"],
+                          ["words", "a b", "--score", "bilinear", "--params", "fifo"]):
             for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
                 with subprocess.Popen([PROGRAM, *arguments], stdin=subprocess.PIPE, cwd=self.dir,
                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -44,6 +44,7 @@ TEST(Utf8, RefusesWhatIsNone) {
 TEST(Utf8, QuotedShowsNothingThatMovesACursor) {
   EXPECT_EQ(quoted("caf\xC3\xA9"), "\"caf\xC3\xA9\"");
   EXPECT_EQ(quoted("a\x1b[1m\xFF\n"), "\"a\\x1b[1m\\xff\\x0a\"");
+  EXPECT_EQ(quoted("a\u202Eb\u00ADc\uFEFF"), "\"a\\u202eb\\xadc\\ufeff\"");
   EXPECT_EQ(quoted("abcdef", 3), "\"abc...\"");
   EXPECT_EQ(quoted("abc", 3), "\"abc\"");
   EXPECT_EQ(quoted(""), "\"\"");

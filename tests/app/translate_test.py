@@ -288,6 +288,17 @@ class Translate(Model):
         self.assertEqual(self.names(), ["m.safetensors"])
 
 
+class Hostile(Case):
+    def test_what_a_terminal_would_obey_is_not_written(self):
+        """A vocabulary comes from somebody."""
+        self.file("m.safetensors", Translator(seed=SEED, target=["y", "\n", "\x1b", "\x9b"]).file())
+        lines = "".join(line + "\n" for line in LINES)
+        out = self.run_qkv("translate", "m.safetensors", input=lines.encode()).out
+        self.assertEqual(len(out.split("\n")), len(LINES) + 1)
+        self.assertRegex(out, "\ufffd")
+        self.assertNotRegex(out.replace("\n", ""), r"[\x00-\x1f\x7f-\x9f]")
+
+
 class Demo(Case):
     """The model that is linked into the program."""
 

@@ -339,7 +339,7 @@ TEST(BackwardSizesConformance, OnBothSidesOfBlocks) {
 // reference saved in float32. (An lse of 1e30 rounded to float32 is no lse of scores in float64.)
 void run_in_double(const BackwardCall& call, const Saved& saved, const Gradients& gradients) {
   core::ResolvedProblem p;
-  door::resolve("bounds", call.inputs, call.options, p);
+  door::resolve("bounds", {}, call.inputs, call.options, p);
   const core::GradientSources from = door::bind_sources(p, saved, call.sources);
   const core::GradientResults to =
       door::bind_gradients(p, call.inputs, call.options, gradients.views());

@@ -41,7 +41,8 @@ const std::map<std::string, std::string> kGradientOf = {{"dq", "q"},
 class Loss {
  public:
   explicit Loss(const Case& c) : case_(c), call_(c, DType::kComplex128) {
-    door::resolve("attention", call_.inputs(), call_.options(), problem_, door::Complex::kAllowed);
+    door::resolve("attention", {}, call_.inputs(), call_.options(), problem_,
+                  door::Complex::kAllowed);
     add("out", "dout", {});
     add("lse", "dlse", {});
     add("weights", "dweights", {});

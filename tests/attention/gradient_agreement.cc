@@ -31,7 +31,7 @@ class GradientBounds::Pass {
  public:
   Pass(GradientBounds& to, const BackwardCall& call, const Saved& saved, Same same)
       : to_(to), same_(same == Same::kScores), shapes_(call), scores_(p_, same) {
-    door::resolve("bounds", call.inputs, call.options, p_);
+    door::resolve("bounds", {}, call.inputs, call.options, p_);
     from_ = door::bind_sources(p_, saved, call.sources);
     targets_ = door::bind_gradients(p_, call.inputs, call.options, shapes_.views());
     kept_ = 1 / (1 - p_.dropout);

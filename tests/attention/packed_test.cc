@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -141,6 +142,34 @@ TEST(Packed, EqualsPaddedOnEveryPath) {
       const ConstView mine = slice(ConstView(lse.view()), 1, cu_q[n], cu_q[n + 1]);
       EXPECT_TRUE(same_bits(broadcast_to(mine, {1, 4, queries}), padded_rows(lse2, b, queries)));
     }
+  }
+}
+
+// Who writes into cu_seqlens during a call changes nothing: they were read once.
+TEST(Packed, ReadsItsSequencesOnceOnEveryPath) {
+  const Tensor q = normal({23, 4, 6}, 31);
+  const Tensor k = normal({543, 2, 6}, 32);
+  for (const std::string& path : all_paths()) {
+    SCOPED_TRACE(path);
+    std::vector<Index> cu_q = kCuQ;
+    std::vector<Index> cu_k = kCuK;
+    bool writes = false;
+    const Options options{.masks = {mask_mod([&](At) {
+                            if (writes) cu_q[2] = 6, cu_k[2] = 12;
+                            return true;
+                          })}};
+    Context context;
+    context.force_path(path);
+    const auto out = [&] {
+      Tensor to(DType::kFloat32, {23, 4, 6});
+      attention({q, k, k, cu_q, cu_k}, options, {.out = to}, context);
+      return to;
+    };
+    const Tensor alone = out();
+    writes = true;
+    const Tensor disturbed = out();
+    EXPECT_EQ(cu_k[2], 12);
+    EXPECT_TRUE(same_bits(alone, disturbed));
   }
 }
 

@@ -96,3 +96,28 @@ def test_who_wants_gradients_is_sent_to_autograd():
     torch = pytest.importorskip("torch", reason="PyTorch 2.13.0 is not there")
     with pytest.raises(TypeError, match="; under autograd call qkv.torch.attention$"):
         qkv.softmax(torch.ones(2, requires_grad=True))
+
+
+class Itself(np.ndarray):
+    """Whose methods give what they should not."""
+
+    def copy(self, *arguments, **options):
+        return self
+
+    astype = view = copy
+
+
+@pytest.mark.parametrize("kind", ["in place", "not aligned", "swapped", "bfloat16"])
+def test_methods_of_a_subclass_are_not_called(kind):
+    """What no view can describe is copied, by NumPy alone."""
+    dtype = pytest.importorskip("ml_dtypes").bfloat16 if kind == "bfloat16" else np.float32
+    plain = Q.astype(dtype)
+    x = plain
+    if kind == "not aligned":
+        x = np.frombuffer(b"x" + plain.tobytes(), np.uint8)[1:].view(dtype).reshape(plain.shape)
+        assert not x.flags.aligned
+    if kind == "swapped":
+        x = plain.astype(plain.dtype.newbyteorder())
+    mine = np.ndarray.view(x, Itself)
+    got, want = qkv.attention(mine, mine, mine), qkv.attention(plain, plain, plain)
+    assert np.asarray(got).tobytes() == want.tobytes()

@@ -19,6 +19,8 @@ ADDITIVE = {"score": "additive"}
 
 FLOATS = "must be float64, float32, bfloat16 or float16, got"
 ELEMENTS = "must be float64, float32, bfloat16, float16, bool or an integer type, got"
+FLAGS = "must be bool or an integer type, got"
+INTEGERS = "must be an integer type, got"
 ARRAY = "must be an array (of NumPy, or one that speaks DLPack), got"
 NUMBERS = "must be an array or a list of numbers, got"
 SCORES = 'score must be "scaled_dot", "dot", "bilinear" or "additive", got'
@@ -49,7 +51,11 @@ WRONG = [
     ({"v": np.zeros((2, 5), "i4,f4")}, TypeError,
      f"v {ELEMENTS} [('f0', '<i4'), ('f1', '<f4')] [2,5]"),
     ({"v": np.zeros((2, 5), "M8[s]")}, TypeError, f"v {ELEMENTS} datetime64[s] [2,5]"),
-    ({"mask": np.zeros(5, "m8[s]")}, TypeError, f"mask {ELEMENTS} timedelta64[s] [5]"),
+    ({"mask": np.zeros(5, "m8[s]")}, TypeError, f"mask {FLAGS} timedelta64[s] [5]"),
+    ({"padding_mask": np.array([["a"]])}, TypeError, f"padding_mask {FLAGS} <U1 [1,1]"),
+    ({"key_lengths": np.array(["5", "5"])}, TypeError, f"key_lengths {INTEGERS} <U1 [2]"),
+    ({"key_lengths": ["5", "5"]}, TypeError, f"key_lengths {INTEGERS} <U1 [2]"),
+    ({"cu_seqlens_q": np.array(["5", "5"])}, TypeError, f"cu_seqlens_q {INTEGERS} <U1 [2]"),
     ({"q": np.zeros((2, 3), ml_dtypes.float8_e4m3fn)}, TypeError,
      f"q {ELEMENTS} float8_e4m3fn [2,3]"),
     ({"q": [[1.0]]}, TypeError, f"q {ARRAY} list of length 1"),
@@ -78,6 +84,7 @@ WRONG = [
     ({"v": strange.Exporter((2, -5, 6))}, ValueError, "v shape has a negative size: [2,-5,6]"),
     # ---- score and parameters
     ({"score": "Dot"}, ValueError, f"{SCORES} str 'Dot'"),
+    ({"score": "dot\0"}, ValueError, f"{SCORES} str 'dot\\x00'"),
     ({"score": None}, TypeError, f"{SCORES} None"),
     ({"score": 1}, TypeError, f"{SCORES} int 1"),
     ({"params": {"W": WQ}}, ValueError,

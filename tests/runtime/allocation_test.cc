@@ -52,7 +52,7 @@ TEST_F(Allocations, AWarmCallMakesNone) {
 
 TEST_F(Allocations, AReservedCallMakesNone) {
   Context context;
-  runtime::reserve(context, 4096, 4096);
+  runtime::Call(context, "Plan", 4096, 4096);
   EXPECT_EQ(allocations_of([&] { call_once(context); }), 0);
 }
 

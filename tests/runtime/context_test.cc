@@ -59,7 +59,7 @@ TEST_F(Contexts, OneCallAtATime) {
   {
     const Call call(context, "attention", 0, 0);
     EXPECT_EQ(refusal(context), "attention: context is in use by another call");
-    EXPECT_THROW(runtime::reserve(context, 64, 64), Error);
+    EXPECT_THROW(runtime::Call(context, "Plan", 64, 64), Error);
   }
   EXPECT_EQ(refusal(context), "");
 }
@@ -173,7 +173,7 @@ TEST_F(Contexts, OfOneExecutorOnManyThreads) {
 
 TEST_F(Contexts, MoveWithWhatTheyHold) {
   Context first(Executor::threads(2));
-  runtime::reserve(first, 128, 64);
+  runtime::Call(first, "Plan", 128, 64);
   Context second(std::move(first));
   EXPECT_EQ(second.scratch_bytes(), 128u + 2 * 64);
   Context third;
@@ -191,15 +191,15 @@ TEST_F(Contexts, ScratchIsCountedKeptAndGivenBack) {
     const auto workers = static_cast<std::size_t>(each.executor.concurrency());
     Context context(each.executor);
     EXPECT_EQ(context.scratch_bytes(), 0u);
-    runtime::reserve(context, 1000, 100);  // 16 and 2 cache lines
+    runtime::Call(context, "Plan", 1000, 100);  // 16 and 2 cache lines
     EXPECT_EQ(context.scratch_bytes(), 1024 + workers * 128);
-    runtime::reserve(context, 10, 128);
+    runtime::Call(context, "Plan", 10, 128);
     EXPECT_EQ(context.scratch_bytes(), 1024 + workers * 128);
-    runtime::reserve(context, 0, 640);
+    runtime::Call(context, "Plan", 0, 640);
     EXPECT_EQ(context.scratch_bytes(), 1024 + workers * 640);
     context.release_scratch();
     EXPECT_EQ(context.scratch_bytes(), 0u);
-    runtime::reserve(context, 1, 0);
+    runtime::Call(context, "Plan", 1, 0);
     EXPECT_EQ(context.scratch_bytes(), 64u);
   }
 }
@@ -209,7 +209,7 @@ TEST_F(Contexts, ScratchThatGrowsBitByBitRarelyMoves) {
   int growths = 0;
   for (std::size_t bytes = 64; bytes <= 640'000; bytes += 64) {
     const std::size_t before = context.scratch_bytes();
-    runtime::reserve(context, bytes, 0);
+    runtime::Call(context, "Plan", bytes, 0);
     growths += context.scratch_bytes() != before;
     ASSERT_GE(context.scratch_bytes(), bytes);
     ASSERT_LE(context.scratch_bytes(), bytes + bytes / 4 + 64);
@@ -229,14 +229,14 @@ TEST_F(Contexts, ScratchStaysDuringACall) {
 
 TEST_F(Contexts, StayUsableWhenMemoryRunsOut) {
   Context context(Executor::threads(2));
-  runtime::reserve(context, 64, 64);
-  EXPECT_THROW(runtime::reserve(context, 64, std::numeric_limits<std::size_t>::max()),
+  runtime::Call(context, "Plan", 64, 64);
+  EXPECT_THROW(runtime::Call(context, "Plan", 64, std::numeric_limits<std::size_t>::max()),
                std::bad_alloc);
   EXPECT_EQ(context.scratch_bytes(), 64u + 2 * 64);
   // The first worker's block is given back before the larger one is refused.
-  EXPECT_THROW(runtime::reserve(context, 64, std::size_t{1} << 50), std::bad_alloc);
+  EXPECT_THROW(runtime::Call(context, "Plan", 64, std::size_t{1} << 50), std::bad_alloc);
   EXPECT_EQ(context.scratch_bytes(), 64u + 64);
-  runtime::reserve(context, 128, 128);
+  runtime::Call(context, "Plan", 128, 128);
   EXPECT_EQ(context.scratch_bytes(), 128u + 2 * 128);
   EXPECT_EQ(refusal(context), "");
 }

@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <qkv/app/utf8.h>
 #include <qkv/tensor.h>
 
 #include "exit_codes.h"
@@ -24,11 +26,22 @@ using qkv::app::TranslatedText;
 // Bytes of the maps of a file, which are held at once.
 constexpr double kMostMapBytes = 1e9;
 
-// A vocabulary may hold what would end the line.
-std::string on_one_line(std::string text) {
-  std::ranges::replace_if(
-      text, [](char c) { return c == '\n' || c == '\r' || c == '\t'; }, ' ');
-  return text;
+// A vocabulary may hold what would end the line, or what a terminal would obey.
+std::string on_one_line(std::string_view text) {
+  std::string line;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t begin = at;
+    const auto c = qkv::app::next_code_point(text, at);
+    if (!c) ++at;
+    if (c && (*c == U'\n' || *c == U'\r' || *c == U'\t')) {
+      line += ' ';
+    } else if (!c || *c < 0x20 || (*c >= 0x7F && *c < 0xA0)) {
+      qkv::app::append_utf8(line, 0xFFFD);
+    } else {
+      line += text.substr(begin, at - begin);
+    }
+  }
+  return line;
 }
 
 // Throws where there is nothing to look at.

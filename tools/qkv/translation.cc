@@ -11,6 +11,7 @@
 #include <qkv/app/file_error.h>
 #include <qkv/app/parallel_text.h>
 
+#include "console.h"
 #include "exit_codes.h"
 
 namespace {
@@ -90,6 +91,6 @@ std::vector<std::string> model_files(const std::string& path) {
 qkv::app::TranslationModel read_model(const std::string& path, qkv::app::RunModel model) {
   std::error_code error;
   const bool is_folder = std::filesystem::is_directory(path, error);
-  return is_folder ? qkv::app::read_translation_model(path, model)
-                   : qkv::app::read_model_file(path);
+  return is_folder ? qkv::app::read_translation_model(path, model, &stop_flag())
+                   : qkv::app::read_model_file(path, &stop_flag());
 }

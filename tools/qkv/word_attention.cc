@@ -8,6 +8,7 @@
 #include <qkv/app/array_file.h>
 #include <qkv/attention.h>
 
+#include "console.h"
 #include "exit_codes.h"
 #include "memory.h"
 #include "words.h"
@@ -24,7 +25,8 @@ constexpr std::string_view kPrefix = "params.";
 // writes them beside arrays that may be called alike.
 class ParameterFile {
  public:
-  explicit ParameterFile(const std::string& path) : path_(path), arrays_(qkv::app::read_npz(path)) {
+  explicit ParameterFile(const std::string& path)
+      : path_(path), arrays_(qkv::app::read_npz(path, &stop_flag())) {
     prefixed_ = std::any_of(arrays_.begin(), arrays_.end(), [](const qkv::app::NamedArray& array) {
       return array.name.starts_with(kPrefix);
     });

@@ -65,20 +65,22 @@ QKV_API void write_arrays(const std::string& path, ArrayFormat format,
 // Reading throws InputError with the byte, writing OutputError; Error for an array that a file
 // cannot hold (complex numbers, text that is not UTF-8 or ends in a zero character).
 QKV_API void write_npy(const std::string& path, const ArrayView& array);
-QKV_API Array read_npy(const std::string& path);
+QKV_API Array read_npy(const std::string& path, const std::atomic<bool>* stop = nullptr);
 
 // NumPy's archives of such files; the same arrays give the same bytes. Names are unique.
 QKV_API void write_npz(const std::string& path, std::span<const NamedView> arrays,
                        Compression compression = Compression::kStored);
 // All arrays in the order of the archive; members that are no .npy files are passed over.
-QKV_API std::vector<NamedArray> read_npz(const std::string& path);
+QKV_API std::vector<NamedArray> read_npz(const std::string& path,
+                                         const std::atomic<bool>* stop = nullptr);
 
 // Hugging Face's safetensors: all number types as they are, bfloat16 too; tensors are aligned and
 // the same arrays give the same bytes. Text stands in the file's metadata under its name, as JSON:
 // an array of strings, arrays of such arrays, a string alone; reading takes such metadata for
 // text, after the tensors, and passes other metadata over. Names are unique.
 QKV_API void write_safetensors(const std::string& path, std::span<const NamedView> arrays);
-QKV_API std::vector<NamedArray> read_safetensors(const std::string& path);
+QKV_API std::vector<NamedArray> read_safetensors(const std::string& path,
+                                                 const std::atomic<bool>* stop = nullptr);
 // The same from bytes in memory; `name` is what messages call them.
 QKV_API std::vector<NamedArray> parse_safetensors(const std::string& name, std::string_view bytes);
 

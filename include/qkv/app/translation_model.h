@@ -2,6 +2,7 @@
 #ifndef QKV_APP_TRANSLATION_MODEL_H_
 #define QKV_APP_TRANSLATION_MODEL_H_
 
+#include <atomic>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,8 +63,10 @@ QKV_API TranslationLoss loss(const TranslationModel& model, std::span<const Text
 // A model as one .safetensors file: its parameters under their names, and beside them the
 // vocabularies and all settings as text. It appears whole or not at all. Throws OutputError.
 QKV_API void write_model_file(const std::string& path, const TranslationModel& model);
-// Throws InputError for a file that is missing or holds anything else.
-QKV_API TranslationModel read_model_file(const std::string& path);
+// Throws InputError for a file that is missing or holds anything else; Cancelled when `stop` is
+// set, also while a FIFO waits for its writer.
+QKV_API TranslationModel read_model_file(const std::string& path,
+                                         const std::atomic<bool>* stop = nullptr);
 // The same from the bytes of such a file; `name` is what messages call them.
 QKV_API TranslationModel parse_model(const std::string& name, std::string_view bytes);
 

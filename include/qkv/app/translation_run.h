@@ -136,8 +136,10 @@ enum class RunModel { kBest, kLast };
 // The paths of a RUN folder's files, there or not.
 QKV_API std::vector<std::string> run_files(const std::string& folder);
 
-// The translator of a RUN folder. Throws InputError for what is missing or malformed.
-QKV_API TranslationModel read_translation_model(const std::string& folder, RunModel which);
+// The translator of a RUN folder. Throws InputError for what is missing or malformed, Cancelled
+// when `stop` is set.
+QKV_API TranslationModel read_translation_model(const std::string& folder, RunModel which,
+                                                const std::atomic<bool>* stop = nullptr);
 
 }  // namespace qkv::app
 

@@ -23,7 +23,8 @@ QKV_API void append_utf8(std::string& text, char32_t code_point);
 QKV_API std::string to_utf8(std::u32string_view code_points);
 
 // The text between double quotes, fit for a message on a terminal: control characters and bytes
-// that are no UTF-8 as \xNN, cut after `limit` code points.
+// that are no UTF-8 as \xNN, marks that turn the direction of writing as \uNNNN, cut after `limit`
+// code points.
 QKV_API std::string quoted(std::string_view text, std::size_t limit = 40);
 
 }  // namespace qkv::app

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/attention.h>
+#include <qkv/tensor.h>
+
+#include "tests/attention/bits.h"
+#include "tests/attention/paths.h"
+
+// Calls that hear their stop flag where there is no task to look at it.
+namespace qkv::test {
+namespace {
+
+constexpr Index kMany = Index{1} << 50;  // who looked at each would never come back
+
+// An array whose first axis is one element again and again.
+template <class T>
+View repeated(T& value, DType dtype, const Dims& shape) {
+  Dims strides = contiguous_strides(shape);
+  strides[0] = 0;
+  return View(&value, dtype, shape, strides);
+}
+
+struct Endless {
+  const char* name;
+  Inputs inputs;
+  Options options;
+};
+
+TEST(Stop, IsHeardWhileArgumentsAreChecked) {
+  float number = 1;
+  Index zero = 0;
+  const auto rows = [&](const Dims& shape) { return repeated(number, DType::kFloat32, shape); };
+  const View integers = repeated(zero, DType::kInt64, {kMany});
+  const View none = View(&number, DType::kFloat32, {kMany, 0, 1}, {1, 1, 1});
+  const Inputs padded{none, rows({kMany, 1, 1}), rows({kMany, 1, 1})};
+  const View no_rows = View(&number, DType::kFloat32, {0, 1, 1}, {1, 1, 1});
+  const Inputs packed{no_rows, no_rows, no_rows, integers, integers};
+  const View by_query = View(&zero, DType::kInt64, {kMany, 0}, {0, 1});
+  const Endless calls[] = {{"key_lengths", padded, {.masks = {KeyLengths{integers}}}},
+                           {"key_lengths [B,Tq]", padded, {.masks = {KeyLengths{by_query}}}},
+                           {"diagonal", padded, {.diagonal = Offsets{integers}}},
+                           {"cu_seqlens", packed, {}}};
+  const std::atomic<bool> stop{true};
+  for (const Endless& call : calls) {
+    SCOPED_TRACE(call.name);
+    Context context;
+    context.set_stop_flag(&stop);
+    const View out = call.inputs.cu_seqlens_q.given() ? no_rows : none;
+    EXPECT_THROW(attention(call.inputs, call.options, {.out = out}, context), Cancelled);
+    EXPECT_THROW(attention_backward(call.inputs, call.options, {}, {}, {.q = out}, context),
+                 Cancelled);
+    EXPECT_THROW(Plan(call.inputs, call.options, context), Cancelled);
+  }
+}
+
+// Of many sequences only the first has rows; the flag is set when its keys have been packed and its
+// queries have been answered.
+TEST(Stop, IsHeardAmongSequencesWithoutRowsOnEveryPath) {
+  constexpr Index kRows = 60;  // too many for a task that each sequence has
+  std::vector<Index> starts(5000, kRows);
+  starts[0] = 0;
+  const Tensor x = normal({kRows, 2, 4}, 1);
+  Tensor out(DType::kFloat32, x.shape());
+  const Inputs inputs{x, x, x, starts, starts};
+  struct Runs {
+    std::atomic<bool> stop{false};
+    int left = 2;
+  } runs;
+  const auto run_and_set = [](void* pool, Index count, Executor::Body body, void* state) {
+    for (Index n = 0; n < count; ++n) body(state, n);
+    Runs& all = *static_cast<Runs*>(pool);
+    all.stop = --all.left == 0;
+  };
+  for (const std::string& path : fast_paths()) {
+    Context context{Executor(run_and_set, &runs, 2)};
+    context.force_path(path);
+    context.set_stop_flag(&runs.stop);
+    runs.left = 2;
+    runs.stop = false;
+    EXPECT_THROW(attention(inputs, {}, {.out = out}, context), Cancelled) << path;
+    EXPECT_EQ(runs.left, 0) << path;
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test
