@@ -102,7 +102,7 @@ struct Options {
   std::vector<ScoreMod> mods{};   // applied one after the other
   ConstView bias{};               // added; broadcastable to the weights; -inf masks
   Diagonal diagonal{};            // of ALiBi, Causal and Window
-  ConstView alibi{};              // slopes [H]: adds -slope_h * |i + o - j|
+  ConstView alibi{};              // slopes [H] or [B,H]: adds -slope_h * |i + o - j|
   std::vector<Mask> masks{};      // all hold together
   ConstView sinks{};              // [H]: one more logit per head, with value 0
   Dropout dropout{};              // on the weights, after the softmax

@@ -5,14 +5,17 @@ Letters: B batch, H query heads, G key/value heads, Tq queries, Tk keys, D query
 width, U units.
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _core
+from ._results import results
+from ._words import near_words
 
 # NumPy's arrays, or any CPU array with __dlpack__; results are of the kind that came. Python has no
 # name for both.
 Array = Any
 Numbers = Any  # an array, or a list of numbers
+Window = Union[Tuple[Optional[int], Optional[int]], Numbers]
 
 __all__ = [
     "Gradients",
@@ -39,6 +42,7 @@ class Gradients(NamedTuple):
     dsinks: Optional[Array]
 
 
+@near_words
 def attention(
     q: Array,
     k: Array,
@@ -54,7 +58,7 @@ def attention(
     key_lengths: Optional[Numbers] = None,
     causal: Union[bool, str] = False,
     causal_offset: Optional[Union[int, Numbers]] = None,
-    window: Optional[Tuple[int, int]] = None,
+    window: Optional[Window] = None,
     alibi_slopes: Optional[Numbers] = None,
     sinks: Optional[Numbers] = None,
     cu_seqlens_q: Optional[Numbers] = None,
@@ -62,12 +66,14 @@ def attention(
     dropout: float = 0.0,
     seed: Optional[int] = None,
     layout: str = "bhtd",
+    heads: Optional[Union[int, Tuple[int, int]]] = None,
     return_weights: Union[bool, str] = False,
-    return_scores: Optional[str] = None,
+    return_scores: Optional[Union[str, Sequence[str]]] = None,
     return_lse: bool = False,
     return_row_max: bool = False,
     return_column_sums: bool = False,
     return_top: int = 0,
+    rows: Optional[Numbers] = None,
     threads: Optional[int] = None,
 ) -> Any:
     """Each query's weighted sum of the values: softmax(scores(q, k)) v.
@@ -93,29 +99,35 @@ def attention(
         key_lengths: integers [B] or [B,Tq]: keys from there on are masked.
         causal: True or "bottom_right" (the last query sees the last key), "top_left" (the first
             query sees the first key only).
-        causal_offset: with causal=True, the diagonal: query i sees keys j <= i + offset; an
-            integer, or one for each batch entry [B].
-        window: (left, right): keys within so many places of the diagonal; -1 is unbounded.
-        alibi_slopes: [H], adds -slope * distance to the diagonal (Press et al. 2022).
+        causal_offset: the diagonal j = i + offset of causal, window and alibi_slopes, instead of
+            a corner; an integer, or one for each batch entry [B]. Masks nothing by itself.
+        window: (left, right): keys within so many places of the diagonal; None or -1 is unbounded.
+        alibi_slopes: [H] or [B,H], adds -slope * distance to the diagonal (Press et al. 2022).
         sinks: [H], one more logit for each head, with value 0.
         cu_seqlens_q, cu_seqlens_k: packed sequences, [B+1] from 0 to the total: q is
             [sum Tq,H,D], k and v [sum Tk,G,.].
         dropout: probability of dropping a weight, in [0,1); needs a seed.
         seed: 0 to 2^64-1; the same seed drops the same weights.
         layout: "bhtd", or "bthd" where q, k, v (and the result) are [B,T,H,.].
-        return_weights: True for the weights before dropout, "dropped" after it: [B,H,Tq,Tk].
+        heads: H where heads stand side by side: q is [B,Tq,H*D], k [B,Tk,G*D], v [B,Tk,G*E] and
+            out [B,Tq,H*E]; or (H, G), needed where widths do not say G (bilinear, additive: H).
+        return_weights: True for the weights before dropout, "dropped" after it, "both":
+            [B,H,Tq,Tk].
         return_scores: "raw" (after scale), "capped" (after soft-cap) or "masked" (after bias and
-            masks, -inf where masked): [B,H,Tq,Tk].
+            masks, -inf where masked), or several of these: [B,H,Tq,Tk].
         return_lse: log-sum-exp of each row's scores, [B,H,Tq], natural.
         return_row_max: largest score of each row, [B,H,Tq].
         return_column_sums: weight that each key got from all queries, [B,H,Tk].
         return_top: so many largest weights of each row and their keys, [B,H,Tq,return_top] each.
+        rows: integers [R], the queries whose weights and scores are returned: [B,H,R,Tk].
         threads: how many; 0 for one per processor, None for what set_threads said.
 
     Returns:
-        out, [B,H,Tq,E] of q's dtype; with extras the tuple (out, weights, scores, lse, row_max,
-        column_sums, (top_weights, top_keys)) of those asked for, a tuple of one too (v=None). All
-        but out are float32, float64 for float64; keys are int64, -1 where there are fewer.
+        out, [B,H,Tq,E] of q's dtype; with extras a named tuple of those asked for, in this order:
+        out, weights, dropped_weights ("both"), scores (or raw_scores, capped_scores,
+        masked_scores of several), lse, row_max, column_sums, top = (weights, keys); a tuple of one
+        too (v=None). All but out are float32, float64 for float64; keys are int64, -1 where there
+        are fewer.
 
     Raises:
         ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
@@ -132,13 +144,25 @@ def attention(
         q, k, v,
         (score, params, scale, softcap, mask, padding_mask, bias, key_lengths, causal,
          causal_offset, window, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, dropout, seed,
-         layout),
+         layout, heads),
         (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
-         return_top),
+         return_top, rows, results),
         threads,
     )  # fmt: skip
 
 
+def _by_name(add_to: Any) -> Optional[Dict[str, Any]]:
+    """add_to as a dict."""
+    if add_to is None:
+        return None
+    if not isinstance(add_to, Gradients):
+        raise TypeError(
+            f"attention_backward: add_to must be Gradients, got {type(add_to).__name__}"
+        )
+    return add_to._asdict()
+
+
+@near_words
 def attention_backward(
     dout: Optional[Array],
     q: Array,
@@ -159,7 +183,7 @@ def attention_backward(
     key_lengths: Optional[Numbers] = None,
     causal: Union[bool, str] = False,
     causal_offset: Optional[Union[int, Numbers]] = None,
-    window: Optional[Tuple[int, int]] = None,
+    window: Optional[Window] = None,
     alibi_slopes: Optional[Numbers] = None,
     sinks: Optional[Numbers] = None,
     cu_seqlens_q: Optional[Numbers] = None,
@@ -167,6 +191,10 @@ def attention_backward(
     dropout: float = 0.0,
     seed: Optional[int] = None,
     layout: str = "bhtd",
+    heads: Optional[Union[int, Tuple[int, int]]] = None,
+    rows: Optional[Numbers] = None,
+    wanted: Optional[Sequence[str]] = None,
+    add_to: Optional[Gradients] = None,
     threads: Optional[int] = None,
 ) -> Gradients:
     """The gradients of `attention` from those of its results (Dao et al. 2022, appendix B.2).
@@ -179,6 +207,11 @@ def attention_backward(
         out, lse: what that call gave (return_lse=True); out may be None where dout is.
         dlse, dweights: gradients with respect to lse [B,H,Tq] and weights [B,H,Tq,Tk] (before
             dropout); None for zero.
+        rows: integers [R]: dweights are [B,H,R,Tk], of these queries.
+        wanted: which gradients are computed, by their names in Gradients ("dparams.W" for one
+            parameter); None for all. The others are None.
+        add_to: gradients of an earlier call, to which these are added in place (and rounded to
+            their dtype); those that it has are the wanted ones. It is what is returned.
         threads: as in `attention`.
 
     Returns:
@@ -197,14 +230,15 @@ def attention_backward(
     """
     return Gradients(*_core.attention_backward(
         q, k, v,
-        (dout, out, lse, dlse, dweights),
+        (dout, out, lse, dlse, dweights, rows, wanted, _by_name(add_to)),
         (score, params, scale, softcap, mask, padding_mask, bias, key_lengths, causal,
          causal_offset, window, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, dropout, seed,
-         layout),
+         layout, heads),
         threads,
     ))  # fmt: skip
 
 
+@near_words
 def softmax(x: Array) -> Array:
     """exp(x) / sum of exp(x) along the last axis; the largest entry is subtracted first.
 
@@ -225,6 +259,7 @@ def softmax(x: Array) -> Array:
     return _core.softmax(x)
 
 
+@near_words
 def masked_softmax(x: Array, valid_len: Optional[Numbers] = None) -> Array:
     """softmax over the first `valid_len` entries of each row, 0 in the rest.
 
@@ -247,6 +282,7 @@ def masked_softmax(x: Array, valid_len: Optional[Numbers] = None) -> Array:
     return _core.masked_softmax(x, valid_len)
 
 
+@near_words
 def batch_dot(a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False) -> Array:
     """The matrix products of two batches: [..,N,L] and [..,L,M] give [..,N,M].
 

@@ -8,20 +8,21 @@ from typing import Any, Dict, Mapping, Optional, Tuple, Union
 import numpy as np
 
 from . import _load_torch
-from ._functions import Numbers
+from ._functions import Numbers, Window
+from ._words import near_words
 
 
 def mask_options(
-    valid_len: Optional[Numbers],
+    key_lengths: Optional[Numbers],
     mask: Optional[Numbers],
     padding_mask: Optional[Numbers],
     causal: bool,
-    window: Optional[Tuple[int, int]],
+    window: Optional[Window],
 ) -> Tuple[Any, ...]:
     """The options of `attention` (see _functions.py) with nothing but masks."""
     return (
-        "scaled_dot", None, None, None, mask, padding_mask, None, valid_len, causal,
-        None, window, None, None, None, None, None, None, "bhtd",
+        "scaled_dot", None, None, None, mask, padding_mask, None, key_lengths, causal,
+        None, window, None, None, None, None, None, None, "bhtd", None,
     )  # fmt: skip
 
 
@@ -31,6 +32,15 @@ class Layer:
     _core_class: Any
     _config: Dict[str, Any]
     _layer: Any
+
+    def __init_subclass__(cls) -> None:
+        """Keywords that a layer's methods do not know are told which they do."""
+        super().__init_subclass__()
+        if cls.__module__.split(".")[0] != __name__.split(".")[0]:
+            return  # a class of the user's
+        for name in ("__init__", "forward", "backward"):
+            if name in vars(cls):
+                setattr(cls, name, near_words(vars(cls)[name]))
 
     def _make(self, seed: Optional[int], **config: Any) -> None:
         dtype = config.get("dtype")

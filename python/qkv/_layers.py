@@ -9,13 +9,14 @@ layer at once; each forward pass is by itself, and `backward` undoes the one tha
 that one failed there is nothing to undo). The memory of the pass before is kept for the next one.
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Union
 
 from numpy.typing import DTypeLike
 
 from . import _core
-from ._functions import Array, Numbers
+from ._functions import Array, Numbers, Window
 from ._layer import Layer, mask_options
+from ._results import results
 
 __all__ = [
     "AdditiveAttention",
@@ -56,27 +57,28 @@ class _Attention(Layer):
         q: Array,
         k: Array,
         v: Array,
-        valid_len: Optional[Numbers] = None,
+        key_lengths: Optional[Numbers] = None,
         *,
         mask: Optional[Numbers] = None,
         padding_mask: Optional[Numbers] = None,
         causal: bool = False,
-        window: Optional[Tuple[int, int]] = None,
+        window: Optional[Window] = None,
         train: bool = False,
         seed: Optional[int] = None,
         return_weights: Union[bool, str] = False,
-        return_scores: Optional[str] = None,
+        return_scores: Optional[Union[str, Sequence[str]]] = None,
         return_lse: bool = False,
         return_row_max: bool = False,
         return_column_sums: bool = False,
         return_top: int = 0,
+        rows: Optional[Numbers] = None,
         threads: Optional[int] = None,
     ) -> Any:
         """Attends; keeps what `backward` needs.
 
         Args:
             q, k, v: queries [B,Tq,.], keys and values [B,Tk,.]; shapes as the class says.
-            valid_len: integers [B] or [B,Tq]: keys from there on are masked.
+            key_lengths: integers [B] or [B,Tq]: keys from there on are masked.
             mask, padding_mask, window: as in `attention`; all masks hold together.
             causal: True: the last query sees the last key, the one before it one less, ...
             train: drops weights. Each such pass takes one step: its dropout is drawn from
@@ -84,19 +86,19 @@ class _Attention(Layer):
             seed: 0 to 2^64-1; starts the steps anew from it. Needed with the first train=True of
                 a layer that drops; without it the steps go on. Not used in evaluation.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
-            return_top, threads: as in `attention`.
+            return_top, rows, threads: as in `attention`.
 
         Returns:
-            out [B,Tq,.] of q's kind and dtype, or a tuple with extras, as `attention`.
+            out [B,Tq,.] of q's kind and dtype, or a named tuple with extras, as `attention`.
 
         Raises:
             ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
         """
         return self._forward(
             (q, k, v),
-            mask_options(valid_len, mask, padding_mask, causal, window),
+            mask_options(key_lengths, mask, padding_mask, causal, window),
             (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
-             return_top),
+             return_top, rows, results),
             (train, seed),
             threads,
         )  # fmt: skip
@@ -254,6 +256,7 @@ class MultiHeadAttention(_Attention):
         dropout: probability of dropping a weight in training, in [0,1); unless given 0.1 in the
             split form and 0 in the wide one.
         dtype: float32 or float64, of the parameters, q, k and v.
+        bias: False for projections without biases.
         seed: of the parameters, see `initialise`.
 
     >>> import numpy as np
@@ -277,9 +280,12 @@ class MultiHeadAttention(_Attention):
         dropout: Optional[float] = None,
         dtype: DTypeLike = "float32",
         *,
+        bias: bool = True,
         seed: int = 0,
     ) -> None:
-        self._make(seed, width=width, heads=heads, form=form, dropout=dropout, dtype=dtype)
+        self._make(
+            seed, width=width, heads=heads, form=form, dropout=dropout, dtype=dtype, bias=bias
+        )
 
 
 class SelfAttention(Layer):
@@ -306,34 +312,35 @@ class SelfAttention(Layer):
     def forward(
         self,
         x: Array,
-        valid_len: Optional[Numbers] = None,
+        key_lengths: Optional[Numbers] = None,
         *,
         mask: Optional[Numbers] = None,
         padding_mask: Optional[Numbers] = None,
         causal: bool = False,
-        window: Optional[Tuple[int, int]] = None,
+        window: Optional[Window] = None,
         train: bool = False,
         seed: Optional[int] = None,
         return_weights: Union[bool, str] = False,
-        return_scores: Optional[str] = None,
+        return_scores: Optional[Union[str, Sequence[str]]] = None,
         return_lse: bool = False,
         return_row_max: bool = False,
         return_column_sums: bool = False,
         return_top: int = 0,
+        rows: Optional[Numbers] = None,
         threads: Optional[int] = None,
     ) -> Any:
         """Attends; keeps what `backward` needs.
 
         Args:
             x: [B,T,width] or [T,width].
-            valid_len: integers [B] or [B,T]: positions from there on are seen by nobody. With
+            key_lengths: integers [B] or [B,T]: positions from there on are seen by nobody. With
                 [B] they still look themselves, and must be finite for `backward`; with [B,T] a
                 length of 0 stops that too.
             mask, padding_mask, window: as in `attention`; all masks hold together.
             causal: True: a position sees itself and those before it.
             train, seed: change nothing: there is no dropout.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
-            return_top, threads: as in `attention`.
+            return_top, rows, threads: as in `attention`.
 
         Returns:
             out, of x's shape, kind and dtype, or a tuple with extras, as `attention`.
@@ -343,9 +350,9 @@ class SelfAttention(Layer):
         """
         return self._forward(
             (x, None, None),
-            mask_options(valid_len, mask, padding_mask, causal, window),
+            mask_options(key_lengths, mask, padding_mask, causal, window),
             (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
-             return_top),
+             return_top, rows, results),
             (train, seed),
             threads,
         )  # fmt: skip

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which arrays of a PyTorch state dict are which parameters of a layer."""
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Set, Tuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ class _Source(NamedTuple):
     parts: Dict[str, Any]  # parameter: index into the array; None is the whole
 
 
-# The arrays of one kind of module by name. Parameters that none of them has are zero.
+# The arrays of one kind of module by name.
 _Form = Dict[str, _Source]
 
 
@@ -23,8 +23,8 @@ def _own_form(shapes: Dict[str, Shape]) -> _Form:
     return {name: _Source(shape, {name: None}) for name, shape in shapes.items()}
 
 
-def _multi_head_forms(width: int) -> List[_Form]:
-    """torch.nn.MultiheadAttention: with one projection or three, with biases or without."""
+def _multi_head_forms(width: int, bias: bool) -> List[_Form]:
+    """torch.nn.MultiheadAttention: with one projection or three; biases as the layer has them."""
     thirds = {
         name: slice(n * width, (n + 1) * width) for n, name in enumerate(("fc_q", "fc_k", "fc_v"))
     }
@@ -42,10 +42,7 @@ def _multi_head_forms(width: int) -> List[_Form]:
         "in_proj_bias": _Source((3 * width,), parts("bias")),
         "out_proj.bias": _Source((width,), {"fc_o.bias": None}),
     }
-    forms = []
-    for weights in (together, apart):
-        forms += [{**weights, **out, **biases}, {**weights, **out}]
-    return forms
+    return [{**weights, **out, **(biases if bias else {})} for weights in (together, apart)]
 
 
 def _forms(shapes: Dict[str, Shape], swapped: bool) -> List[_Form]:
@@ -62,7 +59,7 @@ def _forms(shapes: Dict[str, Shape], swapped: bool) -> List[_Form]:
         ]
     forms = [_own_form(shapes)]
     if "fc_q.weight" in shapes:
-        forms += _multi_head_forms(shapes["fc_q.weight"][0])
+        forms += _multi_head_forms(shapes["fc_q.weight"][0], "fc_q.bias" in shapes)
     if "W" in shapes:
         forms.append({"weight": _Source((1, *shapes["W"]), {"W": 0})})
     return forms
@@ -86,6 +83,23 @@ def _check_names(function: str, forms: List[_Form], form: _Form, names: List[str
     raise ValueError(f"{function}: state_dict {', '.join(faults)}; expected {expected}")
 
 
+def _check_biases(function: str, mine: Set[str], names: List[str]) -> None:
+    """Biases that the other side has not: they would be lost, or be trained from zero."""
+    weights = {"in_proj_weight", "q_proj_weight", "fc_q.weight"} & set(names)
+    if "fc_q.weight" not in mine or not weights:
+        return
+    theirs = bool({"in_proj_bias", "fc_q.bias"} & set(names))
+    if theirs == ("fc_q.bias" in mine):
+        return
+    if theirs:
+        raise ValueError(
+            f"{function}: state_dict has biases but the layer was made with bias=False"
+        )
+    raise ValueError(
+        f"{function}: state_dict has no biases but the layer has; make it with bias=False"
+    )
+
+
 def values(
     function: str, parameters: Dict[str, Any], state_dict: Mapping[str, Any], swapped: bool
 ) -> Dict[str, Any]:
@@ -107,10 +121,11 @@ def values(
             )
     forms = _forms(shapes, swapped)
     names = [str(name) for name, value in state_dict.items() if value is not None]
+    _check_biases(function, set(shapes), names)
     form = min(forms, key=lambda each: len(set(each) ^ set(names)))
     _check_names(function, forms, form, names)
 
-    result = {name: np.zeros_like(array) for name, array in parameters.items()}
+    result: Dict[str, Any] = {}
     for name, source in form.items():
         array = state_dict[name]
         if not hasattr(array, "shape"):

@@ -10,20 +10,25 @@ torch.Size([1, 2, 5, 8])
 """
 
 import inspect
+import math
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar, cast
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from . import _functions
+from ._results import results
 
 __all__ = ["attention", "scaled_dot_product_attention"]
 
-_SIGNATURE = inspect.signature(_functions.attention)
-
-# What attention returns, in its order; of these three gradients come back.
-_RESULTS = ("out", "weights", "scores", "lse", "row_max", "column_sums", "top_weights", "top_keys")
-_DIFFERENTIABLE = ("out", "weights", "lse")
+# The options of the function and what they are unless given.
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(_functions.attention).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+}
 
 
 class _Call:
@@ -36,6 +41,7 @@ class _Call:
     def __init__(self, names: Iterable[str], others: Dict[str, Any]) -> None:
         self.names = tuple(names)
         self.others = others
+        self.fields: List[str] = []  # of the results, once there are some
 
     def arguments(self, tensors: Iterable[Any]) -> Dict[str, Any]:
         """The arguments with these tensors, detached: those that want gradients share no memory."""
@@ -49,25 +55,11 @@ class _Call:
                 arguments[name] = tensor.detach()
         return arguments
 
-    def results(self) -> List[str]:
-        """The names of what the call returns, in order, with lse."""
-        asked = {
-            "out": "v" in self.names,
-            "weights": self.others["return_weights"],
-            "scores": self.others["return_scores"] is not None,
-            "lse": True,
-            "row_max": self.others["return_row_max"],
-            "column_sums": self.others["return_column_sums"],
-            "top_weights": self.others["return_top"],
-            "top_keys": self.others["return_top"],
-        }
-        return [name for name in _RESULTS if asked[name]]
-
     def differentiable(self) -> Tuple[str, ...]:
-        """Weights after dropout have no gradient."""
+        """The results that gradients come back from: weights after dropout have none."""
         if self.others["return_weights"] == "dropped":
             return ("out", "lse")
-        return _DIFFERENTIABLE
+        return ("out", "weights", "lse")
 
 
 def _split(arguments: Dict[str, Any]) -> Tuple[_Call, Tuple[torch.Tensor, ...]]:
@@ -85,10 +77,14 @@ def _split(arguments: Dict[str, Any]) -> Tuple[_Call, Tuple[torch.Tensor, ...]]:
     return _Call(tensors, others), tuple(tensors.values())
 
 
-def _flat(results: Any) -> List[torch.Tensor]:
-    flat: List[torch.Tensor] = []
-    for result in results:
-        flat += result if isinstance(result, tuple) else [result]
+def _flat(results: Any) -> Dict[str, torch.Tensor]:
+    """Named results with the two of `top` apart."""
+    flat: Dict[str, torch.Tensor] = {}
+    for name, value in zip(results._fields, results):
+        if isinstance(value, tuple):
+            flat[name], flat["top keys"] = value
+        else:
+            flat[name] = value
     return flat
 
 
@@ -99,14 +95,13 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> Any:
         arguments = call.arguments(tensors)
         arguments["return_lse"] = True
-        flat = _flat(_functions.attention(**arguments))  # says what is wrong, if anything is
-        results = dict(zip(call.results(), flat))
+        results = _flat(_functions.attention(**arguments))  # says what is wrong, if anything is
         ctx.call = call
         ctx.save_for_backward(*tensors, results.get("out"), results["lse"])
         ctx.set_materialize_grads(False)
         if not call.others["return_lse"]:
             del results["lse"]
-        ctx.results = list(results)
+        ctx.results = call.fields = list(results)
         ctx.mark_non_differentiable(
             *(x for name, x in results.items() if name not in call.differentiable())
         )
@@ -130,6 +125,9 @@ class _Gradient(torch.autograd.Function):  # type: ignore[misc]
         dout, dlse, dweights, *inputs, out, lse = (x if x is None else x.detach() for x in tensors)
         arguments = call.arguments(inputs)
         options = {n: x for n, x in arguments.items() if not n.startswith("return_")}
+        if dweights is None:
+            options["rows"] = None
+        options["wanted"] = [f"d{name}" for name, needs in zip(call.names, needed) if needs]
         got = _functions.attention_backward(
             dout, out=out, lse=lse, dlse=dlse, dweights=dweights, **options
         )
@@ -196,16 +194,37 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     _check_kinds("attention", torch.Tensor, q=q, k=k)
     if v is not None:
         _check_kinds("attention", torch.Tensor, v=v)
-    bound = _SIGNATURE.bind(q, k, v, **options)
-    bound.apply_defaults()
-    _check_kinds("attention", _FLAG, return_lse=bound.arguments["return_lse"])  # set to True below
-    call, tensors = _split(bound.arguments)
-    if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
-        return _functions.attention(**call.arguments(tensors))
-    results = list(_Attention.apply(call, *tensors))
-    if call.others["return_top"]:
-        results[-2:] = [tuple(results[-2:])]
-    return results[0] if len(results) == 1 and v is not None else tuple(results)
+    tensors = [x for x in (q, k, v, *options.values()) if isinstance(x, torch.Tensor)]
+    params = options.get("params")
+    if isinstance(params, dict):
+        tensors += [x for x in params.values() if isinstance(x, torch.Tensor)]
+    if not any(x.requires_grad for x in tensors):
+        return _functions.attention(q, k, v, **options)
+    _refuse_tangents(tensors)
+    if options.keys() - _DEFAULTS.keys():
+        return _functions.attention(q, k, v, **options)  # says which there are
+    call, inputs = _split({"q": q, "k": k, "v": v, **_DEFAULTS, **options})
+    _check_kinds("attention", _FLAG, return_lse=call.others["return_lse"])  # set to True below
+    if not torch.is_grad_enabled():
+        return _functions.attention(**call.arguments(inputs))
+    values = list(_Attention.apply(call, *inputs))
+    names = [name for name in call.fields if name != "top keys"]
+    if names == ["out"]:
+        return values[0]
+    if len(names) < len(values):
+        values[-2:] = [tuple(values[-2:])]
+    return results(tuple(names), tuple(values))
+
+
+def _refuse_tangents(tensors: Iterable[torch.Tensor]) -> None:
+    """Detaching would lose them; tensors that are not detached are refused where they are read."""
+    if forward_ad._current_level < 0:
+        return
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise RuntimeError(
+            "attention: there is no forward-mode derivative of qkv.torch.attention, got a dual "
+            "tensor; gradients come from the backward pass"
+        )
 
 
 def scaled_dot_product_attention(
@@ -221,53 +240,127 @@ def scaled_dot_product_attention(
     """torch.nn.functional.scaled_dot_product_attention with this library's kernels.
 
     Args:
-        query, key, value: [..,Tq,D], [..,Tk,D], [..,Tk,E]; the axis before Tq is that of the heads.
-        attn_mask: bool, true where a query may attend, or numbers added to the scores; broadcasts
-            to [..,Tq,Tk].
-        dropout_p: always drops, as PyTorch's does; the seed is drawn from torch's generator.
+        query, key, value: [..,Tq,D], [..,Tk,D], [..,Tk,E]; the axes before these broadcast.
+        attn_mask: bool, true where a query may attend, or numbers added to the scores, of query's
+            dtype or float32; broadcasts to [..,Tq,Tk]. Or what
+            torch.nn.attention.bias.causal_upper_left or causal_lower_right gives.
+        dropout_p: always drops, as PyTorch's does; the seed is drawn from torch's generator. With
+            1 nothing is left but zeros.
         is_causal: the first query sees the first key only (not with attn_mask).
         scale: 1/sqrt(D) unless given.
-        enable_gqa: key and value may have fewer heads, a divisor of query's.
+        enable_gqa: the axis before the sequence is that of the heads; key and value may each have
+            fewer, a divisor of query's.
 
     Returns:
         [..,Tq,E] of query's dtype. A row that sees no key gives zeros. Gradients go to query, key,
-        value and a mask of numbers.
+        value and a mask of numbers. D = 0 makes all scores 0, E = 0 an empty result.
 
     Raises:
         ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
-        RuntimeError: a second derivative was asked for.
+        RuntimeError: a second derivative, or a forward-mode one, was asked for.
 
     >>> import torch
     >>> q, k, v = (torch.ones(1, 4, 3, 8) for _ in range(3))
     >>> scaled_dot_product_attention(q, k, v, is_causal=True).shape
     torch.Size([1, 4, 3, 8])
     """
-    function = "scaled_dot_product_attention"
-    _check_kinds(function, torch.Tensor, query=query, key=key, value=value)
-    _check_kinds(function, _FLAG, is_causal=is_causal, enable_gqa=enable_gqa)
-    _check_kinds(function, (int, float), dropout_p=dropout_p)
+    _check_kinds(_SDPA, torch.Tensor, query=query, key=key, value=value)
+    _check_kinds(_SDPA, _FLAG, is_causal=is_causal, enable_gqa=enable_gqa)
+    _check_kinds(_SDPA, (int, float), dropout_p=dropout_p)
     if attn_mask is not None:
-        _check_kinds(function, torch.Tensor, attn_mask=attn_mask)
+        _check_kinds(_SDPA, torch.Tensor, attn_mask=attn_mask)
+    if not 0 <= dropout_p <= 1:
+        raise ValueError(f"{_SDPA}: dropout_p must be in [0,1], got {dropout_p}")
     if is_causal and attn_mask is not None:
-        raise ValueError(f"{function}: attn_mask must be None where is_causal is True")
-    heads = [x.size(-3) if x.dim() > 3 else 1 for x in (query, key)]
-    if not enable_gqa and heads[1] not in (1, heads[0]):
+        raise ValueError(f"{_SDPA}: attn_mask must be None where is_causal is True")
+    options: Dict[str, Any] = {"scale": scale, "causal": "top_left" if is_causal else False}
+    if isinstance(attn_mask, CausalBias):
+        options["causal"] = _corner_of(attn_mask, query, key)
+    elif attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            options["mask"] = attn_mask
+        else:
+            wider = query.dtype == torch.float64 and attn_mask.dtype == torch.float32
+            options["bias"] = attn_mask.double() if wider else attn_mask
+    if 0 < dropout_p < 1:
+        options.update(dropout=dropout_p, seed=int(torch.randint(0, 2**63 - 1, ())))
+    if value.dim() > 0 and value.size(-1) == 0:
+        return query[..., :0]  # PyTorch's shape, also where heads or batches would broadcast
+    q, k, v, shape = _aligned(query, key, value, enable_gqa)
+    if q.size(-1) == 0 == k.size(-1):  # one channel of zeros has the scores of none
+        options["scale"] = 1
+        q, k = (torch.nn.functional.pad(x, (0, 1)) for x in (q, k))
+    out: torch.Tensor = attention(q, k, v, **options)
+    if dropout_p == 1:
+        out = out * 0
+    return out.reshape((*shape, value.size(-1)))
+
+
+_SDPA = "scaled_dot_product_attention"
+
+
+def _corner_of(bias: CausalBias, query: torch.Tensor, key: torch.Tensor) -> str:
+    """The diagonal that a bias of PyTorch means."""
+    sizes = (bias.seq_len_q, bias.seq_len_kv)
+    if sizes != (query.size(-2), key.size(-2)):
         raise ValueError(
-            f"{function}: key has {heads[1]} heads but query has {heads[0]}; "
-            "fewer heads need enable_gqa=True"
+            f"{_SDPA}: attn_mask is for {sizes[0]} queries and {sizes[1]} keys but there are "
+            f"{query.size(-2)} and {key.size(-2)}"
         )
-    masks: Dict[str, Any] = {}
-    if attn_mask is not None:
-        masks = {"mask" if attn_mask.dtype == torch.bool else "bias": attn_mask}
-    if dropout_p > 0:
-        masks["seed"] = int(torch.randint(0, 2**63 - 1, ()))
-    out: torch.Tensor = attention(
-        query,
-        key,
-        value,
-        scale=scale,
-        causal="top_left" if is_causal else False,
-        dropout=dropout_p,
-        **masks,
+    corners = {
+        CausalVariant.UPPER_LEFT: "top_left",
+        CausalVariant.LOWER_RIGHT: "bottom_right",
+    }
+    return corners[bias.variant]
+
+
+def _aligned(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grouped: bool
+) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tuple[int, ...]]:
+    """The three with equal leading axes, but for fewer heads of keys and values; and [..,Tq]."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.dim() < 2:
+            raise ValueError(f"{_SDPA}: {name} must have at least 2 axes, got {x.dim()}")
+    if grouped:
+        return _aligned_groups(query, key, value)
+    leading = _broadcast(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    q, k, v = (x.expand((*leading, *x.shape[-2:])) for x in (query, key, value))
+    return q, k, v, (*leading, query.size(-2))
+
+
+def _aligned_groups(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tuple[int, ...]]:
+    """The last leading axis is that of the heads, with rank 3 too."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.dim() < 3:
+            raise ValueError(
+                f"{_SDPA}: {name} must have an axis of heads with enable_gqa=True, "
+                f"got {list(x.shape)}"
+            )
+    H, groups = query.size(-3), (key.size(-3), value.size(-3))
+    for name, G in zip(("key", "value"), groups):
+        if G == 0 or H % G != 0:
+            raise ValueError(
+                f"{_SDPA}: {name} has {G} heads, which do not divide query's {H} (enable_gqa=True)"
+            )
+    # Heads that both can be told apart by; one head more often is no other result.
+    G = math.lcm(*groups)
+    k, v = (
+        x if x.size(-3) == G else x.repeat_interleave(G // x.size(-3), -3) for x in (key, value)
     )
-    return out
+    leading = _broadcast(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    q, k, v = (x.expand((*leading, *x.shape[-3:])) for x in (query, k, v))
+    shape = (*leading, H, query.size(-2))
+    return (q[None], k[None], v[None], shape) if q.dim() == 3 else (q, k, v, shape)
+
+
+def _broadcast(*leading: Tuple[int, ...]) -> Tuple[int, ...]:
+    try:
+        return tuple(torch.broadcast_shapes(*leading))
+    except RuntimeError:
+        shapes = ", ".join(str(list(x)) for x in leading)
+        raise ValueError(
+            f"{_SDPA}: the leading axes of query, key and value must broadcast, got {shapes}; "
+            "fewer heads of keys need enable_gqa=True"
+        ) from None

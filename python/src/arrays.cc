@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arrays.h"
 
-#include <array>
 #include <bit>
-#include <cstdint>
 #include <optional>
 #include <string_view>
 
 #include <qkv/error.h>
 
+#include "dlpack.h"
 #include "numpy.h"
+#include "torch_tensor.h"
+#include "view_parts.h"
 
 namespace qkv::python {
 namespace {
@@ -17,20 +18,6 @@ namespace {
 constexpr bool kLittleEndian = std::endian::native == std::endian::little;
 
 // ---- element types --------------------------------------------------------------------------
-
-DType signed_integer(std::size_t bytes) {
-  constexpr std::array kTypes = {DType::kInt8, DType::kInt16, DType::kInt32, DType::kInt64};
-  return bytes == 0 || bytes > 8 || !std::has_single_bit(bytes)
-             ? DType::kNone
-             : kTypes[static_cast<std::size_t>(std::countr_zero(bytes))];
-}
-
-DType unsigned_integer(std::size_t bytes) {
-  constexpr std::array kTypes = {DType::kUInt8, DType::kUInt16, DType::kUInt32, DType::kUInt64};
-  return bytes == 0 || bytes > 8 || !std::has_single_bit(bytes)
-             ? DType::kNone
-             : kTypes[static_cast<std::size_t>(std::countr_zero(bytes))];
-}
 
 // A format of PEP 3118 (struct's letters). kNone for what there is no DType for.
 DType dtype_of_format(std::string_view format, std::size_t bytes) {
@@ -66,82 +53,6 @@ DType dtype_of_format(std::string_view format, std::size_t bytes) {
     default:
       return DType::kNone;
   }
-}
-
-DType dtype_of_dlpack(nb::dlpack::dtype dtype) {
-  using Code = nb::dlpack::dtype_code;
-  if (dtype.lanes != 1 || dtype.bits % 8 != 0) return DType::kNone;
-  const std::size_t bytes = dtype.bits / 8;
-  switch (static_cast<Code>(dtype.code)) {
-    case Code::Float:
-      if (bytes == 2) return DType::kFloat16;
-      return bytes == 4 ? DType::kFloat32 : bytes == 8 ? DType::kFloat64 : DType::kNone;
-    case Code::Bfloat:
-      return bytes == 2 ? DType::kBFloat16 : DType::kNone;
-    case Code::Bool:
-      return bytes == 1 ? DType::kBool : DType::kNone;
-    case Code::Int:
-      return signed_integer(bytes);
-    case Code::UInt:
-      return unsigned_integer(bytes);
-    case Code::Complex:
-      return bytes == 16 ? DType::kComplex128 : DType::kNone;
-    default:
-      return DType::kNone;
-  }
-}
-
-// ---- views ----------------------------------------------------------------------------------
-
-// str(object); what UTF-8 has no bytes for (lone surrogates) is escaped.
-std::string text_of(nb::handle object) {
-  const nb::object text = nb::str(object);
-  const char* const utf8 = PyUnicode_AsUTF8(text.ptr());
-  if (utf8 != nullptr) return utf8;
-  PyErr_Clear();
-  return nb::cast<std::string>(nb::steal(PyObject_ASCII(text.ptr())));
-}
-
-[[noreturn]] void refuse_dtype(const Name& name, nb::handle object) {
-  std::string dtype = "an unknown dtype";
-  if (nb::hasattr(object, "dtype")) dtype = text_of(object.attr("dtype"));
-  std::string shape;
-  if (nb::hasattr(object, "shape")) {
-    for (nb::handle size : nb::tuple(object.attr("shape"))) {
-      shape += (shape.empty() ? "" : ",") + text_of(size);
-    }
-  }
-  throw_type_error(name,
-                   "must be " + std::string(name.types) + ", got " + dtype + " [" + shape + "]");
-}
-
-void check_rank(const Name& name, int rank) {
-  if (rank <= kMaxRank) return;
-  throw_value_error(
-      name, "must have at most " + std::to_string(kMaxRank) + " axes, got " + std::to_string(rank));
-}
-
-// Shape and strides in bytes as Dims; nothing when the strides are no multiples of the element.
-struct ArrayLayout {
-  Dims shape, strides;
-};
-template <class Size, class Stride>
-std::optional<ArrayLayout> layout_of(int rank, const Size* shape, const Stride* strides,
-                                     Index unit) {
-  ArrayLayout layout;
-  for (int axis = 0; axis < rank; ++axis) {
-    layout.shape.push_back(static_cast<Index>(shape[axis]));
-    const auto stride = static_cast<Index>(strides[axis]);
-    // The stride of an axis of one element, or of an empty array, may be anything.
-    if (stride % unit != 0 && shape[axis] > 1) return std::nullopt;
-    layout.strides.push_back(stride / unit);
-  }
-  return layout;
-}
-
-bool is_aligned(const void* data, DType dtype) {
-  const std::size_t unit = dtype == DType::kComplex128 ? 8 : size_of(dtype);
-  return reinterpret_cast<std::uintptr_t>(data) % unit == 0;
 }
 
 // ---- buffers --------------------------------------------------------------------------------
@@ -213,85 +124,6 @@ Array view_of_numpy(nb::handle object, const Name& name) {
   return view_of_plain(numpy().as_array(object), name);
 }
 
-// ---- DLPack ---------------------------------------------------------------------------------
-
-constexpr int kCpu = 1;  // kDLCPU
-
-// Who follows PyTorch's advice to detach loses the gradient.
-const char* autograd_hint(nb::handle object) {
-  const bool asks =
-      nb::hasattr(object, "requires_grad") && nb::object(object.attr("requires_grad")).is(Py_True);
-  return asks ? "; under autograd call qkv.torch.attention" : "";
-}
-
-// What a method of DLPack gives. Its refusal (a tensor that requires gradients, say) becomes one of
-// the argument; anything else that it raises goes on.
-nb::object asked(nb::handle object, const char* method, const Name& name) {
-  try {
-    return object.attr(method)();
-  } catch (nb::python_error& error) {
-    for (PyObject* const kind :
-         {PyExc_BufferError, PyExc_ValueError, PyExc_TypeError, PyExc_RuntimeError}) {
-      if (!error.matches(kind)) continue;
-      throw_type_error(name, "must be an array on the CPU that gives its memory, got " +
-                                 describe(object) + " (" + text_of(error.value()) + ")" +
-                                 autograd_hint(object));
-    }
-    throw;
-  }
-}
-
-long device_type_of(nb::handle object, const Name& name) {
-  const nb::object device = asked(object, "__dlpack_device__", name);
-  if (PyTuple_Check(device.ptr()) && PyTuple_GET_SIZE(device.ptr()) == 2) {
-    const nb::handle type = PyTuple_GET_ITEM(device.ptr(), 0);
-    if (PyIndex_Check(type.ptr()) != 0) {
-      int overflow = 0;  // gives -1, which is no device
-      const long number = PyLong_AsLongAndOverflow(type.ptr(), &overflow);
-      if (number == -1 && PyErr_Occurred() != nullptr) nb::raise_python_error();
-      return number;
-    }
-  }
-  throw_type_error(name, "must give a pair of integers as its DLPack device, got " +
-                             describe(device) + " of " + describe(object));
-}
-
-// A tensor of PyTorch with its negative bit set, which DLPack does not carry.
-bool is_negated(nb::handle object) {
-  const nb::object torch = nb::module_::import_("sys").attr("modules").attr("get")("torch");
-  return !torch.is_none() && nb::hasattr(torch, "Tensor") &&
-         nb::isinstance(object, nb::object(torch.attr("Tensor"))) &&
-         object.attr("is_neg")().is(Py_True);
-}
-
-Array view_of_dlpack(nb::handle object, const Name& name) {
-  const long device_type = device_type_of(object, name);
-  if (device_type != kCpu) {
-    std::string where = "DLPack device type " + std::to_string(device_type);
-    if (nb::hasattr(object, "device")) where = text_of(object.attr("device"));
-    throw_type_error(name, "must be an array on the CPU, got " + describe(object) + " on " + where);
-  }
-  // PyTorch may keep the sign of what it views beside the memory.
-  const nb::object plain =
-      is_negated(object) ? nb::object(object.attr("resolve_neg")()) : nb::borrow(object);
-  const nb::object capsule = asked(plain, "__dlpack__", name);
-  nb::ndarray<nb::ro> tensor;
-  // The tensor has the last word on where it is.
-  if (!nb::try_cast(capsule, tensor) || tensor.device_type() != kCpu) {
-    throw_type_error(name, "must give a DLPack tensor of the CPU, got " + describe(object));
-  }
-  check_rank(name, static_cast<int>(tensor.ndim()));
-  const DType dtype = dtype_of_dlpack(tensor.dtype());
-  if (dtype == DType::kNone) refuse_dtype(name, object);
-  const auto layout =
-      layout_of(static_cast<int>(tensor.ndim()), tensor.shape_ptr(), tensor.stride_ptr(), Index{1});
-  const void* data = static_cast<const char*>(tensor.data_handle()) + tensor.byte_offset();
-  if (!is_aligned(data, dtype)) {
-    throw_value_error(name, "must be aligned for its elements, got " + describe(object));
-  }
-  return {ConstView(data, dtype, layout->shape, layout->strides), plain, tensor};
-}
-
 // The views' own rules (sizes, reach) speak of View; here of the argument.
 template <class Make>
 Array named(const Name& name, const Make& make) {
@@ -329,6 +161,17 @@ void throw_type_error(const Name& name, const std::string& detail) {
 
 void throw_value_error(const Name& name, const std::string& detail) {
   throw Error(name.function, name.argument, detail);
+}
+
+bool is_writable(nb::handle array, const void* memory) {
+  const auto is_at = [&](const nb::object& address) {
+    return PyLong_AsVoidPtr(address.ptr()) == memory;
+  };
+  if (numpy().is_array(array)) {
+    return nb::object(array.attr("flags").attr("writeable")).is(Py_True) &&
+           is_at(array.attr("ctypes").attr("data"));
+  }
+  return tensor_class_of(array).plain && is_at(array.attr("data_ptr")());
 }
 
 std::string describe(nb::handle object) {

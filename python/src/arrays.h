@@ -42,6 +42,10 @@ Array array_of(nb::handle object, const Name& name);
 // kNone.
 Array array_or_sequence(nb::handle object, const Name& name, DType real);
 
+// Whether `memory` is that of an array of NumPy or PyTorch, and not of a copy, and may be written
+// to.
+bool is_writable(nb::handle array, const void* memory);
+
 // The error of a wrong argument: "attention: q must be ..., got ...".
 [[noreturn]] void throw_type_error(const Name& name, const std::string& detail);
 [[noreturn]] void throw_value_error(const Name& name, const std::string& detail);

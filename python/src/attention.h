@@ -15,24 +15,30 @@ namespace qkv::python {
 // The results of a forward pass besides `out`: buffers in `outputs`, arrays for Python in order.
 class Extras {
  public:
-  // The tuple `wanted` has the arguments of qkv.attention from `return_weights` to `return_top`, in
-  // order (see _functions.py).
+  // The tuple `wanted` has the arguments of qkv.attention from `return_weights` to `rows`, in
+  // order, and what makes the result of names and values (see _functions.py).
   Extras(const char* function, const nb::tuple& wanted, const ResultMaker& maker);
   // Makes the buffers that were asked for and names them in `outputs`.
   void make(const ResultShapes& shapes, DType q, Outputs& outputs);
-  // Once all are filled: `first` (out as the maker made it; may be invalid) alone, or a tuple with
-  // the results asked for.
+  // Once all are filled: `first` (out as the maker made it; may be invalid) alone, or with the
+  // results asked for.
   nb::object with(const nb::object& first) const;
+  // The queries that matrices are of; absent for all.
+  const Array& rows() const { return rows_; }
 
  private:
   nb::handle at(int place) const { return PyTuple_GET_ITEM(wanted_.ptr(), place); }
-  void add(DType dtype, const Dims& shape, View& view);
-  void make_matrices(const Dims& shape, DType dtype, Outputs& outputs);
+  void add(const char* name, DType dtype, const Dims& shape, View& view);
+  void add_matrix(const char* name, DType dtype, const Dims& shape, Rows& rows);
+  void make_weights(const Dims& shape, DType dtype, Outputs& outputs);
+  void make_scores(const Dims& shape, DType dtype, Outputs& outputs);
   void make_top(const Dims& rows, DType dtype, Outputs& outputs);
 
   const char* function_;
   const nb::tuple& wanted_;
   const ResultMaker& maker_;
+  Array rows_;
+  std::vector<const char*> names_;
   std::vector<nb::object> results_;  // as the maker made them
   bool top_ = false;                 // the last two are weights and keys of the top
 };

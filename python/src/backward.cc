@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
+#include <map>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "areas.h"
@@ -13,45 +17,162 @@ namespace {
 
 constexpr const char* kAttentionBackward = "attention_backward";
 
-// Makes gradients of the shapes and dtypes of what they are the gradients of.
-class GradientMaker {
- public:
-  GradientMaker(const ResultMaker& maker, Layout layout) : maker_(maker), layout_(layout) {}
+// The gradients of a call, in the order of _functions.py's Gradients.
+constexpr std::array kGradients = {"dq", "dk", "dv", "dbias", "dparams", "dalibi_slopes", "dsinks"};
 
-  // None where the source is absent.
-  nb::object make(const ConstView& source, View& view) const {
-    if (!source.given()) return nb::none();
-    return maker_.make(source.dtype(), source.shape(), view);
-  }
-  // Of q, k or v, whose axes may stand in another order in memory.
-  nb::object make_input(const ConstView& source, View& view) const {
-    const ConstView given = as_heads_first(source, layout_);  // its own inverse
-    nb::object gradient = make(given, view);
-    view = as_heads_first(view, layout_);
-    return gradient;
-  }
-  nb::object make_params(const Score& score, ScoreGradient& gradient) const {
-    if (const auto* bilinear = std::get_if<Bilinear>(&score)) {
-      BilinearGradient& to = gradient.emplace<BilinearGradient>();
-      nb::dict params;
-      params["W"] = make(bilinear->w, to.w);
-      return params;
+// Which gradients are asked for, and the arrays that they are added to.
+class Wanted {
+ public:
+  // `names` is None for all that there are, or names of gradients ("dparams.W" for one of the
+  // parameters); `add_to` is None or a dict of arrays by those names, which are the wanted ones.
+  Wanted(nb::handle names, nb::handle add_to) {
+    if (!add_to.is_none()) {
+      if (!names.is_none()) {
+        throw_value_error({kAttentionBackward, "wanted"},
+                          "is given but add_to names what is wanted already");
+      }
+      read_add_to(nb::borrow<nb::dict>(add_to));
+      all_ = false;
+    } else if (!names.is_none()) {
+      if (!nb::isinstance<nb::tuple>(names) && !nb::isinstance<nb::list>(names)) {
+        throw_type_error({kAttentionBackward, "wanted"},
+                         "must be a tuple or list of names, got " + describe(names));
+      }
+      for (const nb::handle name : names) read_name(name);
+      all_ = false;
     }
-    if (const auto* additive = std::get_if<Additive>(&score)) {
-      AdditiveGradient& to = gradient.emplace<AdditiveGradient>();
-      nb::dict params;
-      params["Wq"] = make(additive->wq, to.wq);
-      params["Wk"] = make(additive->wk, to.wk);
-      params["v"] = make(additive->v, to.v);
-      if (additive->b.given()) params["b"] = make(additive->b, to.b);
-      return params;
-    }
-    return nb::none();
+  }
+
+  bool accumulates() const { return !arrays_.empty(); }
+  // Takes note of a gradient that there is; whether it is asked for.
+  bool asks(const std::string& name) {
+    const bool param = name.starts_with("dparams.");
+    const bool asked = all_ || names_.erase(name) > 0 || (param && whole_params_);
+    params_seen_ = params_seen_ || param;
+    return asked;
+  }
+  // The array that this gradient is added to.
+  nb::object array(const std::string& name) const { return arrays_.at(name); }
+  // After all asks(): what is left has no source.
+  void check_all_found() const {
+    const bool no_params = whole_params_ && !params_seen_;
+    if (names_.empty() && !no_params) return;
+    const std::string name = no_params ? "dparams" : *names_.begin();
+    throw_value_error({kAttentionBackward, accumulates() ? "add_to" : "wanted"},
+                      "names " + name + ", but the call has no " + name.substr(1));
   }
 
  private:
+  void read_name(nb::handle name) {
+    if (!nb::isinstance<nb::str>(name)) {
+      throw_type_error({kAttentionBackward, "wanted"}, "must be names, got " + describe(name));
+    }
+    const std::string word = nb::cast<std::string>(name);
+    if (word == "dparams") {
+      whole_params_ = true;
+      return;
+    }
+    if (!word.starts_with("dparams.") &&
+        std::find(kGradients.begin(), kGradients.end(), word) == kGradients.end()) {
+      throw_value_error({kAttentionBackward, "wanted"},
+                        "may name dq, dk, dv, dbias, dparams (or one: dparams.W), dalibi_slopes "
+                        "and dsinks, got " +
+                            describe(name));
+    }
+    names_.insert(word);
+  }
+  void read_add_to(const nb::dict& add_to) {
+    for (const auto& [name, array] : add_to) {
+      if (array.is_none()) continue;
+      const std::string word = nb::cast<std::string>(name);
+      if (word != "dparams") {
+        keep(word, array);
+        continue;
+      }
+      if (!nb::isinstance<nb::dict>(array)) {
+        throw_type_error({kAttentionBackward, "add_to"},
+                         "must have a dict of arrays as dparams, got " + describe(array));
+      }
+      for (const auto& [param, value] : nb::borrow<nb::dict>(array)) {
+        keep("dparams." + nb::cast<std::string>(param), value);
+      }
+    }
+    if (arrays_.empty()) throw_value_error({kAttentionBackward, "add_to"}, "must name an array");
+  }
+  void keep(const std::string& name, nb::handle array) {
+    names_.insert(name);
+    arrays_[name] = nb::borrow(array);
+  }
+
+  bool all_ = true;
+  bool whole_params_ = false, params_seen_ = false;
+  std::set<std::string> names_;
+  std::map<std::string, nb::object> arrays_;
+};
+
+// Makes gradients of the shapes and dtypes of what they are the gradients of, or takes those that
+// are added to.
+class GradientMaker {
+ public:
+  GradientMaker(const ResultMaker& maker, Wanted& wanted, CallArguments& call)
+      : maker_(maker), wanted_(wanted), call_(call) {}
+
+  // None where the source is absent, or the gradient is not asked for.
+  nb::object make(const std::string& name, const ConstView& source, View& view) {
+    if (!source.given() || !wanted_.asks(name)) return nb::none();
+    if (!wanted_.accumulates()) return maker_.make(source.dtype(), source.shape(), view);
+    const nb::object array = wanted_.array(name);
+    const std::string argument = "add_to " + name;
+    const Array held = call_.hold(array_of(array, {kAttentionBackward, argument.c_str()}));
+    view = writable(held, array, {kAttentionBackward, argument.c_str()});
+    if (!(view.shape() == source.shape()) || view.dtype() != source.dtype()) {
+      throw_value_error({kAttentionBackward, argument.c_str()},
+                        "must be as what it is the gradient of, " + qkv::describe(source) +
+                            ", got " + qkv::describe(ConstView(view)));
+    }
+    return array;
+  }
+  nb::object make_params(const Score& score, ScoreGradient& gradient) {
+    nb::dict params;
+    const auto add = [&](const char* name, const ConstView& source, View& view) {
+      const nb::object made = make(std::string("dparams.") + name, source, view);
+      if (!made.is_none()) params[name] = made;
+    };
+    if (const auto* bilinear = std::get_if<Bilinear>(&score)) {
+      BilinearGradient to;
+      add("W", bilinear->w, to.w);
+      if (nb::len(params) > 0) gradient = to;
+    } else if (const auto* additive = std::get_if<Additive>(&score)) {
+      AdditiveGradient to;
+      add("Wq", additive->wq, to.wq);
+      add("Wk", additive->wk, to.wk);
+      add("v", additive->v, to.v);
+      add("b", additive->b, to.b);
+      if (nb::len(params) > 0) gradient = to;
+    }
+    return nb::len(params) > 0 ? nb::object(params) : nb::none();
+  }
+  // What make() gave, filled, as the array for the caller.
+  nb::object finish(const nb::object& made) const {
+    return wanted_.accumulates() ? made : maker_.finish(made);
+  }
+
+ private:
+  // The view of an array that may be written to.
+  static View writable(const Array& held, nb::handle array, const Name& name) {
+    const ConstView& view = held.view;
+    if (!is_writable(array, view.data())) {
+      throw_value_error(name,
+                        "must be an array of NumPy or PyTorch that can be written to, aligned and "
+                        "in this machine's byte order, got " +
+                            describe(array));
+    }
+    return View(const_cast<void*>(view.data()), view.dtype(), view.shape(), view.strides());
+  }
+
   const ResultMaker& maker_;
-  Layout layout_;
+  Wanted& wanted_;
+  CallArguments& call_;
 };
 
 // Throws Error for inputs that are refused, before anything is made of their shapes.
@@ -63,50 +184,60 @@ ResultShapes checked_shapes(const Inputs& inputs) {
   }
 }
 
-// outputs: (dout, out, lse, dlse, dweights); the result: (dq, dk, dv, dbias, dparams,
-// dalibi_slopes, dsinks). The orders of _functions.py.
+// outputs: (dout, out, lse, dlse, dweights, rows, wanted, add_to); the result: (dq, dk, dv, dbias,
+// dparams, dalibi_slopes, dsinks). The orders of _functions.py.
 nb::tuple backward_call(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& outputs,
                         const nb::tuple& options, nb::handle threads) {
   CallArguments call = call_arguments(kAttentionBackward, q, k, v, options);
   const int thread_count = threads_of(kAttentionBackward, threads);
   constexpr std::array kNames = {"dout", "out", "lse", "dlse", "dweights"};
-  if (nb::len(outputs) != kNames.size()) throw nb::type_error("qkv: outputs of another version");
+  if (nb::len(outputs) != kNames.size() + 3)
+    throw nb::type_error("qkv: outputs of another version");
   std::array<ConstView, kNames.size()> given;
   for (std::size_t n = 0; n < kNames.size(); ++n) {
-    const nb::object array = outputs[n];
-    given[n] = call.hold(array_of(array, {kAttentionBackward, kNames[n]})).view;
-    if (n < 2 && given[n].given() && call.layout == Layout::kBthd) {
-      if (given[n].rank() != 4) {
-        throw_value_error({kAttentionBackward, kNames[n]},
-                          "must have rank 4 with layout \"bthd\", got " + qkv::describe(given[n]));
-      }
-      given[n] = as_heads_first(given[n], call.layout);
-    }
+    const Name name{kAttentionBackward, kNames[n]};
+    given[n] = call.hold(array_of(nb::object(outputs[n]), name)).view;
+    if (n < 2) given[n] = as_heads_first(given[n], call.layout, call.layout.heads, name);
   }
-  const ResultShapes shapes = in_layout(call.layout, [&] { return checked_shapes(call.inputs); });
+  const Array rows = array_or_sequence(nb::object(outputs[5]),
+                                       {kAttentionBackward, "rows", kIntegers}, DType::kNone);
+  if (rows.view.given() && !given[4].given()) {
+    throw_value_error({kAttentionBackward, "rows"}, "is given but dweights is not");
+  }
+  const ResultShapes shapes = in_layout(call, [&] { return checked_shapes(call.inputs); });
   const Saved saved{given[1], given[2]};
-  const OutputGradients from{given[0], given[3], given[4]};
+  const OutputGradients from{given[0], given[3], {rows.view, given[4]}};
 
+  Wanted wanted{nb::object(outputs[6]), nb::object(outputs[7])};
   const ResultMaker maker(q);
-  const GradientMaker gradients(maker, call.layout);
+  GradientMaker gradients(maker, wanted, call);
   InputGradients to;
-  const nb::object dq = gradients.make_input(call.inputs.q, to.q);
-  const nb::object dk = gradients.make_input(call.inputs.k, to.k);
-  const nb::object dv = gradients.make_input(call.inputs.v, to.v);
-  const nb::object dbias = gradients.make(call.options.bias, to.bias);
+  if (wanted.accumulates()) to.write = Write::kAccumulate;
+  // q, k and v as they stand in memory: so do their gradients.
+  const auto make_input = [&](const char* name, std::size_t place, Index heads, View& view) {
+    const nb::object gradient = gradients.make(name, call.arrays[place].view, view);
+    view = as_heads_first(view, call.layout, heads);
+    return gradient;
+  };
+  const nb::object dq = make_input("dq", 0, call.layout.heads, to.q);
+  const nb::object dk = make_input("dk", 1, call.layout.key_heads, to.k);
+  const nb::object dv = make_input("dv", 2, call.layout.key_heads, to.v);
+  const nb::object dbias = gradients.make("dbias", call.options.bias, to.bias);
   const nb::object dparams = gradients.make_params(call.options.score, to.score);
-  const nb::object dalibi = gradients.make(call.options.alibi, to.alibi);
-  const nb::object dsinks = gradients.make(call.options.sinks, to.sinks);
+  const nb::object dalibi = gradients.make("dalibi_slopes", call.options.alibi, to.alibi);
+  const nb::object dsinks = gradients.make("dsinks", call.options.sinks, to.sinks);
+  wanted.check_all_found();
   run_call(thread_count, 3 * work_of(call, shapes), [&](Context& context) {
-    in_layout(call.layout,
+    in_layout(call,
               [&] { attention_backward(call.inputs, call.options, saved, from, to, context); });
   });
   if (!dparams.is_none()) {
     nb::dict params = nb::borrow<nb::dict>(dparams);
-    for (const nb::handle name : params.keys()) params[name] = maker.finish(params[name]);
+    for (const nb::handle name : params.keys()) params[name] = gradients.finish(params[name]);
   }
-  return nb::make_tuple(maker.finish(dq), maker.finish(dk), maker.finish(dv), maker.finish(dbias),
-                        dparams, maker.finish(dalibi), maker.finish(dsinks));
+  const auto finished = [&](const nb::object& made) { return gradients.finish(made); };
+  return nb::make_tuple(finished(dq), finished(dk), finished(dv), finished(dbias), dparams,
+                        finished(dalibi), finished(dsinks));
 }
 
 }  // namespace

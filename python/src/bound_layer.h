@@ -63,6 +63,7 @@ class BoundLayer {
           layer_->forward(inputs, run, pass.saved, outputs, context);
         });
         pass.arrays = std::move(call.arrays);
+        pass.rows = extras.rows();
         nb::object results = extras.with(pass.out);
         if (run.mode == Mode::kTrain) last_run_ = run;
         return results;
@@ -82,6 +83,7 @@ class BoundLayer {
       const Array dlse = array_of(nb::object(from[1]), {function, "dlse"});
       const Array dweights = array_of(nb::object(from[2]), {function, "dweights"});
       OutputGradients given{dout.view, dlse.view, dweights.view};
+      if (dweights.view.given()) given.weights.rows = pass->rows.view;
       const Tensor zero = needed_zero(*pass, given);
       if (zero.given()) given.out = zero;
 
@@ -125,6 +127,7 @@ class BoundLayer {
   struct Pass {
     typename L::Saved saved;
     std::vector<Array> arrays;
+    Array rows;       // of the weights that were asked for; absent for all
     nb::object like;  // results are of its kind
     nb::object out;
     Dims out_shape;
@@ -132,6 +135,7 @@ class BoundLayer {
 
     void release() {
       arrays.clear();
+      rows = {};
       like.reset();
       out.reset();
     }

@@ -42,7 +42,6 @@ Error in_words_of(const Method& method, const Error& error) {
   detail.erase(0, std::min(detail.size(), error.function().size() + 2 +  // ": "
                                               error.argument().size() + 1));
   std::string argument = error.argument();
-  if (argument == "key_lengths") argument = "valid_len";
   if (argument == "q" && method.arrays == MethodArrays::kX) argument = "x";
   return {method.name, argument, detail, error.kind()};
 }

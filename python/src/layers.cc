@@ -59,7 +59,7 @@ void make_self(BoundLayer<SelfAttention>* self, nb::handle width, nb::handle dty
 }
 
 void make_multi_head(BoundLayer<MultiHeadAttention>* self, nb::handle width, nb::handle heads,
-                     nb::handle form, nb::handle dropout, nb::handle dtype) {
+                     nb::handle form, nb::handle dropout, nb::handle dtype, nb::handle bias) {
   MultiHeadConfig config;
   config.width = index_of(width, {kMultiHead, "width"});
   config.heads = index_of(heads, {kMultiHead, "heads"});
@@ -67,6 +67,7 @@ void make_multi_head(BoundLayer<MultiHeadAttention>* self, nb::handle width, nb:
                                                                             : HeadForm::kWide;
   if (!dropout.is_none()) config.dropout = number_of(dropout, {kMultiHead, "dropout"});
   config.dtype = layer_dtype(kMultiHead, dtype);
+  config.bias = flag_of(bias, {kMultiHead, "bias"});
   MultiHeadAttention layer(config);
   const double p = layer.config().dropout.value_or(0);
   new (self) BoundLayer<MultiHeadAttention>(kMultiHead, std::move(layer), p);
@@ -83,7 +84,7 @@ void bind_layers(nb::module_& module) {
       .def("__init__", make_bilinear, any(), any(), any(), any());
   bind_layer<SelfAttention>(module, kSelf).def("__init__", make_self, any(), any());
   bind_layer<MultiHeadAttention>(module, kMultiHead)
-      .def("__init__", make_multi_head, any(), any(), any(), any(), any());
+      .def("__init__", make_multi_head, any(), any(), any(), any(), any(), any());
 }
 
 }  // namespace qkv::python

@@ -35,13 +35,15 @@ enum OptionPlace {
   kDropout,
   kSeed,
   kLayout,
+  kHeads,
   kOptionPlaces
 };
 
 constexpr std::array<const char*, kOptionPlaces> kNames = {
-    "score", "params",       "scale",        "softcap",       "mask",   "padding_mask",
-    "bias",  "key_lengths",  "causal",       "causal_offset", "window", "alibi_slopes",
-    "sinks", "cu_seqlens_q", "cu_seqlens_k", "dropout",       "seed",   "layout"};
+    "score",        "params",       "scale",       "softcap",      "mask",
+    "padding_mask", "bias",         "key_lengths", "causal",       "causal_offset",
+    "window",       "alibi_slopes", "sinks",       "cu_seqlens_q", "cu_seqlens_k",
+    "dropout",      "seed",         "layout",      "heads"};
 
 // The first element that is neither 0 nor 1. What is broadcast is looked at once.
 std::optional<Index> first_besides_flags(const ConstView& view, int axis = 0) {
@@ -86,8 +88,27 @@ class Reader {
     if (given(kSeed)) o.dropout.seed = seed_of(at(kSeed), name(kSeed));
   }
 
+  // Heads side by side are counted: G is 0 where it is the widths that say it.
   Layout layout() const {
-    return static_cast<Layout>(word_of(at(kLayout), name(kLayout), {"bhtd", "bthd"}));
+    Layout layout;
+    layout.packed = given(kCuSeqlensQ) || given(kCuSeqlensK);
+    if (word_of(at(kLayout), name(kLayout), {"bhtd", "bthd"}) == 1) {
+      layout.order = Layout::Order::kHeadsThird;
+    }
+    if (!given(kHeads)) return layout;
+    if (layout.order == Layout::Order::kHeadsThird) {
+      throw_value_error(name(kHeads),
+                        "is for heads side by side, [B,T,H*D], but layout is \"bthd\"");
+    }
+    layout.order = Layout::Order::kSideBySide;
+    const nb::handle heads = at(kHeads);
+    const bool pair = nb::isinstance<nb::tuple>(heads) || nb::isinstance<nb::list>(heads);
+    if (pair && nb::len(heads) != 2) {
+      throw_type_error(name(kHeads), "must be H or a pair (H, G), got " + describe(heads));
+    }
+    layout.heads = count_of(pair ? nb::object(heads[0]) : nb::borrow(heads));
+    layout.key_heads = pair ? count_of(nb::object(heads[1])) : 0;
+    return layout;
   }
 
  private:
@@ -125,6 +146,12 @@ class Reader {
     }
   }
 
+  Index count_of(nb::handle object) const {
+    const Index count = index_of(object, name(kHeads));
+    if (count < 1) throw_value_error(name(kHeads), "must be 1 or more, got " + describe(object));
+    return count;
+  }
+
   using Parameter = std::pair<const char*, ConstView*>;
   void read_params(std::initializer_list<Parameter> parameters) {
     if (!given(kParams)) return;  // the library says what is absent
@@ -158,11 +185,10 @@ class Reader {
     }
     if (on) o.masks.emplace_back(Causal{});
     if (!given(kCausalOffset)) return;
-    if (!on) throw_value_error(name(kCausalOffset), "is given but causal is not");
     if (nb::isinstance<nb::str>(causal)) {
       throw_value_error(name(kCausalOffset), "is given but causal names a corner, " +
                                                  describe(causal) +
-                                                 "; with an offset causal is True");
+                                                 "; with an offset causal is True or False");
     }
     const nb::handle offset = at(kCausalOffset);
     if (PyFloat_Check(offset.ptr()) != 0)
@@ -189,15 +215,21 @@ class Reader {
   void read_window() {
     if (!given(kWindow)) return;
     nb::object window = nb::borrow(at(kWindow));
-    if (numpy().is_array(window)) window = window.attr("tolist")();
+    // Arrays and tensors become lists; their dtype is seen in the numbers.
+    if (!nb::isinstance<nb::str>(window) && nb::hasattr(window, "tolist")) {
+      if (!numpy().is_array(window)) array_of(window, name(kWindow));  // refuses odd tensors
+      window = window.attr("tolist")();
+    }
     const bool pair = (nb::isinstance<nb::tuple>(window) || nb::isinstance<nb::list>(window)) &&
                       nb::len(window) == 2;
     if (!pair) {
       throw_type_error(name(kWindow), "must be a pair (left, right), got " + describe(at(kWindow)));
     }
-    call_.options.masks.emplace_back(
-        Window{index_of(nb::object(window[0]), {function_, "window[0]"}),
-               index_of(nb::object(window[1]), {function_, "window[1]"})});
+    const auto side = [&](int n, const char* argument) {
+      const nb::object reach = window[n];
+      return reach.is_none() ? -1 : index_of(reach, {function_, argument});
+    };
+    call_.options.masks.emplace_back(Window{side(0, "window[0]"), side(1, "window[1]")});
   }
 
   void read_masks() {
@@ -230,15 +262,150 @@ class Reader {
   CallArguments& call_;
 };
 
+// [..,T,H*X] as [..,H,T,X]; [T,H*X] as [1,H,T,X], so that H is never taken for B, but packed as
+// [T,H,X].
 template <class AnyView>
-AnyView swapped(const AnyView& view, Layout layout) {
-  return layout == Layout::kBhtd || !view.given() ? view : transpose(view, 1, 2);
+AnyView split_heads(const AnyView& x, Index heads, bool packed) {
+  const Index width = x.size(-1) / heads;
+  const int rank = x.rank();
+  Dims shape, strides;
+  const auto add = [&](Index size, Index stride) {
+    shape.push_back(size);
+    strides.push_back(stride);
+  };
+  if (packed) {
+    add(x.size(-2), x.stride(-2));
+    add(heads, width * x.stride(-1));
+  } else {
+    if (rank == 2) add(1, 0);
+    for (int axis = 0; axis < rank - 2; ++axis) add(x.size(axis), x.stride(axis));
+    add(heads, width * x.stride(-1));
+    add(x.size(-2), x.stride(-2));
+  }
+  add(width, x.stride(-1));
+  return AnyView(x.data(), x.dtype(), shape, strides);
+}
+
+template <class AnyView>
+AnyView heads_first(const AnyView& view, const Layout& layout, Index heads) {
+  if (!view.given()) return view;
+  switch (layout.order) {
+    case Layout::Order::kHeadsFirst:
+      return view;
+    case Layout::Order::kHeadsThird:
+      return transpose(view, 1, 2);
+    case Layout::Order::kSideBySide:
+      return split_heads(view, heads, layout.packed);
+  }
+  return view;
+}
+
+// G, where only H was given: queries and keys have one width for the scores that are products, and
+// as many heads for the others. q has its heads apart, k has not.
+Index key_heads_of(const Inputs& inputs, Index heads, const Score& score, const Name& name) {
+  const ConstView &q = inputs.q, &k = inputs.k;
+  const bool one_width =
+      std::holds_alternative<ScaledDot>(score) || std::holds_alternative<Dot>(score);
+  // The library says what else is wrong with these.
+  if (!one_width || !q.given() || q.size(-1) == 0 || k.rank() < 2 || k.size(-1) == 0) return heads;
+  if (k.size(-1) % q.size(-1) != 0) {
+    throw_value_error(name,
+                      "must have a width that is a multiple of D = " + std::to_string(q.size(-1)) +
+                          ", a head's part of q, got " + qkv::describe(k));
+  }
+  return k.size(-1) / q.size(-1);
+}
+
+// Whether `shape` has these sizes as its last axes and no others.
+bool is_shape(const ConstView& x, std::initializer_list<Index> sizes) {
+  return x.shape() == Dims(sizes);
+}
+
+// What may have been meant by a mask or bias that does not broadcast.
+std::string advice_for_mask(const ConstView& mask, const ConstView& q, const ConstView& k,
+                            const char* name) {
+  if (!mask.given() || q.rank() < 3 || k.rank() < 3) return {};
+  const Index B = std::max(q.size(0), k.size(0)), Tq = q.size(-2), Tk = k.size(-2);
+  const std::string argument = name;
+  const bool has_heads = q.rank() == 4;
+  if (is_shape(mask, {B, Tk})) {
+    return "; for one row of keys for each batch entry write " + argument +
+           (has_heads ? "[:, None, None]" : "[:, None]") + ", or padding_mask (true where padding)";
+  }
+  if (has_heads && is_shape(mask, {B, Tq, Tk})) {
+    return "; for one matrix for each batch entry write " + argument + "[:, None]";
+  }
+  return {};
+}
+
+const ConstView* keep_of(const Options& options) {
+  for (const Mask& mask : options.masks) {
+    if (const auto* keep = std::get_if<Keep>(&mask)) return &keep->keep;
+  }
+  return nullptr;
+}
+
+std::string advice_for(const Error& error, const CallArguments& call) {
+  const ConstView &q = call.inputs.q, &k = call.inputs.k;
+  const std::string text = error.what();
+  if (error.argument() == "q" && text.find("not a multiple of G") != std::string::npos &&
+      call.layout.order == Layout::Order::kHeadsFirst && q.rank() == 4 && k.rank() == 4 &&
+      k.size(2) > 0 && q.size(2) % k.size(2) == 0) {
+    return "; arrays [B,T,H,D] need layout=\"bthd\"";
+  }
+  if (text.find("must broadcast to") == std::string::npos) return {};
+  if (error.argument() == "bias") return advice_for_mask(call.options.bias, q, k, "bias");
+  const ConstView* const keep = keep_of(call.options);
+  if (error.argument() == "keep" && keep != nullptr) return advice_for_mask(*keep, q, k, "mask");
+  return {};
 }
 
 }  // namespace
 
-ConstView as_heads_first(const ConstView& view, Layout layout) { return swapped(view, layout); }
-View as_heads_first(const View& view, Layout layout) { return swapped(view, layout); }
+Error with_advice(const Error& error, const CallArguments& call) {
+  const std::string advice = advice_for(error, call);
+  const bool same_axes = call.layout.order == Layout::Order::kHeadsFirst;
+  if (same_axes && advice.empty()) return error;
+  return with_note(error, ((same_axes ? "" : " (axes as [B,H,T,.])") + advice).c_str());
+}
+
+ConstView as_heads_first(const ConstView& view, const Layout& layout, Index heads,
+                         const Name& name) {
+  if (view.given() && layout.order == Layout::Order::kHeadsThird && view.rank() != 4) {
+    throw_value_error(name, "must have rank 4 with layout \"bthd\", got " + qkv::describe(view));
+  }
+  if (view.given() && layout.order == Layout::Order::kSideBySide) {
+    if (view.rank() < 2 || view.rank() >= kMaxRank || (layout.packed && view.rank() != 2)) {
+      throw_value_error(name, std::string("must be ") + (layout.packed ? "[T,H*D]" : "[..,T,H*D]") +
+                                  " where heads is given, got " + qkv::describe(view));
+    }
+    if (view.size(-1) % heads != 0) {
+      throw_value_error(name, "must have a width that " + std::to_string(heads) +
+                                  " heads divide, got " + qkv::describe(view));
+    }
+  }
+  return heads_first(view, layout, heads);
+}
+
+View as_heads_first(const View& view, const Layout& layout, Index heads) {
+  return heads_first(view, layout, heads);
+}
+
+Dims in_memory(const Dims& heads_first, const Layout& layout) {
+  Dims shape = heads_first;
+  if (layout.order == Layout::Order::kHeadsThird) std::swap(shape[1], shape[2]);
+  if (layout.order != Layout::Order::kSideBySide) return shape;
+  const int rank = heads_first.rank();
+  const Index rows = heads_first[layout.packed ? 0 : rank - 2];
+  const Index width = heads_first[layout.packed ? 1 : rank - 3] * heads_first[rank - 1];
+  Dims merged;
+  for (int axis = 0; !layout.packed && layout.batch && axis < rank - 3; ++axis) {
+    merged.push_back(heads_first[axis]);
+  }
+  merged.push_back(rows);
+  merged.push_back(width);
+  return merged;
+}
 
 CallArguments call_arguments(const char* function, nb::handle q, nb::handle k, nb::handle v,
                              const nb::tuple& options) {
@@ -250,14 +417,19 @@ CallArguments call_arguments(const char* function, nb::handle q, nb::handle k, n
   call.arrays.reserve(std::size(arrays));
   ConstView* const views[] = {&call.inputs.q, &call.inputs.k, &call.inputs.v};
   for (std::size_t n = 0; n < std::size(arrays); ++n) {
-    const Name name{function, arrays[n].first};
-    const ConstView& view = call.hold(array_of(arrays[n].second, name)).view;
-    if (call.layout == Layout::kBthd && view.given() && view.rank() != 4) {
-      throw_value_error(name, "must have rank 4 with layout \"bthd\", got " + qkv::describe(view));
-    }
-    *views[n] = as_heads_first(view, call.layout);
+    *views[n] = call.hold(array_of(arrays[n].second, {function, arrays[n].first})).view;
   }
   reader.read();
+  Layout& layout = call.layout;
+  layout.batch = std::any_of(std::begin(views), std::end(views),
+                             [](const ConstView* x) { return x->given() && x->rank() > 2; });
+  *views[0] = as_heads_first(*views[0], layout, layout.heads, {function, "q"});
+  if (layout.key_heads == 0) {
+    layout.key_heads = key_heads_of(call.inputs, layout.heads, call.options.score, {function, "k"});
+  }
+  for (std::size_t n = 1; n < std::size(arrays); ++n) {
+    *views[n] = as_heads_first(*views[n], layout, layout.key_heads, {function, arrays[n].first});
+  }
   return call;
 }
 

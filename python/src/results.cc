@@ -12,21 +12,14 @@
 #include <qkv/error.h>
 #include <qkv/tensor.h>
 
+#include "dlpack.h"
 #include "numpy.h"
+#include "torch_tensor.h"
 
 namespace qkv::python {
 namespace {
 
 namespace nb = nanobind;
-
-nb::dlpack::dtype dlpack_of(DType dtype) {
-  const auto bits = static_cast<std::uint8_t>(8 * size_of(dtype));
-  const auto type = [&](nb::dlpack::dtype_code code) {
-    return nb::dlpack::dtype{static_cast<std::uint8_t>(code), bits, 1};
-  };
-  if (dtype == DType::kBFloat16) return type(nb::dlpack::dtype_code::Bfloat);
-  return type(is_real(dtype) ? nb::dlpack::dtype_code::Float : nb::dlpack::dtype_code::Int);
-}
 
 nb::object from_dlpack_of(nb::handle like) {
   if (nb::hasattr(like, "__array_namespace__")) {
@@ -49,12 +42,14 @@ nb::object from_dlpack_of(nb::handle like) {
 
 }  // namespace
 
-ResultMaker::ResultMaker(nb::handle like)
-    : from_dlpack_(numpy().is_array(like) || !nb::hasattr(like, "__dlpack__")
-                       ? nb::none()
-                       : from_dlpack_of(like)) {}
+ResultMaker::ResultMaker(nb::handle like) : from_dlpack_(nb::none()) {
+  if (numpy().is_array(like)) return;
+  exchange_ = tensor_class_of(like).exchange;
+  if (exchange_ == nullptr && nb::hasattr(like, "__dlpack__")) from_dlpack_ = from_dlpack_of(like);
+}
 
 nb::object ResultMaker::make(DType dtype, const Dims& shape, View& view) const {
+  if (exchange_ != nullptr) return tensor_by(*exchange_, dtype, shape, view);
   if (from_dlpack_.is_none()) return numpy().empty(dtype, shape, view);
   auto tensor = std::make_unique<Tensor>(dtype, shape);
   view = tensor->view();

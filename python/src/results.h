@@ -8,6 +8,8 @@
 
 namespace qkv::python {
 
+struct ExchangeApi;  // dlpack.h
+
 // Makes result arrays of the kind of an argument: NumPy's for NumPy's and plain buffers, else those
 // that the argument's own package makes of DLPack (torch.from_dlpack, or the array API's).
 class ResultMaker {
@@ -22,7 +24,8 @@ class ResultMaker {
   nanobind::object finish(const nanobind::object& made) const;
 
  private:
-  nanobind::object from_dlpack_;  // none for NumPy
+  nanobind::object from_dlpack_;           // none for NumPy, and where there is
+  const ExchangeApi* exchange_ = nullptr;  // a shorter way
 };
 
 }  // namespace qkv::python

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <iterator>
 #include <memory>
 #include <utility>
 
 #include <qkv/attention.h>
+#include <qkv/tensor.h>
 
 #include "attention/bind.h"
 #include "attention/implementations.h"
 #include "attention/resolve.h"
 #include "core/message.h"
+#include "core/shapes.h"
 #include "runtime/tasks.h"
 
 namespace qkv {
@@ -49,6 +52,29 @@ void run_forward(const Inputs& inputs, const Options& options, const Outputs& ou
   implementation.forward(p, results, call);
 }
 
+// Otherwise every gradient is 0, though B, H or Tk may be any number.
+bool has_queries(const core::Problem& p) { return p.B > 0 && p.H > 0 && p.q_rows > 0; }
+
+void set_to_zero(const View& x, const core::StopPoint& stop) {
+  if (!x.is_contiguous()) {
+    for (Index n = 0; n < x.size(0); ++n) {
+      stop();
+      const View part = slice(x, 0, n, n + 1);
+      set_to_zero(View(part.data(), x.dtype(), core::sub_dims(x.shape(), 1, x.rank()),
+                       core::sub_dims(x.strides(), 1, x.rank())),
+                  stop);
+    }
+    return;
+  }
+  constexpr Index kBytesBetweenStops = 1 << 18;
+  const Index bytes = x.element_count() * static_cast<Index>(size_of(x.dtype()));
+  for (Index n = 0; n < bytes; n += kBytesBetweenStops) {
+    stop();
+    std::fill_n(static_cast<std::byte*>(x.data()) + n, std::min(bytes - n, kBytesBetweenStops),
+                std::byte{0});
+  }
+}
+
 // The five arguments of a backward call besides options and context.
 struct BackwardArguments {
   const Inputs& inputs;
@@ -62,6 +88,12 @@ void run_backward(const BackwardArguments& x, const Options& options, const core
   const core::GradientSources sources = door::bind_sources(p, x.saved, x.sources);
   const core::GradientResults results = door::bind_gradients(p, x.inputs, options, x.gradients);
   door::check_overlap(p, x.inputs, options, x.saved, x.sources, x.gradients);
+  if (!has_queries(p)) {
+    for (const core::GradientTarget* target : results.all()) {
+      if (target->given() && !target->accumulate) set_to_zero(target->buffer, call.stop_point());
+    }
+    return;
+  }
   const door::ScratchSize size = implementation.backward_scratch(p, sources, results);
   call.reserve(size.shared, size.per_worker);
   implementation.backward(p, sources, results, call);
@@ -196,6 +228,7 @@ Plan::Plan(const Inputs& inputs, const Options& options, Context& context)
   for (std::size_t n = 0; n < views.size(); ++n) {
     s.bound[n] = {views[n]->dtype(), views[n]->shape()};
   }
+  if (!has_queries(s.problem)) return;
   s.forward_size = s.forward->forward_scratch(s.problem, every_result(s.problem));
   if (s.backward != nullptr) {
     s.backward_size = s.backward->backward_scratch(s.problem, every_source(s.problem),

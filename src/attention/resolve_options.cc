@@ -46,6 +46,20 @@ Operand per_head(const Problem& p, const char* name, const ConstView& x) {
   return plain_operand(p, x, x.stride(0), 0, 0);
 }
 
+// Slopes of ALiBi: [H], or [B,H] with B counting all batch axes.
+Operand resolve_slopes(const Problem& p, const ConstView& x) {
+  if (!x.given() || x.rank() != 2) return per_head(p, "alibi", x);
+  expect_real(p, "alibi", x);
+  if (x.shape() != Dims(p.B, p.H)) {
+    throw Error(p.function, "alibi",
+                text("must have the shape [H] = ", to_string(Dims(p.H)),
+                     " or [B,H] = ", to_string({p.B, p.H}), ", got ", describe(x)));
+  }
+  Operand slopes = plain_operand(p, x, x.stride(1), 0, 0);
+  slopes.batch_strides = core::flat_batch_strides(p.batch, x.stride(0));
+  return slopes;
+}
+
 bool is_offset(Index o) { return o >= -kLargestOffset && o <= kLargestOffset; }
 
 [[noreturn]] void refuse_offset(const Problem& p, const std::string& came) {
@@ -136,7 +150,7 @@ void resolve_options(const Options& options, core::ResolvedProblem& p) {
   resolve_mods(options, p);
   resolve_bias(options, p);
   resolve_diagonal(options, p);
-  p.alibi = per_head(p, "alibi", options.alibi);
+  p.alibi = resolve_slopes(p, options.alibi);
   resolve_masks(options, p);
   p.sinks = per_head(p, "sinks", options.sinks);
   resolve_dropout(options, p);

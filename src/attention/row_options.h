@@ -250,8 +250,9 @@ void change_piece(const PieceTools<T>& with, const QueryAt& at, Index j0, Index 
     with.kernels.add_bias(s, bias, n);
   }
   if (!p.alibi.given()) return;
+  const Index entry = core::batch_offset(p.alibi, p.batch, at.b);
   const T slope =
-      core::load<T>(p.alibi.dtype, p.alibi.data, core::offset_of(p.alibi, 0, at.h, 0, 0));
+      core::load<T>(p.alibi.dtype, p.alibi.data, core::offset_of(p.alibi, entry, at.h, 0, 0));
   with.kernels.subtract_distance(s, slope, j0 - at.i - at.o, n);
   if (!p.bias.given()) return;
   // What the bias masks stays masked: a slope of NaN or infinity has made NaN of it.

@@ -43,6 +43,13 @@ Index batch_offset(const BasicOperand<Void>& x, const Dims& batch, Index b) noex
   return offset;
 }
 
+// The strides of the batch axes of an array that has one axis for all of them.
+inline Dims flat_batch_strides(const Dims& batch, Index stride) {
+  Dims strides = contiguous_strides(batch);
+  for (int axis = 0; axis < batch.rank(); ++axis) strides[axis] *= stride;
+  return strides;
+}
+
 }  // namespace qkv::core
 
 #endif  // QKV_CORE_OPERAND_H_

@@ -70,7 +70,7 @@ struct Problem {
   Operand bias;                    // rows = queries, columns = keys
   Diagonal diagonal;
   Operand offsets;  // one per batch entry, rows = batch entries
-  Operand alibi;    // one per head
+  Operand alibi;    // one per head, or per batch entry and head
   std::span<const ResolvedMask> masks;
   Operand sinks;  // one per head
   double dropout = 0;

@@ -32,9 +32,10 @@ LinearParameters linear_parameters(DType dtype, Index out, Index in, bool bias) 
 MultiHeadAttention::Parameters zeros(const MultiHeadConfig& c) {
   const bool split = c.form == HeadForm::kSplit;
   const Index inner = split ? c.width : c.heads * c.width;
-  const auto projection = [&] { return linear_parameters(c.dtype, inner, c.width, split); };
+  const bool bias = split && c.bias;
+  const auto projection = [&] { return linear_parameters(c.dtype, inner, c.width, bias); };
   return {c.form, projection(), projection(), projection(),
-          linear_parameters(c.dtype, c.width, inner, true)};
+          linear_parameters(c.dtype, c.width, inner, c.bias)};
 }
 
 // What q and k are divided by: the split form leaves scaling to the score.

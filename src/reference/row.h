@@ -116,7 +116,7 @@ void add_bias(const Problem& p, const QueryAt& at, const Row<T>& row) {
     }
   }
   if (p.alibi.given()) {
-    const T slope = parameter<T>(p.alibi, at.h, 0, 0);
+    const T slope = element<T>(p, p.alibi, at.b, at.h, 0, 0);
     for (Index n = 0; n < row.count; ++n) {
       const Index distance = std::abs(at.i + at.o - (row.begin + n));
       row.s[n] -= slope * static_cast<RealOf<T>>(distance);

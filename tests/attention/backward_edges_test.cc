@@ -75,6 +75,40 @@ TEST(BackwardEdges, WithoutPairsEveryGradientIsZero) {
   }
 }
 
+// However many batch entries there are, nothing is reserved for keys that no query sees.
+TEST(BackwardEdges, WithoutQueriesNoMemoryIsTaken) {
+  constexpr Index kMany = Index{1} << 40;
+  const std::vector<float> numbers(5 * 8, 1);
+  const auto many = [&](Index rows) {
+    return ConstView(numbers.data(), {kMany, 1, rows, 8}, {0, 0, 8, 1});
+  };
+  const Tensor sinks = normal(Dims(1), 3);
+  const Inputs inputs{many(0), many(5), many(5)};
+  const ConstView lse(numbers.data(), {kMany, 1, 0}, {0, 0, 1});
+  for (const ScoreKind kind : kScoreKinds) {
+    const SeededScore score(kind, {.H = 1, .Dq = 8, .Dk = 8, .U = 4}, DType::kFloat32);
+    for (const std::string& path : all_paths(kind)) {
+      SCOPED_TRACE(path);
+      Context context;
+      context.force_path(path);
+      const Options options{.score = score.score(), .sinks = sinks};
+      Tensor dsinks = normal(Dims(2), 4);
+      Tensor more = normal(Dims(1), 5);
+      const float before = more.values<float>()[0];
+      const View strided(dsinks.values<float>().data(), Dims(1), Dims(2));
+      attention_backward(inputs, options, {many(0), lse}, {.out = many(0)}, {.sinks = strided},
+                         context);
+      EXPECT_EQ(dsinks.values<float>()[0], 0);
+      EXPECT_NE(dsinks.values<float>()[1], 0);
+      attention_backward(inputs, options, {many(0), lse}, {.out = many(0)},
+                         {.sinks = more, .write = Write::kAccumulate}, context);
+      EXPECT_EQ(more.values<float>()[0], before);
+      const Plan plan(inputs, options, context);
+      EXPECT_EQ(plan.scratch_bytes() + plan.backward_scratch_bytes(), 0U);
+    }
+  }
+}
+
 // Keys that batch entries or heads share: dk and dv are sums over those, with the same bits however
 // they are made, in order.
 TEST(BackwardEdges, SharedKeysAreSumsOfTheirParts) {

@@ -38,7 +38,7 @@ struct Arrays {
         k(normal({B, G, Tk, D}, 2, d)),
         v(normal({B, G, Tk, E}, 3, d)),
         bias(normal({H, 1, Tk}, 4, d)),
-        slopes(normal(Dims(H), 5, d)),
+        slopes(normal({B, H}, 5, d)),
         sinks(normal(Dims(H), 6, d)),
         dout(normal({B, H, Tq, E}, 7, d)),
         dlse(normal({B, H, Tq}, 8, d)),
@@ -103,7 +103,7 @@ TEST(BackwardPathOrder, BatchEntriesAndHeadsDoNotKnowTheirNeighbours) {
         Options one = options;
         one.score = x.score.heads(2 * g, 2 * g + 2);
         one.bias = slice(x.bias.view(), 0, 2 * g, 2 * g + 2);
-        one.alibi = slice(x.slopes.view(), 0, 2 * g, 2 * g + 2);
+        one.alibi = part(x.slopes, b, g, 2);
         one.sinks = slice(x.sinks.view(), 0, 2 * g, 2 * g + 2);
         const GradientTensors alone =
             run({part(x.q, b, g, 2), part(x.k, b, g, 1), part(x.v, b, g, 1)}, one,
@@ -114,6 +114,7 @@ TEST(BackwardPathOrder, BatchEntriesAndHeadsDoNotKnowTheirNeighbours) {
         EXPECT_TRUE(same_bits(part(all.q, b, g, 2), alone.q)) << what;
         EXPECT_TRUE(same_bits(part(all.k, b, g, 1), alone.k)) << what;
         EXPECT_TRUE(same_bits(part(all.v, b, g, 1), alone.v)) << what;
+        EXPECT_TRUE(same_bits(part(all.alibi, b, g, 2), alone.alibi)) << what;
       }
     }
   });

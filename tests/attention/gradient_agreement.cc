@@ -147,7 +147,7 @@ class GradientBounds::Pass {
     const double scale = std::fabs(p_.scale);
     double change = scores_.change(at.i, j) + 4 * kEps * (p_.softcap + size_of_score(j));
     if (p_.alibi.given()) {
-      const auto slope = static_cast<double>(reference::parameter<T>(p_.alibi, at.h, 0, 0));
+      const auto slope = static_cast<double>(reference::element<T>(p_, p_.alibi, at.b, at.h, 0, 0));
       change += 4 * kEps * std::fabs(slope * static_cast<double>(at.i + at.o - j));
     }
     return change + scale * 8 * kTiny;

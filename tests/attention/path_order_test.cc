@@ -198,14 +198,14 @@ TEST(PathOrder, RowsDoNotKnowTheirNeighbours) {
     const Tensor k = normal({2, 2, 577, 17}, 22, d);
     const Tensor v = normal({2, 2, 577, 33}, 23, d);
     const Tensor bias = normal({100, 577}, 24, d);
-    const Tensor slopes = normal(Dims(4), 25, d);
+    const Tensor slopes = normal({2, 4}, 25, d);
     const SeededScore score = walk.score(4, 17);
     Runner run(walk, ScaledDot{});
-    const auto options = [&](Index i0, Index i1, Index h0, Index h1) {
+    const auto options = [&](Index i0, Index i1, Index h0, Index h1, Index b0 = 0, Index b1 = 2) {
       return Options{.score = score.heads(h0, h1),
                      .bias = slice(bias.view(), 0, i0, i1),
                      .diagonal = Offset{460 + i0},
-                     .alibi = slice(slopes.view(), 0, h0, h1),
+                     .alibi = slice(slice(slopes.view(), 0, b0, b1), 1, h0, h1),
                      .masks = {Causal{}, Window{450, 0}}};
     };
     const RowsOut all = run({q, k, v}, options(0, 100, 0, 4));
@@ -223,7 +223,7 @@ TEST(PathOrder, RowsDoNotKnowTheirNeighbours) {
       for (Index h : {0, 1, 3}) {
         const RowsOut one =
             run({part(q, b, h, h + 1), part(k, b, h / 2, h / 2 + 1), part(v, b, h / 2, h / 2 + 1)},
-                options(0, 100, h, h + 1));
+                options(0, 100, h, h + 1, b, b + 1));
         EXPECT_TRUE(same_bits(part(all.out, b, h, h + 1), one.out)) << b << "," << h;
         EXPECT_TRUE(same_bits(part(all.lse, b, h, h + 1), one.lse)) << b << "," << h;
       }

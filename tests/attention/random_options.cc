@@ -59,9 +59,10 @@ void RandomCall::draw_options() {
   draw_diagonal();
   const DType parameters = chance(0.2) ? sums() : dtype_;
   if (chance(0.2)) {
-    Guarded& slopes = make(parameters, Dims(H)).fill_normal(random_, 0.1);
+    const bool per_entry = chance(0.4);
+    Guarded& slopes = make(parameters, per_entry ? Dims(B, H) : Dims(H)).fill_normal(random_, 0.1);
     options_.alibi = slopes.view();
-    note("alibi");
+    note(per_entry ? "alibi per entry" : "alibi");
     if (chance(0.1)) plant(slopes, "alibi", 0);
   }
   draw_masks();

@@ -43,6 +43,11 @@ NAMES = {
     "raw_scores": "return_scores",
     "window.left": "window[0]",
     "window.right": "window[1]",
+    "weights.rows": "rows",
+    "raw_scores.rows": "rows",
+    "capped_scores.rows": "rows",
+    "masked_scores.rows": "rows",
+    "output_gradients.weights.rows": "rows",
 }
 NAMES_OF = {
     "masked_softmax": {"lengths": "valid_len"},
@@ -76,7 +81,6 @@ DTYPES = {
 NO_FUNCTION = "the function is one of C++ only"
 USERS_FUNCTION = "functions of the user on scores and masks are C++"
 CONTEXT = "contexts are C++"
-ROWS = "Python gives all rows of a matrix"
 RESULT = "results are made by the call"
 GRADIENT = "gradients are made by the call"
 NONE_IS_DEFAULT = "None means that the option is not given"
@@ -179,8 +183,6 @@ def reason_against(row: Row) -> Union[str, None]:
         return USERS_FUNCTION
     if any(name.startswith("context") for name in arguments):
         return CONTEXT
-    if any(name.endswith(".rows") for name in arguments):
-        return ROWS
     if row.subject.split(".")[0] == "input_gradients":
         return GRADIENT
     if row.subject in RESULTS and "is not available" not in row.message:

@@ -104,7 +104,8 @@ def named(case: Case, result: Any) -> dict[str, Any]:
     }
     order = [name for name in RESULTS if wanted[name]]
     values = (result,) if order == ["out"] else result
-    assert type(values) is tuple, f"{type(values)} for {order}"
+    if order != ["out"]:
+        assert list(values._fields) == order, f"{values._fields} for {order}"
     assert len(values) == len(order), f"{len(values)} results, expected {order}"
     found = dict(zip(order, values))
     if "weights" in found and flags["return_weights"] == "dropped":

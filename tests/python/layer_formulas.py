@@ -95,6 +95,18 @@ CASES = {
         (6, 6, 6),
         multi_head(SPLIT, 3),
     ),
+    "split without biases": Case(
+        lambda **p: qkv.MultiHeadAttention(6, 3, dtype="float64", bias=False, seed=4, **p),
+        (6, 6, 6),
+        multi_head(SPLIT, 3),
+    ),
+    "wide without bias": Case(
+        lambda **p: qkv.MultiHeadAttention(
+            3, 2, form="wide", dtype="float64", bias=False, seed=5, **p
+        ),
+        (3, 3, 3),
+        multi_head(WIDE, 2),
+    ),
     "wide": Case(
         lambda **p: qkv.MultiHeadAttention(3, 2, form="wide", dtype="float64", seed=5, **p),
         (3, 3, 3),

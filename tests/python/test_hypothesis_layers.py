@@ -96,7 +96,7 @@ def cases(draw: Any, name: str) -> Case:
     q, k = r.reals(element, *lead, Tq, Dq), r.reals(element, *lead, Tk, Dk)
     inputs = {"q": q, "k": k, "v": r.reals(element, *lead, Tk, E)}
     if lead and r.chance():
-        inputs["valid_len"] = r.integers(0, Tk, B)
+        inputs["key_lengths"] = r.integers(0, Tk, B)
     if r.chance():
         inputs["mask"] = r.flags(Tq, Tk)
     return Case(make, inputs, (*lead, Tq, E), dtype, r.tensors)
@@ -293,9 +293,16 @@ def test_config_holds_plain_numbers():
     dropout = np.array(0.25)
     layer = qkv.MultiHeadAttention(np.int64(8), np.int8(2), dropout=dropout, dtype=np.float64)
     dropout[...] = 0.5
-    wanted = {"width": 8, "heads": 2, "form": "split", "dropout": 0.25, "dtype": "float64"}
+    wanted = {
+        "width": 8,
+        "heads": 2,
+        "form": "split",
+        "dropout": 0.25,
+        "dtype": "float64",
+        "bias": True,
+    }
     assert layer.config == wanted
-    assert [type(value) for value in layer.config.values()] == [int, int, str, float, str]
+    assert [type(value) for value in layer.config.values()] == [int, int, str, float, str, bool]
 
 
 def test_failed_forward_leaves_nothing_for_backward():

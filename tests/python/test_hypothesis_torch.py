@@ -96,7 +96,7 @@ def test_wrong_kinds():
         (lambda: qkv.torch.attention(q, q, q, return_lse=torch.ones(2)),
          "attention: return_lse must be True or False, got Tensor"),
         (lambda: qkv.torch.attention(q, q, q, return_weights=torch.ones(2)),
-         'attention: return_weights must be False, True or "dropped", got Tensor'),
+         'attention: return_weights must be False, True, "dropped" or "both", got Tensor'),
         (lambda: qkv.torch.attention(q, q, q, score="bilinear", params=params),
          "attention: params must be a dict of arrays, got Tensor"),
         (lambda: dot(None, q, q),

@@ -84,7 +84,7 @@ FINE = X.astype(float)
          "v has Tk = 2 but k has Tk = 3 (k [2,3,4], v [2,2,4])"),
         ((X[0, 0], X, X), {}, ValueError, "q must have rank 2 to 7, got float32 [4]"),
         ((X, X, X, [1, 4]), {}, ValueError,
-         "valid_len must be in 0 to Tk = 3, got 4 for batch entry 1"),
+         "key_lengths must be in 0 to Tk = 3, got 4 for batch entry 1"),
         ((X, X, X), {"causal": "top_left"}, ValueError,
          "causal must be True (the last query sees the last key) or False in a layer"),
         ((X, X, X), {"mask": X}, TypeError,

@@ -114,7 +114,8 @@ def test_representations_can_be_typed_in():
         "AdditiveAttention(query_width=3, key_width=2, units=8, dropout=0.0, dtype='float32')",
         "BilinearAttention(query_width=3, key_width=2, dropout=0.0, dtype='float64')",
         "SelfAttention(width=4, dtype='float32')",
-        "MultiHeadAttention(width=4, heads=2, form='split', dropout=0.1, dtype='float32')",
+        "MultiHeadAttention(width=4, heads=2, form='split', dropout=0.1, dtype='float32', "
+        "bias=True)",
     ]:
         assert repr(eval(text, vars(qkv))) == text
     assert qkv.MLPAttention is qkv.AdditiveAttention
@@ -160,8 +161,8 @@ def test_backward_needs_a_forward_pass_that_succeeded(name):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"valid_len": [-1, 1]},
-        {"valid_len": [1.5, 1]},
+        {"key_lengths": [-1, 1]},
+        {"key_lengths": [1.5, 1]},
         {"mask": np.ones((3, 5))},
         {"padding_mask": "none"},
         {"window": 3},

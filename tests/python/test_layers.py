@@ -16,9 +16,9 @@ def masks_of(arrays, which):
     keep = np.ones((*batch, tq, tk), bool)
     if which == "none":
         return {}, keep
-    if which == "valid_len":
+    if which == "key_lengths":
         lengths = np.array([4, 2])
-        return {"valid_len": lengths}, keep & (j < lengths[:, None, None])
+        return {"key_lengths": lengths}, keep & (j < lengths[:, None, None])
     if which == "causal":
         return {"causal": True}, keep & (j <= i)
     if which == "window":
@@ -28,11 +28,11 @@ def masks_of(arrays, which):
         padding[0, -2:] = True
         return {"padding_mask": padding}, keep & ~padding[:, None, :]
     some = np.random.default_rng(9).random(keep.shape[-2:]) < 0.7
-    return {"mask": some, "valid_len": [5, 3]}, keep & some & (j < np.array([[[5]], [[3]]]))
+    return {"mask": some, "key_lengths": [5, 3]}, keep & some & (j < np.array([[[5]], [[3]]]))
 
 
 @pytest.mark.parametrize(
-    "which", ["none", "valid_len", "causal", "window", "padding_mask", "mask and lengths"]
+    "which", ["none", "key_lengths", "causal", "window", "padding_mask", "mask and lengths"]
 )
 @pytest.mark.parametrize("name", CASES)
 def test_forward_is_the_formula(name, which):
@@ -108,7 +108,7 @@ def test_gradients_are_differences(name, train):
     case = CASES[name]
     layer = case.make() if name == "self" else case.make(dropout=0.3)
     arrays = case.arrays(11)
-    options = {"valid_len": [4, 5], "return_weights": True, "return_lse": True}
+    options = {"key_lengths": [4, 5], "return_weights": True, "return_lse": True}
     options.update({"train": True, "seed": 5} if train else {})
     rng = np.random.default_rng(3)
     factors = [rng.normal(size=r.shape) for r in layer.forward(*arrays, **options)]
@@ -173,7 +173,7 @@ def test_the_first_training_pass_needs_a_seed(name):
     layer, arrays = case.make(dropout=0.5), case.arrays(13)
     with pytest.raises(ValueError, match=r"\.forward: seed must be given with the first train=T"):
         layer.forward(*arrays, train=True)
-    with pytest.raises(ValueError, match="valid_len"):
+    with pytest.raises(ValueError, match="key_lengths"):
         layer.forward(*arrays, [99, 1], train=True, seed=1)
     with pytest.raises(ValueError, match="seed must be given"):  # a failed pass starts nothing
         layer.forward(*arrays, train=True)
@@ -191,7 +191,7 @@ def test_dropout_is_that_of_the_form_unless_given():
 def test_absent_gradients_of_results_are_zero(name, train):
     case = CASES[name]
     layer = case.make() if name == "self" else case.make(dropout=0.3)
-    options = {"valid_len": [4, 5], "return_weights": True, "return_lse": True}
+    options = {"key_lengths": [4, 5], "return_weights": True, "return_lse": True}
     options.update({"train": True, "seed": 5} if train else {})
     results = layer.forward(*case.arrays(11), **options)
     rng = np.random.default_rng(3)

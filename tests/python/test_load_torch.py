@@ -36,7 +36,7 @@ def assert_same(got, want):
 @pytest.mark.parametrize("mask", ["none", "padding", "pairs"])
 def test_multihead_attention(bias, mask):
     theirs = drawn(nn.MultiheadAttention(6, 3, bias=bias, batch_first=True))
-    layer = qkv.MultiHeadAttention(6, 3, dtype="float64")
+    layer = qkv.MultiHeadAttention(6, 3, dtype="float64", bias=bias)
     layer.load_torch(theirs.state_dict())
     q, k, v = draw(2, 3, 6), draw(2, 5, 6, seed=1), draw(2, 5, 6, seed=2)
     padding = torch.tensor([[False] * 5, [False, False, True, True, True]])
@@ -51,6 +51,22 @@ def test_multihead_attention(bias, mask):
     assert isinstance(out, torch.Tensor)
     assert_same(weights, want_weights)
     assert_same(out, want)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_biases_are_neither_lost_nor_made_up(bias):
+    """Zeros in their place would be trained."""
+    layer = qkv.MultiHeadAttention(4, 2, bias=bias)
+    before = {name: array.copy() for name, array in layer.parameters().items()}
+    others = nn.MultiheadAttention(4, 2, bias=not bias), qkv.MultiHeadAttention(4, 2, bias=not bias)
+    text = (
+        "no biases but the layer has" if bias else "biases but the layer was made with bias=False"
+    )
+    for state in (others[0].state_dict(), others[1].parameters()):
+        with pytest.raises(ValueError, match=f"load_torch: state_dict has {text}"):
+            layer.load_torch(state)
+    for name, array in layer.parameters().items():
+        np.testing.assert_array_equal(array, before[name])
 
 
 def test_gradients_have_the_names_of_what_they_are_of():

@@ -130,7 +130,7 @@ def masks_of(name: str, tq: int, tk: int) -> tuple[dict[str, Any], dict[str, Any
         ),
         "lengths": (
             {"key_padding_mask": torch.arange(tk) >= torch.tensor([[tk - 1], [2]])},
-            {"valid_len": np.array([tk - 1, 2])},
+            {"key_lengths": np.array([tk - 1, 2])},
         ),
         "one for each head": (
             {"attn_mask": hidden.expand(2 * HEADS, tq, tk)},
@@ -255,7 +255,7 @@ def test_another_width_is_refused_by_key() -> None:
 def test_without_bias() -> None:
     mha = torch_mha(bias=False).double()
     q, k, v = arrays(4, 7)
-    layer = qkv.MultiHeadAttention(WIDTH, HEADS, dtype="float64")
+    layer = qkv.MultiHeadAttention(WIDTH, HEADS, dtype="float64", bias=False)
     layer.load_torch(mha.state_dict())
     line = check("out", layer.forward(q, k, v), mha(q, k, v)[0], 1e-13)
     assert line is None, line

@@ -188,6 +188,7 @@ def test_multihead_attention(bias, dtype):
         dtype,
         width=12,
         heads=3,
+        bias=bias,
     )
     q, k, v = (draw(dtype, 2, t, 12, seed=t).requires_grad_() for t in (4, 5, 6))
     k, v = k, draw(dtype, 2, 5, 12, seed=9).requires_grad_()

@@ -2,6 +2,8 @@
 """qkv.torch: attention as a function of PyTorch's autograd."""
 
 import gc
+import re
+import warnings
 import weakref
 
 import pytest
@@ -9,6 +11,10 @@ import pytest
 import qkv
 
 torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
+from torch.nn.attention.bias import causal_upper_left  # noqa: E402
+
 import qkv.torch  # noqa: E402
 
 B, H, G, TQ, TK, D, E, U = 2, 4, 2, 3, 5, 4, 3, 6
@@ -270,59 +276,6 @@ def test_wrong_calls():
         qkv.torch.attention(q, k, v, score="bilinear", params={"V": q})
 
 
-# ---- scaled_dot_product_attention ---------------------------------------------------------------
-
-sdpa = torch.nn.functional.scaled_dot_product_attention
-SEEN = torch.eye(TQ, TK, dtype=torch.bool) | (draw(TQ, TK, seed=7, wants=False) > 0)
-
-
-@pytest.mark.parametrize("rank", [2, 3, 4, 5])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"is_causal": True},
-        {"scale": 0.2},
-        {"attn_mask": SEEN},
-        {"attn_mask": draw(TQ, TK, seed=8)},
-        {"enable_gqa": True},
-    ],
-)
-def test_it_stands_in_for_torchs(rank, options):
-    batch = (2, 3, 4)[5 - rank :]
-    heads = (*batch[:-1], 2) if options.get("enable_gqa") and rank > 3 else batch
-    shapes = (*batch, TQ, D), (*heads, TK, D), (*heads, TK, E)
-    inputs = [draw(*shape, seed=n) for n, shape in enumerate(shapes)]
-    if options.get("enable_gqa") and rank < 4:
-        options = {}
-    out, want = (f(*inputs, **options) for f in (qkv.torch.scaled_dot_product_attention, sdpa))
-    torch.testing.assert_close(out, want, rtol=1e-12, atol=1e-13)
-    wanted = [*inputs, *(x for x in options.values() if getattr(x, "requires_grad", False))]
-    dout = draw(*out.shape, seed=9, wants=False)
-    for x, y in zip(*(torch.autograd.grad(o, wanted, dout) for o in (out, want))):
-        torch.testing.assert_close(x, y, rtol=1e-11, atol=1e-13)
-
-
-def test_its_dropout_is_drawn_from_torchs_generator():
-    q, k, v = (torch.ones(1, 1, 64, 64) for _ in range(3))
-    torch.manual_seed(1)
-    first, second = (
-        qkv.torch.scaled_dot_product_attention(q, k, v, dropout_p=0.5) for _ in range(2)
-    )
-    torch.manual_seed(1)
-    again = qkv.torch.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
-    assert torch.equal(first, again) and not torch.equal(first, second)
-    assert abs(first.mean().item() - 1) < 0.1
-
-
-def test_what_it_refuses():
-    q, k, v = qkv_of()
-    with pytest.raises(ValueError, match="attn_mask must be None where is_causal is True"):
-        qkv.torch.scaled_dot_product_attention(q, k, v, SEEN, is_causal=True, enable_gqa=True)
-    with pytest.raises(ValueError, match="key has 2 heads but query has 4; fewer heads need"):
-        qkv.torch.scaled_dot_product_attention(q, k, v)
-
-
 def test_inputs_go_when_autograd_lets_them_go():
     """What is saved goes after the backward pass, also while the result is there."""
     q, k, v = (1 * x for x in qkv_of())
@@ -360,3 +313,111 @@ def test_subclasses_of_tensors(kind):
         assert torch.equal(got.grad.as_subclass(torch.Tensor), x.grad)
     out = qkv.torch.scaled_dot_product_attention(*tensors, enable_gqa=True)
     assert out.shape == want.shape
+
+
+# ---- tensors whose memory is not their value ----------------------------------------------------
+
+
+class Doubled(torch.Tensor):
+    """A subclass whose functions see something else than its memory."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def odd_tensors(shape):
+    plain = torch.ones(shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # prototypes, PyTorch says
+        masked = torch.masked.masked_tensor(plain, plain > 0)
+    with FakeTensorMode():
+        fake = torch.ones(shape)
+    return {
+        "Doubled": plain.as_subclass(Doubled),
+        "MaskedTensor": masked,
+        "FakeTensor": fake,
+        "NestedTensor": torch.nested.nested_tensor([torch.ones(1, 2)] * 2, layout=torch.jagged),
+        "UninitializedParameter": torch.nn.UninitializedParameter(),
+        "CausalBias": causal_upper_left(*shape[-2:]),
+    }
+
+
+ODD = sorted(odd_tensors((2, 2)))
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("argument", ["q", "bias", "mask", "key_lengths", "W", "dout"])
+def test_classes_with_a_meaning_of_their_own_are_refused(kind, argument):
+    x = torch.ones(2, 2)
+    odd = odd_tensors((2, 2))[kind]
+    called = {"q": x, "k": x, "v": x, "score": "bilinear", "params": {"W": x}}
+    function = qkv.attention
+    if argument == "W":
+        called["params"] = {"W": odd}
+    elif argument == "dout":
+        function = qkv.attention_backward
+        called.update(dout=odd, out=x, lse=x[0])
+    else:
+        called[argument] = odd
+    name = 'params["W"]' if argument == "W" else argument
+    text = (
+        rf"{re.escape(name)} must be a tensor whose memory is its value, got \S*\.{kind}, a class"
+    )
+    with pytest.raises(TypeError, match=text):
+        function(**called)
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_they_are_refused_by_other_functions_too(kind):
+    odd = odd_tensors((2, 2))[kind]
+    for call in (
+        lambda: qkv.softmax(odd),
+        lambda: qkv.masked_softmax(torch.ones(2, 2), odd),
+        lambda: qkv.batch_dot(torch.ones(2, 2), odd),
+        lambda: qkv.Linear(2, 2).forward(odd),
+    ):
+        with pytest.raises(TypeError, match=f"a tensor whose memory is its value, got .*{kind}"):
+            call()
+
+
+def test_state_dicts_of_them_are_refused():
+    odd = odd_tensors((2, 2))["Doubled"]
+    with pytest.raises(TypeError, match="a tensor whose memory is its value, got .*Doubled"):
+        qkv.BilinearAttention(2, 2).load_torch({"W": odd})
+
+
+def test_the_text_for_a_causal_bias_says_what_to_write():
+    x = torch.ones(2, 2)
+    with pytest.raises(TypeError, match='what it means is causal="top_left" or "bottom_right"$'):
+        qkv.torch.attention(x, x, x, mask=causal_upper_left(2, 2))
+
+
+@pytest.mark.parametrize("argument", ["q", "v", "bias", "W"])
+@pytest.mark.parametrize("wants", [False, True])
+@pytest.mark.parametrize("function", [qkv.attention, qkv.torch.attention])
+def test_tangents_are_not_lost(argument, wants, function):
+    """A dual tensor without requires_grad, beside others with and without."""
+    x = torch.ones(2, 2)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x.clone(), x)
+        k = x.clone().requires_grad_(wants and function is qkv.torch.attention)
+        called = {"q": x, "k": k, "v": x, "score": "bilinear", "params": {"W": x}}
+        if argument == "W":
+            called["params"] = {"W": dual}
+        else:
+            called[argument] = dual
+        with pytest.raises((TypeError, RuntimeError), match=r"forward-mode d.*backward pass"):
+            function(**called)
+        with torch.no_grad(), pytest.raises((TypeError, RuntimeError), match="forward-mode d"):
+            qkv.torch.attention(**called)
+        # without a tangent inside a level all is as ever
+        assert torch.equal(qkv.attention(x, x, x), qkv.torch.attention(x, x, x))
+
+
+def test_negated_views_have_their_sign():
+    x = torch.ones(2, 2, dtype=torch.complex128).mul(1 + 2j)
+    negative = torch.resolve_conj(x).conj().imag
+    assert negative.is_neg()
+    want = qkv.attention(*[negative.clone().resolve_neg()] * 3)
+    assert torch.equal(qkv.attention(negative, negative, negative), want)

@@ -25,6 +25,7 @@ struct MultiHeadConfig {
   HeadForm form = HeadForm::kSplit;
   std::optional<double> dropout{};  // unless given: 0.1 in the split form, 0 in the wide one
   DType dtype = DType::kFloat32;    // or float64
+  bool bias = true;                 // false: no projection has one
 };
 
 // Multi-head attention between q [..,Tq,width] and k, v [..,Tk,width]: self-attention when the

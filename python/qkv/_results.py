@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several results of a call: a named tuple of those that were asked for."""
+
+from collections import namedtuple
+from typing import Any, Dict, NoReturn, Tuple, cast
+
+# What has to be asked for, and how.
+_ASKED_BY = {
+    "weights": "return_weights=True",
+    "dropped_weights": 'return_weights="both"',
+    "scores": 'return_scores="raw", "capped" or "masked"',
+    "raw_scores": 'return_scores=("raw",)',
+    "capped_scores": 'return_scores=("capped",)',
+    "masked_scores": 'return_scores=("masked",)',
+    "lse": "return_lse=True",
+    "row_max": "return_row_max=True",
+    "column_sums": "return_column_sums=True",
+    "top": "return_top",
+    "out": "v",
+}
+
+
+class Results:
+    """What all named tuples of results have besides their fields."""
+
+    __slots__ = ()
+    _fields: Tuple[str, ...]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        fields = ", ".join(self._fields)
+        asked = f"; ask for it with {_ASKED_BY[name]}" if name in _ASKED_BY else ""
+        raise AttributeError(f"these results have no {name!r}, but {fields}{asked}")
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return results, (self._fields, tuple(cast(Any, self)))
+
+
+_CLASSES: Dict[Tuple[str, ...], Any] = {}
+
+
+def _class_of(names: Tuple[str, ...]) -> Any:
+    if names not in _CLASSES:
+        make: Any = namedtuple
+        _CLASSES[names] = type("Results", (Results, make("Results", names)), {"__slots__": ()})
+    return _CLASSES[names]
+
+
+def results(names: Tuple[str, ...], values: Tuple[Any, ...]) -> Any:
+    """The values as a tuple with these names."""
+    return _class_of(tuple(names))(*values)

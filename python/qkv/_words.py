@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments by a name that there is not: the error says which was meant."""
+
+import inspect
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, Callable, Optional, Set, TypeVar, cast
+
+# What other libraries call it.
+_ELSEWHERE = {
+    "attn_bias": "bias",
+    "attn_mask": "mask' (bool) or 'bias' (numbers)",
+    "attention_mask": "mask' or 'padding_mask",
+    "average_attn_weights": "average_weights",
+    "dropout_p": "dropout",
+    "enable_gqa": "k' with fewer heads: no option is needed",
+    "is_causal": "causal",
+    "kdim": "key_width",
+    "key_padding_mask": "padding_mask",
+    "logits_soft_cap": "softcap",
+    "logit_cap": "softcap",
+    "need_weights": "return_weights",
+    "nheads": "heads",
+    "num_heads": "heads",
+    "rate": "dropout",
+    "s_aux": "sinks",
+    "sliding_window": "window",
+    "sm_scale": "scale",
+    "softmax_scale": "scale",
+    "valid_len": "key_lengths",
+    "valid_length": "key_lengths",
+    "valid_lens": "key_lengths",
+    "vdim": "value_width",
+    "window_size": "window",
+}
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _meant(word: str, known: Set[str]) -> Optional[str]:
+    elsewhere = _ELSEWHERE.get(word)
+    if elsewhere is not None and elsewhere.split("'")[0] in known:
+        return elsewhere
+    near = get_close_matches(word.lower(), sorted(known), n=1)
+    return near[0] if near else None
+
+
+def near_words(function: _F) -> _F:
+    """The function; a keyword that it does not know gets the one that was probably meant."""
+    known = {name for name in inspect.signature(function).parameters if name != "self"}
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except TypeError:
+            unknown = [word for word in options if word not in known]
+            if not unknown:
+                raise
+        # As Python 3.13 says it.
+        meant = _meant(unknown[0], known)
+        hint = f". Did you mean '{meant}'?" if meant else ""
+        raise TypeError(
+            f"{function.__qualname__}() got an unexpected keyword argument '{unknown[0]}'{hint}"
+        )
+
+    return cast(_F, call)

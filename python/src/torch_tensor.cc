@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch_tensor.h"
+
+#include <string>
+#include <vector>
+
+#include "dlpack.h"
+#include "view_parts.h"
+
+namespace qkv::python {
+namespace {
+
+// What is asked of PyTorch, looked up when its first tensor comes; never by importing it. Held for
+// the life of the process, as NumPy is.
+class Torch {
+ public:
+  explicit Torch(nb::handle torch)
+      : tensor_(nb::object(torch.attr("Tensor")).release()),
+        function_(nb::object(tensor_.attr("__torch_function__").attr("__func__")).release()),
+        // Of a class whose instances are their memory: Parameter's.
+        no_function_(
+            nb::object(torch.attr("nn").attr("Parameter").attr("__torch_function__")).release()),
+        no_dispatch_(nb::object(tensor_.attr("__torch_dispatch__")).release()),
+        dlpack_(nb::object(tensor_.attr("__dlpack__")).release()),
+        forward_ad_(nb::object(torch.attr("autograd").attr("forward_ad")).release()) {}
+
+  bool is_tensor_class(nb::handle type) const {
+    return PyObject_IsSubclass(type.ptr(), tensor_.ptr()) == 1;
+  }
+  bool is_plain(nb::handle type) const {
+    const nb::object function = type.attr("__torch_function__");
+    const bool own_function =
+        !function.is(no_function_) &&
+        !(nb::hasattr(function, "__func__") && nb::object(function.attr("__func__")).is(function_));
+    return !own_function && nb::object(type.attr("__torch_dispatch__")).is(no_dispatch_);
+  }
+  const ExchangeApi* exchange(nb::handle type) const {
+    constexpr const char* kAttribute = "__dlpack_c_exchange_api__";
+    if (!nb::hasattr(type, kAttribute) || !nb::object(type.attr("__dlpack__")).is(dlpack_)) {
+      return nullptr;
+    }
+    return exchange_api_of(type.attr(kAttribute));
+  }
+  bool has_tangent(nb::handle tensor) const {
+    const nb::object level = forward_ad_.attr("_current_level");
+    if (PyLong_AsLong(level.ptr()) < 0) return false;
+    return !forward_ad_.attr("unpack_dual")(tensor).attr("tangent").is_none();
+  }
+
+ private:
+  nb::handle tensor_, function_, no_function_, no_dispatch_, dlpack_, forward_ad_;
+};
+
+// Null before PyTorch is imported.
+const Torch* torch() {
+  static const Torch* found = nullptr;
+  if (found == nullptr) {
+    const nb::object modules = nb::module_::import_("sys").attr("modules");
+    const nb::object module = modules.attr("get")("torch");
+    // While it is being imported there are no tensors.
+    if (module.is_none() || !nb::hasattr(module, "autograd") || !nb::hasattr(module, "nn")) {
+      return nullptr;
+    }
+    found = new Torch(module);
+  }
+  return found;
+}
+
+TensorClass look_up(nb::handle type) {
+  const Torch* const known = torch();
+  if (known == nullptr || !known->is_tensor_class(type)) return {};
+  const bool plain = known->is_plain(type);
+  return {true, plain, plain ? known->exchange(type) : nullptr};
+}
+
+}  // namespace
+
+TensorClass tensor_class_of(nb::handle object) {
+  // The first classes that come stay known, and alive; there are two or three in a program.
+  constexpr std::size_t kMostKnown = 8;
+  static auto* const known = new std::vector<std::pair<PyTypeObject*, TensorClass>>;
+  PyTypeObject* const type = Py_TYPE(object.ptr());
+  for (const auto& [other, facts] : *known) {
+    if (other == type) return facts;
+  }
+  const nb::handle handle(reinterpret_cast<PyObject*>(type));
+  const TensorClass facts = look_up(handle);
+  if (facts.of_torch && known->size() < kMostKnown) {
+    known->emplace_back(type, facts);
+    handle.inc_ref();
+  }
+  return facts;
+}
+
+void check_plain_tensor(const TensorClass& of, nb::handle object, const Name& name) {
+  if (!of.of_torch) return;
+  if (!of.plain) {
+    const nb::handle type(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())));
+    const std::string which =
+        text_of(type.attr("__module__")) + "." + text_of(type.attr("__name__"));
+    const bool causal = which == "torch.nn.attention.bias.CausalBias";
+    throw_type_error(
+        name, "must be a tensor whose memory is its value, got " + which +
+                  ", a class with a meaning of its own (__torch_function__, __torch_dispatch__)" +
+                  (causal ? "; what it means is causal=\"top_left\" or \"bottom_right\""
+                          : "; a plain tensor is made by x.as_subclass(torch.Tensor) or the like"));
+  }
+  if (torch()->has_tangent(object)) {
+    throw_type_error(name,
+                     "must have no tangent, got a dual tensor of forward-mode differentiation, "
+                     "which attention does not have; gradients come from the backward pass");
+  }
+}
+
+nb::object with_its_sign(nb::handle tensor) {
+  return tensor.attr("is_neg")().is(Py_True) ? nb::object(tensor.attr("resolve_neg")())
+                                             : nb::borrow(tensor);
+}
+
+}  // namespace qkv::python

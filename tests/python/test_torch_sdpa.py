@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""qkv.torch.scaled_dot_product_attention beside PyTorch's own."""
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left  # noqa: E402
+
+import qkv.torch  # noqa: E402
+
+B, H, G, TQ, TK, D, E = 2, 4, 2, 3, 5, 4, 3
+F64 = torch.float64
+
+sdpa = torch.nn.functional.scaled_dot_product_attention
+
+
+def draw(*shape, seed=0, dtype=F64, wants=True):
+    x = torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
+    return x.to(dtype).requires_grad_(wants)
+
+
+def drawn(*shapes, dtype=F64):
+    return [draw(*shape, seed=n, dtype=dtype) for n, shape in enumerate(shapes)]
+
+
+def assert_stands_in(inputs, options, rtol=1e-11):
+    """Equal results, shapes and gradients, beside PyTorch's plain formulas."""
+    with sdpa_kernel(SDPBackend.MATH):
+        want = sdpa(*inputs, **options)
+    out = qkv.torch.scaled_dot_product_attention(*inputs, **options)
+    torch.testing.assert_close(out, want, rtol=rtol, atol=1e-13)
+    mask = options.get("attn_mask")
+    wanted = [*inputs, *([mask] if mask is not None and mask.requires_grad else [])]
+    dout = draw(*out.shape, seed=9, wants=False)
+    of_torch = torch.autograd.grad(want, wanted, dout, allow_unused=True)
+    for x, got, y in zip(
+        wanted, torch.autograd.grad(out, wanted, dout, allow_unused=True), of_torch
+    ):
+        zero = torch.zeros_like(x)
+        torch.testing.assert_close(
+            zero if got is None else got, zero if y is None else y, rtol=rtol, atol=1e-13
+        )
+
+
+SEEN = torch.eye(TQ, TK, dtype=torch.bool) | (draw(TQ, TK, seed=7, wants=False) > 0)
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.2},
+        {"attn_mask": SEEN},
+        {"attn_mask": draw(TQ, TK, seed=8)},
+        {"attn_mask": draw(TQ, TK, seed=8, dtype=torch.float32)},
+        {"attn_mask": causal_upper_left(TQ, TK)},
+        {"attn_mask": causal_lower_right(TQ, TK)},
+        {"dropout_p": 1},
+        {"dropout_p": 1.0, "is_causal": True},
+    ],
+)
+def test_it_stands_in_for_torchs(rank, options):
+    batch = (2, 3, 4)[5 - rank :]
+    assert_stands_in(drawn((*batch, TQ, D), (*batch, TK, D), (*batch, TK, E)), options)
+
+
+@pytest.mark.parametrize(
+    "heads", [(4, 2, 2), (4, 1, 1), (4, 4, 2), (4, 1, 2), (12, 4, 6), (6, 3, 2), (4, 4, 4)]
+)
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": SEEN}])
+def test_grouped_heads(heads, batch, options):
+    shapes = zip(heads, ((TQ, D), (TK, D), (TK, E)))
+    inputs = drawn(*((*batch, h, *shape) for h, shape in shapes))
+    assert_stands_in(inputs, {**options, "enable_gqa": True})
+
+
+@pytest.mark.parametrize(
+    "leading",
+    [
+        ((2, 1), (2, 4), (2, 4)),  # one query head over many key heads
+        ((2, 4), (2, 1), (2, 1)),
+        ((2, 4), (2, 1), (2, 4)),
+        ((2, 4), (2, 4), (2, 1)),
+        ((1, 4), (3, 1), (3, 4)),
+        ((4,), (1,), (4,)),
+        ((1,), (4,), (4,)),
+        ((), (4,), (4,)),
+        ((2, 1, 3), (1, 4, 3), (3,)),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": SEEN}])
+def test_leading_axes_broadcast(leading, options):
+    shapes = zip(leading, ((TQ, D), (TK, D), (TK, E)))
+    assert_stands_in(drawn(*((*axes, *shape) for axes, shape in shapes)), options)
+
+
+@pytest.mark.parametrize("widths", [(0, 3), (4, 0), (0, 0)])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": SEEN}, {"scale": 2.0}])
+def test_no_channels(widths, options):
+    d, e = widths
+    assert_stands_in(drawn((B, H, TQ, d), (B, H, TK, d), (B, H, TK, e)), options)
+
+
+@pytest.mark.parametrize("corner", [causal_upper_left, causal_lower_right])
+@pytest.mark.parametrize("sizes", [(4, 4), (5, 3)])
+def test_causal_biases_of_other_sizes(corner, sizes):
+    Tq, Tk = sizes
+    inputs = drawn((B, H, Tq, D), (B, H, Tk, D), (B, H, Tk, E))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # rows without keys
+        bias = corner(Tq, Tk)
+    seen = torch.ones(Tq, Tk, dtype=torch.bool).tril(Tk - Tq if corner is causal_lower_right else 0)
+    out = qkv.torch.scaled_dot_product_attention(*inputs, bias)
+    want = qkv.torch.scaled_dot_product_attention(*inputs, seen)
+    assert torch.equal(out, want)
+
+
+def test_its_dropout_is_drawn_from_torchs_generator():
+    q, k, v = (torch.ones(1, 1, 64, 64) for _ in range(3))
+    torch.manual_seed(1)
+    first, second = (
+        qkv.torch.scaled_dot_product_attention(q, k, v, dropout_p=0.5) for _ in range(2)
+    )
+    torch.manual_seed(1)
+    again = qkv.torch.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+    assert torch.equal(first, again) and not torch.equal(first, second)
+    assert abs(first.mean().item() - 1) < 0.1
+
+
+def test_what_it_refuses():
+    q, k, v = drawn((B, H, TQ, D), (B, G, TK, D), (B, G, TK, E))
+    for text, options in {
+        "attn_mask must be None where is_causal is True": {"attn_mask": SEEN, "is_causal": True},
+        r"broadcast, got \[2, 4\], \[2, 2\], \[2, 2\]; fewer heads of keys need": {},
+        "attn_mask is for 2 queries and 5 keys but there are 3 and 5": {
+            "attn_mask": causal_upper_left(2, 5),
+            "enable_gqa": True,
+        },
+        r"dropout_p must be in \[0,1\], got 2": {"dropout_p": 2},
+    }.items():
+        with pytest.raises(ValueError, match=f"^scaled_dot_product_attention: .*{text}"):
+            qkv.torch.scaled_dot_product_attention(q, k, v, **options)
+    with pytest.raises(ValueError, match="key has 3 heads, which do not divide query's 4"):
+        k3 = torch.ones(B, 3, TK, D, dtype=F64)
+        qkv.torch.scaled_dot_product_attention(q, k3, k3, enable_gqa=True)
+    with pytest.raises(ValueError, match="query must have an axis of heads with enable_gqa"):
+        qkv.torch.scaled_dot_product_attention(q[0, 0], k, v, enable_gqa=True)
+    with pytest.raises(ValueError, match="query must have at least 2 axes, got 1"):
+        qkv.torch.scaled_dot_product_attention(q[0, 0, 0], k, v)
