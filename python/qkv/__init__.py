@@ -11,6 +11,7 @@ come out as the same kind.
 array([[3.1192]])
 """
 
+from ._additive_memory import AdditiveMemory
 from ._core import __version__
 from ._functions import (
     Gradients,
@@ -20,6 +21,7 @@ from ._functions import (
     masked_softmax,
     softmax,
 )
+from ._gru import GRU, GRUCell, GRUCellGradients, GRUGradients
 from ._layers import (
     AdditiveAttention,
     BilinearAttention,
@@ -32,11 +34,10 @@ from ._layers import (
 )
 from ._machine import info, set_threads
 from ._model_layers import (
-    GRU,
     CrossEntropy,
+    Dropout,
     Embedding,
     EmbeddingGradients,
-    GRUGradients,
     Linear,
     LinearGradients,
 )
@@ -44,11 +45,15 @@ from ._model_layers import (
 __all__ = [
     "GRU",
     "AdditiveAttention",
+    "AdditiveMemory",
     "BilinearAttention",
     "CrossEntropy",
     "DotProductAttention",
+    "Dropout",
     "Embedding",
     "EmbeddingGradients",
+    "GRUCell",
+    "GRUCellGradients",
     "GRUGradients",
     "Gradients",
     "LayerGradients",

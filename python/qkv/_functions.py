@@ -5,6 +5,7 @@ Letters: B batch, H query heads, G key/value heads, Tq queries, Tk keys, D query
 width, U units.
 """
 
+import inspect
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _core
@@ -151,14 +152,30 @@ def attention(
     )  # fmt: skip
 
 
-def _by_name(add_to: Any) -> Optional[Dict[str, Any]]:
+# The options of attention() and what they are unless given.
+DEFAULTS: Dict[str, Any] = {
+    name: parameter.default
+    for name, parameter in inspect.signature(attention).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+}
+
+
+def options_of(given: Dict[str, Any]) -> Tuple[Any, ...]:
+    """The options that say what is computed, as _core takes them."""
+    names = (
+        "score", "params", "scale", "softcap", "mask", "padding_mask", "bias", "key_lengths",
+        "causal", "causal_offset", "window", "alibi_slopes", "sinks", "cu_seqlens_q",
+        "cu_seqlens_k", "dropout", "seed", "layout", "heads",
+    )  # fmt: skip
+    return tuple(given[name] for name in names)
+
+
+def by_name(function: str, add_to: Any) -> Optional[Dict[str, Any]]:
     """add_to as a dict."""
     if add_to is None:
         return None
     if not isinstance(add_to, Gradients):
-        raise TypeError(
-            f"attention_backward: add_to must be Gradients, got {type(add_to).__name__}"
-        )
+        raise TypeError(f"{function}: add_to must be Gradients, got {type(add_to).__name__}")
     return add_to._asdict()
 
 
@@ -230,7 +247,7 @@ def attention_backward(
     """
     return Gradients(*_core.attention_backward(
         q, k, v,
-        (dout, out, lse, dlse, dweights, rows, wanted, _by_name(add_to)),
+        (dout, out, lse, dlse, dweights, rows, wanted, by_name("attention_backward", add_to)),
         (score, params, scale, softcap, mask, padding_mask, bias, key_lengths, causal,
          causal_offset, window, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, dropout, seed,
          layout, heads),

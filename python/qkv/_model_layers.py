@@ -15,11 +15,10 @@ from ._functions import Array, Numbers
 from ._layer import Layer
 
 __all__ = [
-    "GRU",
     "CrossEntropy",
+    "Dropout",
     "Embedding",
     "EmbeddingGradients",
-    "GRUGradients",
     "Linear",
     "LinearGradients",
 ]
@@ -35,14 +34,6 @@ class LinearGradients(NamedTuple):
 class EmbeddingGradients(NamedTuple):
     """What `Embedding.backward` gives: NumPy arrays by name; ids have no gradient."""
 
-    parameters: Dict[str, Any]
-
-
-class GRUGradients(NamedTuple):
-    """What `GRU.backward` gives: dx and dstate of the kind of x, and NumPy arrays by name."""
-
-    dx: Array
-    dstate: Array
     parameters: Dict[str, Any]
 
 
@@ -175,101 +166,59 @@ class Embedding(Layer):
         return EmbeddingGradients(self._layer.backward(dout, threads))
 
 
-class GRU(Layer):
-    """Gated recurrent units in one or both directions: a torch.nn.GRU of one layer.
+class Dropout(Layer):
+    """Dropout of the elements of an array in training: torch.nn.Dropout (Srivastava et al. 2014).
 
-    Cho et al. 2014, section 2.3, in PyTorch's form:
-    r = sigmoid(W_ir x + b_ir + W_hr h + b_hr), z = sigmoid(W_iz x + b_iz + W_hz h + b_hz),
-    n = tanh(W_in x + b_in + r (W_hn h + b_hn)), h' = (1 - z) n + z h.
-
-    x [B,T,input_size] (PyTorch's batch_first=True). Parameters: weight_ih_l0 [3 hidden,input],
-    weight_hh_l0 [3 hidden,hidden], the rows of r, z, n below each other, bias_ih_l0 and bias_hh_l0
-    [3 hidden]; the same with _reverse for the other direction.
+    Each element is 0 with the given probability, and multiplied by 1/(1-p) otherwise. In evaluation
+    the array stays as it is. No parameters.
 
     Args:
-        input_size, hidden_size: channels of x and of the state.
-        bias: whether there are the two.
-        bidirectional: whether there is a second direction, from the last step to the first.
-        dtype: float32 or float64, of the parameters and x.
-        seed: of the parameters, see `initialise`; all are drawn by hidden_size.
+        dropout: p, the probability of dropping an element in training, in [0,1).
 
     >>> import numpy as np
-    >>> layer = GRU(3, 4, bidirectional=True)
-    >>> out, state = layer.forward(np.ones((2, 5, 3), np.float32), [5, 2])
-    >>> out.shape, state.shape, out[1, 2:].any()
-    ((2, 5, 8), (2, 2, 4), np.False_)
+    >>> layer = Dropout(0.5)
+    >>> layer.forward(np.ones(8), train=True, seed=1)
+    array([0., 2., 2., 2., 0., 2., 2., 0.])
+    >>> layer.forward(np.ones(2))
+    array([1., 1.])
     """
 
-    _core_class = _core.GRU
+    _core_class = _core.Dropout
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        bidirectional: bool = False,
-        dtype: DTypeLike = "float32",
-        *,
-        seed: int = 0,
-    ) -> None:
-        self._make(
-            seed,
-            input_size=input_size,
-            hidden_size=hidden_size,
-            bias=bias,
-            bidirectional=bidirectional,
-            dtype=dtype,
-        )
+    def __init__(self, dropout: float) -> None:
+        self._make(None, dropout=dropout)
 
-    def forward(
-        self,
-        x: Array,
-        valid_len: Optional[Numbers] = None,
-        state: Optional[Array] = None,
-        *,
-        threads: Optional[int] = None,
-    ) -> Tuple[Any, Any]:
-        """Goes through the sequences; keeps a copy of what `backward` needs.
+    def forward(self, x: Array, *, train: bool = False, seed: Optional[int] = None) -> Any:
+        """Drops elements; keeps what `backward` needs, not x.
 
         Args:
-            x: [B,T,input_size] of the layer's dtype.
-            valid_len: integers [B]: the lengths of the sequences, as PyTorch's
-                pack_padded_sequence takes them; what stands behind them is never used. None: T.
-            state: [directions,B,hidden_size] where each direction begins; None for zeros.
-            threads: as in `attention`.
+            x: any shape; float32 or float64.
+            train: drops. Each such pass takes one step: what it drops is drawn from (seed, step).
+            seed: 0 to 2^64-1; starts the steps anew from it. Needed with the first train=True;
+                without it the steps go on.
 
         Returns:
-            out [B,T,directions*hidden_size], the state after each step, 0 behind a sequence's end,
-            and state [directions,B,hidden_size] after each direction's last, both of x's kind.
+            The shape, dtype and kind of x.
 
         Raises:
             ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
         """
-        out, last = self._layer.forward(x, valid_len, state, threads)
-        return out, last
+        return self._layer.forward(x, (train, seed))
 
-    def backward(
-        self,
-        dout: Optional[Array],
-        dstate: Optional[Array] = None,
-        *,
-        threads: Optional[int] = None,
-    ) -> GRUGradients:
-        """The gradients of the last forward pass.
+    def backward(self, dout: Array) -> Any:
+        """The gradient of the last forward pass with respect to x.
 
         Args:
-            dout, dstate: gradients of the loss with respect to out and the last state, in their
-                shapes; None for zero. One of them must be given.
-            threads: as in `attention`.
+            dout: gradient of the loss with respect to the result, of its shape and dtype.
 
         Returns:
-            GRUGradients: dx (0 behind a sequence's end), dstate of the first state, parameters.
+            dx, of the kind of x.
 
         Raises:
             ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
                 none.
         """
-        return GRUGradients(*self._layer.backward(dout, dstate, threads))
+        return self._layer.backward(dout)
 
 
 class CrossEntropy:

@@ -45,6 +45,13 @@ def _meant(word: str, known: Set[str]) -> Optional[str]:
     return near[0] if near else None
 
 
+def unknown_keyword(function: str, word: str, known: Set[str]) -> TypeError:
+    """The error for a keyword that is not among the known ones, as Python 3.13 says it."""
+    meant = _meant(word, known)
+    hint = f". Did you mean '{meant}'?" if meant else ""
+    return TypeError(f"{function}() got an unexpected keyword argument '{word}'{hint}")
+
+
 def near_words(function: _F) -> _F:
     """The function; a keyword that it does not know gets the one that was probably meant."""
     known = {name for name in inspect.signature(function).parameters if name != "self"}
@@ -57,11 +64,6 @@ def near_words(function: _F) -> _F:
             unknown = [word for word in options if word not in known]
             if not unknown:
                 raise
-        # As Python 3.13 says it.
-        meant = _meant(unknown[0], known)
-        hint = f". Did you mean '{meant}'?" if meant else ""
-        raise TypeError(
-            f"{function.__qualname__}() got an unexpected keyword argument '{unknown[0]}'{hint}"
-        )
+        raise unknown_keyword(function.__qualname__, unknown[0], known)
 
     return cast(_F, call)

@@ -23,13 +23,6 @@ from ._results import results
 
 __all__ = ["attention", "scaled_dot_product_attention"]
 
-# The options of the function and what they are unless given.
-_DEFAULTS = {
-    name: parameter.default
-    for name, parameter in inspect.signature(_functions.attention).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY
-}
-
 
 class _Call:
     """The arguments of a call: its tensors by name ("params.W"), and everything else.
@@ -201,9 +194,9 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     if not any(x.requires_grad for x in tensors):
         return _functions.attention(q, k, v, **options)
     _refuse_tangents(tensors)
-    if options.keys() - _DEFAULTS.keys():
+    if options.keys() - _functions.DEFAULTS.keys():
         return _functions.attention(q, k, v, **options)  # says which there are
-    call, inputs = _split({"q": q, "k": k, "v": v, **_DEFAULTS, **options})
+    call, inputs = _split({"q": q, "k": k, "v": v, **_functions.DEFAULTS, **options})
     _check_kinds("attention", _FLAG, return_lse=call.others["return_lse"])  # set to True below
     if not torch.is_grad_enabled():
         return _functions.attention(**call.arguments(inputs))

@@ -7,10 +7,13 @@
 // What each file of bindings adds to the module.
 namespace qkv::python {
 
+void bind_additive_memory(nanobind::module_& module);
 void bind_attention(nanobind::module_& module);
 void bind_backward(nanobind::module_& module);
 void bind_cross_entropy(nanobind::module_& module);
+void bind_dropout(nanobind::module_& module);
 void bind_functions(nanobind::module_& module);
+void bind_gru_cell(nanobind::module_& module);
 void bind_info(nanobind::module_& module);
 void bind_layers(nanobind::module_& module);
 void bind_model_layers(nanobind::module_& module);

@@ -27,9 +27,21 @@ nb::object attention_call(nb::handle q, nb::handle k, nb::handle v, const nb::tu
                           const nb::tuple& wanted, nb::handle threads) {
   const CallArguments call = call_arguments(kAttention, q, k, v, options);
   const int thread_count = threads_of(kAttention, threads);
+  return attend(kAttention, call, q, wanted, [&](double work, const Outputs& outputs) {
+    run_call(thread_count, work, [&](Context& context) {
+      in_layout(call, [&] { attention(call.inputs, call.options, outputs, context); });
+    });
+  });
+}
+
+}  // namespace
+
+nb::object attend(const char* function, const CallArguments& call, nb::handle like,
+                  const nb::tuple& wanted,
+                  const std::function<void(double work, const Outputs&)>& run) {
   const ResultShapes shapes = in_layout(call, [&] { return result_shapes(call.inputs); });
-  const ResultMaker maker(q);
-  Extras extras(kAttention, wanted, maker);
+  const ResultMaker maker(like);
+  Extras extras(function, wanted, maker);
   Outputs outputs;
   nb::object out;
   if (call.inputs.v.given()) {
@@ -38,13 +50,9 @@ nb::object attention_call(nb::handle q, nb::handle k, nb::handle v, const nb::tu
     outputs.out = as_heads_first(view, call.layout, call.layout.heads);
   }
   extras.make(shapes, call.inputs.q.dtype(), outputs);
-  run_call(thread_count, work_of(call, shapes), [&](Context& context) {
-    in_layout(call, [&] { attention(call.inputs, call.options, outputs, context); });
-  });
+  run(work_of(call, shapes), outputs);
   return extras.with(out);
 }
-
-}  // namespace
 
 Extras::Extras(const char* function, const nb::tuple& wanted, const ResultMaker& maker)
     : function_(function), wanted_(wanted), maker_(maker) {

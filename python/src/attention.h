@@ -2,6 +2,7 @@
 #ifndef QKV_PYTHON_SRC_ATTENTION_H_
 #define QKV_PYTHON_SRC_ATTENTION_H_
 
+#include <functional>
 #include <vector>
 
 #include <qkv/attention.h>
@@ -42,6 +43,12 @@ class Extras {
   std::vector<nb::object> results_;  // as the maker made them
   bool top_ = false;                 // the last two are weights and keys of the top
 };
+
+// Makes the results of a call, which are of the kind of `like`, has run(work, outputs) fill them
+// and gives them to Python. `wanted` as Extras has it.
+nb::object attend(const char* function, const CallArguments& call, nb::handle like,
+                  const nb::tuple& wanted,
+                  const std::function<void(double work, const Outputs&)>& run);
 
 }  // namespace qkv::python
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "backward.h"
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -9,13 +11,14 @@
 #include "areas.h"
 #include "call.h"
 #include "errors.h"
-#include "options.h"
 #include "results.h"
 
 namespace qkv::python {
 namespace {
 
 constexpr const char* kAttentionBackward = "attention_backward";
+// Gradients that are added up elsewhere.
+constexpr std::array kOfKeys = {"dk", "dparams.Wk"};
 
 // The gradients of a call, in the order of _functions.py's Gradients.
 constexpr std::array kGradients = {"dq", "dk", "dv", "dbias", "dparams", "dalibi_slopes", "dsinks"};
@@ -25,88 +28,93 @@ class Wanted {
  public:
   // `names` is None for all that there are, or names of gradients ("dparams.W" for one of the
   // parameters); `add_to` is None or a dict of arrays by those names, which are the wanted ones.
-  Wanted(nb::handle names, nb::handle add_to) {
+  Wanted(const char* function, nb::handle names, nb::handle add_to) : function_(function) {
     if (!add_to.is_none()) {
       if (!names.is_none()) {
-        throw_value_error({kAttentionBackward, "wanted"},
-                          "is given but add_to names what is wanted already");
+        throw_value_error(name("wanted"), "is given but add_to names what is wanted already");
       }
       read_add_to(nb::borrow<nb::dict>(add_to));
       all_ = false;
     } else if (!names.is_none()) {
       if (!nb::isinstance<nb::tuple>(names) && !nb::isinstance<nb::list>(names)) {
-        throw_type_error({kAttentionBackward, "wanted"},
+        throw_type_error(name("wanted"),
                          "must be a tuple or list of names, got " + describe(names));
       }
-      for (const nb::handle name : names) read_name(name);
+      for (const nb::handle each : names) read_name(each);
       all_ = false;
     }
   }
 
   bool accumulates() const { return !arrays_.empty(); }
+  // Of all that there are, not this one.
+  void leave_out(const char* gradient) { left_out_.insert(gradient); }
   // Takes note of a gradient that there is; whether it is asked for.
-  bool asks(const std::string& name) {
-    const bool param = name.starts_with("dparams.");
-    const bool asked = all_ || names_.erase(name) > 0 || (param && whole_params_);
+  bool asks(const std::string& gradient) {
+    const bool param = gradient.starts_with("dparams.");
+    if (left_out_.contains(gradient)) return false;
+    const bool asked = all_ || names_.erase(gradient) > 0 || (param && whole_params_);
     params_seen_ = params_seen_ || param;
     return asked;
   }
   // The array that this gradient is added to.
-  nb::object array(const std::string& name) const { return arrays_.at(name); }
+  nb::object array(const std::string& gradient) const { return arrays_.at(gradient); }
   // After all asks(): what is left has no source.
   void check_all_found() const {
     const bool no_params = whole_params_ && !params_seen_;
     if (names_.empty() && !no_params) return;
-    const std::string name = no_params ? "dparams" : *names_.begin();
-    throw_value_error({kAttentionBackward, accumulates() ? "add_to" : "wanted"},
-                      "names " + name + ", but the call has no " + name.substr(1));
+    const std::string left = no_params ? "dparams" : *names_.begin();
+    throw_value_error(name(accumulates() ? "add_to" : "wanted"),
+                      "names " + left + ", but the call has no " + left.substr(1));
   }
 
  private:
-  void read_name(nb::handle name) {
-    if (!nb::isinstance<nb::str>(name)) {
-      throw_type_error({kAttentionBackward, "wanted"}, "must be names, got " + describe(name));
+  Name name(const char* argument) const { return {function_, argument}; }
+  void read_name(nb::handle given) {
+    if (!nb::isinstance<nb::str>(given)) {
+      throw_type_error(name("wanted"), "must be names, got " + describe(given));
     }
-    const std::string word = nb::cast<std::string>(name);
+    const std::string word = nb::cast<std::string>(given);
     if (word == "dparams") {
       whole_params_ = true;
       return;
     }
     if (!word.starts_with("dparams.") &&
         std::find(kGradients.begin(), kGradients.end(), word) == kGradients.end()) {
-      throw_value_error({kAttentionBackward, "wanted"},
+      throw_value_error(name("wanted"),
                         "may name dq, dk, dv, dbias, dparams (or one: dparams.W), dalibi_slopes "
                         "and dsinks, got " +
-                            describe(name));
+                            describe(given));
     }
     names_.insert(word);
   }
   void read_add_to(const nb::dict& add_to) {
-    for (const auto& [name, array] : add_to) {
+    for (const auto& [key, array] : add_to) {
       if (array.is_none()) continue;
-      const std::string word = nb::cast<std::string>(name);
+      const std::string word = nb::cast<std::string>(key);
       if (word != "dparams") {
         keep(word, array);
         continue;
       }
       if (!nb::isinstance<nb::dict>(array)) {
-        throw_type_error({kAttentionBackward, "add_to"},
+        throw_type_error(name("add_to"),
                          "must have a dict of arrays as dparams, got " + describe(array));
       }
       for (const auto& [param, value] : nb::borrow<nb::dict>(array)) {
         keep("dparams." + nb::cast<std::string>(param), value);
       }
     }
-    if (arrays_.empty()) throw_value_error({kAttentionBackward, "add_to"}, "must name an array");
+    if (arrays_.empty()) throw_value_error(name("add_to"), "must name an array");
   }
-  void keep(const std::string& name, nb::handle array) {
-    names_.insert(name);
-    arrays_[name] = nb::borrow(array);
+  void keep(const std::string& gradient, nb::handle array) {
+    names_.insert(gradient);
+    arrays_[gradient] = nb::borrow(array);
   }
+
+  const char* function_;
 
   bool all_ = true;
   bool whole_params_ = false, params_seen_ = false;
-  std::set<std::string> names_;
+  std::set<std::string> names_, left_out_;
   std::map<std::string, nb::object> arrays_;
 };
 
@@ -114,8 +122,8 @@ class Wanted {
 // are added to.
 class GradientMaker {
  public:
-  GradientMaker(const ResultMaker& maker, Wanted& wanted, CallArguments& call)
-      : maker_(maker), wanted_(wanted), call_(call) {}
+  GradientMaker(const char* function, const ResultMaker& maker, Wanted& wanted, CallArguments& call)
+      : function_(function), maker_(maker), wanted_(wanted), call_(call) {}
 
   // None where the source is absent, or the gradient is not asked for.
   nb::object make(const std::string& name, const ConstView& source, View& view) {
@@ -123,12 +131,12 @@ class GradientMaker {
     if (!wanted_.accumulates()) return maker_.make(source.dtype(), source.shape(), view);
     const nb::object array = wanted_.array(name);
     const std::string argument = "add_to " + name;
-    const Array held = call_.hold(array_of(array, {kAttentionBackward, argument.c_str()}));
-    view = writable(held, array, {kAttentionBackward, argument.c_str()});
+    const Array held = call_.hold(array_of(array, {function_, argument.c_str()}));
+    view = writable(held, array, {function_, argument.c_str()});
     if (!(view.shape() == source.shape()) || view.dtype() != source.dtype()) {
-      throw_value_error({kAttentionBackward, argument.c_str()},
-                        "must be as what it is the gradient of, " + qkv::describe(source) +
-                            ", got " + qkv::describe(ConstView(view)));
+      throw_value_error({function_, argument.c_str()}, "must be as what it is the gradient of, " +
+                                                           qkv::describe(source) + ", got " +
+                                                           qkv::describe(ConstView(view)));
     }
     return array;
   }
@@ -170,47 +178,67 @@ class GradientMaker {
     return View(const_cast<void*>(view.data()), view.dtype(), view.shape(), view.strides());
   }
 
+  const char* function_;
   const ResultMaker& maker_;
   Wanted& wanted_;
   CallArguments& call_;
 };
 
 // Throws Error for inputs that are refused, before anything is made of their shapes.
-ResultShapes checked_shapes(const Inputs& inputs) {
+ResultShapes checked_shapes(const char* function, const Inputs& inputs) {
   try {
     return result_shapes(inputs);
   } catch (const Error& error) {
-    throw of_function(error, kAttentionBackward);
+    throw of_function(error, function);
   }
 }
 
-// outputs: (dout, out, lse, dlse, dweights, rows, wanted, add_to); the result: (dq, dk, dv, dbias,
-// dparams, dalibi_slopes, dsinks). The orders of _functions.py.
 nb::tuple backward_call(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& outputs,
                         const nb::tuple& options, nb::handle threads) {
   CallArguments call = call_arguments(kAttentionBackward, q, k, v, options);
   const int thread_count = threads_of(kAttentionBackward, threads);
+  return differentiate(
+      {kAttentionBackward}, call, q, outputs,
+      [&](double work, const Saved& saved, const OutputGradients& from, const InputGradients& to) {
+        run_call(thread_count, work, [&](Context& context) {
+          in_layout(call, [&] {
+            attention_backward(call.inputs, call.options, saved, from, to, context);
+          });
+        });
+      });
+}
+
+}  // namespace
+
+nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::handle like,
+                        const nb::tuple& outputs, const RunBackward& run) {
+  const char* const function = of.name;
   constexpr std::array kNames = {"dout", "out", "lse", "dlse", "dweights"};
-  if (nb::len(outputs) != kNames.size() + 3)
+  if (nb::len(outputs) != kNames.size() + 3) {
     throw nb::type_error("qkv: outputs of another version");
+  }
   std::array<ConstView, kNames.size()> given;
   for (std::size_t n = 0; n < kNames.size(); ++n) {
-    const Name name{kAttentionBackward, kNames[n]};
+    const Name name{function, kNames[n]};
     given[n] = call.hold(array_of(nb::object(outputs[n]), name)).view;
     if (n < 2) given[n] = as_heads_first(given[n], call.layout, call.layout.heads, name);
   }
-  const Array rows = array_or_sequence(nb::object(outputs[5]),
-                                       {kAttentionBackward, "rows", kIntegers}, DType::kNone);
+  const Array rows =
+      array_or_sequence(nb::object(outputs[5]), {function, "rows", kIntegers}, DType::kNone);
   if (rows.view.given() && !given[4].given()) {
-    throw_value_error({kAttentionBackward, "rows"}, "is given but dweights is not");
+    throw_value_error({function, "rows"}, "is given but dweights is not");
   }
-  const ResultShapes shapes = in_layout(call, [&] { return checked_shapes(call.inputs); });
+  const ResultShapes shapes =
+      in_layout(call, [&] { return checked_shapes(function, call.inputs); });
   const Saved saved{given[1], given[2]};
   const OutputGradients from{given[0], given[3], {rows.view, given[4]}};
 
-  Wanted wanted{nb::object(outputs[6]), nb::object(outputs[7])};
-  const ResultMaker maker(q);
-  GradientMaker gradients(maker, wanted, call);
+  Wanted wanted{function, nb::object(outputs[6]), nb::object(outputs[7])};
+  if (of.keys_apart) {
+    for (const char* name : kOfKeys) wanted.leave_out(name);
+  }
+  const ResultMaker maker(like);
+  GradientMaker gradients(function, maker, wanted, call);
   InputGradients to;
   if (wanted.accumulates()) to.write = Write::kAccumulate;
   // q, k and v as they stand in memory: so do their gradients.
@@ -227,10 +255,7 @@ nb::tuple backward_call(nb::handle q, nb::handle k, nb::handle v, const nb::tupl
   const nb::object dalibi = gradients.make("dalibi_slopes", call.options.alibi, to.alibi);
   const nb::object dsinks = gradients.make("dsinks", call.options.sinks, to.sinks);
   wanted.check_all_found();
-  run_call(thread_count, 3 * work_of(call, shapes), [&](Context& context) {
-    in_layout(call,
-              [&] { attention_backward(call.inputs, call.options, saved, from, to, context); });
-  });
+  run(3 * work_of(call, shapes), saved, from, to);
   if (!dparams.is_none()) {
     nb::dict params = nb::borrow<nb::dict>(dparams);
     for (const nb::handle name : params.keys()) params[name] = gradients.finish(params[name]);
@@ -239,8 +264,6 @@ nb::tuple backward_call(nb::handle q, nb::handle k, nb::handle v, const nb::tupl
   return nb::make_tuple(finished(dq), finished(dk), finished(dv), finished(dbias), dparams,
                         finished(dalibi), finished(dsinks));
 }
-
-}  // namespace
 
 void bind_backward(nb::module_& module) {
   module.def("attention_backward", backward_call, nb::arg().none(), nb::arg().none(),

@@ -178,10 +178,16 @@ int thread_count() { return executor_of(idle().default_threads).concurrency(); }
 
 void run_call(int threads, double work, const std::function<void(Context&)>& compute) {
   Lease context(threads);
+  run_on(*context, work, compute);
+}
+
+Context make_context(int threads) { return Context(executor_of(threads)); }
+
+void run_on(Context& context, double work, const std::function<void(Context&)>& compute) {
   // Without a thread to be had the work is done here, and Ctrl-C waits for its end.
-  if (work >= kLongWork && run_and_watch(*context, compute)) return;
+  if (work >= kLongWork && run_and_watch(context, compute)) return;
   const WithoutGil no_gil;
-  compute(*context);
+  compute(context);
 }
 
 }  // namespace qkv::python

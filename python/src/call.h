@@ -24,6 +24,11 @@ int thread_count();
 // for later calls; several Python threads may call at once, each gets its own.
 void run_call(int threads, double work, const std::function<void(Context&)>& compute);
 
+// A context that is not given back: for what is bound to one.
+Context make_context(int threads);
+// run_call on such a context. When another Python thread uses it, the library says so.
+void run_on(Context& context, double work, const std::function<void(Context&)>& compute);
+
 }  // namespace qkv::python
 
 #endif  // QKV_PYTHON_SRC_CALL_H_

@@ -21,6 +21,9 @@ void bind_all(nanobind::module_& module) {
   bind_layers(module);
   bind_model_layers(module);
   bind_cross_entropy(module);
+  bind_additive_memory(module);
+  bind_dropout(module);
+  bind_gru_cell(module);
 }
 
 }  // namespace

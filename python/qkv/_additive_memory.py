@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Additive attention over keys that are projected once, for queries that come step by step."""
+
+from typing import Any, Dict, Optional, Tuple
+
+from . import _core
+from ._functions import DEFAULTS, Array, Gradients, by_name, options_of
+from ._results import results
+from ._words import unknown_keyword
+
+_RESULTS = (
+    "return_weights",
+    "return_scores",
+    "return_lse",
+    "return_row_max",
+    "return_column_sums",
+    "return_top",
+    "rows",
+)
+# Options that are the memory's own, or have no meaning here.
+_FIXED = ("score", "params", "cu_seqlens_q", "cu_seqlens_k", "layout", "heads", "threads")
+_TAKEN = {name: value for name, value in DEFAULTS.items() if name not in _FIXED}
+
+
+def _checked(function: str, options: Dict[str, Any], known: Any) -> Dict[str, Any]:
+    for word in options:
+        if word not in known:
+            raise unknown_keyword(function, word, set(known))
+    return {**{name: DEFAULTS.get(name) for name in known}, **options}
+
+
+class AdditiveMemory:
+    """The keys of one source: Wk k is computed once and used by every step.
+
+    Bahdanau et al. 2015, appendix A.1.2: "U_a h_j does not depend on i". Results and gradients have
+    the bits of `attention` with score="additive". Takes 2 U numbers for each key and head, and U
+    more once there are gradients. One thread of Python at a time may call it.
+
+    Args:
+        k: keys [B,G,Tk,Dk], [B,Tk,Dk] or [Tk,Dk]. It and the parameters must stay as they are until
+            the last `key_gradients`.
+        params: {"Wq": [U,Dq], "Wk": [U,Dk], "v": [U], "b": [U]}, b optional; each also per head,
+            [H,...].
+        threads: as in `attention`, for all calls.
+
+    >>> import numpy as np
+    >>> params = {"Wq": np.ones((8, 3)), "Wk": np.ones((8, 4)), "v": np.ones(8)}
+    >>> memory = AdditiveMemory(np.ones((2, 5, 4)), params)
+    >>> memory.attention(np.zeros((2, 1, 3)), np.ones((2, 5, 6)), key_lengths=[5, 3]).shape
+    (2, 1, 6)
+    """
+
+    def __init__(
+        self, k: Array, params: Dict[str, Array], *, threads: Optional[int] = None
+    ) -> None:
+        options = options_of({**DEFAULTS, "score": "additive", "params": params})
+        self._memory = _core.AdditiveMemory(k, options, threads)
+
+    @property
+    def path(self) -> str:
+        """The implementation: "additive/avx512", or "reference", which projects in every call."""
+        return str(self._memory.path)
+
+    def attention(self, q: Array, v: Optional[Array], **options: Any) -> Any:
+        """`qkv.attention` of queries with the memory's keys.
+
+        Args:
+            q, v: as there.
+            options: all of `attention` but score, params, cu_seqlens, layout, heads and threads.
+
+        Returns:
+            As `attention`.
+
+        Raises:
+            ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
+        """
+        given = _checked("AdditiveMemory.attention", options, _TAKEN)
+        wanted = (*(given[name] for name in _RESULTS), results)
+        return self._memory.attention(
+            q, v, options_of({**DEFAULTS, **given, "score": "additive"}), wanted
+        )
+
+    def attention_backward(
+        self,
+        dout: Optional[Array],
+        q: Array,
+        v: Optional[Array],
+        out: Optional[Array],
+        lse: Array,
+        **options: Any,
+    ) -> Gradients:
+        """`qkv.attention_backward`; what belongs to k and Wk is added up for `key_gradients`.
+
+        Args:
+            dout, q, v, out, lse: as there.
+            options: those of the call of `attention`, and dlse, dweights, rows, wanted, add_to.
+
+        Returns:
+            Gradients: dk is None, and dparams is without Wk.
+
+        Raises:
+            ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
+        """
+        function = "AdditiveMemory.attention_backward"
+        more = ("dlse", "dweights", "rows", "wanted", "add_to")
+        of_call = tuple(name for name in _TAKEN if name not in _RESULTS)
+        given = _checked(function, options, (*of_call, *more))
+        outputs: Tuple[Any, ...] = (
+            dout, out, lse, given["dlse"], given["dweights"], given["rows"], given["wanted"],
+            by_name(function, given["add_to"]),
+        )  # fmt: skip
+        return Gradients(
+            *self._memory.attention_backward(
+                q, v, outputs, options_of({**DEFAULTS, **given, "score": "additive"})
+            )
+        )
+
+    def key_gradients(self) -> Tuple[Array, Array]:
+        """dk and dWk of all backward passes since the last time; the sums begin anew.
+
+        Returns:
+            (dk, dWk), each of the shape and dtype of its source and of the kind of k.
+        """
+        dk, dwk = self._memory.key_gradients()
+        return dk, dwk
