@@ -184,14 +184,16 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     >>> W.grad.shape
     torch.Size([3, 3])
     """
-    _check_kinds("attention", torch.Tensor, q=q, k=k)
-    if v is not None:
-        _check_kinds("attention", torch.Tensor, v=v)
-    tensors = [x for x in (q, k, v, *options.values()) if isinstance(x, torch.Tensor)]
-    params = options.get("params")
-    if isinstance(params, dict):
-        tensors += [x for x in params.values() if isinstance(x, torch.Tensor)]
-    if not any(x.requires_grad for x in tensors):
+    tensors = [x for x in (q, k, v) if isinstance(x, torch.Tensor)]
+    if len(tensors) < 3:
+        _check_kinds("attention", torch.Tensor, q=q, k=k)
+        if v is not None:
+            _check_kinds("attention", torch.Tensor, v=v)
+    if options:
+        tensors += [x for x in options.values() if isinstance(x, torch.Tensor)]
+        if isinstance(options.get("params"), dict):
+            tensors += [x for x in options["params"].values() if isinstance(x, torch.Tensor)]
+    if not any([x.requires_grad for x in tensors]):
         return _functions.attention(q, k, v, **options)
     _refuse_tangents(tensors)
     if options.keys() - _functions.DEFAULTS.keys():
@@ -286,7 +288,8 @@ def scaled_dot_product_attention(
     out: torch.Tensor = attention(q, k, v, **options)
     if dropout_p == 1:
         out = out * 0
-    return out.reshape((*shape, value.size(-1)))
+    whole = (*shape, value.size(-1))
+    return out if out.shape == whole else out.reshape(whole)
 
 
 _SDPA = "scaled_dot_product_attention"
@@ -316,6 +319,8 @@ def _aligned(
             raise ValueError(f"{_SDPA}: {name} must have at least 2 axes, got {x.dim()}")
     if grouped:
         return _aligned_groups(query, key, value)
+    if query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        return query, key, value, tuple(query.shape[:-1])
     leading = _broadcast(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     q, k, v = (x.expand((*leading, *x.shape[-2:])) for x in (query, key, value))
     return q, k, v, (*leading, query.size(-2))

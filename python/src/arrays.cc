@@ -193,7 +193,8 @@ Array array_of(nb::handle object, const Name& name) {
   if (object.is_none()) return {};
   return named(name, [&]() -> Array {
     if (numpy().is_array(object)) return view_of_numpy(object, name);
-    if (nb::hasattr(object, "__dlpack__") && nb::hasattr(object, "__dlpack_device__")) {
+    if (tensor_class_of(object).of_torch ||
+        (nb::hasattr(object, "__dlpack__") && nb::hasattr(object, "__dlpack_device__"))) {
       return view_of_dlpack(object, name);
     }
     if (PyObject_CheckBuffer(object.ptr()) != 0) {

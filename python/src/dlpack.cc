@@ -92,20 +92,15 @@ ConstView view_of(const nb::dlpack::dltensor& tensor, nb::handle object, const N
 
 // Of a plain tensor of PyTorch; nothing when it is not so simple, for the methods to say why.
 std::optional<Array> view_by(const ExchangeApi& exchange, nb::handle object, const Name& name) {
-  if (nb::object(object.attr("requires_grad")).is(Py_True)) return std::nullopt;
+  if (requires_grad(object)) return std::nullopt;
   const nb::object plain = with_its_sign(object);
-  ManagedTensor* managed = nullptr;
-  if (exchange.from_object(plain.ptr(), &managed) != 0) {
+  nb::dlpack::dltensor tensor;
+  if (exchange.describe(plain.ptr(), &tensor) != 0) {
     PyErr_Clear();
     return std::nullopt;
   }
-  const nb::capsule owner(managed, [](void* p) noexcept {
-    auto* const tensor = static_cast<ManagedTensor*>(p);
-    if (tensor->deleter != nullptr) tensor->deleter(tensor);
-  });
-  const nb::dlpack::dltensor& tensor = managed->tensor;
-  if (managed->version.major != 1 || tensor.device.device_type != kCpu) return std::nullopt;
-  return Array{view_of(tensor, object, name), owner, {}};
+  if (tensor.device.device_type != kCpu) return std::nullopt;
+  return Array{view_of(tensor, object, name), plain, {}};
 }
 
 }  // namespace

@@ -22,15 +22,16 @@ struct ManagedTensor {
 };
 
 // DLPackExchangeAPI; the functions give 0, or another number with Python's error set. Those that
-// are not called here have no types.
+// are not called here have no types. What describe() gives is the object's own.
 struct ExchangeApi {
   struct {
     std::uint32_t major, minor;
   } version;
   const void* previous;
   void (*allocate)();
-  int (*from_object)(void* object, ManagedTensor** tensor);
+  void (*from_object)();
   int (*to_object)(ManagedTensor* tensor, void** object);
+  int (*describe)(void* object, nb::dlpack::dltensor* tensor);
 };
 
 // Of the capsule that a class holds; null when it is of a version with other functions.

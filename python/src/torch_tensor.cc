@@ -10,6 +10,15 @@
 namespace qkv::python {
 namespace {
 
+// Looked up once: small calls are made of these.
+PyObject* name_of_attribute(const char* name) { return PyUnicode_InternFromString(name); }
+
+nb::object attribute(nb::handle object, PyObject* name) {
+  PyObject* const value = PyObject_GetAttr(object.ptr(), name);
+  if (value == nullptr) nb::raise_python_error();
+  return nb::steal(value);
+}
+
 // What is asked of PyTorch, looked up when its first tensor comes; never by importing it. Held for
 // the life of the process, as NumPy is.
 class Torch {
@@ -42,7 +51,8 @@ class Torch {
     return exchange_api_of(type.attr(kAttribute));
   }
   bool has_tangent(nb::handle tensor) const {
-    const nb::object level = forward_ad_.attr("_current_level");
+    static PyObject* const kLevel = name_of_attribute("_current_level");
+    const nb::object level = attribute(forward_ad_, kLevel);
     if (PyLong_AsLong(level.ptr()) < 0) return false;
     return !forward_ad_.attr("unpack_dual")(tensor).attr("tangent").is_none();
   }
@@ -113,8 +123,15 @@ void check_plain_tensor(const TensorClass& of, nb::handle object, const Name& na
 }
 
 nb::object with_its_sign(nb::handle tensor) {
-  return tensor.attr("is_neg")().is(Py_True) ? nb::object(tensor.attr("resolve_neg")())
-                                             : nb::borrow(tensor);
+  static PyObject* const kIsNeg = name_of_attribute("is_neg");
+  const nb::object negated = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), kIsNeg));
+  if (!negated.is_valid()) nb::raise_python_error();
+  return negated.is(Py_True) ? nb::object(tensor.attr("resolve_neg")()) : nb::borrow(tensor);
+}
+
+bool requires_grad(nb::handle tensor) {
+  static PyObject* const kRequiresGrad = name_of_attribute("requires_grad");
+  return attribute(tensor, kRequiresGrad).is(Py_True);
 }
 
 }  // namespace qkv::python

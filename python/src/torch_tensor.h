@@ -28,6 +28,8 @@ void check_plain_tensor(const TensorClass& of, nb::handle object, const Name& na
 // The tensor, or one with the sign in its memory: PyTorch may keep it beside.
 nb::object with_its_sign(nb::handle tensor);
 
+bool requires_grad(nb::handle tensor);
+
 }  // namespace qkv::python
 
 #endif  // QKV_PYTHON_SRC_TORCH_TENSOR_H_
