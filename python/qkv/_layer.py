@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all layers have: parameters, copies, files. The layers are in _layers.py."""
 
+import inspect
 import os
 from operator import index
 from typing import Any, Dict, Mapping, Optional, Tuple, Union
@@ -16,13 +17,15 @@ def mask_options(
     key_lengths: Optional[Numbers],
     mask: Optional[Numbers],
     padding_mask: Optional[Numbers],
-    causal: bool,
+    causal: Union[bool, str],
     window: Optional[Window],
+    bias: Optional[Numbers] = None,
+    causal_offset: Any = None,
 ) -> Tuple[Any, ...]:
-    """The options of `attention` (see _functions.py) with nothing but masks."""
+    """The options of `attention` (see _functions.py) with nothing but masks and bias."""
     return (
-        "scaled_dot", None, None, None, mask, padding_mask, None, key_lengths, causal,
-        None, window, None, None, None, None, None, None, "bhtd", None,
+        "scaled_dot", None, None, None, mask, padding_mask, bias, key_lengths, causal,
+        causal_offset, window, None, None, None, None, None, None, "bhtd", None,
     )  # fmt: skip
 
 
@@ -50,7 +53,9 @@ class Layer:
         if config.get("dropout", 0) is None:
             config["dropout"] = self._layer.dropout()
         # Plain numbers: what came may be an array that changes later.
-        plain = {"dtype": str, "form": str, "dropout": float, "bias": bool, "bidirectional": bool}
+        plain = {"dtype": str, "form": str, "dropout": float}
+        flags = ("bias", "bidirectional", "sinks", "bias_kv", "zero_attn")
+        plain.update((name, bool) for name in flags)
         self._config = {
             name: None if value is None else plain.get(name, index)(value)
             for name, value in config.items()
@@ -64,8 +69,15 @@ class Layer:
         return dict(self._config)
 
     def __repr__(self) -> str:
-        words = ", ".join(f"{name}={value!r}" for name, value in self._config.items())
-        return f"{type(self).__name__}({words})"
+        # Without what is as it is unless given, among the keywords at the end.
+        parameters = inspect.signature(type(self)).parameters
+        left_out = {n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+        words = (
+            f"{name}={value!r}"
+            for name, value in self._config.items()
+            if name not in left_out or value != parameters[name].default
+        )
+        return f"{type(self).__name__}({', '.join(words)})"
 
     def parameters(self) -> Dict[str, Any]:
         """The parameters by name.
@@ -155,13 +167,16 @@ class Layer:
             raise PermissionError(str(wrong))
         raise wrong
 
-    def load_torch(self, state_dict: Mapping[str, Any], swapped: bool = False) -> None:
+    def load_torch(
+        self, state_dict: Mapping[str, Any], swapped: bool = False, *, prefix: str = ""
+    ) -> None:
         """Takes the parameters from a state dict of PyTorch; nothing changes on failure.
 
         Args:
             state_dict: arrays of real numbers by name, PyTorch's or NumPy's; they are converted to
                 the layer's dtype. The names may be the layer's own, or those below.
             swapped: for AdditiveAttention, see there.
+            prefix: of the layer's names, as "encoder.attention."; others are passed over.
 
         Returns:
             None: every parameter was there, no name was left over.
@@ -170,16 +185,35 @@ class Layer:
             ValueError, TypeError: missing, unknown or wrongly shaped arrays; the text says what
                 is expected.
 
-        | layer | names |
-        | --- | --- |
-        | MultiHeadAttention, split | torch.nn.MultiheadAttention's (without bias_k and bias_v) |
-        | AdditiveAttention | W_q.weight, W_k.weight, v.weight of three torch.nn.Linear |
-        | BilinearAttention | weight of torch.nn.Bilinear(query_width, key_width, 1, bias=False) |
-        | Linear, Embedding, GRU | torch.nn.Linear's, Embedding's, a one-layer GRU's: their own |
+        | layer | "torch" | "d2l": Zhang et al., Dive into Deep Learning |
+        | --- | --- | --- |
+        | MultiHeadAttention, split | torch.nn.MultiheadAttention's | W_q.weight .. W_o.bias |
+        | AdditiveAttention | W_q, W_k, v.weight of three Linear | the same with w_v.weight |
+        | BilinearAttention | torch.nn.Bilinear's (out_features=1, bias=False) | |
+        | Linear, Embedding, GRU, GRUCell | their own | |
         """
         function = f"{type(self).__name__}.load_torch"
-        values = _load_torch.values(function, self.parameters(), state_dict, swapped)
+        values = _load_torch.values(function, self.parameters(), state_dict, swapped, prefix)
         self._layer.assign(function, values)
+
+    def to_torch(self, names: str = "torch", *, prefix: str = "") -> Dict[str, Any]:
+        """The parameters as a state dict of PyTorch, for `load_state_dict`. Imports torch.
+
+        Args:
+            names: "torch" or "d2l", see `load_torch`, or "own".
+            prefix: put before each name.
+
+        Returns:
+            Tensors by name, copies of the layer's dtype.
+
+        Raises:
+            ValueError: the layer has no such names.
+        """
+        function = f"{type(self).__name__}.to_torch"
+        arrays = _load_torch.state_dict(function, self.parameters(), names)
+        import torch
+
+        return {prefix + name: torch.from_numpy(array) for name, array in arrays.items()}
 
     # ---- passes ----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ that one failed there is nothing to undo). The memory of the pass before is kept
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Union
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from . import _core
@@ -33,13 +34,15 @@ __all__ = [
 class LayerGradients(NamedTuple):
     """What `backward` gives; each has the shape and dtype of what it is the gradient of.
 
-    dq, dk, dv are of the kind of q; those of the parameters are NumPy's, by name.
+    dq, dk, dv, dbias are of the kind of q; those of the parameters are NumPy's, by name. dbias is
+    None where the forward pass had no bias.
     """
 
     dq: Array
     dk: Array
     dv: Array
     parameters: Dict[str, Any]
+    dbias: Optional[Array] = None
 
 
 class SelfAttentionGradients(NamedTuple):
@@ -52,6 +55,8 @@ class SelfAttentionGradients(NamedTuple):
 class _Attention(Layer):
     """What the layers between queries, keys and values have."""
 
+    _heads_averaged = 0  # in the weights of the last forward pass
+
     def forward(
         self,
         q: Array,
@@ -61,7 +66,9 @@ class _Attention(Layer):
         *,
         mask: Optional[Numbers] = None,
         padding_mask: Optional[Numbers] = None,
-        causal: bool = False,
+        bias: Optional[Numbers] = None,
+        causal: Union[bool, str] = False,
+        causal_offset: Optional[Union[int, Numbers]] = None,
         window: Optional[Window] = None,
         train: bool = False,
         seed: Optional[int] = None,
@@ -72,6 +79,7 @@ class _Attention(Layer):
         return_column_sums: bool = False,
         return_top: int = 0,
         rows: Optional[Numbers] = None,
+        average_weights: bool = False,
         threads: Optional[int] = None,
     ) -> Any:
         """Attends; keeps what `backward` needs.
@@ -79,14 +87,15 @@ class _Attention(Layer):
         Args:
             q, k, v: queries [B,Tq,.], keys and values [B,Tk,.]; shapes as the class says.
             key_lengths: integers [B] or [B,Tq]: keys from there on are masked.
-            mask, padding_mask, window: as in `attention`; all masks hold together.
-            causal: True: the last query sees the last key, the one before it one less, ...
+            mask, padding_mask, bias, causal, causal_offset, window: as in `attention`; all masks
+                hold together.
             train: drops weights. Each such pass takes one step: its dropout is drawn from
                 (seed, step). In evaluation nothing is dropped.
             seed: 0 to 2^64-1; starts the steps anew from it. Needed with the first train=True of
                 a layer that drops; without it the steps go on. Not used in evaluation.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
             return_top, rows, threads: as in `attention`.
+            average_weights: the weights are averaged over the heads, [B,Tq,Tk].
 
         Returns:
             out [B,Tq,.] of q's kind and dtype, or a named tuple with extras, as `attention`.
@@ -94,14 +103,35 @@ class _Attention(Layer):
         Raises:
             ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
         """
-        return self._forward(
+        if not isinstance(average_weights, (bool, np.bool_)):
+            raise TypeError(
+                f"{type(self).__name__}.forward: average_weights must be True or False, "
+                f"got {type(average_weights).__name__}"
+            )
+        word = return_weights if isinstance(return_weights, (bool, np.bool_, str)) else None
+        if average_weights and word not in (True, "dropped"):
+            raise ValueError(
+                f"{type(self).__name__}.forward: average_weights goes with return_weights=True "
+                f'or "dropped", got {return_weights!r}'
+            )
+        got = self._forward(
             (q, k, v),
-            mask_options(key_lengths, mask, padding_mask, causal, window),
+            mask_options(key_lengths, mask, padding_mask, causal, window, bias, causal_offset),
             (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
              return_top, rows, results),
             (train, seed),
             threads,
         )  # fmt: skip
+        self._heads_averaged = 0
+        if not average_weights:
+            return got
+        if got.weights.ndim < 4:
+            raise ValueError(
+                f"{type(self).__name__}.forward: average_weights is for weights with heads, "
+                f"[B,H,Tq,Tk], got {list(got.weights.shape)}"
+            )
+        self._heads_averaged = int(got.weights.shape[-3])
+        return got._replace(weights=got.weights.mean(-3))
 
     def backward(
         self,
@@ -120,15 +150,22 @@ class _Attention(Layer):
             threads: as in `attention`.
 
         Returns:
-            LayerGradients: dq, dk, dv and parameters. Where one array was q, k and v, its gradient
-            is the sum of the three.
+            LayerGradients: dq, dk, dv, parameters and dbias. Where one array was q, k and v, its
+            gradient is the sum of the three.
 
         Raises:
             ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
                 none.
         """
-        dq, dk, dv, parameters = self._layer.backward((dout, dlse, dweights), threads)
-        return LayerGradients(dq, dk, dv, parameters)
+        if dweights is not None and self._heads_averaged:
+            each = (dweights / self._heads_averaged)[..., None, :, :]
+            shape = (*each.shape[:-3], self._heads_averaged, *each.shape[-2:])
+            # NumPy's arrays have no method for it.
+            dweights = (
+                np.broadcast_to(each, shape) if isinstance(each, np.ndarray) else each.expand(shape)
+            )
+        dq, dk, dv, dbias, parameters = self._layer.backward((dout, dlse, dweights), threads)
+        return LayerGradients(dq, dk, dv, parameters, dbias)
 
 
 class DotProductAttention(_Attention):
@@ -247,8 +284,9 @@ class MultiHeadAttention(_Attention):
     form="wide": each head has the full width; projections queries, keys, values [heads*width,width]
     without biases, q and k each divided by width^(1/4); unify_heads [width,heads*width] with bias.
 
-    q [B,Tq,width], k and v [B,Tk,width] (self-attention where they are one array); weights and the
-    like have the axis of the heads: [B,H,Tq,Tk], [1,H,Tq,Tk] where q, k and v have rank 2.
+    q [B,Tq,width], k [B,Tk,key_width], v [B,Tk,value_width] (self-attention where they are one
+    array); weights and the like have the axis of the heads: [B,H,Tq,Tk], [1,H,Tq,Tk] where q, k and
+    v have rank 2. With bias_kv they have the learned key's column behind the others.
 
     Args:
         width: channels of q, k, v and out.
@@ -257,6 +295,14 @@ class MultiHeadAttention(_Attention):
             split form and 0 in the wide one.
         dtype: float32 or float64, of the parameters, q, k and v.
         bias: False for projections without biases.
+        key_width, value_width: channels of k and of v; None: width (torch's kdim, vdim).
+        key_heads: G, a divisor of heads: so many heads of keys and values, each for heads/G heads
+            of queries (Ainslie et al. 2023); None: heads.
+        sinks: one more logit for each head, learned, with value 0: the parameter sinks [heads].
+        bias_kv: a learned key and value behind the given ones, which no mask hides: the parameters
+            bias_k and bias_v (torch's add_bias_kv).
+        zero_attn: a key and value of zeros likewise (torch's add_zero_attn). Its weight is what the
+            others leave of 1; it is no column of weights.
         seed: of the parameters, see `initialise`.
 
     >>> import numpy as np
@@ -281,10 +327,28 @@ class MultiHeadAttention(_Attention):
         dtype: DTypeLike = "float32",
         *,
         bias: bool = True,
+        key_width: Optional[int] = None,
+        value_width: Optional[int] = None,
+        key_heads: Optional[int] = None,
+        sinks: bool = False,
+        bias_kv: bool = False,
+        zero_attn: bool = False,
         seed: int = 0,
     ) -> None:
         self._make(
-            seed, width=width, heads=heads, form=form, dropout=dropout, dtype=dtype, bias=bias
+            seed,
+            width=width,
+            heads=heads,
+            form=form,
+            dropout=dropout,
+            dtype=dtype,
+            bias=bias,
+            key_width=key_width,
+            value_width=value_width,
+            key_heads=key_heads,
+            sinks=sinks,
+            bias_kv=bias_kv,
+            zero_attn=zero_attn,
         )
 
 
@@ -316,7 +380,7 @@ class SelfAttention(Layer):
         *,
         mask: Optional[Numbers] = None,
         padding_mask: Optional[Numbers] = None,
-        causal: bool = False,
+        causal: Union[bool, str] = False,
         window: Optional[Window] = None,
         train: bool = False,
         seed: Optional[int] = None,

@@ -23,29 +23,56 @@ def _own_form(shapes: Dict[str, Shape]) -> _Form:
     return {name: _Source(shape, {name: None}) for name, shape in shapes.items()}
 
 
-def _multi_head_forms(width: int, bias: bool) -> List[_Form]:
-    """torch.nn.MultiheadAttention: with one projection or three; biases as the layer has them."""
-    thirds = {
-        name: slice(n * width, (n + 1) * width) for n, name in enumerate(("fc_q", "fc_k", "fc_v"))
+def _renamed(shapes: Dict[str, Shape], names: Dict[str, str]) -> _Form:
+    """A form with other beginnings of the names: {theirs: mine}."""
+    return {
+        theirs + name[len(mine) :]: _Source(shape, {name: None})
+        for name, shape in shapes.items()
+        for theirs, mine in names.items()
+        if name.startswith(mine)
     }
+
+
+_MULTI_HEAD = {"W_q.": "fc_q.", "W_k.": "fc_k.", "W_v.": "fc_v.", "W_o.": "fc_o."}
+
+
+def _multi_head_forms(shapes: Dict[str, Shape]) -> Dict[str, _Form]:
+    """torch.nn.MultiheadAttention, with one projection or three; Dive into Deep Learning's."""
+    projections = ("fc_q", "fc_k", "fc_v")
+    forms = {}
+    if set(shapes) <= {f"{x}.{kind}" for x in (*projections, "fc_o") for kind in _KINDS}:
+        forms["d2l"] = _renamed(shapes, _MULTI_HEAD)
+    width = shapes["fc_q.weight"][0]
+    if "sinks" in shapes or any(shapes[f"{x}.weight"][0] != width for x in projections):
+        return forms  # torch has no sinks, and as many heads of keys as of queries
+    thirds = {name: slice(n * width, (n + 1) * width) for n, name in enumerate(projections)}
 
     def parts(kind: str) -> Dict[str, Any]:
         return {f"{name}.{kind}": third for name, third in thirds.items()}
 
-    square = (width, width)
-    together = {"in_proj_weight": _Source((3 * width, width), parts("weight"))}
+    rest = {"out_proj.weight": _Source(shapes["fc_o.weight"], {"fc_o.weight": None})}
+    if "fc_q.bias" in shapes:
+        rest["in_proj_bias"] = _Source((3 * width,), parts("bias"))
+        rest["out_proj.bias"] = _Source((width,), {"fc_o.bias": None})
+    if "bias_k" in shapes:
+        rest.update((name, _Source((1, 1, width), {name: (0, 0)})) for name in ("bias_k", "bias_v"))
     apart = {
-        f"{name[-1]}_proj_weight": _Source(square, {f"{name}.weight": None}) for name in thirds
+        f"{x[-1]}_proj_weight": _Source(shapes[f"{x}.weight"], {f"{x}.weight": None})
+        for x in projections
     }
-    out = {"out_proj.weight": _Source(square, {"fc_o.weight": None})}
-    biases = {
-        "in_proj_bias": _Source((3 * width,), parts("bias")),
-        "out_proj.bias": _Source((width,), {"fc_o.bias": None}),
-    }
-    return [{**weights, **out, **(biases if bias else {})} for weights in (together, apart)]
+    if all(shapes[f"{x}.weight"] == (width, width) for x in projections):
+        together = {"in_proj_weight": _Source((3 * width, width), parts("weight"))}
+        forms["torch"] = {**together, **rest}
+        forms["torch, apart"] = {**apart, **rest}
+    else:
+        forms["torch"] = {**apart, **rest}
+    return forms
 
 
-def _forms(shapes: Dict[str, Shape], swapped: bool) -> List[_Form]:
+_KINDS = ("weight", "bias")
+
+
+def _forms(shapes: Dict[str, Shape], swapped: bool) -> Dict[str, _Form]:
     """All forms of the layer that has parameters of these names and shapes."""
     if "W_q" in shapes:
         # Seed 002's PyTorch listing applies the Linear named W_k to queries and W_q to keys.
@@ -53,15 +80,19 @@ def _forms(shapes: Dict[str, Shape], swapped: bool) -> List[_Form]:
         of_listing = {query: "W_q", key: "W_k"}
         plain = {name: _Source(shapes[mine], {mine: None}) for name, mine in of_listing.items()}
         linear = {f"{name}.weight": source for name, source in plain.items()}
-        return [
-            {**linear, "v.weight": _Source((1, *shapes["v"]), {"v": 0})},
-            {**plain, "v": _Source(shapes["v"], {"v": None})},
-        ]
-    forms = [_own_form(shapes)]
+        v = _Source((1, *shapes["v"]), {"v": 0})
+        return {
+            "torch": {**linear, "v.weight": v},
+            "d2l": {**linear, "w_v.weight": v},
+            "own": {**plain, "v": _Source(shapes["v"], {"v": None})},
+        }
+    forms = {"own": _own_form(shapes)}
     if "fc_q.weight" in shapes:
-        forms += _multi_head_forms(shapes["fc_q.weight"][0], "fc_q.bias" in shapes)
-    if "W" in shapes:
-        forms.append({"weight": _Source((1, *shapes["W"]), {"W": 0})})
+        forms.update(_multi_head_forms(shapes))
+    elif "W" in shapes:
+        forms["torch"] = {"weight": _Source((1, *shapes["W"]), {"W": 0})}
+    elif any(name.startswith("weight") for name in shapes):
+        forms["torch"] = forms["own"]  # made after PyTorch's modules
     return forms
 
 
@@ -85,10 +116,10 @@ def _check_names(function: str, forms: List[_Form], form: _Form, names: List[str
 
 def _check_biases(function: str, mine: Set[str], names: List[str]) -> None:
     """Biases that the other side has not: they would be lost, or be trained from zero."""
-    weights = {"in_proj_weight", "q_proj_weight", "fc_q.weight"} & set(names)
-    if "fc_q.weight" not in mine or not weights:
+    of_query = {"in_proj_weight", "q_proj_weight", "fc_q.weight", "W_q.weight"}
+    if "fc_q.weight" not in mine or not of_query & set(names):
         return
-    theirs = bool({"in_proj_bias", "fc_q.bias"} & set(names))
+    theirs = bool({"in_proj_bias", "fc_q.bias", "W_q.bias"} & set(names))
     if theirs == ("fc_q.bias" in mine):
         return
     if theirs:
@@ -100,34 +131,51 @@ def _check_biases(function: str, mine: Set[str], names: List[str]) -> None:
     )
 
 
-def values(
-    function: str, parameters: Dict[str, Any], state_dict: Mapping[str, Any], swapped: bool
-) -> Dict[str, Any]:
-    """The arrays of the state dict by the names of the layer's parameters."""
+def _without_prefix(function: str, state_dict: Mapping[str, Any], prefix: str) -> Dict[str, Any]:
+    """The arrays whose names begin with the prefix, but for None: a parameter that is off."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(
             f"{function}: state_dict must be a mapping of arrays, got {type(state_dict).__name__}"
         )
+    if not isinstance(prefix, str):
+        raise TypeError(f"{function}: prefix must be a str, got {type(prefix).__name__}")
+    given = {str(name): value for name, value in state_dict.items() if value is not None}
+    found = {name[len(prefix) :]: x for name, x in given.items() if name.startswith(prefix)}
+    if prefix and not found:
+        tops = sorted({name.rsplit(".", 1)[0] + "." for name in given if "." in name})
+        shown = ", ".join(tops[:8]) + (", ..." if len(tops) > 8 else "")
+        raise ValueError(f"{function}: no name begins with prefix {prefix!r}; there are {shown}")
+    return found
+
+
+def values(
+    function: str,
+    parameters: Dict[str, Any],
+    state_dict: Mapping[str, Any],
+    swapped: bool,
+    prefix: str,
+) -> Dict[str, Any]:
+    """The arrays of the state dict by the names of the layer's parameters."""
+    given = _without_prefix(function, state_dict, prefix)
     if not isinstance(swapped, (bool, np.bool_)):
         raise TypeError(f"{function}: swapped must be True or False, got {type(swapped).__name__}")
     shapes = {name: tuple(array.shape) for name, array in parameters.items()}
     if swapped and "W_q" not in shapes:
         raise ValueError(f"{function}: swapped is for AdditiveAttention only")
-    for name in ("bias_k", "bias_v"):
-        if state_dict.get(name) is not None:
-            raise ValueError(
-                f"{function}: {name} cannot be taken: the layer has no learned key and value that "
-                "stand beside the given ones (add_bias_kv)"
-            )
-    forms = _forms(shapes, swapped)
-    names = [str(name) for name, value in state_dict.items() if value is not None]
+    if {"bias_k", "bias_v"} & set(given) and "bias_k" not in shapes:
+        raise ValueError(
+            f"{function}: bias_k cannot be taken: the layer has no learned key and value that "
+            "stand beside the given ones; make it with bias_kv=True"
+        )
+    forms = list(_forms(shapes, swapped).values())
+    names = list(given)
     _check_biases(function, set(shapes), names)
     form = min(forms, key=lambda each: len(set(each) ^ set(names)))
     _check_names(function, forms, form, names)
 
     result: Dict[str, Any] = {}
     for name, source in form.items():
-        array = state_dict[name]
+        array = given[name]
         if not hasattr(array, "shape"):
             raise TypeError(f"{function}: {name} must be an array, got {type(array).__name__}")
         if tuple(array.shape) != source.shape:
@@ -139,4 +187,20 @@ def values(
             array = array.detach()  # a tensor that wants gradients gives its memory to nobody
         for mine, part in source.parts.items():
             result[mine] = array if part is None else array[part]
+    return result
+
+
+def state_dict(function: str, parameters: Dict[str, Any], names: str) -> Dict[str, Any]:
+    """The parameters as arrays by the names of a form: new ones."""
+    shapes = {name: tuple(array.shape) for name, array in parameters.items()}
+    forms = _forms(shapes, False)
+    if names not in forms:
+        known = ", ".join(f'"{name}"' for name in forms)
+        raise ValueError(f"{function}: names must be {known} for this layer, got {names!r}")
+    result = {}
+    for name, source in forms[names].items():
+        array = np.empty(source.shape, next(iter(parameters.values())).dtype)
+        for mine, part in source.parts.items():
+            array[... if part is None else part] = parameters[mine]
+        result[name] = array
     return result

@@ -71,7 +71,7 @@ class BoundLayer {
     });
   }
 
-  // `from` is (dout, dlse, dweights). Gives (dq, dk, dv, parameters), or (dx, parameters).
+  // `from` is (dout, dlse, dweights). Gives (dq, dk, dv, dbias, parameters), or (dx, parameters).
   nb::object backward(const nb::tuple& from, nb::handle threads) {
     return as_method(backward_, [&] {
       const std::shared_ptr<Pass> pass = passes_.last();
@@ -144,9 +144,10 @@ class BoundLayer {
   static auto layer_inputs(const CallArguments& call) {
     const std::vector<Mask>& masks = call.options.masks;
     if constexpr (kSelf) {
-      return SelfAttentionInputs{call.inputs.q, {}, masks};
+      return SelfAttentionInputs{call.inputs.q, {}, masks};  // both corners are one
     } else {
-      return LayerInputs{call.inputs.q, call.inputs.k, call.inputs.v, {}, masks};
+      return LayerInputs{call.inputs.q, call.inputs.k,     call.inputs.v,        {},
+                         masks,         call.options.bias, call.options.diagonal};
     }
   }
 
@@ -202,7 +203,8 @@ class BoundLayer {
                                                  InputGradientsOf& to) {
     std::vector<nb::object> made;
     const auto add = [&](const ConstView& source, View& view) {
-      made.push_back(maker.make(source.dtype(), source.shape(), view));
+      made.push_back(source.given() ? maker.make(source.dtype(), source.shape(), view)
+                                    : nb::none());
     };
     const auto& inputs = pass.saved.inputs;
     if constexpr (kSelf) {
@@ -211,6 +213,7 @@ class BoundLayer {
       add(inputs.q, to.q);
       add(inputs.k, to.k);
       add(inputs.v, to.v);
+      add(inputs.bias, to.bias);
     }
     return made;
   }

@@ -13,13 +13,13 @@ Inputs self_inputs(const Inputs& inputs) { return {inputs.q, inputs.q, inputs.q}
 
 // [..,T,width] as attention() sees it inside: [..,H,T,width], and [T,width] as [1,H,T,width]. For
 // its shape alone.
-ConstView with_heads(const ConstView& x, Index heads) {
+ConstView with_heads(const ConstView& x, Index heads, Index width, Index more_rows = 0) {
   Dims shape;
   if (x.rank() == 2) shape.push_back(1);
-  for (int axis = 0; axis < x.rank(); ++axis) {
-    if (axis == x.rank() - 2) shape.push_back(heads);
-    shape.push_back(x.size(axis));
-  }
+  for (int axis = 0; axis < x.rank() - 2; ++axis) shape.push_back(x.size(axis));
+  shape.push_back(heads);
+  shape.push_back(x.size(-2) + more_rows);
+  shape.push_back(width);
   Dims strides;
   for (int axis = 0; axis < shape.rank(); ++axis) strides.push_back(0);
   return {x.data(), x.dtype(), shape, strides};
@@ -52,10 +52,6 @@ CallArguments layer_arguments(const Method& method, const nb::tuple& arrays,
   const char* const function = method.name.c_str();
   CallArguments call = call_arguments(function, nb::object(arrays[0]), nb::object(arrays[1]),
                                       nb::object(arrays[2]), options);
-  if (!std::holds_alternative<BottomRight>(call.options.diagonal)) {
-    throw_value_error({function, "causal"},
-                      "must be True (the last query sees the last key) or False in a layer");
-  }
   const std::array<ConstView, 3> views{call.inputs.q, call.inputs.k, call.inputs.v};
   constexpr std::array kNames = {"q", "k", "v"};
   const std::size_t needed = method.arrays == MethodArrays::kX ? 1 : views.size();
@@ -100,9 +96,13 @@ std::optional<LayerShapes> shapes_of(const MultiHeadAttention& layer, const Inpu
   if (!may_have_heads(inputs.q) || !may_have_heads(inputs.k) || !may_have_heads(inputs.v)) {
     return std::nullopt;
   }
-  const Index heads = layer.config().heads;
-  const auto results = accepted_shapes(
-      {with_heads(inputs.q, heads), with_heads(inputs.k, heads), with_heads(inputs.v, heads)});
+  const MultiHeadConfig& c = layer.config();
+  const Index D = c.form == HeadForm::kSplit ? c.width / c.heads : c.width;
+  const Index more = c.bias_kv ? 1 : 0;
+  if (inputs.k.size(-2) != inputs.v.size(-2)) return std::nullopt;
+  const auto results =
+      accepted_shapes({with_heads(inputs.q, c.heads, D), with_heads(inputs.k, c.key_heads, D, more),
+                       with_heads(inputs.v, c.key_heads, D, more)});
   if (!results) return std::nullopt;
   // Leading axes without the heads', which stand before the queries; none when all have rank 2.
   const bool batch = std::max({inputs.q.rank(), inputs.k.rank(), inputs.v.rank()}) > 2;

@@ -37,7 +37,7 @@ auto as_method(const Method& method, const F& f) {
 }
 
 // `arrays` is (q, k, v), of SelfAttention (x, None, None), and `options` those of qkv.attention
-// (see _layer.py), of which layers have masks only.
+// (see _layer.py), of which layers have masks, the diagonal and bias.
 CallArguments layer_arguments(const Method& method, const nanobind::tuple& arrays,
                               const nanobind::tuple& options);
 

@@ -59,7 +59,9 @@ void make_self(BoundLayer<SelfAttention>* self, nb::handle width, nb::handle dty
 }
 
 void make_multi_head(BoundLayer<MultiHeadAttention>* self, nb::handle width, nb::handle heads,
-                     nb::handle form, nb::handle dropout, nb::handle dtype, nb::handle bias) {
+                     nb::handle form, nb::handle dropout, nb::handle dtype, nb::handle bias,
+                     nb::handle key_width, nb::handle value_width, nb::handle key_heads,
+                     nb::handle sinks, nb::handle bias_kv, nb::handle zero_attn) {
   MultiHeadConfig config;
   config.width = index_of(width, {kMultiHead, "width"});
   config.heads = index_of(heads, {kMultiHead, "heads"});
@@ -68,6 +70,18 @@ void make_multi_head(BoundLayer<MultiHeadAttention>* self, nb::handle width, nb:
   if (!dropout.is_none()) config.dropout = number_of(dropout, {kMultiHead, "dropout"});
   config.dtype = layer_dtype(kMultiHead, dtype);
   config.bias = flag_of(bias, {kMultiHead, "bias"});
+  const auto size = [](nb::handle given, const char* name) {
+    if (given.is_none()) return Index{0};
+    const Index count = index_of(given, {kMultiHead, name});
+    if (count == 0) throw_value_error({kMultiHead, name}, "must be 1 or more, got 0");
+    return count;
+  };
+  config.key_width = size(key_width, "key_width");
+  config.value_width = size(value_width, "value_width");
+  config.key_heads = size(key_heads, "key_heads");
+  config.sinks = flag_of(sinks, {kMultiHead, "sinks"});
+  config.bias_kv = flag_of(bias_kv, {kMultiHead, "bias_kv"});
+  config.zero_attn = flag_of(zero_attn, {kMultiHead, "zero_attn"});
   MultiHeadAttention layer(config);
   const double p = layer.config().dropout.value_or(0);
   new (self) BoundLayer<MultiHeadAttention>(kMultiHead, std::move(layer), p);
@@ -84,7 +98,8 @@ void bind_layers(nb::module_& module) {
       .def("__init__", make_bilinear, any(), any(), any(), any());
   bind_layer<SelfAttention>(module, kSelf).def("__init__", make_self, any(), any());
   bind_layer<MultiHeadAttention>(module, kMultiHead)
-      .def("__init__", make_multi_head, any(), any(), any(), any(), any(), any());
+      .def("__init__", make_multi_head, any(), any(), any(), any(), any(), any(), any(), any(),
+           any(), any(), any(), any());
 }
 
 }  // namespace qkv::python

@@ -27,6 +27,13 @@ Options options_of(const Score& score, const ConstView& lengths, const std::vect
   return options;
 }
 
+Options options_of(const Score& score, const LayerInputs& inputs, const Dropout& dropout) {
+  Options options = options_of(score, inputs.lengths, inputs.masks, dropout);
+  options.bias = inputs.bias;
+  options.diagonal = inputs.diagonal;
+  return options;
+}
+
 void resize(Tensor& tensor, DType dtype, const Dims& shape) {
   if (tensor.dtype() != dtype || !(tensor.shape() == shape)) tensor = Tensor(dtype, shape);
 }
@@ -49,8 +56,8 @@ void ScoreLayer::forward(const LayerInputs& inputs, RunState& run, AttentionSave
     throw Error(function, "out", "must be given, of rank 2 or more");
   const Dropout drawn = dropout_of(dropout, run);
   saved.out = {};  // no backward pass if this one throws
-  attend({inputs.q, inputs.k, inputs.v}, options_of(score, inputs.lengths, inputs.masks, drawn),
-         outputs, saved.lse, core::sub_dims(out.shape(), 0, out.rank() - 1), context);
+  attend({inputs.q, inputs.k, inputs.v}, options_of(score, inputs, drawn), outputs, saved.lse,
+         core::sub_dims(out.shape(), 0, out.rank() - 1), context);
   saved.inputs = inputs;
   saved.out = out;
   saved.dropout = drawn;
@@ -64,13 +71,13 @@ void ScoreLayer::backward(const AttentionSaved& saved, const OutputGradients& ou
     throw Error(std::string(name) + "::backward", "saved", "must come from a forward pass");
   }
   const LayerInputs& inputs = saved.inputs;
-  attention_backward({inputs.q, inputs.k, inputs.v},
-                     options_of(score, inputs.lengths, inputs.masks, saved.dropout),
+  attention_backward({inputs.q, inputs.k, inputs.v}, options_of(score, inputs, saved.dropout),
                      {saved.out, saved.lse}, output_gradients,
                      {.q = input_gradients.q,
                       .k = input_gradients.k,
                       .v = input_gradients.v,
                       .score = d_score,
+                      .bias = input_gradients.bias,
                       .write = input_gradients.write},
                      context);
 }

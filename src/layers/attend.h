@@ -19,6 +19,7 @@ void advance(RunState& run);
 
 Options options_of(const Score& score, const ConstView& lengths, const std::vector<Mask>& masks,
                    const Dropout& dropout);
+Options options_of(const Score& score, const LayerInputs& inputs, const Dropout& dropout);
 
 // Gives `tensor` this dtype and shape; keeps its memory when it has them. The contents are
 // unspecified.

@@ -54,7 +54,8 @@ void check_dtype(std::string_view function, DType dtype) {
   }
 }
 
-void check_rows(std::string_view function, const NamedView& array, DType dtype, Index width) {
+void check_rows(std::string_view function, const NamedView& array, DType dtype, Index width,
+                std::string_view width_name) {
   check_given(function, array, dtype);
   const int rank = array.view.rank();
   // One axis is kept for the heads.
@@ -63,9 +64,9 @@ void check_rows(std::string_view function, const NamedView& array, DType dtype, 
                 text("must have rank 2 to ", kMaxRank - 1, ", got ", describe(array.view)));
   }
   if (array.view.size(-1) != width) {
-    throw Error(
-        function, array.name,
-        text("must have ", width, " channels, the layer's width, got ", describe(array.view)));
+    throw Error(function, array.name,
+                text("must have ", width, " channels, the layer's ", width_name, ", got ",
+                     describe(array.view)));
   }
 }
 

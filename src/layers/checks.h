@@ -31,7 +31,8 @@ double checked_dropout(std::string_view function, double p);
 void check_dtype(std::string_view function, DType dtype);
 
 // Given, of this dtype, rank 2 or more, and this size along the last axis.
-void check_rows(std::string_view function, const NamedView& array, DType dtype, Index width);
+void check_rows(std::string_view function, const NamedView& array, DType dtype, Index width,
+                std::string_view width_name = "width");
 
 // So many channels, the layer's `width_name`. What is absent or has no axes is left to attention().
 void check_channels(std::string_view function, const NamedView& array, Index width,

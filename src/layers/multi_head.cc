@@ -10,6 +10,7 @@
 #include "layers/attend.h"
 #include "layers/checks.h"
 #include "layers/heads.h"
+#include "layers/learned_key.h"
 #include "layers/linear_products.h"
 #include "layers/projection.h"
 
@@ -32,10 +33,19 @@ LinearParameters linear_parameters(DType dtype, Index out, Index in, bool bias) 
 MultiHeadAttention::Parameters zeros(const MultiHeadConfig& c) {
   const bool split = c.form == HeadForm::kSplit;
   const Index inner = split ? c.width : c.heads * c.width;
+  const Index inner_keys = inner / c.heads * c.key_heads;
   const bool bias = split && c.bias;
-  const auto projection = [&] { return linear_parameters(c.dtype, inner, c.width, bias); };
-  return {c.form, projection(), projection(), projection(),
-          linear_parameters(c.dtype, c.width, inner, c.bias)};
+  const auto vector = [&](bool given, Index size) {
+    return given ? Tensor(c.dtype, {size}) : Tensor();
+  };
+  return {c.form,
+          linear_parameters(c.dtype, inner, c.width, bias),
+          linear_parameters(c.dtype, inner_keys, c.key_width, bias),
+          linear_parameters(c.dtype, inner_keys, c.value_width, bias),
+          linear_parameters(c.dtype, c.width, inner, c.bias),
+          vector(c.bias_kv, inner_keys),
+          vector(c.bias_kv, inner_keys),
+          vector(c.sinks, c.heads)};
 }
 
 // What q and k are divided by: the split form leaves scaling to the score.
@@ -43,9 +53,16 @@ double divisor_of(const MultiHeadConfig& c) {
   return c.form == HeadForm::kSplit ? 1 : std::pow(static_cast<double>(c.width), 0.25);
 }
 
-Options options_of(const MultiHeadConfig& c, const LayerInputs& inputs, const Dropout& dropout) {
+Options options_of(const MultiHeadConfig& c, const LayerInputs& inputs) {
   const Score score = c.form == HeadForm::kSplit ? Score{ScaledDot{}} : Score{Dot{}};
-  return layers::options_of(score, inputs.lengths, inputs.masks, dropout);
+  return layers::options_of(score, inputs, {});
+}
+
+// The sinks of a call: learned, zeros for zero_attn, or none.
+ConstView sinks_of(const MultiHeadConfig& c, const MultiHeadAttention::Parameters& parameters,
+                   const Tensor& zero) {
+  if (c.sinks) return parameters.sinks;
+  return c.zero_attn ? broadcast_to(zero, Dims(c.heads)) : ConstView();
 }
 
 // [..,Tq,width] where .. are the leading axes of q, k and v, broadcast.
@@ -108,6 +125,21 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadConfig& config) : config_(
   layers::check_dtype(kMultiHead, config.dtype);
   layers::check_size(kMultiHead, "width", config.width);
   layers::check_size(kMultiHead, "heads", config.heads);
+  const std::pair<const char*, Index*> others[] = {{"key_width", &config_.key_width},
+                                                   {"value_width", &config_.value_width},
+                                                   {"key_heads", &config_.key_heads}};
+  for (const auto& [name, size] : others) {
+    if (*size == 0) *size = name == std::string_view("key_heads") ? config.heads : config.width;
+    layers::check_size(kMultiHead, name, *size);
+  }
+  if (config.heads % config_.key_heads != 0) {
+    throw Error(
+        kMultiHead, "key_heads",
+        text("must divide heads, got ", config_.key_heads, " for ", config.heads, " heads"));
+  }
+  if (config.sinks && config.zero_attn) {
+    throw Error(kMultiHead, "zero_attn", "is a sink of 0, and sinks are given: take one of them");
+  }
   const bool split = config.form == HeadForm::kSplit;
   if (split && config.width % config.heads != 0) {
     throw Error(kMultiHead, "heads",
@@ -131,9 +163,14 @@ void MultiHeadAttention::forward(const LayerInputs& inputs, RunState& run, Saved
   const layers::NamedView q{"q", inputs.q};
   const layers::NamedView k{"k", inputs.k};
   const layers::NamedView v{"v", inputs.v};
-  for (const auto& x : {q, k, v}) {
-    layers::check_rows(kMultiHeadForward, x, config_.dtype, config_.width);
-  }
+  layers::check_rows(kMultiHeadForward, q, config_.dtype, config_.width);
+  const auto name_of = [&](Index width, const char* name) {
+    return width == config_.width ? "width" : name;
+  };
+  layers::check_rows(kMultiHeadForward, k, config_.dtype, config_.key_width,
+                     name_of(config_.key_width, "key_width"));
+  layers::check_rows(kMultiHeadForward, v, config_.dtype, config_.value_width,
+                     name_of(config_.value_width, "value_width"));
   Dims merged = out_shape(inputs);
   layers::check_same(kMultiHeadForward, {"out", outputs.out}, config_.dtype, merged);
   layers::check_outputs(kMultiHeadForward, outputs, {q, k, v});
@@ -144,17 +181,33 @@ void MultiHeadAttention::forward(const LayerInputs& inputs, RunState& run, Saved
   project(kMultiHeadForward, inputs.k, parameters_.k, divisor, saved.k, context);
   project(kMultiHeadForward, inputs.v, parameters_.v, 1, saved.v, context);
 
-  // Heads are written where the merged array wants them.
-  merged[merged.rank() - 1] = saved.v.size(-1);
-  layers::resize(saved.heads, config_.dtype, merged);
   const Index heads = config_.heads;
+  const Index key_heads = config_.key_heads;
+  saved.options = options_of(config_, inputs);
+  if (config_.bias_kv) {
+    layers::let_see_last_key(
+        {split_heads(ConstView(saved.q), heads), split_heads(ConstView(saved.k), key_heads),
+         split_heads(ConstView(saved.v), key_heads)},
+        saved.options, saved.held, context);
+    saved.k = layers::with_row(saved.k, parameters_.bias_k);
+    saved.v = layers::with_row(saved.v, parameters_.bias_v);
+  }
+
+  // Heads are written where the merged array wants them.
+  merged[merged.rank() - 1] = saved.q.size(-1);
+  layers::resize(saved.heads, config_.dtype, merged);
   Outputs inner = outputs;
   inner.out = split_heads(saved.heads.view(), heads);
   saved.dropout = layers::dropout_of(*config_.dropout, run);
-  layers::attend({split_heads(ConstView(saved.q), heads), split_heads(ConstView(saved.k), heads),
-                  split_heads(ConstView(saved.v), heads)},
-                 options_of(config_, inputs, saved.dropout), inner, saved.lse,
-                 core::sub_dims(inner.out.shape(), 0, inner.out.rank() - 1), context);
+  const Tensor zero(config_.dtype, Dims(1));
+  Options options = saved.options;
+  options.sinks = sinks_of(config_, parameters_, zero);
+  options.dropout = saved.dropout;
+  layers::attend(
+      {split_heads(ConstView(saved.q), heads), split_heads(ConstView(saved.k), key_heads),
+       split_heads(ConstView(saved.v), key_heads)},
+      options, inner, saved.lse, core::sub_dims(inner.out.shape(), 0, inner.out.rank() - 1),
+      context);
 
   layers::linear_forward(kMultiHeadForward, saved.heads, parameters_.o, outputs.out, context);
   saved.inputs = inputs;
@@ -186,19 +239,43 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
 
   // undoes attend()
   const Index heads = config_.heads;
+  const Index key_heads = config_.key_heads;
   const auto split = [&](const Tensor& x) { return split_heads(ConstView(x), heads); };
+  const auto split_keys = [&](const Tensor& x) { return split_heads(ConstView(x), key_heads); };
+  const Tensor zero(config_.dtype, Dims(1));
+  Options options = saved.options;
+  options.sinks = sinks_of(config_, parameters_, zero);
+  options.dropout = saved.dropout;
+  Tensor dbias;  // with the learned key's
+  if (d.bias.given() && config_.bias_kv) dbias = Tensor(config_.dtype, options.bias.shape());
+  Tensor dsinks = gradients.sinks.given() ? Tensor(config_.dtype, {config_.heads}) : Tensor();
   Tensor dq(config_.dtype, saved.q.shape());
   Tensor dk(config_.dtype, saved.k.shape());
   Tensor dv(config_.dtype, saved.v.shape());
   OutputGradients inner = output_gradients;
   inner.out = split(d_heads);
-  attention_backward({split(saved.q), split(saved.k), split(saved.v)},
-                     options_of(config_, inputs, saved.dropout), {split(saved.heads), saved.lse},
-                     inner,
-                     {.q = split_heads(dq.view(), heads),
-                      .k = split_heads(dk.view(), heads),
-                      .v = split_heads(dv.view(), heads)},
-                     context);
+  InputGradients to{.q = split_heads(dq.view(), heads),
+                    .k = split_heads(dk.view(), key_heads),
+                    .v = split_heads(dv.view(), key_heads)};
+  if (d.bias.given()) {
+    if (!dbias.given()) dbias = Tensor(config_.dtype, d.bias.shape());
+    to.bias = dbias.view();
+  }
+  if (dsinks.given()) to.sinks = dsinks.view();
+  attention_backward({split(saved.q), split_keys(saved.k), split_keys(saved.v)}, options,
+                     {split(saved.heads), saved.lse}, inner, to, context);
+  if (dsinks.given()) layers::give(dsinks, gradients.sinks.view(), d.write);
+  if (d.bias.given() && config_.bias_kv) {
+    layers::give_bias_gradient(dbias, d.bias, d.write);
+  } else if (d.bias.given()) {
+    layers::give(dbias, d.bias, d.write);
+  }
+  if (config_.bias_kv) {
+    dk = layers::without_row(dk, gradients.bias_k.given() ? gradients.bias_k.view() : View(),
+                             d.write);
+    dv = layers::without_row(dv, gradients.bias_v.given() ? gradients.bias_v.view() : View(),
+                             d.write);
+  }
 
   // undoes the three project(), in the order q, k, v; one buffer gets the sum
   const double divisor = divisor_of(config_);

@@ -102,6 +102,68 @@ TEST(LayerGradients, MultiHeadOfRankTwo) {
   check(layer, {{3, 4}, {5, 4}, {5, 4}, {3, 4}, {1, 2, 3, 5}}, {Causal{}});
 }
 
+// Widths of their own, fewer key heads, a sink for each head.
+TEST(LayerGradients, MultiHeadOfOtherWidths) {
+  MultiHeadAttention layer({.width = 8,
+                            .heads = 4,
+                            .dropout = 0.3,
+                            .dtype = kF64,
+                            .bias = false,
+                            .key_width = 5,
+                            .value_width = 3,
+                            .key_heads = 2,
+                            .sinks = true});
+  initialise(layer, 9);
+  EXPECT_EQ(layer.parameters().k.weight.shape(), Dims(4, 5));
+  EXPECT_EQ(layer.parameters().v.weight.shape(), Dims(4, 3));
+  check(layer, {{2, 3, 8}, {2, 5, 5}, {2, 5, 3}, {2, 3, 8}, {2, 4, 3, 5}}, {Causal{}});
+}
+
+TEST(LayerGradients, MultiHeadWithALearnedKey) {
+  for (const bool zero_attn : {false, true}) {
+    MultiHeadAttention layer({.width = 4,
+                              .heads = 2,
+                              .dropout = 0.3,
+                              .dtype = kF64,
+                              .key_heads = 1,
+                              .bias_kv = true,
+                              .zero_attn = zero_attn});
+    initialise(layer, 10);
+    std::vector<std::uint8_t> padding{0, 1, 0, 0, 0, 0, 0, 0, 0, 1};
+    std::vector<std::int64_t> lengths{4, 5};
+    const Padding mask{ConstView(padding.data(), {2, 5})};
+    check(layer, {{2, 3, 4}, {2, 5, 4}, {2, 5, 4}, {2, 3, 4}, {2, 2, 3, 6}}, {Causal{}, mask},
+          lengths);
+  }
+}
+
+// The gradient of a bias of every shape that broadcasts, written and added.
+TEST(LayerGradients, MultiHeadBias) {
+  for (const bool bias_kv : {false, true}) {
+    for (const Dims& shape : {Dims(2, 1, 3, 5), Dims(3, 5), Dims(2, 3, 1), Dims(1)}) {
+      MultiHeadAttention layer({.width = 4, .heads = 2, .dtype = kF64, .bias_kv = bias_kv});
+      initialise(layer, 11);
+      Tensor q = random_tensor(kF64, {2, 3, 4}, 1);
+      Tensor k = random_tensor(kF64, {2, 5, 4}, 2);
+      Tensor bias = random_tensor(kF64, shape, 3);
+      LayerInputs inputs{q, k, k, {}, {Window{1, 2}}, bias, TopLeft{}};
+      LayerLoss loss(layer, inputs, {}, {2, 3, 4}, {2, 2, 3, 5 + bias_kv});
+      Tensor dbias(kF64, shape);
+      auto gradients = layer.zero_gradients();
+      loss.backward(LayerInputGradients{.bias = dbias}, gradients);
+      // A number that is added to all keys changes what a learned key is worth only.
+      if (bias_kv || shape.rank() == 4 || shape == Dims(3, 5)) {
+        expect_gradient({"bias", bias, dbias}, loss, to_string(shape));
+      }
+      Tensor twice = contiguous(dbias);
+      loss.backward(LayerInputGradients{.write = Write::kAccumulate, .bias = twice}, gradients);
+      for (std::size_t n = 0; n < dbias.values<double>().size(); ++n) {
+        EXPECT_EQ(twice.values<double>()[n], 2 * dbias.values<double>()[n]);
+      }
+    }
+  }
+}
+
 TEST(LayerGradients, SelfAttention) {
   SelfAttention layer(5, kF64);
   initialise(layer, 7);
@@ -185,6 +247,10 @@ TEST(LayerGradients, AreOverwrittenAddedOrLeftOut) {
   MultiHeadAttention split({.width = 6, .heads = 2, .dtype = kF64});
   initialise(split, 1);
   check_writing(split, {2, 3, 6}, {2, 2, 3, 3});
+  MultiHeadAttention learned(
+      {.width = 6, .heads = 2, .dtype = kF64, .key_heads = 1, .sinks = true, .bias_kv = true});
+  initialise(learned, 1);
+  check_writing(learned, {2, 3, 6}, {2, 2, 3, 4});
   MultiHeadAttention wide({.width = 6, .heads = 2, .form = HeadForm::kWide, .dtype = kF64});
   initialise(wide, 1);
   check_writing(wide, {2, 3, 6}, {2, 2, 3, 3});

@@ -46,18 +46,45 @@ def self_attention(p: Dict[str, np.ndarray], arrays: Arrays, keep: np.ndarray):
     return by_scores(dot_scores)(p, (q, k, v), keep)
 
 
-def multi_head(names: List[str], heads: int) -> Callable[..., Tuple[np.ndarray, np.ndarray]]:
+def of_inputs(gradients: Any) -> List[Any]:
+    """The gradients of a pass's inputs, without those of parameters."""
+    named = zip(gradients._fields, gradients)
+    return [x for name, x in named if name != "parameters" and x is not None]
+
+
+def multi_head(
+    names: List[str], heads: int, key_heads: int = 0, zero: bool = False
+) -> Callable[..., Tuple[np.ndarray, np.ndarray]]:
     """`names` of the four projections; each head attends with its own channels."""
+    key_heads = key_heads or heads
 
     def project(p: Dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray:
         return x @ p[f"{name}.weight"].T + p.get(f"{name}.bias", 0)
 
-    def split(x: np.ndarray) -> np.ndarray:
-        return np.stack(np.split(x, heads, axis=-1), axis=-3)
+    def split(x: np.ndarray, count: int) -> np.ndarray:
+        apart = np.stack(np.split(x, count, axis=-1), axis=-3)
+        return np.repeat(apart, heads // count, axis=-3)
+
+    def with_row(x: np.ndarray, row: Any) -> np.ndarray:
+        return np.concatenate([x, np.broadcast_to(row, (*x.shape[:-2], 1, x.shape[-1]))], axis=-2)
 
     def layer(p: Dict[str, np.ndarray], arrays: Arrays, keep: np.ndarray):
-        q, k, v = (split(project(p, name, x)) for name, x in zip(names, arrays))
-        out, weights = by_scores(dot_scores)(p, (q, k, v), keep[..., None, :, :])
+        q, k, v = (project(p, name, x) for name, x in zip(names, arrays))
+        given = k.shape[-2]
+        if "bias_k" in p:
+            k, v = with_row(k, p["bias_k"]), with_row(v, p["bias_v"])
+            given += 1
+        if zero:
+            k, v = with_row(k, 0), with_row(v, 0)
+        q, k, v = split(q, heads), split(k, key_heads), split(v, key_heads)
+        scores = dot_scores(p, q, k)
+        if "sinks" in p:
+            sinks = np.broadcast_to(p["sinks"][:, None, None], (*scores.shape[:-1], 1))
+            scores, v = np.concatenate([scores, sinks], axis=-1), with_row(v, 0)
+        ones = np.ones((*keep.shape[:-1], scores.shape[-1] - keep.shape[-1]), bool)
+        keep = np.concatenate([keep, ones], axis=-1)[..., None, :, :]
+        weights = softmax_rows(scores, keep)
+        out, weights = weights @ v, weights[..., :given]
         merged = np.concatenate([out[..., h, :, :] for h in range(heads)], axis=-1)
         return project(p, names[3], merged), weights
 
@@ -99,6 +126,25 @@ CASES = {
         lambda **p: qkv.MultiHeadAttention(6, 3, dtype="float64", bias=False, seed=4, **p),
         (6, 6, 6),
         multi_head(SPLIT, 3),
+    ),
+    "other widths": Case(
+        lambda **p: qkv.MultiHeadAttention(
+            8, 4, dtype="float64", key_width=5, value_width=3, key_heads=2, sinks=True, seed=4, **p
+        ),
+        (8, 5, 3),
+        multi_head(SPLIT, 4, 2),
+    ),
+    "learned key": Case(
+        lambda **p: qkv.MultiHeadAttention(6, 3, dtype="float64", bias_kv=True, seed=4, **p),
+        (6, 6, 6),
+        multi_head(SPLIT, 3),
+    ),
+    "learned key and zeros": Case(
+        lambda **p: qkv.MultiHeadAttention(
+            6, 2, dtype="float64", key_heads=1, bias_kv=True, zero_attn=True, seed=4, **p
+        ),
+        (6, 6, 6),
+        multi_head(SPLIT, 2, 1, zero=True),
     ),
     "wide without bias": Case(
         lambda **p: qkv.MultiHeadAttention(

@@ -26,8 +26,10 @@ LAYERS = [
     "AdditiveAttention",
     "BilinearAttention",
     "DotProductAttention",
+    "Dropout",
     "Embedding",
     "GRU",
+    "GRUCell",
     "Linear",
     "MultiHeadAttention",
     "SelfAttention",
@@ -35,8 +37,8 @@ LAYERS = [
 SAME = {"MLPAttention": "AdditiveAttention"}
 # What has no arguments of its own, or is tried elsewhere.
 OTHERS = {"Gradients", "LayerGradients", "SelfAttentionGradients", "__version__", "info"}
-OTHERS |= {"set_threads", "CrossEntropy"}
-OTHERS |= {"EmbeddingGradients", "GRUGradients", "LinearGradients"}
+OTHERS |= {"set_threads", "CrossEntropy", "AdditiveMemory"}
+OTHERS |= {"EmbeddingGradients", "GRUGradients", "GRUCellGradients", "LinearGradients"}
 
 METHODS = ["forward", "backward", "parameters", "initialise", "save", "load", "load_torch"]
 
@@ -45,7 +47,7 @@ def test_every_public_name_is_tried():
     assert set(qkv.__all__) == {*FUNCTIONS, *LAYERS, *SAME, *OTHERS}
     for name in LAYERS:
         public = {method for method in dir(getattr(qkv, name)) if not method.startswith("_")}
-        assert public == {*METHODS, "config"}
+        assert public == {*METHODS, "config", "to_torch"}
     for name, other in SAME.items():
         assert getattr(qkv, name) is getattr(qkv, other)
 
@@ -77,7 +79,7 @@ def cases(draw: Any, name: str) -> Case:
     Dq, Dk, E, units = (int(n) for n in r.generator.integers(1, 5, 4))
     lead = r.pick((), (B,))
     layer = getattr(qkv, name)
-    if name in ("Linear", "Embedding", "GRU"):
+    if name in ("Dropout", "Embedding", "GRU", "GRUCell", "Linear"):
         return model_case(r, layer, lead, dtype)
     if name == "SelfAttention":
         x = r.reals(element, *lead, Tq, Dq)
@@ -114,6 +116,15 @@ def model_case(r: Random, layer: Any, lead: tuple[int, ...], dtype: str) -> Case
         inputs = {"x": r.reals(random_calls.FLOATS[dtype], *lead, T, width)}
         make = lambda: layer(width, outputs, flag, dtype)  # noqa: E731
         return Case(make, inputs, (*lead, T, outputs), dtype, r.tensors)
+    if layer is qkv.Dropout:
+        x = r.reals(random_calls.FLOATS[dtype], *lead, T, width)
+        return Case(lambda: layer(r.pick(0, 0.5)), {"x": x}, x.shape, dtype, r.tensors)
+    if layer is qkv.GRUCell:
+        inputs = {"x": r.reals(random_calls.FLOATS[dtype], *lead[:1], width)}
+        if r.chance():
+            inputs["state"] = r.reals(random_calls.FLOATS[dtype], *lead[:1], outputs)
+        make = lambda: layer(width, outputs, flag, dtype)  # noqa: E731
+        return Case(make, inputs, (*lead[:1], outputs), dtype, r.tensors)
     B, directions = (lead or (2,))[0], 1 + flag
     inputs = {"x": r.reals(random_calls.FLOATS[dtype], B, T, width)}
     if r.chance():
@@ -300,9 +311,16 @@ def test_config_holds_plain_numbers():
         "dropout": 0.25,
         "dtype": "float64",
         "bias": True,
+        "key_width": None,
+        "value_width": None,
+        "key_heads": None,
+        "sinks": False,
+        "bias_kv": False,
+        "zero_attn": False,
     }
     assert layer.config == wanted
-    assert [type(value) for value in layer.config.values()] == [int, int, str, float, str, bool]
+    kinds = [type(value) for value in layer.config.values() if value is not None]
+    assert kinds == [int, int, str, float, str, bool, bool, bool, bool]
 
 
 def test_failed_forward_leaves_nothing_for_backward():

@@ -9,7 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
-from layer_formulas import CASES, WITH_PARAMETERS
+from layer_formulas import CASES, WITH_PARAMETERS, of_inputs
 from patience import PATIENCE
 
 import qkv
@@ -114,8 +114,9 @@ def test_representations_can_be_typed_in():
         "AdditiveAttention(query_width=3, key_width=2, units=8, dropout=0.0, dtype='float32')",
         "BilinearAttention(query_width=3, key_width=2, dropout=0.0, dtype='float64')",
         "SelfAttention(width=4, dtype='float32')",
+        "MultiHeadAttention(width=4, heads=2, form='split', dropout=0.1, dtype='float32')",
         "MultiHeadAttention(width=4, heads=2, form='split', dropout=0.1, dtype='float32', "
-        "bias=True)",
+        "bias=False, key_heads=1)",
     ]:
         assert repr(eval(text, vars(qkv))) == text
     assert qkv.MLPAttention is qkv.AdditiveAttention
@@ -138,7 +139,7 @@ def test_the_arrays_of_the_last_pass_stay(name):
     gc.collect()
     rubbish = [np.full_like(array, np.nan) for array in arrays]
     got = layer.backward(dout)
-    for one, other in zip(got[:-1], want[:-1]):
+    for one, other in zip(of_inputs(got), of_inputs(want)):
         np.testing.assert_array_equal(one, other)
     assert len(rubbish) == len(arrays)
 
@@ -166,7 +167,7 @@ def test_backward_needs_a_forward_pass_that_succeeded(name):
         {"mask": np.ones((3, 5))},
         {"padding_mask": "none"},
         {"window": 3},
-        {"causal": "top_left"},
+        {"causal": "left"},
         {"threads": -1},
         {"train": 1},
         {"train": True, "seed": -1},
@@ -268,7 +269,7 @@ def test_results_are_of_the_kind_given(name):
     assert isinstance(other, Foreign) and isinstance(lse, Foreign)
     np.testing.assert_array_equal(other.array, out)
     gradients = layer.backward(Foreign(np.ones_like(out)))
-    for got, numpy in zip(gradients[:-1], want[:-1]):
+    for got, numpy in zip(of_inputs(gradients), of_inputs(want)):
         assert isinstance(got, Foreign)
         np.testing.assert_array_equal(got.array, numpy)
     for key, got in gradients.parameters.items():
@@ -284,7 +285,7 @@ def test_any_strides_will_do(name):
     turned = [np.asfortranarray(array[::-1])[::-1] for array in arrays]
     np.testing.assert_array_equal(layer.forward(*turned), out)
     got = layer.backward(np.broadcast_to(1.0, out.shape))
-    for one, other in zip(got[:-1], want[:-1]):
+    for one, other in zip(of_inputs(got), of_inputs(want)):
         np.testing.assert_array_equal(one, other)
 
 
@@ -360,7 +361,7 @@ def test_backward_in_the_middle_of_another_threads_forward(name):
     finally:
         go_on.set()
         thread.join()
-    for one, other in zip(got[:-1], want[:-1]):
+    for one, other in zip(of_inputs(got), of_inputs(want)):
         np.testing.assert_array_equal(one, other)
     assert isinstance(layer.backward(dout)[0], Foreign)  # the other thread's now
 

@@ -25,8 +25,8 @@ def drawn(module):
     return module
 
 
-def assert_same(got, want):
-    np.testing.assert_allclose(np.asarray(got), want.detach().numpy(), rtol=0, atol=400 * EPS)
+def assert_same(got, want, rtol=0):
+    np.testing.assert_allclose(np.asarray(got), want.detach().numpy(), rtol=rtol, atol=400 * EPS)
 
 
 # ---- nn.MultiheadAttention ----------------------------------------------------------------------
@@ -51,6 +51,154 @@ def test_multihead_attention(bias, mask):
     assert isinstance(out, torch.Tensor)
     assert_same(weights, want_weights)
     assert_same(out, want)
+
+
+MHA_OPTIONS = {
+    "widths": {"kdim": 5, "vdim": 3},
+    "one other width": {"vdim": 3, "bias": False},
+    "learned key": {"add_bias_kv": True},
+    "zeros": {"add_zero_attn": True},
+    "all": {"kdim": 5, "vdim": 6, "add_bias_kv": True, "add_zero_attn": True},
+}
+OURS = {
+    "kdim": "key_width",
+    "vdim": "value_width",
+    "add_bias_kv": "bias_kv",
+    "add_zero_attn": "zero_attn",
+    "bias": "bias",
+}
+
+
+@pytest.mark.parametrize("name", MHA_OPTIONS)
+@pytest.mark.parametrize("mask", ["none", "padding", "pairs", "numbers", "causal"])
+@pytest.mark.parametrize("averaged", [True, False])
+def test_every_option_of_multihead_attention(name, mask, averaged):
+    options = MHA_OPTIONS[name]
+    theirs = drawn(nn.MultiheadAttention(6, 3, batch_first=True, **options))
+    mine = {OURS[option]: value for option, value in options.items()}
+    layer = qkv.MultiHeadAttention(6, 3, dtype="float64", **mine)
+    layer.load_torch(theirs.state_dict())
+    widths = (6, options.get("kdim", 6), options.get("vdim", 6))
+    shapes = zip((4, 5, 5), widths)
+    q, k, v = (draw(2, t, w, seed=n).requires_grad_() for n, (t, w) in enumerate(shapes))
+    padding = torch.tensor([[False] * 5, [False, False, True, True, True]])
+    hidden = torch.rand(4, 5, generator=torch.Generator().manual_seed(4)) < 0.4
+    numbers = draw(2 * 3, 4, 5, seed=8).requires_grad_()
+    top_left = torch.ones(4, 5, dtype=torch.bool).triu(1)
+    ours, of_torch = {
+        "none": ({}, {}),
+        "padding": ({"padding_mask": padding}, {"key_padding_mask": padding}),
+        "pairs": ({"mask": ~hidden}, {"attn_mask": hidden}),
+        "numbers": ({"bias": numbers.detach().view(2, 3, 4, 5)}, {"attn_mask": numbers}),
+        "causal": ({"causal": "top_left"}, {"attn_mask": top_left}),
+    }[mask]
+    want, want_weights = theirs(q, k, v, average_attn_weights=averaged, **of_torch)
+    data = [x.detach() for x in (q, k, v)]
+    got = layer.forward(*data, **ours, return_weights=True, average_weights=averaged)
+    assert_same(got.out, want)
+    assert_same(got.weights, want_weights[..., : got.weights.shape[-1]])
+    assert (want_weights.shape[-1] - got.weights.shape[-1]) == ("add_zero_attn" in options)
+
+    dout, dweights = draw(*want.shape, seed=5), draw(*got.weights.shape, seed=6)
+    kept = want_weights[..., : got.weights.shape[-1]]
+    (want * dout).sum().add((kept * dweights).sum()).backward()
+    gradients = layer.backward(dout, dweights=dweights)
+    for x, gradient in zip((q, k, v), gradients):
+        assert_same(gradient, x.grad, 1e-12)
+    if mask == "numbers":
+        assert_same(gradients.dbias.view(numbers.shape), numbers.grad, 1e-12)
+    of_parameters = dict(theirs.named_parameters())
+    for name_of_theirs, parameter in layer.to_torch().items():
+        assert torch.equal(parameter, of_parameters[name_of_theirs])
+    for x in ("bias_k", "bias_v"):
+        if x in gradients.parameters:
+            assert_same(gradients.parameters[x], of_parameters[x].grad[0, 0], 1e-12)
+    if "in_proj_weight" in of_parameters:
+        rows = [gradients.parameters[f"fc_{x}.weight"] for x in "qkv"]
+        assert_same(np.concatenate(rows), of_parameters["in_proj_weight"].grad, 1e-12)
+
+
+class D2L(nn.Module):
+    """Four Linear by the names of "Dive into Deep Learning" (section 11.5)."""
+
+    def __init__(self, width, bias):
+        super().__init__()
+        for name in ("W_q", "W_k", "W_v", "W_o"):
+            setattr(self, name, nn.Linear(width, width, bias=bias))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_names_of_dive_into_deep_learning(bias):
+    module = drawn(D2L(6, bias))
+    layer = qkv.MultiHeadAttention(6, 3, dtype="float64", bias=bias)
+    layer.load_torch(module.state_dict())
+    for name, projection in zip(("fc_q", "fc_k", "fc_v", "fc_o"), module.children()):
+        assert_same(layer.parameters()[f"{name}.weight"], projection.weight)
+    state = layer.to_torch("d2l")
+    assert state.keys() == module.state_dict().keys()
+    module.load_state_dict(state)
+    with pytest.raises(ValueError, match="biases but the layer was made|no biases but the layer"):
+        qkv.MultiHeadAttention(6, 3, bias=not bias).load_torch(module.state_dict())
+
+    additive = qkv.AdditiveAttention(3, 4, 5)
+    state = additive.to_torch("d2l")
+    assert {name: tuple(x.shape) for name, x in state.items()} == {
+        "W_q.weight": (5, 3),
+        "W_k.weight": (5, 4),
+        "w_v.weight": (1, 5),
+    }
+    other = qkv.AdditiveAttention(3, 4, 5, seed=7)
+    other.load_torch(state)
+    for name, array in other.parameters().items():
+        np.testing.assert_array_equal(array, additive.parameters()[name])
+
+
+def test_a_part_of_a_model_by_its_prefix():
+    model = nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
+    layer = qkv.MultiHeadAttention(8, 2)
+    layer.load_torch(model.state_dict(), prefix="self_attn.")
+    x = torch.randn(2, 5, 8)
+    want = model.self_attn(x, x, x)[0]
+    torch.testing.assert_close(layer.forward(x, x, x), want.detach(), rtol=1e-5, atol=1e-6)
+
+    other = nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
+    missing, unknown = other.load_state_dict(layer.to_torch(prefix="self_attn."), strict=False)
+    assert not unknown and not any(name.startswith("self_attn") for name in missing)
+    torch.testing.assert_close(other.self_attn(x, x, x)[0], want)
+    with pytest.raises(
+        ValueError, match="no name begins with prefix 'attn.'; there are linear1., "
+    ):
+        layer.load_torch(model.state_dict(), prefix="attn.")
+    with pytest.raises(TypeError, match="prefix must be a str, got int"):
+        layer.load_torch(model.state_dict(), prefix=1)
+
+
+@pytest.mark.parametrize(
+    "layer, module",
+    [
+        (qkv.Linear(3, 4), nn.Linear(3, 4)),
+        (qkv.Embedding(5, 2), nn.Embedding(5, 2)),
+        (qkv.GRU(3, 4, bidirectional=True), nn.GRU(3, 4, bidirectional=True)),
+        (qkv.GRUCell(3, 4), nn.GRUCell(3, 4)),
+        (qkv.BilinearAttention(3, 4), nn.Bilinear(3, 4, 1, bias=False)),
+        (qkv.MultiHeadAttention(4, 2), nn.MultiheadAttention(4, 2)),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_state_dicts_go_both_ways(layer, module):
+    module.load_state_dict(layer.to_torch())
+    before = {name: array.copy() for name, array in layer.parameters().items()}
+    layer.initialise(9)
+    layer.load_torch(module.state_dict())
+    for name, array in layer.parameters().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_names_that_there_are_not():
+    with pytest.raises(ValueError, match='names must be "own", "d2l" for this layer, got .torch.'):
+        qkv.MultiHeadAttention(4, 2, key_heads=1).to_torch()
+    with pytest.raises(ValueError, match='"own" for this layer, got .d2l.'):
+        qkv.SelfAttention(4).to_torch("d2l")
 
 
 @pytest.mark.parametrize("bias", [True, False])

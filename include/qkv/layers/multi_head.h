@@ -4,6 +4,8 @@
 
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 #include <qkv/layers/parameters.h>
 #include <qkv/layers/run.h>
@@ -26,10 +28,17 @@ struct MultiHeadConfig {
   std::optional<double> dropout{};  // unless given: 0.1 in the split form, 0 in the wide one
   DType dtype = DType::kFloat32;    // or float64
   bool bias = true;                 // false: no projection has one
+  Index key_width = 0;              // channels of k; 0: width
+  Index value_width = 0;            // channels of v; 0: width
+  Index key_heads = 0;              // G, a divisor of heads (Ainslie et al. 2023); 0: heads
+  bool sinks = false;               // one more logit for each head, learned, with value 0
+  bool bias_kv = false;             // a learned key and value behind the given ones, never masked
+  bool zero_attn = false;           // a key and value of zeros likewise, which is a sink of 0
 };
 
-// Multi-head attention between q [..,Tq,width] and k, v [..,Tk,width]: self-attention when the
-// three are one array, cross-attention otherwise. Leading axes broadcast as in NumPy.
+// Multi-head attention between q [..,Tq,width], k [..,Tk,key_width] and v [..,Tk,value_width]:
+// self-attention when the three are one array, cross-attention otherwise. Leading axes broadcast
+// as in NumPy. With bias_kv there is one key more than k has: in weights, scores and column sums.
 // Heads are merged as [B,H,T,D] -> [B,T,H,D] -> [B,T,H*D]; seed 001 forgets the first [B,H,T,D]
 // and so mixes positions with heads.
 class QKV_API MultiHeadAttention {
@@ -37,9 +46,12 @@ class QKV_API MultiHeadAttention {
   struct Parameters {
     HeadForm form = HeadForm::kSplit;  // gives the names
     LinearParameters q{};              // split [width,width]; wide [heads*width,width]
-    LinearParameters k{};
+    LinearParameters k{};              // [G*D,key_width]; v likewise
     LinearParameters v{};
     LinearParameters o{};  // split [width,width]; wide [width,heads*width]
+    Tensor bias_k{};       // of bias_kv: [G*D], D channels of a head
+    Tensor bias_v{};
+    Tensor sinks{};  // [heads]
 
     template <class Self, class Visit>
     static void list(Self& self, const std::string& prefix, const Visit& visit) {
@@ -48,21 +60,30 @@ class QKV_API MultiHeadAttention {
       LinearParameters::list(self.k, prefix + (split ? "fc_k." : "keys."), visit);
       LinearParameters::list(self.v, prefix + (split ? "fc_v." : "values."), visit);
       LinearParameters::list(self.o, prefix + (split ? "fc_o." : "unify_heads."), visit);
+      using T = std::conditional_t<std::is_const_v<Self>, const Tensor, Tensor>;
+      visit(
+          BasicParameter<T>{prefix + "bias_k", self.bias_k, detail::size_or_zero(self.bias_k, 0)});
+      visit(
+          BasicParameter<T>{prefix + "bias_v", self.bias_v, detail::size_or_zero(self.bias_v, 0)});
+      visit(BasicParameter<T>{prefix + "sinks", self.sinks, detail::size_or_zero(self.sinks, 0)});
     }
   };
   // The views of `inputs` are the caller's and must stay as they were until the backward pass.
   struct Saved {
     LayerInputs inputs{};
-    Tensor q{};  // [..,Tq,H*D] projected (and divided, in the wide form), as k
+    Tensor q{};  // [..,Tq,H*D] projected (and divided, in the wide form), as k [..,Tk,G*D]
     Tensor k{};
     Tensor v{};
-    Tensor heads{};  // [..,Tq,H*D] what attention gave, merged
-    Tensor lse{};    // [..,H,Tq]
+    std::vector<Tensor> held{};  // arrays of the options with bias_kv
+    Options options{};           // of the call of attention(), without dropout
+    Tensor heads{};              // [..,Tq,H*D] what attention gave, merged
+    Tensor lse{};                // [..,H,Tq]
     Dropout dropout{};
   };
 
   // Parameters are zero until initialised or written. Throws Error when a size is below 1, heads
-  // do not divide width (split form), dropout is not in [0,1) or the dtype is another.
+  // do not divide width (split form), key_heads do not divide heads, both sinks and zero_attn are
+  // asked for, dropout is not in [0,1) or the dtype is another.
   explicit MultiHeadAttention(const MultiHeadConfig& config);
   const MultiHeadConfig& config() const noexcept { return config_; }
   Parameters& parameters() noexcept { return parameters_; }

@@ -36,6 +36,8 @@ struct LayerInputs {
   ConstView v{};
   ConstView lengths{};        // [B] or [B,Tq]: a key j is seen when j < length ("valid_len")
   std::vector<Mask> masks{};  // further masks: Causal, Padding, Keep, ...
+  ConstView bias{};           // added to the scores, as Options::bias
+  Diagonal diagonal{};        // of Causal and Window
 };
 
 // Name a buffer to ask for a gradient; each has the shape and dtype of its input. `write` holds
@@ -45,6 +47,7 @@ struct LayerInputGradients {
   View k{};
   View v{};
   Write write = Write::kOverwrite;
+  View bias{};
 };
 
 // What the forward pass of a layer without projections leaves for the backward pass. The views
