@@ -26,7 +26,8 @@ enum class Transpose { kNo, kYes };
 
 // out[..,n,m] = sum_l a[..,n,l] b[..,l,m], each of the two optionally given transposed in its last
 // two axes; leading axes broadcast as in NumPy. Sums are fused multiply-adds over ascending l in
-// the accumulator's type. All three share a dtype.
+// the accumulator's type, in blocks of 64, each from zero, added in ascending order. All three
+// share a dtype.
 QKV_API void batch_dot(const ConstView& a, const ConstView& b, const View& out,
                        Transpose transpose_a = Transpose::kNo,
                        Transpose transpose_b = Transpose::kNo);

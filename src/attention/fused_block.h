@@ -59,7 +59,10 @@ struct FusedCall {
 
   // Values of a row of q or k that scores read; memory is taken for Dk of them.
   Index score_width() const { return additive == nullptr ? p.Dk : additive->width(); }
-  // Scores after scale of 1..kTileRows queries of head h and the first `keys` keys of a panel.
+  // Whether scores() takes the rows of several tiles: blocks of channels of a panel are then read
+  // by all of them while they are in the first-level cache.
+  bool joins_tiles() const { return additive == nullptr; }
+  // Scores after scale of a tile's queries, of head h, and the first `keys` keys of a panel.
   // `range`: the highest of all these rows, of the additive score.
   void scores(Index h, const RowsOf<const T>& q, Index rows, const T* panel, Index keys,
               Range range, const RowsOf<T>& s) const {
@@ -223,7 +226,7 @@ class FusedBlock {
     if (call_.additive == nullptr) return Range::kSmall;
     return call_.additive->of_queries(unit_.b, h, unit_.s.q0 + i, 1);
   }
-  void score_tile(Index t, Index n);
+  void score_panel(Index t0, Index t1, Index n);
   Tile live_tile(Index t, Tiles tiles) const;
   core::TileClass allowed_class(Index t, Index panel) const;
   core::TileClass class_of(Index t, Index panel) const;

@@ -179,24 +179,29 @@ void FusedBlock<T>::score_tiles(Index t0, Index t1, Tiles tiles) {
   }
   for (Index n = 0; n < pieces(keys_, kPanel); ++n) {
     call_.stop();
+    const auto is_live = [&](Index t) { return (tiles_[t].live_panels >> n & 1U) != 0; };
     for (Index t = t0; t < t1; ++t) {
-      if ((tiles_[t].live_panels >> n & 1U) != 0) score_tile(t, n);
+      if (!is_live(t)) continue;
+      const Index first = t;
+      while (call_.joins_tiles() && t + 1 < t1 && is_live(t + 1)) ++t;
+      score_panel(first, t + 1, n);
     }
   }
 }
 
-// Panel n of the chunk.
+// Panel n of the chunk for the tiles t0 .. t1-1: one, unless the call joins them.
 template <class T>
-void FusedBlock<T>::score_tile(Index t, Index n) {
-  const Index first = tile_begin(t);
+void FusedBlock<T>::score_panel(Index t0, Index t1, Index n) {
+  const Index first = tile_begin(t0);
+  const Index end = tile_end(t1 - 1);
   const Index keys = std::min(kPanel, keys_ - n * kPanel);
   Range range = Range::kSmall;
   if (call_.additive != nullptr && call_.additive->most != Range::kSmall) {
     range = call_.additive->of_keys(unit_.b, unit_.g, unit_.s.k0 + j0_ + n * kPanel, keys);
-    for (Index r = first; r < tile_end(t); ++r) range = std::max(range, rows_[r].range);
+    for (Index r = first; r < end; ++r) range = std::max(range, rows_[r].range);
   }
-  call_.scores(rows_[first].at.h, {q_ + first * p_.Dk, p_.Dk}, tile_end(t) - first, panel(n), keys,
-               range, {scores(first) + n * kPanel, kScoreStride});
+  call_.scores(rows_[first].at.h, {q_ + first * p_.Dk, p_.Dk}, end - first, panel(n), keys, range,
+               {scores(first) + n * kPanel, kScoreStride});
 }
 
 // The bias of the rows after this group: it is read once, and comes from far.
@@ -360,7 +365,7 @@ void FusedBlock<T>::sum_with_care(Index t, const RowsOf<const T>& v) {
   const Index rows = tile_end(t) - first;
   if (!k_.has_nan(chunk_acc + first % kGroupRows * width_, rows * width_)) return;
   for (Index n = 0; n < kPanelsPerChunk; ++n) {
-    if ((tile.live_panels >> n & 1U) != 0) score_tile(t, n);
+    if ((tile.live_panels >> n & 1U) != 0) score_panel(t, t + 1, n);
   }
   for (Index r = first; r < tile_end(t); ++r) {
     T* s = scores(r);

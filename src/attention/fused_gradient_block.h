@@ -82,7 +82,7 @@ class FusedGradientBlock {
   void query_products();
   void additive_products();
   void products_with_care();
-  void score_tile(Index t, Index n);
+  void score_panel(Index t0, Index t1, Index n);
   bool add_to_queries(Index place);
   void finish();
 
@@ -337,24 +337,33 @@ template <class T>
 void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
   for (Index t = t0; p_.bias.given() && t < t1; ++t) prefetch_bias(t);
   for (Index n = 0; n < kGradientPanels; ++n) {
-    for (Index t = t0; t < t1; ++t) {
-      const Index r = first_row(t);
-      if ((panels_[t] >> n & 1U) == 0) {
-        for (Index x = r; x < r + rows_of(t); ++x) {
-          std::fill_n(scores(x) + n * kPanel, kPanel, T(0));
-          std::fill_n(gradients(x) + n * kPanel, kPanel, T(0));
-        }
+    const auto is_live = [&](Index t) { return (panels_[t] >> n & 1U) != 0; };
+    // The end of the tiles that are live from t on.
+    const auto live_end = [&](Index t) {
+      while (t < t1 && is_live(t)) ++t;
+      return t;
+    };
+    for (Index t = t0; t < t1;) {
+      if (is_live(t)) {
+        const Index end = call_.dot.joins_tiles() ? live_end(t) : t + 1;
+        score_panel(t, end, n);
+        t = end;
         continue;
       }
-      score_tile(t, n);
+      for (Index x = first_row(t); x < first_row(t) + rows_of(t); ++x) {
+        std::fill_n(scores(x) + n * kPanel, kPanel, T(0));
+        std::fill_n(gradients(x) + n * kPanel, kPanel, T(0));
+      }
+      ++t;
     }
-    if (!call_.multiplies_values()) continue;
-    for (Index t = t0; t < t1; ++t) {
-      if ((panels_[t] >> n & 1U) == 0) continue;
+    for (Index t = t0; t < t1 && call_.multiplies_values(); ++t) {
+      if (!is_live(t)) continue;
       call_.dot.stop();
       const Index r = first_row(t);
-      k_.scores({dout_rows_.data + r * dout_rows_.stride, dout_rows_.stride}, rows_of(t), p_.E,
-                v_panels_ + n * kPanel * p_.E, T(1), {gradients(r) + n * kPanel, kGradientStride});
+      t = live_end(t);
+      k_.scores({dout_rows_.data + r * dout_rows_.stride, dout_rows_.stride},
+                std::min(first_row(t), rows_) - r, p_.E, v_panels_ + n * kPanel * p_.E, T(1),
+                {gradients(r) + n * kPanel, kGradientStride});
     }
   }
   for (Index t = t0; t < t1; ++t) {
@@ -362,18 +371,20 @@ void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
   }
 }
 
+// Panel n for the tiles t0 .. t1-1: one, unless the call joins them.
 template <class T>
-void FusedGradientBlock<T>::score_tile(Index t, Index n) {
+void FusedGradientBlock<T>::score_panel(Index t0, Index t1, Index n) {
   call_.dot.stop();
-  const Index r = first_row(t);
+  const Index r = first_row(t0);
+  const Index rows = std::min(first_row(t1), rows_) - r;
   const Index keys = std::min(kPanel, keys_ - n * kPanel);
   const AdditiveScores<T>* additive = call_.dot.additive;
   const Range range =
       additive == nullptr
           ? Range::kSmall
-          : std::max(additive->of_queries(unit_.b, h_, unit_.s.q0 + i0_ + r, rows_of(t)),
+          : std::max(additive->of_queries(unit_.b, h_, unit_.s.q0 + i0_ + r, rows),
                      additive->of_keys(unit_.b, unit_.g, unit_.s.k0 + j0_ + n * kPanel, keys));
-  call_.dot.scores(h_, {q_rows_.data + r * q_rows_.stride, q_rows_.stride}, rows_of(t),
+  call_.dot.scores(h_, {q_rows_.data + r * q_rows_.stride, q_rows_.stride}, rows,
                    k_panels_ + n * kPanel * call_.dot.score_width(), keys, range,
                    {scores(r) + n * kPanel, kGradientStride});
 }

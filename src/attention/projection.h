@@ -4,8 +4,8 @@
 
 #include "attention/fused_block.h"
 
-// Products of rows with a parameter of the score, y_u = sum_c w_uc x_c: fused multiply-adds over
-// ascending c, each row by itself, with the tiles that scores are computed with.
+// Products of rows with a parameter of the score, y_u = sum_c w_uc x_c, each row by itself, with
+// the tiles that scores are computed with and so in their order.
 namespace qkv::door {
 
 // Rows that go through the panels of a parameter together.
@@ -44,10 +44,7 @@ class Projection {
     const T* panel = panels_ + (heads_ == 1 ? 0 : h) * padded_units() * width_;
     for (Index u = 0; u < units_; u += kPanel, panel += kPanel * width_) {
       tools.stop();
-      for (Index r = 0; r < rows; r += kTileRows) {
-        tools.kernels.scores({x.data + r * x.stride, x.stride}, std::min(kTileRows, rows - r),
-                             width_, panel, T(1), {y.data + r * y.stride + u, y.stride});
-      }
+      tools.kernels.scores(x, rows, width_, panel, T(1), {y.data + u, y.stride});
     }
   }
 

@@ -40,8 +40,7 @@ void copy_panel(const RowsOf<const T>& w, Index inputs, Index outputs, Index pan
 
 namespace {
 
-// Of a panel that a tile goes through from front to back: it stays in the second-level cache while
-// all rows pass.
+// Of a panel that a kernel takes at once, between two looks at the flag.
 constexpr Index kMostInputs = 1024;
 
 // y_rn += bias_n
@@ -58,17 +57,6 @@ void add_to_rows(const Kernels<T>& by, const T* bias, Index columns, Index rows,
   }
 }
 
-// One whole panel by the tiles of scores, which start from zero in their registers: the same sums
-// as of a row of zeros, which is neither written nor read.
-template <class T>
-void multiply_panel(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inputs,
-                    const T* panel, const RowsOf<T>& y) {
-  for (Index r = 0; r < rows; r += kernels::kTileRows) {
-    by.dot->scores({x.data + r * x.stride, x.stride}, std::min(kernels::kTileRows, rows - r),
-                   inputs, panel, T(1), {y.data + r * y.stride, y.stride});
-  }
-}
-
 // A matrix [inner,columns] whose rows stand near each other, columns <= kPanel.
 template <class T>
 struct Piece {
@@ -77,17 +65,17 @@ struct Piece {
   Index columns = 0;
 };
 
-// y_rn = sum_i x_ri w_in
+// y_rn = sum_i x_ri w_in. Tiles of scores start from zero in registers: no row of zeros is written
+// and read again.
 template <class T>
 void multiply_piece(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Piece<T>& w,
                     const RowsOf<T>& y, const core::StopPoint& stop) {
-  if (by.given() && w.columns == kPanel && w.inner <= kMostInputs) {
+  if (by.given() && w.columns == kPanel && w.inner > 0 && w.inner <= kMostInputs) {
     stop();
-    multiply_panel(by, x, rows, w.inner, w.rows.data, y);
+    by.dot->scores(x, rows, w.inner, w.rows.data, T(1), y);
     return;
   }
-  for (Index r = 0; r < rows; ++r) std::fill_n(y.data + r * y.stride, w.columns, T(0));
-  add_product(by, x, rows, w.inner, w.rows, w.columns, y, stop);
+  product(by, x, rows, w.inner, w.rows, w.columns, y, stop);
 }
 
 }  // namespace

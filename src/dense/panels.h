@@ -31,17 +31,18 @@ void pack_panel(const Kernels<T>& by, const RowsOf<const T>& w, Index outputs, I
 template <class T>
 void copy_panel(const RowsOf<const T>& w, Index inputs, Index outputs, Index panel, T* data);
 
-// y_ro = sum_i x_ri w_oi + b_o: i ascending from zero, then the bias (null: none). y
-// [rows,outputs].
+// y_ro = sum_i x_ri w_oi + b_o: the sum in the order of a score, then the bias (null: none).
+// y [rows,outputs].
 template <class T>
 void multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Panels<T>& w,
               const T* bias, const RowsOf<T>& y, const core::StopPoint& stop);
 
-// y_ri = sum_o x_ro w_oi, o ascending from zero: x [rows,inner], w [inner,columns] as it stands,
+// y_ri = sum_o x_ro w_oi, in the order of a score: x [rows,inner], w [inner,columns] as it stands,
 // whose pieces are copied to `scratch` of kCopyNumbers: rows may stand so far apart that they share
 // places in the caches. Worth it from kCopyRows rows on.
 inline constexpr Index kCopyRows = 48;
 inline constexpr Index kCopiedInner = 512;
+static_assert(kCopiedInner % core::kChannelBlock == 0, "the terms that follow begin a block");
 inline constexpr Index kCopyNumbers = kCopiedInner * kPanel;
 template <class T>
 void multiply_by_copies(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,

@@ -32,8 +32,15 @@ struct Kernels {
 template <class T>
 Kernels<T> kernels_of(std::string_view target) noexcept;
 
-// y_ro += sum_i x_ri w_io, i ascending, starting from y_ro: x [rows,inner], w [inner,columns],
+// y_ro = sum_i x_ri w_io, in the order of a score: x [rows,inner], w [inner,columns],
 // y [rows,columns].
+template <class T>
+void product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
+             const RowsOf<const T>& w, Index columns, const RowsOf<T>& y,
+             const core::StopPoint& stop);
+
+// y_ro += sum_i x_ri w_io, likewise: blocks of core::kChannelBlock terms, each from zero, are added
+// to y_ro one by one. So a product may go on with the terms that follow whole blocks.
 template <class T>
 void add_product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
                  const RowsOf<const T>& w, Index columns, const RowsOf<T>& y,

@@ -30,6 +30,7 @@ constexpr DotKernels<T> kDotKernels{
     .softmax = &softmax<T>,
     .merge = &merge<T>,
     .weighted_sum = &weighted_sum<T>,
+    .add_product = &add_product<T>,
     .merge_row = &merge_row<T>,
     .has_nan = &has_nan<T>,
     .scale_row = &scale_row<T>,

@@ -41,7 +41,8 @@ template <class T>
 struct DotKernels {
   // panel[c][n] = k_nc for n < keys <= kPanel, 0 behind; `k` has its channels next to each other.
   void (*pack_panel)(const RowsOf<const T>& k, Index keys, Index D, T* panel);
-  // s_rn = scale * q_r . k_n for a panel's keys and 1..kTileRows rows.
+  // s_rn = scale * q_r . k_n for a panel's keys and any rows: D >= 1 channels, in blocks of
+  // core::kChannelBlock.
   void (*scores)(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T scale,
                  const RowsOf<T>& s);
   // s_n += bias_n; -inf where bias_n is -inf.
@@ -59,6 +60,9 @@ struct DotKernels {
   // acc_rc += sum_n w_rn v_nc, n ascending, for 1..kTileRows rows and all E channels.
   void (*weighted_sum)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
                        Index E, const RowsOf<T>& acc);
+  // y_rc += sum_n x_rn w_nc, n ascending from zero, for 1..kTileRows rows and all columns.
+  void (*add_product)(const RowsOf<const T>& x, Index rows, const RowsOf<const T>& w, Index terms,
+                      Index columns, const RowsOf<T>& y);
   // total_c = total_c * total_factor + chunk_c * chunk_factor.
   void (*merge_row)(T* total, T total_factor, const T* chunk, T chunk_factor, Index E);
   // Whether one of n values, a multiple of 16, is NaN.

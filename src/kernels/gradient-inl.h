@@ -8,6 +8,8 @@
 #define QKV_KERNELS_GRADIENT_INL_H_
 #endif
 
+#include <algorithm>
+
 #include <hwy/highway.h>
 
 #include "kernels/exp-inl.h"
@@ -54,17 +56,25 @@ HWY_NOINLINE void score_gradients(const RowsOf<T>& s, const RowsOf<T>& dw, Index
 template <class T, int kRows>
 HWY_INLINE void dots_of_rows(const RowsOf<const T>& a, const RowsOf<const T>& b, Index n, T* to) {
   const hn::CappedTag<T, 1> d;
-  hn::Vec<decltype(d)> sums[kRows];
-  for (auto& one : sums) one = hn::Zero(d);
-  for (Index c = 0; c < n; ++c) {
+  Index end = 0;
+  do {
+    const Index begin = end;
+    end = std::min(n, begin + core::kChannelBlock);
+    hn::Vec<decltype(d)> sums[kRows];
+    for (auto& one : sums) one = hn::Zero(d);
+    for (Index c = begin; c < end; ++c) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        sums[r] = hn::MulAdd(hn::LoadU(d, a.data + r * a.stride + c),
+                             hn::LoadU(d, b.data + r * b.stride + c), sums[r]);
+      }
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      sums[r] = hn::MulAdd(hn::LoadU(d, a.data + r * a.stride + c),
-                           hn::LoadU(d, b.data + r * b.stride + c), sums[r]);
+      const T sum = hn::GetLane(sums[r]);
+      to[r] = begin == 0 ? sum : to[r] + sum;
     }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) to[r] = hn::GetLane(sums[r]);
+  } while (end < n);
 }
 
 template <class T>

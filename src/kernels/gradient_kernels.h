@@ -28,7 +28,7 @@ struct GradientKernels {
   // and 0 for both where s_n is -inf, whatever else stands there.
   void (*score_gradients)(const RowsOf<T>& s, const RowsOf<T>& dw, Index rows, Index n,
                           const QueryState<T>& queries, T scale);
-  // to_r = sum_n a_rn b_rn, in the order of a score: n ascends, one accumulator.
+  // to_r = sum_n a_rn b_rn, in the order of a score: n ascends, in blocks of core::kChannelBlock.
   void (*row_dots)(const RowsOf<const T>& a, const RowsOf<const T>& b, Index rows, Index n, T* to);
   // sum_n x_n. The order depends on n alone.
   T (*sum)(const T* x, Index n);

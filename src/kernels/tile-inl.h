@@ -109,9 +109,11 @@ HWY_NOINLINE void pack_panel(const RowsOf<const T>& k, Index keys, Index D, T* p
 
 // ---- q k^T ----------------------------------------------------------------------------------
 
-// Kept out of line: inlined into a large function gcc 12 spills the accumulators.
-template <class T, int kRows>
-HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index D,
+// One block of channels: sums from zero, added to those of the blocks before where kAdds. Kept out
+// of line: inlined into a large function gcc 12 spills the accumulators; so it does where one
+// function goes through all blocks.
+template <class T, int kRows, bool kAdds>
+HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index channels,
                               const T* HWY_RESTRICT panel, T scale, T* HWY_RESTRICT s,
                               Index s_stride) {
   const hn::ScalableTag<T> d;
@@ -125,7 +127,7 @@ HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index D,
       for (int x = 0; x < kTileVectors; ++x) acc[r][x] = hn::Zero(d);
     }
     const T* k = panel + n;
-    for (Index c = 0; c < D; ++c, k += kPanel) {
+    for (Index c = 0; c < channels; ++c, k += kPanel) {
       V keys[kTileVectors];
 #pragma GCC unroll 8
       for (int x = 0; x < kTileVectors; ++x) keys[x] = hn::LoadU(d, k + x * kLanes);
@@ -141,7 +143,9 @@ HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index D,
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
       for (int x = 0; x < kTileVectors; ++x) {
-        hn::StoreU(hn::Mul(acc[r][x], factor), d, s + r * s_stride + n + x * kLanes);
+        T* const to = s + r * s_stride + n + x * kLanes;
+        if (kAdds) acc[r][x] = hn::Add(hn::LoadU(d, to), acc[r][x]);
+        hn::StoreU(hn::Mul(acc[r][x], factor), d, to);
       }
     }
   }
@@ -150,10 +154,22 @@ HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index D,
 template <class T>
 void scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T scale,
             const RowsOf<T>& s) {
-  constexpr void (*kTiles[])(const T*, Index, Index, const T*, T, T*, Index) = {
-      &scores_tile<T, 1>, &scores_tile<T, 2>, &scores_tile<T, 3>,
-      &scores_tile<T, 4>, &scores_tile<T, 5>, &scores_tile<T, 6>};
-  kTiles[rows - 1](q.data, q.stride, D, panel, scale, s.data, s.stride);
+  using Tile = void (*)(const T*, Index, Index, const T*, T, T*, Index);
+  constexpr Tile kTiles[2][kTileRows] = {
+      {&scores_tile<T, 1, false>, &scores_tile<T, 2, false>, &scores_tile<T, 3, false>,
+       &scores_tile<T, 4, false>, &scores_tile<T, 5, false>, &scores_tile<T, 6, false>},
+      {&scores_tile<T, 1, true>, &scores_tile<T, 2, true>, &scores_tile<T, 3, true>,
+       &scores_tile<T, 4, true>, &scores_tile<T, 5, true>, &scores_tile<T, 6, true>}};
+  // Block by block for all rows: a block of a panel stays in the first-level cache.
+  for (Index c = 0; c < D; c += core::kChannelBlock) {
+    const Index end = std::min(D, c + core::kChannelBlock);
+    const Tile* const tiles = kTiles[c == 0 ? 0 : 1];
+    for (Index r = 0; r < rows; r += kTileRows) {
+      tiles[std::min(kTileRows, rows - r) - 1](q.data + r * q.stride + c, q.stride, end - c,
+                                               panel + c * kPanel, end < D ? T(1) : scale,
+                                               s.data + r * s.stride, s.stride);
+    }
+  }
 }
 
 // ---- w v ------------------------------------------------------------------------------------
@@ -181,9 +197,10 @@ HWY_INLINE void store_part(hn::Vec<D> x, D d, T* to, Index n) {
 }
 
 // How the weights of a sum stand, and where it starts.
-//   kRows     w_rn at data[r * stride + n]; starts from acc
-//   kColumns  w_rn at data[n * stride + r]; starts from zero and is added to acc
-enum class Weights { kRows, kColumns };
+//   kRows          w_rn at data[r * stride + n]; starts from acc
+//   kRowsFromZero  likewise; starts from zero and is added to acc
+//   kColumns       w_rn at data[n * stride + r]; starts from zero and is added to acc
+enum class Weights { kRows, kRowsFromZero, kColumns };
 
 // kVectors registers of channels, the last of which has `last` channels (kWhole: all).
 template <class T, Weights kWeights, int kRows, int kVectors, bool kWhole>
@@ -193,7 +210,8 @@ HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  constexpr bool kByRows = kWeights == Weights::kRows;
+  constexpr bool kByRows = kWeights != Weights::kColumns;
+  constexpr bool kFromZero = kWeights != Weights::kRows;
   const auto load = [&](const T* from, int x) HWY_ATTR {
     if (!kWhole && x == kVectors - 1) return load_part(d, from + x * kLanes, last);
     return hn::LoadU(d, from + x * kLanes);
@@ -203,7 +221,7 @@ HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int x = 0; x < kVectors; ++x) {
-      sum[r][x] = kByRows ? load(acc + r * acc_stride, x) : hn::Zero(d);
+      sum[r][x] = kFromZero ? hn::Zero(d) : load(acc + r * acc_stride, x);
     }
   }
   for (Index n = 0; n < keys; ++n, v += v_stride) {
@@ -222,7 +240,7 @@ HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
 #pragma GCC unroll 8
     for (int x = 0; x < kVectors; ++x) {
       T* to = acc + r * acc_stride + x * kLanes;
-      if (!kByRows) sum[r][x] = hn::Add(load(acc + r * acc_stride, x), sum[r][x]);
+      if (kFromZero) sum[r][x] = hn::Add(load(acc + r * acc_stride, x), sum[r][x]);
       if (!kWhole && x == kVectors - 1) {
         store_part(sum[r][x], d, to, last);
       } else {
@@ -283,6 +301,12 @@ template <class T>
 void weighted_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
                   Index E, const RowsOf<T>& acc) {
   any_weighted_sum<T, Weights::kRows>(w, rows, v, keys, E, acc);
+}
+
+template <class T>
+void add_product(const RowsOf<const T>& x, Index rows, const RowsOf<const T>& w, Index terms,
+                 Index columns, const RowsOf<T>& y) {
+  any_weighted_sum<T, Weights::kRowsFromZero>(x, rows, w, terms, columns, y);
 }
 
 template <class T>

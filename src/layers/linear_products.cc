@@ -185,8 +185,7 @@ void backward_few_rows(Call& call, const Kernels<T>& by, const ConstView& dy_vie
                                 stop);
       return;
     }
-    for (Index r = 0; r < dx.count; ++r) std::fill_n(to.data + r * to.stride, columns, T(0));
-    dense::add_product(by, dy.from(0), dx.count, dy.channels, w, columns, to, stop);
+    dense::product(by, dy.from(0), dx.count, dy.channels, w, columns, to, stop);
   });
   dx.put();
 }

@@ -10,11 +10,12 @@
 
 // y = x W^T + b over the last axis: x [..,I], W [O,I], b [O], y [..,O], any strides, float32 or
 // float64, all of one dtype; the callers have checked that. Each sum is fused multiply-adds over
-// an ascending index into one accumulator, and each element has one owner: bits do not depend on
-// threads, nor on the other rows. `function` is the public one, for messages.
+// an ascending index in blocks of core::kChannelBlock, each from zero, and each element has one
+// owner: bits do not depend on threads, nor on the other rows. `function` is the public one, for
+// messages.
 namespace qkv::layers {
 
-// y = x W^T + b: the sum over i from zero, then the bias.
+// y = x W^T + b: the sum over i, then the bias.
 void linear_forward(std::string_view function, const ConstView& x, const LinearParameters& p,
                     const View& y, Context& context);
 
@@ -22,7 +23,7 @@ void linear_forward(std::string_view function, const ConstView& x, const LinearP
 void packed_forward(std::string_view function, const ConstView& x, const LinearParameters& p,
                     const Tensor& panels, const View& y, Context& context);
 
-// dx = dy W, summed over ascending o.
+// dx = dy W, summed over o likewise.
 void linear_backward_input(std::string_view function, const ConstView& dy,
                            const LinearParameters& p, const View& dx, Write write,
                            Context& context);

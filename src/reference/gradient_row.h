@@ -107,9 +107,9 @@ T row_delta(const Problem& p, const GradientSources& from, const QueryAt& at, bo
   const Index q_row = p.sequence(at.b).q0 + at.i;
   T delta(0);
   if (any_live && from.dout.given()) {
-    for (Index c = 0; c < p.E; ++c) {
-      delta = fused_multiply_add(row.g[c], element<T>(p, from.out, at.b, at.h, q_row, c), delta);
-    }
+    delta = sum_of_products<T>(
+        p.E, [&](Index c) { return row.g[c]; },
+        [&](Index c) { return element<T>(p, from.out, at.b, at.h, q_row, c); });
   }
   for (Index n = 0; n < row.scores.count; ++n) {
     if (row.scores.live[n]) delta = fused_multiply_add(row.w[n], row.dweights[n], delta);

@@ -103,22 +103,18 @@ template <class T>
 void project_rows(const Projection& by, Index units, const T* x, Index n, T* y) {
   for (Index u = 0; u < units; ++u) {
     by.stop();
-    T sum(0);
-    for (Index c = 0; c < n; ++c)
-      sum = fused_multiply_add(parameter<T>(by.w, by.h, u, c), x[c], sum);
-    y[u] = sum;
+    y[u] = sum_of_products<T>(
+        n, [&](Index c) { return parameter<T>(by.w, by.h, u, c); }, [&](Index c) { return x[c]; });
   }
 }
 
-// y_c = sum_a x_a W_ac, ascending a.
+// y_c = sum_a x_a W_ac
 template <class T>
 void project_columns(const Projection& by, const T* x, Index n, T* y, Index columns) {
   for (Index c = 0; c < columns; ++c) {
     by.stop();
-    T sum(0);
-    for (Index a = 0; a < n; ++a)
-      sum = fused_multiply_add(x[a], parameter<T>(by.w, by.h, a, c), sum);
-    y[c] = sum;
+    y[c] = sum_of_products<T>(
+        n, [&](Index a) { return x[a]; }, [&](Index a) { return parameter<T>(by.w, by.h, a, c); });
   }
 }
 

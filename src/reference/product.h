@@ -2,6 +2,8 @@
 #ifndef QKV_REFERENCE_PRODUCT_H_
 #define QKV_REFERENCE_PRODUCT_H_
 
+#include <algorithm>
+
 #include <qkv/view.h>
 
 #include "reference/scalar.h"
@@ -9,17 +11,32 @@
 // The products of the layers as plain loops: what dense/ must agree with, bit for bit.
 namespace qkv::reference {
 
-// y_ro += sum_i x_ri w_io: fused multiply-adds over ascending i, starting from y_ro.
+// y_ro = sum_i x_ri w_io, in the order of a score.
+template <class T>
+void product(const T* x, Index x_stride, Index rows, Index inner, const T* w, Index w_stride,
+             Index columns, T* y, Index y_stride) {
+  for (Index r = 0; r < rows; ++r) {
+    const T* x_row = x + r * x_stride;
+    for (Index o = 0; o < columns; ++o) {
+      y[r * y_stride + o] = sum_of_products<T>(
+          inner, [&](Index i) { return x_row[i]; }, [&](Index i) { return w[i * w_stride + o]; });
+    }
+  }
+}
+
+// y_ro += sum_i x_ri w_io, likewise: the blocks, each from zero, are added to y_ro one by one.
 template <class T>
 void add_product(const T* x, Index x_stride, Index rows, Index inner, const T* w, Index w_stride,
                  Index columns, T* y, Index y_stride) {
   for (Index r = 0; r < rows; ++r) {
-    for (Index i = 0; i < inner; ++i) {
-      const T value = x[r * x_stride + i];
-      const T* w_row = w + i * w_stride;
-      T* y_row = y + r * y_stride;
+    for (Index begin = 0; begin < inner; begin += core::kChannelBlock) {
+      const T* x_block = x + r * x_stride + begin;
+      const Index terms = std::min(core::kChannelBlock, inner - begin);
+      const T* w_block = w + begin * w_stride;
       for (Index o = 0; o < columns; ++o) {
-        y_row[o] = fused_multiply_add(value, w_row[o], y_row[o]);
+        y[r * y_stride + o] += sum_of_products<T>(
+            terms, [&](Index i) { return x_block[i]; },
+            [&](Index i) { return w_block[i * w_stride + o]; });
       }
     }
   }

@@ -2,10 +2,12 @@
 #ifndef QKV_REFERENCE_SCALAR_H_
 #define QKV_REFERENCE_SCALAR_H_
 
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <limits>
 
+#include "core/order.h"
 #include "core/storage.h"
 
 // The scalar of the reference: float, double, or complex<double>. The complex step
@@ -49,12 +51,26 @@ inline constexpr RealOf<T> kInfinity = std::numeric_limits<RealOf<T>>::infinity(
 template <class T>
 inline constexpr RealOf<T> kNaN = std::numeric_limits<RealOf<T>>::quiet_NaN();
 
-// sum_c a_c b_c by fused multiply-adds over ascending c into one accumulator.
+// sum_c a(c) b(c) by fused multiply-adds over ascending c, in blocks of kChannelBlock channels:
+// each is summed from zero, and added to those before it.
+template <class T, class A, class B>
+T sum_of_products(Index n, const A& a, const B& b) {
+  const auto block = [&](Index begin) {
+    T sum(0);
+    const Index end = std::min(n, begin + core::kChannelBlock);
+    for (Index c = begin; c < end; ++c) sum = fused_multiply_add<T>(a(c), b(c), sum);
+    return sum;
+  };
+  T total = block(0);
+  for (Index c = core::kChannelBlock; c < n; c += core::kChannelBlock) total += block(c);
+  return total;
+}
+
+// sum_c a_c b_c
 template <class T>
 T dot(const T* a, const T* b, Index n) {
-  T sum(0);
-  for (Index c = 0; c < n; ++c) sum = fused_multiply_add(a[c], b[c], sum);
-  return sum;
+  return sum_of_products<T>(
+      n, [&](Index c) { return a[c]; }, [&](Index c) { return b[c]; });
 }
 
 }  // namespace qkv::reference

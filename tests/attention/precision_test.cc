@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -113,13 +115,25 @@ struct Pass {
   Tensor out, lse, dq, dk, dv;
 };
 
-Pass run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g) {
+Pass run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, Context& context) {
   const DType d = q.dtype();
   Pass r{Tensor(d, g.shape()), Tensor(accumulator_of(d), Dims(q.size(0))), Tensor(d, q.shape()),
          Tensor(d, k.shape()), Tensor(d, v.shape())};
-  attention({q, k, v}, {}, {.out = r.out, .lse = r.lse});
-  attention_backward({q, k, v}, {}, {r.out, r.lse}, {.out = g}, {.q = r.dq, .k = r.dk, .v = r.dv});
+  attention({q, k, v}, {}, {.out = r.out, .lse = r.lse}, context);
+  attention_backward({q, k, v}, {}, {r.out, r.lse}, {.out = g}, {.q = r.dq, .k = r.dk, .v = r.dv},
+                     context);
   return r;
+}
+
+// The root of the mean square of what is wrong, by that of what is right.
+double relative_error(const Values& got, const Values& truth) {
+  double wrong = 0;
+  double right = 0;
+  for (std::size_t n = 0; n < truth.size(); ++n) {
+    wrong += (got[n] - truth[n]) * (got[n] - truth[n]);
+    right += truth[n] * truth[n];
+  }
+  return std::sqrt(wrong / right);
 }
 
 class Precision : public testing::TestWithParam<DType> {};
@@ -140,9 +154,10 @@ TEST_P(Precision, IsWithinTheBoundOfTheNaiveComputation) {
     const Tensor k = make({p.Tk, p.D}, 2, p.deviation);
     const Tensor v = make({p.Tk, p.E}, 3, 1);
     const Tensor g = make({p.Tq, p.E}, 4, 1);
-    const Pass exact = run(q, k, v, g);
+    Context context;
+    const Pass exact = run(q, k, v, g, context);
     const Pass got =
-        run(convert(q, dtype), convert(k, dtype), convert(v, dtype), convert(g, dtype));
+        run(convert(q, dtype), convert(k, dtype), convert(v, dtype), convert(g, dtype), context);
     const Values values = values_of(v);
     const Naive naive = NaiveHead(p, values_of(q), values_of(k), values, values_of(g)).run();
     const auto check = [&](const char* name, const Tensor& x, const Tensor& want,
@@ -207,6 +222,35 @@ TEST(PathPrecision, IsWithinTheBoundOfTheNaiveComputation) {
             << path << ", Tk " << p.Tk << ", deviation " << p.deviation
             << (dominated ? ", one key dominates" : "");
       }
+    }
+  }
+}
+
+// The error of out, dq, dk and dv, in parts of their size, does not grow with the width: a single
+// sum over 1,024 channels would have four times the error of one over 64.
+TEST(PathPrecision, DoesNotGrowWithTheWidth) {
+  const auto forced = [](const std::string& path, const std::vector<Tensor>& x) {
+    Context context;
+    context.force_path(path);
+    return run(x[0], x[1], x[2], x[3], context);
+  };
+  std::map<std::string, std::vector<double>> errors;  // by path
+  for (const Index width : {64, 1024}) {
+    std::vector<Tensor> x;
+    for (const Index rows : {12, 150, 150, 12}) x.push_back(normal({rows, width}, x.size()));
+    std::vector<Tensor> wide;
+    for (const Tensor& y : x) wide.push_back(convert(y, DType::kFloat64));
+    const Pass exact = forced(std::string(kReferencePath), wide);
+    for (const std::string& path : all_paths()) {
+      const Pass got = forced(path, x);
+      for (const auto of : {&Pass::out, &Pass::dq, &Pass::dk, &Pass::dv}) {
+        errors[path].push_back(relative_error(values_of(got.*of), values_of(exact.*of)));
+      }
+    }
+  }
+  for (const auto& [path, found] : errors) {
+    for (std::size_t n = 0; n < 4; ++n) {
+      EXPECT_LE(found[n + 4], 1.5 * found[n]) << path << ", result " << n;
     }
   }
 }

@@ -15,6 +15,7 @@
 #include "tests/support/arrays.h"
 #include "tests/support/compare.h"
 #include "tests/support/errors.h"
+#include "tests/support/in_blocks.h"
 #include "tests/support/stops.h"
 
 namespace qkv {
@@ -25,6 +26,7 @@ using test::compare;
 using test::error_of;
 using test::Guarded;
 using test::Layout;
+using test::sum_in_blocks;
 
 constexpr DType kReals[] = {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 
@@ -150,23 +152,25 @@ void check_order() {
   Guarded b(dtype_of<T>, {L, 1}, Layout::kNegative);
   a.fill_normal(random);
   b.fill_normal(random);
-  T fused = 0;
-  T rounded_twice = 0;
-  T descending = 0;
-  for (Index l = 0; l < L; ++l) {
-    fused = std::fma(a.view().at<T>({0, l}), b.view().at<T>({l, 0}), fused);
-    rounded_twice += a.view().at<T>({0, l}) * b.view().at<T>({l, 0});
-    descending =
-        std::fma(a.view().at<T>({0, L - 1 - l}), b.view().at<T>({L - 1 - l, 0}), descending);
+  const auto plus = [&](Index l, T sum) {
+    return std::fma(a.view().at<T>({0, l}), b.view().at<T>({l, 0}), sum);
+  };
+  const T fused = sum_in_blocks<T>(L, plus);
+  const T rounded_twice = sum_in_blocks<T>(L, [&](Index l, T sum) {
+    return sum + a.view().at<T>({0, l}) * b.view().at<T>({l, 0});
+  });
+  const T descending = sum_in_blocks<T>(L, [&](Index l, T sum) { return plus(L - 1 - l, sum); });
+  T one_chain = 0;
+  for (Index l = 0; l < L; ++l) one_chain = plus(l, one_chain);
+  for (const T other : {rounded_twice, descending, one_chain}) {
+    ASSERT_NE(fused, other) << "the case cannot tell the two apart";
   }
-  ASSERT_NE(fused, rounded_twice) << "the case cannot tell the two apart";
-  ASSERT_NE(fused, descending) << "the case cannot tell the two apart";
   Tensor out(dtype_of<T>, {1, 1});
   batch_dot(a, b, out);
   EXPECT_EQ(out.values<T>()[0], fused);
 }
 
-TEST(BatchDot, IsFusedMultiplyAddsOverAscendingL) {
+TEST(BatchDot, IsFusedMultiplyAddsOverBlocksOfAscendingL) {
   check_order<float>();
   check_order<double>();
 }
@@ -261,17 +265,16 @@ TEST(BatchDot, AContextStopsItAndChangesNoBit) {
 }
 
 TEST(BatchDot, AContextKeepsTheSumsOfLongRows) {
-  // Longer than what is summed between two looks at the flag, and not a multiple of it.
+  // Many blocks of what is summed between two looks at the flag, and not a multiple of it.
   constexpr Index L = 30'000;
   test::Random random(5);
   Guarded a(DType::kFloat32, {1, L}, Layout::kSliced);
   Guarded b(DType::kFloat32, {L, 1}, Layout::kNegative);
   a.fill_normal(random);
   b.fill_normal(random);
-  float sum = 0;
-  for (Index l = 0; l < L; ++l) {
-    sum = std::fma(a.view().at<float>({0, l}), b.view().at<float>({l, 0}), sum);
-  }
+  const auto sum = sum_in_blocks<float>(L, [&](Index l, float so_far) {
+    return std::fma(a.view().at<float>({0, l}), b.view().at<float>({l, 0}), so_far);
+  });
   Tensor out(DType::kFloat32, {1, 1});
   batch_dot(a, b, out);
   EXPECT_EQ(out.values<float>()[0], sum);

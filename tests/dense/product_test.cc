@@ -13,6 +13,7 @@
 #include "dense/panels.h"
 #include "kernels/target.h"
 #include "reference/product.h"
+#include "tests/support/in_blocks.h"
 
 // The products of each target that this CPU runs against plain loops: to the bit where
 // multiply-adds are fused, and within the rounding of each product and sum where they are not.
@@ -105,7 +106,7 @@ TYPED_TEST(Dense, TargetsHaveKernels) {
   EXPECT_FALSE(kernels_of<T>("").given());
 }
 
-// Edges of tiles (6 rows, 24 and 64 columns) and of blocks (256 terms).
+// Edges of tiles (6 rows, 24 and 64 columns) and of blocks (64 terms).
 constexpr Index kRowCounts[] = {1, 5, 6, 7, 13};
 constexpr Index kTerms[] = {0, 1, 2, 23, 64, 65, 257};
 constexpr Index kColumns[] = {1, 3, 8, 23, 24, 25, 63, 64, 65, 130};
@@ -122,6 +123,9 @@ TYPED_TEST(Dense, ProductsAreThePlainOnes) {
         Matrix<T> want = before;  // adds to what is there
         reference::add_product(x.data(), x.stride(), rows, inner, w.data(), w.stride(), columns,
                                want.data(), want.stride());
+        Matrix<T> alone = before;  // overwrites it
+        reference::product(x.data(), x.stride(), rows, inner, w.data(), w.stride(), columns,
+                           alone.data(), alone.stride());
         Matrix<T> exact = before;
         Matrix<T> bound = before;
         for (Index r = 0; r < rows; ++r) {
@@ -134,10 +138,12 @@ TYPED_TEST(Dense, ProductsAreThePlainOnes) {
         }
         this->for_each_target([&](const Kernels<T>& by, bool fused) {
           Matrix<T> y = before;
+          const std::string replay = std::to_string(rows) + " x " + std::to_string(inner) + " x " +
+                                     std::to_string(columns);
           add_product<T>(by, x, rows, inner, w, columns, y, {});
-          expect_equal(y, want, fused ? exact : bound,
-                       std::to_string(rows) + " x " + std::to_string(inner) + " x " +
-                           std::to_string(columns));
+          expect_equal(y, want, fused ? exact : bound, replay + ", added");
+          product<T>(by, x, rows, inner, w, columns, y, {});
+          expect_equal(y, alone, fused ? exact : bound, replay);
         });
       }
     }
@@ -159,12 +165,11 @@ TYPED_TEST(Dense, PackedProductsAreThePlainOnes) {
           Matrix<T> bound = want;
           for (Index r = 0; r < rows; ++r) {
             for (Index o = 0; o < outputs; ++o) {
-              T sum = 0;
+              const T sum = test::sum_in_blocks<T>(inputs, [&](Index i, T so_far) {
+                return std::fma(x.at(r, i), w.at(o, i), so_far);
+              });
               T size = 0;
-              for (Index i = 0; i < inputs; ++i) {
-                sum = std::fma(x.at(r, i), w.at(o, i), sum);
-                size += std::fabs(x.at(r, i) * w.at(o, i));
-              }
+              for (Index i = 0; i < inputs; ++i) size += std::fabs(x.at(r, i) * w.at(o, i));
               want.at(r, o) = biased ? sum + bias.at(0, o) : sum;
               exact.at(r, o) = 0;
               bound.at(r, o) = unfused_bound(inputs, size + std::fabs(want.at(r, o)));

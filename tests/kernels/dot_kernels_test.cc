@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "reference/sum.h"
+#include "tests/support/in_blocks.h"
 
 // Each kernel of each target that this CPU runs, against plain loops: to the bit where the order of
 // summation says so, within a bound where a polynomial stands for exp.
@@ -47,26 +48,29 @@ TYPED_TEST_SUITE(Kernels, Types);
 
 constexpr Index kWidths[] = {1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 33, 48, 64, 65, 80, 100, 129};
 
-TYPED_TEST(Kernels, ScoresAreOneChainOverAscendingChannels) {
+TYPED_TEST(Kernels, ScoresAreSumsOverBlocksOfAscendingChannels) {
   using T = TypeParam;
   this->for_each_target([&](const DotKernels<T>& k, bool fused) {
-    for (const Index D : kWidths) {
+    std::vector<Index> widths(std::begin(kWidths), std::end(kWidths));
+    for (const Index D : {127, 128, 192, 200}) widths.push_back(D);
+    for (const Index D : widths) {
       for (const Index keys : {1, 4, 15, 16, 63, 64}) {
         const Index stride = D + 3;
         const std::vector<T> rows = random_values<T>(kPanel * stride, 1);
-        const std::vector<T> q = random_values<T>(kTileRows * D, 2);
+        constexpr Index kMostRows = 13;
+        const std::vector<T> q = random_values<T>(kMostRows * D, 2);
         std::vector<T> panel(static_cast<std::size_t>(kPanel * D), T(9));
         k.pack_panel({rows.data(), stride}, keys, D, panel.data());
-        for (Index count = 1; count <= kTileRows; ++count) {
-          std::vector<T> s(static_cast<std::size_t>(kTileRows * 70), T(7));
+        for (const Index count : {1, 2, 3, 4, 5, 6, 7, 13}) {
+          std::vector<T> s(static_cast<std::size_t>(kMostRows * 70), T(7));
           k.scores({q.data(), D}, count, D, panel.data(), T(0.3), {s.data(), 70});
-          for (Index r = 0; r < kTileRows; ++r) {
+          for (Index r = 0; r < kMostRows; ++r) {
             for (Index n = 0; n < kPanel; ++n) {
-              T sum(0);
-              for (Index c = 0; c < D; ++c) {
+              const T sum = test::sum_in_blocks<T>(D, [&](Index c, T so_far) {
                 const T key = n < keys ? rows[static_cast<std::size_t>(n * stride + c)] : T(0);
-                sum = this->multiply_add(fused, q[static_cast<std::size_t>(r * D + c)], key, sum);
-              }
+                const T value = q[static_cast<std::size_t>(r * D + c)];
+                return this->multiply_add(fused, value, key, so_far);
+              });
               const T want = r < count ? sum * T(0.3) : T(7);  // rows behind are not touched
               ASSERT_EQ(s[static_cast<std::size_t>(r * 70 + n)], want) << D << " " << r << " " << n;
             }
@@ -96,6 +100,34 @@ TYPED_TEST(Kernels, WeightedSumsAreOneChainOverAscendingKeys) {
                                        v[static_cast<std::size_t>(n * E + c)], sum);
             }
             ASSERT_EQ(acc[static_cast<std::size_t>(r * (E + 2) + c)], sum) << E << " " << c;
+          }
+        }
+      }
+    }
+  });
+}
+
+TYPED_TEST(Kernels, ProductsAreSummedFromZeroAndAdded) {
+  using T = TypeParam;
+  this->for_each_target([&](const DotKernels<T>& k, bool fused) {
+    for (const Index columns : kWidths) {
+      for (const Index rows : {1, 2, 5, 6}) {
+        constexpr Index kTerms = 37;
+        const std::vector<T> x = random_values<T>(rows * kTerms, 3);
+        const std::vector<T> w = random_values<T>(kTerms * columns, 4);
+        const std::vector<T> start = random_values<T>(rows * (columns + 2), 5);
+        std::vector<T> y = start;
+        k.add_product({x.data(), kTerms}, rows, {w.data(), columns}, kTerms, columns,
+                      {y.data(), columns + 2});
+        for (Index r = 0; r < rows; ++r) {
+          for (Index c = 0; c < columns + 2; ++c) {
+            T sum(0);
+            for (Index n = 0; n < kTerms && c < columns; ++n) {
+              sum = this->multiply_add(fused, x[static_cast<std::size_t>(r * kTerms + n)],
+                                       w[static_cast<std::size_t>(n * columns + c)], sum);
+            }
+            const auto at = static_cast<std::size_t>(r * (columns + 2) + c);
+            ASSERT_EQ(y[at], c < columns ? start[at] + sum : start[at]) << columns << " " << c;
           }
         }
       }

@@ -15,6 +15,7 @@
 #include "tests/layers/support.h"
 #include "tests/support/arrays.h"
 #include "tests/support/compare.h"
+#include "tests/support/in_blocks.h"
 
 namespace qkv::test {
 namespace {
@@ -77,7 +78,7 @@ TEST(Linear, AnyLayoutAndRankGivesTheProduct) {
   }
 }
 
-// The order of sums is part of the meaning: one accumulator, ascending, fused but on SSE4.
+// The order of sums is part of the meaning: ascending, in blocks, fused but on SSE4.
 TEST(Linear, ForwardSumsInTheOrderItPromises) {
   const Tensor x = random_tensor(DType::kFloat32, {3, 200}, 3);
   const LinearParameters p = random_parameters(DType::kFloat32, 5, 200, true);
@@ -86,11 +87,10 @@ TEST(Linear, ForwardSumsInTheOrderItPromises) {
   layers::linear_forward(kTest, x, p, y, context);
   for (std::size_t r = 0; r < 3; ++r) {
     for (std::size_t o = 0; o < 5; ++o) {
-      float sum = 0;
-      for (std::size_t i = 0; i < 200; ++i) {
-        sum = multiply_add(x.values<float>()[r * 200 + i], p.weight.values<float>()[o * 200 + i],
-                           sum);
-      }
+      const float* const row = x.values<float>().data() + r * 200;
+      const float* const weights = p.weight.values<float>().data() + o * 200;
+      const auto sum = sum_in_blocks<float>(
+          200, [&](Index i, float so_far) { return multiply_add(row[i], weights[i], so_far); });
       EXPECT_EQ(y.values<float>()[r * 5 + o], sum + p.bias.values<float>()[o]);
     }
   }
@@ -105,11 +105,10 @@ TEST(Linear, InputGradientSumsInTheOrderItPromises) {
   const std::vector<double> once = values_of(dx);
   for (std::size_t r = 0; r < 3; ++r) {
     for (std::size_t i = 0; i < 5; ++i) {
-      float sum = 0;
-      for (std::size_t o = 0; o < 200; ++o) {
-        sum =
-            multiply_add(dy.values<float>()[r * 200 + o], p.weight.values<float>()[o * 5 + i], sum);
-      }
+      const float* const row = dy.values<float>().data() + r * 200;
+      const float* const weights = p.weight.values<float>().data() + i;
+      const auto sum = sum_in_blocks<float>(
+          200, [&](Index o, float so_far) { return multiply_add(row[o], weights[o * 5], so_far); });
       EXPECT_EQ(dx.values<float>()[r * 5 + i], sum);
     }
   }
@@ -200,16 +199,17 @@ void run_plainly(Pass& pass) {
   const Matrix<T> dw(pass.d.weight), db(pass.d.bias);
   for (std::size_t r = 0; r < x.rows(); ++r) {
     for (std::size_t o = 0; o < y.columns; ++o) {
-      T sum = 0;
-      for (std::size_t i = 0; i < x.columns; ++i) {
-        sum = plus_product(x.at(r, i), w.at(o, i), sum);
-      }
+      const T sum = sum_in_blocks<T>(static_cast<Index>(x.columns), [&](Index n, T so_far) {
+        const auto i = static_cast<std::size_t>(n);
+        return plus_product(x.at(r, i), w.at(o, i), so_far);
+      });
       y.at(r, o) = sum + b.at(0, o);
     }
     for (std::size_t i = 0; i < x.columns; ++i) {
-      for (std::size_t o = 0; o < y.columns; ++o) {
-        dx.at(r, i) = plus_product(dy.at(r, o), w.at(o, i), dx.at(r, i));
-      }
+      dx.at(r, i) = sum_in_blocks<T>(static_cast<Index>(y.columns), [&](Index n, T so_far) {
+        const auto o = static_cast<std::size_t>(n);
+        return plus_product(dy.at(r, o), w.at(o, i), so_far);
+      });
     }
   }
   for (std::size_t start = 0; start < x.rows(); start += 128) {

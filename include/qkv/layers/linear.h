@@ -13,7 +13,8 @@ namespace qkv {
 
 // y = x W^T + b over the last axis, x [..,in], W [out,in], b [out], y [..,out]; names and shapes of
 // torch.nn.Linear. Any strides; rank 2 or more. Each sum is multiply-adds (fused, but on SSE4) over
-// an ascending index into one accumulator, then the bias: a row's bits do not depend on the others.
+// an ascending index in blocks of 64, each from zero, added in ascending order, then the bias: a
+// row's bits do not depend on the others.
 class QKV_API Linear {
  public:
   using Parameters = LinearParameters;

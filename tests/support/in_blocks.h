@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_SUPPORT_IN_BLOCKS_H_
+#define QKV_TESTS_SUPPORT_IN_BLOCKS_H_
+
+#include <algorithm>
+
+#include <qkv/view.h>
+
+namespace qkv::test {
+
+// The order of sums over channels (docs/semantics.md), written once more: blocks of 64 terms, each
+// from zero, are added in ascending order. add(n, sum) gives the sum with term n.
+template <class T, class Add>
+T sum_in_blocks(Index count, const Add& add) {
+  T total = 0;
+  for (Index start = 0; start < count; start += 64) {
+    T block = 0;
+    for (Index n = start; n < std::min(count, start + 64); ++n) block = add(n, block);
+    total = start == 0 ? block : total + block;
+  }
+  return total;
+}
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_SUPPORT_IN_BLOCKS_H_
