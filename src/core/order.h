@@ -22,8 +22,8 @@ inline constexpr Index kPartialSums = 64;
 
 // Channels of a score, or terms of another product of rows with a matrix, that one accumulator sums
 // from zero; blocks are added in ascending order. Measured (float32, docs/performance.md): blocks
-// of 64 keep the error of D = 64 up to D = 1,024 and cost nothing, those of 128 leave up to 1.4
-// times that of the score.
+// of 64 keep the error of D = 64 and cost the forward pass nothing; those of 128 leave a score up
+// to 1.4 times that error.
 inline constexpr Index kChannelBlock = 64;
 
 // Units of the additive score summed from zero before they are added to the score. Measured
