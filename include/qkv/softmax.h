@@ -6,8 +6,8 @@
 #include <qkv/export.h>
 #include <qkv/view.h>
 
-// Each runs on the calling thread. With a context a call reads its stop flag now and then and
-// throws Cancelled when it is set; the bits are the same.
+// Without a context each runs on the calling thread; with one, on its executor, reading its stop
+// flag now and then. The bits are the same; those of a row do not depend on the rest of the call.
 namespace qkv {
 
 // out[..,j] = exp(x[..,j]) / sum_j' exp(x[..,j']) along the last axis; any rank >= 1. The row

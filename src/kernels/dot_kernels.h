@@ -71,6 +71,8 @@ struct DotKernels {
   void (*scale_row)(const T* x, T factor, Index n, T* to);
   // w_n = exp(s_n - max) / sum, 0 for -inf. `w` may be `s`.
   void (*weights)(const T* s, Index n, T max, T sum, T* w);
+  // to_n = x_n / by. `to` may be `x`.
+  void (*divide)(const T* x, T by, Index n, T* to);
   // w_n = 0 where key j0 + n is dropped; j0 and n are multiples of kPanel.
   void (*drop)(T* w, const core::DropoutRow& row, Index j0, Index n);
   // For measuring: `rounds` times 24 (12 with 16 registers) independent fused multiply-adds of full

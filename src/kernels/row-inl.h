@@ -172,6 +172,13 @@ void weights(const T* s, Index n, T max, T sum, T* w) {
   });
 }
 
+template <class T>
+void divide(const T* x, T by, Index n, T* to) {
+  for_each_vector<T>(n, [&](auto d, Index at) HWY_ATTR {
+    hn::StoreU(hn::Div(hn::LoadU(d, x + at), hn::Set(d, by)), d, to + at);
+  });
+}
+
 // ---- dropout --------------------------------------------------------------------------------
 
 // All bits set where a weight is dropped, for kStreams times 4 * (64-bit lanes) keys in order.

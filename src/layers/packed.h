@@ -8,7 +8,7 @@
 #include <qkv/dtype.h>
 #include <qkv/tensor.h>
 
-#include "attention/implementations.h"
+#include "attention/kernels_in_use.h"
 #include "dense/panels.h"
 #include "runtime/tasks.h"
 
@@ -24,13 +24,7 @@ void dispatch(DType dtype, const F& f) {
   }
 }
 
-// The loops that a call of `function` takes: those of the CPU target in use, or of the path that
-// the context forces, none where that is the reference. Throws Error for a path or a target that is
-// not there.
-template <class T>
-dense::Kernels<T> kernels_in_use(const Context& context, std::string_view function) {
-  return dense::kernels_of<T>(door::target_of_layers(context.forced_path(), function));
-}
+using door::kernels_in_use;
 
 // Packs weight [outputs,inputs] to Panels<T>::size() numbers at `panels`, in tasks of `call`.
 template <class T>

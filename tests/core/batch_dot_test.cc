@@ -289,8 +289,9 @@ TEST(BatchDot, StopsInTheMidstOfRowsAndOfOneSum) {
     }
     test::TouchedArray a, b, out;
   };
-  Product rows(1000, 1000, 20);
-  EXPECT_EQ(test::cancelled_midway(rows.out, 1, rows), Cancelled("batch_dot").what());
+  // The rows of a block, 15 KB, and the page in which they begin.
+  Product rows(4000, 1000, 20);
+  EXPECT_EQ(test::cancelled_midway(rows.out, 5, rows), Cancelled("batch_dot").what());
   // As many terms as there are between two looks at the flag.
   Product sum(1, 1'000'000, 1);
   EXPECT_EQ(test::cancelled_midway(sum.a, 9, sum), Cancelled("batch_dot").what());

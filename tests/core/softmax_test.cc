@@ -108,49 +108,6 @@ TEST(Softmax, LongRows) {
   }
 }
 
-// One row in the order of semantics.md, written out: chunks of 512 keys, in each 64 partial sums
-// and the tree.
-std::vector<double> softmax_in_canonical_order(const float* s, int N) {
-  float max = -std::numeric_limits<float>::infinity();
-  float sum = 0;
-  for (int first = 0; first < N; first += 512) {
-    const int last = std::min(N, first + 512);
-    const float chunk_max = *std::max_element(s + first, s + last);
-    std::vector<float> p(64);
-    for (int t = 0; t < 64; ++t) {
-      for (int j = first + t; j < last; j += 64) {
-        p[static_cast<std::size_t>(t)] += std::exp(s[j] - chunk_max);
-      }
-    }
-    while (p.size() > 1) {
-      const std::size_t half = p.size() / 2;
-      for (std::size_t t = 0; t < half; ++t) p[t] = p[t] + p[half + t];
-      p.resize(half);
-    }
-    const float both = std::max(max, chunk_max);
-    sum = std::fma(sum, std::exp(max - both), p[0] * std::exp(chunk_max - both));
-    max = both;
-  }
-  std::vector<double> out(s, s + N);
-  for (double& x : out) x = std::exp(static_cast<float>(x) - max) / sum;
-  return out;
-}
-
-// Many rows: in a single one another order often rounds to the same quotients.
-TEST(Softmax, SumsInTheCanonicalOrder) {
-  test::Random random(3);
-  for (const int N : {40, 500, 1100}) {
-    for (int row = 0; row < 100; ++row) {
-      Guarded x(DType::kFloat32, {N}, Layout::kContiguous);
-      Guarded out(DType::kFloat32, {N}, Layout::kNegative);
-      x.fill_normal(random, 2);
-      softmax(x, out);
-      const auto want = softmax_in_canonical_order(x.view().as<float>(), N);
-      ASSERT_TRUE(compare("out", out, want, {}, "seed 3, row " + std::to_string(row)));
-    }
-  }
-}
-
 TEST(Softmax, TreeSumAddsHalves) {
   test::Random random(4);
   std::uniform_real_distribution<float> uniform(0, 1);

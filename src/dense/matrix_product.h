@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_DENSE_MATRIX_PRODUCT_H_
+#define QKV_DENSE_MATRIX_PRODUCT_H_
+
+#include <type_traits>
+
+#include "dense/product.h"
+
+// Products of matrices of any strides and real storage type, on the tiles: no threads, no
+// allocation. Sums have the order of add_product, whatever the strides.
+namespace qkv::dense {
+
+// Element (r, c) at data[r * row_stride + c * col_stride]; a transposed matrix has the two strides
+// swapped.
+template <class Stored>
+struct Matrix {
+  Stored* data = nullptr;
+  Index row_stride = 0;
+  Index col_stride = 1;
+};
+
+// What sums of a storage type are held in.
+template <class Stored>
+using SumOf = std::conditional_t<std::is_same_v<Stored, double>, double, float>;
+
+// out_nm = sum_l a_nl b_lm: a [rows,inner], b [inner,columns], out [rows,columns], all of one type,
+// each sum rounded once. What tiles cannot read or write where it stands goes through scratch
+// memory, which is largest for the most rows and columns.
+template <class Stored>
+class MatrixProduct {
+ public:
+  using T = SumOf<Stored>;
+
+  Index rows = 0;
+  Index inner = 0;
+  Index columns = 0;
+  Matrix<const Stored> a{};
+  Matrix<const Stored> b{};
+  Matrix<Stored> out{};
+
+  // Numbers of T that run() takes.
+  Index scratch() const { return a_numbers() + b_numbers() + out_numbers(); }
+  void run(const Kernels<T>& by, T* scratch, const core::StopPoint& stop) const;
+
+ private:
+  static constexpr bool kConverts = !std::is_same_v<Stored, T>;
+
+  bool copies_a() const { return kConverts || (a.col_stride != 1 && inner > 1); }
+  bool copies_b() const;
+  bool copies_out() const { return kConverts || (out.col_stride != 1 && columns > 1); }
+  Index inner_step() const;
+  Index a_numbers() const;
+  Index b_numbers() const;
+  Index out_numbers() const { return copies_out() ? rows * columns : 0; }
+  // The piece of a from channel l on, as tiles read it.
+  RowsOf<const T> a_piece(const Kernels<T>& by, Index l, Index length, T* scratch) const;
+};
+
+extern template class MatrixProduct<float>;
+extern template class MatrixProduct<double>;
+extern template class MatrixProduct<BFloat16>;
+extern template class MatrixProduct<Float16>;
+
+}  // namespace qkv::dense
+
+#endif  // QKV_DENSE_MATRIX_PRODUCT_H_

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_DENSE_SOFTMAX_H_
+#define QKV_DENSE_SOFTMAX_H_
+
+#include <limits>
+
+#include "core/order.h"
+#include "core/stop.h"
+#include "dense/matrix_product.h"
+#include "dense/product.h"
+
+// The softmax of rows by the kernels of attention, in the order of reference/softmax.h: no threads,
+// no allocation.
+namespace qkv::dense {
+
+// A row of `count` numbers x_j at x[j * x_stride], and where its softmax goes. Of the numbers only
+// the first `length` take part; the other results are 0.
+template <class Stored>
+struct SoftmaxRow {
+  const Stored* x = nullptr;
+  Stored* out = nullptr;
+  Index x_stride = 1;
+  Index out_stride = 1;
+  Index length = 0;
+  Index count = 0;
+};
+
+// sum = sum_j exp(x_j - max) over a piece of a row; 0 when all are -inf, NaN when one is NaN or
+// +inf.
+template <class T>
+struct ExpSum {
+  T max = -std::numeric_limits<T>::infinity();
+  T sum = 0;
+};
+
+template <class Stored>
+class RowSoftmax {
+ public:
+  using T = SumOf<Stored>;
+
+  explicit RowSoftmax(const Kernels<T>& by) : kernels_(*by.dot) {}
+
+  // Numbers of T that each of these takes as `scratch`.
+  static constexpr Index kScratch = 4 * core::kKeyChunk;
+
+  // Rows of at most core::kKeyChunk numbers each, as many as rows_together(count).
+  static Index rows_together(Index count);
+  void rows(const SoftmaxRow<Stored>* rows, Index n, T* scratch) const;
+
+  // Any row.
+  void row(const SoftmaxRow<Stored>& row, T* scratch, const core::StopPoint& stop) const;
+
+  // The same in parts, which begin at multiples of core::kKeyChunk: the sums of all chunks of
+  // numbers [begin,end), sums[0] that of the first; all of them merged; the results [begin,end).
+  void chunk_sums(const SoftmaxRow<Stored>& row, Index begin, Index end, ExpSum<T>* sums,
+                  T* scratch, const core::StopPoint& stop) const;
+  void merge(ExpSum<T>& total, const ExpSum<T>* sums, Index chunks) const;
+  void put(const SoftmaxRow<Stored>& row, Index begin, Index end, const ExpSum<T>& total,
+           T* scratch, const core::StopPoint& stop) const;
+
+ private:
+  const kernels::DotKernels<T>& kernels_;
+};
+
+extern template class RowSoftmax<float>;
+extern template class RowSoftmax<double>;
+extern template class RowSoftmax<BFloat16>;
+extern template class RowSoftmax<Float16>;
+
+}  // namespace qkv::dense
+
+#endif  // QKV_DENSE_SOFTMAX_H_

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// batch_dot on every CPU target against plain loops: to the bit where multiply-adds are fused, and
+// on every target a row's bits whatever else the call has.
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/softmax.h>
+#include <qkv/tensor.h>
+
+#include "tests/support/arrays.h"
+#include "tests/support/compare.h"
+#include "tests/support/paths.h"
+
+namespace qkv {
+namespace {
+
+using test::Bound;
+using test::compare;
+using test::context_on;
+using test::Guarded;
+using test::Layout;
+using test::values_of;
+
+constexpr Layout kInputs[] = {Layout::kContiguous, Layout::kPermuted, Layout::kSliced,
+                              Layout::kNegative, Layout::kOffset};
+constexpr Transpose kBoth[] = {Transpose::kNo, Transpose::kYes};
+
+struct Size {
+  Index N, L, M;
+};
+// Around the lengths at which something begins anew: tiles of 6 rows, 48 and 192 rows; pieces of
+// 512; registers of 8, panels of 64, blocks of 256 columns.
+constexpr Size kSizes[] = {{1, 1, 1},    {5, 3, 7},    {6, 64, 8},    {7, 20, 9},    {1, 511, 65},
+                           {47, 33, 64}, {48, 33, 63}, {49, 512, 65}, {50, 513, 70}, {193, 40, 30},
+                           {20, 5, 300}, {3, 1030, 2}, {100, 0, 3},   {60, 600, 1}};
+
+struct Problem {
+  Guarded a, b;
+  Transpose ta, tb;
+  Dims out;
+  std::string replay;
+
+  Problem(DType dtype, const Size& s, Transpose turn_a, Transpose turn_b, Layout of_a, Layout of_b)
+      : a(dtype, turn_a == Transpose::kYes ? Dims{2, s.L, s.N} : Dims{2, s.N, s.L}, of_a),
+        b(dtype, turn_b == Transpose::kYes ? Dims{2, s.M, s.L} : Dims{2, s.L, s.M}, of_b),
+        ta(turn_a),
+        tb(turn_b),
+        out{2, s.N, s.M},
+        replay(describe(a) + " " + std::string(name_of(of_a)) + ", " + describe(b) + " " +
+               std::string(name_of(of_b))) {
+    test::Random random(1);
+    a.fill_normal(random);
+    b.fill_normal(random);
+  }
+  std::vector<double> on(const std::string& path, int threads, Layout layout) const {
+    Context context = context_on(path, threads);
+    Guarded result(a.view().dtype(), out, layout);
+    batch_dot(a, b, result, ta, tb, context);
+    EXPECT_TRUE(result.intact()) << path << " " << replay;
+    return values_of(result);
+  }
+};
+
+// SSE4 rounds each product, too: L roundings more of terms up to 25 (five deviations).
+Bound bound_of(const std::string& path, DType dtype, Index L) {
+  if (path != "dot/sse4") return {};
+  const double accumulator = dtype == DType::kFloat64 ? 0x1p-53 : 0x1p-24;
+  const double storage = dtype == DType::kBFloat16  ? 0x1p-7
+                         : dtype == DType::kFloat16 ? 0x1p-10
+                                                    : 0;
+  const auto l = static_cast<double>(L);
+  return {storage, 50 * l * (l + 1) * accumulator + (storage > 0 ? 0x1p-24 : 0)};
+}
+
+TEST(BatchDotPaths, AreThePlainLoops) {
+  constexpr Layout kResults[] = {Layout::kContiguous, Layout::kPermuted, Layout::kNegative};
+  int n = 0;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+    for (const Size& size : kSizes) {
+      for (int turns = 0; turns < 4; ++turns, ++n) {
+        if (dtype != DType::kFloat32 && n % 3 != 0) continue;
+        // All pairs of layouts in turn.
+        const Problem problem(dtype, size, kBoth[turns / 2], kBoth[turns % 2], kInputs[n % 5],
+                              kInputs[n / 5 % 5]);
+        Guarded got(dtype, problem.out, Layout::kContiguous);
+        const auto want = problem.on(std::string(test::kReferencePath), 1, Layout::kContiguous);
+        for (const std::string& path : test::paths()) {
+          got.fill(problem.on(path, 1 + n % 3, kResults[n % 3]));
+          ASSERT_TRUE(compare("out", got, want, bound_of(path, dtype, size.L),
+                              path + " " + problem.replay));
+        }
+      }
+    }
+  }
+  EXPECT_EQ(n, 4 * 14 * 4);
+}
+
+// Blocks of rows and columns, several of them to a task and several tasks.
+TEST(BatchDotPaths, ARowHasItsBitsWhateverElseTheCallHas) {
+  for (const std::string& path : test::paths()) {
+    const Problem problem(DType::kFloat32, {150, 40, 270}, Transpose::kNo, Transpose::kYes,
+                          Layout::kContiguous, Layout::kContiguous);
+    const std::vector<double> all = problem.on(path, 1, Layout::kContiguous);
+    EXPECT_EQ(problem.on(path, 2, Layout::kContiguous), all) << path;
+    EXPECT_EQ(problem.on(path, 3, Layout::kSliced), all) << path;
+    Context context = context_on(path);
+    for (const Index row : {0, 5, 149}) {
+      Tensor one(DType::kFloat32, {2, 1, 270});
+      batch_dot(slice(problem.a.view(), 1, row, row + 1), problem.b, one, problem.ta, problem.tb,
+                context);
+      const std::vector<double> got = values_of(one);
+      for (std::size_t m = 0; m < 270; ++m) {
+        ASSERT_EQ(got[m], all[static_cast<std::size_t>(row) * 270 + m]) << path << " " << row;
+      }
+    }
+  }
+}
+
+// One b for all entries, whose rows may be taken as those of one product.
+TEST(BatchDotPaths, ABroadcastMatrixIsThatMatrixForEachEntry) {
+  test::Random random(2);
+  for (const Layout layout : kInputs) {
+    Guarded a(DType::kFloat32, {3, 4, 5, 6}, layout);
+    Guarded b(DType::kFloat32, {6, 7}, Layout::kContiguous);
+    a.fill_normal(random);
+    b.fill_normal(random);
+    const Tensor copies = contiguous(broadcast_to(b.view(), {3, 4, 6, 7}));
+    Tensor want(DType::kFloat32, {3, 4, 5, 7});
+    batch_dot(a, copies, want);
+    for (const Layout to : test::kOwnLayouts) {
+      Guarded out(DType::kFloat32, {3, 4, 5, 7}, to);
+      batch_dot(a, b, out);
+      EXPECT_TRUE(compare("out", out, values_of(want), {}, std::string(name_of(layout))));
+      EXPECT_TRUE(out.intact()) << name_of(layout);
+    }
+  }
+}
+
+TEST(BatchDotPaths, NanAndInfinityReachTheirRowsAndColumnsOnly) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const std::string& path : test::paths()) {
+    for (const Index N : {3, 70}) {
+      Guarded a(DType::kFloat32, {N, 70}, Layout::kContiguous);
+      Guarded b(DType::kFloat32, {70, 70}, Layout::kContiguous);
+      std::vector<double> ones(static_cast<std::size_t>(N * 70), 1);
+      ones[70 + 1] = std::nan("");  // row 1
+      a.fill(ones);
+      ones.assign(70 * 70, 1);
+      ones[2 * 70 + 69] = kInfinity;  // column 69
+      b.fill(ones);
+      Tensor out(DType::kFloat32, {N, 70});
+      Context context = context_on(path);
+      batch_dot(a, b, out, Transpose::kNo, Transpose::kNo, context);
+      const std::vector<double> got = values_of(out);
+      for (Index n = 0; n < N; ++n) {
+        for (Index m = 0; m < 70; ++m) {
+          const double value = got[static_cast<std::size_t>(n * 70 + m)];
+          if (n == 1) {
+            ASSERT_TRUE(std::isnan(value)) << path << " " << m;
+          } else {
+            ASSERT_EQ(value, m == 69 ? kInfinity : 70) << path << " " << n << " " << m;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// softmax and masked_softmax on every CPU target: the order of their sums, to the bit, and that
+// bits depend on nothing else.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/softmax.h>
+#include <qkv/tensor.h>
+
+#include "kernels/dot_kernels.h"
+#include "tests/support/arrays.h"
+#include "tests/support/compare.h"
+#include "tests/support/paths.h"
+
+namespace qkv {
+namespace {
+
+using test::compare;
+using test::context_on;
+using test::Guarded;
+using test::Layout;
+using test::values_of;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// What a path computes with: its exponential, and a * b + c.
+struct Arithmetic {
+  std::function<float(float)> exp;
+  bool fused;
+
+  float multiply_add(float a, float b, float c) const {
+    return fused ? std::fma(a, b, c) : a * b + c;
+  }
+};
+
+Arithmetic arithmetic_of(const std::string& path) {
+  for (const kernels::Target target : kernels::kTargets) {
+    if (path != "dot/" + std::string(kernels::name_of(target))) continue;
+    const auto& kernels = kernels::dot_kernels<float>(target);
+    const auto exp = [&kernels](float x) {
+      float e = 0;
+      kernels.weights(&x, 1, 0, 1, &e);
+      return e;
+    };
+    return {exp, target != kernels::Target::kSse4};
+  }
+  return {[](float x) { return std::exp(x); }, true};
+}
+
+// One row in the order of semantics.md, written out: chunks of 512 keys, in each 64 partial sums
+// and the tree.
+std::vector<double> softmax_in_canonical_order(const float* s, int N, const Arithmetic& by) {
+  float max = -std::numeric_limits<float>::infinity();
+  float sum = 0;
+  for (int first = 0; first < N; first += 512) {
+    const int last = std::min(N, first + 512);
+    const float chunk_max = *std::max_element(s + first, s + last);
+    std::vector<float> p(64);
+    for (int t = 0; t < 64; ++t) {
+      for (int j = first + t; j < last; j += 64) {
+        p[static_cast<std::size_t>(t)] += by.exp(s[j] - chunk_max);
+      }
+    }
+    while (p.size() > 1) {
+      const std::size_t half = p.size() / 2;
+      for (std::size_t t = 0; t < half; ++t) p[t] = p[t] + p[half + t];
+      p.resize(half);
+    }
+    const float both = std::max(max, chunk_max);
+    const float factor = first == 0 ? 0 : by.exp(max - both);
+    sum = by.multiply_add(sum, factor, p[0] * by.exp(chunk_max - both));
+    max = both;
+  }
+  std::vector<double> out(s, s + N);
+  for (double& x : out) x = by.exp(static_cast<float>(x) - max) / sum;
+  return out;
+}
+
+// Many rows: in a single one another order often rounds to the same quotients. Rows up to a chunk
+// go together, longer ones by themselves, and those of more than 2^15 in parts.
+TEST(SoftmaxPaths, SumInTheCanonicalOrder) {
+  struct Case {
+    int N, rows;
+  };
+  for (const std::string& path : test::paths()) {
+    const Arithmetic by = arithmetic_of(path);
+    for (const auto& [N, rows] : {Case{40, 100}, Case{500, 100}, Case{1100, 100}, {33'000, 2}}) {
+      test::Random random(3);
+      Guarded x(DType::kFloat32, {rows, N}, Layout::kContiguous);
+      Guarded out(DType::kFloat32, {rows, N}, Layout::kNegative);
+      x.fill_normal(random, 2);
+      Context context = context_on(path, N > 30'000 ? 2 : 1);
+      softmax(x, out, context);
+      std::vector<double> want;
+      for (int row = 0; row < rows; ++row) {
+        const auto one = softmax_in_canonical_order(x.view().as<float>() + Index{row} * N, N, by);
+        want.insert(want.end(), one.begin(), one.end());
+      }
+      ASSERT_TRUE(compare("out", out, want, {}, path + ", seed 3, N = " + std::to_string(N)));
+    }
+  }
+}
+
+// Rows of edges among others, lengths of every kind, in one call of several threads, against a call
+// for each row of what counts in it.
+void check_rows_alone(const std::string& path, DType dtype, Index rows, Index N, Layout from,
+                      Layout to) {
+  const std::string replay = path + " " + std::string(name_of(dtype)) + " " + std::to_string(rows) +
+                             " x " + std::to_string(N) + " " + std::string(name_of(from)) + " to " +
+                             std::string(name_of(to));
+  test::Random random(5);
+  Guarded x(dtype, {rows, N}, from);
+  x.fill_normal(random, 3);
+  std::vector<double> values = values_of(x);
+  const auto set = [&](Index row, Index j, double value) {
+    if (row < rows && j < N) values[static_cast<std::size_t>(row * N + j)] = value;
+  };
+  for (Index j = 0; j < N; ++j) set(1, j, -kInfinity);
+  set(2, N - 1, kNaN);
+  set(3, 0, kInfinity);
+  for (Index j = 0; j < N / 2; ++j) set(4, j, -kInfinity);
+  x.fill(values);
+  Guarded lengths(DType::kInt32, {rows}, Layout::kContiguous);
+  lengths.fill_whole(random, 0, N);
+  const std::vector<double> live = values_of(lengths);
+  for (const int threads : {1, 3}) {
+    Context context = context_on(path, threads);
+    Context one = context_on(path);
+    Guarded whole(dtype, {rows, N}, to);
+    Guarded masked(dtype, {rows, N}, to);
+    softmax(x, whole, context);
+    masked_softmax(x, lengths, masked, context);
+    for (Index row = 0; row < rows; ++row) {
+      const auto length = static_cast<Index>(live[static_cast<std::size_t>(row)]);
+      const std::string at = replay + ", " + std::to_string(threads) + " threads, row " +
+                             std::to_string(row) + ", length " + std::to_string(length);
+      const View x_row = slice(x.view(), 0, row, row + 1);
+      Tensor alone(dtype, {1, N});
+      softmax(contiguous(x_row), alone, one);
+      ASSERT_TRUE(compare("out", slice(whole.view(), 0, row, row + 1), values_of(alone), {}, at));
+      Tensor part(dtype, {1, length});
+      softmax(contiguous(slice(x_row, 1, 0, length)), part, one);
+      std::vector<double> want = values_of(part);
+      want.resize(static_cast<std::size_t>(N));
+      ASSERT_TRUE(compare("masked", slice(masked.view(), 0, row, row + 1), want, {}, at));
+    }
+    ASSERT_TRUE(whole.intact() && masked.intact() && x.intact()) << replay;
+  }
+}
+
+TEST(SoftmaxPaths, ARowHasItsBitsWhateverElseTheCallHas) {
+  for (const std::string& path : test::paths()) {
+    for (const DType dtype :
+         {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+      check_rows_alone(path, dtype, 40, 9, Layout::kContiguous, Layout::kContiguous);
+      check_rows_alone(path, dtype, 19, 130, Layout::kPermuted, Layout::kSliced);
+      check_rows_alone(path, dtype, 9, 512, Layout::kOffset, Layout::kOffset);
+      check_rows_alone(path, dtype, 5, 513, Layout::kNegative, Layout::kContiguous);
+      check_rows_alone(path, dtype, 5, 1'100, Layout::kContiguous, Layout::kNegative);
+    }
+    check_rows_alone(path, DType::kFloat32, 5, 33'000, Layout::kContiguous, Layout::kContiguous);
+    check_rows_alone(path, DType::kFloat64, 2, 33'000, Layout::kSliced, Layout::kPermuted);
+    // Several tasks of short rows.
+    check_rows_alone(path, DType::kFloat32, 70, 500, Layout::kContiguous, Layout::kContiguous);
+  }
+}
+
+TEST(SoftmaxPaths, Edges) {
+  for (const std::string& path : test::paths()) {
+    Context context = context_on(path);
+    for (const Index N : {3, 700, 40'000}) {
+      const auto of = [&](double first, double last) {
+        std::vector<double> row(static_cast<std::size_t>(N), -kInfinity);
+        row.front() = first;
+        row.back() = last;
+        std::vector<double> out(row.size());
+        softmax(row, out, context);
+        return std::pair(out.front(), out.back());
+      };
+      const std::string replay = path + ", N = " + std::to_string(N);
+      EXPECT_EQ(of(-kInfinity, -kInfinity), std::pair(0.0, 0.0)) << replay;
+      EXPECT_EQ(of(-kInfinity, 5), std::pair(0.0, 1.0)) << replay;
+      EXPECT_EQ(of(1e308, 1e308), std::pair(0.5, 0.5)) << replay;
+      EXPECT_EQ(of(1e308, -1e308), std::pair(1.0, 0.0)) << replay;
+      for (const double bad : {kNaN, kInfinity}) {
+        for (const double other : {-kInfinity, 1.0, bad}) {
+          for (const auto& [first, last] : {of(bad, other), of(other, bad)}) {
+            EXPECT_TRUE(std::isnan(first) && std::isnan(last)) << replay << " " << bad << other;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv

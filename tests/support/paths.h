@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_SUPPORT_PATHS_H_
+#define QKV_TESTS_SUPPORT_PATHS_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <qkv/context.h>
+#include <qkv/target.h>
+
+namespace qkv::test {
+
+inline constexpr std::string_view kReferencePath = "reference";
+
+// What a context may be forced to for the loops of each CPU target here, the reference last.
+inline std::vector<std::string> paths() {
+  std::vector<std::string> names;
+  for (const std::string_view target : cpu_targets()) {
+    names.push_back(target == kReferencePath ? std::string(target) : "dot/" + std::string(target));
+  }
+  return names;
+}
+
+inline Context context_on(const std::string& path, int threads = 1) {
+  Context context(Executor::threads(threads));
+  context.force_path(path);
+  return context;
+}
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_SUPPORT_PATHS_H_
