@@ -256,11 +256,12 @@ def attention_backward(
 
 
 @near_words
-def softmax(x: Array) -> Array:
+def softmax(x: Array, *, threads: Optional[int] = None) -> Array:
     """exp(x) / sum of exp(x) along the last axis; the largest entry is subtracted first.
 
     Args:
         x: any rank from 1; float64, float32, bfloat16 or float16.
+        threads: as in `attention`.
 
     Returns:
         The shape, dtype and kind of x. A row of nothing but -inf gives zeros; NaN or +inf make it
@@ -273,16 +274,19 @@ def softmax(x: Array) -> Array:
     >>> softmax(np.array([4.0, 2.0])).round(4)
     array([0.8808, 0.1192])
     """
-    return _core.softmax(x)
+    return _core.softmax(x, threads)
 
 
 @near_words
-def masked_softmax(x: Array, valid_len: Optional[Numbers] = None) -> Array:
+def masked_softmax(
+    x: Array, valid_len: Optional[Numbers] = None, *, threads: Optional[int] = None
+) -> Array:
     """softmax over the first `valid_len` entries of each row, 0 in the rest.
 
     Args:
         x: [B,T,N] or [B,N]; float64, float32, bfloat16 or float16.
         valid_len: integers [B] or [B,T], from 0 (a row of zeros) to N; None for all.
+        threads: as in `attention`.
 
     Returns:
         The shape, dtype and kind of x.
@@ -296,17 +300,25 @@ def masked_softmax(x: Array, valid_len: Optional[Numbers] = None) -> Array:
     <BLANKLINE>
            [[0.3333, 0.3333, 0.3333, 0.    ]]])
     """
-    return _core.masked_softmax(x, valid_len)
+    return _core.masked_softmax(x, valid_len, threads)
 
 
 @near_words
-def batch_dot(a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False) -> Array:
+def batch_dot(
+    a: Array,
+    b: Array,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    *,
+    threads: Optional[int] = None,
+) -> Array:
     """The matrix products of two batches: [..,N,L] and [..,L,M] give [..,N,M].
 
     Args:
         a, b: [..,N,L] and [..,L,M] of one dtype: float64, float32, bfloat16 or float16; leading
             axes broadcast.
         transpose_a, transpose_b: whether the last two axes of a, of b, are swapped before.
+        threads: as in `attention`.
 
     Returns:
         [..,N,M], of the dtype and kind of a.
@@ -318,4 +330,4 @@ def batch_dot(a: Array, b: Array, transpose_a: bool = False, transpose_b: bool =
     >>> batch_dot(np.ones((2, 1, 3)), np.ones((2, 5, 3)), transpose_b=True).shape
     (2, 1, 5)
     """
-    return _core.batch_dot(a, b, transpose_a, transpose_b)
+    return _core.batch_dot(a, b, transpose_a, transpose_b, threads)

@@ -12,19 +12,21 @@ namespace {
 
 double size_of_work(const ConstView& x) { return 20 * static_cast<double>(x.element_count()); }
 
-nb::object softmax_call(nb::handle x) {
+nb::object softmax_call(nb::handle x, nb::handle threads) {
+  const int workers = threads_of("softmax", threads);
   const Array array = array_of(x, {"softmax", "x"});
   if (!array.view.given()) throw_value_error({"softmax", "x"}, "is absent");
   View out;
   const ResultMaker maker(x);
   const nb::object made = maker.make(array.view.dtype(), array.view.shape(), out);
-  run_call(1, size_of_work(array.view),
+  run_call(workers, size_of_work(array.view),
            [&](Context& context) { softmax(array.view, out, context); });
   return maker.finish(made);
 }
 
-nb::object masked_softmax_call(nb::handle x, nb::handle valid_len) {
+nb::object masked_softmax_call(nb::handle x, nb::handle valid_len, nb::handle threads) {
   constexpr const char* kFunction = "masked_softmax";
+  const int workers = threads_of(kFunction, threads);
   const Array array = array_of(x, {kFunction, "x"});
   if (!array.view.given()) throw_value_error({kFunction, "x"}, "is absent");
   const Array lengths =
@@ -32,7 +34,7 @@ nb::object masked_softmax_call(nb::handle x, nb::handle valid_len) {
   View out;
   const ResultMaker maker(x);
   const nb::object made = maker.make(array.view.dtype(), array.view.shape(), out);
-  run_call(1, size_of_work(array.view),
+  run_call(workers, size_of_work(array.view),
            [&](Context& context) { masked_softmax(array.view, lengths.view, out, context); });
   return maker.finish(made);
 }
@@ -53,8 +55,9 @@ Dims product_shape(const ConstView& a, const ConstView& b, Transpose ta, Transpo
 }
 
 nb::object batch_dot_call(nb::handle a, nb::handle b, nb::handle transpose_a,
-                          nb::handle transpose_b) {
+                          nb::handle transpose_b, nb::handle threads) {
   constexpr const char* kFunction = "batch_dot";
+  const int workers = threads_of(kFunction, threads);
   const Array left = array_of(a, {kFunction, "a"}), right = array_of(b, {kFunction, "b"});
   if (!left.view.given()) throw_value_error({kFunction, "a"}, "is absent");
   if (!right.view.given()) throw_value_error({kFunction, "b"}, "is absent");
@@ -71,7 +74,7 @@ nb::object batch_dot_call(nb::handle a, nb::handle b, nb::handle transpose_a,
   if (left.view.rank() >= 2) {
     work *= static_cast<double>(left.view.size(ta == Transpose::kYes ? -2 : -1));
   }
-  run_call(1, work,
+  run_call(workers, work,
            [&](Context& context) { batch_dot(left.view, right.view, out, ta, tb, context); });
   return maker.finish(made);
 }
@@ -79,10 +82,11 @@ nb::object batch_dot_call(nb::handle a, nb::handle b, nb::handle transpose_a,
 }  // namespace
 
 void bind_functions(nb::module_& module) {
-  module.def("softmax", softmax_call, nb::arg().none());
-  module.def("masked_softmax", masked_softmax_call, nb::arg().none(), nb::arg().none());
-  module.def("batch_dot", batch_dot_call, nb::arg().none(), nb::arg().none(), nb::arg().none(),
+  module.def("softmax", softmax_call, nb::arg().none(), nb::arg().none());
+  module.def("masked_softmax", masked_softmax_call, nb::arg().none(), nb::arg().none(),
              nb::arg().none());
+  module.def("batch_dot", batch_dot_call, nb::arg().none(), nb::arg().none(), nb::arg().none(),
+             nb::arg().none(), nb::arg().none());
 }
 
 }  // namespace qkv::python
