@@ -61,6 +61,7 @@ Dims check_product(const ConstView& a, const ConstView& b, const ConstView& out)
 
 // The view with its leading axes broadcast; the last two stay.
 ConstView spread(const ConstView& view, const Dims& lead) {
+  if (leading(view.shape(), 2) == lead) return view;
   Dims shape = lead;
   shape.push_back(view.size(-2));
   shape.push_back(view.size(-1));
@@ -69,7 +70,7 @@ ConstView spread(const ConstView& view, const Dims& lead) {
 
 // ---- blocks ---------------------------------------------------------------------------------
 
-constexpr Index kMostRows = 192;     // of a block: what is copied for them costs little
+constexpr Index kMostRows = 384;     // of a block: what is copied for them costs little
 constexpr Index kLeastRows = 48;     // eight tiles: enough to copy a panel for
 constexpr Index kMostColumns = 256;  // of a block: four panels
 constexpr Index kLeastColumns = 64;  // one

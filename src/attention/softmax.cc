@@ -22,6 +22,7 @@
 #include "dense/rows.h"
 #include "reference/softmax.h"
 #include "runtime/tasks.h"
+#include "runtime/turns.h"
 
 namespace qkv::door {
 namespace {
@@ -31,6 +32,7 @@ using dense::RowSoftmax;
 using dense::SoftmaxRow;
 using runtime::Arena;
 using runtime::Call;
+using runtime::Turns;
 
 // ---- checks ---------------------------------------------------------------------------------
 
@@ -130,10 +132,10 @@ void plain_softmax(const SoftmaxRow<Stored>& row, PlainRow<T>& scratch,
 
 // ---- rows for workers -----------------------------------------------------------------------
 
-// Numbers of a task: twenty microseconds or more, worth waking a worker for.
+// Numbers of a task: twenty microseconds, worth waking a worker for, which takes ten.
 constexpr Index kNumbersPerTask = Index{1} << 15;
-// Chunks of a task of a row that workers share.
-constexpr Index kChunksPerTask = 32;
+// Rows longer than this are cut into parts when there are few.
+constexpr Index kLongRow = Index{1} << 15;
 
 // x [..,N] as rows; lengths absent or of x's leading shape, in 0..N; everything checked.
 template <class Stored>
@@ -190,37 +192,68 @@ void softmax_of_rows(const RowSoftmax<Stored>& softmax, const RowsOfCall<Stored>
   }
 }
 
-// Few long rows, each in parts.
+// Few long rows, each in parts: first the sums of all parts, merged in the order of the parts, then
+// the results. In one run, since waking workers takes as long as thousands of numbers.
 template <class Stored>
-void softmax_of_parts(const RowSoftmax<Stored>& softmax, const RowsOfCall<Stored>& rows,
-                      Call& call) {
+class SoftmaxOfParts {
+ public:
   using T = typename RowSoftmax<Stored>::T;
-  constexpr Index kPart = kChunksPerTask * kKeyChunk;
-  const Index N = rows.numbers();
-  const Index chunks = pieces(N, kKeyChunk);
-  const Index parts = pieces(N, kPart);
-  const core::StopPoint stop = call.stop_point();
-  dense::ExpSum<T>* const sums = call.shared().take<dense::ExpSum<T>>(rows.count() * chunks).data();
-  dense::ExpSum<T>* const totals = call.shared().take<dense::ExpSum<T>>(rows.count()).data();
-  // f(row number, first, last, scratch) for all parts.
-  const auto for_each_part = [&](const auto& f) {
-    call.for_each_task(rows.count() * parts, [&](Index task, Arena& arena) {
-      const Index begin = task % parts * kPart;
-      f(task / parts, begin, std::min(N, begin + kPart), arena.take<T>(softmax.kScratch).data());
-    });
-  };
-  for_each_part([&](Index r, Index begin, Index end, T* scratch) {
-    softmax.chunk_sums(rows.row(r), begin, end, sums + r * chunks + begin / kKeyChunk, scratch,
-                       stop);
-  });
-  for (Index r = 0; r < rows.count(); ++r) {
-    totals[r] = {};
-    softmax.merge(totals[r], sums + r * chunks, pieces(rows.row(r).length, kKeyChunk));
+
+  SoftmaxOfParts(const RowSoftmax<Stored>& softmax, const RowsOfCall<Stored>& rows)
+      : softmax_(softmax), rows_(rows), parts_(pieces(rows.numbers(), kPart)) {}
+
+  template <class AnyArena>
+  void take_shared(AnyArena& arena) {
+    totals_ = arena.template take<dense::ExpSum<T>>(rows_.count());
+    merged_ = Turns::take(arena, rows_.count());
   }
-  for_each_part([&](Index r, Index begin, Index end, T* scratch) {
-    softmax.put(rows.row(r), begin, end, totals[r], scratch, stop);
-  });
-}
+  std::size_t worker_bytes() const { return Arena::cost<T>(softmax_.kScratch); }
+
+  void run(Call& call) {
+    take_shared(call.shared());
+    for (Index r = 0; r < rows_.count(); ++r) {
+      total(r) = {};
+      merged_.begin(r, 0);
+    }
+    const Index half = rows_.count() * parts_;
+    call.for_each_task(2 * half, [&](Index task, Arena& arena) {
+      T* const scratch = arena.take<T>(softmax_.kScratch).data();
+      const Index r = task % half / parts_;
+      if (task < half) {
+        add_part(call, r, task % parts_, scratch);
+      } else {
+        put_part(call, r, task % parts_, scratch);
+      }
+    });
+  }
+
+ private:
+  static constexpr Index kChunks = 32;  // of a part
+  static constexpr Index kPart = kChunks * kKeyChunk;
+
+  dense::ExpSum<T>& total(Index r) const { return totals_[static_cast<std::size_t>(r)]; }
+  Index end(Index part) const { return std::min(rows_.numbers(), (part + 1) * kPart); }
+
+  void add_part(const Call& call, Index r, Index part, T* scratch) const {
+    const SoftmaxRow<Stored> row = rows_.row(r);
+    const Index last = std::min(end(part), row.length);
+    dense::ExpSum<T> sums[kChunks];
+    softmax_.chunk_sums(row, part * kPart, last, sums, scratch, call.stop_point());
+    if (!merged_.wait(call, r, part)) return;
+    softmax_.merge(total(r), sums, pieces(std::max<Index>(0, last - part * kPart), kKeyChunk));
+    merged_.pass_on(r, part);
+  }
+  void put_part(const Call& call, Index r, Index part, T* scratch) const {
+    if (!merged_.wait(call, r, parts_)) return;
+    softmax_.put(rows_.row(r), part * kPart, end(part), total(r), scratch, call.stop_point());
+  }
+
+  const RowSoftmax<Stored>& softmax_;
+  const RowsOfCall<Stored>& rows_;
+  Index parts_;
+  std::span<dense::ExpSum<T>> totals_{};
+  Turns merged_{};
+};
 
 // Everything checked.
 template <class Stored>
@@ -249,12 +282,11 @@ void run_softmax(std::string_view function, const ConstView& x, const ConstView&
   const std::size_t own =
       Arena::cost<T>(softmax.kScratch) + Arena::cost<SoftmaxRow<Stored>>(softmax.rows_together(N));
   const Index workers = context.executor().concurrency();
-  if (workers > 1 && N > kNumbersPerTask && rows.count() < 4 * workers) {
-    const Index chunks = pieces(N, kKeyChunk);
-    const std::size_t sums = Arena::cost<dense::ExpSum<T>>(rows.count() * chunks) +
-                             Arena::cost<dense::ExpSum<T>>(rows.count());
-    Call call(context, function, sums, own);
-    softmax_of_parts(softmax, rows, call);
+  if (workers > 1 && N > kLongRow && rows.count() < 4 * workers) {
+    SoftmaxOfParts<Stored> parts(softmax, rows);
+    const core::ScratchSize scratch = core::measure(parts);
+    Call call(context, function, scratch.shared, scratch.per_worker);
+    parts.run(call);
     return;
   }
   Call call(context, function, 0, own);

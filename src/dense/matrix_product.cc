@@ -47,29 +47,50 @@ void transpose(const Kernels<T>& by, const Matrix<const T>& from, Index rows, In
   }
 }
 
-// A piece [length,some] of b as a panel, zeros behind its last column.
-template <class T, class Stored>
-void pack_piece(const Kernels<T>& by, const Matrix<const Stored>& b, Index length, Index some,
-                T* panel) {
-  if constexpr (std::is_same_v<Stored, T>) {
-    if (b.col_stride == 1) return copy_panel<T>({b.data, b.row_stride}, length, some, 0, panel);
-    if (b.row_stride == 1) {
-      return pack_panel<T>(by, {b.data, b.col_stride}, some, length, 0, panel);
+// The rows [length,columns] as panels, read from front to back: a panel at a time they would come
+// from the third-level cache with a wait for each row.
+template <class T>
+void copy_panels(const RowsOf<const T>& rows, Index length, Index columns, T* panels) {
+  const Index whole = columns / kPanel;
+  for (Index l = 0; l < length; ++l) {
+    const T* const from = rows.data + l * rows.stride;
+    for (Index p = 0; p < whole; ++p) {
+      std::copy_n(from + p * kPanel, kPanel, panels + (p * length + l) * kPanel);
     }
   }
-  convert<T, Stored>(b, length, some, {panel, kPanel});
-  if (some == kPanel) return;
-  for (Index l = 0; l < length; ++l) {
-    std::fill_n(panel + l * kPanel + some, kPanel - some, T(0));
+  if (columns > whole * kPanel) copy_panel<T>(rows, length, columns, whole, panels);
+}
+
+// A piece [length,columns] of b as panels, zeros behind its last column.
+template <class T, class Stored>
+void pack_piece(const Kernels<T>& by, const Matrix<const Stored>& b, Index length, Index columns,
+                T* panels) {
+  if constexpr (std::is_same_v<Stored, T>) {
+    if (b.col_stride == 1) return copy_panels<T>({b.data, b.row_stride}, length, columns, panels);
+  }
+  for (Index m = 0; m < columns; m += kPanel, panels += length * kPanel) {
+    if constexpr (std::is_same_v<Stored, T>) {
+      if (b.row_stride == 1) {
+        pack_panel<T>(by, {b.data, b.col_stride}, columns, length, m / kPanel, panels - m * length);
+        continue;
+      }
+    }
+    const Index some = std::min(kPanel, columns - m);
+    const Matrix<const Stored> part{b.data + m * b.col_stride, b.row_stride, b.col_stride};
+    convert<T, Stored>(part, length, some, {panels, kPanel});
+    for (Index l = 0; l < length; ++l) {
+      std::fill_n(panels + l * kPanel + some, kPanel - some, T(0));
+    }
   }
 }
 
 }  // namespace
 
-// Few rows read b where it stands.
+// Few rows read b where it stands, and all rows one whose own rows stand near each other.
 template <class Stored>
 bool MatrixProduct<Stored>::copies_b() const {
-  return kConverts || (b.col_stride != 1 && columns > 1) || rows >= kCopyRows;
+  const bool far = b.row_stride < 0 || b.row_stride > 2 * kPanel;
+  return kConverts || (b.col_stride != 1 && columns > 1) || (rows >= kCopyRows && far);
 }
 
 template <class Stored>
@@ -85,7 +106,7 @@ Index MatrixProduct<Stored>::a_numbers() const {
 
 template <class Stored>
 Index MatrixProduct<Stored>::b_numbers() const {
-  return copies_b() ? inner_step() * kPanel : 0;
+  return copies_b() ? Panels<T>::size(columns, inner_step()) : 0;
 }
 
 template <class Stored>
@@ -109,38 +130,32 @@ RowsOf<const SumOf<Stored>> MatrixProduct<Stored>::a_piece(const Kernels<T>& by,
 template <class Stored>
 void MatrixProduct<Stored>::run(const Kernels<T>& by, T* scratch,
                                 const core::StopPoint& stop) const {
-  T* const panel = scratch + a_numbers();
-  RowsOf<T> y{panel + b_numbers(), columns};
+  T* const panels = scratch + a_numbers();
+  RowsOf<T> y{panels + b_numbers(), columns};
   if constexpr (!kConverts) {
     if (!copies_out()) y = {out.data, out.row_stride};
   }
-  const auto clear = [&](Index m, Index some) {
-    for (Index r = 0; r < rows; ++r) std::fill_n(y.data + r * y.stride + m, some, T(0));
-  };
-  if (inner == 0) clear(0, columns);
+  if (inner == 0) clear(y, 0, columns);
   const Index step = inner_step();
   for (Index l = 0; l < inner; l += step) {
     stop();
     const Index length = std::min(step, inner - l);
     const RowsOf<const T> x = a_piece(by, l, length, scratch);
+    if constexpr (!kConverts) {
+      if (!copies_b()) {
+        add_in_place(by, x, l, length, y, stop);
+        continue;
+      }
+    }
+    pack_piece<T, Stored>(by, {b.data + l * b.row_stride, b.row_stride, b.col_stride}, length,
+                          columns, panels);
+    if (l == 0) {
+      multiply<T>(by, x, rows, {columns, length, panels}, nullptr, y, stop);
+      continue;
+    }
     for (Index m = 0; m < columns; m += kPanel) {
-      const Index some = std::min(kPanel, columns - m);
-      const RowsOf<T> to{y.data + m, y.stride};
-      const Matrix<const Stored> piece{b.data + l * b.row_stride + m * b.col_stride, b.row_stride,
-                                       b.col_stride};
-      if constexpr (!kConverts) {
-        if (!copies_b()) {
-          if (l == 0) clear(m, some);
-          add_product<T>(by, x, rows, length, {piece.data, piece.row_stride}, some, to, stop);
-          continue;
-        }
-      }
-      pack_piece<T, Stored>(by, piece, length, some, panel);
-      if (l == 0) {
-        multiply<T>(by, x, rows, {some, length, panel}, nullptr, to, stop);
-      } else {
-        add_product<T>(by, x, rows, length, {panel, kPanel}, some, to, stop);
-      }
+      add_product<T>(by, x, rows, length, {panels + m * length, kPanel},
+                     std::min(kPanel, columns - m), {y.data + m, y.stride}, stop);
     }
   }
   if (!copies_out()) return;
@@ -150,6 +165,31 @@ void MatrixProduct<Stored>::run(const Kernels<T>& by, T* scratch,
           core::from_accumulator<Stored>(y.data[r * y.stride + c]);
     }
   }
+}
+
+// Adds the piece of the sums from l on, from b where it stands.
+template <class Stored>
+void MatrixProduct<Stored>::add_in_place(const Kernels<T>& by, const RowsOf<const T>& x, Index l,
+                                         Index length, const RowsOf<T>& y,
+                                         const core::StopPoint& stop) const
+  requires(!kConverts)
+{
+  for (Index m = 0; m < columns; m += kPanel) {
+    const Index some = std::min(kPanel, columns - m);
+    const T* const piece = b.data + l * b.row_stride + m * b.col_stride;
+    const RowsOf<T> to{y.data + m, y.stride};
+    if (l == 0 && some == kPanel && b.row_stride == kPanel) {  // a panel already
+      multiply<T>(by, x, rows, {some, length, piece}, nullptr, to, stop);
+      continue;
+    }
+    if (l == 0) clear(y, m, some);
+    add_product<T>(by, x, rows, length, {piece, b.row_stride}, some, to, stop);
+  }
+}
+
+template <class Stored>
+void MatrixProduct<Stored>::clear(const RowsOf<T>& y, Index first, Index n) const {
+  for (Index r = 0; r < rows; ++r) std::fill_n(y.data + r * y.stride + first, n, T(0));
 }
 
 template class MatrixProduct<float>;

@@ -54,6 +54,10 @@ class MatrixProduct {
   Index out_numbers() const { return copies_out() ? rows * columns : 0; }
   // The piece of a from channel l on, as tiles read it.
   RowsOf<const T> a_piece(const Kernels<T>& by, Index l, Index length, T* scratch) const;
+  void add_in_place(const Kernels<T>& by, const RowsOf<const T>& x, Index l, Index length,
+                    const RowsOf<T>& y, const core::StopPoint& stop) const
+    requires(!kConverts);
+  void clear(const RowsOf<T>& y, Index first, Index n) const;
 };
 
 extern template class MatrixProduct<float>;

@@ -45,6 +45,17 @@ void store_zeros(Index begin, Index end, const SoftmaxRow<Stored>& row) {
   for (Index j = begin; j < end; ++j) row.out[j * row.out_stride] = Stored();
 }
 
+// The results e_j / sum for begin <= j < end; overwrites e, which begins with that of `begin`.
+template <class T, class Stored>
+void put_quotients(const kernels::DotKernels<T>& by, T* e, T sum, Index begin, Index end,
+                   const SoftmaxRow<Stored>& row) {
+  if constexpr (std::is_same_v<Stored, T>) {
+    if (row.out_stride == 1) return by.divide(e, sum, end - begin, row.out + begin);
+  }
+  by.divide(e, sum, end - begin, e);
+  store(e, begin, end, row);
+}
+
 // Pieces [j0,j1) of [begin,end) that fit into scratch memory.
 template <class F>
 void for_each_piece(Index begin, Index end, const core::StopPoint& stop, const F& f) {
@@ -76,17 +87,8 @@ void RowSoftmax<Stored>::rows(const SoftmaxRow<Stored>* rows, Index n, T* scratc
   kernels_.softmax({scratch, width}, n, width, max, sum);
   for (Index r = 0; r < n; ++r) {
     const SoftmaxRow<Stored>& row = rows[r];
-    T* const e = scratch + r * width;
     const Index live = sum[r] == T(0) ? 0 : row.length;
-    if constexpr (std::is_same_v<Stored, T>) {
-      if (row.out_stride == 1) {
-        kernels_.divide(e, sum[r], live, row.out);
-        store_zeros(live, row.count, row);
-        continue;
-      }
-    }
-    kernels_.divide(e, sum[r], live, e);
-    store(e, 0, live, row);
+    put_quotients(kernels_, scratch + r * width, sum[r], 0, live, row);
     store_zeros(live, row.count, row);
   }
 }
@@ -95,12 +97,21 @@ template <class Stored>
 void RowSoftmax<Stored>::row(const SoftmaxRow<Stored>& row, T* scratch,
                              const core::StopPoint& stop) const {
   ExpSum<T> total;
+  ExpSum<T> sums[kScratch / kKeyChunk];
   for_each_piece(0, row.length, stop, [&](Index begin, Index end) {
-    ExpSum<T> sums[kScratch / kKeyChunk];
     chunk_sums(row, begin, end, sums, scratch, {});
     merge(total, sums, (end - begin + kKeyChunk - 1) / kKeyChunk);
   });
-  put(row, 0, row.count, total, scratch, stop);
+  const Index kept = row.length <= kScratch ? row.length : 0;  // whose exponentials are in scratch
+  for (Index j = 0; j < kept; j += kKeyChunk) {
+    const Index end = std::min(kept, j + kKeyChunk);
+    if (sums[j / kKeyChunk].max == total.max && total.sum != T(0)) {
+      put_quotients(kernels_, scratch + j, total.sum, j, end, row);
+    } else {
+      put(row, j, end, total, scratch + j, {});
+    }
+  }
+  put(row, kept, row.count, total, scratch, stop);
 }
 
 template <class Stored>
