@@ -8,11 +8,13 @@ In an environment that has qkv and PyTorch. All take float32 arrays of their own
 result. They take turns in bursts, with a pause after each: OpenMP's workers spin for some
 milliseconds after PyTorch's calls. Microseconds are the medians of the rounds; ratios are those of
 the rounds, the other's time over ours, again the median. Results are compared before they are
-timed. PyTorch's masked softmax is masked_fill with a mask made before, then softmax.
+timed. PyTorch's masked softmax is masked_fill with a mask made before, then softmax. Products are run by
+oneDNN as well where libdnnl is installed (scripts/setup.sh bench).
 """
 
 import argparse
 import importlib
+import os
 import statistics
 import sys
 import time
@@ -78,10 +80,14 @@ class Calls:
         b = self.normal(batch, *((m, length) if of_b else (length, m)))
         matrices = [(a.swapaxes(1, 2) if of_a else a), (b.swapaxes(1, 2) if of_b else b)]
         tensors = [self.torch.from_numpy(x) for x in matrices]
+        onednn = importlib.import_module("onednn_product")
+        dnnl = onednn.library()
+        others = {} if dnnl is None else {"oneDNN": onednn.BatchProduct(dnnl, *matrices)}
         return {
             "qkv": lambda: self.qkv.batch_dot(a, b, of_a, of_b),
             "NumPy": lambda: self.np.matmul(*matrices),
             "PyTorch": lambda: self.torch.bmm(*tensors),
+            **others,
         }
 
     def check(self, calls):
@@ -120,6 +126,7 @@ def main():
     parser.add_argument("--burst", type=float, default=0.05, help="seconds")
     parser.add_argument("--only", nargs="*", default=[""], help="cases whose name has one of these")
     options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)  # before oneDNN reads it
     of = Calls(options.threads)
     cases = [(f"softmax {named(s)}", of.softmax, (s,)) for s in SOFTMAX]
     cases += [(f"masked_softmax {named(s)}", of.masked_softmax, (s,)) for s in MASKED]

@@ -175,6 +175,18 @@ def test_other_threads_run_during_a_call(keys):
         sys.setswitchinterval(interval)
 
 
+@pytest.mark.parametrize("name", ["softmax", "masked_softmax", "batch_dot"])
+def test_functions_take_threads_and_keep_their_bits(name):
+    x = np.random.default_rng(1).standard_normal((3, 150, 300), np.float32)
+    arguments = (x, x.swapaxes(1, 2)) if name == "batch_dot" else (x,)
+    call = getattr(qkv, name)
+    want = call(*arguments, threads=1).tobytes()
+    for threads in (None, 0, 2, np.int16(3)):
+        assert call(*arguments, threads=threads).tobytes() == want
+    with pytest.raises(ValueError, match=rf"^{name}: threads must be in 0 .* got -1$"):
+        call(*arguments, threads=-1)
+
+
 def test_threads_at_once_agree_to_the_bit():
     random = np.random.default_rng(1)
     q, k, v = (random.standard_normal((2, 4, 120, 32), dtype=np.float32) for _ in range(3))
