@@ -15,6 +15,7 @@
 #include "core/shapes.h"
 #include "dense/matrix_product.h"
 #include "dense/rows.h"
+#include "reference/matmul.h"
 #include "runtime/tasks.h"
 
 namespace qkv::door {
@@ -178,15 +179,21 @@ void run_batch_dot(ConstView a, ConstView b, View out, Context& context) {
   const Blocks blocks(leading(out.shape(), 2), out.size(-2), a.size(-1), out.size(-1),
                       context.executor().concurrency());
   const Operands<Stored> operands{blocks, a, b, out};
-  const Index scratch = operands.block(0).scratch();  // no block is larger
+  const Index scratch = by.given() ? operands.block(0).scratch() : 0;  // no block is larger
   const Index each = blocks.blocks_per_task();
   Call call(context, kBatchDot, 0, Arena::cost<T>(scratch));
   const core::StopPoint stop = call.stop_point();
   call.for_each_task(pieces(blocks.count(), each), [&](Index task, Arena& arena) {
     T* const own = arena.take<T>(scratch).data();
     const Index end = std::min(blocks.count(), (task + 1) * each);
-    for (Index block = task * each; block < end; ++block) {
-      operands.block(block).run(by, own, stop);
+    for (Index index = task * each; index < end; ++index) {
+      const dense::MatrixProduct<Stored> block = operands.block(index);
+      if (by.given()) {
+        block.run(by, own, stop);
+      } else {
+        reference::matmul<T, Stored>(block.rows, block.columns, block.inner, block.a, block.b,
+                                     block.out, stop);
+      }
     }
   });
 }

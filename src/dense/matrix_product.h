@@ -5,19 +5,13 @@
 #include <type_traits>
 
 #include "dense/product.h"
+#include "reference/matmul.h"
 
-// Products of matrices of any strides and real storage type, on the tiles: no threads, no
-// allocation. Sums have the order of add_product, whatever the strides.
+// The products of reference/matmul.h on the tiles: no threads, no allocation. Sums have the order
+// of add_product, whatever the strides.
 namespace qkv::dense {
 
-// Element (r, c) at data[r * row_stride + c * col_stride]; a transposed matrix has the two strides
-// swapped.
-template <class Stored>
-struct Matrix {
-  Stored* data = nullptr;
-  Index row_stride = 0;
-  Index col_stride = 1;
-};
+using reference::Matrix;
 
 // What sums of a storage type are held in.
 template <class Stored>

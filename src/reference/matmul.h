@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_REFERENCE_MATMUL_H_
+#define QKV_REFERENCE_MATMUL_H_
+
+#include <algorithm>
+
+#include <qkv/view.h>
+
+#include "core/stop.h"
+#include "core/storage.h"
+#include "reference/scalar.h"
+
+// Matrix products as plain loops: what every faster product must agree with, bit for bit.
+namespace qkv::reference {
+
+// Elements at data[0], data[stride], ...
+template <class Stored>
+struct Vector {
+  const Stored* data = nullptr;
+  Index stride = 1;
+};
+
+// start + sum_l a_l b_l, l ascending from 0 to count - 1, one accumulator of type T.
+template <class T, class A, class B>
+T dot(Index count, const Vector<A>& a, const Vector<B>& b, const T& start = T{}) {
+  T sum = start;
+  for (Index l = 0; l < count; ++l) {
+    sum = fused_multiply_add(core::to_accumulator<T>(a.data[l * a.stride]),
+                             core::to_accumulator<T>(b.data[l * b.stride]), sum);
+  }
+  return sum;
+}
+
+// The same sum, which may be long: `stop` is read in it.
+template <class T, class A, class B>
+T dot(Index count, const Vector<A>& a, const Vector<B>& b, const core::StopPoint& stop) {
+  T sum{};
+  for (Index l = 0; l < count; l += core::kStepsBetweenStops) {
+    stop();
+    sum = dot<T, A, B>(std::min(core::kStepsBetweenStops, count - l),
+                       {a.data + l * a.stride, a.stride}, {b.data + l * b.stride, b.stride}, sum);
+  }
+  return sum;
+}
+
+// Element (r, c) at data[r * row_stride + c * col_stride]; a transposed matrix has the two strides
+// swapped.
+template <class Stored>
+struct Matrix {
+  Stored* data = nullptr;
+  Index row_stride = 0;
+  Index col_stride = 1;
+};
+
+// out_nm = sum_l a_nl b_lm: a [N,L], b [L,M], out [N,M], each sum in T and rounded once.
+template <class T, class Stored>
+void matmul(Index N, Index M, Index L, const Matrix<const Stored>& a, const Matrix<const Stored>& b,
+            const Matrix<Stored>& out, const core::StopPoint& stop) {
+  for (Index n = 0; n < N; ++n) {
+    const Vector<Stored> row{a.data + n * a.row_stride, a.col_stride};
+    for (Index m = 0; m < M; ++m) {
+      const Vector<Stored> column{b.data + m * b.col_stride, b.row_stride};
+      out.data[n * out.row_stride + m * out.col_stride] =
+          core::from_accumulator<Stored>(dot<T>(L, row, column, stop));
+    }
+  }
+}
+
+}  // namespace qkv::reference
+
+#endif  // QKV_REFERENCE_MATMUL_H_
