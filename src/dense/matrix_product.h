@@ -54,11 +54,6 @@ class MatrixProduct {
   void clear(const RowsOf<T>& y, Index first, Index n) const;
 };
 
-extern template class MatrixProduct<float>;
-extern template class MatrixProduct<double>;
-extern template class MatrixProduct<BFloat16>;
-extern template class MatrixProduct<Float16>;
-
 }  // namespace qkv::dense
 
 #endif  // QKV_DENSE_MATRIX_PRODUCT_H_

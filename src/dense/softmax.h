@@ -62,11 +62,6 @@ class RowSoftmax {
   const kernels::DotKernels<T>& kernels_;
 };
 
-extern template class RowSoftmax<float>;
-extern template class RowSoftmax<double>;
-extern template class RowSoftmax<BFloat16>;
-extern template class RowSoftmax<Float16>;
-
 }  // namespace qkv::dense
 
 #endif  // QKV_DENSE_SOFTMAX_H_
