@@ -147,10 +147,10 @@ TEST(BatchDotPaths, NanAndInfinityReachTheirRowsAndColumnsOnly) {
       Guarded a(DType::kFloat32, {N, 70}, Layout::kContiguous);
       Guarded b(DType::kFloat32, {70, 70}, Layout::kContiguous);
       std::vector<double> ones(static_cast<std::size_t>(N * 70), 1);
-      ones[70 + 1] = std::nan("");  // row 1
+      ones[71] = std::nan("");  // in row 1
       a.fill(ones);
       ones.assign(70 * 70, 1);
-      ones[2 * 70 + 69] = kInfinity;  // column 69
+      ones[209] = kInfinity;  // in column 69
       b.fill(ones);
       Tensor out(DType::kFloat32, {N, 70});
       Context context = context_on(path);
