@@ -15,6 +15,7 @@
 #include <qkv/layers/dropout.h>
 #include <qkv/layers/embedding.h>
 #include <qkv/layers/gru.h>
+#include <qkv/layers/gru_stack.h>
 #include <qkv/layers/linear.h>
 #include <qkv/layers/multi_head.h>
 #include <qkv/layers/parameters.h>

@@ -47,6 +47,8 @@ class GRU(Layer):
         input_size, hidden_size: channels of x and of the state.
         bias: whether there are the two.
         bidirectional: whether there is a second direction, from the last step to the first.
+        num_layers: so many on top of each other, each reading what the one below gives; names end
+            in l0, l1, ... There is no dropout between them.
         dtype: float32 or float64, of the parameters and x.
         seed: of the parameters, see `initialise`; all are drawn by hidden_size.
 
@@ -67,6 +69,7 @@ class GRU(Layer):
         bidirectional: bool = False,
         dtype: DTypeLike = "float32",
         *,
+        num_layers: int = 1,
         seed: int = 0,
     ) -> None:
         self._make(
@@ -76,6 +79,7 @@ class GRU(Layer):
             bias=bias,
             bidirectional=bidirectional,
             dtype=dtype,
+            num_layers=num_layers,
         )
 
     def forward(
@@ -89,15 +93,18 @@ class GRU(Layer):
         """Goes through the sequences; keeps a copy of what `backward` needs.
 
         Args:
-            x: [B,T,input_size] of the layer's dtype.
+            x: [B,T,input_size] of the layer's dtype, or [T,input_size]: states and results have no
+                batch then, either.
             valid_len: integers [B]: the lengths of the sequences, as PyTorch's
                 pack_padded_sequence takes them; what stands behind them is never used. None: T.
-            state: [directions,B,hidden_size] where each direction begins; None for zeros.
+            state: [num_layers*directions,B,hidden_size] where each direction begins; None for
+                zeros.
             threads: as in `attention`.
 
         Returns:
             out [B,T,directions*hidden_size], the state after each step, 0 behind a sequence's end,
-            and state [directions,B,hidden_size] after each direction's last, both of x's kind.
+            and state [num_layers*directions,B,hidden_size] after each direction's last, both of
+            x's kind.
 
         Raises:
             ValueError, TypeError: a wrong argument; there is nothing for `backward` then.

@@ -8,6 +8,7 @@ array they were given, uncopied.
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from . import _core
@@ -222,15 +223,19 @@ class Dropout(Layer):
 
 
 class CrossEntropy:
-    """The loss of softmax(logits) against labels: torch.nn.CrossEntropyLoss(reduction="none").
+    """The loss of softmax(logits) against labels: torch.nn.CrossEntropyLoss.
 
-    -(1 - e) log p_t - (e/V) sum_v log p_v for the target t, with labels smoothed by e (Szegedy et
-    al. 2016, section 7). A row with NaN or +inf has the loss NaN.
+    -(1 - e) w_t log p_t - (e/V) sum_v w_v log p_v for the target t, with labels smoothed by e
+    (Szegedy et al. 2016, section 7) and the classes' weights w. A row with NaN or +inf has the loss
+    NaN.
 
     Args:
         label_smoothing: e, in [0,1).
         ignore_index: rows with this target have loss, log-probability and gradient 0; it need not
             be a class. None: there are none.
+        weight: [V], the classes' weights; None for 1.
+        reduction: "none", "sum", or "mean": the sum divided by the targets' weights, of rows that
+            are not ignored (NaN when all are).
 
     >>> import numpy as np
     >>> loss = CrossEntropy(ignore_index=-1)
@@ -238,20 +243,48 @@ class CrossEntropy:
     array([1.3863, 1.3863, 0.    ])
     >>> loss.backward(1.0)[0]
     array([-0.75,  0.25,  0.25,  0.25])
+    >>> mean = CrossEntropy(weight=[1.0, 3.0], reduction="mean")
+    >>> float(mean.forward(np.array([[0.0, 0.0], [0.0, 1.0]]), [0, 1]).round(4))
+    0.4082
+    >>> mean.backward().round(4)
+    array([[-0.125 ,  0.125 ],
+           [ 0.2017, -0.2017]])
     """
 
-    def __init__(self, label_smoothing: float = 0.0, ignore_index: Optional[int] = None) -> None:
-        self._loss = _core.CrossEntropy(label_smoothing, ignore_index)
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        ignore_index: Optional[int] = None,
+        *,
+        weight: Optional[Numbers] = None,
+        reduction: str = "none",
+    ) -> None:
+        self._loss = _core.CrossEntropy(label_smoothing, ignore_index, weight)
+        if reduction not in ("none", "sum", "mean"):
+            raise ValueError(
+                f'CrossEntropy: reduction must be "none", "sum" or "mean", got {reduction!r}'
+            )
         # Plain numbers: what came may be an array that changes later.
         ignored = None if ignore_index is None else int(ignore_index)
-        self._config = (float(label_smoothing), ignored)
+        weights = None if weight is None else np.array(weight, np.float64).tolist()
+        self._config = (float(label_smoothing), ignored, weights, reduction)
+        self._divisor: Optional[float] = None
 
     def __repr__(self) -> str:
-        smoothing, ignored = self._config
-        return f"CrossEntropy(label_smoothing={smoothing!r}, ignore_index={ignored!r})"
+        smoothing, ignored, weights, reduction = self._config
+        more = "" if weights is None else f", weight={weights!r}"
+        more += "" if reduction == "none" else f", reduction={reduction!r}"
+        return f"CrossEntropy(label_smoothing={smoothing!r}, ignore_index={ignored!r}{more})"
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        return type(self), self._config
+        return _cross_entropy, self._config
+
+    def _weight_of(self, targets: Numbers) -> float:
+        """The sum of the weights of the targets that are not ignored."""
+        _, ignored, weights, _ = self._config
+        classes = np.asarray(targets).reshape(-1)
+        kept = classes if ignored is None else classes[classes != ignored]
+        return float(kept.size if weights is None else np.asarray(weights)[kept.astype(int)].sum())
 
     def forward(
         self,
@@ -261,7 +294,7 @@ class CrossEntropy:
         return_log_probabilities: bool = False,
         threads: Optional[int] = None,
     ) -> Any:
-        """The loss of each row; keeps logits for `backward`.
+        """The loss; keeps logits for `backward`.
 
         Args:
             logits: [N,V], float32 or float64.
@@ -270,19 +303,29 @@ class CrossEntropy:
             threads: as in `attention`.
 
         Returns:
-            losses [N] of the kind and dtype of logits, or (losses, log_probabilities).
+            losses [N] of the kind and dtype of logits, or (losses, log_probabilities); one loss
+            with reduction="sum" or "mean".
 
         Raises:
             ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
         """
-        return self._loss.forward(logits, targets, return_log_probabilities, threads)
+        got: Any = self._loss.forward(logits, targets, return_log_probabilities, threads)
+        reduction = self._config[3]
+        if reduction == "none":
+            return got
+        losses: Any = got[0] if return_log_probabilities else got
+        self._divisor = 1.0 if reduction == "sum" else self._weight_of(targets)
+        # As in PyTorch, 0 / 0 where no row counts.
+        loss = losses.sum() / (self._divisor if self._divisor else losses.sum() * 0)
+        return (loss, got[1]) if return_log_probabilities else loss
 
-    def backward(self, dlosses: Union[float, Array], *, threads: Optional[int] = None) -> Any:
+    def backward(self, dlosses: Union[float, Array] = 1.0, *, threads: Optional[int] = None) -> Any:
         """The gradient of the last forward pass.
 
         Args:
             dlosses: gradients with respect to the losses, [N] of their dtype, or one number for all
-                rows: 1/N for the mean.
+                rows: 1/N for the mean. With reduction="sum" or "mean", one number, with respect to
+                the one loss.
             threads: as in `attention`.
 
         Returns:
@@ -292,4 +335,17 @@ class CrossEntropy:
             ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
                 none.
         """
+        if self._config[3] != "none" and self._divisor is not None:
+            if getattr(dlosses, "ndim", 0) != 0:
+                raise ValueError(
+                    "CrossEntropy.backward: dlosses must be one number with "
+                    f"reduction={self._config[3]!r}"
+                )
+            dlosses = float(dlosses) / self._divisor if self._divisor else float("nan")
         return self._loss.backward(dlosses, threads)
+
+
+def _cross_entropy(
+    label_smoothing: float, ignore_index: Optional[int], weight: Any, reduction: str
+) -> CrossEntropy:
+    return CrossEntropy(label_smoothing, ignore_index, weight=weight, reduction=reduction)

@@ -184,7 +184,16 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     >>> W.grad.shape
     torch.Size([3, 3])
     """
-    tensors = [x for x in (q, k, v) if isinstance(x, torch.Tensor)]
+    Tensor = torch.Tensor
+    if (  # small calls wait for this function
+        isinstance(q, Tensor)
+        and isinstance(k, Tensor)
+        and isinstance(v, Tensor)
+        and _WANT_GRADIENTS.isdisjoint(options)
+        and not (q.requires_grad or k.requires_grad or v.requires_grad)
+    ):
+        return _functions.attention(q, k, v, **options)
+    tensors = [x for x in (q, k, v) if isinstance(x, Tensor)]
     if len(tensors) < 3:
         _check_kinds("attention", torch.Tensor, q=q, k=k)
         if v is not None:
@@ -209,6 +218,10 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     if len(names) < len(values):
         values[-2:] = [tuple(values[-2:])]
     return results(tuple(names), tuple(values))
+
+
+# Options that may.
+_WANT_GRADIENTS = frozenset({"bias", "alibi_slopes", "sinks", "params"})
 
 
 def _refuse_tangents(tensors: Iterable[torch.Tensor]) -> None:

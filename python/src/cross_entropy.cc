@@ -6,6 +6,7 @@
 #include "areas.h"
 #include "arguments.h"
 #include "call.h"
+#include "errors.h"
 #include "layer_call.h"
 #include "layer_pass.h"
 
@@ -24,7 +25,7 @@ bool is_one_number(nb::handle object) {
 
 class BoundCrossEntropy {
  public:
-  explicit BoundCrossEntropy(CrossEntropy layer) : layer_(layer) {}
+  explicit BoundCrossEntropy(CrossEntropy layer) : layer_(std::move(layer)) {}
 
   // Gives losses, or (losses, log_probabilities).
   nb::object forward(nb::handle logits, nb::handle targets, nb::handle return_log_probabilities,
@@ -86,12 +87,17 @@ class BoundCrossEntropy {
 };
 
 void make_cross_entropy(BoundCrossEntropy* self, nb::handle label_smoothing,
-                        nb::handle ignore_index) {
+                        nb::handle ignore_index, nb::handle weight) {
   constexpr const char* kName = "CrossEntropy";
   const double smoothing = number_of(label_smoothing, {kName, "label_smoothing"});
   std::optional<Index> ignored;
   if (!ignore_index.is_none()) ignored = index_of(ignore_index, {kName, "ignore_index"});
-  new (self) BoundCrossEntropy(CrossEntropy(smoothing, ignored));
+  const Array weights = array_or_sequence(weight, {kName, "weight"}, DType::kFloat64);
+  try {
+    new (self) BoundCrossEntropy(CrossEntropy(smoothing, ignored, weights.view));
+  } catch (const Error& error) {
+    throw with_names(error, kName, {{"class_weights", "weight"}});
+  }
 }
 
 }  // namespace
@@ -99,7 +105,7 @@ void make_cross_entropy(BoundCrossEntropy* self, nb::handle label_smoothing,
 void bind_cross_entropy(nb::module_& module) {
   const auto any = [] { return nb::arg().none(); };
   nb::class_<BoundCrossEntropy>(module, "CrossEntropy")
-      .def("__init__", make_cross_entropy, any(), any())
+      .def("__init__", make_cross_entropy, any(), any(), any())
       .def("forward", &BoundCrossEntropy::forward, any(), any(), any(), any())
       .def("backward", &BoundCrossEntropy::backward, any(), any());
 }

@@ -166,7 +166,10 @@ void make_embedding(BoundEmbedding* self, nb::handle tokens, nb::handle width, n
   const Index count = index_of(tokens, {kName, "num_embeddings"});
   const Index channels = index_of(width, {kName, "embedding_dim"});
   std::optional<Index> without_gradient;
-  if (!padding.is_none()) without_gradient = index_of(padding, {kName, "padding_idx"});
+  if (!padding.is_none()) {
+    const Index given = index_of(padding, {kName, "padding_idx"});
+    without_gradient = given < 0 && given >= -count ? given + count : given;
+  }
   try {
     new (self)
         BoundEmbedding(Embedding(count, channels, without_gradient, layer_dtype(kName, dtype)));
@@ -181,10 +184,27 @@ void make_embedding(BoundEmbedding* self, nb::handle tokens, nb::handle width, n
 
 // ---- GRU ------------------------------------------------------------------------------------
 
+// The array with one more axis, of size 1, before `axis`.
+template <class AnyView>
+AnyView with_one(const AnyView& x, int axis) {
+  if (!x.given()) return x;
+  Dims shape, strides;
+  for (int n = 0; n <= x.rank(); ++n) {
+    if (n == axis) {
+      shape.push_back(1);
+      strides.push_back(0);
+    }
+    if (n == x.rank()) break;
+    shape.push_back(x.size(n));
+    strides.push_back(x.stride(n));
+  }
+  return AnyView(x.data(), x.dtype(), shape, strides);
+}
+
 class BoundGru {
  public:
-  explicit BoundGru(Gru layer) : layer_(std::move(layer)) {}
-  const HeldLayer<Gru>& held() const { return layer_; }
+  explicit BoundGru(GruStack layer) : layer_(std::move(layer)) {}
+  const HeldLayer<GruStack>& held() const { return layer_; }
 
   // Gives (out, state).
   nb::tuple forward(nb::handle x, nb::handle valid_len, nb::handle state, nb::handle threads) {
@@ -196,21 +216,35 @@ class BoundGru {
         const Array first = array_of(state, {function, "state"});
         pass.like = nb::borrow(x);
         const GruConfig& config = layer_->config();
-        const ConstView& from = sequences.view;
+        const bool batch = sequences.view.rank() != 2;
+        const ConstView from = batch ? sequences.view : with_one(sequences.view, 0);
+        if (first.view.given() && !batch && first.view.rank() != 2) {
+          throw_value_error({function, "state"},
+                            "must have no batch axis, as x, got " + qkv::describe(first.view));
+        }
+        const Index states = layer_->layers() * layer_->directions();
+        const Index width = layer_->directions() * config.hidden;
         std::optional<Dims> out_shape;
         std::optional<Dims> state_shape;
         if (from.rank() == 3) {
-          out_shape = Dims(from.size(0), from.size(1), layer_->directions() * config.hidden);
-          state_shape = Dims(layer_->directions(), from.size(0), config.hidden);
+          out_shape = batch ? Dims(from.size(0), from.size(1), width) : Dims(from.size(1), width);
+          state_shape =
+              batch ? Dims(states, from.size(0), config.hidden) : Dims(states, config.hidden);
         }
         const ResultMaker maker(x);
         GruOutputs outputs;
         const nb::object out = make_result(maker, config.dtype, out_shape, outputs.out);
         const nb::object last = make_result(maker, config.dtype, state_shape, outputs.state);
+        const ConstView before = batch ? first.view : with_one(first.view, 1);
+        if (!batch) {
+          outputs.out = with_one(outputs.out, 0);
+          outputs.state = with_one(outputs.state, 1);
+        }
+        pass.batch = batch;
         pass.work =
             count_of(from) / static_cast<double>(config.input) * count_of_parameters(*layer_);
         run_call(threads_of(function, threads), pass.work, [&](Context& context) {
-          layer_->forward({from, lengths.view, first.view}, pass.saved, outputs, context);
+          layer_->forward({from, lengths.view, before}, pass.saved, outputs, context);
         });
         return nb::make_tuple(maker.finish(out), maker.finish(last));
       });
@@ -227,29 +261,42 @@ class BoundGru {
       if (!of_out.view.given() && !of_state.view.given()) {
         throw_value_error({function, "dout"}, "and dstate are None: one of them must be given");
       }
-      const Tensor& x = pass->saved.x;
+      const Tensor& x = pass->saved.layers[0].x;
       const GruConfig& config = layer_->config();
       const ResultMaker maker(pass->like);
       GruInputGradients to;
-      const nb::object dx = maker.make(config.dtype, x.shape(), to.x);
-      const nb::object first =
-          maker.make(config.dtype, {layer_->directions(), x.size(0), config.hidden}, to.state);
+      const Index states = layer_->layers() * layer_->directions();
+      const bool batch = pass->batch;
+      const nb::object dx =
+          maker.make(config.dtype, batch ? x.shape() : Dims(x.size(1), x.size(2)), to.x);
+      const nb::object first = maker.make(
+          config.dtype,
+          batch ? Dims(states, x.size(0), config.hidden) : Dims(states, config.hidden), to.state);
+      ConstView from_out = of_out.view, from_state = of_state.view;
+      if (!batch) {
+        to.x = with_one(to.x, 0);
+        to.state = with_one(to.state, 1);
+        if (from_out.rank() == 2) from_out = with_one(from_out, 0);
+        if (from_state.rank() == 2) from_state = with_one(from_state, 1);
+      }
       const nb::dict gradients = parameter_gradients(
           *layer_, threads_of(function, threads), pass->work, [&](auto& d, Context& context) {
-            layer_->backward(pass->saved, {of_out.view, of_state.view}, to, d, context);
+            layer_->backward(pass->saved, {from_out, from_state}, to, d, context);
           });
       return nb::make_tuple(maker.finish(dx), maker.finish(first), gradients);
     });
   }
 
  private:
-  using Pass = LayerPass<Gru>;
-  HeldLayer<Gru> layer_;
+  struct Pass : LayerPass<GruStack> {
+    bool batch = true;  // false: x was [T,input]
+  };
+  HeldLayer<GruStack> layer_;
   Passes<Pass> passes_;
 };
 
 void make_gru(BoundGru* self, nb::handle input, nb::handle hidden, nb::handle bias,
-              nb::handle bidirectional, nb::handle dtype) {
+              nb::handle bidirectional, nb::handle dtype, nb::handle num_layers) {
   constexpr const char* kName = "GRU";
   GruConfig config;
   config.input = index_of(input, {kName, "input_size"});
@@ -258,10 +305,11 @@ void make_gru(BoundGru* self, nb::handle input, nb::handle hidden, nb::handle bi
   config.bidirectional = flag_of(bidirectional, {kName, "bidirectional"});
   config.dtype = layer_dtype(kName, dtype);
   try {
-    new (self) BoundGru(Gru(config));
+    new (self) BoundGru(GruStack(config, index_of(num_layers, {kName, "num_layers"})));
   } catch (const Error& error) {
     throw with_names(error, kName,
                      {{"input", "input_size"},
+                      {"layers", "num_layers"},
                       {"hidden", "hidden_size"},
                       {"input or hidden", "input_size or hidden_size"}});
   }
@@ -282,7 +330,7 @@ void bind_model_layers(nb::module_& module) {
       .def("backward", &BoundEmbedding::backward, any(), any());
   bind_parameters(embedding);
   nb::class_<BoundGru> gru(module, "GRU");
-  gru.def("__init__", make_gru, any(), any(), any(), any(), any())
+  gru.def("__init__", make_gru, any(), any(), any(), any(), any(), any())
       .def("forward", &BoundGru::forward, any(), any(), any(), any())
       .def("backward", &BoundGru::backward, any(), any(), any());
   bind_parameters(gru);

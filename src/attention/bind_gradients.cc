@@ -103,7 +103,8 @@ GradientTarget parameter_target(const Problem& p, const View& buffer, int count)
 GradientTarget per_head_target(const Problem& p, const View& buffer) {
   return target(buffer, [&](const Axes& axes, core::ResultOperand& to) {
     to.head_stride = axes.from_end(1);
-    to.batch_strides = core::flat_batch_strides(p.batch, axes.from_end(2));
+    to.entry_stride = axes.from_end(2);
+    for (int axis = 0; axis < p.batch.rank(); ++axis) to.batch_strides.push_back(0);
   });
 }
 

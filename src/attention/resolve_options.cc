@@ -56,7 +56,7 @@ Operand resolve_slopes(const Problem& p, const ConstView& x) {
                      " or [B,H] = ", to_string({p.B, p.H}), ", got ", describe(x)));
   }
   Operand slopes = plain_operand(p, x, x.stride(1), 0, 0);
-  slopes.batch_strides = core::flat_batch_strides(p.batch, x.stride(0));
+  slopes.entry_stride = x.stride(0);
   return slopes;
 }
 

@@ -18,6 +18,7 @@ struct BasicOperand {
   Index head_stride = 0;
   Index row_stride = 0;
   Index col_stride = 0;
+  Index entry_stride = 0;  // of an array that has one axis for all batch axes, or for sequences
 
   bool given() const noexcept { return dtype != DType::kNone; }
 };
@@ -34,20 +35,13 @@ Index offset_of(const BasicOperand<Void>& x, Index batch_offset, Index h, Index 
 // The offset of flat batch entry b: b counts the batch axes in row-major order.
 template <class Void>
 Index batch_offset(const BasicOperand<Void>& x, const Dims& batch, Index b) noexcept {
-  Index offset = 0;
+  Index offset = b * x.entry_stride;
   for (int axis = batch.rank() - 1; axis >= 0; --axis) {
     const Index size = batch[axis];
     offset += (b % size) * x.batch_strides[axis];
     b /= size;
   }
   return offset;
-}
-
-// The strides of the batch axes of an array that has one axis for all of them.
-inline Dims flat_batch_strides(const Dims& batch, Index stride) {
-  Dims strides = contiguous_strides(batch);
-  for (int axis = 0; axis < batch.rank(); ++axis) strides[axis] *= stride;
-  return strides;
 }
 
 }  // namespace qkv::core

@@ -182,8 +182,11 @@ void MatrixProduct<Stored>::add_in_place(const Kernels<T>& by, const RowsOf<cons
       multiply<T>(by, x, rows, {some, length, piece}, nullptr, to, stop);
       continue;
     }
-    if (l == 0) clear(y, m, some);
-    add_product<T>(by, x, rows, length, {piece, b.row_stride}, some, to, stop);
+    if (l == 0) {
+      product<T>(by, x, rows, length, {piece, b.row_stride}, some, to, stop);
+    } else {
+      add_product<T>(by, x, rows, length, {piece, b.row_stride}, some, to, stop);
+    }
   }
 }
 

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <span>
+#include <vector>
 
 #include <qkv/layers/cross_entropy.h>
 
@@ -58,6 +60,32 @@ std::span<T> padded_row(const Rows<const T>& logits, Index n, Arena& arena) {
   return row;
 }
 
+// The classes' weights as T, and their sum; w(v) = 1 where there are none.
+template <class T>
+struct ClassWeights {
+  std::vector<T> each;
+  T sum = 0;
+
+  ClassWeights(const Tensor& given, Index V) : sum(static_cast<T>(V)) {
+    if (!given.given()) return;
+    const auto values = given.values<double>();
+    each.assign(values.begin(), values.end());
+    sum = static_cast<T>(std::accumulate(values.begin(), values.end(), 0.0));
+  }
+  bool given() const { return !each.empty(); }
+  T operator()(Index v) const { return given() ? each[static_cast<std::size_t>(v)] : T(1); }
+};
+
+// sum_v w_v (x_v - max) over classes that have a weight.
+template <class T>
+T weighted_sum_below(const T* x, Index stride, Index V, T max, const ClassWeights<T>& w) {
+  T partial[kPartialSums] = {};
+  for (Index v = 0; v < V; ++v) {
+    if (w(v) != 0) partial[v % kPartialSums] += w(v) * (x[v * stride] - max);
+  }
+  return reference::tree_sum(partial);
+}
+
 // sum_v (x_v - max), v in partial sum v mod 64.
 template <class T>
 T sum_below(const T* x, Index stride, Index V, T max) {
@@ -95,28 +123,37 @@ struct Forward {
   T* max;
   T* sum;
   RowKernels<T> kernels;
+  ClassWeights<T> weights;
 
-  Forward(const ConstView& x, CrossEntropy::Saved& saved, double e, const RowKernels<T>& by)
+  Forward(const ConstView& x, CrossEntropy::Saved& saved, double e, const RowKernels<T>& by,
+          const Tensor& class_weights)
       : logits(x),
         targets(saved.targets.values<std::int64_t>().data()),
         label_smoothing(static_cast<T>(e)),
         max(saved.max.values<T>().data()),
         sum(saved.sum.values<T>().data()),
-        kernels(by) {}
+        kernels(by),
+        weights(class_weights, x.size(1)) {}
 
   T log_probability(Index n) const {
     const T x = logits.row(n)[targets[n] * logits.stride()];
     return x - max[n] - std::log(sum[n]);
   }
-  // The mean of log p_v over v.
+  // The mean of w_v log p_v over v.
   T mean_log_probability(Index n) const {
     const Index V = logits.channels();
+    if (weights.given()) {
+      const T below = weighted_sum_below(logits.row(n), logits.stride(), V, max[n], weights);
+      return (below - weights.sum * std::log(sum[n])) / static_cast<T>(V);
+    }
     const T below = sum_below(logits.row(n), logits.stride(), V, max[n]);
     return below / static_cast<T>(V) - std::log(sum[n]);
   }
   T loss(Index n, T log_p) const {
-    if (label_smoothing == 0) return -log_p;  // else 0 * inf when some p is 0
-    return -(1 - label_smoothing) * log_p - label_smoothing * mean_log_probability(n);
+    const T w = weights(targets[n]);
+    const T own = w == 0 ? T(0) : -w * log_p;  // else 0 * inf when p is 0
+    if (label_smoothing == 0) return own;      // likewise
+    return (1 - label_smoothing) * own - label_smoothing * mean_log_probability(n);
   }
   void run(Call& call, const CrossEntropyOutputs& outputs, std::optional<Index> ignore) const {
     const Column<T> losses(outputs.losses);
@@ -146,21 +183,33 @@ struct Backward {
   const T* max;
   const T* sum;
   RowKernels<T> kernels;
+  ClassWeights<T> weights;
 
-  Backward(const CrossEntropy::Saved& saved, double e, const RowKernels<T>& by)
+  Backward(const CrossEntropy::Saved& saved, double e, const RowKernels<T>& by,
+           const Tensor& class_weights)
       : logits(saved.logits),
         targets(saved.targets.values<std::int64_t>().data()),
         label_smoothing(static_cast<T>(e)),
         max(saved.max.values<T>().data()),
         sum(saved.sum.values<T>().data()),
-        kernels(by) {}
+        kernels(by),
+        weights(class_weights, saved.logits.size(1)) {}
 
-  // p_v - (1 - e) [v = t] - e/V for all v; undoes loss().
+  // (1 - e) w_t (p_v - [v = t]) + e/V (p_v sum w - w_v) for all v; undoes loss().
   std::span<T> slopes(Index n, Arena& arena) const {
     const Index V = logits.channels();
     const std::span<T> row = padded_row(logits, n, arena);
     kernels.weights(row.data(), V, max[n], sum[n], row.data());
     const T share = label_smoothing / static_cast<T>(V);
+    if (weights.given()) {
+      const T w = (1 - label_smoothing) * weights(targets[n]);
+      for (Index v = 0; v < V; ++v) {
+        T& p = row[static_cast<std::size_t>(v)];
+        p = p * (w + share * weights.sum) - share * weights(v);
+      }
+      row[static_cast<std::size_t>(targets[n])] -= w;
+      return row.first(static_cast<std::size_t>(V));
+    }
     for (T& p : row) p -= share;
     row[static_cast<std::size_t>(targets[n])] -= 1 - label_smoothing;
     return row.first(static_cast<std::size_t>(V));
@@ -215,8 +264,20 @@ void check_forward_outputs(const CrossEntropyOutputs& outputs, const ConstView& 
 
 }  // namespace
 
-CrossEntropy::CrossEntropy(double label_smoothing, std::optional<Index> ignore)
+CrossEntropy::CrossEntropy(double label_smoothing, std::optional<Index> ignore,
+                           const ConstView& class_weights)
     : label_smoothing_(label_smoothing), ignore_(ignore) {
+  if (class_weights.given()) {
+    if (class_weights.rank() != 1 || class_weights.size(0) < 1 || !is_real(class_weights.dtype())) {
+      throw Error("CrossEntropy", "class_weights",
+                  core::text("must be real numbers [V], V >= 1, got ", describe(class_weights)));
+    }
+    class_weights_ = convert(class_weights, DType::kFloat64);
+    for (const double w : class_weights_.values<double>()) {
+      if (std::isfinite(w)) continue;
+      throw Error("CrossEntropy", "class_weights", core::text("must be finite, got ", w));
+    }
+  }
   // Written so that NaN fails.
   if (!(label_smoothing >= 0 && label_smoothing < 1)) {
     throw Error("CrossEntropy", "label_smoothing",
@@ -229,6 +290,11 @@ void CrossEntropy::forward(const ConstView& logits, const ConstView& targets, Sa
   saved.logits = {};  // no backward pass if this one throws
   check_logits(logits);
   const Index N = logits.size(0);
+  if (class_weights_.given() && class_weights_.size(0) != logits.size(1)) {
+    throw Error(kCrossEntropyForward, "logits",
+                core::text("must have V = ", class_weights_.size(0),
+                           ", one for each class weight, got ", describe(logits)));
+  }
   if (targets.given() && !(targets.shape() == Dims(N))) {
     throw Error(kCrossEntropyForward, "targets",
                 core::text("must have the shape [", N, "], one for each row of logits, got ",
@@ -243,7 +309,7 @@ void CrossEntropy::forward(const ConstView& logits, const ConstView& targets, Sa
   layers::dispatch(logits.dtype(), [&]<class T>() {
     Call call(context, kCrossEntropyForward, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
     const RowKernels<T> by(layers::kernels_in_use<T>(context, kCrossEntropyForward).dot);
-    Forward<T>(logits, saved, label_smoothing_, by).run(call, outputs, ignore_);
+    Forward<T>(logits, saved, label_smoothing_, by, class_weights_).run(call, outputs, ignore_);
   });
   saved.logits = logits;
   saved.ignore = ignore_;
@@ -268,7 +334,8 @@ void CrossEntropy::backward(const Saved& saved, const ConstView& dlosses, const 
   layers::dispatch(logits.dtype(), [&]<class T>() {
     Call call(context, kCrossEntropyBackward, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
     const RowKernels<T> by(layers::kernels_in_use<T>(context, kCrossEntropyBackward).dot);
-    Backward<T>(saved, label_smoothing_, by).run(call, dlosses, dlogits, write, ignore_);
+    Backward<T>(saved, label_smoothing_, by, class_weights_)
+        .run(call, dlosses, dlogits, write, ignore_);
   });
 }
 

@@ -20,27 +20,19 @@ struct Vector {
   Index stride = 1;
 };
 
-// start + sum_l a_l b_l, l ascending from 0 to count - 1, one accumulator of type T.
-template <class T, class A, class B>
-T dot(Index count, const Vector<A>& a, const Vector<B>& b, const T& start = T{}) {
-  T sum = start;
-  for (Index l = 0; l < count; ++l) {
-    sum = fused_multiply_add(core::to_accumulator<T>(a.data[l * a.stride]),
-                             core::to_accumulator<T>(b.data[l * b.stride]), sum);
-  }
-  return sum;
-}
-
-// The same sum, which may be long: `stop` is read in it.
+// sum_l a_l b_l in T, in the order of a score. It may be long: `stop` is read for each block.
 template <class T, class A, class B>
 T dot(Index count, const Vector<A>& a, const Vector<B>& b, const core::StopPoint& stop) {
-  T sum{};
-  for (Index l = 0; l < count; l += core::kStepsBetweenStops) {
+  T total{};
+  for (Index begin = 0; begin < count; begin += core::kChannelBlock) {
     stop();
-    sum = dot<T, A, B>(std::min(core::kStepsBetweenStops, count - l),
-                       {a.data + l * a.stride, a.stride}, {b.data + l * b.stride, b.stride}, sum);
+    const T sum = sum_of_products<T>(
+        std::min(core::kChannelBlock, count - begin),
+        [&](Index l) { return core::to_accumulator<T>(a.data[(begin + l) * a.stride]); },
+        [&](Index l) { return core::to_accumulator<T>(b.data[(begin + l) * b.stride]); });
+    total = begin == 0 ? sum : total + sum;
   }
-  return sum;
+  return total;
 }
 
 // Element (r, c) at data[r * row_stride + c * col_stride]; a transposed matrix has the two strides

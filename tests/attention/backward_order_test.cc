@@ -225,8 +225,9 @@ TEST(BackwardPathOrder, PackedIsPadded) {
     EXPECT_TRUE(same_bits(packed(want.q, queries), got.q));
     EXPECT_TRUE(same_bits(packed(want.k, keys), got.k));
     EXPECT_TRUE(same_bits(packed(want.v, keys), got.v));
-    for (const auto of : {&GradientTensors::w, &GradientTensors::wq, &GradientTensors::wk,
-                          &GradientTensors::score_v, &GradientTensors::score_b}) {
+    for (const auto of :
+         {&GradientTensors::alibi, &GradientTensors::w, &GradientTensors::wq, &GradientTensors::wk,
+          &GradientTensors::score_v, &GradientTensors::score_b}) {
       if (!(want.*of).given()) continue;
       EXPECT_TRUE(same_bits(want.*of, got.*of));
     }

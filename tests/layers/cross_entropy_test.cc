@@ -167,6 +167,66 @@ TEST(CrossEntropy, GradientIsThatOfCentralDifferences) {
   }
 }
 
+// -(1 - e) w_t log p_t - (e/V) sum_v w_v log p_v, and its gradient.
+TEST(CrossEntropy, WeighsItsClasses) {
+  for (const Index V : {2, 70}) {
+    std::vector<double> weights;
+    for (Index v = 0; v < V; ++v) weights.push_back(v % 5 == 4 ? 0 : 0.25 + 0.5 * (v % 3));
+    for (const double e : {0.0, 0.3}) {
+      const CrossEntropy layer(e, std::nullopt, weights);
+      Tensor logits = random_tensor(DType::kFloat64, {4, V}, 3);
+      const Targets targets = some_targets(4, V);
+      const auto x = logits.values<double>();
+      const auto loss_of = [&] {
+        double total = 0;
+        for (std::size_t n = 0; n < 4; ++n) {
+          const double* const row = &x[n * weights.size()];
+          double sum = 0;
+          for (std::size_t v = 0; v < weights.size(); ++v) sum += std::exp(row[v]);
+          for (std::size_t v = 0; v < weights.size(); ++v) {
+            const double own = static_cast<std::int64_t>(v) == targets[n] ? 1 - e : 0;
+            const double share = own + e / static_cast<double>(V);
+            total -= share * weights[v] * (row[v] - std::log(sum));
+          }
+        }
+        return total;
+      };
+      const Pass pass(layer, logits, targets);
+      double total = 0;
+      for (const double loss : pass.losses.values<double>()) total += loss;
+      EXPECT_NEAR(total, loss_of(), 1e-12 * V) << V << ", " << e;
+      expect_gradient({"logits", logits, pass.dlogits}, loss_of, std::to_string(e));
+    }
+  }
+}
+
+TEST(CrossEntropy, AClassWithoutWeightAddsNothing) {
+  const std::vector<double> weights{1, 0, 2};
+  for (const double e : {0.0, 0.1}) {
+    const CrossEntropy layer(e, std::nullopt, weights);
+    Tensor logits = random_tensor(DType::kFloat64, {2, 3}, 3);
+    logits.values<double>()[1] = -kInfinity;  // of probability 0
+    const Pass pass(layer, logits, {1, 0});
+    for (const double loss : pass.losses.values<double>()) EXPECT_TRUE(std::isfinite(loss));
+    for (const double slope : pass.dlogits.values<double>()) EXPECT_TRUE(std::isfinite(slope));
+    EXPECT_EQ(pass.losses.values<double>()[0] == 0, e == 0);
+  }
+}
+
+TEST(CrossEntropy, WeightsThatDoNotFitAreErrors) {
+  const std::vector<double> odd{1, kNan};
+  EXPECT_EQ(error_of([&] { CrossEntropy(0, std::nullopt, odd); }),
+            "CrossEntropy: class_weights must be finite, got nan");
+  const std::vector<std::int64_t> whole{1, 2};
+  EXPECT_EQ(error_of([&] { CrossEntropy(0, std::nullopt, whole); }),
+            "CrossEntropy: class_weights must be real numbers [V], V >= 1, got int64 [2]");
+  const std::vector<double> two{1, 2};
+  const Tensor logits = random_tensor(DType::kFloat64, {1, 3}, 3);
+  EXPECT_EQ(error_of([&] { Pass(CrossEntropy(0, std::nullopt, two), logits, {0}); }),
+            "CrossEntropy::forward: logits must have V = 2, one for each class weight, got float64 "
+            "[1,3]");
+}
+
 TEST(CrossEntropy, IgnoredRowsAreZeroWhateverTheyHold) {
   Tensor x = random_tensor(DType::kFloat32, {4, 5}, 6);
   for (std::size_t v = 5; v < 10; ++v) x.values<float>()[v] = static_cast<float>(kNan);

@@ -154,6 +154,9 @@ def test_right_calls(name, data):
     assert tuple(out.shape) == case.shape
     assert dtype_of(out) == case.dtype
     gradients = layer.backward(out)  # any numbers of its shape
+    if name == "Dropout":
+        assert gradients.shape == out.shape
+        return
     arrays = [case.inputs[key] for key in ("q", "k", "v", "x") if key in case.inputs]
     for gradient, array in zip(gradients, arrays):
         assert tuple(gradient.shape) == tuple(array.shape)

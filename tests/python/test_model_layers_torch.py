@@ -4,6 +4,8 @@
 Parameters come by load_torch; outputs and all gradients agree, relative to the largest of an array.
 """
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -251,3 +253,113 @@ def test_cross_entropy_of_the_mean():
     loss = qkv.CrossEntropy()
     loss.forward(logits.detach(), targets)
     assert_close(loss.backward(1 / 6), logits.grad, "dlogits")
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cross_entropy_of_classes(reduction, smoothing, weighted, dtype):
+    weight = draw(dtype, 5).abs() if weighted else None
+    options = {"label_smoothing": smoothing, "ignore_index": -1, "weight": weight}
+    theirs = nn.CrossEntropyLoss(**options, reduction=reduction)
+    loss = qkv.CrossEntropy(**options, reduction=reduction)
+    logits = draw(dtype, 7, 5).requires_grad_()
+    targets = torch.tensor([0, 4, -1, 2, 2, 1, 3])
+    want = theirs(logits, targets)
+    got = loss.forward(logits.detach(), targets)
+    assert isinstance(got, torch.Tensor)
+    assert_close(got, want, "loss")
+    dlosses = draw(dtype, 7, seed=1) if reduction == "none" else draw(dtype, 1, seed=1)[0]
+    want.backward(dlosses)
+    assert_close(loss.backward(dlosses), logits.grad, "dlogits")
+    if reduction != "none":
+        one = loss.backward()
+        assert_close(one * dlosses, logits.grad, "dlogits of 1")
+        with pytest.raises(ValueError, match="dlosses must be one number with reduction"):
+            loss.backward(draw(dtype, 7))
+
+
+def test_cross_entropy_of_nothing():
+    loss = qkv.CrossEntropy(ignore_index=0, reduction="mean")
+    assert np.isnan(loss.forward(np.zeros((2, 3)), [0, 0]))
+    assert qkv.CrossEntropy(reduction="sum").forward(np.zeros((0, 3)), np.zeros(0, int)) == 0
+
+
+def test_what_a_loss_refuses():
+    for make, text in [
+        (
+            lambda: qkv.CrossEntropy(reduction="average"),
+            'reduction must be "none", "sum" or "mean"',
+        ),
+        (lambda: qkv.CrossEntropy(weight=[1, float("nan")]), "weight must be finite, got nan"),
+        (lambda: qkv.CrossEntropy(weight=np.ones((2, 2))), r"weight must be real numbers \[V\]"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            make()
+    loss = qkv.CrossEntropy(weight=[1.0, 2.0], reduction="mean")
+    assert repr(loss).endswith("weight=[1.0, 2.0], reduction='mean')")
+    assert repr(pickle.loads(pickle.dumps(loss))) == repr(loss)
+    with pytest.raises(ValueError, match="logits must have V = 2, one for each class weight"):
+        loss.forward(np.zeros((2, 3)), [0, 0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("batch", [True, False])
+def test_gru_of_layers(layers, both, batch, dtype):
+    theirs, layer = pair(
+        nn.GRU(3, 4, num_layers=layers, bidirectional=both, batch_first=True),
+        qkv.GRU,
+        dtype,
+        input_size=3,
+        hidden_size=4,
+        bidirectional=both,
+        num_layers=layers,
+    )
+    sizes = (2,) if batch else ()
+    x = draw(dtype, *sizes, 5, 3).requires_grad_()
+    state = draw(dtype, layers * (1 + both), *sizes, 4, seed=1).requires_grad_()
+    want, want_state = theirs(x, state)
+    dout, dstate = draw(dtype, *want.shape, seed=2), draw(dtype, *want_state.shape, seed=3)
+    (want * dout).sum().add((want_state * dstate).sum()).backward()
+    out, last = layer.forward(x.detach(), None, state.detach())
+    assert_close(out, want, "out")
+    assert_close(last, want_state, "state")
+    got = layer.backward(dout, dstate)
+    assert_close(got.dx, x.grad, "dx")
+    assert_close(got.dstate, state.grad, "dstate")
+    assert_gradients(got.parameters, theirs)
+
+
+def test_layers_of_a_gru_start_unlike_each_other():
+    parameters = qkv.GRU(4, 4, num_layers=2, seed=1).parameters()
+    assert np.any(parameters["weight_ih_l0"] != parameters["weight_ih_l1"])
+    assert repr(qkv.GRU(4, 4, num_layers=2)).endswith("num_layers=2)")
+    with pytest.raises(ValueError, match="GRU: num_layers must be at least 1, got 0"):
+        qkv.GRU(4, 4, num_layers=0)
+    layer = qkv.GRU(3, 4, dtype="float64")
+    with pytest.raises(ValueError, match="state must have no batch axis, as x, got"):
+        layer.forward(np.zeros((5, 3)), None, np.zeros((1, 1, 4)))
+
+
+@pytest.mark.parametrize("index", [-1, -6])
+def test_embedding_counts_padding_from_the_end(index):
+    theirs, layer = pair(
+        nn.Embedding(6, 3, padding_idx=index),
+        qkv.Embedding,
+        torch.float64,
+        num_embeddings=6,
+        embedding_dim=3,
+        padding_idx=index,
+    )
+    ids = torch.tensor([[5, 0, 2]])
+    want = theirs(ids)
+    want.sum().backward()
+    assert_close(layer.forward(ids), want, "out")
+    gradient = layer.backward(torch.ones(1, 3, 3, dtype=torch.float64)).parameters["weight"]
+    assert_close(gradient, theirs.weight.grad, "weight")
+    assert not gradient[index].any()
+    with pytest.raises(ValueError, match="padding_idx"):
+        qkv.Embedding(6, 3, padding_idx=-7)

@@ -19,7 +19,8 @@ struct CrossEntropyOutputs {
 
 // The cross-entropy of softmax(x_n) with the label t_n, smoothed by e (Szegedy et al. 2016, sec. 7;
 // PyTorch's nn.CrossEntropyLoss with reduction="none"):
-//   loss_n = -(1 - e) log p_nt - (e/V) sum_v log p_nv,    log p_nv = x_nv - log sum_u exp(x_nu).
+//   loss_n = -(1 - e) w_t log p_nt - (e/V) sum_v w_v log p_nv,
+//   log p_nv = x_nv - log sum_u exp(x_nu), with the classes' weights w, 1 unless given.
 // Rows are computed each on its own: neither the others nor threads change a row's bits. A row of
 // logits that holds NaN or +inf has the loss NaN and the gradient NaN; -inf is a probability of 0.
 class QKV_API CrossEntropy {
@@ -36,10 +37,13 @@ class QKV_API CrossEntropy {
 
   // Rows whose target is `ignore` (PyTorch's ignore_index), which need not be a class, have the
   // loss, log-probability and gradient 0 whatever their logits: padding. Throws Error when
-  // label_smoothing is not in [0,1).
-  explicit CrossEntropy(double label_smoothing = 0, std::optional<Index> ignore = std::nullopt);
+  // label_smoothing is not in [0,1), or a weight is not finite.
+  // class_weights: [V] real numbers, copied; a class of weight 0 adds nothing, whatever its logit.
+  explicit CrossEntropy(double label_smoothing = 0, std::optional<Index> ignore = std::nullopt,
+                        const ConstView& class_weights = {});
   double label_smoothing() const noexcept { return label_smoothing_; }
   std::optional<Index> ignore() const noexcept { return ignore_; }
+  const Tensor& class_weights() const noexcept { return class_weights_; }  // float64
 
   // logits [N,V], V >= 1, of any strides, float32 or float64; outputs of the same dtype; targets
   // [N], int32 or int64 in 0..V-1 or `ignore`. Throws Error before touching an output; for a
@@ -52,7 +56,7 @@ class QKV_API CrossEntropy {
   void forward(const ConstView& logits, const ConstView& targets, Saved& saved,
                const CrossEntropyOutputs& outputs, Context& context) const;
   // dlosses [N], of any strides (0: one number for all rows); dlogits [N,V]:
-  //   dx_nv = dloss_n (p_nv - (1 - e) [v = t_n] - e/V).
+  //   dx_nv = dloss_n ((1 - e) w_t (p_nv - [v = t_n]) + (e/V) (p_nv sum_u w_u - w_v)).
   // dlogits may be the logits themselves (same memory and strides) when it is overwritten; they
   // are then gone.
   void backward(const Saved& saved, const ConstView& dlosses, const View& dlogits,
@@ -66,6 +70,7 @@ class QKV_API CrossEntropy {
  private:
   double label_smoothing_ = 0;
   std::optional<Index> ignore_;
+  Tensor class_weights_;
 };
 
 }  // namespace qkv

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_GRU_STACK_H_
+#define QKV_LAYERS_GRU_STACK_H_
+
+#include <string>
+#include <vector>
+
+#include <qkv/layers/gru.h>
+
+namespace qkv {
+
+// torch.nn.GRU(num_layers=N, batch_first=True): layers on top of each other, each reading what the
+// one below gave after each step, both directions side by side. No dropout between them.
+class QKV_API GruStack {
+ public:
+  // Names as torch has them: weight_ih_l0, weight_ih_l0_reverse, weight_ih_l1, ...
+  struct Parameters {
+    std::vector<Gru::Parameters> layers{};
+
+    template <class Self, class Visit>
+    static void list(Self& self, const std::string& prefix, const Visit& visit) {
+      for (auto& layer : self.layers) Gru::Parameters::list(layer, prefix, visit);
+    }
+  };
+  struct Saved {
+    std::vector<Gru::Saved> layers{};
+    std::vector<Tensor> between{};  // what each layer but the last gave
+  };
+
+  // Parameters are zero until initialised or written. Throws Error when a size is below 1.
+  GruStack(const GruConfig& config, Index layers);
+  const GruConfig& config() const noexcept { return config_; }
+  Index layers() const noexcept { return static_cast<Index>(layers_.size()); }
+  Index directions() const noexcept { return config_.bidirectional ? 2 : 1; }
+  // In place of a Parameters of its own: the layers', visited from the lowest up.
+  template <class Self, class Visit>
+  static void list(Self& self, const std::string& prefix, const Visit& visit) {
+    for (auto& layer : self.layers_) Gru::Parameters::list(layer.parameters(), prefix, visit);
+  }
+  Parameters zero_gradients() const;
+
+  // As Gru::forward, with states [layers*directions,B,hidden] from the lowest layer up.
+  void forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
+               Context& context) const;
+  // As Gru::backward; `input_gradients.write` must be kOverwrite.
+  void backward(const Saved& saved, const GruOutputGradients& output_gradients,
+                const GruInputGradients& input_gradients, Parameters& gradients,
+                Context& context) const;
+
+ private:
+  GruConfig config_;
+  std::vector<Gru> layers_;
+};
+
+}  // namespace qkv
+
+#endif  // QKV_LAYERS_GRU_STACK_H_

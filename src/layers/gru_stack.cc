@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <qkv/layers/gru_stack.h>
+
+#include "layers/checks.h"
+
+namespace qkv {
+namespace {
+
+constexpr std::string_view kGruStackForward = "GruStack::forward";
+constexpr std::string_view kGruStackBackward = "GruStack::backward";
+
+// The part of states [layers*directions,B,hidden] that is one layer's.
+template <class AnyView>
+AnyView part_of(const AnyView& states, Index layer, Index directions) {
+  return states.given() ? slice(states, 0, layer * directions, (layer + 1) * directions)
+                        : AnyView();
+}
+
+}  // namespace
+
+GruStack::GruStack(const GruConfig& config, Index layers) : config_(config) {
+  layers::check_size("GruStack", "layers", layers);
+  GruConfig each = config;
+  for (Index n = 0; n < layers; ++n) {
+    Gru& layer = layers_.emplace_back(each);
+    layer.parameters().forward.suffix = "_l" + std::to_string(n);
+    layer.parameters().backward.suffix = "_l" + std::to_string(n) + "_reverse";
+    each.input = directions() * config.hidden;
+  }
+}
+
+GruStack::Parameters GruStack::zero_gradients() const {
+  Parameters gradients;
+  for (const Gru& layer : layers_) gradients.layers.push_back(layer.zero_gradients());
+  return gradients;
+}
+
+void GruStack::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
+                       Context& context) const {
+  const ConstView& x = inputs.x;
+  const Index B = x.rank() == 3 ? x.size(0) : 0;
+  const Dims states{layers() * directions(), B, config_.hidden};
+  const auto check = [&](std::string_view name, const ConstView& view) {
+    if (!view.given()) return;
+    layers::check_same(kGruStackForward, {name, view}, config_.dtype, states);
+  };
+  if (x.rank() == 3) {  // else the first layer says so
+    check("inputs.state", inputs.state);
+    check("outputs.state", outputs.state);
+  }
+  saved.layers.resize(layers_.size());
+  saved.between.resize(layers_.size() - 1);
+  GruInputs in = inputs;
+  for (Index n = 0; n < layers(); ++n) {
+    const auto place = static_cast<std::size_t>(n);
+    GruOutputs out = outputs;
+    if (n + 1 < layers()) {
+      const Index T = x.rank() == 3 ? x.size(1) : 0;
+      saved.between[place] = Tensor(config_.dtype, {B, T, directions() * config_.hidden});
+      out.out = saved.between[place].view();
+    }
+    if (x.rank() == 3) {
+      in.state = part_of(inputs.state, n, directions());
+      out.state = part_of(outputs.state, n, directions());
+    }
+    layers_[place].forward(in, saved.layers[place], out, context);
+    if (n + 1 < layers()) in.x = saved.between[place];
+  }
+}
+
+void GruStack::backward(const Saved& saved, const GruOutputGradients& output_gradients,
+                        const GruInputGradients& input_gradients, Parameters& gradients,
+                        Context& context) const {
+  if (saved.layers.size() != layers_.size() || gradients.layers.size() != layers_.size()) {
+    throw Error(kGruStackBackward, "saved", "must come from a forward pass of this layer");
+  }
+  if (input_gradients.write != Write::kOverwrite) {
+    throw Error(kGruStackBackward, "input_gradients.write", "must be kOverwrite");
+  }
+  Tensor dout;
+  for (Index n = layers() - 1; n >= 0; --n) {
+    const auto place = static_cast<std::size_t>(n);
+    GruOutputGradients from{n + 1 == layers() ? output_gradients.out : ConstView(dout),
+                            part_of(output_gradients.state, n, directions())};
+    GruInputGradients to{.x = input_gradients.x,
+                         .state = part_of(input_gradients.state, n, directions())};
+    Tensor below;
+    if (n > 0) {
+      below = Tensor(config_.dtype, saved.between[place - 1].shape());
+      to.x = below.view();
+    }
+    layers_[place].backward(saved.layers[place], from, to, gradients.layers[place], context);
+    dout = std::move(below);
+  }
+}
+
+}  // namespace qkv

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/layers.h>
+
+#include "tests/layers/gradients.h"
+#include "tests/layers/support.h"
+#include "tests/support/arrays.h"
+#include "tests/support/compare.h"
+#include "tests/support/errors.h"
+
+namespace qkv::test {
+namespace {
+
+constexpr DType kF64 = DType::kFloat64;
+
+std::vector<std::string> names_of(const GruStack& stack) {
+  std::vector<std::string> names;
+  for_each_parameter(stack, [&](const auto& p) { names.push_back(p.name); });
+  return names;
+}
+
+TEST(GruStack, NamesAndSizesAreTorchs) {
+  const GruStack stack({.input = 3, .hidden = 4, .bidirectional = true, .bias = false}, 2);
+  EXPECT_EQ(names_of(stack),
+            (std::vector<std::string>{"weight_ih_l0", "weight_hh_l0", "weight_ih_l0_reverse",
+                                      "weight_hh_l0_reverse", "weight_ih_l1", "weight_hh_l1",
+                                      "weight_ih_l1_reverse", "weight_hh_l1_reverse"}));
+  for_each_parameter(stack, [](const auto& p) {
+    if (p.name == "weight_ih_l1") {
+      EXPECT_EQ(p.value.shape(), Dims(12, 8));
+    }
+  });
+  const GruStack one({.input = 3, .hidden = 4}, 1);
+  EXPECT_EQ(names_of(one).front(), "weight_ih_l0");
+}
+
+TEST(GruStack, OneLayerIsTheLayer) {
+  const GruConfig config{.input = 3, .hidden = 4, .bidirectional = true, .dtype = kF64};
+  GruStack stack(config, 1);
+  Gru layer(config);
+  initialise(stack, 5);
+  initialise(layer, 5);
+  const Tensor x = random_tensor(kF64, {2, 5, 3}, 1);
+  Tensor a(kF64, {2, 5, 8}), b(kF64, {2, 5, 8});
+  GruStack::Saved saved;
+  Gru::Saved of_layer;
+  Context context;
+  stack.forward({x}, saved, {.out = a}, context);
+  layer.forward({x}, of_layer, {.out = b}, context);
+  EXPECT_EQ(values_of(a), values_of(b));
+}
+
+// Gradients of x, the first states and all parameters, against differences.
+TEST(GruStack, GradientsAreDifferences) {
+  for (const bool both : {false, true}) {
+    const Index directions = both ? 2 : 1;
+    GruStack stack({.input = 2, .hidden = 3, .bidirectional = both, .dtype = kF64}, 3);
+    initialise(stack, 7);
+    Tensor x = random_tensor(kF64, {2, 4, 2}, 1);
+    Tensor state = random_tensor(kF64, {3 * directions, 2, 3}, 2);
+    const std::vector<std::int64_t> lengths{4, 2};
+    const Tensor dout = random_tensor(kF64, {2, 4, 3 * directions}, 3);
+    const Tensor dlast = random_tensor(kF64, state.shape(), 4);
+    Tensor out(kF64, dout.shape()), last(kF64, state.shape());
+    GruStack::Saved saved;
+    Context context;
+    const auto loss = [&] {
+      stack.forward({x, lengths, state}, saved, {out, last}, context);
+      return dot(out, dout) + dot(last, dlast);
+    };
+    loss();
+    Tensor dx(kF64, x.shape()), dstate(kF64, state.shape());
+    auto gradients = stack.zero_gradients();
+    stack.backward(saved, {dout, dlast}, {.x = dx, .state = dstate}, gradients, context);
+    std::vector<Place> places{{"x", x, dx}, {"state", state, dstate}};
+    for_each_parameter(stack, gradients, [&](const auto& p, Tensor& gradient) {
+      places.push_back({p.name, p.value, gradient});
+    });
+    EXPECT_EQ(places.size(), 2U + 3 * 4 * static_cast<std::size_t>(directions));
+    for (const Place& place : places) expect_gradient(place, loss, place.name);
+  }
+}
+
+TEST(GruStack, ErrorsNameTheArgument) {
+  EXPECT_EQ(error_of([] { GruStack({.input = 2, .hidden = 3}, 0); }),
+            "GruStack: layers must be at least 1, got 0");
+  const GruStack stack({.input = 2, .hidden = 3, .dtype = kF64}, 2);
+  const Tensor x = random_tensor(kF64, {2, 4, 2}, 1);
+  const Tensor state = random_tensor(kF64, {1, 2, 3}, 1);
+  Tensor out(kF64, {2, 4, 3});
+  GruStack::Saved saved;
+  Context context;
+  EXPECT_EQ(error_of([&] {
+              stack.forward({x, {}, state}, saved, {.out = out}, context);
+            }),
+            "GruStack::forward: inputs.state must have the shape [2,2,3], got float64 [1,2,3]");
+  auto gradients = stack.zero_gradients();
+  GruStack::Saved none;
+  EXPECT_EQ(error_of([&] {
+              stack.backward(none, {out, {}}, {}, gradients, context);
+            }),
+            "GruStack::backward: saved must come from a forward pass of this layer");
+}
+
+}  // namespace
+}  // namespace qkv::test
