@@ -129,7 +129,7 @@ class GradientMaker {
   nb::object make(const std::string& name, const ConstView& source, View& view) {
     if (!source.given() || !wanted_.asks(name)) return nb::none();
     if (!wanted_.accumulates()) return maker_.make(source.dtype(), source.shape(), view);
-    const nb::object array = wanted_.array(name);
+    nb::object array = wanted_.array(name);
     const std::string argument = "add_to " + name;
     const Array held = call_.hold(array_of(array, {function_, argument.c_str()}));
     view = writable(held, array, {function_, argument.c_str()});
@@ -243,7 +243,7 @@ nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::han
   if (wanted.accumulates()) to.write = Write::kAccumulate;
   // q, k and v as they stand in memory: so do their gradients.
   const auto make_input = [&](const char* name, std::size_t place, Index heads, View& view) {
-    const nb::object gradient = gradients.make(name, call.arrays[place].view, view);
+    nb::object gradient = gradients.make(name, call.arrays[place].view, view);
     view = as_heads_first(view, call.layout, heads);
     return gradient;
   };

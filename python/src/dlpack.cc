@@ -176,7 +176,7 @@ nb::object tensor_by(const ExchangeApi& exchange, DType dtype, const Dims& shape
                           .byte_offset = 0};
   void* object = nullptr;
   if (exchange.to_object(&held->managed, &object) != 0) nb::raise_python_error();
-  held.release();  // it is the tensor's now
+  static_cast<void>(held.release());  // it is the tensor's now
   return nb::steal(static_cast<PyObject*>(object));
 }
 

@@ -99,7 +99,7 @@ class BoundGruCell {
       const Tensor dnext = contiguous(rows);
       const ResultMaker maker(step->like);
       const auto make = [&](Index columns, View& view) {
-        const nb::object made =
+        nb::object made =
             maker.make(dnext.dtype(), step->batch ? Dims(B, columns) : Dims(columns), view);
         if (!step->batch) view = reshape(view, Dims(1, columns));
         return made;
@@ -159,7 +159,7 @@ void make_gru_cell(BoundGruCell* self, nb::handle input, nb::handle hidden, nb::
 
 void bind_gru_cell(nb::module_& module) {
   const auto any = [] { return nb::arg().none(); };
-  nb::class_<Step>(module, "GRUCellStep");
+  [[maybe_unused]] const nb::class_<Step> step(module, "GRUCellStep");
   nb::class_<BoundGruCell> cell(module, kGruCell);
   cell.def("__init__", make_gru_cell, any(), any(), any(), any())
       .def("forward", &BoundGruCell::forward, any(), any(), any())
