@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays of packages that are neither NumPy nor PyTorch, and PyTorch's unusual ones."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+from random_calls import needs_torch, torch
 
 import qkv
 
@@ -121,3 +125,26 @@ def test_methods_of_a_subclass_are_not_called(kind):
     mine = np.ndarray.view(x, Itself)
     got, want = qkv.attention(mine, mine, mine), qkv.attention(plain, plain, plain)
     assert np.asarray(got).tobytes() == want.tobytes()
+
+
+OLDER = """
+import torch
+del torch.Tensor.__dlpack_c_exchange_api__
+import qkv
+x = torch.arange(12.0).reshape(1, 2, 6)
+out, lse = qkv.attention(x, x, x[..., ::2], return_lse=True)
+assert isinstance(out, torch.Tensor) and out.shape == (1, 2, 3)
+print(out.tolist(), lse.tolist())
+"""
+
+
+@needs_torch
+def test_a_pytorch_without_exchange_functions():
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip("this PyTorch has no exchange functions of DLPack: it is the older one")
+    x = torch.arange(12.0).reshape(1, 2, 6)
+    out, lse = qkv.attention(x, x, x[..., ::2], return_lse=True)
+    older = subprocess.run(
+        [sys.executable, "-c", OLDER], capture_output=True, text=True, check=True
+    )
+    assert older.stdout.strip() == f"{out.tolist()} {lse.tolist()}"
