@@ -142,7 +142,7 @@ struct Operands {
   // pointer may be null).
   template <class Element, class AnyView>
   dense::Matrix<Element> part(const AnyView& view, Index entry, Index row, Index column) const {
-    if (blocks.L == 0 && std::is_const_v<Element>) return {};
+    if (blocks.L == 0 && std::is_const_v<Element>) return {nullptr, 0, 0};
     Index offset = row * view.stride(-2) + column * view.stride(-1);
     for (int axis = blocks.lead.rank() - 1; axis >= 0; --axis) {
       offset += entry % blocks.lead[axis] * view.stride(axis);
