@@ -365,7 +365,7 @@ void FusedBackward<T>::look_at_keys(Index b, Index h, Index i0, Index rows, Work
     scores.add_row(h, i0 + r);
     if (facts[r].needed) facts[r].any_live = false;
   }
-  for (Index j0 = 0; j0 < unit.s.Tk; j0 += kKeyChunk) {
+  for (Index j0 = 0; j0 < unit.s.Tk; j0 += p_.key_chunk) {
     const auto look = [&](Index r) {
       const KeyRange keys = scores.piece(r);
       if (keys.empty() || !facts[r].needed) return;

@@ -95,7 +95,7 @@ class FusedBlock {
     q_ = take(kBlockRows * p_.Dk);
     s_ = take(kGroupRows * kScoreStride);
     spare_ = take(kKeyChunk);
-    panels_ = take(kKeyChunk * p_.Dk);
+    panels_ = take(p_.key_chunk * p_.Dk);
     for (T** array : {&max, &sum}) *array = take(kBlockRows + kMostLanes);
     for (T** array : {&chunk_max, &chunk_sum, &factor_, &chunk_factor_}) {
       *array = take(pieces(kGroupRows, kMostLanes) * kMostLanes);
@@ -103,7 +103,7 @@ class FusedBlock {
     width_ = call.padded_width();
     acc = take(kBlockRows * width_);
     chunk_acc = take(kGroupRows * width_);
-    if (call.copies_values) values_ = take(kKeyChunk * p_.E);
+    if (call.copies_values) values_ = take(p_.key_chunk * p_.E);
     if (call.key_masks) allowed_ = arena.template take<std::uint8_t>(kGroupRows * kKeyChunk).data();
   }
 
@@ -164,7 +164,8 @@ class FusedBlock {
   // All keys.
   void run(bool with_values) {
     reset();
-    for (Index j0 = live_.begin / kKeyChunk * kKeyChunk; j0 < live_.end; j0 += kKeyChunk) {
+    const Index step = p_.key_chunk;
+    for (Index j0 = live_.begin / step * step; j0 < live_.end; j0 += step) {
       chunk(j0, with_values, [&](Index first, Index rows) { absorb(first, rows, with_values); });
     }
   }

@@ -94,7 +94,7 @@ template <class T>
 bool FusedBlock<T>::begin_chunk(Index j0, Tiles tiles) {
   call_.stop();
   j0_ = j0;
-  keys_ = std::min(kKeyChunk, unit_.s.Tk - j0);
+  keys_ = std::min(p_.key_chunk, unit_.s.Tk - j0);
   own_panels_ = 0;
   bool any_live = false;
   for (Index t = 0; t < tile_count(); ++t) {

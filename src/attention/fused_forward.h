@@ -42,7 +42,7 @@ class FusedForward {
   bool shows_states() const { return looks_inside(to_); }
   // Panels, or chunks' partial results, that a wave may hold: its budget.
   Index pieces_of(const KeyUnit& unit) const {
-    return few_queries() ? pieces(unit.s.Tk, kKeyChunk) : pieces(unit.s.Tk, kPanel);
+    return few_queries() ? pieces(unit.s.Tk, p_.key_chunk) : pieces(unit.s.Tk, kPanel);
   }
   Index piece_values() const { return few_queries() ? partial_values() : kPanel * p_.Dk; }
   Index wave_pieces() const;
@@ -84,7 +84,7 @@ template <class T>
 Index FusedForward<T>::wave_pieces() const {
   constexpr Index kBudget = Index{32} << 20;
   const Index bytes = std::max<Index>(piece_values() * static_cast<Index>(sizeof(T)), 1);
-  const Index length = few_queries() ? kKeyChunk : kPanel;
+  const Index length = few_queries() ? p_.key_chunk : kPanel;
   const Index one = pieces(p_.Tk, length);
   // Of packed sequences only the last piece may be a part.
   const Index all = p_.packed() ? p_.G * (p_.k_rows / length + p_.B) : unit_count(p_) * one;
@@ -128,8 +128,8 @@ void FusedForward<T>::run(runtime::Call& call) {
   const Index budget = wave_pieces();
   const auto size = [&](const KeyUnit& unit) { return pieces_of(unit); };
   for (Index begin = 0; wave_.next(p_, begin, budget, size); begin = wave_.end()) {
-    const auto chunks = [](const KeyUnit& unit) { return pieces(unit.s.Tk, kKeyChunk); };
-    if (few_queries() && p_.Tk <= kKeyChunk) {
+    const auto chunks = [&](const KeyUnit& unit) { return pieces(unit.s.Tk, p_.key_chunk); };
+    if (few_queries() && p_.Tk <= p_.key_chunk) {
       wave_.for_each_task(
           p_, call, [](const KeyUnit&) { return Index{1}; },
           [&](const KeyUnit& u, Index n, Index, auto& arena) { query_block(u, n, 0, arena); });
@@ -162,7 +162,7 @@ void FusedForward<T>::pack(const KeyUnit& unit, Index n, Index chunk) {
   const Index entry = core::batch_offset(p_.k, p_.batch, unit.b);
   const Index first = core::offset_of(p_.k, entry, unit.g, unit.s.k0, 0);
   T* panels = shared_ + wave_.offset(n) * piece_values();
-  for (Index j = chunk * kKeyChunk; j < std::min(unit.s.Tk, (chunk + 1) * kKeyChunk); j += kPanel) {
+  for (Index j = chunk * p_.key_chunk; j < std::min(unit.s.Tk, (chunk + 1) * p_.key_chunk); j += kPanel) {
     pack_panel(call_, p_.k, first + j * p_.k.row_stride, std::min(kPanel, unit.s.Tk - j),
                call_.score_width(), panels + j * p_.Dk);
   }
@@ -184,7 +184,7 @@ void FusedForward<T>::key_chunk(const KeyUnit& unit, Index n, Index chunk, core:
   const Partial partial = partial_of(n, chunk);
   std::fill(partial.max, partial.max + kFewRows, -std::numeric_limits<T>::infinity());
   std::fill(partial.sum, partial.sum + kFewRows, T(0));
-  x.chunk(chunk * kKeyChunk, with_values(), [&](Index first, Index rows) {
+  x.chunk(chunk * p_.key_chunk, with_values(), [&](Index first, Index rows) {
     std::copy_n(x.chunk_max, rows, partial.max + first);
     std::copy_n(x.chunk_sum, rows, partial.sum + first);
     if (!with_values()) return;
@@ -197,7 +197,7 @@ void FusedForward<T>::merge_chunks(const KeyUnit& unit, Index n, core::Arena& ar
   FusedBlock<T> x(call_, arena);
   x.start(unit, nullptr, 0, unit.rows());
   x.reset();
-  for (Index chunk = 0; chunk < pieces(unit.s.Tk, kKeyChunk); ++chunk) {
+  for (Index chunk = 0; chunk < pieces(unit.s.Tk, p_.key_chunk); ++chunk) {
     const Partial partial = partial_of(n, chunk);
     for (Index first = 0; first < x.count(); first += kGroupRows) {
       const Index rows = std::min(kGroupRows, x.count() - first);

@@ -137,12 +137,12 @@ void FusedInspection<T>::run(runtime::Call& call, const Wave& wave, const Packed
   }
   if (!to_.column_sums.given()) return;
   wave.for_each_task(
-      p_, call, [&](const KeyUnit& unit) { return unit.heads * pieces(unit.s.Tk, kKeyChunk); },
+      p_, call, [&](const KeyUnit& unit) { return unit.heads * pieces(unit.s.Tk, p_.key_chunk); },
       [&](const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
         FusedBlock<T> x(call_, arena);
         Worker w = take_worker(arena);
         x.start_unit(unit, packed(n));
-        const Index chunks = pieces(unit.s.Tk, kKeyChunk);
+        const Index chunks = pieces(unit.s.Tk, p_.key_chunk);
         column_sums(x, unit.first_head + task / chunks, task % chunks, w);
       });
 }
@@ -206,8 +206,8 @@ void FusedInspection<T>::all_rows(FusedBlock<T>& x, Worker& w) const {
   const auto wanted = [](const RowsResult& m) { return m.given() && !m.names.given(); };
   const bool all = wanted(to_.raw_scores) || wanted(to_.capped_scores);
   const Index Tk = x.unit().s.Tk;
-  for (Index j0 = 0; j0 < Tk; j0 += kKeyChunk) {
-    const Index keys = std::min(kKeyChunk, Tk - j0);
+  for (Index j0 = 0; j0 < Tk; j0 += p_.key_chunk) {
+    const Index keys = std::min(p_.key_chunk, Tk - j0);
     x.for_each_group(j0, all ? Tiles::kAll : Tiles::kLive, [&](Index first, Index rows) {
       for (Index r = first; r < first + rows; ++r) {
         const Index i = x.row(r).at.i;
@@ -237,8 +237,8 @@ void FusedInspection<T>::named_rows(FusedBlock<T>& x, const RowsResult& m, Index
   }
   const Index Tk = x.unit().s.Tk;
   const bool all = shows_all(to_, m);
-  for (Index j0 = 0; j0 < Tk; j0 += kKeyChunk) {
-    const Index keys = std::min(kKeyChunk, Tk - j0);
+  for (Index j0 = 0; j0 < Tk; j0 += p_.key_chunk) {
+    const Index keys = std::min(p_.key_chunk, Tk - j0);
     x.for_each_group(j0, all ? Tiles::kAll : Tiles::kLive, [&](Index first, Index rows) {
       for (Index r = first; r < first + rows; ++r) {
         const Index to_row = (n0 + r) % m.count;
@@ -372,8 +372,8 @@ template <class T>
 void FusedInspection<T>::column_sums(FusedBlock<T>& x, Index h, Index chunk, Worker& w) const {
   using Tiles = typename FusedBlock<T>::Tiles;
   const KeyUnit unit = x.unit();
-  const Index j0 = chunk * kKeyChunk;
-  const Index keys = std::min(kKeyChunk, unit.s.Tk - j0);
+  const Index j0 = chunk * p_.key_chunk;
+  const Index keys = std::min(p_.key_chunk, unit.s.Tk - j0);
   std::fill(w.total, w.total + kKeyChunk, T(0));
   for (Index i0 = 0; i0 < unit.s.Tq; i0 += core::kGradientBlock) {
     std::fill(w.block, w.block + kKeyChunk, T(0));

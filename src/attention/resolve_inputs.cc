@@ -144,6 +144,7 @@ void resolve_sizes(const Inputs& inputs, Problem& p) {
   p.Tk = p.k_rows = inputs.k.size(-2);
   p.Dq = inputs.q.size(-1);
   p.Dk = inputs.k.size(-1);
+  p.key_chunk = core::key_chunk(p.Dk);
   p.E = inputs.v.given() ? inputs.v.size(-1) : 0;
   for (const Named& x : named(inputs)) {
     if (x.view->given() && x.view->size(-1) < 1) {

@@ -127,6 +127,8 @@ HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index cha
       for (int x = 0; x < kTileVectors; ++x) acc[r][x] = hn::Zero(d);
     }
     const T* k = panel + n;
+    // A block of channels is short: its loop's end is paid for less often.
+#pragma GCC unroll 4
     for (Index c = 0; c < channels; ++c, k += kPanel) {
       V keys[kTileVectors];
 #pragma GCC unroll 8

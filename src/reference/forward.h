@@ -116,7 +116,9 @@ class Forward {
     return state;
   }
 
-  static Scores<T> scores(const Row<T>& row) { return {row.s, row.live, row.count}; }
+  Scores<T> scores(const Row<T>& row) const {
+    return {row.s, row.live, row.count, p_.key_chunk};
+  }
 
   QueryAt query_at(Index b, Index h, Index i) const {
     return {b, h, i, p_.diagonal_offset(b, p_.sequence(b))};

@@ -15,7 +15,7 @@
 #include "reference/sum.h"
 
 // The softmax of one row, alone or with its weighted sum of values, in the canonical order: keys in
-// chunks of kKeyChunk, each from (-inf, 0, 0), merged in ascending order (Milakov and Gimelshein
+// chunks of fixed length, each from (-inf, 0, 0), merged in ascending order (Milakov and Gimelshein
 // 2018 give the merge).
 namespace qkv::reference {
 
@@ -25,6 +25,7 @@ struct Scores {
   const T* s = nullptr;
   const std::uint8_t* live = nullptr;
   Index count = 0;
+  Index chunk = core::kKeyChunk;  // its length
 };
 
 // The softmax of one row before division: weight_j = exp(s_j - max) / sum, over live keys.
@@ -95,10 +96,10 @@ Softmax<T> softmax_row(const Scores<T>& x, const WeightedSum<T>& values = {},
                        const core::StopPoint& stop = {}) {
   Softmax<T> state;
   std::fill(values.acc, values.acc + values.width, T(0));
-  for (Index j0 = 0; j0 < x.count; j0 += core::kKeyChunk) {
+  for (Index j0 = 0; j0 < x.count; j0 += x.chunk) {
     stop();
     std::fill(values.chunk_acc, values.chunk_acc + values.width, T(0));
-    const Softmax<T> c = softmax_chunk(x, j0, std::min(x.count, j0 + core::kKeyChunk), values);
+    const Softmax<T> c = softmax_chunk(x, j0, std::min(x.count, j0 + x.chunk), values);
     state.empty = state.empty && c.empty;
     state.nan = state.nan || c.nan;
     if (c.empty || c.nan) continue;

@@ -210,14 +210,51 @@ TEST(ChannelPathOrder, AdditiveProjectionsAreSummedInBlocks) {
   }
 }
 
+// Scores of 0 make weights of 1 before division, so that out is the chunks' sums of v: of 512 keys
+// each, of 256 where k is wide.
+TEST(ChannelPathOrder, ChunksOfWideKeysAreShorter) {
+  constexpr Index kKeys = 600;
+  const Tensor v = normal({kKeys, 3}, 6);
+  for (const ScoreKind kind : kScoreKinds) {
+    for (const std::string& path : all_paths(kind)) {
+      SCOPED_TRACE(path);
+      const Plain plain(path);
+      for (const Index D : {8, 127, 128, 300}) {
+        const Tensor q(DType::kFloat32, {2, D});
+        const Tensor k(DType::kFloat32, {kKeys, D});
+        const SeededScore score(kind, {.H = 1, .Dq = D, .Dk = D, .U = 4}, DType::kFloat32);
+        Options options{.score = score.score()};
+        options.scale = 0;
+        Context context;
+        context.force_path(path);
+        Tensor out(DType::kFloat32, {2, 3});
+        attention({q, k, v}, options, {.out = out}, context);
+        Tensor want(DType::kFloat32, out.shape());
+        for (Index c = 0; c < 3; ++c) {
+          float sum = 0;
+          for (Index first = 0; first < kKeys; first += D < 128 ? 512 : 256) {
+            float chunk = 0;
+            for (Index j = first; j < std::min(kKeys, first + (D < 128 ? 512 : 256)); ++j) {
+              chunk = plain.plus(1.0F, v.view().at<float>({j, c}), chunk);
+            }
+            sum += chunk;
+          }
+          for (Index i = 0; i < 2; ++i) want.view().at<float>({i, c}) = sum * (1.0F / kKeys);
+        }
+        EXPECT_TRUE(equal(out, want)) << "D " << D;
+      }
+    }
+  }
+}
+
 // Rows of D = 200 and E = 130, alone and among others, on threads and in another memory order.
 TEST(ChannelPathOrder, RowsOfManyBlocksDoNotKnowTheirNeighbours) {
   for_each_backward_path([](const GradientWalk& walk) {
     constexpr Index kQueries = 8;
     const DType d = walk.dtype;
     const Tensor q = normal({2, 2, kQueries, 200}, 1, d);
-    const Tensor k = normal({2, 1, 70, 200}, 2, d);
-    const Tensor v = normal({2, 1, 70, 130}, 3, d);
+    const Tensor k = normal({2, 1, 260, 200}, 2, d);
+    const Tensor v = normal({2, 1, 260, 130}, 3, d);
     const Tensor dout = normal({2, 2, kQueries, 130}, 4, d);
     const SeededScore score(walk.kind, {.H = 2, .Dq = 200, .Dk = 200, .U = 33, .projected = 2}, d);
     const auto forward = [&](const Inputs& inputs, Executor executor) {
