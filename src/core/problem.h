@@ -53,7 +53,7 @@ struct Problem {
   Index value_heads = 1;  // heads of v: G, unless each query head has keys of its own
   Index Tq = 0, Tk = 0;   // of the longest sequence, when packed
   Index Dq = 0, Dk = 0, E = 0, U = 0;
-  Index key_chunk = kKeyChunk;           // key_chunk(Dk): of the order of summation
+  Index key_chunk = kKeyChunk;       // key_chunk(Dk): of the order of summation
   Index q_rows = 0, k_rows = 0;      // rows of q and k: Tq and Tk, or the packed totals
   DType dtype = DType::kNone;        // of q and out
   DType accumulator = DType::kNone;  // float32 or float64 (complex128 in gradient checks)

@@ -116,9 +116,7 @@ class Forward {
     return state;
   }
 
-  Scores<T> scores(const Row<T>& row) const {
-    return {row.s, row.live, row.count, p_.key_chunk};
-  }
+  Scores<T> scores(const Row<T>& row) const { return {row.s, row.live, row.count, p_.key_chunk}; }
 
   QueryAt query_at(Index b, Index h, Index i) const {
     return {b, h, i, p_.diagonal_offset(b, p_.sequence(b))};
