@@ -9,7 +9,7 @@ set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly quick_steps="format rules spdx length python headers lint sanitize threads"
-readonly all_steps="format rules spdx length figures python headers analyze apart docs wheel clang shared asan tsan fuzz"
+readonly all_steps="format rules spdx length figures python headers analyze apart recipes docs wheel clang shared asan tsan fuzz"
 readonly last_check=docs/last-check.txt
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
 
@@ -117,7 +117,7 @@ step_apart() {
   local forgotten
   scripts/build.sh apart
   forgotten=$(comm -23 \
-    <(find src tools tests bench -name '*.cc' ! -path 'tests/consumers/*' ! -path 'bench/peers/*' |
+    <(find src tools tests bench -name '*.cc' ! -path 'tests/consumers/*' ! -path 'tests/recipes/*' ! -path 'bench/peers/*' |
       sort) \
     <(compiled_files apart))
   if [ -n "$forgotten" ]; then
@@ -127,6 +127,9 @@ step_apart() {
   echo "$(compiled_files apart | wc -l) files compiled without a warning"
   QKV_TEST_SCALE=100 scripts/test.sh apart
 }
+
+# Additions as docs/recipes.md has them, made in a copy; the last line counts them.
+step_recipes() { scripts/check/recipes.sh; }
 
 # Every block of the documents, those of C++ each on its own; the last line counts them.
 step_docs() {

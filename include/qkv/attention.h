@@ -106,17 +106,6 @@ struct OutputGradients {
   ConstRows weights{};  // of weights (before dropout), all or named rows
 };
 
-struct BilinearGradient {
-  View w{};
-};
-struct AdditiveGradient {
-  View wq{};
-  View wk{};
-  View v{};
-  View b{};
-};
-using ScoreGradient = std::variant<std::monostate, BilinearGradient, AdditiveGradient>;
-
 // A buffer is overwritten, or added to.
 enum class Write { kOverwrite, kAccumulate };
 

@@ -6,6 +6,7 @@
 #include <concepts>
 #include <iterator>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include <qkv/at.h>
@@ -38,6 +39,8 @@ struct MaskMod {
   int instance_count = 0;
   // Only after precompute(); null otherwise.
   std::shared_ptr<const detail::TileClasses> classes = nullptr;
+
+  static constexpr std::string_view kName = "mask_mod";
 };
 
 // auto decay = score_mod([=](auto s, At at) { return s - slope[at.h] * abs(at.i - at.j); });

@@ -79,11 +79,11 @@ bool flag_of(nb::handle object, const Name& name) {
   return PyObject_IsTrue(object.ptr()) == 1;
 }
 
-int word_of(nb::handle object, const Name& name, std::initializer_list<const char*> words,
+int word_of(nb::handle object, const Name& name, std::span<const std::string_view> words,
             const char* others) {
   std::string list = others;
   std::size_t left = words.size();
-  for (const char* word : words) {
+  for (const std::string_view word : words) {
     --left;
     if (!list.empty()) list += left == 0 ? " or " : ", ";
     list += "\"" + std::string(word) + "\"";
@@ -96,7 +96,7 @@ int word_of(nb::handle object, const Name& name, std::initializer_list<const cha
   if (utf8 == nullptr) PyErr_Clear();  // lone surrogates are no word of ours
   const std::string_view came(utf8, utf8 == nullptr ? 0 : static_cast<std::size_t>(size));
   int position = 0;
-  for (const char* word : words) {
+  for (const std::string_view word : words) {
     if (came == word) return position;
     ++position;
   }

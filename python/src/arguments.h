@@ -23,8 +23,12 @@ bool flag_of(nb::handle object, const Name& name);
 bool is_flag(nb::handle object);
 // The position of a word in the list. `others` is what else the argument may be, for the message:
 // "False, True".
-int word_of(nb::handle object, const Name& name, std::initializer_list<const char*> words,
+int word_of(nb::handle object, const Name& name, std::span<const std::string_view> words,
             const char* others = "");
+inline int word_of(nb::handle object, const Name& name,
+                   std::initializer_list<std::string_view> words, const char* others = "") {
+  return word_of(object, name, std::span(words.begin(), words.size()), others);
+}
 
 }  // namespace qkv::python
 

@@ -146,18 +146,14 @@ class GradientMaker {
       const nb::object made = make(std::string("dparams.") + name, source, view);
       if (!made.is_none()) params[name] = made;
     };
-    if (const auto* bilinear = std::get_if<Bilinear>(&score)) {
-      BilinearGradient to;
-      add("W", bilinear->w, to.w);
-      if (nb::len(params) > 0) gradient = to;
-    } else if (const auto* additive = std::get_if<Additive>(&score)) {
-      AdditiveGradient to;
-      add("Wq", additive->wq, to.wq);
-      add("Wk", additive->wk, to.wk);
-      add("v", additive->v, to.v);
-      add("b", additive->b, to.b);
-      if (nb::len(params) > 0) gradient = to;
-    }
+    std::visit(
+        [&]<class S>(const S& one) {
+          typename S::Gradient to;
+          S::for_each_parameter(
+              [&](const char* name, auto value, auto its) { add(name, one.*value, to.*its); });
+          if (nb::len(params) > 0) gradient = to;
+        },
+        score);
     return nb::len(params) > 0 ? nb::object(params) : nb::none();
   }
   // What make() gave, filled, as the array for the caller.

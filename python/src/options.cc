@@ -128,22 +128,13 @@ class Reader {
 
   void read_score() {
     Score& score = call_.options.score;
-    const int word =
-        word_of(at(kScore), name(kScore), {"scaled_dot", "dot", "bilinear", "additive"});
-    if (word == 2) {
-      Bilinear& bilinear = score.emplace<Bilinear>();
-      read_params({{"W", &bilinear.w}});
-    } else if (word == 3) {
-      Additive& additive = score.emplace<Additive>();
-      read_params(
-          {{"Wq", &additive.wq}, {"Wk", &additive.wk}, {"v", &additive.v}, {"b", &additive.b}});
-    } else {
-      if (word == 1) score = Dot{};
-      if (given(kParams)) {
-        throw_value_error(name(kParams),
-                          "is given but the score " + describe(at(kScore)) + " has no parameters");
-      }
-    }
+    const auto names = names_of<Score>();
+    const auto word = static_cast<std::size_t>(word_of(at(kScore), name(kScore), names));
+    std::size_t n = 0;
+    for_each_alternative<Score>([&]<class S>() {
+      if (n++ == word) score = S{};
+    });
+    std::visit([&](auto& one) { read_params(one); }, score);
   }
 
   Index count_of(nb::handle object) const {
@@ -152,26 +143,34 @@ class Reader {
     return count;
   }
 
-  using Parameter = std::pair<const char*, ConstView*>;
-  void read_params(std::initializer_list<Parameter> parameters) {
+  template <class S>
+  void read_params(S& score) {
     if (!given(kParams)) return;  // the library says what is absent
-    if (!nb::isinstance<nb::dict>(at(kParams))) {
-      throw_type_error(name(kParams), "must be a dict of arrays, got " + describe(at(kParams)));
+    if constexpr (!has_parameters<S>()) {
+      throw_value_error(name(kParams),
+                        "is given but the score " + describe(at(kScore)) + " has no parameters");
+    } else {
+      if (!nb::isinstance<nb::dict>(at(kParams))) {
+        throw_type_error(name(kParams), "must be a dict of arrays, got " + describe(at(kParams)));
+      }
+      // A copy: what __dlpack__ of a value does to the caller's dict does not matter here.
+      const nb::dict params = nb::steal<nb::dict>(PyDict_Copy(at(kParams).ptr()));
+      for (const auto& [key, value] : params) read_param(key, value, score);
     }
-    // A copy: what __dlpack__ of a value does to the caller's dict does not matter here.
-    const nb::dict params = nb::steal<nb::dict>(PyDict_Copy(at(kParams).ptr()));
-    for (const auto& [key, value] : params) read_param(key, value, parameters);
   }
 
-  void read_param(nb::handle key, nb::handle value, std::initializer_list<Parameter> parameters) {
+  template <class S>
+  void read_param(nb::handle key, nb::handle value, S& score) {
     std::string list;
-    for (const auto& [word, view] : parameters) {
+    bool found = false;
+    S::for_each_parameter([&](const char* word, auto to, auto) {
       list += (list.empty() ? "\"" : ", \"") + std::string(word) + "\"";
-      if (!nb::isinstance<nb::str>(key) || !key.equal(nb::str(word))) continue;
+      if (!nb::isinstance<nb::str>(key) || !key.equal(nb::str(word))) return;
       const std::string argument = "params[\"" + std::string(word) + "\"]";
-      *view = call_.hold(array_of(value, {function_, argument.c_str()})).view;
-      return;
-    }
+      score.*to = call_.hold(array_of(value, {function_, argument.c_str()})).view;
+      found = true;
+    });
+    if (found) return;
     throw_value_error(name(kParams), "may have the keys " + list + ", got " + describe(key));
   }
 
@@ -304,8 +303,7 @@ AnyView heads_first(const AnyView& view, const Layout& layout, Index heads) {
 // as many heads for the others. q has its heads apart, k has not.
 Index key_heads_of(const Inputs& inputs, Index heads, const Score& score, const Name& name) {
   const ConstView &q = inputs.q, &k = inputs.k;
-  const bool one_width =
-      std::holds_alternative<ScaledDot>(score) || std::holds_alternative<Dot>(score);
+  const bool one_width = !has_parameters(score);
   // The library says what else is wrong with these.
   if (!one_width || !q.given() || q.size(-1) == 0 || k.rank() < 2 || k.size(-1) == 0) return heads;
   if (k.size(-1) % q.size(-1) != 0) {

@@ -197,12 +197,14 @@ core::GradientResults every_gradient(const core::Problem& p, const Inputs& input
                      : View();
   };
   InputGradients all{.q = like(inputs.q), .k = like(inputs.k), .v = like(inputs.v)};
-  if (const auto* score = std::get_if<Bilinear>(&options.score)) {
-    all.score = BilinearGradient{like(score->w)};
-  }
-  if (const auto* score = std::get_if<Additive>(&options.score)) {
-    all.score = AdditiveGradient{like(score->wq), like(score->wk), like(score->v), like(score->b)};
-  }
+  std::visit(
+      [&]<class S>(const S& score) {
+        typename S::Gradient gradient;
+        S::for_each_parameter(
+            [&](const char*, auto value, auto its) { gradient.*its = like(score.*value); });
+        all.score = gradient;
+      },
+      options.score);
   all.bias = like(options.bias);
   all.alibi = like(options.alibi);
   all.sinks = like(options.sinks);

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+
 #include "attention/bind.h"
 #include "attention/shapes.h"
 #include "core/message.h"
+#include "core/parameter_name.h"
 
 namespace qkv::door {
 namespace {
 
 using core::GradientTarget;
+using core::ParameterName;
 using core::text;
 
 // A gradient has the shape and dtype of its source. `like` is the source's operand: an axis on
@@ -122,27 +126,47 @@ void bind_parameter(Binder& binder, std::string_view name, const View& buffer,
   to = parameter_target(binder.problem(), buffer, axes);
 }
 
+// Where the gradient of a parameter goes, and how many axes it has besides that of heads.
+struct ParameterTarget {
+  GradientTarget* to;
+  int axes;
+};
+
+// Those of a score, in the order of its for_each_parameter.
+std::array<ParameterTarget, 0> targets_of(const ScaledDot&, core::GradientResults&) { return {}; }
+std::array<ParameterTarget, 0> targets_of(const Dot&, core::GradientResults&) { return {}; }
+std::array<ParameterTarget, 1> targets_of(const Bilinear&, core::GradientResults& to) {
+  return {{{&to.w, 2}}};
+}
+std::array<ParameterTarget, 4> targets_of(const Additive&, core::GradientResults& to) {
+  return {{{&to.wq, 2}, {&to.wk, 2}, {&to.score_v, 1}, {&to.score_b, 1}}};
+}
+
+[[noreturn]] void refuse_gradient(const Problem& p, const ScoreGradient& gradient,
+                                  std::string_view score) {
+  std::string_view its_score;
+  for_each_alternative<Score>([&]<class S>() {
+    if (std::holds_alternative<typename S::Gradient>(gradient)) its_score = S::kName;
+  });
+  throw Error(p.function, "input_gradients.score",
+              text("is the gradient of ", its_score, ", but the score is ", score));
+}
+
 void bind_score(Binder& binder, const Options& options, const ScoreGradient& gradient,
                 core::GradientResults& to) {
-  const Problem& p = binder.problem();
-  constexpr const char* kScores[] = {"ScaledDot", "Dot", "Bilinear", "Additive"};
-  const auto refuse = [&](const char* gradient_kind) {
-    throw Error(p.function, "input_gradients.score",
-                text("is ", gradient_kind, " but the score is ", kScores[options.score.index()]));
+  if (std::holds_alternative<std::monostate>(gradient)) return;
+  const auto bind = [&]<class S>(const S& score) {
+    const auto* d = std::get_if<typename S::Gradient>(&gradient);
+    if (d == nullptr) refuse_gradient(binder.problem(), gradient, S::kName);
+    const auto targets = targets_of(score, to);
+    std::size_t n = 0;
+    S::for_each_parameter([&](const char* name, auto value, auto its_gradient) {
+      const ParameterTarget& target = targets.at(n++);
+      bind_parameter(binder, ParameterName("input_gradients.score", name), (*d).*its_gradient,
+                     ParameterName(S::kName, name), score.*value, target.axes, *target.to);
+    });
   };
-  if (const auto* d = std::get_if<BilinearGradient>(&gradient)) {
-    const auto* score = std::get_if<Bilinear>(&options.score);
-    if (score == nullptr) return refuse("a BilinearGradient");
-    bind_parameter(binder, "input_gradients.score.w", d->w, "bilinear.w", score->w, 2, to.w);
-  }
-  if (const auto* d = std::get_if<AdditiveGradient>(&gradient)) {
-    const auto* score = std::get_if<Additive>(&options.score);
-    if (score == nullptr) return refuse("an AdditiveGradient");
-    bind_parameter(binder, "input_gradients.score.wq", d->wq, "additive.wq", score->wq, 2, to.wq);
-    bind_parameter(binder, "input_gradients.score.wk", d->wk, "additive.wk", score->wk, 2, to.wk);
-    bind_parameter(binder, "input_gradients.score.v", d->v, "additive.v", score->v, 1, to.score_v);
-    bind_parameter(binder, "input_gradients.score.b", d->b, "additive.b", score->b, 1, to.score_b);
-  }
+  std::visit(bind, options.score);
 }
 
 }  // namespace

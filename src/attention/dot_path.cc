@@ -12,8 +12,7 @@ using kernels::Target;
 
 template <Target kTarget>
 const char* unsupported(const Problem& p) {
-  if (p.score == core::ScoreKind::kBilinear) return "the bilinear score";
-  if (p.score == core::ScoreKind::kAdditive) return "the additive score";
+  if (p.score != core::ScoreKind::kDot) return name_of(p.score);
   return target_unsupported<kTarget>(p);
 }
 

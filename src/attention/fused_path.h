@@ -11,6 +11,19 @@
 // type of sums with take_shared(arena), worker_bytes() and run(call).
 namespace qkv::door {
 
+// What messages call a score that an implementation does not take.
+constexpr const char* name_of(core::ScoreKind score) {
+  switch (score) {
+    case core::ScoreKind::kDot:
+      return "dot-product scores";
+    case core::ScoreKind::kBilinear:
+      return "the bilinear score";
+    case core::ScoreKind::kAdditive:
+      return "the additive score";
+  }
+  return "this score";
+}
+
 // Why a problem is not this target's, or null.
 template <kernels::Target kTarget>
 const char* target_unsupported(const core::Problem& p) {

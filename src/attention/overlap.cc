@@ -5,28 +5,56 @@
 
 #include "attention/bind.h"
 #include "core/message.h"
+#include "core/parameter_name.h"
 
 namespace qkv::door {
 namespace {
 
+// Calls f(name, view) with the array inside a diagonal or a mask, where there is one.
+template <class F>
+void view_inside(const F&, const BottomRight&) {}
+template <class F>
+void view_inside(const F&, const TopLeft&) {}
+template <class F>
+void view_inside(const F&, const Offset&) {}
+template <class F>
+void view_inside(const F& f, const Offsets& x) {
+  f("diagonal", x.o);
+}
+template <class F>
+void view_inside(const F&, const Causal&) {}
+template <class F>
+void view_inside(const F&, const Window&) {}
+template <class F>
+void view_inside(const F& f, const Keep& x) {
+  f(Keep::kName, x.keep);
+}
+template <class F>
+void view_inside(const F& f, const Padding& x) {
+  f(Padding::kName, x.padding);
+}
+template <class F>
+void view_inside(const F& f, const KeyLengths& x) {
+  f(KeyLengths::kName, x.lengths);
+}
+template <class F>
+void view_inside(const F&, const MaskMod&) {}
+
 // Calls f(name, view) for everything a call reads; absent views too.
 template <class F>
 void for_each_option_view(const Options& options, const F& f) {
-  if (const auto* score = std::get_if<Bilinear>(&options.score)) f("bilinear.w", score->w);
-  if (const auto* score = std::get_if<Additive>(&options.score)) {
-    f("additive.wq", score->wq);
-    f("additive.wk", score->wk);
-    f("additive.v", score->v);
-    f("additive.b", score->b);
-  }
+  std::visit(
+      [&]<class S>(const S& score) {
+        S::for_each_parameter([&](const char* name, auto value, auto) {
+          f(core::ParameterName(S::kName, name), score.*value);
+        });
+      },
+      options.score);
   f("bias", options.bias);
-  if (const auto* offsets = std::get_if<Offsets>(&options.diagonal)) f("diagonal", offsets->o);
+  const auto view = [&](const auto& one) { view_inside(f, one); };
+  std::visit(view, options.diagonal);
   f("alibi", options.alibi);
-  for (const Mask& mask : options.masks) {
-    if (const auto* m = std::get_if<Keep>(&mask)) f("keep", m->keep);
-    if (const auto* m = std::get_if<Padding>(&mask)) f("padding", m->padding);
-    if (const auto* m = std::get_if<KeyLengths>(&mask)) f("key_lengths", m->lengths);
-  }
+  for (const Mask& mask : options.masks) std::visit(view, mask);
   f("sinks", options.sinks);
 }
 
@@ -70,13 +98,13 @@ void for_each_gradient(const InputGradients& g, const F& f) {
   f("input_gradients.q", g.q);
   f("input_gradients.k", g.k);
   f("input_gradients.v", g.v);
-  if (const auto* d = std::get_if<BilinearGradient>(&g.score)) f("input_gradients.score.w", d->w);
-  if (const auto* d = std::get_if<AdditiveGradient>(&g.score)) {
-    f("input_gradients.score.wq", d->wq);
-    f("input_gradients.score.wk", d->wk);
-    f("input_gradients.score.v", d->v);
-    f("input_gradients.score.b", d->b);
-  }
+  for_each_alternative<Score>([&]<class S>() {
+    const auto* d = std::get_if<typename S::Gradient>(&g.score);
+    if (d == nullptr) return;
+    S::for_each_parameter([&](const char* name, auto, auto gradient) {
+      f(core::ParameterName("input_gradients.score", name), (*d).*gradient);
+    });
+  });
   f("input_gradients.bias", g.bias);
   f("input_gradients.alibi", g.alibi);
   f("input_gradients.sinks", g.sinks);

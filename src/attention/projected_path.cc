@@ -12,18 +12,6 @@ namespace {
 using core::ScoreKind;
 using kernels::Target;
 
-constexpr const char* name_of(ScoreKind score) {
-  switch (score) {
-    case ScoreKind::kDot:
-      return "dot-product scores";
-    case ScoreKind::kBilinear:
-      return "the bilinear score";
-    case ScoreKind::kAdditive:
-      break;
-  }
-  return "the additive score";
-}
-
 template <ScoreKind kScore, Target kTarget>
 const char* unsupported(const Problem& p) {
   return p.score == kScore ? target_unsupported<kTarget>(p) : name_of(p.score);

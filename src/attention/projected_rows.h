@@ -16,7 +16,7 @@ class ProjectedRows {
   // `made`, where given, has been prepared and belongs to this problem's keys.
   ProjectedRows(const Problem& p, kernels::Target target, const AdditiveKeys<T>* made = nullptr)
       : p_(p),
-        is_additive_(p_.score == core::ScoreKind::kAdditive),
+        is_additive_(core::product_of(p.score) == core::PairProduct::kTanh),
         tools_(p, target),
         inner_(p),
         projection_(p.w, p.H, p.Dk, p.Dq, Turned::kYes),

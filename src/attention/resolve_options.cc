@@ -66,24 +66,28 @@ bool is_offset(Index o) { return o >= -kLargestOffset && o <= kLargestOffset; }
   throw Error(p.function, "diagonal", text("must be in -2^53 to 2^53, got ", came));
 }
 
+void check_diagonal(const BottomRight&, const Problem&) {}
+void check_diagonal(const TopLeft&, const Problem&) {}
+void check_diagonal(const Offset& one, const Problem& p) {
+  if (!is_offset(one.o)) refuse_offset(p, text(one.o));
+}
+void check_diagonal(const Offsets& many, Problem& p) {
+  expect_given(p, "diagonal", many.o);
+  expect_integer(p, "diagonal", many.o);
+  expect_shape(p, "diagonal", many.o, Dims(p.B), "[B]");
+  p.offsets = Operand{many.o.data(), many.o.dtype(), {}, 0, many.o.stride(0), 0};
+  for (Index b = 0; b < p.B; ++b) {
+    p.stop();
+    const Index offset = b * many.o.stride(0);
+    if (is_offset(integer_at(many.o, offset))) continue;
+    refuse_offset(p, text(integer_text(many.o, offset), " for batch entry ", b));
+  }
+}
+
 void resolve_diagonal(const Options& options, Problem& p) {
   p.diagonal = options.diagonal;
   p.offsets = {};
-  if (const auto* one = std::get_if<Offset>(&options.diagonal)) {
-    if (!is_offset(one->o)) refuse_offset(p, text(one->o));
-  }
-  const auto* many = std::get_if<Offsets>(&options.diagonal);
-  if (many == nullptr) return;
-  expect_given(p, "diagonal", many->o);
-  expect_integer(p, "diagonal", many->o);
-  expect_shape(p, "diagonal", many->o, Dims(p.B), "[B]");
-  p.offsets = Operand{many->o.data(), many->o.dtype(), {}, 0, many->o.stride(0), 0};
-  for (Index b = 0; b < p.B; ++b) {
-    p.stop();
-    const Index offset = b * many->o.stride(0);
-    if (is_offset(integer_at(many->o, offset))) continue;
-    refuse_offset(p, text(integer_text(many->o, offset), " for batch entry ", b));
-  }
+  std::visit([&](const auto& diagonal) { check_diagonal(diagonal, p); }, options.diagonal);
 }
 
 void resolve_dropout(const Options& options, Problem& p) {
@@ -158,8 +162,8 @@ void resolve_options(const Options& options, core::ResolvedProblem& p) {
 
 namespace {
 
-core::ResolvedMask resolve_mask(const Causal& mask, std::string_view, const Problem&) {
-  return mask;
+core::ResolvedMask resolve_mask(const Causal&, std::string_view, const Problem&) {
+  return core::CausalMask{};
 }
 
 core::ResolvedMask resolve_mask(const Window& mask, std::string_view name, const Problem& p) {
@@ -169,7 +173,7 @@ core::ResolvedMask resolve_mask(const Window& mask, std::string_view name, const
     throw Error(p.function, text(name, ".", side),
                 text("must be -1 (unbounded) or in 0 to 2^53, got ", reach));
   }
-  return mask;
+  return core::WindowMask{mask};
 }
 
 core::ResolvedMask resolve_mask(const Keep& mask, std::string_view name, const Problem& p) {
@@ -231,7 +235,7 @@ core::ResolvedMask resolve_mask(const MaskMod& mask, std::string_view name, cons
     throw Error(p.function, name, "is empty; make it with mask_mod(...)");
   }
   check_mod_range(p, name);
-  return &mask;
+  return core::UserMask{&mask};
 }
 
 // A precomputed mask serves the sizes it was made for.
@@ -260,20 +264,13 @@ void check_precomputed(const Problem& p, std::string_view name, const MaskMod& m
   }
 }
 
-// What messages call a mask: its kind, which is how it was written.
-const char* mask_name(const Mask& mask) {
-  constexpr const char* kNames[] = {"causal",  "window",      "keep",
-                                    "padding", "key_lengths", "mask_mod"};
-  return kNames[mask.index()];
-}
-
 }  // namespace
 
 void resolve_masks(const Options& options, core::ResolvedProblem& p) {
   p.own_masks.clear();
   for (std::size_t n = 0; n < options.masks.size(); ++n) {
     const Mask& mask = options.masks[n];
-    const std::string_view name = mask_name(mask);
+    const std::string_view name = name_of(mask);
     p.own_masks.push_back(
         std::visit([&](const auto& m) { return resolve_mask(m, name, p); }, mask));
     const auto* mod = std::get_if<MaskMod>(&mask);

@@ -44,7 +44,8 @@ Operand parameter_operand(const Problem& p, const char* name, const ConstView& x
   return plain_operand(p, x, head, own == 2 ? x.stride(-2) : 0, x.stride(-1));
 }
 
-void resolve_kind(const Inputs& inputs, const Dot*, Problem& p) {
+// Products of queries and keys, which have one width.
+void resolve_dot(const Inputs& inputs, Problem& p) {
   p.score = ScoreKind::kDot;
   if (p.Dq == p.Dk) return;
   throw Error(p.function, "k",
@@ -52,12 +53,15 @@ void resolve_kind(const Inputs& inputs, const Dot*, Problem& p) {
                    shown("k", inputs.k), ")"));
 }
 
-void resolve_kind(const Bilinear& score, Problem& p) {
+void resolve_kind(const ScaledDot&, const Inputs& inputs, Problem& p) { resolve_dot(inputs, p); }
+void resolve_kind(const Dot&, const Inputs& inputs, Problem& p) { resolve_dot(inputs, p); }
+
+void resolve_kind(const Bilinear& score, const Inputs&, Problem& p) {
   p.score = ScoreKind::kBilinear;
   p.w = parameter_operand(p, "bilinear.w", score.w, {p.Dq, p.Dk}, "Dq,Dk");
 }
 
-void resolve_kind(const Additive& score, Problem& p) {
+void resolve_kind(const Additive& score, const Inputs&, Problem& p) {
   p.score = ScoreKind::kAdditive;
   p.wq = parameter_operand(p, "additive.wq", score.wq, {Index{-1}, p.Dq}, "U,Dq");
   p.U = score.wq.size(-2);
@@ -75,17 +79,11 @@ void resolve_kind(const Additive& score, Problem& p) {
 void resolve_score(const Inputs& inputs, const Options& options, Problem& p) {
   p.w = p.wq = p.wk = p.score_v = p.score_b = {};
   p.U = 0;
-  p.scale = 1;
-  if (const auto* bilinear = std::get_if<Bilinear>(&options.score)) {
-    resolve_kind(*bilinear, p);
-  } else if (const auto* additive = std::get_if<Additive>(&options.score)) {
-    resolve_kind(*additive, p);
-  } else {
-    resolve_kind(inputs, std::get_if<Dot>(&options.score), p);
-    if (std::holds_alternative<ScaledDot>(options.score)) {
-      p.scale = 1 / std::sqrt(static_cast<double>(p.Dq));
-    }
-  }
+  const auto resolve_one = [&]<class S>(const S& score) {
+    resolve_kind(score, inputs, p);
+    p.scale = S::default_scale(p.Dq);
+  };
+  std::visit(resolve_one, options.score);
   if (options.scale.has_value()) p.scale = *options.scale;
   if (!std::isfinite(p.scale)) {
     throw Error(p.function, "scale", text("must be finite, got ", p.scale));

@@ -14,8 +14,7 @@
 
 // What the options do to a piece of a row of scores, between the score and the softmax:
 //   soft-cap -> user's functions -> + bias, + ALiBi -> masks
-// Shared by all fast paths. Masks whose live keys are an interval are kept apart from those that
-// are asked key by key.
+// Shared by all fast paths. Masks are in core/masks.h.
 namespace qkv::door {
 
 using core::Operand;
@@ -68,125 +67,15 @@ inline InstanceTarget instances_of(kernels::Target target) noexcept {
 
 // ---- masks ----------------------------------------------------------------------------------
 
-// Keys begin .. end-1.
-struct KeyRange {
-  Index begin = 0;
-  Index end = 0;
-  bool empty() const noexcept { return begin >= end; }
-};
-
-inline bool is_interval(const core::ResolvedMask& mask) noexcept {
-  return !std::holds_alternative<core::KeepMask>(mask) &&
-         !std::holds_alternative<core::PaddingMask>(mask) &&
-         !std::holds_alternative<const MaskMod*>(mask);
-}
+using core::find_allowed;
+using core::KeyRange;
+using core::live_range;
+using core::place_of;
+using core::tile_class;
 
 inline bool has_key_masks(const Problem& p) {
-  return std::any_of(p.masks.begin(), p.masks.end(), [](const auto& m) { return !is_interval(m); });
-}
-
-// The keys that all interval masks leave to a query.
-inline KeyRange live_range(const Problem& p, const QueryAt& at, Index Tk) {
-  // Beyond any size: sums of three do not overflow.
-  constexpr Index kFar = Index{1} << 60;
-  const Index diagonal = at.i + std::clamp(at.o, -kFar, kFar);
-  KeyRange range{0, Tk};
-  for (const core::ResolvedMask& mask : p.masks) {
-    if (std::holds_alternative<Causal>(mask)) {
-      range.end = std::min(range.end, diagonal + 1);
-    } else if (const auto* window = std::get_if<Window>(&mask)) {
-      if (window->left >= 0) {
-        range.begin = std::max(range.begin, diagonal - std::min(window->left, kFar));
-      }
-      if (window->right >= 0) {
-        range.end = std::min(range.end, diagonal + std::min(window->right, kFar) + 1);
-      }
-    } else if (const auto* length = std::get_if<core::LengthMask>(&mask)) {
-      const Index offset = at.b * length->entry_stride + at.i * length->lengths.row_stride;
-      range.end = std::min(range.end,
-                           core::load<Index>(length->lengths.dtype, length->lengths.data, offset));
-    }
-  }
-  return range.empty() ? KeyRange{} : range;
-}
-
-inline At place_of(const QueryAt& at, Index j) {
-  return {static_cast<std::int32_t>(at.b), static_cast<std::int32_t>(at.h),
-          static_cast<std::int32_t>(at.i), static_cast<std::int32_t>(j)};
-}
-
-// allowed_n &= what a byte or integer array says of key n.
-inline void restrict_to(const Operand& x, Index offset, bool wanted, Index n,
-                        std::uint8_t* allowed) {
-  const Index stride = x.col_stride;
-  if (x.dtype == DType::kBool || x.dtype == DType::kUInt8) {
-    const auto* from = static_cast<const std::uint8_t*>(x.data) + offset;
-    if (stride == 1) {
-      for (Index c = 0; c < n; ++c) {
-        allowed[c] = static_cast<std::uint8_t>(allowed[c] & ((from[c] != 0) == wanted));
-      }
-      return;
-    }
-  }
-  for (Index c = 0; c < n; ++c) {
-    if (core::is_set(x, offset + c * stride) != wanted) allowed[c] = 0;
-  }
-}
-
-// allowed_n &= what a user's mask says of key j0 + n.
-inline void ask(const MaskMod& mask, InstanceTarget target, const QueryAt& at, Index j0, Index n,
-                std::uint8_t* allowed) {
-  core::instance_for(mask, target)
-      .apply(mask.callable.get(), {place_of(at, j0), 1, static_cast<std::int32_t>(n), n, allowed});
-}
-
-// Likewise; a precomputed one is asked only where its tiles are partial.
-inline void restrict_to(const MaskMod& mask, InstanceTarget target, const QueryAt& at, Index j0,
-                        Index n, std::uint8_t* allowed) {
-  if (mask.classes == nullptr) return ask(mask, target, at, j0, n, allowed);
-  const Index tile_i = at.i / core::kTileSide;
-  for (Index c = 0; c < n;) {
-    const Index tile_j = (j0 + c) / core::kTileSide;
-    const Index end = std::min(n, (tile_j + 1) * core::kTileSide - j0);
-    const core::TileClass tile = mask.classes->of(at.b, at.h, tile_i, tile_j);
-    if (tile == core::TileClass::kDead) std::fill(allowed + c, allowed + end, std::uint8_t{0});
-    if (tile == core::TileClass::kPartial) ask(mask, target, at, j0 + c, end - c, allowed + c);
-    c = end;
-  }
-}
-
-// allowed_n = whether all key masks allow key j0 + n, for n keys.
-inline void find_allowed(const Problem& p, InstanceTarget target, const QueryAt& at, Index j0,
-                         Index n, std::uint8_t* allowed) {
-  std::fill(allowed, allowed + n, std::uint8_t{1});
-  for (const core::ResolvedMask& mask : p.masks) {
-    if (const auto* keep = std::get_if<core::KeepMask>(&mask)) {
-      const Index entry = core::batch_offset(keep->keep, p.batch, at.b);
-      restrict_to(keep->keep, core::offset_of(keep->keep, entry, at.h, at.i, j0), true, n, allowed);
-    } else if (const auto* padding = std::get_if<core::PaddingMask>(&mask)) {
-      restrict_to(padding->padding, at.b * padding->entry_stride + j0 * padding->padding.col_stride,
-                  false, n, allowed);
-    } else if (const auto* mod = std::get_if<const MaskMod*>(&mask)) {
-      restrict_to(**mod, target, at, j0, n, allowed);
-    }
-  }
-}
-
-// What precomputed masks say of a row and the keys of one tile of theirs: kFull only when there are
-// no other key masks.
-inline core::TileClass tile_class(const Problem& p, const QueryAt& at, Index tile_j) {
-  core::TileClass all = core::TileClass::kFull;
-  for (const core::ResolvedMask& mask : p.masks) {
-    if (is_interval(mask)) continue;
-    const auto* mod = std::get_if<const MaskMod*>(&mask);
-    core::TileClass one = core::TileClass::kPartial;
-    if (mod != nullptr && (*mod)->classes != nullptr) {
-      one = (*mod)->classes->of(at.b, at.h, at.i / core::kTileSide, tile_j);
-    }
-    if (one == core::TileClass::kDead) return one;
-    if (one == core::TileClass::kPartial) all = one;
-  }
-  return all;
+  return std::any_of(p.masks.begin(), p.masks.end(),
+                     [](const auto& m) { return !core::is_interval(m); });
 }
 
 // ---- scores ---------------------------------------------------------------------------------

@@ -2,9 +2,22 @@
 #ifndef QKV_CORE_MASKS_H_
 #define QKV_CORE_MASKS_H_
 
-#include "core/problem.h"
+#include <algorithm>
+#include <concepts>
 
-// What each built-in mask allows, pair by pair. A mask is added here and in the list ResolvedMask.
+#include "core/instances.h"
+#include "core/problem.h"
+#include "core/tile_classes.h"
+
+// What each mask of the list ResolvedMask allows, in two kinds:
+//   an interval   allows(mask, p, at, j) and keys(mask, at, Tk): what a query may see stands side
+//   by
+//                 side
+//   a question    allows(mask, p, at, j) alone; beside it, where there is a faster answer than key
+//   by
+//                 key, ask(mask, p, at, j0, n, target, allowed), and where whole tiles are known
+//                 before, tile_class(mask, at, tile_i, tile_j)
+// `allows` is the meaning, and what the reference goes by. A mask without it does not compile.
 namespace qkv::core {
 
 // One query of one head, with what every mask needs to know of it.
@@ -15,33 +28,201 @@ struct QueryAt {
   Index o = 0;  // the diagonal: j = i + o
 };
 
+// Keys begin .. end-1.
+struct KeyRange {
+  Index begin = 0;
+  Index end = 0;
+  bool empty() const noexcept { return begin >= end; }
+};
+
 // Non-zero; a bool is read as its byte, which need not be 0 or 1 in foreign memory.
 inline bool is_set(const Operand& x, Index offset) noexcept {
   if (x.dtype == DType::kBool) return static_cast<const unsigned char*>(x.data)[offset] != 0;
   return load<Index>(x.dtype, x.data, offset) != 0;
 }
 
-inline bool allows(const Causal&, const Problem&, const QueryAt& at, Index j) {
+inline At place_of(const QueryAt& at, Index j) {
+  return {static_cast<std::int32_t>(at.b), static_cast<std::int32_t>(at.h),
+          static_cast<std::int32_t>(at.i), static_cast<std::int32_t>(j)};
+}
+
+// Beyond any size: sums of three do not overflow.
+inline constexpr Index kFar = Index{1} << 60;
+inline Index diagonal_of(const QueryAt& at) { return at.i + std::clamp(at.o, -kFar, kFar); }
+
+// ---- causal: j <= i + o ---------------------------------------------------------------------
+
+inline bool allows(const CausalMask&, const Problem&, const QueryAt& at, Index j) {
   return j <= at.i + at.o;
 }
-
-inline bool allows(const Window& window, const Problem&, const QueryAt& at, Index j) {
-  return (window.left < 0 || j >= at.i + at.o - window.left) &&
-         (window.right < 0 || j <= at.i + at.o + window.right);
+inline KeyRange keys(const CausalMask&, const QueryAt& at, Index Tk) {
+  return {0, std::min(Tk, diagonal_of(at) + 1)};
 }
 
-inline bool allows(const KeepMask& mask, const Problem& p, const QueryAt& at, Index j) {
-  const Index entry = batch_offset(mask.keep, p.batch, at.b);
-  return is_set(mask.keep, offset_of(mask.keep, entry, at.h, at.i, j));
+// ---- window: i + o - left <= j <= i + o + right ---------------------------------------------
+
+inline bool allows(const WindowMask& mask, const Problem&, const QueryAt& at, Index j) {
+  return (mask.window.left < 0 || j >= at.i + at.o - mask.window.left) &&
+         (mask.window.right < 0 || j <= at.i + at.o + mask.window.right);
+}
+inline KeyRange keys(const WindowMask& mask, const QueryAt& at, Index Tk) {
+  const Index left = mask.window.left;
+  const Index right = mask.window.right;
+  return {left < 0 ? 0 : diagonal_of(at) - std::min(left, kFar),
+          right < 0 ? Tk : diagonal_of(at) + std::min(right, kFar) + 1};
 }
 
-inline bool allows(const PaddingMask& mask, const Problem&, const QueryAt& at, Index j) {
-  return !is_set(mask.padding, at.b * mask.entry_stride + j * mask.padding.col_stride);
-}
+// ---- lengths --------------------------------------------------------------------------------
 
-inline bool allows(const LengthMask& mask, const Problem&, const QueryAt& at, Index j) {
+inline Index length_of(const LengthMask& mask, const QueryAt& at) {
   const Index offset = at.b * mask.entry_stride + at.i * mask.lengths.row_stride;
-  return j < load<Index>(mask.lengths.dtype, mask.lengths.data, offset);
+  return load<Index>(mask.lengths.dtype, mask.lengths.data, offset);
+}
+inline bool allows(const LengthMask& mask, const Problem&, const QueryAt& at, Index j) {
+  return j < length_of(mask, at);
+}
+inline KeyRange keys(const LengthMask& mask, const QueryAt& at, Index) {
+  return {0, length_of(mask, at)};
+}
+
+// ---- keep, padding --------------------------------------------------------------------------
+
+// allowed_n &= what a byte or integer array says of key n.
+inline void ask_array(const Operand& x, Index offset, bool wanted, Index n, std::uint8_t* allowed) {
+  const Index stride = x.col_stride;
+  if ((x.dtype == DType::kBool || x.dtype == DType::kUInt8) && stride == 1) {
+    const auto* from = static_cast<const std::uint8_t*>(x.data) + offset;
+    for (Index c = 0; c < n; ++c) {
+      allowed[c] = static_cast<std::uint8_t>(allowed[c] & ((from[c] != 0) == wanted));
+    }
+    return;
+  }
+  for (Index c = 0; c < n; ++c) {
+    if (is_set(x, offset + c * stride) != wanted) allowed[c] = 0;
+  }
+}
+
+inline Index place_in(const KeepMask& mask, const Problem& p, const QueryAt& at, Index j) {
+  return offset_of(mask.keep, batch_offset(mask.keep, p.batch, at.b), at.h, at.i, j);
+}
+inline bool allows(const KeepMask& mask, const Problem& p, const QueryAt& at, Index j) {
+  return is_set(mask.keep, place_in(mask, p, at, j));
+}
+inline void ask(const KeepMask& mask, const Problem& p, const QueryAt& at, Index j0, Index n,
+                detail::InstanceTarget, std::uint8_t* allowed) {
+  ask_array(mask.keep, place_in(mask, p, at, j0), true, n, allowed);
+}
+
+inline Index place_in(const PaddingMask& mask, const QueryAt& at, Index j) {
+  return at.b * mask.entry_stride + j * mask.padding.col_stride;
+}
+inline bool allows(const PaddingMask& mask, const Problem&, const QueryAt& at, Index j) {
+  return !is_set(mask.padding, place_in(mask, at, j));
+}
+inline void ask(const PaddingMask& mask, const Problem&, const QueryAt& at, Index j0, Index n,
+                detail::InstanceTarget, std::uint8_t* allowed) {
+  ask_array(mask.padding, place_in(mask, at, j0), false, n, allowed);
+}
+
+// ---- a user's -------------------------------------------------------------------------------
+
+inline void ask_user(const MaskMod& mod, const QueryAt& at, Index j0, Index n,
+                     detail::InstanceTarget target, std::uint8_t* allowed) {
+  instance_for(mod, target)
+      .apply(mod.callable.get(), {place_of(at, j0), 1, static_cast<std::int32_t>(n), n, allowed});
+}
+inline bool allows(const UserMask& mask, const Problem&, const QueryAt& at, Index j) {
+  std::uint8_t allowed = 1;
+  ask_user(*mask.mod, at, j, 1, detail::InstanceTarget::kBaseline, &allowed);
+  return allowed != 0;
+}
+// A precomputed one is asked only where its tiles are partial.
+inline void ask(const UserMask& mask, const Problem&, const QueryAt& at, Index j0, Index n,
+                detail::InstanceTarget target, std::uint8_t* allowed) {
+  const MaskMod& mod = *mask.mod;
+  if (mod.classes == nullptr) return ask_user(mod, at, j0, n, target, allowed);
+  const Index tile_i = at.i / kTileSide;
+  for (Index c = 0; c < n;) {
+    const Index tile_j = (j0 + c) / kTileSide;
+    const Index end = std::min(n, (tile_j + 1) * kTileSide - j0);
+    const TileClass tile = mod.classes->of(at.b, at.h, tile_i, tile_j);
+    if (tile == TileClass::kDead) std::fill(allowed + c, allowed + end, std::uint8_t{0});
+    if (tile == TileClass::kPartial) ask_user(mod, at, j0 + c, end - c, target, allowed + c);
+    c = end;
+  }
+}
+inline TileClass tile_class(const UserMask& mask, const QueryAt& at, Index tile_i, Index tile_j) {
+  if (mask.mod->classes == nullptr) return TileClass::kPartial;
+  return mask.mod->classes->of(at.b, at.h, tile_i, tile_j);
+}
+
+// ---- the two kinds --------------------------------------------------------------------------
+
+template <class M>
+concept AnyMask = requires(const M& mask, const Problem& p, const QueryAt& at, Index j) {
+  { allows(mask, p, at, j) } -> std::same_as<bool>;
+};
+template <class M>
+concept IntervalMask = AnyMask<M> && requires(const M& mask, const QueryAt& at, Index Tk) {
+  { keys(mask, at, Tk) } -> std::same_as<KeyRange>;
+};
+template <class M>
+concept AskedMask = AnyMask<M> && !IntervalMask<M>;
+
+inline bool is_interval(const ResolvedMask& mask) noexcept {
+  return std::visit([]<AnyMask M>(const M&) { return IntervalMask<M>; }, mask);
+}
+
+// The keys that all intervals leave to a query.
+inline KeyRange live_range(const Problem& p, const QueryAt& at, Index Tk) {
+  KeyRange range{0, Tk};
+  const auto narrow = [&]<AnyMask M>(const M& mask) {
+    if constexpr (IntervalMask<M>) {
+      const KeyRange one = keys(mask, at, Tk);
+      range = {std::max(range.begin, one.begin), std::min(range.end, one.end)};
+    }
+  };
+  for (const ResolvedMask& mask : p.masks) std::visit(narrow, mask);
+  return range.empty() ? KeyRange{} : range;
+}
+
+// allowed_n = whether all questions allow key j0 + n, for n keys.
+inline void find_allowed(const Problem& p, detail::InstanceTarget target, const QueryAt& at,
+                         Index j0, Index n, std::uint8_t* allowed) {
+  std::fill(allowed, allowed + n, std::uint8_t{1});
+  const auto restrict_to = [&]<AnyMask M>(const M& mask) {
+    if constexpr (!AskedMask<M>) {
+      return;
+    } else if constexpr (requires { ask(mask, p, at, j0, n, target, allowed); }) {
+      ask(mask, p, at, j0, n, target, allowed);
+    } else {
+      for (Index c = 0; c < n; ++c) {
+        if (!allows(mask, p, at, j0 + c)) allowed[c] = 0;
+      }
+    }
+  };
+  for (const ResolvedMask& mask : p.masks) std::visit(restrict_to, mask);
+}
+
+// What is known before of a row and the keys of one tile: kFull only when no question may forbid
+// one.
+inline TileClass tile_class(const Problem& p, const QueryAt& at, Index tile_j) {
+  const auto class_of = [&]<AnyMask M>(const M& mask) {
+    if constexpr (IntervalMask<M>) {
+      return TileClass::kFull;
+    } else if constexpr (requires { tile_class(mask, at, Index{}, Index{}); }) {
+      return tile_class(mask, at, at.i / kTileSide, tile_j);
+    } else {
+      return TileClass::kPartial;
+    }
+  };
+  TileClass all = TileClass::kFull;
+  for (const ResolvedMask& mask : p.masks) {
+    const TileClass one = std::visit(class_of, mask);
+    if (one == TileClass::kDead) return one;
+    if (one == TileClass::kPartial) all = one;
+  }
+  return all;
 }
 
 }  // namespace qkv::core

@@ -19,7 +19,44 @@
 // implementations see.
 namespace qkv::core {
 
+// Each says below what it is made of: one that is appended does not compile before it has.
 enum class ScoreKind { kDot, kBilinear, kAdditive };  // kDot serves dot and scaled dot
+
+// What is made of two rows: left . right, or sum_u v_u tanh(left_u + right_u).
+enum class PairProduct { kDot, kTanh };
+constexpr PairProduct product_of(ScoreKind score) {
+  switch (score) {
+    case ScoreKind::kDot:
+    case ScoreKind::kBilinear:
+      return PairProduct::kDot;
+    case ScoreKind::kAdditive:
+      break;
+  }
+  return PairProduct::kTanh;
+}
+
+// What is made of a row of q or k before: nothing, or a product with a parameter of the score.
+enum class RowMap { kSame, kLinear };
+constexpr RowMap query_map_of(ScoreKind score) {
+  switch (score) {
+    case ScoreKind::kDot:
+      return RowMap::kSame;
+    case ScoreKind::kBilinear:
+    case ScoreKind::kAdditive:
+      break;
+  }
+  return RowMap::kLinear;
+}
+constexpr RowMap key_map_of(ScoreKind score) {
+  switch (score) {
+    case ScoreKind::kDot:
+    case ScoreKind::kBilinear:
+      return RowMap::kSame;
+    case ScoreKind::kAdditive:
+      break;
+  }
+  return RowMap::kLinear;
+}
 
 // One batch entry, or one packed sequence: queries q0 .. q0+Tq-1 of the rows, keys k0 .. k0+Tk-1.
 struct Sequence {
@@ -29,6 +66,11 @@ struct Sequence {
   Index Tk = 0;
 };
 
+// The masks of the public list, one for one, ready to be asked (core/masks.h).
+struct CausalMask {};
+struct WindowMask {
+  Window window;
+};
 struct KeepMask {
   Operand keep;  // rows = queries, columns = keys
 };
@@ -40,8 +82,12 @@ struct LengthMask {
   Operand lengths;         // rows = queries (stride 0 for [B])
   Index entry_stride = 0;  // between flat batch entries, or packed sequences
 };
+struct UserMask {
+  const MaskMod* mod = nullptr;  // of the caller's options
+};
 using ResolvedMask =
-    std::variant<Causal, Window, KeepMask, PaddingMask, LengthMask, const MaskMod*>;
+    std::variant<CausalMask, WindowMask, KeepMask, PaddingMask, LengthMask, UserMask>;
+static_assert(std::variant_size_v<ResolvedMask> == std::variant_size_v<Mask>);
 
 struct Problem {
   std::string_view function;  // the public function called, for messages
@@ -90,10 +136,18 @@ struct Problem {
 
   // The diagonal j = i + o of batch entry b.
   Index diagonal_offset(Index b, const Sequence& s) const noexcept {
-    if (std::holds_alternative<TopLeft>(diagonal)) return 0;
-    if (const auto* given = std::get_if<Offset>(&diagonal)) return given->o;
-    if (offsets.given()) return load<Index>(offsets.dtype, offsets.data, b * offsets.row_stride);
-    return s.Tk - s.Tq;
+    struct OffsetOf {
+      const Operand& offsets;
+      Index b;
+      const Sequence& s;
+      Index operator()(const BottomRight&) const { return s.Tk - s.Tq; }
+      Index operator()(const TopLeft&) const { return 0; }
+      Index operator()(const Offset& given) const { return given.o; }
+      Index operator()(const Offsets&) const {
+        return load<Index>(offsets.dtype, offsets.data, b * offsets.row_stride);
+      }
+    };
+    return std::visit(OffsetOf{offsets, b, s}, diagonal);
   }
 
   // The key/value head that query head h reads.

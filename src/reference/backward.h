@@ -22,6 +22,12 @@ using core::kGradientBlock;
 // Queries of one task of the query sweep. Any number gives the same bits.
 inline constexpr Index kQueriesPerBackwardTask = 32;
 
+// to += factor * x
+template <class T>
+void add_multiple(const T& factor, const T* x, Index n, T* to) {
+  for (Index c = 0; c < n; ++c) to[c] = fused_multiply_add(factor, x[c], to[c]);
+}
+
 template <class T>
 class Backward {
  public:
@@ -30,7 +36,6 @@ class Backward {
 
   template <class AnyArena>
   void take_shared(AnyArena& arena) {
-    const bool additive = p_.score == ScoreKind::kAdditive;
     x_ = take_prepared<T>(p_, arena);
     const auto take = [&](Index width, Index heads, Index total) {
       RowsOf<T> rows{nullptr, width, heads, total, p_.packed()};
@@ -38,17 +43,17 @@ class Backward {
       return rows;
     };
     query_live_ = take_flags(arena, p_.q_rows);
-    if (additive) key_live_ = take_flags(arena, p_.k_rows);
+    if (maps_keys(p_)) key_live_ = take_flags(arena, p_.k_rows);
     delta_ = take(1, p_.H, p_.q_rows);
     factor_ = take(1, p_.H, p_.q_rows);
     dleft_ = take(score_width(p_), p_.H, p_.q_rows);
-    dright_ = take(score_width(p_), additive ? p_.H : p_.G, p_.k_rows);
+    dright_ = take(score_width(p_), maps_keys(p_) ? p_.H : p_.G, p_.k_rows);
     dvalue_ = take(p_.E, p_.G, p_.k_rows);
     dalibi_ = take(1, p_.H, p_.q_rows);
     dsinks_ = take(1, p_.H, p_.q_rows);
-    if (additive) dscore_v_ = take(p_.U, p_.H, p_.q_rows);
-    if (projects_queries(p_)) dq_ = take(p_.Dq, p_.H, p_.q_rows);
-    if (projects_keys(p_)) dk_ = take(p_.Dk, p_.H, p_.k_rows);
+    if (p_.score_v.given()) dscore_v_ = take(p_.U, p_.H, p_.q_rows);
+    if (maps_queries(p_)) dq_ = take(p_.Dq, p_.H, p_.q_rows);
+    if (maps_keys(p_)) dk_ = take(p_.Dk, p_.H, p_.k_rows);
     own_.take(arena, [](const GradientTarget&) { return true; });
   }
   std::size_t worker_bytes() const {
@@ -162,39 +167,40 @@ void Backward<T>::query_sweep(Index b, Index h, Index i0, core::Arena& arena) {
 //   additive  d left_iu = sum_j draw_ij v_u (1 - t_iju^2),  dv_u += sum_j draw_ij t_iju
 template <class T>
 void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
-  const bool additive = p_.score == ScoreKind::kAdditive;
   const Index width = score_width(p_);
   const Index row = p_.sequence(at.b).q0 + at.i;
   const T* left = x_.left_of(p_, at.b, at.h) + at.i * width;
   const T* right = x_.right_of(p_, at.b, at.h);
   T* total = dleft_.of(at.b, at.h, row);
   std::fill(total, total + width, T(0));
-  T* total_v = additive ? dscore_v_.of(at.b, at.h, row) : nullptr;
-  if (additive) std::fill(total_v, total_v + width, T(0));
+  const bool sums_v = p_.score_v.given();
+  T* total_v = sums_v ? dscore_v_.of(at.b, at.h, row) : nullptr;
+  if (sums_v) std::fill(total_v, total_v + width, T(0));
   for (Index j0 = 0; j0 < w.row.scores.count; j0 += kGradientBlock) {
     x_.stop();
     std::fill(w.block, w.block + width, T(0));
-    std::fill(w.block_v, w.block_v + (additive ? width : 0), T(0));
+    std::fill(w.block_v, w.block_v + (sums_v ? width : 0), T(0));
     for (Index j = j0; j < std::min(w.row.scores.count, j0 + kGradientBlock); ++j) {
       if (!w.row.scores.live[j]) continue;
       const T draw = w.row.draw[j];
       const T* right_j = right + j * width;
-      if (!additive) {
-        for (Index c = 0; c < width; ++c) {
-          w.block[c] = fused_multiply_add(draw, right_j[c], w.block[c]);
+      switch (core::product_of(p_.score)) {
+        case PairProduct::kDot:
+          add_multiple(draw, right_j, width, w.block);
+          break;
+        case PairProduct::kTanh: {
+          const T* v = x_.score_v.of(0, at.h, 0);
+          for (Index u = 0; u < width; ++u) {
+            const T t = std::tanh(left[u] + right_j[u]);
+            w.block[u] = fused_multiply_add(draw, v[u] * (T(1) - t * t), w.block[u]);
+            w.block_v[u] = fused_multiply_add(draw, t, w.block_v[u]);
+          }
+          break;
         }
-        continue;
-      }
-      const T* v = x_.score_v.of(0, at.h, 0);
-      for (Index u = 0; u < width; ++u) {
-        const T t = std::tanh(left[u] + right_j[u]);
-        w.block[u] = fused_multiply_add(draw, v[u] * (T(1) - t * t), w.block[u]);
-        w.block_v[u] = fused_multiply_add(draw, t, w.block_v[u]);
       }
     }
     for (Index c = 0; c < width; ++c) total[c] += w.block[c];
-    if (!additive) continue;
-    for (Index u = 0; u < width; ++u) total_v[u] += w.block_v[u];
+    for (Index u = 0; sums_v && u < width; ++u) total_v[u] += w.block_v[u];
   }
 }
 
@@ -206,15 +212,15 @@ void Backward<T>::key_sweep(Index b, Index g, Index j0, core::Arena& arena) {
   const Sequence s = p_.sequence(b);
   const Index count = std::min(s.Tk - j0, kGradientBlock);
   if (count <= 0) return;
-  const bool additive = p_.score == ScoreKind::kAdditive;
+  const bool per_query_head = maps_keys(p_);
   const Index width = score_width(p_);
   T* dvalue = dvalue_.of(b, g, s.k0 + j0);
   std::fill(dvalue, dvalue + count * p_.E, T(0));
-  if (!additive) std::fill_n(dright_.of(b, g, s.k0 + j0), count * width, T(0));
+  if (!per_query_head) std::fill_n(dright_.of(b, g, s.k0 + j0), count * width, T(0));
   for (Index h = 0; h < p_.H; ++h) {
     if (p_.key_head(h) != g) continue;
-    T* dright = dright_.of(b, additive ? h : g, s.k0 + j0);
-    if (additive) {
+    T* dright = dright_.of(b, per_query_head ? h : g, s.k0 + j0);
+    if (per_query_head) {
       std::fill_n(dright, count * width, T(0));
       std::fill_n(key_live_.of(b, h, s.k0 + j0), count, std::uint8_t{0});
     }
@@ -250,16 +256,18 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
       if (!w.row.scores.live[n]) continue;
       const T draw = w.row.draw[n];
       T* dright = w.block + n * width;
-      if (p_.score == ScoreKind::kAdditive) {
-        key_live_.of(at.b, at.h, p_.sequence(at.b).k0 + j0)[n] = 1;
-        const T* v = x_.score_v.of(0, at.h, 0);
-        for (Index u = 0; u < width; ++u) {
-          const T t = std::tanh(left[u] + right[n * width + u]);
-          dright[u] = fused_multiply_add(draw, v[u] * (T(1) - t * t), dright[u]);
-        }
-      } else {
-        for (Index c = 0; c < width; ++c) {
-          dright[c] = fused_multiply_add(draw, left[c], dright[c]);
+      if (maps_keys(p_)) key_live_.of(at.b, at.h, p_.sequence(at.b).k0 + j0)[n] = 1;
+      switch (core::product_of(p_.score)) {
+        case PairProduct::kDot:
+          add_multiple(draw, left, width, dright);
+          break;
+        case PairProduct::kTanh: {
+          const T* v = x_.score_v.of(0, at.h, 0);
+          for (Index u = 0; u < width; ++u) {
+            const T t = std::tanh(left[u] + right[n * width + u]);
+            dright[u] = fused_multiply_add(draw, v[u] * (T(1) - t * t), dright[u]);
+          }
+          break;
         }
       }
       if (!from_.dout.given()) continue;

@@ -41,13 +41,18 @@ void Backward<T>::project_back(Index b, Index h) {
     T* dq = dq_.of(b, h, s.q0 + i);
     std::fill(dq, dq + p_.Dq, T(0));
     if (!*query_live_.of(b, h, s.q0 + i)) continue;
-    if (p_.score == ScoreKind::kBilinear) {
-      project_rows({p_.w, h, x_.stop}, p_.Dq, dleft, width, dq);
-    } else {
-      project_columns({p_.wq, h, x_.stop}, dleft, width, dq, p_.Dq);
+    switch (p_.score) {
+      case ScoreKind::kDot:
+        break;  // nothing between q and left
+      case ScoreKind::kBilinear:
+        project_rows({p_.w, h, x_.stop}, p_.Dq, dleft, width, dq);
+        break;
+      case ScoreKind::kAdditive:
+        project_columns({p_.wq, h, x_.stop}, dleft, width, dq, p_.Dq);
+        break;
     }
   }
-  if (!projects_keys(p_)) return;
+  if (!maps_keys(p_)) return;
   for (Index j = 0; j < s.Tk; ++j) {
     x_.stop();
     T* dk = dk_.of(b, h, s.k0 + j);
@@ -126,15 +131,20 @@ void Backward<T>::parameter_gradients(Call& call) {
       bias_gradient(task * rows, task * rows + rows, arena);
     });
   }
-  if (!projects_queries(p_) || (p_.q_rows == 0 && p_.k_rows == 0)) return;
+  if (!maps_queries(p_) || (p_.q_rows == 0 && p_.k_rows == 0)) return;
   call.for_each_task(p_.B * p_.H,
                      [&](Index task, core::Arena&) { project_back(task / p_.H, task % p_.H); });
   if (p_.q_rows == 0 || p_.k_rows == 0) return;
-  if (p_.score == ScoreKind::kBilinear && to_.w.given()) {
-    call.for_each_task(p_.Dq, [&](Index c, core::Arena&) { bilinear_parameters(c); });
-  }
-  if (p_.score == ScoreKind::kAdditive) {
-    call.for_each_task(p_.U, [&](Index u, core::Arena&) { additive_parameters(u); });
+  switch (p_.score) {
+    case ScoreKind::kDot:
+      break;
+    case ScoreKind::kBilinear:
+      if (!to_.w.given()) break;
+      call.for_each_task(p_.Dq, [&](Index c, core::Arena&) { bilinear_parameters(c); });
+      break;
+    case ScoreKind::kAdditive:
+      call.for_each_task(p_.U, [&](Index u, core::Arena&) { additive_parameters(u); });
+      break;
   }
 }
 
@@ -162,8 +172,8 @@ void Backward<T>::sum_into_own(const RowsOf<T>& rows, bool keys, const GradientT
 
 template <class T>
 void Backward<T>::input_gradients() {
-  sum_into_own(projects_queries(p_) ? dq_ : dleft_, false, to_.q);
-  sum_into_own(projects_keys(p_) ? dk_ : dright_, true, to_.k);
+  sum_into_own(maps_queries(p_) ? dq_ : dleft_, false, to_.q);
+  sum_into_own(maps_keys(p_) ? dk_ : dright_, true, to_.k);
   sum_into_own(dvalue_, true, to_.v);
   const auto sum_queries = [&](const RowsOf<T>& rows, const GradientTarget& target) {
     if (!target.given() || p_.q_rows == 0) return;

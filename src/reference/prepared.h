@@ -18,7 +18,9 @@ namespace qkv::reference {
 
 using core::MeasuringArena;
 using core::Operand;
+using core::PairProduct;
 using core::Problem;
+using core::RowMap;
 using core::ScoreKind;
 using core::Sequence;
 
@@ -40,6 +42,26 @@ struct RowsOf {
   Index count(Index B) const noexcept { return (packed ? 1 : B) * heads * total; }
 };
 
+// The width of `left` and `right`.
+inline Index score_width(const Problem& p) noexcept {
+  switch (core::product_of(p.score)) {
+    case PairProduct::kDot:
+      return p.Dk;
+    case PairProduct::kTanh:
+      break;
+  }
+  return p.U;
+}
+
+// Does a map stand between q and `left`?
+inline bool maps_queries(const Problem& p) noexcept {
+  return core::query_map_of(p.score) != RowMap::kSame;
+}
+// And one between k and `right`, then one for each query head?
+inline bool maps_keys(const Problem& p) noexcept {
+  return core::key_map_of(p.score) != RowMap::kSame;
+}
+
 template <class T>
 struct Prepared {
   RowsOf<T> left;        // per query head
@@ -52,22 +74,12 @@ struct Prepared {
     return left.of(b, h, p.sequence(b).q0);
   }
   const T* right_of(const Problem& p, Index b, Index h) const {
-    return right.of(b, p.score == ScoreKind::kAdditive ? h : p.key_head(h), p.sequence(b).k0);
+    return right.of(b, maps_keys(p) ? h : p.key_head(h), p.sequence(b).k0);
   }
   const T* value_of(const Problem& p, Index b, Index h) const {
     return value.of(b, p.key_head(h), p.sequence(b).k0);
   }
 };
-
-// The width of `left` and `right`.
-inline Index score_width(const Problem& p) noexcept {
-  return p.score == ScoreKind::kAdditive ? p.U : p.Dk;
-}
-
-// Does a projection of q stand between q and `left`?
-inline bool projects_queries(const Problem& p) noexcept { return p.score != ScoreKind::kDot; }
-// And one of k between k and `right`, then one for each query head?
-inline bool projects_keys(const Problem& p) noexcept { return p.score == ScoreKind::kAdditive; }
 
 // One element of an operand.
 template <class T>
@@ -146,14 +158,20 @@ template <class T>
 void prepare_right(const Problem& p, const Prepared<T>& to, Index b, Index head,
                    core::Arena& arena) {
   const Sequence s = p.sequence(b);
-  const bool additive = p.score == ScoreKind::kAdditive;
-  const Index g = additive ? p.key_head(head) : head;
+  const Index g = maps_keys(p) ? p.key_head(head) : head;
   T* rows = to.right.of(b, head, s.k0);
   T* k = arena.take<T>(p.Dk).data();
   for (Index j = 0; j < s.Tk; ++j, rows += to.right.width) {
     to.stop();
-    load_row(p, p.k, b, g, s.k0 + j, p.Dk, additive ? k : rows);
-    if (additive) project_rows({p.wk, head, to.stop}, p.U, k, p.Dk, rows);
+    load_row(p, p.k, b, g, s.k0 + j, p.Dk, k);
+    switch (core::key_map_of(p.score)) {
+      case RowMap::kSame:
+        std::copy(k, k + p.Dk, rows);
+        break;
+      case RowMap::kLinear:
+        project_rows({p.wk, head, to.stop}, p.U, k, p.Dk, rows);
+        break;
+    }
   }
 }
 
@@ -170,7 +188,6 @@ void prepare_value(const Problem& p, const Prepared<T>& to, Index b, Index g) {
 // Takes the rows' memory from an arena (a real one, or one that only measures).
 template <class T, class AnyArena>
 Prepared<T> take_prepared(const Problem& p, AnyArena& arena) {
-  const bool additive = p.score == ScoreKind::kAdditive;
   Prepared<T> x;
   const auto take = [&](Index width, Index heads, Index total) {
     RowsOf<T> rows{nullptr, width, heads, total, p.packed()};
@@ -178,9 +195,9 @@ Prepared<T> take_prepared(const Problem& p, AnyArena& arena) {
     return rows;
   };
   x.left = take(score_width(p), p.H, p.q_rows);
-  x.right = take(score_width(p), additive ? p.H : p.G, p.k_rows);
+  x.right = take(score_width(p), maps_keys(p) ? p.H : p.G, p.k_rows);
   if (p.v.given()) x.value = take(p.E, p.G, p.k_rows);
-  if (additive) {
+  if (p.score_v.given()) {
     x.score_v = {nullptr, p.U, p.H, 1, true};
     x.score_v.data = arena.template take<T>(p.H * p.U).data();
   }
@@ -192,7 +209,7 @@ Prepared<T> take_prepared(const Problem& p, AnyArena& arena) {
 template <class T, class Call>
 void prepare(const Problem& p, const Prepared<T>& x, Call& call) {
   if (p.q_rows == 0 || p.k_rows == 0) return;  // there are no pairs, but B may be huge
-  if (p.score == ScoreKind::kAdditive) {
+  if (p.score_v.given()) {
     for (Index h = 0; h < p.H; ++h) {
       for (Index u = 0; u < p.U; ++u)
         x.score_v.data[h * p.U + u] = parameter<T>(p.score_v, h, 0, u);

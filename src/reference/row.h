@@ -61,9 +61,15 @@ void raw_scores(const Problem& p, const Prepared<T>& x, const QueryAt& at, const
   const RealOf<T> scale = static_cast<RealOf<T>>(p.scale);
   for (Index n = 0; n < row.count; ++n, right += width) {
     x.stop();
-    const T score = p.score == ScoreKind::kAdditive
-                        ? additive_score(left, right, x.score_v.of(0, at.h, 0), width)
-                        : dot(left, right, width);
+    T score(0);
+    switch (core::product_of(p.score)) {
+      case PairProduct::kDot:
+        score = dot(left, right, width);
+        break;
+      case PairProduct::kTanh:
+        score = additive_score(left, right, x.score_v.of(0, at.h, 0), width);
+        break;
+    }
     row.raw[n] = score * scale;
     row.slope[n] = T(scale);
   }
@@ -93,16 +99,11 @@ void apply_instance(const ScoreMod& mod, const detail::ScoreTile<T>& tile) {
   }
 }
 
-inline At mod_place(const QueryAt& at, Index j) {
-  return {static_cast<std::int32_t>(at.b), static_cast<std::int32_t>(at.h),
-          static_cast<std::int32_t>(at.i), static_cast<std::int32_t>(j)};
-}
-
 template <class T>
 void user_scores(const Problem& p, const QueryAt& at, const Row<T>& row, bool with_slope) {
   std::copy(row.capped, row.capped + row.count, row.s);
   for (const ScoreMod& mod : p.mods) {
-    apply_instance<T>(mod, {mod_place(at, row.begin), 1, static_cast<std::int32_t>(row.count),
+    apply_instance<T>(mod, {core::place_of(at, row.begin), 1, static_cast<std::int32_t>(row.count),
                             row.count, row.s, with_slope ? row.slope : nullptr});
   }
 }
@@ -124,13 +125,7 @@ void add_bias(const Problem& p, const QueryAt& at, const Row<T>& row) {
   }
 }
 
-inline void restrict_to(const MaskMod* mod, const Problem&, const QueryAt& at, Index begin,
-                        Index count, std::uint8_t* live) {
-  mod->instances[0].apply(mod->callable.get(),
-                          {mod_place(at, begin), 1, static_cast<std::int32_t>(count), count, live});
-}
-
-template <class Mask>
+template <core::AnyMask Mask>
 void restrict_to(const Mask& mask, const Problem& p, const QueryAt& at, Index begin, Index count,
                  std::uint8_t* live) {
   for (Index n = 0; n < count; ++n) {

@@ -15,6 +15,7 @@ FAMILIES = ("two", "three", "four", "five", "mixed", "packed", "bthd")
 FAMILY_ODDS = (0.10, 0.15, 0.33, 0.10, 0.12, 0.12, 0.08)
 STYLES = ("plain", "permuted", "sliced", "reversed", "repeated")
 STYLE_ODDS = (0.4, 0.2, 0.15, 0.15, 0.1)
+SCORES = {"scaled_dot": 0.4, "dot": 0.1, "bilinear": 0.25, "additive": 0.25}
 
 
 @dataclass
@@ -139,9 +140,7 @@ class Maker:
         return int(self.rng.integers(1, 18))
 
     def arrays(self, family: str) -> Call:
-        score = str(
-            self.rng.choice(["scaled_dot", "dot", "bilinear", "additive"], p=[0.4, 0.1, 0.25, 0.25])
-        )
+        score = str(self.rng.choice(list(SCORES), p=list(SCORES.values())))
         self.d = self.width()
         self.dk = self.width() if score in ("bilinear", "additive") else self.d
         self.e = self.width()

@@ -32,6 +32,7 @@ FLOATS = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
+SCORES = ("scaled_dot", "scaled_dot", "dot", "bilinear", "additive")
 INTEGERS = [np.dtype(f"{sign}{size}") for sign in "iu" for size in (1, 2, 4, 8)]
 
 
@@ -275,7 +276,7 @@ def draw_packed(r: Random, call: Call, dtype: str, score: str) -> Drawn:
 
 def draw_call(r: Random, function: str) -> Drawn:
     call = Call(function, tensors=r.tensors)
-    score = r.pick("scaled_dot", "scaled_dot", "dot", "bilinear", "additive")
+    score = r.pick(*SCORES)
     make = draw_packed if r.generator.random() < 0.2 else draw_padded
     return make(r, call, r.pick(*FLOATS), score)
 

@@ -2,9 +2,11 @@
 """What functions take and give besides the plain call, each beside a call without it."""
 
 import pickle
+import re
 
 import numpy as np
 import pytest
+import random_calls
 from random_calls import needs_torch, torch
 
 import qkv
@@ -460,3 +462,21 @@ def test_arrays_with_the_heads_third_get_advice():
     q, k, v = (draw(B, h, t, D) for t, h in ((10, 3), (12, 2), (12, 2)))
     with pytest.raises(ValueError, match=r"not a multiple of G = 2 \(q .*\)$"):
         qkv.attention(q, k, v)
+
+
+def scores_of_the_library():
+    """The names that an unknown one is told."""
+    with pytest.raises(ValueError, match="score must be") as caught:
+        qkv.attention(Q, K, V, score="?")
+    return set(re.findall(r'"(\w+)"', str(caught.value)))
+
+
+def test_random_calls_draw_every_score():
+    assert scores_of_the_library() == set(random_calls.SCORES)
+
+
+@needs_torch
+def test_the_judge_draws_every_score():
+    import judge_cases
+
+    assert scores_of_the_library() == set(judge_cases.SCORES)

@@ -65,7 +65,7 @@ inline constexpr std::size_t kResultKindCount = std::size(kResultKinds);
 struct AttendOptions {
   std::vector<std::string> files{};
   Layout layout = Layout::kBhtd;
-  ScoreName score = ScoreName::kScaledDot;
+  qkv::Score score;  // its parameters absent
   std::string params{};
   std::optional<double> scale{};
   double softcap = 0;

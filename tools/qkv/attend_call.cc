@@ -74,24 +74,18 @@ ConstView parameter(const AttendOptions& options, AttendCall& call, const std::s
 }
 
 qkv::Score read_score(const AttendOptions& options, AttendCall& call) {
-  const bool learned =
-      options.score == ScoreName::kBilinear || options.score == ScoreName::kAdditive;
+  const bool learned = qkv::has_parameters(options.score);
   if (learned != !options.params.empty()) {
     throw UsageError(learned ? fmt::format("--score {} needs --params FILE", name_of(options.score))
-                             : "--params goes with --score bilinear or --score additive");
+                             : "--params goes with " + learned_scores(" or "));
   }
   call.settings["score"] = name_of(options.score);
-  if (options.score == ScoreName::kDot) return qkv::Dot{};
-  if (options.score == ScoreName::kScaledDot) return qkv::ScaledDot{};
+  if (!learned) return options.score;
   call.settings["params"] = options.params;
-  const auto get = [&](const char* name) { return parameter(options, call, name); };
-  const Origin origin{"--params " + file_of(options.params), true};
-  if (options.score == ScoreName::kBilinear) {
-    call.origins["bilinear"] = origin;
-    return qkv::Bilinear{get("W")};
-  }
-  call.origins["additive"] = origin;
-  return qkv::Additive{get("Wq"), get("Wk"), get("v"), get("b")};
+  call.origins[std::string(name_of(options.score))] = {"--params " + file_of(options.params), true};
+  qkv::Score score = options.score;
+  take_parameters(score, [&](const char* name) { return parameter(options, call, name); });
+  return score;
 }
 
 // ---- numbers --------------------------------------------------------------------------------
@@ -111,8 +105,9 @@ void read_numbers(const AttendOptions& options, AttendCall& call) {
                                           {"diagonal", "--causal-offset"}}) {
     call.origins[argument] = {option, false};
   }
-  const bool scaled = options.score == ScoreName::kScaledDot && call.inputs.q.rank() > 0;
-  const double usual = scaled ? 1 / std::sqrt(static_cast<double>(call.inputs.q.size(-1))) : 1;
+  const qkv::Index D = call.inputs.q.rank() > 0 ? call.inputs.q.size(-1) : 1;
+  const double usual =
+      std::visit([&]<class S>(const S&) { return S::default_scale(D); }, options.score);
   call.settings["scale"] = options.scale.value_or(usual);
   if (options.softcap != 0) call.settings["softcap"] = options.softcap;
 }
@@ -256,15 +251,12 @@ void look_at_all(AttendCall& call) {
   const auto parameter = [&](const char* name, const ConstView& view) {
     if (view.given()) look_at(call, fmt::format("--params: {}", name), view);
   };
-  if (const auto* score = std::get_if<qkv::Bilinear>(&call.options.score)) {
-    parameter("W", score->w);
-  }
-  if (const auto* score = std::get_if<qkv::Additive>(&call.options.score)) {
-    parameter("Wq", score->wq);
-    parameter("Wk", score->wk);
-    parameter("v", score->v);
-    parameter("b", score->b);
-  }
+  std::visit(
+      [&]<class S>(const S& score) {
+        S::for_each_parameter(
+            [&](const char* name, auto value, auto) { parameter(name, score.*value); });
+      },
+      call.options.score);
   look_at(call, "--bias", call.options.bias, false);
   look_at(call, "--alibi", call.options.alibi);
   look_at(call, "--sinks", call.options.sinks, false);

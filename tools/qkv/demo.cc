@@ -48,7 +48,7 @@ std::string four_scores(const Common& common, bool colour) {
   options.text = {kSentence};
   const WordInput input = read_words(options, common);
   std::vector<Scored> all;
-  for (const Choice<ScoreName>& score : kScores) {
+  for (const Choice<qkv::Score>& score : kScores) {
     options.score = score.value;
     all.push_back({score.name, attend_words(input, options, common, true)});
   }

@@ -107,18 +107,11 @@ constexpr Family kFamilies[] = {
      }},
 };
 
-qkv::Score score_of(ScoreName name, const Sample& s) {
-  switch (name) {
-    case ScoreName::kDot:
-      return qkv::Dot{};
-    case ScoreName::kScaledDot:
-      return qkv::ScaledDot{};
-    case ScoreName::kBilinear:
-      return qkv::Bilinear{s.w};
-    case ScoreName::kAdditive:
-      return qkv::Additive{s.wq, s.wk, s.units, {}};
-  }
-  return {};
+qkv::Score filled(const qkv::ScaledDot&, const Sample&) { return qkv::ScaledDot{}; }
+qkv::Score filled(const qkv::Dot&, const Sample&) { return qkv::Dot{}; }
+qkv::Score filled(const qkv::Bilinear&, const Sample& s) { return qkv::Bilinear{s.w}; }
+qkv::Score filled(const qkv::Additive&, const Sample& s) {
+  return qkv::Additive{s.wq, s.wk, s.units, {}};
 }
 
 }  // namespace
@@ -126,11 +119,12 @@ qkv::Score score_of(ScoreName name, const Sample& s) {
 std::vector<PathFact> path_facts() {
   std::vector<PathFact> facts;
   qkv::Context context;
-  for (const Choice<ScoreName>& score : kScores) {
+  for (const Choice<qkv::Score>& score : kScores) {
     for (const Family& family : kFamilies) {
       for (const DTypes& dtypes : all_dtypes()) {
         Sample sample(dtypes);
-        sample.options.score = score_of(score.value, sample);
+        sample.options.score =
+            std::visit([&](const auto& one) { return filled(one, sample); }, score.value);
         family.apply(sample);
         const qkv::Plan plan(sample.inputs, sample.options, context);
         facts.push_back({score.name, family.name, name_of(dtypes), std::string(plan.path()),

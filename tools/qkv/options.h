@@ -21,20 +21,20 @@
 template <class Value>
 using Choice = qkv::app::Choice<Value>;
 
-template <class Value, std::size_t n>
-std::string names_of(const Choice<Value> (&choices)[n], std::string_view separator = ", ") {
+// In what follows `choices` is an array of Choice<Value>.
+template <class Choices>
+std::string names_of(const Choices& choices, std::string_view separator = ", ") {
   std::string names;
-  for (const Choice<Value>& choice : choices) {
+  for (const auto& choice : choices) {
     names += fmt::format("{}{}", names.empty() ? "" : separator, choice.name);
   }
   return names;
 }
 
 // The choice a user named. Throws BadValue that lists the valid names.
-template <class Value, std::size_t n>
-Value chosen(const std::string& option, const std::string& text,
-             const Choice<Value> (&choices)[n]) {
-  for (const Choice<Value>& choice : choices) {
+template <class Choices>
+auto chosen(const std::string& option, const std::string& text, const Choices& choices) {
+  for (const auto& choice : choices) {
     if (choice.name == text) return choice.value;
   }
   throw BadValue(
@@ -42,9 +42,9 @@ Value chosen(const std::string& option, const std::string& text,
 }
 
 // An option that takes one of some names; an unknown one is an error that lists them.
-template <class Value, class Target, std::size_t n>
+template <class Target, class Choices>
 Option add_choice(const Command& command, const std::string& name, Target& target,
-                  const Choice<Value> (&choices)[n], const std::string& help) {
+                  const Choices& choices, const std::string& help) {
   return command
       .add_parsed(
           name,
@@ -56,9 +56,9 @@ Option add_choice(const Command& command, const std::string& name, Target& targe
 }
 
 // The same, given any number of times.
-template <class Value, std::size_t n>
+template <class Value, class Choices>
 Option add_choices(const Command& command, const std::string& name, std::vector<Value>& target,
-                   const Choice<Value> (&choices)[n], const std::string& help) {
+                   const Choices& choices, const std::string& help) {
   return command
       .add_all_parsed(
           name,

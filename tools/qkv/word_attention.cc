@@ -74,51 +74,56 @@ class ParameterFile {
 
 Tensor parameter_copy(const Tensor& tensor) { return qkv::contiguous(tensor.view()); }
 
-std::vector<Parameter> score_parameters(const WordsOptions& options, Index width) {
-  std::optional<ParameterFile> file;
-  if (!options.params.empty()) file.emplace(options.params);
-  std::vector<Parameter> parameters;
-  if (options.score == ScoreName::kBilinear) {
-    qkv::BilinearAttention layer(width, width, 0, DType::kFloat64);
-    qkv::initialise(layer, options.seed);
-    parameters.push_back(
-        {"W", file ? file->get("W", {width, width}) : parameter_copy(layer.parameters().w)});
-  }
-  if (options.score == ScoreName::kAdditive && file) {
+// The parameters of a score: read, or drawn from the seed.
+using Parameters = std::vector<Parameter>;
+Parameters parameters_of(const qkv::ScaledDot&, const ParameterFile*, Index, std::uint64_t) {
+  return {};
+}
+Parameters parameters_of(const qkv::Dot&, const ParameterFile*, Index, std::uint64_t) { return {}; }
+
+Parameters parameters_of(const qkv::Bilinear&, const ParameterFile* file, Index width,
+                         std::uint64_t seed) {
+  qkv::BilinearAttention layer(width, width, 0, DType::kFloat64);
+  qkv::initialise(layer, seed);
+  Parameters parameters;
+  parameters.push_back({"W", file != nullptr ? file->get("W", {width, width})
+                                             : parameter_copy(layer.parameters().w)});
+  return parameters;
+}
+
+Parameters parameters_of(const qkv::Additive&, const ParameterFile* file, Index width,
+                         std::uint64_t seed) {
+  Parameters parameters;
+  if (file != nullptr) {
     Tensor wq = file->get("Wq", {-1, width});
     const Index units = wq.size(0);
     parameters.push_back({"Wq", std::move(wq)});
     parameters.push_back({"Wk", file->get("Wk", {units, width})});
     parameters.push_back({"v", file->get("v", {units})});
     if (file->find("b")) parameters.push_back({"b", file->get("b", {units})});
-  } else if (options.score == ScoreName::kAdditive) {
-    qkv::AdditiveAttention layer(width, width, width, 0, DType::kFloat64);
-    qkv::initialise(layer, options.seed);
-    parameters.push_back({"Wq", parameter_copy(layer.parameters().w_q)});
-    parameters.push_back({"Wk", parameter_copy(layer.parameters().w_k)});
-    parameters.push_back({"v", parameter_copy(layer.parameters().v)});
+    return parameters;
   }
+  qkv::AdditiveAttention layer(width, width, width, 0, DType::kFloat64);
+  qkv::initialise(layer, seed);
+  parameters.push_back({"Wq", parameter_copy(layer.parameters().w_q)});
+  parameters.push_back({"Wk", parameter_copy(layer.parameters().w_k)});
+  parameters.push_back({"v", parameter_copy(layer.parameters().v)});
   return parameters;
+}
+
+Parameters score_parameters(const WordsOptions& options, Index width) {
+  std::optional<ParameterFile> file;
+  if (!options.params.empty()) file.emplace(options.params);
+  return std::visit(
+      [&](const auto& score) {
+        return parameters_of(score, file ? &*file : nullptr, width, options.seed);
+      },
+      options.score);
 }
 
 qkv::ConstView parameter(const std::vector<Parameter>& parameters, std::string_view name) {
   for (const Parameter& p : parameters) {
     if (p.name == name) return p.value;
-  }
-  return {};
-}
-
-qkv::Score score_of(ScoreName name, const std::vector<Parameter>& parameters) {
-  const auto get = [&](std::string_view wanted) { return parameter(parameters, wanted); };
-  switch (name) {
-    case ScoreName::kDot:
-      return qkv::Dot{};
-    case ScoreName::kScaledDot:
-      return qkv::ScaledDot{};
-    case ScoreName::kBilinear:
-      return qkv::Bilinear{get("W")};
-    case ScoreName::kAdditive:
-      return qkv::Additive{get("Wq"), get("Wk"), get("v"), get("b")};
   }
   return {};
 }
@@ -166,13 +171,15 @@ WordAttention plain(const Tensor& x, const WordsOptions& options, qkv::Context& 
   WordAttention attention;
   attention.parameters = score_parameters(options, x.size(1));
   attention.scale =
-      options.score == ScoreName::kScaledDot ? 1 / std::sqrt(static_cast<double>(x.size(1))) : 1;
+      std::visit([&]<class S>(const S&) { return S::default_scale(x.size(1)); }, options.score);
   attention.q = parameter_copy(x);
   attention.k = parameter_copy(x);
   attention.v = parameter_copy(x);
   reserve(attention, {}, x, matrices);
   qkv::Options call;
-  call.score = score_of(options.score, attention.parameters);
+  call.score = options.score;
+  take_parameters(call.score,
+                  [&](const char* name) { return parameter(attention.parameters, name); });
   qkv::attention({attention.q, attention.k, attention.v}, call, outputs_of(attention, false),
                  context);
   return attention;
@@ -220,8 +227,7 @@ void check_memory(const WordInput& input, const WordsOptions& options, bool matr
   const auto width = static_cast<double>(input.x.size(1));
   const auto heads = static_cast<double>(std::max<Index>(1, options.heads));
   const bool wide = options.heads > 0 && options.form == qkv::HeadForm::kWide;
-  const bool learned = options.heads > 0 || options.score == ScoreName::kBilinear ||
-                       options.score == ScoreName::kAdditive;
+  const bool learned = options.heads > 0 || qkv::has_parameters(options.score);
   const double parameters = learned ? 8 * width * width * (wide ? heads : 1) : 0;
   // Each is held twice: as it is computed with and as it is saved.
   ::check_memory(8 * 8 * words * width * (wide ? heads : 1) + 8 * parameters +

@@ -32,13 +32,12 @@ void run(const WordsOptions& options, const Common& common) {
   if (options.text == std::vector<std::string>{"-"} && options.vectors == "-") {
     throw UsageError("TEXT and --vectors cannot both be standard input");
   }
-  if (options.heads > 0 && options.score != ScoreName::kScaledDot) {
+  if (options.heads > 0 && !std::holds_alternative<qkv::ScaledDot>(options.score)) {
     throw UsageError("--heads goes with --score scaled_dot only");
   }
-  const bool learned = options.score == ScoreName::kBilinear ||
-                       options.score == ScoreName::kAdditive || options.heads > 0;
+  const bool learned = qkv::has_parameters(options.score) || options.heads > 0;
   if (!options.params.empty() && !learned) {
-    throw UsageError("--params goes with --score bilinear, --score additive or --heads");
+    throw UsageError("--params goes with " + learned_scores(", ") + " or --heads");
   }
   WordInput input;
   WordAttention attention;

@@ -29,7 +29,7 @@ struct WordsOptions {
   std::string vectors{};            // a file; "": spelling vectors
   qkv::Index width = 0;             // numbers of a vector; 0: found out
   Unknown unknown = Unknown::kError;
-  ScoreName score = ScoreName::kScaledDot;
+  qkv::Score score;       // its parameters absent
   bool identity = false;  // no projections, said by name
   qkv::Index heads = 0;   // 0: no projections
   qkv::HeadForm form = qkv::HeadForm::kSplit;

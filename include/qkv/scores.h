@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_SCORES_H_
+#define QKV_SCORES_H_
+
+#include <cmath>
+#include <string_view>
+#include <variant>
+
+#include <qkv/export.h>
+#include <qkv/view.h>
+
+// The scores. Each type says its name, which is also Python's and the command line's; the scale
+// that is taken where the options give none; its parameters, and where the gradient of each goes:
+// for_each_parameter(f) calls f(name, value, gradient) with pointers to members.
+// Letters: H query heads, D query/key width (Dq, Dk where they differ), U units.
+namespace qkv {
+
+// s_ij = q_i . k_j / sqrt(D)   Vaswani et al. 2017, eq. 1.
+struct ScaledDot {
+  static constexpr std::string_view kName = "scaled_dot";
+  using Gradient = std::monostate;
+  static double default_scale(Index D) { return 1 / std::sqrt(static_cast<double>(D)); }
+  template <class F>
+  static void for_each_parameter(const F&) {}
+};
+
+// s_ij = q_i . k_j             Luong et al. 2015, section 3.1, "dot".
+struct Dot {
+  static constexpr std::string_view kName = "dot";
+  using Gradient = std::monostate;
+  static double default_scale(Index) { return 1; }
+  template <class F>
+  static void for_each_parameter(const F&) {}
+};
+
+struct BilinearGradient {
+  View w{};
+};
+
+// s_ij = (q_i^T W) . k_j       Luong et al. 2015, section 3.1, "general".
+struct Bilinear {
+  ConstView w{};  // [Dq,Dk] or one per head [H,Dq,Dk]
+
+  static constexpr std::string_view kName = "bilinear";
+  using Gradient = BilinearGradient;
+  static double default_scale(Index) { return 1; }
+  template <class F>
+  static void for_each_parameter(const F& f) {
+    f("W", &Bilinear::w, &BilinearGradient::w);
+  }
+};
+
+struct AdditiveGradient {
+  View wq{};
+  View wk{};
+  View v{};
+  View b{};
+};
+
+// s_ij = sum_u v_u tanh((Wq q_i + b)_u + (Wk k_j)_u)   Bahdanau et al. 2015, appendix A.1.2.
+struct Additive {
+  ConstView wq{};  // [U,Dq] or [H,U,Dq]
+  ConstView wk{};  // [U,Dk] or [H,U,Dk]
+  ConstView v{};   // [U] or [H,U]
+  ConstView b{};   // [U] or [H,U]; may be absent
+
+  // The form v^T tanh(W [k; q]): w [U, Dk+Dq] (or [H, U, Dk+Dq]) is cut after column `key_width`.
+  // Throws Error when w is not so wide.
+  QKV_API static Additive concat(const ConstView& w, Index key_width, const ConstView& v,
+                                 const ConstView& b = {});
+
+  static constexpr std::string_view kName = "additive";
+  using Gradient = AdditiveGradient;
+  static double default_scale(Index) { return 1; }
+  template <class F>
+  static void for_each_parameter(const F& f) {
+    f("Wq", &Additive::wq, &AdditiveGradient::wq);
+    f("Wk", &Additive::wk, &AdditiveGradient::wk);
+    f("v", &Additive::v, &AdditiveGradient::v);
+    f("b", &Additive::b, &AdditiveGradient::b);
+  }
+};
+
+// The list of scores, and what their gradients are; std::monostate of one without parameters.
+using Score = std::variant<ScaledDot, Dot, Bilinear, Additive>;
+using ScoreGradient = std::variant<std::monostate, BilinearGradient, AdditiveGradient>;
+
+// Does a score have parameters?
+template <class S>
+constexpr bool has_parameters() {
+  bool any = false;
+  S::for_each_parameter([&](const char*, auto, auto) { any = true; });
+  return any;
+}
+inline bool has_parameters(const Score& score) {
+  return std::visit([]<class S>(const S&) { return has_parameters<S>(); }, score);
+}
+
+}  // namespace qkv
+
+#endif  // QKV_SCORES_H_

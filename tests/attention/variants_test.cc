@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <set>
+#include <string>
+#include <string_view>
+
+#include <gtest/gtest.h>
+
+#include <qkv/alternatives.h>
+#include <qkv/options.h>
+
+#include "core/masks.h"
+#include "tests/attention/case.h"
+#include "tests/attention/paths.h"
+#include "tests/attention/random_call.h"
+
+// Every alternative of a list of the options is drawn by the generators that hold the fast paths
+// against the reference, and the reference against the oracle: one that is appended to a list and
+// drawn by nobody fails here.
+namespace qkv::test {
+namespace {
+
+using Names = std::set<std::string_view>;
+
+struct Drawn {
+  Names scores, masks, diagonals;
+
+  void add(const Options& options) {
+    scores.insert(name_of(options.score));
+    for (const Mask& mask : options.masks) masks.insert(name_of(mask));
+    diagonals.insert(name_of(options.diagonal));
+  }
+};
+
+template <class Variant>
+void expect_all(const Names& drawn, const char* generator) {
+  for (const std::string_view name : names_of<Variant>()) {
+    EXPECT_TRUE(drawn.contains(name)) << name << " is drawn by nobody in " << generator;
+  }
+}
+
+void expect_all(const Drawn& drawn, const char* generator) {
+  expect_all<Score>(drawn.scores, generator);
+  expect_all<Mask>(drawn.masks, generator);
+  expect_all<Diagonal>(drawn.diagonals, generator);
+}
+
+TEST(Variants, NamesDiffer) {
+  const auto expect_different = [](const auto& names) {
+    EXPECT_EQ(Names(names.begin(), names.end()).size(), names.size());
+  };
+  expect_different(names_of<Score>());
+  expect_different(names_of<Mask>());
+  expect_different(names_of<Diagonal>());
+}
+
+TEST(Variants, RandomCallsDrawEach) {
+  Drawn drawn;
+  for (std::uint64_t n = 0; n < 400; ++n) drawn.add(RandomCall(1, n).options());
+  expect_all(drawn, "tests/attention/random_*.cc");
+}
+
+TEST(Variants, TheOracleDrawsEach) {
+  Drawn drawn;
+  for (const Case& c : read_cases(QKV_ORACLE_CASES)) {
+    drawn.add(CaseCall(c, DType::kFloat64).options());
+  }
+  expect_all(drawn, "tests/oracle_cases.py");
+}
+
+// The kinds of scores that tests walk through have a path besides the reference.
+TEST(Variants, EachKindOfScoreHasAFastPath) {
+  if (fast_paths().empty()) GTEST_SKIP() << "this processor runs the reference alone";
+  for (const ScoreKind kind : kScoreKinds) EXPECT_FALSE(fast_paths(kind).empty()) << name_of(kind);
+}
+
+// What a mask says of whole rows, of keys together and of tiles is what it says key by key.
+template <core::AnyMask M>
+void expect_consistent(const M& mask) {
+  core::Problem p;
+  p.batch = Dims(1);
+  const std::vector<core::ResolvedMask> masks{mask};
+  p.masks = masks;
+  constexpr Index kKeys = 200;
+  for (const Index o : {Index{-70}, Index{0}, Index{3}, Index{500}}) {
+    for (const Index i : {Index{0}, Index{1}, Index{64}, Index{130}}) {
+      const core::QueryAt at{0, 0, i, o};
+      const core::KeyRange range = core::live_range(p, at, kKeys);
+      std::uint8_t allowed[kKeys];
+      core::find_allowed(p, detail::InstanceTarget::kBaseline, at, 0, kKeys, allowed);
+      for (Index j = 0; j < kKeys; ++j) {
+        const bool live = j >= range.begin && j < range.end && allowed[j] != 0;
+        EXPECT_EQ(live, core::allows(mask, p, at, j)) << "i " << i << ", j " << j << ", o " << o;
+        const core::TileClass known = core::tile_class(p, at, j / core::kTileSide);
+        EXPECT_FALSE(known == core::TileClass::kDead && live);
+        EXPECT_FALSE(known == core::TileClass::kFull && allowed[j] == 0);
+      }
+    }
+  }
+}
+
+// A mask that knows no more than the rule: it is asked key by key.
+struct EveryThird {};
+bool allows(const EveryThird&, const core::Problem&, const core::QueryAt& at, Index j) {
+  return (at.i - j) % 3 == 0;
+}
+static_assert(core::AskedMask<EveryThird>);
+static_assert(core::IntervalMask<core::CausalMask>);
+
+struct NoMask {};
+static_assert(!core::AnyMask<NoMask>);
+
+TEST(Variants, MasksAreIntervalsOrQuestions) {
+  expect_consistent(core::CausalMask{});
+  for (const Window& window : {Window{-1, -1}, Window{5, -1}, Window{-1, 0}, Window{64, 3}}) {
+    expect_consistent(core::WindowMask{window});
+  }
+  const std::int64_t length = 77;
+  expect_consistent(core::LengthMask{{&length, DType::kInt64, {}, 0, 0, 0}, 0});
+  std::uint8_t flags[200];
+  for (std::size_t j = 0; j < 200; ++j) flags[j] = static_cast<std::uint8_t>(j % 7 == 0 ? 0 : 3);
+  core::Operand keys{flags, DType::kUInt8, {}, 0, 0, 1};
+  expect_consistent(core::PaddingMask{keys, 0});
+  keys.batch_strides.push_back(0);
+  expect_consistent(core::KeepMask{keys});
+  const MaskMod mod = mask_mod([](At at) { return at.i / 70 == at.j / 70; });
+  expect_consistent(core::UserMask{&mod});
+  const MaskMod known = precompute(mod, 200, 200);
+  expect_consistent(core::UserMask{&known});
+}
+
+}  // namespace
+}  // namespace qkv::test

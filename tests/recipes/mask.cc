@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// With mask.patch applied: Every{3} on every path of this processor, forward and backward, against
+// the same mask given as an array.
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <qkv/qkv.h>
+
+namespace {
+
+using qkv::ConstView;
+using qkv::Index;
+using qkv::View;
+
+constexpr Index kRows = 70;
+constexpr Index kWidth = 8;
+using Numbers = std::vector<float>;
+
+Numbers numbers(double step) {
+  Numbers x;
+  for (Index n = 0; n < kRows * kWidth; ++n) {
+    x.push_back(static_cast<float>(std::sin(step * static_cast<double>(n))));
+  }
+  return x;
+}
+
+struct Results {
+  Numbers out = Numbers(kRows * kWidth), dq = out, dk = out, dv = out, lse = Numbers(kRows);
+};
+
+View rows(Numbers& x) { return View(x.data(), {kRows, kWidth}); }
+
+Results results(const std::string& path, const qkv::Mask& mask) {
+  Numbers q = numbers(0.7), k = numbers(1.3), v = numbers(2.1), dout = numbers(0.4);
+  qkv::Context context;
+  context.force_path(path);
+  qkv::Options options;
+  options.masks.push_back(mask);
+  Results r;
+  const qkv::Inputs inputs{.q = rows(q), .k = rows(k), .v = rows(v)};
+  qkv::Outputs outputs;
+  outputs.out = rows(r.out);
+  outputs.lse = View(r.lse.data(), {kRows});
+  qkv::attention(inputs, options, outputs, context);
+  qkv::InputGradients to{.q = rows(r.dq), .k = rows(r.dk), .v = rows(r.dv)};
+  qkv::attention_backward(inputs, options, {outputs.out, outputs.lse}, {.out = rows(dout)}, to,
+                          context);
+  return r;
+}
+
+}  // namespace
+
+int main() {
+  std::vector<unsigned char> keep(kRows * kRows);
+  for (Index i = 0; i < kRows; ++i) {
+    for (Index j = 0; j < kRows; ++j) {
+      keep[static_cast<std::size_t>(i * kRows + j)] = (i - j) % 3 == 0 ? 1 : 0;
+    }
+  }
+  const ConstView array(keep.data(), {kRows, kRows});
+  int wrong = 0;
+  int checks = 0;
+  std::vector<std::string> paths{"reference"};
+  for (const std::string_view target : qkv::cpu_targets())
+    paths.push_back("dot/" + std::string(target));
+  for (const std::string& path : paths) {
+    const Results got = results(path, qkv::Every{3});
+    const Results want = results(path, qkv::Keep{array});
+    const bool same = got.out == want.out && got.lse == want.lse && got.dq == want.dq &&
+                      got.dk == want.dk && got.dv == want.dv;
+    if (!same) std::printf("%s: Every{3} is not what the array says\n", path.c_str());
+    wrong += same ? 0 : 1;
+    ++checks;
+  }
+  std::printf("%d paths, %d wrong\n", checks, wrong);
+  return wrong == 0 && checks > 1 ? 0 : 1;
+}
