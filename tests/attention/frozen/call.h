@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_ATTENTION_FROZEN_CALL_H_
+#define QKV_TESTS_ATTENTION_FROZEN_CALL_H_
+
+#include <deque>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <qkv/attention.h>
+
+#include "core/problem.h"
+#include "tests/attention/frozen/draw.h"
+#include "tests/attention/frozen/hash.h"
+
+namespace qkv::test::frozen {
+
+// One call of attention() and, of about half, of attention_backward(), drawn from its index alone.
+class Call {
+ public:
+  explicit Call(int index);
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  std::string name() const;
+  const std::set<std::string>& features() const { return features_; }
+  DType sums() const { return accumulator_of(dtype_); }
+  // "dot", "bilinear" or "additive".
+  std::string kind() const;
+  // Runs it and adds its results. Once for each call: gradients may be added to what buffers hold.
+  void run(Context& context, Hash& hash);
+
+ private:
+  // How an array lies in memory.
+  enum class Order { kC, kSwapped, kEverySecond, kBackwards };
+
+  // Puts a feature into the name.
+  void note(const std::string& feature) {
+    words_ += " " + feature;
+    features_.insert(feature);
+  }
+  void note_size(const char* letter, Index size) {
+    features_.insert(letter + (" " + std::to_string(size)));
+  }
+
+  void draw_score();
+  void draw_sizes();
+  Index cost() const;
+  bool shrink();
+  void draw_inputs();
+  void draw_packed_inputs();
+  void draw_options();
+  void draw_mods();
+  void draw_bias();
+  void draw_diagonal();
+  void draw_masks();
+  void draw_keep();
+  void draw_mask_mod();
+  void draw_lengths();
+  void poison_behind(Index key);
+  void plant();
+  void draw_outputs();
+  void want_matrix(const char* name, Rows& rows);
+  void draw_backward();
+  void draw_dweights();
+
+  // An array of numbers, in some memory order.
+  View make(DType dtype, const Dims& shape, double size = 1);
+  View lay_out(Tensor values, Order order);
+  Order draw_order();
+  View whole_numbers(DType dtype, const Dims& shape, Index low, Index high);
+  View rows_named(Index count);
+  View parameter(const Dims& shape, double size);
+  View result(const char* name, DType dtype, const Dims& shape);
+  View gradient(const char* name, const ConstView& of);
+  View result_or_sum(const char* name, const ConstView& of);
+  View own(Tensor tensor);
+  Dims with_heads(const Dims& shape);
+  Dims broadcastable();
+
+  int index_;
+  Draw draw_;
+  Score score_;
+  std::string score_name_;
+  DType dtype_ = DType::kFloat32;  // of q
+  DType keys_ = DType::kFloat32;   // of k and v
+  bool packed_ = false;
+  Index B = 1, H = 1, G = 1, Tq = 1, Tk = 1, Dq = 1, Dk = 1, E = 1, U = 1;
+  Dims matrix_;  // of weights; rank 0: packed
+  std::deque<Tensor> tensors_;
+  View q_, k_, v_;  // of the inputs, to write to
+  Inputs inputs_;
+  Options options_;
+  Outputs outputs_;
+  bool backward_ = false;
+  Saved saved_;
+  OutputGradients sources_;
+  InputGradients gradients_;
+  std::vector<View> results_;  // in the order in which they are hashed
+  std::string words_;
+  std::set<std::string> features_;
+};
+
+}  // namespace qkv::test::frozen
+
+#endif  // QKV_TESTS_ATTENTION_FROZEN_CALL_H_
