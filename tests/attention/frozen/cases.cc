@@ -37,6 +37,7 @@ Outcome run_case(int number, const std::string& target, int threads) {
 Outcome run_attention(int index, const std::string& target, int threads) {
   Call call(index);
   Outcome outcome{.name = call.name(), .sums = call.sums(), .features = call.features()};
+  outcome.uses_libm = outcome.features.count("lse") != 0;  // so has each backward pass
   if (target.empty()) return outcome;
   Context context = context_of(call.kind() + "/" + target, threads);
   call.run(context, outcome.hash);
@@ -54,6 +55,7 @@ Outcome run_memory(int index, const std::string& target, int threads) {
   const Index U = kUnits[index / 4];
   Outcome outcome;
   outcome.sums = sums;
+  outcome.uses_libm = true;
   outcome.name = "AdditiveMemory " + std::string(name_of(d)) + " k[2,2,130,9] v[2,2,130,5] U " +
                  std::to_string(U) + ", steps of 1, 7 and 49 queries, " +
                  (index % 2 == 0 ? "lengths" : "softcap and dropout");

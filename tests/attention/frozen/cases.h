@@ -22,7 +22,8 @@ inline constexpr int kCases = kAttentionCases + kMemoryCases + kArrayCases + kLa
 // What one case is and gave.
 struct Outcome {
   std::string name{};                // says what is drawn; begins with the case's number
-  DType sums = DType::kFloat32;      // float64: a result is, or hangs on, one
+  DType sums = DType::kFloat32;      // what is summed in
+  bool uses_libm = false;            // there is an lse, or what is made of it
   std::set<std::string> features{};  // what is drawn, one by one
   Hash hash{};
 };

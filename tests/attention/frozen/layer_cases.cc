@@ -105,6 +105,7 @@ Outcome run_layer(int index, const std::string& target, int threads) {
     run(Pass{draw, context, outcome.hash});
   };
   const auto heads = [&](const std::string& name, const MultiHeadConfig& config) {
+    outcome.uses_libm = true;
     with("MultiHeadAttention " + name, config.dtype,
          [&](const Pass& pass) { run_heads(config, pass); });
   };
