@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <set>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 #include <gtest/gtest.h>
 
-#include <qkv/target.h>
+#include <qkv/tensor.h>
 
 #include "tests/attention/frozen/cases.h"
 #include "tests/attention/frozen/draw.h"
@@ -97,17 +101,18 @@ bool has_rows(const Hashes& hashes, const std::string& target) {
 // ---- libm -----------------------------------------------------------------------------------
 
 // Of std::log of sums of exponentials and std::exp of what lies below a maximum. glibc has several
-// of each and takes one when the program starts: with FMA, about one logarithm of 100 in float64
-// differs in its last bit from that without.
+// of each and takes one when the program starts: of a million numbers of float64, 5 logarithms and
+// 687 exponentials differ in their last bit with FMA and without (2.36; of float32 none).
 template <class T>
 std::string hash_of_libm() {
   frozen::Draw draw(0x5EED4000);
-  Tensor x(dtype_of<T>, {2, 4096});
+  constexpr std::size_t kNumbers = 16384;
+  Tensor x(dtype_of<T>, {2, kNumbers});
   const std::span<T> values = x.values<T>();
-  for (std::size_t n = 0; n < 4096; ++n) {
+  for (std::size_t n = 0; n < kNumbers; ++n) {
     const double number = draw.number();
     values[n] = std::log(static_cast<T>(1 + number * number * 64));
-    values[4096 + n] = std::exp(static_cast<T>(-4 * number * number));
+    values[kNumbers + n] = std::exp(static_cast<T>(-4 * number * number));
   }
   frozen::Hash hash;
   hash.add(x);

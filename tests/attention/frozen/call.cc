@@ -2,7 +2,11 @@
 #include "tests/attention/frozen/call.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
 #include <limits>
+#include <span>
 #include <variant>
 
 // Sizes, inputs and scores of a frozen call. Each draw is a statement of its own: the order in
@@ -28,7 +32,10 @@ bool make_narrower(Index& width) {
 
 }  // namespace
 
-Call::Call(int index) : index_(index), draw_(0x5EED0000 + static_cast<std::uint64_t>(index)) {
+Call::Call(int index, bool only_named)
+    : index_(index),
+      only_named_(only_named),
+      draw_(0x5EED0000 + static_cast<std::uint64_t>(index)) {
   draw_score();
   draw_sizes();
   packed_ ? draw_packed_inputs() : draw_inputs();
@@ -103,7 +110,8 @@ View Call::lay_out(Tensor values, Order order) {
 
 View Call::make(DType dtype, const Dims& shape, double size) {
   const Order order = draw_order();
-  return lay_out(numbers(draw_, dtype, shape, size), order);
+  Draw of_array(draw_.bits());
+  return lay_out(only_named_ ? Tensor(dtype, shape) : numbers(of_array, dtype, shape, size), order);
 }
 
 View Call::whole_numbers(DType dtype, const Dims& shape, Index low, Index high) {

@@ -10,7 +10,6 @@
 
 #include <qkv/attention.h>
 
-#include "core/problem.h"
 #include "tests/attention/frozen/draw.h"
 #include "tests/attention/frozen/hash.h"
 
@@ -19,7 +18,8 @@ namespace qkv::test::frozen {
 // One call of attention() and, of about half, of attention_backward(), drawn from its index alone.
 class Call {
  public:
-  explicit Call(int index);
+  // One that is only to be named has zeros for numbers.
+  explicit Call(int index, bool only_named = false);
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
@@ -80,6 +80,7 @@ class Call {
   Dims broadcastable();
 
   int index_;
+  bool only_named_;
   Draw draw_;
   Score score_;
   std::string score_name_;

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstdint>
 #include <limits>
+#include <span>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "tests/attention/frozen/call.h"
 

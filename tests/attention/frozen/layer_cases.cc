@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <utility>
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include <qkv/layers/gru.h>
