@@ -221,6 +221,8 @@ void Call::draw_inputs() {
     keys = {B, G};
     if (form == 3) {  // another rank
       keys = {G};
+    } else if (form == 6) {  // batch axes [2,B], of which keys have the second
+      batch = {2, B, H};
     } else if (form <= 5 && B > 1) {  // all queries see the same keys
       keys = {1, G};
       note("B 1 of keys");
@@ -235,6 +237,7 @@ void Call::draw_inputs() {
     return axes;
   };
   q_ = make(dtype_, shape(batch, Tq, Dq));
+  if (batch.rank() == 3) B *= 2;
   k_ = make(keys_, shape(keys, Tk, Dk));
   v_ = make(keys_, shape(keys, Tk, E));
   inputs_ = {.q = q_, .k = k_, .v = v_};

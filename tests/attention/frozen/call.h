@@ -59,7 +59,7 @@ class Call {
   void draw_mask_mod();
   void draw_lengths();
   void poison_behind(Index key);
-  void plant();
+  void plant(const char* name, const View& x);
   void draw_outputs();
   void want_matrix(const char* name, Rows& rows);
   void draw_backward();

@@ -65,14 +65,16 @@ void Call::draw_options() {
   draw_diagonal();
   if (draw_.chance(30)) {
     const bool of_entries = draw_.chance(50);
-    options_.alibi = parameter(of_entries ? Dims(B, H) : Dims(H), 0x1p-5);
+    const View slopes = parameter(of_entries ? Dims(B, H) : Dims(H), 0x1p-5);
+    options_.alibi = slopes;
     note(of_entries ? "alibi [B,H]" : "alibi [H]");
+    if (draw_.chance(options_.bias.given() ? 20 : 5)) plant("slope", slopes);
   }
   draw_masks();
   if (draw_.chance(30)) {
     const View sinks = parameter(Dims(H), 2);
     note("sinks");
-    if (draw_.chance(20)) core::store(sinks.dtype(), sinks.data(), 0, -kInf);
+    if (draw_.chance(20)) plant("sink", sinks);
     options_.sinks = sinks;
   }
   if (draw_.chance(30)) {
@@ -81,7 +83,9 @@ void Call::draw_options() {
     options_.dropout = {p, draw_.bits()};
     note("dropout");
   }
-  if (draw_.chance(8)) plant();
+  if (!draw_.chance(8)) return;
+  const Index which = draw_.whole(0, 2);
+  plant(which == 0 ? "q" : which == 1 ? "k" : "v", which == 0 ? q_ : which == 1 ? k_ : v_);
 }
 
 // Functions of additions and products alone, but for the soft-cap: libm has no part in them.
@@ -248,12 +252,10 @@ void Call::poison_behind(Index key) {
 }
 
 // An odd number that is seen.
-void Call::plant() {
-  const Index which = draw_.whole(0, 2);
-  const View x = which == 0 ? q_ : which == 1 ? k_ : v_;
+void Call::plant(const char* name, const View& x) {
   constexpr double kOdd[] = {kNaN, kInf, -kInf};
   core::store(x.dtype(), x.data(), 0, draw_.one_of(kOdd));
-  note(which == 0 ? "odd q" : which == 1 ? "odd k" : "odd v");
+  note(std::string("odd ") + name);
 }
 
 }  // namespace qkv::test::frozen
