@@ -85,7 +85,7 @@ void write_hashes(const Hashes& hashes, const std::set<std::string>& names) {
   std::ofstream file(kFile);
   file << kHead;
   for (const auto& [name, targets] : hashes) {
-    if (names.count(name) == 0 && !name.starts_with("libm ")) continue;
+    if (!names.contains(name) && !name.starts_with("libm ")) continue;
     for (const auto& [target, hash] : targets)
       file << name << '\t' << target << '\t' << hash << '\n';
   }
@@ -93,7 +93,7 @@ void write_hashes(const Hashes& hashes, const std::set<std::string>& names) {
 
 bool has_rows(const Hashes& hashes, const std::string& target) {
   for (const auto& [name, targets] : hashes) {
-    if (targets.count(target) != 0) return true;
+    if (targets.contains(target)) return true;
   }
   return false;
 }
@@ -129,7 +129,7 @@ std::string libm_row(DType sums) { return "libm " + std::string(name_of(sums)); 
 bool is_libm_of(const Hashes& hashes, const std::string& target, DType sums) {
   static const std::string here[] = {hash_of_libm(DType::kFloat32), hash_of_libm(DType::kFloat64)};
   const auto row = hashes.find(libm_row(sums));
-  if (row == hashes.end() || row->second.count(target) == 0) return false;
+  if (row == hashes.end() || !row->second.contains(target)) return false;
   return row->second.at(target) == here[sums == DType::kFloat64 ? 1 : 0];
 }
 
@@ -204,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(Target, ResultHashes, testing::ValuesIn(kTargets),
 
 TEST(ResultHashes, TheFileHasTheCasesThatThereAre) {
   for (const auto& [name, targets] : read_hashes()) {
-    EXPECT_TRUE(all_names().count(name) == 1 || name.starts_with("libm "))
+    EXPECT_TRUE(all_names().contains(name) || name.starts_with("libm "))
         << "no such case: " << name;
   }
   EXPECT_EQ(all_names().size(), static_cast<std::size_t>(frozen::kCases));

@@ -37,7 +37,7 @@ Outcome run_case(int number, const std::string& target, int threads) {
 Outcome run_attention(int index, const std::string& target, int threads) {
   Call call(index, target.empty());
   Outcome outcome{.name = call.name(), .sums = call.sums(), .features = call.features()};
-  outcome.uses_libm = outcome.features.count("lse") != 0;  // so has each backward pass
+  outcome.uses_libm = outcome.features.contains("lse");  // so has each backward pass
   if (target.empty()) return outcome;
   Context context = context_of(call.kind() + "/" + target, threads);
   call.run(context, outcome.hash);
