@@ -109,18 +109,20 @@ enum class Know {
   kCount,     // how many keys there are: no part is
 };
 
-Know knowledge_of(const Mask& mask) {
-  if (std::holds_alternative<Causal>(mask) || std::holds_alternative<Window>(mask)) {
-    return Know::kDistance;
-  }
-  if (std::holds_alternative<Keep>(mask)) return Know::kPair;
-  return std::holds_alternative<MaskMod>(mask) ? Know::kNumbers : Know::kCount;
+Know knowledge_of(const Causal&) { return Know::kDistance; }
+Know knowledge_of(const Window&) { return Know::kDistance; }
+Know knowledge_of(const Keep&) { return Know::kPair; }
+Know knowledge_of(const Padding&) { return Know::kCount; }
+Know knowledge_of(const KeyLengths&) { return Know::kCount; }
+Know knowledge_of(const MaskMod&) { return Know::kNumbers; }
+Know knowledge_of_any(const Mask& mask) {
+  return std::visit([](const auto& one) { return knowledge_of(one); }, mask);
 }
 
 Know knowledge_of(const Options& options) {
   Know most = options.bias.given() ? Know::kPair : Know::kDistance;
   if (!options.mods.empty() || options.dropout.p > 0) most = Know::kNumbers;
-  for (const Mask& mask : options.masks) most = std::max(most, knowledge_of(mask));
+  for (const Mask& mask : options.masks) most = std::max(most, knowledge_of_any(mask));
   return most;
 }
 
@@ -168,16 +170,28 @@ std::string forward_fault(const Problem& problem, const View& out, const Part& p
 
 // The same gradients as `like`, in these buffers.
 ScoreGradient with_buffers(const ScoreGradient& like, std::span<Tensor> buffers) {
-  if (std::holds_alternative<BilinearGradient>(like)) return BilinearGradient{buffers[0]};
-  if (!std::holds_alternative<AdditiveGradient>(like)) return {};
-  return AdditiveGradient{buffers[0], buffers[1], buffers[2], buffers[3]};
+  ScoreGradient gradient = like;
+  for_each_alternative<Score>([&]<class S>() {
+    auto* given = std::get_if<typename S::Gradient>(&gradient);
+    if (given == nullptr) return;
+    std::size_t n = 0;
+    S::for_each_parameter([&](const char*, auto, auto its) {
+      if (((*given).*its).given()) (*given).*its = buffers[n++];
+    });
+  });
+  return gradient;
 }
 
 // Of each of views_of(), all of which are given.
-std::vector<const char*> names_of(const ScoreGradient& gradient) {
-  if (std::holds_alternative<BilinearGradient>(gradient)) return {"dW"};
-  if (!std::holds_alternative<AdditiveGradient>(gradient)) return {};
-  return {"dWq", "dWk", "dv of the score", "db"};
+std::vector<std::string> names_of(const Score& score) {
+  std::vector<std::string> names;
+  const auto add = [&]<class S>(const S& one) {
+    S::for_each_parameter([&](const char* name, auto value, auto) {
+      if ((one.*value).given()) names.push_back(std::string("the score's d") + name);
+    });
+  };
+  std::visit(add, score);
+  return names;
 }
 
 // Of queries where the part has all keys, of keys where it has all queries, of parameters where it
@@ -210,9 +224,9 @@ std::string backward_fault(const Problem& problem, const std::vector<View>& resu
     names.emplace_back("dbias");
   }
   const bool all = all_entries && all_rows && all_keys;
-  for (const char* name : names_of(problem.dscore)) {
+  for (std::string& name : names_of(problem.options.score)) {
     complete.push_back(all);
-    names.emplace_back(name);
+    names.push_back(std::move(name));
   }
   for (std::size_t n = 0; n < got.size(); ++n) {
     if (!complete[n]) continue;

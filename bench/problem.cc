@@ -34,15 +34,26 @@ struct Reach {
   Index end = 0;
 };
 
+// Of the masks that benchmarks have; those of whole arrays and lengths count as if they forbade
+// nothing.
+struct Narrow {
+  Reach& reach;
+  Index diagonal;  // i + o
+
+  void operator()(const Causal&) const { reach.end = std::min(reach.end, diagonal + 1); }
+  void operator()(const Window& window) const {
+    if (window.left >= 0) reach.first = std::max(reach.first, diagonal - window.left);
+    if (window.right >= 0) reach.end = std::min(reach.end, diagonal + window.right + 1);
+  }
+  void operator()(const Keep&) const {}
+  void operator()(const Padding&) const {}
+  void operator()(const KeyLengths&) const {}
+  void operator()(const MaskMod&) const {}
+};
+
 Reach reach_of(Index i, Index Tk, Index o, const Options& options) {
   Reach reach{0, Tk};
-  for (const Mask& mask : options.masks) {
-    if (std::holds_alternative<Causal>(mask)) reach.end = std::min(reach.end, i + o + 1);
-    if (const auto* window = std::get_if<Window>(&mask)) {
-      if (window->left >= 0) reach.first = std::max(reach.first, i + o - window->left);
-      if (window->right >= 0) reach.end = std::min(reach.end, i + o + window->right + 1);
-    }
-  }
+  for (const Mask& mask : options.masks) std::visit(Narrow{reach, i + o}, mask);
   return reach;
 }
 
@@ -52,14 +63,15 @@ View gradient_of(Problem& problem, const ConstView& source) {
 }
 
 ScoreGradient gradient_of(Problem& problem, const Score& score) {
-  if (const auto* bilinear = std::get_if<Bilinear>(&score)) {
-    return BilinearGradient{gradient_of(problem, bilinear->w)};
-  }
-  if (const auto* additive = std::get_if<Additive>(&score)) {
-    return AdditiveGradient{gradient_of(problem, additive->wq), gradient_of(problem, additive->wk),
-                            gradient_of(problem, additive->v), gradient_of(problem, additive->b)};
-  }
-  return {};
+  return std::visit(
+      [&]<class S>(const S& one) -> ScoreGradient {
+        typename S::Gradient gradient;
+        S::for_each_parameter([&](const char*, auto value, auto its) {
+          gradient.*its = gradient_of(problem, one.*value);
+        });
+        return gradient;
+      },
+      score);
 }
 
 }  // namespace
@@ -67,13 +79,14 @@ ScoreGradient gradient_of(Problem& problem, const Score& score) {
 std::string name_of(const Shape& shape) { return fmt::format("T{}-D{}", shape.Tq, shape.D); }
 
 std::vector<View> views_of(const ScoreGradient& gradient) {
-  if (const auto* bilinear = std::get_if<BilinearGradient>(&gradient)) return {bilinear->w};
   std::vector<View> views;
-  if (const auto* additive = std::get_if<AdditiveGradient>(&gradient)) {
-    for (const View& view : {additive->wq, additive->wk, additive->v, additive->b}) {
-      if (view.given()) views.push_back(view);
-    }
-  }
+  for_each_alternative<Score>([&]<class S>() {
+    const auto* given = std::get_if<typename S::Gradient>(&gradient);
+    if (given == nullptr) return;
+    S::for_each_parameter([&](const char*, auto, auto its) {
+      if (((*given).*its).given()) views.push_back((*given).*its);
+    });
+  });
   return views;
 }
 
@@ -146,9 +159,14 @@ void turn_backward(Problem& problem) {
 }
 
 Index offset_of(Index Tq, Index Tk, const Options& options) {
-  if (std::holds_alternative<BottomRight>(options.diagonal)) return Tk - Tq;
-  if (const auto* given = std::get_if<Offset>(&options.diagonal)) return given->o;
-  return 0;
+  struct OffsetOf {
+    Index Tq, Tk;
+    Index operator()(const BottomRight&) const { return Tk - Tq; }
+    Index operator()(const TopLeft&) const { return 0; }
+    Index operator()(const Offset& given) const { return given.o; }
+    Index operator()(const Offsets&) const { return 0; }  // no benchmark has several
+  };
+  return std::visit(OffsetOf{Tq, Tk}, options.diagonal);
 }
 
 double live_pairs(Index Tq, Index Tk, const Options& options) {

@@ -21,7 +21,7 @@ struct ScaledDot {
   using Gradient = std::monostate;
   static double default_scale(Index D) { return 1 / std::sqrt(static_cast<double>(D)); }
   template <class F>
-  static void for_each_parameter(const F&) {}
+  static constexpr void for_each_parameter(const F&) {}
 };
 
 // s_ij = q_i . k_j             Luong et al. 2015, section 3.1, "dot".
@@ -30,7 +30,7 @@ struct Dot {
   using Gradient = std::monostate;
   static double default_scale(Index) { return 1; }
   template <class F>
-  static void for_each_parameter(const F&) {}
+  static constexpr void for_each_parameter(const F&) {}
 };
 
 struct BilinearGradient {
@@ -45,7 +45,7 @@ struct Bilinear {
   using Gradient = BilinearGradient;
   static double default_scale(Index) { return 1; }
   template <class F>
-  static void for_each_parameter(const F& f) {
+  static constexpr void for_each_parameter(const F& f) {
     f("W", &Bilinear::w, &BilinearGradient::w);
   }
 };
@@ -73,7 +73,7 @@ struct Additive {
   using Gradient = AdditiveGradient;
   static double default_scale(Index) { return 1; }
   template <class F>
-  static void for_each_parameter(const F& f) {
+  static constexpr void for_each_parameter(const F& f) {
     f("Wq", &Additive::wq, &AdditiveGradient::wq);
     f("Wk", &Additive::wk, &AdditiveGradient::wk);
     f("v", &Additive::v, &AdditiveGradient::v);

@@ -67,6 +67,7 @@ inline InstanceTarget instances_of(kernels::Target target) noexcept {
 
 // ---- masks ----------------------------------------------------------------------------------
 
+using core::apply_instance;
 using core::find_allowed;
 using core::KeyRange;
 using core::live_range;
@@ -79,16 +80,6 @@ inline bool has_key_masks(const Problem& p) {
 }
 
 // ---- scores ---------------------------------------------------------------------------------
-
-template <class T>
-void apply_instance(const detail::ScoreInstance& instance, const void* callable,
-                    const detail::ScoreTile<T>& tile) {
-  if constexpr (std::is_same_v<T, double>) {
-    instance.f64(callable, tile);
-  } else {
-    instance.f32(callable, tile);
-  }
-}
 
 // s = cap tanh(s / cap). `slopes`, where given, are multiplied by the derivative.
 template <class T>

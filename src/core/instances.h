@@ -3,6 +3,7 @@
 #define QKV_CORE_INSTANCES_H_
 
 #include <span>
+#include <type_traits>
 
 #include <qkv/mods.h>
 
@@ -26,6 +27,17 @@ inline const detail::ScoreInstance& instance_for(const ScoreMod& mod,
 inline const detail::MaskInstance& instance_for(const MaskMod& mod, detail::InstanceTarget wanted) {
   return instance_for(std::span(mod.instances, static_cast<std::size_t>(mod.instance_count)),
                       wanted);
+}
+
+// Its loop for T, float or double.
+template <class T>
+void apply_instance(const detail::ScoreInstance& instance, const void* callable,
+                    const detail::ScoreTile<T>& tile) {
+  if constexpr (std::is_same_v<T, double>) {
+    instance.f64(callable, tile);
+  } else {
+    instance.f32(callable, tile);
+  }
 }
 
 // The best target that this CPU runs.

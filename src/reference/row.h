@@ -89,13 +89,11 @@ void soft_cap(const Problem& p, const Row<T>& row) {
 }
 
 template <class T>
-void apply_instance(const ScoreMod& mod, const detail::ScoreTile<T>& tile) {
+void apply_baseline(const ScoreMod& mod, const detail::ScoreTile<T>& tile) {
   if constexpr (core::kIsComplex<T>) {
     mod.complex128(mod.callable.get(), tile);
-  } else if constexpr (std::is_same_v<T, double>) {
-    mod.instances[0].f64(mod.callable.get(), tile);
   } else {
-    mod.instances[0].f32(mod.callable.get(), tile);
+    core::apply_instance<T>(mod.instances[0], mod.callable.get(), tile);
   }
 }
 
@@ -103,7 +101,7 @@ template <class T>
 void user_scores(const Problem& p, const QueryAt& at, const Row<T>& row, bool with_slope) {
   std::copy(row.capped, row.capped + row.count, row.s);
   for (const ScoreMod& mod : p.mods) {
-    apply_instance<T>(mod, {core::place_of(at, row.begin), 1, static_cast<std::int32_t>(row.count),
+    apply_baseline<T>(mod, {core::place_of(at, row.begin), 1, static_cast<std::int32_t>(row.count),
                             row.count, row.s, with_slope ? row.slope : nullptr});
   }
 }

@@ -61,7 +61,7 @@ class Demo(Case):
         blocks = [np.array([[0 if cell.strip() == "." else float(cell) for cell in
                              re.findall("...", row[12 + 21 * n : 30 + 21 * n])] for row in rows])
                   for n in range(4)]
-        for block, score in zip(blocks, ("dot", "scaled_dot", "bilinear", "additive")):
+        for block, score in zip(blocks, ("scaled_dot", "dot", "bilinear", "additive")):
             saved = self.saved("the cat walks on the street", "--score", score)
             self.near(block, 100 * saved["weights"], 0.5 + 1e-9)
 

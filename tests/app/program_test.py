@@ -263,7 +263,7 @@ class CommandLine(Case):
                 (["words", b"a\xff"], "TEXT: byte 1: expected UTF-8 text"),
                 (["words", "a", "--scor", "dot"],
                  'unknown option "--scor" (did you mean --score?); options: --help, --vectors'),
-                (["words", "a", "--score", "foo"], "valid: dot, scaled_dot, bilinear, additive"),
+                (["words", "a", "--score", "foo"], "valid: scaled_dot, dot, bilinear, additive"),
                 (["words", "a", "--unknown", "x"], "valid: error, skip, zero"),
                 (["words", "a", "--form", "x", "--heads", "1"], "valid: split, wide"),
                 (["words", "a", "--seed", "12x"], 'got "12x"'),

@@ -175,10 +175,11 @@ void expect_found(Problem& problem, const std::vector<std::string>& names) {
 TEST(CheckOfGradients, FindsAWrongNumberInThoseOfParameters) {
   Problem additive = qkv::bench::make_problem({.B = 2, .Tq = 9, .Tk = 11, .D = 4, .E = 6});
   score_additive(additive, 33);
-  expect_found(additive, {"dq", "dk", "dv", "dWq", "dWk", "dv of the score", "db"});
+  expect_found(additive, {"dq", "dk", "dv", "the score's dWq", "the score's dWk", "the score's dv",
+                          "the score's db"});
   Problem bilinear = qkv::bench::make_problem({.B = 2, .Tq = 9, .Tk = 11, .D = 4, .E = 6});
   score_bilinear(bilinear);
-  expect_found(bilinear, {"dq", "dk", "dv", "dW"});
+  expect_found(bilinear, {"dq", "dk", "dv", "the score's dW"});
 }
 
 TEST(CheckOfGradients, FindsWhatIsNotWritten) {

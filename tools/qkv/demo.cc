@@ -154,7 +154,7 @@ void run(const DemoOptions& options, const Common& common) {
       kSentence);
   text += four_scores(common, terminal_colours(common) != qkv::app::TerminalColours::kNone);
   text +=
-      "dot q.k, scaled_dot q.k / sqrt(d), bilinear q.W.k, additive v.tanh(Wq.q + Wk.k): the first "
+      "scaled_dot q.k / sqrt(d), dot q.k, bilinear q.W.k, additive v.tanh(Wq.q + Wk.k): dot "
       "grows\nwith the width; W, Wq, Wk, v are drawn here, not learned as the translator's "
       "above.\n\n";
   text += scaling();
