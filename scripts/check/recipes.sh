@@ -26,9 +26,9 @@ for patch in "$root"/tests/recipes/*.patch; do
     echo "$name: compiles with nothing but its place in the list"
     exit 1
   fi
-  grep -m 3 -E 'error' "$tree/log" | sed "s|$tree/||" || true
+  grep -m 1 -oE 'error: .{0,120}' "$tree/log" || true
   (cd "$tree" && git apply --exclude='include/*' "$patch")
-  build || { tail -50 "$tree/log"; exit 1; }
+  build || { grep -m 5 -E 'error:' "$tree/log"; exit 1; }
   g++ -std=c++20 -O1 -I"$tree/include" "$root/tests/recipes/$name.cc" "$tree/build/libqkv.a" \
     -lhwy -pthread -o "$tree/$name"
   echo "$name:"

@@ -62,9 +62,11 @@ int main() {
   const ConstView array(keep.data(), {kRows, kRows});
   int wrong = 0;
   int checks = 0;
-  std::vector<std::string> paths{"reference"};
-  for (const std::string_view target : qkv::cpu_targets())
-    paths.push_back("dot/" + std::string(target));
+  std::vector<std::string> paths;
+  for (const std::string_view target : qkv::cpu_targets()) {
+    const std::string name(target);
+    paths.push_back(name == "reference" ? name : "dot/" + name);
+  }
   for (const std::string& path : paths) {
     const Results got = results(path, qkv::Every{3});
     const Results want = results(path, qkv::Keep{array});
