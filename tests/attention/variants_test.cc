@@ -110,6 +110,9 @@ struct NoMask {};
 static_assert(!core::AnyMask<NoMask>);
 
 TEST(Variants, MasksAreIntervalsOrQuestions) {
+  const core::Problem none;
+  EXPECT_TRUE(allows(EveryThird{}, none, {0, 0, 4, 0}, 1));
+  EXPECT_FALSE(allows(EveryThird{}, none, {0, 0, 4, 0}, 2));
   expect_consistent(core::CausalMask{});
   for (const Window& window : {Window{-1, -1}, Window{5, -1}, Window{-1, 0}, Window{64, 3}}) {
     expect_consistent(core::WindowMask{window});
