@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "attention/additive_scores.h"
-#include "attention/projection.h"
+#include "attention/input_rows.h"
 
 // What the additive score makes of its parameters and of keys: all that does not depend on queries.
 //   right_j = exp(2 Wk k_j) by units, one for each query head
@@ -15,42 +15,34 @@ template <class T>
 class AdditiveKeys {
  public:
   AdditiveKeys(const Problem& p, kernels::Target target)
-      : query_projection_(p.wq, p.H, p.U, p.Dq, Turned::kNo),
-        key_projection_(p.wk, p.H, p.U, p.Dk, Turned::kNo) {
+      : keys_(InputRows<T>::of_keys(p)),
+        query_product_(InputRows<T>::of_queries(p).product()),
+        key_product_(keys_.product()) {
     scores_.kernels = &kernels::additive_kernels<T>(target);
     scores_.units = p.U;
     scores_.queries = RowPlaces::of_queries(p);
-    scores_.keys = {p.H, p.k_rows, p.packed()};
+    scores_.keys = keys_.places;
   }
 
   template <class AnyArena>
   void take(const Problem& p, AnyArena& arena);
-  std::size_t worker_bytes(const Problem& p) const {
-    core::MeasuringArena arena;
-    take_worker(p, arena);
-    return arena.bytes();
-  }
+  std::size_t worker_bytes() const { return keys_.worker_bytes(key_product_.padded_units()); }
   // `tools` are those of the problem that the keys belong to.
   void prepare(const FusedCall<T>& tools, runtime::Call& call);
 
   // Of the keys; nothing is known of queries.
   const AdditiveScores<T>& scores() const { return scores_; }
-  const Projection<T>& query_projection() const { return query_projection_; }
+  const RowProduct<T>& query_product() const { return query_product_; }
   const T* rows() const { return rows_; }  // [B,H,k_rows][2 units]
-  const T* bias(Index h) const { return b_ == nullptr ? nullptr : b_ + h * scores_.units; }
 
  private:
-  template <class AnyArena>
-  ProjectedBlock<T> take_worker(const Problem& p, AnyArena& arena) const {
-    return ProjectedBlock<T>::take(arena, p.Dk, key_projection_.padded_units());
-  }
   void load_parameters(const Problem& p);
 
   AdditiveScores<T> scores_;
-  Projection<T> query_projection_, key_projection_;
+  InputRows<T> keys_;
+  RowProduct<T> query_product_, key_product_;
   T* rows_ = nullptr;
   T* v_ = nullptr;
-  T* b_ = nullptr;
   std::uint8_t* odd_v_ = nullptr;
   Range* ranges_ = nullptr;
 };
@@ -59,11 +51,10 @@ template <class T>
 template <class AnyArena>
 void AdditiveKeys<T>::take(const Problem& p, AnyArena& arena) {
   const auto take = [&]<class V>(V*& to, Index n) { to = arena.template take<V>(n).data(); };
-  query_projection_.take(arena);
-  key_projection_.take(arena);
+  query_product_.take(arena);
+  key_product_.take(arena);
   take(rows_, scores_.keys.count(p.B) * 2 * p.U);
   take(v_, p.H * p.U);
-  if (p.score_b.given()) take(b_, p.H * p.U);
   take(odd_v_, p.H);
   take(ranges_, scores_.keys.count(p.B));
   scores_.v = v_;
@@ -75,17 +66,12 @@ template <class T>
 void AdditiveKeys<T>::prepare(const FusedCall<T>& tools, runtime::Call& call) {
   const Problem& p = tools.p;
   load_parameters(p);
-  query_projection_.pack(tools, call);
-  key_projection_.pack(tools, call);
-  for_each_row_block(
-      call, p, scores_.keys, [&](Index b, Index h, Index row, Index count, core::Arena& arena) {
-        const ProjectedBlock<T> w = take_worker(p, arena);
-        const RowsOf<T> projected{w.rows, key_projection_.padded_units()};
-        key_projection_.apply(tools, h,
-                              plain_rows(p, p.k, b, p.key_head(h), row, count, p.Dk, w.copy), count,
-                              projected);
-        scores_.put_exponentials(projected, count, scores_.keys.of(b, h, row), rows_, ranges_);
-      });
+  query_product_.pack(tools, call);
+  key_product_.pack(tools, call);
+  keys_.make(tools, key_product_, call,
+             [&](Index b, Index h, Index row, Index count, const RowsOf<const T>& made) {
+               scores_.put_exponentials(made, count, scores_.keys.of(b, h, row), rows_, ranges_);
+             });
   scores_.most = *std::max_element(ranges_, ranges_ + scores_.keys.count(p.B));
 }
 
@@ -93,11 +79,7 @@ template <class T>
 void AdditiveKeys<T>::load_parameters(const Problem& p) {
   for (Index h = 0; h < p.H; ++h) {
     T* v = v_ + h * p.U;
-    const auto load = [&](const Operand& x, T* to) {
-      load_values(x, core::offset_of(x, 0, h, 0, 0), x.col_stride, p.U, to);
-    };
-    load(p.score_v, v);
-    if (p.score_b.given()) load(p.score_b, b_ + h * p.U);
+    load_values(p.score_v, core::offset_of(p.score_v, 0, h, 0, 0), p.score_v.col_stride, p.U, v);
     odd_v_[h] = static_cast<std::uint8_t>(
         !std::all_of(v, v + p.U, [](T value) { return std::isfinite(value); }));
   }

@@ -7,10 +7,10 @@
 #include <qkv/tensor.h>
 
 #include "attention/bind.h"
+#include "attention/fused_paths.h"
 #include "attention/implementations.h"
-#include "attention/projected_backward.h"
-#include "attention/projected_forward.h"
-#include "attention/projected_path.h"
+#include "attention/mapped_backward.h"
+#include "attention/mapped_forward.h"
 #include "attention/resolve.h"
 #include "core/message.h"
 
@@ -125,7 +125,7 @@ class KeyPass {
       : tools_(p, target), kept_(kept) {}
   template <class AnyArena>
   void take_shared(AnyArena&) {}
-  std::size_t worker_bytes() const { return kept_.keys.worker_bytes(tools_.p); }
+  std::size_t worker_bytes() const { return kept_.keys.worker_bytes(); }
   void run(runtime::Call& call) {
     tools_.stop = call.stop_point();
     kept_.keys.prepare(tools_, call);
@@ -146,16 +146,12 @@ class KeyGradientPass {
         tools_(p, target),
         kernels_(kernels::gradient_kernels<T>(target)),
         gradients_(tools_, kernels_, to),
-        back_(p.wk, p.H, p.Dk, p.U, door::Turned::kYes),
-        side_{kept.sums.gradients,
-              p.U,
-              kept.keys.scores().keys,
-              kept.sums.live,
-              &p.k,
-              p.G,
-              p.Dk,
-              true},
-        dk_(p, to.k, side_.places, p.G, p.Dk) {}
+        back_(door::RowProduct<T>::back(p.key_maps.product, p.H, p.Dk)),
+        keys_(door::InputRows<T>::of_keys(p)),
+        made_{keys_, kept.sums.gradients, kept.sums.live},
+        dk_(p, to.k, keys_.places, p.G, p.Dk) {}
+  KeyGradientPass(const KeyGradientPass&) = delete;
+  KeyGradientPass& operator=(const KeyGradientPass&) = delete;
   template <class AnyArena>
   void take_shared(AnyArena& arena) {
     if (to_.k.given()) back_.take(arena);
@@ -170,10 +166,10 @@ class KeyGradientPass {
     gradients_.own().clear(tools_.stop, [](const core::GradientTarget&) { return true; });
     if (to_.k.given()) {
       back_.pack(tools_, call);
-      gradients_.project_back(side_, back_, dk_, call);
+      gradients_.map_back(made_, back_, dk_, call);
     }
-    if (to_.wk.given()) {
-      gradients_.parameter(side_, door::ProjectionGradients<T>::First::kGradients, to_.wk, call);
+    if (to_.key.w.given()) {
+      gradients_.parameter(made_, door::RowGradients<T>::First::kGradients, to_.key.w, call);
     }
     gradients_.own().deliver(tools_.stop);
   }
@@ -182,9 +178,10 @@ class KeyGradientPass {
   const core::GradientResults& to_;
   door::FusedCall<T> tools_;
   const kernels::GradientKernels<T>& kernels_;
-  door::ProjectionGradients<T> gradients_;
-  door::Projection<T> back_;
-  door::ProjectedSide<T> side_;
+  door::RowGradients<T> gradients_;
+  door::RowProduct<T> back_;
+  door::InputRows<T> keys_;
+  door::MadeGradients<T> made_;
   door::GradientRows<T> dk_;
 };
 
@@ -291,7 +288,7 @@ AdditiveMemory::AdditiveMemory(const ConstView& k, const Additive& score, Contex
   s.context = &context;
   door::resolve(kMake, runtime::stop_point(context, kMake), s.inputs, s.options, s.problem);
   s.path = &door::choose(s.problem, context.forced_path(), door::Pass::kForward);
-  if (door::has_pairs(s.problem)) s.target = door::target_of(*s.path);
+  if (door::has_pairs(s.problem)) s.target = s.path->target;
   if (!s.target) return;
   if (s.problem.accumulator == DType::kFloat64) {
     s.float64 = std::make_unique<door::KeptKeys<double>>(s.problem, *s.target);
@@ -321,7 +318,7 @@ void AdditiveMemory::attention(const Inputs& inputs, const Options& options,
   const core::Results results = door::bind_outputs(p, outputs);
   door::check_overlap(p, inputs, options, outputs);
   s.with_kept([&]<class T>(door::KeptKeys<T>& kept) {
-    run(door::ProjectedForward<T>(p, results, *s.target, &kept.keys), *s.context, kMemoryForward);
+    run(door::MappedForward<T>(p, results, *s.target, &kept.keys), *s.context, kMemoryForward);
   });
 }
 
@@ -360,8 +357,8 @@ void AdditiveMemory::attention_backward(const Inputs& inputs, const Options& opt
   }
   s.with_kept([&]<class T>(door::KeptKeys<T>& kept) {
     if (!kept.has_sums()) kept.begin_sums(s.problem);
-    run(door::ProjectedBackward<T>(p, sources, results, *s.target, &kept.keys, &kept.sums),
-        *s.context, kMemoryBackward);
+    run(door::MappedBackward<T>(p, sources, results, *s.target, &kept.keys, &kept.sums), *s.context,
+        kMemoryBackward);
   });
 }
 

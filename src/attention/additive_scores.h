@@ -36,13 +36,13 @@ struct AdditiveScores {
     if (live || !is_odd(h)) by.multiply(x, v + h * units, units);
   }
   bool is_odd(Index h) const { return odd_v[h] != 0; }
-  // Of rows of projected values, into the rows at `place` of `to`, and their ranges.
-  void put_exponentials(const kernels::RowsOf<T>& projected, Index rows, Index place, T* to,
+  // Of rows of values, into the rows at `place` of `to`, and their ranges.
+  void put_exponentials(const kernels::RowsOf<const T>& values, Index rows, Index place, T* to,
                         Range* ranges) const {
     for (Index r = 0; r < rows; ++r) {
       T* row = to + (place + r) * 2 * units;
       ranges[place + r] =
-          kernels->exponentials(projected.data + r * projected.stride, units, row, row + units);
+          kernels->exponentials(values.data + r * values.stride, units, row, row + units);
     }
   }
   // The highest of `count` rows.

@@ -223,7 +223,7 @@ Plan::Plan(const Inputs& inputs, const Options& options, Context& context)
   const std::string& forced = context.forced_path();
   s.forward = &door::choose(s.problem, forced, door::Pass::kForward);
   // A forced implementation without a backward pass is an error of backward(), not of the plan.
-  if (forced.empty() || s.forward->backward != nullptr) {
+  if (forced.empty() || s.forward->has(door::Pass::kBackward)) {
     s.backward = &door::choose(s.problem, forced, door::Pass::kBackward);
   }
   const auto views = views_of(inputs);

@@ -136,10 +136,10 @@ struct ParameterTarget {
 std::array<ParameterTarget, 0> targets_of(const ScaledDot&, core::GradientResults&) { return {}; }
 std::array<ParameterTarget, 0> targets_of(const Dot&, core::GradientResults&) { return {}; }
 std::array<ParameterTarget, 1> targets_of(const Bilinear&, core::GradientResults& to) {
-  return {{{&to.w, 2}}};
+  return {{{&to.query.w, 2}}};
 }
 std::array<ParameterTarget, 4> targets_of(const Additive&, core::GradientResults& to) {
-  return {{{&to.wq, 2}, {&to.wk, 2}, {&to.score_v, 1}, {&to.score_b, 1}}};
+  return {{{&to.query.w, 2}, {&to.key.w, 2}, {&to.score_v, 1}, {&to.query.b, 1}}};
 }
 
 [[noreturn]] void refuse_gradient(const Problem& p, const ScoreGradient& gradient,

@@ -28,8 +28,8 @@ class FusedBackward {
   void take_shared(AnyArena& arena);
   std::size_t worker_bytes() const;
   void run(runtime::Call& call);
-  // For scores of projected rows; before memory is taken. `sums_v`: asks for v_gradient.
-  void ask_for_projections(bool sums_v) {
+  // For scores whose maps change rows; before memory is taken. `sums_v`: asks for v_sums.
+  void ask_for_maps(bool sums_v) {
     x_.tells_live = true;
     x_.sums_v = sums_v;
   }

@@ -38,7 +38,7 @@ struct FusedGradientCall {
   runtime::Turns turns;            // likewise, to add to its rows
   Index* named = nullptr;          // named rows of dweights, by the queries that they name
 
-  // For scores of projected rows, what their own gradients need besides.
+  // For scores whose maps change rows, what the gradients of those need besides.
   bool sums_v = false;               // the gradient of the additive score's v
   bool tells_live = false;           // which rows have a live pair
   T* v_sums = nullptr;               // [key blocks][units]: that gradient's parts

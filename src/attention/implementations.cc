@@ -6,8 +6,7 @@
 #include <qkv/error.h>
 #include <qkv/target.h>
 
-#include "attention/dot_path.h"
-#include "attention/projected_path.h"
+#include "attention/fused_paths.h"
 #include "attention/reference_path.h"
 #include "attention/target.h"
 #include "core/message.h"
@@ -17,14 +16,34 @@ namespace {
 
 // In the order in which they are asked.
 constexpr const Implementation* kImplementations[] = {
-    &kDotAvx512,    &kDotAvx2,        &kDotSse4,      &kBilinearAvx512, &kBilinearAvx2,
-    &kBilinearSse4, &kAdditiveAvx512, &kAdditiveAvx2, &kAdditiveSse4,   &kReference,
+    &kDotAvx512,    &kDotAvx2,      &kDotSse4,   &kAdditiveAvx512,
+    &kAdditiveAvx2, &kAdditiveSse4, &kReference,
 };
 
-// Null, or why not.
+const char* name_of(core::PairProduct product) {
+  switch (product) {
+    case core::PairProduct::kDot:
+      return "dot products";
+    case core::PairProduct::kTanh:
+      break;
+  }
+  return "the additive score";
+}
+
+template <class T>
+bool names(std::span<const T> list, const T& one) {
+  return std::find(list.begin(), list.end(), one) != list.end();
+}
+
+// Null, or what is not on the implementation's lists.
 const char* unsupported(const Implementation& x, const core::Problem& p, Pass pass) {
-  if (pass == Pass::kBackward && x.backward == nullptr) return "the backward pass";
-  return x.unsupported(p);
+  if (!x.has(pass)) return pass == Pass::kForward ? "the forward pass" : "the backward pass";
+  if (!names(x.products, p.product)) return name_of(p.product);
+  if (!names(x.sums, p.accumulator)) return "this type of sums";
+  if (!x.target) return nullptr;
+  if (!kernels::is_supported(*x.target)) return "this CPU";
+  if (!target_is_allowed(kernels::name_of(*x.target))) return "the target that QKV_TARGET names";
+  return nullptr;
 }
 
 [[noreturn]] void fail_unknown(std::string_view function, std::string_view forced) {

@@ -2,13 +2,16 @@
 #ifndef QKV_ATTENTION_IMPLEMENTATIONS_H_
 #define QKV_ATTENTION_IMPLEMENTATIONS_H_
 
+#include <algorithm>
+#include <array>
+#include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "core/arena.h"
 #include "core/problem.h"
 #include "core/results.h"
+#include "kernels/target.h"
 #include "runtime/tasks.h"
 
 // The ordered list: the first implementation that supports a problem runs it. The reference
@@ -18,18 +21,51 @@ namespace qkv::door {
 using core::ScratchSize;
 
 enum class Pass { kForward, kBackward };
+inline constexpr std::array kBothPasses{Pass::kForward, Pass::kBackward};
+inline constexpr std::array kRealSums{DType::kFloat32, DType::kFloat64};
 
+struct Implementation;
+
+// How it runs; `by` is itself.
+struct PassFunctions {
+  ScratchSize (*forward_scratch)(const Implementation& by, const core::Problem& p,
+                                 const core::Results& results);
+  void (*forward)(const Implementation& by, const core::Problem& p, const core::Results& results,
+                  runtime::Call& call);
+  ScratchSize (*backward_scratch)(const Implementation& by, const core::Problem& p,
+                                  const core::GradientSources& sources,
+                                  const core::GradientResults& results);
+  void (*backward)(const Implementation& by, const core::Problem& p,
+                   const core::GradientSources& sources, const core::GradientResults& results,
+                   runtime::Call& call);
+};
+
+// What it runs is what its lists name, and no more.
 struct Implementation {
   std::string_view name;
-  // Null when the problem is supported, else the first reason why not ("bfloat16 inputs").
-  const char* (*unsupported)(const core::Problem& p);
-  ScratchSize (*forward_scratch)(const core::Problem& p, const core::Results& results);
-  void (*forward)(const core::Problem& p, const core::Results& results, runtime::Call& call);
-  // Null where there is no backward pass of its own.
-  ScratchSize (*backward_scratch)(const core::Problem& p, const core::GradientSources& sources,
-                                  const core::GradientResults& results);
-  void (*backward)(const core::Problem& p, const core::GradientSources& sources,
-                   const core::GradientResults& results, runtime::Call& call);
+  std::optional<kernels::Target> target;  // whose kernels it uses; none: plain loops, for any CPU
+  std::span<const core::PairProduct> products;
+  std::span<const DType> sums;  // types of sums
+  std::span<const Pass> passes;
+  PassFunctions functions;
+
+  bool has(Pass pass) const {
+    return std::find(passes.begin(), passes.end(), pass) != passes.end();
+  }
+  ScratchSize forward_scratch(const core::Problem& p, const core::Results& results) const {
+    return functions.forward_scratch(*this, p, results);
+  }
+  void forward(const core::Problem& p, const core::Results& results, runtime::Call& call) const {
+    functions.forward(*this, p, results, call);
+  }
+  ScratchSize backward_scratch(const core::Problem& p, const core::GradientSources& sources,
+                               const core::GradientResults& results) const {
+    return functions.backward_scratch(*this, p, sources, results);
+  }
+  void backward(const core::Problem& p, const core::GradientSources& sources,
+                const core::GradientResults& results, runtime::Call& call) const {
+    functions.backward(*this, p, sources, results, call);
+  }
 };
 
 std::span<const Implementation* const> implementations();

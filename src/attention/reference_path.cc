@@ -15,14 +15,15 @@ using core::Problem;
 using core::Results;
 using core::ScratchSize;
 
-const char* supports_everything(const Problem&) { return nullptr; }
+constexpr core::PairProduct kProducts[] = {core::PairProduct::kDot, core::PairProduct::kTanh};
 
-ScratchSize forward_scratch(const Problem& p, const Results& to) {
+ScratchSize plain_forward_scratch(const Implementation&, const Problem& p, const Results& to) {
   return p.accumulator == DType::kFloat64 ? measure(reference::Forward<double>(p, to))
                                           : measure(reference::Forward<float>(p, to));
 }
 
-void forward(const Problem& p, const Results& to, runtime::Call& call) {
+void plain_forward(const Implementation&, const Problem& p, const Results& to,
+                   runtime::Call& call) {
   if (p.accumulator == DType::kFloat64) {
     reference::Forward<double>(p, to).run(call);
   } else {
@@ -30,14 +31,14 @@ void forward(const Problem& p, const Results& to, runtime::Call& call) {
   }
 }
 
-ScratchSize backward_scratch(const Problem& p, const GradientSources& from,
-                             const GradientResults& to) {
+ScratchSize plain_backward_scratch(const Implementation&, const Problem& p,
+                                   const GradientSources& from, const GradientResults& to) {
   return p.accumulator == DType::kFloat64 ? measure(reference::Backward<double>(p, from, to))
                                           : measure(reference::Backward<float>(p, from, to));
 }
 
-void backward(const Problem& p, const GradientSources& from, const GradientResults& to,
-              runtime::Call& call) {
+void plain_backward(const Implementation&, const Problem& p, const GradientSources& from,
+                    const GradientResults& to, runtime::Call& call) {
   if (p.accumulator == DType::kFloat64) {
     reference::Backward<double>(p, from, to).run(call);
   } else {
@@ -47,7 +48,12 @@ void backward(const Problem& p, const GradientSources& from, const GradientResul
 
 }  // namespace
 
-constinit const Implementation kReference{"reference", &supports_everything, &forward_scratch,
-                                          &forward,    &backward_scratch,    &backward};
+constinit const Implementation kReference{
+    "reference",
+    std::nullopt,
+    kProducts,
+    kRealSums,
+    kBothPasses,
+    {&plain_forward_scratch, &plain_forward, &plain_backward_scratch, &plain_backward}};
 
 }  // namespace qkv::door

@@ -10,7 +10,7 @@
 namespace qkv::door {
 namespace {
 
-using core::ScoreKind;
+using core::PairProduct;
 using core::shown;
 using core::text;
 
@@ -45,39 +45,51 @@ Operand parameter_operand(const Problem& p, const char* name, const ConstView& x
 }
 
 // Products of queries and keys, which have one width.
-void resolve_dot(const Inputs& inputs, Problem& p) {
-  p.score = ScoreKind::kDot;
+void expect_one_width(const Inputs& inputs, const Problem& p) {
   if (p.Dq == p.Dk) return;
   throw Error(p.function, "k",
               text("has D = ", p.Dk, " but q has D = ", p.Dq, " (", shown("q", inputs.q), ", ",
                    shown("k", inputs.k), ")"));
 }
 
-void resolve_kind(const ScaledDot&, const Inputs& inputs, Problem& p) { resolve_dot(inputs, p); }
-void resolve_kind(const Dot&, const Inputs& inputs, Problem& p) { resolve_dot(inputs, p); }
+// Each says what is made of rows, and of pairs of them: at the call, both are the identity and
+// their dot product.
+void resolve_kind(const ScaledDot&, const Inputs& inputs, Problem& p) {
+  expect_one_width(inputs, p);
+}
+
+void resolve_kind(const Dot&, const Inputs& inputs, Problem& p) { expect_one_width(inputs, p); }
 
 void resolve_kind(const Bilinear& score, const Inputs&, Problem& p) {
-  p.score = ScoreKind::kBilinear;
-  p.w = parameter_operand(p, "bilinear.w", score.w, {p.Dq, p.Dk}, "Dq,Dk");
+  p.query_maps.product = {.w = parameter_operand(p, "bilinear.w", score.w, {p.Dq, p.Dk}, "Dq,Dk"),
+                          .turned = true,
+                          .b = {},
+                          .units = p.Dk};
 }
 
 void resolve_kind(const Additive& score, const Inputs&, Problem& p) {
-  p.score = ScoreKind::kAdditive;
-  p.wq = parameter_operand(p, "additive.wq", score.wq, {Index{-1}, p.Dq}, "U,Dq");
+  const Operand wq = parameter_operand(p, "additive.wq", score.wq, {Index{-1}, p.Dq}, "U,Dq");
   p.U = score.wq.size(-2);
   if (p.U < 1) {
     throw Error(p.function, "additive.wq",
                 text("must have U = 1 or more, got ", describe(score.wq)));
   }
-  p.wk = parameter_operand(p, "additive.wk", score.wk, {p.U, p.Dk}, "U,Dk");
+  p.query_maps.product = {.w = wq, .turned = false, .b = {}, .units = p.U};
+  p.key_maps.product = p.query_maps.product;
+  p.key_maps.product.w = parameter_operand(p, "additive.wk", score.wk, {p.U, p.Dk}, "U,Dk");
+  p.product = PairProduct::kTanh;
   p.score_v = parameter_operand(p, "additive.v", score.v, Dims(p.U), "U");
-  if (score.b.given()) p.score_b = parameter_operand(p, "additive.b", score.b, Dims(p.U), "U");
+  if (score.b.given()) {
+    p.query_maps.product.b = parameter_operand(p, "additive.b", score.b, Dims(p.U), "U");
+  }
 }
 
 }  // namespace
 
 void resolve_score(const Inputs& inputs, const Options& options, Problem& p) {
-  p.w = p.wq = p.wk = p.score_v = p.score_b = {};
+  p.query_maps = p.key_maps = {};
+  p.product = PairProduct::kDot;
+  p.score_v = {};
   p.U = 0;
   const auto resolve_one = [&]<class S>(const S& score) {
     resolve_kind(score, inputs, p);

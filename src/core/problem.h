@@ -12,6 +12,7 @@
 #include "core/operand.h"
 #include "core/order.h"
 #include "core/philox.h"
+#include "core/row_maps.h"
 #include "core/stop.h"
 #include "core/storage.h"
 
@@ -19,44 +20,8 @@
 // implementations see.
 namespace qkv::core {
 
-// Each says below what it is made of: one that is appended does not compile before it has.
-enum class ScoreKind { kDot, kBilinear, kAdditive };  // kDot serves dot and scaled dot
-
 // What is made of two rows: left . right, or sum_u v_u tanh(left_u + right_u).
 enum class PairProduct { kDot, kTanh };
-constexpr PairProduct product_of(ScoreKind score) {
-  switch (score) {
-    case ScoreKind::kDot:
-    case ScoreKind::kBilinear:
-      return PairProduct::kDot;
-    case ScoreKind::kAdditive:
-      break;
-  }
-  return PairProduct::kTanh;
-}
-
-// What is made of a row of q or k before: nothing, or a product with a parameter of the score.
-enum class RowMap { kSame, kLinear };
-constexpr RowMap query_map_of(ScoreKind score) {
-  switch (score) {
-    case ScoreKind::kDot:
-      return RowMap::kSame;
-    case ScoreKind::kBilinear:
-    case ScoreKind::kAdditive:
-      break;
-  }
-  return RowMap::kLinear;
-}
-constexpr RowMap key_map_of(ScoreKind score) {
-  switch (score) {
-    case ScoreKind::kDot:
-    case ScoreKind::kBilinear:
-      return RowMap::kSame;
-    case ScoreKind::kAdditive:
-      break;
-  }
-  return RowMap::kLinear;
-}
 
 // One batch entry, or one packed sequence: queries q0 .. q0+Tq-1 of the rows, keys k0 .. k0+Tk-1.
 struct Sequence {
@@ -108,10 +73,9 @@ struct Problem {
   Operand cu_seqlens_q, cu_seqlens_k;  // rows = sequences
   bool packed() const noexcept { return cu_seqlens_q.given(); }
 
-  ScoreKind score = ScoreKind::kDot;
-  Operand w;                 // bilinear [Dq,Dk]: rows = query channels
-  Operand wq, wk;            // additive [U,Dq], [U,Dk]: rows = units
-  Operand score_v, score_b;  // additive [U]: columns = units
+  RowMaps query_maps, key_maps;  // of q and of k
+  PairProduct product = PairProduct::kDot;
+  Operand score_v;  // of kTanh [U]: columns = units
   double scale = 1;
   double softcap = 0;
   std::span<const ScoreMod> mods;  // of the caller's options

@@ -49,17 +49,23 @@ struct GradientTarget {
   bool given() const noexcept { return buffer.given(); }
 };
 
+// Of the product among the maps of rows of q, or of k.
+struct RowProductTargets {
+  GradientTarget w, b;
+};
+
 struct GradientResults {
   GradientTarget q, k, v;
-  GradientTarget w, wq, wk, score_v, score_b;
+  RowProductTargets query, key;
+  GradientTarget score_v;
   GradientTarget bias, alibi, sinks;
 
   // Each target once.
   std::array<const GradientTarget*, 11> all() const noexcept {
-    return {&q, &k, &v, &w, &wq, &wk, &score_v, &score_b, &bias, &alibi, &sinks};
+    return {&q, &k, &v, &query.w, &query.b, &key.w, &key.b, &score_v, &bias, &alibi, &sinks};
   }
   std::array<GradientTarget*, 11> all() noexcept {
-    return {&q, &k, &v, &w, &wq, &wk, &score_v, &score_b, &bias, &alibi, &sinks};
+    return {&q, &k, &v, &query.w, &query.b, &key.w, &key.b, &score_v, &bias, &alibi, &sinks};
   }
 };
 

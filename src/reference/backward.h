@@ -42,24 +42,26 @@ class Backward {
       rows.data = arena.template take<T>(rows.count(p_.B) * width).data();
       return rows;
     };
-    query_live_ = take_flags(arena, p_.q_rows);
-    if (maps_keys(p_)) key_live_ = take_flags(arena, p_.k_rows);
+    query_live_ = take_flags(arena, p_.H, p_.q_rows);
+    if (maps_keys(p_)) key_live_ = take_flags(arena, right_heads(p_), p_.k_rows);
     delta_ = take(1, p_.H, p_.q_rows);
     factor_ = take(1, p_.H, p_.q_rows);
     dleft_ = take(score_width(p_), p_.H, p_.q_rows);
-    dright_ = take(score_width(p_), maps_keys(p_) ? p_.H : p_.G, p_.k_rows);
+    dright_ = take(score_width(p_), right_heads(p_), p_.k_rows);
     dvalue_ = take(p_.E, p_.G, p_.k_rows);
     dalibi_ = take(1, p_.H, p_.q_rows);
     dsinks_ = take(1, p_.H, p_.q_rows);
     if (p_.score_v.given()) dscore_v_ = take(p_.U, p_.H, p_.q_rows);
     if (maps_queries(p_)) dq_ = take(p_.Dq, p_.H, p_.q_rows);
-    if (maps_keys(p_)) dk_ = take(p_.Dk, p_.H, p_.k_rows);
+    if (maps_keys(p_)) dk_ = take(p_.Dk, right_heads(p_), p_.k_rows);
     own_.take(arena, [](const GradientTarget&) { return true; });
   }
   std::size_t worker_bytes() const {
     MeasuringArena arena;
     take_worker(arena);
-    return std::max(arena.bytes(), prepare_scratch<T>(p_));
+    MeasuringArena back;
+    take_rows(back);
+    return std::max({arena.bytes(), back.bytes(), prepare_scratch<T>(p_)});
   }
 
   // `call` has shared memory and runs tasks (runtime/tasks.h).
@@ -82,9 +84,16 @@ class Backward {
     return w;
   }
 
+  // A row of an input, and what its maps make of it.
   template <class AnyArena>
-  RowsOf<std::uint8_t> take_flags(AnyArena& arena, Index total) const {
-    RowsOf<std::uint8_t> rows{nullptr, 1, p_.H, total, p_.packed()};
+  T* take_rows(AnyArena& arena) const {
+    const std::size_t maps = std::max(p_.query_maps.maps().size(), p_.key_maps.maps().size());
+    return arena.template take<T>((static_cast<Index>(maps) + 1) * std::max(p_.Dq, p_.Dk)).data();
+  }
+
+  template <class AnyArena>
+  RowsOf<std::uint8_t> take_flags(AnyArena& arena, Index heads, Index total) const {
+    RowsOf<std::uint8_t> rows{nullptr, 1, heads, total, p_.packed()};
     rows.data = arena.template take<std::uint8_t>(rows.count(p_.B)).data();
     return rows;
   }
@@ -98,9 +107,10 @@ class Backward {
   void key_sweep(Index b, Index g, Index j0, core::Arena& arena);
   void add_query_block(const QueryAt& first, Index queries, Index j0, Index count, Worker& w);
   void bias_gradient(Index i0, Index i1, core::Arena& arena);
-  void project_back(Index b, Index h);
-  void bilinear_parameters(Index c);
-  void additive_parameters(Index u);
+  struct Side;
+  void map_back(const Side& side, Index b, Index head, core::Arena& arena);
+  void product_gradients(const Side& side, Index u);
+  void weight_gradient(Index u);
   template <class Call>
   void parameter_gradients(Call& call);
   void input_gradients();
@@ -116,7 +126,7 @@ class Backward {
   RowsOf<T> delta_, factor_;  // per query
   RowsOf<T> dleft_, dright_, dvalue_;
   RowsOf<T> dalibi_, dsinks_, dscore_v_;  // one query's share
-  RowsOf<T> dq_, dk_;                     // per query head, where a projection lies between
+  RowsOf<T> dq_, dk_;                     // as dleft_ and dright_, where a map lies between
   core::OwnGradients<T> own_;
 };
 
@@ -184,7 +194,7 @@ void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
       if (!w.row.scores.live[j]) continue;
       const T draw = w.row.draw[j];
       const T* right_j = right + j * width;
-      switch (core::product_of(p_.score)) {
+      switch (p_.product) {
         case PairProduct::kDot:
           add_multiple(draw, right_j, width, w.block);
           break;
@@ -212,18 +222,19 @@ void Backward<T>::key_sweep(Index b, Index g, Index j0, core::Arena& arena) {
   const Sequence s = p_.sequence(b);
   const Index count = std::min(s.Tk - j0, kGradientBlock);
   if (count <= 0) return;
-  const bool per_query_head = maps_keys(p_);
+  const bool per_query_head = p_.key_maps.product.given();
   const Index width = score_width(p_);
   T* dvalue = dvalue_.of(b, g, s.k0 + j0);
   std::fill(dvalue, dvalue + count * p_.E, T(0));
-  if (!per_query_head) std::fill_n(dright_.of(b, g, s.k0 + j0), count * width, T(0));
+  const auto begin_rows = [&](Index head) {
+    std::fill_n(dright_.of(b, head, s.k0 + j0), count * width, T(0));
+    if (maps_keys(p_)) std::fill_n(key_live_.of(b, head, s.k0 + j0), count, std::uint8_t{0});
+  };
+  if (!per_query_head) begin_rows(g);
   for (Index h = 0; h < p_.H; ++h) {
     if (p_.key_head(h) != g) continue;
     T* dright = dright_.of(b, per_query_head ? h : g, s.k0 + j0);
-    if (per_query_head) {
-      std::fill_n(dright, count * width, T(0));
-      std::fill_n(key_live_.of(b, h, s.k0 + j0), count, std::uint8_t{0});
-    }
+    if (per_query_head) begin_rows(h);
     for (Index i0 = 0; i0 < s.Tq; i0 += kGradientBlock) {
       std::fill(w.block, w.block + count * width, T(0));
       std::fill(w.block_v, w.block_v + count * p_.E, T(0));
@@ -256,8 +267,10 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
       if (!w.row.scores.live[n]) continue;
       const T draw = w.row.draw[n];
       T* dright = w.block + n * width;
-      if (maps_keys(p_)) key_live_.of(at.b, at.h, p_.sequence(at.b).k0 + j0)[n] = 1;
-      switch (core::product_of(p_.score)) {
+      if (maps_keys(p_)) {
+        key_live_.of(at.b, right_head(p_, at.h), p_.sequence(at.b).k0 + j0)[n] = 1;
+      }
+      switch (p_.product) {
         case PairProduct::kDot:
           add_multiple(draw, left, width, dright);
           break;

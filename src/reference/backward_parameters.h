@@ -27,95 +27,95 @@ void Backward<T>::bias_gradient(Index i0, Index i1, core::Arena& arena) {
   }
 }
 
-// Through the projections, for one query head:
-//   bilinear  left_i = q_i^T W        dq_ic = sum_x W_cx dleft_ix
-//   additive  left_i = Wq q_i + b     dq_ic = sum_u Wq_uc dleft_iu     dk_jc = sum_u Wk_uc
-//   dright_ju
+// The rows of q or k, what lies between them and `left` or `right`, and gradients on both sides.
 template <class T>
-void Backward<T>::project_back(Index b, Index h) {
-  const Sequence s = p_.sequence(b);
-  const Index width = score_width(p_);
-  for (Index i = 0; i < s.Tq; ++i) {
-    x_.stop();
-    const T* dleft = dleft_.of(b, h, s.q0 + i);
-    T* dq = dq_.of(b, h, s.q0 + i);
-    std::fill(dq, dq + p_.Dq, T(0));
-    if (!*query_live_.of(b, h, s.q0 + i)) continue;
-    switch (p_.score) {
-      case ScoreKind::kDot:
-        break;  // nothing between q and left
-      case ScoreKind::kBilinear:
-        project_rows({p_.w, h, x_.stop}, p_.Dq, dleft, width, dq);
-        break;
-      case ScoreKind::kAdditive:
-        project_columns({p_.wq, h, x_.stop}, dleft, width, dq, p_.Dq);
-        break;
-    }
+struct Backward<T>::Side {
+  const RowMaps& maps;
+  const core::RowProductTargets& to;
+  const Operand& x;
+  Index width;
+  const RowsOf<T>& dy;  // of left or right
+  const RowsOf<T>& dx;
+  const RowsOf<std::uint8_t>& live;
+  bool of_keys;
+
+  // The rows of batch entry b, or sequence.
+  Index first(const Problem& p, Index b) const {
+    const Sequence s = p.sequence(b);
+    return of_keys ? s.k0 : s.q0;
   }
-  if (!maps_keys(p_)) return;
-  for (Index j = 0; j < s.Tk; ++j) {
+  Index end(const Problem& p, Index b) const {
+    const Sequence s = p.sequence(b);
+    return of_keys ? s.k0 + s.Tk : s.q0 + s.Tq;
+  }
+  // The head of x of which head `head` of dy is made.
+  Index input_head(const Problem& p, Index head) const {
+    return of_keys && dy.heads == p.H ? p.key_head(head) : head;
+  }
+};
+
+// Through the maps of one head: from the gradients of what was made of rows to theirs.
+template <class T>
+void Backward<T>::map_back(const Side& side, Index b, Index head, core::Arena& arena) {
+  T* x = take_rows(arena);
+  for (Index n = side.first(p_, b); n < side.end(p_, b); ++n) {
     x_.stop();
-    T* dk = dk_.of(b, h, s.k0 + j);
-    std::fill(dk, dk + p_.Dk, T(0));
-    if (!*key_live_.of(b, h, s.k0 + j)) continue;
-    project_columns({p_.wk, h, x_.stop}, dright_.of(b, h, s.k0 + j), width, dk, p_.Dk);
+    const T* dy = side.dy.of(b, head, n);
+    T* dx = side.dx.of(b, head, n);
+    std::fill(dx, dx + side.width, T(0));
+    if (!*side.live.of(b, head, n)) continue;
+    if (side.maps.product.given()) {
+      multiply_back(side.maps.product, head, dy, side.width, dx, x_.stop);
+    } else {
+      std::copy_n(dy, side.width, dx);
+    }
+    if (side.maps.maps().empty()) continue;
+    load_row(p_, side.x, b, side.input_head(p_, head), n, side.width, x);
+    change_back(side.maps.maps(), x, side.width, dx, x + side.width);
   }
 }
 
-// Row c of dW: dW_cx = sum over b, h, i of q_ic dleft_ix; each (b, h) is summed from zero.
+// Unit u of y = W x + b: dW_uc = sum over rows of dy_u x_c, db_u = sum of dy_u, over b, h and live
+// rows, each (b, h) from zero.
 template <class T>
-void Backward<T>::bilinear_parameters(Index c) {
+void Backward<T>::product_gradients(const Side& side, Index u) {
   for (Index b = 0; b < p_.B; ++b) {
-    const Sequence s = p_.sequence(b);
     for (Index h = 0; h < p_.H; ++h) {
-      for (Index x = 0; x < p_.Dk; ++x) {
+      x_.stop();
+      const auto sum_rows = [&](const auto& value) {
         x_.stop();
         T sum(0);
-        for (Index i = 0; i < s.Tq; ++i) {
-          if (!*query_live_.of(b, h, s.q0 + i)) continue;
-          const T q = element<T>(p_, p_.q, b, h, s.q0 + i, c);
-          sum = fused_multiply_add(q, dleft_.of(b, h, s.q0 + i)[x], sum);
+        for (Index n = side.first(p_, b); n < side.end(p_, b); ++n) {
+          if (*side.live.of(b, h, n)) {
+            sum = fused_multiply_add(side.dy.of(b, h, n)[u], value(n), sum);
+          }
         }
-        *own_.at(to_.w, b, h, c, x) += sum;
+        return sum;
+      };
+      for (Index c = 0; side.to.w.given() && c < side.width; ++c) {
+        const bool turned = side.maps.product.turned;
+        *own_.at(side.to.w, b, h, turned ? c : u, turned ? u : c) += sum_rows(
+            [&](Index n) { return element<T>(p_, side.x, b, side.input_head(p_, h), n, c); });
+      }
+      if (side.to.b.given()) {
+        *own_.at(side.to.b, b, h, 0, u) += sum_rows([](Index) { return T(1); });
       }
     }
   }
 }
 
-// Unit u: dWq_uc = sum dleft_iu q_ic, dWk_uc = sum dright_ju k_jc, db_u = sum dleft_iu,
-// dv_u = sum of the queries' shares; sums over b, h and rows, each (b, h) from zero.
+// dv_u = sum of the queries' shares, likewise.
 template <class T>
-void Backward<T>::additive_parameters(Index u) {
+void Backward<T>::weight_gradient(Index u) {
   for (Index b = 0; b < p_.B; ++b) {
     const Sequence s = p_.sequence(b);
     for (Index h = 0; h < p_.H; ++h) {
       x_.stop();
-      // sum over live rows of d_u * x (x = 1 where no operand is given)
-      const auto sum_rows = [&](const RowsOf<T>& d, bool keys, const Operand* x, Index c) {
-        const RowsOf<std::uint8_t>& live = keys ? key_live_ : query_live_;
-        const Index first = keys ? s.k0 : s.q0;
-        const Index head = keys ? p_.key_head(h) : h;
-        x_.stop();
-        T sum(0);
-        for (Index n = first; n < first + (keys ? s.Tk : s.Tq); ++n) {
-          if (!*live.of(b, h, n)) continue;
-          const T value = x == nullptr ? T(1) : element<T>(p_, *x, b, head, n, c);
-          sum = fused_multiply_add(d.of(b, h, n)[u], value, sum);
-        }
-        return sum;
-      };
-      for (Index c = 0; to_.wq.given() && c < p_.Dq; ++c) {
-        *own_.at(to_.wq, b, h, u, c) += sum_rows(dleft_, false, &p_.q, c);
+      T sum(0);
+      for (Index n = s.q0; n < s.q0 + s.Tq; ++n) {
+        if (*query_live_.of(b, h, n)) sum += dscore_v_.of(b, h, n)[u];
       }
-      for (Index c = 0; to_.wk.given() && c < p_.Dk; ++c) {
-        *own_.at(to_.wk, b, h, u, c) += sum_rows(dright_, true, &p_.k, c);
-      }
-      if (to_.score_b.given()) {
-        *own_.at(to_.score_b, b, h, 0, u) += sum_rows(dleft_, false, nullptr, 0);
-      }
-      if (to_.score_v.given()) {
-        *own_.at(to_.score_v, b, h, 0, u) += sum_rows(dscore_v_, false, nullptr, 0);
-      }
+      *own_.at(to_.score_v, b, h, 0, u) += sum;
     }
   }
 }
@@ -131,20 +131,21 @@ void Backward<T>::parameter_gradients(Call& call) {
       bias_gradient(task * rows, task * rows + rows, arena);
     });
   }
-  if (!maps_queries(p_) || (p_.q_rows == 0 && p_.k_rows == 0)) return;
-  call.for_each_task(p_.B * p_.H,
-                     [&](Index task, core::Arena&) { project_back(task / p_.H, task % p_.H); });
-  if (p_.q_rows == 0 || p_.k_rows == 0) return;
-  switch (p_.score) {
-    case ScoreKind::kDot:
-      break;
-    case ScoreKind::kBilinear:
-      if (!to_.w.given()) break;
-      call.for_each_task(p_.Dq, [&](Index c, core::Arena&) { bilinear_parameters(c); });
-      break;
-    case ScoreKind::kAdditive:
-      call.for_each_task(p_.U, [&](Index u, core::Arena&) { additive_parameters(u); });
-      break;
+  const Side sides[] = {{p_.query_maps, to_.query, p_.q, p_.Dq, dleft_, dq_, query_live_, false},
+                        {p_.key_maps, to_.key, p_.k, p_.Dk, dright_, dk_, key_live_, true}};
+  for (const Side& side : sides) {
+    if (side.maps.is_identity() || (p_.q_rows == 0 && p_.k_rows == 0)) continue;
+    const Index heads = side.dy.heads;
+    call.for_each_task(p_.B * heads, [&](Index task, core::Arena& arena) {
+      map_back(side, task / heads, task % heads, arena);
+    });
+    if (p_.q_rows == 0 || p_.k_rows == 0) continue;
+    if (!side.to.w.given() && !side.to.b.given()) continue;
+    call.for_each_task(side.maps.product.units,
+                       [&](Index u, core::Arena&) { product_gradients(side, u); });
+  }
+  if (to_.score_v.given() && p_.q_rows != 0 && p_.k_rows != 0) {
+    call.for_each_task(p_.U, [&](Index u, core::Arena&) { weight_gradient(u); });
   }
 }
 

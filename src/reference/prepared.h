@@ -7,21 +7,21 @@
 #include "core/arena.h"
 #include "core/problem.h"
 #include "core/stop.h"
+#include "reference/row_maps.h"
 #include "reference/scalar.h"
 
-// What the scores are made from: for each head a matrix of queries and one of keys, projected
-// where the score says so, as plain rows of T.
-//   dot       left_i = q_i            right_j = k_j      s = left_i . right_j
-//   bilinear  left_i = q_i^T W        right_j = k_j      s = left_i . right_j
-//   additive  left_i = Wq q_i + b     right_j = Wk k_j   s = sum_u v_u tanh(left_iu + right_ju)
+// What the scores are made from: for each head a matrix of queries and one of keys, after the
+// score's maps of rows, as plain rows of T.
+//   dot       left_i = q_i            right_j = k_j            s = left_i . right_j
+//   cosine    left_i = q_i / |q_i|    right_j = k_j / |k_j|    s = left_i . right_j
+//   bilinear  left_i = q_i^T W        right_j = k_j            s = left_i . right_j
+//   additive  left_i = Wq q_i + b     right_j = Wk k_j         s = sum_u v_u tanh(left_iu +
+//   right_ju)
 namespace qkv::reference {
 
 using core::MeasuringArena;
-using core::Operand;
 using core::PairProduct;
 using core::Problem;
-using core::RowMap;
-using core::ScoreKind;
 using core::Sequence;
 
 // Rows of `width` values, one for each (b, head, row): [B, heads, T, width], or packed
@@ -43,29 +43,24 @@ struct RowsOf {
 };
 
 // The width of `left` and `right`.
-inline Index score_width(const Problem& p) noexcept {
-  switch (core::product_of(p.score)) {
-    case PairProduct::kDot:
-      return p.Dk;
-    case PairProduct::kTanh:
-      break;
-  }
-  return p.U;
-}
+inline Index score_width(const Problem& p) noexcept { return p.query_maps.width(p.Dq); }
 
 // Does a map stand between q and `left`?
-inline bool maps_queries(const Problem& p) noexcept {
-  return core::query_map_of(p.score) != RowMap::kSame;
+inline bool maps_queries(const Problem& p) noexcept { return !p.query_maps.is_identity(); }
+// And one between k and `right`?
+inline bool maps_keys(const Problem& p) noexcept { return !p.key_maps.is_identity(); }
+// Heads of `right`, and which of them belongs to query head h.
+inline Index right_heads(const Problem& p) noexcept {
+  return p.key_maps.product.given() ? p.H : p.G;
 }
-// And one between k and `right`, then one for each query head?
-inline bool maps_keys(const Problem& p) noexcept {
-  return core::key_map_of(p.score) != RowMap::kSame;
+inline Index right_head(const Problem& p, Index h) noexcept {
+  return p.key_maps.product.given() ? h : p.key_head(h);
 }
 
 template <class T>
 struct Prepared {
   RowsOf<T> left;        // per query head
-  RowsOf<T> right;       // per query head (additive) or key head
+  RowsOf<T> right;       // per head of right_heads
   RowsOf<T> value;       // per key head
   RowsOf<T> score_v;     // additive: v as a row of U values per query head, b ignored
   core::StopPoint stop;  // of the call, once it runs: rows may be long
@@ -74,7 +69,7 @@ struct Prepared {
     return left.of(b, h, p.sequence(b).q0);
   }
   const T* right_of(const Problem& p, Index b, Index h) const {
-    return right.of(b, maps_keys(p) ? h : p.key_head(h), p.sequence(b).k0);
+    return right.of(b, right_head(p, h), p.sequence(b).k0);
   }
   const T* value_of(const Problem& p, Index b, Index h) const {
     return value.of(b, p.key_head(h), p.sequence(b).k0);
@@ -88,12 +83,6 @@ T element(const Problem& p, const Operand& x, Index b, Index h, Index row, Index
   return core::load<T>(x.dtype, x.data, core::offset_of(x, entry, h, row, col));
 }
 
-// A parameter's element: parameters have no batch axes.
-template <class T>
-T parameter(const Operand& x, Index h, Index row, Index col) {
-  return core::load<T>(x.dtype, x.data, core::offset_of(x, 0, h, row, col));
-}
-
 // n values of row (b, h, row) of an operand as T.
 template <class T>
 void load_row(const Problem& p, const Operand& x, Index b, Index h, Index row, Index n, T* to) {
@@ -103,54 +92,25 @@ void load_row(const Problem& p, const Operand& x, Index b, Index h, Index row, I
   }
 }
 
-// A projection of one head, W; `stop` is read for each value that it gives.
-struct Projection {
-  const Operand& w;
-  Index h;
-  const core::StopPoint& stop;
-};
-
-// y_u = sum_c W_uc x_c, W row by row.
+// Row (b, head, row) of x, of `width` values, after the maps; `h` is the head of the product's
+// parameters. `spare` holds a row of x.
 template <class T>
-void project_rows(const Projection& by, Index units, const T* x, Index n, T* y) {
-  for (Index u = 0; u < units; ++u) {
-    by.stop();
-    y[u] = sum_of_products<T>(
-        n, [&](Index c) { return parameter<T>(by.w, by.h, u, c); }, [&](Index c) { return x[c]; });
-  }
-}
-
-// y_c = sum_a x_a W_ac
-template <class T>
-void project_columns(const Projection& by, const T* x, Index n, T* y, Index columns) {
-  for (Index c = 0; c < columns; ++c) {
-    by.stop();
-    y[c] = sum_of_products<T>(
-        n, [&](Index a) { return x[a]; }, [&](Index a) { return parameter<T>(by.w, by.h, a, c); });
-  }
+void make_row(const Problem& p, const Operand& x, const RowMaps& maps, Index b, Index head, Index h,
+              Index row, Index width, T* spare, T* to, const core::StopPoint& stop) {
+  T* values = maps.product.given() ? spare : to;
+  load_row(p, x, b, head, row, width, values);
+  change_row(maps.maps(), width, values);
+  if (maps.product.given()) multiply_row(maps.product, h, values, width, to, stop);
 }
 
 template <class T>
 void prepare_left(const Problem& p, const Prepared<T>& to, Index b, Index h, core::Arena& arena) {
   const Sequence s = p.sequence(b);
   T* rows = to.left.of(b, h, s.q0);
-  T* q = arena.take<T>(p.Dq).data();
+  T* spare = arena.take<T>(p.Dq).data();
   for (Index i = 0; i < s.Tq; ++i, rows += to.left.width) {
     to.stop();
-    load_row(p, p.q, b, h, s.q0 + i, p.Dq, q);
-    switch (p.score) {
-      case ScoreKind::kDot:
-        std::copy(q, q + p.Dq, rows);
-        break;
-      case ScoreKind::kBilinear:
-        project_columns({p.w, h, to.stop}, q, p.Dq, rows, p.Dk);
-        break;
-      case ScoreKind::kAdditive:
-        project_rows({p.wq, h, to.stop}, p.U, q, p.Dq, rows);
-        if (!p.score_b.given()) break;
-        for (Index u = 0; u < p.U; ++u) rows[u] += parameter<T>(p.score_b, h, 0, u);
-        break;
-    }
+    make_row(p, p.q, p.query_maps, b, h, h, s.q0 + i, p.Dq, spare, rows, to.stop);
   }
 }
 
@@ -158,20 +118,12 @@ template <class T>
 void prepare_right(const Problem& p, const Prepared<T>& to, Index b, Index head,
                    core::Arena& arena) {
   const Sequence s = p.sequence(b);
-  const Index g = maps_keys(p) ? p.key_head(head) : head;
+  const Index g = to.right.heads == p.G ? head : p.key_head(head);
   T* rows = to.right.of(b, head, s.k0);
-  T* k = arena.take<T>(p.Dk).data();
+  T* spare = arena.take<T>(p.Dk).data();
   for (Index j = 0; j < s.Tk; ++j, rows += to.right.width) {
     to.stop();
-    load_row(p, p.k, b, g, s.k0 + j, p.Dk, k);
-    switch (core::key_map_of(p.score)) {
-      case RowMap::kSame:
-        std::copy(k, k + p.Dk, rows);
-        break;
-      case RowMap::kLinear:
-        project_rows({p.wk, head, to.stop}, p.U, k, p.Dk, rows);
-        break;
-    }
+    make_row(p, p.k, p.key_maps, b, g, head, s.k0 + j, p.Dk, spare, rows, to.stop);
   }
 }
 
@@ -195,7 +147,7 @@ Prepared<T> take_prepared(const Problem& p, AnyArena& arena) {
     return rows;
   };
   x.left = take(score_width(p), p.H, p.q_rows);
-  x.right = take(score_width(p), maps_keys(p) ? p.H : p.G, p.k_rows);
+  x.right = take(score_width(p), right_heads(p), p.k_rows);
   if (p.v.given()) x.value = take(p.E, p.G, p.k_rows);
   if (p.score_v.given()) {
     x.score_v = {nullptr, p.U, p.H, 1, true};
@@ -218,9 +170,9 @@ void prepare(const Problem& p, const Prepared<T>& x, Call& call) {
   call.for_each_task(p.B * p.H, [&](Index task, core::Arena& arena) {
     prepare_left(p, x, task / p.H, task % p.H, arena);
   });
-  const Index right_heads = x.right.heads;
-  call.for_each_task(p.B * right_heads, [&](Index task, core::Arena& arena) {
-    prepare_right(p, x, task / right_heads, task % right_heads, arena);
+  const Index heads = x.right.heads;
+  call.for_each_task(p.B * heads, [&](Index task, core::Arena& arena) {
+    prepare_right(p, x, task / heads, task % heads, arena);
   });
   if (!p.v.given()) return;
   call.for_each_task(

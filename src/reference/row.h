@@ -62,7 +62,7 @@ void raw_scores(const Problem& p, const Prepared<T>& x, const QueryAt& at, const
   for (Index n = 0; n < row.count; ++n, right += width) {
     x.stop();
     T score(0);
-    switch (core::product_of(p.score)) {
+    switch (p.product) {
       case PairProduct::kDot:
         score = dot(left, right, width);
         break;

@@ -58,8 +58,8 @@ class Judge {
     fuses_ = fuses(path);
     const double scale =
         std::fabs(call.options().scale.value_or(call.has("scaled_dot") ? 1 / root(call.Dq) : 1));
-    raw_ = scale * (call.score() == core::ScoreKind::kDot        ? dot_error()
-                    : call.score() == core::ScoreKind::kBilinear ? bilinear_error()
+    raw_ = scale * (call.score() == ScoreKind::kDot        ? dot_error()
+                    : call.score() == ScoreKind::kBilinear ? bilinear_error()
                                                                  : additive_error());
     if (raw_ > 0) raw_ += static_cast<double>(call.Dq + call.Dk + call.U) * smallest_ * eps_;
     capped_ = raw_ + (raw_ > 0 ? 4 * eps_ * call.options().softcap : 0);

@@ -47,8 +47,8 @@ RandomCall::RandomCall(std::uint64_t seed, std::uint64_t index)
                               DType::kFloat64, DType::kFloat16, DType::kBFloat16};
   dtype_ = one_of(kTypes);
   note(std::string(name_of(dtype_)));
-  constexpr core::ScoreKind kScores[] = {core::ScoreKind::kDot, core::ScoreKind::kBilinear,
-                                         core::ScoreKind::kAdditive};
+  constexpr ScoreKind kScores[] = {ScoreKind::kDot, ScoreKind::kBilinear,
+                                         ScoreKind::kAdditive};
   score_ = one_of(kScores);
   draw_kind();
   packed_ = chance(0.15);
@@ -75,7 +75,7 @@ void RandomCall::draw_sizes() {
   G = one_of(kBatches);
   H = chance(0.02) ? 0 : G * one_of(kRatios);
   Index most_pairs = kMostPairs;
-  if (score_ == core::ScoreKind::kAdditive) {
+  if (score_ == ScoreKind::kAdditive) {
     U = one_of(kUnits);
     note("U " + std::to_string(U));
     most_pairs = std::max<Index>(1000, limit / (kTanh * U));
@@ -88,7 +88,7 @@ void RandomCall::draw_sizes() {
     const bool last = attempt == 19;
     Dq = last ? 1 + whole(0, 4) : one_of(kWidths);
     Dk = last ? 1 + whole(0, 4) : one_of(kWidths);
-    if (score_ == core::ScoreKind::kDot || has("numbers cancelling")) Dk = Dq;
+    if (score_ == ScoreKind::kDot || has("numbers cancelling")) Dk = Dq;
     E = last ? 1 + whole(0, 4) : one_of(kWidths);
     if (!too_long(limit)) break;
   }
@@ -105,8 +105,8 @@ void RandomCall::draw_sizes() {
 bool RandomCall::too_long(Index limit) const {
   const Index pairs = std::max<Index>(1, Tq * Tk);
   Index work = pairs * (Dk + E);
-  if (score_ == core::ScoreKind::kBilinear) work += Tq * Dq * Dk;
-  if (score_ == core::ScoreKind::kAdditive) {
+  if (score_ == ScoreKind::kBilinear) work += Tq * Dq * Dk;
+  if (score_ == ScoreKind::kAdditive) {
     work = pairs * (kTanh * U + E) + (Tq * Dq + Tk * Dk) * U;
   }
   return std::max<Index>(1, B * H) * work > limit;

@@ -12,6 +12,7 @@
 #include <qkv/attention.h>
 
 #include "core/problem.h"
+#include "tests/attention/scores.h"
 #include "tests/support/arrays.h"
 
 // Small random calls over every shape, memory order, option, output and odd number.
@@ -26,7 +27,7 @@ class RandomCall {
 
   const Inputs& inputs() const { return inputs_; }
   const Options& options() const { return options_; }
-  core::ScoreKind score() const { return score_; }
+  ScoreKind score() const { return score_; }
   DType dtype() const { return dtype_; }
   DType sums() const { return accumulator_of(dtype_); }
   // The names of everything drawn: options, outputs, shapes, numbers. For counting.
@@ -101,7 +102,7 @@ class RandomCall {
   Dims results(Index last, Index width) const;
 
   Random random_;
-  core::ScoreKind score_ = core::ScoreKind::kDot;
+  ScoreKind score_ = ScoreKind::kDot;
   Numbers numbers_{};
   DType dtype_ = DType::kFloat32;
   Dims batch_;         // batch axes

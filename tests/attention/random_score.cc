@@ -8,7 +8,6 @@
 // The score of a random call, its parameters, and of what size its numbers are.
 namespace qkv::test {
 
-using core::ScoreKind;
 
 void RandomCall::draw_kind() {
   const double tiny = dtype_ == DType::kFloat64 ? 1e-160 : 1e-20;

@@ -12,6 +12,7 @@
 #include "core/results.h"
 #include "reference/prepared.h"
 #include "tests/attention/agreement.h"
+#include "tests/attention/scores.h"
 
 // How far two paths may be apart in scores, and in what lies behind them: the gradients of q, k and
 // the score's parameters. gradient_agreement.h derives the bounds.
@@ -19,7 +20,6 @@ namespace qkv::test {
 
 using core::GradientTarget;
 using core::Problem;
-using core::ScoreKind;
 using core::Sequence;
 
 // Do two paths see the same scores, and so the same out and lse, to the bit? Paths that fuse do,
@@ -125,16 +125,18 @@ class ScoreBounds {
   ScoreBounds(const Problem& p, Same same) : p_(p), same_(same) {}
 
   void begin(const core::GradientResults& to, Bounds& bounds) {
-    const bool projects = p_.score != ScoreKind::kDot;
-    const bool additive = p_.score == ScoreKind::kAdditive;
+    const GradientTarget none;
+    const bool bilinear = kind() == ScoreKind::kBilinear;
+    const bool projects = kind() != ScoreKind::kDot;
+    const bool additive = kind() == ScoreKind::kAdditive;
     const Index queries = p_.Tq * p_.H / std::max<Index>(1, p_.G);  // of one key head
     q_.begin(p_, bounds["q"], to.q, p_.H * p_.q_rows * p_.Dq, projects ? 1 : p_.Tk);
     k_.begin(p_, bounds["k"], to.k, (additive ? p_.H : p_.G) * p_.k_rows * p_.Dk,
              additive ? 1 : queries);
-    w_.begin(p_, bounds["w"], to.w, p_.H * p_.Dq * p_.Dk, p_.q_rows);
-    wq_.begin(p_, bounds["wq"], to.wq, p_.H * p_.U * p_.Dq, p_.q_rows);
-    wk_.begin(p_, bounds["wk"], to.wk, p_.H * p_.U * p_.Dk, p_.k_rows);
-    b_.begin(p_, bounds["score_b"], to.score_b, p_.H * p_.U, p_.q_rows);
+    w_.begin(p_, bounds["w"], bilinear ? to.query.w : none, p_.H * p_.Dq * p_.Dk, p_.q_rows);
+    wq_.begin(p_, bounds["wq"], additive ? to.query.w : none, p_.H * p_.U * p_.Dq, p_.q_rows);
+    wk_.begin(p_, bounds["wk"], to.key.w, p_.H * p_.U * p_.Dk, p_.k_rows);
+    b_.begin(p_, bounds["score_b"], to.query.b, p_.H * p_.U, p_.q_rows);
     v_.begin(p_, bounds["score_v"], to.score_v, p_.H * p_.U, p_.q_rows * p_.Tk);
   }
 
@@ -152,6 +154,7 @@ class ScoreBounds {
   // 1 - tanh(x)^2 is below eps / 2 from here on.
   static constexpr double kSaturated = sizeof(T) == 4 ? 9 : 19;
 
+  ScoreKind kind() const { return kind_of(p_); }
   static double sum_error(Index n) { return BoundSum<T>::sum_error(static_cast<double>(n)); }
   // An infinity or NaN in an input is one in what follows, however it is rounded.
   static double finite(double x) { return std::isfinite(x) ? x : 0; }

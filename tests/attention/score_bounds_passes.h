@@ -14,13 +14,13 @@ void ScoreBounds<T>::set_head(const reference::Prepared<T>& x, Index b, Index h)
   right_ = x.right_of(p_, b, h);
   query_live_.assign(static_cast<std::size_t>(s_.Tq), 0);
   key_live_.assign(static_cast<std::size_t>(s_.Tk), 0);
-  if (p_.score != ScoreKind::kDot) load_rows(p_.q, b, h, s_.q0, s_.Tq, p_.Dq, q_rows_);
-  if (p_.score != ScoreKind::kAdditive) {
+  if (kind() != ScoreKind::kDot) load_rows(p_.q, b, h, s_.q0, s_.Tq, p_.Dq, q_rows_);
+  if (kind() != ScoreKind::kAdditive) {
     left_rows_.set(left_, s_.Tq, p_.Dk);
     right_rows_.set(right_, s_.Tk, p_.Dk);
   }
-  if (p_.score == ScoreKind::kBilinear) {
-    load_parameter(p_.w, h, p_.Dq, p_.Dk, w_rows_);
+  if (kind() == ScoreKind::kBilinear) {
+    load_parameter(p_.query_maps.product.w, h, p_.Dq, p_.Dk, w_rows_);
     w_norm_ = norm(w_rows_.sizes.data(), p_.Dq * p_.Dk);
     left_change_.clear();
     for (Index i = 0; i < s_.Tq; ++i) {
@@ -28,10 +28,10 @@ void ScoreBounds<T>::set_head(const reference::Prepared<T>& x, Index b, Index h)
     }
     dleft_.reset(s_.Tq, p_.Dk);
   }
-  if (p_.score == ScoreKind::kAdditive) {
+  if (kind() == ScoreKind::kAdditive) {
     load_rows(p_.k, b, p_.key_head(h), s_.k0, s_.Tk, p_.Dk, k_rows_);
-    load_parameter(p_.wq, h, p_.U, p_.Dq, w_rows_);
-    load_parameter(p_.wk, h, p_.U, p_.Dk, wk_rows_);
+    load_parameter(p_.query_maps.product.w, h, p_.U, p_.Dq, w_rows_);
+    load_parameter(p_.key_maps.product.w, h, p_.U, p_.Dk, wk_rows_);
     score_v_ = x.score_v.of(0, h, 0);
     size_of_v_ = 0;
     for (Index u = 0; u < p_.U; ++u) {
@@ -65,14 +65,14 @@ void ScoreBounds<T>::set_projections() {
 template <class T>
 double ScoreBounds<T>::change(Index i, Index j) const {
   const double scale = std::fabs(p_.scale);
-  if (p_.score == ScoreKind::kAdditive) {
+  if (kind() == ScoreKind::kAdditive) {
     return scale * (tanh_error(p_.U) * kEps * size_of_v_ + changes_of_units(i, j) +
                     static_cast<double>(p_.U) * kTiny);
   }
   if (same_ == Same::kScores) return 0;
   const double right = right_rows_.norm_of(j);
   double change = static_cast<double>(p_.Dk + 2) * (kEps * left_rows_.norm_of(i) * right + kTiny);
-  if (p_.score == ScoreKind::kBilinear) {
+  if (kind() == ScoreKind::kBilinear) {
     change += left_change_[static_cast<std::size_t>(i)] * right;
   }
   return scale * finite(change);
@@ -94,12 +94,12 @@ double ScoreBounds<T>::changes_of_units(Index i, Index j) const {
 template <class T>
 void ScoreBounds<T>::add_pair(Index b, Index h, Index i, Index j, double draw, double change) {
   query_live_[static_cast<std::size_t>(i)] = key_live_[static_cast<std::size_t>(j)] = 1;
-  if (p_.score == ScoreKind::kAdditive) return add_units(i, j, draw, change);
+  if (kind() == ScoreKind::kAdditive) return add_units(i, j, draw, change);
   const double size = std::fabs(draw);
   const Index g = p_.key_head(h);
   const double term = k_.term(size, change);
   k_.add_row(p_, b, g, s_.k0 + j, term, left_rows_.row(i), p_.Dk);
-  if (p_.score == ScoreKind::kDot) {
+  if (kind() == ScoreKind::kDot) {
     q_.add_row(p_, b, h, s_.q0 + i, q_.term(size, change), right_rows_.row(j), p_.Dk);
     return;
   }
@@ -142,8 +142,8 @@ void ScoreBounds<T>::add_units(Index i, Index j, double draw, double draw_change
 
 template <class T>
 void ScoreBounds<T>::end_head(Index b, Index h) {
-  if (p_.score == ScoreKind::kBilinear) end_bilinear(b, h);
-  if (p_.score == ScoreKind::kAdditive) end_additive(b, h);
+  if (kind() == ScoreKind::kBilinear) end_bilinear(b, h);
+  if (kind() == ScoreKind::kAdditive) end_additive(b, h);
 }
 
 //   dq_ic = sum_x W_cx dleft_ix        dW_cx = sum_i q_ic dleft_ix

@@ -15,13 +15,18 @@
 // The kinds of scores, as tests walk through them.
 namespace qkv::test {
 
-using core::ScoreKind;
+enum class ScoreKind { kDot, kBilinear, kAdditive };  // kDot: and scaled dot
 
 inline constexpr std::array kScoreKinds{ScoreKind::kDot, ScoreKind::kBilinear,
                                         ScoreKind::kAdditive};
 
 inline std::string_view name_of(ScoreKind kind) {
   return kind == ScoreKind::kDot ? "dot" : kind == ScoreKind::kBilinear ? "bilinear" : "additive";
+}
+
+inline ScoreKind kind_of(const core::Problem& p) {
+  if (p.product == core::PairProduct::kTanh) return ScoreKind::kAdditive;
+  return p.query_maps.product.given() ? ScoreKind::kBilinear : ScoreKind::kDot;
 }
 
 // What the parameters of a score are for.

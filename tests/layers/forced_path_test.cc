@@ -78,7 +78,7 @@ TEST(ForcedPath, AnUnknownNameIsAnError) {
 TEST(ForcedPath, ItsTargetIsTaken) {
   const Answer reference = with_path("reference");
   EXPECT_EQ(reference.message, "");
-  for (const char* score : {"dot/", "bilinear/", "additive/"}) {
+  for (const char* score : {"dot/", "additive/"}) {
     for (const std::string_view target : cpu_targets()) {
       if (target == "reference") continue;
       const Answer answer = with_path(score + std::string(target));

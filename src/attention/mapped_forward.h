@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_ATTENTION_PROJECTED_FORWARD_H_
-#define QKV_ATTENTION_PROJECTED_FORWARD_H_
+#ifndef QKV_ATTENTION_MAPPED_FORWARD_H_
+#define QKV_ATTENTION_MAPPED_FORWARD_H_
 
 #include "attention/fused_forward.h"
-#include "attention/projected_rows.h"
+#include "attention/mapped_rows.h"
 
-// The forward pass of bilinear and additive attention: projections, then the stages of every fused
+// The forward pass of a score whose maps change rows: the maps, then the stages of every fused
 // pass.
 namespace qkv::door {
 
 template <class T>
-class ProjectedForward {
+class MappedForward {
  public:
-  // `made`: attention/projected_rows.h
-  ProjectedForward(const Problem& p, const Results& to, kernels::Target target,
-                   const AdditiveKeys<T>* made = nullptr)
+  // `made`: attention/mapped_rows.h
+  MappedForward(const Problem& p, const Results& to, kernels::Target target,
+                const AdditiveKeys<T>* made = nullptr)
       : rows_(p, target, made), stages_(rows_.problem(), to, target, rows_.scores()) {}
 
   template <class AnyArena>
@@ -31,10 +31,10 @@ class ProjectedForward {
   }
 
  private:
-  ProjectedRows<T> rows_;
+  MappedRows<T> rows_;
   FusedForward<T> stages_;
 };
 
 }  // namespace qkv::door
 
-#endif  // QKV_ATTENTION_PROJECTED_FORWARD_H_
+#endif  // QKV_ATTENTION_MAPPED_FORWARD_H_

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_REFERENCE_ROW_MAPS_H_
+#define QKV_REFERENCE_ROW_MAPS_H_
+
+#include <algorithm>
+#include <concepts>
+#include <span>
+
+#include "core/problem.h"
+#include "core/stop.h"
+#include "reference/scalar.h"
+#include "reference/unit_rows.h"
+
+// What is made of a row of q or k (core/row_maps.h), and of the gradient of what was made of it.
+// A map is two functions:
+//   change_row(map, x, n, y)      y, n values as x has them; they may be the same
+//   change_back(map, x, y, n, d)  d, the gradient of y, becomes that of x
+// The loops that fused paths use for them are these.
+namespace qkv::reference {
+
+using core::Operand;
+using core::RowMap;
+using core::RowMaps;
+using core::RowProduct;
+
+template <class Map>
+concept AnyRowMap = requires(const Map& map, const double* x, Index n, double* y) {
+  change_row(map, x, n, y);
+  change_back(map, x, x, n, y);
+};
+
+// All maps of a row, in place.
+template <class T>
+void change_row(std::span<const RowMap> maps, Index n, T* row) {
+  for (const RowMap& map : maps) {
+    std::visit([&]<AnyRowMap Map>(const Map& one) { change_row(one, row, n, row); }, map);
+  }
+}
+
+// d, the gradient of what the maps make of row x, becomes that of x. `spare` holds n values for
+// each map.
+template <class T>
+void change_back(std::span<const RowMap> maps, const T* x, Index n, T* d, T* spare) {
+  if (maps.empty()) return;
+  const auto back = [&]<AnyRowMap Map>(const Map& map) {
+    change_row(map, x, n, spare);
+    change_back(maps.subspan(1), spare, n, d, spare + n);
+    change_back(map, x, spare, n, d);
+  };
+  std::visit(back, maps.front());
+}
+
+// A parameter's element: parameters have no batch axes.
+template <class T>
+T parameter(const Operand& x, Index h, Index row, Index col) {
+  return core::load<T>(x.dtype, x.data, core::offset_of(x, 0, h, row, col));
+}
+
+// w_uc of head h.
+template <class T>
+T product_weight(const RowProduct& by, Index h, Index u, Index c) {
+  return by.turned ? parameter<T>(by.w, h, c, u) : parameter<T>(by.w, h, u, c);
+}
+
+// y_u = sum_c w_uc x_c + b_u over n values of x; `stop` is read for each value that it gives.
+template <class T>
+void multiply_row(const RowProduct& by, Index h, const T* x, Index n, T* y,
+                  const core::StopPoint& stop) {
+  for (Index u = 0; u < by.units; ++u) {
+    stop();
+    y[u] = sum_of_products<T>(
+        n, [&](Index c) { return product_weight<T>(by, h, u, c); }, [&](Index c) { return x[c]; });
+    if (by.b.given()) y[u] += parameter<T>(by.b, h, 0, u);
+  }
+}
+
+// dx_c = sum_u w_uc dy_u
+template <class T>
+void multiply_back(const RowProduct& by, Index h, const T* dy, Index n, T* dx,
+                   const core::StopPoint& stop) {
+  for (Index c = 0; c < n; ++c) {
+    stop();
+    dx[c] = sum_of_products<T>(
+        by.units, [&](Index u) { return dy[u]; },
+        [&](Index u) { return product_weight<T>(by, h, u, c); });
+  }
+}
+
+}  // namespace qkv::reference
+
+#endif  // QKV_REFERENCE_ROW_MAPS_H_
