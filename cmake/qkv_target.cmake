@@ -28,7 +28,7 @@ endfunction()
 
 # Files of one room, listed in its directory. With QKV_UNITY a room is one translation unit, so that
 # its headers are read and its templates instantiated once; a file with definitions of its own stays
-# alone. A large room may be several of them, by names.
+# alone. A large room may be several of them, by names, and small ones may share one.
 function(qkv_room target room)
   target_sources(${target} PRIVATE ${ARGN})
   set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${room})

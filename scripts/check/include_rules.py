@@ -14,7 +14,7 @@ import tempfile
 
 # ---- the table ----------------------------------------------------------------------------------
 
-# Each room and the rooms below it that it may know; every room knows itself.
+# Each room of src/ and the rooms below it that it may know; every room knows itself.
 ROOMS = {
     # qkv
     "core": "",
@@ -34,13 +34,25 @@ ROOMS = {
 }
 APP_ROOMS = set("io text picture page train models".split())
 
+# The same of the program, tools/qkv/: a family of commands knows what all of them share, and no other
+# family but where demos show one.
+PROGRAM_ROOMS = {
+    "shell": "",
+    "attend": "shell",
+    "words": "shell",
+    "view": "shell",
+    "train": "shell",
+    "about": "shell words",
+    "main": "shell attend words view train about",  # the files in tools/qkv/ itself
+}
+
 # Places that see the promise in include/ and nothing of src/.
 OUTSIDE = set("tools python examples bench".split())
 # The program `qkv` runs the cases of bench/, as "bench/file.h".
-SEE_BENCH = {"tools"}
+SEE_BENCH = {"tools/about"}
 
 # What else may be included, and where: each third-party library is known to one room.
-# "*" is everywhere; "app" is every room of qkv_app.
+# "*" is everywhere; "app" is every room of qkv_app, "tools" every room of the program.
 HEADERS = [
     (r"hwy/.*", "kernels"),
     (r"(immintrin|x86intrin|cpuid|arm_neon)\.h", "kernels"),
@@ -48,7 +60,8 @@ HEADERS = [
     (r"zip\.h", "io"),
     (r"utf8proc\.h", "text"),
     (r"zlib\.h", "page"),
-    (r"CLI/.*", "tools bench"),
+    (r"CLI/Version\.hpp", "tools/about"),
+    (r"CLI/.*", "tools/shell tools/main bench"),
     (r"fmt/.*", "app tools bench"),
     (r"nanobind/.*", "python"),
     # Of peers that are measured, in a program of its own.
@@ -71,19 +84,33 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)"|(\S.*))')
 
 
 def place_of(path):
-    """The room or place of a file, relative to the root: core, io, tools, include, include/app."""
+    """The room or place of a file, relative to the root: core, io, tools/shell, include."""
     top = path.parts[0]
     if top == "src":
         return path.parts[1]
+    if top == "tools":
+        return f"tools/{path.parts[2] if len(path.parts) > 3 else 'main'}"
     if top == "include":
         return "include/app" if path.parts[1:3] == ("qkv", "app") else "include"
     return top
 
 
+def top_of(place):
+    return place.split("/")[0]
+
+
+def table_of(place):
+    """The table in which a room is looked up, its name there, and the folder of those rooms."""
+    if top_of(place) == "tools":
+        return PROGRAM_ROOMS, place.removeprefix("tools/"), "tools/qkv"
+    return ROOMS, place, "src"
+
+
 def refuse_public(place, header):
     """Why a header of include/ may not be included here, or None."""
-    if header.startswith("qkv/app/") and place not in APP_ROOMS | OUTSIDE | {"include/app"}:
-        return "qkv must not know qkv_app"
+    if header.startswith("qkv/app/"):
+        if place not in APP_ROOMS | {"include/app"} and top_of(place) not in OUTSIDE:
+            return "qkv must not know qkv_app"
     return None
 
 
@@ -91,8 +118,8 @@ def refuse_other(place, header):
     """Why a header that is not the project's may not be included here, or None."""
     for pattern, places in HEADERS:
         if re.fullmatch(pattern, header):
-            allowed = places.split()
-            if "*" in allowed or place in allowed or ("app" in allowed and place in APP_ROOMS):
+            allowed = set(places.split())
+            if allowed & {"*", place, top_of(place)} or ("app" in allowed and place in APP_ROOMS):
                 return None
             return f"<{header}> belongs to: {places}"
     return f"<{header}> is in no row of the table"
@@ -104,14 +131,15 @@ def refuse_quoted(root, path, place, header):
         return None if (root / header).is_file() else "no such file"
     if place in OUTSIDE:
         return None if (root / path.parent / header).is_file() else "only its own files and include/"
-    room = header.split("/")[0]
     if place.startswith("include"):
         return "public headers include <qkv/...> and the standard library only"
-    if room not in ROOMS:
+    rooms, room, folder = table_of(place)
+    other = top_of(header)
+    if other not in rooms:
         return 'write "room/file.h"'
-    if room != place and room not in ROOMS[place].split():
-        return f"{place} must not know {room}"
-    return None if (root / "src" / header).is_file() else "no such file"
+    if other != room and other not in rooms[room].split():
+        return f"{room} must not know {other}"
+    return None if (root / folder / header).is_file() else "no such file"
 
 
 def refuse(root, path, match):
@@ -137,8 +165,9 @@ def check(root):
                 continue
             path = file.relative_to(root)
             files += 1
-            if top == "src" and place_of(path) not in ROOMS:
-                violations.append(f"{path}: {place_of(path)} is no room of the table")
+            rooms, room, _ = table_of(place_of(path))
+            if top in ("src", "tools") and room not in rooms:
+                violations.append(f"{path}: {room} is no room of the table")
                 continue
             for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
                 match = INCLUDE.match(line)
@@ -173,6 +202,14 @@ PLANTED = [
     ("include/qkv/a.h", "#include <qkv/app/npy.h>"),
     ("include/qkv/app/a.h", "#  include <zip.h>"),
     ("tools/qkv/a.cc", '#include "core/problem.h"'),
+    ("tools/qkv/a.cc", "#include <CLI/Version.hpp>"),
+    ("tools/qkv/shell/a.cc", '#include "words/words.h"'),
+    ("tools/qkv/shell/a.cc", '#include "bench/b.h"'),
+    ("tools/qkv/attend/a.cc", '#include "view/view.h"'),
+    ("tools/qkv/train/a.cc", '#include "about/demo.h"'),
+    ("tools/qkv/words/a.cc", '#include "a.h"'),
+    ("tools/qkv/words/a.cc", "#include <CLI/CLI.hpp>"),
+    ("tools/qkv/cellar/a.cc", "#include <vector>"),
     ("python/a.cc", "#include <CLI/CLI.hpp>"),
     ("bench/a.cc", '#include "core/problem.h"'),
     ("bench/a.cc", "#include <thread>"),
@@ -184,10 +221,11 @@ INNOCENT = [
     ("src/runtime/a.cc", '#include <thread>\n#include "core/problem.h"'),
     ("src/io/a.cc", "#include <qkv/app/npy.h>\n#include <fmt/format.h>\n#include <zip.h>"),
     ("include/qkv/app/b.h", "#include <qkv/view.h>\n#include <qkv/app/a.h>"),
-    ("tools/qkv/a.cc", '#include "b.h"\n#include <CLI/CLI.hpp>\n#include <qkv/app/npy.h>'),
-    ("tools/qkv/b.h", "#include <qkv/qkv.h>\n#include <iostream>"),
+    ("tools/qkv/a.cc", '#include "shell/b.h"\n#include <CLI/CLI.hpp>\n#include <qkv/app/npy.h>'),
+    ("tools/qkv/shell/b.h", "#include <qkv/qkv.h>\n#include <iostream>"),
+    ("tools/qkv/words/c.h", '#include "shell/b.h"\n#include <nlohmann/json.hpp>'),
     ("bench/b.h", "#include <qkv/qkv.h>"),
-    ("tools/qkv/c.cc", '#include "bench/b.h"'),
+    ("tools/qkv/about/c.cc", '#include "words/c.h"\n#include "bench/b.h"'),
 ]
 
 
@@ -201,10 +239,18 @@ def violations_of(files):
         return check(root)[2]
 
 
+def home_of(header, path):
+    """Where the header would be that a file of this path names."""
+    if top_of(header) == "bench":
+        return header
+    in_program = path.startswith("tools/") and top_of(header) in PROGRAM_ROOMS
+    return f"{'tools/qkv' if in_program else 'src'}/{header}"
+
+
 def is_found(path, text):
     """Whether a planted violation is found, and found where the header it names does exist."""
     quoted = re.findall(r'"([a-z]+/.*)"', text)
-    return len(violations_of([(path, text), *((f"src/{header}", "") for header in quoted)])) == 1
+    return len(violations_of([(path, text), *((home_of(header, path), "") for header in quoted)])) == 1
 
 
 def self_test():

@@ -14,10 +14,14 @@
 #include <qkv/error.h>
 #include <qkv/version.h>
 
-#include "command_line.h"
-#include "commands.h"
-#include "exit_codes.h"
-#include "options.h"
+#include "about/commands.h"
+#include "attend/commands.h"
+#include "shell/command_line.h"
+#include "shell/exit_codes.h"
+#include "shell/options.h"
+#include "train/commands.h"
+#include "view/commands.h"
+#include "words/commands.h"
 
 namespace {
 

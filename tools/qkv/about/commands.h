@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_ABOUT_COMMANDS_H_
+#define QKV_TOOLS_ABOUT_COMMANDS_H_
+
+#include "shell/command.h"
+#include "shell/console.h"
+
+// Each adds one command; it runs while the command line is read to its end. `common` must outlive
+// the application.
+void add_info(const Command& program, const Common& common);
+void add_bench(const Command& program, const Common& common);
+void add_demo(const Command& program, const Common& common);
+
+#endif  // QKV_TOOLS_ABOUT_COMMANDS_H_

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_ATTEND_ATTEND_H_
+#define QKV_TOOLS_ATTEND_ATTEND_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <qkv/attention.h>
+#include <qkv/tensor.h>
+
+#include "shell/array_store.h"
+#include "shell/console.h"
+#include "shell/outputs.h"
+#include "shell/score_names.h"
+
+// `qkv attend`: one call on arrays from files.
+
+enum class Corner { kBottomRight, kTopLeft };
+inline constexpr Choice<Corner> kCorners[] = {{"bottom_right", Corner::kBottomRight},
+                                              {"top_left", Corner::kTopLeft}};
+// The order of the axes of rank 4.
+enum class Layout { kBhtd, kBthd };
+inline constexpr Choice<Layout> kLayouts[] = {{"bhtd", Layout::kBhtd}, {"bthd", Layout::kBthd}};
+
+// ---- what may be saved ----------------------------------------------------------------------
+
+enum class ResultAxes { kValues, kMatrix, kQueries, kKeys };  // ...,Tq,E  ...,Tq,Tk  ...,Tq  ...,Tk
+
+struct ResultKind {
+  std::string_view name;      // on the command line and in files
+  std::string_view argument;  // in the library's messages
+  std::string_view help;
+  ResultAxes axes;
+  qkv::View qkv::Outputs::*buffer;  // the one of these two
+  qkv::Rows qkv::Outputs::*matrix;  // that is not null
+};
+inline constexpr ResultKind kResultKinds[] = {
+    {"out", "out", "weighted sums of v", ResultAxes::kValues, &qkv::Outputs::out, nullptr},
+    {"weights", "weights", "before dropout", ResultAxes::kMatrix, nullptr, &qkv::Outputs::weights},
+    {"dropped", "dropped_weights", "weights after dropout", ResultAxes::kMatrix, nullptr,
+     &qkv::Outputs::dropped_weights},
+    {"scores", "raw_scores", "after the scale", ResultAxes::kMatrix, nullptr,
+     &qkv::Outputs::raw_scores},
+    {"capped", "capped_scores", "scores after the soft-cap", ResultAxes::kMatrix, nullptr,
+     &qkv::Outputs::capped_scores},
+    {"masked", "masked_scores", "scores after bias, ALiBi and masks", ResultAxes::kMatrix, nullptr,
+     &qkv::Outputs::masked_scores},
+    {"lse", "lse", "log of the sum of exponentials", ResultAxes::kQueries, &qkv::Outputs::lse,
+     nullptr},
+    {"row_max", "row_max", "largest masked score", ResultAxes::kQueries, &qkv::Outputs::row_max,
+     nullptr},
+    {"column_sums", "column_sums", "weight that each key received", ResultAxes::kKeys,
+     &qkv::Outputs::column_sums, nullptr},
+};
+inline constexpr std::size_t kResultKindCount = std::size(kResultKinds);
+
+// ---- the command line -----------------------------------------------------------------------
+
+// Texts that name arrays are FILE[:NAME]; "" is not given.
+struct AttendOptions {
+  std::vector<std::string> files{};
+  Layout layout = Layout::kBhtd;
+  qkv::Score score;  // its parameters absent
+  std::string params{};
+  std::optional<double> scale{};
+  double softcap = 0;
+  std::string bias{};
+  std::string alibi{};  // or "auto"
+  bool causal = false;
+  std::optional<Corner> corner{};
+  std::string offset{};  // or a number
+  std::optional<qkv::Window> window{};
+  std::string lengths{};
+  std::string mask{};
+  std::string padding{};
+  std::string sinks{};
+  std::string cu_seqlens_q{};
+  std::string cu_seqlens_k{};
+  std::optional<double> dropout{};
+  std::optional<std::uint64_t> seed{};
+  std::vector<bool> save = std::vector<bool>(kResultKindCount);  // none: the default ones
+  std::optional<qkv::Index> top{};
+  std::vector<qkv::Index> rows{};
+  std::string path{};
+  OutputOptions outputs{};
+};
+
+// ---- the call -------------------------------------------------------------------------------
+
+// Where an argument of the library came from, for messages: a file (exit 3) or an option (exit 2).
+struct Origin {
+  std::string place{};
+  bool is_file = false;
+};
+
+struct AttendCall {
+  ArrayStore store{};
+  qkv::Inputs inputs{};
+  qkv::Options options{};
+  qkv::Tensor slopes{};                     // of --alibi auto
+  std::map<std::string, Origin> origins{};  // by the library's name of the argument
+  nlohmann::ordered_json settings{};        // what was asked for, in words
+  std::vector<std::string> warnings{};
+};
+
+// Shapes of the results of a call whose inputs fit together.
+struct CallShape {
+  qkv::Dims lead{};  // batch and heads
+  bool heads = false;
+  bool packed = false;
+  qkv::Index head_count = 1;
+  qkv::Index queries = 0;
+  qkv::Index keys = 0;
+  qkv::Index width = 0;  // of v
+};
+CallShape shape_of(const qkv::Inputs& inputs);
+
+// Reads the files that the command line names.
+void read_call(const AttendOptions& options, AttendCall& call);
+
+struct NamedTensor {
+  std::string name{};
+  qkv::Tensor tensor{};
+};
+struct AttendResults {
+  std::vector<NamedTensor> arrays{};  // that were asked for, in the order of kResultKinds
+  qkv::Tensor weights{};              // for pictures alone, when they were not asked for
+  qkv::Tensor allowed{};              // bool, shape of weights; absent when nothing is masked
+  std::string path{};
+  CallShape shape{};
+};
+
+// Whether what is asked for fits together. Throws UsageError.
+void check_results(const AttendOptions& options, const AttendCall& call);
+
+AttendResults compute(const AttendOptions& options, AttendCall& call, const Common& common);
+
+// The report and the forms of files; `call` and `results` must outlive it, and may be filled later.
+Results attend_forms(const AttendOptions& options, const AttendCall& call,
+                     const AttendResults& results);
+
+#endif  // QKV_TOOLS_ATTEND_ATTEND_H_

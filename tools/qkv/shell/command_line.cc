@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shell/command_line.h"
+
+#include <algorithm>
+#include <numeric>
+#include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <qkv/app/utf8.h>
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+// How many letters must be typed differently (Levenshtein 1966), row by row.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
+    }
+  }
+  return row.back();
+}
+
+// " (did you mean words?)", when a name is near.
+std::string suggestion(const std::string& typed, const Names& names) {
+  const auto nearest = std::ranges::min_element(
+      names, {}, [&](const std::string& name) { return distance(typed, name); });
+  const std::size_t most = 1 + typed.size() / 4;
+  if (nearest == names.end() || distance(typed, *nearest) > most) return "";
+  return fmt::format(" (did you mean {}?)", *nearest);
+}
+
+Names option_names(const CLI::App& command) {
+  Names names;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->nonpositional()) names.push_back("--" + option->get_lnames().front());
+  }
+  return names;
+}
+
+Names command_names(const CLI::App& program) {
+  Names names;
+  for (const CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+std::string unknown_option(const CLI::App& program, const std::string& typed) {
+  Names names;
+  const auto chosen = program.get_subcommands();
+  if (!chosen.empty()) names = option_names(*chosen.front());
+  for (std::string& name : option_names(program)) {
+    if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
+  }
+  return fmt::format("unknown option {}{}; options: {}", qkv::app::quoted(typed),
+                     suggestion(typed.substr(0, typed.find('=')), names), fmt::join(names, ", "));
+}
+
+std::string unknown_command(const CLI::App& program, const std::string& typed) {
+  const Names names = command_names(program);
+  return fmt::format("unknown command {}{}; commands: {}", qkv::app::quoted(typed),
+                     suggestion(typed, names), fmt::join(names, ", "));
+}
+
+bool is_option(const std::string& text) { return text.size() > 1 && text[0] == '-'; }
+
+// The first word that nothing could be made of.
+std::string unexpected(const CLI::App& program, const std::string& typed) {
+  if (is_option(typed)) return unknown_option(program, typed);
+  const auto chosen = program.get_subcommands();
+  if (chosen.empty()) return unknown_command(program, typed);
+  return fmt::format("unexpected argument {}; qkv {} --help says what it takes",
+                     qkv::app::quoted(typed), chosen.front()->get_name());
+}
+
+// CLI11 begins its messages with the name of the option.
+std::string name_in(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find(':'));
+}
+
+// Too few values, or too many.
+std::string mismatch(const CLI::App& program, const std::string& name) {
+  const auto chosen = program.get_subcommands();
+  const CLI::Option* option = chosen.empty() ? nullptr : chosen.front()->get_option_no_throw(name);
+  if (option == nullptr) option = program.get_option_no_throw(name);
+  const bool more = option != nullptr &&
+                    option->count() > static_cast<std::size_t>(option->get_items_expected_max());
+  return name + (more ? ": given twice" : " needs a value");
+}
+
+// "FILE" of what takes the name of something, else "". An argument's name says what it is.
+std::string named_by(const CLI::Option& option) {
+  const std::string type = option.get_positional() ? option.get_name(true) : option.get_type_name();
+  const bool is_text = type == "TEXT";  // may be empty
+  const bool is_name = type == "NAME" || type == "FOLDER" || type.find("FILE") != std::string::npos;
+  return !is_text && (is_name || option.get_positional()) ? type : "";
+}
+
+}  // namespace
+
+std::string Help::make_option_opts(const CLI::Option* option) const {
+  return option->get_type_name().empty() ? "" : " " + option->get_type_name();
+}
+
+std::string Help::make_option_usage(const CLI::Option* option) const {
+  return make_option_name(option, true);
+}
+
+std::string Help::make_option_desc(const CLI::Option* option) const {
+  constexpr std::size_t kColumns = 100;
+  const std::size_t room = kColumns - get_column_width();
+  std::string text;
+  std::size_t column = 0;
+  std::istringstream words(CLI::Formatter::make_option_desc(option));
+  for (std::string word; words >> word;) {
+    const bool fits = column + 1 + word.size() <= room;
+    if (!text.empty()) text += fits ? " " : "\n";
+    column = fits && !text.empty() ? column + 1 + word.size() : word.size();
+    text += word;
+  }
+  return text;
+}
+
+std::vector<std::string> words_of(int argc, char** argv) {
+  std::vector<std::string> words;
+  bool options = true;  // up to "--"
+  for (int n = 1; n < argc; ++n) {
+    std::string word = argv[n];
+    options = options && word != "--";
+    const bool has_no_value =
+        options && word.size() > 3 && word.starts_with("--") && word.find('=') == word.size() - 1;
+    if (has_no_value) word.pop_back();
+    words.push_back(std::move(word));
+    if (has_no_value) words.emplace_back();
+  }
+  std::ranges::reverse(words);
+  return words;
+}
+
+void refuse_empty_names(CLI::App& program) {
+  for (CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {
+    for (CLI::Option* option : command->get_options()) {
+      const std::string type = named_by(*option);
+      if (type.empty()) continue;
+      const auto check = [type](const std::string& text) {
+        return text.empty() ? fmt::format("expected {}, got \"\"", type) : std::string();
+      };
+      option->check(CLI::Validator(check, ""));
+    }
+  }
+}
+
+std::string explain(const CLI::App& program, const CLI::ParseError& error) {
+  const auto left = program.remaining(true);
+  const auto* extras = dynamic_cast<const CLI::ExtrasError*>(&error);
+  const auto* required = dynamic_cast<const CLI::RequiredError*>(&error);
+  if ((extras != nullptr || required != nullptr) && !left.empty()) {
+    // What is missing may be what was misspelt.
+    return unexpected(program, left.front());
+  }
+  if (required != nullptr && program.get_subcommands().empty()) {
+    return fmt::format("a command is needed; commands: {}; qkv --help says more",
+                       fmt::join(command_names(program), ", "));
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    return mismatch(program, name_in(error));
+  }
+  return error.what();
+}

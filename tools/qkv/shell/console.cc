@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shell/console.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX, for sigaction
+#include <unistd.h>
+
+#include <qkv/app/file_error.h>
+
+namespace {
+
+using qkv::app::TerminalColours;
+
+std::atomic<bool> stop{false};
+std::atomic<int> signal_number{0};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
+              "signal handlers may touch nothing else");
+
+extern "C" void on_signal(int number) {
+  signal_number.store(number);
+  stop.store(true);
+}
+
+// Of the environment; empty when it is not there, which means the same for all that are asked for.
+std::string_view variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// No terminal can be asked without waiting for an answer: COLORTERM says it, or the name does.
+bool shows_all_colours(std::string_view terminal) {
+  const std::string_view told = variable("COLORTERM");
+  if (told == "truecolor" || told == "24bit" || terminal.ends_with("-direct")) return true;
+  constexpr std::string_view kNames[] = {"kitty", "alacritty", "foot", "wezterm", "ghostty"};
+  return std::ranges::any_of(
+      kNames, [&](std::string_view name) { return terminal.find(name) != std::string_view::npos; });
+}
+
+}  // namespace
+
+void print(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t put = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (put >= 0) {
+      text.remove_prefix(static_cast<std::size_t>(put));
+    } else if (errno == EPIPE) {
+      throw ClosedPipe{};
+    } else if (errno != EINTR) {
+      throw qkv::app::OutputError("<stdout>", std::generic_category().message(errno));
+    }
+  }
+}
+
+void warn(const Common& common, std::string_view text) {
+  if (!common.quiet) std::fputs(fmt::format("qkv: {}\n", text).c_str(), stderr);
+}
+
+qkv::app::TerminalColours terminal_colours(const Common& common) {
+  if (common.colour == ColourMode::kNever) return TerminalColours::kNone;
+  if (common.colour == ColourMode::kAlways) return TerminalColours::k24Bit;
+  const std::string_view terminal = variable("TERM");
+  if (::isatty(STDOUT_FILENO) != 1 || !variable("NO_COLOR").empty() || terminal.empty() ||
+      terminal == "dumb") {
+    return TerminalColours::kNone;
+  }
+  return shows_all_colours(terminal) ? TerminalColours::k24Bit : TerminalColours::k256;
+}
+
+void catch_signals() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESETHAND;  // and no SA_RESTART: a read that waits must return
+  sigemptyset(&action.sa_mask);
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
+}
+
+const std::atomic<bool>& stop_flag() { return stop; }
+int caught_signal() { return signal_number.load(); }

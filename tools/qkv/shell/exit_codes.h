@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_SHELL_EXIT_CODES_H_
+#define QKV_TOOLS_SHELL_EXIT_CODES_H_
+
+#include <stdexcept>
+#include <string>
+
+// What the program tells its caller. After a signal: 128 + its number (130, 143).
+enum ExitCode : int {
+  kDone = 0,
+  kFailed = 1,      // while running
+  kUsage = 2,       // the command line is wrong
+  kInput = 3,       // an input is missing or malformed
+  kOutput = 4,      // an output cannot be written
+  kDiverged = 5,    // NaN or infinity in training
+  kNotInBuild = 7,  // asked for what this program was built without
+  kSignalBase = 128,
+};
+
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct NotInBuildError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+#endif  // QKV_TOOLS_SHELL_EXIT_CODES_H_

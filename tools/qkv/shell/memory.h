@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_SHELL_MEMORY_H_
+#define QKV_TOOLS_SHELL_MEMORY_H_
+
+#include <string_view>
+
+// Throws UsageError when results of so many bytes do not fit in this machine's memory: asked for
+// all the same, they would end the program, or a neighbour, without a word. `what` begins the
+// sentence, `hint` ends it.
+void check_memory(double bytes, std::string_view what, std::string_view hint);
+
+#endif  // QKV_TOOLS_SHELL_MEMORY_H_

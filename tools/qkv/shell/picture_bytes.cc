@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shell/picture_bytes.h"
+
+#include <string>
+
+#include <qkv/error.h>
+
+#include "shell/console.h"
+#include "shell/exit_codes.h"
+
+namespace {
+
+constexpr double kZoom = 2;  // pixels for each unit of the SVG
+
+// Too many cells: the command line asked for too much, nothing failed.
+template <class Draw>
+std::string drawn(const qkv::app::Picture& picture, Draw draw) {
+  try {
+    return draw(picture);
+  } catch (const qkv::Error& error) {
+    throw UsageError(std::string(error.what()).substr(error.function().size() + 2));
+  }
+}
+
+}  // namespace
+
+std::string svg_bytes(const qkv::app::Picture& picture) {
+  return drawn(picture, [](const auto& p) { return qkv::app::draw_svg(p); });
+}
+
+void check_png() {
+  const float weight = 1;
+  qkv::app::Picture smallest;
+  smallest.panels.push_back({"", qkv::ConstView(&weight, {1, 1}), {}});
+  static_cast<void>(qkv::app::draw_png(smallest, kZoom, &stop_flag()));
+}
+
+std::string png_bytes(const qkv::app::Picture& picture) {
+  return drawn(picture, [](const auto& p) { return qkv::app::draw_png(p, kZoom, &stop_flag()); });
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_SHELL_PICTURE_BYTES_H_
+#define QKV_TOOLS_SHELL_PICTURE_BYTES_H_
+
+#include <string>
+
+#include <qkv/app/picture.h>
+
+// Pictures as the bytes of files. Both throw UsageError for one that is too large to draw.
+std::string svg_bytes(const qkv::app::Picture& picture);
+// Throws NotAvailable where this machine lacks what draws them.
+std::string png_bytes(const qkv::app::Picture& picture);
+// Throws it now, where they would.
+void check_png();
+
+#endif  // QKV_TOOLS_SHELL_PICTURE_BYTES_H_

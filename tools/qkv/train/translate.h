@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_TRAIN_TRANSLATE_H_
+#define QKV_TOOLS_TRAIN_TRANSLATE_H_
+
+#include <string>
+#include <vector>
+
+#include <qkv/app/translation_model.h>
+
+#include "shell/outputs.h"
+#include "train/translation.h"
+
+// `qkv translate`: lines -> translations, as they come or as files.
+
+struct TranslateOptions {
+  std::string run{};
+  std::string input = "-";
+  std::vector<std::string> demo{};  // words of a text for the linked model; "-": lines of input
+  qkv::app::RunModel model = qkv::app::RunModel::kBest;
+  qkv::app::SearchOptions search{};
+  bool scores = false;
+  bool show = false;
+  OutputOptions outputs{};
+};
+
+struct TranslatedLine {
+  std::string line{};
+  qkv::app::TranslatedText translation{};
+};
+
+// Whether there is anything to look at.
+bool has_attention(const TranslatedLine& line);
+
+// The line of text that stands for a translation, with its log-probability if that is wanted.
+std::string line_of(const TranslatedLine& translated, const TranslateOptions& options);
+
+// The forms of files; `lines` must outlive them, and may be filled later.
+Results translate_forms(const std::vector<TranslatedLine>& lines, const TranslateOptions& options);
+
+// Rows are tokens of the translation, columns those of the line. There must be attention.
+qkv::app::Picture alignment(const TranslatedLine& translated);
+
+#endif  // QKV_TOOLS_TRAIN_TRANSLATE_H_

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_TRAIN_TRANSLATION_H_
+#define QKV_TOOLS_TRAIN_TRANSLATION_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <qkv/app/translation_model.h>
+#include <qkv/app/translation_run.h>
+
+#include "shell/options.h"
+
+// What `qkv translate` and `qkv score` share: which model, and how it searches.
+
+inline constexpr Choice<qkv::app::RunModel> kRunModels[] = {{"best", qkv::app::RunModel::kBest},
+                                                            {"last", qkv::app::RunModel::kLast}};
+
+inline constexpr const char* kRunHelp =
+    "the folder that qkv train wrote, or its model.safetensors or best.safetensors";
+
+// --cols S,T, from 0
+void add_columns(const Command& command, qkv::Index& source, qkv::Index& target);
+
+// --model best|last
+void add_run_model(const Command& command, qkv::app::RunModel& model);
+// --beam N, --length-penalty X
+void add_search(const Command& command, qkv::app::SearchOptions& search);
+// Throws UsageError for a penalty that is no number of use.
+void check_search(const qkv::app::SearchOptions& search);
+
+// The tokens of a text, at `line` of `file`. Throws InputError for more than 4,096: what looks at
+// them takes memory as the square.
+std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_view text,
+                         const std::string& file, qkv::Index line);
+
+// Whether so many lines or pairs, and tokens, are enough to go through the model together.
+bool is_enough(std::size_t lines, std::size_t tokens);
+
+// The files of which read_model() reads some; for check_inputs().
+std::vector<std::string> model_files(const std::string& path);
+
+// Of the folder that `qkv train` wrote, or of a model file alone. Throws InputError.
+qkv::app::TranslationModel read_model(const std::string& path, qkv::app::RunModel model);
+
+#endif  // QKV_TOOLS_TRAIN_TRANSLATION_H_

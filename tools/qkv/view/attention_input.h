@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_VIEW_ATTENTION_INPUT_H_
+#define QKV_TOOLS_VIEW_ATTENTION_INPUT_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <qkv/app/attention_file.h>
+#include <qkv/app/attention_stats.h>
+
+#include "shell/command.h"
+#include "view/index_list.h"
+
+// What the commands that read attention files share.
+
+struct AttentionInput {
+  std::string spec{};  // FILE[:NAME]
+  qkv::app::AttentionFileOptions options{};
+
+  std::string name() const { return spec == "-" ? "<stdin>" : spec; }
+};
+
+// Which heads.
+struct HeadChoice {
+  qkv::Index example = -1;  // -1: not told
+  IndexList layers{};
+  IndexList heads{};
+};
+
+// --example, --layers and --heads; `examples` says which one it is when not told.
+void add_head_choice(const Command& command, HeadChoice& choice, std::string_view examples);
+
+// Throws UsageError when the file does not have it.
+void check_example(const qkv::app::AttentionFile& file, const HeadChoice& choice);
+
+// --order.
+void add_order(const Command& command, qkv::app::AttentionFileOptions& options);
+
+// FILE[:NAME] and --order.
+void add_attention_input(const Command& command, AttentionInput& input);
+
+qkv::app::AttentionFile read(const AttentionInput& input);
+
+bool has_axis(const qkv::app::AttentionFile& file, qkv::app::LeadingAxis axis);
+
+// "layer 0, head 3", of the axes that the file has; "" when it is one map.
+std::string place_of(const qkv::app::AttentionFile& file, const qkv::app::HeadStatistics& head);
+
+// What the reports warn of, "head 0: masked pairs receive weight ...": of each fault the first
+// `most` heads, then how many more; `where` says what lists them all. A file of a whole model would
+// say the same a hundred times.
+std::vector<std::string> fault_lines(const qkv::app::AttentionFile& file,
+                                     std::span<const qkv::app::HeadReport> heads, int most,
+                                     std::string_view where);
+
+// "examples, layers, heads, queries, keys", as the file was read.
+std::string axes_of(const qkv::app::AttentionFile& file);
+
+#endif  // QKV_TOOLS_VIEW_ATTENTION_INPUT_H_

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "view/view.h"
+
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <qkv/app/special_tokens.h>
+
+#include "shell/array_store.h"
+#include "shell/exit_codes.h"
+#include "shell/terminal.h"
+#include "view/commands.h"
+
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  qkv view a.npz --layers 0 --heads 0-3
+  qkv view a.npz --heads 2 --hide-special -o a.svg -o a.png
+
+An attention file is what numpy.savez("a.npz", attn=A, src=tokens) writes: attn has 2 to 5 axes,
+[examples, layers, heads,] queries, keys; rows are queries. src (tokens of the keys), tgt (of the
+queries; src serves both when there are as many) and mask (0 = masked) may be absent. One array
+[examples, heads, queries, keys] per layer stacks to --order layers,examples,heads.
+
+Indices count from 0, ranges include both ends. Of more than 12 maps the first layer's are shown,
+at most 12; a note says so. Rows that do not sum to 1 are reported, never mended. Nothing is
+averaged unless --reduce asks, and the picture says it.
+
+)";
+
+std::string view_footer() {
+  std::string text = std::string(kExamples) + "--hide-special (letters in either case):";
+  std::size_t column = text.size() - text.rfind('\n');
+  for (const std::string_view token : qkv::app::special_tokens()) {
+    column += token.size() + 1;
+    const bool wraps = column > 100;
+    if (wraps) column = token.size() + 2;
+    text += fmt::format("{}{}", wraps ? "\n  " : " ", token);
+  }
+  return text + "\nand the empty token.";
+}
+
+// For a person who may try again: notes with their hints.
+std::string screen(const Shown& shown, const ViewOptions& options, const Common& common) {
+  qkv::app::Picture picture = shown.picture;
+  picture.notes.clear();
+  for (const Note& note : shown.notes) picture.notes.push_back(note.line());
+  if (options.table) return qkv::app::draw_table(picture);
+  return qkv::app::draw_terminal(picture, terminal_style(common));
+}
+
+void run(const ViewOptions& options, const Common& common) {
+  std::optional<Shown> shown;
+  Results results;
+  results.arrays = [&] { return arrays_of(*shown); };
+  results.array = [&] { return qkv::app::ArrayView(attn_of(*shown)); };
+  results.picture = [&] { return shown->picture; };
+  results.text = [&] { return qkv::app::draw_table(shown->picture); };
+  results.json = [&] { return json_of(*shown, options); };
+  results.screen = [&] { return screen(*shown, options, common); };
+  results.brief = [] { return std::string(); };  // the files are the result
+  check_outputs(options.outputs, results);
+  check_inputs(options.outputs, {split_spec(options.input.spec).file});
+
+  const qkv::app::AttentionFile file = read(options.input);
+  shown = show(file, options);
+  if (!options.outputs.paths.empty() || options.outputs.json) {  // else they stand below the map
+    for (const Note& note : shown->notes) {
+      warn(common, fmt::format("{}: {}", options.input.name(), note.line()));
+    }
+  }
+  try {
+    write_outputs(options.outputs, results, common);
+  } catch (const UsageError& error) {  // more than can be drawn
+    throw UsageError(
+        fmt::format("{}: --layers, --heads, --queries, --keys, --reduce", error.what()));
+  }
+}
+
+void add_selection(const Command& command, ViewOptions& options) {
+  add_head_choice(command, options.choice, "0");
+  Option tokens = add_indices(command, "--tokens", options.tokens, "of queries and keys alike");
+  add_indices(command, "--queries", options.queries, "rows").excludes(tokens);
+  add_indices(command, "--keys", options.keys, "columns").excludes(tokens);
+  command.add_flag("--hide-special", options.hide_special,
+                   "without [CLS], </s>, <pad> and the like (list below)");
+}
+
+void add_highest(const Command& command, std::optional<double>& highest) {
+  command
+      .add_parsed(
+          "--max",
+          [&highest](const std::string& text) {
+            highest = qkv::app::parse_number<double>(text);
+            if (!highest || *highest <= 0) {
+              throw BadValue("--max", fmt::format("expected a number above 0, got {}",
+                                                  qkv::app::quoted(text)));
+            }
+          },
+          "the weight at the end of the colours (default: the largest shown)")
+      .type_name("X");
+}
+
+}  // namespace
+
+void add_view(const Command& program, const Common& common) {
+  const Command command = program.add_command("view", "look at an attention file");
+  const auto options = std::make_shared<ViewOptions>();
+  add_attention_input(command, options->input);
+  add_selection(command, *options);
+  add_choices(command, "--reduce", options->reductions, kReductions,
+              "one map in place of several (repeatable)");
+  add_choice(command, "--scale", options->scale, kScales,
+             "how weights become colours (default linear; log: four decades)");
+  add_highest(command, options->highest);
+  command.add_option("--title", options->title, "stands above the picture").type_name("TEXT");
+  command.add_flag("--table", options->table, "numbers in place of the drawing");
+  add_outputs(command, options->outputs, "svg");
+  command.footer(view_footer());
+  command.callback([options, &common] { run(*options, common); });
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_VIEW_VIEW_H_
+#define QKV_TOOLS_VIEW_VIEW_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <qkv/app/attention_file.h>
+#include <qkv/app/picture.h>
+#include <qkv/tensor.h>
+
+#include "shell/console.h"
+#include "shell/options.h"
+#include "shell/outputs.h"
+#include "view/attention_input.h"
+#include "view/index_list.h"
+
+// `qkv view`: attention file -> selection -> reductions -> pictures, tables, files.
+
+inline constexpr Choice<qkv::app::ColourScale> kScales[] = {
+    {"linear", qkv::app::ColourScale::kLinear},
+    {"sqrt", qkv::app::ColourScale::kSqrt},
+    {"log", qkv::app::ColourScale::kLog}};
+
+enum class Statistic { kMean, kMaximum };
+// One axis of the maps becomes one.
+struct Reduction {
+  Statistic statistic;
+  qkv::app::LeadingAxis axis;
+};
+inline constexpr Choice<Reduction> kReductions[] = {
+    {"mean-heads", {Statistic::kMean, qkv::app::LeadingAxis::kHeads}},
+    {"max-heads", {Statistic::kMaximum, qkv::app::LeadingAxis::kHeads}},
+    {"mean-layers", {Statistic::kMean, qkv::app::LeadingAxis::kLayers}},
+    {"max-layers", {Statistic::kMaximum, qkv::app::LeadingAxis::kLayers}}};
+
+struct ViewOptions {
+  AttentionInput input{};
+  HeadChoice choice{};
+  IndexList tokens{};  // of both axes
+  IndexList queries{};
+  IndexList keys{};
+  bool hide_special = false;
+  std::vector<Reduction> reductions{};  // in this order
+  qkv::app::ColourScale scale = qkv::app::ColourScale::kLinear;
+  std::optional<double> highest{};  // end of the range of colours
+  std::string title{};
+  bool table = false;
+  OutputOptions outputs{};
+};
+
+// Maps without more said; more need asking for.
+inline constexpr qkv::Index kUsualMaps = 12;
+
+// One thing to know about what is shown, and what to do about it.
+struct Note {
+  std::string text{};  // on the picture
+  std::string hint{};  // with the text where a person types; "": none
+
+  std::string line() const { return hint.empty() ? text : text + "; " + hint; }
+};
+
+// Which part of a file is shown: indices of its axes.
+struct Selection {
+  qkv::Index example = 0;
+  std::vector<qkv::Index> layers{};
+  std::vector<qkv::Index> heads{};
+  std::vector<qkv::Index> queries{};
+  std::vector<qkv::Index> keys{};
+  std::vector<qkv::Index> special_queries{};  // chosen, but hidden as special tokens
+  std::vector<qkv::Index> special_keys{};
+  std::vector<Note> omissions{};  // what nobody asked for by name
+};
+
+// Throws UsageError for what the file does not have.
+Selection select(const qkv::app::AttentionFile& file, const ViewOptions& options);
+
+// What is shown: a copy of that part, reduced.
+struct Shown {
+  Selection selection{};
+  qkv::Tensor weights{};              // [L,H,Tq,Tk]; after a reduction float32, or float64
+  qkv::Tensor allowed{};              // bool, likewise; absent: nothing is masked
+  std::vector<std::string> layers{};  // "layer 2", "mean of layers 0-3"; "": the file has none
+  std::vector<std::string> heads{};
+  qkv::app::Strings src{};  // of the keys shown; none: the file has none
+  qkv::app::Strings tgt{};
+  int stored_rank = 2;          // of attn in the file
+  std::vector<Note> notes{};    // without hints they are the picture's
+  qkv::app::Picture picture{};  // looks at the tensors above
+};
+
+Shown show(const qkv::app::AttentionFile& file, const ViewOptions& options);
+
+// Takes the selected part of the file's maps, [L,H,Tq,Tk].
+qkv::Tensor gathered(const qkv::ConstView& maps, const Selection& selection);
+// One axis (0: layers, 1: heads) of [L,H,Tq,Tk] becomes 1; NaN stays NaN. Of masks: allowed where
+// one of them allows.
+qkv::Tensor reduced(const qkv::Tensor& maps, int axis, Statistic statistic);
+qkv::Tensor any_allowed(const qkv::Tensor& masks, int axis);
+// How much weight the rows shown give to keys that are not, `keys`: the mean over rows and the
+// most.
+struct Unseen {
+  double mean = 0;
+  double most = 0;
+};
+Unseen unseen_weight(const qkv::app::AttentionFile& file, const Selection& selection,
+                     const std::vector<qkv::Index>& keys);
+
+// In forms that files want. A file of fewer axes than [L,H,Tq,Tk] gets no more.
+qkv::ConstView attn_of(const Shown& shown);
+std::vector<qkv::app::NamedView> arrays_of(const Shown& shown);
+nlohmann::ordered_json json_of(const Shown& shown, const ViewOptions& options);
+
+#endif  // QKV_TOOLS_VIEW_VIEW_H_

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <qkv/app/special_tokens.h>
+
+#include "shell/exit_codes.h"
+#include "view/view.h"
+
+namespace {
+
+using qkv::Index;
+using qkv::app::AttentionFile;
+using qkv::app::LeadingAxis;
+
+Index count(const std::vector<Index>& indices) { return static_cast<Index>(indices.size()); }
+
+bool is_reduced(const ViewOptions& options, LeadingAxis axis) {
+  return std::any_of(options.reductions.begin(), options.reductions.end(),
+                     [axis](const Reduction& reduction) { return reduction.axis == axis; });
+}
+
+// A page of maps unless more are asked for: the first layer, at most twelve heads of it.
+void narrow(const ViewOptions& options, Selection& selection) {
+  const bool one_layer = is_reduced(options, LeadingAxis::kLayers);
+  const bool one_head = is_reduced(options, LeadingAxis::kHeads);
+  const auto maps = [&] {
+    return (one_layer ? 1 : count(selection.layers)) * (one_head ? 1 : count(selection.heads));
+  };
+  const Index layers = count(selection.layers);
+  const Index heads = count(selection.heads);
+  if (maps() > kUsualMaps && !one_layer && !options.choice.layers.given() && layers > 1) {
+    selection.layers.assign({0});
+    selection.omissions.push_back(
+        {fmt::format("layer 0 of {} shown", layers), "--layers LIST or all shows others"});
+  }
+  if (maps() > kUsualMaps && !one_head && !options.choice.heads.given() && heads > kUsualMaps) {
+    selection.heads.erase(selection.heads.begin() + kUsualMaps, selection.heads.end());
+    selection.omissions.push_back({fmt::format("heads 0-{} of {} shown", kUsualMaps - 1, heads),
+                                   "--heads LIST or all shows others"});
+  }
+}
+
+void select_tokens(const AttentionFile& file, const ViewOptions& options, Selection& selection) {
+  const Index queries = file.attn.size(3);
+  const Index keys = file.attn.size(4);
+  if (options.tokens.given() && queries != keys) {
+    throw UsageError(
+        fmt::format("--tokens goes with maps whose queries are their keys; here are "
+                    "{} queries and {} keys: use --queries and --keys",
+                    queries, keys));
+  }
+  const bool both = options.tokens.given();
+  selection.queries =
+      resolve(both ? options.tokens : options.queries, both ? "--tokens" : "--queries",
+              both ? "tokens" : "queries", queries);
+  selection.keys = resolve(both ? options.tokens : options.keys, both ? "--tokens" : "--keys",
+                           both ? "tokens" : "keys", keys);
+}
+
+// Returns those that are special tokens, which leave `indices`.
+std::vector<Index> hide(const std::vector<qkv::app::Tokens>& lists, Index example,
+                        std::string_view axis, std::vector<Index>& indices) {
+  if (lists.empty()) return {};
+  const qkv::app::Tokens& tokens = lists[static_cast<std::size_t>(example)];
+  const auto special = std::stable_partition(indices.begin(), indices.end(), [&](Index index) {
+    return !qkv::app::is_special(tokens[static_cast<std::size_t>(index)]);
+  });
+  std::vector<Index> hidden(special, indices.end());
+  indices.erase(special, indices.end());
+  if (indices.empty()) throw UsageError(fmt::format("--hide-special leaves no {}", axis));
+  return hidden;
+}
+
+}  // namespace
+
+Selection select(const AttentionFile& file, const ViewOptions& options) {
+  Selection selection;
+  check_example(file, options.choice);
+  selection.example = std::max<Index>(0, options.choice.example);
+  const Index examples = file.attn.size(0);
+  if (examples > 1 && options.choice.example < 0) {
+    selection.omissions.push_back(
+        {fmt::format("example 0 of {} shown", examples), "--example N shows others"});
+  }
+  selection.layers = resolve(options.choice.layers, "--layers", "layers", file.attn.size(1));
+  selection.heads = resolve(options.choice.heads, "--heads", "heads", file.attn.size(2));
+  narrow(options, selection);
+  select_tokens(file, options, selection);
+  if (!options.hide_special) return selection;
+  if (file.src.empty() && file.tgt.empty()) {
+    throw UsageError(
+        fmt::format("--hide-special: {} has no tokens (arrays src, tgt)", options.input.name()));
+  }
+  selection.special_keys = hide(file.src, selection.example, "keys", selection.keys);
+  selection.special_queries = hide(file.tgt, selection.example, "queries", selection.queries);
+  return selection;
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "view/view.h"
+
+namespace {
+
+using qkv::Index;
+using qkv::app::AttentionFile;
+using qkv::app::Fault;
+using qkv::app::LeadingAxis;
+
+// Heads of each fault that are written out.
+constexpr int kMostOfAFault = 3;
+
+std::vector<std::string> names(const AttentionFile& file, LeadingAxis axis, std::string_view name,
+                               const std::vector<Index>& indices) {
+  std::vector<std::string> list;
+  list.reserve(indices.size());
+  for (const Index index : indices) {
+    list.push_back(has_axis(file, axis) ? fmt::format("{} {}", name, index) : "");
+  }
+  return list;
+}
+
+qkv::app::Strings chosen(const std::vector<qkv::app::Tokens>& lists, Index example,
+                         const std::vector<Index>& indices) {
+  if (lists.empty()) return {qkv::Dims(0), {}};
+  const qkv::app::Tokens& tokens = lists[static_cast<std::size_t>(example)];
+  qkv::app::Strings list{qkv::Dims(static_cast<Index>(indices.size())), {}};
+  for (const Index index : indices) list.values.push_back(tokens[static_cast<std::size_t>(index)]);
+  return list;
+}
+
+// Returns the note.
+std::string reduce(const Reduction& reduction, Shown& shown) {
+  const bool layers = reduction.axis == LeadingAxis::kLayers;
+  const int axis = layers ? 0 : 1;
+  std::vector<std::string>& titles = layers ? shown.layers : shown.heads;
+  const std::vector<Index>& indices = layers ? shown.selection.layers : shown.selection.heads;
+  if (titles.size() == 1) return {};
+  shown.weights = reduced(shown.weights, axis, reduction.statistic);
+  if (shown.allowed.given()) shown.allowed = any_allowed(shown.allowed, axis);
+  const bool mean = reduction.statistic == Statistic::kMean;
+  const std::string text = fmt::format("{} of {} {}", mean ? "mean" : "maximum",
+                                       layers ? "layers" : "heads", ranges_of(indices));
+  titles.assign(1, "");  // the note says it
+  return mean ? text : text + ": rows need not sum to 1";
+}
+
+// The keys that were not asked for.
+std::vector<Index> unselected_keys(const AttentionFile& file, const Selection& part) {
+  std::vector<char> selected(static_cast<std::size_t>(file.attn.size(4)));
+  for (const std::vector<Index>* keys : {&part.keys, &part.special_keys}) {
+    for (const Index key : *keys) selected[static_cast<std::size_t>(key)] = 1;
+  }
+  std::vector<Index> rest;
+  for (Index key = 0; key < file.attn.size(4); ++key) {
+    if (selected[static_cast<std::size_t>(key)] == 0) rest.push_back(key);
+  }
+  return rest;
+}
+
+void note_queries(const AttentionFile& file, Shown& shown) {
+  const Index all = file.attn.size(3);
+  const auto special = std::ssize(shown.selection.special_queries);
+  const Index unselected = all - special - std::ssize(shown.selection.queries);
+  if (unselected > 0) {
+    shown.notes.push_back({fmt::format("{} of {} queries not selected", unselected, all)});
+  }
+  if (special > 0) {
+    shown.notes.push_back({fmt::format("{} of {} queries hidden (special tokens)", special, all)});
+  }
+}
+
+// "2 of 9 keys hidden" with what they hold: rows of a part do not sum to 1.
+void note_keys(const AttentionFile& file, Shown& shown) {
+  const auto add = [&](const std::vector<Index>& keys, std::string_view how) {
+    if (keys.empty()) return;
+    const Unseen unseen = unseen_weight(file, shown.selection, keys);
+    shown.notes.push_back({fmt::format(
+        "{} of {} keys {}: they hold {:.1f} % of a row's weight (most {:.1f} %); the rest is as it "
+        "was",
+        keys.size(), file.attn.size(4), how, 100 * unseen.mean, 100 * unseen.most)});
+  };
+  add(unselected_keys(file, shown.selection), "not selected");
+  add(shown.selection.special_keys, "hidden (special tokens)");
+}
+
+// What a look at the picture would not show: rows that are no weights, and weight below a mask's
+// hatching. The rest is for `qkv stats`.
+bool is_hidden_from_sight(Fault fault) {
+  return fault == Fault::kNotFinite || fault == Fault::kNegative || fault == Fault::kRowSums ||
+         fault == Fault::kTransposed || fault == Fault::kMasked;
+}
+
+// Of the heads that are shown.
+void note_faults(const AttentionFile& file, Shown& shown) {
+  std::vector<qkv::app::HeadReport> reports;
+  for (const Index layer : shown.selection.layers) {
+    for (const Index head : shown.selection.heads) {
+      reports.push_back(qkv::app::head_report(file, shown.selection.example, layer, head));
+      std::erase_if(reports.back().warnings, [](const qkv::app::Warning& warning) {
+        return !is_hidden_from_sight(warning.fault);
+      });
+    }
+  }
+  for (std::string& line : fault_lines(file, reports, kMostOfAFault, "qkv stats --json")) {
+    shown.notes.push_back({std::move(line)});
+  }
+}
+
+// Reduces on the way, to say how.
+void add_notes(const AttentionFile& file, const ViewOptions& options, Shown& shown) {
+  const Selection& part = shown.selection;
+  if (options.choice.example >= 0 && file.attn.size(0) > 1) {
+    shown.notes.push_back({fmt::format("example {} of {}", part.example, file.attn.size(0))});
+  }
+  shown.notes.insert(shown.notes.end(), part.omissions.begin(), part.omissions.end());
+  for (const Reduction& reduction : options.reductions) {
+    std::string text = reduce(reduction, shown);
+    if (!text.empty()) shown.notes.push_back({std::move(text)});
+  }
+  note_queries(file, shown);
+  note_keys(file, shown);
+  note_faults(file, shown);
+  for (const Note& note : shown.notes) shown.picture.notes.push_back(note.text);
+}
+
+std::string panel_title(const std::string& layer, const std::string& head) {
+  return layer.empty() || head.empty() ? layer + head : layer + ", " + head;
+}
+
+void add_panels(Shown& shown) {
+  const Index heads = shown.weights.size(1);
+  const Index queries = shown.weights.size(2);
+  const Index keys = shown.weights.size(3);
+  // Each row of panels is a layer.
+  if (shown.weights.size(0) > 1 && heads > 1) shown.picture.columns = static_cast<int>(heads);
+  const auto map = [&](const qkv::Tensor& maps, Index n) -> qkv::ConstView {
+    if (!maps.given()) return {};
+    const qkv::ConstView flat = qkv::reshape(maps.view(), {-1, queries, keys});
+    return qkv::reshape(qkv::slice(flat, 0, n, n + 1), {queries, keys});
+  };
+  for (Index n = 0; n < shown.weights.size(0) * heads; ++n) {
+    shown.picture.panels.push_back({panel_title(shown.layers[static_cast<std::size_t>(n / heads)],
+                                                shown.heads[static_cast<std::size_t>(n % heads)]),
+                                    map(shown.weights, n), map(shown.allowed, n)});
+  }
+}
+
+// Without tokens the numbers that the file counts by, unless they are the drawing's own.
+std::vector<std::string> labels(const qkv::app::Strings& tokens, const std::vector<Index>& indices,
+                                Index size) {
+  if (!tokens.values.empty()) return tokens.values;
+  std::vector<std::string> list;
+  if (ranges_of(indices) == ranges_of(resolve({}, "", "", size))) return list;
+  for (const Index index : indices) list.push_back(fmt::format("{}", index));
+  return list;
+}
+
+}  // namespace
+
+Shown show(const AttentionFile& file, const ViewOptions& options) {
+  Shown shown;
+  shown.selection = select(file, options);
+  const Selection& part = shown.selection;
+  shown.weights = gathered(file.attn, part);
+  if (file.mask.given()) shown.allowed = gathered(file.mask, part);
+  shown.layers = names(file, LeadingAxis::kLayers, "layer", part.layers);
+  shown.heads = names(file, LeadingAxis::kHeads, "head", part.heads);
+  shown.src = chosen(file.src, part.example, part.keys);
+  shown.tgt = chosen(file.tgt, part.example, part.queries);
+  shown.stored_rank = static_cast<int>(file.order.size()) + 2;
+
+  qkv::app::Picture& picture = shown.picture;
+  picture.title = options.title;
+  picture.scale = options.scale;
+  picture.highest = options.highest;
+  picture.keys = labels(shown.src, part.keys, file.attn.size(4));
+  picture.queries = labels(shown.tgt, part.queries, file.attn.size(3));
+  add_notes(file, options, shown);
+  add_panels(shown);
+  return shown;
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_WORDS_WORD_TEXT_H_
+#define QKV_TOOLS_WORDS_WORD_TEXT_H_
+
+#include <string>
+#include <vector>
+
+// The words of the arguments, which blanks join, or of standard input when "-" is the only one.
+// Standard input is cut as it comes and read no further than to what is too much of it. At least
+// one word; throws UsageError for the arguments, InputError for standard input.
+std::vector<std::string> read_tokens(const std::vector<std::string>& text);
+
+#endif  // QKV_TOOLS_WORDS_WORD_TEXT_H_

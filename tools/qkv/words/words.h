@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TOOLS_WORDS_WORDS_H_
+#define QKV_TOOLS_WORDS_WORDS_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <qkv/layers.h>
+#include <qkv/tensor.h>
+
+#include "shell/console.h"
+#include "shell/options.h"
+#include "shell/outputs.h"
+#include "shell/score_names.h"
+
+// `qkv words`: text -> word vectors -> self-attention -> table and files.
+
+inline constexpr Choice<qkv::HeadForm> kForms[] = {{"split", qkv::HeadForm::kSplit},
+                                                   {"wide", qkv::HeadForm::kWide}};
+// What becomes of a word without a vector.
+enum class Unknown { kError, kSkip, kZero };
+inline constexpr Choice<Unknown> kUnknowns[] = {
+    {"error", Unknown::kError}, {"skip", Unknown::kSkip}, {"zero", Unknown::kZero}};
+
+struct WordsOptions {
+  std::vector<std::string> text{};  // joined by blanks; "-" alone: standard input
+  std::string vectors{};            // a file; "": spelling vectors
+  qkv::Index width = 0;             // numbers of a vector; 0: found out
+  Unknown unknown = Unknown::kError;
+  qkv::Score score;       // its parameters absent
+  bool identity = false;  // no projections, said by name
+  qkv::Index heads = 0;   // 0: no projections
+  qkv::HeadForm form = qkv::HeadForm::kSplit;
+  std::uint64_t seed = 0;
+  std::string params{};  // a file; "": drawn from the seed
+  OutputOptions outputs{};
+};
+
+// The words and their vectors, T of both.
+struct WordInput {
+  std::vector<std::string> tokens{};     // as typed
+  std::vector<std::string> spellings{};  // as looked up; "" for a word without a vector
+  qkv::Tensor x{};                       // [T,D], float32 as in the file
+  std::string source{};                  // where the vectors come from
+};
+
+struct Parameter {
+  std::string name;
+  qkv::Tensor value;
+};
+
+// Everything is computed in float64. With H heads what follows has a leading axis of H.
+struct WordAttention {
+  qkv::Tensor q{};  // [T,D]; with heads [T,H*E] as projected
+  qkv::Tensor k{};
+  qkv::Tensor v{};
+  std::vector<Parameter> parameters{};
+  double scale = 1;
+  qkv::Tensor scores{};       // [T,T], scaled; absent unless asked for
+  qkv::Tensor weights{};      // [T,T], likewise
+  qkv::Tensor lse{};          // [T]
+  qkv::Tensor top_weights{};  // [T,n]: the n largest weights of each word; n = 2, or 1 when T = 1
+  qkv::Tensor top_keys{};     // [T,n], int64
+  qkv::Tensor out{};          // [T,D], without heads' axis
+};
+
+WordInput read_words(const WordsOptions& options, const Common& common);
+
+// `matrices`: whether scores and weights are wanted.
+WordAttention attend_words(const WordInput& input, const WordsOptions& options,
+                           const Common& common, bool matrices);
+
+// Texts of more words get no table, only the strongest other of each word.
+inline constexpr qkv::Index kLongestTable = 32;
+std::string word_report(const WordInput& input, const WordAttention& attention,
+                        const WordsOptions& options);
+
+// The report and the forms of files; what it is given must outlive it, and may be filled later.
+// Arrays hold everything that is needed to compute them again.
+Results word_forms(const WordInput& input, const WordAttention& attention,
+                   const WordsOptions& options);
+
+#endif  // QKV_TOOLS_WORDS_WORDS_H_
