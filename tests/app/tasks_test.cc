@@ -9,8 +9,8 @@
 #include <qkv/app/tasks.h>
 #include <qkv/error.h>
 
-#include "models/date_words.h"
-#include "models/draws.h"
+#include "models/tasks/date_words.h"
+#include "models/tasks/draws.h"
 
 namespace qkv::app {
 namespace {

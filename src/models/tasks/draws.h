@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_MODELS_DRAWS_H_
-#define QKV_MODELS_DRAWS_H_
+#ifndef QKV_MODELS_TASKS_DRAWS_H_
+#define QKV_MODELS_TASKS_DRAWS_H_
 
 #include <array>
 #include <cstddef>
@@ -58,4 +58,4 @@ class Draws {
 
 }  // namespace qkv::models
 
-#endif  // QKV_MODELS_DRAWS_H_
+#endif  // QKV_MODELS_TASKS_DRAWS_H_

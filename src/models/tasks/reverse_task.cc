@@ -4,7 +4,7 @@
 #include <qkv/app/tasks.h>
 #include <qkv/error.h>
 
-#include "models/draws.h"
+#include "models/tasks/draws.h"
 
 namespace qkv::app {
 

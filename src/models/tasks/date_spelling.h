@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_MODELS_DATE_SPELLING_H_
-#define QKV_MODELS_DATE_SPELLING_H_
+#ifndef QKV_MODELS_TASKS_DATE_SPELLING_H_
+#define QKV_MODELS_TASKS_DATE_SPELLING_H_
 
 #include <chrono>
 #include <string>
 
-#include "models/draws.h"
+#include "models/tasks/draws.h"
 
 namespace qkv::models {
 
@@ -14,4 +14,4 @@ std::string spelled(std::chrono::sys_days day, Draws& draws);
 
 }  // namespace qkv::models
 
-#endif  // QKV_MODELS_DATE_SPELLING_H_
+#endif  // QKV_MODELS_TASKS_DATE_SPELLING_H_

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_MODELS_DATE_WORDS_H_
-#define QKV_MODELS_DATE_WORDS_H_
+#ifndef QKV_MODELS_TASKS_DATE_WORDS_H_
+#define QKV_MODELS_TASKS_DATE_WORDS_H_
 
 #include <string>
 #include <string_view>
 
-#include "models/draws.h"
+#include "models/tasks/draws.h"
 
 // English words of dates. Where there are several spellings one is drawn.
 namespace qkv::models {
@@ -28,4 +28,4 @@ std::string year_words(int year, Draws& draws);
 
 }  // namespace qkv::models
 
-#endif  // QKV_MODELS_DATE_WORDS_H_
+#endif  // QKV_MODELS_TASKS_DATE_WORDS_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/date_spelling.h"
+#include "models/tasks/date_spelling.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "models/date_words.h"
+#include "models/tasks/date_words.h"
 
 namespace qkv::models {
 namespace {

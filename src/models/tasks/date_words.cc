@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/date_words.h"
+#include "models/tasks/date_words.h"
 
 #include <cstddef>
 

@@ -6,8 +6,8 @@
 #include <qkv/app/tasks.h>
 #include <qkv/error.h>
 
-#include "models/date_spelling.h"
-#include "models/draws.h"
+#include "models/tasks/date_spelling.h"
+#include "models/tasks/draws.h"
 
 namespace qkv::app {
 namespace {
