@@ -107,9 +107,22 @@ def additive_units(block):
     return np.tanh(a[:, :, :, None, :] + c[:, :, None, :, :])
 
 
+def lengths(x):
+    """|x_t| of each row, [B,H,T,1]; no absolute values, for complex steps."""
+    return np.sqrt((x * x).sum(axis=-1, keepdims=True))
+
+
+def over_lengths(x, by):
+    """x_t / |by_t|, 0 for a row of zeros."""
+    size = lengths(by)
+    return np.where(size == 0, 0, x / np.where(size == 0, 1, size))
+
+
 def plain_scores(block):
     """Scores before the scale, [B,H,Tq,Tk]."""
     q = block.q
+    if block.score == "cosine":
+        return np.einsum("bhid,bhjd->bhij", over_lengths(q, q), over_lengths(block.k, block.k))
     if block.score == "additive":
         return np.einsum("bhiju,hu->bhij", additive_units(block), block.params["additive_v"])
     if block.score == "bilinear":
@@ -236,7 +249,19 @@ def score_gradients(block, live, ds):
         return additive_gradients(block, live, ds)
     if block.score == "bilinear":
         return bilinear_gradients(block, live, ds)
+    if block.score == "cosine":
+        return cosine_gradients(block, live, ds)
     return {"q": sum_over_keys(live, ds, block.k), "k": sum_over_queries(live, ds, block.q)}
+
+
+def cosine_gradients(block, live, ds):
+    """s = q . k / (|q| |k|): ds/dq = (k / |k| - s q / |q|) / |q|, likewise for k."""
+    ones = (over_lengths(block.q, block.q), over_lengths(block.k, block.k))
+    weighted = np.where(live, ds * np.einsum("bhid,bhjd->bhij", *ones), 0.0)
+    dq = sum_over_keys(live, ds, ones[1]) - ones[0] * weighted.sum(axis=3)[..., None]
+    dk = sum_over_queries(live, ds, ones[0]) - ones[1] * weighted.sum(axis=2)[..., None]
+    return {"q": np.where(live.any(axis=3)[..., None], over_lengths(dq, block.q), 0.0),
+            "k": np.where(live.any(axis=2)[..., None], over_lengths(dk, block.k), 0.0)}
 
 
 def bilinear_gradients(block, live, ds):

@@ -14,7 +14,7 @@ from oracle_call import (DIFFERENTIABLE, GRADIENT_NAMES, Options, evaluate, grad
 
 FACTORS = {
     "score": ("scaled_dot", "dot", "bilinear_shared", "bilinear_heads", "additive_shared",
-              "additive_b", "additive_heads"),
+              "additive_b", "additive_heads", "cosine"),
     "scale": ("default", "given"),
     "softcap": ("off", "on"),
     "mods": ("none", "decay", "quad", "decay+leaky"),

@@ -144,6 +144,10 @@ def plain_score(row, j):
     if score == "bilinear":
         w = row.param("bilinear_w")
         return sum(q[c] * w[c, d] * k[d] for c in range(len(q)) for d in range(len(k)))
+    if score == "cosine":
+        sizes = [math.sqrt(sum(x * x for x in row)) for row in (q, k)]
+        dot = sum(q[c] * k[c] for c in range(len(q)))
+        return 0.0 if 0.0 in sizes else dot / (sizes[0] * sizes[1])
     return sum(q[c] * k[c] for c in range(len(q)))
 
 

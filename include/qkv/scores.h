@@ -33,6 +33,15 @@ struct Dot {
   static constexpr void for_each_parameter(const F&) {}
 };
 
+// s_ij = q_i . k_j / (|q_i| |k_j|)   Graves et al. 2014, eq. 6; a row of zeros scores 0.
+struct Cosine {
+  static constexpr std::string_view kName = "cosine";
+  using Gradient = std::monostate;
+  static double default_scale(Index) { return 1; }
+  template <class F>
+  static constexpr void for_each_parameter(const F&) {}
+};
+
 struct BilinearGradient {
   View w{};
 };
@@ -82,7 +91,7 @@ struct Additive {
 };
 
 // The list of scores, and what their gradients are; std::monostate of one without parameters.
-using Score = std::variant<ScaledDot, Dot, Bilinear, Additive>;
+using Score = std::variant<ScaledDot, Dot, Bilinear, Additive, Cosine>;
 using ScoreGradient = std::variant<std::monostate, BilinearGradient, AdditiveGradient>;
 
 // Does a score have parameters?

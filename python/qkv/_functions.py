@@ -89,7 +89,8 @@ def attention(
         k: keys [B,G,Tk,D], H a multiple of G. Of q's dtype, or float16 or bfloat16 where q is
             float32.
         v: values [B,G,Tk,E] of k's dtype; None where only weights and the like are wanted.
-        score: "scaled_dot", "dot", "bilinear" (q W k) or "additive" (v tanh(Wq q + Wk k + b)).
+        score: "scaled_dot", "dot", "cosine" (q k / |q| |k|), "bilinear" (q W k) or "additive"
+            (v tanh(Wq q + Wk k + b)).
         params: {"W": [Dq,Dk]} for bilinear; {"Wq": [U,Dq], "Wk": [U,Dk], "v": [U], "b": [U]} for
             additive, b optional; each also per head, [H,...].
         scale: factor of the scores; 1/sqrt(D) for scaled_dot and 1 for others unless given.

@@ -133,8 +133,11 @@ struct ParameterTarget {
 };
 
 // Those of a score, in the order of its for_each_parameter.
-std::array<ParameterTarget, 0> targets_of(const ScaledDot&, core::GradientResults&) { return {}; }
-std::array<ParameterTarget, 0> targets_of(const Dot&, core::GradientResults&) { return {}; }
+template <class S>
+  requires(!has_parameters<S>())
+std::array<ParameterTarget, 0> targets_of(const S&, core::GradientResults&) {
+  return {};
+}
 std::array<ParameterTarget, 1> targets_of(const Bilinear&, core::GradientResults& to) {
   return {{{&to.query.w, 2}}};
 }

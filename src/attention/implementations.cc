@@ -80,7 +80,8 @@ const Implementation& choose(const core::Problem& p, std::string_view forced, Pa
   for (const Implementation* candidate : kImplementations) {
     if (unsupported(*candidate, p, pass) == nullptr) return *candidate;
   }
-  return kReference;
+  throw Error(p.function, "options",
+              core::text("need what no path has: ", unsupported(kReference, p, pass)));
 }
 
 std::string_view target_of_layers(std::string_view forced, std::string_view function) {

@@ -60,6 +60,12 @@ void resolve_kind(const ScaledDot&, const Inputs& inputs, Problem& p) {
 
 void resolve_kind(const Dot&, const Inputs& inputs, Problem& p) { expect_one_width(inputs, p); }
 
+void resolve_kind(const Cosine&, const Inputs& inputs, Problem& p) {
+  expect_one_width(inputs, p);
+  p.query_maps.add(core::UnitRows{});
+  p.key_maps.add(core::UnitRows{});
+}
+
 void resolve_kind(const Bilinear& score, const Inputs&, Problem& p) {
   p.query_maps.product = {.w = parameter_operand(p, "bilinear.w", score.w, {p.Dq, p.Dk}, "Dq,Dk"),
                           .turned = true,

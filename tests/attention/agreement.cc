@@ -58,9 +58,7 @@ class Judge {
     fuses_ = fuses(path);
     const double scale =
         std::fabs(call.options().scale.value_or(call.has("scaled_dot") ? 1 / root(call.Dq) : 1));
-    raw_ = scale * (call.score() == ScoreKind::kDot        ? dot_error()
-                    : call.score() == ScoreKind::kBilinear ? bilinear_error()
-                                                                 : additive_error());
+    raw_ = scale * error_of(call.score());
     if (raw_ > 0) raw_ += static_cast<double>(call.Dq + call.Dk + call.U) * smallest_ * eps_;
     capped_ = raw_ + (raw_ > 0 ? 4 * eps_ * call.options().softcap : 0);
     score_ = capped_ + (raw_ > 0 ? 4 * eps_ * added() : 0);
@@ -98,6 +96,19 @@ class Judge {
   // Of a sum of products, the largest norms of whose factors are these.
   double products(Index n, double x, double y) const {
     return fuses_ ? 0 : static_cast<double>(n + 2) * eps_ * x * y;
+  }
+  double error_of(ScoreKind score) const {
+    switch (score) {
+      case ScoreKind::kDot:
+        return dot_error();
+      case ScoreKind::kBilinear:
+        return bilinear_error();
+      case ScoreKind::kAdditive:
+        return additive_error();
+      case ScoreKind::kCosine:
+        break;
+    }
+    return products(call_.Dq, 1.01, 1.01);  // of rows that are the same on all paths
   }
   double dot_error() const {
     return products(call_.Dq, largest_norm(call_.inputs().q), largest_norm(call_.inputs().k));

@@ -108,6 +108,8 @@ std::vector<const char*> covered_of(ScoreKind kind) {
   switch (kind) {
     case ScoreKind::kDot:
       return {"dot", "scaled_dot"};
+    case ScoreKind::kCosine:
+      return {"cosine"};
     case ScoreKind::kBilinear:
       return {"w per head", "odd parameter", "asks w"};
     case ScoreKind::kAdditive:
@@ -286,7 +288,7 @@ void check_sizes(ScoreKind kind, Index Tq, Index Tk, int count,
   constexpr Index kWidths[][4] = {{7, 3, 4, 33}, {17, 5, 17, 5}, {1, 33, 2, 64}, {9, 1, 30, 31}};
   const DType dtype = count % 3 == 0 ? DType::kFloat64 : DType::kFloat32;
   const auto [Dq, E, other, U] = kWidths[count / 3 % 4];
-  const Index Dk = kind == ScoreKind::kDot ? Dq : other;
+  const Index Dk = has_one_width(kind) ? Dq : other;
   const Index B = count % 2 + 1;
   const Tensor q = normal({B, Tq, Dq}, 1, dtype);
   const Tensor k = normal({1, Tk, Dk}, 2, dtype);

@@ -201,6 +201,8 @@ void CaseCall::set_score() {
     options_.score = Dot{};
   } else if (score == "scaled_dot") {
     options_.score = ScaledDot{};
+  } else if (score == "cosine") {
+    options_.score = Cosine{};
   } else if (score == "bilinear") {
     options_.score = Bilinear{input("bilinear_w")};
   } else if (score == "additive") {

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <complex>
+#include <map>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -155,8 +157,8 @@ TEST(ComplexStep, EveryGradientOfEveryFiniteCase) {
   const char* only = std::getenv("QKV_CASE");
   std::map<std::string, Compared> compared;
   const PathsOfScores fast = paths_of_scores(&fast_backward_paths);
-  std::vector<std::string> paths{std::string(kReferencePath)};
-  for (const auto& [kind, names] : fast) paths.insert(paths.end(), names.begin(), names.end());
+  std::set<std::string> paths{std::string(kReferencePath)};
+  for (const auto& [kind, names] : fast) paths.insert(names.begin(), names.end());
   for (const Case& c : read_cases(QKV_ORACLE_CASES)) {
     if (only != nullptr && c.name != only) continue;
     if (has_nan_row(c) || !c.has("dout")) continue;

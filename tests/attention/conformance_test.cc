@@ -94,6 +94,8 @@ std::vector<const char*> covered_of(ScoreKind kind) {
   switch (kind) {
     case ScoreKind::kDot:
       return {"dot", "scaled_dot"};
+    case ScoreKind::kCosine:
+      return {"cosine"};
     case ScoreKind::kBilinear:
       return {"bilinear", "w per head", "odd parameter"};
     case ScoreKind::kAdditive:

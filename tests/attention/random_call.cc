@@ -47,9 +47,9 @@ RandomCall::RandomCall(std::uint64_t seed, std::uint64_t index)
                               DType::kFloat64, DType::kFloat16, DType::kBFloat16};
   dtype_ = one_of(kTypes);
   note(std::string(name_of(dtype_)));
-  constexpr ScoreKind kScores[] = {ScoreKind::kDot, ScoreKind::kBilinear,
-                                         ScoreKind::kAdditive};
+  constexpr ScoreKind kScores[] = {ScoreKind::kDot, ScoreKind::kBilinear, ScoreKind::kAdditive};
   score_ = one_of(kScores);
+  if (score_ == ScoreKind::kDot && chance(0.3)) score_ = ScoreKind::kCosine;
   draw_kind();
   packed_ = chance(0.15);
   draw_sizes();
@@ -88,7 +88,7 @@ void RandomCall::draw_sizes() {
     const bool last = attempt == 19;
     Dq = last ? 1 + whole(0, 4) : one_of(kWidths);
     Dk = last ? 1 + whole(0, 4) : one_of(kWidths);
-    if (score_ == ScoreKind::kDot || has("numbers cancelling")) Dk = Dq;
+    if (has_one_width(score_) || has("numbers cancelling")) Dk = Dq;
     E = last ? 1 + whole(0, 4) : one_of(kWidths);
     if (!too_long(limit)) break;
   }

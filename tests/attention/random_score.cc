@@ -8,7 +8,6 @@
 // The score of a random call, its parameters, and of what size its numbers are.
 namespace qkv::test {
 
-
 void RandomCall::draw_kind() {
   const double tiny = dtype_ == DType::kFloat64 ? 1e-160 : 1e-20;
   const Numbers kProducts[] = {{"plain", 1, 1, 1},
@@ -68,6 +67,11 @@ void RandomCall::draw_score() {
     note("bilinear");
     const double deviation = 1 / std::sqrt(static_cast<double>(Dq));
     options_.score = Bilinear{make_parameter("w", {Dq, Dk}, deviation).view()};
+    return;
+  }
+  if (score_ == ScoreKind::kCosine) {
+    note("cosine");
+    options_.score = Cosine{};
     return;
   }
   if (chance(0.5)) {

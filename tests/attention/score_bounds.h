@@ -128,11 +128,12 @@ class ScoreBounds {
     const GradientTarget none;
     const bool bilinear = kind() == ScoreKind::kBilinear;
     const bool projects = kind() != ScoreKind::kDot;
+    const bool cosine = kind() == ScoreKind::kCosine;
     const bool additive = kind() == ScoreKind::kAdditive;
     const Index queries = p_.Tq * p_.H / std::max<Index>(1, p_.G);  // of one key head
     q_.begin(p_, bounds["q"], to.q, p_.H * p_.q_rows * p_.Dq, projects ? 1 : p_.Tk);
     k_.begin(p_, bounds["k"], to.k, (additive ? p_.H : p_.G) * p_.k_rows * p_.Dk,
-             additive ? 1 : queries);
+             additive || cosine ? 1 : queries);
     w_.begin(p_, bounds["w"], bilinear ? to.query.w : none, p_.H * p_.Dq * p_.Dk, p_.q_rows);
     wq_.begin(p_, bounds["wq"], additive ? to.query.w : none, p_.H * p_.U * p_.Dq, p_.q_rows);
     wk_.begin(p_, bounds["wk"], to.key.w, p_.H * p_.U * p_.Dk, p_.k_rows);
@@ -186,8 +187,10 @@ class ScoreBounds {
     return std::fabs(argument) - change > kSaturated ? 0 : change;
   }
   double changes_of_units(Index i, Index j) const;
+  void add_cosines(Index i, Index j, double draw, double change);
   void add_units(Index i, Index j, double draw, double draw_change);
   void end_bilinear(Index b, Index h);
+  void end_cosine(Index b, Index h);
   void end_additive(Index b, Index h);
 
   const Problem& p_;

@@ -19,6 +19,11 @@ void ScoreBounds<T>::set_head(const reference::Prepared<T>& x, Index b, Index h)
     left_rows_.set(left_, s_.Tq, p_.Dk);
     right_rows_.set(right_, s_.Tk, p_.Dk);
   }
+  if (kind() == ScoreKind::kCosine) {
+    load_rows(p_.k, b, p_.key_head(h), s_.k0, s_.Tk, p_.Dk, k_rows_);
+    dleft_.reset(s_.Tq, p_.Dk);
+    dright_.reset(s_.Tk, p_.Dk);
+  }
   if (kind() == ScoreKind::kBilinear) {
     load_parameter(p_.query_maps.product.w, h, p_.Dq, p_.Dk, w_rows_);
     w_norm_ = norm(w_rows_.sizes.data(), p_.Dq * p_.Dk);
@@ -96,6 +101,7 @@ void ScoreBounds<T>::add_pair(Index b, Index h, Index i, Index j, double draw, d
   query_live_[static_cast<std::size_t>(i)] = key_live_[static_cast<std::size_t>(j)] = 1;
   if (kind() == ScoreKind::kAdditive) return add_units(i, j, draw, change);
   const double size = std::fabs(draw);
+  if (kind() == ScoreKind::kCosine) return add_cosines(i, j, draw, change);
   const Index g = p_.key_head(h);
   const double term = k_.term(size, change);
   k_.add_row(p_, b, g, s_.k0 + j, term, left_rows_.row(i), p_.Dk);
@@ -113,6 +119,19 @@ void ScoreBounds<T>::add_pair(Index b, Index h, Index i, Index j, double draw, d
     const auto right = static_cast<double>(right_[j * p_.Dk + x]);
     dleft_.add(i * p_.Dk + x, draw * right, (change + rounding) * std::fabs(right) + kTiny);
   }
+}
+
+template <class T>
+void ScoreBounds<T>::add_cosines(Index i, Index j, double draw, double change) {
+  const auto add = [&](Spread& to, Index row, const T* other, Index terms) {
+    const double by = change + sum_error(terms) * std::fabs(draw);
+    for (Index c = 0; c < p_.Dk; ++c) {
+      const auto x = static_cast<double>(other[c]);
+      to.add(row * p_.Dk + c, draw * x, by * std::fabs(x) + kTiny);
+    }
+  };
+  add(dleft_, i, right_ + j * p_.Dk, s_.Tk);
+  add(dright_, j, left_ + i * p_.Dk, s_.Tq * p_.H / std::max<Index>(1, p_.G));
 }
 
 template <class T>
@@ -142,6 +161,7 @@ void ScoreBounds<T>::add_units(Index i, Index j, double draw, double draw_change
 
 template <class T>
 void ScoreBounds<T>::end_head(Index b, Index h) {
+  if (kind() == ScoreKind::kCosine) end_cosine(b, h);
   if (kind() == ScoreKind::kBilinear) end_bilinear(b, h);
   if (kind() == ScoreKind::kAdditive) end_additive(b, h);
 }
@@ -163,6 +183,38 @@ void ScoreBounds<T>::end_bilinear(Index b, Index h) {
       if (q_.given()) *q_.at(p_, b, h, s_.q0 + i, c) += sum;
     }
   }
+}
+
+//   dx = (dy - y (y . dy)) / |x|, of rows y = x / |x| that are the same on all paths
+template <class T>
+void ScoreBounds<T>::end_cosine(Index b, Index h) {
+  const Index width = p_.Dk;
+  const auto rows = [&](const Spread& d, const std::vector<char>& live, const Rows& x,
+                        const Rows& unit, Index head, Index first, const BoundSum<T>& to) {
+    for (Index n = 0; to.given() && n < static_cast<Index>(live.size()); ++n) {
+      const double most = *std::max_element(x.row(n), x.row(n) + width);
+      if (!live[static_cast<std::size_t>(n)] || !(most > 0)) continue;
+      double length = 0, along = 0, size = 0;
+      for (Index c = 0; c < width; ++c) {
+        const Index place = n * width + c;
+        const double y = finite(unit.row(n)[c]);
+        length += (x.row(n)[c] / most) * (x.row(n)[c] / most);
+        along += y * d.bound(place, 0);
+        size += y * std::fabs(d.value[static_cast<std::size_t>(place)]);
+      }
+      length = most * std::sqrt(length);
+      along += sum_error(width) * size;
+      for (Index c = 0; c < width; ++c) {
+        const double y = finite(unit.row(n)[c]);
+        const double all = std::fabs(d.value[static_cast<std::size_t>(n * width + c)]) + y * size;
+        const double bound = d.bound(n * width + c, 0) + y * along;
+        const double sum = bound + (to.error + 8 * kEps) * (all + bound);
+        *to.at(p_, b, head, first + n, c) += finite(sum / length) + kTiny;
+      }
+    }
+  };
+  rows(dleft_, query_live_, q_rows_, left_rows_, h, s_.q0, q_);
+  rows(dright_, key_live_, k_rows_, right_rows_, p_.key_head(h), s_.k0, k_);
 }
 
 //   dx_c = sum_u W_uc d_u        dW_uc = sum over rows of d_u x_c        db_u = sum d_u

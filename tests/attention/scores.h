@@ -15,18 +15,34 @@
 // The kinds of scores, as tests walk through them.
 namespace qkv::test {
 
-enum class ScoreKind { kDot, kBilinear, kAdditive };  // kDot: and scaled dot
+enum class ScoreKind { kDot, kBilinear, kAdditive, kCosine };  // kDot: and scaled dot
 
-inline constexpr std::array kScoreKinds{ScoreKind::kDot, ScoreKind::kBilinear,
-                                        ScoreKind::kAdditive};
+inline constexpr std::array kScoreKinds{ScoreKind::kDot, ScoreKind::kBilinear, ScoreKind::kAdditive,
+                                        ScoreKind::kCosine};
 
 inline std::string_view name_of(ScoreKind kind) {
-  return kind == ScoreKind::kDot ? "dot" : kind == ScoreKind::kBilinear ? "bilinear" : "additive";
+  switch (kind) {
+    case ScoreKind::kDot:
+      return "dot";
+    case ScoreKind::kBilinear:
+      return "bilinear";
+    case ScoreKind::kAdditive:
+      return "additive";
+    case ScoreKind::kCosine:
+      break;
+  }
+  return "cosine";
 }
 
 inline ScoreKind kind_of(const core::Problem& p) {
   if (p.product == core::PairProduct::kTanh) return ScoreKind::kAdditive;
-  return p.query_maps.product.given() ? ScoreKind::kBilinear : ScoreKind::kDot;
+  if (p.query_maps.product.given()) return ScoreKind::kBilinear;
+  return p.query_maps.maps().empty() ? ScoreKind::kDot : ScoreKind::kCosine;
+}
+
+// Are queries and keys of one width?
+inline bool has_one_width(ScoreKind kind) {
+  return kind == ScoreKind::kDot || kind == ScoreKind::kCosine;
 }
 
 // What the parameters of a score are for.
@@ -54,12 +70,14 @@ class SeededScore {
   Score score() const {
     if (kind_ == ScoreKind::kBilinear) return Bilinear{w};
     if (kind_ == ScoreKind::kAdditive) return Additive{wq, wk, v, b};
+    if (kind_ == ScoreKind::kCosine) return Cosine{};
     return ScaledDot{};
   }
   Score heads(Index h0, Index h1) const {
     const auto cut = [&](const Tensor& x) { return slice(x.view(), 0, h0, h1); };
     if (kind_ == ScoreKind::kBilinear) return Bilinear{cut(w)};
     if (kind_ == ScoreKind::kAdditive) return Additive{cut(wq), wk, cut(v), b};
+    if (kind_ == ScoreKind::kCosine) return Cosine{};
     return ScaledDot{};
   }
 

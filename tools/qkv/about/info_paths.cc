@@ -107,8 +107,11 @@ constexpr Family kFamilies[] = {
      }},
 };
 
-qkv::Score filled(const qkv::ScaledDot&, const Sample&) { return qkv::ScaledDot{}; }
-qkv::Score filled(const qkv::Dot&, const Sample&) { return qkv::Dot{}; }
+template <class S>
+  requires(!qkv::has_parameters<S>())
+qkv::Score filled(const S& score, const Sample&) {
+  return score;
+}
 qkv::Score filled(const qkv::Bilinear&, const Sample& s) { return qkv::Bilinear{s.w}; }
 qkv::Score filled(const qkv::Additive&, const Sample& s) {
   return qkv::Additive{s.wq, s.wk, s.units, {}};

@@ -76,10 +76,11 @@ Tensor parameter_copy(const Tensor& tensor) { return qkv::contiguous(tensor.view
 
 // The parameters of a score: read, or drawn from the seed.
 using Parameters = std::vector<Parameter>;
-Parameters parameters_of(const qkv::ScaledDot&, const ParameterFile*, Index, std::uint64_t) {
+template <class S>
+  requires(!qkv::has_parameters<S>())
+Parameters parameters_of(const S&, const ParameterFile*, Index, std::uint64_t) {
   return {};
 }
-Parameters parameters_of(const qkv::Dot&, const ParameterFile*, Index, std::uint64_t) { return {}; }
 
 Parameters parameters_of(const qkv::Bilinear&, const ParameterFile* file, Index width,
                          std::uint64_t seed) {
