@@ -34,8 +34,17 @@ void check_text(const std::string& name, const app::Strings& strings) {
   if (element_count(shape) != static_cast<Index>(strings.values.size())) {
     refuse(fmt::format("has {} texts for shape {}", strings.values.size(), to_string(shape)));
   }
-  for (int axis = 0; axis + 1 < shape.rank(); ++axis) {
-    if (shape[axis] == 0) refuse("is empty text of shape " + to_string(shape));
+  Index lists = 1;  // at this depth, then texts
+  Index values = 1;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    const bool last = axis + 1 == shape.rank();
+    if (shape[axis] == 0 && !last) refuse("is empty text of shape " + to_string(shape));
+    constexpr auto kMost = static_cast<Index>(kMostTextValues);
+    if (shape[axis] > (kMost - values) / lists) {
+      refuse(
+          fmt::format("is text of shape {}, more than {} values of JSON", to_string(shape), kMost));
+    }
+    values += lists *= shape[axis];
   }
   for (const std::string& value : strings.values) {
     if (!app::from_utf8(value)) refuse("must be UTF-8, got " + app::quoted(value));

@@ -4,19 +4,17 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <iterator>
 #include <limits>
 #include <numeric>
-#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <qkv/app/file_error.h>
 #include <qkv/app/utf8.h>
 
 #include "io/array_formats.h"
+#include "io/json_tree.h"
 
 namespace qkv::io {
 namespace {
@@ -43,180 +41,94 @@ Index size_from(const std::array<unsigned char, kLengthBytes>& bytes) {
   return static_cast<Index>(std::min(size, kMost));
 }
 
-// The text of the header, counting how far the parser is.
-struct Cursor {
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  const char* at;
-  std::size_t* read;
-
-  reference operator*() const { return *at; }
-  Cursor& operator++() {
-    ++at;
-    ++*read;
-    return *this;
-  }
-  Cursor operator++(int) {
-    const Cursor before = *this;
-    ++*this;
-    return before;
-  }
-  bool operator==(const Cursor& other) const { return at == other.at; }
-  bool operator!=(const Cursor& other) const { return at != other.at; }
-};
-
-// Takes the events of the JSON parser. Only what the format allows is let through, so that nothing
-// nests deeper than three levels and no document is built.
-class HeaderEvents {
+// What a member of the header holds; errors name it and say where it stands.
+class Member {
  public:
-  HeaderEvents(std::string_view text, const ByteSource& source)
-      : text_(text), file_(source.name), start_(source.position) {}
+  Member(const ByteSource& source, const JsonKey& key) : source_(source), key_(key) {}
 
-  SafetensorsHeader read() {
-    if (!text_.starts_with('{')) refuse(app::quoted(text_, 20));
-    read_ = text_.find('\0');  // nlohmann's parser takes it for the end
-    if (read_ != text_.npos) fail("JSON", "a zero byte");
-    read_ = 0;
-    nlohmann::json::sax_parse(Cursor{text_.data(), &read_},
-                              Cursor{text_.data() + text_.size(), nullptr}, this);
-    return std::move(header_);
-  }
-
-  // What nlohmann's parser calls.
-  bool start_object(std::size_t) {
-    if (place_ == Place::kStart) return go(Place::kTop);
-    if (place_ != Place::kTop) refuse("an object");
-    if (name_ == kSafetensorsMetadata) return go(Place::kMetadata);
-    header_.tensors.push_back({name_, DType::kNone, {}, -1, -1, here()});
-    fields_ = {};
-    return go(Place::kTensor);
-  }
-  bool end_object() {
-    if (place_ == Place::kTensor && (!fields_[kType] || !fields_[kShape] || offsets_ != 2)) {
-      refuse("the end of its description");
+  SafetensorsEntry tensor(const Json& tree) const {
+    SafetensorsEntry entry{.name = key_.name, .byte = source_.position + key_.byte};
+    for (const auto& [field, value] : object(tree).items()) {
+      if (field == "dtype") {
+        entry.dtype = dtype(value);
+      } else if (field == "shape") {
+        if (!value.is_array()) fail("a shape of sizes for", value);
+        if (value.size() > kMaxRank) fail(fmt::format("at most {} axes for", kMaxRank), value);
+        for (const Json& size : value) entry.shape.push_back(number(size, "a shape of sizes for"));
+      } else if (field == "data_offsets") {
+        if (!value.is_array() || value.size() != 2) fail("two data_offsets for", value);
+        entry.begin = number(value[0], "two data_offsets for");
+        entry.end = number(value[1], "two data_offsets for");
+      } else {
+        fail("dtype, shape and data_offsets of", field);
+      }
     }
-    return go(Place::kTop);
+    if (tree.size() != 3) fail("dtype, shape and data_offsets of", tree);
+    return entry;
   }
-  bool start_array(std::size_t) {
-    if (place_ == Place::kTensor && field_ == kShape) return go(Place::kShape);
-    if (place_ != Place::kTensor || field_ != kOffsets) refuse("an array");
-    offsets_ = 0;
-    return go(Place::kOffsets);
+  const Json& object(const Json& value) const {
+    if (!value.is_object()) fail("an object that describes", value);
+    return value;
   }
-  bool end_array() {
-    if (place_ == Place::kOffsets && offsets_ != 2) refuse("the end of the array");
-    return go(Place::kTensor);
-  }
-  bool key(std::string& key) {
-    if (place_ == Place::kTensor) return take_field(key);
-    auto& known = place_ == Place::kTop ? names_ : metadata_names_;
-    if (!known.insert(key).second) fail("different names", app::quoted(key) + " once more");
-    name_ = std::move(key);
-    return true;
-  }
-  bool string(std::string& value) {
-    if (place_ == Place::kMetadata) {
-      header_.metadata.emplace_back(name_, std::move(value));
-      return true;
-    }
-    if (place_ != Place::kTensor || field_ != kType) refuse(app::quoted(value));
-    return take_type(value);
-  }
-  bool number_unsigned(std::uint64_t value) {
-    constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
-    if (value > kMost || (place_ != Place::kShape && place_ != Place::kOffsets)) {
-      refuse(fmt::to_string(value));
-    }
-    return take_number(static_cast<Index>(value));
-  }
-  bool number_integer(std::int64_t value) { refuse(fmt::to_string(value)); }
-  bool number_float(double, const std::string& text) { refuse(text.substr(0, 40)); }
-  bool boolean(bool value) { refuse(value ? "true" : "false"); }
-  bool null() { refuse("null"); }
-  bool binary(nlohmann::json::binary_t&) { refuse("bytes"); }
-  template <class Exception>
-  bool parse_error(std::size_t, const std::string&, const Exception&) {
-    const std::size_t at = std::min(read_ - std::min<std::size_t>(read_, 1), text_.size());
-    fail("JSON", at + 1 >= text_.size() ? "the end" : app::quoted(text_.substr(at), 20));
+  std::string text(const Json& value) const {
+    if (!value.is_string()) fail("text in the metadata", value);
+    return value.get<std::string>();
   }
 
  private:
-  enum class Place { kStart, kTop, kMetadata, kTensor, kShape, kOffsets };
-  enum Field : std::size_t { kType, kShape, kOffsets, kFields };
-
-  Index here() const { return start_ + static_cast<Index>(read_); }
-  [[noreturn]] void fail(std::string_view expected, std::string_view got) const {
-    throw app::InputError::at_byte(file_, here(),
-                                   fmt::format("expected {}, got {}", expected, got));
+  [[noreturn]] void fail(std::string_view expected, const Json& got) const {
+    const std::string shown = got.is_object()   ? fmt::format("an object of {}", got.size())
+                              : got.is_array()  ? fmt::format("an array of {}", got.size())
+                              : got.is_string() ? app::quoted(got.get<std::string>())
+                                                : got.dump();
+    throw app::InputError::at_byte(
+        source_.name, source_.position + key_.byte,
+        fmt::format("expected {} {}, got {}", expected, app::quoted(key_.name), shown));
   }
-  // What is wanted where the parser stands.
-  [[noreturn]] void refuse(std::string_view got) const {
-    switch (place_) {
-      case Place::kStart:
-        fail("a header that is a JSON object", got);
-      case Place::kTop:
-        fail("an object that describes " + app::quoted(name_), got);
-      case Place::kMetadata:
-        fail("metadata that is text", got);
-      case Place::kTensor:
-        fail(fmt::format("dtype, shape and data_offsets of {}", app::quoted(name_)), got);
-      case Place::kShape:
-        fail("a shape of sizes for " + app::quoted(name_), got);
-      case Place::kOffsets:
-        break;
-    }
-    fail("two data_offsets for " + app::quoted(name_), got);
+  Index number(const Json& value, std::string_view expected) const {
+    constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMost) fail(expected, value);
+    return value.get<Index>();
   }
-  bool go(Place place) {
-    place_ = place;
-    return true;
-  }
-
-  bool take_field(const std::string& key) {
-    constexpr std::string_view kNames[kFields] = {"dtype", "shape", "data_offsets"};
-    const auto* const found = std::find(std::begin(kNames), std::end(kNames), key);
-    field_ = static_cast<Field>(found - std::begin(kNames));
-    if (field_ == kFields || std::exchange(fields_[field_], true)) refuse(app::quoted(key));
-    return true;
-  }
-  bool take_type(const std::string& name) {
+  DType dtype(const Json& value) const {
     std::string known;
     for (const TypeName& type : kTypeNames) {
-      if (type.name == name) header_.tensors.back().dtype = type.dtype;
-      known += fmt::format("{}{}", known.empty() ? "" : " ", type.name);
+      if (value == type.name) return type.dtype;
+      known += fmt::format("{} ", type.name);
     }
-    if (header_.tensors.back().dtype != DType::kNone) return true;
-    fail(fmt::format("a dtype of {} for {}", known, app::quoted(name_)), app::quoted(name));
-  }
-  bool take_number(Index value) {
-    SafetensorsEntry& entry = header_.tensors.back();
-    if (place_ == Place::kShape) {
-      if (entry.shape.rank() == kMaxRank) fail(fmt::format("at most {} axes", kMaxRank), "more");
-      entry.shape.push_back(value);
-      return true;
-    }
-    if (offsets_ == 2) refuse("more");
-    (offsets_++ == 0 ? entry.begin : entry.end) = value;
-    return true;
+    fail("a dtype of " + known + "for", value);
   }
 
-  std::string_view text_;
-  std::string file_;
-  Index start_;
-  std::size_t read_ = 0;
-  SafetensorsHeader header_{};
-  Place place_ = Place::kStart;
-  std::string name_{};  // the tensor or metadata that is being read
-  Field field_ = kFields;
-  std::array<bool, kFields> fields_{};  // which of them the tensor has had
-  int offsets_ = 0;
-  std::unordered_set<std::string> names_{};
-  std::unordered_set<std::string> metadata_names_{};
+  const ByteSource& source_;
+  const JsonKey& key_;
 };
+
+SafetensorsHeader read_tree(std::string_view text, const ByteSource& source) {
+  constexpr JsonBounds kMost{
+      .what = "an object of tensors", .depth = 4, .values = std::size_t{1} << 22};
+  const auto refuse = [&](Index byte, const std::string& detail) {
+    throw app::InputError::at_byte(source.name, source.position + byte, detail);
+  };
+  if (!text.starts_with('{')) {
+    refuse(0, "expected a header that is a JSON object, got " + app::quoted(text, 20));
+  }
+  const JsonTree tree = json_tree(text, kMost, refuse);
+  SafetensorsHeader header;
+  const Json* metadata = nullptr;  // while the keys are its own
+  for (const JsonKey& key : tree.keys) {
+    const Member member(source, key);
+    if (key.depth > 1) {
+      if (metadata == nullptr) continue;
+      header.metadata.emplace_back(key.name, member.text((*metadata)[key.name]));
+    } else if (key.name == kSafetensorsMetadata) {
+      metadata = &member.object(tree.root[key.name]);
+    } else {
+      metadata = nullptr;
+      header.tensors.push_back(member.tensor(tree.root[key.name]));
+    }
+  }
+  return header;
+}
 
 // Throws unless the tensors fill `data_size` bytes, each with as many as its shape says.
 void check_layout(SafetensorsHeader& header, ByteSource& source) {
@@ -274,7 +186,7 @@ SafetensorsHeader read_safetensors_header(ByteSource& source) {
   const Index start = source.position;
   source.read_all(text.data(), text.size());
   const Index end = std::exchange(source.position, start);
-  SafetensorsHeader header = HeaderEvents(text, source).read();
+  SafetensorsHeader header = read_tree(text, source);
   source.position = end;
   check_layout(header, source);
   return header;

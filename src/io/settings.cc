@@ -3,20 +3,19 @@
 #include <cmath>
 #include <limits>
 #include <string>
-#include <unordered_set>
-#include <utility>
+#include <string_view>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <qkv/app/settings.h>
-#include <qkv/app/text_file.h>
 #include <qkv/app/utf8.h>
+
+#include "io/json_tree.h"
 
 namespace qkv::app {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using io::Json;
 
 std::string dump(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -29,6 +28,11 @@ Json json_of(double value) {
 }
 Json json_of(const auto& value) { return value; }
 
+const char* kind_of(const Json& value) {
+  if (value.is_null()) return "null";
+  return value.is_array() ? "a list" : value.is_object() ? "an object" : "a value alone";
+}
+
 std::string joined(const Settings& settings, std::string_view start, std::string_view between,
                    std::string_view end) {
   std::string text(start);
@@ -39,60 +43,19 @@ std::string joined(const Settings& settings, std::string_view start, std::string
   return text += end;
 }
 
-// Takes the events of the JSON parser; false ends it, and `wrong` says why.
-class SettingsEvents {
- public:
-  Settings settings{};
-  std::string wrong{};
-
-  bool start_object(std::size_t) {
-    if (std::exchange(open_, true)) return refuse("got an object");
-    return true;
+// The value of a member.
+SettingValue plain(const std::string& path, const std::string& name, const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_number_float()) return value.get<double>();
+  constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > kLargest) {
+    return value.get<std::uint64_t>();
   }
-  static bool end_object() { return true; }
-  bool key(std::string& name) {
-    if (!names_.insert(name).second) {
-      wrong = fmt::format("member {} comes twice", app::quoted(name));
-      return false;
-    }
-    settings.push_back({std::move(name), {}});
-    return true;
-  }
-  bool string(std::string& value) { return take(std::move(value)); }
-  bool boolean(bool value) { return take(value); }
-  bool number_integer(std::int64_t value) { return take(Index{value}); }
-  bool number_unsigned(std::uint64_t value) {
-    const bool fits = value <= static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
-    return fits ? take(static_cast<Index>(value)) : take(value);
-  }
-  bool number_float(double value, const std::string&) { return take(value); }
-  bool null() { return refuse("got null"); }
-  bool start_array(std::size_t) { return refuse("got a list"); }
-  static bool end_array() { return true; }
-  static bool binary(nlohmann::json::binary_t&) { return false; }
-  template <class Exception>
-  bool parse_error(std::size_t byte, const std::string&, const Exception&) {
-    wrong = fmt::format("byte {}: expected a JSON object of settings", byte);
-    return false;
-  }
-
- private:
-  bool take(SettingValue value) {
-    if (!open_) return refuse("got a value alone");
-    settings.back().value = std::move(value);
-    return true;
-  }
-  bool refuse(const char* got) {
-    wrong = settings.empty()
-                ? fmt::format("expected a JSON object of settings, {}", got)
-                : fmt::format("member {}: expected text, a number or true or false, {}",
-                              app::quoted(settings.back().name), got);
-    return false;
-  }
-
-  bool open_ = false;
-  std::unordered_set<std::string> names_{};
-};
+  if (value.is_number_integer()) return value.get<Index>();
+  throw InputError(path, fmt::format("member {}: expected text, a number or true or false, got {}",
+                                     app::quoted(name), kind_of(value)));
+}
 
 }  // namespace
 
@@ -107,12 +70,17 @@ std::string settings_text(const Settings& settings) {
 std::string settings_line(const Settings& settings) { return joined(settings, "{", ", ", "}\n"); }
 
 Settings read_settings(const std::string& path) {
-  const std::string text = read_text(path);
-  SettingsEvents events;
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &events)) {
-    throw InputError(path, events.wrong);
+  constexpr io::JsonBounds kMost{
+      .what = "a JSON object of settings", .depth = 2, .values = 10000, .bytes = 1 << 20};
+  const io::JsonTree tree = io::read_json_tree(path, kMost);
+  if (!tree.root.is_object()) {
+    throw InputError(path, fmt::format("expected {}, got {}", kMost.what, kind_of(tree.root)));
   }
-  return std::move(events.settings);
+  Settings settings;
+  for (const io::JsonKey& key : tree.keys) {
+    if (key.depth == 1) settings.push_back({key.name, plain(path, key.name, tree.root[key.name])});
+  }
+  return settings;
 }
 
 const SettingValue* find_setting(const Settings& settings, std::string_view name) {

@@ -2,6 +2,7 @@
 #ifndef QKV_IO_TEXT_JSON_H_
 #define QKV_IO_TEXT_JSON_H_
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,11 +12,15 @@
 // Text of any shape as JSON: an array of strings, arrays of such arrays, or a string alone.
 namespace qkv::io {
 
+// The most texts and lists around them that one document holds, and file readers take.
+inline constexpr std::size_t kMostTextValues = std::size_t{1} << 24;
+
 // The caller has checked that the texts are UTF-8 and fit the shape, and that no axis but the last
 // has size 0 (its inner sizes would be lost).
 std::string text_to_json(const app::Strings& strings);
 
-// Nothing for what is no JSON or anything but evenly nested strings.
+// Nothing for what is no JSON or anything but evenly nested strings, and for
+// more than kMostTextValues.
 std::optional<app::Strings> text_from_json(std::string_view json);
 
 }  // namespace qkv::io

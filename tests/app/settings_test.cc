@@ -83,11 +83,28 @@ TEST(Settings, FilesThatAreNone) {
   EXPECT_EQ(refused(R"({"a": [1]})"), member + "got a list");
   EXPECT_EQ(refused(R"({"a": {"b": 1}})"), member + "got an object");
   EXPECT_EQ(refused(R"({"a": null})"), member + "got null");
-  EXPECT_EQ(refused(R"({"a": 1, "a": 2})"), ": member \"a\" comes twice");
-  EXPECT_EQ(refused(R"({"a": 1)"), ": byte 8: expected a JSON object of settings");
-  EXPECT_EQ(refused(""), ": byte 1: expected a JSON object of settings");
+  EXPECT_EQ(refused("{\"a\": 1,\n\"a\": 2}"), ":2: expected different names, got \"a\" once more");
+  EXPECT_EQ(refused(R"({"a": 1)"), ":1: expected JSON, got the end");
+  EXPECT_EQ(refused(""), ":1: expected JSON, got the end");
+  EXPECT_EQ(refused(R"({"a": 1e999})"), ":1: expected JSON, got a number out of range");
   EXPECT_EQ(complaint<InputError>([&] { read_settings(directory / "none"); }),
             directory / "none" + ": No such file or directory");
+}
+
+TEST(Settings, FilesAreBounded) {
+  const Directory directory;
+  const auto refused = [&](const std::string& text) {
+    const std::string path = directory.write("s.json", text);
+    return complaint<InputError>([&] { read_settings(path); }).substr(path.size());
+  };
+  const std::string start = ":1: expected a JSON object of settings, got ";
+  EXPECT_EQ(refused(std::string(100000, '[')), start + "deeper JSON");
+  EXPECT_EQ(refused(R"({"a": {"b": {}}})"), start + "deeper JSON");
+  std::string many = "{\"0\": 0";
+  for (int n = 1; n < 10000; ++n) many += ", \"" + std::to_string(n) + "\": 0";
+  EXPECT_EQ(refused(many + "}"), start + "more than 10000 values");
+  EXPECT_EQ(complaint<InputError>([] { read_settings("/dev/zero"); }),
+            "/dev/zero" + start + "more than 1048576 bytes");
 }
 
 TEST(Settings, DamagedFilesAreReadOrRefused) {

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/json_tree.h"
+
+#include <algorithm>
+#include <sstream>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include <qkv/app/text_file.h>
+#include <qkv/app/utf8.h>
+
+namespace qkv::io {
+
+JsonTree json_tree(std::string_view text, const JsonBounds& most, const JsonRefuse& refuse) {
+  using Event = Json::parse_event_t;
+  std::istringstream in{std::string(text)};
+  const auto position = [&]() -> Index {
+    return in.rdbuf()->pubseekoff(0, std::ios::cur, std::ios::in);
+  };
+  const auto not_json = [&](Index byte) {
+    const std::string_view rest =
+        text.substr(std::min(static_cast<std::size_t>(byte), text.size()));
+    refuse(byte, "expected JSON, got " + (rest.empty() ? "the end" : app::quoted(rest, 20)));
+  };
+  const auto too_much = [&](const std::string& got) {
+    refuse(position(), fmt::format("expected {}, got {}", most.what, got));
+  };
+  // nlohmann's parser takes it for the end.
+  if (const auto zero = text.find('\0'); zero != text.npos) not_json(static_cast<Index>(zero));
+
+  JsonTree tree;
+  std::vector<std::unordered_set<std::string>> names;  // of each object that is open
+  std::size_t values = 0;
+  const auto check = [&](int depth, Event event, const Json& parsed) {
+    const bool opens = event == Event::object_start || event == Event::array_start;
+    if (opens && depth == most.depth) too_much("deeper JSON");
+    if ((opens || event == Event::value) && ++values > most.values) {
+      too_much(fmt::format("more than {} values", most.values));
+    }
+    if (event == Event::object_start) names.emplace_back();
+    if (event == Event::object_end) names.pop_back();
+    if (event != Event::key) return true;
+    tree.keys.push_back({depth, parsed.get<std::string>(), position()});
+    const std::string& name = tree.keys.back().name;
+    if (!names.back().insert(name).second) {
+      refuse(position(),
+             fmt::format("expected different names, got {} once more", app::quoted(name)));
+    }
+    return true;
+  };
+  try {
+    tree.root = Json::parse(in, check);
+  } catch (const Json::parse_error& error) {
+    not_json(std::max<Index>(static_cast<Index>(error.byte), 1) - 1);
+  } catch (const Json::out_of_range&) {
+    refuse(position(), "expected JSON, got a number out of range");
+  }
+  return tree;
+}
+
+JsonTree read_json_tree(const std::string& path, const JsonBounds& most) {
+  std::string text;
+  const auto refuse = [&](Index byte, const std::string& detail) {
+    const auto end = text.begin() + std::min(byte, static_cast<Index>(text.size()));
+    throw app::InputError::at_line(path, 1 + std::count(text.begin(), end, '\n'), detail);
+  };
+  app::for_each_block(path, [&](std::string_view block) {
+    text += block;
+    if (text.size() <= most.bytes) return;
+    refuse(0, fmt::format("expected {}, got more than {} bytes", most.what, most.bytes));
+  });
+  return json_tree(text, most, refuse);
+}
+
+}  // namespace qkv::io
