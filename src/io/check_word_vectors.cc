@@ -36,7 +36,7 @@ class Summing {
       summary_.largest = std::max(summary_.largest, number);
     }
     if (word.find_first_of(" \t") != word.npos) ++summary_.words_with_blanks;
-    if (!is_utf8(word)) ++summary_.words_not_utf8;
+    if (utf8_prefix(word) < word.size()) ++summary_.words_not_utf8;
     if (summary_.first_words.size() < kFirstWords) summary_.first_words.emplace_back(word);
     remember(word);
   }
@@ -47,12 +47,6 @@ class Summing {
   }
 
  private:
-  static bool is_utf8(std::string_view text) {
-    std::size_t at = 0;
-    while (at < text.size() && next_code_point(text, at)) {
-    }
-    return at == text.size();
-  }
   // A hash of 64 bits stands for a word: among 2^21 of them two collide once in 8 million files.
   void remember(std::string_view word) {
     if (forgotten_) return;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <optional>
 
 #include <fmt/format.h>
 
@@ -39,15 +38,6 @@ void split(std::string_view line, std::vector<std::string_view>& fields) {
   fields.push_back(line);
 }
 
-// The first byte that is no UTF-8, if there is one.
-std::optional<std::size_t> first_not_utf8(std::string_view text) {
-  std::size_t at = 0;
-  while (at < text.size()) {
-    if (!next_code_point(text, at)) return at;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 void for_each_row(const std::string& path, const ParallelTextOptions& options,
@@ -63,9 +53,9 @@ void for_each_row(const std::string& path, const ParallelTextOptions& options,
     if (line.empty() && options.empty_lines == EmptyLines::kRefused) {
       lines.fail(fmt::format("expected {} columns, got an empty line", needed));
     }
-    if (const auto bad = first_not_utf8(line)) {
+    if (const std::size_t bad = utf8_prefix(line); bad < line.size()) {
       lines.fail(fmt::format("expected UTF-8, got {} at byte {} of the line",
-                             quoted(line.substr(*bad, 1)), *bad));
+                             quoted(line.substr(bad, 1)), bad));
     }
     split(line, fields);
     const auto columns = static_cast<Index>(fields.size());

@@ -48,10 +48,10 @@ char32_t lower(char32_t c) { return static_cast<char32_t>(utf8proc_tolower(signe
 bool is_space(char32_t c) {
   const auto category = properties(c).category;
   return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL ||
-         category == UTF8PROC_CATEGORY_ZP || category == UTF8PROC_CATEGORY_CC || c == 0xFEFF;
+         category == UTF8PROC_CATEGORY_ZP || is_control(c) || c == 0xFEFF;
 }
 
-bool is_control(char32_t c) { return c < 0x20 || (c >= 0x7F && c < 0xA0); }
+bool is_control(char32_t c) { return properties(c).category == UTF8PROC_CATEGORY_CC; }
 
 bool is_unseen(char32_t c) {
   return c == 0xAD || c == 0x61C || c == 0x200E || c == 0x200F || (c >= 0x202A && c <= 0x202E) ||
@@ -66,10 +66,7 @@ bool is_punctuation(char32_t c) {
 std::u32string decoded(std::string_view function, std::string_view text) {
   auto code_points = from_utf8(text);
   if (!code_points) {
-    std::size_t at = 0;
-    while (next_code_point(text, at)) {
-    }
-    throw Error(function, "text", fmt::format("must be UTF-8, byte {} is not", at));
+    throw Error(function, "text", fmt::format("must be UTF-8, byte {} is not", utf8_prefix(text)));
   }
   return *std::move(code_points);
 }

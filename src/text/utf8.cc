@@ -1,34 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <utf8proc.h>
 
 #include <qkv/app/utf8.h>
 
 #include "text/characters.h"
 
 namespace qkv::app {
-namespace {
 
-bool is_scalar_value(char32_t c) { return c < 0xD800 || (c > 0xDFFF && c <= 0x10FFFF); }
-
-}  // namespace
-
-// The Unicode Standard, section 3.9, table 3-6 (bits) and D92 (shortest form).
 std::optional<char32_t> next_code_point(std::string_view text, std::size_t& at) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   if (at >= text.size()) return std::nullopt;
-  const unsigned char lead = byte(at);
-  if (lead < 0x80) return static_cast<char32_t>(byte(at++));
-  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC0 || lead >= 0xF8 || length > text.size() - at) return std::nullopt;
-  char32_t c = lead & (0x7FU >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(at + i) & 0xC0) != 0x80) return std::nullopt;
-    c = c << 6 | (byte(at + i) & 0x3FU);
+  const std::string_view rest = text.substr(at);
+  utf8proc_int32_t c = -1;
+  const auto length = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(rest.data()),
+                                       static_cast<utf8proc_ssize_t>(rest.size()), &c);
+  if (length <= 0) return std::nullopt;
+  at += static_cast<std::size_t>(length);
+  return static_cast<char32_t>(c);
+}
+
+std::size_t utf8_prefix(std::string_view text) {
+  std::size_t at = 0;
+  while (next_code_point(text, at)) {
   }
-  constexpr char32_t kShortest[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (c < kShortest[length] || !is_scalar_value(c)) return std::nullopt;
-  at += length;
-  return c;
+  return at;
 }
 
 std::optional<std::u32string> from_utf8(std::string_view text) {
@@ -42,15 +37,10 @@ std::optional<std::u32string> from_utf8(std::string_view text) {
 }
 
 void append_utf8(std::string& text, char32_t c) {
-  if (!is_scalar_value(c)) c = kReplacement;
-  const auto put = [&](char32_t byte) { text.push_back(static_cast<char>(byte)); };
-  const auto put_rest = [&](int bytes) {
-    for (int i = bytes - 1; i >= 0; --i) put(0x80 | (c >> (6 * i) & 0x3F));
-  };
-  if (c < 0x80) return put(c);
-  if (c < 0x800) return put(0xC0 | c >> 6), put_rest(1);
-  if (c < 0x10000) return put(0xE0 | c >> 12), put_rest(2);
-  put(0xF0 | c >> 18), put_rest(3);
+  auto code = static_cast<utf8proc_int32_t>(c);
+  if (!utf8proc_codepoint_valid(code)) code = kReplacement;
+  utf8proc_uint8_t bytes[4];
+  text.append(bytes, bytes + utf8proc_encode_char(code, bytes));
 }
 
 std::string to_utf8(std::u32string_view code_points) {

@@ -36,7 +36,9 @@ TEST(Utf8, RefusesWhatIsNone) {
     EXPECT_FALSE(next_code_point(text, at)) << quoted(text);
     EXPECT_EQ(at, 0U);
     EXPECT_FALSE(from_utf8("a" + text)) << quoted(text);
+    EXPECT_EQ(utf8_prefix("\u00E9" + text + "a"), 2U) << quoted(text);
   }
+  EXPECT_EQ(utf8_prefix("a\u00E9"), 3U);
   std::size_t end = 1;
   EXPECT_FALSE(next_code_point("a", end));
 }

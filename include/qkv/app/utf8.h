@@ -15,6 +15,9 @@ namespace qkv::app {
 // bytes there are no UTF-8: cut short, longer than need be, a surrogate, past U+10FFFF.
 QKV_API std::optional<char32_t> next_code_point(std::string_view text, std::size_t& at);
 
+// How many bytes stand before the first that is not UTF-8.
+QKV_API std::size_t utf8_prefix(std::string_view text);
+
 // All code points; nothing when the text is not UTF-8.
 QKV_API std::optional<std::u32string> from_utf8(std::string_view text);
 

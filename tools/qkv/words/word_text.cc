@@ -28,12 +28,6 @@ constexpr std::size_t kLongestWord = 1000;
 constexpr std::size_t kLongestPiece = std::size_t{1} << 18;
 constexpr std::string_view kBlanks = " \t\r\n";
 
-std::size_t code_points(std::string_view text) {
-  std::size_t count = 0;
-  for (std::size_t at = 0; qkv::app::next_code_point(text, at);) ++count;
-  return count;
-}
-
 // Cuts a text that comes in blocks into the tokens that tokenize() makes of the whole, and refuses
 // what is too much.
 class Tokens {
@@ -51,8 +45,7 @@ class Tokens {
       fail(kMostTextBytes - begin_,
            fmt::format("expected at most {} bytes of text, got more", kMostTextBytes));
     }
-    while (qkv::app::next_code_point(rest_, valid_)) {
-    }
+    valid_ += qkv::app::utf8_prefix(std::string_view(rest_).substr(valid_));
     if (rest_.size() - valid_ >= 4) fail(valid_, "expected UTF-8 text");
     cut(last_gap());
     if (valid_ < kLongestPiece) return;
@@ -91,7 +84,7 @@ class Tokens {
       if (tokens_.size() == kMostWords) {
         fail(at, fmt::format("expected at most {} words, got more", kMostWords));
       }
-      if (token.size() > kLongestWord && code_points(token) > kLongestWord) {
+      if (token.size() > kLongestWord && qkv::app::from_utf8(token)->size() > kLongestWord) {
         fail(at, fmt::format("expected a word of at most {} letters, got {}...", kLongestWord,
                              qkv::app::quoted(token, 10)));
       }
