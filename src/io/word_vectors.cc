@@ -6,10 +6,13 @@
 #include <unordered_set>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include <qkv/app/near_words.h>
+#include <qkv/app/utf8.h>
 #include <qkv/app/word_vectors.h>
 #include <qkv/error.h>
 
-#include "io/near_words.h"
 #include "io/vector_binary.h"
 #include "io/vector_text.h"
 
@@ -28,6 +31,10 @@ template <class Value>
 using TextMap = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
 using TextSet = std::unordered_set<std::string, TextHash, std::equal_to<>>;
 
+bool is_fit_to_print(std::string_view word) {
+  return !word.empty() && quoted(word, word.size()) == fmt::format("\"{}\"", word);
+}
+
 // The words asked for, and what was found of them.
 class Wanted {
  public:
@@ -40,7 +47,8 @@ class Wanted {
   bool wants(std::string_view word) const;
   void found(std::string_view word, const std::vector<float>& numbers);
   bool all_found() const noexcept { return best_to_find_ == 0; }
-  // For near spellings; `is_whole` is asked only about words that would be kept.
+  // For near spellings; `is_whole` is asked only about words that would be kept. Of words as near
+  // the first stay: a file of word vectors has the commoner word first.
   template <class IsWhole>
   void offer_as_near(std::string_view word, IsWhole&& is_whole);
 
@@ -53,6 +61,13 @@ class Wanted {
     bool best = false;  // of some word
   };
 
+  // A word without a vector so far, and what is spelled most like it, the nearest first.
+  struct Missing {
+    std::size_t word = 0;  // of words_
+    std::u32string letters{};
+    std::vector<std::pair<Nearness, std::string>> near{};
+  };
+
   bool is_found(const Spellings& spellings) const;
 
   std::span<const Spellings> words_;
@@ -61,12 +76,12 @@ class Wanted {
   TextSet first_fields_{};        // of every spelling
   Index rows_ = 0;
   std::vector<float> values_{};
-  // Words without a vector so far: near_[missing_[n]] belongs to words_[missing_[n]].
-  std::vector<io::NearWords> near_{};
-  std::vector<std::size_t> missing_{};
+  std::vector<Missing> missing_{};
+  std::size_t near_ = 0;  // how many of them are told
 };
 
-Wanted::Wanted(std::span<const Spellings> words, int near) : words_(words) {
+Wanted::Wanted(std::span<const Spellings> words, int near)
+    : words_(words), near_(static_cast<std::size_t>(std::max(near, 0))) {
   for (std::size_t i = 0; i < words.size(); ++i) {
     if (words[i].empty()) throw Error("read_word_vectors", "words", "one has no spelling");
     for (const std::string& spelling : words[i]) {
@@ -74,9 +89,8 @@ Wanted::Wanted(std::span<const Spellings> words, int near) : words_(words) {
       if (&spelling == &words[i].front() && !std::exchange(entry.best, true)) ++best_to_find_;
       first_fields_.emplace(io::first_field(spelling));
     }
-    if (i >= kMostNear || near <= 0) continue;
-    near_.emplace_back(words[i].back(), near);
-    missing_.push_back(i);
+    if (i >= kMostNear || near_ == 0) continue;
+    missing_.push_back({i, from_utf8(words[i].back()).value_or(U"")});
   }
 }
 
@@ -90,7 +104,7 @@ void Wanted::found(std::string_view word, const std::vector<float>& numbers) {
   values_.insert(values_.end(), numbers.begin(), numbers.end());
   entry.row = rows_++;
   if (entry.best) --best_to_find_;
-  std::erase_if(missing_, [&](std::size_t missing) { return is_found(words_[missing]); });
+  std::erase_if(missing_, [&](const Missing& missing) { return is_found(words_[missing.word]); });
 }
 
 bool Wanted::is_found(const Spellings& spellings) const {
@@ -102,9 +116,19 @@ bool Wanted::is_found(const Spellings& spellings) const {
 template <class IsWhole>
 void Wanted::offer_as_near(std::string_view word, IsWhole&& is_whole) {
   if (missing_.empty()) return;
-  const io::NearWords::Word letters(word);
-  for (const std::size_t missing : missing_) {
-    if (near_[missing].wants(letters) && is_whole()) near_[missing].take(letters);
+  const auto letters = from_utf8(word);
+  if (!letters) return;
+  for (Missing& missing : missing_) {
+    auto& near = missing.near;
+    const auto rank = nearness(missing.letters, *letters);
+    if (!rank || (near.size() == near_ && *rank >= near.back().first)) continue;
+    if (std::ranges::find(near, word, [](const auto& n) { return n.second; }) != near.end())
+      continue;
+    if (!is_whole() || !is_fit_to_print(word)) return;
+    const auto place =
+        std::ranges::upper_bound(near, *rank, {}, [](const auto& n) { return n.first; });
+    near.insert(place, {*rank, std::string(word)});
+    near.resize(std::min(near.size(), near_));
   }
 }
 
@@ -121,7 +145,9 @@ WordVectors Wanted::result(Index width) const {
       }
     }
   }
-  for (const std::size_t word : missing_) result.words[word].near = near_[word].best();
+  for (const Missing& missing : missing_) {
+    for (const auto& [rank, word] : missing.near) result.words[missing.word].near.push_back(word);
+  }
   return result;
 }
 

@@ -6,11 +6,11 @@
 
 #include <gtest/gtest.h>
 
+#include <qkv/app/near_words.h>
 #include <qkv/app/utf8.h>
 #include <qkv/app/word_vectors.h>
 #include <qkv/error.h>
 
-#include "io/near_words.h"
 #include "tests/app/files.h"
 
 namespace qkv::app {
@@ -249,17 +249,19 @@ TEST(WordVectors, NearSpellingsAreFitToPrint) {
 }
 
 TEST(NearWords, DistanceCountsEdits) {
-  using io::edit_distance;
-  EXPECT_EQ(edit_distance(U"", U""), 0);
-  EXPECT_EQ(edit_distance(U"kitten", U"sitting"), 3);
-  EXPECT_EQ(edit_distance(U"", U"abc"), 3);
-  EXPECT_EQ(edit_distance(U"teh", U"the"), 1);
-  EXPECT_EQ(edit_distance(U"ca", U"abc"), 3);
-  EXPECT_EQ(edit_distance(U"caf\u00E9", U"cafe"), 1);
+  const auto distance = [](std::u32string_view a, std::u32string_view b) {
+    return edit_distance(a, b, 99);
+  };
+  EXPECT_EQ(distance(U"", U""), 0U);
+  EXPECT_EQ(distance(U"kitten", U"sitting"), 3U);
+  EXPECT_EQ(distance(U"", U"abc"), 3U);
+  EXPECT_EQ(distance(U"teh", U"the"), 1U);
+  EXPECT_EQ(distance(U"ca", U"abc"), 3U);
+  EXPECT_EQ(distance(U"caf\u00E9", U"cafe"), 1U);
 }
 
-// The quick filters turn away nothing that the slow rule would take.
-TEST(NearWords, FiltersLoseNothing) {
+// Ending early changes nothing, and what is near is what the rule says.
+TEST(NearWords, EndingEarlyLosesNothing) {
   std::vector<std::u32string> all;
   for (int n = 0; n < 1024; ++n) {
     std::u32string word;
@@ -271,19 +273,26 @@ TEST(NearWords, FiltersLoseNothing) {
   }
   for (std::size_t t = 0; t < all.size(); t += 37) {
     for (const std::u32string& word : all) {
-      std::string target_bytes;
-      std::string word_bytes;
-      for (const char32_t c : all[t]) append_utf8(target_bytes, c);
-      for (const char32_t c : word) append_utf8(word_bytes, c);
-      io::NearWords near(target_bytes, 1);
+      const std::size_t distance = edit_distance(all[t], word, 99);
+      for (std::size_t most = 0; most < 5; ++most) {
+        ASSERT_EQ(edit_distance(all[t], word, most) <= most, distance <= most);
+      }
       const auto stem = std::max<std::size_t>(3, (all[t].size() * 2 + 2) / 3);
-      const bool want =
-          word.starts_with(all[t].substr(0, stem)) ||
-          io::edit_distance(all[t], word) <= std::max(1, static_cast<int>(all[t].size() / 3));
-      ASSERT_EQ(near.wants(io::NearWords::Word(word_bytes)), want)
-          << target_bytes << " " << word_bytes;
+      const bool same_stem = word.starts_with(all[t].substr(0, stem));
+      const bool near = same_stem || distance <= std::max<std::size_t>(1, all[t].size() / 3);
+      ASSERT_EQ(nearness(all[t], word),
+                near ? std::optional(Nearness{!same_stem, distance}) : std::nullopt)
+          << to_utf8(all[t]) << " " << to_utf8(word);
     }
   }
+}
+
+TEST(NearWords, RubbishIsNearToNothing) {
+  const std::u32string longest(64, U'a');
+  EXPECT_TRUE(nearness(longest, longest));
+  EXPECT_FALSE(nearness(longest, longest + U'a'));
+  EXPECT_FALSE(nearness(longest + U'a', longest));
+  EXPECT_FALSE(nearness(U"", U"a"));
 }
 
 }  // namespace

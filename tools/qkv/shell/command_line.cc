@@ -2,7 +2,7 @@
 #include "shell/command_line.h"
 
 #include <algorithm>
-#include <numeric>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -11,35 +11,25 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <qkv/app/near_words.h>
 #include <qkv/app/utf8.h>
 
 namespace {
 
 using Names = std::vector<std::string>;
 
-// How many letters must be typed differently (Levenshtein 1966), row by row.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
-    }
-  }
-  return row.back();
-}
-
 // " (did you mean words?)", when a name is near.
 std::string suggestion(const std::string& typed, const Names& names) {
-  const auto nearest = std::ranges::min_element(
-      names, {}, [&](const std::string& name) { return distance(typed, name); });
-  const std::size_t most = 1 + typed.size() / 4;
-  if (nearest == names.end() || distance(typed, *nearest) > most) return "";
-  return fmt::format(" (did you mean {}?)", *nearest);
+  const auto letters = qkv::app::from_utf8(typed).value_or(U"");
+  std::optional<qkv::app::Nearness> least;
+  const std::string* nearest = nullptr;
+  for (const std::string& name : names) {
+    const auto rank = qkv::app::nearness(letters, std::u32string(name.begin(), name.end()));
+    if (!rank || (least && *rank >= *least)) continue;
+    least = rank;
+    nearest = &name;
+  }
+  return nearest == nullptr ? "" : fmt::format(" (did you mean {}?)", *nearest);
 }
 
 Names option_names(const CLI::App& command) {
