@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <sstream>
 #include <unordered_set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -30,22 +31,34 @@ JsonTree json_tree(std::string_view text, const JsonBounds& most, const JsonRefu
   if (const auto zero = text.find('\0'); zero != text.npos) not_json(static_cast<Index>(zero));
 
   JsonTree tree;
-  std::vector<std::unordered_set<std::string>> names;  // of each object that is open
+  std::unordered_set<std::string> names;        // of the outermost object
+  std::unordered_set<std::string> inner_names;  // of the member that is being read
   std::size_t values = 0;
-  const auto check = [&](int depth, Event event, const Json& parsed) {
+  const auto check = [&](int depth, Event event, Json& parsed) {
     const bool opens = event == Event::object_start || event == Event::array_start;
-    if (opens && depth == most.depth) too_much("deeper JSON");
+    const bool inner_object = depth > 0 && (depth > 1 || tree.members.empty());
+    if (opens && (depth == most.depth || (event == Event::object_start && inner_object))) {
+      too_much("deeper JSON");
+    }
     if ((opens || event == Event::value) && ++values > most.values) {
       too_much(fmt::format("more than {} values", most.values));
     }
-    if (event == Event::object_start) names.emplace_back();
-    if (event == Event::object_end) names.pop_back();
-    if (event != Event::key) return true;
-    tree.keys.push_back({depth, parsed.get<std::string>(), position()});
-    const std::string& name = tree.keys.back().name;
-    if (!names.back().insert(name).second) {
-      refuse(position(),
-             fmt::format("expected different names, got {} once more", app::quoted(name)));
+    if (event == Event::key) {
+      const auto name = parsed.get<std::string>();
+      if (!(depth == 1 ? names : inner_names).insert(name).second) {
+        refuse(position(),
+               fmt::format("expected different names, got {} once more", app::quoted(name)));
+      }
+      if (depth > 1) {
+        tree.members.back().names.push_back(name);
+      } else {
+        tree.members.push_back({name, position(), {}, {}});
+        inner_names.clear();
+      }
+    } else if (!opens && depth == 1 && !tree.members.empty()) {
+      // At the end of each object the parser looks through all that the one around it keeps.
+      tree.members.back().value = std::move(parsed);
+      return false;
     }
     return true;
   };

@@ -24,22 +24,24 @@ struct JsonBounds {
   std::size_t bytes = 0;   // of a file
 };
 
-// A member's name.
-struct JsonKey {
-  int depth = 0;  // objects and arrays around it: 1 in the outermost object
+// A member of the outermost object.
+struct JsonMember {
   std::string name{};
   Index byte = 0;  // of the text, behind the name
+  Json value{};
+  std::vector<std::string> names{};  // of an object's own members, as the text has them
 };
 
 struct JsonTree {
-  Json root{};
-  std::vector<JsonKey> keys{};  // of all objects, as the text has them
+  Json root{};                        // of an object nothing but that it is one
+  std::vector<JsonMember> members{};  // its members, as the text has them
 };
 
 // Throws an error for `detail`, "expected X, got Y", at a byte of the text.
 using JsonRefuse = std::function<void(Index byte, const std::string& detail)>;
 
-// Refuses what is not JSON, holds more than it may or names a member twice.
+// Refuses what is not JSON, holds more than it may or names a member twice, and objects but the
+// outermost one and its members.
 JsonTree json_tree(std::string_view text, const JsonBounds& most, const JsonRefuse& refuse);
 
 // Of a file, "-" being standard input. Throws InputError, with the line.

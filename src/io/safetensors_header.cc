@@ -44,10 +44,11 @@ Index size_from(const std::array<unsigned char, kLengthBytes>& bytes) {
 // What a member of the header holds; errors name it and say where it stands.
 class Member {
  public:
-  Member(const ByteSource& source, const JsonKey& key) : source_(source), key_(key) {}
+  Member(const ByteSource& source, std::string_view name, Index byte)
+      : file_(source.name), name_(name), byte_(source.position + byte) {}
 
   SafetensorsEntry tensor(const Json& tree) const {
-    SafetensorsEntry entry{.name = key_.name, .byte = source_.position + key_.byte};
+    SafetensorsEntry entry{.name = std::string(name_), .byte = byte_};
     for (const auto& [field, value] : object(tree).items()) {
       if (field == "dtype") {
         entry.dtype = dtype(value);
@@ -82,8 +83,7 @@ class Member {
                               : got.is_string() ? app::quoted(got.get<std::string>())
                                                 : got.dump();
     throw app::InputError::at_byte(
-        source_.name, source_.position + key_.byte,
-        fmt::format("expected {} {}, got {}", expected, app::quoted(key_.name), shown));
+        file_, byte_, fmt::format("expected {} {}, got {}", expected, app::quoted(name_), shown));
   }
   Index number(const Json& value, std::string_view expected) const {
     constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
@@ -99,8 +99,9 @@ class Member {
     fail("a dtype of " + known + "for", value);
   }
 
-  const ByteSource& source_;
-  const JsonKey& key_;
+  std::string_view file_;
+  std::string_view name_;
+  Index byte_;
 };
 
 SafetensorsHeader read_tree(std::string_view text, const ByteSource& source) {
@@ -114,17 +115,15 @@ SafetensorsHeader read_tree(std::string_view text, const ByteSource& source) {
   }
   const JsonTree tree = json_tree(text, kMost, refuse);
   SafetensorsHeader header;
-  const Json* metadata = nullptr;  // while the keys are its own
-  for (const JsonKey& key : tree.keys) {
-    const Member member(source, key);
-    if (key.depth > 1) {
-      if (metadata == nullptr) continue;
-      header.metadata.emplace_back(key.name, member.text((*metadata)[key.name]));
-    } else if (key.name == kSafetensorsMetadata) {
-      metadata = &member.object(tree.root[key.name]);
-    } else {
-      metadata = nullptr;
-      header.tensors.push_back(member.tensor(tree.root[key.name]));
+  for (const auto& [name, byte, value, names] : tree.members) {
+    const Member member(source, name, byte);
+    if (name != kSafetensorsMetadata) {
+      header.tensors.push_back(member.tensor(value));
+      continue;
+    }
+    const Json& metadata = member.object(value);
+    for (const std::string& key : names) {
+      header.metadata.emplace_back(key, Member(source, key, byte).text(metadata[key]));
     }
   }
   return header;

@@ -77,8 +77,8 @@ Settings read_settings(const std::string& path) {
     throw InputError(path, fmt::format("expected {}, got {}", kMost.what, kind_of(tree.root)));
   }
   Settings settings;
-  for (const io::JsonKey& key : tree.keys) {
-    if (key.depth == 1) settings.push_back({key.name, plain(path, key.name, tree.root[key.name])});
+  for (const io::JsonMember& member : tree.members) {
+    settings.push_back({member.name, plain(path, member.name, member.value)});
   }
   return settings;
 }

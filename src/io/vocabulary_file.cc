@@ -43,13 +43,12 @@ void write_vocabulary(const std::string& path, const Vocabulary& vocabulary) {
 }
 
 Vocabulary read_vocabulary(const std::string& path) {
-  const io::Json json = io::read_json_tree(path, kMost).root;
-  if (!json.is_object() || json.size() != 1 || !json.contains("tokens") ||
-      !json["tokens"].is_array()) {
+  const auto members = io::read_json_tree(path, kMost).members;
+  if (members.size() != 1 || members[0].name != "tokens" || !members[0].value.is_array()) {
     throw InputError(path, "expected a vocabulary, {\"tokens\": [...]}, got other JSON");
   }
   std::vector<CountedToken> tokens;
-  for (const io::Json& token : json["tokens"]) {
+  for (const io::Json& token : members[0].value) {
     tokens.push_back(token_from(path, token, tokens.size() + 1));
   }
   try {

@@ -212,7 +212,8 @@ TEST(Safetensors, HeadersAreAsTheFormatHasThem) {
   refused("{\"__metadata__\":{},\"__metadata__\":{}," + good + "}", "once more");
   refused("{\"__metadata__\":{\"a\":1}," + good + "}",
           "expected text in the metadata \"a\", got 1");
-  refused("{\"__metadata__\":{\"a\":{}}," + good + "}", "expected text in the metadata \"a\"");
+  refused("{\"__metadata__\":{\"a\":{}}," + good + "}", "got deeper JSON");
+  refused("{\"__metadata__\":{\"a\":[]}," + good + "}", "expected text in the metadata \"a\"");
   refused("{\"x\":1}", "expected an object that describes \"x\", got 1");
   refused("{" + entry("x", "F8_E4M3", "[1]", "[0,1]") + "}",
           "expected a dtype of F64 F32 F16 BF16 BOOL I8 I16 I32 I64 U8 U16 U32 U64 for \"x\", got "
@@ -237,6 +238,18 @@ TEST(Safetensors, HeadersAreAsTheFormatHasThem) {
   refused("{\"\xFF\":1}", "expected JSON");
   refused("{" + std::string(100000, '['), "expected JSON");
   refused("{\"x\":" + std::string(100000, '['), "expected an object");
+}
+
+// In the order of the file; minutes, if the parser looked through all at the end of each.
+TEST(Safetensors, ManyTensorsAreRead) {
+  std::string header = "{\"__metadata__\":{}";
+  for (int n = 0; n < 20000; ++n) {
+    header += "," + entry("x" + std::to_string(n), "U8", "[0]", "[0,0]");
+  }
+  const Directory directory;
+  const auto got = read_safetensors(directory.write("a", safetensors(header + "}")));
+  ASSERT_EQ(got.size(), 20000U);
+  EXPECT_EQ(got[2].name, "x2");  // "x10" is before it in the order of the bytes
 }
 
 TEST(Safetensors, BoolsAreZeroOrOne) {
