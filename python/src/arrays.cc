@@ -120,8 +120,9 @@ Array view_of_plain(nb::handle object, const Name& name) {
 
 Array view_of_numpy(nb::handle object, const Name& name) {
   if (numpy().is_plain_array(object)) return view_of_plain(object, name);
+  Array array = view_of_plain(numpy().as_array(object), name);  // is_masked fails for some dtypes
   check_unmasked(object, name);
-  return view_of_plain(numpy().as_array(object), name);
+  return array;
 }
 
 // The views' own rules (sizes, reach) speak of View; here of the argument.

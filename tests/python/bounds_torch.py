@@ -18,6 +18,7 @@ from oracle_torch import (
     EXACT,
     Arithmetic,
     dropout_factor,
+    over_length,
     per_head,
     projections,
     scale_of,
@@ -122,6 +123,13 @@ def _surrogate(p: Problem) -> Any:
     call = p.call
     if call.score in ("dot", "scaled_dot"):
         s = p.q.abs() @ p.k.abs().transpose(-1, -2)
+    elif call.score == "cosine":  # ds/dq = (k / |k| - s q / |q|) / |q|
+        q, k = (over_length(x.abs(), x.detach()) for x in (p.q, p.k))
+        fixed_q, fixed_k = q.detach(), k.detach()
+        cosines = fixed_q @ fixed_k.transpose(-1, -2)
+        along_q, along_k = (q * fixed_q).sum(-1)[..., :, None], (k * fixed_k).sum(-1)[..., None, :]
+        s = q @ fixed_k.transpose(-1, -2) + fixed_q @ k.transpose(-1, -2)
+        s = s + (along_q + along_k) * cosines
     elif call.score == "bilinear":
         s = (p.q.abs() @ per_head(call.params["W"], 2).abs()) @ p.k.abs().transpose(-1, -2)
     else:  # |tanh| <= 1 and |tanh'| <= 1

@@ -15,7 +15,7 @@ FAMILIES = ("two", "three", "four", "five", "mixed", "packed", "bthd")
 FAMILY_ODDS = (0.10, 0.15, 0.33, 0.10, 0.12, 0.12, 0.08)
 STYLES = ("plain", "permuted", "sliced", "reversed", "repeated")
 STYLE_ODDS = (0.4, 0.2, 0.15, 0.15, 0.1)
-SCORES = {"scaled_dot": 0.4, "dot": 0.1, "bilinear": 0.25, "additive": 0.25}
+SCORES = {"scaled_dot": 0.35, "dot": 0.1, "cosine": 0.1, "bilinear": 0.2, "additive": 0.25}
 
 
 @dataclass

@@ -52,11 +52,19 @@ def projections(p: Problem) -> tuple[Any, Any]:
     return a, r
 
 
+def over_length(x: Any, by: Any) -> Any:
+    """x / |by| of each row; 0 for a row of zeros."""
+    length = by.norm(dim=-1, keepdim=True)
+    return x / length.masked_fill(length == 0, math.inf)
+
+
 def raw_scores(p: Problem, how: Arithmetic = EXACT) -> Any:
     """scale * score [B,H,Tq,Tk]."""
     call = p.call
     if call.score in ("dot", "scaled_dot"):
         s = p.q @ p.k.transpose(-1, -2)
+    elif call.score == "cosine":
+        s = over_length(p.q, p.q) @ over_length(p.k, p.k).transpose(-1, -2)
     elif call.score == "bilinear":
         s = (p.q @ per_head(call.params["W"], 2)) @ p.k.transpose(-1, -2)
     else:

@@ -32,7 +32,7 @@ FLOATS = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
-SCORES = ("scaled_dot", "scaled_dot", "dot", "bilinear", "additive")
+SCORES = ("scaled_dot", "scaled_dot", "dot", "cosine", "bilinear", "additive")
 INTEGERS = [np.dtype(f"{sign}{size}") for sign in "iu" for size in (1, 2, 4, 8)]
 
 

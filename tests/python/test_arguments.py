@@ -57,6 +57,12 @@ def test_an_empty_list_has_integers():
     assert qkv.attention(empty, empty, empty, key_lengths=[]).shape == (0, 3, 4)
 
 
+def test_a_masked_array_of_records_is_refused_by_its_type():
+    x = np.ma.masked_array(np.zeros(3, dtype=[("a", "<i4"), ("b", "<f4")]))
+    with pytest.raises(TypeError, match="softmax: x must be float64"):
+        qkv.softmax(x)
+
+
 def test_entries_that_a_masked_array_hides_are_not_read():
     x = np.ma.array([[1.0, 1.0, 1.0]], mask=[[0, 1, 0]])
     with pytest.raises(TypeError, match="^softmax: x must have no masked entries, got "):
