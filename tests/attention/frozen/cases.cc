@@ -39,7 +39,8 @@ Outcome run_attention(int index, const std::string& target, int threads) {
   Outcome outcome{.name = call.name(), .sums = call.sums(), .features = call.features()};
   outcome.uses_libm = outcome.features.contains("lse");  // so has each backward pass
   if (target.empty()) return outcome;
-  Context context = context_of((call.kind() == "additive" ? "additive/" : "dot/") + target, threads);
+  Context context =
+      context_of((call.kind() == "additive" ? "additive/" : "dot/") + target, threads);
   call.run(context, outcome.hash);
   return outcome;
 }
