@@ -26,6 +26,10 @@ inline constexpr Index key_chunk(Index D) { return D < 128 ? kKeyChunk : kKeyChu
 // of an addition.
 inline constexpr Index kPartialSums = 64;
 
+// Sums of products of a row with itself, or with another, in maps of rows: channel c in sum
+// c mod 16, four registers of SSE, and then a tree.
+inline constexpr Index kRowSums = 16;
+
 // Channels of a score, or terms of another product of rows with a matrix, that one accumulator sums
 // from zero; blocks are added in ascending order. Measured (float32, docs/performance.md): blocks
 // of 64 keep the error of D = 64 and cost the forward pass nothing; those of 128 leave a score up
