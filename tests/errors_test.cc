@@ -57,7 +57,7 @@ TEST(Table, MessagesAreForUsers) {
   for (const Row& row : table().rows) {
     SCOPED_TRACE("errors.tsv:" + std::to_string(row.line) + ": " + row.message);
     EXPECT_NE(row.message.find(": "), std::string::npos) << "no function before a colon";
-    for (const char* inside : {"qkv", "core::", "door", "reference::", "operand", "0x", "\n"}) {
+    for (const char* inside : {"qkv", "core::", "attn", "reference::", "operand", "0x", "\n"}) {
       EXPECT_EQ(row.message.find(inside), std::string::npos) << inside;
     }
     EXPECT_LE(row.message.size(), 200U);

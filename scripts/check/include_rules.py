@@ -23,8 +23,13 @@ ROOMS = {
     "kernels": "core",
     "runtime": "core",
     "dense": "core reference kernels runtime",
-    "attention": "core reference kernels runtime dense",
-    "layers": "core reference kernels runtime dense attention",
+    "attention/validate": "core",
+    "attention/fused": "core kernels runtime",
+    "attention/rowmaps": "core reference kernels runtime attention/fused",
+    "backend/cpu": "core reference kernels runtime dense attention/fused attention/rowmaps",
+    "attention": "core reference kernels runtime dense attention/validate attention/fused "
+    "attention/rowmaps backend/cpu",
+    "layers": "core reference kernels runtime dense backend/cpu attention",
     # qkv_app
     "io": "core",
     "text": "core",
@@ -225,6 +230,11 @@ PLANTED = [
     ("bench/a.cc", '#include "core/problem.h"'),
     ("bench/a.cc", "#include <thread>"),
     ("src/attention/a.cc", "#include <omp.h>"),
+    ("src/attention/validate/a.cc", '#include "attention/fused/block.h"'),
+    ("src/attention/fused/a.cc", '#include "attention/rowmaps/mapped_rows.h"'),
+    ("src/attention/rowmaps/a.cc", '#include "backend/cpu/implementations.h"'),
+    ("src/backend/cpu/a.cc", '#include "attention/validate/bind.h"'),
+    ("src/backend/gpu/a.cc", "#include <vector>"),
 ]
 INNOCENT = [
     ("src/core/problem.h", "#include <qkv/view.h>\n#include <vector>"),

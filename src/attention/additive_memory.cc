@@ -6,16 +6,16 @@
 #include <qkv/additive_memory.h>
 #include <qkv/tensor.h>
 
-#include "attention/bind.h"
-#include "attention/fused_paths.h"
-#include "attention/implementations.h"
-#include "attention/mapped_backward.h"
-#include "attention/mapped_forward.h"
-#include "attention/resolve.h"
+#include "attention/rowmaps/mapped_backward.h"
+#include "attention/rowmaps/mapped_forward.h"
+#include "attention/validate/bind.h"
+#include "attention/validate/resolve.h"
+#include "backend/cpu/fused_paths.h"
+#include "backend/cpu/implementations.h"
 #include "core/message.h"
 
 namespace qkv {
-namespace door {
+namespace attn {
 
 // Memory for a pass's arrays that stays.
 class KeptMemory {
@@ -58,7 +58,7 @@ struct KeptKeys {
   KeptMemory keys_memory, sums_memory;
 };
 
-}  // namespace door
+}  // namespace attn
 
 namespace {
 
@@ -121,7 +121,7 @@ bool names_any(const InputGradients& x) {
 template <class T>
 class KeyPass {
  public:
-  KeyPass(const core::Problem& p, kernels::Target target, door::KeptKeys<T>& kept)
+  KeyPass(const core::Problem& p, kernels::Target target, attn::KeptKeys<T>& kept)
       : tools_(p, target), kept_(kept) {}
   template <class AnyArena>
   void take_shared(AnyArena&) {}
@@ -132,8 +132,8 @@ class KeyPass {
   }
 
  private:
-  door::FusedCall<T> tools_;
-  door::KeptKeys<T>& kept_;
+  attn::FusedCall<T> tools_;
+  attn::KeptKeys<T>& kept_;
 };
 
 // From the sums of dright to dk and dWk.
@@ -141,13 +141,13 @@ template <class T>
 class KeyGradientPass {
  public:
   KeyGradientPass(const core::Problem& p, const core::GradientResults& to, kernels::Target target,
-                  const door::KeptKeys<T>& kept)
+                  const attn::KeptKeys<T>& kept)
       : to_(to),
         tools_(p, target),
         kernels_(kernels::gradient_kernels<T>(target)),
         gradients_(tools_, kernels_, to),
-        back_(door::RowProduct<T>::back(p.key_maps.product, p.H, p.Dk)),
-        keys_(door::InputRows<T>::of_keys(p)),
+        back_(attn::RowProduct<T>::back(p.key_maps.product, p.H, p.Dk)),
+        keys_(attn::InputRows<T>::of_keys(p)),
         made_{keys_, kept.sums.gradients, kept.sums.live},
         dk_(p, to.k, keys_.places, p.G, p.Dk) {}
   KeyGradientPass(const KeyGradientPass&) = delete;
@@ -169,20 +169,20 @@ class KeyGradientPass {
       gradients_.map_back(made_, back_, dk_, call);
     }
     if (to_.key.w.given()) {
-      gradients_.parameter(made_, door::RowGradients<T>::First::kGradients, to_.key.w, call);
+      gradients_.parameter(made_, attn::RowGradients<T>::First::kGradients, to_.key.w, call);
     }
     gradients_.own().deliver(tools_.stop);
   }
 
  private:
   const core::GradientResults& to_;
-  door::FusedCall<T> tools_;
+  attn::FusedCall<T> tools_;
   const kernels::GradientKernels<T>& kernels_;
-  door::RowGradients<T> gradients_;
-  door::RowProduct<T> back_;
-  door::InputRows<T> keys_;
-  door::MadeGradients<T> made_;
-  door::GradientRows<T> dk_;
+  attn::RowGradients<T> gradients_;
+  attn::RowProduct<T> back_;
+  attn::InputRows<T> keys_;
+  attn::MadeGradients<T> made_;
+  attn::GradientRows<T> dk_;
 };
 
 Tensor zeros_like(const ConstView& x) {
@@ -224,10 +224,10 @@ struct AdditiveMemory::State {
   Options options;
   Context* context = nullptr;
   core::ResolvedProblem problem;
-  const door::Implementation* path = nullptr;
+  const attn::Implementation* path = nullptr;
   std::optional<kernels::Target> target;  // of a fused path
-  std::unique_ptr<door::KeptKeys<float>> float32;
-  std::unique_ptr<door::KeptKeys<double>> float64;
+  std::unique_ptr<attn::KeptKeys<float>> float32;
+  std::unique_ptr<attn::KeptKeys<double>> float64;
   // Where the reference runs, whose gradients are those of k and Wk themselves.
   Tensor dk, dwk;
 
@@ -286,16 +286,16 @@ AdditiveMemory::AdditiveMemory(const ConstView& k, const Additive& score, Contex
   s.inputs = {.q = any_query(k, score), .k = k};
   s.options.score = score;
   s.context = &context;
-  door::resolve(kMake, runtime::stop_point(context, kMake), s.inputs, s.options, s.problem);
-  s.path = &door::choose(s.problem, context.forced_path(), door::Pass::kForward);
-  if (door::has_pairs(s.problem)) s.target = s.path->target;
+  attn::resolve(kMake, runtime::stop_point(context, kMake), s.inputs, s.options, s.problem);
+  s.path = &attn::choose(s.problem, context.forced_path(), attn::Pass::kForward);
+  if (attn::has_pairs(s.problem)) s.target = s.path->target;
   if (!s.target) return;
   if (s.problem.accumulator == DType::kFloat64) {
-    s.float64 = std::make_unique<door::KeptKeys<double>>(s.problem, *s.target);
+    s.float64 = std::make_unique<attn::KeptKeys<double>>(s.problem, *s.target);
   } else {
-    s.float32 = std::make_unique<door::KeptKeys<float>>(s.problem, *s.target);
+    s.float32 = std::make_unique<attn::KeptKeys<float>>(s.problem, *s.target);
   }
-  s.with_kept([&]<class T>(door::KeptKeys<T>& kept) {
+  s.with_kept([&]<class T>(attn::KeptKeys<T>& kept) {
     run(KeyPass<T>(s.problem, *s.target, kept), context, kMake);
   });
 }
@@ -311,14 +311,14 @@ void AdditiveMemory::attention(const Inputs& inputs, const Options& options,
   State& s = *state_;
   s.check(kMemoryForward, inputs, options);
   core::ResolvedProblem p;
-  door::resolve(kMemoryForward, runtime::stop_point(*s.context, kMemoryForward), inputs, options,
+  attn::resolve(kMemoryForward, runtime::stop_point(*s.context, kMemoryForward), inputs, options,
                 p);
   s.check_sizes(p);
-  if (!s.target || !door::has_pairs(p)) return qkv::attention(inputs, options, outputs, *s.context);
-  const core::Results results = door::bind_outputs(p, outputs);
-  door::check_overlap(p, inputs, options, outputs);
-  s.with_kept([&]<class T>(door::KeptKeys<T>& kept) {
-    run(door::MappedForward<T>(p, results, *s.target, &kept.keys), *s.context, kMemoryForward);
+  if (!s.target || !attn::has_pairs(p)) return qkv::attention(inputs, options, outputs, *s.context);
+  const core::Results results = attn::bind_outputs(p, outputs);
+  attn::check_overlap(p, inputs, options, outputs);
+  s.with_kept([&]<class T>(attn::KeptKeys<T>& kept) {
+    run(attn::MappedForward<T>(p, results, *s.target, &kept.keys), *s.context, kMemoryForward);
   });
 }
 
@@ -328,7 +328,7 @@ void AdditiveMemory::attention_backward(const Inputs& inputs, const Options& opt
   State& s = *state_;
   s.check(kMemoryBackward, inputs, options);
   core::ResolvedProblem p;
-  door::resolve(kMemoryBackward, runtime::stop_point(*s.context, kMemoryBackward), inputs, options,
+  attn::resolve(kMemoryBackward, runtime::stop_point(*s.context, kMemoryBackward), inputs, options,
                 p);
   s.check_sizes(p);
   const auto refuse = [](std::string_view name) {
@@ -337,13 +337,13 @@ void AdditiveMemory::attention_backward(const Inputs& inputs, const Options& opt
   if (input_gradients.k.given()) refuse("input_gradients.k");
   const auto* score = std::get_if<AdditiveGradient>(&input_gradients.score);
   if (score != nullptr && score->wk.given()) refuse("input_gradients.score.wk");
-  const core::GradientSources sources = door::bind_sources(p, saved, output_gradients);
+  const core::GradientSources sources = attn::bind_sources(p, saved, output_gradients);
   core::GradientResults results;
   if (names_any(input_gradients)) {
-    results = door::bind_gradients(p, inputs, options, input_gradients);
+    results = attn::bind_gradients(p, inputs, options, input_gradients);
   }
-  door::check_overlap(p, inputs, options, saved, output_gradients, input_gradients);
-  if (!s.target || !door::has_pairs(p)) {
+  attn::check_overlap(p, inputs, options, saved, output_gradients, input_gradients);
+  if (!s.target || !attn::has_pairs(p)) {
     if (names_any(input_gradients)) {
       qkv::attention_backward(inputs, options, saved, output_gradients, input_gradients,
                               *s.context);
@@ -355,9 +355,9 @@ void AdditiveMemory::attention_backward(const Inputs& inputs, const Options& opt
                                     .write = Write::kAccumulate},
                                    *s.context);
   }
-  s.with_kept([&]<class T>(door::KeptKeys<T>& kept) {
+  s.with_kept([&]<class T>(attn::KeptKeys<T>& kept) {
     if (!kept.has_sums()) kept.begin_sums(s.problem);
-    run(door::MappedBackward<T>(p, sources, results, *s.target, &kept.keys, &kept.sums), *s.context,
+    run(attn::MappedBackward<T>(p, sources, results, *s.target, &kept.keys, &kept.sums), *s.context,
         kMemoryBackward);
   });
 }
@@ -366,15 +366,15 @@ void AdditiveMemory::key_gradients(const View& dk, const View& dwk, Write write)
   State& s = *state_;
   s.problem.function = kGradients;
   const InputGradients gradients{.k = dk, .score = AdditiveGradient{.wk = dwk}, .write = write};
-  const core::GradientResults to = door::bind_gradients(s.problem, s.inputs, s.options, gradients);
-  door::check_overlap(s.problem, s.inputs, s.options, {}, {}, gradients);
+  const core::GradientResults to = attn::bind_gradients(s.problem, s.inputs, s.options, gradients);
+  attn::check_overlap(s.problem, s.inputs, s.options, {}, {}, gradients);
   if (!s.target) {
     if (!s.dk.given()) s.begin_plain_sums();
     if (dk.given()) deliver(s.dk, dk, write);
     if (dwk.given()) deliver(s.dwk, dwk, write);
     return s.begin_plain_sums();
   }
-  s.with_kept([&]<class T>(door::KeptKeys<T>& kept) {
+  s.with_kept([&]<class T>(attn::KeptKeys<T>& kept) {
     if (!kept.has_sums()) kept.begin_sums(s.problem);
     run(KeyGradientPass<T>(s.problem, to, *s.target, kept), *s.context, kGradients);
     kept.begin_sums(s.problem);

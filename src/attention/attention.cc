@@ -9,9 +9,9 @@
 #include <qkv/attention.h>
 #include <qkv/tensor.h>
 
-#include "attention/bind.h"
-#include "attention/implementations.h"
-#include "attention/resolve.h"
+#include "attention/validate/bind.h"
+#include "attention/validate/resolve.h"
+#include "backend/cpu/implementations.h"
 #include "core/message.h"
 #include "core/shapes.h"
 #include "runtime/tasks.h"
@@ -42,12 +42,12 @@ bool any_has_elements(const Outputs& x) {
 }
 
 void run_forward(const Inputs& inputs, const Options& options, const Outputs& outputs,
-                 const core::Problem& p, const door::Implementation& implementation,
+                 const core::Problem& p, const attn::Implementation& implementation,
                  runtime::Call& call) {
-  const core::Results results = door::bind_outputs(p, outputs);
-  door::check_overlap(p, inputs, options, outputs);
+  const core::Results results = attn::bind_outputs(p, outputs);
+  attn::check_overlap(p, inputs, options, outputs);
   if (!any_has_elements(outputs)) return;
-  const door::ScratchSize size = implementation.forward_scratch(p, results);
+  const attn::ScratchSize size = implementation.forward_scratch(p, results);
   call.reserve(size.shared, size.per_worker);
   implementation.forward(p, results, call);
 }
@@ -84,17 +84,17 @@ struct BackwardArguments {
 };
 
 void run_backward(const BackwardArguments& x, const Options& options, const core::Problem& p,
-                  const door::Implementation& implementation, runtime::Call& call) {
-  const core::GradientSources sources = door::bind_sources(p, x.saved, x.sources);
-  const core::GradientResults results = door::bind_gradients(p, x.inputs, options, x.gradients);
-  door::check_overlap(p, x.inputs, options, x.saved, x.sources, x.gradients);
+                  const attn::Implementation& implementation, runtime::Call& call) {
+  const core::GradientSources sources = attn::bind_sources(p, x.saved, x.sources);
+  const core::GradientResults results = attn::bind_gradients(p, x.inputs, options, x.gradients);
+  attn::check_overlap(p, x.inputs, options, x.saved, x.sources, x.gradients);
   if (!has_queries(p)) {
     for (const core::GradientTarget* target : results.all()) {
       if (target->given() && !target->accumulate) set_to_zero(target->buffer, call.stop_point());
     }
     return;
   }
-  const door::ScratchSize size = implementation.backward_scratch(p, sources, results);
+  const attn::ScratchSize size = implementation.backward_scratch(p, sources, results);
   call.reserve(size.shared, size.per_worker);
   implementation.backward(p, sources, results, call);
 }
@@ -105,9 +105,9 @@ void attention(const Inputs& inputs, const Options& options, const Outputs& outp
                Context& context) {
   runtime::Call call(context, kAttention);
   core::ResolvedProblem p;
-  door::resolve(kAttention, call.stop_point(), inputs, options, p);
+  attn::resolve(kAttention, call.stop_point(), inputs, options, p);
   run_forward(inputs, options, outputs, p,
-              door::choose(p, context.forced_path(), door::Pass::kForward), call);
+              attn::choose(p, context.forced_path(), attn::Pass::kForward), call);
 }
 
 void attention(const Inputs& inputs, const Options& options, const Outputs& outputs) {
@@ -120,9 +120,9 @@ void attention_backward(const Inputs& inputs, const Options& options, const Save
                         const InputGradients& input_gradients, Context& context) {
   runtime::Call call(context, kAttentionBackward);
   core::ResolvedProblem p;
-  door::resolve(kAttentionBackward, call.stop_point(), inputs, options, p);
+  attn::resolve(kAttentionBackward, call.stop_point(), inputs, options, p);
   run_backward({inputs, saved, output_gradients, input_gradients}, options, p,
-               door::choose(p, context.forced_path(), door::Pass::kBackward), call);
+               attn::choose(p, context.forced_path(), attn::Pass::kBackward), call);
 }
 
 void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
@@ -144,10 +144,10 @@ struct Plan::State {
   Options options;
   Context* context = nullptr;
   core::ResolvedProblem problem;  // of the last run; its shapes never change
-  const door::Implementation* forward = nullptr;
-  const door::Implementation* backward = nullptr;  // null when the forced one has none
+  const attn::Implementation* forward = nullptr;
+  const attn::Implementation* backward = nullptr;  // null when the forced one has none
   std::array<Bound, 5> bound;                      // as views_of(inputs)
-  door::ScratchSize forward_size, backward_size;
+  attn::ScratchSize forward_size, backward_size;
 };
 
 namespace {
@@ -208,7 +208,7 @@ core::GradientResults every_gradient(const core::Problem& p, const Inputs& input
   all.bias = like(options.bias);
   all.alibi = like(options.alibi);
   all.sinks = like(options.sinks);
-  return door::bind_gradients(p, inputs, options, all);
+  return attn::bind_gradients(p, inputs, options, all);
 }
 
 }  // namespace
@@ -219,12 +219,12 @@ Plan::Plan(const Inputs& inputs, const Options& options, Context& context)
   s.options = options;
   s.context = &context;
   runtime::Call call(context, "Plan");
-  door::resolve("Plan", call.stop_point(), inputs, s.options, s.problem);
+  attn::resolve("Plan", call.stop_point(), inputs, s.options, s.problem);
   const std::string& forced = context.forced_path();
-  s.forward = &door::choose(s.problem, forced, door::Pass::kForward);
+  s.forward = &attn::choose(s.problem, forced, attn::Pass::kForward);
   // A forced implementation without a backward pass is an error of backward(), not of the plan.
-  if (forced.empty() || s.forward->has(door::Pass::kBackward)) {
-    s.backward = &door::choose(s.problem, forced, door::Pass::kBackward);
+  if (forced.empty() || s.forward->has(attn::Pass::kBackward)) {
+    s.backward = &attn::choose(s.problem, forced, attn::Pass::kBackward);
   }
   const auto views = views_of(inputs);
   for (std::size_t n = 0; n < views.size(); ++n) {
@@ -252,7 +252,7 @@ std::string_view Plan::backward_path() const noexcept {
 
 namespace {
 
-std::size_t total(const door::ScratchSize& size, const Context& context) {
+std::size_t total(const attn::ScratchSize& size, const Context& context) {
   return size.shared + size.per_worker * static_cast<std::size_t>(context.executor().concurrency());
 }
 
@@ -292,7 +292,7 @@ void Plan::run(const Inputs& inputs, const Outputs& outputs) {
   State& s = *state_;
   runtime::Call call(*s.context, kRun);  // first: what follows writes to the plan
   expect_bound(kRun, inputs, s.bound);
-  door::resolve(kRun, call.stop_point(), inputs, s.options, s.problem);
+  attn::resolve(kRun, call.stop_point(), inputs, s.options, s.problem);
   run_forward(inputs, s.options, outputs, s.problem, *s.forward, call);
 }
 
@@ -302,10 +302,10 @@ void Plan::backward(const Inputs& inputs, const Saved& saved,
   State& s = *state_;
   runtime::Call call(*s.context, kBackward);
   expect_bound(kBackward, inputs, s.bound);
-  door::resolve(kBackward, call.stop_point(), inputs, s.options, s.problem);
-  const door::Implementation& implementation =
+  attn::resolve(kBackward, call.stop_point(), inputs, s.options, s.problem);
+  const attn::Implementation& implementation =
       s.backward != nullptr ? *s.backward
-                            : door::choose(s.problem, s.forward->name, door::Pass::kBackward);
+                            : attn::choose(s.problem, s.forward->name, attn::Pass::kBackward);
   run_backward({inputs, saved, output_gradients, input_gradients}, s.options, s.problem,
                implementation, call);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door of batch_dot: all checks, then blocks of products for the workers of a context.
+// batch_dot: all checks, then blocks of products for the workers of a context.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -10,15 +10,15 @@
 #include <qkv/softmax.h>
 #include <qkv/tensor.h>
 
-#include "attention/array_arguments.h"
-#include "attention/kernels_in_use.h"
+#include "attention/validate/array_arguments.h"
+#include "backend/cpu/kernels_in_use.h"
 #include "core/shapes.h"
 #include "dense/matrix_product.h"
 #include "dense/rows.h"
 #include "reference/matmul.h"
 #include "runtime/tasks.h"
 
-namespace qkv::door {
+namespace qkv::attn {
 namespace {
 
 using runtime::Arena;
@@ -214,19 +214,19 @@ void checked_batch_dot(const ConstView& a, const ConstView& b, const View& out,
 }
 
 }  // namespace
-}  // namespace qkv::door
+}  // namespace qkv::attn
 
 namespace qkv {
 
 void batch_dot(const ConstView& a, const ConstView& b, const View& out, Transpose transpose_a,
                Transpose transpose_b) {
   Context context;
-  door::checked_batch_dot(a, b, out, transpose_a, transpose_b, context);
+  attn::checked_batch_dot(a, b, out, transpose_a, transpose_b, context);
 }
 
 void batch_dot(const ConstView& a, const ConstView& b, const View& out, Transpose transpose_a,
                Transpose transpose_b, Context& context) {
-  door::checked_batch_dot(a, b, out, transpose_a, transpose_b, context);
+  attn::checked_batch_dot(a, b, out, transpose_a, transpose_b, context);
 }
 
 }  // namespace qkv

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The doors of softmax and masked_softmax: all checks, then rows for the workers of a context.
+// softmax and masked_softmax: all checks, then rows for the workers of a context.
 #include "dense/softmax.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 #include <qkv/softmax.h>
 #include <qkv/tensor.h>
 
-#include "attention/array_arguments.h"
-#include "attention/kernels_in_use.h"
+#include "attention/validate/array_arguments.h"
+#include "backend/cpu/kernels_in_use.h"
 #include "core/shapes.h"
 #include "core/stop.h"
 #include "core/storage.h"
@@ -24,7 +24,7 @@
 #include "runtime/tasks.h"
 #include "runtime/turns.h"
 
-namespace qkv::door {
+namespace qkv::attn {
 namespace {
 
 using core::kKeyChunk;
@@ -329,27 +329,27 @@ void checked_masked_softmax(const ConstView& x, const ConstView& lengths, const 
 }
 
 }  // namespace
-}  // namespace qkv::door
+}  // namespace qkv::attn
 
 namespace qkv {
 
 void softmax(const ConstView& x, const View& out) {
   Context context;
-  door::checked_softmax(x, out, context);
+  attn::checked_softmax(x, out, context);
 }
 
 void softmax(const ConstView& x, const View& out, Context& context) {
-  door::checked_softmax(x, out, context);
+  attn::checked_softmax(x, out, context);
 }
 
 void masked_softmax(const ConstView& x, const ConstView& lengths, const View& out) {
   Context context;
-  door::checked_masked_softmax(x, lengths, out, context);
+  attn::checked_masked_softmax(x, lengths, out, context);
 }
 
 void masked_softmax(const ConstView& x, const ConstView& lengths, const View& out,
                     Context& context) {
-  door::checked_masked_softmax(x, lengths, out, context);
+  attn::checked_masked_softmax(x, lengths, out, context);
 }
 
 }  // namespace qkv

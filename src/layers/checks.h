@@ -8,7 +8,7 @@
 #include <qkv/attention.h>
 #include <qkv/view.h>
 
-// What the layers check at the door, before they compute anything. Each throws Error naming
+// What the layers check before they compute anything. Each throws Error naming
 // `function`, the argument and what came.
 namespace qkv::layers {
 

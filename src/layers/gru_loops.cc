@@ -17,7 +17,7 @@ View rows_of(Tensor& tensor, Index first, Index count) {
 
 template <class T>
 kernels::GruKernels<T> gru_kernels_in_use(const Context& context, std::string_view function) {
-  const std::string_view target = door::target_of_layers(context.forced_path(), function);
+  const std::string_view target = attn::target_of_layers(context.forced_path(), function);
   for (const kernels::Target candidate : kernels::kTargets) {
     if (kernels::name_of(candidate) == target) return kernels::gru_kernels<T>(candidate);
   }

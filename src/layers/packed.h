@@ -8,7 +8,7 @@
 #include <qkv/dtype.h>
 #include <qkv/tensor.h>
 
-#include "attention/kernels_in_use.h"
+#include "backend/cpu/kernels_in_use.h"
 #include "dense/panels.h"
 #include "runtime/tasks.h"
 
@@ -24,7 +24,7 @@ void dispatch(DType dtype, const F& f) {
   }
 }
 
-using door::kernels_in_use;
+using attn::kernels_in_use;
 
 // Packs weight [outputs,inputs] to Panels<T>::size() numbers at `panels`, in tasks of `call`.
 template <class T>

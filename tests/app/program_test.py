@@ -373,7 +373,7 @@ class Info(Case):
         kinds = {(path["score"], path["options"], path["dtype"]) for path in paths}
         self.assertEqual(len(kinds), len(paths))
         scores, options, dtypes = (set(column) for column in zip(*kinds))
-        self.assertEqual(scores, {"dot", "scaled_dot", "bilinear", "additive"})
+        self.assertEqual(scores, {"dot", "scaled_dot", "bilinear", "additive", "cosine"})
         self.assertTrue({"float32", "float64", "bfloat16", "float16"} < dtypes)
         self.assertTrue({"plain", "causal", "packed", "dropout", "user's score"} < options)
         self.assertEqual(len(paths), len(scores) * len(options) * len(dtypes))

@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "attention/bind.h"
-#include "attention/resolve.h"
+#include "attention/validate/bind.h"
+#include "attention/validate/resolve.h"
 #include "reference/backward.h"
 #include "runtime/tasks.h"
 #include "tests/attention/backward_call.h"
@@ -341,10 +341,10 @@ TEST(BackwardSizesConformance, OnBothSidesOfBlocks) {
 // reference saved in float32. (An lse of 1e30 rounded to float32 is no lse of scores in float64.)
 void run_in_double(const BackwardCall& call, const Saved& saved, const Gradients& gradients) {
   core::ResolvedProblem p;
-  door::resolve("bounds", {}, call.inputs, call.options, p);
-  const core::GradientSources from = door::bind_sources(p, saved, call.sources);
+  attn::resolve("bounds", {}, call.inputs, call.options, p);
+  const core::GradientSources from = attn::bind_sources(p, saved, call.sources);
   const core::GradientResults to =
-      door::bind_gradients(p, call.inputs, call.options, gradients.views());
+      attn::bind_gradients(p, call.inputs, call.options, gradients.views());
   core::MeasuringArena measure;
   reference::Backward<double> pass(p, from, to);
   pass.take_shared(measure);

@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "attention/bind.h"
-#include "attention/resolve.h"
+#include "attention/validate/bind.h"
+#include "attention/validate/resolve.h"
 #include "reference/forward.h"
 #include "runtime/tasks.h"
 #include "tests/attention/backward_call.h"
@@ -43,8 +43,8 @@ const std::map<std::string, std::string> kGradientOf = {{"dq", "q"},
 class Loss {
  public:
   explicit Loss(const Case& c) : case_(c), call_(c, DType::kComplex128) {
-    door::resolve("attention", {}, call_.inputs(), call_.options(), problem_,
-                  door::Complex::kAllowed);
+    attn::resolve("attention", {}, call_.inputs(), call_.options(), problem_,
+                  attn::Complex::kAllowed);
     add("out", "dout", {});
     add("lse", "dlse", {});
     add("weights", "dweights", {});
@@ -56,7 +56,7 @@ class Loss {
     Complex& x = call_.tensor(input)->values<Complex>()[n];
     const Complex before = x;
     x += Complex(0, kStep);
-    const core::Results results = door::bind_outputs(problem_, outputs_);
+    const core::Results results = attn::bind_outputs(problem_, outputs_);
     reference::Forward<Complex> pass(problem_, results);
     core::MeasuringArena measure;
     reference::Forward<Complex>(problem_, results).take_shared(measure);

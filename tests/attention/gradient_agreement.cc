@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/bind.h"
-#include "attention/resolve.h"
+#include "attention/validate/bind.h"
+#include "attention/validate/resolve.h"
 #include "reference/backward.h"
 #include "runtime/tasks.h"
 #include "tests/attention/score_bounds.h"
@@ -31,9 +31,9 @@ class GradientBounds::Pass {
  public:
   Pass(GradientBounds& to, const BackwardCall& call, const Saved& saved, Same same)
       : to_(to), same_(same == Same::kScores), shapes_(call), scores_(p_, same) {
-    door::resolve("bounds", {}, call.inputs, call.options, p_);
-    from_ = door::bind_sources(p_, saved, call.sources);
-    targets_ = door::bind_gradients(p_, call.inputs, call.options, shapes_.views());
+    attn::resolve("bounds", {}, call.inputs, call.options, p_);
+    from_ = attn::bind_sources(p_, saved, call.sources);
+    targets_ = attn::bind_gradients(p_, call.inputs, call.options, shapes_.views());
     kept_ = 1 / (1 - p_.dropout);
   }
 

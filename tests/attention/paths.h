@@ -10,7 +10,7 @@
 
 #include <qkv/attention.h>
 
-#include "attention/implementations.h"
+#include "backend/cpu/implementations.h"
 #include "tests/attention/bits.h"
 #include "tests/attention/scores.h"
 #include "tests/support/scale.h"
@@ -40,7 +40,7 @@ inline std::vector<std::string> fast_paths(ScoreKind kind = ScoreKind::kDot) {
   const Tensor x = normal({4, 8}, 1);
   const SeededScore score(kind, {.H = 1, .Dq = 8, .Dk = 8, .U = 4}, x.dtype());
   std::vector<std::string> names;
-  for (const door::Implementation* one : door::implementations()) {
+  for (const attn::Implementation* one : attn::implementations()) {
     if (one->name == kReferencePath) continue;
     const Options options{.score = score.score()};
     if (!refusal(one->name, {x, x, x}, options).has_value()) names.emplace_back(one->name);

@@ -23,7 +23,7 @@ FLAGS = "must be bool or an integer type, got"
 INTEGERS = "must be an integer type, got"
 ARRAY = "must be an array (of NumPy, or one that speaks DLPack), got"
 NUMBERS = "must be an array or a list of numbers, got"
-SCORES = 'score must be "scaled_dot", "dot", "bilinear" or "additive", got'
+SCORES = 'score must be "scaled_dot", "dot", "bilinear", "additive" or "cosine", got'
 SEED = "must be in 0 to 2^64-1, got"
 THREADS = "threads must be in 0 (one for each processor) to 4096, got"
 

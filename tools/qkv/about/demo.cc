@@ -2,6 +2,7 @@
 #include "about/demo.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -43,12 +44,17 @@ std::string cell(double weight, bool colour) {
   return fmt::format("\x1b[48;5;{}m\x1b[38;5;{}m{}\x1b[0m", grey, weight < 0.5 ? 255 : 232, text);
 }
 
+// The scores of the four documents.
+constexpr std::array kSeedScores{qkv::ScaledDot::kName, qkv::Dot::kName, qkv::Bilinear::kName,
+                                 qkv::Additive::kName};
+
 std::string four_scores(const Common& common, bool colour) {
   WordsOptions options;
   options.text = {kSentence};
   const WordInput input = read_words(options, common);
   std::vector<Scored> all;
   for (const Choice<qkv::Score>& score : kScores) {
+    if (std::ranges::find(kSeedScores, score.name) == kSeedScores.end()) continue;
     options.score = score.value;
     all.push_back({score.name, attend_words(input, options, common, true)});
   }

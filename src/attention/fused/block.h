@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_FUSED_BLOCK_H_
+#define QKV_ATTENTION_FUSED_BLOCK_H_
+
+#include <algorithm>
+#include <limits>
+
+#include "attention/fused/additive_scores.h"
+#include "attention/fused/key_units.h"
+#include "attention/fused/row_options.h"
+#include "core/arena.h"
+#include "core/stop.h"
+#include "kernels/dot_kernels.h"
+
+// Some query rows of one key head, driven through the keys chunk by chunk: scores, softmax and
+// weighted sum, in tiles. Nothing here is longer than a chunk.
+namespace qkv::attn {
+
+using core::kKeyChunk;
+using kernels::kPanel;
+using kernels::kTileRows;
+using kernels::RowsOf;
+
+// Rows that go through a chunk together: their scores stay in the first-level cache.
+inline constexpr Index kGroupTiles = 2;
+inline constexpr Index kGroupRows = kGroupTiles * kTileRows;
+// Rows of a block, one group after the other, while the keys and values of a chunk are in the
+// second-level cache: the more rows, the fewer bytes come from further away.
+inline constexpr Index kBlockRows = 16 * kGroupRows;
+inline constexpr Index kBlockTiles = kBlockRows / kTileRows;
+inline constexpr Index kPanelsPerChunk = kKeyChunk / kPanel;
+// One cache line more than a chunk, so that rows do not fall into the same sets of the cache.
+inline constexpr Index kScoreStride = kKeyChunk + 16;
+// Keys whose values are used by all tiles of a group before the next ones are read.
+inline constexpr Index kValueKeys = 2 * kPanel;
+// Rows in whole registers of every target.
+inline constexpr Index kMostLanes = 16;
+
+// What all blocks of a call share.
+template <class T>
+struct FusedCall {
+  const Problem& p;
+  const kernels::DotKernels<T>& kernels;
+  InstanceTarget instances = InstanceTarget::kBaseline;
+  bool key_masks = false;                       // some mask is asked key by key
+  bool copies_values = false;                   // values are converted, or stand apart
+  const AdditiveScores<T>* additive = nullptr;  // null: scores are dot products
+  core::StopPoint stop;                         // of the call, once it runs
+
+  FusedCall(const Problem& problem, kernels::Target target,
+            const AdditiveScores<T>* additive_scores = nullptr)
+      : p(problem),
+        kernels(kernels::dot_kernels<T>(target)),
+        instances(instances_of(target)),
+        key_masks(has_key_masks(problem)),
+        copies_values(problem.v.given() &&
+                      (problem.v.dtype != dtype_of<T> || problem.v.col_stride != 1)),
+        additive(additive_scores) {}
+
+  // Values of a row of q or k that scores read; memory is taken for Dk of them.
+  Index score_width() const { return additive == nullptr ? p.Dk : additive->width(); }
+  // Whether scores() takes the rows of several tiles: blocks of channels of a panel are then read
+  // by all of them while they are in the first-level cache.
+  bool joins_tiles() const { return additive == nullptr; }
+  // Scores after scale of a tile's queries, of head h, and the first `keys` keys of a panel.
+  // `range`: the highest of all these rows, of the additive score.
+  void scores(Index h, const RowsOf<const T>& q, Index rows, const T* panel, Index keys,
+              Range range, const RowsOf<T>& s) const {
+    const T scale = static_cast<T>(p.scale);
+    if (additive == nullptr) return kernels.scores(q, rows, p.Dk, panel, scale, s);
+    additive->scores(h, q, rows, panel, keys, range, scale, s);
+  }
+  // E in whole registers of every target.
+  Index padded_width() const { return p.v.given() ? pieces(p.E, kMostLanes) * kMostLanes : 0; }
+};
+
+// A query of the block.
+struct BlockRow {
+  QueryAt at;
+  KeyRange live;
+  Range range = Range::kSmall;  // of the additive score
+};
+
+template <class T>
+class FusedBlock {
+ public:
+  // Whether dead tiles are left out, or every score is computed.
+  enum class Tiles { kLive, kAll };
+
+  template <class AnyArena>
+  FusedBlock(const FusedCall<T>& call, AnyArena& arena)
+      : call_(call), p_(call.p), k_(call.kernels) {
+    const auto take = [&](Index n) { return arena.template take<T>(n).data(); };
+    rows_ = arena.template take<BlockRow>(kBlockRows).data();
+    q_ = take(kBlockRows * p_.Dk);
+    s_ = take(kGroupRows * kScoreStride);
+    spare_ = take(kKeyChunk);
+    panels_ = take(p_.key_chunk * p_.Dk);
+    for (T** array : {&max, &sum}) *array = take(kBlockRows + kMostLanes);
+    for (T** array : {&chunk_max, &chunk_sum, &factor_, &chunk_factor_}) {
+      *array = take(pieces(kGroupRows, kMostLanes) * kMostLanes);
+    }
+    width_ = call.padded_width();
+    acc = take(kBlockRows * width_);
+    chunk_acc = take(kGroupRows * width_);
+    if (call.copies_values) values_ = take(p_.key_chunk * p_.E);
+    if (call.key_masks) allowed_ = arena.template take<std::uint8_t>(kGroupRows * kKeyChunk).data();
+  }
+
+  // Begins anew with rows n0 .. of a unit's queries.
+  void start(const KeyUnit& unit, const T* packed, Index n0, Index count) {
+    start_unit(unit, packed);
+    for (Index r = 0; r < count; ++r) {
+      add_row(unit.first_head + (n0 + r) / unit.s.Tq, (n0 + r) % unit.s.Tq);
+    }
+  }
+  // Begins without rows; add_row() adds them. `packed`: the unit's panels, or null to pack them
+  // when they are needed.
+  void start_unit(const KeyUnit& unit, const T* packed) {
+    unit_ = unit;
+    packed_ = packed;
+    clear_rows();
+    clear_chunk();
+    offset_ = p_.diagonal_offset(unit.b, unit.s);
+    q_entry_ = core::batch_offset(p_.q, p_.batch, unit.b);
+    k_offset_ =
+        core::offset_of(p_.k, core::batch_offset(p_.k, p_.batch, unit.b), unit.g, unit.s.k0, 0);
+    if (!p_.v.given()) return;
+    v_offset_ = core::offset_of(p_.v, core::batch_offset(p_.v, p_.batch, unit.b),
+                                p_.value_head(unit.g), unit.s.k0, 0);
+  }
+  void clear_rows() {
+    count_ = 0;
+    live_ = {unit_.s.Tk, 0};
+  }
+  void add_row(Index h, Index i) {
+    const QueryAt at{unit_.b, h, i, offset_};
+    const KeyRange live =
+        p_.masks.empty() ? KeyRange{0, unit_.s.Tk} : live_range(p_, at, unit_.s.Tk);
+    rows_[count_] = {at, live, range_of(h, i)};
+    call_.stop();
+    load_values(p_.q, core::offset_of(p_.q, q_entry_, h, unit_.s.q0 + i, 0), p_.q.col_stride,
+                call_.score_width(), q_ + count_ * p_.Dk);
+    if (!live.empty()) {
+      live_ = {std::min(live_.begin, live.begin), std::max(live_.end, live.end)};
+    }
+    ++count_;
+  }
+
+  const KeyUnit& unit() const { return unit_; }
+  Index count() const { return count_; }
+  const BlockRow& row(Index r) const { return rows_[r]; }
+  Index width() const { return width_; }
+
+  // Nothing seen yet.
+  void reset() {
+    std::fill(max, max + count_ + kMostLanes, -std::numeric_limits<T>::infinity());
+    std::fill(sum, sum + count_ + kMostLanes, T(0));
+    for (Index r = 0; r < count_; ++r) {
+      call_.stop();
+      std::fill_n(acc + r * width_, width_, T(0));
+    }
+  }
+  // All keys.
+  void run(bool with_values) {
+    reset();
+    const Index step = p_.key_chunk;
+    for (Index j0 = live_.begin / step * step; j0 < live_.end; j0 += step) {
+      chunk(j0, with_values, [&](Index first, Index rows) { absorb(first, rows, with_values); });
+    }
+  }
+  // The softmax of keys j0 .. of one group of rows after the other, into chunk_max, chunk_sum and
+  // chunk_acc: then use(first row, rows). Groups without live keys are left out.
+  template <class Use>
+  void chunk(Index j0, bool with_values, const Use& use);
+  // Merges that into max, sum and acc of rows `first` ..
+  void absorb(Index first, Index rows, bool with_values);
+  // What a group without live keys has.
+  void clear_chunk() {
+    constexpr Index kRows = pieces(kGroupRows, kMostLanes) * kMostLanes;
+    std::fill(chunk_max, chunk_max + kRows, -std::numeric_limits<T>::infinity());
+    std::fill(chunk_sum, chunk_sum + kRows, T(0));
+  }
+
+  // The scores after scale of keys j0 .., of one group of rows after the other: then
+  // use(first row, rows), which finds them in scores(), piece() by piece().
+  template <class Use>
+  void for_each_group(Index j0, Tiles tiles, const Use& use) {
+    begin_chunk(j0, tiles);
+    for (Index t = 0; t < tile_count(); t += kGroupTiles) {
+      const Index end = std::min(t + kGroupTiles, tile_count());
+      score_tiles(t, end, tiles);
+      use(tile_begin(t), tile_end(end - 1) - tile_begin(t));
+    }
+  }
+  // Scores of keys j0 + begin .. j0 + end - 1 of row r of the group at hand, live or not; no other
+  // key of the chunk is live.
+  T* scores(Index r) const { return s_ + r % kGroupRows * kScoreStride; }
+  KeyRange piece(Index r) const { return tiles_[r / kTileRows].keys; }
+  void soft_cap(Index r) const {
+    const KeyRange x = piece(r);
+    soft_cap_piece(p_, call_.instances, scores(r) + x.begin, std::min(x.end, keys_) - x.begin);
+  }
+  // User's functions, bias, ALiBi and masks: -inf where masked.
+  void change(Index r) const;
+
+  T* max = nullptr;  // of each row so far
+  T* sum = nullptr;
+  T* acc = nullptr;        // [rows][width]
+  T* chunk_max = nullptr;  // of the rows of a group
+
+  T* chunk_sum = nullptr;
+  T* chunk_acc = nullptr;  // [group's rows][width]
+
+ private:
+  // kTileRows rows of the chunk.
+  struct Tile {
+    KeyRange keys;             // live ones, in whole panels
+    unsigned live_panels = 0;  // bit n: the chunk's panel n is computed
+    bool partial = false;      // key masks forbid some of the pairs
+  };
+
+  Index tile_count() const { return pieces(count_, kTileRows); }
+  Index tile_begin(Index t) const { return t * kTileRows; }
+  Index tile_end(Index t) const { return std::min(count_, (t + 1) * kTileRows); }
+  Range range_of(Index h, Index i) const {
+    if (call_.additive == nullptr) return Range::kSmall;
+    return call_.additive->of_queries(unit_.b, h, unit_.s.q0 + i, 1);
+  }
+  void score_panel(Index t0, Index t1, Index n);
+  Tile live_tile(Index t, Tiles tiles) const;
+  core::TileClass allowed_class(Index t, Index panel) const;
+  core::TileClass class_of(Index t, Index panel) const;
+  void ask_key_masks(Index t, Tiles tiles);
+  void prefetch_bias(Index t0, Index t1) const;
+  const T* panel(Index n);
+  RowsOf<const T> values();
+  void softmax_rows(Index t);
+  void drop(Index r) const;
+  std::uint8_t* allowed(Index r) const { return allowed_ + r % kGroupRows * kKeyChunk; }
+  bool begin_chunk(Index j0, Tiles tiles);
+  void score_tiles(Index t0, Index t1, Tiles tiles);
+  void sum_values(Index t0, Index t1, const RowsOf<const T>& v);
+  void sum_tile(Index t, Index begin, Index end, const RowsOf<const T>& v);
+  void sum_with_care(Index t, const RowsOf<const T>& v);
+
+  const FusedCall<T>& call_;
+  const Problem& p_;
+  const kernels::DotKernels<T>& k_;
+  KeyUnit unit_;
+  const T* packed_ = nullptr;
+  Index count_ = 0;
+  Index width_ = 0;
+  Index offset_ = 0;
+  Index q_entry_ = 0, k_offset_ = 0, v_offset_ = 0;
+  KeyRange live_;   // of any row
+  Index j0_ = 0;    // the chunk at hand
+  Index keys_ = 0;  // and its length
+  Tile tiles_[kBlockTiles];
+  BlockRow* rows_ = nullptr;
+  T* q_ = nullptr;           // [rows][D]
+  T* s_ = nullptr;           // [group's rows][kScoreStride]
+  T* spare_ = nullptr;       // [kKeyChunk]
+  T* panels_ = nullptr;      // own ones, of the chunk
+  unsigned own_panels_ = 0;  // bit n: panel n is there
+  T* values_ = nullptr;
+  T* factor_ = nullptr;
+  T* chunk_factor_ = nullptr;
+  std::uint8_t* allowed_ = nullptr;  // [group's rows][kKeyChunk]
+};
+
+}  // namespace qkv::attn
+
+#include "attention/fused/chunk.h"  // the members that work on a chunk
+
+#endif  // QKV_ATTENTION_FUSED_BLOCK_H_

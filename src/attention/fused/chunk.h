@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_FUSED_CHUNK_H_
+#define QKV_ATTENTION_FUSED_CHUNK_H_
+
+#include <bit>
+#include <cstring>
+
+#include "attention/fused/block.h"
+
+// The work of a FusedBlock on one chunk of keys.
+namespace qkv::attn {
+
+// ---- scores ---------------------------------------------------------------------------------
+
+template <class T>
+typename FusedBlock<T>::Tile FusedBlock<T>::live_tile(Index t, Tiles tiles) const {
+  KeyRange keys{keys_, 0};
+  if (tiles == Tiles::kAll) keys = {0, keys_};
+  for (Index r = tile_begin(t); r < tile_end(t) && tiles == Tiles::kLive; ++r) {
+    const KeyRange& live = rows_[r].live;
+    const Index begin = std::max(live.begin - j0_, Index{0});
+    const Index end = std::min(live.end - j0_, keys_);
+    if (begin < end) keys = {std::min(keys.begin, begin), std::max(keys.end, end)};
+  }
+  Tile tile;
+  if (keys.empty()) return tile;
+  tile.keys = {keys.begin / kPanel * kPanel, pieces(keys.end, kPanel) * kPanel};
+  return tile;
+}
+
+// What the allowed keys (0 or 1) of a panel are for the tile's rows together.
+template <class T>
+core::TileClass FusedBlock<T>::allowed_class(Index t, Index panel) const {
+  const Index begin = panel * kPanel;
+  const Index count = std::min(kPanel, keys_ - begin);
+  // Eight keys at a time; a panel that ends with the keys is filled up with its first one.
+  constexpr std::size_t kWords = kPanel / sizeof(std::uint64_t);
+  std::uint64_t any[kWords] = {};
+  std::uint64_t none[kWords] = {};
+  for (Index r = tile_begin(t); r < tile_end(t); ++r) {
+    std::uint8_t* live = allowed(r) + begin;
+    if (count < kPanel) std::fill(live + count, live + kPanel, live[0]);
+    std::uint64_t words[kWords];
+    std::memcpy(words, live, sizeof(words));
+    for (std::size_t n = 0; n < kWords; ++n) {
+      any[n] |= words[n];
+      none[n] |= ~words[n];
+    }
+  }
+  std::uint64_t some = 0;
+  std::uint64_t missing = 0;
+  for (std::size_t n = 0; n < kWords; ++n) {
+    some |= any[n];
+    missing |= none[n];
+  }
+  constexpr std::uint64_t kLowestBits = 0x0101010101010101U;
+  return some == 0                      ? core::TileClass::kDead
+         : (missing & kLowestBits) != 0 ? core::TileClass::kPartial
+                                        : core::TileClass::kFull;
+}
+
+// Panel n of the chunk.
+template <class T>
+const T* FusedBlock<T>::panel(Index n) {
+  const Index j = j0_ + n * kPanel;
+  if (packed_ != nullptr) return packed_ + j * p_.Dk;
+  T* own = panels_ + n * kPanel * p_.Dk;
+  if ((own_panels_ >> n & 1U) == 0) {
+    pack_panel(call_, p_.k, k_offset_ + j * p_.k.row_stride, std::min(kPanel, unit_.s.Tk - j),
+               call_.score_width(), own);
+    own_panels_ |= 1U << n;
+  }
+  return own;
+}
+
+// K or V transposed: `keys` rows of `width` channels from element `offset` on.
+template <class T>
+void pack_panel(const FusedCall<T>& call, const Operand& x, Index offset, Index keys, Index width,
+                T* panel) {
+  call.stop();
+  if (x.dtype == dtype_of<T> && x.col_stride == 1) {
+    call.kernels.pack_panel({static_cast<const T*>(x.data) + offset, x.row_stride}, keys, width,
+                            panel);
+    return;
+  }
+  for (Index c = 0; c < width; ++c) {
+    T* column = panel + c * kPanel;
+    load_values(x, offset + c * x.col_stride, x.row_stride, keys, column);
+    std::fill(column + keys, column + kPanel, T(0));
+  }
+}
+
+template <class T>
+bool FusedBlock<T>::begin_chunk(Index j0, Tiles tiles) {
+  call_.stop();
+  j0_ = j0;
+  keys_ = std::min(p_.key_chunk, unit_.s.Tk - j0);
+  own_panels_ = 0;
+  bool any_live = false;
+  for (Index t = 0; t < tile_count(); ++t) {
+    const Tile& tile = tiles_[t] = live_tile(t, tiles);
+    any_live = any_live || !tile.keys.empty();
+  }
+  return any_live;
+}
+
+// What precomputed masks know of the tile's rows together.
+template <class T>
+core::TileClass FusedBlock<T>::class_of(Index t, Index panel) const {
+  static_assert(kPanel == core::kTileSide);
+  const Index tile_j = j0_ / kPanel + panel;
+  const core::TileClass first = tile_class(p_, rows_[tile_begin(t)].at, tile_j);
+  for (Index r = tile_begin(t) + 1; r < tile_end(t); ++r) {
+    if (tile_class(p_, rows_[r].at, tile_j) != first) return core::TileClass::kPartial;
+  }
+  return first;
+}
+
+// Which panels have a live key, and which keys are allowed where only some are. The tile's keys
+// shrink to its live panels.
+template <class T>
+void FusedBlock<T>::ask_key_masks(Index t, Tiles tiles) {
+  Tile& tile = tiles_[t];
+  const Index begin = tile.keys.begin / kPanel;
+  const Index end = tile.keys.end / kPanel;
+  unsigned live = 0;
+  unsigned partial = 0;
+  for (Index n = begin; n < end; ++n) {
+    const core::TileClass known = class_of(t, n);
+    if (known != core::TileClass::kDead || tiles == Tiles::kAll) live |= 1U << n;
+    if (known != core::TileClass::kFull) partial |= 1U << n;
+  }
+  // Runs of panels that are live as far as is known.
+  for (Index n = begin; n < end; ++n) {
+    if ((live & partial & 1U << n) == 0) continue;
+    Index stop = n + 1;
+    while (stop < end && (live & partial & 1U << stop) != 0) ++stop;
+    const Index first = n * kPanel;
+    const Index count = std::min(stop * kPanel, keys_) - first;
+    for (Index r = tile_begin(t); r < tile_end(t); ++r) {
+      find_allowed(p_, call_.instances, rows_[r].at, j0_ + first, count, allowed(r) + first);
+    }
+    for (; n < stop; ++n) {
+      const core::TileClass found = allowed_class(t, n);
+      if (found == core::TileClass::kDead && tiles == Tiles::kLive) live &= ~(1U << n);
+      if (found == core::TileClass::kFull) partial &= ~(1U << n);
+    }
+  }
+  tile.live_panels = live;
+  tile.partial = (live & partial) != 0;
+  if (live == 0) {
+    tile.keys = {};
+    return;
+  }
+  tile.keys = {std::countr_zero(live) * kPanel, std::bit_width(live) * kPanel};
+  // Inside of that: dead panels, which are masked, and full ones.
+  for (Index n = tile.keys.begin / kPanel; n < tile.keys.end / kPanel; ++n) {
+    const bool is_live = (live >> n & 1U) != 0;
+    if (is_live && (partial >> n & 1U) != 0) continue;
+    tile.partial = tile.partial || !is_live;
+    for (Index r = tile_begin(t); r < tile_end(t); ++r) {
+      std::fill_n(allowed(r) + n * kPanel, kPanel, static_cast<std::uint8_t>(is_live));
+      if (!is_live) std::fill_n(scores(r) + n * kPanel, kPanel, T(0));
+    }
+  }
+}
+
+template <class T>
+void FusedBlock<T>::score_tiles(Index t0, Index t1, Tiles tiles) {
+  for (Index t = t0; t < t1; ++t) {
+    Tile& tile = tiles_[t];
+    if (tile.keys.empty()) continue;
+    if (call_.key_masks) {
+      ask_key_masks(t, tiles);
+    } else {
+      const unsigned below_end = (1U << tile.keys.end / kPanel) - 1;
+      tile.live_panels = below_end & ~((1U << tile.keys.begin / kPanel) - 1);
+    }
+  }
+  for (Index n = 0; n < pieces(keys_, kPanel); ++n) {
+    call_.stop();
+    const auto is_live = [&](Index t) { return (tiles_[t].live_panels >> n & 1U) != 0; };
+    for (Index t = t0; t < t1; ++t) {
+      if (!is_live(t)) continue;
+      const Index first = t;
+      while (call_.joins_tiles() && t + 1 < t1 && is_live(t + 1)) ++t;
+      score_panel(first, t + 1, n);
+    }
+  }
+}
+
+// Panel n of the chunk for the tiles t0 .. t1-1: one, unless the call joins them.
+template <class T>
+void FusedBlock<T>::score_panel(Index t0, Index t1, Index n) {
+  const Index first = tile_begin(t0);
+  const Index end = tile_end(t1 - 1);
+  const Index keys = std::min(kPanel, keys_ - n * kPanel);
+  Range range = Range::kSmall;
+  if (call_.additive != nullptr && call_.additive->most != Range::kSmall) {
+    range = call_.additive->of_keys(unit_.b, unit_.g, unit_.s.k0 + j0_ + n * kPanel, keys);
+    for (Index r = first; r < end; ++r) range = std::max(range, rows_[r].range);
+  }
+  call_.scores(rows_[first].at.h, {q_ + first * p_.Dk, p_.Dk}, end - first, panel(n), keys, range,
+               {scores(first) + n * kPanel, kScoreStride});
+}
+
+// The bias of the rows after this group: it is read once, and comes from far.
+template <class T>
+void FusedBlock<T>::prefetch_bias(Index t0, Index t1) const {
+  constexpr Index kLine = 64 / sizeof(T);
+  for (Index r = tile_begin(t0); r < tile_end(t1 - 1); ++r) {
+    const KeyRange x = piece(r);
+    const T* bias = x.empty() ? nullptr : bias_in_place<T>(p_, rows_[r].at, j0_ + x.begin);
+    if (bias == nullptr) continue;
+    for (Index n = 0; n < std::min(x.end, keys_) - x.begin; n += kLine) {
+      __builtin_prefetch(bias + n, 0, 2);
+    }
+  }
+}
+
+template <class T>
+void FusedBlock<T>::change(Index r) const {
+  const KeyRange x = piece(r);
+  if (x.empty()) return;
+  T* s = scores(r);
+  const Index n = std::min(x.end, keys_) - x.begin;
+  change_piece<T>({p_, k_, call_.instances, spare_}, rows_[r].at, j0_ + x.begin, n, s + x.begin);
+  if (tiles_[r / kTileRows].partial) k_.mask(s + x.begin, allowed(r) + x.begin, n);
+  constexpr T kMasked = -std::numeric_limits<T>::infinity();
+  const KeyRange& live = rows_[r].live;
+  const Index begin = std::clamp(live.begin - j0_, x.begin, x.end);
+  const Index end = std::clamp(live.end - j0_, begin, x.end);
+  std::fill(s + x.begin, s + begin, kMasked);
+  std::fill(s + end, s + x.end, kMasked);
+}
+
+// ---- softmax --------------------------------------------------------------------------------
+
+template <class T>
+template <class Use>
+void FusedBlock<T>::chunk(Index j0, bool with_values, const Use& use) {
+  if (!begin_chunk(j0, Tiles::kLive)) return;
+  RowsOf<const T> v;
+  if (with_values) v = values();
+  for (Index t0 = 0; t0 < tile_count(); t0 += kGroupTiles) {
+    const Index t1 = std::min(t0 + kGroupTiles, tile_count());
+    if (p_.bias.given() && t1 < tile_count()) {
+      prefetch_bias(t1, std::min(t1 + kGroupTiles, tile_count()));
+    }
+    score_tiles(t0, t1, Tiles::kLive);
+    bool any_live = false;
+    for (Index t = t0; t < t1; ++t) {
+      softmax_rows(t);
+      any_live = any_live || tiles_[t].live_panels != 0;
+    }
+    if (!any_live) continue;
+    if (with_values) sum_values(t0, t1, v);
+    use(tile_begin(t0), tile_end(t1 - 1) - tile_begin(t0));
+  }
+}
+
+template <class T>
+void FusedBlock<T>::softmax_rows(Index t) {
+  const KeyRange x = tiles_[t].keys;
+  const Index first = tile_begin(t);
+  const Index rows = tile_end(t) - first;
+  const Index in_group = first % kGroupRows;
+  if (tiles_[t].live_panels == 0) {
+    std::fill_n(chunk_max + in_group, rows, -std::numeric_limits<T>::infinity());
+    std::fill_n(chunk_sum + in_group, rows, T(0));
+    return;
+  }
+  for (Index r = first; r < first + rows; ++r) {
+    soft_cap(r);
+    change(r);
+  }
+  k_.softmax({scores(first) + x.begin, kScoreStride}, rows, x.end - x.begin, chunk_max + in_group,
+             chunk_sum + in_group);
+  for (Index r = first; r < first + rows; ++r) drop(r);
+}
+
+template <class T>
+void FusedBlock<T>::drop(Index r) const {
+  if (p_.dropout == 0) return;
+  const QueryAt& at = rows_[r].at;
+  const KeyRange x = piece(r);
+  k_.drop(scores(r) + x.begin, p_.dropout_mask.row(at.b, at.h, at.i), j0_ + x.begin,
+          x.end - x.begin);
+}
+
+template <class T>
+void FusedBlock<T>::absorb(Index first, Index rows, bool with_values) {
+  // Whole registers: behind the group's rows there is the state of a chunk without live keys, which
+  // changes nothing.
+  for (Index r = rows; r % kMostLanes != 0; ++r) {
+    chunk_max[r] = -std::numeric_limits<T>::infinity();
+    chunk_sum[r] = T(0);
+  }
+  k_.merge(pieces(rows, kMostLanes) * kMostLanes, {max + first, sum + first},
+           {chunk_max, chunk_sum}, factor_, chunk_factor_);
+  if (!with_values) return;
+  for (Index r = 0; r < rows; ++r) {
+    k_.merge_row(acc + (first + r) * width_, factor_[r], chunk_acc + r * width_, chunk_factor_[r],
+                 width_);
+  }
+}
+
+// ---- weighted sum ---------------------------------------------------------------------------
+
+// Row n: the values of the chunk's key n. Copied ones in whole panels, as they are used.
+template <class T>
+RowsOf<const T> FusedBlock<T>::values() {
+  const Index offset = v_offset_ + j0_ * p_.v.row_stride;
+  if (!call_.copies_values) return {static_cast<const T*>(p_.v.data) + offset, p_.v.row_stride};
+  const Index begin = std::max(live_.begin - j0_, Index{0}) / kPanel * kPanel;
+  const Index end = std::min(keys_, pieces(live_.end - j0_, kPanel) * kPanel);
+  for (Index n = begin; n < end; ++n) {
+    call_.stop();
+    load_values(p_.v, offset + n * p_.v.row_stride, p_.v.col_stride, p_.E, values_ + n * p_.E);
+  }
+  return {values_, p_.E};
+}
+
+template <class T>
+void FusedBlock<T>::sum_values(Index t0, Index t1, const RowsOf<const T>& v) {
+  T* first = chunk_acc + tile_begin(t0) % kGroupRows * width_;
+  const Index count = (tile_end(t1 - 1) - tile_begin(t0)) * width_;
+  std::fill(first, first + count, T(0));
+  for (Index n = 0; n < keys_; n += kValueKeys) {
+    call_.stop();
+    for (Index t = t0; t < t1; ++t) sum_tile(t, n, std::min(n + kValueKeys, keys_), v);
+  }
+  // A masked key has weight 0, and 0 times NaN or infinity is NaN.
+  if (!k_.has_nan(first, count)) return;
+  for (Index t = t0; t < t1; ++t) sum_with_care(t, v);
+}
+
+// Keys begin .. end-1 of the chunk, for the rows of one tile: the runs of live panels.
+template <class T>
+void FusedBlock<T>::sum_tile(Index t, Index begin, Index end, const RowsOf<const T>& v) {
+  const Tile& tile = tiles_[t];
+  begin = std::max(begin, tile.keys.begin);
+  end = std::min(end, tile.keys.end);
+  const Index r = tile_begin(t);
+  while (begin < end) {
+    Index stop = begin;
+    while (stop < end && (tile.live_panels >> (stop / kPanel) & 1U) != 0) {
+      stop = std::min(end, (stop / kPanel + 1) * kPanel);
+    }
+    if (stop > begin) {
+      k_.weighted_sum({scores(r) + begin, kScoreStride}, tile_end(t) - r,
+                      {v.data + begin * v.stride, v.stride}, stop - begin, p_.E,
+                      {chunk_acc + r % kGroupRows * width_, width_});
+    }
+    begin = std::max(stop, (begin / kPanel + 1) * kPanel);
+  }
+}
+
+// The same sums, key by key, of live keys only. Weights do not tell them (a live weight may be 0 by
+// rounding or dropout), so the scores are computed again.
+template <class T>
+void FusedBlock<T>::sum_with_care(Index t, const RowsOf<const T>& v) {
+  const Index first = tile_begin(t);
+  const Tile tile = tiles_[t];
+  const Index rows = tile_end(t) - first;
+  if (!k_.has_nan(chunk_acc + first % kGroupRows * width_, rows * width_)) return;
+  for (Index n = 0; n < kPanelsPerChunk; ++n) {
+    if ((tile.live_panels >> n & 1U) != 0) score_panel(t, t + 1, n);
+  }
+  for (Index r = first; r < tile_end(t); ++r) {
+    T* s = scores(r);
+    soft_cap(r);
+    change(r);
+    bool live[kKeyChunk];
+    for (Index n = tile.keys.begin; n < tile.keys.end; ++n) {
+      live[n] = s[n] != -std::numeric_limits<T>::infinity();
+    }
+    const Index in_group = r % kGroupRows;
+    k_.softmax({s + tile.keys.begin, kScoreStride}, 1, tile.keys.end - tile.keys.begin,
+               chunk_max + in_group, chunk_sum + in_group);
+    drop(r);
+    T* row = chunk_acc + in_group * width_;
+    std::fill(row, row + width_, T(0));
+    for (Index n = tile.keys.begin; n < std::min(keys_, tile.keys.end); ++n) {
+      if (!live[n]) continue;
+      k_.weighted_sum({s + n, kScoreStride}, 1, {v.data + n * v.stride, v.stride}, 1, p_.E,
+                      {row, width_});
+    }
+  }
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_FUSED_CHUNK_H_

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_FUSED_FORWARD_H_
+#define QKV_ATTENTION_FUSED_FORWARD_H_
+
+#include <cmath>
+
+#include "attention/fused/block.h"
+#include "attention/fused/inspection.h"
+#include "core/results.h"
+
+// The forward pass of attention, fused (Dao et al. 2022, section 3.1; the softmax of chunks is
+// merged as Milakov and Gimelshein 2018 do). Two ways through a unit, with the same bits:
+//   many queries   all keys are packed once, then blocks of queries are tasks
+//   few queries    one block that packs for itself; of several chunks of keys each is a task, and
+//                  their partial results are merged in order afterwards
+namespace qkv::attn {
+
+using core::MeasuringArena;
+using core::ResultOperand;
+using core::Results;
+
+// Query rows of a key head that are few: packing all keys for them would cost more than it saves.
+inline constexpr Index kFewRows = 48;
+
+template <class T>
+class FusedForward {
+ public:
+  FusedForward(const Problem& p, const Results& to, kernels::Target target,
+               const AdditiveScores<T>* additive = nullptr)
+      : p_(p), to_(to), call_(p, target, additive) {}
+
+  template <class AnyArena>
+  void take_shared(AnyArena& arena);
+  std::size_t worker_bytes() const;
+  void run(runtime::Call& call);
+
+ private:
+  // The partial results of one chunk for a unit's rows: max, sum, acc.
+  Index partial_values() const { return kFewRows * (2 + call_.padded_width()); }
+  bool few_queries() const { return p_.G > 0 && p_.H / p_.G * p_.Tq <= kFewRows; }
+  bool with_values() const { return to_.out.given(); }
+  bool shows_states() const { return looks_inside(to_); }
+  // Panels, or chunks' partial results, that a wave may hold: its budget.
+  Index pieces_of(const KeyUnit& unit) const {
+    return few_queries() ? pieces(unit.s.Tk, p_.key_chunk) : pieces(unit.s.Tk, kPanel);
+  }
+  Index piece_values() const { return few_queries() ? partial_values() : kPanel * p_.Dk; }
+  Index wave_pieces() const;
+  Index choose_block_rows(int threads) const;
+  struct Partial {
+    T* max = nullptr;
+    T* sum = nullptr;
+    T* acc = nullptr;
+  };
+  Partial partial_of(Index n, Index chunk) const {
+    T* first = shared_ + (wave_.offset(n) + chunk) * piece_values();
+    return {first, first + kFewRows, first + 2 * kFewRows};
+  }
+
+  const T* packed(Index n) const {
+    return few_queries() ? nullptr : shared_ + wave_.offset(n) * piece_values();
+  }
+  void pack(const KeyUnit& unit, Index n, Index chunk);
+  void query_block(const KeyUnit& unit, Index n, Index block, core::Arena& arena);
+  void key_chunk(const KeyUnit& unit, Index n, Index chunk, core::Arena& arena);
+  void merge_chunks(const KeyUnit& unit, Index n, core::Arena& arena);
+  void finish(FusedBlock<T>& block);
+  void add_sinks(FusedBlock<T>& block, const bool* empty);
+  void write(const FusedBlock<T>& block, const bool* empty);
+
+  const Problem& p_;
+  const Results& to_;
+  FusedCall<T> call_;
+  Wave wave_;
+  Index block_rows_ = kBlockRows;
+  T* shared_ = nullptr;  // panels, or partial results, of the wave's units
+  RowStates<T> states_;  // where something is looked at afterwards
+};
+
+// ---- memory ---------------------------------------------------------------------------------
+
+// 32 MiB, and at least one unit; not more than all have together.
+template <class T>
+Index FusedForward<T>::wave_pieces() const {
+  constexpr Index kBudget = Index{32} << 20;
+  const Index bytes = std::max<Index>(piece_values() * static_cast<Index>(sizeof(T)), 1);
+  const Index length = few_queries() ? p_.key_chunk : kPanel;
+  const Index one = pieces(p_.Tk, length);
+  // Of packed sequences only the last piece may be a part.
+  const Index all = p_.packed() ? p_.G * (p_.k_rows / length + p_.B) : unit_count(p_) * one;
+  return std::max(one, std::min(kBudget / bytes, all));
+}
+
+// Smaller blocks where there are too few for the threads to end together: eight for each, but none
+// under four groups. Any number gives the same bits.
+template <class T>
+Index FusedForward<T>::choose_block_rows(int threads) const {
+  if (threads <= 1) return kBlockRows;
+  const Index rows = p_.B * p_.H * std::min(p_.Tq, Index{1} << 20);
+  const Index share = pieces(rows, Index{8} * threads);
+  return std::clamp(pieces(share, kGroupRows) * kGroupRows, 4 * kGroupRows, kBlockRows);
+}
+
+template <class T>
+template <class AnyArena>
+void FusedForward<T>::take_shared(AnyArena& arena) {
+  wave_ = Wave::take(arena);
+  shared_ = arena.template take<T>(wave_pieces() * piece_values()).data();
+  if (!shows_states()) return;
+  states_ = RowStates<T>::take(arena, p_);
+}
+
+template <class T>
+std::size_t FusedForward<T>::worker_bytes() const {
+  MeasuringArena arena;
+  FusedBlock<T> block(call_, arena);
+  if (shows_states()) FusedInspection<T>::take_worker(arena);
+  return arena.bytes();
+}
+
+// ---- the pass -------------------------------------------------------------------------------
+
+template <class T>
+void FusedForward<T>::run(runtime::Call& call) {
+  take_shared(call.shared());
+  call_.stop = call.stop_point();
+  block_rows_ = choose_block_rows(call.concurrency());
+  const Index budget = wave_pieces();
+  const auto size = [&](const KeyUnit& unit) { return pieces_of(unit); };
+  for (Index begin = 0; wave_.next(p_, begin, budget, size); begin = wave_.end()) {
+    const auto chunks = [&](const KeyUnit& unit) { return pieces(unit.s.Tk, p_.key_chunk); };
+    if (few_queries() && p_.Tk <= p_.key_chunk) {
+      wave_.for_each_task(
+          p_, call, [](const KeyUnit&) { return Index{1}; },
+          [&](const KeyUnit& u, Index n, Index, auto& arena) { query_block(u, n, 0, arena); });
+    } else if (few_queries()) {
+      wave_.for_each_task(p_, call, chunks,
+                          [&](const KeyUnit& u, Index n, Index task, auto& arena) {
+                            key_chunk(u, n, task, arena);
+                          });
+      wave_.for_each_task(
+          p_, call, [](const KeyUnit&) { return Index{1}; },
+          [&](const KeyUnit& u, Index n, Index, auto& arena) { merge_chunks(u, n, arena); });
+    } else {
+      wave_.for_each_task(p_, call, chunks,
+                          [&](const KeyUnit& u, Index n, Index task, auto&) { pack(u, n, task); });
+      wave_.for_each_task(
+          p_, call, [&](const KeyUnit& unit) { return pieces(unit.rows(), block_rows_); },
+          [&](const KeyUnit& u, Index n, Index task, auto& arena) {
+            query_block(u, n, task, arena);
+          });
+    }
+    if (shows_states()) {
+      FusedInspection<T>(call_, to_, states_).run(call, wave_, [&](Index n) { return packed(n); });
+    }
+  }
+}
+
+// The panels of one chunk.
+template <class T>
+void FusedForward<T>::pack(const KeyUnit& unit, Index n, Index chunk) {
+  const Index entry = core::batch_offset(p_.k, p_.batch, unit.b);
+  const Index first = core::offset_of(p_.k, entry, unit.g, unit.s.k0, 0);
+  T* panels = shared_ + wave_.offset(n) * piece_values();
+  for (Index j = chunk * p_.key_chunk; j < std::min(unit.s.Tk, (chunk + 1) * p_.key_chunk);
+       j += kPanel) {
+    pack_panel(call_, p_.k, first + j * p_.k.row_stride, std::min(kPanel, unit.s.Tk - j),
+               call_.score_width(), panels + j * p_.Dk);
+  }
+}
+
+template <class T>
+void FusedForward<T>::query_block(const KeyUnit& unit, Index n, Index block, core::Arena& arena) {
+  FusedBlock<T> x(call_, arena);
+  x.start(unit, packed(n), block * block_rows_,
+          std::min(block_rows_, unit.rows() - block * block_rows_));
+  x.run(with_values());
+  finish(x);
+}
+
+template <class T>
+void FusedForward<T>::key_chunk(const KeyUnit& unit, Index n, Index chunk, core::Arena& arena) {
+  FusedBlock<T> x(call_, arena);
+  x.start(unit, nullptr, 0, unit.rows());
+  const Partial partial = partial_of(n, chunk);
+  std::fill(partial.max, partial.max + kFewRows, -std::numeric_limits<T>::infinity());
+  std::fill(partial.sum, partial.sum + kFewRows, T(0));
+  x.chunk(chunk * p_.key_chunk, with_values(), [&](Index first, Index rows) {
+    std::copy_n(x.chunk_max, rows, partial.max + first);
+    std::copy_n(x.chunk_sum, rows, partial.sum + first);
+    if (!with_values()) return;
+    std::copy_n(x.chunk_acc, rows * x.width(), partial.acc + first * x.width());
+  });
+}
+
+template <class T>
+void FusedForward<T>::merge_chunks(const KeyUnit& unit, Index n, core::Arena& arena) {
+  FusedBlock<T> x(call_, arena);
+  x.start(unit, nullptr, 0, unit.rows());
+  x.reset();
+  for (Index chunk = 0; chunk < pieces(unit.s.Tk, p_.key_chunk); ++chunk) {
+    const Partial partial = partial_of(n, chunk);
+    for (Index first = 0; first < x.count(); first += kGroupRows) {
+      const Index rows = std::min(kGroupRows, x.count() - first);
+      const T* max = partial.max + first;
+      if (std::all_of(partial.sum + first, partial.sum + first + rows,
+                      [](T sum) { return sum == T(0); })) {
+        continue;  // nothing live, and no weighted sum
+      }
+      std::copy_n(max, rows, x.chunk_max);
+      std::copy_n(partial.sum + first, rows, x.chunk_sum);
+      if (with_values()) {
+        std::copy_n(partial.acc + first * x.width(), rows * x.width(), x.chunk_acc);
+      }
+      x.absorb(first, rows, with_values());
+    }
+  }
+  finish(x);
+}
+
+// ---- results of rows ------------------------------------------------------------------------
+
+template <class T>
+void FusedForward<T>::finish(FusedBlock<T>& block) {
+  bool empty[kBlockRows];
+  for (Index r = 0; r < block.count(); ++r) {
+    empty[r] = block.max[r] == -std::numeric_limits<T>::infinity() && block.sum[r] == 0;
+  }
+  if (p_.sinks.given()) add_sinks(block, empty);
+  if (shows_states()) {
+    for (Index r = 0; r < block.count(); ++r) {
+      const Index at = states_.index(p_, block.unit(), block.row(r).at);
+      states_.max[at] = block.max[r];
+      states_.sum[at] = block.sum[r];
+    }
+  }
+  write(block, empty);
+}
+
+// One more score for each row, with value 0. -inf is none; NaN or +inf makes rows with live keys
+// NaN, and is the lse of those without.
+template <class T>
+void FusedForward<T>::add_sinks(FusedBlock<T>& block, const bool* empty) {
+  constexpr T kNone = -std::numeric_limits<T>::infinity();
+  const auto sink = [&](Index r) {
+    const Index offset = core::offset_of(p_.sinks, 0, block.row(r).at.h, 0, 0);
+    return core::load<T>(p_.sinks.dtype, p_.sinks.data, offset);
+  };
+  for (Index first = 0; first < block.count(); first += kGroupRows) {
+    const Index rows = std::min(kGroupRows, block.count() - first);
+    for (Index r = 0; r < rows; ++r) {
+      const T value = sink(first + r);
+      block.chunk_max[r] = std::isfinite(value) ? value : kNone;
+      block.chunk_sum[r] = std::isfinite(value) ? T(1) : T(0);
+    }
+    std::fill(block.chunk_acc, block.chunk_acc + rows * block.width(), T(0));
+    block.absorb(first, rows, with_values());
+  }
+  for (Index r = 0; r < block.count(); ++r) {
+    const T value = sink(r);
+    if (std::isfinite(value) || value == kNone) continue;
+    block.max[r] = value;
+    block.sum[r] = empty[r] ? T(1) : std::numeric_limits<T>::quiet_NaN();
+  }
+}
+
+template <class T>
+void FusedForward<T>::write(const FusedBlock<T>& block, const bool* empty) {
+  constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
+  const KeyUnit& unit = block.unit();
+  const auto entry = [&](const ResultOperand& x) {
+    return x.given() ? core::batch_offset(x, p_.batch, unit.b) : 0;
+  };
+  const Index lse_entry = entry(to_.lse);
+  const Index max_entry = entry(to_.row_max);
+  const Index out_entry = entry(to_.out);
+  const auto place = [&](const ResultOperand& x, Index first, const QueryAt& at) {
+    return core::offset_of(x, first, at.h, unit.s.q0 + at.i, 0);
+  };
+  const bool in_place = to_.out.dtype == dtype_of<T> && to_.out.col_stride == 1;
+  for (Index r = 0; r < block.count(); ++r) {
+    call_.stop();
+    const QueryAt& at = block.row(r).at;
+    const T max = block.max[r];
+    const T sum = block.sum[r];
+    const bool nan = std::isnan(sum);
+    if (to_.lse.given()) {
+      const T lse = nan                                          ? kNaN
+                    : max == -std::numeric_limits<T>::infinity() ? max
+                                                                 : max + std::log(sum);
+      core::store(to_.lse.dtype, to_.lse.data, place(to_.lse, lse_entry, at), lse);
+    }
+    if (to_.row_max.given()) {
+      core::store(to_.row_max.dtype, to_.row_max.data, place(to_.row_max, max_entry, at),
+                  nan ? kNaN : max);
+    }
+    if (!to_.out.given()) continue;
+    const Index offset = place(to_.out, out_entry, at);
+    T* acc = block.acc + r * block.width();
+    T* row = in_place ? static_cast<T*>(to_.out.data) + offset : acc;
+    if (empty[r]) {
+      std::fill(row, row + p_.E, T(0));
+    } else if (nan) {
+      std::fill(row, row + p_.E, kNaN);
+    } else {
+      call_.kernels.scale_row(acc, T(1) / (sum * static_cast<T>(1 - p_.dropout)), p_.E, row);
+    }
+    if (!in_place) store_values(to_.out, offset, acc, p_.E);
+  }
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_FUSED_FORWARD_H_

@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_FUSED_GRADIENT_BLOCK_H_
+#define QKV_ATTENTION_FUSED_GRADIENT_BLOCK_H_
+
+#include <bit>
+
+#include "attention/fused/additive_pairs.h"
+#include "attention/fused/gradient_call.h"
+
+// One block of keys and all queries of its unit, block by block: scores and weights are computed
+// again, dk and dv stay here, what belongs to queries is added to their rows in turn.
+//   s = q k^T, dw = dout v^T, w = exp(s - lse), ds = w (dw - delta)
+//   dv += w^T dout, dk += ds^T q, dq += ds k (dot products; additive:
+//   attention/fused/additive_products.h)
+namespace qkv::attn {
+
+using core::kGradientBlock;
+using kernels::kPanel;
+using kernels::kTileRows;
+
+inline constexpr Index kGradientPanels = kGradientBlock / kPanel;
+inline constexpr Index kGradientTiles = pieces(kGradientBlock, kTileRows);
+// Tiles whose scores go through a panel before the next panel is read.
+inline constexpr Index kGradientGroup = 4;
+// One cache line more, so that rows do not fall into the same sets of the cache.
+inline constexpr Index kGradientStride = kGradientBlock + 16;
+
+template <class T>
+class FusedGradientBlock {
+ public:
+  template <class AnyArena>
+  FusedGradientBlock(const FusedGradientCall<T>& call, AnyArena& arena)
+      : call_(call), p_(call.p), k_(call.dot.kernels), g_(call.kernels) {
+    const auto take = [&](Index n) { return arena.template take<T>(n).data(); };
+    k_panels_ = take(kGradientBlock * p_.Dk);
+    v_panels_ = take(kGradientBlock * p_.E);
+    s_ = take(kGradientBlock * kGradientStride);
+    dw_ = take(kGradientBlock * kGradientStride);
+    dk_ = take(kGradientBlock * p_.Dk);
+    dv_ = take(kGradientBlock * p_.E);
+    dq_ = take(kGradientBlock * p_.Dk);
+    if (copies_keys()) k_copy_ = take(kGradientBlock * p_.Dk);
+    spare_ = take(std::max(2 * kGradientBlock, std::max(p_.Dk, p_.E)));
+    if (call.dot.additive != nullptr) pairs_ = AdditivePairs<T>(*call.dot.additive, arena);
+    slopes_ = take(kTileRows * kGradientBlock);
+    factors_ = take(kTileRows * kGradientBlock);
+    live_ = arena.template take<std::uint8_t>(kGradientBlock * kGradientBlock).data();
+  }
+
+  // Keys block * kGradientBlock .. of a unit. Returns false when another task has failed.
+  bool run(const KeyUnit& unit, Index block);
+
+ private:
+  bool copies_keys() const { return p_.k.dtype != dtype_of<T> || p_.k.col_stride != 1; }
+  Index first_row(Index t) const { return t * kTileRows; }
+  Index rows_of(Index t) const { return std::min(kTileRows, rows_ - first_row(t)); }
+  Index tiles() const { return pieces(rows_, kTileRows); }
+  QueryAt query(Index r) const { return {unit_.b, h_, i0_ + r, offset_}; }
+  // Keys of the tile's live panels, which stand side by side.
+  KeyRange keys_of(Index t) const {
+    return {std::countr_zero(panels_[t]) * kPanel, std::bit_width(panels_[t]) * kPanel};
+  }
+  T* scores(Index r) const { return s_ + r * kGradientStride; }
+  T* gradients(Index r) const { return dw_ + r * kGradientStride; }
+  std::uint8_t* live(Index r) const { return live_ + r * kGradientBlock; }
+
+  // Whether dq and dk are products with ds.
+  bool multiplies_queries() const { return call_.to.q.given() && call_.dot.additive == nullptr; }
+  bool multiplies_keys() const { return call_.to.k.given() && call_.dot.additive == nullptr; }
+  void begin(const KeyUnit& unit, Index block);
+  bool query_block(Index h, Index block);
+  void find_live(Index t);
+  void prefetch_bias(Index t) const;
+  void score_tiles(Index t0, Index t1);
+  void tile_gradients(Index t);
+  void change(Index t, Index r);
+  void change_gradients(Index t, Index r);
+  void query_sums(const QueryAt& at, Index r, const KeyRange& keys);
+  void key_products();
+  void add_keys(const RowsOf<const T>& rows, Index width, T* weights, const KeyRange& keys,
+                const KeyRange& tiles, T* to) const;
+  void query_products();
+  void additive_products();
+  void products_with_care();
+  void score_panel(Index t0, Index t1, Index n);
+  bool add_to_queries(Index place);
+  void finish();
+
+  const FusedGradientCall<T>& call_;
+  const Problem& p_;
+  const kernels::DotKernels<T>& k_;
+  const kernels::GradientKernels<T>& g_;
+  // The block of keys.
+  KeyUnit unit_;
+  Index block_ = 0;
+  Index j0_ = 0;
+  Index keys_ = 0;
+  Index offset_ = 0;
+  bool finite_ = true;
+  RowsOf<const T> k_rows_;
+  // The block of queries.
+  Index h_ = 0;
+  Index i0_ = 0;
+  Index rows_ = 0;
+  bool with_care_ = false;
+  RowsOf<const T> q_rows_, dout_rows_;
+  kernels::QueryState<T> state_;
+  KeyRange range_[kGradientBlock];        // of each row's keys, counted from j0
+  unsigned panels_[kGradientTiles] = {};  // bit n: the tile's panel n has live keys
+  bool partial_[kGradientTiles] = {};     // key masks forbid some of them
+  bool full_[kGradientTiles] = {};        // no mask forbids a key of the live panels
+  T alibi_sums_[kGradientBlock];          // of each row
+  T bias_sums_[kGradientBlock];
+  bool key_live_[kGradientBlock];  // whether a key has a live pair, or is finite
+  AdditivePairs<T> pairs_;
+  T* v_sums_ = nullptr;
+
+  T* k_panels_ = nullptr;
+  T* v_panels_ = nullptr;
+  T* k_copy_ = nullptr;
+  T* s_ = nullptr;   // [kGradientBlock][kGradientStride]: scores, then weights
+  T* dw_ = nullptr;  // likewise: gradients into weights, then into scores before scale
+  T* dk_ = nullptr;
+  T* dv_ = nullptr;
+  T* dq_ = nullptr;  // of this block of keys alone
+  T* spare_ = nullptr;
+  T* slopes_ = nullptr;   // [kTileRows][kGradientBlock]
+  T* factors_ = nullptr;  // likewise: of dropout
+  std::uint8_t* live_ = nullptr;
+};
+
+// ---- the block of keys ----------------------------------------------------------------------
+
+template <class T>
+bool FusedGradientBlock<T>::run(const KeyUnit& unit, Index block) {
+  begin(unit, block);
+  for (Index h = unit.first_head; h < unit.first_head + unit.heads; ++h) {
+    const Index first = call_.block_of(unit.b, h, unit.s, 0);
+    for (Index n = 0; n < pieces(unit.s.Tq, kGradientBlock); ++n) {
+      const KeyRange& blocks = call_.key_blocks[first + n];
+      if (block < blocks.begin || block >= blocks.end) continue;
+      if (!query_block(h, n)) return false;
+    }
+  }
+  finish();
+  return true;
+}
+
+template <class T>
+void FusedGradientBlock<T>::begin(const KeyUnit& unit, Index block) {
+  unit_ = unit;
+  block_ = block;
+  j0_ = block * kGradientBlock;
+  keys_ = std::min(kGradientBlock, unit.s.Tk - j0_);
+  offset_ = p_.diagonal_offset(unit.b, unit.s);
+  const Index row = unit.s.k0 + j0_;
+  const auto first = [&](const Operand& x, Index head) {
+    return core::offset_of(x, core::batch_offset(x, p_.batch, unit.b), head, row, 0);
+  };
+  const Index k_offset = first(p_.k, unit.g);
+  const auto pack = [&](const Operand& x, Index offset, Index width, T* panels) {
+    const Index count = pieces(keys_, kPanel);
+    for (Index n = 0; n < count; ++n) {
+      call_.dot.stop();
+      pack_panel(call_.dot, x, offset + n * kPanel * x.row_stride,
+                 std::min(kPanel, keys_ - n * kPanel), width, panels + n * kPanel * width);
+    }
+    finite_ = finite_ && g_.all_finite(panels, count * kPanel * width);
+  };
+  finite_ = true;
+  pack(p_.k, k_offset, call_.dot.score_width(), k_panels_);
+  if (call_.multiplies_values()) {
+    pack(p_.v, first(p_.v, p_.value_head(unit.g)), p_.E, v_panels_);
+  }
+  if (copies_keys()) {
+    for (Index n = 0; n < keys_; ++n) {
+      call_.dot.stop();
+      load_values(p_.k, k_offset + n * p_.k.row_stride, p_.k.col_stride, p_.Dk,
+                  k_copy_ + n * p_.Dk);
+    }
+    k_rows_ = {k_copy_, p_.Dk};
+  } else {
+    k_rows_ = {static_cast<const T*>(p_.k.data) + k_offset, p_.k.row_stride};
+  }
+  std::fill_n(key_live_, keys_, false);
+  if (call_.dot.additive != nullptr) {
+    pairs_.load_keys(k_rows_, keys_, call_.dot.additive->of_keys(unit.b, unit.g, row, keys_));
+  }
+  if (call_.sums_v) {
+    v_sums_ = call_.v_sums + call_.key_block_of(unit, block) * call_.width();
+    std::fill_n(v_sums_, call_.width(), T(0));
+  }
+  std::fill_n(dk_, keys_ * call_.width(), T(0));
+  std::fill_n(dv_, keys_ * p_.E, T(0));
+}
+
+template <class T>
+void FusedGradientBlock<T>::finish() {
+  const Index row = unit_.s.k0 + j0_;
+  const auto put = [&](const GradientRows<T>& to, const T* rows, Index width) {
+    if (!to.given()) return;
+    for (Index n = 0; n < keys_; ++n) {
+      call_.dot.stop();
+      if (to.is_summed() && !to.has_rows()) {
+        to.add_to(call_.own, unit_.b, unit_.g, row + n, rows + n * width);
+      } else {
+        to.put(unit_.b, unit_.g, row + n, rows + n * width);
+      }
+    }
+  };
+  if (call_.dot.additive != nullptr && call_.to.k.given()) {
+    for (Index n = 0; n < keys_; ++n) {
+      call_.dot.additive->multiply_by_v(unit_.first_head, key_live_[n], g_,
+                                        dk_ + n * call_.width());
+    }
+  }
+  if (call_.tells_live) {
+    std::copy_n(key_live_, keys_,
+                call_.key_live + RowPlaces::of_keys(p_).of(unit_.b, unit_.g, row));
+  }
+  put(call_.dk, dk_, call_.width());
+  put(call_.dv, dv_, p_.E);
+}
+
+// ---- a block of queries ---------------------------------------------------------------------
+
+template <class T>
+bool FusedGradientBlock<T>::query_block(Index h, Index block) {
+  h_ = h;
+  i0_ = block * kGradientBlock;
+  rows_ = std::min(kGradientBlock, unit_.s.Tq - i0_);
+  call_.dot.stop();
+  unsigned any_live = 0;
+  for (Index t = 0; t < tiles(); ++t) {
+    find_live(t);
+    any_live |= panels_[t];
+  }
+  const Index place = call_.block_of(unit_.b, h, unit_.s, block);
+  if (any_live == 0) return add_to_queries(place);
+  const Index row = unit_.s.q0 + i0_;
+  q_rows_ = call_.q.from(unit_.b, h, row);
+  if (call_.dout.given()) dout_rows_ = call_.dout.from(unit_.b, h, row);
+  state_ = call_.state_of(call_.query_places.of(unit_.b, h, row));
+  with_care_ = !finite_ || call_.finite[place] == 0 ||
+               (call_.dot.additive != nullptr && call_.dot.additive->is_odd(h));
+  for (Index t = 0; t < tiles(); t += kGradientGroup) {
+    score_tiles(t, std::min(t + kGradientGroup, tiles()));
+  }
+  if (call_.dot.additive != nullptr && call_.needs_score_gradients()) additive_products();
+  if (with_care_) {
+    products_with_care();
+  } else {
+    std::fill_n(key_live_, keys_, true);
+    if (call_.adds_to_queries()) query_products();
+    key_products();
+  }
+  return add_to_queries(place);
+}
+
+// Which keys of the block the tile's rows may see.
+template <class T>
+void FusedGradientBlock<T>::find_live(Index t) {
+  const Index first = first_row(t);
+  const Index end = first + rows_of(t);
+  const auto panels_between = [](const KeyRange& keys) {
+    return (1U << pieces(keys.end, kPanel)) - (1U << keys.begin / kPanel);
+  };
+  partial_[t] = false;
+  if (p_.masks.empty()) {
+    std::fill(range_ + first, range_ + end, KeyRange{0, keys_});
+    panels_[t] = panels_between({0, keys_});
+    full_[t] = keys_ % kPanel == 0;
+    return;
+  }
+  unsigned panels = 0;
+  for (Index r = first; r < end; ++r) {
+    const KeyRange all = live_range(p_, query(r), unit_.s.Tk);
+    const KeyRange range{std::max(all.begin - j0_, Index{0}), std::min(all.end - j0_, keys_)};
+    range_[r] = range.empty() ? KeyRange{} : range;
+    if (!range.empty()) panels |= panels_between(range);
+  }
+  panels_[t] = panels;
+  if (panels == 0) return;
+  const KeyRange keys = keys_of(t);
+  full_[t] = std::all_of(range_ + first, range_ + end, [&](const KeyRange& range) {
+    return range.begin <= keys.begin && range.end >= keys.end;
+  });
+  if (!call_.dot.key_masks) return;
+  // What precomputed masks know.
+  unsigned alive = 0;
+  for (Index n = 0; n < kGradientPanels; ++n) {
+    if ((panels >> n & 1U) == 0) continue;
+    const Index tile_j = j0_ / kPanel + n;
+    core::TileClass known = tile_class(p_, query(first), tile_j);
+    for (Index r = first + 1; r < end; ++r) {
+      if (tile_class(p_, query(r), tile_j) != known) known = core::TileClass::kPartial;
+    }
+    if (known != core::TileClass::kDead) alive |= 1U << n;
+    partial_[t] = partial_[t] || known == core::TileClass::kPartial;
+  }
+  panels_[t] = alive;
+  if (!partial_[t]) return;
+  full_[t] = false;
+  panels = 0;
+  for (Index r = first; r < end; ++r) {
+    std::uint8_t* allowed = live(r);
+    find_allowed(p_, call_.dot.instances, query(r), j0_, keys_, allowed);
+    for (Index n = 0; n < kGradientPanels; ++n) {
+      std::uint8_t* stop = allowed + std::min((n + 1) * kPanel, keys_);
+      if (std::find(allowed + std::min(n * kPanel, keys_), stop, std::uint8_t{1}) != stop) {
+        panels |= 1U << n;
+      }
+    }
+  }
+  panels_[t] &= panels;
+}
+
+// The bias of a tile's rows and where its gradient goes come from far, and are used once.
+template <class T>
+void FusedGradientBlock<T>::prefetch_bias(Index t) const {
+  constexpr Index kLine = 64 / sizeof(T);
+  if (panels_[t] == 0) return;
+  for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
+    const QueryAt at = query(r);
+    const T* bias = bias_in_place<T>(p_, at, j0_);
+    const T* to =
+        call_.sums_bias_keys() ? call_.own.at(call_.to.bias, at.b, at.h, at.i, j0_) : nullptr;
+    for (Index n = 0; n < keys_; n += kLine) {
+      if (bias != nullptr) __builtin_prefetch(bias + n, 0, 2);
+      if (to != nullptr) __builtin_prefetch(to + n, 1, 2);
+    }
+  }
+}
+
+// Weights and gradients into scores for the tiles t0 .. t1-1.
+template <class T>
+void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
+  for (Index t = t0; p_.bias.given() && t < t1; ++t) prefetch_bias(t);
+  for (Index n = 0; n < kGradientPanels; ++n) {
+    const auto is_live = [&](Index t) { return (panels_[t] >> n & 1U) != 0; };
+    // The end of the tiles that are live from t on.
+    const auto live_end = [&](Index t) {
+      while (t < t1 && is_live(t)) ++t;
+      return t;
+    };
+    for (Index t = t0; t < t1;) {
+      if (is_live(t)) {
+        const Index end = call_.dot.joins_tiles() ? live_end(t) : t + 1;
+        score_panel(t, end, n);
+        t = end;
+        continue;
+      }
+      for (Index x = first_row(t); x < first_row(t) + rows_of(t); ++x) {
+        std::fill_n(scores(x) + n * kPanel, kPanel, T(0));
+        std::fill_n(gradients(x) + n * kPanel, kPanel, T(0));
+      }
+      ++t;
+    }
+    for (Index t = t0; t < t1 && call_.multiplies_values(); ++t) {
+      if (!is_live(t)) continue;
+      call_.dot.stop();
+      const Index r = first_row(t);
+      t = live_end(t);
+      k_.scores({dout_rows_.data + r * dout_rows_.stride, dout_rows_.stride},
+                std::min(first_row(t), rows_) - r, p_.E, v_panels_ + n * kPanel * p_.E, T(1),
+                {gradients(r) + n * kPanel, kGradientStride});
+    }
+  }
+  for (Index t = t0; t < t1; ++t) {
+    if (panels_[t] != 0) tile_gradients(t);
+  }
+}
+
+// Panel n for the tiles t0 .. t1-1: one, unless the call joins them.
+template <class T>
+void FusedGradientBlock<T>::score_panel(Index t0, Index t1, Index n) {
+  call_.dot.stop();
+  const Index r = first_row(t0);
+  const Index rows = std::min(first_row(t1), rows_) - r;
+  const Index keys = std::min(kPanel, keys_ - n * kPanel);
+  const AdditiveScores<T>* additive = call_.dot.additive;
+  const Range range =
+      additive == nullptr
+          ? Range::kSmall
+          : std::max(additive->of_queries(unit_.b, h_, unit_.s.q0 + i0_ + r, rows),
+                     additive->of_keys(unit_.b, unit_.g, unit_.s.k0 + j0_ + n * kPanel, keys));
+  call_.dot.scores(h_, {q_rows_.data + r * q_rows_.stride, q_rows_.stride}, rows,
+                   k_panels_ + n * kPanel * call_.dot.score_width(), keys, range,
+                   {scores(r) + n * kPanel, kGradientStride});
+}
+
+template <class T>
+void FusedGradientBlock<T>::tile_gradients(Index t) {
+  const KeyRange keys = keys_of(t);
+  const Index first = first_row(t);
+  const Index count = keys.end - keys.begin;
+  const bool plain = call_.is_plain() && full_[t] && !with_care_;
+  for (Index r = first; !plain && r < first + rows_of(t); ++r) {
+    change(t, r);
+    change_gradients(t, r);
+  }
+  const bool apart = call_.has_slopes() || call_.sums_score_gradients();
+  const T scale = apart ? T(1) : static_cast<T>(p_.scale);
+  g_.score_gradients({scores(first) + keys.begin, kGradientStride},
+                     {gradients(first) + keys.begin, kGradientStride}, rows_of(t), count,
+                     {state_.lse + first, state_.factor + first, state_.delta + first}, scale);
+  for (Index r = first; !plain && r < first + rows_of(t); ++r) {
+    T* ds = gradients(r) + keys.begin;
+    if (call_.sums_score_gradients()) query_sums(query(r), r, keys);
+    if (call_.has_slopes()) {
+      g_.multiply(ds, slopes_ + (r - first) * kGradientBlock, count);
+    } else if (apart) {
+      k_.scale_row(ds, static_cast<T>(p_.scale), count, ds);
+    }
+    if (p_.dropout != 0) {
+      g_.keep(scores(r) + keys.begin, factors_ + (r - first) * kGradientBlock, count);
+    }
+  }
+}
+
+// The scores of one row as the softmax sees them, -inf where masked; their slopes.
+template <class T>
+void FusedGradientBlock<T>::change(Index t, Index r) {
+  constexpr T kMasked = -std::numeric_limits<T>::infinity();
+  const KeyRange keys = keys_of(t);
+  const Index count = std::min(keys.end, keys_) - keys.begin;
+  T* s = scores(r) + keys.begin;
+  T* slopes = nullptr;
+  if (call_.has_slopes()) {
+    slopes = slopes_ + (r - first_row(t)) * kGradientBlock;
+    std::fill_n(slopes, keys.end - keys.begin, static_cast<T>(p_.scale));
+  }
+  soft_cap_piece(p_, call_.dot.instances, s, count, slopes);
+  change_piece<T>({p_, k_, call_.dot.instances, spare_}, query(r), j0_ + keys.begin, count, s,
+                  slopes);
+  if (partial_[t]) k_.mask(s, live(r) + keys.begin, count);
+  const Index begin = std::clamp(range_[r].begin, keys.begin, keys.end);
+  const Index end = std::clamp(range_[r].end, begin, keys.end);
+  std::fill(scores(r) + keys.begin, scores(r) + begin, kMasked);
+  std::fill(scores(r) + end, scores(r) + keys.end, kMasked);
+  // 0 times a slope of NaN would be NaN.
+  for (Index n = 0; slopes != nullptr && n < keys.end - keys.begin; ++n) {
+    slopes[n] = s[n] == kMasked ? T(0) : slopes[n];
+  }
+  if (!with_care_) return;
+  std::uint8_t* alive = live(r);
+  std::fill_n(alive, kGradientBlock, std::uint8_t{0});
+  for (Index n = keys.begin; n < keys.end; ++n) {
+    alive[n] = static_cast<std::uint8_t>(scores(r)[n] != kMasked);
+  }
+}
+
+// dw = z dout . v + dweights for one row.
+template <class T>
+void FusedGradientBlock<T>::change_gradients(Index t, Index r) {
+  const KeyRange keys = keys_of(t);
+  const Index count = keys.end - keys.begin;
+  T* dw = gradients(r) + keys.begin;
+  if (!call_.multiplies_values()) std::fill_n(dw, count, T(0));
+  if (p_.dropout != 0) {
+    T* z = factors_ + (r - first_row(t)) * kGradientBlock;
+    const QueryAt at = query(r);
+    std::fill_n(z, count, T(1) / static_cast<T>(1 - p_.dropout));
+    k_.drop(z, p_.dropout_mask.row(at.b, at.h, at.i), j0_ + keys.begin, count);
+    g_.multiply(dw, z, count);
+  }
+  call_.add_dweights(query(r), j0_ + keys.begin, std::min(keys.end, keys_) - keys.begin, dw,
+                     spare_);
+}
+
+// From ds of one row: the gradients of bias and of ALiBi's slope.
+template <class T>
+void FusedGradientBlock<T>::query_sums(const QueryAt& at, Index r, const KeyRange& keys) {
+  const T* ds = gradients(r) + keys.begin;
+  const Index j = j0_ + keys.begin;
+  const Index count = std::min(keys.end, keys_) - keys.begin;
+  if (call_.to.alibi.given()) alibi_sums_[r] = -g_.distance_sum(ds, j - at.i - at.o, count);
+  if (call_.sums_bias_rows()) bias_sums_[r] = g_.sum(ds, count);
+  if (!call_.sums_bias_keys()) return;
+  T* to = call_.own.at(call_.to.bias, at.b, at.h, at.i, j);
+  if (call_.stores_bias()) {
+    std::copy_n(ds, count, to);
+  } else {
+    g_.add(to, ds, count);
+  }
+}
+
+}  // namespace qkv::attn
+
+#include "attention/fused/additive_products.h"  // likewise, of the additive score
+#include "attention/fused/gradient_products.h"  // the products that follow
+
+#endif  // QKV_ATTENTION_FUSED_GRADIENT_BLOCK_H_

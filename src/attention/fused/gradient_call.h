@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_FUSED_GRADIENT_CALL_H_
+#define QKV_ATTENTION_FUSED_GRADIENT_CALL_H_
+
+#include "attention/fused/block.h"
+#include "attention/fused/gradient_rows.h"
+#include "kernels/gradient_kernels.h"
+#include "runtime/turns.h"
+
+// What all tasks of a fused backward pass share.
+namespace qkv::attn {
+
+using core::GradientResults;
+using core::GradientSources;
+using core::kGradientBlock;
+
+template <class T>
+struct FusedGradientCall {
+  const Problem& p;
+  const GradientSources& from;
+  const GradientResults& to;
+  FusedCall<T> dot;
+  const kernels::GradientKernels<T>& kernels;
+  const runtime::Call* call = nullptr;  // once it runs
+  RowPlaces query_places;
+
+  PlainRows<T> q, dout;
+  GradientRows<T> dq, dk, dv;
+  core::OwnGradients<T> own;       // of what is summed in its own shape
+  T* lse = nullptr;                // of each query
+  T* factor = nullptr;             // likewise: core/weight_factor.h
+  T* delta = nullptr;              // likewise
+  T* alibi_rows = nullptr;         // likewise, its share of dalibi
+  T* bias_rows = nullptr;          // and of the gradient of a bias that all keys share
+  T* sink_sums = nullptr;          // of each block of queries
+  std::uint8_t* finite = nullptr;  // likewise: no NaN, no infinity in its rows of q and dout
+  KeyRange* key_blocks = nullptr;  // likewise: those between which it has live keys
+  runtime::Turns turns;            // likewise, to add to its rows
+  Index* named = nullptr;          // named rows of dweights, by the queries that they name
+
+  // For scores whose maps change rows, what the gradients of those need besides.
+  bool sums_v = false;               // the gradient of the additive score's v
+  bool tells_live = false;           // which rows have a live pair
+  T* v_sums = nullptr;               // [key blocks][units]: that gradient's parts
+  std::uint8_t* row_live = nullptr;  // of each query
+  std::uint8_t* key_live = nullptr;  // of each key
+
+  FusedGradientCall(const Problem& problem, const GradientSources& sources,
+                    const GradientResults& results, kernels::Target target,
+                    const AdditiveScores<T>* additive)
+      : p(problem),
+        from(sources),
+        to(results),
+        dot(problem, target, additive),
+        kernels(kernels::gradient_kernels<T>(target)),
+        query_places(RowPlaces::of_queries(problem)),
+        q(problem, problem.q, query_places, problem.Dk),
+        dout(problem, sources.dout, query_places, problem.E),
+        dq(problem, results.q, query_places, problem.H, width_of(problem, additive)),
+        dk(problem, results.k, RowPlaces::of_keys(problem), problem.G, width_of(problem, additive)),
+        dv(problem, results.v, RowPlaces::of_keys(problem), problem.value_heads, problem.E),
+        own(problem, results) {}
+
+  // Values of a row of dq and dk.
+  Index width() const { return width_of(p, dot.additive); }
+
+  // ---- what is asked for --------------------------------------------------------------------
+
+  // A bias with one column for all keys: its gradient is the sum of a row.
+  bool sums_bias_rows() const { return to.bias.given() && to.bias.own.col_stride == 0 && p.Tk > 1; }
+  bool sums_bias_keys() const { return to.bias.given() && !sums_bias_rows(); }
+  // Whether key blocks add to rows that belong to queries.
+  bool adds_to_queries() const { return to.q.given() || to.alibi.given() || sums_bias_rows(); }
+  bool needs_score_gradients() const {
+    return adds_to_queries() || to.k.given() || to.bias.given() || sums_v;
+  }
+  bool multiplies_values() const { return dout.given() && needs_score_gradients(); }
+  // Whether ds / d(score) is more than the scale.
+  bool has_slopes() const { return p.softcap != 0 || !p.mods.empty(); }
+  // Whether ds itself is asked for.
+  bool sums_score_gradients() const { return to.bias.given() || to.alibi.given(); }
+  // Whether each element of the bias is one pair's, live or not: then its gradient is stored, and
+  // nothing need be there before.
+  bool stores_bias() const {
+    if (!sums_bias_keys() || !p.masks.empty() || p.q_rows == 0 || p.k_rows == 0) return false;
+    const core::ResultOperand& strides = to.bias.own;
+    return units_sharing(p, to.bias) == 1 && (p.H == 1 || strides.head_stride != 0) &&
+           (p.Tq == 1 || strides.row_stride != 0);
+  }
+  // No option changes scores or gradients between the products, masks aside.
+  bool is_plain() const {
+    return multiplies_values() && !has_slopes() && !sums_score_gradients() && !p.bias.given() &&
+           !p.alibi.given() && p.dropout == 0 && !from.dweights.given();
+  }
+  bool names_rows() const { return from.dweights.given() && from.dweights.names.given(); }
+
+  // ---- blocks of queries --------------------------------------------------------------------
+
+  Index block_of(Index b, Index h, const Sequence& s, Index block) const {
+    if (!p.packed()) return (b * p.H + h) * pieces(p.Tq, kGradientBlock) + block;
+    // Each sequence begins a block: one more than its rows fill.
+    return h * blocks_of_head() + s.q0 / kGradientBlock + b + block;
+  }
+  Index blocks() const {
+    return p.packed() ? p.H * blocks_of_head() : p.B * p.H * pieces(p.Tq, kGradientBlock);
+  }
+
+  // ---- blocks of keys -----------------------------------------------------------------------
+
+  Index key_block_of(const KeyUnit& unit, Index block) const {
+    if (!p.packed()) return (unit.b * p.G + unit.g) * pieces(p.Tk, kGradientBlock) + block;
+    return unit.g * key_blocks_of_head() + unit.s.k0 / kGradientBlock + unit.b + block;
+  }
+  Index key_block_count() const {
+    return p.packed() ? p.G * key_blocks_of_head() : p.B * p.G * pieces(p.Tk, kGradientBlock);
+  }
+
+  // The numbers of the queries from a place on.
+  kernels::QueryState<T> state_of(Index place) const {
+    return {lse + place, factor + place, delta + place};
+  }
+
+  // f(n-th of the named rows) for those that name query i.
+  template <class F>
+  void for_each_named(Index i, const F& f) const {
+    const core::RowsOperand& m = from.dweights;
+    const auto before = [&](Index n, Index query) { return name_of_row(n) < query; };
+    for (const Index* n = std::lower_bound(named, named + m.count, i, before);
+         n != named + m.count && name_of_row(*n) == i; ++n) {
+      f(*n);
+    }
+  }
+  Index name_of_row(Index n) const {
+    const Operand& names = from.dweights.names;
+    return core::load<Index>(names.dtype, names.data, n * names.row_stride);
+  }
+  // to_n += dweights of query `at` and key j0 + n. `spare` holds twice as many values.
+  void add_dweights(const QueryAt& at, Index j0, Index n, T* to_values, T* spare) const {
+    const core::RowsOperand& m = from.dweights;
+    if (!m.given()) return;
+    const Index entry = core::batch_offset(m.matrix, p.batch, at.b);
+    const auto load_row = [&](Index row, T* values) {
+      load_values(m.matrix, core::offset_of(m.matrix, entry, at.h, row, j0), m.matrix.col_stride, n,
+                  values);
+    };
+    if (!names_rows()) {
+      load_row(at.i, spare);
+    } else {
+      std::fill_n(spare, n, T(0));
+      for_each_named(at.i, [&](Index row) {
+        load_row(row, spare + n);
+        kernels.add(spare, spare + n, n);
+      });
+    }
+    kernels.add(to_values, spare, n);
+  }
+  bool has_dweights(Index i) const {
+    bool has = from.dweights.given() && !names_rows();
+    if (names_rows()) for_each_named(i, [&](Index) { has = true; });
+    return has;
+  }
+
+ private:
+  static Index width_of(const Problem& p, const AdditiveScores<T>* additive) {
+    return additive == nullptr ? p.Dk : additive->units;
+  }
+  Index key_blocks_of_head() const { return p.k_rows / kGradientBlock + p.B; }
+  Index blocks_of_head() const { return p.q_rows / kGradientBlock + p.B; }
+};
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_FUSED_GRADIENT_CALL_H_

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_FUSED_GRADIENT_ROWS_H_
+#define QKV_ATTENTION_FUSED_GRADIENT_ROWS_H_
+
+#include "attention/fused/key_units.h"
+#include "attention/fused/row_options.h"
+#include "attention/fused/row_places.h"
+#include "core/own_gradients.h"
+#include "core/results.h"
+#include "core/stop.h"
+#include "kernels/dot_kernels.h"
+
+// Rows of inputs and of gradients as the backward pass walks through them: T next to each other.
+namespace qkv::attn {
+
+using core::GradientTarget;
+using kernels::RowsOf;
+
+// How many of the call's key heads, [B, G] in row-major order, share elements of a gradient with
+// those next to them.
+inline Index units_sharing(const Problem& p, const GradientTarget& target) {
+  if (p.packed()) return 1;
+  for (int axis = 0; axis < p.batch.rank(); ++axis) {
+    if (p.batch[axis] != 1 && target.own.batch_strides[axis] == 0) return p.B * p.G;
+  }
+  return p.G != 1 && target.own.head_stride == 0 ? p.G : 1;
+}
+
+// The rows of an input: in place, or a copy where they are stored otherwise.
+template <class T>
+class PlainRows {
+ public:
+  PlainRows() = default;
+  PlainRows(const Problem& p, const Operand& x, const RowPlaces& places, Index width)
+      : p_(&p), x_(&x), places_(places), width_(width) {}
+
+  bool given() const { return x_->given(); }
+  bool copied() const { return given() && (x_->dtype != dtype_of<T> || x_->col_stride != 1); }
+  template <class AnyArena>
+  void take(AnyArena& arena) {
+    if (copied()) copy_ = arena.template take<T>(places_.count(p_->B) * width_).data();
+  }
+  // From row `row` of (b, head) on.
+  RowsOf<const T> from(Index b, Index head, Index row) const {
+    if (copied()) return {copy_ + places_.of(b, head, row) * width_, width_};
+    return {static_cast<const T*>(x_->data) + offset(b, head, row), x_->row_stride};
+  }
+  void copy(Index b, Index head, Index row) const {
+    if (!copied()) return;
+    load_values(*x_, offset(b, head, row), x_->col_stride, width_,
+                copy_ + places_.of(b, head, row) * width_);
+  }
+
+ private:
+  Index offset(Index b, Index head, Index row) const {
+    return core::offset_of(*x_, core::batch_offset(*x_, p_->batch, b), head, row, 0);
+  }
+  const Problem* p_ = nullptr;
+  const Operand* x_ = nullptr;
+  RowPlaces places_;
+  Index width_ = 0;
+  T* copy_ = nullptr;
+};
+
+// The rows of dq, dk or dv on their way into the user's buffer, which may have fewer heads: then
+// those next to each other are summed.
+template <class T>
+class GradientRows {
+ public:
+  GradientRows() = default;
+  GradientRows(const Problem& p, const GradientTarget& target, const RowPlaces& places,
+               Index target_heads, Index width)
+      : p_(&p), target_(&target), places_(places), target_heads_(target_heads), width_(width) {}
+
+  bool given() const { return target_->given(); }
+  // Whether several rows belong to one row of the buffer, or none: batch entries or heads of the
+  // call share the input's.
+  bool is_summed() const {
+    const core::ResultOperand& own = target_->own;
+    for (int axis = 0; axis < p_->batch.rank(); ++axis) {
+      if (p_->batch[axis] != 1 && !p_->packed() && own.batch_strides[axis] == 0) return true;
+    }
+    if (places_.heads != target_heads_) return true;
+    return places_.heads != 1 && own.head_stride == 0;
+  }
+  // How many key heads next to each other share elements of it.
+  Index units_sharing() const {
+    const Index units = attn::units_sharing(*p_, *target_);
+    return units > 1 ? units : places_.heads / target_heads_;
+  }
+  // Whether sums can be kept in the buffer.
+  bool is_in_place() const {
+    const core::ResultOperand& to = target_->direct;
+    return to.dtype == dtype_of<T> && (to.col_stride == 1 || width_ == 1) && !target_->accumulate &&
+           !is_summed();
+  }
+
+  // Memory for all rows.
+  template <class AnyArena>
+  void take(AnyArena& arena) {
+    rows_ = arena.template take<T>(places_.count(p_->B) * width_).data();
+  }
+  // Row `row` of (b, head) and those after it: in place, or in that memory.
+  RowsOf<T> from(Index b, Index head, Index row) const {
+    if (rows_ != nullptr) return {rows_ + places_.of(b, head, row) * width_, width_};
+    const core::ResultOperand& to = target_->direct;
+    return {static_cast<T*>(to.data) + offset(b, head, row), to.row_stride};
+  }
+  // A finished row: into that memory if there is some, else into the buffer.
+  void put(Index b, Index head, Index row, const T* x) const {
+    if (rows_ != nullptr) {
+      std::copy_n(x, width_, rows_ + places_.of(b, head, row) * width_);
+    } else {
+      store(b, head, row, x);
+    }
+  }
+  // From the memory into the buffer.
+  void deliver(Index b, Index head, Index row) const {
+    store(b, head, row, rows_ + places_.of(b, head, row) * width_);
+  }
+  // Or into sums, over (b, head, row) in ascending order.
+  void add_to(const core::OwnGradients<T>& own, Index b, Index head, Index row) const {
+    add_to(own, b, head, row, rows_ + places_.of(b, head, row) * width_);
+  }
+  void add_to(const core::OwnGradients<T>& own, Index b, Index head, Index row, const T* x) const {
+    T* to = own.at(*target_, b, head_of(head), row, 0);
+    for (Index c = 0; c < width_; ++c) to[c * target_->own.col_stride] += x[c];
+  }
+  bool has_rows() const { return rows_ != nullptr; }
+
+ private:
+  Index head_of(Index head) const { return head * target_heads_ / places_.heads; }
+  Index offset(Index b, Index head, Index row) const {
+    const core::ResultOperand& to = target_->direct;
+    return core::offset_of(to, core::batch_offset(to, p_->batch, b), head_of(head), row, 0);
+  }
+  void store(Index b, Index head, Index row, const T* x) const {
+    const core::ResultOperand& to = target_->direct;
+    const Index first = offset(b, head, row);
+    if (!target_->accumulate) return store_values(to, first, x, width_);
+    core::visit_dtype(to.dtype, [&]<class Stored>(Stored*) {
+      Stored* values = static_cast<Stored*>(to.data) + first;
+      for (Index c = 0; c < width_; ++c) {
+        Stored& value = values[c * to.col_stride];
+        value = core::from_accumulator<Stored>(x[c] + core::to_accumulator<T>(value));
+      }
+    });
+  }
+
+  const Problem* p_ = nullptr;
+  const GradientTarget* target_ = nullptr;
+  RowPlaces places_;
+  Index target_heads_ = 0;
+  Index width_ = 0;
+  T* rows_ = nullptr;
+};
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_FUSED_GRADIENT_ROWS_H_

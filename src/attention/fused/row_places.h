@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_FUSED_ROW_PLACES_H_
+#define QKV_ATTENTION_FUSED_ROW_PLACES_H_
+
+#include "core/problem.h"
+
+namespace qkv::attn {
+
+using core::Problem;
+
+// Where the rows of an array stand that has one row for each (b, head, row): [B, heads, rows],
+// packed [heads, all rows].
+struct RowPlaces {
+  Index heads = 0;
+  Index rows = 0;
+  bool packed = false;
+
+  static RowPlaces of_queries(const Problem& p) { return {p.H, p.q_rows, p.packed()}; }
+  static RowPlaces of_keys(const Problem& p) { return {p.G, p.k_rows, p.packed()}; }
+  Index of(Index b, Index head, Index row) const noexcept {
+    return ((packed ? 0 : b * heads) + head) * rows + row;
+  }
+  Index entries(Index B) const noexcept { return packed ? 1 : B; }
+  Index count(Index B) const noexcept { return entries(B) * heads * rows; }
+};
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_FUSED_ROW_PLACES_H_

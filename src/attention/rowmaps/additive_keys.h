@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_ROWMAPS_ADDITIVE_KEYS_H_
+#define QKV_ATTENTION_ROWMAPS_ADDITIVE_KEYS_H_
+
+#include <cmath>
+
+#include "attention/fused/additive_scores.h"
+#include "attention/rowmaps/input_rows.h"
+
+// What the additive score makes of its parameters and of keys: all that does not depend on queries.
+//   right_j = exp(2 Wk k_j) by units, one for each query head
+namespace qkv::attn {
+
+template <class T>
+class AdditiveKeys {
+ public:
+  AdditiveKeys(const Problem& p, kernels::Target target)
+      : keys_(InputRows<T>::of_keys(p)),
+        query_product_(InputRows<T>::of_queries(p).product()),
+        key_product_(keys_.product()) {
+    scores_.kernels = &kernels::additive_kernels<T>(target);
+    scores_.units = p.U;
+    scores_.queries = RowPlaces::of_queries(p);
+    scores_.keys = keys_.places;
+  }
+
+  template <class AnyArena>
+  void take(const Problem& p, AnyArena& arena);
+  std::size_t worker_bytes() const { return keys_.worker_bytes(key_product_.padded_units()); }
+  // `tools` are those of the problem that the keys belong to.
+  void prepare(const FusedCall<T>& tools, runtime::Call& call);
+
+  // Of the keys; nothing is known of queries.
+  const AdditiveScores<T>& scores() const { return scores_; }
+  const RowProduct<T>& query_product() const { return query_product_; }
+  const T* rows() const { return rows_; }  // [B,H,k_rows][2 units]
+
+ private:
+  void load_parameters(const Problem& p);
+
+  AdditiveScores<T> scores_;
+  InputRows<T> keys_;
+  RowProduct<T> query_product_, key_product_;
+  T* rows_ = nullptr;
+  T* v_ = nullptr;
+  std::uint8_t* odd_v_ = nullptr;
+  Range* ranges_ = nullptr;
+};
+
+template <class T>
+template <class AnyArena>
+void AdditiveKeys<T>::take(const Problem& p, AnyArena& arena) {
+  const auto take = [&]<class V>(V*& to, Index n) { to = arena.template take<V>(n).data(); };
+  query_product_.take(arena);
+  key_product_.take(arena);
+  take(rows_, scores_.keys.count(p.B) * 2 * p.U);
+  take(v_, p.H * p.U);
+  take(odd_v_, p.H);
+  take(ranges_, scores_.keys.count(p.B));
+  scores_.v = v_;
+  scores_.odd_v = odd_v_;
+  scores_.key_ranges = ranges_;
+}
+
+template <class T>
+void AdditiveKeys<T>::prepare(const FusedCall<T>& tools, runtime::Call& call) {
+  const Problem& p = tools.p;
+  load_parameters(p);
+  query_product_.pack(tools, call);
+  key_product_.pack(tools, call);
+  keys_.make(tools, key_product_, call,
+             [&](Index b, Index h, Index row, Index count, const RowsOf<const T>& made) {
+               scores_.put_exponentials(made, count, scores_.keys.of(b, h, row), rows_, ranges_);
+             });
+  scores_.most = *std::max_element(ranges_, ranges_ + scores_.keys.count(p.B));
+}
+
+template <class T>
+void AdditiveKeys<T>::load_parameters(const Problem& p) {
+  for (Index h = 0; h < p.H; ++h) {
+    T* v = v_ + h * p.U;
+    load_values(p.score_v, core::offset_of(p.score_v, 0, h, 0, 0), p.score_v.col_stride, p.U, v);
+    odd_v_[h] = static_cast<std::uint8_t>(
+        !std::all_of(v, v + p.U, [](T value) { return std::isfinite(value); }));
+  }
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_ROWMAPS_ADDITIVE_KEYS_H_

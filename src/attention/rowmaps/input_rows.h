@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_ROWMAPS_INPUT_ROWS_H_
+#define QKV_ATTENTION_ROWMAPS_INPUT_ROWS_H_
+
+#include "attention/rowmaps/row_product.h"
+#include "reference/row_maps.h"
+
+// The rows of q, or of k, and what the score makes of them before pairs are made.
+namespace qkv::attn {
+
+// An operand of rows at `places` with `width` values, C-ordered.
+template <class T, class Void = const void>
+core::BasicOperand<Void> rows_operand(const Problem& p, const RowPlaces& places, Index width,
+                                      T* data) {
+  core::BasicOperand<Void> x;
+  x.data = data;
+  x.dtype = dtype_of<std::remove_const_t<T>>;
+  x.col_stride = 1;
+  x.row_stride = width;
+  x.head_stride = places.rows * width;
+  Index stride = places.heads * x.head_stride;
+  for (int axis = 0; axis < p.batch.rank(); ++axis) x.batch_strides.push_back(0);
+  for (int axis = p.batch.rank() - 1; axis >= 0 && !places.packed; --axis) {
+    x.batch_strides[axis] = stride;
+    stride *= p.batch[axis];
+  }
+  return x;
+}
+
+// f(b, head, first row, rows, arena) for blocks of all rows, each a task.
+template <class F>
+void for_each_row_block(runtime::Call& call, const Problem& p, const RowPlaces& places,
+                        const F& f) {
+  const Index blocks = pieces(places.rows, kProductRows);
+  call.for_each_task(places.entries(p.B) * places.heads * blocks,
+                     [&](Index task, core::Arena& arena) {
+                       const Index head = task / blocks;
+                       const Index row = task % blocks * kProductRows;
+                       f(head / places.heads, head % places.heads, row,
+                         std::min(kProductRows, places.rows - row), arena);
+                     });
+}
+
+// Rows first .. first + count - 1.
+struct SequenceRows {
+  Index first = 0;
+  Index count = 0;
+};
+
+template <class T>
+struct InputRows {
+  const Problem& p;
+  const Operand& x;
+  const core::RowMaps& maps;
+  RowPlaces places;  // of what is made of them
+  Index heads = 0;   // of x
+  Index width = 0;
+  bool are_keys = false;
+
+  static InputRows of_queries(const Problem& p) {
+    return {p, p.q, p.query_maps, RowPlaces::of_queries(p), p.H, p.Dq, false};
+  }
+  // A product makes one row for each query head.
+  static InputRows of_keys(const Problem& p) {
+    RowPlaces places = RowPlaces::of_keys(p);
+    if (p.key_maps.product.given()) places.heads = p.H;
+    return {p, p.k, p.key_maps, places, p.G, p.Dk, true};
+  }
+
+  Index mapped_width() const { return maps.width(width); }
+  Index count() const { return places.count(p.B); }
+  RowProduct<T> product() const { return RowProduct<T>::forward(maps.product, p.H, width); }
+  // Those of batch entry or sequence b.
+  SequenceRows of_sequence(Index b) const {
+    const Sequence s = p.sequence(b);
+    return are_keys ? SequenceRows{s.k0, s.Tk} : SequenceRows{s.q0, s.Tq};
+  }
+  // From (b, head, row) on, `head` one of places.heads, as T next to each other: in place, or
+  // copied to `copy`.
+  RowsOf<const T> plain(Index b, Index head, Index row, Index count, T* copy) const {
+    const Index entry = core::batch_offset(x, p.batch, b);
+    const Index offset = core::offset_of(x, entry, head * heads / places.heads, row, 0);
+    if (x.dtype == dtype_of<T> && x.col_stride == 1) {
+      return {static_cast<const T*>(x.data) + offset, x.row_stride};
+    }
+    for (Index r = 0; r < count; ++r) {
+      load_values(x, offset + r * x.row_stride, x.col_stride, width, copy + r * width);
+    }
+    return {copy, width};
+  }
+  // Likewise, after the maps that keep the width.
+  RowsOf<const T> changed(Index b, Index head, Index row, Index count, T* copy) const {
+    const RowsOf<const T> rows = plain(b, head, row, count, copy);
+    if (maps.maps().empty()) return rows;
+    for (Index r = 0; r < count; ++r) {
+      T* one = copy + r * width;
+      if (rows.data != copy) std::copy_n(rows.data + r * rows.stride, width, one);
+      reference::change_row(maps.maps(), width, one);
+    }
+    return {copy, width};
+  }
+
+  // What a task has for a block of them.
+  struct Block {
+    T* copy = nullptr;
+    T* made = nullptr;
+  };
+  template <class AnyArena>
+  Block take_block(AnyArena& arena, Index padded_units) const {
+    return {arena.template take<T>(kProductRows * width).data(),
+            arena.template take<T>(kProductRows * padded_units).data()};
+  }
+  std::size_t worker_bytes(Index padded_units) const {
+    core::MeasuringArena arena;
+    take_block(arena, padded_units);
+    return arena.bytes();
+  }
+  // use(b, head, first row, rows, made): what all maps make of them, block by block. `by`, the
+  // product among the maps, is packed.
+  template <class Use>
+  void make(const FusedCall<T>& tools, const RowProduct<T>& by, runtime::Call& call,
+            const Use& use) const {
+    const Index units = by.padded_units();
+    for_each_row_block(call, p, places,
+                       [&](Index b, Index h, Index row, Index count, core::Arena& arena) {
+                         const Block w = take_block(arena, units);
+                         RowsOf<const T> rows = changed(b, h, row, count, w.copy);
+                         if (by.given()) {
+                           by.apply(tools, h, rows, count, {w.made, units});
+                           rows = {w.made, units};
+                         }
+                         use(b, h, row, count, rows);
+                       });
+  }
+};
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_ROWMAPS_INPUT_ROWS_H_

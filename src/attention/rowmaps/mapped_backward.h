@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_ROWMAPS_MAPPED_BACKWARD_H_
+#define QKV_ATTENTION_ROWMAPS_MAPPED_BACKWARD_H_
+
+#include "attention/fused/backward.h"
+#include "attention/rowmaps/mapped_rows.h"
+#include "attention/rowmaps/row_gradients.h"
+
+// The backward pass of a score whose maps change rows: the stages of fused passes give the
+// gradients of what was made of rows, dleft and dright, and from these follow those of the rows and
+// of the maps' parameters. With a product y = W x + b among the maps,
+//   dx = W^T dy        dW = sum over rows of dy x^T        db = sum over rows of dy
+namespace qkv::attn {
+
+// dright of keys that were made before, summed over calls.
+template <class T>
+struct KeySums {
+  T* gradients = nullptr;        // [B,H,Tk][units]
+  std::uint8_t* live = nullptr;  // of each row
+};
+
+template <class T>
+class MappedBackward {
+ public:
+  // With `made` keys (attention/rowmaps/mapped_rows.h) what belongs to keys is added to `sums`, and
+  // no gradient of k or Wk is asked for.
+  MappedBackward(const Problem& p, const GradientSources& from, const GradientResults& to,
+                 kernels::Target target, const AdditiveKeys<T>* made = nullptr,
+                 const KeySums<T>* sums = nullptr)
+      : p_(p),
+        to_(to),
+        sums_(sums),
+        rows_(p, target, made),
+        stages_to_(stage_targets()),
+        stages_(rows_.problem(), from, stages_to_, target, rows_.scores()),
+        kernels_(kernels::gradient_kernels<T>(target)),
+        gradients_(rows_.tools(), kernels_, to),
+        query_back_(RowProduct<T>::back(p.query_maps.product, p.H, p.Dq)),
+        key_back_(RowProduct<T>::back(p.key_maps.product, p.H, p.Dk)),
+        dq_(p, to.q, rows_.queries().places, p.H, p.Dq),
+        dk_(p, to.k, rows_.keys().places, p.G, p.Dk) {
+    stages_.ask_for_maps(to.score_v.given());
+  }
+  MappedBackward(const MappedBackward&) = delete;
+  MappedBackward& operator=(const MappedBackward&) = delete;
+
+  template <class AnyArena>
+  void take_shared(AnyArena& arena) {
+    rows_.take(arena);
+    take_own(arena);
+    stages_.take_shared(arena);
+  }
+  std::size_t worker_bytes() const {
+    const Index units = std::max(query_back_.padded_units(), key_back_.padded_units());
+    return std::max({gradients_.worker_bytes(units), rows_.worker_bytes(), stages_.worker_bytes()});
+  }
+  void run(runtime::Call& call);
+
+ private:
+  static bool asks(const core::RowProductTargets& to) { return to.w.given() || to.b.given(); }
+  bool maps_queries() const { return !p_.query_maps.is_identity(); }
+  bool maps_keys() const { return !p_.key_maps.is_identity(); }
+  bool needs_left() const { return maps_queries() && (to_.q.given() || asks(to_.query)); }
+  bool needs_right() const {
+    return maps_keys() && (to_.k.given() || asks(to_.key) || sums_ != nullptr);
+  }
+  MadeGradients<T> queries() const { return {rows_.queries(), left_, stages_.call().row_live}; }
+  MadeGradients<T> keys() const { return {rows_.keys(), right_, stages_.call().key_live}; }
+
+  GradientResults stage_targets() const;
+  template <class AnyArena>
+  void take_own(AnyArena& arena);
+  void back(const MadeGradients<T>& made, const core::RowProductTargets& product,
+            const GradientTarget& input, RowProduct<T>& by, const GradientRows<T>& rows,
+            runtime::Call& call);
+  void weight_gradient(runtime::Call& call);
+  void add_to_sums(runtime::Call& call) const;
+
+  const Problem& p_;
+  const GradientResults& to_;
+  const KeySums<T>* sums_;
+  MappedRows<T> rows_;
+  GradientResults stages_to_;
+  FusedBackward<T> stages_;
+  const kernels::GradientKernels<T>& kernels_;
+  RowGradients<T> gradients_;
+  RowProduct<T> query_back_, key_back_;
+  GradientRows<T> dq_, dk_;
+  T* left_ = nullptr;   // dleft, [places][width]
+  T* right_ = nullptr;  // dright
+};
+
+// ---- memory ---------------------------------------------------------------------------------
+
+template <class T>
+GradientResults MappedBackward<T>::stage_targets() const {
+  GradientResults x;
+  const auto rows = [&](const InputRows<T>& input) {
+    GradientTarget to;
+    to.buffer = View(static_cast<T*>(nullptr), {0});  // only given
+    to.direct = to.own = rows_operand<T, void>(p_, input.places, input.mapped_width(), nullptr);
+    return to;
+  };
+  if (!maps_queries()) x.q = to_.q;
+  if (needs_left()) x.q = rows(rows_.queries());
+  if (!maps_keys()) x.k = to_.k;
+  if (needs_right()) x.k = rows(rows_.keys());
+  x.v = to_.v;
+  x.bias = to_.bias;
+  x.alibi = to_.alibi;
+  x.sinks = to_.sinks;
+  return x;
+}
+
+template <class T>
+template <class AnyArena>
+void MappedBackward<T>::take_own(AnyArena& arena) {
+  const auto take = [&](const InputRows<T>& input, T*& to, GradientTarget& target) {
+    to = arena.template take<T>(input.count() * input.mapped_width()).data();
+    target.direct.data = to;
+  };
+  if (needs_left()) take(rows_.queries(), left_, stages_to_.q);
+  if (needs_right()) take(rows_.keys(), right_, stages_to_.k);
+  if (to_.q.given()) query_back_.take(arena);
+  if (to_.k.given()) key_back_.take(arena);
+  gradients_.own().take(arena, [&](const GradientTarget& target) {
+    if (&target == &to_.q) return maps_queries() && dq_.is_summed();
+    if (&target == &to_.k) return maps_keys() && dk_.is_summed();
+    return &target == &to_.query.w || &target == &to_.query.b || &target == &to_.key.w ||
+           &target == &to_.key.b || &target == &to_.score_v;
+  });
+}
+
+// ---- the pass -------------------------------------------------------------------------------
+
+template <class T>
+void MappedBackward<T>::run(runtime::Call& call) {
+  rows_.prepare(call);
+  take_own(call.shared());
+  const core::StopPoint& stop = rows_.tools().stop;
+  gradients_.own().clear(stop, [](const GradientTarget&) { return true; });
+  stages_.run(call);
+  if (needs_left()) back(queries(), to_.query, to_.q, query_back_, dq_, call);
+  if (needs_right()) back(keys(), to_.key, to_.k, key_back_, dk_, call);
+  if (to_.score_v.given()) weight_gradient(call);
+  if (sums_ != nullptr) add_to_sums(call);
+  gradients_.own().deliver(stop);
+}
+
+template <class T>
+void MappedBackward<T>::back(const MadeGradients<T>& made, const core::RowProductTargets& product,
+                             const GradientTarget& input, RowProduct<T>& by,
+                             const GradientRows<T>& rows, runtime::Call& call) {
+  using First = typename RowGradients<T>::First;
+  if (input.given()) {
+    by.pack(rows_.tools(), call);
+    gradients_.map_back(made, by, rows, call);
+  }
+  if (product.w.given()) {
+    const bool turned = made.input.maps.product.turned;
+    gradients_.parameter(made, turned ? First::kInput : First::kGradients, product.w, call);
+  }
+  if (product.b.given()) gradients_.sum_rows(made, product.b, call);
+}
+
+// dv of the additive score, from the parts that blocks of keys left behind.
+template <class T>
+void MappedBackward<T>::weight_gradient(runtime::Call& call) {
+  const FusedGradientCall<T>& stages = stages_.call();
+  const Index width = p_.U;
+  gradients_.head_sums(to_.score_v, width, call, [&](Index b, Index h, T*, T* to) {
+    const KeyUnit unit = key_unit(stages.p, b * p_.H + h);
+    for (Index n = 0; n < pieces(unit.s.Tk, kGradientBlock); ++n) {
+      kernels_.add(to, stages.v_sums + stages.key_block_of(unit, n) * width, width);
+    }
+  });
+}
+
+template <class T>
+void MappedBackward<T>::add_to_sums(runtime::Call& call) const {
+  const MadeGradients<T> made = keys();
+  const Index width = made.width();
+  for_each_row_block(call, p_, made.places(), [&](Index b, Index h, Index row, Index count, auto&) {
+    const Index place = made.places().of(b, h, row);
+    kernels_.add(sums_->gradients + place * width, right_ + place * width, count * width);
+    for (Index n = place; n < place + count; ++n) {
+      sums_->live[n] = static_cast<std::uint8_t>(sums_->live[n] | made.live[n]);
+    }
+  });
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_ROWMAPS_MAPPED_BACKWARD_H_

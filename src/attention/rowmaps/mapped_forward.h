@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_ROWMAPS_MAPPED_FORWARD_H_
+#define QKV_ATTENTION_ROWMAPS_MAPPED_FORWARD_H_
+
+#include "attention/fused/forward.h"
+#include "attention/rowmaps/mapped_rows.h"
+
+// The forward pass of a score whose maps change rows: the maps, then the stages of every fused
+// pass.
+namespace qkv::attn {
+
+template <class T>
+class MappedForward {
+ public:
+  // `made`: attention/rowmaps/mapped_rows.h
+  MappedForward(const Problem& p, const Results& to, kernels::Target target,
+                const AdditiveKeys<T>* made = nullptr)
+      : rows_(p, target, made), stages_(rows_.problem(), to, target, rows_.scores()) {}
+
+  template <class AnyArena>
+  void take_shared(AnyArena& arena) {
+    rows_.take(arena);
+    stages_.take_shared(arena);
+  }
+  std::size_t worker_bytes() const {
+    return std::max(rows_.worker_bytes(), stages_.worker_bytes());
+  }
+  void run(runtime::Call& call) {
+    rows_.prepare(call);
+    stages_.run(call);
+  }
+
+ private:
+  MappedRows<T> rows_;
+  FusedForward<T> stages_;
+};
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_ROWMAPS_MAPPED_FORWARD_H_

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_ROWMAPS_ROW_GRADIENTS_H_
+#define QKV_ATTENTION_ROWMAPS_ROW_GRADIENTS_H_
+
+#include "attention/fused/gradient_rows.h"
+#include "attention/rowmaps/input_rows.h"
+#include "kernels/gradient_kernels.h"
+
+// From gradients of what was made of rows, those of the rows and of the maps' parameters. Rows
+// without a live pair are left out: whatever stands there does not enter.
+namespace qkv::attn {
+
+using core::GradientResults;
+using core::kGradientBlock;
+
+// Gradients of what was made of rows of q or k, one for each of its places.
+template <class T>
+struct MadeGradients {
+  const InputRows<T>& input;
+  const T* rows = nullptr;             // [places][width]
+  const std::uint8_t* live = nullptr;  // of each place
+
+  Index width() const { return input.mapped_width(); }
+  const RowPlaces& places() const { return input.places; }
+  RowsOf<const T> from(Index b, Index h, Index row) const {
+    return {rows + places().of(b, h, row) * width(), width()};
+  }
+};
+
+template <class T>
+class RowGradients {
+ public:
+  RowGradients(const FusedCall<T>& tools, const kernels::GradientKernels<T>& kernels,
+               const GradientResults& to)
+      : tools_(tools), p_(tools.p), kernels_(kernels), own_(tools.p, to) {}
+
+  // Sums that are made in their own shape: clear() before, deliver() after.
+  core::OwnGradients<T>& own() { return own_; }
+  std::size_t worker_bytes(Index padded_units) const {
+    core::MeasuringArena arena;
+    take_worker(arena, padded_units);
+    return arena.bytes();
+  }
+
+  // Through the maps to the rows; `by`, packed, is what goes back through their product.
+  void map_back(const MadeGradients<T>& made, const RowProduct<T>& by, const GradientRows<T>& to,
+                runtime::Call& call);
+  // dW_rc = sum over rows of first_r second_c: blocks of rows in ascending order, each from zero.
+  // Which of them has the rows of W.
+  enum class First { kGradients, kInput };
+  void parameter(const MadeGradients<T>& made, First first, const GradientTarget& to,
+                 runtime::Call& call);
+  // db = sum over rows of dy, likewise.
+  void sum_rows(const MadeGradients<T>& made, const GradientTarget& to, runtime::Call& call);
+  // Sums of rows as wide as dy: f(b, h, spare, to) adds those of one head; `spare` holds
+  // `width` values.
+  template <class F>
+  void head_sums(const GradientTarget& to, Index width, runtime::Call& call, const F& f);
+
+ private:
+  struct Worker {
+    T* copy = nullptr;   // rows of an input
+    T* made = nullptr;   // gradients on their way back
+    T* spare = nullptr;  // a row for each map
+  };
+  template <class AnyArena>
+  Worker take_worker(AnyArena& arena, Index padded_units) const {
+    const Index width = std::max(p_.Dq, p_.Dk);
+    const auto maps = std::max(p_.query_maps.maps().size(), p_.key_maps.maps().size());
+    Worker w;
+    w.copy = arena.template take<T>(kGradientBlock * width).data();
+    w.made = arena.template take<T>(kProductRows * std::max(padded_units, width)).data();
+    w.spare = arena.template take<T>(static_cast<Index>(maps) * width).data();
+    return w;
+  }
+  Index parameter_heads(const GradientTarget& to) const {
+    return to.own.head_stride == 0 ? 1 : p_.H;
+  }
+  template <class F>
+  void for_each_head(const GradientTarget& to, Index head, const F& f) const;
+  void block_back(const MadeGradients<T>& made, const RowProduct<T>& by, Index b, Index h,
+                  Index row, Index count, const Worker& w, const RowsOf<T>& to) const;
+  RowsOf<const T> live_rows(const MadeGradients<T>& made, Index b, Index h, Index row, Index count,
+                            T* copy) const;
+
+  const FusedCall<T>& tools_;
+  const Problem& p_;
+  const kernels::GradientKernels<T>& kernels_;
+  core::OwnGradients<T> own_;
+};
+
+// The gradients of `count` rows from (b, h, row) on.
+template <class T>
+void RowGradients<T>::block_back(const MadeGradients<T>& made, const RowProduct<T>& by, Index b,
+                                 Index h, Index row, Index count, const Worker& w,
+                                 const RowsOf<T>& to) const {
+  const InputRows<T>& input = made.input;
+  const RowsOf<const T> dy = made.from(b, h, row);
+  if (by.given()) {
+    by.apply(tools_, h, dy, count, to);
+  } else {
+    for (Index r = 0; r < count; ++r) {
+      std::copy_n(dy.data + r * dy.stride, input.width, to.data + r * to.stride);
+    }
+  }
+  const std::uint8_t* live = made.live + made.places().of(b, h, row);
+  for (Index r = 0; r < count; ++r) {
+    if (live[r] == 0) std::fill_n(to.data + r * to.stride, input.width, T(0));
+  }
+  const auto maps = input.maps.maps();
+  if (maps.empty()) return;
+  const RowsOf<const T> x = input.plain(b, h, row, count, w.copy);
+  for (Index r = 0; r < count; ++r) {
+    if (live[r] == 0) continue;
+    reference::change_back(maps, x.data + r * x.stride, input.width, to.data + r * to.stride,
+                           w.spare);
+  }
+}
+
+template <class T>
+void RowGradients<T>::map_back(const MadeGradients<T>& made, const RowProduct<T>& by,
+                               const GradientRows<T>& to, runtime::Call& call) {
+  const Index units = by.padded_units();
+  const Index stride = by.given() ? units : made.input.width;
+  const RowPlaces& places = made.places();
+  if (!to.is_summed()) {
+    for_each_row_block(call, p_, places,
+                       [&](Index b, Index h, Index row, Index count, core::Arena& arena) {
+                         const Worker w = take_worker(arena, units);
+                         block_back(made, by, b, h, row, count, w, {w.made, stride});
+                         for (Index r = 0; r < count; ++r) {
+                           to.put(b, h, row + r, w.made + r * stride);
+                         }
+                       });
+    return;
+  }
+  // What was broadcast, over b and heads in ascending order.
+  call.for_each_task(pieces(places.rows, kProductRows), [&](Index task, core::Arena& arena) {
+    const Worker w = take_worker(arena, units);
+    const Index row = task * kProductRows;
+    const Index count = std::min(kProductRows, places.rows - row);
+    for (Index n = 0; n < places.entries(p_.B) * places.heads; ++n) {
+      const Index b = n / places.heads;
+      const Index h = n % places.heads;
+      block_back(made, by, b, h, row, count, w, {w.made, stride});
+      for (Index r = 0; r < count; ++r) to.add_to(own_, b, h, row + r, w.made + r * stride);
+    }
+  });
+}
+
+// f(b, h) for the heads that share head `head` of a parameter's gradient, ascending.
+template <class T>
+template <class F>
+void RowGradients<T>::for_each_head(const GradientTarget& to, Index head, const F& f) const {
+  const bool shared = parameter_heads(to) == 1;
+  for (Index b = 0; b < p_.B; ++b) {
+    for (Index h = shared ? 0 : head; h < (shared ? p_.H : head + 1); ++h) {
+      tools_.stop();
+      f(b, h);
+    }
+  }
+}
+
+// The rows that the product was given, 0 where a row is not live.
+template <class T>
+RowsOf<const T> RowGradients<T>::live_rows(const MadeGradients<T>& made, Index b, Index h,
+                                           Index row, Index count, T* copy) const {
+  const Index width = made.input.width;
+  const std::uint8_t* live = made.live + made.places().of(b, h, row);
+  const RowsOf<const T> x = made.input.changed(b, h, row, count, copy);
+  if (std::find(live, live + count, std::uint8_t{0}) == live + count) return x;
+  for (Index r = 0; r < count; ++r) {
+    T* to = copy + r * width;
+    if (live[r] == 0) {
+      std::fill_n(to, width, T(0));
+    } else if (x.data != copy) {
+      std::copy_n(x.data + r * x.stride, width, to);
+    }
+  }
+  return {copy, width};
+}
+
+template <class T>
+void RowGradients<T>::parameter(const MadeGradients<T>& made, First first, const GradientTarget& to,
+                                runtime::Call& call) {
+  const bool gradients_first = first == First::kGradients;
+  const Index rows = gradients_first ? made.width() : made.input.width;
+  const Index columns = gradients_first ? made.input.width : made.width();
+  const Index blocks = pieces(rows, kProductRows);
+  call.for_each_task(parameter_heads(to) * blocks, [&](Index task, core::Arena& arena) {
+    T* copy = take_worker(arena, 0).copy;
+    const Index begin = task % blocks * kProductRows;
+    const Index end = std::min(rows, begin + kProductRows);
+    for_each_head(to, task / blocks, [&](Index b, Index h) {
+      const auto [first_row, all] = made.input.of_sequence(b);
+      for (Index n = first_row; n < first_row + all; n += kGradientBlock) {
+        tools_.stop();
+        const Index count = std::min(kGradientBlock, first_row + all - n);
+        const RowsOf<const T> gradients = made.from(b, h, n);
+        const RowsOf<const T> input = live_rows(made, b, h, n, count, copy);
+        const RowsOf<const T>& left = gradients_first ? gradients : input;
+        const RowsOf<const T>& right = gradients_first ? input : gradients;
+        for (Index r = begin; r < end; r += kTileRows) {
+          kernels_.transposed_sum({left.data + r, left.stride}, std::min(kTileRows, end - r), right,
+                                  count, columns, {own_.at(to, 0, h, r, 0), to.own.row_stride});
+        }
+      }
+    });
+  });
+}
+
+template <class T>
+void RowGradients<T>::sum_rows(const MadeGradients<T>& made, const GradientTarget& to,
+                               runtime::Call& call) {
+  const Index width = made.width();
+  head_sums(to, width, call, [&](Index b, Index h, T* block, T* sums) {
+    const auto [first, count] = made.input.of_sequence(b);
+    for (Index n0 = first; n0 < first + count; n0 += kGradientBlock) {
+      tools_.stop();
+      std::fill_n(block, width, T(0));
+      for (Index n = n0; n < std::min(first + count, n0 + kGradientBlock); ++n) {
+        kernels_.add(block, made.from(b, h, n).data, width);
+      }
+      kernels_.add(sums, block, width);
+    }
+  });
+}
+
+template <class T>
+template <class F>
+void RowGradients<T>::head_sums(const GradientTarget& to, Index width, runtime::Call& call,
+                                const F& f) {
+  call.for_each_task(parameter_heads(to), [&](Index head, core::Arena& arena) {
+    T* spare = arena.template take<T>(width).data();
+    for_each_head(to, head, [&](Index b, Index h) { f(b, h, spare, own_.at(to, 0, h, 0, 0)); });
+  });
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_ROWMAPS_ROW_GRADIENTS_H_

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_ROWMAPS_ROW_PRODUCT_H_
+#define QKV_ATTENTION_ROWMAPS_ROW_PRODUCT_H_
+
+#include "attention/fused/block.h"
+
+// Products of rows with a parameter of the score, y_u = sum_c w_uc x_c + b_u, each row by itself,
+// with the tiles that scores are computed with and so in their order.
+namespace qkv::attn {
+
+// Rows that go through the panels of a parameter together.
+inline constexpr Index kProductRows = 8 * kTileRows;
+
+template <class T>
+class RowProduct {
+ public:
+  // y = W x + b of rows of `width`, for H query heads.
+  static RowProduct forward(const core::RowProduct& by, Index H, Index width) {
+    return {by.w, by.b, by.turned, H, by.units, width};
+  }
+  // dx = W^T dy
+  static RowProduct back(const core::RowProduct& by, Index H, Index width) {
+    return {by.w, {}, !by.turned, H, width, by.units};
+  }
+
+  bool given() const { return w_.given(); }
+  // Values of a row of results, in whole panels.
+  Index padded_units() const { return given() ? pieces(units_, kPanel) * kPanel : 0; }
+
+  template <class AnyArena>
+  void take(AnyArena& arena) {
+    if (!given()) return;
+    panels_ = arena.template take<T>(heads_ * padded_units() * width_).data();
+    if (b_.given()) own_b_ = arena.template take<T>(all_heads_ * units_).data();
+  }
+  void pack(const FusedCall<T>& tools, runtime::Call& call) const {
+    if (!given()) return;
+    for (Index h = 0; b_.given() && h < all_heads_; ++h) {
+      load_values(b_, core::offset_of(b_, 0, h, 0, 0), b_.col_stride, units_, own_b_ + h * units_);
+    }
+    const Index panels = pieces(units_, kPanel);
+    call.for_each_task(heads_ * panels, [&](Index task, core::Arena&) {
+      const Index u = task % panels * kPanel;
+      pack_panel(tools, w_, core::offset_of(w_, 0, task / panels, u, 0),
+                 std::min(kPanel, units_ - u), width_, panels_ + task * kPanel * width_);
+    });
+  }
+  // y_r = w x_r + b for rows of query head h; those of y have padded_units() values.
+  void apply(const FusedCall<T>& tools, Index h, const RowsOf<const T>& x, Index rows,
+             const RowsOf<T>& y) const {
+    const T* panel = panels_ + (heads_ == 1 ? 0 : h) * padded_units() * width_;
+    for (Index u = 0; u < units_; u += kPanel, panel += kPanel * width_) {
+      tools.stop();
+      tools.kernels.scores(x, rows, width_, panel, T(1), {y.data + u, y.stride});
+    }
+    const T* b = own_b_ + h * units_;
+    for (Index r = 0; own_b_ != nullptr && r < rows; ++r) {
+      T* values = y.data + r * y.stride;
+      for (Index u = 0; u < units_; ++u) values[u] += b[u];
+    }
+  }
+
+ private:
+  RowProduct(const Operand& w, const Operand& b, bool turned, Index H, Index units, Index width)
+      : w_(w),
+        b_(b),
+        units_(units),
+        width_(width),
+        heads_(w.head_stride == 0 ? 1 : H),
+        all_heads_(H) {
+    if (turned) std::swap(w_.row_stride, w_.col_stride);
+  }
+
+  Operand w_, b_;
+  Index units_;
+  Index width_;
+  Index heads_;  // that w has
+  Index all_heads_;
+  T* panels_ = nullptr;  // [heads][panels of units][width][kPanel]
+  T* own_b_ = nullptr;   // [all heads][units]
+};
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_ROWMAPS_ROW_PRODUCT_H_

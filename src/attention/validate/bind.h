@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_VALIDATE_BIND_H_
+#define QKV_ATTENTION_VALIDATE_BIND_H_
+
+#include <qkv/attention.h>
+
+#include "core/problem.h"
+#include "core/results.h"
+
+// The other half of validation: buffers for results and gradients, checked against the problem and
+// against each other.
+namespace qkv::attn {
+
+// Throws Error for a wrong shape or dtype, for named rows out of range, and when nothing is asked.
+core::Results bind_outputs(const core::Problem& p, const Outputs& outputs);
+
+core::GradientSources bind_sources(const core::Problem& p, const Saved& saved,
+                                   const OutputGradients& gradients);
+core::GradientResults bind_gradients(const core::Problem& p, const Inputs& inputs,
+                                     const Options& options, const InputGradients& gradients);
+
+// Throws Error when an output may share memory with an input, another output, or itself.
+void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
+                   const Outputs& outputs);
+void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
+                   const Saved& saved, const OutputGradients& sources,
+                   const InputGradients& gradients);
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_VALIDATE_BIND_H_

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+
+#include "attention/validate/bind.h"
+#include "attention/validate/shapes.h"
+#include "core/message.h"
+#include "core/parameter_name.h"
+
+namespace qkv::attn {
+namespace {
+
+using core::GradientTarget;
+using core::ParameterName;
+using core::text;
+
+// A gradient has the shape and dtype of its source. `like` is the source's operand: an axis on
+// which it has stride 0 because it was broadcast is one on which the gradient is summed.
+class Binder {
+ public:
+  explicit Binder(const Problem& p) : p_(p) {}
+
+  // Checks the buffer against its source; false when the gradient is not asked for.
+  bool check(std::string_view name, const View& buffer, std::string_view source_name,
+             const ConstView& source) {
+    if (!buffer.given()) return false;
+    if (!source.given()) {
+      throw Error(p_.function, name, text("is given but ", source_name, " is absent"));
+    }
+    any_ = true;
+    expect_dtype(p_, name, buffer, source.dtype(), source_name, source.dtype());
+    if (buffer.shape() != source.shape()) {
+      throw Error(p_.function, name,
+                  text("must have the shape of ", source_name, ", ", to_string(source.shape()),
+                       ", got ", describe(buffer)));
+    }
+    return true;
+  }
+  bool any() const noexcept { return any_; }
+  const Problem& problem() const noexcept { return p_; }
+
+ private:
+  const Problem& p_;
+  bool any_ = false;
+};
+
+// Strides along the problem's axes of an array that has the buffer's shape.
+class Axes {
+ public:
+  // Those of size 1 have stride 0, so that they sum over whatever the problem has there.
+  Axes(const View& buffer, const Dims& strides) : strides_(strides) {
+    for (int axis = 0; axis < buffer.rank(); ++axis) {
+      if (buffer.shape()[axis] == 1) strides_[axis] = 0;
+    }
+  }
+  Index from_end(int n) const { return strides_.rank() >= n ? strides_[strides_.rank() - n] : 0; }
+  Index from_begin(int n) const { return strides_[n]; }
+
+ private:
+  Dims strides_;
+};
+
+// `fill` sets the strides of an operand from those of an array.
+template <class Fill>
+GradientTarget target(const View& buffer, const Fill& fill) {
+  GradientTarget to{buffer, {}, {}};
+  to.direct.data = buffer.data();
+  to.direct.dtype = buffer.dtype();
+  fill(Axes(buffer, buffer.strides()), to.direct);
+  fill(Axes(buffer, contiguous_strides(buffer.shape())), to.own);
+  return to;
+}
+
+// q, k, v and bias: [batch..., head, row, col] from the right.
+GradientTarget array_target(const Problem& p, const View& buffer) {
+  return target(buffer, [&](const Axes& axes, core::ResultOperand& to) {
+    to.col_stride = axes.from_end(1);
+    to.row_stride = axes.from_end(2);
+    if (p.head_axis) to.head_stride = axes.from_end(3);
+    const int above = p.head_axis ? 3 : 2;
+    for (int axis = 0; axis < p.batch.rank(); ++axis) {
+      to.batch_strides.push_back(axes.from_end(above + p.batch.rank() - axis));
+    }
+  });
+}
+
+// Packed q, k, v: [sum T, heads, channels].
+GradientTarget packed_target(const View& buffer) {
+  return target(buffer, [](const Axes& axes, core::ResultOperand& to) {
+    to.row_stride = axes.from_begin(0);
+    to.head_stride = axes.from_begin(1);
+    to.col_stride = axes.from_begin(2);
+  });
+}
+
+// Parameters: `count` axes of their own ([rows, cols] or [cols]), a head axis before them when
+// they are given per head.
+GradientTarget parameter_target(const Problem& p, const View& buffer, int count) {
+  return target(buffer, [&](const Axes& axes, core::ResultOperand& to) {
+    to.col_stride = axes.from_end(1);
+    if (count == 2) to.row_stride = axes.from_end(2);
+    to.head_stride = axes.from_end(count + 1);
+    for (int axis = 0; axis < p.batch.rank(); ++axis) to.batch_strides.push_back(0);
+  });
+}
+
+// [H], or [B,H] with B counting all batch axes
+GradientTarget per_head_target(const Problem& p, const View& buffer) {
+  return target(buffer, [&](const Axes& axes, core::ResultOperand& to) {
+    to.head_stride = axes.from_end(1);
+    to.entry_stride = axes.from_end(2);
+    for (int axis = 0; axis < p.batch.rank(); ++axis) to.batch_strides.push_back(0);
+  });
+}
+
+void bind_input(Binder& binder, std::string_view name, const View& buffer,
+                std::string_view source_name, const ConstView& source, GradientTarget& to) {
+  if (!binder.check(name, buffer, source_name, source)) return;
+  const Problem& p = binder.problem();
+  to = p.packed() ? packed_target(buffer) : array_target(p, buffer);
+}
+
+void bind_parameter(Binder& binder, std::string_view name, const View& buffer,
+                    std::string_view source_name, const ConstView& source, int axes,
+                    GradientTarget& to) {
+  if (!binder.check(name, buffer, source_name, source)) return;
+  to = parameter_target(binder.problem(), buffer, axes);
+}
+
+// Where the gradient of a parameter goes, and how many axes it has besides that of heads.
+struct ParameterTarget {
+  GradientTarget* to;
+  int axes;
+};
+
+// Those of a score, in the order of its for_each_parameter.
+template <class S>
+  requires(!has_parameters<S>())
+std::array<ParameterTarget, 0> targets_of(const S&, core::GradientResults&) {
+  return {};
+}
+std::array<ParameterTarget, 1> targets_of(const Bilinear&, core::GradientResults& to) {
+  return {{{&to.query.w, 2}}};
+}
+std::array<ParameterTarget, 4> targets_of(const Additive&, core::GradientResults& to) {
+  return {{{&to.query.w, 2}, {&to.key.w, 2}, {&to.score_v, 1}, {&to.query.b, 1}}};
+}
+
+[[noreturn]] void refuse_gradient(const Problem& p, const ScoreGradient& gradient,
+                                  std::string_view score) {
+  std::string_view its_score;
+  for_each_alternative<Score>([&]<class S>() {
+    if (std::holds_alternative<typename S::Gradient>(gradient)) its_score = S::kName;
+  });
+  throw Error(p.function, "input_gradients.score",
+              text("is the gradient of ", its_score, ", but the score is ", score));
+}
+
+void bind_score(Binder& binder, const Options& options, const ScoreGradient& gradient,
+                core::GradientResults& to) {
+  if (std::holds_alternative<std::monostate>(gradient)) return;
+  const auto bind = [&]<class S>(const S& score) {
+    const auto* d = std::get_if<typename S::Gradient>(&gradient);
+    if (d == nullptr) refuse_gradient(binder.problem(), gradient, S::kName);
+    const auto targets = targets_of(score, to);
+    std::size_t n = 0;
+    S::for_each_parameter([&](const char* name, auto value, auto its_gradient) {
+      const ParameterTarget& target = targets.at(n++);
+      bind_parameter(binder, ParameterName("input_gradients.score", name), (*d).*its_gradient,
+                     ParameterName(S::kName, name), score.*value, target.axes, *target.to);
+    });
+  };
+  std::visit(bind, options.score);
+}
+
+}  // namespace
+
+core::GradientResults bind_gradients(const Problem& p, const Inputs& inputs, const Options& options,
+                                     const InputGradients& gradients) {
+  core::GradientResults to;
+  Binder binder(p);
+  bind_input(binder, "input_gradients.q", gradients.q, "q", inputs.q, to.q);
+  bind_input(binder, "input_gradients.k", gradients.k, "k", inputs.k, to.k);
+  bind_input(binder, "input_gradients.v", gradients.v, "v", inputs.v, to.v);
+  bind_score(binder, options, gradients.score, to);
+  if (binder.check("input_gradients.bias", gradients.bias, "bias", options.bias)) {
+    to.bias = array_target(p, gradients.bias);
+  }
+  if (binder.check("input_gradients.alibi", gradients.alibi, "alibi", options.alibi)) {
+    to.alibi = per_head_target(p, gradients.alibi);
+  }
+  if (binder.check("input_gradients.sinks", gradients.sinks, "sinks", options.sinks)) {
+    to.sinks = per_head_target(p, gradients.sinks);
+  }
+  if (!binder.any()) {
+    throw Error(p.function, "input_gradients", "name no buffer, so there is nothing to compute");
+  }
+  for (GradientTarget* target : to.all()) {
+    target->accumulate = gradients.write == Write::kAccumulate;
+  }
+  return to;
+}
+
+}  // namespace qkv::attn

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <limits>
+
+#include "attention/validate/bind.h"
+#include "attention/validate/shapes.h"
+#include "core/message.h"
+
+namespace qkv::attn {
+namespace {
+
+using core::Results;
+using core::text;
+
+// What the second axis (from the head) of a result counts.
+enum class Along { kQueries, kKeys };
+
+// A result with one value per query or key ([..,T]), or a row of `width` of them ([..,T,width]).
+// Packed: [H, sum T] and [H, sum T, width].
+template <class Void>
+core::BasicOperand<Void> bind_rows(const Problem& p, std::string_view name,
+                                   const BasicView<Void>& view, Along along, Index width = -1) {
+  if (!view.given()) return {};
+  const bool queries = along == Along::kQueries;
+  Dims expected;
+  if (p.packed()) {
+    expected = {p.H, queries ? p.q_rows : p.k_rows};
+  } else {
+    expected = result_shape(p, Dims(queries ? p.Tq : p.Tk));
+  }
+  if (width >= 0) expected.push_back(width);
+  if (view.shape() != expected) {
+    const std::string tail = text(queries ? "Tq" : "Tk", width >= 0 ? ",count" : "");
+    expect_shape(p, name, view, expected, p.packed() ? "[H,sum " + tail + "]" : tail);
+  }
+  return to_operand(p, view, view.strides(), width >= 0 ? 2 : 1);
+}
+
+template <class Void>
+core::BasicOperand<Void> bind_out(const Problem& p, std::string_view name,
+                                  const BasicView<Void>& view) {
+  if (!view.given()) return {};
+  if (p.E == 0) throw Error(p.function, name, "is given but v is absent");
+  expect_dtype(p, name, view, p.dtype, "q", p.dtype);
+  if (p.packed()) {
+    expect_shape(p, name, view, {p.q_rows, p.H, p.E}, "[sum Tq,H,E]");
+    return {view.data(), view.dtype(), {}, view.stride(1), view.stride(0), view.stride(2)};
+  }
+  expect_shape(p, name, view, result_shape(p, {p.Tq, p.E}), "Tq,E");
+  return to_operand(p, view, view.strides(), 2);
+}
+
+void expect_accumulator(const Problem& p, std::string_view name, const ConstView& view) {
+  if (view.given()) expect_dtype(p, name, view, p.accumulator, "q", p.dtype);
+}
+
+void check_row_names(const Problem& p, std::string_view list, const ConstView& rows) {
+  for (Index r = 0; r < rows.size(0); ++r) {
+    const Index row = integer_at(rows, r * rows.stride(0));
+    if (row >= 0 && row < p.Tq) continue;
+    throw Error(p.function, list,
+                text("must be 0 or more and below Tq = ", p.Tq, ", got ",
+                     integer_text(rows, r * rows.stride(0)), " at entry ", r));
+  }
+}
+
+// A matrix with one row per query, or per named query.
+template <class Void>
+core::BasicRowsOperand<Void> bind_matrix(const Problem& p, std::string_view name,
+                                         std::string_view list,
+                                         const BasicRows<BasicView<Void>>& rows) {
+  if (!rows.matrix.given()) {
+    if (rows.rows.given()) throw Error(p.function, name, text("is absent but ", list, " is given"));
+    return {};
+  }
+  if (p.packed()) {
+    throw Error(p.function, name, "is not available with packed sequences (cu_seqlens)");
+  }
+  expect_accumulator(p, name, rows.matrix);
+  core::BasicRowsOperand<Void> to;
+  Index count = p.Tq;
+  if (rows.rows.given()) {
+    expect_integer(p, list, rows.rows);
+    if (rows.rows.rank() != 1) {
+      throw Error(p.function, list, text("must have the shape [R], got ", describe(rows.rows)));
+    }
+    count = to.count = rows.rows.size(0);
+    to.names = {rows.rows.data(), rows.rows.dtype(), {}, 0, rows.rows.stride(0), 0};
+  }
+  const char* letters = rows.rows.given() ? "R,Tk" : "Tq,Tk";
+  expect_shape(p, name, rows.matrix, result_shape(p, {count, p.Tk}), letters);
+  if (rows.rows.given()) check_row_names(p, list, rows.rows);
+  to.matrix = to_operand(p, rows.matrix, rows.matrix.strides(), 2);
+  return to;
+}
+
+void bind_top(const Problem& p, const Top& top, Results& to) {
+  const bool asked = top.weights.given() || top.keys.given();
+  if (!asked && top.count == 0) return;
+  if (top.count < 1) {
+    throw Error(p.function, "top.count", text("must be 1 or more, got ", top.count));
+  }
+  const auto missing = [&](const char* name) {
+    throw Error(p.function, name, text("is absent but top.count is ", top.count));
+  };
+  if (!top.weights.given()) missing("top.weights");
+  if (!top.keys.given()) missing("top.keys");
+  expect_accumulator(p, "top.weights", top.weights);
+  if (top.keys.dtype() != DType::kInt32 && top.keys.dtype() != DType::kInt64) {
+    throw Error(p.function, "top.keys", text("must be int32 or int64, got ", describe(top.keys)),
+                ErrorKind::kType);
+  }
+  if (top.keys.dtype() == DType::kInt32 && p.Tk > std::numeric_limits<std::int32_t>::max()) {
+    throw Error(p.function, "top.keys",
+                text("must be int64 where Tk = ", p.Tk, ", got ", describe(top.keys)),
+                ErrorKind::kType);
+  }
+  to.top = top.count;
+  to.top_weights = bind_rows(p, "top.weights", top.weights, Along::kQueries, top.count);
+  to.top_keys = bind_rows(p, "top.keys", top.keys, Along::kQueries, top.count);
+}
+
+bool asks_for_nothing(const Outputs& o) {
+  return !o.out.given() && !o.lse.given() && !o.row_max.given() && !o.column_sums.given() &&
+         !o.top.weights.given() && !o.top.keys.given() && !o.weights.matrix.given() &&
+         !o.dropped_weights.matrix.given() && !o.raw_scores.matrix.given() &&
+         !o.capped_scores.matrix.given() && !o.masked_scores.matrix.given();
+}
+
+}  // namespace
+
+core::Results bind_outputs(const Problem& p, const Outputs& outputs) {
+  Results to;
+  to.out = bind_out(p, "out", outputs.out);
+  expect_accumulator(p, "lse", outputs.lse);
+  to.lse = bind_rows(p, "lse", outputs.lse, Along::kQueries);
+  expect_accumulator(p, "row_max", outputs.row_max);
+  to.row_max = bind_rows(p, "row_max", outputs.row_max, Along::kQueries);
+  expect_accumulator(p, "column_sums", outputs.column_sums);
+  to.column_sums = bind_rows(p, "column_sums", outputs.column_sums, Along::kKeys);
+  bind_top(p, outputs.top, to);
+  to.weights = bind_matrix(p, "weights", "weights.rows", outputs.weights);
+  to.dropped_weights =
+      bind_matrix(p, "dropped_weights", "dropped_weights.rows", outputs.dropped_weights);
+  to.raw_scores = bind_matrix(p, "raw_scores", "raw_scores.rows", outputs.raw_scores);
+  to.capped_scores = bind_matrix(p, "capped_scores", "capped_scores.rows", outputs.capped_scores);
+  to.masked_scores = bind_matrix(p, "masked_scores", "masked_scores.rows", outputs.masked_scores);
+  if (asks_for_nothing(outputs)) {
+    throw Error(p.function, "outputs", "name no buffer, so there is nothing to compute");
+  }
+  return to;
+}
+
+core::GradientSources bind_sources(const Problem& p, const Saved& saved,
+                                   const OutputGradients& gradients) {
+  if (!gradients.out.given() && !gradients.lse.given() && !gradients.weights.matrix.given()) {
+    throw Error(p.function, "output_gradients", "name no gradient, so there is nothing to compute");
+  }
+  if (!saved.lse.given()) {
+    throw Error(p.function, "saved.lse", "is absent but the backward pass always needs it");
+  }
+  if (gradients.out.given() && !saved.out.given()) {
+    throw Error(p.function, "saved.out", "is absent but output_gradients.out is given");
+  }
+  core::GradientSources from;
+  from.out = bind_out(p, "saved.out", saved.out);
+  expect_accumulator(p, "saved.lse", saved.lse);
+  from.lse = bind_rows(p, "saved.lse", saved.lse, Along::kQueries);
+  from.dout = bind_out(p, "output_gradients.out", gradients.out);
+  expect_accumulator(p, "output_gradients.lse", gradients.lse);
+  from.dlse = bind_rows(p, "output_gradients.lse", gradients.lse, Along::kQueries);
+  from.dweights = bind_matrix(p, "output_gradients.weights", "output_gradients.weights.rows",
+                              gradients.weights);
+  return from;
+}
+
+}  // namespace qkv::attn

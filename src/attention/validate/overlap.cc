@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/overlap.h"
+
+#include <string_view>
+
+#include "attention/validate/bind.h"
+#include "core/message.h"
+#include "core/parameter_name.h"
+
+namespace qkv::attn {
+namespace {
+
+// Calls f(name, view) with the array inside a diagonal or a mask, where there is one.
+template <class F>
+void view_inside(const F&, const BottomRight&) {}
+template <class F>
+void view_inside(const F&, const TopLeft&) {}
+template <class F>
+void view_inside(const F&, const Offset&) {}
+template <class F>
+void view_inside(const F& f, const Offsets& x) {
+  f("diagonal", x.o);
+}
+template <class F>
+void view_inside(const F&, const Causal&) {}
+template <class F>
+void view_inside(const F&, const Window&) {}
+template <class F>
+void view_inside(const F& f, const Keep& x) {
+  f(Keep::kName, x.keep);
+}
+template <class F>
+void view_inside(const F& f, const Padding& x) {
+  f(Padding::kName, x.padding);
+}
+template <class F>
+void view_inside(const F& f, const KeyLengths& x) {
+  f(KeyLengths::kName, x.lengths);
+}
+template <class F>
+void view_inside(const F&, const MaskMod&) {}
+
+// Calls f(name, view) for everything a call reads; absent views too.
+template <class F>
+void for_each_option_view(const Options& options, const F& f) {
+  std::visit(
+      [&]<class S>(const S& score) {
+        S::for_each_parameter([&](const char* name, auto value, auto) {
+          f(core::ParameterName(S::kName, name), score.*value);
+        });
+      },
+      options.score);
+  f("bias", options.bias);
+  const auto view = [&](const auto& one) { view_inside(f, one); };
+  std::visit(view, options.diagonal);
+  f("alibi", options.alibi);
+  for (const Mask& mask : options.masks) std::visit(view, mask);
+  f("sinks", options.sinks);
+}
+
+template <class F>
+void for_each_input(const Inputs& inputs, const Options& options, const F& f) {
+  f("q", inputs.q);
+  f("k", inputs.k);
+  f("v", inputs.v);
+  f("cu_seqlens_q", inputs.cu_seqlens_q);
+  f("cu_seqlens_k", inputs.cu_seqlens_k);
+  for_each_option_view(options, f);
+}
+
+// The lists of named rows are inputs.
+template <class F>
+void for_each_named_row(const Outputs& o, const F& f) {
+  f("weights.rows", o.weights.rows);
+  f("dropped_weights.rows", o.dropped_weights.rows);
+  f("raw_scores.rows", o.raw_scores.rows);
+  f("capped_scores.rows", o.capped_scores.rows);
+  f("masked_scores.rows", o.masked_scores.rows);
+}
+
+template <class F>
+void for_each_output(const Outputs& o, const F& f) {
+  f("out", o.out);
+  f("lse", o.lse);
+  f("row_max", o.row_max);
+  f("column_sums", o.column_sums);
+  f("top.weights", o.top.weights);
+  f("top.keys", o.top.keys);
+  f("weights", o.weights.matrix);
+  f("dropped_weights", o.dropped_weights.matrix);
+  f("raw_scores", o.raw_scores.matrix);
+  f("capped_scores", o.capped_scores.matrix);
+  f("masked_scores", o.masked_scores.matrix);
+}
+
+template <class F>
+void for_each_gradient(const InputGradients& g, const F& f) {
+  f("input_gradients.q", g.q);
+  f("input_gradients.k", g.k);
+  f("input_gradients.v", g.v);
+  for_each_alternative<Score>([&]<class S>() {
+    const auto* d = std::get_if<typename S::Gradient>(&g.score);
+    if (d == nullptr) return;
+    S::for_each_parameter([&](const char* name, auto, auto gradient) {
+      f(core::ParameterName("input_gradients.score", name), (*d).*gradient);
+    });
+  });
+  f("input_gradients.bias", g.bias);
+  f("input_gradients.alibi", g.alibi);
+  f("input_gradients.sinks", g.sinks);
+}
+
+[[noreturn]] void complain(const core::Problem& p, std::string_view name, const ConstView& view,
+                           std::string_view other_name, const ConstView& other) {
+  throw Error(p.function, name,
+              core::text("must not share memory with ", other_name, " (", name, " ", describe(view),
+                         ", ", other_name, " ", describe(other), ")"));
+}
+
+// `outputs` and `inputs` call a function with each (name, view) of theirs.
+template <class EachOutput, class EachInput>
+void check_all(const core::Problem& p, const EachOutput& outputs, const EachInput& inputs) {
+  int first = 0;
+  outputs([&](std::string_view name, const View& view) {
+    ++first;
+    if (!view.given()) return;
+    if (core::self_overlaps(view)) {
+      throw Error(p.function, name,
+                  core::text("must have a place of its own for each element, got ", describe(view),
+                             " with strides ", to_string(view.strides())));
+    }
+    inputs([&](std::string_view other_name, const ConstView& other) {
+      if (other.given() && core::may_overlap(view, other))
+        complain(p, name, view, other_name, other);
+    });
+    int second = 0;
+    outputs([&](std::string_view other_name, const View& other) {
+      if (++second <= first || !other.given()) return;
+      if (core::may_overlap(view, other)) complain(p, other_name, other, name, view);
+    });
+  });
+}
+
+}  // namespace
+
+void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
+                   const Outputs& outputs) {
+  check_all(
+      p, [&](const auto& f) { for_each_output(outputs, f); },
+      [&](const auto& f) {
+        for_each_input(inputs, options, f);
+        for_each_named_row(outputs, f);
+      });
+}
+
+void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
+                   const Saved& saved, const OutputGradients& sources,
+                   const InputGradients& gradients) {
+  check_all(
+      p, [&](const auto& f) { for_each_gradient(gradients, f); },
+      [&](const auto& f) {
+        for_each_input(inputs, options, f);
+        f("saved.out", saved.out);
+        f("saved.lse", saved.lse);
+        f("output_gradients.out", sources.out);
+        f("output_gradients.lse", sources.lse);
+        f("output_gradients.weights", sources.weights.matrix);
+        f("output_gradients.weights.rows", sources.weights.rows);
+      });
+}
+
+}  // namespace qkv::attn

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_VALIDATE_RESOLVE_H_
+#define QKV_ATTENTION_VALIDATE_RESOLVE_H_
+
+#include <string_view>
+
+#include <qkv/attention.h>
+
+#include "core/problem.h"
+
+// Validation: from what a person wrote to a checked problem. Everything throws Error; nothing is
+// written.
+namespace qkv::attn {
+
+// Complex arrays exist for gradient checks only.
+enum class Complex { kRefused, kAllowed };
+
+// Fills `p` from inputs and options, which must outlive it. Reads lengths and offsets, which must
+// hold legal values now; cu_seqlens are copied, for memory is sized by them. `stop` is looked at
+// meanwhile: there may be any number of these. Allocates nothing when `p` was filled before with as
+// many masks and sequences.
+void resolve(std::string_view function, const core::StopPoint& stop, const Inputs& inputs,
+             const Options& options, core::ResolvedProblem& p, Complex complex = Complex::kRefused);
+
+// The steps, in order.
+void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem& p);
+void resolve_packed_inputs(const Inputs& inputs, core::ResolvedProblem& p);
+void resolve_score(const Inputs& inputs, const Options& options, core::Problem& p);
+void resolve_options(const Options& options, core::ResolvedProblem& p);
+void resolve_masks(const Options& options, core::ResolvedProblem& p);
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_VALIDATE_RESOLVE_H_

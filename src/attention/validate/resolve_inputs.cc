@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <vector>
+
+#include "attention/validate/resolve.h"
+#include "attention/validate/shapes.h"
+#include "core/checked.h"
+#include "core/message.h"
+
+namespace qkv::attn {
+namespace {
+
+using core::shown;
+using core::text;
+
+struct Named {
+  const char* name;
+  const ConstView* view;
+};
+using Three = std::array<Named, 3>;
+
+Three named(const Inputs& inputs) {
+  return {{{"q", &inputs.q}, {"k", &inputs.k}, {"v", &inputs.v}}};
+}
+
+void check_dtypes(const Inputs& inputs, Complex complex, Problem& p) {
+  for (const Named& x : named(inputs)) {
+    if (!x.view->given()) {
+      if (x.view == &inputs.v) continue;
+      throw Error(p.function, x.name, "is absent but q and k are always needed");
+    }
+    const DType dtype = x.view->dtype();
+    const bool allowed =
+        is_real(dtype) || (complex == Complex::kAllowed && dtype == DType::kComplex128);
+    if (!allowed) {
+      throw Error(p.function, x.name,
+                  text("must be float64, float32, bfloat16 or float16, got ", describe(*x.view)),
+                  ErrorKind::kType);
+    }
+  }
+  p.dtype = inputs.q.dtype();
+  p.accumulator = p.dtype == DType::kComplex128 ? p.dtype : accumulator_of(p.dtype);
+  const DType keys = inputs.k.dtype();
+  const bool mixed =
+      p.dtype == DType::kFloat32 && (keys == DType::kBFloat16 || keys == DType::kFloat16);
+  if (keys != p.dtype && !mixed) {
+    throw Error(p.function, "k",
+                text("is ", name_of(keys), " but q is ", name_of(p.dtype),
+                     " (k has q's dtype, or bfloat16 or float16 where q is float32)"),
+                ErrorKind::kType);
+  }
+  if (inputs.v.given() && inputs.v.dtype() != keys) {
+    throw Error(
+        p.function, "v",
+        text("is ", name_of(inputs.v.dtype()), " but k is ", name_of(keys), " (v has k's dtype)"),
+        ErrorKind::kType);
+  }
+}
+
+void check_ranks(const Inputs& inputs, const Problem& p) {
+  for (const Named& x : named(inputs)) {
+    if (!x.view->given() || x.view->rank() >= 2) continue;
+    throw Error(p.function, x.name, text("must have rank 2 or more, got ", describe(*x.view)));
+  }
+}
+
+int widest_rank(const Inputs& inputs) {
+  int rank = 0;
+  for (const Named& x : named(inputs)) rank = std::max(rank, x.view->rank());
+  return rank;
+}
+
+bool ranks_differ(const Inputs& inputs, int rank) {
+  for (const Named& x : named(inputs)) {
+    if (x.view->given() && x.view->rank() != rank) return true;
+  }
+  return false;
+}
+
+// Size of axis `from_end` counted from the end, 1 when the view does not reach so far.
+Index size_or_one(const ConstView& view, int from_end) {
+  return view.rank() >= from_end ? view.size(-from_end) : 1;
+}
+
+// Batch axes: what lies before the head axis (rank 4 and more, mixed ranks), or the one axis
+// before T (all of rank 3).
+void resolve_batch(const Inputs& inputs, int first_from_end, int count, Problem& p) {
+  p.batch = {};
+  for (int axis = 0; axis < count; ++axis) {
+    const int from_end = first_from_end - axis;
+    Index size = 1;
+    const Named* owner = nullptr;
+    const Three all = named(inputs);
+    for (const Named& x : all) {
+      const Index other = size_or_one(*x.view, from_end);
+      if (!x.view->given() || other == 1 || other == size) continue;
+      if (size != 1) {
+        throw Error(p.function, x.name,
+                    text("has B = ", other, " but ", owner->name, " has B = ", size, " (",
+                         shown(owner->name, *owner->view), ", ", shown(x.name, *x.view), ")"));
+      }
+      size = other;
+      owner = &x;
+    }
+    p.batch.push_back(size);
+  }
+  p.B = 1;
+  for (const Index size : p.batch) {
+    const auto product = core::checked_multiply(p.B, size);
+    if (!product) {
+      throw Error(p.function, "inputs",
+                  text("must have fewer than 2^63 batch entries, got ", to_string(p.batch)));
+    }
+    p.B = *product;
+  }
+}
+
+void resolve_heads(const Inputs& inputs, bool mixed, Problem& p) {
+  const auto heads = [&](const ConstView& x) { return size_or_one(x, 3); };
+  const auto complain = [&](const char* name, const char* rule) {
+    throw Error(p.function, name,
+                text("has ", rule, " (", shown("q", inputs.q), ", ", shown("k", inputs.k),
+                     inputs.v.given() ? ", " + shown("v", inputs.v) : std::string(), ")"));
+  };
+  p.H = heads(inputs.q);
+  p.G = heads(inputs.k);
+  if (inputs.v.given() && heads(inputs.v) != p.G) {
+    const Index other = heads(inputs.v);
+    if (!mixed || (other != 1 && p.G != 1)) {
+      complain("v", text("G = ", other, " but k has G = ", p.G).c_str());
+    }
+    if (p.G == 1) p.G = other;
+  }
+  if (mixed && p.H == 1) p.H = p.G;
+  if (p.G == 0 ? p.H != 0 : p.H % p.G != 0) {
+    complain("q", text("H = ", p.H, ", which is not a multiple of G = ", p.G).c_str());
+  }
+}
+
+void resolve_sizes(const Inputs& inputs, Problem& p) {
+  p.Tq = p.q_rows = inputs.q.size(-2);
+  p.Tk = p.k_rows = inputs.k.size(-2);
+  p.Dq = inputs.q.size(-1);
+  p.Dk = inputs.k.size(-1);
+  p.key_chunk = core::key_chunk(p.Dk);
+  p.E = inputs.v.given() ? inputs.v.size(-1) : 0;
+  for (const Named& x : named(inputs)) {
+    if (x.view->given() && x.view->size(-1) < 1) {
+      throw Error(p.function, x.name,
+                  text("must have a width of 1 or more, got ", describe(*x.view)));
+    }
+  }
+}
+
+void check_keys_and_values(const Inputs& inputs, const Problem& p, int key_axis) {
+  if (!inputs.v.given() || inputs.v.size(key_axis) == inputs.k.size(key_axis)) return;
+  throw Error(
+      p.function, "v",
+      text("has Tk = ", inputs.v.size(key_axis), " but k has Tk = ", inputs.k.size(key_axis), " (",
+           shown("k", inputs.k), ", ", shown("v", inputs.v), ")"));
+}
+
+// Strides along batch axes, head, row, column of an input; what it lacks or has once is 0.
+Operand input_operand(const Problem& p, const ConstView& x, Index heads) {
+  if (!x.given()) return {};
+  Operand to{x.data(), x.dtype(), {}, 0, x.stride(-2), x.stride(-1)};
+  const int above_heads = p.head_axis ? 3 : 2;  // batch axis n stands n places before this one
+  for (int axis = 0; axis < p.batch.rank(); ++axis) {
+    const int from_end = above_heads + p.batch.rank() - axis;
+    const bool own = x.rank() >= from_end && x.size(-from_end) != 1;
+    to.batch_strides.push_back(own ? x.stride(-from_end) : 0);
+  }
+  if (p.head_axis && x.rank() >= 3 && x.size(-3) == heads) to.head_stride = x.stride(-3);
+  return to;
+}
+
+}  // namespace
+
+void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem& p) {
+  check_dtypes(inputs, complex, p);
+  if (inputs.cu_seqlens_q.given() || inputs.cu_seqlens_k.given()) {
+    return resolve_packed_inputs(inputs, p);
+  }
+  p.cu_seqlens_q = p.cu_seqlens_k = {};
+  check_ranks(inputs, p);
+  const int rank = widest_rank(inputs);
+  const bool mixed = ranks_differ(inputs, rank);
+  p.head_axis = rank >= 4 || (rank == 3 && mixed);
+  p.H = p.G = 1;
+  if (p.head_axis) {
+    resolve_batch(inputs, rank, rank - 3, p);
+    resolve_heads(inputs, mixed, p);
+  } else {
+    resolve_batch(inputs, rank, rank - 2, p);
+  }
+  resolve_sizes(inputs, p);
+  check_keys_and_values(inputs, p, -2);
+  p.q = input_operand(p, inputs.q, p.H);
+  p.k = input_operand(p, inputs.k, p.G);
+  p.v = input_operand(p, inputs.v, p.G);
+}
+
+namespace {
+
+// cu_seqlens: integers [B+1] from 0 to `total`, not falling. Each is read once, into `own`; the
+// result is where, and how far the longest sequence reaches.
+struct Sequences {
+  Operand starts;  // rows = sequences
+  Index longest = 0;
+};
+Sequences read_cu_seqlens(const char* name, const ConstView& x, Index total, const char* rows,
+                          const Problem& p, std::vector<Index>& own) {
+  expect_integer(p, name, x);
+  if (x.rank() != 1 || x.size(0) < 1) {
+    throw Error(p.function, name, text("must have the shape [B+1], got ", describe(x)));
+  }
+  const auto at = [&](Index n) { return integer_at(x, n * x.stride(0)); };
+  const auto came = [&](Index n) { return integer_text(x, n * x.stride(0)); };
+  const Index last = x.size(0) - 1;
+  Index before = at(0);
+  if (before != 0) throw Error(p.function, name, text("must start with 0, got ", came(0)));
+  if (at(last) != total) {
+    throw Error(p.function, name,
+                text("must end with ", total, ", the rows of ", rows, ", got ", came(last)));
+  }
+  // Sequences without rows may be any number: one 0 serves them all.
+  const bool keeps = total > 0;
+  own.clear();
+  own.reserve(keeps ? static_cast<std::size_t>(x.size(0)) : 1);
+  own.push_back(0);
+  Sequences result{{own.data(), DType::kInt64, {}, 0, keeps ? 1 : 0, 0}};
+  for (Index n = 1; n <= last; ++n) {
+    p.stop();
+    const Index now = at(n);
+    if (now < before) {
+      throw Error(p.function, name,
+                  text("must not fall, got ", came(n), " after ", came(n - 1), " at entry ", n));
+    }
+    result.longest = std::max(result.longest, now - before);
+    if (keeps) own.push_back(now);
+    before = now;
+  }
+  if (before != total) throw Error(p.function, name, "was changed while it was read");
+  return result;
+}
+
+}  // namespace
+
+void resolve_packed_inputs(const Inputs& inputs, core::ResolvedProblem& p) {
+  const auto missing = [&](const char* name, const char* other) {
+    throw Error(p.function, name,
+                text("is absent but ", other, " is given; packed sequences need both"));
+  };
+  if (!inputs.cu_seqlens_q.given()) missing("cu_seqlens_q", "cu_seqlens_k");
+  if (!inputs.cu_seqlens_k.given()) missing("cu_seqlens_k", "cu_seqlens_q");
+  for (const Named& x : named(inputs)) {
+    if (!x.view->given() || x.view->rank() == 3) continue;
+    throw Error(
+        p.function, x.name,
+        text("must have rank 3 with packed sequences (cu_seqlens), got ", describe(*x.view)));
+  }
+  p.batch = {};
+  p.head_axis = true;
+  p.H = inputs.q.size(1);
+  p.G = inputs.k.size(1);
+  resolve_sizes(inputs, p);
+  if (inputs.v.given() && inputs.v.size(1) != p.G) {
+    throw Error(p.function, "v",
+                text("has G = ", inputs.v.size(1), " but k has G = ", p.G, " (",
+                     shown("k", inputs.k), ", ", shown("v", inputs.v), ")"));
+  }
+  if (p.G == 0 ? p.H != 0 : p.H % p.G != 0) {
+    throw Error(p.function, "q",
+                text("has H = ", p.H, ", which is not a multiple of G = ", p.G, " (",
+                     shown("q", inputs.q), ", ", shown("k", inputs.k), ")"));
+  }
+  p.q_rows = inputs.q.size(0);
+  p.k_rows = inputs.k.size(0);
+  check_keys_and_values(inputs, p, 0);
+  const Sequences queries =
+      read_cu_seqlens("cu_seqlens_q", inputs.cu_seqlens_q, p.q_rows, "q", p, p.own_cu_seqlens_q);
+  const Sequences keys =
+      read_cu_seqlens("cu_seqlens_k", inputs.cu_seqlens_k, p.k_rows, "k", p, p.own_cu_seqlens_k);
+  if (inputs.cu_seqlens_q.size(0) != inputs.cu_seqlens_k.size(0)) {
+    throw Error(p.function, "cu_seqlens_k",
+                text("has B = ", inputs.cu_seqlens_k.size(0) - 1,
+                     " but cu_seqlens_q has B = ", inputs.cu_seqlens_q.size(0) - 1, " (",
+                     shown("cu_seqlens_q", inputs.cu_seqlens_q), ", ",
+                     shown("cu_seqlens_k", inputs.cu_seqlens_k), ")"));
+  }
+  p.B = inputs.cu_seqlens_q.size(0) - 1;
+  const auto packed = [](const ConstView& x) {
+    if (!x.given()) return Operand{};
+    return Operand{x.data(), x.dtype(), {}, x.stride(1), x.stride(0), x.stride(2)};
+  };
+  p.q = packed(inputs.q);
+  p.k = packed(inputs.k);
+  p.v = packed(inputs.v);
+  p.cu_seqlens_q = queries.starts;
+  p.cu_seqlens_k = keys.starts;
+  p.Tq = queries.longest;
+  p.Tk = keys.longest;
+}
+
+}  // namespace qkv::attn

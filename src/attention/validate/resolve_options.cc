@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "attention/validate/resolve.h"
+#include "attention/validate/shapes.h"
+#include "core/message.h"
+#include "core/tile_classes.h"
+
+namespace qkv::attn {
+namespace {
+
+using core::text;
+
+// Indices, offsets and window sizes up to here can be added without overflow, and are exact as
+// float64.
+constexpr Index kLargestOffset = Index{1} << 53;
+
+void refuse_packed(const Problem& p, std::string_view name) {
+  if (!p.packed()) return;
+  throw Error(p.function, name, "is not available with packed sequences (cu_seqlens)");
+}
+
+// The views inside Offsets, Keep, Padding and KeyLengths.
+void expect_given(const Problem& p, std::string_view name, const ConstView& x) {
+  if (!x.given()) throw Error(p.function, name, "must hold an array, got none");
+}
+
+void resolve_bias(const Options& options, Problem& p) {
+  p.bias = {};
+  const ConstView& bias = options.bias;
+  if (!bias.given()) return;
+  refuse_packed(p, "bias");
+  expect_real(p, "bias", bias);
+  const Dims weights = result_shape(p, {p.Tq, p.Tk});
+  p.bias = to_operand(p, bias, broadcast_strides(p, "bias", bias, weights, "Tq,Tk"), 2);
+}
+
+Operand per_head(const Problem& p, const char* name, const ConstView& x) {
+  if (!x.given()) return {};
+  expect_real(p, name, x);
+  expect_shape(p, name, x, Dims(p.H), "[H]");
+  return plain_operand(p, x, x.stride(0), 0, 0);
+}
+
+// Slopes of ALiBi: [H], or [B,H] with B counting all batch axes.
+Operand resolve_slopes(const Problem& p, const ConstView& x) {
+  if (!x.given() || x.rank() != 2) return per_head(p, "alibi", x);
+  expect_real(p, "alibi", x);
+  if (x.shape() != Dims(p.B, p.H)) {
+    throw Error(p.function, "alibi",
+                text("must have the shape [H] = ", to_string(Dims(p.H)),
+                     " or [B,H] = ", to_string({p.B, p.H}), ", got ", describe(x)));
+  }
+  Operand slopes = plain_operand(p, x, x.stride(1), 0, 0);
+  slopes.entry_stride = x.stride(0);
+  return slopes;
+}
+
+bool is_offset(Index o) { return o >= -kLargestOffset && o <= kLargestOffset; }
+
+[[noreturn]] void refuse_offset(const Problem& p, const std::string& came) {
+  throw Error(p.function, "diagonal", text("must be in -2^53 to 2^53, got ", came));
+}
+
+void check_diagonal(const BottomRight&, const Problem&) {}
+void check_diagonal(const TopLeft&, const Problem&) {}
+void check_diagonal(const Offset& one, const Problem& p) {
+  if (!is_offset(one.o)) refuse_offset(p, text(one.o));
+}
+void check_diagonal(const Offsets& many, Problem& p) {
+  expect_given(p, "diagonal", many.o);
+  expect_integer(p, "diagonal", many.o);
+  expect_shape(p, "diagonal", many.o, Dims(p.B), "[B]");
+  p.offsets = Operand{many.o.data(), many.o.dtype(), {}, 0, many.o.stride(0), 0};
+  for (Index b = 0; b < p.B; ++b) {
+    p.stop();
+    const Index offset = b * many.o.stride(0);
+    if (is_offset(integer_at(many.o, offset))) continue;
+    refuse_offset(p, text(integer_text(many.o, offset), " for batch entry ", b));
+  }
+}
+
+void resolve_diagonal(const Options& options, Problem& p) {
+  p.diagonal = options.diagonal;
+  p.offsets = {};
+  std::visit([&](const auto& diagonal) { check_diagonal(diagonal, p); }, options.diagonal);
+}
+
+void resolve_dropout(const Options& options, Problem& p) {
+  const double probability = options.dropout.p;
+  if (!(probability >= 0 && probability < 1)) {
+    throw Error(p.function, "dropout.p", text("must be in [0,1), got ", probability));
+  }
+  if (probability > 0 && !options.dropout.seed.has_value()) {
+    throw Error(p.function, "dropout.seed",
+                text("is absent but dropout.p is ", probability, "; the mask needs a seed"));
+  }
+  p.dropout = probability;
+  p.dropout_mask = core::DropoutMask(probability, options.dropout.seed.value_or(0));
+}
+
+// Places are handed to user's functions as 32-bit numbers (qkv::At).
+void check_mod_range(const Problem& p, std::string_view name) {
+  const Index largest = std::numeric_limits<std::int32_t>::max();
+  const std::pair<const char*, Index> sizes[] = {
+      {"B", p.B}, {"H", p.H}, {"Tq", p.Tq}, {"Tk", p.Tk}};
+  for (const auto& [letter, size] : sizes) {
+    if (size <= largest) continue;
+    throw Error(
+        p.function, name,
+        text("is a user's function, which sees sizes up to 2^31 - 1, got ", letter, " = ", size));
+  }
+}
+
+void resolve_mods(const Options& options, Problem& p) {
+  p.mods = options.mods;
+  for (std::size_t n = 0; n < options.mods.size(); ++n) {
+    const ScoreMod& mod = options.mods[n];
+    if (mod.callable == nullptr || mod.instance_count < 1) {
+      throw Error(p.function, text("mods[", n, "]"), "is empty; make it with score_mod(...)");
+    }
+    if (p.accumulator == DType::kComplex128 && mod.complex128 == nullptr) {
+      throw Error(p.function, text("mods[", n, "]"), "has no complex instance");
+    }
+    check_mod_range(p, text("mods[", n, "]"));
+  }
+}
+
+}  // namespace
+
+namespace {
+
+// The number as the loops use it: in the type of the sums it must stay finite (and not become 0).
+void check_in_sums(const Problem& p, const char* name, double value, bool not_zero) {
+  if (p.accumulator != DType::kFloat32) return;
+  const auto narrow = static_cast<float>(value);
+  if (std::isfinite(narrow) && !(not_zero && narrow == 0)) return;
+  throw Error(p.function, name, text("must fit in float32, the type of the sums, got ", value));
+}
+
+}  // namespace
+
+void resolve_options(const Options& options, core::ResolvedProblem& p) {
+  p.softcap = options.softcap;
+  if (!std::isfinite(p.softcap) || p.softcap < 0) {
+    throw Error(p.function, "softcap", text("must be finite and 0 (off) or more, got ", p.softcap));
+  }
+  check_in_sums(p, "softcap", p.softcap, p.softcap > 0);
+  check_in_sums(p, "scale", p.scale, false);
+  resolve_mods(options, p);
+  resolve_bias(options, p);
+  resolve_diagonal(options, p);
+  p.alibi = resolve_slopes(p, options.alibi);
+  resolve_masks(options, p);
+  p.sinks = per_head(p, "sinks", options.sinks);
+  resolve_dropout(options, p);
+}
+
+namespace {
+
+core::ResolvedMask resolve_mask(const Causal&, std::string_view, const Problem&) {
+  return core::CausalMask{};
+}
+
+core::ResolvedMask resolve_mask(const Window& mask, std::string_view name, const Problem& p) {
+  const std::pair<const char*, Index> sides[] = {{"left", mask.left}, {"right", mask.right}};
+  for (const auto& [side, reach] : sides) {
+    if (reach >= -1 && reach <= kLargestOffset) continue;
+    throw Error(p.function, text(name, ".", side),
+                text("must be -1 (unbounded) or in 0 to 2^53, got ", reach));
+  }
+  return core::WindowMask{mask};
+}
+
+core::ResolvedMask resolve_mask(const Keep& mask, std::string_view name, const Problem& p) {
+  refuse_packed(p, name);
+  expect_given(p, name, mask.keep);
+  expect_integer(p, name, mask.keep, true);
+  const Dims weights = result_shape(p, {p.Tq, p.Tk});
+  const Dims strides = broadcast_strides(p, name, mask.keep, weights, "Tq,Tk");
+  return core::KeepMask{to_operand(p, mask.keep, strides, 2)};
+}
+
+core::ResolvedMask resolve_mask(const Padding& mask, std::string_view name, const Problem& p) {
+  refuse_packed(p, name);
+  const ConstView& x = mask.padding;
+  expect_given(p, name, x);
+  expect_integer(p, name, x, true);
+  expect_shape(p, name, x, {p.B, p.Tk}, "[B,Tk]");
+  return core::PaddingMask{{x.data(), x.dtype(), {}, 0, 0, x.stride(1)}, x.stride(0)};
+}
+
+// Reads every length; the caller has checked dtype and shape.
+void check_lengths(const Problem& p, std::string_view name, const ConstView& x) {
+  const bool per_query = x.rank() == 2;
+  for (Index b = 0; b < p.B; ++b) {
+    p.stop();
+    const Index Tk = p.sequence(b).Tk;
+    for (Index i = 0; i < (per_query ? p.Tq : 1); ++i) {
+      p.stop();
+      const Index offset = b * x.stride(0) + (per_query ? i * x.stride(1) : 0);
+      const Index length = integer_at(x, offset);
+      if (length >= 0 && length <= Tk) continue;
+      throw Error(
+          p.function, name,
+          text("must be in 0 to Tk = ", Tk, ", got ", integer_text(x, offset), " for ",
+               p.packed() ? "sequence " : "batch entry ", b, per_query ? text(", query ", i) : ""));
+    }
+  }
+}
+
+core::ResolvedMask resolve_mask(const KeyLengths& mask, std::string_view name, const Problem& p) {
+  const ConstView& x = mask.lengths;
+  expect_given(p, name, x);
+  expect_integer(p, name, x);
+  const bool per_query = x.rank() == 2;
+  if (p.packed()) {
+    expect_shape(p, name, x, Dims(p.B), "[B]");
+  } else if (x.shape() != Dims(p.B) && x.shape() != Dims(p.B, p.Tq)) {
+    throw Error(p.function, name,
+                text("must have the shape [B] = ", to_string(Dims(p.B)),
+                     " or [B,Tq] = ", to_string({p.B, p.Tq}), ", got ", describe(x)));
+  }
+  check_lengths(p, name, x);
+  return core::LengthMask{{x.data(), x.dtype(), {}, 0, per_query ? x.stride(1) : 0, 0},
+                          x.stride(0)};
+}
+
+core::ResolvedMask resolve_mask(const MaskMod& mask, std::string_view name, const Problem& p) {
+  if (mask.callable == nullptr || mask.instance_count < 1) {
+    throw Error(p.function, name, "is empty; make it with mask_mod(...)");
+  }
+  check_mod_range(p, name);
+  return core::UserMask{&mask};
+}
+
+// A precomputed mask serves the sizes it was made for.
+void check_precomputed(const Problem& p, std::string_view name, const MaskMod& mask) {
+  if (mask.classes == nullptr) return;
+  if (p.packed()) {
+    throw Error(p.function, name,
+                "is precomputed, which is not available with packed sequences (cu_seqlens)");
+  }
+  struct Size {
+    const char* letter;
+    Index made_for;
+    Index came;
+    bool may_be_one;  // 1 stands for all
+  };
+  const detail::TileClasses& made = *mask.classes;
+  const Size sizes[] = {{"Tq", made.Tq, p.Tq, false},
+                        {"Tk", made.Tk, p.Tk, false},
+                        {"B", made.B, p.B, true},
+                        {"H", made.H, p.H, true}};
+  for (const Size& size : sizes) {
+    if (size.made_for == size.came || (size.may_be_one && size.made_for == 1)) continue;
+    throw Error(p.function, name,
+                text("is precomputed for ", size.letter, " = ", size.made_for, " but the call has ",
+                     size.letter, " = ", size.came));
+  }
+}
+
+}  // namespace
+
+void resolve_masks(const Options& options, core::ResolvedProblem& p) {
+  p.own_masks.clear();
+  for (std::size_t n = 0; n < options.masks.size(); ++n) {
+    const Mask& mask = options.masks[n];
+    const std::string_view name = name_of(mask);
+    p.own_masks.push_back(
+        std::visit([&](const auto& m) { return resolve_mask(m, name, p); }, mask));
+    const auto* mod = std::get_if<MaskMod>(&mask);
+    if (mod != nullptr) check_precomputed(p, text("masks[", n, "]"), *mod);
+  }
+  p.masks = p.own_masks;
+}
+
+}  // namespace qkv::attn

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include <qkv/tensor.h>
+
+#include "attention/validate/resolve.h"
+#include "attention/validate/shapes.h"
+#include "core/message.h"
+
+namespace qkv::attn {
+namespace {
+
+using core::PairProduct;
+using core::shown;
+using core::text;
+
+void check_parameter(const Problem& p, const char* name, const ConstView& x) {
+  if (!x.given()) throw Error(p.function, name, "is absent but the score needs it");
+  expect_real(p, name, x);
+}
+
+// A parameter of the shape `sizes` (-1: any), or one per head [H, sizes...]. Rank 1 shapes go to
+// the column, rank 2 shapes to row and column.
+Operand parameter_operand(const Problem& p, const char* name, const ConstView& x, const Dims& sizes,
+                          const char* letters) {
+  check_parameter(p, name, x);
+  const int own = sizes.rank();
+  bool fits = x.rank() == own || (x.rank() == own + 1 && x.size(0) == p.H);
+  for (int axis = 1; fits && axis <= own; ++axis) {
+    const Index wanted = sizes[own - axis];
+    fits = wanted < 0 || x.size(-axis) == wanted;
+  }
+  if (!fits) {
+    std::string wanted;
+    for (int axis = 0; axis < own; ++axis) {
+      wanted += axis == 0 ? "" : ",";
+      wanted += sizes[axis] < 0 ? std::string("any") : text(sizes[axis]);
+    }
+    throw Error(p.function, name,
+                text("must have the shape [", letters, "] = [", wanted, "] or [H,", letters,
+                     "] = [", p.H, ",", wanted, "], got ", describe(x)));
+  }
+  const Index head = x.rank() == own ? 0 : x.stride(0);
+  return plain_operand(p, x, head, own == 2 ? x.stride(-2) : 0, x.stride(-1));
+}
+
+// Products of queries and keys, which have one width.
+void expect_one_width(const Inputs& inputs, const Problem& p) {
+  if (p.Dq == p.Dk) return;
+  throw Error(p.function, "k",
+              text("has D = ", p.Dk, " but q has D = ", p.Dq, " (", shown("q", inputs.q), ", ",
+                   shown("k", inputs.k), ")"));
+}
+
+// Each says what is made of rows, and of pairs of them: at the call, both are the identity and
+// their dot product.
+void resolve_kind(const ScaledDot&, const Inputs& inputs, Problem& p) {
+  expect_one_width(inputs, p);
+}
+
+void resolve_kind(const Dot&, const Inputs& inputs, Problem& p) { expect_one_width(inputs, p); }
+
+void resolve_kind(const Cosine&, const Inputs& inputs, Problem& p) {
+  expect_one_width(inputs, p);
+  p.query_maps.add(core::UnitRows{});
+  p.key_maps.add(core::UnitRows{});
+}
+
+void resolve_kind(const Bilinear& score, const Inputs&, Problem& p) {
+  p.query_maps.product = {.w = parameter_operand(p, "bilinear.w", score.w, {p.Dq, p.Dk}, "Dq,Dk"),
+                          .turned = true,
+                          .b = {},
+                          .units = p.Dk};
+}
+
+void resolve_kind(const Additive& score, const Inputs&, Problem& p) {
+  const Operand wq = parameter_operand(p, "additive.wq", score.wq, {Index{-1}, p.Dq}, "U,Dq");
+  p.U = score.wq.size(-2);
+  if (p.U < 1) {
+    throw Error(p.function, "additive.wq",
+                text("must have U = 1 or more, got ", describe(score.wq)));
+  }
+  p.query_maps.product = {.w = wq, .turned = false, .b = {}, .units = p.U};
+  p.key_maps.product = p.query_maps.product;
+  p.key_maps.product.w = parameter_operand(p, "additive.wk", score.wk, {p.U, p.Dk}, "U,Dk");
+  p.product = PairProduct::kTanh;
+  p.score_v = parameter_operand(p, "additive.v", score.v, Dims(p.U), "U");
+  if (score.b.given()) {
+    p.query_maps.product.b = parameter_operand(p, "additive.b", score.b, Dims(p.U), "U");
+  }
+}
+
+}  // namespace
+
+void resolve_score(const Inputs& inputs, const Options& options, Problem& p) {
+  p.query_maps = p.key_maps = {};
+  p.product = PairProduct::kDot;
+  p.score_v = {};
+  p.U = 0;
+  const auto resolve_one = [&]<class S>(const S& score) {
+    resolve_kind(score, inputs, p);
+    p.scale = S::default_scale(p.Dq);
+  };
+  std::visit(resolve_one, options.score);
+  if (options.scale.has_value()) p.scale = *options.scale;
+  if (!std::isfinite(p.scale)) {
+    throw Error(p.function, "scale", text("must be finite, got ", p.scale));
+  }
+}
+
+}  // namespace qkv::attn
+
+namespace qkv {
+
+Additive Additive::concat(const ConstView& w, Index key_width, const ConstView& v,
+                          const ConstView& b) {
+  const char* function = "Additive::concat";
+  if (!w.given()) throw Error(function, "w", "is absent but the score needs it");
+  if (w.rank() < 2 || w.rank() > 3) {
+    throw Error(function, "w",
+                core::text("must have the shape [U,Dk+Dq] or [H,U,Dk+Dq], got ", describe(w)));
+  }
+  if (key_width < 1 || key_width >= w.size(-1)) {
+    throw Error(function, "key_width",
+                core::text("must be 1 or more and below the width of w, got ", key_width, " for ",
+                           describe(w)));
+  }
+  return {
+      .wq = slice(w, -1, key_width, w.size(-1)), .wk = slice(w, -1, 0, key_width), .v = v, .b = b};
+}
+
+}  // namespace qkv

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/validate/shapes.h"
+
+#include <cstdint>
+#include <limits>
+
+#include "attention/validate/resolve.h"
+#include "core/message.h"
+#include "core/shapes.h"
+
+namespace qkv {
+
+ResultShapes result_shapes(const Inputs& inputs) {
+  core::ResolvedProblem p;
+  p.function = "attention";
+  attn::resolve_inputs(inputs, attn::Complex::kRefused, p);
+  ResultShapes shapes;
+  if (p.packed()) {
+    if (p.v.given()) shapes.out = {p.q_rows, p.H, p.E};
+    shapes.rows = {p.H, p.q_rows};
+    shapes.keys = {p.H, p.k_rows};
+    return shapes;
+  }
+  if (p.v.given()) shapes.out = attn::result_shape(p, {p.Tq, p.E});
+  shapes.rows = attn::result_shape(p, Dims(p.Tq));
+  shapes.keys = attn::result_shape(p, Dims(p.Tk));
+  shapes.matrix = attn::result_shape(p, {p.Tq, p.Tk});
+  return shapes;
+}
+
+}  // namespace qkv
+
+namespace qkv::attn {
+
+using core::text;
+
+Dims result_shape(const Problem& p, const Dims& tail) {
+  Dims shape = p.batch;
+  if (p.head_axis) shape.push_back(p.H);
+  for (Index size : tail) shape.push_back(size);
+  return shape;
+}
+
+std::string result_letters(const Problem& p, std::string_view tail) {
+  std::string letters = "[";
+  const int batch = p.batch.rank();
+  for (int axis = 0; axis < batch; ++axis) {
+    letters += batch == 1 ? "B," : text("B", axis + 1, ",");
+  }
+  if (p.head_axis) letters += "H,";
+  return letters + std::string(tail) + "]";
+}
+
+namespace {
+
+// Letters with brackets stand as they are; others are the tail of a result's letters.
+std::string whole(const Problem& p, std::string_view letters) {
+  return letters.starts_with('[') ? std::string(letters) : result_letters(p, letters);
+}
+
+}  // namespace
+
+Dims broadcast_strides(const Problem& p, std::string_view argument, const ConstView& view,
+                       const Dims& target, std::string_view letters) {
+  const auto common = core::broadcast_shapes(view.shape(), target);
+  if (!common || !(*common == target)) {
+    throw Error(p.function, argument,
+                text("must broadcast to ", whole(p, letters), " = ", to_string(target), ", got ",
+                     describe(view)));
+  }
+  Dims strides;
+  const int missing = target.rank() - view.rank();
+  for (int axis = 0; axis < target.rank(); ++axis) {
+    if (axis < missing) {
+      strides.push_back(0);
+      continue;
+    }
+    const Index size = view.size(axis - missing);
+    strides.push_back(size == 1 ? 0 : view.stride(axis - missing));
+  }
+  return strides;
+}
+
+void expect_shape(const Problem& p, std::string_view argument, const ConstView& view,
+                  const Dims& expected, std::string_view letters) {
+  if (view.shape() == expected) return;
+  throw Error(p.function, argument,
+              text("must have the shape ", whole(p, letters), " = ", to_string(expected), ", got ",
+                   describe(view)));
+}
+
+void expect_dtype(const Problem& p, std::string_view argument, const ConstView& view,
+                  DType expected, std::string_view model_name, DType model) {
+  if (view.dtype() == expected) return;
+  throw Error(p.function, argument,
+              text("must be ", name_of(expected), " where ", model_name, " is ", name_of(model),
+                   ", got ", describe(view)),
+              ErrorKind::kType);
+}
+
+void expect_real(const Problem& p, std::string_view argument, const ConstView& view) {
+  if (view.dtype() == p.dtype || view.dtype() == p.accumulator) return;
+  throw Error(p.function, argument,
+              text("must be ", name_of(p.dtype),
+                   p.dtype == p.accumulator ? "" : text(" or ", name_of(p.accumulator)),
+                   " where q is ", name_of(p.dtype), ", got ", describe(view)),
+              ErrorKind::kType);
+}
+
+void expect_integer(const Problem& p, std::string_view argument, const ConstView& view,
+                    bool or_bool) {
+  if (is_integer(view.dtype()) || (or_bool && view.dtype() == DType::kBool)) return;
+  throw Error(p.function, argument,
+              text("must be ", or_bool ? "bool or " : "", "an integer type, got ", describe(view)),
+              ErrorKind::kType);
+}
+
+Index integer_at(const ConstView& view, Index offset) {
+  if (view.dtype() != DType::kUInt64) {
+    return core::load<Index>(view.dtype(), view.data(), offset);
+  }
+  const std::uint64_t value = static_cast<const std::uint64_t*>(view.data())[offset];
+  constexpr Index kLargest = std::numeric_limits<Index>::max();
+  return value > static_cast<std::uint64_t>(kLargest) ? kLargest : static_cast<Index>(value);
+}
+
+std::string integer_text(const ConstView& view, Index offset) {
+  if (view.dtype() != DType::kUInt64) return text(integer_at(view, offset));
+  return text(static_cast<const std::uint64_t*>(view.data())[offset]);
+}
+
+}  // namespace qkv::attn

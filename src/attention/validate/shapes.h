@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_VALIDATE_SHAPES_H_
+#define QKV_ATTENTION_VALIDATE_SHAPES_H_
+
+#include <string>
+#include <string_view>
+
+#include <qkv/attention.h>
+
+#include "core/problem.h"
+
+// How the arrays of a call line up: axes, broadcasting, expected shapes.
+namespace qkv::attn {
+
+using core::Operand;
+using core::Problem;
+using core::ResultOperand;
+
+// The shape of a result that is not packed: batch axes, head axis, tail.
+Dims result_shape(const Problem& p, const Dims& tail);
+
+// "[B,H,Tq,E]" for the call's rank.
+std::string result_letters(const Problem& p, std::string_view tail);
+
+// In the functions below `letters` are written as a whole, "[H]", or as a tail, "Tq,E", which is
+// completed by result_letters when a message needs it.
+
+// Strides of `view` along the axes of `target` (rank of target): 0 where it has no axis or size 1
+// against a larger one. Throws Error naming `argument` when the shape does not broadcast.
+Dims broadcast_strides(const Problem& p, std::string_view argument, const ConstView& view,
+                       const Dims& target, std::string_view letters);
+
+// Cuts strides along [batch..., head?, tail...] into an operand; `tail` last axes go to row and
+// column (tail 2), or to the row (tail 1).
+template <class Void>
+core::BasicOperand<Void> to_operand(const Problem& p, const BasicView<Void>& view,
+                                    const Dims& strides, int tail) {
+  core::BasicOperand<Void> x;
+  x.data = view.data();
+  x.dtype = view.dtype();
+  const int batch = p.batch.rank();
+  for (int axis = 0; axis < batch; ++axis) x.batch_strides.push_back(strides[axis]);
+  if (p.head_axis) x.head_stride = strides[batch];
+  const int first = batch + (p.head_axis ? 1 : 0);
+  x.row_stride = strides[first];
+  if (tail == 2) x.col_stride = strides[first + 1];
+  return x;
+}
+
+// An operand of views without batch axes: strides as given.
+template <class Void>
+core::BasicOperand<Void> plain_operand(const Problem& p, const BasicView<Void>& view, Index head,
+                                       Index row, Index col) {
+  core::BasicOperand<Void> x{view.data(), view.dtype(), {}, head, row, col};
+  for (int axis = 0; axis < p.batch.rank(); ++axis) x.batch_strides.push_back(0);
+  return x;
+}
+
+// Throws Error unless the view's shape is the expected one.
+void expect_shape(const Problem& p, std::string_view argument, const ConstView& view,
+                  const Dims& expected, std::string_view letters);
+
+// Throws Error (kType) unless the view's dtype is the expected one, which follows from `model`'s.
+void expect_dtype(const Problem& p, std::string_view argument, const ConstView& view,
+                  DType expected, std::string_view model_name, DType model);
+
+// Throws Error (kType) unless the view has q's dtype or the accumulator's.
+void expect_real(const Problem& p, std::string_view argument, const ConstView& view);
+
+// Throws Error (kType) unless integer; with `or_bool` bool too.
+void expect_integer(const Problem& p, std::string_view argument, const ConstView& view,
+                    bool or_bool = false);
+
+// An element of an integer array. A uint64 above what Index holds comes as the largest Index, which
+// no rule allows; the text shows it as it is.
+Index integer_at(const ConstView& view, Index offset);
+std::string integer_text(const ConstView& view, Index offset);
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_VALIDATE_SHAPES_H_

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cpu/implementations.h"
+
+#include <algorithm>
+
+#include <qkv/error.h>
+#include <qkv/target.h>
+
+#include "backend/cpu/fused_paths.h"
+#include "backend/cpu/reference_path.h"
+#include "backend/cpu/target.h"
+#include "core/message.h"
+
+namespace qkv::attn {
+namespace {
+
+// In the order in which they are asked.
+constexpr const Implementation* kImplementations[] = {
+    &kDotAvx512,    &kDotAvx2,      &kDotSse4,   &kAdditiveAvx512,
+    &kAdditiveAvx2, &kAdditiveSse4, &kReference,
+};
+
+const char* name_of(core::PairProduct product) {
+  switch (product) {
+    case core::PairProduct::kDot:
+      return "dot products";
+    case core::PairProduct::kTanh:
+      break;
+  }
+  return "the additive score";
+}
+
+template <class T>
+bool names(std::span<const T> list, const T& one) {
+  return std::find(list.begin(), list.end(), one) != list.end();
+}
+
+// Null, or what is not on the implementation's lists.
+const char* unsupported(const Implementation& x, const core::Problem& p, Pass pass) {
+  if (!x.has(pass)) return pass == Pass::kForward ? "the forward pass" : "the backward pass";
+  if (!names(x.products, p.product)) return name_of(p.product);
+  if (!names(x.sums, p.accumulator)) return "this type of sums";
+  if (!x.target) return nullptr;
+  if (!kernels::is_supported(*x.target)) return "this CPU";
+  if (!target_is_allowed(kernels::name_of(*x.target))) return "the target that QKV_TARGET names";
+  return nullptr;
+}
+
+[[noreturn]] void fail_unknown(std::string_view function, std::string_view forced) {
+  std::string names;
+  for (const Implementation* candidate : kImplementations) {
+    names += (names.empty() ? "" : ", ") + std::string(candidate->name);
+  }
+  throw Error(function, "context", core::text("forces the path \"", forced, "\"; valid: ", names));
+}
+
+[[noreturn]] void fail_unsupported(std::string_view function, std::string_view forced,
+                                   std::string_view reason) {
+  throw Error(function, "context",
+              core::text("forces the path \"", forced, "\", which does not support ", reason));
+}
+
+const Implementation& choose_forced(const core::Problem& p, std::string_view forced, Pass pass) {
+  for (const Implementation* candidate : kImplementations) {
+    if (candidate->name != forced) continue;
+    const char* reason = unsupported(*candidate, p, pass);
+    if (reason == nullptr) return *candidate;
+    fail_unsupported(p.function, forced, reason);
+  }
+  fail_unknown(p.function, forced);
+}
+
+}  // namespace
+
+std::span<const Implementation* const> implementations() { return kImplementations; }
+
+const Implementation& choose(const core::Problem& p, std::string_view forced, Pass pass) {
+  target_in_use(p.function);
+  if (!forced.empty()) return choose_forced(p, forced, pass);
+  for (const Implementation* candidate : kImplementations) {
+    if (unsupported(*candidate, p, pass) == nullptr) return *candidate;
+  }
+  throw Error(p.function, "options",
+              core::text("need what no path has: ", unsupported(kReference, p, pass)));
+}
+
+std::string_view target_of_layers(std::string_view forced, std::string_view function) {
+  const std::string_view in_use = target_in_use(function);
+  if (forced.empty()) return in_use;
+  for (const Implementation* candidate : kImplementations) {
+    if (candidate->name != forced) continue;
+    const std::string_view target = candidate->name.substr(candidate->name.rfind('/') + 1);
+    if (target == kReferenceTarget) return target;
+    const auto all = cpu_targets();
+    if (std::find(all.begin(), all.end(), target) == all.end()) {
+      fail_unsupported(function, forced, "this CPU");
+    }
+    if (!target_is_allowed(target)) {
+      fail_unsupported(function, forced, "the target that QKV_TARGET names");
+    }
+    return target;
+  }
+  fail_unknown(function, forced);
+}
+
+}  // namespace qkv::attn

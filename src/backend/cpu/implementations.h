@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_BACKEND_CPU_IMPLEMENTATIONS_H_
+#define QKV_BACKEND_CPU_IMPLEMENTATIONS_H_
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "core/arena.h"
+#include "core/problem.h"
+#include "core/results.h"
+#include "kernels/target.h"
+#include "runtime/tasks.h"
+
+// The ordered list: the first implementation that supports a problem runs it. The reference
+// stands last and supports everything.
+namespace qkv::attn {
+
+using core::ScratchSize;
+
+enum class Pass { kForward, kBackward };
+inline constexpr std::array kBothPasses{Pass::kForward, Pass::kBackward};
+inline constexpr std::array kRealSums{DType::kFloat32, DType::kFloat64};
+
+struct Implementation;
+
+// How it runs; `by` is itself.
+struct PassFunctions {
+  ScratchSize (*forward_scratch)(const Implementation& by, const core::Problem& p,
+                                 const core::Results& results);
+  void (*forward)(const Implementation& by, const core::Problem& p, const core::Results& results,
+                  runtime::Call& call);
+  ScratchSize (*backward_scratch)(const Implementation& by, const core::Problem& p,
+                                  const core::GradientSources& sources,
+                                  const core::GradientResults& results);
+  void (*backward)(const Implementation& by, const core::Problem& p,
+                   const core::GradientSources& sources, const core::GradientResults& results,
+                   runtime::Call& call);
+};
+
+// What it runs is what its lists name, and no more.
+struct Implementation {
+  std::string_view name;
+  std::optional<kernels::Target> target;  // whose kernels it uses; none: plain loops, for any CPU
+  std::span<const core::PairProduct> products;
+  std::span<const DType> sums;  // types of sums
+  std::span<const Pass> passes;
+  PassFunctions functions;
+
+  bool has(Pass pass) const {
+    return std::find(passes.begin(), passes.end(), pass) != passes.end();
+  }
+  ScratchSize forward_scratch(const core::Problem& p, const core::Results& results) const {
+    return functions.forward_scratch(*this, p, results);
+  }
+  void forward(const core::Problem& p, const core::Results& results, runtime::Call& call) const {
+    functions.forward(*this, p, results, call);
+  }
+  ScratchSize backward_scratch(const core::Problem& p, const core::GradientSources& sources,
+                               const core::GradientResults& results) const {
+    return functions.backward_scratch(*this, p, sources, results);
+  }
+  void backward(const core::Problem& p, const core::GradientSources& sources,
+                const core::GradientResults& results, runtime::Call& call) const {
+    functions.backward(*this, p, sources, results, call);
+  }
+};
+
+std::span<const Implementation* const> implementations();
+
+// The implementation of a pass over a problem; `forced` (may be empty) names the one to take.
+// Throws Error when there is none of that name, or it does not support the problem, and when
+// QKV_TARGET in the environment names no target.
+const Implementation& choose(const core::Problem& p, std::string_view forced, Pass pass);
+
+// The CPU target that a layer's own loops take, kReferenceTarget for none: the one in use, or that
+// of the implementation which `forced` (may be empty) names. Throws Error as choose() does.
+std::string_view target_of_layers(std::string_view forced, std::string_view function);
+
+}  // namespace qkv::attn
+
+#endif  // QKV_BACKEND_CPU_IMPLEMENTATIONS_H_

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_BACKEND_CPU_REFERENCE_PATH_H_
+#define QKV_BACKEND_CPU_REFERENCE_PATH_H_
+
+#include "backend/cpu/implementations.h"
+
+namespace qkv::attn {
+
+// The last implementation: supports every problem, in float32 or float64 sums as the problem says.
+// The formulas stand in reference/forward.h and reference/backward.h.
+extern const Implementation kReference;
+
+}  // namespace qkv::attn
+
+#endif  // QKV_BACKEND_CPU_REFERENCE_PATH_H_
