@@ -53,8 +53,9 @@ class RowProduct {
       tools.stop();
       tools.kernels.scores(x, rows, width_, panel, T(1), {y.data + u, y.stride});
     }
+    if (own_b_ == nullptr) return;
     const T* b = own_b_ + h * units_;
-    for (Index r = 0; own_b_ != nullptr && r < rows; ++r) {
+    for (Index r = 0; r < rows; ++r) {
       T* values = y.data + r * y.stride;
       for (Index u = 0; u < units_; ++u) values[u] += b[u];
     }
