@@ -28,6 +28,10 @@ DTYPES = {"f": "f64", "i": "i64", "b": "bool"}
 
 def option_lines(options):
     """The `set` lines of a case; options at their defaults are left out."""
+    if options.norm is not None:
+        yield f"norm {options.norm!r}"
+    if options.rotary is not None:
+        yield "rotary {} {!r} {}".format(*options.rotary)
     yield f"score {options.score}"
     if options.scale is not None:
         yield f"scale {options.scale!r}"

@@ -11,17 +11,21 @@ import numpy as np
 
 from oracle_attention import (Block, backward, forward, mask_mod, top_is_certain, top_of_rows)
 from oracle_philox import dropout_factors
+from oracle_rows import RowMaps, apply, back
 
 PARAMETERS = {"bilinear_w": 2, "additive_wq": 2, "additive_wk": 2, "additive_v": 1,
               "additive_b": 1}  # rank without the head axis
+GAINS = ("norm_q", "norm_k")  # of the queries' and of the keys' norm, [D] or one for each head
 GRADIENT_NAMES = {"dout": "out", "dlse": "lse", "dweights": "weights",
                   "drow_weights": "row_weights"}
-DIFFERENTIABLE = ("q", "k", "v", "bias", "alibi", "sinks", *PARAMETERS)
+DIFFERENTIABLE = ("q", "k", "v", "bias", "alibi", "sinks", *PARAMETERS, *GAINS)
 
 
 @dataclass(frozen=True)
 class Options:
     """The `set` lines of a case. diagonal: None (bottom_right), "top_left" or a number."""
+    norm: Optional[float] = None       # eps of the QK-norm
+    rotary: Optional[tuple] = None     # ("halves" or "neighbours", base, width)
     score: str = "scaled_dot"
     scale: Optional[float] = None
     softcap: float = 0.0
@@ -151,10 +155,38 @@ def allowed_pairs(options, inputs, batches, offsets, queries, keys):
     return allowed
 
 
-def make_block(options, inputs, batches, q, k, v, dense=None):
+def row_maps(options, inputs, side, positions, heads):
+    """The maps of q or k; positions [B,T]."""
+    gain = inputs.get("norm_" + side)
+    if gain is not None:  # one for each key head serves the query heads that read it
+        gain = np.repeat(gain, heads // len(gain), axis=0) if gain.ndim == 2 \
+            else np.broadcast_to(gain, (heads, *gain.shape))
+    if options.rotary is None:
+        return RowMaps(options.norm, gain)
+    form, base, width = options.rotary
+    frequencies = inputs.get("frequencies", base ** (-2.0 * np.arange(width // 2) / width))
+    return RowMaps(options.norm, gain, positions[..., None] * frequencies, form == "halves")
+
+
+def positions_of(inputs, side, batches, default, cut):
+    """[B,T] for the batch entries, or the sequence whose rows are `cut`."""
+    given = inputs.get(side + "_positions")
+    if given is None:
+        return default
+    return given[batches] if given.ndim == 2 else np.broadcast_to(given[cut], default.shape)
+
+
+def make_block(options, inputs, batches, q, k, v, dense=None, cuts=(slice(None),) * 2):
     """q, k, v [B,H,T,C] of the batch entries (or the one sequence) named in batches."""
     heads, queries, keys = q.shape[1], q.shape[2], k.shape[2]
     offsets = diagonal_offsets(options, inputs, batches, queries, keys)
+    maps, made = {}, {}
+    starts = {"q": offsets[:, 0, 0], "k": np.zeros((len(batches), 1), np.int64)}
+    for side, x, cut in (("q", q, cuts[0]), ("k", k, cuts[1])):
+        places = np.arange(x.shape[2]) + starts[side]
+        maps[side] = row_maps(options, inputs, side,
+                              positions_of(inputs, side, batches, places, cut), heads)
+        made[side] = apply(maps[side], x)
     allowed = allowed_pairs(options, inputs, batches, offsets, queries, keys)
     allowed = np.broadcast_to(allowed, (len(batches), heads, queries, keys))
     bias = None
@@ -166,9 +198,36 @@ def make_block(options, inputs, batches, q, k, v, dense=None):
     dropout = np.ones(allowed.shape)
     if options.dropout is not None:
         dropout = dropout_factors(*options.dropout, batches, np.arange(heads), i[:, 0], j)
-    return Block(q=q, k=k, v=v, allowed=allowed, bias=bias, dropout=dropout,
-                 distance=abs(i + offsets - j),
-                 **score_options(options, inputs, heads, q.shape[-1]))
+    block = Block(q=made["q"], k=made["k"], v=v, allowed=allowed, bias=bias, dropout=dropout,
+                  distance=abs(i + offsets - j),
+                  **score_options(options, inputs, heads, q.shape[-1]))
+    return MappedBlock(block, maps, {"q": q, "k": k})
+
+
+@dataclass
+class MappedBlock:
+    """A block of mapped rows, the maps, and the rows they were made of."""
+    block: Block
+    maps: dict
+    rows: dict
+
+    def backward(self, state, *incoming):
+        """The gradients of the block, with those of q, k and the gains before the maps."""
+        grads = backward(self.block, state, *incoming)
+        for side, axis in (("q", 3), ("k", 2)):
+            used = state.live.any(axis=axis)
+            grads[side], grads["norm_" + side] = back(self.maps[side], self.rows[side],
+                                                      grads[side], used)
+        return grads
+
+
+def gather_gains(grads, inputs, key_heads):
+    """Gains of keys have a head for each key head."""
+    for name, x in ((name, inputs[name]) for name in GAINS if name in inputs):
+        per_head = grads[name]
+        if name == "norm_k":
+            per_head = per_head.reshape(key_heads, -1, per_head.shape[-1]).sum(axis=1)
+        grads[name] = per_head if x.ndim == 2 else per_head.sum(axis=0)
 
 
 # ---- dense and packed calls --------------------------------------------------------------------
@@ -181,10 +240,10 @@ class DenseCall:
         self.inputs, self.top = inputs, options.top
         q, k, v = (inputs[name] for name in "qkv")
         self.form = form = Dense(q, k, v)
-        self.block = make_block(
+        self.mapped = make_block(
             options, inputs, np.arange(form.flat), form.spread(q, form.heads),
             form.spread(k, form.key_heads), form.spread(v, form.key_heads), form)
-        self.state = forward(self.block)
+        self.state = forward(self.mapped.block)
 
     def states(self):
         return [self.state]
@@ -217,7 +276,8 @@ class DenseCall:
 
     def gradients(self):
         form, inputs = self.form, self.inputs
-        grads = backward(self.block, self.state, *self.incoming())
+        grads = self.mapped.backward(self.state, *self.incoming())
+        gather_gains(grads, inputs, form.key_heads)
         for name, heads in (("q", form.heads), ("k", form.key_heads), ("v", form.key_heads)):
             grads[name] = form.gather(grads[name], inputs[name], heads)
         if "bias" in inputs:
@@ -235,10 +295,11 @@ class PackedCall:
         cuts["v"] = cuts["k"]
         self.blocks = []
         for b in range(len(cuts["q"]) - 1):
-            q, k, v = (self.spread(inputs[name][cuts[name][b]:cuts[name][b + 1]])
-                       for name in "qkv")
-            self.blocks.append(make_block(options, inputs, np.array([b]), q, k, v))
-        self.all_states = [forward(block) for block in self.blocks]
+            at = {name: slice(cuts[name][b], cuts[name][b + 1]) for name in "qkv"}
+            q, k, v = (self.spread(inputs[name][at[name]]) for name in "qkv")
+            self.blocks.append(make_block(options, inputs, np.array([b]), q, k, v,
+                                          cuts=(at["q"], at["k"])))
+        self.all_states = [forward(mapped.block) for mapped in self.blocks]
 
     def spread(self, x):
         """[T,heads,C] -> [1,H,T,C]."""
@@ -273,12 +334,13 @@ class PackedCall:
             dlse = np.zeros(state.lse.shape)
             if "dlse" in inputs:
                 dlse = inputs["dlse"][:, here][None]
-            parts.append(backward(block, state, inputs["dout"][here].transpose(1, 0, 2)[None],
-                                  dlse, np.zeros(state.weights.shape)))
+            parts.append(block.backward(state, inputs["dout"][here].transpose(1, 0, 2)[None],
+                                        dlse, np.zeros(state.weights.shape)))
         grads = {name: sum(part[name] for part in parts) for name in parts[0]
                  if name not in ("q", "k", "v", "bias")}
         for name, heads in (("q", self.heads), ("k", self.key_heads), ("v", self.key_heads)):
             grads[name] = self.gather([part[name] for part in parts], heads)
+        gather_gains(grads, inputs, self.key_heads)
         return grads
 
 

@@ -13,6 +13,8 @@ from oracle_call import (DIFFERENTIABLE, GRADIENT_NAMES, Options, evaluate, grad
                          order_is_certain)
 
 FACTORS = {
+    "norm": ("off", "plain", "shared", "heads"),
+    "rotary": ("off", "neighbours", "halves", "given", "given_each"),
     "score": ("scaled_dot", "dot", "bilinear_shared", "bilinear_heads", "additive_shared",
               "additive_b", "additive_heads", "cosine"),
     "scale": ("default", "given"),
@@ -38,7 +40,7 @@ FACTORS = {
 # Packed calls refuse keep and bias; padding, lengths per query and gradients into returned
 # matrices need a [B,..,Tq,Tk] form that packed sequences do not have.
 NOT_PACKED = {"bias": ("matrix", "head", "full", "some_inf"), "keep": ("matrix", "full"),
-              "padding": ("on",), "key_lengths": ("query",), "dweights": ("all", "rows")}
+              "padding": ("on",), "rotary": ("given_each",), "key_lengths": ("query",), "dweights": ("all", "rows")}
 IMPOSSIBLE = {frozenset({("shape", "packed"), (name, level)})
               for name, levels in NOT_PACKED.items() for level in levels}
 
@@ -157,15 +159,16 @@ class Sizes:
     batch: int          # all batch axes as one
     heads: int
     result: tuple       # leading axes of the results
+    key_heads: int
 
 
 def sizes_of(rng, shape):
     """Leading axes for a shape level (not packed)."""
     b, a = rng.randint(1, 4), rng.randint(1, 3)
     if shape == "rank2":
-        return Sizes(((), (), ()), 1, 1, ())
+        return Sizes(((), (), ()), 1, 1, (), 1)
     if shape == "rank3":
-        return Sizes(stretch_some(rng, [(b,)] * 3, 1), b, 1, (b,))
+        return Sizes(stretch_some(rng, [(b,)] * 3, 1), b, 1, (b,), 1)
     if shape == "mixed":
         form = MIXED[rng.randint(len(MIXED))]
         g = rng.randint(2, 4)
@@ -174,12 +177,13 @@ def sizes_of(rng, shape):
         value = {"A": a, "B": b, "H": h, "G": g, "1": 1}
         batch = tuple(value[axis] for axis in "AB" if axis in "".join(form))
         leads = tuple(tuple(value[axis] for axis in one) for one in form)
-        return Sizes(leads, int(np.prod(batch)), h, (*batch, h))
+        key_heads = next((value[axis] for axis in "HG" if axis in "".join(form[1:])), 1)
+        return Sizes(leads, int(np.prod(batch)), h, (*batch, h), key_heads)
     h, g = {"gqa": pick(rng, (4, 2), (4, 2), (6, 3), (6, 2)), "mqa": pick(rng, (2, 1), (3, 1)),
             "rank4": pick(rng, (2, 2), (3, 3), (1, 1)), "rank5": pick(rng, (2, 2), (2, 1))}[shape]
     batch = (a, 2) if shape == "rank5" else (min(b, 2),)
     leads = stretch_some(rng, [(*batch, h), (*batch, g), (*batch, g)], len(batch))
-    return Sizes(leads, int(np.prod(batch)), h, (*batch, h))
+    return Sizes(leads, int(np.prod(batch)), h, (*batch, h), g)
 
 
 def stretch_some(rng, leads, axes):
@@ -196,9 +200,10 @@ def stretch_some(rng, leads, axes):
 
 def widths(rng, levels):
     """Dq, Dk, E."""
-    k_width = rng.randint(1, 7)
+    least = 1 if levels["rotary"] == "off" else 2
+    k_width = rng.randint(least, 7)
     free = levels["score"].startswith(("bilinear", "additive")) and rng.rand() < 0.8
-    q_width = rng.randint(1, 7) if free else k_width
+    q_width = rng.randint(least, 7) if free else k_width
     value_width = k_width if levels["width"] == "same" else k_width % 6 + 1
     return q_width, k_width, value_width
 
@@ -251,6 +256,34 @@ def mask_inputs(rng, levels, sizes, queries, keys):
     return found
 
 
+def row_options(rng, levels, most):
+    """The norm's eps, and how rows turn: pairs, base and an even width up to `most`."""
+    norm = None if levels["norm"] == "off" else pick(rng, 1e-6, 0.0, 0.125)
+    if levels["rotary"] == "off":
+        return {"norm": norm}
+    form = levels["rotary"] if levels["rotary"] in ("neighbours", "halves") \
+        else pick(rng, "neighbours", "halves")
+    return {"norm": norm, "rotary": (form, pick(rng, 10000.0, 8.0), 2 * rng.randint(1, most // 2 + 1))}
+
+
+def row_inputs(rng, levels, options, inputs, batch, heads):
+    """Gains, frequencies and positions."""
+    found = {}
+    for side in "qk":
+        x = inputs[side]
+        if levels["norm"] == "shared":
+            found["norm_" + side] = reals(rng, x.shape[-1])
+        if levels["norm"] == "heads":
+            found["norm_" + side] = reals(rng, heads[side], x.shape[-1])
+        if levels["rotary"] in ("given", "given_each"):
+            rows = x.shape[0] if "cu_seqlens_q" in inputs else x.shape[-2]
+            lead = (batch,) if levels["rotary"] == "given_each" else ()
+            found[side + "_positions"] = rng.randint(-3, 20, (*lead, rows)).astype(np.int64)
+    if levels["rotary"] == "given" and rng.rand() < 0.5:
+        found["frequencies"] = abs(reals(rng, options["rotary"][2] // 2))
+    return found
+
+
 def packed_arrays(rng, levels, q_width, k_width, value_width):
     """q, k, v, sequence ends and lengths of a packed call; its batch and heads."""
     batch = rng.randint(1, 4)
@@ -281,6 +314,9 @@ def draw(rng, levels):
                   for name, lead, tail in zip("qkv", sizes.leads, tails)}
         inputs.update(mask_inputs(rng, levels, sizes, queries, keys))
     settings["top"] = rng.randint(1, min(keys, 4) + 1) if keys else 0
+    rows = row_options(rng, levels, min(q_width, k_width))
+    key_heads = inputs["k"].shape[1] if levels["shape"] == "packed" else sizes.key_heads
+    inputs.update(row_inputs(rng, levels, rows, inputs, batch, {"q": heads, "k": key_heads}))
     score, params = score_inputs(rng, levels["score"], heads, q_width, k_width)
     inputs.update(params)
     if levels["alibi"] == "on":
@@ -289,7 +325,7 @@ def draw(rng, levels):
         inputs["sinks"] = reals(rng, heads)
     if levels["diagonal"] == "per_batch":
         inputs["offsets"] = rng.randint(-1, 4, batch).astype(np.int64)
-    return Options(**settings, **score), inputs
+    return Options(**settings, **rows, **score), inputs
 
 
 def finish(rng, name, options, inputs, dlse=True, backward=True):

@@ -4,6 +4,7 @@
 Gradients against the complex step, forward rows against loops over single numbers that find
 their elements by index (no broadcasting, no blocks), masked poison against clean arrays.
 """
+import cmath
 import math
 from dataclasses import replace
 
@@ -83,12 +84,13 @@ class Row:
         self.b = int(np.searchsorted(ends_q, row, side="right")) - 1
         first, last = ends_k[self.b], ends_k[self.b + 1]
         self.i, self.tq = int(row - ends_q[self.b]), int(ends_q[self.b + 1] - ends_q[self.b])
-        g = self.h * k.shape[1] // q.shape[1]
+        self.g = g = self.h * k.shape[1] // q.shape[1]
+        self.first = {"q": int(ends_q[self.b]), "k": int(first)}
         self.q, self.k, self.v = q[row, self.h], k[first:last, g], v[first:last, g]
 
     def dense(self, q, k, v, index):
         *lead, self.i = index
-        self.tq = q.shape[-2]
+        self.tq, self.g, self.first = q.shape[-2], 0, {"q": 0, "k": 0}
         if q.ndim == k.ndim == v.ndim <= 3:
             self.h, batch = 0, lead
             self.q, self.k, self.v = (self.rows(x, x.shape[:-2], lead) for x in (q, k, v))
@@ -96,7 +98,8 @@ class Row:
             *batch, self.h = lead
             g = max(x.shape[-3] if x.ndim > 2 else 1 for x in (k, v))
             heads = self.wants_heads(q, g)
-            key = (*batch, self.h * g // heads)
+            self.g = self.h * g // heads
+            key = (*batch, self.g)
             self.q = self.rows(q, q.shape[:-2], lead)
             self.k, self.v = (self.rows(x, x.shape[:-2], key) for x in (k, v))
         self.q = self.q[self.i]
@@ -134,8 +137,32 @@ class Row:
         return x[self.h] if x.ndim > {"additive_v": 1, "additive_b": 1}.get(name, 2) else x
 
 
+def made_of(row, side, x, n, place):
+    """A row of q or k after the norm and the turn; the n-th of its sequence."""
+    x, inputs = [float(value) for value in x], row.inputs
+    if row.options.norm is not None:
+        size = math.sqrt(sum(value * value for value in x) / len(x) + row.options.norm)
+        gain = inputs.get("norm_" + side, np.ones(len(x)))
+        gain = gain[row.h if side == "q" else row.g] if gain.ndim == 2 else gain
+        x = [0.0 if size == 0 else value / size * g for value, g in zip(x, gain)]
+    if row.options.rotary is None:
+        return x
+    form, base, width = row.options.rotary
+    given = inputs.get(side + "_positions")
+    if given is not None:
+        place = given[row.b, n] if given.ndim == 2 else given[row.first[side] + n]
+    for m in range(width // 2):
+        u, v = (m, m + width // 2) if form == "halves" else (2 * m, 2 * m + 1)
+        frequency = inputs["frequencies"][m] if "frequencies" in inputs \
+            else math.pow(base, -2 * m / width)
+        both = complex(x[u], x[v]) * cmath.exp(1j * float(place) * frequency)
+        x[u], x[v] = both.real, both.imag
+    return x
+
+
 def plain_score(row, j):
-    q, k, score = row.q, row.k[j], row.options.score
+    q = made_of(row, "q", row.q, row.i, row.i + diagonal_of(row))
+    k, score = made_of(row, "k", row.k[j], j, j), row.options.score
     if score == "additive":
         wq, wk, v, b = (row.param("additive_" + name) for name in ("wq", "wk", "v", "b"))
         return sum(v[u] * math.tanh(sum(wq[u, c] * q[c] for c in range(len(q)))

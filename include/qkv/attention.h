@@ -115,6 +115,7 @@ struct InputGradients {
   View q{};
   View k{};
   View v{};
+  QkNormGradient qk_norm{};
   ScoreGradient score{};
   View bias{};
   View alibi{};

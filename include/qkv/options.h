@@ -19,8 +19,9 @@ namespace qkv {
 
 // ---- the diagonal ---------------------------------------------------------------------------
 
-// Where the diagonal j = i + o of causal masks, windows and ALiBi lies: o = Tk - Tq, o = 0, or
-// given, one number or one for each batch entry. Switches nothing on by itself.
+// Where the diagonal j = i + o of causal masks, windows, ALiBi and rotary positions lies:
+// o = Tk - Tq, o = 0, or given, one number or one for each batch entry. Switches nothing on by
+// itself.
 struct BottomRight {
   static constexpr std::string_view kName = "bottom_right";
 };
@@ -89,16 +90,18 @@ struct Dropout {
 
 // Members stand in the order in which they act.
 struct Options {
-  Score score{};                  // ScaledDot unless given
-  std::optional<double> scale{};  // unless given: 1/sqrt(D) for ScaledDot, else 1
-  double softcap = 0;             // s <- softcap * tanh(s / softcap); 0 = off
-  std::vector<ScoreMod> mods{};   // applied one after the other
-  ConstView bias{};               // added; broadcastable to the weights; -inf masks
-  Diagonal diagonal{};            // of ALiBi, Causal and Window
-  ConstView alibi{};              // slopes [H] or [B,H]: adds -slope_h * |i + o - j|
-  std::vector<Mask> masks{};      // all hold together
-  ConstView sinks{};              // [H]: one more logit per head, with value 0
-  Dropout dropout{};              // on the weights, after the softmax
+  std::optional<QkNorm> qk_norm{};  // of each row of q and of k
+  std::optional<Rotary> rotary{};   // then
+  Score score{};                    // ScaledDot unless given
+  std::optional<double> scale{};    // unless given: 1/sqrt(D) for ScaledDot, else 1
+  double softcap = 0;               // s <- softcap * tanh(s / softcap); 0 = off
+  std::vector<ScoreMod> mods{};     // applied one after the other
+  ConstView bias{};                 // added; broadcastable to the weights; -inf masks
+  Diagonal diagonal{};              // of ALiBi, Causal, Window and Rotary
+  ConstView alibi{};                // slopes [H] or [B,H]: adds -slope_h * |i + o - j|
+  std::vector<Mask> masks{};        // all hold together
+  ConstView sinks{};                // [H]: one more logit per head, with value 0
+  Dropout dropout{};                // on the weights, after the softmax
 };
 
 }  // namespace qkv

@@ -94,6 +94,54 @@ struct Additive {
 using Score = std::variant<ScaledDot, Dot, Bilinear, Additive, Cosine>;
 using ScoreGradient = std::variant<std::monostate, BilinearGradient, AdditiveGradient>;
 
+// ---- before the score: what is made of each row of q and of k --------------------------------
+
+struct QkNormGradient {
+  View q{};
+  View k{};
+};
+
+// Each row x becomes g x / sqrt(mean of x_c^2 + eps): queries and keys are normalised before the
+// score (Henry et al. 2020; with RMSNorm, Zhang and Sennrich 2019, eq. 4). A gain that is absent is
+// 1. Without eps a row of zeros stays one.
+struct QkNorm {
+  ConstView q{};  // gain [Dq] or one per head [H,Dq]
+  ConstView k{};  // [Dk] or [G,Dk]
+  double eps = 1e-6;
+
+  static constexpr std::string_view kName = "qk_norm";
+  using Gradient = QkNormGradient;
+  template <class F>
+  static constexpr void for_each_parameter(const F& f) {
+    f("q", &QkNorm::q, &QkNormGradient::q);
+    f("k", &QkNorm::k, &QkNormGradient::k);
+  }
+};
+
+// Which values of a row turn together: (2m, 2m+1) as in the paper and GPT-J, or (m, m + width/2) as
+// in GPT-NeoX and Llama.
+enum class RotaryPairs { kNeighbours, kHalves };
+
+// Rotary positions (Su et al. 2021, section 3.4.2): pair m of a row at position p turns by the
+// angle p base^(-2m/width), so that q_i . k_j depends on the difference of their positions. A key's
+// position is j and a query's i + o (Options::diagonal), unless positions are given.
+struct Rotary {
+  RotaryPairs pairs = RotaryPairs::kNeighbours;
+  double base = 10000;
+  Index width = 0;          // even; the first values of each row that turn; 0: all
+  ConstView frequencies{};  // [width/2], float32 or float64, radians per position, for those above
+  ConstView q_positions{};  // integers [Tq] or [B,Tq], packed [sum Tq]
+  ConstView k_positions{};  // [Tk] or [B,Tk], packed [sum Tk]
+
+  static constexpr std::string_view kName = "rotary";
+  template <class F>
+  static constexpr void for_each_array(const F& f) {
+    f("frequencies", &Rotary::frequencies);
+    f("q_positions", &Rotary::q_positions);
+    f("k_positions", &Rotary::k_positions);
+  }
+};
+
 // Does a score have parameters?
 template <class S>
 constexpr bool has_parameters() {

@@ -257,6 +257,11 @@ struct AdditiveMemory::State {
     }
     const auto* given = std::get_if<Additive>(&with.score);
     if (given == nullptr) throw Error(function, "options.score", "must be the memory's Additive");
+    const auto refuse = [&](std::string_view name) {
+      throw Error(function, name, "is given, but the keys of a memory are made without");
+    };
+    if (with.qk_norm) refuse("options.qk_norm");
+    if (with.rotary) refuse("options.rotary");
     if (!same(in.k, inputs.k)) complain("k");
     if (!same(given->wq, score().wq)) complain("additive.wq");
     if (!same(given->wk, score().wk)) complain("additive.wk");

@@ -197,6 +197,11 @@ core::GradientResults every_gradient(const core::Problem& p, const Inputs& input
                      : View();
   };
   InputGradients all{.q = like(inputs.q), .k = like(inputs.k), .v = like(inputs.v)};
+  if (options.qk_norm) {
+    QkNorm::for_each_parameter([&](const char*, auto value, auto its) {
+      all.qk_norm.*its = like(*options.qk_norm.*value);
+    });
+  }
   std::visit(
       [&]<class S>(const S& score) {
         typename S::Gradient gradient;

@@ -86,7 +86,7 @@ class OwnGradients {
 
   const Problem& p_;
   const GradientResults& to_;
-  std::array<T*, 11> own_{};
+  std::array<T*, GradientResults::kCount> own_{};
 };
 
 }  // namespace qkv::core

@@ -49,23 +49,27 @@ struct GradientTarget {
   bool given() const noexcept { return buffer.given(); }
 };
 
-// Of the product among the maps of rows of q, or of k.
-struct RowProductTargets {
-  GradientTarget w, b;
+// Of the parameters of maps of rows of q, or of k.
+struct RowMapTargets {
+  GradientTarget gain;  // of a norm
+  GradientTarget w, b;  // of the product
 };
 
 struct GradientResults {
   GradientTarget q, k, v;
-  RowProductTargets query, key;
+  RowMapTargets query, key;
   GradientTarget score_v;
   GradientTarget bias, alibi, sinks;
 
   // Each target once.
-  std::array<const GradientTarget*, 11> all() const noexcept {
-    return {&q, &k, &v, &query.w, &query.b, &key.w, &key.b, &score_v, &bias, &alibi, &sinks};
+  static constexpr std::size_t kCount = 13;
+  std::array<const GradientTarget*, kCount> all() const noexcept {
+    return {&q,     &k,     &v,       &query.gain, &query.w, &query.b, &key.gain,
+            &key.w, &key.b, &score_v, &bias,       &alibi,   &sinks};
   }
-  std::array<GradientTarget*, 11> all() noexcept {
-    return {&q, &k, &v, &query.w, &query.b, &key.w, &key.b, &score_v, &bias, &alibi, &sinks};
+  std::array<GradientTarget*, kCount> all() noexcept {
+    return {&q,     &k,     &v,       &query.gain, &query.w, &query.b, &key.gain,
+            &key.w, &key.b, &score_v, &bias,       &alibi,   &sinks};
   }
 };
 

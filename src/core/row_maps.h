@@ -15,9 +15,25 @@ namespace qkv::core {
 // y = x / |x|
 struct UnitRows {};
 
-// The maps that keep the width of a row. One that is appended does not compile before it has its
+// y_c = g_c x_c / sqrt(mean of x_c^2 + eps): RMSNorm (Zhang and Sennrich 2019, eq. 4).
+struct RmsRows {
+  Operand gain;  // columns = channels, heads those of the rows; absent: 1
+  double eps = 0;
+};
+
+// Pairs m of the first `width` values turn by the angle position * frequency_m (Su et al. 2021,
+// section 3.4.2), the others stay.
+struct RotatedRows {
+  bool halves = false;  // pairs (m, m + width/2), else (2m, 2m + 1)
+  Index width = 0;
+  double base = 0;      // frequency_m = base^(-2m/width), where there are none of its own:
+  Operand frequencies;  // columns = pairs
+  Operand positions;    // of rows; absent: each row's place (RowAt)
+};
+
+// The maps that keep the width of a row. One that is appended does not compile until it has its
 // loops.
-using RowMap = std::variant<UnitRows>;
+using RowMap = std::variant<UnitRows, RmsRows, RotatedRows>;
 
 // y_u = sum_c w_uc x_c + b_u; with `turned` w is read as w_cu. One for all query heads, or for
 // each; given for k it makes one row for each query head.
@@ -37,6 +53,18 @@ class RowMaps {
 
   std::span<const RowMap> maps() const noexcept { return {maps_.data(), count_}; }
   void add(const RowMap& map) { maps_.at(count_++) = map; }
+  void clear() noexcept {
+    product = {};
+    count_ = 0;
+  }
+  // Does one of them have a gain? At most one has.
+  bool have_gain() const noexcept {
+    for (const RowMap& map : maps()) {
+      const auto* norm = std::get_if<RmsRows>(&map);
+      if (norm != nullptr && norm->gain.given()) return true;
+    }
+    return false;
+  }
   bool is_identity() const noexcept { return count_ == 0 && !product.given(); }
   // Of rows of `width`.
   Index width(Index width) const noexcept { return product.given() ? product.units : width; }

@@ -60,7 +60,7 @@ class Backward {
     MeasuringArena arena;
     take_worker(arena);
     MeasuringArena back;
-    take_rows(back);
+    take_back_worker(back);
     return std::max({arena.bytes(), back.bytes(), prepare_scratch<T>(p_)});
   }
 
@@ -84,11 +84,21 @@ class Backward {
     return w;
   }
 
-  // A row of an input, and what its maps make of it.
+  // A row of an input, what each map makes of it, and sums of rows.
+  struct BackWorker {
+    T* row = nullptr;
+    T* made = nullptr;
+    T* sums = nullptr;
+  };
   template <class AnyArena>
-  T* take_rows(AnyArena& arena) const {
+  BackWorker take_back_worker(AnyArena& arena) const {
+    const Index width = std::max(p_.Dq, p_.Dk);
     const std::size_t maps = std::max(p_.query_maps.maps().size(), p_.key_maps.maps().size());
-    return arena.template take<T>((static_cast<Index>(maps) + 1) * std::max(p_.Dq, p_.Dk)).data();
+    BackWorker w;
+    w.row = arena.template take<T>(width).data();
+    w.made = arena.template take<T>(static_cast<Index>(maps) * width).data();
+    w.sums = arena.template take<T>(width).data();
+    return w;
   }
 
   template <class AnyArena>
@@ -108,8 +118,10 @@ class Backward {
   void add_query_block(const QueryAt& first, Index queries, Index j0, Index count, Worker& w);
   void bias_gradient(Index i0, Index i1, core::Arena& arena);
   struct Side;
-  void map_back(const Side& side, Index b, Index head, core::Arena& arena);
-  void product_gradients(const Side& side, Index u);
+  void map_back(const Side& side, Index b, Index head, const BackWorker& w, T* dg);
+  template <class Call>
+  void maps_back(const Side& side, Call& call);
+  void product_gradients(const Side& side, Index u, const BackWorker& w);
   void weight_gradient(Index u);
   template <class Call>
   void parameter_gradients(Call& call);

@@ -31,7 +31,7 @@ void Backward<T>::bias_gradient(Index i0, Index i1, core::Arena& arena) {
 template <class T>
 struct Backward<T>::Side {
   const RowMaps& maps;
-  const core::RowProductTargets& to;
+  const core::RowMapTargets& to;
   const Operand& x;
   Index width;
   const RowsOf<T>& dy;  // of left or right
@@ -39,14 +39,13 @@ struct Backward<T>::Side {
   const RowsOf<std::uint8_t>& live;
   bool of_keys;
 
-  // The rows of batch entry b, or sequence.
-  Index first(const Problem& p, Index b) const {
+  // Rows of batch entry b, or sequence, and which they are.
+  Index count(const Problem& p, Index b) const {
     const Sequence s = p.sequence(b);
-    return of_keys ? s.k0 : s.q0;
+    return of_keys ? s.Tk : s.Tq;
   }
-  Index end(const Problem& p, Index b) const {
-    const Sequence s = p.sequence(b);
-    return of_keys ? s.k0 + s.Tk : s.q0 + s.Tq;
+  RowAt<T> at(const Problem& p, Index b, Index head, Index n) const {
+    return of_keys ? key_row<T>(p, b, input_head(p, head), n) : query_row<T>(p, b, head, n);
   }
   // The head of x of which head `head` of dy is made.
   Index input_head(const Problem& p, Index head) const {
@@ -54,52 +53,83 @@ struct Backward<T>::Side {
   }
 };
 
-// Through the maps of one head: from the gradients of what was made of rows to theirs.
+// Through the maps of one head: from the gradients of what was made of rows to theirs. Shares of
+// the gradient of a gain are added to dg, unless it is null: blocks of rows, each from zero.
 template <class T>
-void Backward<T>::map_back(const Side& side, Index b, Index head, core::Arena& arena) {
-  T* x = take_rows(arena);
-  for (Index n = side.first(p_, b); n < side.end(p_, b); ++n) {
-    x_.stop();
-    const T* dy = side.dy.of(b, head, n);
-    T* dx = side.dx.of(b, head, n);
-    std::fill(dx, dx + side.width, T(0));
-    if (!*side.live.of(b, head, n)) continue;
-    if (side.maps.product.given()) {
-      multiply_back(side.maps.product, head, dy, side.width, dx, x_.stop);
-    } else {
-      std::copy_n(dy, side.width, dx);
+void Backward<T>::map_back(const Side& side, Index b, Index head, const BackWorker& w, T* dg) {
+  const Index width = side.width;
+  const Index count = side.count(p_, b);
+  for (Index n0 = 0; n0 < count; n0 += kGradientBlock) {
+    if (dg != nullptr) std::fill_n(w.sums, width, T(0));
+    for (Index n = n0; n < std::min(count, n0 + kGradientBlock); ++n) {
+      x_.stop();
+      const RowAt<T> at = side.at(p_, b, head, n);
+      const T* dy = side.dy.of(b, head, at.row);
+      T* dx = side.dx.of(b, head, at.row);
+      std::fill(dx, dx + width, T(0));
+      if (!*side.live.of(b, head, at.row)) continue;
+      if (side.maps.product.given()) {
+        multiply_back(side.maps.product, head, dy, width, dx, x_.stop);
+      } else {
+        std::copy_n(dy, width, dx);
+      }
+      if (side.maps.maps().empty()) continue;
+      load_row(p_, side.x, b, at.head, at.row, width, w.row);
+      change_back(side.maps.maps(), at, w.row, width, dx, w.made, dg == nullptr ? dg : w.sums);
     }
-    if (side.maps.maps().empty()) continue;
-    load_row(p_, side.x, b, side.input_head(p_, head), n, side.width, x);
-    change_back(side.maps.maps(), x, side.width, dx, x + side.width);
+    for (Index c = 0; dg != nullptr && c < width; ++c) dg[c] += w.sums[c];
   }
 }
 
-// Unit u of y = W x + b: dW_uc = sum over rows of dy_u x_c, db_u = sum of dy_u, over b, h and live
-// rows, each (b, h) from zero.
+// Through the maps of all heads. A gain's gradient is summed over b and heads in ascending order,
+// so that with one the heads that share it are one task.
 template <class T>
-void Backward<T>::product_gradients(const Side& side, Index u) {
+template <class Call>
+void Backward<T>::maps_back(const Side& side, Call& call) {
+  const Index heads = side.dy.heads;
+  if (!side.to.gain.given()) {
+    return call.for_each_task(p_.B * heads, [&](Index task, core::Arena& arena) {
+      map_back(side, task / heads, task % heads, take_back_worker(arena), nullptr);
+    });
+  }
+  const Index gains = side.to.gain.own.head_stride == 0 ? 1 : side.of_keys ? p_.G : p_.H;
+  call.for_each_task(gains, [&](Index gain, core::Arena& arena) {
+    const BackWorker w = take_back_worker(arena);
+    for (Index b = 0; b < p_.B; ++b) {
+      for (Index head = 0; head < heads; ++head) {
+        const Index of = side.input_head(p_, head);
+        if (gains > 1 && of != gain) continue;
+        map_back(side, b, head, w, own_.at(side.to.gain, 0, of, 0, 0));
+      }
+    }
+  });
+}
+
+// Unit u of y = W x + b, where x is a row after the maps before the product: dW_uc = sum over rows
+// of dy_u x_c, db_u = sum of dy_u, over b, h and live rows, each (b, h) from zero.
+template <class T>
+void Backward<T>::product_gradients(const Side& side, Index u, const BackWorker& w) {
+  const bool turned = side.maps.product.turned;
+  const Index width = side.to.w.given() ? side.width : 0;
   for (Index b = 0; b < p_.B; ++b) {
     for (Index h = 0; h < p_.H; ++h) {
-      x_.stop();
-      const auto sum_rows = [&](const auto& value) {
+      std::fill_n(w.sums, width, T(0));
+      T sum(0);
+      for (Index n = 0; n < side.count(p_, b); ++n) {
         x_.stop();
-        T sum(0);
-        for (Index n = side.first(p_, b); n < side.end(p_, b); ++n) {
-          if (*side.live.of(b, h, n)) {
-            sum = fused_multiply_add(side.dy.of(b, h, n)[u], value(n), sum);
-          }
-        }
-        return sum;
-      };
-      for (Index c = 0; side.to.w.given() && c < side.width; ++c) {
-        const bool turned = side.maps.product.turned;
-        *own_.at(side.to.w, b, h, turned ? c : u, turned ? u : c) += sum_rows(
-            [&](Index n) { return element<T>(p_, side.x, b, side.input_head(p_, h), n, c); });
+        const RowAt<T> at = side.at(p_, b, h, n);
+        if (!*side.live.of(b, h, at.row)) continue;
+        const T dy = side.dy.of(b, h, at.row)[u];
+        sum += dy;
+        if (width == 0) continue;
+        load_row(p_, side.x, b, at.head, at.row, width, w.row);
+        change_row(side.maps.maps(), at, width, w.row);
+        for (Index c = 0; c < width; ++c) w.sums[c] = fused_multiply_add(dy, w.row[c], w.sums[c]);
       }
-      if (side.to.b.given()) {
-        *own_.at(side.to.b, b, h, 0, u) += sum_rows([](Index) { return T(1); });
+      for (Index c = 0; c < width; ++c) {
+        *own_.at(side.to.w, b, h, turned ? c : u, turned ? u : c) += w.sums[c];
       }
+      if (side.to.b.given()) *own_.at(side.to.b, b, h, 0, u) += sum;
     }
   }
 }
@@ -135,14 +165,12 @@ void Backward<T>::parameter_gradients(Call& call) {
                         {p_.key_maps, to_.key, p_.k, p_.Dk, dright_, dk_, key_live_, true}};
   for (const Side& side : sides) {
     if (side.maps.is_identity() || (p_.q_rows == 0 && p_.k_rows == 0)) continue;
-    const Index heads = side.dy.heads;
-    call.for_each_task(p_.B * heads, [&](Index task, core::Arena& arena) {
-      map_back(side, task / heads, task % heads, arena);
-    });
+    maps_back(side, call);
     if (p_.q_rows == 0 || p_.k_rows == 0) continue;
     if (!side.to.w.given() && !side.to.b.given()) continue;
-    call.for_each_task(side.maps.product.units,
-                       [&](Index u, core::Arena&) { product_gradients(side, u); });
+    call.for_each_task(side.maps.product.units, [&](Index u, core::Arena& arena) {
+      product_gradients(side, u, take_back_worker(arena));
+    });
   }
   if (to_.score_v.given() && p_.q_rows != 0 && p_.k_rows != 0) {
     call.for_each_task(p_.U, [&](Index u, core::Arena&) { weight_gradient(u); });

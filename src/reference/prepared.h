@@ -92,14 +92,25 @@ void load_row(const Problem& p, const Operand& x, Index b, Index h, Index row, I
   }
 }
 
-// Row (b, head, row) of x, of `width` values, after the maps; `h` is the head of the product's
-// parameters. `spare` holds a row of x.
+// Row i of sequence b of queries, j of keys.
 template <class T>
-void make_row(const Problem& p, const Operand& x, const RowMaps& maps, Index b, Index head, Index h,
-              Index row, Index width, T* spare, T* to, const core::StopPoint& stop) {
+RowAt<T> query_row(const Problem& p, Index b, Index head, Index i) {
+  const Sequence s = p.sequence(b);
+  return {b, head, s.q0 + i, i + p.diagonal_offset(b, s)};
+}
+template <class T>
+RowAt<T> key_row(const Problem& p, Index b, Index head, Index j) {
+  return {b, head, p.sequence(b).k0 + j, j};
+}
+
+// A row of x, of `width` values, after the maps; `h` is the head of the product's parameters.
+// `spare` holds a row of x.
+template <class T>
+void make_row(const Problem& p, const Operand& x, const RowMaps& maps, const RowAt<T>& at, Index h,
+              Index width, T* spare, T* to, const core::StopPoint& stop) {
   T* values = maps.product.given() ? spare : to;
-  load_row(p, x, b, head, row, width, values);
-  change_row(maps.maps(), width, values);
+  load_row(p, x, at.b, at.head, at.row, width, values);
+  change_row(maps.maps(), at, width, values);
   if (maps.product.given()) multiply_row(maps.product, h, values, width, to, stop);
 }
 
@@ -110,7 +121,7 @@ void prepare_left(const Problem& p, const Prepared<T>& to, Index b, Index h, cor
   T* spare = arena.take<T>(p.Dq).data();
   for (Index i = 0; i < s.Tq; ++i, rows += to.left.width) {
     to.stop();
-    make_row(p, p.q, p.query_maps, b, h, h, s.q0 + i, p.Dq, spare, rows, to.stop);
+    make_row(p, p.q, p.query_maps, query_row<T>(p, b, h, i), h, p.Dq, spare, rows, to.stop);
   }
 }
 
@@ -123,7 +134,7 @@ void prepare_right(const Problem& p, const Prepared<T>& to, Index b, Index head,
   T* spare = arena.take<T>(p.Dk).data();
   for (Index j = 0; j < s.Tk; ++j, rows += to.right.width) {
     to.stop();
-    make_row(p, p.k, p.key_maps, b, g, head, s.k0 + j, p.Dk, spare, rows, to.stop);
+    make_row(p, p.k, p.key_maps, key_row<T>(p, b, g, j), head, p.Dk, spare, rows, to.stop);
   }
 }
 

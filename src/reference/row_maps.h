@@ -8,13 +8,17 @@
 
 #include "core/problem.h"
 #include "core/stop.h"
+#include "reference/rms_rows.h"
+#include "reference/rotated_rows.h"
 #include "reference/scalar.h"
 #include "reference/unit_rows.h"
 
 // What is made of a row of q or k (core/row_maps.h), and of the gradient of what was made of it.
 // A map is two functions:
-//   change_row(map, x, n, y)      y, n values as x has them; they may be the same
-//   change_back(map, x, y, n, d)  d, the gradient of y, becomes that of x
+//   change_row(map, at, x, n, y)          y, n values as x has them; they may be the same
+//   change_back(map, at, x, y, n, d, dg)  d, the gradient of y, becomes that of x; the row's share
+//                                         of the gradient of the map's gain is added to dg, n
+//                                         values, unless it is null
 // The loops that fused paths use for them are these.
 namespace qkv::reference {
 
@@ -23,37 +27,32 @@ using core::RowMap;
 using core::RowMaps;
 using core::RowProduct;
 
-template <class Map>
-concept AnyRowMap = requires(const Map& map, const double* x, Index n, double* y) {
-  change_row(map, x, n, y);
-  change_back(map, x, x, n, y);
+template <class Map, class T = double>
+concept AnyRowMap = requires(const Map& map, const RowAt<T>& at, const T* x, Index n, T* y) {
+  change_row(map, at, x, n, y);
+  change_back(map, at, x, x, n, y, y);
 };
 
 // All maps of a row, in place.
 template <class T>
-void change_row(std::span<const RowMap> maps, Index n, T* row) {
+void change_row(std::span<const RowMap> maps, const RowAt<T>& at, Index n, T* row) {
   for (const RowMap& map : maps) {
-    std::visit([&]<AnyRowMap Map>(const Map& one) { change_row(one, row, n, row); }, map);
+    std::visit([&]<AnyRowMap Map>(const Map& one) { change_row(one, at, row, n, row); }, map);
   }
 }
 
 // d, the gradient of what the maps make of row x, becomes that of x. `spare` holds n values for
-// each map.
+// each map. The row's share of the gain's gradient is added to dg, where it is given.
 template <class T>
-void change_back(std::span<const RowMap> maps, const T* x, Index n, T* d, T* spare) {
+void change_back(std::span<const RowMap> maps, const RowAt<T>& at, const T* x, Index n, T* d,
+                 T* spare, T* dg) {
   if (maps.empty()) return;
   const auto back = [&]<AnyRowMap Map>(const Map& map) {
-    change_row(map, x, n, spare);
-    change_back(maps.subspan(1), spare, n, d, spare + n);
-    change_back(map, x, spare, n, d);
+    change_row(map, at, x, n, spare);
+    change_back(maps.subspan(1), at, spare, n, d, spare + n, dg);
+    change_back(map, at, x, spare, n, d, dg);
   };
   std::visit(back, maps.front());
-}
-
-// A parameter's element: parameters have no batch axes.
-template <class T>
-T parameter(const Operand& x, Index h, Index row, Index col) {
-  return core::load<T>(x.dtype, x.data, core::offset_of(x, 0, h, row, col));
 }
 
 // w_uc of head h.

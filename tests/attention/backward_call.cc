@@ -47,6 +47,9 @@ ConstView BackwardCall::source_of(const std::string& name, const Inputs& inputs,
   if (name == "bias") return options.bias;
   if (name == "alibi") return options.alibi;
   if (name == "sinks") return options.sinks;
+  const QkNorm norm = options.qk_norm.value_or(QkNorm{});
+  if (name == "norm_q") return norm.q;
+  if (name == "norm_k") return norm.k;
   if (const auto* bilinear = std::get_if<Bilinear>(&options.score)) {
     return name == "w" ? bilinear->w : ConstView();
   }
@@ -126,6 +129,7 @@ Gradients::Gradients(const BackwardCall& call) {
   views_ = {.q = buffer("q"),
             .k = buffer("k"),
             .v = buffer("v"),
+            .qk_norm = {buffer("norm_q"), buffer("norm_k")},
             .score = score_gradient(),
             .bias = buffer("bias"),
             .alibi = buffer("alibi"),

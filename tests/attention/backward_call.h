@@ -28,8 +28,8 @@ bool takes_backward(std::string_view path, const Inputs& inputs, const Options& 
 
 // A call, but for what the forward pass saved.
 struct BackwardCall {
-  // A gradient that is asked for: of "q", "k", "v", "bias", "alibi", "sinks", or of a parameter of
-  // the score: "w", "wq", "wk", "score_v", "score_b".
+  // A gradient that is asked for: of "q", "k", "v", "bias", "alibi", "sinks", of a parameter of the
+  // score: "w", "wq", "wk", "score_v", "score_b", or of a gain: "norm_q", "norm_k".
   struct Asked {
     DType dtype;
     Dims shape;
@@ -46,8 +46,8 @@ struct BackwardCall {
   // Asks for the gradient of that name.
   void ask(const std::string& name, Layout layout);
   // What may be asked of a call, in this order: the ones that are there.
-  static constexpr std::array kNames{"q", "k",  "v",  "bias",    "alibi",  "sinks",
-                                     "w", "wq", "wk", "score_v", "score_b"};
+  static constexpr std::array kNames{"q",  "k",  "v",       "bias",    "alibi",  "sinks", "w",
+                                     "wq", "wk", "score_v", "score_b", "norm_q", "norm_k"};
   static std::vector<std::string> askable(const Inputs& inputs, const Options& options);
   static ConstView source_of(const std::string& name, const Inputs& inputs, const Options& options);
 };

@@ -163,9 +163,13 @@ CaseCall::CaseCall(const Case& c, DType real) : case_(c), real_(real) {
   for (const auto& [name, array] : c.in) {
     // What stands in the accumulator's type in every call.
     const bool sums = name == "dlse" || name == "dweights" || name == "drow_weights";
-    tensors_.emplace(name, tensor_of(array, sums ? accumulator_of(real) : real));
+    const DType dtype = name == "frequencies" ? DType::kFloat64
+                        : sums                ? accumulator_of(real)
+                                              : real;
+    tensors_.emplace(name, tensor_of(array, dtype));
   }
   inputs_ = {input("q"), input("k"), input("v"), input("cu_seqlens_q"), input("cu_seqlens_k")};
+  set_row_options();
   set_score();
   for (const auto& words : c.settings) {
     if (words[0] == "scale") options_.scale = number(words[1]);
@@ -193,6 +197,24 @@ ConstView CaseCall::input(const std::string& name) const {
 Tensor* CaseCall::tensor(const std::string& name) {
   const auto at = tensors_.find(name);
   return at == tensors_.end() ? nullptr : &at->second;
+}
+
+void CaseCall::set_row_options() {
+  for (const auto& words : case_.settings) {
+    if (words[0] == "norm") {
+      options_.qk_norm = QkNorm{input("norm_q"), input("norm_k"), number(words[1])};
+    }
+    if (words[0] == "rotary") {
+      options_.rotary = Rotary{
+          .pairs = words[1] == "halves" ? RotaryPairs::kHalves : RotaryPairs::kNeighbours,
+          .base = number(words[2]),
+          .width = std::stol(words[3]),
+          .frequencies = input("frequencies"),
+          .q_positions = input("q_positions"),
+          .k_positions = input("k_positions"),
+      };
+    }
+  }
 }
 
 void CaseCall::set_score() {
@@ -296,6 +318,7 @@ std::map<std::string, Tensor> run_backward(const Case& c, const CaseCall& call,
   InputGradients to{.q = view("dq"),
                     .k = view("dk"),
                     .v = view("dv"),
+                    .qk_norm = {view("dnorm_q"), view("dnorm_k")},
                     .bias = view("dbias"),
                     .alibi = view("dalibi"),
                     .sinks = view("dsinks")};

@@ -51,6 +51,7 @@ class CaseCall {
   Tensor result(const std::string& name) const;
 
  private:
+  void set_row_options();
   void set_score();
   void set_masks();
   void set_mods();

@@ -29,6 +29,8 @@ constexpr double kTolerance = 1e-12;
 const std::map<std::string, std::string> kGradientOf = {{"dq", "q"},
                                                         {"dk", "k"},
                                                         {"dv", "v"},
+                                                        {"dnorm_q", "norm_q"},
+                                                        {"dnorm_k", "norm_k"},
                                                         {"dbias", "bias"},
                                                         {"dalibi", "alibi"},
                                                         {"dsinks", "sinks"},
@@ -184,7 +186,8 @@ TEST(ComplexStep, EveryGradientOfEveryFiniteCase) {
   for (const auto& [kind, names] : fast) {
     for (const std::string& path : names) {
       EXPECT_GE(compared[path].cases, kind == ScoreKind::kBilinear ? 100 : 150) << path;
-      std::vector<const char*> gradients{"dq", "dk", "dv", "dbias", "dalibi", "dsinks"};
+      std::vector<const char*> gradients{"dq",      "dk",    "dv",     "dnorm_q",
+                                         "dnorm_k", "dbias", "dalibi", "dsinks"};
       if (kind == ScoreKind::kBilinear) gradients.push_back("dbilinear_w");
       if (kind == ScoreKind::kAdditive) {
         for (const char* name : {"dadditive_wq", "dadditive_wk", "dadditive_v", "dadditive_b"}) {

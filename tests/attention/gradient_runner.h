@@ -22,10 +22,10 @@ namespace qkv::test {
 struct GradientTensors {
   static constexpr auto& kNames = BackwardCall::kNames;
 
-  Tensor q, k, v, bias, alibi, sinks, w, wq, wk, score_v, score_b;
+  Tensor q, k, v, bias, alibi, sinks, w, wq, wk, score_v, score_b, norm_q, norm_k;
 
   std::array<const Tensor*, kNames.size()> all() const {
-    return {&q, &k, &v, &bias, &alibi, &sinks, &w, &wq, &wk, &score_v, &score_b};
+    return {&q, &k, &v, &bias, &alibi, &sinks, &w, &wq, &wk, &score_v, &score_b, &norm_q, &norm_k};
   }
 };
 
@@ -78,9 +78,9 @@ class GradientRunner {
       EXPECT_TRUE(at->second.intact()) << name;
       return contiguous(at->second.view());
     };
-    return {tensor("q"),     tensor("k"),       tensor("v"),      tensor("bias"),
-            tensor("alibi"), tensor("sinks"),   tensor("w"),      tensor("wq"),
-            tensor("wk"),    tensor("score_v"), tensor("score_b")};
+    return {tensor("q"),       tensor("k"),      tensor("v"),     tensor("bias"), tensor("alibi"),
+            tensor("sinks"),   tensor("w"),      tensor("wq"),    tensor("wk"),   tensor("score_v"),
+            tensor("score_b"), tensor("norm_q"), tensor("norm_k")};
   }
 
   // Is there any of the gradients that are asked for?

@@ -37,7 +37,10 @@ inline std::string_view name_of(ScoreKind kind) {
 inline ScoreKind kind_of(const core::Problem& p) {
   if (p.product == core::PairProduct::kTanh) return ScoreKind::kAdditive;
   if (p.query_maps.product.given()) return ScoreKind::kBilinear;
-  return p.query_maps.maps().empty() ? ScoreKind::kDot : ScoreKind::kCosine;
+  for (const core::RowMap& map : p.query_maps.maps()) {
+    if (std::holds_alternative<core::UnitRows>(map)) return ScoreKind::kCosine;
+  }
+  return ScoreKind::kDot;
 }
 
 // Are queries and keys of one width?

@@ -22,9 +22,11 @@ namespace {
 using Names = std::set<std::string_view>;
 
 struct Drawn {
-  Names scores, masks, diagonals;
+  Names scores, masks, diagonals, rows;
 
   void add(const Options& options) {
+    if (options.qk_norm) rows.insert(QkNorm::kName);
+    if (options.rotary) rows.insert(Rotary::kName);
     scores.insert(name_of(options.score));
     for (const Mask& mask : options.masks) masks.insert(name_of(mask));
     diagonals.insert(name_of(options.diagonal));
@@ -65,6 +67,7 @@ TEST(Variants, TheOracleDrawsEach) {
     drawn.add(CaseCall(c, DType::kFloat64).options());
   }
   expect_all(drawn, "tests/oracle_cases.py");
+  EXPECT_EQ(drawn.rows, (Names{QkNorm::kName, Rotary::kName}));
 }
 
 // The kinds of scores that tests walk through have a path besides the reference.

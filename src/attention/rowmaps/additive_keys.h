@@ -32,6 +32,7 @@ class AdditiveKeys {
 
   // Of the keys; nothing is known of queries.
   const AdditiveScores<T>& scores() const { return scores_; }
+  const InputRows<T>& keys() const { return keys_; }
   const RowProduct<T>& query_product() const { return query_product_; }
   const T* rows() const { return rows_; }  // [B,H,k_rows][2 units]
 
@@ -53,6 +54,7 @@ void AdditiveKeys<T>::take(const Problem& p, AnyArena& arena) {
   const auto take = [&]<class V>(V*& to, Index n) { to = arena.template take<V>(n).data(); };
   query_product_.take(arena);
   key_product_.take(arena);
+  keys_.turns.take(arena);
   take(rows_, scores_.keys.count(p.B) * 2 * p.U);
   take(v_, p.H * p.U);
   take(odd_v_, p.H);
@@ -68,6 +70,7 @@ void AdditiveKeys<T>::prepare(const FusedCall<T>& tools, runtime::Call& call) {
   load_parameters(p);
   query_product_.pack(tools, call);
   key_product_.pack(tools, call);
+  keys_.turns.prepare(tools, call);
   keys_.make(tools, key_product_, call,
              [&](Index b, Index h, Index row, Index count, const RowsOf<const T>& made) {
                scores_.put_exponentials(made, count, scores_.keys.of(b, h, row), rows_, ranges_);

@@ -3,6 +3,7 @@
 #define QKV_ATTENTION_ROWMAPS_INPUT_ROWS_H_
 
 #include "attention/rowmaps/row_product.h"
+#include "attention/rowmaps/row_turns.h"
 #include "reference/row_maps.h"
 
 // The rows of q, or of k, and what the score makes of them before pairs are made.
@@ -41,12 +42,6 @@ void for_each_row_block(runtime::Call& call, const Problem& p, const RowPlaces& 
                      });
 }
 
-// Rows first .. first + count - 1.
-struct SequenceRows {
-  Index first = 0;
-  Index count = 0;
-};
-
 template <class T>
 struct InputRows {
   const Problem& p;
@@ -56,30 +51,35 @@ struct InputRows {
   Index heads = 0;   // of x
   Index width = 0;
   bool are_keys = false;
+  RowTurns<T> turns;
 
   static InputRows of_queries(const Problem& p) {
-    return {p, p.q, p.query_maps, RowPlaces::of_queries(p), p.H, p.Dq, false};
+    const RowPlaces places = RowPlaces::of_queries(p);
+    return {p,   p.q,  p.query_maps, places,
+            p.H, p.Dq, false,        RowTurns<T>(p, p.query_maps, places, false)};
   }
   // A product makes one row for each query head.
   static InputRows of_keys(const Problem& p) {
     RowPlaces places = RowPlaces::of_keys(p);
     if (p.key_maps.product.given()) places.heads = p.H;
-    return {p, p.k, p.key_maps, places, p.G, p.Dk, true};
+    return {p, p.k, p.key_maps, places, p.G, p.Dk, true, RowTurns<T>(p, p.key_maps, places, true)};
   }
 
   Index mapped_width() const { return maps.width(width); }
   Index count() const { return places.count(p.B); }
   RowProduct<T> product() const { return RowProduct<T>::forward(maps.product, p.H, width); }
   // Those of batch entry or sequence b.
-  SequenceRows of_sequence(Index b) const {
-    const Sequence s = p.sequence(b);
-    return are_keys ? SequenceRows{s.k0, s.Tk} : SequenceRows{s.q0, s.Tq};
+  SequenceRows of_sequence(Index b) const { return rows_of_sequence(p, are_keys, b); }
+  // The head of x of which head `head` of places is made.
+  Index input_head(Index head) const { return head * heads / places.heads; }
+  reference::RowAt<T> at(Index b, Index head, Index row) const {
+    return {.b = b, .head = input_head(head), .row = row, .turns = turns.of(b, row)};
   }
   // From (b, head, row) on, `head` one of places.heads, as T next to each other: in place, or
   // copied to `copy`.
   RowsOf<const T> plain(Index b, Index head, Index row, Index count, T* copy) const {
     const Index entry = core::batch_offset(x, p.batch, b);
-    const Index offset = core::offset_of(x, entry, head * heads / places.heads, row, 0);
+    const Index offset = core::offset_of(x, entry, input_head(head), row, 0);
     if (x.dtype == dtype_of<T> && x.col_stride == 1) {
       return {static_cast<const T*>(x.data) + offset, x.row_stride};
     }
@@ -95,7 +95,7 @@ struct InputRows {
     for (Index r = 0; r < count; ++r) {
       T* one = copy + r * width;
       if (rows.data != copy) std::copy_n(rows.data + r * rows.stride, width, one);
-      reference::change_row(maps.maps(), width, one);
+      reference::change_row(maps.maps(), at(b, head, row + r), width, one);
     }
     return {copy, width};
   }

@@ -57,7 +57,9 @@ class MappedBackward {
   void run(runtime::Call& call);
 
  private:
-  static bool asks(const core::RowProductTargets& to) { return to.w.given() || to.b.given(); }
+  static bool asks(const core::RowMapTargets& to) {
+    return to.gain.given() || to.w.given() || to.b.given();
+  }
   bool maps_queries() const { return !p_.query_maps.is_identity(); }
   bool maps_keys() const { return !p_.key_maps.is_identity(); }
   bool needs_left() const { return maps_queries() && (to_.q.given() || asks(to_.query)); }
@@ -70,9 +72,9 @@ class MappedBackward {
   GradientResults stage_targets() const;
   template <class AnyArena>
   void take_own(AnyArena& arena);
-  void back(const MadeGradients<T>& made, const core::RowProductTargets& product,
+  void back(const MadeGradients<T>& made, const core::RowMapTargets& maps,
             const GradientTarget& input, RowProduct<T>& by, const GradientRows<T>& rows,
-            runtime::Call& call);
+            T* gain_sums, runtime::Call& call);
   void weight_gradient(runtime::Call& call);
   void add_to_sums(runtime::Call& call) const;
 
@@ -88,6 +90,8 @@ class MappedBackward {
   GradientRows<T> dq_, dk_;
   T* left_ = nullptr;   // dleft, [places][width]
   T* right_ = nullptr;  // dright
+  T* query_gain_sums_ = nullptr;
+  T* key_gain_sums_ = nullptr;
 };
 
 // ---- memory ---------------------------------------------------------------------------------
@@ -121,13 +125,20 @@ void MappedBackward<T>::take_own(AnyArena& arena) {
   };
   if (needs_left()) take(rows_.queries(), left_, stages_to_.q);
   if (needs_right()) take(rows_.keys(), right_, stages_to_.k);
-  if (to_.q.given()) query_back_.take(arena);
-  if (to_.k.given()) key_back_.take(arena);
+  if (to_.q.given() || to_.query.gain.given()) query_back_.take(arena);
+  if (to_.k.given() || to_.key.gain.given()) key_back_.take(arena);
+  const auto take_gain = [&](const InputRows<T>& input, const GradientTarget& gain, T*& to) {
+    if (!gain.given()) return;
+    to = arena.template take<T>(RowGradients<T>::gain_values(p_, input)).data();
+  };
+  take_gain(rows_.queries(), to_.query.gain, query_gain_sums_);
+  take_gain(rows_.keys(), to_.key.gain, key_gain_sums_);
   gradients_.own().take(arena, [&](const GradientTarget& target) {
     if (&target == &to_.q) return maps_queries() && dq_.is_summed();
     if (&target == &to_.k) return maps_keys() && dk_.is_summed();
-    return &target == &to_.query.w || &target == &to_.query.b || &target == &to_.key.w ||
-           &target == &to_.key.b || &target == &to_.score_v;
+    return &target == &to_.query.gain || &target == &to_.query.w || &target == &to_.query.b ||
+           &target == &to_.key.gain || &target == &to_.key.w || &target == &to_.key.b ||
+           &target == &to_.score_v;
   });
 }
 
@@ -140,27 +151,26 @@ void MappedBackward<T>::run(runtime::Call& call) {
   const core::StopPoint& stop = rows_.tools().stop;
   gradients_.own().clear(stop, [](const GradientTarget&) { return true; });
   stages_.run(call);
-  if (needs_left()) back(queries(), to_.query, to_.q, query_back_, dq_, call);
-  if (needs_right()) back(keys(), to_.key, to_.k, key_back_, dk_, call);
+  if (needs_left()) back(queries(), to_.query, to_.q, query_back_, dq_, query_gain_sums_, call);
+  if (needs_right()) back(keys(), to_.key, to_.k, key_back_, dk_, key_gain_sums_, call);
   if (to_.score_v.given()) weight_gradient(call);
   if (sums_ != nullptr) add_to_sums(call);
   gradients_.own().deliver(stop);
 }
 
 template <class T>
-void MappedBackward<T>::back(const MadeGradients<T>& made, const core::RowProductTargets& product,
+void MappedBackward<T>::back(const MadeGradients<T>& made, const core::RowMapTargets& maps,
                              const GradientTarget& input, RowProduct<T>& by,
-                             const GradientRows<T>& rows, runtime::Call& call) {
+                             const GradientRows<T>& rows, T* gain_sums, runtime::Call& call) {
   using First = typename RowGradients<T>::First;
-  if (input.given()) {
-    by.pack(rows_.tools(), call);
-    gradients_.map_back(made, by, rows, call);
-  }
-  if (product.w.given()) {
+  if (input.given() || maps.gain.given()) by.pack(rows_.tools(), call);
+  if (input.given()) gradients_.map_back(made, by, rows, call);
+  if (maps.gain.given()) gradients_.gain(made, by, gain_sums, maps.gain, call);
+  if (maps.w.given()) {
     const bool turned = made.input.maps.product.turned;
-    gradients_.parameter(made, turned ? First::kInput : First::kGradients, product.w, call);
+    gradients_.parameter(made, turned ? First::kInput : First::kGradients, maps.w, call);
   }
-  if (product.b.given()) gradients_.sum_rows(made, product.b, call);
+  if (maps.b.given()) gradients_.sum_rows(made, maps.b, call);
 }
 
 // dv of the additive score, from the parts that blocks of keys left behind.

@@ -41,7 +41,7 @@ class MappedRows {
   const AdditiveScores<T>* scores() const { return is_additive_ ? &scores_ : nullptr; }
   const FusedCall<T>& tools() const { return tools_; }
   const InputRows<T>& queries() const { return queries_; }
-  const InputRows<T>& keys() const { return keys_; }
+  const InputRows<T>& keys() const { return makes_additive_keys() ? own_keys_.keys() : keys_; }
 
   template <class AnyArena>
   void take(AnyArena& arena);
@@ -80,12 +80,14 @@ template <class T>
 template <class AnyArena>
 void MappedRows<T>::take(AnyArena& arena) {
   if (maps_queries()) left_ = arena.template take<T>(queries_.count() * inner_.Dq).data();
+  queries_.turns.take(arena);
   if (is_additive_) {
     ranges_ = arena.template take<Range>(queries_.count()).data();
     if (makes_additive_keys()) own_keys_.take(p_, arena);
     return;
   }
   if (maps_keys()) right_ = arena.template take<T>(keys_.count() * inner_.Dk).data();
+  keys_.turns.take(arena);
   query_product_.take(arena);
   key_product_.take(arena);
 }
@@ -107,6 +109,7 @@ void MappedRows<T>::make_plain(const InputRows<T>& input, const RowProduct<T>& b
                                runtime::Call& call) const {
   const Index width = input.mapped_width();
   by.pack(tools_, call);
+  input.turns.prepare(tools_, call);
   input.make(tools_, by, call,
              [&](Index b, Index h, Index row, Index count, const RowsOf<const T>& made) {
                T* rows = to + input.places.of(b, h, row) * width;
@@ -120,6 +123,7 @@ template <class T>
 void MappedRows<T>::prepare_additive(runtime::Call& call) {
   if (makes_additive_keys()) own_keys_.prepare(tools_, call);
   const RowPlaces& places = queries_.places;
+  queries_.turns.prepare(tools_, call);
   queries_.make(tools_, query_product(), call,
                 [&](Index b, Index h, Index row, Index count, const RowsOf<const T>& made) {
                   scores_.put_exponentials(made, count, places.of(b, h, row), left_, ranges_);

@@ -45,6 +45,13 @@ class RowGradients {
   // Through the maps to the rows; `by`, packed, is what goes back through their product.
   void map_back(const MadeGradients<T>& made, const RowProduct<T>& by, const GradientRows<T>& to,
                 runtime::Call& call);
+  // The gradient of a gain among the maps: blocks of rows in ascending order, each from zero.
+  // `sums` has room for gain_values().
+  void gain(const MadeGradients<T>& made, const RowProduct<T>& by, T* sums,
+            const GradientTarget& to, runtime::Call& call);
+  static Index gain_values(const Problem& p, const InputRows<T>& input) {
+    return input.places.entries(p.B) * input.places.heads * gain_blocks(p, input) * input.width;
+  }
   // dW_rc = sum over rows of first_r second_c: blocks of rows in ascending order, each from zero.
   // Which of them has the rows of W.
   enum class First { kGradients, kInput };
@@ -79,7 +86,18 @@ class RowGradients {
   template <class F>
   void for_each_head(const GradientTarget& to, Index head, const F& f) const;
   void block_back(const MadeGradients<T>& made, const RowProduct<T>& by, Index b, Index h,
-                  Index row, Index count, const Worker& w, const RowsOf<T>& to) const;
+                  Index row, Index count, const Worker& w, const RowsOf<T>& to,
+                  T* dg = nullptr) const;
+  // Blocks of a head's rows, whose sequences begin with a block; and the first of sequence b.
+  static Index gain_blocks(const Problem& p, const InputRows<T>& input) {
+    return input.places.packed ? input.places.rows / kProductRows + p.B + 1
+                               : pieces(input.places.rows, kProductRows);
+  }
+  Index first_gain_block(const InputRows<T>& input, Index b, Index h) const {
+    const Index blocks = gain_blocks(p_, input);
+    if (!input.places.packed) return (b * input.places.heads + h) * blocks;
+    return h * blocks + input.of_sequence(b).first / kProductRows + b;
+  }
   RowsOf<const T> live_rows(const MadeGradients<T>& made, Index b, Index h, Index row, Index count,
                             T* copy) const;
 
@@ -93,7 +111,7 @@ class RowGradients {
 template <class T>
 void RowGradients<T>::block_back(const MadeGradients<T>& made, const RowProduct<T>& by, Index b,
                                  Index h, Index row, Index count, const Worker& w,
-                                 const RowsOf<T>& to) const {
+                                 const RowsOf<T>& to, T* dg) const {
   const InputRows<T>& input = made.input;
   const RowsOf<const T> dy = made.from(b, h, row);
   if (by.given()) {
@@ -112,8 +130,8 @@ void RowGradients<T>::block_back(const MadeGradients<T>& made, const RowProduct<
   const RowsOf<const T> x = input.plain(b, h, row, count, w.copy);
   for (Index r = 0; r < count; ++r) {
     if (live[r] == 0) continue;
-    reference::change_back(maps, x.data + r * x.stride, input.width, to.data + r * to.stride,
-                           w.spare);
+    reference::change_back(maps, input.at(b, h, row + r), x.data + r * x.stride, input.width,
+                           to.data + r * to.stride, w.spare, dg);
   }
 }
 
@@ -146,6 +164,41 @@ void RowGradients<T>::map_back(const MadeGradients<T>& made, const RowProduct<T>
       for (Index r = 0; r < count; ++r) to.add_to(own_, b, h, row + r, w.made + r * stride);
     }
   });
+}
+
+template <class T>
+void RowGradients<T>::gain(const MadeGradients<T>& made, const RowProduct<T>& by, T* sums,
+                           const GradientTarget& to, runtime::Call& call) {
+  const InputRows<T>& input = made.input;
+  const RowPlaces& places = input.places;
+  const Index width = input.width;
+  const Index units = by.padded_units();
+  const Index stride = by.given() ? units : width;
+  const Index longest = places.packed ? (input.are_keys ? p_.Tk : p_.Tq) : places.rows;
+  const Index most = pieces(longest, kProductRows);
+  call.for_each_task(p_.B * places.heads * most, [&](Index task, core::Arena& arena) {
+    const Index b = task / most / places.heads;
+    const Index h = task / most % places.heads;
+    const Index block = task % most;
+    const SequenceRows all = input.of_sequence(b);
+    const Index count = std::min(kProductRows, all.count - block * kProductRows);
+    if (count <= 0) return;
+    T* dg = sums + (first_gain_block(input, b, h) + block) * width;
+    std::fill_n(dg, width, T(0));
+    const Worker w = take_worker(arena, units);
+    block_back(made, by, places.packed ? 0 : b, h, all.first + block * kProductRows, count, w,
+               {w.made, stride}, dg);
+  });
+  for (Index b = 0; b < p_.B; ++b) {
+    for (Index h = 0; h < places.heads; ++h) {
+      T* total = own_.at(to, 0, input.input_head(h), 0, 0);
+      const T* from = sums + first_gain_block(input, b, h) * width;
+      for (Index n = 0; n < pieces(input.of_sequence(b).count, kProductRows); ++n) {
+        tools_.stop();
+        kernels_.add(total, from + n * width, width);
+      }
+    }
+  }
 }
 
 // f(b, h) for the heads that share head `head` of a parameter's gradient, ascending.

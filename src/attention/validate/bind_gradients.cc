@@ -145,6 +145,17 @@ std::array<ParameterTarget, 4> targets_of(const Additive&, core::GradientResults
   return {{{&to.query.w, 2}, {&to.key.w, 2}, {&to.score_v, 1}, {&to.query.b, 1}}};
 }
 
+void bind_norm(Binder& binder, const Options& options, const QkNormGradient& d,
+               core::GradientResults& to) {
+  const QkNorm norm = options.qk_norm.value_or(QkNorm{});
+  const std::array<GradientTarget*, 2> targets = {&to.query.gain, &to.key.gain};
+  std::size_t n = 0;
+  QkNorm::for_each_parameter([&](const char* name, auto value, auto gradient) {
+    bind_parameter(binder, ParameterName("input_gradients.qk_norm", name), d.*gradient,
+                   ParameterName(QkNorm::kName, name), norm.*value, 1, *targets.at(n++));
+  });
+}
+
 [[noreturn]] void refuse_gradient(const Problem& p, const ScoreGradient& gradient,
                                   std::string_view score) {
   std::string_view its_score;
@@ -181,6 +192,7 @@ core::GradientResults bind_gradients(const Problem& p, const Inputs& inputs, con
   bind_input(binder, "input_gradients.q", gradients.q, "q", inputs.q, to.q);
   bind_input(binder, "input_gradients.k", gradients.k, "k", inputs.k, to.k);
   bind_input(binder, "input_gradients.v", gradients.v, "v", inputs.v, to.v);
+  bind_norm(binder, options, gradients.qk_norm, to);
   bind_score(binder, options, gradients.score, to);
   if (binder.check("input_gradients.bias", gradients.bias, "bias", options.bias)) {
     to.bias = array_target(p, gradients.bias);

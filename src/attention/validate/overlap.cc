@@ -43,6 +43,16 @@ void view_inside(const F&, const MaskMod&) {}
 // Calls f(name, view) for everything a call reads; absent views too.
 template <class F>
 void for_each_option_view(const Options& options, const F& f) {
+  if (options.qk_norm) {
+    QkNorm::for_each_parameter([&](const char* name, auto value, auto) {
+      f(core::ParameterName(QkNorm::kName, name), *options.qk_norm.*value);
+    });
+  }
+  if (options.rotary) {
+    Rotary::for_each_array([&](const char* name, auto value) {
+      f(core::ParameterName(Rotary::kName, name), *options.rotary.*value);
+    });
+  }
   std::visit(
       [&]<class S>(const S& score) {
         S::for_each_parameter([&](const char* name, auto value, auto) {
@@ -98,6 +108,9 @@ void for_each_gradient(const InputGradients& g, const F& f) {
   f("input_gradients.q", g.q);
   f("input_gradients.k", g.k);
   f("input_gradients.v", g.v);
+  QkNorm::for_each_parameter([&](const char* name, auto, auto gradient) {
+    f(core::ParameterName("input_gradients.qk_norm", name), g.qk_norm.*gradient);
+  });
   for_each_alternative<Score>([&]<class S>() {
     const auto* d = std::get_if<typename S::Gradient>(&g.score);
     if (d == nullptr) return;

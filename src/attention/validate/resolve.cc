@@ -39,6 +39,7 @@ void resolve(std::string_view function, const core::StopPoint& stop, const Input
   p.stop = stop;
   resolve_inputs(inputs, complex, p);
   p.value_heads = p.G;
+  resolve_rows(options, p);
   resolve_score(inputs, options, p);
   resolve_options(options, p);
   check_sizes(p);

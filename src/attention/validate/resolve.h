@@ -25,6 +25,7 @@ void resolve(std::string_view function, const core::StopPoint& stop, const Input
 // The steps, in order.
 void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem& p);
 void resolve_packed_inputs(const Inputs& inputs, core::ResolvedProblem& p);
+void resolve_rows(const Options& options, core::Problem& p);
 void resolve_score(const Inputs& inputs, const Options& options, core::Problem& p);
 void resolve_options(const Options& options, core::ResolvedProblem& p);
 void resolve_masks(const Options& options, core::ResolvedProblem& p);

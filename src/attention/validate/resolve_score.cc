@@ -14,36 +14,6 @@ using core::PairProduct;
 using core::shown;
 using core::text;
 
-void check_parameter(const Problem& p, const char* name, const ConstView& x) {
-  if (!x.given()) throw Error(p.function, name, "is absent but the score needs it");
-  expect_real(p, name, x);
-}
-
-// A parameter of the shape `sizes` (-1: any), or one per head [H, sizes...]. Rank 1 shapes go to
-// the column, rank 2 shapes to row and column.
-Operand parameter_operand(const Problem& p, const char* name, const ConstView& x, const Dims& sizes,
-                          const char* letters) {
-  check_parameter(p, name, x);
-  const int own = sizes.rank();
-  bool fits = x.rank() == own || (x.rank() == own + 1 && x.size(0) == p.H);
-  for (int axis = 1; fits && axis <= own; ++axis) {
-    const Index wanted = sizes[own - axis];
-    fits = wanted < 0 || x.size(-axis) == wanted;
-  }
-  if (!fits) {
-    std::string wanted;
-    for (int axis = 0; axis < own; ++axis) {
-      wanted += axis == 0 ? "" : ",";
-      wanted += sizes[axis] < 0 ? std::string("any") : text(sizes[axis]);
-    }
-    throw Error(p.function, name,
-                text("must have the shape [", letters, "] = [", wanted, "] or [H,", letters,
-                     "] = [", p.H, ",", wanted, "], got ", describe(x)));
-  }
-  const Index head = x.rank() == own ? 0 : x.stride(0);
-  return plain_operand(p, x, head, own == 2 ? x.stride(-2) : 0, x.stride(-1));
-}
-
 // Products of queries and keys, which have one width.
 void expect_one_width(const Inputs& inputs, const Problem& p) {
   if (p.Dq == p.Dk) return;
@@ -67,14 +37,15 @@ void resolve_kind(const Cosine&, const Inputs& inputs, Problem& p) {
 }
 
 void resolve_kind(const Bilinear& score, const Inputs&, Problem& p) {
-  p.query_maps.product = {.w = parameter_operand(p, "bilinear.w", score.w, {p.Dq, p.Dk}, "Dq,Dk"),
-                          .turned = true,
-                          .b = {},
-                          .units = p.Dk};
+  p.query_maps.product = {
+      .w = parameter_operand(p, "bilinear.w", score.w, {p.Dq, p.Dk}, "Dq,Dk", p.H),
+      .turned = true,
+      .b = {},
+      .units = p.Dk};
 }
 
 void resolve_kind(const Additive& score, const Inputs&, Problem& p) {
-  const Operand wq = parameter_operand(p, "additive.wq", score.wq, {Index{-1}, p.Dq}, "U,Dq");
+  const Operand wq = parameter_operand(p, "additive.wq", score.wq, {Index{-1}, p.Dq}, "U,Dq", p.H);
   p.U = score.wq.size(-2);
   if (p.U < 1) {
     throw Error(p.function, "additive.wq",
@@ -82,18 +53,17 @@ void resolve_kind(const Additive& score, const Inputs&, Problem& p) {
   }
   p.query_maps.product = {.w = wq, .turned = false, .b = {}, .units = p.U};
   p.key_maps.product = p.query_maps.product;
-  p.key_maps.product.w = parameter_operand(p, "additive.wk", score.wk, {p.U, p.Dk}, "U,Dk");
+  p.key_maps.product.w = parameter_operand(p, "additive.wk", score.wk, {p.U, p.Dk}, "U,Dk", p.H);
   p.product = PairProduct::kTanh;
-  p.score_v = parameter_operand(p, "additive.v", score.v, Dims(p.U), "U");
+  p.score_v = parameter_operand(p, "additive.v", score.v, Dims(p.U), "U", p.H);
   if (score.b.given()) {
-    p.query_maps.product.b = parameter_operand(p, "additive.b", score.b, Dims(p.U), "U");
+    p.query_maps.product.b = parameter_operand(p, "additive.b", score.b, Dims(p.U), "U", p.H);
   }
 }
 
 }  // namespace
 
 void resolve_score(const Inputs& inputs, const Options& options, Problem& p) {
-  p.query_maps = p.key_maps = {};
   p.product = PairProduct::kDot;
   p.score_v = {};
   p.U = 0;

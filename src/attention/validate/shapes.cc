@@ -129,4 +129,29 @@ std::string integer_text(const ConstView& view, Index offset) {
   return text(static_cast<const std::uint64_t*>(view.data())[offset]);
 }
 
+Operand parameter_operand(const Problem& p, std::string_view name, const ConstView& x,
+                          const Dims& sizes, const char* letters, Index heads,
+                          const char* head_letter) {
+  if (!x.given()) throw Error(p.function, name, "is absent but the score needs it");
+  expect_real(p, name, x);
+  const int own = sizes.rank();
+  bool fits = x.rank() == own || (x.rank() == own + 1 && x.size(0) == heads);
+  for (int axis = 1; fits && axis <= own; ++axis) {
+    const Index wanted = sizes[own - axis];
+    fits = wanted < 0 || x.size(-axis) == wanted;
+  }
+  if (!fits) {
+    std::string wanted;
+    for (int axis = 0; axis < own; ++axis) {
+      wanted += axis == 0 ? "" : ",";
+      wanted += sizes[axis] < 0 ? std::string("any") : text(sizes[axis]);
+    }
+    throw Error(p.function, name,
+                text("must have the shape [", letters, "] = [", wanted, "] or [", head_letter, ",",
+                     letters, "] = [", heads, ",", wanted, "], got ", describe(x)));
+  }
+  const Index head = x.rank() == own ? 0 : x.stride(0);
+  return plain_operand(p, x, head, own == 2 ? x.stride(-2) : 0, x.stride(-1));
+}
+
 }  // namespace qkv::attn

@@ -56,6 +56,13 @@ core::BasicOperand<Void> plain_operand(const Problem& p, const BasicView<Void>& 
   return x;
 }
 
+// Of a parameter that is needed, of the shape `sizes` (-1: any), or one per head [heads, sizes...];
+// the letters are those of its own axes and of the heads. Rank 1 goes to the column, rank 2 to row
+// and column. Throws Error when it is absent or has another shape.
+Operand parameter_operand(const Problem& p, std::string_view name, const ConstView& x,
+                          const Dims& sizes, const char* letters, Index heads,
+                          const char* head_letter = "H");
+
 // Throws Error unless the view's shape is the expected one.
 void expect_shape(const Problem& p, std::string_view argument, const ConstView& view,
                   const Dims& expected, std::string_view letters);

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_ROWMAPS_ROW_TURNS_H_
+#define QKV_ATTENTION_ROWMAPS_ROW_TURNS_H_
+
+#include "attention/fused/block.h"
+#include "attention/fused/row_places.h"
+#include "reference/row_maps.h"
+
+// cos and sin of the angles by which rows of q, or of k, turn: computed once for all heads, and for
+// all batch entries that have the same positions.
+namespace qkv::attn {
+
+// Rows first .. first + count - 1.
+struct SequenceRows {
+  Index first = 0;
+  Index count = 0;
+};
+inline SequenceRows rows_of_sequence(const Problem& p, bool are_keys, Index b) {
+  const core::Sequence s = p.sequence(b);
+  return are_keys ? SequenceRows{s.k0, s.Tk} : SequenceRows{s.q0, s.Tq};
+}
+
+template <class T>
+class RowTurns {
+ public:
+  RowTurns() = default;
+  RowTurns(const Problem& p, const core::RowMaps& maps, const RowPlaces& places, bool are_keys)
+      : rows_(places.rows), are_keys_(are_keys) {
+    for (const core::RowMap& map : maps.maps()) {
+      if (const auto* rotated = std::get_if<core::RotatedRows>(&map)) map_ = rotated;
+    }
+    if (map_ == nullptr || places.packed) return;
+    const bool by_entry = map_->positions.given()
+                              ? map_->positions.entry_stride != 0
+                              : !are_keys && std::holds_alternative<Offsets>(p.diagonal);
+    if (by_entry) entries_ = p.B;
+  }
+
+  template <class AnyArena>
+  void take(AnyArena& arena) {
+    if (map_ == nullptr) return;
+    frequencies_ = arena.template take<double>(map_->width / 2).data();
+    turns_ = arena.template take<T>(entries_ * rows_ * map_->width).data();
+  }
+  // `tools` are those of the problem that the rows belong to.
+  template <class Tools>
+  void prepare(const Tools& tools, runtime::Call& call) const;
+  // Those of a row, null where rows do not turn.
+  const T* of(Index b, Index row) const {
+    if (map_ == nullptr) return nullptr;
+    return turns_ + ((entries_ == 1 ? 0 : b * rows_) + row) * map_->width;
+  }
+
+ private:
+  const core::RotatedRows* map_ = nullptr;
+  Index entries_ = 1;
+  Index rows_ = 0;
+  bool are_keys_ = false;
+  double* frequencies_ = nullptr;
+  T* turns_ = nullptr;
+};
+
+template <class T>
+template <class Tools>
+void RowTurns<T>::prepare(const Tools& tools, runtime::Call& call) const {
+  if (map_ == nullptr) return;
+  const Problem& p = tools.p;
+  const Index pairs = map_->width / 2;
+  for (Index m = 0; m < pairs; ++m) frequencies_[m] = reference::frequency(*map_, m);
+  constexpr Index kRows = 64;
+  const Index sequences = p.packed() ? p.B : entries_;
+  const Index blocks = pieces(p.packed() ? (are_keys_ ? p.Tk : p.Tq) : rows_, kRows);
+  call.for_each_task(sequences * blocks, [&](Index task, core::Arena&) {
+    const Index b = task / blocks;
+    const Index n0 = task % blocks * kRows;
+    const SequenceRows all = rows_of_sequence(p, are_keys_, b);
+    const Index offset = are_keys_ ? 0 : p.diagonal_offset(b, p.sequence(b));
+    for (Index n = n0; n < std::min(all.count, n0 + kRows); ++n) {
+      tools.stop();
+      const Index row = all.first + n;
+      const Index position = reference::position(*map_, b, row, n + offset);
+      T* to = turns_ + ((entries_ == 1 ? 0 : b * rows_) + row) * map_->width;
+      for (Index m = 0; m < pairs; ++m) {
+        const auto turn = reference::turn_by<T>(static_cast<double>(position), frequencies_[m]);
+        to[2 * m] = turn.cos;
+        to[2 * m + 1] = turn.sin;
+      }
+    }
+  });
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_ROWMAPS_ROW_TURNS_H_

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_REFERENCE_ROTATED_ROWS_H_
+#define QKV_REFERENCE_ROTATED_ROWS_H_
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/row_maps.h"
+#include "reference/row_at.h"
+#include "reference/scalar.h"
+
+// Rotary positions: pair m of a row at position p turns by the angle p * frequency_m,
+//   (u, v) -> (u cos - v sin, u sin + v cos)
+// so that the product of two rows depends on how far apart their positions are.
+namespace qkv::reference {
+
+// Radians per position; angles are float64 whatever the sums are.
+inline double frequency(const core::RotatedRows& map, Index m) {
+  if (map.frequencies.given()) return parameter<double>(map.frequencies, 0, 0, m);
+  return std::pow(map.base, -2 * static_cast<double>(m) / static_cast<double>(map.width));
+}
+
+inline Index position(const core::RotatedRows& map, Index b, Index row, Index place) {
+  const Operand& given = map.positions;
+  if (!given.given()) return place;
+  return core::load<Index>(given.dtype, given.data,
+                           b * given.entry_stride + row * given.row_stride);
+}
+
+template <class T>
+struct Turn {
+  T cos, sin;
+};
+
+template <class T>
+Turn<T> turn_by(double position, double frequency) {
+  const double angle = position * frequency;
+  return {static_cast<T>(std::cos(angle)), static_cast<T>(std::sin(angle))};
+}
+
+// Calls f(u, v, turn) with the places of each pair's two values.
+template <class T, class F>
+void for_each_pair(const core::RotatedRows& map, const RowAt<T>& at, const F& f) {
+  const Index pairs = map.width / 2;
+  const auto p = static_cast<double>(position(map, at.b, at.row, at.place));
+  for (Index m = 0; m < pairs; ++m) {
+    const Turn<T> turn = at.turns != nullptr ? Turn<T>{at.turns[2 * m], at.turns[2 * m + 1]}
+                                             : turn_by<T>(p, frequency(map, m));
+    f(map.halves ? m : 2 * m, map.halves ? m + pairs : 2 * m + 1, turn);
+  }
+}
+
+template <class T>
+void change_row(const core::RotatedRows& map, const RowAt<T>& at, const T* x, Index n, T* y) {
+  if (y != x) std::copy_n(x, n, y);
+  for_each_pair(map, at, [&](Index u, Index v, const Turn<T>& by) {
+    const T first = y[u];
+    y[u] = first * by.cos - y[v] * by.sin;
+    y[v] = first * by.sin + y[v] * by.cos;
+  });
+}
+
+// dx is dy turned back.
+template <class T>
+void change_back(const core::RotatedRows& map, const RowAt<T>& at, const T*, const T*, Index, T* d,
+                 T*) {
+  for_each_pair(map, at, [&](Index u, Index v, const Turn<T>& by) {
+    const T first = d[u];
+    d[u] = first * by.cos + d[v] * by.sin;
+    d[v] = d[v] * by.cos - first * by.sin;
+  });
+}
+
+}  // namespace qkv::reference
+
+#endif  // QKV_REFERENCE_ROTATED_ROWS_H_

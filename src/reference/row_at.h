@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_REFERENCE_ROW_AT_H_
+#define QKV_REFERENCE_ROW_AT_H_
+
+#include "core/operand.h"
+#include "core/storage.h"
+
+namespace qkv::reference {
+
+using core::Operand;
+
+// Which row of q or k a map is given.
+template <class T>
+struct RowAt {
+  Index b = 0;      // batch entry, or sequence
+  Index head = 0;   // of q or k
+  Index row = 0;    // of the array: packed, counted over all sequences
+  Index place = 0;  // on the diagonal's axis: i + o of a query, j of a key
+  // cos and sin of the row's angles, pair by pair, where a path has them already.
+  const T* turns = nullptr;
+};
+
+// A parameter's element: parameters have no batch axes.
+template <class T>
+T parameter(const Operand& x, Index h, Index row, Index col) {
+  return core::load<T>(x.dtype, x.data, core::offset_of(x, 0, h, row, col));
+}
+
+}  // namespace qkv::reference
+
+#endif  // QKV_REFERENCE_ROW_AT_H_

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "attention/validate/bind.h"
+#include "attention/validate/resolve.h"
+#include "reference/prepared.h"
+#include "tests/attention/backward_call.h"
+#include "tests/attention/paths.h"
+#include "tests/support/compare.h"
+
+// Calls with a QK-norm and rotary positions are, to the bit and on every path, the plain calls on
+// the rows that the maps make, with every option, shape and memory order of random calls; and their
+// gradients are those of the plain calls, taken back row by row. What the maps are is held by the
+// oracle and the complex step.
+namespace qkv::test {
+namespace {
+
+using core::Problem;
+using core::RowMap;
+using reference::RowAt;
+
+// A random call and maps before its score, drawn from (seed, index) alone.
+class MappedCall {
+ public:
+  MappedCall(std::uint64_t seed, std::uint64_t index)
+      : drawn_(seed, index), random_(seed * 77 + index), call_(drawn_.call()) {
+    attn::resolve("test", {}, call_.inputs, call_.options, sizes_);
+    const int which = static_cast<int>(whole(0, 2));
+    if (which != 1) draw_norm();
+    if (which != 0) draw_rotary();
+    if (call_.options.qk_norm) ask("norm_q"), ask("norm_k");
+  }
+  const RandomBackward& drawn() const { return drawn_; }
+  // As it is written, and without the maps.
+  const BackwardCall& mapped() const { return call_; }
+  Options plain() const {
+    Options options = call_.options;
+    options.qk_norm.reset();
+    options.rotary.reset();
+    return options;
+  }
+  std::set<std::string> features;
+
+ private:
+  bool chance(double p) { return std::bernoulli_distribution(p)(random_); }
+  Index whole(Index low, Index high) {
+    return std::uniform_int_distribution<Index>(low, high)(random_);
+  }
+  Guarded& make(DType dtype, const Dims& shape) {
+    const Layout layout =
+        element_count(shape) < 1000 && chance(0.3) ? Layout::kSliced : Layout::kContiguous;
+    return arrays_.emplace_back(dtype, shape, layout);
+  }
+  void ask(const char* name) {
+    if (BackwardCall::source_of(name, call_.inputs, call_.options).given() && chance(0.8)) {
+      call_.ask(name, chance(0.3) ? Layout::kSliced : Layout::kContiguous);
+      features.insert(std::string("asks ") + name);
+    }
+  }
+
+  ConstView gain(Index width, Index heads, const char* name) {
+    if (chance(0.2)) return {};
+    const bool per_head = chance(0.5);
+    features.insert(std::string(name) + (per_head ? " per head" : ""));
+    const DType dtype = call_.inputs.q.dtype();
+    return make(dtype, per_head ? Dims(heads, width) : Dims(width)).fill_normal(random_).view();
+  }
+  void draw_norm() {
+    QkNorm norm{gain(sizes_.Dq, sizes_.H, "norm_q"), gain(sizes_.Dk, sizes_.G, "norm_k"), 1e-6};
+    if (chance(0.3)) norm.eps = 0;
+    call_.options.qk_norm = norm;
+    features.insert("norm");
+  }
+  ConstView positions(Index rows) {
+    if (chance(0.7)) return {};
+    const bool by_entry = !sizes_.packed() && chance(0.5);
+    features.insert(by_entry ? "positions by entry" : "positions");
+    const Dims shape = by_entry ? Dims(sizes_.B, rows) : Dims(rows);
+    return make(DType::kInt64, shape).fill_whole(random_, -5, 5000).view();
+  }
+  void draw_rotary() {
+    const Index most = std::min(sizes_.Dq, sizes_.Dk) / 2;
+    if (most < 1) return;
+    Rotary rotary;
+    rotary.pairs = chance(0.5) ? RotaryPairs::kHalves : RotaryPairs::kNeighbours;
+    rotary.width = 2 * (chance(0.5) ? most : whole(1, most));
+    if (chance(0.3)) rotary.base = 500;
+    rotary.q_positions = positions(sizes_.q_rows);
+    rotary.k_positions = positions(sizes_.k_rows);
+    call_.options.rotary = rotary;
+    features.insert(rotary.pairs == RotaryPairs::kHalves ? "halves" : "neighbours");
+  }
+
+  RandomBackward drawn_;
+  Random random_;
+  std::deque<Guarded> arrays_;
+  BackwardCall call_;
+  core::ResolvedProblem sizes_;
+};
+
+// The rows of one side of a call: what they are, and what the maps before the score make of them.
+template <class T>
+class Side {
+ public:
+  Side(const Problem& p, const Options& options, bool keys) : p_(p), keys_(keys) {
+    const core::RowMaps& all = keys ? p.key_maps : p.query_maps;
+    const std::size_t count = (options.qk_norm ? 1 : 0) + (options.rotary ? 1 : 0);
+    maps_ = all.maps().subspan(0, count);
+    made_ = Tensor(dtype_of<T>, shape());
+    T* to = made_.values<T>().data();
+    for_each_row([&](const RowAt<T>& at) {
+      load(at, to);
+      reference::change_row(maps_, at, width(), to);
+      to += width();
+    });
+  }
+  const Tensor& made() const { return made_; }
+  Index width() const { return keys_ ? p_.Dk : p_.Dq; }
+  // The shape of all rows, with every broadcast done.
+  Dims shape() const {
+    const Index heads = keys_ ? p_.G : p_.H;
+    const Index rows = keys_ ? p_.k_rows : p_.q_rows;
+    if (p_.packed()) return {rows, heads, width()};
+    Dims shape = p_.batch;
+    if (p_.head_axis) shape.push_back(heads);
+    shape.push_back(rows);
+    shape.push_back(width());
+    return shape;
+  }
+  // Gradients of made() as those of the rows; those of the gain go to dg, [heads][width], and the
+  // sums of their sizes to sizes.
+  std::vector<double> back(std::vector<double> dmade, std::vector<double>& dg,
+                           std::vector<double>& sizes) const {
+    const auto n = static_cast<std::size_t>(width());
+    const auto heads = static_cast<std::size_t>(keys_ ? p_.G : p_.H);
+    dg.assign(heads * n, 0);
+    sizes = dg;
+    std::vector<T> x(n), d(n), spare(n * maps_.size() + 1), share(n);
+    double* from = dmade.data();
+    for_each_row([&](const RowAt<T>& at) {
+      std::copy_n(from, n, d.begin());
+      const bool dead = std::all_of(d.begin(), d.end(), [](T value) { return value == 0; });
+      if (!dead) {
+        load(at, x.data());
+        std::fill(share.begin(), share.end(), T(0));
+        reference::change_back(maps_, at, x.data(), width(), d.data(), spare.data(), share.data());
+        const std::size_t first = static_cast<std::size_t>(at.head) * n;
+        for (std::size_t c = 0; c < n; ++c) {
+          dg[first + c] += static_cast<double>(share[c]);
+          sizes[first + c] += std::fabs(static_cast<double>(share[c]));
+        }
+      }
+      std::copy_n(d.begin(), n, from);
+      from += n;
+    });
+    return dmade;
+  }
+
+ private:
+  void load(const RowAt<T>& at, T* to) const {
+    reference::load_row(p_, keys_ ? p_.k : p_.q, at.b, at.head, at.row, width(), to);
+  }
+  // In C order of shape().
+  template <class F>
+  void for_each_row(const F& f) const {
+    const Index heads = keys_ ? p_.G : p_.H;
+    for (Index b = 0; b < p_.B; ++b) {
+      const core::Sequence s = p_.sequence(b);
+      const Index rows = keys_ ? s.Tk : s.Tq;
+      const auto at = [&](Index head, Index n) {
+        return keys_ ? reference::key_row<T>(p_, b, head, n)
+                     : reference::query_row<T>(p_, b, head, n);
+      };
+      for (Index outer = 0; outer < (p_.packed() ? rows : heads); ++outer) {
+        for (Index inner = 0; inner < (p_.packed() ? heads : rows); ++inner) {
+          f(p_.packed() ? at(inner, outer) : at(outer, inner));
+        }
+      }
+    }
+  }
+
+  const Problem& p_;
+  bool keys_;
+  std::span<const RowMap> maps_;
+  Tensor made_;
+};
+
+using Values = std::vector<double>;
+
+// The first place where two arrays differ; a NaN equals a NaN.
+std::optional<std::size_t> first_difference(const Values& a, const Values& b) {
+  for (std::size_t n = 0; n < a.size(); ++n) {
+    if (a[n] != b[n] && !(std::isnan(a[n]) && std::isnan(b[n]))) return n;
+  }
+  return std::nullopt;
+}
+
+void expect_equal(const Values& got, const Values& want, const std::string& what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  const auto n = first_difference(got, want);
+  if (n) ADD_FAILURE() << what << " at " << *n << ": got " << got[*n] << ", want " << want[*n];
+}
+
+struct Compared {
+  int calls = 0;
+  std::map<std::string, int> features;
+};
+
+template <class T>
+class Comparison {
+ public:
+  Comparison(const MappedCall& call, const std::string& path) : call_(call), path_(path) {
+    attn::resolve("test", {}, call.mapped().inputs, call.mapped().options, p_);
+    queries_.emplace(p_, call.mapped().options, false);
+    keys_.emplace(p_, call.mapped().options, true);
+  }
+
+  void run() {
+    plain_.inputs = call_.mapped().inputs;
+    plain_.inputs.q = queries_->made();
+    plain_.inputs.k = keys_->made();
+    plain_.options = call_.plain();
+    plain_.sources = call_.mapped().sources;
+    compare_forward();
+    compare_backward();
+  }
+
+ private:
+  void compare_forward() {
+    const Results got(call_.drawn().forward(), 5), want(call_.drawn().forward(), 5);
+    Context context;
+    context.force_path(path_);
+    attention(call_.mapped().inputs, call_.mapped().options, got.outputs(), context);
+    attention(plain_.inputs, plain_.options, want.outputs(), context);
+    for (const auto& [name, array] : want.arrays()) {
+      expect_equal(values_of(got.view(name)), values_of(array.view()), name);
+    }
+  }
+
+  void compare_backward() {
+    const BackwardCall& mapped = call_.mapped();
+    for (const std::string& name : BackwardCall::askable(plain_.inputs, plain_.options)) {
+      plain_.ask(name, Layout::kContiguous);
+    }
+    const SavedTensors saved(mapped, path_);
+    const Gradients got(mapped), want(plain_);
+    run_backward(mapped, path_, saved.views(), got);
+    run_backward(plain_, path_, saved.views(), want);
+    std::map<std::string, Values> gains, sizes, rows;
+    rows["q"] =
+        queries_->back(values_of(want.arrays().at("q").view()), gains["norm_q"], sizes["norm_q"]);
+    rows["k"] =
+        keys_->back(values_of(want.arrays().at("k").view()), gains["norm_k"], sizes["norm_k"]);
+    for (const auto& [name, array] : got.arrays()) {
+      if (gains.contains(name)) {
+        compare_gain(name, array.view(), got, gains[name], sizes[name]);
+        continue;
+      }
+      const bool is_row = rows.contains(name);
+      // Where several rows are summed into one, they are taken back first.
+      if (is_row && array.view().shape() != want.arrays().at(name).view().shape()) continue;
+      if (name == "k" && p_.key_maps.product.given() && p_.G != p_.H) continue;
+      Values expected = is_row ? rows[name] : values_of(want.arrays().at(name).view());
+      if (mapped.write == Write::kAccumulate) {
+        for (std::size_t n = 0; n < expected.size(); ++n) {
+          expected[n] =
+              static_cast<T>(static_cast<T>(expected[n]) + static_cast<T>(got.before(name)[n]));
+        }
+      }
+      expect_equal(values_of(array.view()), expected, "d" + name);
+    }
+  }
+
+  void compare_gain(const std::string& name, const View& view, const Gradients& got,
+                    const Values& heads, const Values& sizes) const {
+    const Values values = values_of(view);
+    for (std::size_t n = 0; n < values.size(); ++n) {
+      double want = 0, size = 0;
+      for (std::size_t m = n; m < heads.size(); m += values.size()) {
+        want += heads[m];
+        size += sizes[m];
+      }
+      if (call_.mapped().write == Write::kAccumulate) {
+        want += got.before(name)[n];
+        size += std::fabs(got.before(name)[n]);
+      }
+      if (!std::isfinite(want) && !std::isfinite(values[n])) continue;
+      const double eps = std::numeric_limits<T>::epsilon();
+      const double tiny = 1e4 * std::numeric_limits<T>::denorm_min();
+      EXPECT_NEAR(values[n], want, 32 * eps * size + tiny) << "d" << name << " at " << n;
+    }
+  }
+
+  const MappedCall& call_;
+  std::string path_;
+  core::ResolvedProblem p_;
+  std::optional<Side<T>> queries_, keys_;
+  BackwardCall plain_;
+};
+
+// Rows that the maps make have q's dtype, and the axes that a plain call takes for the same.
+bool is_comparable(const MappedCall& call) {
+  const Inputs& x = call.mapped().inputs;
+  const bool one_dtype = x.q.dtype() == x.k.dtype() && (!x.v.given() || x.v.dtype() == x.q.dtype());
+  if (!one_dtype || size_of(x.q.dtype()) < 4) return false;
+  core::ResolvedProblem p;
+  attn::resolve("test", {}, x, call.mapped().options, p);
+  return p.packed() || !p.head_axis || p.batch.rank() > 0;
+}
+
+TEST(RowMaps, AreThePlainCallOfTheRowsTheyMake) {
+  std::map<std::string, Compared> compared;
+  const int calls = at_scale(600, 60);
+  for (int n = 0; n < calls; ++n) {
+    const MappedCall call(21, static_cast<std::uint64_t>(n));
+    if (!is_comparable(call)) continue;
+    for (const std::string& path : all_backward_paths(call.drawn().forward().score())) {
+      if (!takes_backward(path, call.mapped().inputs, call.mapped().options)) continue;
+      SCOPED_TRACE("call " + std::to_string(n) + " on " + path + ": " + call.drawn().describe());
+      if (call.drawn().forward().dtype() == DType::kFloat64) {
+        Comparison<double>(call, path).run();
+      } else {
+        Comparison<float>(call, path).run();
+      }
+      Compared& counts = compared[path];
+      ++counts.calls;
+      for (const std::string& feature : call.features) ++counts.features[feature];
+    }
+    if (HasFailure()) break;
+  }
+  for (const auto& [path, counts] : compared) {
+    std::printf("row maps: %s: %d calls\n", path.c_str(), counts.calls);
+    EXPECT_GE(counts.calls, at_scale(80, 4)) << path;
+    if (!is_thorough()) continue;
+    for (const char* feature :
+         {"norm", "norm_q", "norm_q per head", "norm_k", "norm_k per head", "asks norm_q",
+          "asks norm_k", "halves", "neighbours", "positions", "positions by entry"}) {
+      const auto at = counts.features.find(feature);
+      EXPECT_GE(at == counts.features.end() ? 0 : at->second, 4) << path << ": " << feature;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test

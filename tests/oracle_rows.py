@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is made of the rows of q and k before the score: a norm with a gain, then turns by positions.
+
+Rows are x [B,H,T,D]; a gain is [H,D]. As in oracle_attention.py the forward pass takes complex
+numbers too.
+"""
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+
+@dataclass
+class RowMaps:
+    """The maps of q, or of k; each may be absent."""
+    eps: Optional[float] = None           # of the norm; None: no norm
+    gain: Optional[np.ndarray] = None     # [H,D]
+    angles: Optional[np.ndarray] = None   # [B,T,pairs]
+    halves: bool = False
+
+
+def scale_of(maps, x):
+    """1 / sqrt(mean of squares + eps) of each row, [B,H,T,1]; 0 for a length of 0."""
+    square = (x * x).mean(axis=-1, keepdims=True) + maps.eps
+    return np.where(square == 0, 0, 1 / np.sqrt(np.where(square == 0, 1, square)))
+
+
+def turned(maps, x, direction):
+    """Rows as complex numbers, one for each pair, times e^(i angle)."""
+    pairs = maps.angles.shape[-1]
+    first = np.arange(pairs) if maps.halves else 2 * np.arange(pairs)
+    second = first + pairs if maps.halves else first + 1
+    cos, sin = np.cos(maps.angles)[:, None], direction * np.sin(maps.angles)[:, None]
+    y = np.array(x)
+    y[..., first] = x[..., first] * cos - x[..., second] * sin
+    y[..., second] = x[..., first] * sin + x[..., second] * cos
+    return y
+
+
+def apply(maps, x):
+    """What the maps make of x."""
+    if maps.eps is not None:
+        x = x * scale_of(maps, x)
+        if maps.gain is not None:
+            x = x * maps.gain[:, None]
+    return x if maps.angles is None else turned(maps, x, 1)
+
+
+def back(maps, x, dy, used):
+    """dx and the gain's gradient [H,D] from dy; rows not in used [B,H,T] take no part."""
+    dgain = np.zeros((x.shape[1], x.shape[3]))
+    if maps.angles is not None:
+        dy = turned(maps, dy, -1)
+    if maps.eps is not None:
+        x = np.where(used[..., None], x, 0.0)
+        scale = scale_of(maps, x)
+        ones = x * scale
+        dgain = np.where(used[..., None], dy * ones, 0.0).sum(axis=(0, 2))
+        if maps.gain is not None:
+            dy = dy * maps.gain[:, None]
+        dy = scale * (dy - ones * (dy * ones).mean(axis=-1, keepdims=True))
+    return np.where(used[..., None], dy, 0.0), dgain
