@@ -18,7 +18,10 @@ _RESULTS = (
     "rows",
 )
 # Options that are the memory's own, or have no meaning here.
-_FIXED = ("score", "params", "cu_seqlens_q", "cu_seqlens_k", "layout", "heads", "threads")
+_FIXED = (
+    "score", "params", "qk_norm", "rotary", "rotary_base", "rotary_width", "rotary_frequencies",
+    "q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k", "layout", "heads", "threads",
+)  # fmt: skip
 _TAKEN = {name: value for name, value in DEFAULTS.items() if name not in _FIXED}
 
 

@@ -51,6 +51,13 @@ def attention(
     *,
     score: str = "scaled_dot",
     params: Optional[Dict[str, Array]] = None,
+    qk_norm: Optional[Union[bool, float]] = None,
+    rotary: Optional[str] = None,
+    rotary_base: Optional[float] = None,
+    rotary_width: Optional[int] = None,
+    rotary_frequencies: Optional[Numbers] = None,
+    q_positions: Optional[Numbers] = None,
+    k_positions: Optional[Numbers] = None,
     scale: Optional[float] = None,
     softcap: float = 0.0,
     mask: Optional[Numbers] = None,
@@ -79,9 +86,10 @@ def attention(
 ) -> Any:
     """Each query's weighted sum of the values: softmax(scores(q, k)) v.
 
-    The order: score, scale, soft-cap, bias and ALiBi, masks, sink, softmax over the keys, dropout,
-    weighted sum (Vaswani et al. 2017, eq. 1; Bahdanau et al. 2015, appendix A.1.2; Luong et al.
-    2015, section 3.1). Memory grows with Tq + Tk, unless a matrix is asked for.
+    The order: QK-norm, rotary positions, score, scale, soft-cap, bias and ALiBi, masks, sink,
+    softmax over the keys, dropout, weighted sum (Vaswani et al. 2017, eq. 1; Bahdanau et al. 2015,
+    appendix A.1.2; Luong et al. 2015, section 3.1). Memory grows with Tq + Tk, unless a matrix is
+    asked for.
 
     Args:
         q: queries [B,H,Tq,D]; all of rank 3 are [B,T,.], all of rank 2 [T,.]; with mixed ranks
@@ -92,7 +100,19 @@ def attention(
         score: "scaled_dot", "dot", "cosine" (q k / |q| |k|), "bilinear" (q W k) or "additive"
             (v tanh(Wq q + Wk k + b)).
         params: {"W": [Dq,Dk]} for bilinear; {"Wq": [U,Dq], "Wk": [U,Dk], "v": [U], "b": [U]} for
-            additive, b optional; each also per head, [H,...].
+            additive, b optional; each also per head, [H,...]. With qk_norm the gains norm_q [Dq]
+            or [H,Dq] and norm_k [Dk] or [G,Dk], each optional.
+        qk_norm: each row x of q and k becomes gain * x / sqrt(mean(x^2) + eps) before the score
+            (Henry et al. 2020, with RMSNorm); True for eps = 1e-6, or the eps.
+        rotary: rotary positions (Su et al. 2021): pair m of a row at position p turns by the angle
+            p * rotary_base^(-2m/rotary_width); pairs are "neighbours" (2m, 2m+1: GPT-J) or
+            "halves" (m, m + rotary_width/2: GPT-NeoX, Llama). Positions are j of a key and
+            i + offset of a query (causal_offset, or the corner that causal names).
+        rotary_base: base of the frequencies; 10,000 unless given.
+        rotary_width: the first values of each row that turn, even; None for all.
+        rotary_frequencies: [rotary_width/2] radians per position, instead of those of the base.
+        q_positions, k_positions: integers [Tq] or [B,Tq], [Tk] or [B,Tk] (packed: [sum Tq],
+            [sum Tk]), instead of the above.
         scale: factor of the scores; 1/sqrt(D) for scaled_dot and 1 for others unless given.
         softcap: s becomes softcap * tanh(s / softcap); 0 is off.
         mask: bool or 0/1, true where a query may attend; broadcasts to [B,H,Tq,Tk].
@@ -101,8 +121,9 @@ def attention(
         key_lengths: integers [B] or [B,Tq]: keys from there on are masked.
         causal: True or "bottom_right" (the last query sees the last key), "top_left" (the first
             query sees the first key only).
-        causal_offset: the diagonal j = i + offset of causal, window and alibi_slopes, instead of
-            a corner; an integer, or one for each batch entry [B]. Masks nothing by itself.
+        causal_offset: the diagonal j = i + offset of causal, window, alibi_slopes and rotary,
+            instead of a corner; an integer, or one for each batch entry [B]. Masks nothing by
+            itself.
         window: (left, right): keys within so many places of the diagonal; None or -1 is unbounded.
         alibi_slopes: [H] or [B,H], adds -slope * distance to the diagonal (Press et al. 2022).
         sinks: [H], one more logit for each head, with value 0.
@@ -144,7 +165,8 @@ def attention(
     """
     return _core.attention(
         q, k, v,
-        (score, params, scale, softcap, mask, padding_mask, bias, key_lengths, causal,
+        (score, params, qk_norm, rotary, rotary_base, rotary_width, rotary_frequencies,
+         q_positions, k_positions, scale, softcap, mask, padding_mask, bias, key_lengths, causal,
          causal_offset, window, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, dropout, seed,
          layout, heads),
         (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
@@ -164,9 +186,10 @@ DEFAULTS: Dict[str, Any] = {
 def options_of(given: Dict[str, Any]) -> Tuple[Any, ...]:
     """The options that say what is computed, as _core takes them."""
     names = (
-        "score", "params", "scale", "softcap", "mask", "padding_mask", "bias", "key_lengths",
-        "causal", "causal_offset", "window", "alibi_slopes", "sinks", "cu_seqlens_q",
-        "cu_seqlens_k", "dropout", "seed", "layout", "heads",
+        "score", "params", "qk_norm", "rotary", "rotary_base", "rotary_width",
+        "rotary_frequencies", "q_positions", "k_positions", "scale", "softcap", "mask",
+        "padding_mask", "bias", "key_lengths", "causal", "causal_offset", "window", "alibi_slopes",
+        "sinks", "cu_seqlens_q", "cu_seqlens_k", "dropout", "seed", "layout", "heads",
     )  # fmt: skip
     return tuple(given[name] for name in names)
 
@@ -193,6 +216,13 @@ def attention_backward(
     dweights: Optional[Array] = None,
     score: str = "scaled_dot",
     params: Optional[Dict[str, Array]] = None,
+    qk_norm: Optional[Union[bool, float]] = None,
+    rotary: Optional[str] = None,
+    rotary_base: Optional[float] = None,
+    rotary_width: Optional[int] = None,
+    rotary_frequencies: Optional[Numbers] = None,
+    q_positions: Optional[Numbers] = None,
+    k_positions: Optional[Numbers] = None,
     scale: Optional[float] = None,
     softcap: float = 0.0,
     mask: Optional[Numbers] = None,
@@ -249,7 +279,8 @@ def attention_backward(
     return Gradients(*_core.attention_backward(
         q, k, v,
         (dout, out, lse, dlse, dweights, rows, wanted, by_name("attention_backward", add_to)),
-        (score, params, scale, softcap, mask, padding_mask, bias, key_lengths, causal,
+        (score, params, qk_norm, rotary, rotary_base, rotary_width, rotary_frequencies,
+         q_positions, k_positions, scale, softcap, mask, padding_mask, bias, key_lengths, causal,
          causal_offset, window, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, dropout, seed,
          layout, heads),
         threads,

@@ -9,7 +9,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple, Union
 import numpy as np
 
 from . import _load_torch
-from ._functions import Numbers, Window
+from ._functions import DEFAULTS, Numbers, Window, options_of
 from ._words import near_words
 
 
@@ -23,10 +23,16 @@ def mask_options(
     causal_offset: Any = None,
 ) -> Tuple[Any, ...]:
     """The options of `attention` (see _functions.py) with nothing but masks and bias."""
-    return (
-        "scaled_dot", None, None, None, mask, padding_mask, bias, key_lengths, causal,
-        causal_offset, window, None, None, None, None, None, None, "bhtd", None,
-    )  # fmt: skip
+    given = {
+        "mask": mask,
+        "padding_mask": padding_mask,
+        "bias": bias,
+        "key_lengths": key_lengths,
+        "causal": causal,
+        "causal_offset": causal_offset,
+        "window": window,
+    }
+    return options_of({**DEFAULTS, **given})
 
 
 class Layer:

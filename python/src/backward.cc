@@ -140,20 +140,25 @@ class GradientMaker {
     }
     return array;
   }
-  nb::object make_params(const Score& score, ScoreGradient& gradient) {
+  nb::object make_params(const Options& options, InputGradients& gradients) {
     nb::dict params;
-    const auto add = [&](const char* name, const ConstView& source, View& view) {
-      const nb::object made = make(std::string("dparams.") + name, source, view);
-      if (!made.is_none()) params[name] = made;
+    const auto add = [&](const std::string& name, const ConstView& source, View& view) {
+      const nb::object made = make("dparams." + name, source, view);
+      if (!made.is_none()) params[name.c_str()] = made;
     };
     std::visit(
         [&]<class S>(const S& one) {
           typename S::Gradient to;
           S::for_each_parameter(
               [&](const char* name, auto value, auto its) { add(name, one.*value, to.*its); });
-          if (nb::len(params) > 0) gradient = to;
+          if (nb::len(params) > 0) gradients.score = to;
         },
-        score);
+        options.score);
+    if (options.qk_norm) {
+      QkNorm::for_each_parameter([&](const char* side, auto value, auto its) {
+        add(gain_name(side), *options.qk_norm.*value, gradients.qk_norm.*its);
+      });
+    }
     return nb::len(params) > 0 ? nb::object(params) : nb::none();
   }
   // What make() gave, filled, as the array for the caller.
@@ -247,7 +252,7 @@ nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::han
   const nb::object dk = make_input("dk", 1, call.layout.key_heads, to.k);
   const nb::object dv = make_input("dv", 2, call.layout.key_heads, to.v);
   const nb::object dbias = gradients.make("dbias", call.options.bias, to.bias);
-  const nb::object dparams = gradients.make_params(call.options.score, to.score);
+  const nb::object dparams = gradients.make_params(call.options, to);
   const nb::object dalibi = gradients.make("dalibi_slopes", call.options.alibi, to.alibi);
   const nb::object dsinks = gradients.make("dsinks", call.options.sinks, to.sinks);
   wanted.check_all_found();

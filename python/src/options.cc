@@ -19,6 +19,13 @@ namespace {
 enum OptionPlace {
   kScore,
   kParams,
+  kQkNorm,
+  kRotary,
+  kRotaryBase,
+  kRotaryWidth,
+  kRotaryFrequencies,
+  kQPositions,
+  kKPositions,
   kScale,
   kSoftcap,
   kMask,
@@ -39,11 +46,32 @@ enum OptionPlace {
   kOptionPlaces
 };
 
-constexpr std::array<const char*, kOptionPlaces> kNames = {
-    "score",        "params",       "scale",       "softcap",      "mask",
-    "padding_mask", "bias",         "key_lengths", "causal",       "causal_offset",
-    "window",       "alibi_slopes", "sinks",       "cu_seqlens_q", "cu_seqlens_k",
-    "dropout",      "seed",         "layout",      "heads"};
+constexpr std::array<const char*, kOptionPlaces> kNames = {"score",
+                                                           "params",
+                                                           "qk_norm",
+                                                           "rotary",
+                                                           "rotary_base",
+                                                           "rotary_width",
+                                                           "rotary_frequencies",
+                                                           "q_positions",
+                                                           "k_positions",
+                                                           "scale",
+                                                           "softcap",
+                                                           "mask",
+                                                           "padding_mask",
+                                                           "bias",
+                                                           "key_lengths",
+                                                           "causal",
+                                                           "causal_offset",
+                                                           "window",
+                                                           "alibi_slopes",
+                                                           "sinks",
+                                                           "cu_seqlens_q",
+                                                           "cu_seqlens_k",
+                                                           "dropout",
+                                                           "seed",
+                                                           "layout",
+                                                           "heads"};
 
 // The first element that is neither 0 nor 1. What is broadcast is looked at once.
 std::optional<Index> first_besides_flags(const ConstView& view, int axis = 0) {
@@ -75,6 +103,8 @@ class Reader {
     Options& o = call_.options;
     call_.inputs.cu_seqlens_q = array(kCuSeqlensQ);
     call_.inputs.cu_seqlens_k = array(kCuSeqlensK);
+    read_norm();
+    read_rotary();
     read_score();
     if (given(kScale)) o.scale = number_of(at(kScale), name(kScale));
     if (given(kSoftcap)) o.softcap = number_of(at(kSoftcap), name(kSoftcap));
@@ -118,12 +148,49 @@ class Reader {
 
   ConstView array(OptionPlace place) {
     if (!given(place)) return {};
-    const bool is_real = place == kBias || place == kAlibiSlopes || place == kSinks;
+    const bool is_real =
+        place == kBias || place == kAlibiSlopes || place == kSinks || place == kRotaryFrequencies;
     const bool is_flags = place == kMask || place == kPaddingMask;
     const DType real = is_real ? accumulator_of(call_.inputs.q.dtype()) : DType::kNone;
     const Name plain = name(place);
     const Name named = is_real ? plain : plain.with_types(is_flags ? kFlags : kIntegers);
     return call_.hold(array_or_sequence(at(place), named, real)).view;
+  }
+
+  void read_norm() {
+    if (!given(kQkNorm)) return;
+    if (nb::isinstance<nb::str>(at(kQkNorm)) || nb::hasattr(at(kQkNorm), "__len__")) {
+      throw_type_error(name(kQkNorm),
+                       "must be None, True or the eps, got " + describe(at(kQkNorm)));
+    }
+    if (!is_flag(at(kQkNorm))) {
+      call_.options.qk_norm = QkNorm{.eps = number_of(at(kQkNorm), name(kQkNorm))};
+    } else if (flag_of(at(kQkNorm), name(kQkNorm))) {
+      call_.options.qk_norm = QkNorm{};
+    }
+  }
+
+  void read_rotary() {
+    if (!given(kRotary)) {
+      for (const OptionPlace place :
+           {kRotaryBase, kRotaryWidth, kRotaryFrequencies, kQPositions, kKPositions}) {
+        if (given(place)) throw_value_error(name(place), "is given but rotary is not");
+      }
+      return;
+    }
+    Rotary rotary;
+    rotary.pairs = word_of(at(kRotary), name(kRotary), {"neighbours", "halves"}, "None") == 0
+                       ? RotaryPairs::kNeighbours
+                       : RotaryPairs::kHalves;
+    if (given(kRotaryBase)) rotary.base = number_of(at(kRotaryBase), name(kRotaryBase));
+    if (given(kRotaryWidth)) {
+      rotary.width = index_of(at(kRotaryWidth), name(kRotaryWidth));
+      if (rotary.width == 0) throw_value_error(name(kRotaryWidth), "must be 2 or more, got 0");
+    }
+    rotary.frequencies = array(kRotaryFrequencies);
+    rotary.q_positions = array(kQPositions);
+    rotary.k_positions = array(kKPositions);
+    call_.options.rotary = rotary;
   }
 
   void read_score() {
@@ -146,30 +213,35 @@ class Reader {
   template <class S>
   void read_params(S& score) {
     if (!given(kParams)) return;  // the library says what is absent
-    if constexpr (!has_parameters<S>()) {
+    if (!has_parameters<S>() && !call_.options.qk_norm) {
       throw_value_error(name(kParams),
                         "is given but the score " + describe(at(kScore)) + " has no parameters");
-    } else {
-      if (!nb::isinstance<nb::dict>(at(kParams))) {
-        throw_type_error(name(kParams), "must be a dict of arrays, got " + describe(at(kParams)));
-      }
-      // A copy: what __dlpack__ of a value does to the caller's dict does not matter here.
-      const nb::dict params = nb::steal<nb::dict>(PyDict_Copy(at(kParams).ptr()));
-      for (const auto& [key, value] : params) read_param(key, value, score);
     }
+    if (!nb::isinstance<nb::dict>(at(kParams))) {
+      throw_type_error(name(kParams), "must be a dict of arrays, got " + describe(at(kParams)));
+    }
+    // A copy: what __dlpack__ of a value does to the caller's dict does not matter here.
+    const nb::dict params = nb::steal<nb::dict>(PyDict_Copy(at(kParams).ptr()));
+    for (const auto& [key, value] : params) read_param(key, value, score);
   }
 
   template <class S>
   void read_param(nb::handle key, nb::handle value, S& score) {
     std::string list;
     bool found = false;
-    S::for_each_parameter([&](const char* word, auto to, auto) {
-      list += (list.empty() ? "\"" : ", \"") + std::string(word) + "\"";
-      if (!nb::isinstance<nb::str>(key) || !key.equal(nb::str(word))) return;
-      const std::string argument = "params[\"" + std::string(word) + "\"]";
-      score.*to = call_.hold(array_of(value, {function_, argument.c_str()})).view;
+    const auto look_at = [&](const std::string& word, ConstView& to) {
+      list += (list.empty() ? "\"" : ", \"") + word + "\"";
+      if (!nb::isinstance<nb::str>(key) || !key.equal(nb::str(word.c_str()))) return;
+      const std::string argument = "params[\"" + word + "\"]";
+      to = call_.hold(array_of(value, {function_, argument.c_str()})).view;
       found = true;
-    });
+    };
+    S::for_each_parameter([&](const char* word, auto to, auto) { look_at(word, score.*to); });
+    if (call_.options.qk_norm) {
+      QkNorm::for_each_parameter([&](const char* side, auto to, auto) {
+        look_at(gain_name(side), *call_.options.qk_norm.*to);
+      });
+    }
     if (found) return;
     throw_value_error(name(kParams), "may have the keys " + list + ", got " + describe(key));
   }
@@ -261,44 +333,6 @@ class Reader {
   CallArguments& call_;
 };
 
-// [..,T,H*X] as [..,H,T,X]; [T,H*X] as [1,H,T,X], so that H is never taken for B, but packed as
-// [T,H,X].
-template <class AnyView>
-AnyView split_heads(const AnyView& x, Index heads, bool packed) {
-  const Index width = x.size(-1) / heads;
-  const int rank = x.rank();
-  Dims shape, strides;
-  const auto add = [&](Index size, Index stride) {
-    shape.push_back(size);
-    strides.push_back(stride);
-  };
-  if (packed) {
-    add(x.size(-2), x.stride(-2));
-    add(heads, width * x.stride(-1));
-  } else {
-    if (rank == 2) add(1, 0);
-    for (int axis = 0; axis < rank - 2; ++axis) add(x.size(axis), x.stride(axis));
-    add(heads, width * x.stride(-1));
-    add(x.size(-2), x.stride(-2));
-  }
-  add(width, x.stride(-1));
-  return AnyView(x.data(), x.dtype(), shape, strides);
-}
-
-template <class AnyView>
-AnyView heads_first(const AnyView& view, const Layout& layout, Index heads) {
-  if (!view.given()) return view;
-  switch (layout.order) {
-    case Layout::Order::kHeadsFirst:
-      return view;
-    case Layout::Order::kHeadsThird:
-      return transpose(view, 1, 2);
-    case Layout::Order::kSideBySide:
-      return split_heads(view, heads, layout.packed);
-  }
-  return view;
-}
-
 // G, where only H was given: queries and keys have one width for the scores that are products, and
 // as many heads for the others. q has its heads apart, k has not.
 Index key_heads_of(const Inputs& inputs, Index heads, const Score& score, const Name& name) {
@@ -360,49 +394,13 @@ std::string advice_for(const Error& error, const CallArguments& call) {
 
 }  // namespace
 
+std::string gain_name(const char* side) { return std::string("norm_") + side; }
+
 Error with_advice(const Error& error, const CallArguments& call) {
   const std::string advice = advice_for(error, call);
   const bool same_axes = call.layout.order == Layout::Order::kHeadsFirst;
   if (same_axes && advice.empty()) return error;
   return with_note(error, ((same_axes ? "" : " (axes as [B,H,T,.])") + advice).c_str());
-}
-
-ConstView as_heads_first(const ConstView& view, const Layout& layout, Index heads,
-                         const Name& name) {
-  if (view.given() && layout.order == Layout::Order::kHeadsThird && view.rank() != 4) {
-    throw_value_error(name, "must have rank 4 with layout \"bthd\", got " + qkv::describe(view));
-  }
-  if (view.given() && layout.order == Layout::Order::kSideBySide) {
-    if (view.rank() < 2 || view.rank() >= kMaxRank || (layout.packed && view.rank() != 2)) {
-      throw_value_error(name, std::string("must be ") + (layout.packed ? "[T,H*D]" : "[..,T,H*D]") +
-                                  " where heads is given, got " + qkv::describe(view));
-    }
-    if (view.size(-1) % heads != 0) {
-      throw_value_error(name, "must have a width that " + std::to_string(heads) +
-                                  " heads divide, got " + qkv::describe(view));
-    }
-  }
-  return heads_first(view, layout, heads);
-}
-
-View as_heads_first(const View& view, const Layout& layout, Index heads) {
-  return heads_first(view, layout, heads);
-}
-
-Dims in_memory(const Dims& heads_first, const Layout& layout) {
-  Dims shape = heads_first;
-  if (layout.order == Layout::Order::kHeadsThird) std::swap(shape[1], shape[2]);
-  if (layout.order != Layout::Order::kSideBySide) return shape;
-  const int rank = heads_first.rank();
-  const Index rows = heads_first[layout.packed ? 0 : rank - 2];
-  const Index width = heads_first[layout.packed ? 1 : rank - 3] * heads_first[rank - 1];
-  Dims merged;
-  for (int axis = 0; !layout.packed && layout.batch && axis < rank - 3; ++axis) {
-    merged.push_back(heads_first[axis]);
-  }
-  merged.push_back(rows);
-  merged.push_back(width);
-  return merged;
 }
 
 CallArguments call_arguments(const char* function, nb::handle q, nb::handle k, nb::handle v,

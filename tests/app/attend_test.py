@@ -26,9 +26,11 @@ RESULTS = {"out": "out", "weights": "weights", "dropped": "dropped_weights",
 MATRICES = ("weights", "dropped", "scores", "capped", "masked")
 OPTIONS = {"bias": "--bias", "alibi": "--alibi", "sinks": "--sinks", "keep": "--mask",
            "padding": "--padding-mask", "key_lengths": "--lengths", "offsets": "--causal-offset",
-           "cu_seqlens_q": "--cu-seqlens-q", "cu_seqlens_k": "--cu-seqlens-k"}
+           "cu_seqlens_q": "--cu-seqlens-q", "cu_seqlens_k": "--cu-seqlens-k",
+           "frequencies": "--rotary-frequencies", "q_positions": "--q-positions",
+           "k_positions": "--k-positions"}
 PARAMETERS = {"bilinear_w": "W", "additive_wq": "Wq", "additive_wk": "Wk", "additive_v": "v",
-              "additive_b": "b"}
+              "additive_b": "b", "norm_q": "norm_q", "norm_k": "norm_k"}
 
 
 class Arrays(Case):
@@ -118,6 +120,19 @@ class Values(Arrays):
     def test_dot_and_scale(self):
         self.check(self.qkv(), "--score", "dot", score="dot")
         self.check(self.qkv(), "--scale", "0.25", scale=0.25)
+
+    def test_norm_and_rotary(self):
+        self.check(self.qkv(), "--qk-norm", "1e-6", norm=1e-6)
+        gains = {"norm_q": self.normal(4, 8), "norm_k": self.normal(8)}
+        self.check({**self.qkv(), **gains}, "--qk-norm", "0.5", norm=0.5)
+        self.check(self.qkv(), "--rotary", "halves", rotary=("halves", 10000.0, 8))
+        self.check({**self.qkv(), **gains}, "--rotary", "neighbours", "--rotary-base", "50",
+                   "--rotary-width", "6", "--causal-offset", "4", "--qk-norm", "1e-3",
+                   rotary=("neighbours", 50.0, 6), diagonal=4, norm=1e-3)
+        given = {"q_positions": self.random.integers(-5, 50, (2, 3)),
+                 "k_positions": self.random.integers(-5, 50, 5),
+                 "frequencies": abs(self.normal(4))}
+        self.check({**self.qkv(), **given}, "--rotary", "halves", rotary=("halves", 1.0, 8))
 
     def test_bilinear(self):
         self.check({**self.qkv(k=(2, 2, 5, 7)), "bilinear_w": self.normal(8, 7)},
@@ -349,8 +364,8 @@ class Inputs(Arrays):
                 (["--window", "1"], 'expected LEFT,RIGHT, got "1"'),
                 (["--window", "1,x"], "expected whole numbers between commas"),
                 (["--causal-offset", "12x", "--causal"], 'expected a whole number or FILE[:NAME]'),
-                (["--causal-offset", "1"], "goes with --causal, --window or --alibi"),
-                (["--causal-corner", "top_left"], "goes with --causal, --window or --alibi"),
+                (["--causal-offset", "1"], "goes with --causal, --window, --alibi or --rotary"),
+                (["--causal-corner", "top_left"], "goes with --causal, --window, --alibi or --rotary"),
                 (["--causal-corner", "middle"], "valid: bottom_right, top_left"),
                 (["--score", "additive"], "--score additive needs --params FILE"),
                 (["--params", "q.npy"], "--params goes with"),

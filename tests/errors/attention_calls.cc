@@ -97,8 +97,26 @@ std::vector<Mask> masks_of(Arguments& a) {
   return masks;
 }
 
+std::optional<QkNorm> norm_of(Arguments& a) {
+  if (!a.has("qk_norm.eps")) return std::nullopt;
+  return QkNorm{a.input("qk_norm.q"), a.input("qk_norm.k"), a.number("qk_norm.eps", 0)};
+}
+
+std::optional<Rotary> rotary_of(Arguments& a) {
+  if (!a.has("rotary")) return std::nullopt;
+  const bool halves = choice(a, "rotary", {"neighbours", "halves"}) == 1;
+  return Rotary{.pairs = halves ? RotaryPairs::kHalves : RotaryPairs::kNeighbours,
+                .base = a.number("rotary.base", 10000),
+                .width = a.whole("rotary.width", 0),
+                .frequencies = a.input("rotary.frequencies"),
+                .q_positions = a.input("rotary.q_positions"),
+                .k_positions = a.input("rotary.k_positions")};
+}
+
 Options options_of(Arguments& a) {
   Options options;
+  options.qk_norm = norm_of(a);
+  options.rotary = rotary_of(a);
   options.score = score_of(a);
   if (a.has("scale")) options.scale = a.number("scale", 0);
   options.softcap = a.number("softcap", 0);
@@ -163,6 +181,7 @@ BackwardArrays backward_arrays_of(Arguments& a) {
   x.to.k = a.output("input_gradients.k");
   x.to.v = a.output("input_gradients.v");
   x.to.score = score_gradient_of(a);
+  x.to.qk_norm = {a.output("input_gradients.qk_norm.q"), a.output("input_gradients.qk_norm.k")};
   x.to.bias = a.output("input_gradients.bias");
   x.to.alibi = a.output("input_gradients.alibi");
   x.to.sinks = a.output("input_gradients.sinks");

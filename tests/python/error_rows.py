@@ -33,6 +33,14 @@ NAMES = {
     "additive.wk": 'params["Wk"]',
     "additive.v": 'params["v"]',
     "additive.b": 'params["b"]',
+    "qk_norm.q": 'params["norm_q"]',
+    "qk_norm.k": 'params["norm_k"]',
+    "qk_norm.eps": "qk_norm",
+    "rotary.base": "rotary_base",
+    "rotary.width": "rotary_width",
+    "rotary.frequencies": "rotary_frequencies",
+    "rotary.q_positions": "q_positions",
+    "rotary.k_positions": "k_positions",
     "saved.out": "out",
     "saved.lse": "lse",
     "output_gradients.out": "dout",
@@ -201,9 +209,9 @@ def value_of(name: str, text: str) -> Any:
         return True
     if name == "window":
         return tuple(list_of(text))
-    if name in ("dropout.seed", "top.count", "diagonal"):
+    if name in ("dropout.seed", "top.count", "diagonal", "rotary.width"):
         return int(text)
-    return text if name == "score" else float(text)
+    return text if name in ("score", "rotary") else float(text)
 
 
 def python_text(function: str, text: str) -> str:

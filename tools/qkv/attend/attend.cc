@@ -26,9 +26,10 @@ v [B,G,Tk,E], or rank 3 [B,T,D], or rank 2 [T,D]; all of one dtype (float64, flo
 float16), or float32 q with k and v of two bytes. Results are of q's dtype (out), else float64 for
 float64 and float32 for the others. Without V the scores and weights are computed.
 
-Order: score, --scale, --softcap, --bias, --alibi, masks, --sinks, softmax, --dropout, values. In
---mask true or 1 means "may attend", in --padding-mask true or 1 means padding. --params holds W
-(bilinear), or Wq, Wk, v and, if wanted, b (additive).
+Order: --qk-norm, --rotary, score, --scale, --softcap, --bias, --alibi, masks, --sinks, softmax,
+--dropout, values. In --mask true or 1 means "may attend", in --padding-mask true or 1 means
+padding. --params holds W (bilinear), or Wq, Wk, v and, if wanted, b (additive); with --qk-norm
+also, if wanted, the gains norm_q [D] or [H,D] and norm_k [D] or [G,D].
 
 What --save takes:
 {}
@@ -96,7 +97,11 @@ void add_arrays(const Command& command, AttendOptions& options) {
   const auto add = [&](const char* name, std::string& target, const char* help) {
     command.add_option(name, target, help).type_name(kArrayType);
   };
-  add("--params", options.params, "parameters of the score");
+  add("--params", options.params, "parameters of the score, gains of the norm");
+  add("--rotary-frequencies", options.rotary_frequencies,
+      "[width/2]: radians per position, instead of those of the base");
+  add("--q-positions", options.q_positions, "[Tq] or [B,Tq]: positions of the queries");
+  add("--k-positions", options.k_positions, "[Tk] or [B,Tk]: positions of the keys");
   add("--bias", options.bias, "added to the scores, broadcast to the weights; -inf masks");
   add("--mask", options.mask, "true: may attend; broadcast to the weights");
   add("--padding-mask", options.padding, "[B,Tk], true: padding, gets no attention");
@@ -113,6 +118,12 @@ void add_arrays(const Command& command, AttendOptions& options) {
 }
 
 void add_numbers(const Command& command, AttendOptions& options) {
+  add_real(command, "--qk-norm", options.norm_eps,
+           "normalise each row of q and k: x / sqrt(mean(x^2) + X), such as 1e-6");
+  add_real(command, "--rotary-base", options.rotary_base,
+           "pair m turns by base^(-2m/width) per position (default 10000)");
+  add_number(command, "--rotary-width", options.rotary_width, Bounds<Index>{2},
+             "the first values of a row that turn (default all)");
   add_real(command, "--scale", options.scale,
            "factor of the scores (default 1/sqrt(D) for scaled_dot, else 1)");
   add_real(command, "--softcap", options.softcap, "s becomes X tanh(s/X); 0 (default): off");
@@ -190,6 +201,8 @@ void add_attend(const Command& program, const Common& common) {
              "axes of rank 4: bhtd (default) or bthd, also of out");
   add_choice(command, "--score", options->score, kScores,
              "how queries and keys compare (default scaled_dot)");
+  add_choice(command, "--rotary", options->rotary, kRotaryPairs,
+             "rotary positions: pairs (2m, 2m+1), or (m, m + width/2)");
   add_numbers(command, *options);
   command.add_flag("--causal", options->causal, "keys up to the diagonal only");
   Option corner = add_choice(command, "--causal-corner", options->corner, kCorners,

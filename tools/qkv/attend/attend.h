@@ -25,6 +25,8 @@ inline constexpr Choice<Corner> kCorners[] = {{"bottom_right", Corner::kBottomRi
                                               {"top_left", Corner::kTopLeft}};
 // The order of the axes of rank 4.
 enum class Layout { kBhtd, kBthd };
+inline constexpr Choice<qkv::RotaryPairs> kRotaryPairs[] = {
+    {"neighbours", qkv::RotaryPairs::kNeighbours}, {"halves", qkv::RotaryPairs::kHalves}};
 inline constexpr Choice<Layout> kLayouts[] = {{"bhtd", Layout::kBhtd}, {"bthd", Layout::kBthd}};
 
 // ---- what may be saved ----------------------------------------------------------------------
@@ -67,6 +69,13 @@ struct AttendOptions {
   Layout layout = Layout::kBhtd;
   qkv::Score score;  // its parameters absent
   std::string params{};
+  std::optional<double> norm_eps{};
+  std::optional<qkv::RotaryPairs> rotary{};
+  std::optional<double> rotary_base{};
+  std::optional<qkv::Index> rotary_width{};
+  std::string rotary_frequencies{};
+  std::string q_positions{};
+  std::string k_positions{};
   std::optional<double> scale{};
   double softcap = 0;
   std::string bias{};

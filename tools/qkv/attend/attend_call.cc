@@ -75,17 +75,70 @@ ConstView parameter(const AttendOptions& options, AttendCall& call, const std::s
 
 qkv::Score read_score(const AttendOptions& options, AttendCall& call) {
   const bool learned = qkv::has_parameters(options.score);
-  if (learned != !options.params.empty()) {
-    throw UsageError(learned ? fmt::format("--score {} needs --params FILE", name_of(options.score))
-                             : "--params goes with " + learned_scores(" or "));
+  const bool has_gains = options.norm_eps.has_value() && !options.params.empty();
+  if (learned && options.params.empty()) {
+    throw UsageError(fmt::format("--score {} needs --params FILE", name_of(options.score)));
+  }
+  if (!learned && !has_gains && !options.params.empty()) {
+    throw UsageError("--params goes with " + learned_scores(", ") + " or --qk-norm");
   }
   call.settings["score"] = name_of(options.score);
-  if (!learned) return options.score;
+  if (options.params.empty()) return options.score;
   call.settings["params"] = options.params;
-  call.origins[std::string(name_of(options.score))] = {"--params " + file_of(options.params), true};
+  const Origin file = {"--params " + file_of(options.params), true};
+  call.origins[std::string(name_of(options.score))] = file;
+  call.origins["qk_norm.q"] = call.origins["qk_norm.k"] = file;
   qkv::Score score = options.score;
   take_parameters(score, [&](const char* name) { return parameter(options, call, name); });
   return score;
+}
+
+// ---- before the score -----------------------------------------------------------------------
+
+void read_norm(const AttendOptions& options, AttendCall& call) {
+  if (!options.norm_eps) return;
+  qkv::QkNorm norm{.eps = *options.norm_eps};
+  call.origins["qk_norm.eps"] = {"--qk-norm", false};
+  call.settings["qk_norm"] = *options.norm_eps;
+  bool any = options.params.empty() || qkv::has_parameters(options.score);
+  if (!options.params.empty()) {
+    qkv::QkNorm::for_each_parameter([&](const char* side, auto gain, auto) {
+      norm.*gain = parameter(options, call, std::string("norm_") + side);
+      any = any || (norm.*gain).given();
+    });
+  }
+  if (!any) {
+    throw qkv::app::InputError("--params " + file_of(options.params),
+                               "expected an array norm_q or norm_k, found neither");
+  }
+  call.options.qk_norm = norm;
+}
+
+void read_rotary(const AttendOptions& options, AttendCall& call) {
+  if (!options.rotary) {
+    for (const auto& [option, given] :
+         {std::pair{"--rotary-base", options.rotary_base.has_value()},
+          {"--rotary-width", options.rotary_width.has_value()},
+          {"--rotary-frequencies", !options.rotary_frequencies.empty()},
+          {"--q-positions", !options.q_positions.empty()},
+          {"--k-positions", !options.k_positions.empty()}}) {
+      if (given) throw UsageError(fmt::format("{} goes with --rotary", option));
+    }
+    return;
+  }
+  qkv::Rotary rotary{.pairs = *options.rotary};
+  call.settings["rotary"] = kRotaryPairs[static_cast<std::size_t>(*options.rotary)].name;
+  call.origins["rotary.base"] = {"--rotary-base", false};
+  call.origins["rotary.width"] = {options.rotary_width ? "--rotary-width" : "--rotary", false};
+  if (options.rotary_base) call.settings["rotary_base"] = rotary.base = *options.rotary_base;
+  if (options.rotary_width) call.settings["rotary_width"] = rotary.width = *options.rotary_width;
+  rotary.frequencies =
+      read_option(call, options.rotary_frequencies, "--rotary-frequencies", "rotary.frequencies");
+  rotary.q_positions =
+      read_option(call, options.q_positions, "--q-positions", "rotary.q_positions");
+  rotary.k_positions =
+      read_option(call, options.k_positions, "--k-positions", "rotary.k_positions");
+  call.options.rotary = rotary;
 }
 
 // ---- numbers --------------------------------------------------------------------------------
@@ -152,8 +205,8 @@ qkv::Diagonal read_offset(const AttendOptions& options, AttendCall& call) {
 
 void read_diagonal(const AttendOptions& options, AttendCall& call) {
   if (!options.corner && options.offset.empty()) return;
-  if (!options.causal && !options.window && options.alibi.empty()) {
-    throw UsageError(fmt::format("{} goes with --causal, --window or --alibi",
+  if (!options.causal && !options.window && options.alibi.empty() && !options.rotary) {
+    throw UsageError(fmt::format("{} goes with --causal, --window, --alibi or --rotary",
                                  options.corner ? "--causal-corner" : "--causal-offset"));
   }
   if (!options.corner) {
@@ -248,7 +301,7 @@ void look_at_all(AttendCall& call) {
        {std::pair{"q", &call.inputs.q}, {"k", &call.inputs.k}, {"v", &call.inputs.v}}) {
     if (view->given()) look_at(call, fmt::format("{}: {}", call.origins[name].place, name), *view);
   }
-  const auto parameter = [&](const char* name, const ConstView& view) {
+  const auto parameter = [&](const std::string& name, const ConstView& view) {
     if (view.given()) look_at(call, fmt::format("--params: {}", name), view);
   };
   std::visit(
@@ -257,6 +310,11 @@ void look_at_all(AttendCall& call) {
             [&](const char* name, auto value, auto) { parameter(name, score.*value); });
       },
       call.options.score);
+  if (call.options.qk_norm) {
+    qkv::QkNorm::for_each_parameter([&](const char* side, auto gain, auto) {
+      parameter(std::string("norm_") + side, *call.options.qk_norm.*gain);
+    });
+  }
   look_at(call, "--bias", call.options.bias, false);
   look_at(call, "--alibi", call.options.alibi);
   look_at(call, "--sinks", call.options.sinks, false);
@@ -267,6 +325,8 @@ void look_at_all(AttendCall& call) {
 void read_call(const AttendOptions& options, AttendCall& call) {
   read_inputs(options, call);
   call.options.score = read_score(options, call);
+  read_norm(options, call);
+  read_rotary(options, call);
   read_numbers(options, call);
   call.options.bias = read_option(call, options.bias, "--bias", "bias");
   call.options.alibi = read_slopes(options, call);
