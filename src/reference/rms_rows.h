@@ -12,17 +12,28 @@
 // gradient.
 namespace qkv::reference {
 
-// g_c, or 1.
-template <class T>
-T gain_of(const core::RmsRows& map, const RowAt<T>& at, Index c) {
-  return map.gain.given() ? parameter<T>(map.gain, at.head, 0, c) : T(1);
+// f(gain), where gain(c) is g_c, or 1.
+template <class T, class F>
+void with_gain(const core::RmsRows& map, const RowAt<T>& at, const F& f) {
+  const Operand& g = map.gain;
+  if (!g.given()) return f([](Index) { return T(1); });
+  if (g.dtype != dtype_of<T>) {
+    return f([&](Index c) { return parameter<T>(g, at.head, 0, c); });
+  }
+  const T* first = static_cast<const T*>(g.data) + core::offset_of(g, 0, at.head, 0, 0);
+  if (g.col_stride == 1) return f([first](Index c) { return first[c]; });
+  f([first, stride = g.col_stride](Index c) { return first[c * stride]; });
 }
 
 template <class T>
 void change_row(const core::RmsRows& map, const RowAt<T>& at, const T* x, Index n, T* y) {
   const RowLength<T> by(x, n, n, map.eps);
   if (by.is_zero()) return std::fill(y, y + n, T(0));
-  for (Index c = 0; c < n; ++c) y[c] = by.divide(x[c]) * gain_of(map, at, c);
+  with_gain(map, at, [&](const auto& gain) {
+    by.with_divide([&](const auto& divide) {
+      for (Index c = 0; c < n; ++c) y[c] = divide(x[c]) * gain(c);
+    });
+  });
 }
 
 // With z = x / length: dg_c += dy_c z_c, and dx = (dz - z mean(z . dz)) / length of dz_c = g_c
@@ -32,13 +43,18 @@ void change_back(const core::RmsRows& map, const RowAt<T>& at, const T* x, const
                  T* dg) {
   const RowLength<T> by(x, n, n, map.eps);
   if (by.is_zero()) return std::fill(d, d + n, T(0));
-  const auto z = [&](Index c) { return by.divide(x[c]); };
-  for (Index c = 0; c < n; ++c) {
-    if (dg != nullptr) dg[c] += d[c] * z(c);
-    d[c] = d[c] * gain_of(map, at, c);
-  }
-  const T along = sum_of_row<T>(n, z, [&](Index c) { return d[c]; }) / static_cast<RealOf<T>>(n);
-  for (Index c = 0; c < n; ++c) d[c] = by.divide_gradient(d[c] - z(c) * along);
+  by.with_divide([&](const auto& divide) {
+    for (Index c = 0; dg != nullptr && c < n; ++c) dg[c] += d[c] * divide(x[c]);
+    with_gain(map, at, [&](const auto& gain) {
+      for (Index c = 0; c < n; ++c) d[c] = d[c] * gain(c);
+    });
+    const T along = sum_of_row<T>(
+                        n, [&](Index c) { return divide(x[c]); }, [&](Index c) { return d[c]; }) /
+                    static_cast<RealOf<T>>(n);
+    by.with_divide_gradient([&](const auto& divide_gradient) {
+      for (Index c = 0; c < n; ++c) d[c] = divide_gradient(d[c] - divide(x[c]) * along);
+    });
+  });
 }
 
 }  // namespace qkv::reference

@@ -72,13 +72,23 @@ struct RowLength {
   }
   bool is_zero() const { return real_part(length) == 0; }  // complex: a step may be there
 
-  // x / length
-  T divide(const T& x) const {
-    return power == 0 ? x / length : times_power_of_two(x, power) / length;
+  // f(divide), where divide(x) is x / length of a value of the row.
+  template <class F>
+  void with_divide(const F& f) const {
+    if (power == 0) {
+      f([&](const T& x) { return x / length; });
+    } else {
+      f([&](const T& x) { return times_power_of_two(x, power) / length; });
+    }
   }
-  // The same of a gradient, whose row may have any length.
-  T divide_gradient(const T& d) const {
-    return power == 0 ? d / length : times_power_of_two(d / length, power);
+  // The same of gradients, which may be of any size.
+  template <class F>
+  void with_divide_gradient(const F& f) const {
+    if (power == 0) {
+      f([&](const T& d) { return d / length; });
+    } else {
+      f([&](const T& d) { return times_power_of_two(d / length, power); });
+    }
   }
 };
 

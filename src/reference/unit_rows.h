@@ -16,7 +16,9 @@ template <class T>
 void change_row(const core::UnitRows&, const RowAt<T>&, const T* x, Index n, T* y) {
   const RowLength<T> by(x, n);
   if (by.is_zero()) return std::fill(y, y + n, T(0));
-  for (Index c = 0; c < n; ++c) y[c] = by.divide(x[c]);
+  by.with_divide([&](const auto& divide) {
+    for (Index c = 0; c < n; ++c) y[c] = divide(x[c]);
+  });
 }
 
 // d is the gradient of y, and becomes that of x: dx = (dy - y (y . dy)) / |x|.
@@ -27,7 +29,9 @@ void change_back(const core::UnitRows&, const RowAt<T>&, const T* x, const T* y,
   if (by.is_zero()) return std::fill(d, d + n, T(0));
   const T along = sum_of_row<T>(
       n, [&](Index c) { return y[c]; }, [&](Index c) { return d[c]; });
-  for (Index c = 0; c < n; ++c) d[c] = by.divide_gradient(d[c] - y[c] * along);
+  by.with_divide_gradient([&](const auto& divide) {
+    for (Index c = 0; c < n; ++c) d[c] = divide(d[c] - y[c] * along);
+  });
 }
 
 }  // namespace qkv::reference

@@ -12,6 +12,7 @@
 #include "attention/validate/resolve.h"
 #include "reference/prepared.h"
 #include "tests/attention/backward_call.h"
+#include "tests/attention/bits.h"
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
@@ -344,6 +345,45 @@ TEST(RowMaps, AreThePlainCallOfTheRowsTheyMake) {
           "asks norm_k", "halves", "neighbours", "positions", "positions by entry"}) {
       const auto at = counts.features.find(feature);
       EXPECT_GE(at == counts.features.end() ? 0 : at->second, 4) << path << ": " << feature;
+    }
+  }
+}
+
+// Squares of these rows overflow or vanish, and eps with them; a power of two changes no bit of
+// what is normalised, and those of gradients by its inverse.
+TEST(RowMaps, NormsNeitherOverflowNorVanish) {
+  const auto times = [](const Tensor& x, int power) {
+    Tensor y = contiguous(x.view());
+    for (Index n = 0; n < y.element_count(); ++n) {
+      const double value = core::load<double>(y.dtype(), y.view().data(), n);
+      core::store(y.dtype(), y.view().data(), n, std::ldexp(value, power));
+    }
+    return y;
+  };
+  struct Far {
+    int power;
+    double eps;
+  };
+  for (const DType d : {DType::kFloat32, DType::kFloat64}) {
+    const int many = d == DType::kFloat64 ? 8 : 1;
+    const Tensor q = normal({37, 70}, 1, d), k = normal({50, 70}, 2, d), v = normal({50, 3}, 3, d);
+    const auto run = [&](const Far& far, Tensor& out, Tensor& dq) {
+      const Tensor x = times(q, far.power);
+      const Options options{.qk_norm = QkNorm{.q = {}, .k = {}, .eps = far.eps}};
+      const Tensor key = times(k, far.power);
+      Tensor lse(d, {37});
+      out = Tensor(d, {37, 3});
+      dq = Tensor(d, q.shape());
+      attention({x, key, v}, options, {.out = out, .lse = lse});
+      attention_backward({x, key, v}, options, {out, lse}, {.out = out}, {.q = dq});
+    };
+    for (const Far& far : {Far{100 * many, 0}, Far{-100 * many, 0},
+                           Far{-50 * many, std::ldexp(1, -3 - 100 * many)}}) {
+      Tensor out, dq, far_out, far_dq;
+      run({0, std::ldexp(far.eps, -2 * far.power)}, out, dq);
+      run(far, far_out, far_dq);
+      EXPECT_TRUE(same_bits(out, far_out)) << far.power;
+      EXPECT_TRUE(same_bits(dq, times(far_dq, far.power))) << far.power;
     }
   }
 }
