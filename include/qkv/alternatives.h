@@ -9,7 +9,7 @@
 #include <variant>
 
 // The lists of scores, masks and diagonals are variants whose alternatives know their names:
-// whoever lists them walks the variant.
+// to list them, iterate over the variant.
 namespace qkv {
 
 // f.template operator()<A>() for each alternative A, in the variant's order.

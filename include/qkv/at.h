@@ -8,8 +8,8 @@
 
 namespace qkv {
 
-// Where a score stands: batch entry (the sequence, when packed), query head, query, key; counted
-// from 0 inside their sequence. 32 bits, because such indices convert to float at vector speed.
+// A score's position: batch entry (the sequence, when packed), query head, query, key; counted
+// from 0 within their sequence. 32 bits, because such indices convert to float at vector speed.
 struct At {
   std::int32_t b = 0;
   std::int32_t h = 0;
@@ -19,7 +19,7 @@ struct At {
 
 namespace detail {
 
-// A rectangle of scores of one (b, h), element (0, 0) standing at `at`. `slopes`, when not null,
+// A rectangle of scores of one (b, h), with element (0, 0) at `at`. `slopes`, if not null,
 // holds d score / d raw score so far and is multiplied by the function's derivative.
 template <class T>
 struct ScoreTile {

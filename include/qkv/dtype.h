@@ -37,7 +37,7 @@ struct Float16 {
 };
 
 // The one list of storage types: enumerator, C++ type, name in messages. complex128 exists for
-// gradient checks by complex step on the reference; the public functions refuse it.
+// gradient checks by complex step on the reference; the public functions reject it.
 #define QKV_FOR_EACH_DTYPE(X)               \
   X(kFloat64, double, "float64")            \
   X(kFloat32, float, "float32")             \
@@ -127,7 +127,7 @@ constexpr bool is_integer(DType dtype) noexcept {
   return dtype >= DType::kInt8 && dtype <= DType::kUInt64;
 }
 
-// The type sums are held in: float64 for float64, float32 for the other reals, itself else.
+// The accumulator type: float64 for float64, float32 for the other reals, else the type itself.
 constexpr DType accumulator_of(DType dtype) noexcept {
   return dtype == DType::kFloat64 || !is_real(dtype) ? dtype : DType::kFloat32;
 }

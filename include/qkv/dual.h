@@ -8,10 +8,10 @@
 
 namespace qkv {
 
-// A number and its derivative with respect to one variable, carried together through arithmetic
+// A number and its derivative with respect to one variable, propagated through arithmetic
 // (forward-mode differentiation; Clifford 1873's dual numbers, value + slope * eps, eps^2 = 0).
 // A user's score function written with `auto s` is evaluated on Dual<float> or Dual<double> to
-// obtain d score_out / d score_in. Comparisons look at the value.
+// obtain d score_out / d score_in. Comparisons use the value.
 template <class T>
 struct Dual {
   T value{};
@@ -128,7 +128,7 @@ template <class T>
 Dual<T> atan(const Dual<T>& a) {
   return {std::atan(a.value), a.slope / (T(1) + a.value * a.value)};
 }
-// The derivative at 0 is taken as 0.
+// The derivative at 0 is defined as 0.
 template <class T>
 Dual<T> abs(const Dual<T>& a) {
   return {std::abs(a.value), a.value > T(0) ? a.slope : a.value < T(0) ? -a.slope : T(0)};
@@ -140,7 +140,7 @@ Dual<T> pow(const Dual<T>& a, U power) {
   return {std::pow(a.value, p), a.slope * slope};
 }
 
-// `condition ? a : b` as a function; unlike nested ?: it leaves loops free to be vectorised.
+// `condition ? a : b` as a function; unlike nested ?: it lets compilers vectorise loops.
 template <class T>
 constexpr T select(bool condition, T a, T b) {
   return condition ? a : b;

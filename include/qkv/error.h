@@ -13,13 +13,13 @@ namespace qkv {
 // What kind of rule was broken; Python raises TypeError for kType and ValueError for the rest.
 enum class ErrorKind { kValue, kType };
 
-// The one exception of the library: a call that cannot be carried out, found before any output is
-// touched. `what()` reads "function: argument rule, what came", for example
+// The library's exception: an invalid call, detected before any output is
+// touched. `what()` reads "function: argument rule, value", for example
 //   attention: k has D = 64 but q has D = 32 (q [2,8,5,32], k [2,8,7,64])
 class QKV_API Error : public std::runtime_error {
  public:
   // `function` is the public function called, `argument` the argument at fault ("k"), and
-  // `detail` the rest of the sentence: the rule and what came.
+  // `detail` the rest of the sentence: the rule and the value.
   Error(std::string_view function, std::string_view argument, std::string_view detail,
         ErrorKind kind = ErrorKind::kValue);
   ~Error() override;

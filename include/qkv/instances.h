@@ -10,13 +10,13 @@
 // A user's function, compiled where the user compiles it: the loops of tile_loops.h once for each
 // CPU target, and the tables in which the library finds them. Included by <qkv/mods.h>.
 
-// What an instance needs of its compiler.
-//   flatten    the user's function becomes part of the loop
-//   optimize   gcc makes vectors at -O3 only; merges a multiplication and an addition into one
-//              operation where the target has it, and bits would differ between targets; and sinks
-//              one side of select() into a branch, of which AVX2 makes no vectors
-// clang makes vectors from -O2 on; it merges multiplications and additions of the user's function
-// unless it is called with -ffp-contract=off: no attribute reaches into that function.
+// Compiler attributes of an instance.
+//   flatten    inlines the user's function into the loop
+//   optimize   gcc vectorises at -O3 only; fuses a multiplication and an addition
+//              if the target can, so that bits would differ between targets; and sinks
+//              one side of select() into a branch, which it cannot vectorise for AVX2
+// clang vectorises from -O2 on; it fuses multiplications and additions of the user's function
+// unless called with -ffp-contract=off: no attribute reaches into that function.
 #if defined(__clang__)
 #define QKV_INSTANCE __attribute__((flatten))
 #elif defined(__GNUC__)
@@ -83,7 +83,7 @@ QKV_INSTANCE QKV_AVX512 void mask_avx512(const void* callable, const MaskTile& t
 }
 #endif
 
-// In ascending order of target; the baseline is always there, and first.
+// In ascending order of target; the baseline always exists, and is first.
 template <class F>
 inline constexpr ScoreInstance kScoreInstances[] = {
     {InstanceTarget::kBaseline, &score_baseline<F, float>, &score_baseline<F, double>},
@@ -104,7 +104,7 @@ inline constexpr MaskInstance kMaskInstances[] = {
 
 }  // namespace qkv::detail
 
-// Theirs alone.
+// Private to this header.
 #undef QKV_INSTANCE
 #undef QKV_AVX2
 #undef QKV_AVX512

@@ -45,7 +45,7 @@ struct MaskMod {
 
 // auto decay = score_mod([=](auto s, At at) { return s - slope[at.h] * abs(at.i - at.j); });
 // The callable is called for whole tiles from several threads at once, on float, double and their
-// duals (its derivative), and also at masked places (the result is dropped there). It must be
+// duals (its derivative), and also for masked pairs (whose result is discarded). It must be
 // pure and must not throw. Write the parameter as `auto` so that gradients flow.
 template <class F>
 ScoreMod score_mod(F f) {
@@ -65,12 +65,12 @@ MaskMod mask_mod(F f) {
           std::size(detail::kMaskInstances<F>)};
 }
 
-// The same mask, asked once here for every pair of a call with these Tq and Tk, so that the calls
-// skip the tiles of 64 queries x 64 keys in which nothing may attend, and do not ask in those in
-// which everything may. B = 1 (H = 1) says that the mask is the same for all batch entries (heads);
-// otherwise they are the call's. Takes B * H * Tq * Tk / 4096 bytes. What the function reads must
-// not change from here on. Throws Error when a size is negative or above 2^31 - 1, or the mask is
-// empty; a call of other sizes, or of packed sequences, throws too.
+// The same mask, evaluated once for every pair of a call with these Tq and Tk, so that calls
+// skip the tiles of 64 queries x 64 keys that are fully masked, and do not evaluate it in those
+// that are fully allowed. B = 1 (H = 1) says that the mask is the same for all batch entries
+// (heads); otherwise they are the call's. Takes B * H * Tq * Tk / 4096 bytes. Data the function
+// reads must not change afterwards. Throws Error if a size is negative or above 2^31 - 1, or the
+// mask is empty; a call with other sizes, or with packed sequences, throws too.
 QKV_API MaskMod precompute(const MaskMod& mask, Index Tq, Index Tk, Index B = 1, Index H = 1);
 
 }  // namespace qkv

@@ -12,15 +12,16 @@
 #include <qkv/dual.h>
 
 // cap * tanh(s / cap), the soft-cap of Options::softcap as a function of one score. It is written
-// with additions, multiplications, one division, comparisons and bits, and without libm: compilers
-// turn it into vectors, and every path and CPU target computes the same bits.
+// with additions, multiplications, one division, comparisons and bit operations, without libm:
+// compilers vectorise it, and every path and CPU target computes the same bits.
 namespace qkv {
 namespace detail {
 
 // With y = |2 s / cap|:  tanh(y / 2) = e / (e + 2),  e = expm1(y) = 2^n expm1(r) + (2^n - 1),
 // y = n ln 2 + r, |r| <= ln 2 / 2;  expm1(r) = r + r^2 (c0 + c1 r + ...).
 // The c are the Chebyshev interpolation of (expm1(r) - r) / r^2 on that interval (widened by 1e-4),
-// solved with 50 digits and then rounded; `ln2_high` has so few bits that n * ln2_high is exact.
+// solved with 50 digits and then rounded; `ln2_high` has few enough bits that n * ln2_high is
+// exact.
 template <class T>
 struct SoftCapNumbers;
 
@@ -56,7 +57,7 @@ struct SoftCapNumbers<double> {
       0x1.289185613a3d6p-22, 0x1.af38a9b0ec855p-26};
 };
 
-// `condition ? a : b` by bits: a choice that no compiler turns back into a branch.
+// `condition ? a : b` by bit operations: no compiler turns it back into a branch.
 template <class T>
 constexpr T chosen(bool condition, T a, T b) {
   using Bits = typename SoftCapNumbers<T>::Bits;
@@ -79,7 +80,7 @@ constexpr T soft_cap_expm1(T y) {
   T q = N::kCoefficients[kTerms - 1];
   for (int k = kTerms - 2; k >= 0; --k) q = q * r + N::kCoefficients[k];
   const T p = r + (r * r) * q;
-  // The low bits of `shifted` are n; the bits of kRound itself leave at the top.
+  // The low bits of `shifted` are n; the bits of kRound itself are shifted out.
   constexpr Bits kOne = std::bit_cast<Bits>(T(1));
   const Bits exponent = std::bit_cast<Bits>(shifted) << N::kFractionBits;
   const T power = std::bit_cast<T>(static_cast<Bits>(exponent + kOne));
@@ -102,7 +103,7 @@ constexpr Capped<T> capped(T s, T cap) {
   using Bits = typename N::Bits;
   constexpr Bits kSign = std::bit_cast<Bits>(T(-0.0));
   constexpr T kMax = std::numeric_limits<T>::max();
-  // Of the cap alone: computed once for a loop. Kept finite for caps below the normal numbers.
+  // Depends on the cap alone: computed once per loop. Kept finite for subnormal caps.
   const T quotient = T(2) / cap;
   const T inverse = quotient > kMax ? kMax : quotient;
   const T x = s * inverse;
@@ -112,7 +113,7 @@ constexpr Capped<T> capped(T s, T cap) {
   const T ratio = e / (e + T(2));
   const Bits sign = std::bit_cast<Bits>(x) & kSign;
   const T t = std::bit_cast<T>(static_cast<Bits>(std::bit_cast<Bits>(ratio) | sign));
-  // Also where s / cap is too small to have all its bits.
+  // Also if s / cap is subnormal and has lost bits.
   const T product = cap * t;
   return {chosen(magnitude < N::kSmallest, s, product), t};
 }

@@ -6,8 +6,8 @@
 #include <qkv/export.h>
 #include <qkv/view.h>
 
-// Without a context each runs on the calling thread; with one, on its executor, reading its stop
-// flag now and then. The bits are the same; those of a row do not depend on the rest of the call.
+// Without a context each runs on the calling thread; with one, on its executor, polling its stop
+// flag. The bits are the same; those of a row do not depend on the rest of the call.
 namespace qkv {
 
 // out[..,j] = exp(x[..,j]) / sum_j' exp(x[..,j']) along the last axis; any rank >= 1. The row

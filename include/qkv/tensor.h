@@ -10,11 +10,11 @@
 
 namespace qkv {
 
-// An array that owns its memory: C order, 64-byte aligned, zero-filled. Movable; copied by name.
+// An array that owns its memory: C order, 64-byte aligned, zero-filled. Movable; copied explicitly.
 class QKV_API Tensor {
  public:
   Tensor() = default;
-  // Throws Error when the size overflows, std::bad_alloc when memory is short.
+  // Throws Error if the size overflows, std::bad_alloc if memory is short.
   Tensor(DType dtype, const Dims& shape);
   // A moved-from tensor is absent.
   Tensor(Tensor&& other) noexcept
@@ -55,11 +55,11 @@ class QKV_API Tensor {
 };
 
 // Views of views: no copy is made, the memory stays the caller's. Axes may be negative (from the
-// end). All throw Error naming the rule and what came.
+// end). All throw Error naming the rule and the value.
 
 // Elements start, start+step, ... below stop (above, for a negative step) along one axis. Unlike
-// Python's, start and stop lie in 0..size, for a negative step in -1..size-1 (-1: before the first
-// element): others are errors, not clipped or counted from the end.
+// Python's, start and stop are in 0..size, for a negative step in -1..size-1 (-1: before the first
+// element): other values are errors, not clipped or counted from the end.
 QKV_API View slice(const View& view, int axis, Index start, Index stop, Index step = 1);
 QKV_API ConstView slice(const ConstView& view, int axis, Index start, Index stop, Index step = 1);
 inline View slice(Tensor& tensor, int axis, Index start, Index stop, Index step = 1) {
@@ -75,7 +75,7 @@ QKV_API ConstView transpose(const ConstView& view, int axis_a, int axis_b);
 inline View transpose(Tensor& tensor, int axis_a, int axis_b) {
   return transpose(tensor.view(), axis_a, axis_b);
 }
-// The same elements in C order under a new shape; one size may be -1 (worked out). Works where
+// The same elements in C order with a new shape; one size may be -1 (inferred). Works if
 // the strides allow it without a copy; else the Error says which axes cannot be merged.
 QKV_API View reshape(const View& view, const Dims& shape);
 QKV_API ConstView reshape(const ConstView& view, const Dims& shape);

@@ -9,9 +9,9 @@
 #include <qkv/dual.h>
 
 // A user's function applied to a tile of scores: the loops, the same for every CPU target. They
-// become part of the instances of <qkv/instances.h>, and of their target.
+// are inlined into the instances of <qkv/instances.h>, and compiled for their target.
 
-// QKV_PLAIN_LOOP: no element of a tile is part of an array that the user's function reads.
+// QKV_PLAIN_LOOP: no element of a tile aliases an array that the user's function reads.
 #if defined(__clang__)
 #define QKV_PLAIN_LOOP
 #define QKV_ALWAYS_INLINE __attribute__((always_inline))
@@ -25,7 +25,7 @@
 
 namespace qkv::detail {
 
-// A callable that is plain data is copied into the loop, where its members are known to stay.
+// A trivially copyable callable is copied into the loop, where its members cannot change.
 template <class F>
 using Held = std::conditional_t<std::is_trivially_copyable_v<F>, const F, const F&>;
 
@@ -42,8 +42,8 @@ QKV_ALWAYS_INLINE inline void score_row(const F& f, const At at, std::int32_t co
                                         T* slopes) {
   QKV_PLAIN_LOOP
   for (std::int32_t c = 0; c < cols; ++c) {
-    // The value as without slopes: a constant of another type than T may round otherwise in Dual,
-    // and both passes must see the same scores.
+    // The value computed without slopes: a constant of another type than T may round differently in
+    // Dual, and both passes must see the same scores.
     const At here = shifted(at, 0, c);
     const T score = scores[c];
     slopes[c] *= static_cast<Dual<T>>(f(Dual<T>{score, T(1)}, here)).slope;
@@ -75,9 +75,9 @@ QKV_ALWAYS_INLINE inline void mask_row(const F& f, const At at, std::int32_t col
   }
 }
 
-// For a callable that is not held in the loop (one with a std::vector). Its members would be read
-// again for each pair: bytes may be part of anything. So the answers first go where nothing else
-// can lie; seven times as fast.
+// For a callable that is not copied into the loop (one with a std::vector). Its members would be
+// reloaded for each pair, since byte stores may alias anything. So the results first go to a local
+// buffer; seven times as fast.
 template <class F>
 QKV_ALWAYS_INLINE inline void mask_row_in_blocks(const F& f, const At at, std::int32_t cols,
                                                  std::uint8_t* allowed) {
@@ -113,7 +113,7 @@ QKV_ALWAYS_INLINE inline void apply_mask(const void* callable, const MaskTile& t
 
 }  // namespace qkv::detail
 
-// Theirs alone.
+// Private to this header.
 #undef QKV_PLAIN_LOOP
 #undef QKV_ALWAYS_INLINE
 

@@ -21,7 +21,7 @@ using Index = std::int64_t;
 
 inline constexpr int kMaxRank = 8;
 
-// A short list of sizes or strides, at most kMaxRank long, held in place.
+// A short list of sizes or strides, at most kMaxRank long, stored inline.
 class Dims {
  public:
   Dims() = default;
@@ -57,10 +57,10 @@ QKV_API Index element_count(const Dims& shape);
 // Strides of the C-ordered (row-major) array of this shape. Throws as element_count does.
 QKV_API Dims contiguous_strides(const Dims& shape);
 
-// A strided array of somebody else's memory: pointer, dtype, shape, strides. Nothing is owned or
+// A non-owning strided array: pointer, dtype, shape, strides. Nothing is
 // copied; the memory must outlive every call that gets the view. Strides may be 0 (broadcast) or
-// negative. A default-made view is absent: the argument was not given. An array without elements
-// may have a null pointer.
+// negative. A default-constructed view is absent: the argument was not given. An array without
+// elements may have a null pointer.
 template <class Void>
 class BasicView {
   static constexpr bool kConst = std::is_const_v<Void>;
@@ -81,8 +81,8 @@ class BasicView {
     requires(kConst || !std::is_const_v<T>)
       : BasicView(data, dtype_of<std::remove_cv_t<T>>, shape, strides) {}
   QKV_API BasicView(Void* data, DType dtype, const Dims& shape, const Dims& strides);
-  // Rank 1 over a vector (not vector<bool>). A temporary vector lives until the end of the call it
-  // is written in, and no longer: keep what a stored Options names.
+  // Rank 1 over a vector (not vector<bool>). A temporary vector lives only until the end of the
+  // full expression: vectors that a stored Options names must outlive it.
   template <class T>
     requires(!std::is_same_v<T, bool>)
   BasicView(std::vector<T>& values)  // NOLINT(google-explicit-constructor)
@@ -91,7 +91,7 @@ class BasicView {
     requires(kConst && !std::is_same_v<T, bool>)
   BasicView(const std::vector<T>& values)  // NOLINT(google-explicit-constructor)
       : BasicView(values.data(), Dims(static_cast<Index>(values.size()))) {}
-  // A View is accepted wherever a ConstView is wanted.
+  // A View converts to a ConstView.
   template <class V>
     requires(kConst && std::is_same_v<V, void>)
   BasicView(const BasicView<V>& other)  // NOLINT(google-explicit-constructor)
@@ -100,7 +100,7 @@ class BasicView {
         shape_(other.shape()),
         strides_(other.strides()) {}
 
-  // False for a default-made view.
+  // False for a default-constructed view.
   bool given() const noexcept { return dtype_ != DType::kNone; }
   Void* data() const noexcept { return data_; }
   DType dtype() const noexcept { return dtype_; }
@@ -118,7 +118,7 @@ class BasicView {
   // C order without gaps; arrays with fewer than two elements are contiguous.
   QKV_API bool is_contiguous() const noexcept;
 
-  // The pointer as T*; throws Error (kType) when the dtype is another.
+  // The pointer as T*; throws Error (kType) for another dtype.
   template <class T>
   Element<T>* as() const {
     require(dtype_of<T>);

@@ -9,8 +9,8 @@ namespace qkv::io {
 
 namespace {
 
-// One byte more than a small file has, so that reading on tells that it has ended. Files that the
-// system makes up as they are read say that they are empty.
+// One byte more than a small file has, so that the next read detects its end. Files generated on
+// read (as in /proc) report size 0.
 std::size_t block_size(const InputFile& file) {
   constexpr auto kMost = static_cast<Index>(BlockReader::kBlock);
   constexpr Index kLeast = 4096;
@@ -36,7 +36,7 @@ bool BlockReader::more() {
   return got > 0;
 }
 
-// A pipe gives its bytes in small pieces.
+// A pipe delivers its bytes in small pieces.
 void BlockReader::tell_progress(std::size_t got) {
   const bool is_due =
       file_.size() ? got > 0 : ended_ || read_ - told_ >= static_cast<Index>(kBlock);

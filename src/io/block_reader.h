@@ -11,10 +11,10 @@
 
 namespace qkv::io {
 
-// Told at most once per block: bytes read, and bytes in all or -1 where that is not known.
+// Called at most once per block with bytes read and bytes in total, or -1 if unknown.
 using Progress = std::function<void(Index bytes_read, Index bytes_total)>;
 
-// A file passing through one block of memory, which is what it takes whatever the file's size.
+// Reads a file through one block, so that memory does not depend on the file's size.
 class BlockReader {
  public:
   static constexpr std::size_t kBlock = std::size_t{1} << 20;  // less for a smaller file
@@ -22,14 +22,14 @@ class BlockReader {
   // The file must outlive this. `progress` may be empty.
   explicit BlockReader(InputFile& file, Progress progress = {});
 
-  // What has been read and not been consumed; good until more() is called.
+  // What has been read and not consumed; valid until more() is called.
   std::string_view rest() const noexcept { return {block_.data() + begin_, end_ - begin_}; }
   void consume(std::size_t bytes) noexcept { begin_ += bytes; }
-  // Adds to rest() what there is and the block has room for; false when nothing was added: the file
-  // has ended, or rest() fills the block.
+  // Appends available bytes to rest(), as far as the block has room; false if nothing was added:
+  // the file has ended, or rest() fills the block.
   bool more();
   bool ended() const noexcept { return ended_; }
-  // Of the first byte of rest() in the file.
+  // The file offset of rest()'s first byte.
   Index position() const noexcept { return read_ - static_cast<Index>(end_ - begin_); }
   const InputFile& file() const noexcept { return file_; }
 
@@ -42,7 +42,7 @@ class BlockReader {
   std::size_t begin_ = 0;  // rest() is block_[begin_, end_)
   std::size_t end_ = 0;
   Index read_ = 0;
-  Index told_ = 0;  // of read_
+  Index told_ = 0;  // part of read_ already reported
   bool ended_ = false;
 };
 

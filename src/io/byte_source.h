@@ -14,35 +14,35 @@
 
 namespace qkv::io {
 
-// Bytes of a file or of a member of an archive, read from first to last.
+// Bytes of a file or of a member of an archive, read sequentially.
 struct ByteSource {
-  std::string name{};  // as messages name it
-  // Reads until `bytes` are there or the source ends; returns how many there are.
+  std::string name{};  // in messages
+  // Reads until it has `bytes` or the source ends; returns how many it got.
   std::function<std::size_t(void* target, std::size_t bytes)> read{};
-  Index size = 0;      // what the source is known to hold
+  Index size = 0;      // bytes the source is known to hold
   Index position = 0;  // bytes read so far
-  // Of a pipe: how many of the next bytes there are. Empty when `size` is all there is.
+  // For a pipe: how many of the next bytes are available. Empty if `size` is final.
   std::function<Index(Index bytes)> look{};
 
-  // Before left() is compared with a promise: a pipe is read as far as one byte beyond it.
+  // Called before left() is compared with a claimed size: reads a pipe up to one byte beyond it.
   void look_ahead(Index bytes);
 
   Index left() const noexcept { return size - position; }
-  // Exactly `bytes` bytes; InputError at where they end.
+  // Exactly `bytes` bytes, or InputError where they end.
   void read_all(void* target, std::size_t bytes);
   [[noreturn]] void fail(std::string_view detail) const;
 };
 
 // All of a file, which must outlive the source.
 ByteSource byte_source(InputFile& file);
-// Bytes in memory, which must outlive the source too.
+// Bytes in memory, which must outlive the source.
 ByteSource byte_source(const std::string& name, std::string_view bytes);
 
-// Bytes of an array; nothing when they, or the sizes other than 0, do not fit in 63 bits.
+// Bytes of an array; empty if they, or the product of the nonzero sizes, overflow 63 bits.
 std::optional<Index> byte_count(const Dims& shape, Index item_size);
 
-// An array in C order from the bytes that come next. Where a bool is neither 0 nor 1, which C++
-// does not know, it becomes 1. The caller has compared the shape with what the source holds.
+// Reads an array in C order. A bool that is neither 0 nor 1, which is undefined in C++,
+// becomes 1. The caller has compared the shape with the source's size.
 Tensor read_tensor(ByteSource& source, DType dtype, const Dims& shape);
 
 }  // namespace qkv::io

@@ -19,10 +19,10 @@ namespace qkv::app {
 namespace {
 
 constexpr std::size_t kFirstWords = 10;
-// Beyond, remembering the words would cost more than reading the file does (64 MB here).
+// Beyond this, remembering the words would cost more than reading the file (64 MB here).
 constexpr std::size_t kMostRemembered = std::size_t{1} << 21;
 
-// Sums a file up, word by word.
+// Summarises a file, word by word.
 class Summing {
  public:
   explicit Summing(VectorFormat format) { summary_.format = format; }
@@ -47,7 +47,7 @@ class Summing {
   }
 
  private:
-  // A hash of 64 bits stands for a word: among 2^21 of them two collide once in 8 million files.
+  // Words are represented by 64-bit hashes: among 2^21 two collide once in 8 million files.
   void remember(std::string_view word) {
     if (forgotten_) return;
     if (!known_.insert(std::hash<std::string_view>()(word)).second) ++repeated_;
@@ -65,7 +65,7 @@ class Summing {
 VectorFileSummary check_text(io::VectorText& text) {
   std::string_view line;
   std::vector<float> numbers;
-  bool more = text.next(line);  // knows the header, if there is one
+  bool more = text.next(line);  // also reads the header, if any
   Summing sum(text.header() ? VectorFormat::kTextWithHeader : VectorFormat::kText);
   for (; more; more = text.next(line)) {
     const auto parts = text.cut(line);

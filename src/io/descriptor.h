@@ -6,7 +6,7 @@
 
 namespace qkv::io {
 
-// A file descriptor of the operating system, closed with the object. It can be moved, not copied.
+// Owns a file descriptor. Movable, not copyable.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) noexcept : fd_(fd) {}
@@ -19,7 +19,7 @@ class Descriptor {
 
   int get() const noexcept { return fd_; }
   bool is_open() const noexcept { return fd_ >= 0; }
-  // What the operating system says: 0, also when nothing was open, or an errno value.
+  // Returns 0, also if nothing was open, or an errno value.
   int close() noexcept;
 
  private:

@@ -14,33 +14,33 @@
 
 #include "io/descriptor.h"
 
-// Files of the operating system: the only code of this room that opens one.
+// Operating system files: the only code in this folder that opens them.
 namespace qkv::io {
 
 // The text of an errno value.
 std::string system_message(int error);
 
-// A file read from its start, "-" being standard input. Throws InputError. The flag (which may be
-// null) is read with each block; when true read() throws Cancelled.
+// A file read from its start; "-" is standard input. Throws InputError. The flag (which may be
+// null) is checked with each block; if it is set, read() throws Cancelled.
 class InputFile {
  public:
   explicit InputFile(const std::string& path, const std::atomic<bool>* stop = nullptr);
 
-  // As messages name it.
+  // The name in messages.
   const std::string& name() const noexcept { return name_; }
-  // Of a regular file; a pipe or a terminal has none.
+  // The size of a regular file; a pipe or a terminal has none.
   std::optional<Index> size() const noexcept { return size_; }
-  // The next bytes, fewer only at the end, good until the next call; read() gives them again.
+  // The next bytes, fewer only at the end, valid until the next call; read() returns them again.
   std::string_view peek(std::size_t bytes);
-  // The operating system's file once more, for a library that wants to read it by itself and
-  // closes it then. Throws InputError.
+  // A duplicate of the file descriptor, for a library that reads and closes it
+  // itself. Throws InputError.
   int duplicate() const;
-  // Reads until `bytes` are there or the file ends; returns how many there are.
+  // Reads until it has `bytes` or the file ends; returns how many it got.
   std::size_t read(void* target, std::size_t bytes);
-  // The same, but does not wait for more than there is: 0 bytes are the end. Of a regular file
-  // there is all.
+  // The same, but does not wait for more than is available; 0 bytes mean the end. A regular file
+  // is always available in full.
   std::size_t read_some(void* target, std::size_t bytes);
-  // All that is left.
+  // Everything that is left.
   std::string read_rest();
 
  private:
@@ -54,14 +54,14 @@ class InputFile {
   const std::atomic<bool>* stop_;
   std::optional<Index> size_;
   std::string ahead_;      // what peek() has read
-  std::size_t given_ = 0;  // bytes of it that read() has given
+  std::size_t given_ = 0;  // bytes of it that read() has returned
 };
 
-// A file that appears whole or not at all: what is written goes to temporary_path(), a new file
-// beside the target, which takes the target's place at commit() and is removed otherwise.
-// A target that is a symbolic link is followed; anything else but a regular file is refused. The
-// permissions of a file that was there stay; the mask of the process decides those of a new one.
-// "-" is standard output: all bytes are copied to it at commit(). Throws OutputError.
+// An atomically written file: output goes to temporary_path(), a new file
+// next to the target, which is renamed to the target by commit() and removed otherwise.
+// A target that is a symbolic link is followed; anything else that is not a regular file is
+// rejected. An existing file's permissions are kept; the umask decides those of a new one.
+// "-" is standard output: all bytes are copied to it by commit(). Throws OutputError.
 class OutputFile {
  public:
   explicit OutputFile(const std::string& path);

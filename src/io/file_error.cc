@@ -6,7 +6,7 @@
 namespace qkv::app {
 namespace {
 
-// A file's name may hold anything; a message is one line.
+// A file name may contain anything, but a message is one line.
 std::string on_one_line(std::string_view file) {
   std::string text;
   for (const char c : file) {

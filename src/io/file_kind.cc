@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kWindow = std::size_t{1} << 16;
 constexpr std::size_t kLongestCharacter = 4;
 
-// Files that people have at hand, and what they are called.
+// Common file types by their signatures, and their names in messages.
 struct Foreign {
   std::string_view begin;
   std::string_view name;
@@ -48,7 +48,7 @@ constexpr Foreign kForeign[] = {
      "a program"},
 };
 
-// Where the bytes stop being text; none where they do not. They may end within a character.
+// Where the bytes stop being text, if they do. They may end in the middle of a character.
 std::optional<std::size_t> end_of_text(std::string_view bytes) {
   for (std::size_t at = 0; at < bytes.size();) {
     const std::size_t here = at;
@@ -68,7 +68,7 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
-// How many numbers stand at a line's end; 0 when nothing stands before them.
+// How many numbers a line ends in; 0 if nothing precedes them.
 Index count_numbers(std::string_view line) {
   constexpr std::string_view kBlanks = " \t";
   Index count = 0;
@@ -83,8 +83,8 @@ Index count_numbers(std::string_view line) {
   return count;
 }
 
-// A word and at least two numbers, or a header and a line of its width. A file whose first line
-// is broken is no longer one by its looks.
+// A word and at least two numbers, or a header and a line of its width. A file with a malformed
+// first line is not recognised.
 bool is_vector_text(std::string_view head) {
   const std::string_view first = take_line(head);
   if (const auto header = io::parse_vector_header(first)) {
@@ -93,7 +93,7 @@ bool is_vector_text(std::string_view head) {
   return count_numbers(first) >= 2;
 }
 
-// How many numbers a line is, 0 when anything else stands in it.
+// How many numbers a line consists of; 0 if it contains anything else.
 Index only_numbers(std::string_view line) {
   constexpr std::string_view kBlanks = " \t";
   Index count = 0;
@@ -106,8 +106,8 @@ Index only_numbers(std::string_view line) {
   }
 }
 
-// Rows of two or more numbers, down to the line that the window cuts. Words that are numbers stand
-// among others in files of word vectors, and below their header.
+// Rows of two or more numbers, up to the line that the window cuts off. In files of word vectors,
+// words that are numbers appear among other words, and below the header.
 bool is_number_table(std::string_view head) {
   const bool cut = head.size() + kLongestCharacter > kWindow;
   Index rows = 0;

@@ -27,12 +27,12 @@ JsonTree json_tree(std::string_view text, const JsonBounds& most, const JsonRefu
   const auto too_much = [&](const std::string& got) {
     refuse(position(), fmt::format("expected {}, got {}", most.what, got));
   };
-  // nlohmann's parser takes it for the end.
+  // nlohmann's parser takes a NUL byte for the end.
   if (const auto zero = text.find('\0'); zero != text.npos) not_json(static_cast<Index>(zero));
 
   JsonTree tree;
   std::unordered_set<std::string> names;        // of the outermost object
-  std::unordered_set<std::string> inner_names;  // of the member that is being read
+  std::unordered_set<std::string> inner_names;  // of the member being read
   std::size_t values = 0;
   const auto check = [&](int depth, Event event, Json& parsed) {
     const bool opens = event == Event::object_start || event == Event::array_start;
@@ -56,7 +56,7 @@ JsonTree json_tree(std::string_view text, const JsonBounds& most, const JsonRefu
         inner_names.clear();
       }
     } else if (!opens && depth == 1 && !tree.members.empty()) {
-      // At the end of each object the parser looks through all that the one around it keeps.
+      // At the end of each object the parser scans everything that the enclosing one keeps.
       tree.members.back().value = std::move(parsed);
       return false;
     }

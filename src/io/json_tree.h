@@ -16,35 +16,35 @@ namespace qkv::io {
 
 using Json = nlohmann::json;
 
-// What a document may hold at most: no file takes more memory or time than they allow.
+// Limits on a document, which bound the memory and time a file can take.
 struct JsonBounds {
-  const char* what = "";   // it is, as messages say
-  int depth = 0;           // of arrays and objects inside one another
-  std::size_t values = 0;  // in all: arrays, objects and what stands in them
+  const char* what = "";   // what the document is called in messages
+  int depth = 0;           // nesting of arrays and objects
+  std::size_t values = 0;  // in total: arrays, objects and their elements
   std::size_t bytes = 0;   // of a file
 };
 
 // A member of the outermost object.
 struct JsonMember {
   std::string name{};
-  Index byte = 0;  // of the text, behind the name
+  Index byte = 0;  // offset in the text, after the name
   Json value{};
-  std::vector<std::string> names{};  // of an object's own members, as the text has them
+  std::vector<std::string> names{};  // of an object's own members, in file order
 };
 
 struct JsonTree {
-  Json root{};                        // of an object nothing but that it is one
-  std::vector<JsonMember> members{};  // its members, as the text has them
+  Json root{};                        // if it is an object, an empty one
+  std::vector<JsonMember> members{};  // its members, in file order
 };
 
 // Throws an error for `detail`, "expected X, got Y", at a byte of the text.
 using JsonRefuse = std::function<void(Index byte, const std::string& detail)>;
 
-// Refuses what is not JSON, holds more than it may or names a member twice, and objects but the
-// outermost one and its members.
+// Rejects malformed JSON, documents beyond the limits, duplicate members, and objects
+// nested deeper than the outermost object's members.
 JsonTree json_tree(std::string_view text, const JsonBounds& most, const JsonRefuse& refuse);
 
-// Of a file, "-" being standard input. Throws InputError, with the line.
+// Reads a file; "-" is standard input. Throws InputError with the line.
 JsonTree read_json_tree(const std::string& path, const JsonBounds& most);
 
 }  // namespace qkv::io

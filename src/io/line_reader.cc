@@ -19,7 +19,7 @@ void LineReader::fail(std::string_view detail) const {
   throw app::InputError::at_line(name(), number_, detail);
 }
 
-// NUL bytes are looked for once per block: per line it would cost as much as the line's end.
+// NUL bytes are searched for once per block: per line it would cost as much as finding its end.
 bool LineReader::more() {
   const std::size_t before = blocks_.rest().size();
   if (!blocks_.more()) return false;

@@ -11,17 +11,17 @@
 
 namespace qkv::io {
 
-// The lines of a text file, none longer than a block. Line ends, CR before them and a byte order
-// mark are taken off; the last line needs no end. A NUL byte is an InputError: such a file is no
-// text.
+// The lines of a text file, none longer than a block. Line ends, with a CR before them, and a byte
+// order mark are stripped; the last line needs no end. A NUL byte is an InputError: such a file is
+// not text.
 class LineReader {
  public:
   // The file must outlive this.
   explicit LineReader(InputFile& file, Progress progress = {});
 
-  // The next line, good until the next call; false at the end.
+  // The next line, valid until the next call; false at the end.
   bool next(std::string_view& line);
-  // Of the line that next() gave, from 1.
+  // The number of next()'s line, from 1.
   Index number() const noexcept { return number_; }
   const std::string& name() const noexcept { return blocks_.file().name(); }
   [[noreturn]] void fail(std::string_view detail) const;
@@ -30,7 +30,7 @@ class LineReader {
   bool more();
 
   BlockReader blocks_;
-  Index nul_ = -1;  // where the first NUL byte of what was read stands in the file; -1: none
+  Index nul_ = -1;  // file offset of the first NUL byte read; -1: none
   Index number_ = 0;
 };
 

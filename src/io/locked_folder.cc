@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "NAME.4711-3.tmp", as OutputFile calls what is not whole yet.
+// "NAME.4711-3.tmp", OutputFile's temporary name.
 bool is_leftover(std::string_view file, std::string_view name) {
   constexpr std::string_view kEnd = ".tmp";
   if (!file.starts_with(name) || !file.ends_with(kEnd)) return false;
@@ -45,19 +45,19 @@ LockedFolder::LockedFolder(std::string path) : path_(std::move(path)) {
   lock_ = std::make_unique<Lock>(
       Lock{io::Descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC))});
   if (lock_->folder.get() < 0) throw OutputError(path_, io::system_message(errno));
-  // A file system without locks is no reason to fail.
+  // Not an error if the file system has no locks.
   if (::flock(lock_->folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw OutputError(path_, "another process writes to it");
   }
 }
 
 LockedFolder::~LockedFolder() {
-  if (made_) ::rmdir(path_.c_str());  // refused, and rightly, unless it is empty
+  if (made_) ::rmdir(path_.c_str());  // fails, as it should, unless empty
 }
 
 namespace {
 
-// Of what stands there itself, not of what a link leads to.
+// Of the entry itself, not of a link's target.
 fs::file_type type_of(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);

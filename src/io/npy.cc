@@ -50,13 +50,13 @@ Tensor read_numbers(ByteSource& source, const NpyHeader& header) {
   return contiguous(ConstView(data, header.dtype, header.shape, fortran_strides(header.shape)));
 }
 
-// The letters of one element of text, without the zeros it is filled up with: they are read and not
-// kept, for they may be most of a file.
+// The letters of one text element without its padding of zeros, which is read but not
+// kept: it may be most of the file.
 template <class Letter>
 std::basic_string<Letter> read_letters(ByteSource& source, const NpyHeader& header) {
   std::array<Letter, 4096> part;
   std::basic_string<Letter> text;
-  std::size_t zeros = 0;  // that came since
+  std::size_t zeros = 0;  // since the last letter
   for (auto left = static_cast<std::size_t>(header.item_size) / sizeof(Letter); left > 0;) {
     const std::size_t count = std::min(left, part.size());
     const auto bytes = static_cast<Index>(count * sizeof(Letter));
@@ -93,7 +93,7 @@ std::string read_text(ByteSource& source, const NpyHeader& header) {
 }
 
 app::Strings read_strings(ByteSource& source, const NpyHeader& header) {
-  // Elements of no bytes are bounded by no file's size.
+  // The file's size does not bound the number of empty elements.
   constexpr Index kMostEmpty = Index{1} << 16;
   const Index count = element_count(header.shape);
   if (header.item_size == 0 && count > kMostEmpty) {
@@ -140,7 +140,7 @@ std::string NpyImage::set_text(const app::Strings& strings) {
     return fmt::format("has {} texts for shape {}", strings.values.size(),
                        to_string(strings.shape));
   }
-  std::size_t longest = 1;  // as NumPy's own arrays of empty text
+  std::size_t longest = 1;  // like NumPy's own arrays of empty text
   std::vector<std::u32string> texts;
   for (const std::string& value : strings.values) {
     auto text = app::from_utf8(value);

@@ -15,7 +15,7 @@ namespace qkv::io {
 // A .npy file in memory, in two pieces. The data may be the caller's: then it must outlive this.
 class NpyImage {
  public:
-  // Throws Error (of `function`, naming the array) for what a file cannot hold.
+  // Throws Error (of `function`, naming the array) for an array that a file cannot hold.
   NpyImage(std::string_view function, std::string_view name, const app::ArrayView& array);
   NpyImage(const NpyImage&) = delete;  // data() may point into it
   NpyImage& operator=(const NpyImage&) = delete;
@@ -25,18 +25,18 @@ class NpyImage {
   std::size_t data_size() const noexcept { return size_; }
 
  private:
-  // Both return what rule the array breaks, "" for none.
+  // Both return the rule that the array breaks, or "".
   std::string set_numbers(const ConstView& view);
   std::string set_text(const app::Strings& strings);
 
   std::string header_;
   const void* data_ = nullptr;
   std::size_t size_ = 0;
-  Tensor copy_;             // when the caller's memory does not stand in C order
+  Tensor copy_;             // if the caller's memory is not in C order
   std::u32string letters_;  // of text
 };
 
-// The array behind a header, whole, with no name.
+// The complete array after a header, without a name.
 app::NamedArray read_npy(ByteSource& source);
 
 }  // namespace qkv::io

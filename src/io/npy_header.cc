@@ -17,7 +17,7 @@ namespace qkv::io {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-// Far above what NumPy writes (it reads 10,000 unless told otherwise).
+// Far above what NumPy writes (it reads 10,000 by default).
 constexpr std::size_t kLongestNpyHeader = std::size_t{1} << 20;
 constexpr std::size_t kNpyAlignment = 64;
 
@@ -33,7 +33,7 @@ constexpr TypeCode kTypeCodes[] = {
 };
 
 // Reads the header's dictionary, a Python literal: {'descr': '<f4', 'fortran_order': False,
-// 'shape': (3, 4), }. The keys may stand in any order.
+// 'shape': (3, 4), }. The keys may be in any order.
 class Dictionary {
  public:
   Dictionary(std::string_view text, const ByteSource& source, Index start)

@@ -19,20 +19,20 @@ struct NpyHeader {
   NpyKind kind = NpyKind::kNumber;
   DType dtype = DType::kNone;  // of numbers
   Index item_size = 0;         // bytes of one element
-  bool swapped = false;        // the other byte order than this machine's
+  bool swapped = false;        // not this machine's byte order
   bool fortran_order = false;
   Dims shape{};
 };
 
-// Leaves the source at the first byte of data. Throws InputError for what is no .npy file, or
-// holds a type that cannot be read, or promises more or less data than the source has.
+// Leaves the source at the first byte of data. Throws InputError if it is not an .npy file,
+// has an unsupported type, or claims more or less data than the source has.
 NpyHeader read_npy_header(ByteSource& source);
 
-// The bytes before the data of a C-ordered array, their number a multiple of 64.
+// The bytes before the data of a C-ordered array, a multiple of 64.
 // `descr` is NumPy's name of the type: "<f4".
 std::string npy_header(std::string_view descr, const Dims& shape);
 
-// NumPy's name of a number type, little endian; "" where it has none.
+// NumPy's name of a number type, little endian; "" if it has none.
 std::string npy_descr(DType dtype);
 
 }  // namespace qkv::io

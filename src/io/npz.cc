@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kSuffix = ".npy";
 constexpr std::string_view kCheckpoint = "/data.pkl";  // what torch.save writes
-// 1980-01-01, the first day that archives can name: the same arrays give the same bytes.
+// 1980-01-01, the earliest date in an archive: the same arrays give the same bytes.
 constexpr zip_uint16_t kFirstDay = 1 << 5 | 1;
 
 struct Discard {
@@ -38,8 +38,8 @@ std::string message_of(int code) {
 
 // ---- writing --------------------------------------------------------------------------------
 
-// Adds one member whose bytes stay in `image` until the archive is closed; false when libzip
-// refuses.
+// Adds one member, whose bytes must stay in `image` until the archive is closed; false if libzip
+// fails.
 bool add_member(zip_t* archive, const std::string& name, const io::NpyImage& image,
                 Compression compression) {
   // libzip only reads from them.
@@ -77,20 +77,20 @@ zip_t* open_whole(const std::string& whole, int flags, int& code) {
   return archive;
 }
 
-// The archive of a file, which is read whole into `whole` when it is a pipe.
+// Opens a file as an archive; a pipe is first read into `whole`.
 Archive open_archive(io::InputFile& file, std::string& whole) {
   constexpr int kFlags = ZIP_RDONLY | ZIP_CHECKCONS;
   int code = 0;
   Archive archive;
   if (file.size()) {
-    const int copy = file.duplicate();  // libzip closes what it opened
+    const int copy = file.duplicate();  // libzip closes it
     archive.reset(zip_fdopen(copy, kFlags, &code));
     if (!archive) io::Descriptor(copy).close();
   } else {
     whole = file.read_rest();
     archive.reset(open_whole(whole, kFlags, code));
   }
-  // It begins like one: most often the rest is missing.
+  // It starts like an archive: most likely it is truncated.
   if (!archive) {
     throw InputError(
         file.name(),
@@ -99,8 +99,8 @@ Archive open_archive(io::InputFile& file, std::string& whole) {
   return archive;
 }
 
-// Deflate spends at least one bit on 258 bytes, RFC 1951 section 3.2.5: a member that claims
-// more is malformed, and its size no reason to ask for memory.
+// Deflate needs at least one bit for 258 bytes, RFC 1951 section 3.2.5: a member that claims
+// more is malformed, and memory must not be allocated for it.
 bool is_possible(const zip_stat_t& member) {
   constexpr zip_uint64_t kMostPerByte = zip_uint64_t{8} * 258;
   if (member.comp_method == ZIP_CM_STORE) return member.size == member.comp_size;
@@ -128,7 +128,7 @@ NamedArray read_member(zip_t* archive, const zip_stat_t& status, const std::stri
     return done;
   };
   NamedArray array = io::read_npy(source);
-  char more = 0;  // libzip compares the checksum when it meets the end
+  char more = 0;  // libzip checks the checksum at the end
   if (source.read(&more, 1) != 0) source.fail("expected the end, got more bytes");
   return array;
 }
@@ -149,7 +149,7 @@ std::vector<NamedArray> read_members(zip_t* archive, const io::InputFile& file, 
     if (zip_stat_index(archive, static_cast<zip_uint64_t>(i), 0, &status) != 0) {
       throw InputError(file.name(), zip_strerror(archive));
     }
-    // Members that share their bytes would make a small file a large one.
+    // Members that share bytes would expand a small file into a large one.
     if (status.comp_size > left) {
       throw InputError(member_name(file.name(), status),
                        fmt::format("expected at most {} bytes beside the members before, got {}",
@@ -175,7 +175,7 @@ std::vector<NamedArray> read_members(zip_t* archive, const io::InputFile& file, 
 void write_npz(const std::string& path, std::span<const NamedView> arrays,
                Compression compression) {
   io::check_names("write_npz", arrays);
-  std::list<io::NpyImage> images;  // in place: libzip keeps pointers into them
+  std::list<io::NpyImage> images;  // a list: libzip keeps pointers into them
   for (const NamedView& array : arrays) images.emplace_back("write_npz", array.name, array.array);
 
   io::OutputFile file(path);

@@ -55,7 +55,7 @@ std::size_t byte_size(const ConstView& view) {
   return static_cast<std::size_t>(view.element_count()) * size_of(view.dtype());
 }
 
-// The arrays of numbers, the widest elements first: so all are aligned without gaps.
+// The arrays of numbers, widest elements first, which aligns all of them without gaps.
 std::vector<const app::NamedView*> in_file_order(std::span<const app::NamedView> arrays) {
   std::vector<const app::NamedView*> order;
   for (const app::NamedView& array : arrays) {
@@ -69,7 +69,7 @@ std::vector<const app::NamedView*> in_file_order(std::span<const app::NamedView>
   return order;
 }
 
-// The JSON object and its length before it. Names stand in the order of `arrays`.
+// The JSON object preceded by its length. Names are in the order of `arrays`.
 std::string header_of(std::span<const app::NamedView> arrays,
                       const std::vector<const app::NamedView*>& order) {
   nlohmann::ordered_json text = nlohmann::ordered_json::object();
@@ -108,7 +108,7 @@ std::string header_of(std::span<const app::NamedView> arrays,
   return std::string(reinterpret_cast<const char*>(&size), sizeof size) + json;
 }
 
-// All arrays of a source that nothing was read from yet.
+// All arrays of a source from which nothing has been read yet.
 std::vector<app::NamedArray> read_all(ByteSource& source) {
   SafetensorsHeader header = read_safetensors_header(source);
   std::vector<Tensor> tensors(header.tensors.size());

@@ -19,7 +19,7 @@
 namespace qkv::io {
 namespace {
 
-constexpr Index kLongestHeader = 100'000'000;  // the format's own bound
+constexpr Index kLongestHeader = 100'000'000;  // the format's own limit
 constexpr std::size_t kLengthBytes = 8;
 
 struct TypeName {
@@ -41,7 +41,7 @@ Index size_from(const std::array<unsigned char, kLengthBytes>& bytes) {
   return static_cast<Index>(std::min(size, kMost));
 }
 
-// What a member of the header holds; errors name it and say where it stands.
+// Parses a member of the header; errors name it and its position.
 class Member {
  public:
   Member(const ByteSource& source, std::string_view name, Index byte)
@@ -129,7 +129,7 @@ SafetensorsHeader read_tree(std::string_view text, const ByteSource& source) {
   return header;
 }
 
-// Throws unless the tensors fill `data_size` bytes, each with as many as its shape says.
+// Throws unless the tensors fill `data_size` bytes and each has the size its shape implies.
 void check_layout(SafetensorsHeader& header, ByteSource& source) {
   const auto fail = [&](const SafetensorsEntry& entry, const std::string& expected, Index got) {
     throw app::InputError::at_byte(

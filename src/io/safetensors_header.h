@@ -14,7 +14,7 @@
 
 // The head of a .safetensors file (Hugging Face's "Safetensors" format): 8 bytes little endian that
 // hold the length of a JSON object, which names each tensor with dtype, shape and the range of its
-// bytes behind the object.
+// bytes after the object.
 namespace qkv::io {
 
 inline constexpr std::string_view kSafetensorsMetadata = "__metadata__";
@@ -23,23 +23,23 @@ struct SafetensorsEntry {
   std::string name{};
   DType dtype = DType::kNone;
   Dims shape{};
-  Index begin = 0;  // of its bytes, counted from the header's end
+  Index begin = 0;  // of its bytes, relative to the header's end
   Index end = 0;
-  Index byte = 0;  // of the file, where the header speaks of it
+  Index byte = 0;  // file offset of its entry in the header
 };
 
 struct SafetensorsHeader {
-  std::vector<SafetensorsEntry> tensors{};                      // as the header has them
+  std::vector<SafetensorsEntry> tensors{};                      // in header order
   std::vector<std::pair<std::string, std::string>> metadata{};  // text to text
-  std::vector<std::size_t> in_file{};  // places in `tensors`, in the order of their bytes
+  std::vector<std::size_t> in_file{};  // indices into `tensors`, in the order of their bytes
 };
 
-// Leaves the source at the first byte of data. Throws InputError unless the sizes are as the format
-// demands: shape times item is the range, and the ranges fill the rest of the source without hole
-// or overlap.
+// Leaves the source at the first byte of data. Throws InputError unless the sizes are consistent:
+// each range has the size of its shape, and the ranges fill the rest of the source without gaps
+// or overlaps.
 SafetensorsHeader read_safetensors_header(ByteSource& source);
 
-// The format's name of a type; "" where it has none.
+// The format's name of a type; "" if it has none.
 std::string_view safetensors_type(DType dtype);
 
 }  // namespace qkv::io

@@ -11,8 +11,8 @@
 namespace qkv::io {
 namespace {
 
-// Takes the texts of a tree whose axes from this one on have the sizes of the shape; false where
-// anything else stands.
+// Collects the texts of a tree whose axes from this one on have the sizes of the shape; false if it
+// contains anything else.
 bool take_texts(const Json& tree, int axis, app::Strings& strings) {
   if (axis == strings.shape.rank()) {
     if (tree.is_string()) strings.values.push_back(tree.get<std::string>());

@@ -9,17 +9,17 @@
 
 #include <qkv/app/array_file.h>
 
-// Text of any shape as JSON: an array of strings, arrays of such arrays, or a string alone.
+// Text of any shape as JSON: an array of strings, arrays of such arrays, or a single string.
 namespace qkv::io {
 
-// The most texts and lists around them that one document holds, and file readers take.
+// The most texts and enclosing lists that a document may have and file readers accept.
 inline constexpr std::size_t kMostTextValues = std::size_t{1} << 24;
 
 // The caller has checked that the texts are UTF-8 and fit the shape, and that no axis but the last
 // has size 0 (its inner sizes would be lost).
 std::string text_to_json(const app::Strings& strings);
 
-// Nothing for what is no JSON or anything but evenly nested strings, and for
+// Empty for malformed JSON, anything other than evenly nested strings, and
 // more than kMostTextValues.
 std::optional<app::Strings> text_from_json(std::string_view json);
 

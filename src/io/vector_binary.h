@@ -12,8 +12,8 @@
 // `width` float32 little endian, and perhaps a newline.
 namespace qkv::io {
 
-// Whether a file is of this format and not the same as text: by what stands where the first word's
-// numbers should. Reads nothing that read() does not give again.
+// Whether a file has this format rather than the text one, judged by the bytes where the first
+// word's numbers should be. Only peeks at the file.
 bool is_vector_binary(InputFile& file);
 
 class VectorBinary {
@@ -21,13 +21,13 @@ class VectorBinary {
   struct Record {
     std::string_view word{};
     std::string_view numbers{};  // their bytes
-    Index byte = 0;              // of the file, where the numbers stand
+    Index byte = 0;              // file offset of the numbers
   };
 
   // The file must outlive this. `width` 0: whatever the header says.
   VectorBinary(InputFile& file, Index width, Progress progress);
 
-  // The next record, good until the next call; false behind the last, where the file must end.
+  // The next record, valid until the next call; false after the last, where the file must end.
   bool next(Record& record);
   // Throws unless all are finite.
   void parse(const Record& record, std::vector<float>& numbers) const;
@@ -42,7 +42,7 @@ class VectorBinary {
   BlockReader blocks_;
   VectorHeader header_{};
   Index given_ = 0;             // records so far
-  std::size_t to_consume_ = 0;  // bytes of the record that was given last
+  std::size_t to_consume_ = 0;  // bytes of the record returned last
 };
 
 }  // namespace qkv::io

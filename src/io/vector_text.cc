@@ -19,7 +19,7 @@ using app::quoted;
 
 constexpr std::string_view kBlanks = " \t";
 
-// Cuts the last field off; empty when there is none.
+// Removes and returns the last field; empty if there is none.
 std::string_view take_last_field(std::string_view& line) {
   const std::size_t end = line.find_last_not_of(kBlanks);
   line = line.substr(0, end + 1);  // npos + 1 is 0
@@ -35,7 +35,7 @@ std::string_view without_end_blanks(std::string_view text) {
 
 bool is_number(std::string_view field) { return parse_number<double>(field).has_value(); }
 
-// What was meant for a number, though it may be none: "12x", "1e999", "nan".
+// Whether a field is meant as a number, though it may be invalid: "12x", "1e999", "nan".
 bool looks_like_number(std::string_view field) {
   const std::size_t sign = field.find_first_not_of("+-");
   if (sign == field.npos) return false;
@@ -43,7 +43,7 @@ bool looks_like_number(std::string_view field) {
   return (digits[0] >= '0' && digits[0] <= '9') || digits == "nan" || digits == "inf";
 }
 
-// Two whole numbers alone, whatever their size and sign: hardly a word and its one number.
+// A line of two whole numbers, of any size and sign: unlikely to be a word and its only number.
 bool is_like_header(std::string_view line) {
   const auto is_whole = [](std::string_view field) {
     if (field.starts_with('-')) field.remove_prefix(1);
@@ -78,7 +78,7 @@ bool VectorText::take_header(std::string_view line) {
                             quoted(line)));
   }
   if (!header_) return false;
-  if (width_ == 1 && header_->width != 1) {  // a word "7" with its one number
+  if (width_ == 1 && header_->width != 1) {  // a word "7" with its only number
     header_.reset();
     return false;
   }
@@ -90,7 +90,7 @@ bool VectorText::take_header(std::string_view line) {
   return true;
 }
 
-// Every field after the first, but for the parts of a word with blanks in it.
+// Every field after the first, except the parts of a word that contains blanks.
 void VectorText::take_width_from(std::string_view line) {
   std::string_view rest = without_end_blanks(line);
   std::string_view field = take_last_field(rest);

@@ -9,22 +9,22 @@
 
 #include "io/line_reader.h"
 
-// Word vectors as text: one word a line, then its numbers, between blanks or tabs.
+// Word vectors as text: on each line a word and its numbers, separated by blanks or tabs.
 namespace qkv::io {
 
-// "count width", which may stand before the vectors.
+// "count width", the optional first line.
 struct VectorHeader {
   Index count = 0;
   Index width = 0;
 };
 std::optional<VectorHeader> parse_vector_header(std::string_view line);
 
-// What stands before the first blank or tab.
+// The text before the first blank or tab.
 std::string_view first_field(std::string_view line);
 
 class VectorText {
  public:
-  // A line cut in two: the word, which may hold blanks, and the text of its numbers.
+  // A line split in two: the word, which may contain blanks, and the text of its numbers.
   struct Cut {
     std::string_view word;
     std::vector<std::string_view> numbers;
@@ -34,12 +34,12 @@ class VectorText {
   // lines are parsed by next() to confirm it.
   VectorText(InputFile& file, Index width, Index lines_to_confirm, Progress progress);
 
-  // The next line with a word, good until the next call; false at the end. Empty lines and the
-  // header are passed over. At the end throws when a header promised another number of words.
+  // The next line with a word, valid until the next call; false at the end. Skips empty lines and
+  // the header. At the end, throws if the header claimed another number of words.
   bool next(std::string_view& line);
   Cut cut(std::string_view line) const;
-  // Throws unless all numbers are such, float32 can hold them and none stands before them: "cat
-  // 0.5" is no word.
+  // Throws unless all are numbers that float32 can hold and none precedes them: "cat
+  // 0.5" is not a word.
   void parse(const Cut& line, std::vector<float>& numbers) const;
 
   Index width() const noexcept { return width_; }
@@ -56,7 +56,7 @@ class VectorText {
   Index to_confirm_;
   std::optional<VectorHeader> header_{};
   Index given_ = 0;               // lines so far
-  std::vector<float> numbers_{};  // of lines parsed to confirm
+  std::vector<float> numbers_{};  // of the lines parsed to confirm the width
 };
 
 }  // namespace qkv::io

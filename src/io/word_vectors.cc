@@ -35,15 +35,15 @@ bool is_fit_to_print(std::string_view word) {
   return !word.empty() && quoted(word, word.size()) == fmt::format("\"{}\"", word);
 }
 
-// The words asked for, and what was found of them.
+// The requested words, and their vectors found so far.
 class Wanted {
  public:
   Wanted(std::span<const Spellings> words, int near);
 
-  // Whether a wanted spelling begins with this field, and is just that.
+  // Whether a wanted spelling begins with this field, and whether one equals it.
   bool may_begin(std::string_view field) const { return first_fields_.contains(field); }
   bool contains(std::string_view word) const { return spelled_.contains(word); }
-  // Whether the word is wanted and was not found yet.
+  // Whether the word is wanted and not found yet.
   bool wants(std::string_view word) const;
   void found(std::string_view word, const std::vector<float>& numbers);
   bool all_found() const noexcept { return best_to_find_ == 0; }
@@ -55,15 +55,15 @@ class Wanted {
   WordVectors result(Index width) const;
 
  private:
-  // A spelling that is looked for.
+  // A spelling searched for.
   struct Spelled {
-    Index row = -1;     // of the values; -1 until it is found
-    bool best = false;  // of some word
+    Index row = -1;     // in the values; -1 until it is found
+    bool best = false;  // the best spelling of some word
   };
 
-  // A word without a vector so far, and what is spelled most like it, the nearest first.
+  // A word without a vector so far, and the most similar spellings, nearest first.
   struct Missing {
-    std::size_t word = 0;  // of words_
+    std::size_t word = 0;  // index into words_
     std::u32string letters{};
     std::vector<std::pair<Nearness, std::string>> near{};
   };
@@ -72,12 +72,12 @@ class Wanted {
 
   std::span<const Spellings> words_;
   TextMap<Spelled> spelled_{};    // every spelling
-  std::size_t best_to_find_ = 0;  // how many best spellings are not found yet
+  std::size_t best_to_find_ = 0;  // best spellings not found yet
   TextSet first_fields_{};        // of every spelling
   Index rows_ = 0;
   std::vector<float> values_{};
   std::vector<Missing> missing_{};
-  std::size_t near_ = 0;  // how many of them are told
+  std::size_t near_ = 0;  // how many near spellings to report
 };
 
 Wanted::Wanted(std::span<const Spellings> words, int near)
@@ -151,7 +151,7 @@ WordVectors Wanted::result(Index width) const {
   return result;
 }
 
-// Only lines whose first field a wanted word begins with are cut and parsed.
+// Only lines whose first field begins a wanted word are split and parsed.
 WordVectors read_text(io::VectorText& text, Wanted& wanted) {
   std::string_view line;
   std::vector<float> numbers;
@@ -160,7 +160,7 @@ WordVectors read_text(io::VectorText& text, Wanted& wanted) {
     if (wanted.may_begin(first)) {
       const auto parts = text.cut(line);
       const bool wants = wanted.wants(parts.word);
-      // "cat 0.5" where "cat" is wanted: a line with a number too many.
+      // "cat 0.5" where "cat" is wanted: a line with one number too many.
       if (wants || wanted.contains(first)) text.parse(parts, numbers);
       if (wants) wanted.found(parts.word, numbers);
     }
@@ -193,8 +193,8 @@ WordVectors read_once(io::InputFile& file, std::span<const Spellings> words, int
   return read_text(text, wanted);
 }
 
-// Reads the file again when words are missing. Looking for near spellings at once, for words that
-// most likely are to come, would make a file of words that are spelled alike six times as slow.
+// Reads the file again if words are missing. Searching for near spellings in the first pass, for
+// words that most likely come later, would make a file of similar words six times as slow.
 void add_near(WordVectors& result, const std::string& path, std::span<const Spellings> words,
               const WordVectorOptions& options) {
   std::vector<Spellings> missing;

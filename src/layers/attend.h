@@ -8,25 +8,25 @@
 #include <qkv/attention.h>
 #include <qkv/layers/run.h>
 
-// What all attention layers share: options from masks and mode, and attention() with its lse kept.
+// Shared by all attention layers: options from masks and mode, and attention() with its lse saved.
 namespace qkv::layers {
 
 // The dropout of this pass: p in training, none in evaluation.
 Dropout dropout_of(double p, const RunState& run);
 
-// A forward pass has succeeded: a step in training.
+// Counts a step in training, after a successful forward pass.
 void advance(RunState& run);
 
 Options options_of(const Score& score, const ConstView& lengths, const std::vector<Mask>& masks,
                    const Dropout& dropout);
 Options options_of(const Score& score, const LayerInputs& inputs, const Dropout& dropout);
 
-// Gives `tensor` this dtype and shape; keeps its memory when it has them. The contents are
+// Gives `tensor` this dtype and shape; keeps its memory if it already has them. The contents are
 // unspecified.
 void resize(Tensor& tensor, DType dtype, const Dims& shape);
 
-// attention() that keeps the log-sum-exp, of this shape, in `lse`, and gives it to outputs.lse
-// when that is asked for.
+// attention() that saves the log-sum-exp, of this shape, in `lse`, and copies it to outputs.lse
+// if requested.
 void attend(const Inputs& inputs, const Options& options, Outputs outputs, Tensor& lse,
             const Dims& lse_shape, Context& context);
 

@@ -58,7 +58,7 @@ void check_rows(std::string_view function, const NamedView& array, DType dtype, 
                 std::string_view width_name) {
   check_given(function, array, dtype);
   const int rank = array.view.rank();
-  // One axis is kept for the heads.
+  // One axis is reserved for the heads.
   if (rank < 2 || rank >= kMaxRank) {
     throw Error(function, array.name,
                 text("must have rank 2 to ", kMaxRank - 1, ", got ", describe(array.view)));

@@ -8,8 +8,8 @@
 #include <qkv/attention.h>
 #include <qkv/view.h>
 
-// What the layers check before they compute anything. Each throws Error naming
-// `function`, the argument and what came.
+// The layers' checks before they compute anything. Each throws Error naming
+// `function`, the argument and its value.
 namespace qkv::layers {
 
 struct NamedView {
@@ -20,7 +20,7 @@ struct NamedView {
 // A size given to a constructor: at least 1.
 void check_size(std::string_view function, std::string_view argument, Index size);
 
-// A tensor that a constructor is to make of sizes given to it; `sizes` names those.
+// The shape of a tensor that a constructor will allocate; `sizes` names the arguments in it.
 void check_tensor(std::string_view function, std::string_view sizes, DType dtype,
                   const Dims& shape);
 
@@ -34,12 +34,12 @@ void check_dtype(std::string_view function, DType dtype);
 void check_rows(std::string_view function, const NamedView& array, DType dtype, Index width,
                 std::string_view width_name = "width");
 
-// So many channels, the layer's `width_name`. What is absent or has no axes is left to attention().
+// As many channels as the layer's `width_name`. Absent arrays and scalars are left to attention().
 void check_channels(std::string_view function, const NamedView& array, Index width,
                     std::string_view width_name);
 
-// Of a dtype that attention() computes in this one, the layer's. What is absent or of no real type
-// is left to attention().
+// A dtype that attention() computes in this one, the layer's. Absent arrays and those without a
+// real type are left to attention().
 void check_computed_in(std::string_view function, const NamedView& array, DType dtype);
 
 // Given, and float32 or float64.
@@ -48,16 +48,16 @@ void check_float(std::string_view function, const NamedView& array);
 // Given, and of this dtype and shape.
 void check_same(std::string_view function, const NamedView& array, DType dtype, const Dims& shape);
 
-// A place for results: no two indices share memory, nor does it with any of `others`.
+// A result buffer: overlaps neither itself nor any of `others`.
 void check_apart(std::string_view function, const NamedView& target,
                  std::initializer_list<NamedView> others);
 
-// The same, but for one other that may be the very same array: a result in place.
+// The same, except for one other that may be the very same array: an in-place result.
 void check_apart_or_same(std::string_view function, const NamedView& target,
                          const NamedView& other);
 
-// Every buffer that `outputs` names is apart from `inputs`, and the others from `out`.
-// (attention() itself checks the rest: shapes, types, and the others among each other.)
+// No buffer that `outputs` names overlaps `inputs`, nor do the others overlap `out`.
+// (attention() checks the rest: shapes, types, and overlaps among the others.)
 void check_outputs(std::string_view function, const Outputs& outputs,
                    std::initializer_list<NamedView> inputs);
 

@@ -33,7 +33,7 @@ using runtime::Call;
 constexpr std::string_view kCrossEntropyForward = "CrossEntropy::forward";
 constexpr std::string_view kCrossEntropyBackward = "CrossEntropy::backward";
 
-// Logits of a task: enough work for one, few enough to share a batch.
+// Logits per task: enough work for a task, few enough to divide a batch.
 constexpr Index kLogitsPerTask = Index{1} << 14;
 
 // Calls f(row, arena) for each row of V logits, in tasks.
@@ -49,7 +49,7 @@ void for_each_row(Call& call, Index rows, Index V, const F& f) {
   });
 }
 
-// A row's logits, then -inf, which softmax takes for none, up to whole panels.
+// A row's logits, padded to whole panels with -inf, which softmax ignores.
 template <class T>
 std::span<T> padded_row(const Rows<const T>& logits, Index n, Arena& arena) {
   const Index V = logits.channels();
@@ -60,7 +60,7 @@ std::span<T> padded_row(const Rows<const T>& logits, Index n, Arena& arena) {
   return row;
 }
 
-// The classes' weights as T, and their sum; w(v) = 1 where there are none.
+// The class weights as T, and their sum; w(v) = 1 if there are none.
 template <class T>
 struct ClassWeights {
   std::vector<T> each;
@@ -100,7 +100,7 @@ T sum_below(const T* x, Index stride, Index V, T max) {
 
 // ---- forward --------------------------------------------------------------------------------
 
-// One number for each row, or none asked for.
+// One number for each row, or absent.
 template <class T>
 struct Column {
   T* data = nullptr;

@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kDropoutForward = "DropoutLayer::forward";
 constexpr std::string_view kDropoutBackward = "DropoutLayer::backward";
 
-// Elements whose fate is drawn at a time; they stay in the first-level cache.
+// Elements drawn at a time; they stay in the first-level cache.
 constexpr Index kBlock = 1024;
 
 // The factors of elements first .. first + kBlock - 1, first a multiple of kBlock: 0 or 1/(1-p).
@@ -33,7 +33,7 @@ class Factors {
         kept_(static_cast<T>(1 / (1 - dropout.p))) {}
 
   const T* draw(Index first) {
-    // The words of the counter as the mask of attention's weights names them: b, h, i, j/4.
+    // The words of the counter as for attention's dropout mask: b, h, i, j/4.
     const core::DropoutRow row =
         mask_.row(static_cast<Index>(layers::Stream::kDropout), 0, (first / 4) >> 32);
     factors_.fill(kept_);
@@ -85,7 +85,7 @@ void apply_strided(Factors<T>& factors, const ConstView& from, const View& to, W
                            });
 }
 
-// to = from times the factors that `dropout` draws, or added to what is there.
+// to = or += from times the factors that `dropout` draws.
 template <class T>
 void apply(std::string_view function, const Dropout& dropout, const ConstView& from, const View& to,
            Write write) {

@@ -46,7 +46,7 @@ void look_up(Call& call, const Tensor& weight, std::span<const std::int64_t> ids
   });
 }
 
-// dweight[ids[n],:] += dout[n,:], n ascending. A task owns columns, so that tokens that come often
+// dweight[ids[n],:] += dout[n,:], n ascending. A task owns columns, so that frequent tokens
 // leave no worker idle and sums have one order.
 template <class T>
 void add_rows(Call& call, std::span<const std::int64_t> ids, std::optional<Index> padding,

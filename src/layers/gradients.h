@@ -17,7 +17,7 @@ inline Tensor zeros_like(const Tensor& tensor) {
   return tensor.given() ? Tensor(tensor.dtype(), tensor.shape()) : Tensor();
 }
 
-// A gradient that is asked for has the parameter's dtype and shape. Throws Error.
+// A requested gradient must have the parameter's dtype and shape. Throws Error.
 inline void check_gradient(std::string_view function, const std::string& name,
                            const Tensor& gradient, const Tensor& parameter) {
   if (!gradient.given()) return;

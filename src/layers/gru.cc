@@ -53,7 +53,7 @@ std::vector<Index> lengths_of(const GruInputs& inputs) {
   return result;
 }
 
-// Copies x, with zeros where no sequence is: padding may hold anything.
+// Copies x with zeros beyond each sequence: padding may hold anything.
 void copy_sequences(const ConstView& x, std::span<const Index> lengths, Tensor& to) {
   for (Index b = 0; b < x.size(0); ++b) {
     const Index length = lengths[static_cast<std::size_t>(b)];
@@ -167,7 +167,7 @@ void Gru::backward(const Saved& saved, const GruOutputGradients& output_gradient
   layers::check_gradients(kGruBackward, gradients.forward, parameters_.forward);
   layers::check_gradients(kGruBackward, gradients.backward, parameters_.backward);
 
-  Tensor dgates(config_.dtype, saved.gates.shape());  // zeros: none behind a sequence
+  Tensor dgates(config_.dtype, saved.gates.shape());  // zeros beyond each sequence
   const layers::GruSequence sequence = sequence_of(config_, parameters_, saved.lengths, T);
   layers::dispatch(config_.dtype, [&]<class R>() {
     layers::gru_backward<R>(sequence, saved, output_gradients, dgates, d, context);

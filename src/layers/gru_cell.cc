@@ -17,7 +17,7 @@ using layers::RowsOf;
 using runtime::Arena;
 using runtime::Call;
 
-// Of this shape, its channels next to each other.
+// Of this shape, with contiguous channels.
 void check_rows(std::string_view function, const layers::NamedView& array, DType dtype,
                 const Dims& shape) {
   layers::check_same(function, array, dtype, shape);

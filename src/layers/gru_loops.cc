@@ -8,7 +8,7 @@
 namespace qkv::layers {
 namespace {
 
-// Rows [first, first + count) of a tensor [rows,..], absent when that is.
+// Rows [first, first + count) of a tensor [rows,..], absent if the tensor is.
 View rows_of(Tensor& tensor, Index first, Index count) {
   return tensor.given() ? slice(tensor, 0, first, first + count) : View();
 }
@@ -37,7 +37,7 @@ void gru_parameter_gradients(std::string_view function, const ConstView& x, cons
                                LinearGradientViews{weight, bias}, write, context);
   };
   add(x, 0, 3, gradients.weight_ih, gradients.bias_ih);
-  // The sums of n from the state have a gradient of their own, behind the others.
+  // The state's part of the sums of n has a gradient of its own, after the others.
   add(h, 0, 2, rows_of(gradients.weight_hh, 0, 2 * hidden),
       rows_of(gradients.bias_hh, 0, 2 * hidden));
   add(h, 3, 1, rows_of(gradients.weight_hh, 2 * hidden, hidden),

@@ -24,11 +24,11 @@ T* row_of(const RowsOf<T>& rows, Index r) {
 // Rows that go through the steps together: four tiles.
 inline constexpr Index kGruRows = 24;
 
-// The kernels between the products; the reference's formulas where plain loops are asked for.
+// The kernels between the products; the reference's formulas if plain loops are requested.
 template <class T>
 kernels::GruKernels<T> gru_kernels_in_use(const Context& context, std::string_view function);
 
-// The parameters as products take them.
+// The parameters in the form that products take.
 template <class T>
 struct GruWeights {
   Index input = 0;
@@ -50,7 +50,7 @@ struct GruWeights {
 
   Index ih_size() const { return dense::Panels<T>::size(3 * hidden, input); }
   Index hh_size() const { return dense::Panels<T>::size(3 * hidden, hidden); }
-  // Packs both into memory of those sizes.
+  // Packs both weights into memory of the above sizes.
   void pack(runtime::Call& call, const dense::Kernels<T>& by, const GruParameters& p, T* ih_data,
             T* hh_data) {
     layers::pack(call, by, p.weight_ih, ih_data);
@@ -76,7 +76,7 @@ struct GruLoops {
                      const RowsOf<T>& hs) const {
     dense::multiply(by, h, rows, w.hh, w.bias_hh, hs, stop);
   }
-  // dh += what the gates' sums pass back through W_hh.
+  // dh += the gradient of the gates' sums through W_hh.
   void add_state_gradient(const GruWeights<T>& w, const RowsOf<const T>& dgates, Index rows,
                           const RowsOf<T>& dh) const {
     const Index H = w.hidden;
@@ -84,7 +84,7 @@ struct GruLoops {
     dense::add_product<T>(by, {dgates.data + 3 * H, dgates.stride}, rows, H,
                           {w.weight_hh + 2 * H * H, H}, H, dh, stop);
   }
-  // dx += what they pass back through W_ih.
+  // dx += their gradient through W_ih.
   void add_input_gradient(const GruWeights<T>& w, const RowsOf<const T>& dgates, Index rows,
                           const RowsOf<T>& dx) const {
     dense::add_product<T>(by, dgates, rows, 3 * w.hidden, {w.weight_ih, w.input}, w.input, dx,

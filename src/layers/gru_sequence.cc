@@ -10,16 +10,16 @@ namespace {
 using runtime::Arena;
 using runtime::Call;
 
-constexpr Index kProjectedSteps = 64;  // of the input at a time: bounds what a task holds
+constexpr Index kProjectedSteps = 64;  // of the input at a time: bounds a task's memory
 
-// A view [.., channels] as T with the offset of its leading axes; channels may be apart.
+// A view [.., channels] as T with the offset of its leading axes; channels may be strided.
 template <class T, class AnyView>
 T* at(const AnyView& view, Index first, Index second) {
   return view.template as<std::remove_const_t<T>>() + first * view.stride(0) +
          second * view.stride(1);
 }
 
-// to_n = from_n, or += where asked; strides in elements.
+// to_n = or += from_n; strides in elements.
 template <class T>
 void put(const T* from, Index from_stride, Index n, T* to, Index to_stride, Write write) {
   for (Index c = 0; c < n; ++c) {
@@ -58,7 +58,7 @@ RowsOf<T> step_rows(const GruSequence& s, AnyTensor& tensor, const Entries& e, I
   return {data + ((e.direction * s.B + e.first) * s.T + t) * width, s.T * width};
 }
 
-// Step number n of a direction: the backward one begins at the end.
+// Step number n of a direction: the backward one starts at the end.
 Index time_of(const Entries& e, Index n) { return e.direction == 0 ? n : e.longest - 1 - n; }
 
 // ---- forward --------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ struct ForwardTask {
   const GruWeights<T>& w;
   const GruTensors& tensors;
   const Entries& e;
-  RowsOf<T> h;   // [rows][hidden]: the state now
+  RowsOf<T> h;   // [rows][hidden]: the current state
   RowsOf<T> xs;  // [rows * kProjectedSteps][3 hidden]
   RowsOf<T> hs;  // [rows][3 hidden]
 
@@ -86,7 +86,7 @@ struct ForwardTask {
                           {row_of(xs, r * kProjectedSteps), xs.stride});
     }
   }
-  // One step; xs begins at time `from`.
+  // One step; xs starts at time `from`.
   void step(Index t, Index from, const View& out) const {
     const RowsOf<T> states = step_rows<T>(s, tensors.states, e, t);
     const RowsOf<T> gates = step_rows<T>(s, tensors.gates, e, t);
@@ -105,7 +105,7 @@ struct ForwardTask {
       }
     }
   }
-  // Behind the longest sequence of the task.
+  // Beyond the longest sequence of the task.
   void clear_rest(const View& out) const {
     for (Index t = e.longest; t < s.T; ++t) {
       const RowsOf<T> states = step_rows<T>(s, tensors.states, e, t);
@@ -153,7 +153,7 @@ void run_forward(const ForwardTask<T>& task, const ConstView& state, const GruOu
   }
 }
 
-// The parameters of each direction, packed in what the call shares.
+// The parameters of each direction, packed in the call's shared memory.
 template <class T>
 std::size_t packed_bytes(const GruSequence& s) {
   const GruWeights<T> w(*s.parameters[0]);
@@ -226,7 +226,7 @@ void run_backward(const GruSequence& s, const GruLoops<T>& loops, const GruWeigh
       loops.gates_by.backward(row_of(gates, r), row_of(states, r), row_of(dh, r), H,
                               row_of(dgate_rows, r), row_of(dh, r));
     }
-    // Rows behind their sequence have gates' gradients of 0: their dh stays.
+    // Beyond a row's sequence its gate gradients are 0: dh is unchanged.
     loops.add_state_gradient(w, {dgate_rows.data, dgate_rows.stride}, e.rows, dh);
   }
 }

@@ -20,7 +20,7 @@ struct GruSequence {
   const Index* lengths = nullptr;  // [B]
 };
 
-// What a forward pass reads and leaves, C-ordered as in Gru::Saved.
+// Inputs and saved results of a forward pass, C-ordered as in Gru::Saved.
 struct GruTensors {
   const Tensor& x;
   Tensor& states;
@@ -31,7 +31,7 @@ template <class T>
 void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstView& state,
                  const GruOutputs& outputs, Context& context);
 
-// Gradients of inputs and, where a sequence is, of the sums of the gates; not of parameters.
+// Gradients of inputs and, within each sequence, of the sums of the gates; not of parameters.
 template <class T>
 void gru_backward(const GruSequence& s, const Gru::Saved& saved, const GruOutputGradients& from,
                   Tensor& dgates, const GruInputGradients& to, Context& context);

@@ -44,7 +44,7 @@ void GruStack::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& 
     if (!view.given()) return;
     layers::check_same(kGruStackForward, {name, view}, config_.dtype, states);
   };
-  if (x.rank() == 3) {  // else the first layer says so
+  if (x.rank() == 3) {  // else the first layer reports it
     check("inputs.state", inputs.state);
     check("outputs.state", outputs.state);
   }

@@ -6,9 +6,9 @@
 
 namespace qkv::layers {
 
-// [..,T,H*D] -> [..,H,T,D], and [T,H*D] -> [1,H,T,D], so that the axis of the heads is never taken
-// for one of the batch. Always a view: only the last axis is cut. Reading it merges nothing;
-// writing to it merges the heads.
+// [..,T,H*D] -> [..,H,T,D], and [T,H*D] -> [1,H,T,D], so that the head axis is never mistaken
+// for a batch axis. Always a view: only the last axis is split; writing to it writes the merged
+// heads.
 template <class AnyView>
 AnyView split_heads(const AnyView& x, Index heads) {
   const int rank = x.rank();

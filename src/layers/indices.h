@@ -11,14 +11,14 @@
 
 namespace qkv::layers {
 
-// Which numbers an array of indices may hold: 0..count-1, and `other` besides.
+// The valid values of an array of indices: 0..count-1, and `other`.
 struct IndexRange {
   Index count = 0;
   std::optional<Index> other{};
 };
 
-// Checks an array of int32 or int64, of any shape and strides, and keeps its values in `kept`
-// (int64, C order), so that nothing that happens to the array can lead a later pass astray. Throws
+// Checks an array of int32 or int64, of any shape and strides, and copies its values to `kept`
+// (int64, C order), so that later changes to the array do not affect a later pass. Throws
 // Error naming the first value outside the range and its position; `kept` is then unspecified.
 void keep_indices(std::string_view function, const NamedView& indices, const IndexRange& range,
                   Tensor& kept);

@@ -9,24 +9,24 @@
 #include <qkv/options.h>
 #include <qkv/tensor.h>
 
-// One more key behind the given ones, which every query sees whatever masks say: what
-// torch.nn.MultiheadAttention does with add_bias_kv.
+// One more key after the given ones, which every query sees regardless of masks, as in
+// torch.nn.MultiheadAttention with add_bias_kv.
 namespace qkv::layers {
 
-// x [..,T,N] with one row [N] behind those of each entry: [..,T+1,N].
+// x [..,T,N] with one row [N] appended to each entry: [..,T+1,N].
 Tensor with_row(const Tensor& x, const Tensor& row);
 
-// The first T of [..,T+1,N] rows, and the sum of the last ones, added to `row` [N] where it is
-// given and `write` says so.
+// The first T of [..,T+1,N] rows, and the sum of the last ones, written or added (`write`) to
+// `row` [N] if given.
 Tensor without_row(const Tensor& x, const View& row, Write write);
 
-// Changes the options of a call with these inputs so that they are those of the call with one more
-// key. Arrays that they then name stand in `held`. Throws Error for what the call without that key
-// would refuse, and for a user's mask, which does not know of it.
+// Changes the options of a call with these inputs to those of the call with one more
+// key. `held` owns the new arrays. Throws Error for what the call without that key
+// would reject, and for a user's mask, which cannot handle it.
 void let_see_last_key(const Inputs& inputs, Options& options, std::vector<Tensor>& held,
                       Context& context);
 
-// Puts an array into a buffer of its shape and dtype, or adds it to what is there.
+// Copies an array into a buffer of its shape and dtype, or adds it.
 void give(const Tensor& from, const View& to, Write write);
 
 // The gradient of a bias [..,Tk] or [..,1] from that of the bias with the last key's zeros.

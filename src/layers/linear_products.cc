@@ -21,8 +21,8 @@ using dense::RowsOf;
 using runtime::Arena;
 using runtime::Call;
 
-constexpr Index kMostRows = 192;               // of a task: what is copied for them costs little
-constexpr Index kLeastRows = 48;               // eight tiles: enough to read a panel for
+constexpr Index kMostRows = 192;               // per task: copying for them costs little
+constexpr Index kLeastRows = 48;               // eight tiles: worth reading a panel for
 constexpr Index kColumnsPerTask = 256;         // four panels
 constexpr Index kMostGradientColumns = 192;    // of dy in a task of the parameters' gradients
 constexpr Index kLeastGradientColumns = 24;    // four tiles
@@ -30,7 +30,7 @@ constexpr Index kGradientNumbers = 128 << 10;  // of the sums of such a task, in
 
 Index pieces(Index size, Index length) { return (size + length - 1) / length; }
 
-// Rows of an input as tiles read them: where they stand, or copied.
+// Rows of an input as tiles read them: in place, or copied.
 template <class T>
 class EvenRows {
  public:
@@ -56,7 +56,7 @@ class EvenRows {
   Tensor copy_{};
 };
 
-// Rows of a result: where they are to stand, or for now in memory of their own.
+// Rows of a result: written in place, or first to a buffer.
 template <class T>
 class ResultRows {
  public:
@@ -98,7 +98,7 @@ class ResultRows {
   RowsOf<T> all_{};
 };
 
-// Rows of a task: many, as long as each worker has some tasks.
+// Rows per task: as many as leave each worker some tasks.
 Index rows_per_task(const Call& call, Index rows, Index across) {
   constexpr Index kTasks = 4;
   for (Index some = kMostRows; some > kLeastRows; some /= 2) {
@@ -109,8 +109,8 @@ Index rows_per_task(const Call& call, Index rows, Index across) {
   return kLeastRows;
 }
 
-// f(first row, rows, first column, columns, arena) for blocks that cover [rows,columns], those of
-// the same columns one after the other.
+// f(first row, rows, first column, columns, arena) for blocks that cover [rows,columns], blocks of
+// the same columns consecutively.
 template <class F>
 void for_each_block(Call& call, Index rows, Index columns, const F& f) {
   const Index across = pieces(columns, kColumnsPerTask);
@@ -144,13 +144,13 @@ void forward(Call& call, const Kernels<T>& by, const ConstView& x_view, const de
   y.put();
 }
 
-// The same with the weight: for few rows a task packs a panel where it needs it.
+// The same with an unpacked weight: for few rows, a task packs a panel when it needs it.
 template <class T>
 void forward_few_rows(Call& call, const Kernels<T>& by, const ConstView& x_view,
                       const LinearParameters& p, const View& y_view) {
   const EvenRows<T> x(x_view);
   const ResultRows<T> y(y_view, Write::kOverwrite);
-  if (y.count == 0) return;  // it may be nowhere
+  if (y.count == 0) return;  // it may be a null pointer
   const T* const weight = p.weight.values<T>().data();
   const T* const bias = values_or_null<T>(p.bias);
   const core::StopPoint stop = call.stop_point();
@@ -171,7 +171,7 @@ void backward_few_rows(Call& call, const Kernels<T>& by, const ConstView& dy_vie
                        const LinearParameters& p, const View& dx_view, Write write) {
   const EvenRows<T> dy(dy_view);
   const ResultRows<T> dx(dx_view, write);
-  if (dx.count == 0) return;  // it may be nowhere
+  if (dx.count == 0) return;  // it may be a null pointer
   const T* const weight = p.weight.values<T>().data();
   const core::StopPoint stop = call.stop_point();
   call.for_each_task(pieces(dx.channels, dense::kPanel), [&](Index panel, Arena& arena) {
@@ -190,21 +190,21 @@ void backward_few_rows(Call& call, const Kernels<T>& by, const ConstView& dy_vie
   dx.put();
 }
 
-// What the tasks of the parameters' gradients share.
+// Shared by the tasks of the parameters' gradients.
 template <class T>
 struct ParameterSums {
   Kernels<T> by;
   const EvenRows<T>& x;
   const EvenRows<T>& dy;
-  // Of each block of rows of x whether it is finite, and its dense::copy_strips where it is, once
-  // for all tasks; null: each task looks for itself.
+  // For each block of rows of x: whether it is finite, and if so its dense::copy_strips, once
+  // for all tasks; null: each task checks for itself.
   const char* finite;
   const T* strips;
   bool copies;  // whether tiles read copies of x
   Write write;
   core::StopPoint stop;
 
-  // Whether a block of x is finite; if so, it is copied to `to` where that is given.
+  // Whether a block of x is finite; if so, it is copied to `to`, if given.
   bool look_at(Index row, T* to) const {
     const Index rows = std::min(kGradientBlock, x.count - row);
     if (!dense::all_finite(by, x.from(row), rows, x.channels)) return false;
@@ -274,7 +274,7 @@ struct ParameterSums {
   }
 };
 
-// Columns of dy in a task: even ones for all workers, whole tiles.
+// Columns of dy per task: an even division among workers, in whole tiles.
 Index gradient_columns(const Context& context, Index columns, Index width) {
   const Index most =
       std::clamp(kGradientNumbers / width, kLeastGradientColumns, kMostGradientColumns);
@@ -296,7 +296,7 @@ void backward_parameters(Context& context, std::string_view function, const Cons
   const Index tasks = pieces(dy.channels, each);
   const Index columns = std::min(each, dy.channels);
   const bool copies = by.given() && columns >= dense::kStripColumns;
-  // More tasks than workers share what they know of x.
+  // With more tasks than workers, the tasks share the checks and copies of x.
   const bool shared = gradients.weight.given() && tasks > context.executor().concurrency();
   const Index copied = shared && copies ? x.count * x.channels : 0;
   const Index sums_size = write == Write::kOverwrite ? 0 : columns * x.channels;

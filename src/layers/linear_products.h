@@ -11,7 +11,7 @@
 // y = x W^T + b over the last axis: x [..,I], W [O,I], b [O], y [..,O], any strides, float32 or
 // float64, all of one dtype; the callers have checked that. Each sum is fused multiply-adds over
 // an ascending index in blocks of core::kChannelBlock, each from zero, and each element has one
-// owner: bits do not depend on threads, nor on the other rows. `function` is the public one, for
+// owner: bits depend neither on threads nor on the other rows. `function` is the public one, for
 // messages.
 namespace qkv::layers {
 
@@ -19,7 +19,7 @@ namespace qkv::layers {
 void linear_forward(std::string_view function, const ConstView& x, const LinearParameters& p,
                     const View& y, Context& context);
 
-// The same with the weight's panels, as layers/packed.h packs them.
+// The same with the weight packed by layers/packed.h.
 void packed_forward(std::string_view function, const ConstView& x, const LinearParameters& p,
                     const Tensor& panels, const View& y, Context& context);
 
@@ -30,7 +30,7 @@ void linear_backward_input(std::string_view function, const ConstView& dy,
 
 // dW = dy^T x, db = the sum of dy over rows. Rows are summed ascending in blocks of
 // kGradientBlock, each from zero; the blocks are added in ascending order. Where dy is 0 nothing is
-// added, whatever x holds: padding may hold NaN. Absent tensors of `gradients` are not computed.
+// added, whatever x holds: padding may be NaN. Absent tensors of `gradients` are not computed.
 void linear_backward_parameters(std::string_view function, const ConstView& x, const ConstView& dy,
                                 LinearParameters& gradients, Write write, Context& context);
 

@@ -48,7 +48,7 @@ MultiHeadAttention::Parameters zeros(const MultiHeadConfig& c) {
           vector(c.sinks, c.heads)};
 }
 
-// What q and k are divided by: the split form leaves scaling to the score.
+// The divisor of q and k: the split form leaves scaling to the score.
 double divisor_of(const MultiHeadConfig& c) {
   return c.form == HeadForm::kSplit ? 1 : std::pow(static_cast<double>(c.width), 0.25);
 }
@@ -193,7 +193,7 @@ void MultiHeadAttention::forward(const LayerInputs& inputs, RunState& run, Saved
     saved.v = layers::with_row(saved.v, parameters_.bias_v);
   }
 
-  // Heads are written where the merged array wants them.
+  // Heads are written directly to their places in the merged array.
   merged[merged.rank() - 1] = saved.q.size(-1);
   layers::resize(saved.heads, config_.dtype, merged);
   Outputs inner = outputs;

@@ -17,8 +17,8 @@ std::uint64_t dropout_seed(const RunState& run) noexcept {
 
 namespace detail {
 
-// Elements 2n and 2n+1 take words (0, 1) and (2, 3) of counter n. Of the 64 bits the upper 53 are
-// kept and half a step is added: the middles of 2^53 equal intervals of (0, 1).
+// Elements 2n and 2n+1 use words (0, 1) and (2, 3) of counter n. The upper 53 of the 64 bits plus
+// half a step give the midpoints of 2^53 equal intervals of (0, 1).
 void initialise(const BasicParameter<Tensor>& parameter, std::uint64_t seed, Index index) {
   if (index < 0 || index > Index{0xFFFFFFFF}) {
     throw Error("initialise", "first", core::text("must be in 0..2^32-1, got ", index));

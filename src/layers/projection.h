@@ -11,11 +11,11 @@
 // A linear layer in front of attention: x [..,I] -> y [..,O], y = (x W^T + b) / divisor.
 namespace qkv::layers {
 
-// Fills `y`, sized to fit. A divisor of 1 changes no bit.
+// Resizes and fills `y`. A divisor of 1 changes no bit.
 void project(std::string_view function, const ConstView& x, const LinearParameters& p,
              double divisor, Tensor& y, Context& context);
 
-// One projection's gradients; absent ones are not asked for.
+// One projection's gradients; absent ones are not computed.
 struct ProjectionGradients {
   View x{};
   Write write_x = Write::kOverwrite;
@@ -27,7 +27,7 @@ struct ProjectionGradients {
   }
 };
 
-// `dy` is divided in place; nothing happens when no gradient is asked for.
+// Divides `dy` in place; does nothing if no gradient is requested.
 void project_backward(std::string_view function, const ConstView& x, const LinearParameters& p,
                       double divisor, Tensor& dy, const ProjectionGradients& gradients,
                       Context& context);

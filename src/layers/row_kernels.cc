@@ -15,7 +15,7 @@ namespace {
 template <class T>
 constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
-// Partial sums as the kernels have them.
+// Partial sums in the kernels' order.
 template <class T>
 T exponentials(T* row, Index n, T max) {
   T partial[core::kPartialSums] = {};
@@ -37,7 +37,7 @@ void RowKernels<T>::softmax(T* row, Index n, T* max, T* sum) const {
   *max = -kInfinity<T>;
   bool nan = false;
   for (Index j = 0; j < n; ++j) {
-    *max = row[j] > *max ? row[j] : *max;  // passes over NaN
+    *max = row[j] > *max ? row[j] : *max;  // ignores NaN
     nan = nan || std::isnan(row[j]);
   }
   if (*max > -kInfinity<T>) {

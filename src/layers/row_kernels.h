@@ -10,18 +10,18 @@
 
 namespace qkv::layers {
 
-// What layers do to rows of numbers: by the kernels of a CPU target, or in plain loops.
+// Row operations of the layers: by the kernels of a CPU target, or in plain loops.
 template <class T>
 class RowKernels {
  public:
-  // A row's numbers are a multiple of this.
+  // A row's length is a multiple of this.
   static constexpr Index kWhole = core::kPartialSums;
 
   // Null: plain loops.
   explicit RowKernels(const kernels::DotKernels<T>* by) : kernels_(by) {}
 
-  // The row's maximum, and exp(x - maximum) in place of its n numbers, -inf giving 0; their sum is
-  // NaN when one was NaN or +inf, and 0 when all were -inf.
+  // The row's maximum; replaces its n numbers by exp(x - maximum), -inf giving 0; their sum is
+  // NaN if one was NaN or +inf, and 0 if all were -inf.
   void softmax(T* row, Index n, T* max, T* sum) const;
   // w_j = exp(x_j - max) / sum for n numbers, any n; 0 for -inf.
   void weights(const T* row, Index n, T max, T sum, T* w) const;

@@ -25,7 +25,7 @@ Additive score_of(const AdditiveAttention::Parameters& p) {
 }
 Bilinear score_of(const BilinearAttention::Parameters& p) { return {.w = p.w}; }
 
-// Before attention(), which knows the parameters as the score's, not as the layer's.
+// Checked before attention(), whose messages would name the score's parameters, not the layer's.
 void check_inputs(std::string_view function, const LayerInputs& inputs, DType dtype,
                   Index query_width, Index key_width) {
   layers::check_computed_in(function, {"q", inputs.q}, dtype);

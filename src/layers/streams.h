@@ -9,7 +9,7 @@
 
 namespace qkv::layers {
 
-// What random numbers are drawn for: the last counter word, so that one seed serves all.
+// The streams of random numbers, identified by the last counter word, so that one seed serves all.
 enum class Stream : std::uint32_t { kInitialise = 1, kDropoutSeed = 2, kDropout = 3 };
 
 // Four words of the stream at (a, b), a in 64 bits.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr Index kMostShards = 8;
 constexpr Index kLeastPairs = 16;
-// The last counter word of these numbers; batches have 16 and 17, layers lower ones.
+// The last counter word of these random numbers; batches use 16 and 17, layers lower ones.
 constexpr std::uint32_t kStream = 18;
 
 std::uint64_t shard_seed(std::uint64_t seed, Index update, Index shard) {

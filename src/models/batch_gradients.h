@@ -13,24 +13,24 @@
 
 namespace qkv::models {
 
-// How many shards a batch is cut into: the largest power of two, at most 8, that leaves 16 pairs in
-// each, else 1. By the batch alone, since it decides the order of sums.
+// The number of shards of a batch: the largest power of two, at most 8, that leaves 16 pairs in
+// each, else 1. It depends on the batch alone, since it decides the order of sums.
 Index shard_count(Index pairs);
 
-// The gradients of batches, shards side by side: each is one task with a serial context and a set
-// of gradients of its own.
+// The gradients of batches, computed by shards in parallel: each is one task with a serial context
+// and a set of gradients of its own.
 class BatchGradients {
  public:
   // The translator and the flag (which may be null) must outlive the object.
   BatchGradients(const app::Translator& translator, Executor executor,
                  const std::atomic<bool>* stop);
 
-  // The loss of a batch in training, and its gradients in set 0: sums, not means. Dropout is drawn
-  // by (seed, update, shard). Throws Cancelled when the flag is set meanwhile.
+  // The loss of a training batch, and its gradients in set 0: sums, not means. Dropout is drawn
+  // by (seed, update, shard). Throws Cancelled if the flag is set meanwhile.
   app::TranslationLoss compute(std::span<const app::TokenPair> pairs, std::uint64_t seed,
                                Index update);
 
-  // Set 0 beside the translator's own parameters.
+  // Set 0 paired with the translator's own parameters.
   std::vector<app::TrainedParameter> list(app::Translator& translator);
 
  private:
@@ -43,7 +43,7 @@ class BatchGradients {
   const app::Translator& translator_;
   Executor executor_;
   const std::atomic<bool>* stop_;
-  std::vector<Shard> shards_{};  // as many as were needed so far
+  std::vector<Shard> shards_{};  // as many as needed so far
 };
 
 }  // namespace qkv::models

@@ -4,9 +4,9 @@
 
 #include <qkv/app/date_model.h>
 
-// The bytes of a file between two symbols, put there by the assembler: the compiler need not read
-// half a million numbers. QKV_DATE_MODEL is the file's path, in quotes; its hash is there for
-// caches of compilers, which look at this text alone.
+// The bytes of a file between two symbols, embedded by the assembler, so that the compiler need not
+// parse half a million numbers. QKV_DATE_MODEL is the file's path, in quotes; its hash is there for
+// compiler caches, which see only this text.
 __asm__(R"(
 .section .rodata
 .balign 64
@@ -22,7 +22,7 @@ qkv_date_model_end:
 .text
 )");
 
-// NOLINTBEGIN(readability-identifier-naming): the symbols above, whose addresses are wanted
+// NOLINTBEGIN(readability-identifier-naming): the symbols above, for their addresses
 extern "C" __attribute__((visibility("hidden"))) const char qkv_date_model_begin[];
 extern "C" __attribute__((visibility("hidden"))) const char qkv_date_model_end[];
 // NOLINTEND(readability-identifier-naming)

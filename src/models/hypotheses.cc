@@ -56,7 +56,7 @@ void Hypotheses::advance(std::span<const double> log_probabilities, Index V,
   for (std::size_t place = 0; place < best.size(); ++place) {
     const Candidate& candidate = best[place];
     const bool ends = candidate.token == Vocabulary::kEnd;
-    // An end counts where it is among the `beam` best.
+    // An end counts if it is among the `beam` best.
     if (ends && static_cast<Index>(place) >= options_.beam) continue;
     if (!ends && static_cast<Index>(next.size()) == options_.beam) continue;
     const Hypothesis& before = live_[static_cast<std::size_t>(candidate.parent)];
@@ -75,7 +75,7 @@ void Hypotheses::advance(std::span<const double> log_probabilities, Index V,
   done_ = live_.empty() || full || static_cast<Index>(ended_.size()) >= options_.beam;
 }
 
-// Keeps the nodes that a hypothesis goes through, in their order: a node is behind those before it.
+// Keeps the nodes that belong to a hypothesis, in order: a node comes after its predecessors.
 void Hypotheses::forget_dead_ends() {
   std::vector<Index> place(nodes_.size(), -1);  // 0: kept
   for (const auto* some : {&live_, &ended_}) {
@@ -106,7 +106,7 @@ void Hypotheses::forget_dead_ends() {
 
 Translation Hypotheses::best(Index Ts, bool with_attention) const {
   const std::vector<Hypothesis>& from = ended_.empty() ? live_ : ended_;
-  // Without any, all numbers were NaN.
+  // None: all numbers were NaN.
   const Hypothesis none{.log_probability = std::numeric_limits<double>::quiet_NaN()};
   const Hypothesis* chosen = from.empty() ? &none : &from.front();
   for (const Hypothesis& one : from) {

@@ -17,10 +17,10 @@ class Hypotheses {
 
   // Whether the translation is known.
   bool done() const noexcept { return done_; }
-  // Hypotheses that go on, best first; at most the beam.
+  // Live hypotheses, best first; at most the beam.
   Index live() const noexcept { return static_cast<Index>(live_.size()); }
   std::int32_t last_token(Index hypothesis) const;
-  // The hypothesis of the step before that this one continues.
+  // The hypothesis of the previous step that this one continues.
   Index parent(Index hypothesis) const;
 
   // One step: row k of `log_probabilities` [live,V] belongs to hypothesis k, as does row k of
@@ -32,7 +32,7 @@ class Hypotheses {
   Translation best(Index Ts, bool with_attention) const;
 
  private:
-  // A token, by the one before it.
+  // A token, linked to its predecessor.
   struct Node {
     Index before = -1;
     std::int32_t token = 0;
@@ -58,7 +58,7 @@ class Hypotheses {
   Index most_tokens_;
   bool done_ = false;
   std::vector<Node> nodes_;
-  std::size_t looked_at_ = 1024;  // when there are twice as many nodes, dead ends are looked for
+  std::size_t looked_at_ = 1024;  // dead ends are removed when there are twice as many nodes
   std::vector<Hypothesis> live_;
   std::vector<Hypothesis> ended_;
 };

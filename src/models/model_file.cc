@@ -85,7 +85,7 @@ Columns columns_of(const Vocabulary& vocabulary) {
 
 // ---- reading ------------------------------------------------------------------------------------
 
-// The arrays of a file; what is taken is left out of the rest.
+// The arrays of a file; taking one removes it.
 class Contents {
  public:
   Contents(const std::string& file, std::vector<NamedArray> arrays) : file_(file) {
@@ -105,7 +105,7 @@ class Contents {
     arrays_.erase(found);
     return value;
   }
-  // The elements of all arrays of numbers that are left.
+  // The number of elements in all remaining arrays of numbers.
   Index element_count() const {
     Index count = 0;
     for (const auto& [name, array] : arrays_) {
@@ -187,7 +187,7 @@ Vocabulary take_vocabulary(Contents& contents, const std::string& side) {
   return Vocabulary(std::move(counted));
 }
 
-// Memory follows what is in the file, not what its settings claim.
+// Allocates for what is in the file, not for what its settings claim.
 void check_sizes(const Contents& contents, const TranslatorConfig& config) {
   const Index held = contents.element_count();
   const auto check = [&](std::string_view name, Index rows, Index columns) {
@@ -237,7 +237,7 @@ TranslationModel model_from(const std::string& file, std::vector<NamedArray> arr
   Contents contents(file, std::move(arrays));
   try {
     return model_from(contents);
-  } catch (const Error& error) {  // of what the settings and vocabularies say
+  } catch (const Error& error) {  // about the settings and vocabularies
     contents.fail(error.what());
   }
 }

@@ -36,7 +36,7 @@ void check(const SearchOptions& options) {
   }
 }
 
-// Some sources, each with `beam` rows: arrays are [beam,B,.].
+// Several sources, each with `beam` rows: arrays are [beam,B,.].
 class BlockSearch {
  public:
   BlockSearch(const TranslatorConfig& config, const TranslatorLayers& layers, TokenBatch sources,
@@ -133,7 +133,7 @@ class BlockSearch {
     return result;
   }
 
-  // What hypotheses of source b looked at [live,Ts of b]: the mean over heads.
+  // The attention of hypotheses of source b [live,Ts of b]: the mean over heads.
   template <class T>
   std::vector<float> attention(Index b) {
     if (!keeps_attention()) return {};
@@ -159,7 +159,7 @@ class BlockSearch {
     });
   }
 
-  // The states of the hypotheses that go on.
+  // The states of the live hypotheses.
   void follow_parents() {
     const View from = slice(rows_, 2, 0, config_.hidden);
     with_type(config_.dtype, [&]<class T>() {
@@ -197,7 +197,7 @@ std::vector<Translation> search(const TranslatorConfig& config, const Translator
                                 Context& context) {
   check(options);
   token_batch(kFunction, "sources", sources, config.source_tokens);  // before anything is computed
-  // Sources of like lengths go together.
+  // Groups sources of similar lengths.
   std::vector<std::size_t> order(sources.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {

@@ -13,10 +13,10 @@ namespace qkv::app {
 
 // Translator::translate. Beam search (Sutskever et al. 2014, section 3.2): at each step, of all
 // continuations of a source's hypotheses by one token, neither padding nor the start, those ends
-// that are among the `beam` likeliest are put aside, and the `beam` likeliest others go on. When
-// `beam` have ended, or when hypotheses have as many tokens as a translation may have, the best of
-// those that have ended is the translation; when none has, of the others. A tie goes to the
-// hypothesis that was ahead, then to the lower token.
+// that are among the `beam` likeliest are set aside, and the `beam` likeliest others stay live.
+// When `beam` have ended, or hypotheses have reached the maximum length, the translation is the
+// best of those that have ended, or of the live ones if none has. A tie goes to the hypothesis that
+// was ahead, then to the lower token.
 std::vector<Translation> search(const TranslatorConfig& config, const TranslatorLayers& layers,
                                 std::span<const TokenList> sources, const SearchOptions& options,
                                 Context& context);

@@ -8,7 +8,7 @@
 namespace qkv::app {
 namespace {
 
-// x [n,B,heads*D] -> [B,heads,n,D], where it lies.
+// x [n,B,heads*D] -> [B,heads,n,D], a view.
 template <class AnyView>
 AnyView split_steps(const AnyView& x, Index heads) {
   const Index width = x.size(2) / heads;
@@ -33,7 +33,7 @@ Additive additive_score(const AdditiveAttention& layer) {
   return {.wq = p.w_q, .wk = p.w_k, .v = p.v};
 }
 
-// Into the memory of the gradients that are asked for.
+// Writes into the gradients that were requested.
 template <class P>
 void copy_parameters(const P& from, P& to) {
   for_each_parameter(from, to, [](const auto& p, Tensor& target) { copy(p.value, target); });
@@ -90,7 +90,7 @@ void SourceMemory::project_keys() {
   }
 }
 
-// Both directions' last states, whatever the decoder's state is.
+// Both directions' last states, independent of the decoder's state.
 void SourceMemory::see_last(const View& seen) const {
   const Index H = config_.hidden;
   for (Index direction = 0; direction < 2; ++direction) {
@@ -107,7 +107,7 @@ Options SourceMemory::options() const {
   return options;
 }
 
-// q [n,B,.] as the call wants it.
+// q [n,B,.] in the shape of the call.
 Inputs SourceMemory::inputs(const ConstView& q) const {
   const Index heads = head_count(config_);
   return {split_steps(q, heads), split_keys(keys_, heads), split_keys(values_, heads)};
@@ -214,7 +214,7 @@ void SourceMemory::finish(const ConstView& s, const ConstView& d_seen, const Vie
 
 void SourceMemory::finish_projections(const ConstView& s, const ConstView& d_seen,
                                       const View& d_states, TranslatorGradients& gradients) {
-  // The states' gradient is added to, the parameters' are not.
+  // Accumulates into the states' gradient, overwrites the parameters'.
   Tensor d_from_keys(config_.dtype, d_states.shape());
   layers_.key->backward(saved_key_, d_keys_, d_from_keys, *gradients.key, Write::kOverwrite,
                         context_);

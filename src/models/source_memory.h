@@ -7,7 +7,7 @@
 #include <qkv/additive_memory.h>
 #include <qkv/app/translator.h>
 
-// What the decoder looks at, whatever the attention: keys are brought into form once for all looks.
+// What the decoder attends to, for any attention: keys are projected once for all looks.
 namespace qkv::app {
 
 // The encoder's result for B sources.
@@ -20,22 +20,22 @@ struct EncodedSources {
 // The width C of what the decoder sees.
 Index context_width(const TranslatorConfig& config);
 
-// Heads of a look: of weights [B,heads,n,Ts].
+// Heads of a look, as in weights [B,heads,n,Ts].
 Index head_count(const TranslatorConfig& config);
 
 class SourceMemory {
  public:
-  // All of it must outlive the memory and stay as it is. `steps` looks can be undone.
+  // All arguments must outlive the memory unchanged. `steps` looks can be undone.
   SourceMemory(const TranslatorConfig& config, const TranslatorLayers& layers,
                const EncodedSources& sources, Index steps, Context& context);
 
   // s [n,B,hidden] -> seen [n,B,C]. `weights` [B,heads,n,Ts] may be absent; not filled for kNone.
   void look(const ConstView& s, const View& seen, const View& weights);
 
-  // Look number `step`, n = 1, to be undone later: s and seen stay as they are until then.
+  // Look number `step`, n = 1, to be undone later: s and seen must not change until then.
   void look(Index step, const ConstView& s, const View& seen);
-  // Undoes it: ds [1,B,hidden] gets its share added. What belongs to the sources and to
-  // parameters is kept.
+  // Undoes it: adds to ds [1,B,hidden]. Gradients of the sources and of the
+  // parameters are accumulated.
   void look_back(Index step, const ConstView& s, const ConstView& seen, const ConstView& d_seen,
                  const View& ds);
   // After all looks have been undone; s, d_seen [steps,B,.] are those of all. Overwrites d_states
@@ -44,11 +44,11 @@ class SourceMemory {
               TranslatorGradients& gradients);
 
  private:
-  // Of looks that will be undone.
+  // Saved for undoing looks.
   struct Kept {
     Tensor lse;      // [steps,B,heads]
     Tensor query;    // [steps,B,hidden] projected, with heads
-    Tensor heads;    // [steps,B,hidden] what these saw
+    Tensor heads;    // [steps,B,hidden] the heads' outputs
     Tensor d_query;  // gradients of both
     Tensor d_heads;
   };

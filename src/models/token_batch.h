@@ -15,7 +15,7 @@ namespace qkv::app {
 struct TokenBatch {
   Index count = 0;
   Index longest = 0;
-  std::vector<std::int32_t> ids;  // [count,longest], Vocabulary::kPadding behind each list
+  std::vector<std::int32_t> ids;  // [count,longest], each list padded with Vocabulary::kPadding
   std::vector<std::int32_t> lengths;
 
   ConstView view() const { return {ids.data(), Dims{count, longest}}; }

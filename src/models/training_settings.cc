@@ -15,10 +15,10 @@ namespace {
 
 using app::SettingValue;
 
-// What may change while a run goes on.
+// Settings that may change when a run is resumed.
 constexpr std::string_view kMayChange[] = {"data", "valid", "after", "save_every"};
 
-// The list of settings: visit(name, member) for each, with the choices of one that has names.
+// The list of settings: visit(name, member) for each, with the choices of enumerations.
 template <class Visit>
 void for_each_setting(const RunConfig& config, Visit& visit) {
   const app::TrainingOptions& o = config.options;
@@ -112,7 +112,7 @@ std::string differences(const app::Settings& old, const app::Settings& now) {
   for (const app::Setting& setting : now) {
     compare(setting.name, find_setting(old, setting.name), &setting.value);
   }
-  // As many as the file has; what is looked for is in the short list.
+  // The file may have any number; look each up in the short list.
   for (const app::Setting& setting : old) {
     if (find_setting(now, setting.name) == nullptr) compare(setting.name, &setting.value, nullptr);
   }

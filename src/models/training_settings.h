@@ -7,13 +7,13 @@
 #include <qkv/app/settings.h>
 #include <qkv/app/translation_run.h>
 
-// config.json: what decides a run.
+// config.json: the settings that determine a run.
 namespace qkv::models {
 
-// What a data file was.
+// A fingerprint of a data file.
 struct DataFacts {
-  Index pairs = 0;     // that are used
-  Index left_out = 0;  // that are too long
+  Index pairs = 0;     // used
+  Index left_out = 0;  // too long
   std::string hash{};  // of all pairs; "": no file
 };
 
@@ -25,8 +25,8 @@ struct RunConfig {
 
 app::Settings settings_of(const RunConfig& config);
 
-// "learning_rate: 0.002 -> 0.001; seed: 0 -> 1" of those that decide the result; "": none. (Where
-// data stand may change, what they are may not.)
+// "learning_rate: 0.002 -> 0.001; seed: 0 -> 1" for settings that affect the result; "": none. (The
+// data's path may change, its contents may not.)
 std::string differences(const app::Settings& old, const app::Settings& now);
 
 }  // namespace qkv::models

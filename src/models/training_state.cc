@@ -15,7 +15,7 @@
 namespace qkv::models {
 namespace {
 
-// The counts and what is counted with them, each a number by itself: visit(name, number).
+// The counters and other scalars of the state: visit(name, number).
 template <class Counts, class Visit>
 void for_each_count(Counts& counts, const Visit& visit) {
   visit("run.epoch", counts.spent.epochs);
@@ -77,12 +77,12 @@ bool is_finite(const Tensor& tensor) {
                                            : all(tensor.values<double>());
 }
 
-// What Adam is made for: it looks at names, shapes and types.
+// What Adam is constructed from: it checks names, shapes and types.
 std::vector<app::TrainedParameter> shapes_of(app::Translator& translator) {
   return app::trained_parameters(translator, translator);
 }
 
-// While it lives the translator has the best parameters.
+// During its lifetime the translator has the best parameters.
 class Swapped {
  public:
   Swapped(app::Translator& translator, app::TranslatorGradients& best)

@@ -12,7 +12,7 @@
 #include <qkv/app/train/budget.h>
 #include <qkv/app/translation_model.h>
 
-// All that changes while a translator learns, and its files.
+// All state that changes during training, and its files.
 namespace qkv::models {
 
 // The file names of a RUN folder.
@@ -28,8 +28,8 @@ inline constexpr const char* kRunFiles[] = {kConfigFile, kSourceFile, kTargetFil
 
 struct Counts {
   app::Spent spent{};
-  Index batch = 0;  // of the epoch that runs now: how many are done
-  // The line of train.jsonl that this update asks for and that is not written yet: 1, or 2 with
+  Index batch = 0;  // batches of the current epoch that are done
+  // The line of train.jsonl that is due after this update and not written yet: 1, or 2 with
   // validation.
   Index line_due = 0;
   Index tokens = 0;         // target tokens since the last line
@@ -41,8 +41,8 @@ struct Counts {
 
 class TrainingState {
  public:
-  // Takes a model whose parameters are zero. `with_best`: best parameters are kept apart from the
-  // last ones.
+  // Takes a model whose parameters are zero. `with_best`: the best parameters are kept separately
+  // from the latest ones.
   TrainingState(app::TranslationModel initial, const app::AdamOptions& options,
                 app::EarlyStopping stops, bool with_best);
 
@@ -52,23 +52,23 @@ class TrainingState {
   Counts counts{};
   std::string log{};  // all lines of train.jsonl
 
-  // The last parameters are the best now.
+  // Makes the latest parameters the best.
   void keep_best();
   bool is_finite() const;
 
   // Writes train.jsonl, the state, and best and model, in this order. Throws OutputError.
   void save(const app::LockedFolder& folder);
-  // Reads what save() wrote, cuts train.jsonl to what the state knows, and writes best and model
-  // again. Throws InputError for files that hold anything else.
+  // Reads what save() wrote, truncates train.jsonl to the state, and rewrites best and
+  // model. Throws InputError for files that hold anything else.
   void restore(const app::LockedFolder& folder);
 
  private:
-  // Calls visit(name, tensor) for each array of the state but the counts.
+  // Calls visit(name, tensor) for each array of the state except the counters.
   template <class Visit>
   void for_each_array(const Visit& visit);
   void write_models(const app::LockedFolder& folder);
 
-  // Parameters; absent when the last ones are the best, unused before the first validation.
+  // Parameters; absent if the latest are the best, unused before the first validation.
   app::TranslatorGradients best_;
   bool with_best_;
 };

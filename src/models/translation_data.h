@@ -12,7 +12,7 @@
 
 #include "models/training_settings.h"
 
-// The data of a run as numbers.
+// The data of a run as token ids.
 namespace qkv::models {
 
 // Pairs of one file; each side ends in the end token.
@@ -34,8 +34,8 @@ struct TranslationData {
   app::Vocabulary target{};
 };
 
-// Throws InputError for files without a pair that can be used, with the line for an empty field;
-// Cancelled when the flag (which may be null) becomes true.
+// Throws InputError for files without a usable pair, with the line for an empty field;
+// Cancelled if the flag (which may be null) becomes true.
 TranslationData read_translation_data(const app::TrainingOptions& options,
                                       const std::atomic<bool>* stop);
 

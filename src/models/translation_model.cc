@@ -17,7 +17,7 @@ Tokens tokens_of(const TranslationModel& model, const std::string& text) {
   return split_text(text, model.tokenization, model.letters);
 }
 
-// As the model read or wrote them: what it does not know stands as it was typed.
+// The tokens as the model read or wrote them; unknown ones as typed.
 TranslatedText text_of(const TranslationModel& model, Tokens source, Translation translation) {
   TranslatedText result;
   result.source = std::move(source);
@@ -38,7 +38,7 @@ std::vector<TranslatedText> translate(const TranslationModel& model,
   std::vector<TranslatedText> results(texts.size());
   std::vector<Tokens> tokens;
   std::vector<Ids> ids;
-  std::vector<std::size_t> places;  // in `results`
+  std::vector<std::size_t> places;  // indices into `results`
   for (std::size_t n = 0; n < texts.size(); ++n) {
     Tokens source = tokens_of(model, texts[n]);
     if (source.empty()) continue;

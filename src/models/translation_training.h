@@ -15,19 +15,20 @@
 
 namespace qkv::models {
 
-// One run of a folder: what it learns from, where it stands, and the loop.
+// One run in a folder: its data, its state, and the loop.
 class Training {
  public:
   // `options` has the sizes of the vocabularies. All arguments must outlive the object.
   Training(const app::TrainingOptions& options, const TranslationData& data,
            const app::LockedFolder& folder, const app::TrainingHooks& hooks);
 
-  // From the folder's state, if it has one; else from the first parameters, which are saved.
+  // Resumes from the folder's state, if it has one; else saves the initial parameters.
   void begin();
-  // Until a budget is spent, validation gets no better or the flag is set; then saves.
+  // Trains until a budget is used up, validation stops improving or the flag is set; then saves.
   void run();
-  // After run(). Where the last parameters are better than the best at a validation they become
-  // best.safetensors, but not part of the state: going on must not know where this run ended.
+  // After run(). If the latest parameters beat the best in validation, they become
+  // best.safetensors, but not part of the state: a resumed run must not depend on where this one
+  // ended.
   app::TrainingReport report();
 
  private:
@@ -56,19 +57,19 @@ class Training {
   std::vector<app::PairLength> lengths_;
   TrainingState state_;
   BatchGradients gradients_;
-  std::vector<std::vector<Index>> batches_{};  // of the epoch that runs now
+  std::vector<std::vector<Index>> batches_{};  // of the current epoch
   Index batches_epoch_ = -1;
 
-  // Of this run alone.
+  // For this run alone.
   std::optional<Index> resumed_{};
   Clock::time_point started_ = Clock::now();
   double seconds_before_ = 0;  // spent by earlier runs
   Index first_update_ = 0;
-  Index tokens_ = 0;  // target tokens learned from
+  Index tokens_ = 0;  // target tokens trained on
   Index saved_update_ = 0;
   double saved_seconds_ = 0;
   bool is_saved_ = false;
-  std::optional<app::ValidationScore> score_{};  // of the parameters as they are
+  std::optional<app::ValidationScore> score_{};  // of the current parameters
 };
 
 }  // namespace qkv::models

@@ -86,7 +86,7 @@ auto zeros_of(const std::optional<Layer>& layer) {
   return layer ? std::optional(layer->zero_gradients()) : std::nullopt;
 }
 
-// What parameters or gradients are there.
+// The parameters or gradients that exist.
 template <class Parts>
 std::vector<std::string> listed(const Parts& parts) {
   std::vector<std::string> all;
@@ -130,7 +130,7 @@ TranslatorGradients Translator::zero_gradients() const {
           .output = layers_.output.zero_gradients()};
 }
 
-// Of a pass that fails, `run` keeps nothing: the next one draws what this one should have drawn.
+// A pass that fails leaves `run` unchanged: the next one draws what this one should have drawn.
 TranslationLoss Translator::loss(std::span<const TokenPair> pairs, RunState& run,
                                  Context& context) const {
   TranslatorPass pass("Translator::loss", config_, layers_, pairs, context);

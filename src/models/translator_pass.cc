@@ -32,7 +32,7 @@ std::vector<std::int32_t> by_steps(const TokenBatch& batch) {
   return ids;
 }
 
-// What the decoder is given: the start, then the tokens before.
+// The decoder's inputs: the start token, then the preceding tokens.
 std::vector<std::int32_t> tokens_before(const std::vector<std::int32_t>& ids, Index B) {
   std::vector<std::int32_t> before(ids.size(), Vocabulary::kStart);
   std::copy(ids.begin(), ids.end() - B, before.begin() + B);
@@ -137,7 +137,7 @@ void TranslatorPass::decode(RunState& run) {
   }
 }
 
-// From the last step to the first; d_rows_ holds what the readout passed back.
+// From the last step to the first; d_rows_ holds the readout's gradients.
 void TranslatorPass::decode_backward(TranslatorGradients& gradients) {
   const Index H = config_.hidden;
   const Index width = layers_.decoder.parameters().weight_ih.size(1);
@@ -146,7 +146,7 @@ void TranslatorPass::decode_backward(TranslatorGradients& gradients) {
   Tensor d_input(config_.dtype, {1, B_, width});
   Tensor d_state(config_.dtype, {1, B_, H});
   for (Index t = steps_ - 1; t >= 0; --t) {
-    const View ds = states(d_rows_, t, 1);  // of s_{t-1}: the readout's so far
+    const View ds = states(d_rows_, t, 1);  // of s_{t-1}: so far only the readout's
     cell.backward(rows_of(entry(ConstView(gates_), t)), rows_of(states(rows_, t, 1)),
                   rows_of(states(d_rows_, t + 1, 1)), rows_of(d_input.view()),
                   rows_of(d_state.view()), rows_of(entry(d_gates_.view(), t)));
@@ -189,7 +189,7 @@ void TranslatorPass::read_out_backward(TranslatorGradients& gradients) {
                            gradients.readout, Write::kOverwrite, context_);
 }
 
-// Some rows at a time: their logits, their loss, and what passes back through the output layer.
+// Several rows at a time: logits, loss, and the gradients through the output layer.
 TranslationLoss TranslatorPass::predict(TranslatorGradients* gradients) {
   const Index N = steps_ * B_;
   const Index V = config_.target_tokens;

@@ -27,7 +27,7 @@ class EncoderPass {
   EncodedSources result() const { return {states_, last_, sources_.lengths}; }
   // The decoder's first state [1,B,hidden]: tanh(start(last of the backward direction)).
   void start(const View& state);
-  // Undoes it: `d_state` is overwritten on the way, d_last added to.
+  // Undoes it: overwrites `d_state` as scratch, adds to d_last.
   void start_backward(const ConstView& state, const View& d_state, const View& d_last,
                       TranslatorGradients& gradients);
 
@@ -46,10 +46,10 @@ class EncoderPass {
   Linear::Saved saved_start_;
 };
 
-// Pairs with known targets: at each step the decoder is given the token that should have come.
+// Pairs with known targets: teacher forcing, the decoder's input is the correct previous token.
 class TranslatorPass {
  public:
-  // `function` is what errors name.
+  // `function` is the name in errors.
   TranslatorPass(std::string_view function, const TranslatorConfig& config,
                  const TranslatorLayers& layers, std::span<const TokenPair> pairs,
                  Context& context);
@@ -82,7 +82,7 @@ class TranslatorPass {
   DropoutLayer dropout_;
 
   // One row for each step and pair: [1+Tt,B,hidden+C+embedding] holds s_i, c_i, E y_{i-1}. Row 0
-  // has only s_0. What goes into the decoder and into the readout are pieces of a row.
+  // has only s_0. The inputs of the decoder and of the readout are slices of a row.
   Tensor rows_, d_rows_;
   Tensor gates_, d_gates_;      // [Tt,B,4 hidden]
   Tensor pairs_;                // [Tt*B,2 hidden]: the readout

@@ -19,7 +19,7 @@ struct Part {
   Index exact = 0;
 };
 
-// Of these pairs, how many are translated into their targets.
+// How many of these pairs are translated into exactly their targets.
 Index exact_translations(const app::Translator& translator, std::span<const app::TokenPair> pairs,
                          Context& context) {
   std::vector<std::span<const std::int32_t>> sources;

@@ -10,10 +10,10 @@
 
 namespace qkv::models {
 
-// The first so many pairs are translated as well.
+// How many pairs, from the first, are also translated.
 inline constexpr Index kMostTranslated = 200;
 
-// The same bits on any executor. Throws Cancelled when the flag (which may be null) is set.
+// The same bits on any executor. Throws Cancelled if the flag (which may be null) is set.
 app::ValidationScore validate(const app::Translator& translator, const EncodedPairs& pairs,
                               const Executor& executor, const std::atomic<bool>* stop);
 

@@ -8,7 +8,7 @@ void larger_of_pairs(const ConstView& pairs, const View& to) {
     const T* from = pairs.as<T>();
     T* const target = to.as<T>();
     for (Index n = 0; n < to.element_count(); ++n, from += 2) {
-      // Written so that NaN, which is not larger or equal, goes through.
+      // Written so that NaN, which compares false, propagates.
       target[n] = from[0] >= from[1] || from[0] != from[0] ? from[0] : from[1];
     }
   });

@@ -17,7 +17,7 @@ void with_type(DType dtype, const F& f) {
   }
 }
 
-// Row (a, b) of an array [A,B,C] with its channels next to each other.
+// Row (a, b) of an array [A,B,C] with contiguous channels.
 template <class T, class AnyView>
 T* row_at(const AnyView& view, Index a, Index b) {
   return view.template as<std::remove_const_t<T>>() + a * view.stride(0) + b * view.stride(1);
@@ -46,7 +46,7 @@ AnyView entry(const AnyView& view, Index n) {
   return slice(view, 0, n, n + 1);
 }
 
-// [N,B,C] as rows [N*B,C], where they stand equally far apart.
+// [N,B,C] as rows [N*B,C], if they are equally spaced.
 template <class AnyView>
 AnyView rows_of(const AnyView& view) {
   return reshape(view, {view.size(0) * view.size(1), view.size(2)});
@@ -54,7 +54,7 @@ AnyView rows_of(const AnyView& view) {
 
 // pairs [N,2 C] -> to [N,C], the larger of numbers 2c and 2c+1; NaN where one is NaN.
 void larger_of_pairs(const ConstView& pairs, const View& to);
-// Undoes it in place: the larger gets the gradient, the first of two equal ones.
+// Undoes it in place: the gradient goes to the larger, of two equal ones to the first.
 void larger_of_pairs_backward(const ConstView& d, const View& pairs);
 
 }  // namespace qkv::app

@@ -30,7 +30,7 @@ using io::Descriptor;
   throw std::system_error(error, std::generic_category(), call);
 }
 
-// The caller's wish to end, looked at so often: a signal between a look and a wait wakes nobody.
+// How often the stop flag is polled: a signal between the check and the wait would not wake it.
 constexpr int kPatience = 50;  // milliseconds
 
 class Stop {
@@ -48,7 +48,7 @@ class Stop {
   const std::atomic<bool>* flag_;
 };
 
-// 0, 1 and 2 are where the child's ends go: in a process that closed them a new descriptor may have
+// 0, 1 and 2 become the child's ends: in a process that closed them a new descriptor may get
 // their numbers, and would be overwritten.
 Descriptor above_standard(int number) {
   const Descriptor given(number);
@@ -62,7 +62,7 @@ struct Ends {
   Descriptor childs;
 };
 
-// A socket, not a pipe: send() can be told to raise no SIGPIPE, and not to wait.
+// A socket, not a pipe: send() can suppress SIGPIPE and blocking.
 Ends input_ends() {
   std::array<int, 2> pair{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) {
@@ -80,8 +80,8 @@ Ends output_ends() {
   return {above_standard(pair[0]), above_standard(::dup(second.get()))};
 }
 
-// What the child starts with: its three files, SIGPIPE as usual even where we ignore it, and a
-// process group of its own, which is killed as a whole: what is called a program may be a script.
+// The child's attributes: its three files, default SIGPIPE even if we ignore it, and a
+// process group of its own, which is killed as a whole: the program may be a script.
 class Start {
  public:
   Start(const Ends& input, const Ends& output, const Ends& errors) {
@@ -114,7 +114,7 @@ class Start {
   posix_spawnattr_t attributes_{};
 };
 
-// A running child; waited for, and ended before that when an exception passes.
+// A running child; always waited for, killed first if an exception propagates.
 class Process {
  public:
   explicit Process(pid_t number) : number_(number) {}
@@ -128,7 +128,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // Its exit code, or 128 + the signal that ended it. It may live on after it closed all its files.
+  // Its exit code, or 128 + the signal that ended it. It may still run after closing its files.
   int wait(const Stop& stop) {
     int status = 0;
     int pause = 1;  // milliseconds
@@ -145,7 +145,7 @@ class Process {
   pid_t number_;
 };
 
-// Sends what goes without waiting. Closed when all is sent or the child reads no more.
+// Sends as much as possible without blocking. Closes when all is sent or the child stops reading.
 void feed(Descriptor& to, std::string_view& input) {
   const ssize_t sent = ::send(to.get(), input.data(), input.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent >= 0) {
@@ -158,7 +158,7 @@ void feed(Descriptor& to, std::string_view& input) {
   if (input.empty()) to.close();
 }
 
-// Reads what is there. Closed at the end.
+// Reads what is available. Closes at the end.
 void drain(Descriptor& from, std::string& text) {
   std::array<char, 65536> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init)
   const ssize_t got = ::read(from.get(), buffer.data(), buffer.size());
@@ -171,12 +171,12 @@ void drain(Descriptor& from, std::string& text) {
   }
 }
 
-// All three at once: whoever waited for one of them could wait for ever.
+// All three at once: waiting for one of them could deadlock.
 void talk(Descriptor& to, Descriptor& output, Descriptor& errors, std::string_view input,
           const Stop& stop, ChildResult& result) {
   if (input.empty()) to.close();
   while (to.is_open() || output.is_open() || errors.is_open()) {
-    // poll() passes over negative numbers, the closed ones.
+    // poll() ignores negative descriptors, the closed ones.
     std::array<pollfd, 3> waiting{
         {{to.get(), POLLOUT, 0}, {output.get(), POLLIN, 0}, {errors.get(), POLLIN, 0}}};
     stop.check();

@@ -16,9 +16,9 @@ struct ChildResult {
   std::string errors{};
 };
 
-// Runs a program of PATH with these arguments and this standard input, to its end; `stop`, when
-// given, is read many times a second. Throws Cancelled once it is true, std::system_error when the
-// operating system refuses. Whatever happens, no process (nor what it started, when it was
+// Runs a program from PATH with these arguments and this standard input, to its end; `stop`, if
+// given, is polled many times a second. Throws Cancelled once it is true, std::system_error if the
+// operating system fails. In all cases, no process (nor its children, if it was
 // stopped), file descriptor or SIGPIPE is left behind.
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
                       std::string_view input, const std::atomic<bool>* stop = nullptr);

@@ -12,8 +12,8 @@ namespace {
 
 // The bar at t = 0, 1/16, ..., 1: in OKLCH (Ottosson, "A perceptual color space", 2020) lightness
 // 0.95 - 0.70 t, hue 210 + 66 t degrees, chroma 0.020 + 0.105 sin(pi t) + 0.045 t, as sRGB.
-// Lightness falls evenly, so grey prints and colour-blind eyes keep the order. A table, for the
-// same bytes wherever it is used.
+// Lightness falls evenly, so the order survives greyscale printing and colour blindness. A table,
+// so that output is byte-identical everywhere.
 using Bar = std::array<Rgb, kBarSteps + 1>;
 constexpr Bar kBar{{
     {224, 242, 246},
@@ -37,7 +37,7 @@ constexpr Bar kBar{{
 
 // The bar of terminals, likewise: lightness 0.48 + 0.44 t, hue 300 - 190 t degrees, chroma
 // 0.13 + 0.02 t - 0.06 sin(pi t). The low end has a contrast (WCAG 2.1) of 3.0 with black, so that
-// small weights do not sink into a dark ground; on a white one yellow keeps the large ones. The
+// small weights stay visible on a dark background; on a white one yellow shows the large ones. The
 // nearest of 256 colours keep the order of lightness.
 constexpr Bar kTerminalBar{{
     {106, 73, 155},
@@ -59,7 +59,7 @@ constexpr Bar kTerminalBar{{
     {235, 237, 109},
 }};
 
-// Between two points of a table in whole numbers, rounded.
+// Interpolates between two points of a table in integers, rounded.
 Rgb colour_at(const Bar& bar, int level) {
   constexpr int kLast = kLevels - 1;
   const int at = level * kBarSteps;
@@ -112,7 +112,7 @@ int nearest_of_256(const Rgb& colour) {
 }
 
 bool wants_dark_text(const Rgb& background) {
-  // Squares come near the standard's power of 2.4; below a quarter white is the plainer text.
+  // Squares approximate the standard's power of 2.4; below a quarter white text is more legible.
   return 2126 * square(background.red) + 7152 * square(background.green) +
              722 * square(background.blue) >
          2600 * square(255);

@@ -14,7 +14,7 @@ struct Rgb {
   friend bool operator==(const Rgb&, const Rgb&) = default;
 };
 
-// Numbers have one of so many colours: finer steps are not seen, coarser ones are.
+// The number of colours: finer steps are invisible, coarser ones visible.
 inline constexpr int kLevels = 128;
 
 // The level of a place on the bar (0 to 1).
@@ -26,19 +26,19 @@ Rgb bar_point(int n);
 
 // Light (level 0) to dark, for paper.
 Rgb paper_colour(int level);
-// Violet over teal to yellow, for terminals: both ends are seen on black and on white.
+// Violet through teal to yellow, for terminals: both ends are visible on black and on white.
 Rgb terminal_colour(int level);
-// Of the 256 colours that xterm numbers, the nearest one that every terminal shows alike.
+// The nearest of xterm's 256 colours that is the same on every terminal.
 int nearest_of_256(const Rgb& colour);
 
 // Exact zeros: paler, or darker, than every number, and without hue.
 inline constexpr Rgb kPaperZero{246, 246, 244};
 inline constexpr Rgb kTerminalZero{14, 14, 16};
-// Not finite: vermilion, which is told from the blues in every common form of colour blindness
+// Not finite: vermilion, distinguishable from the blues in every common form of colour blindness
 // (Okabe and Ito, "Color universal design", 2008).
 inline constexpr Rgb kFault{213, 94, 0};
 
-// Whether text on this colour is to be dark: its relative luminance (WCAG 2.1), by whole numbers.
+// Whether text on this colour should be dark: its relative luminance (WCAG 2.1), in integers.
 bool wants_dark_text(const Rgb& background);
 
 // "#0b97da"

@@ -9,10 +9,10 @@
 namespace qkv::app::picture {
 namespace {
 
-// What rounding leaves of a weight that should be 0: far below any weight that matters.
+// Rounding residue of a weight that should be 0: far below any weight that matters.
 constexpr double kNothing = 1e-6;
 constexpr double kNearlyAll = 0.9;
-// Equal weights differ by rounding only: 2^-11 of a float16, none where all round alike.
+// Equal weights differ only by rounding: 2^-11 for float16, 0 if all round alike.
 constexpr double kAlike = 1e-3;
 
 void note(Leaks& leaks, double weight, Index query, Index key) {
@@ -29,7 +29,7 @@ HeadScan::HeadScan(MapFacts facts) : facts_(std::move(facts)) {
   key_sums_.resize(column_sums_.size());
 }
 
-// What such a query looks at is nobody's concern.
+// Where such a query looks does not matter.
 bool HeadScan::is_padding_row(std::span<const bool> allowed) const {
   if (!facts_.padding_queries.empty() &&
       facts_.padding_queries[static_cast<std::size_t>(row_)] != 0) {
@@ -129,7 +129,7 @@ void HeadScan::add_patterns(std::span<const double> weights, std::span<const boo
   widest_uniform_ = std::max(widest_uniform_, count);
 }
 
-// Only rows that have a choice tell.
+// Only rows with a choice count.
 void HeadScan::add_one_key(std::span<const double> weights, std::span<const bool> allowed) {
   if (one_key_failed_) return;
   Index open = 0;
@@ -142,7 +142,7 @@ void HeadScan::add_one_key(std::span<const double> weights, std::span<const bool
   ++one_key_rows_;
 }
 
-// A row counts where both its own key and the neighbour's exist; ties point nowhere.
+// A row counts if both its own key and the neighbour's exist; ties count for neither.
 void HeadScan::add_neighbours(std::span<const double> weights) {
   if (facts_.queries != facts_.keys) return;
   const auto largest = std::max_element(weights.begin(), weights.end());
@@ -158,7 +158,7 @@ void HeadScan::add_neighbours(std::span<const double> weights) {
   }
 }
 
-// A map that looks causal, but for j = i + 1. Windows have little at j <= i - 2 too.
+// A map that looks causal except for j = i + 1. Windows have little at j <= i - 2 too.
 void HeadScan::add_causal(std::span<const double> weights) {
   if (facts_.queries != facts_.keys || facts_.has_mask) return;
   for (Index j = 0; j < facts_.keys; ++j) {

@@ -15,14 +15,14 @@ struct MapFacts {
   Index queries = 0;
   Index keys = 0;
   double tolerance = 0;                    // of a row's sum
-  bool has_mask = false;                   // each row comes with its pairs
+  bool has_mask = false;                   // each row comes with its mask
   const Tokens* src = {};                  // null: the file has none
   const Tokens* tgt = {};                  // likewise
   std::vector<char> padding = {};          // [keys], 1 for a padding token; empty: none is known
   std::vector<char> padding_queries = {};  // [queries], likewise
 };
 
-// The places where something that should be 0 is not.
+// Weights that should be 0 but are not.
 struct Leaks {
   Index rows = 0;
   double largest = 0;
@@ -30,7 +30,7 @@ struct Leaks {
   Index key = -1;
 };
 
-// Rows that fit a pattern among those that could.
+// Rows that match a pattern, out of those eligible.
 struct Pattern {
   Index eligible = 0;
   Index fitting = 0;
@@ -38,7 +38,7 @@ struct Pattern {
   bool holds(Index least) const { return eligible >= least && 10 * fitting > 9 * eligible; }
 };
 
-// One map read row by row: what its statistics and the usual faults need, in O(keys) memory.
+// Scans one map row by row for its statistics and the usual faults, in O(keys) memory.
 class HeadScan {
  public:
   explicit HeadScan(MapFacts facts);
@@ -72,10 +72,10 @@ class HeadScan {
   Index row_ = 0;
   Index summing_ = 0;
   std::vector<double> column_sums_{};  // of all rows
-  std::vector<double> key_sums_{};     // of those that the means are over
+  std::vector<double> key_sums_{};     // of the rows that the means are over
   Leaks masked_{};
   Leaks padding_{};
-  Index one_key_ = -1;  // that every row so far gives nearly everything; -1: none, or no row yet
+  Index one_key_ = -1;  // gets nearly everything in every row so far; -1: none, or no row yet
   Index one_key_rows_ = 0;
   bool one_key_failed_ = false;
   Pattern next_{};

@@ -53,8 +53,8 @@ std::vector<std::string> wrapped(std::string_view text, double limit,
   std::size_t start = 0;
   while (start < all.size()) {
     double used = 0;
-    std::size_t end = start;    // of what fits
-    std::size_t blank = start;  // the last one of it behind a word
+    std::size_t end = start;    // of the text that fits
+    std::size_t blank = start;  // the last blank in it after a word
     for (; end < all.size(); ++end) {
       used += measure(all[end]);
       if (all[end].bytes == " " && end > start) blank = end;

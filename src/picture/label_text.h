@@ -10,24 +10,24 @@
 
 namespace qkv::app::picture {
 
-// The text between marks that keep its letters from turning their neighbours around, when it has
-// letters written from the right; else as it is.
+// The text between isolation marks if it has right-to-left letters, so that it does not
+// reorder its neighbours; else unchanged.
 std::string isolated(std::string_view text);
 
 enum class Side { kLeft, kRight };
 
-// The text, isolated, at that side of so many columns of a terminal.
+// The text, isolated, aligned to that side of a number of terminal columns.
 std::string padded(std::string_view text, int width, Side side);
 
-// Emoji that are made of several by the first of them. Terminals disagree about the width of the
-// whole, and one row of a map must not stand beside the others.
+// Replaces composed emoji by their first component. Terminals disagree about the width of the
+// whole, and one row of a map must not be out of line with the others.
 std::string simple_emoji(std::string_view text);
 
-// Every character beyond ASCII as "?", as wide as it was.
+// Replaces every non-ASCII character by "?", keeping its width.
 std::string in_ascii(std::string_view text);
 
-// The text in lines no longer than the limit, cut between words where they allow it. `measure`
-// gives a character's length.
+// The text in lines no longer than the limit, broken between words if possible. `measure`
+// returns a character's length.
 std::vector<std::string> wrapped(std::string_view text, double limit,
                                  double (*measure)(const Cluster&));
 

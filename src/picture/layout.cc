@@ -16,17 +16,17 @@ constexpr double kColumn = 0.602;     // the advance of every character of DejaV
 constexpr double kWide = 1.28;        // emoji, the widest of common fonts for wide characters
 constexpr double kOther = 1.0;        // characters of other scripts, from whatever font has them
 constexpr double kLargestLabel = 11;  // font sizes
-constexpr double kSmallestLabel = 5;  // below it nobody reads: fewer labels, at this size:
+constexpr double kSmallestLabel = 5;  // below it labels are illegible: show fewer, at this size:
 constexpr double kThinnedLabel = 8;
-// Letters with accents, emoji and Chinese stay inside 1.2 ems.
+// Letters with accents, emoji and Chinese fit in 1.2 ems.
 constexpr double kLabelPerCell = 0.8;
-constexpr Index kNumberedColumns = 12;  // maps up to this size have their numbers written
+constexpr Index kNumberedColumns = 12;  // maps up to this size show their numbers
 constexpr Index kNumberedRows = 24;
 constexpr double kNumberCell = 32;
 constexpr double kWidestCell = 64;
 constexpr double kNarrowestText = 400;
 
-// Those that DejaVu Sans Mono draws: Latin, Greek, Cyrillic, Arabic, punctuation, arrows,
+// The characters in DejaVu Sans Mono: Latin, Greek, Cyrillic, Arabic, punctuation, arrows,
 // mathematics, lines and blocks.
 bool in_font(char32_t c) {
   return c < 0x530 || (c >= 0x621 && c <= 0x6D5) || (c >= 0x1E00 && c <= 0x1FFF) ||
@@ -79,12 +79,12 @@ Labels key_labels(const Axis& axis, double cell) {
   level.size = axis.numbered ? std::min(kLargestLabel, 9.0) : kLargestLabel;
   level.extent = level.size;
   level.step = round_step((longest(axis) * level.size + kBetween) / cell);
-  // Numbers may be left out: who sees 10 and 20 finds 15. Words may not.
+  // Numbers may be skipped: between 10 and 20 it is easy to find 15. Words may not.
   return level.step == 1 || (axis.numbered && axis.size() > 1) ? level : upright;
 }
 
-// Numbers stand at the same places on both axes, whichever needs the larger step, unless one of
-// them is too short to keep two.
+// Both axes number the same places, with the larger of their steps, unless one of
+// them is too short to keep two numbers.
 void share_step(const Model& model, Layout& layout) {
   if (!model.queries().numbered || !model.keys().numbered) return;
   const Index step = std::max(layout.queries.step, layout.keys.step);
@@ -103,7 +103,7 @@ Cells cell_sizes(const Model& model) {
   const Index columns = model.keys().size();
   const Index panels = model.panels();
   if (panels == 1 && columns <= kNumberedColumns && rows <= kNumberedRows) {
-    // A little wider where that lets the keys be read without turning the head.
+    // Slightly wider if that makes the keys readable without rotating them.
     const double label = longest(model.keys()) * kLargestLabel + 8;
     const double width = label <= kWidestCell ? std::max(label, kNumberCell) : kNumberCell;
     return {std::ceil(width), kNumberCell, true};
@@ -116,8 +116,8 @@ Cells cell_sizes(const Model& model) {
   return {cell, cell, false};
 }
 
-// The number of panels in a row of the grid that makes it most like a page, without holes if it
-// can be.
+// The number of panels per row that makes the grid most like a page, without holes if
+// possible.
 Index grid_columns(Index panels, double width, double height) {
   constexpr double kPage = 1.6;
   Index best = 1;
@@ -174,7 +174,7 @@ Layout lay_out(const Model& model, Index columns) {
                                     : grid_columns(model.panels(), layout.across, layout.down);
   const Index grid_rows = (model.panels() + layout.grid_columns - 1) / layout.grid_columns;
 
-  // Whole units, so that the edges of cells are whole pixels.
+  // Whole units, so that cell edges fall on whole pixels.
   layout.left = std::ceil(kMargin + kSmallSize * kLine + 3 + layout.queries.extent + kLabelGap);
   layout.grid_right =
       layout.left + static_cast<double>(layout.grid_columns) * layout.across - kPanelGap;

@@ -8,8 +8,8 @@
 
 #include "picture/model.h"
 
-// Where everything stands on paper, in the units of the SVG (CSS pixels). No label is cut: room is
-// made for the longest.
+// The layout on paper, in the units of the SVG (CSS pixels). No label is truncated: there is
+// room for the longest.
 namespace qkv::app::picture {
 
 // The width of a text in ems of "DejaVu Sans Mono", not less than what other fonts need for the
@@ -19,7 +19,7 @@ double em_width(std::string_view text);
 // The text in lines of at most that many ems.
 std::vector<std::string> wrapped_ems(std::string_view text, double ems);
 
-// How the labels of one axis are set: every `step`-th of them.
+// How the labels of one axis are drawn: every `step`-th of them.
 struct Labels {
   double size = 11;  // of the font
   Index step = 1;
@@ -31,7 +31,7 @@ inline constexpr double kMargin = 16;
 inline constexpr double kTitleSize = 14;
 inline constexpr double kSmallSize = 10;  // axis names, bar, notes
 inline constexpr double kPanelTitleSize = 11;
-inline constexpr double kLine = 1.4;  // lines of text are so many font sizes apart
+inline constexpr double kLine = 1.4;  // line spacing in font sizes
 inline constexpr double kPanelGap = 18;
 inline constexpr double kLabelGap = 5;  // between a label and its row or column
 
@@ -41,12 +41,12 @@ struct Layout {
   Index grid_columns = 1;  // at most one for each panel
   Labels queries{};
   Labels keys{};
-  bool numbers = false;  // written in the cells
+  bool numbers = false;  // shown in the cells
   std::vector<std::string> title{};
   double left = 0;    // of the first map
   double top = 0;     // of the first map
-  double across = 0;  // from one map to the next one's place, to the right
-  double down = 0;    // and downwards
+  double across = 0;  // horizontal distance from one map to the next
+  double down = 0;    // vertical distance
   double map_width = 0;
   double map_height = 0;
   double grid_right = 0;
@@ -54,7 +54,7 @@ struct Layout {
   double text_width = 0;  // for title, legend and notes
 };
 
-// `columns` panels in a row; 0: as many as make it most like a page.
+// `columns` panels in a row; 0: the number that makes it most like a page.
 Layout lay_out(const Model& model, Index columns);
 
 }  // namespace qkv::app::picture

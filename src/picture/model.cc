@@ -59,7 +59,7 @@ Axis axis_of(std::string_view function, std::string_view argument,
 double round_up(double x) {
   const double power = std::pow(10.0, std::floor(std::log10(x)));
   for (const double m : {1.0, 2.0, 2.5, 5.0}) {
-    // Numbers that are round but for the rounding of the quotient count as round.
+    // Numbers that are round up to the rounding of the quotient count as round.
     if (m * power >= x * (1 - 1e-9)) return m * power;
   }
   return 10 * power;
@@ -126,7 +126,7 @@ Cell Model::cell(Index panel, Index query, Index key) const {
     return {CellKind::kMasked, value};
   }
   if (!std::isfinite(value)) return {CellKind::kNotFinite, value};
-  // Among negative numbers 0 is a number like the others.
+  // If there are negative numbers, 0 is not special.
   return {value == 0 && lowest_ == 0 ? CellKind::kZero : CellKind::kNumber, value};
 }
 
@@ -157,12 +157,12 @@ void Model::find_range(const Picture& picture, std::string_view function) {
     throw Error(function, "highest",
                 fmt::format("must be finite and above {}, the low end, got {}", lowest_, highest_));
   }
-  // All weights 0, or all the same number below 0: any bar with two ends will do.
+  // All weights 0, or all the same negative number: any bar with two ends will do.
   if (highest_ <= lowest_) highest_ = lowest_ < 0 ? 0 : 1;
 }
 
 double Model::place(double value) const {
-  // Halves where the difference of two finite numbers overflows.
+  // Uses halves, since the difference of two finite numbers may overflow.
   const double half = std::isfinite(highest_ - lowest_) ? 1 : 0.5;
   const double part = (value * half - lowest_ * half) / (highest_ * half - lowest_ * half);
   if (scale_ == ColourScale::kLog) {
@@ -183,11 +183,11 @@ std::vector<Tick> Model::ticks() const {
       if (value >= highest_ * 0.999e-4) values.push_back(value);
     }
   } else if (scale_ == ColourScale::kSqrt && lowest_ == 0) {
-    // Even steps of the place, each at the round number nearest to it.
+    // Evenly spaced places, each moved to the nearest round number.
     for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {
       const double value = part * part * highest_;
       const double power = value > 0 ? std::pow(10.0, std::floor(std::log10(value))) : 1;
-      // Of the smallest numbers there are none that are round.
+      // There are no round numbers among the smallest.
       if (power > 0) values.push_back(std::floor(value / power + 0.5) * power);
     }
   } else {
@@ -196,7 +196,7 @@ std::vector<Tick> Model::ticks() const {
     constexpr int kMostTicks = 10;  // a step is at least a fifth of the range
     for (int n = 0; n < kMostTicks; ++n) {
       const double value = (first + n) * step;
-      // The limit may overflow, and so may the step behind it.
+      // The limit may overflow, and so may the step after it.
       if (!std::isfinite(value) || value > highest_ * (1 + 1e-9)) break;
       values.push_back(value);
     }
@@ -204,7 +204,7 @@ std::vector<Tick> Model::ticks() const {
     const double size = std::max(std::abs(lowest_), std::abs(highest_));
     if (step > 0) digits = std::clamp(static_cast<int>(std::log10(size / step)) + 3, 3, 15);
   }
-  // The ends keep their neighbours at a distance, but for a 0 or a power of ten at the low end.
+  // Ticks keep a distance from the ends, except a 0 or a power of ten at the low end.
   constexpr double kNear = 0.12;
   std::vector<Tick> ticks;
   if (lowest_ < 0 && scale_ != ColourScale::kLog)

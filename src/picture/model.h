@@ -8,8 +8,8 @@
 
 #include <qkv/app/picture.h>
 
-// What every drawing of a picture shares: the checks, the range, the place of each number on the
-// bar, labels fit to be shown. Only the drawing differs.
+// Shared by all renderers of a picture: the checks, the range, the place of each number on the
+// bar, displayable labels. Only the drawing differs.
 namespace qkv::app::picture {
 
 // Zero, masked and not finite look different from each other and from every number.
@@ -21,11 +21,11 @@ struct Cell {
 };
 
 struct Tick {
-  double place = 0;  // 0 the bar's low end, 1 its high end
+  double place = 0;  // 0: the bar's low end, 1: its high end
   std::string text{};
 };
 
-// One axis: labels as they are shown, one for each row or column.
+// One axis: labels as displayed, one for each row or column.
 struct Axis {
   std::vector<std::string> labels{};
   bool numbered = false;  // no labels were given: 0, 1, 2, ...
@@ -34,7 +34,7 @@ struct Axis {
 
 class Model {
  public:
-  // Throws Error of the public function for what Picture forbids. Keeps the views, not the picture.
+  // Throws Error of the public function for an invalid Picture. Keeps the views, not the picture.
   Model(const Picture& picture, std::string_view function);
 
   Index panels() const { return static_cast<Index>(panels_.size()); }
@@ -46,19 +46,19 @@ class Model {
   ColourScale scale() const { return scale_; }
 
   Cell cell(Index panel, Index query, Index key) const;
-  // Where a finite number stands on the bar, in [0,1].
+  // The place of a finite number on the bar, in [0,1].
   double place(double value) const;
   // The ends of the bar, lowest < highest: from the smallest number or 0 to the largest.
   double lowest() const { return lowest_; }
   double highest() const { return highest_; }
-  // Round numbers on the bar, ascending, between its two ends: five in all at most.
+  // Round numbers on the bar, ascending, including its two ends: at most five.
   std::vector<Tick> ticks() const;
-  // The name of the scale and of what is cut off at the bar's ends; empty for neither.
+  // Names the scale and what is clipped at the bar's ends; empty if neither applies.
   std::string bar_remark() const;
 
-  // Which kinds of cells there are: the legend explains only these.
+  // The kinds of cells that occur: the legend explains only these.
   bool has(CellKind kind) const { return has_[static_cast<std::size_t>(kind)]; }
-  // "NaN", or "not finite" when there are infinities too.
+  // "NaN", or "not finite" if there are infinities too.
   std::string not_finite_name() const { return has_infinity_ ? "not finite" : "NaN"; }
 
  private:
@@ -75,12 +75,12 @@ class Model {
   ColourScale scale_;
   double lowest_ = 0;
   double highest_ = 1;
-  double largest_ = 0;  // may lie above highest_
+  double largest_ = 0;  // may be above highest_
   bool has_[4] = {};
   bool has_infinity_ = false;
 };
 
-// "0.25", "1e-06", "12": at most that many significant digits, none for nothing.
+// "0.25", "1e-06", "12": at most that many significant digits, no trailing zeros.
 std::string short_number(double value, int digits);
 
 }  // namespace qkv::app::picture

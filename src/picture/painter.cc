@@ -10,7 +10,7 @@ namespace qkv::app::picture {
 namespace {
 
 constexpr Rgb kMarks{120, 120, 120};    // marks of masked cells and zeros
-constexpr Rgb kMaskedHalf{84, 84, 84};  // a masked cell that has half a character only
+constexpr Rgb kMaskedHalf{84, 84, 84};  // a masked cell of half a character
 constexpr Rgb kWhite{255, 255, 255};
 constexpr std::array<std::string_view, 5> kShades{" ", "░", "▒", "▓", "█"};
 constexpr std::array<std::string_view, 9> kAsciiShades{" ", ":", "-", "=", "+", "*", "#", "%", "@"};
@@ -25,7 +25,7 @@ std::string repeated(std::string_view text, int times) {
 
 void Painter::put(const Look& look, std::string_view text, int width) {
   if (colours_ != TerminalColours::kNone && look != look_) {
-    // ISO 6429: everything off, then what is wanted; colours as xterm and all since take them.
+    // ISO 6429: reset, then the attributes; colours in xterm's syntax.
     std::string code = "\x1b[0";
     if (look.bold) code += ";1";
     const auto add = [&](int kind, const std::optional<Rgb>& colour) {
@@ -100,7 +100,7 @@ void CellPainter::cell(Painter& painter, const Cell& cell, int width) const {
   } else if (cell.kind != CellKind::kNumber) {
     look.text = kMarks;
   }
-  // A zero's dot is set once: a row of zeros must not look busy.
+  // One dot per zero: a row of zeros must not look busy.
   const std::string_view mark = mark_of(cell);
   const bool once = cell.kind == CellKind::kZero && width > 1;
   painter.put(look, once ? std::string(mark) + repeated(" ", width - 1) : repeated(mark, width),

@@ -13,7 +13,7 @@
 
 namespace qkv::app::picture {
 
-// How a piece of a line looks: colours where given, else the terminal's own.
+// The style of a piece of a line: the given colours, or the terminal's defaults.
 struct Look {
   std::optional<Rgb> text{};
   std::optional<Rgb> background{};
@@ -27,13 +27,13 @@ struct Line {
   int width = 0;
 };
 
-// Makes a line piece by piece. Without colour looks are left out.
+// Builds a line piece by piece. Without colour, styles are ignored.
 class Painter {
  public:
   explicit Painter(const TerminalStyle& style) : colours_(style.colours) {}
   void put(const Look& look, std::string_view text, int width);
   void blanks(int width) { put({}, std::string(static_cast<std::size_t>(width), ' '), width); }
-  // The line so far, with the terminal's own look at its end.
+  // The line so far, with the style reset at its end.
   Line take();
 
  private:
@@ -47,15 +47,15 @@ class CellPainter {
  public:
   CellPainter(const Model& model, const TerminalStyle& style) : model_(model), style_(style) {}
 
-  // One cell on `width` columns of one line.
+  // One cell in `width` columns of one line.
   void cell(Painter& painter, const Cell& cell, int width) const;
-  // Two cells, one above the other, on one column; only with colour and Unicode.
+  // Two cells, one above the other, in one column; only with colour and Unicode.
   void pair(Painter& painter, const Cell& upper, const Cell* lower) const;
   // The bar, from low to high.
   void bar(Painter& painter, int width) const;
-  // Whether colours tell numbers apart; else marks do.
+  // Whether numbers are shown by colours or by marks.
   bool coloured() const { return style_.colours != TerminalColours::kNone; }
-  // How many marks there are for numbers without colour.
+  // The number of marks for numbers without colour.
   static int shades(const TerminalStyle& style);
 
  private:

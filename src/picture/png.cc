@@ -17,11 +17,11 @@ namespace {
 
 constexpr const char* kProgram = "rsvg-convert";
 constexpr double kMostZoom = 100;
-// What librsvg draws to has no more pixels in a row or column; and more in all than this wait long.
+// The limit of librsvg's surfaces on rows and columns; and a total that does not take too long.
 constexpr double kMostPixelsInLine = 32767;
 constexpr double kMostPixels = 1e8;
 
-// The number behind the first `attribute="` of our own document.
+// The number after the first `attribute="` of our own document.
 double size_of(std::string_view svg, std::string_view attribute) {
   const std::size_t at = svg.find(attribute) + attribute.size();
   return parse_number<double>(svg.substr(at, svg.find('"', at) - at)).value_or(1);
@@ -45,7 +45,7 @@ std::string draw_png(const Picture& picture, double zoom, const std::atomic<bool
   const double most = std::min(kMostPixelsInLine / std::max(width, height),
                                std::sqrt(kMostPixels / (width * height)));
   const double used = std::min(zoom, std::floor(most * 1000) / 1000);
-  // --unlimited: a large map is a large document, and it is our own.
+  // --unlimited: a large map is a large document, and we trust it: it is ours.
   const picture::ChildResult result = picture::run_child(
       kProgram, {"--format=png", fmt::format("--zoom={}", used), "--unlimited"}, svg, stop);
   if (!result.found) {

@@ -16,7 +16,7 @@
 namespace qkv::app {
 namespace {
 
-using namespace picture;  // NOLINT(google-build-using-namespace): this room's own names
+using namespace picture;  // NOLINT(google-build-using-namespace): this folder's own names
 
 constexpr Index kMostCells = 4'000'000;
 constexpr Index kLongestAxis = 10'000;
@@ -79,7 +79,7 @@ class Drawing {
     }
   }
 
-  // Query labels stand left of the first panel of a row of the grid, key labels above the first
+  // Query labels are left of the first panel of each row of the grid, key labels above the first
   // row.
   void query_labels(Index p) {
     const Labels& style = layout_.queries;
@@ -107,7 +107,7 @@ class Drawing {
 
   // ---- maps ---------------------------------------------------------------------------------
 
-  // One path for each colour; neighbours in a row are one rectangle.
+  // One path for each colour; equal neighbours in a row are merged into one rectangle.
   void map(Index p) {
     std::vector<std::string> paths(kFills);
     std::string crosses;
@@ -138,7 +138,7 @@ class Drawing {
 
   static std::string cross(Index at) { return unit(static_cast<double>(at) + 0.25); }
 
-  // White lines between the cells of maps that are not too fine, and a frame.
+  // White lines between the cells unless they are too small, and a frame.
   void rules(Index p) {
     const double x = map_left(p);
     const double y = map_top(p);
@@ -162,7 +162,7 @@ class Drawing {
     svg_.box({x, y, layout_.map_width, layout_.map_height}, "none", "#888");
   }
 
-  // Which row or column a label means, where not all of them have one.
+  // Ticks that show which row or column a label belongs to, if not all have one.
   void marks(Index p) {
     const Index rows = p % layout_.grid_columns == 0 ? model_.queries().size() : 0;
     const Index columns = p < layout_.grid_columns ? model_.keys().size() : 0;
@@ -182,13 +182,13 @@ class Drawing {
     map(p);
     rules(p);
     marks(p);
-    // Colours of a logarithm tell numbers apart that two digits do not.
+    // A logarithmic scale distinguishes numbers that two digits do not.
     if (layout_.numbers && model_.scale() != ColourScale::kLog) numbers(p);
     const bool first_row = p < layout_.grid_columns;
     if (p % layout_.grid_columns == 0) query_labels(p);
     if (first_row) key_labels(p);
     const double lift = first_row ? layout_.keys.extent + kLabelGap + kSmallSize * kLine : 0;
-    // In the middle; but a title wider than its map starts with it, and leaves the margin alone.
+    // Centred; but a title wider than its map is left-aligned, to stay out of the margin.
     const std::string& title = model_.panel_title(p);
     const bool wide = em_width(title) * kPanelTitleSize > layout_.map_width;
     svg_.text(fmt::format("p{}-title", p),
@@ -197,8 +197,8 @@ class Drawing {
               title);
   }
 
-  // Digits after the point that show two significant ones of the largest number; none for numbers
-  // that would not fit.
+  // Decimals that show two significant digits of the largest number; empty if the numbers
+  // would not fit.
   int decimals() const {
     const double size = std::max(std::abs(model_.lowest()), std::abs(model_.highest()));
     for (int digits = 2; digits <= 3; ++digits) {

@@ -13,11 +13,11 @@ namespace {
 
 constexpr double kBarWidth = 192;
 constexpr double kBarHeight = 10;
-constexpr double kSample = kBarHeight + 5;  // a sample and the gap behind it
-constexpr double kBetween = 16;             // items
+constexpr double kSample = kBarHeight + 5;  // a sample and the gap after it
+constexpr double kBetween = 16;             // between items
 
 struct Item {
-  std::size_t fill = kFills;  // kFills: only words
+  std::size_t fill = kFills;  // kFills: text only
   std::string text{};
   double sample() const { return fill == kFills ? 0 : kSample; }
   double width() const { return sample() + em_width(text) * kSmallSize; }
@@ -43,7 +43,7 @@ void draw_bar(SvgWriter& svg, const Model& model, double x, double y) {
   for (const Tick& tick : model.ticks()) {
     const double at = x + tick.place * kBarWidth;
     const double half = em_width(tick.text) * kSmallSize / 2;
-    // Two of them would touch, or one the high end, which must stand.
+    // Two labels would touch, or one would touch the high end's, which must stay.
     if (at - half < free || (tick.place < 1 && at + half + kSmallSize / 2 > end)) continue;
     free = at + half + kSmallSize / 2;
     marks += fmt::format("M{} {}v3", unit(at), unit(y + kBarHeight));
@@ -53,7 +53,7 @@ void draw_bar(SvgWriter& svg, const Model& model, double x, double y) {
   if (!marks.empty()) svg.path(marks, kThinLine);
 }
 
-// `cells` is where it stands, with the size of a cell.
+// `cells`: the sample's position and the size of a cell.
 void draw_sample(SvgWriter& svg, const Box& cells, std::size_t fill) {
   const std::string width = fmt::format("{:.4g}", kBarHeight / cells.width);
   const std::string height = fmt::format("{:.4g}", kBarHeight / cells.height);
@@ -79,7 +79,7 @@ void draw_legend(SvgWriter& svg, const Model& model, const Layout& layout) {
   const std::vector<Item> items = items_of(model);
   double all = 0;
   for (const Item& item : items) all += item.width() + kBetween;
-  bool together = x + all > end;  // all samples on one line, if not on this one then on the next
+  bool together = x + all > end;  // all samples on one line, this one or else the next
   int n = 0;
   for (const Item& item : items) {
     if ((together && item.sample() > 0) || (x + item.width() > end && x > start)) {

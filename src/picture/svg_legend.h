@@ -8,7 +8,7 @@
 
 namespace qkv::app::picture {
 
-// Below the maps: the bar, what is to be said of it, and a sample of each kind of cell that is no
+// Below the maps: the bar, its notes, and a sample of each kind of cell that is not a
 // number.
 void draw_legend(SvgWriter& svg, const Model& model, const Layout& layout);
 

@@ -6,7 +6,7 @@
 namespace qkv::app::picture {
 namespace {
 
-// The colours between two points of their table are even mixtures, as those of a gradient are.
+// Colours between two points of the table are interpolated linearly, like those of a gradient.
 std::string gradient() {
   std::string stops;
   for (int n = 0; n <= kBarSteps; ++n) {
@@ -16,7 +16,7 @@ std::string gradient() {
   return fmt::format("<linearGradient id=\"bar\">{}</linearGradient>\n", stops);
 }
 
-// In units of cells, but equally fine whatever the cells.
+// In units of cells, but equally fine for any cell size.
 std::string hatching(const Model& model, const Layout& layout) {
   if (!model.has(CellKind::kMasked)) return "";
   return fmt::format(

@@ -9,7 +9,7 @@
 #include "picture/layout.h"
 #include "picture/model.h"
 
-// What an SVG's shapes are painted with.
+// Fills and strokes of an SVG's shapes.
 namespace qkv::app::picture {
 
 inline constexpr std::string_view kInk = "#222";
@@ -17,7 +17,7 @@ inline constexpr std::string_view kFaint = "#777";
 inline constexpr std::string_view kThinLine = "fill=\"none\" stroke=\"#888\" stroke-width=\"0.5\"";
 inline constexpr double kBaseline = 0.36;  // of the font size, below the middle of a line
 
-// What a cell is filled with: a level of the bar, or one of these.
+// A cell's fill: a level of the bar, or one of these.
 enum Fill : std::size_t { kFillZero = kLevels, kFillMasked, kFillNotFinite, kFills };
 
 std::size_t fill_of(const Model& model, const Cell& cell);
@@ -25,7 +25,7 @@ std::size_t fill_of(const Model& model, const Cell& cell);
 // The attribute of a path in units of cells.
 std::string paint_of(std::size_t fill);
 
-// The gradient "bar", and the hatching "masked" where it is needed.
+// The gradient "bar", and the hatching "masked" if needed.
 std::string definitions(const Model& model, const Layout& layout);
 
 }  // namespace qkv::app::picture

@@ -8,7 +8,7 @@
 
 #include "picture/colours.h"
 
-// The few elements of SVG that pictures are made of, written one after the other.
+// Writes the few SVG elements that pictures consist of, one after the other.
 namespace qkv::app::picture {
 
 enum class Anchor { kStart, kMiddle, kEnd };
@@ -19,7 +19,7 @@ struct TextSpot {
   double size = 11;
   Anchor anchor = Anchor::kStart;
   std::string_view fill = "#222";
-  bool upright = false;  // turned by 90 degrees against the clock
+  bool upright = false;  // rotated 90 degrees counter-clockwise
   bool bold = false;
 };
 
@@ -39,11 +39,11 @@ class SvgWriter {
   void path(std::string_view data, std::string_view paint);
   void close_group() { body_ += "</g>\n"; }
 
-  // The furthest points that text or boxes reach.
+  // The extent of text and boxes.
   double right() const { return right_; }
   double bottom() const { return bottom_; }
 
-  // The document, its margin to the right and below the same as to the left.
+  // The document; the right and bottom margins equal the left one.
   std::string document(double margin, std::string_view definitions, std::string_view title) const;
 
  private:
@@ -57,10 +57,10 @@ class SvgWriter {
   double bottom_ = 0;
 };
 
-// "12.5": two digits after the point at most.
+// "12.5": at most two decimals.
 std::string unit(double value);
 
-// Text as XML, which has no way to write control characters: they are not in labels any more.
+// Escapes text for XML, which cannot represent control characters: labels have none left.
 std::string escaped(std::string_view text);
 
 }  // namespace qkv::app::picture

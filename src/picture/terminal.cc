@@ -13,11 +13,11 @@
 namespace qkv::app {
 namespace {
 
-using namespace picture;  // NOLINT(google-build-using-namespace): this room's own names
+using namespace picture;  // NOLINT(google-build-using-namespace): this folder's own names
 
 constexpr Index kRoomyRows = 40;   // up to here every query has a line and a label
-constexpr Index kRoomyKeys = 200;  // more keys make too many bands of two columns each
-constexpr int kTallestLabel = 12;  // of a key, written downwards
+constexpr Index kRoomyKeys = 200;  // with more keys, two columns each would make too many bands
+constexpr int kTallestLabel = 12;  // of a key, written vertically
 constexpr int kGap = 3;            // between panels side by side
 constexpr int kBarColumns = 24;
 constexpr int kNarrowest = 20;
@@ -143,7 +143,7 @@ class Screen {
     return model_.keys().numbered ? numbers_above(from, to) : letters_above(from, to);
   }
 
-  // Round numbers as many as fit, on one line.
+  // As many round numbers as fit on one line.
   Block numbers_above(Index from, Index to) const {
     const int longest = static_cast<int>(std::to_string(to - 1).size());
     Index step = 1;
@@ -164,14 +164,14 @@ class Screen {
     return {painter.take()};
   }
 
-  // Each label downwards, its end at the map. One that is wider than its cell takes the room of the
-  // next, which then has none.
+  // Each label is vertical and ends at the map. One wider than its cell takes the place of the
+  // next, which is then omitted.
   Block letters_above(Index from, Index to) const {
     struct Column {
       int at;
       std::vector<Cluster> letters;
     };
-    std::vector<std::string> labels;  // what the letters point into
+    std::vector<std::string> labels;  // the letters point into these
     std::size_t height = 0;
     for (Index j = from; j < to; ++j) {
       labels.push_back(shown(model_.keys().labels[static_cast<std::size_t>(j)]));
@@ -233,7 +233,7 @@ class Screen {
         std::string text;
         int missing = 0;
         for (std::size_t n = first; n < last; ++n) {
-          // Titles may be missing: maps stand on one line all the same.
+          // Titles may be missing: maps are aligned all the same.
           const std::size_t above = height - blocks[n].size();
           const Line piece = line < above ? Line{} : blocks[n][line - above];
           text += std::string(static_cast<std::size_t>(missing), ' ') + piece.text;
@@ -262,7 +262,7 @@ class Screen {
   Line bar() const {
     const std::string low = short_number(model_.lowest(), 3);
     const std::string high = short_number(model_.highest(), 3);
-    // The lowest of the plain marks is a blank, so they stand between brackets.
+    // The lowest plain mark is a blank, so the marks are in brackets.
     const std::string before = low + (cells_.coloured() ? " " : " [");
     const std::string behind = (cells_.coloured() ? " " : "] ") + high;
     const int room = style_.columns - display_width(before + behind);
@@ -286,7 +286,7 @@ class Screen {
     return painter.take();
   }
 
-  // The bar, what is to be said of it, and a sample of each kind of cell that is no number.
+  // The bar, its notes, and a sample of each kind of cell that is not a number.
   Block legend_items() const {
     Block items{bar()};
     for (const std::string& remark : wrapped(model_.bar_remark(), style_.columns, columns_of)) {

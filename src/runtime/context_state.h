@@ -13,8 +13,8 @@
 
 namespace qkv::runtime {
 
-// A piece of scratch memory that only grows, aligned to kScratchAlignment and a multiple of it
-// long: two workers never write to the same cache line.
+// Scratch memory that only grows, aligned to kScratchAlignment, with a size that is a multiple of
+// it: two workers never write to the same cache line.
 class Block {
  public:
   Block() = default;
@@ -25,8 +25,8 @@ class Block {
 
   std::byte* memory() const noexcept { return memory_; }
   std::size_t bytes() const noexcept { return bytes_; }
-  // Makes room for at least `bytes`; what was in it is lost when it grows. Throws std::bad_alloc,
-  // and is empty then.
+  // Reserves at least `bytes`; growing discards the contents. On std::bad_alloc it is
+  // empty.
   void grow(std::size_t bytes);
   void release() noexcept;
 
@@ -47,7 +47,7 @@ struct ContextState {
   runtime::Block& worker(Index index) noexcept {
     return index == 0 ? first : others[static_cast<std::size_t>(index - 1)];
   }
-  // For the call that has the context. Makes room for `shared_bytes` and, for each worker,
+  // For the call that holds the context. Reserves `shared_bytes` and, for each worker,
   // `worker_bytes`; throws std::bad_alloc.
   void reserve(std::size_t shared_bytes, std::size_t worker_bytes);
   void release() noexcept;
@@ -58,7 +58,7 @@ struct ContextState {
   std::string forced_path;
   std::atomic<std::size_t> held{0};  // bytes of all blocks
   runtime::Block shared;
-  runtime::Block first;  // worker 0's, in place: making a serial context allocates once
+  runtime::Block first;  // worker 0's, inline: creating a serial context allocates once
   std::vector<runtime::Block> others;
 
  private:

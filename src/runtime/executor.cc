@@ -21,9 +21,9 @@ struct FreeCpuSet {
   void operator()(cpu_set_t* set) const noexcept { CPU_FREE(set); }
 };
 
-// Processors this process may use, at least 1. hardware_concurrency() would count all there are.
+// Processors this process may use, at least 1. hardware_concurrency() would count all of them.
 int usable_processors() {
-  // The kernel refuses a set smaller than its own; 1024 processors are enough for most.
+  // The kernel rejects a set smaller than its own; 1024 processors are enough for most.
   for (std::size_t capacity = 1024; capacity <= 1 << 20; capacity *= 2) {
     const std::unique_ptr<cpu_set_t, FreeCpuSet> set(CPU_ALLOC(capacity));
     const std::size_t bytes = CPU_ALLOC_SIZE(capacity);
@@ -34,7 +34,7 @@ int usable_processors() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-// More indices than bodies may run at a time: each body takes indices until none is left.
+// More indices than bodies that may run at once: each body takes indices until none is left.
 struct Indices {
   const Executor::Body body;
   void* const state;

@@ -61,7 +61,7 @@ void Call::run_serially(Index tasks, Task task, const void* state) const {
 
 // ---- on several workers ---------------------------------------------------------------------
 
-// What the bodies of one run share, on the stack of the thread that called it.
+// Shared by the bodies of one run, on the stack of the calling thread.
 struct Call::Run {
   Call& call;
   const Index bodies;
@@ -69,7 +69,7 @@ struct Call::Run {
   const Task task;
   const void* const state;
   std::fenv_t environment{};
-  std::exception_ptr error{};  // belongs to the body that set call.failed_
+  std::exception_ptr error{};  // written by the body that set call.failed_
   // The only member that every task writes to.
   alignas(core::kScratchAlignment) std::atomic<Index> next{0};
 
@@ -117,7 +117,7 @@ void Call::run_on_workers(Index bodies, Index tasks, Task task, const void* stat
   std::fegetenv(&run.environment);
   state_.executor.run(bodies, &Run::body, &run);
   if (run.error != nullptr) std::rethrow_exception(run.error);
-  // One body is enough to run all tasks, so this executor has called none.
+  // One body would have run all tasks, so this executor has called none.
   if (run.next.load(std::memory_order_relaxed) < tasks) {
     throw Error(function_, "executor", "returned without running the tasks it was given");
   }

@@ -12,44 +12,44 @@
 #include "core/arena.h"
 #include "core/stop.h"
 
-// Tasks and scratch memory: what the drivers of a call see of the runtime.
+// Tasks and scratch memory: the runtime's interface to the drivers of a call.
 namespace qkv::runtime {
 
 using core::Arena;
 
-// One call's use of a context: takes it (throws Error naming `function` when the context is in
-// use), reserves scratch, runs tasks, gives it back when it ends.
+// One call's use of a context: acquires it (throws Error naming `function` if the context is in
+// use), reserves scratch, runs tasks, and releases it at the end.
 class Call {
  public:
   // Without scratch. `function` must outlive the call, as a literal does.
   Call(Context& context, std::string_view function);
-  // With scratch, as reserve() gives.
+  // With scratch, as if by reserve().
   Call(Context& context, std::string_view function, std::size_t shared, std::size_t per_worker);
   ~Call();
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // `shared` bytes for all tasks together and `per_worker` bytes for each worker; shared() begins
-  // anew. Throws std::bad_alloc.
+  // `shared` bytes for all tasks together and `per_worker` bytes for each worker; resets
+  // shared(). Throws std::bad_alloc.
   void reserve(std::size_t shared, std::size_t per_worker);
 
   // The memory that all tasks of this call see; lives until the call ends.
   Arena& shared() noexcept { return shared_; }
 
-  // The most tasks that run at the same time.
+  // The maximum number of concurrent tasks.
   int concurrency() const noexcept;
 
   core::StopPoint stop_point() const noexcept;
 
-  // Whether a task of the running for_each_task has thrown: tasks before this one may never end.
+  // Whether a task of the current for_each_task has thrown: earlier tasks may never finish.
   bool failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
 
-  // Runs f(task, arena) for task 0..tasks-1, each once. `arena` is the worker's own, empty at each
-  // task. The stop flag is read before each task (set: no further task starts and Cancelled is
-  // thrown); a long task reads it by stop_point(). The first exception of a task is thrown here
-  // after all workers have returned; tasks not begun by then are left out. Tasks compute in the
-  // floating-point environment (rounding, subnormals) of the thread that calls this. With one
-  // worker or one task nothing is locked.
+  // Runs f(task, arena) for task 0..tasks-1, each once. `arena` is the worker's own, empty at the
+  // start of each task. The stop flag is read before each task (if set, no further task starts and
+  // Cancelled is thrown); a long task reads it by stop_point(). The first exception of a task is
+  // rethrown here after all workers have returned; tasks not started by then are skipped. Tasks
+  // compute in the floating-point environment (rounding, subnormals) of the calling thread. With
+  // one worker or one task nothing is locked.
   template <class F>
   void for_each_task(Index tasks, const F& f) {
     run(
@@ -73,7 +73,7 @@ class Call {
   std::atomic<bool> failed_{false};
 };
 
-// That of a function which has not taken the context yet.
+// For a function that has not acquired the context yet.
 core::StopPoint stop_point(Context& context, std::string_view function);
 
 }  // namespace qkv::runtime

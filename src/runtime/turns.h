@@ -9,9 +9,9 @@
 
 namespace qkv::runtime {
 
-// Things that are each written to by several tasks, in the order of the tasks' numbers: task n
-// waits for its turn, writes, and lets n + 1 go on. Tasks begin in ascending order, so whoever is
-// waited for has begun.
+// Data written by several tasks in the order of the tasks' numbers: task n
+// waits for its turn, writes, and passes the turn to n + 1. Tasks start in ascending order, so a
+// task only waits for tasks that have started.
 class Turns {
  public:
   Turns() = default;
@@ -24,7 +24,7 @@ class Turns {
   // Before the first task: whose turn is first.
   void begin(Index thing, Index turn) const { next_[thing] = turn; }
 
-  // Returns false when the task waited for will not come; throws Cancelled when the call is
+  // Returns false if the task waited for will not come; throws Cancelled if the call is
   // stopped.
   bool wait(const Call& call, Index thing, Index turn) const {
     const std::atomic_ref<Index> next(next_[thing]);

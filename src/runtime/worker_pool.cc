@@ -19,7 +19,7 @@ class Crew {
  public:
   explicit Crew(int workers) { threads_.reserve(static_cast<std::size_t>(workers)); }
 
-  // Ends the threads. No run may be under way.
+  // Joins the threads. No run may be in progress.
   ~Crew() {
     {
       const std::lock_guard lock(mutex_);
@@ -35,7 +35,7 @@ class Crew {
     const std::size_t helpers = std::min(static_cast<std::size_t>(count - 1), threads_.capacity());
     start(helpers);
     link(job);
-    // Woken with the mutex free, they need not sleep again on it.
+    // Notified without the mutex, so that they do not wake just to block on it.
     lock.unlock();
     wake(helpers);
     lock.lock();
@@ -45,9 +45,8 @@ class Crew {
 
   bool of_this_process() const noexcept { return pid_ == getpid(); }
 
-  // Forgets a crew of the parent process. Its threads do not exist here and its mutex may be held
-  // by one of them for ever, so nothing of it can be destroyed; the list keeps it known to leak
-  // checkers.
+  // Abandons a crew of the parent process. Its threads do not exist here and one of them may hold
+  // its mutex forever, so it cannot be destroyed; the list keeps it reachable for leak checkers.
   static void abandon(Crew* crew) noexcept {
     static std::atomic<Crew*> abandoned{nullptr};
     crew->abandoned_before_ = abandoned.load(std::memory_order_relaxed);
@@ -57,17 +56,18 @@ class Crew {
   }
 
  private:
-  // One run, on the stack of the thread that called it. All but the constants belong to the mutex.
+  // One run, on the stack of the calling thread. Everything but the constants is guarded by the
+  // mutex.
   struct Job {
     const Executor::Body body;
     void* const state;
     const Index count;
-    Index next = 0;     // the body to begin next
-    Index running = 0;  // bodies begun and not yet returned
+    Index next = 0;     // the next body to start
+    Index running = 0;  // bodies started and not yet returned
     Job* later = nullptr;
   };
 
-  // What each thread does until the pool ends.
+  // The main loop of each thread.
   void work() noexcept {
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -77,8 +77,8 @@ class Crew {
     }
   }
 
-  // Runs one body of a job that has some left, with the mutex released meanwhile. The job may be
-  // gone when its last body has returned.
+  // Runs one of a job's remaining bodies, with the mutex released meanwhile. The job may be
+  // gone once its last body has returned.
   void run_one(Job& job, std::unique_lock<std::mutex>& lock) noexcept {
     const Index index = job.next++;
     if (job.next == job.count) unlink(job);
@@ -102,7 +102,7 @@ class Crew {
     for (std::size_t i = 0; i < helpers; ++i) work_left_.notify_one();
   }
 
-  // The newest job stands first: an inner run ends before the outer one goes on.
+  // The newest job comes first: an inner run ends before the outer one continues.
   void link(Job& job) noexcept {
     job.later = jobs_;
     jobs_ = &job;
@@ -118,7 +118,7 @@ class Crew {
   std::mutex mutex_;
   std::condition_variable work_left_;
   std::condition_variable body_returned_;
-  Job* jobs_ = nullptr;  // those with bodies not yet begun
+  Job* jobs_ = nullptr;  // jobs with bodies not yet started
   bool stopping_ = false;
   std::vector<std::thread> threads_;  // capacity: as many as may ever start
   Crew* abandoned_before_ = nullptr;
@@ -138,7 +138,7 @@ void WorkerPool::run(Index count, Executor::Body body, void* state) {
   crew().run(count, body, state);
 }
 
-// The crew of this process, made when there is none or only that of the parent before fork().
+// The crew of this process, created if there is none or only the parent's from before fork().
 Crew& WorkerPool::crew() {
   Crew* crew = crew_.load(std::memory_order_acquire);
   if (crew != nullptr && crew->of_this_process()) return *crew;

@@ -17,14 +17,14 @@ class Crew;
 // already begun, so each run ends whether or not a worker is free.
 class WorkerPool {
  public:
-  // `threads` >= 2 with the calling one.
+  // `threads` >= 2, including the calling one.
   explicit WorkerPool(int threads) noexcept : workers_(threads - 1) {}
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   // Runs body(state, 0..count-1), each once; does not allocate once the workers have started.
-  // Threads that the system refuses to start are done without.
+  // If the system cannot start a thread, the pool works without it.
   void run(Index count, Executor::Body body, void* state);
 
  private:

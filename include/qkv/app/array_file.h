@@ -22,11 +22,11 @@ struct Strings {
   std::vector<std::string> values{};
 };
 
-// What a file holds, and what is to be written (the memory stays the caller's).
+// An array to be written; the memory stays the caller's.
 using Array = std::variant<Tensor, Strings>;
 using ArrayView = std::variant<ConstView, const Strings*>;
 
-// How an array stood in its file; what is read stands in C order and this machine's byte order.
+// How an array is stored in its file; once read, it is in C order and this machine's byte order.
 enum class Storage { kCOrder, kFortranOrder };
 struct NamedArray {
   std::string name{};
@@ -43,12 +43,12 @@ enum class Compression { kStored, kDeflated };
 // The list of array formats.
 enum class ArrayFormat { kNpy, kNpz, kSafetensors };
 
-// The format by the extension of a file's name; none for an extension that names no array format.
+// The format for a file name's extension; none for an extension of no array format.
 QKV_API std::optional<ArrayFormat> array_format(std::string_view path);
 
-// Any array file; its first bytes say which format it has, not its name. A .npy file gives one
+// Any array file; its first bytes determine the format, not its name. A .npy file yields one
 // array without a name. `only`: a file of another format is malformed. Here and below "-" is
-// standard input or standard output. When the flag (which may be null) becomes true while the file
+// standard input or standard output. If the flag (which may be null) becomes true while the file
 // is read, Cancelled is thrown.
 QKV_API std::vector<NamedArray> read_arrays(const std::string& path,
                                             const std::atomic<bool>* stop = nullptr,
@@ -58,10 +58,10 @@ QKV_API void write_arrays(const std::string& path, ArrayFormat format,
                           std::span<const NamedView> arrays);
 
 // NumPy's array files. Written: version 1, little endian, C order, from any
-// strides; bfloat16, which NumPy has no name for, as float32. Read: versions 1 to 3, C and Fortran
+// strides; bfloat16, which NumPy lacks, as float32. Read: versions 1 to 3, C and Fortran
 // order, either byte order; float16, float32, float64, bool, integers, '<U' and '|S' text.
-// A file that is written appears whole or not at all: a new file beside it takes its place at the
-// end. What a header promises is compared with the file's size before memory is asked for.
+// Files are written atomically: a temporary file is renamed into place at the
+// end. Header sizes are checked against the file's size before memory is allocated.
 // Reading throws InputError with the byte, writing OutputError; Error for an array that a file
 // cannot hold (complex numbers, text that is not UTF-8 or ends in a zero character).
 QKV_API void write_npy(const std::string& path, const ArrayView& array);
@@ -70,18 +70,18 @@ QKV_API Array read_npy(const std::string& path, const std::atomic<bool>* stop = 
 // NumPy's archives of such files; the same arrays give the same bytes. Names are unique.
 QKV_API void write_npz(const std::string& path, std::span<const NamedView> arrays,
                        Compression compression = Compression::kStored);
-// All arrays in the order of the archive; members that are no .npy files are passed over.
+// All arrays in archive order; members that are not .npy files are skipped.
 QKV_API std::vector<NamedArray> read_npz(const std::string& path,
                                          const std::atomic<bool>* stop = nullptr);
 
-// Hugging Face's safetensors: all number types as they are, bfloat16 too; tensors are aligned and
-// the same arrays give the same bytes. Text stands in the file's metadata under its name, as JSON:
-// an array of strings, arrays of such arrays, a string alone; reading takes such metadata for
-// text, after the tensors, and passes other metadata over. Names are unique.
+// Hugging Face's safetensors: all number types unchanged, including bfloat16; tensors are aligned
+// and the same arrays give the same bytes. Text is stored in the file's metadata under its name, as
+// JSON: an array of strings, arrays of such arrays, or a single string; reading returns such
+// metadata as text, after the tensors, and ignores other metadata. Names are unique.
 QKV_API void write_safetensors(const std::string& path, std::span<const NamedView> arrays);
 QKV_API std::vector<NamedArray> read_safetensors(const std::string& path,
                                                  const std::atomic<bool>* stop = nullptr);
-// The same from bytes in memory; `name` is what messages call them.
+// The same from bytes in memory; `name` is used in messages.
 QKV_API std::vector<NamedArray> parse_safetensors(const std::string& name, std::string_view bytes);
 
 }  // namespace qkv::app

@@ -15,38 +15,38 @@ namespace qkv::app {
 
 using Tokens = std::vector<std::string>;
 
-// What an axis of `attn` before queries and keys counts.
+// The meaning of an axis of `attn` before queries and keys.
 enum class LeadingAxis { kExamples, kLayers, kHeads };
 
-// How `attn` is to be read.
+// How `attn` is read.
 struct AttentionFileOptions {
-  // Of the axes before queries and keys, in the file's order, none twice; empty: the last of
+  // The axes before queries and keys, in the file's order, none twice; empty: the last of
   // examples, layers, heads. {kLayers, kExamples, kHeads} is what stacking one array
   // [examples, heads, queries, keys] per layer gives.
   std::vector<LeadingAxis> order{};
   std::string name = "attn";  // of the array that is read as attn; a .npy file needs none
-  const std::atomic<bool>* stop = nullptr;  // when true while the file is read: Cancelled
+  const std::atomic<bool>* stop = nullptr;  // if set while the file is read: Cancelled
 };
 
-// Weights that somebody computed, rows being queries: N examples, L layers, H heads.
+// Attention weights; rows are queries: N examples, L layers, H heads.
 struct AttentionFile {
   ConstView attn{};                  // [N,L,H,Tq,Tk]; a real dtype, as stored
   ConstView mask{};                  // bool [N,L,H,Tq,Tk], false where masked; absent: none
   std::vector<LeadingAxis> order{};  // the axes that the file has before queries and keys
   std::vector<Tokens> src{};         // of the keys: none, or N lists of Tk
   std::vector<Tokens> tgt{};         // of the queries: none, or N lists of Tq
-  Tensor attn_memory{};              // what the views look at; both move along
+  Tensor attn_memory{};              // backs the views; both are moved with the struct
   Tensor mask_memory{};
 };
 
-// True when one of the arrays is called "attn".
+// True if one of the arrays is called "attn".
 QKV_API bool has_attention(std::span<const NamedArray> arrays);
 
 // Reads .npz, .safetensors, or a .npy that is `attn` alone ("-": standard input). `attn` has 2 to 5
 // axes: [examples, layers, heads,] queries, keys. `src` and `tgt` are text of shape [Tk] and [Tq],
 // or [N,Tk] and [N,Tq]; src alone serves both where Tq = Tk. `mask` (bool or integers, 0 = masked)
-// stretches over attn, as it stands in the file, like NumPy broadcasts. Other arrays are passed
-// over.
+// broadcasts to attn, with its axes as in the file, by NumPy's rules. Other arrays are
+// ignored.
 // Throws InputError that names the file, the array and the rule.
 QKV_API AttentionFile read_attention_file(const std::string& path,
                                           const AttentionFileOptions& options = {});

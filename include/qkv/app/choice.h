@@ -6,7 +6,7 @@
 
 namespace qkv::app {
 
-// A name a user may type, and what it stands for.
+// A name a user may type, and its value.
 template <class Value>
 struct Choice {
   std::string_view name;

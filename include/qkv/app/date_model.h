@@ -6,8 +6,8 @@
 
 namespace qkv::app {
 
-// A translator of English dates that is part of the library: "the 3rd of May, 1987" -> 1987-05-03.
-// src/models/dates/train.sh is the command that trained it, on days of DaySplit::kTrain.
+// A translator of English dates, part of the library: "the 3rd of May, 1987" -> 1987-05-03.
+// It was trained by src/models/dates/train.sh, on days of DaySplit::kTrain.
 QKV_API TranslationModel date_model();
 
 }  // namespace qkv::app

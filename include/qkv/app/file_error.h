@@ -32,12 +32,12 @@ class QKV_API InputError : public std::runtime_error {
   Index byte_ = -1;
 };
 
-// A file that cannot be written: "FILE: cannot be written: reason". Nothing of it is left behind.
+// A file that cannot be written: "FILE: cannot be written: reason". No partial file is left behind.
 class QKV_API OutputError : public std::runtime_error {
  public:
   OutputError(std::string_view file, std::string_view reason);
   ~OutputError() override;
-  // Whoever read the output has gone, which is no fault of theirs or ours.
+  // The reader of the output has closed it, which is not an error.
   static OutputError closed_pipe(std::string_view file);
 
   const std::string& file() const noexcept { return file_; }

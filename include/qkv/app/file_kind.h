@@ -10,7 +10,7 @@
 
 namespace qkv::app {
 
-// The list of what a file may be to this program.
+// The kinds of files that this program recognises.
 enum class FileKind {
   kNpy,  // array_file.h, and the next two
   kNpz,
@@ -18,12 +18,12 @@ enum class FileKind {
   kWordVectors,  // word_vectors.h
   kColumns,      // parallel_text.h: UTF-8 text with tabs
   kText,         // other UTF-8 text
-  kNumbers,      // a table of numbers, with blanks or tabs between them
+  kNumbers,      // a table of numbers, separated by blanks or tabs
 };
 
-// What a file's first bytes make of it; whether the rest agrees is for its reader to say. Throws
-// InputError for a file that is missing, empty or of another kind, which it names where it can
-// ("got a PNG picture"), and Cancelled when the flag (which may be null) becomes true.
+// Identifies a file by its first bytes; its reader checks the rest. Throws
+// InputError for a file that is missing, empty or of another kind, which it names if it can
+// ("got a PNG picture"), and Cancelled if the flag (which may be null) becomes true.
 QKV_API FileKind file_kind(const std::string& path, const std::atomic<bool>* stop = nullptr);
 
 }  // namespace qkv::app

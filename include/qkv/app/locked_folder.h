@@ -12,10 +12,10 @@
 
 namespace qkv::app {
 
-// A folder that one process at a time writes to: it is made when it is not there, and nobody else
-// gets it while the object lives (the lock ends with the process, however that ends). One that was
-// made and is still empty in the end is removed again. Throws OutputError for a place where there
-// can be no folder, and for a folder that another process has.
+// A folder locked for writing by one process: it is created if missing, and nobody else
+// can lock it during the object's lifetime (the lock ends with the process, however that ends). A
+// folder that was created and is still empty at the end is removed. Throws OutputError if the
+// folder cannot be created, or another process holds it.
 class QKV_API LockedFolder {
  public:
   explicit LockedFolder(std::string path);
@@ -24,16 +24,16 @@ class QKV_API LockedFolder {
   LockedFolder& operator=(const LockedFolder&) = delete;
 
   const std::string& path() const noexcept { return path_; }
-  // Of a file in it. Throws OutputError for a symbolic link of that name: who writes to a folder
-  // that came from elsewhere shall not write beside it.
+  // The path of a file in it. Throws OutputError for a symbolic link of that name: a folder
+  // from an untrusted source must not redirect writes elsewhere.
   std::string file(std::string_view name) const;
-  // Whether something of that name is there, a link to nowhere too. Throws OutputError where that
-  // cannot be found out.
+  // Whether an entry of that name exists, even a dangling link. Throws OutputError if that
+  // cannot be determined.
   bool holds(std::string_view name) const;
-  // The names of all that is in it, sorted.
+  // The names of all entries, sorted.
   std::vector<std::string> names() const;
-  // Removes what writing one of these files left behind when the process was killed: files called
-  // as OutputFile calls those that are not whole yet ("model.safetensors.4711-3.tmp").
+  // Removes the temporary files of this file that a killed process left behind, by OutputFile's
+  // naming scheme ("model.safetensors.4711-3.tmp").
   void remove_leftovers(std::string_view name) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace qkv::app {
 
 // The whole of `text` as a finite number in the C locale, or nothing: "12x", "", " 1", "+1",
-// "nan", "inf" and what T cannot hold ("1e999") are no numbers.
+// "nan", "inf" and values out of T's range ("1e999") are not numbers.
 template <class T>
   requires std::integral<T> || std::floating_point<T>
 std::optional<T> parse_number(std::string_view text) {

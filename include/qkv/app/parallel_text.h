@@ -14,32 +14,33 @@
 
 namespace qkv::app {
 
-// An empty line is a mistake, nothing, or a row of one empty field. A file without any line is a
-// mistake unless they are kept.
+// An empty line is an error, ignored, or a row of one empty field. A file without any line is an
+// error unless empty lines are kept.
 enum class EmptyLines { kRefused, kSkipped, kKept };
 
 inline constexpr Index kMostColumns = Index{1} << 20;  // a line holds no more
 
 struct ParallelTextOptions {
-  std::vector<Index> columns{};  // those wanted in this order, below kMostColumns; none: all
-  Index least_columns = 1;       // that every row has at least
+  std::vector<Index>
+      columns{};            // the columns to read, in this order, below kMostColumns; none: all
+  Index least_columns = 1;  // that every row must have
   EmptyLines empty_lines = EmptyLines::kRefused;
-  const std::atomic<bool>* stop = nullptr;  // read now and then; when true Cancelled is thrown
-  // Told at most once per MiB: bytes read, and bytes in all or -1 where that is not known.
+  const std::atomic<bool>* stop = nullptr;  // polled; if set, Cancelled is thrown
+  // Called at most once per MiB with bytes read and bytes in total, or -1 if unknown.
   std::function<void(Index bytes_read, Index bytes_total)> progress{};
 };
 
-// A row: its fields, good until the function returns, and its line in the file, from 1. Returning
-// false ends the reading.
+// A row: its fields, valid until the function returns, and its line in the file, from 1. Returning
+// false stops reading.
 using TakeRow = std::function<bool(std::span<const std::string_view> fields, Index line)>;
 
-// Reads text that belongs together, one row a line, its fields between tabs: sentences and their
-// translations, say ("-": standard input). Fields are taken as they are; they may be empty and hold
+// Reads tab-separated text, one row per line: sentences and their
+// translations, say ("-": standard input). Fields are taken verbatim; they may be empty and contain
 // anything but tabs, line ends and zero bytes. UTF-8, with or without a byte order mark; lines may
-// end in CR LF, the last needs no end. Rows are taken as they come, from a terminal or a pipe
-// before more are there. Memory does not grow with the file. Throws InputError (with the line) for
-// a file that is missing, is not UTF-8, or has a row with too few columns; Error for options that
-// cannot be.
+// end in CR LF, the last needs no end. Rows are delivered as they arrive, from a terminal or a pipe
+// before more are available. Memory does not grow with the file. Throws InputError (with the line)
+// for a file that is missing, is not UTF-8, or has a row with too few columns; Error for invalid
+// options.
 QKV_API void for_each_row(const std::string& path, const ParallelTextOptions& options,
                           const TakeRow& take);
 

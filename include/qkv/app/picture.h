@@ -13,7 +13,7 @@
 
 namespace qkv::app {
 
-// How a weight becomes a place on the bar of colours: x, sqrt(x), or log(x) over four decades.
+// How a weight maps to a place on the colour bar: x, sqrt(x), or log(x) over four decades.
 enum class ColourScale { kLinear, kSqrt, kLog };
 
 // One map of attention: rows are queries, columns are keys.
@@ -23,7 +23,7 @@ struct Panel {
   ConstView allowed{};  // [Tq,Tk] bool, false where masked; absent: nothing is masked
 };
 
-// What is drawn, whatever draws it. All panels have one shape, one range of colours and one bar.
+// A picture, independent of the renderer. All panels share one shape, one colour range and one bar.
 // Zero, masked and NaN look different from each other and from every number.
 struct Picture {
   std::string title{};
@@ -32,21 +32,21 @@ struct Picture {
   std::vector<std::string> keys{};     // Tk labels
   std::vector<std::string> notes{};    // written below: what was reduced, hidden or looks wrong
   ColourScale scale = ColourScale::kLinear;
-  std::optional<double> highest{};  // end of the range; none: the largest finite weight
-  int columns = 0;                  // panels in a row; 0: chosen (terminals: as many as fit)
+  std::optional<double> highest{};  // top of the range; none: the largest finite weight
+  int columns = 0;                  // panels in a row; 0: automatic (terminals: as many as fit)
 };
 
-// What a terminal can be told: nothing (maps are plain characters then), the 256 colours of xterm,
-// or any colour. With colours and Unicode long maps have two rows on a line.
+// A terminal's colours: none (maps are plain characters then), the 256 colours of xterm,
+// or 24 bits. With colours and Unicode, long maps have two rows on a line.
 enum class TerminalColours { kNone, k256, k24Bit };
 
 struct TerminalStyle {
-  int columns = 80;  // of the terminal; wider maps are cut into bands of keys
+  int columns = 80;  // of the terminal; wider maps are split into bands of keys
   TerminalColours colours = TerminalColours::k24Bit;
   bool unicode = true;  // else ASCII only
 };
 
-// What this machine cannot do; what() names the package that is missing.
+// Something this machine lacks; what() names the missing package.
 class QKV_API NotAvailable : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -59,8 +59,8 @@ QKV_API std::string draw_terminal(const Picture& picture, const TerminalStyle& s
 // One SVG 1.1 document, text as text. Throws Error for more than 4,000,000 cells, or 10,000 queries
 // or keys: select or reduce.
 QKV_API std::string draw_svg(const Picture& picture);
-// The SVG as librsvg draws it, `zoom` pixels for each of its units. `stop` is read now and then;
-// when true Cancelled is thrown. Throws NotAvailable.
+// The SVG rendered by librsvg, `zoom` pixels for each of its units. `stop` is polled;
+// if set, Cancelled is thrown. Throws NotAvailable.
 QKV_API std::string draw_png(const Picture& picture, double zoom = 2,
                              const std::atomic<bool>* stop = nullptr);
 // Numbers: one table for each panel.

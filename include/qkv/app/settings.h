@@ -14,7 +14,7 @@
 
 namespace qkv::app {
 
-// Named values in an order, as one JSON object of plain members.
+// Ordered named values, as a flat JSON object.
 using SettingValue = std::variant<bool, Index, std::uint64_t, double, std::string>;
 struct Setting {
   std::string name{};
@@ -22,21 +22,21 @@ struct Setting {
 };
 using Settings = std::vector<Setting>;
 
-// As JSON writes it: true, 12, 0.002, "text". Numbers that JSON does not have are text: "NaN",
+// The value as JSON: true, 12, 0.002, "text". Numbers that JSON lacks are strings: "NaN",
 // "Infinity", "-Infinity". Equal texts are equal values; a double is written with the fewest digits
-// that give it again. Bytes that are no UTF-8 become U+FFFD.
+// that round-trip. Invalid UTF-8 becomes U+FFFD.
 QKV_API std::string json_text(const SettingValue& value);
 
 // {"a": 1, "b": "x"}: one member a line, and on one line.
 QKV_API std::string settings_text(const Settings& settings);
 QKV_API std::string settings_line(const Settings& settings);
 
-// The settings of a file. Whole numbers come as Index, as uint64 where they need it. Throws
-// InputError for a file that is missing, is no JSON object, names a member twice, or holds lists,
-// objects or null.
+// The settings in a file. Whole numbers are returned as Index, or as uint64 if necessary. Throws
+// InputError for a file that is missing, is not a JSON object, has duplicate members, or contains
+// lists, objects or null.
 QKV_API Settings read_settings(const std::string& path);
 
-// The value of that name; null when there is none.
+// The value of that name, or null.
 QKV_API const SettingValue* find_setting(const Settings& settings, std::string_view name);
 
 }  // namespace qkv::app

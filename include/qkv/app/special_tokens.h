@@ -9,14 +9,14 @@
 
 namespace qkv::app {
 
-// Tokens that models put around a text; letters compare without case. Tokens that stand for a word
-// of the text ("<unk>", "[MASK]") are none of them.
+// Tokens that models add around a text, compared case-insensitively. Tokens that replace a word
+// of the text ("<unk>", "[MASK]") are not among them.
 QKV_API std::span<const std::string_view> special_tokens();
 
-// One of the list, or the empty token that fills up short lists.
+// One of the list, or the empty token that pads short lists.
 QKV_API bool is_special(std::string_view token);
 
-// Fills a text up to a length: "[PAD]", "<pad>", "<|pad|>", the empty token.
+// A padding token: "[PAD]", "<pad>", "<|pad|>", the empty token.
 QKV_API bool is_padding(std::string_view token);
 
 }  // namespace qkv::app

@@ -14,7 +14,7 @@ namespace qkv::app {
 inline constexpr Index kSpellingWidth = 50;
 
 // Vectors made from spelling alone, for text without a file of word vectors: [words, width],
-// float32. Words that share letters in a row get vectors that point the same way; meaning plays no
+// float32. Words that share runs of letters get similar vectors; meaning plays no
 // part. A word's n-grams are those of Bojanowski et al. 2017, section 3.2: all runs of 3 to 5 code
 // points of "<word>", and "<word>" itself. Each is hashed (FNV-1a, 64 bits) and draws `width`
 // uniform numbers from Philox4x32-10 under the seed; their sum is divided by the square root of

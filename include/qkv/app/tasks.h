@@ -9,8 +9,8 @@
 #include <qkv/export.h>
 #include <qkv/view.h>
 
-// Made-up tasks that a translator can be taught. Example n of a task depends on the seed and n
-// alone (Philox4x32-10), so it is the same on every machine and in a corpus of any length. Both
+// Synthetic tasks to train a translator on. Example n of a task depends only on the seed and n
+// (Philox4x32-10), so it is the same on every machine and in a corpus of any length. Both
 // throw Error for a negative n.
 namespace qkv::app {
 
@@ -20,12 +20,12 @@ struct Example {
 };
 
 // Which days a corpus of dates has. About a tenth of all days are test days, whatever the seed, so
-// what is learned from kTrain has never seen a day of kTest.
+// a model trained on kTrain has never seen a day of kTest.
 enum class DaySplit { kAll, kTrain, kTest };
 QKV_API bool is_test_day(std::chrono::sys_days day);
 
-// A day from 1900-01-01 to 2099-12-31, each as likely, as people spell it in English ->
-// YYYY-MM-DD. No spelling means two days: of numbers alone those with the year last have the day
+// A day from 1900-01-01 to 2099-12-31, uniformly distributed, as people write it in English ->
+// YYYY-MM-DD. No spelling is ambiguous: all-numeric dates with the year last have the day
 // first (3.5.1987 is in May), those with the year first have the month second; years have four
 // digits or are words.
 QKV_API Example date_example(std::uint64_t seed, Index n, DaySplit split = DaySplit::kAll);

@@ -10,23 +10,23 @@
 
 namespace qkv::app {
 
-// All of these take UTF-8 and throw Error (argument "text") for other bytes. What they know of
-// characters is the Unicode Character Database's: no locale changes it.
+// All of these take UTF-8 and throw Error (argument "text") for invalid UTF-8. Character properties
+// are those of the Unicode Character Database, independent of the locale.
 
-// Words and punctuation, in order. The text is cut at white space and control characters;
-// punctuation at either end of a piece stands alone, a run of dots or hyphens being one token.
-// Inside a piece it stays: "(It's 3.14...)" gives ( It's 3.14 ... ). Letters keep their case.
+// Words and punctuation, in order. The text is split at white space and control characters;
+// punctuation at either end of a piece is split off, a run of dots or hyphens being one token.
+// Inside a piece it is kept: "(It's 3.14...)" gives ( It's 3.14 ... ). Letters keep their case.
 QKV_API std::vector<std::string> tokenize(std::string_view text);
 
-// Each letter that has a lower-case form in its place.
+// Converts letters to lower case.
 QKV_API std::string lower_case(std::string_view text);
 
-// The text as it may be shown: line breaks as ↵, tabs as ⇥, other control characters, bytes that
-// are no UTF-8 and what XML refuses as U+FFFD; without the marks that turn the direction of
-// writing. Takes any bytes.
+// The text in printable form: line breaks as ↵, tabs as ⇥, other control characters, invalid
+// UTF-8 and characters not allowed in XML as U+FFFD; bidirectional control marks
+// removed. Takes any bytes.
 QKV_API std::string printable(std::string_view text);
 
-// What a reader calls a character: a letter with its marks, a flag, an emoji of several joined.
+// A user-perceived character: a letter with its marks, a flag, an emoji sequence.
 struct Cluster {
   std::string_view bytes;
   int width = 0;  // columns on a terminal: 0 for a lone mark, 2 for East Asian and emoji, else 1
@@ -38,7 +38,7 @@ QKV_API std::vector<Cluster> clusters(std::string_view text);
 // Columns on a terminal of printable(text).
 QKV_API int display_width(std::string_view text);
 
-// At most `width` columns of printable(text), "…" in place of what had to go.
+// At most `width` columns of printable(text), with "…" for the truncated part.
 QKV_API std::string shortened(std::string_view text, int width);
 
 // Whether a letter is written from right to left: Hebrew, Arabic.

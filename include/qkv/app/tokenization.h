@@ -11,9 +11,9 @@
 
 namespace qkv::app {
 
-// What a translator reads and writes one after the other.
+// A translator's units of text.
 enum class Tokenization {
-  kCharacter,  // what a reader calls a character (clusters() of text.h), blanks too
+  kCharacter,  // user-perceived characters (clusters() of text.h), including blanks
   kWord,       // words and punctuation (tokenize() of text.h)
 };
 enum class LetterCase { kKept, kLower };
@@ -22,8 +22,8 @@ enum class LetterCase { kKept, kLower };
 QKV_API std::vector<std::string> split_text(std::string_view text, Tokenization tokenization,
                                             LetterCase letters = LetterCase::kKept);
 
-// The text of tokens: characters one after the other, words with a blank between them. What was
-// split by characters comes back as it was; of words the white space does not.
+// Joins tokens to a text: characters without separator, words with a space. This restores
+// text split into characters exactly, and text split into words except for white space.
 QKV_API std::string join_text(std::span<const std::string> tokens, Tokenization tokenization);
 
 }  // namespace qkv::app

@@ -25,7 +25,7 @@ inline constexpr Choice<TranslatorAttention> kTranslatorAttentions[] = {
 inline constexpr Choice<Tokenization> kTokenizations[] = {{"char", Tokenization::kCharacter},
                                                           {"word", Tokenization::kWord}};
 
-// A translator and what makes it read and write text.
+// A translator with what it needs to read and write text.
 struct TranslationModel {
   Translator translator;
   Vocabulary source{};
@@ -37,16 +37,16 @@ struct TranslationModel {
 struct TranslatedText {
   std::string text{};
   double log_probability = 0;  // of its tokens, natural
-  bool is_whole = true;        // its end was reached; else it was cut short
-  // What the model read and wrote, with the end tokens.
+  bool is_whole = true;        // the end token was reached; else it was truncated
+  // The tokens the model read and wrote, with the end tokens.
   std::vector<std::string> source{};
   std::vector<std::string> target{};
-  Tensor attention{};  // [target, source] float32, as Translation has it; may be absent
+  Tensor attention{};  // [target, source] float32, as in Translation; may be absent
 };
 
-// The translation of each text, independent of the others. A text without any token has one
-// without any, of probability 1, and without attention. Throws Error for text that is not UTF-8 and
-// what Translator::translate() refuses.
+// The translation of each text, independent of the others. A text without tokens has a translation
+// without tokens, of probability 1, and without attention. Throws Error for invalid UTF-8 and
+// whatever Translator::translate() rejects.
 QKV_API std::vector<TranslatedText> translate(const TranslationModel& model,
                                               std::span<const std::string> texts,
                                               const SearchOptions& options, Context& context);
@@ -56,18 +56,18 @@ struct TextPair {
   std::string target{};
 };
 
-// What the targets cost, without dropout; each target ends in the end token, which is counted.
+// The cost of the targets, without dropout; each target ends in the end token, which is counted.
 QKV_API TranslationLoss loss(const TranslationModel& model, std::span<const TextPair> pairs,
                              Context& context);
 
-// A model as one .safetensors file: its parameters under their names, and beside them the
-// vocabularies and all settings as text. It appears whole or not at all. Throws OutputError.
+// A model as one .safetensors file: its parameters under their names, and the
+// vocabularies and all settings as text. Written atomically. Throws OutputError.
 QKV_API void write_model_file(const std::string& path, const TranslationModel& model);
-// Throws InputError for a file that is missing or holds anything else; Cancelled when `stop` is
-// set, also while a FIFO waits for its writer.
+// Throws InputError for a file that is missing or holds anything else; Cancelled if `stop` is
+// set, also while waiting for a FIFO's writer.
 QKV_API TranslationModel read_model_file(const std::string& path,
                                          const std::atomic<bool>* stop = nullptr);
-// The same from the bytes of such a file; `name` is what messages call them.
+// The same from the bytes of such a file; `name` is used in messages.
 QKV_API TranslationModel parse_model(const std::string& name, std::string_view bytes);
 
 }  // namespace qkv::app

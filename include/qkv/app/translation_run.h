@@ -20,47 +20,47 @@
 #include <qkv/export.h>
 
 // Training a translator in a RUN folder, which is plain files:
-//   config.json         every setting, defaults too, and what the data were: pairs and a hash
+//   config.json         every setting, including defaults, and the data's pair counts and hashes
 //   source.vocab.json, target.vocab.json
-//   model.safetensors   the last parameters
+//   model.safetensors   the latest parameters
 //   best.safetensors    those with the best validation loss; before the first, and without
-//                       validation, the last
-//   state.safetensors   all that going on needs: parameters, the best ones, Adam's moments, counts
+//                       validation, the latest
+//   state.safetensors   the checkpoint: parameters, the best ones, Adam's moments, counters
 //   train.jsonl         a line for each epoch and each validation
 //
-// Each file is written beside its place, synchronised and renamed: it is whole or the one before.
-// The state alone says where a run stands; it holds the parameters, so it needs no other file to
-// fit it. A save writes train.jsonl first, then the state, then best and model. When the process
-// ends between two of these, nothing is lost: going on cuts from train.jsonl what stands behind the
-// state (which knows its length) and writes best and model again from the state.
+// Each file is written to a temporary name, synced and renamed: it is the old or the new one,
+// complete. The state alone says where a run stands; it holds the parameters, so it needs no other
+// file to match it. A save writes train.jsonl first, then the state, then best and model. If the
+// process ends between two of these, nothing is lost: resuming truncates train.jsonl to the length
+// recorded in the state and rewrites best and model from the state.
 //
-// A run that was stopped and goes on gives bit for bit the parameters of one that was not, whatever
-// the number of threads: batches are a function of (seed, epoch), dropout of (seed, update, shard),
-// the learning rate of the update; a batch is cut into shards by its size alone, and their
-// gradients are summed as a fixed tree. (A budget of time ends where the clock says, and --after is
-// no part of the configuration: what follows is the same again.)
+// An interrupted and resumed run has bit for bit the parameters of an uninterrupted one, for any
+// number of threads: batches are a function of (seed, epoch), dropout of (seed, update, shard),
+// the learning rate of the update; a batch is split into shards by its size alone, and their
+// gradients are summed in a fixed tree. (A time budget ends by the clock, and --after is
+// not part of the configuration: what follows is the same again.)
 namespace qkv::app {
 
 struct TrainingOptions {
-  // Data: tab-separated text, a pair a line.
+  // Data: tab-separated text, one pair a line.
   std::string data{};
   std::string valid{};      // likewise; "": none
   Index source_column = 0;  // from 0
   Index target_column = 1;
   Tokenization tokenization = Tokenization::kCharacter;
   LetterCase letters = LetterCase::kKept;
-  Index min_count = 1;     // rarer tokens are unknown ones
-  Index max_length = 200;  // pairs with more tokens on a side are left out
+  Index min_count = 1;     // rarer tokens are unknown
+  Index max_length = 200;  // pairs with more tokens on either side are left out
 
-  TranslatorConfig model{};  // sizes of the vocabularies: found out
+  TranslatorConfig model{};  // sizes of the vocabularies: from the data
 
-  // Learning. The loss is the mean over the target tokens of a batch.
+  // Training. The loss is the mean over the target tokens of a batch.
   Index batch_tokens = 2048;
   Schedule schedule{.rate = 2e-3, .warmup = 100, .decay = 500};
-  double clip = 1;  // the largest norm of the gradients; infinity: any
+  double clip = 1;  // maximum norm of the gradients; infinity: no clipping
   AdamOptions adam{};
-  Budget validate_every{.epochs = 1};  // also where there is a line in train.jsonl; no time
-  Index patience = 0;                  // validations without a better one before the end; 0: none
+  Budget validate_every{.epochs = 1};  // also writes a line to train.jsonl; no time
+  Index patience = 0;                  // validations without improvement before the end; 0: none
   std::uint64_t seed = 0;
 
   // These may change from one run in the folder to the next.
@@ -69,10 +69,10 @@ struct TrainingOptions {
   Executor executor{};
 };
 
-// How far training is, told after each update.
+// Progress of training, reported after each update.
 struct TrainingProgress {
   Spent spent{};
-  Index batch = 0;  // of the epoch that runs now, from 1
+  Index batch = 0;  // of the current epoch, from 1
   Index batches = 0;
   double loss = 0;                       // per target token of the last update
   double tokens_per_second = 0;          // target tokens of this run
@@ -81,11 +81,11 @@ struct TrainingProgress {
 
 struct TrainingHooks {
   std::function<void(const TrainingProgress&)> progress{};
-  // When true the run is saved and ends. May be null; must outlive the call.
+  // If set, the run is saved and ends. May be null; must outlive the call.
   const std::atomic<bool>* stop = nullptr;
 };
 
-// What a validation found: means over target tokens (their ends included), without dropout and
+// The result of a validation: means over target tokens (including end tokens), without dropout and
 // smoothing.
 struct ValidationScore {
   double loss = 0;  // its exponential is the perplexity
@@ -98,46 +98,46 @@ enum class TrainingEnd { kBudget, kPatience, kStopped };
 struct TrainingReport {
   TrainingEnd end = TrainingEnd::kBudget;
   Spent spent{};                   // by all runs
-  std::optional<Index> resumed{};  // the update that this run went on from
+  std::optional<Index> resumed{};  // the update from which this run resumed
   Index pairs = 0;
   Index left_out = 0;       // longer than max_length
   Index source_tokens = 0;  // sizes of the vocabularies
   Index target_tokens = 0;
   Index parameters = 0;
   double loss = 0;                         // of the last update
-  std::optional<ValidationScore> valid{};  // of the last parameters
+  std::optional<ValidationScore> valid{};  // of the latest parameters
   double best = 0;                         // validation loss of best.safetensors
 };
 
-// A loss or a gradient that is no finite number. Nothing of that update is kept; the folder holds
-// the last save.
+// A loss or a gradient that is not finite. That update is discarded; the folder holds
+// the last checkpoint.
 class QKV_API Diverged : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
   ~Diverged() override;
 };
 
-// The folder holds a run of another configuration or of other data. what() shows each difference.
+// The folder holds a run with another configuration or other data. what() shows each difference.
 class QKV_API RunMismatch : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
   ~RunMismatch() override;
 };
 
-// Trains in the folder until a budget is spent, or goes on with what the folder holds. Throws
-// InputError for data or a folder's files that cannot be read (an empty field is an error of its
-// line), OutputError where the folder cannot be written or is somebody else's, Error for options
-// that cannot be, RunMismatch, Diverged.
+// Trains in the folder until a budget is used up, resuming from its checkpoint if there is one.
+// Throws InputError for data or a folder's files that cannot be read (an empty field is an error of
+// its line), OutputError if the folder cannot be written or another process holds it, Error for
+// invalid options, RunMismatch, Diverged.
 QKV_API TrainingReport train_translation(const TrainingOptions& options, const std::string& folder,
                                          const TrainingHooks& hooks = {});
 
 enum class RunModel { kBest, kLast };
 
-// The paths of a RUN folder's files, there or not.
+// The paths of a RUN folder's files, whether or not they exist.
 QKV_API std::vector<std::string> run_files(const std::string& folder);
 
-// The translator of a RUN folder. Throws InputError for what is missing or malformed, Cancelled
-// when `stop` is set.
+// The translator of a RUN folder. Throws InputError for missing or malformed files, Cancelled
+// if `stop` is set.
 QKV_API TranslationModel read_translation_model(const std::string& folder, RunModel which,
                                                 const std::atomic<bool>* stop = nullptr);
 

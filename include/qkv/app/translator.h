@@ -14,7 +14,7 @@
 #include <qkv/export.h>
 #include <qkv/layers.h>
 
-// The encoder-decoder that looks back (Bahdanau, Cho, Bengio 2015, appendix A).
+// The encoder-decoder with attention (Bahdanau, Cho, Bengio 2015, appendix A).
 namespace qkv::app {
 
 // How the decoder looks at the source. h_j are the encoder's states [2 hidden], s the decoder's.
@@ -49,19 +49,19 @@ struct TokenPair {
 
 // Sums over the target tokens of some pairs.
 struct TranslationLoss {
-  double loss = 0;             // cross-entropy with smoothed labels: what is learned from
+  double loss = 0;             // cross-entropy with smoothed labels: the training loss
   double log_probability = 0;  // of the targets, natural
   Index tokens = 0;
 };
 
-// Where all that a model gives is NaN before a hypothesis has ended, there are no tokens, and the
+// If a model's outputs are all NaN before a hypothesis has ended, there are no tokens, and the
 // log-probability is NaN.
 struct Translation {
   // With the end token, if it was reached; never padding or the start token.
   std::vector<std::int32_t> tokens;
   double log_probability = 0;
-  // [tokens, source tokens] float32: row i is what token i was chosen by; absent for kNone.
-  // With heads their mean.
+  // [tokens, source tokens] float32: row i is the attention when token i was chosen; absent for
+  // kNone. The mean over heads, if any.
   Tensor attention;
 };
 
@@ -69,7 +69,7 @@ struct SearchOptions {
   Index beam = 1;             // 1 (greedy) to 1000
   Index most_tokens = 0;      // a translation's, its end included; 0: 2 source tokens + 10
   double length_penalty = 1;  // hypotheses are compared by log_probability / tokens^penalty
-  bool attention = true;      // Translation::attention is wanted, which takes memory
+  bool attention = true;      // fill Translation::attention, which takes memory
 };
 
 // Visits the parameters of all parts; of the layers themselves or of their gradients.
@@ -97,7 +97,7 @@ void list_translator(Parts& parts, const std::string& prefix, const Visit& visit
   part("output.", parts.output);
 }
 
-// What a translator is made of, with C = 2 hidden, the width of what the decoder looks at (hidden
+// The parts of a translator, with C = 2 hidden, the width of what the decoder attends to (hidden
 // with heads). The letters are those of the paper's appendix A.
 struct TranslatorLayers {
   Embedding source_embedding;                 // E_x
@@ -120,7 +120,7 @@ struct TranslatorLayers {
   }
 };
 
-// Gradients of all of it, in the same order and under the same names.
+// Gradients of all parts, in the same order and under the same names.
 struct TranslatorGradients {
   Embedding::Parameters source_embedding{};
   Gru::Parameters encoder{};
@@ -142,11 +142,11 @@ struct TranslatorGradients {
   }
 };
 
-// At step i the decoder looks at the source with its state s_{i-1}; what it saw, c_i, goes into its
-// next state together with the token before; the output sees that state, c_i and the token before.
+// At step i the decoder attends to the source with its state s_{i-1}; the context c_i and the
+// previous token determine its next state; the output sees that state, c_i and the previous token.
 class QKV_API Translator {
  public:
-  // Parameters are zero until initialised or read. Throws Error for sizes that cannot be.
+  // Parameters are zero until initialised or read. Throws Error for invalid sizes.
   explicit Translator(const TranslatorConfig& config);
 
   const TranslatorConfig& config() const noexcept { return config_; }
@@ -155,15 +155,15 @@ class QKV_API Translator {
   const TranslatorLayers& parameters() const noexcept { return layers_; }
   TranslatorGradients zero_gradients() const;
 
-  // What the targets cost; run.mode says whether there is dropout. Throws Error for ids that are
-  // not in their vocabulary and for pairs without tokens. `run` goes on when the pass has
-  // succeeded.
+  // The cost of the targets; run.mode says whether there is dropout. Throws Error for ids that are
+  // not in their vocabulary and for pairs without tokens. `run` advances if the pass
+  // succeeds.
   TranslationLoss loss(std::span<const TokenPair> pairs, RunState& run, Context& context) const;
-  // The same; the gradients of `loss` (a sum, not a mean) are overwritten. All must be there.
+  // The same; the gradients of `loss` (a sum, not a mean) are overwritten. All must be present.
   TranslationLoss loss_and_gradients(std::span<const TokenPair> pairs, RunState& run,
                                      TranslatorGradients& gradients, Context& context) const;
-  // One for each source, in their order. The result for a source does not depend on the others.
-  // Throws Error for options out of their ranges, ids that are not in the vocabulary and sources
+  // One for each source, in order. The result for a source does not depend on the others.
+  // Throws Error for options out of range, ids that are not in the vocabulary and sources
   // without tokens.
   std::vector<Translation> translate(std::span<const std::span<const std::int32_t>> sources,
                                      const SearchOptions& options, Context& context) const;

@@ -13,16 +13,16 @@
 
 namespace qkv::app {
 
-// A token and how often it was seen.
+// A token and its count.
 struct CountedToken {
   std::string text{};
   Index count = 0;
   bool operator==(const CountedToken&) const = default;
 };
 
-// The tokens that a model knows, numbered: four special ones, then those of a text, the commonest
-// first. A token of the text that is spelled like a special one is another token: encode() never
-// gives the special one for it.
+// The tokens that a model knows, numbered: four special ones, then those of a text, most frequent
+// first. A token of the text that is spelled like a special one is a different token: encode()
+// never returns the special one for it.
 class QKV_API Vocabulary {
  public:
   static constexpr std::int32_t kPadding = 0;  // "<pad>"
@@ -33,8 +33,8 @@ class QKV_API Vocabulary {
 
   // The special tokens alone.
   Vocabulary() = default;
-  // And these, in the order of their ids: by falling count, those of one count by their bytes.
-  // Throws Error for another order, a token twice, an empty one, one that is not UTF-8, a count
+  // And these, in the order of their ids: by descending count, then by their bytes.
+  // Throws Error for another order, a duplicate, an empty token, one that is not UTF-8, a count
   // below 1 and more tokens than 32 bits can number.
   explicit Vocabulary(std::vector<CountedToken> tokens);
 
@@ -55,12 +55,12 @@ class QKV_API Vocabulary {
   std::unordered_map<std::string, std::int32_t> ids_{};
 };
 
-// Counts the tokens of a text. Memory grows with different tokens, not with the text.
+// Counts the tokens of a text. Memory grows with the distinct tokens, not with the text.
 class QKV_API VocabularyBuilder {
  public:
   void add(std::span<const std::string> tokens);
-  // The tokens seen `min_count` times and more; of these the `most` commonest (0: all). Throws
-  // Error for negative arguments and what Vocabulary() refuses.
+  // The tokens seen at least `min_count` times; of these the `most` frequent (0: all). Throws
+  // Error for negative arguments and whatever Vocabulary() rejects.
   Vocabulary build(Index min_count = 1, Index most = 0) const;
 
  private:
@@ -68,7 +68,7 @@ class QKV_API VocabularyBuilder {
 };
 
 // A vocabulary as a file: one JSON document, {"tokens": [["e", 120], ...]}, a token and its count
-// on each line, without the special ones. It appears whole or not at all. Throws OutputError.
+// on each line, without the special ones. Written atomically. Throws OutputError.
 QKV_API void write_vocabulary(const std::string& path, const Vocabulary& vocabulary);
 // Throws InputError for a file that is missing or holds anything else.
 QKV_API Vocabulary read_vocabulary(const std::string& path);

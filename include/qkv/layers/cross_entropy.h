@@ -21,22 +21,22 @@ struct CrossEntropyOutputs {
 // PyTorch's nn.CrossEntropyLoss with reduction="none"):
 //   loss_n = -(1 - e) w_t log p_nt - (e/V) sum_v w_v log p_nv,
 //   log p_nv = x_nv - log sum_u exp(x_nu), with the classes' weights w, 1 unless given.
-// Rows are computed each on its own: neither the others nor threads change a row's bits. A row of
-// logits that holds NaN or +inf has the loss NaN and the gradient NaN; -inf is a probability of 0.
+// Each row is computed independently: neither the others nor threads change its bits. A row of
+// logits that holds NaN or +inf has loss NaN and gradient NaN; -inf is a probability of 0.
 class QKV_API CrossEntropy {
  public:
-  // What the backward pass needs. The logits are the caller's and must stay as they were until
-  // then. May be used again; memory is kept when sizes are the same.
+  // What the backward pass needs. The logits are the caller's and must not change until
+  // then. Reusable; memory is kept if sizes are the same.
   struct Saved {
     ConstView logits{};
-    Tensor targets{};               // [N] int64, as they were
+    Tensor targets{};               // [N] int64, copied
     Tensor max{};                   // [N]: the largest logit
     Tensor sum{};                   // [N]: of exp(x_nv - max_n)
     std::optional<Index> ignore{};  // of the layer that wrote this
   };
 
-  // Rows whose target is `ignore` (PyTorch's ignore_index), which need not be a class, have the
-  // loss, log-probability and gradient 0 whatever their logits: padding. Throws Error when
+  // Rows whose target is `ignore` (PyTorch's ignore_index), which need not be a class, have
+  // loss, log-probability and gradient 0 whatever their logits: padding. Throws Error if
   // label_smoothing is not in [0,1), or a weight is not finite.
   // class_weights: [V] real numbers, copied; a class of weight 0 adds nothing, whatever its logit.
   explicit CrossEntropy(double label_smoothing = 0, std::optional<Index> ignore = std::nullopt,
@@ -57,8 +57,8 @@ class QKV_API CrossEntropy {
                const CrossEntropyOutputs& outputs, Context& context) const;
   // dlosses [N], of any strides (0: one number for all rows); dlogits [N,V]:
   //   dx_nv = dloss_n ((1 - e) w_t (p_nv - [v = t_n]) + (e/V) (p_nv sum_u w_u - w_v)).
-  // dlogits may be the logits themselves (same memory and strides) when it is overwritten; they
-  // are then gone.
+  // dlogits may be the logits themselves (same memory and strides) with Write::kOverwrite, which
+  // destroys them.
   void backward(const Saved& saved, const ConstView& dlosses, const View& dlogits,
                 Write write = Write::kOverwrite) const {
     Context context;

@@ -8,7 +8,7 @@
 namespace qkv {
 
 // Dropout of the elements of an array (Srivastava et al. 2014), in training: each is 0 with
-// probability p, and otherwise multiplied by 1/(1-p). In evaluation the array stays as it is.
+// probability p, and otherwise multiplied by 1/(1-p). In evaluation the array is unchanged.
 //
 // Element n, counted in C order, is dropped when word n mod 4 of Philox4x32-10 with key =
 // dropout_seed(run) (low, high) and counter = (floor(n/4) low, high, 0, 3) is less than
@@ -17,7 +17,7 @@ class QKV_API DropoutLayer {
  public:
   // What the backward pass needs: the draw, not the array.
   struct Saved {
-    Dropout dropout{};           // as this pass drew it; p = 0 in evaluation
+    Dropout dropout{};           // as drawn by this pass; p = 0 in evaluation
     Dims shape{};                // of the array
     DType dtype = DType::kNone;  // kNone: there was no forward pass
   };
@@ -28,10 +28,10 @@ class QKV_API DropoutLayer {
 
   // x of any shape and strides, float32 or float64; `out` of the same shape and dtype. It may be x
   // itself (same memory and strides), but not overlap it otherwise. In training takes one step of
-  // `run`, also when p is 0. Throws Error before touching `out`.
+  // `run`, even if p is 0. Throws Error before touching `out`.
   void forward(const ConstView& x, RunState& run, Saved& saved, const View& out) const;
   // dx = dout where forward() kept the element, times 1/(1-p), and 0 elsewhere. dx may be dout
-  // itself when it is overwritten.
+  // itself with Write::kOverwrite.
   void backward(const Saved& saved, const ConstView& dout, const View& dx,
                 Write write = Write::kOverwrite) const;
 

@@ -25,15 +25,15 @@ class QKV_API Embedding {
       visit(BasicParameter<T>{prefix + "weight", self.weight, 1});
     }
   };
-  // What the backward pass needs. May be used again; memory is kept when sizes are the same.
+  // What the backward pass needs. Reusable; memory is kept if sizes are the same.
   struct Saved {
-    Tensor ids{};      // int64, as they were
-    Index tokens = 0;  // of the layer that wrote this; 0: no forward pass has
+    Tensor ids{};      // int64, copied
+    Index tokens = 0;  // of the layer that wrote this; 0: no forward pass yet
   };
 
   // The weight is zero until initialised or written. `padding` is a token whose row gets no
-  // gradient (PyTorch's padding_idx). dtype: float32 or float64. Throws Error when a size is below
-  // 1 or `padding` is no token.
+  // gradient (PyTorch's padding_idx). dtype: float32 or float64. Throws Error if a size is below
+  // 1 or `padding` is not a token.
   Embedding(Index tokens, Index width, std::optional<Index> padding = std::nullopt,
             DType dtype = DType::kFloat32);
   Parameters& parameters() noexcept { return parameters_; }
@@ -51,9 +51,9 @@ class QKV_API Embedding {
   }
   void forward(const ConstView& ids, Saved& saved, const View& out, Context& context) const;
   // dout [..,width]. A token's row of the gradient is the sum over its positions, added one after
-  // the other in C order: to zero, all other rows being set to zero, or with Write::kAccumulate to
-  // what is there, all other rows staying as they are. An absent tensor is a gradient not asked
-  // for.
+  // the other in C order: starting from zero, with all other rows zeroed, or with
+  // Write::kAccumulate from the current values, with all other rows unchanged. The gradient of an
+  // absent tensor is not computed.
   void backward(const Saved& saved, const ConstView& dout, Parameters& gradients,
                 Write write = Write::kOverwrite) const {
     Context context;

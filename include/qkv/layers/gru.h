@@ -17,7 +17,7 @@
 //   z  = sigmoid(W_iz x + b_iz + W_hz h + b_hz)
 //   n  = tanh(W_in x + b_in + r (W_hn h + b_hn))
 //   h' = (1 - z) n + z h
-// with the rows of r, z, n below each other in weight_ih [3 hidden,input], weight_hh [3 hidden,
+// with the rows of r, z, n stacked in weight_ih [3 hidden,input], weight_hh [3 hidden,
 // hidden] and the biases [3 hidden].
 namespace qkv {
 
@@ -28,7 +28,7 @@ struct GruParameters {
   Tensor bias_ih{};  // both biases may be absent
   Tensor bias_hh{};
 
-  // All four are drawn by the hidden size, as torch does it.
+  // The hidden size is the fan-in of all four, as in torch.
   template <class Self, class Visit>
   static void list(Self& self, const std::string& prefix, const Visit& visit) {
     using T = std::conditional_t<std::is_const_v<Self>, const Tensor, Tensor>;
@@ -51,35 +51,35 @@ struct GruConfig {
   DType dtype = DType::kFloat32;  // or float64
 };
 
-// x [B,T,input]; the sequence of entry b is x[b, 0..lengths[b]-1], and what stands behind it is
+// x [B,T,input]; the sequence of entry b is x[b, 0..lengths[b]-1], and the padding after it is
 // never used. Any strides.
 struct GruInputs {
   ConstView x{};
   ConstView lengths{};  // [B] int32 or int64 in 0..T; absent: T for all
-  ConstView state{};    // [directions,B,hidden], where each direction begins; absent: zeros
+  ConstView state{};    // [directions,B,hidden], each direction's initial state; absent: zeros
 };
 
 struct GruOutputs {
-  View out{};    // [B,T,directions*hidden]: the state after each step, 0 behind the sequence
+  View out{};    // [B,T,directions*hidden]: the state after each step, 0 beyond the sequence
   View state{};  // [directions,B,hidden] after the last step of each direction; may be absent
 };
 
-// Gradients of outputs; each may be absent (zeros). `out` is not read behind a sequence.
+// Gradients of outputs; each may be absent (zeros). `out` is not read beyond a sequence.
 struct GruOutputGradients {
   ConstView out{};
   ConstView state{};
 };
 
-// Name a buffer to ask for a gradient. x's is 0 behind the sequences.
+// Pass a buffer to request a gradient. x's is 0 beyond the sequences.
 struct GruInputGradients {
   View x{};
   View state{};
   Write write = Write::kOverwrite;  // also of the parameters' gradients
 };
 
-// One layer of torch.nn.GRU(batch_first=True), in one or both directions, over padded batches as
-// pack_padded_sequence gives them: the backward direction begins at a sequence's own end. The bits
-// of a batch entry depend on nothing but its own sequence and the parameters.
+// One layer of torch.nn.GRU(batch_first=True), in one or both directions, over padded batches with
+// the semantics of pack_padded_sequence: the backward direction starts at a sequence's own end. The
+// bits of a batch entry depend only on its own sequence and the parameters.
 class QKV_API Gru {
  public:
   struct Parameters {
@@ -92,15 +92,15 @@ class QKV_API Gru {
       GruParameters::list(self.backward, prefix, visit);
     }
   };
-  // Of one forward pass; nothing of the caller's is needed.
+  // Saved by one forward pass; holds no views of the caller's arrays.
   struct Saved {
-    Tensor x{};       // [B,T,input], 0 behind the sequences
-    Tensor states{};  // [directions,B,T,hidden] that each step began with
+    Tensor x{};       // [B,T,input], 0 beyond the sequences
+    Tensor states{};  // [directions,B,T,hidden] before each step
     Tensor gates{};   // [directions,B,T,4*hidden]: r, z, n, W_hn h + b_hn
     std::vector<Index> lengths{};
   };
 
-  // Parameters are zero until initialised or written. Throws Error when a size is below 1.
+  // Parameters are zero until initialised or written. Throws Error if a size is below 1.
   explicit Gru(const GruConfig& config);
   const GruConfig& config() const noexcept { return config_; }
   Index directions() const noexcept { return config_.bidirectional ? 2 : 1; }
@@ -115,7 +115,7 @@ class QKV_API Gru {
   }
   void forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                Context& context) const;
-  // In `gradients` an absent tensor is not asked for.
+  // Absent tensors of `gradients` are not computed.
   void backward(const Saved& saved, const GruOutputGradients& output_gradients,
                 const GruInputGradients& input_gradients, Parameters& gradients) const {
     Context context;
@@ -130,7 +130,7 @@ class QKV_API Gru {
   Parameters parameters_;
 };
 
-// One step of it: torch.nn.GRUCell. For decoders, whose input depends on the state before.
+// One step of it: torch.nn.GRUCell. For decoders, whose input depends on the previous state.
 class QKV_API GruCell {
  public:
   using Parameters = GruParameters;
@@ -140,7 +140,7 @@ class QKV_API GruCell {
   const Parameters& parameters() const noexcept { return parameters_; }
   Parameters zero_gradients() const;
 
-  // Steps between which the parameters stay as they are: they are brought into the order of the
+  // Steps between which the parameters do not change: they are packed for the
   // products once. The cell and the context must outlive it.
   class QKV_API Steps {
    public:
@@ -150,10 +150,10 @@ class QKV_API GruCell {
     Steps& operator=(Steps&&) noexcept;
 
     // x [B,input], h [B,hidden] -> next [B,hidden]. `gates` [B,4*hidden], what the backward pass
-    // needs, may be absent. All rows have their channels next to each other (stride 1).
+    // needs, may be absent. All rows have contiguous channels (stride 1).
     void forward(const ConstView& x, const ConstView& h, const View& next, const View& gates) const;
     // dnext [B,hidden] -> dx [B,input] and dh [B,hidden], overwritten, and dgates [B,4*hidden], of
-    // the sums that the gates were taken of. dx may be absent.
+    // the gates' pre-activations. dx may be absent.
     void backward(const ConstView& gates, const ConstView& h, const ConstView& dnext,
                   const View& dx, const View& dh, const View& dgates) const;
 
@@ -162,8 +162,8 @@ class QKV_API GruCell {
     std::unique_ptr<State> state_;
   };
 
-  // The parameters' gradients of many steps, rows below each other: x [N,input], h [N,hidden],
-  // dgates [N,4*hidden]. Rows are summed as in Linear. An absent tensor is not asked for.
+  // The parameters' gradients of many steps, rows stacked: x [N,input], h [N,hidden],
+  // dgates [N,4*hidden]. Rows are summed as in Linear. Absent tensors are not computed.
   void parameter_gradients(const ConstView& x, const ConstView& h, const ConstView& dgates,
                            Parameters& gradients, Write write, Context& context) const;
 

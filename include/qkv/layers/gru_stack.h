@@ -9,8 +9,8 @@
 
 namespace qkv {
 
-// torch.nn.GRU(num_layers=N, batch_first=True): layers on top of each other, each reading what the
-// one below gave after each step, both directions side by side. No dropout between them.
+// torch.nn.GRU(num_layers=N, batch_first=True): stacked layers, each reading the output of the
+// one below after each step, both directions concatenated. No dropout between them.
 class QKV_API GruStack {
  public:
   // Names as torch has them: weight_ih_l0, weight_ih_l0_reverse, weight_ih_l1, ...
@@ -24,15 +24,15 @@ class QKV_API GruStack {
   };
   struct Saved {
     std::vector<Gru::Saved> layers{};
-    std::vector<Tensor> between{};  // what each layer but the last gave
+    std::vector<Tensor> between{};  // the outputs of all layers but the last
   };
 
-  // Parameters are zero until initialised or written. Throws Error when a size is below 1.
+  // Parameters are zero until initialised or written. Throws Error if a size is below 1.
   GruStack(const GruConfig& config, Index layers);
   const GruConfig& config() const noexcept { return config_; }
   Index layers() const noexcept { return static_cast<Index>(layers_.size()); }
   Index directions() const noexcept { return config_.bidirectional ? 2 : 1; }
-  // In place of a Parameters of its own: the layers', visited from the lowest up.
+  // Instead of a Parameters of its own: the layers', visited from the lowest up.
   template <class Self, class Visit>
   static void list(Self& self, const std::string& prefix, const Visit& visit) {
     for (auto& layer : self.layers_) Gru::Parameters::list(layer.parameters(), prefix, visit);

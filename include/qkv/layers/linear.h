@@ -12,32 +12,32 @@
 namespace qkv {
 
 // y = x W^T + b over the last axis, x [..,in], W [out,in], b [out], y [..,out]; names and shapes of
-// torch.nn.Linear. Any strides; rank 2 or more. Each sum is multiply-adds (fused, but on SSE4) over
-// an ascending index in blocks of 64, each from zero, added in ascending order, then the bias: a
-// row's bits do not depend on the others.
+// torch.nn.Linear. Any strides; rank 2 or more. Each sum is multiply-adds (fused, except on SSE4)
+// over an ascending index in blocks of 64, each from zero, added in ascending order, then the bias:
+// a row's bits do not depend on the others.
 class QKV_API Linear {
  public:
   using Parameters = LinearParameters;
-  // The view is the caller's and must stay as it was until the backward pass.
+  // The view is the caller's and must not change until the backward pass.
   struct Saved {
     ConstView x{};
   };
 
-  // Parameters are zero until initialised or written. dtype: float32 or float64. Throws Error when
+  // Parameters are zero until initialised or written. dtype: float32 or float64. Throws Error if
   // a size is below 1.
   Linear(Index in, Index out, bool bias = true, DType dtype = DType::kFloat32);
   Parameters& parameters() noexcept { return parameters_; }
   const Parameters& parameters() const noexcept { return parameters_; }
   Parameters zero_gradients() const;
 
-  // Throws Error before touching y, which is apart from x.
+  // Throws Error before touching y, which must not overlap x.
   void forward(const ConstView& x, Saved& saved, const View& y) const {
     Context context;
     forward(x, saved, y, context);
   }
   void forward(const ConstView& x, Saved& saved, const View& y, Context& context) const;
-  // dx may be absent, and so may each tensor of `gradients`. `write` is for all of them. Rows whose
-  // dy is 0 add nothing to dW, whatever x holds there: padding may be NaN.
+  // dx may be absent, and so may each tensor of `gradients`. `write` applies to all of them. Rows
+  // whose dy is 0 add nothing to dW, whatever x holds there: padding may be NaN.
   void backward(const Saved& saved, const ConstView& dy, const View& dx, Parameters& gradients,
                 Write write = Write::kOverwrite) const {
     Context context;
@@ -50,8 +50,8 @@ class QKV_API Linear {
   Parameters parameters_;
 };
 
-// The same layer for many calls between which the parameters stay as they are: they are brought
-// into the order of the products once. For decoders, step by step.
+// The same layer for many calls between which the parameters do not change: they are packed
+// for the products once. For decoders, step by step.
 class QKV_API PackedLinear {
  public:
   // `parameters` and `context` must outlive it. Throws as a Linear does.

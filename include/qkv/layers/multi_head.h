@@ -25,26 +25,26 @@ struct MultiHeadConfig {
   Index width = 0;
   Index heads = 1;
   HeadForm form = HeadForm::kSplit;
-  std::optional<double> dropout{};  // unless given: 0.1 in the split form, 0 in the wide one
+  std::optional<double> dropout{};  // default: 0.1 in the split form, 0 in the wide one
   DType dtype = DType::kFloat32;    // or float64
   bool bias = true;                 // false: no projection has one
   Index key_width = 0;              // channels of k; 0: width
   Index value_width = 0;            // channels of v; 0: width
   Index key_heads = 0;              // G, a divisor of heads (Ainslie et al. 2023); 0: heads
   bool sinks = false;               // one more logit for each head, learned, with value 0
-  bool bias_kv = false;             // a learned key and value behind the given ones, never masked
-  bool zero_attn = false;           // a key and value of zeros likewise, which is a sink of 0
+  bool bias_kv = false;             // a learned key and value after the given ones, never masked
+  bool zero_attn = false;           // likewise a key and value of zeros, which is a sink of 0
 };
 
 // Multi-head attention between q [..,Tq,width], k [..,Tk,key_width] and v [..,Tk,value_width]:
 // self-attention when the three are one array, cross-attention otherwise. Leading axes broadcast
-// as in NumPy. With bias_kv there is one key more than k has: in weights, scores and column sums.
+// as in NumPy. With bias_kv there is one more key than in k: in weights, scores and column sums.
 // Heads are merged as [B,H,T,D] -> [B,T,H,D] -> [B,T,H*D]; seed 001 forgets the first [B,H,T,D]
 // and so mixes positions with heads.
 class QKV_API MultiHeadAttention {
  public:
   struct Parameters {
-    HeadForm form = HeadForm::kSplit;  // gives the names
+    HeadForm form = HeadForm::kSplit;  // determines the names
     LinearParameters q{};              // split [width,width]; wide [heads*width,width]
     LinearParameters k{};              // [G*D,key_width]; v likewise
     LinearParameters v{};
@@ -68,7 +68,7 @@ class QKV_API MultiHeadAttention {
       visit(BasicParameter<T>{prefix + "sinks", self.sinks, detail::size_or_zero(self.sinks, 0)});
     }
   };
-  // The views of `inputs` are the caller's and must stay as they were until the backward pass.
+  // The views of `inputs` are the caller's and must not change until the backward pass.
   struct Saved {
     LayerInputs inputs{};
     Tensor q{};  // [..,Tq,H*D] projected (and divided, in the wide form), as k [..,Tk,G*D]
@@ -76,14 +76,14 @@ class QKV_API MultiHeadAttention {
     Tensor v{};
     std::vector<Tensor> held{};  // arrays of the options with bias_kv
     Options options{};           // of the call of attention(), without dropout
-    Tensor heads{};              // [..,Tq,H*D] what attention gave, merged
+    Tensor heads{};              // [..,Tq,H*D] attention's output, merged
     Tensor lse{};                // [..,H,Tq]
     Dropout dropout{};
   };
 
-  // Parameters are zero until initialised or written. Throws Error when a size is below 1, heads
+  // Parameters are zero until initialised or written. Throws Error if a size is below 1, heads
   // do not divide width (split form), key_heads do not divide heads, both sinks and zero_attn are
-  // asked for, dropout is not in [0,1) or the dtype is another.
+  // set, dropout is not in [0,1) or the dtype is another.
   explicit MultiHeadAttention(const MultiHeadConfig& config);
   const MultiHeadConfig& config() const noexcept { return config_; }
   Parameters& parameters() noexcept { return parameters_; }
@@ -91,7 +91,7 @@ class QKV_API MultiHeadAttention {
   Parameters zero_gradients() const;
 
   // `outputs.out` [..,Tq,width] must be given. Other outputs and all masks are as in a call of
-  // attention() with heads: weights [..,H,Tq,Tk] and so on, with B = 1 when q, k and v have rank
+  // attention() with heads: weights [..,H,Tq,Tk] and so on, with B = 1 if q, k and v have rank
   // 2. Throws Error before touching an output.
   void forward(const LayerInputs& inputs, RunState& run, Saved& saved,
                const Outputs& outputs) const {
@@ -100,8 +100,8 @@ class QKV_API MultiHeadAttention {
   }
   void forward(const LayerInputs& inputs, RunState& run, Saved& saved, const Outputs& outputs,
                Context& context) const;
-  // `output_gradients.out` must be given. Gradients of q, k and v may name one buffer, which then
-  // gets their sum (self-attention). In `gradients` an absent tensor is not asked for.
+  // `output_gradients.out` must be given. Gradients of q, k and v may name the same buffer, which
+  // then gets their sum (self-attention). Absent tensors of `gradients` are not computed.
   void backward(const Saved& saved, const OutputGradients& output_gradients,
                 const LayerInputGradients& input_gradients, Parameters& gradients) const {
     Context context;

@@ -13,8 +13,8 @@
 // The parameters of a layer are a struct of tensors with one list of them,
 //   template <class Self, class Visit>
 //   static void list(Self& self, const std::string& prefix, const Visit& visit);
-// and everything that goes over parameters visits that list. The gradients of a layer have the
-// same type, so they come in the same order and under the same names.
+// and everything that iterates over parameters visits that list. The gradients of a layer have the
+// same type, and so the same order and names.
 namespace qkv {
 
 // One entry of a list. AnyTensor is Tensor or const Tensor.
@@ -22,7 +22,7 @@ template <class AnyTensor>
 struct BasicParameter {
   std::string name;  // as PyTorch or the seed names it: "fc_q.weight", "W_q"
   AnyTensor& value;
-  Index fan_in = 0;  // how many inputs one output sums: sets the width of initialise()
+  Index fan_in = 0;  // how many inputs one output sums: sets the range of initialise()
 };
 
 namespace detail {
@@ -76,7 +76,7 @@ void for_each_parameter(L& layer, G& gradients, Visit&& visit) {
   });
 }
 
-// How many numbers the layer learns.
+// The number of learned numbers.
 template <class L>
 Index parameter_count(const L& layer) {
   Index count = 0;
@@ -86,10 +86,10 @@ Index parameter_count(const L& layer) {
 
 // Draws each parameter uniformly from (-b, b), b = 1/sqrt(fan_in), as PyTorch's nn.Linear does for
 // weights and biases (He et al. 2015, eq. 14 with a negative slope of sqrt(5)). The numbers are
-// Philox4x32-10 of (seed; element, number of the parameter): the same bits everywhere, in float32
-// the rounded float64 ones, and none changes when parameters are added behind it. `first` is the
-// number of the layer's first parameter in its model; returns the number after its last. Layers
-// that share a seed and a `first` start equal.
+// Philox4x32-10 of (seed; element, index of the parameter): the same bits everywhere, in float32
+// the rounded float64 ones, and unaffected by parameters added later. `first` is the
+// index of the layer's first parameter in its model; returns the index after its last. Layers
+// with the same seed and `first` start equal.
 template <class L>
 Index initialise(L& layer, std::uint64_t seed, Index first = 0) {
   for_each_parameter(

@@ -14,8 +14,8 @@ namespace qkv {
 
 enum class Mode { kEvaluate, kTrain };
 
-// Where a run of forward passes stands. In training each forward pass takes one step: its dropout
-// is drawn from (seed, step), and `step` goes up by one when the pass has succeeded. In evaluation
+// The state of a run of forward passes. In training each forward pass takes one step: its dropout
+// is drawn from (seed, step), and `step` is incremented if the pass succeeds. In evaluation
 // there is no dropout and nothing changes. One RunState may serve all layers of a model.
 struct RunState {
   Mode mode = Mode::kEvaluate;
@@ -23,25 +23,25 @@ struct RunState {
   std::uint64_t step = 0;
 };
 
-// The seed that a training step gives to Options::dropout: words 0 and 1 (low, high) of
+// The seed that a training step passes to Options::dropout: words 0 and 1 (low, high) of
 // Philox4x32-10 with key = seed (low, high) and counter = (step low, step high, 0, 2).
-// (The last word keeps these numbers apart from those of initialise(), which have 1 there.)
+// (The last word separates these numbers from those of initialise(), which have 1 there.)
 QKV_API std::uint64_t dropout_seed(const RunState& run) noexcept;
 
-// What an attention layer reads: arrays as Inputs has them, with shapes and ranks as each layer
-// says, and masks, which hold together.
+// The inputs of an attention layer: arrays as in Inputs, with shapes and ranks as each layer
+// says, and masks, which are combined.
 struct LayerInputs {
   ConstView q{};
   ConstView k{};
   ConstView v{};
-  ConstView lengths{};        // [B] or [B,Tq]: a key j is seen when j < length ("valid_len")
+  ConstView lengths{};        // [B] or [B,Tq]: key j is visible if j < length ("valid_len")
   std::vector<Mask> masks{};  // further masks: Causal, Padding, Keep, ...
   ConstView bias{};           // added to the scores, as Options::bias
   Diagonal diagonal{};        // of Causal and Window
 };
 
-// Name a buffer to ask for a gradient; each has the shape and dtype of its input. `write` holds
-// for these and for the parameters' gradients.
+// Pass a buffer to request a gradient; each has the shape and dtype of its input. `write` applies
+// to these and to the parameters' gradients.
 struct LayerInputGradients {
   View q{};
   View k{};
@@ -50,14 +50,14 @@ struct LayerInputGradients {
   View bias{};
 };
 
-// What the forward pass of a layer without projections leaves for the backward pass. The views
-// are the caller's: inputs, masks and `out` must stay as they were until then. May be used again
-// for another forward pass; memory is kept when sizes are the same.
+// What the forward pass of a layer without projections saves for the backward pass. The views
+// are the caller's: inputs, masks and `out` must not change until then. Reusable
+// for another forward pass; memory is kept if sizes are the same.
 struct AttentionSaved {
   LayerInputs inputs{};
   ConstView out{};
   Tensor lse{};
-  Dropout dropout{};  // as this pass drew it
+  Dropout dropout{};  // as drawn by this pass
 };
 
 }  // namespace qkv

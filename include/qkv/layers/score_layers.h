@@ -10,9 +10,9 @@
 
 // Attention with a score of its own and dropout on the weights, without projections. Shapes and
 // ranks are those of attention(): all of rank 3 [B,T,.] as in seed 002, or with heads, or mixed.
-// `outputs` may name what attention() gives (weights, lse, ...); `out` must be among them.
+// `outputs` may name any results of attention() (weights, lse, ...); `out` must be among them.
 // `output_gradients` are those of attention_backward(). forward() throws Error before touching an
-// output; a constructor throws when a width is below 1 or dropout is not in [0,1).
+// output; a constructor throws if a width is below 1 or dropout is not in [0,1).
 namespace qkv {
 
 // softmax(q k^T / sqrt(D)) v (seed 002, eq. 10.1.6). No parameters; any dtype of attention().

@@ -13,8 +13,8 @@ namespace qkv {
 // x [B,T,width] or [T,width], of the layer's dtype.
 struct SelfAttentionInputs {
   ConstView x{};
-  // [B]: how many positions are keys; those behind are still queries, so what stands there must be
-  // finite for a backward pass. [B,T], a length for each query: 0 takes a query out, too.
+  // [B]: how many positions are keys; the rest are still queries, so they must be
+  // finite for a backward pass. [B,T], a length for each query: 0 excludes a query, too.
   ConstView lengths{};
   std::vector<Mask> masks{};  // further masks
 };
@@ -40,10 +40,10 @@ class QKV_API SelfAttention {
       LinearParameters::list(self.v, prefix + "values.", visit);
     }
   };
-  // Views are the caller's: x, masks and out must stay as they were until the backward pass.
+  // Views are the caller's: x, masks and out must not change until the backward pass.
   struct Saved {
     SelfAttentionInputs inputs{};
-    Tensor q{};  // projected and divided, as k; v is projected
+    Tensor q{};  // projected and divided, like k; v is projected
     Tensor k{};
     Tensor v{};
     ConstView out{};
@@ -51,14 +51,14 @@ class QKV_API SelfAttention {
   };
 
   // Parameters are zero until initialised or written. dtype: float32 or float64. Throws Error
-  // when width is below 1 or the dtype is another.
+  // if width is below 1 or the dtype is another.
   explicit SelfAttention(Index width, DType dtype = DType::kFloat32);
   Parameters& parameters() noexcept { return parameters_; }
   const Parameters& parameters() const noexcept { return parameters_; }
   Parameters zero_gradients() const;
   Index width() const noexcept { return parameters_.q.weight.size(0); }
 
-  // `outputs.out` has the shape of x and must be given; other outputs as attention() has them.
+  // `outputs.out` has the shape of x and must be given; other outputs as in attention().
   // Throws Error before touching an output.
   void forward(const SelfAttentionInputs& inputs, RunState& run, Saved& saved,
                const Outputs& outputs) const {
@@ -67,7 +67,7 @@ class QKV_API SelfAttention {
   }
   void forward(const SelfAttentionInputs& inputs, RunState& run, Saved& saved,
                const Outputs& outputs, Context& context) const;
-  // In `gradients` an absent tensor is a gradient not asked for.
+  // Absent tensors of `gradients` are not computed.
   void backward(const Saved& saved, const OutputGradients& output_gradients,
                 const SelfAttentionInputGradients& input_gradients, Parameters& gradients) const {
     Context context;

@@ -16,8 +16,8 @@ namespace qkv::models {
 namespace {
 
 // How a day is spelled: names in braces are parts of the day, written as for Sunday, 3 May 1987 or
-// a day in September; the rest stands as it is. Forms are drawn in proportion to their weights.
-// Numbers alone must have one reading: year last means day first, year first means month second.
+// a day in September; the rest is literal. Forms are drawn in proportion to their weights.
+// All-numeric forms must be unambiguous: year last means day first, year first means month second.
 struct Form {
   std::uint32_t weight;
   std::string_view pattern;
@@ -153,17 +153,17 @@ std::string filled(std::string_view pattern, const Parts& parts, Draws& draws) {
   return text.append(pattern);
 }
 
-// Of ASCII.
+// ASCII only.
 char upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-// As written six times in ten, small letters three, capitals once.
+// As written six times in ten, lower case three times, upper case once.
 void change_letters(std::string& text, Draws& draws) {
   const std::uint32_t tenth = draws.below(10);
   if (tenth >= 6) std::ranges::transform(text, text.begin(), tenth < 9 ? lower : upper);
 }
 
-// Commas are forgotten, or stand behind a blank.
+// Commas are sometimes left out or preceded by a space.
 void change_commas(std::string& text, Draws& draws) {
   if (text.find(',') == text.npos) return;
   const std::uint32_t twentieth = draws.below(20);
@@ -171,7 +171,7 @@ void change_commas(std::string& text, Draws& draws) {
   if (twentieth == 4) text.insert(text.find(','), 1, ' ');
 }
 
-// Now and then a blank is typed twice.
+// Sometimes a space is doubled.
 void double_blank(std::string& text, Draws& draws) {
   const auto blanks = static_cast<std::uint32_t>(std::ranges::count(text, ' '));
   if (blanks == 0 || !draws.once_in(16)) return;

@@ -27,7 +27,7 @@ constexpr std::string_view kTens[] = {"",      "",      "twenty",  "thirty", "fo
                                       "fifty", "sixty", "seventy", "eighty", "ninety"};
 constexpr std::size_t kShort = 3;  // letters of an abbreviation
 
-// "eighty-seven", now and then "eighty seven".
+// "eighty-seven", sometimes "eighty seven".
 std::string joined(std::string_view tens, std::string_view ones, Draws& draws) {
   return fmt::format("{}{}{}", tens, draws.once_in(3) ? ' ' : '-', ones);
 }

@@ -7,7 +7,7 @@
 
 #include "models/tasks/draws.h"
 
-// English words of dates. Where there are several spellings one is drawn.
+// English words of dates. If there are several spellings, one is drawn at random.
 namespace qkv::models {
 
 std::string_view month_name(unsigned month);      // 1..12: "September"
@@ -15,7 +15,7 @@ std::string_view short_month(unsigned month);     // "Sep"
 std::string_view roman_month(unsigned month);     // "IX"
 std::string_view weekday_name(unsigned weekday);  // 0..6: "Sunday"
 
-// "Sep", "Sept", "Sep.", "Sept."; "May" has nothing to cut.
+// "Sep", "Sept", "Sep.", "Sept."; "May" has no abbreviation.
 std::string abbreviated_month(unsigned month, Draws& draws);
 // "Tue", "Tues", "Tue."
 std::string abbreviated_weekday(unsigned weekday, Draws& draws);

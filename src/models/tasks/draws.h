@@ -12,10 +12,10 @@
 
 namespace qkv::models {
 
-// The last word of Philox's counter: what draws the numbers. Spelling vectors have 3.
+// The last word of Philox's counter: identifies the stream. Spelling vectors have 3.
 enum class DrawStream : std::uint32_t { kTestDays = 4, kDates = 5, kReverse = 6 };
 
-// The random numbers of example n under a seed, one after the other: the words of Philox4x32-10 at
+// The random numbers of example n under a seed, in sequence: the words of Philox4x32-10 at
 // the counters (0, n low, n high, stream), (1, ...), ...
 class Draws {
  public:
@@ -24,7 +24,7 @@ class Draws {
         n_(static_cast<std::uint64_t>(n)),
         stream_(static_cast<std::uint32_t>(stream)) {}
 
-  // From 0 to bound - 1, each as likely: Lemire, "Fast Random Integer Generation in an Interval"
+  // Uniform from 0 to bound - 1: Lemire, "Fast Random Integer Generation in an Interval"
   // (2019), algorithm 5. `bound` is positive.
   std::uint32_t below(std::uint32_t bound) noexcept {
     const std::uint32_t surplus = (0U - bound) % bound;  // 2^32 mod bound

@@ -17,12 +17,12 @@ struct AdamOptions {
   double beta2 = 0.999;   // of the mean of their squares, in [0,1)
   double epsilon = 1e-8;  // in [1e-30,1)
   // Above 0: AdamW (Loshchilov, Hutter 2019, algorithm 2), whose decay w <- w - rate decay w is
-  // apart from the gradient. It holds for parameters of two axes and more; biases, and vectors such
-  // as the v of additive attention, do not decay.
+  // decoupled from the gradient. It applies to parameters with two or more axes; biases, and
+  // vectors such as the v of additive attention, do not decay.
   double weight_decay = 0;
 };
 
-// What Adam knows of one parameter.
+// Adam's state for one parameter.
 struct AdamMoments {
   std::string name{};  // of the parameter
   Tensor m{};          // running mean of the gradient
@@ -32,15 +32,15 @@ struct AdamMoments {
 // Adam (Kingma, Ba 2015, algorithm 1), for g the gradient and t = 1, 2, ... the update:
 //   m <- beta1 m + (1 - beta1) g,  v <- beta2 v + (1 - beta2) g^2
 //   w <- w - rate (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
-// Each number is computed by itself in the parameter's own type, so bits depend on nothing else.
-// Moments and the count of updates are all of its state: who saves and restores them goes on with
-// the same bits.
+// Each number is computed independently in the parameter's own type, so its bits depend on nothing
+// else. The moments and the update count are the complete state: after saving and restoring them,
+// training continues with the same bits.
 class QKV_API Adam {
  public:
   // For these parameters. Throws Error for options out of range.
   Adam(std::span<const TrainedParameter> list, const AdamOptions& options);
 
-  // One update with the gradients as they are. The list is that of the constructor: the same names,
+  // One update with the given gradients. The list must match the constructor's: the same names,
   // shapes and dtypes. Throws Error before anything changes.
   void step(std::span<const TrainedParameter> list, double learning_rate);
 

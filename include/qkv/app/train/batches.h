@@ -18,22 +18,22 @@ struct PairLength {
 };
 
 struct BatchOptions {
-  // Of a batch, padding included: (longest source + longest target) * pairs. A pair that is longer
-  // by itself is a batch of its own.
+  // Per batch, padding included: (longest source + longest target) * pairs. A pair that exceeds it
+  // is a batch of its own.
   Index most_tokens = 4096;
   std::uint64_t seed = 0;
 };
 
-// The batches of one epoch in the order in which they are learned from: each the indices of its
-// pairs. Each pair is in one of them. Pairs of like lengths come together, which keeps padding
-// small, those of equal lengths in an order that is drawn anew in each epoch, as is the order of
+// The batches of one epoch in training order: each the indices of its
+// pairs. Each pair is in exactly one. Pairs of similar lengths are grouped, which keeps padding
+// small; pairs of equal lengths are reshuffled in each epoch, and so is the order of
 // the batches. The numbers are Philox4x32-10 of (seed; position, epoch, which order): equal
-// arguments give equal batches everywhere. Throws Error when there are more than 2^32 - 1 pairs or
+// arguments give equal batches everywhere. Throws Error for more than 2^32 - 1 pairs or
 // most_tokens < 1.
 QKV_API std::vector<std::vector<Index>> epoch_batches(std::span<const PairLength> lengths,
                                                       const BatchOptions& options, Index epoch);
 
-// The same limit without chance, for what is only computed: pairs by length, batches in that order.
+// The same limit without shuffling, for evaluation: pairs by length, batches in that order.
 QKV_API std::vector<std::vector<Index>> sorted_batches(std::span<const PairLength> lengths,
                                                        Index most_tokens);
 

@@ -12,14 +12,14 @@
 
 namespace qkv::app {
 
-// How far training has come, all its runs together.
+// How far training has come, over all runs.
 struct Spent {
-  Index epochs = 0;  // whole ones
+  Index epochs = 0;  // complete ones
   Index updates = 0;
   double seconds = 0;
 };
 
-// How much training there is to be: whichever of these comes first.
+// When training ends: at whichever of these comes first.
 struct Budget {
   std::optional<Index> epochs{};
   std::optional<Index> updates{};
@@ -27,21 +27,21 @@ struct Budget {
 };
 
 // "10e,5000u,30m": whole epochs (e) and updates (u), and a time in seconds (s), minutes (m) or
-// hours (h), each once, all positive, none above 3.2e13 (seconds: a million years). Throws Error
-// (argument "budget") saying what is wrong.
+// hours (h), each at most once, all positive, none above 3.2e13 (seconds: a million years). Throws
+// Error (argument "budget") saying what is wrong.
 QKV_API Budget parse_budget(std::string_view text);
-// The same text again: "10e,5000u,1800s".
+// The inverse: "10e,5000u,1800s".
 QKV_API std::string to_string(const Budget& budget);
 
 QKV_API bool is_spent(const Budget& budget, const Spent& spent);
 
-// The best of the losses so far, and how long ago it was.
+// The best loss so far, and how long ago it was.
 class EarlyStopping {
  public:
-  // Training is over after so many losses in a row that were no better; 0: never.
+  // Training ends after this many losses in a row without improvement; 0: never.
   explicit EarlyStopping(Index patience = 0) noexcept : patience_(patience) {}
 
-  // Takes the next loss: true when it is less than every one before. NaN never is.
+  // Takes the next loss: true if it is less than all before. NaN never is.
   bool take(double loss) noexcept {
     const bool better = loss < best_;
     misses_ = better ? 0 : misses_ + 1;

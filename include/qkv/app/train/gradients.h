@@ -13,8 +13,8 @@
 
 namespace qkv::app {
 
-// A parameter and the gradient of the loss by it: the same shape and dtype, float32 or float64,
-// both in C order. The memory is the caller's.
+// A parameter and the loss's gradient with respect to it: the same shape and dtype, float32 or
+// float64, both in C order. The memory is the caller's.
 struct TrainedParameter {
   std::string name{};
   View value{};
@@ -32,20 +32,20 @@ std::vector<TrainedParameter> trained_parameters(L& layer, G& gradients) {
 }
 
 // The Euclidean norm of all gradients together, summed in float64 in the order of the list. NaN
-// where one of them is NaN.
+// if any of them is NaN.
 QKV_API double gradient_norm(std::span<const TrainedParameter> list);
 
 // Multiplies every gradient.
 QKV_API void scale_gradients(std::span<const TrainedParameter> list, double factor);
 
-// Gradients whose norm is above `most` are scaled to that norm (Pascanu, Mikolov, Bengio 2013,
-// algorithm 1). Returns the norm they had; where it is NaN or infinite nothing is changed: what to
-// do about that is the caller's. `most` is positive; infinity: never.
+// Clips gradients whose norm is above `most` to that norm (Pascanu, Mikolov, Bengio 2013,
+// algorithm 1). Returns the norm before clipping; if it is NaN or infinite, changes nothing and
+// leaves the decision to the caller. `most` is positive; infinity: never.
 QKV_API double clip_gradients(std::span<const TrainedParameter> list, double most);
 
 // Adds the gradients of all sets to those of the first: sets[n][p] is parameter p of set n. The
-// order is a fixed tree - (0+1)+(2+3) and so on, the sums of a level being made before those of the
-// next - so the bits do not depend on who computes. The other sets hold unspecified numbers then.
+// order is a fixed tree - (0+1)+(2+3) and so on, the sums of a level being computed before those of
+// the next - so the bits do not depend on threads. The other sets then hold unspecified numbers.
 QKV_API void sum_tree(std::span<const std::vector<TrainedParameter>> sets,
                       const Executor& executor = {});
 
