@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What qkv_app and the program qkv take. Where something is missing: QKV_APP=ON is an error,
+# Dependencies of qkv_app and the program qkv. If one is missing, QKV_APP=ON is an error and
 # QKV_APP=AUTO becomes OFF.
 
 set(app_missing "")

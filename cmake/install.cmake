@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What an installed qkv consists of: headers, libraries, the program, CMake and pkg-config files.
+# The contents of an installed qkv: headers, libraries, the program, CMake and pkg-config files.
 
 include(CMakePackageConfigHelpers)
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qkv)
@@ -17,8 +17,8 @@ write_basic_package_version_file(qkvConfigVersion.cmake COMPATIBILITY SameMinorV
 install(FILES ${PROJECT_BINARY_DIR}/qkvConfig.cmake ${PROJECT_BINARY_DIR}/qkvConfigVersion.cmake
   DESTINATION ${config_dir})
 
-# pkg-config: the way up to the prefix, so that an installed tree may move; and what a static
-# library needs at the user's link.
+# pkg-config: a relative path to the prefix, so that an installed tree is relocatable; and the
+# link dependencies of a static library.
 file(RELATIVE_PATH pc_prefix /prefix/${pc_dir} /prefix)
 if(BUILD_SHARED_LIBS)
   set(pc_cflags " -DQKV_SHARED")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-# The rules of every target of the project: language, arithmetic, warnings.
+# Settings common to every target of the project: language, arithmetic, warnings.
 function(qkv_target target)
-  # An installed program finds the shared libraries beside it wherever the tree is moved.
+  # An installed program finds the shared libraries in the same tree, wherever it is moved.
   file(RELATIVE_PATH up /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR})
   set(library_path $ORIGIN $ORIGIN/${up})
   target_compile_features(${target} PUBLIC cxx_std_20)
@@ -12,29 +12,29 @@ function(qkv_target target)
     VISIBILITY_INLINES_HIDDEN ON
     POSITION_INDEPENDENT_CODE ON
     INSTALL_RPATH "${library_path}"
-    # Only files of a room are joined, whatever CMAKE_UNITY_BUILD says: not those of the kernels,
+    # Only files of a room are joined, whatever CMAKE_UNITY_BUILD says: not the kernels,
     # which include themselves once for each CPU target.
     UNITY_BUILD ${QKV_UNITY}
     UNITY_BUILD_MODE GROUP)
   target_compile_options(${target} PRIVATE
-    # The order of a sum is part of its meaning: no multiply-add the source does not write.
+    # The order of a sum is part of its meaning: no fused multiply-adds except explicit ones.
     -ffp-contract=off
     -Wall -Wextra -Wpedantic
     -Wcast-qual -Wextra-semi -Wfloat-conversion -Wnon-virtual-dtor -Wold-style-cast
     -Woverloaded-virtual -Wredundant-decls -Wshadow -Wundef
-    # False alarms on `"text" + std::string` (gcc bug 105651); may go with gcc 13.
+    # False positives on `"text" + std::string` (gcc bug 105651); may go with gcc 13.
     $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()
 
-# Files of one room, listed in its directory. With QKV_UNITY a room is one translation unit, so that
-# its headers are read and its templates instantiated once; a file with definitions of its own stays
-# alone. A large room may be several of them, by names, and small ones may share one.
+# Files of one room (folder), listed in its directory. With QKV_UNITY a room is one translation unit, so
+# that its headers are parsed and its templates instantiated once; a file with its own definitions stays
+# separate. A large room may be split into several units, by name, and small ones may share one.
 function(qkv_room target room)
   target_sources(${target} PRIVATE ${ARGN})
   set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${room})
 endfunction()
 
-# A library of the project: what its users see, and its shared form.
+# A library of the project: its public interface, and its shared form.
 function(qkv_library target)
   qkv_target(${target})
   target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include/qkv/export.h)
@@ -47,8 +47,8 @@ function(qkv_library target)
     target_compile_definitions(${target} PUBLIC QKV_SHARED)
   endif()
   if(QKV_SANITIZE_LIBRARIES)
-    # -O1 as well: without it libraries would run for longer than their optimisation takes, which is
-    # the other way round for programs and tests.
+    # -O1 as well: unoptimised, the libraries would lose more time running than optimising them takes;
+    # for programs and tests it is the reverse.
     target_compile_options(${target} PRIVATE
       -fsanitize=${QKV_SANITIZE_LIBRARIES} -fno-sanitize-recover=all -O1)
     target_link_options(${target} PUBLIC -fsanitize=${QKV_SANITIZE_LIBRARIES})

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/bench.sh [ARGUMENT-OF-qkv_bench...]
-# Builds the benchmarks with their peers, and writes what they measure to bench/results/CPU.json.
+# Builds the benchmarks with their peers, and writes the results to bench/results/CPU.json.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-# "intel-r-xeon-r-processor-6-167"; "unknown" where the system does not say.
+# "intel-r-xeon-r-processor-6-167"; "unknown" if the system does not say.
 cpu_slug() {
   awk -F': ' '
     /^model name/ && !name { name = $2 }
@@ -20,7 +20,7 @@ commit() {
   git describe --always --dirty --abbrev=12 --match='' 2>/dev/null || echo unknown
 }
 
-# Tests are as they were; only the peers are added.
+# Keeps the test settings; only adds the peers.
 cmake --preset release -DQKV_BENCH_PEERS=ON \
   $([ -f build/release/build.ninja ] || echo -DQKV_TESTS=OFF) >/dev/null
 cmake --build --preset release --target qkv_bench

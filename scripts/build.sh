@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/build.sh PRESET [TARGET...]
-# Configures and builds a preset: everything with its tests, or only the targets named. The log of
-# the compilers is in build/logs (scripts/quietly.sh).
+# Configures and builds a preset: everything with its tests, or only the named targets. The compiler
+# output is in build/logs (scripts/quietly.sh).
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
@@ -14,7 +14,7 @@ if (($# == 0)); then
   configure -DQKV_TESTS=ON
   scripts/quietly.sh "build $preset" cmake --build --preset "$preset"
 else
-  # Targets by name need no GoogleTest, but for tests; a directory that has the tests keeps them.
+  # Named targets other than tests do not need GoogleTest; a build directory that has tests keeps them.
   if [[ " $*" == *" test_"* ]]; then
     configure -DQKV_TESTS=ON
   elif [ ! -f "build/$preset/build.ninja" ]; then

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check.sh [--quick | STEP...]
-# One step: runs it; its last line says what was counted, and a count of zero is a failure.
-# Several, or none for all: runs each, and ends with one table. All of them write that table to
+# One step: runs it; its last line has a count, and a count of zero is a failure.
+# Several, or none for all: runs each, and prints a table at the end. A run of all steps writes it to
 # docs/last-check.txt, with the commit and the date.
-# --quick: what a change must pass beside `make test`; continuous integration runs these.
+# --quick: what a change must pass besides `make test`; continuous integration runs these.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
@@ -21,7 +21,7 @@ counted() {
   (($1 > 0))
 }
 
-# The project's files, one a line: everything but what was built, fetched or given.
+# The project's files, one a line: everything except build output and downloads.
 project_files() {
   find . \( -path ./.git -o -path ./build -o -path "./.venv*" -o -path ./dist -o -name __pycache__ \) -prune \
     -o -type f ! -name LICENSE -print |
@@ -30,7 +30,7 @@ project_files() {
 
 cpp_files() { project_files | grep -E '\.(h|cc)$'; }
 
-# What a preset compiles, one a line, relative to the root.
+# The files that a preset compiles, one a line, relative to the root.
 compiled_files() {
   sed -nE "s|^ *\"file\": \"$PWD/(.*)\",?\$|\1|p" "build/$1/compile_commands.json" | sort -u
 }
@@ -111,8 +111,8 @@ step_headers() {
   counted "$count" headers
 }
 
-# Each file alone, without the precompiled header: one that lacks an #include compiles in company. A
-# source that no list names would be no source. All tests with all of their repetitions.
+# Each file alone, without the precompiled header: a missing #include goes unnoticed in a unity build.
+# Also finds sources that no list names. All tests with all of their repetitions.
 step_apart() {
   local forgotten
   scripts/build.sh apart
@@ -128,17 +128,17 @@ step_apart() {
   QKV_TEST_SCALE=100 scripts/test.sh apart
 }
 
-# Additions as docs/recipes.md has them, made in a copy; the last line counts them.
+# Additions as docs/recipes.md describes them, made in a copy; the last line counts them.
 step_recipes() { scripts/check/recipes.sh; }
 
-# Every block of the documents, those of C++ each on its own; the last line counts them.
+# Every block of the documents, C++ blocks compiled separately; the last line counts them.
 step_docs() {
   scripts/build.sh release qkv_tool
   scripts/python_package.sh
   .venv/bin/python scripts/check/docs_blocks.py --separately build/release
 }
 
-# The Python package alone on a machine; the last line counts its objects.
+# The Python package without its build environment; the last line counts its objects.
 step_wheel() {
   scripts/wheel.sh
   scripts/check/wheel.sh
@@ -149,15 +149,15 @@ step_clang() {
   QKV_TEST_SCALE=100 scripts/test.sh clang
 }
 
-# clang-tidy, a room at a time; the last line counts the files. Those of the Python package as they
-# were compiled, where that could be.
+# clang-tidy, a room at a time; the last line counts the files. Files of the Python package as
+# compiled, if they were.
 step_lint() {
   [ -f build/python/compile_commands.json ] || scripts/python_package.sh
   .venv/bin/python scripts/check/lint.py --self-test
   .venv/bin/python scripts/check/lint.py "$@"
 }
 
-# With the analyzer, which takes as long as all else of it.
+# With the analyzer, which doubles the time.
 step_analyze() { step_lint --analyze; }
 
 # ---- other builds -------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ step_shared() {
   counted "$count" users of the library
 }
 
-# The other compiler and its sanitizers at once: addresses everywhere, undefined behaviour in the
+# The other compiler and its sanitizers together: addresses everywhere, undefined behaviour in the
 # libraries, neither in the kernels.
 step_sanitize() {
   scripts/build.sh sanitize
@@ -185,16 +185,16 @@ step_asan() {
   QKV_TEST_SCALE=8 scripts/test.sh asan
 }
 
-# gcc 12's thread sanitizer knows no address space as random as newer kernels make it; may go with
-# gcc 14.
+# gcc 12's thread sanitizer cannot handle the address space randomisation of newer kernels; may go
+# with gcc 14.
 test_tsan() {
   local fixed_addresses=()
   ! setarch -R true 2>/dev/null || fixed_addresses=(setarch -R)
   "${fixed_addresses[@]}" scripts/test.sh tsan "$@"
 }
 
-# What starts threads, and what must not depend on them. Not what stands behind masks, the same loops
-# for minutes; and on one CPU target, as the preset has it, whose filter this one replaces.
+# Tests of code that starts threads, or must not depend on them. Without the mask tests, minutes of the
+# same loops; and on one CPU target, like the preset, whose filter this one replaces.
 step_threads() {
   scripts/build.sh tsan test_runtime test_order
   QKV_TEST_SCALE=2 test_tsan -R '^(runtime|order)[.]' \
@@ -207,14 +207,14 @@ step_tsan() {
   QKV_TEST_SCALE=8 test_tsan
 }
 
-# The fuzzers' seeds and what they have found so far, once each: no new inputs.
+# The fuzzers' seeds and their findings so far, once each: no new inputs.
 step_fuzz() {
   scripts/fuzz.sh 0
 }
 
 # ---- one step, or the table ---------------------------------------------------------------------
 
-# "ok" or "FAILED", the user and system seconds and what was counted, of a step that has run.
+# "ok" or "FAILED", the user and system seconds and the count, for a step that has run.
 run_step() {
   local step=$1 log=build/check/$1.log cpu verdict=ok outcome
   local TIMEFORMAT='%U %S'
@@ -242,7 +242,7 @@ run_all() {
   ((failed == 0))
 }
 
-# The whole of it, for the next reader.
+# The full table, for the record.
 write_last_check() {
   {
     echo "# SPDX-License-Identifier: Apache-2.0"

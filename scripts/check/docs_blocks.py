@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles and runs the code blocks of the documents and compares what they say they print.
+"""Compiles and runs the code blocks of the documents and compares their output with the documents.
 
 usage: docs_blocks.py [--separately] BUILD_DIR [ROOT]   README.md and docs/**/*.md of a checkout
 
 What is done with a fenced block depends on its language:
   cpp      with `int main`: compiled against the library and run. Without: the body of a main,
-           after tests/docs/preludes/NAME.h, which the line before names: <!-- prelude: NAME -->
+           after tests/docs/preludes/NAME.h, named in the line before: <!-- prelude: NAME -->
   sh       run by bash, the built qkv first on PATH
   console  lines after "$ " are run; the other lines, if any, are what they must print
   python   run by the checkout's .venv-python, in one process with the document's python blocks
-           above it; those that import qkv or torch where it has none are counted and listed
+           above it; those that import qkv or torch when it is missing are counted and listed
   text, json, cmake   shown only
-<!-- output --> before a text block: it is exactly what the block above prints on stdout.
+<!-- output --> before a text block: exactly what the block above prints on stdout.
 <!-- run: no, REASON --> before a sh, console or python block: not run, but counted and listed; sh
-and console only for what installs, fetches or builds.
+and console only for commands that install, fetch or build.
 All blocks of a document run in order in one temporary directory, which has links to the files and
-directories at the top of the checkout: commands are typed as from there and leave nothing behind.
-The cpp blocks are compiled together as one program, which is much cheaper and runs each of them in
-a process of its own. A block is then also right with an #include that only another block has;
+directories at the top of the checkout: commands are typed as if there and leave nothing behind.
+The cpp blocks are compiled together as one program, which is much cheaper, and runs each of them in
+a process of its own. A block then also passes if only another block has an #include it needs;
 --separately, for the long check, compiles each alone and finds that.
 Exit 1 on a failure, or when no block was run.
 """
@@ -46,7 +46,7 @@ MARK = re.compile(r"(prelude): (\w+)|(output)|(run): no, (.+)")
 
 
 def read_marks(lines, fence):
-    """The marks in the comments right above the line `fence`, blank lines between allowed."""
+    """The marks in the comments directly above the line `fence`, allowing blank lines between."""
     marks = {}
     for line in reversed(lines[:fence]):
         comment = COMMENT.match(line)
@@ -122,7 +122,7 @@ class Runner:
         return self.session.run(self.document, block)
 
     def obstacle(self, block):
-        """Why a block cannot be run here; None where it can."""
+        """Why a block cannot be run here, or None."""
         if "run" in block.marks or block.language != "python":
             return block.marks.get("run")
         self.imports.update(IMPORT.findall(block.code))
@@ -131,7 +131,7 @@ class Runner:
 
 
 IMPORT = re.compile(r"^ *(?:import|from) (qkv|torch)\b", re.MULTILINE)
-NOT_RUN = object()  # what a block printed that could not be run here
+NOT_RUN = object()  # output of a block that could not be run here
 
 
 def compare(wanted, printed):
@@ -141,7 +141,7 @@ def compare(wanted, printed):
 
 
 def check_marks(block):
-    """Every mark stands at a block it can mean something for."""
+    """Checks that every mark is at a block it applies to."""
     if block.language not in RUN | SHOWN:
         raise Wrong(f"language '{block.language}' is none of {' '.join(sorted(RUN | SHOWN))}")
     homes = {"prelude": {"cpp"}, "output": {"text"}, "run": {"sh", "console", "python"}}
@@ -157,7 +157,7 @@ def check_document(root, compiler, name, blocks):
     counts, unrun, failures = collections.Counter(), [], []
     with tempfile.TemporaryDirectory() as directory:
         runner = Runner(root, compiler, name, directory)
-        printed = None  # by the block before this one
+        printed = None  # by the previous block
         for block in blocks:
             try:
                 check_marks(block)
@@ -207,7 +207,7 @@ def has_cpp(blocks):
 
 
 def programs_of(root, documents):
-    """The cpp blocks that make sense; what is wrong with the others is found when they are run."""
+    """The valid cpp blocks; faults of the others are reported when they are run."""
     for name, blocks in documents.items():
         for block in blocks:
             with contextlib.suppress(Wrong):
@@ -217,7 +217,7 @@ def programs_of(root, documents):
 
 
 def check(root, build, separately=False):
-    """Checks all documents of a checkout and reports. True when all is well."""
+    """Checks all documents of a checkout and reports. True if there is no failure."""
     documents, failures = read_documents(root)
     with tempfile.TemporaryDirectory() as directory, \
             concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

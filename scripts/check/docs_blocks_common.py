@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of docs_blocks.py share: a block, what is wrong with it, how a command is run."""
+"""Shared by the parts of docs_blocks.py: a block, a fault, running a command."""
 
 import subprocess
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ SECONDS = 1800  # for one command or one block
 
 
 class Wrong(Exception):
-    """What is wrong with a block, as text for the reader."""
+    """A fault of a block, as text for the reader."""
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Block:
 
 
 def call(command, directory, environment):
-    """What a command prints on stdout."""
+    """A command's stdout."""
     try:
         done = subprocess.run(command, cwd=directory, env=environment, check=False,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cpp blocks of all documents as one program, or each as a program of its own.
 
-Almost all of a small program's compilation is the headers it includes, so the blocks share one
+Most of the time to compile a small program goes into its headers, so the blocks share one
 translation unit: includes first, each of them once, then every block in a namespace of its own.
 `program N` runs the N-th. `int main()` becomes `auto main()`: a function of that name that is not
-the program's main must return what it promises, and without a return it now promises nothing.
+the program's main must return its declared type, and with `auto` a missing return is valid.
 
-What that cannot show, a block compiled alone does: an include that another block has, a `using`
+Only compiling a block alone finds a missing include that another block has, a missing `using`
 that another block's prelude has, a global object that another block's run constructs as well.
 """
 
@@ -36,7 +36,7 @@ int main(int, char** arguments) {
 
 @dataclass
 class Program:
-    """A cpp block that is to be compiled."""
+    """A cpp block to be compiled."""
     document: pathlib.Path
     block: object
     header: pathlib.Path  # of its prelude, or None
@@ -53,7 +53,7 @@ class Program:
         return f'#line {self.block.line + offset} "{self.document}"\n'
 
     def includes(self):
-        """The include directives, each by its own text and with its line in the document."""
+        """The include directives, keyed by text, with their lines in the document."""
         found = {}
         for number, line in enumerate(self.block.code.splitlines()):
             if INCLUDE.fullmatch(line):
@@ -69,13 +69,13 @@ class Program:
         return f"int main() {{\n{self.here()}{code}{self.here()}}}\n"
 
     def alone(self):
-        """The text of a program that has just this block."""
+        """The text of a program with just this block."""
         if self.is_complete:
             return self.here() + self.block.code
         return "".join(self.includes().values()) + self.body()
 
     def obstacle(self):
-        """Why it cannot be compiled together with others; None where it can."""
+        """Why it cannot be compiled together with others, or None."""
         if DIRECTIVE.search(INCLUDE.sub("", self.block.code)):
             return "it has directives for the preprocessor"
         if self.is_complete and not MAIN.search(self.block.code):
@@ -83,7 +83,7 @@ class Program:
         return None
 
     def is_named_in(self, report, number):
-        """Whether a report of compiler or linker points at the block, in the namespace `number`."""
+        """Whether a compiler or linker message points at the block, in the namespace `number`."""
         end = self.block.line + len(self.block.code.splitlines())
         return f"block_{number}::" in report or any(
             document == str(self.document) and self.block.line <= int(line) < end
@@ -91,7 +91,7 @@ class Program:
 
 
 def read_program(root, document, block):
-    """The program of a cpp block. Raises Wrong where its prelude makes no sense."""
+    """The program of a cpp block. Raises Wrong if its prelude is invalid."""
     prelude = block.marks.get("prelude")
     program = Program(document, block, None)
     if prelude and program.is_complete:
@@ -116,14 +116,14 @@ def joint_text(programs):
 
 
 class Compiler:
-    """Compiles programs against the library, into a directory that it is given."""
+    """Compiles programs against the library, into a given directory."""
 
     def __init__(self, root, build, directory):
         self.root, self.build, self.directory = root, build, pathlib.Path(directory)
         self.binaries = itertools.count()
         self.commands = {}  # by the names of the programs that were compiled together
         self.reasons = {}  # why the others were not
-        self.together = None  # the future of compile_together, where that was asked for
+        self.together = None  # the future of compile_together, if requested
 
     def compile(self, text):
         """The binary of a program."""
@@ -142,8 +142,8 @@ class Compiler:
         return binary
 
     def compile_together(self, programs):
-        """Makes one program of all that can be joined. Those a report names are left out of it:
-        compiled alone they say what is wrong with them, if anything is."""
+        """Joins as many blocks as possible into one program. Blocks named in a message are left out:
+        compiling them alone shows their faults, if any."""
         joined = []
         for program in programs:
             self.reasons[program.name] = program.obstacle()
@@ -164,7 +164,7 @@ class Compiler:
                 return
 
     def run(self, program, directory, environment):
-        """What a program prints, run in a directory; it is compiled now if it was not before."""
+        """A program's output, run in a directory; compiles it now if necessary."""
         if self.together:
             self.together.result()
         together = self.commands.get(program.name)

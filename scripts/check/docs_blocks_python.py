@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The python blocks of one document: one process runs them all, in order.
 
-Each block is run among the names that those above it left. It has failed when it raised something,
-or left by sys.exit with anything but 0; those below it are run nevertheless. When the process ends
-(os._exit, a crash) or is not done in time, they are not, and are failures, too.
+Each block is run with the names that those above it defined. It fails if it raises an exception
+or calls sys.exit with anything but 0; those below it are run all the same. If the process ends
+(os._exit, a crash) or times out, they are not run, and fail too.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ for request in requests:
 
 
 def interpreter():
-    """The best Python there is; scripts/setup.sh makes both."""
+    """The best Python available; scripts/setup.sh creates both."""
     best, other = (CHECKOUT / venv / "bin/python" for venv in (".venv-python", ".venv"))
     return best if best.exists() else other
 
@@ -59,13 +59,13 @@ def is_installed(package):
 
 
 class Printed:
-    """What a process writes into a file, asked for in pieces."""
+    """What a process writes to a file, read in pieces."""
 
     def __init__(self):
         self.file, self.end = tempfile.TemporaryFile(), 0
 
     def since_last(self):
-        # pread: the process shares the place in the file.
+        # pread: the process shares the file offset.
         size = os.fstat(self.file.fileno()).st_size
         piece = os.pread(self.file.fileno(), size - self.end, self.end)
         self.end = size
@@ -93,7 +93,7 @@ class Session:
         if self.over:
             raise Wrong(f"not run: {self.over}")
         code = "\n" * (block.line - 1) + block.code  # errors have the document's line
-        with contextlib.suppress(BrokenPipeError):  # the answer tells
+        with contextlib.suppress(BrokenPipeError):  # the missing answer shows it
             self.requests.write(json.dumps([str(document), code]).encode() + b"\n")
         status = self.answer(f"the block of line {block.line}")
         out, err = self.out.since_last(), self.err.since_last()
@@ -115,7 +115,7 @@ class Session:
         return f"{self.process.wait()}, and the process with it"
 
     def end(self):
-        """Ends the process, which must end well."""
+        """Ends the process, which must exit normally."""
         self.requests.close()
         try:
             status = self.process.wait(SECONDS)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests docs_blocks.py: good documents pass, and each wrong one is found for its own reason.
+"""Tests docs_blocks.py: good documents pass, and each wrong one fails for its own reason.
 
 usage: docs_blocks_test.py BUILD_DIR
 """
@@ -25,7 +25,7 @@ GOOD = [
     "```sh\ntest -f README.md\n```\n<!-- run: no, needs the network -->\n```sh\ngit clone x\n```\n",
     '```python\na = 1\nprint(a)\n```\n```python\nprint(a + 1)\n```\n'
     "<!-- output -->\n```text\n2\n```\n",
-    # Each block is run once, and what its commands print is its own.
+    # Each block is run once, and has its own output.
     '```python\nopen("runs", "a").write("1")\n```\n```sh\necho 2 >> runs\n```\n'
     '```python\nimport os\nos.system("cat runs")\n```\n<!-- output -->\n```text\n12\n```\n',
     "```python\nimport sys\nsys.exit()\n```\n```python\nsys.exit(0)\n```\n",
@@ -58,7 +58,7 @@ WRONG = [
     ("```python\nsys.exit(\n```\n", 'README.md", line 2'),
     ("```python\nprint(1)\n```\n```python\nprint(2)\n```\n"
      "<!-- output -->\n```text\n1\n2\n```\n", "-1"),
-    # Those below a block that raised are run: they fail for their own reasons, or do not.
+    # Blocks below one that raised are run: they pass or fail on their own.
     ("```python\na = 1\n1 / 0\n```\n```python\nprint(a)\n```\n```sh\nfalse\n```\n",
      "2 failures"),
     ("```python\nimport os\nos._exit(5)\n```\n", "exit 5, and the process with it"),
@@ -80,18 +80,18 @@ SAME_NAMES = (
     '<!-- prelude: numbers -->\n```cpp\nstd::printf("%d", number);\n```\n'
     "<!-- output -->\n```text\n7\n```\n")
 
-# Documents of several programs, and what is reported of them compiled together.
+# Documents of several programs, and what is reported when they are compiled together.
 TOGETHER = [
     (SAME_NAMES, ["cpp: 3 compiled together, 0 alone", " 0 failures"]),
-    # No block sees another's macros. The end of a main that is not the program's own must not be
-    # reached where it returns something elsewhere.
+    # No block sees another's macros. A main that returns something on one path must not fall off
+    # its end on another, unless it is the program's own.
     ("```cpp\n#define puts no\nint main() {}\n```\n"
      "```cpp\nint main(int count, char**) { return count - 1; }\n```\n"
      "```cpp\nint main() { if (false) return 1; }\n```\n" + PUTS_A * 2,
      ["cpp: 2 compiled together, 3 alone", "alone: README.md:2: it has directives",
       "alone: README.md:6: its main has arg", "alone: README.md:9: it does not compile tog",
       " 0 failures"]),
-    # Of those that do not compile or link only they are named, and the others run.
+    # Only those that do not compile or link are named, and the others run.
     ("```cpp\n#include <cstdio>\nint main() {\n  return undeclared;\n}\n```\n" + PUTS_A * 2,
      ["cpp: 2 compiled together, 1 alone", "FAILED README.md:2: cpp:", "README.md:4:",
       " 1 failures"]),

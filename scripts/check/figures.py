@@ -5,14 +5,14 @@
 usage: figures.py [ROOT]     README.md and docs/**/*.md of a checkout (default: this one)
        figures.py --self-test
 
-A figure of a benchmark stands behind a mark that names a file of bench/results/ (without .json), a
-row of it ("-": of the file itself) and a key ("base.best_rate" looks inside), in one line:
+A benchmark figure follows a mark that names a file of bench/results/ (without .json), a
+row of it ("-": the file itself) and a key ("base.best_rate" is nested), on one line:
 
     reaches <!-- bench: xeon forward/T2048-D64 share_of_peak -->84.3 % of the peak
 
-The figure is what the key's number rounds to in as many digits, in one of the units below, or a
-text, which may stand in backticks. Exit 1 when one differs, a file, row or key is unknown, a mark
-has no figure behind it, or there are results and no figure of them.
+The figure is the key's number rounded to as many digits, in one of the units below, or a
+text, optionally in backticks. Exit 1 if one differs, a file, row or key is unknown, a mark
+is not followed by a figure, or there are results but no figures.
 """
 
 import json
@@ -21,7 +21,7 @@ import re
 import sys
 import tempfile
 
-# What the number in the file is multiplied with.
+# Factors for the number in the file.
 UNITS = {
     "%": 100,
     "x": 1, "×": 1, "": 1,
@@ -35,7 +35,7 @@ NUMBER = re.compile(rf"\s*\**(\d[\d,]*(?:\.(\d+))?)(?:\s?({UNIT})(?![A-Za-z/]))?
 
 
 class Wrong(Exception):
-    """What is wrong with a figure, as text for the reader."""
+    """A fault of a figure, as text for the reader."""
 
 
 def load(root, name):
@@ -49,7 +49,7 @@ def load(root, name):
 
 
 def look_up(report, row, key):
-    """What the file has: a number or a text."""
+    """The value in the file: a number or a text."""
     value = report
     if row != "-":
         value = report["rows"].get(row)
@@ -83,7 +83,7 @@ def compare_text(text, value):
 
 
 def check_mark(root, words, text):
-    """Raises Wrong when the text behind a mark is not what the mark names."""
+    """Raises Wrong if the text after a mark is not what the mark names."""
     if len(words) != 3:
         raise Wrong("a mark names a file, a row and a key")
     name, row, key = words
@@ -95,7 +95,7 @@ def check_mark(root, words, text):
 
 
 def check(root):
-    """The number of figures, and what is wrong with them, as text."""
+    """The number of figures, and their faults, as text."""
     figures, faults = 0, []
     for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
         if not path.is_file():
@@ -154,7 +154,7 @@ WRONG = [
 
 
 def faults_of(line):
-    """What is wrong with a checkout whose one document is this line."""
+    """The faults of a checkout whose only document is this line."""
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory)
         (root / "bench/results").mkdir(parents=True)
