@@ -16,11 +16,11 @@ test: ## set up, build, and run all tests
 	@scripts/python_package.sh
 	@scripts/test.sh release
 
-bench: ## set up, build, and measure: how fast, beside this machine's peak and other people's code (minutes)
+bench: ## set up, build, and measure: speed against this machine's peak and other libraries (minutes)
 	@scripts/setup.sh bench
 	@scripts/bench.sh
 
-quick: ## what a change must pass beside `make test`: format, rules, lint, sanitizers
+quick: ## what a change must pass besides `make test`: format, rules, lint, sanitizers
 	@scripts/setup.sh check
 	@scripts/check.sh --quick
 
@@ -32,7 +32,7 @@ wheel: ## set up, build the Python package with what it links: dist/qkv-*.whl
 	@scripts/setup.sh test
 	@scripts/wheel.sh
 
-fuzz: ## malformed input for every reader, 60 s each (SECONDS=5: shorter); no part of the tests
+fuzz: ## malformed input for every reader, 60 s each (SECONDS=5: shorter); not part of the tests
 	@scripts/setup.sh fuzz
 	@scripts/fuzz.sh $(SECONDS)
 

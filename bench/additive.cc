@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores with parameters, projections included. Additive ones: units of the score a second, for
-// large calls and for the shapes of models; bilinear ones beside the plain call.
+// Scores with parameters, projections included. Additive ones: units of the score per second, for
+// large calls and for the shapes of models; bilinear ones relative to the plain call.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ struct ScoreCase {
   std::string name{};
   Shape shape{};
   Index U = 256;
-  std::optional<double> forward{};   // targets, of either pass
+  std::optional<double> forward{};   // targets of the two passes
   std::optional<double> backward{};  //
   int threads = 1;
 };
@@ -31,7 +31,7 @@ ScoreCase large(const Session& session, Index D, Index U) {
   return {.name = fmt::format("T{}-U{}-D{}", T, count, D), .shape = square(T, D), .U = count};
 }
 
-// What rates of other shapes are held against.
+// The call that other shapes' rates are compared with.
 ScoreCase standard(const Session& session) {
   ScoreCase one = large(session, 64, 256);
   one.forward = 25e9;
@@ -53,7 +53,7 @@ std::vector<ScoreCase> large_cases(const Session& session) {
   return cases;
 }
 
-// Of B sources; in a quick run of two.
+// With B sources; in a quick run, two.
 ScoreCase model(const Session& session, const std::string& name, const Shape& shape) {
   ScoreCase one{.name = fmt::format("{}-D{}", name, shape.D), .shape = shape};
   one.U = units(session, one.U);
@@ -102,7 +102,7 @@ void run_one(Session& session, const ScoreCase& one, Pass pass) {
   session.unit_rate({name_of(one, pass), target, one.threads}, problem);
 }
 
-// With keys that were projected before; backward without what is made of the keys' sums at the end.
+// With keys projected beforehand; backward without the final step from the keys' sums.
 void run_with_memory(Session& session, const ScoreCase& one, Pass pass) {
   Problem problem = make_problem(one, pass);
   const auto& score = std::get<Additive>(problem.options.score);
@@ -124,8 +124,8 @@ void run_with_memory(Session& session, const ScoreCase& one, Pass pass) {
   session.unit_rate({name_of(one, pass) + "-memory"}, problem, &calls);
 }
 
-// The part of the large call's rate; the projections' multiply-adds, D for each token and unit, are
-// not counted.
+// The share of the large call's rate; the projections' multiply-adds, D for each token and unit,
+// are not counted.
 void run_share(Session& session, const ScoreCase& one, Pass pass) {
   constexpr double kTarget = 0.7;
   Problem problem = make_problem(one, pass);
@@ -157,8 +157,8 @@ void run_additive(Session& session) {
   }
 }
 
-// Beside the plain call, which has no projection: T D^2 multiply-adds more than 2 T^2 D, with its
-// two gradients 3 T D^2 more than 5 T^2 D.
+// Relative to the plain call, which has no projection: T D^2 multiply-adds more than 2 T^2 D, with
+// its two gradients 3 T D^2 more than 5 T^2 D.
 void run_bilinear(Session& session) {
   const Index T = session.length(kLargeLength);
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of one head, held against the multiply-add peak: on one thread and on all.
+// Gradients of one head, relative to the multiply-add peak: on one thread and on all.
 #include "groups.h"
 
 namespace qkv::bench {

@@ -39,10 +39,10 @@ double magnitudes_of(const ConstView& view) {
   return sum;
 }
 
-// Both paths sum in the same order; what differs are the last bits of exponentials. An error of
+// Both paths sum in the same order; only the last bits of exponentials differ. An error of
 // 2^-18 (2^-46) of the largest value is 32 to 64 units in the last place of it. Additive scores may
-// differ by 4 eps sum_u |v_u|, an eighth of that times the sum, and a weight by twice as much of
-// itself.
+// differ by 4 eps sum_u |v_u|, an eighth of that times the sum, and a weight by twice as much
+// relative to itself.
 double forward_bound(const Problem& problem, double largest) {
   const double unit = problem.shape.dtype == DType::kFloat64 ? 0x1p-46 : 0x1p-18;
   const auto* additive = std::get_if<Additive>(&problem.options.score);
@@ -50,7 +50,7 @@ double forward_bound(const Problem& problem, double largest) {
   return largest * unit * (1 + 2 * scores);
 }
 
-// Sums of what is left of differences: eight times as much.
+// Sums with cancellation: eight times as much.
 double backward_bound(const Problem& problem, double largest) {
   return 8 * forward_bound(problem, largest);
 }
@@ -101,12 +101,12 @@ Options options_of(const Problem& problem, const Part& part) {
   return options;
 }
 
-// What options know of a query and a key, the least first.
+// What options depend on, least first.
 enum class Know {
-  kDistance,  // how far they are apart
-  kPair,      // an element of an array, which can be cut
-  kNumbers,   // which they are: only the first part is the same in a call of its own
-  kCount,     // how many keys there are: no part is
+  kDistance,  // the distance between query and key
+  kPair,      // an element of an array, which can be sliced
+  kNumbers,   // their indices: only the first part gives the same in a separate call
+  kCount,     // the number of keys: no part does
 };
 
 Know knowledge_of(const Causal&) { return Know::kDistance; }
@@ -136,7 +136,7 @@ std::vector<Span> samples_of(Index length, Know know) {
   return {{0, count}, {(length - count) / 2, count}, {length - count, count}};
 }
 
-// Parts of the problem that a call of their own gives the same: rows with all keys, and for
+// Parts of the problem that give the same result in a separate call: rows with all keys, and for
 // gradients keys with all rows, since out and lse of the whole problem are given.
 std::vector<Part> parts_of(const Problem& problem, Know know) {
   const Shape& s = problem.shape;
@@ -182,7 +182,7 @@ ScoreGradient with_buffers(const ScoreGradient& like, std::span<Tensor> buffers)
   return gradient;
 }
 
-// Of each of views_of(), all of which are given.
+// Of each of views_of(), all of which are present.
 std::vector<std::string> names_of(const Score& score) {
   std::vector<std::string> names;
   const auto add = [&]<class S>(const S& one) {
@@ -194,8 +194,8 @@ std::vector<std::string> names_of(const Score& score) {
   return names;
 }
 
-// Of queries where the part has all keys, of keys where it has all queries, of parameters where it
-// has all.
+// Of queries if the part has all keys, of keys if it has all queries, of parameters if it
+// has both.
 std::string backward_fault(const Problem& problem, const std::vector<View>& results,
                            const Part& part) {
   const Shape& s = problem.shape;
@@ -245,7 +245,7 @@ std::string fault_in(const Problem& problem, const std::vector<View>& results, c
 }  // namespace
 
 std::string fault_of(const Problem& problem, const std::vector<View>& results) {
-  // Less than a tenth of a second of the reference; of values of tanh about one.
+  // Less than a tenth of a second in the reference; with tanh about one second.
   const double most_work = units_of(problem) > 0 ? 0x1p24 : 0x1p26;
   const Know know = knowledge_of(problem.options);
   const Know most = problem.pass == Pass::kForward ? Know::kDistance : Know::kNumbers;

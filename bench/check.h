@@ -10,12 +10,12 @@
 namespace qkv::bench {
 
 double most_of(const ConstView& view);  // the largest magnitude
-// The first numbers that are further apart than `bound`, NaN always, or "".
+// The first numbers that differ by more than `bound` or are NaN, or "".
 std::string difference(const ConstView& got, const ConstView& want, double bound);
 
 // Compares results, in the order of Problem::results(), with the path "reference": all of small
-// problems, else some rows of the first and the last batch entry; of gradients some queries' and
-// some keys'. What differs, or "".
+// problems, else some rows of the first and the last batch entry; for gradients those of some
+// queries and some keys. Returns the first difference, or "".
 std::string fault_of(const Problem& problem, const std::vector<View>& results);
 
 }  // namespace qkv::bench

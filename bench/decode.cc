@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One query at a time: over many keys, which is a matter of memory, and over few, which is a matter
-// of what a call costs at all.
+// One query at a time: over many keys, which is bound by memory, and over few, which is bound by
+// the overhead of a call.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ struct DecodeTarget {
 };
 constexpr DecodeTarget kDecode[] = {{1, 0.92}, {4, 0.86}, {8, 0.82}};
 
-// Keys and values of at least four times the last cache, as far as 1 GiB reaches.
+// Keys and values of at least four times the last-level cache, but at most 1 GiB.
 Index entries_for(Index Tk, Index D) {
   constexpr double kMost = 0x1p30;
   const double wanted = std::min(kMost, 4 * static_cast<double>(last_cache_bytes()));

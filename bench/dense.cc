@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of the layers, float32, by shape: those that training the translator has, and
+// Matrix products of the layers, float32, by shape: those of training the translator, and
 // large ones. And a GRU, which is products in steps.
 #include <algorithm>
 #include <functional>
@@ -35,7 +35,7 @@ struct Size3 {
 // vocabulary.
 constexpr Size3 kSizes[] = {{24, 224, 128},   {1536, 224, 128},   {400, 160, 192},
                             {512, 512, 2048}, {2048, 1024, 1024}, {64, 256, 10000}};
-// Those worth a second thread.
+// Those large enough for a second thread.
 constexpr Size3 kThreadSizes[] = {{400, 160, 192}, {1536, 224, 128}, {2048, 1024, 1024}};
 // Few rows, with the weight packed once.
 constexpr Size3 kPackedSizes[] = {{24, 224, 128}, {64, 256, 10000}};
@@ -56,7 +56,7 @@ std::string name_of(const Size3& s, const char* what) {
   return fmt::format("dense/{}x{}x{}-{}", s.rows, s.in, s.out, what);
 }
 
-// Every way of the first peer that takes the product, with `results` for what they write.
+// Every variant of the first peer that supports the product, writing to `results`.
 std::vector<PeerTask> peers_of(const Session& session, Product& product, Tensor& result,
                                int threads) {
   std::vector<PeerTask> tasks;
@@ -149,8 +149,8 @@ double work_of(const GruSize& s, Pass pass) {
   return static_cast<double>((pass == Pass::kForward ? 1 : 2) * s.B * s.T * step);
 }
 
-// All numbers beside the path "reference": exponentials differ in their last bits, what sums them
-// in a few more.
+// Compares all numbers with the path "reference": exponentials differ in their last bits, sums of
+// them in a few more.
 std::string fault_of(GruCall& call, Pass pass) {
   Context reference;
   reference.force_path("reference");
@@ -181,7 +181,7 @@ void run_gru(Session& session, GruSize s, Pass pass) {
                         task);
 }
 
-// All sizes; the first when things must be quick, since the others take the same way.
+// All sizes; in a quick run only the first, since the others run the same code.
 template <class S, std::size_t n>
 std::span<const S> wanted(const Session& session, const S (&sizes)[n]) {
   return {sizes, session.is_quick() ? 1 : n};

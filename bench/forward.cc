@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One head on one thread, held against the multiply-add peak; and every width.
+// One head on one thread, relative to the multiply-add peak; and every width.
 #include <algorithm>
 #include <cmath>
 
@@ -32,7 +32,7 @@ void share_forward(Session& session, const Wanted& wanted, const Shape& shape,
 
 // ---- widths ---------------------------------------------------------------------------------
 
-// Widths that must not fall off a cliff, and what they are held against.
+// Widths that must not fall off a cliff, and their targets.
 struct Neighbours {
   Index D;
   Index round;
@@ -52,7 +52,7 @@ void run_width(Session& session, const Neighbours& widths, std::optional<double>
   session.against({name, target, 1, target ? 1 : kTenth}, problem, round, Figure::kPerMultiply);
 }
 
-// The lowest of the rows widths/D<least>..; a row without a figure has no say.
+// The lowest of the rows widths/D<least>..; rows without a figure are ignored.
 void add_worst(Session& session, const std::string& name, Index least) {
   const Row* worst = nullptr;
   for (Index D = least; D <= kMostWidth; ++D) {

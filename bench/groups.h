@@ -23,8 +23,8 @@ struct Group {
 
 std::span<const Group> groups();
 
-// The groups of these names, in the list's order; for no names those that run unless told
-// otherwise. Throws Error for an unknown name, listing the valid ones.
+// The groups of these names, in the list's order; without names those that run by
+// default. Throws Error for an unknown name, listing the valid ones.
 std::vector<Group> chosen_groups(const std::vector<std::string>& names);
 
 void run_forward(Session& session);

@@ -7,11 +7,11 @@
 
 namespace qkv::bench {
 
-// Of the last cache; 0 when the system does not say.
+// Of the last-level cache; 0 if the system does not say.
 std::size_t last_cache_bytes();
 
-// "Intel(R) Xeon(R) Processor"; "unknown" when the system does not say. With the family, model and
-// stepping where it has them: virtual machines often hide the rest.
+// "Intel(R) Xeon(R) Processor"; "unknown" if the system does not say. With the family, model and
+// stepping if known: virtual machines often hide the rest.
 std::string cpu_name();
 
 // "2026-11-21T22:40:00Z"

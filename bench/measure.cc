@@ -88,7 +88,7 @@ Summary summarise(const Series& series, Clock clock) {
 
 Clock steadier(std::span<const Series> series, int threads) {
   if (threads > 1) return Clock::kWall;
-  constexpr double kMostApart = 1.01;  // else somebody else had the processor in between
+  constexpr double kMostApart = 1.01;  // else another process had the processor in between
   double wall = 0;
   double cpu = 0;
   for (const Series& one : series) {

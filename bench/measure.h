@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-// How time is taken: subjects that are compared run in turn, in bursts, in one process, so that a
-// clock that drifts drifts for all of them.
+// How time is measured: subjects to compare alternate, in bursts, in one process, so that
+// clock drift affects all of them alike.
 namespace qkv::bench {
 
 enum class Clock { kWall, kCpu };
@@ -19,7 +19,7 @@ struct Sample {
 };
 using Series = std::vector<Sample>;
 
-// What is timed. One call of `run` is one repetition.
+// A timed subject. One call of `run` is one repetition.
 struct Subject {
   std::function<void()> run;
   int least_bursts = 1;
@@ -27,11 +27,11 @@ struct Subject {
 
 struct Effort {
   double burst = 0.02;  // seconds; at least one repetition
-  double seconds = 1;   // of a row
+  double seconds = 1;   // per row
   int rounds = 5;       // at least
 };
 
-// One burst of each subject in turn, round after round, until the time is up. A subject that wants
+// One burst of each subject in turn, round after round, until the time is up. A subject that needs
 // more bursts than there are rounds has several in each. One series for each subject.
 std::vector<Series> alternate(std::span<const Subject> subjects, const Effort& effort);
 
@@ -49,17 +49,17 @@ struct Summary {
 double median_of(std::vector<double> values);
 Summary summarise(const Series& series, Clock clock);
 
-// The clock by which the spreads of these series are smaller in sum; CPU time when wall time is
-// longer, since others had the processor too. CPU time tells nothing of work on several threads:
+// The clock for which the spreads of these series are smaller in sum; CPU time if wall time is
+// longer, since others had the processor too. CPU time says nothing about work on several threads:
 // wall time then.
 Clock steadier(std::span<const Series> series, int threads);
 
-// A peak that spreads more than this is no measure for a share.
+// If a peak spreads more than this, no share is computed from it.
 inline constexpr double kMostPeakSpread = 0.03;
 inline bool is_noisy(const Summary& peak) { return peak.spread > kMostPeakSpread; }
 
-// The median over rounds of a's time over b's time in the same round, and half the distance of its
-// quartiles as a part of it.
+// The median over rounds of a's time over b's time in the same round, and half the interquartile
+// range relative to it.
 struct Ratio {
   double median = 0;
   double spread = 0;

@@ -9,8 +9,8 @@
 
 namespace qkv::bench {
 
-// Zeroed memory of whole pages, huge ones where the system gives them: what is measured are
-// reads, not the search for the pages' addresses.
+// Zeroed memory of whole pages, huge ones if the system provides them: to measure
+// reads, not page table walks.
 class Memory {
  public:
   explicit Memory(std::size_t bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What options, built in or the user's, cost beside the plain call.
+// The cost of options, built-in or the user's, relative to the plain call.
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -32,7 +32,7 @@ View random_mask(Problem& problem, const Dims& dims) {
   return mask;
 }
 
-// Just short of all keys: what is skipped must not hide what the option costs.
+// Just short of all keys: skipped keys must not hide the cost of the option.
 View nearly_all_keys(Problem& problem) {
   const View lengths = problem.add(DType::kInt64, {problem.shape.B});
   for (Index b = 0; b < problem.shape.B; ++b) {
@@ -41,7 +41,7 @@ View nearly_all_keys(Problem& problem) {
   return lengths;
 }
 
-// 2^-4, the middle of the eight that Press et al. 2022 give to eight heads.
+// 2^-4, the middle of the eight slopes of Press et al. 2022 for eight heads.
 View usual_slopes(Problem& problem) {
   const View slopes = problem.add(DType::kFloat32, {problem.shape.H});
   for (Index h = 0; h < problem.shape.H; ++h) slopes.as<float>()[h] = 0x1p-4F;
@@ -65,7 +65,7 @@ constexpr OptionCase kOptions[] = {
     {"alibi", kOptionTarget, [](Problem& p) { p.options.alibi = usual_slopes(p); }},
     {"key-lengths", kOptionTarget,
      [](Problem& p) { p.options.masks = {KeyLengths{nearly_all_keys(p)}}; }},
-    // No option, but scores so far apart that exponentials of many underflow.
+    // No option, but scores so far apart that many exponentials underflow.
     {"far-apart", std::nullopt, [](Problem& p) { p.options.scale = 8; }},
 };
 
@@ -107,7 +107,7 @@ void add_documents(Problem& p) {
   p.options.masks = {mask_mod([doc](At at) { return doc[at.i] == doc[at.j]; })};
 }
 
-// The same, with what each tile holds found out before the call.
+// The same, with the tiles classified before the call.
 void add_precomputed_documents(Problem& p) {
   add_documents(p);
   const auto plain = std::get<MaskMod>(p.options.masks.front());
@@ -125,7 +125,7 @@ constexpr OptionCase kCustom[] = {
     {"documents-precomputed", 0.35, add_precomputed_documents},
 };
 
-// Those whose backward pass has something to undo; that of a bias has a gradient of its own.
+// Those whose backward pass has something to undo; a bias has a gradient of its own.
 constexpr OptionCase kBackward[] = {
     {"dropout", kOptionTarget, add_dropout}, {"mask", kOptionTarget, add_mask},
     {"soft-cap", kOptionTarget, add_cap},    {"bias", kOptionTarget, add_bias},

@@ -31,8 +31,8 @@ class Team {
 
 // ---- reads ----------------------------------------------------------------------------------
 
-// Eight lines of 64 bytes at a time, 16 KiB ahead of themselves: as fast as one core can read
-// (found by trying). The compilers' vectors, as wide as the function's target makes them.
+// Eight lines of 64 bytes at a time, prefetching 16 KiB ahead: as fast as one core can read
+// (found by experiment). Compiler vector types, as wide as the function's target.
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kLines = 8;
 constexpr std::size_t kAhead = 16384;
@@ -85,13 +85,13 @@ std::string peak_target() {
   const auto targets = cpu_targets();
   const auto used = std::ranges::find(targets, cpu_target());
   if (used == targets.end()) return "";
-  // The reference is no target of its own: it is held against the best there is.
+  // The reference has no peak of its own: it is compared with the best target's.
   const std::string_view target = *used == "reference" ? targets.front() : *used;
   return target == "reference" ? "" : std::string(target);
 }
 
 Peak multiply_add_peak(const std::string& target, DType dtype, int threads) {
-  // About 10 ms for several threads, so that waking them does not count.
+  // About 10 ms for several threads, so that waking them does not matter.
   const Index rounds = threads == 1 ? 100'000 : 3'000'000;
   const double each = multiply_add_burst(target, dtype, rounds);
   const auto team = std::make_shared<const Team>(threads);
@@ -108,7 +108,7 @@ Peak read_peak(const std::vector<Bytes>& arrays, int threads) {
     team->run([&](Index n) {
       std::uint64_t sum = 0;
       for (const Bytes& bytes : arrays) sum ^= read(part_of(bytes, n, threads));
-      // Somebody might look: nothing may be left out.
+      // An observable use of the sum, so that no read is optimised away.
       static std::atomic<std::uint64_t> sink = 0;
       sink.fetch_xor(sum, std::memory_order_relaxed);
     });

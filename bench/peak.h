@@ -12,13 +12,13 @@
 
 #include "measure.h"
 
-// What the machine can do at most: the measures that kernels are held against.
+// The machine's peaks, which kernels are compared with.
 namespace qkv::bench {
 
-// Fewer bursts are not believed.
+// The minimum number of bursts.
 inline constexpr int kPeakBursts = 20;
 
-// The best target of this CPU that has a peak, at most the one in use; "" when there is none.
+// The best target of this CPU that has a peak, at most the one in use; "" if there is none.
 std::string peak_target();
 
 // Independent fused multiply-adds in registers, on `threads` threads. One repetition does `work`

@@ -34,7 +34,7 @@ struct Reach {
   Index end = 0;
 };
 
-// Of the masks that benchmarks have; those of whole arrays and lengths count as if they forbade
+// For the masks that benchmarks use; whole arrays and lengths count as if they masked
 // nothing.
 struct Narrow {
   Reach& reach;
@@ -57,7 +57,7 @@ Reach reach_of(Index i, Index Tk, Index o, const Options& options) {
   return reach;
 }
 
-// A buffer for the gradient of what is given.
+// A buffer for the gradient of the given array.
 View gradient_of(Problem& problem, const ConstView& source) {
   return source.given() ? problem.add(source.dtype(), source.shape()) : View();
 }

@@ -15,7 +15,7 @@
 
 namespace qkv::bench {
 
-// D is the width of queries and keys, and of values where E is 0.
+// D is the width of queries and keys, and of values if E is 0.
 struct Shape {
   Index B = 1;
   Index H = 1;
@@ -36,7 +36,7 @@ std::string name_of(const Shape& shape);
 
 enum class Pass { kForward, kBackward };
 
-// A call with the memory its views look at.
+// A call with the memory its views point into.
 struct Problem {
   Shape shape{};
   Pass pass = Pass::kForward;
@@ -45,7 +45,7 @@ struct Problem {
   View v{};
   View out{};
   Options options{};
-  // Of the backward pass: what the forward pass leaves beside out, what comes in, what goes out.
+  // For the backward pass: saved by the forward pass besides out, inputs, outputs.
   View lse{};
   View dout{};
   View dq{};
@@ -56,15 +56,15 @@ struct Problem {
   std::deque<Memory> memory{};
 
   Inputs inputs() const { return {q, k, v}; }
-  // What the call writes: out, or dq, dk, dv, where there is a bias dbias, and then the gradients
+  // What the call writes: out, or dq, dk, dv, with a bias dbias, and then the gradients
   // of the score's parameters in the order of views_of().
   std::vector<View> results() const;
-  // An array of the problem's own, of zeros; with a seed, of random numbers.
+  // An array owned by the problem, of zeros; with a seed, of random numbers.
   View add(DType dtype, const Dims& dims);
   View add_random(const Dims& dims, std::uint64_t seed, double deviation = 1);
 };
 
-// Numbers of mean 0, the same ones for a seed; float32 or float64, C-ordered.
+// Numbers of mean 0, determined by the seed; float32 or float64, C-ordered.
 void fill_random(const View& view, std::uint64_t seed, double deviation = 1);
 // Arrays of random numbers (of mean 0 and variance 1, from a fixed seed).
 Problem make_problem(const Shape& shape);
@@ -73,24 +73,24 @@ void score_additive(Problem& problem, Index U);
 void score_bilinear(Problem& problem);
 // Those that are given.
 std::vector<View> views_of(const ScoreGradient& gradient);
-// Makes it the backward pass of the same call, for a random gradient of out. Options come before.
+// Makes it the backward pass of the same call, for a random gradient of out. Set options first.
 void turn_backward(Problem& problem);
 
 // The diagonal of these options: j = i + o.
 Index offset_of(Index Tq, Index Tk, const Options& options);
-// Pairs of a query and a key that causal masks and windows of these options leave, for each of the
-// B H heads. Other masks cost no less than no mask, and leave what they are told to leave: all.
+// Pairs of a query and a key that causal masks and windows of these options allow, for each of the
+// B H heads. Other masks cost no less than no mask, and count as allowing all pairs.
 double live_pairs(Index Tq, Index Tk, const Options& options);
-// Units U of an additive score, 0 of others.
+// Units U of an additive score, 0 for others.
 Index units_of(const Problem& problem);
 // Floating-point operations for each live pair: 2 B H (D + E), in the backward pass 2 B H (3 D + 2
-// E); of additive scores the units, B H U in either pass.
+// E); for additive scores the units, B H U in either pass.
 double work_of(const Problem& problem);
-// Bytes of the arrays that a call which forms them would hold: B H Tq Tk scores, or B H Tq Tk U
+// Bytes of the arrays that an unfused call would hold: B H Tq Tk scores, or B H Tq Tk U
 // values of tanh.
 double array_bytes(const Problem& problem);
 
-// A plan and where it runs. Before a backward pass the forward pass has run.
+// A plan and its context. Before a backward pass the forward pass has run.
 class Kernel {
  public:
   Kernel(Problem& problem, int threads, const std::atomic<bool>* stop);

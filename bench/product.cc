@@ -15,13 +15,14 @@ Dims dims_of_result(const Product& p) {
   return {p.rows, p.gives == Gives::kOutput ? p.out : p.in};
 }
 
-// How many products a number of the result sums.
+// How many products each number of the result sums.
 Index length_of(const Product& p) {
   if (p.gives == Gives::kWeightGradient) return p.rows;
   return p.gives == Gives::kOutput ? p.in : p.out;
 }
 
-// Rounding walks at random: eight deviations of a sum of `length` products that grows to `largest`.
+// Rounding errors as a random walk: eight deviations of a sum of `length` products growing to
+// `largest`.
 double bound_of(Index length, double largest) {
   return 8 * std::sqrt(static_cast<double>(length)) * 0x1p-24 * largest;
 }

@@ -9,15 +9,15 @@
 
 namespace qkv::bench {
 
-// Of a layer y = x W^T + b, what a product gives.
+// The result of a product of a layer y = x W^T + b.
 enum class Gives {
   kOutput,          // y = x W^T + b
   kInputGradient,   // dx = dy W
   kWeightGradient,  // dW = dy^T x
 };
 
-// A product with its memory: x [rows,in], W [out,in], b [out], dy [rows,out], float32, random; y
-// and its like have variance 1.
+// A product with its memory: x [rows,in], W [out,in], b [out], dy [rows,out], float32, random; the
+// results have variance 1.
 struct Product {
   Gives gives = Gives::kOutput;
   Index rows = 0;
@@ -40,7 +40,7 @@ double work_of(const Product& product);
 void run(Product& product, Context& context);
 
 // Compares some rows of a result, the first and the last among them, with the path "reference".
-// What differs, or "".
+// Returns the first difference, or "".
 std::string fault_of(const Product& product, const ConstView& result);
 
 }  // namespace qkv::bench

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the smallest call costs from Python: the toy of seed 002, and parts of it.
+"""The cost of the smallest call from Python: the toy example of seed 002, and parts of it.
 
 usage: python_call.py [REPEATS]     in an environment that has qkv
-Prints microseconds of a call: the least and the median of REPEATS (201) runs of 200 calls each.
+Prints microseconds per call: the minimum and the median of REPEATS (201) runs of 200 calls each.
 """
 
 import statistics

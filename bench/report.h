@@ -13,7 +13,7 @@
 
 namespace qkv::bench {
 
-// What was run, on what.
+// What was run, and on which machine.
 struct Facts {
   std::string command{};
   std::string commit{};  // "": not known
@@ -26,7 +26,7 @@ struct Facts {
 };
 Facts facts_of(const std::string& command, const Session& session);
 
-// A table of the rows, after what its columns mean.
+// A table of the rows, preceded by an explanation of the columns.
 std::string report_text(const Facts& facts, std::span<const Row> rows);
 
 // The facts, and "rows": by name, each with its numbers; times in seconds, sizes in bytes.

@@ -11,18 +11,18 @@
 
 namespace qkv::bench {
 
-// What the figure of a row is.
+// The meaning of a row's figure.
 enum class Figure {
   kPeakShare,    // of the multiply-add peak
   kReadShare,    // of a plain read of the same bytes
-  kThreadShare,  // how the share of the peak of all threads relates to that of one
-  kPerMultiply,  // multiply-adds a second, relative to another width
+  kThreadShare,  // the share of all threads' peak, relative to the share of one thread's
+  kPerMultiply,  // multiply-adds per second, relative to another width
   kPlainRatio,   // the time relative to the same call without the option
-  kUnitRate,     // units of an additive score a second: B H Tq Tk U over the time
-  kRateShare,    // units a second, relative to a large call's
+  kUnitRate,     // units of an additive score per second: B H Tq Tk U over the time
+  kRateShare,    // units per second, relative to a large call's
   kSeconds,      // of a call
 };
-// Of times less is better, of rates more.
+// For times less is better, for rates more.
 enum class Aim { kAtLeast, kAtMost };
 Aim aim_of(Figure figure);
 
@@ -30,14 +30,14 @@ enum class Verdict {
   kNone,    // there is no target, or no figure
   kMet,     //
   kMissed,  //
-  kNoisy,   // what the figure is relative to spreads too much: no figure
+  kNoisy,   // the base of the figure spreads too much: no figure
   kWrong,   // the result differs from the reference's: nothing was timed
 };
 
-// What a peer takes for the same problem, in the same rounds.
+// A peer's time for the same problem, in the same rounds.
 struct PeerTime {
   std::string name{};
-  std::string form{};  // where it has several ways: which; a word
+  std::string form{};  // the variant, if it has several; one word
   double median = 0;   // seconds of a call
   double ratio = 0;    // its time over ours
   double spread = 0;   // of the ratio
@@ -53,9 +53,9 @@ struct Row {
   Figure figure = Figure::kSeconds;
   std::optional<double> value{};
   std::optional<double> target{};
-  Summary base{};            // of what the figure is relative to, per repetition
-  double base_work = 0;      // of a repetition of that
-  double figure_spread = 0;  // of ratios that are taken round by round
+  Summary base{};            // of the base of the figure, per repetition
+  double base_work = 0;      // of a repetition of the base
+  double figure_spread = 0;  // of ratios computed round by round
   std::size_t scratch = 0;   // bytes
   double matrix = 0;         // bytes of the full matrix of scores, or array of tanh
   std::string note{};

@@ -24,7 +24,7 @@ Bytes bytes_of(const View& view) {
   return {static_cast<const std::byte*>(view.data()), size};
 }
 
-// The row's share of the best burst of a peak; none when that is noisy.
+// The row's share of the best burst of a peak; none if the peak is noisy.
 void set_share(const Peak& peak, const Summary& base, Row& row) {
   row.base = base;
   row.base_work = peak.work;
@@ -32,7 +32,7 @@ void set_share(const Peak& peak, const Summary& base, Row& row) {
   row.value = rate(row.work, row.time.median) / rate(peak.work, base.best);
 }
 
-// Our times are the first, those of the row's peers follow.
+// Our times come first, those of the row's peers follow.
 void set_peer_times(std::span<const Series> series, Row& row) {
   for (std::size_t n = 0; n < row.peers.size(); ++n) {
     const Series& theirs = series[n + 1];
@@ -171,7 +171,7 @@ void Session::against(const Wanted& wanted, Problem& problem, Problem& base, Fig
     row.base_work = work_of(base);
     const Ratio ratio = ratio_of(series[0], series[1], row.clock);
     row.figure_spread = ratio.spread;
-    // Of rates where the work differs.
+    // Compare rates if the work differs.
     const bool times = aim_of(figure) == Aim::kAtMost;
     const double value = times ? ratio.median : row.work / row.base_work / ratio.median;
     if (!is_noisy(ratio)) row.value = value;

@@ -18,73 +18,73 @@
 
 namespace qkv::bench {
 
-// One way of somebody else's to do a thing: what runs it once.
+// One variant of a peer's code: runs it once.
 struct Way {
   std::string form{};  // a word
   std::function<void()> run{};
 };
 
-// Somebody else's code for some problems.
+// Another library's code for some problems.
 struct Peer {
   std::string name{};
-  // What runs the problem's pass once, writing `results`, in the order of Problem::results();
-  // nothing for a problem that it does not take. May choose how by trying. The problem and the
-  // results' memory must outlive what it returns.
+  // A function that runs the problem's pass once, writing `results`, in the order of
+  // Problem::results(); empty if it does not support the problem. May choose by experiment. The
+  // problem and the results' memory must outlive the function.
   std::function<std::function<void()>(const Problem& problem, const std::vector<View>& results,
                                       int threads)>
       bind{};
-  // The same for a layer's product into `result`; none for one that it does not take.
+  // The same for a layer's product into `result`; none if it does not support it.
   std::function<std::vector<Way>(const Product& product, const View& result, int threads)>
       bind_product{};
 };
 
 enum class Size {
   kFull,
-  kQuick,  // a part of the lengths, and no targets: shows that everything runs
+  kQuick,  // some of the lengths, and no targets: shows that everything runs
 };
 
 struct Settings {
   Size size = Size::kFull;
-  double seconds = 1;  // of a row
-  int threads = 0;     // of the rows that use several; 0: one per processor
+  double seconds = 1;  // per row
+  int threads = 0;     // for the rows that use several; 0: one per processor
   const std::atomic<bool>* stop = nullptr;
   std::function<void(std::string_view row)> started{};
-  std::span<const Peer> peers{};  // the first that takes a row's problem is beside it
+  std::span<const Peer> peers{};  // the first that supports a row's problem is timed with it
 };
 
-// What a row is, before it is measured.
+// The description of a row, before it is measured.
 struct Wanted {
   std::string name{};
   std::optional<double> target{};
   int threads = 1;
-  double effort = 1;  // a part of the time that other rows have, where there are many rows
+  double effort = 1;  // a fraction of the usual time, for groups of many rows
 };
 
-// What is timed in place of a plan. `finish`, called after a run and not timed, writes what of the
-// problem's results a run leaves to it.
+// What is timed instead of a plan. `finish`, called after a run and not timed, writes the
+// results that a run leaves unfinished.
 struct Calls {
   std::string path{};
   std::function<void()> run{};
   std::function<void()> finish{};
 };
 
-// Somebody else's way of a task.
+// A peer's version of a task.
 struct PeerTask {
   std::string name{};
   Way way{};
-  std::function<std::string()> fault{};  // as of a task
+  std::function<std::string()> fault{};  // as for a task
 };
 
-// What is held against the peak and is no problem of attention.
+// A task compared with the peak that is not an attention problem.
 struct Task {
   std::string path{};
   double work = 0;  // floating-point operations, float32
   std::function<void()> run{};
-  std::function<std::string()> fault{};  // what is wrong with the results of the last run, or ""
+  std::function<std::string()> fault{};  // the fault of the last run's results, or ""
   std::vector<PeerTask> peers{};
 };
 
-// Makes rows, one after the other.
+// Measures rows, one after the other.
 class Session {
  public:
   explicit Session(const Settings& settings);
@@ -92,10 +92,10 @@ class Session {
   const Settings& settings() const noexcept { return settings_; }
   bool is_quick() const noexcept { return settings_.size == Size::kQuick; }
   int threads() const noexcept { return threads_; }
-  // A length, or what stands for it when things must be quick.
+  // A length, or its replacement in a quick run.
   Index length(Index T) const;
 
-  // Each checks the result, then times the call: against the peak (and a peer, where one takes it),
+  // Each checks the result, then times the call: against the peak (and a peer, if one supports it),
   // a plain read of the problem's keys and values, the same call with fewer options or another
   // shape (`base`), nothing at all.
   void share_of_peak(const Wanted& wanted, Problem& problem);
@@ -104,24 +104,24 @@ class Session {
   void against(const Wanted& wanted, Problem& problem, Problem& base, Figure figure);
   void threads_share(const Wanted& wanted, Problem& problem);
   void alone(const Wanted& wanted, Problem& problem, const std::function<void()>& call);
-  // Units of an additive score a second; of the plan's calls beside a peer where one takes it.
+  // Units of an additive score per second, with a peer if one supports it.
   void unit_rate(const Wanted& wanted, Problem& problem, const Calls* calls = nullptr);
-  // A row that is made of others.
+  // A row computed from others.
   void add(const Row& row) { rows_.push_back(row); }
 
   const std::vector<Row>& rows() const noexcept { return rows_; }
   std::vector<Row>& rows() noexcept { return rows_; }
 
  private:
-  // What is known before anything is timed; with a fault when the result is wrong.
+  // What is known before anything is timed; with a fault if the result is wrong.
   Row begin(const Wanted& wanted, Problem& problem, Kernel& kernel, Figure figure) const;
   Row begin(const Wanted& wanted, Figure figure) const;
-  // Times what `row` is of, the first of the subjects, beside the row's peers, the others, and the
-  // peak, where its result is right; adds the row.
+  // If the result is right, times the row's subject, the first, together with the row's peers, the
+  // others, and the peak; adds the row.
   void time_beside_peak(const Wanted& wanted, DType dtype, std::vector<Subject> subjects, Row row);
   std::vector<Series> measure(const Wanted& wanted, const std::vector<Subject>& subjects) const;
-  // Adds the first peer that takes the row's problem to the subjects, and its name to the row; its
-  // fault, too, where its result is wrong.
+  // Adds the first peer that supports the row's problem to the subjects, and its name to the row;
+  // also its fault if its result is wrong.
   void add_peer(Problem& problem, std::vector<Subject>& subjects, Row& row) const;
 
   Settings settings_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A score that falls with the distance, with a slope for each head; and its gradient, which comes
+// A score that falls with the distance, with a slope for each head; and its gradient, derived
 // from the same line. The last line checks that gradient against a difference quotient.
 #include <cmath>
 #include <cstdio>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several documents in one sequence that do not see each other. The mask is asked once, by
+// Several documents in one sequence that do not see each other. The mask is evaluated once, by
 // precompute(); calls then skip every tile of 64 x 64 pairs between different documents.
 #include <cstdio>
 #include <vector>

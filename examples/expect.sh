@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Usage: expect.sh PROGRAM FILE    fails when the program does, or prints something else than FILE
+# Usage: expect.sh PROGRAM FILE    fails if the program fails, or its output is not that of FILE
 set -euo pipefail
-# The licence line of the file is no output.
+# The licence line of the file is not part of the output.
 diff <(tail -n +2 "$2") <("$1")

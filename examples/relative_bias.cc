@@ -14,7 +14,7 @@ int main() {
   const Tensor k(DType::kFloat32, {1, kHeads, kTokens, kWidth});
   Tensor weights(DType::kFloat32, {1, kHeads, kTokens, kTokens});
 
-  // Distances -2 .. 2; what lies further away shares the outermost entries.
+  // Distances -2 .. 2; larger ones share the outermost entries.
   const std::vector<float> table = {0.0F, 1.0F, 2.0F, 1.0F, 0.0F,    // head 0: symmetric
                                     3.0F, 2.0F, 1.0F, 0.0F, -1.0F};  // head 1: looks back
   constexpr int kEntries = 2 * kReach + 1;

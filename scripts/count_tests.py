@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the tests in JUnit reports of ctest and pytest, by group and in all.
+"""Counts the tests in JUnit reports of ctest and pytest, by group and in total.
 
 usage: count_tests.py REPORT.xml...
-Exit 1 if a test failed or could not run, or if none of a report was run or skipped by its own
-choice.
+Exit 1 if a test failed or could not run, or if no test of a report was run or deliberately
+skipped.
 """
 
 import collections
@@ -29,14 +29,14 @@ def ctest_verdict(case):
 
 
 def pytest_verdict(case):
-    """passed, failed or skipped; an expected failure is no pass."""
+    """passed, failed or skipped; an expected failure is not a pass."""
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
     return "passed" if case.find("skipped") is None else "skipped"
 
 
 def skipped_module(case):
-    """(tests, reason) of a case that stands for a whole file, skipped while it was read."""
+    """(tests, reason) of a case that represents a whole file, skipped at import."""
     path = pathlib.Path(case.get("name").replace(".", "/") + ".py")
     reason = re.search(r"Skipped: (.*)['\"]\)$", case.find("skipped").text)
     return len(list(test_names(path))), reason[1]

@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 readonly cmake_minimum=3.25
 
-# A cmake on PATH may be too old or not work; a later one is taken then, with its own ctest.
+# If the first cmake on PATH is too old or broken, uses a later one, with its own ctest.
 put_cmake_first() {
   local candidate version
   for candidate in $(type -ap cmake); do
@@ -17,12 +17,12 @@ put_cmake_first() {
   done
   return 1
 }
-put_cmake_first || true  # setup.sh says what is missing
+put_cmake_first || true  # setup.sh reports what is missing
 
 export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
 export CTEST_PARALLEL_LEVEL="${CTEST_PARALLEL_LEVEL:-$(nproc)}"
 
-# Whether .venv-python is there, made from the requirements as they are now.
+# Whether .venv-python exists and matches the current requirements.
 python_env_is_ready() {
   cat python/requirements-{test,torch}.txt | cmp -s - .venv-python/made-from
 }

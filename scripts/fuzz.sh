@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/fuzz.sh SECONDS [TARGET...]
 # Feeds each reader (or those named) malformed input for that long; with 0 seconds only the seeds and
-# what was learned before. What was learned stays in build/fuzz/corpus for the next time; an input
-# that breaks a reader is left in build/fuzz/found and makes the exit code 1. Make it a test.
+# the corpus of earlier runs. The corpus is kept in build/fuzz/corpus; an input
+# that breaks a reader is left in build/fuzz/found and makes the exit code 1. Turn it into a test.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
@@ -17,10 +17,10 @@ scripts/build.sh fuzz fuzz
 targets=("$@")
 ((${#targets[@]})) || mapfile -t targets < <(ls "$seeds")
 
-# Leaves a log; says how many inputs were run and whether one of them broke the reader.
+# Writes a log; reports how many inputs were run and whether one of them broke the reader.
 fuzz() {
   local target=$1 verdict=ok runs end=-max_total_time=$seconds
-  if ((seconds == 0)); then end=-runs=0; fi  # for libFuzzer 0 seconds have no end
+  if ((seconds == 0)); then end=-runs=0; fi  # to libFuzzer, 0 seconds means no limit
   mkdir -p "$corpus/$target" "$found" "$logs"
   "build/fuzz/tests/fuzz/fuzz_$target" "$corpus/$target" "$seeds/$target" \
     "$end" -max_len=$largest_input -timeout=10 -print_final_stats=1 \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/python_env.sh
-# Makes .venv-python, where the Python package is built and tested, from a package index (pip's own
-# settings say which). PyTorch is asked for only as its CPU build. Touches nothing when all is
+# Creates .venv-python, where the Python package is built and tested, from a package index (by pip's
+# own settings). PyTorch is installed only as its CPU build. Does nothing if everything is
 # there. Without an index there is no .venv-python: the Python tests are skipped, and counted.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
@@ -16,7 +16,7 @@ if python_env_is_ready; then exit 0; fi
 
 try_install() { "${pip[@]}" install --no-deps --requirement "$@"; }
 
-# One small package tells an index that cannot be asked from one that lacks something.
+# One small package distinguishes an unreachable index from one that lacks something.
 index_answers() {
   "${pip[@]}" download --no-deps --dest .venv-python/asked \
     "$(grep "^iniconfig==" "${wanted[0]}")" >/dev/null 2>&1

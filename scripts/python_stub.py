@@ -3,7 +3,7 @@
 """Prints the stub of the extension module of the installed package.
 
 usage: python_stub.py > python/qkv/_core.pyi
-A test compares: what is bound and what the type checkers read are the same.
+A test checks that the stub matches the bound functions.
 """
 
 import sys

@@ -13,7 +13,7 @@ if ! python_env_is_ready; then
   exec .venv/bin/python scripts/skip_tests.py "$report" "no Python package index answered" \
     tests/python
 fi
-# Each of these processes is one of many: PyTorch takes one thread in it.
+# Many of these processes run at once: PyTorch uses one thread in each.
 export OMP_NUM_THREADS=1
 exec .venv-python/bin/python -m pytest --quiet --numprocesses "$CTEST_PARALLEL_LEVEL" \
   --dist worksteal --junitxml "$report" "$@"

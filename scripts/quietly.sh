@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/quietly.sh NAME COMMAND [ARGUMENT...]
-# Runs a command of many lines: shows what it is at and about how long is left, keeps every line in
-# build/logs/NAME.log, and ends with what it took. When the command fails, what it said of the failure
-# is shown. VERBOSE=1 in the environment shows every line. The exit status is the command's.
+# Runs a verbose command: shows its progress and roughly how long is left, keeps every line in
+# build/logs/NAME.log, and reports the time at the end. If the command fails, its error messages
+# are shown. VERBOSE=1 in the environment shows every line. The exit status is the command's.
 #
 # On a terminal one line is redrawn; elsewhere there is a line when the first fifth, second fifth ...
 # is done. Progress is read from what the tools print: ninja's [3/20], ctest's 3/20 and pytest's [15%].
@@ -26,7 +26,7 @@ count_cpu() {
 # "3 min", "40 s".
 lasting() { if (($1 < 100)); then echo "$1 s"; else echo "$((($1 + 30) / 60)) min"; fi; }
 
-# What is done in percent: the lines of the tools above become `percent`, others leave it.
+# Progress in percent: lines of the tools above set `percent`, others leave it unchanged.
 percent=0
 read_progress() {
   if [[ $1 =~ ^\[([0-9]+)/([0-9]+)\] || $1 =~ ^\ *([0-9]+)/([0-9]+)\ Test\  ]]; then
@@ -36,7 +36,7 @@ read_progress() {
   fi
 }
 
-# The first percents say little about the rest.
+# The first few percent say little about the rest.
 show_progress() {
   local left="" begin=$1 on_terminal=$2
   local passed=$((SECONDS - begin))
@@ -63,7 +63,7 @@ watch_lines() {
   if ((on_terminal)); then printf '\r\e[K'; fi
 }
 
-# What a failed command said: ctest and pytest say at the end what failed, compilers where it is.
+# A failed command's errors: ctest and pytest list failures at the end, compilers where they occur.
 show_failure() {
   grep -vE '^(\[[0-9]+/[0-9]+\] (Building|Linking|Generating|Re-)|ninja: (Entering|job)| *(Start +)?[0-9]+(/[0-9]+ Test +#[0-9]+)?: .*( Passed |\*\*\*Skipped|[A-Za-z_]$))' \
     "$log" | tail -n 200 || true

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/setup.sh run|test|bench|fuzz|check
-# Makes sure that what `make run`, `make test` and so on need is there. Looks first; installs
-# (Debian, as root or by sudo) only what is missing; with nothing to do it takes a fraction of a
-# second and touches nothing.
+# Makes sure that the dependencies of `make run`, `make test` and so on are installed. Checks first;
+# installs (Debian, as root or with sudo) only what is missing; with nothing to do it takes a fraction
+# of a second and changes nothing.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
@@ -16,8 +16,8 @@ case $level in
     ;;
 esac
 
-# One list: level, what proves it is there, Debian's package. Each level includes those before it;
-# bench is run and its own, which no other level needs.
+# One list: level, what shows that it is installed, Debian's package. Each level includes those before
+# it; bench is run plus its own, which no other level needs.
 readonly needs='
 run   command:g++               g++
 run   command:cmake             cmake
@@ -63,7 +63,7 @@ os.stat(os.path.join(c.get_path('include'), '$name'))" ;;
   esac >/dev/null 2>&1
 }
 
-# The packages of this level whose proof is missing, one a line.
+# The packages of this level that are missing, one a line.
 missing_packages() {
   local of proof package
   while read -r of proof package; do
@@ -85,7 +85,7 @@ apt_get() {
 apt_install() { apt_get install --yes --quiet --no-install-recommends --no-remove "$@"; }
 
 install_packages() {
-  # Lists that know every package save the update; lists that name vanished files need it.
+  # No update if the package lists know every package; outdated lists need it.
   if apt-cache show "$@" >/dev/null 2>&1 && apt_install "$@"; then return 0; fi
   apt_get update --quiet
   apt_install "$@"
@@ -110,7 +110,7 @@ if ((${#missing[@]})); then
   ((${#missing[@]} == 0)) || give_up "installed, yet not working" "${missing[@]}"
 fi
 
-# Python of our own that sees Debian's NumPy: no package index is asked.
+# A virtual environment that sees Debian's NumPy: no package index is used.
 if [[ $level != run && $level != bench ]] && ! .venv/bin/python -c 'import numpy' 2>/dev/null; then
   echo "setup: making .venv" >&2
   /usr/bin/python3 -m venv --clear --system-site-packages .venv

@@ -3,7 +3,7 @@
 """Writes a JUnit report in which each test function of a directory is skipped.
 
 usage: skip_tests.py REPORT.xml REASON DIRECTORY
-For where pytest cannot be had. A parametrised test counts as one.
+For machines without pytest. A parametrised test counts as one.
 """
 
 import ast
@@ -13,7 +13,7 @@ import xml.etree.ElementTree as ElementTree
 
 
 def test_names(path):
-    """The functions, also of classes, that pytest would call."""
+    """The functions and methods that pytest would call."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test"):
             yield node.name

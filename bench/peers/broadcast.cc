@@ -28,7 +28,7 @@ void turn(const float* from, float* to, Index rows, Index columns) {
   }
 }
 
-// One call; `block` keys of a query have their values of tanh in memory at a time.
+// One call; the values of tanh of `block` keys of a query are in memory at a time.
 class Composition {
  public:
   Composition(const Problem& problem, float* out, const BroadcastLoops& loops, Index block)
@@ -96,7 +96,7 @@ bool takes(const Problem& problem, const BroadcastLoops& loops) {
          o.dropout.p == 0 && !o.scale;
 }
 
-// With the block of keys that is fastest here, found by trying.
+// With the block of keys that is fastest here, found by experiment.
 std::function<void()> bind(const Problem& problem, const std::vector<View>& results, int threads) {
   const std::optional<BroadcastLoops> loops = loops_here();
   if (threads > 1 || !loops || !takes(problem, *loops)) return nullptr;

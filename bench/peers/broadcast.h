@@ -6,7 +6,7 @@
 
 namespace qkv::bench {
 
-// The formula of the additive score as it is written with broadcasting: an array of
+// The formula of the additive score written with broadcasting: an array of
 // tanh(Wq q_i + b + Wk k_j) by SLEEF's vector tanh, its products with v, softmax, weighted sum. In
 // blocks of keys, so that the array stays in a cache. For the forward pass in float32 on one
 // thread, one head, no other options.

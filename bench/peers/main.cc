@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The benchmarks of `qkv bench` beside oneDNN and, for additive scores, the broadcast formula.
+// The benchmarks of `qkv bench` against oneDNN and, for additive scores, the broadcast formula.
 #include <exception>
 #include <iostream>
 #include <string>

@@ -13,7 +13,7 @@
 namespace qkv::bench {
 namespace {
 
-// What one thread needs to compute blocks: primitives, made once, with their memory.
+// One thread's state for computing blocks: primitives, created once, with their memory.
 class Worker {
  public:
   Worker(const dnnl::engine& engine, const Sizes& sizes)
@@ -72,8 +72,8 @@ class Worker {
   dnnl::softmax_forward normalise_;
 };
 
-// One call: keys and values are put into the primitives' own order (which counts), then blocks
-// are taken by the threads.
+// One call: keys and values are reordered for the primitives (which counts), then the threads
+// take blocks.
 class Composition {
  public:
   Composition(const Problem& problem, const std::vector<View>& results, int threads, Index block)
@@ -85,7 +85,7 @@ class Composition {
         plain_keys_(turned_of(sizes_.D, sizes_.Tk), engine_, problem.k.data()),
         plain_values_(rows_of(sizes_.Tk, sizes_.D), engine_, problem.v.data()) {
     for (std::size_t n = 0; n < threads_.count(); ++n) {
-      omp_set_num_threads(1);  // primitives are made for as many threads as there are now
+      omp_set_num_threads(1);  // primitives are created for the current number of threads
       workers_.push_back(std::make_unique<Worker>(engine_, sizes_));
     }
     keys_ = dnnl::memory(workers_[0]->keys_desc(), engine_);

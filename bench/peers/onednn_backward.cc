@@ -13,7 +13,7 @@ namespace {
 
 using Product = dnnl::matmul::primitive_desc;
 
-// What is done with a product.
+// What to do with a product.
 enum class Scale { kNone, kScores };
 enum class Store { kOverwrite, kAdd };
 
@@ -45,7 +45,7 @@ struct Products {
   Product scores, dweights, dq, dk, dv;
 };
 
-// Keys and values in the orders that the products like.
+// Keys and values in the orders that the products prefer.
 struct Packed {
   dnnl::memory keys_turned;
   dnnl::memory values_turned;
@@ -59,7 +59,7 @@ struct Block {
   float* dq;
 };
 
-// What one thread needs to compute blocks: primitives, made once, with their memory.
+// One thread's state for computing blocks: primitives, created once, with their memory.
 class Worker {
  public:
   // `dk` and `dv` [Tk,D] are this thread's alone.
@@ -122,8 +122,8 @@ class Worker {
   dnnl::softmax_backward undo_normalise_;
 };
 
-// One call: keys and values are put into the primitives' own orders (which counts), then blocks
-// are taken by the threads, each with sums of its own for dk and dv, which are added at the end.
+// One call: keys and values are reordered for the primitives (which counts), then the threads
+// take blocks, each with its own sums of dk and dv, which are added at the end.
 class Composition {
  public:
   Composition(const Problem& problem, const std::vector<View>& results, int threads, Index block)
@@ -140,7 +140,7 @@ class Composition {
       sums_.push_back({own, own + sum_size()});
     }
     for (const Sums& sums : sums_) {
-      omp_set_num_threads(1);  // primitives are made for as many threads as there are now
+      omp_set_num_threads(1);  // primitives are created for the current number of threads
       workers_.push_back(std::make_unique<Worker>(engine_, sizes_, sums.dk, sums.dv));
     }
     const Products& products = workers_[0]->products();
@@ -182,7 +182,7 @@ class Composition {
     }
   }
 
-  // This thread's part of all threads' sums, into those of the first, which are the results.
+  // Adds this thread's part of all threads' sums to those of the first, which are the results.
   void add_sums(std::size_t thread) {
     const std::size_t begin = thread * sum_size() / threads_.count();
     const std::size_t end = (thread + 1) * sum_size() / threads_.count();

@@ -15,7 +15,7 @@
 #include "../problem.h"
 #include "../session.h"
 
-// What the compositions of both passes are made of.
+// Shared by the compositions of both passes.
 namespace qkv::bench {
 
 using Desc = dnnl::memory::desc;
@@ -23,10 +23,10 @@ using Tag = dnnl::memory::format_tag;
 
 inline constexpr auto kFloat = dnnl::memory::data_type::f32;
 
-// Row-major, and as the primitive likes it best.
+// Row-major, and in the primitive's preferred order.
 inline Desc rows_of(Index rows, Index columns) { return {{rows, columns}, kFloat, Tag::ab}; }
 inline Desc any_of(Index rows, Index columns) { return {{rows, columns}, kFloat, Tag::any}; }
-// The transposed matrix of what lies row-major.
+// The transpose of a row-major matrix.
 inline Desc turned_of(Index rows, Index columns) { return {{rows, columns}, kFloat, Tag::ba}; }
 
 struct Sizes {
@@ -45,14 +45,14 @@ inline void reorder(dnnl::stream& stream, dnnl::memory& from, dnnl::memory& to) 
   stream.wait();
 }
 
-// Threads that run primitives of their own: oneDNN's own division of a product among threads waits
-// at its end, several times for each block.
+// Threads that run primitives of their own: oneDNN's own parallel products synchronise
+// several times for each block.
 class Threads {
  public:
   explicit Threads(int count)
       : executor_(count == 1 ? Executor() : Executor::threads(count)), count_(count) {}
   std::size_t count() const { return static_cast<std::size_t>(count_); }
-  // task(number of the thread), on each.
+  // task(thread index), on each.
   template <class Task>
   void each(Task task) const {
     const auto body = [](void* state, Index n) {
@@ -67,7 +67,7 @@ class Threads {
   int count_;
 };
 
-// With the block of query rows that is fastest here, found by trying.
+// With the block of query rows that is fastest here, found by experiment.
 template <class Composition>
 std::function<void()> fastest(const Problem& problem, const std::vector<View>& results,
                               int threads) {
@@ -87,12 +87,12 @@ std::function<void()> fastest(const Problem& problem, const std::vector<View>& r
   return [best] { best->run(); };
 }
 
-// The backward pass of problems that onednn_peer() takes.
+// The backward pass of problems that onednn_peer() supports.
 std::function<void()> bind_backward(const Problem& problem, const std::vector<View>& results,
                                     int threads);
 
-// A layer's products on one thread, in three orders of the right side: as it stands ("plain"), put
-// into the primitive's own order by each run ("blocked") or before ("packed", for weights alone).
+// A layer's products on one thread, in three orders of the right side: as it is ("plain"),
+// reordered for the primitive in each run ("blocked") or beforehand ("packed", for weights alone).
 std::vector<Way> bind_product(const Product& product, const View& result, int threads);
 
 }  // namespace qkv::bench

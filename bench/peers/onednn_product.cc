@@ -11,7 +11,7 @@
 namespace qkv::bench {
 namespace {
 
-// Of a product a b (+ bias) = c, where the arrays stand as the layer has them.
+// A product a b (+ bias) = c of arrays in the layer's layout.
 struct Operands {
   Desc a, b, c;
   std::optional<Desc> bias{};  // [1,columns]
@@ -47,8 +47,8 @@ Operands operands_of(const Product& p) {
 // What is done with b before the product.
 enum class Order {
   kPlain,    // nothing
-  kBlocked,  // put into the primitive's own order by each run
-  kPacked,   // put into it once, and not counted
+  kBlocked,  // reordered for the primitive in each run
+  kPacked,   // reordered once, not counted
 };
 
 class OneProduct {
@@ -102,11 +102,11 @@ std::vector<Way> bind_product(const Product& product, const View& result, int th
   if (threads != 1) return {};
   std::vector<std::pair<const char*, Order>> orders = {{"plain", Order::kPlain},
                                                        {"blocked", Order::kBlocked}};
-  // What the product takes from both sides is new each time.
+  // Both operands of the product are new each time.
   if (product.gives != Gives::kWeightGradient) orders.emplace_back("packed", Order::kPacked);
   std::vector<Way> ways;
   for (const auto& [form, order] : orders) {
-    omp_set_num_threads(1);  // primitives are made for as many threads as there are now
+    omp_set_num_threads(1);  // primitives are created for the current number of threads
     const auto one = std::make_shared<OneProduct>(operands_of(product), result.as<float>(), order);
     ways.push_back({form, [one] { one->run(); }});
   }

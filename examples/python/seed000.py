@@ -31,7 +31,7 @@ C2 = q1 @ k2
 print(f"C1 = {C1:.4f}")
 print(f"C2 = {C2:.4f}")
 
-# Softmax makes the scores weights: positive numbers with the sum 1.
+# Softmax turns the scores into weights: positive numbers with sum 1.
 scores = np.array([C1, C2])
 p_attn = qkv.softmax(scores)
 show("scores", scores)
@@ -68,7 +68,7 @@ show("  output", out)
 show("  weights", weights)
 print(f"C(q1, k1) = {scores[0, 0]:.0f} and C(q1, k2) = {scores[0, 1]:.0f}; they were 4 and 2")
 
-# Hence scores are divided by sqrt(width). This is what qkv.attention does unless told otherwise.
+# Hence scores are divided by sqrt(width). This is what qkv.attention does by default.
 out, weights, scores = qkv.attention(Q, K, V, **wanted)
 show("width 8, scaled: scores", scores)
 show("  output", out)

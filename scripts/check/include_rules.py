@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Who may know whom: reads the #include lines and compares them with one table.
+"""Checks which folder may include which: compares the #include lines with one table.
 
 usage: include_rules.py [ROOT]       check a checkout (default: this one)
        include_rules.py --self-test  plant violations in a temporary tree and find each
-Exit 1 on a violation, or when there was nothing to read.
+Exit 1 on a violation, or if there was nothing to read.
 """
 
 import pathlib
@@ -14,8 +14,8 @@ import tempfile
 
 # ---- the table ----------------------------------------------------------------------------------
 
-# Each room of src/ and the rooms below it that it may know; every room knows itself. A room within a
-# room is one of its own.
+# Each room (folder) of src/ and the lower rooms that it may include; every room may include itself. A
+# room within a room is separate.
 ROOMS = {
     # qkv
     "core": "",
@@ -37,12 +37,12 @@ ROOMS = {
     "page": "core",
     "train": "core reference kernels runtime dense attention layers",
     "models": "core reference kernels runtime dense attention layers",
-    "models/tasks": "core",  # what is learned; a model must not know it
+    "models/tasks": "core",  # training tasks; a model must not include them
 }
 APP_ROOMS = set("io text picture page train models models/tasks".split())
 
-# The same of the program, tools/qkv/: a family of commands knows what all of them share, and no other
-# family but where demos show one.
+# The same for the program, tools/qkv/: a family of commands may include the shared room, but no other
+# family, except where demos show one.
 PROGRAM_ROOMS = {
     "shell": "",
     "attend": "shell",
@@ -53,12 +53,12 @@ PROGRAM_ROOMS = {
     "main": "shell attend words view train about",  # the files in tools/qkv/ itself
 }
 
-# Places that see the promise in include/ and nothing of src/.
+# Places that may include only the public headers in include/, nothing of src/.
 OUTSIDE = set("tools python examples bench".split())
 # The program `qkv` runs the cases of bench/, as "bench/file.h".
 SEE_BENCH = {"tools/about"}
 
-# What else may be included, and where: each third-party library is known to one room.
+# What else may be included, and where: each third-party library is confined to one room.
 # "*" is everywhere; "app" is every room of qkv_app, "tools" every room of the program.
 HEADERS = [
     (r"hwy/.*", "kernels"),
@@ -71,9 +71,9 @@ HEADERS = [
     (r"CLI/.*", "tools/shell tools/main bench"),
     (r"fmt/.*", "app tools bench"),
     (r"nanobind/.*", "python"),
-    # Of peers that are measured, in a program of its own.
+    # Peers in the benchmarks, in a program of their own.
     (r"dnnl\.hpp|omp\.h|sleef\.h", "bench"),
-    # Threads are started in one room, but for the one beside which Python waits for signals; only
+    # Only one room starts threads, except the one where Python waits for signals; only
     # programs print.
     (r"thread", "runtime python"),
     (r"cxxabi\.h", "python"),  # Python ends threads by unwinding them
@@ -156,7 +156,7 @@ def refuse_quoted(root, path, place, header):
 
 
 def refuse(root, path, match):
-    """Why this #include of this file is refused, or None."""
+    """Why this #include is rejected, or None."""
     place = place_of(path)
     angled, quoted, computed = match.groups()
     if computed:
@@ -263,7 +263,7 @@ def violations_of(files):
 
 
 def home_of(header, path):
-    """Where the header would be that a file of this path names."""
+    """The path of the header that a file at this path names."""
     if top_of(header) == "bench":
         return header
     in_program = path.startswith("tools/") and top_of(header) in PROGRAM_ROOMS
@@ -271,7 +271,7 @@ def home_of(header, path):
 
 
 def is_found(path, text):
-    """Whether a planted violation is found, and found where the header it names does exist."""
+    """Whether a planted violation is found, also if the header it names exists."""
     quoted = re.findall(r'"([a-z]+/.*)"', text)
     return len(violations_of([(path, text), *((home_of(header, path), "") for header in quoted)])) == 1
 

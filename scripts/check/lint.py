@@ -6,8 +6,8 @@ usage: lint.py              the sources of a checkout (this one)
        lint.py --analyze    with clang's analyzer, which follows paths and takes as long as the rest
        lint.py --self-test  of the search for unused names
 
-Reading headers is most of what clang-tidy takes, so it reads the files that QKV_UNITY joins. Python's
-are linted where scripts/python_package.sh has configured them. The last line counts the files. Exit 1
+clang-tidy spends most of its time on headers, so it reads the files that QKV_UNITY joins. Python's
+are linted if scripts/python_package.sh has configured them. The last line counts the files. Exit 1
 on a finding, and for a file that no build lists.
 """
 
@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "UnifiedSource"
 PYTHON_BUILD = ROOT / "build" / "python"
 
-# Of another compiler or other libraries than the builds that are linted.
+# For other compilers or libraries than those of the linted builds.
 NOT_LINTED = re.compile(r"bench/peers/.*|python/src/layer_files_absent\.cc")
 
 CLANG_TIDY = [
@@ -33,7 +33,7 @@ CLANG_TIDY = [
     "--quiet",
     "--extra-arg=-Wno-unknown-warning-option",  # the Python package's build is gcc's
 ]
-# Paths through calls and templates to their ends would take twice the time.
+# Following paths through calls and templates to their ends would double the time.
 ANALYZE = ["--extra-arg=-Xclang", "--extra-arg=-analyzer-config",
            "--extra-arg=-Xclang", "--extra-arg=mode=shallow"]
 DO_NOT_ANALYZE = ["--checks=-clang-analyzer-*"]
@@ -49,7 +49,7 @@ def configure():
 
 
 def commands_of(build):
-    """The entries of a build's compile_commands.json; none where it is not configured."""
+    """The entries of a build's compile_commands.json; none if it is not configured."""
     file = build / "compile_commands.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
 
@@ -64,7 +64,7 @@ def sources_of(file):
 
 
 def python_room():
-    """Python's part of its build, with the joined file where the analyzer looks into it."""
+    """Python's part of its build, at a path where the analyzer looks into the joined file."""
     folder = BUILD / "python"
     folder.mkdir(exist_ok=True)
     entries = []
@@ -82,7 +82,7 @@ def python_room():
 
 
 def units():
-    """(build, compiled file, its sources) of all that is linted, the largest first."""
+    """(build, compiled file, its sources) of everything linted, largest first."""
     found = []
     for build in (BUILD, python_room()):
         for entry in commands_of(build):
@@ -105,7 +105,7 @@ FINDING = re.compile(r"^(?=/.*:\d+:\d+: (?:warning|error): )", re.MULTILINE)
 
 
 def tidy(unit, analyze):
-    """What clang-tidy finds in one compiled file, a text for each finding."""
+    """clang-tidy's findings in one compiled file, a text for each."""
     build, file, _ = unit
     more = ANALYZE if analyze else DO_NOT_ANALYZE
     result = subprocess.run([*CLANG_TIDY, *more, "-p", build, file], cwd=ROOT, text=True, capture_output=True)
@@ -117,7 +117,7 @@ def tidy(unit, analyze):
 
 # ---- unused names -------------------------------------------------------------------------------
 
-# Compilers and clang-tidy look for these in the file that is compiled only, not in files it includes.
+# Compilers and clang-tidy check this only in the compiled file, not in files it includes.
 NAMES = re.compile(
     r"^ *using +(?:typename +)?(?:\w*::)*(?:\w+::)+(\w+);"
     r"|^using +(\w+) *="
@@ -128,7 +128,7 @@ NO_CODE = re.compile(r'R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/'
 
 
 def unused_names(text):
-    """(line, name) of each name that a source makes for itself and never uses."""
+    """(line, name) of each name that a source defines for itself and never uses."""
     code = NO_CODE.sub(lambda match: "\n" * match.group().count("\n"), text)
     for match in NAMES.finditer(code):
         name = next(group for group in match.groups() if group)
@@ -195,7 +195,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for found in pool.map(lambda unit: tidy(unit, analyze), all_units):
             findings += found
-    for text in dict.fromkeys(findings):  # a header's come once for each room
+    for text in dict.fromkeys(findings):  # a header's findings are repeated for each room
         print(text.rstrip())
     print(f"{len(linted)} files")
     return 1 if findings or not linted else 0

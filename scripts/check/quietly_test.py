@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests scripts/quietly.sh: what it shows, what it keeps, and whose exit status it has.
+"""Tests scripts/quietly.sh: its output, its log, and its exit status.
 
 usage: quietly_test.py
 """
@@ -25,7 +25,7 @@ class Quietly(unittest.TestCase):
             shutil.copy(SCRIPTS / script, self.root / "scripts")
 
     def run_quietly(self, command, verbose=False, code=0):
-        """What it prints of a shell command; its exit status must be `code`."""
+        """Its output for a shell command; the exit status must be `code`."""
         done = subprocess.run(
             ["scripts/quietly.sh", "some work", "bash", "-c", command],
             cwd=self.root,

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check/wheel.sh
-# Installs dist/qkv-*.whl and NumPy, and nothing else, into an empty environment without an index,
-# and uses it there without a compiler on PATH. The last line counts the objects that were checked.
+# Installs only dist/qkv-*.whl and NumPy into an empty environment without an index,
+# and uses it there without a compiler on PATH. The last line counts the objects checked.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
@@ -27,7 +27,7 @@ version=$(alone "$here/venv/bin/python" -m qkv --version)
 day=$(alone "$here/venv/bin/python" -m qkv translate --demo "the 3rd of May, 1987")
 [[ $day == 1987-05-03 ]]
 
-# What an object needs is in the wheel, or what every machine of the wheel's platform has.
+# An object's dependencies must be in the wheel, or on every machine of the wheel's platform.
 readonly platform='linux-vdso|ld-linux-x86-64|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|z)'
 objects=0
 for object in "$here"/venv/lib/python3*/site-packages/qkv/{_core.*.so,bin/qkv} \

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How far additive scores in float32 are from the formula in float64: on the fast path, which makes
-tanh of two exponentials, and on the reference, which calls tanh.
+"""The error of additive scores in float32 against the formula in float64: on the fast path, which
+computes tanh from two exponentials, and on the reference, which calls tanh.
 
 usage: additive_accuracy.py [--T 256] [--units 256]     in an environment that has qkv
 
-Wq and Wk are the identity, so that projected values are the numbers drawn, of each deviation; v has
-deviation 1/sqrt(U), of either sign or all positive. Prints the largest error of T x T scores, and
-that as a part of the sum of |v_u|, in units of 2^-24, half the distance of float32 numbers at 1.
+Wq and Wk are the identity, so that projected values are the numbers drawn, for each deviation; v has
+deviation 1/sqrt(U), of either sign or all positive. Prints the largest error of T x T scores, also
+relative to the sum of |v_u|, in units of 2^-24, half the spacing of float32 numbers at 1.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import tempfile
 import numpy as np
 
 DEVIATIONS = (0.01, 0.1, 1, 5, 20, 100)
-# A process has one CPU target: the child computes its scores on the one it is told.
+# A process has one CPU target: the child computes its scores on the given one.
 CHILD = """
 import sys
 import numpy as np
@@ -39,7 +39,7 @@ def exact_scores(q, k, v):
 
 
 def scores_on(target, folder, x):
-    """(the CPU target that ran, scores); None as target is the best of this processor."""
+    """(the CPU target that ran, scores); target None: the best of this processor."""
     environment = dict(os.environ)
     environment.pop("QKV_TARGET", None)
     if target:

@@ -64,7 +64,7 @@ def by_sum(a, r, v, values):
 
 
 def blocks(shape, most_bytes):
-    """(batch entries, queries) whose array of tanh has no more bytes; blocks of equal sizes."""
+    """(batch entries, queries) whose array of tanh fits in that many bytes; blocks of equal sizes."""
     B, Tq, Tk, U = shape
     row = 4 * Tk * U
 
@@ -90,7 +90,7 @@ def torch_forward(x, attend, parts):
 
 
 def torch_step(x, attend, parts, dout):
-    """Backward after each block: the array of tanh is kept no longer."""
+    """Backward after each block, so that the array of tanh can be freed."""
     import torch
 
     for tensor in x.values():
@@ -129,7 +129,7 @@ def eager(x):
 def compiled(x):
     import torch
 
-    torch._dynamo.reset()  # each shape is compiled for itself
+    torch._dynamo.reset()  # each shape is compiled separately
     return torch_formula(x, {"sum of products": by_sum}, (1, 16, 256),
                          lambda attend: torch.compile(attend, dynamic=False))
 
@@ -143,8 +143,8 @@ def keops_scores(a, r, v):
 
 
 def keops_factored_scores(a, r, v):
-    """With e^(2a) and e^(2r) made once for each token: good for small values only. The sum of v is
-    the same for all keys, and softmax does not see it."""
+    """With e^(2a) and e^(2r) computed once for each token: valid for small values only. The sum of v is
+    the same for all keys, and softmax cancels it."""
     return -2 * (v / (1 + a * r)).sum(-1)
 
 
@@ -183,7 +183,7 @@ def keops_factored(x):
 
 
 def keras_layer(x):
-    """The layer has no projections: it gets what is projected already, and that is not counted."""
+    """The layer has no projections: it gets projected inputs, and the projections are not timed."""
     os.environ["KERAS_BACKEND"] = "torch"
     import torch
     from keras.layers import AdditiveAttention
@@ -249,7 +249,7 @@ def versions():
 
 def main():
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what packages print is no answer
+    os.dup2(2, 1)  # keeps the output of packages out of the answers
 
     def answer(message):
         print(json.dumps(message), file=answers, flush=True)
@@ -265,7 +265,7 @@ def main():
             else:
                 run, message = bind(formula, request)
                 answer(message)
-        except Exception as error:  # whatever a package may throw: the others go on
+        except Exception as error:  # whatever a package may throw: the others continue
             answer({"error": f"{type(error).__name__}: {error}".splitlines()[0]})
 
 

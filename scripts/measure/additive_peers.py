@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Additive attention beside PyTorch (eager and compiled), KeOps and Keras, one thread, one run.
+"""Additive attention against PyTorch (eager and compiled), KeOps and Keras, one thread, one run.
 
 usage: additive_peers.py ENVIRONMENTS [--ours PYTHON] [--T 1024] [--rounds 7] [--only NAME ...]
                          [--cases NAME ...]
 
-ENVIRONMENTS is a folder outside of the checkout: an environment for each package is made there with
-pip, unless it is there. Where the index answers with PyTorch's build for CUDA, which is gigabytes,
-PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu has the one for CPUs. What does not install
-is named and left out. --ours is a Python that has qkv (default: the checkout's .venv-python, where
-scripts/python_package.sh puts it).
+ENVIRONMENTS is a folder outside of the checkout: an environment for each package is created there
+with pip, unless it exists. If the index has PyTorch's build for CUDA, which is gigabytes,
+PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu has the one for CPUs. Packages that do not
+install are named and left out. --ours is a Python that has qkv (default: the checkout's .venv-python,
+where scripts/python_package.sh puts it).
 
-Each package runs in a process of its own, in turn with the others, on the same arrays, in bursts.
-Before it is timed its first rows are compared with NumPy's, all of dq with ours. Where a formula
-can be written in several ways, the fastest is taken. Ratios are medians over rounds, their spread
-half the distance of the quartiles. "step" is a forward pass and all gradients. No array of tanh is
-larger than 256 MiB but Keras's, which has two of 1 GiB at T = 1024.
+Each package runs in a process of its own, alternating with the others, on the same arrays, in bursts.
+Before timing, its first rows are compared with NumPy's, all of dq with ours. If a formula
+can be written in several ways, the fastest is used. Ratios are medians over rounds, their spread
+half the interquartile range. "step" is a forward pass and all gradients. No array of tanh is
+larger than 256 MiB except Keras's, which has two of 1 GiB at T = 1024.
 """
 
 import argparse
@@ -35,13 +35,13 @@ FORMULAS = pathlib.Path(__file__).with_name("additive_formulas.py")
 UNITS, WIDTH = 256, 64
 BURST = 0.2  # seconds
 
-# Environment, and what is installed there.
+# Environment, and the packages installed there.
 PACKAGES = {
     "torch": ["torch==2.13.0", "numpy"],
     "keops": ["torch==2.13.0", "numpy", "pykeops"],
     "keras": ["torch==2.13.0", "numpy", "keras"],
 }
-# Name of the formula: what it is called, and its environment ("": ours).
+# Name of the formula: its label, and its environment ("": ours).
 PEERS = {
     "qkv": ("qkv", ""),
     "eager": ("PyTorch, eager", "torch"),
@@ -114,7 +114,7 @@ class Worker:
 
 
 def environment_python(folder, name):
-    """The Python of an environment, which is made; None, and a word, where that fails."""
+    """The Python of an environment, created if needed; None, and a message, if that fails."""
     python = folder / name / "bin/python"
     made = folder / name / "made-of"
     if made.exists() and made.read_text(encoding="ascii").split() == PACKAGES[name]:
@@ -164,7 +164,7 @@ def start(options):
 
 
 def fault(results, x, ours):
-    """What is wrong with results, or ""."""
+    """The fault of the results, or ""."""
     want = first_rows(x)
     error = np.abs(results["out"][0, : len(want)] - want).max()
     if not error < 1e-4:
@@ -177,7 +177,7 @@ def fault(results, x, ours):
 
 
 def bound_workers(workers, which, x, folder):
-    """[worker, calls of a burst, how] of those that compute the right thing; says what does not."""
+    """[worker, calls of a burst, how] of those with correct results; reports the others."""
     inputs, results = folder / "inputs.npz", folder / "results.npz"
     np.savez(inputs, **x)
     bound, ours = [], None

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How far attention in float32 is from the formulas in float64, by the width of its rows: qkv, and
-PyTorch where it is installed, on the same numbers.
+"""The error of attention in float32 against the formulas in float64, by row width: qkv, and
+PyTorch if it is installed, on the same numbers.
 
 usage: float32_error.py [--queries 128] [--keys 512] [--rounds 4] [--widths 64 128 ...]
        in an environment that has qkv
 
-D = E; q, k, v and the gradient of out are normal, of deviation 1; scaled dot products. For each
-width the largest error of out, its mean over the rounds, and for out, dq, dk and dv the root of the
-mean square of the error by that of the exact values; all in units of 1e-7.
+D = E; q, k, v and the gradient of out are normal with deviation 1; scaled dot products. For each
+width the largest error of out, averaged over the rounds, and for out, dq, dk and dv the root mean
+square of the error over that of the exact values; all in units of 1e-7.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""oneDNN's matrix product of two batches, by its C interface (2.x), where libdnnl is installed.
+"""oneDNN's matrix product of two batches, through its C interface (2.x), if libdnnl is installed.
 
-It takes OpenMP's number of threads: OMP_NUM_THREADS, or one for each processor.
+It uses OpenMP's number of threads: OMP_NUM_THREADS, or one for each processor.
 """
 
 import ctypes
@@ -9,7 +9,7 @@ import ctypes.util
 
 import numpy as np
 
-CPU, IN_ORDER, FLOAT32 = 1, 1, 3  # of dnnl_types.h, as the next three
+CPU, IN_ORDER, FLOAT32 = 1, 1, 3  # from dnnl_types.h, like the next three
 SRC, DST, WEIGHTS = 1, 17, 33
 DESCRIPTOR_BYTES = 8192  # more than any descriptor has
 Dims = ctypes.c_int64 * 12
@@ -20,7 +20,7 @@ class Argument(ctypes.Structure):
 
 
 def library():
-    """None where there is no oneDNN 2."""
+    """None if there is no oneDNN 2."""
     for name in ("libdnnl.so.2", ctypes.util.find_library("dnnl") or ""):
         try:
             found = ctypes.CDLL(name) if name else None

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a small call costs on NumPy's arrays and on PyTorch's tensors, in one process.
+"""The cost of a small call on NumPy arrays and on PyTorch tensors, in one process.
 
 usage: small_calls.py [--rounds 15] [--calls 2000]
 
 In an environment that has qkv and PyTorch. One call attends with 4 queries of width 8, on the calling
-thread; the calls take turns. Microseconds are the best of the rounds, as for any call that only
-waiting can make longer; ratios are to the first row.
+thread; the calls alternate. Microseconds are the best of the rounds, since interference can only
+make a call slower; ratios are to the first row.
 """
 
 import argparse

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""softmax, masked_softmax and batch_dot beside NumPy and PyTorch, in one process.
+"""softmax, masked_softmax and batch_dot against NumPy and PyTorch, in one process.
 
 usage: small_functions.py [--threads 2] [--rounds 9] [--burst 0.05] [--only TEXT ...]
 
-In an environment that has qkv and PyTorch. All take float32 arrays of their own kind and make their
-result. They take turns in bursts, with a pause after each: OpenMP's workers spin for some
-milliseconds after PyTorch's calls. Microseconds are the medians of the rounds; ratios are those of
-the rounds, the other's time over ours, again the median. Results are compared before they are
-timed. PyTorch's masked softmax is masked_fill with a mask made before, then softmax. Products are run by
-oneDNN as well where libdnnl is installed (scripts/setup.sh bench).
+In an environment that has qkv and PyTorch. All take float32 arrays of their own kind and allocate their
+result. They alternate in bursts, with a pause after each: OpenMP's workers spin for some
+milliseconds after PyTorch's calls. Microseconds are medians over the rounds; ratios are medians of
+each round's ratio, the other's time over ours. Results are compared before they are
+timed. PyTorch's masked softmax is masked_fill with a precomputed mask, then softmax. Products are run by
+oneDNN as well if libdnnl is installed (scripts/setup.sh bench).
 """
 
 import argparse
@@ -21,7 +21,7 @@ import time
 
 PAUSE = 0.02  # seconds
 
-# Rows that are softmaxed, and products: N x L by L x M for each of `batch`; T: b is given transposed.
+# Rows for softmax, and products: N x L by L x M for each of `batch`; T: b is given transposed.
 SOFTMAX = [(8, 8, 512, 512), (64, 512), (2, 100_000), (4096, 64), (16, 1000), (2, 10)]
 MASKED = [(64, 512, 512), (64, 512), (2, 100_000), (2, 10)]
 PRODUCTS = [
@@ -44,7 +44,7 @@ def named(shape):
 
 
 class Calls:
-    """One case: for each library a call without arguments that gives the result."""
+    """One case: for each library a call without arguments that returns the result."""
 
     def __init__(self, threads):
         self.np, self.qkv, self.torch = (
@@ -97,7 +97,7 @@ class Calls:
 
 
 def seconds_of(call, burst):
-    """Of one call, the mean of a burst."""
+    """The time of one call, the mean of a burst."""
     calls, begin = 0, time.perf_counter()
     while True:
         call()

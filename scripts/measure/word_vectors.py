@@ -4,11 +4,11 @@
 
 usage: word_vectors.py [PROGRAM] [--megabytes 1000] [--runs 5] [--keep FOLDER]
 
-Makes files of 300 numbers a word, text and binary, whose words are unlike or alike ("w5_000001"),
-reads each once so that it is in the system's cache, and runs `qkv words` for six words that stand
-at its very end, and again with one of them misspelled, which must be refused with near spellings.
-Prints GB/s of each run (the fastest counts: others share the machine) and the largest memory of
-any. --keep leaves the files there and takes them again the next time.
+Makes files of 300 numbers a word, text and binary, whose words are dissimilar or similar
+("w5_000001"), reads each once so that it is in the system's cache, and runs `qkv words` for the last
+six words, and again with one of them misspelled, which must be rejected with near spellings.
+Prints GB/s of each run (the fastest counts: the machine is shared) and the peak memory of
+any. --keep keeps the files for the next run.
 """
 
 import argparse
@@ -24,10 +24,10 @@ UNLIKE = ["aardvark", "bellows", "candle", "dulcimer", "ember", "fiddle"]
 
 
 def names(kind, count):
-    """Words all different from each other, the last six being those that are looked for."""
+    """Distinct words; the last six are those searched for."""
     if kind == "alike":
         return [f"w5_{i:07}" for i in range(count)]
-    # Of the lengths that words have.
+    # With realistic lengths.
     stems = ["lorem", "ipsum", "dolor"]
     return [f"{stems[i % 3]}{i:x}" for i in range(count - len(UNLIKE))] + UNLIKE
 
@@ -57,7 +57,7 @@ FORMATS = {"text": write_text, "binary": write_binary}
 
 
 def last_words(path, write, size, kind):
-    """The six words at the end of a file, which is made unless it is there; it is in the cache."""
+    """The last six words of a file, created if needed, and read into the cache."""
     known = path.with_suffix(".words")
     if not known.exists():
         with path.open("wb") as file:
@@ -68,7 +68,7 @@ def last_words(path, write, size, kind):
     return known.read_text(encoding="ascii").split()
 
 
-# A process begins with the memory of the one that started it as its peak: this one is small.
+# A process inherits the peak memory of the one that started it: this one is small.
 STARTER = """
 import os, sys, time
 start = time.perf_counter()

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Adds to a wheel the licences of what is in it besides our own code.
+"""Adds to a wheel the licences of the third-party code in it.
 
 usage: licences.py REPAIRED.whl DIRECTORY     writes DIRECTORY/REPAIRED.whl
 Those of the shared libraries that auditwheel put into qkv.libs/, and of the headers that were
-compiled in. Debian's packages bring them as /usr/share/doc/PACKAGE/copyright.
+compiled in. Debian's packages have them as /usr/share/doc/PACKAGE/copyright.
 """
 
 import importlib.metadata
