@@ -16,7 +16,7 @@ test: ## set up, build, and run all tests
 	@scripts/python_package.sh
 	@scripts/test.sh release
 
-bench: ## set up, build, and measure: speed against this machine's peak and other libraries (minutes)
+bench: ## set up, build, and measure: speed against the peak and other libraries (minutes)
 	@scripts/setup.sh bench
 	@scripts/bench.sh
 

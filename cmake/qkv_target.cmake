@@ -26,9 +26,9 @@ function(qkv_target target)
     $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()
 
-# Files of one room (folder), listed in its directory. With QKV_UNITY a room is one translation unit, so
-# that its headers are parsed and its templates instantiated once; a file with its own definitions stays
-# separate. A large room may be split into several units, by name, and small ones may share one.
+# Files of one room (folder), listed in its directory. With QKV_UNITY a room is one translation unit,
+# so that its headers are parsed and its templates instantiated once; a file with its own definitions
+# stays separate. A large room may be split into several units, by name; small ones may share one.
 function(qkv_room target room)
   target_sources(${target} PRIVATE ${ARGN})
   set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${room})
@@ -47,8 +47,8 @@ function(qkv_library target)
     target_compile_definitions(${target} PUBLIC QKV_SHARED)
   endif()
   if(QKV_SANITIZE_LIBRARIES)
-    # -O1 as well: unoptimised, the libraries would lose more time running than optimising them takes;
-    # for programs and tests it is the reverse.
+    # -O1 as well: unoptimised libraries would lose more time running than optimising takes; for
+    # programs and tests it is the reverse.
     target_compile_options(${target} PRIVATE
       -fsanitize=${QKV_SANITIZE_LIBRARIES} -fno-sanitize-recover=all -O1)
     target_link_options(${target} PUBLIC -fsanitize=${QKV_SANITIZE_LIBRARIES})

@@ -14,7 +14,8 @@ if (($# == 0)); then
   configure -DQKV_TESTS=ON
   scripts/quietly.sh "build $preset" cmake --build --preset "$preset"
 else
-  # Named targets other than tests do not need GoogleTest; a build directory that has tests keeps them.
+  # Named targets other than tests do not need GoogleTest; a build directory that has tests keeps
+  # them.
   if [[ " $*" == *" test_"* ]]; then
     configure -DQKV_TESTS=ON
   elif [ ! -f "build/$preset/build.ninja" ]; then

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check.sh [--quick | STEP...]
 # One step: runs it; its last line has a count, and a count of zero is a failure.
-# Several, or none for all: runs each, and prints a table at the end. A run of all steps writes it to
-# docs/last-check.txt, with the commit and the date.
+# Several, or none for all: runs each, and prints a table at the end. A run of all steps writes it
+# to docs/last-check.txt, with the commit and the date.
 # --quick: what a change must pass besides `make test`; continuous integration runs these.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
@@ -111,8 +111,8 @@ step_headers() {
   counted "$count" headers
 }
 
-# Each file alone, without the precompiled header: a missing #include goes unnoticed in a unity build.
-# Also finds sources that no list names. All tests with all of their repetitions.
+# Each file alone, without the precompiled header: a missing #include goes unnoticed in a unity
+# build. Also finds sources that no list names. All tests with all of their repetitions.
 step_apart() {
   local forgotten
   scripts/build.sh apart
@@ -193,8 +193,8 @@ test_tsan() {
   "${fixed_addresses[@]}" scripts/test.sh tsan "$@"
 }
 
-# Tests of code that starts threads, or must not depend on them. Without the mask tests, minutes of the
-# same loops; and on one CPU target, like the preset, whose filter this one replaces.
+# Tests of code that starts threads, or must not depend on them. Without the mask tests, minutes of
+# the same loops; and on one CPU target, like the preset, whose filter this one replaces.
 step_threads() {
   scripts/build.sh tsan test_runtime test_order
   QKV_TEST_SCALE=2 test_tsan -R '^(runtime|order)[.]' \

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/setup.sh run|test|bench|fuzz|check
 # Makes sure that the dependencies of `make run`, `make test` and so on are installed. Checks first;
-# installs (Debian, as root or with sudo) only what is missing; with nothing to do it takes a fraction
-# of a second and changes nothing.
+# installs (Debian, as root or with sudo) only what is missing; with nothing to do it takes a
+# fraction of a second and changes nothing.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
@@ -16,8 +16,8 @@ case $level in
     ;;
 esac
 
-# One list: level, what shows that it is installed, Debian's package. Each level includes those before
-# it; bench is run plus its own, which no other level needs.
+# One list: level, what shows that it is installed, Debian's package. Each level includes those
+# before it; bench is run plus its own, which no other level needs.
 readonly needs='
 run   command:g++               g++
 run   command:cmake             cmake

@@ -142,8 +142,8 @@ class Compiler:
         return binary
 
     def compile_together(self, programs):
-        """Joins as many blocks as possible into one program. Blocks named in a message are left out:
-        compiling them alone shows their faults, if any."""
+        """Joins as many blocks as possible into one program. Blocks named in a message are left
+        out: compiling them alone shows their faults, if any."""
         joined = []
         for program in programs:
             self.reasons[program.name] = program.obstacle()

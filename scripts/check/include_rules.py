@@ -14,8 +14,8 @@ import tempfile
 
 # ---- the table ----------------------------------------------------------------------------------
 
-# Each room (folder) of src/ and the lower rooms that it may include; every room may include itself. A
-# room within a room is separate.
+# Each room (folder) of src/ and the lower rooms that it may include; every room may include itself.
+# A room within a room is separate.
 ROOMS = {
     # qkv
     "core": "",
@@ -41,8 +41,8 @@ ROOMS = {
 }
 APP_ROOMS = set("io text picture page train models models/tasks".split())
 
-# The same for the program, tools/qkv/: a family of commands may include the shared room, but no other
-# family, except where demos show one.
+# The same for the program, tools/qkv/: a family of commands may include the shared room, but no
+# other family, except where demos show one.
 PROGRAM_ROOMS = {
     "shell": "",
     "attend": "shell",

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check/recipes.sh
-# Follows docs/recipes.md: each tests/recipes/NAME.patch is applied to a copy of the tree. With only its
-# public headers the library must not compile; with all of it tests/recipes/NAME.cc is
+# Follows docs/recipes.md: each tests/recipes/NAME.patch is applied to a copy of the tree. With only
+# its public headers the library must not compile; with all of it tests/recipes/NAME.cc is
 # compiled against it, and run.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"

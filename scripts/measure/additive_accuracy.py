@@ -5,9 +5,9 @@ computes tanh from two exponentials, and on the reference, which calls tanh.
 
 usage: additive_accuracy.py [--T 256] [--units 256]     in an environment that has qkv
 
-Wq and Wk are the identity, so that projected values are the numbers drawn, for each deviation; v has
-deviation 1/sqrt(U), of either sign or all positive. Prints the largest error of T x T scores, also
-relative to the sum of |v_u|, in units of 2^-24, half the spacing of float32 numbers at 1.
+Wq and Wk are the identity, so that projected values are the numbers drawn, for each deviation; v
+has deviation 1/sqrt(U), of either sign or all positive. Prints the largest error of T x T scores,
+also relative to the sum of |v_u|, in units of 2^-24, half the spacing of float32 numbers at 1.
 """
 
 import argparse

@@ -64,7 +64,8 @@ def by_sum(a, r, v, values):
 
 
 def blocks(shape, most_bytes):
-    """(batch entries, queries) whose array of tanh fits in that many bytes; blocks of equal sizes."""
+    """(batch entries, queries) whose array of tanh fits in that many bytes; blocks of equal
+    sizes."""
     B, Tq, Tk, U = shape
     row = 4 * Tk * U
 
@@ -143,8 +144,8 @@ def keops_scores(a, r, v):
 
 
 def keops_factored_scores(a, r, v):
-    """With e^(2a) and e^(2r) computed once for each token: valid for small values only. The sum of v is
-    the same for all keys, and softmax cancels it."""
+    """With e^(2a) and e^(2r) computed once for each token: valid for small values only. The sum of
+    v is the same for all keys, and softmax cancels it."""
     return -2 * (v / (1 + a * r)).sum(-1)
 
 

@@ -8,11 +8,11 @@ usage: additive_peers.py ENVIRONMENTS [--ours PYTHON] [--T 1024] [--rounds 7] [-
 ENVIRONMENTS is a folder outside of the checkout: an environment for each package is created there
 with pip, unless it exists. If the index has PyTorch's build for CUDA, which is gigabytes,
 PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu has the one for CPUs. Packages that do not
-install are named and left out. --ours is a Python that has qkv (default: the checkout's .venv-python,
-where scripts/python_package.sh puts it).
+install are named and left out. --ours is a Python that has qkv (default: the checkout's
+.venv-python, where scripts/python_package.sh puts it).
 
-Each package runs in a process of its own, alternating with the others, on the same arrays, in bursts.
-Before timing, its first rows are compared with NumPy's, all of dq with ours. If a formula
+Each package runs in a process of its own, alternating with the others, on the same arrays, in
+bursts. Before timing, its first rows are compared with NumPy's, all of dq with ours. If a formula
 can be written in several ways, the fastest is used. Ratios are medians over rounds, their spread
 half the interquartile range. "step" is a forward pass and all gradients. No array of tanh is
 larger than 256 MiB except Keras's, which has two of 1 GiB at T = 1024.

@@ -4,12 +4,12 @@
 
 usage: small_functions.py [--threads 2] [--rounds 9] [--burst 0.05] [--only TEXT ...]
 
-In an environment that has qkv and PyTorch. All take float32 arrays of their own kind and allocate their
-result. They alternate in bursts, with a pause after each: OpenMP's workers spin for some
+In an environment that has qkv and PyTorch. All take float32 arrays of their own kind and allocate
+their result. They alternate in bursts, with a pause after each: OpenMP's workers spin for some
 milliseconds after PyTorch's calls. Microseconds are medians over the rounds; ratios are medians of
 each round's ratio, the other's time over ours. Results are compared before they are
-timed. PyTorch's masked softmax is masked_fill with a precomputed mask, then softmax. Products are run by
-oneDNN as well if libdnnl is installed (scripts/setup.sh bench).
+timed. PyTorch's masked softmax is masked_fill with a precomputed mask, then softmax. Products are
+run by oneDNN as well if libdnnl is installed (scripts/setup.sh bench).
 """
 
 import argparse

@@ -5,8 +5,8 @@
 usage: word_vectors.py [PROGRAM] [--megabytes 1000] [--runs 5] [--keep FOLDER]
 
 Makes files of 300 numbers a word, text and binary, whose words are dissimilar or similar
-("w5_000001"), reads each once so that it is in the system's cache, and runs `qkv words` for the last
-six words, and again with one of them misspelled, which must be rejected with near spellings.
+("w5_000001"), reads each once so that it is in the system's cache, and runs `qkv words` for the
+last six words, and again with one of them misspelled, which must be rejected with near spellings.
 Prints GB/s of each run (the fastest counts: the machine is shared) and the peak memory of
 any. --keep keeps the files for the next run.
 """

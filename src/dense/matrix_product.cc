@@ -10,19 +10,19 @@
 namespace qkv::dense {
 namespace {
 
-// Between the rows of a copy, so that they do not share places in the first-level cache.
+// Padding between the rows of a copy, so that they do not map to the same first-level cache sets.
 constexpr Index kGap = 16;
 
 Index whole_registers(Index n) { return (n + kGap - 1) / kGap * kGap; }
 
-// A matrix [rows,columns] of any strides to rows of T, each `to.stride` behind the one before.
+// Copies a matrix [rows,columns] of any strides to rows of T, `to.stride` apart.
 template <class T, class Stored>
 void convert(const Matrix<const Stored>& from, Index rows, Index columns, const RowsOf<T>& to) {
   const auto put = [&](Index r, Index c) {
     to.data[r * to.stride + c] =
         core::to_accumulator<T>(from.data[r * from.row_stride + c * from.col_stride]);
   };
-  // Along what stands closest.
+  // Along the smaller stride.
   if (std::abs(from.row_stride) < std::abs(from.col_stride)) {
     for (Index c = 0; c < columns; ++c) {
       for (Index r = 0; r < rows; ++r) put(r, c);
@@ -34,7 +34,7 @@ void convert(const Matrix<const Stored>& from, Index rows, Index columns, const 
   }
 }
 
-// Columns of a transposed matrix next to each other, by the packing of keys, kPanel at a time.
+// Makes columns of a transposed matrix contiguous with the packing of keys, kPanel at a time.
 template <class T>
 void transpose(const Kernels<T>& by, const Matrix<const T>& from, Index rows, Index columns,
                const RowsOf<T>& to, T* panel) {
@@ -47,8 +47,8 @@ void transpose(const Kernels<T>& by, const Matrix<const T>& from, Index rows, In
   }
 }
 
-// The rows [length,columns] as panels, read from front to back: a panel at a time they would come
-// from the third-level cache with a wait for each row.
+// Packs the rows [length,columns] into panels in memory order: panel by panel, each row would be a
+// miss to the third-level cache.
 template <class T>
 void copy_panels(const RowsOf<const T>& rows, Index length, Index columns, T* panels) {
   const Index whole = columns / kPanel;
@@ -61,7 +61,7 @@ void copy_panels(const RowsOf<const T>& rows, Index length, Index columns, T* pa
   if (columns > whole * kPanel) copy_panel<T>(rows, length, columns, whole, panels);
 }
 
-// A piece [length,columns] of b as panels, zeros behind its last column.
+// A piece [length,columns] of b as panels, zeros after its last column.
 template <class T, class Stored>
 void pack_piece(const Kernels<T>& by, const Matrix<const Stored>& b, Index length, Index columns,
                 T* panels) {
@@ -86,7 +86,7 @@ void pack_piece(const Kernels<T>& by, const Matrix<const Stored>& b, Index lengt
 
 }  // namespace
 
-// Few rows read b where it stands, and all rows one whose own rows stand near each other.
+// Few rows read b in place; so do all rows if b's own rows are close together.
 template <class Stored>
 bool MatrixProduct<Stored>::copies_b() const {
   const bool far = b.row_stride < 0 || b.row_stride > 2 * kPanel;
@@ -167,7 +167,7 @@ void MatrixProduct<Stored>::run(const Kernels<T>& by, T* scratch,
   }
 }
 
-// Adds the piece of the sums from l on, from b where it stands.
+// Adds the piece of the sums from l on, reading b in place.
 template <class Stored>
 void MatrixProduct<Stored>::add_in_place(const Kernels<T>& by, const RowsOf<const T>& x, Index l,
                                          Index length, const RowsOf<T>& y,
@@ -178,7 +178,7 @@ void MatrixProduct<Stored>::add_in_place(const Kernels<T>& by, const RowsOf<cons
     const Index some = std::min(kPanel, columns - m);
     const T* const piece = b.data + l * b.row_stride + m * b.col_stride;
     const RowsOf<T> to{y.data + m, y.stride};
-    if (l == 0 && some == kPanel && b.row_stride == kPanel) {  // a panel already
+    if (l == 0 && some == kPanel && b.row_stride == kPanel) {  // already a panel
       multiply<T>(by, x, rows, {some, length, piece}, nullptr, to, stop);
       continue;
     }

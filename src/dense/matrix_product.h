@@ -13,13 +13,13 @@ namespace qkv::dense {
 
 using reference::Matrix;
 
-// What sums of a storage type are held in.
+// The accumulator type of a storage type.
 template <class Stored>
 using SumOf = std::conditional_t<std::is_same_v<Stored, double>, double, float>;
 
 // out_nm = sum_l a_nl b_lm: a [rows,inner], b [inner,columns], out [rows,columns], all of one type,
-// each sum rounded once. What tiles cannot read or write where it stands goes through scratch
-// memory, which is largest for the most rows and columns.
+// each sum rounded once. Data that tiles cannot read or write in place goes through scratch
+// memory, which is largest for the maximum of rows and columns.
 template <class Stored>
 class MatrixProduct {
  public:
@@ -32,7 +32,7 @@ class MatrixProduct {
   Matrix<const Stored> b{};
   Matrix<Stored> out{};
 
-  // Numbers of T that run() takes.
+  // Scratch numbers of T for run().
   Index scratch() const { return a_numbers() + b_numbers() + out_numbers(); }
   void run(const Kernels<T>& by, T* scratch, const core::StopPoint& stop) const;
 

@@ -40,7 +40,7 @@ void copy_panel(const RowsOf<const T>& w, Index inputs, Index outputs, Index pan
 
 namespace {
 
-// Of a panel that a kernel takes at once, between two looks at the flag.
+// Part of a panel that a kernel processes between two checks of the flag.
 constexpr Index kMostInputs = 1024;
 
 // y_rn += bias_n
@@ -57,7 +57,7 @@ void add_to_rows(const Kernels<T>& by, const T* bias, Index columns, Index rows,
   }
 }
 
-// A matrix [inner,columns] whose rows stand near each other, columns <= kPanel.
+// A matrix [inner,columns] whose rows are close together, columns <= kPanel.
 template <class T>
 struct Piece {
   RowsOf<const T> rows{};
@@ -65,8 +65,8 @@ struct Piece {
   Index columns = 0;
 };
 
-// y_rn = sum_i x_ri w_in. Tiles of scores start from zero in registers: no row of zeros is written
-// and read again.
+// y_rn = sum_i x_ri w_in. Tiles of scores start from zero in registers: y is not zeroed first and
+// read back.
 template <class T>
 void multiply_piece(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Piece<T>& w,
                     const RowsOf<T>& y, const core::StopPoint& stop) {
@@ -83,7 +83,7 @@ void multiply_piece(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, 
 template <class T>
 void multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Panels<T>& w,
               const T* bias, const RowsOf<T>& y, const core::StopPoint& stop) {
-  if (rows == 0) return;  // y may be nowhere
+  if (rows == 0) return;  // y may be a null pointer
   for (Index o = 0; o < w.outputs; o += kPanel) {
     const Index columns = std::min(kPanel, w.outputs - o);
     const Piece<T> panel{{w.data + o * w.inputs, kPanel}, w.inputs, columns};

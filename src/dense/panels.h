@@ -5,7 +5,7 @@
 #include "dense/product.h"
 
 // A matrix packed for products x W^T: panels of kPanel of its rows, each transposed, so that tiles
-// read it from front to back.
+// read it sequentially.
 namespace qkv::dense {
 
 using kernels::kPanel;
@@ -14,20 +14,20 @@ template <class T>
 struct Panels {
   Index outputs = 0;
   Index inputs = 0;
-  const T* data = nullptr;  // [pieces of outputs][inputs][kPanel], zeros behind the last output
+  const T* data = nullptr;  // [pieces of outputs][inputs][kPanel], zeros after the last output
 
-  // Numbers that the panels of a matrix take.
+  // The size of a matrix's panels, in numbers.
   static Index size(Index outputs, Index inputs) {
     return (outputs + kPanel - 1) / kPanel * kPanel * inputs;
   }
 };
 
-// Panel number `panel` of w [outputs,inputs] to where it belongs in `data`.
+// Packs panel number `panel` of w [outputs,inputs] to its place in `data`.
 template <class T>
 void pack_panel(const Kernels<T>& by, const RowsOf<const T>& w, Index outputs, Index inputs,
                 Index panel, T* data);
 
-// Likewise of w [inputs,outputs], whose panels are pieces of its rows as they stand.
+// Likewise for w [inputs,outputs], whose panels are pieces of its rows.
 template <class T>
 void copy_panel(const RowsOf<const T>& w, Index inputs, Index outputs, Index panel, T* data);
 
@@ -37,9 +37,9 @@ template <class T>
 void multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Panels<T>& w,
               const T* bias, const RowsOf<T>& y, const core::StopPoint& stop);
 
-// y_ri = sum_o x_ro w_oi, in the order of a score: x [rows,inner], w [inner,columns] as it stands,
-// whose pieces are copied to `scratch` of kCopyNumbers: rows may stand so far apart that they share
-// places in the caches. Worth it from kCopyRows rows on.
+// y_ri = sum_o x_ro w_oi, in the order of a score: x [rows,inner], w [inner,columns], unpacked.
+// Its pieces are copied to `scratch` of kCopyNumbers, since rows may be so far apart that they map
+// to the same cache sets. Pays off from kCopyRows rows on.
 inline constexpr Index kCopyRows = 48;
 inline constexpr Index kCopiedInner = 512;
 static_assert(kCopiedInner % core::kChannelBlock == 0, "the terms that follow begin a block");

@@ -13,8 +13,8 @@ namespace {
 
 using kernels::kTileRows;
 
-// Rows of w that a tile goes through at a time: a block of 64 rows of 1,024 numbers stays in the
-// second-level cache while all rows of x pass.
+// Rows of w that a tile processes at a time: a block of 64 rows of 1,024 numbers stays in the
+// second-level cache while all rows of x use it.
 using core::kChannelBlock;
 
 }  // namespace
@@ -71,8 +71,8 @@ void add_product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Ind
 
 namespace {
 
-// f(first, count) for pieces of at most kPanel columns, the registers of which are shared out
-// evenly.
+// f(first, count) for pieces of at most kPanel columns, with registers divided evenly among
+// them.
 template <class F>
 void for_each_strip(Index columns, const F& f) {
   constexpr Index kRegister = 16;
@@ -100,7 +100,7 @@ void sum_live_rows(const Kernels<T>& by, const RowsOf<const T>& dy, const RowsOf
   }
 }
 
-// The columns of a tile, kTileRows next to each other, for all tiles of `columns`.
+// The columns of a tile, kTileRows of them contiguous, for all tiles of `columns`.
 template <class T>
 void copy_tiles(const RowsOf<const T>& dy, Index rows, Index columns, T* to) {
   for (Index o = 0; o < columns; o += kTileRows, to += kGradientBlock * kTileRows) {
@@ -170,7 +170,7 @@ bool all_finite(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Inde
     if (by.given()) {
       if (!by.gradient->all_finite(row, width)) return false;
     } else {
-      T sum = 0;  // x - x is 0 for numbers only
+      T sum = 0;  // x - x is 0 only for finite x
       for (Index i = 0; i < width; ++i) sum += row[i] - row[i];
       if (!(sum == T(0))) return false;
     }

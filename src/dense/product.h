@@ -19,7 +19,7 @@ namespace qkv::dense {
 
 using kernels::RowsOf;
 
-// The loops of a CPU target; none of them where plain loops are asked for.
+// The loops of a CPU target; all null if plain loops are requested.
 template <class T>
 struct Kernels {
   const kernels::DotKernels<T>* dot = nullptr;
@@ -28,7 +28,7 @@ struct Kernels {
   bool given() const noexcept { return dot != nullptr; }
 };
 
-// Of a target that qkv::cpu_targets() lists.
+// For a target that qkv::cpu_targets() lists.
 template <class T>
 Kernels<T> kernels_of(std::string_view target) noexcept;
 
@@ -40,7 +40,7 @@ void product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index i
              const core::StopPoint& stop);
 
 // y_ro += sum_i x_ri w_io, likewise: blocks of core::kChannelBlock terms, each from zero, are added
-// to y_ro one by one. So a product may go on with the terms that follow whole blocks.
+// to y_ro one by one. So a product can be continued after whole blocks of terms.
 template <class T>
 void add_product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
                  const RowsOf<const T>& w, Index columns, const RowsOf<T>& y,
@@ -49,10 +49,10 @@ void add_product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Ind
 // Rows whose products are summed from zero before they are added (core/order.h).
 using core::kGradientBlock;
 
-// n <= kPanel numbers of each row, next to each other.
+// n <= kPanel contiguous numbers of each row.
 template <class T>
 void copy_rows(const RowsOf<const T>& from, Index rows, Index n, T* to) {
-  if (n == kernels::kPanel) {  // of known length: no call for each row
+  if (n == kernels::kPanel) {  // a constant length: no call per row
     for (Index r = 0; r < rows; ++r) {
       std::copy_n(from.data + r * from.stride, kernels::kPanel, to + r * kernels::kPanel);
     }
@@ -71,8 +71,8 @@ void add_transposed_product(const Kernels<T>& by, const RowsOf<const T>& dy, Ind
                             const RowsOf<T>& to, T* scratch);
 
 // The same for a finite x of a block that was copied, once for all columns of dy: strips of at most
-// kPanel of its columns, each with its rows next to each other, rows * width numbers. Worth it from
-// kStripColumns columns on: rows may stand so far apart that they share places in the caches.
+// kPanel of its columns, each with its rows contiguous, rows * width numbers. Pays off from
+// kStripColumns columns on: rows may be so far apart that they map to the same cache sets.
 inline constexpr Index kStripColumns = 24;
 template <class T>
 void copy_strips(const RowsOf<const T>& x, Index rows, Index width, T* strips);

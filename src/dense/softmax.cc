@@ -102,7 +102,7 @@ void RowSoftmax<Stored>::row(const SoftmaxRow<Stored>& row, T* scratch,
     chunk_sums(row, begin, end, sums, scratch, {});
     merge(total, sums, (end - begin + kKeyChunk - 1) / kKeyChunk);
   });
-  const Index kept = row.length <= kScratch ? row.length : 0;  // whose exponentials are in scratch
+  const Index kept = row.length <= kScratch ? row.length : 0;  // exponentials kept in scratch
   for (Index j = 0; j < kept; j += kKeyChunk) {
     const Index end = std::min(kept, j + kKeyChunk);
     if (sums[j / kKeyChunk].max == total.max && total.sum != T(0)) {

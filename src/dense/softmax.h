@@ -13,8 +13,8 @@
 // no allocation.
 namespace qkv::dense {
 
-// A row of `count` numbers x_j at x[j * x_stride], and where its softmax goes. Of the numbers only
-// the first `length` take part; the other results are 0.
+// A row of `count` numbers x_j at x[j * x_stride], and where its softmax goes. Only
+// the first `length` numbers take part; the other results are 0.
 template <class Stored>
 struct SoftmaxRow {
   const Stored* x = nullptr;
@@ -25,7 +25,7 @@ struct SoftmaxRow {
   Index count = 0;
 };
 
-// sum = sum_j exp(x_j - max) over a piece of a row; 0 when all are -inf, NaN when one is NaN or
+// sum = sum_j exp(x_j - max) over a piece of a row; 0 if all are -inf, NaN if one is NaN or
 // +inf.
 template <class T>
 struct ExpSum {
@@ -40,7 +40,7 @@ class RowSoftmax {
 
   explicit RowSoftmax(const Kernels<T>& by) : kernels_(*by.dot) {}
 
-  // Numbers of T that each of these takes as `scratch`.
+  // The size of `scratch` for each of these, in numbers of T.
   static constexpr Index kScratch = 4 * core::kKeyChunk;
 
   // Rows of at most core::kKeyChunk numbers each, as many as rows_together(count).
@@ -50,8 +50,8 @@ class RowSoftmax {
   // Any row.
   void row(const SoftmaxRow<Stored>& row, T* scratch, const core::StopPoint& stop) const;
 
-  // The same in parts, which begin at multiples of core::kKeyChunk: the sums of all chunks of
-  // numbers [begin,end), sums[0] that of the first; all of them merged; the results [begin,end).
+  // The same in parts, which start at multiples of core::kKeyChunk: the sums of all chunks of
+  // numbers [begin,end), starting at sums[0]; all of them merged; the results [begin,end).
   void chunk_sums(const SoftmaxRow<Stored>& row, Index begin, Index end, ExpSum<T>* sums,
                   T* scratch, const core::StopPoint& stop) const;
   void merge(ExpSum<T>& total, const ExpSum<T>* sums, Index chunks) const;

@@ -22,23 +22,23 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// ln(2) in two parts; the first has zeros at its end, so that products with small integers are
+// ln(2) in two parts; the first has trailing zero bits, so that products with small integers are
 // exact.
 inline constexpr double kLn2High = 0x1.62e42fee00000p-1;
 inline constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 
-// The range that has a way of its own: division needs no bound, so in double small ones are whole.
+// The range with a form of its own: division needs no bound, so in double small ones are whole.
 template <class T, Range kRange>
 inline constexpr Range kOwn = sizeof(T) == 8 && kRange == Range::kSmall ? Range::kWhole : kRange;
 
 // ---- exponentials ---------------------------------------------------------------------------
 
-// What a power may miss. Of a large power not every integer is a T; where more than this is
-// missing, different powers are so far apart that tanh is -1, 0 or 1 for certain.
+// The error a power may have. For large powers not every integer is a T; if the error is larger
+// than this, different powers are so far apart that tanh is certainly -1, 0 or 1.
 template <class T>
 inline constexpr T kMostRest = 40;
 
-// exp(2a) = 2^(power + rest): the power an integer of T, the rest what is left.
+// exp(2a) = 2^(power + rest): the power is an integer of T, the rest the remainder.
 #if HWY_TARGET == HWY_SSE4
 // Without fused multiply-adds in double; four values at a time.
 template <class D, class V = hn::Vec<D>>
@@ -69,7 +69,7 @@ HWY_INLINE void split(D d, V a, V* power, V* rest, float) {
                      hn::MulSub(a, high, *power));
 }
 #endif
-// In double the rest is in units of ln(2): exp takes it as it is.
+// In double the rest is in units of ln(2), as exp takes it.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void split(D d, V a, V* power, V* rest, double) {
   const V x = hn::Add(a, a);
@@ -78,7 +78,7 @@ HWY_INLINE void split(D d, V a, V* power, V* rest, double) {
   *rest = hn::NegMulAdd(*power, hn::Set(d, kLn2Low), most);
 }
 
-// The same for powers of any size, of which a product is not exact without being fused.
+// The same for powers of any size, whose products are exact only if fused.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exact_rest(D d, V a, V power, V rest) {
 #if HWY_TARGET == HWY_SSE4
@@ -99,7 +99,7 @@ HWY_INLINE V exact_rest(D d, V a, V power, V rest) {
   return rest;
 }
 
-// The rest as an integer and what is left of it: rest = shift + small, in double times ln(2).
+// The rest as an integer and a remainder: rest = shift + small, in double times ln(2).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V small_rest(D d, V rest, V* shift) {
   using T = hn::TFromD<D>;
@@ -162,7 +162,7 @@ HWY_NOINLINE Range exponentials(const T* a, Index n, T* x, T* power) {
       return add_exponent(d, power_of_rest(d, rest, T()), k);
     }
     all = Range::kPowers;
-    // An infinite or NaN power says it all.
+    // An infinite or NaN power decides the result.
     const auto finite = hn::Lt(hn::Abs(k), hn::Set(d, kInfinity<T>));
     V shift;
     rest = small_rest(d, hn::IfThenElseZero(finite, exact_rest(d, value, k, rest)), &shift);
@@ -199,8 +199,8 @@ HWY_INLINE V times_power_of_two(D d, V x, V e) {
     return V{_mm512_scalef_pd(x.raw, e.raw)};
   }
 #else
-  // Integers are added to the exponents of x, which is not negative. A product would take a hundred
-  // times the time where it is below the normal numbers; beside 1 that is 0.
+  // Adds integers to the exponents of x, which is not negative. A product would take a hundred
+  // times as long if it were subnormal; added to 1 that is 0.
   using T = hn::TFromD<D>;
   const hn::RebindToSigned<D> di;
   using I = hn::TFromD<decltype(di)>;
@@ -233,8 +233,8 @@ HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power, V one) {
   return hn::Min(hn::Set(d, static_cast<hn::TFromD<D>>(kLargest)), sum);
 }
 
-// Of a denominator. In float32 an estimate r and its error e = 1 - x r give r (1 + e), and
-// r (1 + e + e^2) where an estimate has 12 bits only: 1 / 1 is 1.
+// The reciprocal of a denominator. In float32 an estimate r and its error e = 1 - x r give
+// r (1 + e), and r (1 + e + e^2) if the estimate has only 12 bits: 1 / 1 is 1.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V reciprocal(D d, V x) {
   using T = hn::TFromD<D>;
@@ -251,8 +251,8 @@ HWY_INLINE V reciprocal(D d, V x) {
 
 // ---- scores ---------------------------------------------------------------------------------
 
-// Kept out of line, as tiles of products are. Each chunk of units from zero: 2 sum v (1/2 - r), of
-// which the subtraction is exact where it cancels.
+// Not inlined, like the tiles of products. Each chunk of units from zero: 2 sum v (1/2 - r), whose
+// subtraction is exact where it cancels.
 template <class T, Range kRange, int kRows, int kVectors>
 HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
                                 const T* HWY_RESTRICT panel, const AdditiveUnits<T>& by, T scale,
@@ -325,7 +325,7 @@ void additive_rows_from(Index n, const RowsOf<const T>& left, const T* panel, In
 template <class T, Range kRange, int kRows>
 void additive_rows(const RowsOf<const T>& left, const T* panel, Index keys,
                    const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
-  // Sums side by side: each addition waits for the one before.
+  // Independent sums, since each addition waits for the previous one.
   constexpr int kVectors = HWY_TARGET != HWY_AVX3 || kRange == Range::kPowers ? 1
                            : kRows > 3                                        ? 2
                                                                               : 4;
@@ -375,7 +375,7 @@ HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& 
       V key = hn::LoadU(d, to_right);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        // tanh = 1 - 2 r, of which the subtraction is exact where it cancels.
+        // tanh = 1 - 2 r, whose subtraction is exact where it cancels.
         const V twice_r = reciprocal(d, denominator<kRange>(d, a[r], a_power[r], b, b_power, half));
         const V tanh = hn::Sub(one, twice_r);
         const V gradient = hn::Set(d, ds[r * ds_stride + n]);

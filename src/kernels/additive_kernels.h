@@ -8,12 +8,12 @@
 
 // The loops of the additive score for one CPU target, on plain pointers. T is float or double.
 //   tanh(a + b) = 1 - 2 r,  r = 1 / (1 + e^2a e^2b)
-// The exponentials are taken once for each row and unit, and kept as x 2^power: two rows of U
+// The exponentials are computed once for each row and unit, and stored as x 2^power: two rows of U
 // values one after the other, first all x, then all powers. Where |a| <= kPlainRange the power is
 // 0.
 namespace qkv::kernels {
 
-// Up to here exp(2a) is kept whole: products of two of them overflow to infinity at worst. Where
+// Up to here exp(2a) is stored whole: products of two of them overflow to infinity at worst. If
 // the other one is so large that both powers at one factor overflow, at 2^128 (2^1024), this one is
 // at least 2^-101 (2^-953): their product is then above 2^26 (2^70), and tanh 1.
 template <class T>
@@ -23,11 +23,12 @@ inline constexpr T kPlainRange = sizeof(T) == 4 ? T(35) : T(330);
 template <class T>
 inline constexpr T kSmallRange = T(16);
 
-// What the exponentials of a row are: of small values, kept whole, or with powers apart. Pairs of
-// rows take the way of the higher one; each way has the same bits where a lower one would do.
+// The form of a row's exponentials: of small values, stored whole, or with separate powers. Pairs
+// of rows use the more general form of the two; each form has the same bits where a simpler one
+// suffices.
 enum class Range : std::uint8_t { kSmall, kWhole, kPowers };
 
-// Units that stand side by side in a block: a multiple of every target's registers.
+// Contiguous units in a block: a multiple of every target's registers.
 inline constexpr Index kUnitLanes = 16;
 
 // The parameters of one head's score.
@@ -44,7 +45,7 @@ struct UnitColumn {
   const T* power = nullptr;
 };
 
-// What a tile of pairs adds to, likewise [rows][kUnitLanes]; t = tanh(a_iu + b_ju).
+// The sums that a tile of pairs adds to, likewise [rows][kUnitLanes]; t = tanh(a_iu + b_ju).
 template <class T>
 struct PairSums {
   T* left = nullptr;     // sum_j ds_ij (1 - t^2)

@@ -2,7 +2,7 @@
 #include "kernels/dot_kernels.h"
 
 // One instance of everything below for each target; not Highway's own dispatch, so that only its
-// headers are needed. Under gcc 12 Highway's baseline is one lane wide, where the reference runs.
+// headers are needed. With gcc 12 Highway's baseline is one lane wide; there the reference runs.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
 #define HWY_DISABLE_PCLMUL_AES

@@ -15,7 +15,7 @@
 // targets with fused multiply-adds (all but SSE4) scores have the bits of the reference.
 namespace qkv::kernels {
 
-// Keys of a panel: K transposed, [D][kPanel], zeros behind the last key.
+// Keys of a panel: K transposed, [D][kPanel], zeros after the last key.
 inline constexpr Index kPanel = core::kPartialSums;
 
 // Query rows of a register tile: 6 rows x 4 registers of AVX-512 are 24 accumulators, 6 x 2 of the
@@ -39,7 +39,7 @@ struct SoftmaxState {
 
 template <class T>
 struct DotKernels {
-  // panel[c][n] = k_nc for n < keys <= kPanel, 0 behind; `k` has its channels next to each other.
+  // panel[c][n] = k_nc for n < keys <= kPanel, 0 after them; `k` has contiguous channels.
   void (*pack_panel)(const RowsOf<const T>& k, Index keys, Index D, T* panel);
   // s_rn = scale * q_r . k_n for a panel's keys and any rows: D >= 1 channels, in blocks of
   // core::kChannelBlock.
@@ -51,7 +51,7 @@ struct DotKernels {
   void (*subtract_distance)(T* s, T slope, Index distance, Index n);
   // s_n = -inf where allowed_n is 0.
   void (*mask)(T* s, const std::uint8_t* allowed, Index n);
-  // Turns the scores of n keys (a multiple of kPanel) into exp(s - max), masked ones (-inf) into 0,
+  // Replaces the scores of n keys (a multiple of kPanel) by exp(s - max), masked ones (-inf) by 0,
   // for each row; returns the rows' max and sum.
   void (*softmax)(const RowsOf<T>& s, Index rows, Index n, T* max, T* sum);
   // Merges the chunk states of n rows into the total; *_factor are those of the sums so far.

@@ -19,8 +19,8 @@ template <class T>
 inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
 #if HWY_TARGET == HWY_AVX3
-// y 2^n for integers n in registers of T; 0 where x < least, without computing it: results below
-// the normal numbers take a hundred cycles on some CPUs. NaN is not less.
+// y 2^n for integers n in registers of T; 0 where x < least, without computing it: subnormal
+// results take a hundred cycles on some CPUs. NaN is not less.
 HWY_INLINE __m512 times_power(__m512 y, __m512 n, __m512 x, float least) {
   const __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(least), _CMP_NLT_UQ);
   return _mm512_maskz_scalef_ps(keep, y, n);
@@ -57,10 +57,10 @@ inline constexpr double kExp[] = {
     0.00833333333771546,    0.0013888888932340796, 0.000198412614913928,  2.480150451103708e-05,
     2.7564254929439036e-06, 2.762629655421717e-07, 2.2981311538834364e-08};
 
-// exp of what the range reduction x log2(e) = n + f left.
+// exp of the remainder f of the range reduction x log2(e) = n + f.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_of_rest(D d, V x, V n, float) {
-  // The product is not rounded: what f misses is x times the error of the constant, 1.3e-8.
+  // The product is not rounded: the error of f is x times the error of the constant, 1.3e-8.
   const V f = hn::MulSub(x, hn::Set(d, kLog2E<float>), n);
   V p = hn::Set(d, kPower2[5]);
   for (int i = 4; i >= 0; --i) p = hn::MulAdd(p, f, hn::Set(d, kPower2[i]));
@@ -68,7 +68,7 @@ HWY_INLINE V exp_of_rest(D d, V x, V n, float) {
 }
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_of_rest(D d, V x, V n, double) {
-  // ln(2) in two parts; the first has zeros at its end, so that its product with n is exact.
+  // ln(2) in two parts; the first has trailing zero bits, so that its product with n is exact.
   V r = hn::NegMulAdd(n, hn::Set(d, 0x1.62e42fee00000p-1), x);
   r = hn::NegMulAdd(n, hn::Set(d, 0x1.a39ef35793c76p-33), r);
   V p = hn::Set(d, kExp[10]);
@@ -76,16 +76,15 @@ HWY_INLINE V exp_of_rest(D d, V x, V n, double) {
   return hn::MulAdd(p, r, hn::Set(d, 1.0));
 }
 
-// exp(x) for x <= 0, about 1 ulp (1 + |x|/8); NaN stays NaN. Exactly 0 for -inf, and where the
-// result would be below the normal numbers: each product with one of those costs a hundred cycles
-// on some CPUs (a slope of ALiBi then takes 8 times the time), and they are less than 2^-126 of the
-// largest.
+// exp(x) for x <= 0, error about 1 ulp (1 + |x|/8); NaN stays NaN. Exactly 0 for -inf, and where
+// the result would be subnormal: each product with a subnormal costs a hundred cycles on some CPUs
+// (ALiBi slopes then take 8 times as long), and they are less than 2^-126 of the largest.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_nonpositive(D d, V x) {
   using T = hn::TFromD<D>;
   constexpr T kNormal = sizeof(T) == 4 ? T(-87.3) : T(-708.3);  // above ln of the least normal
 #if HWY_TARGET != HWY_AVX3
-  const auto vanishes = hn::Lt(x, hn::Set(d, kNormal));  // NaN does not
+  const auto vanishes = hn::Lt(x, hn::Set(d, kNormal));  // false for NaN
   // Max returns its second operand when one is NaN.
   x = hn::Max(hn::Set(d, kNormal), x);
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to rows of scores and their gradients between the products of the backward pass, for
+// Operations on rows of scores and their gradients between the products of the backward pass, for
 // each CPU target.
 #if defined(QKV_KERNELS_GRADIENT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_GRADIENT_INL_H_
@@ -26,7 +26,7 @@ HWY_NOINLINE void score_gradients(const RowsOf<T>& s, const RowsOf<T>& dw, Index
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  constexpr int kVectors = 4;  // side by side: each waits for the one before in its polynomial
+  constexpr int kVectors = 4;  // independent chains, to hide the latency of the polynomial
   const V none = hn::Set(d, -kInfinity<T>);
   const V slope = hn::Set(d, scale);
   for (Index r = 0; r < rows; ++r) {
@@ -52,7 +52,7 @@ HWY_NOINLINE void score_gradients(const RowsOf<T>& s, const RowsOf<T>& dw, Index
   }
 }
 
-// kRows chains side by side: each addition waits for the one before.
+// kRows independent chains: each addition waits for the previous one.
 template <class T, int kRows>
 HWY_INLINE void dots_of_rows(const RowsOf<const T>& a, const RowsOf<const T>& b, Index n, T* to) {
   const hn::CappedTag<T, 1> d;
@@ -91,7 +91,7 @@ HWY_NOINLINE void row_dots(const RowsOf<const T>& a, const RowsOf<const T>& b, I
   for (; r < rows; ++r) dots_of_rows<T, 1>(from(a), from(b), n, to + r);
 }
 
-// sum_n term(d, n), where term gives one register or, with a one-lane tag, one value.
+// sum_n term(d, n), where term returns one register or, with a one-lane tag, one value.
 template <class T, class Term>
 HWY_INLINE T sum_of(Index n, const Term& term) {
   const hn::ScalableTag<T> d;
@@ -125,7 +125,7 @@ T distance_sum(const T* x, Index distance, Index n) {
   });
 }
 
-// x - x is 0 for numbers only.
+// x - x is 0 only for finite x.
 template <class T>
 bool all_finite(const T* x, Index n) {
   const T sum = sum_of<T>(n, [&](auto d, Index at, auto sum) HWY_ATTR {

@@ -4,11 +4,11 @@
 
 #include "kernels/dot_kernels.h"
 
-// The loops that the backward pass of dot-product attention has besides those of the forward pass,
+// The additional loops of the backward pass of dot-product attention,
 // for one CPU target, likewise on plain pointers. T is float or double.
 namespace qkv::kernels {
 
-// Numbers of some queries.
+// Per-query numbers.
 template <class T>
 struct QueryState {
   const T* lse = nullptr;
@@ -25,7 +25,7 @@ struct GradientKernels {
   // For each row of n keys (a multiple of kPanel), in place:
   //   s_n  -> w_n = exp(s_n - lse) * factor
   //   dw_n -> w_n (dw_n - delta) * scale
-  // and 0 for both where s_n is -inf, whatever else stands there.
+  // and 0 for both where s_n is -inf, whatever dw_n is.
   void (*score_gradients)(const RowsOf<T>& s, const RowsOf<T>& dw, Index rows, Index n,
                           const QueryState<T>& queries, T scale);
   // to_r = sum_n a_rn b_rn, in the order of a score: n ascends, in blocks of core::kChannelBlock.

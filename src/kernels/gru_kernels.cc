@@ -2,7 +2,7 @@
 #include "kernels/gru_kernels.h"
 
 // One instance of everything below for each target; not Highway's own dispatch, so that only its
-// headers are needed. Under gcc 12 Highway's baseline is one lane wide, where the reference runs.
+// headers are needed. With gcc 12 Highway's baseline is one lane wide; there the reference runs.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
 #define HWY_DISABLE_PCLMUL_AES
@@ -26,7 +26,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sigmoid(D d, V x) {
   const V one = hn::Set(d, hn::TFromD<D>(1));
   const V e = exp_nonpositive(d, hn::Neg(hn::Abs(x)));
-  // NaN is not below zero: it stays.
+  // NaN is not below zero, so it propagates.
   const V above = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one);
   return hn::Div(above, hn::Add(one, e));
 }

@@ -6,18 +6,18 @@
 
 #include "kernels/target.h"
 
-// What a gated recurrent unit does between its products, for one CPU target, on one row of `hidden`
-// units: no threads, no allocation, no failure. T is float or double. The formulas are those of
-// reference/gru.h; exponentials are within 2 ulp.
+// The operations of a gated recurrent unit between its products, for one CPU target, on one row of
+// `hidden` units: no threads, no allocation, no failure. T is float or double. The formulas are
+// those of reference/gru.h; exponentials are within 2 ulp.
 namespace qkv::kernels {
 
 template <class T>
 struct GruKernels {
-  // The gates' sums from the input and from the state, xs and hs [3 hidden], and the state h give
-  // the next state (may be h) and, unless null, gates [4 hidden]: r, z, n and hs_n.
+  // Computes from the gates' sums of the input and of the state, xs and hs [3 hidden], and the
+  // state h the next state (may be h) and, unless null, gates [4 hidden]: r, z, n and hs_n.
   void (*forward)(const T* xs, const T* hs, const T* h, Index hidden, T* next, T* gates);
-  // dgates [4 hidden]: of the sums of r, z, n and of hs_n; dh = dnext z, which is not all of it.
-  // dh may be dnext.
+  // dgates [4 hidden]: of the sums of r, z, n and of hs_n; dh = dnext z, which is only a part of
+  // it. dh may be dnext.
   void (*backward)(const T* gates, const T* h, const T* dnext, Index hidden, T* dgates, T* dh);
 };
 

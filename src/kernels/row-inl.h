@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to rows of scores between the two products, for each CPU target.
+// Operations on rows of scores between the two products, for each CPU target.
 #if defined(QKV_KERNELS_ROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_ROW_INL_H_
 #undef QKV_KERNELS_ROW_INL_H_
@@ -43,7 +43,7 @@ void mask(T* s, const std::uint8_t* allowed, Index n) {
 
 // ---- softmax --------------------------------------------------------------------------------
 
-// The largest of n scores, a multiple of kPanel; NaN are passed over.
+// The largest of n scores, a multiple of kPanel; NaN are ignored.
 template <class T>
 HWY_INLINE T largest(const T* s, Index n) {
   const hn::ScalableTag<T> d;
@@ -60,7 +60,7 @@ HWY_INLINE T largest(const T* s, Index n) {
   return hn::GetLane(hn::MaxOfLanes(d, all));
 }
 
-// e_n = exp(s_n - shift) in place of s_n; returns their sum: partial sums by n mod kPanel.
+// Replaces s_n by e_n = exp(s_n - shift); returns their sum: partial sums by n mod kPanel.
 template <class T>
 HWY_INLINE T exponentials(T* s, Index n, T shift_by) {
   const hn::ScalableTag<T> d;
@@ -95,7 +95,7 @@ HWY_INLINE T exponentials(T* s, Index n, T shift_by) {
   return tree_sum_of_lanes(d, sums[0]);
 }
 
-// All maxima first: the latency of one row's last steps is hidden behind the next row.
+// All maxima first: the next row hides the latency of one row's last steps.
 template <class T>
 HWY_NOINLINE void softmax(const RowsOf<T>& s, Index rows, Index n, T* max, T* sum) {
   for (Index r = 0; r < rows; ++r) max[r] = largest(s.data + r * s.stride, n);
@@ -125,7 +125,7 @@ void merge(Index n, const SoftmaxState<T>& total, const SoftmaxState<const T>& c
     const auto chunk_sum = hn::LoadU(d, chunk.sum + x);
     const auto max = hn::Max(a, b);
     const auto fa = hn::IfThenZeroElse(hn::Eq(a, none), exp_nonpositive(d, hn::Sub(a, max)));
-    // A chunk without live keys, not one of NaN.
+    // A chunk without live keys rather than with NaN.
     const auto empty = hn::And(hn::Eq(b, none), hn::Eq(chunk_sum, hn::Zero(d)));
     const auto fb = hn::IfThenZeroElse(empty, exp_nonpositive(d, hn::Sub(b, max)));
     const auto keep = hn::IfThenElse(empty, hn::Set(d, T(1)), fa);
@@ -183,10 +183,10 @@ void divide(const T* x, T by, Index n, T* to) {
 
 // All bits set where a weight is dropped, for kStreams times 4 * (64-bit lanes) keys in order.
 //
-// A 64-bit lane stands for a group of four keys, its 32 bits in the lower half: products need no
-// shuffling, and what stands in upper halves is ignored. Lane 2m counts group m, lane 2m + 1 group
+// A 64-bit lane represents a group of four keys, its 32 bits in the lower half: products need no
+// shuffling, and upper halves are ignored. Lane 2m counts group m, lane 2m + 1 group
 // m + lanes / 2: interleaving pairs of words then gives keys in order. Each round waits for the
-// round before, so two streams go side by side.
+// previous one, so two streams are interleaved.
 inline constexpr int kStreams = 2;
 
 template <class D, class D32 = hn::Repartition<std::uint32_t, D>>
@@ -197,7 +197,8 @@ HWY_INLINE void dropped_keys(D d, hn::Vec<D> groups, const std::uint64_t* words,
   const auto product = [&](V x, std::uint32_t factor) HWY_ATTR {
     return hn::MulEven(hn::BitCast(d32, x), hn::Set(d32, factor));
   };
-  // Upper halves down: a shuffle, because on AVX-512 shifts compete with products for one port.
+  // Moves upper halves down: a shuffle, because on AVX-512 shifts compete with products for one
+  // port.
   const auto upper = [&](V x)
                          HWY_ATTR { return hn::BitCast(d, hn::Shuffle2301(hn::BitCast(d32, x))); };
   V c[kStreams][4];
@@ -220,7 +221,7 @@ HWY_INLINE void dropped_keys(D d, hn::Vec<D> groups, const std::uint64_t* words,
       c[x][3] = a;
     }
   }
-  // Lower halves side by side.
+  // Packs lower halves together.
   const auto pair = [&](V even, V odd) HWY_ATTR {
     return hn::BitCast(d, hn::OddEven(hn::BitCast(d32, upper(odd)), hn::BitCast(d32, even)));
   };
@@ -242,7 +243,7 @@ HWY_NOINLINE void drop(T* w, const core::DropoutRow& row, Index j0, Index n) {
   const hn::ScalableTag<std::uint64_t> d;
   const hn::Repartition<std::uint32_t, decltype(d)> d32;
   constexpr Index kGroups = HWY_MAX_BYTES / 8;
-  constexpr Index kHalf = 2 * kGroups;  // keys of a register of words
+  constexpr Index kHalf = 2 * kGroups;  // keys in a register of words
   HWY_ALIGN std::uint64_t order[kGroups];
   for (Index m = 0; m < kGroups; ++m) {
     order[m] = static_cast<std::uint64_t>(m / 2 + (m % 2) * (kGroups / 2));
@@ -284,7 +285,7 @@ HWY_NOINLINE double multiply_adds(Index rounds) {
   using V = hn::Vec<decltype(d)>;
   constexpr int kSums = HWY_TARGET == HWY_AVX3 ? 24 : 12;
   V acc[kSums];
-  // Distinct starts, or the compiler makes one of them.
+  // Distinct starting values, or the compiler merges them.
 #pragma GCC unroll 24
   for (int x = 0; x < kSums; ++x) acc[x] = hn::Set(d, T(x + 1));
   const V factor = hn::Set(d, T(0.999));

@@ -16,7 +16,7 @@ inline constexpr std::array<Target, 3> kTargets = {Target::kAvx512, Target::kAvx
 // "avx512", "avx2", "sse4".
 std::string_view name_of(Target target) noexcept;
 
-// The table of a target, of those that each target's functions give.
+// The table of a target, selected from the functions for each target.
 template <class Table>
 const Table& table_of(Target target, const Table& (*sse4)(), const Table& (*avx2)(),
                       const Table& (*avx512)()) noexcept {
@@ -31,7 +31,7 @@ const Table& table_of(Target target, const Table& (*sse4)(), const Table& (*avx2
   return avx512();
 }
 
-// Whether this build has kernels for the target, and this CPU and its system run them.
+// Whether this build has kernels for the target, and this CPU and its system support it.
 bool is_supported(Target target) noexcept;
 
 }  // namespace qkv::kernels

@@ -17,12 +17,12 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Registers side by side in a tile.
+// Registers per row of a tile.
 inline constexpr int kTileVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 
 // ---- panels ---------------------------------------------------------------------------------
 
-// 16 bytes of each of n rows, side by side in one register: block m from rows + m * step.
+// 16 bytes of each of n rows, packed in one register: block m from rows + m * step.
 template <class T, int kBytes>
 HWY_INLINE hn::Vec<hn::CappedTag<T, kBytes / sizeof(T)>> gather_blocks(const T* from, Index step) {
   const hn::CappedTag<T, kBytes / sizeof(T)> d;
@@ -35,8 +35,8 @@ HWY_INLINE hn::Vec<hn::CappedTag<T, kBytes / sizeof(T)>> gather_blocks(const T* 
   }
 }
 
-// A register of keys for each of 16 / sizeof(T) channels: the blocks of each register are
-// transposed among themselves.
+// A register of keys for each of 16 / sizeof(T) channels: transposes blocks within each
+// register.
 HWY_INLINE void transpose_keys(const float* k, Index stride, float* panel) {
   const hn::ScalableTag<float> d;
   const auto a = gather_blocks<float, HWY_MAX_BYTES>(k, 4 * stride);
@@ -85,7 +85,7 @@ HWY_NOINLINE void pack_panel(const RowsOf<const T>& k, Index keys, Index D, T* p
   };
   copy(0, keys, whole_channels, D);
   if (whole_keys < keys) {
-    // The last keys go through rows of zeros, some channels at a time.
+    // The last keys are padded with rows of zeros, several channels at a time.
     constexpr Index kPiece = 64;
     HWY_ALIGN T rows[kLanes * kPiece];
     for (Index c0 = 0; c0 < whole_channels; c0 += kPiece) {
@@ -109,9 +109,9 @@ HWY_NOINLINE void pack_panel(const RowsOf<const T>& k, Index keys, Index D, T* p
 
 // ---- q k^T ----------------------------------------------------------------------------------
 
-// One block of channels: sums from zero, added to those of the blocks before where kAdds. Kept out
-// of line: inlined into a large function gcc 12 spills the accumulators; so it does where one
-// function goes through all blocks.
+// One block of channels: sums from zero, added to those of the previous blocks if kAdds. Not
+// inlined: in a large function gcc 12 spills the accumulators, as it does if one
+// function loops over all blocks.
 template <class T, int kRows, bool kAdds>
 HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index channels,
                               const T* HWY_RESTRICT panel, T scale, T* HWY_RESTRICT s,
@@ -127,7 +127,7 @@ HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index cha
       for (int x = 0; x < kTileVectors; ++x) acc[r][x] = hn::Zero(d);
     }
     const T* k = panel + n;
-    // A block of channels is short: its loop's end is paid for less often.
+    // A block of channels is short: unrolling reduces the loop overhead.
 #pragma GCC unroll 4
     for (Index c = 0; c < channels; ++c, k += kPanel) {
       V keys[kTileVectors];
@@ -176,7 +176,7 @@ void scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T sca
 
 // ---- w v ------------------------------------------------------------------------------------
 
-// The first n lanes of a register; memory behind them is not touched.
+// The first n lanes of a register; memory after them is not touched.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_part(D d, const T* from, Index n) {
 #if HWY_TARGET == HWY_SSE4
@@ -198,7 +198,7 @@ HWY_INLINE void store_part(hn::Vec<D> x, D d, T* to, Index n) {
 #endif
 }
 
-// How the weights of a sum stand, and where it starts.
+// How the weights of a sum are laid out, and where it starts.
 //   kRows          w_rn at data[r * stride + n]; starts from acc
 //   kRowsFromZero  likewise; starts from zero and is added to acc
 //   kColumns       w_rn at data[n * stride + r]; starts from zero and is added to acc
@@ -273,8 +273,8 @@ void weighted_sum_rows(const RowsOf<const T>& w, const RowsOf<const T>& v, Index
     &weighted_sum_tile<T, kWeights, kRows, 4, false>,
 #endif
   };
-  // Registers are shared out evenly: 5 are 3 + 2, not 4 + 1, whose single one would wait for the
-  // latency of its additions.
+  // Registers are divided evenly: 5 are 3 + 2, not 4 + 1, whose single register would be bound by
+  // the latency of its additions.
   const Index vectors = (E + kLanes - 1) / kLanes;
   const Index pieces = (vectors + kTileVectors - 1) / kTileVectors;
   Index begin = 0;
