@@ -87,7 +87,7 @@ TEST(Npy, TextRoundTrips) {
   }
 }
 
-// Longer than what is read at a time, with zeros that do not fill it up.
+// Longer than one read, with zeros that are not padding.
 TEST(Npy, LongTextRoundTrips) {
   const Directory directory;
   for (const std::size_t letters : {4095, 4096, 4097, 20000}) {
@@ -197,12 +197,12 @@ TEST(Npy, RefusalsNameTheByte) {
             std::string::npos);
   EXPECT_NE(refusal(npy("{'descr': '|i1', 'descr': '|i1'}", "1")).find("one each"),
             std::string::npos);
-  // A surrogate is no character.
+  // A surrogate is not a character.
   EXPECT_NE(refusal(npy(with("<U1", "(1,)"), std::string_view("\0\xD8\0\0", 4))).find("Unicode"),
             std::string::npos);
 }
 
-// Every file cut short or with one byte changed is read or refused, never worse.
+// Every truncated file, and every file with one byte changed, is read or rejected, never worse.
 TEST(Npy, DamagedFilesAreReadOrRefused) {
   const Directory directory;
   const Strings text{{2}, {"ab", "c"}};
@@ -268,7 +268,7 @@ TEST(Npz, DamagedArchivesAreReadOrRefused) {
         }
       }
     }
-    // All but times, attributes and the like: the checksum finds every change of the data.
+    // Except times, attributes and the like: the checksum detects every change of the data.
     EXPECT_GT(refused, static_cast<int>(whole.size()));
   }
 }
@@ -283,8 +283,8 @@ TEST(Npz, AChangedNumberIsFound) {
   EXPECT_THROW(read_npz(directory.write("b.npz", bytes)), InputError);
 }
 
-// A member that claims to inflate to more than deflate can give is refused before memory is asked
-// for: both its sizes and its header say 2^45 bytes.
+// A member that claims to inflate to more than deflate can give is rejected before memory is
+// allocated: both its sizes and its header say 2^45 bytes.
 TEST(Npz, InflationIsBounded) {
   const Directory directory;
   const Tensor x = counted(DType::kFloat64, {2});
@@ -318,7 +318,7 @@ TEST(Npz, MembersMayNotShareTheirBytes) {
   const std::size_t central_of_y = bytes.find("PK\1\2", central + 4);
   ASSERT_NE(central_of_y, bytes.npos);
   bytes.replace(central_of_y + 42, 4, std::string(4, '\0'));  // where y starts: where x does
-  bytes.replace(central_of_y + 46, 1, "x");                   // the name stands at both places
+  bytes.replace(central_of_y + 46, 1, "x");                   // the name is in both places
   bytes.erase(second, central - second);                      // y's own bytes
   const std::size_t end = bytes.find("PK\5\6");
   const auto start = static_cast<std::uint32_t>(second);

@@ -12,10 +12,10 @@
 
 #include <qkv/app/array_file.h>
 
-// Arrays to be written, and what came back.
+// Arrays to be written, and those read back.
 namespace qkv::test {
 
-// -2, -1, 0, ... of a real type, 0, 1, ... of another.
+// -2, -1, 0, ... for a real type, 0, 1, ... for others.
 inline Tensor counted(DType dtype, const Dims& shape) {
   Tensor doubles(DType::kFloat64, shape);
   std::iota(doubles.values<double>().begin(), doubles.values<double>().end(), -2.0);

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The table of wrong calls, tests/errors.tsv, through `qkv attend`.
+"""The table of invalid calls, tests/errors.tsv, through `qkv attend`.
 
 usage: attend_errors_test.py PROGRAM [TEST ...]
-Each row of `attention` that a command line can say is said: it must end with exit 2 or 3, with the
-library's sentence in its one line, and write nothing. Rows that it cannot say are counted by reason.
+Each row of `attention` that a command line can express is run: it must end with exit 2 or 3, with the
+library's message in its one line, and write nothing. Rows it cannot express are counted by reason.
 """
 
 import collections
@@ -38,7 +38,7 @@ DTYPES = {"f64": "<f8", "f32": "<f4", "bf16": None, "f16": "<f2", "bool": "?", "
 MOST_ELEMENTS = 1 << 20
 
 
-# What stands on the command line itself, in the library's names of arguments: exit 2, not 3.
+# Arguments given on the command line itself, by the library's names: exit 2, not 3.
 OF_THE_COMMAND_LINE = (r"qk_norm\.eps|rotary\.(base|width)|scale|softcap|dropout\.\w+|window\.\w+|top\.count|\w+\.rows|context|out|"
                        r"weights|raw_scores")
 

@@ -19,7 +19,7 @@ from program import CHECKOUT, PATIENCE, PROGRAM, Case
 sys.path.insert(0, str(CHECKOUT / "tests"))
 import oracle_call  # noqa: E402  pylint: disable=wrong-import-position
 
-# Names of results: of the program and of the oracle.
+# Names of results: the program's and the oracle's.
 RESULTS = {"out": "out", "weights": "weights", "dropped": "dropped_weights",
            "scores": "scores_raw", "capped": "scores_capped", "masked": "scores_masked",
            "lse": "lse", "row_max": "row_max", "column_sums": "column_sums"}
@@ -242,7 +242,7 @@ class Values(Arrays):
 
 
 class Inputs(Arrays):
-    """Where arrays come from, and arrays that are odd."""
+    """Sources of arrays, and unusual arrays."""
 
     def test_without_v_scores_and_weights(self):
         self.qkv()
@@ -271,7 +271,7 @@ class Inputs(Arrays):
         self.assertIn('expected an array called "q" (or FILE:NAME), got a, k, c', line)
 
     def test_standard_input_that_is_longer_than_it_says(self):
-        """Read as far as its header promises, and one byte more."""
+        """Read as far as its header claims, and one byte more."""
         self.qkv()
         header = b'{"q":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
         k = np.load(self.dir / "k.npy")

@@ -30,7 +30,7 @@ using picture::ChildResult;
 using picture::run_child;
 using test::complaint;
 
-// PATH while the object lives.
+// Sets PATH for the object's lifetime.
 class Path {
  public:
   explicit Path(const std::string& path) {
@@ -47,7 +47,7 @@ class Path {
 
 bool no_child_is_left() { return ::waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD; }
 
-// A pipe that no child inherits; who opens an end by its name has it.
+// A pipe that no child inherits, unless it opens an end by name.
 class Pipe {
  public:
   Pipe() { EXPECT_EQ(::pipe2(ends_.data(), O_CLOEXEC), 0); }
@@ -65,7 +65,7 @@ class Pipe {
     if (ends_[end] >= 0) ::close(std::exchange(ends_[end], -1));
   }
   void say(char letter) const { EXPECT_EQ(::write(ends_[1], &letter, 1), 1); }
-  // Waits for a letter; "" when nobody is left who could write one.
+  // Waits for a letter; "" if no writer is left.
   std::string hear() const {
     char letter = 0;
     return ::read(ends_[0], &letter, 1) == 1 ? std::string(1, letter) : "";
@@ -90,7 +90,7 @@ int open_descriptors() {
 }
 
 TEST(Child, TalksBothWaysWhateverTheSizes) {
-  const std::string input(3'000'000, 'x');  // many times what pipes hold
+  const std::string input(3'000'000, 'x');  // many times the capacity of pipes
   const int before = open_descriptors();
   const ChildResult result = run_child("cat", {}, input);
   EXPECT_TRUE(result.found);
@@ -124,8 +124,8 @@ TEST(Child, SaysThatThereIsNoSuchProgram) {
   EXPECT_TRUE(no_child_is_left());
 }
 
-// Whatever the child does: nothing, no more reading, or no more talking either. Its own child
-// repeats what it is told for as long as it lives, which is for ever, or until this test ends.
+// Whatever the child does: nothing, stop reading, or stop writing too. Its own child
+// repeats its input forever, or until this test ends.
 TEST(Child, IsStoppedWithAllThatItStarted) {
   for (const std::string closed : {"", "exec <&-; ", "exec <&- >&- 2>&-; "}) {
     SCOPED_TRACE(closed);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv demo`: what it shows, and that it shows what the other commands compute.
+"""`qkv demo`: its output, which must agree with the other commands.
 
 usage: demo_test.py PROGRAM [TEST ...]
 """
@@ -31,7 +31,7 @@ class Demo(Case):
         self.assertEqual(len(spellings), 3)
         day = datetime.date(2015, 5, 3)
         self.assertEqual(spellings[0], f"{day:%A} the 3rd of May, 2015")
-        # Characters downwards, in each map.
+        # Vertical characters, in each map.
         rows = [re.findall(r" (\S) \|([^|]*)\|", line) for line in lines[2:12]]
         for n, spelling in enumerate(spellings):
             self.assertEqual("".join(row[n][0] for row in rows), day.isoformat())
@@ -51,7 +51,7 @@ class Demo(Case):
             total = sum(sum(seen[row]) for row in rows)
             return sum(seen[row][column] for row in rows for column in where[part]) / total
         self.assertGreater(share(range(4), "2015"), 0.7)
-        # The digits that say which; the zeros before them are seldom anything else.
+        # The significant digits; the zeros before them seldom vary.
         self.assertGreater(share((6,), "May"), 0.7)
         self.assertGreater(share((9,), "3rd"), 0.7)
 

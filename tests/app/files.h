@@ -14,7 +14,7 @@
 
 namespace qkv::test {
 
-// A directory of its own, gone with the object.
+// A temporary directory, removed with the object.
 class Directory {
  public:
   Directory() {
@@ -35,7 +35,7 @@ class Directory {
     std::ofstream(path_ / name, std::ios::binary) << bytes;
     return *this / name;
   }
-  // The names of all that is in it, sorted.
+  // The names of all entries, sorted.
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path_)) {
@@ -54,7 +54,7 @@ inline std::string read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// What a call complains of: the text of the exception of that type, or a text that no test wants.
+// The message of the call's exception of that type, or a text that no test expects.
 template <class Exception, class Call>
 std::string complaint(Call&& call) {
   try {
@@ -67,9 +67,9 @@ std::string complaint(Call&& call) {
   return "no exception";
 }
 
-// What a reader makes of a file that is damaged: `read_file` (a path) must throw Error for each
-// that is cut short, and read or throw Error for each with one byte changed. Returns how many it
-// read though they were cut.
+// Tests a reader on damaged files: `read_file` (a path) must throw Error for each
+// truncated one, and read or throw Error for each with one byte changed. Returns how many truncated
+// files it read.
 template <class Error, class Read>
 std::size_t read_though_cut(const Directory& directory, const std::string& whole,
                             Read&& read_file) {

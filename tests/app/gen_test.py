@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv gen`: every spelling is read back by a parser of its own, letters are drawn again.
+"""`qkv gen`: every spelling is read back by an independent parser, letters are drawn again.
 
 usage: gen_test.py PROGRAM [TEST ...]
 """
@@ -35,7 +35,7 @@ FILLERS = set("of the on in day year ad and".split())
 
 
 def place(word, names):
-    """Where a name or its abbreviation stands in a list, from 0; None for other words."""
+    """The index of a name or its abbreviation in a list; None for other words."""
     if word in names:
         return names.index(word)
     return [name[:3] for name in names].index(word[:3]) if (
@@ -60,7 +60,7 @@ def year_of(words):
 
 
 def day_in_words(words):
-    """The ordinal's number, 0 when there is none, and the words without it."""
+    """The ordinal's number, or 0, and the words without it."""
     for i, word in enumerate(words):
         if word == "thirtieth":
             return 30, words[:i] + words[i + 1:]
@@ -80,7 +80,7 @@ def numbers_alone(numbers):
 
 
 def parse(text):
-    """The day of a spelling; fails for one that is not as it is described."""
+    """The day of a spelling; fails for one that does not match the description."""
     pieces = re.findall(r"\d+(?:st|nd|rd|th)(?![a-z])|[a-z]+|\d+", text.lower())
     numbers = [piece for piece in pieces if piece[0].isdigit()]
     words = [piece for piece in pieces if piece not in numbers and piece not in FILLERS]
@@ -111,7 +111,7 @@ def ending(day):
 
 
 def shape(text):
-    """What is left of a spelling without its day: which form it has."""
+    """A spelling without its day, which identifies its form."""
     for names, mark in ((MONTHS, "M"), (WEEKDAYS, "W"), (ORDINALS + ["thirtieth"], "O"),
                         (CARDINALS + TENS[2:] + ["hundred", "thousand"], "C")):
         text = re.sub(rf"\b({'|'.join(names)})\b", mark, text.lower())
@@ -157,7 +157,7 @@ class Gen(Case):
         self.check_variety([source for source, _ in lines])
 
     def check_spread(self, days):
-        """All parts of a day about as often as uniform days have them, leap days too."""
+        """All parts of a day are about as frequent as for uniform days, including leap days."""
         for values, deviations in ((collections.Counter(day.year for day in days), 200),
                                    (collections.Counter(day.weekday() for day in days), 7)):
             mean = len(days) / deviations

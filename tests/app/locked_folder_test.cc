@@ -57,7 +57,7 @@ TEST(LockedFolder, OneAtATime) {
   const LockedFolder again(path);
 }
 
-// A process that is killed holds nothing any more.
+// A killed process holds no lock.
 TEST(LockedFolder, TheLockEndsWithTheProcess) {
   const Directory directory;
   const std::string path = directory / "run";

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of a program with the memory that it took."""
+"""Runs a program and measures its memory."""
 
 import collections
 import functools
@@ -8,13 +8,13 @@ import shutil
 import subprocess
 import sys
 
-# Seconds after which a program is taken to hang: many times what the slowest machine needs, with
-# other work beside it and a sanitizer in it. Nothing is tested by it.
+# Seconds after which a program is considered hung: many times what the slowest machine needs, under
+# load and with a sanitizer. Not a test of speed.
 PATIENCE = 1800
 
 Run = collections.namedtuple("Run", "status out err peak")
 
-# A process begins with the memory of the one that started it as its peak, and NumPy alone is large.
+# A process inherits the peak memory of the one that started it, and NumPy alone is large.
 STARTER = """
 import os, resource, sys
 limit = int(sys.argv.pop(1))
@@ -29,10 +29,10 @@ open(sys.argv[1], "w").write(f"{status} {usage.ru_maxrss}")
 def run(command, directory, stdin=subprocess.DEVNULL):
     """The wait status (a negative signal number or the exit code), the streams, peak bytes.
 
-    What wants 2 GB is out of memory before it harms the machine.
+    A program that needs 2 GB runs out of memory before it harms the machine.
     """
     limit = 0 if is_sanitized(command[0]) else 2 * 10**9
-    report = pathlib.Path(f"{directory}.report")  # beside it: the program is alone in its directory
+    report = pathlib.Path(f"{directory}.report")  # not inside: the directory is the program's alone
     done = subprocess.run([sys.executable, "-S", "-E", "-c", STARTER, str(limit), report, *map(str, command)],
                           cwd=directory, stdin=stdin, capture_output=True, timeout=PATIENCE, check=True)
     status, peak = map(int, report.read_text(encoding="ascii").split())
@@ -43,7 +43,7 @@ def run(command, directory, stdin=subprocess.DEVNULL):
 
 @functools.cache
 def is_sanitized(program):
-    """Whether it is built with a sanitizer, whose own memory and time say nothing about the program's."""
+    """Whether it is built with a sanitizer, whose memory and time would distort the program's."""
     file = shutil.which(program)
     code = pathlib.Path(file).read_bytes() if file else b""
     return any(name in code for name in (b"__asan_init", b"__tsan_init", b"__msan_init"))

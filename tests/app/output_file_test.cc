@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files appear whole or not at all; "-" is standard input and output.
+// Files are written atomically; "-" is standard input and output.
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -114,7 +114,7 @@ TEST(OutputFile, IsForAllThatTheMaskAllows) {
   }
 }
 
-// Whoever closed a file to others finds it closed when it is written again, also by name (npz).
+// A file's restricted permissions are kept when it is rewritten, also by name (npz).
 TEST(OutputFile, KeepsThePermissionsOfTheFileItReplaces) {
   const Directory directory;
   const mode_t old = ::umask(022);
@@ -135,7 +135,7 @@ TEST(OutputFile, KeepsThePermissionsOfTheFileItReplaces) {
   ::umask(old);
 }
 
-// While it lives one of the process's streams is a file (or a pipe's end) of the test's.
+// Redirects one of the process's streams to a file (or a pipe's end) for its lifetime.
 class Redirected {
  public:
   Redirected(int stream, int fd) : stream_(stream), old_(::dup(stream)) {
@@ -200,7 +200,7 @@ TEST(StandardStreams, EveryFormatIsReadFromAFileOrAPipe) {
   }
 }
 
-// What somebody has read of standard input before is no part of the file.
+// Bytes of standard input that were read before are not part of the file.
 TEST(StandardStreams, AFileIsReadFromWhereItStands) {
   const Directory directory;
   for (const ArrayFormat format : kAll) {
@@ -238,7 +238,7 @@ TEST(ReadArrays, AMessageIsOneLine) {
             "no\\x0afolder/x: cannot be written: No such file or directory");
 }
 
-// Endless, and no array: it must not be read to find that out.
+// Endless, and not an array: it must not be read completely to find that out.
 TEST(ReadArrays, OtherStreamsAreNotReadToTheEnd) {
   EXPECT_THROW(read_arrays("/dev/zero"), InputError);
   EXPECT_THROW(read_npz("/dev/zero"), InputError);

@@ -79,7 +79,7 @@ TEST(ParallelText, EmptyLinesMayBeKept) {
             "a.tsv:2: expected at least 2 columns, got 1");
 }
 
-// As many bytes as there are come first; the writer waits for what is made of them.
+// Available bytes are processed first; the writer waits for the result.
 TEST(ParallelText, RowsComeBeforeTheWriterHasMore) {
   int ends[2] = {};
   ASSERT_EQ(::pipe(ends), 0);
@@ -88,7 +88,7 @@ TEST(ParallelText, RowsComeBeforeTheWriterHasMore) {
   };
   say("a\nb");
   Rows rows;
-  ::alarm(1800);  // else it would wait for ever
+  ::alarm(1800);  // else it would wait forever
   for_each_row("/dev/fd/" + std::to_string(ends[0]), {},
                [&](std::span<const std::string_view> fields, Index line) {
                  rows.emplace_back(fields.begin(), fields.end());

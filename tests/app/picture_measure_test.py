@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures as their renderer sees them: no label is cut or overlaps, every kind of cell differs.
+"""Pictures as rendered: no label is truncated or overlaps, every kind of cell differs.
 
 usage: picture_measure_test.py PATH/TO/draw_picture [unittest's arguments]
 """
@@ -16,7 +16,7 @@ from program import PATIENCE, PROGRAM, Case
 
 SVG = "{http://www.w3.org/2000/svg}"
 RSVG = rsvg.library()
-# Labels 1 unit apart at least would be too much to ask of Arabic and emoji; ink may not touch.
+# Arabic and emoji labels may be less than 1 unit apart; but ink may not touch.
 TOUCH = 0.05
 
 
@@ -46,7 +46,7 @@ class Labels(PictureCase):
         places = {}
         for element, text in texts.items():
             if re.fullmatch(r"p\d+-v\d+-\d+", element) and name != "words":
-                continue  # numbers in cells: enough to see those of one picture
+                continue  # numbers in cells: checking those of one picture is enough
             ink, room = document.place(element)
             for left, top, right, bottom in (ink, room):
                 self.assertGreaterEqual(left, 4, f"{name} {element} {text}")
@@ -57,7 +57,7 @@ class Labels(PictureCase):
         return document, places
 
     def apart(self, name, places):
-        """No two inks overlap. Sorted by their left sides, so that few pairs are looked at."""
+        """No two inks overlap. Sorted by their left sides, so that few pairs are compared."""
         order = sorted(places.items(), key=lambda item: item[1][0])
         for n, (one, a) in enumerate(order):
             for other, b in order[n + 1:]:
@@ -67,7 +67,7 @@ class Labels(PictureCase):
                 self.assertLessEqual(overlap, TOUCH, f"{name}: {one} {a} and {other} {b}")
 
     def beside_maps(self, name, document, places):
-        """Labels of rows and columns stay off the maps, and stand where their cells are."""
+        """Labels of rows and columns are outside the maps, and aligned with their cells."""
         maps = {}
         for element, ink in places.items():
             match = re.fullmatch(r"(p\d+)-([qk])\d+", element)

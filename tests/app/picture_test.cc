@@ -36,7 +36,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// Without the codes that choose colours. Any other escape stays.
+// Removes colour codes. Any other escape stays.
 std::string uncoloured(const std::string& text) {
   std::string result;
   for (std::size_t at = 0; at < text.size();) {
@@ -113,7 +113,7 @@ TEST(Picture, SaysWhatIsWrongWithIt) {
 }
 
 TEST(Picture, TooManyCellsAreToBeReduced) {
-  const float one = 1;  // seen as a matrix of any size
+  const float one = 1;  // viewed as a matrix of any size
   Picture picture;
   picture.panels = {{"", ConstView(&one, {2001, 2000}, {0, 0}), {}}};
   EXPECT_EQ(complaint<Error>([&] { draw_svg(picture); }),
@@ -122,7 +122,7 @@ TEST(Picture, TooManyCellsAreToBeReduced) {
   picture.panels = {{"", ConstView(&one, {1, 10001}, {0, 0}), {}}};
   EXPECT_THROW(draw_svg(picture), Error);
   picture.panels = {{"", ConstView(&one, {2000, 2000}, {0, 0}), {}}};
-  EXPECT_LT(draw_svg(picture).size(), 1'000'000U);  // equal neighbours are one
+  EXPECT_LT(draw_svg(picture).size(), 1'000'000U);  // equal neighbours are merged
 }
 
 TEST(Picture, TheLargestNumbersHaveABarToo) {
@@ -173,7 +173,7 @@ TEST(Picture, HalfPrecisionIsRead) {
   EXPECT_NE(draw_table(one_number(f16)).find("0  0.1250\n"), std::string::npos);
 }
 
-// Written anew with QKV_UPDATE_GOLDEN=1 in the environment; look at them before they are kept.
+// Rewritten with QKV_UPDATE_GOLDEN=1 in the environment; look at them before committing.
 TEST(Picture, SvgIsAsItWas) {
   for (const std::string name : {"words", "kinds", "kinds_log", "one", "scores", "zeros", "hard"}) {
     const std::string path = std::string(QKV_SOURCE_DIR) + "/tests/golden/" + name + ".svg";
@@ -185,7 +185,7 @@ TEST(Picture, SvgIsAsItWas) {
 
 // ---- the layout of SVG ------------------------------------------------------------------------
 
-// The numbers that stand at an axis of the first panel: 'q' or 'k'.
+// The numbers at an axis of the first panel: 'q' or 'k'.
 std::vector<Index> labels_of(const std::string& svg, char axis) {
   std::vector<Index> numbers;
   const std::string start = std::string("id=\"p0-") + axis;
@@ -212,7 +212,7 @@ TEST(PictureLayout, NumbersHaveOneStepOnBothAxes) {
     ASSERT_GE(columns.size(), 2U);
     EXPECT_EQ(rows[1] - rows[0], columns[1] - columns[0]);
   }
-  // An axis that would keep its 0 alone goes its own way.
+  // An axis that would keep only its 0 uses its own step.
   EXPECT_EQ(labels(30, 1000, 'q'), (std::vector<Index>{0, 10, 20}));
   EXPECT_EQ(labels(50, 1, 'q').size(), 50U);
 }
@@ -382,7 +382,8 @@ TEST(PictureColours, NearestOf256) {
   }
 }
 
-// Contrast as WCAG 2.1 has it. What is smallest is no part of a dark ground, nor is anything white.
+// Contrast by WCAG 2.1. The smallest weight stands out from a dark background, and nothing is
+// white.
 TEST(PictureColours, TerminalsShowEveryWeightOnBlackAndOnWhite) {
   const auto linear = [](double c) {
     return c / 255 <= 0.04045 ? c / 255 / 12.92 : std::pow((c / 255 + 0.055) / 1.055, 2.4);
@@ -402,7 +403,7 @@ TEST(PictureColours, TerminalsShowEveryWeightOnBlackAndOnWhite) {
   }
 }
 
-// Whatever the labels: no line is too long, nothing but colours is sent, ASCII is ASCII.
+// For any labels: no line is too long, the only escapes are colours, ASCII is ASCII.
 TEST(PictureTerminal, LinesFitAndAreSafe) {
   for (const Drawn& drawn : drawn_pictures()) {
     for (const int columns : {20, 41, 80, 300}) {
@@ -441,7 +442,7 @@ TEST(PictureTerminal, MapsStandStraightBesideLabelsOfAllScripts) {
   for (std::size_t row = first; row < first + 12; ++row) {
     EXPECT_EQ(display_width(lines[row]), display_width(lines[first])) << lines[row];
   }
-  // Arabic and Hebrew are kept from turning their line around.
+  // Arabic and Hebrew do not reorder their line.
   EXPECT_NE(lines[first + 1].find("\u2068مرحبا\u2069 ╱╱"), std::string::npos) << lines[first + 1];
   EXPECT_EQ(lines[first].find("\u2068"), std::string::npos);
 }

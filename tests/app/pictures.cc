@@ -107,7 +107,7 @@ Drawn hard() {
   return drawn;
 }
 
-// One row of each kind, small enough to have its numbers written.
+// One row of each kind, small enough to show its numbers.
 Drawn kinds(const std::string& name, app::ColourScale scale) {
   Drawn drawn;
   drawn.name = name;

@@ -19,13 +19,13 @@ struct Drawn {
   std::shared_ptr<std::deque<Tensor>> memory = std::make_shared<std::deque<Tensor>>();
 };
 
-// Weights like those of a softmax, each row adding to 1, near the diagonal: from whole numbers,
-// without the mathematical library, so with the same bits everywhere.
+// Weights like those of a softmax, each row summing to 1, near the diagonal: computed from
+// integers, without libm, so with the same bits everywhere.
 Tensor likely_weights(Index queries, Index keys, std::uint32_t seed);
 // [queries,keys], all true.
 Tensor all_allowed(Index queries, Index keys);
 
-// Every kind of picture there is, small and large, by name.
+// Every kind of picture, small and large, by name.
 std::vector<Drawn> drawn_pictures();
 Drawn drawn_picture(const std::string& name);
 

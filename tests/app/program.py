@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the program `qkv` share: how it is run, and what comes of it.
+"""Shared by the tests of the program `qkv`: running it and checking the outcome.
 
 A test script takes the program as its first argument, then unittest's arguments.
 """
@@ -21,8 +21,8 @@ from measured import PATIENCE
 
 PROGRAM = sys.argv.pop(1) if len(sys.argv) > 1 else "qkv"
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
-# Commands that say how far they are once they have run for a second, which is up to the machine:
-# they are told not to, where a test says nothing else.
+# Commands that show progress after running for a second, which depends on the machine:
+# disabled unless a test says otherwise.
 TALKATIVE = {"gen", "score", "train", "translate", "words"}
 LOOKS = 600_000  # of wait_until, some milliseconds apart
 
@@ -41,7 +41,7 @@ def status(process):
 
 
 def unread(pipe):
-    """Bytes in a pipe that nobody has taken yet."""
+    """Unread bytes in a pipe."""
     count = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, count)
     return count[0]
@@ -71,7 +71,7 @@ class Case(unittest.TestCase):
         return done.err
 
     def on_terminal(self, *arguments, env=None):
-        """What a terminal is sent. The environment is `env` and nothing else."""
+        """The output to a terminal. The environment is exactly `env`."""
         try:
             main, terminal = os.openpty()
         except OSError as error:
@@ -83,7 +83,7 @@ class Case(unittest.TestCase):
             try:
                 while part := os.read(main, 1 << 16):
                     shown += part
-            except OSError:  # how Linux says that nobody is left to write
+            except OSError:  # on Linux: no writer is left
                 pass
             os.close(main)
             self.assertEqual(process.wait(timeout=PATIENCE), 0, arguments)

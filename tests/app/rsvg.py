@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What librsvg sees of an SVG: the places of its elements, and its pixels from a PNG.
+"""librsvg's view of an SVG: the places of its elements, and its pixels from a PNG.
 
-librsvg is the renderer that draws the PNGs. `library()` is None where it is not installed.
+librsvg is the renderer that draws the PNGs. `library()` is None if it is not installed.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ def library():
 
 
 class Document:
-    """An SVG as librsvg reads it. The handle is left to the end of the process."""
+    """An SVG as librsvg reads it. The handle is freed with the process."""
 
     def __init__(self, rsvg, data, width, height):
         self.rsvg = rsvg
@@ -45,7 +45,7 @@ class Document:
             raise ValueError("librsvg refuses the document")
 
     def place(self, name):
-        """The corners of an element's ink and of its room: (left, top, right, bottom), twice."""
+        """The corners of an element's ink and logical boxes: (left, top, right, bottom), twice."""
         ink, logical = Rectangle(), Rectangle()
         if not self.rsvg.rsvg_handle_get_geometry_for_layer(
                 self.handle, f"#{name}".encode(), ctypes.byref(self.viewport), ctypes.byref(ink),

@@ -240,7 +240,7 @@ TEST(Safetensors, HeadersAreAsTheFormatHasThem) {
   refused("{\"x\":" + std::string(100000, '['), "expected an object");
 }
 
-// In the order of the file; minutes, if the parser looked through all at the end of each.
+// In file order; it would take minutes if the parser scanned everything at the end of each.
 TEST(Safetensors, ManyTensorsAreRead) {
   std::string header = "{\"__metadata__\":{}";
   for (int n = 0; n < 20000; ++n) {
@@ -249,7 +249,7 @@ TEST(Safetensors, ManyTensorsAreRead) {
   const Directory directory;
   const auto got = read_safetensors(directory.write("a", safetensors(header + "}")));
   ASSERT_EQ(got.size(), 20000U);
-  EXPECT_EQ(got[2].name, "x2");  // "x10" is before it in the order of the bytes
+  EXPECT_EQ(got[2].name, "x2");  // "x10" precedes it in byte order
 }
 
 TEST(Safetensors, BoolsAreZeroOrOne) {
@@ -262,7 +262,7 @@ TEST(Safetensors, BoolsAreZeroOrOne) {
   expect_same(got[0].array, want);
 }
 
-// Every file cut short or with one byte changed is read or refused, never worse.
+// Every truncated file, and every file with one byte changed, is read or rejected, never worse.
 TEST(Safetensors, DamagedFilesAreReadOrRefused) {
   const Directory directory;
   const Strings text{{2}, {"ab", "c"}};

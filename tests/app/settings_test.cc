@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings as JSON: what is written comes back, what is no settings is named.
+// Settings as JSON: they round-trip, and errors name what is not a setting.
 #include <cmath>
 #include <cstdint>
 #include <limits>

@@ -14,15 +14,15 @@ import numpy as np
 from program import Case
 
 TARGETS = ("avx512", "avx2", "sse4", "reference")
-# Of each score, how its paths begin.
+# The prefix of each score's paths.
 FAMILIES = {"dot": "dot", "scaled_dot": "dot", "cosine": "dot", "bilinear": "dot",
             "additive": "additive"}
 
 
 class Targets(Case):
     def paths(self, target):
-        """Of each score the paths of its calls with any dtypes and options, forward and backward; None
-        where the processor lacks the target."""
+        """The paths of each score's calls with any dtypes and options, forward and backward; None
+        if the processor lacks the target."""
         env = {"QKV_TARGET": target}
         done = self.run_qkv("info", "--paths", "--json", code=None, env=env)
         if done.returncode != 0:
@@ -59,7 +59,7 @@ class Targets(Case):
         self.assertIn("reference", ran)
 
     def machine(self, target=None):
-        """What `qkv info` says of the machine; without a target the environment names none."""
+        """`qkv info` about the machine; without a target the environment names none."""
         env = {"QKV_TARGET": target} if target else {}
         with unittest.mock.patch.dict(os.environ):
             os.environ.pop("QKV_TARGET", None)

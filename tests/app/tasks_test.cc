@@ -19,7 +19,7 @@ using std::chrono::days;
 using std::chrono::sys_days;
 using std::chrono::year;
 
-// A model's documented command trains it again only while the lines stay what they were.
+// A model's documented command reproduces it only as long as the lines do not change.
 TEST(Tasks, ExamplesArePinned) {
   EXPECT_EQ(date_example(0, 0).source, "JANUARY THE FOURTEENTH, 1933");
   EXPECT_EQ(date_example(0, 0).target, "1933-01-14");
@@ -32,7 +32,7 @@ TEST(Tasks, RefuseNumbersBelowZero) {
   EXPECT_THROW(reverse_example(0, -1), Error);
 }
 
-// The map is a function, whatever is drawn.
+// A source has one target, whatever is drawn.
 TEST(Dates, ASpellingMeansOneDay) {
   std::map<std::string, std::string> meanings;
   for (Index n = 0; n < 40000; ++n) {
@@ -80,7 +80,7 @@ TEST(Draws, AreAsLikelyAsEachOther) {
   for (const int count : counts) EXPECT_NEAR(count, 10000, 500);
 }
 
-// Of three quarters of 2^32 a bound that is not drawn again would favour every third number.
+// With a bound of three quarters of 2^32, omitting the rejection would favour every third number.
 TEST(Draws, LargeBoundsAreDrawnAgain) {
   models::Draws draws(7, models::DrawStream::kReverse, 1);
   int thirds[3] = {};

@@ -183,8 +183,8 @@ TEST(Spelling, NumbersHaveTheSizeOfGloves) {
   }
 }
 
-// Pins the bits. Worked out by another program, in Python, from the description in spelling.h; it
-// stands in words_test.py.
+// Pins the bits. Computed by an independent Python program from the description in spelling.h; it
+// is in words_test.py.
 TEST(Spelling, FirstNumbersArePinned) {
   const Tensor x = spelling_vectors(Texts{"a"}, 0, 4);
   const float want[] = {0x1.cb7a4ap-2F, 0x1.d064a2p-2F, -0x1.b059e2p-1F, -0x1.e0c51cp-1F};

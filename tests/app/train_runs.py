@@ -32,19 +32,19 @@ def safetensors(path):
 
 
 def changed(data, name, value):
-    """The bytes of a file with another whole number in place of an array of one."""
+    """The bytes of a file with another whole number in an array of one element."""
     size = int.from_bytes(data[:8], "little")
     begin, end = (8 + size + at for at in json.loads(data[8:8 + size])[name]["data_offsets"])
     return data[:begin] + value.to_bytes(end - begin, "little", signed=True) + data[end:]
 
 
 def limited_to(size):
-    """Before a program starts: no file may get longer, as on a full disk."""
+    """Before a program starts: limits file sizes, as on a full disk."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 class TrainCase(Case):
-    """A directory with pairs to learn from."""
+    """A directory with pairs to train on."""
 
     def setUp(self):
         super().setUp()
@@ -83,7 +83,7 @@ class TrainCase(Case):
         self.wait_until(lambda: state.exists() and self.updates(folder) >= least)
 
     def stop_when(self, process, condition):
-        """Stops it, and lets it go on for a while, until condition() holds of what it left."""
+        """Pauses and continues it until condition() holds for its files."""
         def holds():
             process.send_signal(signal.SIGSTOP)
             _, status = os.waitpid(process.pid, os.WUNTRACED)
@@ -96,7 +96,7 @@ class TrainCase(Case):
         self.wait_until(holds)
 
     def same_run(self, got, want):
-        """Bit for bit the same model, but for times."""
+        """Bit for bit the same model, except for times."""
         self.assertEqual(sorted(self.files(got)), FILES)
         for name in FILES:
             if name in ("state.safetensors", "config.json", "train.jsonl"):

@@ -29,7 +29,7 @@ Vocabulary vocabulary_of(const Texts& tokens) {
   return builder.build();
 }
 
-// Knows a to d in sources, v to z in targets; its parameters are drawn, not learned.
+// Knows a to d in sources, v to z in targets; its parameters are random, not learned.
 TranslationModel small_model(TranslatorConfig config = {}, std::uint64_t seed = 1) {
   TranslationModel model{Translator({.source_tokens = 8, .target_tokens = 9}),
                          vocabulary_of({"a", "b", "c", "d"}),
@@ -123,7 +123,7 @@ TEST(TranslationModel, ReadsAsItsSettingsSay) {
   EXPECT_THROW(translated(model, {"\xFF"}), Error);
 }
 
-// What the search says of its own translation is what the loss says of it.
+// The search's log-probability of its translation agrees with the loss.
 TEST(TranslationModel, LossIsOfTheWholeTarget) {
   int whole = 0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
@@ -176,7 +176,7 @@ TEST(ModelFile, MayBeInMemory) {
   EXPECT_TRUE(refusal.starts_with("memory: byte ")) << refusal;
 }
 
-// Any byte of the header may be another: the file is refused, or read.
+// Any byte of the header may be changed: the file is rejected, or read.
 TEST(ModelFile, DamagedHeadersAreReadOrRefused) {
   const Directory directory;
   write_model_file(directory / "m", small_model());
@@ -282,7 +282,7 @@ TEST(ModelFile, SettingsMustBeKnown) {
             "settings: expected shape [n,2], got [20]");
 }
 
-// No memory is asked for that the file does not fill.
+// Allocates no memory that the file does not fill.
 TEST(ModelFile, SizesAreThoseOfTheFile) {
   for (const char* name : {"hidden", "embedding", "units"}) {
     for (const char* size : {"9223372036854775807", "100000", "0", "-1"}) {

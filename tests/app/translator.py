@@ -2,7 +2,7 @@
 """A translator in NumPy, and the file that `qkv` reads it from.
 
 Bahdanau, Cho, Bengio 2015, appendix A, with additive attention: a bidirectional GRU (PyTorch's
-equations), a GRU that looks back with its state before, maxout of pairs.
+equations), a GRU that attends with its previous state, maxout of pairs.
 """
 
 import json
@@ -30,7 +30,7 @@ def safetensors(arrays, text):
 
 
 class Translator:
-    """Drawn, not learned. Vocabularies are lists of tokens without the special ones."""
+    """Random, not learned. Vocabularies are lists of tokens without the special ones."""
 
     def __init__(self, source="abc ", target="xyz ", seed=0, tokenize="char", letters="kept",
                  attention="additive", sizes=(4, 6, 5)):
@@ -92,7 +92,7 @@ class Translator:
         return np.concatenate([forward[1:], backward[:0:-1]], 1)
 
     def steps(self, source, choose):
-        """Calls choose(log-probabilities), which says the next token, until it says the end."""
+        """Calls choose(log-probabilities), which returns the next token, until it returns the end."""
         keys = self.encode(self.ids(source, self.source))
         state = np.tanh(self.p["start.weight"] @ keys[0, 6:] + self.p["start.bias"])
         token = START

@@ -38,7 +38,7 @@ class VectorForms(Case):
 
 
 class NearSpellings(Case):
-    """Of words without a vector, where they stop the program; a pipe can be read only once."""
+    """Words without a vector, if they stop the program; a pipe can be read only once."""
 
     def test_a_pipe_and_a_file_give_the_same(self):
         records = b"".join(word.encode() + b" " + np.float32([1, 2]).tobytes() for word in WORDS)
@@ -67,7 +67,7 @@ class NearSpellings(Case):
 
 @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
 class VectorMemory(Case):
-    """Six words at the end of a file: memory follows them, not the file."""
+    """Six words at the end of a file: memory depends on them, not on the file."""
 
     def check_memory(self, name):
         size = (self.dir / name).stat().st_size

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv view`: what numpy.savez writes, looked at.
+"""`qkv view`: files written by numpy.savez.
 
 usage: view_test.py PROGRAM [TEST ...]
 """
@@ -37,7 +37,7 @@ class View(Case):
 
 
 class Files(View):
-    """What users of any framework save."""
+    """Files saved by users of any framework."""
 
     def test_numpy_savez_is_all_it_takes(self):
         attn = weights(2, 5, 5)
@@ -304,7 +304,7 @@ class Outputs(View):
         for word in (*TOKENS, "layer 1, head 0"):
             self.assertIn(word, text)
         self.assertIn(f"{self.attn[1, 1, 2, 3]:.4f}", (self.dir / "o.txt").read_text())
-        # What was saved is an attention file again.
+        # The output is an attention file again.
         want = self.part("a.npz", "--layers", 1)
         for name in ("o.npz", "o.safetensors", "o.npy"):
             np.testing.assert_array_equal(self.part(name), want)

@@ -33,7 +33,7 @@ WordVectors read(std::string_view bytes, const Texts& words,
   return read_word_vectors(directory.write("v.txt", bytes), each(words), options);
 }
 
-// The complaint, without the directory: "v.txt:3: expected ...".
+// The error message, without the directory: "v.txt:3: expected ...".
 std::string refusal(std::string_view bytes, const Texts& words = {"cat"},
                     const WordVectorOptions& options = {}) {
   const std::string text = complaint<InputError>([&] { read(bytes, words, options); });
@@ -70,7 +70,7 @@ TEST(WordVectors, EndsOfLinesAndMarksDoNotMatter) {
   }
 }
 
-// Here the reader comes to the very end: it may not stop early while a word is missing.
+// Here the reader must read to the end: it may not stop early while a word is missing.
 TEST(WordVectors, TheLastLineNeedsNoEnd) {
   for (const std::string_view bytes : {"the 1 2\ncat 3 4", "the 1 2\ncat 3 4\r", "cat 3 4"}) {
     const auto found = read(bytes, {"dog", "cat"});
@@ -163,7 +163,7 @@ TEST(WordVectors, RefusalsNameFileAndLine) {
             "v.txt:1: expected a line of at most 1 MiB");
 }
 
-// Only who reads to the end can know.
+// Only known after reading to the end.
 TEST(WordVectors, AHeaderCountsTheWords) {
   const std::string two = "the 1 2\ncat 3 4\n";
   EXPECT_EQ(refusal("9 2\n" + two, {"dog"}), "v.txt:1: expected 9 words, got 2");
@@ -173,7 +173,7 @@ TEST(WordVectors, AHeaderCountsTheWords) {
   EXPECT_EQ(refusal("9 2\n" + two, {"cat"}), "no exception");
 }
 
-// Near spellings are looked for when it is known that a word is missing, in a second reading.
+// Near spellings are searched for in a second reading, once a word is known to be missing.
 TEST(WordVectors, AFileIsReadTwiceForMissingWordsOnly) {
   const auto readings = [](const Texts& words, int near) {
     int count = 0;
@@ -187,7 +187,7 @@ TEST(WordVectors, AFileIsReadTwiceForMissingWordsOnly) {
   EXPECT_EQ(readings({"cat", "cats"}, 5), 2);
 }
 
-// Of the first 1,000 words asked for, and not of those that are found.
+// For the first 1,000 requested words, except those that are found.
 TEST(WordVectors, NearSpellingsStandWithTheirWord) {
   Texts words{"the", "cats", "cat"};
   words.resize(1000, "zzzz");
@@ -260,7 +260,7 @@ TEST(NearWords, DistanceCountsEdits) {
   EXPECT_EQ(distance(U"caf\u00E9", U"cafe"), 1U);
 }
 
-// Ending early changes nothing, and what is near is what the rule says.
+// Stopping early changes nothing, and near spellings follow the rule.
 TEST(NearWords, EndingEarlyLosesNothing) {
   std::vector<std::u32string> all;
   for (int n = 0; n < 1024; ++n) {

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv words` against NumPy: everything it writes is computed again.
+"""`qkv words` against NumPy: everything it writes is recomputed.
 
 usage: words_test.py PROGRAM [TEST ...]
 Tests of real word vectors read the folder $QKV_DATA_DIR, else ../shared/data beside the checkout;
-where there is none they are skipped.
+without it they are skipped.
 """
 
 import json
@@ -22,7 +22,7 @@ SENTENCE = "the cat walked on the street"
 needs_glove = unittest.skipUnless(GLOVE.is_file(), f"no {GLOVE.name} (set QKV_DATA_DIR)")
 
 
-# ---- what the program should have computed ------------------------------------------------------
+# ---- the expected results -----------------------------------------------------------------------
 
 
 def philox(counter, key):
@@ -296,8 +296,8 @@ class Words(Case):
                           self.refuse(3, "words", "-", input=text))
 
     def test_a_long_text_is_cut_as_a_short_one(self):
-        # Lines, no ASCII before the blanks, and the Arabic number sign, which takes a blank for
-        # its own: a block ends within the long word, and may be cut before these only.
+        # Line ends, non-ASCII before the blanks, and the Arabic number sign, which attaches to a
+        # blank: a block ends within the long word, and may be split only before these.
         for piece in ("It's (a) line...\r\n", "сло\u0301во, ", "中文\u3000字 ", "x \u0600 "):
             piece += "é" * 400 + "\n"
             tokens = json.loads(self.run_qkv("words", piece, "--json").out)["tokens"]

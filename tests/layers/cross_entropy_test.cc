@@ -26,7 +26,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using Targets = std::vector<std::int64_t>;
 
-// Targets 0..V-1 that meet all classes when there are rows enough.
+// Targets 0..V-1 that cover all classes if there are enough rows.
 Targets some_targets(Index N, Index V) {
   Targets targets;
   for (Index n = 0; n < N; ++n) targets.push_back((n * 7 + n / 3) % V);
@@ -60,7 +60,7 @@ Plain plain(const std::vector<double>& x, const Targets& targets, double e, doub
   return result;
 }
 
-// One pass forward and back with dloss for every row.
+// One pass forward and backward with dloss for every row.
 struct Pass {
   Tensor losses, log_probabilities, dlogits;
 
@@ -122,7 +122,7 @@ TEST(CrossEntropy, WritesResultsOfAnyLayout) {
                         values_of(want.log_probabilities), {}, "layout"));
     EXPECT_TRUE(compare("dlogits", dlogits.view(), values_of(want.dlogits), {}, "layout"));
     EXPECT_TRUE(losses.intact() && log_probabilities.intact() && dlogits.intact());
-    // Added onto itself: twice.
+    // Accumulated onto itself: twice.
     CrossEntropy(0.1).backward(saved, slopes, dlogits, Write::kAccumulate);
     std::vector<double> twice;
     for (const double value : values_of(want.dlogits)) twice.push_back(2 * value);
@@ -130,8 +130,8 @@ TEST(CrossEntropy, WritesResultsOfAnyLayout) {
   }
 }
 
-// Ten thousand classes in float32, and logits that all stand far from 0: sums run in 64 parts and
-// below the maximum, so that their errors stay those of the logits.
+// Ten thousand classes in float32, and logits all far from 0: sums run in 64 parts and
+// relative to the maximum, so that their errors stay those of the logits.
 TEST(CrossEntropy, IsAccurateForManyClasses) {
   for (const double offset : {0.0, 1000.0, -1000.0}) {
     Tensor x = random_tensor(DType::kFloat32, {3, 10000}, 3);
@@ -143,7 +143,7 @@ TEST(CrossEntropy, IsAccurateForManyClasses) {
     EXPECT_TRUE(compare("losses", got.losses, want.losses, {2.5e-7, 0}, replay));
     EXPECT_TRUE(compare("log_probabilities", got.log_probabilities, want.log_probabilities,
                         {2.5e-7, 0}, replay));
-    // exp(x - max) carries the error of its argument, at most 8 here.
+    // exp(x - max) inherits the error of its argument, at most 8 here.
     EXPECT_TRUE(compare("dlogits", got.dlogits, want.dlogits, {2e-6, 1e-10}, replay));
   }
 }
@@ -230,7 +230,7 @@ TEST(CrossEntropy, WeightsThatDoNotFitAreErrors) {
 TEST(CrossEntropy, IgnoredRowsAreZeroWhateverTheyHold) {
   Tensor x = random_tensor(DType::kFloat32, {4, 5}, 6);
   for (std::size_t v = 5; v < 10; ++v) x.values<float>()[v] = static_cast<float>(kNan);
-  for (const Index ignore : {Index{-100}, Index{2}}) {  // no class, or one
+  for (const Index ignore : {Index{-100}, Index{2}}) {  // not a class, or one
     const Targets targets{0, ignore, 4, ignore};
     const CrossEntropy layer(0.1, ignore);
     const Pass got(layer, x, targets);
@@ -240,7 +240,7 @@ TEST(CrossEntropy, IgnoredRowsAreZeroWhateverTheyHold) {
       for (std::size_t v = 0; v < 5; ++v) EXPECT_EQ(got.dlogits.values<float>()[n * 5 + v], 0);
     }
     EXPECT_GT(got.losses.values<float>()[0], 0);
-    // Added: what is there stays.
+    // Accumulated: existing values stay.
     CrossEntropy::Saved saved;
     Tensor losses(DType::kFloat32, {4});
     layer.forward(x, targets, saved, {.losses = losses});
@@ -266,7 +266,7 @@ TEST(CrossEntropy, GradientsMayReplaceTheLogits) {
   }
 }
 
-// Never a plausible number from what is none.
+// NaN and infinity never give a plausible number.
 TEST(CrossEntropy, NanAndInfinityInARowMakeItNanAndNoOther) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     const Tensor good = random_tensor(dtype, {3, 70}, 9);
@@ -306,7 +306,7 @@ TEST(CrossEntropy, MinusInfinityIsAProbabilityOfZero) {
   expect(sharp.log_probabilities, {half, -kInfinity, kNan});
   expect(sharp.losses, {-half, kInfinity, kNan});
   expect(sharp.dlogits, {-0.5, 0, 0.5, 0.5, -1, 0.5, kNan, kNan, kNan});
-  // Smoothing wants a share of the impossible class.
+  // Smoothing needs a share of the impossible class.
   const Pass smooth(CrossEntropy(0.3), logits, {0, 1, 2});
   expect(smooth.losses, {kInfinity, kInfinity, kNan});
   expect(slice(smooth.dlogits.view(), 0, 0, 1), {-0.3, -0.1, 0.4});
@@ -354,7 +354,7 @@ TEST(CrossEntropy, ErrorsNameTheArgument) {
     const std::string message = error_of([&] { layer.forward(logits, targets, saved, outputs); });
     EXPECT_EQ(bytes_of(losses), before);
     EXPECT_EQ(bytes_of(x), logits_before);
-    // What an earlier pass left is not taken for that of the one that failed.
+    // Results of an earlier pass are not mistaken for those of the failed one.
     Tensor dx(DType::kFloat32, {3, 4});
     EXPECT_EQ(error_of([&] { layer.backward(saved, other, dx); }),
               "CrossEntropy::backward: saved must come from a forward pass");

@@ -65,7 +65,7 @@ TEST(Dropout, DropsTheElementsThatTheDefinitionNamesInAnyLayout) {
           EXPECT_TRUE(compare("out", out.view(), want, {}, replay));
           EXPECT_TRUE(out.intact()) << replay;
           EXPECT_EQ(run.step, 18U);
-          // Backward is the same product: overwritten, then added.
+          // Backward is the same product: overwritten, then accumulated.
           layer.backward(saved, x, out);
           EXPECT_TRUE(compare("dx", out.view(), want, {}, replay));
           layer.backward(saved, x, out, Write::kAccumulate);

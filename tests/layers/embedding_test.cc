@@ -80,7 +80,7 @@ TEST(Embedding, GradientIsThatOfCentralDifferences) {
   expect_gradient(places[0], loss, "ids 4 0 4 4 2 0");
 }
 
-// The sum of each token in C order of its positions, as float32 has it.
+// The float32 sum of each token in C order of its positions.
 std::vector<float> summed(const std::vector<std::int64_t>& ids, const Tensor& dout, Index width,
                           std::vector<float> table) {
   for (std::size_t n = 0; n < ids.size(); ++n) {
@@ -103,7 +103,7 @@ TEST(Embedding, GradientRowsAreSummedInOrderForAnyThreads) {
     Embedding::Saved saved;
     Tensor out(DType::kFloat32, {300, kWidth});
     layer.forward(ids, saved, out, context);
-    // Overwritten: the row of the token that never came is zero.
+    // Overwritten: the row of the token that never occurs is zero.
     auto gradients = layer.zero_gradients();
     fill_normal(gradients.weight, 4);
     const std::vector<float> before(gradients.weight.values<float>().begin(),
@@ -115,7 +115,7 @@ TEST(Embedding, GradientRowsAreSummedInOrderForAnyThreads) {
     const std::vector<float> zeros(static_cast<std::size_t>(kTokens * kWidth));
     layer.backward(saved, dout, gradients, Write::kOverwrite, context);
     EXPECT_EQ(now(), summed(ids, dout, kWidth, zeros)) << threads;
-    // Accumulated: on top of what was there.
+    // Accumulated: added to the previous values.
     fill_normal(gradients.weight, 4);
     layer.backward(saved, dout, gradients, Write::kAccumulate, context);
     EXPECT_EQ(now(), summed(ids, dout, kWidth, before)) << threads;
@@ -152,7 +152,7 @@ TEST(Embedding, GoesBackFromTheIdsItSaw) {
   auto gradients = layer.zero_gradients();
   layer.backward(saved, random_tensor(DType::kFloat64, {2, 2}, 1), gradients);
   EXPECT_NE(gradients.weight.values<double>()[6], 0);
-  // A gradient that is not asked for.
+  // A gradient that is not requested.
   Embedding::Parameters none;
   layer.backward(saved, out, none);
   EXPECT_FALSE(none.weight.given());
@@ -180,7 +180,7 @@ TEST(Embedding, ErrorsNameTheArgument) {
     layer.forward(ConstView(good.data(), {2, 3}), saved, other);
     const std::string message = error_of([&] { layer.forward(ids, saved, to); });
     for (const double value : out.values<double>()) EXPECT_EQ(value, 7);
-    // What an earlier pass left is not taken for that of the one that failed.
+    // Results of an earlier pass are not mistaken for those of the failed one.
     EXPECT_EQ(error_of([&] { layer.backward(saved, out, gradients); }),
               "Embedding::backward: saved must come from a forward pass of this layer");
     return message;

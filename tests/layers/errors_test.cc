@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A wrong call says which argument broke which rule, and leaves outputs and steps as they were.
+// An invalid call says which argument broke which rule, and leaves outputs and steps unchanged.
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -14,7 +14,7 @@
 namespace qkv::test {
 namespace {
 
-// The message of the Error that f throws; "" when it throws none.
+// The message of the Error that f throws, or "".
 template <class F>
 std::string message_of(const F& f) {
   try {
@@ -59,7 +59,7 @@ class MultiHeadErrors : public testing::Test {
     for (float& value : out_.values<float>()) value = 7;
   }
 
-  // The message of forward(); `out`, `saved` and the step must be as before.
+  // The message of forward(); `out`, `saved` and the step must be unchanged.
   std::string forward(const LayerInputs& inputs, const Outputs& outputs) {
     RunState run{Mode::kTrain, 1, 5};
     MultiHeadAttention::Saved saved;
@@ -110,7 +110,7 @@ TEST_F(MultiHeadErrors, ForwardRefusesWhatAttentionRefuses) {
   const std::vector<std::uint8_t> padding(8);
   EXPECT_NE(forward({x_, x_, x_, {}, {Padding{ConstView(padding.data(), {2, 4})}}}, {.out = out_}),
             "");
-  Tensor weights(DType::kFloat32, {2, 3, 3});  // without the axis of the heads
+  Tensor weights(DType::kFloat32, {2, 3, 3});  // without the head axis
   EXPECT_NE(forward({x_, x_, x_}, {.out = out_, .weights = View(weights)}).find("weights"),
             std::string::npos);
   EXPECT_EQ(forward({x_, x_, x_}, {.out = out_, .lse = View(x_.values<float>().data(), {2, 2, 3})}),
@@ -139,7 +139,7 @@ TEST_F(MultiHeadErrors, BackwardNamesTheArgument) {
   EXPECT_EQ(backward({.out = dy}, {.v = x_}), prefix + "input_gradients.v must not overlap q");
   EXPECT_EQ(backward({.out = dx}, {.v = dx}),
             prefix + "input_gradients.v must not overlap output_gradients.out");
-  // One buffer for two is a sum; half of one is a mistake.
+  // Sharing a buffer gives a sum; sharing half of one is an error.
   Tensor big(DType::kFloat32, {3, 3, 4});
   EXPECT_EQ(
       backward({.out = dy}, {.q = slice(big.view(), 0, 0, 2), .k = slice(big.view(), 0, 1, 3)}),
@@ -206,7 +206,7 @@ TEST(LayerErrors, SelfAttentionNamesTheArgument) {
             "SelfAttention::backward: input_gradients.x must not overlap output_gradients.out");
 }
 
-// What an earlier pass left must not be taken for that of a pass that failed.
+// Results of an earlier pass must not be mistaken for those of a failed one.
 template <class Layer, class Inputs>
 void expect_failed_pass_is_refused(const Layer& layer, const Inputs& good, const Inputs& bad) {
   typename Layer::Saved saved;
@@ -237,7 +237,7 @@ TEST(LayerErrors, AFailedForwardPassLeavesNothingToGoBackFrom) {
                                 SelfAttentionInputs{x, bad});
 }
 
-// Its sizes are another's: nothing is read or written by them.
+// Saved by a layer of other sizes: nothing is read or written.
 TEST(LayerErrors, SavedOfAnotherLayerIsRefused) {
   const auto expect_refused = [](const auto& f) {
     EXPECT_NE(message_of(f).find("saved must come from a forward pass of this layer"),
@@ -262,7 +262,7 @@ TEST(LayerErrors, SavedOfAnotherLayerIsRefused) {
     auto of_width = self.zero_gradients();
     expect_refused([&] { self.backward(of_self, {.out = dy}, {}, of_width); });
   }
-  // A label that the other layer did not look at is no class.
+  // A label that the other layer ignored is not a class.
   const Tensor logits = random_tensor(DType::kFloat32, {3, 4}, 1);
   const std::vector<std::int64_t> targets{1, -100000, 2};
   Tensor losses(DType::kFloat32, {3}), slopes(DType::kFloat32, {3, 4});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Context::force_path(), of layers whose loops are not attention's.
+// Context::force_path(), for layers whose loops are not attention's.
 #include <string>
 #include <vector>
 
@@ -21,7 +21,7 @@ namespace {
 
 constexpr DType kType = DType::kFloat32;
 
-// What each of the layers says of a path, with what they give.
+// Each layer's message about a path, and its results.
 struct Answer {
   std::string message{};
   std::vector<std::vector<unsigned char>> bytes{};
@@ -74,7 +74,7 @@ TEST(ForcedPath, AnUnknownNameIsAnError) {
   }
 }
 
-// Fused and unfused multiply-adds give other bits, so it can be seen which were taken.
+// Fused and unfused multiply-adds give different bits, which shows which were used.
 TEST(ForcedPath, ItsTargetIsTaken) {
   const Answer reference = with_path("reference");
   EXPECT_EQ(reference.message, "");

@@ -102,7 +102,7 @@ TEST(LayerGradients, MultiHeadOfRankTwo) {
   check(layer, {{3, 4}, {5, 4}, {5, 4}, {3, 4}, {1, 2, 3, 5}}, {Causal{}});
 }
 
-// Widths of their own, fewer key heads, a sink for each head.
+// Different widths, fewer key heads, a sink for each head.
 TEST(LayerGradients, MultiHeadOfOtherWidths) {
   MultiHeadAttention layer({.width = 8,
                             .heads = 4,
@@ -137,7 +137,7 @@ TEST(LayerGradients, MultiHeadWithALearnedKey) {
   }
 }
 
-// The gradient of a bias of every shape that broadcasts, written and added.
+// The gradient of a bias of every shape that broadcasts, written and accumulated.
 TEST(LayerGradients, MultiHeadBias) {
   for (const bool bias_kv : {false, true}) {
     for (const Dims& shape : {Dims(2, 1, 3, 5), Dims(3, 5), Dims(2, 3, 1), Dims(1)}) {
@@ -151,7 +151,7 @@ TEST(LayerGradients, MultiHeadBias) {
       Tensor dbias(kF64, shape);
       auto gradients = layer.zero_gradients();
       loss.backward(LayerInputGradients{.bias = dbias}, gradients);
-      // A number that is added to all keys changes what a learned key is worth only.
+      // A number added to all keys only changes the relative weight of a learned key.
       if (bias_kv || shape.rank() == 4 || shape == Dims(3, 5)) {
         expect_gradient({"bias", bias, dbias}, loss, to_string(shape));
       }
@@ -232,7 +232,7 @@ void check_writing(const Layer& layer, const Dims& x_shape, const Dims& weights_
   for_each_parameter(
       twice, all, [&](const auto& p, const Tensor& once) { expect_double(p.name, p.value, once); });
 
-  // Asking for one gradient gives the same bits as asking for all.
+  // Requesting one gradient gives the same bits as requesting all.
   Tensor only_k(kF64, x_shape);
   typename Layer::Parameters none;
   run({.k = only_k}, none);

@@ -20,7 +20,7 @@
 // Gradients against central differences in float64.
 namespace qkv::test {
 
-// An array and the gradient that a backward pass gave for it, both C-ordered float64.
+// An array and its gradient from a backward pass, both C-ordered float64.
 struct Place {
   std::string name;
   View value;
@@ -28,8 +28,8 @@ struct Place {
 };
 
 // (f(x+h) - f(x-h)) / 2h with h = cbrt(eps) max(1,|x|): the rounding error eps|f|/h and the
-// truncation h^2|f'''|/6 are then of one size, about 4e-11 for numbers near 1. The bound leaves
-// two orders for the size of f and its third derivative.
+// truncation h^2|f'''|/6 are then of the same size, about 4e-11 for numbers near 1. The bound
+// leaves two orders of magnitude for f and its third derivative.
 template <class Loss>
 void expect_gradient(const Place& place, Loss& loss, const std::string& replay) {
   const std::span<double> x(place.value.as<double>(),
@@ -49,7 +49,7 @@ void expect_gradient(const Place& place, Loss& loss, const std::string& replay) 
     want.push_back((high - low) / (above - below));
   }
   EXPECT_TRUE(compare(place.name, place.gradient, want, {1e-7, 5e-9}, replay));
-  // A gradient of nothing but zeros would be a test of nothing.
+  // A gradient of zeros would test nothing.
   EXPECT_TRUE(std::any_of(want.begin(), want.end(), [](double d) { return std::fabs(d) > 1e-3; }))
       << place.name << ", " << replay;
 }

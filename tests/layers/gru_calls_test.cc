@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GRU's cell step by step in all the ways it may be called, and wrong calls of both.
+// The GRU cell step by step in all the ways it may be called, and invalid calls of both.
 #include <functional>
 #include <limits>
 #include <string>
@@ -75,7 +75,7 @@ TEST(GruSteps, RowsMayBePiecesOfWiderOnes) {
     Tensor dx(dtype, {kRows, 5}), dh(dtype, {kRows, 17}), dgates(dtype, {kRows, 68});
     steps.backward(gates, h, slope, dx, dh, dgates);
 
-    // x h next gates slope dx dh dgates, one behind the other in a row, two numbers apart.
+    // x h next gates slope dx dh dgates, one after the other in a row, two numbers apart.
     Tensor wide(dtype, {kRows, 5 + 17 + 17 + 68 + 17 + 5 + 17 + 68 + 2 * 8});
     copy(ConstView(&nan, {1}), wide);
     Index used = 0;
@@ -141,7 +141,7 @@ TEST(GruSteps, ParameterGradientsAreAddedOrNotAskedFor) {
 
 // ---- errors ---------------------------------------------------------------------------------
 
-// The message of the Error that f throws; "" when it throws none.
+// The message of the Error that f throws, or "".
 std::string message_of(const std::function<void()>& f) {
   try {
     f();
@@ -247,7 +247,7 @@ TEST(GruErrors, SequencesNameTheArgument) {
             "Gru::backward: saved must come from a forward pass");
 }
 
-// What another layer left has other sizes: nothing of it is read.
+// Saved by a layer of other sizes: nothing of it is read.
 TEST(GruErrors, SavedMustBeTheLayersOwn) {
   Gru gru({.input = 3, .hidden = 2});
   auto gradients = gru.zero_gradients();

@@ -26,7 +26,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // ---- the formula, sequence by sequence ------------------------------------------------------
 
-// One step of float64 parameters, as gru.h writes it.
+// One step with float64 parameters, as in gru.h.
 std::vector<double> plain_step(const GruParameters& p, const double* x,
                                const std::vector<double>& h) {
   const auto H = h.size();
@@ -74,7 +74,7 @@ Result run(const Gru& gru, const Batch& batch, Gru::Saved& saved, Context& conte
   const DType dtype = gru.config().dtype;
   Result result{Tensor(dtype, {B, batch.x.size(1), gru.directions() * H}),
                 Tensor(dtype, {gru.directions(), B, H})};
-  // What was there before does not matter.
+  // Previous contents do not matter.
   fill_normal(result.out, 99);
   gru.forward({batch.x, batch.lengths, batch.state}, saved, {result.out, result.state}, context);
   return result;
@@ -385,7 +385,7 @@ TEST(GruCell, StepsAreThoseOfTheSequence) {
     auto gradients = cell.zero_gradients();
     cell.parameter_gradients(reshape(x, {104, 3}), reshape(slice(states, 0, 0, 4), {104, 18}),
                              reshape(dgates, {104, 72}), gradients, Write::kOverwrite, context);
-    const double bound = dtype == kF64 ? 1e-13 : 3e-5;  // rows come in another order
+    const double bound = dtype == kF64 ? 1e-13 : 3e-5;  // rows are in another order
     for_each_parameter(gradients, want_gradients.forward, [&](const auto& p, const Tensor& want_d) {
       EXPECT_TRUE(compare(p.name, p.value, values_of(want_d), {bound, bound}, "cell"));
     });

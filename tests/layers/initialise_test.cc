@@ -71,8 +71,8 @@ TEST(Initialise, EveryParameterIsUniformWithinOneOverRootOfFanIn) {
   expect_uniform(values_of(bilinear.parameters().w), 1 / std::sqrt(60.0), "W");
 }
 
-// The checks above can tell: a distribution of the same mean, variance and nearly the same range
-// fails, as does a bound that is 5 % off.
+// The checks above are sensitive: a distribution of the same mean, variance and nearly the same
+// range fails, as does a bound that is 5 % off.
 TEST(Initialise, TheDistributionCheckCanFail) {
   BilinearAttention layer(100, 100, 0, DType::kFloat64);
   initialise(layer, 1);
@@ -83,7 +83,7 @@ TEST(Initialise, TheDistributionCheckCanFail) {
   EXPECT_GT(kolmogorov_smirnov(sample, 0.1), 0.01628);
 }
 
-// Numbers of the definition in qkv/layers/parameters.h, worked out with the Philox of
+// Numbers of the definition in qkv/layers/parameters.h, computed with the Philox of
 // tests/oracle_philox.py: counter (element/2, 0, parameter, 1), words 0, 1 or 2, 3.
 TEST(Initialise, GivesTheNumbersOfTheDefinition) {
   BilinearAttention layer(4, 2, 0, DType::kFloat64);
@@ -125,7 +125,7 @@ TEST(Initialise, Float32IsRoundedFloat64) {
 }
 
 TEST(Initialise, EachParameterHasAStreamOfItsOwn) {
-  // A parameter's size changes nothing in the others; a number not seen before starts each.
+  // A parameter's size does not affect the others; each starts with a different number.
   AdditiveAttention a(5, 7, 9);
   AdditiveAttention b(5, 70, 9);
   initialise(a, 3);
@@ -140,7 +140,7 @@ TEST(Initialise, EachParameterHasAStreamOfItsOwn) {
                      [&](const auto& p) { firsts.insert(p.value.template values<float>()[0]); });
   EXPECT_EQ(firsts.size(), 8U);
 
-  // Two layers of one model: numbers go on, so they differ.
+  // Two layers of one model: indices continue, so they differ.
   MultiHeadAttention second({.width = 8, .heads = 2});
   EXPECT_EQ(initialise(second, 3, 8), 16);
   EXPECT_NE(all_bytes(layer), all_bytes(second));

@@ -152,7 +152,7 @@ TEST(PackedLinear, MovesAndKeepsItsPanels) {
 
 // ---- errors ---------------------------------------------------------------------------------
 
-// The message of the Error that f throws; "" when it throws none.
+// The message of the Error that f throws, or "".
 std::string message_of(const std::function<void()>& f) {
   try {
     f();
@@ -179,11 +179,11 @@ TEST(LinearErrors, ForwardNamesTheArgument) {
   Tensor x = random_tensor(kF32, {4, 3}, 1);
   Tensor y = random_tensor(kF32, {4, 2}, 2);
   const auto before = bytes_of(y);
-  // Both forms refuse alike.
+  // Both forms reject the same calls.
   const auto message = [&](const ConstView& in, const View& out) {
     Linear::Saved saved{x};
     const std::string text = message_of([&] { layer.forward(in, saved, out); });
-    EXPECT_FALSE(saved.x.given());  // nothing to go back from
+    EXPECT_FALSE(saved.x.given());  // no forward pass to undo
     EXPECT_EQ(message_of([&] { packed.forward(in, out); }), "Packed" + text);
     EXPECT_EQ(bytes_of(y), before);
     return text;
@@ -242,7 +242,7 @@ TEST(LinearErrors, BackwardNamesTheArgument) {
             prefix + "gradients.bias is of a parameter that the layer lacks");
 }
 
-// Results may not lie where something is still read, nor in each other.
+// Results may overlap neither inputs that are still read nor each other.
 TEST(LinearErrors, ResultsAreApartFromParametersAndGradients) {
   Linear layer = random_linear(3, 3, true, kF32);
   const Tensor x = random_tensor(kF32, {3, 3}, 1);

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::string_view kTest = "linear_test";
 
-// As the CPU target in use has it.
+// As on the CPU target in use.
 float multiply_add(float a, float b, float c) {
   return cpu_target() == "sse4" ? a * b + c : std::fma(a, b, c);
 }
@@ -78,7 +78,7 @@ TEST(Linear, AnyLayoutAndRankGivesTheProduct) {
   }
 }
 
-// The order of sums is part of the meaning: ascending, in blocks, fused but on SSE4.
+// The order of sums is part of the semantics: ascending, in blocks, fused except on SSE4.
 TEST(Linear, ForwardSumsInTheOrderItPromises) {
   const Tensor x = random_tensor(DType::kFloat32, {3, 200}, 3);
   const LinearParameters p = random_parameters(DType::kFloat32, 5, 200, true);
@@ -154,7 +154,7 @@ TEST(Linear, ParameterGradientsSumRowsInBlocks) {
   }
 }
 
-// Inputs of a layer [rows,in] -> [rows,out], and what it gives, each overwritten.
+// Inputs of a layer [rows,in] -> [rows,out], and its results, each overwritten.
 struct Pass {
   LinearParameters p;
   Tensor x, dy, y, dx;
@@ -192,7 +192,7 @@ T plus_product(T a, T b, T sum) {
   return fused ? std::fma(a, b, sum) : sum + a * b;
 }
 
-// What run() is to give, in the order of linear_products.h.
+// The expected results of run(), in the order of linear_products.h.
 template <class T>
 void run_plainly(Pass& pass) {
   const Matrix<T> x(pass.x), w(pass.p.weight), b(pass.p.bias), dy(pass.dy), y(pass.y), dx(pass.dx);
@@ -229,7 +229,7 @@ void run_plainly(Pass& pass) {
   }
 }
 
-// Few rows and many, whole panels and parts, sums longer than a tile goes through at once, one
+// Few rows and many, whole panels and parts, sums longer than a tile processes at once, one
 // task and several: however it is divided, the bits are those of plain loops.
 TEST(Linear, AnySizeOnAnyThreadsHasTheBitsOfPlainLoops) {
   const Dims sizes[] = {{7, 64, 128},  {50, 70, 130}, {60, 24, 530},  {60, 64, 530},
@@ -254,7 +254,7 @@ TEST(Linear, AnySizeOnAnyThreadsHasTheBitsOfPlainLoops) {
 }
 
 // One block of rows holds a NaN where its gradient is 0, the other does not; with one task and with
-// tasks that share what they know of x.
+// tasks that share their checks of x.
 TEST(Linear, BlocksWithNanAreSummedAsThoseWithout) {
   for (const int threads : {1, 3}) {
     Context context(Executor::threads(threads));
@@ -284,7 +284,7 @@ TEST(Linear, ARowWithoutGradientAddsNothingEvenWhenItHoldsNan) {
     x.values<double>()[3 + i] = std::numeric_limits<double>::quiet_NaN();
   }
   EXPECT_EQ(weight_gradient(), want);
-  // A row that has a gradient shows its NaN.
+  // A row with a gradient shows its NaN.
   dy.values<double>()[2] = 1;
   EXPECT_TRUE(std::isnan(weight_gradient()[0]));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modes, dropout, bits: what a layer's result depends on and what not.
+// Modes, dropout, bits: what a layer's result depends on and what it does not.
 #include <cmath>
 #include <cstdint>
 #include <string>

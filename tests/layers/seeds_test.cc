@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the seed documents compute with layers, and where this library means something else.
+// What the seed documents compute with layers, and where this library differs.
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -60,7 +60,7 @@ TEST_F(Seed002, BilinearGivesThemToo) {
   expect_toy(layer);
 }
 
-// The listing in PyTorch swaps W_k and W_q; equation 10.1.7 is meant.
+// The PyTorch listing swaps W_k and W_q; we follow equation 10.1.7.
 TEST(Seeds, AdditiveProjectsQueriesWithWq) {
   AdditiveAttention layer(3, 2, 4, 0, DType::kFloat64);
   initialise(layer, 5);
@@ -224,7 +224,7 @@ TEST(MultiHead, PaddingHasTheSenseOfSeed003AndMayHoldAnything) {
     EXPECT_EQ(everything(), want) << "padding holds " << value;
   }
   fill_row(1, 0.5F);
-  EXPECT_NE(everything(), want);  // what is no padding counts
+  EXPECT_NE(everything(), want);  // positions other than padding count
 }
 
 // ---- seed 001 -------------------------------------------------------------------------------

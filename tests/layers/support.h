@@ -15,7 +15,7 @@
 
 #include "core/storage.h"
 
-// Arrays and comparisons that the tests of the layers share.
+// Arrays and comparisons shared by the tests of the layers.
 namespace qkv::test {
 
 // Fills with normal numbers; the same ones, rounded, in every dtype.
@@ -33,7 +33,7 @@ inline Tensor random_tensor(DType dtype, const Dims& shape, std::uint64_t seed) 
   return tensor;
 }
 
-// The bytes of a tensor: equal bytes are equal bits.
+// The bytes of a tensor, for bitwise comparison.
 inline std::vector<std::uint8_t> bytes_of(const Tensor& tensor) {
   const ConstView view = tensor;
   const std::size_t count = static_cast<std::size_t>(view.element_count()) * size_of(view.dtype());

@@ -15,7 +15,7 @@ namespace {
 using app::Hypotheses;
 using Path = std::vector<std::int32_t>;
 
-// A number of a path: what is looked at for the token behind it.
+// A number identifying a path: the attention for the next token.
 float looked_at(const Path& path) {
   double sum = 0;
   for (const std::int32_t token : path) sum = std::fmod(7 * sum + token, 9973);
@@ -25,8 +25,8 @@ float looked_at(const Path& path) {
 constexpr Index kVocabulary = 6;
 constexpr Index kSteps = 700;
 
-// The best after so many steps that dead ends are forgotten many times. Before the last steps only
-// the likeliest hypothesis of step `end` ends, and what comes later is less likely.
+// The best after so many steps that dead ends are removed many times. Before the last steps only
+// the likeliest hypothesis of step `end` ends, and later ones are less likely.
 app::Translation best_of(Index beam, Index end) {
   std::mt19937_64 random(static_cast<std::uint64_t>(beam));
   Hypotheses hypotheses({.beam = beam}, kSteps);

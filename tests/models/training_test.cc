@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What training is made of: shards, validation, the differences of two configurations.
+// The parts of training: shards, validation, the differences of two configurations.
 #include <atomic>
 #include <cmath>
 #include <cstdint>
@@ -84,14 +84,14 @@ TEST(Shards, AddUpToTheBatch) {
   }
 }
 
-// The bytes of the gradients that a batch has.
+// The bytes of a batch's gradients.
 std::vector<std::uint8_t> gradient_bytes(const Executor& executor, std::uint64_t seed,
                                          Index update) {
   app::Translator translator =
       random_translator(small_config(test::TranslatorAttention::kDot, DType::kFloat32));
   const Pairs pairs(130);
   BatchGradients batch(translator, executor, nullptr);
-  batch.compute(Pairs(200).list, 1, 7);  // what was there before does not matter
+  batch.compute(Pairs(200).list, 1, 7);  // previous contents do not matter
   batch.compute(pairs.list, seed, update);
   std::vector<std::uint8_t> all;
   for (const app::TrainedParameter& p : batch.list(translator)) {
@@ -113,7 +113,7 @@ TEST(Shards, DrawDropoutBySeedAndUpdate) {
   EXPECT_NE(one, gradient_bytes(Executor(), 5, 4));
 }
 
-// Two shards of the same pairs drop other numbers.
+// Two shards of the same pairs drop different numbers.
 TEST(Shards, DrawDropoutEachByItself) {
   app::TranslatorConfig config = small_config(test::TranslatorAttention::kAdditive);
   config.dropout = 0.5;
@@ -162,7 +162,7 @@ TEST(Validation, IsTheLossOfAllPairsTogether) {
   EXPECT_EQ(validate(translator, pairs.encoded, Executor::threads(3), nullptr).loss, score.loss);
 }
 
-// Targets that are the translations themselves, but for one.
+// Targets that are the translations themselves, except one.
 TEST(Validation, CountsWhatIsTranslatedExactly) {
   const app::Translator translator =
       random_translator(small_config(test::TranslatorAttention::kAdditive));
@@ -206,7 +206,7 @@ TEST(Configuration, DifferencesAreShown) {
             "0 -> 18446744073709551615");
 }
 
-// A run of another version may know other settings.
+// A run of another version may have other settings.
 TEST(Configuration, SettingsOfOneSideOnlyAreDifferences) {
   const app::Settings one{{"a", Index{1}}, {"b", true}};
   const app::Settings other{{"b", true}, {"c", 0.5}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds of a translation whatever the model has learned.
+// Properties of a translation for any model.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -120,7 +120,7 @@ TEST(Translate, AttentionThatIsNotWantedChangesNothingElse) {
 
 // ---- how long a translation is --------------------------------------------------------------
 
-// A translator that gives each token the probability of softmax(scores), whatever stands before.
+// A translator that gives each token the probability softmax(scores), whatever precedes it.
 Translator constant_translator(const std::vector<double>& scores) {
   auto config = small_config(TranslatorAttention::kAdditive);
   config.target_tokens = static_cast<Index>(scores.size());
@@ -147,10 +147,10 @@ TEST(Translate, NeitherPaddingNorTheStartIsAToken) {
   const Translator translator = constant_translator({9, 8, 0, 1, 2});
   EXPECT_EQ(translate(translator, {{3, 2}}, {.most_tokens = 2})[0].tokens, Tokens({4, 4}));
   EXPECT_EQ(translate(translator, {{3, 2}}, {.beam = 9, .most_tokens = 2})[0].tokens,
-            Tokens({4, 2}));  // that which ends
+            Tokens({4, 2}));  // the one that ends
 }
 
-// p(end) = 0.3 and p(4) = 0.6: the end at once is better by itself, 4s behind each other by token.
+// p(end) = 0.3 and p(4) = 0.6: ending at once is better in total, repeated 4s per token.
 TEST(Translate, LengthPenaltyComparesByToken) {
   const Translator translator =
       constant_translator({-99, -99, std::log(0.3), std::log(0.1), std::log(0.6)});
@@ -174,7 +174,7 @@ TEST(Translate, OfEqualTokensTheLowestIsChosen) {
             Tokens({3, 3, 3}));
 }
 
-// Shorter sources of a block are padded; what stands there is nobody's.
+// Shorter sources of a block are padded; the padding is never read.
 TEST(Translate, PaddingIsNeverSeen) {
   for (const TranslatorAttention attention : kEveryAttention) {
     Translator translator = random_translator(small_config(attention));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A wrong call says which argument broke which rule, and leaves gradients and steps as they were.
+// An invalid call says which argument broke which rule, and leaves gradients and steps unchanged.
 #include <functional>
 #include <limits>
 #include <string>
@@ -18,7 +18,7 @@ using app::SearchOptions;
 using app::TokenPair;
 using app::TranslatorConfig;
 
-// The message of the Error that f throws; "" when it throws none.
+// The message of the Error that f throws, or "".
 std::string message_of(const std::function<void()>& f) {
   try {
     f();
@@ -52,7 +52,7 @@ TEST(TranslatorErrors, ConfigurationsNameTheArgument) {
   EXPECT_EQ(refused([](C& c) { c.heads = 0; }), "Translator: heads must be at least 1, got 0");
   EXPECT_EQ(refused([](C& c) { c.heads = 3; }, TranslatorAttention::kMultiHead),
             "Translator: heads must divide hidden, got 3 heads for 4");
-  EXPECT_EQ(refused([](C& c) { c.heads = 3; }), "");  // of no use without heads
+  EXPECT_EQ(refused([](C& c) { c.heads = 3; }), "");  // unused without heads
   EXPECT_EQ(refused([](C& c) { c.dropout = 1; }), "Translator: dropout must be in [0,1), got 1");
   EXPECT_EQ(refused([](C& c) { c.dropout = kNaN; }),
             "Translator: dropout must be in [0,1), got nan");

@@ -150,7 +150,7 @@ Vector TranslatorOracle::scores(const Source& source, const Vector& state) const
         break;
       case TranslatorAttention::kMultiHead:
       case TranslatorAttention::kNone:
-        break;  // look() has no use for scores here
+        break;  // look() does not use scores here
     }
   }
   return scores;

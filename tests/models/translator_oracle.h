@@ -34,10 +34,10 @@ class TranslatorOracle {
     Vector log_probabilities;  // of each target token
     Vector attention;          // of each source token; empty without attention
   };
-  // What follows `token`, y_{i-1}, in the state s_{i-1}.
+  // The step after `token`, y_{i-1}, in the state s_{i-1}.
   Step step(const Source& source, const Vector& state, std::int32_t token) const;
 
-  // The steps that emit the tokens of a target, and what these cost.
+  // The steps that emit the tokens of a target, and their cost.
   struct Target {
     double loss = 0;
     double log_probability = 0;
@@ -58,7 +58,7 @@ class TranslatorOracle {
   Vector gru(const std::string& name, const std::string& suffix, const Vector& x,
              const Vector& h) const;
   Vector scores(const Source& source, const Vector& state) const;
-  // c_i, and the weights it is the mean by.
+  // c_i, and the weights of that mean.
   Vector look(const Source& source, const Vector& state, Vector& weights) const;
   Vector look_with_heads(const Source& source, const Vector& state, Vector& weights) const;
 

@@ -19,7 +19,7 @@ using app::TokenPair;
 using app::Translation;
 using app::TranslationLoss;
 
-// All of these sources and targets, each with each, one after the other.
+// All pairs of these sources and targets, one after the other.
 void all_pairs(std::vector<Tokens>& sources, std::vector<Tokens>& targets) {
   const std::vector<Tokens> of_sources{{4, 5, 6, 2}, {2}, {6, 6, 4, 5, 3, 2, 5, 4, 2}, {1, 3, 2}};
   const std::vector<Tokens> of_targets{{2}, {5, 4, 3, 5, 2}, {3, 3, 3}, {4, 1, 2, 2}};
@@ -82,7 +82,7 @@ TEST(TranslatorOracle, SmoothedLabelsAreSpreadOverTheVocabulary) {
   }
 }
 
-// What greedy and beam search give is a chain of tokens with its own numbers, whichever it is.
+// The result of greedy and beam search is consistent with its own numbers, whatever it is.
 void expect_forced(const TranslatorOracle& oracle, const Tokens& source, const Translation& got,
                    bool looks, const std::string& replay) {
   const auto want = oracle.force(source, got.tokens);
@@ -208,7 +208,7 @@ TEST(TranslatorOracle, AWideBeamFindsTheBestOfAllSequences) {
   }
 }
 
-// Beam search as src/models/search.h says it, one hypothesis after the other.
+// Beam search as described in src/models/search.h, one hypothesis after the other.
 Best beam_search(const TranslatorOracle& oracle, const Tokens& source, std::size_t beam,
                  std::size_t most, double penalty) {
   struct Hypothesis {
@@ -274,7 +274,7 @@ TEST(TranslatorOracle, ANarrowBeamKeepsTheBestOfEachStep) {
         }
       }
     }
-    // What moves within the beam is seen above.
+    // Changes of order within the beam are tested above.
     EXPECT_GE(followed, 3) << replay_of(attention);
   }
 }

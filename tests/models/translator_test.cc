@@ -89,7 +89,7 @@ void add_values(const app::TranslatorGradients& gradients, std::vector<double>& 
   });
 }
 
-// Each gradient within a part of its own largest number.
+// Each gradient, within a fraction of its own largest number.
 void expect_gradients(const app::TranslatorGradients& got, const std::vector<double>& want,
                       double bound, const std::string& replay) {
   std::size_t place = 0;
@@ -140,7 +140,7 @@ TEST(Translator, Float32GradientsAreCloseToFloat64Ones) {
   }
 }
 
-// Logits are made some rows at a time when there are more than 2^20 of them.
+// Logits are computed several rows at a time if there are more than 2^20 of them.
 TEST(Translator, ALargeVocabularyIsPredictedInPieces) {
   auto config = small_config(TranslatorAttention::kNone);
   config.hidden = 1;
@@ -208,7 +208,7 @@ TEST(Translator, APassThatFailsTakesNoStep) {
   translator.loss_and_gradients(pairs, evaluation, gradients, context);
   EXPECT_EQ(evaluation.step, 3U);
 
-  // Stopped at each place where there is something to share among threads.
+  // Stopped wherever work is divided among threads.
   const auto sources = many_sentences(40, 1);
   const auto targets = many_sentences(40, 2);
   int stops = 0;
@@ -236,7 +236,7 @@ TEST(Translator, APassThatFailsTakesNoStep) {
   EXPECT_GT(stops, 5 * 17);
 }
 
-// The optimiser's and the file's view of a gradient stays good.
+// The optimiser's and the file's view of a gradient stays valid.
 TEST(Translator, GradientsAreOverwrittenWhereTheyLie) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const TranslatorAttention attention : kEveryAttention) {

@@ -14,7 +14,7 @@
 #include "core/storage.h"
 #include "tests/layers/support.h"
 
-// Translators and sentences that the tests of the models share.
+// Translators and sentences shared by the tests of the models.
 namespace qkv::test {
 
 using app::Translator;
@@ -27,14 +27,14 @@ inline constexpr std::array kEveryAttention{
     TranslatorAttention::kScaledDot, TranslatorAttention::kBilinear,
     TranslatorAttention::kMultiHead, TranslatorAttention::kNone};
 
-// For messages: which attention a case is of.
+// The name of a case's attention, for messages.
 inline std::string replay_of(TranslatorAttention attention, DType dtype = DType::kFloat64) {
   constexpr std::array kNames{"additive", "dot", "scaled dot", "bilinear", "multi-head", "none"};
   return std::string(kNames[static_cast<std::size_t>(attention)]) + " " +
          std::string(name_of(dtype));
 }
 
-// All sizes differ, so that none can stand for another.
+// All sizes differ, so that none can be confused with another.
 inline app::TranslatorConfig small_config(TranslatorAttention attention,
                                           DType dtype = DType::kFloat64) {
   app::TranslatorConfig config;
@@ -59,8 +59,8 @@ inline app::TranslatorConfig odd_config(TranslatorAttention attention, DType dty
   return config;
 }
 
-// Normal parameters, of a size at which gates and softmax are far from flat, and third derivatives
-// still small.
+// Normal parameters, of a magnitude at which gates and softmax are far from flat, and third
+// derivatives still small.
 inline Translator random_translator(const app::TranslatorConfig& config, std::uint64_t seed = 3,
                                     double size = 0.6) {
   Translator translator(config);
