@@ -131,7 +131,7 @@ std::string facts_text(const Facts& facts) {
   return fmt::format("{}\n{}, {} thread{}, target {}, {}{}{}\n", facts.cpu, facts.date,
                      facts.threads, facts.threads == 1 ? "" : "s", facts.target, facts.compiler,
                      facts.commit.empty() ? "" : ", commit " + facts.commit,
-                     facts.size == Size::kQuick ? ", QUICK: too short to say how fast" : "");
+                     facts.size == Size::kQuick ? ", QUICK: too short to measure speed" : "");
 }
 
 }  // namespace

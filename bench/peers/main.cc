@@ -30,7 +30,7 @@ struct Options {
 
 void add_options(CLI::App& program, Options& options) {
   program.add_option("GROUP", options.groups, "as of `qkv bench`");
-  program.add_option("--commit", options.commit, "what the results are of, to be noted");
+  program.add_option("--commit", options.commit, "commit of the results, to be recorded");
   program.add_option("-o", options.file, "a .json file");
   program.add_option("--seconds", options.seconds, "how long each row is measured (default 1)")
       ->check(CLI::PositiveNumber);
@@ -70,7 +70,7 @@ int run(const Options& options, const std::string& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App program("Attention beside other people's code.", "qkv_bench");
+  CLI::App program("Attention against other libraries.", "qkv_bench");
   Options options;
   add_options(program, options);
   CLI11_PARSE(program, argc, argv);

@@ -60,7 +60,7 @@ def look_up(report, row, key):
             raise Wrong(f"row {row} has no key {key}")
         value = value[part]
     if isinstance(value, (dict, list, bool)):
-        raise Wrong(f"{key} of row {row} is no figure")
+        raise Wrong(f"{key} of row {row} is not a figure")
     if value is None:
         raise Wrong(f"{key} of row {row} has no value: the measurement was noisy or wrong")
     return value
@@ -142,7 +142,7 @@ WRONG = [
     ("84 %<!-- bench: a forward/T1 share_of_peak -->", "no figure behind the mark"),
     ("<!-- bench: a forward/T2 share_of_peak -->84 %", "no row forward/T2"),
     ("<!-- bench: a forward/T1 shares -->84 %", "has no key shares"),
-    ("<!-- bench: a forward/T1 base -->84 %", "is no figure"),
+    ("<!-- bench: a forward/T1 base -->84 %", "is not a figure"),
     ("<!-- bench: a noisy/row share_of_peak -->84 %", "noisy or wrong"),
     ("<!-- bench: b forward/T1 share_of_peak -->84 %", "no bench/results/b.json"),
     ("<!-- bench: quick forward/T1 share_of_peak -->84 %", "of a quick run"),

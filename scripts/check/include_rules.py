@@ -180,7 +180,7 @@ def check(root):
             files += 1
             rooms, room, _ = table_of(place_of(path))
             if top in ("src", "tools") and room not in rooms:
-                violations.append(f"{path}: {room} is no room of the table")
+                violations.append(f"{path}: {room} is not a room of the table")
                 continue
             for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
                 match = INCLUDE.match(line)

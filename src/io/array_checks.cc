@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all formats of array files check. Apart from their list: a program with one format links
-// that one alone, and not the library that another needs.
+// Checks common to all array formats. Separate from the list of formats, so that a program using
+// one format does not link the libraries of the others.
 #include <set>
 #include <string>
 
@@ -20,7 +20,7 @@ void check_names(std::string_view function, std::span<const app::NamedView> arra
     if (array.name.empty() || !app::from_utf8(array.name) ||
         array.name.find('\0') != std::string::npos || !names.insert(array.name).second) {
       throw Error(function, "arrays",
-                  fmt::format("must have one name each, got {}", app::quoted(array.name)));
+                  fmt::format("must have distinct UTF-8 names, got {}", app::quoted(array.name)));
     }
   }
 }

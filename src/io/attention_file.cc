@@ -38,7 +38,7 @@ std::string list_of(std::span<const NamedArray> arrays) {
   constexpr std::size_t kMostNamed = 8;
   std::string text;
   for (std::size_t n = 0; n < std::min(arrays.size(), kMostNamed); ++n) {
-    // What is quoted has no control characters; the quotes themselves only disturb here.
+    // Escapes control characters; the quotes would only be in the way here.
     const std::string name = quoted(arrays[n].name);
     text += fmt::format("{}{} {}", n == 0 ? "" : ", ", name.substr(1, name.size() - 2),
                         describe(arrays[n].array));
@@ -47,7 +47,7 @@ std::string list_of(std::span<const NamedArray> arrays) {
   return text;
 }
 
-// One file's arrays on their way into an AttentionFile.
+// Builds an AttentionFile from one file's arrays.
 class Reader {
  public:
   Reader(const std::string& file, std::vector<NamedArray> arrays)
@@ -139,14 +139,14 @@ class Reader {
       stretched = broadcast_to(result_.mask_memory.view(), result_.attn_memory.shape());
     } catch (const Error&) {
       fail(
-          fmt::format("mask {} does not stretch over {}; a mask of keys, [examples, keys], needs "
+          fmt::format("mask {} does not broadcast to {}; a mask of keys, [examples, keys], needs "
                       "axes of size 1: mask[:, None, ..., None, :]",
                       to_string(result_.mask_memory.shape()), attn()));
     }
     result_.mask = arranged(stretched);
   }
 
-  // The lists called `name`, one for each example; `length` of tokens each.
+  // The lists called `name`, one for each example, of `length` tokens each.
   std::vector<Tokens> tokens(std::string_view name, std::string_view axis, Index length) {
     Array* found = find(name);
     if (found == nullptr) return {};
@@ -175,7 +175,7 @@ class Reader {
     return lists;
   }
 
-  // A list of tokens for each example also tells which axis counts the examples.
+  // A list of tokens for each example also identifies the axis of examples.
   std::string wrong_examples(std::string_view name, Index lists) const {
     std::string text =
         fmt::format("{} has {} lists of tokens but {} has {} examples ({} read as {})", name, lists,
@@ -189,7 +189,7 @@ class Reader {
 
   const std::string& file_;
   std::vector<NamedArray> arrays_;
-  std::string name_{};  // of the array that is attn
+  std::string name_{};  // of the array used as attn
   std::string stored_{};
   AttentionFile result_{};
 };

@@ -22,13 +22,13 @@
 namespace qkv::io {
 namespace {
 
-// Some systems refuse to read or write more at once.
+// Some systems reject larger reads and writes.
 constexpr std::size_t kLargestTransfer = std::size_t{1} << 30;
-// Without the bits that would make a program run as somebody else.
+// Without the set-user-ID and set-group-ID bits.
 constexpr mode_t kPermissions = S_IRWXU | S_IRWXG | S_IRWXO;
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 
-// A FIFO waits for its writer: a signal may come before that.
+// Opening a FIFO blocks until there is a writer: a signal may interrupt it.
 int open_to_read(const std::string& path, const std::atomic<bool>* stop) {
   if (path == "-") return ::dup(STDIN_FILENO);
   for (;;) {
@@ -38,13 +38,13 @@ int open_to_read(const std::string& path, const std::atomic<bool>* stop) {
   }
 }
 
-// A name for a file beside `target` that no other call, thread or process uses.
+// A file name next to `target` that no other call, thread or process uses.
 std::string beside(const std::string& target) {
   static std::atomic<unsigned> count{0};
   return fmt::format("{}.{}-{}.tmp", target, ::getpid(), count.fetch_add(1));
 }
 
-// Makes a rename last. A file system that cannot is no reason to fail: the file is there.
+// Makes a rename durable. Not an error if the file system cannot: the file is there.
 void synchronise_directory(const std::string& file) {
   const std::string parent = std::filesystem::path(file).parent_path().string();
   const Descriptor directory(
@@ -67,13 +67,13 @@ InputFile::InputFile(const std::string& path, const std::atomic<bool>* stop)
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) throw app::InputError(name_, system_message(errno));
   if (S_ISDIR(status.st_mode)) throw app::InputError(name_, "expected a file, got a directory");
-  // Standard input may be a file that somebody has read part of.
+  // Standard input may be a file that has been partly read.
   if (S_ISREG(status.st_mode) && ::lseek(file_.get(), 0, SEEK_CUR) == 0) size_ = status.st_size;
 }
 
 std::string_view InputFile::peek(std::size_t bytes) {
   ahead_.erase(0, std::exchange(given_, 0));
-  // In steps: memory follows what is there, not what somebody hopes for.
+  // In steps: memory grows with the bytes that arrive, not with the size asked for.
   while (ahead_.size() < bytes) {
     const std::size_t before = ahead_.size();
     const std::size_t step = std::min(bytes - before, std::max(kBlock, before));
@@ -147,19 +147,19 @@ OutputFile::OutputFile(const std::string& path) : name_(path == "-" ? "<stdout>"
 
 void OutputFile::create(const std::string& target) {
   target_ = target;
-  // The system would stop reading there: another file would be meant.
+  // The system would truncate the name there and use another file.
   if (target_.find('\0') != std::string::npos) {
     throw app::OutputError(name_, "its name holds a zero byte");
   }
   struct stat status {};
-  mode_t mode = 0666;  // of a new file, less what the mask forbids
+  mode_t mode = 0666;  // for a new file, reduced by the umask
   if (::stat(target_.c_str(), &status) == 0) {
-    if (!S_ISREG(status.st_mode)) throw app::OutputError(name_, "it is no regular file");
+    if (!S_ISREG(status.st_mode)) throw app::OutputError(name_, "it is not a regular file");
     old_mode_ = status.st_mode & kPermissions;
-    mode = *old_mode_ | S_IRUSR | S_IWUSR;  // ours to write, and at no time more open than the old
+    mode = *old_mode_ | S_IRUSR | S_IWUSR;  // writable by us, never more open than the old file
   }
   int fd = -1;
-  do {  // O_EXCL: never through a file or link that stands there
+  do {  // O_EXCL: never through an existing file or link
     temporary_ = beside(target_);
     fd = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   } while (fd < 0 && errno == EEXIST);
@@ -167,7 +167,7 @@ void OutputFile::create(const std::string& target) {
   file_ = Descriptor(fd);
 }
 
-// A file in the system's directory for them (the environment is not asked), for this user only.
+// A private file in the system's temporary directory (TMPDIR is not used).
 void OutputFile::create_for_stdout() {
   std::string pattern = P_tmpdir "/qkv-XXXXXX";
   const int fd = ::mkostemp(pattern.data(), O_CLOEXEC);
@@ -191,11 +191,11 @@ void OutputFile::write(const void* data, std::size_t bytes) {
 
 void OutputFile::commit() {
   if (const int error = file_.close()) fail(error);
-  // Opened anew: who wrote by name may have put another file there.
+  // Reopened: a writer that used the name may have replaced the file.
   const Descriptor written(::open(temporary_.c_str(), O_RDONLY | O_CLOEXEC));
   if (written.get() < 0) fail(errno);
   if (target_.empty()) return copy_to_stdout(written);
-  // The mask may have taken bits off. A file system without permissions is no reason to fail.
+  // The umask may have removed bits. Not an error if the file system has no permissions.
   if (old_mode_) static_cast<void>(::fchmod(written.get(), *old_mode_));
   if (::fsync(written.get()) != 0) fail(errno);
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(errno);

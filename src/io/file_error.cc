@@ -49,7 +49,7 @@ OutputError::OutputError(std::string_view file, std::string_view reason)
 OutputError::~OutputError() = default;
 
 OutputError OutputError::closed_pipe(std::string_view file) {
-  OutputError error(file, "nobody reads it any more");
+  OutputError error(file, "its reader has closed it");
   error.closed_pipe_ = true;
   return error;
 }

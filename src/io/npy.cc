@@ -21,8 +21,7 @@
 namespace qkv::io {
 namespace {
 
-static_assert(std::endian::native == std::endian::little,
-              "arrays are written as they stand in memory");
+static_assert(std::endian::native == std::endian::little, "arrays are written byte for byte");
 static_assert(sizeof(bool) == 1);
 
 void swap_bytes(std::byte* data, Index bytes, Index word) {

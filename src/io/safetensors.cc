@@ -21,7 +21,7 @@ namespace qkv::io {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
-              "arrays are read and written as they stand in memory");
+              "arrays are read and written byte for byte");
 
 constexpr std::size_t kTensorAlignment = 8;
 

@@ -30,7 +30,7 @@ void check(bool good, const char* argument, const char* rule, const auto& got) {
 
 void check_options(const TrainingOptions& o) {
   check(!o.data.empty(), "data", "the name of a file", "\"\"");
-  check(o.source_column != o.target_column, "target_column", "another than the source's",
+  check(o.source_column != o.target_column, "target_column", "different from the source's",
         o.target_column);
   check(o.min_count >= 1, "min_count", "at least 1", o.min_count);
   check(o.max_length >= 1, "max_length", "at least 1", o.max_length);
@@ -43,7 +43,7 @@ void check_options(const TrainingOptions& o) {
   learning_rate(o.schedule, 1);
 }
 
-// A folder that is empty but for what a killed process left of its first file, or a run.
+// Accepts a run, or a folder that is empty except for leftovers of a killed process.
 void check_folder(const LockedFolder& folder) {
   for (const char* name : models::kRunFiles) folder.remove_leftovers(name);
   for (const char* name : models::kRunFiles) static_cast<void>(folder.file(name));  // no links
@@ -51,11 +51,11 @@ void check_folder(const LockedFolder& folder) {
   const auto names = folder.names();
   if (names.empty()) return;
   throw OutputError(folder.path(),
-                    fmt::format("it holds {} and no {}, so it is no run to go on with",
+                    fmt::format("it holds {} but no {}, so it is not a run to resume",
                                 app::quoted(names.front()), models::kConfigFile));
 }
 
-// Writes what the folder lacks, after a look at what it has.
+// Checks what the folder has and writes what it lacks.
 void set_up(const LockedFolder& folder, const RunConfig& config,
             const models::TranslationData& data) {
   const Settings now = settings_of(config);
@@ -64,8 +64,8 @@ void set_up(const LockedFolder& folder, const RunConfig& config,
     const std::string changed = models::differences(read_settings(path), now);
     if (!changed.empty()) {
       throw RunMismatch(
-          fmt::format("{} holds a run that differs: {}; name another folder, or go on "
-                      "with what was",
+          fmt::format("{} holds a run with other settings: {}; use another folder, or resume "
+                      "with those",
                       folder.path(), changed));
     }
   }
@@ -92,7 +92,7 @@ TrainingReport train_translation(const TrainingOptions& options, const std::stri
   RunConfig config{options, data.train.facts, data.valid.facts};
   config.options.model.source_tokens = data.source.size();
   config.options.model.target_tokens = data.target.size();
-  models::Training training(config.options, data, folder, hooks);  // throws for what cannot be
+  models::Training training(config.options, data, folder, hooks);  // throws for invalid options
   set_up(folder, config, data);
   training.begin();
   training.run();

@@ -20,7 +20,7 @@ namespace {
 constexpr Index kLine = 1;
 constexpr Index kValidation = 2;
 
-// Whether something that happens "every" so many updates or epochs is due after this update.
+// Whether something that happens every this many updates or epochs is due after this update.
 bool is_due(const app::Budget& every, const Counts& counts) {
   const bool epoch_ended = counts.batch == 0;
   return (every.updates && counts.spent.updates % *every.updates == 0) ||
@@ -56,13 +56,14 @@ void Training::begin() {
   started_ = Clock::now();
 }
 
-// A save writes the state before any parameters, so parameters alone are what somebody left.
+// A save writes the state before any parameters, so if only parameters exist, the state was
+// removed.
 void Training::check_nothing_is_lost() const {
   for (const char* name : {kModelFile, kBestFile}) {
     if (!folder_.holds(name)) continue;
     throw app::InputError(folder_.file(kStateFile),
-                          fmt::format("is missing beside {}: without it this run cannot go on; "
-                                      "name another folder to begin anew",
+                          fmt::format("is missing beside {}: without it this run cannot be "
+                                      "resumed; use another folder to start over",
                                       name));
   }
 }
@@ -71,7 +72,7 @@ void Training::run() {
   try {
     loop();
   } catch (const Cancelled&) {
-    // In the middle of an update or a validation, which is done again then.
+    // In the middle of an update or a validation, which is repeated on resuming.
   }
   if (!is_saved_) save();
 }
@@ -127,7 +128,7 @@ void Training::update() {
   ask_for_line();
 }
 
-// Gradients of a batch become one step of Adam, or nothing changes.
+// Takes one step of Adam on a batch's gradients, or changes nothing.
 void Training::learn_from(const app::TranslationLoss& loss) {
   Counts& counts = state_.counts;
   const auto list = gradients_.list(state_.model.translator);
@@ -208,7 +209,7 @@ const app::ValidationScore& Training::score() {
   return *score_;
 }
 
-// Of the budget that ends first, at the pace of this run.
+// For the budget that ends first, at the pace of this run.
 std::optional<double> Training::seconds_left() const {
   const app::Spent& spent = state_.counts.spent;
   const auto updates = static_cast<double>(spent.updates - first_update_);

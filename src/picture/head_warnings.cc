@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sentences that a scan ends in.
+// The warnings from a scan.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -13,7 +13,7 @@
 namespace qkv::app::picture {
 namespace {
 
-// Fewer rows or keys fit a pattern by chance.
+// Fewer rows or keys match a pattern by chance.
 constexpr Index kFewRows = 3;
 constexpr Index kSomeRows = 4;
 constexpr Index kManyKeys = 4;
@@ -51,7 +51,7 @@ void HeadScan::say_numbers(HeadReport& report) const {
 }
 
 void HeadScan::say_sums(HeadReport& report) const {
-  // A mask in the file that explains them has taken such rows out.
+  // Rows explained by the file's mask have been excluded.
   if (sums_.zero_rows > 0) {
     say(report, Fault::kRowSums,
         fmt::format("{} of {} rows hold nothing but zeros", sums_.zero_rows, sums_.rows));
@@ -90,16 +90,16 @@ void HeadScan::say_patterns(HeadReport& report) const {
                     previous_.fitting, previous_.eligible));
   }
   const bool lower = 2 * lower_.fitting > lower_.eligible;
-  const Index rows = next_.eligible;  // that have a next key
+  const Index rows = next_.eligible;  // rows with a next key
   if (rows + 1 >= kSomeRows && !sees_beyond_next_ && lower && 2 * next_leaks_.rows > rows) {
     say(report, Fault::kLeak,
-        fmt::format("causal but for one: {} of {} rows see the next key, j = i + 1, and none "
+        fmt::format("causal except for one: {} of {} rows see the next key, j = i + 1, and none "
                     "beyond (most {:.4g}, {})",
                     next_leaks_.rows, rows, next_leaks_.largest, query_name(next_leaks_.query)));
   }
   if (uniform_.holds(1) && widest_uniform_ >= kFewRows) {
     say(report, Fault::kUniform,
-        fmt::format("{} of {} rows attend to everything alike: equal weights on up to {} keys",
+        fmt::format("{} of {} rows attend to everything equally: equal weights on up to {} keys",
                     uniform_.fitting, uniform_.eligible, widest_uniform_));
   }
 }

@@ -3,8 +3,8 @@
 """The table of invalid calls, tests/errors.tsv, through `qkv attend`.
 
 usage: attend_errors_test.py PROGRAM [TEST ...]
-Each row of `attention` that a command line can express is run: it must end with exit 2 or 3, with the
-library's message in its one line, and write nothing. Rows it cannot express are counted by reason.
+Each row of `attention` that a command line can express is run: it must end with exit 2 or 3, with
+the library's message in its one line, and write nothing. Rows it cannot express are counted by reason.
 """
 
 import collections

@@ -173,7 +173,7 @@ TEST_F(AttentionFiles, MalformedFilesAreRefused) {
   EXPECT_EQ(refused({{"attn", attn.view()}, {"mask", attn.view()}}),
             "a.npz: mask must be bool or integers (0 = masked), got float32 [2,6,6]");
   EXPECT_NE(refused({{"attn", attn.view()}, {"mask", mask.view()}})
-                .find("mask [5,6] does not stretch over attn [2,6,6]"),
+                .find("mask [5,6] does not broadcast to attn [2,6,6]"),
             std::string::npos);
 }
 

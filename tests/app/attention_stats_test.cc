@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hand-made maps with one fault each, and good ones that must give no warning.
+// Handmade maps with one fault each, and good ones that must give no warning.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -66,7 +66,7 @@ TEST(AttentionStats, GoodMapsGiveNoWarning) {
   EXPECT_EQ(warnings(file_of(2, 2, uneven)), "");
   EXPECT_EQ(warnings(file_of(1, 9, uneven)), "");
   EXPECT_EQ(warnings(file_of(9, 1, uneven)), "");
-  // The diagonal, windows of several widths, each row a key of its own.
+  // The diagonal, windows of several widths, a different key for each row.
   EXPECT_EQ(warnings(file_of(8, 8, [](Index i, Index j) { return i == j ? 1 : 0; })), "");
   for (const Index width : {1, 2, 3}) {
     EXPECT_EQ(warnings(file_of(9, 9,
@@ -159,7 +159,7 @@ TEST(AttentionStats, PaddingReceivesWeight) {
 }
 
 TEST(AttentionStats, PaddingRowsAreLeftOut) {
-  // Two rows of padding look where nothing else looks, one of them is no weights at all.
+  // Two rows of padding look where nothing else does, and one of them does not even hold weights.
   AttentionFile file = file_of(
       6, 6,
       [](Index i, Index j) {
@@ -176,7 +176,7 @@ TEST(AttentionStats, PaddingRowsAreLeftOut) {
   EXPECT_NEAR(head.entropy, -0.7 * std::log(0.7) - 0.3 * std::log(0.1), 1e-6);
   EXPECT_EQ(head.top_key, 1);
   EXPECT_NEAR(head.top_weight, 0.7, 1e-6);
-  // The mask tells it too.
+  // The mask says the same.
   file.src.clear();
   file.tgt.clear();
   set_mask(file, [](Index i, Index j) { return i < 4 && j < 4; });
@@ -209,7 +209,7 @@ TEST(AttentionStats, MaskedPairsReceiveWeight) {
 TEST(AttentionStats, OneKeyHasEverything) {
   const auto collapsed = [](Index, Index j) { return j == 2 ? 99.0 : 1.0 / 9; };
   EXPECT_EQ(warnings(file_of(6, 6, collapsed)), "one_key: every row gives more than 90 % to key 2");
-  // Rows that have no choice say nothing.
+  // Rows without a choice do not count.
   AttentionFile forced = file_of(6, 6, [](Index, Index j) { return j == 2 ? 1 : 0; });
   set_mask(forced, [](Index, Index j) { return j == 2; });
   EXPECT_EQ(warnings(forced), "");
@@ -236,15 +236,15 @@ TEST(AttentionStats, OffByOne) {
 TEST(AttentionStats, CausalMapThatSeesTheNextKey) {
   const auto leaky = [](Index i, Index j) { return j <= i + 1 ? uneven(i, j) : 0; };
   EXPECT_TRUE(warnings(file_of(8, 8, leaky))
-                  .starts_with("leak: causal but for one: 7 of 7 rows see the next key"))
+                  .starts_with("leak: causal except for one: 7 of 7 rows see the next key"))
       << warnings(file_of(8, 8, leaky));
 }
 
 TEST(AttentionStats, UniformRows) {
   EXPECT_EQ(warnings(file_of(5, 5, [](Index, Index) { return 1; })),
-            "uniform: 5 of 5 rows attend to everything alike: equal weights on up to 5 keys");
+            "uniform: 5 of 5 rows attend to everything equally: equal weights on up to 5 keys");
   EXPECT_EQ(warnings(file_of(5, 5, [](Index i, Index j) { return j <= i ? 1 : 0; })),
-            "uniform: 4 of 4 rows attend to everything alike: equal weights on up to 5 keys");
+            "uniform: 4 of 4 rows attend to everything equally: equal weights on up to 5 keys");
 }
 
 TEST(AttentionStats, EveryHeadInOrder) {

@@ -81,7 +81,7 @@ class Inspect(Case):
         self.run_qkv("view", "a.npz", "-o", "a.safetensors")
         self.assertEqual(self.json("a.safetensors")[0]["kind"], "safetensors")
         np.savez(self.dir / "b.npz", attn=attn, src=list("abc"))
-        self.assertIn("no attention file: b.npz: src has 3 tokens but attn has 4 keys",
+        self.assertIn("not an attention file: b.npz: src has 3 tokens but attn has 4 keys",
                       self.run_qkv("inspect", "b.npz").out)
         np.save(self.dir / "c.npy", attn)
         self.assertIn("as an attention file: ", self.run_qkv("inspect", "c.npy").out)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What all commands share: names that are given, files that are written, help that is read.
+"""Common to all commands: file names, output files, help.
 
 usage: outputs_test.py PROGRAM [TEST ...]
 """
@@ -28,7 +28,7 @@ class FilesCase(Case):
         self.before = self.names()
 
     def refuse_all(self, code, *arguments, **options):
-        """Refused, and no file appeared or went."""
+        """Rejected, and no file appeared or disappeared."""
         line = self.refuse(code, *arguments, **options)
         self.assertEqual(self.names(), self.before)
         return line
@@ -80,7 +80,7 @@ class NamesCase(FilesCase):
 
 
 class NpyCase(FilesCase):
-    """.npy takes one result; how many there are, the files say."""
+    """.npy takes one result; the input files determine how many there are."""
 
     def test_one_result(self):
         self.run_qkv("attend", "q.npy", "k.npy", "v.npy", "-o", "x.npy")
@@ -97,7 +97,7 @@ class NpyCase(FilesCase):
 
 
 class InputsCase(FilesCase):
-    """No output takes the place of an input or of another output."""
+    """No output replaces an input or another output."""
 
     def contents(self):
         return {name: (self.dir / name).read_bytes() for name in self.names()}
@@ -134,7 +134,7 @@ class InputsCase(FilesCase):
         self.assertIn("-o ./x.npz: the same file as -o x.npz",
                       self.refuse_all(2, *attend, "-o", "x.npz", "-o", "./x.npz"))
         for name, target in (("y.svg", "x.npz"), ("z.json", "./y.svg")):
-            os.symlink(target, self.dir / name)  # to where nothing is yet
+            os.symlink(target, self.dir / name)  # dangling
             self.before = self.names()
             self.assertIn(f"-o {name}: the same file as -o x.npz",
                           self.refuse_all(2, *attend, "-o", "x.npz", "-o", name))
@@ -165,7 +165,7 @@ class WholeCase(FilesCase):
         (self.dir / "x.json").mkdir()
         self.before = self.names()
         line = self.refuse_all(4, *self.ATTEND, "-o", "x.json")
-        self.assertEqual(line, "qkv: x.json: cannot be written: it is no regular file\n")
+        self.assertEqual(line, "qkv: x.json: cannot be written: it is not a regular file\n")
 
     def test_pictures_that_cannot_be_drawn(self):
         line = self.refuse_all(7, *self.ATTEND, "-o", "x.png", env={"PATH": "/nowhere"})

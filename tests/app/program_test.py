@@ -19,7 +19,7 @@ from program import CHECKOUT, PATIENCE, PROGRAM, Case, unread
 
 
 class Hostile(Case):
-    """Word vector files as nobody wants them."""
+    """Malformed word vector files."""
 
     def vectors(self, text, words="cat", code=3):
         self.file("v.txt", text)
@@ -65,7 +65,7 @@ class Hostile(Case):
         self.assertLess(grown, 16 << 20)
 
     def peak_bytes(self, vectors):
-        """The most memory that the program held at once."""
+        """The program's peak memory."""
         process = subprocess.Popen([PROGRAM, "words", "w39999", "w7", "--vectors", vectors],
                                    stdout=subprocess.DEVNULL, cwd=self.dir)
         _, status, usage = os.wait4(process.pid, 0)
@@ -75,7 +75,7 @@ class Hostile(Case):
 
 
 class Outputs(Case):
-    """Files appear whole or not at all; pipes may close."""
+    """Files are written atomically; pipes may close."""
 
     def test_where_it_cannot_be_written(self):
         self.file("file", "")
@@ -221,7 +221,7 @@ class CommandLine(Case):
                               if line.startswith(begin) and end.split()[0] not in line), "")
                 done = subprocess.run(line, shell=True, cwd=self.dir, capture_output=True,
                                       env={**os.environ, **environment}, timeout=PATIENCE, check=False)
-                # What takes long says how far it is.
+                # Long tasks show progress.
                 told = re.sub(rb"(?m)^qkv: (bench|gen|reading \S+|score|train|translate): .*\n", b"",
                               done.stderr)
                 self.assertEqual((done.returncode, told), (0, b""), line)
@@ -250,7 +250,7 @@ class CommandLine(Case):
                 (["wrods", "a"], 'unknown command "wrods" (did you mean words?); commands: '),
                 (["--foo", "words", "a"], 'unknown option "--foo"'),
                 (["words", "a", "--score"], "--score needs a value"),
-                (["demo", "x", "y"], 'unexpected argument "x"; qkv demo --help says'),
+                (["demo", "x", "y"], 'unexpected argument "x"; see qkv demo --help'),
                 (["words", "a", "--threads", "2147483647"], "from 0 to 4096"),
                 (["words", "a", "--dim", "9223372036854775807"], "from 1 to 65536"),
                 (["words", "a", "--heads", "2147483647"], "from 1 to 1024"),
@@ -384,7 +384,7 @@ class Info(Case):
 
 
 class Streams(Case):
-    """Every command, into a pipe that nobody reads and onto a disk that is full."""
+    """Every command, into a pipe that nobody reads and onto a full disk."""
 
     COMMANDS = (["demo", "--tokens", "64"], ["words", "a b"], ["words", "a b", "--json"], ["words", "a b", "-o", "-"],
                 ["gen", "dates", "--quiet"], ["info"], ["info", "--paths", "--json"], ["--help"], ["--version"])
@@ -423,7 +423,7 @@ class Streams(Case):
 
 
 class Colours(Case):
-    """What a terminal, or another reader, is sent by `qkv view`: nothing, 256 colours or all."""
+    """The colours `qkv view` sends to a terminal or another reader: none, 256 or 24 bits."""
 
     def setUp(self):
         super().setUp()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv train`: what a folder holds, and that nothing is lost however a run ends.
+"""`qkv train`: the contents of a folder, and that nothing is lost however a run ends.
 
 usage: train_test.py PROGRAM [TEST ...]
 """
@@ -17,7 +17,7 @@ from train_runs import ENDLESS, FILES, SIZES, TrainCase, changed, limited_to, sa
 
 
 class Folder(TrainCase):
-    """What is in it."""
+    """The contents of the folder."""
 
     def test_plain_files(self):
         done = self.train("RUN", "--after", "3e", "--valid", "valid.tsv", "--lr", "0.01",
@@ -44,7 +44,7 @@ class Folder(TrainCase):
         for name, array in model.items():
             if not name.endswith("_counts"):
                 np.testing.assert_array_equal(array, state["model." + name])
-                np.testing.assert_array_equal(array, best[name])  # the last was the best
+                np.testing.assert_array_equal(array, best[name])  # the latest was the best
         self.assertTrue(np.all(np.diff([line["update"] for line in log]) > 0))
 
     def test_best_is_the_best_validation(self):
@@ -74,7 +74,7 @@ class Folder(TrainCase):
         self.same_run("RUN", "WHOLE")
 
     def test_best_is_the_last_until_a_validation(self):
-        """Stopped before the first: never the parameters that nothing was learned by."""
+        """Stopped before the first validation: never the untrained parameters."""
         more = ("--valid", "valid.tsv", "--valid-freq", ENDLESS)
         process = self.start("RUN", "--after", ENDLESS, "--save-freq", "1u", *more)
         self.wait_for_update("RUN", 3)
@@ -97,7 +97,7 @@ class Folder(TrainCase):
         """Without a learning rate the second validation is no better."""
         done = self.train("RUN", "--valid", "valid.tsv", "--patience", "2", "--lr", "0")
         self.assertIn("epochs 3, ", done.out)
-        self.assertIn("validation got no better", done.out)
+        self.assertIn("validation stopped improving", done.out)
         before = self.files("RUN")
         self.assertIn("epochs 3, ",
                       self.train("RUN", "--valid", "valid.tsv", "--patience", "2", "--lr", "0").out)
@@ -129,7 +129,7 @@ class Folder(TrainCase):
 
 
 class Resume(TrainCase):
-    """Stopping and going on is as if nothing had been."""
+    """Stopping and resuming changes nothing."""
 
     def test_budgets_and_threads(self):
         valid = ("--valid", "valid.tsv", "--valid-freq", "4u")
@@ -143,7 +143,7 @@ class Resume(TrainCase):
         self.assertEqual(self.files("PARTS"), before)
 
     def test_writes_through_no_link(self):
-        """A folder that came from elsewhere names files that are not its own."""
+        """A folder from elsewhere links to files that are not its own."""
         self.train("RUN", "--after", "1e", "--valid", "valid.tsv")
         for name in FILES:
             path = self.path("RUN", name)
@@ -175,7 +175,7 @@ class Resume(TrainCase):
             self.same_run(folder, f"WHOLE{code}")
 
     def test_kill_at_any_moment(self):
-        """Saving after each update: in the midst of each file, and between two of them."""
+        """Saving after each update: in the middle of each file, and between two of them."""
         valid = ("--valid", "valid.tsv", "--valid-freq", "3u")
 
         def is_being_written(name):
@@ -200,7 +200,7 @@ class Resume(TrainCase):
             self.stop_when(process, moment)
             process.kill()
             process.communicate()
-            at = self.updates("RUN")  # the state is whole
+            at = self.updates("RUN")  # the state is complete
             self.assertGreater(at, least)
             least = at
         self.train("RUN", "--after", f"{at + 3}u", *valid)
@@ -208,7 +208,7 @@ class Resume(TrainCase):
         self.same_run("RUN", "WHOLE")
 
     def test_kill_between_files(self):
-        """Whatever of a later save is there: train.jsonl, best and model follow the state."""
+        """Whatever exists of a later save: train.jsonl, best and model follow the state."""
         valid = ("--valid", "valid.tsv", "--valid-freq", "2u")
         self.train("RUN", "--after", "5u", *valid)
         early = self.files("RUN")
@@ -225,7 +225,7 @@ class Resume(TrainCase):
             self.same_run("RUN", "WHOLE")
 
     def test_before_the_first_state(self):
-        """Killed when the folder had only some of its files, none of them a state."""
+        """Killed when the folder had only some of its files, and no state."""
         self.train("WHOLE", "--after", "3u")
         for kept in ([], ["config.json"], ["config.json", "source.vocab.json"]):
             folder = f"RUN{len(kept)}"
@@ -238,7 +238,7 @@ class Resume(TrainCase):
 
 
 class Refused(TrainCase):
-    """What is not gone on with, and what cannot be."""
+    """Runs that are not resumed, or cannot be."""
 
     def refuse_run(self, code, want, *more, **options):
         before = self.files("RUN")
@@ -248,14 +248,14 @@ class Refused(TrainCase):
 
     def test_another_configuration(self):
         self.train("RUN", "--after", "2u")
-        self.refuse_run(2, "RUN holds a run that differs: learning_rate: 0.002 -> 0.01; seed: 0 -> "
-                           "3; name another folder", "--lr", "0.01", "--seed", "3")
+        self.refuse_run(2, "RUN holds a run with other settings: learning_rate: 0.002 -> 0.01; seed: 0 -> "
+                           "3; use another folder", "--lr", "0.01", "--seed", "3")
         self.refuse_run(2, 'attention: "additive" -> "none"', "--attention", "none")
         self.refuse_run(2, "valid_pairs: 0 -> 30", "--valid", "valid.tsv")
         self.train("RUN", "--after", "3u", "--save-freq", "1u", "--threads", 1)
 
     def test_a_configuration_of_many_members(self):
-        """The first of them are told; beyond a bound none is looked for."""
+        """Names the first of them; beyond a limit it does not search."""
         self.train("RUN", "--after", "2u")
         config = self.path("RUN", "config.json")
         start = config.read_text().rstrip()[:-1]
@@ -266,7 +266,7 @@ class Refused(TrainCase):
         config.write_text(start + more(9000) + "}")
         self.refuse_run(2, "learning_rate: 0.002 -> 0.01; " +
                         "; ".join(f"more_{n}: {n} -> absent" for n in range(11)) +
-                        "; and 8989 more; name another folder", "--lr", "0.01")
+                        "; and 8989 more; use another folder", "--lr", "0.01")
         config.write_text(start + more(9000) + ', "more_7": 1}')
         self.refuse_run(3, 'expected different names, got "more_7" once more')
         config.write_text(start + more(10_000) + "}")
@@ -290,7 +290,7 @@ class Refused(TrainCase):
     def test_folders_that_are_no_run(self):
         os.mkdir(self.dir / "RUN")
         self.file("RUN/notes.txt", "mine")
-        self.refuse_run(4, 'RUN: cannot be written: it holds "notes.txt" and no config.json')
+        self.refuse_run(4, 'RUN: cannot be written: it holds "notes.txt" but no config.json')
         self.file("file", "")
         for path, want in (("file", "file: cannot be written: Not a directory"),
                            ("none/RUN", "none/RUN: cannot be written: No such file"),
@@ -299,7 +299,7 @@ class Refused(TrainCase):
         self.assertEqual(self.names(), ["RUN", "data.tsv", "file", "valid.tsv"])
 
     def test_a_folder_without_its_state(self):
-        """It is the largest file: who deletes it does not want the model to be learned anew."""
+        """It is the largest file: deleting it must not restart training over the model."""
         self.train("RUN", "--after", "3u")
         self.path("RUN", "state.safetensors").unlink()
         self.refuse_run(3, "RUN/state.safetensors: is missing beside model.safetensors: ",
@@ -375,7 +375,7 @@ class Refused(TrainCase):
 
 
 class Trouble(TrainCase):
-    """A full disk, numbers that are none."""
+    """A full disk, NaN and infinity."""
 
     def test_no_room_for_a_save(self):
         self.train("WHOLE", "--after", "8u")
@@ -417,7 +417,7 @@ class Trouble(TrainCase):
         self.assertEqual(after, before)
 
     def test_a_step_too_far(self):
-        """The loss of the update was a number, the parameters after it are none."""
+        """The loss of the update was finite, the parameters after it are not."""
         line = self.refuse(5, *self.arguments("RUN", "--lr", "1e300", "--save-freq", "1u"))
         self.assertRegex(line, "^qkv: a parameter is not finite at update 1; RUN holds update 0, ")
 

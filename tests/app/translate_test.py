@@ -25,7 +25,7 @@ LINES = ["abc", "a", "", "cab abba", "bbb ccc a", "a?b", "c", "ba" * 9]
 
 
 def model_seed():
-    """A model whose translations mostly end, and not at once."""
+    """A model whose translations mostly end, but not at once."""
     for seed in range(100):
         tokens = [Translator(seed=seed).translate(line)[0] for line in LINES if line]
         lengths = [len(row) for row in tokens if row[-1] == "</s>"]
@@ -161,7 +161,7 @@ class Translate(Model):
                   for beam in (1, 8)]
         self.assertEqual(len(scores[0]), len(LINES))
         self.assertTrue(any(w > g for g, w in zip(*scores)), scores)
-        # What ends within the limit is compared; greedy may have been cut short.
+        # Compares translations that end within the limit; greedy ones may have been truncated.
         ended = [self.model.translate(line)[0][-1] == "</s>" if line else True for line in LINES]
         for g, w, whole in zip(*scores, ended):
             self.assertTrue(w >= g - 1e-4 or not whole, scores)
@@ -204,9 +204,9 @@ class Translate(Model):
                 (["m.safetensors", "--length-penalty", "nan"], "from 0 to 10"),
                 (["m.safetensors", "--most-tokens", "0"], "from 1 to 65536"),
                 (["m.safetensors", "--model", "first"], "valid: best, last"),
-                (["m.safetensors", "--show", "--json"], "--show goes without"),
-                (["m.safetensors", "--show", "-o", "a.npz"], "--show goes without"),
-                (["m.safetensors", "-o", "a.npy"], "there is no .npy of this result"),
+                (["m.safetensors", "--show", "--json"], "--show excludes"),
+                (["m.safetensors", "--show", "-o", "a.npz"], "--show excludes"),
+                (["m.safetensors", "-o", "a.npy"], "this result has no .npy form"),
                 (["m.safetensors", "in.json", "-o", "in.json"], "the same file as the input"),
                 (["m.safetensors", "a", "b"], 'unexpected argument "b"'),
                 (["", "a"], 'expected RUN, got ""')]:
@@ -250,7 +250,7 @@ class Translate(Model):
 
     @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
     def test_memory_follows_what_is_wanted(self):
-        """What each token looked at is kept for files alone; at most some lines at once."""
+        """Attention is kept only for files, and for a few lines at once."""
         self.model.p["output.bias"][END] -= 100
         self.file("endless.safetensors", self.model.file())
         program = pathlib.Path(PROGRAM).resolve()
@@ -290,7 +290,7 @@ class Translate(Model):
 
 class Hostile(Case):
     def test_what_a_terminal_would_obey_is_not_written(self):
-        """A vocabulary comes from somebody."""
+        """A vocabulary is untrusted input."""
         self.file("m.safetensors", Translator(seed=SEED, target=["y", "\n", "\x1b", "\x9b"]).file())
         lines = "".join(line + "\n" for line in LINES)
         out = self.run_qkv("translate", "m.safetensors", input=lines.encode()).out
@@ -394,7 +394,7 @@ class Score(Model):
     def test_text_says_the_same(self):
         report, text = json.loads(self.score("--json")), self.score()
         self.assertRegex(text, rf"(?m)^pairs +{report['pairs']}$")
-        self.assertRegex(text, rf"(?m)^target tokens +{report['target_tokens']}, ends counted$")
+        self.assertRegex(text, rf"(?m)^target tokens +{report['target_tokens']}, including end tokens$")
         self.assertRegex(text, rf"(?m)^log-probability +{report['log_probability']:.4f}, ")
         perplexity = re.escape(format(report["perplexity"], ".6g"))
         self.assertRegex(text, rf"(?m)^perplexity +{perplexity}$")
@@ -432,7 +432,7 @@ class Score(Model):
                                 (["m.safetensors", "d.tsv", "--cols", "1,1"], 'from 0, got "1,1"'),
                                 (["m.safetensors", "d.tsv", "--cols", "-1,0"], 'got "-1,0"'),
                                 (["m.safetensors", "d.tsv", "--beam", "0"], "from 1 to 1000"),
-                                (["m.safetensors", "d.tsv", "-o", "a.npz"], "there is no .npz")]:
+                                (["m.safetensors", "d.tsv", "-o", "a.npz"], "this result has no .npz")]:
             self.assertIn(hint, self.refuse(2, "score", *arguments), arguments)
 
 

@@ -92,7 +92,7 @@ class Translator:
         return np.concatenate([forward[1:], backward[:0:-1]], 1)
 
     def steps(self, source, choose):
-        """Calls choose(log-probabilities), which returns the next token, until it returns the end."""
+        """Calls choose(log-probabilities), which returns the next token, up to the end token."""
         keys = self.encode(self.ids(source, self.source))
         state = np.tanh(self.p["start.weight"] @ keys[0, 6:] + self.p["start.bias"])
         token = START

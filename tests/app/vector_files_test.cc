@@ -49,7 +49,7 @@ VectorFileSummary check(std::string_view bytes, const WordVectorOptions& options
   return check_word_vectors(directory.write("v", bytes), options);
 }
 
-// The complaint, without the directory.
+// The error message, without the directory.
 template <class Call>
 std::string refusal(Call&& call) {
   const std::string text = complaint<InputError>(call);
@@ -84,7 +84,7 @@ TEST(BinaryVectors, AreFoundByContent) {
   }
 }
 
-// Numbers may hold the bytes of blanks and newlines.
+// Numbers may contain the bytes of blanks and newlines.
 TEST(BinaryVectors, NumbersMayLookLikeText) {
   const Floats odd = {std::bit_cast<float>(0x0A0A0A0A), std::bit_cast<float>(0x20200A20)};
   const auto found = read(binary("2 2", {{"the", {1, 2}}, {"cat", odd}}), {"cat"});
@@ -126,7 +126,7 @@ TEST(BinaryVectors, RefusalsNameTheByte) {
     EXPECT_EQ(refuse(binary("1 9999999", {{"the", {1, 2}}}), {}),
               "v: byte 0: expected a count and a width of 1 to 131072, got \"1 9999999\"");
     EXPECT_EQ(refuse(binary("2 1", {{"the", {1}}, {"", {2}}, {"x", {1}}}), {}),
-              "v: byte 12: expected word 2 of 2 and a blank, got \"\\x0a \\x00\\x00\\x00@\\x0ax "
+              "v: byte 12: expected word 2 of 2 and a space, got \"\\x0a \\x00\\x00\\x00@\\x0ax "
               "\\x00\\x00\\x80?\\x0a\"");
   }
   EXPECT_EQ(read_refusal(binary("1 2", {{"cat", {1, std::numeric_limits<float>::infinity()}}})),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training in a folder, as a program calls it: stopped after each update it comes out the same.
+// Training in a folder, as a program calls it: stopped after each update, the result is the same.
 #include <atomic>
 #include <cmath>
 #include <sstream>
@@ -20,7 +20,7 @@ namespace {
 using test::complaint;
 using test::Directory;
 
-// A few reversed words, some of them for validation, and a translator of a few numbers.
+// A few reversed words, some of them for validation, and a tiny translator.
 struct Task {
   Task() {
     const auto lines = [](Index begin, Index end) {
@@ -129,7 +129,7 @@ TEST(TranslationRun, ItsModelIsRead) {
     EXPECT_EQ(model.source.size(), report.source_tokens);
     EXPECT_EQ(parameter_count(model.translator), report.parameters);
   }
-  // The parameters it was left with give the loss that it reported.
+  // The final parameters give the reported loss.
   const TranslationModel last = read_translation_model(task.directory / "run", RunModel::kLast);
   std::vector<TextPair> pairs;
   for (Index n = 70; n < 80; ++n) {
@@ -163,7 +163,7 @@ TEST(TranslationRun, OptionsThatCannotBe) {
   EXPECT_EQ(refused([](auto& o) { o.data.clear(); }),
             start + "data must be the name of a file, got \"\"");
   EXPECT_EQ(refused([](auto& o) { o.target_column = 0; }),
-            start + "target_column must be another than the source's, got 0");
+            start + "target_column must be different from the source's, got 0");
   EXPECT_EQ(refused([](auto& o) { o.min_count = 0; }),
             start + "min_count must be at least 1, got 0");
   EXPECT_EQ(refused([](auto& o) { o.max_length = 0; }),

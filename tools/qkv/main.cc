@@ -29,21 +29,21 @@ constexpr const char* kProgramFooter = R"(Examples:
   qkv demo
   qkv words "the cat sat on the mat"
 
-Results are on standard output, everything else on standard error. Exit: 0 done, 1 failed while
+Results go to standard output, everything else to standard error. Exit: 0 done, 1 failed while
 running, 2 wrong command line, 3 input missing or malformed, 4 output not writable, 5 training
 diverged, 7 not in this build, 130 after Ctrl-C.)";
 
 void add_common(const Command& program, Common& common) {
   // The library's own bound.
   add_number(program, "--threads", common.threads, Bounds<int>{0, 4096},
-             "threads (default 0: one per processor); results do not depend on them");
+             "threads (default 0: one per processor); results do not depend on the number");
   program.add_flag("--quiet", common.quiet, "no warnings and no progress on standard error");
   add_choice(program, "--progress", common.progress, kProgress,
-             "of what takes long: auto (default), always or never; one line that is drawn again "
-             "on a terminal, else a line a second");
+             "for long tasks: auto (default), always or never; on a terminal one line that is "
+             "updated, else a line a second");
   add_choice(program, "--color", common.colour, kColour,
-             "auto (default): on a terminal, unless NO_COLOR is set; always: whatever takes the "
-             "results, in 24 bits; or never");
+             "auto (default): on a terminal, unless NO_COLOR is set; always: wherever the output "
+             "goes, in 24 bits; or never");
 }
 
 int complain(ExitCode code, const std::string& text) {

@@ -76,7 +76,7 @@ class QKV_API AdditiveAttention {
   const Parameters& parameters() const noexcept { return parameters_; }
   Parameters zero_gradients() const;
 
-  // In `gradients` an absent tensor is a gradient not asked for.
+  // Absent tensors of `gradients` are not computed.
   void forward(const LayerInputs& inputs, RunState& run, Saved& saved,
                const Outputs& outputs) const {
     Context context;
@@ -122,7 +122,7 @@ class QKV_API BilinearAttention {
   const Parameters& parameters() const noexcept { return parameters_; }
   Parameters zero_gradients() const;
 
-  // In `gradients` an absent tensor is a gradient not asked for.
+  // Absent tensors of `gradients` are not computed.
   void forward(const LayerInputs& inputs, RunState& run, Saved& saved,
                const Outputs& outputs) const {
     Context context;

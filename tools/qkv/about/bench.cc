@@ -24,7 +24,7 @@ constexpr const char* kBenchFooter = R"(Examples:
   qkv bench small
   qkv bench options --quick --json
 
-Without a group all but widths are measured, which takes some minutes. Groups:
+Without a group, all but widths are measured, which takes a few minutes. Groups:
 )";
 
 struct BenchOptions {
@@ -51,7 +51,7 @@ std::vector<qkv::bench::Group> groups_of(const BenchOptions& options) {
   }
 }
 
-// What would run the same again.
+// The command that repeats this run.
 std::string command_of(const BenchOptions& options) {
   std::string command = "qkv bench";
   for (const std::string& group : options.groups) command += " " + group;
@@ -82,7 +82,7 @@ void run(const BenchOptions& options, const Common& common) {
   results.json = [&] { return report_json(facts, session.rows()); };
   check_outputs(options.outputs, results);
   for (const qkv::bench::Group& group : groups) group.run(session);
-  progress.reset();  // its line goes away before the results come
+  progress.reset();  // erases its line before the results
   write_outputs(options.outputs, results, common);
   const int wrong = wrong_rows(session.rows());
   if (wrong > 0) {
@@ -97,9 +97,9 @@ void run(const BenchOptions& options, const Common& common) {
 
 void add_bench(const Command& program, const Common& common) {
   const Command command =
-      program.add_command("bench", "how fast attention is here, beside what this machine can do");
+      program.add_command("bench", "how fast attention is here, relative to this machine's peak");
   const auto options = std::make_shared<BenchOptions>();
-  command.add_option("GROUP", options->groups, "what is measured (default: all but widths)");
+  command.add_option("GROUP", options->groups, "what to measure (default: all but widths)");
   add_real(command, "--seconds", options->seconds, "how long each row is measured (default 1)");
   command.add_flag("--quick", options->quick,
                    "short lengths and few bursts: shows that everything runs, not how fast");

@@ -5,8 +5,8 @@
 #include "shell/command.h"
 #include "shell/console.h"
 
-// Each adds one command; it runs while the command line is read to its end. `common` must outlive
-// the application.
+// Each adds one command, which runs from the parser's callback. `common` must outlive the
+// application.
 void add_info(const Command& program, const Common& common);
 void add_bench(const Command& program, const Common& common);
 void add_demo(const Command& program, const Common& common);

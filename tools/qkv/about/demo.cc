@@ -34,9 +34,8 @@ struct Scored {
   WordAttention attention;
 };
 
-// A weight in percent, three columns, a dot in the middle where it rounds to 0 (so that 100 stands
-// apart); on a terminal on a ground that is the brighter the larger it is (the 24 greys of xterm's
-// 256 colours start at 232).
+// A weight in percent, three columns wide, or a dot if it rounds to 0; on a terminal, on a
+// background that gets brighter with the weight (the 24 greys of xterm's 256 colours start at 232).
 std::string cell(double weight, bool colour) {
   std::string text = weight < 0.005 ? " . " : fmt::format("{:3.0f}", 100 * weight);
   if (!colour) return text;
@@ -114,7 +113,7 @@ void fill_random(Tensor& tensor, std::mt19937_64& random) {
   }
 }
 
-// The largest of 16 weights, on average over 200 random queries.
+// The largest of 16 weights, averaged over 200 random queries.
 double mean_largest_weight(Index width, const qkv::Score& score) {
   constexpr Index kQueries = 200;
   constexpr Index kKeys = 16;
@@ -156,13 +155,13 @@ void run(const DemoOptions& options, const Common& common) {
   std::string text = three_dates(common);
   text += fmt::format(
       "\n\"{}\": spelling vectors, self-attention, no projections.\n"
-      "How many percent of its attention each word (row) gives to each word (column):\n",
+      "Percentage of its attention that each word (row) gives to each word (column):\n",
       kSentence);
   text += four_scores(common, terminal_colours(common) != qkv::app::TerminalColours::kNone);
   text +=
       "scaled_dot q.k / sqrt(d), dot q.k, bilinear q.W.k, additive v.tanh(Wq.q + Wk.k): dot "
-      "grows\nwith the width; W, Wq, Wk, v are drawn here, not learned as the translator's "
-      "above.\n\n";
+      "grows\nwith the width; W, Wq, Wk, v are random here, not learned as in the "
+      "translator above.\n\n";
   text += scaling();
   const SeedReport report = seed_numbers();
   if (report.disagreeing == 0) {
@@ -174,7 +173,7 @@ void run(const DemoOptions& options, const Common& common) {
     text += fmt::format("wrong: {} of the numbers printed in the four documents, {}\n",
                         report.disagreeing, report.worst);
   }
-  print(text + "\n");  // to be read while the next takes some seconds
+  print(text + "\n");  // can be read while the next part runs
   text = long_sequence(options.tokens, common);
   text += fmt::format("\nYour own words: {} words \"the cat sat on the mat\"\n", common.program);
   print(text);
@@ -189,7 +188,7 @@ void add_demo(const Command& program, const Common& common) {
       program.add_command("demo", "dates translated, words under the four scores, 16,384 tokens");
   const auto options = std::make_shared<DemoOptions>();
   add_number(command, "--tokens", options->tokens, Bounds<Index>{64, Index{1} << 20},
-             "of the long sequence (default 16384; fewer where that would take long)");
+             "length of the long sequence (default 16384; fewer on a slow machine)");
   command.footer("Examples:\n  qkv demo\n  qkv demo --color never --tokens 4096");
   command.callback([options, &common] { run(*options, common); });
 }

@@ -10,14 +10,14 @@
 #include "about/seed_numbers.h"
 #include "shell/console.h"
 
-// The numbers printed in the four seed documents, each computed again.
+// The numbers printed in the four seed documents, recomputed.
 SeedReport seed_numbers();
 
 // Spellings of a day translated by the date model, and where it looked for each digit.
 std::string three_dates(const Common& common);
 
 // Attention over a long sequence, forward and backward: time, memory, what a query looked at, and
-// what a score of one's own costs. Nothing `asked`: as many tokens as take a second or so forward.
+// what a custom score costs. Without `asked`: as many tokens as take about a second forward.
 // Throws Cancelled after Ctrl-C.
 std::string long_sequence(std::optional<qkv::Index> asked, const Common& common);
 

@@ -17,12 +17,12 @@ namespace {
 using qkv::Index;
 using qkv::app::TranslatedText;
 
-// Three spellings of one day, which is none of DaySplit::kTrain (a test asks).
+// Three spellings of one day, which is not in DaySplit::kTrain (a test checks).
 constexpr const char* kSpellings[] = {"Sunday the 3rd of May, 2015", "May 3rd 2015",
                                       "third of may twenty fifteen"};
 constexpr int kLabel = 4;  // " 2 |"
 
-// How dark a weight is, from nothing to all of it.
+// Shades for a weight from 0 to 1.
 std::string shade(double weight, const qkv::app::TerminalStyle& style) {
   constexpr int kSteps = 4;
   constexpr const char* kBlocks[] = {" ", "░", "▒", "▓", "█"};
@@ -32,7 +32,7 @@ std::string shade(double weight, const qkv::app::TerminalStyle& style) {
   return style.unicode ? kBlocks[step] : kLetters[step];
 }
 
-// The lines of one translation: what was read, then a line for each character that was written.
+// The lines of one translation: the source, then a line for each character written.
 std::vector<std::string> map_of(const TranslatedText& translated,
                                 const qkv::app::TerminalStyle& style) {
   std::string head(kLabel, ' ');
@@ -79,7 +79,7 @@ std::string three_dates(const Common& common) {
     width += 2;
   }
   std::string text =
-      "A day it was never taught, spelled three ways, to ISO 8601; where each digit (down) "
+      "A day it never saw in training, spelled three ways, to ISO 8601; where each digit (down) "
       "looked:\n";
   for (std::string& line : lines) {
     line.erase(line.find_last_not_of(' ') + 1);

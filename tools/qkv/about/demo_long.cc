@@ -24,7 +24,7 @@ using qkv::Index;
 using qkv::Tensor;
 
 constexpr Index kHeads = 8, kWidth = 64;
-// Of the keys that are hidden for head 0's last query: thousandths of the sequence.
+// Places of the keys planted for head 0's last query, in thousandths of the sequence.
 constexpr Index kHidden[] = {731, 158, 402, 967, 23};
 constexpr Index kFound = std::size(kHidden);
 
@@ -44,7 +44,7 @@ qkv::Options causal() {
   return options;
 }
 
-// Where code or build are slow, a sequence that takes no longer.
+// A shorter sequence where the path or the build is slow.
 Index default_tokens() {
   constexpr Index kTokens = 16384;
   const Tensor one(DType::kFloat32, {1, kHeads, 1, kWidth});
@@ -58,8 +58,8 @@ Index default_tokens() {
 
 // ---- the sequence ---------------------------------------------------------------------------
 
-// Random numbers of mean 0 and variance 1, but that five keys of head 0 are like its last query;
-// room for the results of both passes.
+// Random numbers of mean 0 and variance 1, except that five keys of head 0 resemble its last query;
+// and the results of both passes.
 struct Sequence {
   explicit Sequence(Index tokens)
       : q(DType::kFloat32, {1, kHeads, tokens, kWidth}),
@@ -89,7 +89,7 @@ struct Sequence {
   }
   Index tokens() const { return q.size(2); }
   qkv::Inputs inputs() const { return {q, k, v, {}, {}}; }
-  // Two for each multiplication and addition of the pairs that a causal mask allows.
+  // Two operations per multiply-add, over the pairs that a causal mask allows.
   double operations() const {
     const auto t = static_cast<double>(tokens());
     return 4.0 * static_cast<double>(kHeads * kWidth) * t * (t + 1) / 2;
@@ -104,7 +104,8 @@ struct Sequence {
   Tensor q, k, v, out, lse, dout, dq, dk, dv;
 };
 
-// The keys with the largest weights of head 0's last query, from a call for the last queries alone.
+// The keys with the largest weights for head 0's last query, from a call with the last queries
+// alone.
 std::string looked_at(const Sequence& x, qkv::Context& context) {
   Tensor weights(DType::kFloat32, {1, kHeads, 1, kFound});
   Tensor keys(DType::kInt64, weights.shape());
@@ -130,10 +131,10 @@ double seconds_of(const Work& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Multiply-adds in registers on all threads at once: what is to be compared with.
+// Multiply-adds in registers on all threads at once: the peak to compare with.
 class Peak {
  public:
-  // For calls of so many operations: shorter ones say little.
+  // For calls of this many operations: shorter ones say little.
   Peak(const qkv::Executor& executor, double operations)
       : executor_(executor),
         given_(kFastBuild && qkv::cpu_target() != "reference" && operations > 1e9) {}
@@ -169,20 +170,20 @@ struct Rounds {
   std::vector<double> ratios;
 };
 
-// The three calls and the peak in turn: a clock that drifts does so for all.
+// The three calls and the peak alternate, so that clock drift affects all alike.
 Rounds run_in_turn(Sequence& x, qkv::Plan& plain, qkv::Plan& own, Peak& peak) {
   constexpr double kSeconds = 6;
   constexpr std::size_t kMost = 5;
   const qkv::Inputs inputs = x.inputs();
   const qkv::Outputs outputs{.out = x.out, .lse = x.lse};
   const qkv::InputGradients gradients{.q = x.dq, .k = x.dk, .v = x.dv};
-  plain.run(inputs, outputs);  // memory is touched for the first time
+  plain.run(inputs, outputs);  // touches the memory for the first time
   Rounds rounds;
   double passed = 0;
   while (rounds.plain.empty() || (passed < kSeconds && rounds.plain.size() < kMost)) {
     peak.measure(kBursts);
     rounds.plain.push_back(seconds_of([&] { plain.run(inputs, outputs); }));
-    // Into dq's memory: out is the plain call's.
+    // Into dq's memory, since out belongs to the plain call.
     rounds.own.push_back(seconds_of([&] { own.run(inputs, {.out = x.dq}); }));
     rounds.ratios.push_back(rounds.own.back() / rounds.plain.back());
     peak.measure(kBursts);
@@ -236,7 +237,7 @@ std::string long_sequence(std::optional<Index> asked, const Common& common) {
       "backward  {}\n"
       "          {}, {:.1f} MB of scratch; weights and their gradients would take {:.5g} MB\n"
       "top keys  {}\n"
-      "          of head 0's last query: five keys like it were hidden there, in this order\n"
+      "          of head 0's last query: five keys like it were planted there, in this order\n"
       "own line  s - slope[at.h] * abs(at.i - at.j) as score_mod: {:.2f} x the time\n",
       tokens, kHeads, kWidth, plain.path(), threads, threads == 1 ? "" : "s",
       time_line(x.operations(), qkv::bench::median_of(rounds.plain), peak),

@@ -16,10 +16,10 @@ constexpr const char* kInfoFooter = R"(Examples:
   qkv info
   qkv info --paths --json
 
-"CPU targets" are the instruction sets that this build has fast code for and this machine runs;
-QKV_TARGET in the environment picks the "CPU target", else it is the first.
---paths asks the library, for every score, dtype and family of options, which implementation it
-takes: "reference" is the plain loops that define the meaning.)";
+"CPU targets" are the instruction sets that this build has fast code for and this machine supports;
+QKV_TARGET in the environment selects the "CPU target", by default the first.
+--paths asks the library, for every score, dtype and family of options, which implementation runs:
+"reference" is the plain loops that define the semantics.)";
 
 struct InfoOptions {
   bool paths = false;
@@ -39,7 +39,7 @@ std::string shown(const PathFact& fact) {
   return fact.forward == fact.backward ? fact.forward : fact.forward + " / " + fact.backward;
 }
 
-// A row for each score and family, a column for each dtype. The facts come in this order.
+// A row for each score and family, a column for each dtype. The facts are in this order.
 std::string paths_text(const std::vector<PathFact>& facts) {
   std::vector<std::string> dtypes;
   std::size_t width = 0;
@@ -58,7 +58,7 @@ std::string paths_text(const std::vector<PathFact>& facts) {
     text += fmt::format("{:<{}}", shown(facts[n]), width + 2);
   }
   text.erase(text.find_last_not_of(' ') + 1);
-  return text + "\nThe implementation, of forward / backward where they differ.\n";
+  return text + "\nThe implementation; forward / backward where they differ.\n";
 }
 
 std::string report(const InfoOptions& options) {
@@ -101,7 +101,7 @@ void run(const InfoOptions& options, const Common& common) {
 }  // namespace
 
 void add_info(const Command& program, const Common& common) {
-  const Command command = program.add_command("info", "what was built, and what this machine is");
+  const Command command = program.add_command("info", "about this build and this machine");
   const auto options = std::make_shared<InfoOptions>();
   command.add_flag("--paths", options->paths, "which implementation runs which call");
   add_outputs(command, options->outputs, "txt");

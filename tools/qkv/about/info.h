@@ -9,9 +9,9 @@
 
 #include "shell/console.h"
 
-// `qkv info`: what was built, what this machine is, and which code runs which call.
+// `qkv info`: this build, this machine, and which code runs which call.
 
-// A name and what it is, in the order in which they are shown.
+// A name and its value, in display order.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
 Facts build_facts();
@@ -20,7 +20,7 @@ Facts machine_facts();
 // The implementation that one kind of call takes.
 struct PathFact {
   std::string_view score;
-  std::string_view options;  // what the call has beside plain arrays: "causal", "bias", ...
+  std::string_view options;  // in addition to plain arrays: "causal", "bias", ...
   std::string dtype;         // "float32", or "float32+bfloat16" of q and of k and v
   std::string forward;
   std::string backward;

@@ -16,7 +16,7 @@ using qkv::DType;
 using qkv::Index;
 using qkv::Tensor;
 
-// Small, and no size like another. Which code a call takes does not depend on its sizes.
+// Small, and all different. Which code a call takes does not depend on its sizes.
 constexpr Index kB = 2, kH = 4, kG = 2, kTq = 3, kTk = 5, kD = 8, kE = 6, kU = 7;
 
 struct DTypes {
@@ -40,7 +40,7 @@ std::string name_of(const DTypes& dtypes) {
   return dtypes.q == dtypes.kv ? q : fmt::format("{}+{}", q, qkv::name_of(dtypes.kv));
 }
 
-// A call and the memory that its views look at.
+// A call and the memory that its views point into.
 struct Sample {
   explicit Sample(const DTypes& dtypes)
       : q(dtypes.q, {kB, kH, kTq, kD}),

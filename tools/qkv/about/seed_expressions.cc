@@ -36,7 +36,7 @@ Tensor full(const Dims& shape, double value) {
   return result;
 }
 
-// Numbers without a meaning, where a document draws its own: what is printed must not depend on
+// Arbitrary numbers where a document draws its own: the printed results must not depend on
 // them.
 Tensor any(const Dims& shape) {
   Tensor result = zeros(shape);
@@ -133,7 +133,7 @@ Tensor broadcast_size() {
   const Tensor q = full({3, 8, 4}, 1);
   const Tensor k = full({3, 3, 8, 4}, 1);
   Tensor out = zeros({3, 3, 8, 4});
-  qkv::attention({q, k, k}, {}, {.out = out});  // takes `out` in this shape only
+  qkv::attention({q, k, k}, {}, {.out = out});  // requires this shape of `out`
   return numbers(out.shape());
 }
 
@@ -215,7 +215,7 @@ Tensor product_of_ones() {
   return result;
 }
 
-// Equal keys, values 0, 1, .. 39 in rows of four, of which entry 0 sees two rows and entry 1 six;
+// Equal keys, values 0, 1, .. 39 in rows of four; entry 0 sees two rows and entry 1 six;
 // in evaluation.
 template <class Layer>
 Tensor toy(const Layer& layer) {
@@ -269,7 +269,7 @@ Tensor taste_size() {
 qkv::MultiHeadAttention split_form() { return qkv::MultiHeadAttention({.width = 512, .heads = 8}); }
 
 struct HeadResults {
-  Index count = 0;  // how many heads gave a result: lse is [B,H,T]
+  Index count = 0;  // number of heads: lse is [B,H,T]
   Index width = 0;  // of one of them: merged they are [B,T,H*D]
 };
 

@@ -12,7 +12,7 @@
 
 namespace {
 
-// Rounding errors of float64 on numbers of the documents' size.
+// Float64 rounding at the magnitude of the documents' numbers.
 constexpr double kRounding = 1e-12;
 
 [[noreturn]] void refuse(int line, const std::string& rule, std::string_view got) {
@@ -72,7 +72,7 @@ std::string place(const SeedRow& row) {
   return row.document + ":" + row.line + " " + row.expression;
 }
 
-// A report of more numbers joins the one so far.
+// Adds the report of more numbers to the total.
 void add(SeedReport& total, const SeedReport& more) {
   const bool worse = (more.disagreeing > 0) != (total.disagreeing > 0)
                          ? more.disagreeing > 0

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-// The numbers printed in the four documents that this library grew from, computed again with it
-// and compared. tests/seed_numbers.tsv lists them and says in its head what the columns mean.
+// The numbers printed in the four documents that this library grew from, recomputed with it
+// and compared. tests/seed_numbers.tsv lists them and explains its columns at the top.
 
 struct SeedRow {
   int table_line = 0;
@@ -17,7 +17,7 @@ struct SeedRow {
   std::string expression;
   std::vector<double> expected{};
   bool truth = false;  // expected is one truth value, 0 or 1
-  int digits = 0;      // decimals that count
+  int digits = 0;      // decimals compared
 };
 
 struct SeedReport {
@@ -27,14 +27,14 @@ struct SeedReport {
   std::string worst;              // where: one that disagrees, if any, else the largest difference
 };
 
-// The table as it was when the program was built.
+// The table as of when the program was built.
 std::string_view embedded_seed_table();
 
-// Throws std::runtime_error naming the line of the table when a row is malformed, or when there is
-// none.
+// Throws std::runtime_error naming the line of the table when a row is malformed or the table is
+// empty.
 std::vector<SeedRow> read_seed_table(std::string_view table);
 
-// Compares what was computed for a row with what is printed.
+// Compares the numbers computed for a row with the printed ones.
 SeedReport compare_seed_row(const SeedRow& row, std::span<const double> got);
 
 // Computes and compares every row. Throws std::runtime_error for a malformed row or an expression

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # Gives a target "about/seed_numbers.h" and the table tests/seed_numbers.tsv, which is built in: the
-# program and its test see the same rows, and a changed table configures the build anew.
+# program and its test see the same rows, and a changed table reconfigures the build.
 function(qkv_seed_numbers target)
   set(room ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
   set(table ${PROJECT_SOURCE_DIR}/tests/seed_numbers.tsv)

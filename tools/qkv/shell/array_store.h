@@ -11,28 +11,28 @@
 #include <qkv/app/array_file.h>
 #include <qkv/view.h>
 
-// How help texts describe what get() takes.
+// The help text for what get() accepts.
 inline constexpr const char* kArrayType = "FILE[:NAME]";
 
-// What FILE[:NAME] says.
+// A parsed FILE[:NAME].
 struct ArraySpec {
   std::string file{};
-  std::string name{};  // "": not told
+  std::string name{};  // "": not given
 };
 
-// A colon may be part of a file's name: what exists as a whole is a file.
+// A colon may be part of a file name: if the whole string names an existing file, it is the file.
 ArraySpec split_spec(const std::string& spec);
 
-// The array files of one command line. Each is read once and held until the end.
+// The array files of one command line. Each is read once and kept until the end.
 class ArrayStore {
  public:
-  // The numbers that `spec` names: FILE, or FILE:NAME for one array of several ("-": standard
-  // input). Without a name a file of several arrays gives the one called `role`.
+  // The numbers that `spec` names: FILE, or FILE:NAME for one of several arrays ("-": standard
+  // input). Without a name, a file of several arrays yields the one called `role`.
   // Throws InputError.
   qkv::ConstView get(const std::string& spec, std::string_view role);
-  // The array of this name in a file, if it is there and holds numbers.
+  // The array of this name in a file, if it exists and holds numbers.
   std::optional<qkv::ConstView> find(const std::string& file, std::string_view name);
-  // Text of this name in any of the files read so far; null when there is none.
+  // Text of this name in any of the files read so far, or null.
   const qkv::app::Strings* find_text(std::string_view name) const;
   // The files read so far, "-" for standard input.
   std::vector<std::string> files() const;

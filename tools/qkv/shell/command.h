@@ -8,15 +8,15 @@
 #include <utility>
 #include <vector>
 
-// The commands as they declare their options. CLI11 is behind it: included everywhere, it was the
-// larger part of what compiling and linting the program took.
+// How commands declare their options. Hides CLI11, which, included everywhere, took most of the
+// time of compiling and linting the program.
 
 namespace CLI {  // NOLINT(readability-identifier-naming): its own
 class App;
 class Option;
 }  // namespace CLI
 
-// An option's value that is none: what was expected, and what came.
+// An invalid option value: what was expected and what was given.
 class BadValue : public std::runtime_error {
  public:
   BadValue(std::string option, const std::string& what)
@@ -28,7 +28,7 @@ class BadValue : public std::runtime_error {
   std::string option_;
 };
 
-// An option, or an argument, of a command that is there.
+// A handle to an existing option, or argument, of a command.
 class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}
@@ -37,9 +37,9 @@ class Option {
   Option required() const;
   Option needs(const Option& other) const;
   Option excludes(const Option& other) const;
-  // As many values as there are.
+  // Any number of values.
   Option any_number() const;
-  // One value each time it is given.
+  // One value per occurrence.
   Option one_each_time() const;
 
   bool is_given() const;  // when the command runs
@@ -48,7 +48,7 @@ class Option {
   CLI::Option* option_;
 };
 
-// A command that is there, or the program, which has commands.
+// A handle to an existing command, or to the program, which has commands.
 class Command {
  public:
   using Take = std::function<void(const std::string& text)>;
@@ -64,17 +64,17 @@ class Command {
   Option add_option(const std::string& name, std::vector<std::string>& target,
                     const std::string& help) const;
   Option add_flag(const std::string& name, bool& target, const std::string& help) const;
-  // One that `take` reads, which may throw BadValue.
+  // An option parsed by `take`, which may throw BadValue.
   Option add_parsed(const std::string& name, const Take& take, const std::string& help) const;
   Option add_all_parsed(const std::string& name, const TakeAll& take,
                         const std::string& help) const;
 
-  // Of those that are there.
+  // An existing option.
   Option option(const std::string& name) const;
 
-  // Below the options in --help.
+  // Printed below the options in --help.
   void footer(const std::string& text) const;
-  // When the command line is read to its end.
+  // Called after parsing.
   void callback(const std::function<void()>& run) const;
 
  private:

@@ -18,7 +18,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// " (did you mean words?)", when a name is near.
+// " (did you mean words?)", if some name is close.
 std::string suggestion(const std::string& typed, const Names& names) {
   const auto letters = qkv::app::from_utf8(typed).value_or(U"");
   std::optional<qkv::app::Nearness> least;
@@ -67,22 +67,22 @@ std::string unknown_command(const CLI::App& program, const std::string& typed) {
 
 bool is_option(const std::string& text) { return text.size() > 1 && text[0] == '-'; }
 
-// The first word that nothing could be made of.
+// The first word that could not be parsed.
 std::string unexpected(const CLI::App& program, const std::string& typed) {
   if (is_option(typed)) return unknown_option(program, typed);
   const auto chosen = program.get_subcommands();
   if (chosen.empty()) return unknown_command(program, typed);
-  return fmt::format("unexpected argument {}; qkv {} --help says what it takes",
-                     qkv::app::quoted(typed), chosen.front()->get_name());
+  return fmt::format("unexpected argument {}; see qkv {} --help", qkv::app::quoted(typed),
+                     chosen.front()->get_name());
 }
 
-// CLI11 begins its messages with the name of the option.
+// CLI11's messages start with the name of the option.
 std::string name_in(const CLI::ParseError& error) {
   const std::string text = error.what();
   return text.substr(0, text.find(':'));
 }
 
-// Too few values, or too many.
+// Too few or too many values.
 std::string mismatch(const CLI::App& program, const std::string& name) {
   const auto chosen = program.get_subcommands();
   const CLI::Option* option = chosen.empty() ? nullptr : chosen.front()->get_option_no_throw(name);
@@ -92,7 +92,7 @@ std::string mismatch(const CLI::App& program, const std::string& name) {
   return name + (more ? ": given twice" : " needs a value");
 }
 
-// "FILE" of what takes the name of something, else "". An argument's name says what it is.
+// "FILE" for an option that takes a file name, else "". An argument's own name says what it is.
 std::string named_by(const CLI::Option& option) {
   const std::string type = option.get_positional() ? option.get_name(true) : option.get_type_name();
   const bool is_text = type == "TEXT";  // may be empty
@@ -159,11 +159,11 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error) {
   const auto* extras = dynamic_cast<const CLI::ExtrasError*>(&error);
   const auto* required = dynamic_cast<const CLI::RequiredError*>(&error);
   if ((extras != nullptr || required != nullptr) && !left.empty()) {
-    // What is missing may be what was misspelt.
+    // A missing command may be a misspelt one.
     return unexpected(program, left.front());
   }
   if (required != nullptr && program.get_subcommands().empty()) {
-    return fmt::format("a command is needed; commands: {}; qkv --help says more",
+    return fmt::format("a command is needed; commands: {}; see qkv --help",
                        fmt::join(command_names(program), ", "));
   }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {

@@ -27,13 +27,13 @@ extern "C" void on_signal(int number) {
   stop.store(true);
 }
 
-// Of the environment; empty when it is not there, which means the same for all that are asked for.
+// An environment variable; for all those read here, unset means the same as empty.
 std::string_view variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
 
-// No terminal can be asked without waiting for an answer: COLORTERM says it, or the name does.
+// Querying the terminal would mean waiting for an answer: COLORTERM or the terminal's name decides.
 bool shows_all_colours(std::string_view terminal) {
   const std::string_view told = variable("COLORTERM");
   if (told == "truecolor" || told == "24bit" || terminal.ends_with("-direct")) return true;
@@ -75,7 +75,7 @@ qkv::app::TerminalColours terminal_colours(const Common& common) {
 void catch_signals() {
   struct sigaction action {};
   action.sa_handler = on_signal;
-  action.sa_flags = SA_RESETHAND;  // and no SA_RESTART: a read that waits must return
+  action.sa_flags = SA_RESETHAND;  // no SA_RESTART: a blocked read must return
   sigemptyset(&action.sa_mask);
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);

@@ -18,28 +18,28 @@ enum class ColourMode { kAuto, kAlways, kNever };
 inline constexpr Choice<ColourMode> kColour[] = {
     {"auto", ColourMode::kAuto}, {"always", ColourMode::kAlways}, {"never", ColourMode::kNever}};
 
-// What every command shares: options that may stand before or after its name.
+// Options common to all commands, accepted before or after the command's name.
 struct Common {
-  std::string program = "qkv";  // as it was called
+  std::string program = "qkv";  // argv[0]
   int threads = 0;              // 0: one per processor
   bool quiet = false;
   ProgressMode progress = ProgressMode::kAuto;
   ColourMode colour = ColourMode::kAuto;
 };
 
-// Nobody reads standard output any more: the program ends quietly.
+// The reader of standard output has closed it: the program ends quietly.
 struct ClosedPipe {};
 
-// Results. Throws ClosedPipe, and OutputError when standard output cannot be written.
+// Prints results. Throws ClosedPipe, and OutputError when standard output cannot be written.
 void print(std::string_view text);
-// What the reader should know, one line on standard error, unless quiet.
+// A warning, one line on standard error, unless quiet.
 void warn(const Common& common, std::string_view text);
-// What standard output is told. Unless the user says otherwise colours are for terminals, and for
-// those who did not set NO_COLOR (no-color.org).
+// The colours to use on standard output. By default only a terminal gets colours, and only if
+// NO_COLOR is not set (no-color.org).
 qkv::app::TerminalColours terminal_colours(const Common& common);
 
-// From here on SIGINT and SIGTERM set the flag (a second one ends the program at once), and
-// writing to a closed pipe or past a size limit is an error like any other.
+// Installs handlers: SIGINT and SIGTERM set the flag (a second one ends the program at once), and
+// writing to a closed pipe or past a size limit is an ordinary error.
 void catch_signals();
 // True after such a signal; its number, or 0.
 const std::atomic<bool>& stop_flag();

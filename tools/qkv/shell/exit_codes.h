@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-// What the program tells its caller. After a signal: 128 + its number (130, 143).
+// After a signal: 128 + its number (130, 143).
 enum ExitCode : int {
   kDone = 0,
   kFailed = 1,      // while running
@@ -13,7 +13,7 @@ enum ExitCode : int {
   kInput = 3,       // an input is missing or malformed
   kOutput = 4,      // an output cannot be written
   kDiverged = 5,    // NaN or infinity in training
-  kNotInBuild = 7,  // asked for what this program was built without
+  kNotInBuild = 7,  // the request needs something this program was built without
   kSignalBase = 128,
 };
 

@@ -19,7 +19,7 @@ template <class T>
 constexpr bool kIsReal = std::is_floating_point_v<T> || std::is_same_v<T, qkv::BFloat16> ||
                          std::is_same_v<T, qkv::Float16>;
 
-// The double with the shortest digits that are read as this float32: 0.1, not 0.10000000149.
+// The double with the shortest digits that parse to this float32: 0.1, not 0.10000000149.
 double shortest(float value) {
   std::array<char, 32> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
@@ -42,7 +42,7 @@ Json element(const T& value) {
   }
 }
 
-// Elements in C order, `data` moving along, as lists in lists.
+// Elements in C order as nested lists; `data` advances.
 template <class T>
 Json nested(const qkv::Dims& shape, int axis, const T*& data) {
   if (axis == shape.rank()) return element(*data++);

@@ -9,11 +9,11 @@
 
 #include <qkv/app/array_file.h>
 
-// Results as JSON. What JSON has no numbers for is text: "NaN", "Infinity", "-Infinity".
+// Results as JSON. Numbers that JSON lacks are strings: "NaN", "Infinity", "-Infinity".
 
 nlohmann::ordered_json json_number(double value);
 
-// {"shape": [2,3], "dtype": "float32", "data": [[...],[...]]}; of text the dtype is "text".
+// {"shape": [2,3], "dtype": "float32", "data": [[...],[...]]}; the dtype of text is "text".
 nlohmann::ordered_json json_array(const qkv::app::ArrayView& array);
 
 // The numbers alone: [[...],[...]].
@@ -22,7 +22,7 @@ nlohmann::ordered_json json_data(const qkv::ConstView& view);
 // {"out": {...}, "weights": {...}}
 nlohmann::ordered_json json_arrays(std::span<const qkv::app::NamedView> arrays);
 
-// A line for each member of the outermost object. Bytes that are no UTF-8 become U+FFFD.
+// A line for each member of the outermost object. Invalid UTF-8 becomes U+FFFD.
 std::string json_text(const nlohmann::ordered_json& value);
 
 #endif  // QKV_TOOLS_SHELL_JSON_VALUES_H_

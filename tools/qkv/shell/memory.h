@@ -4,8 +4,8 @@
 
 #include <string_view>
 
-// Throws UsageError when results of so many bytes do not fit in this machine's memory: asked for
-// all the same, they would end the program, or a neighbour, without a word. `what` begins the
+// Throws UsageError when results of this many bytes do not fit in this machine's memory: allocating
+// them could get this program, or another, killed silently. `what` begins the
 // sentence, `hint` ends it.
 void check_memory(double bytes, std::string_view what, std::string_view hint);
 

@@ -21,7 +21,7 @@
 template <class Value>
 using Choice = qkv::app::Choice<Value>;
 
-// In what follows `choices` is an array of Choice<Value>.
+// Below, `choices` is an array of Choice<Value>.
 template <class Choices>
 std::string names_of(const Choices& choices, std::string_view separator = ", ") {
   std::string names;
@@ -31,7 +31,7 @@ std::string names_of(const Choices& choices, std::string_view separator = ", ") 
   return names;
 }
 
-// The choice a user named. Throws BadValue that lists the valid names.
+// The choice the user named. Throws a BadValue that lists the valid names.
 template <class Choices>
 auto chosen(const std::string& option, const std::string& text, const Choices& choices) {
   for (const auto& choice : choices) {
@@ -70,18 +70,19 @@ Option add_choices(const Command& command, const std::string& name, std::vector<
       .one_each_time();
 }
 
-// Widths and lengths, far above what anybody uses: a slip of the finger is named here, not met as
-// lack of memory.
+// A bound on widths and lengths, far above what anybody uses: a typo gets an error, not an
+// allocation failure.
 inline constexpr qkv::Index kMostNumbers = 65536;
 
-// What a whole number may be.
+// The range of a whole number.
 template <class Number>
 struct Bounds {
   Number lowest = 0;
   Number highest = std::numeric_limits<Number>::max();
 };
 
-// An option that takes a whole number, read whole. `target` is a Number or an optional one.
+// An option that takes a whole number; trailing text is an error. `target` is a Number or an
+// optional one.
 template <class Number, class Target>
 Option add_number(const Command& command, const std::string& name, Target& target,
                   const Bounds<Number>& bounds, const std::string& help) {
@@ -109,8 +110,8 @@ Option add_number(const Command& command, const std::string& name, Number& targe
   return add_number(command, name, target, Bounds<Number>{lowest}, help);
 }
 
-// An option that takes a real number, read whole. NaN and infinity pass: the rule about them, where
-// there is one, is the library's.
+// An option that takes a real number; trailing text is an error. NaN and infinity pass: the library
+// decides about them.
 template <class Number>
 Option add_real(const Command& command, const std::string& name, Number& target,
                 const std::string& help) {

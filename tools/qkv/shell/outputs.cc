@@ -18,7 +18,7 @@
 
 namespace {
 
-// What stands behind an extension. Binary ones are not for terminals.
+// An output format and its extension. Binary ones are not written to terminals.
 struct Format {
   std::string_view name;
   bool (*has)(const Results& results);
@@ -40,7 +40,7 @@ void write_one(const std::string& path, const Results& results) {
 bool has_arrays(const Results& results) { return results.arrays != nullptr; }
 bool has_picture(const Results& results) { return results.picture != nullptr; }
 
-// The list of formats; one without functions is in other builds.
+// The formats; those without functions are missing from this build.
 constexpr Format kFormats[] = {
     {"npz", has_arrays, nullptr, write_all<qkv::app::ArrayFormat::kNpz>, true},
     {"npy", [](const Results& r) { return r.array != nullptr; }, nullptr, write_one, true},
@@ -95,12 +95,12 @@ void check_path(const OutputOptions& options, const Results& results, const std:
                                       output_name(path), format->name, valid));
   }
   if (!format->has(results)) {
-    throw UsageError(fmt::format("{}: there is no .{} of this result; valid: {}", output_name(path),
+    throw UsageError(fmt::format("{}: this result has no .{} form; valid: {}", output_name(path),
                                  format->name, valid));
   }
   if (path == "-" && format->binary && ::isatty(STDOUT_FILENO) == 1) {
     throw UsageError(
-        fmt::format("-o -: {} is not for terminals; name a file or a pipe", format->name));
+        fmt::format("-o -: {} is not for terminals; use a file or a pipe", format->name));
   }
 }
 
@@ -113,7 +113,7 @@ void write(const Format& format, const std::string& path, const Results& results
   qkv::app::write_text(path, format.bytes(results));
 }
 
-// What standard output has where "-" is not named.
+// What is written to standard output if "-" is not named.
 std::string report(const OutputOptions& options, const Results& results) {
   if (options.json) return json_text(results.json());
   if (results.brief && !options.paths.empty()) return results.brief();
@@ -167,7 +167,7 @@ void check_outputs(const OutputOptions& options, const Results& results) {
   const bool piped = names_stdout(options);
   if (piped && options.json) throw UsageError("--json and -o - both want standard output");
   if (!piped && !options.format.empty()) throw UsageError("--format goes with -o -");
-  if (options.json && !results.json) throw UsageError("--json: there is no JSON of this result");
+  if (options.json && !results.json) throw UsageError("--json: this result has no JSON form");
   if (wants(options, "png")) check_png();
   for (const std::string& path : options.paths) {
     if (path != "-") check_place(path);

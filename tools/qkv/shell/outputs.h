@@ -15,47 +15,47 @@
 #include "shell/command.h"
 #include "shell/console.h"
 
-// Where the results of a command go: standard output, and files whose extensions pick their format.
+// Where a command's results go: standard output, and files whose extensions select the format.
 
-// The results, in the forms that the formats want; each is made only when a file wants it. A form
-// that is empty is one the command does not have.
+// The results in the forms that the formats need, each built only on demand. An empty form is one
+// the command does not support.
 struct Results {
   std::function<std::vector<qkv::app::NamedView>()> arrays{};  // .npz .safetensors
   std::function<qkv::app::ArrayView()> array{};                // .npy: the one that matters
   std::function<qkv::app::Picture()> picture{};                // .svg .png
   std::function<std::string()> text{};                         // .txt, and standard output
-  std::function<std::string()> screen{};           // standard output, where that is not the text
-  std::function<std::string()> brief{};            // there instead, beside files
+  std::function<std::string()> screen{};           // standard output, if different from the text
+  std::function<std::string()> brief{};            // replaces it when files are written
   std::function<nlohmann::ordered_json()> json{};  // .json, --json
 };
 
 struct OutputOptions {
   std::vector<std::string> paths{};  // in the order of the command line; "-" is standard output
   std::string format{};              // of "-": an extension without its dot; "": the usual one
-  std::string usual{};               // the format that "-" has unless told
+  std::string usual{};               // the default format of "-"
   bool json = false;                 // the report on standard output as JSON
 };
 
 // -o FILE (repeatable), --format and --json. `usual` is the format of "-": "npz".
 void add_outputs(const Command& command, OutputOptions& options, const std::string& usual);
 
-// Before anything is read or computed: throws UsageError for an extension that names no format or
-// a form that the command does not have, for one file named twice and for "-" together with --json,
-// NotInBuildError for a format of other builds, NotAvailable for one that this machine cannot
-// draw, and OutputError for a place that no file can be put in. The functions of `results` are not
-// called yet, they need only be there.
+// Called before anything is read or computed. Throws UsageError for an unknown extension or a form
+// the command does not support, for a file named twice and for "-" together with --json,
+// NotInBuildError for a format missing from this build, NotAvailable for one that this machine
+// cannot draw, and OutputError for a path that cannot be written. The functions of `results` are
+// not called yet, they only have to be set.
 void check_outputs(const OutputOptions& options, const Results& results);
 
-// Before anything is computed: throws UsageError for an output that is one of the files that the
+// Called before anything is computed. Throws UsageError if an output is one of the files that the
 // command reads ("": none).
 void check_inputs(const OutputOptions& options, const std::vector<std::string>& inputs);
 
 // Whether an output has this format: "npy".
 bool wants(const OutputOptions& options, std::string_view format);
 
-// All files are written before the first takes its place: one that fails leaves none. Then standard
-// output (a reader that closes the pipe early must not cost the files): "-" if it was named, else
-// the report as JSON or text (the brief one beside files).
+// All files are written before the first is renamed into place: if one fails, none appears. Then
+// standard output (a reader that closes the pipe early must not cost the files): "-" if it was
+// named, else the report as JSON or text (the brief one when files are written).
 void write_outputs(const OutputOptions& options, const Results& results, const Common& common);
 
 // The extensions of files that this build writes, ".npz, .npy, .svg"; those that hold arrays.

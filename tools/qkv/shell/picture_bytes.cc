@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kZoom = 2;  // pixels for each unit of the SVG
 
-// Too many cells: the command line asked for too much, nothing failed.
+// Too many cells: the command line asked for too much, so it is a usage error.
 template <class Draw>
 std::string drawn(const qkv::app::Picture& picture, Draw draw) {
   try {

@@ -6,11 +6,11 @@
 
 #include <qkv/app/picture.h>
 
-// Pictures as the bytes of files. Both throw UsageError for one that is too large to draw.
+// Pictures as file contents. Both throw UsageError for one that is too large to draw.
 std::string svg_bytes(const qkv::app::Picture& picture);
-// Throws NotAvailable where this machine lacks what draws them.
+// Throws NotAvailable if the machine lacks the renderer.
 std::string png_bytes(const qkv::app::Picture& picture);
-// Throws it now, where they would.
+// Throws it early if drawing would.
 void check_png();
 
 #endif  // QKV_TOOLS_SHELL_PICTURE_BYTES_H_

@@ -9,9 +9,9 @@
 
 #include "shell/console.h"
 
-// How far a long task is, on standard error: on a terminal one line that is drawn again (at most
-// ten times a second) and goes away at the end, elsewhere a line a second. With `auto` nothing is
-// said in the first second, with `always` at least the beginning and the end are.
+// Progress of a long task on standard error: on a terminal one line that is updated (at most
+// ten times a second) and erased at the end, elsewhere a line a second. With `auto` nothing is
+// shown in the first second, with `always` at least the start and the end are.
 class Progress {
  public:
   Progress(const Common& common, std::string task);
@@ -19,7 +19,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // `total` bytes or -1: nobody knows.
+  // `total` in bytes; -1: unknown.
   void bytes(qkv::Index done, qkv::Index total);
   // What is being done.
   void at(const std::string& state);
@@ -30,7 +30,7 @@ class Progress {
   void show(const std::string& state);
 
   std::string task_;
-  std::string state_;  // what was said last to at, and not yet shown
+  std::string state_;  // last passed to at() and not shown yet
   bool enabled_;
   bool terminal_;
   bool drawn_ = false;

@@ -10,7 +10,7 @@
 
 #include "shell/options.h"
 
-// The scores of the library by the names that users type, their parameters still absent.
+// The library's scores by the names that users type, without parameters.
 inline const auto kScores = [] {
   std::array<Choice<qkv::Score>, std::variant_size_v<qkv::Score>> scores;
   std::size_t n = 0;
@@ -28,7 +28,7 @@ inline std::string learned_scores(std::string_view separator) {
   return list;
 }
 
-// Fills a score's parameters: get(name) gives an array, which may be absent.
+// Sets a score's parameters: get(name) returns an array, which may be absent.
 template <class Get>
 void take_parameters(qkv::Score& score, const Get& get) {
   std::visit(

@@ -27,7 +27,7 @@ std::string directory_of(const std::string& target) {
   return parent.empty() ? "." : parent;
 }
 
-// Makes a rename last, where the file system can.
+// Makes a rename durable, if the file system can.
 void synchronise(const std::string& directory) {
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;
@@ -35,7 +35,7 @@ void synchronise(const std::string& directory) {
   ::close(fd);
 }
 
-// The reason alone: what failed was the waiting file, whose name means nothing to the reader.
+// Only the reason: the error names the temporary file, which means nothing to the reader.
 std::string reason_of(const qkv::app::OutputError& error) {
   constexpr std::string_view kMark = ": cannot be written: ";
   const std::string text = error.what();
@@ -53,7 +53,7 @@ bool is_same_file(const std::string& a, const std::string& b) {
   if (is_there) {
     return S_ISREG(one.st_mode) && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
   }
-  // Where it would be made: a link may lead to a place where nothing is yet.
+  // The directory it would be created in: a link may point to a file that does not exist yet.
   std::error_code error;
   const auto place = [&](const std::string& path) {
     const std::filesystem::path target = qkv::app::behind_links(path);
@@ -66,7 +66,7 @@ void check_place(const std::string& path) {
   const std::string target = qkv::app::behind_links(path);
   struct stat status {};
   if (::stat(target.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-    throw qkv::app::OutputError(path, "it is no regular file");
+    throw qkv::app::OutputError(path, "it is not a regular file");
   }
   if (::access(directory_of(target).c_str(), W_OK | X_OK) != 0) {
     throw qkv::app::OutputError(path, system_message(errno));
@@ -76,7 +76,7 @@ void check_place(const std::string& path) {
 StagedFile::StagedFile(const std::string& path,
                        const std::function<void(const std::string&)>& write)
     : path_(path), target_(qkv::app::behind_links(path)) {
-  check_place(path);  // the place may have changed since the command line was read
+  check_place(path);  // may have changed since the command line was parsed
   std::string pattern = directory_of(target_) + "/.qkv-XXXXXX";
   if (::mkdtemp(pattern.data()) == nullptr) {
     throw qkv::app::OutputError(path_, system_message(errno));
@@ -92,7 +92,7 @@ StagedFile::StagedFile(const std::string& path,
     ::rmdir(directory_.c_str());
     throw;
   }
-  // A file that is replaced keeps its permissions, where the file system lets it.
+  // A replaced file keeps its permissions if the file system allows it.
   struct stat old {};
   if (::stat(target_.c_str(), &old) == 0) ::chmod(waiting_.c_str(), old.st_mode & 07777U);
 }

@@ -5,15 +5,16 @@
 #include <functional>
 #include <string>
 
-// Whether two paths name one file, be it by links or by spelling. "-" is standard input.
+// Whether two paths name the same file, through links or different spellings. "-" is standard
+// input.
 bool is_same_file(const std::string& a, const std::string& b);
 
-// What can be known of an output before its bytes are: throws OutputError where the directory is
-// missing or not writable, or something else but a regular file stands there.
+// Checks an output path before there is any output: throws OutputError if the directory is
+// missing or not writable, or the path exists and is not a regular file.
 void check_place(const std::string& path);
 
-// A file that waits in a directory of its own beside its place, so that several appear together:
-// each is written, then each is committed. What was not committed is removed.
+// A file staged in a directory of its own next to its target, so that several appear together:
+// each is written, then each is committed. Uncommitted files are removed.
 class StagedFile {
  public:
   // Calls `write` with the path to write to. Throws OutputError, which names `path`.
@@ -26,7 +27,7 @@ class StagedFile {
 
  private:
   std::string path_;       // as messages name it
-  std::string target_;     // behind symbolic links
+  std::string target_;     // symbolic links resolved
   std::string directory_;  // "": removed
   std::string waiting_;    // in the directory
 };

@@ -11,7 +11,7 @@
 
 namespace {
 
-// Of the terminal, else as the shell says, else 80.
+// The terminal's width, else the shell's COLUMNS, else 80.
 int terminal_columns() {
   struct winsize size {};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
@@ -21,7 +21,7 @@ int terminal_columns() {
   return columns && *columns >= kFewest ? *columns : 80;
 }
 
-// Unless the locale names another character set.
+// True unless the locale names another character set.
 bool unicode_wanted() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(name);

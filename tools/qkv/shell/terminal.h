@@ -6,7 +6,7 @@
 
 #include "shell/console.h"
 
-// How maps are drawn for whoever takes standard output.
+// How maps are drawn on standard output.
 qkv::app::TerminalStyle terminal_style(const Common& common);
 
 #endif  // QKV_TOOLS_SHELL_TERMINAL_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `qkv gen`: sentence pairs that teach a translator.
+// `qkv gen`: sentence pairs to train a translator on.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -29,13 +29,13 @@ constexpr const char* kGenFooter = R"(Examples:
   qkv gen reverse -n 5000 -o - | tail -n 3
 
 Lines of source, tab, target. The same seed gives the same lines on every machine, and a longer
-file begins with the shorter one.
+file starts with the shorter one.
 
-dates: a day from 1900-01-01 to 2099-12-31 as people spell it in English ("the 3rd of May, 1987",
-"sun 3 may 1987", "third of May nineteen eighty-seven", "3.V.1987") -> 1987-05-03. No spelling means
-two days: in numbers alone with the year last the day comes first (3/5/1987 is in May), with the
-year first the month comes second (1987/05/03, 19870503). About a tenth of all days are test days,
-whatever the seed: what learns from --split train has never seen a day of --split test.
+dates: a day from 1900-01-01 to 2099-12-31 as people write it in English ("the 3rd of May, 1987",
+"sun 3 may 1987", "third of May nineteen eighty-seven", "3.V.1987") -> 1987-05-03. No spelling is
+ambiguous: in all-numeric dates with the year last the day comes first (3/5/1987 is in May), with
+the year first the month comes second (1987/05/03, 19870503). About a tenth of all days are test
+days, whatever the seed: a model trained on --split train has never seen a day of --split test.
 
 reverse: 3 to 15 letters a-z -> the same, last first.)";
 
@@ -57,7 +57,7 @@ Example example(const GenOptions& options, Index n) {
                                       : qkv::app::reverse_example(options.seed, n);
 }
 
-// The lines as blocks of text, some thousand lines each.
+// The lines as blocks of text, about a thousand lines each.
 class ExampleBlocks {
  public:
   ExampleBlocks(const GenOptions& options, const Common& common)
@@ -89,7 +89,7 @@ void run(const GenOptions& options, const Common& common, bool has_split) {
   ExampleBlocks lines(options, common);
   const auto next = [&] { return lines.next(); };
   if (options.output != "-") return qkv::app::write_blocks(options.output, next);
-  // As they come: whoever reads a pipe may close it early.
+  // Streamed: the reader of a pipe may close it early.
   for (std::string_view block = next(); !block.empty(); block = next()) print(block);
 }
 
@@ -97,16 +97,16 @@ void run(const GenOptions& options, const Common& common, bool has_split) {
 
 void add_gen(const Command& program, const Common& common) {
   constexpr Index kMostLines = 100'000'000;
-  const Command command = program.add_command("gen", "sentence pairs that teach a translator");
+  const Command command = program.add_command("gen", "sentence pairs to train a translator on");
   const auto options = std::make_shared<GenOptions>();
   add_choice(command, "TASK", options->task, kTasks, "dates or reverse").required();
   add_number(command, "-n,--lines", options->lines, Bounds<Index>{1, kMostLines},
-             "lines (default 10)");
-  add_number(command, "--seed", options->seed, Bounds<std::uint64_t>{},
-             "of the numbers (default 0)");
-  const Option split = add_choice(command, "--split", options->split, kSplits,
-                                  "of dates: all days (default), those of training, or the test's");
-  command.add_option("-o,--output", options->output, "the file (default -: standard output)")
+             "number of lines (default 10)");
+  add_number(command, "--seed", options->seed, Bounds<std::uint64_t>{}, "random seed (default 0)");
+  const Option split =
+      add_choice(command, "--split", options->split, kSplits,
+                 "for dates: all days (default), the training days or the test days");
+  command.add_option("-o,--output", options->output, "output file (default -: standard output)")
       .type_name("FILE");
   command.footer(kGenFooter);
   command.callback([options, split, &common] { run(*options, common, split.is_given()); });

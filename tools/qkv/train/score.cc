@@ -33,11 +33,11 @@ constexpr const char* kScoreFooter = R"(Examples:
   qkv score RUN test.tsv
   qkv score RUN test.tsv --beam 4 --json
 
-log-probability: natural, of the targets, each with its end; perplexity: exp(-it / tokens). BLEU
+log-probability: natural, of the targets with their end tokens; perplexity: exp(-it / tokens). BLEU
 (Papineni et al. 2002, n = 1 to 4, smoothed as sacreBLEU does by default) and exact (the whole line)
-compare what the model translates with the targets; their tokens are the model's: characters, or
-words and punctuation. Texts have at most 4096 tokens. Targets are lowered where the model's were. A
-token that the model does not know is never exact.)";
+compare the model's translations with the targets; tokens are the model's: characters, or
+words and punctuation. Texts have at most 4096 tokens. Targets are lower-cased if the model was
+trained so. A line with a token that the model does not know is never exact.)";
 
 struct ScoreOptions {
   std::string run{};
@@ -51,7 +51,7 @@ struct ScoreOptions {
 
 struct Scores {
   Index pairs = 0;
-  Index tokens = 0;  // of the targets, their ends too
+  Index tokens = 0;  // of the targets, including end tokens
   double log_probability = 0;
   Index exact = 0;
   Bleu bleu{};
@@ -63,7 +63,7 @@ struct Scores {
   }
 };
 
-// Adds up what blocks of pairs are worth.
+// Accumulates the scores of blocks of pairs.
 class Scorer {
  public:
   Scorer(const TranslationModel& model, const qkv::app::SearchOptions& search, int threads)
@@ -119,7 +119,7 @@ class Scorer {
   Scores scores_{};
 };
 
-// Reads pairs and hands them on. Throws InputError for a field that is empty.
+// Reads pairs and passes them on. Throws InputError for an empty field.
 void read_pairs(const ScoreOptions& options, const Common& common, Scorer& scorer) {
   Progress progress(common, "score");
   qkv::app::ParallelTextOptions reading;
@@ -143,7 +143,7 @@ std::string report(const Scores& scores) {
   const auto& p = scores.bleu.precisions;
   return fmt::format(
       "pairs            {}\n"
-      "target tokens    {}, ends counted\n"
+      "target tokens    {}, including end tokens\n"
       "log-probability  {:.4f}, {:.6f} per token\n"
       "perplexity       {:.6g}\n"
       "BLEU             {:.2f}, of 1 to 4 tokens {:.2f} {:.2f} {:.2f} {:.2f}, brevity {:.2f}\n"
@@ -192,7 +192,7 @@ void add_score(const Command& program, const Common& common) {
   const auto options = std::make_shared<ScoreOptions>();
   command.add_option("RUN", options->run, kRunHelp).required().type_name("");
   command
-      .add_option("DATA", options->data, "tab-separated text, a pair a line; - is standard input")
+      .add_option("DATA", options->data, "tab-separated text, one pair a line; - is standard input")
       .required()
       .type_name("");
   add_columns(command, options->source_column, options->target_column);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `qkv train`: a translator learns from sentence pairs, in a folder that can be gone on with.
+// `qkv train`: trains a translator on sentence pairs, in a folder from which it can be resumed.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -40,28 +40,28 @@ constexpr const char* kTrainFooter = R"(Examples:
   qkv train dates.tsv -o RUN --after 2u --batch-tokens 500
   qkv train dates.tsv -o RUN --after 4u --batch-tokens 500
 
-A translator that looks back at the source (Bahdanau, Cho, Bengio 2015) learns from lines of source,
-tab, target, by Adam with warm-up and decay, in batches of pairs of like lengths. The same command
-again goes on where the folder stands; --after counts all runs together. Budgets are e (epochs), u
-(updates), s, m, h (time), whichever ends first. A changed configuration is refused, but for
+Trains a translator with attention (Bahdanau, Cho, Bengio 2015) on lines of source, tab, target,
+using Adam with warm-up and decay, in batches of pairs of similar length. Running the same command
+again resumes from the folder's checkpoint; --after counts all runs together. Budgets are e
+(epochs), u (updates), s, m, h (time), whichever ends first. Changed settings are rejected, except
 --after, --save-freq and --threads.
 
-Ctrl-C (or SIGTERM) saves and ends with 130 (143); a process that is killed loses what it learned
-since the last save. With budgets in epochs or updates, a run that was stopped and went on has bit
-for bit the parameters of one that was not, on any number of threads. A loss that is not finite ends
-the run with 5 and leaves the last save.
+Ctrl-C (or SIGTERM) saves and exits with 130 (143); a killed process loses what it learned
+since the last save. With budgets in epochs or updates, an interrupted and resumed run has bit
+for bit the parameters of an uninterrupted one, on any number of threads. A loss that is not finite
+ends the run with 5 and keeps the last checkpoint.
 
 RUN holds plain files: config.json (all settings), source.vocab.json, target.vocab.json,
-model.safetensors (the last parameters), best.safetensors (those best at --valid; before its first
-time, and without it, the last), state.safetensors (what going on needs), train.jsonl (a line for
-each epoch and validation).)";
+model.safetensors (the latest parameters), best.safetensors (the best on --valid; the latest before
+the first validation, or without --valid), state.safetensors (the checkpoint), train.jsonl (a line
+for each epoch and validation).)";
 
 struct TrainOptions {
   TrainingOptions training{};
   std::string folder{};
 };
 
-// An error of the library about an option: "--lr: must be positive, got -1".
+// A library error about an option: "--lr: must be positive, got -1".
 std::string said_of_option(const qkv::Error& error) {
   constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
       {"rate", "--lr"}, {"validate_every", "--valid-freq"}};
@@ -113,9 +113,9 @@ std::string line_of(const TrainingProgress& progress) {
 }
 
 std::string text_of(const TrainingReport& report, const std::string& folder) {
-  const char* why = report.end == TrainingEnd::kPatience  ? "validation got no better"
+  const char* why = report.end == TrainingEnd::kPatience  ? "validation stopped improving"
                     : report.end == TrainingEnd::kStopped ? "stopped"
-                                                          : "the budget is spent";
+                                                          : "the budget is used up";
   std::string text = fmt::format(
       "{}: {} pairs ({} left out), {} source and {} target tokens, {} parameters\n", folder,
       report.pairs, report.left_out, report.source_tokens, report.target_tokens, report.parameters);
@@ -144,7 +144,7 @@ void run(TrainOptions options, const Common& common) {
     throw UsageError(said_of_option(error));
   }
   if (report.end == TrainingEnd::kStopped) {
-    warn(common, fmt::format("stopped and saved at update {}; the same command goes on",
+    warn(common, fmt::format("stopped and saved at update {}; the same command resumes",
                              report.spent.updates));
     throw qkv::Cancelled("train");
   }
@@ -158,18 +158,18 @@ void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
   add_columns(command, o.source_column, o.target_column);
   add_choice(command, "--tokenize", o.tokenization, qkv::app::kTokenizations,
              "translate characters (default) or words");
-  command.add_flag("--lower", lower, "letters in lower case");
+  command.add_flag("--lower", lower, "convert letters to lower case");
   add_number(command, "--min-count", o.min_count, Bounds<Index>{1, kMostCount},
-             "tokens seen less often are unknown ones (default 1)");
+             "rarer tokens become unknown tokens (default 1)");
   add_number(command, "--max-length", o.max_length, Bounds<Index>{1, kMostNumbers},
-             "pairs with more tokens on a side are left out (default 200)");
+             "leave out pairs with more tokens on either side (default 200)");
   Option valid = command.add_option("--valid", o.valid, "pairs to validate on after each epoch")
                      .type_name("FILE");
   add_number(command, "--patience", o.patience, Bounds<Index>{1, kMostCount},
-             "end after so many validations that were no better (default: never)")
+             "stop after this many validations without improvement (default: never)")
       .needs(valid);
   add_budget(command, "--valid-freq", o.validate_every,
-             "validate every so many epochs or updates (default 1e)");
+             "validate every this many epochs or updates (default 1e)");
 }
 
 void add_model_options(const Command& command, qkv::app::TranslatorConfig& model) {
@@ -179,46 +179,46 @@ void add_model_options(const Command& command, qkv::app::TranslatorConfig& model
     add_number(command, name, target, Bounds<Index>{1, kMostNumbers},
                fmt::format("{} (default {})", help, target));
   };
-  size("--embedding", model.embedding, "numbers of a token");
-  size("--hidden", model.hidden, "numbers of a state");
+  size("--embedding", model.embedding, "width of the embeddings");
+  size("--hidden", model.hidden, "width of the GRU states");
   size("--units", model.units, "units of additive attention");
   size("--heads", model.heads, "heads of multihead attention");
   add_real(command, "--dropout", model.dropout,
-           fmt::format("of embeddings and readout (default {})", model.dropout));
+           fmt::format("dropout on embeddings and readout (default {})", model.dropout));
   add_real(command, "--label-smoothing", model.label_smoothing,
-           fmt::format("share of the label for all tokens (default {})", model.label_smoothing));
+           fmt::format("label mass spread over all tokens (default {})", model.label_smoothing));
 }
 
 void add_learning_options(const Command& command, TrainingOptions& o) {
   add_number(command, "--batch-tokens", o.batch_tokens, Bounds<Index>{1, kMostCount},
-             fmt::format("tokens of a batch, padding too (default {})", o.batch_tokens));
+             fmt::format("tokens per batch, including padding (default {})", o.batch_tokens));
   add_real(command, "--lr", o.schedule.rate,
-           fmt::format("the highest learning rate (default {})", o.schedule.rate));
+           fmt::format("peak learning rate (default {})", o.schedule.rate));
   add_number(command, "--warmup", o.schedule.warmup, Bounds<Index>{0, kMostCount},
-             fmt::format("updates in which the rate rises (default {})", o.schedule.warmup));
+             fmt::format("updates over which the rate rises (default {})", o.schedule.warmup));
   add_real(
       command, "--decay", o.schedule.decay,
       fmt::format("D: after the warm-up the rate falls like 1/sqrt(1 + updates/D) (default {}; "
-                  "0: it stays)",
+                  "0: constant)",
                   o.schedule.decay));
   add_real(command, "--clip", o.clip,
-           fmt::format("the largest norm of the gradient (default {})", o.clip));
+           fmt::format("clip the gradient to this norm (default {})", o.clip));
   add_real(command, "--weight-decay", o.adam.weight_decay,
-           "of matrices, apart from the gradient: AdamW (default 0)");
+           "decoupled weight decay of matrices, as in AdamW (default 0)");
   add_number(command, "--seed", o.seed, Bounds<std::uint64_t>{},
-             "of parameters, batches and dropout (default 0)");
-  add_budget(command, "--after", o.after, "the end, such as 10e,5000u,30m (default 10e)");
+             "seed for parameters, batches and dropout (default 0)");
+  add_budget(command, "--after", o.after, "when to stop, such as 10e,5000u,30m (default 10e)");
   add_budget(command, "--save-freq", o.save_every,
-             "save every so many updates, epochs or seconds (default 500u)");
+             "save every this many updates, epochs or seconds (default 500u)");
 }
 
 }  // namespace
 
 void add_train(const Command& program, const Common& common) {
-  const Command command = program.add_command("train", "teach a translator");
+  const Command command = program.add_command("train", "train a translator");
   const auto options = std::make_shared<TrainOptions>();
   const auto lower = std::make_shared<bool>(false);
-  command.add_option("-o,--output", options->folder, "the folder of this run")
+  command.add_option("-o,--output", options->folder, "folder of this run")
       .type_name("FOLDER")
       .required();
   add_data_options(command, options->training, *lower);

@@ -34,16 +34,16 @@ constexpr const char* kTranslateFooter = R"(Examples:
   qkv translate RUN few.tsv --beam 4 --scores
   qkv translate RUN few.tsv -o alignments.npz
 
-A line gives a line, in order and as soon as it can; of a line with tabs the first column is read.
-An empty line stays empty. Lines have at most 4096 tokens. Tokens that the model does not know are
-read as <unk>. A translation that has not ended after --most-tokens tokens is cut there.
+Each line is translated to one line, in order and as soon as possible; of a line with tabs the first
+column is read. An empty line stays empty. Lines have at most 4096 tokens. Unknown tokens are read
+as <unk>. A translation that has not ended after --most-tokens tokens is truncated.
 
--o keeps all lines and what each looked at: .npz and .safetensors hold attn [lines,1,1,tokens of the
-translation, tokens of the line], filled up with <pad>, beside src, tgt, mask, line, translation and
+-o keeps all lines and their attention: .npz and .safetensors hold attn [lines,1,1,tokens of the
+translation, tokens of the line], padded with <pad>, and src, tgt, mask, line, translation and
 log_probability (qkv view FILE --example N draws them); an .svg or .png shows one line; a .txt has
 the translations.)";
 
-// Translates lines as they come, some at a time.
+// Translates lines as they arrive, several at a time.
 class LineTranslator {
  public:
   using Take = std::function<void(std::vector<TranslatedLine>& lines)>;
@@ -84,7 +84,7 @@ class LineTranslator {
   std::size_t tokens_ = 0;
 };
 
-// Nothing more has come on standard input: whoever types or writes there may wait for an answer.
+// No more input is pending: a person or program writing it may be waiting for an answer.
 bool is_waiting() {
   struct pollfd input {};
   input.fd = STDIN_FILENO;
@@ -92,7 +92,7 @@ bool is_waiting() {
   return ::poll(&input, 1, 0) == 0;
 }
 
-// Every line of the input, or the words of --demo as one.
+// Every line of the input, or the words of --demo as one line.
 void translate_all(const TranslateOptions& options, LineTranslator& lines) {
   const bool is_text = !options.demo.empty() && options.demo != std::vector<std::string>{"-"};
   if (is_text) {
@@ -115,7 +115,7 @@ void translate_all(const TranslateOptions& options, LineTranslator& lines) {
       return true;
     });
   } catch (const qkv::app::InputError&) {
-    lines.flush();  // those before the broken one
+    lines.flush();  // those before the malformed one
     throw;
   }
   lines.flush();
@@ -131,9 +131,9 @@ std::string shown(const TranslatedLine& line, const TranslateOptions& options,
 void check(const TranslateOptions& options) {
   check_search(options.search);
   const bool wants_files = !options.outputs.paths.empty() || options.outputs.json;
-  if (options.show && wants_files) throw UsageError("--show goes without -o and --json");
+  if (options.show && wants_files) throw UsageError("--show excludes -o and --json");
   if (options.demo.empty() && options.run.empty()) {
-    throw UsageError("RUN or --demo TEXT is needed; qkv translate --help says more");
+    throw UsageError("RUN or --demo TEXT is needed; see qkv translate --help");
   }
   if (!options.demo.empty() && !options.run.empty()) {
     throw UsageError(
@@ -180,22 +180,23 @@ void add_translate(const Command& program, const Common& common) {
   command.add_option("RUN", options->run, kRunHelp).type_name("");
   command
       .add_option("FILE", options->input,
-                  "lines; of a .tsv the first column (default -: standard input)")
+                  "lines, or the first column of a .tsv (default -: standard input)")
       .type_name("");
   command
       .add_option("--demo", options->demo,
-                  "translate TEXT by the model that is linked into the program (a single -: lines "
+                  "translate TEXT with the model linked into the program (a single -: lines "
                   "of standard input)")
       .type_name("TEXT...");
   add_run_model(command, options->model);
   add_search(command, options->search);
   add_number(
       command, "--most-tokens", options->search.most_tokens, Bounds<Index>{1, kMostTokens},
-      "of a translation, its end included (default: 2 of each of the line, its end too, and 10)");
+      "maximum length of a translation, with its end (default: 2 x that of the line, with its end, "
+      "+ 10)");
   command.add_flag("--scores", options->scores,
-                   "behind each translation a tab and its natural log-probability");
+                   "after each translation a tab and its natural log-probability");
   command.add_flag("--show", options->show,
-                   "below each translation what each of its tokens was chosen by");
+                   "below each translation, where each of its tokens looked");
   add_outputs(command, options->outputs, "txt");
   command.footer(kTranslateFooter);
   command.callback([options, &common] { run(*options, common); });

@@ -10,7 +10,7 @@
 #include "shell/outputs.h"
 #include "train/translation.h"
 
-// `qkv translate`: lines -> translations, as they come or as files.
+// `qkv translate`: lines -> translations, streamed or to files.
 
 struct TranslateOptions {
   std::string run{};
@@ -28,10 +28,10 @@ struct TranslatedLine {
   qkv::app::TranslatedText translation{};
 };
 
-// Whether there is anything to look at.
+// Whether there is attention to show.
 bool has_attention(const TranslatedLine& line);
 
-// The line of text that stands for a translation, with its log-probability if that is wanted.
+// A translation as a line of text, with its log-probability if requested.
 std::string line_of(const TranslatedLine& translated, const TranslateOptions& options);
 
 // The forms of files; `lines` must outlive them, and may be filled later.

@@ -23,10 +23,10 @@ using qkv::app::NamedView;
 using qkv::app::Strings;
 using qkv::app::TranslatedText;
 
-// Bytes of the maps of a file, which are held at once.
+// Limit on the bytes of a file's maps, which are all in memory at once.
 constexpr double kMostMapBytes = 1e9;
 
-// A vocabulary may hold what would end the line, or what a terminal would obey.
+// A vocabulary may hold line breaks, or escape sequences for a terminal.
 std::string on_one_line(std::string_view text) {
   std::string line;
   for (std::size_t at = 0; at < text.size();) {
@@ -44,17 +44,17 @@ std::string on_one_line(std::string_view text) {
   return line;
 }
 
-// Throws where there is nothing to look at.
+// Throws if there is no attention to show.
 void check_attention(const std::vector<TranslatedLine>& lines) {
   if (std::ranges::none_of(lines, has_attention)) {
     throw UsageError("no attention to write: the model has none, or the lines are empty");
   }
 }
 
-// All maps in one array, each filled up to the longest: an attention file of N examples.
+// All maps in one array, each padded to the longest: an attention file of N examples.
 struct Maps {
   qkv::Tensor attn{};  // [N,Tq,Tk] float32
-  qkv::Tensor mask{};  // the same, false where it is filled up
+  qkv::Tensor mask{};  // the same, false where padded
   Strings src{};       // [N,Tk]
   Strings tgt{};       // [N,Tq]
   Strings line{};      // [N]
@@ -90,8 +90,8 @@ Maps maps_of(const std::vector<TranslatedLine>& lines) {
   }
   const double bytes = 5.0 * static_cast<double>(n) * static_cast<double>(queries * keys);
   if (bytes > kMostMapBytes) {
-    throw UsageError(fmt::format("attention of {} lines, [{},{},{}], takes {:.1f} GB; take fewer",
-                                 n, n, queries, keys, bytes * 1e-9));
+    throw UsageError(fmt::format("attention of {} lines, [{},{},{}], takes {:.1f} GB; use fewer", n,
+                                 n, queries, keys, bytes * 1e-9));
   }
   Maps maps{.attn = qkv::Tensor(qkv::DType::kFloat32, {n, queries, keys}),
             .mask = qkv::Tensor(qkv::DType::kBool, {n, queries, keys}),
@@ -112,7 +112,7 @@ Maps maps_of(const std::vector<TranslatedLine>& lines) {
   return maps;
 }
 
-// [N,1,1,Tq,Tk]: an attention file's lines are examples, of one layer and head.
+// [N,1,1,Tq,Tk]: lines are the attention file's examples, with one layer and head.
 qkv::ConstView as_examples(const qkv::Tensor& maps) {
   return qkv::reshape(maps.view(), {maps.size(0), 1, 1, maps.size(1), maps.size(2)});
 }
@@ -127,11 +127,11 @@ std::vector<NamedView> arrays_of(const Maps& maps) {
           {"log_probability", maps.log_probability.view()}};
 }
 
-// A single line's.
+// For a single line.
 qkv::app::Picture picture_of(const std::vector<TranslatedLine>& lines) {
   if (lines.size() != 1) {
     throw UsageError(
-        fmt::format("a picture shows one line, got {}; an .npz takes all, and qkv view --example N "
+        fmt::format("a picture shows one line, got {}; an .npz holds all, and qkv view --example N "
                     "draws one of them",
                     lines.size()));
   }

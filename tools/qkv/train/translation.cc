@@ -48,12 +48,12 @@ void add_columns(const Command& command, Index& source, Index& target) {
 
 void add_run_model(const Command& command, qkv::app::RunModel& model) {
   add_choice(command, "--model", model, kRunModels,
-             "of a folder: best (default), the one of the least loss in validation, or last");
+             "of a folder: best (default), the one with the lowest validation loss, or last");
 }
 
 void add_search(const Command& command, qkv::app::SearchOptions& search) {
   add_number(command, "--beam", search.beam, Bounds<Index>{1, kWidestBeam},
-             "translations that are followed at a time (default 1: the likeliest token is taken)");
+             "beam width (default 1: greedy search)");
   add_real(command, "--length-penalty", search.length_penalty,
            "with a beam: translations are compared by log-probability / tokens^X (default 1; 0: "
            "the likeliest wins, which favours short ones)");

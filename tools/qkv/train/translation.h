@@ -12,7 +12,7 @@
 
 #include "shell/options.h"
 
-// What `qkv translate` and `qkv score` share: which model, and how it searches.
+// Shared by `qkv translate` and `qkv score`: the model and the search options.
 
 inline constexpr Choice<qkv::app::RunModel> kRunModels[] = {{"best", qkv::app::RunModel::kBest},
                                                             {"last", qkv::app::RunModel::kLast}};
@@ -27,21 +27,21 @@ void add_columns(const Command& command, qkv::Index& source, qkv::Index& target)
 void add_run_model(const Command& command, qkv::app::RunModel& model);
 // --beam N, --length-penalty X
 void add_search(const Command& command, qkv::app::SearchOptions& search);
-// Throws UsageError for a penalty that is no number of use.
+// Throws UsageError for a penalty out of range.
 void check_search(const qkv::app::SearchOptions& search);
 
-// The tokens of a text, at `line` of `file`. Throws InputError for more than 4,096: what looks at
-// them takes memory as the square.
+// The tokens of a text, at `line` of `file`. Throws InputError for more than 4,096: attention
+// takes quadratic memory.
 std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_view text,
                          const std::string& file, qkv::Index line);
 
-// Whether so many lines or pairs, and tokens, are enough to go through the model together.
+// Whether this many lines or pairs, and tokens, make a full batch for the model.
 bool is_enough(std::size_t lines, std::size_t tokens);
 
-// The files of which read_model() reads some; for check_inputs().
+// The files that read_model() may read; for check_inputs().
 std::vector<std::string> model_files(const std::string& path);
 
-// Of the folder that `qkv train` wrote, or of a model file alone. Throws InputError.
+// From the folder that `qkv train` wrote, or from a model file. Throws InputError.
 qkv::app::TranslationModel read_model(const std::string& path, qkv::app::RunModel model);
 
 #endif  // QKV_TOOLS_TRAIN_TRANSLATION_H_

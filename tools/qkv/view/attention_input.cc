@@ -52,7 +52,7 @@ void check_example(const qkv::app::AttentionFile& file, const HeadChoice& choice
   const qkv::Index examples = file.attn.size(0);
   if (choice.example < examples) return;
   throw UsageError(
-      examples == 1 ? fmt::format("--example {}: there is one of examples, 0", choice.example)
+      examples == 1 ? fmt::format("--example {}: the only index of examples is 0", choice.example)
                     : fmt::format("--example {}: examples are 0-{}", choice.example, examples - 1));
 }
 
@@ -60,16 +60,17 @@ void add_order(const Command& command, qkv::app::AttentionFileOptions& options) 
   command
       .add_parsed(
           "--order", [&options](const std::string& text) { options.order = parse_order(text); },
-          "what attn's axes before queries and keys are, in the file's order (default: the last of "
+          "attn's axes before queries and keys, in the file's order (default: the last of "
           "examples,layers,heads)")
       .type_name("NAMES");
 }
 
 void add_attention_input(const Command& command, AttentionInput& input) {
   command
-      .add_option("FILE", input.spec,
-                  "attention file (.npz, .safetensors, .npy); FILE:NAME reads another array than "
-                  "attn; - is standard input")
+      .add_option(
+          "FILE", input.spec,
+          "attention file (.npz, .safetensors, .npy); FILE:NAME reads that array instead of "
+          "attn; - is standard input")
       .type_name("")
       .required();
   add_order(command, input.options);

@@ -13,7 +13,7 @@
 #include "shell/command.h"
 #include "view/index_list.h"
 
-// What the commands that read attention files share.
+// Shared by the commands that read attention files.
 
 struct AttentionInput {
   std::string spec{};  // FILE[:NAME]
@@ -24,15 +24,15 @@ struct AttentionInput {
 
 // Which heads.
 struct HeadChoice {
-  qkv::Index example = -1;  // -1: not told
+  qkv::Index example = -1;  // -1: not given
   IndexList layers{};
   IndexList heads{};
 };
 
-// --example, --layers and --heads; `examples` says which one it is when not told.
+// --example, --layers and --heads; `examples` describes the default in the help.
 void add_head_choice(const Command& command, HeadChoice& choice, std::string_view examples);
 
-// Throws UsageError when the file does not have it.
+// Throws UsageError if the file does not have it.
 void check_example(const qkv::app::AttentionFile& file, const HeadChoice& choice);
 
 // --order.
@@ -45,12 +45,12 @@ qkv::app::AttentionFile read(const AttentionInput& input);
 
 bool has_axis(const qkv::app::AttentionFile& file, qkv::app::LeadingAxis axis);
 
-// "layer 0, head 3", of the axes that the file has; "" when it is one map.
+// "layer 0, head 3", for the axes that the file has; "" for a single map.
 std::string place_of(const qkv::app::AttentionFile& file, const qkv::app::HeadStatistics& head);
 
-// What the reports warn of, "head 0: masked pairs receive weight ...": of each fault the first
-// `most` heads, then how many more; `where` says what lists them all. A file of a whole model would
-// say the same a hundred times.
+// The reports' warnings, "head 0: masked pairs receive weight ...": for each fault the first
+// `most` heads, then how many more; `where` says what lists them all. A whole model's file would
+// repeat the same warning a hundred times.
 std::vector<std::string> fault_lines(const qkv::app::AttentionFile& file,
                                      std::span<const qkv::app::HeadReport> heads, int most,
                                      std::string_view where);

@@ -75,9 +75,9 @@ std::vector<Index> resolve(const IndexList& list, std::string_view option, std::
   std::vector<char> seen(static_cast<std::size_t>(size));
   for (const IndexList::Range& range : list.ranges) {
     if (range.last >= size) {
-      throw UsageError(size == 1
-                           ? fmt::format("{} {}: there is one of {}, 0", option, range.last, axis)
-                           : fmt::format("{} {}: {} are 0-{}", option, range.last, axis, size - 1));
+      throw UsageError(
+          size == 1 ? fmt::format("{} {}: the only index of {} is 0", option, range.last, axis)
+                    : fmt::format("{} {}: {} are 0-{}", option, range.last, axis, size - 1));
     }
     for (Index index = range.first; index <= range.last; ++index) {
       char& before = seen[static_cast<std::size_t>(index)];

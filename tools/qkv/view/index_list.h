@@ -10,7 +10,7 @@
 
 #include "shell/command.h"
 
-// "0,2-3" as a user types it: indices from 0, ranges with both their ends; "all".
+// "0,2-3" as typed: indices from 0, inclusive ranges; "all".
 struct IndexList {
   struct Range {
     qkv::Index first;
@@ -22,12 +22,12 @@ struct IndexList {
   bool given() const { return all || !ranges.empty(); }
 };
 
-// An option that takes such a list; one that is malformed is an error.
+// An option that takes such a list; a malformed one is an error.
 Option add_indices(const Command& command, const std::string& name, IndexList& target,
                    const std::string& help);
 
-// The indices of an axis of `size` ("heads") in the order given; all when the list is not given.
-// Throws UsageError that names `option` and the valid range, and for an index named twice.
+// The indices of an axis of `size` ("heads") in the order given; all if no list is given.
+// Throws a UsageError that names `option` and the valid range, also for an index named twice.
 std::vector<qkv::Index> resolve(const IndexList& list, std::string_view option,
                                 std::string_view axis, qkv::Index size);
 

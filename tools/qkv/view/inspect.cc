@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `qkv inspect`: what is this file, and is it whole?
+// `qkv inspect`: what is this file, and is it intact?
 #include "view/inspect.h"
 
 #include <cstdio>
@@ -25,11 +25,12 @@ constexpr const char* kInspectFooter = R"(Examples:
   qkv inspect a.npz glove.6B.50d.txt
   qkv inspect --as vectors words.txt
 
-A file's first bytes say what it is, not its name; then all of it is read and checked. Arrays: names,
-types, shapes, bytes, extremes, NaN and infinity, and how an attention file is read; an array
-alone is taken for one when its rows look like weights. Word vectors, tables of numbers: every line.
+Files are identified by their first bytes, not their names, then read and checked completely.
+Arrays: names, types, shapes, bytes, extremes, NaN and infinity, and how an attention file is read;
+a single array counts as one if its rows look like weights. Word vectors, tables of numbers: every
+line.
 A file that is malformed, or of another kind, gets one line on standard error that says where and
-what was expected; the others are still looked at, and the exit code is 3.)";
+what was expected; the others are still inspected, and the exit code is 3.)";
 
 constexpr Choice<FileKind> kKinds[] = {{"npy", FileKind::kNpy},
                                        {"npz", FileKind::kNpz},
@@ -96,7 +97,7 @@ void run(const InspectOptions& options) {
 std::string shown_name(const std::string& path) { return path == "-" ? "<stdin>" : path; }
 
 void add_inspect(const Command& program, const Common&) {
-  const Command command = program.add_command("inspect", "what is this file, and is it whole?");
+  const Command command = program.add_command("inspect", "what is this file, and is it intact?");
   const auto options = std::make_shared<InspectOptions>();
   command.add_option("PATH", options->paths, "files; - reads standard input (with --as)")
       .type_name("")

@@ -11,22 +11,22 @@
 #include <qkv/app/array_file.h>
 #include <qkv/app/attention_file.h>
 
-// What `qkv inspect` says about one file, in two forms.
+// The report of `qkv inspect` about one file, as text and JSON.
 struct Inspection {
   std::string text{};
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
 };
 
-// An array file; `format` is what it is called, `options` say how an attention file in it is read.
+// An array file; `format` is its display name, `options` say how an attention file in it is read.
 Inspection inspect_arrays(const std::string& path, std::string_view format,
                           const qkv::app::AttentionFileOptions& options);
-// Files of text; every line or record is read.
+// Text files; every line or record is read.
 Inspection inspect_vectors(const std::string& path);
 Inspection inspect_columns(const std::string& path);
 Inspection inspect_numbers(const std::string& path);
 Inspection inspect_text(const std::string& path);
 
-// As messages name it.
+// The file's name in messages.
 std::string shown_name(const std::string& path);
 
 #endif  // QKV_TOOLS_VIEW_INSPECT_H_

@@ -75,7 +75,7 @@ NumberSummary numbers_of(const qkv::Tensor& tensor) {
 
 Json sizes(const qkv::Dims& shape) { return std::vector<Index>(shape.begin(), shape.end()); }
 
-// One array's line, in columns: name, dtype, shape, bytes, what it holds.
+// One array's line, in columns: name, dtype, shape, bytes, contents.
 using Line = std::vector<std::string>;
 
 std::string first_tokens(const Strings& strings) {
@@ -144,9 +144,9 @@ std::string aligned(const std::vector<Line>& lines) {
   return text;
 }
 
-// What an array says of itself when its rows are taken for weights.
+// An array's rows checked as attention weights.
 struct WeightRows {
-  std::string fault{};  // "" when they are
+  std::string fault{};  // "" if they are weights
   bool any_weight = false;
 };
 
@@ -154,7 +154,7 @@ WeightRows rows_of(const qkv::app::AttentionFile& file) {
   WeightRows rows;
   const Index heads = file.attn.size(2);
   const Index maps = file.attn.size(0) * file.attn.size(1) * heads;
-  for (Index n = 0; n < maps; ++n) {  // none after the first that is wrong
+  for (Index n = 0; n < maps; ++n) {  // up to the first fault
     const Index layer = n / heads % file.attn.size(1);
     const qkv::app::HeadStatistics head =
         qkv::app::head_report(file, n / heads / file.attn.size(1), layer, n % heads).statistics;
@@ -175,8 +175,8 @@ WeightRows rows_of(const qkv::app::AttentionFile& file) {
   return rows;
 }
 
-// How an attention file is read, or why it is none. Any matrix may stand alone in an .npy file: it
-// is called one when its rows look like weights.
+// How an attention file is read, or why it is not one. An .npy file may hold any matrix: it
+// counts as one if its rows look like weights.
 void describe_attention(const std::string& path, std::vector<NamedArray> arrays,
                         const qkv::app::AttentionFileOptions& options, Inspection& result) {
   const bool arrays_are_named = !arrays.front().name.empty();
@@ -199,7 +199,7 @@ void describe_attention(const std::string& path, std::vector<NamedArray> arrays,
     if (!rows.fault.empty()) result.json["attention"]["fault"] = rows.fault;
   } catch (const qkv::app::InputError& error) {
     if (!arrays_are_named) return;
-    result.text += fmt::format("  no attention file: {}\n", error.what());
+    result.text += fmt::format("  not an attention file: {}\n", error.what());
     result.json["attention"] = {{"error", error.what()}};
   }
 }

@@ -30,10 +30,10 @@ std::string_view name_of(VectorFormat format) {
   return kVectorFormats[static_cast<std::size_t>(format)].name;
 }
 
-// Rows of text with tabs between their fields.
+// Rows of tab-separated text.
 struct TextRows {
   Index rows = 0;
-  Index lines = 0;  // with the empty ones before the last row
+  Index lines = 0;  // including empty ones before the last row
   Index fewest = 0;
   Index most = 0;
   Index odd_line = 0;  // the first whose number of columns differs from the first row's; 0: none
@@ -70,7 +70,8 @@ struct Place {
   Index line;
 };
 
-// Of a field that may hold several, with blanks between them; NaN and infinity are numbers here.
+// Checks a field that may hold several numbers separated by blanks; NaN and infinity are numbers
+// here.
 Index count_numbers(std::string_view field, const Place& place) {
   Index count = 0;
   for (const auto part : std::views::split(field, ' ')) {
@@ -97,8 +98,8 @@ Inspection inspect_vectors(const std::string& path) {
   result.text = fmt::format("{}: word vectors ({}): {} words of {} numbers, every line read\n",
                             shown_name(path), name_of(file.format), file.count, file.width);
   result.text +=
-      fmt::format("  numbers {:.6g} to {:.6g}; words with blanks {}, no UTF-8 {}", file.smallest,
-                  file.largest, file.words_with_blanks, file.words_not_utf8);
+      fmt::format("  numbers {:.6g} to {:.6g}; words with spaces {}, invalid UTF-8 {}",
+                  file.smallest, file.largest, file.words_with_blanks, file.words_not_utf8);
   if (file.repeated) result.text += fmt::format(", repeated {}", *file.repeated);
   result.text += fmt::format("\n  first:{}\n", words);
   if (path != "-") {

@@ -34,16 +34,16 @@ constexpr const char* kStatsFooter = R"(Examples:
   qkv stats a.npz
   qkv stats a.npz --heads 0-1 --json -o stats.npz
 
-One line for each head, means over its rows that hold a weight: entropy -sum w ln w in nats (0: one
-key, ln Tk: all alike), distance sum w |i - j|, first key: the weight of key 0, top key: the key
-that receives most, and how much. Counted are rows that do not sum to 1 (within 1e-4, for two-byte
+One line per head with means over its non-empty rows: entropy -sum w ln w in nats (0: one
+key, ln Tk: uniform), distance sum w |i - j|, first key: the weight of key 0, top key: the key
+that receives most, and how much. Also counts rows that do not sum to 1 (within 1e-4, for two-byte
 numbers 1e-2), rows of zeros, rows with NaN or infinity. Rows whose query is padding ([PAD], <pad>),
-or to which the mask leaves no key, are left out.
+or that are fully masked, are left out.
 
-Warnings follow, about heads that look like the usual faults: NaN, negative weights, rows that do not
+Warnings follow about heads that show the usual faults: NaN, negative weights, rows that do not
 sum to 1, a transposed map, weight on masked pairs or on padding ([PAD], <pad>), one key that has
-nearly everything, rows that look one place beside themselves, a causal map that sees the next key,
-rows that attend to everything alike. Real heads may do some of this; a look tells (qkv view).)";
+nearly everything, rows that look at the next or previous key, a causal map that sees the next key,
+rows that attend to everything equally. Real heads may do some of this; look at them (qkv view).)";
 
 struct StatsOptions {
   AttentionInput input{};
@@ -53,14 +53,14 @@ struct StatsOptions {
 
 struct Stats {
   AttentionFile file{};
-  qkv::Dims shape{};  // [N,L,H] of the heads chosen
+  qkv::Dims shape{};  // [N,L,H] of the selected heads
   std::vector<HeadReport> heads{};
 };
 
 // A column of the table, a member of the JSON, an array [N,L,H] of the files.
 struct Column {
-  std::string_view name;   // of members and arrays
-  std::string_view title;  // of the table
+  std::string_view name;   // in JSON and files
+  std::string_view title;  // in the table
   double (*value)(const HeadStatistics& head);
   int digits;
 };
@@ -90,7 +90,7 @@ const std::string* top_token(const AttentionFile& file, const HeadStatistics& he
   return &file.src[static_cast<std::size_t>(head.example)][static_cast<std::size_t>(head.top_key)];
 }
 
-// "[SEP] 0.70" of each head, as wide as the widest, under their title.
+// "[SEP] 0.70" of each head, padded to the widest, under their title.
 std::vector<std::string> top_keys(const Stats& stats) {
   constexpr std::size_t kLongestToken = 16;
   std::vector<std::string> cells{"top key"};
@@ -215,10 +215,10 @@ Json json_of(const Stats& stats, const StatsOptions& options) {
   return json;
 }
 
-// Arrays [N,L,H] of what the table has in columns, and what they look at.
+// Arrays [N,L,H] of the table's columns, and the memory that they point into.
 struct Arrays {
   std::vector<qkv::app::NamedView> views{};
-  std::deque<qkv::Tensor> tensors{};  // in place
+  std::deque<qkv::Tensor> tensors{};  // a deque: addresses stay valid
   qkv::app::Strings tokens{};         // of the top keys
 };
 
@@ -252,7 +252,7 @@ void fill(const Stats& stats, Arrays& arrays) {
   arrays.views.push_back({"top_key_token", &arrays.tokens});
 }
 
-// Only the heads that were asked for are read.
+// Only the selected heads are read.
 void fill(const StatsOptions& options, Stats& stats) {
   stats.file = read(options.input);
   check_example(stats.file, options.choice);

@@ -22,12 +22,12 @@ constexpr const char* kExamples = R"(Examples:
 
 An attention file is what numpy.savez("a.npz", attn=A, src=tokens) writes: attn has 2 to 5 axes,
 [examples, layers, heads,] queries, keys; rows are queries. src (tokens of the keys), tgt (of the
-queries; src serves both when there are as many) and mask (0 = masked) may be absent. One array
+queries; src serves both if there are as many) and mask (0 = masked) are optional. One array
 [examples, heads, queries, keys] per layer stacks to --order layers,examples,heads.
 
-Indices count from 0, ranges include both ends. Of more than 12 maps the first layer's are shown,
-at most 12; a note says so. Rows that do not sum to 1 are reported, never mended. Nothing is
-averaged unless --reduce asks, and the picture says it.
+Indices count from 0, ranges include both ends. If there are more than 12 maps, the first layer's
+are shown, at most 12; a note says so. Rows that do not sum to 1 are reported, never renormalised.
+Nothing is averaged unless --reduce asks for it, and the picture says so.
 
 )";
 
@@ -43,7 +43,7 @@ std::string view_footer() {
   return text + "\nand the empty token.";
 }
 
-// For a person who may try again: notes with their hints.
+// For a person, who can try again: notes with their hints.
 std::string screen(const Shown& shown, const ViewOptions& options, const Common& common) {
   qkv::app::Picture picture = shown.picture;
   picture.notes.clear();
@@ -67,14 +67,14 @@ void run(const ViewOptions& options, const Common& common) {
 
   const qkv::app::AttentionFile file = read(options.input);
   shown = show(file, options);
-  if (!options.outputs.paths.empty() || options.outputs.json) {  // else they stand below the map
+  if (!options.outputs.paths.empty() || options.outputs.json) {  // else they are below the map
     for (const Note& note : shown->notes) {
       warn(common, fmt::format("{}: {}", options.input.name(), note.line()));
     }
   }
   try {
     write_outputs(options.outputs, results, common);
-  } catch (const UsageError& error) {  // more than can be drawn
+  } catch (const UsageError& error) {  // too much to draw
     throw UsageError(
         fmt::format("{}: --layers, --heads, --queries, --keys, --reduce", error.what()));
   }
@@ -86,7 +86,7 @@ void add_selection(const Command& command, ViewOptions& options) {
   add_indices(command, "--queries", options.queries, "rows").excludes(tokens);
   add_indices(command, "--keys", options.keys, "columns").excludes(tokens);
   command.add_flag("--hide-special", options.hide_special,
-                   "without [CLS], </s>, <pad> and the like (list below)");
+                   "hide [CLS], </s>, <pad> and the like (list below)");
 }
 
 void add_highest(const Command& command, std::optional<double>& highest) {
@@ -100,7 +100,7 @@ void add_highest(const Command& command, std::optional<double>& highest) {
                                                   qkv::app::quoted(text)));
             }
           },
-          "the weight at the end of the colours (default: the largest shown)")
+          "the weight at the top of the colour range (default: the largest shown)")
       .type_name("X");
 }
 
@@ -112,12 +112,12 @@ void add_view(const Command& program, const Common& common) {
   add_attention_input(command, options->input);
   add_selection(command, *options);
   add_choices(command, "--reduce", options->reductions, kReductions,
-              "one map in place of several (repeatable)");
+              "combine several maps into one (repeatable)");
   add_choice(command, "--scale", options->scale, kScales,
-             "how weights become colours (default linear; log: four decades)");
+             "how weights map to colours (default linear; log: four decades)");
   add_highest(command, options->highest);
-  command.add_option("--title", options->title, "stands above the picture").type_name("TEXT");
-  command.add_flag("--table", options->table, "numbers in place of the drawing");
+  command.add_option("--title", options->title, "title above the picture").type_name("TEXT");
+  command.add_flag("--table", options->table, "print numbers instead of drawing");
   add_outputs(command, options->outputs, "svg");
   command.footer(view_footer());
   command.callback([options, &common] { run(*options, common); });

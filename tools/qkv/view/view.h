@@ -27,7 +27,7 @@ inline constexpr Choice<qkv::app::ColourScale> kScales[] = {
     {"log", qkv::app::ColourScale::kLog}};
 
 enum class Statistic { kMean, kMaximum };
-// One axis of the maps becomes one.
+// Reduces one axis of the maps to size 1.
 struct Reduction {
   Statistic statistic;
   qkv::app::LeadingAxis axis;
@@ -47,19 +47,19 @@ struct ViewOptions {
   bool hide_special = false;
   std::vector<Reduction> reductions{};  // in this order
   qkv::app::ColourScale scale = qkv::app::ColourScale::kLinear;
-  std::optional<double> highest{};  // end of the range of colours
+  std::optional<double> highest{};  // top of the colour range
   std::string title{};
   bool table = false;
   OutputOptions outputs{};
 };
 
-// Maps without more said; more need asking for.
+// The most maps shown by default.
 inline constexpr qkv::Index kUsualMaps = 12;
 
-// One thing to know about what is shown, and what to do about it.
+// A note about what is shown, and what to do about it.
 struct Note {
   std::string text{};  // on the picture
-  std::string hint{};  // with the text where a person types; "": none
+  std::string hint{};  // added in interactive output; "": none
 
   std::string line() const { return hint.empty() ? text : text + "; " + hint; }
 };
@@ -71,12 +71,12 @@ struct Selection {
   std::vector<qkv::Index> heads{};
   std::vector<qkv::Index> queries{};
   std::vector<qkv::Index> keys{};
-  std::vector<qkv::Index> special_queries{};  // chosen, but hidden as special tokens
+  std::vector<qkv::Index> special_queries{};  // selected, but hidden as special tokens
   std::vector<qkv::Index> special_keys{};
-  std::vector<Note> omissions{};  // what nobody asked for by name
+  std::vector<Note> omissions{};  // what the defaults leave out
 };
 
-// Throws UsageError for what the file does not have.
+// Throws UsageError for indices the file does not have.
 Selection select(const qkv::app::AttentionFile& file, const ViewOptions& options);
 
 // What is shown: a copy of that part, reduced.
@@ -86,23 +86,23 @@ struct Shown {
   qkv::Tensor allowed{};              // bool, likewise; absent: nothing is masked
   std::vector<std::string> layers{};  // "layer 2", "mean of layers 0-3"; "": the file has none
   std::vector<std::string> heads{};
-  qkv::app::Strings src{};  // of the keys shown; none: the file has none
+  qkv::app::Strings src{};  // of the keys shown; empty if the file has none
   qkv::app::Strings tgt{};
   int stored_rank = 2;          // of attn in the file
-  std::vector<Note> notes{};    // without hints they are the picture's
-  qkv::app::Picture picture{};  // looks at the tensors above
+  std::vector<Note> notes{};    // the picture has them without hints
+  qkv::app::Picture picture{};  // points into the tensors above
 };
 
 Shown show(const qkv::app::AttentionFile& file, const ViewOptions& options);
 
-// Takes the selected part of the file's maps, [L,H,Tq,Tk].
+// Copies the selected part of the file's maps, [L,H,Tq,Tk].
 qkv::Tensor gathered(const qkv::ConstView& maps, const Selection& selection);
-// One axis (0: layers, 1: heads) of [L,H,Tq,Tk] becomes 1; NaN stays NaN. Of masks: allowed where
-// one of them allows.
+// Reduces one axis (0: layers, 1: heads) of [L,H,Tq,Tk] to size 1; NaN stays NaN. A pair is allowed
+// if any of the masks allows it.
 qkv::Tensor reduced(const qkv::Tensor& maps, int axis, Statistic statistic);
 qkv::Tensor any_allowed(const qkv::Tensor& masks, int axis);
-// How much weight the rows shown give to keys that are not, `keys`: the mean over rows and the
-// most.
+// How much weight the rows shown give to `keys`, which are not: the mean over rows and the
+// maximum.
 struct Unseen {
   double mean = 0;
   double most = 0;
@@ -110,7 +110,7 @@ struct Unseen {
 Unseen unseen_weight(const qkv::app::AttentionFile& file, const Selection& selection,
                      const std::vector<qkv::Index>& keys);
 
-// In forms that files want. A file of fewer axes than [L,H,Tq,Tk] gets no more.
+// The forms for files. No axes are added to those the input file had.
 qkv::ConstView attn_of(const Shown& shown);
 std::vector<qkv::app::NamedView> arrays_of(const Shown& shown);
 nlohmann::ordered_json json_of(const Shown& shown, const ViewOptions& options);

@@ -21,7 +21,7 @@ bool is_reduced(const ViewOptions& options, LeadingAxis axis) {
                      [axis](const Reduction& reduction) { return reduction.axis == axis; });
 }
 
-// A page of maps unless more are asked for: the first layer, at most twelve heads of it.
+// One page of maps by default: the first layer, at most twelve of its heads.
 void narrow(const ViewOptions& options, Selection& selection) {
   const bool one_layer = is_reduced(options, LeadingAxis::kLayers);
   const bool one_head = is_reduced(options, LeadingAxis::kHeads);
@@ -47,7 +47,7 @@ void select_tokens(const AttentionFile& file, const ViewOptions& options, Select
   const Index keys = file.attn.size(4);
   if (options.tokens.given() && queries != keys) {
     throw UsageError(
-        fmt::format("--tokens goes with maps whose queries are their keys; here are "
+        fmt::format("--tokens is for maps whose queries are their keys, but there are "
                     "{} queries and {} keys: use --queries and --keys",
                     queries, keys));
   }
@@ -59,7 +59,7 @@ void select_tokens(const AttentionFile& file, const ViewOptions& options, Select
                            both ? "tokens" : "keys", keys);
 }
 
-// Returns those that are special tokens, which leave `indices`.
+// Removes the special tokens from `indices` and returns them.
 std::vector<Index> hide(const std::vector<qkv::app::Tokens>& lists, Index example,
                         std::string_view axis, std::vector<Index>& indices) {
   if (lists.empty()) return {};

@@ -13,7 +13,7 @@ using qkv::app::AttentionFile;
 using qkv::app::Fault;
 using qkv::app::LeadingAxis;
 
-// Heads of each fault that are written out.
+// How many heads are listed for each fault.
 constexpr int kMostOfAFault = 3;
 
 std::vector<std::string> names(const AttentionFile& file, LeadingAxis axis, std::string_view name,
@@ -51,7 +51,7 @@ std::string reduce(const Reduction& reduction, Shown& shown) {
   return mean ? text : text + ": rows need not sum to 1";
 }
 
-// The keys that were not asked for.
+// The keys that were not selected.
 std::vector<Index> unselected_keys(const AttentionFile& file, const Selection& part) {
   std::vector<char> selected(static_cast<std::size_t>(file.attn.size(4)));
   for (const std::vector<Index>* keys : {&part.keys, &part.special_keys}) {
@@ -90,14 +90,14 @@ void note_keys(const AttentionFile& file, Shown& shown) {
   add(shown.selection.special_keys, "hidden (special tokens)");
 }
 
-// What a look at the picture would not show: rows that are no weights, and weight below a mask's
-// hatching. The rest is for `qkv stats`.
+// What the picture would not show: rows that are not weights, and weight hidden by a mask's
+// hatching. `qkv stats` reports the rest.
 bool is_hidden_from_sight(Fault fault) {
   return fault == Fault::kNotFinite || fault == Fault::kNegative || fault == Fault::kRowSums ||
          fault == Fault::kTransposed || fault == Fault::kMasked;
 }
 
-// Of the heads that are shown.
+// For the heads shown.
 void note_faults(const AttentionFile& file, Shown& shown) {
   std::vector<qkv::app::HeadReport> reports;
   for (const Index layer : shown.selection.layers) {
@@ -113,7 +113,7 @@ void note_faults(const AttentionFile& file, Shown& shown) {
   }
 }
 
-// Reduces on the way, to say how.
+// Also reduces the maps, and notes how.
 void add_notes(const AttentionFile& file, const ViewOptions& options, Shown& shown) {
   const Selection& part = shown.selection;
   if (options.choice.example >= 0 && file.attn.size(0) > 1) {
@@ -152,7 +152,7 @@ void add_panels(Shown& shown) {
   }
 }
 
-// Without tokens the numbers that the file counts by, unless they are the drawing's own.
+// Without tokens the file's indices, unless they are the same as the drawing's.
 std::vector<std::string> labels(const qkv::app::Strings& tokens, const std::vector<Index>& indices,
                                 Index size) {
   if (!tokens.values.empty()) return tokens.values;

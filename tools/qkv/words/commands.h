@@ -5,8 +5,7 @@
 #include "shell/command.h"
 #include "shell/console.h"
 
-// Adds one command; it runs while the command line is read to its end. `common` must outlive the
-// application.
+// Adds one command, which runs from the parser's callback. `common` must outlive the application.
 void add_words(const Command& program, const Common& common);
 
 #endif  // QKV_TOOLS_WORDS_COMMANDS_H_

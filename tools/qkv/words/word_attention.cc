@@ -21,8 +21,8 @@ using qkv::Tensor;
 
 constexpr std::string_view kPrefix = "params.";
 
-// Parameters from a file: under their names, or under "params." and their names as save_words()
-// writes them beside arrays that may be called alike.
+// Parameters from a file: by name, or by name with the prefix "params." that save_words() adds
+// because other arrays may have the same name.
 class ParameterFile {
  public:
   explicit ParameterFile(const std::string& path)
@@ -32,7 +32,7 @@ class ParameterFile {
     });
   }
 
-  // As float64; nothing when there is no such array.
+  // As float64; empty if there is no such array.
   std::optional<Tensor> find(const std::string& name) const {
     const std::string wanted = (prefixed_ ? std::string(kPrefix) : "") + name;
     for (const qkv::app::NamedArray& array : arrays_) {
@@ -74,7 +74,7 @@ class ParameterFile {
 
 Tensor parameter_copy(const Tensor& tensor) { return qkv::contiguous(tensor.view()); }
 
-// The parameters of a score: read, or drawn from the seed.
+// The parameters of a score: from the file, or drawn from the seed.
 using Parameters = std::vector<Parameter>;
 template <class S>
   requires(!qkv::has_parameters<S>())
@@ -129,7 +129,7 @@ qkv::ConstView parameter(const std::vector<Parameter>& parameters, std::string_v
   return {};
 }
 
-// Makes room for the results; `lead` is {} or {H}.
+// Allocates the results; `lead` is {} or {H}.
 void reserve(WordAttention& attention, const qkv::Dims& lead, const Tensor& x, bool matrices) {
   const Index words = x.size(0);
   const auto with = [&](std::initializer_list<Index> sizes) {
@@ -147,7 +147,7 @@ void reserve(WordAttention& attention, const qkv::Dims& lead, const Tensor& x, b
   attention.weights = Tensor(DType::kFloat64, with({words, words}));
 }
 
-// The same memory with an axis of size 1 before the heads' one, as layers with heads want it.
+// The same memory with an axis of size 1 before the head axis, as layers with heads expect.
 qkv::View with_batch(Tensor& tensor) {
   if (!tensor.given()) return {};
   qkv::Dims shape{Index{1}};
@@ -222,7 +222,7 @@ WordAttention with_heads(const Tensor& x, const WordsOptions& options, qkv::Cont
 
 namespace {
 
-// Parameters of the heads, and scores and weights where they are wanted.
+// Parameters of the heads, and scores and weights if requested.
 void check_memory(const WordInput& input, const WordsOptions& options, bool matrices) {
   const auto words = static_cast<double>(input.x.size(0));
   const auto width = static_cast<double>(input.x.size(1));
@@ -230,7 +230,7 @@ void check_memory(const WordInput& input, const WordsOptions& options, bool matr
   const bool wide = options.heads > 0 && options.form == qkv::HeadForm::kWide;
   const bool learned = options.heads > 0 || qkv::has_parameters(options.score);
   const double parameters = learned ? 8 * width * width * (wide ? heads : 1) : 0;
-  // Each is held twice: as it is computed with and as it is saved.
+  // Each is held twice: as computed with and as saved.
   ::check_memory(8 * 8 * words * width * (wide ? heads : 1) + 8 * parameters +
                      (matrices ? 2 * 8 * heads * words * words : 0),
                  fmt::format("{} words of {} numbers", words, width),

@@ -21,7 +21,7 @@ std::string_view form_of(const WordsOptions& options) {
 
 // ---- arrays ---------------------------------------------------------------------------------
 
-// What arrays need beside the results; views point into it.
+// Data that the arrays need in addition to the results; views point into it.
 struct Texts {
   Strings tokens{};
   Strings spellings{};
@@ -71,7 +71,7 @@ std::vector<NamedView> arrays(const WordAttention& attention, const WordInput& i
 
 // ---- JSON -----------------------------------------------------------------------------------
 
-// The other word that each word attends to most; of each head, with heads.
+// The other word that each word attends to most; with heads, for each head.
 nlohmann::ordered_json links_of(const WordAttention& attention) {
   const qkv::ConstView keys = attention.top_keys.view();
   const auto* key = keys.as<std::int64_t>();

@@ -18,7 +18,7 @@ namespace {
 
 using qkv::Index;
 
-// The tokens without repeats, in order, and for each token its place among them.
+// The distinct tokens in order, and each token's index among them.
 struct Distinct {
   std::vector<std::string> words{};
   std::vector<std::size_t> places{};
@@ -78,7 +78,7 @@ WordInput from_file(const std::vector<std::string>& tokens, const WordsOptions& 
   const qkv::app::WordVectors found = read_vectors(file, wanted, options, common);
   const std::string missing = missing_words(words, found);
   if (!missing.empty() && options.unknown == Unknown::kError) {
-    throw qkv::app::InputError(file, missing + "; --unknown skip or zero goes on without");
+    throw qkv::app::InputError(file, missing + "; --unknown skip or zero continues without");
   }
   if (!missing.empty()) {
     warn(common, fmt::format("{}: {}; {}", file, missing,

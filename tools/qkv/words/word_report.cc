@@ -14,7 +14,7 @@ using qkv::Index;
 constexpr int kWeightWidth = 6;  // 0.1234
 constexpr int kWidestName = 12;
 
-// Text filled up with blanks to a number of columns on a terminal.
+// Text padded with spaces to a number of terminal columns.
 std::string padded(const std::string& text, int width, bool right) {
   const std::string shown = qkv::app::shortened(text, width);
   const std::string blanks(static_cast<std::size_t>(width - qkv::app::display_width(shown)), ' ');
@@ -25,7 +25,7 @@ int shown_width(const std::string& word) {
   return std::min(kWidestName, qkv::app::display_width(word));
 }
 
-// Results of one head: views without the heads' axis.
+// Results of one head: views without the head axis.
 struct Head {
   qkv::ConstView weights;
   qkv::ConstView top_weights;
@@ -41,7 +41,7 @@ Head head_of(const WordAttention& attention, Index head, bool heads) {
   return {view(attention.weights), view(attention.top_weights), view(attention.top_keys)};
 }
 
-// "street 0.0541": the largest weight to another place than the word's own.
+// "street 0.0541": the largest weight to any other position.
 std::string strongest_other(const WordInput& input, const Head& head, Index word) {
   for (Index n = 0; n < head.top_keys.size(1); ++n) {
     const Index key = head.top_keys.at<std::int64_t>({word, n});

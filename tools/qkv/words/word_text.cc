@@ -22,21 +22,21 @@ using qkv::Index;
 // A long novel has half as many words; every word attends to every other.
 constexpr std::size_t kMostWords = 1'000'000;
 constexpr std::size_t kMostTextBytes = std::size_t{16} << 20;
-// Code points. The longest of any dictionary have some 200.
+// Code points. The longest dictionary words have some 200.
 constexpr std::size_t kLongestWord = 1000;
-// Bytes without ASCII white space. Cutting text up takes up to 40 times its size for a while.
+// Bytes without ASCII white space. Tokenizing temporarily takes up to 40 times the text's size.
 constexpr std::size_t kLongestPiece = std::size_t{1} << 18;
 constexpr std::string_view kBlanks = " \t\r\n";
 
-// Cuts a text that comes in blocks into the tokens that tokenize() makes of the whole, and refuses
-// what is too much.
+// Splits a text that arrives in blocks into the tokens that tokenize() makes of the whole, and
+// rejects texts that are too large.
 class Tokens {
  public:
   // Throws.
   using Refuse = std::function<void(Index byte, const std::string& detail)>;
 
-  // Room for all words is address space alone: what is not used is no memory, and a vector that
-  // grew would be there twice.
+  // Reserving for all words takes only address space: untouched pages cost no memory, while a
+  // growing vector would be in memory twice.
   explicit Tokens(Refuse refuse) : refuse_(std::move(refuse)) { tokens_.reserve(kMostWords); }
 
   void take(std::string_view block) {
@@ -50,7 +50,7 @@ class Tokens {
     cut(last_gap());
     if (valid_ < kLongestPiece) return;
     cut(valid_);  // most likely one long word
-    fail(0, fmt::format("expected a blank or a new line in {} bytes, got none", kLongestPiece));
+    fail(0, fmt::format("expected a space or a newline in {} bytes, got none", kLongestPiece));
   }
 
   std::vector<std::string> finish() {
@@ -64,8 +64,9 @@ class Tokens {
     refuse_(static_cast<Index>(begin_ + at), detail);
   }
 
-  // The last blank before which the text can be cut without changing its tokens; 0: none. Between
-  // some characters and a blank, or a carriage return and a new line, it cannot.
+  // The last blank before which the text can be split without changing its tokens; 0: none. It
+  // cannot be split between some characters and a blank, or between a carriage return and a
+  // newline.
   std::size_t last_gap() const {
     const std::string_view text = std::string_view(rest_).substr(0, valid_);
     for (std::size_t at = text.find_last_of(kBlanks); at != text.npos && at > 0;
@@ -98,9 +99,9 @@ class Tokens {
 
   Refuse refuse_;
   std::vector<std::string> tokens_;
-  std::string rest_;       // of the text so far, what is not cut yet
-  std::size_t valid_ = 0;  // bytes of it that are known to be UTF-8
-  std::size_t begin_ = 0;  // of it in the text
+  std::string rest_;       // the text so far that is not split yet
+  std::size_t valid_ = 0;  // bytes of it known to be valid UTF-8
+  std::size_t begin_ = 0;  // its offset in the text
 };
 
 std::vector<std::string> from_stdin() {

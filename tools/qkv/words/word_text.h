@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-// The words of the arguments, which blanks join, or of standard input when "-" is the only one.
-// Standard input is cut as it comes and read no further than to what is too much of it. At least
+// The words of the arguments, joined by spaces, or of standard input if "-" is the only one.
+// Standard input is split as it arrives, and reading stops where it becomes too large. At least
 // one word; throws UsageError for the arguments, InputError for standard input.
 std::vector<std::string> read_tokens(const std::vector<std::string>& text);
 

@@ -14,17 +14,17 @@ constexpr const char* kWordsFooter = R"(Examples:
   qkv words "the cat walked on the street" --vectors glove.6B.50d.txt
   qkv words "no file needed" --score additive --seed 7 -o out.npz -o out.svg
 
-Words are cut at white space, punctuation at their ends stands alone. A word is looked up as typed,
-then in lower case. Rows are queries: row i says how much word i attends to each word; "strongest
-other" is the word it attends to most besides itself. q, k and v are the word vectors themselves, in
-float64; with --heads they are projected by seeded weights.
+Text is split at white space, and punctuation at the ends of words is split off. A word is looked up
+as typed, then in lower case. Rows are queries: row i says how much word i attends to each word;
+"strongest other" is the word it attends to most besides itself. q, k and v are the word vectors
+themselves, in float64; with --heads they are projected by seeded weights.
 
-Spelling vectors, used without --vectors, need no file and know no meaning: all runs of 3 to 5
-letters of "<word>" and the whole of it are hashed (FNV-1a), each hash draws 50 (--dim) uniform
-numbers under the seed (Philox4x32-10), and their sum, divided by the root of their count, has the
-size of GloVe's numbers. Words that share letters get vectors that point the same way.
+Spelling vectors, used without --vectors, need no file and know nothing of meaning: all runs of 3 to
+5 letters of "<word>" and the whole of it are hashed (FNV-1a), each hash draws 50 (--dim) uniform
+numbers under the seed (Philox4x32-10), and their sum is divided by the root of their count, which
+gives it the magnitude of GloVe's vectors. Words that share letters get similar vectors.
 
-An .npz or .safetensors file holds all that is needed to compute it again: tokens, words, x, q, k,
+An .npz or .safetensors file holds all that is needed to recompute it: tokens, words, x, q, k,
 v, score, scale, params.*, scores, weights, lse, out; attn, src and tgt make it an attention file.
 An .npy file holds the weights, an .svg or .png is their picture, a .txt the report, a .json both.)";
 
@@ -65,25 +65,25 @@ void add_words(const Command& program, const Common& common) {
                   "word vectors, one word a line; - reads standard input")
       .type_name("FILE");
   add_number(command, "--dim", options->width, Bounds<qkv::Index>{1, kMostNumbers},
-             "numbers of a word vector (default: found out; spelling 50)");
+             "width of a word vector (default: that of the file; spelling 50)");
   add_choice(command, "--unknown", options->unknown, kUnknowns,
-             "what a word without a vector is (default error)");
+             "what to do with a word without a vector (default error)");
   add_choice(command, "--score", options->score, kScores,
              "how queries and keys compare (default scaled_dot)");
   Option heads = add_number(command, "--heads", options->heads, Bounds<qkv::Index>{1, kMostHeads},
                             "multi-head self-attention with projections");
   add_choice(command, "--form", options->form, kForms,
-             "split (default): a head has a share of the numbers; wide: all")
+             "split (default): each head has a share of the width; wide: all of it")
       .needs(heads);
   command
       .add_flag("--identity", options->identity,
                 "no projections, q = k = v = the word vectors (the default)")
       .excludes(heads);
   add_number(command, "--seed", options->seed, std::uint64_t{0},
-             "of spelling vectors and drawn parameters (default 0)");
+             "seed of spelling vectors and drawn parameters (default 0)");
   command
       .add_option("--params", options->params,
-                  "parameters instead: W; Wq, Wk, v, b; or a layer's names")
+                  "read the parameters from a file: W; Wq, Wk, v, b; or a layer's names")
       .type_name("FILE.npz");
   add_outputs(command, options->outputs, "npz");
   command.footer(kWordsFooter);

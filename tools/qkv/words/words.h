@@ -19,7 +19,7 @@
 
 inline constexpr Choice<qkv::HeadForm> kForms[] = {{"split", qkv::HeadForm::kSplit},
                                                    {"wide", qkv::HeadForm::kWide}};
-// What becomes of a word without a vector.
+// What to do with a word without a vector.
 enum class Unknown { kError, kSkip, kZero };
 inline constexpr Choice<Unknown> kUnknowns[] = {
     {"error", Unknown::kError}, {"skip", Unknown::kSkip}, {"zero", Unknown::kZero}};
@@ -27,10 +27,10 @@ inline constexpr Choice<Unknown> kUnknowns[] = {
 struct WordsOptions {
   std::vector<std::string> text{};  // joined by blanks; "-" alone: standard input
   std::string vectors{};            // a file; "": spelling vectors
-  qkv::Index width = 0;             // numbers of a vector; 0: found out
+  qkv::Index width = 0;             // of a vector; 0: that of the file
   Unknown unknown = Unknown::kError;
-  qkv::Score score;       // its parameters absent
-  bool identity = false;  // no projections, said by name
+  qkv::Score score;       // without parameters
+  bool identity = false;  // --identity: no projections
   qkv::Index heads = 0;   // 0: no projections
   qkv::HeadForm form = qkv::HeadForm::kSplit;
   std::uint64_t seed = 0;
@@ -38,7 +38,7 @@ struct WordsOptions {
   OutputOptions outputs{};
 };
 
-// The words and their vectors, T of both.
+// T words and their vectors.
 struct WordInput {
   std::vector<std::string> tokens{};     // as typed
   std::vector<std::string> spellings{};  // as looked up; "" for a word without a vector
@@ -51,7 +51,7 @@ struct Parameter {
   qkv::Tensor value;
 };
 
-// Everything is computed in float64. With H heads what follows has a leading axis of H.
+// Everything is computed in float64. With H heads, the members below have a leading axis of H.
 struct WordAttention {
   qkv::Tensor q{};  // [T,D]; with heads [T,H*E] as projected
   qkv::Tensor k{};
@@ -63,22 +63,22 @@ struct WordAttention {
   qkv::Tensor lse{};          // [T]
   qkv::Tensor top_weights{};  // [T,n]: the n largest weights of each word; n = 2, or 1 when T = 1
   qkv::Tensor top_keys{};     // [T,n], int64
-  qkv::Tensor out{};          // [T,D], without heads' axis
+  qkv::Tensor out{};          // [T,D], without a head axis
 };
 
 WordInput read_words(const WordsOptions& options, const Common& common);
 
-// `matrices`: whether scores and weights are wanted.
+// `matrices`: whether to compute scores and weights.
 WordAttention attend_words(const WordInput& input, const WordsOptions& options,
                            const Common& common, bool matrices);
 
-// Texts of more words get no table, only the strongest other of each word.
+// Longer texts get no table, only the strongest other of each word.
 inline constexpr qkv::Index kLongestTable = 32;
 std::string word_report(const WordInput& input, const WordAttention& attention,
                         const WordsOptions& options);
 
-// The report and the forms of files; what it is given must outlive it, and may be filled later.
-// Arrays hold everything that is needed to compute them again.
+// The report and the forms of files; the arguments must outlive it, and may be filled later.
+// Arrays hold everything needed to recompute them.
 Results word_forms(const WordInput& input, const WordAttention& attention,
                    const WordsOptions& options);
 
