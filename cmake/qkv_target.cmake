@@ -20,6 +20,8 @@ function(qkv_target target)
     # The order of a sum is part of its meaning: no fused multiply-adds except explicit ones.
     -ffp-contract=off
     -Wall -Wextra -Wpedantic
+    # What is added to a list and forgotten elsewhere does not compile.
+    -Werror=switch
     -Wcast-qual -Wextra-semi -Wfloat-conversion -Wnon-virtual-dtor -Wold-style-cast
     -Woverloaded-virtual -Wredundant-decls -Wshadow -Wundef
     # False positives on `"text" + std::string` (gcc bug 105651); may go with gcc 13.

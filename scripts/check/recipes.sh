@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check/recipes.sh
 # Follows docs/recipes.md: each tests/recipes/NAME.patch is applied to a copy of the tree. With only
-# its public headers the library must not compile; with all of it tests/recipes/NAME.cc is
-# compiled against it, and run.
+# the files that its line "List:" names, which have the list, the library must not compile; with all of
+# it tests/recipes/NAME.cc is compiled against it, and run.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
@@ -21,13 +21,14 @@ build() {
 count=0
 for patch in "$root"/tests/recipes/*.patch; do
   name=$(basename "$patch" .patch)
-  (cd "$tree" && git apply --include='include/*' "$patch")
+  list=$(sed -n 's/^List: //p' "$patch")
+  (cd "$tree" && git apply --include="${list:?$patch names no list}" "$patch")
   if build; then
     echo "$name: compiles with nothing but its place in the list"
     exit 1
   fi
   grep -m 1 -oE 'error: .{0,120}' "$tree/log" || true
-  (cd "$tree" && git apply --exclude='include/*' "$patch")
+  (cd "$tree" && git apply --exclude="$list" "$patch")
   build || { grep -m 5 -E 'error:' "$tree/log"; exit 1; }
   g++ -std=c++20 -O1 -I"$tree/include" "$root/tests/recipes/$name.cc" "$tree/build/libqkv.a" \
     -lhwy -pthread -o "$tree/$name"

@@ -47,8 +47,6 @@ void run_forward(const Inputs& inputs, const Options& options, const Outputs& ou
   const core::Results results = attn::bind_outputs(p, outputs);
   attn::check_overlap(p, inputs, options, outputs);
   if (!any_has_elements(outputs)) return;
-  const attn::ScratchSize size = implementation.forward_scratch(p, results);
-  call.reserve(size.shared, size.per_worker);
   implementation.forward(p, results, call);
 }
 
@@ -94,8 +92,6 @@ void run_backward(const BackwardArguments& x, const Options& options, const core
     }
     return;
   }
-  const attn::ScratchSize size = implementation.backward_scratch(p, sources, results);
-  call.reserve(size.shared, size.per_worker);
   implementation.backward(p, sources, results, call);
 }
 

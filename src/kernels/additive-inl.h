@@ -39,7 +39,7 @@ template <class T>
 inline constexpr T kMostRest = 40;
 
 // exp(2a) = 2^(power + rest): the power is an integer of T, the rest the remainder.
-#if HWY_TARGET == HWY_SSE4
+#if !HWY_NATIVE_FMA
 // Without fused multiply-adds in double; four values at a time.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void split(D d, V a, V* power, V* rest, float) {
@@ -81,7 +81,7 @@ HWY_INLINE void split(D d, V a, V* power, V* rest, double) {
 // The same for powers of any size, whose products are exact only if fused.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exact_rest(D d, V a, V power, V rest) {
-#if HWY_TARGET == HWY_SSE4
+#if !HWY_NATIVE_FMA
   if constexpr (sizeof(hn::TFromD<D>) == 8) {
     HWY_ALIGN double x[2];
     HWY_ALIGN double n[2];

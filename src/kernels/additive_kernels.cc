@@ -4,7 +4,7 @@
 // One instance of everything below for each target; not Highway's own dispatch, so that only its
 // headers are needed. With gcc 12 Highway's baseline is one lane wide; there the reference runs.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+#define HWY_DISABLED_TARGETS QKV_DISABLED_HIGHWAY_TARGETS
 #define HWY_DISABLE_PCLMUL_AES
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/additive_kernels.cc"
@@ -13,7 +13,7 @@
 #include <hwy/highway.h>
 
 // The one-lane baseline comes last, so leaving it out keeps the include guards in step.
-#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if QKV_COMPILES_FOR_TARGET
 #include "kernels/additive-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -40,14 +40,12 @@ namespace qkv::kernels {
 
 template <>
 const AdditiveKernels<float>& additive_kernels<float>(Target target) noexcept {
-  return table_of(target, &N_SSE4::float32_additive_kernels, &N_AVX2::float32_additive_kernels,
-                  &N_AVX3::float32_additive_kernels);
+  QKV_TABLE_OF_TARGET(target, float32_additive_kernels);
 }
 
 template <>
 const AdditiveKernels<double>& additive_kernels<double>(Target target) noexcept {
-  return table_of(target, &N_SSE4::float64_additive_kernels, &N_AVX2::float64_additive_kernels,
-                  &N_AVX3::float64_additive_kernels);
+  QKV_TABLE_OF_TARGET(target, float64_additive_kernels);
 }
 
 }  // namespace qkv::kernels

@@ -4,7 +4,7 @@
 // One instance of everything below for each target; not Highway's own dispatch, so that only its
 // headers are needed. With gcc 12 Highway's baseline is one lane wide; there the reference runs.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+#define HWY_DISABLED_TARGETS QKV_DISABLED_HIGHWAY_TARGETS
 #define HWY_DISABLE_PCLMUL_AES
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/gradient_kernels.cc"
@@ -13,7 +13,7 @@
 #include <hwy/highway.h>
 
 // The one-lane baseline comes last, so leaving it out keeps the include guards in step.
-#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if QKV_COMPILES_FOR_TARGET
 #include "kernels/gradient-inl.h"
 #include "kernels/tile-inl.h"
 
@@ -45,14 +45,12 @@ namespace qkv::kernels {
 
 template <>
 const GradientKernels<float>& gradient_kernels<float>(Target target) noexcept {
-  return table_of(target, &N_SSE4::float32_gradient_kernels, &N_AVX2::float32_gradient_kernels,
-                  &N_AVX3::float32_gradient_kernels);
+  QKV_TABLE_OF_TARGET(target, float32_gradient_kernels);
 }
 
 template <>
 const GradientKernels<double>& gradient_kernels<double>(Target target) noexcept {
-  return table_of(target, &N_SSE4::float64_gradient_kernels, &N_AVX2::float64_gradient_kernels,
-                  &N_AVX3::float64_gradient_kernels);
+  QKV_TABLE_OF_TARGET(target, float64_gradient_kernels);
 }
 
 }  // namespace qkv::kernels

@@ -6,29 +6,46 @@
 #include <string_view>
 
 // The instruction sets that kernels are compiled for.
+
+// The list, best first: X(with, enumerator, name, Highway's name).
+#define QKV_FOR_EACH_TARGET(X, with) \
+  X(with, kAvx512, "avx512", AVX3)   \
+  X(with, kAvx2, "avx2", AVX2)       \
+  X(with, kSse4, "sse4", SSE4)
+
+// For the files of kernels: Highway's other targets, which they are not compiled for, and whether
+// the one being compiled is on the list.
+#define QKV_DISABLED_HIGHWAY_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+#define QKV_OR_HIGHWAY_TARGET(with, enumerator, name, highway) | HWY_##highway
+#define QKV_COMPILES_FOR_TARGET \
+  ((HWY_TARGET & (0 QKV_FOR_EACH_TARGET(QKV_OR_HIGHWAY_TARGET, ))) != 0)
+
+// function() in the namespace of a target, which Highway has compiled once for each.
+#define QKV_CASE_OF_TARGET(function, enumerator, name, highway) \
+  case Target::enumerator:                                      \
+    return N_##highway::function();
+#define QKV_TABLE_OF_TARGET(target, function)                           \
+  switch (target) { QKV_FOR_EACH_TARGET(QKV_CASE_OF_TARGET, function) } \
+  __builtin_unreachable()
+
 namespace qkv::kernels {
 
-enum class Target { kSse4, kAvx2, kAvx512 };
+#define QKV_ENUMERATOR(with, enumerator, name, highway) enumerator,
+enum class Target { QKV_FOR_EACH_TARGET(QKV_ENUMERATOR, ) };
+#undef QKV_ENUMERATOR
 
-// Best first.
-inline constexpr std::array<Target, 3> kTargets = {Target::kAvx512, Target::kAvx2, Target::kSse4};
+#define QKV_ELEMENT(with, enumerator, name, highway) Target::enumerator,
+inline constexpr std::array kTargets{QKV_FOR_EACH_TARGET(QKV_ELEMENT, )};
+#undef QKV_ELEMENT
 
-// "avx512", "avx2", "sse4".
-std::string_view name_of(Target target) noexcept;
-
-// The table of a target, selected from the functions for each target.
-template <class Table>
-const Table& table_of(Target target, const Table& (*sse4)(), const Table& (*avx2)(),
-                      const Table& (*avx512)()) noexcept {
-  switch (target) {
-    case Target::kSse4:
-      return sse4();
-    case Target::kAvx2:
-      return avx2();
-    case Target::kAvx512:
-      break;
-  }
-  return avx512();
+// "avx512"
+constexpr std::string_view name_of(Target target) noexcept {
+#define QKV_CASE(with, enumerator, name, highway) \
+  case Target::enumerator:                        \
+    return name;
+  switch (target) { QKV_FOR_EACH_TARGET(QKV_CASE, ) }
+#undef QKV_CASE
+  __builtin_unreachable();
 }
 
 // Whether this build has kernels for the target, and this CPU and its system support it.

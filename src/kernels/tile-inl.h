@@ -179,7 +179,7 @@ void scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T sca
 // The first n lanes of a register; memory after them is not touched.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_part(D d, const T* from, Index n) {
-#if HWY_TARGET == HWY_SSE4
+#if HWY_MAX_BYTES == 16
   HWY_ALIGN T lanes[HWY_MAX_BYTES / sizeof(T)] = {};
   std::copy(from, from + n, lanes);
   return hn::Load(d, lanes);
@@ -189,7 +189,7 @@ HWY_INLINE hn::Vec<D> load_part(D d, const T* from, Index n) {
 }
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE void store_part(hn::Vec<D> x, D d, T* to, Index n) {
-#if HWY_TARGET == HWY_SSE4
+#if HWY_MAX_BYTES == 16
   HWY_ALIGN T lanes[HWY_MAX_BYTES / sizeof(T)];
   hn::Store(x, d, lanes);
   std::copy(lanes, lanes + n, to);

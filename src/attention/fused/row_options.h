@@ -60,9 +60,9 @@ inline InstanceTarget instances_of(kernels::Target target) noexcept {
     case kernels::Target::kAvx2:
       return InstanceTarget::kAvx2;
     case kernels::Target::kAvx512:
-      break;
+      return InstanceTarget::kAvx512;
   }
-  return InstanceTarget::kAvx512;
+  __builtin_unreachable();
 }
 
 // ---- masks ----------------------------------------------------------------------------------

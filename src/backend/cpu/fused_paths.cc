@@ -15,7 +15,6 @@ using core::GradientSources;
 using core::PairProduct;
 using core::Problem;
 using core::Results;
-using core::ScratchSize;
 using kernels::Target;
 
 constexpr PairProduct kDot[] = {PairProduct::kDot};
@@ -38,77 +37,45 @@ Runs who_runs(const Problem& p) {
   return has_pairs(p) ? Runs::kMapped : Runs::kReference;
 }
 
-ScratchSize forward_scratch(const Implementation& by, const Problem& p, const Results& to) {
+void forward(const Implementation& by, const Problem& p, const Results& to, PassUse& use) {
   switch (who_runs(p)) {
     case Runs::kPlain:
-      return with_sums(
-          p, [&]<class T>(T*) { return core::measure(FusedForward<T>(p, to, *by.target)); });
+      return with_sums(p, [&]<class T>(T*) { use(FusedForward<T>(p, to, *by.target)); });
     case Runs::kMapped:
-      return with_sums(
-          p, [&]<class T>(T*) { return core::measure(MappedForward<T>(p, to, *by.target)); });
+      return with_sums(p, [&]<class T>(T*) { use(MappedForward<T>(p, to, *by.target)); });
     case Runs::kReference:
       break;
   }
-  return kReference.forward_scratch(p, to);
-}
-
-void forward(const Implementation& by, const Problem& p, const Results& to, runtime::Call& call) {
-  switch (who_runs(p)) {
-    case Runs::kPlain:
-      return with_sums(p, [&]<class T>(T*) { FusedForward<T>(p, to, *by.target).run(call); });
-    case Runs::kMapped:
-      return with_sums(p, [&]<class T>(T*) { MappedForward<T>(p, to, *by.target).run(call); });
-    case Runs::kReference:
-      break;
-  }
-  kReference.forward(p, to, call);
-}
-
-ScratchSize backward_scratch(const Implementation& by, const Problem& p,
-                             const GradientSources& from, const GradientResults& to) {
-  switch (who_runs(p)) {
-    case Runs::kPlain:
-      return with_sums(
-          p, [&]<class T>(T*) { return core::measure(FusedBackward<T>(p, from, to, *by.target)); });
-    case Runs::kMapped:
-      return with_sums(p, [&]<class T>(T*) {
-        return core::measure(MappedBackward<T>(p, from, to, *by.target));
-      });
-    case Runs::kReference:
-      break;
-  }
-  return kReference.backward_scratch(p, from, to);
+  kReference.functions.forward(kReference, p, to, use);
 }
 
 void backward(const Implementation& by, const Problem& p, const GradientSources& from,
-              const GradientResults& to, runtime::Call& call) {
+              const GradientResults& to, PassUse& use) {
   switch (who_runs(p)) {
     case Runs::kPlain:
-      return with_sums(p,
-                       [&]<class T>(T*) { FusedBackward<T>(p, from, to, *by.target).run(call); });
+      return with_sums(p, [&]<class T>(T*) { use(FusedBackward<T>(p, from, to, *by.target)); });
     case Runs::kMapped:
-      return with_sums(p,
-                       [&]<class T>(T*) { MappedBackward<T>(p, from, to, *by.target).run(call); });
+      return with_sums(p, [&]<class T>(T*) { use(MappedBackward<T>(p, from, to, *by.target)); });
     case Runs::kReference:
       break;
   }
-  kReference.backward(p, from, to, call);
+  kReference.functions.backward(kReference, p, from, to, use);
 }
 
 constexpr Implementation fused(std::string_view name, Target target,
                                std::span<const PairProduct> products) {
-  return {name,      target,      products,
-          kRealSums, kBothPasses, {&forward_scratch, &forward, &backward_scratch, &backward}};
+  return {name, target, products, kRealSums, kBothPasses, {&forward, &backward}};
 }
 
 }  // namespace
 
-constinit const Implementation kDotAvx512 = fused("dot/avx512", Target::kAvx512, kDot);
-constinit const Implementation kDotAvx2 = fused("dot/avx2", Target::kAvx2, kDot);
-constinit const Implementation kDotSse4 = fused("dot/sse4", Target::kSse4, kDot);
-constinit const Implementation kAdditiveAvx512 = fused("additive/avx512", Target::kAvx512, kTanh);
-constinit const Implementation kAdditiveAvx2 = fused("additive/avx2", Target::kAvx2, kTanh);
-constinit const Implementation kAdditiveSse4 = fused("additive/sse4", Target::kSse4, kTanh);
+#define QKV_DOT(with, enumerator, name, highway) fused("dot/" name, Target::enumerator, kDot),
+#define QKV_ADDITIVE(with, enumerator, name, highway) \
+  fused("additive/" name, Target::enumerator, kTanh),
+constinit const std::array<Implementation, 2 * kernels::kTargets.size()> kFused{
+    QKV_FOR_EACH_TARGET(QKV_DOT, ) QKV_FOR_EACH_TARGET(QKV_ADDITIVE, )};
+#undef QKV_DOT
+#undef QKV_ADDITIVE
 
 bool has_pairs(const Problem& p) noexcept {
   return p.B != 0 && p.H != 0 && p.q_rows != 0 && p.k_rows != 0;

@@ -2,13 +2,15 @@
 #ifndef QKV_BACKEND_CPU_FUSED_PATHS_H_
 #define QKV_BACKEND_CPU_FUSED_PATHS_H_
 
+#include <array>
+
 #include "backend/cpu/implementations.h"
 
 // Fused attention: tiles for each product of pairs, on each CPU target.
 namespace qkv::attn {
 
-extern const Implementation kDotAvx512, kDotAvx2, kDotSse4;
-extern const Implementation kAdditiveAvx512, kAdditiveAvx2, kAdditiveSse4;
+// Of each product, the targets best first.
+extern const std::array<Implementation, 2 * kernels::kTargets.size()> kFused;
 
 bool has_pairs(const core::Problem& p) noexcept;
 

@@ -15,10 +15,12 @@ namespace qkv::attn {
 namespace {
 
 // In the order in which they are asked.
-constexpr const Implementation* kImplementations[] = {
-    &kDotAvx512,    &kDotAvx2,      &kDotSse4,   &kAdditiveAvx512,
-    &kAdditiveAvx2, &kAdditiveSse4, &kReference,
-};
+constexpr auto kImplementations = [] {
+  std::array<const Implementation*, kFused.size() + 1> all{};
+  for (std::size_t n = 0; n < kFused.size(); ++n) all[n] = &kFused[n];
+  all.back() = &kReference;
+  return all;
+}();
 
 const char* name_of(core::PairProduct product) {
   switch (product) {

@@ -26,18 +26,28 @@ inline constexpr std::array kRealSums{DType::kFloat32, DType::kFloat64};
 
 struct Implementation;
 
-// How it runs; `by` is itself.
+// What happens to a pass once an implementation has built it: its scratch memory is measured, and
+// where there is a call, reserved there and used.
+struct PassUse {
+  runtime::Call* call = nullptr;
+  ScratchSize scratch{};
+
+  template <class Pass>
+  void operator()(Pass&& pass) {
+    scratch = core::measure(pass);
+    if (call == nullptr) return;
+    call->reserve(scratch.shared, scratch.per_worker);
+    pass.run(*call);
+  }
+};
+
+// How it builds its passes; `by` is itself.
 struct PassFunctions {
-  ScratchSize (*forward_scratch)(const Implementation& by, const core::Problem& p,
-                                 const core::Results& results);
   void (*forward)(const Implementation& by, const core::Problem& p, const core::Results& results,
-                  runtime::Call& call);
-  ScratchSize (*backward_scratch)(const Implementation& by, const core::Problem& p,
-                                  const core::GradientSources& sources,
-                                  const core::GradientResults& results);
+                  PassUse& use);
   void (*backward)(const Implementation& by, const core::Problem& p,
                    const core::GradientSources& sources, const core::GradientResults& results,
-                   runtime::Call& call);
+                   PassUse& use);
 };
 
 // What it runs is what its lists name, and no more.
@@ -53,18 +63,24 @@ struct Implementation {
     return std::find(passes.begin(), passes.end(), pass) != passes.end();
   }
   ScratchSize forward_scratch(const core::Problem& p, const core::Results& results) const {
-    return functions.forward_scratch(*this, p, results);
+    PassUse use;
+    functions.forward(*this, p, results, use);
+    return use.scratch;
   }
   void forward(const core::Problem& p, const core::Results& results, runtime::Call& call) const {
-    functions.forward(*this, p, results, call);
+    PassUse use{&call};
+    functions.forward(*this, p, results, use);
   }
   ScratchSize backward_scratch(const core::Problem& p, const core::GradientSources& sources,
                                const core::GradientResults& results) const {
-    return functions.backward_scratch(*this, p, sources, results);
+    PassUse use;
+    functions.backward(*this, p, sources, results, use);
+    return use.scratch;
   }
   void backward(const core::Problem& p, const core::GradientSources& sources,
                 const core::GradientResults& results, runtime::Call& call) const {
-    functions.backward(*this, p, sources, results, call);
+    PassUse use{&call};
+    functions.backward(*this, p, sources, results, use);
   }
 };
 

@@ -10,50 +10,32 @@ namespace {
 
 using core::GradientResults;
 using core::GradientSources;
-using core::measure;
 using core::Problem;
 using core::Results;
-using core::ScratchSize;
 
 constexpr core::PairProduct kProducts[] = {core::PairProduct::kDot, core::PairProduct::kTanh};
 
-ScratchSize plain_forward_scratch(const Implementation&, const Problem& p, const Results& to) {
-  return p.accumulator == DType::kFloat64 ? measure(reference::Forward<double>(p, to))
-                                          : measure(reference::Forward<float>(p, to));
-}
-
-void plain_forward(const Implementation&, const Problem& p, const Results& to,
-                   runtime::Call& call) {
+void plain_forward(const Implementation&, const Problem& p, const Results& to, PassUse& use) {
   if (p.accumulator == DType::kFloat64) {
-    reference::Forward<double>(p, to).run(call);
+    use(reference::Forward<double>(p, to));
   } else {
-    reference::Forward<float>(p, to).run(call);
+    use(reference::Forward<float>(p, to));
   }
 }
 
-ScratchSize plain_backward_scratch(const Implementation&, const Problem& p,
-                                   const GradientSources& from, const GradientResults& to) {
-  return p.accumulator == DType::kFloat64 ? measure(reference::Backward<double>(p, from, to))
-                                          : measure(reference::Backward<float>(p, from, to));
-}
-
 void plain_backward(const Implementation&, const Problem& p, const GradientSources& from,
-                    const GradientResults& to, runtime::Call& call) {
+                    const GradientResults& to, PassUse& use) {
   if (p.accumulator == DType::kFloat64) {
-    reference::Backward<double>(p, from, to).run(call);
+    use(reference::Backward<double>(p, from, to));
   } else {
-    reference::Backward<float>(p, from, to).run(call);
+    use(reference::Backward<float>(p, from, to));
   }
 }
 
 }  // namespace
 
-constinit const Implementation kReference{
-    "reference",
-    std::nullopt,
-    kProducts,
-    kRealSums,
-    kBothPasses,
-    {&plain_forward_scratch, &plain_forward, &plain_backward_scratch, &plain_backward}};
+constinit const Implementation kReference{"reference", std::nullopt,
+                                          kProducts,   kRealSums,
+                                          kBothPasses, {&plain_forward, &plain_backward}};
 
 }  // namespace qkv::attn
