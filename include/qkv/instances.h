@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include <qkv/at.h>
 #include <qkv/tile_loops.h>
 
 // A user's function, compiled where the user compiles it: the loops of tile_loops.h once for each

@@ -9,11 +9,11 @@
 #include <string_view>
 #include <utility>
 
-#include <qkv/at.h>
 #include <qkv/dual.h>
 #include <qkv/export.h>
 #include <qkv/instances.h>
 #include <qkv/soft_cap.h>
+#include <qkv/tile_loops.h>
 #include <qkv/view.h>
 
 namespace qkv {

@@ -4,7 +4,6 @@
 #define QKV_QKV_H_
 
 #include <qkv/additive_memory.h>
-#include <qkv/at.h>
 #include <qkv/attention.h>
 #include <qkv/context.h>
 #include <qkv/dtype.h>

@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include <qkv/app/date_model.h>
+#include <qkv/app/translation_model.h>
 
 // The bytes of a file between two symbols, embedded by the assembler, so that the compiler need not
 // parse half a million numbers. QKV_DATE_MODEL is the file's path, in quotes; its hash is there for

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include <qkv/app/parallel_text.h>
-#include <qkv/app/tokenization.h>
+#include <qkv/app/vocabulary.h>
 
 namespace qkv::models {
 namespace {

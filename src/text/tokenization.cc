@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <qkv/app/text.h>
-#include <qkv/app/tokenization.h>
+#include <qkv/app/vocabulary.h>
 
 namespace qkv::app {
 

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <qkv/app/file_error.h>
-#include <qkv/app/tokenization.h>
 #include <qkv/app/vocabulary.h>
 #include <qkv/error.h>
 

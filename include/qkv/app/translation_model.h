@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <qkv/app/choice.h>
-#include <qkv/app/tokenization.h>
 #include <qkv/app/translator.h>
 #include <qkv/app/vocabulary.h>
 #include <qkv/context.h>
@@ -69,6 +68,11 @@ QKV_API TranslationModel read_model_file(const std::string& path,
                                          const std::atomic<bool>* stop = nullptr);
 // The same from the bytes of such a file; `name` is used in messages.
 QKV_API TranslationModel parse_model(const std::string& name, std::string_view bytes);
+
+// A translator of English dates that is part of the library: "the 3rd of May, 1987" -> 1987-05-03.
+// src/models/dates/train.sh is the command that trained it, on days that `qkv gen dates
+// --split test` never draws.
+QKV_API TranslationModel date_model();
 
 }  // namespace qkv::app
 

@@ -10,12 +10,12 @@
 #include <string>
 
 #include <qkv/app/file_error.h>
-#include <qkv/app/tokenization.h>
 #include <qkv/app/train/adam.h>
 #include <qkv/app/train/budget.h>
 #include <qkv/app/train/schedule.h>
 #include <qkv/app/translation_model.h>
 #include <qkv/app/translator.h>
+#include <qkv/app/vocabulary.h>
 #include <qkv/context.h>
 #include <qkv/export.h>
 

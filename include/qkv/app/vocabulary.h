@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -12,6 +13,21 @@
 #include <qkv/view.h>
 
 namespace qkv::app {
+
+// A translator's units of text.
+enum class Tokenization {
+  kCharacter,  // what a reader calls a character: a letter with its marks, an emoji; blanks too
+  kWord,       // words and punctuation
+};
+enum class LetterCase { kKept, kLower };
+
+// The tokens of a text. Throws Error for what is not UTF-8.
+QKV_API std::vector<std::string> split_text(std::string_view text, Tokenization tokenization,
+                                            LetterCase letters = LetterCase::kKept);
+
+// Joins tokens to a text: characters without separator, words with a space. This restores
+// text split into characters exactly, and text split into words except for white space.
+QKV_API std::string join_text(std::span<const std::string> tokens, Tokenization tokenization);
 
 // A token and its count.
 struct CountedToken {

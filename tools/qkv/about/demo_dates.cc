@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/date_model.h>
 #include <qkv/app/text.h>
+#include <qkv/app/translation_model.h>
 
 #include "about/demo.h"
 #include "shell/terminal.h"

@@ -13,9 +13,9 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <qkv/app/date_model.h>
 #include <qkv/app/file_error.h>
 #include <qkv/app/parallel_text.h>
+#include <qkv/app/translation_model.h>
 #include <qkv/context.h>
 
 #include "shell/exit_codes.h"
