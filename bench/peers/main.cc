@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The benchmarks of `qkv bench` against oneDNN and, for additive scores, the broadcast formula.
 #include <exception>
+#include <fstream>
 #include <iostream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-
-#include <qkv/app/text_file.h>
 
 #include "../groups.h"
 #include "../report.h"
@@ -48,6 +48,11 @@ std::vector<qkv::bench::Peer> all_peers() {
   return peers;
 }
 
+void write_file(const std::string& name, const std::string& text) {
+  std::ofstream file(name, std::ios::binary);
+  if (!(file << text).flush()) throw std::runtime_error(name + ": cannot be written");
+}
+
 int run(const Options& options, const std::string& command) {
   const std::vector<qkv::bench::Peer> peers = all_peers();
   qkv::bench::Settings settings;
@@ -62,7 +67,7 @@ int run(const Options& options, const std::string& command) {
   for (const qkv::bench::Group& group : qkv::bench::chosen_groups(options.groups))
     group.run(session);
   const std::string json = report_json(facts, session.rows()).dump(1) + "\n";
-  if (!options.file.empty()) qkv::app::write_text(options.file, json);
+  if (!options.file.empty()) write_file(options.file, json);
   std::cout << (options.json ? json : report_text(facts, session.rows()));
   return wrong_rows(session.rows()) > 0 ? 1 : 0;
 }

@@ -16,8 +16,9 @@
 #include <unistd.h>
 
 #include <qkv/app/file_error.h>
-#include <qkv/app/text_file.h>
 #include <qkv/error.h>
+
+#include "io/text_file.h"
 
 namespace qkv::io {
 namespace {

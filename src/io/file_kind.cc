@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/file_kind.h"
+
 #include <algorithm>
 #include <optional>
 #include <string_view>
 
 #include <fmt/format.h>
 
-#include <qkv/app/file_kind.h>
-#include <qkv/app/numbers.h>
 #include <qkv/app/utf8.h>
 
 #include "io/array_formats.h"
 #include "io/file.h"
 #include "io/vector_binary.h"
 #include "io/vector_text.h"
+#include "text/numbers.h"
 
 namespace qkv::app {
 namespace {

@@ -8,8 +8,9 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/text_file.h>
 #include <qkv/app/utf8.h>
+
+#include "io/text_file.h"
 
 namespace qkv::io {
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/locked_folder.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
@@ -9,8 +11,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <qkv/app/locked_folder.h>
 
 #include "io/descriptor.h"
 #include "io/file.h"

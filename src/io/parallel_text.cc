@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/parallel_text.h"
+
 #include <algorithm>
 
 #include <fmt/format.h>
 
-#include <qkv/app/parallel_text.h>
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/settings.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/settings.h>
 #include <qkv/app/utf8.h>
 
 #include "io/json_tree.h"

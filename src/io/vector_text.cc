@@ -8,8 +8,9 @@
 #include <fmt/format.h>
 
 #include <qkv/app/file_error.h>
-#include <qkv/app/numbers.h>
 #include <qkv/app/utf8.h>
+
+#include "text/numbers.h"
 
 namespace qkv::io {
 namespace {

@@ -6,12 +6,12 @@
 #include <fmt/format.h>
 
 #include <qkv/app/file_error.h>
-#include <qkv/app/text_file.h>
 #include <qkv/app/utf8.h>
 #include <qkv/app/vocabulary.h>
 #include <qkv/error.h>
 
 #include "io/json_tree.h"
+#include "io/text_file.h"
 
 namespace qkv::app {
 namespace {

@@ -8,13 +8,13 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/near_words.h>
 #include <qkv/app/utf8.h>
 #include <qkv/app/word_vectors.h>
 #include <qkv/error.h>
 
 #include "io/vector_binary.h"
 #include "io/vector_text.h"
+#include "text/near_words.h"
 
 namespace qkv::app {
 namespace {

@@ -8,13 +8,15 @@
 #include <fmt/format.h>
 
 #include <qkv/app/array_file.h>
-#include <qkv/app/choice.h>
 #include <qkv/app/file_error.h>
-#include <qkv/app/numbers.h>
 #include <qkv/app/translation_model.h>
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
 #include <qkv/layers/parameters.h>
+
+#include "models/model_names.h"
+#include "text/choice.h"
+#include "text/numbers.h"
 
 namespace qkv::app {
 namespace {

@@ -10,6 +10,8 @@
 
 #include <qkv/app/translation_model.h>
 
+#include "models/model_names.h"
+
 namespace qkv::models {
 namespace {
 

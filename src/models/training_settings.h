@@ -4,8 +4,9 @@
 
 #include <string>
 
-#include <qkv/app/settings.h>
 #include <qkv/app/translation_run.h>
+
+#include "io/settings.h"
 
 // config.json: the settings that determine a run.
 namespace qkv::models {

@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/text_file.h>
+#include "io/text_file.h"
 
 namespace qkv::models {
 namespace {

@@ -7,8 +7,9 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/parallel_text.h>
 #include <qkv/app/vocabulary.h>
+
+#include "io/parallel_text.h"
 
 namespace qkv::models {
 namespace {

@@ -6,13 +6,13 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/locked_folder.h>
-#include <qkv/app/settings.h>
-#include <qkv/app/text_file.h>
 #include <qkv/app/translation_run.h>
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
 
+#include "io/locked_folder.h"
+#include "io/settings.h"
+#include "io/text_file.h"
 #include "models/training_settings.h"
 #include "models/training_state.h"
 #include "models/translation_data.h"

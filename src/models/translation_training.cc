@@ -7,11 +7,11 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/settings.h>
 #include <qkv/app/train/batches.h>
 #include <qkv/error.h>
 #include <qkv/layers/parameters.h>
 
+#include "io/settings.h"
 #include "models/validation.h"
 
 namespace qkv::models {

@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include <qkv/app/locked_folder.h>
 #include <qkv/app/translation_run.h>
 
+#include "io/locked_folder.h"
 #include "models/batch_gradients.h"
 #include "models/training_state.h"
 #include "models/translation_data.h"

@@ -6,10 +6,10 @@
 #include <fmt/format.h>
 
 #include <qkv/app/attention_stats.h>
-#include <qkv/app/special_tokens.h>
 #include <qkv/error.h>
 
 #include "picture/head_scan.h"
+#include "text/special_tokens.h"
 
 namespace qkv::app {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include <qkv/app/text.h>
+#include "text/text.h"
 
 namespace qkv::app::picture {
 

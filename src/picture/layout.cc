@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include <qkv/app/text.h>
 #include <qkv/app/utf8.h>
 
 #include "picture/label_text.h"
+#include "text/text.h"
 
 namespace qkv::app::picture {
 namespace {

@@ -7,8 +7,9 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/text.h>
 #include <qkv/error.h>
+
+#include "text/text.h"
 
 namespace qkv::app::picture {
 namespace {

@@ -5,12 +5,12 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/numbers.h>
 #include <qkv/app/picture.h>
-#include <qkv/app/text.h>
 #include <qkv/error.h>
 
 #include "picture/child.h"
+#include "text/numbers.h"
+#include "text/text.h"
 
 namespace qkv::app {
 namespace {

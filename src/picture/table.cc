@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include <qkv/app/picture.h>
-#include <qkv/app/text.h>
 
 #include "picture/label_text.h"
 #include "picture/model.h"
+#include "text/text.h"
 
 namespace qkv::app {
 namespace {

@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <qkv/app/picture.h>
-#include <qkv/app/text.h>
 #include <qkv/error.h>
 
 #include "picture/label_text.h"
 #include "picture/painter.h"
+#include "text/text.h"
 
 namespace qkv::app {
 namespace {

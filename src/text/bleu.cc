@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "text/bleu.h"
+
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <string_view>
-
-#include <qkv/app/bleu.h>
 
 namespace qkv::app {
 namespace {

@@ -6,9 +6,10 @@
 #include <fmt/format.h>
 #include <utf8proc.h>
 
-#include <qkv/app/text.h>
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
+
+#include "text/text.h"
 
 namespace qkv::app {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "text/near_words.h"
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
 #include <vector>
-
-#include <qkv/app/near_words.h>
 
 namespace qkv::app {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
+#include "text/special_tokens.h"
 
-#include <qkv/app/special_tokens.h>
+#include <algorithm>
 
 namespace qkv::app {
 namespace {

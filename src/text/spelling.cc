@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "text/spelling.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -7,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/spelling.h>
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "text/text.h"
+
 #include <span>
 
-#include <qkv/app/text.h>
 #include <qkv/app/utf8.h>
 
 #include "text/characters.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <qkv/app/text.h>
 #include <qkv/app/vocabulary.h>
+
+#include "text/text.h"
 
 namespace qkv::app {
 

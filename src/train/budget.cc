@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <qkv/app/numbers.h>
 #include <qkv/app/train/budget.h>
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
+
+#include "text/numbers.h"
 
 namespace qkv::app {
 namespace {

@@ -8,8 +8,9 @@
 #include <gtest/gtest.h>
 
 #include <qkv/app/attention_stats.h>
-#include <qkv/app/special_tokens.h>
 #include <qkv/error.h>
+
+#include "text/special_tokens.h"
 
 namespace qkv::app {
 namespace {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "text/bleu.h"
+
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -7,8 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include <qkv/app/bleu.h>
-#include <qkv/app/text.h>
+#include "text/text.h"
 
 namespace qkv::app {
 namespace {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/locked_folder.h"
+
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -7,8 +9,6 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <qkv/app/locked_folder.h>
 
 #include "tests/app/files.h"
 

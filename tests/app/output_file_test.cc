@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include <qkv/app/array_file.h>
-#include <qkv/app/text_file.h>
 
+#include "io/text_file.h"
 #include "tests/app/arrays.h"
 #include "tests/app/files.h"
 

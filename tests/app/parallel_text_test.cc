@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/parallel_text.h"
+
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
@@ -9,7 +11,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <qkv/app/parallel_text.h>
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
 

@@ -12,7 +12,6 @@
 #include <gtest/gtest.h>
 
 #include <qkv/app/picture.h>
-#include <qkv/app/text.h>
 #include <qkv/error.h>
 #include <qkv/tensor.h>
 
@@ -20,6 +19,7 @@
 #include "picture/model.h"
 #include "tests/app/files.h"
 #include "tests/app/pictures.h"
+#include "text/text.h"
 
 namespace qkv::app {
 namespace {

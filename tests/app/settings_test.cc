@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Settings as JSON: they round-trip, and errors name what is not a setting.
+#include "io/settings.h"
+
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
 
 #include <gtest/gtest.h>
-
-#include <qkv/app/settings.h>
 
 #include "tests/app/files.h"
 

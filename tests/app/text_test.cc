@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "text/text.h"
+
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -6,11 +8,11 @@
 
 #include <gtest/gtest.h>
 
-#include <qkv/app/numbers.h>
-#include <qkv/app/spelling.h>
-#include <qkv/app/text.h>
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
+
+#include "text/numbers.h"
+#include "text/spelling.h"
 
 namespace qkv::app {
 namespace {

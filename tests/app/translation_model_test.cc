@@ -14,6 +14,7 @@
 #include <qkv/error.h>
 #include <qkv/layers/parameters.h>
 
+#include "models/model_names.h"
 #include "tests/app/files.h"
 
 namespace qkv::app {

@@ -6,12 +6,12 @@
 
 #include <gtest/gtest.h>
 
-#include <qkv/app/near_words.h>
 #include <qkv/app/utf8.h>
 #include <qkv/app/word_vectors.h>
 #include <qkv/error.h>
 
 #include "tests/app/files.h"
+#include "text/near_words.h"
 
 namespace qkv::app {
 namespace {

@@ -36,7 +36,7 @@ def philox(counter, key):
 
 
 def spelling_vector(word, seed=0, width=50):
-    """[width] float32, as include/qkv/app/spelling.h describes it."""
+    """[width] float32, as src/text/spelling.h describes it."""
     wrapped = f"<{word}>"
     runs = [wrapped[i : i + n] for n in (3, 4, 5) if n < len(wrapped)
             for i in range(len(wrapped) - n + 1)]

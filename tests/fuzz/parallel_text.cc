@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <qkv/app/parallel_text.h>
+#include "io/parallel_text.h"
+
 #include <qkv/app/utf8.h>
 
 #include "tests/fuzz/memory_file.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <qkv/app/settings.h>
-#include <qkv/app/text_file.h>
+#include "io/settings.h"
 
+#include "io/text_file.h"
 #include "tests/fuzz/memory_file.h"
 
 using qkv::fuzz::memory_file;

@@ -8,8 +8,9 @@
 #include <string>
 
 #include <qkv/app/array_file.h>
-#include <qkv/app/parallel_text.h>
 #include <qkv/app/word_vectors.h>
+
+#include "io/parallel_text.h"
 
 namespace {
 

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include <qkv/app/choice.h>
 #include <qkv/app/translator.h>
 #include <qkv/app/vocabulary.h>
 #include <qkv/context.h>
@@ -16,13 +15,6 @@
 #include <qkv/tensor.h>
 
 namespace qkv::app {
-
-inline constexpr Choice<TranslatorAttention> kTranslatorAttentions[] = {
-    {"additive", TranslatorAttention::kAdditive},    {"dot", TranslatorAttention::kDot},
-    {"scaled_dot", TranslatorAttention::kScaledDot}, {"bilinear", TranslatorAttention::kBilinear},
-    {"multihead", TranslatorAttention::kMultiHead},  {"none", TranslatorAttention::kNone}};
-inline constexpr Choice<Tokenization> kTokenizations[] = {{"char", Tokenization::kCharacter},
-                                                          {"word", Tokenization::kWord}};
 
 // A translator with what it needs to read and write text.
 struct TranslationModel {

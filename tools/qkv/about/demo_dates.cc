@@ -6,11 +6,11 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/text.h>
 #include <qkv/app/translation_model.h>
 
 #include "about/demo.h"
 #include "shell/terminal.h"
+#include "text/text.h"
 
 namespace {
 

@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include <qkv/app/text_file.h>
 #include <qkv/context.h>
 #include <qkv/target.h>
 #include <qkv/version.h>
 
 #include "about/info.h"
+#include "io/text_file.h"
 #include "shell/outputs.h"
 
 namespace {

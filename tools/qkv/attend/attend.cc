@@ -6,10 +6,9 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/numbers.h>
-
 #include "attend/commands.h"
 #include "shell/exit_codes.h"
+#include "text/numbers.h"
 
 namespace {
 

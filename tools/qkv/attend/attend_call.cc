@@ -4,11 +4,11 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/numbers.h>
 #include <qkv/app/utf8.h>
 
 #include "attend/attend.h"
 #include "shell/exit_codes.h"
+#include "text/numbers.h"
 
 namespace {
 

@@ -11,8 +11,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <qkv/app/near_words.h>
 #include <qkv/app/utf8.h>
+
+#include "text/near_words.h"
 
 namespace {
 

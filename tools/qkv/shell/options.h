@@ -11,12 +11,12 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/choice.h>
-#include <qkv/app/numbers.h>
 #include <qkv/app/utf8.h>
 #include <qkv/view.h>
 
 #include "shell/command.h"
+#include "text/choice.h"
+#include "text/numbers.h"
 
 template <class Value>
 using Choice = qkv::app::Choice<Value>;

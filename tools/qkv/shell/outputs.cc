@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include <qkv/app/text_file.h>
 #include <qkv/app/utf8.h>
 
+#include "io/text_file.h"
 #include "shell/exit_codes.h"
 #include "shell/json_values.h"
 #include "shell/picture_bytes.h"

@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 #include <qkv/app/file_error.h>
-#include <qkv/app/text_file.h>
+
+#include "io/text_file.h"
 
 namespace {
 

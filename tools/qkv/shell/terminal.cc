@@ -7,7 +7,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <qkv/app/numbers.h>
+#include "text/numbers.h"
 
 namespace {
 

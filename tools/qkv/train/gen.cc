@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 
 #include <qkv/app/tasks.h>
-#include <qkv/app/text_file.h>
 #include <qkv/error.h>
 
+#include "io/text_file.h"
 #include "shell/exit_codes.h"
 #include "shell/options.h"
 #include "shell/progress.h"

@@ -9,14 +9,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <qkv/app/bleu.h>
 #include <qkv/app/file_error.h>
-#include <qkv/app/parallel_text.h>
 #include <qkv/context.h>
 
+#include "io/parallel_text.h"
 #include "shell/json_values.h"
 #include "shell/outputs.h"
 #include "shell/progress.h"
+#include "text/bleu.h"
 #include "train/commands.h"
 #include "train/translation.h"
 

@@ -14,10 +14,10 @@
 #include <unistd.h>
 
 #include <qkv/app/file_error.h>
-#include <qkv/app/parallel_text.h>
 #include <qkv/app/translation_model.h>
 #include <qkv/context.h>
 
+#include "io/parallel_text.h"
 #include "shell/exit_codes.h"
 #include "shell/progress.h"
 #include "shell/terminal.h"

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 
 #include <qkv/app/file_error.h>
-#include <qkv/app/parallel_text.h>
 
+#include "io/parallel_text.h"
 #include "shell/console.h"
 #include "shell/exit_codes.h"
 

@@ -7,10 +7,10 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/numbers.h>
 #include <qkv/app/utf8.h>
 
 #include "shell/exit_codes.h"
+#include "text/numbers.h"
 
 namespace {
 

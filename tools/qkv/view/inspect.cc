@@ -8,8 +8,7 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/file_kind.h>
-
+#include "io/file_kind.h"
 #include "shell/console.h"
 #include "shell/exit_codes.h"
 #include "shell/json_values.h"

@@ -6,11 +6,11 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/text.h>
 #include <qkv/app/utf8.h>
 
 #include "shell/console.h"
 #include "shell/json_values.h"
+#include "text/text.h"
 #include "view/attention_input.h"
 #include "view/inspect.h"
 

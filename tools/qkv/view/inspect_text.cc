@@ -5,14 +5,14 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/parallel_text.h>
-#include <qkv/app/text.h>
 #include <qkv/app/utf8.h>
 #include <qkv/app/word_vectors.h>
 
+#include "io/parallel_text.h"
 #include "shell/console.h"
 #include "shell/json_values.h"
 #include "shell/options.h"
+#include "text/text.h"
 #include "view/inspect.h"
 
 namespace {

@@ -10,13 +10,13 @@
 #include <nlohmann/json.hpp>
 
 #include <qkv/app/attention_stats.h>
-#include <qkv/app/text.h>
 #include <qkv/app/utf8.h>
 
 #include "shell/array_store.h"
 #include "shell/console.h"
 #include "shell/json_values.h"
 #include "shell/outputs.h"
+#include "text/text.h"
 #include "view/attention_input.h"
 #include "view/commands.h"
 

@@ -7,11 +7,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <qkv/app/special_tokens.h>
-
 #include "shell/array_store.h"
 #include "shell/exit_codes.h"
 #include "shell/terminal.h"
+#include "text/special_tokens.h"
 #include "view/commands.h"
 
 namespace {

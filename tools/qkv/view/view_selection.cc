@@ -3,9 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/special_tokens.h>
-
 #include "shell/exit_codes.h"
+#include "text/special_tokens.h"
 #include "view/view.h"
 
 namespace {

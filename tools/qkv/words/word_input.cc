@@ -5,12 +5,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <qkv/app/spelling.h>
-#include <qkv/app/text.h>
 #include <qkv/app/word_vectors.h>
 
 #include "shell/exit_codes.h"
 #include "shell/progress.h"
+#include "text/spelling.h"
+#include "text/text.h"
 #include "words/word_text.h"
 #include "words/words.h"
 

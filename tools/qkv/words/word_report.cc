@@ -3,8 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/text.h>
-
+#include "text/text.h"
 #include "words/words.h"
 
 namespace {

@@ -8,12 +8,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <qkv/app/text.h>
-#include <qkv/app/text_file.h>
 #include <qkv/app/utf8.h>
 
+#include "io/text_file.h"
 #include "shell/console.h"
 #include "shell/exit_codes.h"
+#include "text/text.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_NUMBERS_H_
-#define QKV_APP_NUMBERS_H_
+#ifndef QKV_TEXT_NUMBERS_H_
+#define QKV_TEXT_NUMBERS_H_
 
 #include <charconv>
 #include <cmath>
@@ -26,4 +26,4 @@ std::optional<T> parse_number(std::string_view text) {
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_NUMBERS_H_
+#endif  // QKV_TEXT_NUMBERS_H_

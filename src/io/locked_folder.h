@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_LOCKED_FOLDER_H_
-#define QKV_APP_LOCKED_FOLDER_H_
+#ifndef QKV_IO_LOCKED_FOLDER_H_
+#define QKV_IO_LOCKED_FOLDER_H_
 
 #include <memory>
 #include <string>
@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <qkv/app/file_error.h>
-#include <qkv/export.h>
 
 namespace qkv::app {
 
@@ -16,7 +15,7 @@ namespace qkv::app {
 // can lock it during the object's lifetime (the lock ends with the process, however that ends). A
 // folder that was created and is still empty at the end is removed. Throws OutputError if the
 // folder cannot be created, or another process holds it.
-class QKV_API LockedFolder {
+class LockedFolder {
  public:
   explicit LockedFolder(std::string path);
   ~LockedFolder();
@@ -46,4 +45,4 @@ class QKV_API LockedFolder {
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_LOCKED_FOLDER_H_
+#endif  // QKV_IO_LOCKED_FOLDER_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_PARALLEL_TEXT_H_
-#define QKV_APP_PARALLEL_TEXT_H_
+#ifndef QKV_IO_PARALLEL_TEXT_H_
+#define QKV_IO_PARALLEL_TEXT_H_
 
 #include <atomic>
 #include <functional>
@@ -50,4 +50,4 @@ QKV_API std::vector<std::vector<std::string>> read_parallel_text(
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_PARALLEL_TEXT_H_
+#endif  // QKV_IO_PARALLEL_TEXT_H_

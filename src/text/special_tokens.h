@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_SPECIAL_TOKENS_H_
-#define QKV_APP_SPECIAL_TOKENS_H_
+#ifndef QKV_TEXT_SPECIAL_TOKENS_H_
+#define QKV_TEXT_SPECIAL_TOKENS_H_
 
 #include <span>
 #include <string_view>
@@ -21,4 +21,4 @@ QKV_API bool is_padding(std::string_view token);
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_SPECIAL_TOKENS_H_
+#endif  // QKV_TEXT_SPECIAL_TOKENS_H_

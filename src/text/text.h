@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_TEXT_H_
-#define QKV_APP_TEXT_H_
+#ifndef QKV_TEXT_TEXT_H_
+#define QKV_TEXT_TEXT_H_
 
 #include <string>
 #include <string_view>
@@ -46,4 +46,4 @@ QKV_API bool has_right_to_left(std::string_view text);
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_TEXT_H_
+#endif  // QKV_TEXT_TEXT_H_

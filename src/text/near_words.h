@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_NEAR_WORDS_H_
-#define QKV_APP_NEAR_WORDS_H_
+#ifndef QKV_TEXT_NEAR_WORDS_H_
+#define QKV_TEXT_NEAR_WORDS_H_
 
 #include <cstddef>
 #include <optional>
@@ -27,4 +27,4 @@ QKV_API std::optional<Nearness> nearness(std::u32string_view word, std::u32strin
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_NEAR_WORDS_H_
+#endif  // QKV_TEXT_NEAR_WORDS_H_

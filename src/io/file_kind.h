@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_FILE_KIND_H_
-#define QKV_APP_FILE_KIND_H_
+#ifndef QKV_IO_FILE_KIND_H_
+#define QKV_IO_FILE_KIND_H_
 
 #include <atomic>
 #include <string>
@@ -12,11 +12,11 @@ namespace qkv::app {
 
 // The kinds of files that this program recognises.
 enum class FileKind {
-  kNpy,  // array_file.h, and the next two
+  kNpy,  // <qkv/app/array_file.h>, and the next two
   kNpz,
   kSafetensors,
-  kWordVectors,  // word_vectors.h
-  kColumns,      // parallel_text.h: UTF-8 text with tabs
+  kWordVectors,  // <qkv/app/word_vectors.h>
+  kColumns,      // io/parallel_text.h: UTF-8 text with tabs
   kText,         // other UTF-8 text
   kNumbers,      // a table of numbers, separated by blanks or tabs
 };
@@ -28,4 +28,4 @@ QKV_API FileKind file_kind(const std::string& path, const std::atomic<bool>* sto
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_FILE_KIND_H_
+#endif  // QKV_IO_FILE_KIND_H_

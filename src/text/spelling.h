@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_SPELLING_H_
-#define QKV_APP_SPELLING_H_
+#ifndef QKV_TEXT_SPELLING_H_
+#define QKV_TEXT_SPELLING_H_
 
 #include <cstdint>
 #include <span>
@@ -25,4 +25,4 @@ QKV_API Tensor spelling_vectors(std::span<const std::string> words, std::uint64_
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_SPELLING_H_
+#endif  // QKV_TEXT_SPELLING_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_BLEU_H_
-#define QKV_APP_BLEU_H_
+#ifndef QKV_TEXT_BLEU_H_
+#define QKV_TEXT_BLEU_H_
 
 #include <array>
 #include <span>
@@ -51,4 +51,4 @@ class QKV_API BleuCounter {
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_BLEU_H_
+#endif  // QKV_TEXT_BLEU_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_CHOICE_H_
-#define QKV_APP_CHOICE_H_
+#ifndef QKV_TEXT_CHOICE_H_
+#define QKV_TEXT_CHOICE_H_
 
 #include <string_view>
 
@@ -15,4 +15,4 @@ struct Choice {
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_CHOICE_H_
+#endif  // QKV_TEXT_CHOICE_H_

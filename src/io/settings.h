@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_SETTINGS_H_
-#define QKV_APP_SETTINGS_H_
+#ifndef QKV_IO_SETTINGS_H_
+#define QKV_IO_SETTINGS_H_
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <qkv/app/file_error.h>
-#include <qkv/export.h>
 #include <qkv/view.h>
 
 namespace qkv::app {
@@ -25,20 +24,20 @@ using Settings = std::vector<Setting>;
 // The value as JSON: true, 12, 0.002, "text". Numbers that JSON lacks are strings: "NaN",
 // "Infinity", "-Infinity". Equal texts are equal values; a double is written with the fewest digits
 // that round-trip. Invalid UTF-8 becomes U+FFFD.
-QKV_API std::string json_text(const SettingValue& value);
+std::string json_text(const SettingValue& value);
 
 // {"a": 1, "b": "x"}: one member a line, and on one line.
-QKV_API std::string settings_text(const Settings& settings);
-QKV_API std::string settings_line(const Settings& settings);
+std::string settings_text(const Settings& settings);
+std::string settings_line(const Settings& settings);
 
 // The settings in a file. Whole numbers are returned as Index, or as uint64 if necessary. Throws
 // InputError for a file that is missing, is not a JSON object, has duplicate members, or contains
 // lists, objects or null.
-QKV_API Settings read_settings(const std::string& path);
+Settings read_settings(const std::string& path);
 
 // The value of that name, or null.
-QKV_API const SettingValue* find_setting(const Settings& settings, std::string_view name);
+const SettingValue* find_setting(const Settings& settings, std::string_view name);
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_SETTINGS_H_
+#endif  // QKV_IO_SETTINGS_H_

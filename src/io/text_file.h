@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_TEXT_FILE_H_
-#define QKV_APP_TEXT_FILE_H_
+#ifndef QKV_IO_TEXT_FILE_H_
+#define QKV_IO_TEXT_FILE_H_
 
 #include <atomic>
 #include <functional>
@@ -34,4 +34,4 @@ QKV_API void write_blocks(const std::string& path, const std::function<std::stri
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_TEXT_FILE_H_
+#endif  // QKV_IO_TEXT_FILE_H_
