@@ -7,9 +7,10 @@
 #include <span>
 #include <vector>
 
-#include <qkv/app/train/gradients.h>
 #include <qkv/app/translator.h>
 #include <qkv/context.h>
+
+#include "train/gradients.h"
 
 namespace qkv::models {
 

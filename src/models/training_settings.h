@@ -4,9 +4,8 @@
 
 #include <string>
 
-#include <qkv/app/translation_run.h>
-
 #include "io/settings.h"
+#include "models/translation_run.h"
 
 // config.json: the settings that determine a run.
 namespace qkv::models {

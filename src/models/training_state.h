@@ -7,11 +7,11 @@
 #include <vector>
 
 #include <qkv/app/array_file.h>
-#include <qkv/app/train/adam.h>
-#include <qkv/app/train/budget.h>
 #include <qkv/app/translation_model.h>
 
 #include "io/locked_folder.h"
+#include "train/adam.h"
+#include "train/budget.h"
 
 // All state that changes during training, and its files.
 namespace qkv::models {

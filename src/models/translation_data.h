@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <vector>
 
-#include <qkv/app/train/batches.h>
-#include <qkv/app/translation_run.h>
 #include <qkv/app/vocabulary.h>
 
 #include "models/training_settings.h"
+#include "models/translation_run.h"
+#include "train/batches.h"
 
 // The data of a run as token ids.
 namespace qkv::models {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "models/translation_run.h"
+
 #include <algorithm>
 #include <filesystem>
 #include <string_view>
@@ -6,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/translation_run.h>
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
 

@@ -7,12 +7,12 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/train/batches.h>
 #include <qkv/error.h>
 #include <qkv/layers/parameters.h>
 
 #include "io/settings.h"
 #include "models/validation.h"
+#include "train/batches.h"
 
 namespace qkv::models {
 namespace {

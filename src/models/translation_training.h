@@ -6,12 +6,11 @@
 #include <optional>
 #include <vector>
 
-#include <qkv/app/translation_run.h>
-
 #include "io/locked_folder.h"
 #include "models/batch_gradients.h"
 #include "models/training_state.h"
 #include "models/translation_data.h"
+#include "models/translation_run.h"
 
 namespace qkv::models {
 

@@ -5,9 +5,8 @@
 #include <span>
 #include <vector>
 
-#include <qkv/app/train/batches.h>
-
 #include "models/parallel.h"
+#include "train/batches.h"
 
 namespace qkv::models {
 namespace {

@@ -4,9 +4,8 @@
 
 #include <atomic>
 
-#include <qkv/app/translation_run.h>
-
 #include "models/translation_data.h"
+#include "models/translation_run.h"
 
 namespace qkv::models {
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "train/adam.h"
+
 #include <cmath>
 #include <cstddef>
 
 #include <fmt/format.h>
 
-#include <qkv/app/train/adam.h>
 #include <qkv/error.h>
 
 #include "train/parameter_lists.h"

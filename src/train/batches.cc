@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "train/batches.h"
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -7,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/train/batches.h>
 #include <qkv/error.h>
 
 #include "core/philox.h"

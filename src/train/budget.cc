@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "train/budget.h"
+
 #include <fmt/format.h>
 
-#include <qkv/app/train/budget.h>
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
 

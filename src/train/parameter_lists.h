@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include <qkv/app/train/gradients.h>
+#include "train/gradients.h"
 
 // What the functions on lists of parameters share.
 namespace qkv::train {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "train/schedule.h"
+
 #include <cmath>
 
 #include <fmt/format.h>
 
-#include <qkv/app/train/schedule.h>
 #include <qkv/error.h>
 
 namespace qkv::app {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "models/tasks/tasks.h"
+
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -6,7 +8,6 @@
 
 #include <gtest/gtest.h>
 
-#include <qkv/app/tasks.h>
 #include <qkv/error.h>
 
 #include "models/tasks/date_words.h"

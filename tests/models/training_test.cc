@@ -8,12 +8,12 @@
 
 #include <gtest/gtest.h>
 
-#include <qkv/app/translation_run.h>
 #include <qkv/error.h>
 
 #include "models/batch_gradients.h"
 #include "models/parallel.h"
 #include "models/training_settings.h"
+#include "models/translation_run.h"
 #include "models/validation.h"
 #include "tests/layers/support.h"
 #include "tests/models/translators.h"

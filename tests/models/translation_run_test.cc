@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training in a folder, as a program calls it: stopped after each update, the result is the same.
+#include "models/translation_run.h"
+
 #include <atomic>
 #include <cmath>
 #include <sstream>
@@ -8,10 +10,9 @@
 
 #include <gtest/gtest.h>
 
-#include <qkv/app/tasks.h>
-#include <qkv/app/translation_run.h>
 #include <qkv/error.h>
 
+#include "models/tasks/tasks.h"
 #include "tests/app/files.h"
 
 namespace qkv::app {

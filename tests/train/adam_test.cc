@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adam and AdamW against their formulas, and what a saved state is worth.
+#include "train/adam.h"
+
 #include <cmath>
 #include <limits>
 #include <string>
@@ -7,12 +9,11 @@
 
 #include <gtest/gtest.h>
 
-#include <qkv/app/train/adam.h>
-#include <qkv/app/train/schedule.h>
 #include <qkv/error.h>
 
 #include "tests/app/files.h"
 #include "tests/train/parameters.h"
+#include "train/schedule.h"
 
 namespace qkv::app {
 namespace {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches: every pair once, within the limit, little padding, the same everywhere.
+#include "train/batches.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <random>
@@ -8,7 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include <qkv/app/train/batches.h>
 #include <qkv/error.h>
 
 #include "tests/app/files.h"

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "train/budget.h"
+
 #include <cmath>
 #include <limits>
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include <qkv/app/train/budget.h>
 #include <qkv/error.h>
 
 #include "tests/app/files.h"

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Norms, clipping, and sums whose order nobody changes.
+#include "train/gradients.h"
+
 #include <cmath>
 #include <limits>
 #include <string>
@@ -7,7 +9,6 @@
 
 #include <gtest/gtest.h>
 
-#include <qkv/app/train/gradients.h>
 #include <qkv/error.h>
 
 #include "tests/app/files.h"

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <vector>
 
-#include <qkv/app/train/gradients.h>
 #include <qkv/tensor.h>
 
 #include "tests/layers/support.h"
+#include "train/gradients.h"
 
 namespace qkv::test {
 

@@ -10,12 +10,12 @@
 
 #include <qkv/app/file_error.h>
 #include <qkv/app/picture.h>
-#include <qkv/app/translation_run.h>
 #include <qkv/error.h>
 #include <qkv/version.h>
 
 #include "about/commands.h"
 #include "attend/commands.h"
+#include "models/translation_run.h"
 #include "shell/command_line.h"
 #include "shell/exit_codes.h"
 #include "shell/options.h"

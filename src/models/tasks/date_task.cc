@@ -3,11 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/tasks.h>
 #include <qkv/error.h>
 
 #include "models/tasks/date_spelling.h"
 #include "models/tasks/draws.h"
+#include "models/tasks/tasks.h"
 
 namespace qkv::app {
 namespace {

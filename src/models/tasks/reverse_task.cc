@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <qkv/app/tasks.h>
 #include <qkv/error.h>
 
 #include "models/tasks/draws.h"
+#include "models/tasks/tasks.h"
 
 namespace qkv::app {
 

@@ -7,10 +7,10 @@
 
 #include <fmt/format.h>
 
-#include <qkv/app/tasks.h>
 #include <qkv/error.h>
 
 #include "io/text_file.h"
+#include "models/tasks/tasks.h"
 #include "shell/exit_codes.h"
 #include "shell/options.h"
 #include "shell/progress.h"

@@ -12,11 +12,11 @@
 #include <fmt/format.h>
 
 #include <qkv/app/translation_model.h>
-#include <qkv/app/translation_run.h>
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
 
 #include "models/model_names.h"
+#include "models/translation_run.h"
 #include "shell/exit_codes.h"
 #include "shell/options.h"
 #include "shell/progress.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <qkv/app/translation_model.h>
-#include <qkv/app/translation_run.h>
 
+#include "models/translation_run.h"
 #include "shell/options.h"
 
 // Shared by `qkv translate` and `qkv score`: the model and the search options.

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_TRAIN_BATCHES_H_
-#define QKV_APP_TRAIN_BATCHES_H_
+#ifndef QKV_TRAIN_BATCHES_H_
+#define QKV_TRAIN_BATCHES_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include <qkv/export.h>
 #include <qkv/view.h>
 
 namespace qkv::app {
@@ -30,13 +29,13 @@ struct BatchOptions {
 // the batches. The numbers are Philox4x32-10 of (seed; position, epoch, which order): equal
 // arguments give equal batches everywhere. Throws Error for more than 2^32 - 1 pairs or
 // most_tokens < 1.
-QKV_API std::vector<std::vector<Index>> epoch_batches(std::span<const PairLength> lengths,
-                                                      const BatchOptions& options, Index epoch);
+std::vector<std::vector<Index>> epoch_batches(std::span<const PairLength> lengths,
+                                              const BatchOptions& options, Index epoch);
 
 // The same limit without shuffling, for evaluation: pairs by length, batches in that order.
-QKV_API std::vector<std::vector<Index>> sorted_batches(std::span<const PairLength> lengths,
-                                                       Index most_tokens);
+std::vector<std::vector<Index>> sorted_batches(std::span<const PairLength> lengths,
+                                               Index most_tokens);
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_TRAIN_BATCHES_H_
+#endif  // QKV_TRAIN_BATCHES_H_

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_TRAIN_ADAM_H_
-#define QKV_APP_TRAIN_ADAM_H_
+#ifndef QKV_TRAIN_ADAM_H_
+#define QKV_TRAIN_ADAM_H_
 
 #include <span>
 #include <string>
 #include <vector>
 
-#include <qkv/app/train/gradients.h>
-#include <qkv/export.h>
 #include <qkv/tensor.h>
+
+#include "train/gradients.h"
 
 namespace qkv::app {
 
@@ -35,7 +35,7 @@ struct AdamMoments {
 // Each number is computed independently in the parameter's own type, so its bits depend on nothing
 // else. The moments and the update count are the complete state: after saving and restoring them,
 // training continues with the same bits.
-class QKV_API Adam {
+class Adam {
  public:
   // For these parameters. Throws Error for options out of range.
   Adam(std::span<const TrainedParameter> list, const AdamOptions& options);
@@ -57,4 +57,4 @@ class QKV_API Adam {
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_TRAIN_ADAM_H_
+#endif  // QKV_TRAIN_ADAM_H_

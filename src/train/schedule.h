@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_TRAIN_SCHEDULE_H_
-#define QKV_APP_TRAIN_SCHEDULE_H_
+#ifndef QKV_TRAIN_SCHEDULE_H_
+#define QKV_TRAIN_SCHEDULE_H_
 
-#include <qkv/export.h>
 #include <qkv/view.h>
 
 namespace qkv::app {
@@ -19,8 +18,8 @@ struct Schedule {
 // For update u = 1, 2, ...: rate u / W up to W, rate / sqrt(1 + (u - W) / D) after it. A function
 // of the update alone, so stopping and resuming changes nothing. Throws Error for an invalid
 // schedule.
-QKV_API double learning_rate(const Schedule& schedule, Index update);
+double learning_rate(const Schedule& schedule, Index update);
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_TRAIN_SCHEDULE_H_
+#endif  // QKV_TRAIN_SCHEDULE_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_TRAIN_BUDGET_H_
-#define QKV_APP_TRAIN_BUDGET_H_
+#ifndef QKV_TRAIN_BUDGET_H_
+#define QKV_TRAIN_BUDGET_H_
 
 #include <limits>
 #include <optional>
@@ -31,9 +31,9 @@ struct Budget {
 // Error (argument "budget") saying what is wrong.
 QKV_API Budget parse_budget(std::string_view text);
 // The inverse: "10e,5000u,1800s".
-QKV_API std::string to_string(const Budget& budget);
+std::string to_string(const Budget& budget);
 
-QKV_API bool is_spent(const Budget& budget, const Spent& spent);
+bool is_spent(const Budget& budget, const Spent& spent);
 
 // The best loss so far, and how long ago it was.
 class EarlyStopping {
@@ -65,4 +65,4 @@ class EarlyStopping {
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_TRAIN_BUDGET_H_
+#endif  // QKV_TRAIN_BUDGET_H_

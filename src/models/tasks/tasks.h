@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_TASKS_H_
-#define QKV_APP_TASKS_H_
+#ifndef QKV_MODELS_TASKS_TASKS_H_
+#define QKV_MODELS_TASKS_TASKS_H_
 
 #include <chrono>
 #include <cstdint>
@@ -35,4 +35,4 @@ QKV_API Example reverse_example(std::uint64_t seed, Index n);
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_TASKS_H_
+#endif  // QKV_MODELS_TASKS_TASKS_H_

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_TRAIN_GRADIENTS_H_
-#define QKV_APP_TRAIN_GRADIENTS_H_
+#ifndef QKV_TRAIN_GRADIENTS_H_
+#define QKV_TRAIN_GRADIENTS_H_
 
 #include <span>
 #include <string>
 #include <vector>
 
 #include <qkv/context.h>
-#include <qkv/export.h>
 #include <qkv/layers/parameters.h>
 #include <qkv/view.h>
 
@@ -33,22 +32,21 @@ std::vector<TrainedParameter> trained_parameters(L& layer, G& gradients) {
 
 // The Euclidean norm of all gradients together, summed in float64 in the order of the list. NaN
 // if any of them is NaN.
-QKV_API double gradient_norm(std::span<const TrainedParameter> list);
+double gradient_norm(std::span<const TrainedParameter> list);
 
 // Multiplies every gradient.
-QKV_API void scale_gradients(std::span<const TrainedParameter> list, double factor);
+void scale_gradients(std::span<const TrainedParameter> list, double factor);
 
 // Clips gradients whose norm is above `most` to that norm (Pascanu, Mikolov, Bengio 2013,
 // algorithm 1). Returns the norm before clipping; if it is NaN or infinite, changes nothing and
 // leaves the decision to the caller. `most` is positive; infinity: never.
-QKV_API double clip_gradients(std::span<const TrainedParameter> list, double most);
+double clip_gradients(std::span<const TrainedParameter> list, double most);
 
 // Adds the gradients of all sets to those of the first: sets[n][p] is parameter p of set n. The
 // order is a fixed tree - (0+1)+(2+3) and so on, the sums of a level being computed before those of
 // the next - so the bits do not depend on threads. The other sets then hold unspecified numbers.
-QKV_API void sum_tree(std::span<const std::vector<TrainedParameter>> sets,
-                      const Executor& executor = {});
+void sum_tree(std::span<const std::vector<TrainedParameter>> sets, const Executor& executor = {});
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_TRAIN_GRADIENTS_H_
+#endif  // QKV_TRAIN_GRADIENTS_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_APP_TRANSLATION_RUN_H_
-#define QKV_APP_TRANSLATION_RUN_H_
+#ifndef QKV_MODELS_TRANSLATION_RUN_H_
+#define QKV_MODELS_TRANSLATION_RUN_H_
 
 #include <atomic>
 #include <cstdint>
@@ -10,14 +10,15 @@
 #include <string>
 
 #include <qkv/app/file_error.h>
-#include <qkv/app/train/adam.h>
-#include <qkv/app/train/budget.h>
-#include <qkv/app/train/schedule.h>
 #include <qkv/app/translation_model.h>
 #include <qkv/app/translator.h>
 #include <qkv/app/vocabulary.h>
 #include <qkv/context.h>
 #include <qkv/export.h>
+
+#include "train/adam.h"
+#include "train/budget.h"
+#include "train/schedule.h"
 
 // Training a translator in a RUN folder, which is plain files:
 //   config.json         every setting, including defaults, and the data's pair counts and hashes
@@ -143,4 +144,4 @@ QKV_API TranslationModel read_translation_model(const std::string& folder, RunMo
 
 }  // namespace qkv::app
 
-#endif  // QKV_APP_TRANSLATION_RUN_H_
+#endif  // QKV_MODELS_TRANSLATION_RUN_H_
