@@ -11,11 +11,21 @@ readonly root=$PWD
 tree=$(mktemp -d)
 readonly tree
 trap 'rm -rf "$tree"' EXIT
-tar -cf - CMakeLists.txt CMakePresets.json cmake include src | tar -xf - -C "$tree"
+tar -cf - CMakeLists.txt CMakePresets.json cmake include src tools bench | tar -xf - -C "$tree"
+cp CMakeLists.txt "$tree/CMakeLists.plain"
 
+# Usage: build NAME: tests/recipes/NAME.cc, and the library that its line "// links:" names.
 build() {
-  cmake -S "$tree" -B "$tree/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DQKV_APP=OFF \
-    -DQKV_TESTS=OFF >"$tree/log" && cmake --build "$tree/build" --target qkv >>"$tree/log" 2>&1
+  local program=$root/tests/recipes/$1.cc library
+  library=$(sed -n 's|^// links: ||p' "$program")
+  cp "$tree/CMakeLists.plain" "$tree/CMakeLists.txt"
+  cat >>"$tree/CMakeLists.txt" <<EOF
+add_executable(recipe $program)
+target_compile_features(recipe PRIVATE cxx_std_20)
+target_link_libraries(recipe PRIVATE ${library:-qkv})
+EOF
+  cmake -S "$tree" -B "$tree/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DQKV_TESTS=OFF \
+    >"$tree/log" 2>&1 && cmake --build "$tree/build" --target recipe >>"$tree/log" 2>&1
 }
 
 count=0
@@ -23,17 +33,18 @@ for patch in "$root"/tests/recipes/*.patch; do
   name=$(basename "$patch" .patch)
   list=$(sed -n 's/^List: //p' "$patch")
   (cd "$tree" && git apply --include="${list:?$patch names no list}" "$patch")
-  if build; then
+  if build "$name"; then
     echo "$name: compiles with nothing but its place in the list"
     exit 1
   fi
   grep -m 1 -oE 'error: .{0,120}' "$tree/log" || true
   (cd "$tree" && git apply --exclude="$list" "$patch")
-  build || { grep -m 5 -E 'error:' "$tree/log"; exit 1; }
-  g++ -std=c++20 -O1 -I"$tree/include" "$root/tests/recipes/$name.cc" "$tree/build/libqkv.a" \
-    -lhwy -pthread -o "$tree/$name"
+  build "$name" || {
+    grep -m 5 -E 'error:' "$tree/log" || tail -5 "$tree/log"
+    exit 1
+  }
   echo "$name:"
-  "$tree/$name"
+  "$(find "$tree/build" -name recipe -type f)"
   (cd "$tree" && git apply --reverse "$patch")
   count=$((count + 1))
 done

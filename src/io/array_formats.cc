@@ -81,6 +81,7 @@ void write_arrays(const std::string& path, ArrayFormat format, std::span<const N
   for (const Format& entry : kFormats) {
     if (entry.format == format) return entry.write(path, arrays);
   }
+  throw Error("write_arrays", "format", "is not in the list of array formats");
 }
 
 }  // namespace qkv::app
