@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention on CPUs, forward and backward: dot, scaled dot, bilinear, additive.
 
-NumPy arrays, and any CPU array that speaks DLPack (PyTorch's, JAX's), go in without a copy and
-come out as the same kind.
+NumPy arrays, and any CPU array that supports DLPack (PyTorch's, JAX's), are passed without a copy;
+results have the type of the inputs.
 
 >>> import numpy as np
 >>> import qkv

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Additive attention over keys that are projected once, for queries that come step by step."""
+"""Additive attention over keys projected once, for queries that arrive step by step."""
 
 from typing import Any, Dict, Optional, Tuple
 
@@ -17,7 +17,7 @@ _RESULTS = (
     "return_top",
     "rows",
 )
-# Options that are the memory's own, or have no meaning here.
+# Options that the memory fixes, or that have no meaning here.
 _FIXED = (
     "score", "params", "qk_norm", "rotary", "rotary_base", "rotary_width", "rotary_frequencies",
     "q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k", "layout", "heads", "threads",
@@ -36,12 +36,12 @@ class AdditiveMemory:
     """The keys of one source: Wk k is computed once and used by every step.
 
     Bahdanau et al. 2015, appendix A.1.2: "U_a h_j does not depend on i". Results and gradients have
-    the bits of `attention` with score="additive". Takes 2 U numbers for each key and head, and U
-    more once there are gradients. One thread of Python at a time may call it.
+    the bits of `attention` with score="additive". Takes 2 U numbers per key and head, and U more
+    once there are gradients. Only one Python thread at a time may call it.
 
     Args:
-        k: keys [B,G,Tk,Dk], [B,Tk,Dk] or [Tk,Dk]. It and the parameters must stay as they are until
-            the last `key_gradients`.
+        k: keys [B,G,Tk,Dk], [B,Tk,Dk] or [Tk,Dk]. k and the parameters must not change until the
+            last `key_gradients`.
         params: {"Wq": [U,Dq], "Wk": [U,Dk], "v": [U], "b": [U]}, b optional; each also per head,
             [H,...].
         threads: as in `attention`, for all calls.
@@ -68,14 +68,15 @@ class AdditiveMemory:
         """`qkv.attention` of queries with the memory's keys.
 
         Args:
-            q, v: as there.
-            options: all of `attention` but score, params, cu_seqlens, layout, heads and threads.
+            q, v: as in `attention`.
+            options: those of `attention` except score, params, cu_seqlens, layout, heads and
+                threads.
 
         Returns:
             As `attention`.
 
         Raises:
-            ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
+            ValueError, TypeError: invalid argument; the message names it, the rule and the value.
         """
         given = _checked("AdditiveMemory.attention", options, _TAKEN)
         wanted = (*(given[name] for name in _RESULTS), results)
@@ -92,17 +93,17 @@ class AdditiveMemory:
         lse: Array,
         **options: Any,
     ) -> Gradients:
-        """`qkv.attention_backward`; what belongs to k and Wk is added up for `key_gradients`.
+        """`qkv.attention_backward`; the gradients of k and Wk accumulate for `key_gradients`.
 
         Args:
-            dout, q, v, out, lse: as there.
+            dout, q, v, out, lse: as in `attention_backward`.
             options: those of the call of `attention`, and dlse, dweights, rows, wanted, add_to.
 
         Returns:
-            Gradients: dk is None, and dparams is without Wk.
+            Gradients: dk is None, and dparams has no Wk.
 
         Raises:
-            ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
+            ValueError, TypeError: invalid argument; the message names it, the rule and the value.
         """
         function = "AdditiveMemory.attention_backward"
         more = ("dlse", "dweights", "rows", "wanted", "add_to")
@@ -119,10 +120,10 @@ class AdditiveMemory:
         )
 
     def key_gradients(self) -> Tuple[Array, Array]:
-        """dk and dWk of all backward passes since the last time; the sums begin anew.
+        """dk and dWk summed over all backward passes since the last call; resets the sums.
 
         Returns:
-            (dk, dWk), each of the shape and dtype of its source and of the kind of k.
+            (dk, dWk), each with the shape and dtype of its source, as arrays of k's type.
         """
         dk, dwk = self._memory.key_gradients()
         return dk, dwk

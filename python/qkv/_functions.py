@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions: names, defaults and what they mean. The work is done in _core.
+"""The functions: signatures, defaults and documentation. The work is done in _core.
 
 Letters: B batch, H query heads, G key/value heads, Tq queries, Tk keys, D query/key width, E value
 width, U units.
@@ -12,8 +12,8 @@ from . import _core
 from ._results import results
 from ._words import near_words
 
-# NumPy's arrays, or any CPU array with __dlpack__; results are of the kind that came. Python has no
-# name for both.
+# A NumPy array or any CPU array with __dlpack__; results have the type of the inputs. Python has no
+# type for both.
 Array = Any
 Numbers = Any  # an array, or a list of numbers
 Window = Union[Tuple[Optional[int], Optional[int]], Numbers]
@@ -29,9 +29,9 @@ __all__ = [
 
 
 class Gradients(NamedTuple):
-    """What `attention_backward` gives; None for what the call did not have.
+    """The result of `attention_backward`; None for arguments that the call did not have.
 
-    Each has the shape and dtype of what it is the gradient of.
+    Each gradient has the shape and dtype of its source.
     """
 
     dq: Array
@@ -89,71 +89,72 @@ def attention(
     The order: QK-norm, rotary positions, score, scale, soft-cap, bias and ALiBi, masks, sink,
     softmax over the keys, dropout, weighted sum (Vaswani et al. 2017, eq. 1; Bahdanau et al. 2015,
     appendix A.1.2; Luong et al. 2015, section 3.1). Memory grows with Tq + Tk, unless a matrix is
-    asked for.
+    requested.
 
     Args:
-        q: queries [B,H,Tq,D]; all of rank 3 are [B,T,.], all of rank 2 [T,.]; with mixed ranks
-            leading axes align from the right. float32, float64, float16 or bfloat16.
-        k: keys [B,G,Tk,D], H a multiple of G. Of q's dtype, or float16 or bfloat16 where q is
+        q: queries [B,H,Tq,D]; if all have rank 3, [B,T,.], if all have rank 2, [T,.]; with mixed
+            ranks leading axes align from the right. float32, float64, float16 or bfloat16.
+        k: keys [B,G,Tk,D], H a multiple of G. Same dtype as q, or float16 or bfloat16 if q is
             float32.
-        v: values [B,G,Tk,E] of k's dtype; None where only weights and the like are wanted.
+        v: values [B,G,Tk,E] of k's dtype; None if out is not needed, only weights or scores.
         score: "scaled_dot", "dot", "cosine" (q k / |q| |k|), "bilinear" (q W k) or "additive"
             (v tanh(Wq q + Wk k + b)).
         params: {"W": [Dq,Dk]} for bilinear; {"Wq": [U,Dq], "Wk": [U,Dk], "v": [U], "b": [U]} for
-            additive, b optional; each also per head, [H,...]. With qk_norm the gains norm_q [Dq]
-            or [H,Dq] and norm_k [Dk] or [G,Dk], each optional.
+            additive, b optional; each also per head, [H,...]. With qk_norm also the gains norm_q
+            [Dq] or [H,Dq] and norm_k [Dk] or [G,Dk], each optional.
         qk_norm: each row x of q and k becomes gain * x / sqrt(mean(x^2) + eps) before the score
-            (Henry et al. 2020, with RMSNorm); True for eps = 1e-6, or the eps.
-        rotary: rotary positions (Su et al. 2021): pair m of a row at position p turns by the angle
-            p * rotary_base^(-2m/rotary_width); pairs are "neighbours" (2m, 2m+1: GPT-J) or
-            "halves" (m, m + rotary_width/2: GPT-NeoX, Llama). Positions are j of a key and
-            i + offset of a query (causal_offset, or the corner that causal names).
-        rotary_base: base of the frequencies; 10,000 unless given.
-        rotary_width: the first values of each row that turn, even; None for all.
-        rotary_frequencies: [rotary_width/2] radians per position, instead of those of the base.
+            (Henry et al. 2020, with RMSNorm); True for eps = 1e-6, or the value of eps.
+        rotary: rotary positions (Su et al. 2021): pair m of a row at position p is rotated by the
+            angle p * rotary_base^(-2m/rotary_width); pairs are "neighbours" (2m, 2m+1: GPT-J) or
+            "halves" (m, m + rotary_width/2: GPT-NeoX, Llama). By default key j has position j and
+            query i has i + offset (causal_offset, or the corner given by causal).
+        rotary_base: base of the frequencies; 10,000 by default.
+        rotary_width: how many leading values of each row are rotated, even; None for all.
+        rotary_frequencies: [rotary_width/2] radians per position, replacing those of the base.
         q_positions, k_positions: integers [Tq] or [B,Tq], [Tk] or [B,Tk] (packed: [sum Tq],
-            [sum Tk]), instead of the above.
-        scale: factor of the scores; 1/sqrt(D) for scaled_dot and 1 for others unless given.
-        softcap: s becomes softcap * tanh(s / softcap); 0 is off.
+            [sum Tk]), replacing the default positions.
+        scale: factor of the scores; by default 1/sqrt(D) for scaled_dot and 1 for others.
+        softcap: s becomes softcap * tanh(s / softcap); 0 turns it off.
         mask: bool or 0/1, true where a query may attend; broadcasts to [B,H,Tq,Tk].
         padding_mask: [B,Tk], true where a key is padding.
         bias: added to the scores; broadcasts to [B,H,Tq,Tk]; -inf masks.
-        key_lengths: integers [B] or [B,Tq]: keys from there on are masked.
+        key_lengths: integers [B] or [B,Tq]: keys from this index on are masked.
         causal: True or "bottom_right" (the last query sees the last key), "top_left" (the first
-            query sees the first key only).
+            query sees only the first key).
         causal_offset: the diagonal j = i + offset of causal, window, alibi_slopes and rotary,
-            instead of a corner; an integer, or one for each batch entry [B]. Masks nothing by
-            itself.
-        window: (left, right): keys within so many places of the diagonal; None or -1 is unbounded.
+            instead of a corner; an integer, or one per batch entry [B]. Masks nothing by itself.
+        window: (left, right): keys at most this far from the diagonal; None or -1 is unbounded.
         alibi_slopes: [H] or [B,H], adds -slope * distance to the diagonal (Press et al. 2022).
-        sinks: [H], one more logit for each head, with value 0.
+        sinks: [H], one more logit per head, with value 0.
         cu_seqlens_q, cu_seqlens_k: packed sequences, [B+1] from 0 to the total: q is
             [sum Tq,H,D], k and v [sum Tk,G,.].
         dropout: probability of dropping a weight, in [0,1); needs a seed.
         seed: 0 to 2^64-1; the same seed drops the same weights.
-        layout: "bhtd", or "bthd" where q, k, v (and the result) are [B,T,H,.].
-        heads: H where heads stand side by side: q is [B,Tq,H*D], k [B,Tk,G*D], v [B,Tk,G*E] and
-            out [B,Tq,H*E]; or (H, G), needed where widths do not say G (bilinear, additive: H).
+        layout: "bhtd", or "bthd" if q, k, v (and the result) are [B,T,H,.].
+        heads: H if heads are side by side: q is [B,Tq,H*D], k [B,Tk,G*D], v [B,Tk,G*E] and
+            out [B,Tq,H*E]; or (H, G), needed if the widths do not determine G (bilinear and
+            additive: G is H).
         return_weights: True for the weights before dropout, "dropped" after it, "both":
             [B,H,Tq,Tk].
         return_scores: "raw" (after scale), "capped" (after soft-cap) or "masked" (after bias and
             masks, -inf where masked), or several of these: [B,H,Tq,Tk].
         return_lse: log-sum-exp of each row's scores, [B,H,Tq], natural.
         return_row_max: largest score of each row, [B,H,Tq].
-        return_column_sums: weight that each key got from all queries, [B,H,Tk].
-        return_top: so many largest weights of each row and their keys, [B,H,Tq,return_top] each.
+        return_column_sums: weight that each key received from all queries, [B,H,Tk].
+        return_top: how many of each row's largest weights to return, with their keys,
+            [B,H,Tq,return_top] each.
         rows: integers [R], the queries whose weights and scores are returned: [B,H,R,Tk].
-        threads: how many; 0 for one per processor, None for what set_threads said.
+        threads: number of threads; 0 for one per processor, None for that of set_threads.
 
     Returns:
-        out, [B,H,Tq,E] of q's dtype; with extras a named tuple of those asked for, in this order:
-        out, weights, dropped_weights ("both"), scores (or raw_scores, capped_scores,
-        masked_scores of several), lse, row_max, column_sums, top = (weights, keys); a tuple of one
-        too (v=None). All but out are float32, float64 for float64; keys are int64, -1 where there
-        are fewer.
+        out, [B,H,Tq,E] of q's dtype; with extras, a named tuple of the requested results, in this
+        order: out, weights, dropped_weights ("both"), scores (or raw_scores, capped_scores,
+        masked_scores if several), lse, row_max, column_sums, top = (weights, keys); a tuple even
+        if it has one field (v=None). All but out are float32, float64 for float64; keys are int64,
+        -1 where there are fewer.
 
     Raises:
-        ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
+        ValueError, TypeError: invalid argument; the message names it, the rule and the value.
 
     >>> import numpy as np
     >>> q = np.ones((1, 8), np.float32)
@@ -175,7 +176,7 @@ def attention(
     )  # fmt: skip
 
 
-# The options of attention() and what they are unless given.
+# The options of attention() and their defaults.
 DEFAULTS: Dict[str, Any] = {
     name: parameter.default
     for name, parameter in inspect.signature(attention).parameters.items()
@@ -184,7 +185,7 @@ DEFAULTS: Dict[str, Any] = {
 
 
 def options_of(given: Dict[str, Any]) -> Tuple[Any, ...]:
-    """The options that say what is computed, as _core takes them."""
+    """The options that determine what is computed, as _core takes them."""
     names = (
         "score", "params", "qk_norm", "rotary", "rotary_base", "rotary_width",
         "rotary_frequencies", "q_positions", "k_positions", "scale", "softcap", "mask",
@@ -247,27 +248,27 @@ def attention_backward(
 ) -> Gradients:
     """The gradients of `attention` from those of its results (Dao et al. 2022, appendix B.2).
 
-    Nothing of size Tq x Tk is kept or made; dropout is drawn again from its seed.
+    Nothing of size Tq x Tk is stored or allocated; dropout is regenerated from its seed.
 
     Args:
         dout: gradient of the loss with respect to out, of its shape and dtype; None for zero.
         q, k, v and all options: as in the call of `attention`.
-        out, lse: what that call gave (return_lse=True); out may be None where dout is.
+        out, lse: the results of that call (return_lse=True); out may be None if dout is.
         dlse, dweights: gradients with respect to lse [B,H,Tq] and weights [B,H,Tq,Tk] (before
             dropout); None for zero.
-        rows: integers [R]: dweights are [B,H,R,Tk], of these queries.
-        wanted: which gradients are computed, by their names in Gradients ("dparams.W" for one
+        rows: integers [R]: dweights is [B,H,R,Tk], for these queries.
+        wanted: the gradients to compute, by their names in Gradients ("dparams.W" for one
             parameter); None for all. The others are None.
-        add_to: gradients of an earlier call, to which these are added in place (and rounded to
-            their dtype); those that it has are the wanted ones. It is what is returned.
+        add_to: Gradients of an earlier call, to which these are added in place (and rounded to
+            their dtype); it determines which gradients are computed, and is returned.
         threads: as in `attention`.
 
     Returns:
-        Gradients: dq, dk, dv, dbias, dparams, dalibi_slopes, dsinks, each of the shape and dtype
-        of its source; what was broadcast is summed.
+        Gradients: dq, dk, dv, dbias, dparams, dalibi_slopes, dsinks, each with the shape and dtype
+        of its source, summed over broadcast axes.
 
     Raises:
-        ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
+        ValueError, TypeError: invalid argument; the message names it, the rule and the value.
 
     >>> import numpy as np
     >>> q, k, v = np.ones((1, 2)), np.array([[2.0, 2.0], [1.0, 1.0]]), np.array([[3.0], [4.0]])
@@ -296,11 +297,11 @@ def softmax(x: Array, *, threads: Optional[int] = None) -> Array:
         threads: as in `attention`.
 
     Returns:
-        The shape, dtype and kind of x. A row of nothing but -inf gives zeros; NaN or +inf make it
-        NaN.
+        An array with the shape, dtype and type of x. A row of only -inf gives zeros; NaN or +inf
+        makes its row NaN.
 
     Raises:
-        ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
+        ValueError, TypeError: invalid argument; the message names it, the rule and the value.
 
     >>> import numpy as np
     >>> softmax(np.array([4.0, 2.0])).round(4)
@@ -321,10 +322,10 @@ def masked_softmax(
         threads: as in `attention`.
 
     Returns:
-        The shape, dtype and kind of x.
+        An array with the shape, dtype and type of x.
 
     Raises:
-        ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
+        ValueError, TypeError: invalid argument; the message names it, the rule and the value.
 
     >>> import numpy as np
     >>> masked_softmax(np.zeros((2, 1, 4)), [2, 3]).round(4)
@@ -344,19 +345,19 @@ def batch_dot(
     *,
     threads: Optional[int] = None,
 ) -> Array:
-    """The matrix products of two batches: [..,N,L] and [..,L,M] give [..,N,M].
+    """Batched matrix product: [..,N,L] times [..,L,M] is [..,N,M].
 
     Args:
         a, b: [..,N,L] and [..,L,M] of one dtype: float64, float32, bfloat16 or float16; leading
             axes broadcast.
-        transpose_a, transpose_b: whether the last two axes of a, of b, are swapped before.
+        transpose_a, transpose_b: whether to swap the last two axes of a or b first.
         threads: as in `attention`.
 
     Returns:
-        [..,N,M], of the dtype and kind of a.
+        [..,N,M], with the dtype and type of a.
 
     Raises:
-        ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
+        ValueError, TypeError: invalid argument; the message names it, the rule and the value.
 
     >>> import numpy as np
     >>> batch_dot(np.ones((2, 1, 3)), np.ones((2, 5, 3)), transpose_b=True).shape

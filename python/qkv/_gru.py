@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gated recurrent unit over sequences, and one step of it.
 
-Letters: B batch, T steps. What _layers.py says of passes holds here, too; the cell hands out what
-the backward pass of a step needs, so that many steps can be undone.
+Letters: B batch, T steps. What _layers.py says about passes applies here too; the cell can return
+what the backward pass of a step needs, so that many steps can be differentiated.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -17,7 +17,7 @@ __all__ = ["GRU", "GRUCell", "GRUCellGradients", "GRUGradients"]
 
 
 class GRUGradients(NamedTuple):
-    """What `GRU.backward` gives: dx and dstate of the kind of x, and NumPy arrays by name."""
+    """The result of `GRU.backward`: dx and dstate of x's type, and NumPy arrays by name."""
 
     dx: Array
     dstate: Array
@@ -25,7 +25,7 @@ class GRUGradients(NamedTuple):
 
 
 class GRUCellGradients(NamedTuple):
-    """What `GRUCell.backward` gives: dx and dstate of the kind of x, and NumPy arrays by name."""
+    """The result of `GRUCell.backward`: dx and dstate of x's type, and NumPy arrays by name."""
 
     dx: Array
     dstate: Array
@@ -33,24 +33,24 @@ class GRUCellGradients(NamedTuple):
 
 
 class GRU(Layer):
-    """Gated recurrent units in one or both directions: a torch.nn.GRU of one layer.
+    """Gated recurrent units in one or both directions, one or more layers: torch.nn.GRU.
 
     Cho et al. 2014, section 2.3, in PyTorch's form:
     r = sigmoid(W_ir x + b_ir + W_hr h + b_hr), z = sigmoid(W_iz x + b_iz + W_hz h + b_hz),
     n = tanh(W_in x + b_in + r (W_hn h + b_hn)), h' = (1 - z) n + z h.
 
     x [B,T,input_size] (PyTorch's batch_first=True). Parameters: weight_ih_l0 [3 hidden,input],
-    weight_hh_l0 [3 hidden,hidden], the rows of r, z, n below each other, bias_ih_l0 and bias_hh_l0
-    [3 hidden]; the same with _reverse for the other direction.
+    weight_hh_l0 [3 hidden,hidden], the rows of r, z, n stacked in that order, bias_ih_l0 and
+    bias_hh_l0 [3 hidden]; the same with _reverse for the other direction.
 
     Args:
         input_size, hidden_size: channels of x and of the state.
-        bias: whether there are the two.
-        bidirectional: whether there is a second direction, from the last step to the first.
-        num_layers: so many on top of each other, each reading what the one below gives; names end
+        bias: whether to have the two biases.
+        bidirectional: whether to add a second direction, from the last step to the first.
+        num_layers: number of stacked layers, each reading the output of the one below; names end
             in l0, l1, ... There is no dropout between them.
         dtype: float32 or float64, of the parameters and x.
-        seed: of the parameters, see `initialise`; all are drawn by hidden_size.
+        seed: of the parameters, see `initialise`; all bounds depend on hidden_size only.
 
     >>> import numpy as np
     >>> layer = GRU(3, 4, bidirectional=True)
@@ -90,24 +90,24 @@ class GRU(Layer):
         *,
         threads: Optional[int] = None,
     ) -> Tuple[Any, Any]:
-        """Goes through the sequences; keeps a copy of what `backward` needs.
+        """Runs over the sequences; keeps a copy of what `backward` needs.
 
         Args:
-            x: [B,T,input_size] of the layer's dtype, or [T,input_size]: states and results have no
-                batch then, either.
+            x: [B,T,input_size] of the layer's dtype, or [T,input_size], and then states and
+                results have no batch axis either.
             valid_len: integers [B]: the lengths of the sequences, as PyTorch's
-                pack_padded_sequence takes them; what stands behind them is never used. None: T.
-            state: [num_layers*directions,B,hidden_size] where each direction begins; None for
-                zeros.
+                pack_padded_sequence takes them; steps past the end are never read. None: T.
+            state: [num_layers*directions,B,hidden_size], the initial state of each direction; None
+                for zeros.
             threads: as in `attention`.
 
         Returns:
-            out [B,T,directions*hidden_size], the state after each step, 0 behind a sequence's end,
-            and state [num_layers*directions,B,hidden_size] after each direction's last, both of
-            x's kind.
+            out [B,T,directions*hidden_size], the state after each step, 0 past a sequence's end,
+            and state [num_layers*directions,B,hidden_size] after each direction's last step, both
+            of x's type.
 
         Raises:
-            ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
+            ValueError, TypeError: invalid argument; `backward` is then unavailable.
         """
         out, last = self._layer.forward(x, valid_len, state, threads)
         return out, last
@@ -127,10 +127,10 @@ class GRU(Layer):
             threads: as in `attention`.
 
         Returns:
-            GRUGradients: dx (0 behind a sequence's end), dstate of the first state, parameters.
+            GRUGradients: dx (0 past a sequence's end), dstate of the initial state, parameters.
 
         Raises:
-            ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
+            ValueError, TypeError: invalid argument, or the last forward pass failed, or there was
                 none.
         """
         return GRUGradients(*self._layer.backward(dout, dstate, threads))
@@ -140,14 +140,14 @@ class GRUCell(Layer):
     """One step of a gated recurrent unit: torch.nn.GRUCell. For decoders.
 
     The equations are those of `GRU`. x [B,input_size] or [input_size]. Parameters: weight_ih
-    [3 hidden,input], weight_hh [3 hidden,hidden], the rows of r, z, n below each other, bias_ih and
-    bias_hh [3 hidden].
+    [3 hidden,input], weight_hh [3 hidden,hidden], the rows of r, z, n stacked in that order,
+    bias_ih and bias_hh [3 hidden].
 
     Args:
         input_size, hidden_size: channels of x and of the state.
-        bias: whether there are the two.
+        bias: whether to have the two biases.
         dtype: float32 or float64, of the parameters, x and the state.
-        seed: of the parameters, see `initialise`; all are drawn by hidden_size.
+        seed: of the parameters, see `initialise`; all bounds depend on hidden_size only.
 
     >>> import numpy as np
     >>> cell, state, steps = GRUCell(3, 4), None, []
@@ -193,14 +193,14 @@ class GRUCell(Layer):
         Args:
             x: [B,input_size] or [input_size] of the layer's dtype.
             state: [B,hidden_size] or [hidden_size]; None for zeros.
-            return_step: whether to give what `backward` needs of this step, too.
+            return_step: whether to return what `backward` needs of this step as well.
             threads: as in `attention`.
 
         Returns:
-            The next state, of x's kind, or (state, step).
+            The next state, of x's type, or (state, step).
 
         Raises:
-            ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
+            ValueError, TypeError: invalid argument; `backward` is then unavailable.
         """
         self._last = None
         after, self._last = self._layer.forward(x, state, threads)
@@ -213,15 +213,15 @@ class GRUCell(Layer):
 
         Args:
             dstate: gradient of the loss with respect to the state after the step, in its shape.
-            step: what `forward` gave with return_step=True; None for the last step.
+            step: what `forward` returned with return_step=True; None for the last step.
             threads: as in `attention`.
 
         Returns:
-            GRUCellGradients: dx, dstate of the state before the step, parameters. Those of the
-            parameters are of this step alone: add them up over the steps.
+            GRUCellGradients: dx, dstate of the state before the step, parameters. The parameter
+            gradients are of this step only: sum them over the steps.
 
         Raises:
-            ValueError, TypeError: a wrong argument, or there was no forward pass.
+            ValueError, TypeError: invalid argument, or there was no forward pass.
         """
         step = self._last if step is None else step
         if not isinstance(step, _core.GRUCellStep):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all layers have: parameters, copies, files. The layers are in _layers.py."""
+"""The base of all layers: parameters, copies, files. The layers are in _layers.py."""
 
 import inspect
 import os
@@ -22,7 +22,7 @@ def mask_options(
     bias: Optional[Numbers] = None,
     causal_offset: Any = None,
 ) -> Tuple[Any, ...]:
-    """The options of `attention` (see _functions.py) with nothing but masks and bias."""
+    """The options of `attention` (see _functions.py) with only masks and bias set."""
     given = {
         "mask": mask,
         "padding_mask": padding_mask,
@@ -36,17 +36,17 @@ def mask_options(
 
 
 class Layer:
-    """What all layers have. Its words for the constructor are the keys of `config`."""
+    """The base of all layers. The constructor's keywords are the keys of `config`."""
 
     _core_class: Any
     _config: Dict[str, Any]
     _layer: Any
 
     def __init_subclass__(cls) -> None:
-        """Keywords that a layer's methods do not know are told which they do."""
+        """Makes the methods suggest the closest keyword for an unknown one."""
         super().__init_subclass__()
         if cls.__module__.split(".")[0] != __name__.split(".")[0]:
-            return  # a class of the user's
+            return  # a user's class
         for name in ("__init__", "forward", "backward"):
             if name in vars(cls):
                 setattr(cls, name, near_words(vars(cls)[name]))
@@ -58,7 +58,7 @@ class Layer:
         self._layer = self._core_class(*config.values())
         if config.get("dropout", 0) is None:
             config["dropout"] = self._layer.dropout()
-        # Plain numbers: what came may be an array that changes later.
+        # Plain numbers: the argument may be an array that changes later.
         plain = {"dtype": str, "form": str, "dropout": float}
         flags = ("bias", "bidirectional", "sinks", "bias_kv", "zero_attn")
         plain.update((name, bool) for name in flags)
@@ -71,11 +71,11 @@ class Layer:
 
     @property
     def config(self) -> Dict[str, Any]:
-        """What the layer was made with, by the constructor's names (a copy)."""
+        """A copy of the constructor's arguments, by name."""
         return dict(self._config)
 
     def __repr__(self) -> str:
-        # Without what is as it is unless given, among the keywords at the end.
+        # Omits keyword-only arguments that have their default value.
         parameters = inspect.signature(type(self)).parameters
         left_out = {n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
         words = (
@@ -89,14 +89,14 @@ class Layer:
         """The parameters by name.
 
         Returns:
-            NumPy arrays over the layer's own memory: writing into them changes the layer. They stay
-            good as long as they are held, also without the layer.
+            NumPy arrays over the layer's own memory: writing to them changes the layer. They stay
+            valid after the layer is gone.
         """
         parameters: Dict[str, Any] = self._layer.parameters()
         return parameters
 
     def initialise(self, seed: int) -> None:
-        """Draws all parameters anew, uniformly from (-b, b), b = 1/sqrt(inputs of one output).
+        """Redraws all parameters, uniformly from (-b, b), b = 1/sqrt(fan-in).
 
         As torch.nn.Linear does (He et al. 2015, eq. 14 with a negative slope of sqrt(5)).
 
@@ -104,14 +104,14 @@ class Layer:
             seed: 0 to 2^64-1; equal seeds give equal parameters on every machine.
 
         Raises:
-            ValueError, TypeError: it is no such integer.
+            ValueError, TypeError: seed is not such an integer.
         """
         self._layer.initialise(f"{self._core_class.__name__}.initialise", seed)
 
     # ---- copies and files ------------------------------------------------------------------------
 
     def _run(self) -> Any:
-        """Where the training steps stand; None before the first, and for layers without dropout."""
+        """The state of the training steps; None before the first and for layers without dropout."""
         return self._layer.run() if hasattr(self._layer, "run") else None
 
     def __getstate__(self) -> Dict[str, Any]:
@@ -127,7 +127,7 @@ class Layer:
         self._layer.assign(f"{type(self).__name__}.__setstate__", state["parameters"])
         if state["run"] is not None:
             self._layer.set_run(state["run"])
-        vars(self).update(state["others"])  # what a subclass or the user has put there
+        vars(self).update(state["others"])  # set by a subclass or the user
 
     def _check_parameters(self, method: str) -> None:
         if not self.parameters():
@@ -137,13 +137,13 @@ class Layer:
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes the parameters, under their names, to a safetensors file.
 
-        The file appears whole or not at all.
+        The file is written atomically.
 
         Args:
-            path: of the file; one that is there is replaced.
+            path: of the file; an existing file is replaced.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
             ValueError: the layer has no parameters.
         """
         self._check_parameters("save")
@@ -153,12 +153,13 @@ class Layer:
         """Reads the parameters from a safetensors file, `save`'s or another program's.
 
         Args:
-            path: of a file with exactly the layer's names, shapes and dtypes; else nothing changes.
+            path: of a file with exactly the layer's names, shapes and dtypes; otherwise nothing
+                changes.
 
         Raises:
             OSError: the file is missing or cannot be read.
-            ValueError: it is no such file, or another layer's (the text names file and tensor), or
-                the layer has no parameters.
+            ValueError: it is not such a file, or is for another layer (the message names file and
+                tensor), or the layer has no parameters.
         """
         self._check_parameters("load")
         try:
@@ -167,7 +168,7 @@ class Layer:
         except ValueError as error:
             wrong = error
         if not os.path.isfile(path):
-            with open(path, "rb"):  # the operating system says what is wrong
+            with open(path, "rb"):  # raises the operating system's error
                 pass
         elif not os.access(path, os.R_OK):
             raise PermissionError(str(wrong))
@@ -176,19 +177,19 @@ class Layer:
     def load_torch(
         self, state_dict: Mapping[str, Any], swapped: bool = False, *, prefix: str = ""
     ) -> None:
-        """Takes the parameters from a state dict of PyTorch; nothing changes on failure.
+        """Takes the parameters from a PyTorch state dict; nothing changes on failure.
 
         Args:
             state_dict: arrays of real numbers by name, PyTorch's or NumPy's; they are converted to
                 the layer's dtype. The names may be the layer's own, or those below.
-            swapped: for AdditiveAttention, see there.
-            prefix: of the layer's names, as "encoder.attention."; others are passed over.
+            swapped: see AdditiveAttention.
+            prefix: of the layer's names, such as "encoder.attention."; other names are ignored.
 
         Returns:
-            None: every parameter was there, no name was left over.
+            None: every parameter was found, and every name was used.
 
         Raises:
-            ValueError, TypeError: missing, unknown or wrongly shaped arrays; the text says what
+            ValueError, TypeError: missing, unknown or wrongly shaped arrays; the message says what
                 is expected.
 
         | layer | "torch" | "d2l": Zhang et al., Dive into Deep Learning |
@@ -203,11 +204,11 @@ class Layer:
         self._layer.assign(function, values)
 
     def to_torch(self, names: str = "torch", *, prefix: str = "") -> Dict[str, Any]:
-        """The parameters as a state dict of PyTorch, for `load_state_dict`. Imports torch.
+        """The parameters as a PyTorch state dict, for `load_state_dict`. Imports torch.
 
         Args:
             names: "torch" or "d2l", see `load_torch`, or "own".
-            prefix: put before each name.
+            prefix: prepended to each name.
 
         Returns:
             Tensors by name, copies of the layer's dtype.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers: parameters, a forward pass, and a backward pass that undoes the last forward pass.
+"""Layers: parameters, a forward pass, and a backward pass for the last forward pass.
 
 Letters: B batch, H query heads, Tq queries, Tk keys, D query/key width, E value width, U units.
 
-A layer keeps the arrays of its last forward pass (inputs, masks and out) for `backward`, uncopied:
-who writes into them before that gets the gradients of a mixture. Several threads may use one
-layer at once; each forward pass is by itself, and `backward` undoes the one that ended last (when
-that one failed there is nothing to undo). The memory of the pass before is kept for the next one.
+A layer keeps the arrays of its last forward pass (inputs, masks and out) for `backward`, without a
+copy: writing to them before `backward` gives inconsistent gradients. Several threads may use one
+layer at once; forward passes are independent, and `backward` uses the one that finished last (if
+that one failed, there is none). The memory of the previous pass is reused by the next one.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Union
@@ -32,10 +32,10 @@ __all__ = [
 
 
 class LayerGradients(NamedTuple):
-    """What `backward` gives; each has the shape and dtype of what it is the gradient of.
+    """The result of `backward`; each gradient has the shape and dtype of its source.
 
-    dq, dk, dv, dbias are of the kind of q; those of the parameters are NumPy's, by name. dbias is
-    None where the forward pass had no bias.
+    dq, dk, dv, dbias have the type of q; those of the parameters are NumPy arrays, by name. dbias
+    is None if the forward pass had no bias.
     """
 
     dq: Array
@@ -46,14 +46,14 @@ class LayerGradients(NamedTuple):
 
 
 class SelfAttentionGradients(NamedTuple):
-    """What `SelfAttention.backward` gives: dx of the kind and shape of x, and NumPy arrays."""
+    """The result of `SelfAttention.backward`: dx of x's type and shape, and NumPy arrays."""
 
     dx: Array
     parameters: Dict[str, Any]
 
 
 class _Attention(Layer):
-    """What the layers between queries, keys and values have."""
+    """The base of layers that take queries, keys and values."""
 
     _heads_averaged = 0  # in the weights of the last forward pass
 
@@ -85,23 +85,23 @@ class _Attention(Layer):
         """Attends; keeps what `backward` needs.
 
         Args:
-            q, k, v: queries [B,Tq,.], keys and values [B,Tk,.]; shapes as the class says.
-            key_lengths: integers [B] or [B,Tq]: keys from there on are masked.
-            mask, padding_mask, bias, causal, causal_offset, window: as in `attention`; all masks
-                hold together.
-            train: drops weights. Each such pass takes one step: its dropout is drawn from
+            q, k, v: queries [B,Tq,.], keys and values [B,Tk,.]; see the class for shapes.
+            key_lengths: integers [B] or [B,Tq]: keys from this index on are masked.
+            mask, padding_mask, bias, causal, causal_offset, window: as in `attention`; a pair must
+                be allowed by every mask.
+            train: applies dropout. Each such pass advances one step: its dropout is drawn from
                 (seed, step). In evaluation nothing is dropped.
-            seed: 0 to 2^64-1; starts the steps anew from it. Needed with the first train=True of
-                a layer that drops; without it the steps go on. Not used in evaluation.
+            seed: 0 to 2^64-1; restarts the steps from this seed. Required with the first train=True
+                of a layer with dropout; without it the steps continue. Not used in evaluation.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
             return_top, rows, threads: as in `attention`.
-            average_weights: the weights are averaged over the heads, [B,Tq,Tk].
+            average_weights: averages the weights over the heads, [B,Tq,Tk].
 
         Returns:
-            out [B,Tq,.] of q's kind and dtype, or a named tuple with extras, as `attention`.
+            out [B,Tq,.] of q's type and dtype, or a named tuple with extras, as `attention`.
 
         Raises:
-            ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
+            ValueError, TypeError: invalid argument; `backward` is then unavailable.
         """
         if not isinstance(average_weights, (bool, np.bool_)):
             raise TypeError(
@@ -150,17 +150,17 @@ class _Attention(Layer):
             threads: as in `attention`.
 
         Returns:
-            LayerGradients: dq, dk, dv, parameters and dbias. Where one array was q, k and v, its
-            gradient is the sum of the three.
+            LayerGradients: dq, dk, dv, parameters and dbias. If one array was passed as q, k and v,
+            its gradient is the sum of the three.
 
         Raises:
-            ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
+            ValueError, TypeError: invalid argument, or the last forward pass failed, or there was
                 none.
         """
         if dweights is not None and self._heads_averaged:
             each = (dweights / self._heads_averaged)[..., None, :, :]
             shape = (*each.shape[:-3], self._heads_averaged, *each.shape[-2:])
-            # NumPy's arrays have no method for it.
+            # NumPy arrays have no expand().
             dweights = (
                 np.broadcast_to(each, shape) if isinstance(each, np.ndarray) else each.expand(shape)
             )
@@ -171,7 +171,7 @@ class _Attention(Layer):
 class DotProductAttention(_Attention):
     """softmax(q k^T / sqrt(D)) v (Vaswani et al. 2017, eq. 1). No parameters.
 
-    Shapes and dtypes are those of `attention`: all of rank 3 are [B,T,.], or with heads.
+    Shapes and dtypes are those of `attention`: [B,T,.] if all have rank 3, or with heads.
 
     Args:
         dropout: probability of dropping a weight in training, in [0,1).
@@ -199,7 +199,7 @@ class AdditiveAttention(_Attention):
     `load_torch` reads a module with three bias-free torch.nn.Linear W_q, W_k and v. The PyTorch
     listing of `MLPAttention` in "Dive into Deep Learning" (section 10.1) applies the one it names
     W_k to the queries and W_q to the keys: swapped=True reads parameters trained with it. (It
-    leaves out tanh, too; this layer does not.)
+    also omits tanh; this layer does not.)
 
     Args:
         query_width, key_width: Dq, Dk.
@@ -273,36 +273,36 @@ class BilinearAttention(_Attention):
 
 
 class MultiHeadAttention(_Attention):
-    """Projections of q, k and v, attention in each head, and a projection of the heads together.
+    """Projections of q, k and v, attention in each head, and a projection of the merged heads.
 
     form="split" (Vaswani et al. 2017, section 3.2.2): each head has width/heads channels; four
     projections [width,width] with biases fc_q, fc_k, fc_v, fc_o; scores are divided by
-    sqrt(width/heads). `load_torch` takes the state dict of torch.nn.MultiheadAttention, too
-    (its masks have the other sense: its key_padding_mask is padding_mask here, its boolean
+    sqrt(width/heads). `load_torch` also takes the state dict of torch.nn.MultiheadAttention
+    (whose masks have the opposite sense: its key_padding_mask is padding_mask here, its boolean
     attn_mask is `~mask`).
 
     form="wide": each head has the full width; projections queries, keys, values [heads*width,width]
     without biases, q and k each divided by width^(1/4); unify_heads [width,heads*width] with bias.
 
-    q [B,Tq,width], k [B,Tk,key_width], v [B,Tk,value_width] (self-attention where they are one
-    array); weights and the like have the axis of the heads: [B,H,Tq,Tk], [1,H,Tq,Tk] where q, k and
-    v have rank 2. With bias_kv they have the learned key's column behind the others.
+    q [B,Tq,width], k [B,Tk,key_width], v [B,Tk,value_width] (self-attention if they are one
+    array); weights, scores and other extras have a head axis: [B,H,Tq,Tk], [1,H,Tq,Tk] if q, k and
+    v have rank 2. With bias_kv the learned key's column comes last.
 
     Args:
         width: channels of q, k, v and out.
         heads: H; divides width in the split form.
-        dropout: probability of dropping a weight in training, in [0,1); unless given 0.1 in the
+        dropout: probability of dropping a weight in training, in [0,1); by default 0.1 in the
             split form and 0 in the wide one.
         dtype: float32 or float64, of the parameters, q, k and v.
         bias: False for projections without biases.
         key_width, value_width: channels of k and of v; None: width (torch's kdim, vdim).
-        key_heads: G, a divisor of heads: so many heads of keys and values, each for heads/G heads
-            of queries (Ainslie et al. 2023); None: heads.
-        sinks: one more logit for each head, learned, with value 0: the parameter sinks [heads].
-        bias_kv: a learned key and value behind the given ones, which no mask hides: the parameters
+        key_heads: G, the number of heads of keys and values, a divisor of heads; each serves
+            heads/G query heads (Ainslie et al. 2023); None: heads.
+        sinks: one more logit per head, learned, with value 0: the parameter sinks [heads].
+        bias_kv: a learned key and value appended to the given ones, never masked: the parameters
             bias_k and bias_v (torch's add_bias_kv).
-        zero_attn: a key and value of zeros likewise (torch's add_zero_attn). Its weight is what the
-            others leave of 1; it is no column of weights.
+        zero_attn: a key and value of zeros, likewise (torch's add_zero_attn). Its weight is the
+            remainder to 1; it has no column in weights.
         seed: of the parameters, see `initialise`.
 
     >>> import numpy as np
@@ -353,7 +353,7 @@ class MultiHeadAttention(_Attention):
 
 
 class SelfAttention(Layer):
-    """One head over one sequence: q, k, v are bias-free projections of x to its own width.
+    """One head over one sequence: q, k, v are bias-free projections of x, of the same width.
 
     q and k are each divided by width^(1/4), so that the scores are divided by sqrt(width).
     Parameters: queries.weight, keys.weight, values.weight, each [width,width]. No dropout.
@@ -397,20 +397,20 @@ class SelfAttention(Layer):
 
         Args:
             x: [B,T,width] or [T,width].
-            key_lengths: integers [B] or [B,T]: positions from there on are seen by nobody. With
-                [B] they still look themselves, and must be finite for `backward`; with [B,T] a
-                length of 0 stops that too.
-            mask, padding_mask, window: as in `attention`; all masks hold together.
+            key_lengths: integers [B] or [B,T]: no position attends to those from this index on.
+                With [B] these still attend to others, and must be finite for `backward`; with
+                [B,T] a length of 0 prevents that too.
+            mask, padding_mask, window: as in `attention`; a pair must be allowed by every mask.
             causal: True: a position sees itself and those before it.
-            train, seed: change nothing: there is no dropout.
+            train, seed: no effect: there is no dropout.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
             return_top, rows, threads: as in `attention`.
 
         Returns:
-            out, of x's shape, kind and dtype, or a tuple with extras, as `attention`.
+            out, of x's shape, type and dtype, or a tuple with extras, as `attention`.
 
         Raises:
-            ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
+            ValueError, TypeError: invalid argument; `backward` is then unavailable.
         """
         return self._forward(
             (x, None, None),
@@ -441,7 +441,7 @@ class SelfAttention(Layer):
             SelfAttentionGradients: dx and parameters.
 
         Raises:
-            ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
+            ValueError, TypeError: invalid argument, or the last forward pass failed, or there was
                 none.
         """
         dx, parameters = self._layer.backward((dout, dlse, dweights), threads)

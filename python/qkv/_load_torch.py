@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which arrays of a PyTorch state dict are which parameters of a layer."""
+"""Maps the arrays of a PyTorch state dict to the parameters of a layer."""
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Set, Tuple
 
@@ -24,7 +24,7 @@ def _own_form(shapes: Dict[str, Shape]) -> _Form:
 
 
 def _renamed(shapes: Dict[str, Shape], names: Dict[str, str]) -> _Form:
-    """A form with other beginnings of the names: {theirs: mine}."""
+    """A form with other prefixes of the names: {theirs: mine}."""
     return {
         theirs + name[len(mine) :]: _Source(shape, {name: None})
         for name, shape in shapes.items()
@@ -44,7 +44,7 @@ def _multi_head_forms(shapes: Dict[str, Shape]) -> Dict[str, _Form]:
         forms["d2l"] = _renamed(shapes, _MULTI_HEAD)
     width = shapes["fc_q.weight"][0]
     if "sinks" in shapes or any(shapes[f"{x}.weight"][0] != width for x in projections):
-        return forms  # torch has no sinks, and as many heads of keys as of queries
+        return forms  # torch has no sinks, and equal numbers of key and query heads
     thirds = {name: slice(n * width, (n + 1) * width) for n, name in enumerate(projections)}
 
     def parts(kind: str) -> Dict[str, Any]:
@@ -73,7 +73,7 @@ _KINDS = ("weight", "bias")
 
 
 def _forms(shapes: Dict[str, Shape], swapped: bool) -> Dict[str, _Form]:
-    """All forms of the layer that has parameters of these names and shapes."""
+    """All forms of the layer whose parameters have these names and shapes."""
     if "W_q" in shapes:
         # Seed 002's PyTorch listing applies the Linear named W_k to queries and W_q to keys.
         query, key = ("W_k", "W_q") if swapped else ("W_q", "W_k")
@@ -92,7 +92,7 @@ def _forms(shapes: Dict[str, Shape], swapped: bool) -> Dict[str, _Form]:
     elif "W" in shapes:
         forms["torch"] = {"weight": _Source((1, *shapes["W"]), {"W": 0})}
     elif any(name.startswith("weight") for name in shapes):
-        forms["torch"] = forms["own"]  # made after PyTorch's modules
+        forms["torch"] = forms["own"]  # the names are those of PyTorch's modules
     return forms
 
 
@@ -115,7 +115,7 @@ def _check_names(function: str, forms: List[_Form], form: _Form, names: List[str
 
 
 def _check_biases(function: str, mine: Set[str], names: List[str]) -> None:
-    """Biases that the other side has not: they would be lost, or be trained from zero."""
+    """Rejects biases on one side only: they would be lost, or start from zero."""
     of_query = {"in_proj_weight", "q_proj_weight", "fc_q.weight", "W_q.weight"}
     if "fc_q.weight" not in mine or not of_query & set(names):
         return
@@ -132,7 +132,7 @@ def _check_biases(function: str, mine: Set[str], names: List[str]) -> None:
 
 
 def _without_prefix(function: str, state_dict: Mapping[str, Any], prefix: str) -> Dict[str, Any]:
-    """The arrays whose names begin with the prefix, but for None: a parameter that is off."""
+    """The arrays whose names begin with the prefix, except None: an absent parameter."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(
             f"{function}: state_dict must be a mapping of arrays, got {type(state_dict).__name__}"
@@ -184,14 +184,14 @@ def values(
                 f"got {_shown(tuple(array.shape))}"
             )
         if hasattr(array, "detach"):
-            array = array.detach()  # a tensor that wants gradients gives its memory to nobody
+            array = array.detach()  # a tensor that requires gradients does not export its memory
         for mine, part in source.parts.items():
             result[mine] = array if part is None else array[part]
     return result
 
 
 def state_dict(function: str, parameters: Dict[str, Any], names: str) -> Dict[str, Any]:
-    """The parameters as arrays by the names of a form: new ones."""
+    """Copies of the parameters as arrays, by the names of a form."""
     shapes = {name: tuple(array.shape) for name, array in parameters.items()}
     forms = _forms(shapes, False)
     if names not in forms:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the calls run on."""
+"""CPU targets and threads."""
 
 from typing import Any, Dict, Optional
 
@@ -9,12 +9,12 @@ __all__ = ["info", "set_threads"]
 
 
 def info() -> Dict[str, Any]:
-    """What was built and what this machine makes of it.
+    """The build and what it uses on this machine.
 
     Returns:
         version; cpu_target, the kernels that calls use, and cpu_targets, those that this CPU can
-        run, best first (QKV_TARGET in the environment names another); threads of a call that
-        names none.
+        run, best first (the environment variable QKV_TARGET overrides the choice); threads, the
+        default number.
 
     >>> sorted(info())
     ['cpu_target', 'cpu_targets', 'threads', 'version']
@@ -23,14 +23,14 @@ def info() -> Dict[str, Any]:
 
 
 def set_threads(n: Optional[int]) -> None:
-    """How many threads the calls take from now on that do not say `threads=`.
+    """Sets the number of threads of later calls without `threads=`.
 
     Args:
-        n: from 0 to 4096; 0 or None, as at first, is one for each processor that the process may
-            use. Results do not depend on it.
+        n: from 0 to 4096; 0 or None, the default, means one per processor available to the
+            process. Results do not depend on it.
 
     Raises:
-        ValueError, TypeError: n is no such number.
+        ValueError, TypeError: n is not such a number.
 
     >>> set_threads(2)
     >>> info()["threads"]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers of sequence models besides attention, with PyTorch's names and equations.
 
-Letters: B batch, T steps, N rows, V classes. What _layers.py says of passes holds here, too: a
-layer keeps what `backward` needs of its last forward pass; `Linear` and `CrossEntropy` keep the
-array they were given, uncopied.
+Letters: B batch, T steps, N rows, V classes. What _layers.py says about passes applies here too: a
+layer keeps what `backward` needs of its last forward pass; `Linear` and `CrossEntropy` keep their
+input array, without a copy.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
@@ -26,14 +26,14 @@ __all__ = [
 
 
 class LinearGradients(NamedTuple):
-    """What `Linear.backward` gives: dx of the kind and shape of x, and NumPy arrays by name."""
+    """The result of `Linear.backward`: dx of x's type and shape, and NumPy arrays by name."""
 
     dx: Array
     parameters: Dict[str, Any]
 
 
 class EmbeddingGradients(NamedTuple):
-    """What `Embedding.backward` gives: NumPy arrays by name; ids have no gradient."""
+    """The result of `Embedding.backward`: NumPy arrays by name; ids have no gradient."""
 
     parameters: Dict[str, Any]
 
@@ -46,7 +46,7 @@ class Linear(Layer):
 
     Args:
         in_features, out_features: channels of x and of the result.
-        bias: whether there is one.
+        bias: whether to add a bias.
         dtype: float32 or float64, of the parameters and x.
         seed: of the parameters, see `initialise`.
 
@@ -76,10 +76,10 @@ class Linear(Layer):
             threads: as in `attention`.
 
         Returns:
-            y [..,out_features] of x's kind.
+            y [..,out_features] of x's type.
 
         Raises:
-            ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
+            ValueError, TypeError: invalid argument; `backward` is then unavailable.
         """
         return self._layer.forward(x, threads)
 
@@ -91,11 +91,11 @@ class Linear(Layer):
             threads: as in `attention`.
 
         Returns:
-            LinearGradients: dx and parameters. Rows whose dout is 0 add nothing to the
-            parameters', whatever x holds there.
+            LinearGradients: dx and parameters. Rows whose dout is 0 contribute nothing to the
+            parameter gradients, whatever x holds there.
 
         Raises:
-            ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
+            ValueError, TypeError: invalid argument, or the last forward pass failed, or there was
                 none.
         """
         return LinearGradients(*self._layer.backward(dout, threads))
@@ -105,10 +105,10 @@ class Embedding(Layer):
     """A learned vector for each token: torch.nn.Embedding. Parameter: weight [tokens,channels].
 
     Args:
-        num_embeddings: how many tokens there are.
+        num_embeddings: number of tokens.
         embedding_dim: channels of a vector.
-        padding_idx: a token whose vector gets no gradient. (Unlike PyTorch's it is drawn as the
-            others are.)
+        padding_idx: a token whose vector gets no gradient. (Unlike in PyTorch, it is initialised
+            like the others.)
         dtype: float32 or float64, of the parameter.
         seed: of the parameter, see `initialise`: from (-1, 1).
 
@@ -136,17 +136,17 @@ class Embedding(Layer):
         )
 
     def forward(self, ids: Numbers, *, threads: Optional[int] = None) -> Any:
-        """Looks up; keeps a copy of ids for `backward`.
+        """Looks up the vectors; keeps a copy of ids for `backward`.
 
         Args:
             ids: integers 0..num_embeddings-1, of any shape.
             threads: as in `attention`.
 
         Returns:
-            out [..,embedding_dim], the shape of ids and one axis more, of ids' kind.
+            out [..,embedding_dim], the shape of ids plus one axis, of ids' type.
 
         Raises:
-            ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
+            ValueError, TypeError: invalid argument; `backward` is then unavailable.
         """
         return self._layer.forward(ids, threads)
 
@@ -158,10 +158,10 @@ class Embedding(Layer):
             threads: as in `attention`.
 
         Returns:
-            EmbeddingGradients: parameters; rows of tokens that did not come are 0.
+            EmbeddingGradients: parameters; rows of tokens not in ids are 0.
 
         Raises:
-            ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
+            ValueError, TypeError: invalid argument, or the last forward pass failed, or there was
                 none.
         """
         return EmbeddingGradients(self._layer.backward(dout, threads))
@@ -170,8 +170,8 @@ class Embedding(Layer):
 class Dropout(Layer):
     """Dropout of the elements of an array in training: torch.nn.Dropout (Srivastava et al. 2014).
 
-    Each element is 0 with the given probability, and multiplied by 1/(1-p) otherwise. In evaluation
-    the array stays as it is. No parameters.
+    Each element becomes 0 with the given probability, and is multiplied by 1/(1-p) otherwise. In
+    evaluation the array is unchanged. No parameters.
 
     Args:
         dropout: p, the probability of dropping an element in training, in [0,1).
@@ -194,15 +194,16 @@ class Dropout(Layer):
 
         Args:
             x: any shape; float32 or float64.
-            train: drops. Each such pass takes one step: what it drops is drawn from (seed, step).
-            seed: 0 to 2^64-1; starts the steps anew from it. Needed with the first train=True;
-                without it the steps go on.
+            train: drops. Each such pass advances one step: what it drops is drawn from
+                (seed, step).
+            seed: 0 to 2^64-1; restarts the steps from this seed. Required with the first
+                train=True; without it the steps continue.
 
         Returns:
-            The shape, dtype and kind of x.
+            An array with the shape, dtype and type of x.
 
         Raises:
-            ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
+            ValueError, TypeError: invalid argument; `backward` is then unavailable.
         """
         return self._layer.forward(x, (train, seed))
 
@@ -213,10 +214,10 @@ class Dropout(Layer):
             dout: gradient of the loss with respect to the result, of its shape and dtype.
 
         Returns:
-            dx, of the kind of x.
+            dx, of x's type.
 
         Raises:
-            ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
+            ValueError, TypeError: invalid argument, or the last forward pass failed, or there was
                 none.
         """
         return self._layer.backward(dout)
@@ -226,16 +227,15 @@ class CrossEntropy:
     """The loss of softmax(logits) against labels: torch.nn.CrossEntropyLoss.
 
     -(1 - e) w_t log p_t - (e/V) sum_v w_v log p_v for the target t, with labels smoothed by e
-    (Szegedy et al. 2016, section 7) and the classes' weights w. A row with NaN or +inf has the loss
-    NaN.
+    (Szegedy et al. 2016, section 7) and class weights w. A row with NaN or +inf has the loss NaN.
 
     Args:
         label_smoothing: e, in [0,1).
         ignore_index: rows with this target have loss, log-probability and gradient 0; it need not
-            be a class. None: there are none.
-        weight: [V], the classes' weights; None for 1.
-        reduction: "none", "sum", or "mean": the sum divided by the targets' weights, of rows that
-            are not ignored (NaN when all are).
+            be a class. None: no row is ignored.
+        weight: [V], the class weights; None for 1.
+        reduction: "none", "sum", or "mean": the sum divided by the total weight of the targets
+            that are not ignored (NaN if all are).
 
     >>> import numpy as np
     >>> loss = CrossEntropy(ignore_index=-1)
@@ -264,7 +264,7 @@ class CrossEntropy:
             raise ValueError(
                 f'CrossEntropy: reduction must be "none", "sum" or "mean", got {reduction!r}'
             )
-        # Plain numbers: what came may be an array that changes later.
+        # Plain numbers: the argument may be an array that changes later.
         ignored = None if ignore_index is None else int(ignore_index)
         weights = None if weight is None else np.array(weight, np.float64).tolist()
         self._config = (float(label_smoothing), ignored, weights, reduction)
@@ -299,15 +299,15 @@ class CrossEntropy:
         Args:
             logits: [N,V], float32 or float64.
             targets: integers [N], 0..V-1 or ignore_index.
-            return_log_probabilities: whether to give log p of the targets, too, without smoothing.
+            return_log_probabilities: whether to return log p of the targets, unsmoothed, as well.
             threads: as in `attention`.
 
         Returns:
-            losses [N] of the kind and dtype of logits, or (losses, log_probabilities); one loss
+            losses [N] of the type and dtype of logits, or (losses, log_probabilities); one loss
             with reduction="sum" or "mean".
 
         Raises:
-            ValueError, TypeError: a wrong argument; there is nothing for `backward` then.
+            ValueError, TypeError: invalid argument; `backward` is then unavailable.
         """
         got: Any = self._loss.forward(logits, targets, return_log_probabilities, threads)
         reduction = self._config[3]
@@ -315,7 +315,7 @@ class CrossEntropy:
             return got
         losses: Any = got[0] if return_log_probabilities else got
         self._divisor = 1.0 if reduction == "sum" else self._weight_of(targets)
-        # As in PyTorch, 0 / 0 where no row counts.
+        # As in PyTorch, 0 / 0 if no row counts.
         loss = losses.sum() / (self._divisor if self._divisor else losses.sum() * 0)
         return (loss, got[1]) if return_log_probabilities else loss
 
@@ -324,15 +324,15 @@ class CrossEntropy:
 
         Args:
             dlosses: gradients with respect to the losses, [N] of their dtype, or one number for all
-                rows: 1/N for the mean. With reduction="sum" or "mean", one number, with respect to
-                the one loss.
+                rows: 1/N for the mean. With reduction="sum" or "mean", one number, the gradient
+                with respect to the reduced loss.
             threads: as in `attention`.
 
         Returns:
-            dlogits [N,V] of the kind of logits.
+            dlogits [N,V] of the type of logits.
 
         Raises:
-            ValueError, TypeError: a wrong argument, or the last forward pass failed, or there was
+            ValueError, TypeError: invalid argument, or the last forward pass failed, or there was
                 none.
         """
         if self._config[3] != "none" and self._divisor is not None:

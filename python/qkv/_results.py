@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several results of a call: a named tuple of those that were asked for."""
+"""Multiple results of a call: a named tuple of those requested."""
 
 from collections import namedtuple
 from typing import Any, Dict, NoReturn, Tuple, cast
 
-# What has to be asked for, and how.
+# How to request each result.
 _ASKED_BY = {
     "weights": "return_weights=True",
     "dropped_weights": 'return_weights="both"',
@@ -21,7 +21,7 @@ _ASKED_BY = {
 
 
 class Results:
-    """What all named tuples of results have besides their fields."""
+    """The base of all named tuples of results."""
 
     __slots__ = ()
     _fields: Tuple[str, ...]

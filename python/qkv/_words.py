@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments by a name that there is not: the error says which was meant."""
+"""Unknown keyword arguments: the error suggests the closest name."""
 
 import inspect
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, Callable, Optional, Set, TypeVar, cast
 
-# What other libraries call it.
+# Names used by other libraries.
 _ELSEWHERE = {
     "attn_bias": "bias",
     "attn_mask": "mask' (bool) or 'bias' (numbers)",
@@ -53,14 +53,14 @@ def _meant(word: str, known: Set[str]) -> Optional[str]:
 
 
 def unknown_keyword(function: str, word: str, known: Set[str]) -> TypeError:
-    """The error for a keyword that is not among the known ones, as Python 3.13 says it."""
+    """The error for an unknown keyword, worded as in Python 3.13."""
     meant = _meant(word, known)
     hint = f". Did you mean '{meant}'?" if meant else ""
     return TypeError(f"{function}() got an unexpected keyword argument '{word}'{hint}")
 
 
 def near_words(function: _F) -> _F:
-    """The function; a keyword that it does not know gets the one that was probably meant."""
+    """Decorator: the error for an unknown keyword suggests the closest one."""
     known = {name for name in inspect.signature(function).parameters if name != "self"}
 
     @wraps(function)

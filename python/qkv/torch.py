@@ -27,7 +27,7 @@ __all__ = ["attention", "scaled_dot_product_attention"]
 class _Call:
     """The arguments of a call: its tensors by name ("params.W"), and everything else.
 
-    The tensors themselves are not kept: autograd saves them, and lets them go after the backward
+    The tensors themselves are not kept: autograd saves them, and releases them after the backward
     pass.
     """
 
@@ -37,7 +37,7 @@ class _Call:
         self.fields: List[str] = []  # of the results, once there are some
 
     def arguments(self, tensors: Iterable[Any]) -> Dict[str, Any]:
-        """The arguments with these tensors, detached: those that want gradients share no memory."""
+        """The arguments with these tensors, detached: others do not export their memory."""
         arguments = dict(self.others)
         if isinstance(arguments["params"], dict):
             arguments["params"] = dict(arguments["params"])
@@ -49,14 +49,14 @@ class _Call:
         return arguments
 
     def differentiable(self) -> Tuple[str, ...]:
-        """The results that gradients come back from: weights after dropout have none."""
+        """The differentiable results: weights after dropout are not."""
         if self.others["return_weights"] == "dropped":
             return ("out", "lse")
         return ("out", "weights", "lse")
 
 
 def _split(arguments: Dict[str, Any]) -> Tuple[_Call, Tuple[torch.Tensor, ...]]:
-    """A call and its tensors, apart."""
+    """Splits the arguments into a call and its tensors."""
 
     def is_input(name: str, value: Any) -> bool:
         return isinstance(value, torch.Tensor) and not name.startswith(("params", "return_"))
@@ -71,7 +71,7 @@ def _split(arguments: Dict[str, Any]) -> Tuple[_Call, Tuple[torch.Tensor, ...]]:
 
 
 def _flat(results: Any) -> Dict[str, torch.Tensor]:
-    """Named results with the two of `top` apart."""
+    """Named results, with `top` split into its two arrays."""
     flat: Dict[str, torch.Tensor] = {}
     for name, value in zip(results._fields, results):
         if isinstance(value, tuple):
@@ -88,7 +88,7 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> Any:
         arguments = call.arguments(tensors)
         arguments["return_lse"] = True
-        results = _flat(_functions.attention(**arguments))  # says what is wrong, if anything is
+        results = _flat(_functions.attention(**arguments))  # raises for invalid arguments
         ctx.call = call
         ctx.save_for_backward(*tensors, results.get("out"), results["lse"])
         ctx.set_materialize_grads(False)
@@ -111,7 +111,7 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Gradient(torch.autograd.Function):  # type: ignore[misc]
-    """The backward pass as a function of its own, so that its derivative can be refused."""
+    """The backward pass as a separate function, so that its derivative can be rejected."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, needed: Tuple[bool, ...], *tensors: Any) -> Any:
@@ -138,7 +138,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _with_arguments_of(function: _F) -> Callable[[Callable[..., Any]], _F]:
-    """Shows a function to type checkers and to help() with the arguments of another."""
+    """Gives a function the signature of another, for type checkers and help()."""
 
     def shown(inner: Callable[..., Any]) -> _F:
         inner.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
@@ -152,7 +152,7 @@ _KINDS = {torch.Tensor: "a torch.Tensor", _FLAG: "True or False", (int, float): 
 
 
 def _check_kinds(function: str, kind: Any, **values: Any) -> None:
-    """Throws TypeError for a value of another kind, naming it."""
+    """Raises TypeError for a value of another type, naming it."""
     for name, value in values.items():
         if not isinstance(value, kind):
             wanted = _KINDS[kind]
@@ -163,19 +163,19 @@ def _check_kinds(function: str, kind: Any, **values: Any) -> None:
 def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **options: Any) -> Any:
     """`qkv.attention` of tensors on the CPU, with gradients.
 
-    Gradients go to q, k, v, bias, alibi_slopes, sinks and the tensors in params, from out, lse and
-    weights (before dropout); other results have none. Between forward and backward pass it keeps
-    its arguments, out and lse.
+    Gradients flow to q, k, v, bias, alibi_slopes, sinks and the tensors in params, from out, lse
+    and weights (before dropout); other results are not differentiable. Between the forward and the
+    backward pass it keeps its arguments, out and lse.
 
     Args:
-        q, k, v, options: all that `qkv.attention` takes.
+        q, k, v, options: as in `qkv.attention`.
 
     Returns:
-        What `qkv.attention` returns, as tensors.
+        The results of `qkv.attention`, as tensors.
 
     Raises:
-        ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
-        RuntimeError: a second derivative was asked for.
+        ValueError, TypeError: invalid argument; the message names it, the rule and the value.
+        RuntimeError: a second derivative was requested.
 
     >>> import torch
     >>> W = torch.eye(3, dtype=torch.float64, requires_grad=True)
@@ -185,7 +185,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     torch.Size([3, 3])
     """
     Tensor = torch.Tensor
-    if (  # small calls wait for this function
+    if (  # fast path: the overhead matters for small calls
         isinstance(q, Tensor)
         and isinstance(k, Tensor)
         and isinstance(v, Tensor)
@@ -206,7 +206,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
         return _functions.attention(q, k, v, **options)
     _refuse_tangents(tensors)
     if options.keys() - _functions.DEFAULTS.keys():
-        return _functions.attention(q, k, v, **options)  # says which there are
+        return _functions.attention(q, k, v, **options)  # raises for unknown options
     call, inputs = _split({"q": q, "k": k, "v": v, **_functions.DEFAULTS, **options})
     _check_kinds("attention", _FLAG, return_lse=call.others["return_lse"])  # set to True below
     if not torch.is_grad_enabled():
@@ -220,12 +220,12 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     return results(tuple(names), tuple(values))
 
 
-# Options that may.
+# Options that may require gradients.
 _WANT_GRADIENTS = frozenset({"bias", "alibi_slopes", "sinks", "params"})
 
 
 def _refuse_tangents(tensors: Iterable[torch.Tensor]) -> None:
-    """Detaching would lose them; tensors that are not detached are refused where they are read."""
+    """Detaching would lose tangents; tensors that are not detached are rejected when read."""
     if forward_ad._current_level < 0:
         return
     if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
@@ -248,24 +248,24 @@ def scaled_dot_product_attention(
     """torch.nn.functional.scaled_dot_product_attention with this library's kernels.
 
     Args:
-        query, key, value: [..,Tq,D], [..,Tk,D], [..,Tk,E]; the axes before these broadcast.
+        query, key, value: [..,Tq,D], [..,Tk,D], [..,Tk,E]; leading axes broadcast.
         attn_mask: bool, true where a query may attend, or numbers added to the scores, of query's
-            dtype or float32; broadcasts to [..,Tq,Tk]. Or what
-            torch.nn.attention.bias.causal_upper_left or causal_lower_right gives.
-        dropout_p: always drops, as PyTorch's does; the seed is drawn from torch's generator. With
-            1 nothing is left but zeros.
-        is_causal: the first query sees the first key only (not with attn_mask).
-        scale: 1/sqrt(D) unless given.
-        enable_gqa: the axis before the sequence is that of the heads; key and value may each have
-            fewer, a divisor of query's.
+            dtype or float32; broadcasts to [..,Tq,Tk]. Or the result of
+            torch.nn.attention.bias.causal_upper_left or causal_lower_right.
+        dropout_p: always applied, as in PyTorch; the seed is drawn from torch's generator. 1 gives
+            all zeros.
+        is_causal: the first query sees only the first key (not with attn_mask).
+        scale: 1/sqrt(D) by default.
+        enable_gqa: the axis before the sequence is the head axis; key and value may each have
+            fewer heads, a divisor of query's.
 
     Returns:
-        [..,Tq,E] of query's dtype. A row that sees no key gives zeros. Gradients go to query, key,
-        value and a mask of numbers. D = 0 makes all scores 0, E = 0 an empty result.
+        [..,Tq,E] of query's dtype. A row that sees no key gives zeros. Gradients flow to query,
+        key, value and a mask of numbers. D = 0 makes all scores 0, E = 0 gives an empty result.
 
     Raises:
-        ValueError, TypeError: a wrong argument; the text names it, the rule and what came.
-        RuntimeError: a second derivative, or a forward-mode one, was asked for.
+        ValueError, TypeError: invalid argument; the message names it, the rule and the value.
+        RuntimeError: a second or a forward-mode derivative was requested.
 
     >>> import torch
     >>> q, k, v = (torch.ones(1, 4, 3, 8) for _ in range(3))
@@ -293,9 +293,9 @@ def scaled_dot_product_attention(
     if 0 < dropout_p < 1:
         options.update(dropout=dropout_p, seed=int(torch.randint(0, 2**63 - 1, ())))
     if value.dim() > 0 and value.size(-1) == 0:
-        return query[..., :0]  # PyTorch's shape, also where heads or batches would broadcast
+        return query[..., :0]  # PyTorch's shape, even if heads or batches would broadcast
     q, k, v, shape = _aligned(query, key, value, enable_gqa)
-    if q.size(-1) == 0 == k.size(-1):  # one channel of zeros has the scores of none
+    if q.size(-1) == 0 == k.size(-1):  # one channel of zeros gives the same scores
         options["scale"] = 1
         q, k = (torch.nn.functional.pad(x, (0, 1)) for x in (q, k))
     out: torch.Tensor = attention(q, k, v, **options)
@@ -309,7 +309,7 @@ _SDPA = "scaled_dot_product_attention"
 
 
 def _corner_of(bias: CausalBias, query: torch.Tensor, key: torch.Tensor) -> str:
-    """The diagonal that a bias of PyTorch means."""
+    """The diagonal of a PyTorch causal bias."""
     sizes = (bias.seq_len_q, bias.seq_len_kv)
     if sizes != (query.size(-2), key.size(-2)):
         raise ValueError(
@@ -326,7 +326,7 @@ def _corner_of(bias: CausalBias, query: torch.Tensor, key: torch.Tensor) -> str:
 def _aligned(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grouped: bool
 ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tuple[int, ...]]:
-    """The three with equal leading axes, but for fewer heads of keys and values; and [..,Tq]."""
+    """The three with equal leading axes, except for fewer key and value heads; and [..,Tq]."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.dim() < 2:
             raise ValueError(f"{_SDPA}: {name} must have at least 2 axes, got {x.dim()}")
@@ -342,7 +342,7 @@ def _aligned(
 def _aligned_groups(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tuple[int, ...]]:
-    """The last leading axis is that of the heads, with rank 3 too."""
+    """As _aligned; the last leading axis is the head axis, with rank 3 too."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.dim() < 3:
             raise ValueError(
@@ -355,7 +355,7 @@ def _aligned_groups(
             raise ValueError(
                 f"{_SDPA}: {name} has {G} heads, which do not divide query's {H} (enable_gqa=True)"
             )
-    # Heads that both can be told apart by; one head more often is no other result.
+    # The least common number of heads; repeating a head does not change the result.
     G = math.lcm(*groups)
     k, v = (
         x if x.size(-3) == G else x.repeat_interleave(G // x.size(-3), -3) for x in (key, value)
