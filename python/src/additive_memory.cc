@@ -20,7 +20,7 @@ constexpr const char* kMemoryBackward = "AdditiveMemory.attention_backward";
 // The memory, the arrays that it computes with, and the context that it is bound to.
 class BoundMemory {
  public:
-  // `options`: the tuple of qkv.attention, with score and params alone.
+  // `options`: the tuple of qkv.attention, with only score and params set.
   BoundMemory(nb::handle k, const nb::tuple& options, nb::handle threads)
       : call_(call_arguments(kMemory, nb::none(), k, nb::none(), options)),
         like_(nb::borrow(k)),
@@ -60,7 +60,7 @@ class BoundMemory {
                          });
   }
 
-  // (dk, dWk) of all backward passes since the last time.
+  // (dk, dWk) of all backward passes since the last call.
   nb::tuple key_gradients() {
     const ResultMaker maker(like_);
     const auto& score = std::get<Additive>(call_.options.score);
@@ -74,7 +74,7 @@ class BoundMemory {
   std::string_view path() const { return memory_->path(); }
 
  private:
-  // Calls f(); its errors name the method of Python.
+  // Calls f(); its errors name the Python method.
   template <class F>
   static void in_words(const char* function, const CallArguments& call, const F& f) {
     try {

@@ -4,7 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
-// What each file of bindings adds to the module.
+// The bindings that each file adds to the module.
 namespace qkv::python {
 
 void bind_additive_memory(nanobind::module_& module);

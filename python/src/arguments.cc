@@ -6,8 +6,8 @@
 namespace qkv::python {
 namespace {
 
-// Whether the error that Python has set says that the object is of the wrong kind; it is cleared
-// then. Others (KeyboardInterrupt, an object's own) go on.
+// Whether the pending Python error says that the object has the wrong type; if so, clears it.
+// Others (KeyboardInterrupt, an object's own) propagate.
 bool is_refusal(PyObject* kind) {
   if (PyErr_ExceptionMatches(kind) == 0) return false;
   PyErr_Clear();
@@ -19,13 +19,13 @@ bool is_bool_type(const PyTypeObject* type) {
   return type == &PyBool_Type || name == "numpy.bool" || name == "numpy.bool_";
 }
 
-// NumPy would make a real of it and only warn.
+// NumPy would convert it to a real with only a warning.
 bool is_complex(nb::handle object) {
   if (!nb::hasattr(object, "dtype") || !nb::hasattr(object.attr("dtype"), "kind")) return false;
   return nb::object(object.attr("dtype").attr("kind")).equal(nb::str("c"));
 }
 
-// The integer that __index__ gives.
+// The integer returned by __index__.
 nb::object integer_of(nb::handle object, const Name& name) {
   if (!is_flag(object)) {
     PyObject* const integer = PyNumber_Index(object.ptr());
@@ -45,7 +45,7 @@ double number_of(nb::handle object, const Name& name) {
     if (is_refusal(PyExc_OverflowError)) {
       throw_value_error(name, "must fit in float64, got " + describe(object));
     }
-    // Tensors of several elements, of PyTorch, say so with a RuntimeError.
+    // PyTorch tensors of several elements raise RuntimeError here.
     if (!is_refusal(PyExc_TypeError) && !is_refusal(PyExc_ValueError) &&
         !is_refusal(PyExc_RuntimeError)) {
       nb::raise_python_error();
@@ -93,7 +93,7 @@ int word_of(nb::handle object, const Name& name, std::span<const std::string_vie
   }
   Py_ssize_t size = 0;
   const char* const utf8 = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
-  if (utf8 == nullptr) PyErr_Clear();  // lone surrogates are no word of ours
+  if (utf8 == nullptr) PyErr_Clear();  // lone surrogates match no word
   const std::string_view came(utf8, utf8 == nullptr ? 0 : static_cast<std::size_t>(size));
   int position = 0;
   for (const std::string_view word : words) {

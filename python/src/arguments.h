@@ -8,20 +8,20 @@
 
 #include "arrays.h"
 
-// Arguments that are no arrays. Each throws TypeError or ValueError (as Error) naming the argument,
-// the rule and what came.
+// Arguments other than arrays. Each function throws TypeError or ValueError (as Error) naming the
+// argument, the rule and the value.
 namespace qkv::python {
 
-// A real number; True and False are none.
+// A real number; True and False are rejected.
 double number_of(nb::handle object, const Name& name);
-// An integer of 64 bits; True and False are none.
+// A 64-bit integer; True and False are rejected.
 Index index_of(nb::handle object, const Name& name);
 // From 0 to 2^64-1.
 std::uint64_t seed_of(nb::handle object, const Name& name);
 // True or False, of Python or NumPy.
 bool flag_of(nb::handle object, const Name& name);
 bool is_flag(nb::handle object);
-// The position of a word in the list. `others` is what else the argument may be, for the message:
+// The position of a word in the list. `others`, for the message, is what else the argument may be:
 // "False, True".
 int word_of(nb::handle object, const Name& name, std::span<const std::string_view> words,
             const char* others = "");

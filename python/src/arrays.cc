@@ -19,7 +19,7 @@ constexpr bool kLittleEndian = std::endian::native == std::endian::little;
 
 // ---- element types --------------------------------------------------------------------------
 
-// A format of PEP 3118 (struct's letters). kNone for what there is no DType for.
+// A PEP 3118 format (struct's letters). kNone if there is no such DType.
 DType dtype_of_format(std::string_view format, std::size_t bytes) {
   if (format.starts_with(kLittleEndian ? '<' : '>') || format.starts_with('=') ||
       format.starts_with('@')) {
@@ -57,8 +57,8 @@ DType dtype_of_format(std::string_view format, std::size_t bytes) {
 
 // ---- buffers --------------------------------------------------------------------------------
 
-// Released on every way out. NumPy arrays stay where they are as long as they are referenced, so
-// for them a reference replaces the buffer; others are held by a memoryview.
+// Released on every path. NumPy arrays do not move while they are referenced, so for them a
+// reference replaces the buffer; others are held by a memoryview.
 class Buffer {
  public:
   explicit Buffer(nb::handle object)
@@ -79,7 +79,7 @@ class Buffer {
   bool taken_;
 };
 
-// Masked entries would be read as what lies beneath.
+// Otherwise masked entries would be read as the data beneath.
 void check_unmasked(nb::handle object, const Name& name) {
   const nb::module_ masked = nb::module_::import_("numpy.ma");
   if (nb::cast<bool>(masked.attr("is_masked")(object))) {
@@ -89,11 +89,11 @@ void check_unmasked(nb::handle object, const Name& name) {
   }
 }
 
-// Of an array of the class itself: what a method of another class gives could be anything.
+// Only for the class itself: a method of a derived class could return anything.
 Array view_of_plain(nb::handle object, const Name& name) {
   const Buffer buffer(object);
   if (!buffer.taken()) {
-    // bfloat16 of ml_dtypes has no letter in the buffer protocol.
+    // bfloat16 of ml_dtypes has no format letter in the buffer protocol.
     if (text_of(object.attr("dtype")) != "bfloat16") refuse_dtype(name, object);
     Array bits = view_of_plain(object.attr("view")("uint16"), name);
     bits.view =
@@ -105,7 +105,7 @@ Array view_of_plain(nb::handle object, const Name& name) {
   const auto unit = static_cast<std::size_t>(buffer->itemsize);
   const DType dtype = dtype_of_format(format, unit);
   if (dtype == DType::kNone) {
-    // NumPy says < and > only of the other byte order.
+    // NumPy writes < and > only for the non-native byte order.
     const bool swapped = format.size() == 2 && format[0] == (kLittleEndian ? '>' : '<') &&
                          dtype_of_format(format.substr(1), unit) != DType::kNone;
     if (!swapped) refuse_dtype(name, object);
@@ -113,7 +113,7 @@ Array view_of_plain(nb::handle object, const Name& name) {
                          name);
   }
   const auto layout = layout_of(buffer->ndim, buffer->shape, buffer->strides, buffer->itemsize);
-  // What no view can describe, as something that one can.
+  // Converts what no view can describe to something that one can.
   if (!layout || !is_aligned(buffer->buf, dtype)) return view_of_plain(object.attr("copy")(), name);
   return {ConstView(buffer->buf, dtype, layout->shape, layout->strides), nb::borrow(object), {}};
 }
@@ -125,7 +125,7 @@ Array view_of_numpy(nb::handle object, const Name& name) {
   return array;
 }
 
-// The views' own rules (sizes, reach) speak of View; here of the argument.
+// The errors of View's own rules (sizes, reach), with the argument's name.
 template <class Make>
 Array named(const Name& name, const Make& make) {
   try {
@@ -147,7 +147,8 @@ nb::object numpy_of_sequence(nb::handle object, const Name& name, DType real) {
                                 ", which is none (" + text_of(error.value()) + ")");
   }
   if (real == DType::kNone && nb::cast<Index>(array.attr("size")) == 0) {
-    return array.attr("astype")(numpy().dtype(DType::kInt64));  // no numbers are integers, too
+    return array.attr("astype")(
+        numpy().dtype(DType::kInt64));  // an empty list counts as integers too
   }
   const std::string kind = text_of(array.attr("dtype").attr("kind"));
   if (real == DType::kNone || (kind != "f" && kind != "i" && kind != "u")) return array;

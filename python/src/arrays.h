@@ -10,14 +10,14 @@
 
 #include <qkv/view.h>
 
-// Python's arrays as views: NumPy's (bfloat16 of ml_dtypes too), other buffers, and whatever
-// speaks DLPack on the CPU. Nothing is copied, but for arrays no view can describe: not aligned
-// for their elements, or in the other byte order.
+// Python arrays as views: NumPy's (bfloat16 of ml_dtypes too), other buffers, and any CPU array
+// that supports DLPack. Nothing is copied except arrays that no view can describe: misaligned, or
+// in the other byte order.
 namespace qkv::python {
 
 namespace nb = nanobind;
 
-// Whose argument an array is, and what it may hold: for messages.
+// For messages: the function and argument an array is passed to, and what it may hold.
 struct Name {
   const char* function;  // "attention"
   const char* argument;  // "q"
@@ -35,22 +35,20 @@ struct Array {
   nb::ndarray<nb::ro> tensor{};  // of DLPack
 };
 
-// None gives an absent view. Throws TypeError for what is no array of the CPU, naming the rule.
+// None gives an absent view. Throws TypeError for anything but a CPU array, naming the rule.
 Array array_of(nb::handle object, const Name& name);
 
-// The same, and lists or tuples of numbers. Numbers among them get the dtype `real`, unless that is
-// kNone.
+// The same, also for lists and tuples of numbers, which get the dtype `real` unless that is kNone.
 Array array_or_sequence(nb::handle object, const Name& name, DType real);
 
-// Whether `memory` is that of an array of NumPy or PyTorch, and not of a copy, and may be written
-// to.
+// Whether `memory` is that of a NumPy or PyTorch array itself, not of a copy, and is writable.
 bool is_writable(nb::handle array, const void* memory);
 
-// The error of a wrong argument: "attention: q must be ..., got ...".
+// Throws the error for a wrong argument: "attention: q must be ..., got ...".
 [[noreturn]] void throw_type_error(const Name& name, const std::string& detail);
 [[noreturn]] void throw_value_error(const Name& name, const std::string& detail);
 
-// What came, for messages: "str 'abc'", "list of length 3".
+// Describes an object for messages: "str 'abc'", "list of length 3".
 std::string describe(nb::handle object);
 
 }  // namespace qkv::python

@@ -8,7 +8,7 @@
 namespace qkv::python {
 namespace {
 
-// The places in the tuple: the order of _functions.py.
+// Indices in the tuple, in the order of _functions.py.
 enum ResultPlace {
   kWeights,
   kScores,

@@ -17,14 +17,14 @@ namespace qkv::python {
 class Extras {
  public:
   // The tuple `wanted` has the arguments of qkv.attention from `return_weights` to `rows`, in
-  // order, and what makes the result of names and values (see _functions.py).
+  // order, and the function that builds the result from names and values (see _functions.py).
   Extras(const char* function, const nb::tuple& wanted, const ResultMaker& maker);
-  // Makes the buffers that were asked for and names them in `outputs`.
+  // Makes the requested buffers and sets them in `outputs`.
   void make(const ResultShapes& shapes, DType q, Outputs& outputs);
-  // Once all are filled: `first` (out as the maker made it; may be invalid) alone, or with the
-  // results asked for.
+  // Once all are filled: `first` (out as returned by the maker; may be invalid) alone, or with the
+  // requested results.
   nb::object with(const nb::object& first) const;
-  // The queries that matrices are of; absent for all.
+  // The queries whose rows matrices contain; absent for all.
   const Array& rows() const { return rows_; }
 
  private:
@@ -40,12 +40,12 @@ class Extras {
   const ResultMaker& maker_;
   Array rows_;
   std::vector<const char*> names_;
-  std::vector<nb::object> results_;  // as the maker made them
-  bool top_ = false;                 // the last two are weights and keys of the top
+  std::vector<nb::object> results_;  // as returned by the maker
+  bool top_ = false;                 // the last two are the weights and keys of the top
 };
 
-// Makes the results of a call, which are of the kind of `like`, has run(work, outputs) fill them
-// and gives them to Python. `wanted` as Extras has it.
+// Makes the results of a call, of the type of `like`, has run(work, outputs) fill them and returns
+// them to Python. `wanted` as in Extras.
 nb::object attend(const char* function, const CallArguments& call, nb::handle like,
                   const nb::tuple& wanted,
                   const std::function<void(double work, const Outputs&)>& run);

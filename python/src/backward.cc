@@ -17,17 +17,17 @@ namespace qkv::python {
 namespace {
 
 constexpr const char* kAttentionBackward = "attention_backward";
-// Gradients that are added up elsewhere.
+// Gradients that are accumulated elsewhere.
 constexpr std::array kOfKeys = {"dk", "dparams.Wk"};
 
 // The gradients of a call, in the order of _functions.py's Gradients.
 constexpr std::array kGradients = {"dq", "dk", "dv", "dbias", "dparams", "dalibi_slopes", "dsinks"};
 
-// Which gradients are asked for, and the arrays that they are added to.
+// The requested gradients, and the arrays they are added to.
 class Wanted {
  public:
-  // `names` is None for all that there are, or names of gradients ("dparams.W" for one of the
-  // parameters); `add_to` is None or a dict of arrays by those names, which are the wanted ones.
+  // `names` is None for all gradients, or names of gradients ("dparams.W" for one parameter);
+  // `add_to` is None or a dict of arrays by those names, which are then the requested ones.
   Wanted(const char* function, nb::handle names, nb::handle add_to) : function_(function) {
     if (!add_to.is_none()) {
       if (!names.is_none()) {
@@ -46,9 +46,9 @@ class Wanted {
   }
 
   bool accumulates() const { return !arrays_.empty(); }
-  // Of all that there are, not this one.
+  // Excludes this one from "all".
   void leave_out(const char* gradient) { left_out_.insert(gradient); }
-  // Takes note of a gradient that there is; whether it is asked for.
+  // Registers a gradient that exists; returns whether it is requested.
   bool asks(const std::string& gradient) {
     const bool param = gradient.starts_with("dparams.");
     if (left_out_.contains(gradient)) return false;
@@ -58,7 +58,7 @@ class Wanted {
   }
   // The array that this gradient is added to.
   nb::object array(const std::string& gradient) const { return arrays_.at(gradient); }
-  // After all asks(): what is left has no source.
+  // After all asks(): requested names that were not registered have no source.
   void check_all_found() const {
     const bool no_params = whole_params_ && !params_seen_;
     if (names_.empty() && !no_params) return;
@@ -118,14 +118,13 @@ class Wanted {
   std::map<std::string, nb::object> arrays_;
 };
 
-// Makes gradients of the shapes and dtypes of what they are the gradients of, or takes those that
-// are added to.
+// Makes gradients with the shapes and dtypes of their sources, or takes the arrays to add to.
 class GradientMaker {
  public:
   GradientMaker(const char* function, const ResultMaker& maker, Wanted& wanted, CallArguments& call)
       : function_(function), maker_(maker), wanted_(wanted), call_(call) {}
 
-  // None where the source is absent, or the gradient is not asked for.
+  // None if the source is absent or the gradient is not requested.
   nb::object make(const std::string& name, const ConstView& source, View& view) {
     if (!source.given() || !wanted_.asks(name)) return nb::none();
     if (!wanted_.accumulates()) return maker_.make(source.dtype(), source.shape(), view);
@@ -161,13 +160,13 @@ class GradientMaker {
     }
     return nb::len(params) > 0 ? nb::object(params) : nb::none();
   }
-  // What make() gave, filled, as the array for the caller.
+  // The filled array from make(), for the caller.
   nb::object finish(const nb::object& made) const {
     return wanted_.accumulates() ? made : maker_.finish(made);
   }
 
  private:
-  // The view of an array that may be written to.
+  // The view of an array, which must be writable.
   static View writable(const Array& held, nb::handle array, const Name& name) {
     const ConstView& view = held.view;
     if (!is_writable(array, view.data())) {
@@ -185,7 +184,7 @@ class GradientMaker {
   CallArguments& call_;
 };
 
-// Throws Error for inputs that are refused, before anything is made of their shapes.
+// Throws Error for rejected inputs, before anything is made from their shapes.
 ResultShapes checked_shapes(const char* function, const Inputs& inputs) {
   try {
     return result_shapes(inputs);
@@ -242,7 +241,7 @@ nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::han
   GradientMaker gradients(function, maker, wanted, call);
   InputGradients to;
   if (wanted.accumulates()) to.write = Write::kAccumulate;
-  // q, k and v as they stand in memory: so do their gradients.
+  // Gradients of q, k and v have the memory layout of their sources.
   const auto make_input = [&](const char* name, std::size_t place, Index heads, View& view) {
     nb::object gradient = gradients.make(name, call.arrays[place].view, view);
     view = as_heads_first(view, call.layout, heads);

@@ -10,8 +10,8 @@
 
 namespace qkv::python {
 
-// A backward pass as Python names it. With keys apart the gradients of k and Wk are not among its
-// results.
+// A backward pass under its Python name. With separate keys the gradients of k and Wk are not among
+// its results.
 struct BackwardFunction {
   const char* name;
   bool keys_apart = false;
@@ -20,9 +20,10 @@ struct BackwardFunction {
 using RunBackward =
     std::function<void(double work, const Saved&, const OutputGradients&, const InputGradients&)>;
 
-// Makes the gradients of a call, of the kind of `like`, has run() fill them and gives them to
+// Makes the gradients of a call, of the type of `like`, has run() fill them and returns them to
 // Python. outputs: (dout, out, lse, dlse, dweights, rows, wanted, add_to); the result: (dq, dk, dv,
-// dbias, dparams, dalibi_slopes, dsinks), None for what is not wanted. The orders of _functions.py.
+// dbias, dparams, dalibi_slopes, dsinks), None for those not wanted. The orders are those of
+// _functions.py.
 nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::handle like,
                         const nb::tuple& outputs, const RunBackward& run);
 

@@ -27,7 +27,7 @@
 
 namespace qkv::python {
 
-// An attention layer as Python has it: with the run it stands in, and its forward passes.
+// An attention layer in Python: with the state of its run, and its forward passes.
 template <class L>
 class BoundLayer {
   static constexpr bool kSelf = std::is_same_v<L, SelfAttention>;
@@ -40,7 +40,7 @@ class BoundLayer {
         layer_(std::move(layer)),
         dropout_(dropout) {}
 
-  // The tuples: see layer_arguments(), Extras, run_of(). Gives out, or a tuple with extras.
+  // The tuples: see layer_arguments(), Extras, run_of(). Returns out, or a tuple with extras.
   nb::object forward(const nb::tuple& arrays, const nb::tuple& options, const nb::tuple& wanted,
                      const nb::tuple& mode, nb::handle threads) {
     return as_method(forward_, [&] {
@@ -71,7 +71,7 @@ class BoundLayer {
     });
   }
 
-  // `from` is (dout, dlse, dweights). Gives (dq, dk, dv, dbias, parameters), or (dx, parameters).
+  // `from` is (dout, dlse, dweights). Returns (dq, dk, dv, dbias, parameters), or (dx, parameters).
   nb::object backward(const nb::tuple& from, nb::handle threads) {
     return as_method(backward_, [&] {
       const std::shared_ptr<Pass> pass = passes_.last();
@@ -123,12 +123,12 @@ class BoundLayer {
   using InputGradientsOf =
       std::conditional_t<kSelf, SelfAttentionInputGradients, LayerInputGradients>;
 
-  // What a forward pass leaves, and the arrays that it left it in.
+  // What a forward pass saves, and the arrays that hold it.
   struct Pass {
     typename L::Saved saved;
     std::vector<Array> arrays;
-    Array rows;       // of the weights that were asked for; absent for all
-    nb::object like;  // results are of its kind
+    Array rows;       // of the requested weights; absent for all
+    nb::object like;  // results have its type
     nb::object out;
     Dims out_shape;
     double work = 0;
@@ -144,14 +144,14 @@ class BoundLayer {
   static auto layer_inputs(const CallArguments& call) {
     const std::vector<Mask>& masks = call.options.masks;
     if constexpr (kSelf) {
-      return SelfAttentionInputs{call.inputs.q, {}, masks};  // both corners are one
+      return SelfAttentionInputs{call.inputs.q, {}, masks};  // both corners coincide
     } else {
       return LayerInputs{call.inputs.q, call.inputs.k,     call.inputs.v,        {},
                          masks,         call.options.bias, call.options.diagonal};
     }
   }
 
-  // The library says what is wrong with inputs whose results have no shapes.
+  // If the results of the inputs have no shapes, the library reports what is wrong.
   template <class LayerInputsOf>
   LayerShapes shapes_or_refusal(const Inputs& inputs, const LayerInputsOf& layer_inputs,
                                 RunState& run, Pass& pass) const {
@@ -185,7 +185,7 @@ class BoundLayer {
     return rows * static_cast<double>(keys.size(-2)) * pair + (rows + key_rows) * projections;
   }
 
-  // Zeros for an absent gradient of out where the layer computes with one; else nothing.
+  // Zeros for an absent gradient of out if the layer needs one; else nothing.
   Tensor needed_zero(const Pass& pass, const OutputGradients& given) const {
     if constexpr (std::is_same_v<L, MultiHeadAttention>) {
       if (given.out.given()) return {};
@@ -198,7 +198,7 @@ class BoundLayer {
     return {};
   }
 
-  // Makes the gradients of a pass's inputs and names them in `to`.
+  // Makes the gradients of a pass's inputs and sets them in `to`.
   static std::vector<nb::object> input_gradients(const Pass& pass, const ResultMaker& maker,
                                                  InputGradientsOf& to) {
     std::vector<nb::object> made;

@@ -22,16 +22,16 @@ namespace {
 
 namespace nb = nanobind;
 
-// From here on a call is worth a thread that waits for signals: a millisecond or more.
+// From this much work (a millisecond or more), a thread that waits for signals is worth its cost.
 constexpr double kLongWork = 3e7;
 constexpr std::chrono::milliseconds kBetweenSignals{10};
-// Scratch memory that stays with a context between calls.
+// Scratch memory that a context keeps between calls.
 constexpr std::size_t kKeptScratch = std::size_t{64} << 20;
 
 // ---- contexts -------------------------------------------------------------------------------
 
-// Touched under the GIL only, so that a fork() (which Python makes under the GIL) finds it whole.
-// Never destroyed: at the end of the process there may be calls still.
+// Accessed only under the GIL, so that fork() (which Python calls under the GIL) finds it
+// consistent. Never destroyed: calls may still be running at process exit.
 struct Idle {
   int default_threads = 0;
   std::map<int, Executor> executors;
@@ -43,8 +43,8 @@ Idle& idle() {
   return *kIdle;
 }
 
-// The executor of so many threads. Their pools end with the last of those kept: who tries all
-// numbers shall not have all their threads.
+// The executor with so many threads. Only a few are kept: a program that tries every number must
+// not end up with all their threads.
 const Executor& executor_of(int threads) {
   constexpr std::size_t kMostKept = 4;
   auto& executors = idle().executors;
@@ -57,7 +57,7 @@ const Executor& executor_of(int threads) {
   return executors.emplace(threads, Executor::threads(threads)).first->second;
 }
 
-// A context of its own for one call, given back at the end. Made and destroyed under the GIL.
+// A context for one call, returned at the end. Constructed and destroyed under the GIL.
 class Lease {
  public:
   explicit Lease(int threads) : threads_(threads) {
@@ -85,7 +85,7 @@ class Lease {
 
 // ---- long work ------------------------------------------------------------------------------
 
-// The work on a thread of its own.
+// The work on a separate thread.
 class Worker {
  public:
   Worker(Context& context, const std::function<void(Context&)>& compute)
@@ -120,7 +120,7 @@ class Worker {
   std::thread thread_;  // last: it uses the others
 };
 
-// A stop flag that a context has for as long as this lives.
+// Sets a context's stop flag for the lifetime of this object.
 class StopFlag {
  public:
   explicit StopFlag(Context& context) : context_(context) { context.set_stop_flag(&flag_); }
@@ -134,7 +134,7 @@ class StopFlag {
   std::atomic<bool> flag_{false};
 };
 
-// Under the GIL, which is let go while waiting. False when there is no thread to be had.
+// Called under the GIL, which is released while waiting. False if no thread can be started.
 bool run_and_watch(Context& context, const std::function<void(Context&)>& compute) {
   StopFlag stop(context);
   std::optional<Worker> worker;
@@ -184,7 +184,7 @@ void run_call(int threads, double work, const std::function<void(Context&)>& com
 Context make_context(int threads) { return Context(executor_of(threads)); }
 
 void run_on(Context& context, double work, const std::function<void(Context&)>& compute) {
-  // Without a thread to be had the work is done here, and Ctrl-C waits for its end.
+  // If no thread can be started, the work runs here and Ctrl-C waits for its end.
   if (work >= kLongWork && run_and_watch(context, compute)) return;
   const WithoutGil no_gil;
   compute(context);

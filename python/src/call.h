@@ -8,25 +8,25 @@
 
 #include <qkv/context.h>
 
-// Where Python's calls run: threads, and Ctrl-C.
+// Running calls from Python: threads, and Ctrl-C.
 namespace qkv::python {
 
-// The `threads` argument of a call, checked: what set_threads said for None. Throws Error.
+// The checked `threads` argument of a call; for None the value of set_threads. Throws Error.
 int threads_of(const char* function, nanobind::handle threads);
 
-// What calls without a number of threads take from now on; 0: one for each processor.
+// Sets the number of threads of later calls that do not give one; 0: one per processor.
 void set_threads(nanobind::handle threads);
-// How many those are.
+// That number.
 int thread_count();
 
-// Runs compute(context) without the GIL. Long work (in multiply-adds, roughly) runs beside a
-// thread that waits for signals: Ctrl-C stops it and raises KeyboardInterrupt. Contexts are kept
-// for later calls; several Python threads may call at once, each gets its own.
+// Runs compute(context) without the GIL. For long work (in multiply-adds, roughly) another thread
+// waits for signals: Ctrl-C stops the work and raises KeyboardInterrupt. Contexts are reused by
+// later calls; Python threads that call at once each get their own.
 void run_call(int threads, double work, const std::function<void(Context&)>& compute);
 
-// A context that is not given back: for what is bound to one.
+// A context that is never returned to the pool: for objects bound to one.
 Context make_context(int threads);
-// run_call on such a context. When another Python thread uses it, the library says so.
+// run_call on such a context. If another Python thread is using it, the library reports that.
 void run_on(Context& context, double work, const std::function<void(Context&)>& compute);
 
 }  // namespace qkv::python

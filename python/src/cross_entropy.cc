@@ -16,7 +16,7 @@ namespace {
 const Method kForward{"CrossEntropy.forward", MethodArrays::kX};
 const Method kBackward{"CrossEntropy.backward", MethodArrays::kX};
 
-// Of Python or NumPy, or an array without axes.
+// A Python or NumPy number, or an array of rank 0.
 bool is_one_number(nb::handle object) {
   if (PyFloat_Check(object.ptr()) || PyLong_Check(object.ptr())) return true;
   const nb::object axes = nb::getattr(object, "ndim", nb::none());
@@ -27,7 +27,7 @@ class BoundCrossEntropy {
  public:
   explicit BoundCrossEntropy(CrossEntropy layer) : layer_(std::move(layer)) {}
 
-  // Gives losses, or (losses, log_probabilities).
+  // Returns losses, or (losses, log_probabilities).
   nb::object forward(nb::handle logits, nb::handle targets, nb::handle return_log_probabilities,
                      nb::handle threads) {
     return as_method(kForward, [&] {

@@ -39,15 +39,15 @@ DType dtype_of_dlpack(nb::dlpack::dtype dtype) {
 
 constexpr int kCpu = 1;  // kDLCPU
 
-// Who follows PyTorch's advice to detach loses the gradient.
+// Following PyTorch's advice to detach would lose the gradient.
 const char* autograd_hint(nb::handle object) {
   const bool asks =
       nb::hasattr(object, "requires_grad") && nb::object(object.attr("requires_grad")).is(Py_True);
   return asks ? "; under autograd call qkv.torch.attention" : "";
 }
 
-// What a method of DLPack gives. Its refusal (a tensor that requires gradients, say) becomes one of
-// the argument; anything else that it raises goes on.
+// The result of a DLPack method. A refusal (say, of a tensor that requires gradients) becomes an
+// error about the argument; anything else it raises propagates.
 nb::object asked(nb::handle object, const char* method, const Name& name) {
   try {
     return object.attr(method)();
@@ -68,7 +68,7 @@ long device_type_of(nb::handle object, const Name& name) {
   if (PyTuple_Check(device.ptr()) && PyTuple_GET_SIZE(device.ptr()) == 2) {
     const nb::handle type = PyTuple_GET_ITEM(device.ptr(), 0);
     if (PyIndex_Check(type.ptr()) != 0) {
-      int overflow = 0;  // gives -1, which is no device
+      int overflow = 0;  // then the result is -1, which is no device
       const long number = PyLong_AsLongAndOverflow(type.ptr(), &overflow);
       if (number == -1 && PyErr_Occurred() != nullptr) nb::raise_python_error();
       return number;
@@ -90,7 +90,7 @@ ConstView view_of(const nb::dlpack::dltensor& tensor, nb::handle object, const N
   return {data, dtype, layout->shape, layout->strides};
 }
 
-// Of a plain tensor of PyTorch; nothing when it is not so simple, for the methods to say why.
+// For a plain PyTorch tensor; nothing for others, so that the methods can report why.
 std::optional<Array> view_by(const ExchangeApi& exchange, nb::handle object, const Name& name) {
   if (requires_grad(object)) return std::nullopt;
   const nb::object plain = with_its_sign(object);
@@ -127,7 +127,7 @@ Array view_of_dlpack(nb::handle object, const Name& name) {
   const nb::object plain = of.of_torch ? with_its_sign(object) : nb::borrow(object);
   const nb::object capsule = asked(plain, "__dlpack__", name);
   nb::ndarray<nb::ro> tensor;
-  // The tensor has the last word on where it is.
+  // The tensor has the final say on its device.
   if (!nb::try_cast(capsule, tensor) || tensor.device_type() != kCpu) {
     throw_type_error(name, "must give a DLPack tensor of the CPU, got " + describe(object));
   }
@@ -152,7 +152,7 @@ nb::dlpack::dtype dlpack_of(DType dtype) {
 }
 
 nb::object tensor_by(const ExchangeApi& exchange, DType dtype, const Dims& shape, View& view) {
-  // The memory, and the tensor of DLPack that describes it.
+  // The memory, and the DLPack tensor that describes it.
   struct Held {
     Tensor tensor;
     std::vector<std::int64_t> dims;
@@ -176,7 +176,7 @@ nb::object tensor_by(const ExchangeApi& exchange, DType dtype, const Dims& shape
                           .byte_offset = 0};
   void* object = nullptr;
   if (exchange.to_object(&held->managed, &object) != 0) nb::raise_python_error();
-  static_cast<void>(held.release());  // it is the tensor's now
+  static_cast<void>(held.release());  // now owned by the tensor
   return nb::steal(static_cast<PyObject*>(object));
 }
 

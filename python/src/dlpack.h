@@ -6,8 +6,8 @@
 
 #include "arrays.h"
 
-// Arrays of other packages, by DLPack 1 (dmlc.github.io/dlpack): methods of the arrays, or C
-// functions that their class offers, which save the interpreter's share of a small call.
+// Arrays of other packages, by DLPack 1 (dmlc.github.io/dlpack): through methods of the arrays, or
+// C functions that their class exports, which avoid the interpreter's overhead in small calls.
 namespace qkv::python {
 
 // DLManagedTensorVersioned.
@@ -21,8 +21,8 @@ struct ManagedTensor {
   nb::dlpack::dltensor tensor;
 };
 
-// DLPackExchangeAPI; the functions give 0, or another number with Python's error set. Those that
-// are not called here have no types. What describe() gives is the object's own.
+// DLPackExchangeAPI; the functions return 0, or nonzero with Python's error set. Those not called
+// here are untyped. The memory returned by describe() belongs to the object.
 struct ExchangeApi {
   struct {
     std::uint32_t major, minor;
@@ -34,16 +34,17 @@ struct ExchangeApi {
   int (*describe)(void* object, nb::dlpack::dltensor* tensor);
 };
 
-// Of the capsule that a class holds; null when it is of a version with other functions.
+// From the capsule of a class; null if its version has other functions.
 const ExchangeApi* exchange_api_of(nb::handle capsule);
 
-// A view of what speaks DLPack on the CPU. Throws TypeError for what is elsewhere, or is refused.
+// A view of a CPU array that supports DLPack. Throws TypeError for one on another device, or
+// rejected.
 Array view_of_dlpack(nb::handle object, const Name& name);
 
 // The element type of a result.
 nb::dlpack::dtype dlpack_of(DType dtype);
 
-// A new C-ordered tensor, not filled, of the class whose functions these are, and its memory.
+// A new, uninitialised C-ordered tensor of the class that exports these functions, and its memory.
 nb::object tensor_by(const ExchangeApi& exchange, DType dtype, const Dims& shape, View& view);
 
 }  // namespace qkv::python

@@ -33,7 +33,7 @@ class BoundDropout {
         const ResultMaker maker(x);
         View out;
         const nb::object made = maker.make(from.dtype(), from.shape(), out);
-        // Nothing of a pass but its draw is needed.
+        // Only the drawn mask of a pass is kept.
         run_call(1, count_of(from), [&](Context&) { layer_.forward(from, run, pass.saved, out); });
         if (run.mode == Mode::kTrain) last_run_ = run;
         return maker.finish(made);
@@ -88,7 +88,7 @@ void bind_dropout(nb::module_& module) {
       .def("forward", &BoundDropout::forward, any(), nb::arg())
       .def("backward", &BoundDropout::backward, any())
       .def("parameters", [](const BoundDropout&) { return nb::dict(); })
-      .def("assign", [](BoundDropout&, const char*, const nb::dict&) {})  // none of none
+      .def("assign", [](BoundDropout&, const char*, const nb::dict&) {})  // no parameters to assign
       .def(
           "initialise",
           [](BoundDropout&, const char* function, nb::handle seed) {

@@ -17,7 +17,7 @@ struct Rename {
   std::string_view cpp, python;
 };
 
-// Names with a dot stand nowhere but for the argument. Longer ones before their beginnings.
+// Names with a dot occur only as the argument. Longer names before their prefixes.
 constexpr std::array kAnywhere = {
     Rename{"output_gradients.weights", "dweights"},
     Rename{"output_gradients.out", "dout"},
@@ -46,7 +46,7 @@ constexpr std::array kAnywhere = {
     Rename{"output_gradients name no gradient", "dout, dlse and dweights are absent"},
 };
 
-// Names that are words, too: only where the message names its argument.
+// Names that are also ordinary words: replaced only where the message names its argument.
 constexpr std::array kArgument = {
     Rename{"keep", "mask"},
     Rename{"padding", "padding_mask"},
@@ -105,7 +105,7 @@ std::string python_text(const Error& error) {
 
 namespace {
 
-// What stands behind the argument.
+// The text after the argument.
 std::string detail_of(const Error& error) {
   const std::size_t before = error.function().size() + 2 + error.argument().size();
   const std::string rest = std::string(error.what()).substr(before);

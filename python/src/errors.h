@@ -11,19 +11,19 @@
 
 namespace qkv::python {
 
-// From now on qkv::Error is raised as ValueError or TypeError, with python_text() for a text.
+// Makes qkv::Error raise ValueError or TypeError with python_text() as the message.
 void register_errors();
 
-// The error with a note behind it, if its text shows the shape of an array.
+// The error with a note appended if its text shows the shape of an array.
 Error with_note(const Error& error, const char* note);
 
-// The library's text with the names that arguments have in Python: `keep` is `mask`.
+// The library's text with the Python names of arguments: `keep` is `mask`.
 std::string python_text(const Error& error);
 
-// The same error of another function.
+// The same error, for another function.
 Error of_function(const Error& error, const char* function);
 
-// The same, and the argument, if it is listed, by its other name.
+// The same, with the argument renamed if it is listed.
 Error with_names(const Error& error, const char* function,
                  std::initializer_list<std::pair<std::string_view, const char*>> names);
 

@@ -39,7 +39,7 @@ nb::object masked_softmax_call(nb::handle x, nb::handle valid_len, nb::handle th
   return maker.finish(made);
 }
 
-// The shape of the product; what does not fit gets any shape, and the library says what is wrong.
+// The shape of the product; for mismatched inputs any shape, since the library reports the error.
 Dims product_shape(const ConstView& a, const ConstView& b, Transpose ta, Transpose tb) {
   const int rank = std::max(a.rank(), b.rank());
   if (a.rank() < 2 || b.rank() < 2) return {};

@@ -10,9 +10,9 @@
 
 namespace qkv::python {
 
-// Lets the GIL go for as long as it lives. A thread that asks for the GIL while the interpreter
-// ends never gets it: Python before 3.14 unwinds such a thread, which destructors do not survive
-// (the process would abort); here it waits for the end of the process, as Python 3.14 lets it.
+// Releases the GIL for its lifetime. A thread that requests the GIL during interpreter shutdown
+// never gets it: Python before 3.14 unwinds such a thread, which destructors do not survive (the
+// process would abort); here it waits for the end of the process, as in Python 3.14.
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}

@@ -23,14 +23,14 @@ constexpr const char* kGruCell = "GRUCell";
 const Method kCellForward{"GRUCell.forward", MethodArrays::kX};
 const Method kCellBackward{"GRUCell.backward", MethodArrays::kX};
 
-// Of one step: copies of what it read, and its gates.
+// One step: copies of what it read, and its gates.
 struct Step {
   Tensor x, state, gates;
   nb::object like;
   bool batch = true;  // false: x has one axis
 };
 
-// [B,N] of an array that may be [N]; the library refuses other shapes.
+// [B,N] from an array that may be [N]; the library rejects other shapes.
 ConstView as_rows(const ConstView& x) {
   if (x.rank() != 1) return x;
   return {x.data(), x.dtype(), Dims(1, x.size(0)), Dims(0, x.stride(0))};
@@ -41,7 +41,7 @@ class BoundGruCell {
   explicit BoundGruCell(GruCell cell) : layer_(std::move(cell)) {}
   const HeldLayer<GruCell>& held() const { return layer_; }
 
-  // Gives (state, step).
+  // Returns (state, step).
   nb::tuple forward(nb::handle x, nb::handle state, nb::handle threads) {
     return as_method(kCellForward, [&] {
       const char* const function = kCellForward.name.c_str();
@@ -79,7 +79,7 @@ class BoundGruCell {
     });
   }
 
-  // Gives (dx, dstate, parameters).
+  // Returns (dx, dstate, parameters).
   nb::tuple backward(nb::handle dstate, const std::shared_ptr<Step>& step, nb::handle threads) {
     return as_method(kCellBackward, [&] {
       const char* const function = kCellBackward.name.c_str();

@@ -11,7 +11,7 @@
 
 #include "options.h"
 
-// What the layers of Python need besides the library's: the words and shapes of a call.
+// What the Python layers add to those of the library: the names and shapes of a call.
 namespace qkv::python {
 
 // The arrays that a method takes.
@@ -23,10 +23,10 @@ struct Method {
   MethodArrays arrays = MethodArrays::kQueriesKeysValues;
 };
 
-// An error of the library or of an argument in the method's words.
+// An error of the library or of an argument, with the method's names.
 Error in_words_of(const Method& method, const Error& error);
 
-// Calls f(); errors come out in the method's words.
+// Calls f(); errors are thrown with the method's names.
 template <class F>
 auto as_method(const Method& method, const F& f) {
   try {
@@ -36,17 +36,17 @@ auto as_method(const Method& method, const F& f) {
   }
 }
 
-// `arrays` is (q, k, v), of SelfAttention (x, None, None), and `options` those of qkv.attention
-// (see _layer.py), of which layers have masks, the diagonal and bias.
+// `arrays` is (q, k, v), or (x, None, None) for SelfAttention; `options` are those of qkv.attention
+// (see _layer.py), of which layers use masks, the diagonal and bias.
 CallArguments layer_arguments(const Method& method, const nanobind::tuple& arrays,
                               const nanobind::tuple& options);
 
-// The run of a forward pass. `mode` is (train, seed): a seed starts at step 0, without one the
-// run goes on where `last` stands.
+// The run of a forward pass. `mode` is (train, seed): a seed restarts at step 0; without one the
+// run continues from `last`.
 RunState run_of(const Method& method, const nanobind::tuple& mode,
                 const std::optional<RunState>& last, double dropout);
 
-// The dtype that a layer was asked for, by name.
+// The requested dtype of a layer, by name.
 DType layer_dtype(const char* layer, nanobind::handle dtype);
 
 // ---- shapes ---------------------------------------------------------------------------------
@@ -55,10 +55,10 @@ struct LayerShapes {
   Dims out;
   ResultShapes results;
 };
-// Absent for inputs that the layer refuses, and says why.
+// Absent for inputs that the layer rejects with an explanation.
 std::optional<LayerShapes> shapes_of(const MultiHeadAttention& layer, const Inputs& inputs);
 std::optional<LayerShapes> shapes_of(const SelfAttention& layer, const Inputs& inputs);
-// Of the layers that are one call of attention(). Throws Error.
+// For layers that are one call of attention(). Throws Error.
 LayerShapes shapes_of(const Inputs& inputs);
 
 // ---- work -----------------------------------------------------------------------------------

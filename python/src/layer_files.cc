@@ -18,7 +18,7 @@ namespace {
 
 namespace nb = nanobind;
 
-// A file's name may hold bytes that are no UTF-8.
+// A file name may contain bytes that are not valid UTF-8.
 [[noreturn]] void raise(PyObject* kind, const std::exception& error) {
   const std::string text = error.what();
   const nb::object message = nb::steal(
@@ -27,7 +27,7 @@ namespace nb = nanobind;
   nb::raise_python_error();
 }
 
-// What reads and writes stays a file of this name: "-" would be standard input and output.
+// Ensures that the name means a file: "-" would be standard input or output.
 std::string file_name(const nb::bytes& path) {
   std::string name(path.c_str(), path.size());
   if (name.find('\0') != std::string::npos) throw nb::value_error("path has a null character");
@@ -68,7 +68,7 @@ std::vector<Found> matched(const std::string& file, const std::vector<app::Named
     found.emplace_back(tensor, p.view);
   }
   for (const app::NamedArray& array : arrays) {
-    if (!std::holds_alternative<Tensor>(array.array)) continue;  // text is about the file
+    if (!std::holds_alternative<Tensor>(array.array)) continue;  // text is metadata
     bool known = false;
     for (const NamedParameter& p : list) known = known || p.name == array.name;
     if (known) continue;

@@ -6,14 +6,14 @@
 
 #include "layer_parameters.h"
 
-// Parameters in safetensors files. `path` is in the file system's own bytes.
+// Parameters in safetensors files. `path` is in the file system's encoding.
 namespace qkv::python {
 
-// The file appears whole or not at all. Raises OSError.
+// The file is written atomically. Raises OSError.
 void save_parameters(const nanobind::bytes& path, const ParameterList& list);
 
-// Takes a file that has exactly these names, shapes and dtypes; otherwise raises ValueError naming
-// file and tensor, and changes nothing.
+// Reads a file with exactly these names, shapes and dtypes; otherwise raises ValueError naming file
+// and tensor, and changes nothing.
 void load_parameters(const nanobind::bytes& path, const ParameterList& list);
 
 }  // namespace qkv::python

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For a build without qkv_app, which knows the formats.
+// For a build without qkv_app, which has the file formats.
 #include "layer_files.h"
 
 namespace qkv::python {

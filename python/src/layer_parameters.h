@@ -10,7 +10,7 @@
 
 #include <qkv/layers/parameters.h>
 
-// The parameters of any layer, and their gradients, as named arrays of Python.
+// The parameters of any layer, and their gradients, as named Python arrays.
 namespace qkv::python {
 
 struct NamedParameter {
@@ -19,7 +19,7 @@ struct NamedParameter {
 };
 using ParameterList = std::vector<NamedParameter>;
 
-// Of a layer, its parameters or its gradients: those that are present, in order.
+// The present parameters of a layer, or of its gradients, in order.
 template <class L>
 ParameterList parameter_list(L& layer) {
   ParameterList list;
@@ -30,8 +30,8 @@ ParameterList parameter_list(L& layer) {
 // A dict of NumPy arrays over the same memory, writable, each of which keeps `owner` alive.
 nanobind::dict arrays_of(const ParameterList& list, const std::shared_ptr<void>& owner);
 
-// Writes arrays of real numbers, by name, into the parameters. Throws Error, and writes nothing,
-// when a name is missing or unknown or an array has another shape or numbers that are not real.
+// Writes arrays of real numbers, by name, into the parameters. Throws Error, and writes nothing, if
+// a name is missing or unknown or an array has another shape or is not real.
 void assign(const char* function, const ParameterList& list, const nanobind::dict& values);
 
 }  // namespace qkv::python

@@ -14,7 +14,7 @@
 // What the layers of sequence models besides attention share.
 namespace qkv::python {
 
-// A forward pass of L: what it left, and the array whose kind results have, kept with its memory.
+// A forward pass of L: what it saved, and the array whose type results have, kept for reuse.
 template <class L>
 struct LayerPass {
   typename L::Saved saved;
@@ -35,16 +35,16 @@ std::shared_ptr<Pass> pass_to_undo(const Passes<Pass>& passes, const char* funct
   return pass;
 }
 
-// A result, where inputs that the layer refuses leave it a shape; else None.
+// A result, if inputs that the layer rejects leave it a shape; else None.
 inline nb::object make_result(const ResultMaker& maker, DType dtype,
                               const std::optional<Dims>& shape, View& view) {
   return shape ? maker.make(dtype, *shape, view) : nb::none();
 }
 
-// Integers of any type and lists of them, in a type that layers take.
+// Integer arrays of any type and lists of integers, in a type that layers accept.
 struct Integers {
   Array array;
-  Tensor converted;  // where it is another type
+  Tensor converted;  // if it has another type
   ConstView view;
 };
 Integers integers_of(nb::handle object, const Name& name);

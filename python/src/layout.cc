@@ -7,7 +7,7 @@
 namespace qkv::python {
 namespace {
 
-// [..,T,H*X] as [..,H,T,X]; [T,H*X] as [1,H,T,X], so that H is never taken for B, but packed as
+// [..,T,H*X] as [..,H,T,X]; [T,H*X] as [1,H,T,X], so that H is never mistaken for B, but packed as
 // [T,H,X].
 template <class AnyView>
 AnyView split_heads(const AnyView& x, Index heads, bool packed) {

@@ -24,8 +24,8 @@ const Method kEmbeddingBackward{"Embedding.backward", MethodArrays::kX};
 const Method kGruForward{"GRU.forward", MethodArrays::kX};
 const Method kGruBackward{"GRU.backward", MethodArrays::kX};
 
-// The shape with another last axis; without axes, and of the highest rank when one is to be added,
-// there is none.
+// The shape with another last axis; nothing if it has no axes, or if the axis would exceed the
+// highest rank.
 std::optional<Dims> with_last(Dims shape, Index size) {
   if (shape.rank() == 0) return std::nullopt;
   shape[shape.rank() - 1] = size;
@@ -77,7 +77,7 @@ class BoundLinear {
     });
   }
 
-  // Gives (dx, parameters).
+  // Returns (dx, parameters).
   nb::tuple backward(nb::handle dout, nb::handle threads) {
     return as_method(kLinearBackward, [&] {
       const char* const function = kLinearBackward.name.c_str();
@@ -141,7 +141,7 @@ class BoundEmbedding {
     });
   }
 
-  // Gives the parameters' gradients.
+  // Returns the gradients of the parameters.
   nb::dict backward(nb::handle dout, nb::handle threads) {
     return as_method(kEmbeddingBackward, [&] {
       const char* const function = kEmbeddingBackward.name.c_str();
@@ -206,7 +206,7 @@ class BoundGru {
   explicit BoundGru(GruStack layer) : layer_(std::move(layer)) {}
   const HeldLayer<GruStack>& held() const { return layer_; }
 
-  // Gives (out, state).
+  // Returns (out, state).
   nb::tuple forward(nb::handle x, nb::handle valid_len, nb::handle state, nb::handle threads) {
     return as_method(kGruForward, [&] {
       return passes_.run([&](Pass& pass) {
@@ -251,7 +251,7 @@ class BoundGru {
     });
   }
 
-  // Gives (dx, dstate, parameters).
+  // Returns (dx, dstate, parameters).
   nb::tuple backward(nb::handle dout, nb::handle dstate, nb::handle threads) {
     return as_method(kGruBackward, [&] {
       const char* const function = kGruBackward.name.c_str();

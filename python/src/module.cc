@@ -11,7 +11,7 @@ namespace qkv::python {
 namespace {
 
 void bind_all(nanobind::module_& module) {
-  numpy();  // now, where one thread alone can be
+  numpy();  // now, while there is certainly only one thread
   register_errors();
   module.attr("__version__") = QKV_VERSION;
   bind_attention(module);

@@ -9,22 +9,22 @@
 
 namespace qkv::python {
 
-// The few things that are asked of NumPy, looked up once. Held for the life of the process: at its
-// end there may be no interpreter left to give them back to.
+// The NumPy objects that are needed, looked up once. Held for the life of the process: at its end
+// there may be no interpreter left to release them to.
 class Numpy {
  public:
   Numpy();
   bool is_array(nanobind::handle object) const {
     return PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(ndarray_.ptr())) != 0;
   }
-  // Of the class itself, not of one derived from it.
+  // Of the class itself, not a derived one.
   bool is_plain_array(nanobind::handle object) const {
     return reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == ndarray_.ptr();
   }
   nanobind::object as_array(nanobind::handle object) const;
-  // The dtype object; bfloat16 is that of ml_dtypes, which must be there.
+  // The dtype object; bfloat16 is that of ml_dtypes, which must be installed.
   nanobind::object dtype(DType dtype) const;
-  // A new C-ordered array, not filled, and its memory.
+  // A new, uninitialised C-ordered array, and its memory.
   nanobind::object empty(DType dtype, const Dims& shape, View& view) const;
 
  private:

@@ -15,7 +15,7 @@
 namespace qkv::python {
 namespace {
 
-// The places in the tuple: the order of _functions.py.
+// Indices in the tuple, in the order of _functions.py.
 enum OptionPlace {
   kScore,
   kParams,
@@ -73,7 +73,7 @@ constexpr std::array<const char*, kOptionPlaces> kNames = {"score",
                                                            "layout",
                                                            "heads"};
 
-// The first element that is neither 0 nor 1. What is broadcast is looked at once.
+// The first element that is neither 0 nor 1. Broadcast elements are visited once.
 std::optional<Index> first_besides_flags(const ConstView& view, int axis = 0) {
   if (view.element_count() == 0) return std::nullopt;
   if (axis == view.rank()) {
@@ -118,7 +118,7 @@ class Reader {
     if (given(kSeed)) o.dropout.seed = seed_of(at(kSeed), name(kSeed));
   }
 
-  // Heads side by side are counted: G is 0 where it is the widths that say it.
+  // With side-by-side heads, their numbers; G is 0 if it follows from the widths.
   Layout layout() const {
     Layout layout;
     layout.packed = given(kCuSeqlensQ) || given(kCuSeqlensK);
@@ -212,7 +212,7 @@ class Reader {
 
   template <class S>
   void read_params(S& score) {
-    if (!given(kParams)) return;  // the library says what is absent
+    if (!given(kParams)) return;  // the library reports the missing ones
     if (!has_parameters<S>() && !call_.options.qk_norm) {
       throw_value_error(name(kParams),
                         "is given but the score " + describe(at(kScore)) + " has no parameters");
@@ -220,7 +220,7 @@ class Reader {
     if (!nb::isinstance<nb::dict>(at(kParams))) {
       throw_type_error(name(kParams), "must be a dict of arrays, got " + describe(at(kParams)));
     }
-    // A copy: what __dlpack__ of a value does to the caller's dict does not matter here.
+    // A copy: a value's __dlpack__ may change the caller's dict.
     const nb::dict params = nb::steal<nb::dict>(PyDict_Copy(at(kParams).ptr()));
     for (const auto& [key, value] : params) read_param(key, value, score);
   }
@@ -263,7 +263,7 @@ class Reader {
     }
     const nb::handle offset = at(kCausalOffset);
     if (PyFloat_Check(offset.ptr()) != 0)
-      index_of(offset, name(kCausalOffset));  // says what it must be
+      index_of(offset, name(kCausalOffset));  // throws with the rule
     if (PyIndex_Check(offset.ptr()) != 0 && !nb::hasattr(offset, "shape")) {
       o.diagonal = Offset{index_of(offset, name(kCausalOffset))};
       return;
@@ -286,9 +286,10 @@ class Reader {
   void read_window() {
     if (!given(kWindow)) return;
     nb::object window = nb::borrow(at(kWindow));
-    // Arrays and tensors become lists; their dtype is seen in the numbers.
+    // Arrays and tensors are converted to lists; their dtype shows in the numbers.
     if (!nb::isinstance<nb::str>(window) && nb::hasattr(window, "tolist")) {
-      if (!numpy().is_array(window)) array_of(window, name(kWindow));  // refuses odd tensors
+      if (!numpy().is_array(window))
+        array_of(window, name(kWindow));  // rejects unsupported tensors
       window = window.attr("tolist")();
     }
     const bool pair = (nb::isinstance<nb::tuple>(window) || nb::isinstance<nb::list>(window)) &&
@@ -319,7 +320,7 @@ class Reader {
     if (given(kKeyLengths)) masks.emplace_back(KeyLengths{array(kKeyLengths)});
   }
 
-  // Numbers that somebody meant to be added would act as the opposite.
+  // Numbers meant as an additive mask would act as the opposite.
   void check_flags(const ConstView& keep) const {
     const auto odd = first_besides_flags(keep);
     if (!odd) return;
@@ -333,12 +334,12 @@ class Reader {
   CallArguments& call_;
 };
 
-// G, where only H was given: queries and keys have one width for the scores that are products, and
-// as many heads for the others. q has its heads apart, k has not.
+// G, if only H was given: for product scores queries and keys have the same width, for the others
+// the same number of heads. q has its heads split, k has not.
 Index key_heads_of(const Inputs& inputs, Index heads, const Score& score, const Name& name) {
   const ConstView &q = inputs.q, &k = inputs.k;
   const bool one_width = !has_parameters(score);
-  // The library says what else is wrong with these.
+  // The library reports what else is wrong with these.
   if (!one_width || !q.given() || q.size(-1) == 0 || k.rank() < 2 || k.size(-1) == 0) return heads;
   if (k.size(-1) % q.size(-1) != 0) {
     throw_value_error(name,
@@ -348,12 +349,12 @@ Index key_heads_of(const Inputs& inputs, Index heads, const Score& score, const 
   return k.size(-1) / q.size(-1);
 }
 
-// Whether `shape` has these sizes as its last axes and no others.
+// Whether the last axes of `x` are exactly these sizes, with no others.
 bool is_shape(const ConstView& x, std::initializer_list<Index> sizes) {
   return x.shape() == Dims(sizes);
 }
 
-// What may have been meant by a mask or bias that does not broadcast.
+// What a mask or bias that does not broadcast may have been meant to be.
 std::string advice_for_mask(const ConstView& mask, const ConstView& q, const ConstView& k,
                             const char* name) {
   if (!mask.given() || q.rank() < 3 || k.rank() < 3) return {};

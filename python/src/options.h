@@ -23,13 +23,13 @@ struct CallArguments {
   Array& hold(Array array) { return arrays.emplace_back(std::move(array)); }
 };
 
-// What params calls a gain of the QK-norm: "norm_q" of "q".
+// The name in params of a QK-norm gain: "norm_q" for "q".
 std::string gain_name(const char* side);
 
-// The error of a call with what Python has for it: which option takes arrays of these shapes.
+// The error of a call, with advice in Python's terms: which option takes arrays of these shapes.
 Error with_advice(const Error& error, const CallArguments& call);
 
-// Calls f(). Errors that show shapes say that they are the library's, where the caller's differ.
+// Calls f(). Errors that show shapes note that these are the library's, if the caller's differ.
 template <class F>
 auto in_layout(const CallArguments& call, const F& f) {
   try {
@@ -44,7 +44,7 @@ auto in_layout(const CallArguments& call, const F& f) {
 CallArguments call_arguments(const char* function, nb::handle q, nb::handle k, nb::handle v,
                              const nb::tuple& options);
 
-// Roughly how many multiply-adds the call takes, whose results have these shapes.
+// Roughly the number of multiply-adds of a call whose results have these shapes.
 double work_of(const CallArguments& call, const ResultShapes& shapes);
 
 }  // namespace qkv::python

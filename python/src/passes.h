@@ -7,15 +7,14 @@
 
 namespace qkv::python {
 
-// The forward passes of a layer. All of it is touched under the GIL only, so that several threads
-// may call: each works on a pass of its own, and the last one to end is the one that backward()
-// undoes; there is none when it failed. A Pass has release(), which lets Python's objects go and
-// keeps its memory.
+// The forward passes of a layer. Accessed only under the GIL, so that several threads may call:
+// each works on its own pass, and backward() uses the last one to finish; there is none if that one
+// failed. A Pass has release(), which releases Python objects and keeps its memory.
 template <class Pass>
 class Passes {
  public:
-  // f(pass) fills the pass that becomes the last one; none is when it throws. Until then last()
-  // stays for backward() in other threads. Gives what f does.
+  // f(pass) fills the pass that becomes the last one; if it throws, there is none. Until then
+  // last() stays valid for backward() in other threads. Returns the result of f.
   template <class F>
   auto run(const F& f) {
     std::shared_ptr<Pass> pass = std::exchange(spare_, nullptr);
@@ -30,12 +29,12 @@ class Passes {
     }
   }
 
-  // Null: there is nothing to undo.
+  // Null if there is none.
   std::shared_ptr<Pass> last() const { return last_; }
 
  private:
-  // Keeps a pass for its memory, unless a backward() is at work on it. What its objects run when
-  // they go may call the layer again.
+  // Keeps a pass for its memory, unless a backward() is using it. Releasing its objects may run
+  // code that calls the layer again.
   void retire(std::shared_ptr<Pass> pass) {
     if (!pass || pass.use_count() > 1) return;
     pass->release();
@@ -43,7 +42,7 @@ class Passes {
   }
 
   std::shared_ptr<Pass> last_;
-  std::shared_ptr<Pass> spare_;  // an earlier one; nobody else holds it
+  std::shared_ptr<Pass> spare_;  // an earlier one, not shared
 };
 
 }  // namespace qkv::python

@@ -10,7 +10,7 @@
 namespace qkv::python {
 namespace {
 
-// Looked up once: small calls are made of these.
+// Looked up once: this matters for small calls.
 PyObject* name_of_attribute(const char* name) { return PyUnicode_InternFromString(name); }
 
 nb::object attribute(nb::handle object, PyObject* name) {
@@ -19,14 +19,14 @@ nb::object attribute(nb::handle object, PyObject* name) {
   return nb::steal(value);
 }
 
-// What is asked of PyTorch, looked up when its first tensor comes; never by importing it. Held for
-// the life of the process, as NumPy is.
+// The PyTorch objects that are needed, looked up when the first tensor arrives; torch is never
+// imported here. Held for the life of the process, like NumPy's.
 class Torch {
  public:
   explicit Torch(nb::handle torch)
       : tensor_(nb::object(torch.attr("Tensor")).release()),
         function_(nb::object(tensor_.attr("__torch_function__").attr("__func__")).release()),
-        // Of a class whose instances are their memory: Parameter's.
+        // For classes whose instances are their memory: Parameter's.
         no_function_(
             nb::object(torch.attr("nn").attr("Parameter").attr("__torch_function__")).release()),
         no_dispatch_(nb::object(tensor_.attr("__torch_dispatch__")).release()),
@@ -67,7 +67,7 @@ const Torch* torch() {
   if (found == nullptr) {
     const nb::object modules = nb::module_::import_("sys").attr("modules");
     const nb::object module = modules.attr("get")("torch");
-    // While it is being imported there are no tensors.
+    // No tensors exist while it is still being imported.
     if (module.is_none() || !nb::hasattr(module, "autograd") || !nb::hasattr(module, "nn")) {
       return nullptr;
     }
@@ -86,7 +86,7 @@ TensorClass look_up(nb::handle type) {
 }  // namespace
 
 TensorClass tensor_class_of(nb::handle object) {
-  // The first classes that come stay known, and alive; there are two or three in a program.
+  // The first classes seen are cached, and kept alive; a program has two or three.
   constexpr std::size_t kMostKnown = 8;
   static auto* const known = new std::vector<std::pair<PyTypeObject*, TensorClass>>;
   PyTypeObject* const type = Py_TYPE(object.ptr());

@@ -6,26 +6,25 @@
 
 #include "arrays.h"
 
-// PyTorch's tensors: what their memory means, and the short way to it.
+// PyTorch tensors: what their memory means, and the fast way to it.
 namespace qkv::python {
 
 struct ExchangeApi;  // dlpack.h
 
-// Of a class: whether it is a tensor's, and the functions of DLPack that PyTorch (2.10 or newer)
-// offers for it.
+// For a class: whether it is a tensor class, and the DLPack functions that PyTorch (2.10 or newer)
+// exports for it.
 struct TensorClass {
   bool of_torch = false;
-  bool plain = false;  // the memory is the value: PyTorch's functions take it as it is
+  bool plain = false;  // the memory is the value: PyTorch's functions take it unchanged
   const ExchangeApi* exchange = nullptr;
 };
 TensorClass tensor_class_of(nb::handle object);
 
-// Throws TypeError for a tensor whose memory is not all of its value: of a class with a meaning of
-// its own (__torch_function__, __torch_dispatch__), or with a tangent of forward-mode
-// differentiation.
+// Throws TypeError for a tensor whose memory is not its whole value: of a class that gives it
+// another meaning (__torch_function__, __torch_dispatch__), or with a forward-mode tangent.
 void check_plain_tensor(const TensorClass& of, nb::handle object, const Name& name);
 
-// The tensor, or one with the sign in its memory: PyTorch may keep it beside.
+// The tensor, or a copy with its sign applied to the memory: PyTorch may store the sign separately.
 nb::object with_its_sign(nb::handle tensor);
 
 bool requires_grad(nb::handle tensor);

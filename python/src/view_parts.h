@@ -8,22 +8,22 @@
 
 #include "arrays.h"
 
-// What views of buffers and of DLPack's tensors are made with.
+// Building blocks of views of buffers and DLPack tensors.
 namespace qkv::python {
 
-// str(object); what UTF-8 has no bytes for (lone surrogates) is escaped.
+// str(object); characters that UTF-8 cannot encode (lone surrogates) are escaped.
 std::string text_of(nb::handle object);
 
-// Integers of so many bytes; kNone for what there is no DType for.
+// The signed integer of this size; kNone if there is no such DType.
 DType signed_integer(std::size_t bytes);
 DType unsigned_integer(std::size_t bytes);
 
-// Throws TypeError for an array of a dtype that no argument can have.
+// Throws TypeError for an array of a dtype that no argument accepts.
 [[noreturn]] void refuse_dtype(const Name& name, nb::handle object);
 void check_rank(const Name& name, int rank);
 bool is_aligned(const void* data, DType dtype);
 
-// Shape and strides in units of bytes as Dims; nothing when the strides are no multiples of a unit.
+// Shape and strides in units of bytes as Dims; nothing if a stride is not a multiple of a unit.
 struct ArrayLayout {
   Dims shape, strides;
 };
