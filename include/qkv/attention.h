@@ -18,12 +18,12 @@
 namespace qkv {
 
 // q [B,H,Tq,D], k [B,G,Tk,D], v [B,G,Tk,E]; H % G == 0, query head h reads key head floor(h*G/H).
-// All of rank 3: [B,T,.]; all of rank 2: [T,.]. With mixed ranks leading axes align from the
+// If all have rank 3: [B,T,.]; rank 2: [T,.]. With mixed ranks leading axes align from the
 // right as in NumPy; the last leading one is the head axis, those before it broadcast.
 // float32, float64, bfloat16 or float16, the same for all three; or float32 q with bfloat16 or
-// float16 k and v. v may be absent when neither `out` nor a gradient is asked for.
-// Packed: with cu_seqlens (integers [B+1], from 0 to the total, not falling) q is [sum Tq,H,D],
-// k and v [sum Tk,G,.], out [sum Tq,H,E], and what is [..,Tq] or [..,Tk] elsewhere is
+// float16 k and v. v may be absent if neither `out` nor a gradient is requested.
+// Packed: with cu_seqlens (integers [B+1], non-decreasing from 0 to the total) q is [sum Tq,H,D],
+// k and v [sum Tk,G,.], out [sum Tq,H,E], and results that are otherwise [..,Tq] or [..,Tk] are
 // [H,sum Tq], [H,sum Tk].
 struct Inputs {
   ConstView q{};
@@ -33,7 +33,7 @@ struct Inputs {
   ConstView cu_seqlens_k{};
 };
 
-// Rows of a matrix with one row per query: all, or those that `rows` [R] (integers) names.
+// Rows of a matrix with one row per query: all, or those listed in `rows` [R] (integers).
 template <class AnyView>
 struct BasicRows {
   ConstView rows{};
@@ -50,15 +50,15 @@ struct BasicRows {
 using Rows = BasicRows<View>;
 using ConstRows = BasicRows<ConstView>;
 
-// The `count` largest weights (before dropout) of each query, largest first, ties to the lower
-// key; where fewer keys are live the rest is weight 0, key -1.
+// The `count` largest weights (before dropout) of each query, largest first, ties to the lower key;
+// if fewer keys are live, the rest is weight 0, key -1.
 struct Top {
   Index count = 0;
   View weights{};  // [B,H,Tq,count], accumulator type
   View keys{};     // the same shape, int32 or int64
 };
 
-// Name a buffer to ask for a result. `out` has q's dtype; keys are integers; all others have the
+// Set a buffer to request a result. `out` has q's dtype; keys are integers; all others have the
 // accumulator's dtype: float64 for float64 inputs, else float32.
 struct Outputs {
   View out{};              // [B,H,Tq,E]
@@ -73,27 +73,28 @@ struct Outputs {
   Rows masked_scores{};    // after mods, bias, ALiBi and masks; -inf where masked
 };
 
-// The shapes of a call's results, for those who make the buffers: [B,H,Tq,E], [B,H,Tq] and so on
-// with as many axes as the inputs ask for; of packed sequences [sum Tq,H,E], [H,sum Tq] and
-// [H,sum Tk], and no matrix: its rank is 0.
+// The shapes of a call's results, for allocating buffers: [B,H,Tq,E], [B,H,Tq] and so on, with as
+// many axes as the inputs imply; for packed sequences [sum Tq,H,E], [H,sum Tq] and [H,sum Tk], and
+// no matrix: its rank is 0.
 struct ResultShapes {
-  Dims out{};     // rank 0 where v is absent
+  Dims out{};     // rank 0 if v is absent
   Dims rows{};    // of lse and row_max; top adds an axis of `count`
   Dims keys{};    // of column_sums
   Dims matrix{};  // of weights and scores, all rows
 };
-// Throws Error for inputs that attention() refuses.
+// Throws Error for inputs that attention() rejects.
 QKV_API ResultShapes result_shapes(const Inputs& inputs);
 
-// softmax(scores(q, k)) v as semantics in docs/ say. Throws Error before touching any output.
-// Without a context: on the calling thread, with scratch memory of its own.
+// softmax(scores(q, k)) v as defined in docs/semantics.md. Throws Error before touching any output.
+// Without a context: on the calling thread, with its own scratch memory.
 QKV_API void attention(const Inputs& inputs, const Options& options, const Outputs& outputs);
 QKV_API void attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                        Context& context);
 
 // ---- gradients ------------------------------------------------------------------------------
 
-// What the backward pass needs of the forward pass (out only when output gradients name `out`).
+// What the backward pass needs from the forward pass (out only if the output gradients include
+// `out`).
 struct Saved {
   ConstView out{};
   ConstView lse{};
@@ -103,14 +104,14 @@ struct Saved {
 struct OutputGradients {
   ConstView out{};      // shape and dtype of out
   ConstView lse{};      // of lse
-  ConstRows weights{};  // of weights (before dropout), all or named rows
+  ConstRows weights{};  // of weights (before dropout), all or listed rows
 };
 
-// A buffer is overwritten, or added to.
+// Whether a buffer is overwritten or added to.
 enum class Write { kOverwrite, kAccumulate };
 
-// Name a buffer to ask for a gradient. Each has the shape and dtype of what it is the gradient
-// of; what was broadcast is summed.
+// Set a buffer to request a gradient. Each has the shape and dtype of its source, summed over
+// broadcast axes.
 struct InputGradients {
   View q{};
   View k{};
@@ -124,7 +125,7 @@ struct InputGradients {
 };
 
 // Dao et al. 2022, appendix B.2, extended to every option. `options` must be those of the forward
-// call; dropout is drawn again from its seed.
+// call; dropout is regenerated from its seed.
 QKV_API void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
                                 const OutputGradients& output_gradients,
                                 const InputGradients& input_gradients);
@@ -134,11 +135,11 @@ QKV_API void attention_backward(const Inputs& inputs, const Options& options, co
 
 // ---- bind once, run often -------------------------------------------------------------------
 
-// A problem whose shapes, dtypes and options are fixed. run() and backward() take arrays of the
-// same shapes and dtypes and do not allocate, once the threads of the context have started;
-// backward() may, the first time, for inputs whose channels are apart, named rows of dweights, and
-// gradients that are added to or not in C order. Views inside the options (bias, lengths, ...) stay
-// bound: their memory is read at every run. The context must outlive the plan.
+// A problem with fixed shapes, dtypes and options. run() and backward() take arrays of the same
+// shapes and dtypes and do not allocate once the threads of the context have started; backward()
+// may, the first time, for inputs with non-contiguous channels, selected rows of dweights, and
+// gradients that are accumulated or not in C order. Views inside the options (bias, lengths, ...)
+// stay bound: their memory is read at every run. The context must outlive the plan.
 class QKV_API Plan {
  public:
   Plan(const Inputs& inputs, const Options& options, Context& context);
@@ -149,7 +150,7 @@ class QKV_API Plan {
   // The implementations: "dot/avx512", "reference". A forced one may have no backward pass: "".
   std::string_view path() const noexcept;
   std::string_view backward_path() const noexcept;
-  std::size_t scratch_bytes() const noexcept;  // that run() needs
+  std::size_t scratch_bytes() const noexcept;  // required by run()
   std::size_t backward_scratch_bytes() const noexcept;
   void run(const Inputs& inputs, const Outputs& outputs);
   void backward(const Inputs& inputs, const Saved& saved, const OutputGradients& output_gradients,

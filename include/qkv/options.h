@@ -19,9 +19,8 @@ namespace qkv {
 
 // ---- the diagonal ---------------------------------------------------------------------------
 
-// Where the diagonal j = i + o of causal masks, windows, ALiBi and rotary positions lies:
-// o = Tk - Tq, o = 0, or given, one number or one for each batch entry. Switches nothing on by
-// itself.
+// The diagonal j = i + o of causal masks, windows, ALiBi and rotary positions: o = Tk - Tq, o = 0,
+// or given, one number or one per batch entry. By itself it masks nothing.
 struct BottomRight {
   static constexpr std::string_view kName = "bottom_right";
 };
@@ -62,8 +61,8 @@ struct Keep {
   static constexpr std::string_view kName = "keep";
 };
 
-// [B,Tk], non-zero where the key is padding (the opposite sense of Keep, as torch's
-// key_padding_mask and seed 003 have it).
+// [B,Tk], non-zero where the key is padding (the opposite sense of Keep, like torch's
+// key_padding_mask and seed 003).
 struct Padding {
   ConstView padding{};
 
@@ -85,21 +84,21 @@ using Mask = std::variant<Causal, Window, Keep, Padding, KeyLengths, MaskMod>;
 // Philox4x32-10 (Salmon et al. 2011) of (seed; j, i, h, b): the same for any number of threads.
 struct Dropout {
   double p = 0;
-  std::optional<std::uint64_t> seed{};  // needed when p > 0
+  std::optional<std::uint64_t> seed{};  // required if p > 0
 };
 
-// Members stand in the order in which they act.
+// Members are in the order in which they are applied.
 struct Options {
-  std::optional<QkNorm> qk_norm{};  // of each row of q and of k
-  std::optional<Rotary> rotary{};   // then
-  Score score{};                    // ScaledDot unless given
-  std::optional<double> scale{};    // unless given: 1/sqrt(D) for ScaledDot, else 1
+  std::optional<QkNorm> qk_norm{};  // on each row of q and k
+  std::optional<Rotary> rotary{};   // after qk_norm
+  Score score{};                    // ScaledDot by default
+  std::optional<double> scale{};    // default: 1/sqrt(D) for ScaledDot, else 1
   double softcap = 0;               // s <- softcap * tanh(s / softcap); 0 = off
-  std::vector<ScoreMod> mods{};     // applied one after the other
+  std::vector<ScoreMod> mods{};     // applied in order
   ConstView bias{};                 // added; broadcastable to the weights; -inf masks
   Diagonal diagonal{};              // of ALiBi, Causal, Window and Rotary
   ConstView alibi{};                // slopes [H] or [B,H]: adds -slope_h * |i + o - j|
-  std::vector<Mask> masks{};        // all hold together
+  std::vector<Mask> masks{};        // a pair must be allowed by all
   ConstView sinks{};                // [H]: one more logit per head, with value 0
   Dropout dropout{};                // on the weights, after the softmax
 };

@@ -9,10 +9,10 @@
 #include <qkv/export.h>
 #include <qkv/view.h>
 
-// The scores. Each type says its name, which is also Python's and the command line's; the scale
-// that is taken where the options give none; its parameters, and where the gradient of each goes:
-// for_each_parameter(f) calls f(name, value, gradient) with pointers to members.
-// Letters: H query heads, D query/key width (Dq, Dk where they differ), U units.
+// The scores. Each type has its name, also used by Python and the command line; its default scale;
+// its parameters and where their gradients go: for_each_parameter(f) calls f(name, value, gradient)
+// with pointers to members. Letters: H query heads, D query/key width (Dq, Dk where they differ), U
+// units.
 namespace qkv {
 
 // s_ij = q_i . k_j / sqrt(D)   Vaswani et al. 2017, eq. 1.
@@ -73,8 +73,8 @@ struct Additive {
   ConstView v{};   // [U] or [H,U]
   ConstView b{};   // [U] or [H,U]; may be absent
 
-  // The form v^T tanh(W [k; q]): w [U, Dk+Dq] (or [H, U, Dk+Dq]) is cut after column `key_width`.
-  // Throws Error when w is not so wide.
+  // The form v^T tanh(W [k; q]): w [U, Dk+Dq] (or [H, U, Dk+Dq]) is split after column `key_width`.
+  // Throws Error if w is too narrow.
   QKV_API static Additive concat(const ConstView& w, Index key_width, const ConstView& v,
                                  const ConstView& b = {});
 
@@ -102,8 +102,8 @@ struct QkNormGradient {
 };
 
 // Each row x becomes g x / sqrt(mean of x_c^2 + eps): queries and keys are normalised before the
-// score (Henry et al. 2020; with RMSNorm, Zhang and Sennrich 2019, eq. 4). A gain that is absent is
-// 1. Without eps a row of zeros stays one.
+// score (Henry et al. 2020; with RMSNorm, Zhang and Sennrich 2019, eq. 4). An absent gain is 1.
+// With eps = 0 a row of zeros stays zero.
 struct QkNorm {
   ConstView q{};  // gain [Dq] or one per head [H,Dq]
   ConstView k{};  // [Dk] or [G,Dk]
@@ -118,18 +118,18 @@ struct QkNorm {
   }
 };
 
-// Which values of a row turn together: (2m, 2m+1) as in the paper and GPT-J, or (m, m + width/2) as
-// in GPT-NeoX and Llama.
+// Which values of a row are rotated as a pair: (2m, 2m+1) as in the paper and GPT-J, or (m, m +
+// width/2) as in GPT-NeoX and Llama.
 enum class RotaryPairs { kNeighbours, kHalves };
 
-// Rotary positions (Su et al. 2021, section 3.4.2): pair m of a row at position p turns by the
-// angle p base^(-2m/width), so that q_i . k_j depends on the difference of their positions. A key's
-// position is j and a query's i + o (Options::diagonal), unless positions are given.
+// Rotary positions (Su et al. 2021, section 3.4.2): pair m of a row at position p is rotated by the
+// angle p base^(-2m/width), so that q_i . k_j depends on the difference of positions. By default
+// key j has position j and query i has i + o (Options::diagonal).
 struct Rotary {
   RotaryPairs pairs = RotaryPairs::kNeighbours;
   double base = 10000;
-  Index width = 0;          // even; the first values of each row that turn; 0: all
-  ConstView frequencies{};  // [width/2], float32 or float64, radians per position, for those above
+  Index width = 0;          // even; how many leading values of a row are rotated; 0: all
+  ConstView frequencies{};  // [width/2], float32 or float64, radians per position, not from base
   ConstView q_positions{};  // integers [Tq] or [B,Tq], packed [sum Tq]
   ConstView k_positions{};  // [Tk] or [B,Tk], packed [sum Tk]
 
@@ -142,7 +142,7 @@ struct Rotary {
   }
 };
 
-// Does a score have parameters?
+// Whether a score has parameters.
 template <class S>
 constexpr bool has_parameters() {
   bool any = false;

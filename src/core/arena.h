@@ -8,21 +8,21 @@
 
 #include <qkv/view.h>
 
-// Scratch memory as the loops see it.
+// Scratch memory, as the loops use it.
 namespace qkv::core {
 
-// One cache line: enough for every vector load, and neighbours share none.
+// One cache line: enough for any vector load, and adjacent pieces never share a line.
 inline constexpr std::size_t kScratchAlignment = 64;
 
-// The next multiple of kScratchAlignment. Throws std::bad_array_new_length when there is none.
+// The next multiple of kScratchAlignment. Throws std::bad_array_new_length if there is none.
 std::size_t padded_bytes(std::size_t bytes);
 
-// The bytes of `count` values of `size` bytes, padded. Throws std::bad_array_new_length when count
-// is negative or too large for any memory.
+// The bytes of `count` values of `size` bytes, padded. Throws std::bad_array_new_length if count is
+// negative or too large.
 std::size_t padded_bytes(Index count, std::size_t size);
 
-// A piece of scratch memory handed out from the front, aligned to kScratchAlignment each time.
-// Never grows: taking more than was reserved is a defect of the caller (std::logic_error).
+// Hands out a block of scratch memory from the front, each piece aligned to kScratchAlignment.
+// Never grows: taking more than was reserved is a bug in the caller (std::logic_error).
 class Arena {
  public:
   Arena() = default;
@@ -37,7 +37,7 @@ class Arena {
   void reset() noexcept { used_ = 0; }
   std::size_t used() const noexcept { return used_; }
   // Bytes that take<T>(count) uses, padding included: the unit of size computations. Throws
-  // std::bad_array_new_length when count is negative or too large for any memory.
+  // std::bad_array_new_length if count is negative or too large.
   template <class T>
   static std::size_t cost(Index count) {
     return padded_bytes(count, sizeof(T));
@@ -51,7 +51,7 @@ class Arena {
   std::size_t used_ = 0;
 };
 
-// Hands out nothing and adds up what would be taken: sizes come from the code that takes.
+// Hands out nothing and adds up what would be taken, so that sizes come from the code that takes.
 class MeasuringArena {
  public:
   template <class T>
@@ -65,13 +65,13 @@ class MeasuringArena {
   std::size_t bytes_ = 0;
 };
 
-// What a pass of some implementation takes.
+// The scratch memory of a pass.
 struct ScratchSize {
-  std::size_t shared = 0;      // seen by all tasks of the call
-  std::size_t per_worker = 0;  // a worker's own
+  std::size_t shared = 0;      // shared by all tasks of the call
+  std::size_t per_worker = 0;  // private to each worker
 };
 
-// Of a pass with take_shared(arena) and worker_bytes().
+// For a pass with take_shared(arena) and worker_bytes().
 template <class Pass>
 ScratchSize measure(Pass&& pass) {
   MeasuringArena arena;

@@ -6,7 +6,7 @@
 
 #include <qkv/view.h>
 
-// Signed 64-bit arithmetic that says when it does not fit: nullopt.
+// Signed 64-bit arithmetic; nullopt on overflow.
 namespace qkv::core {
 
 inline std::optional<Index> checked_multiply(Index a, Index b) noexcept {

@@ -25,8 +25,8 @@ constexpr std::uint32_t shift_right_rounded(std::uint32_t value, int shift) noex
 std::uint16_t to_bfloat16_bits(float value) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const bool nan = (bits & ~kSign32) > kInfinity32;
-  // A NaN is cut off, not rounded (it could become an infinity), and made quiet (its payload may
-  // lie in the lost bits alone).
+  // A NaN is truncated, not rounded (it could become an infinity), and made quiet (its payload may
+  // be in the lost bits only).
   return static_cast<std::uint16_t>(nan ? (bits >> 16) | kQuietBFloat16
                                         : shift_right_rounded(bits, 16));
 }
@@ -34,11 +34,11 @@ std::uint16_t to_bfloat16_bits(float value) noexcept {
 std::uint32_t magnitude_to_float16_bits(std::uint32_t magnitude) noexcept {
   constexpr std::uint32_t kSmallestNormal = (127 - 14) << 23;     // 2^-14
   constexpr std::uint32_t kRebias = (127 - 15) << 23;             // from bias 127 to bias 15
-  constexpr std::uint32_t kOverflow = ((127 + 16) << 23) - 4096;  // 65520, half way past 65504
+  constexpr std::uint32_t kOverflow = ((127 + 16) << 23) - 4096;  // 65520, halfway past 65504
   constexpr std::uint32_t kToZero = (127 - 25) << 23;             // 2^-25, half the smallest
   if (magnitude > kInfinity32) return kInfinity16 | kQuiet16 | ((magnitude >> 13) & 0x3FFU);
   if (magnitude >= kOverflow) return kInfinity16;
-  // A carry out of the mantissa counts the exponent up, as it should.
+  // A carry out of the mantissa increments the exponent, as it should.
   if (magnitude >= kSmallestNormal) return shift_right_rounded(magnitude - kRebias, 13);
   if (magnitude < kToZero) return 0;
   // Subnormal: the mantissa with its hidden bit, in units of 2^-24.

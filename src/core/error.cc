@@ -4,7 +4,7 @@
 namespace qkv {
 namespace {
 
-// "function: argument detail"; an empty argument (an error about the whole call) leaves no gap.
+// "function: argument detail"; an empty argument (an error about the whole call) is omitted.
 std::string sentence(std::string_view function, std::string_view argument,
                      std::string_view detail) {
   std::string text(function);
@@ -24,7 +24,7 @@ Error::Error(std::string_view function, std::string_view argument, std::string_v
       argument_(argument),
       kind_(kind) {}
 
-// Out of line, so that the type's identity lives in the library and crosses a shared boundary.
+// Out of line, so that the type's identity is in the library and crosses shared-library boundaries.
 Error::~Error() = default;
 
 Cancelled::Cancelled(std::string_view function)

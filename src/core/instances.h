@@ -7,10 +7,10 @@
 
 #include <qkv/mods.h>
 
-// The compiled instances of a user's function, and which of them to call.
+// The compiled instances of a user function, and the choice between them.
 namespace qkv::core {
 
-// The best instance that is not above `wanted`. Tables ascend and begin with the baseline.
+// The best instance that is at most `wanted`. Tables ascend and begin with the baseline.
 template <class Instance>
 const Instance& instance_for(std::span<const Instance> table, detail::InstanceTarget wanted) {
   std::size_t best = 0;
@@ -40,11 +40,11 @@ void apply_instance(const detail::ScoreInstance& instance, const void* callable,
   }
 }
 
-// The best target that this CPU runs.
+// The best target that this CPU supports.
 detail::InstanceTarget best_instance_target() noexcept;
 
-// The built-in soft-cap as a callable: what score_mod([=](auto s, At) { return soft_cap(s, cap); })
-// holds. Its instances are called as instance_for(soft_cap_instances(), target).f32(&soft_cap,
+// The built-in soft-cap as a callable: the one in score_mod([=](auto s, At) { return soft_cap(s,
+// cap); }). Its instances are called as instance_for(soft_cap_instances(), target).f32(&soft_cap,
 // tile).
 struct SoftCap {
   double cap = 0;

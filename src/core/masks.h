@@ -9,18 +9,15 @@
 #include "core/problem.h"
 #include "core/tile_classes.h"
 
-// What each mask of the list ResolvedMask allows, in two kinds:
-//   an interval   allows(mask, p, at, j) and keys(mask, at, Tk): what a query may see stands side
-//   by
-//                 side
-//   a question    allows(mask, p, at, j) alone; beside it, where there is a faster answer than key
-//   by
-//                 key, ask(mask, p, at, j0, n, target, allowed), and where whole tiles are known
-//                 before, tile_class(mask, at, tile_i, tile_j)
-// `allows` is the meaning, and what the reference goes by. A mask without it does not compile.
+// What each mask of the list ResolvedMask allows. There are two kinds:
+//   an interval   allows(mask, p, at, j) and keys(mask, at, Tk): a query sees a contiguous range
+//   a question    only allows(mask, p, at, j); optionally, if there is a faster way than key by
+//                 key, ask(mask, p, at, j0, n, target, allowed), and, if whole tiles are known in
+//                 advance, tile_class(mask, at, tile_i, tile_j)
+// `allows` is the definition, used by the reference. A mask without it does not compile.
 namespace qkv::core {
 
-// One query of one head, with what every mask needs to know of it.
+// One query of one head, with everything a mask needs to know about it.
 struct QueryAt {
   Index b = 0;
   Index h = 0;
@@ -35,7 +32,7 @@ struct KeyRange {
   bool empty() const noexcept { return begin >= end; }
 };
 
-// Non-zero; a bool is read as its byte, which need not be 0 or 1 in foreign memory.
+// Non-zero; a bool is read as its byte, which in foreign memory may be other than 0 or 1.
 inline bool is_set(const Operand& x, Index offset) noexcept {
   if (x.dtype == DType::kBool) return static_cast<const unsigned char*>(x.data)[offset] != 0;
   return load<Index>(x.dtype, x.data, offset) != 0;
@@ -46,7 +43,7 @@ inline At place_of(const QueryAt& at, Index j) {
           static_cast<std::int32_t>(at.i), static_cast<std::int32_t>(j)};
 }
 
-// Beyond any size: sums of three do not overflow.
+// Larger than any size; sums of three do not overflow.
 inline constexpr Index kFar = Index{1} << 60;
 inline Index diagonal_of(const QueryAt& at) { return at.i + std::clamp(at.o, -kFar, kFar); }
 
@@ -87,7 +84,7 @@ inline KeyRange keys(const LengthMask& mask, const QueryAt& at, Index) {
 
 // ---- keep, padding --------------------------------------------------------------------------
 
-// allowed_n &= what a byte or integer array says of key n.
+// allowed_n &= the value of a byte or integer array for key n.
 inline void ask_array(const Operand& x, Index offset, bool wanted, Index n, std::uint8_t* allowed) {
   const Index stride = x.col_stride;
   if ((x.dtype == DType::kBool || x.dtype == DType::kUInt8) && stride == 1) {
@@ -136,7 +133,7 @@ inline bool allows(const UserMask& mask, const Problem&, const QueryAt& at, Inde
   ask_user(*mask.mod, at, j, 1, detail::InstanceTarget::kBaseline, &allowed);
   return allowed != 0;
 }
-// A precomputed one is asked only where its tiles are partial.
+// A precomputed mask is evaluated only in its partial tiles.
 inline void ask(const UserMask& mask, const Problem&, const QueryAt& at, Index j0, Index n,
                 detail::InstanceTarget target, std::uint8_t* allowed) {
   const MaskMod& mod = *mask.mod;
@@ -204,8 +201,8 @@ inline void find_allowed(const Problem& p, detail::InstanceTarget target, const 
   for (const ResolvedMask& mask : p.masks) std::visit(restrict_to, mask);
 }
 
-// What is known before of a row and the keys of one tile: kFull only when no question may forbid
-// one.
+// What is known in advance of a row and the keys of one tile: kFull only if no question may forbid
+// a key.
 inline TileClass tile_class(const Problem& p, const QueryAt& at, Index tile_j) {
   const auto class_of = [&]<AnyMask M>(const M& mask) {
     if constexpr (IntervalMask<M>) {

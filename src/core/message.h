@@ -12,11 +12,11 @@
 
 namespace qkv::core {
 
-// The parts written one after the other: text("D = ", 64). Numbers as a stream prints them.
+// The parts concatenated: text("D = ", 64). Numbers as a stream prints them.
 template <class... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream out;
-  out.imbue(std::locale::classic());  // whatever the program's locale: 1024, not 1.024
+  out.imbue(std::locale::classic());  // regardless of the program's locale: 1024, not 1.024
   (out << ... << parts);
   return out.str();
 }

@@ -7,25 +7,25 @@
 
 namespace qkv::core {
 
-// An array as the loops address it: [batch axes..., head, row, column]. A stride is 0 along an
-// axis that the array does not have or that it broadcasts. Rows are queries or keys, columns keys,
-// channels or units; the meaning is the user's of the operand.
+// An array as the loops address it: [batch axes..., head, row, column]. A stride is 0 along an axis
+// that the array does not have or broadcasts along. Rows are queries or keys, columns keys,
+// channels or units, depending on the operand.
 template <class Void>
 struct BasicOperand {
   Void* data = nullptr;
   DType dtype = DType::kNone;
-  Dims batch_strides;  // one for each batch axis of the problem
+  Dims batch_strides;  // one per batch axis of the problem
   Index head_stride = 0;
   Index row_stride = 0;
   Index col_stride = 0;
-  Index entry_stride = 0;  // of an array that has one axis for all batch axes, or for sequences
+  Index entry_stride = 0;  // for an array with one axis for all batch axes, or for sequences
 
   bool given() const noexcept { return dtype != DType::kNone; }
 };
 using Operand = BasicOperand<const void>;
 using ResultOperand = BasicOperand<void>;
 
-// Elements from the first one to (h, row, col) of the batch entry whose offset is `batch_offset`.
+// Elements from the first one to (h, row, col) of the batch entry at `batch_offset`.
 template <class Void>
 Index offset_of(const BasicOperand<Void>& x, Index batch_offset, Index h, Index row,
                 Index col) noexcept {

@@ -4,30 +4,29 @@
 
 #include <qkv/view.h>
 
-// The order of summation is part of the meaning: every implementation sums in pieces of these
+// The order of summation is part of the definition: every implementation sums in blocks of these
 // lengths, counted from index 0 of the sequence. Changing one changes the bits of every result.
 namespace qkv::core {
 
-// Keys of one softmax chunk: maximum, exponentials, sum and weighted sum start anew in each, and
-// chunks are merged in ascending order. Measured (forward, float32, D = 64, T = 512 and 2048):
-// 256 keys reach 79 and 84 % of the multiply-add peak, 512 reach 81 and 85.5 %, 1024 reach 81
-// and 85 %, 128 lose 4 to 5 points.
+// Keys of one softmax chunk: maximum, exponentials, sum and weighted sum start afresh in each, and
+// chunks are merged in ascending order. Measured (forward, float32, D = 64, T = 512 and 2048): 256
+// keys reach 79 and 84 % of the multiply-add peak, 512 reach 81 and 85.5 %, 1024 reach 81 and 85 %,
+// 128 lose 4 to 5 points.
 inline constexpr Index kKeyChunk = 512;
 
-// The same of attention whose keys have D channels (of additive attention too, whatever its units).
-// Where rows are wide, chunks of 256 keys take no more time (AVX-512, D = 128) or some 5 to 10 %
-// less (AVX2, D = 128 to 1,024: a chunk's values stay in the cache), and the weighted sum is more
-// exact.
+// The same for keys of D channels (in additive attention too, whatever its units). For wide rows,
+// chunks of 256 keys take no more time (AVX-512, D = 128) or some 5 to 10 % less (AVX2, D = 128 to
+// 1,024: a chunk's values stay in the cache), and the weighted sum is more accurate.
 inline constexpr Index key_chunk(Index D) { return D < 128 ? kKeyChunk : kKeyChunk / 2; }
 
-// Sums of exponentials run side by side, key j in sum j mod 64, and are then added as a fixed
-// tree. 64 keys are the width of the measured register tiles and key panels: four registers of 16
-// float32 (AVX-512), a multiple of every narrower register, and chains enough to hide the latency
-// of an addition.
+// Sums of exponentials run in parallel, key j in sum j mod 64, and are then added as a fixed tree.
+// 64 keys are the width of the measured register tiles and key panels: four registers of 16 float32
+// (AVX-512), a multiple of every narrower register, and enough chains to hide the latency of an
+// addition.
 inline constexpr Index kPartialSums = 64;
 
-// Sums of products of a row with itself, or with another, in maps of rows: channel c in sum
-// c mod 16, four registers of SSE, and then a tree.
+// Sums of products of a row with itself, or with another, in row maps: channel c in sum c mod 16,
+// four SSE registers, then a tree.
 inline constexpr Index kRowSums = 16;
 
 // Channels of a score, or terms of another product of rows with a matrix, that one accumulator sums
@@ -42,11 +41,11 @@ inline constexpr Index kChannelBlock = 64;
 inline constexpr Index kUnitChunk = 32;
 
 // Keys (for dq) or queries (for dk, dv) of one block of the backward pass; blocks are added in
-// ascending order. Measured: blocks of 128 keys taken by two threads reach 91 to 93 % of the
-// two-core peak with equal bits for one and two threads.
+// ascending order. Measured: blocks of 128 keys processed by two threads reach 91 to 93 % of the
+// two-core peak, with equal bits for one and two threads.
 inline constexpr Index kGradientBlock = 128;
 
-// Above it the rounding of lse shows in the weights exp(s - lse): core/weight_factor.h.
+// Above this the rounding of lse shows in the weights exp(s - lse): core/weight_factor.h.
 inline constexpr int kLargeLse = 16;
 
 static_assert(kKeyChunk % kPartialSums == 0, "a chunk starts at partial sum 0");

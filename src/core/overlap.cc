@@ -53,9 +53,9 @@ Footprint footprint_of(const ConstView& view) {
   return result;
 }
 
-// Seen modulo g bytes, the array lies in the circular interval of this length from its begin. Axes
-// with a stride of g or more must be multiples of it: nullopt when they are not. (The interval may
-// be longer than the period; it then meets everything.)
+// Modulo g bytes, the array lies in the circular interval of this length from its begin. Axes with
+// a stride of g or more must be multiples of it: nullopt if they are not. (The interval may be
+// longer than the period; it then overlaps everything.)
 std::optional<Index> extent_modulo(const Footprint& array, Index g) {
   Index extent = array.element;
   for (const Axis& axis : array.axes()) {
@@ -75,7 +75,7 @@ Index distance_modulo(std::uintptr_t from, std::uintptr_t to, Index g) {
   return static_cast<Index>((period - (from - to) % period) % period);
 }
 
-// Proved by the modulus g: interleaved arrays.
+// Proved by the modulus g, for interleaved arrays.
 bool disjoint_modulo(const Footprint& a, const Footprint& b, Index g) {
   const auto extent_a = extent_modulo(a, g);
   const auto extent_b = extent_modulo(b, g);
@@ -108,7 +108,7 @@ bool may_overlap(const ConstView& a, const ConstView& b) {
 bool self_overlaps(const ConstView& v) {
   if (is_empty(v)) return false;
   const Footprint array = footprint_of(v);
-  // Each axis must step over all that the axes of smaller strides reach.
+  // Each axis must step past everything that the axes of smaller strides reach.
   Index reach = array.element;
   for (const Axis& axis : array.axes()) {
     if (axis.stride < reach) return true;

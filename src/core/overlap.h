@@ -4,16 +4,16 @@
 
 #include <qkv/view.h>
 
-// Whether strided arrays share memory. To decide it exactly is as hard as integer programming;
-// these answer false only when it is proved, which covers slices, permutations and interleaved
-// slices of one buffer. Absent views and arrays without elements share nothing.
+// Whether strided arrays share memory. An exact decision is as hard as integer programming; these
+// return false only if it is proved, which covers slices, permutations and interleaved slices of
+// one buffer. Absent views and arrays without elements share nothing.
 namespace qkv::core {
 
-// May a byte belong to an element of both?
+// Whether a byte may belong to an element of both.
 bool may_overlap(const ConstView& a, const ConstView& b);
 
-// May two different indices of one array name a common byte (a stride of 0, for example)? Such an
-// array is no place for results.
+// Whether two different indices of one array may refer to a common byte (a stride of 0, for
+// example). Such an array cannot hold results.
 bool self_overlaps(const ConstView& v);
 
 }  // namespace qkv::core

@@ -12,8 +12,8 @@
 
 namespace qkv::core {
 
-// Gradients being summed: for each target a C-ordered array of T in the shape of the user's buffer,
-// which is the buffer itself where that is one and is overwritten.
+// Gradient accumulators: for each target a C-ordered array of T in the shape of the user's buffer,
+// which is the buffer itself if it has that layout and is overwritten.
 template <class T>
 class OwnGradients {
  public:
@@ -31,7 +31,7 @@ class OwnGradients {
                                     : arena.template take<T>(target.buffer.element_count()).data();
     }
   }
-  // All that have memory and for which is_summed(target) become 0.
+  // Sets to 0 all that have memory and for which is_summed(target).
   template <class IsSummed>
   void clear(const StopPoint& stop, const IsSummed& is_summed) const {
     const auto targets = to_.all();
@@ -47,7 +47,7 @@ class OwnGradients {
   T* at(const GradientTarget& target, Index b, Index h, Index row, Index col) const {
     return of(target) + offset_of(target.own, batch_offset(target.own, p_.batch, b), h, row, col);
   }
-  // Into the users' buffers, rounded once.
+  // Writes to the users' buffers, rounded once.
   void deliver(const StopPoint& stop) const {
     for (const GradientTarget* target : to_.all()) {
       if (of(*target) != nullptr && !is_in_place(*target)) deliver(*target, stop);

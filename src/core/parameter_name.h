@@ -8,8 +8,8 @@
 
 namespace qkv::core {
 
-// What messages call a parameter of a score, as C++ writes it: "additive.wq", of "additive" and
-// "Wq". Made without memory of its own, for calls that may not allocate.
+// The name of a score parameter in messages, as in C++: "additive.wq", from "additive" and "Wq".
+// Does not allocate, for calls that may not.
 class ParameterName {
  public:
   ParameterName(std::string_view of, std::string_view name) {

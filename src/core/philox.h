@@ -26,8 +26,8 @@ constexpr std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4
   return counter;
 }
 
-// What decides which weights of one query are dropped: the key, the upper words of the counter, and
-// what a word is compared with.
+// What determines the dropped weights of one query: the key, the upper words of the counter, and
+// the threshold that words are compared with.
 struct DropoutRow {
   std::uint32_t key[2] = {};
   std::uint32_t threshold = 0;
@@ -37,7 +37,7 @@ struct DropoutRow {
 };
 
 // The dropout mask: key = seed (low, high), counter = (floor(j/4), i, h, b), word j mod 4; the
-// weight is dropped when word < floor(p * 2^32).
+// weight is dropped if word < floor(p * 2^32).
 class DropoutMask {
  public:
   DropoutMask() = default;
@@ -53,7 +53,7 @@ class DropoutMask {
             static_cast<std::uint32_t>(i)};
   }
 
-  // The four answers of keys 4*group .. 4*group+3: true where the weight is kept.
+  // For keys 4*group .. 4*group+3: true if the weight is kept.
   std::array<bool, 4> kept(Index b, Index h, Index i, Index group) const noexcept {
     const auto words =
         philox4x32_10({static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(i),

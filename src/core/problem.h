@@ -16,8 +16,8 @@
 #include "core/stop.h"
 #include "core/storage.h"
 
-// One call of attention with everything checked and every default filled in: what
-// implementations see.
+// One call of attention with everything checked and every default filled in, as implementations see
+// it.
 namespace qkv::core {
 
 // What is made of two rows: left . right, or sum_u v_u tanh(left_u + right_u).
@@ -61,10 +61,10 @@ struct Problem {
   Dims batch;             // batch axes; B is their product
   bool head_axis = true;  // whether results have a head axis (not in rank 2 and rank 3 calls)
   Index B = 1, H = 1, G = 1;
-  Index value_heads = 1;  // heads of v: G, unless each query head has keys of its own
-  Index Tq = 0, Tk = 0;   // of the longest sequence, when packed
+  Index value_heads = 1;  // heads of v: G, unless each query head has its own keys
+  Index Tq = 0, Tk = 0;   // of the longest sequence, if packed
   Index Dq = 0, Dk = 0, E = 0, U = 0;
-  Index key_chunk = kKeyChunk;       // key_chunk(Dk): of the order of summation
+  Index key_chunk = kKeyChunk;       // key_chunk(Dk), see core/order.h
   Index q_rows = 0, k_rows = 0;      // rows of q and k: Tq and Tk, or the packed totals
   DType dtype = DType::kNone;        // of q and out
   DType accumulator = DType::kNone;  // float32 or float64 (complex128 in gradient checks)
@@ -116,17 +116,17 @@ struct Problem {
 
   // The key/value head that query head h reads.
   Index key_head(Index h) const noexcept { return h * G / H; }
-  // The head of v that belongs to key head g.
+  // The head of v for key head g.
   Index value_head(Index g) const noexcept { return g * value_heads / G; }
 };
 
-// With the memory that a problem looks at, which stays where it is.
+// Owns the memory that a problem refers to, which does not move.
 struct ResolvedProblem : Problem {
   ResolvedProblem() = default;
   ResolvedProblem(const ResolvedProblem&) = delete;
   ResolvedProblem& operator=(const ResolvedProblem&) = delete;
   std::vector<ResolvedMask> own_masks;
-  std::vector<Index> own_cu_seqlens_q, own_cu_seqlens_k;  // as they were when they were checked
+  std::vector<Index> own_cu_seqlens_q, own_cu_seqlens_k;  // as they were when checked
 };
 
 }  // namespace qkv::core

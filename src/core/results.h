@@ -6,15 +6,15 @@
 
 #include "core/operand.h"
 
-// Where a call's results go and gradients come from, as operands. An absent one was not asked for.
+// Where a call's results go and gradients come from, as operands. An absent one was not requested.
 namespace qkv::core {
 
-// Rows of a matrix, all or named: `names` holds `count` query numbers (in rows), or is absent.
+// Rows of a matrix, all or listed: `names` holds `count` query numbers (in rows), or is absent.
 template <class Void>
 struct BasicRowsOperand {
   Operand names;
   Index count = 0;
-  BasicOperand<Void> matrix;  // rows = queries or named rows, columns = keys
+  BasicOperand<Void> matrix;  // rows = queries or listed rows, columns = keys
   bool given() const noexcept { return matrix.given(); }
 };
 using RowsResult = BasicRowsOperand<void>;
@@ -38,18 +38,18 @@ struct GradientSources {
   RowsOperand dweights;
 };
 
-// Where one gradient goes: the user's buffer, which has the shape of what it is the gradient of,
-// as an operand, and the strides of a C-ordered array of that shape along the problem's axes. Axes
-// that were broadcast have stride 0 in both: writing to them sums.
+// Where one gradient goes: the user's buffer, which has the shape of the gradient's source, as an
+// operand, and the strides of a C-ordered array of that shape along the problem's axes. Broadcast
+// axes have stride 0 in both: writing to them sums.
 struct GradientTarget {
   View buffer;
   ResultOperand direct;
   ResultOperand own;        // strides only
-  bool accumulate = false;  // added to what is there
+  bool accumulate = false;  // added to the contents
   bool given() const noexcept { return buffer.given(); }
 };
 
-// Of the parameters of maps of rows of q, or of k.
+// The parameters of the row maps of q, or of k.
 struct RowMapTargets {
   GradientTarget gain;  // of a norm
   GradientTarget w, b;  // of the product
@@ -61,7 +61,7 @@ struct GradientResults {
   GradientTarget score_v;
   GradientTarget bias, alibi, sinks;
 
-  // Each target once.
+  // Every target once.
   static constexpr std::size_t kCount = 13;
   std::array<const GradientTarget*, kCount> all() const noexcept {
     return {&q,     &k,     &v,       &query.gain, &query.w, &query.b, &key.gain,

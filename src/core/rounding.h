@@ -8,10 +8,10 @@
 
 namespace qkv::core {
 
-// A float64 as float32, rounded to odd: exact values stay, others become the neighbour whose last
-// bit is 1. Rounding that to nearest even in a type with at least two bits less gives the same as
-// rounding the float64 once (Boldo and Melquiond 2008), which two roundings to nearest
-// do not: the way from float64 to bfloat16 and float16.
+// A float64 as float32, rounded to odd: exact values are unchanged, others become the neighbour
+// whose last bit is 1. Rounding that to nearest even in a type with at least two fewer bits gives
+// the same as rounding the float64 once (Boldo and Melquiond 2008), unlike two roundings to
+// nearest; used to convert float64 to bfloat16 and float16.
 inline float round_to_odd(double value) noexcept {
   const auto nearest = static_cast<float>(value);
   if (std::isnan(value) || static_cast<double>(nearest) == value) return nearest;

@@ -8,8 +8,8 @@
 
 #include "core/operand.h"
 
-// What is made of each row of q, and of k, before pairs are made: a score is two of these and a
-// product of pairs. reference/row_maps.h has the loops.
+// The maps applied to each row of q, and of k, before pairs are formed: a score is two of these and
+// a pair product. reference/row_maps.h has the loops.
 namespace qkv::core {
 
 // y = x / |x|
@@ -21,22 +21,21 @@ struct RmsRows {
   double eps = 0;
 };
 
-// Pairs m of the first `width` values turn by the angle position * frequency_m (Su et al. 2021,
-// section 3.4.2), the others stay.
+// Pairs m of the first `width` values are rotated by the angle position * frequency_m (Su et al.
+// 2021, section 3.4.2), the others are unchanged.
 struct RotatedRows {
   bool halves = false;  // pairs (m, m + width/2), else (2m, 2m + 1)
   Index width = 0;
-  double base = 0;      // frequency_m = base^(-2m/width), where there are none of its own:
+  double base = 0;      // frequency_m = base^(-2m/width), unless frequencies are given:
   Operand frequencies;  // columns = pairs
-  Operand positions;    // of rows; absent: each row's place (RowAt)
+  Operand positions;    // of rows; absent: RowAt::place of each row
 };
 
-// The maps that keep the width of a row. One that is appended does not compile until it has its
-// loops.
+// The maps that preserve the width of a row. A new one does not compile until it has its loops.
 using RowMap = std::variant<UnitRows, RmsRows, RotatedRows>;
 
-// y_u = sum_c w_uc x_c + b_u; with `turned` w is read as w_cu. One for all query heads, or for
-// each; given for k it makes one row for each query head.
+// y_u = sum_c w_uc x_c + b_u; if `turned`, w is read as w_cu. Shared by all query heads, or one per
+// head; the latter, for k, makes one row per query head.
 struct RowProduct {
   Operand w;
   bool turned = false;
@@ -46,7 +45,7 @@ struct RowProduct {
   bool given() const noexcept { return w.given(); }
 };
 
-// Maps that keep the width, one after the other, and then a product, if there is one.
+// Maps that preserve the width, applied in order, then a product, if there is one.
 class RowMaps {
  public:
   RowProduct product;
@@ -57,7 +56,7 @@ class RowMaps {
     product = {};
     count_ = 0;
   }
-  // Does one of them have a gain? At most one has.
+  // Whether one of them has a gain. At most one has.
   bool have_gain() const noexcept {
     for (const RowMap& map : maps()) {
       const auto* norm = std::get_if<RmsRows>(&map);
@@ -66,7 +65,7 @@ class RowMaps {
     return false;
   }
   bool is_identity() const noexcept { return count_ == 0 && !product.given(); }
-  // Of rows of `width`.
+  // The width of the result for rows of `width`.
   Index width(Index width) const noexcept { return product.given() ? product.units : width; }
 
  private:

@@ -12,10 +12,10 @@
 // Arithmetic on shapes, and the one loop over all elements of strided arrays.
 namespace qkv::core {
 
-// element_count(shape) with the name of the public function for the Error.
+// element_count(shape), with the name of the public function for the Error.
 Index count_elements(std::string_view function, const Dims& shape);
 
-// The shape both broadcast to, aligned from the right as in NumPy; nullopt when they do not.
+// The shape that both broadcast to, aligned from the right as in NumPy; nullopt if they do not.
 std::optional<Dims> broadcast_shapes(const Dims& a, const Dims& b);
 
 // The axes [first, last) of a list of sizes or strides.

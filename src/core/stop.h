@@ -8,14 +8,14 @@
 #include <qkv/error.h>
 #include <qkv/view.h>
 
-// Where a long loop may end early.
+// Cancellation of long loops.
 namespace qkv::core {
 
-// Steps of a plain loop (elements, multiply-adds) between two looks at the flag: a millisecond at
-// most, also where each step misses the cache.
+// Steps of a plain loop (elements, multiply-adds) between two reads of the flag: at most a
+// millisecond, even if every step misses the cache.
 inline constexpr Index kStepsBetweenStops = Index{1} << 13;
 
-// Called in a task that takes more than some milliseconds: throws Cancelled when the call's stop
+// Called in a task that takes more than a few milliseconds: throws Cancelled if the call's stop
 // flag is set. It costs one read.
 class StopPoint {
  public:

@@ -11,8 +11,8 @@
 
 #include "core/rounding.h"
 
-// Load and store: from a storage type to the type sums are held in, and back. The one place for a
-// new storage type besides the list in qkv/dtype.h.
+// Load and store: from a storage type to the accumulator's type, and back. A new storage type needs
+// an entry here and in the list of qkv/dtype.h, nowhere else.
 namespace qkv::core {
 
 template <class T>
@@ -20,8 +20,8 @@ inline constexpr bool kIsComplex = false;
 template <class T>
 inline constexpr bool kIsComplex<std::complex<T>> = true;
 
-// One stored value as a T. Narrow reals go through float; a complex value given for a real T
-// loses its imaginary part.
+// One stored value as a T. Narrow reals go through float; a complex value read as a real T loses
+// its imaginary part.
 template <class T, class Stored>
 T to_accumulator(const Stored& value) {
   if constexpr (std::is_same_v<T, Stored>) {
@@ -57,7 +57,7 @@ Stored from_accumulator(const T& value) {
   }
 }
 
-// Calls f with a null pointer of the C++ type behind `dtype`: visit_dtype(d, [](auto* tag) {...}).
+// Calls f with a null pointer of the C++ type of `dtype`: visit_dtype(d, [](auto* tag) {...}).
 // Returns false for kNone.
 template <class F>
 bool visit_dtype(DType dtype, F&& f) {

@@ -34,7 +34,7 @@ template <class Source, class Target>
 inline constexpr bool kConverts =
     std::is_same_v<Source, Target> || (kIsReal<Source> && kIsReal<Target>) ||
     (kIsWhole<Source> && kIsWhole<Target>);
-// Integers that the target type may be too small for. (bool holds any: zero or not.)
+// Integers that may not fit the target type. (bool holds any: zero or not.)
 template <class Source, class Target>
 inline constexpr bool kMayNotFit =
     kIsWhole<Source> && kIsWhole<Target> && !std::is_same_v<Source, Target> &&
@@ -54,7 +54,7 @@ Target converted(const Source& value) {
   }
 }
 
-// Calls f(const Source*, Target*) with null pointers of the two types; false when they do not
+// Calls f(const Source*, Target*) with null pointers of the two types; returns false if they do not
 // convert.
 template <class F>
 bool visit_conversion(DType source, DType target, const F& f) {

@@ -9,7 +9,7 @@
 
 namespace qkv::core {
 
-// What a mask does with a rectangle of pairs: forbids all, some, or none of them.
+// What a mask does to a rectangle of pairs: forbids all, some, or none of them.
 enum class TileClass : std::uint8_t { kDead, kPartial, kFull };
 
 // Queries and keys of a tile of a precomputed mask.
@@ -21,7 +21,7 @@ inline constexpr Index tiles_of(Index size) { return (size + kTileSide - 1) / kT
 
 namespace qkv::detail {
 
-// What precompute() found of a mask. B = 1 (H = 1) stands for all batch entries (heads).
+// The result of precompute(). B = 1 (H = 1) stands for all batch entries (heads).
 struct TileClasses {
   Index Tq = 0;
   Index Tk = 0;

@@ -14,8 +14,8 @@
 namespace qkv {
 namespace {
 
-// Bytes from the first to past the last one that the elements occupy; nullopt when that does not
-// fit in 63 bits. No size is 0.
+// Bytes from the first to one past the last that the elements occupy; nullopt if that overflows 63
+// bits. No size is 0.
 std::optional<Index> extent_in_bytes(DType dtype, const Dims& shape, const Dims& strides) {
   std::optional<Index> elements = 1;
   for (int axis = 0; axis < shape.rank(); ++axis) {
@@ -28,7 +28,7 @@ std::optional<Index> extent_in_bytes(DType dtype, const Dims& shape, const Dims&
   return core::checked_multiply(*elements, static_cast<Index>(size_of(dtype)));
 }
 
-// Reading an element at another address is undefined.
+// Reading an element at a misaligned address is undefined.
 bool is_aligned(const void* data, DType dtype) {
   std::size_t alignment = 1;
   core::visit_dtype(dtype, [&]<class T>(T*) { alignment = alignof(T); });

@@ -43,7 +43,7 @@ int axis_of(std::string_view function, std::string_view argument, const ConstVie
                   describe(view) + ", got " + std::to_string(value));
 }
 
-// How many elements start, start + step, ... lie before stop. All within the axis.
+// How many elements start, start + step, ... are before stop. All within the axis.
 Index slice_count(Index start, Index stop, Index step) {
   const Index span = step > 0 ? stop - start : start - stop;
   if (span <= 0) return 0;
@@ -73,7 +73,7 @@ BasicView<Void> slice_any(const BasicView<Void>& view, int named_axis, Index sta
                     " does not fit in 64 bits");
   }
   strides[axis] = *stride;
-  // An array without elements may stand anywhere: its pointer is not moved (it may be null).
+  // The pointer of an array without elements is not moved (it may be null).
   const bool empty = element_count(shape) == 0;
   const Index moved =
       empty ? 0 : start * view.stride(axis) * static_cast<Index>(size_of(view.dtype()));
@@ -116,7 +116,7 @@ BasicView<Void> transpose_any(const BasicView<Void>& view, int axis_a, int axis_
 
 // ---- reshape --------------------------------------------------------------------------------
 
-// The shape with its -1 worked out; has as many elements as the view.
+// The shape with its -1 resolved; has as many elements as the view.
 Dims complete_shape(const ConstView& view, const Dims& wanted) {
   Dims shape = wanted;
   int unknown = -1;
@@ -163,8 +163,8 @@ Dims long_axes(const Dims& shape) {
                   to_string(shape) + "; reshape contiguous(view)");
 }
 
-// Strides under which the view's elements, in C order, have the new shape. Both lists of axes are
-// cut into the shortest groups of equal products; inside a group the old axes must step evenly.
+// Strides with which the view's elements, in C order, have the new shape. Both lists of axes are
+// split into the shortest groups of equal products; within a group the old axes must step evenly.
 Dims reshaped_strides(const ConstView& view, const Dims& shape) {
   if (view.element_count() == 0) return contiguous_strides(shape);
   Dims strides = contiguous_strides(shape);
@@ -193,7 +193,7 @@ Dims reshaped_strides(const ConstView& view, const Dims& shape) {
     Index stride = view.stride(old_axis(o_end - 1));
     for (int axis = n_end - 1; axis >= n; --axis) {
       strides[new_axis(axis)] = stride;
-      // Left of the group's first axis the product is not needed, and might not fit.
+      // Left of the group's first axis the product is not needed, and might overflow.
       if (axis > n) stride *= shape[new_axis(axis)];
     }
     o = o_end;

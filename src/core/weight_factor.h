@@ -7,10 +7,10 @@
 
 #include "core/order.h"
 
-// The backward pass has its weights from lse, exp(s_j - lse). A large lse has been rounded by more
-// than a weight's last bits: at lse = 2,000 float32 errs by 6e-5, and so does every weight of the
-// row, where softmax itself divides by a sum and does not. So a row with |lse| > kLargeLse divides
-// once more.
+// The backward pass recomputes its weights from lse, exp(s_j - lse). The rounding of a large lse
+// exceeds a weight's last bits: at lse = 2,000 float32 is off by 6e-5, and so is every weight of
+// the row, while softmax itself divides by a sum and is not. So a row with |lse| > kLargeLse
+// divides once more.
 namespace qkv::core {
 
 template <class T>
@@ -18,9 +18,9 @@ bool has_large_lse(T lse) {
   return std::abs(lse) > T(kLargeLse) && std::isfinite(lse);
 }
 
-// What the weights of a row are multiplied with; `sum` is that of exp(s_j - lse) over live keys and
-// the sink. Only where the rounding of lse explains that it is not 1: an lse may be that of more
-// keys than are given.
+// The factor of the weights of a row; `sum` is that of exp(s_j - lse) over live keys and the sink.
+// Applied only if the rounding of lse explains the sum's difference from 1: an lse may be that of
+// more keys than are given.
 template <class T>
 T weight_factor(T lse, double sum) {
   const double bound = std::numeric_limits<T>::epsilon() * (std::abs(double{lse}) + kLargeLse);

@@ -10,8 +10,8 @@
 #include "reference/gradient_row.h"
 
 // Gradients from out and lse alone (Dao et al. 2022, appendix B.2), in plain loops and two sweeps:
-// over queries for what belongs to a query, over keys for what belongs to a key. Each sum has one
-// owner and a fixed order: blocks of kGradientBlock keys (queries) in ascending order, each from
+// over queries for the gradients of queries, over keys for those of keys. Each sum is computed by
+// one task in a fixed order: blocks of kGradientBlock keys (queries) in ascending order, each from
 // zero.
 namespace qkv::reference {
 
@@ -84,7 +84,7 @@ class Backward {
     return w;
   }
 
-  // A row of an input, what each map makes of it, and sums of rows.
+  // A row of an input, the result of each map, and sums of rows.
   struct BackWorker {
     T* row = nullptr;
     T* made = nullptr;
@@ -132,13 +132,13 @@ class Backward {
   const GradientSources& from_;
   const GradientResults& to_;
   Prepared<T> x_;
-  // Does a query (a key, seen from one query head) belong to a live pair? One that does not
-  // takes part in nothing, whatever stands in it: 0 * NaN would be NaN.
+  // Whether a query (a key, seen from one query head) belongs to a live pair. One that does not is
+  // skipped everywhere, whatever it holds: 0 * NaN would be NaN.
   RowsOf<std::uint8_t> query_live_, key_live_;
   RowsOf<T> delta_, factor_;  // per query
   RowsOf<T> dleft_, dright_, dvalue_;
-  RowsOf<T> dalibi_, dsinks_, dscore_v_;  // one query's share
-  RowsOf<T> dq_, dk_;                     // as dleft_ and dright_, where a map lies between
+  RowsOf<T> dalibi_, dsinks_, dscore_v_;  // one query's share of each
+  RowsOf<T> dq_, dk_;                     // the same as dleft_ and dright_ unless there is a map
   core::OwnGradients<T> own_;
 };
 
@@ -163,8 +163,8 @@ void Backward<T>::run(Call& call) {
   own_.deliver(x_.stop);
 }
 
-// What belongs to queries i0 .. of one head: delta, d left, and each query's share of the sums
-// over all queries.
+// For queries i0 .. of one head: delta, d left, and each query's share of the sums over all
+// queries.
 template <class T>
 void Backward<T>::query_sweep(Index b, Index h, Index i0, core::Arena& arena) {
   Worker w = take_worker(arena);
@@ -226,8 +226,8 @@ void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
   }
 }
 
-// What belongs to keys j0 .. of one key head: d right and d value, over the query heads that read
-// it and over their queries, both ascending.
+// For keys j0 .. of one key head: d right and d value, over the query heads that read it and over
+// their queries, both ascending.
 template <class T>
 void Backward<T>::key_sweep(Index b, Index g, Index j0, core::Arena& arena) {
   Worker w = take_worker(arena);

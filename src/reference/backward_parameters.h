@@ -4,8 +4,8 @@
 
 #include "reference/backward.h"
 
-// The second half of Backward: from what the sweeps left behind to the gradients of parameters
-// and inputs, each in its own shape.
+// The second half of Backward: from the results of the sweeps to the gradients of parameters and
+// inputs, each in its own shape.
 namespace qkv::reference {
 
 // dbias_j += ds_ij for queries i0 .. i1-1, over batch entries and heads in ascending order.
@@ -27,7 +27,7 @@ void Backward<T>::bias_gradient(Index i0, Index i1, core::Arena& arena) {
   }
 }
 
-// The rows of q or k, what lies between them and `left` or `right`, and gradients on both sides.
+// The rows of q or k, the maps between them and `left` or `right`, and gradients on both sides.
 template <class T>
 struct Backward<T>::Side {
   const RowMaps& maps;
@@ -39,7 +39,7 @@ struct Backward<T>::Side {
   const RowsOf<std::uint8_t>& live;
   bool of_keys;
 
-  // Rows of batch entry b, or sequence, and which they are.
+  // The rows of batch entry or sequence b: how many, and which.
   Index count(const Problem& p, Index b) const {
     const Sequence s = p.sequence(b);
     return of_keys ? s.Tk : s.Tq;
@@ -47,14 +47,14 @@ struct Backward<T>::Side {
   RowAt<T> at(const Problem& p, Index b, Index head, Index n) const {
     return of_keys ? key_row<T>(p, b, input_head(p, head), n) : query_row<T>(p, b, head, n);
   }
-  // The head of x of which head `head` of dy is made.
+  // The head of x that head `head` of dy is computed from.
   Index input_head(const Problem& p, Index head) const {
     return of_keys && dy.heads == p.H ? p.key_head(head) : head;
   }
 };
 
-// Through the maps of one head: from the gradients of what was made of rows to theirs. Shares of
-// the gradient of a gain are added to dg, unless it is null: blocks of rows, each from zero.
+// Backward through the maps of one head: from the gradients of mapped rows to those of rows. Shares
+// of the gradient of a gain are added to dg, unless it is null: blocks of rows, each from zero.
 template <class T>
 void Backward<T>::map_back(const Side& side, Index b, Index head, const BackWorker& w, T* dg) {
   const Index width = side.width;
@@ -81,8 +81,8 @@ void Backward<T>::map_back(const Side& side, Index b, Index head, const BackWork
   }
 }
 
-// Through the maps of all heads. A gain's gradient is summed over b and heads in ascending order,
-// so that with one the heads that share it are one task.
+// Backward through the maps of all heads. A gain's gradient is summed over b and heads in ascending
+// order, so with a gain, the heads that share it are one task.
 template <class T>
 template <class Call>
 void Backward<T>::maps_back(const Side& side, Call& call) {
@@ -134,7 +134,7 @@ void Backward<T>::product_gradients(const Side& side, Index u, const BackWorker&
   }
 }
 
-// dv_u = sum of the queries' shares, likewise.
+// dv_u = sum of the queries' shares, in the same order.
 template <class T>
 void Backward<T>::weight_gradient(Index u) {
   for (Index b = 0; b < p_.B; ++b) {
@@ -155,7 +155,7 @@ template <class Call>
 void Backward<T>::parameter_gradients(Call& call) {
   own_.clear(x_.stop, [](const GradientTarget&) { return true; });
   if (to_.bias.given() && p_.Tq > 0) {
-    // One task per query, or one for all when the bias has no query axis of its own.
+    // One task per query, or one for all if the bias has no query axis.
     const Index rows = to_.bias.own.row_stride == 0 ? p_.Tq : 1;
     call.for_each_task((p_.Tq + rows - 1) / rows, [&](Index task, core::Arena& arena) {
       bias_gradient(task * rows, task * rows + rows, arena);
@@ -177,7 +177,7 @@ void Backward<T>::parameter_gradients(Call& call) {
   }
 }
 
-// own += rows, over (b, head, row, column) in ascending order: sums what was broadcast.
+// own += rows, over (b, head, row, column) in ascending order: sums over broadcast axes.
 template <class T>
 void Backward<T>::sum_into_own(const RowsOf<T>& rows, bool keys, const GradientTarget& target) {
   if (!target.given() || rows.total == 0) return;
@@ -187,7 +187,7 @@ void Backward<T>::sum_into_own(const RowsOf<T>& rows, bool keys, const GradientT
     const Index count = keys ? s.Tk : s.Tq;
     for (Index head = 0; head < rows.heads; ++head) {
       x_.stop();
-      // Rows per query head that belong to keys are summed into the key head they read.
+      // Key rows per query head are summed into the key head they read.
       const Index to_head = keys && rows.heads == p_.H ? p_.key_head(head) : head;
       for (Index n = 0; n < count; ++n) {
         x_.stop();

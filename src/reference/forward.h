@@ -11,7 +11,7 @@
 #include "reference/row.h"
 #include "reference/softmax.h"
 
-// out_i = sum_j softmax_j(s_ij) z_ij v_j and everything else a call may ask for, in plain loops.
+// out_i = sum_j softmax_j(s_ij) z_ij v_j and every other result, in plain loops.
 namespace qkv::reference {
 
 using core::ResultOperand;
@@ -81,7 +81,7 @@ class Forward {
     T* weights = nullptr;
     T* acc = nullptr;
     T* chunk_acc = nullptr;
-    Index* top_keys = nullptr;  // those that are live
+    Index* top_keys = nullptr;  // of the live keys
     T* top_weights = nullptr;   // of every key
   };
 
@@ -184,7 +184,7 @@ class Forward {
     write_matrix_row(at, m, r, state, w);
   }
 
-  // The largest weights: an equal weight stands behind the lower key.
+  // The largest weights; ties go to the lower key first.
   void write_top(const QueryAt& at, Index row, const Softmax<T>& state, const Worker& w) const {
     Index found = 0;
     for (Index n = 0; n < w.row.count && !state.nan; ++n) {

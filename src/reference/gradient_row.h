@@ -6,13 +6,13 @@
 #include "core/weight_factor.h"
 #include "reference/row.h"
 
-// The gradient into the scores of one query:
+// The gradient of the scores of one query:
 //   w_j  = exp(s_j - lse) * factor                            (core/weight_factor.h)
 //   dw_j = z_j dout . v_j + dweights_j                        z_j = 0 or 1/(1-p)
 //   delta = dout . out + sum_j w_j dweights_j - dlse          ( = sum_j w_j dw_j - dlse )
 //   ds_j = w_j (dw_j - delta)
 //   draw_j = ds_j * d s_j / d score_j
-// over live keys; a masked pair has no gradient, whatever stands in its arrays.
+// over live keys; a masked pair has no gradient, whatever its arrays hold.
 namespace qkv::reference {
 
 using core::GradientSources;
@@ -41,7 +41,8 @@ struct GradientRow {
   }
 };
 
-// dweights_j of this query: a row of the full matrix, or the sum of the named rows that name it.
+// dweights_j of this query: a row of the full matrix, or the sum of the listed rows with its
+// number.
 template <class T>
 void load_dweights(const Problem& p, const core::RowsOperand& m, const QueryAt& at, Index begin,
                    Index count, T* to) {
@@ -59,7 +60,7 @@ void load_dweights(const Problem& p, const core::RowsOperand& m, const QueryAt& 
   }
 }
 
-// scores, w, dweights, dw of keys begin .. begin+count-1. Returns whether one of them is live.
+// scores, w, dweights, dw of keys begin .. begin+count-1. Returns whether any of them is live.
 template <class T>
 bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSources& from,
                       const QueryAt& at, Index begin, Index count, const T& factor,
@@ -87,7 +88,7 @@ bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSour
   return any_live;
 }
 
-// The factor of a whole row, whose weights have been computed with factor 1.
+// The factor of a whole row, whose weights were computed with factor 1.
 template <class T>
 T row_factor(const Problem& p, const GradientSources& from, const QueryAt& at,
              const GradientRow<T>& row) {
@@ -100,7 +101,7 @@ T row_factor(const Problem& p, const GradientSources& from, const QueryAt& at,
 }
 
 // delta, after weight_gradients over the whole row. A row without live keys passes on only the
-// gradient of its lse, which is its sink.
+// gradient of its lse, to its sink.
 template <class T>
 T row_delta(const Problem& p, const GradientSources& from, const QueryAt& at, bool any_live,
             const GradientRow<T>& row) {

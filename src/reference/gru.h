@@ -34,7 +34,7 @@ void gru_forward(const S* xs, const S* hs, const S* h, Index hidden, S* next, S*
   }
 }
 
-// Each line undoes one of gru_forward, from the last to the first.
+// Each line is the backward of one in gru_forward, from the last to the first.
 template <class S>
 void gru_backward(const S* gates, const S* h, const S* dnext, Index hidden, S* dgates, S* dh) {
   for (Index u = 0; u < hidden; ++u) {

@@ -10,7 +10,7 @@
 #include "core/storage.h"
 #include "reference/scalar.h"
 
-// Matrix products as plain loops: what every faster product must agree with, bit for bit.
+// Matrix products as plain loops, which every faster product must match bit for bit.
 namespace qkv::reference {
 
 // Elements at data[0], data[stride], ...
@@ -20,7 +20,7 @@ struct Vector {
   Index stride = 1;
 };
 
-// sum_l a_l b_l in T, in the order of a score. It may be long: `stop` is read for each block.
+// sum_l a_l b_l in T, in the order of a score. It may be long: `stop` is checked in each block.
 template <class T, class A, class B>
 T dot(Index count, const Vector<A>& a, const Vector<B>& b, const core::StopPoint& stop) {
   T total{};
@@ -35,7 +35,7 @@ T dot(Index count, const Vector<A>& a, const Vector<B>& b, const core::StopPoint
   return total;
 }
 
-// Element (r, c) at data[r * row_stride + c * col_stride]; a transposed matrix has the two strides
+// Element (r, c) at data[r * row_stride + c * col_stride]; a transposed matrix has its strides
 // swapped.
 template <class Stored>
 struct Matrix {

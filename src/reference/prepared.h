@@ -10,13 +10,13 @@
 #include "reference/row_maps.h"
 #include "reference/scalar.h"
 
-// What the scores are made from: for each head a matrix of queries and one of keys, after the
-// score's maps of rows, as plain rows of T.
+// What scores are computed from: for each head a matrix of queries and one of keys, after the
+// score's row maps, as plain rows of T.
 //   dot       left_i = q_i            right_j = k_j            s = left_i . right_j
 //   cosine    left_i = q_i / |q_i|    right_j = k_j / |k_j|    s = left_i . right_j
 //   bilinear  left_i = q_i^T W        right_j = k_j            s = left_i . right_j
-//   additive  left_i = Wq q_i + b     right_j = Wk k_j         s = sum_u v_u tanh(left_iu +
-//   right_ju)
+//   additive  left_i = Wq q_i + b     right_j = Wk k_j
+//             s = sum_u v_u tanh(left_iu + right_ju)
 namespace qkv::reference {
 
 using core::MeasuringArena;
@@ -24,8 +24,8 @@ using core::PairProduct;
 using core::Problem;
 using core::Sequence;
 
-// Rows of `width` values, one for each (b, head, row): [B, heads, T, width], or packed
-// [heads, sum T, width].
+// Rows of `width` values, one per (b, head, row): [B, heads, T, width], or packed [heads, sum T,
+// width].
 template <class T>
 struct RowsOf {
   T* data = nullptr;
@@ -45,11 +45,11 @@ struct RowsOf {
 // The width of `left` and `right`.
 inline Index score_width(const Problem& p) noexcept { return p.query_maps.width(p.Dq); }
 
-// Does a map stand between q and `left`?
+// Whether there is a map between q and `left`.
 inline bool maps_queries(const Problem& p) noexcept { return !p.query_maps.is_identity(); }
-// And one between k and `right`?
+// Whether there is a map between k and `right`.
 inline bool maps_keys(const Problem& p) noexcept { return !p.key_maps.is_identity(); }
-// Heads of `right`, and which of them belongs to query head h.
+// The heads of `right`, and the one that query head h uses.
 inline Index right_heads(const Problem& p) noexcept {
   return p.key_maps.product.given() ? p.H : p.G;
 }
@@ -63,7 +63,7 @@ struct Prepared {
   RowsOf<T> right;       // per head of right_heads
   RowsOf<T> value;       // per key head
   RowsOf<T> score_v;     // additive: v as a row of U values per query head, b ignored
-  core::StopPoint stop;  // of the call, once it runs: rows may be long
+  core::StopPoint stop;  // of the call, when running: rows may be long
 
   const T* left_of(const Problem& p, Index b, Index h) const {
     return left.of(b, h, p.sequence(b).q0);

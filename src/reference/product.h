@@ -8,7 +8,7 @@
 
 #include "reference/scalar.h"
 
-// The products of the layers as plain loops: what dense/ must agree with, bit for bit.
+// The products of the layers as plain loops, which dense/ must match bit for bit.
 namespace qkv::reference {
 
 // y_ro = sum_i x_ri w_io, in the order of a score.
@@ -24,7 +24,8 @@ void product(const T* x, Index x_stride, Index rows, Index inner, const T* w, In
   }
 }
 
-// y_ro += sum_i x_ri w_io, likewise: the blocks, each from zero, are added to y_ro one by one.
+// y_ro += sum_i x_ri w_io, in the same order: the blocks, each from zero, are added to y_ro one by
+// one.
 template <class T>
 void add_product(const T* x, Index x_stride, Index rows, Index inner, const T* w, Index w_stride,
                  Index columns, T* y, Index y_stride) {
@@ -43,8 +44,8 @@ void add_product(const T* x, Index x_stride, Index rows, Index inner, const T* w
 }
 
 // The outer products of rows: sum_r dy_ro x_ri over ascending r from zero, into `sums` [I] for one
-// column o; dy_r stands at dy[r * dy_stride]. Where dy_r is 0 nothing is added, whatever x holds:
-// padding may hold NaN.
+// column o; dy_r is at dy[r * dy_stride]. If dy_r is 0 nothing is added, whatever x holds: padding
+// may hold NaN.
 template <class T>
 void weighted_row_sum(const T* dy, Index dy_stride, const T* x, Index x_stride, Index rows,
                       Index width, T* sums) {

@@ -8,11 +8,11 @@
 #include "reference/row_at.h"
 #include "reference/row_length.h"
 
-// y_c = g_c x_c / sqrt(mean of x_c^2 + eps). A row of zeros stays one; without an eps it gets no
+// y_c = g_c x_c / sqrt(mean of x_c^2 + eps). A row of zeros stays zero; with eps 0 it gets no
 // gradient.
 namespace qkv::reference {
 
-// f(gain), where gain(c) is g_c, or 1.
+// Calls f(gain), where gain(c) is g_c, or 1.
 template <class T, class F>
 void with_gain(const core::RmsRows& map, const RowAt<T>& at, const F& f) {
   const Operand& g = map.gain;

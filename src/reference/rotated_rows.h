@@ -38,7 +38,7 @@ Turn<T> turn_by(double position, double frequency) {
   return {static_cast<T>(std::cos(angle)), static_cast<T>(std::sin(angle))};
 }
 
-// Calls f(u, v, turn) with the places of each pair's two values.
+// Calls f(u, v, turn) with the indices of each pair's two values.
 template <class T, class F>
 void for_each_pair(const core::RotatedRows& map, const RowAt<T>& at, const F& f) {
   const Index pairs = map.width / 2;
@@ -60,7 +60,7 @@ void change_row(const core::RotatedRows& map, const RowAt<T>& at, const T* x, In
   });
 }
 
-// dx is dy turned back.
+// dx is dy rotated back.
 template <class T>
 void change_back(const core::RotatedRows& map, const RowAt<T>& at, const T*, const T*, Index, T* d,
                  T*) {

@@ -15,14 +15,14 @@ namespace qkv::reference {
 
 using core::QueryAt;
 
-// Scores of keys begin .. begin+count-1 of one query; index n stands for key begin + n.
+// Scores of keys begin .. begin+count-1 of one query; index n is key begin + n.
 template <class T>
 struct Row {
   Index begin = 0;
   Index count = 0;
   T* raw = nullptr;     // after scale
   T* capped = nullptr;  // after soft-cap
-  T* s = nullptr;       // after user's functions, bias and ALiBi
+  T* s = nullptr;       // after user functions, bias and ALiBi
   T* slope = nullptr;   // d s / d (score before scale)
   std::uint8_t* live = nullptr;
 
@@ -131,7 +131,7 @@ void restrict_to(const Mask& mask, const Problem& p, const QueryAt& at, Index be
   }
 }
 
-// A pair is live when every mask allows it, its bias is not -inf and its score is not -inf.
+// A pair is live if every mask allows it, its bias is not -inf and its score is not -inf.
 template <class T>
 void find_live(const Problem& p, const QueryAt& at, const Row<T>& row) {
   for (Index n = 0; n < row.count; ++n) {
@@ -145,7 +145,7 @@ void find_live(const Problem& p, const QueryAt& at, const Row<T>& row) {
   }
 }
 
-// Everything above, for keys begin .. begin+count-1.
+// All of the above, for keys begin .. begin+count-1.
 template <class T>
 void score_row(const Problem& p, const Prepared<T>& x, const QueryAt& at, Index begin, Index count,
                bool with_slope, Row<T>& row) {

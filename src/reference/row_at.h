@@ -9,14 +9,14 @@ namespace qkv::reference {
 
 using core::Operand;
 
-// Which row of q or k a map is given.
+// Which row of q or k a map is applied to.
 template <class T>
 struct RowAt {
   Index b = 0;      // batch entry, or sequence
   Index head = 0;   // of q or k
   Index row = 0;    // of the array: packed, counted over all sequences
-  Index place = 0;  // on the diagonal's axis: i + o of a query, j of a key
-  // cos and sin of the row's angles, pair by pair, where a path has them already.
+  Index place = 0;  // position on the diagonal's axis: i + o of a query, j of a key
+  // cos and sin of the row's angles, pair by pair, if a path has computed them already.
   const T* turns = nullptr;
 };
 

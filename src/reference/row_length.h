@@ -9,7 +9,7 @@
 #include "core/order.h"
 #include "reference/scalar.h"
 
-// The length of a row, for maps that divide by it.
+// The norm of a row, for maps that divide by it.
 namespace qkv::reference {
 
 // x times 2^exponent
@@ -22,8 +22,8 @@ T times_power_of_two(const T& x, int exponent) {
   }
 }
 
-// sum_c a(c) b(c): terms with c mod kRowSums = t in partial sums, of which the upper half is added
-// to the lower, and so on.
+// sum_c a(c) b(c): terms with c mod kRowSums = t in partial sums, added as a tree: the upper half
+// to the lower, repeatedly.
 template <class T, class A, class B>
 T sum_of_row(Index n, const A& a, const B& b) {
   constexpr Index kSums = core::kRowSums;
@@ -40,7 +40,7 @@ T sum_of_row(Index n, const A& a, const B& b) {
 }
 
 // sqrt(sum of squares / over + eps) of a row, times 2^power. The power is 0 unless squares overflow
-// or vanish; then it brings the largest value to 1 .. 2.
+// or underflow; then it scales the largest value to 1 .. 2.
 template <class T>
 struct RowLength {
   T length;
@@ -70,9 +70,11 @@ struct RowLength {
     }
     length = sqrt(square);
   }
-  bool is_zero() const { return real_part(length) == 0; }  // complex: a step may be there
+  bool is_zero() const {
+    return real_part(length) == 0;
+  }  // complex: the imaginary part may be a step
 
-  // f(divide), where divide(x) is x / length of a value of the row.
+  // Calls f(divide), where divide(x) is x / length for a value of the row.
   template <class F>
   void with_divide(const F& f) const {
     if (power == 0) {
@@ -81,7 +83,7 @@ struct RowLength {
       f([&](const T& x) { return times_power_of_two(x, power) / length; });
     }
   }
-  // The same of gradients, which may be of any size.
+  // The same for gradients, which may be of any size.
   template <class F>
   void with_divide_gradient(const F& f) const {
     if (power == 0) {

@@ -13,13 +13,12 @@
 #include "reference/scalar.h"
 #include "reference/unit_rows.h"
 
-// What is made of a row of q or k (core/row_maps.h), and of the gradient of what was made of it.
-// A map is two functions:
-//   change_row(map, at, x, n, y)          y, n values as x has them; they may be the same
+// The maps of a row of q or k (core/row_maps.h), forward and backward. A map is two functions:
+//   change_row(map, at, x, n, y)          y, n values like x; they may be the same
 //   change_back(map, at, x, y, n, d, dg)  d, the gradient of y, becomes that of x; the row's share
 //                                         of the gradient of the map's gain is added to dg, n
 //                                         values, unless it is null
-// The loops that fused paths use for them are these.
+// The fused paths use these loops too.
 namespace qkv::reference {
 
 using core::Operand;
@@ -33,7 +32,7 @@ concept AnyRowMap = requires(const Map& map, const RowAt<T>& at, const T* x, Ind
   change_back(map, at, x, x, n, y, y);
 };
 
-// All maps of a row, in place.
+// Applies all maps to a row, in place.
 template <class T>
 void change_row(std::span<const RowMap> maps, const RowAt<T>& at, Index n, T* row) {
   for (const RowMap& map : maps) {
@@ -41,8 +40,8 @@ void change_row(std::span<const RowMap> maps, const RowAt<T>& at, Index n, T* ro
   }
 }
 
-// d, the gradient of what the maps make of row x, becomes that of x. `spare` holds n values for
-// each map. The row's share of the gain's gradient is added to dg, where it is given.
+// d, the gradient of the mapped row x, becomes that of x. `spare` holds n values per map. The row's
+// share of the gain's gradient is added to dg, if given.
 template <class T>
 void change_back(std::span<const RowMap> maps, const RowAt<T>& at, const T* x, Index n, T* d,
                  T* spare, T* dg) {
@@ -61,7 +60,7 @@ T product_weight(const RowProduct& by, Index h, Index u, Index c) {
   return by.turned ? parameter<T>(by.w, h, c, u) : parameter<T>(by.w, h, u, c);
 }
 
-// y_u = sum_c w_uc x_c + b_u over n values of x; `stop` is read for each value that it gives.
+// y_u = sum_c w_uc x_c + b_u over n values of x; `stop` is checked for each value of y.
 template <class T>
 void multiply_row(const RowProduct& by, Index h, const T* x, Index n, T* y,
                   const core::StopPoint& stop) {

@@ -10,9 +10,9 @@
 #include "core/order.h"
 #include "core/storage.h"
 
-// The scalar of the reference: float, double, or complex<double>. The complex step
-// (Squire and Trapp 1998) evaluates the same formulas at x + ih and reads the derivative off the
-// imaginary part; comparisons look at the real part.
+// The scalar of the reference: float, double, or complex<double>. The complex step (Squire and
+// Trapp 1998) evaluates the same formulas at x + ih and reads the derivative from the imaginary
+// part; comparisons use the real part.
 namespace qkv::reference {
 
 template <class T>
@@ -35,7 +35,7 @@ RealOf<T> real_part(const T& x) {
   }
 }
 
-// a * b + c rounded once (complex: plainly).
+// a * b + c rounded once (complex: plain arithmetic).
 template <class T>
 T fused_multiply_add(const T& a, const T& b, const T& c) {
   if constexpr (core::kIsComplex<T>) {
@@ -51,8 +51,8 @@ inline constexpr RealOf<T> kInfinity = std::numeric_limits<RealOf<T>>::infinity(
 template <class T>
 inline constexpr RealOf<T> kNaN = std::numeric_limits<RealOf<T>>::quiet_NaN();
 
-// sum_c a(c) b(c) by fused multiply-adds over ascending c, in blocks of kChannelBlock channels:
-// each is summed from zero, and added to those before it.
+// sum_c a(c) b(c) by fused multiply-adds over ascending c, in blocks of kChannelBlock channels,
+// each summed from zero and added to the blocks before it.
 template <class T, class A, class B>
 T sum_of_products(Index n, const A& a, const B& b) {
   const auto block = [&](Index begin) {

@@ -15,11 +15,11 @@
 #include "reference/sum.h"
 
 // The softmax of one row, alone or with its weighted sum of values, in the canonical order: keys in
-// chunks of fixed length, each from (-inf, 0, 0), merged in ascending order (Milakov and Gimelshein
-// 2018 give the merge).
+// chunks of fixed length, each from (-inf, 0, 0), merged in ascending order (the merge is from
+// Milakov and Gimelshein 2018).
 namespace qkv::reference {
 
-// Scores s_j of keys 0 .. count-1; only those that are live take part.
+// Scores s_j of keys 0 .. count-1; only live ones count.
 template <class T>
 struct Scores {
   const T* s = nullptr;
@@ -37,7 +37,7 @@ struct Softmax {
   bool nan = false;   // a live score (or the sink) is NaN or +inf
 };
 
-// acc_c = sum_j kept_j exp(s_j - max) v_jc beside the sum; no width: no such sum.
+// acc_c = sum_j kept_j exp(s_j - max) v_jc, along with the sum; skipped if width is 0.
 template <class T>
 struct WeightedSum {
   const T* v = nullptr;  // rows of `width` values, one for each key
@@ -47,7 +47,7 @@ struct WeightedSum {
   T* chunk_acc = nullptr;
 };
 
-// Merges (max_b, sum_b) into a; returns the factors of a's and of b's earlier sums.
+// Merges (max_b, sum_b) into a; returns the factors for a's and b's earlier sums.
 template <class T>
 std::pair<T, T> merge(Softmax<T>& a, const T& max_b, const T& sum_b) {
   using std::exp;
@@ -90,7 +90,7 @@ Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedS
   return c;
 }
 
-// All keys; `stop` is read in each chunk.
+// All keys; `stop` is checked in each chunk.
 template <class T>
 Softmax<T> softmax_row(const Scores<T>& x, const WeightedSum<T>& values = {},
                        const core::StopPoint& stop = {}) {
@@ -111,8 +111,8 @@ Softmax<T> softmax_row(const Scores<T>& x, const WeightedSum<T>& values = {},
   return state;
 }
 
-// The sink: one more score, after all others, with value 0. -inf is none; NaN or +inf makes a row
-// with live keys NaN, and is the lse of one without.
+// The sink: one more score, after all others, with value 0. -inf means none; NaN or +inf makes a
+// row with live keys NaN, and is the lse of a row without.
 template <class T>
 void add_sink(const T& sink, Softmax<T>& state, const WeightedSum<T>& values) {
   const RealOf<T> s = real_part(sink);
@@ -127,7 +127,7 @@ void add_sink(const T& sink, Softmax<T>& state, const WeightedSum<T>& values) {
   for (Index n = 0; n < values.width; ++n) values.acc[n] *= factor;
 }
 
-// lse = max + log(sum); -inf for a row with neither live key nor sink.
+// lse = max + log(sum); -inf for a row with neither a live key nor a sink.
 template <class T>
 T log_sum_exp(const Softmax<T>& state) {
   using std::log;

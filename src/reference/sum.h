@@ -4,7 +4,7 @@
 
 #include "core/order.h"
 
-// The fixed order in which a chunk's exponentials are added.
+// The fixed order in which the exponentials of a chunk are added.
 namespace qkv::reference {
 
 // The total of partial sums, p[t] holding the terms with j mod kPartialSums = t: halves are added

@@ -8,7 +8,7 @@
 #include "reference/row_at.h"
 #include "reference/row_length.h"
 
-// y = x / |x|, which makes a dot product the cosine of the angle. A row of zeros stays one, and
+// y = x / |x|, which makes a dot product the cosine of the angle. A row of zeros stays zero, and
 // gets no gradient.
 namespace qkv::reference {
 
@@ -21,7 +21,7 @@ void change_row(const core::UnitRows&, const RowAt<T>&, const T* x, Index n, T* 
   });
 }
 
-// d is the gradient of y, and becomes that of x: dx = (dy - y (y . dy)) / |x|.
+// d, the gradient of y, becomes that of x: dx = (dy - y (y . dy)) / |x|.
 template <class T>
 void change_back(const core::UnitRows&, const RowAt<T>&, const T* x, const T* y, Index n, T* d,
                  T*) {
