@@ -17,7 +17,7 @@
 namespace qkv {
 namespace attn {
 
-// Memory for a pass's arrays that stays.
+// Memory for the arrays of a pass that is kept between calls.
 class KeptMemory {
  public:
   template <class Take>
@@ -33,7 +33,7 @@ class KeptMemory {
   Tensor bytes_;
 };
 
-// What is kept of the keys, and what belongs to them.
+// What is kept of the keys, and their gradients.
 template <class T>
 struct KeptKeys {
   KeptKeys(const core::Problem& p, kernels::Target target) : keys(p, target) {
@@ -74,7 +74,7 @@ bool same(const ConstView& a, const ConstView& b) {
          a.strides() == b.strides();
 }
 
-// What would else be said of a query that nobody gave.
+// Otherwise the error would be about a query that the caller did not give.
 void check(const ConstView& k, const Additive& score) {
   if (!k.given()) throw Error(kMake, "k", "is absent");
   if (k.rank() < 2) {
@@ -92,7 +92,7 @@ void check(const ConstView& k, const Additive& score) {
   }
 }
 
-// A query for each key head, or for each head of a parameter; its numbers are not looked at.
+// A query for each key head, or for each head of a parameter; its values are never read.
 ConstView any_query(const ConstView& k, const Additive& score) {
   static constexpr double kZero = 0;
   Dims shape = k.shape();
@@ -117,7 +117,7 @@ bool names_any(const InputGradients& x) {
          (score != nullptr && (score->wq.given() || score->v.given() || score->b.given()));
 }
 
-// Makes the keys: a pass of its own.
+// Prepares the keys: a separate pass.
 template <class T>
 class KeyPass {
  public:
@@ -136,7 +136,7 @@ class KeyPass {
   attn::KeptKeys<T>& kept_;
 };
 
-// From the sums of dright to dk and dWk.
+// dk and dWk from the sums of dright.
 template <class T>
 class KeyGradientPass {
  public:
@@ -220,7 +220,7 @@ void run(Pass&& pass, Context& context, std::string_view function) {
 }  // namespace
 
 struct AdditiveMemory::State {
-  Inputs inputs;  // k, and a query of its own
+  Inputs inputs;  // k, and a placeholder query
   Options options;
   Context* context = nullptr;
   core::ResolvedProblem problem;
@@ -228,10 +228,10 @@ struct AdditiveMemory::State {
   std::optional<kernels::Target> target;  // of a fused path
   std::unique_ptr<attn::KeptKeys<float>> float32;
   std::unique_ptr<attn::KeptKeys<double>> float64;
-  // Where the reference runs, whose gradients are those of k and Wk themselves.
+  // On the reference path, whose gradients are those of k and Wk themselves.
   Tensor dk, dwk;
 
-  // f(kept) of the type of sums.
+  // Calls f(kept) for the accumulator's type.
   template <class F>
   void with_kept(const F& f) {
     if (problem.accumulator == DType::kFloat64) {
@@ -247,7 +247,7 @@ struct AdditiveMemory::State {
     dwk = zeros_like(score().wk);
   }
 
-  // That a call is one of this memory's.
+  // Checks that a call matches this memory.
   void check(std::string_view function, const Inputs& in, const Options& with) const {
     const auto complain = [&](std::string_view name) {
       throw Error(function, name, "is not the array that the memory was made with");

@@ -41,7 +41,7 @@ void check_factors(const ConstView& a, const ConstView& b, const ConstView& out)
   require_dtype(kBatchDot, "out", out, "a", a);
 }
 
-// a [..,N,L] and b [..,L,M] (transposed already); returns the leading axes of out.
+// a [..,N,L] and b [..,L,M] (already transposed); returns the leading axes of out.
 Dims check_product(const ConstView& a, const ConstView& b, const ConstView& out) {
   const std::string came = " (after transposing: a " + describe(a) + ", b " + describe(b) + ")";
   if (a.size(-1) != b.size(-2)) {
@@ -60,7 +60,7 @@ Dims check_product(const ConstView& a, const ConstView& b, const ConstView& out)
   return *lead;
 }
 
-// The view with its leading axes broadcast; the last two stay.
+// The view with its leading axes broadcast; the last two are unchanged.
 ConstView spread(const ConstView& view, const Dims& lead) {
   if (leading(view.shape(), 2) == lead) return view;
   Dims shape = lead;
@@ -71,14 +71,14 @@ ConstView spread(const ConstView& view, const Dims& lead) {
 
 // ---- blocks ---------------------------------------------------------------------------------
 
-constexpr Index kMostRows = 384;     // of a block: what is copied for them costs little
+constexpr Index kMostRows = 384;     // of a block: the copies they need cost little
 constexpr Index kLeastRows = 48;     // eight tiles: enough to copy a panel for
 constexpr Index kMostColumns = 256;  // of a block: four panels
 constexpr Index kLeastColumns = 64;  // one
-// Multiply-adds of a task: ten microseconds or more, worth waking a worker for.
+// Multiply-adds of a task: ten microseconds or more, enough to be worth waking a worker.
 constexpr double kLeastWork = 1 << 19;
 
-// Products [N,L] [L,M], one for each index of the leading axes, cut into blocks of out.
+// Products [N,L] [L,M], one for each index of the leading axes, split into blocks of out.
 struct Blocks {
   Dims lead;
   Index batch = 1;
@@ -104,7 +104,7 @@ struct Blocks {
   Index down() const { return pieces(N, rows); }
   Index across() const { return pieces(M, columns); }
   Index count() const { return batch * down() * across(); }
-  // Of a task.
+  // Blocks per task.
   Index blocks_per_task() const {
     const double work = static_cast<double>(rows) * static_cast<double>(columns) *
                         static_cast<double>(std::max<Index>(L, 1));
@@ -113,7 +113,7 @@ struct Blocks {
   }
 };
 
-// The three arrays, of any leading axes that broadcast to those of the blocks.
+// The three arrays, with any leading axes that broadcast to those of the blocks.
 template <class Stored>
 struct Operands {
   const Blocks& blocks;
@@ -121,7 +121,7 @@ struct Operands {
   const ConstView& b;
   const View& out;
 
-  // The product of one block; blocks of the same columns stand one after the other.
+  // The product of one block; blocks of the same columns are consecutive.
   dense::MatrixProduct<Stored> block(Index index) const {
     const Index n = index % blocks.down() * blocks.rows;
     index /= blocks.down();
@@ -138,8 +138,8 @@ struct Operands {
   }
 
  private:
-  // From an element of the matrix of a batch entry on; without elements it has no place (the
-  // pointer may be null).
+  // A view from one element of a batch entry's matrix; without elements the pointer is not moved
+  // (it may be null).
   template <class Element, class AnyView>
   dense::Matrix<Element> part(const AnyView& view, Index entry, Index row, Index column) const {
     if (blocks.L == 0 && std::is_const_v<Element>) return {nullptr, 0, 0};
@@ -152,8 +152,8 @@ struct Operands {
   }
 };
 
-// Where all entries have one b, their rows of a and out as those of one product, if they stand
-// equally far apart.
+// If all entries share one b, merges their rows of a and out into one product, provided the rows
+// are equally far apart.
 template <class Stored>
 void fold(ConstView& a, ConstView& b, View& out) {
   for (int axis = 0; axis < b.rank() - 2; ++axis) {
@@ -170,7 +170,7 @@ void fold(ConstView& a, ConstView& b, View& out) {
   b = {b.data(), b.dtype(), {b.size(-2), b.size(-1)}, {b.stride(-2), b.stride(-1)}};
 }
 
-// Everything checked, a and b of the leading axes of out, which has elements.
+// Everything checked; a and b have the leading axes of out, which has elements.
 template <class Stored>
 void run_batch_dot(ConstView a, ConstView b, View out, Context& context) {
   using T = dense::SumOf<Stored>;

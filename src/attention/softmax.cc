@@ -79,7 +79,7 @@ void check_lengths(const ConstView& x, const ConstView& lengths) {
   });
 }
 
-// lengths [B] or [B,T] as one for each row of x [B,T,N] or [B,N].
+// lengths [B] or [B,T] expanded to one per row of x [B,T,N] or [B,N].
 ConstView length_of_rows(const ConstView& x, const ConstView& lengths) {
   const Dims rows = leading(x.shape(), 1);
   if (lengths.rank() == rows.rank()) return lengths;
@@ -88,7 +88,7 @@ ConstView length_of_rows(const ConstView& x, const ConstView& lengths) {
 
 // ---- in plain loops -------------------------------------------------------------------------
 
-// f(0) .. f(count - 1); `stop` is read now and then.
+// Calls f(0) .. f(count - 1); `stop` is checked now and then.
 template <class F>
 void for_each_index(Index count, const core::StopPoint& stop, const F& f) {
   for (Index begin = 0; begin < count; begin += core::kStepsBetweenStops) {
@@ -98,7 +98,7 @@ void for_each_index(Index count, const core::StopPoint& stop, const F& f) {
   }
 }
 
-// One row of N numbers, the first `live` of which take part, as attention's own softmax sees it.
+// One row of N numbers, the first `live` of which count, as attention's own softmax sees it.
 template <class T>
 struct PlainRow {
   explicit PlainRow(Index count)
@@ -132,9 +132,9 @@ void plain_softmax(const SoftmaxRow<Stored>& row, PlainRow<T>& scratch,
 
 // ---- rows for workers -----------------------------------------------------------------------
 
-// Numbers of a task: twenty microseconds, worth waking a worker for, which takes ten.
+// Numbers of a task: twenty microseconds, worth the ten it takes to wake a worker.
 constexpr Index kNumbersPerTask = Index{1} << 15;
-// Rows longer than this are cut into parts when there are few.
+// Longer rows are split into parts if there are few.
 constexpr Index kLongRow = Index{1} << 15;
 
 // x [..,N] as rows; lengths absent or of x's leading shape, in 0..N; everything checked.
@@ -156,7 +156,7 @@ class RowsOfCall {
   }
 
  private:
-  // What another thread writes after it was checked stays a length.
+  // Stays a valid length even if another thread writes after the check.
   Index length(Index index) const {
     Index offset = 0;
     for (int axis = lengths_.rank() - 1; axis >= 0; --axis) {
@@ -192,8 +192,8 @@ void softmax_of_rows(const RowSoftmax<Stored>& softmax, const RowsOfCall<Stored>
   }
 }
 
-// Few long rows, each in parts: first the sums of all parts, merged in the order of the parts, then
-// the results. In one run, since waking workers takes as long as thousands of numbers.
+// Few long rows, each in parts: first the sums of all parts, merged in order, then the results. In
+// one run, since waking workers takes as long as thousands of numbers.
 template <class Stored>
 class SoftmaxOfParts {
  public:

@@ -6,10 +6,10 @@
 #include "attention/fused/key_units.h"
 #include "core/order.h"
 
-// The derivative of the additive score for a block of queries and a block of keys: with
-// t = tanh(a_iu + b_ju), d s_ij / d a_iu = d s_ij / d b_ju = v_u (1 - t^2). Units stand in columns
-// of kUnitLanes, each column with all rows of its block: what a loop over pairs reads is next to
-// each other.
+// The derivative of the additive score for a block of queries and a block of keys: with t =
+// tanh(a_iu + b_ju), d s_ij / d a_iu = d s_ij / d b_ju = v_u (1 - t^2). Units are in columns of
+// kUnitLanes, each column with all rows of its block, so that a loop over pairs reads contiguous
+// memory.
 namespace qkv::attn {
 
 using kernels::kUnitLanes;
@@ -36,7 +36,7 @@ class AdditivePairs {
     keys_ = count;
     load(rows, count, right_, right_powers_);
   }
-  // The next block of queries: sums begin anew.
+  // The next block of queries: resets the sums.
   void load_queries(const RowsOf<const T>& rows, Index count, Range range) {
     range_ = std::max(range, key_range_);
     load(rows, count, left_, left_powers_);
@@ -47,7 +47,7 @@ class AdditivePairs {
     }
   }
   // Pairs of `rows` queries from r on and `keys` keys from n on, in one column of units; ds of the
-  // first pair at ds.data.
+  // first pair is at ds.data.
   void add(Index column, Index r, Index rows, Index n, Index keys,
            const RowsOf<const T>& ds) const {
     const Index left = column * kColumn + r * kUnitLanes;
@@ -57,7 +57,7 @@ class AdditivePairs {
                                 {sums_.left + left, sums_.weights + left, sums_.right + right});
   }
 
-  // sum_j ds_ij (1 - t^2) of query r, for each unit; sum_i of key n.
+  // sum_j ds_ij (1 - t^2) of query r, per unit; sum_i of key n.
   void left_sums(Index r, T* to) const { unload(sums_.left, r, to); }
   void right_sums(Index n, T* to) const { unload(sums_.right, n, to); }
   // sum_ij ds_ij t over the first `count` queries.

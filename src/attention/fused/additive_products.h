@@ -4,8 +4,8 @@
 
 #include "attention/fused/gradient_block.h"
 
-// What takes the place of the products ds k and ds^T q for the additive score: sums over pairs of
-// its derivative.
+// The counterpart of the products ds k and ds^T q for the additive score: sums of its derivative
+// over pairs.
 namespace qkv::attn {
 
 template <class T>
@@ -25,7 +25,7 @@ void FusedGradientBlock<T>::additive_products() {
                    {gradients(first) + keys.begin, kGradientStride});
         continue;
       }
-      // Of live pairs only: 0 times NaN is NaN.
+      // Live pairs only: 0 times NaN is NaN.
       for (Index r = first; r < first + rows_of(t); ++r) {
         const std::uint8_t* alive = live(r);
         for (Index n = keys.begin; n < end;) {
@@ -44,7 +44,7 @@ void FusedGradientBlock<T>::additive_products() {
     if (panels_[r / kTileRows] == 0) continue;
     if (call_.to.q.given()) {
       pairs_.left_sums(r, dq_ + r * units);
-      // Where it matters live() is known: v that is odd is handled with care.
+      // live() is known where it matters: non-finite v takes a careful path.
       const KeyRange keys = keys_of(r / kTileRows);
       const bool any_live = !scores.is_odd(h_) ||
                             std::find(live(r) + keys.begin, live(r) + keys.end, std::uint8_t{1}) !=

@@ -10,7 +10,7 @@
 #include "kernels/gradient_kernels.h"
 
 // The additive score as the stages of a fused pass see it: q and k are rows of exponentials,
-// [units] of x and then [units] of powers (kernels/additive_kernels.h), one of k for each query
+// [units] of x and then [units] of powers (kernels/additive_kernels.h); k has one row per query
 // head.
 namespace qkv::attn {
 
@@ -30,13 +30,13 @@ struct AdditiveScores {
   bool has_powers() const { return most == Range::kPowers; }
   Index width() const { return has_powers() ? 2 * units : units; }
   kernels::AdditiveUnits<T> units_of(Index h) const { return {v + h * units, units}; }
-  // x_u <- v_u x_u, the gradient of a projected row. v may be anything; of a row without a live
-  // pair it is 0 all the same.
+  // x_u <- v_u x_u, the gradient of a projected row. v may hold anything; the gradient of a row
+  // without a live pair is 0 regardless.
   void multiply_by_v(Index h, bool live, const kernels::GradientKernels<T>& by, T* x) const {
     if (live || !is_odd(h)) by.multiply(x, v + h * units, units);
   }
   bool is_odd(Index h) const { return odd_v[h] != 0; }
-  // Of rows of values, into the rows at `place` of `to`, and their ranges.
+  // Writes the exponentials of rows of values to the rows at `place` of `to`, and their ranges.
   void put_exponentials(const kernels::RowsOf<const T>& values, Index rows, Index place, T* to,
                         Range* ranges) const {
     for (Index r = 0; r < rows; ++r) {
@@ -45,7 +45,7 @@ struct AdditiveScores {
           kernels->exponentials(values.data + r * values.stride, units, row, row + units);
     }
   }
-  // The highest of `count` rows.
+  // The highest range of `count` rows.
   Range of_queries(Index b, Index h, Index row, Index count) const {
     return highest_of(query_ranges + queries.of(b, h, row), count);
   }

@@ -7,12 +7,12 @@
 #include "attention/fused/gradient_block.h"
 #include "core/weight_factor.h"
 
-// The backward pass of attention, fused, from out and lse alone (Dao et al. 2022, appendix B.2).
+// The fused backward pass of attention, from out and lse alone (Dao et al. 2022, appendix B.2).
 // First what each query needs besides them:
 //   delta = dout . out + sum_j w_j dweights_j - dlse
 // then one sweep: a task is a block of keys (attention/fused/gradient_block.h). Memory besides the
-// results is a few numbers for each query, copies of what is not stored as T, and sums that cannot
-// be made where their result goes.
+// results is a few numbers per query, copies of inputs not stored as T, and sums that cannot be
+// accumulated in the result itself.
 namespace qkv::attn {
 
 using core::MeasuringArena;
@@ -28,12 +28,12 @@ class FusedBackward {
   void take_shared(AnyArena& arena);
   std::size_t worker_bytes() const;
   void run(runtime::Call& call);
-  // For scores whose maps change rows; before memory is taken. `sums_v`: asks for v_sums.
+  // For scores with row maps; called before memory is taken. `sums_v`: requests v_sums.
   void ask_for_maps(bool sums_v) {
     x_.tells_live = true;
     x_.sums_v = sums_v;
   }
-  // Afterwards: what was asked for.
+  // Afterwards: the results requested above.
   const FusedGradientCall<T>& call() const { return x_; }
 
  private:
@@ -52,7 +52,7 @@ class FusedBackward {
     w.spare = arena.template take<T>(2 * kKeyChunk).data();
     return w;
   }
-  // What the keys tell of a query.
+  // What a query needs to know of its keys.
   struct RowFacts {
     bool needed = false;
     bool any_live = true;
@@ -60,12 +60,12 @@ class FusedBackward {
     T weighted = 0;  // sum_j exp(s_j - lse) dweights_j
     T sink = 0;      // exp(sink - lse)
   };
-  // Whether the rows of dk or dv for each key head, to be summed afterwards, are worth their
-  // memory: not more than the queries take, or little.
+  // Whether storing the rows of dk or dv per key head, to be summed afterwards, is worth the
+  // memory: no more than the queries take, or little.
   bool keeps_rows(const GradientRows<T>& rows, Index width) const;
-  // Key heads that one task takes one after the other, for they add to the same elements.
+  // Key heads that one task processes one after another, because they add to the same elements.
   Index units_of_task() const;
-  // f(b, h, block of queries, arena), each a task.
+  // Calls f(b, h, block of queries, arena), one task each.
   template <class F>
   void for_each_query_block(runtime::Call& call, const F& f);
 
@@ -215,7 +215,7 @@ void FusedBackward<T>::for_each_query_block(runtime::Call& call, const F& f) {
   });
 }
 
-// Of packed sequences, which may be many and of very different lengths.
+// For packed sequences, which may be many and of very different lengths.
 template <class T>
 template <class Tasks, class F>
 void FusedBackward<T>::for_each_wave(runtime::Call& call, const Tasks& tasks, const F& f) {
@@ -288,7 +288,7 @@ void FusedBackward<T>::prepare_queries(Index b, Index h, Index block, core::Aren
     if (p_.sinks.given()) facts[r].sink = std::exp(own_value(p_.sinks, 0, h, 0) - lse[r]);
     factor[r] =
         facts[r].needed ? core::weight_factor(lse[r], facts[r].sum + double{facts[r].sink}) : T(1);
-    if (!facts[r].any_live) delta[r] = T(0);  // whatever dout is there
+    if (!facts[r].any_live) delta[r] = T(0);  // whatever dout holds there
     if (x_.tells_live) x_.row_live[place + r] = static_cast<std::uint8_t>(facts[r].any_live);
     delta[r] += facts[r].weighted * factor[r];
     if (from_.dlse.given()) delta[r] -= own_value(from_.dlse, b, h, first + r);
@@ -304,7 +304,7 @@ void FusedBackward<T>::prepare_queries(Index b, Index h, Index block, core::Aren
   x_.turns.begin(of_block, x_.key_blocks[of_block].begin);
 }
 
-// The blocks of keys between which the queries from `at` on have all their live keys, as far as
+// The range of key blocks that contains all live keys of the queries from `at` on, as far as
 // interval masks tell.
 template <class T>
 KeyRange FusedBackward<T>::live_blocks(QueryAt at, Index rows, Index Tk) const {
@@ -318,16 +318,16 @@ KeyRange FusedBackward<T>::live_blocks(QueryAt at, Index rows, Index Tk) const {
           pieces(std::min(keys.end, Tk), kGradientBlock)};
 }
 
-// Whether lse alone says too little of a query.
+// Whether lse alone is not enough for a query.
 template <class T>
 bool FusedBackward<T>::needs_keys(Index h, Index i, T lse) const {
   if (core::has_large_lse(lse) || x_.has_dweights(i)) return true;
-  // Are there keys besides the sink?
+  // Whether there are keys besides the sink.
   return p_.sinks.given() && (lse == own_value(p_.sinks, 0, h, 0) || !std::isfinite(lse));
 }
 
-// dout . out of some rows, as the scores are summed: where one weight is 1 and all others are 0,
-// delta has the bits of dout . v, and what belongs to queries and keys is 0.
+// dout . out of some rows, summed in the order of the scores: if one weight is 1 and all others are
+// 0, delta has the bits of dout . v, and the gradients of queries and keys are 0.
 template <class T>
 void FusedBackward<T>::output_deltas(Index b, Index h, Index row, Index rows, Worker& w,
                                      T* delta) const {
@@ -352,7 +352,8 @@ T FusedBackward<T>::sink_gradient(Index h, const RowFacts& facts, T factor, T de
   return -(facts.sink * factor) * delta;
 }
 
-// Whether rows have live keys, the sums of their weights and of weighted dweights, chunk by chunk.
+// Whether rows have live keys, and the sums of their weights and of weighted dweights, chunk by
+// chunk.
 template <class T>
 void FusedBackward<T>::look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w,
                                     FusedBlock<T>& scores, RowFacts* facts) const {
@@ -413,7 +414,7 @@ void FusedBackward<T>::sum_up(runtime::Call& call) {
   x_.own.deliver(x_.dot.stop);
 }
 
-// What was broadcast, over (b, head, row) in ascending order.
+// Sums over broadcast axes, over (b, head, row) in ascending order.
 template <class T>
 void FusedBackward<T>::add_rows(const GradientRows<T>& rows, bool keys) {
   if (p_.q_rows == 0 || p_.k_rows == 0) return;  // but B may be huge
@@ -431,7 +432,7 @@ void FusedBackward<T>::add_rows(const GradientRows<T>& rows, bool keys) {
   }
 }
 
-// dalibi, dsinks, and a bias that all keys share: over queries, blocks each from zero.
+// dalibi, dsinks, and a bias shared by all keys: over queries, blocks each from zero.
 template <class T>
 void FusedBackward<T>::add_query_sums() {
   if (p_.q_rows == 0) return;

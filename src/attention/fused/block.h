@@ -12,8 +12,8 @@
 #include "core/stop.h"
 #include "kernels/dot_kernels.h"
 
-// Some query rows of one key head, driven through the keys chunk by chunk: scores, softmax and
-// weighted sum, in tiles. Nothing here is longer than a chunk.
+// Some query rows of one key head, processed against the keys chunk by chunk: scores, softmax and
+// weighted sum, in tiles. No buffer here is longer than a chunk.
 namespace qkv::attn {
 
 using core::kKeyChunk;
@@ -21,31 +21,31 @@ using kernels::kPanel;
 using kernels::kTileRows;
 using kernels::RowsOf;
 
-// Rows that go through a chunk together: their scores stay in the first-level cache.
+// Rows that process a chunk together: their scores stay in the first-level cache.
 inline constexpr Index kGroupTiles = 2;
 inline constexpr Index kGroupRows = kGroupTiles * kTileRows;
-// Rows of a block, one group after the other, while the keys and values of a chunk are in the
-// second-level cache: the more rows, the fewer bytes come from further away.
+// Rows of a block, group by group, while the keys and values of a chunk are in the second-level
+// cache: the more rows, the fewer bytes come from farther away.
 inline constexpr Index kBlockRows = 16 * kGroupRows;
 inline constexpr Index kBlockTiles = kBlockRows / kTileRows;
 inline constexpr Index kPanelsPerChunk = kKeyChunk / kPanel;
-// One cache line more than a chunk, so that rows do not fall into the same sets of the cache.
+// One cache line more than a chunk, so that rows do not map to the same cache sets.
 inline constexpr Index kScoreStride = kKeyChunk + 16;
 // Keys whose values are used by all tiles of a group before the next ones are read.
 inline constexpr Index kValueKeys = 2 * kPanel;
-// Rows in whole registers of every target.
+// Rows in whole registers, for any target.
 inline constexpr Index kMostLanes = 16;
 
-// What all blocks of a call share.
+// Shared by all blocks of a call.
 template <class T>
 struct FusedCall {
   const Problem& p;
   const kernels::DotKernels<T>& kernels;
   InstanceTarget instances = InstanceTarget::kBaseline;
-  bool key_masks = false;                       // some mask is asked key by key
-  bool copies_values = false;                   // values are converted, or stand apart
+  bool key_masks = false;                       // some mask is evaluated key by key
+  bool copies_values = false;                   // values are converted, or not contiguous
   const AdditiveScores<T>* additive = nullptr;  // null: scores are dot products
-  core::StopPoint stop;                         // of the call, once it runs
+  core::StopPoint stop;                         // of the call, when running
 
   FusedCall(const Problem& problem, kernels::Target target,
             const AdditiveScores<T>* additive_scores = nullptr)
@@ -57,20 +57,20 @@ struct FusedCall {
                       (problem.v.dtype != dtype_of<T> || problem.v.col_stride != 1)),
         additive(additive_scores) {}
 
-  // Values of a row of q or k that scores read; memory is taken for Dk of them.
+  // Values per row of q or k that scores read; memory is allocated for Dk of them.
   Index score_width() const { return additive == nullptr ? p.Dk : additive->width(); }
-  // Whether scores() takes the rows of several tiles: blocks of channels of a panel are then read
-  // by all of them while they are in the first-level cache.
+  // Whether scores() takes the rows of several tiles: all of them then read blocks of channels of a
+  // panel while these are in the first-level cache.
   bool joins_tiles() const { return additive == nullptr; }
   // Scores after scale of a tile's queries, of head h, and the first `keys` keys of a panel.
-  // `range`: the highest of all these rows, of the additive score.
+  // `range`, for the additive score: the highest of all these rows.
   void scores(Index h, const RowsOf<const T>& q, Index rows, const T* panel, Index keys,
               Range range, const RowsOf<T>& s) const {
     const T scale = static_cast<T>(p.scale);
     if (additive == nullptr) return kernels.scores(q, rows, p.Dk, panel, scale, s);
     additive->scores(h, q, rows, panel, keys, range, scale, s);
   }
-  // E in whole registers of every target.
+  // E in whole registers, for any target.
   Index padded_width() const { return p.v.given() ? pieces(p.E, kMostLanes) * kMostLanes : 0; }
 };
 
@@ -84,7 +84,7 @@ struct BlockRow {
 template <class T>
 class FusedBlock {
  public:
-  // Whether dead tiles are left out, or every score is computed.
+  // Whether dead tiles are skipped, or every score is computed.
   enum class Tiles { kLive, kAll };
 
   template <class AnyArena>
@@ -107,15 +107,15 @@ class FusedBlock {
     if (call.key_masks) allowed_ = arena.template take<std::uint8_t>(kGroupRows * kKeyChunk).data();
   }
 
-  // Begins anew with rows n0 .. of a unit's queries.
+  // Restarts with rows n0 .. of a unit's queries.
   void start(const KeyUnit& unit, const T* packed, Index n0, Index count) {
     start_unit(unit, packed);
     for (Index r = 0; r < count; ++r) {
       add_row(unit.first_head + (n0 + r) / unit.s.Tq, (n0 + r) % unit.s.Tq);
     }
   }
-  // Begins without rows; add_row() adds them. `packed`: the unit's panels, or null to pack them
-  // when they are needed.
+  // Starts without rows; add_row() adds them. `packed`: the unit's panels, or null to pack them
+  // when needed.
   void start_unit(const KeyUnit& unit, const T* packed) {
     unit_ = unit;
     packed_ = packed;
@@ -152,7 +152,7 @@ class FusedBlock {
   const BlockRow& row(Index r) const { return rows_[r]; }
   Index width() const { return width_; }
 
-  // Nothing seen yet.
+  // Resets to the state before any key.
   void reset() {
     std::fill(max, max + count_ + kMostLanes, -std::numeric_limits<T>::infinity());
     std::fill(sum, sum + count_ + kMostLanes, T(0));
@@ -161,7 +161,7 @@ class FusedBlock {
       std::fill_n(acc + r * width_, width_, T(0));
     }
   }
-  // All keys.
+  // Processes all keys.
   void run(bool with_values) {
     reset();
     const Index step = p_.key_chunk;
@@ -169,21 +169,21 @@ class FusedBlock {
       chunk(j0, with_values, [&](Index first, Index rows) { absorb(first, rows, with_values); });
     }
   }
-  // The softmax of keys j0 .. of one group of rows after the other, into chunk_max, chunk_sum and
-  // chunk_acc: then use(first row, rows). Groups without live keys are left out.
+  // The softmax of keys j0 .., for one group of rows after another, into chunk_max, chunk_sum and
+  // chunk_acc; then calls use(first row, rows). Groups without live keys are skipped.
   template <class Use>
   void chunk(Index j0, bool with_values, const Use& use);
-  // Merges that into max, sum and acc of rows `first` ..
+  // Merges these into max, sum and acc of rows `first` ..
   void absorb(Index first, Index rows, bool with_values);
-  // What a group without live keys has.
+  // The state of a group without live keys.
   void clear_chunk() {
     constexpr Index kRows = pieces(kGroupRows, kMostLanes) * kMostLanes;
     std::fill(chunk_max, chunk_max + kRows, -std::numeric_limits<T>::infinity());
     std::fill(chunk_sum, chunk_sum + kRows, T(0));
   }
 
-  // The scores after scale of keys j0 .., of one group of rows after the other: then
-  // use(first row, rows), which finds them in scores(), piece() by piece().
+  // The scores after scale of keys j0 .., for one group of rows after another; then calls use(first
+  // row, rows), which reads them with scores(), piece() by piece().
   template <class Use>
   void for_each_group(Index j0, Tiles tiles, const Use& use) {
     begin_chunk(j0, tiles);
@@ -193,7 +193,7 @@ class FusedBlock {
       use(tile_begin(t), tile_end(end - 1) - tile_begin(t));
     }
   }
-  // Scores of keys j0 + begin .. j0 + end - 1 of row r of the group at hand, live or not; no other
+  // Scores of keys j0 + begin .. j0 + end - 1 of row r of the current group, live or not; no other
   // key of the chunk is live.
   T* scores(Index r) const { return s_ + r % kGroupRows * kScoreStride; }
   KeyRange piece(Index r) const { return tiles_[r / kTileRows].keys; }
@@ -201,7 +201,7 @@ class FusedBlock {
     const KeyRange x = piece(r);
     soft_cap_piece(p_, call_.instances, scores(r) + x.begin, std::min(x.end, keys_) - x.begin);
   }
-  // User's functions, bias, ALiBi and masks: -inf where masked.
+  // Applies user functions, bias, ALiBi and masks: -inf where masked.
   void change(Index r) const;
 
   T* max = nullptr;  // of each row so far
@@ -254,15 +254,15 @@ class FusedBlock {
   Index offset_ = 0;
   Index q_entry_ = 0, k_offset_ = 0, v_offset_ = 0;
   KeyRange live_;   // of any row
-  Index j0_ = 0;    // the chunk at hand
+  Index j0_ = 0;    // the current chunk
   Index keys_ = 0;  // and its length
   Tile tiles_[kBlockTiles];
   BlockRow* rows_ = nullptr;
   T* q_ = nullptr;           // [rows][D]
   T* s_ = nullptr;           // [group's rows][kScoreStride]
   T* spare_ = nullptr;       // [kKeyChunk]
-  T* panels_ = nullptr;      // own ones, of the chunk
-  unsigned own_panels_ = 0;  // bit n: panel n is there
+  T* panels_ = nullptr;      // packed by this block, of the chunk
+  unsigned own_panels_ = 0;  // bit n: panel n is packed
   T* values_ = nullptr;
   T* factor_ = nullptr;
   T* chunk_factor_ = nullptr;

@@ -28,12 +28,12 @@ typename FusedBlock<T>::Tile FusedBlock<T>::live_tile(Index t, Tiles tiles) cons
   return tile;
 }
 
-// What the allowed keys (0 or 1) of a panel are for the tile's rows together.
+// The combined state of a panel's allowed keys (0 or 1) for the tile's rows.
 template <class T>
 core::TileClass FusedBlock<T>::allowed_class(Index t, Index panel) const {
   const Index begin = panel * kPanel;
   const Index count = std::min(kPanel, keys_ - begin);
-  // Eight keys at a time; a panel that ends with the keys is filled up with its first one.
+  // Eight keys at a time; a last, partial panel is padded with its first key.
   constexpr std::size_t kWords = kPanel / sizeof(std::uint64_t);
   std::uint64_t any[kWords] = {};
   std::uint64_t none[kWords] = {};
@@ -104,7 +104,7 @@ bool FusedBlock<T>::begin_chunk(Index j0, Tiles tiles) {
   return any_live;
 }
 
-// What precomputed masks know of the tile's rows together.
+// What precomputed masks know of the tile's rows combined.
 template <class T>
 core::TileClass FusedBlock<T>::class_of(Index t, Index panel) const {
   static_assert(kPanel == core::kTileSide);
@@ -116,8 +116,8 @@ core::TileClass FusedBlock<T>::class_of(Index t, Index panel) const {
   return first;
 }
 
-// Which panels have a live key, and which keys are allowed where only some are. The tile's keys
-// shrink to its live panels.
+// Which panels have a live key, and which keys are allowed where only some are. Shrinks the tile's
+// keys to its live panels.
 template <class T>
 void FusedBlock<T>::ask_key_masks(Index t, Tiles tiles) {
   Tile& tile = tiles_[t];
@@ -130,7 +130,7 @@ void FusedBlock<T>::ask_key_masks(Index t, Tiles tiles) {
     if (known != core::TileClass::kDead || tiles == Tiles::kAll) live |= 1U << n;
     if (known != core::TileClass::kFull) partial |= 1U << n;
   }
-  // Runs of panels that are live as far as is known.
+  // Runs of panels that may be live.
   for (Index n = begin; n < end; ++n) {
     if ((live & partial & 1U << n) == 0) continue;
     Index stop = n + 1;
@@ -153,7 +153,7 @@ void FusedBlock<T>::ask_key_masks(Index t, Tiles tiles) {
     return;
   }
   tile.keys = {std::countr_zero(live) * kPanel, std::bit_width(live) * kPanel};
-  // Inside of that: dead panels, which are masked, and full ones.
+  // Within that: dead panels, which are masked, and full ones.
   for (Index n = tile.keys.begin / kPanel; n < tile.keys.end / kPanel; ++n) {
     const bool is_live = (live >> n & 1U) != 0;
     if (is_live && (partial >> n & 1U) != 0) continue;
@@ -189,7 +189,7 @@ void FusedBlock<T>::score_tiles(Index t0, Index t1, Tiles tiles) {
   }
 }
 
-// Panel n of the chunk for the tiles t0 .. t1-1: one, unless the call joins them.
+// Panel n of the chunk for tiles t0 .. t1-1: one tile, unless the call joins them.
 template <class T>
 void FusedBlock<T>::score_panel(Index t0, Index t1, Index n) {
   const Index first = tile_begin(t0);
@@ -204,7 +204,7 @@ void FusedBlock<T>::score_panel(Index t0, Index t1, Index n) {
                {scores(first) + n * kPanel, kScoreStride});
 }
 
-// The bias of the rows after this group: it is read once, and comes from far.
+// Prefetches the bias of the rows after this group: it is read once, from far memory.
 template <class T>
 void FusedBlock<T>::prefetch_bias(Index t0, Index t1) const {
   constexpr Index kLine = 64 / sizeof(T);
@@ -290,7 +290,7 @@ void FusedBlock<T>::drop(Index r) const {
 
 template <class T>
 void FusedBlock<T>::absorb(Index first, Index rows, bool with_values) {
-  // Whole registers: behind the group's rows there is the state of a chunk without live keys, which
+  // Whole registers: the rows beyond the group's have the state of a chunk without live keys, which
   // changes nothing.
   for (Index r = rows; r % kMostLanes != 0; ++r) {
     chunk_max[r] = -std::numeric_limits<T>::infinity();
@@ -307,7 +307,7 @@ void FusedBlock<T>::absorb(Index first, Index rows, bool with_values) {
 
 // ---- weighted sum ---------------------------------------------------------------------------
 
-// Row n: the values of the chunk's key n. Copied ones in whole panels, as they are used.
+// Row n: the values of the chunk's key n. Copied values are copied in whole panels, when used.
 template <class T>
 RowsOf<const T> FusedBlock<T>::values() {
   const Index offset = v_offset_ + j0_ * p_.v.row_stride;
@@ -356,8 +356,8 @@ void FusedBlock<T>::sum_tile(Index t, Index begin, Index end, const RowsOf<const
   }
 }
 
-// The same sums, key by key, of live keys only. Weights do not tell them (a live weight may be 0 by
-// rounding or dropout), so the scores are computed again.
+// The same sums, key by key, over live keys only. Weights do not identify them (a live weight may
+// be 0 by rounding or dropout), so the scores are recomputed.
 template <class T>
 void FusedBlock<T>::sum_with_care(Index t, const RowsOf<const T>& v) {
   const Index first = tile_begin(t);

@@ -8,18 +8,18 @@
 #include "attention/fused/inspection.h"
 #include "core/results.h"
 
-// The forward pass of attention, fused (Dao et al. 2022, section 3.1; the softmax of chunks is
-// merged as Milakov and Gimelshein 2018 do). Two ways through a unit, with the same bits:
+// The fused forward pass of attention (Dao et al. 2022, section 3.1; chunks of the softmax are
+// merged as in Milakov and Gimelshein 2018). Two strategies for a unit, with the same bits:
 //   many queries   all keys are packed once, then blocks of queries are tasks
-//   few queries    one block that packs for itself; of several chunks of keys each is a task, and
-//                  their partial results are merged in order afterwards
+//   few queries    one block that packs for itself; if there are several chunks of keys, each is a
+//                  task, and their partial results are merged in order afterwards
 namespace qkv::attn {
 
 using core::MeasuringArena;
 using core::ResultOperand;
 using core::Results;
 
-// Query rows of a key head that are few: packing all keys for them would cost more than it saves.
+// Up to this many query rows of a key head, packing all keys would cost more than it saves.
 inline constexpr Index kFewRows = 48;
 
 template <class T>
@@ -40,7 +40,7 @@ class FusedForward {
   bool few_queries() const { return p_.G > 0 && p_.H / p_.G * p_.Tq <= kFewRows; }
   bool with_values() const { return to_.out.given(); }
   bool shows_states() const { return looks_inside(to_); }
-  // Panels, or chunks' partial results, that a wave may hold: its budget.
+  // Panels, or partial results of chunks, in the budget of a wave.
   Index pieces_of(const KeyUnit& unit) const {
     return few_queries() ? pieces(unit.s.Tk, p_.key_chunk) : pieces(unit.s.Tk, kPanel);
   }
@@ -74,25 +74,25 @@ class FusedForward {
   Wave wave_;
   Index block_rows_ = kBlockRows;
   T* shared_ = nullptr;  // panels, or partial results, of the wave's units
-  RowStates<T> states_;  // where something is looked at afterwards
+  RowStates<T> states_;  // if anything is inspected afterwards
 };
 
 // ---- memory ---------------------------------------------------------------------------------
 
-// 32 MiB, and at least one unit; not more than all have together.
+// 32 MiB, and at least one unit; no more than all units together.
 template <class T>
 Index FusedForward<T>::wave_pieces() const {
   constexpr Index kBudget = Index{32} << 20;
   const Index bytes = std::max<Index>(piece_values() * static_cast<Index>(sizeof(T)), 1);
   const Index length = few_queries() ? p_.key_chunk : kPanel;
   const Index one = pieces(p_.Tk, length);
-  // Of packed sequences only the last piece may be a part.
+  // In packed sequences only the last piece may be partial.
   const Index all = p_.packed() ? p_.G * (p_.k_rows / length + p_.B) : unit_count(p_) * one;
   return std::max(one, std::min(kBudget / bytes, all));
 }
 
-// Smaller blocks where there are too few for the threads to end together: eight for each, but none
-// under four groups. Any number gives the same bits.
+// Smaller blocks if there are too few for the threads to finish together: eight per thread, but at
+// least four groups each. Any number gives the same bits.
 template <class T>
 Index FusedForward<T>::choose_block_rows(int threads) const {
   if (threads <= 1) return kBlockRows;
@@ -237,8 +237,8 @@ void FusedForward<T>::finish(FusedBlock<T>& block) {
   write(block, empty);
 }
 
-// One more score for each row, with value 0. -inf is none; NaN or +inf makes rows with live keys
-// NaN, and is the lse of those without.
+// One more score per row, with value 0. -inf means none; NaN or +inf makes rows with live keys NaN,
+// and is the lse of those without.
 template <class T>
 void FusedForward<T>::add_sinks(FusedBlock<T>& block, const bool* empty) {
   constexpr T kNone = -std::numeric_limits<T>::infinity();

@@ -7,8 +7,8 @@
 #include "attention/fused/additive_pairs.h"
 #include "attention/fused/gradient_call.h"
 
-// One block of keys and all queries of its unit, block by block: scores and weights are computed
-// again, dk and dv stay here, what belongs to queries is added to their rows in turn.
+// One block of keys and all queries of its unit, block by block: scores and weights are recomputed,
+// dk and dv are accumulated here, the gradients of queries are added to their rows in turn.
 //   s = q k^T, dw = dout v^T, w = exp(s - lse), ds = w (dw - delta)
 //   dv += w^T dout, dk += ds^T q, dq += ds k (dot products; additive:
 //   attention/fused/additive_products.h)
@@ -20,9 +20,9 @@ using kernels::kTileRows;
 
 inline constexpr Index kGradientPanels = kGradientBlock / kPanel;
 inline constexpr Index kGradientTiles = pieces(kGradientBlock, kTileRows);
-// Tiles whose scores go through a panel before the next panel is read.
+// Tiles whose scores are computed with a panel before the next panel is read.
 inline constexpr Index kGradientGroup = 4;
-// One cache line more, so that rows do not fall into the same sets of the cache.
+// One cache line more, so that rows do not map to the same cache sets.
 inline constexpr Index kGradientStride = kGradientBlock + 16;
 
 template <class T>
@@ -47,7 +47,7 @@ class FusedGradientBlock {
     live_ = arena.template take<std::uint8_t>(kGradientBlock * kGradientBlock).data();
   }
 
-  // Keys block * kGradientBlock .. of a unit. Returns false when another task has failed.
+  // Keys block * kGradientBlock .. of a unit. Returns false if another task has failed.
   bool run(const KeyUnit& unit, Index block);
 
  private:
@@ -56,7 +56,7 @@ class FusedGradientBlock {
   Index rows_of(Index t) const { return std::min(kTileRows, rows_ - first_row(t)); }
   Index tiles() const { return pieces(rows_, kTileRows); }
   QueryAt query(Index r) const { return {unit_.b, h_, i0_ + r, offset_}; }
-  // Keys of the tile's live panels, which stand side by side.
+  // Keys of the tile's live panels, which are contiguous.
   KeyRange keys_of(Index t) const {
     return {std::countr_zero(panels_[t]) * kPanel, std::bit_width(panels_[t]) * kPanel};
   }
@@ -257,7 +257,7 @@ bool FusedGradientBlock<T>::query_block(Index h, Index block) {
   return add_to_queries(place);
 }
 
-// Which keys of the block the tile's rows may see.
+// The keys of the block that the tile's rows may see.
 template <class T>
 void FusedGradientBlock<T>::find_live(Index t) {
   const Index first = first_row(t);
@@ -286,7 +286,7 @@ void FusedGradientBlock<T>::find_live(Index t) {
     return range.begin <= keys.begin && range.end >= keys.end;
   });
   if (!call_.dot.key_masks) return;
-  // What precomputed masks know.
+  // The result of precomputed masks.
   unsigned alive = 0;
   for (Index n = 0; n < kGradientPanels; ++n) {
     if ((panels >> n & 1U) == 0) continue;
@@ -315,7 +315,7 @@ void FusedGradientBlock<T>::find_live(Index t) {
   panels_[t] &= panels;
 }
 
-// The bias of a tile's rows and where its gradient goes come from far, and are used once.
+// Prefetches the bias of a tile's rows and its gradient: far memory, used once.
 template <class T>
 void FusedGradientBlock<T>::prefetch_bias(Index t) const {
   constexpr Index kLine = 64 / sizeof(T);
@@ -332,13 +332,13 @@ void FusedGradientBlock<T>::prefetch_bias(Index t) const {
   }
 }
 
-// Weights and gradients into scores for the tiles t0 .. t1-1.
+// Weights and gradients of scores for the tiles t0 .. t1-1.
 template <class T>
 void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
   for (Index t = t0; p_.bias.given() && t < t1; ++t) prefetch_bias(t);
   for (Index n = 0; n < kGradientPanels; ++n) {
     const auto is_live = [&](Index t) { return (panels_[t] >> n & 1U) != 0; };
-    // The end of the tiles that are live from t on.
+    // The end of the run of live tiles from t.
     const auto live_end = [&](Index t) {
       while (t < t1 && is_live(t)) ++t;
       return t;
@@ -371,7 +371,7 @@ void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
   }
 }
 
-// Panel n for the tiles t0 .. t1-1: one, unless the call joins them.
+// Panel n for tiles t0 .. t1-1: one tile, unless the call joins them.
 template <class T>
 void FusedGradientBlock<T>::score_panel(Index t0, Index t1, Index n) {
   call_.dot.stop();
@@ -418,7 +418,7 @@ void FusedGradientBlock<T>::tile_gradients(Index t) {
   }
 }
 
-// The scores of one row as the softmax sees them, -inf where masked; their slopes.
+// The scores of one row as they enter the softmax, -inf where masked; and their slopes.
 template <class T>
 void FusedGradientBlock<T>::change(Index t, Index r) {
   constexpr T kMasked = -std::numeric_limits<T>::infinity();

@@ -7,7 +7,7 @@
 #include "kernels/gradient_kernels.h"
 #include "runtime/turns.h"
 
-// What all tasks of a fused backward pass share.
+// Shared by all tasks of a fused backward pass.
 namespace qkv::attn {
 
 using core::GradientResults;
@@ -21,24 +21,24 @@ struct FusedGradientCall {
   const GradientResults& to;
   FusedCall<T> dot;
   const kernels::GradientKernels<T>& kernels;
-  const runtime::Call* call = nullptr;  // once it runs
+  const runtime::Call* call = nullptr;  // when running
   RowPlaces query_places;
 
   PlainRows<T> q, dout;
   GradientRows<T> dq, dk, dv;
-  core::OwnGradients<T> own;       // of what is summed in its own shape
+  core::OwnGradients<T> own;       // of gradients summed in their own shape
   T* lse = nullptr;                // of each query
   T* factor = nullptr;             // likewise: core/weight_factor.h
   T* delta = nullptr;              // likewise
   T* alibi_rows = nullptr;         // likewise, its share of dalibi
-  T* bias_rows = nullptr;          // and of the gradient of a bias that all keys share
+  T* bias_rows = nullptr;          // and of the gradient of a bias shared by all keys
   T* sink_sums = nullptr;          // of each block of queries
   std::uint8_t* finite = nullptr;  // likewise: no NaN, no infinity in its rows of q and dout
-  KeyRange* key_blocks = nullptr;  // likewise: those between which it has live keys
+  KeyRange* key_blocks = nullptr;  // likewise: the range that contains its live keys
   runtime::Turns turns;            // likewise, to add to its rows
-  Index* named = nullptr;          // named rows of dweights, by the queries that they name
+  Index* named = nullptr;          // listed rows of dweights, sorted by query
 
-  // For scores whose maps change rows, what the gradients of those need besides.
+  // For scores with row maps: what the gradients of the maps also need.
   bool sums_v = false;               // the gradient of the additive score's v
   bool tells_live = false;           // which rows have a live pair
   T* v_sums = nullptr;               // [key blocks][units]: that gradient's parts
@@ -66,10 +66,10 @@ struct FusedGradientCall {
 
   // ---- what is asked for --------------------------------------------------------------------
 
-  // A bias with one column for all keys: its gradient is the sum of a row.
+  // A bias with one column for all keys: its gradient is a row sum.
   bool sums_bias_rows() const { return to.bias.given() && to.bias.own.col_stride == 0 && p.Tk > 1; }
   bool sums_bias_keys() const { return to.bias.given() && !sums_bias_rows(); }
-  // Whether key blocks add to rows that belong to queries.
+  // Whether key blocks add to rows of queries.
   bool adds_to_queries() const { return to.q.given() || to.alibi.given() || sums_bias_rows(); }
   bool needs_score_gradients() const {
     return adds_to_queries() || to.k.given() || to.bias.given() || sums_v;
@@ -77,17 +77,17 @@ struct FusedGradientCall {
   bool multiplies_values() const { return dout.given() && needs_score_gradients(); }
   // Whether ds / d(score) is more than the scale.
   bool has_slopes() const { return p.softcap != 0 || !p.mods.empty(); }
-  // Whether ds itself is asked for.
+  // Whether ds itself is requested.
   bool sums_score_gradients() const { return to.bias.given() || to.alibi.given(); }
-  // Whether each element of the bias is one pair's, live or not: then its gradient is stored, and
-  // nothing need be there before.
+  // Whether each element of the bias belongs to exactly one pair, live or not: then its gradient is
+  // stored, without clearing the buffer first.
   bool stores_bias() const {
     if (!sums_bias_keys() || !p.masks.empty() || p.q_rows == 0 || p.k_rows == 0) return false;
     const core::ResultOperand& strides = to.bias.own;
     return units_sharing(p, to.bias) == 1 && (p.H == 1 || strides.head_stride != 0) &&
            (p.Tq == 1 || strides.row_stride != 0);
   }
-  // No option changes scores or gradients between the products, masks aside.
+  // Whether no option but masks changes scores or gradients between the products.
   bool is_plain() const {
     return multiplies_values() && !has_slopes() && !sums_score_gradients() && !p.bias.given() &&
            !p.alibi.given() && p.dropout == 0 && !from.dweights.given();
@@ -98,7 +98,7 @@ struct FusedGradientCall {
 
   Index block_of(Index b, Index h, const Sequence& s, Index block) const {
     if (!p.packed()) return (b * p.H + h) * pieces(p.Tq, kGradientBlock) + block;
-    // Each sequence begins a block: one more than its rows fill.
+    // Each sequence starts a new block, so it may need one more than its rows fill.
     return h * blocks_of_head() + s.q0 / kGradientBlock + b + block;
   }
   Index blocks() const {
@@ -115,12 +115,12 @@ struct FusedGradientCall {
     return p.packed() ? p.G * key_blocks_of_head() : p.B * p.G * pieces(p.Tk, kGradientBlock);
   }
 
-  // The numbers of the queries from a place on.
+  // The state of the queries from `place` on.
   kernels::QueryState<T> state_of(Index place) const {
     return {lse + place, factor + place, delta + place};
   }
 
-  // f(n-th of the named rows) for those that name query i.
+  // Calls f(n) for each listed row n that refers to query i.
   template <class F>
   void for_each_named(Index i, const F& f) const {
     const core::RowsOperand& m = from.dweights;

@@ -4,13 +4,13 @@
 
 #include "attention/fused/gradient_block.h"
 
-// The products of a FusedGradientBlock that follow when w and ds of a block of queries are known.
+// The products of a FusedGradientBlock once w and ds of a block of queries are known.
 namespace qkv::attn {
 
 // dk and dv: rows of the block's queries, weighted by columns of ds and w.
 template <class T>
 void FusedGradientBlock<T>::key_products() {
-  KeyRange live_tiles[kGradientPanels];  // between the first and the last that are live
+  KeyRange live_tiles[kGradientPanels];  // from the first to the last live one
   for (Index n = 0; n < kGradientPanels; ++n) {
     live_tiles[n] = {tiles(), 0};
     for (Index t = 0; t < tiles(); ++t) {
@@ -19,7 +19,7 @@ void FusedGradientBlock<T>::key_products() {
     }
   }
   for (Index n = 0; n < kGradientPanels;) {
-    // Panels with the same queries go together: tiles of keys need not end with a panel.
+    // Panels with the same queries are joined: tiles of keys need not end with a panel.
     Index end = n + 1;
     while (end < kGradientPanels && live_tiles[end].begin == live_tiles[n].begin &&
            live_tiles[end].end == live_tiles[n].end) {
@@ -65,7 +65,7 @@ void FusedGradientBlock<T>::query_products() {
   }
 }
 
-// The same sums of live pairs only, pair by pair, for 0 times NaN or infinity is NaN.
+// The same sums over live pairs only, pair by pair, because 0 times NaN or infinity is NaN.
 template <class T>
 void FusedGradientBlock<T>::products_with_care() {
   if (multiplies_queries()) std::fill_n(dq_, rows_ * p_.Dk, T(0));
@@ -104,7 +104,8 @@ void FusedGradientBlock<T>::products_with_care() {
   }
 }
 
-// Blocks of keys come in ascending order to each block of queries, those without live pairs too.
+// Every block of queries receives blocks of keys in ascending order, including those without live
+// pairs.
 template <class T>
 bool FusedGradientBlock<T>::add_to_queries(Index place) {
   if (!call_.adds_to_queries()) return true;

@@ -10,14 +10,13 @@
 #include "core/stop.h"
 #include "kernels/dot_kernels.h"
 
-// Rows of inputs and of gradients as the backward pass walks through them: T next to each other.
+// Rows of inputs and of gradients as the backward pass traverses them: contiguous T.
 namespace qkv::attn {
 
 using core::GradientTarget;
 using kernels::RowsOf;
 
-// How many of the call's key heads, [B, G] in row-major order, share elements of a gradient with
-// those next to them.
+// How many adjacent key heads of the call, [B, G] in row-major order, share elements of a gradient.
 inline Index units_sharing(const Problem& p, const GradientTarget& target) {
   if (p.packed()) return 1;
   for (int axis = 0; axis < p.batch.rank(); ++axis) {
@@ -26,7 +25,7 @@ inline Index units_sharing(const Problem& p, const GradientTarget& target) {
   return p.G != 1 && target.own.head_stride == 0 ? p.G : 1;
 }
 
-// The rows of an input: in place, or a copy where they are stored otherwise.
+// The rows of an input: in place, or copied if stored otherwise.
 template <class T>
 class PlainRows {
  public:
@@ -62,8 +61,8 @@ class PlainRows {
   T* copy_ = nullptr;
 };
 
-// The rows of dq, dk or dv on their way into the user's buffer, which may have fewer heads: then
-// those next to each other are summed.
+// The rows of dq, dk or dv before they are written to the user's buffer, which may have fewer
+// heads: then adjacent heads are summed.
 template <class T>
 class GradientRows {
  public:
@@ -73,8 +72,8 @@ class GradientRows {
       : p_(&p), target_(&target), places_(places), target_heads_(target_heads), width_(width) {}
 
   bool given() const { return target_->given(); }
-  // Whether several rows belong to one row of the buffer, or none: batch entries or heads of the
-  // call share the input's.
+  // Whether several rows, or none, map to one row of the buffer: batch entries or heads of the call
+  // share the input's.
   bool is_summed() const {
     const core::ResultOperand& own = target_->own;
     for (int axis = 0; axis < p_->batch.rank(); ++axis) {
@@ -83,12 +82,12 @@ class GradientRows {
     if (places_.heads != target_heads_) return true;
     return places_.heads != 1 && own.head_stride == 0;
   }
-  // How many key heads next to each other share elements of it.
+  // How many adjacent key heads share its elements.
   Index units_sharing() const {
     const Index units = attn::units_sharing(*p_, *target_);
     return units > 1 ? units : places_.heads / target_heads_;
   }
-  // Whether sums can be kept in the buffer.
+  // Whether sums can be accumulated in the buffer.
   bool is_in_place() const {
     const core::ResultOperand& to = target_->direct;
     return to.dtype == dtype_of<T> && (to.col_stride == 1 || width_ == 1) && !target_->accumulate &&
@@ -106,7 +105,7 @@ class GradientRows {
     const core::ResultOperand& to = target_->direct;
     return {static_cast<T*>(to.data) + offset(b, head, row), to.row_stride};
   }
-  // A finished row: into that memory if there is some, else into the buffer.
+  // Stores a finished row: in that memory if there is some, else in the buffer.
   void put(Index b, Index head, Index row, const T* x) const {
     if (rows_ != nullptr) {
       std::copy_n(x, width_, rows_ + places_.of(b, head, row) * width_);
@@ -114,11 +113,11 @@ class GradientRows {
       store(b, head, row, x);
     }
   }
-  // From the memory into the buffer.
+  // Copies from the memory to the buffer.
   void deliver(Index b, Index head, Index row) const {
     store(b, head, row, rows_ + places_.of(b, head, row) * width_);
   }
-  // Or into sums, over (b, head, row) in ascending order.
+  // Or adds it to sums, over (b, head, row) in ascending order.
   void add_to(const core::OwnGradients<T>& own, Index b, Index head, Index row) const {
     add_to(own, b, head, row, rows_ + places_.of(b, head, row) * width_);
   }

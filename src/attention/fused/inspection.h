@@ -8,8 +8,8 @@
 #include "attention/fused/block.h"
 #include "core/results.h"
 
-// What may be looked at besides out and lse: weights, scores, largest weights, column sums. Scores
-// are computed again, tile by tile, when the softmax of every row is known, and go straight to the
+// Results besides out and lse: weights, scores, largest weights, column sums. Scores are
+// recomputed, tile by tile, once the softmax of every row is known, and are written directly to the
 // caller's buffers.
 namespace qkv::attn {
 
@@ -21,7 +21,7 @@ inline std::array<const RowsResult*, 5> matrices_of(const Results& to) {
   return {&to.weights, &to.dropped_weights, &to.raw_scores, &to.capped_scores, &to.masked_scores};
 }
 
-// Is something asked for besides out, lse and row maximum?
+// Whether anything is requested besides out, lse and row maximum.
 inline bool looks_inside(const Results& to) {
   const auto all = matrices_of(to);
   return to.column_sums.given() || to.top > 0 ||
@@ -68,14 +68,14 @@ class FusedInspection {
     return w;
   }
 
-  // For the units of a wave; `packed(n)` are the panels of its n-th, or null.
+  // For the units of a wave; `packed(n)` are the panels of the n-th unit, or null.
   template <class Packed>
   void run(runtime::Call& call, const Wave& wave, const Packed& packed) const;
 
  private:
   struct TopRow;
 
-  // Whether masked places show in a result: scores before masks do.
+  // Whether masked pairs appear in a result: scores before masks do.
   static bool shows_all(const Results& to, const RowsResult& m) {
     return &m == &to.raw_scores || &m == &to.capped_scores;
   }
@@ -174,8 +174,8 @@ void FusedInspection<T>::put(const FusedBlock<T>& x, const RowsResult& m, Index 
   store_values(m.matrix, core::offset_of(m.matrix, entry, at.h, to_row, j0), values, n);
 }
 
-// Weights, dropped weights or masked scores of one chunk, for all its keys: those outside of the
-// row's piece are masked.
+// Weights, dropped weights or masked scores of one chunk, for all its keys: those outside the row's
+// piece are masked.
 template <class T>
 void FusedInspection<T>::put_scored(FusedBlock<T>& x, const RowsResult& m, Index r, Index to_row,
                                     Index j0, Index keys, Worker& w) const {
@@ -225,7 +225,7 @@ void FusedInspection<T>::all_rows(FusedBlock<T>& x, Worker& w) const {
   for (Index r = 0; to_.top > 0 && r < x.count(); ++r) fill_top(x, r, w);
 }
 
-// Rows n0 .. of (head of the unit, named row).
+// Rows n0 .. of (head of the unit, listed row).
 template <class T>
 void FusedInspection<T>::named_rows(FusedBlock<T>& x, const RowsResult& m, Index n0, Index count,
                                     Worker& w) const {
@@ -256,9 +256,9 @@ void FusedInspection<T>::named_rows(FusedBlock<T>& x, const RowsResult& m, Index
 
 // ---- largest weights ------------------------------------------------------------------------
 
-// A row's largest weights and their keys, in the caller's buffers from the first. While they are
-// looked for they are a heap, whose first goes when a larger one comes: the smallest of all, among
-// equals that of the highest key.
+// A row's largest weights and their keys, at the start of the caller's buffers. During the search
+// they are a heap whose first element is replaced by a larger weight: the smallest of all, in a tie
+// that of the highest key.
 template <class T>
 struct FusedInspection<T>::TopRow {
   T* weights = nullptr;
@@ -273,7 +273,7 @@ struct FusedInspection<T>::TopRow {
     core::store(keys.dtype, keys.data, key_offset(rank), key);
   }
 
-  // One more, behind `count` others, of a key above theirs.
+  // Appends one to `count` others, of a key above theirs.
   void add(Index count, T weight, Index key) const {
     put(count, weight, key);
     for (Index place = count; place > 0;) {
@@ -283,12 +283,12 @@ struct FusedInspection<T>::TopRow {
       place = above;
     }
   }
-  // In place of the first of `count`.
+  // Replaces the first of `count`.
   void replace_first(Index count, T weight, Index key) const {
     put(0, weight, key);
     sink_first(count);
   }
-  // The largest first, among equals that of the lowest key.
+  // Largest first, in a tie the lowest key first.
   void sort(Index count) const {
     while (count > 1) {
       swap(0, --count);
@@ -353,7 +353,7 @@ void FusedInspection<T>::add_top(const FusedBlock<T>& x, Index r, Index j0, Work
   }
 }
 
-// Where fewer keys are live: weight 0, key -1; a NaN row has no largest weights.
+// Fills the rest if fewer keys are live: weight 0, key -1; a NaN row has no largest weights.
 template <class T>
 void FusedInspection<T>::fill_top(const FusedBlock<T>& x, Index r, const Worker& w) const {
   const TopRow top = top_row(x, r);

@@ -8,7 +8,7 @@
 #include "core/problem.h"
 #include "runtime/tasks.h"
 
-// How the work of a call is divided: by key heads, and for each into tasks of one's own choice.
+// How the work of a call is divided: by key heads, and within each into tasks chosen by the pass.
 namespace qkv::attn {
 
 using core::Problem;
@@ -35,7 +35,7 @@ inline KeyUnit key_unit(const Problem& p, Index unit) noexcept {
 
 constexpr Index pieces(Index n, Index length) noexcept { return (n + length - 1) / length; }
 
-// Consecutive units that are worked on together.
+// Consecutive units that are processed together.
 class Wave {
  public:
   static constexpr Index kMostUnits = 1024;
@@ -49,8 +49,8 @@ class Wave {
     return wave;
   }
 
-  // The units from `begin` on, as many as have `budget` pieces in all, but one at least; `size`
-  // gives the pieces of a unit. Returns false when no unit is left.
+  // Units from `begin` on, with at most `budget` pieces in all, but at least one unit; `size` gives
+  // the pieces of a unit. Returns false if no unit is left.
   template <class Size>
   bool next(const Problem& p, Index begin, Index budget, const Size& size) {
     begin_ = begin;
@@ -67,10 +67,11 @@ class Wave {
   // Pieces before the n-th unit of the wave.
   Index offset(Index n) const noexcept { return offsets_[n]; }
 
-  // f(unit, n, task, arena) for each of the tasks(unit) tasks of each unit, the n-th of the wave.
+  // Calls f(unit, n, task, arena) for each of the tasks(unit) tasks of each unit, the n-th of the
+  // wave.
   template <class Tasks, class F>
   void for_each_task(const Problem& p, runtime::Call& call, const Tasks& tasks, const F& f) const {
-    call.stop_point()();  // waves without tasks may be many
+    call.stop_point()();  // there may be many waves without tasks
     starts_[0] = 0;
     for (Index n = 0; n < count_; ++n) {
       starts_[n + 1] = starts_[n] + tasks(key_unit(p, begin_ + n));

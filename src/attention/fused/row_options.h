@@ -12,8 +12,8 @@
 #include "core/tile_classes.h"
 #include "kernels/dot_kernels.h"
 
-// What the options do to a piece of a row of scores, between the score and the softmax:
-//   soft-cap -> user's functions -> + bias, + ALiBi -> masks
+// Applies the options to part of a row of scores, between the score and the softmax:
+//   soft-cap -> user functions -> + bias, + ALiBi -> masks
 // Shared by all fast paths. Masks are in core/masks.h.
 namespace qkv::attn {
 
@@ -39,7 +39,7 @@ void load_values(const Operand& x, Index offset, Index stride, Index n, T* to) {
   });
 }
 
-// n values of T to an operand, rounded once, `col_stride` apart.
+// Stores n values of T to an operand, rounded once, `col_stride` apart.
 template <class T>
 void store_values(const core::ResultOperand& to, Index offset, const T* x, Index n) {
   core::visit_dtype(to.dtype, [&]<class Stored>(Stored*) {
@@ -52,7 +52,7 @@ void store_values(const core::ResultOperand& to, Index offset, const T* x, Index
   });
 }
 
-// The instances of users' functions that run beside a target's kernels.
+// The instances of user functions that match a target's kernels.
 inline InstanceTarget instances_of(kernels::Target target) noexcept {
   switch (target) {
     case kernels::Target::kSse4:
@@ -81,7 +81,7 @@ inline bool has_key_masks(const Problem& p) {
 
 // ---- scores ---------------------------------------------------------------------------------
 
-// s = cap tanh(s / cap). `slopes`, where given, are multiplied by the derivative.
+// s = cap tanh(s / cap). `slopes`, if given, are multiplied by the derivative.
 template <class T>
 void soft_cap_piece(const Problem& p, InstanceTarget target, T* s, Index n, T* slopes = nullptr) {
   if (p.softcap == 0) return;
@@ -94,14 +94,14 @@ inline Index bias_offset(const Problem& p, const QueryAt& at, Index j) {
   return core::offset_of(p.bias, core::batch_offset(p.bias, p.batch, at.b), at.h, at.i, j);
 }
 
-// The bias of keys j .., where they stand side by side as T; else null.
+// The bias of keys j .. if contiguous and stored as T; else null.
 template <class T>
 const T* bias_in_place(const Problem& p, const QueryAt& at, Index j) {
   if (p.bias.dtype != dtype_of<T> || p.bias.col_stride != 1) return nullptr;
   return static_cast<const T*>(p.bias.data) + bias_offset(p, at, j);
 }
 
-// What change_piece works with. `spare` holds as many values as the piece.
+// The arguments of change_piece. `spare` holds as many values as the piece.
 template <class T>
 struct PieceTools {
   const Problem& p;
@@ -110,7 +110,7 @@ struct PieceTools {
   T* spare;
 };
 
-// User's functions, bias and ALiBi on the scores of keys j0 .. j0+n-1. `slopes`, where given, are
+// User functions, bias and ALiBi on the scores of keys j0 .. j0+n-1. `slopes`, if given, are
 // multiplied by the derivative.
 template <class T>
 void change_piece(const PieceTools<T>& with, const QueryAt& at, Index j0, Index n, T* s,
@@ -135,7 +135,7 @@ void change_piece(const PieceTools<T>& with, const QueryAt& at, Index j0, Index 
       core::load<T>(p.alibi.dtype, p.alibi.data, core::offset_of(p.alibi, entry, at.h, 0, 0));
   with.kernels.subtract_distance(s, slope, j0 - at.i - at.o, n);
   if (!p.bias.given()) return;
-  // What the bias masks stays masked: a slope of NaN or infinity has made NaN of it.
+  // Pairs masked by the bias stay masked: a slope of NaN or infinity has made them NaN.
   constexpr T kMasked = -std::numeric_limits<T>::infinity();
   for (Index c = 0; c < n; ++c) s[c] = bias[c] == kMasked ? kMasked : s[c];
 }

@@ -8,8 +8,8 @@ namespace qkv::attn {
 
 using core::Problem;
 
-// Where the rows of an array stand that has one row for each (b, head, row): [B, heads, rows],
-// packed [heads, all rows].
+// The row indices of an array with one row per (b, head, row): [B, heads, rows], packed [heads, all
+// rows].
 struct RowPlaces {
   Index heads = 0;
   Index rows = 0;

@@ -7,8 +7,8 @@
 #include "attention/fused/additive_scores.h"
 #include "attention/rowmaps/input_rows.h"
 
-// What the additive score makes of its parameters and of keys: all that does not depend on queries.
-//   right_j = exp(2 Wk k_j) by units, one for each query head
+// The part of the additive score that does not depend on queries: from its parameters and keys,
+// right_j = exp(2 Wk k_j) by units, one per query head.
 namespace qkv::attn {
 
 template <class T>
@@ -30,7 +30,7 @@ class AdditiveKeys {
   // `tools` are those of the problem that the keys belong to.
   void prepare(const FusedCall<T>& tools, runtime::Call& call);
 
-  // Of the keys; nothing is known of queries.
+  // Those of the keys; queries are not set.
   const AdditiveScores<T>& scores() const { return scores_; }
   const InputRows<T>& keys() const { return keys_; }
   const RowProduct<T>& query_product() const { return query_product_; }

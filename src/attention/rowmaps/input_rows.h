@@ -6,10 +6,10 @@
 #include "attention/rowmaps/row_turns.h"
 #include "reference/row_maps.h"
 
-// The rows of q, or of k, and what the score makes of them before pairs are made.
+// The rows of q, or of k, and the result of the score's row maps.
 namespace qkv::attn {
 
-// An operand of rows at `places` with `width` values, C-ordered.
+// An operand for C-ordered rows at `places` of `width` values.
 template <class T, class Void = const void>
 core::BasicOperand<Void> rows_operand(const Problem& p, const RowPlaces& places, Index width,
                                       T* data) {
@@ -28,7 +28,7 @@ core::BasicOperand<Void> rows_operand(const Problem& p, const RowPlaces& places,
   return x;
 }
 
-// f(b, head, first row, rows, arena) for blocks of all rows, each a task.
+// Calls f(b, head, first row, rows, arena) for blocks of all rows, one task each.
 template <class F>
 void for_each_row_block(runtime::Call& call, const Problem& p, const RowPlaces& places,
                         const F& f) {
@@ -47,7 +47,7 @@ struct InputRows {
   const Problem& p;
   const Operand& x;
   const core::RowMaps& maps;
-  RowPlaces places;  // of what is made of them
+  RowPlaces places;  // of the mapped rows
   Index heads = 0;   // of x
   Index width = 0;
   bool are_keys = false;
@@ -58,7 +58,7 @@ struct InputRows {
     return {p,   p.q,  p.query_maps, places,
             p.H, p.Dq, false,        RowTurns<T>(p, p.query_maps, places, false)};
   }
-  // A product makes one row for each query head.
+  // A product makes one row per query head.
   static InputRows of_keys(const Problem& p) {
     RowPlaces places = RowPlaces::of_keys(p);
     if (p.key_maps.product.given()) places.heads = p.H;
@@ -68,15 +68,15 @@ struct InputRows {
   Index mapped_width() const { return maps.width(width); }
   Index count() const { return places.count(p.B); }
   RowProduct<T> product() const { return RowProduct<T>::forward(maps.product, p.H, width); }
-  // Those of batch entry or sequence b.
+  // The rows of batch entry or sequence b.
   SequenceRows of_sequence(Index b) const { return rows_of_sequence(p, are_keys, b); }
-  // The head of x of which head `head` of places is made.
+  // The head of x that head `head` of places is computed from.
   Index input_head(Index head) const { return head * heads / places.heads; }
   reference::RowAt<T> at(Index b, Index head, Index row) const {
     return {.b = b, .head = input_head(head), .row = row, .turns = turns.of(b, row)};
   }
-  // From (b, head, row) on, `head` one of places.heads, as T next to each other: in place, or
-  // copied to `copy`.
+  // From (b, head, row) on, `head` one of places.heads, as contiguous T: in place, or copied to
+  // `copy`.
   RowsOf<const T> plain(Index b, Index head, Index row, Index count, T* copy) const {
     const Index entry = core::batch_offset(x, p.batch, b);
     const Index offset = core::offset_of(x, entry, input_head(head), row, 0);
@@ -88,7 +88,7 @@ struct InputRows {
     }
     return {copy, width};
   }
-  // Likewise, after the maps that keep the width.
+  // The same, after the maps that preserve the width.
   RowsOf<const T> changed(Index b, Index head, Index row, Index count, T* copy) const {
     const RowsOf<const T> rows = plain(b, head, row, count, copy);
     if (maps.maps().empty()) return rows;
@@ -100,7 +100,7 @@ struct InputRows {
     return {copy, width};
   }
 
-  // What a task has for a block of them.
+  // The buffers of a task for a block of rows.
   struct Block {
     T* copy = nullptr;
     T* made = nullptr;
@@ -115,8 +115,8 @@ struct InputRows {
     take_block(arena, padded_units);
     return arena.bytes();
   }
-  // use(b, head, first row, rows, made): what all maps make of them, block by block. `by`, the
-  // product among the maps, is packed.
+  // Calls use(b, head, first row, rows, made) with the result of all maps, block by block. `by`,
+  // the product among the maps, is packed.
   template <class Use>
   void make(const FusedCall<T>& tools, const RowProduct<T>& by, runtime::Call& call,
             const Use& use) const {

@@ -6,13 +6,13 @@
 #include "attention/rowmaps/mapped_rows.h"
 #include "attention/rowmaps/row_gradients.h"
 
-// The backward pass of a score whose maps change rows: the stages of fused passes give the
-// gradients of what was made of rows, dleft and dright, and from these follow those of the rows and
-// of the maps' parameters. With a product y = W x + b among the maps,
+// The backward pass of a score with row maps: the stages of fused passes give the gradients of the
+// mapped rows, dleft and dright, from which those of the rows and of the maps' parameters follow.
+// With a product y = W x + b among the maps,
 //   dx = W^T dy        dW = sum over rows of dy x^T        db = sum over rows of dy
 namespace qkv::attn {
 
-// dright of keys that were made before, summed over calls.
+// dright of prepared keys, summed over calls.
 template <class T>
 struct KeySums {
   T* gradients = nullptr;        // [B,H,Tk][units]
@@ -22,8 +22,8 @@ struct KeySums {
 template <class T>
 class MappedBackward {
  public:
-  // With `made` keys (attention/rowmaps/mapped_rows.h) what belongs to keys is added to `sums`, and
-  // no gradient of k or Wk is asked for.
+  // With `made` keys (attention/rowmaps/mapped_rows.h) the gradients of keys are added to `sums`,
+  // and no gradient of k or Wk is requested.
   MappedBackward(const Problem& p, const GradientSources& from, const GradientResults& to,
                  kernels::Target target, const AdditiveKeys<T>* made = nullptr,
                  const KeySums<T>* sums = nullptr)
@@ -101,7 +101,7 @@ GradientResults MappedBackward<T>::stage_targets() const {
   GradientResults x;
   const auto rows = [&](const InputRows<T>& input) {
     GradientTarget to;
-    to.buffer = View(static_cast<T*>(nullptr), {0});  // only given
+    to.buffer = View(static_cast<T*>(nullptr), {0});  // only has to be given
     to.direct = to.own = rows_operand<T, void>(p_, input.places, input.mapped_width(), nullptr);
     return to;
   };
@@ -173,7 +173,7 @@ void MappedBackward<T>::back(const MadeGradients<T>& made, const core::RowMapTar
   if (maps.b.given()) gradients_.sum_rows(made, maps.b, call);
 }
 
-// dv of the additive score, from the parts that blocks of keys left behind.
+// dv of the additive score, from the partial sums of the key blocks.
 template <class T>
 void MappedBackward<T>::weight_gradient(runtime::Call& call) {
   const FusedGradientCall<T>& stages = stages_.call();

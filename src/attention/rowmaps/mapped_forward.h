@@ -5,14 +5,13 @@
 #include "attention/fused/forward.h"
 #include "attention/rowmaps/mapped_rows.h"
 
-// The forward pass of a score whose maps change rows: the maps, then the stages of every fused
-// pass.
+// The forward pass of a score with row maps: the maps, then the stages of every fused pass.
 namespace qkv::attn {
 
 template <class T>
 class MappedForward {
  public:
-  // `made`: attention/rowmaps/mapped_rows.h
+  // `made`: see attention/rowmaps/mapped_rows.h.
   MappedForward(const Problem& p, const Results& to, kernels::Target target,
                 const AdditiveKeys<T>* made = nullptr)
       : rows_(p, target, made), stages_(rows_.problem(), to, target, rows_.scores()) {}

@@ -4,16 +4,16 @@
 
 #include "attention/rowmaps/additive_keys.h"
 
-// A score whose maps change rows, as a problem of which the stages of a fused pass know all but
-// the score: queries and keys are replaced by what is made of them once. Of the additive score
-// that is
+// Turns a score with row maps into a problem that the stages of a fused pass can run without
+// knowing the score: queries and keys are replaced by their mapped rows, computed once. For the
+// additive score
 //   left_i = exp(2 (Wq q_i + b)) by units       right_j: attention/rowmaps/additive_keys.h
 namespace qkv::attn {
 
 template <class T>
 class MappedRows {
  public:
-  // `made`, where given, has been prepared and belongs to this problem's keys.
+  // `made`, if given, has been prepared and belongs to this problem's keys.
   MappedRows(const Problem& p, kernels::Target target, const AdditiveKeys<T>* made = nullptr)
       : p_(p),
         is_additive_(p.product == core::PairProduct::kTanh),
@@ -35,8 +35,8 @@ class MappedRows {
   MappedRows(const MappedRows&) = delete;
   MappedRows& operator=(const MappedRows&) = delete;
 
-  // The problem of the rows that were made, its scores (null: dot products), and the tools it came
-  // with.
+  // The problem of the mapped rows, its scores (null: dot products), and the tools of the original
+  // problem.
   const Problem& problem() const { return inner_; }
   const AdditiveScores<T>* scores() const { return is_additive_ ? &scores_ : nullptr; }
   const FusedCall<T>& tools() const { return tools_; }

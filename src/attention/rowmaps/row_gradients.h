@@ -6,14 +6,14 @@
 #include "attention/rowmaps/input_rows.h"
 #include "kernels/gradient_kernels.h"
 
-// From gradients of what was made of rows, those of the rows and of the maps' parameters. Rows
-// without a live pair are left out: whatever stands there does not enter.
+// From the gradients of mapped rows, those of the rows and of the maps' parameters. Rows without a
+// live pair are skipped: their contents do not enter.
 namespace qkv::attn {
 
 using core::GradientResults;
 using core::kGradientBlock;
 
-// Gradients of what was made of rows of q or k, one for each of its places.
+// Gradients of the mapped rows of q or k, one per place.
 template <class T>
 struct MadeGradients {
   const InputRows<T>& input;
@@ -34,7 +34,7 @@ class RowGradients {
                const GradientResults& to)
       : tools_(tools), p_(tools.p), kernels_(kernels), own_(tools.p, to) {}
 
-  // Sums that are made in their own shape: clear() before, deliver() after.
+  // Sums in the gradient's own shape: clear() before, deliver() after.
   core::OwnGradients<T>& own() { return own_; }
   std::size_t worker_bytes(Index padded_units) const {
     core::MeasuringArena arena;
@@ -42,7 +42,7 @@ class RowGradients {
     return arena.bytes();
   }
 
-  // Through the maps to the rows; `by`, packed, is what goes back through their product.
+  // Back through the maps to the rows; `by`, packed, is the backward of their product.
   void map_back(const MadeGradients<T>& made, const RowProduct<T>& by, const GradientRows<T>& to,
                 runtime::Call& call);
   // The gradient of a gain among the maps: blocks of rows in ascending order, each from zero.
@@ -53,21 +53,21 @@ class RowGradients {
     return input.places.entries(p.B) * input.places.heads * gain_blocks(p, input) * input.width;
   }
   // dW_rc = sum over rows of first_r second_c: blocks of rows in ascending order, each from zero.
-  // Which of them has the rows of W.
+  // First: which of the two indexes the rows of W.
   enum class First { kGradients, kInput };
   void parameter(const MadeGradients<T>& made, First first, const GradientTarget& to,
                  runtime::Call& call);
   // db = sum over rows of dy, likewise.
   void sum_rows(const MadeGradients<T>& made, const GradientTarget& to, runtime::Call& call);
-  // Sums of rows as wide as dy: f(b, h, spare, to) adds those of one head; `spare` holds
-  // `width` values.
+  // Sums of rows as wide as dy: f(b, h, spare, to) adds those of one head; `spare` holds `width`
+  // values.
   template <class F>
   void head_sums(const GradientTarget& to, Index width, runtime::Call& call, const F& f);
 
  private:
   struct Worker {
     T* copy = nullptr;   // rows of an input
-    T* made = nullptr;   // gradients on their way back
+    T* made = nullptr;   // gradients, going backward
     T* spare = nullptr;  // a row for each map
   };
   template <class AnyArena>
@@ -88,7 +88,7 @@ class RowGradients {
   void block_back(const MadeGradients<T>& made, const RowProduct<T>& by, Index b, Index h,
                   Index row, Index count, const Worker& w, const RowsOf<T>& to,
                   T* dg = nullptr) const;
-  // Blocks of a head's rows, whose sequences begin with a block; and the first of sequence b.
+  // Blocks of a head's rows, where each sequence starts a block; and the first block of sequence b.
   static Index gain_blocks(const Problem& p, const InputRows<T>& input) {
     return input.places.packed ? input.places.rows / kProductRows + p.B + 1
                                : pieces(input.places.rows, kProductRows);
@@ -152,7 +152,7 @@ void RowGradients<T>::map_back(const MadeGradients<T>& made, const RowProduct<T>
                        });
     return;
   }
-  // What was broadcast, over b and heads in ascending order.
+  // Sums over broadcast axes, over b and heads in ascending order.
   call.for_each_task(pieces(places.rows, kProductRows), [&](Index task, core::Arena& arena) {
     const Worker w = take_worker(arena, units);
     const Index row = task * kProductRows;
@@ -201,7 +201,7 @@ void RowGradients<T>::gain(const MadeGradients<T>& made, const RowProduct<T>& by
   }
 }
 
-// f(b, h) for the heads that share head `head` of a parameter's gradient, ascending.
+// Calls f(b, h) for the heads that share head `head` of a parameter's gradient, ascending.
 template <class T>
 template <class F>
 void RowGradients<T>::for_each_head(const GradientTarget& to, Index head, const F& f) const {
@@ -214,7 +214,7 @@ void RowGradients<T>::for_each_head(const GradientTarget& to, Index head, const 
   }
 }
 
-// The rows that the product was given, 0 where a row is not live.
+// The input rows of the product, 0 where a row is not live.
 template <class T>
 RowsOf<const T> RowGradients<T>::live_rows(const MadeGradients<T>& made, Index b, Index h,
                                            Index row, Index count, T* copy) const {

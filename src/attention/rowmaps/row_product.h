@@ -4,11 +4,11 @@
 
 #include "attention/fused/block.h"
 
-// Products of rows with a parameter of the score, y_u = sum_c w_uc x_c + b_u, each row by itself,
-// with the tiles that scores are computed with and so in their order.
+// Products of rows with a parameter of the score, y_u = sum_c w_uc x_c + b_u, each row
+// independently, with the tiles that compute scores and thus in their order.
 namespace qkv::attn {
 
-// Rows that go through the panels of a parameter together.
+// Rows that are multiplied with the panels of a parameter together.
 inline constexpr Index kProductRows = 8 * kTileRows;
 
 template <class T>
@@ -24,7 +24,7 @@ class RowProduct {
   }
 
   bool given() const { return w_.given(); }
-  // Values of a row of results, in whole panels.
+  // Values in a row of results, in whole panels.
   Index padded_units() const { return given() ? pieces(units_, kPanel) * kPanel : 0; }
 
   template <class AnyArena>

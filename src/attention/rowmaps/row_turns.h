@@ -6,8 +6,8 @@
 #include "attention/fused/row_places.h"
 #include "reference/row_maps.h"
 
-// cos and sin of the angles by which rows of q, or of k, turn: computed once for all heads, and for
-// all batch entries that have the same positions.
+// cos and sin of the angles by which rows of q, or of k, are rotated: computed once for all heads,
+// and for all batch entries with the same positions.
 namespace qkv::attn {
 
 // Rows first .. first + count - 1.
@@ -45,7 +45,7 @@ class RowTurns {
   // `tools` are those of the problem that the rows belong to.
   template <class Tools>
   void prepare(const Tools& tools, runtime::Call& call) const;
-  // Those of a row, null where rows do not turn.
+  // Those of a row, null if rows are not rotated.
   const T* of(Index b, Index row) const {
     if (map_ == nullptr) return nullptr;
     return turns_ + ((entries_ == 1 ? 0 : b * rows_) + row) * map_->width;

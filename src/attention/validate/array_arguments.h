@@ -14,7 +14,7 @@
 #include "core/shapes.h"
 #include "core/storage.h"
 
-// What softmax, masked_softmax and batch_dot ask of their arrays.
+// The requirements of softmax, masked_softmax and batch_dot on their arrays.
 namespace qkv::attn {
 
 inline void require_given(std::string_view function, std::string_view argument,
@@ -73,7 +73,7 @@ inline Dims leading(const Dims& dims, int dropped) {
   return core::sub_dims(dims, 0, dims.rank() - dropped);
 }
 
-// Pieces of a length that cover a size.
+// How many pieces of a length cover a size.
 inline Index pieces(Index size, Index length) { return (size + length - 1) / length; }
 
 }  // namespace qkv::attn

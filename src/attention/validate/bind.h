@@ -11,7 +11,8 @@
 // against each other.
 namespace qkv::attn {
 
-// Throws Error for a wrong shape or dtype, for named rows out of range, and when nothing is asked.
+// Throws Error for a wrong shape or dtype, for listed rows out of range, and if nothing is
+// requested.
 core::Results bind_outputs(const core::Problem& p, const Outputs& outputs);
 
 core::GradientSources bind_sources(const core::Problem& p, const Saved& saved,
@@ -19,7 +20,7 @@ core::GradientSources bind_sources(const core::Problem& p, const Saved& saved,
 core::GradientResults bind_gradients(const core::Problem& p, const Inputs& inputs,
                                      const Options& options, const InputGradients& gradients);
 
-// Throws Error when an output may share memory with an input, another output, or itself.
+// Throws Error if an output may share memory with an input, another output, or itself.
 void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
                    const Outputs& outputs);
 void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,

@@ -13,13 +13,13 @@ using core::GradientTarget;
 using core::ParameterName;
 using core::text;
 
-// A gradient has the shape and dtype of its source. `like` is the source's operand: an axis on
-// which it has stride 0 because it was broadcast is one on which the gradient is summed.
+// A gradient has the shape and dtype of its source. `like` is the source's operand: an axis that
+// has stride 0 because it was broadcast is an axis over which the gradient is summed.
 class Binder {
  public:
   explicit Binder(const Problem& p) : p_(p) {}
 
-  // Checks the buffer against its source; false when the gradient is not asked for.
+  // Checks the buffer against its source; false if the gradient is not requested.
   bool check(std::string_view name, const View& buffer, std::string_view source_name,
              const ConstView& source) {
     if (!buffer.given()) return false;
@@ -43,10 +43,10 @@ class Binder {
   bool any_ = false;
 };
 
-// Strides along the problem's axes of an array that has the buffer's shape.
+// Strides along the problem's axes of an array with the buffer's shape.
 class Axes {
  public:
-  // Those of size 1 have stride 0, so that they sum over whatever the problem has there.
+  // Those of size 1 have stride 0, so that they sum over the problem's axis.
   Axes(const View& buffer, const Dims& strides) : strides_(strides) {
     for (int axis = 0; axis < buffer.rank(); ++axis) {
       if (buffer.shape()[axis] == 1) strides_[axis] = 0;
@@ -92,8 +92,8 @@ GradientTarget packed_target(const View& buffer) {
   });
 }
 
-// Parameters: `count` axes of their own ([rows, cols] or [cols]), a head axis before them when
-// they are given per head.
+// Parameters: `count` axes of their own ([rows, cols] or [cols]), preceded by a head axis if they
+// are given per head.
 GradientTarget parameter_target(const Problem& p, const View& buffer, int count) {
   return target(buffer, [&](const Axes& axes, core::ResultOperand& to) {
     to.col_stride = axes.from_end(1);
@@ -126,7 +126,7 @@ void bind_parameter(Binder& binder, std::string_view name, const View& buffer,
   to = parameter_target(binder.problem(), buffer, axes);
 }
 
-// Where the gradient of a parameter goes, and how many axes it has besides that of heads.
+// Where the gradient of a parameter goes, and how many axes it has besides the head axis.
 struct ParameterTarget {
   GradientTarget* to;
   int axes;

@@ -12,7 +12,7 @@ namespace {
 using core::Results;
 using core::text;
 
-// What the second axis (from the head) of a result counts.
+// What the second axis (after the head) of a result counts.
 enum class Along { kQueries, kKeys };
 
 // A result with one value per query or key ([..,T]), or a row of `width` of them ([..,T,width]).
@@ -64,7 +64,7 @@ void check_row_names(const Problem& p, std::string_view list, const ConstView& r
   }
 }
 
-// A matrix with one row per query, or per named query.
+// A matrix with one row per query, or per listed query.
 template <class Void>
 core::BasicRowsOperand<Void> bind_matrix(const Problem& p, std::string_view name,
                                          std::string_view list,

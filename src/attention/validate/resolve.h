@@ -8,7 +8,7 @@
 
 #include "core/problem.h"
 
-// Validation: from what a person wrote to a checked problem. Everything throws Error; nothing is
+// Validation: from the user's arguments to a checked problem. Everything throws Error; nothing is
 // written.
 namespace qkv::attn {
 
@@ -16,9 +16,9 @@ namespace qkv::attn {
 enum class Complex { kRefused, kAllowed };
 
 // Fills `p` from inputs and options, which must outlive it. Reads lengths and offsets, which must
-// hold legal values now; cu_seqlens are copied, for memory is sized by them. `stop` is looked at
-// meanwhile: there may be any number of these. Allocates nothing when `p` was filled before with as
-// many masks and sequences.
+// be valid at this point; cu_seqlens are copied, since memory is sized by them. `stop` is checked
+// during these loops, which may be long. Allocates nothing if `p` was filled before with as many
+// masks and sequences.
 void resolve(std::string_view function, const core::StopPoint& stop, const Inputs& inputs,
              const Options& options, core::ResolvedProblem& p, Complex complex = Complex::kRefused);
 

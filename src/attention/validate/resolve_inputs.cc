@@ -79,7 +79,7 @@ bool ranks_differ(const Inputs& inputs, int rank) {
   return false;
 }
 
-// Size of axis `from_end` counted from the end, 1 when the view does not reach so far.
+// Size of axis `from_end` counted from the end, 1 if the view has fewer axes.
 Index size_or_one(const ConstView& view, int from_end) {
   return view.rank() >= from_end ? view.size(-from_end) : 1;
 }
@@ -162,11 +162,12 @@ void check_keys_and_values(const Inputs& inputs, const Problem& p, int key_axis)
            shown("k", inputs.k), ", ", shown("v", inputs.v), ")"));
 }
 
-// Strides along batch axes, head, row, column of an input; what it lacks or has once is 0.
+// Strides along batch axes, head, row, column of an input; 0 for axes that are missing or have size
+// 1.
 Operand input_operand(const Problem& p, const ConstView& x, Index heads) {
   if (!x.given()) return {};
   Operand to{x.data(), x.dtype(), {}, 0, x.stride(-2), x.stride(-1)};
-  const int above_heads = p.head_axis ? 3 : 2;  // batch axis n stands n places before this one
+  const int above_heads = p.head_axis ? 3 : 2;  // batch axis n is n places before this one
   for (int axis = 0; axis < p.batch.rank(); ++axis) {
     const int from_end = above_heads + p.batch.rank() - axis;
     const bool own = x.rank() >= from_end && x.size(-from_end) != 1;
@@ -204,8 +205,8 @@ void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem
 
 namespace {
 
-// cu_seqlens: integers [B+1] from 0 to `total`, not falling. Each is read once, into `own`; the
-// result is where, and how far the longest sequence reaches.
+// cu_seqlens: integers [B+1], non-decreasing from 0 to `total`. Each is read once, into `own`; the
+// result is where they are, and the length of the longest sequence.
 struct Sequences {
   Operand starts;  // rows = sequences
   Index longest = 0;
@@ -225,7 +226,7 @@ Sequences read_cu_seqlens(const char* name, const ConstView& x, Index total, con
     throw Error(p.function, name,
                 text("must end with ", total, ", the rows of ", rows, ", got ", came(last)));
   }
-  // Sequences without rows may be any number: one 0 serves them all.
+  // There may be any number of empty sequences: a single 0 serves them all.
   const bool keeps = total > 0;
   own.clear();
   own.reserve(keeps ? static_cast<std::size_t>(x.size(0)) : 1);

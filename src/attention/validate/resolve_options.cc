@@ -15,7 +15,7 @@ namespace {
 
 using core::text;
 
-// Indices, offsets and window sizes up to here can be added without overflow, and are exact as
+// Indices, offsets and window sizes up to this can be added without overflow, and are exact as
 // float64.
 constexpr Index kLargestOffset = Index{1} << 53;
 
@@ -103,7 +103,7 @@ void resolve_dropout(const Options& options, Problem& p) {
   p.dropout_mask = core::DropoutMask(probability, options.dropout.seed.value_or(0));
 }
 
-// Places are handed to user's functions as 32-bit numbers (qkv::At).
+// Indices are passed to user functions as 32-bit integers (qkv::At).
 void check_mod_range(const Problem& p, std::string_view name) {
   const Index largest = std::numeric_limits<std::int32_t>::max();
   const std::pair<const char*, Index> sizes[] = {
@@ -134,7 +134,8 @@ void resolve_mods(const Options& options, Problem& p) {
 
 namespace {
 
-// The number as the loops use it: in the type of the sums it must stay finite (and not become 0).
+// The number in the accumulator's type, as the loops use it: it must stay finite (and not become
+// 0).
 void check_in_sums(const Problem& p, const char* name, double value, bool not_zero) {
   if (p.accumulator != DType::kFloat32) return;
   const auto narrow = static_cast<float>(value);

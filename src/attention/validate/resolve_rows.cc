@@ -6,7 +6,7 @@
 #include "attention/validate/shapes.h"
 #include "core/message.h"
 
-// What is made of rows of q and k before the score.
+// The row maps of q and k before the score.
 namespace qkv::attn {
 namespace {
 
@@ -35,7 +35,7 @@ void resolve_norm(const QkNorm& norm, Problem& p) {
 
 // ---- rotary positions -----------------------------------------------------------------------
 
-// Positions up to here are exact as float64.
+// Positions up to this are exact as float64.
 constexpr Index kLargestPosition = Index{1} << 53;
 
 Operand frequencies_of(const Problem& p, const ConstView& x, Index width) {

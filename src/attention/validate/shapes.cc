@@ -53,7 +53,7 @@ std::string result_letters(const Problem& p, std::string_view tail) {
 
 namespace {
 
-// Letters with brackets stand as they are; others are the tail of a result's letters.
+// Letters with brackets are complete; others are the tail of a result's letters.
 std::string whole(const Problem& p, std::string_view letters) {
   return letters.starts_with('[') ? std::string(letters) : result_letters(p, letters);
 }

@@ -9,29 +9,29 @@
 
 #include "core/problem.h"
 
-// How the arrays of a call line up: axes, broadcasting, expected shapes.
+// How the arrays of a call are aligned: axes, broadcasting, expected shapes.
 namespace qkv::attn {
 
 using core::Operand;
 using core::Problem;
 using core::ResultOperand;
 
-// The shape of a result that is not packed: batch axes, head axis, tail.
+// The shape of a result if not packed: batch axes, head axis, tail.
 Dims result_shape(const Problem& p, const Dims& tail);
 
 // "[B,H,Tq,E]" for the call's rank.
 std::string result_letters(const Problem& p, std::string_view tail);
 
-// In the functions below `letters` are written as a whole, "[H]", or as a tail, "Tq,E", which is
-// completed by result_letters when a message needs it.
+// In the functions below `letters` are complete, "[H]", or a tail, "Tq,E", which result_letters
+// completes when a message needs it.
 
-// Strides of `view` along the axes of `target` (rank of target): 0 where it has no axis or size 1
-// against a larger one. Throws Error naming `argument` when the shape does not broadcast.
+// Strides of `view` along the axes of `target` (rank of target): 0 where it has no axis, or size 1
+// against a larger one. Throws Error naming `argument` if the shape does not broadcast.
 Dims broadcast_strides(const Problem& p, std::string_view argument, const ConstView& view,
                        const Dims& target, std::string_view letters);
 
-// Cuts strides along [batch..., head?, tail...] into an operand; `tail` last axes go to row and
-// column (tail 2), or to the row (tail 1).
+// Splits strides along [batch..., head?, tail...] into an operand; the `tail` last axes go to row
+// and column (tail 2), or to the row (tail 1).
 template <class Void>
 core::BasicOperand<Void> to_operand(const Problem& p, const BasicView<Void>& view,
                                     const Dims& strides, int tail) {
@@ -56,9 +56,9 @@ core::BasicOperand<Void> plain_operand(const Problem& p, const BasicView<Void>& 
   return x;
 }
 
-// Of a parameter that is needed, of the shape `sizes` (-1: any), or one per head [heads, sizes...];
-// the letters are those of its own axes and of the heads. Rank 1 goes to the column, rank 2 to row
-// and column. Throws Error when it is absent or has another shape.
+// For a required parameter of the shape `sizes` (-1: any), or one per head [heads, sizes...]; the
+// letters are those of its own axes and of the heads. Rank 1 goes to the column, rank 2 to row and
+// column. Throws Error if it is absent or has another shape.
 Operand parameter_operand(const Problem& p, std::string_view name, const ConstView& x,
                           const Dims& sizes, const char* letters, Index heads,
                           const char* head_letter = "H");
@@ -78,8 +78,8 @@ void expect_real(const Problem& p, std::string_view argument, const ConstView& v
 void expect_integer(const Problem& p, std::string_view argument, const ConstView& view,
                     bool or_bool = false);
 
-// An element of an integer array. A uint64 above what Index holds comes as the largest Index, which
-// no rule allows; the text shows it as it is.
+// An element of an integer array. A uint64 too large for Index becomes the largest Index, which
+// every rule rejects; messages show the original.
 Index integer_at(const ConstView& view, Index offset);
 std::string integer_text(const ConstView& view, Index offset);
 
