@@ -16,7 +16,7 @@ struct ByTokens {
     return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
   }
 };
-// N-grams and how often they occur; they look at the tokens.
+// N-gram counts; the keys refer to the tokens.
 using NgramCounts = std::map<Tokens, Index, ByTokens>;
 
 NgramCounts ngrams_of(Tokens tokens, std::size_t n) {

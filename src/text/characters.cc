@@ -14,7 +14,7 @@
 namespace qkv::app {
 namespace {
 
-constexpr char32_t kVariation16 = 0xFE0F;  // "draw the character before as an emoji"
+constexpr char32_t kVariation16 = 0xFE0F;  // "draw the preceding character as an emoji"
 
 utf8proc_int32_t signed_code(char32_t c) { return static_cast<utf8proc_int32_t>(c); }
 
@@ -23,7 +23,7 @@ const utf8proc_property_t& properties(char32_t c) { return *utf8proc_get_propert
 char32_t shown(char32_t c) {
   if (c == U'\n' || c == 0x2028 || c == 0x2029) return U'↵';
   if (c == U'\t') return U'⇥';
-  // The last two code points of each plane are no characters.
+  // The last two code points of each plane are noncharacters.
   return is_control(c) || (c & 0xFFFE) == 0xFFFE ? kReplacement : c;
 }
 
@@ -92,7 +92,7 @@ std::vector<Cluster> clusters(std::string_view text) {
   utf8proc_int32_t state = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
     next_code_point(text, end_byte);
-    // Asked even at the end's place: the state must see every pair, in order.
+    // Called even at the end: the state must see every pair, in order.
     const bool last =
         i + 1 == all.size() ||
         utf8proc_grapheme_break_stateful(signed_code(all[i]), signed_code(all[i + 1]), &state);

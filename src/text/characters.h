@@ -5,23 +5,23 @@
 #include <string>
 #include <string_view>
 
-// What the Unicode Character Database says of one code point. Assigned by utf8proc's tables, so the
-// same on every machine.
+// Properties of a code point from the Unicode Character Database, by utf8proc's tables, so the same
+// on every machine.
 namespace qkv::app {
 
-inline constexpr char32_t kReplacement = 0xFFFD;  // stands for what is not a character
+inline constexpr char32_t kReplacement = 0xFFFD;  // replaces what is not a character
 
 char32_t lower(char32_t c);
-// White space, and control characters: none of them may reach a terminal inside a word.
+// White space, and control characters: none of them may reach a terminal within a word.
 bool is_space(char32_t c);
-// C0, C1 and delete: what a terminal obeys.
+// C0, C1 and delete: characters that a terminal acts on.
 bool is_control(char32_t c);
-// Marks that turn the direction of the text behind them, and others that show nothing.
+// Marks that change the direction of the following text, and other invisible ones.
 bool is_unseen(char32_t c);
 // Punctuation and symbols.
 bool is_punctuation(char32_t c);
 
-// The code points; throws Error, naming the public function, when the bytes are not UTF-8.
+// The code points; throws Error, naming the public function, if the bytes are not UTF-8.
 std::u32string decoded(std::string_view function, std::string_view text);
 
 }  // namespace qkv::app

@@ -11,7 +11,7 @@ namespace qkv::app {
 std::size_t edit_distance(std::u32string_view a, std::u32string_view b, std::size_t most) {
   if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) > most) return most + 1;
   const std::size_t width = b.size() + 1;
-  std::vector<std::size_t> rows(3 * width);  // of the table of distances: i-2, i-1 and i
+  std::vector<std::size_t> rows(3 * width);  // of the distance table: i-2, i-1 and i
   std::size_t* row = rows.data();
   std::size_t* above = row + width;
   std::size_t* before = above + width;
@@ -26,14 +26,14 @@ std::size_t edit_distance(std::u32string_view a, std::u32string_view b, std::siz
       const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
       if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
     }
-    // The least number of a row is no less than that of the one above.
+    // The minimum of a row is at least that of the row above.
     if (*std::min_element(row, row + width) > most) return most + 1;
   }
   return row[b.size()];
 }
 
 std::optional<Nearness> nearness(std::u32string_view word, std::u32string_view other) {
-  // Comparing them would cost the square of their length.
+  // Longer words are not compared: the cost is quadratic in their length.
   constexpr std::size_t kMostLetters = 64;
   if (word.empty() || std::max(word.size(), other.size()) > kMostLetters) return std::nullopt;
   const std::size_t stem = std::max<std::size_t>(3, (word.size() * 2 + 2) / 3);

@@ -6,7 +6,7 @@
 namespace qkv::app {
 namespace {
 
-// The first three fill texts up.
+// The first three pad texts.
 constexpr std::string_view kSpecial[] = {"[pad]",
                                          "<pad>",
                                          "<|pad|>",
@@ -32,7 +32,7 @@ constexpr std::string_view kSpecial[] = {"[pad]",
                                          "<end_of_turn>"};
 constexpr std::size_t kPaddings = 3;
 
-// Of ASCII, which is all the list has.
+// For ASCII only, which covers the list.
 constexpr char lower(char letter) {
   return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
 }

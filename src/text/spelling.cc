@@ -19,11 +19,11 @@ namespace {
 
 constexpr std::size_t kShortestRun = 3;
 constexpr std::size_t kLongestRun = 5;
-// The deviation of the numbers of GloVe 6B's 50-wide vectors (5,050 frequent words: 0.634, leaving
-// out the one channel that is about 3.5 in every word).
+// The standard deviation of GloVe 6B's 50-wide vectors (5,050 frequent words: 0.634, excluding the
+// one channel that is about 3.5 in every word).
 constexpr double kDeviation = 0.634;
 
-// FNV-1a, 64 bits, with the offset and the prime that Fowler, Noll and Vo published.
+// FNV-1a, 64 bits, with the offset and the prime published by Fowler, Noll and Vo.
 std::uint64_t fnv1a(std::string_view bytes) {
   std::uint64_t hash = 0xCBF29CE484222325U;
   for (const char byte : bytes) {
@@ -32,8 +32,8 @@ std::uint64_t fnv1a(std::string_view bytes) {
   return hash;
 }
 
-// Calls take(bytes) for "<word>" itself, then for its runs of 3 to 5 code points; returns how many
-// there were. The word's bytes are all the memory this takes, but for where its code points begin.
+// Calls take(bytes) for "<word>" itself, then for its runs of 3 to 5 code points; returns their
+// number. Allocates only the word's bytes and the offsets of its code points.
 template <class Take>
 std::size_t for_each_ngram(const std::string& word, Take&& take) {
   const std::string wrapped = '<' + word + '>';
@@ -55,7 +55,7 @@ std::size_t for_each_ngram(const std::string& word, Take&& take) {
 }
 
 // Adds the n-gram's numbers, uniform in (-1, 1): channels 4c..4c+3 are the four words of Philox at
-// counter (hash low, hash high, c, 3). The layers draw theirs from other last words.
+// counter (hash low, hash high, c, 3). The layers use other last words.
 void add_draws(std::uint64_t hash, std::uint64_t seed, std::vector<double>& sum) {
   const std::array<std::uint32_t, 2> key{static_cast<std::uint32_t>(seed),
                                          static_cast<std::uint32_t>(seed >> 32)};

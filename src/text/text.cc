@@ -10,7 +10,7 @@
 namespace qkv::app {
 namespace {
 
-// A character is what its first code point is: marks go with what they mark.
+// A character is classified by its first code point: marks belong to the character they modify.
 char32_t first_of(const Cluster& cluster) {
   std::size_t at = 0;
   return next_code_point(cluster.bytes, at).value_or(U' ');
@@ -18,7 +18,7 @@ char32_t first_of(const Cluster& cluster) {
 
 bool stands_alone(const Cluster& cluster) { return is_punctuation(first_of(cluster)); }
 
-// The characters of the punctuation token that starts a non-empty piece; 0 for a letter.
+// The number of characters in the punctuation token that starts a non-empty piece; 0 for a letter.
 std::size_t punctuation_length(std::span<const Cluster> piece) {
   if (!stands_alone(piece[0])) return 0;
   const char32_t first = first_of(piece[0]);
@@ -28,7 +28,7 @@ std::size_t punctuation_length(std::span<const Cluster> piece) {
   return length;
 }
 
-// One piece between white space, cut into punctuation, word, punctuation.
+// Splits one piece between white space into punctuation, word, punctuation.
 void tokenize_piece(std::span<const Cluster> piece, std::vector<std::string>& tokens) {
   const auto take = [&](std::size_t length) {
     std::string token;

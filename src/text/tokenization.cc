@@ -7,7 +7,7 @@ namespace qkv::app {
 
 std::vector<std::string> split_text(std::string_view text, Tokenization tokenization,
                                     LetterCase letters) {
-  // Lower case first: it may change what is one character.
+  // Lower case first: it may change character boundaries.
   const std::string all = letters == LetterCase::kLower ? lower_case(text) : std::string(text);
   if (tokenization == Tokenization::kWord) return tokenize(all);
   std::vector<std::string> tokens;

@@ -13,7 +13,7 @@
 namespace qkv::app {
 namespace {
 
-// A number that never had a gradient is divided by it, in the type of the parameters.
+// A parameter that never had a gradient is divided by it, in the parameters' type.
 constexpr double kLeastEpsilon = 1e-30;
 
 void check_range(std::string_view name, double value, double end) {

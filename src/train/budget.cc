@@ -16,7 +16,7 @@ namespace {
               fmt::format("must be like 10e,5000u,30m: {}, got {}", rule, quoted(part)));
 }
 
-// A million years: what is counted in seconds or in updates stays far from the ends of its type.
+// A million years: values in seconds or updates stay far from the limits of their type.
 constexpr double kMost = 3.2e13;
 
 template <class T>

@@ -7,14 +7,14 @@
 
 #include "train/gradients.h"
 
-// What the functions on lists of parameters share.
+// Shared by the functions on lists of parameters.
 namespace qkv::train {
 
 // Throws Error naming `function` and the parameter unless each has values and a gradient as
-// TrainedParameter says.
+// TrainedParameter requires.
 void check_parameters(std::string_view function, std::span<const app::TrainedParameter> list);
 
-// Calls f(T{}) for the floating-point type behind the dtype, which was checked.
+// Calls f(T{}) for the floating-point type of the dtype, which has been checked.
 template <class F>
 decltype(auto) with_real_type(DType dtype, F&& f) {
   return dtype == DType::kFloat32 ? f(float{}) : f(double{});
