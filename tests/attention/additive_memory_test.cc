@@ -13,14 +13,14 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// Steps against keys that are projected once are calls of attention() and attention_backward().
+// Steps against keys projected once equal calls of attention() and attention_backward().
 namespace qkv::test {
 namespace {
 
 constexpr Index kHeads = 4;
 constexpr Index kKeys = 300;
 
-// One source, and steps of some queries each.
+// One source, and steps of several queries each.
 struct Source {
   explicit Source(DType d)
       : dtype(d),
@@ -41,7 +41,7 @@ struct Source {
   SeededScore of;
 };
 
-// Queries of each step; few where each takes long.
+// Queries of each step; few if each is slow.
 std::vector<Index> steps_on(const std::string& path) {
   if (path == kReferencePath) return {1, 3};
   return {1, 1, 7, 130, 1};
@@ -174,13 +174,13 @@ void expect_close(const KeyGradients& got, const KeyGradients& want, double eps,
 
 TEST(AdditiveMemory, GradientsOfStepsAddUpOnEveryPath) {
   for_each_memory([](const std::string& path, DType d) {
-    if (d == DType::kBFloat16) return;  // whose sums are rounded at every step by the other way
+    if (d == DType::kBFloat16) return;  // the other way rounds sums at every step
     const Source x(d);
     Context context(Executor::threads(2));
     context.force_path(path);
     AdditiveMemory memory(x.k, x.score(), context);
     const double eps = d == DType::kFloat64 ? 1e-14 : 4e-6;
-    for (int round = 0; round < 2; ++round) {  // the second one begins anew
+    for (int round = 0; round < 2; ++round) {  // the second one starts from zero
       KeyGradients want(x);
       std::uint64_t step = 0;
       for (const Index Tq : steps_on(path)) {
@@ -217,8 +217,8 @@ TEST(AdditiveMemory, GradientsOfStepsAddUpOnEveryPath) {
   });
 }
 
-// A step that names no gradient of its own counts; either sum may be asked for alone, in any memory
-// order, and added.
+// A step that requests no gradients of its own counts; either sum may be requested alone, in any
+// memory layout, and accumulated.
 TEST(AdditiveMemory, KeyGradientsGoWhereTheyAreAskedOnEveryPath) {
   for (const std::string& path : all_backward_paths(ScoreKind::kAdditive)) {
     SCOPED_TRACE(path);

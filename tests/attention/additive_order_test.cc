@@ -8,8 +8,8 @@
 
 #include "tests/attention/gradient_runner.h"
 
-// Exponentials of projections leave the range of their type: rows whose powers stand apart take
-// another loop than ordinary ones. No bit of a row shows what its neighbours or masked keys are.
+// Exponentials of projections overflow their type: rows whose powers are stored separately take a
+// different loop from ordinary ones. No bit of a row depends on its neighbours or on masked keys.
 namespace qkv::test {
 namespace {
 
@@ -18,7 +18,7 @@ constexpr Index kQueries = 40;
 constexpr Index kKeys = 140;  // three panels, two blocks of the gradients
 constexpr Index kUnits = 33;
 
-// The bilinear and the additive score whose projections are the rows themselves.
+// The bilinear and the additive score whose projections are the identity.
 struct Identity {
   explicit Identity(const GradientWalk& walk)
       : kind(walk.kind), w(walk.dtype, {kUnits, kUnits}), v(normal(Dims(kUnits), 7, walk.dtype)) {
@@ -86,7 +86,7 @@ void expect_same(const Everything& a, const Everything& b, const std::string& wh
   expect_same(a.gradients, b.gradients, what);
 }
 
-// Beyond small values, just and far beyond the exponentials that are kept whole, and beyond every
+// Beyond small values, just and far beyond the exponentials that are stored whole, and beyond every
 // exponential.
 std::vector<double> odd_numbers(DType d) {
   const bool wide = d == DType::kFloat64;
@@ -112,7 +112,7 @@ void for_each_projected_path(const F& test) {
 TEST(AdditivePathOrder, AMaskedKeyMayBeAnything) {
   for_each_projected_path([](const GradientWalk& walk) {
     const DType d = walk.dtype;
-    constexpr Index kKey = kKeys - 1;  // that nobody sees
+    constexpr Index kKey = kKeys - 1;  // visible to no query
     Tensor keep(DType::kBool, Dims(kKeys));
     Tensor padding(DType::kBool, {kEntries, kKeys});
     Tensor bias = normal(Dims(kKeys), 8, d);
@@ -190,8 +190,8 @@ TEST(AdditivePathOrder, NeighboursMayBeAnything) {
   });
 }
 
-// Rows of every size among each other, and each alone against the keys that it sees: both the same
-// as a row of one prefill.
+// Rows of every size among each other, and each alone against the keys that it sees: both equal a
+// row of one prefill.
 TEST(AdditivePathOrder, RowsOfEverySizeAreWhatTheyAreAlone) {
   for_each_projected_path([](const GradientWalk& walk) {
     const DType d = walk.dtype;

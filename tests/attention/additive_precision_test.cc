@@ -20,7 +20,7 @@ namespace {
 
 using Values = std::vector<double>;
 
-// What the rounding of 1 / (1 + e^2a e^2b) leaves, however small a + b.
+// The error left by rounding 1 / (1 + e^2a e^2b), however small a + b.
 constexpr double kScoreError = 0x1p-22;
 
 double ulp(double x) { return std::ldexp(1.0, std::ilogb(std::max(x, 1e-30)) - 23); }
@@ -51,7 +51,7 @@ Tensor powers_of_two(Index rows) {
 struct ScoreInputs {
   Tensor q, k, wq, wk, v;
 
-  // At float32, or at float64 with the same numbers.
+  // In float32, or in float64 with the same numbers.
   Values on(const std::string& path, DType d) const {
     Context context;
     context.force_path(path);
@@ -69,7 +69,7 @@ TEST(AdditivePathPrecision, ScoresAreWithinTheBoundOfTanh) {
     for (const Index U : {1, 32, 256, 1000}) {
       if (!is_thorough() && U > 256) continue;
       for (const bool all_positive : {false, true}) {
-        for (const Index D : {1, 16}) {  // of width 1: projections without an error
+        for (const Index D : {1, 16}) {  // width 1: projections without error
           const Tensor v = normal(Dims(U), 5);
           const double of_w = deviation / std::sqrt(static_cast<double>(D));
           const ScoreInputs x{D == 1 ? powers_of_two(9) : normal({9, D}, 1),
@@ -120,7 +120,7 @@ struct Arrays {
   Tensor q, k, v, dout, wq, wk, score_v, score_b;
 };
 
-// Gradients by name of kNames, and of each the largest sum of its terms' sizes.
+// Gradients by name in kNames, and for each the largest sum of absolute terms.
 struct Plain {
   std::array<Values, kNames.size()> values;
   std::array<double, kNames.size()> sizes{};

@@ -23,7 +23,7 @@ double largest_finite(const Values& values) {
   return most;
 }
 
-// The largest sum over a row of term(value), of finite values.
+// The largest sum over a row of term(value), over finite values.
 template <class Term>
 double largest_row(const ConstView& x, const Term& term) {
   const Values values = values_of(x);
@@ -81,10 +81,10 @@ class Judge {
 
  private:
   static double root(Index n) { return std::sqrt(static_cast<double>(n)); }
-  // e^r - 1, which is below 1.001 r where r is small.
+  // e^r - 1, which is below 1.001 r for small r.
   static double growth(double r) { return r < 1e-3 ? 1.001 * r : std::expm1(std::min(r, 80.0)); }
 
-  // The size of what the options add to scores, which may cancel: by random_options.cc.
+  // The magnitude of what the options add to scores, which may cancel: by random_options.cc.
   double added() const {
     double size = largest_finite(values_of(call_.options().bias));
     if (call_.has("mods")) {
@@ -93,7 +93,7 @@ class Judge {
     }
     return size;
   }
-  // Of a sum of products, the largest norms of whose factors are these.
+  // For a sum of products whose factors have at most these norms.
   double products(Index n, double x, double y) const {
     return fuses_ ? 0 : static_cast<double>(n + 2) * eps_ * x * y;
   }
@@ -108,7 +108,7 @@ class Judge {
       case ScoreKind::kCosine:
         break;
     }
-    return products(call_.Dq, 1.01, 1.01);  // of rows that are the same on all paths
+    return products(call_.Dq, 1.01, 1.01);  // of rows that are equal on all paths
   }
   double dot_error() const {
     return products(call_.Dq, largest_norm(call_.inputs().q), largest_norm(call_.inputs().k));
@@ -134,7 +134,7 @@ class Judge {
     }
     if (std::isnan(want)) return std::isnan(got);
     if (!std::isfinite(want) || !std::isfinite(got)) return got == want;
-    // Masked rows are zero, not nearly so.
+    // Masked rows are exactly zero.
     const bool may_round = call_.has("numbers denormal") || (call_.has("dropout") && raw_ > 0);
     if (want == 0 && name == "out" && !may_round) return got == 0;
     return std::fabs(got - want) <= bound(name, want);
@@ -172,8 +172,8 @@ class Judge {
     return bound;
   }
 
-  // Keys agree, or their weights tie within the bound: with a neighbour in the list, or at its end
-  // with the first one left out.
+  // Keys agree, or their weights tie within the bound: with a neighbour in the list, or, at its
+  // end, with the first one omitted.
   void check_top_keys() {
     const Values keys = values_of(got_.view("top_keys"));
     const Values want = values_of(want_.view("top_keys"));

@@ -41,7 +41,7 @@ double tanh_error(Index U);
 // - Exponentials below 1.2 of the smallest normal number may become 0 on one path. Times an
 //   infinity in v that is NaN on one path and infinity on the other.
 struct Agreement {
-  // Empty, or what differs first in `got` from `want`: "out at [0,3]: got 1, want 2, bound 1e-6".
+  // Empty, or the first difference of `got` from `want`: "out at [0,3]: got 1, want 2, bound 1e-6".
   static std::string check(const RandomCall& call, std::string_view path, const Results& got,
                            const Results& want);
 };

@@ -181,8 +181,8 @@ bool RandomBackward::overflows() const {
     if (features_.count(name) != 0) return true;
   }
   if (forward_.score() != ScoreKind::kAdditive) return false;
-  // tanh of an infinity is 1, its slope 0 on one path and tiny on another: times an infinity that
-  // is NaN or an infinity.
+  // tanh of an infinity is 1; its slope is 0 on one path and tiny on another: times an infinity,
+  // that is NaN or an infinity.
   for (const char* name : {"infinity in q", "infinity in k", "infinity in wq", "infinity in wk",
                            "infinity in score_v", "infinity in score_b"}) {
     if (features_.count(name) != 0) return true;
@@ -216,7 +216,7 @@ Layout RandomBackward::layout(Index elements) {
   return drawn == Layout::kSliced && elements > kMostSliced ? Layout::kOffset : drawn;
 }
 
-// Normal numbers, with an odd one now and then.
+// Normal numbers, with an occasional special value.
 View RandomBackward::draw(const char* name, DType dtype, const Dims& shape) {
   Guarded& array = arrays_.emplace_back(dtype, shape, layout(element_count(shape)));
   array.fill_normal(random_);
@@ -235,8 +235,8 @@ View RandomBackward::draw(const char* name, DType dtype, const Dims& shape) {
   return view;
 }
 
-// A bias of another shape than the forward call's, where that has none: [Tq,Tk] or summed over one
-// of its axes or both, of all heads or of each.
+// A bias of another shape, if the forward call has none: [Tq,Tk] or summed over one of its axes or
+// both, of all heads or of each.
 void RandomBackward::draw_bias() {
   const Dims matrix = result_shapes(call_.inputs).matrix;
   if (matrix.rank() == 0 || call_.options.bias.given() || !chance(0.2)) return;
@@ -259,7 +259,7 @@ void RandomBackward::draw_sources() {
   if (!any || chance(0.35)) call_.sources.lse = draw("dlse", sums, shapes.rows);
 }
 
-// Of all rows, or of some in any order; names may repeat.
+// All rows, or some in any order; rows may repeat.
 void RandomBackward::draw_weights(const Dims& matrix) {
   const Index Tq = matrix[matrix.rank() - 2];
   if (element_count(matrix) <= kMostMatrix && chance(0.5)) {

@@ -16,20 +16,21 @@
 #include "tests/attention/paths.h"
 #include "tests/attention/random_call.h"
 
-// Calls of attention_backward that are compared from path to path.
+// Calls of attention_backward that are compared between paths.
 namespace qkv::test {
 
-// The paths before the reference whose backward pass takes a plain call with a score of this kind.
+// The paths before the reference whose backward pass supports a plain call with a score of this
+// kind.
 std::vector<std::string> fast_backward_paths(ScoreKind kind = ScoreKind::kDot);
-// And the reference.
+// The same, and the reference.
 std::vector<std::string> all_backward_paths(ScoreKind kind = ScoreKind::kDot);
-// Does the path have a backward pass for this call?
+// Whether the path has a backward pass for this call.
 bool takes_backward(std::string_view path, const Inputs& inputs, const Options& options);
 
-// A call, but for what the forward pass saved.
+// A call, except for the results saved by the forward pass.
 struct BackwardCall {
-  // A gradient that is asked for: of "q", "k", "v", "bias", "alibi", "sinks", of a parameter of the
-  // score: "w", "wq", "wk", "score_v", "score_b", or of a gain: "norm_q", "norm_k".
+  // A requested gradient: of "q", "k", "v", "bias", "alibi", "sinks", of a parameter of the score:
+  // "w", "wq", "wk", "score_v", "score_b", or of a gain: "norm_q", "norm_k".
   struct Asked {
     DType dtype;
     Dims shape;
@@ -43,16 +44,16 @@ struct BackwardCall {
   Write write = Write::kOverwrite;
   int threads = 1;
 
-  // Asks for the gradient of that name.
+  // Requests the gradient with that name.
   void ask(const std::string& name, Layout layout);
-  // What may be asked of a call, in this order: the ones that are there.
+  // The gradients that may be requested, in this order, if the call has them.
   static constexpr std::array kNames{"q",  "k",  "v",       "bias",    "alibi",  "sinks", "w",
                                      "wq", "wk", "score_v", "score_b", "norm_q", "norm_k"};
   static std::vector<std::string> askable(const Inputs& inputs, const Options& options);
   static ConstView source_of(const std::string& name, const Inputs& inputs, const Options& options);
 };
 
-// What a path's forward pass saves of a call.
+// What a path's forward pass saves for a call.
 struct SavedTensors {
   SavedTensors(const BackwardCall& call, std::string_view path);
   Saved views() const;
@@ -61,15 +62,15 @@ struct SavedTensors {
   Tensor out, lse;
 };
 
-// The buffers of one run. Those that are overwritten hold a number that no gradient has, those that
-// are added to the same numbers in every run.
+// The buffers of one run. Overwritten ones start with a number that no gradient has, accumulated
+// ones with the same numbers in every run.
 class Gradients {
  public:
   explicit Gradients(const BackwardCall& call);
 
   const InputGradients& views() const { return views_; }
   const std::map<std::string, Guarded>& arrays() const { return arrays_; }
-  // Puts one number everywhere.
+  // Sets every element.
   void fill(double value);
   const std::vector<double>& before(const std::string& name) const { return before_.at(name); }
 
@@ -83,8 +84,8 @@ class Gradients {
 void run_backward(const BackwardCall& call, std::string_view path, const Saved& saved,
                   const Gradients& gradients);
 
-// A random call, and at random: which of its results have gradients, which gradients are asked for,
-// where they lie, whether they are added. Drawn from (seed, index) alone.
+// A random call, with random choices of which results have gradients, which gradients are
+// requested, their layout, and whether they are accumulated. Drawn from (seed, index) alone.
 class RandomBackward {
  public:
   RandomBackward(std::uint64_t seed, std::uint64_t index);
@@ -94,10 +95,10 @@ class RandomBackward {
   const RandomCall& forward() const { return forward_; }
   const BackwardCall& call() const { return call_; }
   const std::set<std::string>& features() const { return features_; }
-  // Are there infinities besides those in the scores, or numbers near the largest?
+  // Whether there are infinities besides those in the scores, or numbers near the largest.
   bool overflows() const;
   std::string describe() const;
-  // Has nobody written where only inputs are?
+  // Whether no input has been written to.
   testing::AssertionResult intact() const;
 
  private:

@@ -15,18 +15,18 @@
 #include "tests/attention/paths.h"
 
 // The backward pass of every path against the reference's: random calls over all shapes, memory
-// orders, options, gradients given and asked for, and odd numbers. A failure prints a line;
+// layouts, options, gradients given and requested, and special values. A failure prints a line;
 // QKV_CONFORMANCE=SEED:INDEX runs that call alone, SEED other calls.
 namespace qkv::test {
 namespace {
 
 constexpr std::uint64_t kSeed = 2;
-constexpr int kParts = 4;  // tests that ctest may run side by side
-// Calls per part, and the least with each feature among them, per path.
+constexpr int kParts = 4;  // tests that ctest may run in parallel
+// Calls per part, and the minimum with each feature among them, per path.
 int calls_per_part() { return at_scale(400, 8); }
 int least_of_each() { return is_thorough() ? 1 : 0; }
 
-// What a path must have been asked for; drawn often enough in every part.
+// The features every path must have met; drawn often enough in every part.
 constexpr const char* kCovered[] = {"scale",
                                     "softcap",
                                     "mods",
@@ -103,7 +103,7 @@ constexpr const char* kCovered[] = {"scale",
                                     "float32",
                                     "float64"};
 
-// And of one score alone.
+// The same for a single score.
 std::vector<const char*> covered_of(ScoreKind kind) {
   switch (kind) {
     case ScoreKind::kDot:
@@ -141,7 +141,7 @@ std::vector<const char*> covered_of(ScoreKind kind) {
 
 using Counts = std::map<std::string, int>;
 
-// What a run of calls has found.
+// The findings of a run of calls.
 struct Findings {
   std::map<std::string, Counts> counts;  // of features, by path
   Counts differences;                    // by path and gradient; the first of each is shown
@@ -153,8 +153,8 @@ void tell(Findings& findings, const std::string& path, const std::string& differ
   if (++findings.differences[kind] == 1) ADD_FAILURE() << path << ": " << difference << replay;
 }
 
-// The reference's gradients of one call, for what it saved itself or another path did, and the
-// bounds that belong to them.
+// The reference's gradients of one call, from its own saved results or another path's, and their
+// bounds.
 class Reference {
  public:
   Reference(const BackwardCall& call, bool overflows)
@@ -199,7 +199,7 @@ std::string touched(const Gradients& gradients) {
   return "";
 }
 
-// All these paths with one call.
+// Checks all these paths on one call.
 void check_paths(const BackwardCall& call, bool overflows, const std::vector<std::string>& paths,
                  const std::set<std::string>& features, const std::string& replay,
                  Findings& findings) {
@@ -254,7 +254,8 @@ TEST_P(BackwardConformance, EveryPathAgreesWithTheReference) {
     }
     ASSERT_EQ(*end, '\0') << "QKV_CONFORMANCE is SEED:INDEX or SEED";
   }
-  // The reference against itself, now and then, holds the comparison's NaN, zeros and sentinels.
+  // Comparing the reference with itself now and then tests the comparison's NaN, zeros and
+  // sentinels.
   for (int n = 0; n < calls_per_part(); ++n) {
     const auto index = static_cast<std::uint64_t>(n * kParts + GetParam());
     check_call(seed, index, fast, n % 8 == 0, findings);
@@ -270,7 +271,7 @@ TEST_P(BackwardConformance, EveryPathAgreesWithTheReference) {
       std::printf("%s: %d float32 and %d float64 calls, %d ill-conditioned\n", path.c_str(),
                   counts["float32"], counts["float64"], counts["ill-conditioned"]);
       if (is_brief()) continue;  // too few calls to have met everything
-      // Most calls are compared closely.
+      // Most calls are compared tightly.
       EXPECT_LT(counts["ill-conditioned"], (counts["float32"] + counts["float64"]) / 2) << path;
       for (const char* feature : features) {
         EXPECT_GE(counts[feature], least_of_each()) << path << " hardly met: " << feature;
@@ -281,8 +282,8 @@ TEST_P(BackwardConformance, EveryPathAgreesWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Part, BackwardConformance, testing::Range(0, kParts));
 
-// Lengths on both sides of the edges that kernels have: rows of a tile (6), panels (64), blocks of
-// the gradients (128); and widths that fill no register.
+// Lengths on both sides of kernel block edges: rows of a tile (6), panels (64), gradient blocks
+// (128); and widths that fill no register.
 void check_sizes(ScoreKind kind, Index Tq, Index Tk, int count,
                  const std::vector<std::string>& paths, Findings& findings) {
   constexpr Index kWidths[][4] = {{7, 3, 4, 33}, {17, 5, 17, 5}, {1, 33, 2, 64}, {9, 1, 30, 31}};
@@ -326,10 +327,10 @@ TEST(BackwardSizesConformance, OnBothSidesOfBlocks) {
   for (const Index Tq : kLengths) {
     for (const Index Tk : kLengths) {
       ++count;
-      // Each pair of neighbouring lengths in one of two dtypes, in a thorough run.
+      // In a thorough run, each pair of neighbouring lengths in one of two dtypes.
       if (count % every != 0 || Tq * Tk > at_scale(90'000, 7'500)) continue;
       for (const auto& [kind, paths] : fast) {
-        // The reference's projections and tanh take their time.
+        // The reference's projections and tanh are slow.
         const bool some = kind == ScoreKind::kDot || count % 9 == static_cast<int>(kind);
         if (!paths.empty() && some) check_sizes(kind, Tq, Tk, count, paths, findings);
       }
@@ -337,8 +338,9 @@ TEST(BackwardSizesConformance, OnBothSidesOfBlocks) {
   }
 }
 
-// The bounds hold the reference in float32 against the same formulas in float64, given what the
-// reference saved in float32. (An lse of 1e30 rounded to float32 is no lse of scores in float64.)
+// The bounds also hold between the reference in float32 and the same formulas in float64, given
+// what the reference saved in float32. (An lse of 1e30 rounded to float32 is not an lse of the
+// scores in float64.)
 void run_in_double(const BackwardCall& call, const Saved& saved, const Gradients& gradients) {
   core::ResolvedProblem p;
   attn::resolve("bounds", {}, call.inputs, call.options, p);

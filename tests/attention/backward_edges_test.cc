@@ -12,7 +12,7 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// Gradients of what calls share, and of calls without pairs.
+// Gradients of shared inputs, and of calls without pairs.
 namespace qkv::test {
 namespace {
 
@@ -30,7 +30,7 @@ struct Gradients {
   Tensor q, k, v, bias;
 };
 
-// All gradients of one call on a path, in buffers that held something else.
+// All gradients of one call on a path, in buffers that held other values.
 Gradients gradients_of(const std::string& path, const Inputs& inputs, const Options& options,
                        const Dims& rows) {
   Dims of_v = rows;
@@ -75,7 +75,7 @@ TEST(BackwardEdges, WithoutPairsEveryGradientIsZero) {
   }
 }
 
-// However many batch entries there are, nothing is reserved for keys that no query sees.
+// However many batch entries there are, no memory is reserved for keys that no query sees.
 TEST(BackwardEdges, WithoutQueriesNoMemoryIsTaken) {
   constexpr Index kMany = Index{1} << 40;
   const std::vector<float> numbers(5 * 8, 1);
@@ -109,13 +109,13 @@ TEST(BackwardEdges, WithoutQueriesNoMemoryIsTaken) {
   }
 }
 
-// Keys that batch entries or heads share: dk and dv are sums over those, with the same bits however
-// they are made, in order.
+// Keys shared by batch entries or heads: dk and dv are sums over those, with the same bits however
+// they are computed.
 TEST(BackwardEdges, SharedKeysAreSumsOfTheirParts) {
   struct Shape {
     Index B, H, Tq, Tk, D;
   };
-  // The last is too large to keep dk for each batch entry.
+  // The last is too large to store dk for each batch entry.
   for (const Shape& s : {Shape{3, 2, 140, 200, 5}, Shape{at_scale(600, 50), 1, 1, 500, 64}}) {
     const Tensor q = normal({s.B, s.H, s.Tq, s.D}, 1);
     const Tensor k = normal({1, 1, s.Tk, s.D}, 2);
@@ -156,8 +156,8 @@ TEST(BackwardEdges, SharedKeysTakeNoMemoryForEachBatchEntry) {
   }
 }
 
-// An lse that is that of more keys than are given stays as it is; one that is only rounded does not
-// make weights whose sum is not 1.
+// An lse of more keys than are given is left alone; one that is merely rounded does not give
+// weights whose sum is not 1.
 TEST(BackwardEdges, OnlyWhatRoundingExplainsIsDivided) {
   using core::weight_factor;
   EXPECT_EQ(weight_factor(15.0F, 1.000001), 1.0F);  // not large
@@ -172,7 +172,7 @@ TEST(BackwardEdges, OnlyWhatRoundingExplainsIsDivided) {
   EXPECT_EQ(weight_factor(2000.0F, double{nan}), 1.0F);
 }
 
-// Of equal keys each has its share of dv, however large the scores are.
+// Equal keys share dv equally, however large the scores are.
 TEST(BackwardEdges, HugeScoresShareTheWeight) {
   constexpr float kKeys = 6;
   for (const float size : {1.0F, 100.0F, 6000.0F, 1e9F, 1e18F}) {
@@ -195,8 +195,8 @@ TEST(BackwardEdges, HugeScoresShareTheWeight) {
   }
 }
 
-// Gradients into weights of a query that is named twice are added before anything else: where its
-// one weight is 1, nothing is left for dq and dk.
+// Gradients of the weights of a query listed twice are added first: if its only weight is 1, dq and
+// dk are 0.
 TEST(BackwardEdges, OneWeightOfANamedQueryLeavesNothing) {
   const Tensor q = normal({1, 8}, 1);
   const Tensor v = normal({1, 8}, 2);

@@ -15,8 +15,8 @@
 #include "tests/attention/paths.h"
 #include "tests/support/stops.h"
 
-// Long calls of the fast backward passes: memory that does not grow with Tq x Tk, work that does
-// not where a window allows it, and ends before the end.
+// Long calls of the fast backward passes: memory does not grow with Tq x Tk, nor does work if a
+// window limits it, and calls can be cancelled midway.
 namespace qkv::test {
 namespace {
 
@@ -60,8 +60,8 @@ TEST(BackwardPathMemory, IsAFewNumbersForEachQuery) {
   }
 }
 
-// What a plan reserves is enough for arrays in C order that are overwritten: calls of every kind
-// take no more.
+// What a plan reserves is enough for overwritten arrays in C order: calls of every kind take no
+// more.
 TEST(BackwardPathMemory, APlanReservesWhatItsCallsTake) {
   for (std::uint64_t n = 0; n < at_scale<std::uint64_t>(100, 8); ++n) {
     const RandomBackward random(4, n);
@@ -114,8 +114,8 @@ Tensor uniform(const Dims& shape, std::uint64_t seed) {
   return x;
 }
 
-// Under a window a long call is many short ones: a piece of it has the same bits, where it begins
-// with a chunk of keys and the window reaches no edge.
+// Under a window a long call is many short ones: a piece of it has the same bits if it begins with
+// a chunk of keys and the window reaches no edge.
 TEST(BackwardPathMemory, ALongCallWithAWindowIsManyShortOnes) {
   const Index T = at_scale(100'000, 8'000);
   const Index from = T / 2 / 512 * 512;
@@ -144,7 +144,7 @@ TEST(BackwardPathMemory, ALongCallWithAWindowIsManyShortOnes) {
 
 // ---- ends before the end --------------------------------------------------------------------
 
-// Whichever array it is at, it is done with before many more rows: these are 16 in a page.
+// Whichever array is watched, the call stops within a few more rows: there are 16 in a page.
 TEST(BackwardPathMemory, AStopFlagEndsALongCall) {
   const Dims shape{1, 1, 2048, 64};
   TouchedArray q(DType::kFloat32, shape);
@@ -201,8 +201,8 @@ TEST(BackwardPathMemory, AStopFlagEndsALongTask) {
   }
 }
 
-// A user's function must not throw, but when it does nobody waits for the block that it leaves, and
-// the context is free again.
+// A user function must not throw, but if it does, no task waits for the block it leaves, and the
+// context is free again.
 TEST(BackwardPathMemory, AFunctionThatThrowsEndsTheCall) {
   const Tensor q = normal({1, 2, 700, 8}, 1);
   const Tensor k = normal({1, 2, 900, 8}, 2);
@@ -213,7 +213,7 @@ TEST(BackwardPathMemory, AFunctionThatThrowsEndsTheCall) {
       for (const auto& [row, column] :
            std::initializer_list<std::pair<int, int>>{{0, 0}, {130, 5}, {300, 500}, {699, 899}}) {
         auto armed = std::make_shared<std::atomic<bool>>(false);
-        // The backward pass alone asks for derivatives.
+        // Only the backward pass asks for derivatives.
         const Options options{.mods = {score_mod([=, i = row, j = column](auto s, At at) {
                                 if constexpr (!std::is_floating_point_v<decltype(s)>) {
                                   if (at.i == i && at.j == j && at.h == 1 && *armed)

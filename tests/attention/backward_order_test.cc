@@ -9,10 +9,10 @@
 
 #include "tests/attention/gradient_runner.h"
 
-// The order of summation of the gradients is part of the meaning, on every path: their bits do not
-// depend on threads, on other batch entries and heads, on memory order, on packing, or on what else
-// is asked. Sizes stand on both sides of the edges that kernels have: rows of a tile (6), panels
-// (64), blocks of the gradients (128), chunks (512).
+// The order of summation of the gradients is part of the definition, on every path: their bits do
+// not depend on threads, on other batch entries and heads, on memory layout, on packing, or on
+// other requested results. Sizes are on both sides of kernel block edges: rows of a tile (6),
+// panels (64), gradient blocks (128), chunks (512).
 namespace qkv::test {
 namespace {
 
@@ -86,7 +86,7 @@ TEST(BackwardPathOrder, SameBitsForAnyNumberOfThreads) {
   });
 }
 
-// What belongs to key head g of batch entry b, or to its query heads.
+// The part of key head g of batch entry b, or of its query heads.
 ConstView part(const Tensor& x, Index b, Index g, Index heads_of_one) {
   return slice(slice(x.view(), 0, b, b + 1), 1, g * heads_of_one, (g + 1) * heads_of_one);
 }
@@ -136,7 +136,7 @@ TEST(BackwardPathOrder, DropoutDoesNotKnowOtherEntries) {
   });
 }
 
-// A query's dq is its own, whatever other queries are in the call.
+// A query's dq does not depend on other queries in the call.
 TEST(BackwardPathOrder, QueriesDoNotKnowTheirNeighbours) {
   for_each_backward_path([](const GradientWalk& walk) {
     const Arrays x(1, 2, 1, 270, 400, 17, 5, walk);
@@ -177,7 +177,7 @@ TEST(BackwardPathOrder, MemoryOrderDoesNotMatter) {
   });
 }
 
-// Sequences of a packed call are those of a padded one, in which rows behind a sequence are empty.
+// Sequences of a packed call equal those of a padded one, in which rows past the end are empty.
 TEST(BackwardPathOrder, PackedIsPadded) {
   for_each_backward_path([](const GradientWalk& walk) {
     const DType d = walk.dtype;
@@ -253,7 +253,7 @@ TEST(BackwardPathOrder, WhatElseIsAskedDoesNotMatter) {
   });
 }
 
-// What is added is the gradient: one addition to what was there.
+// Accumulation adds the finished gradient: one addition to the previous value.
 TEST(BackwardPathOrder, AddingIsOneAddition) {
   for_each_backward_path([](const GradientWalk& walk) {
     const DType d = walk.dtype;
@@ -276,7 +276,7 @@ TEST(BackwardPathOrder, AddingIsOneAddition) {
 
 // ---- numbers that are none ------------------------------------------------------------------
 
-// A mask of some kind, and whether it lets query i see key j.
+// A mask of some kind, and whether query i may see key j.
 struct Masking {
   const char* name;
   Options options;
@@ -306,11 +306,11 @@ void poison(Tensor& x, bool odd, const Dead& dead) {
   }
 }
 
-// What is masked may hold anything: in k, v, q, dout, dlse, dweights and bias.
+// Masked values may be anything: in k, v, q, dout, dlse, dweights and bias.
 TEST(BackwardPathOrder, WhatIsMaskedIsNotThere) {
   for_each_backward_path([](const GradientWalk& walk) {
     const DType d = walk.dtype;
-    if (d == DType::kFloat64 && walk.kind != ScoreKind::kDot) return;  // it takes long
+    if (d == DType::kFloat64 && walk.kind != ScoreKind::kDot) return;  // it is slow
     Tensor keep(DType::kBool, {kQueries, kKeys});
     Tensor fill(d, {kQueries, kKeys});
     Tensor padding(DType::kBool, {2, kKeys});
@@ -371,7 +371,7 @@ TEST(BackwardPathOrder, WhatIsMaskedIsNotThere) {
       };
       const GradientTensors got = gradients(true);
       expect_same(gradients(false), got, m.name);
-      // And an empty row's dq is 0, exactly.
+      // And an empty row's dq is exactly 0.
       const std::vector<double> dq = values_of(got.q);
       for (std::size_t n = 0; n < dq.size(); ++n) {
         const Index i = static_cast<Index>(n) / 9 % kQueries;
@@ -383,8 +383,8 @@ TEST(BackwardPathOrder, WhatIsMaskedIsNotThere) {
   });
 }
 
-// A NaN that a query sees makes its dq NaN, and dk and dv of the keys that it sees; other queries
-// keep their dq, to the bit.
+// A NaN that a query sees makes its dq NaN, and dk and dv of the keys that it sees; the dq of other
+// queries is unchanged, to the bit.
 TEST(BackwardPathOrder, ALiveNanReachesWhatDependsOnIt) {
   for_each_backward_path([](const GradientWalk& walk) {
     const DType d = walk.dtype;
@@ -401,7 +401,7 @@ TEST(BackwardPathOrder, ALiveNanReachesWhatDependsOnIt) {
       core::store(d, to.view().data(), kRow * to.size(3) + 2, std::nan(""));
       const GradientTensors got = run(y.inputs(), options, {.out = y.dout});
       const bool key = where[0] == 'k' || where[0] == 'v';
-      const auto sees = [&](Index i) {  // does query i see what is NaN?
+      const auto sees = [&](Index i) {  // does query i see the NaN?
         return key ? i >= kRow && i - kRow <= 60 : i == kRow;
       };
       const auto rows = [](const Tensor& t, Index i) { return slice(t.view(), 2, i, i + 1); };

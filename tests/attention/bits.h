@@ -11,7 +11,7 @@
 
 #include "tests/support/arrays.h"
 
-// Seeded tensors, and equality to the last bit.
+// Seeded tensors, and bitwise equality.
 namespace qkv::test {
 
 inline Tensor normal(const Dims& shape, std::uint64_t seed, DType dtype = DType::kFloat32) {

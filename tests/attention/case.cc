@@ -55,7 +55,7 @@ Tensor tensor_of(const Array& array, DType real) {
   return tensor;
 }
 
-// The named user functions of the cases, on any scalar. A constant of S's real type.
+// The user functions that the cases name, on any scalar. A constant of S's real type.
 template <class S>
 S constant(double x) {
   if constexpr (std::is_same_v<S, float> || std::is_same_v<S, Dual<float>>) {
@@ -161,7 +161,7 @@ std::vector<Case> read_cases(const std::string& path) {
 
 CaseCall::CaseCall(const Case& c, DType real) : case_(c), real_(real) {
   for (const auto& [name, array] : c.in) {
-    // What stands in the accumulator's type in every call.
+    // Arrays that have the accumulator's type in every call.
     const bool sums = name == "dlse" || name == "dweights" || name == "drow_weights";
     const DType dtype = name == "frequencies" ? DType::kFloat64
                         : sums                ? accumulator_of(real)
@@ -296,7 +296,7 @@ std::map<std::string, Tensor> run_forward(const Case& c, const CaseCall& call, C
   attention(call.inputs(), call.options(), outputs, context);
   if (results.count("row_weights") != 0 &&
       outputs.weights.matrix.data() != results.at("row_weights").view().data()) {
-    Outputs rows;  // all weights were asked for already; named rows by a second call
+    Outputs rows;  // all weights are requested above; listed rows by a second call
     rows.weights = {call.input("rows"), View(results.at("row_weights"))};
     attention(call.inputs(), call.options(), rows, context);
   }

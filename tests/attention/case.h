@@ -25,7 +25,7 @@ struct Case {
   std::vector<std::vector<std::string>> settings;  // "set" lines: key and values
   std::map<std::string, Array> in, want;
 
-  // The values of a setting, empty when it is not there.
+  // The values of a setting, empty if absent.
   std::vector<std::string> setting(const std::string& key) const;
   bool has(const std::string& input) const { return in.count(input) != 0; }
 };
@@ -33,8 +33,8 @@ struct Case {
 // All cases of a file. Throws std::runtime_error naming FILE:LINE.
 std::vector<Case> read_cases(const std::string& path);
 
-// A case's arrays as tensors, its reals in one dtype, and the call made of them. Gradient inputs
-// (dout, ...) are there too.
+// A case's arrays as tensors, its reals in one dtype, and the call made from them. Includes
+// gradient inputs (dout, ...).
 class CaseCall {
  public:
   CaseCall(const Case& c, DType real);
@@ -43,7 +43,7 @@ class CaseCall {
 
   const Inputs& inputs() const { return inputs_; }
   const Options& options() const { return options_; }
-  // The tensor of an input; absent view when the case has none.
+  // The tensor of an input; an absent view if the case has none.
   ConstView input(const std::string& name) const;
   Tensor* tensor(const std::string& name);
 
@@ -65,7 +65,7 @@ class CaseCall {
 
 // All wanted forward results of a case, computed by attention().
 std::map<std::string, Tensor> run_forward(const Case& c, const CaseCall& call, Context& context);
-// The Outputs that ask for them; the tensors stay in `results`.
+// The Outputs that request them; the tensors stay in `results`.
 Outputs ask_for(const Case& c, const CaseCall& call, std::map<std::string, Tensor>& results);
 
 // All wanted gradients, from attention_backward on `out` and `lse` of `forward`.
@@ -73,7 +73,7 @@ std::map<std::string, Tensor> run_backward(const Case& c, const CaseCall& call,
                                            const std::map<std::string, Tensor>& forward,
                                            Context& context);
 
-// Is a wanted array's name that of a gradient?
+// Whether a wanted array's name is that of a gradient.
 bool is_gradient(const std::string& name);
 
 }  // namespace qkv::test

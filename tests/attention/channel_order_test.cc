@@ -16,13 +16,13 @@
 #include "tests/support/compare.h"
 #include "tests/support/in_blocks.h"
 
-// Sums over channels on every path: blocks of 64, each from zero, added in ascending order,
-// against plain loops to the bit; and rows of more than one block, which know neither their
-// neighbours nor threads nor memory order.
+// Sums over channels on every path: blocks of 64, each from zero, added in ascending order, against
+// plain loops to the bit; and rows of more than one block, which do not depend on neighbours,
+// threads or memory layout.
 namespace qkv::test {
 namespace {
 
-// Multiply-adds as a path rounds them.
+// Multiply-adds rounded as on a path.
 struct Plain {
   explicit Plain(std::string_view path) : fused(fuses(path)) {}
 
@@ -71,7 +71,7 @@ struct QueryKeyGradients {
   Tensor q, k;
 };
 
-// Of a call whose lse and out are taken to be 0, with dout and v of ones.
+// For a call with lse and out taken as 0, and dout and v of ones.
 QueryKeyGradients gradients(std::string_view path, const Tensor& q, const Tensor& k,
                             const Score& score) {
   Context context;
@@ -110,7 +110,7 @@ TEST(ChannelPathOrder, ScoresAreSummedInBlocks) {
           one_sum = one_sum && sum == got.view().at<float>({i, j});
         }
       }
-      // Where products are rounded, a block of one channel is as one more term.
+      // If products are rounded, a block of one channel is the same as one more term.
       EXPECT_EQ(one_sum, D <= (plain.fused ? 64 : 65)) << "D " << D;
     }
   }
@@ -146,8 +146,8 @@ TEST(ChannelPathOrder, GradientsOfWeightsAreSummedInBlocks) {
   }
 }
 
-// Projected rows are not seen, but scores of them are: those of plain loops' rows under an identity
-// are the same, and so are the gradients of projected rows, from which dq and dk follow.
+// Projected rows are not visible, but their scores are: those of the plain loops' rows under an
+// identity are the same, and so are the gradients of projected rows, from which dq and dk follow.
 TEST(ChannelPathOrder, BilinearProjectionsAreSummedInBlocks) {
   const Tensor q = normal({3, 300}, 1);
   const Tensor k = normal({5, 260}, 2);
@@ -210,8 +210,8 @@ TEST(ChannelPathOrder, AdditiveProjectionsAreSummedInBlocks) {
   }
 }
 
-// Scores of 0 make weights of 1 before division, so that out is the chunks' sums of v: of 512 keys
-// each, of 256 where k is wide.
+// Scores of 0 give weights of 1 before division, so that out is the chunks' sums of v: of 512 keys
+// each, of 256 if k is wide.
 TEST(ChannelPathOrder, ChunksOfWideKeysAreShorter) {
   constexpr Index kKeys = 600;
   const Tensor v = normal({kKeys, 3}, 6);

@@ -17,7 +17,7 @@
 
 // Every analytic gradient, on every path, against the complex step (Squire and Trapp 1998): the
 // forward reference at x + ih, whose imaginary part is h dL/dx without cancellation. The forward
-// pass is the meaning; so this holds the backward pass against the meaning, with no oracle in
+// pass is the definition; this tests the backward pass against it directly, with no oracle in
 // between.
 namespace qkv::test {
 namespace {
@@ -104,7 +104,7 @@ class Loss {
   Context context_;
 };
 
-// A NaN row has no derivative to compare; NaN and infinities behind masks stay.
+// A NaN row has no derivative to compare; masked NaN and infinities stay.
 bool has_nan_row(const Case& c) {
   for (const char* name : {"out", "lse", "weights"}) {
     const auto want = c.want.find(name);
@@ -131,7 +131,7 @@ std::map<std::string, std::vector<double>> derivatives(const Case& c) {
   return all;
 }
 
-// What has been compared on one path.
+// The comparisons made on one path.
 struct Compared {
   int cases = 0;
   int elements = 0;
@@ -164,7 +164,7 @@ TEST(ComplexStep, EveryGradientOfEveryFiniteCase) {
   for (const Case& c : read_cases(QKV_ORACLE_CASES)) {
     if (only != nullptr && c.name != only) continue;
     if (has_nan_row(c) || !c.has("dout")) continue;
-    // The plain formulas at sizes where they take long are covered by their smaller siblings.
+    // The plain formulas are slow at sizes already covered by smaller cases.
     if (c.in.at("k").shape[c.in.at("k").shape.rank() - 2] > 64) continue;
     const CaseCall call(c, DType::kFloat64);
     const auto want = derivatives(c);

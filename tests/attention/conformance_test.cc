@@ -10,19 +10,19 @@
 #include "tests/attention/paths.h"
 #include "tests/attention/random_call.h"
 
-// Every path against the reference: random calls over all shapes, memory orders, options, outputs
-// and odd numbers. A failure prints a line; QKV_CONFORMANCE=SEED:INDEX runs that call alone, SEED
-// other calls.
+// Every path against the reference: random calls over all shapes, memory layouts, options, outputs
+// and special values. A failure prints a line; QKV_CONFORMANCE=SEED:INDEX runs that call alone,
+// SEED other calls.
 namespace qkv::test {
 namespace {
 
 constexpr std::uint64_t kSeed = 1;
-constexpr int kParts = 4;  // tests that ctest may run side by side
-// Calls per part, and the least with each feature among them, per path.
+constexpr int kParts = 4;  // tests that ctest may run in parallel
+// Calls per part, and the minimum with each feature among them, per path.
 int calls_per_part() { return at_scale(600, 12); }
 int least_of_each() { return is_thorough() ? 2 : 0; }
 
-// What a path must have been asked for; drawn often enough in every part.
+// The features every path must have met; drawn often enough in every part.
 constexpr const char* kCovered[] = {"scale",
                                     "softcap",
                                     "mods",
@@ -89,7 +89,7 @@ constexpr const char* kCovered[] = {"scale",
                                     "layout broadcast",
                                     "float32",
                                     "float64"};
-// And of one score alone.
+// The same for a single score.
 std::vector<const char*> covered_of(ScoreKind kind) {
   switch (kind) {
     case ScoreKind::kDot:
@@ -131,7 +131,7 @@ void run(const RandomCall& call, std::string_view path, const Results& results) 
   attention(call.inputs(), call.options(), results.outputs(), context);
 }
 
-// Empty when one path agrees with the reference in one call.
+// Empty if one path agrees with the reference in one call.
 std::string conform(const RandomCall& call, const std::string& path, const Results& want) {
   const Results got(call, -777);
   try {
@@ -150,7 +150,7 @@ std::string conform(const RandomCall& call, const std::string& path, const Resul
   return Agreement::check(call, path, got, want);
 }
 
-// What a run of calls has found.
+// The findings of a run of calls.
 struct Findings {
   std::map<std::string, Counts> counts;  // of features, by path
   Counts differences;                    // by path and result; the first of each is shown
@@ -201,7 +201,8 @@ TEST_P(Conformance, EveryPathAgreesWithTheReference) {
     }
     ASSERT_EQ(*end, '\0') << "QKV_CONFORMANCE is SEED:INDEX or SEED";
   }
-  // The reference against itself, now and then, holds the comparison's NaN, zeros and sentinels.
+  // Comparing the reference with itself now and then tests the comparison's NaN, zeros and
+  // sentinels.
   for (int n = 0; n < calls_per_part(); ++n) {
     const auto index = static_cast<std::uint64_t>(n * kParts + GetParam());
     check_call(seed, index, fast, n % 8 == 0, findings);

@@ -12,7 +12,7 @@
 #include "tests/attention/bits.h"
 #include "tests/attention/paths.h"
 
-// Cosine scores at the edges of their lengths, on every path.
+// Cosine scores for extreme norms, on every path.
 namespace qkv::test {
 namespace {
 
@@ -61,8 +61,8 @@ void for_each_path(const F& test) {
   }
 }
 
-// Squares of these rows overflow, or vanish; a power of two changes no bit of a score, and those of
-// gradients by its inverse.
+// Squares of these rows overflow or underflow; scaling by a power of two changes no bit of a score,
+// and gradients by its inverse only.
 TEST(Cosine, LengthsNeitherOverflowNorVanish) {
   for_each_path([](const std::string& path, const Tensor& q, const Tensor& k, const Tensor& v,
                    const Tensor& dout) {
@@ -100,7 +100,7 @@ TEST(Cosine, ARowOfZerosScoresZeroAndGetsNoGradient) {
   });
 }
 
-// dq_i . q_i = 0: a longer query has the same scores.
+// dq_i . q_i = 0: scaling a query does not change its scores.
 TEST(Cosine, GradientsAreAtRightAnglesToRows) {
   for_each_path([](const std::string& path, const Tensor& q, const Tensor& k, const Tensor& v,
                    const Tensor& dout) {

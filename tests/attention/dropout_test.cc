@@ -80,7 +80,7 @@ TEST(Dropout, OfZeroNeedsNoSeedAndChangesNothing) {
   EXPECT_TRUE(same_bits(a, b));
 }
 
-// out, the weights after dropout and the values belong together.
+// out, the weights after dropout and the values are consistent.
 TEST(Dropout, OutIsTheDroppedWeightsTimesTheValues) {
   const Tensor q = normal({6, 3}, 1, DType::kFloat64);
   const Tensor k = normal({9, 3}, 2, DType::kFloat64);

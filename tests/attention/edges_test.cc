@@ -16,7 +16,8 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// The edges of docs/semantics.md by name. The oracle's cases hold the numbers; these hold the rule.
+// The edges of docs/semantics.md by name. The oracle's cases check the numbers; these check the
+// rules.
 namespace qkv::test {
 namespace {
 
@@ -77,7 +78,7 @@ TEST(Edges, SinkTakesWeightAndNothingElse) {
   }
 }
 
-// Not scaled, capped or masked: with every key masked the sink stands alone.
+// Not scaled, capped or masked: with every key masked only the sink remains.
 TEST(Edges, SinkIsNeitherScaledNorCappedNorMaskedNorDropped) {
   Small x;
   const std::vector<double> sink{9.5};
@@ -187,7 +188,7 @@ TEST(Edges, MinusInfinityInTheBiasMasks) {
   EXPECT_TRUE(same_bits(masked.dk, x.dk));
 }
 
-// -inf plus the infinity or NaN of a slope is no number, but the pair is masked all the same.
+// -inf plus an infinite or NaN slope is NaN, but the pair is masked all the same.
 TEST(Edges, WhatTheBiasMasksStaysMaskedWhateverTheSlope) {
   for (double slope : {kInf, -kInf, kNaN}) {
     Small x;
@@ -200,7 +201,7 @@ TEST(Edges, WhatTheBiasMasksStaysMaskedWhateverTheSlope) {
   }
 }
 
-// A function that answers -inf masks as a bias does, and leaks no NaN slope.
+// A function that returns -inf masks as a bias does, and leaks no NaN slope.
 TEST(Edges, MinusInfinityFromAUsersFunctionMasks) {
   const std::vector<Index> two{2};
   Small masked;
@@ -232,7 +233,7 @@ TEST(Edges, EmptySizesAreLegal) {
                        {.q = dq, .k = dk});
     EXPECT_EQ(all(dk), same(static_cast<std::size_t>(dk.element_count()), 0));
   }
-  // Without elements there need be no memory.
+  // Without elements no memory is needed.
   const ConstView nothing(static_cast<const float*>(nullptr), {0, 4});
   const std::vector<float> q(8, 1);
   std::vector<float> out(8, 7);
@@ -274,7 +275,7 @@ TEST(Edges, AHugeBatchOfNothingIsDoneAtOnce) {
   attention_backward({nothing, nothing, nothing}, {}, {nothing, lse}, {.out = nothing}, {.q = out});
 }
 
-// Whichever axis is empty, and however many units the others make.
+// Whichever axis is empty, however many units the other axes give.
 TEST(Edges, ResultsWithoutElementsTakeNeitherTimeNorMemory) {
   constexpr Index kMany = Index{1} << 40;
   const float one = 1;
@@ -301,8 +302,8 @@ TEST(Edges, MoreTopKeysThanThereAreNeedNoScratch) {
   attention({q, k}, {}, {.top = {kMany, weights, keys}});
 }
 
-// All keys in order of their weights, equal ones from the lowest key on; hours where each new one
-// moved all that were found before.
+// All keys in order of their weights, ties from the lowest key on; this would take hours if each
+// new weight moved all those found before.
 TEST(Edges, TheLargestWeightsMayBeAllOfVeryManyOnEveryPath) {
   constexpr Index kKeys = 300'000;
   Tensor q(DType::kFloat32, {1, 1});

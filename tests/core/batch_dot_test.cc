@@ -36,8 +36,8 @@ double element(const ConstView& view, const Dims& index) {
   return core::load<double>(view.dtype(), view.data(), offset);
 }
 
-// The index into an operand of one element of the result: leading axes aligned from the right,
-// sizes of 1 staying at 0, and (row, column), swapped when transposed.
+// The index into an operand for one element of the result: leading axes aligned from the right, 0
+// along axes of size 1, and (row, column), swapped when transposed.
 Dims operand_index(const ConstView& view, const Dims& out_index, Index row, Index col,
                    Transpose transposed) {
   Dims index = view.shape();
@@ -176,7 +176,7 @@ TEST(BatchDot, IsFusedMultiplyAddsOverBlocksOfAscendingL) {
 }
 
 TEST(BatchDot, NarrowTypesAccumulateInFloat32AndRoundOnce) {
-  // 256 + 1 is not a bfloat16: sums held in it would stay at 256.
+  // 256 + 1 is not a bfloat16: sums accumulated in it would stay at 256.
   const std::vector<BFloat16> ones(300, BFloat16(1));
   Tensor out(DType::kBFloat16, {1, 1});
   batch_dot(ConstView(ones.data(), {1, 300}), ConstView(ones.data(), {300, 1}), out);
@@ -265,7 +265,7 @@ TEST(BatchDot, AContextStopsItAndChangesNoBit) {
 }
 
 TEST(BatchDot, AContextKeepsTheSumsOfLongRows) {
-  // Many blocks of what is summed between two looks at the flag, and not a multiple of it.
+  // Many blocks of the length summed between two reads of the flag, and not a multiple of it.
   constexpr Index L = 30'000;
   test::Random random(5);
   Guarded a(DType::kFloat32, {1, L}, Layout::kSliced);
@@ -289,10 +289,10 @@ TEST(BatchDot, StopsInTheMidstOfRowsAndOfOneSum) {
     }
     test::TouchedArray a, b, out;
   };
-  // The rows of a block, 15 KB, and the page in which they begin.
+  // The rows of a block, 15 KB, and the page they start in.
   Product rows(4000, 1000, 20);
   EXPECT_EQ(test::cancelled_midway(rows.out, 5, rows), Cancelled("batch_dot").what());
-  // As many terms as there are between two looks at the flag.
+  // As many terms as are summed between two reads of the flag.
   Product sum(1, 1'000'000, 1);
   EXPECT_EQ(test::cancelled_midway(sum.a, 9, sum), Cancelled("batch_dot").what());
 }

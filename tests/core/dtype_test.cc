@@ -16,7 +16,7 @@
 namespace qkv {
 namespace {
 
-// Half the distance of neighbours at x.
+// Half the spacing of numbers at x.
 double half_quantum(double x, int mantissa_bits, int smallest_exponent) {
   return std::ldexp(0.5, std::max(std::ilogb(x), smallest_exponent) - mantissa_bits);
 }
@@ -34,7 +34,7 @@ double as_float16(double x) { return rounded(x, 10, -14, 65504); }
 
 bool same(double a, double b) { return a == b && std::signbit(a) == std::signbit(b); }
 
-// Floats of every exponent, and those at and next to the ties.
+// Floats of every exponent, and those at and next to ties.
 std::vector<float> test_floats() {
   std::mt19937 random(1);
   std::vector<float> floats{0.0F, -0.0F, std::numeric_limits<float>::infinity()};

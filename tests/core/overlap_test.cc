@@ -22,7 +22,7 @@ namespace {
 using Random = std::mt19937_64;
 using Bytes = std::bitset<1 << 16>;
 
-// Addresses only: nothing of it is read.
+// Only addresses are used: nothing in it is read.
 alignas(64) std::uint8_t arena[1 << 16];
 
 Index between(Random& random, Index low, Index high) {
@@ -64,8 +64,8 @@ ConstView wild_view(Random& random) {
     strides.push_back(between(random, -12, 12));
   }
   const DType dtype = kTypes[between(random, 0, 3)];
-  // A view's pointer must be aligned for its elements: any place, rounded down to a multiple
-  // of their size (a power of two).
+  // A view's pointer must be aligned for its elements: any offset, rounded down to a multiple of
+  // their size (a power of two).
   const Index anywhere = between(random, -40, 40);
   const Index place = anywhere & -static_cast<Index>(size_of(dtype));
   return {arena + (1 << 15) + place, dtype, shape, strides};
@@ -87,7 +87,7 @@ ConstView slice_view(Random& random) {
 struct Tally {
   int pairs = 0;
   int overlapping = 0;
-  int conservative = 0;  // said to overlap although disjoint
+  int conservative = 0;  // reported as overlapping although disjoint
 
   // Of the disjoint pairs.
   double conservative_share() const {
@@ -161,7 +161,7 @@ TEST(MayOverlap, BlocksOfAMatrix) {
   EXPECT_FALSE(may_overlap(block(0, 4, 0, 8), block(0, 4, 8, 12)));
   EXPECT_TRUE(may_overlap(block(0, 5, 0, 8), block(4, 8, 4, 12)));
   EXPECT_TRUE(may_overlap(block(0, 4, 0, 9), block(0, 4, 8, 12)));
-  // A period is a circle: the last column and the first are neighbours, and yet disjoint.
+  // A period is circular: the last column and the first are adjacent, yet disjoint.
   EXPECT_FALSE(may_overlap(block(0, 8, 11, 12), block(0, 8, 0, 11)));
 }
 

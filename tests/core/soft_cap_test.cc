@@ -8,8 +8,8 @@
 
 #include <qkv/soft_cap.h>
 
-// cap * tanh(s / cap) against libm in long double: as accurate as its header says, over the whole
-// range.
+// cap * tanh(s / cap) against libm in long double: the accuracy stated in its header, over the
+// whole range.
 namespace qkv::test {
 namespace {
 
@@ -18,7 +18,7 @@ class SoftCap : public testing::Test {};
 using Reals = testing::Types<float, double>;
 TYPED_TEST_SUITE(SoftCap, Reals);
 
-// The distance from the true value in units of its last place; subnormal results are not judged.
+// The distance from the true value in units in the last place; subnormal results are skipped.
 template <class T>
 double error_in_ulp(T s, T cap) {
   const long double want = static_cast<long double>(cap) * tanhl(static_cast<long double>(s) / cap);
@@ -46,7 +46,7 @@ TYPED_TEST(SoftCap, IsAccurateEverywhere) {
       }
     }
   }
-  EXPECT_GT(worst, 0.5);  // it was measured
+  EXPECT_GT(worst, 0.5);  // the measurement ran
 }
 
 TYPED_TEST(SoftCap, SaturatesAndKeepsWhatIsNoNumber) {
@@ -62,7 +62,7 @@ TYPED_TEST(SoftCap, SaturatesAndKeepsWhatIsNoNumber) {
     EXPECT_EQ(std::bit_cast<Bits>(soft_cap(-T(0), cap)), std::bit_cast<Bits>(-T(0)));
   }
   EXPECT_EQ(soft_cap(T(1e-30), T(1e30)), T(1e-30));
-  // Caps below the normal numbers: less accurate, but no NaN out of numbers.
+  // Subnormal caps: less accurate, but numbers never give NaN.
   const T tiny = std::numeric_limits<T>::denorm_min();
   EXPECT_EQ(soft_cap(T(0), tiny), 0);
   EXPECT_EQ(soft_cap(T(1), tiny), tiny);
@@ -99,7 +99,7 @@ TEST(SoftCapComplex, IsTheFormula) {
   EXPECT_DOUBLE_EQ(soft_cap(s, 2.0F).imag() / 1e-150, soft_cap(Dual<double>{0.8, 1}, 2).slope);
 }
 
-// A constant: it may stand in a table made by the compiler.
+// Usable in constant expressions, such as tables.
 static_assert(soft_cap(0.0F, 30) == 0.0F);
 static_assert(soft_cap(1e9, 30) == 30.0);
 

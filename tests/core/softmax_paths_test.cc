@@ -30,7 +30,7 @@ using test::values_of;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// What a path computes with: its exponential, and a * b + c.
+// The arithmetic of a path: its exponential, and a * b + c.
 struct Arithmetic {
   std::function<float(float)> exp;
   bool fused;
@@ -83,8 +83,8 @@ std::vector<double> softmax_in_canonical_order(const float* s, int N, const Arit
   return out;
 }
 
-// Many rows: in a single one another order often rounds to the same quotients. Rows up to a chunk
-// go together, longer ones by themselves, and those of more than 2^15 in parts.
+// Many rows: in a single row another order often rounds to the same quotients. Rows up to a chunk
+// are processed together, longer ones singly, and those of more than 2^15 in parts.
 TEST(SoftmaxPaths, SumInTheCanonicalOrder) {
   struct Case {
     int N, rows;
@@ -108,8 +108,8 @@ TEST(SoftmaxPaths, SumInTheCanonicalOrder) {
   }
 }
 
-// Rows of edges among others, lengths of every kind, in one call of several threads, against a call
-// for each row of what counts in it.
+// Rows with special values among others, lengths of every kind, in one multithreaded call, against
+// one call per row of only the entries that count.
 void check_rows_alone(const std::string& path, DType dtype, Index rows, Index N, Layout from,
                       Layout to) {
   const std::string replay = path + " " + std::string(name_of(dtype)) + " " + std::to_string(rows) +

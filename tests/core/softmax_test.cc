@@ -352,7 +352,7 @@ TEST(Softmax, StopsInTheMidstOfRowsAndOfOneRow) {
     test::TouchedArray x(DType::kFloat64, {count, N});
     test::TouchedArray out(DType::kFloat64, {count, N});
     const auto call = [&](Context& context) { softmax(x, out, context); };
-    // In what is read and in what is written, as much as there is between two looks at the flag.
+    // In inputs and outputs, about as much as is processed between two reads of the flag.
     EXPECT_EQ(test::cancelled_midway(x, 17, call), Cancelled("softmax").what());
     EXPECT_EQ(test::cancelled_midway(out, 17, call), Cancelled("softmax").what());
   }

@@ -107,7 +107,7 @@ TEST(Copy, EveryPairOfDTypesConvertsOrIsRefused) {
 }
 
 TEST(Copy, RoundsOnce) {
-  // Just above a tie of bfloat16 by less than float32 can tell.
+  // Above a bfloat16 tie by less than float32 resolves.
   Tensor x(DType::kFloat64, {2});
   x.values<double>()[0] = 1 + 0x1p-8 + 0x1p-40;
   x.values<double>()[1] = 1 + 0x1p-11 + 0x1p-40;

@@ -220,7 +220,7 @@ TEST(Permute, ReordersAxes) {
 
 TEST(Transpose, SwapsTwo) {
   Tensor x = counting({1, 6, 6});
-  EXPECT_EQ(transpose(View(x), 1, 2).strides(), Dims(36, 1, 6));  // as seed 001 prints
+  EXPECT_EQ(transpose(View(x), 1, 2).strides(), Dims(36, 1, 6));  // as printed by seed 001
   EXPECT_EQ(transpose(ConstView(x), -1, -3).shape(), Dims(6, 6, 1));
   EXPECT_NE(error_of([&] { transpose(View(x), 0, 3); }), "");
 }
@@ -250,7 +250,7 @@ TEST(Reshape, WithoutACopy) {
   EXPECT_EQ(reshape(View(x), {24, -1}).shape(), Dims(24, 1));
   EXPECT_EQ(reshape(View(counting({})), {1, 1}).shape(), Dims(1, 1));
   EXPECT_EQ(reshape(View(counting({1, 1})), Dims{}).rank(), 0);
-  // The head axis split off and merged where the memory allows it.
+  // The head axis split and merged where the memory layout allows it.
   const View heads = permute(reshape(View(x), {2, 3, 2, 2}), {0, 2, 1, 3});
   EXPECT_EQ(heads.strides(), Dims(12, 2, 4, 1));
   EXPECT_EQ(reshape(permute(heads, {0, 2, 1, 3}), {2, 3, 4}).strides(), Dims(12, 4, 1));
@@ -290,8 +290,8 @@ TEST(Reshape, Counts) {
             "reshape: shape has -1 beside a size of 0, any number would do, got [0,-1]");
 }
 
-// Any reshape of any view either reads the same elements in C order, or is refused because two
-// elements that become neighbours cannot be reached by one stride.
+// Any reshape of any view either reads the same elements in C order, or is rejected because two
+// elements that become neighbours cannot be reached with one stride.
 TEST(Reshape, RandomViewsKeepTheirOrder) {
   std::mt19937_64 random(1);
   const std::vector<Dims> shapes{{24}, {2, 12}, {4, 6}, {2, 3, 4}, {3, 2, 2, 2}, {1, 24, 1}};

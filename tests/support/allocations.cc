@@ -7,15 +7,15 @@
 #include <cstdlib>
 #include <new>
 
-// Every form is replaced: a sanitizer brings its own ones, which would not end here. In a file of
-// their own they are not inlined, where gcc 12 takes new and free() for a mismatch.
+// Every form is replaced: a sanitizer's own versions would bypass this file. In a separate file
+// they are not inlined; gcc 12 would then report new and free() as a mismatch.
 namespace {
 
 using std::align_val_t;
 using std::nothrow_t;
 using std::size_t;
 
-// More is refused here: a sanitizer would end the program instead.
+// Larger requests are rejected here: a sanitizer would end the program instead.
 constexpr size_t kMost = size_t{1} << 40;
 
 std::atomic<long> count{0};

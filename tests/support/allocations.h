@@ -3,13 +3,13 @@
 #define QKV_TESTS_SUPPORT_ALLOCATIONS_H_
 
 // Link allocations.cc to count every operator new of the program, on all threads. More than 1 TiB
-// at once is refused with std::bad_alloc, also under a sanitizer.
+// at once is rejected with std::bad_alloc, even under a sanitizer.
 namespace qkv::test {
 
-// How many there were since the program began.
+// The number since the program started.
 long allocations() noexcept;
 
-// How many there were during f().
+// The number during f().
 template <class F>
 long allocations_of(const F& f) {
   const long before = allocations();

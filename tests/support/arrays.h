@@ -22,7 +22,7 @@
 #include "core/shapes.h"
 #include "core/storage.h"
 
-// Arrays in any memory order, surrounded and interspersed by bytes that nobody may touch.
+// Arrays in any memory layout, surrounded and interspersed with guard bytes.
 namespace qkv::test {
 
 using Random = std::mt19937_64;
@@ -38,7 +38,7 @@ enum class Layout {
 
 inline constexpr std::array kLayouts{Layout::kContiguous, Layout::kPermuted, Layout::kSliced,
                                      Layout::kBroadcast,  Layout::kNegative, Layout::kOffset};
-// Those in which every element has a place of its own: for results.
+// Layouts in which every element has its own memory: for results.
 inline constexpr std::array kOwnLayouts{Layout::kContiguous, Layout::kPermuted, Layout::kSliced,
                                         Layout::kNegative, Layout::kOffset};
 
@@ -60,7 +60,7 @@ inline std::string_view name_of(Layout layout) {
   return "?";
 }
 
-// An array of one dtype, shape and layout in memory of its own. All bytes around the elements, and
+// An array of one dtype, shape and layout in its own memory. All bytes around the elements, and
 // between them where the layout leaves gaps, hold poison: NaN for reals, random bits for others,
 // different in every array. Reading poison shows in the results; writing it shows in intact().
 class Guarded {
@@ -75,7 +75,7 @@ class Guarded {
   operator View() const { return view_; }       // NOLINT(google-explicit-constructor)
   operator ConstView() const { return view_; }  // NOLINT(google-explicit-constructor)
 
-  // Values in C order; where an axis repeats, the last one stays.
+  // Values in C order; along a repeated axis the last one stays.
   Guarded& fill(std::span<const double> values) {
     std::size_t n = 0;
     return fill_by([&] { return values[n++]; });
@@ -84,13 +84,13 @@ class Guarded {
     std::normal_distribution<double> normal(0, deviation);
     return fill_by([&] { return normal(random); });
   }
-  // Whole numbers from low to high, both included.
+  // Integers from low to high, inclusive.
   Guarded& fill_whole(Random& random, Index low, Index high) {
     std::uniform_int_distribution<Index> whole(low, high);
     return fill_by([&] { return static_cast<double>(whole(random)); });
   }
 
-  // Does every byte that is not an element's hold its poison still?
+  // Whether every byte outside the elements still holds its poison.
   testing::AssertionResult intact() const {
     const std::span<const std::uint8_t> now = memory_.values<std::uint8_t>();
     for (std::size_t n = 0; n < now.size(); ++n) {
@@ -177,8 +177,8 @@ class Guarded {
     element_byte_.assign(bytes.size(), false);
   }
 
-  // Little-endian: sign and exponent stand in the last bytes. All ones there, and the highest bit
-  // of the mantissa, are a quiet NaN whatever the rest.
+  // Little-endian: sign and exponent are in the last bytes. With all ones there and in the highest
+  // bit of the mantissa the value is a quiet NaN, whatever the rest.
   static void write_nans(std::span<std::uint8_t> bytes, DType dtype) {
     const std::size_t size = dtype == DType::kComplex128 ? sizeof(double) : size_of(dtype);
     const std::uint8_t second = dtype == DType::kFloat16    ? 0

@@ -6,12 +6,12 @@
 
 namespace qkv::test {
 
-// For programs whose tests run once for each CPU target, with QKV_TARGET in the environment: each
-// test is skipped when this CPU lacks the target.
+// For programs whose tests run once per CPU target, with QKV_TARGET in the environment: each test
+// is skipped if this CPU lacks the target.
 
-// QKV_TARGET, "" when it is not set.
+// QKV_TARGET, or "" if not set.
 std::string asked_target();
-// Whether it names a target at all.
+// Whether it names an existing target.
 bool asks_for_known_target();
 
 }  // namespace qkv::test

@@ -22,16 +22,16 @@
 #include "core/shapes.h"
 #include "core/storage.h"
 
-// The one comparator of all tests.
+// The comparator of all tests.
 namespace qkv::test {
 
-// |got - want| <= absolute + relative * |want|. {0, 0}: equal (0 and -0 are).
+// got - want| <= absolute + relative * |want|. {0, 0}: equal (0 equals -0).
 struct Bound {
   double relative = 0;
   double absolute = 0;
 };
 
-// Never true when exactly one of the two is NaN; NaN agrees with NaN, an infinity with itself.
+// Never true if exactly one of the two is NaN; NaN agrees with NaN, an infinity with itself.
 inline bool agrees(double got, double want, const Bound& bound) {
   if (std::isnan(want)) return std::isnan(got);
   if (!std::isfinite(want) || !std::isfinite(got)) return got == want;
@@ -52,7 +52,7 @@ inline std::vector<double> values_of(const ConstView& view) {
 
 namespace detail {
 
-// Enough digits to name one double.
+// Enough digits to identify a double.
 inline std::string shown(double value) {
   std::ostringstream text;
   text << std::setprecision(std::numeric_limits<double>::max_digits10) << value;
@@ -80,8 +80,8 @@ inline testing::AssertionResult refused(std::string_view name, const std::string
 
 // Compares an array of any dtype and layout with the expected values, in C order:
 //   EXPECT_TRUE(compare("dq", dq, want, {1e-6, 1e-7}, "seed 12, case 3"));
-// A failure names the array, the index, got, want, the bound and `replay`, which the caller gives
-// so that the case can be run again. It also counts all the elements that disagree.
+// A failure names the array, the index, got, want, the bound and `replay`, which lets the case be
+// run again. It also counts all elements that disagree.
 inline testing::AssertionResult compare(std::string_view name, const ConstView& got,
                                         std::span<const double> want, const Bound& bound,
                                         std::string_view replay) {
@@ -114,7 +114,7 @@ inline testing::AssertionResult compare(std::string_view name, const ConstView& 
       replay);
 }
 
-// The same for values that lie in a row in memory.
+// The same for contiguous values in memory.
 template <class T>
   requires(std::is_arithmetic_v<T>)
 testing::AssertionResult compare(std::string_view name, std::span<const T> got,

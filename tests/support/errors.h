@@ -8,8 +8,8 @@
 
 namespace qkv::test {
 
-// The text of the qkv::Error that f() throws, with "TypeError: " in front for ErrorKind::kType; ""
-// when it throws none. Other exceptions pass through.
+// The text of the qkv::Error that f() throws, prefixed with "TypeError: " for ErrorKind::kType; ""
+// if it throws none. Other exceptions propagate.
 template <class F>
 std::string error_of(const F& f) {
   try {

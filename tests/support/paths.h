@@ -13,7 +13,7 @@ namespace qkv::test {
 
 inline constexpr std::string_view kReferencePath = "reference";
 
-// What a context may be forced to for the loops of each CPU target here, the reference last.
+// The paths that a context may be forced to, one per CPU target available here, the reference last.
 inline std::vector<std::string> paths() {
   std::vector<std::string> names;
   for (const std::string_view target : cpu_targets()) {

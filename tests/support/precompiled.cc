@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
-// CMake needs one file of the target that makes precompiled.h.
+// CMake requires one file in the target that builds precompiled.h.
 #include "tests/support/precompiled.h"

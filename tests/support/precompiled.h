@@ -2,8 +2,8 @@
 #ifndef QKV_TESTS_SUPPORT_PRECOMPILED_H_
 #define QKV_TESTS_SUPPORT_PRECOMPILED_H_
 
-// What nearly every test includes, compiled once for all test programs. Each file still names what
-// it uses: QKV_UNITY=OFF compiles without this.
+// What nearly every test includes, compiled once for all test programs. Each file still includes
+// what it uses: QKV_UNITY=OFF compiles without this.
 #include <algorithm>
 #include <array>
 #include <atomic>

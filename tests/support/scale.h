@@ -10,9 +10,9 @@
 #include <string_view>
 #include <system_error>
 
-// How often a test repeats what it draws, and how large its largest sizes are. QKV_TEST_SCALE in
-// the environment is a percentage; without it everything runs. `make test` takes a few percent,
-// `make check` all.
+// How often a test repeats random draws, and how large its largest sizes are. The environment
+// variable QKV_TEST_SCALE is a percentage; without it everything runs. `make test` runs a few
+// percent, `make check` all.
 namespace qkv::test {
 
 // From 1 to 100.
@@ -32,14 +32,14 @@ inline int test_scale() {
   return percent;
 }
 
-// Is everything run, down to the last combination?
+// Whether everything runs, down to the last combination.
 inline bool is_thorough() { return test_scale() == 100; }
 
-// Are long combinations (types and paths that run the same loops) left out? The sanitizers' runs
+// Whether long combinations (types and paths that run the same loops) are skipped. Sanitizer runs
 // are brief.
 inline bool is_brief() { return test_scale() < 5; }
 
-// Of n repetitions, those at this scale: at least `least`.
+// The number of n repetitions to run at this scale: at least `least`.
 template <class Number>
 Number at_scale(Number n, Number least = 1) {
   return std::max<Number>(least, static_cast<Number>(n * test_scale() / 100));
