@@ -3,8 +3,8 @@
 
 oracle.py OUTFILE        writes the cases, one text block each:
     case NAME / set KEY VALUE.. / in NAME DTYPE RANK d0 d1 .. + values / want .. + values / end
-oracle.py --self-check   checks the oracle itself; exits 1 when something is wrong
-QKV_TEST_SCALE in the environment: the percentage of the cases that the self-check computes again.
+oracle.py --self-check   checks the oracle itself; exits 1 on any fault
+QKV_TEST_SCALE in the environment: the percentage of cases that the self-check recomputes.
 """
 import argparse
 import os
@@ -27,7 +27,7 @@ DTYPES = {"f": "f64", "i": "i64", "b": "bool"}
 
 
 def option_lines(options):
-    """The `set` lines of a case; options at their defaults are left out."""
+    """The `set` lines of a case; options at their defaults are omitted."""
     if options.norm is not None:
         yield f"norm {options.norm!r}"
     if options.rotary is not None:
@@ -54,7 +54,7 @@ def option_lines(options):
 
 
 def array_lines(word, name, x):
-    """Two lines: what it is, and its values in C order."""
+    """Two lines: name, dtype and shape, then the values in C order."""
     x = np.asarray(x)
     as_text = repr if x.dtype.kind == "f" else lambda value: str(int(value))
     yield " ".join(map(str, (word, name, DTYPES[x.dtype.kind], x.ndim, *x.shape)))
@@ -84,7 +84,7 @@ def gradient_names(case):
 
 
 def all_results(options, inputs):
-    """Outputs, and gradients when they are asked for."""
+    """Outputs, and gradients if requested."""
     found = evaluate(options, inputs)
     if "dout" in inputs:
         found.update(gradients(options, inputs))
@@ -92,7 +92,7 @@ def all_results(options, inputs):
 
 
 def case_errors(case, rng):
-    """Everything wrong with one case."""
+    """All errors of one case."""
     if is_finite(case):
         yield from oracle_check.forward_errors(case, rng)
         yield from oracle_check.gradient_errors(case, rng)
@@ -103,7 +103,7 @@ def case_errors(case, rng):
 
 
 def notices_wrong_gradients(case, rng):
-    """The check itself: every gradient of the case, made wrong by 1e-9, must be found."""
+    """Tests the check itself: an error of 1e-9 in any gradient of the case must be found."""
     for name in gradient_names(case):
         if not case.wants[name].size:
             continue

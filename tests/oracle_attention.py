@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention in plain dense float64, forward and backward, on arrays of one form.
+"""Attention in plain dense float64, forward and backward, on arrays of a single layout.
 
 Everything here has the axes [B,H,T,channels]: one key head per query head, all broadcasting done.
-oracle_call.py brings a caller's arrays into this form and the results back.
-The forward pass is analytic in its real inputs: it also takes complex ones (complex step).
+oracle_call.py converts a caller's arrays to this layout and the results back.
+The forward pass is analytic in its real inputs: it also accepts complex ones (complex step).
 """
 from dataclasses import dataclass, field
 from typing import Optional
@@ -21,7 +21,7 @@ class Block:
     q: np.ndarray                      # [B,H,Tq,Dq]
     k: np.ndarray                      # [B,H,Tk,Dk]
     v: np.ndarray                      # [B,H,Tk,E]
-    allowed: np.ndarray                # bool [B,H,Tq,Tk]: every mask says yes
+    allowed: np.ndarray                # bool [B,H,Tq,Tk]: allowed by every mask
     distance: np.ndarray               # |i + o - j|, [B,1,Tq,Tk]
     dropout: np.ndarray                # 0 or 1/(1-p), [B,H,Tq,Tk]
     params: dict = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Block:
 
 @dataclass
 class State:
-    """What the forward pass computed; all [B,H,Tq,Tk] or [B,H,Tq]."""
+    """Intermediate results of the forward pass; all [B,H,Tq,Tk] or [B,H,Tq]."""
     raw: np.ndarray
     capped: np.ndarray
     mod_inputs: list

@@ -158,7 +158,7 @@ def allowed_pairs(options, inputs, batches, offsets, queries, keys):
 def row_maps(options, inputs, side, positions, heads):
     """The maps of q or k; positions [B,T]."""
     gain = inputs.get("norm_" + side)
-    if gain is not None:  # one for each key head serves the query heads that read it
+    if gain is not None:  # one per key head, used by the query heads that read it
         gain = np.repeat(gain, heads // len(gain), axis=0) if gain.ndim == 2 \
             else np.broadcast_to(gain, (heads, *gain.shape))
     if options.rotary is None:
@@ -206,7 +206,7 @@ def make_block(options, inputs, batches, q, k, v, dense=None, cuts=(slice(None),
 
 @dataclass
 class MappedBlock:
-    """A block of mapped rows, the maps, and the rows they were made of."""
+    """A block of mapped rows, the maps, and the original rows."""
     block: Block
     maps: dict
     rows: dict
@@ -365,7 +365,7 @@ def gradients(options, inputs):
 
 
 def order_is_certain(options, inputs):
-    """May the case ask for its largest weights?"""
+    """Whether the case may request its largest weights."""
     with np.errstate(all="ignore"):
         return all(top_is_certain(state, options.top) for state in call(options, inputs).states())
 

@@ -37,7 +37,7 @@ FACTORS = {
     "dweights": ("none", "all", "rows"),
 }
 
-# Packed calls refuse keep and bias; padding, lengths per query and gradients into returned
+# Packed calls reject keep and bias; padding, lengths per query and gradients into returned
 # matrices need a [B,..,Tq,Tk] form that packed sequences do not have.
 NOT_PACKED = {"bias": ("matrix", "head", "full", "some_inf"), "keep": ("matrix", "full"),
               "padding": ("on",), "rotary": ("given_each",), "key_lengths": ("query",), "dweights": ("all", "rows")}
@@ -71,7 +71,7 @@ def pairs_of(levels):
 
 
 def possible_pairs():
-    """Every pair of levels of two factors that can stand together."""
+    """Every compatible pair of levels of two factors."""
     every = {frozenset(((a, x), (b, y))) for a, b in combinations(FACTORS, 2)
              for x, y in product(FACTORS[a], FACTORS[b])}
     return every - IMPOSSIBLE
@@ -187,7 +187,7 @@ def sizes_of(rng, shape):
 
 
 def stretch_some(rng, leads, axes):
-    """In one case of three, batch axes of one array become 1."""
+    """In one case out of three, the batch axes of one array become 1."""
     leads = list(leads)
     if rng.rand() < 1 / 3:
         n, axis = rng.randint(3), rng.randint(axes)
@@ -257,7 +257,7 @@ def mask_inputs(rng, levels, sizes, queries, keys):
 
 
 def row_options(rng, levels, most):
-    """The norm's eps, and how rows turn: pairs, base and an even width up to `most`."""
+    """The norm's eps, and the rotation: pairs, base and an even width up to `most`."""
     norm = None if levels["norm"] == "off" else pick(rng, 1e-6, 0.0, 0.125)
     if levels["rotary"] == "off":
         return {"norm": norm}
@@ -342,7 +342,7 @@ def finish(rng, name, options, inputs, dlse=True, backward=True):
 
 
 def case_of_levels(rng, name, levels):
-    """Draws until the masks leave something to see."""
+    """Draws until the masks leave some pairs live."""
     for _ in range(50):
         options, inputs = draw(rng, levels)
         if live_share(options, inputs) >= 0.15:

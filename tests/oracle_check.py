@@ -22,7 +22,7 @@ FORWARD_TOLERANCE = 1e-12
 
 
 def loss(case, inputs):
-    """The number whose gradients are wanted: sum of outputs times their incoming gradients."""
+    """The scalar loss: sum of outputs times their incoming gradients."""
     outputs = evaluate(replace(case.options, top=0), inputs)
     total = 0.0
     for gradient, name in GRADIENT_NAMES.items():
@@ -42,7 +42,7 @@ def directions(rng, x):
 
 
 def gradient_errors(case, rng):
-    """Names of the gradients that disagree with the complex step, with the relative error."""
+    """Names and relative errors of the gradients that disagree with the complex step."""
     for name in DIFFERENTIABLE:
         if name not in case.inputs:
             continue
@@ -71,7 +71,7 @@ def entry(x, index):
 
 
 class Row:
-    """The query, keys and values one row of the result is made of."""
+    """The query, keys and values that one row of the result depends on."""
 
     def __init__(self, case, index):
         self.options, self.inputs, self.index = case.options, case.inputs, index
@@ -138,7 +138,7 @@ class Row:
 
 
 def made_of(row, side, x, n, place):
-    """A row of q or k after the norm and the turn; the n-th of its sequence."""
+    """A row of q or k after the norm and the rotation; the n-th of its sequence."""
     x, inputs = [float(value) for value in x], row.inputs
     if row.options.norm is not None:
         size = math.sqrt(sum(value * value for value in x) / len(x) + row.options.norm)
@@ -272,7 +272,7 @@ def forward_errors(case, rng):
 
 
 def cleaned(case):
-    """The inputs with 0.5 for what is not finite, -inf in a bias excepted."""
+    """The inputs with non-finite values replaced by 0.5, except -inf in a bias."""
     found = dict(case.inputs)
     for name in ("k", "v", "bias"):
         if name in found:
@@ -283,7 +283,7 @@ def cleaned(case):
 
 
 def poison_errors(case, all_results):
-    """Poison under a mask changes nothing but the plain scores."""
+    """Poison under a mask changes only the plain scores."""
     clean = all_results(case.options, cleaned(case))
     for name, x in case.wants.items():
         if name not in ("scores_raw", "scores_capped") and not np.array_equal(x, clean[name]):
@@ -291,7 +291,7 @@ def poison_errors(case, all_results):
 
 
 def broken_row_errors(case):
-    """Where a live weight is NaN the whole row is NaN, in dq too; no other row is."""
+    """If a live weight is NaN the whole row is NaN, in dq too; no other row is."""
     broken = np.isnan(case.wants["weights"]).any(axis=-1)
     for name in ("out", "dq", "top_weights"):
         if name in case.wants and not (np.isnan(case.wants[name]) == broken[..., None]).all():

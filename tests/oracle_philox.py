@@ -36,7 +36,7 @@ def philox(counter, key):
 
 
 def dropout_factors(probability, seed, batches, heads, queries, keys):
-    """What each weight is multiplied by: 0 (dropped) or 1 / (1 - p).
+    """The factor of each weight: 0 (dropped) or 1 / (1 - p).
 
     batches, heads, queries, keys: index vectors b, h, i, j. Returns [B,H,Tq,Tk].
     Key = (low, high) word of the seed, counter = (floor(j / 4), i, h, b), word j mod 4.
@@ -49,6 +49,6 @@ def dropout_factors(probability, seed, batches, heads, queries, keys):
 
 
 def known_answers_hold():
-    """True when the published vectors come out."""
+    """Whether the published vectors are reproduced."""
     return all(tuple(int(word) for word in philox(counter, key)) == answer
                for counter, key, answer in KNOWN_ANSWERS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is made of the rows of q and k before the score: a norm with a gain, then turns by positions.
+"""The row maps of q and k before the score: a norm with a gain, then rotation by position.
 
 Rows are x [B,H,T,D]; a gain is [H,D]. As in oracle_attention.py the forward pass takes complex
 numbers too.
@@ -26,7 +26,7 @@ def scale_of(maps, x):
 
 
 def turned(maps, x, direction):
-    """Rows as complex numbers, one for each pair, times e^(i angle)."""
+    """Rows as complex numbers, one per pair, times e^(i angle)."""
     pairs = maps.angles.shape[-1]
     first = np.arange(pairs) if maps.halves else 2 * np.arange(pairs)
     second = first + pairs if maps.halves else first + 1
@@ -38,7 +38,7 @@ def turned(maps, x, direction):
 
 
 def apply(maps, x):
-    """What the maps make of x."""
+    """Applies the maps to x."""
     if maps.eps is not None:
         x = x * scale_of(maps, x)
         if maps.gain is not None:
@@ -47,7 +47,7 @@ def apply(maps, x):
 
 
 def back(maps, x, dy, used):
-    """dx and the gain's gradient [H,D] from dy; rows not in used [B,H,T] take no part."""
+    """dx and the gain's gradient [H,D] from dy; rows not in used [B,H,T] are skipped."""
     dgain = np.zeros((x.shape[1], x.shape[3]))
     if maps.angles is not None:
         dy = turned(maps, dy, -1)

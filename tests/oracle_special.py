@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases chosen by hand: sizes at edges, large scores, rows without live keys, NaN and inf."""
+"""Hand-picked cases: sizes at edges, large scores, rows without live keys, NaN and inf."""
 from contextlib import contextmanager
 
 import numpy as np
@@ -19,7 +19,7 @@ class Maker:
         self.rng, self.cases = np.random.RandomState(seed), []
 
     def draw(self, b=2, h=2, g=None, tq=4, tk=5, d=3, e=2, score="scaled_dot", dq=None):
-        """(score options, inputs) of rank 4; extra arrays are put in by the caller."""
+        """(score options, inputs) of rank 4; the caller adds further arrays."""
         g, dq = h if g is None else g, d if dq is None else dq
         inputs = {"q": reals(self.rng, b, h, tq, dq), "k": reals(self.rng, b, g, tk, d),
                   "v": reals(self.rng, b, g, tk, e)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a result may lie from the oracle, derived from the problem.
+"""How far a result may be from the oracle, derived from the problem.
 
 *Naive* is the composition that holds sums in float32 and rounds once to the input type after
 scores, weights and out (and, going back, after their gradients). A result may be twice as far off
@@ -29,8 +29,8 @@ from oracle_torch import (
 FLOAT64 = 1e-11
 UNIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 LEAST = {"float64": 0.0, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
-# How many rounding errors of the accumulator, each as large as the terms that are added, a sum may
-# gather beside what naive shows (which may be 0 by luck on small problems).
+# How many rounding errors of the accumulator, each relative to the terms added, a sum may
+# accumulate beyond the naive error (which may be 0 by luck on small problems).
 TERMS = 8
 
 
@@ -39,7 +39,7 @@ def ulp(x: float, dtype: str) -> float:
 
 
 def largest(x: Any) -> float:
-    """The largest finite magnitude, 0 without one."""
+    """The largest finite magnitude, 0 if there is none."""
     x = x.detach()
     x = x[torch.isfinite(x)]
     return float(x.abs().max()) if x.numel() else 0.0
@@ -81,7 +81,7 @@ class Pass:
         self.out = None if p.v is None else how.rounded((self.weights * self.z) @ p.v)
 
     def weights_again(self) -> Any:
-        """exp(s - lse): what the way back has of the weights; lse is rounded at its own size."""
+        """exp(s - lse): the weights in the backward pass; lse is rounded at its own magnitude."""
         s, lse = self.scores, self.soft.lse
         shift = lse.masked_fill(lse == -math.inf, 0)[..., None]
         return self.how.rounded(torch.exp(torch.where(s.live, s.final - shift, 0)) * s.live)
@@ -101,7 +101,7 @@ class Pass:
         return found if self.out is None else {"out": self.out, **found}
 
     def score_gradient(self, into: dict[str, Any]) -> tuple[Any, Any, Any]:
-        """ds, what ds adds up of in magnitude, and delta's magnitude.
+        """ds, the sum of its terms' magnitudes, and delta's magnitude.
 
         delta = dout . out + sum_j w_j dweights_j - dlse,  ds_j = w_j (dw_j - delta).
         """
@@ -146,7 +146,7 @@ def _surrogate(p: Problem) -> Any:
 
 
 def _abs_sources(call: Call) -> Call:
-    """Magnitudes in place of what the score is linear in, so that no terms cancel."""
+    """Absolute values of the arrays the score is linear in, so that no terms cancel."""
 
     def change(name: str, x: Any) -> Any:
         if not x.is_floating_point() or name == "sinks":
@@ -205,7 +205,7 @@ def _backward(call: Call, passes: list[Pass], into: dict[str, Any]) -> dict[str,
 
 
 def _pull(v: Any, source: Any, w: Any, dout: Any) -> Any:
-    """dv in the shape of its source: w^T dout, taken back through the layout."""
+    """dv in the shape of its source: w^T dout, mapped back through the layout."""
     (g,) = torch.autograd.grad(
         v, [source], (w.detach().transpose(-1, -2) @ dout), retain_graph=True
     )
@@ -213,7 +213,7 @@ def _pull(v: Any, source: Any, w: Any, dout: Any) -> Any:
 
 
 def _split(passes: list[Pass], call: Call, into: dict[str, Any]) -> list[dict[str, Any]]:
-    """What flows into each problem: out [B,H,Tq,E], lse [B,H,Tq], weights [B,H,Tq,Tk]."""
+    """The incoming gradients of each problem: out [B,H,Tq,E], lse [B,H,Tq], weights [B,H,Tq,Tk]."""
     flows = []
     first = 0
     for one in passes:
@@ -242,7 +242,7 @@ def _fit(x: Any, like: Any, shape: tuple[int, ...]) -> Any:
 
 
 def magnitudes(call: Call, into: dict[str, Any]) -> dict[str, float]:
-    """How large the terms are that each gradient adds up, in float64."""
+    """The magnitude of the terms that each gradient sums, in float64."""
     call = _tracked(call, torch.float64)
     exact = [Pass(p, EXACT) for p in lay_out(call)]
     sizes = _tracked(_abs_sources(call), torch.float64)
@@ -271,6 +271,6 @@ def magnitudes(call: Call, into: dict[str, Any]) -> dict[str, float]:
 
 
 def score_size(call: Call) -> float:
-    """The largest score, when no terms of it cancel."""
+    """The largest score if none of its terms cancel."""
     sizes = _abs_sources(call)
     return max([0.0] + [largest(_surrogate(p)) for p in lay_out(sizes)])

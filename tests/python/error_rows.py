@@ -60,7 +60,7 @@ NAMES = {
 NAMES_OF = {
     "masked_softmax": {"lengths": "valid_len"},
 }
-# How a result is asked for.
+# How a result is requested.
 WANTED = {
     "lse": {"return_lse": True},
     "row_max": {"return_row_max": True},
@@ -85,7 +85,7 @@ DTYPES = {
     **UNSIGNED,
 }
 
-# Why a row has no call here.
+# Why a row has no call in Python.
 NO_FUNCTION = "the function is one of C++ only"
 USERS_FUNCTION = "functions of the user on scores and masks are C++"
 CONTEXT = "contexts are C++"
@@ -97,7 +97,7 @@ TOO_LARGE = "NumPy has no array of 2^63 bytes or more"
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: a wrong call and its error."""
+    """A row of the table: an invalid call and its error."""
 
     line: int
     id: str
@@ -115,13 +115,13 @@ class Row:
 
     @property
     def subject(self) -> str:
-        """The argument that the message speaks of."""
+        """The argument that the message is about."""
         return self.message.split(": ")[1].split(" ")[0]
 
 
 @dataclass
 class Call:
-    """The call of a row: positional arguments (q, k, v and such) and the rest."""
+    """The call of a row: positional arguments (q, k, v and so on) and the rest."""
 
     function: str
     positional: list[Any] = field(default_factory=list)
@@ -145,7 +145,7 @@ def list_of(text: str) -> list[int]:
 
 
 def make_array(text: str) -> np.ndarray:
-    """DTYPE[SIZES]/[STRIDES]{VALUES} in memory that its strides just reach."""
+    """DTYPE[SIZES]/[STRIDES]{VALUES} in memory just large enough for its strides."""
     parts = re.fullmatch(r"(\w+)(\[[^]]*\])(?:/(\[[^]]*\]))?(?:\{(.*)\})?", text)
     assert parts is not None, f"{text} is no array of the table"
     dtype = np.dtype(DTYPES[parts[1]])
@@ -174,7 +174,7 @@ def is_too_large(text: str) -> bool:
 
 
 def arrays_of(call: Call) -> Iterator[np.ndarray]:
-    """Each array that the call is given."""
+    """Every array passed to the call."""
     values = [*call.positional, *call.keywords.values(), *call.keywords.get("params", {}).values()]
     return (value for value in values if isinstance(value, np.ndarray))
 
@@ -183,7 +183,7 @@ def arrays_of(call: Call) -> Iterator[np.ndarray]:
 
 
 def reason_against(row: Row) -> Union[str, None]:
-    """Why Python has no such call; None when it has."""
+    """Why Python has no such call; None if it has."""
     arguments = row.arguments
     if row.function not in FUNCTIONS:
         return NO_FUNCTION
@@ -215,9 +215,9 @@ def value_of(name: str, text: str) -> Any:
 
 
 def python_text(function: str, text: str) -> str:
-    """A message with Python's names of the arguments."""
+    """A message with the Python names of the arguments."""
     names = {**NAMES, **NAMES_OF.get(function, {})}
-    # The longest first: "dropout.p" before "dropout"; not inside of other words or paths.
+    # The longest first: "dropout.p" before "dropout"; not within other words or paths.
     longest = sorted(names, key=len, reverse=True)
     any_name = "|".join(re.escape(name) for name in longest)
     pattern = rf"(?<![\w.\"])({any_name})(?![\w\"]|\.\w)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every file that is judged by PyTorch shares: the gate and the one comparator.
+"""Shared by all tests that compare with PyTorch: the gate and the comparator.
 
 The judge is exactly PyTorch 2.13.0. Without it each test of a file that says
 `pytestmark = needs_torch` is collected and skipped with the reason, so that the skips are counted.
@@ -54,7 +54,7 @@ def worst(got: Any, want: Any) -> float:
 
 
 def check(name: str, got: Any, want: Any, tolerance: float) -> Optional[str]:
-    """None when every element of `got` lies within `tolerance` of `want`, else one line."""
+    """None if every element of `got` is within `tolerance` of `want`, else one line."""
     try:
         error = worst(got, want)
     except AssertionError as reason:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case as the package sees it, and the verdict on what the package answers."""
+"""A case as passed to the package, and the verdict on its results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ARRAYS = {
         for name in ("float64", "float32", "float16", "bool", "uint8", "int32", "int64")
     },
 }
-# How an array may lie in memory, see `styled`.
+# Memory layouts of an array, see `styled`.
 STYLES_OF = ("plain", "permuted", "sliced", "reversed", "repeated")
 # The names of results in the order in which they are returned.
 RESULTS = ("out", "weights", "scores", "lse", "row_max", "column_sums", "top")
@@ -74,7 +74,7 @@ def shown(case: Case, name: str, x: Any) -> Any:
 
 
 def arguments(case: Case) -> dict[str, Any]:
-    """Keyword arguments of `qkv.attention`; what has its default is left out."""
+    """Keyword arguments of `qkv.attention`; those at their defaults are omitted."""
     given = case.call.map(lambda name, x: shown(case, name, x))
     plain = Call(None, None)
     options = {
@@ -91,7 +91,7 @@ def arguments(case: Case) -> dict[str, Any]:
 
 
 def named(case: Case, result: Any) -> dict[str, Any]:
-    """Results by the oracle's names."""
+    """Results under the oracle's names."""
     flags = case.returns
     wanted = {
         "out": case.call.v is not None,
@@ -116,7 +116,7 @@ def named(case: Case, result: Any) -> dict[str, Any]:
 
 
 def looks(case: Case, name: str, x: Any, dtype: str) -> list[str]:
-    """Whether a result is of q's kind and of this dtype."""
+    """Whether a result has q's type and this dtype."""
     if case.kinds["q"] == "torch":
         good = isinstance(x, torch.Tensor) and x.dtype == getattr(torch, dtype)
     else:
@@ -132,7 +132,7 @@ def looks(case: Case, name: str, x: Any, dtype: str) -> list[str]:
 
 
 def output_scales(case: Case, want: dict[str, Any]) -> dict[str, float]:
-    """How large the terms of each output are."""
+    """The magnitude of each output's terms."""
     call = case.call
     kept = 1 - call.dropout
     s = max(1.0, score_size(call))
@@ -154,7 +154,7 @@ def output_scales(case: Case, want: dict[str, Any]) -> dict[str, float]:
 
 
 def gap(want: Any, near: Any) -> float:
-    """naive's largest error; a small result may meet the oracle by luck, see `draws`."""
+    """The naive version's largest error; a small one may be exact by luck, see `draws`."""
     x = torch.where(want == near, 0, (want - near.to(torch.float64)).abs())
     x = x[torch.isfinite(x)]
     return float(x.max()) if x.numel() else 0.0
@@ -170,7 +170,7 @@ def tolerance(case: Case, want: Any, error: float, rule: tuple[int, str, float])
 
 
 def forward(case: Case, given: Optional[dict[str, Any]] = None) -> dict[str, Any]:
-    """What `qkv.attention` gives for the case, lse always among it."""
+    """The results of `qkv.attention` for the case, always including lse."""
     given = dict(arguments(case) if given is None else given)
     case.returns["return_lse"] = True
     q, k, v = given.pop("q"), given.pop("k"), given.pop("v", None)
@@ -178,7 +178,7 @@ def forward(case: Case, given: Optional[dict[str, Any]] = None) -> dict[str, Any
 
 
 def judge_outputs(case: Case, given: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """Runs the forward pass. Complaints, and the results with lse among them."""
+    """Runs the forward pass. Returns complaints, and the results including lse."""
     found = forward(case, given)
     want = evaluate(case.call)
     exact = {} if case.dtype == "float64" else naive(case.call, {}, "float32")[0]
@@ -293,7 +293,7 @@ def backward(case: Case, given: dict[str, Any], results: dict[str, Any]) -> dict
 
 
 def judge_gradients(case: Case, given: dict[str, Any], results: dict[str, Any]) -> list[str]:
-    """Runs the backward pass on what the forward pass gave."""
+    """Runs the backward pass on the results of the forward pass."""
     got = backward(case, given, results)
     want = gradients(case.call, case.into)
     scales = magnitudes(case.call, case.into)

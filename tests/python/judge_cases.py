@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls, each made whole by one seed: shapes, ranks, strides, dtypes, kinds, options."""
+"""Random calls, each determined by one seed: shapes, ranks, strides, dtypes, kinds, options."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Maker:
         family = str(self.rng.choice(FAMILIES, p=FAMILY_ODDS))
         self.lengths()
         call = self.arrays(family)
-        if self.chance(0.04) and family != "mixed":  # where q and k might be of one rank
+        if self.chance(0.04) and family != "mixed":  # where q and k might have the same rank
             call.v = None
         case = Case(self.seed, dtype, call, family=family)
         case.dtypes = {"q": dtype, "k": key_dtype, "v": key_dtype}
@@ -192,7 +192,7 @@ class Maker:
         return shapes
 
     def shapes_mixed(self) -> list[tuple[int, ...]]:
-        """Ranks from 2 to 5 that are not all one."""
+        """Ranks from 2 to 5, not all equal."""
         h, g = self.heads()
         lead = (self.pick(1, 2), self.pick(1, 2))
         while True:
@@ -230,7 +230,7 @@ class Maker:
         return lead[-1] if max(ranks) > 3 or len(ranks) > 1 else 1
 
     def score(self, call: Call) -> None:
-        """Parameters, each with or without a head axis of its own."""
+        """Parameters, each with or without a head axis."""
         heads = self.query_heads(call)
 
         def parameter(*shape: int) -> Any:
@@ -297,7 +297,7 @@ class Maker:
                 call.bias = call.bias.masked_fill(where, -np.inf)
 
     def some_axes(self, wide: tuple[int, ...]) -> tuple[int, ...]:
-        """A shape that broadcasts to `wide`: axes of 1, leading ones left out."""
+        """A shape that broadcasts to `wide`: axes of 1, leading ones omitted."""
         shape = tuple(1 if self.chance(0.3) else n for n in wide)
         return shape[int(self.rng.integers(0, len(wide))) if self.chance(0.4) else 0 :]
 
@@ -349,7 +349,7 @@ def make_case(seed: int) -> Case:
 
 
 def draw_into(case: Case, outputs: dict[str, Any]) -> None:
-    """What flows into out, lse and weights: some of them, dout nearly always."""
+    """Incoming gradients of out, lse and weights: some of them, dout nearly always."""
     rng = np.random.default_rng([0x71, 0x6B, case.seed, 1])
     dtypes = {"out": case.dtype, "lse": case.accumulator, "weights": case.accumulator}
     odds = {"out": 1.0, "lse": 0.3, "weights": 0.3}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call in the caller's shapes, and the same call as [B,H,T,.] problems of one meaning.
+"""A call in the caller's shapes, and the equivalent [B,H,T,.] problems.
 
 Letters: B batch, H query heads, G key heads, Tq queries, Tk keys, D and E widths. Written from the
 published contract, not from the library: ranks, heads and packing as the docs of `attention` say.
@@ -62,20 +62,20 @@ def leaves(call: Call) -> dict[str, Any]:
 
 @dataclass
 class Problem:
-    """q [B,H,Tq,Dq], k [B,H,Tk,Dk], v [B,H,Tk,E] or None, and all else made to fit."""
+    """q [B,H,Tq,Dq], k [B,H,Tk,Dk], v [B,H,Tk,E] or None, and everything else to match."""
 
     call: Call
     q: Any
     k: Any
     v: Any
-    allowed: Any  # bool [B,H,Tq,Tk]: what all masks say, without the bias
+    allowed: Any  # bool [B,H,Tq,Tk]: allowed by all masks, without the bias
     distance: Any  # int [B,1,Tq,Tk]: |i + o - j|
     bias: Any  # [B,H,Tq,Tk] or None
     first_b: int = 0
 
 
 def lay_out(call: Call) -> list[Problem]:
-    """One problem, or one for each packed sequence."""
+    """One problem, or one per packed sequence."""
     if call.cu_seqlens_q is not None:
         return _packed(call)
     q, k, v = call.q, call.k, call.v
@@ -86,7 +86,7 @@ def lay_out(call: Call) -> list[Problem]:
 
 
 def gather(call: Call, name: str, parts: list[Any]) -> Any:
-    """What the problems gave, [B,H,...] each, in the shape the caller sees."""
+    """The problems' results, [B,H,...] each, in the shape the caller sees."""
     if call.cu_seqlens_q is not None:
         joined = torch.cat([x[0] for x in parts], dim=1)  # [H, sum T, ...]
         return joined.transpose(0, 1) if name == "out" else joined

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention means, in plain torch operations; gradients by autograd.
+"""Attention in plain torch operations; gradients by autograd.
 
     raw -> soft-cap -> + bias - ALiBi -> masks -> sink -> softmax -> dropout -> weighted sum
 
 `evaluate` gives every output and `gradients` every gradient in the dtype of the call's arrays
-(float64 for the oracle). Arrays must be finite, but for -inf in a bias or a sink.
+(float64 for the oracle). Arrays must be finite, except -inf in a bias or a sink.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MATRICES = ("weights", "dropped", "raw", "capped", "masked")
 
 @dataclass
 class Arithmetic:
-    """How a composition computes: what is rounded, and which tanh."""
+    """The arithmetic of a composition: what is rounded, and which tanh."""
 
     rounded: Callable[[Any], Any] = lambda x: x
     tanh: Callable[[Any, Any], Any] = lambda x, v: torch.tanh(x)

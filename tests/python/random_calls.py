@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hypothesis strategies: right calls of the functions, and anything at all as an argument."""
+"""Hypothesis strategies: valid calls of the functions, and arbitrary arguments."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 try:
     import torch
-except ImportError:  # then tensors take no part, and the tests of them are skipped
+except ImportError:  # then no tensors are drawn, and their tests are skipped
     torch = None
 
-# What hypothesis finds in the sources, it writes to a file; not beside them.
+# Hypothesis writes what it finds in the sources to a file; not into the source tree.
 ROOT = Path(__file__).resolve().parents[2]
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / "build" / "hypothesis"))
 
@@ -44,7 +44,7 @@ def accumulator(dtype: str) -> np.dtype:
 
 
 def laid_out(array: np.ndarray, how: int) -> np.ndarray:
-    """The same numbers in other memory: turned, with gaps, backwards, read-only, not aligned."""
+    """The same numbers in other memory: transposed, with gaps, reversed, read-only, misaligned."""
     if how == 1:
         return np.asfortranarray(array)
     if how == 2 and array.ndim > 0:
@@ -68,7 +68,7 @@ def laid_out(array: np.ndarray, how: int) -> np.ndarray:
 
 
 def as_tensor(array: np.ndarray) -> Any:
-    """The array as a torch tensor; as it is, where torch has no such dtype."""
+    """The array as a torch tensor; unchanged if torch has no such dtype."""
     try:
         if array.dtype == FLOATS["bfloat16"]:
             return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
@@ -79,7 +79,7 @@ def as_tensor(array: np.ndarray) -> Any:
 
 @dataclass
 class Random:
-    """Draws what makes a right call: sizes, numbers, layouts."""
+    """Draws the parts of a valid call: sizes, numbers, layouts."""
 
     draw: Any
     generator: np.random.Generator
@@ -373,7 +373,7 @@ DTYPES += ["G", "O", "S3", "U2", "M8[s]", "m8[ns]", "V4", "i4,f4", "f4,", "(2,)f
 
 
 def strange_objects() -> list[Any]:
-    """New each time: some remember what was done with them."""
+    """New each time: some keep state."""
     objects = [strange.RaisingDlpack(), strange.RaisingDevice(), strange.OnGpu()]
     objects += [strange.NoCapsule(None), strange.NoCapsule(3), strange.NoCapsule("capsule")]
     objects += [strange.RaisingAttributes(), strange.EveryAttribute(), strange.WrongArray()]
@@ -389,7 +389,7 @@ DEVICES = [None, (), (1,), (2, 0), (1, 0, 0), ("cpu", 0), (2**70, 0), (1.5, 0), 
 
 @st.composite
 def exporters(draw: Any) -> strange.Exporter:
-    """DLPack by hand: most of it is wrong, some of it right."""
+    """Handmade DLPack: most of it invalid, some of it valid."""
     rank = draw(st.sampled_from([0, 1, 2, 3, 4, 9, 33]))
     shape = tuple(draw(st.sampled_from([0, 1, 2, 3, -1])) for _ in range(rank))
     strides = None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many of the random calls are made.
+"""How many of the random calls to make.
 
-QKV_TEST_SCALE in the environment is a percentage, as in tests/support/scale.h; without it all are.
+QKV_TEST_SCALE in the environment is a percentage, as in tests/support/scale.h; without it, all.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that nobody would give on purpose, for the tests that expect an error and no crash."""
+"""Arguments nobody would pass on purpose, for tests that expect an error and no crash."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class Exporter:
-    """A CPU array that speaks DLPack and lies about whatever it is told to.
+    """A CPU array that supports DLPack and lies about whatever it is told to.
 
-    `exported` counts the capsules given, `deleted` those whose owner said that it is done.
+    `exported` counts the capsules given, `deleted` those released by their owner.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Exporter:
 
 
 class Surprise(Exception):
-    """What the objects below raise: must come out as it is."""
+    """What the objects below raise: must propagate unchanged."""
 
 
 class RaisingDlpack:
@@ -148,7 +148,7 @@ class OnGpu:
 
 
 class NoCapsule:
-    """Gives something else than a capsule."""
+    """Returns something other than a capsule."""
 
     def __init__(self, what: Any) -> None:
         self.what = what
@@ -166,7 +166,7 @@ class RaisingAttributes:
 
 
 class EveryAttribute:
-    """Has each attribute that it is asked for, and each is itself, which can be called."""
+    """Has every attribute; each is the object itself, which is callable."""
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -176,7 +176,7 @@ class EveryAttribute:
 
 
 class WrongArray:
-    """`__array__` gives something else."""
+    """`__array__` returns something else."""
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         return "no array"

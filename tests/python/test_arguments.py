@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same value in other clothes: lists, NumPy's scalars and arrays."""
+"""The same value in other forms: lists, NumPy scalars and arrays."""
 
 import numpy as np
 import pytest

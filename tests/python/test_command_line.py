@@ -53,7 +53,7 @@ def test_exit_status_is_the_programs(command, arguments, status, tmp_path):
 
 
 def run_main(program, *arguments):
-    """`main` with another file as its program."""
+    """`main` with a different file as the program."""
     code = (f"import sys, pathlib, qkv.__main__ as m; m.PROGRAM = pathlib.Path({str(program)!r}); "
             f"sys.argv = ['qkv', *{arguments!r}]; sys.exit(m.main())")  # fmt: skip
     return run([sys.executable, "-c", code])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples in the docstrings, and that what is public has a docstring."""
+"""The examples in the docstrings, and that everything public has a docstring."""
 
 import doctest
 import importlib
@@ -11,7 +11,7 @@ import pytest
 
 import qkv
 
-# The modules that say what they offer.
+# The modules that declare __all__.
 MODULES = sorted(
     f"qkv.{path.stem}".replace(".__init__", "")
     for path in pathlib.Path(qkv.__file__).parent.glob("*.py")
@@ -69,7 +69,7 @@ def missing_sections(function):
         sections.append("Returns:")
     lines = [line.strip() for line in inspect.getdoc(function).splitlines()]
     missing = [section for section in sections if section not in lines]
-    # Every argument stands in the text, or "options" for those of another function.
+    # Every argument is documented, or "options" for those of another function.
     words = set(re.findall(r"\w+", " ".join(lines)))
     if "options" in words:
         return missing

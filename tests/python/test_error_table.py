@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of tests/errors.tsv through Python: the same errors, with Python's names.
+"""The rows of tests/errors.tsv in Python: the same errors, with Python's names.
 
 A row that Python cannot write is left out by a rule with a reason; how many are tried and how many
 are left out for each reason stands here, so that none vanishes.
@@ -29,24 +29,24 @@ COUNTS = {
     error_rows.TOO_LARGE: 1,
 }
 
-# Rows that say something else in Python.
+# Rows with a different message in Python.
 OTHERWISE = {
-    # Python points to the option that was meant.
+    # Python names the option that was probably meant.
     "keep_reals": "attention: mask must be bool or an integer type, got float32 [3,5] "
     "(what is added to the scores is bias)",
-    # Python says what may have been meant.
+    # Python suggests what may have been meant.
     "bias_two_heads": "attention: bias must broadcast to [B,H,Tq,Tk] = [2,4,3,5], got float32 "
     "[2,3,5]; for one matrix for each batch entry write bias[:, None]",
     "dweights_rows_alone": "attention_backward: rows is given but dweights is not",
-    # 0 stands for none.
+    # 0 means none.
     "top_count_negative": "attention: return_top must be 0 (off) or more, got int -1",
-    # There is no struct of gradients to be empty.
+    # There is no struct of gradients that could be empty.
     "no_output_gradient": "attention_backward: dout, dlse and dweights are absent, so there is "
     "nothing to compute",
 }
-# Right calls in Python.
+# Valid calls in Python.
 RIGHT = {
-    "nothing_asked",  # out is always made where v is given
+    "nothing_asked",  # out is always computed if v is given
     "top_count_zero",  # 0 is off
 }
 
@@ -84,7 +84,7 @@ def test_right_row(row):
 
 
 def as_tensor(torch, array):
-    """The array in the memory and with the strides that it has."""
+    """The array as a tensor, with the same memory and strides."""
     strides = [stride // array.itemsize for stride in array.strides]
     base = array
     while isinstance(base.base, np.ndarray):

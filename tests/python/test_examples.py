@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples print what stands beside them, and all the numbers of the seed documents."""
+"""The examples print their expected output, and all the numbers of the seed documents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "python").glob("*.py"))
 SEEDS = ["000", "001", "002", "003"]
 
-# A number or a truth value that is no part of a name or of a longer number.
+# A number or a truth value that is not part of a name or of a longer number.
 TOKEN = re.compile(r"(?<![\w.])(True|False|-?\d+(?:\.\d*)?)(?![\w])")
 
 
@@ -78,7 +78,7 @@ def seed_rows(document: str) -> list[SeedRow]:
 
 @pytest.mark.parametrize("document", SEEDS)
 def test_prints_the_numbers_of_its_document(document):
-    """Each row stands in the output, its numbers one after the other."""
+    """Each row is in the output, with its numbers in order."""
     tokens = TOKEN.findall(expected_of(ROOT / "examples" / "python" / f"seed{document}.out"))
     for row in seed_rows(document):
         found = any(row.is_at(tokens, start) for start in range(len(tokens)))

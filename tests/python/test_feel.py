@@ -83,7 +83,7 @@ def start(script):
 
 
 def end(process):
-    """What it printed, and what on stderr; none is left running."""
+    """Its stdout and stderr; no process is left running."""
     try:
         return process.communicate(timeout=PATIENCE)
     finally:
@@ -129,14 +129,14 @@ WEIGHTS = """weights = ones(64, 64)
     ],
 )
 def test_ctrl_c_stops_a_long_call(call, shape, setup):
-    """Which has read some of x then, and reads not all of it."""
+    """It has then read some of x, and does not read all of it."""
     script = STOPPED.replace("SETUP", setup).replace("SHAPE", shape).replace("CALL", call)
     printed, errors = end(start(script))
     assert (printed, errors) == ("True\n", "")
 
 
 def additive_call(keys):
-    """One that is slow for its size: tanh of each pair and unit. NumPy is done before it."""
+    """One that is slow for its size: tanh of each pair and unit. NumPy finishes before it."""
     ones = np.ones((256, 32), np.float32)
     x = np.ones((keys, 32), np.float32)
     params = {"Wq": ones, "Wk": ones, "v": np.ones(256, np.float32)}
@@ -144,7 +144,7 @@ def additive_call(keys):
 
 
 def lets_the_gil_go(call):
-    """Whether this thread ran between the begin and the end of a call on another one.
+    """Whether this thread ran between the start and the end of a call on another one.
 
     No thread is made to give way: either the call lets the GIL go, or it is over.
     """
@@ -169,7 +169,7 @@ def test_other_threads_run_during_a_call(keys):
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e6)
     try:
-        # This thread may be given no processor before the call is over: not every time.
+        # This thread may get no processor before the call ends, but not every time.
         assert any(lets_the_gil_go(call) for _ in range(200))
     finally:
         sys.setswitchinterval(interval)
@@ -270,7 +270,7 @@ def test_import_needs_numpy_only():
 
 @pytest.mark.parametrize(("tokens", "calls"), [(64, 100), (2048, 2)])
 def test_a_process_may_end_while_threads_call(tokens, calls):
-    # Short calls without and long ones with a thread that waits for signals.
+    # Short calls run without a thread that waits for signals, long ones with one.
     script = f"""
         import threading, time
         import numpy as np, qkv

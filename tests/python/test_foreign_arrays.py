@@ -103,7 +103,7 @@ def test_who_wants_gradients_is_sent_to_autograd():
 
 
 class Itself(np.ndarray):
-    """Whose methods give what they should not."""
+    """An array whose methods return wrong values."""
 
     def copy(self, *arguments, **options):
         return self
@@ -113,7 +113,7 @@ class Itself(np.ndarray):
 
 @pytest.mark.parametrize("kind", ["in place", "not aligned", "swapped", "bfloat16"])
 def test_methods_of_a_subclass_are_not_called(kind):
-    """What no view can describe is copied, by NumPy alone."""
+    """What no view can describe is copied, by NumPy itself."""
     dtype = pytest.importorskip("ml_dtypes").bfloat16 if kind == "bfloat16" else np.float32
     plain = Q.astype(dtype)
     x = plain

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random arguments, right and wrong, at each public function and each method of the layers.
+"""Random arguments, valid and invalid, for each public function and each method of the layers.
 
 Nothing may come out but results of the right shape and dtype and the few kinds of errors below.
 QKV_EXAMPLES=20000 tries longer than the test suite does, with other examples each time.
@@ -32,7 +32,7 @@ random_settings = settings(
     derandomize=not LONG,
     database=None,
     deadline=None,
-    phases=(Phase.generate,),  # arguments are drawn from seeds: there is nothing to shrink
+    phases=(Phase.generate,),  # arguments are drawn from seeds: nothing to shrink
     suppress_health_check=list(HealthCheck),
 )
 
@@ -186,7 +186,7 @@ def resident_bytes():
 
 
 def test_failing_calls_leak_nothing():
-    """Memory after 3,000 more failing calls of each kind is what it was."""
+    """3,000 more failing calls of each kind do not grow memory."""
     q = np.ones((2, 3, 4), np.float32)
     k = np.ones((2, 5, 4), np.float32)
     odd = strange.Exporter((2, 5, 4), dtype=(strange.COMPLEX, 64, 1))
@@ -214,5 +214,5 @@ def test_failing_calls_leak_nothing():
 
 @random_calls.needs_torch
 def test_tensors_take_part():
-    """Without torch they do not: then this is a skip, which is counted."""
+    """Without torch there are none: then this is skipped, and the skip is counted."""
     assert random_calls.torch is not None

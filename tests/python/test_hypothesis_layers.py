@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random arguments, right and wrong, at each method of the layers, in any order.
+"""Random arguments, valid and invalid, for each method of the layers, in any order.
 
-As test_hypothesis.py, which has the rules and QKV_EXAMPLES.
+See test_hypothesis.py for the rules and QKV_EXAMPLES.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LAYERS = [
     "SelfAttention",
 ]
 SAME = {"MLPAttention": "AdditiveAttention"}
-# What has no arguments of its own, or is tried elsewhere.
+# Methods without arguments, or tested elsewhere.
 OTHERS = {"Gradients", "LayerGradients", "SelfAttentionGradients", "__version__", "info"}
 OTHERS |= {"set_threads", "CrossEntropy", "AdditiveMemory"}
 OTHERS |= {"EmbeddingGradients", "GRUGradients", "GRUCellGradients", "LinearGradients"}
@@ -57,7 +57,7 @@ def test_every_public_name_is_tried():
 
 @dataclass
 class Case:
-    """A layer, arguments of a right forward pass, and the shape of its out."""
+    """A layer, arguments of a valid forward pass, and the shape of its out."""
 
     make: Callable[[], Any]
     inputs: dict[str, Any]
@@ -105,7 +105,7 @@ def cases(draw: Any, name: str) -> Case:
 
 
 def model_case(r: Random, layer: Any, lead: tuple[int, ...], dtype: str) -> Case:
-    """Of a layer of sequence models besides attention."""
+    """A case of a layer other than attention."""
     T, width, outputs = (int(n) for n in r.generator.integers((0, 1, 1), (6, 5, 5)))
     if layer is qkv.Embedding:
         ids = r.place(r.generator.integers(0, width, (*lead, T)).astype(r.pick("i4", "i8")))
@@ -178,13 +178,13 @@ def too_much_memory(value: Any) -> bool:
     """Sizes that a machine might have the memory for are not tried: it would be used."""
     try:
         size = index(value)
-    except Exception:  # it is no size
+    except Exception:  # not a size
         return False
     return 64 < abs(size) < 2**50
 
 
 def some_arguments(data: Any, function: Any, right: dict[str, Any]) -> dict[str, Any]:
-    """The right ones, of which some are replaced by anything; or none of them right."""
+    """Valid arguments, some replaced by arbitrary ones; or all arbitrary."""
     parameters = [
         parameter
         for parameter in inspect.signature(function).parameters.values()
@@ -259,7 +259,7 @@ def test_cross_entropy_in_any_order(data):
 
 
 def some_state(data: Any, layer: Any) -> dict[Any, Any]:
-    """A state dict in which some arrays are anything, some are missing, some unknown."""
+    """A state dict with some arrays arbitrary, some missing, some unknown."""
     state = dict(layer.parameters())
     names = [*state, "bias_k", "in_proj_weight", 1]
     for name in data.draw(st.lists(st.sampled_from(names), max_size=2)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random arguments at the functions of qkv.torch, as test_hypothesis.py does at the others."""
+"""Random arguments for the functions of qkv.torch, like test_hypothesis.py for the others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tensors_of(result: Any) -> list[Any]:
 
 
 def differentiate(result: Any) -> None:
-    """Where a result has a gradient, so has what it came from."""
+    """If a result is differentiable, its inputs get gradients."""
     for tensor in tensors_of(result):
         if tensor.requires_grad:
             tensor.sum().backward(retain_graph=True)

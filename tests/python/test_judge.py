@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package against float64 PyTorch with autograd: thousands of random calls.
 
-A failure prints its case; `python tests/python/test_judge.py SEED...` runs it again by itself.
+A failure prints its case; `python tests/python/test_judge.py SEED...` reruns it alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def test_random_calls(block: int) -> None:
     assert not wrong, "\n" + "\n".join(wrong)
 
 
-# At least so many of the first thousand cases have the thing named.
+# At least this many of the first thousand cases have the named feature.
 AT_LEAST = {
     **{f"score {name}": 80 for name in ("dot", "scaled_dot", "bilinear", "additive")},
     **{f"dtype {name}": 100 for name in ("float64", "float32", "bfloat16", "float16")},

@@ -21,7 +21,7 @@ if torch is not None:
 
 pytestmark = needs_torch
 ODD = (np.nan, np.inf, -np.inf)
-# What masked pairs are not in: raw and capped scores are shown for them too.
+# Not masked: raw and capped scores are given for masked pairs too.
 STAYS = ("out", "weights", "dropped", "masked", "lse", "row_max", "column_sums")
 
 
@@ -39,7 +39,7 @@ def uses(call: Call, name: str, mark: Any) -> Any:
 
 
 def finite(call: Call) -> Call:
-    """Numbers in place of -inf, so that counting by derivatives gives no NaN."""
+    """Replaces -inf by numbers, so that counting by derivatives gives no NaN."""
     return call.map(lambda _n, x: x.nan_to_num() if x.is_floating_point() else x)
 
 
@@ -62,7 +62,7 @@ def seen(case: Case, name: str) -> Any:
 
 
 def poisoned(case: Case) -> Case:
-    """The case with NaN and infinities wherever no live pair looks."""
+    """The case with NaN and infinities wherever no live pair reads."""
     rng = np.random.default_rng([case.seed, 2])
     new = {}
     for name in ("q", "k", "v", "bias"):
@@ -82,7 +82,7 @@ def differences(clean: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def results_of(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Outputs but raw and capped scores, and gradients."""
+    """Outputs except raw and capped scores, and gradients."""
     found = forward(case)
     if "out" not in case.into:
         draw_into(case, found)
@@ -203,7 +203,7 @@ def _expected_nan(case: Case, name: str, rows: list[Any]) -> np.ndarray:
 
     def mark(p: Any, x: Any) -> Any:
         live, hit = next(lives), next(hits)
-        if name == "v":  # nothing comes through a dropped weight
+        if name == "v":  # a dropped weight passes no gradient
             live = live & (dropout_factor(p) != 0) & ("out" in case.into)
         here = hit if name == "q" else (live & hit[..., None]).any(-2)
         return (x * here[..., None]).sum()
@@ -303,7 +303,7 @@ def test_empty_arrays(sizes: tuple[int, ...], score: str, kind: str) -> None:
 
 
 def test_evaluate_knows_every_leaf_of_a_call() -> None:
-    """The oracle differentiates what the package gives gradients of: one name each."""
+    """The oracle and the package have gradients of the same names."""
     case = make_case(3)
     assert set(leaves(case.call)) >= {"q", "k", "v"}
     assert set(evaluate(case.call)) >= set(STAYS) | {"raw", "capped"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What layers say about wrong arguments."""
+"""Errors of layers for invalid arguments."""
 
 import numpy as np
 import pytest

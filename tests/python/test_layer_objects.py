@@ -29,7 +29,7 @@ def test_parameters_are_the_layers_own_memory(name):
     want = {key: array.copy() for key, array in held.items()}
     del layer
     gc.collect()
-    np.ones(10000)  # would take freed memory
+    np.ones(10000)  # would reuse freed memory
     for key, array in held.items():
         np.testing.assert_array_equal(array, want[key])
         array += 1
@@ -156,7 +156,7 @@ def test_backward_needs_a_forward_pass_that_succeeded(name):
         layer.backward(np.ones_like(out))
     layer.forward(*arrays)
     layer.backward(np.ones_like(out))
-    layer.backward(np.ones_like(out))  # as often as one likes
+    layer.backward(np.ones_like(out))  # any number of times
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_forward_passes_of_other_sizes_follow_each_other():
 
 
 class Foreign:
-    """An array that speaks DLPack and the array API, of no package we know."""
+    """An array that supports DLPack and the array API, of an unknown package."""
 
     def __init__(self, array):
         self.array = array
@@ -247,7 +247,7 @@ class Namespace:
 
 
 class Unmakeable(Foreign):
-    """Of a package that fails to make the result."""
+    """An array of a package that fails to make the result."""
 
     def __array_namespace__(self):
         return FailingNamespace
@@ -320,7 +320,7 @@ def test_threads_may_share_a_layer(name):
                     wrong.append(number)
                 layer.forward(*inputs[number], train=True, seed=turn)
                 layer.backward(np.ones_like(out))  # of any thread's pass: there always is one
-        except Exception as error:  # it would end in a thread, unseen
+        except Exception as error:  # it would be lost in a thread
             wrong.append(error)
 
     threads = [threading.Thread(target=work, args=[n]) for n in range(4)]

@@ -127,7 +127,7 @@ def test_gradients_are_differences(name, train):
     for parameter, value in layer.parameters().items():
         want = differences(loss, value)
         np.testing.assert_allclose(parameters[parameter], want, rtol=0, atol=2e-8)
-        assert np.abs(want).max() > 1e-6 or parameter == "fc_k.bias"  # the softmax forgets it
+        assert np.abs(want).max() > 1e-6 or parameter == "fc_k.bias"  # cancels in the softmax
 
 
 def test_one_array_for_three_gives_three_gradients():
@@ -156,8 +156,8 @@ def test_dropout_is_drawn_from_seed_and_step(name):
     assert 0.3 < np.mean(first == 0) < 0.7
     np.testing.assert_allclose(first, np.where(first == 0, 0, 2 * kept), rtol=1e-14)
     assert np.any(first != second)
-    np.testing.assert_array_equal(dropped(layer), kept)  # evaluation takes no step
-    np.testing.assert_array_equal(dropped(layer, seed=3), kept)  # nor does its seed count
+    np.testing.assert_array_equal(dropped(layer), kept)  # evaluation does not advance the step
+    np.testing.assert_array_equal(dropped(layer, seed=3), kept)  # and ignores the seed
     third = dropped(layer, train=True)
 
     again = case.make(dropout=0.5)

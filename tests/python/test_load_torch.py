@@ -17,7 +17,7 @@ def draw(*shape, seed=0):
 
 
 def drawn(module):
-    """The module in float64, with parameters that are nowhere zero."""
+    """The module in float64, with nonzero parameters."""
     module = module.double().eval()
     with torch.no_grad():
         for n, parameter in enumerate(module.parameters()):
@@ -404,7 +404,7 @@ def test_a_layers_own_names_will_do(name):
 def test_values_are_converted(dtype):
     layer = qkv.BilinearAttention(2, 3)
     value = draw(2, 3).to(dtype).T.contiguous().T
-    layer.load_torch({"W": nn.Parameter(value)})  # wants gradients, and has strides
+    layer.load_torch({"W": nn.Parameter(value)})  # requires gradients, and is strided
     np.testing.assert_array_equal(layer.parameters()["W"], value.float().numpy())
     if dtype != torch.bfloat16:
         layer.load_torch({"W": value.numpy()})

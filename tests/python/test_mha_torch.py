@@ -65,7 +65,7 @@ WIDTH, HEADS = 12, 3
 def torch_mha(**options: Any) -> Any:
     torch.manual_seed(5)
     mha = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, **options)
-    for p in mha.parameters():  # biases begin as zeros
+    for p in mha.parameters():  # biases are initialised to zero
         torch.nn.init.normal_(p, std=0.4)
     return mha.eval()
 
@@ -110,7 +110,7 @@ def mha_answer(layer: Any, inputs: Any, flows: Any, options: dict[str, Any]) -> 
 
 
 def masks_of(name: str, tq: int, tk: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The same masks in torch's words and in qkv's."""
+    """The same masks under torch's and qkv's names."""
     rng = np.random.default_rng(8)
     padding = torch.zeros(2, tk, dtype=torch.bool)
     padding[0, tk - 2 :] = padding[1, 1] = True
