@@ -25,7 +25,7 @@ Same same_on(std::string_view path, const Options& options) {
   return std::holds_alternative<Additive>(options.score) ? Same::kProjections : Same::kScores;
 }
 
-// The walk over all pairs, with the reference's weights.
+// The loop over all pairs, with the reference's weights.
 template <class T>
 class GradientBounds::Pass {
  public:
@@ -111,7 +111,7 @@ class GradientBounds::Pass {
     if (sink_sum_.given()) add_sink(at, live, std::fabs(static_cast<double>(delta)), delta_change);
   }
 
-  // Divides the weights of a large lse by their sum, and bounds what that changes.
+  // Divides the weights of a large lse by their sum, and bounds the resulting change.
   void set_factor(const QueryAt& at, const Sequence& s) {
     const T lse = reference::element<T>(p_, from_.lse, at.b, at.h, s.q0 + at.i, 0);
     lse_ = static_cast<double>(lse);
@@ -158,7 +158,7 @@ class GradientBounds::Pass {
   double weight_change(double w, double log, double score) {
     double r = (8 + 2 * std::fabs(log)) * kEps + score + factor_change_;
     if (!same_) r += (72 + 2 * std::fabs(lse_)) * kEps + 2 * worst_score_;
-    // e^r - 1 is below 1.001 r where r is small, as it mostly is.
+    // e^r - 1 is below 1.001 r for small r, the usual case.
     const double growth = r < 1e-3 ? 1.001 * r : std::expm1(r);
     const double change = r < 40 ? std::min(1.0, w * growth) : 1;
     if (change > w && change > 1e-3) to_.ill_conditioned_ = true;

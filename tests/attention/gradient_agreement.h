@@ -12,7 +12,7 @@
 
 namespace qkv::test {
 
-// What the reference and a path have the same, when the path is given what the reference saved.
+// What the reference and a path have in common if the path is given what the reference saved.
 Same same_on(std::string_view path, const Options& options);
 
 // How far two paths may be apart in one call's gradients, element by element, in the order in which
@@ -53,12 +53,12 @@ class GradientBounds {
   // `saved` is the reference's.
   GradientBounds(const BackwardCall& call, const Saved& saved, Same same);
 
-  // Empty, or what differs first in `got` from `want`. NaN stands where NaN stands; where numbers
-  // overflow, NaN or an infinity where either stands, because exponentials that became 0 make NaN
-  // of an infinity.
+  // Empty, or the first difference of `got` from `want`. NaN must match NaN; where numbers
+  // overflow, NaN or an infinity matches either, because exponentials that became 0 make NaN of an
+  // infinity.
   std::string check(const Gradients& got, const Gradients& want, bool overflows) const;
 
-  // Weights whose bound is larger than they are and above 1e-3: their gradients are hardly
+  // Whether there are weights above 1e-3 whose bound exceeds them: their gradients are hardly
   // compared.
   bool ill_conditioned() const { return ill_conditioned_; }
 

@@ -15,10 +15,10 @@
 #include "tests/attention/bits.h"
 #include "tests/support/compare.h"
 
-// Gradients of one path as tensors, for comparisons to the bit.
+// Gradients of one path as tensors, for bitwise comparisons.
 namespace qkv::test {
 
-// Absent where nothing was asked, or there is nothing to ask.
+// Absent if nothing was requested, or there is nothing to request.
 struct GradientTensors {
   static constexpr auto& kNames = BackwardCall::kNames;
 
@@ -38,20 +38,20 @@ inline void expect_same(const GradientTensors& a, const GradientTensors& b,
   }
 }
 
-// One walk of a test: a path, a score that it takes, and a dtype.
+// One setting of a test: a path, a score that it supports, and a dtype.
 struct GradientWalk {
   std::string path;
   ScoreKind kind;
   DType dtype;
 
-  // The score's parameters for queries and keys of this width; units on both sides of a chunk,
-  // and some of the exponentials beyond what is kept whole.
+  // The score's parameters for queries and keys of this width; units on both sides of a chunk, and
+  // some of the exponentials beyond what is stored whole.
   SeededScore score(Index H, Index width) const {
     return SeededScore(kind, {.H = H, .Dq = width, .Dk = width, .U = 33, .projected = 10}, dtype);
   }
 };
 
-// Forward and backward on one path, with this score where the options name none.
+// Forward and backward on one path, with this score unless the options give one.
 class GradientRunner {
  public:
   GradientRunner(const GradientWalk& walk, Score score, Executor executor = {})
@@ -83,7 +83,7 @@ class GradientRunner {
             tensor("score_b"), tensor("norm_q"), tensor("norm_k")};
   }
 
-  // Is there any of the gradients that are asked for?
+  // Whether any of the requested gradients exists.
   bool asks_any(const Inputs& inputs, Options options) const {
     options.score = score_;
     for (std::size_t n = 0; n < GradientTensors::kNames.size(); ++n) {
@@ -103,10 +103,10 @@ class GradientRunner {
   Context context_;
 };
 
-// Calls test(walk) for every path with a backward pass and every score that it takes, for float32
-// and, unless the run is brief, float64; some once, where that is enough: the reference, whose
-// loops are the same for every score, and float64 after the dot product. A brief run walks one path
-// of the others.
+// Calls test(walk) for every path with a backward pass and every score that it supports, for
+// float32 and, unless the run is brief, float64; once where that is enough: for the reference,
+// whose loops are the same for every score, and for float64 after the dot product. A brief run has
+// one path for the other scores.
 template <class F>
 void for_each_backward_path(const F& test) {
   for (const ScoreKind kind : kScoreKinds) {

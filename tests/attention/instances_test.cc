@@ -11,8 +11,8 @@
 
 #include <qkv/mods.h>
 
-// The compiled instances of users' functions: every target that this CPU runs gives the bits of the
-// baseline, and touches nothing beside its tile.
+// The compiled instances of user functions: every target that this CPU supports gives the bits of
+// the baseline, and touches nothing outside its tile.
 namespace qkv::test {
 namespace {
 
@@ -34,7 +34,7 @@ std::vector<InstanceTarget> targets_of_this_cpu() {
   return targets;
 }
 
-// Which of two NaNs a sum keeps, with its sign, is the order in which a compiler adds.
+// Which of two NaNs a sum keeps, with its sign, depends on the compiler's order of addition.
 template <class T>
 bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const T& x, const T& y) {
@@ -48,7 +48,7 @@ constexpr std::int32_t kRows = 3;
 constexpr Index kStride = 160;
 constexpr At kCorner{1, 2, 37, 11};
 
-// Scores of every size, with the special ones among them.
+// Scores of every size, including special values.
 template <class T>
 std::vector<T> some_scores() {
   std::mt19937_64 random(7);
@@ -137,7 +137,7 @@ TEST(Instances, TouchTheirTileOnly) {
   }
 }
 
-// The kernels call the built-in soft-cap by the same table.
+// The kernels call the built-in soft-cap through the same table.
 TEST(Instances, OfTheBuiltInSoftCapAreThoseOfAUsers) {
   const core::SoftCap cap{5.3F};
   const ScoreMod mod = score_mod([](auto s, At) { return soft_cap(s, 5.3F); });
@@ -170,7 +170,7 @@ void expect_answers(const char* name, const F& f) {
       for (std::size_t n = 0; n < got.size(); ++n) {
         const auto row = static_cast<std::int32_t>(n / kStride);
         const auto col = static_cast<std::int32_t>(n % kStride);
-        // Places that were forbidden stay so; those beside the tile are not touched.
+        // Forbidden pairs stay forbidden; those outside the tile are not touched.
         const bool want = n % 5 != 0 && (col >= cols || f(detail::shifted(kCorner, row, col)));
         ASSERT_EQ(got[n], want ? 1 : 0)
             << name << " on " << name_of(target) << ", " << cols << " columns, element " << n;
@@ -210,7 +210,7 @@ TEST(Instances, AreFoundByTarget) {
     EXPECT_EQ(instance_for(mod, wanted).target, wanted);
 #endif
   }
-  // A table of an older program, with the baseline alone, serves every target.
+  // A table from an older program, with only the baseline, works for every target.
   ScoreMod old = mod;
   old.instance_count = 1;
   EXPECT_EQ(instance_for(old, InstanceTarget::kAvx512).target, InstanceTarget::kBaseline);

@@ -10,7 +10,7 @@
 
 #include "tests/attention/bits.h"
 
-// The calls as a person types them: designated initialisers, variants, vectors, lambdas. That they
+// The calls as a user types them: designated initialisers, variants, vectors, lambdas. That they
 // compile without a warning is half of the test.
 namespace qkv::test {
 namespace {
@@ -37,7 +37,7 @@ TEST(Interface, ReadsAsProse) {
             {.softcap = 30, .masks = {Causal{}, KeyLengths{lengths}}, .dropout = {0.1, 7}},
             {.out = out, .lse = lse});
 
-  // look inside, in linear memory: name a buffer
+  // inspect, in linear memory: pass a buffer
   Tensor mass(DType::kFloat32, {B, H, Tk}), weight(DType::kFloat32, {B, H, Tq, 8});
   Tensor key(DType::kInt64, {B, H, Tq, 8}), w(DType::kFloat32, {B, H, R, Tk});
   const std::vector<Index> rows{4, 0};
@@ -45,7 +45,7 @@ TEST(Interface, ReadsAsProse) {
       {q, k, v}, {.masks = {Causal{}}},
       {.out = out, .lse = lse, .column_sums = mass, .top = {8, weight, key}, .weights = {rows, w}});
 
-  // gradients: outputs-shaped in, inputs-shaped out; a score's gradient has the score's shape
+  // gradients: output shapes in, input shapes out; a score's gradient has the score's shape
   const Tensor Wq = normal({U, D}, 5), Wk = normal({U, D}, 6), u = normal({U}, 7);
   Tensor dq(DType::kFloat32, {B, H, Tq, D}), dk(DType::kFloat32, {B, G, Tk, D});
   Tensor dv(DType::kFloat32, {B, G, Tk, E}), dWq(DType::kFloat32, {U, D});

@@ -17,7 +17,7 @@
 namespace qkv::test {
 namespace {
 
-// The arrays of one call with every option that holds an array, made in one layout each.
+// The arrays of one call with every option that holds an array, each in one layout.
 class Arrays {
  public:
   Arrays(DType real, Layout inputs, Layout results) : real_(real), in_(inputs), out_(results) {}

@@ -11,7 +11,7 @@
 #include "tests/attention/bits.h"
 #include "tests/support/compare.h"
 
-// A user's scores and masks: C++ callables, differentiated by dual numbers.
+// User scores and masks: C++ callables, differentiated by dual numbers.
 namespace qkv::test {
 namespace {
 
@@ -42,7 +42,7 @@ void expect_same(const Call& a, const Call& b) {
   EXPECT_TRUE(same_bits(a.dv, b.dv));
 }
 
-// Built-ins written by a user: the same bits.
+// Built-ins rewritten as user functions: the same bits.
 TEST(Mods, BuiltInMasksWrittenAsFunctions) {
   for (DType d : {DType::kFloat32, DType::kFloat64}) {
     const MaskMod causal = mask_mod([](At at) { return at.j <= at.i + 2; });  // o = Tk - Tq = 2
@@ -102,7 +102,7 @@ TEST(Mods, SeeWhereTheyStand) {
   }
 }
 
-// Where it is masked a function may answer anything.
+// For masked pairs a function may return anything.
 TEST(Mods, AreForgottenWhereMasked) {
   const ScoreMod nonsense =
       score_mod([](auto s, At at) { return at.j > at.i + 2 ? s * 0 / 0 : s + 1; });
@@ -111,8 +111,8 @@ TEST(Mods, AreForgottenWhereMasked) {
               Call(DType::kFloat64).run({.mods = {nonsense}, .masks = {Causal{}}}));
 }
 
-// A double constant in a float32 call rounds alike in both passes: weights that sum to 1 there do
-// so here, and the gradient of a constant v is 0.
+// A double constant in a float32 call rounds the same in both passes: weights that sum to 1 in the
+// forward pass do so in the backward pass, and the gradient of a constant v is 0.
 TEST(Mods, BothPassesSeeTheSameScores) {
   const Tensor q = normal({3, 4}, 1);
   Tensor k = normal({5, 4}, 2);
@@ -143,7 +143,7 @@ TEST(Mods, BothPassesSeeTheSameScores) {
   EXPECT_NEAR(sum, 3, 3e-5);
 }
 
-// The callable is copied into the mod, and lives as long as it does.
+// The callable is copied into the mod, and lives as long as it.
 TEST(Mods, OwnTheirCallable) {
   ScoreMod mod;
   {

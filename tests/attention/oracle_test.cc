@@ -9,7 +9,7 @@
 #include "tests/support/compare.h"
 
 // The float64 reference against tests/oracle.py, which was written from the semantics alone.
-// QKV_ORACLE_CASES names the file that it wrote; QKV_CASE=NAME in the environment runs one case.
+// QKV_ORACLE_CASES is the path of its output; QKV_CASE=NAME in the environment runs one case.
 namespace qkv::test {
 namespace {
 
@@ -65,7 +65,7 @@ TEST(Oracle, Float64AgreesForwardAndEveryGradient) {
   }
 }
 
-// The same numbers, forward, on every path that takes the case.
+// The same numbers, forward, on every path that supports the case.
 TEST(Oracle, Float64AgreesOnEveryPath) {
   const char* only = std::getenv("QKV_CASE");
   const std::vector<Case> cases = read_cases(QKV_ORACLE_CASES);

@@ -11,8 +11,8 @@
 #include "tests/attention/paths.h"
 #include "tests/support/arrays.h"
 
-// Reproducibility: the order of summation is part of the meaning, so a query row's bits do not
-// depend on threads, on what else is in the call, on strides or on packing.
+// Reproducibility: the order of summation is part of the definition, so a query row's bits do not
+// depend on threads, on the rest of the call, on strides or on packing.
 namespace qkv::test {
 namespace {
 
@@ -90,7 +90,7 @@ void expect_same(const All& a, const All& b, const char* what) {
   }
 }
 
-// A caller's parallel_for that makes a thread for each body, in reverse order.
+// A user's parallel_for that starts a thread for each body, in reverse order.
 void backwards_in_threads(void*, Index count, Executor::Body body, void* state) {
   std::vector<std::thread> threads;
   for (Index n = count - 1; n >= 0; --n) threads.emplace_back([=] { body(state, n); });
@@ -128,8 +128,8 @@ Plain forward(const ConstView& q, const ConstView& k, const ConstView& v, const 
   return r;
 }
 
-// Decode equals prefill: each query alone, against the cache as it stood then, gives the bits of
-// the one causal call. 530 keys cross a chunk boundary.
+// Decode equals prefill: each query alone, against the cache at that point, gives the bits of the
+// single causal call. 530 keys cross a chunk boundary.
 TEST(Order, StepByStepDecodingIsOnePrefill) {
   const Tensor q = normal({1, 2, 530, 8}, 11);
   const Tensor k = normal({1, 2, 530, 8}, 12);

@@ -62,7 +62,7 @@ TEST(Packed, EqualsPaddedForwardAndBackward) {
   attention(packed, options, {.out = out, .lse = lse});
   attention_backward(packed, options, {out, lse}, {.out = dout}, {.q = dq, .k = dk, .v = dv});
 
-  // Keys beyond a sequence hold NaN, which lengths keep out; queries beyond it have no gradient.
+  // Keys past the end of a sequence hold NaN, which lengths mask; queries past it have no gradient.
   const Tensor q2 = pad(q, kCuQ, 17, 0.5F);
   const Tensor k2 = pad(k, kCuK, 530, NAN);
   const Tensor v2 = pad(v, kCuK, 530, NAN);
@@ -106,7 +106,7 @@ TEST(Packed, EqualsPaddedForwardAndBackward) {
   EXPECT_EQ(compared, 6);
 }
 
-// Sequences on both sides of the edges of blocks, panels and chunks, forward on every path.
+// Sequences on both sides of the boundaries of blocks, panels and chunks, forward on every path.
 TEST(Packed, EqualsPaddedOnEveryPath) {
   const std::vector<Index> cu_q{0, 49, 49, 149, 150};
   const std::vector<Index> cu_k{0, 513, 514, 1544, 1608};
@@ -145,7 +145,7 @@ TEST(Packed, EqualsPaddedOnEveryPath) {
   }
 }
 
-// Who writes into cu_seqlens during a call changes nothing: they were read once.
+// Writing to cu_seqlens during a call has no effect: they were read once.
 TEST(Packed, ReadsItsSequencesOnceOnEveryPath) {
   const Tensor q = normal({23, 4, 6}, 31);
   const Tensor k = normal({543, 2, 6}, 32);
@@ -173,7 +173,7 @@ TEST(Packed, ReadsItsSequencesOnceOnEveryPath) {
   }
 }
 
-// One long sequence among many short ones: scratch is for the keys that there are.
+// One long sequence among many short ones: scratch is sized by the actual number of keys.
 TEST(Packed, ScratchFollowsTheKeysNotTheLongestSequence) {
   std::vector<int> lengths(401, 0);
   lengths.back() = 4000;

@@ -13,16 +13,16 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// The order of summation is part of the meaning, on every path: a query's bits do not depend on
-// threads, on its neighbours, on memory order, on what lies behind masks or on what else is asked.
-// Sizes stand on both sides of the edges that kernels have: rows of a tile (6) and of a block (48),
-// panels (64 keys), chunks (512).
+// The order of summation is part of the definition, on every path: a query's bits do not depend on
+// threads, on its neighbours, on memory layout, on masked values or on other requested results.
+// Sizes are on both sides of kernel block edges: rows of a tile (6) and of a block (48), panels (64
+// keys), chunks (512).
 namespace qkv::test {
 namespace {
 
 constexpr Index kLengths[] = {1, 63, 64, 65, 511, 512, 513, 1024, 1030};
 
-// What every row has.
+// The results that every row has.
 struct RowsOut {
   Tensor out, lse, row_max;
 };
@@ -38,14 +38,14 @@ ConstView cut(const Tensor& x, Index h0, Index h1, Index i0, Index i1) {
   return slice(slice(x.view(), 1, h0, h1), 2, i0, i1);
 }
 
-// One walk of a test: a path, a score that it takes, and a dtype.
+// One setting of a test: a path, a score that it supports, and a dtype.
 struct Walk {
   std::string path;
   ScoreKind kind;
   DType dtype;
 
-  // The score's parameters for queries and keys of this width; units on both sides of a chunk,
-  // and some of the exponentials beyond what is kept whole.
+  // The score's parameters for queries and keys of this width; units on both sides of a chunk, and
+  // some of the exponentials beyond what is stored whole.
   SeededScore score(Index H, Index width) const {
     return SeededScore(kind, {.H = H, .Dq = width, .Dk = width, .U = 33, .projected = 10}, dtype);
   }
@@ -73,13 +73,13 @@ class Runner {
   }
 
  private:
-  Score score_;  // of calls that name none
+  Score score_;  // of calls that give none
   Context context_;
 };
 
-// Calls test(walk) for every path and score and for float32 and, in fast builds, float64; the
-// reference, whose loops are the same for every score, and float64 on all paths once. Slow builds
-// walk one path of the other scores.
+// Calls test(walk) for every path and score, for float32 and, in fast builds, float64; only once
+// for the reference, whose loops are the same for every score, and for float64 on all paths. Slow
+// builds have one path for the other scores.
 template <class F>
 void for_each_path(const F& test) {
   for (const ScoreKind kind : kScoreKinds) {
@@ -97,7 +97,7 @@ void for_each_path(const F& test) {
   }
 }
 
-// A caller's parallel_for that makes a thread for each body, in reverse order.
+// A user's parallel_for that starts a thread for each body, in reverse order.
 void backwards_in_threads(void*, Index count, Executor::Body body, void* state) {
   std::vector<std::thread> threads;
   for (Index n = count - 1; n >= 0; --n) threads.emplace_back([=] { body(state, n); });
@@ -190,7 +190,7 @@ TEST(PathOrder, ACacheThatGrowsIsOnePrefill) {
   });
 }
 
-// Rows, heads and batch entries alone are what they are among others.
+// Rows, heads and batch entries alone give the same as among others.
 TEST(PathOrder, RowsDoNotKnowTheirNeighbours) {
   for_each_path([](const Walk& walk) {
     const DType d = walk.dtype;
@@ -231,7 +231,7 @@ TEST(PathOrder, RowsDoNotKnowTheirNeighbours) {
   });
 }
 
-// Key heads that query heads share are key heads repeated.
+// Key heads shared by query heads equal repeated key heads.
 TEST(PathOrder, GroupedHeadsAreRepeatedHeads) {
   for_each_path([](const Walk& walk) {
     const DType d = walk.dtype;
@@ -275,7 +275,7 @@ TEST(PathOrder, MemoryOrderAndAlignmentDoNotMatter) {
   });
 }
 
-// Keys behind a length, or behind any mask, might as well not be there, whatever they hold.
+// Keys past a length, or behind any mask, might as well be absent, whatever they hold.
 TEST(PathOrder, WhatIsMaskedIsNotThere) {
   for_each_path([](const Walk& walk) {
     const DType d = walk.dtype;
@@ -348,8 +348,8 @@ TEST(PathOrder, WhatElseIsAskedDoesNotMatter) {
   });
 }
 
-// A call that is too large to be worked on at once: more key heads, or more of their memory, than
-// are held at a time. Keys and values are the same for all batch entries.
+// A call too large to be processed at once: more key heads, or more of their memory, than are held
+// at a time. Keys and values are the same for all batch entries.
 TEST(PathOrder, BatchEntriesOfManyAreThoseOfAFew) {
   struct Size {
     Index B, Tq, Tk, D, E;

@@ -15,12 +15,12 @@
 #include "tests/attention/scores.h"
 #include "tests/support/scale.h"
 
-// The list of implementations, as tests walk through it.
+// The list of implementations, for tests to iterate over.
 namespace qkv::test {
 
 inline constexpr std::string_view kReferencePath = "reference";
 
-// Why a path does not take this call; nothing when it does.
+// Why a path does not support this call; nothing if it does.
 inline std::optional<std::string> refusal(std::string_view path, const Inputs& inputs,
                                           const Options& options) {
   Context context;
@@ -34,8 +34,8 @@ inline std::optional<std::string> refusal(std::string_view path, const Inputs& i
   }
 }
 
-// The paths before the reference that this processor can run: those that take a plain call with a
-// score of this kind.
+// The paths before the reference that this processor can run, limited to those that support a plain
+// call with a score of this kind.
 inline std::vector<std::string> fast_paths(ScoreKind kind = ScoreKind::kDot) {
   const Tensor x = normal({4, 8}, 1);
   const SeededScore score(kind, {.H = 1, .Dq = 8, .Dk = 8, .U = 4}, x.dtype());
@@ -48,14 +48,14 @@ inline std::vector<std::string> fast_paths(ScoreKind kind = ScoreKind::kDot) {
   return names;
 }
 
-// And the reference.
+// The same, and the reference.
 inline std::vector<std::string> all_paths(ScoreKind kind = ScoreKind::kDot) {
   std::vector<std::string> names = fast_paths(kind);
   names.emplace_back(kReferencePath);
   return names;
 }
 
-// Paths by the score that they take: fast_paths or the like of each kind.
+// Paths by the score that they support: fast_paths or similar for each kind.
 using PathsOfScores = std::map<ScoreKind, std::vector<std::string>>;
 
 template <class F>
@@ -65,7 +65,7 @@ PathsOfScores paths_of_scores(const F& paths_of) {
   return paths;
 }
 
-// Does a path round its products and projections as the reference does, by fused multiply-adds?
+// Whether a path rounds its products and projections like the reference, with fused multiply-adds.
 // SSE4 has none.
 inline bool fuses(std::string_view path) { return !path.ends_with("sse4"); }
 

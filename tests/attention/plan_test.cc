@@ -113,7 +113,7 @@ TEST(Plan, ReadsTheOptionsMemoryAtEveryRun) {
   EXPECT_THROW(plan.run(x.inputs(), {.out = x.out}), Error);
 }
 
-// A second call on a plan that is running is refused before it touches what the first one reads.
+// A second call on a running plan is rejected before it touches what the first one reads.
 TEST(Plan, IsNotDisturbedByACallThatComesWhileItRuns) {
   Problem x, other;
   for (int threads : {1, 2}) {
@@ -177,8 +177,8 @@ TEST(Context, AStopFlagCancels) {
   }
 }
 
-// The mask sets the flag when it is asked for query 1, key 1, in the first task of a sweep. After
-// that the task ends with the row it is at.
+// The mask sets the flag when evaluated for query 1, key 1, in the first task of a sweep. The task
+// then ends after its current row.
 TEST(Context, AStopFlagEndsALongTask) {
   Problem x;
   std::atomic<bool> stop{false};
@@ -227,9 +227,9 @@ TEST(Context, AnUnknownPathIsAnErrorThatListsThePaths) {
   attention(x.inputs(), {}, {.out = x.out}, context);
 }
 
-// Fused paths hold keys packed for one wave (32 MiB, or one key head's), two numbers for each query
-// where something besides out is asked for, and less than 2 MiB for each thread: nothing of size Tq
-// x Tk, whatever the options.
+// Fused paths hold the keys packed for one wave (32 MiB, or one key head's), two numbers per query
+// if anything besides out is requested, and less than 2 MiB per thread: nothing of size Tq x Tk,
+// whatever the options.
 TEST(Plan, ScratchDoesNotGrowWithTheMatrix) {
   if (cpu_target() == "reference") GTEST_SKIP() << "the reference keeps copies of all inputs";
   const std::vector<float> one{1};
@@ -250,7 +250,7 @@ TEST(Plan, ScratchDoesNotGrowWithTheMatrix) {
     for (const Options& options : {Options{}, every}) {
       for (const int threads : {1, 3}) {
         Context context{Executor::threads(threads)};
-        context.force_path("dot/" + std::string(cpu_target()));  // forward alone
+        context.force_path("dot/" + std::string(cpu_target()));  // forward only
         const Plan plan(inputs, options, context);
         ASSERT_EQ(plan.path(), "dot/" + std::string(cpu_target()));
         const auto keys = static_cast<std::size_t>((T + 63) / 64 * 64 * 64) * sizeof(float);

@@ -19,7 +19,8 @@
 
 // The error bound of docs/semantics.md: at most twice the error of the naive computation (float32
 // sums, one rounding to the input type after scores, weights and out) plus 4 ulp of the largest
-// value; gradients three times. The oracle is this library in float64, held by tests/oracle.py.
+// value; three times for gradients. The oracle is this library in float64, which tests/oracle.py
+// verifies.
 namespace qkv::test {
 namespace {
 
@@ -105,7 +106,7 @@ class NaiveHead {
   const Values &q_, &k_, &v_, &g_;
 };
 
-// The distance of a dtype's numbers at x.
+// The spacing of a dtype's numbers at x.
 double ulp(double x, DType dtype) {
   const int bits = dtype == DType::kBFloat16 ? 8 : dtype == DType::kFloat16 ? 11 : 24;
   return std::ldexp(1.0, std::ilogb(std::max(x, 1e-30)) - bits + 1);
@@ -125,7 +126,7 @@ Pass run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, Con
   return r;
 }
 
-// The root of the mean square of what is wrong, by that of what is right.
+// The root mean square of the error, relative to that of the true values.
 double relative_error(const Values& got, const Values& truth) {
   double wrong = 0;
   double right = 0;
@@ -186,8 +187,8 @@ Tensor forward(const std::string& path, const Tensor& q, const Tensor& k, const 
   return out;
 }
 
-// Several chunks of keys, and rows that are ill-conditioned: large scores, and one key far above
-// the others. Few queries stand for many: a row does not know its neighbours.
+// Several chunks of keys, and ill-conditioned rows: large scores, and one key far above the others.
+// A few queries stand for many: rows are independent.
 TEST(PathPrecision, IsWithinTheBoundOfTheNaiveComputation) {
   for (const Problem& p : {Problem{24, 1100, 64, 24, 1, DType::kFloat32},
                            Problem{12, 4096, 64, 32, 1, DType::kFloat32},
@@ -226,8 +227,8 @@ TEST(PathPrecision, IsWithinTheBoundOfTheNaiveComputation) {
   }
 }
 
-// The error of out, dq, dk and dv, in parts of their size, does not grow with the width: a single
-// sum over 1,024 channels would have four times the error of one over 64.
+// The relative error of out, dq, dk and dv does not grow with the width: a single sum over 1,024
+// channels would have four times the error of one over 64.
 TEST(PathPrecision, DoesNotGrowWithTheWidth) {
   const auto forced = [](const std::string& path, const std::vector<Tensor>& x) {
     Context context;

@@ -10,14 +10,14 @@
 #include "core/tile_classes.h"
 #include "tests/attention/bits.h"
 
-// A mask that was asked beforehand: the table says what the mask says, and calls give the same.
+// A precomputed mask: the table agrees with the mask, and calls give the same.
 namespace qkv::test {
 namespace {
 
 using core::TileClass;
 using core::tiles_of;
 
-// What the mask does with one tile, pair by pair.
+// The mask's effect on one tile, pair by pair.
 template <class F>
 TileClass asked(const F& f, At first, Index Tq, Index Tk) {
   bool some = false;

@@ -9,8 +9,8 @@
 #include "tests/attention/paths.h"
 #include "tests/support/stops.h"
 
-// Memory of bilinear and additive calls: projected rows and what belongs to them, nothing of the
-// size Tq x Tk, let alone Tq x Tk x U. And they end before the end, as all others.
+// Memory of bilinear and additive calls: projected rows and their gradients, nothing of size Tq x
+// Tk, let alone Tq x Tk x U. And they can be cancelled, like all others.
 namespace qkv::test {
 namespace {
 
@@ -19,7 +19,7 @@ struct Bytes {
   Index forward, backward;
 };
 
-// Of which every array repeats one row: their memory does not matter.
+// Every array repeats one row, so its memory does not matter.
 struct Repeated {
   explicit Repeated(Index width) : row(static_cast<std::size_t>(width), 0.01F) {}
   ConstView rows(Index count) const {
@@ -46,18 +46,18 @@ Bytes scratch(const std::string& path, ScoreKind kind, Index T, Index width, int
           static_cast<Index>(plan.backward_scratch_bytes())};
 }
 
-// Projected queries and keys are 2 U numbers each and their gradients U, one each for a flag and
-// what dot products keep; beside them the keys packed for one wave, parameters, and the threads'
+// Projected queries and keys are 2 U numbers each and their gradients U, plus one flag each and
+// what dot products keep; besides these the keys packed for one wave, parameters, and the threads'
 // workspaces.
 TEST(ProjectedPathMemory, IsAFewRowsForEachQueryAndKey) {
   for (const ScoreKind kind : {ScoreKind::kBilinear, ScoreKind::kAdditive}) {
     for (const std::string& path : fast_backward_paths(kind)) {
       constexpr Index kMiB = Index{1} << 20;
-      // Not even a byte for each pair.
+      // Not even a byte per pair.
       const Bytes large = scratch(path, kind, 8192, 256, 2);
       EXPECT_LT(large.forward, 64 * kMiB) << path;
       EXPECT_LT(large.backward, 64 * kMiB) << path;
-      // And linear, once a thread's workspace is as large as it gets.
+      // And linear, once a thread's workspace has reached its maximum.
       const Bytes once = scratch(path, kind, 16'384, 64, 2);
       const Bytes twice = scratch(path, kind, 32'768, 64, 2);
       const Bytes four = scratch(path, kind, 65'536, 64, 2);
@@ -69,7 +69,7 @@ TEST(ProjectedPathMemory, IsAFewRowsForEachQueryAndKey) {
   }
 }
 
-// Decoding: nothing grows with the keys but what is made of them.
+// Decoding: only the prepared keys grow with the number of keys.
 TEST(ProjectedPathMemory, OneQueryTakesNoMoreThanItsKeys) {
   for (const std::string& path : fast_backward_paths(ScoreKind::kAdditive)) {
     const Repeated x(64);

@@ -101,7 +101,7 @@ void RandomCall::draw_sizes() {
   }
 }
 
-// Does the call take more multiply-adds than `limit`?
+// Whether the call takes more multiply-adds than `limit`.
 bool RandomCall::too_long(Index limit) const {
   const Index pairs = std::max<Index>(1, Tq * Tk);
   Index work = pairs * (Dk + E);
@@ -112,7 +112,7 @@ bool RandomCall::too_long(Index limit) const {
   return std::max<Index>(1, B * H) * work > limit;
 }
 
-// A memory order at random; for inputs the first axis may repeat.
+// A random memory layout; for inputs the first axis may repeat.
 Layout RandomCall::layout(Index elements, bool input) {
   if (chance(0.3)) return Layout::kContiguous;
   constexpr Layout kAny[] = {Layout::kPermuted, Layout::kSliced, Layout::kNegative, Layout::kOffset,
@@ -129,13 +129,13 @@ Guarded& RandomCall::make(DType dtype, const Dims& shape) {
   return arrays_.back();
 }
 
-// One whose elements each have their own value.
+// A layout in which every element has its own value.
 Guarded& RandomCall::make_list(DType dtype, const Dims& shape) {
   arrays_.emplace_back(dtype, shape, layout(element_count(shape), false));
   return arrays_.back();
 }
 
-// [..,H,T,C], now and then lying in memory as [..,T,H,C].
+// [..,H,T,C], sometimes stored as [..,T,H,C].
 ConstView RandomCall::make_heads(DType dtype, const Dims& shape, const std::string& name) {
   const int rank = shape.rank();
   if (rank < 3 || packed_ || !chance(0.3)) {
@@ -193,7 +193,7 @@ void RandomCall::draw_inputs() {
     shape.push_back(width);
     return shape;
   };
-  // float32 queries may meet narrower keys.
+  // float32 queries may be combined with narrower keys.
   DType keys = dtype_;
   if (dtype_ == DType::kFloat32 && chance(0.05)) {
     keys = DType::kBFloat16;
@@ -222,7 +222,7 @@ void RandomCall::draw_packed_inputs() {
     cu_q.push_back(cu_q.back() + static_cast<double>(queries));
     cu_k.push_back(cu_k.back() + static_cast<double>(keys));
   }
-  Tq = static_cast<Index>(cu_q.back());  // from here on: rows in all
+  Tq = static_cast<Index>(cu_q.back());  // from here on: total rows
   Tk = static_cast<Index>(cu_k.back());
   inputs_.q = make_heads(dtype_, {Tq, H, Dq}, "q");
   inputs_.k = make_heads(dtype_, {Tk, G, Dk}, "k");

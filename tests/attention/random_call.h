@@ -15,10 +15,10 @@
 #include "tests/attention/scores.h"
 #include "tests/support/arrays.h"
 
-// Small random calls over every shape, memory order, option, output and odd number.
+// Small random calls over every shape, memory layout, option, output and special value.
 namespace qkv::test {
 
-// What makes one call, drawn from (seed, index) alone.
+// The parts of one call, drawn from (seed, index) alone.
 class RandomCall {
  public:
   RandomCall(std::uint64_t seed, std::uint64_t index);
@@ -33,12 +33,12 @@ class RandomCall {
   // The names of everything drawn: options, outputs, shapes, numbers. For counting.
   const std::set<std::string>& features() const { return features_; }
   bool has(const std::string& feature) const { return features_.count(feature) != 0; }
-  // One line for people: dtype, shapes, features.
+  // A one-line description: dtype, shapes, features.
   std::string describe() const;
-  // Every array that nobody may write.
+  // All arrays that must not be written to.
   const std::deque<Guarded>& arrays() const { return arrays_; }
 
-  // An output that is asked for: its name in Results, its array and how it is laid out.
+  // A requested output: its name in Results, its array and its layout.
   struct Wanted {
     DType dtype;
     Dims shape;
@@ -78,7 +78,7 @@ class RandomCall {
   void draw_kind();
   void draw_numbers();
   void draw_near_rows();
-  // Where element `flat`, in C order, stands.
+  // The offset of element `flat` in C order.
   static Index place_of(const View& x, Index flat);
   static void store_at(const View& x, Index flat, double value);
   void plant(const View& x, const std::string& name, Index first_row);
@@ -118,7 +118,7 @@ class RandomCall {
   Index top_ = 0;
 };
 
-// The buffers of one run, filled with a number that no result has, and the Outputs naming them.
+// The buffers of one run, filled with a number that no result has, and Outputs that refer to them.
 class Results {
  public:
   Results(const RandomCall& call, double sentinel);

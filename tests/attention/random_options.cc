@@ -13,7 +13,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-// A shape that broadcasts to the weights: axes of size 1, leading axes left out.
+// A shape that broadcasts to the weights: axes of size 1, leading axes omitted.
 Dims RandomCall::broadcastable() {
   std::vector<Index> axes(weights_shape.begin(), weights_shape.end());
   for (Index& size : axes) {

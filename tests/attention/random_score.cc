@@ -5,7 +5,7 @@
 #include "tests/attention/random_call.h"
 #include "tests/support/compare.h"
 
-// The score of a random call, its parameters, and of what size its numbers are.
+// The score of a random call, its parameters, and the magnitude of its numbers.
 namespace qkv::test {
 
 void RandomCall::draw_kind() {
@@ -45,7 +45,7 @@ void RandomCall::draw_kind() {
   note(std::string("numbers ") + numbers_.name);
 }
 
-// All queries and keys close to one row: their projections are large, and cancel where Wk = -Wq.
+// All queries and keys close to a common row: their projections are large, and cancel if Wk = -Wq.
 void RandomCall::draw_near_rows() {
   std::normal_distribution<double> normal;
   std::vector<double> one(static_cast<std::size_t>(Dq));
@@ -82,8 +82,8 @@ void RandomCall::draw_score() {
   }
 }
 
-// For all heads or for each, in the inputs' dtype or that of their sums; an odd number now and
-// then.
+// Shared by all heads or per head, in the inputs' dtype or the accumulator's; an occasional special
+// value.
 Guarded& RandomCall::make_parameter(const char* name, const Dims& shape, double deviation) {
   Dims full = shape;
   if (chance(0.4)) {
@@ -92,7 +92,7 @@ Guarded& RandomCall::make_parameter(const char* name, const Dims& shape, double 
     note(std::string(name) + " per head");
   }
   Guarded& x = make(chance(0.2) ? sums() : dtype_, full).fill_normal(random_, deviation);
-  // tanh of a tiny number is 0 on some paths: times an infinite v that is NaN.
+  // tanh of a tiny number is 0 on some paths; times an infinite v that is NaN.
   const bool may_be_odd = name != std::string_view("score_v") || !has("numbers denormal");
   if (chance(0.06) && may_be_odd) {
     plant(x, name, 0);

@@ -22,8 +22,8 @@
 #include "tests/attention/paths.h"
 #include "tests/support/scale.h"
 
-// The bits of 200 frozen calls are those that result_hashes.tsv keeps: what is moved about in the
-// code must not change one of them.
+// The bits of 200 frozen calls must be those in result_hashes.tsv: refactoring must not change any
+// of them.
 namespace qkv::test {
 namespace {
 
@@ -80,7 +80,7 @@ Hashes read_hashes() {
   return hashes;
 }
 
-// By case, the rows of libm last; those of cases that are no more go.
+// By case, the rows of libm last; rows of cases that no longer exist are removed.
 void write_hashes(const Hashes& hashes, const std::set<std::string>& names) {
   std::ofstream file(kFile);
   file << kHead;
@@ -125,7 +125,7 @@ std::string hash_of_libm(DType sums) {
 
 std::string libm_row(DType sums) { return "libm " + std::string(name_of(sums)); }
 
-// Whether the rows of a target were written with the libm of this machine.
+// Whether the rows of a target were written with this machine's libm.
 bool is_libm_of(const Hashes& hashes, const std::string& target, DType sums) {
   static const std::string here[] = {hash_of_libm(DType::kFloat32), hash_of_libm(DType::kFloat64)};
   const auto row = hashes.find(libm_row(sums));
@@ -210,7 +210,7 @@ TEST(ResultHashes, TheFileHasTheCasesThatThereAre) {
   EXPECT_EQ(all_names().size(), static_cast<std::size_t>(frozen::kCases));
 }
 
-// What the 200 are for: each of these is drawn more than once.
+// What the 200 cases cover: each of these is drawn more than once.
 TEST(ResultHashes, TheCasesDrawEverything) {
   std::map<std::string, int> counts;
   for (int n = 0; n < frozen::kCases; ++n) {

@@ -16,10 +16,10 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// Calls with a QK-norm and rotary positions are, to the bit and on every path, the plain calls on
-// the rows that the maps make, with every option, shape and memory order of random calls; and their
-// gradients are those of the plain calls, taken back row by row. What the maps are is held by the
-// oracle and the complex step.
+// Calls with QK-norm and rotary positions are, to the bit and on every path, the plain calls on the
+// mapped rows, with every option, shape and memory layout of random calls; and their gradients are
+// those of the plain calls, mapped back row by row. The maps themselves are verified by the oracle
+// and the complex step.
 namespace qkv::test {
 namespace {
 
@@ -39,7 +39,7 @@ class MappedCall {
     if (call_.options.qk_norm) ask("norm_q"), ask("norm_k");
   }
   const RandomBackward& drawn() const { return drawn_; }
-  // As it is written, and without the maps.
+  // With the maps, and without.
   const BackwardCall& mapped() const { return call_; }
   Options plain() const {
     Options options = call_.options;
@@ -106,7 +106,7 @@ class MappedCall {
   core::ResolvedProblem sizes_;
 };
 
-// The rows of one side of a call: what they are, and what the maps before the score make of them.
+// The rows of one side of a call, and the rows that the maps before the score make of them.
 template <class T>
 class Side {
  public:
@@ -124,7 +124,7 @@ class Side {
   }
   const Tensor& made() const { return made_; }
   Index width() const { return keys_ ? p_.Dk : p_.Dq; }
-  // The shape of all rows, with every broadcast done.
+  // The shape of all rows, with all broadcasting done.
   Dims shape() const {
     const Index heads = keys_ ? p_.G : p_.H;
     const Index rows = keys_ ? p_.k_rows : p_.q_rows;
@@ -265,7 +265,7 @@ class Comparison {
         continue;
       }
       const bool is_row = rows.contains(name);
-      // Where several rows are summed into one, they are taken back first.
+      // If several rows are summed into one, they are mapped back first.
       if (is_row && array.view().shape() != want.arrays().at(name).view().shape()) continue;
       if (name == "k" && p_.key_maps.product.given() && p_.G != p_.H) continue;
       Values expected = is_row ? rows[name] : values_of(want.arrays().at(name).view());
@@ -306,7 +306,7 @@ class Comparison {
   BackwardCall plain_;
 };
 
-// Rows that the maps make have q's dtype, and the axes that a plain call takes for the same.
+// Whether mapped rows have q's dtype, and axes that a plain call interprets the same way.
 bool is_comparable(const MappedCall& call) {
   const Inputs& x = call.mapped().inputs;
   const bool one_dtype = x.q.dtype() == x.k.dtype() && (!x.v.given() || x.v.dtype() == x.q.dtype());
@@ -349,8 +349,8 @@ TEST(RowMaps, AreThePlainCallOfTheRowsTheyMake) {
   }
 }
 
-// Squares of these rows overflow or vanish, and eps with them; a power of two changes no bit of
-// what is normalised, and those of gradients by its inverse.
+// Squares of these rows overflow or underflow, and eps with them; scaling by a power of two changes
+// no bit of the normalised rows, and gradients by its inverse only.
 TEST(RowMaps, NormsNeitherOverflowNorVanish) {
   const auto times = [](const Tensor& x, int power) {
     Tensor y = contiguous(x.view());

@@ -14,8 +14,8 @@
 #include "tests/attention/agreement.h"
 #include "tests/attention/scores.h"
 
-// How far two paths may be apart in scores, and in what lies behind them: the gradients of q, k and
-// the score's parameters. gradient_agreement.h derives the bounds.
+// How far two paths may differ in scores and what depends on them: the gradients of q, k and the
+// score's parameters. gradient_agreement.h derives the bounds.
 namespace qkv::test {
 
 using core::GradientTarget;
@@ -33,7 +33,7 @@ inline double norm(const double* x, Index n) {
   return std::sqrt(sum);
 }
 
-// Row after row, of absolute values; and the rows' norms.
+// Rows of absolute values, and the rows' norms.
 struct Rows {
   std::vector<double> sizes, norms;
   Index width = 0;
@@ -96,7 +96,7 @@ struct BoundSum {
   }
 };
 
-// Numbers of rows, and by how much each may differ.
+// Rows of numbers, and by how much each may differ.
 struct Spread {
   std::vector<double> value, change;
   Index width = 0;
@@ -142,7 +142,7 @@ class ScoreBounds {
   }
 
   void set_head(const reference::Prepared<T>& x, Index b, Index h);
-  // Of a score, times scale.
+  // Change of a score, times scale.
   double change(Index i, Index j) const;
   // draw_ij is the gradient into the score before scale.
   void add_pair(Index b, Index h, Index i, Index j, double draw, double change);
@@ -157,7 +157,7 @@ class ScoreBounds {
 
   ScoreKind kind() const { return kind_of(p_); }
   static double sum_error(Index n) { return BoundSum<T>::sum_error(static_cast<double>(n)); }
-  // An infinity or NaN in an input is one in what follows, however it is rounded.
+  // An infinity or NaN in an input propagates, however it is rounded.
   static double finite(double x) { return std::isfinite(x) ? x : 0; }
 
   void load_rows(const core::Operand& x, Index b, Index head, Index first, Index count, Index width,
@@ -182,7 +182,7 @@ class ScoreBounds {
     return finite(static_cast<double>(width + 2) * (kEps * w * x + kTiny));
   }
   void set_projections();
-  // By how much the argument of a tanh may, as far as that shows.
+  // By how much the argument of a tanh may differ, as far as that is visible.
   double moved(double argument, double change) const {
     return std::fabs(argument) - change > kSaturated ? 0 : change;
   }

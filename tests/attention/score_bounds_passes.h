@@ -4,7 +4,7 @@
 
 #include "tests/attention/score_bounds.h"
 
-// One head's walk: ScoreBounds from set_head to end_head.
+// The pass over one head: ScoreBounds from set_head to end_head.
 namespace qkv::test {
 
 template <class T>

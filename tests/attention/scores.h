@@ -12,7 +12,7 @@
 #include "core/problem.h"
 #include "tests/attention/bits.h"
 
-// The kinds of scores, as tests walk through them.
+// The kinds of scores, for tests to iterate over.
 namespace qkv::test {
 
 enum class ScoreKind { kDot, kBilinear, kAdditive, kCosine };  // kDot: and scaled dot
@@ -43,12 +43,12 @@ inline ScoreKind kind_of(const core::Problem& p) {
   return ScoreKind::kDot;
 }
 
-// Are queries and keys of one width?
+// Whether queries and keys have the same width.
 inline bool has_one_width(ScoreKind kind) {
   return kind == ScoreKind::kDot || kind == ScoreKind::kCosine;
 }
 
-// What the parameters of a score are for.
+// The sizes of a score's parameters.
 struct ScoreSizes {
   Index H = 1;  // W, Wq and v of the bilinear and additive score are per head
   Index Dq = 1, Dk = 1, U = 1;

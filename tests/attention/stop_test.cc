@@ -11,13 +11,13 @@
 #include "tests/attention/bits.h"
 #include "tests/attention/paths.h"
 
-// Calls that hear their stop flag where there is no task to look at it.
+// Calls that check their stop flag even where there is no task to do so.
 namespace qkv::test {
 namespace {
 
-constexpr Index kMany = Index{1} << 50;  // who looked at each would never come back
+constexpr Index kMany = Index{1} << 50;  // a loop over all of them would never end
 
-// An array whose first axis is one element again and again.
+// An array whose first axis repeats one element.
 template <class T>
 View repeated(T& value, DType dtype, const Dims& shape) {
   Dims strides = contiguous_strides(shape);
@@ -58,10 +58,10 @@ TEST(Stop, IsHeardWhileArgumentsAreChecked) {
   }
 }
 
-// Of many sequences only the first has rows; the flag is set when its keys have been packed and its
-// queries have been answered.
+// Of many sequences only the first has rows; the flag is set once its keys have been packed and its
+// queries processed.
 TEST(Stop, IsHeardAmongSequencesWithoutRowsOnEveryPath) {
-  constexpr Index kRows = 60;  // too many for a task that each sequence has
+  constexpr Index kRows = 60;  // too many for one task per sequence
   std::vector<Index> starts(5000, kRows);
   starts[0] = 0;
   const Tensor x = normal({kRows, 2, 4}, 1);

@@ -12,7 +12,7 @@
 #include "tests/attention/paths.h"
 #include "tests/support/asked_target.h"
 
-// The tests of this program run once for each CPU target, with QKV_TARGET in the environment.
+// The tests of this program run once per CPU target, with QKV_TARGET in the environment.
 namespace qkv::test {
 namespace {
 
@@ -33,7 +33,7 @@ TEST(Target, IsTheOneAsked) {
   }
 }
 
-// Whatever is asked for, the targets are in order and end with the reference, and each of them is a
+// Whatever is requested, the targets are in order and end with the reference, and each of them is a
 // path.
 TEST(Target, AreListedBestFirst) {
   const auto targets = cpu_targets();
@@ -57,7 +57,7 @@ TEST(Target, EveryTargetIsAPath) {
   EXPECT_EQ(all_paths(), want);
 }
 
-// Run with QKV_TARGET=warp, by a registration of its own.
+// Run with QKV_TARGET=warp, registered separately.
 TEST(UnknownTarget, IsAnErrorThatListsTheTargets) {
   if (asks_for_known_target() || asked_target().empty()) {
     GTEST_SKIP() << "QKV_TARGET is not an unknown name";

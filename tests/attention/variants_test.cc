@@ -13,9 +13,9 @@
 #include "tests/attention/paths.h"
 #include "tests/attention/random_call.h"
 
-// Every alternative of a list of the options is drawn by the generators that hold the fast paths
-// against the reference, and the reference against the oracle: one that is appended to a list and
-// drawn by nobody fails here.
+// Every alternative of a list of options must be drawn by the generators that compare the fast
+// paths with the reference, and the reference with the oracle: a new alternative that none of them
+// draws fails here.
 namespace qkv::test {
 namespace {
 
@@ -70,13 +70,13 @@ TEST(Variants, TheOracleDrawsEach) {
   EXPECT_EQ(drawn.rows, (Names{QkNorm::kName, Rotary::kName}));
 }
 
-// The kinds of scores that tests walk through have a path besides the reference.
+// The kinds of scores that tests iterate over have a path besides the reference.
 TEST(Variants, EachKindOfScoreHasAFastPath) {
   if (fast_paths().empty()) GTEST_SKIP() << "this processor runs the reference alone";
   for (const ScoreKind kind : kScoreKinds) EXPECT_FALSE(fast_paths(kind).empty()) << name_of(kind);
 }
 
-// What a mask says of whole rows, of keys together and of tiles is what it says key by key.
+// A mask's answers for whole rows, blocks of keys and tiles match those key by key.
 template <core::AnyMask M>
 void expect_consistent(const M& mask) {
   core::Problem p;
@@ -101,7 +101,7 @@ void expect_consistent(const M& mask) {
   }
 }
 
-// A mask that knows no more than the rule: it is asked key by key.
+// A mask with only the rule, evaluated key by key.
 struct EveryThird {};
 bool allows(const EveryThird&, const core::Problem&, const core::QueryAt& at, Index j) {
   return (at.i - j) % 3 == 0;

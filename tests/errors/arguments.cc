@@ -70,7 +70,7 @@ DType parse_dtype(std::string_view text) {
   throw TableError("\"" + std::string(text) + "\" is no dtype");
 }
 
-// C order for any sizes; of no consequence where they are negative or their product does not fit.
+// C order for any sizes; unimportant if they are negative or their product overflows.
 Dims default_strides(const Dims& shape) {
   Dims strides = shape;
   std::optional<Index> stride = 1;
@@ -81,7 +81,7 @@ Dims default_strides(const Dims& shape) {
   return strides;
 }
 
-// The part of `text` before the first of `marks`, taken away from it.
+// Splits off the part of `text` before the first of `marks`.
 std::string_view take_until(std::string_view& text, std::string_view marks) {
   const std::size_t end = std::min(text.find_first_of(marks), text.size());
   const std::string_view part = text.substr(0, end);
@@ -89,8 +89,8 @@ std::string_view take_until(std::string_view& text, std::string_view marks) {
   return part;
 }
 
-// Elements from the lowest to past the highest address, and the first element's place among them;
-// nullopt when that is too large to make.
+// Elements from the lowest to past the highest address, and the first element's index among them;
+// nullopt if too large to allocate.
 struct Extent {
   Index elements = 1;
   Index first = 0;

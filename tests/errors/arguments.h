@@ -15,7 +15,7 @@
 
 namespace qkv::test {
 
-// An array as the table writes it: DTYPE[SIZES]/[STRIDES]@PLACE{VALUES}.
+// An array in the table's notation: DTYPE[SIZES]/[STRIDES]@PLACE{VALUES}.
 struct ArrayText {
   DType dtype = DType::kNone;
   Dims shape;
@@ -30,38 +30,37 @@ ArrayText parse_array(std::string_view text);
 using Memory = std::map<std::string, std::vector<std::byte>>;
 
 // The call of a row, "function name=value name=value ...", and the memory of its arrays. Everything
-// throws TableError for text that is not as the head of the table says.
+// throws TableError for text that does not follow the head of the table.
 class Arguments {
  public:
   explicit Arguments(std::string_view call);
 
   const std::string& function() const { return function_; }
-  // In the order they are written in.
+  // In the order in which they are written.
   const std::vector<std::pair<std::string, std::string>>& all() const { return all_; }
   bool has(std::string_view name) const { return find(name) != nullptr; }
 
-  // The value of an argument, "" or the fallback when it is not written.
+  // The value of an argument, "" or the fallback if absent.
   std::string word(std::string_view name);
   double number(std::string_view name, double fallback);
   Index whole(std::string_view name, Index fallback);
   Dims dims(std::string_view name);
 
-  // An array in memory of its own, or where its place says. Absent when not written. Reals and
-  // bools are 1 and integers 0 unless values are written; memory of results holds a pattern that
-  // is no result.
+  // An array in its own memory, or at its given place. Absent if not written. Reals and bools are 1
+  // and integers 0 unless values are written; memory of results holds a pattern that is no result.
   ConstView input(std::string_view name);
   View output(std::string_view name);
-  // The pointer and layout alone: what a View is made from. Huge arrays have a pointer to nothing.
+  // Only the pointer and layout of a View. Huge arrays have a pointer to nothing.
   std::pair<void*, ArrayText> parts(std::string_view name);
 
-  // Throws for an argument that the call did not ask for.
+  // Throws for an argument that the call did not use.
   void expect_all_used() const;
   Memory memory() const;
 
  private:
   enum class Use { kInput, kOutput };
   struct Placed {
-    Tensor owned;  // absent when it lies in another array's memory
+    Tensor owned;  // absent if in another array's memory
     void* first = nullptr;
   };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions on arrays alone: views, copies, softmax, batch_dot; and Executor.
+// Functions of arrays only: views, copies, softmax, batch_dot; and Executor.
 #include <map>
 #include <string>
 

@@ -12,7 +12,7 @@
 namespace qkv::test {
 namespace {
 
-// A word of a list, given as the position in it.
+// The position of a word in a list.
 std::size_t choice(Arguments& a, std::string_view name, std::initializer_list<const char*> words) {
   const std::string came = a.word(name);
   std::size_t n = 0;
@@ -190,7 +190,7 @@ BackwardArrays backward_arrays_of(Arguments& a) {
 
 // ---- contexts -------------------------------------------------------------------------------
 
-// Makes the call from within another call on the same context: from that one's mask.
+// Makes the call from within another call on the same context: from that call's mask.
 void call_while_in_use(Context& context, const std::function<void(Context&)>& call) {
   std::exception_ptr thrown;
   const MaskMod mask = mask_mod([&](At) {
@@ -208,7 +208,7 @@ void call_while_in_use(Context& context, const std::function<void(Context&)>& ca
   if (thrown != nullptr) std::rethrow_exception(thrown);
 }
 
-// The call on a context as the arguments want it.
+// The call on a context as specified by the arguments.
 Call with_context(Arguments& a, std::function<void(Context&)> call) {
   const bool in_use = choice(a, "context", {"", "in_use"}) == 1;
   return [in_use, path = a.word("context.path"), call = std::move(call)] {
@@ -244,7 +244,7 @@ Call plan_call(Arguments& a) {
   });
 }
 
-// What the plan is made for: an input named plan.NAME, else the one it is run with.
+// The inputs the plan is made for: plan.NAME if written, else those it is run with.
 Inputs planned_inputs(Arguments& a, const Inputs& inputs) {
   const auto planned = [&](const std::string& name, const ConstView& same) {
     const ConstView own = a.input("plan." + name);

@@ -10,11 +10,11 @@ namespace qkv::test {
 
 using Call = std::function<void()>;
 
-// Reads the arguments of the function that `arguments` names and returns the call, which may be
-// made once while `arguments` lives. Throws TableError for a function that is not in the list.
+// Reads the arguments of the function named by `arguments` and returns the call, which may be made
+// once while `arguments` lives. Throws TableError for an unknown function.
 Call prepare(Arguments& arguments);
 
-// Its two halves; null for a function of the other.
+// Its two halves; null for a function of the other half.
 Call prepare_attention(Arguments& arguments);
 Call prepare_arrays(Arguments& arguments);
 

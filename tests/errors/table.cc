@@ -54,7 +54,7 @@ Row row_of(const std::string& text, int line) {
   return {line, columns[0], columns[1], kind, columns[3]};
 }
 
-// What an exception says, with its type; for Error its kind.
+// The text of an exception, with its type; for Error its kind.
 std::string told(const std::exception_ptr& thrown) {
   if (thrown == nullptr) return "nothing";
   try {

@@ -10,11 +10,11 @@
 
 #include <qkv/error.h>
 
-// tests/errors.tsv: wrong calls and what they answer. Its head describes the columns and the
-// language of the calls.
+// tests/errors.tsv: invalid calls and their errors. Its head describes the columns and the language
+// of the calls.
 namespace qkv::test {
 
-// The table itself is at fault. The reader of the table puts the line in front.
+// The table itself is wrong. The reader of the table prepends the line.
 struct TableError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -27,13 +27,13 @@ struct Row {
   std::string message;
 };
 
-// Throws TableError "errors.tsv:LINE: ..." for a row that does not have four filled columns, a kind
-// that is none, an id that is no name (letters, digits, _) or stands twice.
+// Throws TableError "errors.tsv:LINE: ..." for a row without four nonempty columns, with an unknown
+// kind, or with an id that is not a name (letters, digits, _) or is not unique.
 std::vector<Row> read_table(std::istream& in);
 
-// Makes the call of a row. Returns what was wrong with its answer: "" when it threw the Error of
-// this kind and message and left all memory as it was. Throws TableError "errors.tsv:LINE: ..."
-// when the call cannot be made.
+// Makes the call of a row. Returns what was wrong: "" if it threw the Error of this kind and
+// message and left all memory unchanged. Throws TableError "errors.tsv:LINE: ..." if the call
+// cannot be made.
 std::string check(const Row& row);
 
 }  // namespace qkv::test

@@ -9,8 +9,8 @@
 #include <span>
 #include <variant>
 
-// Sizes, inputs and scores of a frozen call. Each draw is a statement of its own: the order in
-// which arguments are evaluated is the compiler's.
+// Sizes, inputs and scores of a frozen call. Each draw is a separate statement: the evaluation
+// order of arguments is up to the compiler.
 namespace qkv::test::frozen {
 namespace {
 
@@ -73,7 +73,7 @@ Call::Order Call::draw_order() {
   return draw_.one_of(kOrders);
 }
 
-// The same array in another memory order; what lies between elements is NaN, or -1.
+// The same array in another memory layout; what lies between elements is NaN, or -1.
 View Call::lay_out(Tensor values, Order order) {
   const int rank = values.rank();
   if (order == Order::kC || values.element_count() == 0) return own(std::move(values));
@@ -247,7 +247,7 @@ void Call::draw_inputs() {
   }
 }
 
-// Sequences of the drawn lengths, one of a query that sees nothing, and a short one.
+// Sequences of the drawn lengths, one with a query that sees nothing, and a short one.
 void Call::draw_packed_inputs() {
   note("packed");
   if (H > G) note("grouped");

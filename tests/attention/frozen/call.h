@@ -15,10 +15,10 @@
 
 namespace qkv::test::frozen {
 
-// One call of attention() and, of about half, of attention_backward(), drawn from its index alone.
+// One call of attention() and, for about half, of attention_backward(), drawn from its index alone.
 class Call {
  public:
-  // One that is only to be named has zeros for numbers.
+  // One that only needs a name has zeros for numbers.
   explicit Call(int index, bool only_named = false);
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -28,14 +28,14 @@ class Call {
   DType sums() const { return accumulator_of(dtype_); }
   // "dot", "bilinear" or "additive".
   std::string kind() const;
-  // Runs it and adds its results. Once for each call: gradients may be added to what buffers hold.
+  // Runs it and adds its results. Once per call: gradients may be added to the contents of buffers.
   void run(Context& context, Hash& hash);
 
  private:
-  // How an array lies in memory.
+  // The memory layout of an array.
   enum class Order { kC, kSwapped, kEverySecond, kBackwards };
 
-  // Puts a feature into the name.
+  // Adds a feature to the name.
   void note(const std::string& feature) {
     words_ += " " + feature;
     features_.insert(feature);
@@ -65,7 +65,7 @@ class Call {
   void draw_backward();
   void draw_dweights();
 
-  // An array of numbers, in some memory order.
+  // An array of numbers, in some memory layout.
   View make(DType dtype, const Dims& shape, double size = 1);
   View lay_out(Tensor values, Order order);
   Order draw_order();
@@ -90,7 +90,7 @@ class Call {
   Index B = 1, H = 1, G = 1, Tq = 1, Tk = 1, Dq = 1, Dk = 1, E = 1, U = 1;
   Dims matrix_;  // of weights; rank 0: packed
   std::deque<Tensor> tensors_;
-  View q_, k_, v_;  // of the inputs, to write to
+  View q_, k_, v_;  // of the inputs, for writing
   Inputs inputs_;
   Options options_;
   Outputs outputs_;
@@ -98,7 +98,7 @@ class Call {
   Saved saved_;
   OutputGradients sources_;
   InputGradients gradients_;
-  std::vector<View> results_;  // in the order in which they are hashed
+  std::vector<View> results_;  // in hashing order
   std::string words_;
   std::set<std::string> features_;
 };

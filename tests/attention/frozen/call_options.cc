@@ -88,7 +88,7 @@ void Call::draw_options() {
   plant(which == 0 ? "q" : which == 1 ? "k" : "v", which == 0 ? q_ : which == 1 ? k_ : v_);
 }
 
-// Functions of additions and products alone, but for the soft-cap: libm has no part in them.
+// Functions of additions and products only, except for the soft-cap: libm is not involved.
 void Call::draw_mods() {
   switch (draw_.whole(0, 3)) {
     case 0:
@@ -160,7 +160,7 @@ void Call::draw_diagonal() {
   }
 }
 
-// At most two, so that something is left.
+// At most two, so that some pairs remain.
 void Call::draw_masks() {
   const auto one_more = [&](Index percent) {
     return draw_.chance(percent) && options_.masks.size() < 2;
@@ -191,7 +191,7 @@ void Call::draw_masks() {
   if (one_more(40)) draw_mask_mod();
 }
 
-// Keeps three of four.
+// Keeps three out of four.
 void Call::draw_keep() {
   constexpr DType kTypes[] = {DType::kBool, DType::kUInt8, DType::kInt32};
   const DType dtype = draw_.one_of(kTypes);
@@ -251,7 +251,7 @@ void Call::poison_behind(Index key) {
   note("NaN behind");
 }
 
-// An odd number that is seen.
+// A special value that some query sees.
 void Call::plant(const char* name, const View& x) {
   constexpr double kOdd[] = {kNaN, kInf, -kInf};
   core::store(x.dtype(), x.data(), 0, draw_.one_of(kOdd));

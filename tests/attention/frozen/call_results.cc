@@ -4,7 +4,7 @@
 
 #include "tests/attention/frozen/call.h"
 
-// What a frozen call asks for, and how it runs.
+// The results requested from a frozen call, and running it.
 namespace qkv::test::frozen {
 namespace {
 
@@ -13,7 +13,7 @@ constexpr double kUntouched = -777;
 
 }  // namespace
 
-// A buffer for a result, which holds a number that no result has.
+// A buffer for a result, filled with a number that no result has.
 View Call::result(const char* name, DType dtype, const Dims& shape) {
   Tensor x(dtype, shape);
   for (Index n = 0; !only_named_ && n < x.element_count(); ++n) {
@@ -26,7 +26,7 @@ View Call::result(const char* name, DType dtype, const Dims& shape) {
   return view;
 }
 
-// Row names in any order, some of them twice.
+// Row numbers in any order, some of them twice.
 View Call::rows_named(Index count) {
   const DType dtype = draw_.chance(50) ? DType::kInt64 : DType::kInt32;
   return whole_numbers(dtype, Dims(count), 0, Tq - 1);
@@ -93,13 +93,13 @@ void Call::draw_dweights() {
   note("dweights of rows");
 }
 
-// A buffer for the gradient of `of`, now and then none.
+// A buffer for the gradient of `of`; occasionally none.
 View Call::gradient(const char* name, const ConstView& of) {
   if (!of.given() || draw_.chance(15)) return {};
   return result_or_sum(name, of);
 }
 
-// One that is overwritten or, where gradients are added, holds numbers.
+// A buffer that is overwritten or, if gradients are accumulated, holds numbers.
 View Call::result_or_sum(const char* name, const ConstView& of) {
   if (gradients_.write == Write::kOverwrite) return result(name, of.dtype(), of.shape());
   const View view = make(of.dtype(), of.shape());

@@ -47,7 +47,8 @@ Outcome run_attention(int index, const std::string& target, int threads) {
 
 // ---- AdditiveMemory -------------------------------------------------------------------------
 
-// Steps of some queries against one source, forward and backward, and what they leave for k and Wk.
+// Steps of several queries against one source, forward and backward, and the resulting gradients of
+// k and Wk.
 Outcome run_memory(int index, const std::string& target, int threads) {
   constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat32};
   constexpr Index kUnits[] = {33, 5};

@@ -9,8 +9,8 @@
 
 #include "tests/attention/frozen/hash.h"
 
-// The 200 calls whose results are kept as hashes in result_hashes.tsv. What they draw is frozen: a
-// new option gets new cases behind these, so that no line of the file changes for its sake.
+// The 200 calls whose results are kept as hashes in result_hashes.tsv. Their draws are frozen: a
+// new option gets new cases at the end, so that no existing line of the file changes.
 namespace qkv::test::frozen {
 
 inline constexpr int kAttentionCases = 172;
@@ -19,16 +19,16 @@ inline constexpr int kArrayCases = 10;
 inline constexpr int kLayerCases = 10;
 inline constexpr int kCases = kAttentionCases + kMemoryCases + kArrayCases + kLayerCases;
 
-// What one case is and gave.
+// A case's description and results.
 struct Outcome {
-  std::string name{};                // says what is drawn; begins with the case's number
-  DType sums = DType::kFloat32;      // what is summed in
-  bool uses_libm = false;            // there is an lse, or what is made of it
-  std::set<std::string> features{};  // what is drawn, one by one
+  std::string name{};                // the draws; begins with the case's number
+  DType sums = DType::kFloat32;      // the accumulator
+  bool uses_libm = false;            // there is an lse, or something derived from it
+  std::set<std::string> features{};  // the individual draws
   Hash hash{};
 };
 
-// Runs a case on the kernels of a target ("avx2"); with "", says what it is and runs nothing.
+// Runs a case on the kernels of a target ("avx2"); with "", only describes it.
 Outcome run_case(int number, const std::string& target, int threads);
 
 // The kinds of cases, each counted from 0.

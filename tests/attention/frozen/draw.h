@@ -9,8 +9,8 @@
 
 #include "core/storage.h"
 
-// Random numbers that are the same with every compiler and libm: integers, and what is made of them
-// without rounding.
+// Random numbers that are the same with every compiler and libm: integers, and values derived from
+// them without rounding.
 namespace qkv::test::frozen {
 
 // SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
@@ -45,8 +45,8 @@ class Draw {
   std::uint64_t state_;
 };
 
-// Numbers of deviation 1.15 * size; a size that is a power of two rounds nothing in float32. Those
-// of float64 have 51 bits: sums of products of fewer are exact there, in any order.
+// Numbers of deviation 1.15 * size; if size is a power of two, nothing is rounded in float32. Those
+// of float64 have 51 bits: with fewer, sums of products would be exact, in any order.
 inline Tensor numbers(Draw& draw, DType dtype, const Dims& shape, double size = 1) {
   Tensor x(dtype, shape);
   void* const data = x.view().data();

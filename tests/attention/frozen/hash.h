@@ -13,8 +13,8 @@
 
 namespace qkv::test::frozen {
 
-// FNV-1a, 64 bits, of the bytes of results in C order. All NaNs are one: which one comes of two is
-// the compiler's choice.
+// FNV-1a, 64 bits, of the bytes of results in C order. All NaNs hash alike: which of two NaNs
+// results is up to the compiler.
 class Hash {
  public:
   void add(const ConstView& x) {

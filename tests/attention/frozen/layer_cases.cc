@@ -10,11 +10,11 @@
 #include "tests/attention/frozen/cases.h"
 #include "tests/attention/frozen/draw.h"
 
-// Frozen passes of layers, whose projections and loops run on the kernels of attention.
+// Frozen passes of layers, whose projections and loops use the kernels of attention.
 namespace qkv::test::frozen {
 namespace {
 
-// Parameters as the layer lists them, of frozen numbers.
+// Parameters in the layer's order, with frozen numbers.
 template <class Layer>
 void draw_parameters(Layer& layer, Draw& draw) {
   for_each_parameter(layer, [&](const auto& p) {
@@ -91,7 +91,7 @@ void run_linear(DType d, Write write, Pass pass) {
 
 }  // namespace
 
-// The wide form divides by width^(1/4), which is whole for 16: no libm rounds it.
+// The wide form divides by width^(1/4), an integer for 16: libm rounds nothing.
 Outcome run_layer(int index, const std::string& target, int threads) {
   constexpr DType kSingle = DType::kFloat32;
   constexpr DType kDouble = DType::kFloat64;
