@@ -3,7 +3,8 @@
 # Usage: scripts/check/recipes.sh
 # Follows docs/recipes.md: each tests/recipes/NAME.patch is applied to a copy of the tree. With only
 # the files that its line "List:" names, which have the list, the library must not compile; with all of
-# it tests/recipes/NAME.cc is compiled against it, and run.
+# it tests/recipes/NAME.cc is compiled against it, and run. Its section of docs/recipes.md must name each
+# file that the patch touches.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
@@ -11,7 +12,8 @@ readonly root=$PWD
 tree=$(mktemp -d)
 readonly tree
 trap 'rm -rf "$tree"' EXIT
-tar -cf - CMakeLists.txt CMakePresets.json cmake include src tools bench | tar -xf - -C "$tree"
+tar -cf - CMakeLists.txt CMakePresets.json cmake include src tools bench tests/seed_numbers.tsv |
+  tar -xf - -C "$tree"
 cp CMakeLists.txt "$tree/CMakeLists.plain"
 
 # Usage: build NAME: tests/recipes/NAME.cc, and the library that its line "// links:" names.
@@ -25,19 +27,42 @@ target_compile_features(recipe PRIVATE cxx_std_20)
 target_link_libraries(recipe PRIVATE ${library:-qkv})
 EOF
   cmake -S "$tree" -B "$tree/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DQKV_TESTS=OFF \
-    >"$tree/log" 2>&1 && cmake --build "$tree/build" --target recipe >>"$tree/log" 2>&1
+    >"$tree/log" 2>&1 || {
+    cat "$tree/log"
+    exit 1
+  }
+  cmake --build "$tree/build" --target recipe >>"$tree/log" 2>&1
+}
+
+# Usage: check_section NAME PATCH
+check_section() {
+  local section file
+  case $1 in
+    score) section='## A score' ;;
+    mask) section='## A mask' ;;
+    target) section='## A CPU target' ;;
+    format) section='## A file format' ;;
+    *) echo "$1: no section of docs/recipes.md is known for it" && return 1 ;;
+  esac
+  while read -r file; do
+    sed -n "/^$section\$/,/^## /p" docs/recipes.md | grep -qF "$(basename "$file")" || {
+      echo "$1: docs/recipes.md does not name $file"
+      return 1
+    }
+  done < <(sed -n 's|^+++ b/||p' "$2")
 }
 
 count=0
 for patch in "$root"/tests/recipes/*.patch; do
   name=$(basename "$patch" .patch)
+  check_section "$name" "$patch"
   list=$(sed -n 's/^List: //p' "$patch")
   (cd "$tree" && git apply --include="${list:?$patch names no list}" "$patch")
   if build "$name"; then
     echo "$name: compiles with nothing but its place in the list"
     exit 1
   fi
-  grep -m 1 -oE 'error: .{0,120}' "$tree/log" || true
+  grep -m 1 -oE 'error: .{0,120}' "$tree/log"  # of the compiler
   (cd "$tree" && git apply --exclude="$list" "$patch")
   build "$name" || {
     grep -m 5 -E 'error:' "$tree/log" || tail -5 "$tree/log"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <qkv/app/array_file.h>
+#include <qkv/error.h>
 
 namespace {
 
