@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <qkv/app/array_file.h>
-#include <qkv/error.h>
+#include <qkv/app/file_error.h>
 
 namespace {
 
@@ -28,7 +28,7 @@ std::string refusal(const std::string& path, const std::string& text) {
   try {
     app::read_arrays(path);
     return "nothing";
-  } catch (const Error& error) {
+  } catch (const app::InputError& error) {
     return error.what();
   }
 }

@@ -19,25 +19,25 @@ constexpr fmt::format_string<std::string> kAttendFooter = R"(Examples:
   qkv attend qkv.npz --save weights,lse -o weights.svg -o weights.npz
   qkv attend q.npy k.npy v.npy --save out -o - --format npy > out.npy
 
-Arrays are .npy, .npz or .safetensors files, FILE:NAME is one array of several, - is standard
-input. One FILE alone holds arrays called q, k and (or not) v. q [B,H,Tq,D], k [B,G,Tk,D],
+Arrays are .npy, .npz or .safetensors files; FILE:NAME selects one of several arrays, - is standard
+input. A single FILE holds arrays named q, k and, optionally, v. q [B,H,Tq,D], k [B,G,Tk,D],
 v [B,G,Tk,E], or rank 3 [B,T,D], or rank 2 [T,D]; all of one dtype (float64, float32, bfloat16,
-float16), or float32 q with k and v of two bytes. Results are of q's dtype (out), else float64 for
-float64 and float32 for the others. Without V the scores and weights are computed.
+float16), or float32 q with 16-bit k and v. out has q's dtype; other results are float64 for
+float64 and float32 for the rest. Without V the scores and weights are computed.
 
 Order: --qk-norm, --rotary, score, --scale, --softcap, --bias, --alibi, masks, --sinks, softmax,
 --dropout, values. In --mask true or 1 means "may attend", in --padding-mask true or 1 means
-padding. --params holds W (bilinear), or Wq, Wk, v and, if wanted, b (additive); with --qk-norm
-also, if wanted, the gains norm_q [D] or [H,D] and norm_k [D] or [G,D].
+padding. --params holds W (bilinear), or Wq, Wk, v and, optionally, b (additive); with --qk-norm
+also, optionally, the gains norm_q [D] or [H,D] and norm_k [D] or [G,D].
 
 What --save takes:
 {}
-Without -o the report has the numbers, all or the first ones. Where weights are saved, the file is
-an attention file as well: attn, mask where something is masked, and src and tgt where an input has
-them; an .svg or .png shows the weights. An .npy file takes one result.
+Without -o the report shows the numbers, all or the first ones. A file with weights is also an
+attention file: attn, mask if anything is masked, and src and tgt if an input has them; an .svg or
+.png shows the weights. A .npy file holds one result.
 
-A wrong option ends with exit 2, a missing file or arrays that do not fit with exit 3; nothing is
-written then. NaN and infinity in an input are computed as they are, with a warning.)";
+A wrong option exits with 2, a missing file or arrays that do not fit with 3; nothing is written
+then. NaN and infinity in an input are computed as they are, with a warning.)";
 
 std::vector<std::string> parts_of(const std::string& text) {
   std::vector<std::string> parts(1);
@@ -104,10 +104,10 @@ void add_arrays(const Command& command, AttendOptions& options) {
   add("--bias", options.bias, "added to the scores, broadcast to the weights; -inf masks");
   add("--mask", options.mask, "true: may attend; broadcast to the weights");
   add("--padding-mask", options.padding, "[B,Tk], true: padding, gets no attention");
-  add("--lengths", options.lengths, "[B] or [B,Tq]: how many keys count");
+  add("--lengths", options.lengths, "[B] or [B,Tq]: how many keys are valid");
   add("--sinks", options.sinks, "[H]: one more logit for each head, with value 0");
-  add("--cu-seqlens-q", options.cu_seqlens_q, "packed sequences: where they begin, and the end");
-  add("--cu-seqlens-k", options.cu_seqlens_k, "likewise of k and v");
+  add("--cu-seqlens-q", options.cu_seqlens_q, "packed sequences: where each starts, and the total");
+  add("--cu-seqlens-k", options.cu_seqlens_k, "the same for k and v");
   command.add_option("--alibi", options.alibi, "slopes [H]; auto: those of Press et al. 2022")
       .type_name("FILE[:NAME]|auto");
   command
@@ -126,8 +126,8 @@ void add_numbers(const Command& command, AttendOptions& options) {
   add_real(command, "--scale", options.scale,
            "factor of the scores (default 1/sqrt(D) for scaled_dot, else 1)");
   add_real(command, "--softcap", options.softcap, "s becomes X tanh(s/X); 0 (default): off");
-  add_real(command, "--dropout", options.dropout, "probability of a weight to be dropped");
-  add_number(command, "--seed", options.seed, Bounds<std::uint64_t>{}, "of the dropout");
+  add_real(command, "--dropout", options.dropout, "probability of dropping a weight");
+  add_number(command, "--seed", options.seed, Bounds<std::uint64_t>{}, "seed of the dropout");
   command
       .add_parsed(
           "--window",
@@ -138,7 +138,7 @@ void add_numbers(const Command& command, AttendOptions& options) {
             }
             options.window = qkv::Window{sides[0], sides[1]};
           },
-          "keys from LEFT before to RIGHT behind the diagonal; -1: no end")
+          "keys from LEFT before to RIGHT after the diagonal; -1: unbounded")
       .type_name("LEFT,RIGHT");
 }
 
@@ -149,7 +149,7 @@ void add_results(const Command& command, AttendOptions& options) {
           [&options](const std::vector<std::string>& texts) {
             for (const std::string& text : texts) add_saves(options, text);
           },
-          "results between commas, see below (default: out; without V scores,weights)")
+          "results, separated by commas, see below (default: out; without V scores,weights)")
       .type_name("NAMES")
       .one_each_time();
   add_number(command, "--top", options.top, Bounds<Index>{1},
