@@ -159,9 +159,11 @@ class Reader {
 
   void read_norm() {
     if (!given(kQkNorm)) return;
-    if (nb::isinstance<nb::str>(at(kQkNorm)) || nb::hasattr(at(kQkNorm), "__len__")) {
+    // 0 and 1 are no eps: whoever writes them means off and on.
+    const bool integer = PyIndex_Check(at(kQkNorm).ptr()) != 0 && !is_flag(at(kQkNorm));
+    if (integer || nb::isinstance<nb::str>(at(kQkNorm)) || nb::hasattr(at(kQkNorm), "__len__")) {
       throw_type_error(name(kQkNorm),
-                       "must be None, True or the eps, got " + describe(at(kQkNorm)));
+                       "must be None, a bool or the eps, a float; got " + describe(at(kQkNorm)));
     }
     if (!is_flag(at(kQkNorm))) {
       call_.options.qk_norm = QkNorm{.eps = number_of(at(kQkNorm), name(kQkNorm))};
