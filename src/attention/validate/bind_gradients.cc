@@ -147,12 +147,14 @@ std::array<ParameterTarget, 4> targets_of(const Additive&, core::GradientResults
 
 void bind_norm(Binder& binder, const Options& options, const QkNormGradient& d,
                core::GradientResults& to) {
-  const QkNorm norm = options.qk_norm.value_or(QkNorm{});
   const std::array<GradientTarget*, 2> targets = {&to.query.gain, &to.key.gain};
   std::size_t n = 0;
   QkNorm::for_each_parameter([&](const char* name, auto value, auto gradient) {
+    GradientTarget& target = *targets.at(n++);
+    if (!(d.*gradient).given()) return;
+    const ConstView source = options.qk_norm ? *options.qk_norm.*value : ConstView();
     bind_parameter(binder, ParameterName("input_gradients.qk_norm", name), d.*gradient,
-                   ParameterName(QkNorm::kName, name), norm.*value, 1, *targets.at(n++));
+                   ParameterName(QkNorm::kName, name), source, 1, target);
   });
 }
 

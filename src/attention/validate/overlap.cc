@@ -109,7 +109,8 @@ void for_each_gradient(const InputGradients& g, const F& f) {
   f("input_gradients.k", g.k);
   f("input_gradients.v", g.v);
   QkNorm::for_each_parameter([&](const char* name, auto, auto gradient) {
-    f(core::ParameterName("input_gradients.qk_norm", name), g.qk_norm.*gradient);
+    const View& view = g.qk_norm.*gradient;
+    if (view.given()) f(core::ParameterName("input_gradients.qk_norm", name), view);
   });
   for_each_alternative<Score>([&]<class S>() {
     const auto* d = std::get_if<typename S::Gradient>(&g.score);
