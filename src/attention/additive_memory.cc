@@ -220,7 +220,7 @@ void run(Pass&& pass, Context& context, std::string_view function) {
 }  // namespace
 
 struct AdditiveMemory::State {
-  Inputs inputs;  // k, and a placeholder query
+  Inputs inputs;  // k, and any_query() of it
   Options options;
   Context* context = nullptr;
   core::ResolvedProblem problem;
