@@ -22,7 +22,7 @@
 #include "tests/attention/paths.h"
 #include "tests/support/scale.h"
 
-// The bits of 200 frozen calls must be those in result_hashes.tsv: refactoring must not change any
+// The bits of frozen calls must be those in result_hashes.tsv: refactoring must not change any
 // of them.
 namespace qkv::test {
 namespace {
@@ -32,7 +32,7 @@ constexpr std::string_view kTargets[] = {"avx512", "avx2", "sse4"};
 
 constexpr const char* kHead =
     "# SPDX-License-Identifier: Apache-2.0\n"
-    "# Hashes of the results of 200 calls (tests/attention/frozen/), which result_hashes_test.cc\n"
+    "# Hashes of the results of 276 calls (tests/attention/frozen/), which result_hashes_test.cc\n"
     "# compares: FNV-1a, 64 bits, of the bytes of all results in C order, every NaN the same.\n"
     "# Columns, separated by tabs:\n"
     "#   case    its number and what is drawn; results after ->, gradients after <-\n"
@@ -41,10 +41,10 @@ constexpr const char* kHead =
     "#           has its own reciprocal estimate (additive scores of float32) and order of a few\n"
     "#           sums within a row\n"
     "#   hash\n"
-    "# The rows of libm are those of std::log and std::exp on the machine that wrote them: lse is "
+    "# The rows of libm are those of std::log and std::exp on the machine that wrote them (lse is "
     "a\n"
-    "# logarithm, the gradient of a sink an exponential. Elsewhere what hangs on another libm is\n"
-    "# counted, not compared.\n"
+    "# logarithm, the gradient of a sink an exponential) and of std::pow, std::cos and std::sin\n"
+    "# (rotary positions). Elsewhere what hangs on another libm is counted, not compared.\n"
     "# A program writes this file, never a hand: where bits were meant to change,\n"
     "#   QKV_WRITE_HASHES=1 build/release/tests/test_order --gtest_filter='*ResultHashes*'\n"
     "# replaces the rows of the targets that the CPU has, keeps the others, and fails, so that it "
@@ -63,7 +63,7 @@ std::string hexadecimal(std::uint64_t value) {
 
 // ---- the file -------------------------------------------------------------------------------
 
-// The hash of each case (or "libm TYPE") and target.
+// The hash of each case (or "libm TYPE", "libm rotary TYPE") and target.
 using Hashes = std::map<std::string, std::map<std::string, std::string>>;
 
 Hashes read_hashes() {
@@ -120,18 +120,49 @@ std::string hash_of_libm() {
   return hexadecimal(hash.value());
 }
 
-std::string hash_of_libm(DType sums) {
-  return sums == DType::kFloat64 ? hash_of_libm<double>() : hash_of_libm<float>();
+// Of std::pow, std::cos and std::sin as rotary positions use them: in float64, rounded to T.
+template <class T>
+std::string hash_of_rotary_libm() {
+  constexpr Index kPositions = 2001;
+  constexpr Index kPairs = 20;
+  Tensor x(dtype_of<T>, {kPositions, kPairs, 2});
+  const std::span<T> values = x.values<T>();
+  std::size_t n = 0;
+  for (Index p = 0; p < kPositions; ++p) {
+    for (Index m = 0; m < kPairs; ++m) {
+      const double base = p % 2 == 0 ? 10000 : 500;
+      const double angle =
+          static_cast<double>(p) * std::pow(base, -2 * static_cast<double>(m) / (2.0 * kPairs));
+      values[n++] = static_cast<T>(std::cos(angle));
+      values[n++] = static_cast<T>(std::sin(angle));
+    }
+  }
+  frozen::Hash hash;
+  hash.add(x);
+  return hexadecimal(hash.value());
 }
 
-std::string libm_row(DType sums) { return "libm " + std::string(name_of(sums)); }
+// The rows of libm on this machine.
+const std::map<std::string, std::string>& libm_here() {
+  static const std::map<std::string, std::string> rows = {
+      {"libm float32", hash_of_libm<float>()},
+      {"libm float64", hash_of_libm<double>()},
+      {"libm rotary float32", hash_of_rotary_libm<float>()},
+      {"libm rotary float64", hash_of_rotary_libm<double>()}};
+  return rows;
+}
 
-// Whether the rows of a target were written with this machine's libm.
-bool is_libm_of(const Hashes& hashes, const std::string& target, DType sums) {
-  static const std::string here[] = {hash_of_libm(DType::kFloat32), hash_of_libm(DType::kFloat64)};
-  const auto row = hashes.find(libm_row(sums));
-  if (row == hashes.end() || !row->second.contains(target)) return false;
-  return row->second.at(target) == here[sums == DType::kFloat64 ? 1 : 0];
+// Whether the row of a case and target depends on a libm that rounds otherwise than this one.
+bool is_of_other_libm(const Hashes& hashes, const std::string& target,
+                      const frozen::Outcome& outcome) {
+  const auto differs = [&](const std::string& name) {
+    const auto row = hashes.find(name);
+    return row == hashes.end() || !row->second.contains(target) ||
+           row->second.at(target) != libm_here().at(name);
+  };
+  const std::string type(name_of(outcome.sums));
+  return (outcome.uses_libm && differs("libm " + type)) ||
+         (outcome.rotates && differs("libm rotary " + type));
 }
 
 // ---- the tests ------------------------------------------------------------------------------
@@ -153,9 +184,7 @@ void write(const std::string& target, Hashes hashes) {
     const frozen::Outcome outcome = frozen::run_case(n, target, 1);
     hashes[outcome.name][target] = hexadecimal(outcome.hash.value());
   }
-  for (const DType d : {DType::kFloat32, DType::kFloat64}) {
-    hashes[libm_row(d)][target] = hash_of_libm(d);
-  }
+  for (const auto& [name, hash] : libm_here()) hashes[name][target] = hash;
   write_hashes(hashes, all_names());
 }
 
@@ -178,7 +207,7 @@ TEST_P(ResultHashes, AreThoseOfTheFile) {
   int of_other_libm = 0;
   for (int n = 0; n < frozen::kCases; n += is_brief() ? 4 : 1) {
     const frozen::Outcome outcome = frozen::run_case(n, target, 1 + n % 2);
-    if (outcome.uses_libm && !is_libm_of(hashes, target, outcome.sums)) {
+    if (is_of_other_libm(hashes, target, outcome)) {
       ++of_other_libm;
       continue;
     }
@@ -195,8 +224,8 @@ TEST_P(ResultHashes, AreThoseOfTheFile) {
   RecordProperty("compared", compared);
   if (of_other_libm > 0) {
     GTEST_SKIP() << compared << " cases are as they were; " << of_other_libm
-                 << " are not compared: std::log and std::exp round differently on this machine "
-                 << "than where " << kFile << " was written";
+                 << " are not compared: functions of libm round differently on this machine than "
+                 << "where " << kFile << " was written";
   }
 }
 
@@ -211,7 +240,7 @@ TEST(ResultHashes, TheFileHasTheCasesThatThereAre) {
   EXPECT_EQ(all_names().size(), static_cast<std::size_t>(frozen::kCases));
 }
 
-// What the 200 cases cover: each of these is drawn more than once.
+// What the cases cover: each of these is drawn more than once.
 TEST(ResultHashes, TheCasesDrawEverything) {
   std::map<std::string, int> counts;
   for (int n = 0; n < frozen::kCases; ++n) {
@@ -336,10 +365,50 @@ TEST(ResultHashes, TheCasesDrawEverything) {
                               "batch_dot",
                               "MultiHeadAttention",
                               "Gru",
-                              "Linear"}) {
+                              "Linear",
+                              "cosine",
+                              "norm",
+                              "gain_q",
+                              "gain_k",
+                              "gain of each head",
+                              "without a gain",
+                              "dgain_q",
+                              "dgain_k",
+                              "rotary neighbours",
+                              "rotary halves",
+                              "partial width",
+                              "frequencies",
+                              "base 500",
+                              "q_positions",
+                              "k_positions",
+                              "positions of entries",
+                              "norm and rotary",
+                              "packed maps",
+                              "decode grouped",
+                              "decode packed",
+                              "decode C",
+                              "decode [B,T,H,D]",
+                              "decode 2nd channels",
+                              "decode backwards",
+                              "decode scale",
+                              "decode softcap",
+                              "decode bias",
+                              "decode causal",
+                              "decode window",
+                              "decode keep",
+                              "decode lengths",
+                              "decode offsets",
+                              "decode NaN behind",
+                              "decode alibi",
+                              "decode sinks",
+                              "decode odd",
+                              "decode without options"}) {
     EXPECT_GE(counts[feature], 2) << feature;
   }
   EXPECT_GE(counts["dout"], 80);
+  for (int rows = 1; rows <= 16; ++rows) {
+    EXPECT_GE(counts["decode rows " + std::to_string(rows)], 2) << rows;
+  }
 }
 
 }  // namespace

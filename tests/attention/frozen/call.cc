@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <limits>
 #include <span>
 #include <variant>
 
@@ -32,16 +31,19 @@ bool make_narrower(Index& width) {
 
 }  // namespace
 
-Call::Call(int index, bool only_named)
-    : index_(index),
+Call::Call(Family family, int index, bool only_named)
+    : family_(family),
+      index_(index),
       only_named_(only_named),
-      draw_(0x5EED0000 + static_cast<std::uint64_t>(index)) {
+      draw_((family == Family::kScores ? 0x5EED0000 : 0x5EED5000) +
+            static_cast<std::uint64_t>(index)) {
   draw_score();
   draw_sizes();
   packed_ ? draw_packed_inputs() : draw_inputs();
   matrix_ = result_shapes(inputs_).matrix;
+  if (family_ == Family::kMaps) draw_maps();
   draw_options();
-  backward_ = draw_.chance(58);
+  backward_ = family_ == Family::kMaps || draw_.chance(58);
   draw_outputs();
   if (backward_) draw_backward();
 }
@@ -51,14 +53,7 @@ std::string Call::kind() const {
   return std::holds_alternative<Additive>(score_) ? "additive" : "dot";
 }
 
-std::string Call::name() const {
-  const auto shape = [](const char* letter, const ConstView& x) {
-    return x.given() ? " " + (letter + to_string(x.shape())) : std::string();
-  };
-  const std::string keys = keys_ == dtype_ ? "" : "/" + std::string(name_of(keys_));
-  return score_name_ + " " + std::string(name_of(dtype_)) + keys + shape("q", inputs_.q) +
-         shape("k", inputs_.k) + shape("v", inputs_.v) + words_;
-}
+std::string Call::name() const { return score_name_ + " " + described(inputs_) + words_; }
 
 // ---- arrays ---------------------------------------------------------------------------------
 
@@ -67,59 +62,19 @@ View Call::own(Tensor tensor) {
   return tensors_.back();
 }
 
-Call::Order Call::draw_order() {
-  constexpr Order kOrders[] = {Order::kC,       Order::kC,           Order::kC,
-                               Order::kSwapped, Order::kEverySecond, Order::kBackwards};
-  return draw_.one_of(kOrders);
-}
-
-// The same array in another memory layout; what lies between elements is NaN, or -1.
 View Call::lay_out(Tensor values, Order order) {
-  const int rank = values.rank();
-  if (order == Order::kC || values.element_count() == 0) return own(std::move(values));
-  if (order == Order::kSwapped) {
-    if (rank < 2) return own(std::move(values));
-    const int axis = rank == 2 ? 0 : rank - 3;
-    Dims swapped = values.shape();
-    std::swap(swapped[axis], swapped[axis + 1]);
-    const View view = transpose(own(Tensor(values.dtype(), swapped)), axis, axis + 1);
-    copy(values, view);
-    features_.insert("[B,T,H,D] in memory");
-    return view;
-  }
-  if (order == Order::kEverySecond) {
-    Dims wider = values.shape();
-    wider[rank - 1] *= 2;
-    const View memory = own(Tensor(values.dtype(), wider));
-    if (is_real(values.dtype())) {
-      const Tensor gap =
-          convert(std::vector<double>{std::numeric_limits<double>::quiet_NaN()}, values.dtype());
-      copy(gap, memory);
-    }
-    const View view = slice(memory, -1, 0, wider[rank - 1], 2);
-    copy(values, view);
-    features_.insert("every second channel");
-    return view;
-  }
-  View view = own(Tensor(values.dtype(), values.shape()));
-  for (int axis = 0; axis < rank; ++axis) view = slice(view, axis, view.size(axis) - 1, -1, -1);
-  copy(values, view);
-  features_.insert("backwards in memory");
-  return view;
+  return frozen::lay_out(std::move(values), order, tensors_, features_);
 }
 
 View Call::make(DType dtype, const Dims& shape, double size) {
-  const Order order = draw_order();
+  const Order order = draw_order(draw_);
   Draw of_array(draw_.bits());
   return lay_out(only_named_ ? Tensor(dtype, shape) : numbers(of_array, dtype, shape, size), order);
 }
 
 View Call::whole_numbers(DType dtype, const Dims& shape, Index low, Index high) {
-  Tensor x(dtype, shape);
-  for (Index n = 0; n < x.element_count(); ++n) {
-    core::store(dtype, x.view().data(), n, static_cast<double>(draw_.whole(low, high)));
-  }
-  const Order order = draw_order();
+  Tensor x = frozen::whole_numbers(draw_, dtype, shape, low, high);
+  const Order order = draw_order(draw_);
   return lay_out(std::move(x), order);
 }
 
@@ -138,6 +93,14 @@ void Call::draw_score() {
   const auto type = static_cast<std::size_t>(draw_.whole(0, 11));
   keys_ = kTypes[type];
   dtype_ = type >= 10 ? DType::kFloat32 : keys_;
+  family_ == Family::kMaps ? draw_mapped_score() : draw_plain_score();
+  features_.insert(score_name_);
+  features_.insert(dtype_ == keys_ ? std::string(name_of(dtype_))
+                                   : "float32/" + std::string(name_of(keys_)));
+  packed_ = draw_.chance(family_ == Family::kMaps ? 25 : 15);
+}
+
+void Call::draw_plain_score() {
   switch (draw_.whole(0, 7)) {
     case 0:
     case 1:
@@ -158,10 +121,6 @@ void Call::draw_score() {
       score_ = Additive{};
       score_name_ = "additive";
   }
-  features_.insert(score_name_);
-  features_.insert(dtype_ == keys_ ? std::string(name_of(dtype_))
-                                   : "float32/" + std::string(name_of(keys_)));
-  packed_ = draw_.chance(15);
 }
 
 Index Call::cost() const {
@@ -185,15 +144,24 @@ bool Call::shrink() {
 
 void Call::draw_sizes() {
   constexpr Index kHeads[] = {1, 1, 2, 3};
-  Tq = kQueries[index_ % 6];
-  Tk = kKeys[index_ / 6 % 13];
+  if (family_ == Family::kScores) {
+    Tq = kQueries[index_ % 6];
+    Tk = kKeys[index_ / 6 % 13];
+  } else {
+    Tq = kQueries[index_ / 3 % 6];
+    Tk = draw_.one_of(kKeys);
+  }
   B = draw_.whole(1, 3);
   G = draw_.one_of(kHeads);
   H = G * draw_.one_of(kHeads);
   Dk = draw_.one_of(kWidths);
   E = draw_.one_of(kWidths);
-  const Index other = draw_.one_of(kWidths);
+  Index other = draw_.one_of(kWidths);
   U = draw_.one_of(kUnits);
+  if (family_ == Family::kMaps) {  // rows of one channel test little
+    Dk = std::max<Index>(Dk, 8);
+    other = std::max<Index>(other, 8);
+  }
   while (cost() > kMostCost * (index_ % 16 == 0 ? 4 : 1) && shrink()) {
   }
   const bool products = kind() == "dot";

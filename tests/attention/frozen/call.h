@@ -10,16 +10,22 @@
 
 #include <qkv/attention.h>
 
+#include "tests/attention/frozen/arrays.h"
 #include "tests/attention/frozen/draw.h"
 #include "tests/attention/frozen/hash.h"
 
 namespace qkv::test::frozen {
 
-// One call of attention() and, for about half, of attention_backward(), drawn from its index alone.
+// kMaps: what is made of each row before the score is drawn too (cosine, QK-norm, rotary
+// positions).
+enum class Family { kScores, kMaps };
+
+// One call of attention() and, for about half of kScores and all of kMaps, of attention_backward(),
+// drawn from its family and index alone.
 class Call {
  public:
   // One that only needs a name has zeros for numbers.
-  explicit Call(int index, bool only_named = false);
+  Call(Family family, int index, bool only_named = false);
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
@@ -32,9 +38,6 @@ class Call {
   void run(Context& context, Hash& hash);
 
  private:
-  // The memory layout of an array.
-  enum class Order { kC, kSwapped, kEverySecond, kBackwards };
-
   // Adds a feature to the name.
   void note(const std::string& feature) {
     words_ += " " + feature;
@@ -45,11 +48,16 @@ class Call {
   }
 
   void draw_score();
+  void draw_plain_score();
+  void draw_mapped_score();
   void draw_sizes();
   Index cost() const;
   bool shrink();
   void draw_inputs();
   void draw_packed_inputs();
+  void draw_maps();
+  void draw_norm();
+  void draw_rotary();
   void draw_options();
   void draw_mods();
   void draw_bias();
@@ -68,9 +76,10 @@ class Call {
   // An array of numbers, in some memory layout.
   View make(DType dtype, const Dims& shape, double size = 1);
   View lay_out(Tensor values, Order order);
-  Order draw_order();
   View whole_numbers(DType dtype, const Dims& shape, Index low, Index high);
   View rows_named(Index count);
+  ConstView gain(const char* name, Index heads, Index width);
+  ConstView positions(const char* name, Index rows);
   View parameter(const Dims& shape, double size);
   View result(const char* name, DType dtype, const Dims& shape);
   View gradient(const char* name, const ConstView& of);
@@ -79,6 +88,7 @@ class Call {
   Dims with_heads(const Dims& shape);
   Dims broadcastable();
 
+  Family family_;
   int index_;
   bool only_named_;
   Draw draw_;

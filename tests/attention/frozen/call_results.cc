@@ -19,7 +19,7 @@ View Call::result(const char* name, DType dtype, const Dims& shape) {
   for (Index n = 0; !only_named_ && n < x.element_count(); ++n) {
     core::store(dtype, x.view().data(), n, kUntouched);
   }
-  const Order order = draw_order();
+  const Order order = draw_order(draw_);
   const View view = lay_out(std::move(x), order);
   results_.push_back(view);
   note(name);
@@ -128,6 +128,10 @@ void Call::draw_backward() {
   gradients_.q = result_or_sum("dq", inputs_.q);
   gradients_.k = gradient("dk", inputs_.k);
   gradients_.v = gradient("dv", inputs_.v);
+  if (options_.qk_norm) {
+    gradients_.qk_norm.q = gradient("dgain_q", options_.qk_norm->q);
+    gradients_.qk_norm.k = gradient("dgain_k", options_.qk_norm->k);
+  }
   if (const auto* bilinear = std::get_if<Bilinear>(&score_)) {
     gradients_.score = BilinearGradient{gradient("dW", bilinear->w)};
   } else if (const auto* additive = std::get_if<Additive>(&score_)) {

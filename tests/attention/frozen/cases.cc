@@ -16,10 +16,9 @@ namespace qkv::test::frozen {
 
 Outcome run_case(int number, const std::string& target, int threads) {
   using Run = Outcome (*)(int, const std::string&, int);
-  constexpr std::pair<int, Run> kKinds[] = {{kAttentionCases, &run_attention},
-                                            {kMemoryCases, &run_memory},
-                                            {kArrayCases, &run_arrays},
-                                            {kLayerCases, &run_layer}};
+  constexpr std::pair<int, Run> kKinds[] = {
+      {kAttentionCases, &run_attention}, {kMemoryCases, &run_memory}, {kArrayCases, &run_arrays},
+      {kLayerCases, &run_layer},         {kMapCases, &run_maps},      {kDecodeCases, &run_decode}};
   int index = number;
   for (const auto& [count, run] : kKinds) {
     if (index < count) {
@@ -34,15 +33,28 @@ Outcome run_case(int number, const std::string& target, int threads) {
   return {};
 }
 
-Outcome run_attention(int index, const std::string& target, int threads) {
-  Call call(index, target.empty());
+namespace {
+
+Outcome run_call(Family family, int index, const std::string& target, int threads) {
+  Call call(family, index, target.empty());
   Outcome outcome{.name = call.name(), .sums = call.sums(), .features = call.features()};
   outcome.uses_libm = outcome.features.contains("lse");  // so has each backward pass
+  outcome.rotates = outcome.features.contains("rotary");
   if (target.empty()) return outcome;
   Context context =
       context_of((call.kind() == "additive" ? "additive/" : "dot/") + target, threads);
   call.run(context, outcome.hash);
   return outcome;
+}
+
+}  // namespace
+
+Outcome run_attention(int index, const std::string& target, int threads) {
+  return run_call(Family::kScores, index, target, threads);
+}
+
+Outcome run_maps(int index, const std::string& target, int threads) {
+  return run_call(Family::kMaps, index, target, threads);
 }
 
 // ---- AdditiveMemory -------------------------------------------------------------------------

@@ -9,21 +9,25 @@
 
 #include "tests/attention/frozen/hash.h"
 
-// The 200 calls whose results are kept as hashes in result_hashes.tsv. Their draws are frozen: a
-// new option gets new cases at the end, so that no existing line of the file changes.
+// The calls whose results are kept as hashes in result_hashes.tsv. Their draws are frozen: a new
+// option gets new cases at the end, so that no existing line of the file changes.
 namespace qkv::test::frozen {
 
 inline constexpr int kAttentionCases = 172;
 inline constexpr int kMemoryCases = 8;
 inline constexpr int kArrayCases = 10;
 inline constexpr int kLayerCases = 10;
-inline constexpr int kCases = kAttentionCases + kMemoryCases + kArrayCases + kLayerCases;
+inline constexpr int kMapCases = 36;
+inline constexpr int kDecodeCases = 40;
+inline constexpr int kCases =
+    kAttentionCases + kMemoryCases + kArrayCases + kLayerCases + kMapCases + kDecodeCases;
 
 // A case's description and results.
 struct Outcome {
   std::string name{};                // the draws; begins with the case's number
   DType sums = DType::kFloat32;      // the accumulator
   bool uses_libm = false;            // there is an lse, or something derived from it
+  bool rotates = false;              // by angles whose cos and sin are libm's
   std::set<std::string> features{};  // the individual draws
   Hash hash{};
 };
@@ -36,6 +40,8 @@ Outcome run_attention(int index, const std::string& target, int threads);
 Outcome run_memory(int index, const std::string& target, int threads);
 Outcome run_arrays(int index, const std::string& target, int threads);
 Outcome run_layer(int index, const std::string& target, int threads);
+Outcome run_maps(int index, const std::string& target, int threads);
+Outcome run_decode(int index, const std::string& target, int threads);
 
 // The context of a case.
 inline Context context_of(const std::string& path, int threads) {
