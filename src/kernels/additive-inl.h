@@ -178,7 +178,7 @@ HWY_NOINLINE Range exponentials(const T* a, Index n, T* x, T* power) {
   }
   if (c == n) return all;
   V e;
-  store_part(one(load_part(d, a + c, n - c), &e), d, x + c, n - c);
+  store_part(one(load_stored_part(d, a + c, n - c), &e), d, x + c, n - c);
   store_part(e, d, power + c, n - c);
   return all;
 }

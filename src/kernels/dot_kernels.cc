@@ -15,6 +15,7 @@
 // The one-lane baseline comes last, so leaving it out keeps the include guards in step.
 #if QKV_COMPILES_FOR_TARGET
 #include "kernels/row-inl.h"
+#include "kernels/stored_scores-inl.h"
 #include "kernels/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,14 +25,17 @@ template <class T>
 constexpr DotKernels<T> kDotKernels{
     .pack_panel = &pack_panel<T>,
     .scores = &scores<T>,
+    .stored_scores = &stored_scores<T>,
     .add_bias = &add_bias<T>,
     .subtract_distance = &subtract_distance<T>,
     .mask = &mask<T>,
     .softmax = &softmax<T>,
     .merge = &merge<T>,
     .weighted_sum = &weighted_sum<T>,
+    .stored_sum = &stored_sum<T>,
     .add_product = &add_product<T>,
     .merge_row = &merge_row<T>,
+    .widen = &widen<T>,
     .has_nan = &has_nan<T>,
     .scale_row = &scale_row<T>,
     .weights = &weights<T>,

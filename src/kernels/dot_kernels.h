@@ -2,8 +2,10 @@
 #ifndef QKV_KERNELS_DOT_KERNELS_H_
 #define QKV_KERNELS_DOT_KERNELS_H_
 
+#include <cstddef>
 #include <cstdint>
 
+#include <qkv/dtype.h>
 #include <qkv/view.h>
 
 #include "core/order.h"
@@ -29,6 +31,39 @@ struct RowsOf {
   Index stride = 0;
 };
 
+// Rows as they are stored: contiguous channels of a type that is_read_in_place.
+struct StoredRows {
+  const void* data = nullptr;
+  DType dtype = DType::kNone;
+  Index stride = 0;  // in values
+
+  StoredRows() = default;
+  StoredRows(const void* first, DType type, Index row_stride)
+      : data(first), dtype(type), stride(row_stride) {}
+  template <class T>
+  StoredRows(const RowsOf<const T>& rows)  // NOLINT(google-explicit-constructor)
+      : data(rows.data), dtype(dtype_of<T>), stride(rows.stride) {}
+  StoredRows row(Index n) const {
+    return {static_cast<const std::byte*>(data) + n * stride * Index(size_of(dtype)), dtype,
+            stride};
+  }
+};
+
+// Types that loops for T read without a copy.
+template <class T>
+constexpr bool is_read_in_place(DType type) {
+  if (type == dtype_of<T>) return true;
+  return dtype_of<T> == DType::kFloat32 && (type == DType::kBFloat16 || type == DType::kFloat16);
+}
+
+// Memory that a loop over rows asks for while it uses others: row n of it beside row n of theirs.
+inline constexpr Index kLine = 64;
+struct ReadAhead {
+  const std::byte* data = nullptr;
+  Index stride = 0;  // in bytes
+  Index bytes = 0;   // of a row; 0: nothing
+};
+
 // The softmax of one row of scores so far: sum = sum_j exp(s_j - max). A sum of NaN marks a row
 // with a live score of NaN or +inf.
 template <class T>
@@ -40,11 +75,15 @@ struct SoftmaxState {
 template <class T>
 struct DotKernels {
   // panel[c][n] = k_nc for n < keys <= kPanel, 0 after them; `k` has contiguous channels.
-  void (*pack_panel)(const RowsOf<const T>& k, Index keys, Index D, T* panel);
+  void (*pack_panel)(const StoredRows& k, Index keys, Index D, T* panel);
   // s_rn = scale * q_r . k_n for a panel's keys and any rows: D >= 1 channels, in blocks of
   // core::kChannelBlock.
   void (*scores)(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T scale,
                  const RowsOf<T>& s);
+  // The same for any number of keys as they are stored, for few rows: keys are transposed in
+  // registers. Whole registers of scores are written.
+  void (*stored_scores)(const RowsOf<const T>& q, Index rows, Index D, const StoredRows& k,
+                        Index keys, T scale, const RowsOf<T>& s, const ReadAhead& ahead);
   // s_n += bias_n; -inf where bias_n is -inf.
   void (*add_bias)(T* s, const T* bias, Index n);
   // s_n -= slope * |distance + n|.
@@ -60,11 +99,16 @@ struct DotKernels {
   // acc_rc += sum_n w_rn v_nc, n ascending, for 1..kTileRows rows and all E channels.
   void (*weighted_sum)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
                        Index E, const RowsOf<T>& acc);
+  // The same, of values as they are stored.
+  void (*stored_sum)(const RowsOf<const T>& w, Index rows, const StoredRows& v, Index keys, Index E,
+                     const RowsOf<T>& acc, const ReadAhead& ahead);
   // y_rc += sum_n x_rn w_nc, n ascending from zero, for 1..kTileRows rows and all columns.
   void (*add_product)(const RowsOf<const T>& x, Index rows, const RowsOf<const T>& w, Index terms,
                       Index columns, const RowsOf<T>& y);
   // total_c = total_c * total_factor + chunk_c * chunk_factor.
   void (*merge_row)(T* total, T total_factor, const T* chunk, T chunk_factor, Index E);
+  // Rows of stored values as T.
+  void (*widen)(const StoredRows& x, Index rows, Index width, const RowsOf<T>& to);
   // Whether one of n values, a multiple of 16, is NaN.
   bool (*has_nan)(const T* x, Index n);
   // to_n = x_n * factor.

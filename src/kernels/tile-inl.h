@@ -8,10 +8,15 @@
 #endif
 
 #include <algorithm>
+#include <array>
+#include <type_traits>
+#include <utility>
 
 #include <hwy/highway.h>
 
+#include "core/storage.h"
 #include "kernels/dot_kernels.h"
+#include "kernels/stored-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
@@ -22,89 +27,57 @@ inline constexpr int kTileVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 
 // ---- panels ---------------------------------------------------------------------------------
 
-// 16 bytes of each of n rows, packed in one register: block m from rows + m * step.
-template <class T, int kBytes>
-HWY_INLINE hn::Vec<hn::CappedTag<T, kBytes / sizeof(T)>> gather_blocks(const T* from, Index step) {
-  const hn::CappedTag<T, kBytes / sizeof(T)> d;
-  if constexpr (kBytes == 16) {
-    return hn::LoadU(d, from);
-  } else {
-    constexpr Index kHalf = kBytes / 32;
-    return hn::Combine(d, gather_blocks<T, kBytes / 2>(from + kHalf * step, step),
-                       gather_blocks<T, kBytes / 2>(from, step));
-  }
-}
-
-// A register of keys for each of 16 / sizeof(T) channels: transposes blocks within each
-// register.
-HWY_INLINE void transpose_keys(const float* k, Index stride, float* panel) {
-  const hn::ScalableTag<float> d;
-  const auto a = gather_blocks<float, HWY_MAX_BYTES>(k, 4 * stride);
-  const auto b = gather_blocks<float, HWY_MAX_BYTES>(k + stride, 4 * stride);
-  const auto c = gather_blocks<float, HWY_MAX_BYTES>(k + 2 * stride, 4 * stride);
-  const auto e = gather_blocks<float, HWY_MAX_BYTES>(k + 3 * stride, 4 * stride);
-  const hn::Repartition<double, decltype(d)> dd;
-  const auto pairs = [&](auto x, auto y)
-                         HWY_ATTR { return hn::BitCast(dd, hn::InterleaveLower(d, x, y)); };
-  const auto upper_pairs = [&](auto x, auto y)
-                               HWY_ATTR { return hn::BitCast(dd, hn::InterleaveUpper(d, x, y)); };
-  // a0 b0 a1 b1 and c0 e0 c1 e1 give a0 b0 c0 e0, a1 b1 c1 e1.
-  const auto ab = pairs(a, b);
-  const auto ce = pairs(c, e);
-  const auto ab2 = upper_pairs(a, b);
-  const auto ce2 = upper_pairs(c, e);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, ab, ce)), d, panel);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, ab, ce)), d, panel + kPanel);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, ab2, ce2)), d, panel + 2 * kPanel);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, ab2, ce2)), d, panel + 3 * kPanel);
-}
-HWY_INLINE void transpose_keys(const double* k, Index stride, double* panel) {
-  const hn::ScalableTag<double> d;
-  const auto a = gather_blocks<double, HWY_MAX_BYTES>(k, 2 * stride);
-  const auto b = gather_blocks<double, HWY_MAX_BYTES>(k + stride, 2 * stride);
-  hn::StoreU(hn::InterleaveLower(d, a, b), d, panel);
-  hn::StoreU(hn::InterleaveUpper(d, a, b), d, panel + kPanel);
-}
-
-template <class T>
-HWY_NOINLINE void pack_panel(const RowsOf<const T>& k, Index keys, Index D, T* panel) {
+// Keys that are stored as `Stored`.
+template <class T, class Stored>
+HWY_NOINLINE void pack_stored(const Stored* k, Index stride, Index keys, Index D, T* panel) {
+  const hn::ScalableTag<T> d;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  constexpr Index kChannels = 16 / sizeof(T);
+  using Channels = Step<T, Stored, 16>;
+  constexpr Index kChannels = Channels::kChannels;
+  const auto transpose = [&](const Stored* rows, Index row_stride, T* to) HWY_ATTR {
+    const Channels step(rows, row_stride);
+#pragma GCC unroll 8
+    for (int c = 0; c < kChannels; ++c) hn::StoreU(step.channel(c), d, to + c * kPanel);
+  };
   const Index whole_keys = keys / kLanes * kLanes;
   const Index whole_channels = D / kChannels * kChannels;
   for (Index n = 0; n < whole_keys; n += kLanes) {
-    const T* rows = k.data + n * k.stride;
     for (Index c = 0; c < whole_channels; c += kChannels) {
-      transpose_keys(rows + c, k.stride, panel + c * kPanel + n);
+      transpose(k + n * stride + c, stride, panel + c * kPanel + n);
     }
   }
-  const auto copy = [&](Index n0, Index n1, Index c0, Index c1) HWY_ATTR {
-    for (Index n = n0; n < n1; ++n) {
-      for (Index c = c0; c < c1; ++c) panel[c * kPanel + n] = k.data[n * k.stride + c];
+  for (Index n = 0; n < keys; ++n) {
+    for (Index c = whole_channels; c < D; ++c) {
+      panel[c * kPanel + n] = core::to_accumulator<T>(k[n * stride + c]);
     }
-  };
-  copy(0, keys, whole_channels, D);
+  }
   if (whole_keys < keys) {
     // The last keys are padded with rows of zeros, several channels at a time.
     constexpr Index kPiece = 64;
-    HWY_ALIGN T rows[kLanes * kPiece];
+    alignas(64) Stored rows[kLanes * kPiece];
     for (Index c0 = 0; c0 < whole_channels; c0 += kPiece) {
       const Index width = std::min(kPiece, whole_channels - c0);
       for (Index n = 0; n < kLanes; ++n) {
         if (whole_keys + n < keys) {
-          std::copy_n(k.data + (whole_keys + n) * k.stride + c0, width, rows + n * kPiece);
+          std::copy_n(k + (whole_keys + n) * stride + c0, width, rows + n * kPiece);
         } else {
-          std::fill_n(rows + n * kPiece, width, T(0));
+          std::fill_n(rows + n * kPiece, width, Stored());
         }
       }
       for (Index c = 0; c < width; c += kChannels) {
-        transpose_keys(rows + c, kPiece, panel + (c0 + c) * kPanel + whole_keys);
+        transpose(rows + c, kPiece, panel + (c0 + c) * kPanel + whole_keys);
       }
     }
   }
   if (keys == kPanel) return;
   for (Index c = 0; c < D; ++c)
     std::fill(panel + c * kPanel + keys, panel + (c + 1) * kPanel, T(0));
+}
+
+template <class T>
+void pack_panel(const StoredRows& k, Index keys, Index D, T* panel) {
+  visit_stored<T>(k, [&]<class Stored>(const Stored* rows)
+                         HWY_ATTR { pack_stored(rows, k.stride, keys, D, panel); });
 }
 
 // ---- q k^T ----------------------------------------------------------------------------------
@@ -176,17 +149,6 @@ void scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T sca
 
 // ---- w v ------------------------------------------------------------------------------------
 
-// The first n lanes of a register; memory after them is not touched.
-template <class D, class T = hn::TFromD<D>>
-HWY_INLINE hn::Vec<D> load_part(D d, const T* from, Index n) {
-#if HWY_MAX_BYTES == 16
-  HWY_ALIGN T lanes[HWY_MAX_BYTES / sizeof(T)] = {};
-  std::copy(from, from + n, lanes);
-  return hn::Load(d, lanes);
-#else
-  return hn::MaskedLoad(hn::FirstN(d, static_cast<std::size_t>(n)), d, from);
-#endif
-}
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE void store_part(hn::Vec<D> x, D d, T* to, Index n) {
 #if HWY_MAX_BYTES == 16
@@ -204,19 +166,28 @@ HWY_INLINE void store_part(hn::Vec<D> x, D d, T* to, Index n) {
 //   kColumns       w_rn at data[n * stride + r]; starts from zero and is added to acc
 enum class Weights { kRows, kRowsFromZero, kColumns };
 
+// Nothing is read ahead.
+struct NoAhead {
+  HWY_INLINE void ask() {}
+};
+
 // kVectors registers of channels, the last of which has `last` channels (kWhole: all).
-template <class T, Weights kWeights, int kRows, int kVectors, bool kWhole>
+template <class T, class Stored, Weights kWeights, int kRows, int kVectors, bool kWhole,
+          class Ahead>
 HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
-                                    const T* HWY_RESTRICT v, Index v_stride, Index keys, Index last,
-                                    T* HWY_RESTRICT acc, Index acc_stride) {
+                                    const Stored* HWY_RESTRICT v, Index v_stride, Index keys,
+                                    Index last, T* HWY_RESTRICT acc, Index acc_stride,
+                                    Ahead& shared_ahead) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr bool kByRows = kWeights != Weights::kColumns;
   constexpr bool kFromZero = kWeights != Weights::kRows;
-  const auto load = [&](const T* from, int x) HWY_ATTR {
-    if (!kWhole && x == kVectors - 1) return load_part(d, from + x * kLanes, last);
-    return hn::LoadU(d, from + x * kLanes);
+  constexpr int kVectorsOfLine = std::max(1, static_cast<int>(kLine / (kLanes * sizeof(Stored))));
+  Ahead ahead = shared_ahead;
+  const auto load = [&](const auto* from, int x) HWY_ATTR {
+    if (!kWhole && x == kVectors - 1) return load_stored_part(d, from + x * kLanes, last);
+    return load_stored(d, from + x * kLanes);
   };
   V sum[kRows][kVectors];
 #pragma GCC unroll 8
@@ -229,7 +200,11 @@ HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
   for (Index n = 0; n < keys; ++n, v += v_stride) {
     V values[kVectors];
 #pragma GCC unroll 8
-    for (int x = 0; x < kVectors; ++x) values[x] = load(v, x);
+    for (int x = 0; x < kVectors; ++x) {
+      // As many lines ahead as are read.
+      if (x % kVectorsOfLine == 0) ahead.ask();
+      values[x] = load(v, x);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const V weight = hn::Set(d, kByRows ? w[r * w_stride + n] : w[n * w_stride + r]);
@@ -250,71 +225,86 @@ HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
       }
     }
   }
+  shared_ahead = ahead;
 }
 
-template <class T, Weights kWeights, int kRows>
-void weighted_sum_rows(const RowsOf<const T>& w, const RowsOf<const T>& v, Index keys, Index E,
-                       const RowsOf<T>& acc) {
-  using Tile = void (*)(const T*, Index, const T*, Index, Index, Index, T*, Index);
+// The most registers of a tile of the prefill, and of few rows: those that leave room for operands.
+template <int kRows, class Ahead>
+inline constexpr int kMostVectors = kTileVectors;
+template <int kRows>
+inline constexpr int kMostVectors<kRows, LinesAhead> = HWY_TARGET == HWY_AVX3 ? (kRows <= 2 ? 8 : 4)
+                                                                              : (kRows == 1   ? 8
+                                                                                 : kRows == 2 ? 4
+                                                                                              : 2);
+
+template <class T, class Stored, Weights kWeights, int kRows, class Ahead>
+void weighted_sum_rows(const RowsOf<const T>& w, const RowsOf<const Stored>& v, Index keys, Index E,
+                       const RowsOf<T>& acc, Ahead& ahead) {
+  using Tile = void (*)(const T*, Index, const Stored*, Index, Index, Index, T*, Index, Ahead&);
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  constexpr Tile kWhole[] = {
-    &weighted_sum_tile<T, kWeights, kRows, 1, true>,
-    &weighted_sum_tile<T, kWeights, kRows, 2, true>,
-#if HWY_TARGET == HWY_AVX3
-    &weighted_sum_tile<T, kWeights, kRows, 3, true>,
-    &weighted_sum_tile<T, kWeights, kRows, 4, true>,
-#endif
+  constexpr int kMost = kMostVectors<kRows, Ahead>;
+  // By the number of registers, less one.
+  const auto tiles = []<bool kWhole, int... kVectors>(std::integer_sequence<int, kVectors...>) {
+    return std::array<Tile, kMost>{
+        &weighted_sum_tile<T, Stored, kWeights, kRows, kVectors + 1, kWhole, Ahead>...};
   };
-  constexpr Tile kPart[] = {
-    &weighted_sum_tile<T, kWeights, kRows, 1, false>,
-    &weighted_sum_tile<T, kWeights, kRows, 2, false>,
-#if HWY_TARGET == HWY_AVX3
-    &weighted_sum_tile<T, kWeights, kRows, 3, false>,
-    &weighted_sum_tile<T, kWeights, kRows, 4, false>,
-#endif
-  };
+  constexpr auto kCounts = std::make_integer_sequence<int, kMost>();
+  constexpr std::array<Tile, kMost> kWhole = tiles.template operator()<true>(kCounts);
+  constexpr std::array<Tile, kMost> kPart = tiles.template operator()<false>(kCounts);
   // Registers are divided evenly: 5 are 3 + 2, not 4 + 1, whose single register would be bound by
   // the latency of its additions.
   const Index vectors = (E + kLanes - 1) / kLanes;
-  const Index pieces = (vectors + kTileVectors - 1) / kTileVectors;
+  const Index pieces = (vectors + kMost - 1) / kMost;
   Index begin = 0;
   for (Index p = 0; p < pieces; ++p) {
     const Index end = vectors * (p + 1) / pieces;
     const Index last = std::min(E - (end - 1) * kLanes, kLanes);
-    const Tile tile = (last == kLanes ? kWhole : kPart)[end - begin - 1];
+    const Tile tile = (last == kLanes ? kWhole : kPart)[static_cast<std::size_t>(end - begin - 1)];
     tile(w.data, w.stride, v.data + begin * kLanes, v.stride, keys, last, acc.data + begin * kLanes,
-         acc.stride);
+         acc.stride, ahead);
     begin = end;
   }
 }
 
-template <class T, Weights kWeights>
-void any_weighted_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
-                      Index E, const RowsOf<T>& acc) {
-  constexpr void (*kByRows[])(const RowsOf<const T>&, const RowsOf<const T>&, Index, Index,
-                              const RowsOf<T>&) = {
-      &weighted_sum_rows<T, kWeights, 1>, &weighted_sum_rows<T, kWeights, 2>,
-      &weighted_sum_rows<T, kWeights, 3>, &weighted_sum_rows<T, kWeights, 4>,
-      &weighted_sum_rows<T, kWeights, 5>, &weighted_sum_rows<T, kWeights, 6>};
-  kByRows[rows - 1](w, v, keys, E, acc);
+template <class T, class Stored, Weights kWeights, class Ahead>
+void any_weighted_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const Stored>& v,
+                      Index keys, Index E, const RowsOf<T>& acc, Ahead ahead) {
+  constexpr void (*kByRows[])(const RowsOf<const T>&, const RowsOf<const Stored>&, Index, Index,
+                              const RowsOf<T>&,
+                              Ahead&) = {&weighted_sum_rows<T, Stored, kWeights, 1, Ahead>,
+                                         &weighted_sum_rows<T, Stored, kWeights, 2, Ahead>,
+                                         &weighted_sum_rows<T, Stored, kWeights, 3, Ahead>,
+                                         &weighted_sum_rows<T, Stored, kWeights, 4, Ahead>,
+                                         &weighted_sum_rows<T, Stored, kWeights, 5, Ahead>,
+                                         &weighted_sum_rows<T, Stored, kWeights, 6, Ahead>};
+  kByRows[rows - 1](w, v, keys, E, acc, ahead);
 }
 
 template <class T>
 void weighted_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
                   Index E, const RowsOf<T>& acc) {
-  any_weighted_sum<T, Weights::kRows>(w, rows, v, keys, E, acc);
+  any_weighted_sum<T, T, Weights::kRows, NoAhead>(w, rows, v, keys, E, acc, {});
+}
+
+template <class T>
+void stored_sum(const RowsOf<const T>& w, Index rows, const StoredRows& v, Index keys, Index E,
+                const RowsOf<T>& acc, const ReadAhead& ahead) {
+  visit_stored<T>(v, [&]<class Stored>(const Stored* data) HWY_ATTR {
+    any_weighted_sum<T, Stored, Weights::kRows, LinesAhead>(w, rows, {data, v.stride}, keys, E, acc,
+                                                            LinesAhead(ahead, 0, w.data));
+  });
 }
 
 template <class T>
 void add_product(const RowsOf<const T>& x, Index rows, const RowsOf<const T>& w, Index terms,
                  Index columns, const RowsOf<T>& y) {
-  any_weighted_sum<T, Weights::kRowsFromZero>(x, rows, w, terms, columns, y);
+  any_weighted_sum<T, T, Weights::kRowsFromZero, NoAhead>(x, rows, w, terms, columns, y, {});
 }
 
 template <class T>
 void transposed_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x, Index count,
                     Index width, const RowsOf<T>& acc) {
-  any_weighted_sum<T, Weights::kColumns>(w, rows, x, count, width, acc);
+  any_weighted_sum<T, T, Weights::kColumns, NoAhead>(w, rows, x, count, width, acc, {});
 }
 
 }  // namespace qkv::kernels::HWY_NAMESPACE

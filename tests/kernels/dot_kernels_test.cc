@@ -60,7 +60,7 @@ TYPED_TEST(Kernels, ScoresAreSumsOverBlocksOfAscendingChannels) {
         constexpr Index kMostRows = 13;
         const std::vector<T> q = random_values<T>(kMostRows * D, 2);
         std::vector<T> panel(static_cast<std::size_t>(kPanel * D), T(9));
-        k.pack_panel({rows.data(), stride}, keys, D, panel.data());
+        k.pack_panel(RowsOf<const T>{rows.data(), stride}, keys, D, panel.data());
         for (const Index count : {1, 2, 3, 4, 5, 6, 7, 13}) {
           std::vector<T> s(static_cast<std::size_t>(kMostRows * 70), T(7));
           k.scores({q.data(), D}, count, D, panel.data(), T(0.3), {s.data(), 70});

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "attention/fused/additive_scores.h"
+#include "attention/fused/chunk_reads.h"
 #include "attention/fused/key_units.h"
 #include "attention/fused/row_options.h"
 #include "core/arena.h"
@@ -36,6 +37,11 @@ inline constexpr Index kValueKeys = 2 * kPanel;
 // Rows in whole registers, for any target.
 inline constexpr Index kMostLanes = 16;
 
+// Query rows of a key head that read keys and values as they are stored.
+inline constexpr Index kStoredRows = 16;
+// Values of so many keys stay in the first-level cache until all tiles of few rows have used them.
+inline constexpr Index kStoredKeys = 32;
+
 // Shared by all blocks of a call.
 template <class T>
 struct FusedCall {
@@ -43,6 +49,8 @@ struct FusedCall {
   const kernels::DotKernels<T>& kernels;
   InstanceTarget instances = InstanceTarget::kBaseline;
   bool key_masks = false;                       // some mask is evaluated key by key
+  bool reads_keys = false;                      // as they are stored: few queries
+  bool reads_values = false;                    // likewise, and else:
   bool copies_values = false;                   // values are converted, or not contiguous
   const AdditiveScores<T>* additive = nullptr;  // null: scores are dot products
   core::StopPoint stop;                         // of the call, when running
@@ -53,9 +61,15 @@ struct FusedCall {
         kernels(kernels::dot_kernels<T>(target)),
         instances(instances_of(target)),
         key_masks(has_key_masks(problem)),
-        copies_values(problem.v.given() &&
+        reads_keys(additive_scores == nullptr && has_few_rows(problem) &&
+                   is_readable<T>(problem.k)),
+        reads_values(has_few_rows(problem) && problem.v.given() && is_readable<T>(problem.v)),
+        copies_values(!reads_values && problem.v.given() &&
                       (problem.v.dtype != dtype_of<T> || problem.v.col_stride != 1)),
         additive(additive_scores) {}
+
+  // Few rows read keys and values once: packing would cost more than it saves.
+  static bool has_few_rows(const Problem& p) { return p.G > 0 && p.H / p.G * p.Tq <= kStoredRows; }
 
   // Values per row of q or k that scores read; memory is allocated for Dk of them.
   Index score_width() const { return additive == nullptr ? p.Dk : additive->width(); }
@@ -121,6 +135,7 @@ class FusedBlock {
     packed_ = packed;
     clear_rows();
     clear_chunk();
+    reads_end_ = unit.s.Tk;
     offset_ = p_.diagonal_offset(unit.b, unit.s);
     q_entry_ = core::batch_offset(p_.q, p_.batch, unit.b);
     k_offset_ =
@@ -129,6 +144,8 @@ class FusedBlock {
     v_offset_ = core::offset_of(p_.v, core::batch_offset(p_.v, p_.batch, unit.b),
                                 p_.value_head(unit.g), unit.s.k0, 0);
   }
+  // No key from `end` on will be asked of this block.
+  void read_until(Index end) { reads_end_ = end; }
   void clear_rows() {
     count_ = 0;
     live_ = {unit_.s.Tk, 0};
@@ -234,15 +251,17 @@ class FusedBlock {
   void ask_key_masks(Index t, Tiles tiles);
   void prefetch_bias(Index t0, Index t1) const;
   const T* panel(Index n);
-  RowsOf<const T> values();
+  StoredRows values();
+  void score_stored(Index first, Index rows, Index n, Index keys);
   void softmax_rows(Index t);
   void drop(Index r) const;
   std::uint8_t* allowed(Index r) const { return allowed_ + r % kGroupRows * kKeyChunk; }
   bool begin_chunk(Index j0, Tiles tiles);
   void score_tiles(Index t0, Index t1, Tiles tiles);
-  void sum_values(Index t0, Index t1, const RowsOf<const T>& v);
-  void sum_tile(Index t, Index begin, Index end, const RowsOf<const T>& v);
-  void sum_with_care(Index t, const RowsOf<const T>& v);
+  void sum_values(Index t0, Index t1, const StoredRows& v);
+  void sum_tile(Index t, Index begin, Index end, const StoredRows& v);
+  void sum_keys(Index t, Index begin, Index end, const StoredRows& v);
+  void sum_with_care(Index t, const StoredRows& v);
 
   const FusedCall<T>& call_;
   const Problem& p_;
@@ -256,6 +275,8 @@ class FusedBlock {
   KeyRange live_;   // of any row
   Index j0_ = 0;    // the current chunk
   Index keys_ = 0;  // and its length
+  ChunkReads reads_;
+  Index reads_end_ = 0;  // key after the last that this block is expected to read
   Tile tiles_[kBlockTiles];
   BlockRow* rows_ = nullptr;
   T* q_ = nullptr;           // [rows][D]

@@ -78,11 +78,7 @@ template <class T>
 void pack_panel(const FusedCall<T>& call, const Operand& x, Index offset, Index keys, Index width,
                 T* panel) {
   call.stop();
-  if (x.dtype == dtype_of<T> && x.col_stride == 1) {
-    call.kernels.pack_panel({static_cast<const T*>(x.data) + offset, x.row_stride}, keys, width,
-                            panel);
-    return;
-  }
+  if (is_readable<T>(x)) return call.kernels.pack_panel(stored_rows(x, offset), keys, width, panel);
   for (Index c = 0; c < width; ++c) {
     T* column = panel + c * kPanel;
     load_values(x, offset + c * x.col_stride, x.row_stride, keys, column);
@@ -96,6 +92,12 @@ bool FusedBlock<T>::begin_chunk(Index j0, Tiles tiles) {
   j0_ = j0;
   keys_ = std::min(p_.key_chunk, unit_.s.Tk - j0);
   own_panels_ = 0;
+  if (call_.reads_keys || call_.reads_values) {
+    reads_ = {p_.k, k_offset_ + j0 * p_.k.row_stride, p_.Dk,
+              p_.v, v_offset_ + j0 * p_.v.row_stride, p_.E};
+    reads_.expect(std::max(live_.begin - j0, Index{0}) / kPanel * kPanel,
+                  std::min(live_.end - j0, keys_), std::min(live_.end, reads_end_) - j0);
+  }
   bool any_live = false;
   for (Index t = 0; t < tile_count(); ++t) {
     const Tile& tile = tiles_[t] = live_tile(t, tiles);
@@ -195,6 +197,7 @@ void FusedBlock<T>::score_panel(Index t0, Index t1, Index n) {
   const Index first = tile_begin(t0);
   const Index end = tile_end(t1 - 1);
   const Index keys = std::min(kPanel, keys_ - n * kPanel);
+  if (call_.reads_keys && packed_ == nullptr) return score_stored(first, end - first, n, keys);
   Range range = Range::kSmall;
   if (call_.additive != nullptr && call_.additive->most != Range::kSmall) {
     range = call_.additive->of_keys(unit_.b, unit_.g, unit_.s.k0 + j0_ + n * kPanel, keys);
@@ -202,6 +205,19 @@ void FusedBlock<T>::score_panel(Index t0, Index t1, Index n) {
   }
   call_.scores(rows_[first].at.h, {q_ + first * p_.Dk, p_.Dk}, end - first, panel(n), keys, range,
                {scores(first) + n * kPanel, kScoreStride});
+}
+
+template <class T>
+void FusedBlock<T>::score_stored(Index first, Index rows, Index n, Index keys) {
+  const T scale = static_cast<T>(p_.scale);
+  for (Index x = 0, count = 0; x < keys; x += count) {
+    const Index key = n * kPanel + x;
+    count = keys - x;
+    const ReadAhead ahead = first == 0 ? reads_.beside_keys(key, count) : ReadAhead{};
+    count = std::min(count, keys - x);
+    k_.stored_scores({q_ + first * p_.Dk, p_.Dk}, rows, p_.Dk, reads_.keys(key), count, scale,
+                     {scores(first) + key, kScoreStride}, ahead);
+  }
 }
 
 // Prefetches the bias of the rows after this group: it is read once, from far memory.
@@ -240,7 +256,7 @@ template <class T>
 template <class Use>
 void FusedBlock<T>::chunk(Index j0, bool with_values, const Use& use) {
   if (!begin_chunk(j0, Tiles::kLive)) return;
-  RowsOf<const T> v;
+  StoredRows v;
   if (with_values) v = values();
   for (Index t0 = 0; t0 < tile_count(); t0 += kGroupTiles) {
     const Index t1 = std::min(t0 + kGroupTiles, tile_count());
@@ -309,26 +325,35 @@ void FusedBlock<T>::absorb(Index first, Index rows, bool with_values) {
 
 // Row n: the values of the chunk's key n. Copied values are copied in whole panels, when used.
 template <class T>
-RowsOf<const T> FusedBlock<T>::values() {
+StoredRows FusedBlock<T>::values() {
   const Index offset = v_offset_ + j0_ * p_.v.row_stride;
-  if (!call_.copies_values) return {static_cast<const T*>(p_.v.data) + offset, p_.v.row_stride};
+  if (call_.reads_values) return reads_.values(0);
+  if (!call_.copies_values) {
+    return RowsOf<const T>{static_cast<const T*>(p_.v.data) + offset, p_.v.row_stride};
+  }
   const Index begin = std::max(live_.begin - j0_, Index{0}) / kPanel * kPanel;
   const Index end = std::min(keys_, pieces(live_.end - j0_, kPanel) * kPanel);
   for (Index n = begin; n < end; ++n) {
     call_.stop();
-    load_values(p_.v, offset + n * p_.v.row_stride, p_.v.col_stride, p_.E, values_ + n * p_.E);
+    const Index row = offset + n * p_.v.row_stride;
+    if (is_readable<T>(p_.v)) {
+      k_.widen(stored_rows(p_.v, row), 1, p_.E, {values_ + n * p_.E, p_.E});
+    } else {
+      load_values(p_.v, row, p_.v.col_stride, p_.E, values_ + n * p_.E);
+    }
   }
-  return {values_, p_.E};
+  return RowsOf<const T>{values_, p_.E};
 }
 
 template <class T>
-void FusedBlock<T>::sum_values(Index t0, Index t1, const RowsOf<const T>& v) {
+void FusedBlock<T>::sum_values(Index t0, Index t1, const StoredRows& v) {
   T* first = chunk_acc + tile_begin(t0) % kGroupRows * width_;
   const Index count = (tile_end(t1 - 1) - tile_begin(t0)) * width_;
   std::fill(first, first + count, T(0));
-  for (Index n = 0; n < keys_; n += kValueKeys) {
+  const Index step = call_.reads_values ? kStoredKeys : kValueKeys;
+  for (Index n = 0; n < keys_; n += step) {
     call_.stop();
-    for (Index t = t0; t < t1; ++t) sum_tile(t, n, std::min(n + kValueKeys, keys_), v);
+    for (Index t = t0; t < t1; ++t) sum_tile(t, n, std::min(n + step, keys_), v);
   }
   // A masked key has weight 0, and 0 times NaN or infinity is NaN.
   if (!k_.has_nan(first, count)) return;
@@ -337,29 +362,42 @@ void FusedBlock<T>::sum_values(Index t0, Index t1, const RowsOf<const T>& v) {
 
 // Keys begin .. end-1 of the chunk, for the rows of one tile: the runs of live panels.
 template <class T>
-void FusedBlock<T>::sum_tile(Index t, Index begin, Index end, const RowsOf<const T>& v) {
+void FusedBlock<T>::sum_tile(Index t, Index begin, Index end, const StoredRows& v) {
   const Tile& tile = tiles_[t];
   begin = std::max(begin, tile.keys.begin);
   end = std::min(end, tile.keys.end);
-  const Index r = tile_begin(t);
   while (begin < end) {
     Index stop = begin;
     while (stop < end && (tile.live_panels >> (stop / kPanel) & 1U) != 0) {
       stop = std::min(end, (stop / kPanel + 1) * kPanel);
     }
-    if (stop > begin) {
-      k_.weighted_sum({scores(r) + begin, kScoreStride}, tile_end(t) - r,
-                      {v.data + begin * v.stride, v.stride}, stop - begin, p_.E,
-                      {chunk_acc + r % kGroupRows * width_, width_});
-    }
+    if (stop > begin) sum_keys(t, begin, stop, v);
     begin = std::max(stop, (begin / kPanel + 1) * kPanel);
+  }
+}
+
+template <class T>
+void FusedBlock<T>::sum_keys(Index t, Index begin, Index end, const StoredRows& v) {
+  const Index r = tile_begin(t);
+  const Index rows = tile_end(t) - r;
+  const RowsOf<T> to{chunk_acc + r % kGroupRows * width_, width_};
+  if (!call_.reads_values) {
+    const RowsOf<const T> from{static_cast<const T*>(v.data) + begin * v.stride, v.stride};
+    k_.weighted_sum({scores(r) + begin, kScoreStride}, rows, from, end - begin, p_.E, to);
+    return;
+  }
+  for (Index n = begin, count = 0; n < end; n += count) {
+    count = end - n;
+    const ReadAhead ahead = t == 0 ? reads_.beside_values(n, count) : ReadAhead{};
+    count = std::min(count, end - n);
+    k_.stored_sum({scores(r) + n, kScoreStride}, rows, reads_.values(n), count, p_.E, to, ahead);
   }
 }
 
 // The same sums, key by key, over live keys only. Weights do not identify them (a live weight may
 // be 0 by rounding or dropout), so the scores are recomputed.
 template <class T>
-void FusedBlock<T>::sum_with_care(Index t, const RowsOf<const T>& v) {
+void FusedBlock<T>::sum_with_care(Index t, const StoredRows& v) {
   const Index first = tile_begin(t);
   const Tile tile = tiles_[t];
   const Index rows = tile_end(t) - first;
@@ -382,9 +420,7 @@ void FusedBlock<T>::sum_with_care(Index t, const RowsOf<const T>& v) {
     T* row = chunk_acc + in_group * width_;
     std::fill(row, row + width_, T(0));
     for (Index n = tile.keys.begin; n < std::min(keys_, tile.keys.end); ++n) {
-      if (!live[n]) continue;
-      k_.weighted_sum({s + n, kScoreStride}, 1, {v.data + n * v.stride, v.stride}, 1, p_.E,
-                      {row, width_});
+      if (live[n]) k_.stored_sum({s + n, kScoreStride}, 1, v.row(n), 1, p_.E, {row, width_}, {});
     }
   }
 }

@@ -47,6 +47,7 @@ class FusedForward {
   Index piece_values() const { return few_queries() ? partial_values() : kPanel * p_.Dk; }
   Index wave_pieces() const;
   Index choose_block_rows(int threads) const;
+  Index choose_task_chunks(int threads) const;
   struct Partial {
     T* max = nullptr;
     T* sum = nullptr;
@@ -62,7 +63,7 @@ class FusedForward {
   }
   void pack(const KeyUnit& unit, Index n, Index chunk);
   void query_block(const KeyUnit& unit, Index n, Index block, core::Arena& arena);
-  void key_chunk(const KeyUnit& unit, Index n, Index chunk, core::Arena& arena);
+  void key_chunks(const KeyUnit& unit, Index n, Index task, core::Arena& arena);
   void merge_chunks(const KeyUnit& unit, Index n, core::Arena& arena);
   void finish(FusedBlock<T>& block);
   void add_sinks(FusedBlock<T>& block, const bool* empty);
@@ -73,6 +74,7 @@ class FusedForward {
   FusedCall<T> call_;
   Wave wave_;
   Index block_rows_ = kBlockRows;
+  Index task_chunks_ = 1;
   T* shared_ = nullptr;  // panels, or partial results, of the wave's units
   RowStates<T> states_;  // if anything is inspected afterwards
 };
@@ -101,6 +103,15 @@ Index FusedForward<T>::choose_block_rows(int threads) const {
   return std::clamp(pieces(share, kGroupRows) * kGroupRows, 4 * kGroupRows, kBlockRows);
 }
 
+// Chunks of a task of few queries: neighbours, since each asks for the keys of the next ahead of
+// time; but at least eight tasks per thread.
+template <class T>
+Index FusedForward<T>::choose_task_chunks(int threads) const {
+  constexpr Index kMost = 8;
+  const Index chunks = unit_count(p_) * pieces(p_.Tk, p_.key_chunk);
+  return std::clamp(chunks / (Index{8} * threads), Index{1}, kMost);
+}
+
 template <class T>
 template <class AnyArena>
 void FusedForward<T>::take_shared(AnyArena& arena) {
@@ -125,6 +136,7 @@ void FusedForward<T>::run(runtime::Call& call) {
   take_shared(call.shared());
   call_.stop = call.stop_point();
   block_rows_ = choose_block_rows(call.concurrency());
+  task_chunks_ = choose_task_chunks(call.concurrency());
   const Index budget = wave_pieces();
   const auto size = [&](const KeyUnit& unit) { return pieces_of(unit); };
   for (Index begin = 0; wave_.next(p_, begin, budget, size); begin = wave_.end()) {
@@ -134,10 +146,11 @@ void FusedForward<T>::run(runtime::Call& call) {
           p_, call, [](const KeyUnit&) { return Index{1}; },
           [&](const KeyUnit& u, Index n, Index, auto& arena) { query_block(u, n, 0, arena); });
     } else if (few_queries()) {
-      wave_.for_each_task(p_, call, chunks,
-                          [&](const KeyUnit& u, Index n, Index task, auto& arena) {
-                            key_chunk(u, n, task, arena);
-                          });
+      wave_.for_each_task(
+          p_, call, [&](const KeyUnit& unit) { return pieces(chunks(unit), task_chunks_); },
+          [&](const KeyUnit& u, Index n, Index task, auto& arena) {
+            key_chunks(u, n, task, arena);
+          });
       wave_.for_each_task(
           p_, call, [](const KeyUnit&) { return Index{1}; },
           [&](const KeyUnit& u, Index n, Index, auto& arena) { merge_chunks(u, n, arena); });
@@ -179,18 +192,23 @@ void FusedForward<T>::query_block(const KeyUnit& unit, Index n, Index block, cor
 }
 
 template <class T>
-void FusedForward<T>::key_chunk(const KeyUnit& unit, Index n, Index chunk, core::Arena& arena) {
+void FusedForward<T>::key_chunks(const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
   FusedBlock<T> x(call_, arena);
   x.start(unit, nullptr, 0, unit.rows());
-  const Partial partial = partial_of(n, chunk);
-  std::fill(partial.max, partial.max + kFewRows, -std::numeric_limits<T>::infinity());
-  std::fill(partial.sum, partial.sum + kFewRows, T(0));
-  x.chunk(chunk * p_.key_chunk, with_values(), [&](Index first, Index rows) {
-    std::copy_n(x.chunk_max, rows, partial.max + first);
-    std::copy_n(x.chunk_sum, rows, partial.sum + first);
-    if (!with_values()) return;
-    std::copy_n(x.chunk_acc, rows * x.width(), partial.acc + first * x.width());
-  });
+  const Index first_chunk = task * task_chunks_;
+  const Index end = std::min(pieces(unit.s.Tk, p_.key_chunk), first_chunk + task_chunks_);
+  x.read_until(end * p_.key_chunk);
+  for (Index chunk = first_chunk; chunk < end; ++chunk) {
+    const Partial partial = partial_of(n, chunk);
+    std::fill(partial.max, partial.max + kFewRows, -std::numeric_limits<T>::infinity());
+    std::fill(partial.sum, partial.sum + kFewRows, T(0));
+    x.chunk(chunk * p_.key_chunk, with_values(), [&](Index first, Index rows) {
+      std::copy_n(x.chunk_max, rows, partial.max + first);
+      std::copy_n(x.chunk_sum, rows, partial.sum + first);
+      if (!with_values()) return;
+      std::copy_n(x.chunk_acc, rows * x.width(), partial.acc + first * x.width());
+    });
+  }
 }
 
 template <class T>

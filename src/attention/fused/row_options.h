@@ -22,6 +22,16 @@ using core::Problem;
 using core::QueryAt;
 using detail::InstanceTarget;
 
+// Whether kernels for T read the rows of an operand in place.
+template <class T>
+bool is_readable(const Operand& x) {
+  return x.col_stride == 1 && kernels::is_read_in_place<T>(x.dtype);
+}
+inline kernels::StoredRows stored_rows(const Operand& x, Index offset) {
+  const auto size = static_cast<Index>(size_of(x.dtype));
+  return {static_cast<const std::byte*>(x.data) + offset * size, x.dtype, x.row_stride};
+}
+
 // n values of an operand, `stride` apart, as T.
 template <class T>
 void load_values(const Operand& x, Index offset, Index stride, Index n, T* to) {

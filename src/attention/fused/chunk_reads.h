@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_FUSED_CHUNK_READS_H_
+#define QKV_ATTENTION_FUSED_CHUNK_READS_H_
+
+#include <algorithm>
+
+#include "attention/fused/row_options.h"
+
+// Keys and values of a chunk that are read as they are stored, in this order: keys, values, and the
+// keys of the next chunk. Each loop asks for what will be read some KiB later, across the borders.
+namespace qkv::attn {
+
+using core::Operand;
+using kernels::ReadAhead;
+using kernels::StoredRows;
+
+class ChunkReads {
+ public:
+  // Measured on memory that is read once: 8 to 16 KiB are best, 4 and 64 lose 5 to 15 points.
+  static constexpr Index kBytesAhead = Index{8} << 10;
+  // Keys come in blocks of so many: a register, for any target.
+  static constexpr Index kBlock = 16;
+
+  // Row 0 of a chunk is at these offsets.
+  ChunkReads() = default;
+  ChunkReads(const Operand& k, Index k_offset, Index k_width, const Operand& v, Index v_offset,
+             Index v_width)
+      : keys_(k, k_offset, k_width), values_(v, v_offset, v_width) {}
+
+  // Rows begin .. end-1 will be read, and then keys up to `next_end`.
+  void expect(Index begin, Index end, Index next_end) {
+    begin_ = begin;
+    end_ = end;
+    next_end_ = next_end;
+  }
+
+  StoredRows keys(Index n) const { return keys_.first.row(n); }
+  StoredRows values(Index n) const { return values_.first.row(n); }
+  // What to ask for while keys n .. n + count - 1 are read. `count` is reduced to those for which
+  // it is in one place.
+  ReadAhead beside_keys(Index n, Index& count) const {
+    return beside(keys_, n, values_, begin_ - end_, values_.given() ? 2 * end_ - begin_ : end_,
+                  count);
+  }
+  ReadAhead beside_values(Index n, Index& count) const {
+    return beside(values_, n, keys_, 0, std::max(end_, next_end_), count);
+  }
+
+ private:
+  struct Rows {
+    StoredRows first;
+    Index stride = 0;  // in bytes
+    Index row_bytes = 0;
+    Index ahead = kBlock;  // in rows
+
+    Rows() = default;
+    Rows(const Operand& x, Index offset, Index width) {
+      if (!x.given()) return;
+      const auto size = static_cast<Index>(size_of(x.dtype));
+      first = stored_rows(x, offset);
+      stride = x.row_stride * size;
+      row_bytes = width * size;
+      const Index rows = kBytesAhead / std::max<Index>(row_bytes, 1) / kBlock * kBlock;
+      ahead = std::clamp<Index>(rows, kBlock, 16 * kBlock);
+    }
+    bool given() const { return first.dtype != DType::kNone; }
+    ReadAhead from(Index n) const {
+      return {static_cast<const std::byte*>(first.row(n).data), stride, row_bytes};
+    }
+  };
+
+  // Rows `x` up to end_, then those of `next`, whose row n + shift follows, up to next_end.
+  ReadAhead beside(const Rows& x, Index n, const Rows& next, Index shift, Index next_end,
+                   Index& count) const {
+    const Index wanted = n + x.ahead;
+    if (wanted < end_) {
+      count = std::min(count, whole_blocks(end_ - wanted));
+      return x.from(wanted);
+    }
+    if (wanted >= next_end || !next.given()) return {};
+    count = std::min(count, whole_blocks(next_end - wanted));
+    return next.from(wanted + shift);
+  }
+  static Index whole_blocks(Index n) { return (n + kBlock - 1) / kBlock * kBlock; }
+
+  Rows keys_, values_;
+  Index begin_ = 0;
+  Index end_ = 0;
+  Index next_end_ = 0;
+};
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_FUSED_CHUNK_READS_H_

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scores of few queries and keys as they are stored, for each CPU target: what is read once is not
+// worth packing.
+#if defined(QKV_KERNELS_STORED_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_KERNELS_STORED_SCORES_INL_H_
+#undef QKV_KERNELS_STORED_SCORES_INL_H_
+#else
+#define QKV_KERNELS_STORED_SCORES_INL_H_
+#endif
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <hwy/highway.h>
+
+#include "core/order.h"
+#include "kernels/dot_kernels.h"
+#include "kernels/stored-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Rows of a tile: with AVX-512's 32 registers, sums, keys, and a query's channel.
+inline constexpr int kMostStoredRows = HWY_TARGET == HWY_AVX3 ? 8 : 6;
+// Some rows' scores of whole registers of keys, `groups` of them. Sums are those of scores_tile in
+// kernels/tile-inl.h: each block of channels from zero, added to those before it, the first to s if
+// `adds`.
+template <class T, class Stored, int kRows>
+HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
+                                     const RowsOf<const Stored>& k, Index groups, bool adds,
+                                     T scale, const RowsOf<T>& s, LinesAhead& shared_ahead) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  using Wide = Step<T, Stored, kWideStep<T>>;
+  using Narrow = Step<T, Stored, 16>;
+  // As many lines ahead as are read.
+  constexpr int kChannelsOfLine = Wide::kChannels * int{kLine} / (int{kLanes} * kWideStep<T>);
+  LinesAhead ahead = shared_ahead;
+  const Stored* HWY_RESTRICT keys_of_group = k.data;
+  T* HWY_RESTRICT to_group = s.data;
+  for (Index group = 0; group < groups; ++group) {
+    Index c = 0;
+    while (c < D) {
+      const bool adds_block = adds || c > 0;
+      const Index end = std::min(D, c + core::kChannelBlock);
+      V acc[kRows];
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) acc[r] = hn::Zero(d);
+      for (; c + Wide::kChannels <= end; c += Wide::kChannels) {
+        const Wide step(keys_of_group + c, k.stride);
+#pragma GCC unroll 32
+        for (int n = 0; n < Wide::kChannels; ++n) {
+          if (n % kChannelsOfLine == 0) ahead.ask();
+          const V keys = step.channel(n);
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) {
+            acc[r] = hn::MulAdd(hn::Set(d, q.data[r * q.stride + c + n]), keys, acc[r]);
+          }
+        }
+      }
+      for (; c < end; c += Narrow::kChannels) {
+        const Narrow step(keys_of_group + c, k.stride);
+#pragma GCC unroll 8
+        for (int n = 0; n < Narrow::kChannels; ++n) {
+          if (c + n >= end) break;
+          if (n % kChannelsOfLine == 0) ahead.ask();
+          const V keys = step.channel(n);
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) {
+            acc[r] = hn::MulAdd(hn::Set(d, q.data[r * q.stride + c + n]), keys, acc[r]);
+          }
+        }
+      }
+      const V factor = hn::Set(d, end < D ? T(1) : scale);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        T* const to = to_group + r * s.stride;
+        if (adds_block) acc[r] = hn::Add(hn::LoadU(d, to), acc[r]);
+        hn::StoreU(hn::Mul(acc[r], factor), d, to);
+      }
+    }
+    keys_of_group += kLanes * k.stride;
+    to_group += kLanes;
+  }
+  shared_ahead = ahead;
+}
+
+// Calls tile(r, rows) for all rows, divided evenly.
+template <class F>
+void for_each_stored_tile(Index rows, const F& tile) {
+  const Index pieces = (rows + kMostStoredRows - 1) / kMostStoredRows;
+  const Index most = (rows + pieces - 1) / pieces;
+  for (Index r = 0; r < rows; r += most) tile(r, std::min(most, rows - r));
+}
+
+template <class T, class Stored>
+void stored_scores_of(const RowsOf<const T>& q, Index rows, Index D, const RowsOf<const Stored>& k,
+                      Index keys, T scale, const RowsOf<T>& s, const ReadAhead& ahead) {
+  using Tile = void (*)(const RowsOf<const T>&, Index, const RowsOf<const Stored>&, Index, bool, T,
+                        const RowsOf<T>&, LinesAhead&);
+  constexpr auto kTiles = []<int... kRows>(std::integer_sequence<int, kRows...>) {
+    return std::array<Tile, kMostStoredRows>{&stored_scores_tile<T, Stored, kRows + 1>...};
+  }(std::make_integer_sequence<int, kMostStoredRows>());
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  constexpr Index kStep = Step<T, Stored, 16>::kChannels;
+  // Keys, and channels from c on, of `block`.
+  const auto add = [&](Index n, Index c, Index channels, const RowsOf<const Stored>& block,
+                       Index groups, T factor) HWY_ATTR {
+    for_each_stored_tile(rows, [&](Index r, Index some) HWY_ATTR {
+      LinesAhead lines(r == 0 && c == 0 ? ahead : ReadAhead{}, n, q.data);
+      kTiles[static_cast<std::size_t>(some - 1)]({q.data + r * q.stride + c, q.stride}, channels,
+                                                 block, groups, c > 0, factor,
+                                                 {s.data + r * s.stride + n, s.stride}, lines);
+    });
+  };
+  // Several tiles of rows read each group of keys one after another.
+  const Index groups = keys / kLanes;
+  const Index at_once = rows <= kMostStoredRows ? std::max<Index>(groups, 1) : 1;
+  const bool whole_channels = D % kStep == 0;
+  for (Index g = 0; whole_channels && g < groups; g += at_once) {
+    add(g * kLanes, 0, D, {k.data + g * kLanes * k.stride, k.stride}, at_once, scale);
+  }
+  // The rest from copies with zeros after the last key and the last channel.
+  alignas(64) Stored copy[kLanes * core::kChannelBlock];
+  for (Index n = whole_channels ? groups * kLanes : 0; n < keys; n += kLanes) {
+    const Index count = std::min(kLanes, keys - n);
+    for (Index c = 0; c < D; c += core::kChannelBlock) {
+      const Index channels = std::min(core::kChannelBlock, D - c);
+      std::fill_n(copy, kLanes * core::kChannelBlock, Stored());
+      for (Index x = 0; x < count; ++x) {
+        std::copy_n(k.data + (n + x) * k.stride + c, channels, copy + x * core::kChannelBlock);
+      }
+      add(n, c, channels, {copy, core::kChannelBlock}, 1, c + channels < D ? T(1) : scale);
+    }
+  }
+}
+
+template <class T>
+void stored_scores(const RowsOf<const T>& q, Index rows, Index D, const StoredRows& k, Index keys,
+                   T scale, const RowsOf<T>& s, const ReadAhead& ahead) {
+  visit_stored<T>(k, [&]<class Stored>(const Stored* data) HWY_ATTR {
+    stored_scores_of<T, Stored>(q, rows, D, {data, k.stride}, keys, scale, s, ahead);
+  });
+}
+
+}  // namespace qkv::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
