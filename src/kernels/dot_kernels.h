@@ -74,7 +74,7 @@ struct SoftmaxState {
 
 template <class T>
 struct DotKernels {
-  // panel[c][n] = k_nc for n < keys <= kPanel, 0 after them; `k` has contiguous channels.
+  // panel[c][n] = k_nc for n < keys <= kPanel, 0 after them.
   void (*pack_panel)(const StoredRows& k, Index keys, Index D, T* panel);
   // s_rn = scale * q_r . k_n for a panel's keys and any rows: D >= 1 channels, in blocks of
   // core::kChannelBlock.

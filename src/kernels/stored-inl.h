@@ -142,13 +142,16 @@ HWY_INLINE void transpose_words(const std::byte* rows, Index stride,
 // take.
 HWY_INLINE void transpose_lines(const std::byte* rows, Index stride,
                                 hn::Vec<hn::ScalableTag<float>>* to) {
+  // Or else gcc keeps 16 addresses, for which there are not enough registers.
+  __asm__("" : "+r"(stride));
   __m512 x[16];
   __m512 y[16];
   // Within each quarter of a register: word c of rows 4g .. 4g + 3 in y[4g + c].
 #pragma GCC unroll 8
   for (int r = 0; r < 16; r += 2) {
-    const __m512 even = _mm512_loadu_ps(rows + r * stride);
-    const __m512 odd = _mm512_loadu_ps(rows + (r + 1) * stride);
+    const std::byte* four = rows + r / 4 * 4 * stride;
+    const __m512 even = _mm512_loadu_ps(four + r % 4 * stride);
+    const __m512 odd = _mm512_loadu_ps(four + (r % 4 + 1) * stride);
     x[r] = _mm512_unpacklo_ps(even, odd);
     x[r + 1] = _mm512_unpackhi_ps(even, odd);
   }
@@ -178,13 +181,14 @@ HWY_INLINE void transpose_lines(const std::byte* rows, Index stride,
 #endif
 
 // Transposed steps. Words have the size of T: one channel, or two of 16 bits.
-template <class T, class Stored, int kBytes>
+template <class T, class Stored, int kStepBytes>
 struct Step {
   using V = hn::Vec<hn::ScalableTag<T>>;
+  static constexpr int kBytes = kStepBytes;
   static constexpr int kChannels = kBytes / sizeof(Stored);
   V words[kBytes / sizeof(T)];
 
-  // kBytes of each row, a register of rows.
+  // Of a register of rows.
   HWY_INLINE Step(const Stored* rows, Index stride) {
     const auto* first = reinterpret_cast<const std::byte*>(rows);
     const Index byte_stride = stride * static_cast<Index>(sizeof(Stored));
@@ -209,6 +213,12 @@ struct Step {
 // The bytes of a row that are transposed at a time where there are as many.
 template <class T>
 inline constexpr int kWideStep = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4 ? 64 : 16;
+
+// Channels after which as many lines have been read as one.
+template <class Channels, class T>
+inline constexpr int kChannelsOfLine =
+    Channels::kChannels * int{kLine} /
+    (static_cast<int>(HWY_MAX_BYTES / sizeof(T)) * Channels::kBytes);
 
 // ---- memory ahead ---------------------------------------------------------------------------
 

@@ -36,8 +36,7 @@ HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   using Wide = Step<T, Stored, kWideStep<T>>;
   using Narrow = Step<T, Stored, 16>;
-  // As many lines ahead as are read.
-  constexpr int kChannelsOfLine = Wide::kChannels * int{kLine} / (int{kLanes} * kWideStep<T>);
+  // Asks for as many lines as are read.
   LinesAhead ahead = shared_ahead;
   const Stored* HWY_RESTRICT keys_of_group = k.data;
   T* HWY_RESTRICT to_group = s.data;
@@ -53,7 +52,7 @@ HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
         const Wide step(keys_of_group + c, k.stride);
 #pragma GCC unroll 32
         for (int n = 0; n < Wide::kChannels; ++n) {
-          if (n % kChannelsOfLine == 0) ahead.ask();
+          if (n % kChannelsOfLine<Wide, T> == 0) ahead.ask();
           const V keys = step.channel(n);
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r) {
@@ -66,7 +65,7 @@ HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
 #pragma GCC unroll 8
         for (int n = 0; n < Narrow::kChannels; ++n) {
           if (c + n >= end) break;
-          if (n % kChannelsOfLine == 0) ahead.ask();
+          if (n % kChannelsOfLine<Wide, T> == 0) ahead.ask();
           const V keys = step.channel(n);
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r) {

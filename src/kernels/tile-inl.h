@@ -27,51 +27,59 @@ inline constexpr int kTileVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 
 // ---- panels ---------------------------------------------------------------------------------
 
-// Keys that are stored as `Stored`.
+// Channels from c on of a register of keys, in steps as long as there are whole ones; returns the
+// first that is left.
+template <class Channels, class T, class Stored>
+HWY_INLINE Index pack_steps(const Stored* rows, Index stride, Index c, Index D, T* panel) {
+  const hn::ScalableTag<T> d;
+  for (; c + Channels::kChannels <= D; c += Channels::kChannels) {
+    const Channels step(rows + c, stride);
+#pragma GCC unroll 32
+    for (int x = 0; x < Channels::kChannels; ++x) {
+      hn::StoreU(step.channel(x), d, panel + (c + x) * kPanel);
+    }
+  }
+  return c;
+}
+
 template <class T, class Stored>
 HWY_NOINLINE void pack_stored(const Stored* k, Index stride, Index keys, Index D, T* panel) {
-  const hn::ScalableTag<T> d;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  using Channels = Step<T, Stored, 16>;
-  constexpr Index kChannels = Channels::kChannels;
-  const auto transpose = [&](const Stored* rows, Index row_stride, T* to) HWY_ATTR {
-    const Channels step(rows, row_stride);
-#pragma GCC unroll 8
-    for (int c = 0; c < kChannels; ++c) hn::StoreU(step.channel(c), d, to + c * kPanel);
+  using Wide = Step<T, Stored, kWideStep<T>>;
+  using Narrow = Step<T, Stored, 16>;
+  const auto pack = [&](const Stored* rows, Index row_stride, Index width, T* to) HWY_ATTR {
+    const Index c = pack_steps<Wide>(rows, row_stride, 0, width, to);
+    return pack_steps<Narrow>(rows, row_stride, c, width, to);
   };
-  const Index whole_keys = keys / kLanes * kLanes;
-  const Index whole_channels = D / kChannels * kChannels;
-  for (Index n = 0; n < whole_keys; n += kLanes) {
-    for (Index c = 0; c < whole_channels; c += kChannels) {
-      transpose(k + n * stride + c, stride, panel + c * kPanel + n);
+  Index n = 0;
+  for (; n + kLanes <= keys; n += kLanes) {
+    const Stored* rows = k + n * stride;
+    for (Index c = pack(rows, stride, D, panel + n); c < D; ++c) {
+      for (Index x = 0; x < kLanes; ++x) {
+        panel[c * kPanel + n + x] = core::to_accumulator<T>(rows[x * stride + c]);
+      }
     }
   }
-  for (Index n = 0; n < keys; ++n) {
-    for (Index c = whole_channels; c < D; ++c) {
-      panel[c * kPanel + n] = core::to_accumulator<T>(k[n * stride + c]);
-    }
-  }
-  if (whole_keys < keys) {
+  if (n < keys) {
     // The last keys are padded with rows of zeros, several channels at a time.
-    constexpr Index kPiece = 64;
-    alignas(64) Stored rows[kLanes * kPiece];
-    for (Index c0 = 0; c0 < whole_channels; c0 += kPiece) {
-      const Index width = std::min(kPiece, whole_channels - c0);
-      for (Index n = 0; n < kLanes; ++n) {
-        if (whole_keys + n < keys) {
-          std::copy_n(k + (whole_keys + n) * stride + c0, width, rows + n * kPiece);
-        } else {
-          std::fill_n(rows + n * kPiece, width, Stored());
+    alignas(64) Stored rows[kLanes * kPanel];
+    for (Index c = 0; c < D; c += kPanel) {
+      const Index width = std::min(kPanel, D - c);
+      std::fill_n(rows, kLanes * kPanel, Stored());
+      for (Index x = 0; x < keys - n; ++x) {
+        std::copy_n(k + (n + x) * stride + c, width, rows + x * kPanel);
+      }
+      T* to = panel + c * kPanel + n;
+      for (Index w = pack(rows, kPanel, width, to); w < width; ++w) {
+        for (Index x = 0; x < kLanes; ++x) {
+          to[w * kPanel + x] = core::to_accumulator<T>(rows[x * kPanel + w]);
         }
       }
-      for (Index c = 0; c < width; c += kChannels) {
-        transpose(rows + c, kPiece, panel + (c0 + c) * kPanel + whole_keys);
-      }
     }
+    n += kLanes;
   }
-  if (keys == kPanel) return;
-  for (Index c = 0; c < D; ++c)
-    std::fill(panel + c * kPanel + keys, panel + (c + 1) * kPanel, T(0));
+  if (n == kPanel) return;
+  for (Index c = 0; c < D; ++c) std::fill(panel + c * kPanel + n, panel + (c + 1) * kPanel, T(0));
 }
 
 template <class T>

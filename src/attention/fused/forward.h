@@ -104,12 +104,12 @@ Index FusedForward<T>::choose_block_rows(int threads) const {
 }
 
 // Chunks of a task of few queries: neighbours, since each asks for the keys of the next ahead of
-// time; but at least eight tasks per thread.
+// time; but at least 16 tasks per thread.
 template <class T>
 Index FusedForward<T>::choose_task_chunks(int threads) const {
-  constexpr Index kMost = 8;
+  constexpr Index kMost = 32;
   const Index chunks = unit_count(p_) * pieces(p_.Tk, p_.key_chunk);
-  return std::clamp(chunks / (Index{8} * threads), Index{1}, kMost);
+  return std::clamp(chunks / (Index{16} * threads), Index{1}, kMost);
 }
 
 template <class T>
