@@ -42,9 +42,22 @@ double magnitudes_of(const ConstView& view) {
 // Both paths sum in the same order; only the last bits of exponentials differ. An error of
 // 2^-18 (2^-46) of the largest value is 32 to 64 units in the last place of it. Additive scores may
 // differ by 4 eps sum_u |v_u|, an eighth of that times the sum, and a weight by twice as much
-// relative to itself.
+// relative to itself. Results of 16 bits differ by a unit in their last place where these round
+// differently.
+double unit_of(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return 0x1p-46;
+    case DType::kBFloat16:
+      return 0x1p-7;
+    case DType::kFloat16:
+      return 0x1p-10;
+    default:
+      return 0x1p-18;
+  }
+}
 double forward_bound(const Problem& problem, double largest) {
-  const double unit = problem.shape.dtype == DType::kFloat64 ? 0x1p-46 : 0x1p-18;
+  const double unit = unit_of(problem.shape.dtype);
   const auto* additive = std::get_if<Additive>(&problem.options.score);
   const double scores = additive == nullptr ? 0 : magnitudes_of(additive->v) / 8;
   return largest * unit * (1 + 2 * scores);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 #include <variant>
 
 #include <fmt/format.h>
@@ -18,13 +19,17 @@ std::uint64_t next(std::uint64_t& state) {
   return z ^ (z >> 31);
 }
 
+// What a T is made of.
+template <class T>
+using Number = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
 template <class T>
 void fill_with(const View& view, std::uint64_t seed, double deviation) {
   const double scale = deviation * 2 * std::sqrt(3.0) * 0x1p-32;  // uniform
   T* values = view.as<T>();
   for (Index n = 0; n < view.element_count(); ++n) {
     const double word = static_cast<double>(next(seed) >> 32) - 0x1p31;
-    values[n] = static_cast<T>(word * scale);
+    values[n] = static_cast<T>(static_cast<Number<T>>(word * scale));
   }
 }
 
@@ -110,10 +115,15 @@ View Problem::add_random(const Dims& dims, std::uint64_t seed, double deviation)
 }
 
 void fill_random(const View& view, std::uint64_t seed, double deviation) {
-  if (view.dtype() == DType::kFloat64) {
-    fill_with<double>(view, seed, deviation);
-  } else {
-    fill_with<float>(view, seed, deviation);
+  switch (view.dtype()) {
+    case DType::kFloat64:
+      return fill_with<double>(view, seed, deviation);
+    case DType::kBFloat16:
+      return fill_with<BFloat16>(view, seed, deviation);
+    case DType::kFloat16:
+      return fill_with<Float16>(view, seed, deviation);
+    default:
+      return fill_with<float>(view, seed, deviation);  // which refuses any other type
   }
 }
 

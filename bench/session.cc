@@ -150,10 +150,17 @@ void Session::share_of_read(const Wanted& wanted, Problem& problem) {
   if (row.fault.empty()) {
     const Peak peak = read_peak({bytes_of(problem.k), bytes_of(problem.v)}, wanted.threads);
     row.work = peak.work;
-    const std::vector<Series> series = measure(wanted, {{[&] { kernel.run(); }}, peak.subject});
+    const std::vector<Series> series =
+        measure(wanted, {{[&] { kernel.run(); }}, {peak.subject.run}});
     row.clock = steadier(series, wanted.threads);
     row.time = summarise(series[0], row.clock);
-    set_share(peak, summarise(series[1], row.clock), row);
+    row.base = summarise(series[1], row.clock);
+    row.base_work = peak.work;
+    // What a machine's other guests leave of the memory's rate changes from second to second, by a
+    // third and more: each burst is compared with the read beside it.
+    const Ratio ratio = ratio_of(series[1], series[0], row.clock);
+    row.figure_spread = ratio.spread;
+    if (!is_noisy(ratio)) row.value = ratio.median;
   }
   rows_.push_back(std::move(row));
 }

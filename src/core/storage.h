@@ -9,6 +9,7 @@
 #include <qkv/dtype.h>
 #include <qkv/view.h>
 
+#include "core/half_floats.h"
 #include "core/rounding.h"
 
 // Load and store: from a storage type to the accumulator's type, and back. A new storage type needs
@@ -27,7 +28,7 @@ T to_accumulator(const Stored& value) {
   if constexpr (std::is_same_v<T, Stored>) {
     return value;
   } else if constexpr (std::is_same_v<Stored, BFloat16> || std::is_same_v<Stored, Float16>) {
-    return static_cast<T>(static_cast<float>(value));
+    return static_cast<T>(to_float(value));
   } else if constexpr (kIsComplex<Stored>) {
     return static_cast<T>(value.real());
   } else if constexpr (kIsComplex<T>) {
@@ -46,9 +47,9 @@ Stored from_accumulator(const T& value) {
     return from_accumulator<Stored>(value.real());
   } else if constexpr (std::is_same_v<Stored, BFloat16> || std::is_same_v<Stored, Float16>) {
     if constexpr (std::is_same_v<T, double>) {
-      return Stored(round_to_odd(value));
+      return from_float<Stored>(round_to_odd(value));
     } else {
-      return Stored(static_cast<float>(value));
+      return from_float<Stored>(static_cast<float>(value));
     }
   } else if constexpr (kIsComplex<Stored>) {
     return Stored(static_cast<double>(value));

@@ -39,7 +39,8 @@ inline constexpr Index kMostLanes = 16;
 
 // Query rows of a key head that read keys and values as they are stored.
 inline constexpr Index kStoredRows = 16;
-// Values of so many keys stay in the first-level cache until all tiles of few rows have used them.
+// Values of so many keys stay in the first-level cache until the tiles of more than two rows, which
+// take the channels in parts, have used them.
 inline constexpr Index kStoredKeys = 32;
 
 // Shared by all blocks of a call.
@@ -156,8 +157,13 @@ class FusedBlock {
         p_.masks.empty() ? KeyRange{0, unit_.s.Tk} : live_range(p_, at, unit_.s.Tk);
     rows_[count_] = {at, live, range_of(h, i)};
     call_.stop();
-    load_values(p_.q, core::offset_of(p_.q, q_entry_, h, unit_.s.q0 + i, 0), p_.q.col_stride,
-                call_.score_width(), q_ + count_ * p_.Dk);
+    const Index offset = core::offset_of(p_.q, q_entry_, h, unit_.s.q0 + i, 0);
+    T* to = q_ + count_ * p_.Dk;
+    if (is_readable<T>(p_.q)) {
+      k_.widen(stored_rows(p_.q, offset), 1, call_.score_width(), {to, p_.Dk});
+    } else {
+      load_values(p_.q, offset, p_.q.col_stride, call_.score_width(), to);
+    }
     if (!live.empty()) {
       live_ = {std::min(live_.begin, live.begin), std::max(live_.end, live.end)};
     }

@@ -350,7 +350,7 @@ void FusedBlock<T>::sum_values(Index t0, Index t1, const StoredRows& v) {
   T* first = chunk_acc + tile_begin(t0) % kGroupRows * width_;
   const Index count = (tile_end(t1 - 1) - tile_begin(t0)) * width_;
   std::fill(first, first + count, T(0));
-  const Index step = call_.reads_values ? kStoredKeys : kValueKeys;
+  const Index step = call_.reads_values && count_ > 2 ? kStoredKeys : kValueKeys;
   for (Index n = 0; n < keys_; n += step) {
     call_.stop();
     for (Index t = t0; t < t1; ++t) sum_tile(t, n, std::min(n + step, keys_), v);
