@@ -29,6 +29,7 @@ import sys
 import tempfile
 
 import numpy as np
+from bursts import cpu_name
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 FORMULAS = pathlib.Path(__file__).with_name("additive_formulas.py")
@@ -129,14 +130,6 @@ def environment_python(folder, name):
             return None
     made.write_text(" ".join(PACKAGES[name]), encoding="ascii")
     return python
-
-
-def cpu_name():
-    with open("/proc/cpuinfo", encoding="utf-8") as lines:
-        pairs = (line.split(":", 1) for line in lines if ":" in line)
-        facts = {name.strip(): value.strip() for name, value in pairs}
-    names = "model name", "cpu family", "model"
-    return ", ".join(f"{name} {facts.get(name, 'unknown')}" for name in names)
 
 
 def start(options):

@@ -17,9 +17,8 @@ import importlib
 import os
 import statistics
 import sys
-import time
 
-PAUSE = 0.02  # seconds
+from bursts import measure
 
 # Rows for softmax, and products: N x L by L x M for each of `batch`; T: b is given transposed.
 SOFTMAX = [(8, 8, 512, 512), (64, 512), (2, 100_000), (4096, 64), (16, 1000), (2, 10)]
@@ -94,29 +93,6 @@ class Calls:
         results = [self.np.asarray(call()) for call in calls.values()]
         for result in results[1:]:
             self.np.testing.assert_allclose(result, results[0], rtol=1e-4, atol=1e-4)
-
-
-def seconds_of(call, burst):
-    """The time of one call, the mean of a burst."""
-    calls, begin = 0, time.perf_counter()
-    while True:
-        call()
-        calls += 1
-        passed = time.perf_counter() - begin
-        if passed >= burst:
-            return passed / calls
-
-
-def measure(calls, rounds, burst):
-    times = {name: [] for name in calls}
-    for name, call in calls.items():
-        seconds_of(call, burst)
-        time.sleep(PAUSE)
-    for _ in range(rounds):
-        for name, call in calls.items():
-            times[name].append(seconds_of(call, burst))
-            time.sleep(PAUSE)
-    return times
 
 
 def main():

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that alternate in bursts, and the machine they run on: shared by the scripts beside it."""
+
+import os
+import time
+
+PAUSE = 0.02  # seconds; the workers of libraries that use OpenMP spin for less
+
+
+def seconds_of(call, burst):
+    """The time of one call, the mean of a burst."""
+    calls, begin = 0, time.perf_counter()
+    while True:
+        call()
+        calls += 1
+        passed = time.perf_counter() - begin
+        if passed >= burst:
+            return passed / calls
+
+
+def measure(calls, rounds, burst, pause=PAUSE):
+    """Seconds of each call in each round, after one that does not count."""
+    times = {name: [] for name in calls}
+    for call in calls.values():
+        seconds_of(call, burst)
+        time.sleep(pause)
+    for _ in range(rounds):
+        for name, call in calls.items():
+            times[name].append(seconds_of(call, burst))
+            time.sleep(pause)
+    return times
+
+
+def others_seconds():
+    """CPU time so far of all other programs, and time that the host gave to other machines."""
+    with open("/proc/stat", encoding="ascii") as lines:
+        ticks = [int(word) for word in lines.readline().split()[1:9]]  # the fourth, fifth: idle
+    own = os.times()
+    return (sum(ticks) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK") - own.user - own.system
+
+
+def cpu_name():
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        pairs = (line.split(":", 1) for line in lines if ":" in line)
+        facts = {name.strip(): value.strip() for name, value in pairs}
+    names = "model name", "cpu family", "model"
+    return ", ".join(f"{name} {facts.get(name, 'unknown')}" for name in names)
