@@ -63,6 +63,7 @@ inline bool is_noisy(const Summary& peak) { return peak.spread > kMostPeakSpread
 struct Ratio {
   double median = 0;
   double spread = 0;
+  double error = 0;  // the standard error of the median, if ratios are normal, relative to it
 };
 Ratio ratio_of(const Series& a, const Series& b, Clock clock);
 inline bool is_noisy(const Ratio& ratio) { return ratio.spread > kMostPeakSpread; }

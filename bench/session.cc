@@ -157,10 +157,12 @@ void Session::share_of_read(const Wanted& wanted, Problem& problem) {
     row.base = summarise(series[1], row.clock);
     row.base_work = peak.work;
     // What a machine's other guests leave of the memory's rate changes from second to second, by a
-    // third and more: each burst is compared with the read beside it.
+    // third and more: each burst is compared with the read beside it, and the median has to be
+    // sure.
+    constexpr double kMostError = 0.01;
     const Ratio ratio = ratio_of(series[1], series[0], row.clock);
-    row.figure_spread = ratio.spread;
-    if (!is_noisy(ratio)) row.value = ratio.median;
+    row.figure_spread = ratio.error;
+    if (ratio.error <= kMostError) row.value = ratio.median;
   }
   rows_.push_back(std::move(row));
 }
