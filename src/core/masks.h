@@ -30,6 +30,7 @@ struct KeyRange {
   Index begin = 0;
   Index end = 0;
   bool empty() const noexcept { return begin >= end; }
+  Index size() const noexcept { return empty() ? 0 : end - begin; }
 };
 
 // Non-zero; a bool is read as its byte, which in foreign memory may be other than 0 or 1.

@@ -282,6 +282,7 @@ class FusedBlock {
   Index j0_ = 0;    // the current chunk
   Index keys_ = 0;  // and its length
   ChunkReads reads_;
+  KeyRange stored_;      // of the chunk: read if keys or values are read as stored
   Index reads_end_ = 0;  // key after the last that this block is expected to read
   Tile tiles_[kBlockTiles];
   BlockRow* rows_ = nullptr;

@@ -95,8 +95,13 @@ bool FusedBlock<T>::begin_chunk(Index j0, Tiles tiles) {
   if (call_.reads_keys || call_.reads_values) {
     reads_ = {p_.k, k_offset_ + j0 * p_.k.row_stride, p_.Dk,
               p_.v, v_offset_ + j0 * p_.v.row_stride, p_.E};
-    reads_.expect(std::max(live_.begin - j0, Index{0}) / kPanel * kPanel,
-                  std::min(live_.end - j0, keys_), std::min(live_.end, reads_end_) - j0);
+    stored_ = {0, keys_};
+    if (tiles == Tiles::kLive) {
+      constexpr Index kBlock = ChunkReads::kBlock;
+      stored_ = {std::max(live_.begin - j0, Index{0}) / kBlock * kBlock,
+                 std::min(live_.end - j0, keys_)};
+    }
+    reads_.expect(stored_.begin, stored_.end, std::min(live_.end, reads_end_) - j0);
   }
   bool any_live = false;
   for (Index t = 0; t < tile_count(); ++t) {
@@ -207,14 +212,20 @@ void FusedBlock<T>::score_panel(Index t0, Index t1, Index n) {
                {scores(first) + n * kPanel, kScoreStride});
 }
 
+// Keys that no row may see are not read; their scores are 0 until masked.
 template <class T>
 void FusedBlock<T>::score_stored(Index first, Index rows, Index n, Index keys) {
+  const Index panel = n * kPanel;
+  const Index begin = std::clamp(stored_.begin, panel, panel + keys);
+  const Index end = std::clamp(stored_.end, begin, panel + keys);
+  for (Index r = first; r < first + rows && end - begin < keys; ++r) {
+    std::fill(scores(r) + panel, scores(r) + panel + keys, T(0));
+  }
   const T scale = static_cast<T>(p_.scale);
-  for (Index x = 0, count = 0; x < keys; x += count) {
-    const Index key = n * kPanel + x;
-    count = keys - x;
+  for (Index key = begin, count = 0; key < end; key += count) {
+    count = end - key;
     const ReadAhead ahead = first == 0 ? reads_.beside_keys(key, count) : ReadAhead{};
-    count = std::min(count, keys - x);
+    count = std::min(count, end - key);
     k_.stored_scores({q_ + first * p_.Dk, p_.Dk}, rows, p_.Dk, reads_.keys(key), count, scale,
                      {scores(first) + key, kScoreStride}, ahead);
   }
@@ -386,6 +397,8 @@ void FusedBlock<T>::sum_keys(Index t, Index begin, Index end, const StoredRows& 
     k_.weighted_sum({scores(r) + begin, kScoreStride}, rows, from, end - begin, p_.E, to);
     return;
   }
+  begin = std::max(begin, stored_.begin);
+  end = std::min(end, stored_.end);
   for (Index n = begin, count = 0; n < end; n += count) {
     count = end - n;
     const ReadAhead ahead = t == 0 ? reads_.beside_values(n, count) : ReadAhead{};

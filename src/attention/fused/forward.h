@@ -36,26 +36,29 @@ class FusedForward {
 
  private:
   // The partial results of one chunk for a unit's rows: max, sum, acc.
-  Index partial_values() const { return kFewRows * (2 + call_.padded_width()); }
-  bool few_queries() const { return p_.G > 0 && p_.H / p_.G * p_.Tq <= kFewRows; }
+  Index partial_values() const { return most_rows() * (2 + call_.padded_width()); }
+  Index most_rows() const { return p_.G > 0 ? p_.H / p_.G * p_.Tq : 0; }  // of a unit
+  bool few_queries() const { return p_.G > 0 && most_rows() <= kFewRows; }
   bool with_values() const { return to_.out.given(); }
   bool shows_states() const { return looks_inside(to_); }
   // Panels, or partial results of chunks, in the budget of a wave.
   Index pieces_of(const KeyUnit& unit) const {
-    return few_queries() ? pieces(unit.s.Tk, p_.key_chunk) : pieces(unit.s.Tk, kPanel);
+    return few_queries() ? live_chunks(unit).size() : pieces(unit.s.Tk, kPanel);
   }
+  // Chunks with keys that some row of few may see.
+  KeyRange live_chunks(const KeyUnit& unit) const;
   Index piece_values() const { return few_queries() ? partial_values() : kPanel * p_.Dk; }
   Index wave_pieces() const;
   Index choose_block_rows(int threads) const;
-  Index choose_task_chunks(int threads) const;
   struct Partial {
     T* max = nullptr;
     T* sum = nullptr;
     T* acc = nullptr;
   };
+  // Of the wave's unit n, and of one of its live chunks, counted from 0.
   Partial partial_of(Index n, Index chunk) const {
     T* first = shared_ + (wave_.offset(n) + chunk) * piece_values();
-    return {first, first + kFewRows, first + 2 * kFewRows};
+    return {first, first + most_rows(), first + 2 * most_rows()};
   }
 
   const T* packed(Index n) const {
@@ -103,13 +106,20 @@ Index FusedForward<T>::choose_block_rows(int threads) const {
   return std::clamp(pieces(share, kGroupRows) * kGroupRows, 4 * kGroupRows, kBlockRows);
 }
 
-// Chunks of a task of few queries: neighbours, since each asks for the keys of the next ahead of
-// time; but at least 16 tasks per thread.
 template <class T>
-Index FusedForward<T>::choose_task_chunks(int threads) const {
-  constexpr Index kMost = 32;
-  const Index chunks = unit_count(p_) * pieces(p_.Tk, p_.key_chunk);
-  return std::clamp(chunks / (Index{16} * threads), Index{1}, kMost);
+KeyRange FusedForward<T>::live_chunks(const KeyUnit& unit) const {
+  KeyRange keys{0, unit.s.Tk};
+  if (!p_.masks.empty()) {
+    keys = {unit.s.Tk, 0};
+    const Index offset = p_.diagonal_offset(unit.b, unit.s);
+    for (Index r = 0; r < unit.rows(); ++r) {
+      const QueryAt at{unit.b, unit.first_head + r / unit.s.Tq, r % unit.s.Tq, offset};
+      const KeyRange live = live_range(p_, at, unit.s.Tk);
+      if (!live.empty()) keys = {std::min(keys.begin, live.begin), std::max(keys.end, live.end)};
+    }
+  }
+  if (keys.empty()) return {};
+  return {keys.begin / p_.key_chunk, pieces(keys.end, p_.key_chunk)};
 }
 
 template <class T>
@@ -136,18 +146,22 @@ void FusedForward<T>::run(runtime::Call& call) {
   take_shared(call.shared());
   call_.stop = call.stop_point();
   block_rows_ = choose_block_rows(call.concurrency());
-  task_chunks_ = choose_task_chunks(call.concurrency());
   const Index budget = wave_pieces();
   const auto size = [&](const KeyUnit& unit) { return pieces_of(unit); };
   for (Index begin = 0; wave_.next(p_, begin, budget, size); begin = wave_.end()) {
     const auto chunks = [&](const KeyUnit& unit) { return pieces(unit.s.Tk, p_.key_chunk); };
+    // Chunks of a task of few queries: neighbours, since each asks for the keys of the next ahead
+    // of time; but at least 16 tasks per thread.
+    constexpr Index kMostChunks = 32;
+    task_chunks_ =
+        std::clamp(wave_.pieces() / (Index{16} * call.concurrency()), Index{1}, kMostChunks);
     if (few_queries() && p_.Tk <= p_.key_chunk) {
       wave_.for_each_task(
           p_, call, [](const KeyUnit&) { return Index{1}; },
           [&](const KeyUnit& u, Index n, Index, auto& arena) { query_block(u, n, 0, arena); });
     } else if (few_queries()) {
       wave_.for_each_task(
-          p_, call, [&](const KeyUnit& unit) { return pieces(chunks(unit), task_chunks_); },
+          p_, call, [&](const KeyUnit& unit) { return pieces(pieces_of(unit), task_chunks_); },
           [&](const KeyUnit& u, Index n, Index task, auto& arena) {
             key_chunks(u, n, task, arena);
           });
@@ -195,13 +209,14 @@ template <class T>
 void FusedForward<T>::key_chunks(const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
   FusedBlock<T> x(call_, arena);
   x.start(unit, nullptr, 0, unit.rows());
-  const Index first_chunk = task * task_chunks_;
-  const Index end = std::min(pieces(unit.s.Tk, p_.key_chunk), first_chunk + task_chunks_);
+  const KeyRange live = live_chunks(unit);
+  const Index first_chunk = live.begin + task * task_chunks_;
+  const Index end = std::min(live.end, first_chunk + task_chunks_);
   x.read_until(end * p_.key_chunk);
   for (Index chunk = first_chunk; chunk < end; ++chunk) {
-    const Partial partial = partial_of(n, chunk);
-    std::fill(partial.max, partial.max + kFewRows, -std::numeric_limits<T>::infinity());
-    std::fill(partial.sum, partial.sum + kFewRows, T(0));
+    const Partial partial = partial_of(n, chunk - live.begin);
+    std::fill_n(partial.max, x.count(), -std::numeric_limits<T>::infinity());
+    std::fill_n(partial.sum, x.count(), T(0));
     x.chunk(chunk * p_.key_chunk, with_values(), [&](Index first, Index rows) {
       std::copy_n(x.chunk_max, rows, partial.max + first);
       std::copy_n(x.chunk_sum, rows, partial.sum + first);
@@ -216,7 +231,8 @@ void FusedForward<T>::merge_chunks(const KeyUnit& unit, Index n, core::Arena& ar
   FusedBlock<T> x(call_, arena);
   x.start(unit, nullptr, 0, unit.rows());
   x.reset();
-  for (Index chunk = 0; chunk < pieces(unit.s.Tk, p_.key_chunk); ++chunk) {
+  const Index chunks = live_chunks(unit).size();
+  for (Index chunk = 0; chunk < chunks; ++chunk) {
     const Partial partial = partial_of(n, chunk);
     for (Index first = 0; first < x.count(); first += kGroupRows) {
       const Index rows = std::min(kGroupRows, x.count() - first);

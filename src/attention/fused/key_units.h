@@ -64,6 +64,7 @@ class Wave {
     return count_ > 0;
   }
   Index end() const noexcept { return begin_ + count_; }
+  Index pieces() const noexcept { return offsets_[count_]; }
   // Pieces before the n-th unit of the wave.
   Index offset(Index n) const noexcept { return offsets_[n]; }
 
