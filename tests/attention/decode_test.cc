@@ -72,7 +72,8 @@ class Decode : public testing::Test {
       Tensor got(type, {1, 2 * queries, 1, kD}), want(type, {1, 2 * queries, 1, kD});
       attention({q, keys.view(), values.view()}, options, {.out = got}, context);
       attention({q, k, v}, {}, {.out = want}, context);
-      EXPECT_LE(largest_difference(test::values_of(got), test::values_of(want)), type == DType::kFloat32 ? 1e-6 : 8e-3);
+      EXPECT_LE(largest_difference(test::values_of(got), test::values_of(want)),
+                type == DType::kFloat32 ? 1e-6 : 8e-3);
     }
   }
 };
