@@ -79,12 +79,22 @@ HWY_INLINE hn::Vec<D> load_stored(D d, const Stored* from) {
 // The first n lanes of a register, the others 0; memory after them is not touched.
 template <class D, class Stored>
 HWY_INLINE hn::Vec<D> load_stored_part(D d, const Stored* from, Index n) {
+  using T = hn::TFromD<D>;
 #if HWY_MAX_BYTES > 16
-  if constexpr (sizeof(Stored) == sizeof(hn::TFromD<D>)) {
+  if constexpr (sizeof(Stored) == sizeof(T)) {
     return hn::MaskedLoad(hn::FirstN(d, static_cast<std::size_t>(n)), d, from);
   }
 #endif
-  Stored lanes[HWY_MAX_BYTES / sizeof(hn::TFromD<D>)] = {};
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (sizeof(Stored) == 2) {
+    const hn::Rebind<std::uint16_t, D> d16;
+    const hn::RebindToUnsigned<D> d32;
+    const auto bits = hn::MaskedLoad(hn::FirstN(d16, static_cast<std::size_t>(n)), d16,
+                                     reinterpret_cast<const std::uint16_t*>(from));
+    return widen_lower(d, hn::PromoteTo(d32, bits), from);
+  }
+#endif
+  Stored lanes[HWY_MAX_BYTES / sizeof(T)] = {};
   std::copy_n(from, n, lanes);
   return load_stored(d, lanes);
 }

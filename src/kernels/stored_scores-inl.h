@@ -24,6 +24,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Rows of a tile: with AVX-512's 32 registers, sums, keys, and a query's channel.
 inline constexpr int kMostStoredRows = HWY_TARGET == HWY_AVX3 ? 8 : 6;
+
 // Some rows' scores of whole registers of keys, `groups` of them. Sums are those of scores_tile in
 // kernels/tile-inl.h: each block of channels from zero, added to those before it, the first to s if
 // `adds`.
@@ -104,37 +105,42 @@ void stored_scores_of(const RowsOf<const T>& q, Index rows, Index D, const RowsO
     return std::array<Tile, kMostStoredRows>{&stored_scores_tile<T, Stored, kRows + 1>...};
   }(std::make_integer_sequence<int, kMostStoredRows>());
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  constexpr Index kBlock = core::kChannelBlock;
   constexpr Index kStep = Step<T, Stored, 16>::kChannels;
-  // Keys, and channels from c on, of `block`.
+  // `channels` channels of `groups` registers of keys, from key n and channel c on: `block`.
   const auto add = [&](Index n, Index c, Index channels, const RowsOf<const Stored>& block,
-                       Index groups, T factor) HWY_ATTR {
+                       Index groups) HWY_ATTR {
     for_each_stored_tile(rows, [&](Index r, Index some) HWY_ATTR {
       LinesAhead lines(r == 0 && c == 0 ? ahead : ReadAhead{}, n, q.data);
-      kTiles[static_cast<std::size_t>(some - 1)]({q.data + r * q.stride + c, q.stride}, channels,
-                                                 block, groups, c > 0, factor,
-                                                 {s.data + r * s.stride + n, s.stride}, lines);
+      kTiles[static_cast<std::size_t>(some - 1)](
+          {q.data + r * q.stride + c, q.stride}, channels, block, groups, c > 0,
+          c + channels < D ? T(1) : scale, {s.data + r * s.stride + n, s.stride}, lines);
     });
+  };
+  // Steps of the last block may go beyond the last channel: it is copied then, with zeros after it.
+  const Index in_place = D % kStep == 0 ? D : D / kBlock * kBlock;
+  alignas(64) Stored copy[kLanes * kBlock];
+  const auto add_copies = [&](Index n, Index from, Index count) HWY_ATTR {
+    for (Index c = from; c < D; c += kBlock) {
+      const Index channels = std::min(kBlock, D - c);
+      const Index padded = (channels + kStep - 1) / kStep * kStep;
+      for (Index x = 0; x < kLanes; ++x) {
+        Stored* row = copy + x * kBlock;
+        const Index given = x < count ? channels : 0;
+        std::copy_n(k.data + (n + x) * k.stride + c, given, row);
+        std::fill(row + given, row + padded, Stored());
+      }
+      add(n, c, channels, {copy, kBlock}, 1);
+    }
   };
   // Several tiles of rows read each group of keys one after another.
   const Index groups = keys / kLanes;
   const Index at_once = rows <= kMostStoredRows ? std::max<Index>(groups, 1) : 1;
-  const bool whole_channels = D % kStep == 0;
-  for (Index g = 0; whole_channels && g < groups; g += at_once) {
-    add(g * kLanes, 0, D, {k.data + g * kLanes * k.stride, k.stride}, at_once, scale);
+  for (Index g = 0; in_place > 0 && g < groups; g += at_once) {
+    add(g * kLanes, 0, in_place, {k.data + g * kLanes * k.stride, k.stride}, at_once);
   }
-  // The rest from copies with zeros after the last key and the last channel.
-  alignas(64) Stored copy[kLanes * core::kChannelBlock];
-  for (Index n = whole_channels ? groups * kLanes : 0; n < keys; n += kLanes) {
-    const Index count = std::min(kLanes, keys - n);
-    for (Index c = 0; c < D; c += core::kChannelBlock) {
-      const Index channels = std::min(core::kChannelBlock, D - c);
-      std::fill_n(copy, kLanes * core::kChannelBlock, Stored());
-      for (Index x = 0; x < count; ++x) {
-        std::copy_n(k.data + (n + x) * k.stride + c, channels, copy + x * core::kChannelBlock);
-      }
-      add(n, c, channels, {copy, core::kChannelBlock}, 1, c + channels < D ? T(1) : scale);
-    }
-  }
+  for (Index g = 0; in_place < D && g < groups; ++g) add_copies(g * kLanes, in_place, kLanes);
+  if (groups * kLanes < keys) add_copies(groups * kLanes, 0, keys - groups * kLanes);
 }
 
 template <class T>

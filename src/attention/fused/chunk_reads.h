@@ -16,7 +16,7 @@ using kernels::StoredRows;
 
 class ChunkReads {
  public:
-  // Measured on memory that is read once: 8 to 16 KiB are best, 4 and 64 lose 5 to 15 points.
+  // Measured on memory that is read once: docs/decisions/0023.
   static constexpr Index kBytesAhead = Index{8} << 10;
   // Keys come in blocks of so many: a register, for any target.
   static constexpr Index kBlock = 16;
