@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -157,6 +158,21 @@ TEST(Interleaved, SlicesOfOneBufferAreLegal) {
             {.out = out});
   EXPECT_TRUE(same_bits(out, part(3)));
   EXPECT_TRUE(same_bits(slice(before.view(), 2, 0, 3), slice(buffer.view(), 2, 0, 3)));
+}
+
+// The stride of an axis of size 1 is never used, so it may be any number: no sum or product of it
+// may overflow, which the sanitizer of undefined behaviour would report.
+TEST(SingleRow, MayHaveAnyStride) {
+  const Tensor x = normal({1, 2, 1, 64}, 10);
+  Tensor want(DType::kFloat32, {1, 2, 1, 64});
+  attention({x, x, x}, {}, {.out = want});
+  for (const Index stride : {std::numeric_limits<Index>::max(), std::numeric_limits<Index>::min(),
+                             Index{1} << 61, Index{-1} << 61}) {
+    const ConstView row(x.values<float>().data(), x.shape(), {stride, 64, stride, 1});
+    Tensor got(DType::kFloat32, want.shape());
+    attention({row, row, row}, {}, {.out = got});
+    EXPECT_TRUE(same_bits(want, got)) << stride;
+  }
 }
 
 }  // namespace

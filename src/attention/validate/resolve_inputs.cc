@@ -162,11 +162,14 @@ void check_keys_and_values(const Inputs& inputs, const Problem& p, int key_axis)
            shown("k", inputs.k), ", ", shown("v", inputs.v), ")"));
 }
 
-// Strides along batch axes, head, row, column of an input; 0 for axes that are missing or have size
-// 1.
+// Between rows; 0 for a single one, whose stride may be any number: its multiples could overflow.
+Index row_stride_of(const ConstView& x, int axis) { return x.size(axis) == 1 ? 0 : x.stride(axis); }
+
+// Strides along batch axes, head, row, column of an input; 0 for axes that are missing, and for
+// batch axes and rows of size 1.
 Operand input_operand(const Problem& p, const ConstView& x, Index heads) {
   if (!x.given()) return {};
-  Operand to{x.data(), x.dtype(), {}, 0, x.stride(-2), x.stride(-1)};
+  Operand to{x.data(), x.dtype(), {}, 0, row_stride_of(x, -2), x.stride(-1)};
   const int above_heads = p.head_axis ? 3 : 2;  // batch axis n is n places before this one
   for (int axis = 0; axis < p.batch.rank(); ++axis) {
     const int from_end = above_heads + p.batch.rank() - axis;
@@ -294,7 +297,7 @@ void resolve_packed_inputs(const Inputs& inputs, core::ResolvedProblem& p) {
   p.B = inputs.cu_seqlens_q.size(0) - 1;
   const auto packed = [](const ConstView& x) {
     if (!x.given()) return Operand{};
-    return Operand{x.data(), x.dtype(), {}, x.stride(1), x.stride(0), x.stride(2)};
+    return Operand{x.data(), x.dtype(), {}, x.stride(1), row_stride_of(x, 0), x.stride(2)};
   };
   p.q = packed(inputs.q);
   p.k = packed(inputs.k);
