@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <type_traits>
 #include <utility>
 
 #include <hwy/highway.h>

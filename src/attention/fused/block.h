@@ -37,7 +37,7 @@ inline constexpr Index kValueKeys = 2 * kPanel;
 // Rows in whole registers, for any target.
 inline constexpr Index kMostLanes = 16;
 
-// Query rows of a key head that read keys and values as they are stored.
+// Up to so many query rows of a key head read keys and values as they are stored.
 inline constexpr Index kStoredRows = 16;
 // Values of so many keys stay in the first-level cache until the tiles of more than two rows, which
 // take the channels in parts, have used them.
@@ -50,9 +50,9 @@ struct FusedCall {
   const kernels::DotKernels<T>& kernels;
   InstanceTarget instances = InstanceTarget::kBaseline;
   bool key_masks = false;                       // some mask is evaluated key by key
-  bool reads_keys = false;                      // as they are stored: few queries
-  bool reads_values = false;                    // likewise, and else:
-  bool copies_values = false;                   // values are converted, or not contiguous
+  bool reads_keys = false;                      // as they are stored, by few queries
+  bool reads_values = false;                    // the same for values
+  bool copies_values = false;                   // else: they are converted, or not contiguous
   const AdditiveScores<T>* additive = nullptr;  // null: scores are dot products
   core::StopPoint stop;                         // of the call, when running
 
@@ -110,7 +110,7 @@ class FusedBlock {
     q_ = take(kBlockRows * p_.Dk);
     s_ = take(kGroupRows * kScoreStride);
     spare_ = take(kKeyChunk);
-    panels_ = take(p_.key_chunk * p_.Dk);
+    if (!call.reads_keys) panels_ = take(p_.key_chunk * p_.Dk);
     for (T** array : {&max, &sum}) *array = take(kBlockRows + kMostLanes);
     for (T** array : {&chunk_max, &chunk_sum, &factor_, &chunk_factor_}) {
       *array = take(pieces(kGroupRows, kMostLanes) * kMostLanes);
@@ -209,7 +209,7 @@ class FusedBlock {
   // row, rows), which reads them with scores(), piece() by piece().
   template <class Use>
   void for_each_group(Index j0, Tiles tiles, const Use& use) {
-    begin_chunk(j0, tiles);
+    begin_chunk(j0, tiles, false);
     for (Index t = 0; t < tile_count(); t += kGroupTiles) {
       const Index end = std::min(t + kGroupTiles, tile_count());
       score_tiles(t, end, tiles);
@@ -262,7 +262,7 @@ class FusedBlock {
   void softmax_rows(Index t);
   void drop(Index r) const;
   std::uint8_t* allowed(Index r) const { return allowed_ + r % kGroupRows * kKeyChunk; }
-  bool begin_chunk(Index j0, Tiles tiles);
+  bool begin_chunk(Index j0, Tiles tiles, bool with_values);
   void score_tiles(Index t0, Index t1, Tiles tiles);
   void sum_values(Index t0, Index t1, const StoredRows& v);
   void sum_tile(Index t, Index begin, Index end, const StoredRows& v);

@@ -87,14 +87,17 @@ void pack_panel(const FusedCall<T>& call, const Operand& x, Index offset, Index 
 }
 
 template <class T>
-bool FusedBlock<T>::begin_chunk(Index j0, Tiles tiles) {
+bool FusedBlock<T>::begin_chunk(Index j0, Tiles tiles, bool with_values) {
   call_.stop();
   j0_ = j0;
   keys_ = std::min(p_.key_chunk, unit_.s.Tk - j0);
   own_panels_ = 0;
   if (call_.reads_keys || call_.reads_values) {
-    reads_ = {p_.k, k_offset_ + j0 * p_.k.row_stride, p_.Dk,
-              p_.v, v_offset_ + j0 * p_.v.row_stride, p_.E};
+    reads_ = {};
+    if (call_.reads_keys) reads_.set_keys(p_.k, k_offset_ + j0 * p_.k.row_stride, p_.Dk);
+    if (call_.reads_values && with_values) {
+      reads_.set_values(p_.v, v_offset_ + j0 * p_.v.row_stride, p_.E);
+    }
     stored_ = {0, keys_};
     if (tiles == Tiles::kLive) {
       constexpr Index kBlock = ChunkReads::kBlock;
@@ -266,7 +269,7 @@ void FusedBlock<T>::change(Index r) const {
 template <class T>
 template <class Use>
 void FusedBlock<T>::chunk(Index j0, bool with_values, const Use& use) {
-  if (!begin_chunk(j0, Tiles::kLive)) return;
+  if (!begin_chunk(j0, Tiles::kLive, with_values)) return;
   StoredRows v;
   if (with_values) v = values();
   for (Index t0 = 0; t0 < tile_count(); t0 += kGroupTiles) {

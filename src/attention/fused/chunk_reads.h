@@ -6,8 +6,9 @@
 
 #include "attention/fused/row_options.h"
 
-// Keys and values of a chunk that are read as they are stored, in this order: keys, values, and the
-// keys of the next chunk. Each loop asks for what will be read some KiB later, across the borders.
+// Keys and values of a chunk, those that are read as they are stored, in this order: keys, values,
+// and the keys of the next chunk. Each loop asks for what will be read some KiB later, across the
+// borders.
 namespace qkv::attn {
 
 using core::Operand;
@@ -18,14 +19,12 @@ class ChunkReads {
  public:
   // Measured on memory that is read once: docs/decisions/0023.
   static constexpr Index kBytesAhead = Index{8} << 10;
-  // Keys come in blocks of so many: a register, for any target.
+  // Keys come in blocks of so many: whole registers, for any target.
   static constexpr Index kBlock = 16;
 
-  // Row 0 of a chunk is at these offsets.
-  ChunkReads() = default;
-  ChunkReads(const Operand& k, Index k_offset, Index k_width, const Operand& v, Index v_offset,
-             Index v_width)
-      : keys_(k, k_offset, k_width), values_(v, v_offset, v_width) {}
+  // Row 0 of the chunk is at `offset`.
+  void set_keys(const Operand& k, Index offset, Index width) { keys_ = Rows(k, offset, width); }
+  void set_values(const Operand& v, Index offset, Index width) { values_ = Rows(v, offset, width); }
 
   // Rows begin .. end-1 will be read, and then keys up to `next_end`.
   void expect(Index begin, Index end, Index next_end) {
@@ -39,11 +38,11 @@ class ChunkReads {
   // What to ask for while keys n .. n + count - 1 are read. `count` is reduced to those for which
   // it is in one place.
   ReadAhead beside_keys(Index n, Index& count) const {
-    return beside(keys_, n, values_, begin_ - end_, values_.given() ? 2 * end_ - begin_ : end_,
-                  count);
+    if (!values_.given()) return beside(keys_, n, keys_, 0, next_end_, count);
+    return beside(keys_, n, values_, begin_ - end_, 2 * end_ - begin_, count);
   }
   ReadAhead beside_values(Index n, Index& count) const {
-    return beside(values_, n, keys_, 0, std::max(end_, next_end_), count);
+    return beside(values_, n, keys_, 0, next_end_, count);
   }
 
  private:
@@ -55,7 +54,6 @@ class ChunkReads {
 
     Rows() = default;
     Rows(const Operand& x, Index offset, Index width) {
-      if (!x.given()) return;
       const auto size = static_cast<Index>(size_of(x.dtype));
       first = stored_rows(x, offset);
       stride = x.row_stride * size;
@@ -69,7 +67,8 @@ class ChunkReads {
     }
   };
 
-  // Rows `x` up to end_, then those of `next`, whose row n + shift follows, up to next_end.
+  // The row that is read x.ahead rows after row n of `x`: of `x` up to end_, then of `next`, which
+  // goes on with row end_ + shift, up to row next_end + shift.
   ReadAhead beside(const Rows& x, Index n, const Rows& next, Index shift, Index next_end,
                    Index& count) const {
     const Index wanted = n + x.ahead;

@@ -11,8 +11,9 @@
 // The fused forward pass of attention (Dao et al. 2022, section 3.1; chunks of the softmax are
 // merged as in Milakov and Gimelshein 2018). Two strategies for a unit, with the same bits:
 //   many queries   all keys are packed once, then blocks of queries are tasks
-//   few queries    one block that packs for itself; if there are several chunks of keys, each is a
-//                  task, and their partial results are merged in order afterwards
+//   few queries    one block, which reads keys as they are stored or packs a chunk at a time; if
+//                  there are several chunks, some neighbours are a task, and the partial results of
+//                  chunks are merged in order afterwards
 namespace qkv::attn {
 
 using core::MeasuringArena;
@@ -150,8 +151,8 @@ void FusedForward<T>::run(runtime::Call& call) {
   const auto size = [&](const KeyUnit& unit) { return pieces_of(unit); };
   for (Index begin = 0; wave_.next(p_, begin, budget, size); begin = wave_.end()) {
     const auto chunks = [&](const KeyUnit& unit) { return pieces(unit.s.Tk, p_.key_chunk); };
-    // Chunks of a task of few queries: neighbours, since each asks for the keys of the next ahead
-    // of time; but at least 16 tasks per thread.
+    // Chunks of a task of few queries: neighbours, since one that reads keys as they are stored
+    // asks for those of the next ahead of time; but at least 16 tasks per thread.
     constexpr Index kMostChunks = 32;
     task_chunks_ =
         std::clamp(wave_.pieces() / (Index{16} * call.concurrency()), Index{1}, kMostChunks);
