@@ -14,6 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 
+class NotOffered(Exception):
+    """What a library cannot compute, in a few words."""
+
+
 class Case(NamedTuple):
     kind: str  # decode, prefill, backward
     B: int
@@ -65,4 +69,4 @@ def with_folded(make, case, name=""):
 
 def only_forward(case):
     if case.kind == "backward":
-        raise NotImplementedError("no gradients")
+        raise NotOffered("no gradients")

@@ -42,7 +42,7 @@ import ml_dtypes
 import numpy as np
 from bursts import cpu_name, measure, others_seconds, seconds_of
 from peer_arrays import Jax, Ours, Torch
-from peer_case import Case, aligned
+from peer_case import Case, NotOffered, aligned
 from peer_graphs import Llama, OnnxRuntime, OpenVino
 
 LIBRARIES = {
@@ -223,7 +223,7 @@ class Row:
     def choose(self, name, library, make_call, options):
         try:
             ways = library.ways(self.case)
-        except NotImplementedError as error:
+        except NotOffered as error:
             self.notes[name] = [str(error)]
             return None
         best, self.notes[name] = fastest(ways, make_call, options.burst)

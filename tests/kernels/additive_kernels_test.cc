@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/kernels/targets.h"
+
 // The kernels of the additive score on each target that this CPU runs. Exponentials are exact to
 // some roundings wherever they lie; and the forms, of small exponentials, of those kept whole and
 // of those whose powers stand apart, give the same bits where they are valid, so that a tile may
@@ -26,14 +28,7 @@ class AdditiveKernelsOf : public testing::Test {
  protected:
   template <class F>
   static void for_each_target(const F& f) {
-    int targets = 0;
-    for (const Target target : kTargets) {
-      if (!is_supported(target)) continue;
-      SCOPED_TRACE(std::string(name_of(target)));
-      f(additive_kernels<T>(target));
-      ++targets;
-    }
-    if (targets == 0) GTEST_SKIP() << "this CPU has no target with kernels";
+    for_each_supported([&](Target target) { f(additive_kernels<T>(target)); });
   }
 };
 using Types = testing::Types<float, double>;

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "reference/sum.h"
+#include "tests/kernels/targets.h"
 #include "tests/support/in_blocks.h"
 
 // Each kernel of each target that this CPU runs, against plain loops: to the bit where the order of
@@ -32,14 +33,7 @@ class Kernels : public testing::Test {
   // f(kernels, whether products and sums are fused) for each target.
   template <class F>
   static void for_each_target(const F& f) {
-    int targets = 0;
-    for (const Target target : kTargets) {
-      if (!is_supported(target)) continue;
-      SCOPED_TRACE(std::string(name_of(target)));
-      f(dot_kernels<T>(target), target != Target::kSse4);
-      ++targets;
-    }
-    if (targets == 0) GTEST_SKIP() << "this CPU has no target with kernels";
+    for_each_supported([&](Target target) { f(dot_kernels<T>(target), target != Target::kSse4); });
   }
   static T multiply_add(bool fused, T a, T b, T c) { return fused ? std::fma(a, b, c) : a * b + c; }
 };

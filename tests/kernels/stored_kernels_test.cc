@@ -9,6 +9,7 @@
 
 #include "core/storage.h"
 #include "kernels/dot_kernels.h"
+#include "tests/kernels/targets.h"
 
 // Kernels that read keys and values as they are stored, against those that read packed or widened
 // ones: to the bit.
@@ -41,14 +42,7 @@ struct Rows {
 
 template <class T, class F>
 void for_each_target(const F& f) {
-  int targets = 0;
-  for (const Target target : kTargets) {
-    if (!is_supported(target)) continue;
-    SCOPED_TRACE(std::string(name_of(target)));
-    f(dot_kernels<T>(target));
-    ++targets;
-  }
-  if (targets == 0) GTEST_SKIP() << "this CPU has no target with kernels";
+  for_each_supported([&](Target target) { f(dot_kernels<T>(target)); });
 }
 
 // A type of sums and one of storage.
