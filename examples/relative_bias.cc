@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A learned bias for each head and distance, as in T5: s <- s + table[head][clip(j - i)].
+// A bias for each head and distance, of the form that T5 learns: s <- s + table[head][clip(j - i)].
+// The table is captured, so attention_backward() gives it no gradient yet; Options::bias, an array
+// [H,Tq,Tk], has one.
 #include <cstdio>
 #include <vector>
 

@@ -290,9 +290,9 @@ class CommandLine(Case):
             self.assertIn(hint, done.stderr.decode(), arguments)
         self.assertEqual(self.names(), [])
 
-    def test_formats_that_are_not_in_this_build(self):
-        self.assertIn("valid: .npz", self.refuse(7, "words", "a", "-o", "out.html"))
-        self.refuse(7, "words", "a", "-o", "-", "--format", "html")
+    def test_unknown_formats(self):
+        self.assertIn("valid: .npz", self.refuse(2, "words", "a", "-o", "out.html"))
+        self.refuse(2, "words", "a", "-o", "-", "--format", "html")
 
     def test_help_lists_the_formats_of_this_build(self):
         listed = json.loads(self.run_qkv("info", "--json").out)["build"]["writes"]
@@ -301,7 +301,6 @@ class CommandLine(Case):
         for command in ("words", "view"):
             text = self.run_qkv(command, "--help").out
             self.assertEqual(re.search(r"--format (\S+)", text)[1].split("|"), built)
-            self.assertNotIn("html", text)
 
     def test_common_options_on_either_side(self):
         want = self.run_qkv("words", "a b").out

@@ -31,7 +31,7 @@ constexpr const char* kProgramFooter = R"(Examples:
 
 Results go to standard output, everything else to standard error. Exit: 0 done, 1 failed while
 running, 2 wrong command line, 3 input missing or malformed, 4 output not writable, 5 training
-diverged, 7 not in this build, 130 after Ctrl-C.)";
+diverged, 7 not available here, 130 after Ctrl-C.)";
 
 void add_common(const Command& program, Common& common) {
   // The library's own bound.
@@ -108,10 +108,8 @@ int main(int argc, char** argv) {
     return complain(kUsage, error.what());
   } catch (const qkv::app::Diverged& error) {
     return complain(kDiverged, error.what());
-  } catch (const NotInBuildError& error) {
-    return complain(kNotInBuild, error.what());
   } catch (const qkv::app::NotAvailable& error) {
-    return complain(kNotInBuild, error.what());
+    return complain(kNotAvailable, error.what());
   } catch (const qkv::Cancelled&) {
     return kSignalBase + caught_signal();
   } catch (const std::bad_alloc&) {

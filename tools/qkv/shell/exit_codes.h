@@ -8,19 +8,16 @@
 // After a signal: 128 + its number (130, 143).
 enum ExitCode : int {
   kDone = 0,
-  kFailed = 1,      // while running
-  kUsage = 2,       // the command line is wrong
-  kInput = 3,       // an input is missing or malformed
-  kOutput = 4,      // an output cannot be written
-  kDiverged = 5,    // NaN or infinity in training
-  kNotInBuild = 7,  // the request needs something this program was built without
+  kFailed = 1,        // while running
+  kUsage = 2,         // the command line is wrong
+  kInput = 3,         // an input is missing or malformed
+  kOutput = 4,        // an output cannot be written
+  kDiverged = 5,      // NaN or infinity in training
+  kNotAvailable = 7,  // the request needs something that this machine or build lacks
   kSignalBase = 128,
 };
 
 struct UsageError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-struct NotInBuildError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 

@@ -40,7 +40,7 @@ void write_one(const std::string& path, const Results& results) {
 bool has_arrays(const Results& results) { return results.arrays != nullptr; }
 bool has_picture(const Results& results) { return results.picture != nullptr; }
 
-// The formats; those without functions are missing from this build.
+// The formats.
 constexpr Format kFormats[] = {
     {"npz", has_arrays, nullptr, write_all<qkv::app::ArrayFormat::kNpz>, true},
     {"npy", [](const Results& r) { return r.array != nullptr; }, nullptr, write_one, true},
@@ -51,14 +51,7 @@ constexpr Format kFormats[] = {
      [](const Results& r) { return r.text(); }, nullptr},
     {"json", [](const Results& r) { return r.json != nullptr; },
      [](const Results& r) { return json_text(r.json()); }, nullptr},
-    {"html", nullptr, nullptr, nullptr},
 };
-
-bool is_built(const Format& format) {
-  const std::string path = fmt::format(".{}", format.name);
-  return format.has != nullptr &&
-         (format.name != "safetensors" || qkv::app::array_format(path).has_value());
-}
 
 template <class Wanted>
 std::string extensions(Wanted wanted) {
@@ -83,16 +76,11 @@ const Format* find(const OutputOptions& options, const std::string& path) {
 }
 
 void check_path(const OutputOptions& options, const Results& results, const std::string& path) {
-  const std::string valid =
-      extensions([&](const Format& format) { return is_built(format) && format.has(results); });
+  const std::string valid = extensions([&](const Format& format) { return format.has(results); });
   const Format* format = find(options, path);
   if (format == nullptr) {
     throw UsageError(
         fmt::format("{}: unknown file extension; valid: {}", output_name(path), valid));
-  }
-  if (!is_built(*format)) {
-    throw NotInBuildError(fmt::format("{}: .{} files are not in this build; valid: {}",
-                                      output_name(path), format->name, valid));
   }
   if (!format->has(results)) {
     throw UsageError(fmt::format("{}: this result has no .{} form; valid: {}", output_name(path),
@@ -133,7 +121,7 @@ void add_outputs(const Command& command, OutputOptions& options, const std::stri
       .one_each_time();
   std::string names;
   for (const Format& format : kFormats) {
-    if (is_built(format)) names += fmt::format("{}{}", names.empty() ? "" : "|", format.name);
+    names += fmt::format("{}{}", names.empty() ? "" : "|", format.name);
   }
   command
       .add_parsed(
@@ -212,7 +200,9 @@ void write_outputs(const OutputOptions& options, const Results& results, const C
   }
 }
 
-std::string output_formats() { return extensions(is_built); }
+std::string output_formats() {
+  return extensions([](const Format&) { return true; });
+}
 
 std::string array_formats() {
   return extensions([](const Format& format) {

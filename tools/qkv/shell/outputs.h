@@ -41,9 +41,8 @@ void add_outputs(const Command& command, OutputOptions& options, const std::stri
 
 // Called before anything is read or computed. Throws UsageError for an unknown extension or a form
 // the command does not support, for a file named twice and for "-" together with --json,
-// NotInBuildError for a format missing from this build, NotAvailable for one that this machine
-// cannot draw, and OutputError for a path that cannot be written. The functions of `results` are
-// not called yet, they only have to be set.
+// NotAvailable for one that this machine cannot draw, and OutputError for a path that cannot be
+// written. The functions of `results` are not called yet, they only have to be set.
 void check_outputs(const OutputOptions& options, const Results& results);
 
 // Called before anything is computed. Throws UsageError if an output is one of the files that the
