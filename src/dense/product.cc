@@ -74,13 +74,13 @@ namespace {
 // f(first, count) for pieces of at most kPanel columns, with registers divided evenly among
 // them.
 template <class F>
-void for_each_strip(Index columns, const F& f) {
+void for_each_panel(Index columns, const F& f) {
   constexpr Index kRegister = 16;
   const Index registers = (columns + kRegister - 1) / kRegister;
-  const Index strips = (columns + kernels::kPanel - 1) / kernels::kPanel;
-  for (Index n = 0; n < strips; ++n) {
-    const Index first = registers * n / strips * kRegister;
-    f(first, std::min(columns, registers * (n + 1) / strips * kRegister) - first);
+  const Index panels = (columns + kernels::kPanel - 1) / kernels::kPanel;
+  for (Index n = 0; n < panels; ++n) {
+    const Index first = registers * n / panels * kRegister;
+    f(first, std::min(columns, registers * (n + 1) / panels * kRegister) - first);
   }
 }
 
@@ -120,9 +120,9 @@ void copy_tiles(const RowsOf<const T>& dy, Index rows, Index columns, T* to) {
 }  // namespace
 
 template <class T>
-void copy_strips(const RowsOf<const T>& x, Index rows, Index width, T* strips) {
-  for_each_strip(width, [&](Index first, Index count) {
-    copy_rows<T>({x.data + first, x.stride}, rows, count, strips + rows * first);
+void copy_to_panels(const RowsOf<const T>& x, Index rows, Index width, T* panels) {
+  for_each_panel(width, [&](Index first, Index count) {
+    copy_rows<T>({x.data + first, x.stride}, rows, count, panels + rows * first);
   });
 }
 
@@ -132,14 +132,14 @@ Index transposed_product_scratch(Index columns, Index width) {
 }
 
 template <class T>
-void add_transposed_product_of_strips(const Kernels<T>& by, const RowsOf<const T>& dy,
-                                      Index columns, const T* strips, Index rows, Index width,
+void add_transposed_product_of_panels(const Kernels<T>& by, const RowsOf<const T>& dy,
+                                      Index columns, const T* panels, Index rows, Index width,
                                       const RowsOf<T>& to, T* scratch) {
   copy_tiles(dy, rows, columns, scratch);
-  for_each_strip(width, [&](Index first, Index count) {
+  for_each_panel(width, [&](Index first, Index count) {
     for (Index o = 0; o < columns; o += kTileRows) {
       by.gradient->transposed_sum({scratch + o * kGradientBlock, kTileRows},
-                                  std::min(kTileRows, columns - o), {strips + rows * first, count},
+                                  std::min(kTileRows, columns - o), {panels + rows * first, count},
                                   rows, count, {to.data + o * to.stride + first, to.stride});
     }
   });
@@ -186,8 +186,8 @@ bool all_finite(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Inde
   template void add_product(const Kernels<T>&, const RowsOf<const T>&, Index, Index,               \
                             const RowsOf<const T>&, Index, const RowsOf<T>&,                       \
                             const core::StopPoint&);                                               \
-  template void copy_strips(const RowsOf<const T>&, Index, Index, T*);                             \
-  template void add_transposed_product_of_strips(const Kernels<T>&, const RowsOf<const T>&, Index, \
+  template void copy_to_panels(const RowsOf<const T>&, Index, Index, T*);                          \
+  template void add_transposed_product_of_panels(const Kernels<T>&, const RowsOf<const T>&, Index, \
                                                  const T*, Index, Index, const RowsOf<T>&, T*);    \
   template void add_transposed_product(const Kernels<T>&, const RowsOf<const T>&, Index,           \
                                        const RowsOf<const T>&, Index, Index, bool,                 \

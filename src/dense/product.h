@@ -70,15 +70,15 @@ void add_transposed_product(const Kernels<T>& by, const RowsOf<const T>& dy, Ind
                             const RowsOf<const T>& x, Index rows, Index width, bool finite,
                             const RowsOf<T>& to, T* scratch);
 
-// The same for a finite x of a block that was copied, once for all columns of dy: strips of at most
+// The same for a finite x of a block that was copied, once for all columns of dy: panels of at most
 // kPanel of its columns, each with its rows contiguous, rows * width numbers. Pays off from
 // kStripColumns columns on: rows may be so far apart that they map to the same cache sets.
 inline constexpr Index kStripColumns = 24;
 template <class T>
-void copy_strips(const RowsOf<const T>& x, Index rows, Index width, T* strips);
+void copy_to_panels(const RowsOf<const T>& x, Index rows, Index width, T* panels);
 template <class T>
-void add_transposed_product_of_strips(const Kernels<T>& by, const RowsOf<const T>& dy,
-                                      Index columns, const T* strips, Index rows, Index width,
+void add_transposed_product_of_panels(const Kernels<T>& by, const RowsOf<const T>& dy,
+                                      Index columns, const T* panels, Index rows, Index width,
                                       const RowsOf<T>& to, T* scratch);
 
 // Whether no value of x [rows,width] is NaN or infinite.

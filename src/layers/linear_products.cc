@@ -196,10 +196,10 @@ struct ParameterSums {
   Kernels<T> by;
   const EvenRows<T>& x;
   const EvenRows<T>& dy;
-  // For each block of rows of x: whether it is finite, and if so its dense::copy_strips, once
+  // For each block of rows of x: whether it is finite, and if so its dense::copy_to_panels, once
   // for all tasks; null: each task checks for itself.
   const char* finite;
-  const T* strips;
+  const T* panels;
   bool copies;  // whether tiles read copies of x
   Write write;
   core::StopPoint stop;
@@ -208,7 +208,7 @@ struct ParameterSums {
   bool look_at(Index row, T* to) const {
     const Index rows = std::min(kGradientBlock, x.count - row);
     if (!dense::all_finite(by, x.from(row), rows, x.channels)) return false;
-    if (to != nullptr) dense::copy_strips(x.from(row), rows, x.channels, to);
+    if (to != nullptr) dense::copy_to_panels(x.from(row), rows, x.channels, to);
     return true;
   }
   // f(block, first row, rows) for all blocks, ascending.
@@ -229,14 +229,14 @@ struct ParameterSums {
     T* const scratch = arena.take<T>(dense::transposed_product_scratch(columns, width)).data();
     std::fill(sums.begin(), sums.end(), T(0));
     T* const own =
-        copies && strips == nullptr ? arena.take<T>(kGradientBlock * width).data() : nullptr;
+        copies && panels == nullptr ? arena.take<T>(kGradientBlock * width).data() : nullptr;
     for_each_row_block([&](Index block, Index row, Index rows) {
       const bool numbers = finite != nullptr ? finite[block] != 0 : look_at(row, own);
       const RowsOf<const T> slopes = dy.from(row, o);
       const RowsOf<T> to{sums.data(), width};
       if (copies && numbers) {
-        dense::add_transposed_product_of_strips(by, slopes, columns,
-                                                own != nullptr ? own : strips + row * width, rows,
+        dense::add_transposed_product_of_panels(by, slopes, columns,
+                                                own != nullptr ? own : panels + row * width, rows,
                                                 width, to, scratch);
       } else {
         dense::add_transposed_product(by, slopes, columns, x.from(row), rows, width, numbers, to,
@@ -306,15 +306,15 @@ void backward_parameters(Context& context, std::string_view function, const Cons
                 Arena::cost<T>(dense::transposed_product_scratch(columns, x.channels)) +
                 2 * Arena::cost<T>(columns));
   char* const finite = shared ? call.shared().take<char>(blocks).data() : nullptr;
-  T* const strips = copied > 0 ? call.shared().take<T>(copied).data() : nullptr;
-  const ParameterSums<T> sums{by, x, dy, finite, strips, copies, write, call.stop_point()};
+  T* const panels = copied > 0 ? call.shared().take<T>(copied).data() : nullptr;
+  const ParameterSums<T> sums{by, x, dy, finite, panels, copies, write, call.stop_point()};
   T* const weight = gradients.weight.given() ? gradients.weight.as<T>() : nullptr;
   T* const bias = gradients.bias.given() ? gradients.bias.as<T>() : nullptr;
   if (shared) {
     call.for_each_task(blocks, [&](Index block, Arena&) {
       const Index row = block * kGradientBlock;
       finite[block] = static_cast<char>(
-          sums.look_at(row, strips == nullptr ? nullptr : strips + row * x.channels));
+          sums.look_at(row, panels == nullptr ? nullptr : panels + row * x.channels));
     });
   }
   call.for_each_task(tasks, [&](Index task, Arena& arena) {

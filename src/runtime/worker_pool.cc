@@ -15,12 +15,12 @@
 namespace qkv::detail {
 
 // The threads of a pool in one process.
-class Crew {
+class WorkerThreads {
  public:
-  explicit Crew(int workers) { threads_.reserve(static_cast<std::size_t>(workers)); }
+  explicit WorkerThreads(int workers) { threads_.reserve(static_cast<std::size_t>(workers)); }
 
   // Joins the threads. No run may be in progress.
-  ~Crew() {
+  ~WorkerThreads() {
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
@@ -45,12 +45,13 @@ class Crew {
 
   bool of_this_process() const noexcept { return pid_ == getpid(); }
 
-  // Abandons a crew of the parent process. Its threads do not exist here and one of them may hold
-  // its mutex forever, so it cannot be destroyed; the list keeps it reachable for leak checkers.
-  static void abandon(Crew* crew) noexcept {
-    static std::atomic<Crew*> abandoned{nullptr};
-    crew->abandoned_before_ = abandoned.load(std::memory_order_relaxed);
-    while (!abandoned.compare_exchange_weak(crew->abandoned_before_, crew,
+  // Abandons the object of the parent process. Its threads do not exist here and one of them may
+  // hold its mutex forever, so it cannot be destroyed; the list keeps it reachable for leak
+  // checkers.
+  static void abandon(WorkerThreads* threads) noexcept {
+    static std::atomic<WorkerThreads*> abandoned{nullptr};
+    threads->abandoned_before_ = abandoned.load(std::memory_order_relaxed);
+    while (!abandoned.compare_exchange_weak(threads->abandoned_before_, threads,
                                             std::memory_order_release, std::memory_order_relaxed)) {
     }
   }
@@ -91,7 +92,7 @@ class Crew {
 
   void start(std::size_t wanted) {
     try {
-      while (threads_.size() < wanted) threads_.emplace_back(&Crew::work, this);
+      while (threads_.size() < wanted) threads_.emplace_back(&WorkerThreads::work, this);
     } catch (const std::system_error&) {
       // The calling thread runs what no worker takes.
     }
@@ -121,33 +122,33 @@ class Crew {
   Job* jobs_ = nullptr;  // jobs with bodies not yet started
   bool stopping_ = false;
   std::vector<std::thread> threads_;  // capacity: as many as may ever start
-  Crew* abandoned_before_ = nullptr;
+  WorkerThreads* abandoned_before_ = nullptr;
 };
 
 WorkerPool::~WorkerPool() {
-  Crew* crew = crew_.load(std::memory_order_acquire);
-  if (crew == nullptr) return;
-  if (crew->of_this_process()) {
-    delete crew;
+  WorkerThreads* threads = threads_of_pool_.load(std::memory_order_acquire);
+  if (threads == nullptr) return;
+  if (threads->of_this_process()) {
+    delete threads;
   } else {
-    Crew::abandon(crew);
+    WorkerThreads::abandon(threads);
   }
 }
 
 void WorkerPool::run(Index count, Executor::Body body, void* state) {
-  crew().run(count, body, state);
+  threads().run(count, body, state);
 }
 
-// The crew of this process, created if there is none or only the parent's from before fork().
-Crew& WorkerPool::crew() {
-  Crew* crew = crew_.load(std::memory_order_acquire);
-  if (crew != nullptr && crew->of_this_process()) return *crew;
-  auto fresh = std::make_unique<Crew>(workers_);
-  if (crew_.compare_exchange_strong(crew, fresh.get(), std::memory_order_acq_rel)) {
-    if (crew != nullptr) Crew::abandon(crew);
+// The threads of this process, created if there are none or only the parent's from before fork().
+WorkerThreads& WorkerPool::threads() {
+  WorkerThreads* threads = threads_of_pool_.load(std::memory_order_acquire);
+  if (threads != nullptr && threads->of_this_process()) return *threads;
+  auto fresh = std::make_unique<WorkerThreads>(workers_);
+  if (threads_of_pool_.compare_exchange_strong(threads, fresh.get(), std::memory_order_acq_rel)) {
+    if (threads != nullptr) WorkerThreads::abandon(threads);
     return *fresh.release();
   }
-  return *crew;  // another thread was faster
+  return *threads;  // another thread was faster
 }
 
 }  // namespace qkv::detail

@@ -9,7 +9,7 @@
 
 namespace qkv::detail {
 
-class Crew;
+class WorkerThreads;
 
 // The threads behind Executor::threads. They start when a run first needs them and sleep between
 // runs. Any number of threads may call run() at once, also from inside a body: the calling thread
@@ -28,10 +28,10 @@ class WorkerPool {
   void run(Index count, Executor::Body body, void* state);
 
  private:
-  Crew& crew();
+  WorkerThreads& threads();
 
   const int workers_;
-  std::atomic<Crew*> crew_{nullptr};
+  std::atomic<WorkerThreads*> threads_of_pool_{nullptr};
 };
 
 }  // namespace qkv::detail
