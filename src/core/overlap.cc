@@ -25,11 +25,6 @@ struct Footprint {
   std::size_t rank = 0;
 
   std::span<const Axis> axes() const { return {storage.data(), rank}; }
-  Index extent() const {
-    Index bytes = element;
-    for (const Axis& axis : axes()) bytes += (axis.size - 1) * axis.stride;
-    return bytes;
-  }
 };
 
 bool is_empty(const ConstView& view) { return !view.given() || view.element_count() == 0; }
@@ -84,19 +79,35 @@ bool disjoint_modulo(const Footprint& a, const Footprint& b, Index g) {
   return distance >= *extent_a && distance + *extent_b <= g;
 }
 
-// Proved by the address ranges.
-bool apart(const Footprint& a, const Footprint& b) {
-  if (a.begin <= b.begin) return b.begin - a.begin >= static_cast<std::uintptr_t>(a.extent());
-  return a.begin - b.begin >= static_cast<std::uintptr_t>(b.extent());
+// The addresses [begin, end) between which an array's elements are; a footprint without its axes.
+struct Range {
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+};
+
+Range range_of(const ConstView& view) {
+  const auto element = static_cast<Index>(size_of(view.dtype()));
+  Index before = 0;  // the data pointer, and after it; in elements
+  Index behind = 0;
+  for (int axis = 0; axis < view.rank(); ++axis) {
+    const Index reach = view.size(axis) < 2 ? 0 : (view.size(axis) - 1) * view.stride(axis);
+    (reach < 0 ? before : behind) += reach;
+  }
+  const auto data = reinterpret_cast<std::uintptr_t>(view.data());
+  return {data - static_cast<std::uintptr_t>(-before * element),
+          data + static_cast<std::uintptr_t>((behind + 1) * element)};
 }
+
+// What nearly all pairs of arrays are, found without sorting their axes.
+bool apart(const Range& a, const Range& b) { return a.end <= b.begin || b.end <= a.begin; }
 
 }  // namespace
 
 bool may_overlap(const ConstView& a, const ConstView& b) {
   if (is_empty(a) || is_empty(b)) return false;
+  if (apart(range_of(a), range_of(b))) return false;
   const Footprint first = footprint_of(a);
   const Footprint second = footprint_of(b);
-  if (apart(first, second)) return false;
   for (const Footprint* array : {&first, &second}) {
     for (const Axis& axis : array->axes()) {
       if (axis.stride > 0 && disjoint_modulo(first, second, axis.stride)) return false;
@@ -106,7 +117,7 @@ bool may_overlap(const ConstView& a, const ConstView& b) {
 }
 
 bool self_overlaps(const ConstView& v) {
-  if (is_empty(v)) return false;
+  if (is_empty(v) || v.is_contiguous()) return false;
   const Footprint array = footprint_of(v);
   // Each axis must step past everything that the axes of smaller strides reach.
   Index reach = array.element;
