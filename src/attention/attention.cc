@@ -41,13 +41,11 @@ bool any_has_elements(const Outputs& x) {
   return std::any_of(std::begin(results), std::end(results), has_elements);
 }
 
-void run_forward(const Inputs& inputs, const Options& options, const Outputs& outputs,
-                 const core::Problem& p, const attn::Implementation& implementation,
-                 runtime::Call& call) {
+core::Results bind_forward(const Inputs& inputs, const Options& options, const Outputs& outputs,
+                           const core::Problem& p) {
   const core::Results results = attn::bind_outputs(p, outputs);
   attn::check_overlap(p, inputs, options, outputs);
-  if (!any_has_elements(outputs)) return;
-  implementation.forward(p, results, call);
+  return results;
 }
 
 // Otherwise every gradient is 0, though B, H or Tk may be any number.
@@ -102,8 +100,9 @@ void attention(const Inputs& inputs, const Options& options, const Outputs& outp
   runtime::Call call(context, kAttention);
   core::ResolvedProblem p;
   attn::resolve(kAttention, call.stop_point(), inputs, options, p);
-  run_forward(inputs, options, outputs, p,
-              attn::choose(p, context.forced_path(), attn::Pass::kForward), call);
+  const auto& by = attn::choose(p, context.forced_path(), attn::Pass::kForward);
+  const core::Results results = bind_forward(inputs, options, outputs, p);
+  if (any_has_elements(outputs)) by.forward(p, results, call);
 }
 
 void attention(const Inputs& inputs, const Options& options, const Outputs& outputs) {
@@ -144,6 +143,11 @@ struct Plan::State {
   const attn::Implementation* backward = nullptr;  // null when the forced one has none
   std::array<Bound, 5> bound;                      // as views_of(inputs)
   attn::ScratchSize forward_size, backward_size;
+  // Of the last run, if the next one may rely on it.
+  bool repeats = false;
+  Inputs inputs;
+  Outputs outputs;
+  core::Results results;
 };
 
 namespace {
@@ -292,9 +296,30 @@ void expect_bound(std::string_view function, const Inputs& inputs,
 void Plan::run(const Inputs& inputs, const Outputs& outputs) {
   State& s = *state_;
   runtime::Call call(*s.context, kRun);  // first: what follows writes to the plan
-  expect_bound(kRun, inputs, s.bound);
-  attn::resolve(kRun, call.stop_point(), inputs, s.options, s.problem);
-  run_forward(inputs, s.options, outputs, s.problem, *s.forward, call);
+  const attn::Repeat repeat =
+      s.repeats ? attn::compare(inputs, outputs, s.inputs, s.outputs) : attn::Repeat::kNone;
+  s.repeats = false;  // until all is valid
+  switch (repeat) {
+    case attn::Repeat::kArrays:
+      s.problem.stop = call.stop_point();
+      break;
+    case attn::Repeat::kLayout:
+      s.problem.stop = call.stop_point();
+      attn::put_addresses(inputs, outputs, s.problem, s.results);
+      attn::check_overlap(s.problem, inputs, s.options, outputs);
+      break;
+    case attn::Repeat::kNone:
+      expect_bound(kRun, inputs, s.bound);
+      attn::resolve(kRun, call.stop_point(), inputs, s.options, s.problem);
+      s.results = bind_forward(inputs, s.options, outputs, s.problem);
+  }
+  s.repeats =
+      repeat != attn::Repeat::kNone || !attn::has_values_to_check(inputs, s.options, outputs);
+  if (repeat != attn::Repeat::kArrays) {
+    s.inputs = inputs;
+    s.outputs = outputs;
+  }
+  if (any_has_elements(outputs)) s.forward->forward(s.problem, s.results, call);
 }
 
 void Plan::backward(const Inputs& inputs, const Saved& saved,
@@ -302,6 +327,7 @@ void Plan::backward(const Inputs& inputs, const Saved& saved,
                     const InputGradients& input_gradients) {
   State& s = *state_;
   runtime::Call call(*s.context, kBackward);
+  s.repeats = false;  // the problem becomes this pass's
   expect_bound(kBackward, inputs, s.bound);
   attn::resolve(kBackward, call.stop_point(), inputs, s.options, s.problem);
   const attn::Implementation& implementation =

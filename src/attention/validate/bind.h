@@ -27,6 +27,28 @@ void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& 
                    const Saved& saved, const OutputGradients& sources,
                    const InputGradients& gradients);
 
+// Whether an option has an array.
+bool reads_arrays(const Options& options);
+
+// ---- again ----------------------------------------------------------------------------------
+
+// Whether a call's validity depends on numbers in arrays other than q, k and v: it is to be
+// validated whenever it runs.
+bool has_values_to_check(const Inputs& inputs, const Options& options, const Outputs& outputs);
+
+// What two calls with the same options, without such numbers, have in common.
+enum class Repeat {
+  kNone,    // anything may differ
+  kLayout,  // dtypes, shapes and strides of all arrays: memory may overlap
+  kArrays,  // and where they are: nothing is left to check
+};
+Repeat compare(const Inputs& inputs, const Outputs& outputs, const Inputs& inputs_before,
+               const Outputs& outputs_before);
+
+// Makes a problem and its results those of arrays of the same layout.
+void put_addresses(const Inputs& inputs, const Outputs& outputs, core::Problem& p,
+                   core::Results& results);
+
 }  // namespace qkv::attn
 
 #endif  // QKV_ATTENTION_VALIDATE_BIND_H_

@@ -157,6 +157,13 @@ void check_all(const core::Problem& p, const EachOutput& outputs, const EachInpu
 
 }  // namespace
 
+bool reads_arrays(const Options& options) {
+  bool any = false;
+  for_each_option_view(options,
+                       [&](std::string_view, const ConstView& view) { any = any || view.given(); });
+  return any;
+}
+
 void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
                    const Outputs& outputs) {
   check_all(
