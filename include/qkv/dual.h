@@ -3,10 +3,21 @@
 #define QKV_DUAL_H_
 
 #include <cmath>
+#include <concepts>
 #include <cstdlib>
 #include <type_traits>
 
 namespace qkv {
+
+namespace detail {
+// Where a dual would become a plain number, which loses its derivative: mostly in std::exp(s).
+template <class Plain>
+constexpr void refuse_plain_number() {
+  static_assert(!std::same_as<Plain, long double>,
+                "call the functions of <qkv/dual.h> unqualified: exp(s), not std::exp(s), so that "
+                "the score keeps its derivative");
+}
+}  // namespace detail
 
 // A number and its derivative with respect to one variable, propagated through arithmetic
 // (forward-mode differentiation; Clifford 1873's dual numbers, value + slope * eps, eps^2 = 0).
@@ -19,6 +30,15 @@ struct Dual {
   constexpr Dual() = default;
   constexpr Dual(T v) : value(v) {}  // NOLINT(google-explicit-constructor): constants mix in
   constexpr Dual(T v, T s) : value(v), slope(s) {}
+
+  // Only for the message: of the overloads of std::exp this makes exp(long double) viable, and no
+  // other, so that the call fails here instead of listing them all. Conversions to float, double
+  // and integers do not exist, so that ?: and arithmetic are not ambiguous.
+  template <std::same_as<long double> Plain>
+  operator Plain() const {  // NOLINT(google-explicit-constructor)
+    detail::refuse_plain_number<Plain>();
+    return Plain();
+  }
 };
 
 namespace detail {
@@ -93,41 +113,22 @@ using std::sin;
 using std::sqrt;
 using std::tanh;
 
-template <class T>
-Dual<T> exp(const Dual<T>& a) {
-  const T e = std::exp(a.value);
-  return {e, a.slope * e};
-}
-template <class T>
-Dual<T> log(const Dual<T>& a) {
-  return {std::log(a.value), a.slope / a.value};
-}
-template <class T>
-Dual<T> log1p(const Dual<T>& a) {
-  return {std::log1p(a.value), a.slope / (T(1) + a.value)};
-}
-template <class T>
-Dual<T> sqrt(const Dual<T>& a) {
-  const T root = std::sqrt(a.value);
-  return {root, a.slope / (T(2) * root)};
-}
-template <class T>
-Dual<T> tanh(const Dual<T>& a) {
-  const T t = std::tanh(a.value);
-  return {t, a.slope * (T(1) - t * t)};
-}
-template <class T>
-Dual<T> sin(const Dual<T>& a) {
-  return {std::sin(a.value), a.slope * std::cos(a.value)};
-}
-template <class T>
-Dual<T> cos(const Dual<T>& a) {
-  return {std::cos(a.value), -a.slope * std::sin(a.value)};
-}
-template <class T>
-Dual<T> atan(const Dual<T>& a) {
-  return {std::atan(a.value), a.slope / (T(1) + a.value * a.value)};
-}
+// f(a), called y, and its slope.
+#define QKV_DUAL_FUNCTION(f, result_slope) \
+  template <class T>                       \
+  Dual<T> f(const Dual<T>& a) {            \
+    const T y = std::f(a.value);           \
+    return {y, result_slope};              \
+  }
+QKV_DUAL_FUNCTION(exp, a.slope* y)
+QKV_DUAL_FUNCTION(log, a.slope / a.value)
+QKV_DUAL_FUNCTION(log1p, a.slope / (T(1) + a.value))
+QKV_DUAL_FUNCTION(sqrt, a.slope / (T(2) * y))
+QKV_DUAL_FUNCTION(tanh, a.slope*(T(1) - y * y))
+QKV_DUAL_FUNCTION(sin, a.slope* std::cos(a.value))
+QKV_DUAL_FUNCTION(cos, -a.slope* std::sin(a.value))
+QKV_DUAL_FUNCTION(atan, a.slope / (T(1) + a.value * a.value))
+#undef QKV_DUAL_FUNCTION
 // The derivative at 0 is defined as 0.
 template <class T>
 Dual<T> abs(const Dual<T>& a) {
@@ -140,9 +141,45 @@ Dual<T> pow(const Dual<T>& a, U power) {
   return {std::pow(a.value, p), a.slope * slope};
 }
 
+// The smaller and the larger of two numbers, of the common type; for duals with the derivative of
+// the one chosen, where both are equal that of the first.
+template <detail::Arithmetic A, detail::Arithmetic B>
+constexpr std::common_type_t<A, B> min(A a, B b) {
+  using Common = std::common_type_t<A, B>;
+  return static_cast<Common>(b) < static_cast<Common>(a) ? static_cast<Common>(b)
+                                                         : static_cast<Common>(a);
+}
+template <detail::Arithmetic A, detail::Arithmetic B>
+constexpr std::common_type_t<A, B> max(A a, B b) {
+  using Common = std::common_type_t<A, B>;
+  return static_cast<Common>(a) < static_cast<Common>(b) ? static_cast<Common>(b)
+                                                         : static_cast<Common>(a);
+}
+#define QKV_DUAL_CHOICE(name, second_is_chosen)                \
+  template <class T>                                           \
+  constexpr Dual<T> name(const Dual<T>& a, const Dual<T>& b) { \
+    return second_is_chosen ? b : a;                           \
+  }                                                            \
+  template <class T, detail::Arithmetic U>                     \
+  constexpr Dual<T> name(const Dual<T>& a, U b) {              \
+    return name(a, Dual<T>(static_cast<T>(b)));                \
+  }                                                            \
+  template <class T, detail::Arithmetic U>                     \
+  constexpr Dual<T> name(U a, const Dual<T>& b) {              \
+    return name(Dual<T>(static_cast<T>(a)), b);                \
+  }
+QKV_DUAL_CHOICE(min, b.value < a.value)
+QKV_DUAL_CHOICE(max, a.value < b.value)
+#undef QKV_DUAL_CHOICE
+
 // `condition ? a : b` as a function; unlike nested ?: it lets compilers vectorise loops.
 template <class T>
 constexpr T select(bool condition, T a, T b) {
+  return condition ? a : b;
+}
+template <detail::Arithmetic A, detail::Arithmetic B>
+  requires(!std::same_as<A, B>)
+constexpr std::common_type_t<A, B> select(bool condition, A a, B b) {
   return condition ? a : b;
 }
 template <class T, detail::Arithmetic U>

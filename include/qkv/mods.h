@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include <qkv/dual.h>
@@ -19,8 +20,56 @@
 namespace qkv {
 
 namespace detail {
+
 struct TileClasses;
+
+// What compilers print of a function that does not fit is one of these lines, because the first
+// that fails ends the checks, and nothing is instantiated with the function.
+
+template <class F>
+consteval bool is_score_function() {
+  if constexpr (!std::invocable<const F&, float, At>) {
+    static_assert(
+        !std::invocable<F&, float, At>,
+        "score_mod: the function is called on several threads at once and must not change "
+        "itself: remove `mutable`");
+    static_assert(std::invocable<F&, float, At>,
+                  "score_mod: the function must be callable as f(score, qkv::At): "
+                  "[=](auto s, At at) { return s - abs(at.i - at.j); }");
+    return false;
+  } else if constexpr (!std::invocable<const F&, Dual<float>, At>) {
+    static_assert(std::invocable<const F&, Dual<float>, At>,
+                  "score_mod: write the score as `auto s`: its derivative comes from calling the "
+                  "function on qkv::Dual");
+    return false;
+  } else {
+    using Score = std::invoke_result_t<const F&, float, At>;
+    constexpr bool returns_score = std::is_arithmetic_v<Score> && !std::same_as<Score, bool>;
+    static_assert(returns_score, "score_mod: the function must return the new score");
+    return returns_score;
+  }
 }
+
+template <class F>
+consteval bool is_mask_function() {
+  if constexpr (!std::invocable<const F&, At>) {
+    static_assert(!std::invocable<F&, At>,
+                  "mask_mod: the function is called on several threads at once and must not change "
+                  "itself: remove `mutable`");
+    static_assert(std::invocable<F&, At>,
+                  "mask_mod: the function must be callable as f(qkv::At): "
+                  "[=](At at) { return at.j <= at.i; }");
+    return false;
+  } else {
+    constexpr bool returns_answer = std::integral<std::invoke_result_t<const F&, At>>;
+    static_assert(returns_answer,
+                  "mask_mod: the function must return a bool: whether query at.i may attend to key "
+                  "at.j");
+    return returns_answer;
+  }
+}
+
+}  // namespace detail
 
 // A user's change to the scores, made by score_mod. Acts after soft-cap, before bias and masks.
 // Holds a copy of the callable; copying a ScoreMod shares it.
@@ -49,20 +98,23 @@ struct MaskMod {
 // pure and must not throw. Write the parameter as `auto` so that gradients flow.
 template <class F>
 ScoreMod score_mod(F f) {
-  static_assert(std::invocable<const F&, float, At>,
-                "a score function is called as f(score, qkv::At)");
-  static_assert(std::invocable<const F&, Dual<float>, At>,
-                "write the score as `auto s`: its derivative comes from calling it on qkv::Dual");
-  return {std::make_shared<const F>(std::move(f)), detail::kScoreInstances<F>,
-          std::size(detail::kScoreInstances<F>), nullptr};
+  if constexpr (detail::is_score_function<F>()) {
+    return {std::make_shared<const F>(std::move(f)), detail::kScoreInstances<F>,
+            std::size(detail::kScoreInstances<F>), nullptr};
+  } else {
+    return {};
+  }
 }
 
 // auto same = mask_mod([=](At at) { return doc[at.i] == doc[at.j]; });  Pure, must not throw.
 template <class F>
-  requires std::predicate<const F&, At>
 MaskMod mask_mod(F f) {
-  return {std::make_shared<const F>(std::move(f)), detail::kMaskInstances<F>,
-          std::size(detail::kMaskInstances<F>)};
+  if constexpr (detail::is_mask_function<F>()) {
+    return {std::make_shared<const F>(std::move(f)), detail::kMaskInstances<F>,
+            std::size(detail::kMaskInstances<F>)};
+  } else {
+    return {};
+  }
 }
 
 // The same mask, evaluated once for every pair of a call with these Tq and Tk, so that calls

@@ -16,6 +16,8 @@ class QKV_API Tensor {
   Tensor() = default;
   // Throws Error if the size overflows, std::bad_alloc if memory is short.
   Tensor(DType dtype, const Dims& shape);
+  Tensor(const Tensor&) = delete;             // to copy: contiguous(tensor) (qkv/tensor.h)
+  Tensor& operator=(const Tensor&) = delete;  // to copy: copy(from, to), or to = contiguous(from)
   // A moved-from tensor is absent.
   Tensor(Tensor&& other) noexcept
       : memory_(std::move(other.memory_)), view_(std::exchange(other.view_, {})) {}

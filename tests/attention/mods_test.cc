@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <vector>
@@ -182,6 +183,8 @@ TEST(Dual, EveryOperationHasItsDerivative) {
       {"atan", [](auto x) { return atan(x * 2); }},
       {"abs", [](auto x) { return abs(x - 1) + abs(1 - x * x); }},
       {"pow", [](auto x) { return pow(x, 2.5) + pow(x, 3); }},
+      {"min", [](auto x) { return min(x * x, 2 * x - 0.5) + min(x, 1) + min(0.5F, x); }},
+      {"max", [](auto x) { return max(x * x, 2 * x - 0.5) + max(x, 1) + max(0.5F, x); }},
       {"select", [](auto x) { return select(x > 1, x * x, x) + select(x < 1, 0.0, x); }}};
   const double h = std::cbrt(2e-16);
   for (const auto& [name, f] : functions) {
@@ -193,6 +196,37 @@ TEST(Dual, EveryOperationHasItsDerivative) {
       EXPECT_EQ(f(Dual<double>(x)).slope, 0) << name << " of a constant";
     }
   }
+}
+
+// The numbers of both passes are the same; of equal ones the first is chosen, as by std::min.
+TEST(Dual, TheSmallerAndTheLargerOfTwo) {
+  const double nan = std::nan("");
+  for (const double a : {-1.0, 0.0, 2.5, nan}) {
+    for (const double b : {-1.0, 0.0, 2.5, nan}) {
+      const Dual<double> x(a, 3), y(b, 5);
+      const auto expect = [&](const Dual<double>& got, double plain, double slope) {
+        EXPECT_TRUE(got.value == plain || (std::isnan(got.value) && std::isnan(plain)));
+        EXPECT_EQ(got.slope, slope) << a << ", " << b;
+      };
+      expect(min(x, y), std::min(a, b), b < a ? 5 : 3);
+      expect(max(x, y), std::max(a, b), a < b ? 5 : 3);
+      expect(min(x, b), std::min(a, b), b < a ? 0 : 3);
+      expect(max(a, y), std::max(a, b), a < b ? 5 : 0);
+      EXPECT_TRUE(min(a, b) == std::min(a, b) || std::isnan(std::min(a, b)));
+    }
+  }
+  EXPECT_EQ(max(0, 0.5F), 0.5F) << "not cut to an integer";
+  EXPECT_EQ(min(1, 0.5), 0.5);
+}
+
+TEST(Mods, MinAndMaxHaveGradients) {
+  const ScoreMod cut = score_mod([](auto s, At) { return max(-0.5, min(s, 0.5)); });
+  const ScoreMod same = score_mod([](auto s, At) {
+    const auto half = s * 0 + 0.5;
+    return select(s > 0.5, half, select(s < -0.5, -half, s));
+  });
+  expect_same(Call(DType::kFloat64).run({.mods = {cut}}),
+              Call(DType::kFloat64).run({.mods = {same}}));
 }
 
 }  // namespace
