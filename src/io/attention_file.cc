@@ -61,7 +61,11 @@ class Reader {
     result_.src = tokens("src", "keys", result_.attn.size(4));
     result_.tgt = tokens("tgt", "queries", result_.attn.size(3));
     const bool square = result_.attn.size(3) == result_.attn.size(4);
-    if (result_.tgt.empty() && square) result_.tgt = result_.src;
+    result_.same_tokens = result_.tgt.empty() && square;
+    if (result_.same_tokens) result_.tgt = result_.src;
+    if (const Array* axes = find("axes")) result_.axes = names(*axes);
+    result_.line = sentences("line");
+    result_.translation = sentences("translation");
     return std::move(result_);
   }
 
@@ -173,6 +177,27 @@ class Reader {
       lists[n].assign(begin, begin + length);
     }
     return lists;
+  }
+
+  std::vector<std::string> names(const Array& array) const {
+    const auto* text = std::get_if<Strings>(&array);
+    if (text == nullptr || text->shape != Dims{2}) {
+      fail(fmt::format("axes must be text [2], the names of rows and columns, got {}",
+                       describe(array)));
+    }
+    return text->values;
+  }
+
+  // Text of one line for each example. Other types are other people's arrays.
+  Strings sentences(std::string_view name) {
+    Array* found = find(name);
+    auto* text = found == nullptr ? nullptr : std::get_if<Strings>(found);
+    if (text == nullptr) return {};
+    if (text->shape != Dims{result_.attn.size(0)}) {
+      fail(fmt::format("{} must be text [{}], one for each example, got {}", name,
+                       result_.attn.size(0), describe(*found)));
+    }
+    return std::move(*text);
   }
 
   // A list of tokens for each example also identifies the axis of examples.

@@ -14,7 +14,6 @@ namespace {
 // 0.95 - 0.70 t, hue 210 + 66 t degrees, chroma 0.020 + 0.105 sin(pi t) + 0.045 t, as sRGB.
 // Lightness falls evenly, so the order survives greyscale printing and colour blindness. A table,
 // so that output is byte-identical everywhere.
-using Bar = std::array<Rgb, kBarSteps + 1>;
 constexpr Bar kBar{{
     {224, 242, 246},
     {192, 232, 242},
@@ -59,7 +58,21 @@ constexpr Bar kTerminalBar{{
     {235, 237, 109},
 }};
 
-// Interpolates between two points of a table in integers, rounded.
+int square(int x) { return x * x; }
+
+int distance(const Rgb& a, const Rgb& b) {
+  return square(a.red - b.red) + square(a.green - b.green) + square(a.blue - b.blue);
+}
+
+}  // namespace
+
+int level_of(double place) { return std::clamp(static_cast<int>(place * kLevels), 0, kLevels - 1); }
+
+const Bar& paper_bar() { return kBar; }
+
+const Bar& terminal_bar() { return kTerminalBar; }
+
+// In integers, rounded.
 Rgb colour_at(const Bar& bar, int level) {
   constexpr int kLast = kLevels - 1;
   const int at = level * kBarSteps;
@@ -71,22 +84,6 @@ Rgb colour_at(const Bar& bar, int level) {
   };
   return {mix(from.red, to.red), mix(from.green, to.green), mix(from.blue, to.blue)};
 }
-
-int square(int x) { return x * x; }
-
-int distance(const Rgb& a, const Rgb& b) {
-  return square(a.red - b.red) + square(a.green - b.green) + square(a.blue - b.blue);
-}
-
-}  // namespace
-
-int level_of(double place) { return std::clamp(static_cast<int>(place * kLevels), 0, kLevels - 1); }
-
-Rgb paper_colour(int level) { return colour_at(kBar, level); }
-
-Rgb bar_point(int n) { return kBar[static_cast<std::size_t>(n)]; }
-
-Rgb terminal_colour(int level) { return colour_at(kTerminalBar, level); }
 
 int nearest_of_256(const Rgb& colour) {
   // After the 16 that users choose: a cube of 6 x 6 x 6, then 24 greys (xterm's 256colres.pl).

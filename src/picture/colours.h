@@ -2,6 +2,7 @@
 #ifndef QKV_PICTURE_COLOURS_H_
 #define QKV_PICTURE_COLOURS_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -22,12 +23,18 @@ int level_of(double place);
 
 // The points of the table behind the colours, 0 to kBarSteps.
 inline constexpr int kBarSteps = 16;
-Rgb bar_point(int n);
+using Bar = std::array<Rgb, kBarSteps + 1>;
 
-// Light (level 0) to dark, for paper.
-Rgb paper_colour(int level);
+// Light to dark, for paper.
+const Bar& paper_bar();
 // Violet through teal to yellow, for terminals: both ends are visible on black and on white.
-Rgb terminal_colour(int level);
+const Bar& terminal_bar();
+
+// The colour of a level, interpolated between two points of the table.
+Rgb colour_at(const Bar& bar, int level);
+
+// Violet (level 0) to yellow.
+inline Rgb terminal_colour(int level) { return colour_at(terminal_bar(), level); }
 // The nearest of xterm's 256 colours that is the same on every terminal.
 int nearest_of_256(const Rgb& colour);
 

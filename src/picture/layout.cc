@@ -23,7 +23,8 @@ constexpr double kLabelPerCell = 0.8;
 constexpr Index kNumberedColumns = 12;  // maps up to this size show their numbers
 constexpr Index kNumberedRows = 24;
 constexpr double kNumberCell = 32;
-constexpr double kWidestCell = 64;
+constexpr double kWidestCell = 96;
+constexpr double kWidestNumbers = 760;  // of a map that shows them
 constexpr double kNarrowestText = 400;
 
 // The characters in DejaVu Sans Mono: Latin, Greek, Cyrillic, Arabic, punctuation, arrows,
@@ -71,16 +72,36 @@ Labels side_by_side(const Axis& axis, double cell) {
   return labels;
 }
 
+constexpr double kBetweenLevel = 6;  // level labels, at least
+
+// The largest size at which words fit side by side, each above its own key; 0: none. A long one
+// between short ones may be wider than its cell by half.
+double level_size(const Axis& axis, double cell) {
+  constexpr double kSmallestLevel = 9;
+  double widest = longest(axis) / 1.5;  // in ems, of a cell
+  for (std::size_t j = 1; j < axis.labels.size(); ++j) {
+    widest = std::max(widest, (em_width(axis.labels[j - 1]) + em_width(axis.labels[j])) / 2);
+  }
+  const double size = std::min(kLargestLabel, std::floor((cell - kBetweenLevel) / widest * 2) / 2);
+  return size < kSmallestLevel ? 0 : size;
+}
+
+// Level if they fit, since turned ones are hard to read.
 Labels key_labels(const Axis& axis, double cell) {
-  constexpr double kBetween = 6;
-  Labels upright = side_by_side(axis, cell);
-  upright.upright = true;
-  Labels level;
-  level.size = axis.numbered ? std::min(kLargestLabel, 9.0) : kLargestLabel;
-  level.extent = level.size;
-  level.step = round_step((longest(axis) * level.size + kBetween) / cell);
-  // Numbers may be skipped: between 10 and 20 it is easy to find 15. Words may not.
-  return level.step == 1 || (axis.numbered && axis.size() > 1) ? level : upright;
+  Labels labels;
+  if (axis.numbered && axis.size() > 1) {
+    // Numbers may be skipped: between 10 and 20 it is easy to find 15. Words may not.
+    labels.size = 9;
+    labels.step = round_step((longest(axis) * labels.size + kBetweenLevel) / cell);
+    labels.extent = labels.size;
+    return labels;
+  }
+  labels.size = level_size(axis, cell);
+  labels.extent = labels.size;
+  if (labels.size > 0) return labels;
+  labels = side_by_side(axis, cell);
+  labels.upright = true;
+  return labels;
 }
 
 // Both axes number the same places, with the larger of their steps, unless one of
@@ -103,10 +124,12 @@ Cells cell_sizes(const Model& model) {
   const Index columns = model.keys().size();
   const Index panels = model.panels();
   if (panels == 1 && columns <= kNumberedColumns && rows <= kNumberedRows) {
-    // Slightly wider if that makes the keys readable without rotating them.
-    const double label = longest(model.keys()) * kLargestLabel + 8;
-    const double width = label <= kWidestCell ? std::max(label, kNumberCell) : kNumberCell;
-    return {std::ceil(width), kNumberCell, true};
+    // Wider if that makes the keys readable without rotating them.
+    const double most = std::min(kWidestCell, kWidestNumbers / static_cast<double>(columns));
+    for (double width = kNumberCell; width <= most; ++width) {
+      if (level_size(model.keys(), width) > 0) return {width, kNumberCell, true};
+    }
+    return {kNumberCell, kNumberCell, true};
   }
   const double room = panels == 1 ? 720 : panels == 2 ? 400 : panels <= 4 ? 320 : 240;
   const double largest = panels == 1 ? 28 : 20;

@@ -69,11 +69,22 @@ double round_up(double x) {
 }  // namespace
 
 std::string short_number(double value, int digits) {
-  return value == 0 ? "0" : fmt::format("{:.{}g}", value, digits);
+  if (value == 0) return "0";
+  std::string text = fmt::format("{:.{}g}", value, digits);
+  const std::size_t zero = text.find_last_of("+-") + 1;  // of an exponent of two digits
+  if (zero > 1 && text[zero] == '0') text.erase(zero, 1);
+  return text;
 }
 
 Model::Model(const Picture& picture, std::string_view function)
-    : panels_(picture.panels), title_(printable(picture.title)), scale_(picture.scale) {
+    : panels_(picture.panels),
+      title_(printable(picture.title)),
+      row_name_(printable(picture.row_name)),
+      column_name_(printable(picture.column_name)),
+      quantity_(printable(picture.quantity)),
+      scale_(picture.scale),
+      range_(picture.range),
+      palette_(palette_of(picture.colours)) {
   check_shapes(function);
   queries_ = axis_of(function, "queries", picture.queries, panels_[0].weights.size(0));
   keys_ = axis_of(function, "keys", picture.keys, panels_[0].weights.size(1));
@@ -82,7 +93,14 @@ Model::Model(const Picture& picture, std::string_view function)
   if (picture.columns < 0) {
     throw Error(function, "columns", fmt::format("must not be negative, got {}", picture.columns));
   }
-  find_range(picture, function);
+  find_ranges(picture, function);
+}
+
+std::string Model::panel_title(Index panel) const {
+  const std::string& title = at(panel).title;
+  if (range_ != ColourRange::kMap) return title;
+  const double highest = ranges_[range_of(panel, 0)].highest;
+  return fmt::format("{}{}up to {}", title, title.empty() ? "" : ", ", short_number(highest, 3));
 }
 
 void Model::check_shapes(std::string_view function) const {
@@ -120,6 +138,13 @@ double Model::number(Index panel, Index query, Index key) const {
 }
 
 Cell Model::cell(Index panel, Index query, Index key) const {
+  Cell cell = unplaced(panel, query, key);
+  if (cell.kind != CellKind::kNumber) return cell;
+  cell.place = place_in(ranges_.empty() ? all_ : ranges_[range_of(panel, query)], cell.value);
+  return cell;
+}
+
+Cell Model::unplaced(Index panel, Index query, Index key) const {
   const double value = number(panel, query, key);
   const ConstView& allowed = at(panel).allowed;
   if (allowed.given() &&
@@ -128,106 +153,187 @@ Cell Model::cell(Index panel, Index query, Index key) const {
   }
   if (!std::isfinite(value)) return {CellKind::kNotFinite, value};
   // If there are negative numbers, 0 is not special.
-  return {value == 0 && lowest_ == 0 ? CellKind::kZero : CellKind::kNumber, value};
+  return {value == 0 && all_.lowest == 0 ? CellKind::kZero : CellKind::kNumber, value};
 }
 
-void Model::find_range(const Picture& picture, std::string_view function) {
-  double smallest = 0;
-  bool any = false;
+std::size_t Model::range_of(Index panel, Index query) const {
+  const Index row = range_ == ColourRange::kRow ? query : 0;
+  const Index rows = range_ == ColourRange::kRow ? queries_.size() : 1;
+  return static_cast<std::size_t>(panel * rows + row);
+}
+
+void Model::find_ranges(const Picture& picture, std::string_view function) {
+  if (range_ == ColourRange::kMap && panels() == 1) range_ = ColourRange::kAll;
+  if (picture.highest && range_ != ColourRange::kAll) {
+    throw Error(function, "highest", "is for one range of all maps");
+  }
+  if (range_ != ColourRange::kAll) {
+    ranges_.assign(range_of(panels() - 1, queries_.size() - 1) + 1, Range{0, -HUGE_VAL});
+  }
+  found_ = {0, -HUGE_VAL};
   for (Index p = 0; p < panels(); ++p) {
     for (Index i = 0; i < queries_.size(); ++i) {
       for (Index j = 0; j < keys_.size(); ++j) {
-        const Cell one = cell(p, i, j);
+        const Cell one = unplaced(p, i, j);
         has_[static_cast<std::size_t>(one.kind)] = true;
         has_infinity_ =
             has_infinity_ || (one.kind == CellKind::kNotFinite && std::isinf(one.value));
         if (one.kind != CellKind::kNumber && one.kind != CellKind::kZero) continue;
-        smallest = std::min(smallest, one.value);
-        largest_ = any ? std::max(largest_, one.value) : one.value;
-        any = true;
+        for (Range* range : {&found_, ranges_.empty() ? &found_ : &ranges_[range_of(p, i)]}) {
+          range->lowest = std::min(range->lowest, one.value);
+          range->highest = std::max(range->highest, one.value);
+        }
       }
     }
   }
-  lowest_ = smallest;
-  if (lowest_ < 0 && has_[static_cast<std::size_t>(CellKind::kZero)]) {
-    has_[static_cast<std::size_t>(CellKind::kZero)] = false;
+  if (!std::isfinite(found_.highest)) found_.highest = 0;  // there is no number
+  for (Range& range : ranges_) set_ends(range);
+  all_ = found_;
+  if (picture.highest) {
+    if (palette_.centred) all_.lowest = -*picture.highest;
+    all_.highest = *picture.highest;
+    if (!std::isfinite(all_.highest) || all_.highest <= all_.lowest) {
+      throw Error(function, "highest",
+                  fmt::format("must be finite and above {}, the low end, got {}",
+                              palette_.centred ? 0 : all_.lowest, all_.highest));
+    }
+  } else {
+    set_ends(all_);
+  }
+  bool& zero = has_[static_cast<std::size_t>(CellKind::kZero)];
+  if (all_.lowest < 0 && zero) {
+    zero = false;
     has_[static_cast<std::size_t>(CellKind::kNumber)] = true;
   }
-  highest_ = picture.highest.value_or(largest_);
-  if (picture.highest && (!std::isfinite(highest_) || highest_ <= lowest_)) {
-    throw Error(function, "highest",
-                fmt::format("must be finite and above {}, the low end, got {}", lowest_, highest_));
-  }
-  // All weights 0, or all the same negative number: any bar with two ends will do.
-  if (highest_ <= lowest_) highest_ = lowest_ < 0 ? 0 : 1;
 }
 
-double Model::place(double value) const {
-  // Uses halves, since the difference of two finite numbers may overflow.
-  const double half = std::isfinite(highest_ - lowest_) ? 1 : 0.5;
-  const double part = (value * half - lowest_ * half) / (highest_ * half - lowest_ * half);
-  if (scale_ == ColourScale::kLog) {
-    if (value <= 0 || highest_ <= 0) return 0;
-    return std::clamp(1 + std::log10(value / highest_) / kDecades, 0.0, 1.0);
+// From the smallest and the largest number to the ends of a bar.
+void Model::set_ends(Range& range) const {
+  if (!std::isfinite(range.highest)) range.highest = 0;
+  if (palette_.centred) {
+    const double most = std::max(range.highest, -range.lowest);
+    range = most > 0 ? Range{-most, most} : Range{-1, 1};
   }
+  // All weights 0, or all the same negative number: any bar with two ends will do.
+  if (range.highest <= range.lowest) range.highest = range.lowest < 0 ? 0 : 1;
+}
+
+double Model::place_in(const Range& range, double value) const {
+  if (palette_.centred) {
+    const double part = std::min(std::abs(value) / range.highest, 1.0);
+    const double away = scale_ == ColourScale::kSqrt  ? std::sqrt(part)
+                        : scale_ == ColourScale::kLog ? 1 + std::log10(part) / kDecades
+                                                      : part;
+    return 0.5 + std::copysign(std::max(away, 0.0) / 2, value);
+  }
+  if (scale_ == ColourScale::kLog) {
+    if (value <= 0 || range.highest <= 0) return 0;
+    return std::clamp(1 + std::log10(value / range.highest) / kDecades, 0.0, 1.0);
+  }
+  // Uses halves, since the difference of two finite numbers may overflow.
+  const double half = std::isfinite(range.highest - range.lowest) ? 1 : 0.5;
+  const double part =
+      (value * half - range.lowest * half) / (range.highest * half - range.lowest * half);
   const double inside = std::clamp(part, 0.0, 1.0);
   return scale_ == ColourScale::kSqrt ? std::sqrt(inside) : inside;
 }
 
-std::vector<Tick> Model::ticks() const {
+// Candidates for ticks, ascending: more than have room.
+std::vector<double> Model::round_numbers() const {
   std::vector<double> values;
-  int digits = 3;
-  if (scale_ == ColourScale::kLog && highest_ > 0) {
-    const double top = std::floor(std::log10(highest_) + 1e-9);
+  const double lowest = all_.lowest;
+  const double highest = all_.highest;
+  const auto power_below = [](double x) { return std::pow(10.0, std::floor(std::log10(x))); };
+  if (palette_.centred && scale_ != ColourScale::kLinear) {
+    // Half way between the middle and the end, to the nearest number of one digit.
+    const double value = highest * (scale_ == ColourScale::kLog ? 0.01 : 0.25);
+    const double power = power_below(value);
+    const double near = scale_ == ColourScale::kLog ? power : std::round(value / power) * power;
+    values = {-near, 0, near};
+  } else if (scale_ == ColourScale::kLog && highest > 0) {
+    const double top = std::floor(std::log10(highest) + 1e-9);
     for (int decade = kDecades; decade >= 0; --decade) {
       const double value = std::pow(10.0, top - decade);
-      if (value >= highest_ * 0.999e-4) values.push_back(value);
+      if (value >= highest * 0.999e-4) values.push_back(value);
     }
-  } else if (scale_ == ColourScale::kSqrt && lowest_ == 0) {
+  } else if (scale_ == ColourScale::kSqrt && lowest == 0) {
     // Evenly spaced places, each moved to the nearest round number.
     for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {
-      const double value = part * part * highest_;
-      const double power = value > 0 ? std::pow(10.0, std::floor(std::log10(value))) : 1;
+      const double value = part * part * highest;
+      const double power = value > 0 ? power_below(value) : 1;
       // There are no round numbers among the smallest.
       if (power > 0) values.push_back(std::floor(value / power + 0.5) * power);
     }
   } else {
-    const double step = round_up(highest_ / 4 - lowest_ / 4);
-    const double first = std::ceil(lowest_ / step);
+    const double step = round_up(highest / 4 - lowest / 4);
+    const double first = std::ceil(lowest / step);
     constexpr int kMostTicks = 10;  // a step is at least a fifth of the range
     for (int n = 0; n < kMostTicks; ++n) {
       const double value = (first + n) * step;
       // The limit may overflow, and so may the step after it.
-      if (!std::isfinite(value) || value > highest_ * (1 + 1e-9)) break;
+      if (!std::isfinite(value) || value > highest * (1 + 1e-9)) break;
       values.push_back(value);
     }
-    // Neighbours must differ: -1000.25 and -1000.5 need six digits.
-    const double size = std::max(std::abs(lowest_), std::abs(highest_));
+  }
+  return values;
+}
+
+std::vector<Tick> Model::ticks() const {
+  const double lowest = all_.lowest;
+  const double highest = all_.highest;
+  if (range_ != ColourRange::kAll) {
+    std::vector<Tick> ends{{0, low_end()}, {1, high_end()}};
+    if (palette_.centred) ends.insert(ends.begin() + 1, {0.5, "0"});
+    return ends;
+  }
+  const std::vector<double> values = round_numbers();
+  int digits = 3;
+  // Neighbours must differ: -1000.25 and -1000.5 need six digits.
+  if (scale_ == ColourScale::kLinear || (scale_ == ColourScale::kSqrt && lowest != 0)) {
+    const double size = std::max(std::abs(lowest), std::abs(highest));
+    const double step = round_up(highest / 4 - lowest / 4);
     if (step > 0) digits = std::clamp(static_cast<int>(std::log10(size / step)) + 3, 3, 15);
   }
   // Ticks keep a distance from the ends, except a 0 or a power of ten at the low end.
   constexpr double kNear = 0.12;
   std::vector<Tick> ticks;
-  if (lowest_ < 0 && scale_ != ColourScale::kLog)
-    ticks.push_back({0, short_number(lowest_, digits)});
+  if (lowest < 0 && (palette_.centred || scale_ != ColourScale::kLog)) {
+    ticks.push_back({0, short_number(lowest, digits)});
+  }
   for (const double value : values) {
     Tick tick{place(value), short_number(value, digits)};
     if (tick.place > 1 - kNear || (!ticks.empty() && tick.place < ticks.back().place + kNear))
       continue;
     ticks.push_back(std::move(tick));
   }
-  ticks.push_back({1, short_number(highest_, digits)});
+  ticks.push_back({1, short_number(highest, digits)});
   return ticks;
 }
 
-std::string Model::bar_remark() const {
-  std::string remark;
-  if (scale_ == ColourScale::kSqrt) remark = "square-root scale";
-  if (scale_ == ColourScale::kLog) remark = "log scale";
-  if (largest_ > highest_) {
-    remark += fmt::format("{}up to {}", remark.empty() ? "" : ", ", short_number(largest_, 3));
-  }
-  return remark;
+std::string Model::ends_of(double end, bool low) const {
+  if (range_ == ColourRange::kAll) return short_number(end, 3);
+  if (low && !palette_.centred && end == 0) return "0";
+  const std::string_view whose = range_ == ColourRange::kRow ? "row" : "map";
+  if (palette_.centred) return fmt::format("{}max |x| of {}", low ? "-" : "", whose);
+  return fmt::format("{} of {}", low ? "min" : "max", whose);
+}
+
+std::string Model::bar_label() const { return remarks(quantity_); }
+
+std::string Model::bar_remark() const { return remarks(quantity_ == "weight" ? "" : quantity_); }
+
+std::string Model::remarks(std::string label) const {
+  const auto add = [&](const std::string& remark) {
+    label += (label.empty() ? "" : ", ") + remark;
+  };
+  if (scale_ == ColourScale::kSqrt) add("square-root scale");
+  if (scale_ == ColourScale::kLog) add("log scale");
+  if (range_ == ColourRange::kRow) add("each row has its own range");
+  if (range_ == ColourRange::kMap) add("each map has its own range");
+  if (range_ != ColourRange::kAll) return label;
+  if (found_.lowest < all_.lowest) add("down to " + short_number(found_.lowest, 3));
+  if (found_.highest > all_.highest) add("up to " + short_number(found_.highest, 3));
+  return label;
 }
 
 }  // namespace qkv::app::picture

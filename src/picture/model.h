@@ -8,6 +8,8 @@
 
 #include <qkv/app/picture.h>
 
+#include "picture/palettes.h"
+
 // Shared by all renderers of a picture: the checks, the range, the place of each number on the
 // bar, displayable labels. Only the drawing differs.
 namespace qkv::app::picture {
@@ -18,6 +20,13 @@ enum class CellKind { kNumber, kZero, kMasked, kNotFinite };
 struct Cell {
   CellKind kind = CellKind::kNumber;
   double value = 0;
+  double place = 0;  // of a number, in its range: 0 to 1
+};
+
+// The numbers at the ends of the bar, lowest < highest.
+struct Range {
+  double lowest = 0;
+  double highest = 1;
 };
 
 struct Tick {
@@ -38,22 +47,33 @@ class Model {
   Model(const Picture& picture, std::string_view function);
 
   Index panels() const { return static_cast<Index>(panels_.size()); }
-  const std::string& panel_title(Index panel) const { return at(panel).title; }
+  // With the end of the map's own range, if each map has one.
+  std::string panel_title(Index panel) const;
   const Axis& queries() const { return queries_; }
   const Axis& keys() const { return keys_; }
   const std::string& title() const { return title_; }
   const std::vector<std::string>& notes() const { return notes_; }
+  const std::string& row_name() const { return row_name_; }
+  const std::string& column_name() const { return column_name_; }
   ColourScale scale() const { return scale_; }
+  const Palette& palette() const { return palette_; }
 
   Cell cell(Index panel, Index query, Index key) const;
-  // The place of a finite number on the bar, in [0,1].
-  double place(double value) const;
-  // The ends of the bar, lowest < highest: from the smallest number or 0 to the largest.
-  double lowest() const { return lowest_; }
-  double highest() const { return highest_; }
-  // Round numbers on the bar, ascending, including its two ends: at most five.
+  // The place of a finite number on a bar of all numbers, in [0,1].
+  double place(double value) const { return place_in(all_, value); }
+  // The ends of a bar of all numbers: from the smallest or 0 to the largest; if 0 is its middle,
+  // both as far from it as the number that is farthest.
+  double lowest() const { return all_.lowest; }
+  double highest() const { return all_.highest; }
+  // Round numbers on the bar, ascending, including its two ends: at most five. Where maps or
+  // rows have ranges of their own the ends have names instead.
   std::vector<Tick> ticks() const;
-  // Names the scale and what is clipped at the bar's ends; empty if neither applies.
+  // The bar's ends, for renderers without room for other ticks.
+  std::string low_end() const { return ends_of(all_.lowest, true); }
+  std::string high_end() const { return ends_of(all_.highest, false); }
+  // What the numbers are, the scale, and what is clipped at the bar's ends.
+  std::string bar_label() const;
+  // The same; but weights, the usual numbers, are not named. May be empty.
   std::string bar_remark() const;
 
   // The kinds of cells that occur: the legend explains only these.
@@ -64,23 +84,35 @@ class Model {
  private:
   const Panel& at(Index panel) const { return panels_[static_cast<std::size_t>(panel)]; }
   double number(Index panel, Index query, Index key) const;
+  Cell unplaced(Index panel, Index query, Index key) const;
+  double place_in(const Range& range, double value) const;
+  std::size_t range_of(Index panel, Index query) const;
   void check_shapes(std::string_view function) const;
-  void find_range(const Picture& picture, std::string_view function);
+  void find_ranges(const Picture& picture, std::string_view function);
+  void set_ends(Range& range) const;
+  std::vector<double> round_numbers() const;
+  std::string ends_of(double end, bool low) const;
+  std::string remarks(std::string label) const;
 
   std::vector<Panel> panels_;
   Axis queries_;
   Axis keys_;
   std::string title_;
   std::vector<std::string> notes_;
+  std::string row_name_;
+  std::string column_name_;
+  std::string quantity_;
   ColourScale scale_;
-  double lowest_ = 0;
-  double highest_ = 1;
-  double largest_ = 0;  // may be above highest_
+  ColourRange range_;
+  Palette palette_;
+  Range all_{};
+  std::vector<Range> ranges_{};  // of each map or of each row; empty: all_ is the only one
+  Range found_{};                // the smallest number or 0, and the largest: may be outside all_
   bool has_[4] = {};
   bool has_infinity_ = false;
 };
 
-// "0.25", "1e-06", "12": at most that many significant digits, no trailing zeros.
+// "0.25", "1e-6", "12": at most that many significant digits, no trailing zeros.
 std::string short_number(double value, int digits);
 
 }  // namespace qkv::app::picture

@@ -15,6 +15,11 @@ constexpr Rgb kWhite{255, 255, 255};
 constexpr std::array<std::string_view, 5> kShades{" ", "░", "▒", "▓", "█"};
 constexpr std::array<std::string_view, 9> kAsciiShades{" ", ":", "-", "=", "+", "*", "#", "%", "@"};
 
+// Around 0, so that the sign is visible: lines are negative.
+constexpr std::array<std::string_view, 9> kSignedShades{"▤", "≡", "=", "-", " ",
+                                                        "░", "▒", "▓", "█"};
+constexpr std::array<std::string_view, 9> kSignedAscii{"M", "m", "=", "-", " ", ":", "+", "#", "@"};
+
 std::string repeated(std::string_view text, int times) {
   std::string result;
   for (int n = 0; n < times; ++n) result += text;
@@ -53,9 +58,9 @@ Line Painter::take() {
 Rgb CellPainter::colour_of(const Cell& cell) const {
   switch (cell.kind) {
     case CellKind::kNumber:
-      return terminal_colour(level_of(model_.place(cell.value)));
+      return colour_at(model_.palette().terminal, level_of(cell.place));
     case CellKind::kZero:
-      return kTerminalZero;
+      return model_.palette().terminal_zero;
     case CellKind::kMasked:
       return kMaskedHalf;
     case CellKind::kNotFinite:
@@ -64,11 +69,18 @@ Rgb CellPainter::colour_of(const Cell& cell) const {
   return kFault;
 }
 
-int CellPainter::shades(const TerminalStyle& style) {
-  return static_cast<int>(style.unicode ? kShades.size() : kAsciiShades.size());
+int CellPainter::shades() const {
+  if (model_.palette().centred) return static_cast<int>(kSignedShades.size());
+  return static_cast<int>(style_.unicode ? kShades.size() : kAsciiShades.size());
 }
 
 std::string_view CellPainter::shade(double place) const {
+  if (model_.palette().centred) {
+    const auto& shades = style_.unicode ? kSignedShades : kSignedAscii;
+    const auto count = static_cast<int>(shades.size());
+    return shades[static_cast<std::size_t>(
+        std::clamp(static_cast<int>(place * count), 0, count - 1))];
+  }
   const auto pick = [&](const auto& shades) {
     const auto count = static_cast<int>(shades.size());
     return shades[static_cast<std::size_t>(
@@ -80,7 +92,7 @@ std::string_view CellPainter::shade(double place) const {
 std::string_view CellPainter::mark_of(const Cell& cell) const {
   switch (cell.kind) {
     case CellKind::kNumber:
-      return coloured() ? " " : shade(model_.place(cell.value));
+      return coloured() ? " " : shade(cell.place);
     case CellKind::kZero:
       return style_.unicode ? "·" : ".";
     case CellKind::kMasked:
@@ -123,7 +135,7 @@ void CellPainter::bar(Painter& painter, int width) const {
     const double place = (n + 0.5) / width;
     if (coloured()) {
       Look look;
-      look.background = terminal_colour(level_of(place));
+      look.background = colour_at(model_.palette().terminal, level_of(place));
       painter.put(look, " ", 1);
     } else {
       painter.put({}, shade(place), 1);

@@ -56,7 +56,7 @@ class CellPainter {
   // Whether numbers are shown by colours or by marks.
   bool coloured() const { return style_.colours != TerminalColours::kNone; }
   // The number of marks for numbers without colour.
-  static int shades(const TerminalStyle& style);
+  int shades() const;
 
  private:
   Rgb colour_of(const Cell& cell) const;

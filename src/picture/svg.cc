@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <qkv/app/picture.h>
+#include <qkv/app/utf8.h>
 #include <qkv/error.h>
 
 #include "picture/colours.h"
@@ -12,6 +13,7 @@
 #include "picture/svg_legend.h"
 #include "picture/svg_paint.h"
 #include "picture/svg_writer.h"
+#include "text/text.h"
 
 namespace qkv::app {
 namespace {
@@ -20,6 +22,14 @@ using namespace picture;  // NOLINT(google-build-using-namespace): this folder's
 
 constexpr Index kMostCells = 4'000'000;
 constexpr Index kLongestAxis = 10'000;
+constexpr Index kMostTitledCells = 20'000;  // unless all are wanted: about 1.2 MB
+
+// A font's name is put between quotes, in a list.
+void check_font(const std::string& font) {
+  if (font.find_first_of("'\"\\,;<>&") == font.npos && printable(font) == font) return;
+  throw Error("draw_svg", "font",
+              "must be one name without quotes, commas and the like, got " + quoted(font));
+}
 
 class Drawing {
  public:
@@ -33,6 +43,11 @@ class Drawing {
                               kMostCells, kLongestAxis, model_.panels(), model_.queries().size(),
                               model_.keys().size()));
     }
+    check_font(picture.font);
+    font_ = picture.font;
+    notes_drawn_ = picture.notes_drawn;
+    cell_titles_ = picture.cell_titles == CellTitles::kAlways ||
+                   (picture.cell_titles == CellTitles::kUsual && cells <= kMostTitledCells);
     layout_ = lay_out(model_, picture.columns);
   }
 
@@ -46,8 +61,9 @@ class Drawing {
     axis_names();
     for (Index p = 0; p < model_.panels(); ++p) panel(p);
     draw_legend(svg_, model_, layout_);
-    notes();
-    return svg_.document(kMargin, definitions(model_, layout_), model_.title());
+    if (notes_drawn_) notes();
+    return svg_.document(kMargin,
+                         {definitions(model_, layout_), model_.title(), description(), font_});
   }
 
  private:
@@ -64,18 +80,26 @@ class Drawing {
 
   void axis_names() {
     const double em = kSmallSize;
-    const double keys_y = layout_.top - kLabelGap - layout_.keys.extent - em * (kLine - 1);
-    const Index columns = std::min(layout_.grid_columns, model_.panels());
-    for (Index p = 0; p < columns; ++p) {
-      svg_.text(fmt::format("keys-{}", p),
-                {map_left(p) + layout_.map_width / 2, keys_y, em, Anchor::kMiddle, kFaint}, "keys");
-    }
-    if (layout_.map_height < em_width("queries") * em) return;
-    for (Index p = 0; p < model_.panels(); p += layout_.grid_columns) {
+    const bool rows_fit = em_width(model_.row_name()) * em <= layout_.map_height;
+    for (Index p = 0; rows_fit && p < model_.panels(); p += layout_.grid_columns) {
       svg_.text(
           fmt::format("queries-{}", p),
           {kMargin + em, map_top(p) + layout_.map_height / 2, em, Anchor::kMiddle, kFaint, true},
-          "queries");
+          model_.row_name());
+    }
+    // A map too low for its rows' name has both names above it.
+    const std::string name =
+        rows_fit ? model_.column_name()
+                 : fmt::format("{} (rows: {})", model_.column_name(), model_.row_name());
+    const double y = layout_.top - kLabelGap - layout_.keys.extent - em * (kLine - 1);
+    const double width = em_width(name) * em;
+    const bool centred = width <= layout_.map_width;
+    const bool each = width <= layout_.across - em;
+    for (Index p = 0; p < (each ? std::min(layout_.grid_columns, model_.panels()) : 1); ++p) {
+      svg_.text(fmt::format("keys-{}", p),
+                {map_left(p) + (centred ? layout_.map_width / 2 : 0), y, em,
+                 centred ? Anchor::kMiddle : Anchor::kStart, kFaint},
+                name);
     }
   }
 
@@ -112,12 +136,12 @@ class Drawing {
     std::vector<std::string> paths(kFills);
     std::string crosses;
     for (Index i = 0; i < model_.queries().size(); ++i) {
-      std::size_t fill = fill_of(model_, model_.cell(p, i, 0));
+      std::size_t fill = fill_of(model_.cell(p, i, 0));
       for (Index j = 0, start = 0; j < model_.keys().size(); ++j) {
         if (fill == kFillNotFinite)
           crosses += fmt::format("M{} {}l.5 .5m-.5 0l.5-.5", cross(j), cross(i));
         const bool last = j + 1 == model_.keys().size();
-        const std::size_t next = last ? kFills : fill_of(model_, model_.cell(p, i, j + 1));
+        const std::size_t next = last ? kFills : fill_of(model_.cell(p, i, j + 1));
         if (next == fill) continue;
         const Index width = j + 1 - start;
         paths[fill] += fmt::format("M{} {}h{}v1h-{}z", start, i, width, width);
@@ -128,7 +152,7 @@ class Drawing {
     svg_.open_group(fmt::format("p{}-map", p), cells_at(map_left(p), map_top(p)));
     for (std::size_t fill = 0; fill < kFills; ++fill) {
       if (paths[fill].empty()) continue;
-      svg_.path(paths[fill], paint_of(fill) + " shape-rendering=\"crispEdges\"");
+      svg_.path(paths[fill], paint_of(model_.palette(), fill) + " shape-rendering=\"crispEdges\"");
     }
     if (!crosses.empty()) {
       svg_.path(crosses, "fill=\"none\" stroke=\"#fff\" stroke-width=\"0.12\"");
@@ -187,9 +211,10 @@ class Drawing {
     const bool first_row = p < layout_.grid_columns;
     if (p % layout_.grid_columns == 0) query_labels(p);
     if (first_row) key_labels(p);
+    if (cell_titles_) cell_titles(p);
     const double lift = first_row ? layout_.keys.extent + kLabelGap + kSmallSize * kLine : 0;
     // Centred; but a title wider than its map is left-aligned, to stay out of the margin.
-    const std::string& title = model_.panel_title(p);
+    const std::string title = model_.panel_title(p);
     const bool wide = em_width(title) * kPanelTitleSize > layout_.map_width;
     svg_.text(fmt::format("p{}-title", p),
               {map_left(p) + (wide ? 0 : layout_.map_width / 2), map_top(p) - lift - 5,
@@ -217,12 +242,14 @@ class Drawing {
     for (Index i = 0; i < model_.queries().size(); ++i) {
       for (Index j = 0; j < model_.keys().size(); ++j) {
         const Cell cell = model_.cell(p, i, j);
-        const std::size_t fill = fill_of(model_, cell);
+        const std::size_t fill = fill_of(cell);
         if (fill > kFillZero) continue;
         const bool faint = std::abs(cell.value) < rounds_to_0 && cell.value != 0;
-        const bool dark =
-            fill == kFillZero || wants_dark_text(paper_colour(static_cast<int>(fill)));
-        const std::string text = cell.value == 0 ? "0" : fmt::format("{:.{}f}", cell.value, digits);
+        const bool dark = wants_dark_text(colour_of(model_.palette(), fill));
+        const std::string text =
+            cell.value == 0
+                ? "0"
+                : fmt::format("{:.{}f}", faint ? std::abs(cell.value) : cell.value, digits);
         svg_.text(fmt::format("p{}-v{}-{}", p, i, j),
                   {map_left(p) + (static_cast<double>(j) + 0.5) * layout_.cell_width,
                    map_top(p) + (static_cast<double>(i) + 0.5) * layout_.cell_height +
@@ -236,8 +263,47 @@ class Drawing {
     }
   }
 
+  // Above all else, since the pointer finds only what is on top.
+  void cell_titles(Index p) {
+    svg_.open_invisible_group(fmt::format("p{}-cells", p), cells_at(map_left(p), map_top(p)));
+    for (Index i = 0; i < model_.queries().size(); ++i) {
+      for (Index j = 0; j < model_.keys().size(); ++j) {
+        svg_.titled_cell(
+            j, i,
+            fmt::format("{} → {}: {}", model_.queries().labels[static_cast<std::size_t>(i)],
+                        model_.keys().labels[static_cast<std::size_t>(j)],
+                        number_name(model_.cell(p, i, j))));
+      }
+    }
+    svg_.close_group();
+  }
+
+  std::string number_name(const Cell& cell) const {
+    if (cell.kind == CellKind::kMasked) return "masked";
+    if (cell.kind == CellKind::kNotFinite) {
+      return std::isnan(cell.value) ? "NaN" : cell.value > 0 ? "infinite" : "-infinite";
+    }
+    const bool plus = model_.palette().centred && cell.value > 0;
+    return (plus ? "+" : "") + short_number(cell.value, 4);
+  }
+
+  // ---- below ----------------------------------------------------------------------------------
+
+  std::string description() const {
+    std::string text =
+        fmt::format("rows are {}, columns are {}", model_.row_name(), model_.column_name());
+    for (const std::string& note : model_.notes()) text += '\n' + note;
+    return text;
+  }
+
+  // Not part of the figure: below a line, in a group that a program can remove.
   void notes() {
-    double y = svg_.bottom() + 10;
+    if (model_.notes().empty()) return;
+    svg_.open_named_group("notes");
+    double y = svg_.bottom() + 16;
+    svg_.path(fmt::format("M{} {}h{}", unit(kMargin), unit(y), unit(layout_.text_width)),
+              "fill=\"none\" stroke=\"#bbb\" stroke-width=\"0.5\"");
+    y += 2;
     int n = 0;
     for (const std::string& note : model_.notes()) {
       for (const std::string& line : wrapped_ems(note, layout_.text_width / kSmallSize)) {
@@ -246,11 +312,15 @@ class Drawing {
                   line);
       }
     }
+    svg_.close_group();
   }
 
   Model model_;
   Layout layout_;
   SvgWriter svg_;
+  std::string font_;
+  bool notes_drawn_ = true;
+  bool cell_titles_ = false;
 };
 
 }  // namespace

@@ -17,15 +17,13 @@ constexpr double kSample = kBarHeight + 5;  // a sample and the gap after it
 constexpr double kBetween = 16;             // between items
 
 struct Item {
-  std::size_t fill = kFills;  // kFills: text only
+  std::size_t fill = 0;
   std::string text{};
-  double sample() const { return fill == kFills ? 0 : kSample; }
-  double width() const { return sample() + em_width(text) * kSmallSize; }
+  double width() const { return kSample + em_width(text) * kSmallSize; }
 };
 
 std::vector<Item> items_of(const Model& model) {
   std::vector<Item> items;
-  if (!model.bar_remark().empty()) items.push_back({kFills, model.bar_remark()});
   if (model.has(CellKind::kZero)) items.push_back({kFillZero, "exactly 0"});
   if (model.has(CellKind::kMasked)) items.push_back({kFillMasked, "masked"});
   if (model.has(CellKind::kNotFinite)) {
@@ -37,15 +35,16 @@ std::vector<Item> items_of(const Model& model) {
 void draw_bar(SvgWriter& svg, const Model& model, double x, double y) {
   svg.box({x, y, kBarWidth, kBarHeight}, "url(#bar)", "#888");
   double free = -HUGE_VAL;
+  constexpr double kApart = kSmallSize;  // between the labels of ticks
   const double end = x + kBarWidth - em_width(model.ticks().back().text) * kSmallSize / 2;
   std::string marks;
   int n = 0;
   for (const Tick& tick : model.ticks()) {
     const double at = x + tick.place * kBarWidth;
     const double half = em_width(tick.text) * kSmallSize / 2;
-    // Two labels would touch, or one would touch the high end's, which must stay.
-    if (at - half < free || (tick.place < 1 && at + half + kSmallSize / 2 > end)) continue;
-    free = at + half + kSmallSize / 2;
+    // Two labels would be too near, or one too near the high end's, which must stay.
+    if (tick.place < 1 && (at - half < free || at + half + kApart > end)) continue;
+    free = at + half + kApart;
     marks += fmt::format("M{} {}v3", unit(at), unit(y + kBarHeight));
     svg.text(fmt::format("tick-{}", n++),
              {at, y + kBarHeight + 3 + kSmallSize, kSmallSize, Anchor::kMiddle, kInk}, tick.text);
@@ -54,11 +53,11 @@ void draw_bar(SvgWriter& svg, const Model& model, double x, double y) {
 }
 
 // `cells`: the sample's position and the size of a cell.
-void draw_sample(SvgWriter& svg, const Box& cells, std::size_t fill) {
+void draw_sample(SvgWriter& svg, const Box& cells, const Palette& palette, std::size_t fill) {
   const std::string width = fmt::format("{:.4g}", kBarHeight / cells.width);
   const std::string height = fmt::format("{:.4g}", kBarHeight / cells.height);
   svg.open_group("", cells);
-  svg.path(fmt::format("M0 0h{}v{}h-{}z", width, height, width), paint_of(fill));
+  svg.path(fmt::format("M0 0h{}v{}h-{}z", width, height, width), paint_of(palette, fill));
   svg.close_group();
   if (fill == kFillNotFinite) {
     svg.path(fmt::format("M{} {}l5 5m-5 0l5-5", unit(cells.x + 2.5), unit(cells.y + 2.5)),
@@ -70,29 +69,35 @@ void draw_sample(SvgWriter& svg, const Box& cells, std::size_t fill) {
 }  // namespace
 
 void draw_legend(SvgWriter& svg, const Model& model, const Layout& layout) {
-  const double half_tick = em_width(model.ticks()[0].text) * kSmallSize / 2;
-  const double start = std::max(layout.left, kMargin + half_tick);
+  const std::vector<Tick> ticks = model.ticks();
+  const auto half_tick = [](const Tick& tick) { return em_width(tick.text) * kSmallSize / 2; };
+  const double start = std::max(layout.left, kMargin + half_tick(ticks.front()));
   const double end = kMargin + layout.text_width;
-  double x = start + kBarWidth + 20;
   double y = layout.grid_bottom + 18;
+  int n = 0;
+  for (const std::string& line : wrapped_ems(model.bar_label(), (end - start) / kSmallSize)) {
+    svg.text(n == 0 ? "bar-label" : fmt::format("bar-label-{}", n),
+             {start, y + kBaseline * kSmallSize, kSmallSize, Anchor::kStart, kInk}, line);
+    y += kSmallSize * kLine;
+    ++n;
+  }
   draw_bar(svg, model, start, y);
   const std::vector<Item> items = items_of(model);
   double all = 0;
   for (const Item& item : items) all += item.width() + kBetween;
+  double x = start + kBarWidth + std::max(20.0, half_tick(ticks.back()) + 10);
   bool together = x + all > end;  // all samples on one line, this one or else the next
-  int n = 0;
+  n = 0;
   for (const Item& item : items) {
-    if ((together && item.sample() > 0) || (x + item.width() > end && x > start)) {
-      if (item.sample() > 0) together = false;
+    if (together || (x + item.width() > end && x > start)) {
+      together = false;
       x = start;
       y = svg.bottom() + 8;
     }
-    if (item.sample() > 0) {
-      draw_sample(svg, {x, y, layout.cell_width, layout.cell_height}, item.fill);
-    }
+    draw_sample(svg, {x, y, layout.cell_width, layout.cell_height}, model.palette(), item.fill);
     svg.text(fmt::format("legend-{}", n++),
-             {x + item.sample(), y + kBarHeight / 2 + kBaseline * kSmallSize, kSmallSize,
-              Anchor::kStart, kInk},
+             {x + kSample, y + kBarHeight / 2 + kBaseline * kSmallSize, kSmallSize, Anchor::kStart,
+              kInk},
              item.text);
     x += item.width() + kBetween;
   }

@@ -7,11 +7,11 @@ namespace qkv::app::picture {
 namespace {
 
 // Colours between two points of the table are interpolated linearly, like those of a gradient.
-std::string gradient() {
+std::string gradient(const Bar& bar) {
   std::string stops;
   for (int n = 0; n <= kBarSteps; ++n) {
     stops += fmt::format("<stop offset=\"{}\" stop-color=\"{}\"/>",
-                         static_cast<double>(n) / kBarSteps, hex(bar_point(n)));
+                         static_cast<double>(n) / kBarSteps, hex(bar[static_cast<std::size_t>(n)]));
   }
   return fmt::format("<linearGradient id=\"bar\">{}</linearGradient>\n", stops);
 }
@@ -28,10 +28,10 @@ std::string hatching(const Model& model, const Layout& layout) {
 
 }  // namespace
 
-std::size_t fill_of(const Model& model, const Cell& cell) {
+std::size_t fill_of(const Cell& cell) {
   switch (cell.kind) {
     case CellKind::kNumber:
-      return static_cast<std::size_t>(level_of(model.place(cell.value)));
+      return static_cast<std::size_t>(level_of(cell.place));
     case CellKind::kZero:
       return kFillZero;
     case CellKind::kMasked:
@@ -42,16 +42,21 @@ std::size_t fill_of(const Model& model, const Cell& cell) {
   return kFillNotFinite;
 }
 
-std::string paint_of(std::size_t fill) {
+Rgb colour_of(const Palette& palette, std::size_t fill) {
+  constexpr Rgb kWhite{255, 255, 255};
+  return fill == kFillZero        ? palette.paper_zero
+         : fill == kFillNotFinite ? kFault
+         : fill == kFillMasked    ? kWhite
+                                  : colour_at(palette.paper, static_cast<int>(fill));
+}
+
+std::string paint_of(const Palette& palette, std::size_t fill) {
   if (fill == kFillMasked) return "fill=\"url(#masked)\"";
-  const Rgb colour = fill == kFillZero        ? kPaperZero
-                     : fill == kFillNotFinite ? kFault
-                                              : paper_colour(static_cast<int>(fill));
-  return fmt::format("fill=\"{}\"", hex(colour));
+  return fmt::format("fill=\"{}\"", hex(colour_of(palette, fill)));
 }
 
 std::string definitions(const Model& model, const Layout& layout) {
-  return "<defs>\n" + gradient() + hatching(model, layout) + "</defs>\n";
+  return "<defs>\n" + gradient(model.palette().paper) + hatching(model, layout) + "</defs>\n";
 }
 
 }  // namespace qkv::app::picture

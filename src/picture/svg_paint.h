@@ -20,10 +20,13 @@ inline constexpr double kBaseline = 0.36;  // of the font size, below the middle
 // A cell's fill: a level of the bar, or one of these.
 enum Fill : std::size_t { kFillZero = kLevels, kFillMasked, kFillNotFinite, kFills };
 
-std::size_t fill_of(const Model& model, const Cell& cell);
+std::size_t fill_of(const Cell& cell);
+
+// A fill's colour; hatching has white.
+Rgb colour_of(const Palette& palette, std::size_t fill);
 
 // The attribute of a path in units of cells.
-std::string paint_of(std::size_t fill);
+std::string paint_of(const Palette& palette, std::size_t fill);
 
 // The gradient "bar", and the hatching "masked" if needed.
 std::string definitions(const Model& model, const Layout& layout);

@@ -75,22 +75,42 @@ void SvgWriter::open_group(std::string_view id, const Box& origin_and_scale) {
                        at.width, at.height);
 }
 
+void SvgWriter::open_invisible_group(std::string_view id, const Box& origin_and_scale) {
+  const Box& at = origin_and_scale;
+  body_ += fmt::format(
+      "<g id=\"{}\" fill=\"none\" pointer-events=\"all\" "
+      "transform=\"translate({} {})scale({:.6g} {:.6g})\">\n",
+      id, unit(at.x), unit(at.y), at.width, at.height);
+}
+
+void SvgWriter::titled_cell(long long column, long long row, std::string_view title) {
+  body_ += fmt::format("<path d=\"M{} {}h1v1h-1z\"><title>{}</title></path>\n", column, row,
+                       escaped(title));
+}
+
+void SvgWriter::open_named_group(std::string_view id) {
+  body_ += fmt::format("<g id=\"{}\">\n", id);
+}
+
 void SvgWriter::path(std::string_view data, std::string_view paint) {
   body_ += fmt::format("<path {} d=\"{}\"/>\n", paint, data);
 }
 
-std::string SvgWriter::document(double margin, std::string_view definitions,
-                                std::string_view title) const {
+std::string SvgWriter::document(double margin, const Head& head) const {
   const std::string width = unit(std::ceil(right_ + margin));
   const std::string height = unit(std::ceil(bottom_ + margin));
+  const std::string font = head.font.empty() ? "" : fmt::format("'{}', ", escaped(head.font));
   std::string text = fmt::format(
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
       "<svg xmlns=\"http://www.w3.org/2000/svg\" version=\"1.1\" width=\"{0}\" height=\"{1}\" "
-      "viewBox=\"0 0 {0} {1}\" font-family=\"'DejaVu Sans Mono', monospace\" "
+      "viewBox=\"0 0 {0} {1}\" font-family=\"{2}'DejaVu Sans Mono', monospace\" "
       "xml:space=\"preserve\">\n",
-      width, height);
-  if (!title.empty()) text += fmt::format("<title>{}</title>\n", escaped(title));
-  text += definitions;
+      width, height, font);
+  if (!head.title.empty()) text += fmt::format("<title>{}</title>\n", escaped(head.title));
+  if (!head.description.empty()) {
+    text += fmt::format("<desc>{}</desc>\n", escaped(head.description));
+  }
+  text += head.definitions;
   text += fmt::format("<rect width=\"{}\" height=\"{}\" fill=\"#fff\"/>\n", width, height);
   return text + body_ + "</svg>\n";
 }

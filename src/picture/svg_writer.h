@@ -37,6 +37,12 @@ class SvgWriter {
   // Path data in units of `scale_x` by `scale_y`, its origin at (x, y).
   void open_group(std::string_view id, const Box& origin_and_scale);
   void path(std::string_view data, std::string_view paint);
+  // Shapes in it are invisible but have the pointer's attention.
+  void open_invisible_group(std::string_view id, const Box& origin_and_scale);
+  // The cell of a group in units of cells, with a title that is shown under the pointer.
+  void titled_cell(long long column, long long row, std::string_view title);
+  // What draws what follows, without effect on it.
+  void open_named_group(std::string_view id);
   void close_group() { body_ += "</g>\n"; }
 
   // The extent of text and boxes.
@@ -44,7 +50,13 @@ class SvgWriter {
   double bottom() const { return bottom_; }
 
   // The document; the right and bottom margins equal the left one.
-  std::string document(double margin, std::string_view definitions, std::string_view title) const;
+  struct Head {
+    std::string definitions{};
+    std::string title{};
+    std::string description{};
+    std::string font{};  // a family; empty: only the usual ones
+  };
+  std::string document(double margin, const Head& head) const;
 
  private:
   void reach(double x, double y) {

@@ -72,7 +72,8 @@ std::string draw_table(const Picture& picture) {
     if (!model.panel_title(p).empty()) text += model.panel_title(p) + '\n';
     text += panel_table(model, p);
   }
-  std::string legend = "rows are queries, columns are keys";
+  std::string legend =
+      fmt::format("rows are {}, columns are {}", model.row_name(), model.column_name());
   if (model.has(CellKind::kMasked)) legend += "; - is masked";
   text += '\n' + legend + '\n';
   for (const std::string& note : model.notes()) text += note + '\n';

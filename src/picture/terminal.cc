@@ -248,7 +248,8 @@ class Screen {
     for (Index from = 0; from < model_.keys().size(); from += band_) {
       const Index to = std::min(from + band_, model_.keys().size());
       paragraph();
-      say_wrapped(fmt::format("keys {} to {} of {}", from, to - 1, model_.keys().size()));
+      say_wrapped(shown(fmt::format("{} {} to {} of {}", model_.column_name(), from, to - 1,
+                                    model_.keys().size())));
       for (const Line& line : map(panel, from, to)) say(line);
     }
   }
@@ -260,16 +261,15 @@ class Screen {
   // ---- legend -------------------------------------------------------------------------------
 
   Line bar() const {
-    const std::string low = short_number(model_.lowest(), 3);
-    const std::string high = short_number(model_.highest(), 3);
+    const std::string low = model_.low_end();
+    const std::string high = model_.high_end();
     // The lowest plain mark is a blank, so the marks are in brackets.
     const std::string before = low + (cells_.coloured() ? " " : " [");
     const std::string behind = (cells_.coloured() ? " " : "] ") + high;
     const int room = style_.columns - display_width(before + behind);
     Painter painter(style_);
     painter.put({}, before, display_width(before));
-    cells_.bar(painter,
-               std::min(room, cells_.coloured() ? kBarColumns : CellPainter::shades(style_)));
+    cells_.bar(painter, std::min(room, cells_.coloured() ? kBarColumns : cells_.shades()));
     painter.put({}, behind, display_width(behind));
     return painter.take();
   }
@@ -289,7 +289,8 @@ class Screen {
   // The bar, its notes, and a sample of each kind of cell that is not a number.
   Block legend_items() const {
     Block items{bar()};
-    for (const std::string& remark : wrapped(model_.bar_remark(), style_.columns, columns_of)) {
+    for (const std::string& remark :
+         wrapped(shown(model_.bar_remark()), style_.columns, columns_of)) {
       items.push_back({remark, display_width(remark)});
     }
     if (model_.has(CellKind::kZero)) items.push_back(sample(CellKind::kZero, "exactly 0"));
@@ -313,9 +314,12 @@ class Screen {
       line.width += gap + item.width;
     }
     say(line);
-    say_wrapped(halves_ ? "rows are queries, two on each line (the label is the upper one's); "
-                          "columns are keys"
-                        : "rows are queries, columns are keys");
+    say_wrapped(shown(
+        halves_
+            ? fmt::format("rows are {}, two on each line (the label is the upper one's); "
+                          "columns are {}",
+                          model_.row_name(), model_.column_name())
+            : fmt::format("rows are {}, columns are {}", model_.row_name(), model_.column_name())));
   }
 
   Model model_;

@@ -50,6 +50,11 @@ std::span<const std::string_view> special_tokens() { return kSpecial; }
 
 bool is_special(std::string_view token) { return token.empty() || stands_in(kSpecial, token); }
 
+bool is_same_special(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](char x, char y) { return lower(x) == lower(y); });
+}
+
 bool is_padding(std::string_view token) {
   return token.empty() || stands_in(std::span(kSpecial).first<kPaddings>(), token);
 }

@@ -16,6 +16,9 @@ QKV_API std::span<const std::string_view> special_tokens();
 // One of the list, or the empty token that pads short lists.
 QKV_API bool is_special(std::string_view token);
 
+// Whether two special tokens are the same, in either case.
+QKV_API bool is_same_special(std::string_view a, std::string_view b);
+
 // A padding token: "[PAD]", "<pad>", "<|pad|>", the empty token.
 QKV_API bool is_padding(std::string_view token);
 

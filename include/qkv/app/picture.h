@@ -16,6 +16,19 @@ namespace qkv::app {
 // How a weight maps to a place on the colour bar: x, sqrt(x), or log(x) over four decades.
 enum class ColourScale { kLinear, kSqrt, kLog };
 
+// What has colours of its own, from its smallest number (or 0) to its largest: all maps together,
+// each map, or each row of each map.
+enum class ColourRange { kAll, kMap, kRow };
+
+// The colours of numbers. Blue is the usual one (violet to yellow on terminals); grey survives any
+// printer; viridis and cividis are well known, the latter made for colour blindness. Red and blue
+// are for numbers of both signs: the range is centred at 0.
+enum class Colours { kBlue, kGrey, kViridis, kCividis, kRedBlue };
+
+// Whether the cells of an SVG have titles ("cat → sat: 0.1234"), which browsers show under the
+// pointer: up to 20,000 cells (each takes about 60 bytes), always, or never.
+enum class CellTitles { kUsual, kAlways, kNever };
+
 // One map of attention: rows are queries, columns are keys.
 struct Panel {
   std::string title{};  // "layer 2, head 5"; none is drawn when empty
@@ -30,10 +43,19 @@ struct Picture {
   std::vector<Panel> panels{};
   std::vector<std::string> queries{};  // Tq labels, UTF-8; none: the rows are numbered from 0
   std::vector<std::string> keys{};     // Tk labels
-  std::vector<std::string> notes{};    // written below: what was reduced, hidden or looks wrong
+  std::vector<std::string> notes{};    // what was reduced, hidden or looks wrong
+  bool notes_drawn = true;             // below a line under the picture; an SVG's <desc> has them
+                                       // in any case
+  std::string row_name = "queries";    // of the axes
+  std::string column_name = "keys";
+  std::string quantity = "weight";  // what the numbers are: written at the bar
   ColourScale scale = ColourScale::kLinear;
-  std::optional<double> highest{};  // top of the range; none: the largest finite weight
+  ColourRange range = ColourRange::kAll;
+  Colours colours = Colours::kBlue;
+  std::optional<double> highest{};  // top of the range kAll; none: the largest finite weight
   int columns = 0;                  // panels in a row; 0: automatic (terminals: as many as fit)
+  CellTitles cell_titles = CellTitles::kUsual;
+  std::string font{};  // on paper; empty: DejaVu Sans Mono, whose widths the layout is made for
 };
 
 // A terminal's colours: none (maps are plain characters then), the 256 colours of xterm,
@@ -63,6 +85,8 @@ QKV_API std::string draw_svg(const Picture& picture);
 // if set, Cancelled is thrown. Throws NotAvailable.
 QKV_API std::string draw_png(const Picture& picture, double zoom = 2,
                              const std::atomic<bool>* stop = nullptr);
+// The same as a PDF page of the picture's size, text as text.
+QKV_API std::string draw_pdf(const Picture& picture, const std::atomic<bool>* stop = nullptr);
 // Numbers: one table for each panel.
 QKV_API std::string draw_table(const Picture& picture);
 

@@ -111,6 +111,7 @@ Facts machine_facts() {
       {"CPU targets", targets()},
       {"CPU target", std::string(qkv::cpu_target())},
       {"threads", fmt::format("{}", qkv::Executor::threads(0).concurrency())},
-      {"rsvg-convert", rsvg.empty() ? "not found: .png needs the package librsvg2-bin" : rsvg},
+      {"rsvg-convert",
+       rsvg.empty() ? "not found: .png and .pdf need the package librsvg2-bin" : rsvg},
   };
 }

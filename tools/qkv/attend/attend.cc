@@ -33,8 +33,8 @@ also, optionally, the gains norm_q [D] or [H,D] and norm_k [D] or [G,D].
 What --save takes:
 {}
 Without -o the report shows the numbers, all or the first ones. A file with weights is also an
-attention file: attn, mask if anything is masked, and src and tgt if an input has them; an .svg or
-.png shows the weights. A .npy file holds one result.
+attention file: attn, mask if anything is masked, and src and tgt if an input has them; an .svg,
+.png or .pdf shows the weights. A .npy file holds one result.
 
 A wrong option exits with 2, a missing file or arrays that do not fit with 3; nothing is written
 then. NaN and infinity in an input are computed as they are, with a warning.)";

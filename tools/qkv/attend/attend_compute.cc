@@ -201,7 +201,7 @@ class Call {
 };
 
 bool wants_picture(const OutputOptions& outputs) {
-  return wants(outputs, "svg") || wants(outputs, "png");
+  return wants(outputs, "svg") || wants(outputs, "png") || wants(outputs, "pdf");
 }
 
 }  // namespace

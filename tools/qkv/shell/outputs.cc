@@ -47,6 +47,7 @@ constexpr Format kFormats[] = {
     {"safetensors", has_arrays, nullptr, write_all<qkv::app::ArrayFormat::kSafetensors>, true},
     {"svg", has_picture, [](const Results& r) { return svg_bytes(r.picture()); }, nullptr},
     {"png", has_picture, [](const Results& r) { return png_bytes(r.picture()); }, nullptr, true},
+    {"pdf", has_picture, [](const Results& r) { return pdf_bytes(r.picture()); }, nullptr, true},
     {"txt", [](const Results& r) { return r.text != nullptr; },
      [](const Results& r) { return r.text(); }, nullptr},
     {"json", [](const Results& r) { return r.json != nullptr; },
@@ -157,6 +158,7 @@ void check_outputs(const OutputOptions& options, const Results& results) {
   if (!piped && !options.format.empty()) throw UsageError("--format goes with -o -");
   if (options.json && !results.json) throw UsageError("--json: this result has no JSON form");
   if (wants(options, "png")) check_png();
+  if (wants(options, "pdf")) check_pdf();
   for (const std::string& path : options.paths) {
     if (path != "-") check_place(path);
   }

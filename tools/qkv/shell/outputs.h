@@ -22,7 +22,7 @@
 struct Results {
   std::function<std::vector<qkv::app::NamedView>()> arrays{};  // .npz .safetensors
   std::function<qkv::app::ArrayView()> array{};                // .npy: the one that matters
-  std::function<qkv::app::Picture()> picture{};                // .svg .png
+  std::function<qkv::app::Picture()> picture{};                // .svg .png .pdf
   std::function<std::string()> text{};                         // .txt, and standard output
   std::function<std::string()> screen{};           // standard output, if different from the text
   std::function<std::string()> brief{};            // replaces it when files are written

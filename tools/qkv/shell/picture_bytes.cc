@@ -22,17 +22,25 @@ std::string drawn(const qkv::app::Picture& picture, Draw draw) {
   }
 }
 
+qkv::app::Picture smallest_picture() {
+  static constexpr float kWeight = 1;
+  qkv::app::Picture smallest;
+  smallest.panels.push_back({"", qkv::ConstView(&kWeight, {1, 1}), {}});
+  return smallest;
+}
+
 }  // namespace
 
 std::string svg_bytes(const qkv::app::Picture& picture) {
   return drawn(picture, [](const auto& p) { return qkv::app::draw_svg(p); });
 }
 
-void check_png() {
-  const float weight = 1;
-  qkv::app::Picture smallest;
-  smallest.panels.push_back({"", qkv::ConstView(&weight, {1, 1}), {}});
-  static_cast<void>(qkv::app::draw_png(smallest, kZoom, &stop_flag()));
+void check_png() { static_cast<void>(qkv::app::draw_png(smallest_picture(), kZoom, &stop_flag())); }
+
+void check_pdf() { static_cast<void>(qkv::app::draw_pdf(smallest_picture(), &stop_flag())); }
+
+std::string pdf_bytes(const qkv::app::Picture& picture) {
+  return drawn(picture, [](const auto& p) { return qkv::app::draw_pdf(p, &stop_flag()); });
 }
 
 std::string png_bytes(const qkv::app::Picture& picture) {

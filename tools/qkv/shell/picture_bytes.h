@@ -8,9 +8,11 @@
 
 // Pictures as file contents. Both throw UsageError for one that is too large to draw.
 std::string svg_bytes(const qkv::app::Picture& picture);
-// Throws NotAvailable if the machine lacks the renderer.
+// These throw NotAvailable if the machine lacks the renderer.
 std::string png_bytes(const qkv::app::Picture& picture);
-// Throws it early if drawing would.
+// The checks throw it early if drawing would.
 void check_png();
+std::string pdf_bytes(const qkv::app::Picture& picture);
+void check_pdf();
 
 #endif  // QKV_TOOLS_SHELL_PICTURE_BYTES_H_

@@ -40,8 +40,8 @@ as <unk>. A translation that has not ended after --most-tokens tokens is truncat
 
 -o keeps all lines and their attention: .npz and .safetensors hold attn [lines,1,1,tokens of the
 translation, tokens of the line], padded with <pad>, and src, tgt, mask, line, translation and
-log_probability (qkv view FILE --example N draws them); an .svg or .png shows one line; a .txt has
-the translations.)";
+log_probability (qkv view FILE --example N draws them); an .svg, .png or .pdf shows one line; a .txt
+has the translations.)";
 
 // Translates lines as they arrive, several at a time.
 class LineTranslator {

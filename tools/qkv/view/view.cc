@@ -5,6 +5,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "shell/array_store.h"
@@ -15,14 +16,21 @@
 
 namespace {
 
+using qkv::app::AttentionFile;
+
 constexpr const char* kExamples = R"(Examples:
-  qkv view a.npz --layers 0 --heads 0-3
-  qkv view a.npz --heads 2 --hide-special -o a.svg -o a.png
+  qkv view a.npz --heads 0 --table
+  qkv view a.npz --heads 0-1 --range row --axes from,to
+  qkv view a.npz --heads 1 --hide-special --keep "[CLS]" -o a.svg -o a.png -o a.pdf
 
 An attention file is what numpy.savez("a.npz", attn=A, src=tokens) writes: attn has 2 to 5 axes,
 [examples, layers, heads,] queries, keys; rows are queries. src (tokens of the keys), tgt (of the
-queries; src serves both if there are as many) and mask (0 = masked) are optional. One array
-[examples, heads, queries, keys] per layer stacks to --order layers,examples,heads.
+queries; src serves both if there are as many), mask (0 = masked) and axes (two names, of rows and
+columns) are optional. One array [examples, heads, queries, keys] per layer stacks to --order
+layers,examples,heads. Masked padding at the end of src and tgt is not shown unless --queries or
+--keys names it (all).
+
+--minus shows the difference from the same part of another file; --reduce applies to both first.
 
 Indices count from 0, ranges include both ends. If there are more than 12 maps, the first layer's
 are shown, at most 12; a note says so. Rows that do not sum to 1 are reported, never renormalised.
@@ -51,6 +59,17 @@ std::string screen(const Shown& shown, const ViewOptions& options, const Common&
   return qkv::app::draw_terminal(picture, terminal_style(common));
 }
 
+// The array of --minus has the same name as the other if it is given none.
+AttentionInput minus_of(const ViewOptions& options) {
+  const ArraySpec parts = split_spec(options.input.spec);
+  AttentionInput minus{options.minus, options.input.options};
+  if (!parts.name.empty()) minus.options.name = parts.name;
+  if (options.is_difference() && parts.file == "-" && split_spec(options.minus).file == "-") {
+    throw UsageError("FILE and --minus cannot both be standard input");
+  }
+  return minus;
+}
+
 void run(const ViewOptions& options, const Common& common) {
   std::optional<Shown> shown;
   Results results;
@@ -61,11 +80,16 @@ void run(const ViewOptions& options, const Common& common) {
   results.json = [&] { return json_of(*shown, options); };
   results.screen = [&] { return screen(*shown, options, common); };
   results.brief = [] { return std::string(); };  // the files are the result
+  check_style(options.style, options.is_difference());
   check_outputs(options.outputs, results);
-  check_inputs(options.outputs, {split_spec(options.input.spec).file});
+  check_inputs(options.outputs,
+               {split_spec(options.input.spec).file, split_spec(options.minus).file});
 
-  const qkv::app::AttentionFile file = read(options.input);
-  shown = show(file, options);
+  const AttentionInput minus = minus_of(options);
+  const AttentionFile file = read(options.input);
+  std::optional<AttentionFile> other;
+  if (options.is_difference()) other = read(minus);
+  shown = show(file, other ? &*other : nullptr, options);
   if (!options.outputs.paths.empty() || options.outputs.json) {  // else they are below the map
     for (const Note& note : shown->notes) {
       warn(common, fmt::format("{}: {}", options.input.name(), note.line()));
@@ -79,28 +103,30 @@ void run(const ViewOptions& options, const Common& common) {
   }
 }
 
+std::vector<std::string> kept_tokens(const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) {
+    if (qkv::app::is_special(text)) continue;
+    throw BadValue("--keep",
+                   fmt::format("{} is not hidden by --hide-special; valid: {}",
+                               qkv::app::quoted(text), fmt::join(qkv::app::special_tokens(), " ")));
+  }
+  return texts;
+}
+
 void add_selection(const Command& command, ViewOptions& options) {
   add_head_choice(command, options.choice, "0");
   Option tokens = add_indices(command, "--tokens", options.tokens, "of queries and keys alike");
   add_indices(command, "--queries", options.queries, "rows").excludes(tokens);
   add_indices(command, "--keys", options.keys, "columns").excludes(tokens);
-  command.add_flag("--hide-special", options.hide_special,
-                   "hide [CLS], </s>, <pad> and the like (list below)");
-}
-
-void add_highest(const Command& command, std::optional<double>& highest) {
+  const Option hide = command.add_flag("--hide-special", options.hide_special,
+                                       "hide [CLS], </s>, <pad> and the like (list below)");
   command
-      .add_parsed(
-          "--max",
-          [&highest](const std::string& text) {
-            highest = qkv::app::parse_number<double>(text);
-            if (!highest || *highest <= 0) {
-              throw BadValue("--max", fmt::format("expected a number above 0, got {}",
-                                                  qkv::app::quoted(text)));
-            }
-          },
-          "the weight at the top of the colour range (default: the largest shown)")
-      .type_name("X");
+      .add_all_parsed(
+          "--keep", [&options](const auto& texts) { options.keep = kept_tokens(texts); },
+          "a special token that is shown all the same (repeatable)")
+      .type_name("TOKEN")
+      .one_each_time()
+      .needs(hide);
 }
 
 }  // namespace
@@ -112,10 +138,11 @@ void add_view(const Command& program, const Common& common) {
   add_selection(command, *options);
   add_choices(command, "--reduce", options->reductions, kReductions,
               "combine several maps into one (repeatable)");
-  add_choice(command, "--scale", options->scale, kScales,
-             "how weights map to colours (default linear; log: four decades)");
-  add_highest(command, options->highest);
-  command.add_option("--title", options->title, "title above the picture").type_name("TEXT");
+  command
+      .add_option("--minus", options->minus,
+                  "show the difference from this file (the same array; FILE:NAME for another)")
+      .type_name("FILE");
+  add_style(command, options->style);
   command.add_flag("--table", options->table, "print numbers instead of drawing");
   add_outputs(command, options->outputs, "svg");
   command.footer(view_footer());

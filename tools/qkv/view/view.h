@@ -38,19 +38,52 @@ inline constexpr Choice<Reduction> kReductions[] = {
     {"mean-layers", {Statistic::kMean, qkv::app::LeadingAxis::kLayers}},
     {"max-layers", {Statistic::kMaximum, qkv::app::LeadingAxis::kLayers}}};
 
+inline constexpr Choice<qkv::app::ColourRange> kRanges[] = {{"row", qkv::app::ColourRange::kRow},
+                                                            {"head", qkv::app::ColourRange::kMap},
+                                                            {"all", qkv::app::ColourRange::kAll}};
+inline constexpr Choice<qkv::app::Colours> kColours[] = {{"blue", qkv::app::Colours::kBlue},
+                                                         {"grey", qkv::app::Colours::kGrey},
+                                                         {"viridis", qkv::app::Colours::kViridis},
+                                                         {"cividis", qkv::app::Colours::kCividis},
+                                                         {"red-blue", qkv::app::Colours::kRedBlue}};
+inline constexpr Choice<qkv::app::CellTitles> kCellTitles[] = {
+    {"auto", qkv::app::CellTitles::kUsual},
+    {"always", qkv::app::CellTitles::kAlways},
+    {"never", qkv::app::CellTitles::kNever}};
+inline constexpr Choice<bool> kNotePlaces[] = {{"under", true}, {"aside", false}};
+
+// How a picture looks.
+struct PictureStyle {
+  std::string title{};
+  std::vector<std::string> axes{};  // names of rows and columns: none or two
+  qkv::app::ColourScale scale = qkv::app::ColourScale::kLinear;
+  qkv::app::ColourRange range = qkv::app::ColourRange::kAll;
+  std::optional<qkv::app::Colours> colours{};  // none: red-blue for differences, else blue
+  std::optional<double> highest{};             // top of the colour range
+  qkv::app::CellTitles cell_titles = qkv::app::CellTitles::kUsual;
+  bool notes_drawn = true;
+  std::string font{};
+};
+
+void add_style(const Command& command, PictureStyle& style);
+// Throws UsageError for a style that cannot be.
+void check_style(const PictureStyle& style, bool is_difference);
+
 struct ViewOptions {
   AttentionInput input{};
+  std::string minus{};  // FILE[:NAME]; "": none
   HeadChoice choice{};
   IndexList tokens{};  // of both axes
   IndexList queries{};
   IndexList keys{};
   bool hide_special = false;
+  std::vector<std::string> keep{};      // special tokens that are not hidden
   std::vector<Reduction> reductions{};  // in this order
-  qkv::app::ColourScale scale = qkv::app::ColourScale::kLinear;
-  std::optional<double> highest{};  // top of the colour range
-  std::string title{};
+  PictureStyle style{};
   bool table = false;
   OutputOptions outputs{};
+
+  bool is_difference() const { return !minus.empty(); }
 };
 
 // The most maps shown by default.
@@ -73,6 +106,8 @@ struct Selection {
   std::vector<qkv::Index> keys{};
   std::vector<qkv::Index> special_queries{};  // selected, but hidden as special tokens
   std::vector<qkv::Index> special_keys{};
+  qkv::Index padding_queries = 0;  // at the end, not selected by default
+  qkv::Index padding_keys = 0;
   std::vector<Note> omissions{};  // what the defaults leave out
 };
 
@@ -88,12 +123,29 @@ struct Shown {
   std::vector<std::string> heads{};
   qkv::app::Strings src{};  // of the keys shown; empty if the file has none
   qkv::app::Strings tgt{};
+  qkv::app::Strings axes{};  // names of rows and columns, [2]; no values: the usual ones
+  qkv::app::Strings line{};  // the example's sentence, [1]; no values: none
+  qkv::app::Strings translation{};
   int stored_rank = 2;          // of attn in the file
+  std::string array = "attn";   // what the weights are called in files
   std::vector<Note> notes{};    // the picture has them without hints
   qkv::app::Picture picture{};  // points into the tensors above
 };
 
-Shown show(const qkv::app::AttentionFile& file, const ViewOptions& options);
+// `minus`: if given, what is shown is the difference from it.
+Shown show(const qkv::app::AttentionFile& file, const qkv::app::AttentionFile* minus,
+           const ViewOptions& options);
+
+// What show() begins with: the part, with its tokens and titles. reduce_all() returns its notes.
+Shown part_of(const qkv::app::AttentionFile& file, const ViewOptions& options);
+std::vector<Note> reduce_all(const std::vector<Reduction>& reductions, Shown& shown);
+
+// Turns `shown` into its difference from the same part of the other file, with notes on how they
+// differ in tokens and masks. Throws InputError if the parts are not the same.
+void subtract(const qkv::app::AttentionFile& other, const ViewOptions& options, Shown& shown);
+
+// What the numbers of the array that is read are: "weight", "score", "difference"; or its name.
+std::string quantity_of(const AttentionInput& input);
 
 // Copies the selected part of the file's maps, [L,H,Tq,Tk].
 qkv::Tensor gathered(const qkv::ConstView& maps, const Selection& selection);

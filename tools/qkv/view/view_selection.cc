@@ -41,6 +41,59 @@ void narrow(const ViewOptions& options, Selection& selection) {
   }
 }
 
+// Whether the mask hides that token from everything: as a key, or as a query.
+bool is_masked(const AttentionFile& file, Index example, int axis, Index token) {
+  const qkv::ConstView one =
+      qkv::slice(qkv::slice(file.mask, 0, example, example + 1), axis, token, token + 1);
+  bool any = false;
+  for (Index layer = 0; layer < one.size(1); ++layer) {
+    for (Index head = 0; head < one.size(2); ++head) {
+      for (Index i = 0; i < one.size(3); ++i) {
+        for (Index j = 0; j < one.size(4); ++j) {
+          any = any || one.at<bool>({0, layer, head, i, j});
+        }
+      }
+    }
+  }
+  return !any;
+}
+
+// How many of an axis's last tokens are padding that is masked everywhere.
+Index padding_of(const AttentionFile& file, Index example, int axis) {
+  const auto& lists = axis == 3 ? file.tgt : file.src;
+  if (lists.empty() || !file.mask.given()) return 0;
+  const qkv::app::Tokens& tokens = lists[static_cast<std::size_t>(example)];
+  Index count = 0;
+  for (Index n = std::ssize(tokens) - 1; n >= 0; --n) {
+    if (!qkv::app::is_padding(tokens[static_cast<std::size_t>(n)])) break;
+    if (!is_masked(file, example, axis, n)) break;
+    ++count;
+  }
+  return count == std::ssize(tokens) ? 0 : count;
+}
+
+// Padding is there because another example is longer: it is shown only if it was asked for.
+void leave_out_padding(const AttentionFile& file, const ViewOptions& options,
+                       Selection& selection) {
+  if (options.tokens.given()) return;
+  const Index keys = padding_of(file, selection.example, 4);
+  if (!options.keys.given()) {
+    selection.padding_keys = keys;
+    selection.keys.resize(selection.keys.size() - static_cast<std::size_t>(keys));
+  }
+  if (options.queries.given()) return;
+  const Index masked = padding_of(file, selection.example, 3);
+  // A mask of keys alone leaves the same tokens' queries: rows that no one reads.
+  selection.padding_queries = file.same_tokens ? std::max(keys, masked) : masked;
+  selection.queries.resize(selection.queries.size() -
+                           static_cast<std::size_t>(selection.padding_queries));
+  if (selection.padding_queries > masked) {
+    selection.omissions.push_back({fmt::format("{} of {} queries are padding, not shown",
+                                               selection.padding_queries, file.attn.size(3)),
+                                   "--queries all shows them"});
+  }
+}
+
 void select_tokens(const AttentionFile& file, const ViewOptions& options, Selection& selection) {
   const Index queries = file.attn.size(3);
   const Index keys = file.attn.size(4);
@@ -56,15 +109,21 @@ void select_tokens(const AttentionFile& file, const ViewOptions& options, Select
               both ? "tokens" : "queries", queries);
   selection.keys = resolve(both ? options.tokens : options.keys, both ? "--tokens" : "--keys",
                            both ? "tokens" : "keys", keys);
+  leave_out_padding(file, options, selection);
 }
 
 // Removes the special tokens from `indices` and returns them.
 std::vector<Index> hide(const std::vector<qkv::app::Tokens>& lists, Index example,
-                        std::string_view axis, std::vector<Index>& indices) {
+                        std::string_view axis, const std::vector<std::string>& keep,
+                        std::vector<Index>& indices) {
   if (lists.empty()) return {};
   const qkv::app::Tokens& tokens = lists[static_cast<std::size_t>(example)];
   const auto special = std::stable_partition(indices.begin(), indices.end(), [&](Index index) {
-    return !qkv::app::is_special(tokens[static_cast<std::size_t>(index)]);
+    const std::string& token = tokens[static_cast<std::size_t>(index)];
+    return !qkv::app::is_special(token) ||
+           std::any_of(keep.begin(), keep.end(), [&](const std::string& kept) {
+             return qkv::app::is_same_special(kept, token);
+           });
   });
   std::vector<Index> hidden(special, indices.end());
   indices.erase(special, indices.end());
@@ -92,7 +151,8 @@ Selection select(const AttentionFile& file, const ViewOptions& options) {
     throw UsageError(
         fmt::format("--hide-special: {} has no tokens (arrays src, tgt)", options.input.name()));
   }
-  selection.special_keys = hide(file.src, selection.example, "keys", selection.keys);
-  selection.special_queries = hide(file.tgt, selection.example, "queries", selection.queries);
+  selection.special_keys = hide(file.src, selection.example, "keys", options.keep, selection.keys);
+  selection.special_queries =
+      hide(file.tgt, selection.example, "queries", options.keep, selection.queries);
   return selection;
 }

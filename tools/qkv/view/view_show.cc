@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "shell/array_store.h"
 #include "view/view.h"
 
 namespace {
@@ -58,14 +59,14 @@ std::vector<Index> unselected_keys(const AttentionFile& file, const Selection& p
     for (const Index key : *keys) selected[static_cast<std::size_t>(key)] = 1;
   }
   std::vector<Index> rest;
-  for (Index key = 0; key < file.attn.size(4); ++key) {
+  for (Index key = 0; key < file.attn.size(4) - part.padding_keys; ++key) {
     if (selected[static_cast<std::size_t>(key)] == 0) rest.push_back(key);
   }
   return rest;
 }
 
 void note_queries(const AttentionFile& file, Shown& shown) {
-  const Index all = file.attn.size(3);
+  const Index all = file.attn.size(3) - shown.selection.padding_queries;
   const auto special = std::ssize(shown.selection.special_queries);
   const Index unselected = all - special - std::ssize(shown.selection.queries);
   if (unselected > 0) {
@@ -77,14 +78,19 @@ void note_queries(const AttentionFile& file, Shown& shown) {
 }
 
 // "2 of 9 keys hidden" with what they hold: rows of a part do not sum to 1.
-void note_keys(const AttentionFile& file, Shown& shown) {
+void note_keys(const AttentionFile& file, bool are_weights, Shown& shown) {
+  const Index all = file.attn.size(4) - shown.selection.padding_keys;
   const auto add = [&](const std::vector<Index>& keys, std::string_view how) {
     if (keys.empty()) return;
+    if (!are_weights) {
+      shown.notes.push_back({fmt::format("{} of {} keys {}", keys.size(), all, how)});
+      return;
+    }
     const Unseen unseen = unseen_weight(file, shown.selection, keys);
     shown.notes.push_back({fmt::format(
         "{} of {} keys {}: they hold {:.1f} % of a row's weight (most {:.1f} %); the rest is as it "
         "was",
-        keys.size(), file.attn.size(4), how, 100 * unseen.mean, 100 * unseen.most)});
+        keys.size(), all, how, 100 * unseen.mean, 100 * unseen.most)});
   };
   add(unselected_keys(file, shown.selection), "not selected");
   add(shown.selection.special_keys, "hidden (special tokens)");
@@ -113,21 +119,20 @@ void note_faults(const AttentionFile& file, Shown& shown) {
   }
 }
 
-// Also reduces the maps, and notes how.
 void add_notes(const AttentionFile& file, const ViewOptions& options, Shown& shown) {
   const Selection& part = shown.selection;
   if (options.choice.example >= 0 && file.attn.size(0) > 1) {
     shown.notes.push_back({fmt::format("example {} of {}", part.example, file.attn.size(0))});
   }
   shown.notes.insert(shown.notes.end(), part.omissions.begin(), part.omissions.end());
-  for (const Reduction& reduction : options.reductions) {
-    std::string text = reduce(reduction, shown);
-    if (!text.empty()) shown.notes.push_back({std::move(text)});
-  }
+  for (Note& note : reduce_all(options.reductions, shown)) shown.notes.push_back(std::move(note));
+  // Rows of scores or differences sum to anything.
+  const std::string quantity = quantity_of(options.input);
+  const bool are_weights =
+      !options.is_difference() && quantity != "score" && quantity != "difference";
   note_queries(file, shown);
-  note_keys(file, shown);
-  note_faults(file, shown);
-  for (const Note& note : shown.notes) shown.picture.notes.push_back(note.text);
+  note_keys(file, are_weights, shown);
+  if (are_weights) note_faults(file, shown);
 }
 
 std::string panel_title(const std::string& layer, const std::string& head) {
@@ -162,9 +167,54 @@ std::vector<std::string> labels(const qkv::app::Strings& tokens, const std::vect
   return list;
 }
 
+// Both sentences of a translation.
+std::string sentences(const Shown& shown) {
+  if (shown.line.values.empty() || shown.translation.values.empty()) return {};
+  return fmt::format("{} → {}", shown.line.values[0], shown.translation.values[0]);
+}
+
+qkv::app::Strings one_of(const qkv::app::Strings& sentences, Index example) {
+  if (sentences.values.empty()) return {};
+  return {qkv::Dims(1), {sentences.values[static_cast<std::size_t>(example)]}};
+}
+
+void set_style(const PictureStyle& style, const std::string& quantity, Shown& shown) {
+  using qkv::app::Colours;
+  qkv::app::Picture& picture = shown.picture;
+  picture.title = style.title.empty() ? sentences(shown) : style.title;
+  picture.quantity = quantity;
+  picture.scale = style.scale;
+  picture.range = style.range;
+  picture.colours =
+      style.colours.value_or(quantity == "difference" ? Colours::kRedBlue : Colours::kBlue);
+  picture.highest = style.highest;
+  picture.cell_titles = style.cell_titles;
+  picture.notes_drawn = style.notes_drawn;
+  picture.font = style.font;
+  if (!style.axes.empty()) shown.axes = {qkv::Dims(2), style.axes};
+  if (shown.axes.values.empty()) return;
+  picture.row_name = shown.axes.values[0];
+  picture.column_name = shown.axes.values[1];
+}
+
 }  // namespace
 
-Shown show(const AttentionFile& file, const ViewOptions& options) {
+std::vector<Note> reduce_all(const std::vector<Reduction>& reductions, Shown& shown) {
+  std::vector<Note> notes;
+  for (const Reduction& reduction : reductions) {
+    std::string text = reduce(reduction, shown);
+    if (!text.empty()) notes.push_back({std::move(text)});
+  }
+  return notes;
+}
+
+std::string quantity_of(const AttentionInput& input) {
+  const std::string name = split_spec(input.spec).name;
+  if (name.empty() || name == "attn" || name == "weights" || name == "dropped") return "weight";
+  return name == "scores" ? "score" : name;
+}
+
+Shown part_of(const AttentionFile& file, const ViewOptions& options) {
   Shown shown;
   shown.selection = select(file, options);
   const Selection& part = shown.selection;
@@ -174,15 +224,24 @@ Shown show(const AttentionFile& file, const ViewOptions& options) {
   shown.heads = names(file, LeadingAxis::kHeads, "head", part.heads);
   shown.src = chosen(file.src, part.example, part.keys);
   shown.tgt = chosen(file.tgt, part.example, part.queries);
+  if (!file.axes.empty()) shown.axes = {qkv::Dims(2), file.axes};
+  shown.line = one_of(file.line, part.example);
+  shown.translation = one_of(file.translation, part.example);
   shown.stored_rank = static_cast<int>(file.order.size()) + 2;
+  return shown;
+}
 
-  qkv::app::Picture& picture = shown.picture;
-  picture.title = options.title;
-  picture.scale = options.scale;
-  picture.highest = options.highest;
-  picture.keys = labels(shown.src, part.keys, file.attn.size(4));
-  picture.queries = labels(shown.tgt, part.queries, file.attn.size(3));
+Shown show(const AttentionFile& file, const AttentionFile* minus, const ViewOptions& options) {
+  Shown shown = part_of(file, options);
   add_notes(file, options, shown);
+  if (minus != nullptr) subtract(*minus, options, shown);
+  const std::string quantity = minus != nullptr ? "difference" : quantity_of(options.input);
+  if (quantity == "difference") shown.array = quantity;
+  set_style(options.style, quantity, shown);
+  qkv::app::Picture& picture = shown.picture;
+  picture.keys = labels(shown.src, shown.selection.keys, file.attn.size(4));
+  picture.queries = labels(shown.tgt, shown.selection.queries, file.attn.size(3));
+  for (const Note& note : shown.notes) picture.notes.push_back(note.text);
   add_panels(shown);
   return shown;
 }

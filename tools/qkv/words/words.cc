@@ -26,7 +26,8 @@ gives it the magnitude of GloVe's vectors. Words that share letters get similar 
 
 An .npz or .safetensors file holds all that is needed to recompute it: tokens, words, x, q, k,
 v, score, scale, params.*, scores, weights, lse, out; attn, src and tgt make it an attention file.
-An .npy file holds the weights, an .svg or .png is their picture, a .txt the report, a .json both.)";
+An .npy file holds the weights, an .svg, .png or .pdf is their picture, a .txt the report, a .json
+both.)";
 
 void run(const WordsOptions& options, const Common& common) {
   if (options.text == std::vector<std::string>{"-"} && options.vectors == "-") {
