@@ -24,6 +24,7 @@ constexpr Index kNumberedColumns = 12;  // maps up to this size show their numbe
 constexpr Index kNumberedRows = 24;
 constexpr double kNumberCell = 32;
 constexpr double kWidestCell = 96;
+constexpr double kLargestCell = 40;  // of a map without numbers
 constexpr double kWidestNumbers = 760;  // of a map that shows them
 constexpr double kNarrowestText = 400;
 
@@ -135,6 +136,13 @@ Cells cell_sizes(const Model& model) {
   const double largest = panels == 1 ? 28 : 20;
   double cell = std::min(room / static_cast<double>(std::max(rows, columns)), largest);
   if (cell >= 2) cell = std::floor(cell * 2) / 2;
+  // Larger if that makes the keys readable without rotating them.
+  const double most = std::min(room / static_cast<double>(std::max(rows, columns)), kLargestCell);
+  if (!model.keys().numbered && level_size(model.keys(), cell) == 0) {
+    for (double larger = std::ceil(cell); larger <= most; ++larger) {
+      if (level_size(model.keys(), larger) > 0) return {larger, larger, false};
+    }
+  }
   cell = std::max(cell, 1.0);
   return {cell, cell, false};
 }

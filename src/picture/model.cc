@@ -244,12 +244,14 @@ std::vector<double> Model::round_numbers() const {
   const double lowest = all_.lowest;
   const double highest = all_.highest;
   const auto power_below = [](double x) { return std::pow(10.0, std::floor(std::log10(x))); };
-  if (palette_.centred && scale_ != ColourScale::kLinear) {
-    // Half way between the middle and the end, to the nearest number of one digit.
-    const double value = highest * (scale_ == ColourScale::kLog ? 0.01 : 0.25);
+  if (palette_.centred) {
+    // About half way between the middle and the end: a number of one digit, or a power of ten.
+    const bool log = scale_ == ColourScale::kLog;
+    const double value = highest * (log ? 0.1 : scale_ == ColourScale::kSqrt ? 0.25 : 0.5);
     const double power = power_below(value);
-    const double near = scale_ == ColourScale::kLog ? power : std::round(value / power) * power;
-    values = {-near, 0, near};
+    const double near = log ? power : std::round(value / power) * power;
+    values.push_back(0);
+    if (power > 0) values = {-near, 0, near};
   } else if (scale_ == ColourScale::kLog && highest > 0) {
     const double top = std::floor(std::log10(highest) + 1e-9);
     for (int decade = kDecades; decade >= 0; --decade) {

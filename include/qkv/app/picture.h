@@ -85,7 +85,8 @@ QKV_API std::string draw_svg(const Picture& picture);
 // if set, Cancelled is thrown. Throws NotAvailable.
 QKV_API std::string draw_png(const Picture& picture, double zoom = 2,
                              const std::atomic<bool>* stop = nullptr);
-// The same as a PDF page of the picture's size, text as text.
+// The same as a PDF page of the picture's size, text as text. It holds the date: of the environment
+// variable SOURCE_DATE_EPOCH if that is set.
 QKV_API std::string draw_pdf(const Picture& picture, const std::atomic<bool>* stop = nullptr);
 // Numbers: one table for each panel.
 QKV_API std::string draw_table(const Picture& picture);

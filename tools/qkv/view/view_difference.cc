@@ -47,7 +47,7 @@ void note_tokens(const Shown& other, const ViewOptions& options, Shown& shown) {
   const bool once = part.queries == part.keys && shown.src.values == shown.tgt.values &&
                     other.src.values == other.tgt.values;
   std::vector<std::string> texts{
-      differing_tokens(once ? "tokens" : "keys", part.keys, shown.src, other.src, options)};
+      differing_tokens(once ? "places" : "keys", part.keys, shown.src, other.src, options)};
   if (!once) {
     texts.push_back(differing_tokens("queries", part.queries, shown.tgt, other.tgt, options));
   }
