@@ -315,9 +315,7 @@ std::vector<Tick> Model::ticks() const {
 std::string Model::ends_of(double end, bool low) const {
   if (range_ == ColourRange::kAll) return short_number(end, 3);
   if (low && !palette_.centred && end == 0) return "0";
-  const std::string_view whose = range_ == ColourRange::kRow ? "row" : "map";
-  if (palette_.centred) return fmt::format("{}max |x| of {}", low ? "-" : "", whose);
-  return fmt::format("{} of {}", low ? "min" : "max", whose);
+  return !low ? "max" : palette_.centred ? "-max" : "min";
 }
 
 std::string Model::bar_label() const { return remarks(quantity_); }

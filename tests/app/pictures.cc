@@ -136,6 +136,44 @@ Drawn scores() {
   return drawn;
 }
 
+// Numbers of both signs, centred at 0; the largest is negative.
+Drawn difference(const std::string& name, app::ColourScale scale) {
+  Drawn drawn = plain(name, 8, 8);
+  const Tensor other = likely_weights(8, 8, 2);
+  const auto weights = drawn.memory->back().values<float>();
+  for (std::size_t n = 0; n < weights.size(); ++n) weights[n] -= other.values<float>()[n];
+  weights[0] = -0.9F;
+  drawn.picture.queries = cycled(kWords, 8);
+  drawn.picture.keys = drawn.picture.queries;
+  drawn.picture.colours = app::Colours::kRedBlue;
+  drawn.picture.quantity = "difference";
+  drawn.picture.scale = scale;
+  return drawn;
+}
+
+// Names, ranges and colours that are not the usual ones.
+void add_styled(std::vector<Drawn>& all) {
+  all.push_back(difference("difference", app::ColourScale::kLinear));
+  all.push_back(difference("difference_log", app::ColourScale::kLog));
+  all.push_back(difference("difference_sqrt", app::ColourScale::kSqrt));
+  Drawn ranges = heads("map_ranges", 12);
+  ranges.picture.range = app::ColourRange::kMap;
+  ranges.picture.colours = app::Colours::kViridis;
+  ranges.picture.row_name = "target";
+  ranges.picture.column_name = "a name of keys that is wider than one map";
+  all.push_back(std::move(ranges));
+  Drawn rows = scores();
+  rows.name = "row_ranges";
+  rows.picture.range = app::ColourRange::kRow;
+  rows.picture.colours = app::Colours::kCividis;
+  all.push_back(std::move(rows));
+  Drawn low = plain("named_row", 1, 12);
+  low.picture.row_name = "注意力 of the decoder";
+  low.picture.column_name = "source <b>";
+  low.picture.colours = app::Colours::kGrey;
+  all.push_back(std::move(low));
+}
+
 Drawn constant(const std::string& name, float value) {
   Drawn drawn;
   drawn.name = name;
@@ -221,6 +259,7 @@ std::vector<Drawn> drawn_pictures() {
   many.picture.keys = kHard;
   many.picture.panels.pop_back();
   all.push_back(std::move(many));
+  add_styled(all);
   return all;
 }
 
