@@ -55,6 +55,28 @@ TEST_F(AttentionFiles, MissingAxesHaveSizeOne) {
   }
 }
 
+TEST_F(AttentionFiles, NamesOfAxesAndSentences) {
+  const Tensor attn = counting({2, 3, 3});
+  const AttentionFileOptions examples{{LeadingAxis::kExamples}};
+  const Strings axes = text({2}, {"target", "source"});
+  const Strings line = text({2}, {"a b", "c"});
+  const AttentionFile file = read_attention_file(
+      save({{"attn", attn.view()}, {"axes", &axes}, {"line", &line}}), examples);
+  EXPECT_EQ(file.axes, (std::vector<std::string>{"target", "source"}));
+  EXPECT_EQ(file.line.values, (std::vector<std::string>{"a b", "c"}));
+  EXPECT_TRUE(file.translation.values.empty());
+  const Strings three = text({3}, {"a", "b", "c"});
+  EXPECT_EQ(refused({{"attn", attn.view()}, {"axes", &three}}),
+            "a.npz: axes must be text [2], the names of rows and columns, got text [3]");
+  EXPECT_EQ(refused({{"attn", attn.view()}, {"axes", attn.view()}}),
+            "a.npz: axes must be text [2], the names of rows and columns, got float32 [2,3,3]");
+  EXPECT_EQ(refused({{"attn", attn.view()}, {"translation", &three}}, examples),
+            "a.npz: translation must be text [2], one for each example, got text [3]");
+  // Numbers of that name are something else.
+  EXPECT_TRUE(read_attention_file(save({{"attn", attn.view()}, {"line", attn.view()}}))
+                  .line.values.empty());
+}
+
 TEST_F(AttentionFiles, LeadingAxesComeInAnyOrder) {
   const Tensor attn = counting({2, 3, 4, 5, 6});  // layers, examples, heads
   Tensor keep(DType::kBool, {1, 3, 1, 1, 6});
