@@ -24,7 +24,7 @@ constexpr Index kNumberedColumns = 12;  // maps up to this size show their numbe
 constexpr Index kNumberedRows = 24;
 constexpr double kNumberCell = 32;
 constexpr double kWidestCell = 96;
-constexpr double kLargestCell = 40;  // of a map without numbers
+constexpr double kLargestCell = 40;     // of a map without numbers
 constexpr double kWidestNumbers = 760;  // of a map that shows them
 constexpr double kNarrowestText = 400;
 
