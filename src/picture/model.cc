@@ -71,8 +71,11 @@ double round_up(double x) {
 std::string short_number(double value, int digits) {
   if (value == 0) return "0";
   std::string text = fmt::format("{:.{}g}", value, digits);
-  const std::size_t zero = text.find_last_of("+-") + 1;  // of an exponent of two digits
-  if (zero > 1 && text[zero] == '0') text.erase(zero, 1);
+  // An exponent without its plus sign and leading zero.
+  const std::size_t exponent = text.find('e');
+  if (exponent == text.npos) return text;
+  if (text[exponent + 2] == '0') text.erase(exponent + 2, 1);
+  if (text[exponent + 1] == '+') text.erase(exponent + 1, 1);
   return text;
 }
 

@@ -112,7 +112,7 @@ class Model {
   bool has_infinity_ = false;
 };
 
-// "0.25", "1e-6", "12": at most that many significant digits, no trailing zeros.
+// "0.25", "1e-6", "5e4", "12": at most that many significant digits, no trailing zeros.
 std::string short_number(double value, int digits);
 
 }  // namespace qkv::app::picture

@@ -43,10 +43,10 @@ std::size_t fill_of(const Cell& cell) {
 }
 
 Rgb colour_of(const Palette& palette, std::size_t fill) {
-  constexpr Rgb kWhite{255, 255, 255};
+  constexpr Rgb kHatched{255, 255, 255};
   return fill == kFillZero        ? palette.paper_zero
          : fill == kFillNotFinite ? kFault
-         : fill == kFillMasked    ? kWhite
+         : fill == kFillMasked    ? kHatched
                                   : colour_at(palette.paper, static_cast<int>(fill));
 }
 

@@ -77,6 +77,15 @@ TEST(PictureNames, TheBarSaysWhatTheNumbersAre) {
   EXPECT_TRUE(has(plain(picture), "score, log scale\n"));
 }
 
+TEST(PictureNames, NumbersAreShort) {
+  EXPECT_EQ(picture::short_number(0.25, 3), "0.25");
+  EXPECT_EQ(picture::short_number(-1e-6, 3), "-1e-6");
+  EXPECT_EQ(picture::short_number(50000, 3), "5e4");
+  EXPECT_EQ(picture::short_number(1.25e-10, 3), "1.25e-10");
+  EXPECT_EQ(picture::short_number(-1e300, 3), "-1e300");
+  EXPECT_EQ(picture::short_number(0, 3), "0");
+}
+
 TEST(PictureNames, AFontIsOneName) {
   Picture picture = kept("one");
   picture.font = "Source Code Pro";

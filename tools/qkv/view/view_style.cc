@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "shell/exit_codes.h"
+#include "text/text.h"
 #include "view/view.h"
 
 namespace {
