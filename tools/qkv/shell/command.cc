@@ -58,5 +58,13 @@ Option Command::add_all_parsed(const std::string& name, const TakeAll& take,
 
 Option Command::option(const std::string& name) const { return Option(app_->get_option(name)); }
 
+std::vector<std::string> Command::given() const {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app_->get_options()) {
+    if (option->count() > 0) names.push_back(option->get_name());
+  }
+  return names;
+}
+
 void Command::footer(const std::string& text) const { app_->footer(text); }
 void Command::callback(const std::function<void()>& run) const { app_->callback(run); }

@@ -69,6 +69,10 @@ class Command {
   Option add_all_parsed(const std::string& name, const TakeAll& take,
                         const std::string& help) const;
 
+  // The names of the options and arguments that are given, such as "--lr" and "DATA"; when the
+  // command runs.
+  std::vector<std::string> given() const;
+
   // An existing option.
   Option option(const std::string& name) const;
 

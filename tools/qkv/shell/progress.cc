@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shell/progress.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <utility>
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
+
+#include "text/text.h"
 
 namespace {
 
@@ -14,6 +19,14 @@ using namespace std::chrono_literals;
 bool is_enabled(const Common& common) {
   if (common.progress == ProgressMode::kAuto) return !common.quiet;
   return common.progress == ProgressMode::kAlways;
+}
+
+// Of the terminal that standard error is.
+int columns() {
+  struct winsize size {};
+  constexpr int kFewest = 20;
+  const bool told = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kFewest;
+  return told ? size.ws_col : 80;
 }
 
 }  // namespace
@@ -47,8 +60,21 @@ void Progress::at(const std::string& state) {
   show(std::exchange(state_, ""));
 }
 
+void Progress::keep(const std::string& text) {
+  if (!enabled_) return;
+  const char* erase = drawn_ && terminal_ ? "\r\x1b[K" : "";
+  std::string lines = erase;
+  for (std::size_t start = 0; start <= text.size();) {
+    const std::size_t end = std::min(text.find('\n', start), text.size());
+    lines += fmt::format("qkv: {}: {}\n", task_, text.substr(start, end - start));
+    start = end + 1;
+  }
+  std::fputs(lines.c_str(), stderr);
+}
+
 void Progress::show(const std::string& state) {
   drawn_ = true;
-  const std::string line = fmt::format("qkv: {}: {}", task_, state);
+  std::string line = fmt::format("qkv: {}: {}", task_, state);
+  if (terminal_) line = qkv::app::shortened(line, columns() - 1);  // a second row would stay
   std::fputs((terminal_ ? "\r" + line + "\x1b[K" : line + "\n").c_str(), stderr);
 }

@@ -23,6 +23,8 @@ class Progress {
   void bytes(qkv::Index done, qkv::Index total);
   // What is being done.
   void at(const std::string& state);
+  // Lines that stay, above the one that is updated.
+  void keep(const std::string& text);
 
  private:
   using Clock = std::chrono::steady_clock;
