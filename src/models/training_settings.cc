@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <qkv/app/translation_model.h>
+#include <qkv/error.h>
 
 #include "models/model_names.h"
 
@@ -21,9 +22,9 @@ using app::SettingValue;
 constexpr std::string_view kMayChange[] = {"data", "valid", "after", "save_every"};
 
 // The list of settings: visit(name, member) for each, with the choices of enumerations.
-template <class Visit>
-void for_each_setting(const RunConfig& config, Visit& visit) {
-  const app::TrainingOptions& o = config.options;
+template <class Config, class Visit>
+void for_each_setting(Config& config, Visit& visit) {
+  auto& o = config.options;
   visit("data", o.data);
   visit("data_pairs", config.train.pairs);
   visit("data_left_out", config.train.left_out);
@@ -87,6 +88,74 @@ struct Writer {
   }
 };
 
+// Sets each setting to its value in a file.
+struct Reader {
+  const app::Settings& settings;
+  const std::string& path;
+
+  void operator()(const char* name, std::string& value) const {
+    value = held<std::string>(name, "text");
+  }
+  void operator()(const char* name, Index& value) const {
+    value = held<Index>(name, "a whole number");
+  }
+  void operator()(const char* name, std::uint64_t& value) const {
+    const SettingValue& setting = found(name);
+    const auto* whole = std::get_if<Index>(&setting);
+    if (whole != nullptr && *whole < 0) refuse(name, "a whole number from 0");
+    value = whole != nullptr ? static_cast<std::uint64_t>(*whole)
+                             : held<std::uint64_t>(name, "a whole number from 0");
+  }
+  void operator()(const char* name, double& value) const {
+    const SettingValue& setting = found(name);
+    constexpr auto kInfinity = std::numeric_limits<double>::infinity();
+    if (const auto* whole = std::get_if<Index>(&setting)) {
+      value = static_cast<double>(*whole);
+    } else if (setting == SettingValue("Infinity")) {
+      value = kInfinity;
+    } else {
+      value = held<double>(name, "a number");
+    }
+  }
+  void operator()(const char* name, app::LetterCase& value) const {
+    value = held<bool>(name, "true or false") ? app::LetterCase::kLower : app::LetterCase::kKept;
+  }
+  void operator()(const char* name, app::Budget& value) const {
+    const auto& text = held<std::string>(name, "a budget");
+    try {
+      value = text.empty() ? app::Budget{} : app::parse_budget(text);
+    } catch (const Error&) {
+      refuse(name, "a budget such as \"10e,5000u\"");
+    }
+  }
+  template <class Value, std::size_t n>
+  void operator()(const char* name, Value& value, const app::Choice<Value> (&choices)[n]) const {
+    const auto& text = held<std::string>(name, "a name");
+    const auto* chosen = std::ranges::find(choices, text, &app::Choice<Value>::name);
+    if (chosen == std::end(choices)) refuse(name, "a name that this version knows");
+    value = chosen->value;
+  }
+
+ private:
+  const SettingValue& found(const char* name) const {
+    const SettingValue* value = find_setting(settings, name);
+    if (value == nullptr) {
+      throw app::InputError(path, fmt::format("expected a setting \"{}\", got none", name));
+    }
+    return *value;
+  }
+  template <class T>
+  const T& held(const char* name, const char* kind) const {
+    const T* value = std::get_if<T>(&found(name));
+    if (value == nullptr) refuse(name, kind);
+    return *value;
+  }
+  [[noreturn]] void refuse(const char* name, const char* rule) const {
+    throw app::InputError(
+        path, fmt::format("{}: expected {}, got {}", name, rule, app::json_text(found(name))));
+  }
+};
+
 std::string text_of(const SettingValue* value) {
   return value == nullptr ? "absent" : app::json_text(*value);
 }
@@ -97,6 +166,13 @@ app::Settings settings_of(const RunConfig& config) {
   Writer writer;
   for_each_setting(config, writer);
   return std::move(writer.settings);
+}
+
+RunConfig config_of(const app::Settings& settings, const std::string& path) {
+  RunConfig config;
+  const Reader reader{settings, path};
+  for_each_setting(config, reader);
+  return config;
 }
 
 std::string differences(const app::Settings& old, const app::Settings& now) {

@@ -24,6 +24,9 @@ struct RunConfig {
 };
 
 app::Settings settings_of(const RunConfig& config);
+// The inverse, for the settings of the file `path`. Throws InputError for a setting that is missing
+// or of another kind. Others are left to differences().
+RunConfig config_of(const app::Settings& settings, const std::string& path);
 
 // "learning_rate: 0.002 -> 0.001; seed: 0 -> 1" for settings that affect the result; "": none. (The
 // data's path may change, its contents may not.)

@@ -15,6 +15,9 @@
 namespace qkv::models {
 namespace {
 
+// States written before there was such a count lack it.
+constexpr const char* kLineDone = "run.line_done";
+
 // The counters and other scalars of the state: visit(name, number).
 template <class Counts, class Visit>
 void for_each_count(Counts& counts, const Visit& visit) {
@@ -23,6 +26,7 @@ void for_each_count(Counts& counts, const Visit& visit) {
   visit("run.seconds", counts.spent.seconds);
   visit("run.batch", counts.batch);
   visit("run.line_due", counts.line_due);
+  visit(kLineDone, counts.line_done);
   visit("run.tokens", counts.tokens);
   visit("run.loss", counts.loss);
   visit("run.last_loss", counts.last_loss);
@@ -57,6 +61,7 @@ class ArrayFile {
   [[noreturn]] void refuse(const char* name, const char* rule, auto got) const {
     throw app::InputError(path_, fmt::format("{}: expected {}, got {}", name, rule, got));
   }
+  bool holds(const std::string& name) const { return tensors_.contains(name); }
   template <class T>
   T number(const std::string& name) const {
     T value{};
@@ -172,6 +177,7 @@ void TrainingState::restore(const app::LockedFolder& folder) {
   const ArrayFile file(path);
   for_each_array([&](const std::string& name, Tensor& tensor) { file.read(name, tensor); });
   for_each_count(counts, [&](const char* name, auto& number) {
+    if (name == std::string_view(kLineDone) && !file.holds(name)) return;
     number = file.number<std::remove_cvref_t<decltype(number)>>(name);
     if (!(number >= 0)) file.refuse(name, "a number from 0", number);
   });

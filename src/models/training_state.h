@@ -33,6 +33,8 @@ struct Counts {
   // The line of train.jsonl that is due after this update and not written yet: 1, or 2 with
   // validation.
   Index line_due = 0;
+  // What train.jsonl has of this update: 0 nothing, 1 a line, 2 one with validation.
+  Index line_done = 0;
   Index tokens = 0;         // target tokens since the last line
   double loss = 0;          // their loss
   double last_loss = 0;     // per token, of the last update

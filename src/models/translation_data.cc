@@ -115,8 +115,14 @@ TranslationData read_translation_data(const app::TrainingOptions& options,
   data.target = targets.build(options.min_count);
   data.train = encode(std::move(train), data, options);
   if (options.valid.empty()) return data;
-  data.valid = encode(read_pairs(options.valid, options, stop, [](const auto&, const auto&) {}),
-                      data, options);
+  TextPairs valid = read_pairs(options.valid, options, stop, [](const auto&, const auto&) {});
+  std::vector<app::TextPair> texts;
+  for (const auto& [source, target] : valid.pairs) {
+    if (std::ssize(texts) == kMostTranslated) break;
+    texts.push_back({source, target});
+  }
+  data.valid = encode(std::move(valid), data, options);
+  data.valid.texts = std::move(texts);
   return data;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <qkv/app/translation_model.h>
 #include <qkv/app/vocabulary.h>
 
 #include "models/training_settings.h"
@@ -15,10 +16,15 @@
 // The data of a run as token ids.
 namespace qkv::models {
 
+// How many validation pairs, from the first, are also translated.
+inline constexpr Index kMostTranslated = 200;
+
 // Pairs of one file; each side ends in the end token.
 struct EncodedPairs {
   std::vector<std::vector<std::int32_t>> source{};
   std::vector<std::vector<std::int32_t>> target{};
+  // Of the validation pairs, the first kMostTranslated as they are in the file.
+  std::vector<app::TextPair> texts{};
   DataFacts facts{};
 
   app::TokenPair pair(Index n) const {

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <span>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -42,6 +44,11 @@ void check_options(const TrainingOptions& o) {
   check(!o.validate_every.seconds, "validate_every", "in updates or epochs, which repeat",
         to_string(o.validate_every));
   learning_rate(o.schedule, 1);
+}
+
+// As it is kept in config.json.
+std::string kept_path(const std::string& path) {
+  return path.empty() || path == "-" ? path : std::filesystem::absolute(path).string();
 }
 
 // Accepts a run, or a folder that is empty except for leftovers of a killed process.
@@ -91,6 +98,8 @@ TrainingReport train_translation(const TrainingOptions& options, const std::stri
   check_folder(folder);
   const models::TranslationData data = models::read_translation_data(options, hooks.stop);
   RunConfig config{options, data.train.facts, data.valid.facts};
+  config.options.data = kept_path(options.data);
+  config.options.valid = kept_path(options.valid);
   config.options.model.source_tokens = data.source.size();
   config.options.model.target_tokens = data.target.size();
   models::Training training(config.options, data, folder, hooks);  // throws for invalid options
@@ -98,6 +107,29 @@ TrainingReport train_translation(const TrainingOptions& options, const std::stri
   training.begin();
   training.run();
   return training.report();
+}
+
+bool holds_run(const std::string& folder) {
+  std::error_code failed;  // what cannot be seen is not there: using it will say why
+  return std::filesystem::exists(std::filesystem::path(folder) / models::kConfigFile, failed);
+}
+
+TrainingOptions options_of_run(const std::string& folder, const TrainingOptions& typed,
+                               std::span<const std::string> given) {
+  const std::string path = (std::filesystem::path(folder) / models::kConfigFile).string();
+  Settings settings = read_settings(path);
+  const Settings all = settings_of(RunConfig{typed, {}, {}});
+  for (const std::string& name : given) {
+    const SettingValue* value = find_setting(all, name);
+    if (value == nullptr) {
+      throw Error("options_of_run", "given", "must be names of settings, got " + app::quoted(name));
+    }
+    const auto kept = std::ranges::find(settings, name, &Setting::name);
+    if (kept != settings.end()) kept->value = *value;
+  }
+  TrainingOptions options = models::config_of(settings, path).options;
+  options.executor = typed.executor;
+  return options;
 }
 
 std::vector<std::string> run_files(const std::string& folder) {

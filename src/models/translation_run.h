@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include <qkv/app/file_error.h>
 #include <qkv/app/translation_model.h>
@@ -27,7 +29,7 @@
 //   best.safetensors    those with the best validation loss; before the first, and without
 //                       validation, the latest
 //   state.safetensors   the checkpoint: parameters, the best ones, Adam's moments, counters
-//   train.jsonl         a line for each epoch and each validation
+//   train.jsonl         a line for each epoch, each validation, and where a run ended
 //
 // Each file is written to a temporary name, synced and renamed: it is the old or the new one,
 // complete. The state alone says where a run stands; it holds the parameters, so it needs no other
@@ -39,11 +41,14 @@
 // number of threads: batches are a function of (seed, epoch), dropout of (seed, update, shard),
 // the learning rate of the update; a batch is split into shards by its size alone, and their
 // gradients are summed in a fixed tree. (A time budget ends by the clock, and --after is
-// not part of the configuration: what follows is the same again.)
+// not part of the configuration: what follows is the same again.) The validation at the end of a
+// budget is in train.jsonl, marked as such, and takes no part in early stopping: in an
+// uninterrupted run there would be none.
 namespace qkv::app {
 
 struct TrainingOptions {
-  // Data: tab-separated text, one pair a line.
+  // Data: tab-separated text, one pair a line; "-" is standard input. The folder keeps the absolute
+  // path, so that the run goes on from any directory.
   std::string data{};
   std::string valid{};      // likewise; "": none
   Index source_column = 0;  // from 0
@@ -76,22 +81,41 @@ struct TrainingProgress {
   Index batch = 0;  // of the current epoch, from 1
   Index batches = 0;
   double loss = 0;                       // per target token of the last update
-  double tokens_per_second = 0;          // target tokens of this run
+  double tokens_per_second = 0;          // target tokens, with end tokens, of this run
   std::optional<double> seconds_left{};  // of the budget that ends first
+};
+
+// One pair of the validation data, and what the model made of its source.
+struct ValidationSample {
+  std::string source{};
+  std::string translation{};
+  std::string reference{};
+};
+
+// The result of a validation: the mean loss over target tokens (including end tokens), without
+// dropout and smoothing, and the greedy translations of the first `translated` pairs.
+struct ValidationScore {
+  double loss = 0;  // its exponential is the perplexity
+  double bleu = 0;  // of 100, over the model's tokens, as `qkv score` has it
+  Index exact = 0;  // translations that are the target
+  Index translated = 0;
+  ValidationSample sample{};  // another one at each update
+};
+
+// A validation, reported when it is done.
+struct TrainingValidation {
+  Spent spent{};
+  Index batch = 0;  // of the current epoch, from 1
+  Index batches = 0;
+  ValidationScore score{};
+  bool is_best = false;  // its loss is the least so far
 };
 
 struct TrainingHooks {
   std::function<void(const TrainingProgress&)> progress{};
+  std::function<void(const TrainingValidation&)> validation{};
   // If set, the run is saved and ends. May be null; must outlive the call.
   const std::atomic<bool>* stop = nullptr;
-};
-
-// The result of a validation: means over target tokens (including end tokens), without dropout and
-// smoothing.
-struct ValidationScore {
-  double loss = 0;  // its exponential is the perplexity
-  Index exact = 0;  // greedy translations that are the target, of the first `translated` pairs
-  Index translated = 0;
 };
 
 enum class TrainingEnd { kBudget, kPatience, kStopped };
@@ -131,6 +155,16 @@ class QKV_API RunMismatch : public std::runtime_error {
 // invalid options, RunMismatch, Diverged.
 QKV_API TrainingReport train_translation(const TrainingOptions& options, const std::string& folder,
                                          const TrainingHooks& hooks = {});
+
+// Whether the folder holds a run: a config.json.
+QKV_API bool holds_run(const std::string& folder);
+
+// The options with which the run in a folder goes on: its own, except those settings of `typed`
+// that `given` names as config.json does ("learning_rate"), and the executor of `typed`. Whether
+// the result is the same run is for train_translation() to say. Throws InputError for a folder
+// without a run or with a config.json that cannot be read; Error for an unknown name.
+QKV_API TrainingOptions options_of_run(const std::string& folder, const TrainingOptions& typed,
+                                       std::span<const std::string> given);
 
 enum class RunModel { kBest, kLast };
 

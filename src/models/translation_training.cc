@@ -10,7 +10,7 @@
 #include <qkv/error.h>
 #include <qkv/layers/parameters.h>
 
-#include "io/settings.h"
+#include "models/training_log.h"
 #include "models/validation.h"
 #include "train/batches.h"
 
@@ -74,7 +74,30 @@ void Training::run() {
   } catch (const Cancelled&) {
     // In the middle of an update or a validation, which is repeated on resuming.
   }
+  finish();
+}
+
+// A run ends anywhere, and an uninterrupted one would not have stopped there: what is done here
+// changes train.jsonl, but nothing that a resumed run computes with.
+void Training::finish() {
+  bool validated = false;
+  if (!options_.valid.empty() && !is_stopped()) {
+    if (!is_saved_) save();  // a validation may take long; a process killed in it loses nothing
+    validated = try_to_score();
+  }
+  write_end_line(validated);
   if (!is_saved_) save();
+}
+
+// The line of where a run ended, unless there is one of this update that says as much.
+void Training::write_end_line(bool validated) {
+  Counts& counts = state_.counts;
+  const Index kind = validated ? kValidation : kLine;
+  if (counts.spent.updates == 0 || counts.line_due != 0 || counts.line_done >= kind) return;
+  std::optional<bool> is_best;
+  if (validated) is_best = score().loss < state_.stopping.best();
+  add_line(is_stopped() ? "stopped" : "budget", is_best);
+  counts.line_done = kind;
 }
 
 void Training::loop() {
@@ -146,6 +169,7 @@ void Training::learn_from(const app::TranslationLoss& loss) {
   counts.last_norm = norm;
   tokens_ += loss.tokens;
   is_saved_ = false;
+  counts.line_done = 0;
   score_.reset();
 }
 
@@ -164,28 +188,36 @@ void Training::ask_for_line() {
 
 void Training::write_line() {
   Counts& counts = state_.counts;
-  const auto tokens = static_cast<double>(counts.tokens);
-  const bool validated = counts.line_due == kValidation;
-  if (validated && state_.stopping.take(score().loss)) state_.keep_best();
-  count_seconds();
-  app::Settings line{{"epoch", counts.spent.epochs},
-                     {"update", counts.spent.updates},
-                     {"loss", counts.loss / tokens},
-                     {"learning_rate", learning_rate(options_.schedule, counts.spent.updates)},
-                     {"gradient_norm", counts.last_norm},
-                     {"seconds", counts.spent.seconds},
-                     {"tokens_per_second", tokens / (counts.spent.seconds - counts.line_seconds)}};
-  if (validated) {
-    line.push_back({"valid_loss", score().loss});
-    line.push_back({"perplexity", std::exp(score().loss)});
-    line.push_back({"exact", score().exact});
-    line.push_back({"translated", score().translated});
+  std::optional<bool> is_best;
+  if (counts.line_due == kValidation) {
+    is_best = state_.stopping.take(score().loss);
+    if (*is_best) state_.keep_best();
   }
-  state_.log += settings_line(line);
-  counts.line_due = 0;
+  add_line("", is_best);
+  counts.line_done = std::exchange(counts.line_due, 0);
   counts.loss = 0;
   counts.tokens = 0;
   counts.line_seconds = counts.spent.seconds;
+}
+
+// Adds a line to train.jsonl; `is_best` is that of the validation, if there was one, which is told.
+void Training::add_line(const char* end, std::optional<bool> is_best) {
+  count_seconds();
+  const Counts& counts = state_.counts;
+  LogLine line{.spent = counts.spent,
+               .end = end,
+               .learning_rate = learning_rate(options_.schedule, counts.spent.updates),
+               .gradient_norm = counts.last_norm};
+  if (counts.tokens > 0) {
+    const auto tokens = static_cast<double>(counts.tokens);
+    line.loss = counts.loss / tokens;
+    line.tokens_per_second = tokens / (counts.spent.seconds - counts.line_seconds);
+  }
+  if (is_best) {
+    line.validation = {counts.spent, counts.batch, std::ssize(batches_), score(), *is_best};
+    if (hooks_.validation) hooks_.validation(*line.validation);
+  }
+  state_.log += text_of(line);
   is_saved_ = false;
 }
 
@@ -203,10 +235,26 @@ void Training::count_seconds() {
   state_.counts.spent.seconds = seconds_before_ + spent.count();
 }
 
+// Its time is counted as the run's, but not in the speed of training.
 const app::ValidationScore& Training::score() {
-  if (!score_)
-    score_ = validate(state_.model.translator, data_.valid, options_.executor, hooks_.stop);
+  if (score_) return *score_;
+  const Clock::time_point start = Clock::now();
+  score_ = validate(state_.model, data_.valid, state_.counts.spent.updates, options_.executor,
+                    hooks_.stop);
+  const std::chrono::duration<double> spent = Clock::now() - start;
+  state_.counts.line_seconds += spent.count();
+  validation_seconds_ += spent.count();
   return *score_;
+}
+
+// False if the flag was set meanwhile.
+bool Training::try_to_score() {
+  try {
+    score();
+    return true;
+  } catch (const Cancelled&) {
+    return false;
+  }
 }
 
 // For the budget that ends first, at the pace of this run.
@@ -237,7 +285,7 @@ void Training::tell() const {
   progress.batch = counts.batch;
   progress.loss = counts.last_loss;
   progress.tokens_per_second =
-      static_cast<double>(tokens_) / (counts.spent.seconds - seconds_before_);
+      static_cast<double>(tokens_) / (counts.spent.seconds - seconds_before_ - validation_seconds_);
   progress.seconds_left = seconds_left();
   hooks_.progress(progress);
 }
@@ -256,13 +304,8 @@ app::TrainingReport Training::report() {
   report.parameters = parameter_count(state_.model.translator);
   report.loss = state_.counts.last_loss;
   report.best = state_.stopping.best();
-  if (options_.valid.empty() || is_stopped()) return report;
-  try {
-    report.valid = score();
-  } catch (const Cancelled&) {
-    report.end = app::TrainingEnd::kStopped;
-    return report;
-  }
+  if (options_.valid.empty() || !score_ || is_stopped()) return report;
+  report.valid = *score_;
   if (report.valid->loss < report.best) {
     app::write_model_file(folder_.file(kBestFile), state_.model);
     report.best = report.valid->loss;

@@ -23,7 +23,8 @@ class Training {
 
   // Resumes from the folder's state, if it has one; else saves the initial parameters.
   void begin();
-  // Trains until a budget is used up, validation stops improving or the flag is set; then saves.
+  // Trains until a budget is used up, validation stops improving or the flag is set; then validates
+  // once more, unless the flag is set, and saves.
   void run();
   // After run(). If the latest parameters beat the best in validation, they become
   // best.safetensors, but not part of the state: a resumed run must not depend on where this one
@@ -41,6 +42,10 @@ class Training {
   void learn_from(const app::TranslationLoss& loss);
   void ask_for_line();
   void write_line();
+  void finish();
+  void write_end_line(bool validated);
+  void add_line(const char* end, std::optional<bool> is_best);
+  bool try_to_score();
   void save();
   void count_seconds();
   const app::ValidationScore& score();
@@ -65,6 +70,7 @@ class Training {
   double seconds_before_ = 0;  // spent by earlier runs
   Index first_update_ = 0;
   Index tokens_ = 0;  // target tokens trained on
+  double validation_seconds_ = 0;
   Index saved_update_ = 0;
   double saved_seconds_ = 0;
   bool is_saved_ = false;

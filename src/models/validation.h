@@ -4,17 +4,19 @@
 
 #include <atomic>
 
+#include <qkv/app/translation_model.h>
+
 #include "models/translation_data.h"
 #include "models/translation_run.h"
 
 namespace qkv::models {
 
-// How many pairs, from the first, are also translated.
-inline constexpr Index kMostTranslated = 200;
-
-// The same bits on any executor. Throws Cancelled if the flag (which may be null) is set.
-app::ValidationScore validate(const app::Translator& translator, const EncodedPairs& pairs,
-                              const Executor& executor, const std::atomic<bool>* stop);
+// The loss of all pairs, and how the first of them are translated. `update` chooses the sample:
+// validations of different updates show different pairs. The same bits on any executor. Throws
+// Cancelled if the flag (which may be null) is set.
+app::ValidationScore validate(const app::TranslationModel& model, const EncodedPairs& pairs,
+                              Index update, const Executor& executor,
+                              const std::atomic<bool>* stop);
 
 }  // namespace qkv::models
 

@@ -73,10 +73,15 @@ class TrainCase(Case):
     def updates(self, folder):
         return int(safetensors(self.path(folder, "state.safetensors"))["run.update"][0])
 
+    def lines(self, folder):
+        """All lines of train.jsonl."""
+        text = self.path(folder, "train.jsonl").read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+
     def log(self, folder):
-        """The lines of train.jsonl without times."""
-        lines = map(json.loads, self.path(folder, "train.jsonl").read_text().splitlines())
-        return [{key: line[key] for key in line if key not in TIMES} for line in lines]
+        """The lines of train.jsonl without times, and without those of where a run ended."""
+        return [{key: line[key] for key in line if key not in TIMES}
+                for line in self.lines(folder) if "end" not in line]
 
     def wait_for_update(self, folder, least=1):
         state = self.path(folder, "state.safetensors")

@@ -169,7 +169,8 @@ class Resume(TrainCase):
             out, err = process.communicate(timeout=PATIENCE)
             self.assertEqual((process.returncode, out), (code, b""))
             at = self.updates(folder)
-            self.assertRegex(err.decode(), rf"(?m)^qkv: stopped and saved at update {at}; the same")
+            self.assertRegex(err.decode(), rf"(?m)^qkv: stopped and saved at update {at}; "
+                                           f"to go on: qkv train {folder}$")
             self.train(folder, "--after", f"{at + 5}u", *valid)
             self.train(f"WHOLE{code}", "--after", f"{at + 5}u", *valid)
             self.same_run(folder, f"WHOLE{code}")
@@ -434,7 +435,7 @@ class Trouble(TrainCase):
         self.assertGreaterEqual(len(lines), 2)
         for line in lines:
             self.assertRegex(line, r"^qkv: train: epoch \d\.\d\d, update \d+, loss \d+\.\d{4}, "
-                                   r"\d+ tokens/s, (\d+ h )?(\d+ min )?(\d+ s )?left$")
+                                   r"\d+ target tokens/s, (\d+ h )?(\d+ min )?(\d+ s )?left$")
         self.assertIn("update 3, ", lines[-1])
         self.assertIn(" 0 s left", lines[-1])
 

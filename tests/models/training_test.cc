@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of training: shards, validation, the differences of two configurations.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,7 +45,6 @@ struct Pairs {
       encoded.target.push_back(draw(6));
       list.push_back(encoded.pair(n));
     }
-    encoded.facts.pairs = count;
   }
   EncodedPairs encoded{};
   std::vector<TokenPair> list{};
@@ -148,40 +150,103 @@ TEST(Parallel, TheFirstExceptionComesThrough) {
   EXPECT_EQ(ran.load(), 6);
 }
 
+// A model of seven source and six target tokens, the last of which are letters, and texts for it.
+struct Task {
+  explicit Task(int count) {
+    std::mt19937 random(12);
+    for (int n = 0; n < count; ++n) {
+      app::TextPair pair;
+      for (auto left = 1 + random() % 6; left > 0; --left) {
+        pair.source += "abc"[random() % 3];
+        pair.target += "xy"[random() % 2];
+      }
+      add(pair);
+    }
+  }
+  void add(const app::TextPair& pair) {
+    pairs.source.push_back(model.source.encode(app::split_text(pair.source, model.tokenization)));
+    pairs.target.push_back(model.target.encode(app::split_text(pair.target, model.tokenization)));
+    pairs.texts.push_back(pair);
+    pairs.facts.pairs = std::ssize(pairs.texts);
+  }
+  app::ValidationScore validate(const Executor& executor = {}, Index update = 1) const {
+    return models::validate(model, pairs, update, executor, nullptr);
+  }
+
+  app::TranslationModel model{random_translator(small_config(test::TranslatorAttention::kAdditive)),
+                              app::Vocabulary({{"a", 3}, {"b", 2}, {"c", 1}}),
+                              app::Vocabulary({{"x", 2}, {"y", 1}}), app::Tokenization::kCharacter,
+                              app::LetterCase::kKept};
+  EncodedPairs pairs{};
+};
+
 TEST(Validation, IsTheLossOfAllPairsTogether) {
-  const app::Translator translator =
-      random_translator(small_config(test::TranslatorAttention::kAdditive));
-  const Pairs pairs(40);
+  const Task task(40);
+  std::vector<TokenPair> list;
+  for (Index n = 0; n < 40; ++n) list.push_back(task.pairs.pair(n));
   RunState run;
   Context context;
-  const app::TranslationLoss whole = translator.loss(pairs.list, run, context);
+  const app::TranslationLoss whole = task.model.translator.loss(list, run, context);
   const double want = -whole.log_probability / static_cast<double>(whole.tokens);
-  const app::ValidationScore score = validate(translator, pairs.encoded, Executor(), nullptr);
+  const app::ValidationScore score = task.validate();
   EXPECT_NEAR(score.loss, want, 1e-12);
   EXPECT_EQ(score.translated, 40);
-  EXPECT_EQ(validate(translator, pairs.encoded, Executor::threads(3), nullptr).loss, score.loss);
+  const app::ValidationScore other = task.validate(Executor::threads(3));
+  EXPECT_EQ(other.loss, score.loss);
+  EXPECT_EQ(other.bleu, score.bleu);
 }
 
 // Targets that are the translations themselves, except one.
 TEST(Validation, CountsWhatIsTranslatedExactly) {
-  const app::Translator translator =
-      random_translator(small_config(test::TranslatorAttention::kAdditive));
-  Pairs pairs(20);
-  std::vector<std::span<const std::int32_t>> sources;
-  for (const TokenPair& pair : pairs.list) sources.push_back(pair.source);
+  Task task(0);
+  // Of the special tokens only the end is ever the likeliest, with this seed and bias after 1 to 10
+  // letters.
+  task.model.translator = random_translator(small_config(test::TranslatorAttention::kAdditive), 53);
+  for_each_parameter(task.model.translator, [](const auto& p) {
+    if (p.name != "output.bias") return;
+    for (const int token : {0, 1, 3}) p.value.view().template as<double>()[token] = -1e3;
+    p.value.view().template as<double>()[2] = -2;
+  });
   Context context;
-  const auto translations = translator.translate(sources, {}, context);
-  for (std::size_t n = 0; n < 20; ++n) pairs.encoded.target[n] = translations[n].tokens;
-  EXPECT_EQ(validate(translator, pairs.encoded, Executor(), nullptr).exact, 20);
-  pairs.encoded.target[7].push_back(2);
-  EXPECT_EQ(validate(translator, pairs.encoded, Executor(), nullptr).exact, 19);
+  for (const char* source : {"a", "b", "c", "ab", "ca", "bbc", "cab", "abcabc", "aaaa", "ccb"}) {
+    const std::vector<std::string> sources{source};
+    const auto translated = translate(task.model, sources, {}, context);
+    ASSERT_TRUE(translated[0].is_whole);
+    task.add({source, translated[0].text});
+  }
+  const auto all = std::ssize(task.pairs.texts);
+  EXPECT_EQ(task.validate().exact, all);
+  EXPECT_EQ(task.validate().translated, all);
+  // A letter that the model does not know is another one, whatever it writes.
+  task.add({"a", "?"});
+  const app::ValidationScore score = task.validate();
+  EXPECT_EQ(score.exact, all);
+  EXPECT_EQ(score.translated, all + 1);
+  EXPECT_LT(score.bleu, 100);
+}
+
+TEST(Validation, ShowsAPairOfItsUpdate) {
+  const Task task(40);
+  std::set<std::string> seen;
+  for (Index update = 500; update <= 10'000; update += 500) {
+    const app::ValidationSample sample = task.validate({}, update).sample;
+    seen.insert(sample.source + " " + sample.reference);
+    EXPECT_EQ(task.validate(Executor::threads(2), update).sample.source, sample.source);
+    const auto found = std::ranges::find_if(task.pairs.texts, [&](const app::TextPair& pair) {
+      return pair.source == sample.source && pair.target == sample.reference;
+    });
+    ASSERT_NE(found, task.pairs.texts.end());
+    Context context;
+    const std::vector<std::string> sources{sample.source};
+    EXPECT_EQ(translate(task.model, sources, {}, context)[0].text, sample.translation);
+  }
+  EXPECT_GE(seen.size(), 10U);
 }
 
 TEST(Validation, StopsWhenTold) {
-  const app::Translator translator =
-      random_translator(small_config(test::TranslatorAttention::kAdditive));
+  const Task task(5);
   const std::atomic<bool> stop{true};
-  EXPECT_THROW(validate(translator, Pairs(5).encoded, Executor(), &stop), Cancelled);
+  EXPECT_THROW(validate(task.model, task.pairs, 1, Executor(), &stop), Cancelled);
 }
 
 TEST(Configuration, DifferencesAreShown) {
@@ -204,6 +269,26 @@ TEST(Configuration, DifferencesAreShown) {
             "data_hash: \"\" -> \"1\"; lower: false -> true; attention: \"additive\" -> "
             "\"multihead\"; learning_rate: 0.002 -> 0.5; validate_every: \"1e\" -> \"7u\"; seed: "
             "0 -> 18446744073709551615");
+}
+
+TEST(Configuration, ComesBack) {
+  RunConfig config;
+  app::TrainingOptions& o = config.options;
+  o.data = "a\tb";
+  o.source_column = 3;
+  o.tokenization = app::Tokenization::kWord;
+  o.letters = app::LetterCase::kLower;
+  o.model.attention = app::TranslatorAttention::kNone;
+  o.model.dropout = 0.1;
+  o.clip = std::numeric_limits<double>::infinity();
+  o.schedule.rate = 1;
+  o.validate_every = {};
+  o.after = app::parse_budget("3e,5u,7s");
+  o.seed = ~std::uint64_t{0};
+  config.train = {.pairs = 4, .left_out = 1, .hash = "ab"};
+  const app::Settings settings = settings_of(config);
+  EXPECT_EQ(app::settings_text(settings_of(config_of(settings, "file"))),
+            app::settings_text(settings));
 }
 
 // A run of another version may have other settings.

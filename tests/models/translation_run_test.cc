@@ -2,8 +2,10 @@
 // Training in a folder, as a program calls it: stopped after each update, the result is the same.
 #include "models/translation_run.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -48,11 +50,12 @@ struct Task {
   std::string file(const std::string& folder, const char* name) const {
     return test::read(directory / (folder + "/" + name));
   }
-  // Without times.
+  // Without times, and without the lines of where a run ended.
   std::vector<std::string> log(const std::string& folder) const {
     std::vector<std::string> lines;
     std::istringstream text(file(folder, "train.jsonl"));
     for (std::string line; std::getline(text, line);) {
+      if (line.find("\"end\": ") != line.npos) continue;
       const auto begin = line.find("\"seconds\"");
       auto end = line.find(", \"valid_loss\"");
       if (end == line.npos) end = line.size();
@@ -116,6 +119,52 @@ TEST(TranslationRun, SaysHowFarItIs) {
   ASSERT_TRUE(report.valid.has_value());
   EXPECT_EQ(report.valid->translated, 10);
   EXPECT_LE(report.best, report.valid->loss);
+}
+
+// After each second update, and at the end, which is between two of these.
+TEST(TranslationRun, SaysEachValidation) {
+  Task task;
+  std::vector<TrainingValidation> told;
+  TrainingHooks hooks;
+  hooks.validation = [&](const TrainingValidation& done) { told.push_back(done); };
+  const TrainingReport report = task.train("run", "5u", hooks);
+  ASSERT_EQ(told.size(), 3U);
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t n = 0; n < told.size(); ++n) {
+    EXPECT_EQ(told[n].spent.updates, std::min<Index>(2 * static_cast<Index>(n + 1), 5));
+    EXPECT_EQ(told[n].is_best, told[n].score.loss < least);
+    least = std::min(least, told[n].score.loss);
+    EXPECT_EQ(told[n].score.translated, 10);
+    EXPECT_FALSE(told[n].score.sample.source.empty());
+  }
+  ASSERT_TRUE(report.valid.has_value());
+  EXPECT_EQ(report.valid->loss, told.back().score.loss);
+  EXPECT_EQ(report.best, least);
+  EXPECT_EQ(task.train("run", "5u", hooks).valid->loss, report.valid->loss);
+  EXPECT_EQ(told.size(), 3U);  // it had been told
+}
+
+TEST(TranslationRun, GoesOnWithItsOptions) {
+  Task task;
+  task.options.seed = 4;
+  task.train("run", "3u");
+  TrainingOptions typed;
+  typed.after = parse_budget("4u");
+  typed.seed = 7;
+  const std::string folder = task.directory / "run";
+  const std::vector<std::string> given{"after"};
+  EXPECT_TRUE(holds_run(folder));
+  const TrainingOptions options = options_of_run(folder, typed, given);
+  EXPECT_EQ(options.seed, 4U);
+  EXPECT_EQ(options.data, task.options.data);
+  EXPECT_EQ(options.batch_tokens, task.options.batch_tokens);
+  EXPECT_EQ(train_translation(options, folder).spent.updates, 4);
+  const std::vector<std::string> wrong{"afterwards"};
+  EXPECT_EQ(complaint<Error>([&] { options_of_run(folder, typed, wrong); }),
+            "options_of_run: given must be names of settings, got \"afterwards\"");
+  EXPECT_FALSE(holds_run(task.directory / "none"));
+  EXPECT_EQ(complaint<InputError>([&] { options_of_run(task.directory / "none", typed, given); }),
+            task.directory / "none/config.json" + ": No such file or directory");
 }
 
 TEST(TranslationRun, ItsModelIsRead) {

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // `qkv train`: trains a translator on sentence pairs, in a folder from which it can be resumed.
 #include <algorithm>
-#include <cmath>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include <qkv/app/file_error.h>
 #include <qkv/app/translation_model.h>
-#include <qkv/app/utf8.h>
 #include <qkv/error.h>
 
 #include "models/model_names.h"
@@ -20,32 +21,41 @@
 #include "shell/exit_codes.h"
 #include "shell/options.h"
 #include "shell/progress.h"
-#include "text/numbers.h"
 #include "train/commands.h"
+#include "train/train_report.h"
 #include "train/translation.h"
 
 namespace {
 
 using qkv::Index;
 using qkv::app::Budget;
+using qkv::app::InputError;
 using qkv::app::LetterCase;
 using qkv::app::TrainingEnd;
 using qkv::app::TrainingOptions;
 using qkv::app::TrainingProgress;
 using qkv::app::TrainingReport;
+using qkv::app::TrainingValidation;
 
 constexpr Index kMostCount = 1'000'000'000;
 
 constexpr const char* kTrainFooter = R"(Examples:
   qkv gen dates -n 20000 --split train -o dates.tsv
   qkv train dates.tsv -o RUN --after 2u --batch-tokens 500
-  qkv train dates.tsv -o RUN --after 4u --batch-tokens 500
+  qkv train RUN --after 4u
 
 Trains a translator with attention (Bahdanau, Cho, Bengio 2015) on lines of source, tab, target,
-using Adam with warm-up and decay, in batches of pairs of similar length. Running the same command
-again resumes from the folder's checkpoint; --after counts all runs together. Budgets are e
-(epochs), u (updates), s, m, h (time), whichever ends first. Changed settings are rejected, except
---after, --save-freq and --threads.
+using Adam with warm-up and decay, in batches of pairs of similar length.
+
+qkv train RUN goes on with a run: its settings and the paths of its data are in the folder. --after
+counts all runs together; its units are e (epochs), u (updates), s, m, h (time), whichever ends
+first. Other settings that are given must be those of the run; only --after, --save-freq and
+--threads may change. If the data has moved: qkv train DATA -o RUN, and --valid FILE.
+
+While it trains, standard error says the loss of the last update and the speed in target tokens
+(with end tokens) per second of training. Each validation is shown with its loss, perplexity, BLEU
+and exact translations of the first 200 pairs, as qkv score has them, and one pair, another one each
+time. --quiet hides all this; train.jsonl keeps the validations.
 
 Ctrl-C (or SIGTERM) saves and exits with 130 (143); a killed process loses what it learned
 since the last save. With budgets in epochs or updates, an interrupted and resumed run has bit
@@ -55,7 +65,7 @@ ends the run with 5 and keeps the last checkpoint.
 RUN holds plain files: config.json (all settings), source.vocab.json, target.vocab.json,
 model.safetensors (the latest parameters), best.safetensors (the best on --valid; the latest before
 the first validation, or without --valid), state.safetensors (the checkpoint), train.jsonl (a line
-for each epoch and validation).)";
+for each epoch, each validation, and where a run ended).)";
 
 struct TrainOptions {
   TrainingOptions training{};
@@ -94,66 +104,143 @@ void add_budget(const Command& command, const std::string& name, Budget& target,
       .type_name("BUDGET");
 }
 
-// "2 min 5 s"
-std::string duration(double seconds) {
-  constexpr double kMostShown = 3.2e13;  // a million years
-  const auto whole = static_cast<Index>(std::llround(std::min(seconds, kMostShown)));
-  if (whole < 60) return fmt::format("{} s", whole);
-  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
-  return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
-}
-
-std::string line_of(const TrainingProgress& progress) {
-  const auto batches = static_cast<double>(progress.batches);
-  const double epoch =
-      static_cast<double>(progress.spent.epochs) + static_cast<double>(progress.batch) / batches;
-  std::string line = fmt::format("epoch {:.2f}, update {}, loss {:.4f}, {:.0f} tokens/s", epoch,
-                                 progress.spent.updates, progress.loss, progress.tokens_per_second);
-  if (progress.seconds_left) line += fmt::format(", {} left", duration(*progress.seconds_left));
-  return line;
-}
-
-std::string text_of(const TrainingReport& report, const std::string& folder) {
-  const char* why = report.end == TrainingEnd::kPatience  ? "validation stopped improving"
-                    : report.end == TrainingEnd::kStopped ? "stopped"
-                                                          : "the budget is used up";
-  std::string text = fmt::format(
-      "{}: {} pairs ({} left out), {} source and {} target tokens, {} parameters\n", folder,
-      report.pairs, report.left_out, report.source_tokens, report.target_tokens, report.parameters);
-  text += fmt::format("epochs {}, updates {}, {}: {}\n", report.spent.epochs, report.spent.updates,
-                      duration(report.spent.seconds), why);
-  text += fmt::format("loss {:.4f}\n", report.loss);
-  if (report.valid) {
-    text += fmt::format(
-        "validation: loss {:.4f}, perplexity {:.4f}, exact {} of {}; best loss {:.4f}\n",
-        report.valid->loss, std::exp(report.valid->loss), report.valid->exact,
-        report.valid->translated, report.best);
+// The names that config.json has for the settings that are given on the command line.
+std::vector<std::string> settings_given(const Command& command) {
+  constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
+      {"DATA", "data"},          {"--cols", "source_column"},        {"--cols", "target_column"},
+      {"--lr", "learning_rate"}, {"--valid-freq", "validate_every"}, {"--save-freq", "save_every"}};
+  std::vector<std::string> settings;
+  for (const std::string& option : command.given()) {
+    if (option == "--output") continue;
+    const std::size_t before = settings.size();
+    for (const auto& [name, setting] : kOthers) {
+      if (option == name) settings.emplace_back(setting);
+    }
+    if (settings.size() > before) continue;
+    std::string setting = option.substr(std::string_view("--").size());
+    std::ranges::replace(setting, '-', '_');
+    settings.push_back(std::move(setting));
   }
-  return text;
+  return settings;
 }
 
-void run(TrainOptions options, const Common& common) {
-  options.training.executor = qkv::Executor::threads(common.threads);
+// The command that goes on with the run.
+std::string resuming(const TrainOptions& options) {
+  const bool is_piped = options.training.data == "-";
+  return fmt::format("qkv train {}{}", is_piped ? "- -o " : "", options.folder);
+}
+
+// Without -o, what is named must be a folder with a run.
+[[noreturn]] void refuse_without_folder(const std::string& named) {
+  std::error_code failed;
+  if (std::filesystem::is_directory(named, failed)) {
+    throw InputError(named,
+                     "expected pairs to train on, or a folder that holds a run, got a folder "
+                     "without config.json");
+  }
+  if (named == "-" || std::filesystem::exists(named, failed)) {
+    throw UsageError(
+        fmt::format("--output is required to train on a file: qkv train {} -o FOLDER", named));
+  }
+  throw InputError(named,
+                   "No such file or folder; a run begins with qkv train DATA -o FOLDER and goes on "
+                   "with qkv train FOLDER");
+}
+
+// Checks that a file of the run is where it was; `moved` is the command if it is elsewhere.
+void check_kept(const std::string& path, const char* what, const std::string& moved) {
+  if (path.empty()) return;
+  if (path == "-") {
+    throw UsageError(
+        fmt::format("{} came from standard input, so it must be given again: {}", what, moved));
+  }
+  std::error_code failed;
+  if (std::filesystem::exists(path, failed)) return;
+  throw InputError(path, fmt::format("{} is not there any more; if it has moved: {}", what, moved));
+}
+
+// Finds the folder that the command line means, and the options of a run in it.
+void resolve(TrainOptions& options, const Command& command) {
+  std::vector<std::string> given = settings_given(command);
+  const std::string named = options.training.data;
+  if (qkv::app::holds_run(named)) {
+    if (!options.folder.empty()) {
+      throw UsageError(
+          fmt::format("{} holds a run, which goes on in its own folder, without -o: "
+                      "qkv train {}",
+                      named, named));
+    }
+    options.folder = named;
+    std::erase(given, "data");
+  }
+  if (options.folder.empty()) refuse_without_folder(named);
+  if (qkv::app::holds_run(options.folder)) {
+    options.training = options_of_run(options.folder, options.training, given);
+    const auto is_given = [&](const char* name) { return std::ranges::count(given, name) > 0; };
+    const std::string& folder = options.folder;
+    if (!is_given("data")) {
+      const bool is_piped = options.training.data == "-";
+      check_kept(options.training.data, "the data of the run",
+                 is_piped ? fmt::format("{} < DATA", resuming(options))
+                          : fmt::format("qkv train DATA -o {}", folder));
+    }
+    if (!is_given("valid")) {
+      check_kept(options.training.valid, "the validation data of the run",
+                 fmt::format("{} --valid FILE", resuming(options)));
+    }
+  }
+  if (options.training.patience > 0 && options.training.valid.empty()) {
+    throw UsageError("--patience requires --valid");
+  }
+}
+
+// When there was nothing left to train.
+void warn_if_idle(const TrainOptions& options, const TrainingReport& report, const Common& common) {
+  if (report.resumed != report.spent.updates) return;
+  if (report.end == TrainingEnd::kPatience) {
+    warn(common, fmt::format("nothing was trained: validation stopped improving at update {}",
+                             report.spent.updates));
+  }
+  if (report.end == TrainingEnd::kBudget) {
+    warn(common, fmt::format("nothing was trained: the budget of {} is used up; to go on: {} "
+                             "--after {}",
+                             to_string(options.training.after), resuming(options),
+                             longer(options.training.after, report.spent)));
+  }
+}
+
+TrainingReport train(const TrainOptions& options, const Common& common) {
   Progress progress(common, "train");
   qkv::app::TrainingHooks hooks;
   hooks.stop = &stop_flag();
-  hooks.progress = [&](const TrainingProgress& now) { progress.at(line_of(now)); };
-  TrainingReport report;
+  hooks.progress = [&](const TrainingProgress& now) { progress.at(text_of(now)); };
+  hooks.validation = [&](const TrainingValidation& done) { progress.keep(text_of(done)); };
   try {
-    report = train_translation(options.training, options.folder, hooks);
+    return train_translation(options.training, options.folder, hooks);
   } catch (const qkv::Error& error) {
     throw UsageError(said_of_option(error));
   }
+}
+
+void run(TrainOptions options, const Command& command, const Common& common) {
+  resolve(options, command);
+  options.training.executor = qkv::Executor::threads(common.threads);
+  const TrainingReport report = train(options, common);
   if (report.end == TrainingEnd::kStopped) {
-    warn(common, fmt::format("stopped and saved at update {}; the same command resumes",
-                             report.spent.updates));
+    warn(common, fmt::format("stopped and saved at update {}; to go on: {}", report.spent.updates,
+                             resuming(options)));
     throw qkv::Cancelled("train");
   }
   print(text_of(report, options.folder));
+  warn_if_idle(options, report, common);
 }
 
 void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
-  command.add_option("DATA", o.data, "source, tab, target, one pair a line; - is standard input")
+  command
+      .add_option(
+          "DATA", o.data,
+          "source, tab, target, one pair a line; - is standard input; or the folder of a run "
+          "to go on with")
       .required()
       .type_name("");
   add_columns(command, o.source_column, o.target_column);
@@ -164,11 +251,9 @@ void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
              "rarer tokens become unknown tokens (default 1)");
   add_number(command, "--max-length", o.max_length, Bounds<Index>{1, kMostNumbers},
              "leave out pairs with more tokens on either side (default 200)");
-  Option valid = command.add_option("--valid", o.valid, "pairs to validate on after each epoch")
-                     .type_name("FILE");
+  command.add_option("--valid", o.valid, "pairs to validate on after each epoch").type_name("FILE");
   add_number(command, "--patience", o.patience, Bounds<Index>{1, kMostCount},
-             "stop after this many validations without improvement (default: never)")
-      .needs(valid);
+             "stop after this many validations without improvement (default: never)");
   add_budget(command, "--valid-freq", o.validate_every,
              "validate every this many epochs or updates (default 1e)");
 }
@@ -219,15 +304,14 @@ void add_train(const Command& program, const Common& common) {
   const Command command = program.add_command("train", "train a translator");
   const auto options = std::make_shared<TrainOptions>();
   const auto lower = std::make_shared<bool>(false);
-  command.add_option("-o,--output", options->folder, "folder of this run")
-      .type_name("FOLDER")
-      .required();
+  command.add_option("-o,--output", options->folder, "folder of the run, to begin or to go on with")
+      .type_name("FOLDER");
   add_data_options(command, options->training, *lower);
   add_model_options(command, options->training.model);
   add_learning_options(command, options->training);
   command.footer(kTrainFooter);
-  command.callback([options, lower, &common] {
+  command.callback([options, lower, command, &common] {
     if (*lower) options->training.letters = LetterCase::kLower;
-    run(*options, common);
+    run(*options, command, common);
   });
 }

@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`qkv train`: what it says of its validations, and what train.jsonl keeps.
+
+usage: train_log_test.py PROGRAM [TEST ...]
+"""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import termios
+import unittest
+
+import numpy as np
+from program import PATIENCE, PROGRAM
+from train_runs import ENDLESS, TrainCase, safetensors
+
+VALID = ("--valid", "valid.tsv")
+FIELDS = ["epoch", "update", "loss", "learning_rate", "gradient_norm", "seconds",
+          "tokens_per_second"]
+VALID_FIELDS = ["valid_loss", "perplexity", "bleu", "exact", "translated", "best", "sample"]
+TOLD = (r"qkv: train: epoch (\d\.\d\d), update (\d+), validation: loss (\S+), perplexity (\S+), "
+        r"BLEU (\S+), exact (\d+) of (\d+)(, the best so far)?\n"
+        r"qkv: train:   source      (.*)\nqkv: train:   translation ?(.*)\n"
+        r"qkv: train:   reference   (.*)\n")
+
+
+class Log(TrainCase):
+    def in_order(self, folder):
+        """The (update, end) of all lines, which no two share, in the order of updates."""
+        lines = self.lines(folder)
+        events = [(line["update"], line.get("end")) for line in lines]
+        self.assertEqual(len(set(events)), len(events))
+        updates = [update for update, _ in events]
+        self.assertEqual(updates, sorted(updates))
+        return events
+
+    def test_each_validation_is_told_and_kept(self):
+        """With all its figures, and pairs of the data that are not always the same."""
+        done = self.train("RUN", "--after", "14u", *VALID, "--valid-freq", "3u", "--lr", "0.05",
+                          "--progress", "always")
+        told = re.findall(TOLD, done.err)
+        kept = [line for line in self.lines("RUN") if "valid_loss" in line]
+        self.assertEqual([line["update"] for line in kept], [3, 6, 9, 12, 14])
+        self.assertEqual([line.get("end") for line in kept], [None] * 4 + ["budget"])
+        pairs = (self.dir / "valid.tsv").read_text().splitlines()
+        least = np.inf
+        for text, line in zip(told, kept, strict=True):
+            end = ["end"] if "end" in line else []
+            self.assertEqual([*line], FIELDS[:2] + end + FIELDS[2:] + VALID_FIELDS)
+            self.assertEqual([*line["sample"]], ["source", "translation", "reference"])
+            sample = line["sample"]
+            self.assertIn(f"{sample['source']}\t{sample['reference']}", pairs)
+            self.assertEqual(line["best"], line["valid_loss"] < least)
+            least = min(least, line["valid_loss"])
+            self.assertEqual(text[1:], (
+                str(line["update"]), f"{line['valid_loss']:.4f}", f"{line['perplexity']:.4f}",
+                f"{line['bleu']:.2f}", str(line["exact"]), "30",
+                ", the best so far" if line["best"] else "", *sample.values()))
+        self.assertGreaterEqual(len({line["sample"]["source"] for line in kept}), 3)
+        last = told[-1]
+        self.assertIn(f"validation: loss {last[2]}, perplexity {last[3]}, BLEU {last[4]}, exact "
+                      f"{last[5]} of 30; best loss {least:.4f}\n", done.out)
+        self.train("AGAIN", "--after", "14u", *VALID, "--valid-freq", "3u", "--lr", "0.05",
+                   "--threads", 1)
+        self.assertEqual(self.log("AGAIN"), self.log("RUN"))
+
+    def test_quiet(self):
+        for silence in (["--quiet"], ["--progress", "never"]):
+            done = self.train("RUN", "--after", "3u", *VALID, *silence)
+            self.assertEqual(done.err.count("validation"), 0)
+        self.assertEqual(len(self.lines("RUN")), 1)
+
+    def test_figures_are_those_of_score(self):
+        """Also where words are unknown, or in capitals."""
+        words = "one two three four five six".split()
+        text = "".join(f"{a} {b} {c}\t{c.upper()} {b} {a} {b} end\n"
+                       for a in words for b in words for c in words)
+        self.file("data.tsv", text)
+        self.file("valid.tsv", text[:2000].rsplit("\n", 1)[0] + "\none two two\ttwo two Odd two end\n"
+                  "seven one one\tone one seven one end\n")
+        more = ("--tokenize", "word", "--lower", "--lr", "0.05", "--warmup", "5")
+        self.train("RUN", "--after", "45u", *VALID, "--valid-freq", "25u", *more)
+        line = self.lines("RUN")[-1]
+        self.assertEqual((line["update"], line["end"]), (45, "budget"))
+        score = json.loads(self.run_qkv("score", "RUN", "valid.tsv", "--model", "last", "--json").out)
+        self.assertEqual((line["bleu"], line["exact"], line["translated"]),
+                         (score["bleu"], score["exact"], score["pairs"]))
+        self.assertAlmostEqual(line["perplexity"], score["perplexity"], 5)
+        self.assertGreater(line["exact"], 3)  # it has learned some
+        self.assertLess(line["exact"], line["translated"] - 2)
+        self.assertEqual(line["sample"]["reference"].split()[-1], "end")
+
+    def test_a_run_under_one_epoch(self):
+        self.train("RUN", "--after", "2u")
+        (line,) = self.lines("RUN")
+        self.assertEqual([*line], FIELDS[:2] + ["end"] + FIELDS[2:])
+        self.assertEqual((line["epoch"], line["update"], line["end"]), (0, 2, "budget"))
+        self.assertAlmostEqual(line["loss"], np.log(30), 1)
+        self.train("OTHER", "--after", "2u", *VALID)
+        (line,) = self.lines("OTHER")
+        self.assertEqual(line["end"], "budget")
+        self.assertEqual(line["translated"], 30)
+
+    def test_the_end_of_an_epoch_has_one_line(self):
+        self.train("RUN", "--after", "2e")
+        self.train("VALID", "--after", "2e", *VALID)
+        for folder in ("RUN", "VALID"):
+            self.assertEqual([(line["epoch"], "end" in line) for line in self.lines(folder)],
+                             [(1, False), (2, False)])
+        # An epoch ends where no validation is due: the validation of the end has its own line.
+        self.train("LATER", "--after", "1e", *VALID, "--valid-freq", "2e")
+        first, second = self.lines("LATER")
+        self.assertEqual((first["update"], "loss" in first, "end" in first),
+                         (second["update"], True, False))
+        self.assertEqual(("loss" in second, "valid_loss" in second, second["end"]),
+                         (False, True, "budget"))
+
+    def test_ends_stay_and_change_nothing(self):
+        """Five ends of budgets between the validations that a whole run has."""
+        more = (*VALID, "--valid-freq", "8u", "--lr", "0.02")
+        for end in (3, 3, 8, 11, 11, 13, 18):
+            self.train("RUN", "--after", f"{end}u", *more)
+        self.train("WHOLE", "--after", "18u", *more)
+        self.same_run("RUN", "WHOLE")
+        events = self.in_order("RUN")
+        self.assertEqual([update for update, end in events if end], [3, 11, 13, 18])
+        self.assertEqual([update for update, end in self.in_order("WHOLE") if end], [18])
+        for line in self.lines("RUN"):
+            self.assertEqual("valid_loss" in line, line["update"] % 8 == 0 or "end" in line)
+        # The loss of an end is that since the last line that has none.
+        loss = {(line["update"], line.get("end")): line["loss"] for line in self.lines("RUN")}
+        whole = {(line["update"], line.get("end")): line["loss"] for line in self.lines("WHOLE")}
+        self.assertEqual(loss[18, "budget"], whole[18, "budget"])
+
+    def test_ends_take_no_part_in_early_stopping(self):
+        """Without a learning rate each validation after the first is a miss."""
+        more = (*VALID, "--valid-freq", "4u", "--patience", "2", "--lr", "0")
+        for end in (3, 5, 6, 7, 9, 10):
+            done = self.train("RUN", "--after", f"{end}u", *more)
+            self.assertIn("the budget is used up", done.out)
+        done = self.train("RUN", "--after", "40u", *more)
+        self.assertIn("updates 12, ", done.out)
+        self.assertIn("validation stopped improving", done.out)
+        self.assertEqual(self.in_order("RUN")[-1], (12, None))
+
+    def test_where_it_was_stopped(self):
+        """Also under one epoch; the same place is not logged twice."""
+        self.file("data.tsv", (self.dir / "data.tsv").read_text() * 40)
+        process = self.start("RUN", "--after", ENDLESS, "--save-freq", "1u", *VALID)
+        self.wait_for_update("RUN", 2)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+        at = self.updates("RUN")
+        *_, line = self.lines("RUN")
+        self.assertEqual((line["update"], line["end"], "loss" in line, "valid_loss" in line),
+                         (at, "stopped", True, False))
+        for _ in range(2):
+            self.train("RUN", "--after", f"{at}u", *VALID)
+            self.assertEqual(self.in_order("RUN")[-2:], [(at, "stopped"), (at, "budget")])
+        self.assertEqual(self.lines("RUN")[-1]["translated"], 30)
+
+    def test_a_state_from_before_there_were_such_lines(self):
+        self.train("WHOLE", "--after", "9u")
+        self.train("RUN", "--after", "3u")
+        path = self.path("RUN", "state.safetensors")
+        data = path.read_bytes()
+        self.assertEqual(data.count(b"run.line_done"), 1)
+        path.write_bytes(data.replace(b"run.line_done", b"run.line_gone"))
+        self.train("RUN", "--after", "9u")
+        self.same_run("RUN", "WHOLE")
+        self.assertIn("run.line_done", safetensors(path))
+
+    def test_on_a_narrow_terminal(self):
+        """The line that is redrawn never wraps, and validations begin on a row of their own."""
+        main, terminal = os.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+        shown = b""
+        arguments = [PROGRAM, *map(str, self.arguments("RUN", "--after", "40u", *VALID, "--progress",
+                                                       "always"))]
+        with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=terminal, cwd=self.dir) as process:
+            os.close(terminal)
+            try:
+                while part := os.read(main, 1 << 16):
+                    shown += part
+            except OSError:  # no writer is left
+                pass
+        os.close(main)
+        self.assertEqual(process.returncode, 0)
+        told, drawn = 0, 0
+        for row in shown.decode().split("\n")[:-1]:
+            *redrawn, last = row.rstrip("\r").split("\r")
+            for text in redrawn:
+                text = text.removesuffix("\x1b[K").removeprefix("\x1b[K")
+                self.assertLessEqual(len(text), 39)
+                drawn += bool(text)
+            self.assertTrue(last.removeprefix("\x1b[K").startswith("qkv: train: "), row)
+            self.assertNotIn("\x1b", last.removeprefix("\x1b[K"))
+            told += "validation: loss" in last
+        self.assertEqual(told, sum("valid_loss" in line for line in self.lines("RUN")))
+        self.assertGreater(drawn, 0)
+        self.assertTrue(shown.endswith(b"\n") or shown.endswith(b"\r\x1b[K"), shown[-80:])
+
+
+if __name__ == "__main__":
+    unittest.main()

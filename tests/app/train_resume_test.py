@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`qkv train RUN`: a run goes on with the settings and the data that it has.
+
+usage: train_resume_test.py PROGRAM [TEST ...]
+"""
+
+import json
+import os
+import unittest
+
+from train_runs import SIZES, TrainCase
+
+MORE = ("--valid", "valid.tsv", "--valid-freq", "4u", "--lr", "0.01", "--dropout", "0.2", "--seed",
+        "18446744073709551615", "--clip", "inf", "--attention", "dot", "--decay", "7",
+        "--batch-tokens", "900", "--max-length", "12", "--weight-decay", "0.01", "--patience", "90")
+
+
+class GoesOn(TrainCase):
+    def begin(self, folder, after, *more):
+        return self.run_qkv("train", "data.tsv", "-o", folder, *SIZES, "--after", after, *more)
+
+    def resume(self, *arguments, **options):
+        return self.run_qkv("train", *arguments, **options)
+
+    def config(self, folder):
+        return json.loads(self.path(folder, "config.json").read_text())
+
+    def test_with_all_its_settings(self):
+        """No default takes the place of what was typed when it began."""
+        self.begin("WHOLE", "13u", *MORE)
+        self.begin("RUN", "6u", *MORE)
+        self.resume("RUN", "--after", "13u")
+        self.same_run("RUN", "WHOLE")
+        self.assertEqual(self.config("RUN"), self.config("WHOLE"))
+
+    def test_until_its_own_budget(self):
+        """What a run has left after it was stopped."""
+        self.begin("WHOLE", "2e", "--save-freq", "7u")
+        self.begin("RUN", "1e", "--save-freq", "7u")
+        config = self.path("RUN", "config.json")
+        config.write_text(config.read_text().replace('"after": "1e"', '"after": "2e"'))
+        self.resume("RUN/")
+        self.same_run("RUN", "WHOLE")
+        self.assertEqual(self.config("RUN"), self.config("WHOLE"))
+
+    def test_from_any_directory(self):
+        self.begin("RUN", "3u", *MORE)
+        os.mkdir(self.dir / "sub")
+        where, self.dir = self.dir, self.dir / "sub"
+        self.resume("../RUN", "--after", "5u")
+        self.dir = where
+        self.assertEqual(self.updates("RUN"), 5)
+
+    def test_as_text_in_words(self):
+        self.file("data.tsv", "".join(f"x{n}\tA b {n % 3}\tB Cc\n" for n in range(40)))
+        words = ("--cols", "2,1", "--tokenize", "word", "--lower", "--min-count", "2")
+        self.begin("WHOLE", "4u", *words)
+        self.begin("RUN", "2u", *words)
+        self.resume("RUN", "--after", "3u")
+        self.resume("RUN", "--after", "4u", "--cols", "2,1", "--lower")
+        self.same_run("RUN", "WHOLE")
+
+    def test_with_the_data_named_once_more(self):
+        """What is not given is the run's, not a default."""
+        self.begin("WHOLE", "9u", *MORE)
+        self.begin("RUN", "3u", *MORE)
+        self.resume("data.tsv", "-o", "RUN", "--after", "6u", "--threads", 2)
+        self.resume("data.tsv", "-o", "RUN", "--after", "9u", "--lr", "0.01", "--save-freq", "2u")
+        self.same_run("RUN", "WHOLE")
+
+    def test_what_is_given_must_be_the_run_s(self):
+        self.begin("RUN", "3u", *MORE)
+        before = self.files("RUN")
+        for flags, want in (
+                (("--lr", "0.02"), "learning_rate: 0.01 -> 0.02; use"),
+                (("--valid-freq", "5u"), 'validate_every: "4u" -> "5u"; use'),
+                (("--cols", "1,0"), "source_column: 0 -> 1; target_column: 1 -> 0"),
+                (("--lower",), "lower: false -> true"), (("--patience", "3"), "patience: 90 -> 3"),
+                (("--batch-tokens", "2048"), "batch_tokens: 900 -> 2048; use"),
+                (("--seed", "0"), "seed: 18446744073709551615 -> 0; use")):
+            self.assertIn(want, self.refuse(2, "train", "RUN", *flags))
+            self.assertIn(want, self.refuse(2, "train", "data.tsv", "-o", "RUN", *flags))
+        self.assertEqual(self.files("RUN"), before)
+        self.begin("OTHER", "3u")
+        self.assertIn("valid_pairs: 0 -> 30", self.refuse(2, "train", "OTHER", *MORE[:2]))
+        self.assertIn("--patience requires --valid", self.refuse(2, "train", "OTHER", "--patience",
+                                                                 "3"))
+
+    def test_a_budget_that_is_used_up(self):
+        self.begin("RUN", "9e,4u")
+        before = self.files("RUN")
+        done = self.resume("RUN")
+        self.assertEqual(done.err, "qkv: nothing was trained: the budget of 9e,4u is used up; to go "
+                                   "on: qkv train RUN --after 10e,8u\n")
+        self.assertIn("updates 4, ", done.out)
+        self.assertEqual(self.files("RUN"), before)
+        self.assertEqual(self.resume("RUN", "--quiet").err, "")
+        self.resume("RUN", "--after", "10e,8u")
+        self.assertEqual(self.updates("RUN"), 8)
+        more = ("--valid", "valid.tsv", "--patience", "1", "--lr", "0")
+        self.begin("DONE", "9e", *more)
+        self.assertEqual(self.resume("DONE").err, "qkv: nothing was trained: validation stopped "
+                                                  f"improving at update {self.updates('DONE')}\n")
+
+    def test_data_that_moved(self):
+        self.begin("WHOLE", "7u", *MORE)
+        self.begin("RUN", "3u", *MORE)
+        before = self.files("RUN")
+        for name in ("data", "valid"):
+            (self.dir / f"{name}.tsv").rename(self.dir / f"{name}2.tsv")
+        self.assertEqual(
+            self.refuse(3, "train", "RUN", "--after", "7u"),
+            f"qkv: {self.dir}/data.tsv: the data of the run is not there any more; if it has moved: "
+            "qkv train DATA -o RUN\n")
+        self.assertEqual(
+            self.refuse(3, "train", "data2.tsv", "-o", "RUN", "--after", "7u"),
+            f"qkv: {self.dir}/valid.tsv: the validation data of the run is not there any more; if "
+            "it has moved: qkv train RUN --valid FILE\n")
+        self.assertEqual(self.files("RUN"), before)
+        self.resume("data2.tsv", "-o", "RUN", "--valid", "valid2.tsv", "--after", "5u")
+        self.resume("RUN", "--after", "7u")  # it has learned where they are
+        self.same_run("RUN", "WHOLE")
+
+    def test_data_from_standard_input(self):
+        data = (self.dir / "data.tsv").read_bytes()
+        for folder, budgets in (("WHOLE", ("5u",)), ("RUN", ("3u", "5u"))):
+            for after in budgets:
+                self.run_qkv("train", "-", "-o", folder, *SIZES, "--after", after, input=data)
+        self.same_run("RUN", "WHOLE")
+        self.assertEqual(self.refuse(2, "train", "RUN"),
+                         "qkv: the data of the run came from standard input, so it must be given "
+                         "again: qkv train - -o RUN < DATA\n")
+        done = self.run_qkv("train", "-", "-o", "RUN", input=data)
+        self.assertIn("to go on: qkv train - -o RUN --after 10u\n", done.err)
+
+    def test_neither_data_nor_a_run(self):
+        os.mkdir(self.dir / "empty")
+        self.begin("RUN", "1u")
+        for code, arguments, want in (
+                (3, ["none"], "none: No such file or folder; a run begins with qkv train DATA -o "
+                              "FOLDER and goes on with qkv train FOLDER"),
+                (3, ["empty"], "empty: expected pairs to train on, or a folder that holds a run, got "
+                               "a folder without config.json"),
+                (2, ["data.tsv"], "--output is required to train on a file: qkv train data.tsv -o "
+                                  "FOLDER"),
+                (2, ["RUN", "-o", "NEW"], "RUN holds a run, which goes on in its own folder, without "
+                                          "-o: qkv train RUN"),
+                (2, [], "DATA is required")):
+            self.assertEqual(self.refuse(code, "train", *arguments), f"qkv: {want}\n")
+        self.assertEqual(self.names(), ["RUN", "data.tsv", "empty", "valid.tsv"])
+
+    def test_a_damaged_config(self):
+        self.begin("RUN", "1u")
+        config = self.path("RUN", "config.json")
+        whole = config.read_text()
+        for name, value, want in (
+                ("hidden", '"8"', 'hidden: expected a whole number, got "8"'),
+                ("seed", "-1", "seed: expected a whole number from 0, got -1"),
+                ("seed", "0.5", "seed: expected a whole number from 0, got 0.5"),
+                ("lower", "1", "lower: expected true or false, got 1"),
+                ("clip", '"no"', 'clip: expected a number, got "no"'),
+                ("data", "7", "data: expected text, got 7"),
+                ("after", '"soon"', 'after: expected a budget such as "10e,5000u", got "soon"'),
+                ("attention", '"all"', 'attention: expected a name that this version knows, got '
+                                       '"all"')):
+            lines = [f'  "{name}": {value},' if line.startswith(f'  "{name}": ') else line
+                     for line in whole.splitlines()]
+            config.write_text("\n".join(lines))
+            self.assertEqual(self.refuse(3, "train", "RUN"), f"qkv: RUN/config.json: {want}\n")
+        config.write_text(whole.replace('"heads"', '"hands"'))
+        self.assertEqual(self.refuse(3, "train", "RUN"),
+                         'qkv: RUN/config.json: expected a setting "heads", got none\n')
+        config.write_text(whole.replace('"hidden": 8', '"hidden": -8'))
+        self.assertIn("hidden", self.refuse(2, "train", "RUN"))
+        config.write_text(whole.replace('"data": "', '"data": "" , "old": "'))
+        self.assertIn("data", self.refuse(2, "train", "RUN"))
+
+
+if __name__ == "__main__":
+    unittest.main()
