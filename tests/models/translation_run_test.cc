@@ -144,6 +144,49 @@ TEST(TranslationRun, SaysEachValidation) {
   EXPECT_EQ(told.size(), 3U);  // it had been told
 }
 
+// The budget is used up, then the flag is set in the validation: that has batches enough to reach
+// the caller's threads.
+TEST(TranslationRun, IsStoppedInItsLastValidation) {
+  Task task;
+  std::string pairs;
+  for (int n = 0; n < 80; ++n) pairs += test::read(task.options.valid);
+  task.options.valid = task.directory.write("many.tsv", pairs);
+  const TrainingReport whole = task.train("whole", "5u");
+
+  struct Trap {
+    std::atomic<bool> armed{false};
+    std::atomic<bool> stop{false};
+  } trap;
+  const auto run = [](void* pool, Index count, Executor::Body body, void* state) {
+    auto& set = *static_cast<Trap*>(pool);
+    if (set.armed) set.stop = true;
+    for (Index n = 0; n < count; ++n) body(state, n);
+  };
+  task.options.executor = Executor(run, &trap, 2);
+  TrainingHooks hooks;
+  hooks.stop = &trap.stop;
+  hooks.progress = [&](const TrainingProgress& now) { trap.armed = now.spent.updates == 5; };
+  const TrainingReport stopped = task.train("parts", "5u", hooks);
+  EXPECT_EQ(stopped.end, TrainingEnd::kStopped);
+  EXPECT_FALSE(stopped.valid.has_value());
+  const auto last_line = [&] {
+    const std::string log = task.file("parts", "train.jsonl");
+    return log.substr(log.rfind('\n', log.size() - 2) + 1);
+  };
+  EXPECT_TRUE(last_line().starts_with(R"({"epoch": 1, "update": 5, "end": "stopped")"));
+  EXPECT_EQ(last_line().find("valid_loss"), std::string::npos);
+
+  task.options.executor = Executor();
+  const TrainingReport report = task.train("parts", "5u");
+  EXPECT_EQ(report.resumed, 5);
+  ASSERT_TRUE(report.valid.has_value());
+  EXPECT_EQ(report.valid->loss, whole.valid->loss);
+  EXPECT_TRUE(last_line().starts_with(R"({"epoch": 1, "update": 5, "end": "budget")"));
+  for (const char* name : {"model.safetensors", "best.safetensors"}) {
+    EXPECT_EQ(task.file("parts", name), task.file("whole", name)) << name;
+  }
+}
+
 TEST(TranslationRun, GoesOnWithItsOptions) {
   Task task;
   task.options.seed = 4;
