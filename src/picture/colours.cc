@@ -36,8 +36,7 @@ constexpr Bar kBar{{
 
 // The bar of terminals, likewise: lightness 0.48 + 0.44 t, hue 300 - 190 t degrees, chroma
 // 0.13 + 0.02 t - 0.06 sin(pi t). The low end has a contrast (WCAG 2.1) of 3.0 with black, so that
-// small weights stay visible on a dark background; on a white one yellow shows the large ones. The
-// nearest of 256 colours keep the order of lightness.
+// small weights stay visible on a dark background; on a white one yellow shows the large ones.
 constexpr Bar kTerminalBar{{
     {106, 73, 155},
     {99, 88, 165},
@@ -58,6 +57,23 @@ constexpr Bar kTerminalBar{{
     {235, 237, 109},
 }};
 
+// The bar of terminals with 256 colours. The nearest of 256 would repeat colours and turn grey in
+// between, so these are chosen: lightness (CIE L*) rises by at least 2.5 at each step, from 44 to
+// 97, and neighbours are at least 15 apart (CIE 1976). Lightness leaps by 10 where green steps up,
+// which is how the cube is made.
+constexpr std::array<Rgb, kStepsOf256> kTerminalSteps{{
+    {95, 95, 175},
+    {95, 95, 215},
+    {95, 135, 215},
+    {0, 175, 175},
+    {135, 175, 135},
+    {95, 215, 135},
+    {175, 215, 135},
+    {135, 255, 135},
+    {215, 255, 95},
+    {255, 255, 95},
+}};
+
 int square(int x) { return x * x; }
 
 int distance(const Rgb& a, const Rgb& b) {
@@ -71,6 +87,8 @@ int level_of(double place) { return std::clamp(static_cast<int>(place * kLevels)
 const Bar& paper_bar() { return kBar; }
 
 const Bar& terminal_bar() { return kTerminalBar; }
+
+Rgb terminal_step(int step) { return kTerminalSteps[static_cast<std::size_t>(step)]; }
 
 // In integers, rounded.
 Rgb colour_at(const Bar& bar, int level) {

@@ -35,6 +35,10 @@ Rgb colour_at(const Bar& bar, int level);
 
 // Violet (level 0) to yellow.
 inline Rgb terminal_colour(int level) { return colour_at(terminal_bar(), level); }
+// The same way in few steps for terminals of 256 colours, each clearly lighter than the one before:
+// 0 to kStepsOf256 - 1. They are colours of xterm's cube.
+inline constexpr int kStepsOf256 = 10;
+Rgb terminal_step(int step);
 // The nearest of xterm's 256 colours that is the same on every terminal.
 int nearest_of_256(const Rgb& colour);
 

@@ -26,6 +26,28 @@ std::string repeated(std::string_view text, int times) {
   return result;
 }
 
+// Half of what each key would get if the heaviest row looked alike at as many keys as any row sees;
+// 0 if there are no weights. Half, so that a nearly even row is not a random pattern of blanks.
+double least_notable(const Model& model) {
+  double heaviest = 0;
+  Index most = 1;
+  for (Index p = 0; p < model.panels(); ++p) {
+    for (Index i = 0; i < model.queries().size(); ++i) {
+      double sum = 0;
+      Index seen = 0;
+      for (Index j = 0; j < model.keys().size(); ++j) {
+        const Cell cell = model.cell(p, i, j);
+        if (cell.kind == CellKind::kMasked) continue;
+        ++seen;
+        if (cell.kind == CellKind::kNumber) sum += cell.value;
+      }
+      heaviest = std::max(heaviest, sum);
+      most = std::max(most, seen);
+    }
+  }
+  return heaviest / static_cast<double>(most) / 2;
+}
+
 }  // namespace
 
 void Painter::put(const Look& look, std::string_view text, int width) {
@@ -55,10 +77,43 @@ Line Painter::take() {
   return line;
 }
 
+CellPainter::CellPainter(const Model& model, const TerminalStyle& style)
+    : model_(model), style_(style) {
+  if (coloured() || model.palette().centred || model.lowest() < 0) return;
+  const double least = least_notable(model);
+  if (least > 0 && step_of(model.place(least)) == 0) faintest_ = least;
+}
+
+int CellPainter::steps() const {
+  switch (style_.colours) {
+    case TerminalColours::kNone:
+      if (model_.palette().centred) return static_cast<int>(kSignedShades.size());
+      return static_cast<int>(style_.unicode ? kShades.size() : kAsciiShades.size());
+    case TerminalColours::k256:
+      return has_steps() ? kStepsOf256 : kLevels;
+    case TerminalColours::k24Bit:
+      break;
+  }
+  return kLevels;
+}
+
+int CellPainter::step_of(double place) const {
+  return std::clamp(static_cast<int>(place * steps()), 0, steps() - 1);
+}
+
+bool CellPainter::has_steps() const {
+  return style_.colours == TerminalColours::k256 && &model_.palette().terminal == &terminal_bar();
+}
+
+Rgb CellPainter::colour_at(double place) const {
+  return has_steps() ? terminal_step(step_of(place))
+                     : picture::colour_at(model_.palette().terminal, level_of(place));
+}
+
 Rgb CellPainter::colour_of(const Cell& cell) const {
   switch (cell.kind) {
     case CellKind::kNumber:
-      return colour_at(model_.palette().terminal, level_of(cell.place));
+      return colour_at(cell.place);
     case CellKind::kZero:
       return model_.palette().terminal_zero;
     case CellKind::kMasked:
@@ -69,30 +124,17 @@ Rgb CellPainter::colour_of(const Cell& cell) const {
   return kFault;
 }
 
-int CellPainter::shades() const {
-  if (model_.palette().centred) return static_cast<int>(kSignedShades.size());
-  return static_cast<int>(style_.unicode ? kShades.size() : kAsciiShades.size());
-}
-
-std::string_view CellPainter::shade(double place) const {
-  if (model_.palette().centred) {
-    const auto& shades = style_.unicode ? kSignedShades : kSignedAscii;
-    const auto count = static_cast<int>(shades.size());
-    return shades[static_cast<std::size_t>(
-        std::clamp(static_cast<int>(place * count), 0, count - 1))];
-  }
-  const auto pick = [&](const auto& shades) {
-    const auto count = static_cast<int>(shades.size());
-    return shades[static_cast<std::size_t>(
-        std::clamp(static_cast<int>(place * count), 0, count - 1))];
-  };
-  return style_.unicode ? pick(kShades) : pick(kAsciiShades);
+std::string_view CellPainter::shade(int step) const {
+  const auto at = static_cast<std::size_t>(step);
+  if (model_.palette().centred) return style_.unicode ? kSignedShades[at] : kSignedAscii[at];
+  return style_.unicode ? kShades[at] : kAsciiShades[at];
 }
 
 std::string_view CellPainter::mark_of(const Cell& cell) const {
   switch (cell.kind) {
     case CellKind::kNumber:
-      return coloured() ? " " : shade(cell.place);
+      if (coloured()) return " ";
+      return shade(std::max(step_of(cell.place), faintest_ && cell.value >= *faintest_ ? 1 : 0));
     case CellKind::kZero:
       return style_.unicode ? "·" : ".";
     case CellKind::kMasked:
@@ -135,10 +177,10 @@ void CellPainter::bar(Painter& painter, int width) const {
     const double place = (n + 0.5) / width;
     if (coloured()) {
       Look look;
-      look.background = colour_at(model_.palette().terminal, level_of(place));
+      look.background = colour_at(place);
       painter.put(look, " ", 1);
     } else {
-      painter.put({}, shade(place), 1);
+      painter.put({}, shade(step_of(place)), 1);
     }
   }
 }

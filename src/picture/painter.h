@@ -45,7 +45,7 @@ class Painter {
 // The marks of cells for one style of terminal.
 class CellPainter {
  public:
-  CellPainter(const Model& model, const TerminalStyle& style) : model_(model), style_(style) {}
+  CellPainter(const Model& model, const TerminalStyle& style);
 
   // One cell in `width` columns of one line.
   void cell(Painter& painter, const Cell& cell, int width) const;
@@ -55,16 +55,25 @@ class CellPainter {
   void bar(Painter& painter, int width) const;
   // Whether numbers are shown by colours or by marks.
   bool coloured() const { return style_.colours != TerminalColours::kNone; }
-  // The number of marks for numbers without colour.
-  int shades() const;
+  // The number of colours or marks for numbers that can be told apart.
+  int steps() const;
+  // Without colour, numbers from here on have a mark, however low on the bar: half an even share
+  // of a row's weight, so that rows that look everywhere alike are not blank beside one that
+  // looks at a single key. None: the bar alone decides.
+  std::optional<double> faintest() const { return faintest_; }
 
  private:
+  // Whether the colours are those chosen for terminals of 256; other palettes take the nearest.
+  bool has_steps() const;
+  Rgb colour_at(double place) const;
   Rgb colour_of(const Cell& cell) const;
   std::string_view mark_of(const Cell& cell) const;
-  std::string_view shade(double place) const;
+  std::string_view shade(int step) const;
+  int step_of(double place) const;
 
   const Model& model_;
   const TerminalStyle& style_;
+  std::optional<double> faintest_{};
 };
 
 }  // namespace qkv::app::picture

@@ -20,6 +20,7 @@ constexpr Index kRoomyKeys = 200;  // with more keys, two columns each would mak
 constexpr int kTallestLabel = 12;  // of a key, written vertically
 constexpr int kGap = 3;            // between panels side by side
 constexpr int kBarColumns = 24;
+constexpr int kBarColumnsOf256 = 2 * kStepsOf256;
 constexpr int kNarrowest = 20;
 constexpr Look kBold{.bold = true};
 
@@ -260,6 +261,18 @@ class Screen {
 
   // ---- legend -------------------------------------------------------------------------------
 
+  int bar_columns() const {
+    switch (style_.colours) {
+      case TerminalColours::kNone:
+        return cells_.steps();
+      case TerminalColours::k256:
+        return kBarColumnsOf256;
+      case TerminalColours::k24Bit:
+        break;
+    }
+    return kBarColumns;
+  }
+
   Line bar() const {
     const std::string low = model_.low_end();
     const std::string high = model_.high_end();
@@ -269,7 +282,7 @@ class Screen {
     const int room = style_.columns - display_width(before + behind);
     Painter painter(style_);
     painter.put({}, before, display_width(before));
-    cells_.bar(painter, std::min(room, cells_.coloured() ? kBarColumns : cells_.shades()));
+    cells_.bar(painter, std::min(room, bar_columns()));
     painter.put({}, behind, display_width(behind));
     return painter.take();
   }
@@ -292,6 +305,10 @@ class Screen {
     for (const std::string& remark :
          wrapped(shown(model_.bar_remark()), style_.columns, columns_of)) {
       items.push_back({remark, display_width(remark)});
+    }
+    if (cells_.faintest()) {
+      const std::string item = "blank: below " + short_number(*cells_.faintest(), 3);
+      items.push_back({item, display_width(item)});
     }
     if (model_.has(CellKind::kZero)) items.push_back(sample(CellKind::kZero, "exactly 0"));
     if (model_.has(CellKind::kMasked)) items.push_back(sample(CellKind::kMasked, "masked"));

@@ -445,7 +445,17 @@ class Colours(Case):
                 ({"TERM": "alacritty"}, 24), ({"TERM": "foot"}, 24), ({"TERM": "wezterm"}, 24),
                 ({"TERM": "xterm-ghostty"}, 24),
                 ({"TERM": "xterm", "NO_COLOR": ""}, 8), ({"TERM": "xterm", "NO_COLOR": "1"}, 0),
-                ({"TERM": "dumb", "COLORTERM": "truecolor"}, 0), ({"TERM": ""}, 0), ({}, 0)]:
+                ({"TERM": "tmux-256color"}, 8), ({"TERM": "rxvt-unicode-256color"}, 8),
+                ({"TERM": "screen.xterm-256color"}, 8), ({"TERM": "st-256color"}, 8),
+                ({"TERM": "dumb", "COLORTERM": "truecolor"}, 0), ({"TERM": ""}, 0), ({}, 0),
+                # Fewer colours than a map needs, or none.
+                ({"TERM": "vt100"}, 0), ({"TERM": "vt100", "COLORTERM": "truecolor"}, 0),
+                ({"TERM": "vt102"}, 0), ({"TERM": "vt220-8bit"}, 0), ({"TERM": "ansi"}, 0),
+                ({"TERM": "linux"}, 0), ({"TERM": "screen.linux"}, 0), ({"TERM": "cygwin"}, 0),
+                ({"TERM": "xterm-mono"}, 0), ({"TERM": "xterm-16color"}, 0),
+                ({"TERM": "unknown"}, 0), ({"TERM": "nobody-knows"}, 0), ({"TERM": "xtermish"}, 0),
+                # A name that is not listed, but a terminal that says what it shows.
+                ({"TERM": "nobody-knows", "COLORTERM": "truecolor"}, 24)]:
             self.assertEqual(self.kind(self.on_terminal("view", "a.npz", env=env)), kind, env)
             if kind == 0:
                 shown = self.on_terminal("view", "a.npz", "--color", "auto", env=env)

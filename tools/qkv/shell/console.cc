@@ -33,6 +33,35 @@ std::string_view variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+// terminfo's names of terminals are a family and suffixes: "screen.xterm-256color".
+bool is_of(std::string_view terminal, std::string_view family) {
+  if (!terminal.starts_with(family)) return false;
+  const std::string_view rest = terminal.substr(family.size());
+  return rest.empty() || rest.front() == '-' || rest.front() == '.';
+}
+
+// Names that promise fewer colours than 256, or none: DEC's terminals, and what variants of the
+// families below are called.
+bool shows_few_colours(std::string_view terminal) {
+  constexpr std::string_view kWords[] = {"dumb", "unknown"};
+  if (std::ranges::find(kWords, terminal) != std::end(kWords)) return true;
+  if (terminal.starts_with("vt") && terminal.size() > 2 && terminal[2] >= '0' &&
+      terminal[2] <= '9') {
+    return true;
+  }
+  constexpr std::string_view kEnds[] = {"-m",      "-mono",    "-old",     "-color",
+                                        "-8color", "-16color", "-88color", ".linux"};
+  return std::ranges::any_of(kEnds, [&](std::string_view end) { return terminal.ends_with(end); });
+}
+
+bool shows_256_colours(std::string_view terminal) {
+  if (terminal.find("-256color") != std::string_view::npos) return true;
+  constexpr std::string_view kFamilies[] = {"xterm", "screen", "tmux",   "konsole", "gnome",
+                                            "vte",   "putty",  "iterm2", "mintty",  "st"};
+  return std::ranges::any_of(kFamilies,
+                             [&](std::string_view family) { return is_of(terminal, family); });
+}
+
 // Querying the terminal would mean waiting for an answer: COLORTERM or the terminal's name decides.
 bool shows_all_colours(std::string_view terminal) {
   const std::string_view told = variable("COLORTERM");
@@ -66,10 +95,12 @@ qkv::app::TerminalColours terminal_colours(const Common& common) {
   if (common.colour == ColourMode::kAlways) return TerminalColours::k24Bit;
   const std::string_view terminal = variable("TERM");
   if (::isatty(STDOUT_FILENO) != 1 || !variable("NO_COLOR").empty() || terminal.empty() ||
-      terminal == "dumb") {
+      shows_few_colours(terminal)) {
     return TerminalColours::kNone;
   }
-  return shows_all_colours(terminal) ? TerminalColours::k24Bit : TerminalColours::k256;
+  if (shows_all_colours(terminal)) return TerminalColours::k24Bit;
+  // A map in 8 colours would show less than plain marks do.
+  return shows_256_colours(terminal) ? TerminalColours::k256 : TerminalColours::kNone;
 }
 
 void catch_signals() {
