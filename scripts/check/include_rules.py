@@ -58,7 +58,7 @@ PROGRAM_ROOMS = {
 PROGRAM_SEES = set(
     "text/bleu.h text/choice.h text/near_words.h text/numbers.h text/special_tokens.h text/spelling.h "
     "text/text.h io/file_kind.h io/parallel_text.h io/text_file.h models/model_names.h "
-    "models/translation_run.h models/tasks/tasks.h".split()
+    "models/translation_run.h models/tasks/tasks.h picture/columns.h".split()
 )
 
 # Places that see the promise in include/ and, but for those, nothing of src/.

@@ -65,6 +65,8 @@ class Model {
   // both as far from it as the number that is farthest.
   double lowest() const { return all_.lowest; }
   double highest() const { return all_.highest; }
+  // Whether all maps and rows share that bar.
+  bool has_one_range() const { return ranges_.empty(); }
   // Round numbers on the bar, ascending, including its two ends: at most five. Where maps or
   // rows have ranges of their own the ends have names instead.
   std::vector<Tick> ticks() const;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include <qkv/app/picture.h>
+#include <qkv/error.h>
 
-#include "picture/label_text.h"
+#include "picture/columns.h"
 #include "picture/model.h"
-#include "text/text.h"
 
 namespace qkv::app {
 namespace {
@@ -30,53 +30,42 @@ std::string number_text(const Cell& cell) {
                                             : fmt::format("{:.4e}", cell.value);
 }
 
-std::string panel_table(const Model& model, Index panel) {
-  const std::vector<std::string>& keys = model.keys().labels;
-  const std::vector<std::string>& queries = model.queries().labels;
-  int label = 0;
-  for (const std::string& query : queries) label = std::max(label, display_width(query));
-  std::vector<int> widths;
+std::string panel_table(const Model& model, Index panel, int limit) {
+  std::vector<picture::Column> columns;
   for (Index j = 0; j < model.keys().size(); ++j) {
-    int width = display_width(keys[static_cast<std::size_t>(j)]);
+    picture::Column column{.head = model.keys().labels[static_cast<std::size_t>(j)]};
     for (Index i = 0; i < model.queries().size(); ++i) {
-      width = std::max(width, static_cast<int>(number_text(model.cell(panel, i, j)).size()));
+      column.cells.push_back(number_text(model.cell(panel, i, j)));
     }
-    widths.push_back(width);
+    columns.push_back(std::move(column));
   }
-  std::string text(static_cast<std::size_t>(label), ' ');
-  for (std::size_t j = 0; j < keys.size(); ++j) {
-    text += "  " + picture::padded(keys[j], widths[j], picture::Side::kRight);
-  }
-  for (Index i = 0; i < model.queries().size(); ++i) {
-    const std::string& query = queries[static_cast<std::size_t>(i)];
-    text += '\n' + picture::padded(query, label, picture::Side::kLeft);
-    for (Index j = 0; j < model.keys().size(); ++j) {
-      text += fmt::format("  {:>{}}", number_text(model.cell(panel, i, j)),
-                          widths[static_cast<std::size_t>(j)]);
-    }
-  }
-  return text + '\n';
+  return picture::in_bands(model.queries().labels, columns, limit);
 }
 
 }  // namespace
 
-std::string draw_table(const Picture& picture) {
+std::string draw_table(const Picture& picture, int columns) {
+  if (columns < 0) {
+    throw Error("draw_table", "columns", fmt::format("must not be negative, got {}", columns));
+  }
   const Model model(picture, "draw_table");
   std::string text;
   const auto paragraph = [&] {
     if (!text.empty()) text += '\n';
   };
-  if (!model.title().empty()) text += model.title() + '\n';
+  const auto say = [&](const std::string& line) { text += picture::in_lines(line, columns); };
+  if (!model.title().empty()) say(model.title());
   for (Index p = 0; p < model.panels(); ++p) {
     paragraph();
-    if (!model.panel_title(p).empty()) text += model.panel_title(p) + '\n';
-    text += panel_table(model, p);
+    if (!model.panel_title(p).empty()) say(model.panel_title(p));
+    text += panel_table(model, p, columns);
   }
   std::string legend =
       fmt::format("rows are {}, columns are {}", model.row_name(), model.column_name());
   if (model.has(CellKind::kMasked)) legend += "; - is masked";
-  text += '\n' + legend + '\n';
-  for (const std::string& note : model.notes()) text += note + '\n';
+  text += '\n';
+  say(legend);
+  for (const std::string& note : model.notes()) say(note);
   return text;
 }
 

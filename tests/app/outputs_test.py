@@ -230,7 +230,7 @@ class ReportCase(FilesCase):
         rows = [line for line in text.splitlines() if "nan" in line]
         self.assertEqual(len(rows), 2, text)
         for row in rows:
-            self.assertRegex(row, r"^[ab]     nan     nan  ")
+            self.assertRegex(row, r"^[ab]  nan  nan  ")
 
 
 if __name__ == "__main__":

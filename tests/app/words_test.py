@@ -10,6 +10,7 @@ without it they are skipped.
 import json
 import os
 import pathlib
+import re
 import unittest
 
 import numpy as np
@@ -389,6 +390,38 @@ class Formats(Case):
         self.assertEqual(self.run_qkv("words", "a b", "-o", "-").stdout,
                          (self.dir / "x.npz").read_bytes())
         self.assertEqual(len(self.names()), 5)
+
+
+class WordsOnATerminal(Case):
+    TEXT = "She walked, he walks; walking and talking, they talked."
+
+    def lines(self, *arguments, columns="80"):
+        env = {"COLUMNS": columns, "TERM": "vt100"}
+        return self.on_terminal(*arguments, env=env).decode().replace("\r", "").splitlines()
+
+    def test_the_table_fits_and_the_map_comes_first(self):
+        for columns in ("80", "44", "200"):
+            lines = self.lines("words", self.TEXT, columns=columns)
+            self.assertLessEqual(max(map(len, lines)), int(columns))
+            text = "\n".join(lines)
+            self.assertLess(text.index("rows are queries"), text.index("strongest other"))
+            self.assertIn("░", text)
+
+    def test_bands_hold_every_weight_once(self):
+        whole = self.run_qkv("words", self.TEXT).out
+        _, bands = "\n".join(self.lines("words", self.TEXT, columns="44")).split("are keys\n")
+        numbers = re.compile(r"\b0\.\d{4}\b")
+        self.assertEqual(sorted(numbers.findall(whole)), sorted(numbers.findall(bands)))
+
+    def test_a_pipe_gets_unbroken_rows_and_no_map(self):
+        text = self.run_qkv("words", self.TEXT, env={"COLUMNS": "40"}).out
+        self.assertNotIn("░", text)
+        self.assertGreater(max(map(len, text.splitlines())), 120)
+
+    def test_tables_of_other_commands_fit_too(self):
+        self.run_qkv("words", self.TEXT, "-o", "w.npz")
+        lines = self.lines("view", "w.npz", "--table", columns="60")
+        self.assertLessEqual(max(map(len, lines)), 60)
 
 
 if __name__ == "__main__":

@@ -88,8 +88,9 @@ QKV_API std::string draw_png(const Picture& picture, double zoom = 2,
 // The same as a PDF page of the picture's size, text as text. It holds the date: of the environment
 // variable SOURCE_DATE_EPOCH if that is set.
 QKV_API std::string draw_pdf(const Picture& picture, const std::atomic<bool>* stop = nullptr);
-// Numbers: one table for each panel.
-QKV_API std::string draw_table(const Picture& picture);
+// Numbers: one table for each panel. With `columns` above 0 every line fits a terminal of that
+// width (20 at least): keys that do not fit follow in bands below.
+QKV_API std::string draw_table(const Picture& picture, int columns = 0);
 
 }  // namespace qkv::app
 

@@ -37,6 +37,10 @@ bool unicode_wanted() {
 
 }  // namespace
 
+bool on_terminal() { return ::isatty(STDOUT_FILENO) == 1; }
+
+int table_columns() { return on_terminal() ? terminal_columns() : 0; }
+
 qkv::app::TerminalStyle terminal_style(const Common& common) {
   return {.columns = terminal_columns(),
           .colours = terminal_colours(common),

@@ -55,7 +55,7 @@ std::string screen(const Shown& shown, const ViewOptions& options, const Common&
   qkv::app::Picture picture = shown.picture;
   picture.notes.clear();
   for (const Note& note : shown.notes) picture.notes.push_back(note.line());
-  if (options.table) return qkv::app::draw_table(picture);
+  if (options.table) return qkv::app::draw_table(picture, table_columns());
   return qkv::app::draw_terminal(picture, terminal_style(common));
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "shell/json_values.h"
+#include "shell/terminal.h"
 #include "words/words.h"
 
 namespace {
@@ -112,7 +114,8 @@ nlohmann::ordered_json report_json(const WordInput& input, const WordAttention& 
 
 // ---- pictures -------------------------------------------------------------------------------
 
-qkv::app::Picture picture(const WordInput& input, const WordAttention& attention) {
+qkv::app::Picture picture(const WordInput& input, const WordAttention& attention,
+                          Index most = std::numeric_limits<Index>::max()) {
   qkv::app::Picture picture;
   picture.queries = picture.keys = input.tokens;
   const qkv::ConstView weights = attention.weights.view();
@@ -120,18 +123,35 @@ qkv::app::Picture picture(const WordInput& input, const WordAttention& attention
     picture.panels.push_back({"", weights, {}});
     return picture;
   }
-  for (Index h = 0; h < weights.size(0); ++h) {
+  const Index shown = std::min(weights.size(0), most);
+  for (Index h = 0; h < shown; ++h) {
     const qkv::ConstView head = qkv::slice(weights, 0, h, h + 1);
     picture.panels.push_back(
         {fmt::format("head {}", h), qkv::reshape(head, {weights.size(1), weights.size(2)}), {}});
   }
+  if (shown < weights.size(0)) {
+    picture.notes.push_back(
+        fmt::format("the first {} of {} heads; -o FILE.npz, then qkv view FILE.npz --heads LIST "
+                    "shows others",
+                    shown, weights.size(0)));
+  }
   return picture;
+}
+
+std::string screen(const WordInput& input, const WordAttention& attention,
+                   const WordsOptions& options, const Common& common) {
+  WordScreen screen{.columns = table_columns()};
+  if (on_terminal() && std::ssize(input.tokens) <= kLongestMap) {
+    screen.map =
+        qkv::app::draw_terminal(picture(input, attention, kMostMaps), terminal_style(common));
+  }
+  return word_report(input, attention, options, screen);
 }
 
 }  // namespace
 
 Results word_forms(const WordInput& input, const WordAttention& attention,
-                   const WordsOptions& options) {
+                   const WordsOptions& options, const Common& common) {
   Results forms;
   const auto texts = std::make_shared<Texts>();
   forms.arrays = [&, texts] {
@@ -141,6 +161,7 @@ Results word_forms(const WordInput& input, const WordAttention& attention,
   forms.array = [&] { return attention.weights.view(); };
   forms.picture = [&] { return picture(input, attention); };
   forms.text = [&] { return word_report(input, attention, options); };
+  forms.screen = [&] { return screen(input, attention, options, common); };
   forms.json = [&] { return report_json(input, attention, options); };
   return forms;
 }

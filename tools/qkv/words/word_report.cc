@@ -1,28 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "picture/columns.h"
 #include "text/text.h"
 #include "words/words.h"
 
 namespace {
 
 using qkv::Index;
+using qkv::app::picture::Column;
+using qkv::app::picture::padded;
+using qkv::app::picture::Side;
 
-constexpr int kWeightWidth = 6;  // 0.1234
 constexpr int kWidestName = 12;
-
-// Text padded with spaces to a number of terminal columns.
-std::string padded(const std::string& text, int width, bool right) {
-  const std::string shown = qkv::app::shortened(text, width);
-  const std::string blanks(static_cast<std::size_t>(width - qkv::app::display_width(shown)), ' ');
-  return right ? blanks + shown : shown + blanks;
-}
-
-int shown_width(const std::string& word) {
-  return std::min(kWidestName, qkv::app::display_width(word));
-}
 
 // Results of one head: views without the head axis.
 struct Head {
@@ -52,32 +45,33 @@ std::string strongest_other(const WordInput& input, const Head& head, Index word
   return "-";
 }
 
-std::string table(const WordInput& input, const Head& head) {
-  int label = 0;
-  for (const std::string& token : input.tokens) label = std::max(label, shown_width(token));
-  std::string text(static_cast<std::size_t>(label), ' ');
+std::string table(const WordInput& input, const Head& head, int limit) {
+  std::vector<std::string> names;
   for (const std::string& token : input.tokens) {
-    text += "  " + padded(token, std::max(kWeightWidth, shown_width(token)), true);
+    names.push_back(qkv::app::shortened(token, kWidestName));
   }
-  text += "  strongest other\n";
-  const auto words = static_cast<Index>(input.tokens.size());
-  for (Index i = 0; i < words; ++i) {
-    text += padded(input.tokens[static_cast<std::size_t>(i)], label, false);
-    for (Index j = 0; j < words; ++j) {
-      const int width =
-          std::max(kWeightWidth, shown_width(input.tokens[static_cast<std::size_t>(j)]));
-      text += fmt::format("  {:>{}.4f}", head.weights.at<double>({i, j}), width);
+  std::vector<Column> columns;
+  const auto words = static_cast<Index>(names.size());
+  for (Index j = 0; j < words; ++j) {
+    Column column{.head = names[static_cast<std::size_t>(j)]};
+    for (Index i = 0; i < words; ++i) {
+      column.cells.push_back(fmt::format("{:.4f}", head.weights.at<double>({i, j})));
     }
-    text += "  " + strongest_other(input, head, i) + "\n";
+    columns.push_back(std::move(column));
   }
-  return text;
+  Column strongest{.head = "strongest other", .side = Side::kLeft};
+  for (Index i = 0; i < words; ++i) strongest.cells.push_back(strongest_other(input, head, i));
+  columns.push_back(std::move(strongest));
+  return qkv::app::picture::in_bands(names, columns, limit);
 }
 
 std::string links(const WordInput& input, const Head& head) {
   std::string text;
   for (std::size_t i = 0; i < input.tokens.size(); ++i) {
-    text += fmt::format("{:>6} {} -> {}\n", i + 1, padded(input.tokens[i], kWidestName, false),
-                        strongest_other(input, head, static_cast<Index>(i)));
+    text += fmt::format(
+        "{:>6} {} -> {}\n", i + 1,
+        padded(qkv::app::shortened(input.tokens[i], kWidestName), kWidestName, Side::kLeft),
+        strongest_other(input, head, static_cast<Index>(i)));
   }
   return text;
 }
@@ -85,19 +79,24 @@ std::string links(const WordInput& input, const Head& head) {
 }  // namespace
 
 std::string word_report(const WordInput& input, const WordAttention& attention,
-                        const WordsOptions& options) {
+                        const WordsOptions& options, const WordScreen& screen) {
   const auto words = static_cast<Index>(input.tokens.size());
-  std::string text =
-      fmt::format("{} words, {} numbers each ({}); score {}, scale {:.6g}\n", words,
-                  input.x.size(1), input.source, name_of(options.score), attention.scale);
+  std::string text = qkv::app::picture::in_lines(
+      fmt::format("{} words, {} numbers each ({}); score {}, scale {:.6g}", words, input.x.size(1),
+                  input.source, name_of(options.score), attention.scale),
+      screen.columns);
+  if (!screen.map.empty()) text += "\n" + screen.map;
   for (Index h = 0; h < std::max<Index>(1, options.heads); ++h) {
     const Head head = head_of(attention, h, options.heads > 0);
     text += options.heads > 0 ? fmt::format("\nhead {}\n", h) : "\n";
-    text += words <= kLongestTable ? table(input, head) : links(input, head);
+    text += words <= kLongestTable ? table(input, head, screen.columns) : links(input, head);
   }
   if (words > kLongestTable) {
-    text += fmt::format("\nThe table of {} x {} weights is not shown; -o FILE.npz keeps it.\n",
-                        words, words);
+    text +=
+        "\n" + qkv::app::picture::in_lines(
+                   fmt::format("The table of {} x {} weights is not shown; -o FILE.npz keeps it.",
+                               words, words),
+                   screen.columns);
   }
   return text;
 }

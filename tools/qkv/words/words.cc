@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "shell/exit_codes.h"
+#include "shell/terminal.h"
 #include "words/commands.h"
 
 namespace {
@@ -17,7 +18,8 @@ constexpr const char* kWordsFooter = R"(Examples:
 Text is split at white space, and punctuation at the ends of words is split off. A word is looked up
 as typed, then in lower case. Rows are queries: row i says how much word i attends to each word;
 "strongest other" is the word it attends to most besides itself. q, k and v are the word vectors
-themselves, in float64; with --heads they are projected by seeded weights.
+themselves, in float64; with --heads they are projected by seeded weights. On a terminal the map is
+drawn above the table, whose columns continue in bands below where they do not fit.
 
 Spelling vectors, used without --vectors, need no file and know nothing of meaning: all runs of 3 to
 5 letters of "<word>" and the whole of it are hashed (FNV-1a), each hash draws 50 (--dim) uniform
@@ -42,13 +44,13 @@ void run(const WordsOptions& options, const Common& common) {
   }
   WordInput input;
   WordAttention attention;
-  const Results forms = word_forms(input, attention, options);
+  const Results forms = word_forms(input, attention, options, common);
   check_outputs(options.outputs, forms);
   const bool piped = options.text == std::vector<std::string>{"-"};
   check_inputs(options.outputs, {options.vectors, options.params, piped ? "-" : ""});
   input = read_words(options, common);
   const bool matrices = !options.outputs.paths.empty() || options.outputs.json ||
-                        static_cast<qkv::Index>(input.tokens.size()) <= kLongestTable;
+                        std::ssize(input.tokens) <= (on_terminal() ? kLongestMap : kLongestTable);
   attention = attend_words(input, options, common, matrices);
   write_outputs(options.outputs, forms, common);
 }

@@ -74,12 +74,20 @@ WordAttention attend_words(const WordInput& input, const WordsOptions& options,
 
 // Longer texts get no table, only the strongest other of each word.
 inline constexpr qkv::Index kLongestTable = 32;
+// What a terminal gets in addition: the map, and tables that fit.
+struct WordScreen {
+  std::string map{};  // "": none
+  int columns = 0;    // 0: any width
+};
 std::string word_report(const WordInput& input, const WordAttention& attention,
-                        const WordsOptions& options);
+                        const WordsOptions& options, const WordScreen& screen = {});
+// Texts and heads that a terminal shows a map of; of more heads the first are shown.
+inline constexpr qkv::Index kLongestMap = 100;
+inline constexpr qkv::Index kMostMaps = 12;
 
 // The report and the forms of files; the arguments must outlive it, and may be filled later.
 // Arrays hold everything needed to recompute them.
 Results word_forms(const WordInput& input, const WordAttention& attention,
-                   const WordsOptions& options);
+                   const WordsOptions& options, const Common& common);
 
 #endif  // QKV_TOOLS_WORDS_WORDS_H_
