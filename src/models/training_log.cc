@@ -2,7 +2,7 @@
 #include "models/training_log.h"
 
 #include <cmath>
-#include <string_view>
+#include <string>
 
 #include <fmt/format.h>
 

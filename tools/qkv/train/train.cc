@@ -155,7 +155,7 @@ void check_kept(const std::string& path, const char* what, const std::string& mo
         fmt::format("{} came from standard input, so it must be given again: {}", what, moved));
   }
   std::error_code failed;
-  if (std::filesystem::exists(path, failed)) return;
+  if (std::filesystem::exists(path, failed) || failed) return;  // reading it says what failed
   throw InputError(path, fmt::format("{} is not there any more; if it has moved: {}", what, moved));
 }
 
