@@ -17,6 +17,7 @@
 #include "models/model_names.h"
 #include "text/choice.h"
 #include "text/numbers.h"
+#include "text/text.h"
 
 namespace qkv::app {
 namespace {
@@ -31,6 +32,16 @@ struct ModelSettings {
 constexpr Choice<DType> kTypes[] = {{"float32", DType::kFloat32}, {"float64", DType::kFloat64}};
 constexpr Choice<LetterCase> kCases[] = {{"kept", LetterCase::kKept},
                                          {"lower", LetterCase::kLower}};
+
+// A row of the style's array: a rule, and what it is about.
+constexpr const char* kStyleArray = "target_style";
+constexpr Choice<Spaces> kSpaceRules[] = {{"no space", Spaces::kNone},
+                                          {"space before", Spaces::kBefore},
+                                          {"space after", Spaces::kAfter},
+                                          {"spaces", Spaces::kBoth}};
+constexpr const char* kWordRule = "word";
+constexpr const char* kSentenceRule = "sentence";
+constexpr const char* kCapitalStart = "capital";
 
 // The settings, each with its name in files: visit(name, value) for numbers, visit(name, value,
 // names) for the rest.
@@ -85,6 +96,22 @@ Columns columns_of(const Vocabulary& vocabulary) {
   return columns;
 }
 
+// The style as pairs: what is said, and of what. Empty for an empty style, which is not written.
+Strings style_rows(const TextStyle& style) {
+  Strings rows;
+  const auto put = [&](std::string_view rule, std::string_view value) {
+    rows.values.emplace_back(rule);
+    rows.values.emplace_back(value);
+  };
+  if (style.sentences == SentenceStart::kCapital) put(kSentenceRule, kCapitalStart);
+  for (const auto& [mark, spaces] : style.spaces) {
+    put(std::ranges::find(kSpaceRules, spaces, &Choice<Spaces>::value)->name, mark);
+  }
+  for (const auto& [lower, word] : style.words) put(kWordRule, word);
+  rows.shape = Dims(std::ssize(rows.values) / 2, 2);
+  return rows;
+}
+
 // ---- reading ------------------------------------------------------------------------------------
 
 // The arrays of a file; taking one removes it.
@@ -107,6 +134,7 @@ class Contents {
     arrays_.erase(found);
     return value;
   }
+  bool has(const std::string& name) const { return arrays_.contains(name); }
   // The number of elements in all remaining arrays of numbers.
   Index element_count() const {
     Index count = 0;
@@ -189,6 +217,41 @@ Vocabulary take_vocabulary(Contents& contents, const std::string& side) {
   return Vocabulary(std::move(counted));
 }
 
+void add_rule(TextStyle& style, const std::string& rule, const std::string& value,
+              const Contents& contents) {
+  const auto refuse = [&](std::string_view rest) {
+    contents.fail(fmt::format("{}: {} {}: {}", kStyleArray, quoted(rule), quoted(value), rest));
+  };
+  if (value.empty() || !from_utf8(value)) refuse("expected UTF-8 text");
+  if (rule == kSentenceRule) {
+    if (value != kCapitalStart) refuse(fmt::format("expected {}", quoted(kCapitalStart)));
+    style.sentences = SentenceStart::kCapital;
+  } else if (rule == kWordRule) {
+    const std::string lower = lower_case(value);
+    if (lower == value) refuse("expected a word with a capital");
+    if (!style.words.emplace(lower, value).second) refuse("is given twice");
+  } else {
+    const auto* found = std::ranges::find(kSpaceRules, rule, &Choice<Spaces>::name);
+    if (found == std::end(kSpaceRules)) refuse("unknown rule");
+    if (!style.spaces.emplace(value, found->value).second) refuse("is given twice");
+  }
+}
+
+// Models of earlier versions have none.
+TextStyle take_style(Contents& contents) {
+  TextStyle style;
+  if (!contents.has(kStyleArray)) return style;
+  const Strings rows = contents.take<Strings>(kStyleArray);
+  if (rows.shape.rank() != 2 || rows.shape[1] != 2) {
+    contents.fail(
+        fmt::format("{}: expected shape [n,2], got {}", kStyleArray, to_string(rows.shape)));
+  }
+  for (std::size_t n = 0; n < rows.values.size(); n += 2) {
+    add_rule(style, rows.values[n], rows.values[n + 1], contents);
+  }
+  return style;
+}
+
 // Allocates for what is in the file, not for what its settings claim.
 void check_sizes(const Contents& contents, const TranslatorConfig& config) {
   const Index held = contents.element_count();
@@ -229,7 +292,7 @@ TranslationModel model_from(Contents& contents) {
   settings.config.target_tokens = target.size();
   check_sizes(contents, settings.config);
   TranslationModel model{Translator(settings.config), std::move(source), std::move(target),
-                         settings.tokenization, settings.letters};
+                         settings.tokenization,       settings.letters,  take_style(contents)};
   take_parameters(contents, model.translator);
   contents.check_empty();
   return model;
@@ -258,6 +321,8 @@ void write_model_file(const std::string& path, const TranslationModel& model) {
                                 {"target_tokens", &target.tokens},
                                 {"source_counts", source.counts.view()},
                                 {"target_counts", target.counts.view()}};
+  const Strings style = style_rows(model.style);
+  if (!style.values.empty()) arrays.push_back({kStyleArray, &style});
   for_each_parameter(model.translator, [&](const BasicParameter<const Tensor>& parameter) {
     arrays.push_back({parameter.name, parameter.value.view()});
   });

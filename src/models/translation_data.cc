@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <qkv/app/text_style.h>
 #include <qkv/app/vocabulary.h>
 
 #include "io/parallel_text.h"
@@ -38,7 +39,7 @@ std::vector<std::string> tokens_of(std::string_view text, const app::TrainingOpt
   return app::split_text(text, options.tokenization, options.letters);
 }
 
-// Calls take(source tokens, target tokens) for each pair that is kept.
+// Calls take(source tokens, target tokens, target) for each pair that is kept.
 template <class Take>
 TextPairs read_pairs(const std::string& path, const app::TrainingOptions& options,
                      const std::atomic<bool>* stop, const Take& take) {
@@ -64,7 +65,7 @@ TextPairs read_pairs(const std::string& path, const app::TrainingOptions& option
       ++read.facts.left_out;
       return true;
     }
-    take(source, target);
+    take(source, target, fields[1]);
     read.pairs.emplace_back(fields[0], fields[1]);
     return true;
   };
@@ -106,16 +107,20 @@ TranslationData read_translation_data(const app::TrainingOptions& options,
   TranslationData data;
   app::VocabularyBuilder sources;
   app::VocabularyBuilder targets;
-  TextPairs train =
-      read_pairs(options.data, options, stop, [&](const auto& source, const auto& target) {
-        sources.add(source);
-        targets.add(target);
-      });
+  app::TextStyleBuilder style(options.tokenization, options.letters);
+  const auto take = [&](const auto& source, const auto& target, std::string_view text) {
+    sources.add(source);
+    targets.add(target);
+    style.add(text);
+  };
+  TextPairs train = read_pairs(options.data, options, stop, take);
   data.source = sources.build(options.min_count);
   data.target = targets.build(options.min_count);
+  data.style = style.build();
   data.train = encode(std::move(train), data, options);
   if (options.valid.empty()) return data;
-  TextPairs valid = read_pairs(options.valid, options, stop, [](const auto&, const auto&) {});
+  TextPairs valid =
+      read_pairs(options.valid, options, stop, [](const auto&, const auto&, std::string_view) {});
   std::vector<app::TextPair> texts;
   for (const auto& [source, target] : valid.pairs) {
     if (std::ssize(texts) == kMostTranslated) break;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <qkv/app/text_style.h>
 #include <qkv/app/translation_model.h>
 #include <qkv/app/vocabulary.h>
 
@@ -38,6 +39,7 @@ struct TranslationData {
   EncodedPairs valid{};
   app::Vocabulary source{};  // of the training pairs
   app::Vocabulary target{};
+  app::TextStyle style{};  // of the targets
 };
 
 // Throws InputError for files without a usable pair, with the line for an empty field;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <qkv/app/translation_model.h>
+#include <qkv/error.h>
 #include <qkv/layers/run.h>
 
 namespace qkv::app {
@@ -17,12 +18,77 @@ Tokens tokens_of(const TranslationModel& model, const std::string& text) {
   return split_text(text, model.tokenization, model.letters);
 }
 
+// Whether unknown tokens are copied. Throws Error if they cannot be.
+bool copies_unknown(const TranslationModel& model, UnknownTokens unknown) {
+  const bool looks = model.translator.config().attention != TranslatorAttention::kNone;
+  if (unknown == UnknownTokens::kCopied && !looks) {
+    throw Error("translate", "unknown",
+                "must not be kCopied for a model without attention, which does not look at a "
+                "source token that could be copied");
+  }
+  return unknown != UnknownTokens::kKept && looks;
+}
+
+// The tokens with the capitals that the text has. There are others where lower case changes the
+// boundaries of characters: then as the model reads them.
+Tokens typed_tokens(const TranslationModel& model, const std::string& text) {
+  Tokens read = tokens_of(model, text);
+  Tokens typed = split_text(text, model.tokenization, LetterCase::kKept);
+  return typed.size() == read.size() ? typed : read;
+}
+
+// Writes translations of texts as people do.
+class Writer {
+ public:
+  Writer(const TranslationModel& model, const SearchOptions& options, Context& context)
+      : model_(model), options_(options), context_(context) {
+    options_.attention = true;
+  }
+
+  // A copied word keeps its spelling: it comes after the capitals.
+  std::string write(const std::string& text, std::span<const std::int32_t> source,
+                    const Translation& translation, bool copies) const {
+    const bool needs_capitals = model_.letters == LetterCase::kLower;
+    const bool has_words = model_.tokenization == Tokenization::kWord;
+    Tokens tokens = model_.target.decode(translation.tokens);
+    if (needs_capitals && has_words) tokens = with_capitals(std::move(tokens), model_.style);
+    if (copies) copy_unknown(typed_tokens(model_, text), source, translation, tokens);
+    std::string written = join_text(tokens, model_.tokenization, model_.style);
+    return needs_capitals && !has_words ? with_capitals(written, model_.style) : written;
+  }
+
+ private:
+  // Replaces the unknown tokens of a translation.
+  void copy_unknown(const Tokens& typed, std::span<const std::int32_t> source,
+                    const Translation& translation, Tokens& tokens) const {
+    if (std::ranges::find(translation.tokens, Vocabulary::kUnknown) == translation.tokens.end()) {
+      return;
+    }
+    // Few translations need it, and for all it takes much memory: where it was not kept, this one
+    // is repeated.
+    Tensor again;
+    if (!translation.attention.given()) {
+      again = std::move(model_.translator.translate({&source, 1}, options_, context_)[0].attention);
+    }
+    const Tensor& attention = again.given() ? again : translation.attention;  // [target, source]
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (translation.tokens[i] != Vocabulary::kUnknown) continue;
+      // The last column is the end token's, which is nothing to copy.
+      const auto row = attention.values<float>().subspan(i * source.size(), typed.size());
+      tokens[i] = typed[static_cast<std::size_t>(std::ranges::max_element(row) - row.begin())];
+    }
+  }
+
+  const TranslationModel& model_;
+  SearchOptions options_;
+  Context& context_;
+};
+
 // The tokens as the model read or wrote them; unknown ones as typed.
 TranslatedText text_of(const TranslationModel& model, Tokens source, Translation translation) {
   TranslatedText result;
   result.source = std::move(source);
   result.source.push_back(model.source.token(Vocabulary::kEnd));
-  result.text = join_text(model.target.decode(translation.tokens), model.tokenization);
   for (const std::int32_t id : translation.tokens) result.target.push_back(model.target.token(id));
   result.log_probability = translation.log_probability;
   result.is_whole = !translation.tokens.empty() && translation.tokens.back() == Vocabulary::kEnd;
@@ -34,7 +100,9 @@ TranslatedText text_of(const TranslationModel& model, Tokens source, Translation
 
 std::vector<TranslatedText> translate(const TranslationModel& model,
                                       std::span<const std::string> texts,
-                                      const SearchOptions& options, Context& context) {
+                                      const SearchOptions& options, Context& context,
+                                      UnknownTokens unknown) {
+  const bool copies = copies_unknown(model, unknown);
   std::vector<TranslatedText> results(texts.size());
   std::vector<Tokens> tokens;
   std::vector<Ids> ids;
@@ -48,8 +116,12 @@ std::vector<TranslatedText> translate(const TranslationModel& model,
   }
   const std::vector<std::span<const std::int32_t>> sources(ids.begin(), ids.end());
   std::vector<Translation> translations = model.translator.translate(sources, options, context);
+  const Writer writer(model, options, context);
   for (std::size_t i = 0; i < places.size(); ++i) {
-    results[places[i]] = text_of(model, std::move(tokens[i]), std::move(translations[i]));
+    std::string text = writer.write(texts[places[i]], sources[i], translations[i], copies);
+    TranslatedText& result = results[places[i]];
+    result = text_of(model, std::move(tokens[i]), std::move(translations[i]));
+    result.text = std::move(text);
   }
   return results;
 }

@@ -46,6 +46,8 @@ int width_of(std::u32string_view cluster) {
 
 char32_t lower(char32_t c) { return static_cast<char32_t>(utf8proc_tolower(signed_code(c))); }
 
+char32_t title(char32_t c) { return static_cast<char32_t>(utf8proc_totitle(signed_code(c))); }
+
 bool is_space(char32_t c) {
   const auto category = properties(c).category;
   return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL ||
@@ -62,6 +64,27 @@ bool is_unseen(char32_t c) {
 bool is_punctuation(char32_t c) {
   const auto category = properties(c).category;
   return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_SO;
+}
+
+bool opens(char32_t c) {
+  constexpr std::u32string_view kBeforeWords = U"¿¡#$£¥€@";
+  const auto category = properties(c).category;
+  return category == UTF8PROC_CATEGORY_PS || category == UTF8PROC_CATEGORY_PI ||
+         kBeforeWords.find(c) != std::u32string_view::npos;
+}
+
+bool closes(char32_t c) {
+  constexpr std::u32string_view kAfterWords = U".,;:!?…%‰°、。，！？：；";
+  const auto category = properties(c).category;
+  return category == UTF8PROC_CATEGORY_PE || category == UTF8PROC_CATEGORY_PF ||
+         kAfterWords.find(c) != std::u32string_view::npos;
+}
+
+char straight_quote(char32_t c) {
+  constexpr std::u32string_view kSingle = U"‘’‚‛′´ʼ";
+  constexpr std::u32string_view kDouble = U"“”„‟″";
+  if (kSingle.find(c) != std::u32string_view::npos) return '\'';
+  return kDouble.find(c) != std::u32string_view::npos ? '"' : '\0';
 }
 
 std::u32string decoded(std::string_view function, std::string_view text) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/text.h"
 
+#include <algorithm>
 #include <span>
 
 #include <qkv/app/utf8.h>
@@ -29,11 +30,11 @@ std::size_t punctuation_length(std::span<const Cluster> piece) {
 }
 
 // Splits one piece between white space into punctuation, word, punctuation.
-void tokenize_piece(std::span<const Cluster> piece, std::vector<std::string>& tokens) {
+void tokenize_piece(std::span<const Cluster> piece, std::vector<std::string_view>& tokens) {
   const auto take = [&](std::size_t length) {
-    std::string token;
-    for (const Cluster& cluster : piece.first(length)) token += cluster.bytes;
-    tokens.push_back(token);
+    const Cluster& last = piece[length - 1];
+    const char* const begin = piece[0].bytes.data();
+    tokens.emplace_back(begin, last.bytes.data() + last.bytes.size());
     piece = piece.subspan(length);
   };
   while (!piece.empty()) {
@@ -50,9 +51,14 @@ void tokenize_piece(std::span<const Cluster> piece, std::vector<std::string>& to
 }  // namespace
 
 std::vector<std::string> tokenize(std::string_view text) {
+  const std::vector<std::string_view> views = token_views(text);
+  return {views.begin(), views.end()};
+}
+
+std::vector<std::string_view> token_views(std::string_view text) {
   decoded("tokenize", text);
   const std::vector<Cluster> all = clusters(text);
-  std::vector<std::string> tokens;
+  std::vector<std::string_view> tokens;
   std::size_t start = 0;
   for (std::size_t at = 0; at <= all.size(); ++at) {
     if (at < all.size() && !is_space(first_of(all[at]))) continue;
@@ -60,6 +66,33 @@ std::vector<std::string> tokenize(std::string_view text) {
     start = at + 1;
   }
   return tokens;
+}
+
+bool is_punctuation_token(std::string_view token) {
+  const std::vector<Cluster> all = clusters(token);
+  return !all.empty() && std::ranges::all_of(all, stands_alone);
+}
+
+std::string straight_quotes(std::string_view text) {
+  std::string result;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t begin = at;
+    const auto c = next_code_point(text, at);
+    if (!c) ++at;
+    const char quote = c ? straight_quote(*c) : '\0';
+    if (quote == '\0') {
+      result += text.substr(begin, at - begin);
+    } else {
+      result += quote;
+    }
+  }
+  return result;
+}
+
+std::string capitalized(std::string_view text) {
+  std::u32string all = decoded("capitalized", text);
+  if (!all.empty()) all[0] = title(all[0]);
+  return to_utf8(all);
 }
 
 std::string lower_case(std::string_view text) {

@@ -18,6 +18,20 @@ namespace qkv::app {
 // Inside a piece it is kept: "(It's 3.14...)" gives ( It's 3.14 ... ). Letters keep their case.
 QKV_API std::vector<std::string> tokenize(std::string_view text);
 
+// The same tokens as parts of the text, which must outlive them: the white space between two of
+// them is what is between the parts.
+QKV_API std::vector<std::string_view> token_views(std::string_view text);
+
+// Whether a token is punctuation and symbols from beginning to end: "...", but not "<unk>".
+QKV_API bool is_punctuation_token(std::string_view token);
+
+// Curly, low and prime quotation marks as typed ones: ’ ‘ ‚ ‛ ′ ´ ʼ as ', “ ” „ ‟ ″ as ".
+// Guillemets and invalid UTF-8 are kept.
+QKV_API std::string straight_quotes(std::string_view text);
+
+// The text with its first letter as at the beginning of a sentence.
+QKV_API std::string capitalized(std::string_view text);
+
 // Converts letters to lower case.
 QKV_API std::string lower_case(std::string_view text);
 

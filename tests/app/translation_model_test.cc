@@ -142,6 +142,26 @@ TEST(TranslationModel, LossIsOfTheWholeTarget) {
   EXPECT_GT(whole, 0);
 }
 
+TEST(ModelFile, KeepsTheStyle) {
+  const Directory directory;
+  TranslationModel model = small_model();
+  write_model_file(directory / "plain.safetensors", model);
+  EXPECT_EQ(read_model_file(directory / "plain.safetensors").style, TextStyle{});
+  model.style = {.spaces = {{"!", Spaces::kBoth}, {"(", Spaces::kNone}, {"-", Spaces::kAfter}},
+                 .words = {{"paris", "Paris"}},
+                 .sentences = SentenceStart::kCapital};
+  write_model_file(directory / "style.safetensors", model);
+  EXPECT_EQ(read_model_file(directory / "style.safetensors").style, model.style);
+}
+
+TEST(TranslationModel, CopiesOnlyWhereItLooks) {
+  const TranslationModel model = small_model({.attention = TranslatorAttention::kNone});
+  Context context;
+  const Texts texts{"a"};
+  EXPECT_THROW(translate(model, texts, {}, context, UnknownTokens::kCopied), Error);
+  EXPECT_EQ(translate(model, texts, {}, context).size(), 1U);
+}
+
 TEST(ModelFile, ComesBack) {
   const Directory directory;
   for (const auto& attention : kTranslatorAttentions) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <qkv/app/file_error.h>
+#include <qkv/app/text_style.h>
 #include <qkv/app/vocabulary.h>
 #include <qkv/error.h>
 
@@ -172,11 +173,18 @@ TEST(Tokenization, CharactersComeBackAsTheyWere) {
   EXPECT_EQ(split_text("e\u0301 a", Tokenization::kCharacter), (Texts{"e\u0301", " ", "a"}));
 }
 
-TEST(Tokenization, WordsHaveABlankBetween) {
+TEST(Tokenization, WordsAreSpacedAsInText) {
   const Texts tokens = split_text("Ça  va?", Tokenization::kWord);
   EXPECT_EQ(tokens, (Texts{"Ça", "va", "?"}));
-  EXPECT_EQ(join_text(tokens, Tokenization::kWord), "Ça va ?");
+  EXPECT_EQ(join_text(tokens, Tokenization::kWord), "Ça va?");
   EXPECT_EQ(join_text(Texts{}, Tokenization::kWord), "");
+}
+
+TEST(Tokenization, CurlyQuotesAreTyped) {
+  EXPECT_EQ(split_text("“It’s” „so‟ ‘x′", Tokenization::kWord),
+            split_text("\"It's\" \"so\" 'x'", Tokenization::kWord));
+  EXPECT_EQ(split_text("’", Tokenization::kCharacter), Texts{"'"});
+  EXPECT_EQ(split_text("«", Tokenization::kCharacter), Texts{"«"});
 }
 
 TEST(Tokenization, LettersMayBeLowered) {

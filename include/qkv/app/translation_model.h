@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include <qkv/app/text_style.h>
 #include <qkv/app/translator.h>
 #include <qkv/app/vocabulary.h>
 #include <qkv/context.h>
@@ -23,24 +24,32 @@ struct TranslationModel {
   Vocabulary target{};
   Tokenization tokenization = Tokenization::kCharacter;  // of both
   LetterCase letters = LetterCase::kKept;
+  TextStyle style{};  // of the target language
+};
+
+// What replaces "<unk>" in the text of a translation.
+enum class UnknownTokens {
+  kKept,            // nothing
+  kCopied,          // the source token, as typed, that the model looked at most when it wrote it
+  kCopiedIfLooked,  // the same; nothing if the model has no attention
 };
 
 struct TranslatedText {
-  std::string text{};
+  std::string text{};          // as people write it: with spaces and capitals in the model's style
   double log_probability = 0;  // of its tokens, natural
   bool is_whole = true;        // the end token was reached; else it was truncated
-  // The tokens the model read and wrote, with the end tokens.
+  // The tokens the model read and wrote, with the end tokens; "<unk>" stays.
   std::vector<std::string> source{};
   std::vector<std::string> target{};
   Tensor attention{};  // [target, source] float32, as in Translation; may be absent
 };
 
 // The translation of each text, independent of the others. A text without tokens has a translation
-// without tokens, of probability 1, and without attention. Throws Error for invalid UTF-8 and
-// whatever Translator::translate() rejects.
-QKV_API std::vector<TranslatedText> translate(const TranslationModel& model,
-                                              std::span<const std::string> texts,
-                                              const SearchOptions& options, Context& context);
+// without tokens, of probability 1, and without attention. Throws Error for invalid UTF-8, for
+// kCopied with a model that has no attention, and whatever Translator::translate() rejects.
+QKV_API std::vector<TranslatedText> translate(
+    const TranslationModel& model, std::span<const std::string> texts, const SearchOptions& options,
+    Context& context, UnknownTokens unknown = UnknownTokens::kCopiedIfLooked);
 
 struct TextPair {
   std::string source{};
@@ -52,7 +61,7 @@ QKV_API TranslationLoss loss(const TranslationModel& model, std::span<const Text
                              Context& context);
 
 // A model as one .safetensors file: its parameters under their names, and the
-// vocabularies and all settings as text. Written atomically. Throws OutputError.
+// vocabularies, the style and all settings as text. Written atomically. Throws OutputError.
 QKV_API void write_model_file(const std::string& path, const TranslationModel& model);
 // Throws InputError for a file that is missing or holds anything else; Cancelled if `stop` is
 // set, also while waiting for a FIFO's writer.

@@ -21,13 +21,10 @@ enum class Tokenization {
 };
 enum class LetterCase { kKept, kLower };
 
-// The tokens of a text. Throws Error for what is not UTF-8.
+// The tokens of a text, in which ’ and ‘ are read as ', “ and ” as ", and so are their low and
+// prime forms: a text may be typed or typeset. Throws Error for what is not UTF-8.
 QKV_API std::vector<std::string> split_text(std::string_view text, Tokenization tokenization,
                                             LetterCase letters = LetterCase::kKept);
-
-// Joins tokens to a text: characters without separator, words with a space. This restores
-// text split into characters exactly, and text split into words except for white space.
-QKV_API std::string join_text(std::span<const std::string> tokens, Tokenization tokenization);
 
 // A token and its count.
 struct CountedToken {

@@ -95,7 +95,8 @@ class Scorer {
     std::vector<std::string> sources;
     sources.reserve(pairs_.size());
     for (const TextPair& pair : pairs_) sources.push_back(pair.source);
-    const auto translations = qkv::app::translate(model_, sources, search_, context_);
+    const auto translations =
+        qkv::app::translate(model_, sources, search_, context_, qkv::app::UnknownTokens::kKept);
     for (std::size_t n = 0; n < pairs_.size(); ++n) compare(translations[n], pairs_[n].target);
     scores_.pairs += std::ssize(pairs_);
     pairs_.clear();

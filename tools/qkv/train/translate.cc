@@ -2,10 +2,14 @@
 // `qkv translate`: a line in, its translation out.
 #include "train/translate.h"
 
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -31,17 +35,26 @@ using qkv::app::TranslationModel;
 constexpr const char* kTranslateFooter = R"(Examples:
   qkv translate --demo "the 3rd of May, 1987" --show
   qkv gen dates -n 5 --split test -o few.tsv
+  qkv translate RUN "3 may 1987"
   qkv translate RUN few.tsv --beam 4 --scores
   qkv translate RUN few.tsv -o alignments.npz
 
 Each line is translated to one line, in order and as soon as possible; of a line with tabs the first
-column is read. An empty line stays empty. Lines have at most 4096 tokens. Unknown tokens are read
-as <unk>. A translation that has not ended after --most-tokens tokens is truncated.
+column is read. An empty line stays empty. Lines have at most 4096 tokens. A translation that has not
+ended after --most-tokens tokens is truncated. TEXT is a file if there is one of that name, or if
+it has a / or an extension; else it is the text itself, of one or more words.
+
+Translations of words are written as the training data writes them: spaces around punctuation,
+and capitals where the model has none (--lower). Curly quotation marks are read as ' and ". Words
+that the model does not know are read as <unk>; where it writes <unk>, it copies (--unknown).
 
 -o keeps all lines and their attention: .npz and .safetensors hold attn [lines,1,1,tokens of the
-translation, tokens of the line], padded with <pad>, and src, tgt, mask, line, translation and
+translation, tokens of the line], padded with <pad>, and src, tgt, mask, axes, line, translation and
 log_probability (qkv view FILE --example N draws them); an .svg, .png or .pdf shows one line; a .txt
 has the translations.)";
+
+constexpr Choice<qkv::app::UnknownTokens> kUnknownTokens[] = {
+    {"copy", qkv::app::UnknownTokens::kCopied}, {"keep", qkv::app::UnknownTokens::kKept}};
 
 // Translates lines as they arrive, several at a time.
 class LineTranslator {
@@ -49,9 +62,10 @@ class LineTranslator {
   using Take = std::function<void(std::vector<TranslatedLine>& lines)>;
 
   LineTranslator(const TranslationModel& model, const qkv::app::SearchOptions& search,
-                 const Common& common, Take take)
+                 qkv::app::UnknownTokens unknown, const Common& common, Take take)
       : model_(model),
         search_(search),
+        unknown_(unknown),
         context_(qkv::Executor::threads(common.threads)),
         take_(std::move(take)) {
     context_.set_stop_flag(&stop_flag());
@@ -66,7 +80,7 @@ class LineTranslator {
 
   void flush() {
     std::vector<TranslatedLine> lines;
-    auto translations = qkv::app::translate(model_, texts_, search_, context_);
+    auto translations = qkv::app::translate(model_, texts_, search_, context_, unknown_);
     for (std::size_t n = 0; n < texts_.size(); ++n) {
       lines.push_back({std::move(texts_[n]), std::move(translations[n])});
     }
@@ -78,6 +92,7 @@ class LineTranslator {
  private:
   const TranslationModel& model_;
   const qkv::app::SearchOptions search_;
+  const qkv::app::UnknownTokens unknown_;
   qkv::Context context_;
   Take take_;
   std::vector<std::string> texts_{};
@@ -92,26 +107,63 @@ bool is_waiting() {
   return ::poll(&input, 1, 0) == 0;
 }
 
-// Every line of the input, or the words of --demo as one line.
-void translate_all(const TranslateOptions& options, LineTranslator& lines) {
-  const bool is_text = !options.demo.empty() && options.demo != std::vector<std::string>{"-"};
-  if (is_text) {
-    const std::string text = fmt::format("{}", fmt::join(options.demo, " "));
-    if (!qkv::app::from_utf8(text)) {
-      throw UsageError("--demo: expected UTF-8 text, got " + qkv::app::quoted(text));
-    }
-    lines.add(text, "TEXT", 1);
+// What is to be translated: the lines of a file, or one text.
+struct Source {
+  std::string file{};  // "-": standard input; empty: the text
+  std::string text{};
+};
+
+bool is_file(const std::string& name) {
+  std::error_code error;
+  return std::filesystem::exists(name, error);
+}
+
+// Names that are meant to be files even if there is none: with a folder, or one word with an
+// extension.
+bool is_path(const std::string& name) {
+  const std::string extension = std::filesystem::path(name).extension().string();
+  const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0; };
+  return name.find('/') != name.npos ||
+         (extension.size() > 2 && std::isalpha(static_cast<unsigned char>(extension[1])) != 0 &&
+          std::all_of(extension.begin() + 1, extension.end(), is_plain) &&
+          name.find(' ') == name.npos);
+}
+
+// An existing file, or a name that is meant to be one, is a file; anything else is a text.
+Source source_of(const TranslateOptions& options) {
+  const bool linked = !options.demo.empty();
+  const std::vector<std::string>& words = linked ? options.demo : options.input;
+  if (words.empty() || words == std::vector<std::string>{"-"}) return {.file = "-"};
+  const auto names_file = [](const std::string& word) { return is_file(word) || is_path(word); };
+  if (!linked && words.size() == 1 && names_file(words[0])) return {.file = words[0]};
+  const auto file = std::ranges::find_if(words, names_file);
+  if (!linked && words.size() > 1 && file != words.end()) {
+    throw UsageError(fmt::format("expected one FILE or the words of a text, got {} among {} words",
+                                 qkv::app::quoted(*file), words.size()));
+  }
+  Source source{.text = fmt::format("{}", fmt::join(words, " "))};
+  if (!qkv::app::from_utf8(source.text)) {
+    throw UsageError(fmt::format("{}: expected UTF-8 text, got {}", linked ? "--demo" : "TEXT",
+                                 qkv::app::quoted(source.text)));
+  }
+  return source;
+}
+
+void translate_all(const Source& source, LineTranslator& lines) {
+  if (source.file.empty()) {
+    lines.add(source.text, "TEXT", 1);
     return lines.flush();
   }
   qkv::app::ParallelTextOptions reading;
   reading.columns = {0};
   reading.empty_lines = qkv::app::EmptyLines::kKept;
   reading.stop = &stop_flag();
-  const std::string name = options.input == "-" ? "<stdin>" : options.input;
+  const bool piped = source.file == "-";
+  const std::string name = piped ? "<stdin>" : source.file;
   try {
-    qkv::app::for_each_row(options.input, reading, [&](const auto& fields, Index line) {
+    qkv::app::for_each_row(source.file, reading, [&](const auto& fields, Index line) {
       lines.add(fields[0], name, line);
-      if (options.input == "-" && is_waiting()) lines.flush();
+      if (piped && is_waiting()) lines.flush();
       return true;
     });
   } catch (const qkv::app::InputError&) {
@@ -119,6 +171,26 @@ void translate_all(const TranslateOptions& options, LineTranslator& lines) {
     throw;
   }
   lines.flush();
+}
+
+TranslationModel model_of(const TranslateOptions& options) {
+  if (!options.demo.empty()) return qkv::app::date_model();
+  if (!is_file(options.run)) {
+    throw qkv::app::InputError(
+        options.run,
+        "no such folder or model file; a model from qkv train translates a text by qkv translate "
+        "RUN \"TEXT\", and lines of standard input by qkv translate RUN; the linked model of dates "
+        "by qkv translate --demo \"TEXT\"");
+  }
+  return read_model(options.run, options.model);
+}
+
+void check_unknown(const TranslateOptions& options, const TranslationModel& model) {
+  if (options.unknown != qkv::app::UnknownTokens::kCopied) return;
+  if (model.translator.config().attention != qkv::app::TranslatorAttention::kNone) return;
+  throw UsageError(
+      "--unknown copy: the model was trained with --attention none and looks at no word that could "
+      "be copied");
 }
 
 std::string shown(const TranslatedLine& line, const TranslateOptions& options,
@@ -146,27 +218,27 @@ void run(const TranslateOptions& options, const Common& common) {
   std::vector<TranslatedLine> kept;
   const Results results = translate_forms(kept, options);
   check_outputs(options.outputs, results);
-  if (options.demo.empty()) {
-    check_inputs(options.outputs, {options.input});
-    check_inputs(options.outputs, model_files(options.run));
-  }
-  const TranslationModel model =
-      options.demo.empty() ? read_model(options.run, options.model) : qkv::app::date_model();
+  const Source source = source_of(options);
+  check_inputs(options.outputs, {source.file});
+  if (options.demo.empty()) check_inputs(options.outputs, model_files(options.run));
+  const TranslationModel model = model_of(options);
+  check_unknown(options, model);
   const bool keeps = !options.outputs.paths.empty() || options.outputs.json;
   std::optional<Progress> progress;
   if (keeps || ::isatty(STDOUT_FILENO) != 1) progress.emplace(common, "translate");
   Index done = 0;
   qkv::app::SearchOptions search = options.search;
   search.attention = keeps || options.show;
-  LineTranslator lines(model, search, common, [&](std::vector<TranslatedLine>& some) {
+  const auto take = [&](std::vector<TranslatedLine>& some) {
     for (TranslatedLine& line : some) {
       if (!keeps) print(shown(line, options, common));
       if (keeps) kept.push_back(std::move(line));
     }
     done += std::ssize(some);
     if (progress) progress->at(fmt::format("{} lines", done));
-  });
-  translate_all(options, lines);
+  };
+  LineTranslator lines(model, search, options.unknown, common, take);
+  translate_all(source, lines);
   progress.reset();
   if (keeps) write_outputs(options.outputs, results, common);
 }
@@ -179,8 +251,10 @@ void add_translate(const Command& program, const Common& common) {
   const auto options = std::make_shared<TranslateOptions>();
   command.add_option("RUN", options->run, kRunHelp).type_name("");
   command
-      .add_option("FILE", options->input,
-                  "lines, or the first column of a .tsv (default -: standard input)")
+      .add_option(
+          "TEXT", options->input,
+          "a text to translate, or a file: of lines, or the first column of a .tsv (default "
+          "-: standard input)")
       .type_name("");
   command
       .add_option("--demo", options->demo,
@@ -189,6 +263,9 @@ void add_translate(const Command& program, const Common& common) {
       .type_name("TEXT...");
   add_run_model(command, options->model);
   add_search(command, options->search);
+  add_choice(command, "--unknown", options->unknown, kUnknownTokens,
+             "in place of <unk>: copy the word that the model looked at most (default where it has "
+             "attention), or keep <unk>");
   add_number(
       command, "--most-tokens", options->search.most_tokens, Bounds<Index>{1, kMostTokens},
       "maximum length of a translation, with its end (default: 2 x that of the line, with its end, "

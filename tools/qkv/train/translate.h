@@ -14,10 +14,11 @@
 
 struct TranslateOptions {
   std::string run{};
-  std::string input = "-";
-  std::vector<std::string> demo{};  // words of a text for the linked model; "-": lines of input
+  std::vector<std::string> input{};  // a file, or the words of a text; none or "-": standard input
+  std::vector<std::string> demo{};   // words of a text for the linked model; "-": lines of input
   qkv::app::RunModel model = qkv::app::RunModel::kBest;
   qkv::app::SearchOptions search{};
+  qkv::app::UnknownTokens unknown = qkv::app::UnknownTokens::kCopiedIfLooked;
   bool scores = false;
   bool show = false;
   OutputOptions outputs{};

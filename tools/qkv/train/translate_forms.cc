@@ -26,6 +26,10 @@ using qkv::app::TranslatedText;
 // Limit on the bytes of a file's maps, which are all in memory at once.
 constexpr double kMostMapBytes = 1e9;
 
+// Rows are the translation's tokens.
+constexpr const char* kRowName = "target";
+constexpr const char* kColumnName = "source";
+
 // A vocabulary may hold line breaks, or escape sequences for a terminal.
 std::string on_one_line(std::string_view text) {
   std::string line;
@@ -57,6 +61,7 @@ struct Maps {
   qkv::Tensor mask{};  // the same, false where padded
   Strings src{};       // [N,Tk]
   Strings tgt{};       // [N,Tq]
+  Strings axes{};      // what rows and columns are
   Strings line{};      // [N]
   Strings translation{};
   qkv::Tensor log_probability{};  // [N] float64
@@ -97,6 +102,7 @@ Maps maps_of(const std::vector<TranslatedLine>& lines) {
             .mask = qkv::Tensor(qkv::DType::kBool, {n, queries, keys}),
             .src = {.shape = qkv::Dims(n, keys), .values = {}},
             .tgt = {.shape = qkv::Dims(n, queries), .values = {}},
+            .axes = {.shape = qkv::Dims(2), .values = {kRowName, kColumnName}},
             .line = {.shape = qkv::Dims(n), .values = {}},
             .translation = {.shape = qkv::Dims(n), .values = {}},
             .log_probability = qkv::Tensor(qkv::DType::kFloat64, {n})};
@@ -122,6 +128,7 @@ std::vector<NamedView> arrays_of(const Maps& maps) {
           {"mask", as_examples(maps.mask)},
           {"src", &maps.src},
           {"tgt", &maps.tgt},
+          {"axes", &maps.axes},
           {"line", &maps.line},
           {"translation", &maps.translation},
           {"log_probability", maps.log_probability.view()}};
@@ -168,7 +175,9 @@ qkv::app::Picture alignment(const TranslatedLine& translated) {
   return {.title = translated.line,
           .panels = {{.title = {}, .weights = text.attention.view(), .allowed = {}}},
           .queries = text.target,
-          .keys = text.source};
+          .keys = text.source,
+          .row_name = kRowName,
+          .column_name = kColumnName};
 }
 
 Results translate_forms(const std::vector<TranslatedLine>& lines, const TranslateOptions& options) {

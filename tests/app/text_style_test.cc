@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// How tokens become text: spaces and capitals.
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/app/text_style.h>
+
+#include "text/text.h"
+
+namespace qkv::app {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+TextStyle learned(const Texts& texts, LetterCase letters = LetterCase::kKept) {
+  TextStyleBuilder builder(Tokenization::kWord, letters);
+  for (const std::string& text : texts) builder.add(text);
+  return builder.build();
+}
+
+std::string again(std::string_view text, const TextStyle& style = {}) {
+  return join_text(split_text(text, Tokenization::kWord), Tokenization::kWord, style);
+}
+
+TEST(TextStyle, WithoutTrainingSpacesAreEnglish) {
+  for (const char* text : {"Hi, Tom!", "(It's 3.14...) so: yes; no?", "\"Well\", he said, \"go.\"",
+                           "a - b", "it costs $5, or 5%", "two weeks' time", "¿Qué?", "x"}) {
+    EXPECT_EQ(again(text), text);
+  }
+}
+
+TEST(TextStyle, SpacesAreLearned) {
+  const TextStyle french =
+      learned({"Ça va ?", "Non !", "« Oui », dit-il.", "Oui, bien ; non : si."});
+  for (const char* text : {"Où est « Paris » ?", "Viens !", "Oui, si ; ou : non."}) {
+    EXPECT_EQ(again(text, french), text);
+  }
+  EXPECT_EQ(again("Ça va ?"), "Ça va?") << "without it";
+  EXPECT_EQ(learned({"Hi, Tom!", "(Yes.)"}), TextStyle{}) << "English is not stored";
+}
+
+TEST(TextStyle, CapitalsAreLearned) {
+  const TextStyle style = learned(
+      {"I saw Tom in Paris.", "He and I left. Then Tom came.", "The U.S. and the NASA of the US"},
+      LetterCase::kLower);
+  const auto written = [&](const Texts& words) {
+    return join_text(with_capitals(words, style), Tokenization::kWord, style);
+  };
+  EXPECT_EQ(written({"he", "and", "i", "saw", "tom", "."}), "He and I saw Tom.");
+  EXPECT_EQ(written({"then", "!", "nasa", "came", "."}), "Then! NASA came.");
+  EXPECT_EQ(with_capitals("tom and i\tcame.", style), "Tom and I\tcame.");
+  const TextStyle small = learned({"tom went", "he and tom"}, LetterCase::kLower);
+  EXPECT_EQ(small, TextStyle{});
+}
+
+// Pairs of the corpus that `shared/data/SOURCES.md` describes: what training splits comes back.
+TEST(TextStyle, RealSentencesComeBack) {
+  const auto path = std::filesystem::path(QKV_SOURCE_DIR).parent_path() / "shared" / "data" /
+                    "tatoeba-eng-fra.tsv";
+  std::ifstream file(path);
+  if (!file) GTEST_SKIP() << "no " << path;
+  Texts lines[2];
+  std::string line;
+  for (int n = 0; std::getline(file, line); ++n) {
+    const std::size_t tab = line.find('\t');
+    if (n % 20 != 0 || tab == line.npos) continue;
+    lines[0].push_back(line.substr(0, tab));
+    lines[1].push_back(line.substr(tab + 1));
+  }
+  for (const Texts& texts : lines) {
+    const TextStyle style = learned(texts);
+    std::size_t same = 0;
+    for (const std::string& text : texts) {
+      // White space is not kept: any kind of it, and any width, is one blank.
+      std::string expected;
+      const std::string straight = straight_quotes(text);
+      const std::string_view* before = nullptr;
+      const std::vector<std::string_view> tokens = token_views(straight);
+      for (const std::string_view& token : tokens) {
+        if (before != nullptr && before->data() + before->size() != token.data()) expected += ' ';
+        expected += token;
+        before = &token;
+      }
+      if (again(text, style) == expected) ++same;
+    }
+    const double share = static_cast<double>(same) / static_cast<double>(texts.size());
+    RecordProperty("share", std::to_string(share));
+    EXPECT_GT(share, 0.985) << texts[0];
+    std::printf("%.2f %% of %zu lines\n", 100 * share, texts.size());
+  }
+}
+
+}  // namespace
+}  // namespace qkv::app
