@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <qkv/app/picture.h>
+#include <qkv/error.h>
 #include <qkv/tensor.h>
 
 #include "picture/colours.h"
@@ -322,6 +323,47 @@ TEST(PictureTable, AlignsNumbersAndLabels) {
   for (std::size_t row = 3; row < 15; ++row) {
     EXPECT_EQ(display_width(lines[row]), display_width(lines[2])) << lines[row];
   }
+}
+
+// At any width of a terminal, whatever the labels; and every number is there.
+TEST(PictureTable, FitsATerminal) {
+  const auto numbers = [](const std::string& text) {
+    return std::count(text.begin(), text.end(), '.');
+  };
+  for (const Drawn& drawn : drawn_pictures()) {
+    for (const int columns : {1, 20, 41, 80, 300}) {
+      SCOPED_TRACE(testing::Message() << drawn.name << " " << columns);
+      for (const std::string& line : lines_of(draw_table(drawn.picture, columns))) {
+        ASSERT_LE(display_width(line), std::max(columns, 20)) << line;
+      }
+    }
+  }
+  const Picture kinds = drawn_picture("kinds").picture;
+  EXPECT_EQ(draw_table(kinds, 300), draw_table(kinds));
+  EXPECT_EQ(numbers(draw_table(kinds, 20)), numbers(draw_table(kinds)));
+  EXPECT_THROW(draw_table(kinds, -1), Error);
+}
+
+TEST(PictureTable, ColumnsThatDoNotFitFollowBelow) {
+  EXPECT_EQ(draw_table(drawn_picture("kinds").picture, 33),
+            "               0       1       2\n"
+            "number    0.9542  0.0375  0.0026\n"
+            "masked         -       -       -\n"
+            "zero           0       0       0\n"
+            "NaN          nan     nan     nan\n"
+            "infinite     inf     inf     inf\n"
+            "tiny      0.0000  0.0000  0.0000\n"
+            "\n"
+            "               3       4\n"
+            "number    0.0027  0.0031\n"
+            "masked         -       -\n"
+            "zero           0       0\n"
+            "NaN          nan     nan\n"
+            "infinite     inf     inf\n"
+            "tiny      0.0000  0.0000\n"
+            "\n"
+            "rows are queries, columns are\n"
+            "keys; - is masked\n");
 }
 
 TEST(PictureTable, HasATableForEachPanel) {

@@ -19,7 +19,7 @@ import unittest
 import measured
 import numpy as np
 from program import PATIENCE, PROGRAM, Case
-from translator import END, UNKNOWN, Translator
+from translator import END, Translator
 
 LINES = ["abc", "a", "", "cab abba", "bbb ccc a", "a?b", "c", "ba" * 9]
 
@@ -434,69 +434,6 @@ class Score(Model):
                                 (["m.safetensors", "d.tsv", "--beam", "0"], "from 1 to 1000"),
                                 (["m.safetensors", "d.tsv", "-o", "a.npz"], "this result has no .npz")]:
             self.assertIn(hint, self.refuse(2, "score", *arguments), arguments)
-
-
-class Arguments(Model):
-    def test_a_text(self):
-        expected = self.translate(lines="cab abba\n")
-        for words in (["cab abba"], ["cab", "abba"]):
-            self.assertEqual(self.translate(*words, lines=""), expected)
-
-    def test_a_file_comes_before_a_text(self):
-        self.file("cab", b"a\nb\n")
-        self.assertEqual(self.translate("cab", lines=""), self.translate(lines="a\nb\n"))
-
-    def test_what_is_meant_as_a_file(self):
-        self.assertIn("none.tsv: No such file", self.refuse(3, "translate", "m.safetensors", "none.tsv"))
-        self.assertIn('one FILE or the words of a text, got "b.txt" among 2 words',
-                      self.refuse(2, "translate", "m.safetensors", "a", "b.txt"))
-
-    def test_no_model_says_what_would_work(self):
-        said = self.refuse(3, "translate", "I am happy.")
-        self.assertIn("I am happy.: no such folder or model file", said)
-        for hint in ('RUN "TEXT"', "standard input", '--demo "TEXT"'):
-            self.assertIn(hint, said)
-
-    def test_axes_are_named(self):
-        self.translate("-o", "a.npz")
-        with np.load(self.dir / "a.npz") as arrays:
-            self.assertEqual(arrays["axes"].tolist(), ["target", "source"])
-
-
-class Unknown(Case):
-    """A model of words that writes <unk> wherever it can."""
-
-    def setUp(self):
-        super().setUp()
-        model = Translator(source=["red", "dog"], target=["un", "."], tokenize="word",
-                           letters="lower", seed=SEED)
-        model.p["output.bias"][UNKNOWN] += 100
-        self.file("m.safetensors", model.file())
-        none = Translator(source=["red", "dog"], target=["un", "."], tokenize="word", seed=SEED,
-                          attention="none")
-        self.file("none.safetensors", none.file())
-
-    def words(self, *arguments):
-        done = self.run_qkv("translate", "m.safetensors", "red Xavier", "--most-tokens", 3,
-                            *arguments)
-        return done.out.split()
-
-    def test_copies_the_word_it_looks_at_as_it_is_typed(self):
-        self.run_qkv("translate", "m.safetensors", "red Xavier", "--most-tokens", 3, "-o", "a.npz")
-        with np.load(self.dir / "a.npz") as arrays:
-            looked = arrays["attn"][0, 0, 0, :, :2].argmax(-1)
-            self.assertEqual(arrays["tgt"][0].tolist(), ["<unk>"] * 3)
-        expected = [["red", "Xavier"][key] for key in looked]
-        self.assertEqual(self.words(), expected)
-        self.assertEqual(self.words("--unknown", "copy"), expected)
-
-    def test_keeps_it_if_told(self):
-        self.assertEqual(self.words("--unknown", "keep"), ["<unk>"] * 3)
-
-    def test_a_model_that_does_not_look_copies_nothing(self):
-        self.run_qkv("translate", "none.safetensors", "red Xavier")
-        self.assertIn("--attention none", self.refuse(2, "translate", "none.safetensors", "red",
-                                                      "--unknown", "copy"))
 
 
 if __name__ == "__main__":

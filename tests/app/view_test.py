@@ -353,6 +353,14 @@ class Outputs(View):
         out = self.run_qkv("view", "a.npz", "--layers", 0, "--heads", 1, "--table").out
         self.assertIn(f"{self.attn[0, 1, 4, 0]:.4f}", out)
 
+    def test_a_table_fits_a_terminal_and_is_whole_elsewhere(self):
+        self.save(attn=weights(3, 30))
+        shown = self.on_terminal("view", "a.npz", "--table", env={"COLUMNS": "60"}).decode()
+        self.assertLessEqual(max(map(len, shown.splitlines())), 60)
+        piped = self.run_qkv("view", "a.npz", "--table", env={"COLUMNS": "60"}).out
+        self.assertEqual(len(piped.splitlines()[0].split()), 30)
+        self.assertEqual(sorted(shown.split()), sorted(piped.split() + ["0", "1", "2"] * 4))
+
     def test_svg_to_a_pipe(self):
         out = self.run_qkv("view", "a.npz", "-o", "-").out
         ElementTree.fromstring(out)
