@@ -12,7 +12,7 @@ function(qkv_target target)
     VISIBILITY_INLINES_HIDDEN ON
     POSITION_INDEPENDENT_CODE ON
     INSTALL_RPATH "${library_path}"
-    # Only files of a room are joined, whatever CMAKE_UNITY_BUILD says: not the kernels,
+    # Only files of a component are joined, whatever CMAKE_UNITY_BUILD says: not the kernels,
     # which include themselves once for each CPU target.
     UNITY_BUILD ${QKV_UNITY}
     UNITY_BUILD_MODE GROUP)
@@ -28,12 +28,12 @@ function(qkv_target target)
     $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()
 
-# Files of one room (folder), listed in its directory. With QKV_UNITY a room is one translation unit,
+# Files of one component (folder), listed in its directory. With QKV_UNITY it is one translation unit,
 # so that its headers are parsed and its templates instantiated once; a file with its own definitions
-# stays separate. A large room may be split into several units, by name; small ones may share one.
-function(qkv_room target room)
+# stays separate. A large one may be split into several units, by name; small ones may share one.
+function(qkv_component target component)
   target_sources(${target} PRIVATE ${ARGN})
-  set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${room})
+  set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${component})
 endfunction()
 
 # A library of the project: its public interface, and its shared form.
@@ -58,5 +58,5 @@ function(qkv_library target)
   set_target_properties(${target} PROPERTIES
     VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
-    LINKER_LANGUAGE CXX)  # a room may be headers only
+    LINKER_LANGUAGE CXX)  # a component may be headers only
 endfunction()

@@ -149,7 +149,7 @@ step_clang() {
   QKV_TEST_SCALE=100 scripts/test.sh clang
 }
 
-# clang-tidy, a room at a time; the last line counts the files. Files of the Python package as
+# clang-tidy, a component at a time; the last line counts the files. Files of the Python package as
 # compiled, if they were.
 step_lint() {
   [ -f build/python/compile_commands.json ] || scripts/python_package.sh

@@ -14,9 +14,9 @@ import tempfile
 
 # ---- the table ----------------------------------------------------------------------------------
 
-# Each room (folder) of src/ and the lower rooms that it may include; every room may include itself.
-# A room within a room is separate.
-ROOMS = {
+# Each component (folder) of src/ and the lower components that it may include; every component may include itself.
+# A component within a component is separate.
+COMPONENTS = {
     # qkv
     "core": "",
     "reference": "core",
@@ -39,11 +39,11 @@ ROOMS = {
     "models": "core reference kernels runtime dense attention layers text io train",
     "models/tasks": "core",  # training tasks; a model must not include them
 }
-APP_ROOMS = set("text io picture page train models models/tasks".split())
+APP_COMPONENTS = set("text io picture page train models models/tasks".split())
 
-# The same for the program, tools/qkv/: a family of commands may include the shared room, but no
+# The same for the program, tools/qkv/: a family of commands may include the shared component, but no
 # other family, except where demos show one.
-PROGRAM_ROOMS = {
+PROGRAM_COMPONENTS = {
     "shell": "",
     "attend": "shell",
     "words": "shell",
@@ -66,8 +66,8 @@ OUTSIDE = set("tools python examples bench".split())
 # The program `qkv` runs the cases of bench/, as "bench/file.h".
 SEE_BENCH = {"tools/about"}
 
-# What else may be included, and where: each third-party library is confined to one room.
-# "*" is everywhere; "app" is every room of qkv_app, "tools" every room of the program.
+# What else may be included, and where: each third-party library is confined to one component.
+# "*" is everywhere; "app" is every component of qkv_app, "tools" every component of the program.
 HEADERS = [
     (r"hwy/.*", "kernels"),
     (r"(immintrin|x86intrin|cpuid|arm_neon)\.h", "kernels"),
@@ -81,7 +81,7 @@ HEADERS = [
     (r"nanobind/.*", "python"),
     # Peers in the benchmarks, in a program of their own.
     (r"dnnl\.hpp|omp\.h|sleef\.h", "bench"),
-    # Only one room starts threads, except the one where Python waits for signals; only
+    # Only one component starts threads, except the one where Python waits for signals; only
     # programs print.
     (r"thread", "runtime python"),
     (r"cxxabi\.h", "python"),  # Python ends threads by unwinding them
@@ -102,17 +102,17 @@ def top_of(place):
     return place.split("/")[0]
 
 
-def room_of(header, rooms):
-    """The room of "room/file.h" or "room/room/file.h"."""
+def component_of(header, components):
+    """The component of "component/file.h" or "component/component/file.h"."""
     inner = "/".join(header.split("/")[:2])
-    return inner if inner in rooms else top_of(header)
+    return inner if inner in components else top_of(header)
 
 
 def place_of(path):
-    """The room or place of a file, relative to the root: core, models/tasks, tools/shell, include."""
+    """The component or place of a file, relative to the root: core, models/tasks, tools/shell, include."""
     top = path.parts[0]
     if top == "src":
-        return room_of("/".join(path.parts[1:]), ROOMS)
+        return component_of("/".join(path.parts[1:]), COMPONENTS)
     if top == "tools":
         return f"tools/{path.parts[2] if len(path.parts) > 3 else 'main'}"
     if top == "include":
@@ -121,16 +121,16 @@ def place_of(path):
 
 
 def table_of(place):
-    """The table in which a room is looked up, its name there, and the folder of those rooms."""
+    """The table in which a component is looked up, its name there, and the folder of those components."""
     if top_of(place) == "tools":
-        return PROGRAM_ROOMS, place.removeprefix("tools/"), "tools/qkv"
-    return ROOMS, place, "src"
+        return PROGRAM_COMPONENTS, place.removeprefix("tools/"), "tools/qkv"
+    return COMPONENTS, place, "src"
 
 
 def refuse_public(place, header):
     """Why a header of include/ may not be included here, or None."""
     if header.startswith("qkv/app/"):
-        if place not in APP_ROOMS | {"include/app"} and top_of(place) not in OUTSIDE:
+        if place not in APP_COMPONENTS | {"include/app"} and top_of(place) not in OUTSIDE:
             return "qkv must not know qkv_app"
     return None
 
@@ -140,7 +140,7 @@ def refuse_other(place, header):
     for pattern, places in HEADERS:
         if re.fullmatch(pattern, header):
             allowed = set(places.split())
-            if allowed & {"*", place, top_of(place)} or ("app" in allowed and place in APP_ROOMS):
+            if allowed & {"*", place, top_of(place)} or ("app" in allowed and place in APP_COMPONENTS):
                 return None
             return f"<{header}> belongs to: {places}"
     return f"<{header}> is in no row of the table"
@@ -156,12 +156,12 @@ def refuse_quoted(root, path, place, header):
         return "public headers include <qkv/...> and the standard library only"
     if top_of(place) == "tools" and header in PROGRAM_SEES:
         return None if (root / "src" / header).is_file() else "no such file"
-    rooms, room, folder = table_of(place)
-    other = room_of(header, rooms)
-    if other not in rooms:
-        return 'write "room/file.h"'
-    if other != room and other not in rooms[room].split():
-        return f"{room} must not know {other}"
+    components, component, folder = table_of(place)
+    other = component_of(header, components)
+    if other not in components:
+        return 'write "component/file.h"'
+    if other != component and other not in components[component].split():
+        return f"{component} must not know {other}"
     return None if (root / folder / header).is_file() else "no such file"
 
 
@@ -188,9 +188,9 @@ def check(root):
                 continue
             path = file.relative_to(root)
             files += 1
-            rooms, room, _ = table_of(place_of(path))
-            if top in ("src", "tools") and room not in rooms:
-                violations.append(f"{path}: {room} is not a room of the table")
+            components, component, _ = table_of(place_of(path))
+            if top in ("src", "tools") and component not in components:
+                violations.append(f"{path}: {component} is not a component of the table")
                 continue
             for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
                 match = INCLUDE.match(line)
@@ -285,7 +285,7 @@ def home_of(header, path):
     """The path of the header that a file at this path names."""
     if top_of(header) == "bench":
         return header
-    in_program = path.startswith("tools/") and top_of(header) in PROGRAM_ROOMS
+    in_program = path.startswith("tools/") and top_of(header) in PROGRAM_COMPONENTS
     return f"{'tools/qkv' if in_program else 'src'}/{header}"
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""clang-tidy over all sources, the files of a room at once, and names that a file never uses.
+"""clang-tidy over all sources, the files of a component at once, and names that a file never uses.
 
 usage: lint.py              the sources of a checkout (this one)
        lint.py --analyze    with clang's analyzer, which follows paths and takes as long as the rest
@@ -195,7 +195,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for found in pool.map(lambda unit: tidy(unit, analyze), all_units):
             findings += found
-    for text in dict.fromkeys(findings):  # a header's findings are repeated for each room
+    for text in dict.fromkeys(findings):  # a header's findings are repeated for each component
         print(text.rstrip())
     print(f"{len(linted)} files")
     return 1 if findings or not linted else 0

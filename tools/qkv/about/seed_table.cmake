@@ -9,7 +9,7 @@ function(qkv_seed_numbers target)
   file(READ ${table} QKV_SEED_TABLE)
   configure_file(${room}/seed_table.cc.in ${CMAKE_CURRENT_BINARY_DIR}/seed_table.cc @ONLY)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tools/qkv)
-  qkv_room(${target} seeds
+  qkv_component(${target} seeds
     ${room}/seed_expressions.cc
     ${room}/seed_numbers.cc
     ${CMAKE_CURRENT_BINARY_DIR}/seed_table.cc)
