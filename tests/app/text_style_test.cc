@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How tokens become text: spaces and capitals.
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <qkv/app/text_style.h>
+#include <qkv/error.h>
 
 #include "text/text.h"
 
@@ -56,6 +58,27 @@ TEST(TextStyle, CapitalsAreLearned) {
   EXPECT_EQ(with_capitals("tom and i\tcame.", style), "Tom and I\tcame.");
   const TextStyle small = learned({"tom went", "he and tom"}, LetterCase::kLower);
   EXPECT_EQ(small, TextStyle{});
+}
+
+TEST(TextStyle, AnySpaceIsOne) {
+  EXPECT_EQ(learned({"va\u202F? a", "va\u00A0? a"}).spaces.at("?"), Spaces::kBoth);
+}
+
+TEST(TextStyle, SentencesStartAsTheyDid) {
+  EXPECT_EQ(learned({"one", "two. three"}, LetterCase::kLower).sentences, SentenceStart::kKept);
+  EXPECT_EQ(learned({"1987-05-03", "猫"}, LetterCase::kLower), TextStyle{});  // have no case
+  EXPECT_THROW(learned({"\xFF"}), Error);
+}
+
+TEST(TextStyle, CapitalsComeBack) {
+  const TextStyle style{
+      .spaces = {}, .words = {{"tom", "Tom"}}, .sentences = SentenceStart::kCapital};
+  EXPECT_EQ(with_capitals("\"éa tom,\"  b... c? 5 d! e … f", style),
+            "\"Éa Tom,\"  b... c? 5 d! E … F");
+  EXPECT_EQ(with_capitals(Texts{"(", "a", ".", "b", ")"}, style), (Texts{"(", "A", ".", "B", ")"}));
+  EXPECT_EQ(with_capitals(Texts{"<unk>", "a"}, style), (Texts{"<unk>", "a"}));
+  EXPECT_EQ(with_capitals("a. tom", TextStyle{}), "a. tom");
+  EXPECT_EQ(with_capitals("", style), "");
 }
 
 // Pairs of the corpus that `shared/data/SOURCES.md` describes: what training splits comes back.

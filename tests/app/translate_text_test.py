@@ -19,6 +19,10 @@ class Arguments(Model):
         for words in (["cab abba"], ["cab", "abba"]):
             self.assertEqual(self.translate(*words, lines=""), expected)
 
+    def test_dates_and_abbreviations_are_texts(self):
+        for text in ("3/5/1987", "3.5.1987", "U.S.A", "a b.txt", "a/b c", "abc."):
+            self.assertEqual(self.translate(text, lines=""), self.translate(lines=text + "\n"))
+
     def test_a_file_comes_before_a_text(self):
         self.file("cab", b"a\nb\n")
         self.assertEqual(self.translate("cab", lines=""), self.translate(lines="a\nb\n"))

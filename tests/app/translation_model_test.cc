@@ -124,6 +124,67 @@ TEST(TranslationModel, ReadsAsItsSettingsSay) {
   EXPECT_THROW(translated(model, {"\xFF"}), Error);
 }
 
+// A model that writes one unknown token after another.
+TranslationModel unknowing_model(TranslatorAttention attention) {
+  TranslationModel model = small_model({.attention = attention});
+  for_each_parameter(model.translator, [](const BasicParameter<Tensor>& parameter) {
+    if (parameter.name == "output.bias") {
+      parameter.value.values<float>()[Vocabulary::kUnknown] += 100;
+    }
+  });
+  return model;
+}
+
+TEST(TranslationModel, CopiesWhatItLookedAt) {
+  TranslationModel model = unknowing_model(TranslatorAttention::kAdditive);
+  model.tokenization = Tokenization::kWord;
+  model.letters = LetterCase::kLower;
+  model.style.words = {{"qed", "wrong"}};
+  Context context;
+  const Texts texts{"Qed XY b?"};
+  const Texts typed{"Qed", "XY", "b", "?"};
+  const auto run = [&](bool attention, UnknownTokens unknown) {
+    const SearchOptions options{.most_tokens = 4, .attention = attention};
+    return std::move(translate(model, texts, options, context, unknown)[0]);
+  };
+  const TranslatedText text = run(true, UnknownTokens::kCopied);
+  ASSERT_EQ(text.target, Texts(4, "<unk>"));
+  Texts looked;
+  for (Index i = 0; i < 4; ++i) {
+    const auto row = text.attention.values<float>().subspan(static_cast<std::size_t>(5 * i), 4);
+    looked.push_back(typed[static_cast<std::size_t>(std::ranges::max_element(row) - row.begin())]);
+  }
+  EXPECT_EQ(text.text, join_text(looked, Tokenization::kWord));
+  const TranslatedText again = run(false, UnknownTokens::kCopiedIfLooked);
+  EXPECT_EQ(again.text, text.text);
+  EXPECT_FALSE(again.attention.given());
+  EXPECT_EQ(run(true, UnknownTokens::kKept).text, "<unk> <unk> <unk> <unk>");
+}
+
+TEST(TranslationModel, CopiesNothingWithoutAttention) {
+  const TranslationModel model = unknowing_model(TranslatorAttention::kNone);
+  EXPECT_EQ(one(model, "ab", {.most_tokens = 2}).text, "<unk><unk>");
+  Context context;
+  const Texts texts{"ab"};
+  EXPECT_THROW(translate(model, texts, {}, context, UnknownTokens::kCopied), Error);
+}
+
+TEST(TranslationModel, CharactersGetCapitalsToo) {
+  int written = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    TranslationModel model = small_model({}, seed);
+    model.style.sentences = SentenceStart::kCapital;
+    const TranslatedText kept = one(model, "abcd", {.most_tokens = 5});
+    model.letters = LetterCase::kLower;
+    const std::string lower = one(model, "abcd", {.most_tokens = 5}).text;
+    if (kept.target[0] == "</s>" || kept.target[0] == "<unk>") continue;
+    ++written;
+    EXPECT_EQ(kept.text[0] - 'a' + 'A', lower[0]);
+    EXPECT_EQ(kept.text.substr(1), lower.substr(1));
+  }
+  EXPECT_GT(written, 0);
+}
+
 // The search's log-probability of its translation agrees with the loss.
 TEST(TranslationModel, LossIsOfTheWholeTarget) {
   int whole = 0;
@@ -142,26 +203,6 @@ TEST(TranslationModel, LossIsOfTheWholeTarget) {
   EXPECT_GT(whole, 0);
 }
 
-TEST(ModelFile, KeepsTheStyle) {
-  const Directory directory;
-  TranslationModel model = small_model();
-  write_model_file(directory / "plain.safetensors", model);
-  EXPECT_EQ(read_model_file(directory / "plain.safetensors").style, TextStyle{});
-  model.style = {.spaces = {{"!", Spaces::kBoth}, {"(", Spaces::kNone}, {"-", Spaces::kAfter}},
-                 .words = {{"paris", "Paris"}},
-                 .sentences = SentenceStart::kCapital};
-  write_model_file(directory / "style.safetensors", model);
-  EXPECT_EQ(read_model_file(directory / "style.safetensors").style, model.style);
-}
-
-TEST(TranslationModel, CopiesOnlyWhereItLooks) {
-  const TranslationModel model = small_model({.attention = TranslatorAttention::kNone});
-  Context context;
-  const Texts texts{"a"};
-  EXPECT_THROW(translate(model, texts, {}, context, UnknownTokens::kCopied), Error);
-  EXPECT_EQ(translate(model, texts, {}, context).size(), 1U);
-}
-
 TEST(ModelFile, ComesBack) {
   const Directory directory;
   for (const auto& attention : kTranslatorAttentions) {
@@ -171,6 +212,12 @@ TEST(ModelFile, ComesBack) {
           {.attention = attention.value, .dropout = 0.3, .label_smoothing = 0.05, .dtype = dtype});
       model.tokenization = Tokenization::kWord;
       model.letters = LetterCase::kLower;
+      model.style = {.spaces = {{"?", Spaces::kBoth},
+                                {"(", Spaces::kBefore},
+                                {"%", Spaces::kAfter},
+                                {"+", Spaces::kNone}},
+                     .words = {{"tom", "Tom"}, {"tv", "TV"}},
+                     .sentences = SentenceStart::kCapital};
       write_model_file(directory / "m", model);
       const TranslationModel read = read_model_file(directory / "m");
       expect_same_parameters(read, model);
@@ -180,6 +227,7 @@ TEST(ModelFile, ComesBack) {
       EXPECT_EQ(read.translator.config().label_smoothing, 0.05);
       EXPECT_EQ(read.tokenization, Tokenization::kWord);
       EXPECT_EQ(read.letters, LetterCase::kLower);
+      EXPECT_EQ(read.style, model.style);
       EXPECT_TRUE(std::ranges::equal(read.source.tokens(), model.source.tokens()));
       EXPECT_TRUE(std::ranges::equal(read.target.tokens(), model.target.tokens()));
     }
@@ -281,6 +329,35 @@ TEST(ModelFile, RefusalsSayWhatIsWrong) {
   EXPECT_EQ(
       refusal_after([](Changed& f) { std::get<Strings>(f["source_tokens"]).values[1] = "a"; }),
       "Vocabulary: tokens must differ, got \"a\" twice");
+}
+
+// As models of earlier versions have none: their bytes stay.
+TEST(ModelFile, AnEmptyStyleIsNotWritten) {
+  const Directory directory;
+  write_model_file(directory / "m", small_model());
+  EXPECT_EQ(test::read(directory / "m").find("style"), std::string::npos);
+  EXPECT_EQ(read_model_file(directory / "m").style, TextStyle());
+}
+
+TEST(ModelFile, StylesAreChecked) {
+  const auto refusal = [](const Texts& rows) {
+    return refusal_after([&](Changed& f) {
+      f.add("target_style", Strings{.shape = Dims(std::ssize(rows) / 2, 2), .values = rows});
+    });
+  };
+  EXPECT_EQ(refusal({"word", "Tom", "spaces", "?", "sentence", "capital"}), "no exception");
+  EXPECT_EQ(refusal({"word", "tom"}),
+            "target_style: \"word\" \"tom\": expected a word with a capital");
+  EXPECT_EQ(refusal({"word", "Tom", "word", "TOM"}),
+            "target_style: \"word\" \"TOM\": is given twice");
+  EXPECT_EQ(refusal({"spaces", "?", "no space", "?"}),
+            "target_style: \"no space\" \"?\": is given twice");
+  EXPECT_EQ(refusal({"font", "Arial"}), "target_style: \"font\" \"Arial\": unknown rule");
+  EXPECT_EQ(refusal({"spaces", ""}), "target_style: \"spaces\" \"\": expected UTF-8 text");
+  EXPECT_EQ(refusal({"sentence", "small"}),
+            "target_style: \"sentence\" \"small\": expected \"capital\"");
+  EXPECT_EQ(refusal_after([](Changed& f) { f.add("target_style", Tensor(DType::kInt64, {2})); }),
+            "target_style: expected text, got numbers");
 }
 
 TEST(ModelFile, SettingsMustBeKnown) {

@@ -42,7 +42,7 @@ constexpr const char* kTranslateFooter = R"(Examples:
 Each line is translated to one line, in order and as soon as possible; of a line with tabs the first
 column is read. An empty line stays empty. Lines have at most 4096 tokens. A translation that has not
 ended after --most-tokens tokens is truncated. TEXT is a file if there is one of that name, or if
-it has a / or an extension; else it is the text itself, of one or more words.
+it is one word with a letter and a / or an extension; else it is the text itself.
 
 Translations of words are written as the training data writes them: spaces around punctuation,
 and capitals where the model has none (--lower). Curly quotation marks are read as ' and ". Words
@@ -118,15 +118,16 @@ bool is_file(const std::string& name) {
   return std::filesystem::exists(name, error);
 }
 
-// Names that are meant to be files even if there is none: with a folder, or one word with an
-// extension.
+// Names that are meant to be files even if there is none: one word with a letter, and a folder or
+// an extension. "3/5/1987" and "U.S.A" are texts.
 bool is_path(const std::string& name) {
-  const std::string extension = std::filesystem::path(name).extension().string();
+  const auto is_letter = [](unsigned char c) { return std::isalpha(c) != 0; };
   const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0; };
+  if (name.find(' ') != name.npos || std::ranges::none_of(name, is_letter)) return false;
+  const std::string extension = std::filesystem::path(name).extension().string();
   return name.find('/') != name.npos ||
-         (extension.size() > 2 && std::isalpha(static_cast<unsigned char>(extension[1])) != 0 &&
-          std::all_of(extension.begin() + 1, extension.end(), is_plain) &&
-          name.find(' ') == name.npos);
+         (extension.size() > 2 && is_letter(static_cast<unsigned char>(extension[1])) &&
+          std::all_of(extension.begin() + 1, extension.end(), is_plain));
 }
 
 // An existing file, or a name that is meant to be one, is a file; anything else is a text.

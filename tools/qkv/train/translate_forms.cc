@@ -195,6 +195,7 @@ Results translate_forms(const std::vector<TranslatedLine>& lines, const Translat
   };
   results.json = [&lines] {
     Json json;
+    json["axes"] = {kRowName, kColumnName};  // of attn
     json["translations"] = Json::array();
     for (const TranslatedLine& line : lines) json["translations"].push_back(json_of(line));
     return json;
