@@ -118,6 +118,21 @@ class Stats(Case):
         self.assertIn("examples are 0-1", self.refuse(2, "stats", "a.npz", "--example", 2))
         self.assertIn("layers are 0-2", self.refuse(2, "stats", "a.npz", "--layers", 3))
 
+    def test_fits_a_terminal(self):
+        self.save(attn=np.stack([weights(6, 6)] * 3)[None, None])
+        whole = self.run_qkv("stats", "a.npz").out
+        self.assertIn("example    layer     head", whole)
+        wide = self.on_terminal("stats", "a.npz", env={"COLUMNS": "130"}).decode()
+        self.assertEqual(wide.replace("\r", ""), whole)
+        for columns in (30, 60):
+            text = self.on_terminal("stats", "a.npz", env={"COLUMNS": str(columns)}).decode()
+            bands = text.replace("\r", "").split("\n\n")[1:-1]  # without the file and warnings
+            self.assertGreater(len(bands), 1)
+            self.assertLessEqual(max(len(line) for b in bands for line in b.split("\n")), columns)
+            self.assertIn("example/layer/head\r\n", text)
+            self.assertEqual(text.count("0/0/2 "), len(bands))
+            self.assertIn("top key", text)
+
     def test_another_array(self):
         self.save(attn=weights(6, 6), dropped=2 * weights(6, 6))
         out = self.run_qkv("stats", "a.npz:dropped").out

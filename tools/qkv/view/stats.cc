@@ -5,6 +5,9 @@
 #include <deque>
 #include <memory>
 #include <ranges>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -12,10 +15,12 @@
 #include <qkv/app/attention_stats.h>
 #include <qkv/app/utf8.h>
 
+#include "picture/columns.h"
 #include "shell/array_store.h"
 #include "shell/console.h"
 #include "shell/json_values.h"
 #include "shell/outputs.h"
+#include "shell/terminal.h"
 #include "text/text.h"
 #include "view/attention_input.h"
 #include "view/commands.h"
@@ -121,7 +126,7 @@ std::string padding_line(const Stats& stats) {
   if (most == 0) return {};
   const std::string count =
       least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
-  return fmt::format("{} padding row{} left out of each head\n", count, most == 1 ? "" : "s");
+  return fmt::format("{} padding row{} left out of each head\n", count, count == "1" ? "" : "s");
 }
 
 std::string table(const Stats& stats) {
@@ -145,7 +150,39 @@ std::string table(const Stats& stats) {
     }
     text += line + *cell++ + "\n";
   }
-  return text + padding_line(stats);
+  return text;
+}
+
+// The same for a terminal that is narrower: "0/2/5", the head's place, before each row, columns in
+// bands.
+std::string table_in_bands(const Stats& stats, int columns) {
+  std::vector<std::string> places(stats.heads.size());
+  std::vector<qkv::app::picture::Column> cells;
+  std::string axes;
+  for (const AxisColumn& axis : kAxisColumns) {
+    if (!has_axis(stats.file, axis.axis)) continue;
+    const char* const between = axes.empty() ? "" : "/";
+    axes += fmt::format("{}{}", between, axis.name);
+    for (std::size_t n = 0; n < places.size(); ++n) {
+      places[n] += fmt::format("{}{}", between, stats.heads[n].statistics.*axis.member);
+    }
+  }
+  for (const Column& column : kColumns) {
+    qkv::app::picture::Column to{.head = std::string(column.title)};
+    for (const HeadReport& head : stats.heads) {
+      to.cells.push_back(fmt::format("{:.{}f}", column.value(head.statistics), column.digits));
+    }
+    cells.push_back(std::move(to));
+  }
+  const std::vector<std::string> top = top_keys(stats);
+  cells.push_back({.head = top[0], .cells = {top.begin() + 1, top.end()}});
+  return (axes.empty() ? "" : axes + "\n") + in_bands(places, cells, columns);
+}
+
+std::string fitted_table(const Stats& stats, int columns) {
+  std::string text = table(stats);
+  const int width = qkv::app::display_width(text.substr(0, text.find('\n')));
+  return columns == 0 || width <= columns ? text : table_in_bands(stats, columns);
 }
 
 std::vector<std::string> warning_lines(const Stats& stats) {
@@ -159,12 +196,14 @@ std::string warning_text(const Stats& stats) {
   return text.empty() ? "no warnings\n" : text;
 }
 
-std::string report(const Stats& stats, const StatsOptions& options) {
+// `columns` of the terminal; 0: any width.
+std::string report(const Stats& stats, const StatsOptions& options, int columns = 0) {
   const qkv::Dims& shape = stats.file.attn.shape();
-  return fmt::format("{}: {} {} as {}; ln Tk = {:.4f}\n\n{}\n{}", options.input.name(),
+  return fmt::format("{}: {} {} as {}; ln Tk = {:.4f}\n\n{}{}\n{}", options.input.name(),
                      qkv::name_of(stats.file.attn.dtype()),
                      qkv::to_string(stats.file.attn_memory.shape()), axes_of(stats.file),
-                     std::log(static_cast<double>(shape[4])), table(stats), warning_text(stats));
+                     std::log(static_cast<double>(shape[4])), fitted_table(stats, columns),
+                     padding_line(stats), warning_text(stats));
 }
 
 Json place_json(const AttentionFile& file, const HeadStatistics& head) {
@@ -275,6 +314,7 @@ void run(const StatsOptions& options, const Common& common) {
   Arrays arrays;
   Results results;
   results.text = [&] { return report(stats, options); };
+  results.screen = [&] { return report(stats, options, table_columns()); };
   results.json = [&] { return json_of(stats, options); };
   results.brief = [] { return std::string(); };  // the files are the result
   results.arrays = [&] {
