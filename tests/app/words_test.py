@@ -420,8 +420,14 @@ class WordsOnATerminal(Case):
 
     def test_tables_of_other_commands_fit_too(self):
         self.run_qkv("words", self.TEXT, "-o", "w.npz")
-        lines = self.lines("view", "w.npz", "--table", columns="60")
-        self.assertLessEqual(max(map(len, lines)), 60)
+        np.save(self.dir / "q.npy", np.arange(48.0).reshape(4, 12))
+        for call in (["view", "w.npz", "--table"], ["attend", "q.npy", "q.npy", "q.npy"]):
+            lines = self.lines(*call, columns="60")
+            self.assertLessEqual(max(map(len, lines)), 60)
+            self.assertGreater(max(map(len, self.run_qkv(*call).out.splitlines())), 100)
+            narrow = re.findall(r"\d\.\d+", "".join(lines).split("mean")[-1])
+            whole = re.findall(r"\d\.\d+", self.run_qkv(*call).out.split("mean")[-1])
+            self.assertEqual(sorted(narrow), sorted(whole))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 
 #include "attend/attend.h"
 #include "shell/json_values.h"
+#include "shell/terminal.h"
 
 namespace {
 
@@ -56,7 +57,7 @@ std::string row_name(const Dims& shape, Index n) {
   return place.rank() > 0 ? qkv::to_string(place) : "";
 }
 
-std::string rows_of(const ConstView& view) {
+std::string rows_of(const ConstView& view, int limit) {
   const Index columns = view.size(-1);
   const Index rows = columns == 0 ? 0 : view.element_count() / columns;
   const bool whole = rows <= kMostRows && columns <= kMostColumns;
@@ -64,9 +65,14 @@ std::string rows_of(const ConstView& view) {
   const Index shown_columns = whole ? columns : std::min(columns, kFirstColumns);
   std::string text;
   const auto label_width = row_name(view.shape(), std::max<Index>(0, shown_rows - 1)).size();
+  const Index dots = shown_columns < columns ? 4 : 0;
+  const Index room = limit - 2 - static_cast<Index>(label_width) - dots;
+  const Index on_a_line = limit == 0 ? columns : std::max<Index>(1, room / (kNumberWidth + 1));
   for (Index row = 0; row < shown_rows; ++row) {
     text += fmt::format("  {:<{}}", row_name(view.shape(), row), label_width);
     for (Index column = 0; column < shown_columns; ++column) {
+      if (column > 0 && column % on_a_line == 0)
+        text += fmt::format("\n{:{}}", "", label_width + 2);
       text += fmt::format(" {:>{}.6g}", value_at(view, row * columns + column), kNumberWidth);
     }
     text += shown_columns < columns ? " ...\n" : "\n";
@@ -123,7 +129,9 @@ std::string settings_text(const AttendCall& call, const AttendResults& results) 
 
 enum class Numbers { kShown, kSummed };
 
-std::string report(const AttendCall& call, const AttendResults& results, Numbers numbers) {
+// `columns` of the terminal that rows are broken for; 0: none.
+std::string report(const AttendCall& call, const AttendResults& results, Numbers numbers,
+                   int columns = 0) {
   std::string text;
   for (const auto& [name, view] : inputs_of(call)) {
     text += fmt::format("{} {}  {}\n", name, qkv::describe(view), call.origins.at(name).place);
@@ -134,7 +142,7 @@ std::string report(const AttendCall& call, const AttendResults& results, Numbers
     const bool shown = numbers == Numbers::kShown;
     text += fmt::format("{}{} {}{}\n", shown ? "\n" : "", array.name, qkv::describe(view),
                         summary(view));
-    if (shown && view.element_count() > 0) text += rows_of(view);
+    if (shown && view.element_count() > 0) text += rows_of(view, columns);
   }
   return text;
 }
@@ -253,6 +261,7 @@ Results attend_forms(const AttendOptions& options, const AttendCall& call,
   forms.array = [&results] { return results.arrays.front().tensor.view(); };
   forms.picture = [&] { return picture(options, call, results); };
   forms.text = [&] { return report(call, results, Numbers::kShown); };
+  forms.screen = [&] { return report(call, results, Numbers::kShown, table_columns()); };
   forms.brief = [&] { return report(call, results, Numbers::kSummed); };
   forms.json = [&] { return report_json(call, results); };
   return forms;
