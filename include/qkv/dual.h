@@ -158,7 +158,7 @@ constexpr std::common_type_t<A, B> max(A a, B b) {
 #define QKV_DUAL_CHOICE(name, second_is_chosen)                \
   template <class T>                                           \
   constexpr Dual<T> name(const Dual<T>& a, const Dual<T>& b) { \
-    return second_is_chosen ? b : a;                           \
+    return (second_is_chosen) ? b : a;                         \
   }                                                            \
   template <class T, detail::Arithmetic U>                     \
   constexpr Dual<T> name(const Dual<T>& a, U b) {              \
