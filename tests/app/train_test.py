@@ -427,15 +427,15 @@ class Trouble(TrainCase):
         line = process.stderr.readline().decode()
         process.send_signal(signal.SIGINT)
         process.communicate()
-        self.assertRegex(line, r" \d{4,} h \d+ min left$")
+        self.assertRegex(line, r" \d{4,} h \d+ min left, loss ")
 
     def test_progress(self):
         done = self.train("RUN", "--after", "3u", "--progress", "always")
         lines = done.err.splitlines()
         self.assertGreaterEqual(len(lines), 2)
         for line in lines:
-            self.assertRegex(line, r"^qkv: train: epoch \d\.\d\d, update \d+, loss \d+\.\d{4}, "
-                                   r"\d+ target tokens/s, (\d+ h )?(\d+ min )?(\d+ s )?left$")
+            self.assertRegex(line, r"^qkv: train: epoch \d\.\d\d, update \d+, (\d+ h )?(\d+ min )?"
+                                   r"(\d+ s )?left, loss \d+\.\d{4}, \d+ target tokens/s$")
         self.assertIn("update 3, ", lines[-1])
         self.assertIn(" 0 s left", lines[-1])
 

@@ -38,6 +38,16 @@ class Arguments(Model):
         for hint in ('RUN "TEXT"', "standard input", '--demo "TEXT"'):
             self.assertIn(hint, said)
 
+    def test_a_file_of_another_kind_is_no_model(self):
+        self.file("text.tsv", b"abc\tx\n")
+        self.assertIn("text.tsv: expected the folder of a run or a .safetensors model",
+                      self.refuse(3, "translate", "text.tsv", "abc"))
+
+    def test_demo_reads_an_existing_file(self):
+        self.file("dates.txt", b"3 may 1987\n4 may 1987\n")
+        self.assertEqual(self.run_qkv("translate", "--demo", "dates.txt").out,
+                         "1987-05-03\n1987-05-04\n")
+
     def test_axes_are_named(self):
         self.translate("-o", "a.npz")
         with np.load(self.dir / "a.npz") as arrays:

@@ -39,11 +39,11 @@ std::string figures(const ValidationScore& score) {
 }  // namespace
 
 std::string text_of(const qkv::app::TrainingProgress& progress) {
-  std::string line = fmt::format("{}, loss {:.4f}, {:.0f} target tokens/s",
-                                 place(progress.spent, progress.batch, progress.batches),
-                                 progress.loss, progress.tokens_per_second);
+  // The speed last: a terminal of 80 columns may cut the line.
+  std::string line = place(progress.spent, progress.batch, progress.batches);
   if (progress.seconds_left) line += fmt::format(", {} left", duration(*progress.seconds_left));
-  return line;
+  return line + fmt::format(", loss {:.4f}, {:.0f} target tokens/s", progress.loss,
+                            progress.tokens_per_second);
 }
 
 std::string text_of(const qkv::app::TrainingValidation& validation) {

@@ -21,6 +21,7 @@
 #include <qkv/app/translation_model.h>
 #include <qkv/context.h>
 
+#include "io/file_kind.h"
 #include "io/parallel_text.h"
 #include "shell/exit_codes.h"
 #include "shell/progress.h"
@@ -39,9 +40,9 @@ constexpr const char* kTranslateFooter = R"(Examples:
   qkv translate RUN few.tsv --beam 4 --scores
   qkv translate RUN few.tsv -o alignments.npz
 
-Each line is translated to one line, in order and as soon as possible; of a line with tabs the first
-column is read. An empty line stays empty. Lines have at most 4096 tokens. A translation that has not
-ended after --most-tokens tokens is truncated. TEXT is a file if there is one of that name, or if
+Each line is translated to one line, in order and as soon as possible; of a line of a file, or of
+standard input, the first column is read. An empty line stays empty. Lines have at most 4096 tokens.
+A translation that has not ended after --most-tokens tokens is truncated. TEXT is a file if there is one of that name, or if
 it is one word with a letter and a / or an extension; else it is the text itself.
 
 Translations of words are written as the training data writes them: spaces around punctuation,
@@ -136,7 +137,9 @@ Source source_of(const TranslateOptions& options) {
   const std::vector<std::string>& words = linked ? options.demo : options.input;
   if (words.empty() || words == std::vector<std::string>{"-"}) return {.file = "-"};
   const auto names_file = [](const std::string& word) { return is_file(word) || is_path(word); };
-  if (!linked && words.size() == 1 && names_file(words[0])) return {.file = words[0]};
+  if (words.size() == 1 && (linked ? is_file(words[0]) : names_file(words[0]))) {
+    return {.file = words[0]};
+  }
   const auto file = std::ranges::find_if(words, names_file);
   if (!linked && words.size() > 1 && file != words.end()) {
     throw UsageError(fmt::format("expected one FILE or the words of a text, got {} among {} words",
@@ -182,6 +185,13 @@ TranslationModel model_of(const TranslateOptions& options) {
         "no such folder or model file; a model from qkv train translates a text by qkv translate "
         "RUN \"TEXT\", and lines of standard input by qkv translate RUN; the linked model of dates "
         "by qkv translate --demo \"TEXT\"");
+  }
+  std::error_code error;
+  if (std::filesystem::is_regular_file(options.run, error) &&
+      qkv::app::file_kind(options.run, &stop_flag()) != qkv::app::FileKind::kSafetensors) {
+    throw qkv::app::InputError(
+        options.run,
+        "expected the folder of a run or a .safetensors model, got another kind of file");
   }
   return read_model(options.run, options.model);
 }
@@ -259,8 +269,8 @@ void add_translate(const Command& program, const Common& common) {
       .type_name("");
   command
       .add_option("--demo", options->demo,
-                  "translate TEXT with the model linked into the program (a single -: lines "
-                  "of standard input)")
+                  "translate TEXT, or the lines of an existing file, with the model linked into the "
+                  "program (a single -: lines of standard input)")
       .type_name("TEXT...");
   add_run_model(command, options->model);
   add_search(command, options->search);

@@ -47,6 +47,7 @@ std::string strongest_other(const WordInput& input, const Head& head, Index word
 
 std::string table(const WordInput& input, const Head& head, int limit) {
   std::vector<std::string> names;
+  names.reserve(input.tokens.size());
   for (const std::string& token : input.tokens) {
     names.push_back(qkv::app::shortened(token, kWidestName));
   }
