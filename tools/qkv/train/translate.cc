@@ -42,8 +42,8 @@ constexpr const char* kTranslateFooter = R"(Examples:
 
 Each line is translated to one line, in order and as soon as possible; of a line of a file, or of
 standard input, the first column is read. An empty line stays empty. Lines have at most 4096 tokens.
-A translation that has not ended after --most-tokens tokens is truncated. TEXT is a file if there is one of that name, or if
-it is one word with a letter and a / or an extension; else it is the text itself.
+A translation that has not ended after --most-tokens tokens is truncated. TEXT is a file if there is
+one of that name, or if it is one word with a letter and a / or an extension; else it is the text.
 
 Translations of words are written as the training data writes them: spaces around punctuation,
 and capitals where the model has none (--lower). Curly quotation marks are read as ' and ". Words
@@ -268,9 +268,10 @@ void add_translate(const Command& program, const Common& common) {
           "-: standard input)")
       .type_name("");
   command
-      .add_option("--demo", options->demo,
-                  "translate TEXT, or the lines of an existing file, with the model linked into the "
-                  "program (a single -: lines of standard input)")
+      .add_option(
+          "--demo", options->demo,
+          "translate TEXT, or the lines of an existing file, with the model linked into the "
+          "program (a single -: lines of standard input)")
       .type_name("TEXT...");
   add_run_model(command, options->model);
   add_search(command, options->search);
