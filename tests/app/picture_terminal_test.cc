@@ -338,7 +338,8 @@ TEST(PictureTable, FitsATerminal) {
       }
     }
   }
-  const Picture kinds = drawn_picture("kinds").picture;
+  const Drawn drawn = drawn_picture("kinds");  // owns what its picture shows
+  const Picture& kinds = drawn.picture;
   EXPECT_EQ(draw_table(kinds, 300), draw_table(kinds));
   EXPECT_EQ(numbers(draw_table(kinds, 20)), numbers(draw_table(kinds)));
   EXPECT_THROW(draw_table(kinds, -1), Error);
