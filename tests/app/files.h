@@ -14,6 +14,13 @@
 
 namespace qkv::test {
 
+// A file of real data: in $QKV_DATA_DIR, else in ../shared/data beside the checkout. It may be
+// absent: tests that need it are skipped then.
+inline std::string data_file(const std::string& name) {
+  const char* set = std::getenv("QKV_DATA_DIR");
+  return (set != nullptr ? set : QKV_SOURCE_DIR "/../shared/data") + ("/" + name);
+}
+
 // A temporary directory, removed with the object.
 class Directory {
  public:

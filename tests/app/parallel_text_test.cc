@@ -2,7 +2,6 @@
 #include "io/parallel_text.h"
 
 #include <atomic>
-#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <string>
@@ -124,9 +123,7 @@ TEST(ParallelText, OptionsThatCannotBe) {
 
 // Real sentences: $QKV_DATA_DIR, else ../shared/data beside the checkout.
 TEST(ParallelText, ReadsTatoeba) {
-  const char* set = std::getenv("QKV_DATA_DIR");
-  const std::string folder = set != nullptr ? set : QKV_SOURCE_DIR "/../shared/data";
-  const std::string path = folder + "/tatoeba-eng-fra.tsv";
+  const std::string path = test::data_file("tatoeba-eng-fra.tsv");
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << " (set QKV_DATA_DIR)";
   const Rows rows = read_parallel_text(path, {.columns = {0, 1}, .least_columns = 2});
   EXPECT_GT(rows.size(), 100000U);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How tokens become text: spaces and capitals.
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include <qkv/app/text_style.h>
 #include <qkv/error.h>
 
+#include "tests/app/files.h"
 #include "text/text.h"
 
 namespace qkv::app {
@@ -83,10 +83,9 @@ TEST(TextStyle, CapitalsComeBack) {
 
 // Pairs of the corpus that `shared/data/SOURCES.md` describes: what training splits comes back.
 TEST(TextStyle, RealSentencesComeBack) {
-  const auto path = std::filesystem::path(QKV_SOURCE_DIR).parent_path() / "shared" / "data" /
-                    "tatoeba-eng-fra.tsv";
+  const std::string path = test::data_file("tatoeba-eng-fra.tsv");
   std::ifstream file(path);
-  if (!file) GTEST_SKIP() << "no " << path;
+  if (!file) GTEST_SKIP() << "no " << path << " (set QKV_DATA_DIR)";
   Texts lines[2];
   std::string line;
   for (int n = 0; std::getline(file, line); ++n) {
