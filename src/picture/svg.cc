@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -299,18 +303,27 @@ class Drawing {
   // Not part of the figure: below a line, in a group that a program can remove.
   void notes() {
     if (model_.notes().empty()) return;
+    std::vector<std::string> lines;
+    double widest = 0;  // in ems
+    for (const std::string& note : model_.notes()) {
+      for (std::string& line : wrapped_ems(note, layout_.text_width / kSmallSize)) {
+        widest = std::max(widest, em_width(line));
+        lines.push_back(std::move(line));
+      }
+    }
     svg_.open_named_group("notes");
     double y = svg_.bottom() + 16;
-    svg_.path(fmt::format("M{} {}h{}", unit(kMargin), unit(y), unit(layout_.text_width)),
+    // Not beyond what is drawn: a narrow map has room for wider notes than it may have.
+    const double right = std::max(svg_.right(), kMargin + widest * kSmallSize);
+    svg_.path(fmt::format("M{} {}h{}", unit(kMargin), unit(y),
+                          unit(std::min(layout_.text_width, right - kMargin))),
               "fill=\"none\" stroke=\"#bbb\" stroke-width=\"0.5\"");
     y += 2;
     int n = 0;
-    for (const std::string& note : model_.notes()) {
-      for (const std::string& line : wrapped_ems(note, layout_.text_width / kSmallSize)) {
-        y += kSmallSize * kLine;
-        svg_.text(fmt::format("note-{}", n++), {kMargin, y, kSmallSize, Anchor::kStart, "#555"},
-                  line);
-      }
+    for (const std::string& line : lines) {
+      y += kSmallSize * kLine;
+      svg_.text(fmt::format("note-{}", n++), {kMargin, y, kSmallSize, Anchor::kStart, "#555"},
+                line);
     }
     svg_.close_group();
   }

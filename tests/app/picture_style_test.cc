@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <deque>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -309,6 +310,26 @@ TEST(PictureNotes, AreBelowTheFigureOrOnlyInItsDescription) {
   EXPECT_FALSE(has(aside, "mean of 8 heads</text>"));
   picture.notes.clear();
   EXPECT_FALSE(has(draw_svg(picture), "id=\"notes\""));
+}
+
+// The line above the notes, where the document is narrower than the room of its notes, and where a
+// note is what makes it wide.
+TEST(PictureNotes, HaveALineThatEndsInsideTheMargin) {
+  const auto number_after = [](std::string_view text, std::string_view mark, std::size_t from) {
+    const std::size_t at = text.find(mark, from) + mark.size();
+    return std::stod(std::string(text.substr(at, text.find_first_not_of("0123456789.", at) - at)));
+  };
+  const float one = 1;
+  Picture picture;
+  picture.panels = {{"", ConstView(&one, {1, 1}), {}}};
+  for (const std::string note :
+       {"short", "a note that is longer than any of the rest of the picture"}) {
+    picture.notes = {note};
+    const std::string svg = draw_svg(picture);
+    const std::size_t line = svg.find("d=\"M16 ", svg.find("<g id=\"notes\">"));
+    EXPECT_NEAR(16 + number_after(svg, "h", line), number_after(svg, " width=\"", 0) - 16, 1)
+        << svg;
+  }
 }
 
 }  // namespace
