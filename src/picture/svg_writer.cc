@@ -103,9 +103,9 @@ std::string SvgWriter::document(double margin, const Head& head) const {
   std::string text = fmt::format(
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
       "<svg xmlns=\"http://www.w3.org/2000/svg\" version=\"1.1\" width=\"{0}\" height=\"{1}\" "
-      "viewBox=\"0 0 {0} {1}\" font-family=\"{2}'DejaVu Sans Mono', monospace\" "
+      "viewBox=\"0 0 {0} {1}\" font-family=\"{2}'{3}', monospace\" "
       "xml:space=\"preserve\">\n",
-      width, height, font);
+      width, height, font, kUsualFont);
   if (!head.title.empty()) text += fmt::format("<title>{}</title>\n", escaped(head.title));
   if (!head.description.empty()) {
     text += fmt::format("<desc>{}</desc>\n", escaped(head.description));

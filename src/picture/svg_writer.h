@@ -11,6 +11,9 @@
 // Writes the few SVG elements that pictures consist of, one after the other.
 namespace qkv::app::picture {
 
+// The layout assumes the widths of its letters.
+inline constexpr std::string_view kUsualFont = "DejaVu Sans Mono";
+
 enum class Anchor { kStart, kMiddle, kEnd };
 
 struct TextSpot {

@@ -88,6 +88,12 @@ QKV_API std::string draw_png(const Picture& picture, double zoom = 2,
 // The same as a PDF page of the picture's size, text as text. It holds the date: of the environment
 // variable SOURCE_DATE_EPOCH if that is set.
 QKV_API std::string draw_pdf(const Picture& picture, const std::atomic<bool>* stop = nullptr);
+// The font in which draw_png() and draw_pdf() draw text on this machine although another one was
+// asked for, as fontconfig's program `fc-match` says, which Debian installs along with what draws.
+// Empty: the one that was asked for, or nobody knows (no `fc-match`). A generic name ("monospace")
+// is no font but whatever serves as one. `stop` as above.
+QKV_API std::string font_in_place_of(const std::string& font,
+                                     const std::atomic<bool>* stop = nullptr);
 // Numbers: one table for each panel. With `columns` above 0 every line fits a terminal of that
 // width (20 at least): keys that do not fit follow in bands below.
 QKV_API std::string draw_table(const Picture& picture, int columns = 0);

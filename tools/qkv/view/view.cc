@@ -95,6 +95,7 @@ void run(const ViewOptions& options, const Common& common) {
       warn(common, fmt::format("{}: {}", options.input.name(), note.line()));
     }
   }
+  warn_of_font(options.style, options.outputs, common);
   try {
     write_outputs(options.outputs, results, common);
   } catch (const UsageError& error) {  // too much to draw
@@ -114,7 +115,7 @@ std::vector<std::string> kept_tokens(const std::vector<std::string>& texts) {
 }
 
 void add_selection(const Command& command, ViewOptions& options) {
-  add_head_choice(command, options.choice, "0");
+  add_head_choice(command, options.choice, "the first that is not empty");
   Option tokens = add_indices(command, "--tokens", options.tokens, "of queries and keys alike");
   add_indices(command, "--queries", options.queries, "rows").excludes(tokens);
   add_indices(command, "--keys", options.keys, "columns").excludes(tokens);

@@ -68,6 +68,8 @@ struct PictureStyle {
 void add_style(const Command& command, PictureStyle& style);
 // Throws UsageError for a style that cannot be.
 void check_style(const PictureStyle& style, bool is_difference);
+// Warns if a file will be drawn in another font than --font names. An .svg only names it.
+void warn_of_font(const PictureStyle& style, const OutputOptions& outputs, const Common& common);
 
 struct ViewOptions {
   AttentionInput input{};

@@ -63,7 +63,8 @@ void add_font(const Command& command, std::string& font) {
             }
             font = text;
           },
-          "of .svg, .png and .pdf (default DejaVu Sans Mono, whose widths the layout assumes)")
+          "of .svg, .png and .pdf (default DejaVu Sans Mono, whose widths the layout assumes); an "
+          ".svg only names it, .png and .pdf need it to be installed")
       .type_name("NAME");
 }
 
@@ -97,4 +98,18 @@ void check_style(const PictureStyle& style, bool is_difference) {
         "--colours {}: a difference has two signs, expected colours with a middle; valid: red-blue",
         name_of(*style.colours)));
   }
+}
+
+void warn_of_font(const PictureStyle& style, const OutputOptions& outputs, const Common& common) {
+  if (style.font.empty()) return;
+  std::string formats;
+  for (const std::string_view format : {"png", "pdf"}) {
+    if (!wants(outputs, format)) continue;
+    formats += fmt::format("{}.{}", formats.empty() ? "" : " and ", format);
+  }
+  if (formats.empty()) return;
+  const std::string drawn = qkv::app::font_in_place_of(style.font, &stop_flag());
+  if (drawn.empty()) return;
+  warn(common, fmt::format("--font: {} is not installed here; {} instead in the {}",
+                           qkv::app::quoted(style.font), drawn, formats));
 }
