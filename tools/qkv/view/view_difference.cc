@@ -78,7 +78,10 @@ void join_masks(const Shown& other, Shown& shown) {
 }  // namespace
 
 void subtract(const qkv::app::AttentionFile& other, const ViewOptions& options, Shown& shown) {
-  Shown part = part_of(other, options);
+  ViewOptions same = options;
+  same.input.spec = options.minus;
+  same.choice.example = shown.selection.example;
+  Shown part = part_of(other, same);
   const Selection& ours = shown.selection;
   const Selection& theirs = part.selection;
   check_same(options, "layers", ours.layers, theirs.layers);

@@ -59,7 +59,7 @@ bool is_masked(const AttentionFile& file, Index example, int axis, Index token) 
 }
 
 // How many of an axis's last tokens are padding that is masked everywhere.
-Index padding_of(const AttentionFile& file, Index example, int axis) {
+Index masked_padding(const AttentionFile& file, Index example, int axis) {
   const auto& lists = axis == 3 ? file.tgt : file.src;
   if (lists.empty() || !file.mask.given()) return 0;
   const qkv::app::Tokens& tokens = lists[static_cast<std::size_t>(example)];
@@ -69,7 +69,46 @@ Index padding_of(const AttentionFile& file, Index example, int axis) {
     if (!is_masked(file, example, axis, n)) break;
     ++count;
   }
-  return count == std::ssize(tokens) ? 0 : count;
+  return count;
+}
+
+// The same, but an axis that is nothing else stays: whoever asked for the other one sees it all.
+Index padding_of(const AttentionFile& file, Index example, int axis) {
+  const Index count = masked_padding(file, example, axis);
+  return count == file.attn.size(axis) ? 0 : count;
+}
+
+// Whether an example has no query or no key but padding, such as an empty line that was translated.
+bool is_empty(const AttentionFile& file, Index example) {
+  return masked_padding(file, example, 3) == file.attn.size(3) ||
+         masked_padding(file, example, 4) == file.attn.size(4);
+}
+
+// Finds the example to show: by default the first that is not empty.
+void select_example(const AttentionFile& file, const ViewOptions& options, Selection& selection) {
+  check_example(file, options.choice);
+  const Index examples = file.attn.size(0);
+  const bool is_chosen = options.choice.example >= 0;
+  selection.example = std::max<Index>(0, options.choice.example);
+  // Axes that are named are shown with their padding.
+  if (!options.tokens.given() && !options.queries.given() && !options.keys.given()) {
+    Index& n = selection.example;
+    while (!is_chosen && n + 1 < examples && is_empty(file, n)) ++n;
+    if (is_empty(file, n)) {
+      throw UsageError(fmt::format(
+          "{}: nothing to draw{}: {} masked padding, as an empty line has it; "
+          "--queries all --keys all draws that",
+          options.input.name(), is_chosen ? fmt::format(" in example {} of {}", n, examples) : "",
+          is_chosen || examples == 1 ? "it has only" : "all examples have only"));
+    }
+  }
+  if (examples == 1 || is_chosen) return;
+  const Index n = selection.example;
+  const std::string why = n == 0   ? ""
+                          : n == 1 ? ": example 0 is empty"
+                                   : fmt::format(": examples 0-{} are empty", n - 1);
+  selection.omissions.push_back(
+      {fmt::format("example {} of {} shown{}", n, examples, why), "--example N shows others"});
 }
 
 // Padding is there because another example is longer: it is shown only if it was asked for.
@@ -135,13 +174,7 @@ std::vector<Index> hide(const std::vector<qkv::app::Tokens>& lists, Index exampl
 
 Selection select(const AttentionFile& file, const ViewOptions& options) {
   Selection selection;
-  check_example(file, options.choice);
-  selection.example = std::max<Index>(0, options.choice.example);
-  const Index examples = file.attn.size(0);
-  if (examples > 1 && options.choice.example < 0) {
-    selection.omissions.push_back(
-        {fmt::format("example 0 of {} shown", examples), "--example N shows others"});
-  }
+  select_example(file, options, selection);
   selection.layers = resolve(options.choice.layers, "--layers", "layers", file.attn.size(1));
   selection.heads = resolve(options.choice.heads, "--heads", "heads", file.attn.size(2));
   narrow(options, selection);
