@@ -2,6 +2,11 @@
 #ifndef QKV_MODELS_MODEL_NAMES_H_
 #define QKV_MODELS_MODEL_NAMES_H_
 
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <string_view>
+
 #include <qkv/app/translator.h>
 #include <qkv/app/vocabulary.h>
 
@@ -16,6 +21,39 @@ inline constexpr Choice<TranslatorAttention> kTranslatorAttentions[] = {
     {"multihead", TranslatorAttention::kMultiHead},  {"none", TranslatorAttention::kNone}};
 inline constexpr Choice<Tokenization> kTokenizations[] = {{"char", Tokenization::kCharacter},
                                                           {"word", Tokenization::kWord}};
+
+// The option of `qkv train` for each setting of config.json that is not called like it: the option
+// of batch_tokens is --batch-tokens. Empty: there is none.
+struct SettingOption {
+  std::string_view setting;
+  std::string_view option;
+};
+inline constexpr SettingOption kSettingOptions[] = {{"data", "DATA"},
+                                                    {"data_pairs", ""},
+                                                    {"data_left_out", ""},
+                                                    {"data_hash", ""},
+                                                    {"valid_pairs", ""},
+                                                    {"valid_left_out", ""},
+                                                    {"valid_hash", ""},
+                                                    {"source_column", "--cols"},
+                                                    {"target_column", "--cols"},
+                                                    {"source_tokens", ""},
+                                                    {"target_tokens", ""},
+                                                    {"learning_rate", "--lr"},
+                                                    {"beta1", ""},
+                                                    {"beta2", ""},
+                                                    {"epsilon", ""},
+                                                    {"validate_every", "--valid-freq"},
+                                                    {"save_every", "--save-freq"}};
+
+// The option that sets it, "--lr" or "DATA"; empty if there is none.
+inline std::string option_of(std::string_view setting) {
+  const auto* other = std::ranges::find(kSettingOptions, setting, &SettingOption::setting);
+  if (other != std::end(kSettingOptions)) return std::string(other->option);
+  std::string option = "--" + std::string(setting);
+  std::ranges::replace(option, '_', '-');
+  return option;
+}
 
 }  // namespace qkv::app
 

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -160,6 +162,26 @@ std::string text_of(const SettingValue* value) {
   return value == nullptr ? "absent" : app::json_text(*value);
 }
 
+struct Difference {
+  std::string name{};  // of the option; of the setting where no option sets it
+  std::string before{};
+  std::string after{};
+};
+
+// Adds what may not change, and may be the same. Neighbours that one option sets are one:
+// "--cols: 0,1 -> 1,0".
+void compare(const std::string& setting, const SettingValue* was, const SettingValue* is,
+             std::vector<Difference>& all) {
+  if (std::ranges::find(kMayChange, setting) != std::end(kMayChange)) return;
+  const std::string option = is != nullptr ? app::option_of(setting) : "";  // else an unknown one
+  if (!option.empty() && !all.empty() && all.back().name == option) {
+    all.back().before += "," + text_of(was);
+    all.back().after += "," + text_of(is);
+  } else {
+    all.push_back({option.empty() ? setting : option, text_of(was), text_of(is)});
+  }
+}
+
 }  // namespace
 
 app::Settings settings_of(const RunConfig& config) {
@@ -177,24 +199,23 @@ RunConfig config_of(const app::Settings& settings, const std::string& path) {
 
 std::string differences(const app::Settings& old, const app::Settings& now) {
   constexpr std::size_t kMostShown = 12;
-  std::string text;
-  std::size_t count = 0;
-  const auto compare = [&](const std::string& name, const app::SettingValue* was,
-                           const app::SettingValue* is) {
-    if (std::ranges::find(kMayChange, name) != std::end(kMayChange)) return;
-    const std::string before = text_of(was);
-    const std::string after = text_of(is);
-    if (before == after || ++count > kMostShown) return;
-    text += fmt::format("{}{}: {} -> {}", text.empty() ? "" : "; ", name, before, after);
-  };
+  std::vector<Difference> all;
   for (const app::Setting& setting : now) {
-    compare(setting.name, find_setting(old, setting.name), &setting.value);
+    compare(setting.name, find_setting(old, setting.name), &setting.value, all);
   }
   // The file may have any number; look each up in the short list.
   for (const app::Setting& setting : old) {
-    if (find_setting(now, setting.name) == nullptr) compare(setting.name, &setting.value, nullptr);
+    if (find_setting(now, setting.name) == nullptr) {
+      compare(setting.name, &setting.value, nullptr, all);
+    }
   }
-  if (count > kMostShown) text += fmt::format("; and {} more", count - kMostShown);
+  std::erase_if(all, [](const Difference& one) { return one.before == one.after; });
+  std::string text;
+  for (const Difference& one : std::span(all).first(std::min(kMostShown, all.size()))) {
+    text +=
+        fmt::format("{}{}: {} -> {}", text.empty() ? "" : "; ", one.name, one.before, one.after);
+  }
+  if (all.size() > kMostShown) text += fmt::format("; and {} more", all.size() - kMostShown);
   return text;
 }
 

@@ -28,8 +28,8 @@ app::Settings settings_of(const RunConfig& config);
 // or of another kind. Others are left to differences().
 RunConfig config_of(const app::Settings& settings, const std::string& path);
 
-// "learning_rate: 0.002 -> 0.001; seed: 0 -> 1" for settings that affect the result; "": none. (The
-// data's path may change, its contents may not.)
+// "--lr: 0.002 -> 0.001; --seed: 0 -> 1" for settings that affect the result, as options of the
+// command line where one sets them; "": none. (The data's path may change, its contents may not.)
 std::string differences(const app::Settings& old, const app::Settings& now);
 
 }  // namespace qkv::models

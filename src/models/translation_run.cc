@@ -16,6 +16,7 @@
 #include "io/locked_folder.h"
 #include "io/settings.h"
 #include "io/text_file.h"
+#include "models/model_names.h"
 #include "models/training_settings.h"
 #include "models/training_state.h"
 #include "models/translation_data.h"
@@ -73,7 +74,7 @@ void set_up(const LockedFolder& folder, const RunConfig& config,
     if (!changed.empty()) {
       throw RunMismatch(
           fmt::format("{} holds a run with other settings: {}; use another folder, or resume "
-                      "with those",
+                      "with its own",
                       folder.path(), changed));
     }
   }
@@ -112,6 +113,14 @@ TrainingReport train_translation(const TrainingOptions& options, const std::stri
 bool holds_run(const std::string& folder) {
   std::error_code failed;  // what cannot be seen is not there: using it will say why
   return std::filesystem::exists(std::filesystem::path(folder) / models::kConfigFile, failed);
+}
+
+std::vector<std::string> settings_of_option(std::string_view option) {
+  std::vector<std::string> names;
+  for (const Setting& setting : models::settings_of(RunConfig{})) {
+    if (option_of(setting.name) == option) names.push_back(setting.name);
+  }
+  return names;
 }
 
 TrainingOptions options_of_run(const std::string& folder, const TrainingOptions& typed,

@@ -9,6 +9,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <qkv/app/file_error.h>
@@ -165,6 +166,9 @@ QKV_API bool holds_run(const std::string& folder);
 // without a run or with a config.json that cannot be read; Error for an unknown name.
 QKV_API TrainingOptions options_of_run(const std::string& folder, const TrainingOptions& typed,
                                        std::span<const std::string> given);
+
+// The names of the settings that an option of the command line sets: "--cols" sets two.
+QKV_API std::vector<std::string> settings_of_option(std::string_view option);
 
 enum class RunModel { kBest, kLast };
 

@@ -7,6 +7,7 @@ usage: train_resume_test.py PROGRAM [TEST ...]
 
 import json
 import os
+import re
 import unittest
 
 from train_runs import SIZES, TrainCase
@@ -73,19 +74,43 @@ class GoesOn(TrainCase):
         self.begin("RUN", "3u", *MORE)
         before = self.files("RUN")
         for flags, want in (
-                (("--lr", "0.02"), "learning_rate: 0.01 -> 0.02; use"),
-                (("--valid-freq", "5u"), 'validate_every: "4u" -> "5u"; use'),
-                (("--cols", "1,0"), "source_column: 0 -> 1; target_column: 1 -> 0"),
-                (("--lower",), "lower: false -> true"), (("--patience", "3"), "patience: 90 -> 3"),
-                (("--batch-tokens", "2048"), "batch_tokens: 900 -> 2048; use"),
-                (("--seed", "0"), "seed: 18446744073709551615 -> 0; use")):
+                (("--lr", "0.02"), "other settings: --lr: 0.01 -> 0.02; use"),
+                (("--valid-freq", "5u"), '--valid-freq: "4u" -> "5u"; use'),
+                (("--cols", "1,0"), "--cols: 0,1 -> 1,0; "),
+                (("--lower",), "--lower: false -> true"), (("--patience", "3"), "--patience: 90 -> 3"),
+                (("--batch-tokens", "2048"), "--batch-tokens: 900 -> 2048; use"),
+                (("--seed", "0"), "--seed: 18446744073709551615 -> 0; use")):
             self.assertIn(want, self.refuse(2, "train", "RUN", *flags))
             self.assertIn(want, self.refuse(2, "train", "data.tsv", "-o", "RUN", *flags))
         self.assertEqual(self.files("RUN"), before)
         self.begin("OTHER", "3u")
         self.assertIn("valid_pairs: 0 -> 30", self.refuse(2, "train", "OTHER", *MORE[:2]))
-        self.assertIn("--patience requires --valid", self.refuse(2, "train", "OTHER", "--patience",
-                                                                 "3"))
+        for option, value in (("--patience", "3"), ("--valid-freq", "5u")):
+            self.assertIn(f"{option} requires --valid",
+                          self.refuse(2, "train", "OTHER", option, value))
+        # With the run's own validation data, or others of the same contents.
+        self.resume("RUN", "--after", "4u", "--valid-freq", "4u")
+        self.resume("RUN", "--after", "5u", "--valid-freq", "4u", "--valid", "valid.tsv")
+
+    def test_every_option_is_named_as_it_is_typed(self):
+        """Whatever --help lists, another value of it is refused by that name."""
+        self.begin("RUN", "1u", "--valid", "valid.tsv")
+        others = {"N": "12", "X": "0.125", "BUDGET": "7u", "S,T": "1,0", "": None}
+        may_change = {"--output", "--valid", "--after", "--save-freq"}
+        options = re.findall(r"^  (?:-\w,)?(--[a-z-]+)(?: ([A-Z,]+|[a-z_|]+\|[a-z_|]+))?(?: |$)",
+                             self.run_qkv("train", "--help").out, re.MULTILINE)
+        checked = []
+        for option, kind in options:
+            if option in may_change | {"--help", "--version", "--threads", "--quiet", "--progress",
+                                       "--color"}:
+                continue
+            value = others.get(kind, kind.split("|")[-1])
+            given = [option] if value is None else [option, value]
+            self.assertRegex(self.refuse(2, "train", "RUN", *given),
+                             f"(other settings: |; ){option}: .* -> ")
+            checked.append(option)
+        for known in ("--lr", "--cols", "--lower", "--tokenize", "--valid-freq", "--seed"):
+            self.assertIn(known, checked)
 
     def test_a_budget_that_is_used_up(self):
         self.begin("RUN", "9e,4u")
@@ -174,7 +199,7 @@ class GoesOn(TrainCase):
         config.write_text(whole.replace('"hidden": 8', '"hidden": -8'))
         self.assertIn("hidden", self.refuse(2, "train", "RUN"))
         config.write_text(whole.replace('"data": "', '"data": "" , "old": "'))
-        self.assertIn("data", self.refuse(2, "train", "RUN"))
+        self.assertIn("DATA: must be the name of a file", self.refuse(2, "train", "RUN"))
 
 
 if __name__ == "__main__":

@@ -249,9 +249,9 @@ class Refused(TrainCase):
 
     def test_another_configuration(self):
         self.train("RUN", "--after", "2u")
-        self.refuse_run(2, "RUN holds a run with other settings: learning_rate: 0.002 -> 0.01; seed: 0 -> "
-                           "3; use another folder", "--lr", "0.01", "--seed", "3")
-        self.refuse_run(2, 'attention: "additive" -> "none"', "--attention", "none")
+        self.refuse_run(2, "RUN holds a run with other settings: --lr: 0.002 -> 0.01; --seed: 0 -> 3;"
+                           " use another folder", "--lr", "0.01", "--seed", "3")
+        self.refuse_run(2, '--attention: "additive" -> "none"', "--attention", "none")
         self.refuse_run(2, "valid_pairs: 0 -> 30", "--valid", "valid.tsv")
         self.train("RUN", "--after", "3u", "--save-freq", "1u", "--threads", 1)
 
@@ -265,7 +265,7 @@ class Refused(TrainCase):
             return "".join(f', "more_{n}": {n}' for n in range(members))
 
         config.write_text(start + more(9000) + "}")
-        self.refuse_run(2, "learning_rate: 0.002 -> 0.01; " +
+        self.refuse_run(2, "--lr: 0.002 -> 0.01; " +
                         "; ".join(f"more_{n}: {n} -> absent" for n in range(11)) +
                         "; and 8989 more; use another folder", "--lr", "0.01")
         config.write_text(start + more(9000) + ', "more_7": 1}')
@@ -356,6 +356,7 @@ class Refused(TrainCase):
                 (("--after", "10"), 'got "10"'), (("--after", "1e,2e"), "epochs once"),
                 (("--cols", "0"), "--cols: expected two columns"), (("--cols", "1,1"), "--cols: "),
                 (("--patience", "2"), "--patience requires --valid"),
+                (("--valid-freq", "5u"), "--valid-freq requires --valid"),
                 (("--valid", "valid.tsv", "--valid-freq", "5s"), "qkv: --valid-freq: must be in "),
                 (("--cols", "1048576,0"), "--cols: "), (("--after", "1e300h"), "a time of at most"),
                 (("--after", "99999999999999u"), "updates of at most 3.2e+13"),

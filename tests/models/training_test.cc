@@ -14,6 +14,7 @@
 #include <qkv/error.h>
 
 #include "models/batch_gradients.h"
+#include "models/model_names.h"
 #include "models/parallel.h"
 #include "models/training_settings.h"
 #include "models/translation_run.h"
@@ -266,9 +267,25 @@ TEST(Configuration, DifferencesAreShown) {
   now.options.seed = ~std::uint64_t{0};
   now.options.validate_every = app::parse_budget("7u");
   EXPECT_EQ(differences(settings_of(old), settings_of(now)),
-            "data_hash: \"\" -> \"1\"; lower: false -> true; attention: \"additive\" -> "
-            "\"multihead\"; learning_rate: 0.002 -> 0.5; validate_every: \"1e\" -> \"7u\"; seed: "
+            "data_hash: \"\" -> \"1\"; --lower: false -> true; --attention: \"additive\" -> "
+            "\"multihead\"; --lr: 0.002 -> 0.5; --valid-freq: \"1e\" -> \"7u\"; --seed: "
             "0 -> 18446744073709551615");
+  now = old;
+  now.options.target_column = 2;  // one option of two settings
+  EXPECT_EQ(differences(settings_of(old), settings_of(now)), "--cols: 0,1 -> 0,2");
+}
+
+TEST(Configuration, KnowsTheOptionsOfItsSettings) {
+  EXPECT_EQ(app::settings_of_option("--lr"), std::vector<std::string>{"learning_rate"});
+  EXPECT_EQ(app::settings_of_option("--cols"),
+            (std::vector<std::string>{"source_column", "target_column"}));
+  EXPECT_EQ(app::settings_of_option("--batch-tokens"), std::vector<std::string>{"batch_tokens"});
+  EXPECT_EQ(app::settings_of_option("DATA"), std::vector<std::string>{"data"});
+  EXPECT_TRUE(app::settings_of_option("--none").empty());
+  const app::Settings all = settings_of(RunConfig{});
+  for (const app::SettingOption& other : app::kSettingOptions) {
+    EXPECT_NE(find_setting(all, other.setting), nullptr) << other.setting;
+  }
 }
 
 TEST(Configuration, ComesBack) {

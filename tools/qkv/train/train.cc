@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -74,16 +73,12 @@ struct TrainOptions {
 
 // A library error about an option: "--lr: must be positive, got -1".
 std::string said_of_option(const qkv::Error& error) {
-  constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
-      {"rate", "--lr"}, {"validate_every", "--valid-freq"}};
-  std::string option = "--" + error.argument();
-  std::ranges::replace(option, '_', '-');
-  for (const auto& [argument, name] : kOthers) {
-    if (error.argument() == argument) option = name;
-  }
+  const std::string& argument = error.argument();
+  const std::string option = qkv::app::option_of(argument == "rate" ? "learning_rate" : argument);
   const std::string_view text = error.what();
   const std::size_t rule = text.find("must ");
-  return rule == text.npos ? std::string(text) : fmt::format("{}: {}", option, text.substr(rule));
+  return rule == text.npos || option.empty() ? std::string(text)
+                                             : fmt::format("{}: {}", option, text.substr(rule));
 }
 
 // "10e,5000u,30m".
@@ -106,20 +101,12 @@ void add_budget(const Command& command, const std::string& name, Budget& target,
 
 // The names that config.json has for the settings that are given on the command line.
 std::vector<std::string> settings_given(const Command& command) {
-  constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
-      {"DATA", "data"},          {"--cols", "source_column"},        {"--cols", "target_column"},
-      {"--lr", "learning_rate"}, {"--valid-freq", "validate_every"}, {"--save-freq", "save_every"}};
   std::vector<std::string> settings;
   for (const std::string& option : command.given()) {
     if (option == "--output") continue;
-    const std::size_t before = settings.size();
-    for (const auto& [name, setting] : kOthers) {
-      if (option == name) settings.emplace_back(setting);
-    }
-    if (settings.size() > before) continue;
-    std::string setting = option.substr(std::string_view("--").size());
-    std::ranges::replace(setting, '-', '_');
-    settings.push_back(std::move(setting));
+    const std::vector<std::string> its = qkv::app::settings_of_option(option);
+    settings.insert(settings.end(), its.begin(), its.end());
+    if (its.empty()) settings.push_back(option);  // unknown, which options_of_run() says
   }
   return settings;
 }
@@ -189,8 +176,10 @@ void resolve(TrainOptions& options, const Command& command) {
                  fmt::format("{} --valid FILE", resuming(options)));
     }
   }
-  if (options.training.patience > 0 && options.training.valid.empty()) {
-    throw UsageError("--patience requires --valid");
+  if (!options.training.valid.empty()) return;
+  if (options.training.patience > 0) throw UsageError("--patience requires --valid");
+  if (std::ranges::count(given, "validate_every") > 0) {
+    throw UsageError("--valid-freq requires --valid");
   }
 }
 
