@@ -119,7 +119,9 @@ class Translate(Model):
         self.assertEqual(self.names(), ["a.svg", "m.safetensors"])
 
     def test_show_draws_below_each_line(self):
-        shown = self.translate("--show", lines="abc\n\nab\n")
+        done = self.run_qkv("translate", "m.safetensors", "--show", input=b"abc\n\nab\n")
+        self.assertEqual(done.err, "qkv: --show: nothing to draw for an empty line\n")
+        shown = done.out.splitlines()
         places = [shown.index(self.text_of(self.model.translate(line)[0])) for line in
                   ("abc", "ab")]
         tokens = self.model.translate("abc")[0]
@@ -181,7 +183,9 @@ class Translate(Model):
 
     def test_a_model_without_attention(self):
         self.file("m.safetensors", Translator(attention="none").file())
-        self.assertEqual(self.translate("--show"), self.translate())
+        done = self.run_qkv("translate", "m.safetensors", "--show", input=b"abc\n")
+        self.assertEqual(done.out.splitlines(), self.translate(lines="abc\n"))
+        self.assertIn("--show: the model was trained with --attention none", done.err)
         done = self.run_qkv("translate", "m.safetensors", "-o", "a.npz", code=2, input=b"abc\n")
         self.assertIn("no attention to write", done.err)
 
@@ -221,7 +225,7 @@ class Translate(Model):
         for arguments, place in [
                 (["none", "bad.txt"], "none: no such folder or model file"),
                 (["m.safetensors", "none.txt"], "none.txt: No such file"),
-                (["m.safetensors", "no/file"], "no/file: No such file"),
+                (["m.safetensors", "folder/file"], "folder/file: No such file"),
                 (["no.safetensors", "long.txt"], "no.safetensors: "),
                 (["folder", "long.txt"], "folder"),
                 (["m.safetensors", "bad.txt"], "bad.txt:2: expected UTF-8"),

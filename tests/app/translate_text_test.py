@@ -20,7 +20,8 @@ class Arguments(Model):
             self.assertEqual(self.translate(*words, lines=""), expected)
 
     def test_dates_and_abbreviations_are_texts(self):
-        for text in ("3/5/1987", "3.5.1987", "U.S.A", "a b.txt", "a/b c", "abc."):
+        for text in ("3/5/1987", "3.5.1987", "U.S.A", "a b.txt", "a/b c", "abc.", "a/b", "cab/abba/a",
+                     "3/may/1987"):
             self.assertEqual(self.translate(text, lines=""), self.translate(lines=text + "\n"))
 
     def test_a_file_comes_before_a_text(self):
@@ -31,6 +32,14 @@ class Arguments(Model):
         self.assertIn("none.tsv: No such file", self.refuse(3, "translate", "m.safetensors", "none.tsv"))
         self.assertIn('one FILE or the words of a text, got "b.txt" among 2 words',
                       self.refuse(2, "translate", "m.safetensors", "a", "b.txt"))
+        (self.dir / "cab").mkdir()
+        self.file("abba", b"a\n")  # no folder
+        for name in ("cab/abba", "cab/none/abba", "./abba-", "../none/abba", "/none/abba",
+                     "none/a.tsv"):
+            self.assertIn(f"{name}: No such file",
+                          self.refuse(3, "translate", "m.safetensors", name))
+        self.assertEqual(self.translate("abba/cab", "either/or", lines=""),
+                         self.translate(lines="abba/cab either/or\n"))
 
     def test_no_model_says_what_would_work(self):
         said = self.refuse(3, "translate", "I am happy.")

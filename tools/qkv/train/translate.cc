@@ -43,7 +43,8 @@ constexpr const char* kTranslateFooter = R"(Examples:
 Each line is translated to one line, in order and as soon as possible; of a line of a file, or of
 standard input, the first column is read. An empty line stays empty. Lines have at most 4096 tokens.
 A translation that has not ended after --most-tokens tokens is truncated. TEXT is a file if there is
-one of that name, or if it is one word with a letter and a / or an extension; else it is the text.
+one of that name. One word with a letter is a file that is missing, if it has an extension
+(lines.tsv) or begins with a folder that exists (runs/lines, ./lines); all else is text (and/or).
 
 Translations of words are written as the training data writes them: spaces around punctuation,
 and capitals where the model has none (--lower). Curly quotation marks are read as ' and ". Words
@@ -119,14 +120,21 @@ bool is_file(const std::string& name) {
   return std::filesystem::exists(name, error);
 }
 
-// Names that are meant to be files even if there is none: one word with a letter, and a folder or
-// an extension. "3/5/1987" and "U.S.A" are texts.
+// "runs" of "runs/lines", "/" of "/tmp/lines"; empty without a slash.
+std::string first_folder(const std::string& name) {
+  const std::size_t end = name.find('/');
+  return end == name.npos ? "" : name.substr(0, std::max<std::size_t>(end, 1));
+}
+
+// Names that are meant to be files even if there is none: one word with a letter, and an extension
+// or a first folder that exists. "3/5/1987", "U.S.A" and "and/or" are texts.
 bool is_path(const std::string& name) {
   const auto is_letter = [](unsigned char c) { return std::isalpha(c) != 0; };
   const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0; };
   if (name.find(' ') != name.npos || std::ranges::none_of(name, is_letter)) return false;
   const std::string extension = std::filesystem::path(name).extension().string();
-  return name.find('/') != name.npos ||
+  std::error_code error;
+  return std::filesystem::is_directory(first_folder(name), error) ||
          (extension.size() > 2 && is_letter(static_cast<unsigned char>(extension[1])) &&
           std::all_of(extension.begin() + 1, extension.end(), is_plain));
 }
@@ -204,9 +212,19 @@ void check_unknown(const TranslateOptions& options, const TranslationModel& mode
       "be copied");
 }
 
+// What --show will not show.
+void warn_of_show(const TranslateOptions& options, const TranslationModel& model,
+                  const Common& common) {
+  if (!options.show) return;
+  if (model.translator.config().attention != qkv::app::TranslatorAttention::kNone) return;
+  warn(common, "--show: the model was trained with --attention none, so there is nothing to draw");
+}
+
 std::string shown(const TranslatedLine& line, const TranslateOptions& options,
                   const Common& common) {
-  if (!options.show || !has_attention(line)) return line_of(line, options);
+  if (!options.show) return line_of(line, options);
+  if (line.translation.source.empty()) warn(common, "--show: nothing to draw for an empty line");
+  if (!has_attention(line)) return line_of(line, options);
   return line_of(line, options) + qkv::app::draw_terminal(alignment(line), terminal_style(common)) +
          "\n";
 }
@@ -234,6 +252,7 @@ void run(const TranslateOptions& options, const Common& common) {
   if (options.demo.empty()) check_inputs(options.outputs, model_files(options.run));
   const TranslationModel model = model_of(options);
   check_unknown(options, model);
+  warn_of_show(options, model, common);
   const bool keeps = !options.outputs.paths.empty() || options.outputs.json;
   std::optional<Progress> progress;
   if (keeps || ::isatty(STDOUT_FILENO) != 1) progress.emplace(common, "translate");
