@@ -103,6 +103,50 @@ class Padding(Styled):
                          ["example 1 of 2", "1 of 3 queries hidden (special tokens)"])
         self.assertIn("1 of 2 keys hidden", got["notes"][2])
 
+    def save_empty(self, name, *empty, **more):
+        """Three translations, of which some are of an empty line."""
+        attn = np.zeros((3, 1, 1, 2, 2), np.float32)
+        mask = np.zeros(attn.shape, bool)
+        tokens = [["<pad>"] * 2 if n in empty else [f"a{n}", f"b{n}"] for n in range(3)]
+        for n in range(3):
+            if n not in empty:
+                attn[n, 0, 0], mask[n] = weights(2, 2), True
+        self.save(name, attn=attn, mask=mask, src=tokens, tgt=tokens, **more)
+
+    def test_alone_is_not_drawn(self):
+        nothing = "a.npz: nothing to draw"
+        self.save_empty("a.npz", 0, 1)
+        self.assertIn(nothing + " in example 1 of 3: it has only masked padding, as an empty line",
+                      self.refuse(2, "view", "a.npz", "--example", 1))
+        self.refuse(2, "view", "a.npz", "--example", 1, "-o", "a.svg")
+        got = self.seen("a.npz")
+        self.assertIn("a2", got)
+        self.assertNotIn("pad", got)
+        self.assertEqual(got.splitlines()[-1], "example 2 of 3 shown: examples 0-1 are empty; "
+                                               "--example N shows others")
+        self.assertEqual(self.seen("a.npz", "--example", 0, "--keys", "all", "--queries", "all",
+                                   "--table").count("<pad>"), 4)
+        self.save_empty("a.npz", 0)
+        self.assertIn("example 1 of 3 shown: example 0 is empty", self.seen("a.npz"))
+        self.save_empty("a.npz", 1)
+        self.assertIn("example 0 of 3 shown; ", self.seen("a.npz"))
+        self.save_empty("a.npz", 0, 1, 2)
+        self.assertIn(nothing + ": all examples have only", self.refuse(2, "view", "a.npz"))
+        self.save(attn=np.zeros((2, 2)), mask=np.zeros((2, 2), bool), src=["<pad>", ""])
+        self.assertIn(nothing + ": it has only", self.refuse(2, "view", "a.npz"))
+
+    def test_alone_in_a_difference(self):
+        """Both files show the same example."""
+        self.save_empty("a.npz", 0)
+        self.save_empty("b.npz")
+        got = self.seen("a.npz", "--minus", "b.npz", "--table")
+        self.assertIn("a1", got)
+        self.assertNotIn("tokens differ", got)
+        self.assertIn("a.npz minus b.npz", got)
+        self.save_empty("b.npz", 1)
+        self.assertIn("b.npz: nothing to draw in example 1 of 3",
+                      self.refuse(2, "view", "a.npz", "--minus", "b.npz"))
+
     def test_that_is_not_masked_is_shown(self):
         shown = lambda: json.loads(self.run_qkv("view", "a.npz", "--json").out)["src"]  # noqa: E731
         self.save(attn=weights(3, 3), src=["a", "b", "[PAD]"])
@@ -173,6 +217,44 @@ class Looks(Styled):
         for text in ("a'b", "a,b", "<b>"):
             self.assertIn("--font: expected one font's name",
                           self.refuse(2, "view", "a.npz", f"--font={text}"))
+
+    def font_warning(self, font, answer, *outputs):
+        """With a `fc-match` that prints `answer`; None: there is none."""
+        programs = self.dir / "bin"
+        shutil.rmtree(programs, ignore_errors=True)
+        programs.mkdir()
+        (programs / "rsvg-convert").symlink_to(shutil.which("rsvg-convert"))
+        if answer is not None:
+            (programs / "fc-match").write_text(f"#!/bin/sh\n{answer}\n")
+            (programs / "fc-match").chmod(0o755)
+        files = sum((["-o", f"o.{name}"] for name in outputs), [])
+        return self.run_qkv("view", "a.npz", "--font", font, *files,
+                            env={"PATH": str(programs)}).err
+
+    @unittest.skipUnless(shutil.which("rsvg-convert"), "no rsvg-convert")
+    def test_font_that_is_not_installed(self):
+        other = "printf 'Some Serif,Some Serif Light'"
+        want = 'qkv: --font: "No Font" is not installed here; Some Serif instead in the '
+        self.assertEqual(self.font_warning("No Font", other, "png"), want + ".png\n")
+        self.assertEqual(self.font_warning("No Font", other, "svg", "pdf", "png"),
+                         want + ".png and .pdf\n")
+        self.assertEqual(self.font_warning("No Font", other, "svg"), "")  # it only names the font
+        self.assertEqual(self.font_warning("some seriflight", other, "png"), "")  # as fontconfig
+        self.assertEqual(self.font_warning("Sans-Serif", other, "png"), "")  # whatever serves as it
+        for nothing in (None, "exit 1", "exit 0"):  # nobody knows
+            self.assertEqual(self.font_warning("No Font", nothing, "png"), "")
+        asked = 'for last; do :; done; printf "%s" "$last" > asked; printf Other'
+        self.font_warning("A-b:c", asked, "png")
+        self.assertEqual((self.dir / "asked").read_text(), r"A\-b\:c,DejaVu Sans Mono,monospace")
+
+    @unittest.skipUnless(shutil.which("rsvg-convert") and shutil.which("fc-match"), "no fontconfig")
+    def test_font_that_is_drawn_instead(self):
+        """What fontconfig says is what librsvg does: the PDF names its fonts."""
+        done = self.run_qkv("view", "a.npz", "--font", "No Such Font", "-o", "o.pdf")
+        drawn = re.fullmatch('qkv: --font: "No Such Font" is not installed here; (.*) instead in the '
+                             '.pdf\n', done.err)[1]
+        self.assertIn(drawn.replace(" ", "").encode(), (self.dir / "o.pdf").read_bytes())
+        self.assertEqual(self.run_qkv("view", "a.npz", "--font", drawn, "-o", "o.pdf").err, "")
 
     def test_notes(self):
         note = "4 of 5 queries not selected"
