@@ -312,7 +312,7 @@ TEST(Configuration, ComesBack) {
 TEST(Configuration, SettingsOfOneSideOnlyAreDifferences) {
   const app::Settings one{{"a", Index{1}}, {"b", true}};
   const app::Settings other{{"b", true}, {"c", 0.5}};
-  EXPECT_EQ(differences(one, other), "c: absent -> 0.5; a: 1 -> absent");
+  EXPECT_EQ(differences(one, other), "--c: absent -> 0.5; a: 1 -> absent");
 }
 
 }  // namespace
