@@ -90,6 +90,8 @@ class Translate(Model):
         wanted = [self.model.translate(line) if line else ([], 0.0, np.zeros((0, 0)))
                   for line in LINES]
         self.translate("-o", "a.npz", "-o", "a.safetensors", "-o", "a.txt", "-o", "a.json")
+        self.assertEqual(self.translate("--attn", "b.npz"), self.expected())  # printed as well
+        self.assertEqual((self.dir / "b.npz").read_bytes(), (self.dir / "a.npz").read_bytes())
         saved = dict(np.load(self.dir / "a.npz"))
         queries = max(len(tokens) for tokens, _, _ in wanted)
         self.assertEqual(saved["attn"].shape, (len(LINES), 1, 1, queries, 19))
@@ -116,6 +118,8 @@ class Translate(Model):
         self.assertIn("<svg", (self.dir / "a.svg").read_text())
         done = self.run_qkv("translate", "m.safetensors", "-o", "b.svg", code=2, input=b"a\nb\n")
         self.assertIn("a picture shows one line, got 2", done.err)
+        done = self.run_qkv("translate", "m.safetensors", "--attn", "b.svg", code=2, input=b"a\n")
+        self.assertIn("--attn: expected a .npz or .safetensors file, got \"b.svg\"", done.err)
         self.assertEqual(self.names(), ["a.svg", "m.safetensors"])
 
     def test_show_draws_below_each_line(self):

@@ -50,10 +50,10 @@ Translations of words are written as the training data writes them: spaces aroun
 and capitals where the model has none (--lower). Curly quotation marks are read as ' and ". Words
 that the model does not know are read as <unk>; where it writes <unk>, it copies (--unknown).
 
--o keeps all lines and their attention: .npz and .safetensors hold attn [lines,1,1,tokens of the
-translation, tokens of the line], padded with <pad>, and src, tgt, mask, axes, line, translation and
-log_probability (qkv view FILE --example N draws them); an .svg, .png or .pdf shows one line; a .txt
-has the translations.)";
+-o and --attn keep all lines and their attention: .npz and .safetensors hold attn [lines,1,1,tokens
+of the translation, tokens of the line], padded with <pad>, and src, tgt, mask, axes, line,
+translation and log_probability (qkv view FILE --example N draws them); an .svg, .png or .pdf shows
+one line; a .txt has the translations.)";
 
 constexpr Choice<qkv::app::UnknownTokens> kUnknownTokens[] = {
     {"copy", qkv::app::UnknownTokens::kCopied}, {"keep", qkv::app::UnknownTokens::kKept}};
@@ -229,6 +229,23 @@ std::string shown(const TranslatedLine& line, const TranslateOptions& options,
          "\n";
 }
 
+// "--attn FILE": an output that holds the attention of all lines.
+void add_attention_file(const Command& command, OutputOptions& outputs) {
+  command
+      .add_parsed(
+          "--attn",
+          [&outputs](const std::string& path) {
+            if (!path.ends_with(".npz") && !path.ends_with(".safetensors")) {
+              throw BadValue("--attn", fmt::format("expected a .npz or .safetensors file, got {}; "
+                                                   "-o writes pictures",
+                                                   qkv::app::quoted(path)));
+            }
+            outputs.paths.push_back(path);
+          },
+          "write the attention of all lines, as -o does: .npz or .safetensors")
+      .type_name("FILE");
+}
+
 void check(const TranslateOptions& options) {
   check_search(options.search);
   const bool wants_files = !options.outputs.paths.empty() || options.outputs.json;
@@ -306,6 +323,7 @@ void add_translate(const Command& program, const Common& common) {
   command.add_flag("--show", options->show,
                    "below each translation, where each of its tokens looked");
   add_outputs(command, options->outputs, "txt");
+  add_attention_file(command, options->outputs);
   command.footer(kTranslateFooter);
   command.callback([options, &common] { run(*options, common); });
 }
