@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How well translators do that differ only in their attention, after equal times of training.
+
+usage: translator_results.py TABLE -o FOLDER [--minutes 20] [--long 120] [--attention additive ...]
+                             [--updates N] [--program build/release/bin/qkv] [--json FILE]
+
+TABLE is English, tab, French, such as the pairs of manythings.org/anki. Its lines are split by `qkv
+split`: 2,000 sentences with all their translations to test with, 1,000 for validation. For each
+attention a translator is trained for --minutes, and the first one also for --long minutes in all;
+each then translates the test's sentences with a beam of 5. All use the options in TRAIN. A model is
+also scored on the sentences of 8 words and more, and there the first attention is compared with each
+other one by paired bootstrap resampling. --updates ends training after as many updates instead.
+
+Everything is kept in FOLDER: interrupted and run again, it goes on. The machine must have nothing
+else to do. Prints a table; --json keeps the figures.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+SPLIT = ("--hold-out", "2000", "--valid", "1000", "--seed", "1")
+TRAIN = ("--tokenize", "subword", "--vocab", "8000", "--embedding", "256", "--hidden", "256",
+         "--units", "128", "--tied-embeddings", "--batch-tokens", "4096", "--valid-freq", "2m",
+         "--seed", "1")  # fmt: skip
+BEAM = ("--beam", "5")
+LONG_WORDS = 8
+ATTENTIONS = ("additive", "scaled_dot", "bilinear", "none")
+
+
+class Program:
+    def __init__(self, path):
+        self.path = str(Path(path).resolve())
+
+    def run(self, *arguments, quiet=False):
+        """What it prints."""
+        done = subprocess.run([self.path, *map(str, arguments)], check=True, text=True,
+                              stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL if quiet else None)  # fmt: skip
+        return done.stdout
+
+    def json(self, *arguments):
+        return json.loads(self.run(*arguments, "--json", quiet=True))
+
+
+def lines_of(path):
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def write_lines(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def prepare(qkv, table, folder):
+    """Splits the table once; returns the folder of the parts."""
+    parts = folder / "split"
+    if not (parts / "train.tsv").exists():
+        qkv.run("split", table, *SPLIT, "-o", parts)
+        test = lines_of(parts / "test.tsv")
+        write_lines(parts / "test-long.tsv",
+                    [line for line in test if len(line.split("\t")[0].split()) >= LONG_WORDS])  # fmt: skip
+    for name in ("test", "test-long"):
+        sources = dict.fromkeys(line.split("\t")[0] for line in lines_of(parts / f"{name}.tsv"))
+        write_lines(parts / f"{name}.txt", sources)
+    return parts
+
+
+def last_line(run):
+    return json.loads(lines_of(run / "train.jsonl")[-1])
+
+
+def result(qkv, parts, run, name):
+    """Trained as far as it is: what it reached, and its scores."""
+    scored = {"name": name, "updates": last_line(run)["update"], "epochs": last_line(run)["epoch"],
+              "minutes": round(last_line(run)["seconds"] / 60, 1)}  # fmt: skip
+    for part in ("test", "test-long"):
+        output = parts.parent / f"{name}.{part}.txt"
+        qkv.run("translate", run, parts / f"{part}.txt", *BEAM, "-o", output, quiet=True)
+        scored[part] = qkv.json("score", "--hypotheses", output, parts / f"{part}.tsv")
+    return scored
+
+
+def compare(qkv, parts, first, other):
+    """The probability that the difference between two models on long sentences is chance."""
+    files = [parts.parent / f"{name}.test-long.txt" for name in (first, other)]
+    report = qkv.json("score", "--hypotheses", files[1], parts / "test-long.tsv", "--against", files[0])
+    return report["against"]["bleu_p"]
+
+
+def table_of(results):
+    rows = ["| | minutes | updates | BLEU | chrF2 | BLEU, 8 words and more | p |",
+            "| --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+    for one in results:
+        p = f"{one['p']:.4f}" if "p" in one else ""
+        rows.append(f"| {one['name']} | {one['minutes']} | {one['updates']} "
+                    f"| {one['test']['bleu']:.2f} | {one['test']['chrf2']:.2f} "
+                    f"| {one['test-long']['bleu']:.2f} | {p} |")  # fmt: skip
+    human = results[0]["test"].get("one_reference")
+    if human:
+        rows.append(f"\nWith one reference, of {human['sentences']} sentences: BLEU "
+                    f"{human['translations']['bleu']:.2f}; another human translation "
+                    f"{human['humans']['bleu']:.2f}.")  # fmt: skip
+    return "\n".join(rows)
+
+
+def cpu():
+    for line in Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("model name"):
+            return f"{line.split(':')[1].strip()}, {os.cpu_count()} cores"
+    return platform.machine()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("table")
+    parser.add_argument("-o", "--output", required=True)
+    parser.add_argument("--minutes", type=int, default=20)
+    parser.add_argument("--long", type=int, default=0)
+    parser.add_argument("--updates", type=int)
+    parser.add_argument("--attention", nargs="+", default=list(ATTENTIONS))
+    parser.add_argument("--program", default="build/release/bin/qkv")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    qkv, folder = Program(options.program), Path(options.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = prepare(qkv, options.table, folder)
+
+    def train(run, attention, budget):
+        if (run / "config.json").exists():
+            qkv.run("train", run, "--after", budget)
+        else:
+            qkv.run("train", parts / "train.tsv", "-o", run, "--valid", parts / "valid.tsv", *TRAIN,
+                    "--attention", attention, "--after", budget)  # fmt: skip
+
+    results = []
+    budget = f"{options.updates}u" if options.updates else f"{options.minutes}m"
+    for attention in options.attention:
+        train(folder / attention, attention, budget)
+        results.append(result(qkv, parts, folder / attention, attention))
+    first = options.attention[0]
+    for one in results[1:]:
+        one["p"] = compare(qkv, parts, first, one["name"])
+    if options.long:
+        run = folder / f"{first}-long"
+        train(run, first, f"{options.long}m")
+        results.append(result(qkv, parts, run, run.name))
+    print(table_of(results))
+    if options.json:
+        kept = {"cpu": cpu(), "date": datetime.date.today().isoformat(), "options": list(TRAIN),
+                "command": " ".join(["scripts/measure/translator_results.py", *sys.argv[1:]]),
+                "results": results}  # fmt: skip
+        Path(options.json).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
