@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -81,10 +83,16 @@ struct WriteSetting {
 // A vocabulary as arrays.
 struct Columns {
   Strings tokens{};
-  Tensor counts{};  // int64
+  Tensor counts{};  // int64, or int32
 };
 
-Columns columns_of(const Vocabulary& vocabulary) {
+// Of all counts, the first is the largest.
+bool fit_32_bits(const Vocabulary& vocabulary) {
+  const auto tokens = vocabulary.tokens();
+  return tokens.empty() || tokens.front().count <= std::numeric_limits<std::int32_t>::max();
+}
+
+Columns columns_of(const Vocabulary& vocabulary, ParameterStorage storage) {
   const auto size = std::ssize(vocabulary.tokens());
   Columns columns{.tokens = {.shape = Dims(size), .values = {}},
                   .counts = Tensor(DType::kInt64, {size})};
@@ -93,8 +101,59 @@ Columns columns_of(const Vocabulary& vocabulary) {
     columns.tokens.values.push_back(token.text);
     *count++ = token.count;
   }
+  // A small file, in which eight bytes for each token would be seen.
+  if (storage != ParameterStorage::kUnchanged && fit_32_bits(vocabulary)) {
+    columns.counts = convert(columns.counts, DType::kInt32);
+  }
   return columns;
 }
+
+DType stored_type(ParameterStorage storage, DType computed) {
+  switch (storage) {
+    case ParameterStorage::kUnchanged:
+      return computed;
+    case ParameterStorage::kFloat16:
+      return DType::kFloat16;
+    case ParameterStorage::kBFloat16:
+      return DType::kBFloat16;
+  }
+  return computed;
+}
+
+// Throws for a number that became infinite, or was not finite before.
+void check_rounded(const std::string& name, const Tensor& exact, const Tensor& rounded) {
+  const Tensor before = convert(exact, DType::kFloat64);
+  const Tensor after = convert(rounded, DType::kFloat64);
+  for (std::size_t n = 0; n < after.values<double>().size(); ++n) {
+    if (std::isfinite(after.values<double>()[n])) continue;
+    throw Error("write_model_file", name,
+                fmt::format("must be finite as {}, got {}", name_of(rounded.dtype()),
+                            before.values<double>()[n]));
+  }
+}
+
+// The parameters as they are stored: views of the model's own, or of rounded copies.
+class StoredParameters {
+ public:
+  StoredParameters(const Translator& translator, ParameterStorage storage) {
+    for_each_parameter(translator, [&](const BasicParameter<const Tensor>& parameter) {
+      const Tensor& exact = parameter.value;
+      const DType type = stored_type(storage, exact.dtype());
+      if (type == exact.dtype()) {
+        views_.push_back({parameter.name, exact.view()});
+        return;
+      }
+      rounded_.push_back(convert(exact, type));
+      check_rounded(parameter.name, exact, rounded_.back());
+      views_.push_back({parameter.name, ConstView(rounded_.back())});
+    });
+  }
+  const std::vector<NamedView>& views() const { return views_; }
+
+ private:
+  std::vector<Tensor> rounded_{};  // moving a tensor moves no memory
+  std::vector<NamedView> views_{};
+};
 
 // The style as pairs: what is said, and of what. Empty for an empty style, which is not written.
 Strings style_rows(const TextStyle& style) {
@@ -204,12 +263,13 @@ ModelSettings take_settings(Contents& contents) {
 
 Vocabulary take_vocabulary(Contents& contents, const std::string& side) {
   Strings tokens = contents.take<Strings>(side + "_tokens");
-  const Tensor counts = contents.take<Tensor>(side + "_counts");
-  if (tokens.shape.rank() != 1 || counts.dtype() != DType::kInt64 ||
-      counts.shape() != tokens.shape) {
+  Tensor counts = contents.take<Tensor>(side + "_counts");
+  const bool are_counts = counts.dtype() == DType::kInt64 || counts.dtype() == DType::kInt32;
+  if (tokens.shape.rank() != 1 || !are_counts || counts.shape() != tokens.shape) {
     contents.fail(fmt::format("{}_counts: expected int64 of shape [n] like {}_tokens, got {}", side,
                               side, describe(counts)));
   }
+  counts = convert(counts, DType::kInt64);
   std::vector<CountedToken> counted;
   for (std::size_t n = 0; n < tokens.values.size(); ++n) {
     counted.push_back({std::move(tokens.values[n]), counts.values<std::int64_t>()[n]});
@@ -273,14 +333,17 @@ void check_sizes(const Contents& contents, const TranslatorConfig& config) {
   }
 }
 
+// Numbers of 16 bits are widened, which changes none of them.
 void take_parameters(Contents& contents, Translator& translator) {
   for_each_parameter(translator, [&](const BasicParameter<Tensor>& parameter) {
     Tensor read = contents.take<Tensor>(parameter.name);
-    if (read.dtype() != parameter.value.dtype() || read.shape() != parameter.value.shape()) {
+    const DType wanted = parameter.value.dtype();
+    const bool is_narrow = read.dtype() == DType::kFloat16 || read.dtype() == DType::kBFloat16;
+    if ((read.dtype() != wanted && !is_narrow) || read.shape() != parameter.value.shape()) {
       contents.fail(fmt::format("{}: expected {}, got {}", parameter.name,
                                 describe(parameter.value), describe(read)));
     }
-    parameter.value = std::move(read);
+    parameter.value = is_narrow ? convert(read, wanted) : std::move(read);
   });
 }
 
@@ -309,13 +372,14 @@ TranslationModel model_from(const std::string& file, std::vector<NamedArray> arr
 
 }  // namespace
 
-void write_model_file(const std::string& path, const TranslationModel& model) {
+void write_model_file(const std::string& path, const TranslationModel& model,
+                      const ModelFileOptions& options) {
   const ModelSettings settings{model.translator.config(), model.tokenization, model.letters};
   Strings text;
   for_each_setting(settings, WriteSetting{text});
   text.shape = Dims(static_cast<Index>(text.values.size()) / 2, 2);
-  const Columns source = columns_of(model.source);
-  const Columns target = columns_of(model.target);
+  const Columns source = columns_of(model.source, options.storage);
+  const Columns target = columns_of(model.target, options.storage);
   std::vector<NamedView> arrays{{"settings", &text},
                                 {"source_tokens", &source.tokens},
                                 {"target_tokens", &target.tokens},
@@ -323,9 +387,8 @@ void write_model_file(const std::string& path, const TranslationModel& model) {
                                 {"target_counts", target.counts.view()}};
   const Strings style = style_rows(model.style);
   if (!style.values.empty()) arrays.push_back({kStyleArray, &style});
-  for_each_parameter(model.translator, [&](const BasicParameter<const Tensor>& parameter) {
-    arrays.push_back({parameter.name, parameter.value.view()});
-  });
+  const StoredParameters parameters(model.translator, options.storage);
+  arrays.insert(arrays.end(), parameters.views().begin(), parameters.views().end());
   write_safetensors(path, arrays);
 }
 

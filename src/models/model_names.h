@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include <qkv/app/translation_model.h>
 #include <qkv/app/translator.h>
 #include <qkv/app/vocabulary.h>
 
@@ -21,6 +22,11 @@ inline constexpr Choice<TranslatorAttention> kTranslatorAttentions[] = {
     {"multihead", TranslatorAttention::kMultiHead},  {"none", TranslatorAttention::kNone}};
 inline constexpr Choice<Tokenization> kTokenizations[] = {{"char", Tokenization::kCharacter},
                                                           {"word", Tokenization::kWord}};
+// What `qkv train` trains is float32.
+inline constexpr Choice<ParameterStorage> kParameterStorages[] = {
+    {"f32", ParameterStorage::kUnchanged},
+    {"f16", ParameterStorage::kFloat16},
+    {"bf16", ParameterStorage::kBFloat16}};
 
 // The option of `qkv train` for each setting of config.json that is not called like it: the option
 // of batch_tokens is --batch-tokens. Empty: there is none.

@@ -16,35 +16,15 @@
 
 #include "models/model_names.h"
 #include "tests/app/files.h"
+#include "tests/app/small_model.h"
 
 namespace qkv::app {
 namespace {
 
 using test::complaint;
 using test::Directory;
-using Texts = std::vector<std::string>;
-
-Vocabulary vocabulary_of(const Texts& tokens) {
-  VocabularyBuilder builder;
-  builder.add(tokens);
-  return builder.build();
-}
-
-// Knows a to d in sources, v to z in targets; its parameters are random, not learned.
-TranslationModel small_model(TranslatorConfig config = {}, std::uint64_t seed = 1) {
-  TranslationModel model{Translator({.source_tokens = 8, .target_tokens = 9}),
-                         vocabulary_of({"a", "b", "c", "d"}),
-                         vocabulary_of({"v", "w", "x", "y", "z"})};
-  config.source_tokens = model.source.size();
-  config.target_tokens = model.target.size();
-  config.embedding = 4;
-  config.hidden = 6;
-  config.units = 5;
-  config.heads = 2;
-  model.translator = Translator(config);
-  initialise(model.translator, seed);
-  return model;
-}
+using test::small_model;
+using test::Texts;
 
 std::vector<TranslatedText> translated(const TranslationModel& model, const Texts& texts,
                                        const SearchOptions& options = {}) {

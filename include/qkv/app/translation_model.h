@@ -60,9 +60,23 @@ struct TextPair {
 QKV_API TranslationLoss loss(const TranslationModel& model, std::span<const TextPair> pairs,
                              Context& context);
 
+// How a file stores the parameters. Of 16 bits: each rounded once, to nearest even; a reader widens
+// them again, to the type that the model computes in.
+enum class ParameterStorage {
+  kUnchanged,  // in that type
+  kFloat16,
+  kBFloat16,
+};
+
+struct ModelFileOptions {
+  ParameterStorage storage = ParameterStorage::kUnchanged;
+};
+
 // A model as one .safetensors file: its parameters under their names, and the
-// vocabularies, the style and all settings as text. Written atomically. Throws OutputError.
-QKV_API void write_model_file(const std::string& path, const TranslationModel& model);
+// vocabularies, the style and all settings as text. Written atomically. Throws OutputError, and
+// Error for a parameter with a number that the storage cannot hold.
+QKV_API void write_model_file(const std::string& path, const TranslationModel& model,
+                              const ModelFileOptions& options = {});
 // Throws InputError for a file that is missing or holds anything else; Cancelled if `stop` is
 // set, also while waiting for a FIFO's writer.
 QKV_API TranslationModel read_model_file(const std::string& path,
