@@ -19,7 +19,7 @@ inline Tensor zeros_like(const Tensor& tensor) {
 
 // A requested gradient must have the parameter's dtype and shape. Throws Error.
 inline void check_gradient(std::string_view function, const std::string& name,
-                           const Tensor& gradient, const Tensor& parameter) {
+                           const ConstView& gradient, const Tensor& parameter) {
   if (!gradient.given()) return;
   if (!parameter.given()) throw Error(function, name, "is of a parameter that the layer lacks");
   check_same(function, {name, gradient}, parameter.dtype(), parameter.shape());

@@ -11,6 +11,8 @@
 namespace qkv {
 namespace {
 
+using layers::LinearPair;
+
 constexpr std::string_view kLinear = "Linear";
 constexpr std::string_view kLinearForward = "Linear::forward";
 constexpr std::string_view kLinearBackward = "Linear::backward";
@@ -22,7 +24,7 @@ Dims with_channels(const Dims& shape, Index channels) {
   return result;
 }
 
-void check_forward(std::string_view function, const LinearParameters& p, const ConstView& x,
+void check_forward(std::string_view function, const LinearPair& p, const ConstView& x,
                    const View& y) {
   const Tensor& w = p.weight;
   layers::check_rows(function, {"x", x}, w.dtype(), w.size(1));
@@ -30,11 +32,50 @@ void check_forward(std::string_view function, const LinearParameters& p, const C
   layers::check_apart(function, {"y", y}, {{"x", x}, {"weight", w}, {"bias", p.bias}});
 }
 
-void check_input_gradient(std::string_view function, const LinearParameters& p, const ConstView& dy,
+void check_input_gradient(std::string_view function, const LinearPair& p, const ConstView& dy,
                           const View& dx) {
   const Tensor& w = p.weight;
   layers::check_same(function, {"dx", dx}, w.dtype(), with_channels(dy.shape(), w.size(1)));
   layers::check_apart(function, {"dx", dx}, {{"dy", dy}, {"weight", w}});
+}
+
+// A backward pass: what it reads, and where its results go.
+struct LinearBackward {
+  std::string_view function;
+  LinearPair p;
+  layers::NamedView x;
+  ConstView dy;
+  View dx;
+  layers::LinearGradientViews gradients;
+};
+
+void check_backward(const LinearBackward& b) {
+  const Tensor& w = b.p.weight;
+  layers::check_rows(b.function, b.x, w.dtype(), w.size(1));
+  layers::check_same(b.function, {"dy", b.dy}, w.dtype(),
+                     with_channels(b.x.view.shape(), w.size(0)));
+  layers::check_gradient(b.function, "gradients.weight", b.gradients.weight, w);
+  layers::check_gradient(b.function, "gradients.bias", b.gradients.bias, b.p.bias);
+  if (b.dx.given()) {
+    check_input_gradient(b.function, b.p, b.dy, b.dx);
+    layers::check_apart(b.function, {"dx", b.dx},
+                        {{"x", b.x.view},
+                         {"gradients.weight", b.gradients.weight},
+                         {"gradients.bias", b.gradients.bias}});
+  }
+  const auto check_apart = [&](const char* name, const ConstView& gradient) {
+    if (gradient.given()) {
+      layers::check_apart(b.function, {name, gradient}, {{"x", b.x.view}, {"dy", b.dy}});
+    }
+  };
+  check_apart("gradients.weight", b.gradients.weight);
+  check_apart("gradients.bias", b.gradients.bias);
+}
+
+void compute_backward(const LinearBackward& b, Write write, Context& context) {
+  check_backward(b);
+  layers::linear_backward_parameters(b.function, b.x.view, b.dy, b.gradients, write, context);
+  if (b.dx.given()) layers::linear_backward_input(b.function, b.dy, b.p, b.dx, write, context);
 }
 
 }  // namespace
@@ -61,50 +102,37 @@ void Linear::forward(const ConstView& x, Saved& saved, const View& y, Context& c
 void Linear::backward(const Saved& saved, const ConstView& dy, const View& dx,
                       Parameters& gradients, Write write, Context& context) const {
   if (!saved.x.given()) throw Error(kLinearBackward, "saved", "must come from a forward pass");
-  const Tensor& w = parameters_.weight;
-  layers::check_rows(kLinearBackward, {"saved.x", saved.x}, w.dtype(), w.size(1));
-  layers::check_same(kLinearBackward, {"dy", dy}, w.dtype(),
-                     with_channels(saved.x.shape(), w.size(0)));
-  layers::check_gradient(kLinearBackward, "gradients.weight", gradients.weight, w);
-  layers::check_gradient(kLinearBackward, "gradients.bias", gradients.bias, parameters_.bias);
-  if (dx.given()) {
-    check_input_gradient(kLinearBackward, parameters_, dy, dx);
-    layers::check_apart(kLinearBackward, {"dx", dx},
-                        {{"x", saved.x},
-                         {"gradients.weight", gradients.weight},
-                         {"gradients.bias", gradients.bias}});
-  }
-  const auto check_apart = [&](const char* name, const Tensor& gradient) {
-    if (gradient.given()) {
-      layers::check_apart(kLinearBackward, {name, gradient}, {{"x", saved.x}, {"dy", dy}});
-    }
-  };
-  check_apart("gradients.weight", gradients.weight);
-  check_apart("gradients.bias", gradients.bias);
-  layers::linear_backward_parameters(kLinearBackward, saved.x, dy, gradients, write, context);
-  if (dx.given())
-    layers::linear_backward_input(kLinearBackward, dy, parameters_, dx, write, context);
+  compute_backward({kLinearBackward,
+                    parameters_,
+                    {"saved.x", saved.x},
+                    dy,
+                    dx,
+                    {gradients.weight, gradients.bias}},
+                   write, context);
 }
 
 // ---- packed ---------------------------------------------------------------------------------
 
 struct PackedLinear::State {
-  const LinearParameters& parameters;
+  LinearPair parameters;
   Context& context;
   Tensor panels;
 };
 
-PackedLinear::PackedLinear(const LinearParameters& parameters, Context& context) {
+PackedLinear::PackedLinear(const LinearParameters& parameters, Context& context)
+    : PackedLinear(parameters.weight, parameters.bias, context) {}
+
+PackedLinear::PackedLinear(const Tensor& weight, const Tensor& bias, Context& context) {
   constexpr std::string_view kFunction = "PackedLinear";
-  const Tensor& w = parameters.weight;
+  const Tensor& w = weight;
   layers::check_float(kFunction, {"parameters.weight", w});
   if (w.rank() != 2) {
     throw Error(kFunction, "parameters.weight",
                 core::text("must have the shape [out,in], got ", describe(w)));
   }
   const Index outputs = w.size(0);
-  if (parameters.bias.given()) {
-    layers::check_same(kFunction, {"parameters.bias", parameters.bias}, w.dtype(), {outputs});
+  if (bias.given()) {
+    layers::check_same(kFunction, {"parameters.bias", bias}, w.dtype(), {outputs});
   }
   const Index inputs = w.size(1);
   Tensor panels(w.dtype(), {dense::Panels<float>::size(outputs, inputs)});
@@ -112,7 +140,7 @@ PackedLinear::PackedLinear(const LinearParameters& parameters, Context& context)
     runtime::Call call(context, kFunction, 0, 0);
     layers::pack(call, layers::kernels_in_use<T>(context, kFunction), w, panels.values<T>().data());
   });
-  state_ = std::make_unique<State>(State{parameters, context, std::move(panels)});
+  state_ = std::make_unique<State>(State{{weight, bias}, context, std::move(panels)});
 }
 PackedLinear::~PackedLinear() = default;
 PackedLinear::PackedLinear(PackedLinear&&) noexcept = default;
@@ -130,6 +158,13 @@ void PackedLinear::backward_input(const ConstView& dy, const View& dx, Write wri
   layers::check_rows(kFunction, {"dy", dy}, w.dtype(), w.size(0));
   check_input_gradient(kFunction, state_->parameters, dy, dx);
   layers::linear_backward_input(kFunction, dy, state_->parameters, dx, write, state_->context);
+}
+
+void PackedLinear::backward(const ConstView& x, const ConstView& dy, const View& dx,
+                            Tensor& d_weight, Tensor& d_bias, Write write) const {
+  compute_backward(
+      {"PackedLinear::backward", state_->parameters, {"x", x}, dy, dx, {d_weight, d_bias}}, write,
+      state_->context);
 }
 
 }  // namespace qkv

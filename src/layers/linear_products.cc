@@ -147,7 +147,7 @@ void forward(Call& call, const Kernels<T>& by, const ConstView& x_view, const de
 // The same with an unpacked weight: for few rows, a task packs a panel when it needs it.
 template <class T>
 void forward_few_rows(Call& call, const Kernels<T>& by, const ConstView& x_view,
-                      const LinearParameters& p, const View& y_view) {
+                      const LinearPair& p, const View& y_view) {
   const EvenRows<T> x(x_view);
   const ResultRows<T> y(y_view, Write::kOverwrite);
   if (y.count == 0) return;  // it may be a null pointer
@@ -168,7 +168,7 @@ void forward_few_rows(Call& call, const Kernels<T>& by, const ConstView& x_view,
 // dx[r,i] = sum_o dy[r,o] W[o,i] for few rows; undoes forward's sum over i.
 template <class T>
 void backward_few_rows(Call& call, const Kernels<T>& by, const ConstView& dy_view,
-                       const LinearParameters& p, const View& dx_view, Write write) {
+                       const LinearPair& p, const View& dx_view, Write write) {
   const EvenRows<T> dy(dy_view);
   const ResultRows<T> dx(dx_view, write);
   if (dx.count == 0) return;  // it may be a null pointer
@@ -339,7 +339,7 @@ void pack(Call& call, const Kernels<T>& by, const Tensor& weight, T* panels) {
 template void pack(Call&, const Kernels<float>&, const Tensor&, float*);
 template void pack(Call&, const Kernels<double>&, const Tensor&, double*);
 
-void linear_forward(std::string_view function, const ConstView& x, const LinearParameters& p,
+void linear_forward(std::string_view function, const ConstView& x, const LinearPair& p,
                     const View& y, Context& context) {
   dispatch(x.dtype(), [&]<class T>() {
     const Index outputs = p.weight.size(0);
@@ -358,7 +358,7 @@ void linear_forward(std::string_view function, const ConstView& x, const LinearP
   });
 }
 
-void packed_forward(std::string_view function, const ConstView& x, const LinearParameters& p,
+void packed_forward(std::string_view function, const ConstView& x, const LinearPair& p,
                     const Tensor& panels, const View& y, Context& context) {
   dispatch(x.dtype(), [&]<class T>() {
     Call call(context, function, 0, 0);
@@ -368,9 +368,8 @@ void packed_forward(std::string_view function, const ConstView& x, const LinearP
   });
 }
 
-void linear_backward_input(std::string_view function, const ConstView& dy,
-                           const LinearParameters& p, const View& dx, Write write,
-                           Context& context) {
+void linear_backward_input(std::string_view function, const ConstView& dy, const LinearPair& p,
+                           const View& dx, Write write, Context& context) {
   dispatch(dx.dtype(), [&]<class T>() {
     const Kernels<T> by = kernels_in_use<T>(context, function);
     const Index outputs = p.weight.size(0);

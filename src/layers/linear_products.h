@@ -15,18 +15,27 @@
 // messages.
 namespace qkv::layers {
 
+// The parameters of a layer, or a weight that two layers have.
+struct LinearPair {
+  const Tensor& weight;
+  const Tensor& bias;
+
+  LinearPair(const Tensor& w, const Tensor& b) : weight(w), bias(b) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): a layer's parameters are such a pair
+  LinearPair(const LinearParameters& p) : weight(p.weight), bias(p.bias) {}
+};
+
 // y = x W^T + b: the sum over i, then the bias.
-void linear_forward(std::string_view function, const ConstView& x, const LinearParameters& p,
+void linear_forward(std::string_view function, const ConstView& x, const LinearPair& p,
                     const View& y, Context& context);
 
 // The same with the weight packed by layers/packed.h.
-void packed_forward(std::string_view function, const ConstView& x, const LinearParameters& p,
+void packed_forward(std::string_view function, const ConstView& x, const LinearPair& p,
                     const Tensor& panels, const View& y, Context& context);
 
 // dx = dy W, summed over o likewise.
-void linear_backward_input(std::string_view function, const ConstView& dy,
-                           const LinearParameters& p, const View& dx, Write write,
-                           Context& context);
+void linear_backward_input(std::string_view function, const ConstView& dy, const LinearPair& p,
+                           const View& dx, Write write, Context& context);
 
 // dW = dy^T x, db = the sum of dy over rows. Rows are summed ascending in blocks of
 // kGradientBlock, each from zero; the blocks are added in ascending order. Where dy is 0 nothing is

@@ -101,6 +101,16 @@ TEST(PackedLinear, HasTheBitsOfTheLayer) {
               packed.backward_input(dy, dx, write);
               EXPECT_EQ(bytes_of(dx), bytes_of(want_dx)) << replay;
             }
+            // The weight may be elsewhere, the gradients wherever they are wanted.
+            const PackedLinear parts(layer.parameters().weight, layer.parameters().bias, context);
+            Linear::Parameters want_both = layer.zero_gradients();
+            Linear::Parameters both = layer.zero_gradients();
+            for (const Write write : {Write::kOverwrite, Write::kAccumulate}) {
+              layer.backward(saved, dy, want_dx, want_both, write, context);
+              parts.backward(x, dy, dx, both.weight, both.bias, write);
+              EXPECT_EQ(bytes_of(dx), bytes_of(want_dx)) << replay;
+              EXPECT_EQ(all_bytes(both), all_bytes(want_both)) << replay;
+            }
           }
         }
       }
@@ -296,6 +306,17 @@ TEST(LinearErrors, PackedLinearNamesTheArgument) {
   EXPECT_EQ(backward(dy, dy), prefix + "dx must have the shape [4,3], got float32 [4,2]");
   EXPECT_EQ(backward(View(dx.values<float>().data(), {4, 2}), dx),
             prefix + "dx must not overlap dy");
+
+  const Tensor x = random_tensor(kF32, {4, 3}, 2);
+  Tensor none, narrow(kF32, {2, 2}), bias(kF32, {2});
+  const auto both = [&](const ConstView& from, Tensor& d_weight, Tensor& d_bias) {
+    return message_of([&] { packed.backward(from, dy, dx, d_weight, d_bias, Write::kOverwrite); });
+  };
+  EXPECT_EQ(both(x, none, bias), "");
+  EXPECT_EQ(both({}, none, bias), "PackedLinear::backward: x must be given");
+  EXPECT_EQ(
+      both(x, narrow, bias),
+      "PackedLinear::backward: gradients.weight must have the shape [2,3], got float32 [2,2]");
 }
 
 }  // namespace

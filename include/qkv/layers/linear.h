@@ -56,6 +56,8 @@ class QKV_API PackedLinear {
  public:
   // `parameters` and `context` must outlive it. Throws as a Linear does.
   PackedLinear(const LinearParameters& parameters, Context& context);
+  // The same for a weight [out,in] that another layer has, too; the bias [out] may be absent.
+  PackedLinear(const Tensor& weight, const Tensor& bias, Context& context);
   ~PackedLinear();
   PackedLinear(PackedLinear&&) noexcept;
   PackedLinear& operator=(PackedLinear&&) noexcept;
@@ -64,6 +66,9 @@ class QKV_API PackedLinear {
   void forward(const ConstView& x, const View& y) const;
   // dx = dy W.
   void backward_input(const ConstView& dy, const View& dx, Write write = Write::kOverwrite) const;
+  // The bits of Linear::backward; dx, d_weight and d_bias may be absent.
+  void backward(const ConstView& x, const ConstView& dy, const View& dx, Tensor& d_weight,
+                Tensor& d_bias, Write write) const;
 
  private:
   struct State;
