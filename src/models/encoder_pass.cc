@@ -20,7 +20,7 @@ void EncoderPass::forward(RunState& run) {
   const Index T = sources_.longest;
   embedded_ = Tensor(config_.dtype, {B, T, config_.embedding});
   states_ = Tensor(config_.dtype, {B, T, 2 * config_.hidden});
-  last_ = Tensor(config_.dtype, {2, B, config_.hidden});
+  last_ = Tensor(config_.dtype, {2 * config_.encoder_layers, B, config_.hidden});
   layers_.source_embedding.forward(sources_.view(), saved_embedding_, embedded_, context_);
   dropout_.forward(embedded_, run, saved_dropout_, embedded_);
   layers_.encoder.forward({embedded_, sources_.lengths, {}}, saved_gru_, {states_, last_},
@@ -30,7 +30,9 @@ void EncoderPass::forward(RunState& run) {
 void EncoderPass::backward(const Tensor& d_states, const Tensor& d_last,
                            TranslatorGradients& gradients) {
   Tensor d_embedded(config_.dtype, embedded_.shape());
-  layers_.encoder.backward(saved_gru_, {d_states, d_last}, {d_embedded, {}}, gradients.encoder,
+  Tensor d_lasts(config_.dtype, last_.shape());  // only the last layer's are looked at
+  copy(d_last, of_last_layer(d_lasts.view()));
+  layers_.encoder.backward(saved_gru_, {d_states, d_lasts}, {d_embedded, {}}, gradients.encoder,
                            context_);
   dropout_.backward(saved_dropout_, d_embedded, d_embedded);
   layers_.source_embedding.backward(saved_embedding_, d_embedded, gradients.source_embedding,
@@ -38,7 +40,7 @@ void EncoderPass::backward(const Tensor& d_states, const Tensor& d_last,
 }
 
 void EncoderPass::start(const View& state) {
-  layers_.start.forward(entry(ConstView(last_), 1), saved_start_, state, context_);
+  layers_.start.forward(entry(of_last_layer(ConstView(last_)), 1), saved_start_, state, context_);
   with_type(config_.dtype, [&]<class T>() {
     for_each_row<T>(state, state, [&](T* s, const T*) {
       for (Index u = 0; u < config_.hidden; ++u) s[u] = std::tanh(s[u]);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -35,6 +36,14 @@ constexpr Choice<DType> kTypes[] = {{"float32", DType::kFloat32}, {"float64", DT
 constexpr Choice<LetterCase> kCases[] = {{"kept", LetterCase::kKept},
                                          {"lower", LetterCase::kLower}};
 
+// Settings that models of earlier versions lack, and what those had. Models that have the same lack
+// them, too: their files keep their bytes.
+struct ImpliedSetting {
+  std::string_view name;
+  std::string_view value;
+};
+constexpr ImpliedSetting kImplied[] = {{"encoder_layers", "1"}, {"tied_embeddings", "none"}};
+
 // A row of the style's array: a rule, and what it is about.
 constexpr const char* kStyleArray = "target_style";
 constexpr Choice<Spaces> kSpaceRules[] = {{"no space", Spaces::kNone},
@@ -52,8 +61,10 @@ void for_each_setting(AnySettings& settings, const Visit& visit) {
   visit("attention", settings.config.attention, kTranslatorAttentions);
   visit("embedding", settings.config.embedding);
   visit("hidden", settings.config.hidden);
+  visit("encoder_layers", settings.config.encoder_layers);
   visit("units", settings.config.units);
   visit("heads", settings.config.heads);
+  visit("tied_embeddings", settings.config.tied_embeddings, kTiedEmbeddings);
   visit("dropout", settings.config.dropout);
   visit("label_smoothing", settings.config.label_smoothing);
   visit("dtype", settings.config.dtype, kTypes);
@@ -75,6 +86,8 @@ struct WriteSetting {
     put(name, std::string(std::ranges::find(names, value, &Choice<Value>::value)->name));
   }
   void put(std::string_view name, std::string value) const {
+    const auto* implied = std::ranges::find(kImplied, name, &ImpliedSetting::name);
+    if (implied != std::end(kImplied) && implied->value == value) return;
     text.values.emplace_back(name);
     text.values.push_back(std::move(value));
   }
@@ -237,7 +250,11 @@ struct ReadSetting {
   }
   std::string take(const std::string& name) const {
     const auto found = texts.find(name);
-    if (found == texts.end()) contents.fail(fmt::format("settings: expected {}, got none", name));
+    if (found == texts.end()) {
+      const auto* implied = std::ranges::find(kImplied, name, &ImpliedSetting::name);
+      if (implied != std::end(kImplied)) return std::string(implied->value);
+      contents.fail(fmt::format("settings: expected {}, got none", name));
+    }
     std::string text = std::move(found->second);
     texts.erase(found);
     return text;
@@ -325,7 +342,10 @@ void check_sizes(const Contents& contents, const TranslatorConfig& config) {
   };
   check("hidden", config.hidden, config.hidden);
   check("embedding", config.embedding, config.hidden);
-  check("hidden", config.hidden, config.target_tokens);
+  check("encoder_layers", config.encoder_layers, config.hidden * config.hidden);
+  if (config.tied_embeddings == TiedEmbeddings::kNone) {
+    check("hidden", config.hidden, config.target_tokens);
+  }
   check("embedding", config.embedding, config.source_tokens);
   check("embedding", config.embedding, config.target_tokens);
   if (config.attention == TranslatorAttention::kAdditive) {

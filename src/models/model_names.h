@@ -22,6 +22,8 @@ inline constexpr Choice<TranslatorAttention> kTranslatorAttentions[] = {
     {"multihead", TranslatorAttention::kMultiHead},  {"none", TranslatorAttention::kNone}};
 inline constexpr Choice<Tokenization> kTokenizations[] = {{"char", Tokenization::kCharacter},
                                                           {"word", Tokenization::kWord}};
+inline constexpr Choice<TiedEmbeddings> kTiedEmbeddings[] = {{"none", TiedEmbeddings::kNone},
+                                                             {"output", TiedEmbeddings::kOutput}};
 // What `qkv train` trains is float32.
 inline constexpr Choice<ParameterStorage> kParameterStorages[] = {
     {"f32", ParameterStorage::kUnchanged},

@@ -11,6 +11,7 @@
 #include <qkv/error.h>
 
 #include "models/hypotheses.h"
+#include "models/output_layer.h"
 #include "models/translator_pass.h"
 #include "models/values.h"
 
@@ -52,12 +53,12 @@ class BlockSearch {
         encoder_(config, layers, std::move(sources), context),
         cell_(layers.decoder, context),
         readout_(layers.readout.parameters(), context),
-        output_(layers.output.parameters(), context) {
+        output_(packed_output(config, layers, context)) {
     const Index H = config.hidden;
     rows_ = Tensor(config.dtype, {K_, B_, H + context_width(config) + config.embedding});
     states_ = Tensor(config.dtype, {K_, B_, H});
-    pairs_ = Tensor(config.dtype, {K_ * B_, 2 * H});
-    largest_ = Tensor(config.dtype, {K_ * B_, H});
+    pairs_ = Tensor(config.dtype, {K_ * B_, 2 * readout_width(config)});
+    largest_ = Tensor(config.dtype, {K_ * B_, readout_width(config)});
     logits_ = Tensor(config.dtype, {K_ * B_, config.target_tokens});
     if (config.attention != TranslatorAttention::kNone) {
       weights_ = Tensor(config.dtype, {B_, head_count(config), K_, Ts_});

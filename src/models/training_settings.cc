@@ -23,6 +23,9 @@ using app::SettingValue;
 // Settings that may change when a run is resumed.
 constexpr std::string_view kMayChange[] = {"data", "valid", "after", "save_every"};
 
+// Settings that runs of earlier versions lack, and what those had.
+const app::Setting kImplied[] = {{"encoder_layers", Index{1}}, {"tied_embeddings", "none"}};
+
 // The list of settings: visit(name, member) for each, with the choices of enumerations.
 template <class Config, class Visit>
 void for_each_setting(Config& config, Visit& visit) {
@@ -46,8 +49,10 @@ void for_each_setting(Config& config, Visit& visit) {
   visit("attention", o.model.attention, app::kTranslatorAttentions);
   visit("embedding", o.model.embedding);
   visit("hidden", o.model.hidden);
+  visit("encoder_layers", o.model.encoder_layers);
   visit("units", o.model.units);
   visit("heads", o.model.heads);
+  visit("tied_embeddings", o.model.tied_embeddings, app::kTiedEmbeddings);
   visit("dropout", o.model.dropout);
   visit("label_smoothing", o.model.label_smoothing);
   visit("batch_tokens", o.batch_tokens);
@@ -188,6 +193,14 @@ app::Settings settings_of(const RunConfig& config) {
   Writer writer;
   for_each_setting(config, writer);
   return std::move(writer.settings);
+}
+
+app::Settings read_config(const std::string& path) {
+  app::Settings settings = app::read_settings(path);
+  for (const app::Setting& implied : kImplied) {
+    if (find_setting(settings, implied.name) == nullptr) settings.push_back(implied);
+  }
+  return settings;
 }
 
 RunConfig config_of(const app::Settings& settings, const std::string& path) {

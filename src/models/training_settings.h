@@ -24,6 +24,8 @@ struct RunConfig {
 };
 
 app::Settings settings_of(const RunConfig& config);
+// The settings in a file. One that did not exist when the run began has the value that was implied.
+app::Settings read_config(const std::string& path);
 // The inverse, for the settings of the file `path`. Throws InputError for a setting that is missing
 // or of another kind. Others are left to differences().
 RunConfig config_of(const app::Settings& settings, const std::string& path);

@@ -70,7 +70,7 @@ void set_up(const LockedFolder& folder, const RunConfig& config,
   const Settings now = settings_of(config);
   const std::string path = folder.file(models::kConfigFile);
   if (folder.holds(models::kConfigFile)) {
-    const std::string changed = models::differences(read_settings(path), now);
+    const std::string changed = models::differences(models::read_config(path), now);
     if (!changed.empty()) {
       throw RunMismatch(
           fmt::format("{} holds a run with other settings: {}; use another folder, or resume "
@@ -126,7 +126,7 @@ std::vector<std::string> settings_of_option(std::string_view option) {
 TrainingOptions options_of_run(const std::string& folder, const TrainingOptions& typed,
                                std::span<const std::string> given) {
   const std::string path = (std::filesystem::path(folder) / models::kConfigFile).string();
-  Settings settings = read_settings(path);
+  Settings settings = models::read_config(path);
   const Settings all = settings_of(RunConfig{typed, {}, {}});
   for (const std::string& name : given) {
     const SettingValue* value = find_setting(all, name);

@@ -7,6 +7,7 @@
 #include <qkv/app/vocabulary.h>
 #include <qkv/error.h>
 
+#include "models/output_layer.h"
 #include "models/search.h"
 #include "models/source_memory.h"
 #include "models/translator_pass.h"
@@ -30,6 +31,7 @@ TranslatorConfig checked(const TranslatorConfig& c) {
   size("target_tokens", c.target_tokens, Vocabulary::kSpecials);
   size("embedding", c.embedding, 1);
   size("hidden", c.hidden, 1);
+  size("encoder_layers", c.encoder_layers, 1);
   size("units", c.units, 1);
   size("heads", c.heads, 1);
   if (c.attention == TranslatorAttention::kMultiHead) {
@@ -52,6 +54,13 @@ std::optional<Linear> linear_if(bool wanted, const TranslatorConfig& c, Index in
   return Linear(in, c.hidden, bias, c.dtype);
 }
 
+// Tied, it has no weight of its own.
+Linear output_of(const TranslatorConfig& c) {
+  Linear output(readout_width(c), c.target_tokens, true, c.dtype);
+  if (c.tied_embeddings == TiedEmbeddings::kOutput) output.parameters().weight = Tensor();
+  return output;
+}
+
 TranslatorLayers layers_of(const TranslatorConfig& c) {
   const Index H = c.hidden;
   const Index seen = context_width(c);
@@ -66,7 +75,7 @@ TranslatorLayers layers_of(const TranslatorConfig& c) {
   if (c.attention == TranslatorAttention::kBilinear) bilinear.emplace(H, 2 * H, 0.0, c.dtype);
   return {
       .source_embedding = Embedding(c.source_tokens, c.embedding, Vocabulary::kPadding, c.dtype),
-      .encoder = Gru({c.embedding, H, true, true, c.dtype}),
+      .encoder = GruStack({c.embedding, H, true, true, c.dtype}, c.encoder_layers),
       .start = Linear(H, H, true, c.dtype),
       .additive = std::move(additive),
       .bilinear = std::move(bilinear),
@@ -76,8 +85,8 @@ TranslatorLayers layers_of(const TranslatorConfig& c) {
       .merge = linear_if(heads, c, H, true),
       .target_embedding = Embedding(c.target_tokens, c.embedding, Vocabulary::kPadding, c.dtype),
       .decoder = GruCell(seen + c.embedding, H, true, c.dtype),
-      .readout = Linear(H + seen + c.embedding, 2 * H, true, c.dtype),
-      .output = Linear(H, c.target_tokens, true, c.dtype),
+      .readout = Linear(H + seen + c.embedding, 2 * readout_width(c), true, c.dtype),
+      .output = output_of(c),
   };
 }
 

@@ -6,6 +6,7 @@
 
 #include <qkv/app/vocabulary.h>
 
+#include "models/output_layer.h"
 #include "models/values.h"
 
 namespace qkv::app {
@@ -158,8 +159,11 @@ void TranslatorPass::decode_backward(TranslatorGradients& gradients) {
                                       rows_of(states(rows_, 0, steps_)), rows_of(d_gates_.view()),
                                       gradients.decoder, Write::kOverwrite, context_);
   dropout_.backward(saved_embedding_dropout_, embeddings(d_rows_), embeddings(d_rows_));
+  // Tied, the output's part of the gradient is there already.
+  const bool is_tied = config_.tied_embeddings == TiedEmbeddings::kOutput;
   layers_.target_embedding.backward(saved_embedding_, embeddings(d_rows_),
-                                    gradients.target_embedding, Write::kOverwrite, context_);
+                                    gradients.target_embedding,
+                                    is_tied ? Write::kAccumulate : Write::kOverwrite, context_);
   const EncodedSources sources = encoder_.result();
   Tensor d_states(config_.dtype, sources.states.shape());
   Tensor d_last(config_.dtype, sources.last.shape());
@@ -172,9 +176,9 @@ void TranslatorPass::decode_backward(TranslatorGradients& gradients) {
 
 // t_i: the larger of each pair of the readout (Goodfellow et al. 2013, with 2 pieces).
 void TranslatorPass::read_out(RunState& run) {
-  const Index H = config_.hidden;
-  pairs_ = Tensor(config_.dtype, {steps_ * B_, 2 * H});
-  largest_ = Tensor(config_.dtype, {steps_ * B_, H});
+  const Index width = readout_width(config_);
+  pairs_ = Tensor(config_.dtype, {steps_ * B_, 2 * width});
+  largest_ = Tensor(config_.dtype, {steps_ * B_, width});
   layers_.readout.forward(rows_of(slice(ConstView(rows_), 0, 1, 1 + steps_)), saved_readout_,
                           pairs_, context_);
   larger_of_pairs(pairs_, largest_);
@@ -196,8 +200,8 @@ TranslationLoss TranslatorPass::predict(TranslatorGradients* gradients) {
   const Index at_once = std::clamp<Index>(kLogitsAtOnce / V, 1, N);
   const std::vector<std::int32_t> targets = by_steps(targets_);
   const CrossEntropy cross_entropy(config_.label_smoothing, Vocabulary::kPadding);
-  const PackedLinear output(layers_.output.parameters(), context_);
-  if (gradients != nullptr) d_largest_ = Tensor(config_.dtype, {N, config_.hidden});
+  const PackedLinear output = packed_output(config_, layers_, context_);
+  if (gradients != nullptr) d_largest_ = Tensor(config_.dtype, largest_.shape());
   Tensor logits(config_.dtype, {at_once, V});
   Tensor losses(config_.dtype, {2, N});
   Tensor one(config_.dtype, {1});
@@ -215,9 +219,9 @@ TranslationLoss TranslatorPass::predict(TranslatorGradients* gradients) {
                           {some(0), some(1)}, context_);
     if (gradients == nullptr) continue;
     cross_entropy.backward(saved, broadcast_to(one, {count}), scores, Write::kOverwrite, context_);
-    layers_.output.backward({rows}, scores, slice(d_largest_, 0, first, first + count),
-                            gradients->output, first == 0 ? Write::kOverwrite : Write::kAccumulate,
-                            context_);
+    output.backward(rows, scores, slice(d_largest_, 0, first, first + count),
+                    output_weight(config_, *gradients), gradients->output.bias,
+                    first == 0 ? Write::kOverwrite : Write::kAccumulate);
   }
   return sum_losses(losses, targets);
 }

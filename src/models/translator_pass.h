@@ -24,7 +24,9 @@ class EncoderPass {
   // Undoes it: d_states [B,Ts,2 hidden], d_last [2,B,hidden].
   void backward(const Tensor& d_states, const Tensor& d_last, TranslatorGradients& gradients);
 
-  EncodedSources result() const { return {states_, last_, sources_.lengths}; }
+  EncodedSources result() const {
+    return {states_, of_last_layer(ConstView(last_)), sources_.lengths};
+  }
   // The decoder's first state [1,B,hidden]: tanh(start(last of the backward direction)).
   void start(const View& state);
   // Undoes it: overwrites `d_state` as scratch, adds to d_last.
@@ -32,17 +34,23 @@ class EncoderPass {
                       TranslatorGradients& gradients);
 
  private:
+  // Of states [2 layers,B,hidden]: [2,B,hidden].
+  template <class AnyView>
+  AnyView of_last_layer(const AnyView& states) const {
+    return slice(states, 0, states.size(0) - 2, states.size(0));
+  }
+
   const TranslatorConfig& config_;
   const TranslatorLayers& layers_;
   TokenBatch sources_;
   Context& context_;
   DropoutLayer dropout_;
   Tensor embedded_;  // [B,Ts,embedding]
-  Tensor states_;
-  Tensor last_;
+  Tensor states_;    // [B,Ts,2 hidden] of the last layer
+  Tensor last_;      // [2 layers,B,hidden]
   Embedding::Saved saved_embedding_;
   DropoutLayer::Saved saved_dropout_;
-  Gru::Saved saved_gru_;
+  GruStack::Saved saved_gru_;
   Linear::Saved saved_start_;
 };
 
@@ -85,8 +93,8 @@ class TranslatorPass {
   // has only s_0. The inputs of the decoder and of the readout are slices of a row.
   Tensor rows_, d_rows_;
   Tensor gates_, d_gates_;      // [Tt,B,4 hidden]
-  Tensor pairs_;                // [Tt*B,2 hidden]: the readout
-  Tensor largest_, d_largest_;  // [Tt*B,hidden]: t_i, the larger of each pair
+  Tensor pairs_;                // [Tt*B,2 readout_width()]: the readout
+  Tensor largest_, d_largest_;  // [Tt*B,readout_width()]: t_i, the larger of each pair
   Embedding::Saved saved_embedding_;
   DropoutLayer::Saved saved_embedding_dropout_, saved_readout_dropout_;
   Linear::Saved saved_readout_;

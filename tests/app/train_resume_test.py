@@ -14,7 +14,8 @@ from train_runs import SIZES, TrainCase
 
 MORE = ("--valid", "valid.tsv", "--valid-freq", "4u", "--lr", "0.01", "--dropout", "0.2", "--seed",
         "18446744073709551615", "--clip", "inf", "--attention", "dot", "--decay", "7",
-        "--batch-tokens", "900", "--max-length", "12", "--weight-decay", "0.01", "--patience", "90")
+        "--batch-tokens", "900", "--max-length", "12", "--weight-decay", "0.01", "--patience", "90",
+        "--tied-embeddings", "--encoder-layers", "2")
 
 
 class GoesOn(TrainCase):
@@ -78,12 +79,15 @@ class GoesOn(TrainCase):
                 (("--valid-freq", "5u"), '--valid-freq: "4u" -> "5u"; use'),
                 (("--cols", "1,0"), "--cols: 0,1 -> 1,0; "),
                 (("--lower",), "--lower: false -> true"), (("--patience", "3"), "--patience: 90 -> 3"),
+                (("--encoder-layers", "3"), "--encoder-layers: 2 -> 3; use"),
                 (("--batch-tokens", "2048"), "--batch-tokens: 900 -> 2048; use"),
                 (("--seed", "0"), "--seed: 18446744073709551615 -> 0; use")):
             self.assertIn(want, self.refuse(2, "train", "RUN", *flags))
             self.assertIn(want, self.refuse(2, "train", "data.tsv", "-o", "RUN", *flags))
         self.assertEqual(self.files("RUN"), before)
         self.begin("OTHER", "3u")
+        self.assertIn('--tied-embeddings: "none" -> "output"; use',
+                      self.refuse(2, "train", "OTHER", "--tied-embeddings"))
         self.assertIn("valid_pairs: 0 -> 30", self.refuse(2, "train", "OTHER", *MORE[:2]))
         for option, value in (("--patience", "3"), ("--valid-freq", "5u")):
             self.assertIn(f"{option} requires --valid",

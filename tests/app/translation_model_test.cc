@@ -188,8 +188,14 @@ TEST(ModelFile, ComesBack) {
   for (const auto& attention : kTranslatorAttentions) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
       SCOPED_TRACE(attention.name);
-      TranslationModel model = small_model(
-          {.attention = attention.value, .dropout = 0.3, .label_smoothing = 0.05, .dtype = dtype});
+      const bool wide = dtype == DType::kFloat64;
+      TranslationModel model =
+          small_model({.attention = attention.value,
+                       .encoder_layers = wide ? 3 : 1,
+                       .tied_embeddings = wide ? TiedEmbeddings::kOutput : TiedEmbeddings::kNone,
+                       .dropout = 0.3,
+                       .label_smoothing = 0.05,
+                       .dtype = dtype});
       model.tokenization = Tokenization::kWord;
       model.letters = LetterCase::kLower;
       model.style = {.spaces = {{"?", Spaces::kBoth},
@@ -203,6 +209,9 @@ TEST(ModelFile, ComesBack) {
       expect_same_parameters(read, model);
       EXPECT_EQ(read.translator.config().attention, attention.value);
       EXPECT_EQ(read.translator.config().heads, 2);
+      EXPECT_EQ(read.translator.config().encoder_layers, model.translator.config().encoder_layers);
+      EXPECT_EQ(read.translator.config().tied_embeddings,
+                model.translator.config().tied_embeddings);
       EXPECT_EQ(read.translator.config().dropout, 0.3);
       EXPECT_EQ(read.translator.config().label_smoothing, 0.05);
       EXPECT_EQ(read.tokenization, Tokenization::kWord);
@@ -264,6 +273,11 @@ class Changed {
     auto& texts = std::get<Strings>((*this)["settings"]).values;
     *(std::ranges::find(texts, setting) + 1) = value;
   }
+  void add_setting(const std::string& setting, const std::string& value) {
+    auto& texts = std::get<Strings>((*this)["settings"]);
+    texts.shape = Dims(texts.shape[0] + 1, 2);
+    texts.values.insert(texts.values.end(), {setting, value});
+  }
   std::string refusal() {
     std::vector<NamedView> views;
     for (const NamedArray& array : arrays_) {
@@ -319,6 +333,34 @@ TEST(ModelFile, AnEmptyStyleIsNotWritten) {
   EXPECT_EQ(read_model_file(directory / "m").style, TextStyle());
 }
 
+// Nor are settings that models of earlier versions lack, if they are what those had.
+TEST(ModelFile, SettingsThatAreImpliedAreNotWritten) {
+  const Directory directory;
+  const auto writes = [&](const TranslatorConfig& config, const char* setting) {
+    write_model_file(directory / "m", small_model(config));
+    const TranslatorConfig read = read_model_file(directory / "m").translator.config();
+    EXPECT_EQ(read.encoder_layers, config.encoder_layers);
+    EXPECT_EQ(read.tied_embeddings, config.tied_embeddings);
+    return test::read(directory / "m").find(setting) != std::string::npos;
+  };
+  EXPECT_FALSE(writes({}, "encoder_layers"));
+  EXPECT_FALSE(writes({}, "tied_embeddings"));
+  EXPECT_TRUE(writes({.encoder_layers = 2}, "encoder_layers"));
+  EXPECT_TRUE(writes({.tied_embeddings = TiedEmbeddings::kOutput}, "tied_embeddings"));
+  // Written out they are read as well.
+  EXPECT_EQ(refusal_after([](Changed& f) {
+              f.add_setting("encoder_layers", "1");
+              f.add_setting("tied_embeddings", "none");
+            }),
+            "no exception");
+  EXPECT_EQ(refusal_after([](Changed& f) { f.add_setting("tied_embeddings", "both"); }),
+            "tied_embeddings: unknown name \"both\"");
+  EXPECT_EQ(refusal_after([](Changed& f) { f.add_setting("tied_embeddings", "output"); }),
+            "readout.weight: expected float32 [8,22], got float32 [12,22]");
+  EXPECT_EQ(refusal_after([](Changed& f) { f.add_setting("encoder_layers", "2"); }),
+            "expected a translator, got no encoder.weight_ih_l1");
+}
+
 TEST(ModelFile, StylesAreChecked) {
   const auto refusal = [](const Texts& rows) {
     return refusal_after([&](Changed& f) {
@@ -347,11 +389,7 @@ TEST(ModelFile, SettingsMustBeKnown) {
             "hidden: expected a number, got \"6x\"");
   EXPECT_EQ(refusal_after([](Changed& f) { std::get<Strings>(f["settings"]).values[0] = "x"; }),
             "settings: expected attention, got none");
-  EXPECT_EQ(refusal_after([](Changed& f) {
-              auto& texts = std::get<Strings>(f["settings"]);
-              texts.shape = Dims(texts.shape[0] + 1, 2);
-              texts.values.insert(texts.values.end(), {"new", "1"});
-            }),
+  EXPECT_EQ(refusal_after([](Changed& f) { f.add_setting("new", "1"); }),
             "settings: unknown name \"new\"");
   EXPECT_EQ(refusal_after([](Changed& f) {
               auto& texts = std::get<Strings>(f["settings"]);
@@ -368,6 +406,11 @@ TEST(ModelFile, SizesAreThoseOfTheFile) {
       EXPECT_TRUE(text.starts_with(std::string(name) + ": expected parameters of that size"))
           << name << " " << size << ": " << text;
     }
+  }
+  for (const char* layers : {"9223372036854775807", "100000", "0", "-1"}) {
+    const std::string text =
+        refusal_after([&](Changed& f) { f.add_setting("encoder_layers", layers); });
+    EXPECT_TRUE(text.starts_with("encoder_layers: expected parameters of that size")) << text;
   }
   EXPECT_NE(refusal_after([](Changed& f) { f.set("hidden", "7"); }).find("expected float32"),
             std::string::npos);

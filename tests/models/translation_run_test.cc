@@ -93,6 +93,59 @@ TEST(TranslationRun, StoppedAfterEachUpdateComesOutTheSame) {
   EXPECT_EQ(task.log("parts"), task.log("whole"));
 }
 
+// So do networks with more of everything, from states that the disk had in between.
+TEST(TranslationRun, StoppedWithSharedWeightsComesOutTheSame) {
+  Task task;
+  task.options.model.encoder_layers = 2;
+  task.options.model.tied_embeddings = TiedEmbeddings::kOutput;
+  task.options.model.embedding = 5;  // not hidden
+  const Index parameters = task.train("whole", "5u").parameters;
+  for (const char* after : {"2u", "3u", "5u"}) {
+    EXPECT_EQ(task.train("parts", after).parameters, parameters);
+  }
+  for (const char* name : {"model.safetensors", "best.safetensors"}) {
+    EXPECT_EQ(task.file("parts", name), task.file("whole", name)) << name;
+  }
+  EXPECT_EQ(task.log("parts"), task.log("whole"));
+  const TranslationModel model = read_translation_model(task.directory / "parts", RunModel::kLast);
+  EXPECT_EQ(model.translator.config().encoder_layers, 2);
+  EXPECT_EQ(model.translator.config().tied_embeddings, TiedEmbeddings::kOutput);
+  EXPECT_EQ(parameter_count(model.translator), parameters);
+}
+
+// What config.json did not have before there was a choice, is what it was then.
+TEST(TranslationRun, SettingsOfLaterVersionsAreImplied) {
+  Task task;
+  task.train("whole", "5u");
+  task.train("old", "2u");
+  const std::string path = task.directory / "old/config.json";
+  std::string text = test::read(path);
+  for (const std::string line :
+       {"  \"encoder_layers\": 1,\n", "  \"tied_embeddings\": \"none\",\n"}) {
+    ASSERT_NE(text.find(line), text.npos) << text;
+    text.erase(text.find(line), line.size());
+  }
+  task.directory.write("old/config.json", text);
+  TrainingOptions typed;
+  typed.after = parse_budget("5u");
+  typed.model.encoder_layers = 2;
+  typed.model.tied_embeddings = TiedEmbeddings::kOutput;
+  const auto options = [&](const std::vector<std::string>& given) {
+    return options_of_run(task.directory / "old", typed, given);
+  };
+  EXPECT_EQ(
+      complaint<RunMismatch>([&] {
+        train_translation(options({"encoder_layers", "tied_embeddings"}), task.directory / "old");
+      }),
+      (task.directory / "old") +
+          " holds a run with other settings: --encoder-layers: 1 -> 2; --tied-embeddings: "
+          "\"none\" -> \"output\"; use another folder, or resume with its own");
+  EXPECT_EQ(test::read(path), text);
+  train_translation(options({"after"}), task.directory / "old");
+  EXPECT_EQ(task.file("old", "model.safetensors"), task.file("whole", "model.safetensors"));
+  EXPECT_EQ(task.log("old"), task.log("whole"));
+}
+
 TEST(TranslationRun, SaysHowFarItIs) {
   Task task;
   std::vector<TrainingProgress> told;

@@ -48,6 +48,8 @@ TEST(TranslatorErrors, ConfigurationsNameTheArgument) {
   EXPECT_EQ(refused([](C& c) { c.embedding = 0; }),
             "Translator: embedding must be at least 1, got 0");
   EXPECT_EQ(refused([](C& c) { c.hidden = -4; }), "Translator: hidden must be at least 1, got -4");
+  EXPECT_EQ(refused([](C& c) { c.encoder_layers = 0; }),
+            "Translator: encoder_layers must be at least 1, got 0");
   EXPECT_EQ(refused([](C& c) { c.units = 0; }), "Translator: units must be at least 1, got 0");
   EXPECT_EQ(refused([](C& c) { c.heads = 0; }), "Translator: heads must be at least 1, got 0");
   EXPECT_EQ(refused([](C& c) { c.heads = 3; }, TranslatorAttention::kMultiHead),
@@ -151,6 +153,12 @@ TEST_F(TranslatorCalls, GradientsOfAnotherModel) {
     const Translator other = random_translator(small_config(attention, DType::kFloat32));
     EXPECT_EQ(message(other.zero_gradients()).substr(0, prefix.size()), prefix)
         << replay_of(attention);
+  }
+  for (const Network& network : kEveryNetwork) {
+    if (network.encoder_layers == 1 && network.tied == app::TiedEmbeddings::kNone) continue;
+    const Translator other(
+        with(small_config(TranslatorAttention::kAdditive, DType::kFloat32), network));
+    EXPECT_EQ(message(other.zero_gradients()).substr(0, prefix.size()), prefix);
   }
   const Translator exact = random_translator(small_config(TranslatorAttention::kAdditive));
   EXPECT_EQ(message(exact.zero_gradients()),

@@ -103,23 +103,36 @@ Vector TranslatorOracle::gru(const std::string& name, const std::string& suffix,
   return next;
 }
 
-TranslatorOracle::Source TranslatorOracle::encode(const Tokens& source) const {
-  const std::size_t T = source.size();
+TranslatorOracle::Layer TranslatorOracle::read(const std::vector<Vector>& x,
+                                               const std::string& suffix) const {
+  const std::size_t T = x.size();
   const auto H = static_cast<std::size_t>(config_.hidden);
-  const auto embedded = [&](std::size_t j) { return at("source_embedding.weight").row(source[j]); };
-  std::vector<Vector> forward(T), backward(T);
+  Layer layer{std::vector<Vector>(T), std::vector<Vector>(T)};
   Vector h(H, 0.0);
   for (std::size_t j = 0; j < T; ++j) {
-    forward[j] = h = gru("encoder", "_l0", embedded(j), h);
+    layer.forward[j] = h = gru("encoder", suffix, x[j], h);
   }
   h.assign(H, 0.0);
   for (std::size_t j = T; j-- > 0;) {
-    backward[j] = h = gru("encoder", "_l0_reverse", embedded(j), h);
+    layer.backward[j] = h = gru("encoder", suffix + "_reverse", x[j], h);
   }
+  return layer;
+}
+
+TranslatorOracle::Source TranslatorOracle::encode(const Tokens& source) const {
   Source encoded;
-  for (std::size_t j = 0; j < T; ++j) encoded.states.push_back(join({forward[j], backward[j]}));
-  encoded.last = join({forward.back(), backward.front()});
-  encoded.start = linear("start", backward.front());
+  for (const std::int32_t token : source) {
+    encoded.states.push_back(at("source_embedding.weight").row(token));
+  }
+  Layer layer;
+  for (Index n = 0; n < config_.encoder_layers; ++n) {
+    layer = read(encoded.states, "_l" + std::to_string(n));
+    for (std::size_t j = 0; j < source.size(); ++j) {
+      encoded.states[j] = join({layer.forward[j], layer.backward[j]});
+    }
+  }
+  encoded.last = join({layer.forward.back(), layer.backward.front()});
+  encoded.start = linear("start", layer.backward.front());
   for (double& value : encoded.start) value = std::tanh(value);
   return encoded;
 }
@@ -191,6 +204,14 @@ Vector TranslatorOracle::look(const Source& source, const Vector& state, Vector&
   return mean_of(source.states, weights);
 }
 
+// Tied, the matrix is the target embedding.
+TranslatorOracle::Vector TranslatorOracle::logits(const Vector& readout) const {
+  if (config_.tied_embeddings == app::TiedEmbeddings::kNone) return linear("output", readout);
+  Vector y = at("target_embedding.weight") * readout;
+  for (std::size_t n = 0; n < y.size(); ++n) y[n] += at("output.bias").values[n];
+  return y;
+}
+
 TranslatorOracle::Step TranslatorOracle::step(const Source& source, const Vector& state,
                                               std::int32_t token) const {
   Step step;
@@ -202,7 +223,7 @@ TranslatorOracle::Step TranslatorOracle::step(const Source& source, const Vector
   for (std::size_t n = 0; n < pairs.size(); n += 2) {
     larger.push_back(std::max(pairs[n], pairs[n + 1]));
   }
-  step.log_probabilities = log_softmax(linear("output", larger));
+  step.log_probabilities = log_softmax(logits(larger));
   return step;
 }
 

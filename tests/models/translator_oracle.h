@@ -55,6 +55,12 @@ class TranslatorOracle {
 
   const Matrix& at(const std::string& name) const { return parameters_.at(name); }
   Vector linear(const std::string& name, const Vector& x) const;
+  // A layer of the encoder: the states of both directions for the rows x.
+  struct Layer {
+    std::vector<Vector> forward, backward;
+  };
+  Layer read(const std::vector<Vector>& x, const std::string& suffix) const;
+  Vector logits(const Vector& readout) const;
   Vector gru(const std::string& name, const std::string& suffix, const Vector& x,
              const Vector& h) const;
   Vector scores(const Source& source, const Vector& state) const;

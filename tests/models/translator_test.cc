@@ -18,9 +18,9 @@ namespace {
 using app::TranslationLoss;
 
 TEST(Translator, GradientsAreDerivatives) {
-  for (const TranslatorAttention attention : kEveryAttention) {
+  for (const auto& config : every_config()) {
     for (const Mode mode : {Mode::kEvaluate, Mode::kTrain}) {
-      Translator translator = random_translator(small_config(attention));
+      Translator translator = random_translator(config);
       Context context;
       auto gradients = translator.zero_gradients();
       RunState run{mode, 11, 3};
@@ -40,7 +40,7 @@ TEST(Translator, GradientsAreDerivatives) {
           for (const double d : gradient.template values<double>()) EXPECT_NEAR(d, 0, 1e-13);
           return;
         }
-        expect_gradient({p.name, p.value, gradient}, again, replay_of(attention));
+        expect_gradient({p.name, p.value, gradient}, again, replay_of(config));
       });
       Index all = 0;
       for_each_parameter(translator, [&](const auto&) { ++all; });

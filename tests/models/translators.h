@@ -50,6 +50,39 @@ inline app::TranslatorConfig small_config(TranslatorAttention attention,
   return config;
 }
 
+// What else distinguishes networks: 1 to 3 layers of the encoder, the output's weight its own or
+// not.
+struct Network {
+  Index encoder_layers = 1;
+  app::TiedEmbeddings tied = app::TiedEmbeddings::kNone;
+};
+inline constexpr Network kEveryNetwork[] = {{1, app::TiedEmbeddings::kNone},
+                                            {2, app::TiedEmbeddings::kNone},
+                                            {1, app::TiedEmbeddings::kOutput},
+                                            {3, app::TiedEmbeddings::kOutput}};
+
+inline app::TranslatorConfig with(app::TranslatorConfig config, const Network& network) {
+  config.encoder_layers = network.encoder_layers;
+  config.tied_embeddings = network.tied;
+  return config;
+}
+
+inline std::string replay_of(const app::TranslatorConfig& c) {
+  return replay_of(c.attention, c.dtype) + ", " + std::to_string(c.encoder_layers) + " layers" +
+         (c.tied_embeddings == app::TiedEmbeddings::kOutput ? ", tied" : "");
+}
+
+// Every attention of every network.
+inline std::vector<app::TranslatorConfig> every_config(DType dtype = DType::kFloat64) {
+  std::vector<app::TranslatorConfig> configs;
+  for (const TranslatorAttention attention : kEveryAttention) {
+    for (const Network& network : kEveryNetwork) {
+      configs.push_back(with(small_config(attention, dtype), network));
+    }
+  }
+  return configs;
+}
+
 // One above whole registers and tiles.
 inline app::TranslatorConfig odd_config(TranslatorAttention attention, DType dtype) {
   auto config = small_config(attention, dtype);

@@ -27,14 +27,22 @@ enum class TranslatorAttention {
   kNone,       // the encoder's last states alone, the same at every step (Cho et al. 2014)
 };
 
+// Which parameters are one (Press and Wolf 2017; Inan, Khosravi, Socher 2017).
+enum class TiedEmbeddings {
+  kNone,
+  kOutput,  // the output's weight is the target embedding: t_i is as wide as an embedding
+};
+
 struct TranslatorConfig {
   TranslatorAttention attention = TranslatorAttention::kAdditive;
   Index source_tokens = 0;  // sizes of the two vocabularies
   Index target_tokens = 0;
   Index embedding = 32;
-  Index hidden = 64;     // of each encoder direction and of the decoder
-  Index units = 64;      // additive: U
-  Index heads = 4;       // multi-head: divides hidden
+  Index hidden = 64;  // of each encoder direction and of the decoder
+  Index encoder_layers = 1;
+  Index units = 64;  // additive: U
+  Index heads = 4;   // multi-head: divides hidden
+  TiedEmbeddings tied_embeddings = TiedEmbeddings::kNone;
   double dropout = 0.1;  // of embeddings and readout, in training
   double label_smoothing = 0.1;
   DType dtype = DType::kFloat32;  // or float64
@@ -72,7 +80,9 @@ struct SearchOptions {
   bool attention = true;      // fill Translation::attention, which takes memory
 };
 
-// Visits the parameters of all parts; of the layers themselves or of their gradients.
+// Visits the parameters of all parts; of the layers themselves or of their gradients. A tied weight
+// is listed once, as the target embedding's, and drawn as the output's is: its logits should begin
+// small.
 template <class Parts, class Visit>
 void list_translator(Parts& parts, const std::string& prefix, const Visit& visit) {
   const auto part = [&](const char* name, auto& layer) {
@@ -91,18 +101,27 @@ void list_translator(Parts& parts, const std::string& prefix, const Visit& visit
   some("attention.k.", parts.key);
   some("attention.v.", parts.value);
   some("attention.o.", parts.merge);
-  part("target_embedding.", parts.target_embedding);
+  const Tensor& embedding = qkv::detail::parameters_of(parts.target_embedding).weight;
+  const bool tied = !qkv::detail::parameters_of(parts.output).weight.given();
+  const auto for_output = [&](const char* name, auto& layer) {
+    auto& parameters = qkv::detail::parameters_of(layer);
+    std::remove_cvref_t<decltype(parameters)>::list(parameters, prefix + name, [&](auto parameter) {
+      if (tied) parameter.fan_in = qkv::detail::size_or_zero(embedding, 1);
+      visit(parameter);
+    });
+  };
+  for_output("target_embedding.", parts.target_embedding);
   part("decoder.", parts.decoder);
   part("readout.", parts.readout);
-  part("output.", parts.output);
+  for_output("output.", parts.output);
 }
 
 // The parts of a translator, with C = 2 hidden, the width of what the decoder attends to (hidden
 // with heads). The letters are those of the paper's appendix A.
 struct TranslatorLayers {
   Embedding source_embedding;                 // E_x
-  Gru encoder;                                // both directions: h_j [2 hidden]
-  Linear start;                               // s_0 = tanh(W_s h_1 of the backward direction + b)
+  GruStack encoder;                           // both directions: h_j [2 hidden] of the last layer
+  Linear start;                               // s_0 = tanh(W_s h_1 of its backward direction + b)
   std::optional<AdditiveAttention> additive;  // kAdditive: W_a, U_a, v_a
   std::optional<BilinearAttention> bilinear;  // kBilinear
   std::optional<Linear> query;                // kMultiHead: hidden -> hidden
@@ -111,8 +130,8 @@ struct TranslatorLayers {
   std::optional<Linear> merge;  // kMultiHead: the heads' results
   Embedding target_embedding;   // E_y
   GruCell decoder;              // s_i of s_{i-1} and [c_i, E y_{i-1}]
-  Linear readout;               // [s_i, c_i, E y_{i-1}] -> pairs of 2 hidden
-  Linear output;                // t_i, the larger of each pair -> target tokens
+  Linear readout;               // [s_i, c_i, E y_{i-1}] -> pairs of 2 hidden (tied: embedding)
+  Linear output;                // t_i, the larger of each pair -> target tokens; tied: its bias
 
   template <class Self, class Visit>
   static void list(Self& self, const std::string& prefix, const Visit& visit) {
@@ -123,7 +142,7 @@ struct TranslatorLayers {
 // Gradients of all parts, in the same order and under the same names.
 struct TranslatorGradients {
   Embedding::Parameters source_embedding{};
-  Gru::Parameters encoder{};
+  GruStack::Parameters encoder{};
   LinearParameters start{};
   std::optional<AdditiveAttention::Parameters> additive{};
   std::optional<BilinearAttention::Parameters> bilinear{};

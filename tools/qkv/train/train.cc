@@ -30,6 +30,7 @@ using qkv::Index;
 using qkv::app::Budget;
 using qkv::app::InputError;
 using qkv::app::LetterCase;
+using qkv::app::TiedEmbeddings;
 using qkv::app::TrainingEnd;
 using qkv::app::TrainingOptions;
 using qkv::app::TrainingProgress;
@@ -247,7 +248,7 @@ void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
              "validate every this many epochs or updates (default 1e)");
 }
 
-void add_model_options(const Command& command, qkv::app::TranslatorConfig& model) {
+void add_model_options(const Command& command, qkv::app::TranslatorConfig& model, bool& tied) {
   add_choice(command, "--attention", model.attention, qkv::app::kTranslatorAttentions,
              "how the decoder looks at the source (default additive); none: its last state alone");
   const auto size = [&](const char* name, Index& target, const char* help) {
@@ -256,8 +257,11 @@ void add_model_options(const Command& command, qkv::app::TranslatorConfig& model
   };
   size("--embedding", model.embedding, "width of the embeddings");
   size("--hidden", model.hidden, "width of the GRU states");
+  size("--encoder-layers", model.encoder_layers, "bidirectional GRUs, one on the other");
   size("--units", model.units, "units of additive attention");
   size("--heads", model.heads, "heads of multihead attention");
+  command.add_flag("--tied-embeddings", tied,
+                   "one matrix for target embeddings and output: fewer parameters");
   add_real(command, "--dropout", model.dropout,
            fmt::format("dropout on embeddings and readout (default {})", model.dropout));
   add_real(command, "--label-smoothing", model.label_smoothing,
@@ -293,14 +297,16 @@ void add_train(const Command& program, const Common& common) {
   const Command command = program.add_command("train", "train a translator");
   const auto options = std::make_shared<TrainOptions>();
   const auto lower = std::make_shared<bool>(false);
+  const auto tied = std::make_shared<bool>(false);
   command.add_option("-o,--output", options->folder, "folder of the run, to begin or to go on with")
       .type_name("FOLDER");
   add_data_options(command, options->training, *lower);
-  add_model_options(command, options->training.model);
+  add_model_options(command, options->training.model, *tied);
   add_learning_options(command, options->training);
   command.footer(kTrainFooter);
-  command.callback([options, lower, command, &common] {
+  command.callback([options, lower, tied, command, &common] {
     if (*lower) options->training.letters = LetterCase::kLower;
+    if (*tied) options->training.model.tied_embeddings = TiedEmbeddings::kOutput;
     run(*options, command, common);
   });
 }
