@@ -257,11 +257,11 @@ void add_model_options(const Command& command, qkv::app::TranslatorConfig& model
   };
   size("--embedding", model.embedding, "width of the embeddings");
   size("--hidden", model.hidden, "width of the GRU states");
-  size("--encoder-layers", model.encoder_layers, "bidirectional GRUs, one on the other");
+  size("--encoder-layers", model.encoder_layers, "layers of the encoder");
   size("--units", model.units, "units of additive attention");
   size("--heads", model.heads, "heads of multihead attention");
   command.add_flag("--tied-embeddings", tied,
-                   "one matrix for target embeddings and output: fewer parameters");
+                   "the output's weight is the target embedding: fewer parameters");
   add_real(command, "--dropout", model.dropout,
            fmt::format("dropout on embeddings and readout (default {})", model.dropout));
   add_real(command, "--label-smoothing", model.label_smoothing,
