@@ -10,8 +10,8 @@
 
 #include <qkv/error.h>
 
+#include "core/draws.h"
 #include "models/tasks/date_words.h"
-#include "models/tasks/draws.h"
 
 namespace qkv::app {
 namespace {
@@ -57,7 +57,7 @@ TEST(Dates, YearsHaveWords) {
   const auto words_of = [](int year) {
     std::map<std::string, int> words;
     for (Index n = 0; n < 200; ++n) {
-      models::Draws draws(0, models::DrawStream::kDates, n);
+      core::Draws draws(0, core::DrawStream::kDates, n);
       ++words[models::year_words(year, draws)];
     }
     return words;
@@ -75,7 +75,7 @@ TEST(Dates, YearsHaveWords) {
 }
 
 TEST(Draws, AreAsLikelyAsEachOther) {
-  models::Draws draws(7, models::DrawStream::kReverse, 0);
+  core::Draws draws(7, core::DrawStream::kReverse, 0);
   int counts[6] = {};
   for (int n = 0; n < 60000; ++n) ++counts[draws.below(6)];
   for (const int count : counts) EXPECT_NEAR(count, 10000, 500);
@@ -83,7 +83,7 @@ TEST(Draws, AreAsLikelyAsEachOther) {
 
 // With a bound of three quarters of 2^32, omitting the rejection would favour every third number.
 TEST(Draws, LargeBoundsAreDrawnAgain) {
-  models::Draws draws(7, models::DrawStream::kReverse, 1);
+  core::Draws draws(7, core::DrawStream::kReverse, 1);
   int thirds[3] = {};
   for (int n = 0; n < 30000; ++n) ++thirds[draws.below(3U << 30) % 3];
   for (const int count : thirds) EXPECT_NEAR(count, 10000, 500);

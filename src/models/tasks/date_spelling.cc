@@ -114,26 +114,27 @@ struct Parts {
 
 struct Field {
   std::string_view name;
-  std::string (*text)(const Parts& parts, Draws& draws);
+  std::string (*text)(const Parts& parts, core::Draws& draws);
 };
 constexpr Field kFields[] = {
-    {"3", [](const Parts& p, Draws&) { return fmt::format("{}", p.day); }},
-    {"03", [](const Parts& p, Draws&) { return fmt::format("{:02}", p.day); }},
-    {"3rd", [](const Parts& p, Draws&) { return ordinal_number(p.day); }},
-    {"third", [](const Parts& p, Draws& draws) { return ordinal_word(p.day, draws); }},
-    {"5", [](const Parts& p, Draws&) { return fmt::format("{}", p.month); }},
-    {"05", [](const Parts& p, Draws&) { return fmt::format("{:02}", p.month); }},
-    {"V", [](const Parts& p, Draws&) { return std::string(roman_month(p.month)); }},
-    {"May", [](const Parts& p, Draws&) { return std::string(month_name(p.month)); }},
-    {"Sep", [](const Parts& p, Draws&) { return std::string(short_month(p.month)); }},
-    {"Sept.", [](const Parts& p, Draws& draws) { return abbreviated_month(p.month, draws); }},
-    {"1987", [](const Parts& p, Draws&) { return fmt::format("{}", p.year); }},
-    {"nineteen", [](const Parts& p, Draws& draws) { return year_words(p.year, draws); }},
-    {"Sunday", [](const Parts& p, Draws&) { return std::string(weekday_name(p.weekday)); }},
-    {"Sun.", [](const Parts& p, Draws& draws) { return abbreviated_weekday(p.weekday, draws); }},
+    {"3", [](const Parts& p, core::Draws&) { return fmt::format("{}", p.day); }},
+    {"03", [](const Parts& p, core::Draws&) { return fmt::format("{:02}", p.day); }},
+    {"3rd", [](const Parts& p, core::Draws&) { return ordinal_number(p.day); }},
+    {"third", [](const Parts& p, core::Draws& draws) { return ordinal_word(p.day, draws); }},
+    {"5", [](const Parts& p, core::Draws&) { return fmt::format("{}", p.month); }},
+    {"05", [](const Parts& p, core::Draws&) { return fmt::format("{:02}", p.month); }},
+    {"V", [](const Parts& p, core::Draws&) { return std::string(roman_month(p.month)); }},
+    {"May", [](const Parts& p, core::Draws&) { return std::string(month_name(p.month)); }},
+    {"Sep", [](const Parts& p, core::Draws&) { return std::string(short_month(p.month)); }},
+    {"Sept.", [](const Parts& p, core::Draws& draws) { return abbreviated_month(p.month, draws); }},
+    {"1987", [](const Parts& p, core::Draws&) { return fmt::format("{}", p.year); }},
+    {"nineteen", [](const Parts& p, core::Draws& draws) { return year_words(p.year, draws); }},
+    {"Sunday", [](const Parts& p, core::Draws&) { return std::string(weekday_name(p.weekday)); }},
+    {"Sun.",
+     [](const Parts& p, core::Draws& draws) { return abbreviated_weekday(p.weekday, draws); }},
 };
 
-std::string_view drawn_pattern(Draws& draws) {
+std::string_view drawn_pattern(core::Draws& draws) {
   std::uint32_t place = draws.below(kWeights);
   const Form* form = std::begin(kForms);
   for (; place >= form->weight; ++form) place -= form->weight;
@@ -141,7 +142,7 @@ std::string_view drawn_pattern(Draws& draws) {
 }
 
 // The pattern with its fields filled in.
-std::string filled(std::string_view pattern, const Parts& parts, Draws& draws) {
+std::string filled(std::string_view pattern, const Parts& parts, core::Draws& draws) {
   std::string text;
   for (std::size_t open = pattern.find('{'); open != pattern.npos; open = pattern.find('{')) {
     const std::size_t close = pattern.find('}', open);
@@ -158,13 +159,13 @@ char upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + '
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 // As written six times in ten, lower case three times, upper case once.
-void change_letters(std::string& text, Draws& draws) {
+void change_letters(std::string& text, core::Draws& draws) {
   const std::uint32_t tenth = draws.below(10);
   if (tenth >= 6) std::ranges::transform(text, text.begin(), tenth < 9 ? lower : upper);
 }
 
 // Commas are sometimes left out or preceded by a space.
-void change_commas(std::string& text, Draws& draws) {
+void change_commas(std::string& text, core::Draws& draws) {
   if (text.find(',') == text.npos) return;
   const std::uint32_t twentieth = draws.below(20);
   if (twentieth < 4) std::erase(text, ',');
@@ -172,7 +173,7 @@ void change_commas(std::string& text, Draws& draws) {
 }
 
 // Sometimes a space is doubled.
-void double_blank(std::string& text, Draws& draws) {
+void double_blank(std::string& text, core::Draws& draws) {
   const auto blanks = static_cast<std::uint32_t>(std::ranges::count(text, ' '));
   if (blanks == 0 || !draws.once_in(16)) return;
   std::size_t at = text.find(' ');
@@ -182,7 +183,7 @@ void double_blank(std::string& text, Draws& draws) {
 
 }  // namespace
 
-std::string spelled(std::chrono::sys_days day, Draws& draws) {
+std::string spelled(std::chrono::sys_days day, core::Draws& draws) {
   const std::chrono::year_month_day date(day);
   const Parts parts{static_cast<int>(date.year()), static_cast<unsigned>(date.month()),
                     static_cast<unsigned>(date.day()), std::chrono::weekday(day).c_encoding()};

@@ -5,12 +5,12 @@
 #include <chrono>
 #include <string>
 
-#include "models/tasks/draws.h"
+#include "core/draws.h"
 
 namespace qkv::models {
 
 // A day from 1900 to 2099 as somebody might spell it.
-std::string spelled(std::chrono::sys_days day, Draws& draws);
+std::string spelled(std::chrono::sys_days day, core::Draws& draws);
 
 }  // namespace qkv::models
 

@@ -5,15 +5,15 @@
 
 #include <qkv/error.h>
 
+#include "core/draws.h"
 #include "models/tasks/date_spelling.h"
-#include "models/tasks/draws.h"
 #include "models/tasks/tasks.h"
 
 namespace qkv::app {
 namespace {
 
-using models::Draws;
-using models::DrawStream;
+using core::Draws;
+using core::DrawStream;
 using std::chrono::sys_days;
 using std::chrono::year_month_day;
 

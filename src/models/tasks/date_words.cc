@@ -28,19 +28,19 @@ constexpr std::string_view kTens[] = {"",      "",      "twenty",  "thirty", "fo
 constexpr std::size_t kShort = 3;  // letters of an abbreviation
 
 // "eighty-seven", sometimes "eighty seven".
-std::string joined(std::string_view tens, std::string_view ones, Draws& draws) {
+std::string joined(std::string_view tens, std::string_view ones, core::Draws& draws) {
   return fmt::format("{}{}{}", tens, draws.once_in(3) ? ' ' : '-', ones);
 }
 
 // 1..99
-std::string cardinal(unsigned number, Draws& draws) {
+std::string cardinal(unsigned number, core::Draws& draws) {
   if (number < 20) return std::string(kCardinals[number]);
   const std::string_view tens = kTens[number / 10];
   return number % 10 == 0 ? std::string(tens) : joined(tens, kCardinals[number % 10], draws);
 }
 
 // The longer form one time in four, a full stop one time in four.
-std::string abbreviated(std::string_view name, std::string_view longer, Draws& draws) {
+std::string abbreviated(std::string_view name, std::string_view longer, core::Draws& draws) {
   std::string text(!longer.empty() && draws.once_in(4) ? longer : name.substr(0, kShort));
   if (text.size() < name.size() && draws.once_in(4)) text += '.';
   return text;
@@ -53,12 +53,12 @@ std::string_view short_month(unsigned month) { return month_name(month).substr(0
 std::string_view roman_month(unsigned month) { return kRoman[month - 1]; }
 std::string_view weekday_name(unsigned weekday) { return kWeekdays[weekday]; }
 
-std::string abbreviated_month(unsigned month, Draws& draws) {
+std::string abbreviated_month(unsigned month, core::Draws& draws) {
   constexpr unsigned kSeptember = 9;
   return abbreviated(month_name(month), month == kSeptember ? "Sept" : "", draws);
 }
 
-std::string abbreviated_weekday(unsigned weekday, Draws& draws) {
+std::string abbreviated_weekday(unsigned weekday, core::Draws& draws) {
   constexpr unsigned kTuesday = 2;
   constexpr unsigned kThursday = 4;
   const std::string_view longer = weekday == kTuesday    ? "Tues"
@@ -74,14 +74,14 @@ std::string ordinal_number(unsigned day) {
   return fmt::format("{}{}", day, kEndings[is_teen || last > 3 ? 0 : last]);
 }
 
-std::string ordinal_word(unsigned day, Draws& draws) {
+std::string ordinal_word(unsigned day, core::Draws& draws) {
   if (day < 20) return std::string(kOrdinals[day]);
   if (day == 20) return "twentieth";
   if (day == 30) return "thirtieth";
   return joined(kTens[day / 10], kOrdinals[day % 10], draws);
 }
 
-std::string year_words(int year, Draws& draws) {
+std::string year_words(int year, core::Draws& draws) {
   const auto century = static_cast<unsigned>(year) / 100;
   const auto rest = static_cast<unsigned>(year) % 100;
   std::string hundreds =

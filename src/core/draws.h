@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_MODELS_TASKS_DRAWS_H_
-#define QKV_MODELS_TASKS_DRAWS_H_
+#ifndef QKV_CORE_DRAWS_H_
+#define QKV_CORE_DRAWS_H_
 
 #include <array>
 #include <cstddef>
@@ -10,10 +10,14 @@
 
 #include "core/philox.h"
 
-namespace qkv::models {
+namespace qkv::core {
 
 // The last word of Philox's counter: identifies the stream. Spelling vectors have 3.
-enum class DrawStream : std::uint32_t { kTestDays = 4, kDates = 5, kReverse = 6 };
+enum class DrawStream : std::uint32_t {
+  kTestDays = 4,
+  kDates = 5,
+  kReverse = 6,
+};
 
 // The random numbers of example n under a seed, in sequence: the words of Philox4x32-10 at
 // the counters (0, n low, n high, stream), (1, ...), ...
@@ -40,7 +44,7 @@ class Draws {
  private:
   std::uint32_t word() noexcept {
     if (next_ == words_.size()) {
-      words_ = core::philox4x32_10(
+      words_ = philox4x32_10(
           {block_++, static_cast<std::uint32_t>(n_), static_cast<std::uint32_t>(n_ >> 32), stream_},
           key_);
       next_ = 0;
@@ -56,6 +60,6 @@ class Draws {
   std::size_t next_ = 4;
 };
 
-}  // namespace qkv::models
+}  // namespace qkv::core
 
-#endif  // QKV_MODELS_TASKS_DRAWS_H_
+#endif  // QKV_CORE_DRAWS_H_
