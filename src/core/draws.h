@@ -17,6 +17,7 @@ enum class DrawStream : std::uint32_t {
   kTestDays = 4,
   kDates = 5,
   kReverse = 6,
+  kBootstrap = 8,
 };
 
 // The random numbers of example n under a seed, in sequence: the words of Philox4x32-10 at

@@ -92,6 +92,24 @@ EncodedPairs encode(TextPairs&& read, const TranslationData& data,
   return encoded;
 }
 
+// The first kMostTranslated sentences with all their references.
+std::vector<TranslatedSentence> first_sentences(
+    std::span<const std::pair<std::string, std::string>> pairs) {
+  app::Sentences sentences;
+  std::vector<Index> firsts;
+  for (std::size_t n = 0; n < pairs.size(); ++n) {
+    const bool is_new = sentences.find(pairs[n].first) == firsts.size();
+    if (is_new && std::ssize(firsts) == kMostTranslated) continue;
+    sentences.add(pairs[n].first, pairs[n].second);
+    if (is_new) firsts.push_back(static_cast<Index>(n));
+  }
+  std::vector<TranslatedSentence> result;
+  for (std::size_t n = 0; n < firsts.size(); ++n) {
+    result.push_back({sentences.all()[n], firsts[n]});
+  }
+  return result;
+}
+
 }  // namespace
 
 std::vector<app::PairLength> EncodedPairs::lengths() const {
@@ -121,13 +139,9 @@ TranslationData read_translation_data(const app::TrainingOptions& options,
   if (options.valid.empty()) return data;
   TextPairs valid =
       read_pairs(options.valid, options, stop, [](const auto&, const auto&, std::string_view) {});
-  std::vector<app::TextPair> texts;
-  for (const auto& [source, target] : valid.pairs) {
-    if (std::ssize(texts) == kMostTranslated) break;
-    texts.push_back({source, target});
-  }
+  std::vector<TranslatedSentence> sentences = first_sentences(valid.pairs);
   data.valid = encode(std::move(valid), data, options);
-  data.valid.texts = std::move(texts);
+  data.valid.sentences = std::move(sentences);
   return data;
 }
 

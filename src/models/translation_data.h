@@ -12,20 +12,27 @@
 
 #include "models/training_settings.h"
 #include "models/translation_run.h"
+#include "text/sentences.h"
 #include "train/batches.h"
 
 // The data of a run as token ids.
 namespace qkv::models {
 
-// How many validation pairs, from the first, are also translated.
+// How many validation sentences, from the first, are also translated.
 inline constexpr Index kMostTranslated = 200;
+
+// A validation sentence to translate, and one of its pairs.
+struct TranslatedSentence {
+  app::Sentence text{};
+  Index pair = 0;
+};
 
 // Pairs of one file; each side ends in the end token.
 struct EncodedPairs {
   std::vector<std::vector<std::int32_t>> source{};
   std::vector<std::vector<std::int32_t>> target{};
-  // Of the validation pairs, the first kMostTranslated as they are in the file.
-  std::vector<app::TextPair> texts{};
+  // Of the validation pairs, the first kMostTranslated sentences as they are in the file.
+  std::vector<TranslatedSentence> sentences{};
   DataFacts facts{};
 
   app::TokenPair pair(Index n) const {

@@ -86,7 +86,7 @@ struct TrainingProgress {
   std::optional<double> seconds_left{};  // of the budget that ends first
 };
 
-// One pair of the validation data, and what the model made of its source.
+// A sentence of the validation data with its first reference, and what the model made of it.
 struct ValidationSample {
   std::string source{};
   std::string translation{};
@@ -94,11 +94,12 @@ struct ValidationSample {
 };
 
 // The result of a validation: the mean loss over target tokens (including end tokens), without
-// dropout and smoothing, and the greedy translations of the first `translated` pairs.
+// dropout and smoothing, and the greedy translations of the first `translated` sentences: the
+// pairs with one source are one sentence with several references.
 struct ValidationScore {
   double loss = 0;  // its exponential is the perplexity
-  double bleu = 0;  // of 100, over the model's tokens, as `qkv score` has it
-  Index exact = 0;  // translations that are the target
+  double bleu = 0;  // of 100, as `qkv score` has it
+  Index exact = 0;  // translations that are a reference
   Index translated = 0;
   ValidationSample sample{};  // another one at each update
 };

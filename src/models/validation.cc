@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "models/parallel.h"
-#include "text/bleu.h"
+#include "text/corpus_score.h"
 #include "train/batches.h"
 
 namespace qkv::models {
@@ -17,42 +17,49 @@ namespace {
 
 constexpr Index kBatchTokens = 4096;
 
-// The loss of these pairs; the translations of those that have texts go to their places.
+constexpr Index kNotTranslated = -1;
+
+// Of each pair the place of the sentence it stands for, or kNotTranslated.
+std::vector<Index> places_of(const EncodedPairs& pairs) {
+  std::vector<Index> places(pairs.source.size(), kNotTranslated);
+  for (std::size_t n = 0; n < pairs.sentences.size(); ++n) {
+    places[static_cast<std::size_t>(pairs.sentences[n].pair)] = static_cast<Index>(n);
+  }
+  return places;
+}
+
+// The loss of these pairs; the translations of those that stand for a sentence go to its place.
 app::TranslationLoss validate_batch(const app::TranslationModel& model, const EncodedPairs& pairs,
-                                    std::span<const Index> batch, Context& context,
-                                    std::span<app::TranslatedText> translations) {
+                                    std::span<const Index> batch, std::span<const Index> all_places,
+                                    Context& context, std::span<std::string> translations) {
   std::vector<app::TokenPair> all;
   std::vector<std::size_t> places;
   std::vector<std::string> sources;
   for (const Index n : batch) {
     all.push_back(pairs.pair(n));
-    const auto place = static_cast<std::size_t>(n);
-    if (place >= translations.size()) continue;
-    places.push_back(place);
-    sources.push_back(pairs.texts[place].source);
+    const Index place = all_places[static_cast<std::size_t>(n)];
+    if (place == kNotTranslated) continue;
+    places.push_back(static_cast<std::size_t>(place));
+    sources.push_back(pairs.sentences[places.back()].text.source);
   }
   RunState run{Mode::kEvaluate};
   const app::TranslationLoss loss = model.translator.loss(all, run, context);
   if (sources.empty()) return loss;
   auto translated = translate(model, sources, {.attention = false}, context);
   for (std::size_t i = 0; i < places.size(); ++i) {
-    translations[places[i]] = std::move(translated[i]);
+    translations[places[i]] = std::move(translated[i].text);
   }
   return loss;
 }
 
 // Compares as `qkv score` does, so that its figures for the same pairs are the same.
-void compare(const app::TranslationModel& model, std::span<const app::TextPair> texts,
-             std::span<const app::TranslatedText> translations, app::ValidationScore& score) {
-  app::BleuCounter bleu;
-  for (std::size_t n = 0; n < texts.size(); ++n) {
-    const auto reference = app::split_text(texts[n].target, model.tokenization, model.letters);
-    std::vector<std::string> tokens = translations[n].target;
-    if (translations[n].is_whole && !tokens.empty()) tokens.pop_back();
-    bleu.add(tokens, reference);
-    if (translations[n].is_whole && tokens == reference) ++score.exact;
+app::CorpusScore compare(std::span<const TranslatedSentence> sentences,
+                         std::span<const std::string> translations) {
+  std::vector<app::SentenceCounts> counts;
+  for (std::size_t n = 0; n < sentences.size(); ++n) {
+    counts.push_back(app::sentence_counts(translations[n], sentences[n].text.references));
   }
-  score.bleu = bleu.result().score;
+  return app::corpus_score(counts);
 }
 
 // Multiplicative hashing (Knuth, volume 3, section 6.4): updates that are multiples of the same
@@ -68,12 +75,13 @@ app::ValidationScore validate(const app::TranslationModel& model, const EncodedP
                               const std::atomic<bool>* stop) {
   const auto batches = app::sorted_batches(pairs.lengths(), kBatchTokens);
   std::vector<app::TranslationLoss> losses(batches.size());
-  std::vector<app::TranslatedText> translations(pairs.texts.size());
+  const std::vector<Index> places = places_of(pairs);
+  std::vector<std::string> translations(pairs.sentences.size());
   for_each_task(executor, std::ssize(batches), [&](Index task) {
     Context context;
     context.set_stop_flag(stop);
     const auto n = static_cast<std::size_t>(task);
-    losses[n] = validate_batch(model, pairs, batches[n], context, translations);
+    losses[n] = validate_batch(model, pairs, batches[n], places, context, translations);
   });
   app::TranslationLoss sum;
   for (const app::TranslationLoss& loss : losses) {
@@ -82,11 +90,14 @@ app::ValidationScore validate(const app::TranslationModel& model, const EncodedP
   }
   app::ValidationScore score;
   score.loss = -sum.log_probability / static_cast<double>(sum.tokens);
-  score.translated = std::ssize(pairs.texts);
-  if (pairs.texts.empty()) return score;
-  compare(model, pairs.texts, translations, score);
-  const std::size_t shown = sample_of(update, pairs.texts.size());
-  score.sample = {pairs.texts[shown].source, translations[shown].text, pairs.texts[shown].target};
+  score.translated = std::ssize(pairs.sentences);
+  if (pairs.sentences.empty()) return score;
+  const app::CorpusScore compared = compare(pairs.sentences, translations);
+  score.bleu = compared.bleu.score;
+  score.exact = compared.exact;
+  const std::size_t shown = sample_of(update, pairs.sentences.size());
+  const app::Sentence& sentence = pairs.sentences[shown].text;
+  score.sample = {sentence.source, translations[shown], sentence.references[0]};
   return score;
 }
 

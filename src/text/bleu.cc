@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <map>
-#include <string_view>
 
 namespace qkv::app {
 namespace {
@@ -25,39 +25,76 @@ NgramCounts ngrams_of(Tokens tokens, std::size_t n) {
   return counts;
 }
 
+// Of each n-gram, as many as the reference has that has most.
+NgramCounts most_ngrams(std::span<const std::vector<std::string>> references, std::size_t n) {
+  NgramCounts most;
+  for (const Tokens reference : references) {
+    for (const auto& [ngram, count] : ngrams_of(reference, n)) {
+      Index& so_far = most[ngram];
+      so_far = std::max(so_far, count);
+    }
+  }
+  return most;
+}
+
+Index nearest_length(Index hypothesis, std::span<const std::vector<std::string>> references) {
+  const auto is_better = [&](Index a, Index b) {
+    const Index far_a = std::abs(a - hypothesis);
+    const Index far_b = std::abs(b - hypothesis);
+    return far_a < far_b || (far_a == far_b && a < b);
+  };
+  Index nearest = std::ssize(references[0]);
+  for (const Tokens reference : references.subspan(1)) {
+    if (is_better(std::ssize(reference), nearest)) nearest = std::ssize(reference);
+  }
+  return nearest;
+}
+
 double brevity_penalty(double hypothesis, double reference) {
-  if (hypothesis == 0) return 0;
-  return std::min(1.0, std::exp(1 - reference / hypothesis));
+  if (hypothesis >= reference) return 1;
+  return hypothesis == 0 ? 0 : std::exp(1 - reference / hypothesis);
 }
 
 }  // namespace
 
-void BleuCounter::add(Tokens hypothesis, Tokens reference) {
-  hypothesis_tokens_ += std::ssize(hypothesis);
-  reference_tokens_ += std::ssize(reference);
+BleuCounts& BleuCounts::operator+=(const BleuCounts& other) {
   for (std::size_t order = 0; order < kBleuOrders; ++order) {
-    const NgramCounts wanted = ngrams_of(reference, order + 1);
-    for (const auto& [ngram, count] : ngrams_of(hypothesis, order + 1)) {
-      ngrams_[order] += count;
-      const auto found = wanted.find(ngram);
-      if (found != wanted.end()) matches_[order] += std::min(count, found->second);
-    }
+    matches[order] += other.matches[order];
+    ngrams[order] += other.ngrams[order];
   }
+  hypothesis_tokens += other.hypothesis_tokens;
+  reference_tokens += other.reference_tokens;
+  return *this;
 }
 
-Bleu BleuCounter::result(BleuSmoothing smoothing) const {
-  const auto c = static_cast<double>(hypothesis_tokens_);
-  const auto r = static_cast<double>(reference_tokens_);
+BleuCounts bleu_counts(Tokens hypothesis, std::span<const std::vector<std::string>> references) {
+  BleuCounts counts;
+  counts.hypothesis_tokens = std::ssize(hypothesis);
+  counts.reference_tokens = nearest_length(counts.hypothesis_tokens, references);
+  for (std::size_t order = 0; order < kBleuOrders; ++order) {
+    const NgramCounts wanted = most_ngrams(references, order + 1);
+    for (const auto& [ngram, count] : ngrams_of(hypothesis, order + 1)) {
+      counts.ngrams[order] += count;
+      const auto found = wanted.find(ngram);
+      if (found != wanted.end()) counts.matches[order] += std::min(count, found->second);
+    }
+  }
+  return counts;
+}
+
+Bleu bleu_of(const BleuCounts& counts) {
+  const auto c = static_cast<double>(counts.hypothesis_tokens);
+  const auto r = static_cast<double>(counts.reference_tokens);
   Bleu bleu{.brevity_penalty = 100 * brevity_penalty(c, r),
-            .hypothesis_tokens = hypothesis_tokens_,
-            .reference_tokens = reference_tokens_};
-  if (matches_[0] == 0) return bleu;
+            .hypothesis_tokens = counts.hypothesis_tokens,
+            .reference_tokens = counts.reference_tokens};
+  if (counts.matches[0] == 0) return bleu;
   double unmatched = 1;  // 1/2^k
   double logarithms = 0;
   for (std::size_t order = 0; order < kBleuOrders; ++order) {
-    double matches = static_cast<double>(matches_[order]);
-    if (matches == 0 && smoothing == BleuSmoothing::kExponential) matches = unmatched /= 2;
-    const auto ngrams = static_cast<double>(ngrams_[order]);
+    double matches = static_cast<double>(counts.matches[order]);
+    if (matches == 0) matches = unmatched /= 2;
+    const auto ngrams = static_cast<double>(counts.ngrams[order]);
     const double precision = ngrams == 0 ? 0 : matches / ngrams;
     bleu.precisions[order] = 100 * precision;
     logarithms += std::log(precision);  // of 0: -inf, and the score is 0

@@ -5,19 +5,34 @@
 #include <array>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <qkv/export.h>
 #include <qkv/view.h>
 
+// How well translations match their references: Papineni, Roukos, Ward and Zhu 2002, "BLEU:
+// a Method for Automatic Evaluation of Machine Translation", with any number of references. For
+// n = 1..4 the modified precision p_n is the share of the n-grams of all translations that are in
+// a reference, each n-gram counted at most as often as the reference that has most of it (section
+// 2.1.1). With c tokens in all translations, and r the sum of the lengths of the references whose
+// length is nearest to the translation's (of two equally near ones, the shorter)
+//   BLEU = min(1, exp(1 - r/c)) * (p_1 p_2 p_3 p_4)^(1/4)     (section 2.3).
+// A precision without any match would make the whole score 0: the k-th such order counts 1/2^k
+// matches instead (Chen and Cherry 2014, method 3; sacreBLEU's smooth:exp). The score of a corpus
+// is not the mean of its sentences'. It is 0 if no token matches, or no translation has four
+// tokens.
 namespace qkv::app {
 
 inline constexpr int kBleuOrders = 4;  // n-grams of 1 to 4 tokens
 
-// What replaces a precision without any match, which would make the whole score 0.
-enum class BleuSmoothing {
-  kNone,         // nothing
-  kExponential,  // the k-th such order counts 1/2^k matches: Chen and Cherry 2014, method 3; the
-                 // default of sacreBLEU
+// What a sentence adds to the score of its corpus. Counts of sentences are added.
+struct BleuCounts {
+  std::array<Index, kBleuOrders> matches{};
+  std::array<Index, kBleuOrders> ngrams{};  // of the translation
+  Index hypothesis_tokens = 0;
+  Index reference_tokens = 0;
+
+  QKV_API BleuCounts& operator+=(const BleuCounts& other);
 };
 
 // Everything except the lengths is in percent.
@@ -29,25 +44,10 @@ struct Bleu {
   Index reference_tokens = 0;
 };
 
-// How well translations match their references: Papineni, Roukos, Ward and Zhu 2002, "BLEU:
-// a Method for Automatic Evaluation of Machine Translation", with one reference each. For n = 1..4
-// the modified precision p_n is the share of the n-grams of all translations that are in their
-// reference, each n-gram counted at most as often as the reference has it (section 2.1.1). With c
-// tokens in all translations and r in all references
-//   BLEU = min(1, exp(1 - r/c)) * (p_1 p_2 p_3 p_4)^(1/4)     (section 2.3).
-// The score of a corpus is not the mean of its sentences'. It is 0 if no token matches, or
-// no translation has four tokens.
-class QKV_API BleuCounter {
- public:
-  void add(std::span<const std::string> hypothesis, std::span<const std::string> reference);
-  Bleu result(BleuSmoothing smoothing = BleuSmoothing::kExponential) const;
-
- private:
-  std::array<Index, kBleuOrders> matches_{};
-  std::array<Index, kBleuOrders> ngrams_{};  // of the hypotheses
-  Index hypothesis_tokens_ = 0;
-  Index reference_tokens_ = 0;
-};
+// At least one reference.
+QKV_API BleuCounts bleu_counts(std::span<const std::string> hypothesis,
+                               std::span<const std::vector<std::string>> references);
+QKV_API Bleu bleu_of(const BleuCounts& counts);
 
 }  // namespace qkv::app
 

@@ -76,9 +76,9 @@ class Log(TrainCase):
         self.assertEqual(len(self.lines("RUN")), 1)
 
     def test_figures_are_those_of_score(self):
-        """Also where words are unknown, or in capitals."""
+        """Also where words are unknown, in capitals, or a source has several references."""
         words = "one two three four five six".split()
-        text = "".join(f"{a} {b} {c}\t{c.upper()} {b} {a} {b} end\n"
+        text = "".join(f"{a} {b} {c}\t{c.title()} {b} {a} {b} end\n"
                        for a in words for b in words for c in words)
         self.file("data.tsv", text)
         self.file("valid.tsv", text[:2000].rsplit("\n", 1)[0] + "\none two two\ttwo two Odd two end\n"
@@ -89,11 +89,29 @@ class Log(TrainCase):
         self.assertEqual((line["update"], line["end"]), (45, "budget"))
         score = json.loads(self.run_qkv("score", "RUN", "valid.tsv", "--model", "last", "--json").out)
         self.assertEqual((line["bleu"], line["exact"], line["translated"]),
-                         (score["bleu"], score["exact"], score["pairs"]))
+                         (score["bleu"], score["exact"], score["sentences"]))
+        self.assertLess(score["sentences"], score["pairs"])
         self.assertAlmostEqual(line["perplexity"], score["perplexity"], 5)
         self.assertGreater(line["exact"], 3)  # it has learned some
         self.assertLess(line["exact"], line["translated"] - 2)
         self.assertEqual(line["sample"]["reference"].split()[-1], "end")
+
+    def test_the_first_sentences_are_translated(self):
+        """200 of them, each with all its references, wherever these are."""
+        words = "one two three four five six".split()
+        pairs = [f"{a} {b} {c}\t{c} {b} {a} {b} end" for a in words for b in words for c in words]
+        more = [f"{pairs[n]} end end" for n in (*range(0, 200, 9), 205)]
+        self.file("data.tsv", "\n".join(pairs))
+        self.file("valid.tsv", "\n".join(pairs + more))
+        self.file("first.tsv", "\n".join(pairs[:200] + more[:-1]))
+        self.file("fewer.tsv", "\n".join(pairs[:200]))
+        self.train("RUN", "--after", "15u", *VALID, "--tokenize", "word", "--lr", "0.05", "--warmup", "5")
+        line = self.lines("RUN")[-1]
+        score, fewer = (json.loads(self.run_qkv("score", "RUN", name, "--model", "last", "--json").out)
+                        for name in ("first.tsv", "fewer.tsv"))
+        self.assertEqual((line["translated"], line["bleu"], line["exact"]),
+                         (200, score["bleu"], score["exact"]))
+        self.assertNotEqual(score["bleu"], fewer["bleu"])
 
     def test_a_run_under_one_epoch(self):
         self.train("RUN", "--after", "2u")

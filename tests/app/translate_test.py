@@ -5,12 +5,9 @@
 usage: translate_test.py PROGRAM [TEST ...]
 """
 
-import collections
 import json
-import math
 import os
 import pathlib
-import re
 import select
 import signal
 import subprocess
@@ -329,119 +326,6 @@ class Demo(Case):
         self.assertTrue(shown.startswith("1987-05-03\n"))
         self.assertGreater(len(shown.splitlines()), 8)
         self.assertEqual(self.names(), [])
-
-
-def bleu(pairs):
-    """Papineni et al. 2002, smoothed as Chen and Cherry's method 3."""
-    product, halves = 1.0, 1
-    for n in range(1, 5):
-        hits = total = 0
-        for translation, reference in pairs:
-            counts = [collections.Counter(zip(*(tokens[i:] for i in range(n))))
-                      for tokens in (translation, reference)]
-            hits += (counts[0] & counts[1]).total()
-            total += counts[0].total()
-        if total == 0:
-            return 0
-        if hits == 0:
-            halves *= 2
-        product *= (hits or 1 / halves) / total
-    lengths = [sum(map(len, side)) for side in zip(*pairs)]
-    return 100 * product**0.25 * min(1, math.exp(1 - lengths[1] / lengths[0]))
-
-
-class Score(Model):
-    PAIRS = [("abc", "xyz"), ("cab a", "z y x?"), ("a", "x"), ("bca", "yy")]
-
-    def score(self, *arguments, pairs=None, swap=False):
-        rows = [(t, s) if swap else (s, t) for s, t in pairs or self.PAIRS]
-        self.file("d.tsv", "".join(f"{a}\t{b}\tmore\n" for a, b in rows))
-        done = self.run_qkv("score", "m.safetensors", "d.tsv", *arguments, "--progress", "never")
-        self.assertEqual(done.err, "")
-        return done.out
-
-    def test_numpy_agrees(self):
-        report = json.loads(self.score("--json"))
-        total = sum(self.model.log_probability(s, t) for s, t in self.PAIRS)
-        tokens = sum(len(t) + 1 for _, t in self.PAIRS)
-        self.assertEqual((report["pairs"], report["target_tokens"]), (4, tokens))
-        self.near(report["log_probability"], total, 1e-4)
-        self.near(report["log_probability_per_token"], total / tokens, 1e-5)
-        self.near(report["perplexity"], math.exp(-total / tokens), 1e-4 * math.exp(-total / tokens))
-        translations = [[token for token in self.model.translate(s)[0] if token != "</s>"]
-                        for s, _ in self.PAIRS]
-        self.near(report["bleu"], bleu(list(zip(translations, (list(t) for _, t in self.PAIRS)))),
-                  1e-6)
-
-    def test_its_own_translations_are_exact(self):
-        pairs = []
-        for source in LINES:
-            tokens = self.model.translate(source)[0] if source else []
-            if len(tokens) > 1 and tokens[-1] == "</s>" and "<unk>" not in tokens:
-                pairs.append((source, self.text_of(tokens)))
-        self.assertGreater(len(pairs), 1)
-        report = json.loads(self.score("--json", pairs=pairs))
-        self.assertEqual((report["exact"], report["exact_percent"]), (len(pairs), 100))
-        if any(len(target) > 3 for _, target in pairs):
-            self.near(report["bleu"], 100, 1e-9)
-        wrong = [*pairs, (pairs[0][0], pairs[0][1] + "x"), (pairs[0][0], "x" + pairs[0][1])]
-        self.assertEqual(json.loads(self.score("--json", pairs=wrong))["exact"], len(pairs))
-
-    def test_cut_translations_are_not_exact(self):
-        source = next(line for line in LINES if line
-                      and self.model.translate(line)[0][-1] != "</s>")
-        target = self.text_of(self.model.translate(source)[0])
-        report = json.loads(self.score("--json", pairs=[(source, target)]))
-        self.assertEqual(report["exact"], 0)
-        self.near(report["bleu"], 100, 1e-9)
-
-    def test_columns(self):
-        self.assertEqual(self.score("--cols", "1,0", swap=True), self.score())
-        self.assertNotEqual(self.score("--cols", "0,2"), self.score())
-
-    def test_text_says_the_same(self):
-        report, text = json.loads(self.score("--json")), self.score()
-        self.assertRegex(text, rf"(?m)^pairs +{report['pairs']}$")
-        self.assertRegex(text, rf"(?m)^target tokens +{report['target_tokens']}, including end tokens$")
-        self.assertRegex(text, rf"(?m)^log-probability +{report['log_probability']:.4f}, ")
-        perplexity = re.escape(format(report["perplexity"], ".6g"))
-        self.assertRegex(text, rf"(?m)^perplexity +{perplexity}$")
-        self.assertRegex(text, rf"(?m)^BLEU +{report['bleu']:.2f}, ")
-        self.assertRegex(text, rf"(?m)^exact +{report['exact']}, {report['exact_percent']:.2f} %$")
-        self.score("-o", "s.json", "-o", "s.txt")
-        self.assertEqual(json.loads((self.dir / "s.json").read_text()), report)
-        self.assertEqual((self.dir / "s.txt").read_text(), text)
-
-    def test_many_pairs_are_added_up(self):
-        one, many = (json.loads(self.score("--json", pairs=self.PAIRS * n)) for n in (1, 50))
-        self.assertEqual(many["target_tokens"], 50 * one["target_tokens"])
-        self.near(many["log_probability"], 50 * one["log_probability"], 1e-2)
-        self.near(many["perplexity"], one["perplexity"], 1e-3)
-        self.assertEqual(self.score("--threads", 1, pairs=self.PAIRS * 50),
-                         self.score("--threads", 2, pairs=self.PAIRS * 50))
-
-    def test_broken_lines(self):
-        for text, place in [("a\tx\nb\n", "d.tsv:2: expected at least 2 columns, got 1"),
-                            ("a\tx\n\n", "d.tsv:2: expected 2 columns, got an empty line"),
-                            ("a\tx\n\tx\n", "d.tsv:2: expected text in column 0, got none"),
-                            ("a\t\n", "d.tsv:1: expected text in column 1, got none"),
-                            ("", "d.tsv:1: expected 2 columns, got an empty file"),
-                            (b"a\t\xff\n", "d.tsv:1: expected UTF-8"),
-                            ("a\tx\n" + "a" * 4097 + "\tx\n",
-                             "d.tsv:2: expected at most 4096 tokens, got 4097"),
-                            ("a\t" + "x" * 4097 + "\n", "d.tsv:1: expected at most 4096 tokens")]:
-            self.file("d.tsv", text)
-            line = self.refuse(3, "score", "m.safetensors", "d.tsv")
-            self.assertTrue(line.startswith("qkv: " + place), line)
-
-    def test_wrong_command_lines(self):
-        for arguments, hint in [([], "RUN is required"), (["m.safetensors"], "DATA is required"),
-                                (["m.safetensors", "d.tsv", "--cols", "0"], 'from 0, got "0"'),
-                                (["m.safetensors", "d.tsv", "--cols", "1,1"], 'from 0, got "1,1"'),
-                                (["m.safetensors", "d.tsv", "--cols", "-1,0"], 'got "-1,0"'),
-                                (["m.safetensors", "d.tsv", "--beam", "0"], "from 1 to 1000"),
-                                (["m.safetensors", "d.tsv", "-o", "a.npz"], "this result has no .npz")]:
-            self.assertIn(hint, self.refuse(2, "score", *arguments), arguments)
 
 
 if __name__ == "__main__":

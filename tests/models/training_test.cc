@@ -167,8 +167,8 @@ struct Task {
   void add(const app::TextPair& pair) {
     pairs.source.push_back(model.source.encode(app::split_text(pair.source, model.tokenization)));
     pairs.target.push_back(model.target.encode(app::split_text(pair.target, model.tokenization)));
-    pairs.texts.push_back(pair);
-    pairs.facts.pairs = std::ssize(pairs.texts);
+    pairs.sentences.push_back({{pair.source, {pair.target}}, std::ssize(pairs.sentences)});
+    pairs.facts.pairs = std::ssize(pairs.sentences);
   }
   app::ValidationScore validate(const Executor& executor = {}, Index update = 1) const {
     return models::validate(model, pairs, update, executor, nullptr);
@@ -215,7 +215,7 @@ TEST(Validation, CountsWhatIsTranslatedExactly) {
     ASSERT_TRUE(translated[0].is_whole);
     task.add({source, translated[0].text});
   }
-  const auto all = std::ssize(task.pairs.texts);
+  const auto all = std::ssize(task.pairs.sentences);
   EXPECT_EQ(task.validate().exact, all);
   EXPECT_EQ(task.validate().translated, all);
   // A letter that the model does not know is another one, whatever it writes.
@@ -233,10 +233,10 @@ TEST(Validation, ShowsAPairOfItsUpdate) {
     const app::ValidationSample sample = task.validate({}, update).sample;
     seen.insert(sample.source + " " + sample.reference);
     EXPECT_EQ(task.validate(Executor::threads(2), update).sample.source, sample.source);
-    const auto found = std::ranges::find_if(task.pairs.texts, [&](const app::TextPair& pair) {
-      return pair.source == sample.source && pair.target == sample.reference;
+    const auto found = std::ranges::find_if(task.pairs.sentences, [&](const auto& one) {
+      return one.text.source == sample.source && one.text.references[0] == sample.reference;
     });
-    ASSERT_NE(found, task.pairs.texts.end());
+    ASSERT_NE(found, task.pairs.sentences.end());
     Context context;
     const std::vector<std::string> sources{sample.source};
     EXPECT_EQ(translate(task.model, sources, {}, context)[0].text, sample.translation);

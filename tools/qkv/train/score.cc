@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// `qkv score`: how well a translator does on sentence pairs.
-#include <cmath>
+// `qkv score`: how well translations match what people wrote.
+#include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,22 +12,23 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <qkv/app/file_error.h>
 #include <qkv/context.h>
 
-#include "io/parallel_text.h"
-#include "shell/json_values.h"
+#include "shell/exit_codes.h"
 #include "shell/outputs.h"
 #include "shell/progress.h"
-#include "text/bleu.h"
+#include "text/corpus_score.h"
+#include "text/sentences.h"
 #include "train/commands.h"
+#include "train/score_report.h"
+#include "train/test_pairs.h"
 #include "train/translation.h"
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 using qkv::Index;
-using qkv::app::Bleu;
+using qkv::app::Sentence;
+using qkv::app::SentenceCounts;
 using qkv::app::TextPair;
 using qkv::app::TranslationModel;
 
@@ -33,172 +37,250 @@ constexpr const char* kScoreFooter = R"(Examples:
   qkv score RUN test.tsv
   qkv score RUN test.tsv --beam 4 --json
 
-log-probability: natural, of the targets with their end tokens; perplexity: exp(-it / tokens). BLEU
-(Papineni et al. 2002, n = 1 to 4, smoothed as sacreBLEU does by default) and exact (the whole line)
-compare the model's translations with the targets; tokens are the model's: characters, or
-words and punctuation. Texts have at most 4096 tokens. Targets are lower-cased if the model was
-trained so. A line with a token that the model does not know is never exact.)";
+Lines of DATA with the same source are one sentence with several references. BLEU (Papineni et al.
+2002) and chrF2 (Popovic 2016) are sacreBLEU's by default, signatures included: of whole texts, with
+its tokenizer 13a, any number of references, and exponential smoothing. They compare the text that
+qkv translate prints with DATA as it is. exact: translations that are a reference but for
+the kind of white space and of quotation marks.
+
+Where sentences have several references, "one reference" has how the translations do against the
+first alone, and how the next reference does in their place: about as well as people agree.
+
+log-probability: natural, of the targets of all lines with their end tokens; perplexity: exp(-it /
+tokens). Texts have at most 4096 tokens.
+
+--hypotheses scores translations that were made elsewhere, a line each: one for each different
+source in the order of DATA, or one for each line of DATA, of which a source's first counts. RUN is
+left out: qkv score --hypotheses THEIRS DATA.
+
+--against also scores other translations, and has the p of paired bootstrap resampling (Koehn 2004,
+as in sacreBLEU): how likely a difference this large is for systems that are equally good.)";
 
 struct ScoreOptions {
   std::string run{};
   std::string data{};
-  Index source_column = 0;
-  Index target_column = 1;
+  std::string hypotheses{};
+  std::string against{};
+  PairColumns columns{};
   qkv::app::RunModel model = qkv::app::RunModel::kBest;
   qkv::app::SearchOptions search{};
+  qkv::app::Resampling resampling{};
   OutputOptions outputs{};
 };
 
-struct Scores {
-  Index pairs = 0;
-  Index tokens = 0;  // of the targets, including end tokens
-  double log_probability = 0;
-  Index exact = 0;
-  Bleu bleu{};
-
-  double per_token() const { return log_probability / static_cast<double>(tokens); }
-  double perplexity() const { return std::exp(-per_token()); }
-  double exact_percent() const {
-    return 100 * static_cast<double>(exact) / static_cast<double>(pairs);
+// Calls take(begin, end) for consecutive items whose lengths make a full batch for the model.
+template <class Length, class Take>
+void for_each_batch(std::size_t items, const Length& length, const Take& take) {
+  std::size_t begin = 0;
+  std::size_t tokens = 0;
+  for (std::size_t n = 0; n < items; ++n) {
+    tokens += length(n);
+    if (n + 1 < items && !is_enough(n + 1 - begin, tokens)) continue;
+    take(begin, n + 1);
+    begin = n + 1;
+    tokens = 0;
   }
-};
+}
 
-// Accumulates the scores of blocks of pairs.
-class Scorer {
+// Runs a model on the pairs.
+class ModelRun {
  public:
-  Scorer(const TranslationModel& model, const qkv::app::SearchOptions& search, int threads)
-      : model_(model), search_(search), context_(qkv::Executor::threads(threads)) {
+  ModelRun(const TranslationModel& model, const qkv::app::SearchOptions& search,
+           const Common& common)
+      : model_(model),
+        search_(search),
+        context_(qkv::Executor::threads(common.threads)),
+        progress_(common, "score") {
     search_.attention = false;
     context_.set_stop_flag(&stop_flag());
   }
 
-  // Throws InputError for text that is too long.
-  void add(TextPair pair, const std::string& file, Index line) {
-    for (const std::string* text : {&pair.source, &pair.target}) {
-      tokens_ += count_tokens(model_, *text, file, line);
-    }
-    pairs_.push_back(std::move(pair));
-    if (is_enough(pairs_.size(), tokens_)) flush();
+  qkv::app::TranslationLoss loss(const TestPairs& data) {
+    qkv::app::TranslationLoss sum;
+    const auto length = [&](std::size_t n) { return data.lengths[n]; };
+    for_each_batch(data.pairs.size(), length, [&](std::size_t begin, std::size_t end) {
+      const auto batch = std::span(data.pairs).subspan(begin, end - begin);
+      const auto loss = qkv::app::loss(model_, batch, context_);
+      sum.tokens += loss.tokens;
+      sum.log_probability += loss.log_probability;
+      progress_.at(fmt::format("{} of {} pairs", end, data.pairs.size()));
+    });
+    return sum;
   }
-  Scores finish() {
-    flush();
-    scores_.bleu = bleu_.result();
-    return scores_;
+
+  std::vector<std::string> translate(const TestPairs& data) {
+    const std::vector<Sentence>& sentences = data.sentences.all();
+    std::vector<std::string> translations;
+    const auto length = [&](std::size_t n) {
+      return count_tokens(model_, sentences[n].source, data.name, 0);
+    };
+    for_each_batch(sentences.size(), length, [&](std::size_t begin, std::size_t end) {
+      std::vector<std::string> sources;
+      for (std::size_t n = begin; n < end; ++n) sources.push_back(sentences[n].source);
+      for (auto& translated : qkv::app::translate(model_, sources, search_, context_)) {
+        translations.push_back(std::move(translated.text));
+      }
+      progress_.at(fmt::format("{} of {} sentences", end, sentences.size()));
+    });
+    return translations;
   }
 
  private:
-  void flush() {
-    if (pairs_.empty()) return;
-    const auto loss = qkv::app::loss(model_, pairs_, context_);
-    scores_.tokens += loss.tokens;
-    scores_.log_probability += loss.log_probability;
-    std::vector<std::string> sources;
-    sources.reserve(pairs_.size());
-    for (const TextPair& pair : pairs_) sources.push_back(pair.source);
-    const auto translations =
-        qkv::app::translate(model_, sources, search_, context_, qkv::app::UnknownTokens::kKept);
-    for (std::size_t n = 0; n < pairs_.size(); ++n) compare(translations[n], pairs_[n].target);
-    scores_.pairs += std::ssize(pairs_);
-    pairs_.clear();
-    tokens_ = 0;
-  }
-
-  void compare(const qkv::app::TranslatedText& translation, const std::string& target) {
-    const auto reference = qkv::app::split_text(target, model_.tokenization, model_.letters);
-    std::vector<std::string> tokens = translation.target;
-    if (translation.is_whole && !tokens.empty()) tokens.pop_back();
-    bleu_.add(tokens, reference);
-    if (translation.is_whole && tokens == reference) ++scores_.exact;
-  }
-
   const TranslationModel& model_;
   qkv::app::SearchOptions search_;
   qkv::Context context_;
-  std::vector<TextPair> pairs_{};
-  std::size_t tokens_ = 0;
-  qkv::app::BleuCounter bleu_{};
-  Scores scores_{};
+  Progress progress_;
 };
 
-// Reads pairs and passes them on. Throws InputError for an empty field.
-void read_pairs(const ScoreOptions& options, const Common& common, Scorer& scorer) {
-  Progress progress(common, "score");
-  qkv::app::ParallelTextOptions reading;
-  reading.columns = {options.source_column, options.target_column};
-  reading.stop = &stop_flag();
-  const std::string name = options.data == "-" ? "<stdin>" : options.data;
-  Index lines = 0;
-  qkv::app::for_each_row(options.data, reading, [&](const auto& fields, Index line) {
-    for (std::size_t field = 0; field < 2; ++field) {
-      if (!fields[field].empty()) continue;
-      throw qkv::app::InputError::at_line(
-          name, line, fmt::format("expected text in column {}, got none", reading.columns[field]));
-    }
-    scorer.add({std::string(fields[0]), std::string(fields[1])}, name, line);
-    progress.at(fmt::format("{} pairs", ++lines));
-    return true;
+std::vector<SentenceCounts> counts_of(const std::vector<Sentence>& sentences,
+                                      const std::vector<std::string>& translations) {
+  std::vector<SentenceCounts> counts;
+  for (std::size_t n = 0; n < sentences.size(); ++n) {
+    counts.push_back(qkv::app::sentence_counts(translations[n], sentences[n].references));
+  }
+  return counts;
+}
+
+// The first reference that is not the same as the very first; null if there is none.
+const std::string* next_reference(const Sentence& sentence) {
+  const std::string first = qkv::app::folded_text(sentence.references[0]);
+  const auto next = std::ranges::find_if(sentence.references, [&](const std::string& reference) {
+    return qkv::app::folded_text(reference) != first;
   });
+  return next == sentence.references.end() ? nullptr : &*next;
 }
 
-std::string report(const Scores& scores) {
-  const auto& p = scores.bleu.precisions;
-  return fmt::format(
-      "pairs            {}\n"
-      "target tokens    {}, including end tokens\n"
-      "log-probability  {:.4f}, {:.6f} per token\n"
-      "perplexity       {:.6g}\n"
-      "BLEU             {:.2f}, of 1 to 4 tokens {:.2f} {:.2f} {:.2f} {:.2f}, brevity {:.2f}\n"
-      "exact            {}, {:.2f} %\n",
-      scores.pairs, scores.tokens, scores.log_probability, scores.per_token(), scores.perplexity(),
-      scores.bleu.score, p[0], p[1], p[2], p[3], scores.bleu.brevity_penalty, scores.exact,
-      scores.exact_percent());
+std::optional<OneReference> with_one_reference(const std::vector<Sentence>& sentences,
+                                               const std::vector<std::string>& translations) {
+  OneReference one;
+  std::vector<SentenceCounts> translated;
+  std::vector<SentenceCounts> human;
+  for (std::size_t n = 0; n < sentences.size(); ++n) {
+    const std::string* next = next_reference(sentences[n]);
+    if (next == nullptr) continue;
+    const auto first = std::span(sentences[n].references).first(1);
+    translated.push_back(qkv::app::sentence_counts(translations[n], first));
+    human.push_back(qkv::app::sentence_counts(*next, first));
+    one.signature.add(1);
+  }
+  if (human.empty()) return {};
+  one.translations = corpus_score(translated);
+  one.humans = corpus_score(human);
+  return one;
 }
 
-Json json_of(const Scores& scores) {
-  Json json;
-  json["pairs"] = scores.pairs;
-  json["target_tokens"] = scores.tokens;
-  json["log_probability"] = json_number(scores.log_probability);
-  json["log_probability_per_token"] = json_number(scores.per_token());
-  json["perplexity"] = json_number(scores.perplexity());
-  json["bleu"] = json_number(scores.bleu.score);
-  json["bleu_precisions"] = scores.bleu.precisions;
-  json["bleu_brevity_penalty"] = scores.bleu.brevity_penalty;
-  json["exact"] = scores.exact;
-  json["exact_percent"] = scores.exact_percent();
-  return json;
+Scores compare(const ScoreOptions& options, const TestPairs& data,
+               const std::vector<std::string>& translations) {
+  const std::vector<Sentence>& sentences = data.sentences.all();
+  const std::vector<SentenceCounts> counts = counts_of(sentences, translations);
+  Scores scores;
+  scores.pairs = std::ssize(data.pairs);
+  scores.score = corpus_score(counts);
+  for (const Sentence& sentence : sentences) scores.signature.add(std::ssize(sentence.references));
+  scores.one_reference = with_one_reference(sentences, translations);
+  if (options.against.empty()) return scores;
+  const auto others = counts_of(sentences, read_translations(options.against, data));
+  scores.rival = {options.against, corpus_score(others),
+                  paired_bootstrap(counts, others, options.resampling), options.resampling};
+  return scores;
 }
 
-void run(const ScoreOptions& options, const Common& common) {
+Scores score_model(const ScoreOptions& options, const Common& common) {
+  const TranslationModel model = read_model(options.run, options.model);
+  const auto check = [&](const TextPair& pair, const std::string& file, Index line) {
+    return count_tokens(model, pair.source, file, line) +
+           count_tokens(model, pair.target, file, line);
+  };
+  const TestPairs data = read_test_pairs(options.data, options.columns, check, common);
+  ModelRun run(model, options.search, common);
+  const qkv::app::TranslationLoss loss = run.loss(data);
+  Scores scores = compare(options, data, run.translate(data));
+  scores.loss = loss;
+  return scores;
+}
+
+Scores score_file(const ScoreOptions& options, const Common& common) {
+  const auto check = [](const TextPair&, const std::string&, Index) { return std::size_t{0}; };
+  const TestPairs data = read_test_pairs(options.data, options.columns, check, common);
+  return compare(options, data, read_translations(options.hypotheses, data));
+}
+
+// What the arguments mean: with --hypotheses there is no RUN.
+void resolve(ScoreOptions& options) {
+  if (!options.hypotheses.empty()) {
+    if (!options.data.empty()) {
+      throw UsageError(
+          fmt::format("--hypotheses takes the place of RUN: qkv score --hypotheses {} {}",
+                      options.hypotheses, options.data));
+    }
+    options.data = std::exchange(options.run, "");
+    if (options.data.empty()) throw UsageError("DATA is required");
+  }
+  if (options.hypotheses.empty() && options.run.empty()) throw UsageError("RUN is required");
+  if (options.data.empty()) throw UsageError("DATA is required");
+  const std::string* inputs[] = {&options.data, &options.hypotheses, &options.against};
+  if (std::ranges::count(inputs, "-", [](const auto* path) { return *path; }) > 1) {
+    throw UsageError("only one of DATA, --hypotheses and --against can be standard input");
+  }
+}
+
+void run(ScoreOptions options, const Common& common) {
+  resolve(options);
   check_search(options.search);
   Scores scores;
   Results results;
-  results.text = [&] { return report(scores); };
+  results.text = [&] { return text_of(scores); };
   results.json = [&] { return json_of(scores); };
   check_outputs(options.outputs, results);
-  check_inputs(options.outputs, {options.data});
-  check_inputs(options.outputs, model_files(options.run));
-  const TranslationModel model = read_model(options.run, options.model);
-  Scorer scorer(model, options.search, common.threads);
-  read_pairs(options, common, scorer);
-  scores = scorer.finish();
+  check_inputs(options.outputs, {options.data, options.hypotheses, options.against});
+  if (!options.run.empty()) check_inputs(options.outputs, model_files(options.run));
+  scores = options.run.empty() ? score_file(options, common) : score_model(options, common);
   write_outputs(options.outputs, results, common);
+}
+
+// The options of a model, which --hypotheses does without.
+void add_model_options(const Command& command, ScoreOptions& options, const Option& hypotheses) {
+  add_run_model(command, options.model);
+  add_search(command, options.search);
+  for (const char* name : {"--model", "--beam", "--length-penalty"}) {
+    hypotheses.excludes(command.option(name));
+  }
+}
+
+void add_comparison(const Command& command, ScoreOptions& options) {
+  constexpr Index kMostSamples = 1'000'000;
+  const Option against =
+      command
+          .add_option("--against", options.against,
+                      "other translations, and whether they differ by more than chance")
+          .type_name("FILE");
+  add_number(command, "--resamples", options.resampling.samples, Bounds<Index>{1, kMostSamples},
+             "samples of the paired bootstrap (default 1000)")
+      .needs(against);
+  add_number(command, "--seed", options.resampling.seed, Bounds<std::uint64_t>{},
+             "random seed of the samples (default 0)")
+      .needs(against);
 }
 
 }  // namespace
 
 void add_score(const Command& program, const Common& common) {
   const Command command =
-      program.add_command("score", "how well a translator does on sentence pairs");
+      program.add_command("score", "how well translations match what people wrote");
   const auto options = std::make_shared<ScoreOptions>();
-  command.add_option("RUN", options->run, kRunHelp).required().type_name("");
+  command.add_option("RUN", options->run, fmt::format("{}; not with --hypotheses", kRunHelp))
+      .type_name("");
   command
       .add_option("DATA", options->data, "tab-separated text, one pair a line; - is standard input")
-      .required()
       .type_name("");
-  add_columns(command, options->source_column, options->target_column);
-  add_run_model(command, options->model);
-  add_search(command, options->search);
+  const Option hypotheses =
+      command
+          .add_option("--hypotheses", options->hypotheses,
+                      "score these translations, a line each, in place of a model's")
+          .type_name("FILE");
+  add_columns(command, options->columns.source, options->columns.target);
+  add_model_options(command, *options, hypotheses);
+  add_comparison(command, *options);
   add_outputs(command, options->outputs, "txt");
   command.footer(kScoreFooter);
   command.callback([options, &common] { run(*options, common); });
