@@ -56,7 +56,7 @@ PROGRAM_COMPONENTS = {
 # Headers of src/ that the program includes beside those of include/: nobody else outside src/ needs
 # what is in them. Functions and classes in them are exported, as those in include/ are.
 PROGRAM_SEES = set(
-    "text/choice.h text/corpus_score.h text/near_words.h text/numbers.h "
+    "text/choice.h text/corpus_score.h text/hold_out.h text/near_words.h text/numbers.h "
     "text/sentences.h text/special_tokens.h text/spelling.h text/text.h io/file_kind.h "
     "io/parallel_text.h io/text_file.h models/model_names.h "
     "models/translation_run.h models/tasks/tasks.h picture/columns.h".split()

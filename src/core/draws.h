@@ -17,6 +17,7 @@ enum class DrawStream : std::uint32_t {
   kTestDays = 4,
   kDates = 5,
   kReverse = 6,
+  kHeldOut = 7,
   kBootstrap = 8,
 };
 

@@ -23,7 +23,7 @@ PROGRAM = sys.argv.pop(1) if len(sys.argv) > 1 else "qkv"
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 # Commands that show progress after running for a second, which depends on the machine:
 # disabled unless a test says otherwise.
-TALKATIVE = {"gen", "score", "train", "translate", "words"}
+TALKATIVE = {"gen", "score", "split", "train", "translate", "words"}
 LOOKS = 600_000  # of wait_until, some milliseconds apart
 
 

@@ -87,6 +87,7 @@ int main(int argc, char** argv) {
   add_stats(program, common);
   add_inspect(program, common);
   add_gen(program, common);
+  add_split(program, common);
   add_train(program, common);
   add_translate(program, common);
   add_score(program, common);

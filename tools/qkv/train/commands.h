@@ -8,6 +8,7 @@
 // Each adds one command, which runs from the parser's callback. `common` must outlive the
 // application.
 void add_gen(const Command& program, const Common& common);
+void add_split(const Command& program, const Common& common);
 void add_train(const Command& program, const Common& common);
 void add_translate(const Command& program, const Common& common);
 void add_score(const Command& program, const Common& common);
