@@ -30,6 +30,7 @@ run   library:fmt               libfmt-dev
 run   library:libzip            libzip-dev
 run   library:nlohmann_json     nlohmann-json3-dev
 run   library:libutf8proc       libutf8proc-dev
+run   library:sentencepiece     libsentencepiece-dev
 run   library:zlib              zlib1g-dev
 test  library:gtest             libgtest-dev
 test  system_python:sys         python3

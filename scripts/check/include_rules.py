@@ -75,6 +75,7 @@ HEADERS = [
     (r"nlohmann/.*", "io tools bench"),
     (r"zip\.h", "io"),
     (r"utf8proc\.h", "text"),
+    (r"sentencepiece_(processor|trainer)\.h", "text"),
     (r"zlib\.h", "page"),
     (r"CLI/Version\.hpp", "tools/about"),
     (r"CLI/.*", "tools/shell tools/main bench"),

@@ -32,6 +32,9 @@ struct ModelSettings {
   LetterCase letters = LetterCase::kKept;
 };
 
+// Of subwords: SentencePiece's model file as uint8 numbers, instead of two vocabularies.
+constexpr const char* kSubwordArray = "subwords";
+
 constexpr Choice<DType> kTypes[] = {{"float32", DType::kFloat32}, {"float64", DType::kFloat64}};
 constexpr Choice<LetterCase> kCases[] = {{"kept", LetterCase::kKept},
                                          {"lower", LetterCase::kLower}};
@@ -294,6 +297,34 @@ Vocabulary take_vocabulary(Contents& contents, const std::string& side) {
   return Vocabulary(std::move(counted));
 }
 
+Subwords take_subwords(Contents& contents) {
+  const Tensor bytes = contents.take<Tensor>(kSubwordArray);
+  if (bytes.dtype() != DType::kUInt8 || bytes.shape().rank() != 1) {
+    contents.fail(
+        fmt::format("{}: expected uint8 of shape [n], got {}", kSubwordArray, describe(bytes)));
+  }
+  const auto values = bytes.values<std::uint8_t>();
+  return Subwords(std::string(values.begin(), values.end()));
+}
+
+Tokenizer::Units take_units(Contents& contents, Tokenization tokenization) {
+  switch (tokenization) {
+    case Tokenization::kCharacter:
+      return Characters{};
+    case Tokenization::kWord:
+      return Words{};
+    case Tokenization::kSubword:
+      return take_subwords(contents);
+  }
+  return {};
+}
+
+Vocabulary take_vocabulary(Contents& contents, const Tokenizer& tokenizer,
+                           const std::string& side) {
+  const auto* subwords = std::get_if<Subwords>(&tokenizer.units());
+  return subwords != nullptr ? subwords->vocabulary() : take_vocabulary(contents, side);
+}
+
 void add_rule(TextStyle& style, const std::string& rule, const std::string& value,
               const Contents& contents) {
   const auto refuse = [&](std::string_view rest) {
@@ -369,13 +400,14 @@ void take_parameters(Contents& contents, Translator& translator) {
 
 TranslationModel model_from(Contents& contents) {
   ModelSettings settings = take_settings(contents);
-  Vocabulary source = take_vocabulary(contents, "source");
-  Vocabulary target = take_vocabulary(contents, "target");
+  Tokenizer tokenizer(take_units(contents, settings.tokenization), settings.letters);
+  Vocabulary source = take_vocabulary(contents, tokenizer, "source");
+  Vocabulary target = take_vocabulary(contents, tokenizer, "target");
   settings.config.source_tokens = source.size();
   settings.config.target_tokens = target.size();
   check_sizes(contents, settings.config);
   TranslationModel model{Translator(settings.config), std::move(source), std::move(target),
-                         settings.tokenization,       settings.letters,  take_style(contents)};
+                         std::move(tokenizer), take_style(contents)};
   take_parameters(contents, model.translator);
   contents.check_empty();
   return model;
@@ -394,17 +426,26 @@ TranslationModel model_from(const std::string& file, std::vector<NamedArray> arr
 
 void write_model_file(const std::string& path, const TranslationModel& model,
                       const ModelFileOptions& options) {
-  const ModelSettings settings{model.translator.config(), model.tokenization, model.letters};
+  const ModelSettings settings{model.translator.config(), model.tokenizer.tokenization(),
+                               model.tokenizer.letters()};
   Strings text;
   for_each_setting(settings, WriteSetting{text});
   text.shape = Dims(static_cast<Index>(text.values.size()) / 2, 2);
-  const Columns source = columns_of(model.source, options.storage);
-  const Columns target = columns_of(model.target, options.storage);
-  std::vector<NamedView> arrays{{"settings", &text},
-                                {"source_tokens", &source.tokens},
-                                {"target_tokens", &target.tokens},
-                                {"source_counts", source.counts.view()},
-                                {"target_counts", target.counts.view()}};
+  Columns source;
+  Columns target;
+  std::vector<NamedView> arrays{{"settings", &text}};
+  if (const auto* subwords = std::get_if<Subwords>(&model.tokenizer.units())) {
+    const std::string& bytes = subwords->bytes();
+    const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
+    arrays.push_back({kSubwordArray, ConstView(data, {std::ssize(bytes)})});
+  } else {
+    source = columns_of(model.source, options.storage);
+    target = columns_of(model.target, options.storage);
+    arrays.push_back({"source_tokens", &source.tokens});
+    arrays.push_back({"target_tokens", &target.tokens});
+    arrays.push_back({"source_counts", source.counts.view()});
+    arrays.push_back({"target_counts", target.counts.view()});
+  }
   const Strings style = style_rows(model.style);
   if (!style.values.empty()) arrays.push_back({kStyleArray, &style});
   const StoredParameters parameters(model.translator, options.storage);

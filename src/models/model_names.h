@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include <qkv/app/subwords.h>
 #include <qkv/app/translation_model.h>
 #include <qkv/app/translator.h>
 #include <qkv/app/vocabulary.h>
@@ -21,7 +22,10 @@ inline constexpr Choice<TranslatorAttention> kTranslatorAttentions[] = {
     {"scaled_dot", TranslatorAttention::kScaledDot}, {"bilinear", TranslatorAttention::kBilinear},
     {"multihead", TranslatorAttention::kMultiHead},  {"none", TranslatorAttention::kNone}};
 inline constexpr Choice<Tokenization> kTokenizations[] = {{"char", Tokenization::kCharacter},
-                                                          {"word", Tokenization::kWord}};
+                                                          {"word", Tokenization::kWord},
+                                                          {"subword", Tokenization::kSubword}};
+inline constexpr Choice<SubwordAlgorithm> kSubwordAlgorithms[] = {
+    {"unigram", SubwordAlgorithm::kUnigram}, {"bpe", SubwordAlgorithm::kBpe}};
 inline constexpr Choice<TiedEmbeddings> kTiedEmbeddings[] = {{"none", TiedEmbeddings::kNone},
                                                              {"output", TiedEmbeddings::kOutput}};
 // What `qkv train` trains is float32.
@@ -45,6 +49,7 @@ inline constexpr SettingOption kSettingOptions[] = {{"data", "DATA"},
                                                     {"valid_hash", ""},
                                                     {"source_column", "--cols"},
                                                     {"target_column", "--cols"},
+                                                    {"subword_hash", ""},
                                                     {"source_tokens", ""},
                                                     {"target_tokens", ""},
                                                     {"learning_rate", "--lr"},

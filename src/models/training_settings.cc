@@ -24,7 +24,11 @@ using app::SettingValue;
 constexpr std::string_view kMayChange[] = {"data", "valid", "after", "save_every"};
 
 // Settings that runs of earlier versions lack, and what those had.
-const app::Setting kImplied[] = {{"encoder_layers", Index{1}}, {"tied_embeddings", "none"}};
+const app::Setting kImplied[] = {{"encoder_layers", Index{1}},
+                                 {"tied_embeddings", "none"},
+                                 {"vocab", Index{8000}},
+                                 {"subword_model", "unigram"},
+                                 {"subword_hash", ""}};
 
 // The list of settings: visit(name, member) for each, with the choices of enumerations.
 template <class Config, class Visit>
@@ -41,6 +45,9 @@ void for_each_setting(Config& config, Visit& visit) {
   visit("source_column", o.source_column);
   visit("target_column", o.target_column);
   visit("tokenize", o.tokenization, app::kTokenizations);
+  visit("vocab", o.subwords.vocabulary);
+  visit("subword_model", o.subwords.algorithm, app::kSubwordAlgorithms);
+  visit("subword_hash", config.subword_hash);
   visit("lower", o.letters);
   visit("min_count", o.min_count);
   visit("max_length", o.max_length);

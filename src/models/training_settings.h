@@ -21,6 +21,7 @@ struct RunConfig {
   app::TrainingOptions options{};  // the model's vocabulary sizes filled in
   DataFacts train{};
   DataFacts valid{};
+  std::string subword_hash{};  // of the pieces; "": other tokens
 };
 
 app::Settings settings_of(const RunConfig& config);

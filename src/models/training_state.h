@@ -20,12 +20,13 @@ namespace qkv::models {
 inline constexpr const char* kConfigFile = "config.json";
 inline constexpr const char* kSourceFile = "source.vocab.json";
 inline constexpr const char* kTargetFile = "target.vocab.json";
+inline constexpr const char* kSubwordFile = "subwords.model";  // instead of the two
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kBestFile = "best.safetensors";
 inline constexpr const char* kStateFile = "state.safetensors";
 inline constexpr const char* kLogFile = "train.jsonl";
-inline constexpr const char* kRunFiles[] = {kConfigFile, kSourceFile, kTargetFile, kModelFile,
-                                            kBestFile,   kStateFile,  kLogFile};
+inline constexpr const char* kRunFiles[] = {kConfigFile, kSourceFile, kTargetFile, kSubwordFile,
+                                            kModelFile,  kBestFile,   kStateFile,  kLogFile};
 
 struct Counts {
   app::Spent spent{};

@@ -4,9 +4,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include <qkv/app/subwords.h>
 #include <qkv/app/text_style.h>
+#include <qkv/app/tokenizer.h>
 #include <qkv/app/translation_model.h>
 #include <qkv/app/vocabulary.h>
 
@@ -44,14 +48,19 @@ struct EncodedPairs {
 struct TranslationData {
   EncodedPairs train{};
   EncodedPairs valid{};
-  app::Vocabulary source{};  // of the training pairs
+  app::Tokenizer tokenizer{};
+  std::string subword_hash{};  // of the pieces, if the tokens are pieces
+  app::Vocabulary source{};    // of the training pairs; of subwords, both are all pieces
   app::Vocabulary target{};
   app::TextStyle style{};  // of the targets
 };
 
-// Throws InputError for files without a usable pair, with the line for an empty field;
-// Cancelled if the flag (which may be null) becomes true.
+// Subwords are learned from both sides of all training pairs, unless they are given. Throws
+// InputError for files without a usable pair, with the line for an empty field; Error for options
+// that ask for too many or too few subwords; Cancelled if the flag (which may be null) becomes
+// true.
 TranslationData read_translation_data(const app::TrainingOptions& options,
+                                      const std::optional<app::Subwords>& subwords,
                                       const std::atomic<bool>* stop);
 
 }  // namespace qkv::models

@@ -15,7 +15,7 @@ using Ids = std::vector<std::int32_t>;
 using Tokens = std::vector<std::string>;
 
 Tokens tokens_of(const TranslationModel& model, const std::string& text) {
-  return split_text(text, model.tokenization, model.letters);
+  return model.tokenizer.split(text);
 }
 
 // Whether unknown tokens are copied. Throws Error if they cannot be.
@@ -29,14 +29,6 @@ bool copies_unknown(const TranslationModel& model, UnknownTokens unknown) {
   return unknown != UnknownTokens::kKept && looks;
 }
 
-// The tokens with the capitals that the text has. There are others where lower case changes the
-// boundaries of characters: then as the model reads them.
-Tokens typed_tokens(const TranslationModel& model, const std::string& text) {
-  Tokens read = tokens_of(model, text);
-  Tokens typed = split_text(text, model.tokenization, LetterCase::kKept);
-  return typed.size() == read.size() ? typed : read;
-}
-
 // Writes translations of texts as people do.
 class Writer {
  public:
@@ -48,12 +40,12 @@ class Writer {
   // A copied word keeps its spelling: it comes after the capitals.
   std::string write(const std::string& text, std::span<const std::int32_t> source,
                     const Translation& translation, bool copies) const {
-    const bool needs_capitals = model_.letters == LetterCase::kLower;
-    const bool has_words = model_.tokenization == Tokenization::kWord;
+    const bool needs_capitals = model_.tokenizer.letters() == LetterCase::kLower;
+    const bool has_words = model_.tokenizer.tokenization() == Tokenization::kWord;
     Tokens tokens = model_.target.decode(translation.tokens);
     if (needs_capitals && has_words) tokens = with_capitals(std::move(tokens), model_.style);
-    if (copies) copy_unknown(typed_tokens(model_, text), source, translation, tokens);
-    std::string written = join_text(tokens, model_.tokenization, model_.style);
+    if (copies) copy_unknown(model_.tokenizer.split_as_typed(text), source, translation, tokens);
+    std::string written = model_.tokenizer.join(tokens, model_.style);
     return needs_capitals && !has_words ? with_capitals(written, model_.style) : written;
   }
 

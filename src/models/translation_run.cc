@@ -37,6 +37,8 @@ void check_options(const TrainingOptions& o) {
   check(o.source_column != o.target_column, "target_column", "different from the source's",
         o.target_column);
   check(o.min_count >= 1, "min_count", "at least 1", o.min_count);
+  check(o.tokenization != Tokenization::kSubword || o.min_count == 1, "min_count",
+        "1 for subwords, all of which are known", o.min_count);
   check(o.max_length >= 1, "max_length", "at least 1", o.max_length);
   check(o.batch_tokens >= 1, "batch_tokens", "at least 1", o.batch_tokens);
   check(o.clip > 0, "clip", "positive", o.clip);
@@ -64,6 +66,27 @@ void check_folder(const LockedFolder& folder) {
                                 app::quoted(names.front()), models::kConfigFile));
 }
 
+// The pieces that a run in the folder began with. They are learned again if it has not saved
+// anything.
+std::optional<Subwords> kept_subwords(const LockedFolder& folder, const TrainingOptions& options) {
+  if (options.tokenization != Tokenization::kSubword) return std::nullopt;
+  const std::string path = folder.file(models::kSubwordFile);
+  if (folder.holds(models::kSubwordFile)) {
+    try {
+      return Subwords(read_text(path));
+    } catch (const Error& error) {
+      throw InputError(path, error.what());
+    }
+  }
+  if (!folder.holds(models::kStateFile)) return std::nullopt;
+  const Settings kept = models::read_config(folder.file(models::kConfigFile));
+  const bool had_subwords = *find_setting(kept, "subword_hash") != SettingValue(std::string());
+  if (had_subwords) {
+    throw InputError(path, "is missing: without it this run cannot be resumed");
+  }
+  return std::nullopt;
+}
+
 // Checks what the folder has and writes what it lacks.
 void set_up(const LockedFolder& folder, const RunConfig& config,
             const models::TranslationData& data) {
@@ -79,6 +102,12 @@ void set_up(const LockedFolder& folder, const RunConfig& config,
     }
   }
   write_text(path, settings_text(now));
+  if (const auto* subwords = std::get_if<Subwords>(&data.tokenizer.units())) {
+    if (!folder.holds(models::kSubwordFile)) {
+      write_text(folder.file(models::kSubwordFile), subwords->bytes());
+    }
+    return;
+  }
   if (!folder.holds(models::kSourceFile)) {
     write_vocabulary(folder.file(models::kSourceFile), data.source);
   }
@@ -97,8 +126,9 @@ TrainingReport train_translation(const TrainingOptions& options, const std::stri
   check_options(options);
   const LockedFolder folder(folder_path);
   check_folder(folder);
-  const models::TranslationData data = models::read_translation_data(options, hooks.stop);
-  RunConfig config{options, data.train.facts, data.valid.facts};
+  const models::TranslationData data =
+      models::read_translation_data(options, kept_subwords(folder, options), hooks.stop);
+  RunConfig config{options, data.train.facts, data.valid.facts, data.subword_hash};
   config.options.data = kept_path(options.data);
   config.options.valid = kept_path(options.valid);
   config.options.model.source_tokens = data.source.size();

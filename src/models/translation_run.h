@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <qkv/app/file_error.h>
+#include <qkv/app/subwords.h>
 #include <qkv/app/translation_model.h>
 #include <qkv/app/translator.h>
 #include <qkv/app/vocabulary.h>
@@ -25,7 +26,7 @@
 
 // Training a translator in a RUN folder, which is plain files:
 //   config.json         every setting, including defaults, and the data's pair counts and hashes
-//   source.vocab.json, target.vocab.json
+//   source.vocab.json, target.vocab.json; of subwords: subwords.model, SentencePiece's model file
 //   model.safetensors   the latest parameters
 //   best.safetensors    those with the best validation loss; before the first, and without
 //                       validation, the latest
@@ -55,8 +56,9 @@ struct TrainingOptions {
   Index source_column = 0;  // from 0
   Index target_column = 1;
   Tokenization tokenization = Tokenization::kCharacter;
+  SubwordOptions subwords{};  // if these are the tokens
   LetterCase letters = LetterCase::kKept;
-  Index min_count = 1;     // rarer tokens are unknown
+  Index min_count = 1;     // rarer tokens are unknown; 1 for subwords, which never are
   Index max_length = 200;  // pairs with more tokens on either side are left out
 
   TranslatorConfig model{};  // sizes of the vocabularies: from the data

@@ -36,8 +36,7 @@ Training::Training(const app::TrainingOptions& options, const TranslationData& d
       folder_(folder),
       hooks_(hooks),
       lengths_(data.train.lengths()),
-      state_({app::Translator(options.model), data.source, data.target, options.tokenization,
-              options.letters, data.style},
+      state_({app::Translator(options.model), data.source, data.target, data.tokenizer, data.style},
              options.adam, app::EarlyStopping(options.patience), !options.valid.empty()),
       gradients_(state_.model.translator, options.executor, hooks.stop) {}
 

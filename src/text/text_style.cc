@@ -7,6 +7,7 @@
 
 #include "text/characters.h"
 #include "text/text.h"
+#include "text/word_spaces.h"
 
 namespace qkv::app {
 namespace {
@@ -92,12 +93,8 @@ class SentenceStarts {
 
 }  // namespace
 
-std::string join_text(std::span<const std::string> tokens, Tokenization tokenization,
-                      const TextStyle& style) {
-  if (tokenization == Tokenization::kWord) return Joiner(tokens, style).join();
-  std::string text;
-  for (const std::string& token : tokens) text += token;
-  return text;
+std::string joined_words(std::span<const std::string> words, const TextStyle& style) {
+  return Joiner(words, style).join();
 }
 
 std::vector<std::string> with_capitals(std::vector<std::string> words, const TextStyle& style) {

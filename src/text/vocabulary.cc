@@ -28,31 +28,51 @@ bool comes_before(const CountedToken& a, const CountedToken& b) {
 
 [[noreturn]] void refuse(std::string_view detail) { throw Error("Vocabulary", "tokens", detail); }
 
-void check(const CountedToken& token) {
-  if (token.text.empty()) refuse("must not be empty");
-  if (!from_utf8(token.text)) refuse(fmt::format("must be UTF-8, got {}", quoted(token.text)));
+void check_text(const std::string& text) {
+  if (text.empty()) refuse("must not be empty");
+  if (!from_utf8(text)) refuse(fmt::format("must be UTF-8, got {}", quoted(text)));
+}
+
+void check_count(const CountedToken& token) {
   if (token.count < 1) {
     refuse(fmt::format("must have counts from 1, got {} of {}", token.count, quoted(token.text)));
   }
 }
 
+void check_order(const CountedToken& before, const CountedToken& token) {
+  if (comes_before(before, token)) return;
+  refuse(fmt::format("must stand by falling count, then by bytes: got {} ({}) before {} ({})",
+                     quoted(before.text), before.count, quoted(token.text), token.count));
+}
+
 }  // namespace
 
 Vocabulary::Vocabulary(std::vector<CountedToken> tokens) : tokens_(std::move(tokens)) {
+  number();
+  for (std::size_t n = 0; n < tokens_.size(); ++n) {
+    check_count(tokens_[n]);
+    if (n > 0) check_order(tokens_[n - 1], tokens_[n]);
+  }
+}
+
+Vocabulary Vocabulary::uncounted(std::vector<std::string> tokens) {
+  Vocabulary vocabulary;
+  vocabulary.tokens_.reserve(tokens.size());
+  for (std::string& text : tokens) vocabulary.tokens_.push_back({std::move(text), 0});
+  vocabulary.number();
+  return vocabulary;
+}
+
+void Vocabulary::number() {
   if (tokens_.size() > kMostTokens) {
     refuse(fmt::format("must be at most {}, got {}", kMostTokens, tokens_.size()));
   }
   ids_.reserve(tokens_.size());
   for (std::size_t n = 0; n < tokens_.size(); ++n) {
-    const CountedToken& token = tokens_[n];
-    check(token);
-    if (!ids_.emplace(token.text, kSpecials + static_cast<std::int32_t>(n)).second) {
-      refuse(fmt::format("must differ, got {} twice", quoted(token.text)));
-    }
-    if (n > 0 && !comes_before(tokens_[n - 1], token)) {
-      refuse(fmt::format("must stand by falling count, then by bytes: got {} ({}) before {} ({})",
-                         quoted(tokens_[n - 1].text), tokens_[n - 1].count, quoted(token.text),
-                         token.count));
+    const std::string& text = tokens_[n].text;
+    check_text(text);
+    if (!ids_.emplace(text, kSpecials + static_cast<std::int32_t>(n)).second) {
+      refuse(fmt::format("must differ, got {} twice", quoted(text)));
     }
   }
 }

@@ -352,7 +352,8 @@ class Info(Case):
         text = self.run_qkv("info").out
         version = self.run_qkv("--version").out.split()[1]
         self.assertRegex(text, rf"(?m)^version +{re.escape(version)}$")
-        for name in ("compiler", "build", "libzip", "utf8proc", "processor", "threads", "writes"):
+        for name in ("compiler", "build", "libzip", "utf8proc", "sentencepiece",
+                     "processor", "threads", "writes"):
             self.assertRegex(text, rf"(?m)^{name} +\S")
         self.assertRegex(text, r"(?m)^writes .*\.npz.*\.svg")
 

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <qkv/app/text_style.h>
+#include <qkv/app/tokenizer.h>
 #include <qkv/error.h>
 
 #include "tests/app/files.h"
@@ -26,7 +27,7 @@ TextStyle learned(const Texts& texts, LetterCase letters = LetterCase::kKept) {
 }
 
 std::string again(std::string_view text, const TextStyle& style = {}) {
-  return join_text(split_text(text, Tokenization::kWord), Tokenization::kWord, style);
+  return Tokenizer(Words{}).join(Tokenizer(Words{}).split(text), style);
 }
 
 TEST(TextStyle, WithoutTrainingSpacesAreEnglish) {
@@ -51,7 +52,7 @@ TEST(TextStyle, CapitalsAreLearned) {
       {"I saw Tom in Paris.", "He and I left. Then Tom came.", "The U.S. and the NASA of the US"},
       LetterCase::kLower);
   const auto written = [&](const Texts& words) {
-    return join_text(with_capitals(words, style), Tokenization::kWord, style);
+    return Tokenizer(Words{}).join(with_capitals(words, style), style);
   };
   EXPECT_EQ(written({"he", "and", "i", "saw", "tom", "."}), "He and I saw Tom.");
   EXPECT_EQ(written({"then", "!", "nasa", "came", "."}), "Then! NASA came.");

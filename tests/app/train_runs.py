@@ -21,7 +21,7 @@ def safetensors(path):
     """The arrays of a file by name."""
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
-    types = {"F32": np.float32, "F64": np.float64, "I64": np.int64}
+    types = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "U8": np.uint8}
     arrays = {}
     for name, entry in json.loads(data[8:8 + size]).items():
         if name != "__metadata__":

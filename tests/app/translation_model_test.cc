@@ -90,15 +90,15 @@ TEST(TranslationModel, AnEmptyTextStaysEmpty) {
   EXPECT_EQ(text.log_probability, 0);
   EXPECT_TRUE(text.is_whole && text.source.empty() && text.target.empty());
   EXPECT_FALSE(text.attention.given());
-  model.tokenization = Tokenization::kWord;
+  model.tokenizer = Tokenizer(Words{});
   EXPECT_TRUE(one(model, " \t").target.empty());
 }
 
 TEST(TranslationModel, ReadsAsItsSettingsSay) {
   TranslationModel model = small_model();
-  model.letters = LetterCase::kLower;
+  model.tokenizer = Tokenizer(Characters{}, LetterCase::kLower);
   EXPECT_EQ(one(model, "AB").source, (Texts{"a", "b", "</s>"}));
-  model.tokenization = Tokenization::kWord;
+  model.tokenizer = Tokenizer(Words{}, LetterCase::kLower);
   const TranslatedText text = one(model, "A  b!", {.most_tokens = 2});
   EXPECT_EQ(text.source, (Texts{"a", "b", "!", "</s>"}));
   EXPECT_THROW(translated(model, {"\xFF"}), Error);
@@ -117,8 +117,7 @@ TranslationModel unknowing_model(TranslatorAttention attention) {
 
 TEST(TranslationModel, CopiesWhatItLookedAt) {
   TranslationModel model = unknowing_model(TranslatorAttention::kAdditive);
-  model.tokenization = Tokenization::kWord;
-  model.letters = LetterCase::kLower;
+  model.tokenizer = Tokenizer(Words{}, LetterCase::kLower);
   model.style.words = {{"qed", "wrong"}};
   Context context;
   const Texts texts{"Qed XY b?"};
@@ -134,7 +133,7 @@ TEST(TranslationModel, CopiesWhatItLookedAt) {
     const auto row = text.attention.values<float>().subspan(static_cast<std::size_t>(5 * i), 4);
     looked.push_back(typed[static_cast<std::size_t>(std::ranges::max_element(row) - row.begin())]);
   }
-  EXPECT_EQ(text.text, join_text(looked, Tokenization::kWord));
+  EXPECT_EQ(text.text, model.tokenizer.join(looked));
   const TranslatedText again = run(false, UnknownTokens::kCopiedIfLooked);
   EXPECT_EQ(again.text, text.text);
   EXPECT_FALSE(again.attention.given());
@@ -155,7 +154,7 @@ TEST(TranslationModel, CharactersGetCapitalsToo) {
     TranslationModel model = small_model({}, seed);
     model.style.sentences = SentenceStart::kCapital;
     const TranslatedText kept = one(model, "abcd", {.most_tokens = 5});
-    model.letters = LetterCase::kLower;
+    model.tokenizer = Tokenizer(Characters{}, LetterCase::kLower);
     const std::string lower = one(model, "abcd", {.most_tokens = 5}).text;
     if (kept.target[0] == "</s>" || kept.target[0] == "<unk>") continue;
     ++written;
@@ -196,8 +195,7 @@ TEST(ModelFile, ComesBack) {
                        .dropout = 0.3,
                        .label_smoothing = 0.05,
                        .dtype = dtype});
-      model.tokenization = Tokenization::kWord;
-      model.letters = LetterCase::kLower;
+      model.tokenizer = Tokenizer(Words{}, LetterCase::kLower);
       model.style = {.spaces = {{"?", Spaces::kBoth},
                                 {"(", Spaces::kBefore},
                                 {"%", Spaces::kAfter},
@@ -214,8 +212,8 @@ TEST(ModelFile, ComesBack) {
                 model.translator.config().tied_embeddings);
       EXPECT_EQ(read.translator.config().dropout, 0.3);
       EXPECT_EQ(read.translator.config().label_smoothing, 0.05);
-      EXPECT_EQ(read.tokenization, Tokenization::kWord);
-      EXPECT_EQ(read.letters, LetterCase::kLower);
+      EXPECT_EQ(read.tokenizer.tokenization(), Tokenization::kWord);
+      EXPECT_EQ(read.tokenizer.letters(), LetterCase::kLower);
       EXPECT_EQ(read.style, model.style);
       EXPECT_TRUE(std::ranges::equal(read.source.tokens(), model.source.tokens()));
       EXPECT_TRUE(std::ranges::equal(read.target.tokens(), model.target.tokens()));

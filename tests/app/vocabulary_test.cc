@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <qkv/app/file_error.h>
-#include <qkv/app/text_style.h>
 #include <qkv/app/vocabulary.h>
 #include <qkv/error.h>
 
@@ -164,34 +163,13 @@ TEST(VocabularyFile, DamagedFilesAreReadOrRefused) {
             1U);  // without the last line's end
 }
 
-TEST(Tokenization, CharactersComeBackAsTheyWere) {
-  for (const char* text :
-       {"", "May 3,  1987 ", "cafe\u0301", "\u00A0\u3000", "👩‍👩‍👧🇫🇷x"}) {
-    const Texts tokens = split_text(text, Tokenization::kCharacter);
-    EXPECT_EQ(join_text(tokens, Tokenization::kCharacter), text);
-  }
-  EXPECT_EQ(split_text("e\u0301 a", Tokenization::kCharacter), (Texts{"e\u0301", " ", "a"}));
-}
-
-TEST(Tokenization, WordsAreSpacedAsInText) {
-  const Texts tokens = split_text("Ça  va?", Tokenization::kWord);
-  EXPECT_EQ(tokens, (Texts{"Ça", "va", "?"}));
-  EXPECT_EQ(join_text(tokens, Tokenization::kWord), "Ça va?");
-  EXPECT_EQ(join_text(Texts{}, Tokenization::kWord), "");
-}
-
-TEST(Tokenization, CurlyQuotesAreTyped) {
-  EXPECT_EQ(split_text("“It’s” „so‟ ‘x′", Tokenization::kWord),
-            split_text("\"It's\" \"so\" 'x'", Tokenization::kWord));
-  EXPECT_EQ(split_text("’", Tokenization::kCharacter), Texts{"'"});
-  EXPECT_EQ(split_text("«", Tokenization::kCharacter), Texts{"«"});
-}
-
-TEST(Tokenization, LettersMayBeLowered) {
-  EXPECT_EQ(split_text("ÇA", Tokenization::kCharacter, LetterCase::kLower), (Texts{"ç", "a"}));
-  EXPECT_EQ(split_text("ÇA va", Tokenization::kWord, LetterCase::kLower), (Texts{"ça", "va"}));
-  EXPECT_THROW(split_text("\xFF", Tokenization::kCharacter), Error);
-  EXPECT_THROW(split_text("\xFF", Tokenization::kWord), Error);
+TEST(Vocabulary, MayBeUncounted) {
+  const Vocabulary pieces = Vocabulary::uncounted({"b", "a", "<s>"});
+  EXPECT_EQ(counts_of(pieces), (Counts{{"b", 0}, {"a", 0}, {"<s>", 0}}));
+  EXPECT_EQ(pieces.encode(Texts{"a", "<s>", "c"}), (Ids{5, 6, 3, 2}));
+  EXPECT_THROW(Vocabulary::uncounted({"a", "a"}), Error);
+  EXPECT_THROW(Vocabulary::uncounted({""}), Error);
+  EXPECT_THROW(Vocabulary::uncounted({"\xFF"}), Error);
 }
 
 }  // namespace

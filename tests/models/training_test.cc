@@ -165,8 +165,8 @@ struct Task {
     }
   }
   void add(const app::TextPair& pair) {
-    pairs.source.push_back(model.source.encode(app::split_text(pair.source, model.tokenization)));
-    pairs.target.push_back(model.target.encode(app::split_text(pair.target, model.tokenization)));
+    pairs.source.push_back(model.source.encode(model.tokenizer.split(pair.source)));
+    pairs.target.push_back(model.target.encode(model.tokenizer.split(pair.target)));
     pairs.sentences.push_back({{pair.source, {pair.target}}, std::ssize(pairs.sentences)});
     pairs.facts.pairs = std::ssize(pairs.sentences);
   }

@@ -270,8 +270,8 @@ TEST(TranslationRun, ItsModelIsRead) {
   const TrainingReport report = task.train("run", "4u");
   for (const RunModel which : {RunModel::kBest, RunModel::kLast}) {
     const TranslationModel model = read_translation_model(task.directory / "run", which);
-    EXPECT_EQ(model.tokenization, Tokenization::kWord);
-    EXPECT_EQ(model.letters, LetterCase::kLower);
+    EXPECT_EQ(model.tokenizer.tokenization(), Tokenization::kWord);
+    EXPECT_EQ(model.tokenizer.letters(), LetterCase::kLower);
     EXPECT_EQ(model.source.size(), report.source_tokens);
     EXPECT_EQ(parameter_count(model.translator), report.parameters);
   }

@@ -34,12 +34,6 @@ struct TextStyle {
   bool operator==(const TextStyle&) const = default;
 };
 
-// The text of word tokens, spaced as people write: `Hi , " Tom " !` gives `Hi, "Tom"!`. Restores
-// text split into words where it follows the style, except for the kind and width of white space.
-// Of characters: the tokens, one after another.
-QKV_API std::string join_text(std::span<const std::string> tokens, Tokenization tokenization,
-                              const TextStyle& style = {});
-
 // Tokens in lower case, with the capitals of the style.
 QKV_API std::vector<std::string> with_capitals(std::vector<std::string> words,
                                                const TextStyle& style);

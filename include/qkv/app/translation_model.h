@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <qkv/app/text_style.h>
+#include <qkv/app/tokenizer.h>
 #include <qkv/app/translator.h>
 #include <qkv/app/vocabulary.h>
 #include <qkv/context.h>
@@ -22,9 +23,8 @@ struct TranslationModel {
   Translator translator;
   Vocabulary source{};
   Vocabulary target{};
-  Tokenization tokenization = Tokenization::kCharacter;  // of both
-  LetterCase letters = LetterCase::kKept;
-  TextStyle style{};  // of the target language
+  Tokenizer tokenizer{};  // of both; of subwords, both vocabularies are the tokenizer's
+  TextStyle style{};      // of the target language
 };
 
 // What replaces "<unk>" in the text of a translation.
@@ -73,8 +73,9 @@ struct ModelFileOptions {
 };
 
 // A model as one .safetensors file: its parameters under their names, and the
-// vocabularies, the style and all settings as text. Written atomically. Throws OutputError, and
-// Error for a parameter with a number that the storage cannot hold.
+// vocabularies, the style and all settings as text; the bytes of Subwords instead of vocabularies.
+// Written atomically. Throws OutputError, and Error for a parameter with a number that the storage
+// cannot hold.
 QKV_API void write_model_file(const std::string& path, const TranslationModel& model,
                               const ModelFileOptions& options = {});
 // Throws InputError for a file that is missing or holds anything else; Cancelled if `stop` is

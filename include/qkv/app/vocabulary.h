@@ -14,28 +14,24 @@
 
 namespace qkv::app {
 
-// A translator's units of text.
+// A translator's units of text, as `qkv/app/tokenizer.h` has them.
 enum class Tokenization {
-  kCharacter,  // what a reader calls a character: a letter with its marks, an emoji; blanks too
-  kWord,       // words and punctuation
+  kCharacter,
+  kWord,
+  kSubword,
 };
 enum class LetterCase { kKept, kLower };
-
-// The tokens of a text, in which ’ and ‘ are read as ', “ and ” as ", and so are their low and
-// prime forms: a text may be typed or typeset. Throws Error for what is not UTF-8.
-QKV_API std::vector<std::string> split_text(std::string_view text, Tokenization tokenization,
-                                            LetterCase letters = LetterCase::kKept);
 
 // A token and its count.
 struct CountedToken {
   std::string text{};
-  Index count = 0;
+  Index count = 0;  // 0: not counted
   bool operator==(const CountedToken&) const = default;
 };
 
 // The tokens that a model knows, numbered: four special ones, then those of a text, most frequent
-// first. A token of the text that is spelled like a special one is a different token: encode()
-// never returns the special one for it.
+// first, or in an order of their own. A token of the text that is spelled like a special one is a
+// different token: encode() never returns the special one for it.
 class QKV_API Vocabulary {
  public:
   static constexpr std::int32_t kPadding = 0;  // "<pad>"
@@ -50,6 +46,9 @@ class QKV_API Vocabulary {
   // Throws Error for another order, a duplicate, an empty token, one that is not UTF-8, a count
   // below 1 and more tokens than 32 bits can number.
   explicit Vocabulary(std::vector<CountedToken> tokens);
+  // And these, which were not counted, in the order of their ids. Throws Error for the same, except
+  // the order and the counts.
+  static Vocabulary uncounted(std::vector<std::string> tokens);
 
   Index size() const noexcept { return kSpecials + static_cast<Index>(tokens_.size()); }
   // Without the special ones.
@@ -64,6 +63,8 @@ class QKV_API Vocabulary {
   std::vector<std::string> decode(std::span<const std::int32_t> ids) const;
 
  private:
+  void number();
+
   std::vector<CountedToken> tokens_{};
   std::unordered_map<std::string, std::int32_t> ids_{};
 };

@@ -92,6 +92,7 @@ Facts build_facts() {
       {"target", QKV_BUILD_TARGET},
       {"libzip", QKV_BUILD_LIBZIP},
       {"utf8proc", QKV_BUILD_UTF8PROC},
+      {"sentencepiece", QKV_BUILD_SENTENCEPIECE},
       {"fmt",
        fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
       {"nlohmann_json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR,

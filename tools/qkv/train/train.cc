@@ -147,6 +147,21 @@ void check_kept(const std::string& path, const char* what, const std::string& mo
   throw InputError(path, fmt::format("{} is not there any more; if it has moved: {}", what, moved));
 }
 
+// Of options that are given: those of other tokens.
+void check_tokens(const TrainingOptions& options, const std::vector<std::string>& given) {
+  const bool has_subwords = options.tokenization == qkv::app::Tokenization::kSubword;
+  const auto is_given = [&](const char* name) { return std::ranges::count(given, name) > 0; };
+  for (const auto& [setting, option] :
+       {std::pair{"vocab", "--vocab"}, std::pair{"subword_model", "--subword-model"}}) {
+    if (!has_subwords && is_given(setting)) {
+      throw UsageError(fmt::format("{} requires --tokenize subword", option));
+    }
+  }
+  if (has_subwords && is_given("min_count")) {
+    throw UsageError("--min-count does not apply to subwords, all of which are known");
+  }
+}
+
 // Finds the folder that the command line means, and the options of a run in it.
 void resolve(TrainOptions& options, const Command& command) {
   std::vector<std::string> given = settings_given(command);
@@ -177,6 +192,7 @@ void resolve(TrainOptions& options, const Command& command) {
                  fmt::format("{} --valid FILE", resuming(options)));
     }
   }
+  check_tokens(options.training, given);
   if (!options.training.valid.empty()) return;
   if (options.training.patience > 0) throw UsageError("--patience requires --valid");
   if (std::ranges::count(given, "validate_every") > 0) {
@@ -235,7 +251,12 @@ void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
       .type_name("");
   add_columns(command, o.source_column, o.target_column);
   add_choice(command, "--tokenize", o.tokenization, qkv::app::kTokenizations,
-             "translate characters (default) or words");
+             "translate characters (default), words, or subwords: pieces of words");
+  add_number(command, "--vocab", o.subwords.vocabulary, Bounds<Index>{1, kMostCount},
+             fmt::format("pieces of both languages together, for subwords (default {})",
+                         o.subwords.vocabulary));
+  add_choice(command, "--subword-model", o.subwords.algorithm, qkv::app::kSubwordAlgorithms,
+             "how SentencePiece finds pieces (default unigram)");
   command.add_flag("--lower", lower, "convert letters to lower case");
   add_number(command, "--min-count", o.min_count, Bounds<Index>{1, kMostCount},
              "rarer tokens become unknown tokens (default 1)");

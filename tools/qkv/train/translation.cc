@@ -69,7 +69,7 @@ void check_search(const qkv::app::SearchOptions& search) {
 
 std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_view text,
                          const std::string& file, Index line) {
-  const std::size_t tokens = qkv::app::split_text(text, model.tokenization, model.letters).size();
+  const std::size_t tokens = model.tokenizer.split(text).size();
   if (tokens > kMostTokens) {
     throw qkv::app::InputError::at_line(
         file, line, fmt::format("expected at most {} tokens, got {}", kMostTokens, tokens));

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_APP_TOKENIZER_H_
+#define QKV_APP_TOKENIZER_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <qkv/app/subwords.h>
+#include <qkv/app/text_style.h>
+#include <qkv/app/vocabulary.h>
+#include <qkv/export.h>
+
+namespace qkv::app {
+
+// What a reader calls a character: a letter with its marks, an emoji; blanks too.
+struct Characters {};
+// Words and punctuation.
+struct Words {};
+
+// Splits text into tokens, and joins tokens to text. A value: copies are cheap, and threads may use
+// one together.
+class QKV_API Tokenizer {
+ public:
+  using Units = std::variant<Characters, Words, Subwords>;
+
+  // Of characters, with their case.
+  Tokenizer() = default;
+  explicit Tokenizer(Units units, LetterCase letters = LetterCase::kKept)
+      : units_(std::move(units)), letters_(letters) {}
+
+  const Units& units() const noexcept { return units_; }
+  LetterCase letters() const noexcept { return letters_; }
+  Tokenization tokenization() const;
+
+  // The tokens of a text, in which ’ and ‘ are read as ', “ and ” as ", and so are their low and
+  // prime forms: a text may be typed or typeset. Throws Error for what is not UTF-8.
+  std::vector<std::string> split(std::string_view text) const;
+  // The same with the case of the text. Where that has other tokens: what split() gives.
+  std::vector<std::string> split_as_typed(std::string_view text) const;
+  // The text of tokens. Words are spaced as people write: `Hi , " Tom " !` gives `Hi, "Tom"!`; that
+  // restores text that follows the style, except for the kind and width of white space. Characters
+  // stand one after another, and restore all text; subwords as Subwords::join() has it. Without
+  // capitals where split() has none.
+  std::string join(std::span<const std::string> tokens, const TextStyle& style = {}) const;
+
+ private:
+  Units units_{};
+  LetterCase letters_ = LetterCase::kKept;
+};
+
+// A text as tokenizers read it, before they split it: with straight quotation marks, and in lower
+// case if so wished.
+QKV_API std::string as_read(std::string_view text, LetterCase letters);
+
+}  // namespace qkv::app
+
+#endif  // QKV_APP_TOKENIZER_H_

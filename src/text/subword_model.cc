@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/subword_model.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <qkv/app/utf8.h>
+#include <qkv/error.h>
+
+#include "text/characters.h"
+
+namespace qkv::app {
+namespace {
+
+constexpr int kByteCount = 256;
+// Scores are sums of logarithms, or count merges: nothing near it, and sums of it are finite.
+constexpr float kLargestScore = 1e9F;
+
+// ---- the encoding of protocol buffers -----------------------------------------------------------
+
+// How a field's value is stored: the low bits of its tag.
+enum class Wire : std::uint32_t { kVarint = 0, kBytes = 2, kFixed32 = 5 };
+
+void put_varint(std::string& to, std::uint64_t value) {
+  constexpr std::uint64_t kMore = 0x80;
+  for (; value >= kMore; value >>= 7U) to += static_cast<char>((value & (kMore - 1)) | kMore);
+  to += static_cast<char>(value);
+}
+
+void put_tag(std::string& to, std::uint32_t field, Wire wire) {
+  put_varint(to, (field << 3U) | static_cast<std::uint32_t>(wire));
+}
+
+void put_number(std::string& to, std::uint32_t field, std::uint64_t value) {
+  put_tag(to, field, Wire::kVarint);
+  put_varint(to, value);
+}
+
+void put_bytes(std::string& to, std::uint32_t field, std::string_view bytes) {
+  put_tag(to, field, Wire::kBytes);
+  put_varint(to, bytes.size());
+  to += bytes;
+}
+
+void put_float(std::string& to, std::uint32_t field, float value) {
+  put_tag(to, field, Wire::kFixed32);
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  for (unsigned shift = 0; shift < 32; shift += 8) to += static_cast<char>((bits >> shift) & 0xFFU);
+}
+
+// Takes values from the beginning of bytes: nothing if they are not there.
+class Taker {
+ public:
+  explicit Taker(std::string_view bytes) : rest_(bytes) {}
+
+  std::optional<std::uint64_t> varint() {
+    std::uint64_t value = 0;
+    for (unsigned shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
+      const auto byte = static_cast<unsigned char>(rest_.front());
+      rest_.remove_prefix(1);
+      value |= static_cast<std::uint64_t>(byte & 0x7FU) << shift;
+      if (byte < 0x80) return value;
+    }
+    return std::nullopt;
+  }
+  // A field of this number, or what follows is another.
+  bool tag(std::uint32_t field, Wire wire) {
+    const Taker before = *this;
+    if (varint() == ((field << 3U) | static_cast<std::uint32_t>(wire))) return true;
+    *this = before;
+    return false;
+  }
+  std::optional<std::string_view> bytes() {
+    const auto size = varint();
+    if (!size || *size > rest_.size()) return std::nullopt;
+    return take(*size);
+  }
+  std::optional<float> fixed32() {
+    if (rest_.size() < 4) return std::nullopt;
+    std::uint32_t bits = 0;
+    unsigned shift = 0;
+    for (const char byte : take(4)) {
+      bits |= static_cast<std::uint32_t>(static_cast<unsigned char>(byte)) << shift;
+      shift += 8;
+    }
+    return std::bit_cast<float>(bits);
+  }
+
+ private:
+  std::string_view take(std::size_t size) {
+    const std::string_view taken = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return taken;
+  }
+
+  std::string_view rest_;
+};
+
+// ---- the messages of sentencepiece_model.proto
+// ---------------------------------------------------
+
+// ModelProto.SentencePiece.Type
+enum class PieceType : std::uint32_t { kNormal = 1, kUnknown = 2, kControl = 3, kByte = 6 };
+
+constexpr std::uint32_t kPieces = 1;      // of ModelProto, as are the next two
+constexpr std::uint32_t kTrainer = 2;     // TrainerSpec
+constexpr std::uint32_t kNormalizer = 3;  // NormalizerSpec
+constexpr std::uint32_t kPieceText = 1;   // of ModelProto.SentencePiece, as are the next two
+constexpr std::uint32_t kPieceScore = 2;
+constexpr std::uint32_t kPieceType = 3;
+
+void put_piece(std::string& to, std::string_view text, float score, PieceType type) {
+  std::string piece;
+  put_bytes(piece, kPieceText, text);
+  put_float(piece, kPieceScore, score);
+  if (type != PieceType::kNormal) {
+    put_number(piece, kPieceType, static_cast<std::uint32_t>(type));
+  }
+  put_bytes(to, kPieces, piece);
+}
+
+std::uint32_t type_of(SubwordAlgorithm algorithm) {
+  switch (algorithm) {
+    case SubwordAlgorithm::kUnigram:
+      return 1;
+    case SubwordAlgorithm::kBpe:
+      return 2;
+  }
+  return 0;
+}
+
+// What SentencePiece must know of how the model was trained.
+std::string trainer_spec(SubwordAlgorithm algorithm, std::size_t size) {
+  const auto id = [](std::int32_t special) { return static_cast<std::uint64_t>(special); };
+  std::string spec;
+  put_number(spec, 3, type_of(algorithm));
+  put_number(spec, 4, size);  // vocab_size
+  put_number(spec, 35, 1);    // byte_fallback
+  put_number(spec, 40, id(Vocabulary::kUnknown));
+  put_number(spec, 41, id(Vocabulary::kStart));
+  put_number(spec, 42, id(Vocabulary::kEnd));
+  put_number(spec, 43, id(Vocabulary::kPadding));
+  put_bytes(spec, 44, "<unk>");  // unk_surface: how the unknown token is written
+  return spec;
+}
+
+// Text is kept as it is, after a blank before its first word. (White space was folded before.)
+std::string normalizer_spec() {
+  std::string spec;
+  put_bytes(spec, 1, "identity");
+  put_number(spec, 3, 1);  // add_dummy_prefix
+  put_number(spec, 4, 0);  // remove_extra_whitespaces
+  put_number(spec, 5, 1);  // escape_whitespaces: as "▁"
+  return spec;
+}
+
+[[noreturn]] void refuse_model(std::string_view detail) {
+  throw Error("Subwords", "bytes", detail);
+}
+
+[[noreturn]] void refuse_other() {
+  refuse_model("must be a SentencePiece model as it is trained here, got something else");
+}
+
+LearnedPiece piece_from(std::string_view message) {
+  Taker taker(message);
+  if (!taker.tag(kPieceText, Wire::kBytes)) refuse_other();
+  const auto text = taker.bytes();
+  if (!text || !taker.tag(kPieceScore, Wire::kFixed32)) refuse_other();
+  const auto score = taker.fixed32();
+  if (!score) refuse_other();
+  return {std::string(*text), *score};
+}
+
+// SentencePiece's tables are made for what its trainer finds.
+void check_piece(const LearnedPiece& piece, std::unordered_set<std::string>& seen) {
+  const auto letters = from_utf8(piece.text);
+  if (piece.text.empty() || !letters) {
+    refuse_model(fmt::format("must have pieces of UTF-8 text, got {}", quoted(piece.text)));
+  }
+  for (const char32_t c : *letters) {
+    if (is_space(c)) {
+      refuse_model(fmt::format("must have pieces without white space, got {}", quoted(piece.text)));
+    }
+  }
+  if (!(std::abs(piece.score) <= kLargestScore)) {
+    refuse_model(fmt::format("must have scores from {0} to {1}, got {2} of {3}", -kLargestScore,
+                             kLargestScore, piece.score, quoted(piece.text)));
+  }
+  if (!seen.insert(piece.text).second) {
+    refuse_model(fmt::format("must have pieces that differ, got {} twice", quoted(piece.text)));
+  }
+}
+
+}  // namespace
+
+std::string byte_piece(unsigned char byte) { return fmt::format("<0x{:02X}>", byte); }
+
+std::string bytes_of(const SubwordModel& model) {
+  std::string bytes;
+  const Vocabulary specials;
+  for (std::int32_t id = 0; id < Vocabulary::kSpecials; ++id) {
+    const bool is_unknown = id == Vocabulary::kUnknown;
+    put_piece(bytes, specials.token(id), 0, is_unknown ? PieceType::kUnknown : PieceType::kControl);
+  }
+  for (int byte = 0; byte < kByteCount; ++byte) {
+    put_piece(bytes, byte_piece(static_cast<unsigned char>(byte)), 0, PieceType::kByte);
+  }
+  for (const LearnedPiece& piece : model.pieces) {
+    put_piece(bytes, piece.text, piece.score, PieceType::kNormal);
+  }
+  const std::size_t size = Vocabulary::kSpecials + kByteCount + model.pieces.size();
+  put_bytes(bytes, kTrainer, trainer_spec(model.algorithm, size));
+  put_bytes(bytes, kNormalizer, normalizer_spec());
+  return bytes;
+}
+
+SubwordModel parse_subword_model(std::string_view bytes) {
+  SubwordModel model;
+  std::unordered_set<std::string> seen;
+  Taker taker(bytes);
+  int given = 0;
+  for (; taker.tag(kPieces, Wire::kBytes); ++given) {
+    const auto message = taker.bytes();
+    if (!message) refuse_other();
+    LearnedPiece piece = piece_from(*message);
+    const bool is_learned = given >= Vocabulary::kSpecials + kByteCount;
+    if (!is_learned) piece.score = 0;  // may be anything until all is compared
+    check_piece(piece, seen);
+    if (is_learned) model.pieces.push_back(std::move(piece));
+  }
+  if (given > 0 && model.pieces.empty()) refuse_model("must have learned pieces, got none");
+  // The rest, and the types of the pieces: what is not understood here must not reach
+  // SentencePiece.
+  for (const SubwordAlgorithm algorithm : {SubwordAlgorithm::kUnigram, SubwordAlgorithm::kBpe}) {
+    model.algorithm = algorithm;
+    if (bytes_of(model) == bytes) return model;
+  }
+  refuse_other();
+}
+
+}  // namespace qkv::app
