@@ -111,12 +111,47 @@ def models():
             "twice": good.replace(rb'\"a\", \"b', rb'\"a\", \"a')}
 
 
+def field(number, value):
+    """One field of a protocol buffer: bytes, or a number below 128."""
+    if isinstance(value, float):
+        return bytes([number << 3 | 5]) + struct.pack("<f", value)
+    varint = lambda n: (bytes([n & 127 | 128]) + varint(n >> 7)) if n > 127 else bytes([n])
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def subwords(kind, pieces):
+    """SentencePiece's model file, as `qkv train` writes it; kind 1 is unigram, 2 BPE."""
+    pieces = ([(name, 0.0, field(3, 2 if name == "<unk>" else 3))
+               for name in ("<pad>", "<s>", "</s>", "<unk>")]
+              + [(f"<0x{byte:02X}>", 0.0, field(3, 6)) for byte in range(256)]
+              + [(text, score, b"") for text, score in pieces])
+    trainer = b"".join(field(number, value) for number, value in (
+        (3, kind), (4, len(pieces)), (35, 1), (40, 3), (41, 1), (42, 2), (43, 0), (44, b"<unk>")))
+    normalizer = field(1, b"identity") + field(3, 1) + field(4, 0) + field(5, 1)
+    return (b"".join(field(1, field(1, text.encode()) + field(2, score) + kind)
+                     for text, score, kind in pieces)
+            + field(2, trainer) + field(3, normalizer))
+
+
+def subword_files():
+    pieces = [("▁", -1.0), ("a", -2.0), ("b", -2.5), ("▁ca", -3.0), ("ab", -3.5), ("é", -4.0)]
+    good = subwords(1, pieces)
+    return {"unigram": good, "bpe": subwords(2, pieces), "cut": good[:-1],
+            "empty": subwords(1, []), "twice": subwords(1, [*pieces, ("a", -5.0)]),
+            "nan": subwords(1, [("a", float("nan"))]), "blank": subwords(2, [("a b", 0.0)]),
+            "charsmap": good + field(3, field(2, b"\xff" * 16)),
+            "self_test": good + field(4, field(1, b"a"))}
+
+
 TARGETS = {
     "npy": [good_npy(), npy_files()],
     "npz": [good_npz(), npz_files()],
     "parallel_text": [PAIRS, tsv_files()],
     "safetensors": [good_safetensors(), safetensors_files()],
     "settings": [SETTINGS],
+    "subwords": [subword_files()],
     "text": [TEXT],
     "text_json": [JSON],
     "translation_model": [models()],

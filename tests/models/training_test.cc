@@ -19,6 +19,7 @@
 #include "models/training_settings.h"
 #include "models/translation_run.h"
 #include "models/validation.h"
+#include "tests/app/files.h"
 #include "tests/layers/support.h"
 #include "tests/models/translators.h"
 
@@ -176,8 +177,7 @@ struct Task {
 
   app::TranslationModel model{random_translator(small_config(test::TranslatorAttention::kAdditive)),
                               app::Vocabulary({{"a", 3}, {"b", 2}, {"c", 1}}),
-                              app::Vocabulary({{"x", 2}, {"y", 1}}), app::Tokenization::kCharacter,
-                              app::LetterCase::kKept};
+                              app::Vocabulary({{"x", 2}, {"y", 1}})};
   EncodedPairs pairs{};
 };
 
@@ -295,6 +295,8 @@ TEST(Configuration, ComesBack) {
   o.source_column = 3;
   o.tokenization = app::Tokenization::kWord;
   o.letters = app::LetterCase::kLower;
+  o.subwords = {.vocabulary = 777, .algorithm = app::SubwordAlgorithm::kBpe};
+  config.subword_hash = "cd";
   o.model.attention = app::TranslatorAttention::kNone;
   o.model.dropout = 0.1;
   o.clip = std::numeric_limits<double>::infinity();
@@ -306,6 +308,16 @@ TEST(Configuration, ComesBack) {
   const app::Settings settings = settings_of(config);
   EXPECT_EQ(app::settings_text(settings_of(config_of(settings, "file"))),
             app::settings_text(settings));
+}
+
+TEST(Configuration, SettingsOfLaterVersionsAreImplied) {
+  const test::Directory directory;
+  app::Settings settings = settings_of({});
+  std::erase_if(settings, [](const app::Setting& setting) {
+    return setting.name == "vocab" || setting.name.starts_with("subword");
+  });
+  const std::string path = directory.write("config.json", app::settings_text(settings));
+  EXPECT_EQ(differences(read_config(path), settings_of({})), "");
 }
 
 // A run of another version may have other settings.

@@ -57,15 +57,19 @@ While it trains, standard error says the loss of the last update and the speed i
 and exact translations of the first 200 pairs, as qkv score has them, and one pair, another one each
 time. --quiet hides all this; train.jsonl keeps the validations.
 
+Subwords are pieces of words, --vocab of them, that SentencePiece learns from both languages; what
+is in no piece is written as bytes, so that nothing is unknown. The folder and the models keep them.
+
 Ctrl-C (or SIGTERM) saves and exits with 130 (143); a killed process loses what it learned
 since the last save. With budgets in epochs or updates, an interrupted and resumed run has bit
 for bit the parameters of an uninterrupted one, on any number of threads. A loss that is not finite
 ends the run with 5 and keeps the last checkpoint.
 
-RUN holds plain files: config.json (all settings), source.vocab.json, target.vocab.json,
-model.safetensors (the latest parameters), best.safetensors (the best on --valid; the latest before
-the first validation, or without --valid), state.safetensors (the checkpoint), train.jsonl (a line
-for each epoch, each validation, and where a run ended).)";
+RUN holds plain files: config.json (all settings), source.vocab.json, target.vocab.json (of subwords
+instead: subwords.model, SentencePiece's), model.safetensors (the latest parameters),
+best.safetensors (the best on --valid; the latest before the first validation, or without --valid),
+state.safetensors (the checkpoint), train.jsonl (a line for each epoch, each validation, and where a
+run ended).)";
 
 struct TrainOptions {
   TrainingOptions training{};

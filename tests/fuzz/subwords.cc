@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <string_view>
+
+#include <qkv/app/subwords.h>
+#include <qkv/app/utf8.h>
+#include <qkv/error.h>
+
+#include "tests/fuzz/memory_file.h"
+
+using qkv::fuzz::require;
+
+// A model that was taken splits text, and joins pieces of its own and others.
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  try {
+    const qkv::app::Subwords subwords(bytes);
+    require(subwords.bytes() == bytes && subwords.vocabulary().size() > 260);
+    for (const char* text : {"cab", "the cat \xE4\xB8\xAD", "<s> aaaaaaaaaaaaaaaaaaaa"}) {
+      require(subwords.join(subwords.split(text)) == text);
+    }
+    for (const auto& token : subwords.vocabulary().tokens()) {
+      require(qkv::app::from_utf8(subwords.join({&token.text, 1})).has_value());
+    }
+  } catch (const qkv::Error&) {
+  }
+  return 0;
+}
