@@ -91,6 +91,13 @@ TEST(Subwords, WhatWasNotLearnedIsBytes) {
   EXPECT_EQ(subwords.join(Texts{"▁a", "<unk>"}), "a<unk>");
 }
 
+// Pieces of capitals are others, even where there are as many.
+TEST(Subwords, HaveTheCaseThatIsRead) {
+  const Tokenizer tokenizer(small(), LetterCase::kLower);
+  EXPECT_EQ(tokenizer.join(tokenizer.split("“HELLO, Tom")), "\"hello, tom");
+  EXPECT_EQ(tokenizer.split_as_typed("中 A"), tokenizer.split("中 a"));
+}
+
 TEST(Subwords, AreNumberedAsSentencePieceDoes) {
   const Subwords subwords = small();
   const Vocabulary vocabulary = subwords.vocabulary();
