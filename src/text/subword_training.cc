@@ -46,23 +46,25 @@ class TrainingTexts : public sentencepiece::SentenceIterator {
  public:
   explicit TrainingTexts(std::function<std::optional<std::string>()> next)
       : next_(std::move(next)) {
-    Next();
+    advance();
   }
 
   bool done() const override { return is_done_; }
-  void Next() override {
+  void Next() override { advance(); }
+  const std::string& value() const override { return text_; }
+  sentencepiece::util::Status status() const override { return {}; }
+
+ private:
+  void advance() {
     do {
-      std::optional<std::string> text = next_();
+      const std::optional<std::string> text = next_();
       is_done_ = !text || bytes_ > kMostTextBytes;
       if (is_done_) return;
       text_ = with_short_words(with_single_blanks(*text));
     } while (text_.empty());
     bytes_ += text_.size();
   }
-  const std::string& value() const override { return text_; }
-  sentencepiece::util::Status status() const override { return {}; }
 
- private:
   std::function<std::optional<std::string>()> next_;
   std::string text_{};
   std::size_t bytes_ = 0;

@@ -34,6 +34,7 @@ Subwords::Subwords(std::string_view bytes) {
   const auto model = std::make_shared<Model>();
   model->bytes = bytes;
   std::vector<std::string> pieces;
+  pieces.reserve(learned.pieces.size() + 256);
   for (int byte = 0; byte < 256; ++byte) {
     pieces.push_back(byte_piece(static_cast<unsigned char>(byte)));
   }
