@@ -26,26 +26,35 @@ double Hypotheses::score(const Hypothesis& hypothesis) const {
   return hypothesis.log_probability / std::pow(tokens, options_.length_penalty);
 }
 
-// The best continuations, twice the beam: enough when each hypothesis may end.
+// The best continuations, twice the beam: enough when each hypothesis may end. A heap with the
+// worst of them on top; most numbers are below it.
 std::vector<Hypotheses::Candidate> Hypotheses::candidates(std::span<const double> log_probabilities,
                                                           Index V) const {
-  std::vector<Candidate> all;
-  for (Index k = 0; k < live(); ++k) {
-    const double so_far = live_[static_cast<std::size_t>(k)].log_probability;
-    for (Index v = Vocabulary::kEnd; v < V; ++v) {  // neither padding nor the start
-      const double total = so_far + log_probabilities[static_cast<std::size_t>(k * V + v)];
-      if (!std::isnan(total)) all.push_back({k, static_cast<std::int32_t>(v), total});
-    }
-  }
-  const auto wanted = std::min(all.size(), static_cast<std::size_t>(2 * options_.beam));
   const auto better = [](const Candidate& a, const Candidate& b) {
     if (a.log_probability != b.log_probability) return a.log_probability > b.log_probability;
     return a.parent != b.parent ? a.parent < b.parent : a.token < b.token;
   };
-  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(wanted), all.end(),
-                    better);
-  all.resize(wanted);
-  return all;
+  const auto wanted = static_cast<std::size_t>(2 * options_.beam);
+  std::vector<Candidate> best;
+  best.reserve(wanted + 1);
+  for (Index k = 0; k < live(); ++k) {
+    const double so_far = live_[static_cast<std::size_t>(k)].log_probability;
+    const double* const row = log_probabilities.data() + k * V;
+    for (Index v = Vocabulary::kEnd; v < V; ++v) {  // neither padding nor the start
+      const double total = so_far + row[v];
+      const bool full = best.size() == wanted;
+      // Later ones are worse than equal ones. NaN is never chosen.
+      if (full ? !(total > best.front().log_probability) : std::isnan(total)) continue;
+      if (full) {
+        std::pop_heap(best.begin(), best.end(), better);
+        best.pop_back();
+      }
+      best.push_back({k, static_cast<std::int32_t>(v), total});
+      std::push_heap(best.begin(), best.end(), better);
+    }
+  }
+  std::sort(best.begin(), best.end(), better);
+  return best;
 }
 
 void Hypotheses::advance(std::span<const double> log_probabilities, Index V,

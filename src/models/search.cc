@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -10,8 +11,11 @@
 #include <qkv/app/vocabulary.h>
 #include <qkv/error.h>
 
+#include "layers/packed.h"
+#include "layers/row_kernels.h"
 #include "models/hypotheses.h"
 #include "models/output_layer.h"
+#include "models/parallel.h"
 #include "models/translator_pass.h"
 #include "models/values.h"
 
@@ -19,7 +23,7 @@ namespace qkv::app {
 namespace {
 
 constexpr std::string_view kFunction = "Translator::translate";
-constexpr Index kRowsAtOnce = 96;  // hypotheses of sources that are translated together
+constexpr Index kRowsAtOnce = 192;  // hypotheses of sources that are translated together
 constexpr Index kMostBeam = 1000;
 
 void check(const SearchOptions& options) {
@@ -37,30 +41,58 @@ void check(const SearchOptions& options) {
   }
 }
 
+// The decoder's weights as its products take them, for all sources.
+struct PackedDecoder {
+  PackedDecoder(const TranslatorConfig& config, const TranslatorLayers& layers, Context& context)
+      : cell(layers.decoder, context),
+        readout(layers.readout.parameters(), context),
+        output(packed_output(config, layers, context)) {}
+
+  GruCell::Steps cell;
+  PackedLinear readout;
+  PackedLinear output;
+};
+
+// x_v - log(sum of e^x_v), in float64. `scratch` has room for n numbers in whole panels.
+template <class T>
+void log_softmax(const T* x, Index n, const layers::RowKernels<double>& by,
+                 std::vector<double>& scratch, double* to) {
+  constexpr Index kWhole = layers::RowKernels<double>::kWhole;
+  scratch.resize(static_cast<std::size_t>((n + kWhole - 1) / kWhole * kWhole));
+  std::copy_n(x, n, scratch.begin());
+  std::fill(scratch.begin() + n, scratch.end(), -std::numeric_limits<double>::infinity());
+  double largest = 0;
+  double sum = 0;
+  by.softmax(scratch.data(), std::ssize(scratch), &largest, &sum);
+  const double normaliser = largest + std::log(sum);
+  for (Index v = 0; v < n; ++v) to[v] = static_cast<double>(x[v]) - normaliser;
+}
+
 // Several sources, each with `beam` rows: arrays are [beam,B,.].
 class BlockSearch {
  public:
-  BlockSearch(const TranslatorConfig& config, const TranslatorLayers& layers, TokenBatch sources,
-              const SearchOptions& options, Context& context)
+  BlockSearch(const TranslatorConfig& config, const TranslatorLayers& layers,
+              const PackedDecoder& decoder, TokenBatch sources, const SearchOptions& options,
+              Context& context)
       : config_(config),
         layers_(layers),
-        wants_attention_(options.attention),
+        decoder_(decoder),
         K_(options.beam),
         B_(sources.count),
         Ts_(sources.longest),
         lengths_(sources.lengths),
         context_(context),
         encoder_(config, layers, std::move(sources), context),
-        cell_(layers.decoder, context),
-        readout_(layers.readout.parameters(), context),
-        output_(packed_output(config, layers, context)) {
+        row_kernels_(layers::kernels_in_use<double>(context, kFunction).dot),
+        scores_(static_cast<std::size_t>(B_)) {
     const Index H = config.hidden;
     rows_ = Tensor(config.dtype, {K_, B_, H + context_width(config) + config.embedding});
     states_ = Tensor(config.dtype, {K_, B_, H});
+    live_rows_ = Tensor(config.dtype, {K_ * B_, rows_.size(2)});
     pairs_ = Tensor(config.dtype, {K_ * B_, 2 * readout_width(config)});
     largest_ = Tensor(config.dtype, {K_ * B_, readout_width(config)});
     logits_ = Tensor(config.dtype, {K_ * B_, config.target_tokens});
-    if (config.attention != TranslatorAttention::kNone) {
+    if (options.attention && config.attention != TranslatorAttention::kNone) {
       weights_ = Tensor(config.dtype, {B_, head_count(config), K_, Ts_});
     }
     for (const std::int32_t length : lengths_) {
@@ -76,7 +108,7 @@ class BlockSearch {
     encoder_.start(entry(states_.view(), 0));
     while (!all_done()) {
       step(memory);
-      for (Index b = 0; b < B_; ++b) advance(b);
+      models::for_each_task(context_.executor(), B_, [&](Index b) { advance(b); });
       follow_parents();
     }
     std::vector<Translation> results;
@@ -88,7 +120,7 @@ class BlockSearch {
 
  private:
   Hypotheses& of(Index b) { return hypotheses_[static_cast<std::size_t>(b)]; }
-  bool keeps_attention() const { return weights_.given() && wants_attention_; }
+  bool keeps_attention() const { return weights_.given(); }
   Index length(Index b) const { return lengths_[static_cast<std::size_t>(b)]; }
   bool all_done() const {
     return std::all_of(hypotheses_.begin(), hypotheses_.end(),
@@ -108,30 +140,50 @@ class BlockSearch {
     Embedding::Saved ids;
     layers_.target_embedding.forward(ConstView(before.data(), {K_, B_}), ids,
                                      slice(rows_, 2, seen, seen + config_.embedding), context_);
-    memory.look(states_, slice(rows_, 2, H, seen), weights_);
-    cell_.forward(rows_of(slice(rows_, 2, H, rows_.size(2))), rows_of(states_.view()),
-                  rows_of(slice(rows_, 2, 0, H)), {});
-    readout_.forward(rows_of(rows_.view()), pairs_);
-    larger_of_pairs(pairs_, largest_);
-    output_.forward(largest_, logits_);
+    memory.look(states_, slice(rows_, 2, H, seen), weights_.given() ? weights_.view() : View());
+    decoder_.cell.forward(rows_of(slice(rows_, 2, H, rows_.size(2))), rows_of(states_.view()),
+                          rows_of(slice(rows_, 2, 0, H)), {});
+    read_out(gather_live_rows());
+  }
+
+  // The rows of hypotheses that are continued, one after another: the readout and the output layer
+  // are most of the work. Returns how many.
+  Index gather_live_rows() {
+    Index count = 0;
+    with_type(config_.dtype, [&]<class T>() {
+      for (Index b = 0; b < B_; ++b) {
+        first_live_[static_cast<std::size_t>(b)] = count;
+        if (of(b).done()) continue;
+        for (Index k = 0; k < of(b).live(); ++k, ++count) {
+          std::copy_n(row_at<const T>(ConstView(rows_), k, b), rows_.size(2),
+                      live_rows_.values<T>().data() + count * rows_.size(2));
+        }
+      }
+    });
+    return count;
+  }
+
+  void read_out(Index count) {
+    const View pairs = slice(pairs_, 0, 0, count);
+    const View largest = slice(largest_, 0, 0, count);
+    decoder_.readout.forward(slice(ConstView(live_rows_), 0, 0, count), pairs);
+    larger_of_pairs(pairs, largest);
+    decoder_.output.forward(largest, slice(logits_, 0, 0, count));
   }
 
   // Logits of hypotheses of source b to log-probabilities [live,V].
   template <class T>
-  std::vector<double> log_probabilities(Index b) {
+  std::span<const double> log_probabilities(Index b) {
     const Index V = config_.target_tokens;
-    std::vector<double> result;
-    result.reserve(static_cast<std::size_t>(of(b).live() * V));
+    Scores& scores = scores_[static_cast<std::size_t>(b)];
+    scores.log_probabilities.resize(static_cast<std::size_t>(of(b).live() * V));
+    const T* const logits =
+        logits_.values<T>().data() + first_live_[static_cast<std::size_t>(b)] * V;
     for (Index k = 0; k < of(b).live(); ++k) {
-      const auto row = logits_.values<T>().subspan(static_cast<std::size_t>((k * B_ + b) * V),
-                                                   static_cast<std::size_t>(V));
-      const auto largest = static_cast<double>(*std::max_element(row.begin(), row.end()));
-      double sum = 0;
-      for (const T value : row) sum += std::exp(static_cast<double>(value) - largest);
-      const double normaliser = largest + std::log(sum);
-      for (const T value : row) result.push_back(static_cast<double>(value) - normaliser);
+      log_softmax(logits + k * V, V, row_kernels_, scores.scratch,
+                  scores.log_probabilities.data() + k * V);
     }
-    return result;
+    return scores.log_probabilities;
   }
 
   // The attention of hypotheses of source b [live,Ts of b]: the mean over heads.
@@ -173,22 +225,29 @@ class BlockSearch {
     });
   }
 
+  struct Scores {
+    std::vector<double> log_probabilities;  // [live,V]
+    std::vector<double> scratch;
+  };
+
   const TranslatorConfig& config_;
   const TranslatorLayers& layers_;
-  bool wants_attention_;
+  const PackedDecoder& decoder_;
   Index K_;
   Index B_;
   Index Ts_;
   std::vector<std::int32_t> lengths_;
   Context& context_;
   EncoderPass encoder_;
-  GruCell::Steps cell_;
-  PackedLinear readout_;
-  PackedLinear output_;
+  layers::RowKernels<double> row_kernels_;
+  std::vector<Scores> scores_;  // of each source, which are continued in parallel
+  std::vector<Index> first_live_ = std::vector<Index>(static_cast<std::size_t>(B_));
   std::vector<Hypotheses> hypotheses_;
-  Tensor rows_;    // [beam,B,hidden+C+embedding]: s_i, c_i, E y_{i-1}
-  Tensor states_;  // [beam,B,hidden]: s_{i-1}
-  Tensor pairs_, largest_, logits_, weights_;
+  Tensor rows_;       // [beam,B,hidden+C+embedding]: s_i, c_i, E y_{i-1}
+  Tensor states_;     // [beam,B,hidden]: s_{i-1}
+  Tensor live_rows_;  // of those that are continued; so are the next three
+  Tensor pairs_, largest_, logits_;
+  Tensor weights_;  // [B,heads,beam,Ts], if wanted
 };
 
 }  // namespace
@@ -205,12 +264,14 @@ std::vector<Translation> search(const TranslatorConfig& config, const Translator
     return sources[a].size() < sources[b].size();
   });
   std::vector<Translation> results(sources.size());
+  if (sources.empty()) return results;
+  const PackedDecoder decoder(config, layers, context);
   const auto together = static_cast<std::size_t>(std::max<Index>(1, kRowsAtOnce / options.beam));
   for (std::size_t first = 0; first < order.size(); first += together) {
     const std::size_t count = std::min(together, order.size() - first);
     std::vector<TokenList> lists;
     for (std::size_t n = 0; n < count; ++n) lists.push_back(sources[order[first + n]]);
-    BlockSearch block(config, layers,
+    BlockSearch block(config, layers, decoder,
                       token_batch(kFunction, "sources", lists, config.source_tokens), options,
                       context);
     std::vector<Translation> some = block.run();

@@ -32,49 +32,61 @@ bool copies_unknown(const TranslationModel& model, UnknownTokens unknown) {
 // Writes translations of texts as people do.
 class Writer {
  public:
-  Writer(const TranslationModel& model, const SearchOptions& options, Context& context)
-      : model_(model), options_(options), context_(context) {
-    options_.attention = true;
-  }
+  explicit Writer(const TranslationModel& model) : model_(model) {}
 
-  // A copied word keeps its spelling: it comes after the capitals.
-  std::string write(const std::string& text, std::span<const std::int32_t> source,
-                    const Translation& translation, bool copies) const {
+  // With the attention [target, source] unknown tokens are copied. A copied word keeps its
+  // spelling: it comes after the capitals.
+  std::string write(const std::string& text, const Translation& translation,
+                    const ConstView& attention) const {
     const bool needs_capitals = model_.tokenizer.letters() == LetterCase::kLower;
     const bool has_words = model_.tokenizer.tokenization() == Tokenization::kWord;
     Tokens tokens = model_.target.decode(translation.tokens);
     if (needs_capitals && has_words) tokens = with_capitals(std::move(tokens), model_.style);
-    if (copies) copy_unknown(model_.tokenizer.split_as_typed(text), source, translation, tokens);
+    if (attention.given()) {
+      copy_unknown(model_.tokenizer.split_as_typed(text), translation, attention, tokens);
+    };
     std::string written = model_.tokenizer.join(tokens, model_.style);
     return needs_capitals && !has_words ? with_capitals(written, model_.style) : written;
   }
 
  private:
-  // Replaces the unknown tokens of a translation.
-  void copy_unknown(const Tokens& typed, std::span<const std::int32_t> source,
-                    const Translation& translation, Tokens& tokens) const {
-    if (std::ranges::find(translation.tokens, Vocabulary::kUnknown) == translation.tokens.end()) {
-      return;
-    }
-    // Few translations need it, and for all it takes much memory: where it was not kept, this one
-    // is repeated.
-    Tensor again;
-    if (!translation.attention.given()) {
-      again = std::move(model_.translator.translate({&source, 1}, options_, context_)[0].attention);
-    }
-    const Tensor& attention = again.given() ? again : translation.attention;  // [target, source]
+  void copy_unknown(const Tokens& typed, const Translation& translation, const ConstView& attention,
+                    Tokens& tokens) const {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       if (translation.tokens[i] != Vocabulary::kUnknown) continue;
       // The last column is the end token's, which is nothing to copy.
-      const auto row = attention.values<float>().subspan(i * source.size(), typed.size());
-      tokens[i] = typed[static_cast<std::size_t>(std::ranges::max_element(row) - row.begin())];
+      const float* const row = attention.as<float>() + static_cast<Index>(i) * attention.size(1);
+      tokens[i] =
+          typed[static_cast<std::size_t>(std::max_element(row, row + std::ssize(typed)) - row)];
     }
   }
 
   const TranslationModel& model_;
-  SearchOptions options_;
-  Context& context_;
 };
+
+// The attention of translations that have unknown tokens and did not keep it; absent for others.
+// Few translations need it, and for all it takes much memory: these are repeated, together.
+std::vector<Tensor> attention_of_unknown(const TranslationModel& model,
+                                         std::span<const std::span<const std::int32_t>> sources,
+                                         std::span<const Translation> translations,
+                                         SearchOptions options, Context& context) {
+  std::vector<Tensor> attention(translations.size());
+  std::vector<std::size_t> places;
+  std::vector<std::span<const std::int32_t>> repeated;
+  for (std::size_t n = 0; n < translations.size(); ++n) {
+    const Translation& one = translations[n];
+    if (std::ranges::find(one.tokens, Vocabulary::kUnknown) == one.tokens.end()) continue;
+    if (one.attention.given()) continue;
+    places.push_back(n);
+    repeated.push_back(sources[n]);
+  }
+  options.attention = true;
+  auto again = model.translator.translate(repeated, options, context);
+  for (std::size_t n = 0; n < places.size(); ++n) {
+    attention[places[n]] = std::move(again[n].attention);
+  }
+  return attention;
+}
 
 // The tokens as the model read or wrote them; unknown ones as typed.
 TranslatedText text_of(const TranslationModel& model, Tokens source, Translation translation) {
@@ -108,9 +120,13 @@ std::vector<TranslatedText> translate(const TranslationModel& model,
   }
   const std::vector<std::span<const std::int32_t>> sources(ids.begin(), ids.end());
   std::vector<Translation> translations = model.translator.translate(sources, options, context);
-  const Writer writer(model, options, context);
+  std::vector<Tensor> attention(translations.size());
+  if (copies) attention = attention_of_unknown(model, sources, translations, options, context);
+  const Writer writer(model);
   for (std::size_t i = 0; i < places.size(); ++i) {
-    std::string text = writer.write(texts[places[i]], sources[i], translations[i], copies);
+    ConstView looked;
+    if (copies) looked = attention[i].given() ? attention[i] : translations[i].attention;
+    std::string text = writer.write(texts[places[i]], translations[i], looked);
     TranslatedText& result = results[places[i]];
     result = text_of(model, std::move(tokens[i]), std::move(translations[i]));
     result.text = std::move(text);

@@ -78,7 +78,7 @@ std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_vi
 }
 
 bool is_enough(std::size_t lines, std::size_t tokens) {
-  constexpr std::size_t kMostLines = 64;
+  constexpr std::size_t kMostLines = 256;
   return lines >= kMostLines || tokens >= kMostTokens;
 }
 
