@@ -66,21 +66,40 @@ class OwnGradients {
     const auto at = std::find(targets.begin(), targets.end(), &target) - targets.begin();
     return own_[static_cast<std::size_t>(at)];
   }
-  void deliver(const GradientTarget& target, const StopPoint& stop) const {
+  // A row of the last axis.
+  static void deliver_row(const T* from, Index count, const GradientTarget& target, Index offset) {
     const View& buffer = target.buffer;
-    const T* from = of(target);
-    const Index count = buffer.element_count();
-    for (Index n = 0; n < count; ++n) {
-      if (n % kElementsBetweenStops == 0) stop();
-      Index offset = 0;
-      Index rest = n;
-      for (int axis = buffer.rank() - 1; axis >= 0; --axis) {
-        offset += rest % buffer.shape()[axis] * buffer.strides()[axis];
-        rest /= buffer.shape()[axis];
+    const Index stride = buffer.rank() == 0 ? 1 : buffer.stride(-1);
+    if (buffer.dtype() == dtype_of<T> && stride == 1) {  // most are; compilers vectorise these
+      T* const to = static_cast<T*>(buffer.data()) + offset;
+      if (!target.accumulate) {
+        std::copy_n(from, count, to);
+        return;
       }
+      for (Index n = 0; n < count; ++n) to[n] = from[n] + to[n];
+      return;
+    }
+    for (Index n = 0; n < count; ++n, offset += stride) {
       T value = from[n];
       if (target.accumulate) value += load<T>(buffer.dtype(), buffer.data(), offset);
       store(buffer.dtype(), buffer.data(), offset, value);
+    }
+  }
+  void deliver(const GradientTarget& target, const StopPoint& stop) const {
+    const View& buffer = target.buffer;
+    const Index width = buffer.rank() == 0 ? 1 : buffer.size(-1);
+    if (width == 0) return;
+    const Index rows_between_stops = std::max<Index>(1, kElementsBetweenStops / width);
+    const T* from = of(target);
+    for (Index row = 0; row < buffer.element_count() / width; ++row, from += width) {
+      if (row % rows_between_stops == 0) stop();
+      Index offset = 0;
+      Index rest = row;
+      for (int axis = buffer.rank() - 2; axis >= 0; --axis) {
+        offset += rest % buffer.shape()[axis] * buffer.strides()[axis];
+        rest /= buffer.shape()[axis];
+      }
+      deliver_row(from, width, target, offset);
     }
   }
 

@@ -2,6 +2,8 @@
 #ifndef QKV_ATTENTION_FUSED_GRADIENT_ROWS_H_
 #define QKV_ATTENTION_FUSED_GRADIENT_ROWS_H_
 
+#include <type_traits>
+
 #include "attention/fused/key_units.h"
 #include "attention/fused/row_options.h"
 #include "attention/fused/row_places.h"
@@ -139,6 +141,12 @@ class GradientRows {
     if (!target_->accumulate) return store_values(to, first, x, width_);
     core::visit_dtype(to.dtype, [&]<class Stored>(Stored*) {
       Stored* values = static_cast<Stored*>(to.data) + first;
+      if constexpr (std::is_same_v<Stored, T>) {
+        if (to.col_stride == 1) {  // most are; compilers vectorise this
+          for (Index c = 0; c < width_; ++c) values[c] = x[c] + values[c];
+          return;
+        }
+      }
       for (Index c = 0; c < width_; ++c) {
         Stored& value = values[c * to.col_stride];
         value = core::from_accumulator<Stored>(x[c] + core::to_accumulator<T>(value));
