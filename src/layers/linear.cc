@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <mutex>
+
 #include <qkv/layers/linear.h>
 
 #include "core/message.h"
@@ -72,10 +74,10 @@ void check_backward(const LinearBackward& b) {
   check_apart("gradients.bias", b.gradients.bias);
 }
 
+// But for dx.
 void compute_backward(const LinearBackward& b, Write write, Context& context) {
   check_backward(b);
   layers::linear_backward_parameters(b.function, b.x.view, b.dy, b.gradients, write, context);
-  if (b.dx.given()) layers::linear_backward_input(b.function, b.dy, b.p, b.dx, write, context);
 }
 
 }  // namespace
@@ -109,14 +111,31 @@ void Linear::backward(const Saved& saved, const ConstView& dy, const View& dx,
                     dx,
                     {gradients.weight, gradients.bias}},
                    write, context);
+  if (dx.given()) {
+    layers::linear_backward_input(kLinearBackward, dy, parameters_, dx, write, context);
+  }
 }
 
 // ---- packed ---------------------------------------------------------------------------------
 
 struct PackedLinear::State {
+  // What several packed layers share.
+  struct Panels {
+    Tensor forward;
+    Tensor backward;  // packed when it is needed first
+    std::once_flag packed_backward;
+  };
+
   LinearPair parameters;
   Context& context;
-  Tensor panels;
+  std::shared_ptr<Panels> panels;
+
+  const Tensor& backward_panels(std::string_view function) const {
+    std::call_once(panels->packed_backward, [&] {
+      layers::pack_backward(function, parameters.weight, panels->backward, context);
+    });
+    return panels->backward;
+  }
 };
 
 PackedLinear::PackedLinear(const LinearParameters& parameters, Context& context)
@@ -140,8 +159,13 @@ PackedLinear::PackedLinear(const Tensor& weight, const Tensor& bias, Context& co
     runtime::Call call(context, kFunction, 0, 0);
     layers::pack(call, layers::kernels_in_use<T>(context, kFunction), w, panels.values<T>().data());
   });
-  state_ = std::make_unique<State>(State{{weight, bias}, context, std::move(panels)});
+  state_ =
+      std::make_unique<State>(State{{weight, bias}, context, std::make_shared<State::Panels>()});
+  state_->panels->forward = std::move(panels);
 }
+PackedLinear::PackedLinear(const PackedLinear& packed, Context& context)
+    : state_(std::make_unique<State>(
+          State{packed.state_->parameters, context, packed.state_->panels})) {}
 PackedLinear::~PackedLinear() = default;
 PackedLinear::PackedLinear(PackedLinear&&) noexcept = default;
 PackedLinear& PackedLinear::operator=(PackedLinear&&) noexcept = default;
@@ -149,7 +173,8 @@ PackedLinear& PackedLinear::operator=(PackedLinear&&) noexcept = default;
 void PackedLinear::forward(const ConstView& x, const View& y) const {
   constexpr std::string_view kFunction = "PackedLinear::forward";
   check_forward(kFunction, state_->parameters, x, y);
-  layers::packed_forward(kFunction, x, state_->parameters, state_->panels, y, state_->context);
+  layers::packed_forward(kFunction, x, state_->parameters, state_->panels->forward, y,
+                         state_->context);
 }
 
 void PackedLinear::backward_input(const ConstView& dy, const View& dx, Write write) const {
@@ -157,14 +182,18 @@ void PackedLinear::backward_input(const ConstView& dy, const View& dx, Write wri
   const Tensor& w = state_->parameters.weight;
   layers::check_rows(kFunction, {"dy", dy}, w.dtype(), w.size(0));
   check_input_gradient(kFunction, state_->parameters, dy, dx);
-  layers::linear_backward_input(kFunction, dy, state_->parameters, dx, write, state_->context);
+  layers::packed_backward_input(kFunction, dy, state_->backward_panels(kFunction), dx, write,
+                                state_->context);
 }
 
 void PackedLinear::backward(const ConstView& x, const ConstView& dy, const View& dx,
                             Tensor& d_weight, Tensor& d_bias, Write write) const {
-  compute_backward(
-      {"PackedLinear::backward", state_->parameters, {"x", x}, dy, dx, {d_weight, d_bias}}, write,
-      state_->context);
+  constexpr std::string_view kFunction = "PackedLinear::backward";
+  compute_backward({kFunction, state_->parameters, {"x", x}, dy, dx, {d_weight, d_bias}}, write,
+                   state_->context);
+  if (!dx.given()) return;
+  layers::packed_backward_input(kFunction, dy, state_->backward_panels(kFunction), dx, write,
+                                state_->context);
 }
 
 }  // namespace qkv

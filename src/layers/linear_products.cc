@@ -190,6 +190,17 @@ void backward_few_rows(Call& call, const Kernels<T>& by, const ConstView& dy_vie
   dx.put();
 }
 
+// The weight [outputs,inputs] as the panels of its transposed.
+template <class T>
+void pack_transposed(Call& call, const Tensor& weight, T* panels) {
+  const Index outputs = weight.size(0);
+  const Index inputs = weight.size(1);
+  const RowsOf<const T> w{weight.values<T>().data(), inputs};
+  call.for_each_task(pieces(inputs, dense::kPanel), [&](Index panel, Arena&) {
+    dense::copy_panel(w, outputs, inputs, panel, panels);
+  });
+}
+
 // Shared by the tasks of the parameters' gradients.
 template <class T>
 struct ParameterSums {
@@ -382,12 +393,27 @@ void linear_backward_input(std::string_view function, const ConstView& dy, const
     const Index size = dense::Panels<T>::size(inputs, outputs);
     Call call(context, function, Arena::cost<T>(size), 0);
     T* const panels = call.shared().take<T>(size).data();
-    const RowsOf<const T> w{p.weight.values<T>().data(), inputs};
-    call.for_each_task(pieces(inputs, dense::kPanel), [&](Index panel, Arena&) {
-      dense::copy_panel(w, outputs, inputs, panel, panels);
-    });
+    pack_transposed(call, p.weight, panels);
     // The layer with the transposed weight.
     forward<T>(call, by, dy, {inputs, outputs, panels}, nullptr, dx, write);
+  });
+}
+
+void pack_backward(std::string_view function, const Tensor& weight, Tensor& panels,
+                   Context& context) {
+  panels = Tensor(weight.dtype(), {dense::Panels<float>::size(weight.size(1), weight.size(0))});
+  dispatch(weight.dtype(), [&]<class T>() {
+    Call call(context, function, 0, 0);
+    pack_transposed(call, weight, panels.values<T>().data());
+  });
+}
+
+void packed_backward_input(std::string_view function, const ConstView& dy, const Tensor& panels,
+                           const View& dx, Write write, Context& context) {
+  dispatch(dx.dtype(), [&]<class T>() {
+    Call call(context, function, 0, 0);
+    forward<T>(call, kernels_in_use<T>(context, function), dy,
+               {dx.size(-1), dy.size(-1), panels.values<T>().data()}, nullptr, dx, write);
   });
 }
 

@@ -33,6 +33,13 @@ void linear_forward(std::string_view function, const ConstView& x, const LinearP
 void packed_forward(std::string_view function, const ConstView& x, const LinearPair& p,
                     const Tensor& panels, const View& y, Context& context);
 
+// Packs the weight for packed_backward_input.
+void pack_backward(std::string_view function, const Tensor& weight, Tensor& panels,
+                   Context& context);
+// The bits of linear_backward_input.
+void packed_backward_input(std::string_view function, const ConstView& dy, const Tensor& panels,
+                           const View& dx, Write write, Context& context);
+
 // dx = dy W, summed over o likewise.
 void linear_backward_input(std::string_view function, const ConstView& dy, const LinearPair& p,
                            const View& dx, Write write, Context& context);

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "core/philox.h"
+#include "models/output_layer.h"
 #include "models/parallel.h"
+#include "models/translator_pass.h"
 
 namespace qkv::models {
 namespace {
@@ -33,7 +35,8 @@ Index shard_count(Index pairs) {
 
 BatchGradients::BatchGradients(const app::Translator& translator, Executor executor,
                                const std::atomic<bool>* stop)
-    : translator_(translator), executor_(std::move(executor)), stop_(stop) {
+    : translator_(translator), executor_(std::move(executor)), context_(executor_), stop_(stop) {
+  context_.set_stop_flag(stop_);
   shards_.push_back({translator_.zero_gradients()});
 }
 
@@ -42,15 +45,20 @@ app::TranslationLoss BatchGradients::compute(std::span<const app::TokenPair> pai
   const auto size = std::ssize(pairs);
   const Index count = shard_count(size);
   while (std::ssize(shards_) < count) shards_.push_back({translator_.zero_gradients()});
+  // Packed once for all shards.
+  const PackedLinear output =
+      app::packed_output(translator_.config(), translator_.parameters(), context_);
   for_each_task(executor_, count, [&](Index n) {
     Shard& shard = shards_[static_cast<std::size_t>(n)];
     shard.context.set_stop_flag(stop_);
     const Index begin = n * size / count;
     const Index end = (n + 1) * size / count;
     RunState run{Mode::kTrain, shard_seed(seed, update, n)};
-    shard.loss = translator_.loss_and_gradients(
-        pairs.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)), run,
-        shard.gradients, shard.context);
+    app::TranslatorPass pass(
+        "BatchGradients::compute", translator_.config(), translator_.parameters(),
+        pairs.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
+        shard.context, &output);
+    shard.loss = pass.forward_and_backward(run, shard.gradients);
   });
   app::TranslationLoss sum;
   std::vector<std::vector<app::TrainedParameter>> sets;

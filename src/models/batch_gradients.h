@@ -43,6 +43,7 @@ class BatchGradients {
 
   const app::Translator& translator_;
   Executor executor_;
+  Context context_;
   const std::atomic<bool>* stop_;
   std::vector<Shard> shards_{};  // as many as needed so far
 };

@@ -6,13 +6,19 @@
 
 #include <qkv/app/vocabulary.h>
 
+#include "core/order.h"
 #include "models/output_layer.h"
 #include "models/values.h"
 
 namespace qkv::app {
 namespace {
 
-constexpr Index kLogitsAtOnce = Index{1} << 20;  // bounds the memory of large vocabularies
+// Rows of logits at a time. About 2^20 numbers bound the memory of large vocabularies, but whole
+// blocks of rows: the gradient of the weight is read and written once for each block.
+Index logits_at_once(Index V) {
+  constexpr Index kLogits = Index{1} << 20;
+  return std::max<Index>(1, kLogits / V / core::kGradientBlock) * core::kGradientBlock;
+}
 
 std::vector<TokenList> side(std::span<const TokenPair> pairs, TokenList TokenPair::*which) {
   std::vector<TokenList> lists;
@@ -58,7 +64,7 @@ TranslationLoss sum_losses(const Tensor& losses, const std::vector<std::int32_t>
 
 TranslatorPass::TranslatorPass(std::string_view function, const TranslatorConfig& config,
                                const TranslatorLayers& layers, std::span<const TokenPair> pairs,
-                               Context& context)
+                               Context& context, const PackedLinear* output)
     : config_(config),
       layers_(layers),
       context_(context),
@@ -68,6 +74,7 @@ TranslatorPass::TranslatorPass(std::string_view function, const TranslatorConfig
                token_batch(function, "pairs' source", side(pairs, &TokenPair::source),
                            config.source_tokens),
                context),
+      packed_output_(output),
       steps_(targets_.longest),
       B_(targets_.count),
       dropout_(config.dropout) {}
@@ -125,7 +132,7 @@ void TranslatorPass::decode(RunState& run) {
   layers_.target_embedding.forward(ConstView(before.data(), {steps_, B_}), saved_embedding_,
                                    embeddings(rows_), context_);
   dropout_.forward(embeddings(rows_), run, saved_embedding_dropout_, embeddings(rows_));
-  const GruCell::Steps cell(layers_.decoder, context_);
+  cell_.emplace(layers_.decoder, context_);
   for (Index t = 0; t < steps_; ++t) {
     const View s = states(rows_, t, 1);
     if (backward_) {
@@ -133,8 +140,8 @@ void TranslatorPass::decode(RunState& run) {
     } else {
       memory_->look(s, seen(rows_, t + 1, 1), {});
     }
-    cell.forward(rows_of(inputs(rows_, t + 1, 1)), rows_of(s), rows_of(states(rows_, t + 1, 1)),
-                 rows_of(entry(gates_.view(), t)));
+    cell_->forward(rows_of(inputs(rows_, t + 1, 1)), rows_of(s), rows_of(states(rows_, t + 1, 1)),
+                   rows_of(entry(gates_.view(), t)));
   }
 }
 
@@ -142,15 +149,14 @@ void TranslatorPass::decode(RunState& run) {
 void TranslatorPass::decode_backward(TranslatorGradients& gradients) {
   const Index H = config_.hidden;
   const Index width = layers_.decoder.parameters().weight_ih.size(1);
-  const GruCell::Steps cell(layers_.decoder, context_);
   d_gates_ = Tensor(config_.dtype, gates_.shape());
   Tensor d_input(config_.dtype, {1, B_, width});
   Tensor d_state(config_.dtype, {1, B_, H});
   for (Index t = steps_ - 1; t >= 0; --t) {
     const View ds = states(d_rows_, t, 1);  // of s_{t-1}: so far only the readout's
-    cell.backward(rows_of(entry(ConstView(gates_), t)), rows_of(states(rows_, t, 1)),
-                  rows_of(states(d_rows_, t + 1, 1)), rows_of(d_input.view()),
-                  rows_of(d_state.view()), rows_of(entry(d_gates_.view(), t)));
+    cell_->backward(rows_of(entry(ConstView(gates_), t)), rows_of(states(rows_, t, 1)),
+                    rows_of(states(d_rows_, t + 1, 1)), rows_of(d_input.view()),
+                    rows_of(d_state.view()), rows_of(entry(d_gates_.view(), t)));
     add(inputs(d_rows_, t + 1, 1), d_input);
     add(ds, d_state);
     memory_->look_back(t, states(rows_, t, 1), seen(rows_, t + 1, 1), seen(d_rows_, t + 1, 1), ds);
@@ -197,10 +203,11 @@ void TranslatorPass::read_out_backward(TranslatorGradients& gradients) {
 TranslationLoss TranslatorPass::predict(TranslatorGradients* gradients) {
   const Index N = steps_ * B_;
   const Index V = config_.target_tokens;
-  const Index at_once = std::clamp<Index>(kLogitsAtOnce / V, 1, N);
+  const Index at_once = std::min(N, logits_at_once(V));
   const std::vector<std::int32_t> targets = by_steps(targets_);
   const CrossEntropy cross_entropy(config_.label_smoothing, Vocabulary::kPadding);
-  const PackedLinear output = packed_output(config_, layers_, context_);
+  const PackedLinear output = packed_output_ != nullptr ? PackedLinear(*packed_output_, context_)
+                                                        : packed_output(config_, layers_, context_);
   if (gradients != nullptr) d_largest_ = Tensor(config_.dtype, largest_.shape());
   Tensor logits(config_.dtype, {at_once, V});
   Tensor losses(config_.dtype, {2, N});

@@ -57,10 +57,10 @@ class EncoderPass {
 // Pairs with known targets: teacher forcing, the decoder's input is the correct previous token.
 class TranslatorPass {
  public:
-  // `function` is the name in errors.
+  // `function` is the name in errors. `output`, if given, is packed_output() of the layers.
   TranslatorPass(std::string_view function, const TranslatorConfig& config,
-                 const TranslatorLayers& layers, std::span<const TokenPair> pairs,
-                 Context& context);
+                 const TranslatorLayers& layers, std::span<const TokenPair> pairs, Context& context,
+                 const PackedLinear* output = nullptr);
 
   TranslationLoss forward(RunState& run);
   TranslationLoss forward_and_backward(RunState& run, TranslatorGradients& gradients);
@@ -83,7 +83,9 @@ class TranslatorPass {
   Context& context_;
   TokenBatch targets_;
   EncoderPass encoder_;
+  const PackedLinear* packed_output_;
   std::optional<SourceMemory> memory_;
+  std::optional<GruCell::Steps> cell_;
   Index steps_ = 0;  // Tt
   Index B_ = 0;
   bool backward_ = false;

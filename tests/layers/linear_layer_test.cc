@@ -101,6 +101,16 @@ TEST(PackedLinear, HasTheBitsOfTheLayer) {
               packed.backward_input(dy, dx, write);
               EXPECT_EQ(bytes_of(dx), bytes_of(want_dx)) << replay;
             }
+            // What was packed may be used on several contexts.
+            Context other;
+            const PackedLinear shared(packed, other);
+            for (const Write write : {Write::kOverwrite, Write::kAccumulate}) {
+              shared.forward(x, y);
+              EXPECT_EQ(bytes_of(y), bytes_of(want)) << replay;
+              layer.backward(saved, dy, want_dx, none, write, context);
+              shared.backward_input(dy, dx, write);
+              EXPECT_EQ(bytes_of(dx), bytes_of(want_dx)) << replay;
+            }
             // The weight may be elsewhere, the gradients wherever they are wanted.
             const PackedLinear parts(layer.parameters().weight, layer.parameters().bias, context);
             Linear::Parameters want_both = layer.zero_gradients();

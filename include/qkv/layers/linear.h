@@ -58,6 +58,9 @@ class QKV_API PackedLinear {
   PackedLinear(const LinearParameters& parameters, Context& context);
   // The same for a weight [out,in] that another layer has, too; the bias [out] may be absent.
   PackedLinear(const Tensor& weight, const Tensor& bias, Context& context);
+  // The same layer computing on another context: what was packed is shared, so that several threads
+  // may use it at the same time, each on a context of its own.
+  PackedLinear(const PackedLinear& packed, Context& context);
   ~PackedLinear();
   PackedLinear(PackedLinear&&) noexcept;
   PackedLinear& operator=(PackedLinear&&) noexcept;
