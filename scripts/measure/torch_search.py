@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Greedy and beam search in PyTorch, of many sentences at once: see translator_peers.py.
+
+The search is that of src/models/hypotheses.cc. Sentences that are done leave the batch. B
+sentences, K hypotheses of each, S source tokens, V target tokens.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional
+from torch_translator import gru, read_out
+from translator_data import END, PADDING, START, padded
+
+
+class Translation(NamedTuple):
+    tokens: list  # with the end token, if it was reached
+    log_probability: float
+
+
+def next_logits(state, embedded, given, sources, loop, readout, output):
+    """States [B,K,H], embeddings [B,K,E], their gates [B,K,3H] -> logits [B K,V], states."""
+    keys, values, beyond = sources
+    state_weight, state_bias, context_weight, v = loop
+    units, hidden = v.shape[0], state.shape[2]
+    from_state = torch.addmm(state_bias, state.flatten(0, 1), state_weight)
+    query = from_state[:, :units].unflatten(0, state.shape[:2])
+    scores = torch.tanh(keys[:, None] + query[:, :, None]) @ v
+    attention = torch.softmax(scores + beyond[:, None], 2)
+    context = torch.bmm(attention, values).flatten(0, 1)
+    gates = torch.addmm(given.flatten(0, 1), context, context_weight)
+    state = gru(state.reshape(-1, hidden), gates, from_state[:, units:])
+    rows = torch.cat([state, context, embedded.flatten(0, 1)], 1)
+    return functional.linear(read_out(rows, *readout), *output), state
+
+
+class Searcher:
+    def __init__(self, translator, compiled=False):
+        self.translator = translator
+        self.next_logits = next_logits
+        if compiled:
+            self.next_logits = torch.compile(next_logits, dynamic=True)
+
+    @torch.inference_mode()
+    def translate(self, sources, beam, sentences=64, length_penalty=1.0):
+        """One translation of each list of ids."""
+        self.translator.eval()
+        order = sorted(range(len(sources)), key=lambda n: len(sources[n]))
+        results = [None] * len(sources)
+        for first in range(0, len(order), sentences):
+            numbers = order[first : first + sentences]
+            block = Block(self, [sources[n] for n in numbers], beam, length_penalty)
+            for n, result in zip(numbers, block.run()):
+                results[n] = result
+        return results
+
+
+class Block:
+    """The search for some sentences; all tensors begin with the sentences that are not done."""
+
+    def __init__(self, searcher, sources, beam, length_penalty):
+        self.searcher, self.K, self.penalty = searcher, beam, length_penalty
+        translator = self.translator = searcher.translator
+        self.results = [None] * len(sources)
+        self.numbers = torch.arange(len(sources))
+        lengths = torch.tensor([len(source) for source in sources])
+        self.most = 2 * lengths + 10
+        self.sources, state = translator.encode(torch.from_numpy(padded(sources)), lengths)
+        self.loop = translator.loop_weights()
+        B = len(sources)
+        self.state = state[:, None].repeat(1, beam, 1)
+        self.last = torch.full((B, beam), START)
+        self.tokens = torch.full((B, beam, int(self.most.max())), PADDING)
+        self.total = torch.full((B, beam), -math.inf)
+        self.total[:, 0] = 0
+        self.best = torch.full((B,), -math.inf)  # of those that ended, by the compared score
+        self.best_total = torch.zeros(B)
+        self.best_tokens = self.tokens[:, 0].clone()
+        self.ended = torch.zeros(B, dtype=torch.long)
+
+    def run(self):
+        length = 0
+        while len(self.numbers):
+            length += 1
+            logits = self.step()
+            done = self.extend_one(logits, length) if self.K == 1 else self.extend(logits, length)
+            if done.any():
+                self.finish(done)
+        return self.results
+
+    def step(self):
+        """The logits [B K,V] of the next tokens; the states move on."""
+        translator = self.translator
+        embedded = translator.target_embedding(self.last)
+        readout = translator.readout.weight, translator.readout.bias
+        output = translator.output.weight, translator.output.bias
+        logits, state = self.searcher.next_logits(
+            self.state,
+            embedded,
+            translator.given(embedded),
+            self.sources,
+            self.loop,
+            readout,
+            output,
+        )
+        self.state = state.unflatten(0, self.last.shape)
+        return logits
+
+    def extend_one(self, logits, length):
+        """Greedy: the likeliest token. Which sentences are done."""
+        normaliser = logits.logsumexp(1)
+        logits[:, :END] = -math.inf
+        largest, token = logits.max(1)
+        self.total += (largest - normaliser)[:, None]
+        self.last = token[:, None]
+        self.tokens[:, 0, length - 1] = token
+        return (token == END) | (length >= self.most)
+
+    def extend(self, logits, length):
+        """The best continuations, twice the beam: enough when each hypothesis may end."""
+        K, wanted = self.K, 2 * self.K
+        normaliser = logits.logsumexp(1, keepdim=True)
+        logits[:, :END] = -math.inf
+        row_best, row_tokens = logits.topk(wanted, 1)
+        totals = self.total.flatten()[:, None] + (row_best - normaliser)
+        best, places = totals.view(-1, K * wanted).topk(wanted, 1)
+        parents = places.div(wanted, rounding_mode="floor")
+        tokens = row_tokens.view(-1, K * wanted).gather(1, places)
+        ends = tokens == END
+        self.take_ends(best, parents, ends, length)
+        order = (torch.arange(wanted) + wanted * ends).argsort(1)[:, :K]
+        parents = parents.gather(1, order)
+        self.last = tokens.gather(1, order)
+        self.total = best.gather(1, order)
+        self.state = self.state.gather(1, parents[:, :, None].expand_as(self.state))
+        self.tokens = self.tokens.gather(1, parents[:, :, None].expand_as(self.tokens))
+        self.tokens[:, :, length - 1] = self.last
+        return (self.ended >= K) | (length >= self.most)
+
+    def take_ends(self, totals, parents, ends, length):
+        """An end counts if it is among the K best."""
+        ends = ends[:, : self.K]
+        if not ends.any():
+            return
+        self.ended += ends.sum(1)
+        scores = torch.where(ends, totals[:, : self.K] / length**self.penalty, -math.inf)
+        score, place = scores.max(1)
+        better = (score > self.best).nonzero()[:, 0]
+        place = place[better, None]
+        self.best[better] = score[better]
+        self.best_total[better] = totals[better].gather(1, place)[:, 0]
+        parent = parents[better].gather(1, place)[:, 0]
+        self.best_tokens[better] = self.tokens[better, parent]
+        self.best_tokens[better, length - 1] = END
+
+    def finish(self, done):
+        """Keeps the results of sentences that are done, and goes on with the others."""
+        has_ended = (self.best > -math.inf)[done, None]
+        tokens = torch.where(has_ended, self.best_tokens[done], self.tokens[done, 0])
+        totals = torch.where(has_ended[:, 0], self.best_total[done], self.total[done, 0])
+        for number, row, total in zip(
+            self.numbers[done].tolist(), tokens.tolist(), totals.tolist()
+        ):
+            length = row.index(PADDING) if PADDING in row else len(row)
+            self.results[number] = Translation(row[:length], total)
+        rest = (~done).nonzero()[:, 0]
+        for name in ("numbers", "most", "state", "last", "tokens", "total"):
+            setattr(self, name, getattr(self, name)[rest])
+        for name in ("best", "best_total", "best_tokens", "ended"):
+            setattr(self, name, getattr(self, name)[rest])
+        self.sources = tuple(x[rest] for x in self.sources)

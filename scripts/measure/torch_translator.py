@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The translator of docs/translator.md, with additive attention, in PyTorch.
+
+See translator_peers.py. What can be computed for all steps at once is: embeddings, the keys'
+projection, the embeddings' part of the decoder's input product, readout and output; these two only
+where there is a token. In the loop, the products with the state are one. B sentences, S source
+tokens, T target tokens, H hidden, C = 2 H, U units, R = T B rows.
+"""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from translator_data import PADDING, START, padded
+
+
+def step(state, given, keys, values, beyond, loop):
+    """s_{i-1} [B,H], the embedding's gates [B,3H], keys [B,S,U], values [B,S,C] -> s_i, c_i."""
+    state_weight, state_bias, context_weight, v = loop
+    units = v.shape[0]
+    from_state = torch.addmm(state_bias, state, state_weight)
+    scores = torch.tanh(keys + from_state[:, None, :units]) @ v
+    attention = torch.softmax(scores + beyond, 1)
+    context = torch.bmm(attention[:, None], values)[:, 0]
+    gates = torch.addmm(given, context, context_weight)
+    return gru(state, gates, from_state[:, units:]), context
+
+
+def gru(state, from_input, from_state):
+    """nn.GRUCell after its two products."""
+    width = state.shape[1]
+    reset, update = torch.sigmoid(from_input[:, : 2 * width] + from_state[:, : 2 * width]).chunk(
+        2, 1
+    )
+    new = torch.tanh(torch.addcmul(from_input[:, 2 * width :], reset, from_state[:, 2 * width :]))
+    return torch.lerp(new, state, update)
+
+
+def read_out(rows, weight, bias):
+    """[R,H+C+E] -> [R,H]: the larger of each pair."""
+    return functional.linear(rows, weight, bias).unflatten(1, (-1, 2)).amax(2)
+
+
+def cross_entropy(largest, targets, weight, bias, smoothing):
+    logits = functional.linear(largest, weight, bias)
+    return functional.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+
+
+class Batch:
+    """Pairs as tensors."""
+
+    def __init__(self, pairs):
+        self.source = torch.from_numpy(padded([pair.source for pair in pairs]))
+        self.lengths = torch.tensor([len(pair.source) for pair in pairs])
+        targets = torch.from_numpy(padded([pair.target for pair in pairs])).T.contiguous()
+        self.before = torch.cat([torch.full_like(targets[:1], START), targets[:-1]])  # [T,B]
+        self.rows = (targets.flatten() != PADDING).nonzero()[:, 0]
+        self.targets = targets.flatten()[self.rows]
+
+
+class Translator(nn.Module):
+    """`compiled`: the functions above go through torch.compile with sizes that may change."""
+
+    def __init__(self, model, compiled=False):
+        super().__init__()
+        sizes = {name: array.shape for name, array in model.arrays.items()}
+        (units, hidden), embedding = sizes["attention.W_q"], sizes["source_embedding.weight"][1]
+        self.sizes = hidden, units, embedding
+        self.dropout = float(model.settings["dropout"])
+        self.smoothing = float(model.settings["label_smoothing"])
+        self.source_embedding = nn.Embedding(*sizes["source_embedding.weight"])
+        self.encoder = nn.GRU(embedding, hidden, batch_first=True, bidirectional=True)
+        self.start = nn.Linear(hidden, hidden)
+        self.attention = nn.ParameterDict(
+            {name: torch.empty(sizes[f"attention.{name}"]) for name in ("W_q", "W_k", "v")}
+        )
+        self.target_embedding = nn.Embedding(*sizes["target_embedding.weight"])
+        self.decoder = nn.GRUCell(2 * hidden + embedding, hidden)
+        self.readout = nn.Linear(3 * hidden + embedding, 2 * hidden)
+        self.output = nn.Linear(hidden, sizes["output.weight"][0])
+        functions = step, read_out, cross_entropy
+        if compiled:
+            functions = [torch.compile(one, dynamic=True) for one in functions]
+        self.step, self.read_out, self.cross_entropy = functions
+        self.load(model)
+
+    def load(self, model):
+        """The parameters of a model file, under its names."""
+        arrays = {n: a for n, a in model.arrays.items() if not n.endswith("_counts")}
+        self.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})
+
+    def dropped(self, x):
+        return functional.dropout(x, self.dropout, self.training)
+
+    def encode(self, source, lengths):
+        """[B,S] -> what each step sees: keys, values, 0 or -inf for each; and s_0."""
+        embedded = self.dropped(self.source_embedding(source))
+        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+        states, last = self.encoder(packed)
+        values, _ = pad_packed_sequence(states, batch_first=True)
+        keys = functional.linear(values, self.attention["W_k"])
+        beyond = torch.zeros(source.shape).masked_fill_(source == PADDING, -math.inf)
+        return (keys, values, beyond), torch.tanh(self.start(last[1]))
+
+    def loop_weights(self):
+        """What the loop multiplies by, once for all steps."""
+        hidden = self.sizes[0]
+        weight = torch.cat([self.attention["W_q"], self.decoder.weight_hh]).T
+        bias = torch.cat([torch.zeros(self.sizes[1]), self.decoder.bias_hh])
+        context_weight = self.decoder.weight_ih[:, : 2 * hidden].T
+        return weight, bias, context_weight, self.attention["v"]
+
+    def given(self, embedded):
+        """The part of the gates that the embeddings [.,E] decide: [.,3H]."""
+        weight = self.decoder.weight_ih[:, 2 * self.sizes[0] :]
+        return functional.linear(embedded, weight, self.decoder.bias_ih)
+
+    def loss(self, batch):
+        """The sum over the batch's target tokens."""
+        sources, state = self.encode(batch.source, batch.lengths)
+        embedded = self.dropped(self.target_embedding(batch.before))
+        weights = self.loop_weights()
+        states, contexts = [], []
+        for gates in self.given(embedded).unbind():
+            state, context = self.step(state, gates, *sources, weights)
+            states.append(state)
+            contexts.append(context)
+        rows = torch.cat([torch.stack(states), torch.stack(contexts), embedded], 2)
+        rows = rows.flatten(0, 1).index_select(0, batch.rows)
+        largest = self.dropped(self.read_out(rows, self.readout.weight, self.readout.bias))
+        smoothing = self.smoothing if self.training else 0.0
+        return self.cross_entropy(
+            largest, batch.targets, self.output.weight, self.output.bias, smoothing
+        )
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+
+def learning_rate(settings, update):
+    """Warm-up, then an inverse square root: src/train/schedule.h."""
+    past = update - settings["warmup"]
+    if past < 0:
+        return settings["learning_rate"] * update / settings["warmup"]
+    return settings["learning_rate"] / math.sqrt(1 + past / settings["decay"])
+
+
+class Training:
+    """Updates of a translator as `qkv train` makes them, but for the random numbers of dropout."""
+
+    def __init__(self, translator, settings, adam):
+        self.translator, self.settings, self.updates = translator, settings, 0
+        self.adam = torch.optim.Adam(
+            translator.parameters(),
+            betas=(settings["beta1"], settings["beta2"]),
+            eps=settings["epsilon"],
+            **{adam: True},
+        )
+
+    def update(self, pairs):
+        """The mean loss per target token."""
+        batch = Batch(pairs)
+        tokens = len(batch.targets)
+        loss = self.translator.loss(batch) / tokens
+        self.adam.zero_grad(set_to_none=True)
+        loss.backward()
+        parameters = list(self.translator.parameters())
+        nn.utils.clip_grad_norm_(parameters, self.settings["clip"], foreach=True)
+        self.updates += 1
+        for group in self.adam.param_groups:
+            group["lr"] = learning_rate(self.settings, self.updates)
+        self.adam.step()
+        return loss.detach(), tokens

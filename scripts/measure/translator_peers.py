@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The translator beside PyTorch and JoeyNMT: training, translation, memory.
+
+usage: translator_peers.py --data PAIRS.tsv [--program build/release/bin/qkv]
+                           [--peers eager,compiled,joeynmt] [--joeynmt FOLDER] [--work FOLDER]
+                           [--threads 2] [--blocks 7] [--updates 60] [--model-updates 1500]
+                           [--sentences 2000] [--quick] [-o TABLE.md]
+
+In an environment that has NumPy, and PyTorch (pip install torch==2.13.0) if it is to take part.
+JoeyNMT is installed in an environment of its own, the folder `--joeynmt`. What is not there is
+named. PAIRS.tsv is English, tab, French, such as the pairs of manythings.org/anki. The table is
+Markdown.
+
+Text is split here into words and marks, so that all read the same tokens; those that are rarer than
+a target vocabulary of about 8,000 allows are unknown. One English sentence in 40 is held out. A
+model is trained with `qkv train`; PyTorch reads it, and before anything is timed has to have our
+loss per token of the held-out pairs, our loss in training from the same parameters without dropout,
+and our translations. It has the same batches; JoeyNMT makes its own, of as many tokens, and has a
+model of its own, trained for as many updates.
+
+Then the programs take turns, a block each, with a pause between. Training: the first `--updates`
+updates; target tokens per second, with end tokens and without padding, as our train.jsonl and
+JoeyNMT's log say, and for PyTorch by its loop, with making tensors of the batch. Translation of
+held-out sentences: ours is the time of the whole program, with reading the model, PyTorch's and
+JoeyNMT's without; both have batches of 64 sentences of similar length. The table has medians, the
+least and the largest; ratios are medians of each round's ratio, ours over the other's. PyTorch runs
+as it is ("eager") and with its steps through torch.compile ("compiled"); a block that does not
+count comes first, in which it compiles. "busy" is the number of processors that other programs took
+in the pauses: repeat it on a quiet machine.
+
+Memory: the peak of each process, and for long trainings the largest seen in each quarter of them.
+"""
+
+import argparse
+import datetime
+import os
+import pathlib
+import statistics
+import sys
+import time
+from functools import partial
+
+from bursts import cpu_name, others_seconds
+from joeynmt_peer import NEEDS, JoeyNmt
+from translator_data import least_count, read_pairs, split, write_pairs
+from translator_peer import Ours, Torch
+from watched import Failed
+
+PEERS = ["eager", "compiled", "joeynmt"]
+PAUSE = 0.5  # seconds
+VOCABULARY = 8000
+BUSY = 0.1  # processors taken by others
+
+
+def say(*words):
+    print(*words, file=sys.stderr, flush=True)
+
+
+# ---- before --------------------------------------------------------------------------------------
+
+
+def write_data(options, work):
+    pairs = read_pairs(options.data)
+    train, held_out = split(pairs)
+    test = held_out[: options.sentences]
+    if len(test) < options.sentences:
+        raise SystemExit(
+            f"{options.data}: expected {options.sentences} to hold out, got {len(test)}"
+        )
+    options.min_count = least_count(train, VOCABULARY)
+    write_pairs(work / "train.tsv", train)
+    write_pairs(work / "test.tsv", test)
+    lines = (" ".join(pair.source) + "\n" for pair in test)
+    (work / "test.txt").write_text("".join(lines), encoding="utf-8")
+    return train, test
+
+
+def started(options, work, data):
+    """The programs that are there; remarks on others."""
+    peers, missing = [], []
+
+    def start(name, needs, make):
+        say(name)
+        try:
+            peers.append(make())
+        except Failed as error:
+            missing.append(f"- missing: {name} ({error}): pip install {needs}")
+
+    for way in ("eager", "compiled"):
+        if way in options.peers:
+            start(f"PyTorch, {way}", Torch.needs, partial(Torch, way, work, options))
+    if "joeynmt" in options.peers:
+        start("JoeyNMT", " ".join(NEEDS), partial(JoeyNmt, options.joeynmt, work, options))
+        for peer in peers:
+            if isinstance(peer, JoeyNmt):
+                peer.write_data(*data)
+    return peers, missing
+
+
+def ready(peers, ours, options):
+    """Models are trained or read, PyTorch's are compared; those that failed, and why."""
+    say("qkv: trains the model")
+    ours.prepare()
+    wanted = {"loss": ours.loss_per_token(), "follow": ours.loss_without_dropout(options.followed)}
+    wanted |= {beam: ours.translations(beam) for beam in options.beams}
+    good, failed = [ours], []
+    for peer in peers:
+        say(f"{peer.label}: prepares")
+        try:
+            peer.prepare()
+            if isinstance(peer, Torch):
+                peer.check(ours, wanted)
+            good.append(peer)
+        except Failed as error:
+            failed.append(f"- FAILED: {peer.label}: {error}")
+    return good, failed
+
+
+# ---- blocks in turn ------------------------------------------------------------------------------
+
+
+class Case:
+    """One row of the table: what is measured, and the speeds of each program."""
+
+    def __init__(self, title, block):
+        self.title, self.block = title, block
+        self.speeds = {}
+        self.others = []
+
+    def measure(self, peers, blocks):
+        for n in range(blocks):
+            say(f"{self.title}: block {n + 1} of {blocks}")
+            for peer in peers:
+                speed = self.block(peer)
+                self.speeds.setdefault(peer.label, []).append(speed)
+                say(f"  {peer.label} {speed.rate:,.1f}")
+                time.sleep(PAUSE / 5)  # workers may spin for a while
+                begin = others_seconds()
+                time.sleep(PAUSE)
+                self.others.append((others_seconds() - begin) / PAUSE)
+
+    def rates(self, label):
+        return [speed.rate for speed in self.speeds[label]]
+
+    def ratio(self, label):
+        pairs = zip(self.rates(Ours.label), self.rates(label))
+        return statistics.median(own / other for own, other in pairs)
+
+    def cell(self, label):
+        rates = self.rates(label)
+        digits = 0 if min(rates) >= 100 else 1
+        middle, least, most = (
+            f"{x:,.{digits}f}" for x in (statistics.median(rates), min(rates), max(rates))
+        )
+        ratio = "" if label == Ours.label else f"; {self.ratio(label):.2f} x"
+        return f"{middle} ({least} to {most}){ratio}"
+
+    def remark(self):
+        busy = statistics.median(self.others)
+        texts = {label: speeds[-1].remark for label, speeds in self.speeds.items()}
+        about = "; ".join(f"{label} {text}" for label, text in texts.items())
+        return f"- {self.title}: {about}" + (f"; busy: {busy:.1f}" if busy > BUSY else "")
+
+
+def cases(options):
+    def train(tokens):
+        return Case(f"training, batches of {tokens:,}", lambda peer: peer.train_block(tokens))
+
+    def translate(beam):
+        name = f"beam {beam}" if beam > 1 else "greedy"
+        return Case(f"translation, {name}", lambda peer: peer.translate_block(beam))
+
+    return [*map(train, options.batch_tokens), *map(translate, options.beams)]
+
+
+# ---- the table -----------------------------------------------------------------------------------
+
+
+def memory_cell(peer):
+    return ", ".join(f"{name} {megabytes:,.0f} MB" for name, megabytes in peer.peak.items())
+
+
+def table(measured, peers):
+    labels = [peer.label for peer in peers]
+    lines = [["", *labels], ["---"] * (1 + len(labels))]
+    for case in measured:
+        lines.append([case.title, *map(case.cell, labels)])
+    lines.append(["peak memory", *map(memory_cell, peers)])
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def remarks(peers):
+    lines = []
+    for peer in peers:
+        if isinstance(peer, Torch):
+            lines.append(f"- {peer.label}, beside ours: " + "; ".join(peer.notes))
+            lines.append(
+                f"- {peer.label}: {peer.first:.0f} s for the first block of everything, not "
+                f"counted; Adam is {peer.ask('which_adam')}"
+            )
+        elif peer.quarters:
+            peaks = ", ".join(f"{megabytes:,.0f}" for megabytes in peer.quarters)
+            lines.append(
+                f"- {peer.label}: memory in the quarters of the model's training {peaks} MB"
+            )
+    return lines
+
+
+def names_of(known):
+    def parse(text):
+        names = [name for name in text.split(",") if name]
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def parsed():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", required=True, help="English, tab, French")
+    parser.add_argument("--program", default="build/release/bin/qkv")
+    parser.add_argument("--peers", type=names_of(PEERS), default=PEERS)
+    parser.add_argument("--joeynmt", default="build/joeynmt", help="its environment")
+    parser.add_argument("--work", type=pathlib.Path, default="build/translator-peers")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--blocks", type=int)
+    parser.add_argument("--updates", type=int, help="of a block")
+    parser.add_argument("--model-updates", type=int)
+    parser.add_argument("--sentences", type=int)
+    parser.add_argument("--quick", action="store_true", help="everything once, and small")
+    parser.add_argument("-o", "--output", type=pathlib.Path, help="also write the table there")
+    options = parser.parse_args()
+    small = options.quick
+    options.blocks = options.blocks or (2 if small else 7)
+    options.updates = options.updates or (4 if small else 60)
+    options.model_updates = options.model_updates or (20 if small else 1500)
+    options.sentences = options.sentences or (200 if small else 2000)
+    options.batch_tokens = [2048] if small else [2048, 4096]
+    options.followed = 4 if small else 20
+    options.beams = [1, 5]
+    options.hidden, options.embedding, options.units = 256, 128, 128
+    options.dropout, options.label_smoothing = 0.1, 0.1
+    return options
+
+
+def main():
+    options = parsed()
+    # Before anything starts a pool of threads.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)
+    work = options.work.absolute()
+    work.mkdir(parents=True, exist_ok=True)
+    data = write_data(options, work)
+    ours = Ours(work, options)
+    peers, missing = started(options, work, data)
+    good, failed = ready(peers, ours, options)
+    measured = cases(options)
+    for case in measured:
+        case.measure(good, options.blocks)
+    lines = [
+        f"`scripts/measure/translator_peers.py {' '.join(sys.argv[1:])}`, {datetime.date.today()}",
+        f"- {cpu_name()}; {options.threads} threads each; "
+        + ", ".join(dict.fromkeys(peer.version for peer in good)),
+        f"- {len(data[0]):,} pairs to train on, {len(data[1]):,} to translate; tokens that are "
+        f"there {options.min_count} times or more; medians of {options.blocks} blocks",
+        *missing,
+        *failed,
+        "",
+        *table(measured, good),
+        "",
+        *(case.remark() for case in measured),
+        *remarks(good),
+    ]
+    for peer in peers:
+        if isinstance(peer, Torch):
+            peer.end()
+    text = "\n".join(lines) + "\n"
+    print(text, end="")
+    if options.output:
+        options.output.write_text(text, encoding="utf-8")
+    if missing or failed:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
