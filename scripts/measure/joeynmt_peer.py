@@ -74,7 +74,10 @@ class JoeyNmt:
             "testing": {"batch_size": 64, "batch_type": "sentence", **(testing or {})},
             "training": {
                 "optimizer": "adam",
-                "learning_rate": 0.001,
+                "scheduling": "warmupinversesquareroot",
+                "learning_rate": 0.002,
+                "learning_rate_warmup": 400,
+                "learning_rate_min": 0.0,  # below it training ends
                 "clip_grad_norm": 1.0,
                 "normalization": "tokens",
                 "label_smoothing": o.label_smoothing,
