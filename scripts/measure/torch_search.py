@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch.nn import functional
-from torch_translator import gru, read_out
+from torch_translator import gru, read_out, widths
 from translator_data import END, PADDING, START, padded
 
 
@@ -23,14 +23,14 @@ def next_logits(state, embedded, given, sources, loop, readout, output):
     """States [B,K,H], embeddings [B,K,E], their gates [B,K,3H] -> logits [B K,V], states."""
     keys, values, beyond = sources
     state_weight, state_bias, context_weight, v = loop
-    units, hidden = v.shape[0], state.shape[2]
-    from_state = torch.addmm(state_bias, state.flatten(0, 1), state_weight)
-    query = from_state[:, :units].unflatten(0, state.shape[:2])
+    flat = state.flatten(0, 1)
+    query, *from_state = torch.addmm(state_bias, flat, state_weight).split(widths(state, v), 1)
+    query = query.unflatten(0, state.shape[:2])
     scores = torch.tanh(keys[:, None] + query[:, :, None]) @ v
     attention = torch.softmax(scores + beyond[:, None], 2)
     context = torch.bmm(attention, values).flatten(0, 1)
     gates = torch.addmm(given.flatten(0, 1), context, context_weight)
-    state = gru(state.reshape(-1, hidden), gates, from_state[:, units:])
+    state = gru(flat, gates, *from_state)
     rows = torch.cat([state, context, embedded.flatten(0, 1)], 1)
     return functional.linear(read_out(rows, *readout), *output), state
 

@@ -19,23 +19,25 @@ from translator_data import PADDING, START, padded
 def step(state, given, keys, values, beyond, loop):
     """s_{i-1} [B,H], the embedding's gates [B,3H], keys [B,S,U], values [B,S,C] -> s_i, c_i."""
     state_weight, state_bias, context_weight, v = loop
-    units = v.shape[0]
-    from_state = torch.addmm(state_bias, state, state_weight)
-    scores = torch.tanh(keys + from_state[:, None, :units]) @ v
+    query, *from_state = torch.addmm(state_bias, state, state_weight).split(widths(state, v), 1)
+    scores = torch.tanh(keys + query[:, None]) @ v
     attention = torch.softmax(scores + beyond, 1)
     context = torch.bmm(attention[:, None], values)[:, 0]
-    gates = torch.addmm(given, context, context_weight)
-    return gru(state, gates, from_state[:, units:]), context
+    return gru(state, torch.addmm(given, context, context_weight), *from_state), context
 
 
-def gru(state, from_input, from_state):
-    """nn.GRUCell after its two products."""
-    width = state.shape[1]
-    reset, update = torch.sigmoid(from_input[:, : 2 * width] + from_state[:, : 2 * width]).chunk(
-        2, 1
-    )
-    new = torch.tanh(torch.addcmul(from_input[:, 2 * width :], reset, from_state[:, 2 * width :]))
-    return torch.lerp(new, state, update)
+def widths(state, v):
+    """Of the parts of the products with the state: the query, two gates, the new state."""
+    hidden = state.shape[-1]
+    return [v.shape[0], 2 * hidden, hidden]
+
+
+def gru(state, from_input, gates_of_state, new_of_state):
+    """nn.GRUCell after its two products. Parts are split off: a slice's gradient is filled up."""
+    hidden = state.shape[1]
+    gates, new = from_input.split([2 * hidden, hidden], 1)
+    reset, update = torch.sigmoid(gates + gates_of_state).chunk(2, 1)
+    return torch.lerp(torch.tanh(torch.addcmul(new, reset, new_of_state)), state, update)
 
 
 def read_out(rows, weight, bias):

@@ -103,7 +103,11 @@ class Torch:
             [sys.executable, worker, way, str(options.threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        self.version = f"PyTorch {self.ask('version')}"
+        try:
+            self.version = f"PyTorch {self.ask('version')}"
+        except Failed:
+            self.end()
+            raise
 
     def ask(self, what, **arguments):
         """The answer; throws Failed."""

@@ -127,18 +127,30 @@ class Case:
         self.title, self.block = title, block
         self.speeds = {}
         self.others = []
+        self.failed = {}
 
     def measure(self, peers, blocks):
         for n in range(blocks):
             say(f"{self.title}: block {n + 1} of {blocks}")
             for peer in peers:
-                speed = self.block(peer)
-                self.speeds.setdefault(peer.label, []).append(speed)
-                say(f"  {peer.label} {speed.rate:,.1f}")
+                self.measure_one(peer)
                 time.sleep(PAUSE / 5)  # workers may spin for a while
                 begin = others_seconds()
                 time.sleep(PAUSE)
                 self.others.append((others_seconds() - begin) / PAUSE)
+
+    def measure_one(self, peer):
+        """A program that fails takes no more part in the case."""
+        if peer.label in self.failed:
+            return
+        try:
+            speed = self.block(peer)
+        except Failed as error:
+            self.failed[peer.label] = str(error)
+            say(f"  {peer.label} FAILED: {error}")
+            return
+        self.speeds.setdefault(peer.label, []).append(speed)
+        say(f"  {peer.label} {speed.rate:,.1f}")
 
     def rates(self, label):
         return [speed.rate for speed in self.speeds[label]]
@@ -148,6 +160,8 @@ class Case:
         return statistics.median(own / other for own, other in pairs)
 
     def cell(self, label):
+        if label in self.failed:
+            return "FAILED"
         rates = self.rates(label)
         digits = 0 if min(rates) >= 100 else 1
         middle, least, most = (
@@ -159,6 +173,7 @@ class Case:
     def remark(self):
         busy = statistics.median(self.others)
         texts = {label: speeds[-1].remark for label, speeds in self.speeds.items()}
+        texts |= {label: f"FAILED: {error}" for label, error in self.failed.items()}
         about = "; ".join(f"{label} {text}" for label, text in texts.items())
         return f"- {self.title}: {about}" + (f"; busy: {busy:.1f}" if busy > BUSY else "")
 
@@ -260,6 +275,8 @@ def main():
     measured = cases(options)
     for case in measured:
         case.measure(good, options.blocks)
+        if Ours.label in case.failed:
+            raise SystemExit(f"{case.title}: {case.failed[Ours.label]}")
     lines = [
         f"`scripts/measure/translator_peers.py {' '.join(sys.argv[1:])}`, {datetime.date.today()}",
         f"- {cpu_name()}; {options.threads} threads each; "
@@ -281,7 +298,7 @@ def main():
     print(text, end="")
     if options.output:
         options.output.write_text(text, encoding="utf-8")
-    if missing or failed:
+    if missing or failed or any(case.failed for case in measured):
         raise SystemExit(1)
 
 
