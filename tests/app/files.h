@@ -3,7 +3,6 @@
 #define TESTS_APP_FILES_H_
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -13,13 +12,6 @@
 #include <vector>
 
 namespace qkv::test {
-
-// A file of real data: in $QKV_DATA_DIR, else in ../shared/data beside the checkout. It may be
-// absent: tests that need it are skipped then.
-inline std::string data_file(const std::string& name) {
-  const char* set = std::getenv("QKV_DATA_DIR");
-  return (set != nullptr ? set : QKV_SOURCE_DIR "/../shared/data") + ("/" + name);
-}
 
 // A temporary directory, removed with the object.
 class Directory {

@@ -13,6 +13,7 @@
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
 
+#include "tests/app/data_file.h"
 #include "tests/app/files.h"
 
 namespace qkv::app {

@@ -24,6 +24,7 @@
 #include <qkv/layers/parameters.h>
 
 #include "models/model_names.h"
+#include "tests/app/data_file.h"
 #include "tests/app/files.h"
 #include "text/subword_model.h"
 #include "text/subword_text.h"

@@ -12,6 +12,7 @@
 #include <qkv/app/tokenizer.h>
 #include <qkv/error.h>
 
+#include "tests/app/data_file.h"
 #include "tests/app/files.h"
 #include "text/text.h"
 
