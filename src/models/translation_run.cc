@@ -66,6 +66,16 @@ void check_folder(const LockedFolder& folder) {
                                 app::quoted(names.front()), models::kConfigFile));
 }
 
+// Throws unless the run in the folder has these settings.
+void check_same_run(const LockedFolder& folder, const Settings& now) {
+  const std::string changed =
+      models::differences(models::read_config(folder.file(models::kConfigFile)), now);
+  if (changed.empty()) return;
+  throw RunMismatch(fmt::format(
+      "{} holds a run with other settings: {}; use another folder, or resume with its own",
+      folder.path(), changed));
+}
+
 // The pieces that a run in the folder began with. They are learned again if it has not saved
 // anything.
 std::optional<Subwords> kept_subwords(const LockedFolder& folder, const TrainingOptions& options) {
@@ -78,10 +88,16 @@ std::optional<Subwords> kept_subwords(const LockedFolder& folder, const Training
       throw InputError(path, error.what());
     }
   }
-  if (!folder.holds(models::kStateFile)) return std::nullopt;
-  const Settings kept = models::read_config(folder.file(models::kConfigFile));
-  const bool had_subwords = *find_setting(kept, "subword_hash") != SettingValue(std::string());
-  if (had_subwords) {
+  if (!folder.holds(models::kConfigFile)) return std::nullopt;
+  // Learning takes time: first whether it is the same run, as far as is known without its data.
+  const std::string config = folder.file(models::kConfigFile);
+  RunConfig same = models::config_of(models::read_config(config), config);
+  const Index sizes[] = {same.options.model.source_tokens, same.options.model.target_tokens};
+  same.options = options;
+  same.options.model.source_tokens = sizes[0];
+  same.options.model.target_tokens = sizes[1];
+  check_same_run(folder, settings_of(same));
+  if (folder.holds(models::kStateFile)) {
     throw InputError(path, "is missing: without it this run cannot be resumed");
   }
   return std::nullopt;
@@ -92,15 +108,7 @@ void set_up(const LockedFolder& folder, const RunConfig& config,
             const models::TranslationData& data) {
   const Settings now = settings_of(config);
   const std::string path = folder.file(models::kConfigFile);
-  if (folder.holds(models::kConfigFile)) {
-    const std::string changed = models::differences(models::read_config(path), now);
-    if (!changed.empty()) {
-      throw RunMismatch(
-          fmt::format("{} holds a run with other settings: {}; use another folder, or resume "
-                      "with its own",
-                      folder.path(), changed));
-    }
-  }
+  if (folder.holds(models::kConfigFile)) check_same_run(folder, now);
   write_text(path, settings_text(now));
   if (const auto* subwords = std::get_if<Subwords>(&data.tokenizer.units())) {
     if (!folder.holds(models::kSubwordFile)) {

@@ -181,7 +181,9 @@ void resolve(TrainOptions& options, const Command& command) {
     std::erase(given, "data");
   }
   if (options.folder.empty()) refuse_without_folder(named);
-  if (qkv::app::holds_run(options.folder)) {
+  if (!qkv::app::holds_run(options.folder)) {
+    check_tokens(options.training, given);
+  } else {
     options.training = options_of_run(options.folder, options.training, given);
     const auto is_given = [&](const char* name) { return std::ranges::count(given, name) > 0; };
     const std::string& folder = options.folder;
@@ -196,7 +198,6 @@ void resolve(TrainOptions& options, const Command& command) {
                  fmt::format("{} --valid FILE", resuming(options)));
     }
   }
-  check_tokens(options.training, given);
   if (!options.training.valid.empty()) return;
   if (options.training.patience > 0) throw UsageError("--patience requires --valid");
   if (std::ranges::count(given, "validate_every") > 0) {
