@@ -65,6 +65,17 @@ fs::file_type type_of(const std::string& path) {
   return status.type();
 }
 
+// Sorted.
+std::vector<std::string> list(const std::string& folder, std::error_code& error) {
+  std::vector<std::string> names;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
 }  // namespace
 
 std::string LockedFolder::file(std::string_view name) const {
@@ -80,14 +91,9 @@ bool LockedFolder::holds(std::string_view name) const {
 }
 
 std::vector<std::string> LockedFolder::names() const {
-  std::vector<std::string> names;
   std::error_code error;
-  for (fs::directory_iterator entry(path_, error), end; !error && entry != end;
-       entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
+  std::vector<std::string> names = list(path_, error);
   if (error) throw OutputError(path_, error.message());
-  std::ranges::sort(names);
   return names;
 }
 
@@ -95,6 +101,20 @@ void LockedFolder::remove_leftovers(std::string_view name) const {
   for (const std::string& file_name : names()) {
     if (is_leftover(file_name, name)) ::unlink((fs::path(path_) / file_name).c_str());
   }
+}
+
+void LockedFolder::remove(std::string_view name) const {
+  const std::string path = file(name);
+  std::error_code error;
+  fs::remove(path, error);
+  if (error) throw OutputError(path, error.message());
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::string> names = list(folder, error);
+  if (error) throw InputError(folder, error.message());
+  return names;
 }
 
 }  // namespace qkv::app

@@ -11,6 +11,9 @@
 
 namespace qkv::app {
 
+// The names of all entries of a folder that others may be writing to, sorted. Throws InputError.
+std::vector<std::string> names_in(const std::string& folder);
+
 // A folder locked for writing by one process: it is created if missing, and nobody else
 // can lock it during the object's lifetime (the lock ends with the process, however that ends). A
 // folder that was created and is still empty at the end is removed. Throws OutputError if the
@@ -34,6 +37,8 @@ class LockedFolder {
   // Removes the temporary files of this file that a killed process left behind, by OutputFile's
   // naming scheme ("model.safetensors.4711-3.tmp").
   void remove_leftovers(std::string_view name) const;
+  // Removes a file of it, if there is one. Throws OutputError if that fails.
+  void remove(std::string_view name) const;
 
  private:
   struct Lock;

@@ -84,6 +84,24 @@ Settings read_settings(const std::string& path) {
   return settings;
 }
 
+Settings settings_of_line(const std::string& path, Index line, std::string_view text) {
+  constexpr io::JsonBounds kMost{
+      .what = "a JSON object", .depth = 2, .values = 10000, .bytes = 1 << 20};
+  const auto refuse = [&](Index, const std::string& detail) {
+    throw InputError::at_line(path, line, detail);
+  };
+  const io::JsonTree tree = io::json_tree(text, kMost, refuse);
+  if (!tree.root.is_object()) {
+    refuse(0, fmt::format("expected {}, got {}", kMost.what, kind_of(tree.root)));
+  }
+  Settings settings;
+  for (const io::JsonMember& member : tree.members) {
+    if (member.value.is_structured() || member.value.is_null()) continue;
+    settings.push_back({member.name, plain(path, member.name, member.value)});
+  }
+  return settings;
+}
+
 const SettingValue* find_setting(const Settings& settings, std::string_view name) {
   const auto found = std::ranges::find(settings, name, &Setting::name);
   return found == settings.end() ? nullptr : &found->value;

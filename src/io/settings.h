@@ -35,6 +35,10 @@ std::string settings_line(const Settings& settings);
 // lists, objects or null.
 Settings read_settings(const std::string& path);
 
+// The settings on line `line` of such a file, where each line is an object. Members that are lists,
+// objects or null are left out. Throws InputError with the line.
+Settings settings_of_line(const std::string& path, Index line, std::string_view text);
+
 // The value of that name, or null.
 const SettingValue* find_setting(const Settings& settings, std::string_view name);
 
