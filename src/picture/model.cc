@@ -56,28 +56,7 @@ Axis axis_of(std::string_view function, std::string_view argument,
   return axis;
 }
 
-// The smallest of 1, 2, 2.5 and 5 times a power of ten that is not below x > 0.
-double round_up(double x) {
-  const double power = std::pow(10.0, std::floor(std::log10(x)));
-  for (const double m : {1.0, 2.0, 2.5, 5.0}) {
-    // Numbers that are round up to the rounding of the quotient count as round.
-    if (m * power >= x * (1 - 1e-9)) return m * power;
-  }
-  return 10 * power;
-}
-
 }  // namespace
-
-std::string short_number(double value, int digits) {
-  if (value == 0) return "0";
-  std::string text = fmt::format("{:.{}g}", value, digits);
-  // An exponent without its plus sign and leading zero.
-  const std::size_t exponent = text.find('e');
-  if (exponent == text.npos) return text;
-  if (text[exponent + 2] == '0') text.erase(exponent + 2, 1);
-  if (text[exponent + 1] == '+') text.erase(exponent + 1, 1);
-  return text;
-}
 
 Model::Model(const Picture& picture, std::string_view function)
     : panels_(picture.panels),

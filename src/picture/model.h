@@ -9,6 +9,7 @@
 #include <qkv/app/picture.h>
 
 #include "picture/palettes.h"
+#include "picture/ticks.h"
 
 // Shared by all renderers of a picture: the checks, the range, the place of each number on the
 // bar, displayable labels. Only the drawing differs.
@@ -27,11 +28,6 @@ struct Cell {
 struct Range {
   double lowest = 0;
   double highest = 1;
-};
-
-struct Tick {
-  double place = 0;  // 0: the bar's low end, 1: its high end
-  std::string text{};
 };
 
 // One axis: labels as displayed, one for each row or column.
@@ -113,9 +109,6 @@ class Model {
   bool has_[4] = {};
   bool has_infinity_ = false;
 };
-
-// "0.25", "1e-6", "5e4", "12": at most that many significant digits, no trailing zeros.
-std::string short_number(double value, int digits);
 
 }  // namespace qkv::app::picture
 

@@ -11,6 +11,7 @@
 #include <qkv/app/picture.h>
 #include <qkv/error.h>
 
+#include "picture/chart.h"
 #include "picture/child.h"
 #include "text/numbers.h"
 #include "text/text.h"
@@ -72,14 +73,13 @@ std::string rendered(const std::string& svg, std::vector<std::string> arguments,
   return result.output;
 }
 
-}  // namespace
+void check_zoom(double zoom) {
+  if (zoom > 0 && zoom <= kMostZoom) return;
+  throw Error("draw_png", "zoom",
+              fmt::format("must be above 0 and at most {}, got {}", kMostZoom, zoom));
+}
 
-std::string draw_png(const Picture& picture, double zoom, const std::atomic<bool>* stop) {
-  if (!(zoom > 0 && zoom <= kMostZoom)) {
-    throw Error("draw_png", "zoom",
-                fmt::format("must be above 0 and at most {}, got {}", kMostZoom, zoom));
-  }
-  const std::string svg = untitled_svg(picture);
+std::string png_of(const std::string& svg, double zoom, const std::atomic<bool>* stop) {
   const double width = size_of(svg, " width=\"");
   const double height = size_of(svg, " height=\"");
   const double most = std::min(kMostPixelsInLine / std::max(width, height),
@@ -88,8 +88,28 @@ std::string draw_png(const Picture& picture, double zoom, const std::atomic<bool
   return rendered(svg, {"--format=png", fmt::format("--zoom={}", used)}, {"PNG", is_png}, stop);
 }
 
+std::string pdf_of(const std::string& svg, const std::atomic<bool>* stop) {
+  return rendered(svg, {"--format=pdf"}, {"PDF", is_pdf}, stop);
+}
+
+}  // namespace
+
+std::string draw_png(const Picture& picture, double zoom, const std::atomic<bool>* stop) {
+  check_zoom(zoom);
+  return png_of(untitled_svg(picture), zoom, stop);
+}
+
+std::string draw_png(const Chart& chart, double zoom, const std::atomic<bool>* stop) {
+  check_zoom(zoom);
+  return png_of(draw_svg(chart), zoom, stop);
+}
+
 std::string draw_pdf(const Picture& picture, const std::atomic<bool>* stop) {
-  return rendered(untitled_svg(picture), {"--format=pdf"}, {"PDF", is_pdf}, stop);
+  return pdf_of(untitled_svg(picture), stop);
+}
+
+std::string draw_pdf(const Chart& chart, const std::atomic<bool>* stop) {
+  return pdf_of(draw_svg(chart), stop);
 }
 
 }  // namespace qkv::app

@@ -96,6 +96,17 @@ void SvgWriter::path(std::string_view data, std::string_view paint) {
   body_ += fmt::format("<path {} d=\"{}\"/>\n", paint, data);
 }
 
+void SvgWriter::named_path(std::string_view id, std::string_view data, std::string_view paint) {
+  body_ += fmt::format("<path id=\"{}\" {} d=\"{}\"/>\n", id, paint, data);
+}
+
+void SvgWriter::dot(double x, double y, double radius, std::string_view paint,
+                    std::string_view title) {
+  body_ +=
+      fmt::format("<circle cx=\"{}\" cy=\"{}\" r=\"{}\" {}", unit(x), unit(y), unit(radius), paint);
+  body_ += title.empty() ? "/>\n" : fmt::format("><title>{}</title></circle>\n", escaped(title));
+}
+
 std::string SvgWriter::document(double margin, const Head& head) const {
   const std::string width = unit(std::ceil(right_ + margin));
   const std::string height = unit(std::ceil(bottom_ + margin));

@@ -40,6 +40,10 @@ class SvgWriter {
   // Path data in units of `scale_x` by `scale_y`, its origin at (x, y).
   void open_group(std::string_view id, const Box& origin_and_scale);
   void path(std::string_view data, std::string_view paint);
+  // The same in the picture's units, with an id.
+  void named_path(std::string_view id, std::string_view data, std::string_view paint);
+  // A circle, with a title that is shown under the pointer unless it is empty.
+  void dot(double x, double y, double radius, std::string_view paint, std::string_view title);
   // Shapes in it are invisible but have the pointer's attention.
   void open_invisible_group(std::string_view id, const Box& origin_and_scale);
   // The cell of a group in units of cells, with a title that is shown under the pointer.

@@ -14,6 +14,7 @@
 
 #include "shell/command.h"
 #include "shell/console.h"
+#include "shell/picture_bytes.h"
 
 // Where a command's results go: standard output, and files whose extensions select the format.
 
@@ -22,7 +23,7 @@
 struct Results {
   std::function<std::vector<qkv::app::NamedView>()> arrays{};  // .npz .safetensors
   std::function<qkv::app::ArrayView()> array{};                // .npy: the one that matters
-  std::function<qkv::app::Picture()> picture{};                // .svg .png .pdf
+  std::function<Figure()> picture{};                           // .svg .png .pdf
   std::function<std::string()> text{};                         // .txt, and standard output
   std::function<std::string()> screen{};           // standard output, if different from the text
   std::function<std::string()> brief{};            // replaces it when files are written

@@ -14,9 +14,9 @@ constexpr double kZoom = 2;  // pixels for each unit of the SVG
 
 // Too many cells: the command line asked for too much, so it is a usage error.
 template <class Draw>
-std::string drawn(const qkv::app::Picture& picture, Draw draw) {
+std::string drawn(const Figure& figure, Draw draw) {
   try {
-    return draw(picture);
+    return std::visit(draw, figure);
   } catch (const qkv::Error& error) {
     throw UsageError(std::string(error.what()).substr(error.function().size() + 2));
   }
@@ -31,18 +31,18 @@ qkv::app::Picture smallest_picture() {
 
 }  // namespace
 
-std::string svg_bytes(const qkv::app::Picture& picture) {
-  return drawn(picture, [](const auto& p) { return qkv::app::draw_svg(p); });
+std::string svg_bytes(const Figure& figure) {
+  return drawn(figure, [](const auto& p) { return qkv::app::draw_svg(p); });
 }
 
 void check_png() { static_cast<void>(qkv::app::draw_png(smallest_picture(), kZoom, &stop_flag())); }
 
 void check_pdf() { static_cast<void>(qkv::app::draw_pdf(smallest_picture(), &stop_flag())); }
 
-std::string pdf_bytes(const qkv::app::Picture& picture) {
-  return drawn(picture, [](const auto& p) { return qkv::app::draw_pdf(p, &stop_flag()); });
+std::string pdf_bytes(const Figure& figure) {
+  return drawn(figure, [](const auto& p) { return qkv::app::draw_pdf(p, &stop_flag()); });
 }
 
-std::string png_bytes(const qkv::app::Picture& picture) {
-  return drawn(picture, [](const auto& p) { return qkv::app::draw_png(p, kZoom, &stop_flag()); });
+std::string png_bytes(const Figure& figure) {
+  return drawn(figure, [](const auto& p) { return qkv::app::draw_png(p, kZoom, &stop_flag()); });
 }
