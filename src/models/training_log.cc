@@ -26,6 +26,7 @@ std::string text_of(const LogLine& line) {
   if (line.loss) members.push_back({"loss", *line.loss});
   members.push_back({"learning_rate", line.learning_rate});
   members.push_back({"gradient_norm", line.gradient_norm});
+  if (line.clipped) members.push_back({"clipped", *line.clipped});
   members.push_back({"seconds", line.spent.seconds});
   if (line.tokens_per_second) members.push_back({"tokens_per_second", *line.tokens_per_second});
   if (!line.validation) return object(members) + "\n";

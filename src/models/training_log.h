@@ -16,6 +16,7 @@ struct LogLine {
   std::optional<double> loss{};  // per target token since the last line that has no end
   double learning_rate = 0;
   double gradient_norm = 0;
+  std::optional<double> clipped{};  // share of the updates of the loss; none without clipping
   std::optional<double> tokens_per_second{};  // target tokens; as long as the loss
   std::optional<app::TrainingValidation> validation{};
 };

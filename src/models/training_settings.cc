@@ -21,14 +21,17 @@ namespace {
 using app::SettingValue;
 
 // Settings that may change when a run is resumed.
-constexpr std::string_view kMayChange[] = {"data", "valid", "after", "save_every"};
+constexpr std::string_view kMayChange[] = {"data", "valid", "after", "save_every", "keep"};
 
 // Settings that runs of earlier versions lack, and what those had.
 const app::Setting kImplied[] = {{"encoder_layers", Index{1}},
                                  {"tied_embeddings", "none"},
                                  {"vocab", Index{8000}},
                                  {"subword_model", "unigram"},
-                                 {"subword_hash", ""}};
+                                 {"subword_hash", ""},
+                                 {"valid_translate", Index{200}},
+                                 {"best", "loss"},
+                                 {"keep", Index{0}}};
 
 // The list of settings: visit(name, member) for each, with the choices of enumerations.
 template <class Config, class Visit>
@@ -72,10 +75,13 @@ void for_each_setting(Config& config, Visit& visit) {
   visit("epsilon", o.adam.epsilon);
   visit("weight_decay", o.adam.weight_decay);
   visit("validate_every", o.validate_every);
+  visit("valid_translate", o.valid_translate);
+  visit("best", o.best, app::kBestBy);
   visit("patience", o.patience);
   visit("seed", o.seed);
   visit("after", o.after);
   visit("save_every", o.save_every);
+  visit("keep", o.keep);
 }
 
 struct Writer {

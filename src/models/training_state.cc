@@ -15,8 +15,11 @@
 namespace qkv::models {
 namespace {
 
-// States written before there was such a count lack it.
-constexpr const char* kLineDone = "run.line_done";
+// States written before there were such counts lack them: they are as at the beginning.
+constexpr std::string_view kLater[] = {"run.line_done", "run.line_updates", "run.clipped",
+                                       "run.valid_seconds"};
+// That of the best parameters; unknown in states written before it was kept.
+constexpr const char* kBestBleu = "run.best_bleu";
 
 // The counters and other scalars of the state: visit(name, number).
 template <class Counts, class Visit>
@@ -26,12 +29,15 @@ void for_each_count(Counts& counts, const Visit& visit) {
   visit("run.seconds", counts.spent.seconds);
   visit("run.batch", counts.batch);
   visit("run.line_due", counts.line_due);
-  visit(kLineDone, counts.line_done);
+  visit("run.line_done", counts.line_done);
   visit("run.tokens", counts.tokens);
   visit("run.loss", counts.loss);
   visit("run.last_loss", counts.last_loss);
   visit("run.last_norm", counts.last_norm);
   visit("run.line_seconds", counts.line_seconds);
+  visit("run.line_updates", counts.line_updates);
+  visit("run.clipped", counts.clipped);
+  visit("run.valid_seconds", counts.valid_seconds);
 }
 
 // The arrays of a file by name.
@@ -152,10 +158,11 @@ void TrainingState::save(const app::LockedFolder& folder) {
     views.push_back({name, ConstView(&number, {1})});
   };
   for_each_count(counts, add);
-  const double best_loss = stopping.best();
+  const app::Quality best = stopping.best();
   const Index misses = stopping.misses();
   const auto log_bytes = std::ssize(log);
-  add("run.best_loss", best_loss);
+  add("run.best_loss", best.loss);
+  add(kBestBleu, best.bleu);
   add("run.misses", misses);
   add("run.log_bytes", log_bytes);
   app::write_safetensors(folder.file(kStateFile), views);
@@ -163,7 +170,7 @@ void TrainingState::save(const app::LockedFolder& folder) {
 }
 
 void TrainingState::write_models(const app::LockedFolder& folder) {
-  if (with_best_ && std::isfinite(stopping.best())) {
+  if (with_best_ && stopping.has_best()) {
     const Swapped best(model.translator, best_);
     app::write_model_file(folder.file(kBestFile), model);
   } else {
@@ -177,12 +184,14 @@ void TrainingState::restore(const app::LockedFolder& folder) {
   const ArrayFile file(path);
   for_each_array([&](const std::string& name, Tensor& tensor) { file.read(name, tensor); });
   for_each_count(counts, [&](const char* name, auto& number) {
-    if (name == std::string_view(kLineDone) && !file.holds(name)) return;
+    if (std::ranges::find(kLater, name) != std::end(kLater) && !file.holds(name)) return;
     number = file.number<std::remove_cvref_t<decltype(number)>>(name);
     if (!(number >= 0)) file.refuse(name, "a number from 0", number);
   });
   adam.set_updates(counts.spent.updates);
-  stopping.restore(file.number<double>("run.best_loss"), file.number<Index>("run.misses"));
+  app::Quality best{.loss = file.number<double>("run.best_loss")};
+  if (file.holds(kBestBleu)) best.bleu = file.number<double>(kBestBleu);
+  stopping.restore(best, file.number<Index>("run.misses"));
   const auto log_bytes = file.number<Index>("run.log_bytes");
   log = folder.holds(kLogFile) ? app::read_text(folder.file(kLogFile)) : "";
   log.resize(std::min(log.size(), static_cast<std::size_t>(std::max<Index>(log_bytes, 0))));

@@ -12,6 +12,7 @@
 #include "io/locked_folder.h"
 #include "train/adam.h"
 #include "train/budget.h"
+#include "train/early_stopping.h"
 
 // All state that changes during training, and its files.
 namespace qkv::models {
@@ -36,11 +37,14 @@ struct Counts {
   Index line_due = 0;
   // What train.jsonl has of this update: 0 nothing, 1 a line, 2 one with validation.
   Index line_done = 0;
-  Index tokens = 0;         // target tokens since the last line
-  double loss = 0;          // their loss
-  double last_loss = 0;     // per token, of the last update
-  double last_norm = 0;     // of its gradient, before clipping
-  double line_seconds = 0;  // when the last line was written
+  Index tokens = 0;          // target tokens since the last line
+  double loss = 0;           // their loss
+  double last_loss = 0;      // per token, of the last update
+  double last_norm = 0;      // of its gradient, before clipping
+  double line_seconds = 0;   // when the last line was written
+  Index line_updates = 0;    // since the last line
+  Index clipped = 0;         // of these, the ones whose gradient was clipped
+  double valid_seconds = 0;  // when the last validation ended
 };
 
 class TrainingState {

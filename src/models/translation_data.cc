@@ -110,13 +110,13 @@ EncodedPairs encode(TextPairs&& read, const TranslationData& data) {
   return encoded;
 }
 
-// The first kMostTranslated sentences with all their references.
-std::vector<TranslatedSentence> first_sentences(std::span<const TextLine> pairs) {
+// The first `most` sentences with all their references.
+std::vector<TranslatedSentence> first_sentences(std::span<const TextLine> pairs, Index most) {
   app::Sentences sentences;
   std::vector<Index> firsts;
   for (std::size_t n = 0; n < pairs.size(); ++n) {
     const bool is_new = sentences.find(pairs[n].source) == firsts.size();
-    if (is_new && std::ssize(firsts) == kMostTranslated) continue;
+    if (is_new && std::ssize(firsts) == most) continue;
     sentences.add(pairs[n].source, pairs[n].target);
     if (is_new) firsts.push_back(static_cast<Index>(n));
   }
@@ -194,7 +194,7 @@ TranslationData read_translation_data(const app::TrainingOptions& options,
   TextPairs valid = read_pairs(options.valid, options, stop);
   select_pairs(valid, data.tokenizer, options, stop,
                [](const Tokens&, const Tokens&, std::string_view) {});
-  std::vector<TranslatedSentence> sentences = first_sentences(valid.pairs);
+  std::vector<TranslatedSentence> sentences = first_sentences(valid.pairs, options.valid_translate);
   data.valid = encode(std::move(valid), data);
   data.valid.sentences = std::move(sentences);
   return data;

@@ -22,9 +22,6 @@
 // The data of a run as token ids.
 namespace qkv::models {
 
-// How many validation sentences, from the first, are also translated.
-inline constexpr Index kMostTranslated = 200;
-
 // A validation sentence to translate, and one of its pairs.
 struct TranslatedSentence {
   app::Sentence text{};
@@ -35,7 +32,7 @@ struct TranslatedSentence {
 struct EncodedPairs {
   std::vector<std::vector<std::int32_t>> source{};
   std::vector<std::vector<std::int32_t>> target{};
-  // Of the validation pairs, the first kMostTranslated sentences as they are in the file.
+  // Of the validation pairs, the first `valid_translate` sentences as they are in the file.
   std::vector<TranslatedSentence> sentences{};
   DataFacts facts{};
 

@@ -16,6 +16,7 @@
 #include "io/locked_folder.h"
 #include "io/settings.h"
 #include "io/text_file.h"
+#include "models/kept_checkpoints.h"
 #include "models/model_names.h"
 #include "models/training_settings.h"
 #include "models/training_state.h"
@@ -44,8 +45,8 @@ void check_options(const TrainingOptions& o) {
   check(o.clip > 0, "clip", "positive", o.clip);
   check(o.patience >= 0, "patience", "at least 0", o.patience);
   check(o.patience == 0 || !o.valid.empty(), "patience", "0 without validation data", o.patience);
-  check(!o.validate_every.seconds, "validate_every", "in updates or epochs, which repeat",
-        to_string(o.validate_every));
+  check(o.valid_translate >= 1, "valid_translate", "at least 1", o.valid_translate);
+  check(o.keep >= 0, "keep", "at least 0", o.keep);
   learning_rate(o.schedule, 1);
 }
 
@@ -185,6 +186,10 @@ std::vector<std::string> run_files(const std::string& folder) {
     files.push_back((std::filesystem::path(folder) / name).string());
   }
   return files;
+}
+
+std::vector<std::string> run_checkpoints(const std::string& folder) {
+  return models::checkpoint_paths(folder);
 }
 
 TranslationModel read_translation_model(const std::string& folder, RunModel which,

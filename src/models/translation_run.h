@@ -22,16 +22,18 @@
 
 #include "train/adam.h"
 #include "train/budget.h"
+#include "train/early_stopping.h"
 #include "train/schedule.h"
 
 // Training a translator in a RUN folder, which is plain files:
 //   config.json         every setting, including defaults, and the data's pair counts and hashes
 //   source.vocab.json, target.vocab.json; of subwords: subwords.model, SentencePiece's model file
 //   model.safetensors   the latest parameters
-//   best.safetensors    those with the best validation loss; before the first, and without
-//                       validation, the latest
+//   best.safetensors    the best in validation; before the first, and without validation, the
+//                       latest
 //   state.safetensors   the checkpoint: parameters, the best ones, Adam's moments, counters
 //   train.jsonl         a line for each epoch, each validation, and where a run ended
+//   checkpoint-N.safetensors   the parameters at the last validations, if asked for
 //
 // Each file is written to a temporary name, synced and renamed: it is the old or the new one,
 // complete. The state alone says where a run stands; it holds the parameters, so it needs no other
@@ -43,8 +45,10 @@
 // number of threads: batches are a function of (seed, epoch), dropout of (seed, update, shard),
 // the learning rate of the update; a batch is split into shards by its size alone, and their
 // gradients are summed in a fixed tree. (A time budget ends by the clock, and --after is
-// not part of the configuration: what follows is the same again.) The validation at the end of a
-// budget is in train.jsonl, marked as such, and takes no part in early stopping: in an
+// not part of the configuration: what follows is the same again.) Validations do not change
+// parameters, whatever they depend on; where they are due by time, the clock decides which
+// parameters are the best, are kept, or end the run by early stopping. The validation at the end of
+// a budget is in train.jsonl, marked as such, and takes no part in early stopping: in an
 // uninterrupted run there would be none.
 namespace qkv::app {
 
@@ -68,13 +72,18 @@ struct TrainingOptions {
   Schedule schedule{.rate = 2e-3, .warmup = 100, .decay = 500};
   double clip = 1;  // maximum norm of the gradients; infinity: no clipping
   AdamOptions adam{};
-  Budget validate_every{.epochs = 1};  // also writes a line to train.jsonl; no time
-  Index patience = 0;                  // validations without improvement before the end; 0: none
+  // Also writes a line to train.jsonl. A time is counted from the end of one validation to the
+  // next, over all runs in the folder.
+  Budget validate_every{.epochs = 1};
+  Index valid_translate = 2000;  // validation sentences, from the first, that are translated
+  BestBy best = BestBy::kBleu;   // which validation is the best
+  Index patience = 0;            // validations without improvement before the end; 0: none
   std::uint64_t seed = 0;
 
   // These may change from one run in the folder to the next.
   Budget after{.epochs = 10};         // of all runs together
   Budget save_every{.updates = 500};  // updates, seconds; the end always saves
+  Index keep = 0;  // checkpoints at the last validations (or where they would be, without any)
   Executor executor{};
 };
 
@@ -112,7 +121,10 @@ struct TrainingValidation {
   Index batch = 0;  // of the current epoch, from 1
   Index batches = 0;
   ValidationScore score{};
-  bool is_best = false;  // its loss is the least so far
+  bool is_best = false;  // so far
+  // The share of updates since the last line of train.jsonl whose gradients were clipped; none if
+  // there were no updates, or no clipping.
+  std::optional<double> clipped{};
 };
 
 struct TrainingHooks {
@@ -135,7 +147,8 @@ struct TrainingReport {
   Index parameters = 0;
   double loss = 0;                         // of the last update
   std::optional<ValidationScore> valid{};  // of the latest parameters
-  double best = 0;                         // validation loss of best.safetensors
+  Quality best{};                          // of best.safetensors
+  BestBy best_by = BestBy::kBleu;          // what made it the best
 };
 
 // A loss or a gradient that is not finite. That update is discarded; the folder holds
@@ -177,6 +190,10 @@ enum class RunModel { kBest, kLast };
 
 // The paths of a RUN folder's files, whether or not they exist.
 QKV_API std::vector<std::string> run_files(const std::string& folder);
+
+// The model files that keep the parameters at the last validations, in the order of updates. Throws
+// InputError for a folder that cannot be read.
+QKV_API std::vector<std::string> run_checkpoints(const std::string& folder);
 
 // The translator of a RUN folder. Throws InputError for missing or malformed files, Cancelled
 // if `stop` is set.

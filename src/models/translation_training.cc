@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/translation_training.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include <qkv/error.h>
 #include <qkv/layers/parameters.h>
 
+#include "models/kept_checkpoints.h"
 #include "models/training_log.h"
 #include "models/validation.h"
 #include "train/batches.h"
@@ -37,22 +37,24 @@ Training::Training(const app::TrainingOptions& options, const TranslationData& d
       hooks_(hooks),
       lengths_(data.train.lengths()),
       state_({app::Translator(options.model), data.source, data.target, data.tokenizer, data.style},
-             options.adam, app::EarlyStopping(options.patience), !options.valid.empty()),
+             options.adam, app::EarlyStopping(options.patience, options.best),
+             !options.valid.empty()),
       gradients_(state_.model.translator, options.executor, hooks.stop) {}
 
 void Training::begin() {
   if (folder_.holds(kStateFile)) {
     state_.restore(folder_);
     resumed_ = state_.counts.spent.updates;
+    remove_checkpoints_after(folder_, *resumed_);
   } else {
     check_nothing_is_lost();
     initialise(state_.model.translator, options_.seed);
     state_.save(folder_);
   }
   is_saved_ = true;
-  saved_update_ = first_update_ = state_.counts.spent.updates;
-  saved_seconds_ = seconds_before_ = state_.counts.spent.seconds;
-  started_ = Clock::now();
+  saved_update_ = state_.counts.spent.updates;
+  saved_seconds_ = state_.counts.spent.seconds;
+  pace_.start(saved_seconds_);
 }
 
 // A save writes the state before any parameters, so if only parameters exist, the state was
@@ -94,7 +96,7 @@ void Training::write_end_line(bool validated) {
   const Index kind = validated ? kValidation : kLine;
   if (counts.spent.updates == 0 || counts.line_due != 0 || counts.line_done >= kind) return;
   std::optional<bool> is_best;
-  if (validated) is_best = score().loss < state_.stopping.best();
+  if (validated) is_best = state_.stopping.is_better(quality());
   add_line(is_stopped() ? "stopped" : "budget", is_best);
   counts.line_done = kind;
 }
@@ -115,6 +117,15 @@ bool Training::is_stopped() const {
 
 bool Training::is_over() const {
   return is_stopped() || is_spent(options_.after, state_.counts.spent) || state_.stopping.is_over();
+}
+
+// By time: since the end of the last one, so that however long they take, there is training between
+// them.
+bool Training::is_validation_due() const {
+  const Counts& counts = state_.counts;
+  const auto& seconds = options_.validate_every.seconds;
+  return is_due(options_.validate_every, counts) ||
+         (seconds && counts.spent.seconds - counts.valid_seconds >= *seconds);
 }
 
 bool Training::is_save_due() const {
@@ -146,7 +157,7 @@ void Training::update() {
     counts.batch = 0;
     ++counts.spent.epochs;
   }
-  count_seconds();
+  counts.spent.seconds = pace_.seconds();
   ask_for_line();
 }
 
@@ -166,7 +177,9 @@ void Training::learn_from(const app::TranslationLoss& loss) {
   counts.tokens += loss.tokens;
   counts.last_loss = loss.loss / tokens;
   counts.last_norm = norm;
-  tokens_ += loss.tokens;
+  ++counts.line_updates;
+  if (norm > options_.clip) ++counts.clipped;
+  pace_.add_update(loss.tokens);
   is_saved_ = false;
   counts.line_done = 0;
   score_.reset();
@@ -181,70 +194,93 @@ void Training::fail(const std::string& what, Index update) const {
 
 void Training::ask_for_line() {
   Counts& counts = state_.counts;
-  const bool validate = !options_.valid.empty() && is_due(options_.validate_every, counts);
+  const bool due = is_validation_due();
+  const bool validate = due && !options_.valid.empty();
   counts.line_due = validate ? kValidation : counts.batch == 0 ? kLine : 0;
+  if (due) keep();
+  if (due && !validate) counts.valid_seconds = counts.spent.seconds;
+}
+
+// Now, not after a validation, which may be interrupted.
+void Training::keep() {
+  if (options_.keep == 0) return;
+  check_finite();
+  app::write_model_file(folder_.file(checkpoint_name(state_.counts.spent.updates)), state_.model);
 }
 
 void Training::write_line() {
   Counts& counts = state_.counts;
   std::optional<bool> is_best;
   if (counts.line_due == kValidation) {
-    is_best = state_.stopping.take(score().loss);
+    is_best = state_.stopping.take(quality());
     if (*is_best) state_.keep_best();
+    counts.valid_seconds = pace_.seconds();
   }
   add_line("", is_best);
   counts.line_done = std::exchange(counts.line_due, 0);
   counts.loss = 0;
   counts.tokens = 0;
+  counts.line_updates = 0;
+  counts.clipped = 0;
   counts.line_seconds = counts.spent.seconds;
 }
 
 // Adds a line to train.jsonl; `is_best` is that of the validation, if there was one, which is told.
 void Training::add_line(const char* end, std::optional<bool> is_best) {
-  count_seconds();
+  state_.counts.spent.seconds = pace_.seconds();
   const Counts& counts = state_.counts;
   LogLine line{.spent = counts.spent,
                .end = end,
                .learning_rate = learning_rate(options_.schedule, counts.spent.updates),
-               .gradient_norm = counts.last_norm};
+               .gradient_norm = counts.last_norm,
+               .clipped = clipped()};
   if (counts.tokens > 0) {
     const auto tokens = static_cast<double>(counts.tokens);
     line.loss = counts.loss / tokens;
     line.tokens_per_second = tokens / (counts.spent.seconds - counts.line_seconds);
   }
   if (is_best) {
-    line.validation = {counts.spent, counts.batch, std::ssize(batches_), score(), *is_best};
+    line.validation = {counts.spent, counts.batch, std::ssize(batches_),
+                       score(),      *is_best,     line.clipped};
     if (hooks_.validation) hooks_.validation(*line.validation);
   }
   state_.log += text_of(line);
   is_saved_ = false;
 }
 
-void Training::save() {
+std::optional<double> Training::clipped() const {
+  const Counts& counts = state_.counts;
+  if (counts.line_updates == 0 || std::isinf(options_.clip)) return std::nullopt;
+  return static_cast<double>(counts.clipped) / static_cast<double>(counts.line_updates);
+}
+
+void Training::check_finite() const {
   if (!state_.is_finite()) fail("a parameter is not finite", state_.counts.spent.updates);
-  count_seconds();
+}
+
+void Training::save() {
+  check_finite();
+  state_.counts.spent.seconds = pace_.seconds();
   state_.save(folder_);
+  keep_last_checkpoints(folder_, options_.keep);
   is_saved_ = true;
   saved_update_ = state_.counts.spent.updates;
   saved_seconds_ = state_.counts.spent.seconds;
 }
 
-void Training::count_seconds() {
-  const std::chrono::duration<double> spent = Clock::now() - started_;
-  state_.counts.spent.seconds = seconds_before_ + spent.count();
-}
-
 // Its time is counted as the run's, but not in the speed of training.
 const app::ValidationScore& Training::score() {
   if (score_) return *score_;
-  const Clock::time_point start = Clock::now();
+  const double start = pace_.seconds();
   score_ = validate(state_.model, data_.valid, state_.counts.spent.updates, options_.executor,
                     hooks_.stop);
-  const std::chrono::duration<double> spent = Clock::now() - start;
-  state_.counts.line_seconds += spent.count();
-  validation_seconds_ += spent.count();
+  const double spent = pace_.seconds() - start;
+  state_.counts.line_seconds += spent;
+  pace_.add_validation(spent);
   return *score_;
 }
+
+app::Quality Training::quality() { return {score().loss, score().bleu}; }
 
 // False if the flag was set meanwhile.
 bool Training::try_to_score() {
@@ -256,25 +292,6 @@ bool Training::try_to_score() {
   }
 }
 
-// For the budget that ends first, at the pace of this run.
-std::optional<double> Training::seconds_left() const {
-  const app::Spent& spent = state_.counts.spent;
-  const auto updates = static_cast<double>(spent.updates - first_update_);
-  const double pace = (spent.seconds - seconds_before_) / std::max(updates, 1.0);
-  std::optional<double> least;
-  const auto take = [&](double seconds) { least = std::min(least.value_or(seconds), seconds); };
-  const app::Budget& after = options_.after;
-  if (after.seconds) take(*after.seconds - spent.seconds);
-  if (after.updates) take(static_cast<double>(*after.updates - spent.updates) * pace);
-  if (after.epochs) {
-    const auto epochs = static_cast<double>(*after.epochs - spent.epochs);
-    const auto batches = static_cast<double>(std::ssize(batches_));
-    take((epochs * batches - static_cast<double>(state_.counts.batch)) * pace);
-  }
-  if (least) least = std::max(*least, 0.0);
-  return least;
-}
-
 void Training::tell() const {
   if (!hooks_.progress) return;
   const Counts& counts = state_.counts;
@@ -283,9 +300,11 @@ void Training::tell() const {
   progress.batches = std::ssize(batches_);
   progress.batch = counts.batch;
   progress.loss = counts.last_loss;
-  progress.tokens_per_second =
-      static_cast<double>(tokens_) / (counts.spent.seconds - seconds_before_ - validation_seconds_);
-  progress.seconds_left = seconds_left();
+  progress.tokens_per_second = pace_.tokens_per_second();
+  const app::Budget never;
+  progress.seconds_left =
+      seconds_left(options_.after, options_.valid.empty() ? never : options_.validate_every,
+                   {counts.spent, counts.batch, progress.batches}, pace_.speed());
   hooks_.progress(progress);
 }
 
@@ -303,11 +322,12 @@ app::TrainingReport Training::report() {
   report.parameters = parameter_count(state_.model.translator);
   report.loss = state_.counts.last_loss;
   report.best = state_.stopping.best();
+  report.best_by = options_.best;
   if (options_.valid.empty() || !score_ || is_stopped()) return report;
   report.valid = *score_;
-  if (report.valid->loss < report.best) {
+  if (state_.stopping.is_better(quality())) {
     app::write_model_file(folder_.file(kBestFile), state_.model);
-    report.best = report.valid->loss;
+    report.best = quality();
   }
   return report;
 }

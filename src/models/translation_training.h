@@ -2,12 +2,12 @@
 #ifndef QKV_MODELS_TRANSLATION_TRAINING_H_
 #define QKV_MODELS_TRANSLATION_TRAINING_H_
 
-#include <chrono>
 #include <optional>
 #include <vector>
 
 #include "io/locked_folder.h"
 #include "models/batch_gradients.h"
+#include "models/training_pace.h"
 #include "models/training_state.h"
 #include "models/translation_data.h"
 #include "models/translation_run.h"
@@ -32,24 +32,25 @@ class Training {
   app::TrainingReport report();
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   bool is_stopped() const;
   bool is_over() const;
   bool is_save_due() const;
+  bool is_validation_due() const;
   void loop();
   void update();
   void learn_from(const app::TranslationLoss& loss);
   void ask_for_line();
+  void keep();
   void write_line();
   void finish();
   void write_end_line(bool validated);
   void add_line(const char* end, std::optional<bool> is_best);
   bool try_to_score();
+  std::optional<double> clipped() const;
   void save();
-  void count_seconds();
+  void check_finite() const;
   const app::ValidationScore& score();
-  std::optional<double> seconds_left() const;
+  app::Quality quality();
   void tell() const;
   void check_nothing_is_lost() const;
   [[noreturn]] void fail(const std::string& what, Index update) const;
@@ -66,11 +67,7 @@ class Training {
 
   // For this run alone.
   std::optional<Index> resumed_{};
-  Clock::time_point started_ = Clock::now();
-  double seconds_before_ = 0;  // spent by earlier runs
-  Index first_update_ = 0;
-  Index tokens_ = 0;  // target tokens trained on
-  double validation_seconds_ = 0;
+  TrainingPace pace_{};
   Index saved_update_ = 0;
   double saved_seconds_ = 0;
   bool is_saved_ = false;

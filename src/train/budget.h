@@ -2,7 +2,6 @@
 #ifndef QKV_TRAIN_BUDGET_H_
 #define QKV_TRAIN_BUDGET_H_
 
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,34 +33,6 @@ QKV_API Budget parse_budget(std::string_view text);
 std::string to_string(const Budget& budget);
 
 bool is_spent(const Budget& budget, const Spent& spent);
-
-// The best loss so far, and how long ago it was.
-class EarlyStopping {
- public:
-  // Training ends after this many losses in a row without improvement; 0: never.
-  explicit EarlyStopping(Index patience = 0) noexcept : patience_(patience) {}
-
-  // Takes the next loss: true if it is less than all before. NaN never is.
-  bool take(double loss) noexcept {
-    const bool better = loss < best_;
-    misses_ = better ? 0 : misses_ + 1;
-    if (better) best_ = loss;
-    return better;
-  }
-  bool is_over() const noexcept { return patience_ > 0 && misses_ >= patience_; }
-
-  double best() const noexcept { return best_; }  // infinity before the first
-  Index misses() const noexcept { return misses_; }
-  void restore(double best, Index misses) noexcept {
-    best_ = best;
-    misses_ = misses;
-  }
-
- private:
-  Index patience_;
-  double best_ = std::numeric_limits<double>::infinity();
-  Index misses_ = 0;
-};
 
 }  // namespace qkv::app
 

@@ -20,11 +20,11 @@ from program import PATIENCE, PROGRAM
 from train_runs import ENDLESS, TrainCase, safetensors
 
 VALID = ("--valid", "valid.tsv")
-FIELDS = ["epoch", "update", "loss", "learning_rate", "gradient_norm", "seconds",
+FIELDS = ["epoch", "update", "loss", "learning_rate", "gradient_norm", "clipped", "seconds",
           "tokens_per_second"]
 VALID_FIELDS = ["valid_loss", "perplexity", "bleu", "exact", "translated", "best", "sample"]
 TOLD = (r"qkv: train: epoch (\d\.\d\d), update (\d+), validation: loss (\S+), perplexity (\S+), "
-        r"BLEU (\S+), exact (\d+) of (\d+)(, the best so far)?\n"
+        r"BLEU (\S+), exact (\d+) of (\d+), clipped (\d+) % of updates(, the best so far)?\n"
         r"qkv: train:   source      (.*)\nqkv: train:   translation ?(.*)\n"
         r"qkv: train:   reference   (.*)\n")
 
@@ -48,26 +48,50 @@ class Log(TrainCase):
         self.assertEqual([line["update"] for line in kept], [3, 6, 9, 12, 14])
         self.assertEqual([line.get("end") for line in kept], [None] * 4 + ["budget"])
         pairs = (self.dir / "valid.tsv").read_text().splitlines()
-        least = np.inf
+        best = (-1, 0)
         for text, line in zip(told, kept, strict=True):
             end = ["end"] if "end" in line else []
             self.assertEqual([*line], FIELDS[:2] + end + FIELDS[2:] + VALID_FIELDS)
             self.assertEqual([*line["sample"]], ["source", "translation", "reference"])
             sample = line["sample"]
             self.assertIn(f"{sample['source']}\t{sample['reference']}", pairs)
-            self.assertEqual(line["best"], line["valid_loss"] < least)
-            least = min(least, line["valid_loss"])
+            better = (line["bleu"], -line["valid_loss"])
+            self.assertEqual(line["best"], better > best)
+            best = max(best, better)
             self.assertEqual(text[1:], (
                 str(line["update"]), f"{line['valid_loss']:.4f}", f"{line['perplexity']:.4f}",
-                f"{line['bleu']:.2f}", str(line["exact"]), "30",
+                f"{line['bleu']:.2f}", str(line["exact"]), "30", f"{100 * line['clipped']:.0f}",
                 ", the best so far" if line["best"] else "", *sample.values()))
         self.assertGreaterEqual(len({line["sample"]["source"] for line in kept}), 3)
         last = told[-1]
         self.assertIn(f"validation: loss {last[2]}, perplexity {last[3]}, BLEU {last[4]}, exact "
-                      f"{last[5]} of 30; best loss {least:.4f}\n", done.out)
+                      f"{last[5]} of 30; best BLEU {best[0]:.2f}\n", done.out)
         self.train("AGAIN", "--after", "14u", *VALID, "--valid-freq", "3u", "--lr", "0.05",
                    "--threads", 1)
         self.assertEqual(self.log("AGAIN"), self.log("RUN"))
+
+    def test_the_share_of_clipped_updates(self):
+        """As counted from the norms of all updates, over interrupted runs too."""
+        clip = 0.4
+        more = ("--lr", "0.3", "--warmup", "3", "--decay", "0", "--clip", str(clip), *VALID)
+        self.train("EACH", "--after", "24u", *more, "--valid-freq", "1u")
+        norms = {line["update"]: line["gradient_norm"] for line in self.lines("EACH")}
+        for line in self.lines("EACH"):
+            self.assertEqual(line["clipped"], line["gradient_norm"] > clip)
+        for after in (3, 5, 11, 24):
+            self.train("RUN", "--after", f"{after}u", *more, "--valid-freq", "5u")
+        last, shares = 0, []
+        for line in self.lines("RUN"):
+            update = line["update"]
+            share = np.mean([norms[n] > clip for n in range(last + 1, update + 1)])
+            if "loss" in line:
+                self.assertEqual(line["clipped"], share)
+                shares.append(share)
+            last = last if "end" in line else update
+        self.assertGreater(len({0, 1} | {*shares}), 3)  # not only none or all
+        # Without clipping there is nothing to say.
+        done = self.train("FREE", "--after", "3u", *VALID, "--clip", "inf", "--progress", "always")
+        self.assertNotIn("clipped", done.err + json.dumps(self.lines("FREE")))
 
     def test_quiet(self):
         for silence in (["--quiet"], ["--progress", "never"]):
@@ -105,7 +129,8 @@ class Log(TrainCase):
         self.file("valid.tsv", "\n".join(pairs + more))
         self.file("first.tsv", "\n".join(pairs[:200] + more[:-1]))
         self.file("fewer.tsv", "\n".join(pairs[:200]))
-        self.train("RUN", "--after", "15u", *VALID, "--tokenize", "word", "--lr", "0.05", "--warmup", "5")
+        self.train("RUN", "--after", "15u", *VALID, "--tokenize", "word", "--lr", "0.05", "--warmup", "5",
+                   "--valid-translate", "200")
         line = self.lines("RUN")[-1]
         score, fewer = (json.loads(self.run_qkv("score", "RUN", name, "--model", "last", "--json").out)
                         for name in ("first.tsv", "fewer.tsv"))

@@ -100,7 +100,7 @@ class GoesOn(TrainCase):
         """Whatever --help lists, another value of it is refused by that name."""
         self.begin("RUN", "1u", "--valid", "valid.tsv")
         others = {"N": "12", "X": "0.125", "BUDGET": "7u", "S,T": "1,0", "": None}
-        may_change = {"--output", "--valid", "--after", "--save-freq"}
+        may_change = {"--output", "--valid", "--after", "--save-freq", "--keep"}
         options = re.findall(r"^  (?:-\w,)?(--[a-z-]+)(?: ([A-Z,]+|[a-z_|]+\|[a-z_|]+))?(?: |$)",
                              self.run_qkv("train", "--help").out, re.MULTILINE)
         checked = []

@@ -100,10 +100,11 @@ class TrainCase(Case):
 
         self.wait_until(holds)
 
-    def same_run(self, got, want):
+    def same_run(self, got, want, checkpoints=()):
         """Bit for bit the same model, except for times."""
-        self.assertEqual(sorted(self.files(got)), FILES)
-        for name in FILES:
+        files = sorted([*FILES, *checkpoints])
+        self.assertEqual(sorted(self.files(got)), files)
+        for name in files:
             if name in ("state.safetensors", "config.json", "train.jsonl"):
                 continue
             self.assertEqual(self.path(got, name).read_bytes(),
@@ -113,5 +114,6 @@ class TrainCase(Case):
                          for folder in (got, want))
         self.assertEqual(first.keys(), second.keys())
         for name in first:
-            if name not in ("run.seconds", "run.line_seconds", "run.log_bytes"):
+            if name not in ("run.seconds", "run.line_seconds", "run.valid_seconds",
+                            "run.log_bytes"):
                 np.testing.assert_array_equal(first[name], second[name], name)

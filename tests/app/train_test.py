@@ -49,7 +49,7 @@ class Folder(TrainCase):
 
     def test_best_is_the_best_validation(self):
         """At a learning rate that destroys what was learned."""
-        self.train("RUN", "--after", "3e", "--valid", "valid.tsv", "--lr", "1", "--clip", "100",
+        self.train("RUN", "--after", "3e", "--valid", "valid.tsv", "--best", "loss", "--lr", "1", "--clip", "100",
                    "--warmup", "20", "--decay", "0")
         losses = [line["valid_loss"] for line in self.log("RUN")]
         self.assertGreater(losses[-1], min(losses))
@@ -57,7 +57,7 @@ class Folder(TrainCase):
         last = safetensors(self.path("RUN", "model.safetensors"))
         self.assertTrue(any(not np.array_equal(best[name], last[name]) for name in best))
         at = 1 + losses.index(min(losses))
-        self.train("AGAIN", "--after", f"{at}e", "--valid", "valid.tsv", "--lr", "1", "--clip",
+        self.train("AGAIN", "--after", f"{at}e", "--valid", "valid.tsv", "--best", "loss", "--lr", "1", "--clip",
                    "100", "--warmup", "20", "--decay", "0")
         self.assertEqual(self.path("RUN", "best.safetensors").read_bytes(),
                          self.path("AGAIN", "model.safetensors").read_bytes())
@@ -357,7 +357,9 @@ class Refused(TrainCase):
                 (("--cols", "0"), "--cols: expected two columns"), (("--cols", "1,1"), "--cols: "),
                 (("--patience", "2"), "--patience requires --valid"),
                 (("--valid-freq", "5u"), "--valid-freq requires --valid"),
-                (("--valid", "valid.tsv", "--valid-freq", "5s"), "qkv: --valid-freq: must be in "),
+                (("--valid-freq", "0s"), "qkv: --valid-freq: must be like 10e,5000u,30m: a positive "),
+                (("--valid-translate", "0"), "qkv: --valid-translate: expected a whole number from 1 "),
+                (("--best", "chrf"), "qkv: --best: unknown name \"chrf\"; valid: bleu, loss"),
                 (("--cols", "1048576,0"), "--cols: "), (("--after", "1e300h"), "a time of at most"),
                 (("--after", "99999999999999u"), "updates of at most 3.2e+13"),
                 (("--attention", "all"), "valid: additive, dot, scaled_dot, bilinear"),

@@ -39,6 +39,7 @@ struct Task {
     options.model.embedding = options.model.hidden = options.model.units = 4;
     options.batch_tokens = 800;  // more than one shard
     options.validate_every = parse_budget("2u");
+    options.best = BestBy::kLoss;
     options.schedule = {.rate = 0.05, .warmup = 2, .decay = 5};
   }
 
@@ -171,7 +172,7 @@ TEST(TranslationRun, SaysHowFarItIs) {
   EXPECT_EQ(report.loss, told.back().loss);
   ASSERT_TRUE(report.valid.has_value());
   EXPECT_EQ(report.valid->translated, 10);
-  EXPECT_LE(report.best, report.valid->loss);
+  EXPECT_LE(report.best.loss, report.valid->loss);
 }
 
 // After each second update, and at the end, which is between two of these.
@@ -192,7 +193,7 @@ TEST(TranslationRun, SaysEachValidation) {
   }
   ASSERT_TRUE(report.valid.has_value());
   EXPECT_EQ(report.valid->loss, told.back().score.loss);
-  EXPECT_EQ(report.best, least);
+  EXPECT_EQ(report.best.loss, least);
   EXPECT_EQ(task.train("run", "5u", hooks).valid->loss, report.valid->loss);
   EXPECT_EQ(told.size(), 3U);  // it had been told
 }
@@ -325,8 +326,9 @@ TEST(TranslationRun, OptionsThatCannotBe) {
               o.patience = 1;
             }),
             start + "patience must be 0 without validation data, got 1");
-  EXPECT_EQ(refused([](auto& o) { o.validate_every = parse_budget("1m"); }),
-            start + "validate_every must be in updates or epochs, which repeat, got 60s");
+  EXPECT_EQ(refused([](auto& o) { o.valid_translate = 0; }),
+            start + "valid_translate must be at least 1, got 0");
+  EXPECT_EQ(refused([](auto& o) { o.keep = -1; }), start + "keep must be at least 0, got -1");
   EXPECT_EQ(refused([](auto& o) { o.source_column = -1; }),
             "for_each_row: columns must not be negative, got -1");
   EXPECT_EQ(refused([](auto& o) { o.adam.beta1 = 1; }), "Adam: beta1 must be in [0,1), got 1");

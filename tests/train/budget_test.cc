@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/budget.h"
 
-#include <cmath>
-#include <limits>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -55,33 +53,6 @@ TEST(Budget, WhateverComesFirst) {
   EXPECT_TRUE(is_spent(budget, {0, 100, 0}));
   EXPECT_TRUE(is_spent(budget, {0, 0, 10}));
   EXPECT_FALSE(is_spent(Budget{}, {1000, 1000, 1e9}));
-}
-
-TEST(EarlyStopping, CountsLossesThatAreNoBetter) {
-  EarlyStopping stopping(2);
-  EXPECT_TRUE(stopping.take(3));
-  EXPECT_FALSE(stopping.take(3));
-  EXPECT_FALSE(stopping.is_over());
-  EXPECT_TRUE(stopping.take(2));
-  EXPECT_FALSE(stopping.take(std::nan("")));
-  EXPECT_FALSE(stopping.is_over());
-  EXPECT_EQ(stopping.misses(), 1);
-  EXPECT_FALSE(stopping.take(2.5));
-  EXPECT_TRUE(stopping.is_over());
-  EXPECT_EQ(stopping.best(), 2);
-
-  EarlyStopping again(2);
-  again.restore(stopping.best(), 1);
-  EXPECT_FALSE(again.take(2));
-  EXPECT_TRUE(again.is_over());
-}
-
-TEST(EarlyStopping, WithoutPatienceThereIsNoEnd) {
-  EarlyStopping stopping;
-  EXPECT_EQ(stopping.best(), std::numeric_limits<double>::infinity());
-  for (int n = 0; n < 100; ++n) stopping.take(1);
-  EXPECT_FALSE(stopping.is_over());
-  EXPECT_EQ(stopping.misses(), 99);
 }
 
 }  // namespace

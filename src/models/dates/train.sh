@@ -12,6 +12,7 @@ folder=${1:-$(mktemp -d)}
 qkv gen dates -n 50000 --seed 1 --split train -o "$folder/dates.tsv"
 qkv gen dates -n 2000 --seed 2 --split train -o "$folder/valid.tsv"
 qkv gen dates -n 2000 --seed 3 --split test -o "$folder/unseen.tsv"
-qkv train "$folder/dates.tsv" -o "$folder/RUN" --valid "$folder/valid.tsv" --after 12e --seed 1
+qkv train "$folder/dates.tsv" -o "$folder/RUN" --valid "$folder/valid.tsv" --after 12e --seed 1 \
+  --best loss
 qkv score "$folder/RUN" "$folder/unseen.tsv"
 cp "$folder/RUN/best.safetensors" "$here/dates.safetensors"

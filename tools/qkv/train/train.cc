@@ -49,13 +49,20 @@ using Adam with warm-up and decay, in batches of pairs of similar length.
 
 qkv train RUN goes on with a run: its settings and the paths of its data are in the folder. --after
 counts all runs together; its units are e (epochs), u (updates), s, m, h (time), whichever ends
-first. Other settings that are given must be those of the run; only --after, --save-freq and
---threads may change. If the data has moved: qkv train DATA -o RUN, and --valid FILE.
+first. Other settings that are given must be those of the run; only --after, --save-freq, --keep
+and --threads may change. If the data has moved: qkv train DATA -o RUN, and --valid FILE.
 
 While it trains, standard error says the loss of the last update and the speed in target tokens
 (with end tokens) per second of training. Each validation is shown with its loss, perplexity, BLEU
-and exact translations of the first 200 pairs, as qkv score has them, and one pair, another one each
-time. --quiet hides all this; train.jsonl keeps the validations.
+and exact translations of the first sentences (--valid-translate), as qkv score has them, the share
+of updates since the last one whose gradients were clipped, and one sentence, another each time.
+--quiet hides all this; train.jsonl keeps the validations, and qkv curve RUN draws them.
+
+--best decides which validation is the best, and so what --patience waits for: bleu (of two with
+the same BLEU the one with the smaller loss) or loss. --valid-freq 5m validates every five minutes,
+counted from the end of one validation to the next over all runs in the folder. The parameters are
+then the same as with any other --valid-freq; which were the best, and where --patience ends, the
+clock decides. --keep 4 keeps the parameters of the last four validations for qkv average.
 
 Subwords are pieces of words, --vocab of them, that SentencePiece learns from both languages; what
 is in no piece is written as bytes, so that nothing is unknown. The folder and the models keep them.
@@ -69,7 +76,7 @@ RUN holds plain files: config.json (all settings), source.vocab.json, target.voc
 instead: subwords.model, SentencePiece's), model.safetensors (the latest parameters),
 best.safetensors (the best on --valid; the latest before the first validation, or without --valid),
 state.safetensors (the checkpoint), train.jsonl (a line for each epoch, each validation, and where a
-run ended).)";
+run ended), checkpoint-N.safetensors (with --keep).)";
 
 struct TrainOptions {
   TrainingOptions training{};
@@ -200,7 +207,8 @@ void resolve(TrainOptions& options, const Command& command) {
   }
   if (!options.training.valid.empty()) return;
   if (options.training.patience > 0) throw UsageError("--patience requires --valid");
-  if (std::ranges::count(given, "validate_every") > 0) {
+  const bool says_when = std::ranges::count(given, "validate_every") > 0;
+  if (says_when && options.training.keep == 0) {  // --keep goes by it too
     throw UsageError("--valid-freq requires --valid");
   }
 }
@@ -267,11 +275,17 @@ void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
              "rarer tokens become unknown tokens (default 1)");
   add_number(command, "--max-length", o.max_length, Bounds<Index>{1, kMostNumbers},
              "leave out pairs with more tokens on either side (default 200)");
-  command.add_option("--valid", o.valid, "pairs to validate on after each epoch").type_name("FILE");
+  command.add_option("--valid", o.valid, "pairs to validate on").type_name("FILE");
   add_number(command, "--patience", o.patience, Bounds<Index>{1, kMostCount},
              "stop after this many validations without improvement (default: never)");
   add_budget(command, "--valid-freq", o.validate_every,
-             "validate every this many epochs or updates (default 1e)");
+             "validate every so many epochs, updates, or minutes: 2e, 500u, 5m (default 1e)");
+  add_number(
+      command, "--valid-translate", o.valid_translate, Bounds<Index>{1, kMostCount},
+      fmt::format("translate this many of its sentences for BLEU, from the first (default {})",
+                  o.valid_translate));
+  add_choice(command, "--best", o.best, qkv::app::kBestBy,
+             "the best validation has the most BLEU (default) or the least loss");
 }
 
 void add_model_options(const Command& command, qkv::app::TranslatorConfig& model, bool& tied) {
@@ -315,6 +329,8 @@ void add_learning_options(const Command& command, TrainingOptions& o) {
   add_budget(command, "--after", o.after, "when to stop, such as 10e,5000u,30m (default 10e)");
   add_budget(command, "--save-freq", o.save_every,
              "save every this many updates, epochs or seconds (default 500u)");
+  add_number(command, "--keep", o.keep, Bounds<Index>{0, kMostCount},
+             "keep the parameters of this many last validations, for qkv average (default 0)");
 }
 
 }  // namespace

@@ -11,8 +11,10 @@
 namespace {
 
 using qkv::Index;
+using qkv::app::BestBy;
 using qkv::app::Spent;
 using qkv::app::TrainingEnd;
+using qkv::app::TrainingReport;
 using qkv::app::ValidationScore;
 
 // "2 min 5 s"
@@ -36,6 +38,21 @@ std::string figures(const ValidationScore& score) {
                      std::exp(score.loss), score.bleu, score.exact, score.translated);
 }
 
+std::string clipped(const std::optional<double>& share) {
+  return share ? fmt::format(", clipped {:.0f} % of updates", 100 * *share) : "";
+}
+
+// What --best compared.
+std::string best_of(const TrainingReport& report) {
+  switch (report.best_by) {
+    case BestBy::kBleu:
+      return fmt::format("best BLEU {:.2f}", report.best.bleu);
+    case BestBy::kLoss:
+      break;
+  }
+  return fmt::format("best loss {:.4f}", report.best.loss);
+}
+
 }  // namespace
 
 std::string text_of(const qkv::app::TrainingProgress& progress) {
@@ -49,9 +66,10 @@ std::string text_of(const qkv::app::TrainingProgress& progress) {
 std::string text_of(const qkv::app::TrainingValidation& validation) {
   constexpr int kMostColumns = 400;  // train.jsonl has them whole
   const qkv::app::ValidationSample& sample = validation.score.sample;
-  std::string text = fmt::format(
-      "{}, validation: {}{}", place(validation.spent, validation.batch, validation.batches),
-      figures(validation.score), validation.is_best ? ", the best so far" : "");
+  std::string text = fmt::format("{}, validation: {}{}{}",
+                                 place(validation.spent, validation.batch, validation.batches),
+                                 figures(validation.score), clipped(validation.clipped),
+                                 validation.is_best ? ", the best so far" : "");
   const auto add = [&](const char* name, const std::string& sentence) {
     text += fmt::format("\n  {:<11} {}", name, qkv::app::shortened(sentence, kMostColumns));
   };
@@ -72,7 +90,7 @@ std::string text_of(const qkv::app::TrainingReport& report, const std::string& f
                       duration(report.spent.seconds), why);
   text += fmt::format("loss {:.4f}\n", report.loss);
   if (report.valid) {
-    text += fmt::format("validation: {}; best loss {:.4f}\n", figures(*report.valid), report.best);
+    text += fmt::format("validation: {}; {}\n", figures(*report.valid), best_of(report));
   }
   return text;
 }

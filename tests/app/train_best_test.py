@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`qkv train`: when it validates, what it takes for the best, where it stops early.
+
+usage: train_best_test.py PROGRAM [TEST ...]
+"""
+
+import json
+import shutil
+import unittest
+
+import numpy as np
+from train_runs import TrainCase, safetensors
+
+# A learning rate at which loss and BLEU go up and down.
+WILD = ("--lr", "0.3", "--warmup", "3", "--decay", "0", "--valid", "valid.tsv", "--valid-freq", "3u",
+        "--tokenize", "word")
+# Due at each update, on any machine: none takes a nanosecond. Due at none: none takes a week.
+ALWAYS, NEVER = "0.000000001s", "168h"
+
+
+class Best(TrainCase):
+    """On sentences of several words, of which BLEU is more than 0 and less than 100."""
+
+    def setUp(self):
+        super().setUp()
+        words = "one two three four five six".split()
+        text = [f"{a} {b} {c}\t{c} {b} {a} {b} end\n" for a in words for b in words for c in words]
+        self.file("data.tsv", "".join(text))
+        self.file("valid.tsv", "".join(text[::7]))
+
+    def validations(self, folder):
+        return [line for line in self.lines(folder) if "valid_loss" in line and "end" not in line]
+
+    def parameters(self, folder, name):
+        return self.path(folder, name).read_bytes()
+
+    def followed(self, line, best):
+        """Whether the line is better than the best so far, by BLEU."""
+        return best is None or ((line["bleu"], -line["valid_loss"]) >
+                                (best["bleu"], -best["valid_loss"]))
+
+    def test_by_bleu_or_by_loss(self):
+        """In a run where they differ; the parameters do not depend on it."""
+        for seed in range(20):
+            wild = (*WILD, "--seed", seed)
+            done = {by: self.train(by, "--after", "30u", "--best", by, *wild).out
+                    for by in ("bleu", "loss")}
+            best = None
+            for line in self.validations("bleu"):
+                self.assertEqual(line["best"], self.followed(line, best))
+                best = line if line["best"] else best
+            least = min(self.validations("loss"), key=lambda line: line["valid_loss"])
+            if best["update"] != least["update"]:
+                break
+            for by in done:
+                shutil.rmtree(self.dir / by)
+        self.assertNotEqual(best["update"], least["update"])
+        self.assertEqual(self.parameters("bleu", "model.safetensors"),
+                         self.parameters("loss", "model.safetensors"))
+        for by, line in (("bleu", best), ("loss", least)):
+            self.train(f"{by} again", "--after", f"{line['update']}u", *wild)
+            self.assertEqual(self.parameters(by, "best.safetensors"),
+                             self.parameters(f"{by} again", "model.safetensors"))
+        self.assertIn(f"; best BLEU {best['bleu']:.2f}\n", done["bleu"])
+        self.assertIn(f"; best loss {least['valid_loss']:.4f}\n", done["loss"])
+
+    def test_bleu_is_the_default(self):
+        self.train("RUN", "--after", "20u", *WILD)
+        self.train("BLEU", "--after", "20u", "--best", "bleu", *WILD)
+        self.same_run("RUN", "BLEU")
+
+    def test_patience_follows_it(self):
+        for by in ("bleu", "loss"):
+            out = self.train(by, "--after", "900u", "--best", by, "--patience", 3, *WILD).out
+            self.assertIn("validation stopped improving", out)
+            lines = self.validations(by)
+            self.assertEqual([line["best"] for line in lines][-4:], [True] + [False] * 3)
+            key = "bleu" if by == "bleu" else "valid_loss"
+            values = [line[key] for line in lines]
+            top = max(values) if by == "bleu" else min(values)
+            self.assertEqual(lines[-4][key], top)
+
+    def test_stopped_and_resumed(self):
+        """Between and at validations, with everything there is."""
+        more = (*WILD, "--patience", 50, "--keep", 3, "--clip", "0.7", "--valid-translate", 20)
+        self.train("WHOLE", "--after", "31u", *more)
+        for after in (1, 2, 3, 7, 12, 13, 26, 31):
+            self.train("RUN", "--after", f"{after}u", *more)
+        self.same_run("RUN", "WHOLE", ["checkpoint-24.safetensors", "checkpoint-27.safetensors",
+                                       "checkpoint-30.safetensors"])
+        self.assertEqual(self.validations("RUN")[0]["translated"], 20)
+
+    def test_a_run_from_before_there_was_a_choice(self):
+        """It goes on by loss, of 200 pairs, as it began."""
+        self.file("valid.tsv", self.run_qkv("gen", "reverse", "-n", 210, "--seed", 2).out)
+        self.train("WHOLE", "--after", "30u", *WILD, "--best", "loss", "--valid-translate", 200)
+        self.train("RUN", "--after", "8u", *WILD, "--best", "loss", "--valid-translate", 200)
+        config = self.path("RUN", "config.json")
+        settings = json.loads(config.read_text())
+        for name in ("best", "valid_translate", "keep"):
+            settings.pop(name)
+        config.write_text(json.dumps(settings))
+        state = self.path("RUN", "state.safetensors")
+        data = state.read_bytes()
+        for name in (b"run.best_bleu", b"run.clipped", b"run.line_updates", b"run.valid_seconds"):
+            self.assertEqual(data.count(name), 1)
+            data = data.replace(name, name[:-1] + b"_")
+        state.write_bytes(data)
+        message = self.refuse(2, "train", "RUN", "--best", "bleu")
+        self.assertIn('best: "loss" -> "bleu"; use', message)
+        self.run_qkv("train", "RUN", "--after", "30u")
+        self.assertEqual([line["valid_loss"] for line in self.validations("RUN")],
+                         [line["valid_loss"] for line in self.validations("WHOLE")])
+        self.assertEqual(self.validations("RUN")[-1]["translated"], 200)
+        for name in ("model.safetensors", "best.safetensors"):
+            self.assertEqual(self.parameters("RUN", name), self.parameters("WHOLE", name))
+        self.assertEqual(json.loads(config.read_text())["best"], "loss")
+
+
+class ByTime(TrainCase):
+    """--valid-freq in seconds: nothing here depends on how fast the machine is."""
+
+    def run_with(self, folder, frequency, *more):
+        self.train(folder, "--after", "12u", "--lr", "0.02", "--valid", "valid.tsv", "--valid-freq",
+                   frequency, *more)
+
+    def validated(self, folder):
+        return [line["update"] for line in self.lines(folder)
+                if "valid_loss" in line and "end" not in line]
+
+    def test_parameters_do_not_depend_on_it(self):
+        for folder, frequency in (("ALWAYS", ALWAYS), ("NEVER", NEVER), ("UPDATES", "5u")):
+            self.run_with(folder, frequency)
+        self.assertEqual(self.validated("ALWAYS"), list(range(1, 13)))
+        self.assertEqual(self.validated("NEVER"), [])
+        for folder in ("NEVER", "UPDATES"):
+            self.assertEqual(self.path("ALWAYS", "model.safetensors").read_bytes(),
+                             self.path(folder, "model.safetensors").read_bytes())
+
+    def test_whichever_is_due(self):
+        self.run_with("RUN", f"5u,{NEVER}")
+        self.assertEqual(self.validated("RUN"), [5, 10])
+
+    def test_the_time_of_all_runs_counts(self):
+        """A run that is resumed has waited already."""
+        self.run_with("RUN", NEVER)
+        state = self.path("RUN", "state.safetensors")
+        for hours, update, want in ((167, 13, []), (200, 14, [14])):
+            self.patch(state, "run.seconds", 3600.0 * hours)
+            self.run_qkv("train", "RUN", "--after", f"{update}u")
+            self.assertEqual(self.validated("RUN"), want)
+        # It counts from the end of that validation, for the run that goes on as well.
+        self.assertGreater(safetensors(state)["run.valid_seconds"][0], 3600.0 * 200)
+        self.run_qkv("train", "RUN", "--after", "17u")
+        self.assertEqual(self.validated("RUN"), [14])
+
+    def patch(self, path, name, value):
+        """Sets a number of one element."""
+        data = path.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        begin, end = (8 + size + at for at in json.loads(data[8:8 + size])[name]["data_offsets"])
+        path.write_bytes(data[:begin] + np.float64(value).tobytes() + data[end:])
+
+    def test_it_is_kept(self):
+        self.run_with("RUN", "0.5h")
+        config = json.loads(self.path("RUN", "config.json").read_text())
+        self.assertEqual(config["validate_every"], "1800s")
+        self.assertIn('--valid-freq: "1800s" -> "5u"; use',
+                      self.refuse(2, "train", "RUN", "--valid-freq", "5u"))
+
+
+if __name__ == "__main__":
+    unittest.main()
