@@ -58,8 +58,9 @@ PROGRAM_COMPONENTS = {
 PROGRAM_SEES = set(
     "text/choice.h text/corpus_score.h text/hold_out.h text/near_words.h text/numbers.h "
     "text/sentences.h text/special_tokens.h text/spelling.h text/text.h io/file_kind.h "
-    "io/parallel_text.h io/text_file.h models/model_names.h "
-    "models/translation_run.h models/tasks/tasks.h picture/columns.h".split()
+    "io/parallel_text.h io/text_file.h models/model_average.h "
+    "models/model_names.h models/training_curve.h models/translation_run.h models/tasks/tasks.h "
+    "picture/chart.h picture/columns.h".split()
 )
 
 # Places that see the promise in include/ and, but for those, nothing of src/.

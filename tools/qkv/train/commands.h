@@ -10,6 +10,8 @@
 void add_gen(const Command& program, const Common& common);
 void add_split(const Command& program, const Common& common);
 void add_train(const Command& program, const Common& common);
+void add_curve(const Command& program, const Common& common);
+void add_average(const Command& program, const Common& common);
 void add_translate(const Command& program, const Common& common);
 void add_score(const Command& program, const Common& common);
 

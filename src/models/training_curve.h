@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_MODELS_TRAINING_CURVE_H_
+#define QKV_MODELS_TRAINING_CURVE_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <qkv/export.h>
+#include <qkv/view.h>
+
+namespace qkv::app {
+
+// A line of train.jsonl. What is not in it is absent; NaN stands for what is not finite.
+struct CurvePoint {
+  Index update = 0;
+  std::optional<double> epochs{};  // with the part of the one that has begun, once one is complete
+  double seconds = 0;              // of all runs in the folder
+  std::optional<double> loss{};    // of training, since the point before
+  std::optional<double> valid_loss{};
+  std::optional<double> bleu{};
+  bool is_best = false;  // of the validations so far
+};
+
+// What happened in a run: the lines of `path`, which is the folder or its train.jsonl. Of a line
+// where a run ended, only the validation is there, unless there are no other lines: its loss is
+// that of a few updates, which the next line has again. Throws InputError for a file that is
+// missing or empty, and with the line for one that training does not write.
+QKV_API std::vector<CurvePoint> read_training_curve(const std::string& path);
+
+}  // namespace qkv::app
+
+#endif  // QKV_MODELS_TRAINING_CURVE_H_

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`qkv train --keep`, and `qkv average`.
+
+usage: average_test.py PROGRAM [TEST ...]
+"""
+
+import json
+import signal
+import unittest
+
+import numpy as np
+from train_runs import ENDLESS, SIZES, TrainCase, safetensors
+
+MORE = ("--valid", "valid.tsv", "--valid-freq", "4u", "--lr", "0.02")
+
+
+def names(*updates):
+    return [f"checkpoint-{update}.safetensors" for update in updates]
+
+
+class Checkpoints(TrainCase):
+    def kept(self, folder):
+        return sorted((path.name for path in (self.dir / folder).glob("checkpoint-*")),
+                      key=lambda name: int(name.split("-")[1].split(".")[0]))
+
+    def test_of_the_last_validations(self):
+        self.train("NONE", "--after", "14u", *MORE)
+        self.assertEqual(self.kept("NONE"), [])
+        self.train("RUN", "--after", "14u", *MORE, "--keep", 2)
+        self.assertEqual(self.kept("RUN"), names(8, 12))
+        for update in (8, 12):
+            self.train(f"TO{update}", "--after", f"{update}u", *MORE)
+            self.assertEqual(self.path("RUN", *names(update)).read_bytes(),
+                             self.path(f"TO{update}", "model.safetensors").read_bytes())
+        # It may change while a run goes on.
+        self.run_qkv("train", "RUN", "--after", "18u", "--keep", 9)
+        self.assertEqual(self.kept("RUN"), names(8, 12, 16))
+        self.run_qkv("train", "RUN", "--after", "20u", "--keep", 1)
+        self.assertEqual(self.kept("RUN"), names(20))
+
+    def test_without_validation(self):
+        """Where one would be."""
+        self.train("RUN", "--after", "9u", "--valid-freq", "3u", "--keep", 2)
+        self.assertEqual(self.kept("RUN"), names(6, 9))
+
+    def test_after_a_kill(self):
+        """What was written after the last save goes, and what an earlier one has stays."""
+        self.file("data.tsv", (self.dir / "data.tsv").read_text() * 40)
+        more = (*MORE, "--keep", 2)
+        self.train("RUN", "--after", "9u", *more)
+        process = self.start("RUN", "--after", ENDLESS, "--save-freq", ENDLESS, *more)
+        self.wait_until(lambda: int(self.kept("RUN")[-1].split("-")[1].split(".")[0]) >= 16)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        self.path("RUN", "checkpoint-99.safetensors.4711-3.tmp").write_bytes(b"part")
+        self.path("RUN", "checkpoint-099.safetensors").write_bytes(b"somebody's")
+        self.assertEqual(self.updates("RUN"), 9)
+        self.assertLess({*names(4, 8)}, {*self.kept("RUN")})
+        self.run_qkv("train", "RUN", "--after", "10u")
+        self.assertEqual(self.kept("RUN"), [*names(4, 8), "checkpoint-099.safetensors"])
+
+
+class Average(TrainCase):
+    def setUp(self):
+        super().setUp()
+        self.train("RUN", "--after", "16u", *MORE, "--keep", 3)
+
+    def check_mean(self, got, files):
+        """NumPy's mean in float64, rounded once."""
+        got = safetensors(self.dir / got)
+        arrays = [safetensors(self.dir / file) for file in files]
+        floats = 0
+        for name, array in arrays[0].items():
+            if array.dtype == np.float32:
+                stack = np.stack([one[name] for one in arrays]).astype(np.float64)
+                array = np.mean(stack, axis=0).astype(np.float32)
+                floats += 1
+            np.testing.assert_array_equal(got[name], array, name)
+        self.assertGreater(floats, 10)
+        self.assertEqual(got.keys(), arrays[0].keys())
+
+    def test_is_numpy_s_mean(self):
+        files = [f"RUN/{name}" for name in names(8, 12, 16)]
+        done = self.run_qkv("average", "RUN", "-o", "mean.safetensors")
+        self.check_mean("mean.safetensors", files)
+        count = sum(array.size for array in safetensors(self.dir / "mean.safetensors").values()
+                    if array.dtype == np.float32)
+        self.assertEqual(done.out, f"mean.safetensors: {count} parameters, the mean of 3\n"
+                         + "".join(f"  {file}\n" for file in files))
+        self.run_qkv("average", "RUN/", "--last", 2, "-o", "two.safetensors")
+        self.check_mean("two.safetensors", files[1:])
+        self.run_qkv("average", files[0], "RUN/best.safetensors", "RUN", "--last", 1, "-o",
+                     "three.safetensors")
+        self.check_mean("three.safetensors", [files[0], "RUN/best.safetensors", files[2]])
+        self.run_qkv("average", files[1], "-o", "one.safetensors")
+        self.assertEqual((self.dir / "one.safetensors").read_bytes(),
+                         (self.dir / files[1]).read_bytes())
+
+    def test_of_16_bits(self):
+        """The mean, rounded once more; models of 16 bits are averaged as what they hold."""
+        self.run_qkv("average", "RUN", "-o", "mean.safetensors")
+        self.run_qkv("average", "RUN", "-o", "half.safetensors", "--dtype", "f16")
+        self.run_qkv("average", "half.safetensors", "-o", "again.safetensors")
+        mean, again = (safetensors(self.dir / name)
+                       for name in ("mean.safetensors", "again.safetensors"))
+        for name, array in mean.items():
+            if array.dtype == np.float32:
+                np.testing.assert_array_equal(again[name], array.astype(np.float16))
+        self.run_qkv("average", "RUN", "half.safetensors", "-o", "b.safetensors", "--dtype", "bf16")
+        self.run_qkv("score", "b.safetensors", "valid.tsv")
+        sizes = [(self.dir / name).stat().st_size
+                 for name in ("half.safetensors", "b.safetensors", "mean.safetensors")]
+        self.assertLess(max(sizes[:2]), sizes[2])
+
+    def test_translates_and_scores(self):
+        self.run_qkv("average", "RUN", "-o", "mean.safetensors")
+        self.assertEqual(len(self.run_qkv("translate", "mean.safetensors", "word").out.split("\n")), 2)
+        score = json.loads(self.run_qkv("score", "mean.safetensors", "valid.tsv", "--json").out)
+        self.assertEqual(score["pairs"], 30)
+
+    def test_what_cannot_be_averaged(self):
+        self.run_qkv("train", "data.tsv", "-o", "WIDE", "--after", "1u", *SIZES[:2], "--hidden", 16)
+        self.train("DOT", "--after", "1u", "--attention", "dot")
+        self.train("DROPOUT", "--after", "1u", "--dropout", "0.3", "--label-smoothing", "0")
+        self.file("data.tsv", "b c\td e f\na b\te f\n")
+        self.train("WORDS", "--after", "1u")
+        for other, want in (("WIDE", "hidden is 16, and 8 in"),
+                            ("DOT", "attention is dot, and additive in"),
+                            ("WORDS", 'source_tokens 0 is " ", and "')):
+            message = self.refuse(3, "average", "RUN/best.safetensors",
+                                  f"{other}/best.safetensors", "-o", "mean.safetensors")
+            self.assertIn(f"qkv: {other}/best.safetensors: cannot be averaged: {want}", message)
+            self.assertTrue(message.endswith(" RUN/best.safetensors\n"), message)
+        self.run_qkv("average", "RUN/best.safetensors", "DROPOUT/best.safetensors", "-o",
+                     "mean.safetensors")
+
+    def test_of_subwords(self):
+        """Pieces are no text, but the same in all."""
+        words = "low lower lowest new newer newest wide wider".split()
+        for number, count in enumerate((60, 59)):
+            self.file("data.tsv", "".join(f"{words[n % 8]} {words[n % 7]}\t{words[n % 5]} {words[n % 3]}\n"
+                                          for n in range(count)))
+            self.run_qkv("train", "data.tsv", "-o", f"S{number}", *SIZES, "--tokenize", "subword",
+                         "--vocab", 275, "--after", "2u")
+        self.run_qkv("average", "S0/best.safetensors", "S0/model.safetensors", "-o", "m.safetensors")
+        self.run_qkv("translate", "m.safetensors", "low new")
+        self.assertIn("cannot be averaged: subwords ", self.refuse(
+            3, "average", "S0/best.safetensors", "S1/best.safetensors", "-o", "n.safetensors"))
+
+    def test_wrong_calls(self):
+        self.train("NONE", "--after", "1u")
+        for code, arguments, want in (
+                (2, ["RUN"], "--output is required"),
+                (2, ["RUN", "-o", "mean.npz"], "-o mean.npz: a model is a .safetensors file"),
+                (2, ["RUN/best.safetensors", "-o", "RUN/best.safetensors"],
+                 "-o RUN/best.safetensors: the same file as the input RUN/best.safetensors"),
+                (3, ["RUN", "--last", 4, "-o", "m.safetensors"],
+                 "RUN: expected 4 checkpoints, as --last asks, got 3"),
+                (3, ["NONE", "-o", "m.safetensors"],
+                 "NONE: expected checkpoints, got none; qkv train NONE --keep 4 keeps the last four "
+                 "from now on"),
+                (3, ["none", "-o", "m.safetensors"], "none: No such file or directory"),
+                (3, ["data.tsv", "-o", "m.safetensors"], "data.tsv: "),
+                (4, ["RUN", "-o", "none/m.safetensors"], "none/m.safetensors: cannot be written")):
+            self.assertIn(f"qkv: {want}", self.refuse(code, "average", *arguments))
+        self.assertEqual(self.names(), ["NONE", "RUN", "data.tsv", "valid.tsv"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`qkv curve`: the points of its pictures are those of train.jsonl.
+
+usage: curve_test.py PROGRAM [TEST ...]
+"""
+
+import json
+import re
+import unittest
+import xml.etree.ElementTree
+
+from program import Case
+from train_runs import TrainCase
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Drawing:
+    """An SVG of a chart, measured by the labels of its axes."""
+
+    def __init__(self, path):
+        self.root = xml.etree.ElementTree.parse(path).getroot()
+        self.texts = {text.get("id"): text for text in self.root.iter(SVG + "text")}
+        self.width = float(self.root.get("width"))
+
+    def text(self, name):
+        return self.texts[name].text if name in self.texts else None
+
+    def scale(self, prefix, attribute):
+        """Maps a coordinate to a number: the line through the first and the last label."""
+        labels = [text for name, text in self.texts.items() if re.fullmatch(prefix + r"\d+", name)]
+        first, last = ((float(label.get(attribute)), float(label.text.replace(",", "")))
+                       for label in (labels[0], labels[-1]))
+        shift = 3.6 if attribute == "y" else 0  # a label's baseline is below its line
+        return lambda at: first[1] + (at + shift - first[0]) / (last[0] - first[0]) * (
+            last[1] - first[1])
+
+    def points(self, panel, series):
+        path = self.root.find(f".//{SVG}path[@id='p{panel}-s{series}']").get("d")
+        x, y = self.scale("x", "x"), self.scale(f"p{panel}-y", "y")
+        numbers = [tuple(map(float, pair.split())) for pair in re.split("[ML]", path)[1:]]
+        return [(x(a), y(b)) for a, b in numbers]
+
+    def titles(self):
+        return [title.text for title in self.root.iter(SVG + "title")]
+
+
+def entry(update, epoch, loss=None, valid=None, bleu=None, end=None, best=False):
+    line = {"epoch": epoch, "update": update, "seconds": update / 2, "learning_rate": 0.1}
+    line |= {"end": end} if end else {}
+    line |= {"loss": loss} if loss is not None else {}
+    if valid is not None:
+        line |= {"valid_loss": valid, "bleu": bleu, "best": best,
+                 "sample": {"source": "a", "translation": "b", "reference": "c"}}
+    return json.dumps(line) + "\n"
+
+
+class Written(Case):
+    """Of files that are written here."""
+
+    def setUp(self):
+        super().setUp()
+        self.log("RUN", entry(100, 0, 4.5, 4.25, 0.0, best=True)
+                 + entry(200, 1, 3.5, 3.0, 10.0, best=True)
+                 + entry(250, 1, 9.0, 2.9, 12.0, end="budget", best=True)
+                 + entry(300, 1, 2.5, 2.75, 30.0, best=True) + entry(500, 2, 2.0, 2.5, 20.0))
+
+    def log(self, folder, text):
+        (self.dir / folder).mkdir(exist_ok=True)
+        self.file(f"{folder}/train.jsonl", text)
+
+    def near_points(self, got, want):
+        self.assertEqual(len(got), len(want), got)
+        width = want[-1][0]
+        for (x, y), (a, b) in zip(got, want, strict=True):
+            self.assertAlmostEqual(x / width, a / width, 4)
+            self.assertAlmostEqual(y, b, 2)
+
+    def drawing(self, *arguments):
+        self.run_qkv("curve", *arguments, "-o", "curve.svg")
+        return Drawing(self.dir / "curve.svg")
+
+    def test_points_are_those_of_the_log(self):
+        picture = self.drawing("RUN")
+        self.assertLessEqual(picture.width, 800)
+        loss = [(100, 4.5), (200, 3.5), (300, 2.5), (500, 2)]  # not that of an end, which is in the next
+        valid = [(100, 4.25), (200, 3), (250, 2.9), (300, 2.75), (500, 2.5)]
+        bleu = [(100, 0), (200, 10), (250, 12), (300, 30), (500, 20)]
+        self.near_points(picture.points(0, 0), loss)
+        self.near_points(picture.points(0, 1), valid)
+        self.near_points(picture.points(1, 0), bleu)
+        self.assertEqual((picture.text("p0-name"), picture.text("p1-name"), picture.text("x-name")),
+                         ("loss per target token", "BLEU", "updates"))
+        self.assertEqual(picture.text("run-0"), "RUN   best at update 300: BLEU 30.00, loss 2.7500")
+        self.assertIn("update 500: BLEU 20", picture.titles())
+
+    def test_other_axes(self):
+        """Epochs with their parts: an epoch ends where its number first appears."""
+        picture = self.drawing("RUN", "--x", "epochs")
+        self.near_points(picture.points(1, 0),
+                         [(0.5, 0), (1, 10), (1 + 50 / 300, 12), (1 + 100 / 300, 30), (2, 20)])
+        self.assertEqual(picture.text("x-name"), "epochs")
+        picture = self.drawing("RUN", "--x", "time")
+        self.near_points(picture.points(1, 0), [(50 / 60, 0), (100 / 60, 10), (125 / 60, 12),
+                                                (150 / 60, 30), (250 / 60, 20)])
+        self.assertEqual(picture.text("x-name"), "minutes of training, with validations")
+        self.log("SHORT", entry(3, 0, 2.0, end="budget"))
+        self.assertEqual(self.refuse(2, "curve", "RUN", "SHORT", "--x", "epochs"),
+                         "qkv: --x epochs: SHORT has no complete epoch yet; use --x updates\n")
+
+    def test_several_runs(self):
+        self.log("<B>", entry(1000, 1, 5.0, 2.0, 50.0, best=True))
+        picture = self.drawing("RUN", "<B>/")
+        self.near_points(picture.points(0, 3), [(1000, 2.0)])
+        self.near_points(picture.points(0, 1), [(1000, 5.0)])
+        self.assertTrue(picture.text("run-1").startswith("<B>/   best at update 1000: BLEU 50.00"))
+        colours = {path.get("id"): path.get("stroke") for path in picture.root.iter(SVG + "path")}
+        self.assertEqual(colours["p0-s0"], colours["p1-s0"])
+        self.assertEqual(colours["p0-s1"], colours["p1-s1"])
+        self.assertNotEqual(colours["p0-s0"], colours["p0-s1"])
+
+    def test_without_validation(self):
+        self.log("RUN", entry(100, 1, 4.0) + entry(200, 2, 3.0))
+        picture = self.drawing("RUN")
+        self.near_points(picture.points(0, 0), [(100, 4), (200, 3)])
+        self.assertIsNone(picture.text("p1-name"))
+        self.assertIsNone(picture.text("marked"))
+        self.assertEqual(picture.text("run-0"), "RUN")
+
+    def test_what_is_not_finite_is_a_gap(self):
+        self.log("RUN", entry(1, 0, "Infinity", "NaN", 0.0) + entry(2, 0, 3.0, 2.0, 1.0, best=True)
+                 + entry(3, 0, "NaN", 2.0, 1.0) + entry(4, 1, 2.5, 1.0, 5.0))
+        picture = self.drawing("RUN")
+        self.near_points(picture.points(0, 0), [(2, 3), (4, 2.5)])
+        path = picture.root.find(f".//{SVG}path[@id='p0-s0']").get("d")
+        self.assertEqual(path.count("M"), 2)
+        self.log("RUN", entry(1, 0, "NaN"))
+        self.assertEqual(self.refuse(3, "curve", "RUN"),
+                         "qkv: RUN: expected a loss or BLEU that is finite, got none\n")
+
+    def test_labels_do_not_crowd(self):
+        """Whatever the numbers: labels of one axis do not touch."""
+        for last in (1, 7, 99, 12345, 999999, 123456789012):
+            self.log("RUN", entry(0, 0, 1.0) + entry(last, 1, 1.0 + last * 1e-9, 1e-5, 0.0))
+            picture = self.drawing("RUN")
+            labels = [text for name, text in picture.texts.items() if re.fullmatch(r"x\d+", name)]
+            self.assertGreaterEqual(len(labels), 2)
+            ends = [(float(label.get("x")), 3.01 * len(label.text)) for label in labels]
+            for (x, half), (right, more) in zip(ends, ends[1:], strict=False):
+                self.assertGreater(right - more - (x + half), 9, [label.text for label in labels])
+            self.assertLessEqual(ends[-1][0] + ends[-1][1], 800)
+            for panel in "p0-y", "p1-y":
+                rows = [float(text.get("y")) for name, text in picture.texts.items()
+                        if name.startswith(panel)]
+                for upper, lower in zip(rows, rows[1:], strict=False):
+                    self.assertGreater(abs(upper - lower), 12)
+
+    def test_malformed_logs(self):
+        good = entry(100, 1, 3.0)
+        for text, want in (
+                ("", ": expected a line for each epoch and each validation, got none so far"),
+                (good + "{", ":2: expected JSON, got the end"),
+                (good + "\n" + good, ":2: expected JSON, got the end"),
+                (good + "[1]\n", ":2: expected a JSON object, got a list"),
+                ('{"epoch": 1, "seconds": 1}\n', ':1: expected a member "update", got none'),
+                (good.replace("100", "1.5"), ":1: update: expected a whole number from 0, got 1.5"),
+                (good + good.replace("100", "99"), ":2: update: expected a whole number from 100, got 99"),
+                (good.replace('"epoch": 1', '"epoch": -1'), ":1: epoch: expected a whole number from 0, got -1"),
+                (good.replace("50.0", '"x"'), ':1: seconds: expected a number, got "x"'),
+                (good.replace("50.0", "-5"), ":1: seconds: expected a number from 0, got -5"),
+                (good.replace("3.0", "true"), ":1: loss: expected a number, got true"),
+                (entry(1, 1, 1, 1, 1).replace("false", "0"), ":1: best: expected true or false, got 0"),
+                (good.replace("epoch", "update"), ':1: expected different names, got "update" once more')):
+            self.log("RUN", text)
+            self.assertEqual(self.refuse(3, "curve", "RUN"), f"qkv: RUN/train.jsonl{want}\n")
+        self.assertEqual(self.refuse(3, "curve", "NONE"),
+                         "qkv: NONE/train.jsonl: No such file or directory\n")
+        self.assertIn("RUN/train.jsonl", self.refuse(3, "curve", "RUN/train.jsonl"))
+
+    def test_on_the_terminal(self):
+        self.log("OTHER", entry(400, 1, 4.0, 3.0, 40.0, best=True))
+        for columns in (20, 80, 200):
+            for locale in ("C.UTF-8", "C"):
+                done = self.run_qkv("curve", "RUN", "OTHER", "--color", "never",
+                                    env={"COLUMNS": str(columns), "LC_ALL": locale})
+                lines = done.out.split("\n")
+                self.assertLessEqual(max(map(len, lines)), max(columns, 32))
+                marks = "●▲" if locale == "C.UTF-8" else "ab"
+                self.assertTrue(lines[0].startswith(marks[0] + " RUN   best at"))
+                self.assertTrue(lines[1].startswith(marks[1] + " OTHER   best"))
+                self.assertEqual(done.out.isascii(), locale == "C")
+                plot = "".join(line.split("|")[-1].split("┤")[-1] for line in lines
+                               if "|" in line or "┤" in line)
+                if columns >= 80:
+                    self.assertEqual(plot.count(marks[0]), 2 * 5)
+                    self.assertEqual(plot.count(marks[1]), 2)
+        self.assertIn(b"38;2;0;114;178", self.run_qkv("curve", "RUN", "--color", "always").stdout)
+
+    def test_numbers(self):
+        points = json.loads(self.run_qkv("curve", "RUN", "--json").out)["runs"][0]["points"]
+        self.assertEqual(points[2], {"update": 250, "epochs": 1 + 50 / 300, "seconds": 125.0,
+                                     "valid_loss": 2.9, "bleu": 12.0, "best": True})
+        self.run_qkv("curve", "RUN", "-o", "curve.txt")
+        self.assertEqual((self.dir / "curve.txt").read_text().split("\n")[3].split(),
+                         ["200", "1.00", "100.0", "3.5000", "3.0000", "10.00", "*"])
+
+    def test_rendered(self):
+        done = self.run_qkv("curve", "RUN", "-o", "curve.png", "-o", "curve.pdf", code=None)
+        if done.returncode == 7:
+            self.skipTest("no librsvg here")
+        self.assertEqual((done.returncode, done.out), (0, ""))
+        data = (self.dir / "curve.png").read_bytes()
+        self.assertEqual(int.from_bytes(data[16:20], "big"), 1600)
+        self.assertTrue((self.dir / "curve.pdf").read_bytes().startswith(b"%PDF"))
+        self.assertIn("has no .npz form", self.refuse(2, "curve", "RUN", "-o", "curve.npz"))
+
+
+class Trained(TrainCase):
+    def test_of_a_run(self):
+        self.train("RUN", "--after", "12u", "--valid", "valid.tsv", "--valid-freq", "5u")
+        self.run_qkv("curve", "RUN", "-o", "curve.svg")
+        got = Drawing(self.dir / "curve.svg").points(0, 1)
+        want = [(line["update"], line["valid_loss"]) for line in self.lines("RUN")
+                if "valid_loss" in line]
+        self.assertEqual([round(x) for x, _ in got], [update for update, _ in want])
+        for (_, y), (_, loss) in zip(got, want, strict=True):
+            self.assertAlmostEqual(y, loss, 1)
+        self.train("BARE", "--after", "3u")
+        self.assertEqual(len(json.loads(self.run_qkv("curve", "BARE", "--json").out)["runs"][0]["points"]), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

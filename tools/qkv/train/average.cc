@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// `qkv average`: a model whose parameters are the means of those of others.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <qkv/app/file_error.h>
+#include <qkv/app/translation_model.h>
+#include <qkv/layers/parameters.h>
+
+#include "models/model_average.h"
+#include "models/model_names.h"
+#include "models/translation_run.h"
+#include "shell/console.h"
+#include "shell/exit_codes.h"
+#include "shell/options.h"
+#include "shell/staged_file.h"
+#include "train/commands.h"
+
+namespace {
+
+using qkv::Index;
+using qkv::app::InputError;
+
+constexpr const char* kAverageFooter = R"(Examples:
+  qkv train dates.tsv -o RUN --valid valid.tsv --valid-freq 200u --keep 4
+  qkv average RUN -o averaged.safetensors
+  qkv average RUN/checkpoint-1200.safetensors RUN/best.safetensors -o averaged.safetensors
+
+The mean of the last parameters of a run can translate better than any of them: what the last
+batches did to each is averaged out. A folder stands for the checkpoints in it, which qkv train
+--keep N keeps. Sums are in 64 bits, in the order of the files. Models that differ in a vocabulary
+or a size cannot be averaged, and those of different seeds should not be: their units correspond
+to each other by chance.
+
+The result is a model file for qkv translate and qkv score.)";
+
+constexpr const char* kExtension = ".safetensors";
+
+struct AverageOptions {
+  std::vector<std::string> models{};
+  std::optional<Index> last{};
+  std::string output{};
+  qkv::app::ParameterStorage storage = qkv::app::ParameterStorage::kUnchanged;
+};
+
+// The last checkpoints of a run.
+std::vector<std::string> checkpoints(const std::string& folder, const std::optional<Index>& last) {
+  std::vector<std::string> files = qkv::app::run_checkpoints(folder);
+  if (files.empty()) {
+    throw InputError(folder, fmt::format("expected checkpoints, got none; qkv train {} --keep 4 "
+                                         "keeps the last four from now on",
+                                         folder));
+  }
+  const Index most = last.value_or(std::ssize(files));
+  if (most > std::ssize(files)) {
+    throw InputError(
+        folder, fmt::format("expected {} checkpoints, as --last asks, got {}", most, files.size()));
+  }
+  files.erase(files.begin(), files.end() - most);
+  return files;
+}
+
+std::vector<std::string> files_of(const AverageOptions& options) {
+  std::vector<std::string> files;
+  for (const std::string& model : options.models) {
+    std::error_code failed;
+    if (std::filesystem::is_directory(model, failed)) {
+      for (std::string& file : checkpoints(model, options.last)) files.push_back(std::move(file));
+    } else {
+      files.push_back(model);
+    }
+  }
+  return files;
+}
+
+void check(const AverageOptions& options) {
+  if (!options.output.ends_with(kExtension)) {
+    throw UsageError(fmt::format("-o {}: a model is a {} file", options.output, kExtension));
+  }
+  check_place(options.output);
+}
+
+void check_other(const std::string& output, const std::vector<std::string>& files) {
+  for (const std::string& file : files) {
+    if (!is_same_file(output, file)) continue;
+    throw UsageError(fmt::format("-o {}: the same file as the input {}", output, file));
+  }
+}
+
+void run(const AverageOptions& options) {
+  check(options);
+  const std::vector<std::string> files = files_of(options);
+  check_other(options.output, files);
+  const qkv::app::TranslationModel mean = qkv::app::average_models(files, &stop_flag());
+  qkv::app::write_model_file(options.output, mean, {.storage = options.storage});
+  std::string text = fmt::format("{}: {} parameters, the mean of {}\n", options.output,
+                                 qkv::parameter_count(mean.translator), files.size());
+  for (const std::string& file : files) text += fmt::format("  {}\n", file);
+  print(text);
+}
+
+}  // namespace
+
+void add_average(const Command& program, const Common&) {
+  const Command command = program.add_command("average", "average the parameters of models");
+  const auto options = std::make_shared<AverageOptions>();
+  command
+      .add_option("RUN", options->models,
+                  "the folder of a run with checkpoints, or model files, any number of either")
+      .required()
+      .any_number()
+      .type_name("");
+  command.add_option("-o,--output", options->output, "the model file to write")
+      .required()
+      .type_name("FILE");
+  add_number(command, "--last", options->last, Bounds<Index>{1, kMostNumbers},
+             "of a folder: the last so many checkpoints (default: all that it has)");
+  add_choice(
+      command, "--dtype", options->storage, qkv::app::kParameterStorages,
+      "how the file stores parameters (default f32); of 16 bits: half as large, each rounded "
+      "once");
+  command.footer(kAverageFooter);
+  command.callback([options] { run(*options); });
+}
