@@ -89,8 +89,8 @@ int main(int argc, char** argv) {
   add_gen(program, common);
   add_split(program, common);
   add_train(program, common);
-  add_curve(program, common);
   add_average(program, common);
+  add_curve(program, common);
   add_translate(program, common);
   add_score(program, common);
   add_bench(program, common);

@@ -29,9 +29,9 @@ using qkv::Index;
 using qkv::app::InputError;
 
 constexpr const char* kAverageFooter = R"(Examples:
-  qkv train dates.tsv -o RUN --valid valid.tsv --valid-freq 200u --keep 4
-  qkv average RUN -o averaged.safetensors
-  qkv average RUN/checkpoint-1200.safetensors RUN/best.safetensors -o averaged.safetensors
+  qkv train dates.tsv -o KEPT --after 3u --batch-tokens 500 --valid-freq 1u --keep 2
+  qkv average KEPT -o averaged.safetensors
+  qkv average KEPT/checkpoint-3.safetensors RUN/model.safetensors -o averaged.safetensors
 
 The mean of the last parameters of a run can translate better than any of them: what the last
 batches did to each is averaged out. A folder stands for the checkpoints in it, which qkv train

@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kCurveFooter = R"(Examples:
   qkv curve RUN
   qkv curve RUN -o curve.svg
-  qkv curve RUN RUN2 --x time -o curve.svg -o curve.png
+  qkv curve RUN KEPT --x time -o curve.svg -o curve.png
 
 Draws the train.jsonl of runs, also of those that still train: the loss of training and of
 validations per target token, and their BLEU. The ring is the best validation. The loss of
