@@ -24,7 +24,7 @@ counted() {
 # The project's files, one a line: everything except build output and downloads.
 project_files() {
   find . \( -path ./.git -o -path ./build -o -path "./.venv*" -o -path ./dist -o -name __pycache__ \) -prune \
-    -o -type f ! -name LICENSE -print |
+    -o -type f ! -name LICENSE ! -name NOTICE -print |
     grep -vE '\.(npy|npz|safetensors|png|svg|html|tsv|vec|pyc)$|/data/|/bench/results/' | sort
 }
 

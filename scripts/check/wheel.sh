@@ -24,7 +24,7 @@ alone "$here/venv/bin/python" "$PWD/examples/python/seed002.py" |
   diff <(tail -n +2 examples/python/seed002.out) -  # its first line is the licence
 version=$(alone "$here/venv/bin/python" -m qkv --version)
 [[ $version == "qkv "* ]]
-day=$(alone "$here/venv/bin/python" -m qkv translate --demo "the 3rd of May, 1987")
+day=$(alone "$here/venv/bin/python" -m qkv translate --dates "the 3rd of May, 1987")
 [[ $day == 1987-05-03 ]]
 
 # An object's dependencies must be in the wheel, or on every machine of the wheel's platform.

@@ -199,7 +199,8 @@ class Translate(Model):
 
     def test_wrong_command_lines(self):
         for arguments, hint in [
-                ([], "RUN or --demo TEXT is needed"),
+                ([], "RUN, --demo TEXT or --dates TEXT is needed"),
+                (["--demo", "x", "--dates", "y"], "--demo and --dates exclude each other"),
                 (["m.safetensors", "--demo", "x"], 'RUN "m.safetensors" and --demo exclude each other'),
                 (["--demo", os.fsdecode(b"\xff")], '--demo: expected UTF-8 text, got "\\xff"'),
                 (["m.safetensors", "-o", "./m.safetensors"], "the same file as the input"),
@@ -305,23 +306,30 @@ class Hostile(Case):
 
 
 class Demo(Case):
-    """The model that is linked into the program."""
+    """The models that are linked into the program."""
 
     def test_spellings_of_a_day(self):
         for text in ("the 3rd of May, 1987", "May 3, 1987", "3.5.1987", "SUNDAY, 3 MAY 1987"):
-            self.assertEqual(self.run_qkv("translate", "--demo", text).out, "1987-05-03\n", text)
-        self.assertEqual(self.run_qkv("translate", "--demo", *"the 3rd of May, 1987".split()).out,
+            self.assertEqual(self.run_qkv("translate", "--dates", text).out, "1987-05-03\n", text)
+        self.assertEqual(self.run_qkv("translate", "--dates", *"the 3rd of May, 1987".split()).out,
                          "1987-05-03\n")
 
     def test_lines_of_standard_input(self):
         pairs = self.run_qkv("gen", "dates", "-n", 200, "--split", "test", "--seed", 77).out
-        done = self.run_qkv("translate", "--demo", "-", input=pairs.encode())
+        done = self.run_qkv("translate", "--dates", "-", input=pairs.encode())
         targets = [line.split("\t")[1] for line in pairs.splitlines()]
         right = sum(map(str.__eq__, targets, done.out.splitlines()))
         self.assertGreater(right, 190)
 
+    def test_sentences(self):
+        for english, french in (("I am hungry.", "J'ai faim."), ("Where is the station?", "Où est la gare ?"),
+                                ("Thank you very much.", "Merci beaucoup.")):
+            self.assertEqual(self.run_qkv("translate", "--demo", english, "--beam", 5).out, french + "\n")
+        several = self.run_qkv("translate", "--demo", "-", input=b"I am hungry.\n\nI am hungry.\n").out
+        self.assertEqual(several.splitlines(), ["J'ai faim.", "", "J'ai faim."])
+
     def test_runs_anywhere_and_is_drawn(self):
-        shown = self.run_qkv("translate", "--demo", "May 3, 1987", "--show",
+        shown = self.run_qkv("translate", "--dates", "May 3, 1987", "--show",
                              env={"HOME": "/nowhere", "QKV_DATA_DIR": "/nowhere"}).out
         self.assertTrue(shown.startswith("1987-05-03\n"))
         self.assertGreater(len(shown.splitlines()), 8)

@@ -54,7 +54,7 @@ class Arguments(Model):
 
     def test_demo_reads_an_existing_file(self):
         self.file("dates.txt", b"3 may 1987\n4 may 1987\n")
-        self.assertEqual(self.run_qkv("translate", "--demo", "dates.txt").out,
+        self.assertEqual(self.run_qkv("translate", "--dates", "dates.txt").out,
                          "1987-05-03\n1987-05-04\n")
 
     def test_axes_are_named(self):

@@ -24,7 +24,7 @@ install_and_move() {
     return 1
   fi
   "$work/moved/bin/qkv" --version
-  (cd / && [[ $("$work/moved/bin/qkv" translate --demo "the 3rd of May, 1987") == 1987-05-03 ]])
+  (cd / && [[ $("$work/moved/bin/qkv" translate --dates "the 3rd of May, 1987") == 1987-05-03 ]])
 }
 
 with_cmake() {

@@ -3,17 +3,13 @@
 #include "train/translate.h"
 
 #include <algorithm>
-#include <cctype>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -21,12 +17,12 @@
 #include <qkv/app/translation_model.h>
 #include <qkv/context.h>
 
-#include "io/file_kind.h"
 #include "io/parallel_text.h"
 #include "shell/exit_codes.h"
 #include "shell/progress.h"
 #include "shell/terminal.h"
 #include "train/commands.h"
+#include "train/translate_input.h"
 
 namespace {
 
@@ -34,7 +30,8 @@ using qkv::Index;
 using qkv::app::TranslationModel;
 
 constexpr const char* kTranslateFooter = R"(Examples:
-  qkv translate --demo "the 3rd of May, 1987" --show
+  qkv translate --demo "I am hungry." --show
+  qkv translate --dates "the 3rd of May, 1987"
   qkv gen dates -n 5 --split test -o few.tsv
   qkv translate RUN "3 may 1987"
   qkv translate RUN few.tsv --beam 4 --scores
@@ -109,58 +106,6 @@ bool is_waiting() {
   return ::poll(&input, 1, 0) == 0;
 }
 
-// What is to be translated: the lines of a file, or one text.
-struct Source {
-  std::string file{};  // "-": standard input; empty: the text
-  std::string text{};
-};
-
-bool is_file(const std::string& name) {
-  std::error_code error;
-  return std::filesystem::exists(name, error);
-}
-
-// "runs" of "runs/lines", "/" of "/tmp/lines"; empty without a slash.
-std::string first_folder(const std::string& name) {
-  const std::size_t end = name.find('/');
-  return end == name.npos ? "" : name.substr(0, std::max<std::size_t>(end, 1));
-}
-
-// Names that are meant to be files even if there is none: one word with a letter, and an extension
-// or a first folder that exists. "3/5/1987", "U.S.A" and "and/or" are texts.
-bool is_path(const std::string& name) {
-  const auto is_letter = [](unsigned char c) { return std::isalpha(c) != 0; };
-  const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0; };
-  if (name.find(' ') != name.npos || std::ranges::none_of(name, is_letter)) return false;
-  const std::string extension = std::filesystem::path(name).extension().string();
-  std::error_code error;
-  return std::filesystem::is_directory(first_folder(name), error) ||
-         (extension.size() > 2 && is_letter(static_cast<unsigned char>(extension[1])) &&
-          std::all_of(extension.begin() + 1, extension.end(), is_plain));
-}
-
-// An existing file, or a name that is meant to be one, is a file; anything else is a text.
-Source source_of(const TranslateOptions& options) {
-  const bool linked = !options.demo.empty();
-  const std::vector<std::string>& words = linked ? options.demo : options.input;
-  if (words.empty() || words == std::vector<std::string>{"-"}) return {.file = "-"};
-  const auto names_file = [](const std::string& word) { return is_file(word) || is_path(word); };
-  if (words.size() == 1 && (linked ? is_file(words[0]) : names_file(words[0]))) {
-    return {.file = words[0]};
-  }
-  const auto file = std::ranges::find_if(words, names_file);
-  if (!linked && words.size() > 1 && file != words.end()) {
-    throw UsageError(fmt::format("expected one FILE or the words of a text, got {} among {} words",
-                                 qkv::app::quoted(*file), words.size()));
-  }
-  Source source{.text = fmt::format("{}", fmt::join(words, " "))};
-  if (!qkv::app::from_utf8(source.text)) {
-    throw UsageError(fmt::format("{}: expected UTF-8 text, got {}", linked ? "--demo" : "TEXT",
-                                 qkv::app::quoted(source.text)));
-  }
-  return source;
-}
-
 void translate_all(const Source& source, LineTranslator& lines) {
   if (source.file.empty()) {
     lines.add(source.text, "TEXT", 1);
@@ -183,25 +128,6 @@ void translate_all(const Source& source, LineTranslator& lines) {
     throw;
   }
   lines.flush();
-}
-
-TranslationModel model_of(const TranslateOptions& options) {
-  if (!options.demo.empty()) return qkv::app::date_model();
-  if (!is_file(options.run)) {
-    throw qkv::app::InputError(
-        options.run,
-        "no such folder or model file; a model from qkv train translates a text by qkv translate "
-        "RUN \"TEXT\", and lines of standard input by qkv translate RUN; the linked model of dates "
-        "by qkv translate --demo \"TEXT\"");
-  }
-  std::error_code error;
-  if (std::filesystem::is_regular_file(options.run, error) &&
-      qkv::app::file_kind(options.run, &stop_flag()) != qkv::app::FileKind::kSafetensors) {
-    throw qkv::app::InputError(
-        options.run,
-        "expected the folder of a run or a .safetensors model, got another kind of file");
-  }
-  return read_model(options.run, options.model);
 }
 
 void check_unknown(const TranslateOptions& options, const TranslationModel& model) {
@@ -250,13 +176,7 @@ void check(const TranslateOptions& options) {
   check_search(options.search);
   const bool wants_files = !options.outputs.paths.empty() || options.outputs.json;
   if (options.show && wants_files) throw UsageError("--show excludes -o and --json");
-  if (options.demo.empty() && options.run.empty()) {
-    throw UsageError("RUN or --demo TEXT is needed; see qkv translate --help");
-  }
-  if (!options.demo.empty() && !options.run.empty()) {
-    throw UsageError(
-        fmt::format("RUN {} and --demo exclude each other", qkv::app::quoted(options.run)));
-  }
+  check_model_choice(options);
 }
 
 void run(const TranslateOptions& options, const Common& common) {
@@ -266,7 +186,7 @@ void run(const TranslateOptions& options, const Common& common) {
   check_outputs(options.outputs, results);
   const Source source = source_of(options);
   check_inputs(options.outputs, {source.file});
-  if (options.demo.empty()) check_inputs(options.outputs, model_files(options.run));
+  if (linked_model(options) == nullptr) check_inputs(options.outputs, model_files(options.run));
   const TranslationModel model = model_of(options);
   check_unknown(options, model);
   warn_of_show(options, model, common);
@@ -303,12 +223,7 @@ void add_translate(const Command& program, const Common& common) {
           "a text to translate, or a file: of lines, or the first column of a .tsv (default "
           "-: standard input)")
       .type_name("");
-  command
-      .add_option(
-          "--demo", options->demo,
-          "translate TEXT, or the lines of an existing file, with the model linked into the "
-          "program (a single -: lines of standard input)")
-      .type_name("TEXT...");
+  add_linked_models(command, *options);
   add_run_model(command, options->model);
   add_search(command, options->search);
   add_choice(command, "--unknown", options->unknown, kUnknownTokens,

@@ -15,7 +15,8 @@
 struct TranslateOptions {
   std::string run{};
   std::vector<std::string> input{};  // a file, or the words of a text; none or "-": standard input
-  std::vector<std::string> demo{};   // words of a text for the linked model; "-": lines of input
+  // For each linked model the words of a text, or "-": lines of standard input.
+  std::vector<std::vector<std::string>> linked{};
   qkv::app::RunModel model = qkv::app::RunModel::kBest;
   qkv::app::SearchOptions search{};
   qkv::app::UnknownTokens unknown = qkv::app::UnknownTokens::kCopiedIfLooked;

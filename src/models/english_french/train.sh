@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Trains the translator that is linked into the library: english_french.safetensors, beside this
+# script.
+# Usage: src/models/english_french/train.sh PAIRS [FOLDER]   from a checkout, after `make run`; PAIRS is
+# English, tab, French: fra.txt of fra-eng.zip from https://www.manythings.org/anki; FOLDER keeps the run
+# A budget in updates: the same CPU target and version of SentencePiece give the same bytes again. The
+# sizes are those that stay below 4 MB in 16 bits.
+set -euo pipefail
+pairs=$(realpath "${1:?usage: src/models/english_french/train.sh PAIRS [FOLDER]}")
+folder=$(realpath "${2:-$(mktemp -d)}")
+cd "$(dirname "$0")/../../.."
+export PATH=$PWD/build/release/bin:$PATH
+
+qkv split "$pairs" --hold-out 2000 --valid 1000 --seed 1 -o "$folder/SPLIT"
+qkv train "$folder/SPLIT/train.tsv" -o "$folder/RUN" --valid "$folder/SPLIT/valid.tsv" --valid-freq 500u \
+  --tokenize subword --vocab 3400 --embedding 128 --tied-embeddings --hidden 192 --units 96 \
+  --batch-tokens 4096 --seed 1 --keep 4 --after 8000u
+qkv average "$folder/RUN" --last 4 --dtype f16 -o "$folder/english_french.safetensors"
+qkv score "$folder/english_french.safetensors" "$folder/SPLIT/test.tsv" --beam 5
+cp "$folder/english_french.safetensors" src/models/english_french/

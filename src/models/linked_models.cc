@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <string_view>
+
+#include <qkv/app/translation_model.h>
+
+// The bytes of a file between two symbols, embedded by the assembler, so that the compiler need not
+// parse millions of numbers. `path` is the file's, in quotes; its hash is there for compiler
+// caches, which see only this text.
+// clang-format off
+#define QKV_LINK_FILE(name, path, hash)                                       \
+  __asm__(".section .rodata\n.balign 64\n"                                   \
+          ".globl " #name "_begin\n.hidden " #name "_begin\n" #name "_begin:\n" \
+          "/* " hash " */\n.incbin " path "\n"                               \
+          ".globl " #name "_end\n.hidden " #name "_end\n" #name "_end:\n"     \
+          ".byte 0\n.text\n");                                               \
+  extern "C" __attribute__((visibility("hidden"))) const char name##_begin[]; \
+  extern "C" __attribute__((visibility("hidden"))) const char name##_end[];
+// clang-format on
+
+// NOLINTBEGIN(readability-identifier-naming): symbols of the assembler's, for their addresses
+QKV_LINK_FILE(qkv_date_model, QKV_DATE_MODEL, QKV_DATE_MODEL_SHA256)
+QKV_LINK_FILE(qkv_english_french_model, QKV_ENGLISH_FRENCH_MODEL, QKV_ENGLISH_FRENCH_MODEL_SHA256)
+// NOLINTEND(readability-identifier-naming)
+
+namespace qkv::app {
+namespace {
+
+TranslationModel parsed(const char* name, const char* begin, const char* end) {
+  return parse_model(name, std::string_view(begin, static_cast<std::size_t>(end - begin)));
+}
+
+}  // namespace
+
+TranslationModel date_model() {
+  return parsed("the date model", qkv_date_model_begin, qkv_date_model_end);
+}
+
+TranslationModel english_french_model() {
+  return parsed("the model of English and French", qkv_english_french_model_begin,
+                qkv_english_french_model_end);
+}
+
+}  // namespace qkv::app
