@@ -8,7 +8,8 @@ SECONDS = 60
 run: ## set up, build, and run the main job on its built-in example
 	@scripts/setup.sh run
 	@scripts/build.sh release qkv_tool
-	@build/release/bin/qkv demo
+	@mkdir -p build/demo
+	@build/release/bin/qkv demo -o build/demo/alignment.svg -o build/demo/alignment.npz
 
 test: ## set up, build, and run all tests
 	@scripts/setup.sh test

@@ -49,7 +49,7 @@ PROGRAM_COMPONENTS = {
     "words": "shell",
     "view": "shell",
     "train": "shell",
-    "about": "shell words",
+    "about": "shell words train",
     "main": "shell attend words view train about",  # the files in tools/qkv/ itself
 }
 

@@ -5,7 +5,6 @@
 usage: demo_test.py PROGRAM [TEST ...]
 """
 
-import datetime
 import re
 import signal
 import subprocess
@@ -25,39 +24,52 @@ class Demo(Case):
         self.assertNotIn("\x1b", done.out)
         self.assertEqual(self.names(), [])
 
-    def test_begins_with_three_spellings_of_a_day_it_was_not_taught(self):
-        lines = self.run_qkv("demo", "--tokens", "64", env={"LC_ALL": "C"}).out.splitlines()
-        spellings = [text.strip() for text in re.split("   +", lines[1].strip())]
-        self.assertEqual(len(spellings), 3)
-        day = datetime.date(2015, 5, 3)
-        self.assertEqual(spellings[0], f"{day:%A} the 3rd of May, 2015")
-        # Vertical characters, in each map.
-        rows = [re.findall(r" (\S) \|([^|]*)\|", line) for line in lines[2:12]]
-        for n, spelling in enumerate(spellings):
-            self.assertEqual("".join(row[n][0] for row in rows), day.isoformat())
-            for row in rows:
-                self.assertEqual(len(row[n][1]), len(spelling))
-                self.assertLessEqual(set(row[n][1]), set(" .+*#"))
+    SENTENCE = "He gave me a very interesting book."
 
-    def test_looks_at_year_month_and_day(self):
-        lines = self.run_qkv("demo", "--tokens", "64", env={"LC_ALL": "C"}).out.splitlines()
-        places = {"#": 4, "*": 3, "+": 2, ".": 1, " ": 0}
-        source = "May 3rd 2015"
-        at = lines[1].index(source)
-        seen = [[places[mark] for mark in line[at : at + len(source)]] for line in lines[2:12]]
-        where = {part: range(source.index(part), source.index(part) + len(part))
-                 for part in ("2015", "May", "3rd")}
-        def share(rows, part):
-            total = sum(sum(seen[row]) for row in rows)
-            return sum(seen[row][column] for row in rows for column in where[part]) / total
-        self.assertGreater(share(range(4), "2015"), 0.7)
-        # The significant digits; the zeros before them seldom vary.
-        self.assertGreater(share((6,), "May"), 0.7)
-        self.assertGreater(share((9,), "3rd"), 0.7)
+    def test_begins_with_a_sentence_and_where_it_looked(self):
+        self.run_qkv("translate", "--demo", self.SENTENCE, "--beam", 5, "-o", "s.npz")
+        saved = dict(np.load(self.dir / "s.npz"))
+        lines = self.run_qkv("demo", "--tokens", 64, env={"LC_ALL": "C.UTF-8"}).out.splitlines()
+        self.assertTrue(lines[0].endswith(": " + str(saved["translation"][0])), lines[0])
+        self.assertEqual(lines[1].strip(), self.SENTENCE)
+        weights = saved["attn"][0, 0, 0, :-1, :-1]  # without end tokens
+        for row, line in zip(weights, lines[2:], strict=False):
+            at = len(lines[1]) - len(" " + self.SENTENCE)
+            for piece, weight in zip(saved["src"][0], row, strict=False):
+                width = len(piece)
+                cells = line.ljust(len(lines[1]))[at : at + width].strip(" ")
+                self.assertEqual(cells, " ░▒▓█"[int(np.ceil(4 * weight - 0.5))].strip() * len(piece.strip("▁")))
+                at += width
+
+    def test_letters_draw_where_blocks_cannot_be(self):
+        lines = self.run_qkv("demo", "--tokens", 64, env={"LC_ALL": "C"}).out.splitlines()
+        start = lines[1].index("He")
+        drawn = "".join(line[start:] for line in lines[2:12])
+        self.assertLessEqual(set(drawn), set(" .+*#"))
+        self.assertIn("*", drawn)
+
+    def test_looks_at_the_words_it_translates(self):
+        self.run_qkv("translate", "--demo", self.SENTENCE, "--beam", 5, "-o", "s.npz")
+        saved = dict(np.load(self.dir / "s.npz"))
+        source, target = (list(saved[name][0]) for name in ("src", "tgt"))
+        looked = saved["attn"][0, 0, 0].argmax(-1)
+        for french, english in (("donné", "gave"), ("livre", "book"), ("intéressant", "interesting")):
+            self.assertEqual(source[looked[target.index("▁" + french)]], "▁" + english)
+
+    def test_translates_a_day_it_was_not_taught(self):
+        self.assertIn('\nA day that another model, of dates, never saw: "third of may twenty fifteen" -> 2015-05-03\n',
+                      self.run_qkv("demo", "--tokens", 64).out)
+
+    def test_files(self):
+        out = self.run_qkv("demo", "--tokens", 64, "-o", "a.svg", "-o", "a.npz").out
+        self.assertIn("\nWhere it looked is also in a.svg, a.npz.\n", out)
+        self.assertEqual(self.names(), ["a.npz", "a.svg"])
+        self.assertIn("livre", (self.dir / "a.svg").read_text())
+        self.assertIn('unknown file extension', self.run_qkv("demo", "-o", "a.x", code=2).err)
 
     def test_shows_the_weights_of_the_four_scores(self):
         lines = self.run_qkv("demo", "--tokens", "64").out.splitlines()
-        rows = [line for line in lines if re.match(r"\d \w+ ", line)]
+        rows = [line for line in lines if re.match(r"\d [a-z]+ +[\d.]", line)]
         blocks = [np.array([[0 if cell.strip() == "." else float(cell) for cell in
                              re.findall("...", row[12 + 21 * n : 30 + 21 * n])] for row in rows])
                   for n in range(4)]
@@ -74,9 +86,9 @@ class Demo(Case):
         self.assertIn("0.8044", text)
 
     def long_sequence(self, *arguments, env=None):
-        """The eight lines about the long sequence."""
+        """The seven lines about the long sequence."""
         out = self.run_qkv("demo", *arguments, env=env).out
-        return re.search(r"\n\n(\d+ tokens(?:.*\n){8})\n", out)[1]
+        return re.search(r"\n\n4 Fast: (\d+ tokens(?:.*\n){7})\n", out)[1]
 
     def test_finds_what_is_hidden_in_a_long_sequence(self):
         for tokens in (64, 1500):
@@ -100,7 +112,8 @@ class Demo(Case):
         backward = re.search(r"(?m)^ +[\w/]+, ([\d.]+) MB of scratch; .* would take ([\d.]+) MB$", text)
         self.assertAlmostEqual(float(backward[2]), 2 * 4e-6 * 8 * 1500**2, 3)
         self.assertLess(float(backward[1]), float(backward[2]) / 4)
-        self.assertRegex(text, r"(?m)^own line .*score_mod: \d+\.\d\d x the time$")
+        self.assertRegex(self.run_qkv("demo", "--tokens", 1500).out,
+                         r"(?m)^5 Yours: a score of one line, score_mod\(.*\): \d+\.\d\d x that time$")
 
     def test_shortens_what_would_be_slow(self):
         text = self.long_sequence(env={"QKV_TARGET": "reference"})

@@ -11,11 +11,14 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <qkv/attention.h>
 
 #include "about/commands.h"
 #include "shell/options.h"
+#include "shell/outputs.h"
+#include "train/translate.h"
 #include "words/words.h"
 
 namespace {
@@ -147,36 +150,54 @@ std::string scaling() {
   return text;
 }
 
+std::string exactness() {
+  const SeedReport report = seed_numbers();
+  if (report.disagreeing > 0) {
+    return fmt::format("3 Wrong: {} of the numbers printed in the four documents, {}\n",
+                       report.disagreeing, report.worst);
+  }
+  return fmt::format(
+      "3 Exact: {} numbers printed in the four documents, largest difference {:.1e} (they are "
+      "rounded)\n",
+      report.numbers, report.largest_difference);
+}
+
 struct DemoOptions {
   std::optional<Index> tokens{};
+  OutputOptions outputs{};
 };
 
+// What was written, and what to type next.
+std::string next_steps(const DemoOptions& options, const Common& common) {
+  std::string text;
+  if (!options.outputs.paths.empty()) {
+    text += fmt::format("Where it looked is also in {}.\n", fmt::join(options.outputs.paths, ", "));
+  }
+  constexpr const char* kNext[] = {"translate --demo \"I am hungry.\" --show",
+                                   "words \"the cat sat on the mat\" -o words.svg"};
+  for (const char* next : kNext) text += fmt::format("Next: {} {}\n", common.program, next);
+  return text;
+}
+
 void run(const DemoOptions& options, const Common& common) {
-  std::string text = three_dates(common);
-  text += fmt::format(
-      "\n\"{}\": spelling vectors, self-attention, no projections.\n"
-      "Percentage of its attention that each word (row) gives to each word (column):\n",
-      kSentence);
+  std::vector<TranslatedLine> sentence;
+  Results files = translate_forms(sentence, {});
+  files.brief = [] { return std::string(); };  // the report is that below
+  check_outputs(options.outputs, files);
+  sentence.push_back(translated_sentence());
+  std::string text = sentence_report(sentence[0], common);
+  text += fmt::format("\n2 The four scores on \"{}\": % of its attention that each word gives:\n",
+                      kSentence);
   text += four_scores(common, terminal_colours(common) != qkv::app::TerminalColours::kNone);
   text +=
-      "scaled_dot q.k / sqrt(d), dot q.k, bilinear q.W.k, additive v.tanh(Wq.q + Wk.k): dot "
-      "grows\nwith the width; W, Wq, Wk, v are random here, not learned as in the "
-      "translator above.\n\n";
-  text += scaling();
-  const SeedReport report = seed_numbers();
-  if (report.disagreeing == 0) {
-    text += fmt::format(
-        "exact: {} numbers printed in the four documents, largest difference {:.1e}"
-        " (they are rounded)\n",
-        report.numbers, report.largest_difference);
-  } else {
-    text += fmt::format("wrong: {} of the numbers printed in the four documents, {}\n",
-                        report.disagreeing, report.worst);
-  }
+      "Spelling vectors, no projections; the W, Wq, Wk, v of bilinear and additive are random "
+      "here.\n\n";
+  text += scaling() + "\n" + exactness();
   print(text + "\n");  // can be read while the next part runs
-  text = long_sequence(options.tokens, common);
-  text += fmt::format("\nYour own words: {} words \"the cat sat on the mat\"\n", common.program);
-  print(text);
+  const LongSequence sequence = long_sequence(options.tokens, common);
+  print(fmt::format("{}\n5 Yours: {}{}", sequence.report, sequence.custom,
+                    next_steps(options, common)));
+  if (!options.outputs.paths.empty()) write_outputs(options.outputs, files, common);
 }
 
 }  // namespace
@@ -184,11 +205,19 @@ void run(const DemoOptions& options, const Common& common) {
 SeedReport seed_numbers() { return check_seed_numbers(embedded_seed_table()); }
 
 void add_demo(const Command& program, const Common& common) {
-  const Command command =
-      program.add_command("demo", "dates translated, words under the four scores, 16,384 tokens");
+  const Command command = program.add_command(
+      "demo", "a sentence translated, words under the four scores, 16,384 tokens");
   const auto options = std::make_shared<DemoOptions>();
   add_number(command, "--tokens", options->tokens, Bounds<Index>{64, Index{1} << 20},
              "length of the long sequence (default 16384; fewer on a slow machine)");
-  command.footer("Examples:\n  qkv demo\n  qkv demo --color never --tokens 4096");
+  command
+      .add_option("-o,--output", options->outputs.paths,
+                  "write where the translation looked: .svg, .npz and so on, as qkv translate "
+                  "(repeatable)")
+      .type_name("FILE")
+      .one_each_time();
+  command.footer(
+      "Examples:\n  qkv demo\n  qkv demo --color never --tokens 4096\n"
+      "  qkv demo --tokens 4096 -o alignment.svg");
   command.callback([options, &common] { run(*options, common); });
 }

@@ -9,16 +9,23 @@
 
 #include "about/seed_numbers.h"
 #include "shell/console.h"
+#include "train/translate.h"
 
 // The numbers printed in the four seed documents, recomputed.
 SeedReport seed_numbers();
 
-// Spellings of a day translated by the date model, and where it looked for each digit.
-std::string three_dates(const Common& common);
+// A sentence translated by the linked model of English and French.
+TranslatedLine translated_sentence();
+// Where it looked, and a date beside it.
+std::string sentence_report(const TranslatedLine& sentence, const Common& common);
 
-// Attention over a long sequence, forward and backward: time, memory, what a query looked at, and
-// what a custom score costs. Without `asked`: as many tokens as take about a second forward.
-// Throws Cancelled after Ctrl-C.
-std::string long_sequence(std::optional<qkv::Index> asked, const Common& common);
+struct LongSequence {
+  std::string report{};
+  std::string custom{};  // what a score of one's own costs
+};
+
+// Attention over a long sequence, forward and backward: time, memory, what a query looked at.
+// Without `asked`: as many tokens as take about a second forward. Throws Cancelled after Ctrl-C.
+LongSequence long_sequence(std::optional<qkv::Index> asked, const Common& common);
 
 #endif  // QKV_TOOLS_ABOUT_DEMO_H_

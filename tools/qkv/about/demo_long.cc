@@ -209,7 +209,7 @@ std::string time_line(double operations, double seconds, const Peak& peak) {
 
 }  // namespace
 
-std::string long_sequence(std::optional<Index> asked, const Common& common) {
+LongSequence long_sequence(std::optional<Index> asked, const Common& common) {
   const Index tokens = asked.value_or(default_tokens());
   const double size = static_cast<double>(kHeads * kWidth * tokens) * sizeof(float);
   check_memory(Sequence::kArrays * size, fmt::format("{} tokens", tokens), "--tokens takes fewer");
@@ -230,20 +230,23 @@ std::string long_sequence(std::optional<Index> asked, const Common& common) {
   Peak peak(context.executor(), x.operations());
   const Rounds rounds = run_in_turn(x, plain, own, peak);
   const int threads = context.executor().concurrency();
-  return fmt::format(
-      "{} tokens, {} heads of {}, causal, float32: {} on {} thread{}\n"
+  std::string report = fmt::format(
+      "4 Fast: {} tokens, {} heads of {}, causal, float32: {} on {} thread{}\n"
       "time      {}\n"
       "memory    {:.1f} MB of scratch; the full weights, {} x {} x {}, would take {:.4g} MB\n"
       "backward  {}\n"
       "          {}, {:.1f} MB of scratch; weights and their gradients would take {:.5g} MB\n"
       "top keys  {}\n"
-      "          of head 0's last query: five keys like it were planted there, in this order\n"
-      "own line  s - slope[at.h] * abs(at.i - at.j) as score_mod: {:.2f} x the time\n",
+      "          of head 0's last query: five keys like it were planted there, in this order\n",
       tokens, kHeads, kWidth, plain.path(), threads, threads == 1 ? "" : "s",
       time_line(x.operations(), qkv::bench::median_of(rounds.plain), peak),
       static_cast<double>(plain.scratch_bytes()) * 1e-6, kHeads, tokens, tokens,
       1e-6 * x.matrix_bytes(),
       time_line(x.backward_operations(), qkv::bench::median_of(rounds.backward), peak),
       plain.backward_path(), static_cast<double>(plain.backward_scratch_bytes()) * 1e-6,
-      2e-6 * x.matrix_bytes(), found, qkv::bench::median_of(rounds.ratios));
+      2e-6 * x.matrix_bytes(), found);
+  std::string custom = fmt::format(
+      "a score of one line, score_mod(s - slope[at.h] * abs(at.i - at.j)): {:.2f} x that time\n",
+      qkv::bench::median_of(rounds.ratios));
+  return {std::move(report), std::move(custom)};
 }
