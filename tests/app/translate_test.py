@@ -328,6 +328,17 @@ class Demo(Case):
         several = self.run_qkv("translate", "--demo", "-", input=b"I am hungry.\n\nI am hungry.\n").out
         self.assertEqual(several.splitlines(), ["J'ai faim.", "", "J'ai faim."])
 
+    def test_options_may_come_first(self):
+        wanted = self.run_qkv("translate", "--demo", "Where is the station?", "--beam", 5, "--scores").out
+        for arguments in (["--demo", "--beam", 5, "--scores", "Where is the station?"],
+                          ["--beam", 5, "--demo", "--scores", *"Where is the station?".split()],
+                          ["Where is the station?", "--beam", 5, "--scores", "--demo"]):
+            self.assertEqual(self.run_qkv("translate", *arguments).out, wanted)
+        self.assertIn("--bogus", self.run_qkv("translate", "--demo", "--bogus", "x", code=2).err)
+        self.assertIn("No such file", self.run_qkv("translate", "--demo", "nofile.txt", code=3).err)
+        lines = self.run_qkv("translate", "--demo", input=b"I am hungry.\n").out
+        self.assertEqual(lines, "J'ai faim.\n")
+
     def test_runs_anywhere_and_is_drawn(self):
         shown = self.run_qkv("translate", "--dates", "May 3, 1987", "--show",
                              env={"HOME": "/nowhere", "QKV_DATA_DIR": "/nowhere"}).out

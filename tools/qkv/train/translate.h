@@ -15,8 +15,10 @@
 struct TranslateOptions {
   std::string run{};
   std::vector<std::string> input{};  // a file, or the words of a text; none or "-": standard input
-  // For each linked model the words of a text, or "-": lines of standard input.
-  std::vector<std::vector<std::string>> linked{};
+  struct Flag {
+    bool given = false;
+  };
+  std::vector<Flag> linked{};  // for each linked model; then RUN is the first word of the text
   qkv::app::RunModel model = qkv::app::RunModel::kBest;
   qkv::app::SearchOptions search{};
   qkv::app::UnknownTokens unknown = qkv::app::UnknownTokens::kCopiedIfLooked;

@@ -11,10 +11,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <qkv/app/file_error.h>
 #include <qkv/app/utf8.h>
 
-#include "io/file_kind.h"
 #include "shell/exit_codes.h"
 
 namespace {
@@ -24,18 +22,23 @@ using qkv::app::TranslationModel;
 // The models that need no file.
 constexpr LinkedModel kLinkedModels[] = {
     {"--demo", qkv::app::english_french_model,
-     "translate English TEXT, or the lines of an existing file, to French with a model that is "
-     "linked into the program (a single -: lines of standard input)"},
+     "without RUN: translate English TEXT, or a file, to French with a model that is linked into "
+     "the "
+     "program"},
     {"--dates", qkv::app::date_model,
-     "the same from dates, as English writes them, to ISO 8601: another model"}};
+     "the same from dates, as English writes them, to ISO 8601 with another model"}};
 
 std::size_t index_of(const LinkedModel& model) {
   return static_cast<std::size_t>(&model - std::begin(kLinkedModels));
 }
 
-const std::vector<std::string>& words_of(const TranslateOptions& options,
-                                         const LinkedModel& model) {
-  return options.linked[index_of(model)];
+// What is to be translated: with a linked model there is no RUN, but a word in its place.
+std::vector<std::string> words_of(const TranslateOptions& options) {
+  std::vector<std::string> words = options.input;
+  if (linked_model(options) != nullptr && !options.run.empty()) {
+    words.insert(words.begin(), options.run);
+  }
+  return words;
 }
 
 bool is_file(const std::string& name) {
@@ -67,24 +70,27 @@ bool is_path(const std::string& name) {
 void add_linked_models(const Command& command, TranslateOptions& options) {
   options.linked.resize(std::size(kLinkedModels));
   for (const LinkedModel& model : kLinkedModels) {
-    command.add_option(model.option, options.linked[index_of(model)], model.help)
-        .type_name("TEXT...");
+    command.add_flag(model.option, options.linked[index_of(model)].given, model.help);
   }
 }
 
 const LinkedModel* linked_model(const TranslateOptions& options) {
-  const auto* found = std::ranges::find_if(
-      kLinkedModels, [&](const LinkedModel& model) { return !words_of(options, model).empty(); });
+  const auto* found = std::ranges::find_if(kLinkedModels, [&](const LinkedModel& model) {
+    return options.linked[index_of(model)].given;
+  });
   return found == std::end(kLinkedModels) ? nullptr : found;
 }
 
 void check_model_choice(const TranslateOptions& options) {
   std::vector<std::string> chosen;
-  if (!options.run.empty()) chosen.push_back("RUN " + qkv::app::quoted(options.run));
-  for (const LinkedModel& model : kLinkedModels) {
-    if (!words_of(options, model).empty()) chosen.emplace_back(model.option);
+  const bool is_text = linked_model(options) != nullptr && options.input.empty();
+  if (!options.run.empty() && !is_text && is_file(options.run)) {
+    chosen.push_back("RUN " + qkv::app::quoted(options.run));
   }
-  if (chosen.empty()) {
+  for (const LinkedModel& model : kLinkedModels) {
+    if (options.linked[index_of(model)].given) chosen.emplace_back(model.option);
+  }
+  if (chosen.empty() && options.run.empty()) {
     throw UsageError("RUN, --demo TEXT or --dates TEXT is needed; see qkv translate --help");
   }
   if (chosen.size() > 1) {
@@ -95,13 +101,10 @@ void check_model_choice(const TranslateOptions& options) {
 // An existing file, or a name that is meant to be one, is a file; anything else is a text.
 Source source_of(const TranslateOptions& options) {
   const LinkedModel* const linked = linked_model(options);
-  const std::vector<std::string>& words =
-      linked != nullptr ? words_of(options, *linked) : options.input;
+  const std::vector<std::string> words = words_of(options);
   if (words.empty() || words == std::vector<std::string>{"-"}) return {.file = "-"};
   const auto names_file = [](const std::string& word) { return is_file(word) || is_path(word); };
-  if (words.size() == 1 && (linked != nullptr ? is_file(words[0]) : names_file(words[0]))) {
-    return {.file = words[0]};
-  }
+  if (words.size() == 1 && names_file(words[0])) return {.file = words[0]};
   const auto file = std::ranges::find_if(words, names_file);
   if (linked == nullptr && words.size() > 1 && file != words.end()) {
     throw UsageError(fmt::format("expected one FILE or the words of a text, got {} among {} words",
@@ -117,20 +120,6 @@ Source source_of(const TranslateOptions& options) {
 }
 
 TranslationModel model_of(const TranslateOptions& options) {
-  if (const LinkedModel* linked = linked_model(options)) return linked->model();
-  if (!is_file(options.run)) {
-    throw qkv::app::InputError(
-        options.run,
-        "no such folder or model file; a model from qkv train translates a text by qkv translate "
-        "RUN \"TEXT\", and lines of standard input by qkv translate RUN; a model is linked "
-        "into the program: qkv translate --demo \"TEXT\"");
-  }
-  std::error_code error;
-  if (std::filesystem::is_regular_file(options.run, error) &&
-      qkv::app::file_kind(options.run, &stop_flag()) != qkv::app::FileKind::kSafetensors) {
-    throw qkv::app::InputError(
-        options.run,
-        "expected the folder of a run or a .safetensors model, got another kind of file");
-  }
-  return read_model(options.run, options.model);
+  const LinkedModel* const linked = linked_model(options);
+  return linked != nullptr ? linked->model() : read_model(options.run, options.model);
 }

@@ -10,6 +10,7 @@
 
 #include <qkv/app/file_error.h>
 
+#include "io/file_kind.h"
 #include "io/parallel_text.h"
 #include "shell/console.h"
 #include "shell/exit_codes.h"
@@ -36,8 +37,9 @@ void add_columns(const Command& command, Index& source, Index& target) {
               return n && *n >= 0 && *n < qkv::app::kMostColumns;
             };
             if (!is_column(first) || !is_column(second) || *first == *second) {
-              throw BadValue("--cols", fmt::format("expected two columns, counted from 0, got {}",
-                                                   qkv::app::quoted(text)));
+              throw BadValue("--cols",
+                             fmt::format("expected two different columns, counted from 0, got {}",
+                                         qkv::app::quoted(text)));
             }
             source = *first;
             target = *second;
@@ -90,7 +92,24 @@ std::vector<std::string> model_files(const std::string& path) {
 
 qkv::app::TranslationModel read_model(const std::string& path, qkv::app::RunModel model) {
   std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    throw qkv::app::InputError(
+        path,
+        "no such folder or model file; a model from qkv train translates a text by qkv translate "
+        "RUN \"TEXT\", and lines of standard input by qkv translate RUN; a model is linked "
+        "into the program: qkv translate --demo \"TEXT\"");
+  }
   const bool is_folder = std::filesystem::is_directory(path, error);
+  if (is_folder && !qkv::app::holds_run(path)) {
+    throw qkv::app::InputError(path,
+                               "expected the folder of a run, got one without config.json; qkv "
+                               "train DATA -o FOLDER makes one");
+  }
+  if (std::filesystem::is_regular_file(path, error) &&
+      qkv::app::file_kind(path, &stop_flag()) != qkv::app::FileKind::kSafetensors) {
+    throw qkv::app::InputError(
+        path, "expected the folder of a run or a .safetensors model, got another kind of file");
+  }
   return is_folder ? qkv::app::read_translation_model(path, model, &stop_flag())
                    : qkv::app::read_model_file(path, &stop_flag());
 }
