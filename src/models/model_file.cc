@@ -374,8 +374,13 @@ void check_sizes(const Contents& contents, const TranslatorConfig& config) {
   check("hidden", config.hidden, config.hidden);
   check("embedding", config.embedding, config.hidden);
   check("encoder_layers", config.encoder_layers, config.hidden * config.hidden);
-  if (config.tied_embeddings == TiedEmbeddings::kNone) {
-    check("hidden", config.hidden, config.target_tokens);
+  switch (config.tied_embeddings) {
+    case TiedEmbeddings::kNone:
+      check("hidden", config.hidden, config.target_tokens);
+      break;
+    case TiedEmbeddings::kOutput:
+      check("embedding", config.embedding, config.embedding);  // less than the readout
+      break;
   }
   check("embedding", config.embedding, config.source_tokens);
   check("embedding", config.embedding, config.target_tokens);

@@ -103,11 +103,18 @@ LearnedPiece piece_from(std::string_view message) {
   return {std::string(*text), *score};
 }
 
-// SentencePiece's tables are made for what its trainer finds.
+// What SentencePiece's trainer finds (max_sentencepiece_length). Its tables are made for that: a
+// piece of a million characters ends the process, as they are built by recursion.
+constexpr std::size_t kLongestPiece = 16;
+
 void check_piece(const LearnedPiece& piece, std::unordered_set<std::string>& seen) {
   const auto letters = from_utf8(piece.text);
   if (piece.text.empty() || !letters) {
     refuse_model(fmt::format("must have pieces of UTF-8 text, got {}", quoted(piece.text)));
+  }
+  if (letters->size() > kLongestPiece) {
+    refuse_model(fmt::format("must have pieces of at most {} characters, got one of {}",
+                             kLongestPiece, letters->size()));
   }
   for (const char32_t c : *letters) {
     if (is_space(c)) {

@@ -263,9 +263,14 @@ TEST(SubwordModel, PiecesAreChecked) {
             "Subwords: bytes must have learned pieces, got none");
   // What was not learned, yet could have been.
   EXPECT_EQ(refusal([](auto& pieces) {
-              pieces = {{std::string(5000, 'a'), 1e9F}, {"aa", -1e9F}, {"▁▁", 0}};
+              pieces = {{std::string(16, 'a'), 1e9F}, {"aa", -1e9F}, {"▁▁", 0}};
             }),
             "no exception");
+  for (const std::size_t length : {17U, 1000000U}) {
+    EXPECT_EQ(refusal([&](auto& pieces) { pieces[2].text = std::string(length, 'a'); }),
+              "Subwords: bytes must have pieces of at most 16 characters, got one of " +
+                  std::to_string(length));
+  }
 }
 
 // Each is refused, or splits any text.

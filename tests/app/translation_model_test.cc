@@ -410,6 +410,14 @@ TEST(ModelFile, SizesAreThoseOfTheFile) {
         refusal_after([&](Changed& f) { f.add_setting("encoder_layers", layers); });
     EXPECT_TRUE(text.starts_with("encoder_layers: expected parameters of that size")) << text;
   }
+  // A readout of embedding x embedding and more, for which the tokens alone would suffice.
+  const std::string tied = refusal_after([](Changed& f) {
+    f.add_setting("tied_embeddings", "output");
+    f.set("embedding", "60");
+    f.set("hidden", "1");
+    f.set("units", "1");
+  });
+  EXPECT_TRUE(tied.starts_with("embedding: expected parameters of that size")) << tied;
   EXPECT_NE(refusal_after([](Changed& f) { f.set("hidden", "7"); }).find("expected float32"),
             std::string::npos);
   EXPECT_NE(refusal_after([](Changed& f) { f.set("dropout", "2"); }).find("dropout"),
