@@ -438,7 +438,7 @@ class Trouble(TrainCase):
         self.assertGreaterEqual(len(lines), 2)
         for line in lines:
             self.assertRegex(line, r"^qkv: train: epoch \d\.\d\d, update \d+, (\d+ h )?(\d+ min )?"
-                                   r"(\d+ s )?left, loss \d+\.\d{4}, \d+ target tokens/s$")
+                                   r"(\d+ s )?left, loss \d+\.\d{4}, \d+ tokens/s$")
         self.assertIn("update 3, ", lines[-1])
         self.assertIn(" 0 s left", lines[-1])
 

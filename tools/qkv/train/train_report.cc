@@ -56,10 +56,10 @@ std::string best_of(const TrainingReport& report) {
 }  // namespace
 
 std::string text_of(const qkv::app::TrainingProgress& progress) {
-  // The speed last: a terminal of 80 columns may cut the line.
+  // Short, for terminals of 80 columns: these are target tokens, as the help says.
   std::string line = place(progress.spent, progress.batch, progress.batches);
   if (progress.seconds_left) line += fmt::format(", {} left", duration(*progress.seconds_left));
-  return line + fmt::format(", loss {:.4f}, {:.0f} target tokens/s", progress.loss,
+  return line + fmt::format(", loss {:.4f}, {:.0f} tokens/s", progress.loss,
                             progress.tokens_per_second);
 }
 
