@@ -354,7 +354,7 @@ class Refused(TrainCase):
     def test_wrong_options(self):
         for more, want in [
                 (("--after", "10"), 'got "10"'), (("--after", "1e,2e"), "epochs once"),
-                (("--cols", "0"), "--cols: expected two columns"), (("--cols", "1,1"), "--cols: "),
+                (("--cols", "0"), "--cols: expected two different columns"), (("--cols", "1,1"), "--cols: "),
                 (("--patience", "2"), "--patience requires --valid"),
                 (("--valid-freq", "5u"), "--valid-freq requires --valid"),
                 (("--valid-freq", "0s"), "qkv: --valid-freq: must be like 10e,5000u,30m: a positive "),
