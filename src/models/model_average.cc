@@ -2,6 +2,7 @@
 #include "models/model_average.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <map>
@@ -70,6 +71,10 @@ class Comparison {
     if (tensor == nullptr || tensor->shape() != want->shape()) {
       fail(fmt::format("{} has another shape than in", name));
     }
+    if (is_real(want->dtype()) && !is_real(tensor->dtype())) {
+      fail(fmt::format("{} is {}, and {} in", name, name_of(tensor->dtype()),
+                       name_of(want->dtype())));
+    }
     // Counts of tokens say what a model was trained on, not what it is.
     if (is_real(want->dtype()) || name.ends_with("_counts")) return;
     if (!equal_bytes(*tensor, *want)) fail(fmt::format("{} differs from that in", name));
@@ -121,10 +126,14 @@ class Comparison {
   const std::string& first_;
 };
 
-void add(const Arrays& arrays, std::map<std::string, Tensor>& sums) {
+void add(const std::string& file, const Arrays& arrays, std::map<std::string, Tensor>& sums) {
   for (auto& [name, sum] : sums) {
     const Tensor more = convert(std::get<Tensor>(arrays.at(name)), DType::kFloat64);
     const auto values = more.values<double>();
+    if (!std::ranges::all_of(values, [](double x) { return std::isfinite(x); })) {
+      throw InputError(file,
+                       fmt::format("cannot be averaged: {} has a number that is not finite", name));
+    }
     const auto to = sum.values<double>();
     for (std::size_t n = 0; n < to.size(); ++n) to[n] += values[n];
   }
@@ -142,11 +151,11 @@ TranslationModel average_models(std::span<const std::string> files, const std::a
       sums.emplace(name, Tensor(DType::kFloat64, std::get<Tensor>(array).shape()));
     }
   }
-  add(first, sums);
+  add(files[0], first, sums);
   for (const std::string& file : files.subspan(1)) {
     const Arrays arrays = arrays_of(file, stop);
     Comparison(file, files[0]).check(arrays, first);
-    add(arrays, sums);
+    add(file, arrays, sums);
   }
   const auto count = static_cast<double>(files.size());
   for_each_parameter(model.translator, [&](const BasicParameter<Tensor>& parameter) {

@@ -14,8 +14,8 @@ namespace qkv::app {
 // The model whose parameters are the means of those in these model files, at least one: summed in
 // float64 in the order of the files, then rounded once. What cannot be averaged must be the same in
 // all: vocabularies, style, sizes and the like. The rest is the first model's: counts of words, and
-// settings that concern training alone. Throws InputError, which names the file and what differs;
-// Cancelled if `stop` is set.
+// settings that concern training alone. Throws InputError, which names the file and what differs or
+// is not finite; Cancelled if `stop` is set.
 QKV_API TranslationModel average_models(std::span<const std::string> files,
                                         const std::atomic<bool>* stop = nullptr);
 

@@ -192,6 +192,10 @@ std::vector<std::string> run_checkpoints(const std::string& folder) {
   return models::checkpoint_paths(folder);
 }
 
+bool is_checkpoint_name(std::string_view name) {
+  return models::checkpoint_update(name).has_value();
+}
+
 TranslationModel read_translation_model(const std::string& folder, RunModel which,
                                         const std::atomic<bool>* stop) {
   const char* name = which == RunModel::kBest ? models::kBestFile : models::kModelFile;

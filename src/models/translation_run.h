@@ -195,6 +195,9 @@ QKV_API std::vector<std::string> run_files(const std::string& folder);
 // InputError for a folder that cannot be read.
 QKV_API std::vector<std::string> run_checkpoints(const std::string& folder);
 
+// Whether a run gives a file of its folder this name as it keeps a checkpoint.
+QKV_API bool is_checkpoint_name(std::string_view name);
+
 // The translator of a RUN folder. Throws InputError for missing or malformed files, Cancelled
 // if `stop` is set.
 QKV_API TranslationModel read_translation_model(const std::string& folder, RunModel which,

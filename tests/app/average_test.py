@@ -15,6 +15,35 @@ from train_runs import ENDLESS, SIZES, TrainCase, safetensors
 MORE = ("--valid", "valid.tsv", "--valid-freq", "4u", "--lr", "0.02")
 
 
+def parts(data):
+    """Header and numbers of a safetensors file."""
+    size = int.from_bytes(data[:8], "little")
+    return json.loads(data[8:8 + size]), data[8 + size:]
+
+
+def first_parameter(header):
+    return next(name for name, entry in header.items() if entry.get("dtype") == "F32")
+
+
+def with_number(data, number):
+    """The same file with another first number in a parameter, and the parameter's name."""
+    header, numbers = parts(data)
+    name = first_parameter(header)
+    begin = header[name]["data_offsets"][0]
+    numbers = numbers[:begin] + np.float32(number).tobytes() + numbers[begin + 4:]
+    return data[:len(data) - len(numbers)] + numbers, name
+
+
+def with_integers(data):
+    """The same bits said to be integers in a parameter, and the parameter's name."""
+    header, numbers = parts(data)
+    name = first_parameter(header)
+    header[name]["dtype"] = "I32"
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + numbers, name
+
+
 def names(*updates):
     return [f"checkpoint-{update}.safetensors" for update in updates]
 
@@ -135,6 +164,49 @@ class Average(TrainCase):
         self.run_qkv("average", "RUN/best.safetensors", "DROPOUT/best.safetensors", "-o",
                      "mean.safetensors")
 
+    def test_files_of_the_run_stay(self):
+        """Those that are no input, too, and checkpoints that it may have had or may get."""
+        (self.dir / "link.safetensors").symlink_to("RUN/best.safetensors")
+        (self.dir / "SAME").symlink_to("RUN")
+        before = self.files("RUN")
+        for folder, output in (
+                ("RUN", "RUN/best.safetensors"), ("RUN/", "RUN/model.safetensors"),
+                ("RUN", "RUN/state.safetensors"), ("RUN", "RUN/checkpoint-3.safetensors"),
+                ("RUN", "RUN/checkpoint-8.safetensors"), ("SAME", "RUN/checkpoint-3.safetensors"),
+                ("RUN", "link.safetensors")):
+            self.assertEqual(self.refuse(2, "average", folder, "--last", 1, "-o", output),
+                             f"qkv: -o {output}: a file of the run {folder}\n")
+        self.assertEqual(self.files("RUN"), before)
+        self.run_qkv("average", "RUN", "-o", "RUN/mean.safetensors")
+        self.run_qkv("average", "RUN", "-o", "RUN/checkpoint-03.safetensors")  # not the run's
+
+    def test_numbers_that_have_no_mean(self):
+        good = self.path("RUN", "best.safetensors").read_bytes()
+        for number in (np.nan, np.inf, -np.inf):
+            data, name = with_number(good, number)
+            self.file("bad.safetensors", data)
+            for order in (["bad.safetensors"], ["RUN", "bad.safetensors"],
+                          ["bad.safetensors", "RUN/best.safetensors"]):
+                self.assertEqual(self.refuse(3, "average", *order, "-o", "mean.safetensors"),
+                                 f"qkv: bad.safetensors: cannot be averaged: {name} has a number "
+                                 "that is not finite\n")
+        data, name = with_integers(good)
+        self.file("bad.safetensors", data)
+        self.assertEqual(self.refuse(3, "average", "RUN/best.safetensors", "bad.safetensors", "-o",
+                                     "mean.safetensors"),
+                         f"qkv: bad.safetensors: cannot be averaged: {name} is int32, and float32 in "
+                         "RUN/best.safetensors\n")
+        self.assertNotIn("mean.safetensors", self.names())
+
+    def test_numbers_too_large_for_16_bits(self):
+        data, name = with_number(self.path("RUN", "best.safetensors").read_bytes(), 1e6)
+        self.file("large.safetensors", data)
+        call = ("average", "large.safetensors", "-o", "mean.safetensors", "--dtype")
+        self.assertEqual(self.refuse(2, *call, "f16"),
+                         f"qkv: --dtype f16: {name} must be finite as float16, got 1000000\n")
+        self.assertNotIn("mean.safetensors", self.names())
+        self.run_qkv(*call, "bf16")
+
     def test_of_subwords(self):
         """Pieces are no text, but the same in all."""
         words = "low lower lowest new newer newest wide wider".split()
@@ -155,6 +227,11 @@ class Average(TrainCase):
                 (2, ["RUN", "-o", "mean.npz"], "-o mean.npz: a model is a .safetensors file"),
                 (2, ["RUN/best.safetensors", "-o", "RUN/best.safetensors"],
                  "-o RUN/best.safetensors: the same file as the input RUN/best.safetensors"),
+                (2, ["RUN/best.safetensors", "--last", 1, "-o", "m.safetensors"],
+                 "--last 1: it goes with the folder of a run, and none is named"),
+                (2, ["-", "-o", "m.safetensors"],
+                 "-: a model is read twice, so it cannot be standard input"),
+                (2, ["RUN", "-", "-o", "m.safetensors"], "-: a model is read twice"),
                 (3, ["RUN", "--last", 4, "-o", "m.safetensors"],
                  "RUN: expected 4 checkpoints, as --last asks, got 3"),
                 (3, ["NONE", "-o", "m.safetensors"],

@@ -12,8 +12,10 @@
 
 #include <qkv/app/file_error.h>
 #include <qkv/app/translation_model.h>
+#include <qkv/error.h>
 #include <qkv/layers/parameters.h>
 
+#include "io/text_file.h"
 #include "models/model_average.h"
 #include "models/model_names.h"
 #include "models/translation_run.h"
@@ -67,11 +69,15 @@ std::vector<std::string> checkpoints(const std::string& folder, const std::optio
   return files;
 }
 
+bool is_folder(const std::string& model) {
+  std::error_code failed;
+  return std::filesystem::is_directory(model, failed);
+}
+
 std::vector<std::string> files_of(const AverageOptions& options) {
   std::vector<std::string> files;
   for (const std::string& model : options.models) {
-    std::error_code failed;
-    if (std::filesystem::is_directory(model, failed)) {
+    if (is_folder(model)) {
       for (std::string& file : checkpoints(model, options.last)) files.push_back(std::move(file));
     } else {
       files.push_back(model);
@@ -84,22 +90,60 @@ void check(const AverageOptions& options) {
   if (!options.output.ends_with(kExtension)) {
     throw UsageError(fmt::format("-o {}: a model is a {} file", options.output, kExtension));
   }
+  if (std::ranges::find(options.models, "-") != options.models.end()) {
+    throw UsageError("-: a model is read twice, so it cannot be standard input");
+  }
+  if (options.last && std::ranges::none_of(options.models, is_folder)) {
+    throw UsageError(fmt::format("--last {}: it goes with the folder of a run, and none is named",
+                                 *options.last));
+  }
   check_place(options.output);
 }
 
-void check_other(const std::string& output, const std::vector<std::string>& files) {
-  for (const std::string& file : files) {
-    if (!is_same_file(output, file)) continue;
-    throw UsageError(fmt::format("-o {}: the same file as the input {}", output, file));
+// The files that are the run's own, to which an output must not be written: also a checkpoint that
+// is not there, which the run would count as one of its own later.
+std::vector<std::string> own_files(const std::string& folder, const std::string& output) {
+  std::vector<std::string> files = qkv::app::run_files(folder);
+  for (std::string& file : qkv::app::run_checkpoints(folder)) files.push_back(std::move(file));
+  const std::filesystem::path name =
+      std::filesystem::path(qkv::app::behind_links(output)).filename();
+  if (qkv::app::is_checkpoint_name(name.string())) {
+    files.push_back((std::filesystem::path(folder) / name).string());
+  }
+  return files;
+}
+
+void check_other(const AverageOptions& options, const std::vector<std::string>& files) {
+  const std::string& output = options.output;
+  const auto is_output = [&](const std::string& file) { return is_same_file(output, file); };
+  for (const std::string& model : options.models) {
+    if (is_folder(model) && std::ranges::any_of(own_files(model, output), is_output)) {
+      throw UsageError(fmt::format("-o {}: a file of the run {}", output, model));
+    }
+  }
+  const auto same = std::ranges::find_if(files, is_output);
+  if (same == files.end()) return;
+  throw UsageError(fmt::format("-o {}: the same file as the input {}", output, *same));
+}
+
+void write(const AverageOptions& options, const qkv::app::TranslationModel& mean) {
+  try {
+    qkv::app::write_model_file(options.output, mean, {.storage = options.storage});
+  } catch (const qkv::Error& error) {  // of a number that is too large for 16 bits
+    using Storage = qkv::app::Choice<qkv::app::ParameterStorage>;
+    const auto* dtype =
+        std::ranges::find(qkv::app::kParameterStorages, options.storage, &Storage::value);
+    throw UsageError(fmt::format("--dtype {}: {}", dtype->name,
+                                 std::string(error.what()).substr(error.function().size() + 2)));
   }
 }
 
 void run(const AverageOptions& options) {
   check(options);
   const std::vector<std::string> files = files_of(options);
-  check_other(options.output, files);
+  check_other(options, files);
   const qkv::app::TranslationModel mean = qkv::app::average_models(files, &stop_flag());
-  qkv::app::write_model_file(options.output, mean, {.storage = options.storage});
+  write(options, mean);
   std::string text = fmt::format("{}: {} parameters, the mean of {}\n", options.output,
                                  qkv::parameter_count(mean.translator), files.size());
   for (const std::string& file : files) text += fmt::format("  {}\n", file);

@@ -330,7 +330,8 @@ void add_learning_options(const Command& command, TrainingOptions& o) {
   add_budget(command, "--save-freq", o.save_every,
              "save every this many updates, epochs or seconds (default 500u)");
   add_number(command, "--keep", o.keep, Bounds<Index>{0, kMostCount},
-             "keep the parameters of this many last validations, for qkv average (default 0)");
+             "keep the parameters of this many last validations (not of the one at the end of a "
+             "budget), for qkv average (default 0)");
 }
 
 }  // namespace
