@@ -8,7 +8,9 @@
 # sizes are those that stay below 4 MB in 16 bits.
 set -euo pipefail
 pairs=$(realpath "${1:?usage: src/models/english_french/train.sh PAIRS [FOLDER]}")
-folder=$(realpath "${2:-$(mktemp -d)}")
+folder=${2:-$(mktemp -d)}
+mkdir -p "$folder"
+folder=$(realpath "$folder")
 cd "$(dirname "$0")/../../.."
 export PATH=$PWD/build/release/bin:$PATH
 
