@@ -119,15 +119,15 @@ void set_epochs(std::vector<LoggedLine>& lines) {
   }
 }
 
-std::string log_in(const std::string& path) {
+}  // namespace
+
+std::string training_log_of(const std::string& path) {
   if (path.ends_with(".jsonl")) return path;
   return fmt::format("{}{}{}", path, path.ends_with('/') ? "" : "/", models::kLogFile);
 }
 
-}  // namespace
-
 std::vector<CurvePoint> read_training_curve(const std::string& path) {
-  const std::string file = log_in(path);
+  const std::string file = training_log_of(path);
   const std::string text = read_text(file);
   std::vector<LoggedLine> lines;
   Index number = 0;
@@ -144,7 +144,9 @@ std::vector<CurvePoint> read_training_curve(const std::string& path) {
   const bool all_end = std::ranges::all_of(lines, &LoggedLine::is_end);
   std::vector<CurvePoint> points;
   for (LoggedLine& line : lines) {
-    if (line.is_end && !(all_end && &line == &lines.back())) line.point.loss.reset();
+    const bool is_last = &line == &lines.back();
+    if (line.is_end && !(all_end && is_last)) line.point.loss.reset();
+    if (line.is_end && !is_last) line.point.is_best = false;
     points.push_back(line.point);
   }
   return points;

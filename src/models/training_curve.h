@@ -19,12 +19,17 @@ struct CurvePoint {
   std::optional<double> loss{};    // of training, since the point before
   std::optional<double> valid_loss{};
   std::optional<double> bleu{};
-  bool is_best = false;  // of the validations so far
+  bool is_best = false;  // of the validations so far; its parameters were kept
 };
 
-// What happened in a run: the lines of `path`, which is the folder or its train.jsonl. Of a line
+// The train.jsonl of `path`, which is the folder or that file.
+QKV_API std::string training_log_of(const std::string& path);
+
+// What happened in a run: the lines of training_log_of(path). Of a line
 // where a run ended, only the validation is there, unless there are no other lines: its loss is
-// that of a few updates, which the next line has again. Throws InputError for a file that is
+// that of a few updates, which the next line has again. Nor is it
+// the best once the run went on, which it does without that validation. A point for each line, in
+// their order. Throws InputError for a file that is
 // missing or empty, and with the line for one that training does not write.
 QKV_API std::vector<CurvePoint> read_training_curve(const std::string& path);
 

@@ -13,6 +13,9 @@
 
 namespace qkv::app {
 
+// Beyond it an axis could overflow, and nothing can be seen: such points are gaps.
+inline constexpr double kMostDrawn = 1e15;
+
 struct ChartPoint {
   double x = 0;
   double y = 0;

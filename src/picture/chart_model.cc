@@ -12,9 +12,6 @@
 namespace qkv::app::picture {
 namespace {
 
-// Beyond it an axis could overflow, and nothing can be seen.
-constexpr double kMostShown = 1e15;
-
 template <class Take>
 void for_each_drawn(const ChartPanel& panel, const Take& take) {
   for (const ChartSeries& series : panel.series) {
@@ -41,8 +38,8 @@ void check_chart(const Chart& chart, std::string_view function) {
 }
 
 bool is_drawn(const ChartPoint& point) {
-  return std::isfinite(point.x) && std::abs(point.x) < kMostShown && std::isfinite(point.y) &&
-         std::abs(point.y) < kMostShown;
+  return std::isfinite(point.x) && std::abs(point.x) < kMostDrawn && std::isfinite(point.y) &&
+         std::abs(point.y) < kMostDrawn;
 }
 
 ScaleAxis x_axis(const Chart& chart, int most) {

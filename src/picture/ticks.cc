@@ -9,12 +9,17 @@
 namespace qkv::app::picture {
 namespace {
 
-// Multiples of the step in the axis, up to rounding.
-void add_ticks(ScaleAxis& axis, double step) {
+// A shorter axis has no step above 0.
+constexpr double kShortest = 1e-300;
+
+// Multiples of the step in the axis, up to rounding. The count
+// is an integer with a limit, so that it ends whatever the numbers.
+void add_ticks(ScaleAxis& axis, double step, int most) {
   const double first = std::ceil(axis.low / step - 1e-9);
   const double last = std::floor(axis.high / step + 1e-9);
-  for (double n = first; n <= last; ++n) {
-    axis.ticks.push_back({axis.place(n * step), tick_text(n * step, step)});
+  for (int n = 0; n < most + 3 && first + n <= last; ++n) {
+    const double value = (first + n) * step;
+    axis.ticks.push_back({axis.place(value), tick_text(value, step)});
   }
 }
 
@@ -57,19 +62,21 @@ std::string tick_text(double value, double step) {
 
 ScaleAxis value_axis(double low, double high, int most) {
   if (low >= 0 && low <= high / 2) low = 0;
-  if (high <= low) {  // one number: an axis from 0 to it
+  // One number, or as good as: an axis from 0 to it. A step far below the numbers adds nothing.
+  if (high - low <= 1e-9 * std::max(std::abs(low), std::abs(high))) {
     low = std::min(low, 0.0);
     high = std::max(high, low + (low < 0 ? -low : 1.0));
   }
+  if (high - low < kShortest) high = low + 1;
   const double step = round_up((high - low) / most);
   ScaleAxis axis{step * std::floor(low / step + 1e-9), step * std::ceil(high / step - 1e-9), {}};
-  add_ticks(axis, step);
+  add_ticks(axis, step, most);
   return axis;
 }
 
 ScaleAxis running_axis(double high, int most) {
-  ScaleAxis axis{0, high > 0 ? high : 1, {}};
-  add_ticks(axis, round_up(axis.high / most));
+  ScaleAxis axis{0, high < kShortest ? 1 : high, {}};
+  add_ticks(axis, round_up(axis.high / most), most);
   return axis;
 }
 

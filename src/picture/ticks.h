@@ -32,7 +32,8 @@ struct ScaleAxis {
 };
 
 // An axis for numbers from `low` to `high`, whose ends are ticks, at most `most` + 2 of them. It
-// begins at 0 unless that took more than half of it.
+// begins at 0 unless that took more than half of it. Numbers that differ in the tenth digit only
+// count as one.
 ScaleAxis value_axis(double low, double high, int most);
 // An axis from 0 to `high` exactly, with at most `most` + 1 ticks.
 ScaleAxis running_axis(double high, int most);

@@ -43,6 +43,37 @@ TEST(Ticks, AreRound) {
   EXPECT_EQ(picture::tick_text(2e-9, 1e-9), "2e-9");
 }
 
+// Numbers a few roundings apart are one number; a step below them would never pass it.
+TEST(Ticks, OfNumbersThatAreNearlyOne) {
+  EXPECT_EQ(texts(picture::value_axis(1, std::nextafter(1, 2), 4)),
+            (Texts{"0.0", "0.5", "1.0", "1.5"}));
+  EXPECT_EQ(texts(picture::value_axis(-2, std::nextafter(-2, 0), 4)),
+            (Texts{"-2.0", "-1.5", "-1.0", "-0.5", "0.0"}));
+  EXPECT_EQ(texts(picture::value_axis(43.09, 43.09000000000001, 6)),
+            (Texts{"0", "10", "20", "30", "40", "50"}));
+  EXPECT_EQ(texts(picture::value_axis(1, 1.00004, 4)),
+            (Texts{"1.00000", "1.00001", "1.00002", "1.00003", "1.00004"}));
+}
+
+// No step of the smallest numbers is above 0.
+TEST(Ticks, OfTheSmallestNumbers) {
+  constexpr double kLeast = std::numeric_limits<double>::denorm_min();
+  const Texts unit{"0.00", "0.25", "0.50", "0.75", "1.00"};
+  EXPECT_EQ(texts(picture::running_axis(kLeast, 4)), unit);
+  EXPECT_EQ(texts(picture::value_axis(0, kLeast, 4)), unit);
+  EXPECT_EQ(texts(picture::value_axis(kLeast, kLeast, 4)), unit);
+  for (const double size : {kLeast, 1e-310, 1e-301, 1e-299}) {
+    const picture::ScaleAxis axis = picture::value_axis(-size, size, 4);
+    EXPECT_GE(axis.ticks.size(), 2U) << size;
+    EXPECT_TRUE(std::isfinite(axis.place(size))) << size;
+    const std::string text =
+        draw_terminal({.runs = {{"run", ""}},
+                       .panels = {{"loss", {{.points = {{0, -size, ""}, {size, size, ""}}}}}}},
+                      {});
+    EXPECT_EQ(text.find("nan"), std::string::npos) << size;
+  }
+}
+
 Chart chart_of(std::vector<ChartPoint> points) {
   return {.runs = {{"run", ""}}, .panels = {{"loss", {{.points = std::move(points)}}}}};
 }

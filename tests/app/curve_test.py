@@ -6,6 +6,7 @@ usage: curve_test.py PROGRAM [TEST ...]
 """
 
 import json
+import os
 import re
 import unittest
 import xml.etree.ElementTree
@@ -139,6 +140,54 @@ class Written(Case):
         self.assertEqual(self.refuse(3, "curve", "RUN"),
                          "qkv: RUN: expected a loss or BLEU that is finite, got none\n")
 
+    def test_numbers_a_rounding_apart(self):
+        for last in (1.0000000000000002, 1.0):
+            self.log("RUN", entry(1, 0, 1.0) + entry(2, 1, last))
+            self.near_points(self.drawing("RUN").points(0, 0), [(1, 1), (2, 1)])
+        self.log("RUN", entry(1, 0, 2.0, 1.0, 43.09) + entry(2, 0, 2.0, 1.0, 43.090000000000003)
+                 + entry(3, 1, 1.0, 1.0, 43.09000000000001))
+        self.near_points(self.drawing("RUN").points(1, 0), [(n, 43.09) for n in (1, 2, 3)])
+        self.run_qkv("curve", "RUN")
+
+    def test_next_to_no_time(self):
+        self.log("RUN", '{"epoch": 0, "update": 1, "seconds": 5e-324, "loss": 1.0}\n')
+        self.assertEqual(self.drawing("RUN", "--x", "time").points(0, 0), [(0, 1)])
+        self.run_qkv("curve", "RUN", "--x", "time")
+
+    def test_best_at_an_end_is_gone_once_the_run_goes_on(self):
+        """The state, and so best.safetensors, is that of before the end."""
+        before = entry(100, 1, 4.0, 3.0, 10.0, best=True)
+        end = entry(150, 1, 4.0, 2.0, 30.0, end="budget", best=True)
+        after = entry(200, 2, 3.0, 2.5, 5.0)
+        for text, best in ((before + end + after, 100), (before + end, 150),
+                           (before + end + after + entry(250, 2, 3.0, 2.4, 40.0, end="stopped", best=True), 250)):
+            self.log("RUN", text)
+            self.assertIn(f"best at update {best}:", self.drawing("RUN").text("run-0"))
+            points = json.loads(self.run_qkv("curve", "RUN", "--json").out)["runs"][0]["points"]
+            self.assertEqual([point["update"] for point in points if point["best"]],
+                             [100] if best == 100 else [100, best])
+
+    def test_few_updates_are_drawn_with_the_next(self):
+        """An epoch that ends just after a validation has a line of few updates, and so of chance."""
+        valid = entry(400, 0, 4.0, 3.0, 1.0)
+        self.log("RUN", valid + entry(402, 1, 9.0) + entry(800, 1, 3.0))
+        self.near_points(self.drawing("RUN").points(0, 0),
+                         [(400, 4), (800, (2 * 9 + 398 * 3) / 400)])
+        self.log("RUN", valid + entry(402, 1, 9.0))
+        self.near_points(self.drawing("RUN").points(0, 0), [(402, (400 * 4 + 2 * 9) / 402)])
+        self.log("RUN", valid + entry(500, 1, 9.0) + entry(800, 1, 3.0))
+        self.near_points(self.drawing("RUN").points(0, 0), [(400, 4), (500, 9), (800, 3)])
+        self.log("RUN", valid + entry(402, 1, "NaN") + entry(800, 1, 3.0))
+        self.near_points(self.drawing("RUN").points(0, 0), [(400, 4), (800, 3)])
+        self.assertEqual(len(json.loads(self.run_qkv("curve", "RUN", "--json").out)["runs"][0]["points"]), 3)
+
+    def test_outputs_that_are_inputs(self):
+        os.symlink("RUN/train.jsonl", self.dir / "curve.svg")
+        os.link(self.dir / "RUN/train.jsonl", self.dir / "curve.txt")
+        for run, output in (("RUN", "curve.svg"), ("RUN/", "curve.txt"), ("RUN/train.jsonl", "curve.svg")):
+            self.assertEqual(self.refuse(2, "curve", run, "-o", output),
+                             f"qkv: -o {output}: the same file as the input RUN/train.jsonl\n")
+
     def test_labels_do_not_crowd(self):
         """Whatever the numbers: labels of one axis do not touch."""
         for last in (1, 7, 99, 12345, 999999, 123456789012):
@@ -174,6 +223,19 @@ class Written(Case):
                 (good.replace("epoch", "update"), ':1: expected different names, got "update" once more')):
             self.log("RUN", text)
             self.assertEqual(self.refuse(3, "curve", "RUN"), f"qkv: RUN/train.jsonl{want}\n")
+        far = good + entry(200, 1, 3.0)  # beyond what pictures have
+        for text, want in (
+                (far.replace('"update": 200', f'"update": {10**15}'),
+                 ":2: update: expected a number below 1e+15, got 1e+15"),
+                (far.replace("100.0", "1e300"), ":2: seconds: expected a number below 1e+15, got 1e+300"),
+                (far.replace('"epoch": 1', f'"epoch": {10**16}'),
+                 ":1: epoch: expected a number below 1e+15, got 1e+16"),
+                (entry(1, 0, "NaN") + entry(2, 1, -1e15),
+                 ":2: expected a loss or BLEU between -1e+15 and 1e+15, got -1e+15")):
+            self.log("RUN", text)
+            self.assertEqual(self.refuse(3, "curve", "RUN"), f"qkv: RUN/train.jsonl{want}\n")
+        self.log("RUN", entry(1, 0, 1e20) + good)  # a gap, as what is not finite
+        self.near_points(self.drawing("RUN").points(0, 0), [(100, 3)])
         self.assertEqual(self.refuse(3, "curve", "NONE"),
                          "qkv: NONE/train.jsonl: No such file or directory\n")
         self.assertIn("RUN/train.jsonl", self.refuse(3, "curve", "RUN/train.jsonl"))
@@ -200,7 +262,7 @@ class Written(Case):
     def test_numbers(self):
         points = json.loads(self.run_qkv("curve", "RUN", "--json").out)["runs"][0]["points"]
         self.assertEqual(points[2], {"update": 250, "epochs": 1 + 50 / 300, "seconds": 125.0,
-                                     "valid_loss": 2.9, "bleu": 12.0, "best": True})
+                                     "valid_loss": 2.9, "bleu": 12.0, "best": False})
         self.run_qkv("curve", "RUN", "-o", "curve.txt")
         self.assertEqual((self.dir / "curve.txt").read_text().split("\n")[3].split(),
                          ["200", "1.00", "100.0", "3.5000", "3.0000", "10.00", "*"])

@@ -6,8 +6,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <qkv/app/file_error.h>
@@ -25,8 +27,9 @@ constexpr const char* kCurveFooter = R"(Examples:
 
 Draws the train.jsonl of runs, also of those that still train: the loss of training and of
 validations per target token, and their BLEU. The ring is the best validation. The loss of
-training, unlike that of validations, has dropout and label smoothing in it. -o curve.txt and --json
-have the numbers.)";
+training, unlike that of validations, has dropout and label smoothing in it; where it is of
+far fewer updates than before and after, it is drawn with the next. -o curve.txt and --json have
+the numbers.)";
 
 struct CurveOptions {
   std::vector<std::string> runs{};
@@ -34,15 +37,43 @@ struct CurveOptions {
   OutputOptions outputs{};
 };
 
-// A run without anything to draw is a mistake even among others.
-void check_finite(const Curve& curve) {
-  const auto is_finite = [](const std::optional<double>& value) {
-    return value && std::isfinite(*value);
-  };
+using qkv::app::InputError;
+using qkv::app::kMostDrawn;
+
+// Of the horizontal axes: each must be one that a picture has.
+void check_places(const Curve& curve) {
+  qkv::Index line = 0;
   for (const auto& point : curve.points) {
-    if (is_finite(point.loss) || is_finite(point.valid_loss) || is_finite(point.bleu)) return;
+    ++line;
+    const std::pair<const char*, double> places[] = {{"epoch", point.epochs.value_or(0)},
+                                                     {"update", static_cast<double>(point.update)},
+                                                     {"seconds", point.seconds}};
+    for (const auto& [name, value] : places) {
+      if (value < kMostDrawn) continue;
+      throw InputError::at_line(
+          qkv::app::training_log_of(curve.run), line,
+          fmt::format("{}: expected a number below {:g}, got {:g}", name, kMostDrawn, value));
+    }
   }
-  throw qkv::app::InputError(curve.run, "expected a loss or BLEU that is finite, got none");
+}
+
+// A run without anything to draw is a mistake even among others.
+void check_values(const Curve& curve) {
+  std::optional<std::pair<qkv::Index, double>> hidden;  // the first one: its line and value
+  qkv::Index line = 0;
+  for (const auto& point : curve.points) {
+    ++line;
+    for (const auto& value : {point.loss, point.valid_loss, point.bleu}) {
+      if (!value || !std::isfinite(*value)) continue;
+      if (std::abs(*value) < kMostDrawn) return;
+      if (!hidden) hidden = {line, *value};
+    }
+  }
+  if (!hidden) throw InputError(curve.run, "expected a loss or BLEU that is finite, got none");
+  throw InputError::at_line(
+      qkv::app::training_log_of(curve.run), hidden->first,
+      fmt::format("expected a loss or BLEU between -{0:g} and {0:g}, got {1:g}", kMostDrawn,
+                  hidden->second));
 }
 
 void run(const CurveOptions& options, const Common& common) {
@@ -57,8 +88,12 @@ void run(const CurveOptions& options, const Common& common) {
   results.json = [&] { return json_of(curves); };
   check_outputs(options.outputs, results);
   for (const std::string& name : options.runs) {
+    check_inputs(options.outputs, {qkv::app::training_log_of(name)});
+  }
+  for (const std::string& name : options.runs) {
     curves.push_back({name, qkv::app::read_training_curve(name)});
-    check_finite(curves.back());
+    check_places(curves.back());
+    check_values(curves.back());
   }
   write_outputs(options.outputs, results, common);
 }

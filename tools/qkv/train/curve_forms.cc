@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <optional>
 
 #include <fmt/format.h>
@@ -98,6 +100,44 @@ std::string remark_of(const Curve& curve) {
   return text;
 }
 
+// The points with a loss of training. Where an epoch ends just after a validation, the loss is that
+// of a few updates, which says little and would be a step of its own: it is drawn as part of the
+// next line, or of the one before if it is the last.
+std::vector<CurvePoint> losses_drawn(const std::vector<CurvePoint>& all) {
+  std::vector<CurvePoint> points;
+  std::ranges::copy_if(all, std::back_inserter(points),
+                       [](const CurvePoint& point) { return point.loss.has_value(); });
+  std::vector<double> updates;
+  for (std::size_t n = 0; n < points.size(); ++n) {
+    const qkv::Index before = n == 0 ? 0 : points[n - 1].update;
+    updates.push_back(static_cast<double>(points[n].update - before));
+  }
+  const auto is_short_beside = [&](std::size_t n, std::size_t other) {
+    constexpr double kPart = 0.25;
+    return other >= points.size() ||
+           (std::isfinite(*points[n].loss) && std::isfinite(*points[other].loss) &&
+            updates[n] < kPart * updates[other]);
+  };
+  std::vector<CurvePoint> drawn;
+  for (std::size_t n = 0; n < points.size(); ++n) {
+    // n - 1 wraps around at 0, to what is no neighbour either.
+    const bool is_short =
+        points.size() > 1 && is_short_beside(n, n - 1) && is_short_beside(n, n + 1);
+    const bool is_last = n + 1 == points.size();
+    if (!is_short) {
+      drawn.push_back(points[n]);
+      continue;
+    }
+    const std::size_t into = is_last ? n - 1 : n + 1;
+    const double mean = (updates[n] * *points[n].loss + updates[into] * *points[into].loss) /
+                        (updates[n] + updates[into]);
+    updates[into] += updates[n];
+    if (is_last) drawn.back() = points[n];
+    (is_last ? drawn.back() : points[into]).loss = mean;
+  }
+  return drawn;
+}
+
 // One number of all points that have it.
 class SeriesMaker {
  public:
@@ -107,8 +147,11 @@ class SeriesMaker {
   void add(qkv::app::ChartPanel& panel, Number number, ChartStroke stroke, const char* name) const {
     for (std::size_t r = 0; r < curves_.size(); ++r) {
       ChartSeries series{.run = r, .stroke = stroke};
-      const CurvePoint* best = stroke == ChartStroke::kMarked ? best_of(curves_[r]) : nullptr;
-      for (const CurvePoint& point : curves_[r].points) {
+      const bool is_thin = stroke == ChartStroke::kThin;
+      const CurvePoint* best = is_thin ? nullptr : best_of(curves_[r]);
+      const std::vector<CurvePoint> losses =
+          is_thin ? losses_drawn(curves_[r].points) : std::vector<CurvePoint>();
+      for (const CurvePoint& point : is_thin ? losses : curves_[r].points) {
         if (!(point.*number)) continue;
         series.points.push_back(point_of(point, *(point.*number), r, name));
         if (&point == best) series.best = series.points.back();
