@@ -12,8 +12,8 @@ namespace {
 // A shorter axis has no step above 0.
 constexpr double kShortest = 1e-300;
 
-// Multiples of the step in the axis, up to rounding. The count
-// is an integer with a limit, so that it ends whatever the numbers.
+// Multiples of the step in the axis, up to rounding. The count is an integer with a limit, so that
+// it ends whatever the numbers.
 void add_ticks(ScaleAxis& axis, double step, int most) {
   const double first = std::ceil(axis.low / step - 1e-9);
   const double last = std::floor(axis.high / step + 1e-9);

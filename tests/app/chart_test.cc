@@ -46,7 +46,7 @@ TEST(Ticks, AreRound) {
 // Numbers a few roundings apart are one number; a step below them would never pass it.
 TEST(Ticks, OfNumbersThatAreNearlyOne) {
   EXPECT_EQ(texts(picture::value_axis(1, std::nextafter(1, 2), 4)),
-            (Texts{"0.0", "0.5", "1.0", "1.5"}));
+            (Texts{"0.00", "0.25", "0.50", "0.75", "1.00"}));
   EXPECT_EQ(texts(picture::value_axis(-2, std::nextafter(-2, 0), 4)),
             (Texts{"-2.0", "-1.5", "-1.0", "-0.5", "0.0"}));
   EXPECT_EQ(texts(picture::value_axis(43.09, 43.09000000000001, 6)),

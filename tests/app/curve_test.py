@@ -238,7 +238,8 @@ class Written(Case):
         self.near_points(self.drawing("RUN").points(0, 0), [(100, 3)])
         self.assertEqual(self.refuse(3, "curve", "NONE"),
                          "qkv: NONE/train.jsonl: No such file or directory\n")
-        self.assertIn("RUN/train.jsonl", self.refuse(3, "curve", "RUN/train.jsonl"))
+        self.log("RUN", good + "{")
+        self.assertIn("RUN/train.jsonl:2", self.refuse(3, "curve", "RUN/train.jsonl"))
 
     def test_on_the_terminal(self):
         self.log("OTHER", entry(400, 1, 4.0, 3.0, 40.0, best=True))

@@ -112,11 +112,13 @@ std::vector<CurvePoint> losses_drawn(const std::vector<CurvePoint>& all) {
     const qkv::Index before = n == 0 ? 0 : points[n - 1].update;
     updates.push_back(static_cast<double>(points[n].update - before));
   }
+  const auto has_place = [&](std::size_t n) {
+    return std::abs(*points[n].loss) < qkv::app::kMostDrawn;  // not so for NaN
+  };
   const auto is_short_beside = [&](std::size_t n, std::size_t other) {
     constexpr double kPart = 0.25;
     return other >= points.size() ||
-           (std::isfinite(*points[n].loss) && std::isfinite(*points[other].loss) &&
-            updates[n] < kPart * updates[other]);
+           (has_place(n) && has_place(other) && updates[n] < kPart * updates[other]);
   };
   std::vector<CurvePoint> drawn;
   for (std::size_t n = 0; n < points.size(); ++n) {
