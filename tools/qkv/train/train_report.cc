@@ -59,8 +59,8 @@ std::string text_of(const qkv::app::TrainingProgress& progress) {
   // Short, for terminals of 80 columns: these are target tokens, as the help says.
   std::string line = place(progress.spent, progress.batch, progress.batches);
   if (progress.seconds_left) line += fmt::format(", {} left", duration(*progress.seconds_left));
-  return line + fmt::format(", loss {:.4f}, {:.0f} tokens/s", progress.loss,
-                            progress.tokens_per_second);
+  return line +
+         fmt::format(", loss {:.4f}, {:.0f} tokens/s", progress.loss, progress.tokens_per_second);
 }
 
 std::string text_of(const qkv::app::TrainingValidation& validation) {
