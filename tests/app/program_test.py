@@ -479,6 +479,13 @@ class Colours(Case):
             self.assertEqual(b"\x1b[" in shown, coloured, env)
         self.assertIn("\x1b[", self.run_qkv("demo", "--tokens", "64", "--color", "always").out)
 
+    def test_tables_of_the_demonstration_fit(self):
+        for columns, heads in (("200", [4]), ("80", [2, 2]), ("40", [1, 1, 1, 1])):
+            shown = self.on_terminal("demo", "--tokens", "64", env={"COLUMNS": columns, "TERM": "dumb"})
+            rows = [line for line in shown.decode().split("\n") if line.startswith("1 the ")]
+            self.assertEqual([len(row.split()[2:]) // 6 for row in rows], heads)
+            self.assertLessEqual(max(len(row.rstrip()) for row in rows), int(columns))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "about/commands.h"
 #include "shell/options.h"
 #include "shell/outputs.h"
+#include "shell/terminal.h"
 #include "train/translate.h"
 #include "words/words.h"
 
@@ -50,20 +52,12 @@ std::string cell(double weight, bool colour) {
 constexpr std::array kSeedScores{qkv::ScaledDot::kName, qkv::Dot::kName, qkv::Bilinear::kName,
                                  qkv::Additive::kName};
 
-std::string four_scores(const Common& common, bool colour) {
-  WordsOptions options;
-  options.text = {kSentence};
-  const WordInput input = read_words(options, common);
-  std::vector<Scored> all;
-  for (const Choice<qkv::Score>& score : kScores) {
-    if (std::ranges::find(kSeedScores, score.name) == kSeedScores.end()) continue;
-    options.score = score.value;
-    all.push_back({score.name, attend_words(input, options, common, true)});
-  }
+constexpr int kLabel = 9;  // columns of "3 walks"
 
+// Some of the tables next to each other.
+std::string band(const WordInput& input, std::span<const Scored> all, bool colour) {
   const auto words = static_cast<Index>(input.tokens.size());
   const auto block = static_cast<std::size_t>(3 * words);
-  constexpr int kLabel = 9;
   std::string names(kLabel, ' ');
   std::string numbers(kLabel, ' ');
   for (const Scored& scored : all) {
@@ -81,6 +75,29 @@ std::string four_scores(const Common& common, bool colour) {
       }
     }
     text += "\n";
+  }
+  return text;
+}
+
+std::string four_scores(const Common& common, bool colour) {
+  WordsOptions options;
+  options.text = {kSentence};
+  const WordInput input = read_words(options, common);
+  std::vector<Scored> all;
+  for (const Choice<qkv::Score>& score : kScores) {
+    if (std::ranges::find(kSeedScores, score.name) == kSeedScores.end()) continue;
+    options.score = score.value;
+    all.push_back({score.name, attend_words(input, options, common, true)});
+  }
+
+  // Side by side, or in bands where a terminal is too narrow for all.
+  const auto words = static_cast<int>(input.tokens.size());
+  const int fitting = std::max(1, (table_columns() - kLabel) / (3 + 3 * words));
+  const auto bands = table_columns() == 0 ? 1 : (std::ssize(all) + fitting - 1) / fitting;
+  const auto most = static_cast<std::size_t>((std::ssize(all) + bands - 1) / bands);
+  std::string text;
+  for (std::size_t n = 0; n < all.size(); n += most) {
+    text += band(input, std::span(all).subspan(n, std::min(most, all.size() - n)), colour);
   }
   return text;
 }
