@@ -52,6 +52,15 @@ class Arguments(Model):
         self.assertIn("text.tsv: expected the folder of a run or a .safetensors model",
                       self.refuse(3, "translate", "text.tsv", "abc"))
 
+    def test_score_says_what_would_work_too(self):
+        self.file("pairs.tsv", "a\tb\n")
+        (self.dir / "empty").mkdir()
+        for model, want in (("none", "none: no such folder or model file"),
+                            ("pairs.tsv", "pairs.tsv: expected the folder of a run or a .safetensors model"),
+                            ("empty", "empty: expected the folder of a run, got one without config.json")):
+            self.assertIn(want, self.run_qkv("score", model, "pairs.tsv", code=3).err)
+            self.assertIn(want, self.run_qkv("translate", model, "x", code=3).err)
+
     def test_demo_reads_an_existing_file(self):
         self.file("dates.txt", b"3 may 1987\n4 may 1987\n")
         self.assertEqual(self.run_qkv("translate", "--dates", "dates.txt").out,

@@ -54,7 +54,6 @@ TEST(TrainingPace, GoesOnFromEarlierRuns) {
   pace.add_validation(4);
   pace.add_validation(2);
   EXPECT_EQ(pace.speed().seconds_per_validation, 3);
-  EXPECT_LT(pace.speed().seconds_per_update, 1e6);
 }
 
 }  // namespace

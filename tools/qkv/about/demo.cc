@@ -208,7 +208,7 @@ void run(const DemoOptions& options, const Common& common) {
   text += four_scores(common, terminal_colours(common) != qkv::app::TerminalColours::kNone);
   text +=
       "Spelling vectors, no projections; the W, Wq, Wk, v of bilinear and additive are random "
-      "here.\n\n";
+      "here.\n";
   text += scaling() + "\n" + exactness();
   print(text + "\n");  // can be read while the next part runs
   const LongSequence sequence = long_sequence(options.tokens, common);
