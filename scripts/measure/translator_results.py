@@ -3,17 +3,21 @@
 """How well translators do that differ only in their attention, after equal times of training.
 
 usage: translator_results.py TABLE -o FOLDER [--minutes 20] [--long 120] [--attention additive ...]
-                             [--updates N] [--program build/release/bin/qkv] [--json FILE]
+                             [--pace 2] [--updates N] [--program build/release/bin/qkv] [--json FILE]
 
 TABLE is English, tab, French, such as the pairs of manythings.org/anki. Its lines are split by `qkv
 split`: 2,000 sentences with all their translations to test with, 1,000 for validation. For each
 attention a translator is trained for --minutes, and the first one also for --long minutes in all;
 each then translates the test's sentences with a beam of 5. All use the options in TRAIN. A model is
-also scored on the sentences of 8 words and more, and there the first attention is compared with each
-other one by paired bootstrap resampling. --updates ends training after as many updates instead.
+also scored on the sentences of 8 words and more, and there the first attention is compared with
+each other one by paired bootstrap resampling.
 
-Everything is kept in FOLDER: interrupted and run again, it goes on. The machine must have nothing
-else to do. Prints a table; --json keeps the figures.
+First each is trained for --pace minutes, which tells how many updates --minutes are: so many, with
+ten validations. While that lasts the machine must have nothing else to do; afterwards it may, since a
+model depends on its updates and not on the clock. --updates N trains for N updates instead.
+
+Everything is kept in FOLDER: interrupted and run again, it goes on; the long training begins with a
+copy of the first. Prints a table; --json keeps the figures.
 """
 
 import argparse
@@ -21,14 +25,15 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 SPLIT = ("--hold-out", "2000", "--valid", "1000", "--seed", "1")
 TRAIN = ("--tokenize", "subword", "--vocab", "8000", "--embedding", "256", "--hidden", "256",
-         "--units", "128", "--tied-embeddings", "--batch-tokens", "4096", "--valid-freq", "2m",
-         "--seed", "1")  # fmt: skip
+         "--units", "128", "--tied-embeddings", "--batch-tokens", "4096", "--seed", "1")  # fmt: skip
+VALIDATIONS = 10
 BEAM = ("--beam", "5")
 LONG_WORDS = 8
 ATTENTIONS = ("additive", "scaled_dot", "bilinear", "none")
@@ -75,10 +80,23 @@ def last_line(run):
     return json.loads(lines_of(run / "train.jsonl")[-1])
 
 
-def result(qkv, parts, run, name):
+def begin(qkv, parts, run, attention, validate_every, budget):
+    qkv.run("train", parts / "train.tsv", "-o", run, "--valid", parts / "valid.tsv", *TRAIN,
+            "--attention", attention, "--valid-freq", validate_every, "--after", budget)  # fmt: skip
+
+
+def updates_per_minute(qkv, parts, attention, minutes):
+    """Of a training that validates once, at its end; measured once."""
+    run = parts.parent / f"{attention}-pace"
+    if not (run / "train.jsonl").exists():
+        begin(qkv, parts, run, attention, f"{minutes}m", f"{minutes}m")
+    return last_line(run)["update"] * 60 / last_line(run)["seconds"]
+
+
+def result(qkv, parts, run, name, minutes):
     """Trained as far as it is: what it reached, and its scores."""
-    scored = {"name": name, "updates": last_line(run)["update"], "epochs": last_line(run)["epoch"],
-              "minutes": round(last_line(run)["seconds"] / 60, 1)}  # fmt: skip
+    scored = {"name": name, "minutes": minutes, "updates": last_line(run)["update"],
+              "epochs": last_line(run)["epoch"]}  # fmt: skip
     for part in ("test", "test-long"):
         output = parts.parent / f"{name}.{part}.txt"
         qkv.run("translate", run, parts / f"{part}.txt", *BEAM, "-o", output, quiet=True)
@@ -88,8 +106,8 @@ def result(qkv, parts, run, name):
 
 def compare(qkv, parts, first, other):
     """The probability that the difference between two models on long sentences is chance."""
-    files = [parts.parent / f"{name}.test-long.txt" for name in (first, other)]
-    report = qkv.json("score", "--hypotheses", files[1], parts / "test-long.tsv", "--against", files[0])
+    first, other = (parts.parent / f"{name}.test-long.txt" for name in (first, other))
+    report = qkv.json("score", "--hypotheses", other, parts / "test-long.tsv", "--against", first)
     return report["against"]["bleu_p"]
 
 
@@ -122,6 +140,7 @@ def main():
     parser.add_argument("-o", "--output", required=True)
     parser.add_argument("--minutes", type=int, default=20)
     parser.add_argument("--long", type=int, default=0)
+    parser.add_argument("--pace", type=int, default=2)
     parser.add_argument("--updates", type=int)
     parser.add_argument("--attention", nargs="+", default=list(ATTENTIONS))
     parser.add_argument("--program", default="build/release/bin/qkv")
@@ -131,25 +150,32 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     parts = prepare(qkv, options.table, folder)
 
-    def train(run, attention, budget):
+    updates = {}
+    for attention in options.attention:
+        pace = None if options.updates else updates_per_minute(qkv, parts, attention, options.pace)
+        updates[attention] = options.updates or round(pace * options.minutes)
+
+    def train(run, attention, count):
         if (run / "config.json").exists():
-            qkv.run("train", run, "--after", budget)
+            qkv.run("train", run, "--after", f"{count}u")
         else:
-            qkv.run("train", parts / "train.tsv", "-o", run, "--valid", parts / "valid.tsv", *TRAIN,
-                    "--attention", attention, "--after", budget)  # fmt: skip
+            validate_every = max(1, updates[attention] // VALIDATIONS)
+            begin(qkv, parts, run, attention, f"{validate_every}u", f"{count}u")
 
     results = []
-    budget = f"{options.updates}u" if options.updates else f"{options.minutes}m"
     for attention in options.attention:
-        train(folder / attention, attention, budget)
-        results.append(result(qkv, parts, folder / attention, attention))
+        run = folder / attention
+        train(run, attention, updates[attention])
+        results.append(result(qkv, parts, run, attention, options.minutes))
     first = options.attention[0]
     for one in results[1:]:
         one["p"] = compare(qkv, parts, first, one["name"])
     if options.long:
         run = folder / f"{first}-long"
-        train(run, first, f"{options.long}m")
-        results.append(result(qkv, parts, run, run.name))
+        if not run.exists():
+            shutil.copytree(folder / first, run)
+        train(run, first, round(updates[first] * options.long / options.minutes))
+        results.append(result(qkv, parts, run, run.name, options.long))
     print(table_of(results))
     if options.json:
         kept = {"cpu": cpu(), "date": datetime.date.today().isoformat(), "options": list(TRAIN),
