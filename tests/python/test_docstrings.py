@@ -11,22 +11,30 @@ import pytest
 
 import qkv
 
+PACKAGE = pathlib.Path(qkv.__file__).parent
+
+
+def module_name(path):
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
 # The modules that declare __all__.
 MODULES = sorted(
-    f"qkv.{path.stem}".replace(".__init__", "")
-    for path in pathlib.Path(qkv.__file__).parent.glob("*.py")
+    module_name(path)
+    for path in PACKAGE.rglob("*.py")
     if "__all__ = [" in path.read_text(encoding="utf-8")
 )
 
 
 def imported(name):
-    if name == "qkv.torch":
+    if name.startswith("qkv.torch"):
         pytest.importorskip("torch", reason="PyTorch 2.13.0 is not there")
     return importlib.import_module(name)
 
 
 def test_modules_were_found():
-    assert {"qkv", "qkv._functions", "qkv._layers"} <= set(MODULES)
+    assert {"qkv", "qkv._functions", "qkv._layers", "qkv.torch._sdpa"} <= set(MODULES)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention for PyTorch's autograd. `import qkv` does not import torch; `import qkv.torch` does.
+
+>>> import torch
+>>> import qkv.torch
+>>> q, k, v = (torch.ones(1, 2, 5, 8, requires_grad=True) for _ in range(3))
+>>> qkv.torch.attention(q, k, v, causal=True).sum().backward()
+>>> q.grad.shape
+torch.Size([1, 2, 5, 8])
+"""
+
+from ._attention import attention
+from ._sdpa import scaled_dot_product_attention
+
+__all__ = ["attention", "scaled_dot_product_attention"]

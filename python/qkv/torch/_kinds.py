@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of the wrong type, named."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+FLAG = (bool, np.bool_)
+_KINDS = {torch.Tensor: "a torch.Tensor", FLAG: "True or False", (int, float): "a number"}
+
+
+def check_kinds(function: str, kind: Any, **values: Any) -> None:
+    """Raises TypeError for a value of another type, naming it."""
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            wanted = _KINDS[kind]
+            raise TypeError(f"{function}: {name} must be {wanted}, got {type(value).__name__}")
