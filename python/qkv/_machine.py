@@ -27,7 +27,8 @@ def set_threads(n: Optional[int]) -> None:
 
     Args:
         n: from 0 to 4096; 0 or None, the default, means one per processor available to the
-            process. Results do not depend on it.
+            process, and once qkv.torch is imported, as many as torch.get_num_threads() says.
+            Results do not depend on it.
 
     Raises:
         ValueError, TypeError: n is not such a number.

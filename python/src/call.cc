@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <compare>
 #include <condition_variable>
 #include <exception>
 #include <map>
@@ -16,6 +17,7 @@
 
 #include "arguments.h"
 #include "gil.h"
+#include "openmp.h"
 
 namespace qkv::python {
 namespace {
@@ -24,18 +26,40 @@ namespace nb = nanobind;
 
 // From this much work (a millisecond or more), a thread that waits for signals is worth its cost.
 constexpr double kLongWork = 3e7;
+// From this much (a second or more) it is also worth more than another library's workers: they are
+// those of the calling thread, which could not wait for signals meanwhile.
+constexpr double kLongWorkOnOpenMp = 3e10;
 constexpr std::chrono::milliseconds kBetweenSignals{10};
 // Scratch memory that a context keeps between calls.
 constexpr std::size_t kKeptScratch = std::size_t{64} << 20;
 
 // ---- contexts -------------------------------------------------------------------------------
 
+enum class Workers { kOwn, kOpenMp };
+
+// Whose threads run a call, and how many.
+struct Team {
+  Workers workers = Workers::kOwn;
+  int threads = 0;  // 0: one per processor
+
+  auto operator<=>(const Team&) const = default;
+  Executor executor() const {
+    switch (workers) {
+      case Workers::kOwn:
+        return Executor::threads(threads);
+      case Workers::kOpenMp:
+        return openmp_executor(threads);
+    }
+    return {};
+  }
+};
+
 // Accessed only under the GIL, so that fork() (which Python calls under the GIL) finds it
 // consistent. Never destroyed: calls may still be running at process exit.
 struct Idle {
   int default_threads = 0;
-  std::map<int, Executor> executors;
-  std::map<int, std::vector<std::unique_ptr<Context>>> contexts;
+  std::map<Team, Executor> executors;
+  std::map<Team, std::vector<std::unique_ptr<Context>>> contexts;
 };
 
 Idle& idle() {
@@ -43,43 +67,51 @@ Idle& idle() {
   return *kIdle;
 }
 
-// The executor with so many threads. Only a few are kept: a program that tries every number must
-// not end up with all their threads.
-const Executor& executor_of(int threads) {
+// Those of the other library where there are as many of them: all of them, if no number was given.
+Team team_for(int threads, double work) {
+  const int others = openmp_threads();
+  if (threads == 0 && others > 0) threads = others;
+  const bool is_theirs = threads == others && others > 1 && work < kLongWorkOnOpenMp;
+  return {is_theirs ? Workers::kOpenMp : Workers::kOwn, threads};
+}
+
+// A team's executor. Only a few are kept: a program that tries every number must not end up with
+// all their threads.
+const Executor& executor_of(const Team& team) {
   constexpr std::size_t kMostKept = 4;
   auto& executors = idle().executors;
-  const auto found = executors.find(threads);
+  const auto found = executors.find(team);
   if (found != executors.end()) return found->second;
   if (executors.size() >= kMostKept) {
     idle().contexts.clear();
     executors.clear();  // contexts in use hold theirs
   }
-  return executors.emplace(threads, Executor::threads(threads)).first->second;
+  return executors.emplace(team, team.executor()).first->second;
 }
 
 // A context for one call, returned at the end. Constructed and destroyed under the GIL.
 class Lease {
  public:
-  explicit Lease(int threads) : threads_(threads) {
-    auto& free = idle().contexts[threads];
+  explicit Lease(const Team& team) : team_(team) {
+    auto& free = idle().contexts[team];
     if (free.empty()) {
-      context_ = std::make_unique<Context>(executor_of(threads));
+      context_ = std::make_unique<Context>(executor_of(team));
       return;
     }
     context_ = std::move(free.back());
     free.pop_back();
   }
   ~Lease() {
-    if (!idle().executors.contains(threads_)) return;
+    if (!idle().executors.contains(team_)) return;
     if (context_->scratch_bytes() > kKeptScratch) context_->release_scratch();
-    idle().contexts[threads_].push_back(std::move(context_));
+    idle().contexts[team_].push_back(std::move(context_));
   }
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
   Context& operator*() { return *context_; }
 
  private:
-  int threads_;
+  Team team_;
   std::unique_ptr<Context> context_;
 };
 
@@ -157,6 +189,12 @@ bool run_and_watch(Context& context, const std::function<void(Context&)>& comput
   return true;
 }
 
+// Ctrl-C waits for its end.
+void run_here(Context& context, const std::function<void(Context&)>& compute) {
+  const WithoutGil no_gil;
+  compute(context);
+}
+
 }  // namespace
 
 int threads_of(const char* function, nb::handle threads) {
@@ -174,20 +212,30 @@ void set_threads(nb::handle threads) {
   idle().default_threads = threads.is_none() ? 0 : threads_of("set_threads", threads);
 }
 
-int thread_count() { return executor_of(idle().default_threads).concurrency(); }
-
-void run_call(int threads, double work, const std::function<void(Context&)>& compute) {
-  Lease context(threads);
-  run_on(*context, work, compute);
+int thread_count() {
+  // Not of a long call: both have as many threads.
+  return executor_of(team_for(idle().default_threads, 0)).concurrency();
 }
 
-Context make_context(int threads) { return Context(executor_of(threads)); }
+void run_call(int threads, double work, const std::function<void(Context&)>& compute) {
+  const Team team = team_for(threads, work);
+  Lease context(team);
+  switch (team.workers) {
+    case Workers::kOwn:
+      return run_on(*context, work, compute);
+    case Workers::kOpenMp:
+      return run_here(*context, compute);
+  }
+}
+
+Context make_context(int threads) {
+  return Context(executor_of({Workers::kOwn, team_for(threads, 0).threads}));
+}
 
 void run_on(Context& context, double work, const std::function<void(Context&)>& compute) {
   // If no thread can be started, the work runs here and Ctrl-C waits for its end.
   if (work >= kLongWork && run_and_watch(context, compute)) return;
-  const WithoutGil no_gil;
-  compute(context);
+  run_here(context, compute);
 }
 
 }  // namespace qkv::python

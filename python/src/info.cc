@@ -2,11 +2,14 @@
 #include <string_view>
 #include <utility>
 
+#include <nanobind/stl/string.h>
+
 #include <qkv/target.h>
 #include <qkv/version.h>
 
 #include "areas.h"
 #include "call.h"
+#include "openmp.h"
 
 namespace qkv::python {
 namespace {
@@ -31,6 +34,8 @@ nb::dict info() {
 void bind_info(nb::module_& module) {
   module.def("info", info);
   module.def("set_threads", set_threads, nb::arg().none());
+  module.def("use_openmp_of", use_openmp_of);
+  module.def("openmp_threads", openmp_threads);
 }
 
 }  // namespace qkv::python

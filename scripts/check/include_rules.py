@@ -88,7 +88,8 @@ HEADERS = [
     # programs print.
     (r"thread", "runtime python"),
     (r"cxxabi\.h", "python"),  # Python ends threads by unwinding them
-    (r"future|pthread\.h|sched\.h", "runtime"),
+    (r"dlfcn\.h|pthread\.h", "python"),  # workers of a library that is there; they end by fork()
+    (r"future|sched\.h", "runtime"),
     (r"iostream", "tools examples bench"),
     (r"spawn\.h", "picture"),
     (r"(unistd|fcntl|poll|signal|termios)\.h|sys/[a-z]+\.h", "runtime io picture tools bench"),

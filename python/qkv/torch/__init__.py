@@ -11,5 +11,8 @@ torch.Size([1, 2, 5, 8])
 
 from ._attention import attention
 from ._sdpa import scaled_dot_product_attention
+from ._threads import share_workers
 
-__all__ = ["attention", "scaled_dot_product_attention"]
+__all__ = ["attention", "scaled_dot_product_attention", "share_workers"]
+
+share_workers()

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "openmp.h"
+
+#include <atomic>
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+namespace qkv::python {
+namespace {
+
+// What GCC's code for `#pragma omp parallel` calls, and the question how many threads it may have.
+// libgomp has both, and so have LLVM's and Intel's runtimes.
+using Parallel = void (*)(void (*body)(void*), void* state, unsigned threads, unsigned flags);
+using MostThreads = int (*)();
+
+struct Runtime {
+  Parallel parallel = nullptr;
+  MostThreads most_threads = nullptr;
+};
+
+// Written under the GIL, before any executor reads it.
+Runtime& runtime() {
+  static Runtime runtime;
+  return runtime;
+}
+
+std::atomic<bool>& is_child() {
+  static std::atomic<bool> is_child{false};
+  return is_child;
+}
+
+// Bodies that a team's threads take until none is left; it may have fewer threads than bodies.
+struct Bodies {
+  const Executor::Body body;
+  void* const state;
+  const Index count;
+  std::atomic<Index> next{0};
+
+  static void work(void* bodies) {
+    Bodies& self = *static_cast<Bodies*>(bodies);
+    for (;;) {
+      const Index index = self.next.fetch_add(1, std::memory_order_relaxed);
+      if (index >= self.count) return;
+      self.body(self.state, index);
+    }
+  }
+};
+
+void parallel_for(void* /*pool*/, Index count, Executor::Body body, void* state) {
+  Bodies bodies{.body = body, .state = state, .count = count};
+  // A context in use may be older than a fork() or the end of sharing.
+  if (openmp_threads() == 0) return Bodies::work(&bodies);
+  runtime().parallel(&Bodies::work, &bodies, static_cast<unsigned>(count), 0);
+}
+
+}  // namespace
+
+bool use_openmp_of(const std::string& library) {
+  if (library.empty()) {
+    runtime() = {};
+    return false;
+  }
+  void* const handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+  if (handle == nullptr) return false;
+  // Looks in the library and in those that it needs.
+  const auto parallel = reinterpret_cast<Parallel>(dlsym(handle, "GOMP_parallel"));
+  const auto most_threads = reinterpret_cast<MostThreads>(dlsym(handle, "omp_get_max_threads"));
+  if (parallel == nullptr || most_threads == nullptr) {
+    dlclose(handle);
+    return false;
+  }
+  static const int kWatchesForks =
+      pthread_atfork(nullptr, nullptr, [] { is_child().store(true, std::memory_order_relaxed); });
+  if (kWatchesForks != 0) return false;
+  runtime() = {parallel, most_threads};
+  return true;  // the handle stays open: the functions are needed as long as the process lives
+}
+
+int openmp_threads() {
+  if (runtime().parallel == nullptr || is_child().load(std::memory_order_relaxed)) return 0;
+  return runtime().most_threads();
+}
+
+Executor openmp_executor(int threads) { return {parallel_for, nullptr, threads}; }
+
+}  // namespace qkv::python
