@@ -56,6 +56,11 @@ def test_not_shared_it_is_the_processors():
     assert qkv.info()["threads"] == len(os.sched_getaffinity(0))
 
 
+def test_a_wrong_argument():
+    with pytest.raises(TypeError, match="share_workers: share must be True or False, got str"):
+        qkv.torch.share_workers("no")
+
+
 def test_bits_are_the_same():
     q = torch.randn(2, 4, 300, 32, generator=torch.Generator().manual_seed(1))
     shared = qkv.torch.attention(q, q, q, causal=True)

@@ -6,6 +6,7 @@ import pathlib
 import torch
 
 from .. import _core
+from ._kinds import FLAG, check_kinds
 
 __all__ = ["share_workers"]
 
@@ -19,12 +20,19 @@ def share_workers(share: bool = True) -> bool:
     in the child of a fork, use threads of their own: so that Ctrl-C ends them, and because workers
     do not survive a fork. Results have the same bits on any threads.
 
+    Args:
+        share: False: calls run on threads of their own, as without PyTorch.
+
     Returns:
         Whether workers are shared now: not if `share` is False, or this PyTorch has no OpenMP.
+
+    Raises:
+        TypeError: share is not True or False.
 
     >>> share_workers(False)
     False
     >>> shared = share_workers()
     """
+    check_kinds("share_workers", FLAG, share=share)
     library = pathlib.Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     return _core.use_openmp_of(str(library) if share else "")
