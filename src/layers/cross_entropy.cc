@@ -32,6 +32,7 @@ using runtime::Call;
 
 constexpr std::string_view kCrossEntropyForward = "CrossEntropy::forward";
 constexpr std::string_view kCrossEntropyBackward = "CrossEntropy::backward";
+constexpr std::string_view kCrossEntropyBoth = "CrossEntropy::forward_and_backward";
 
 // Logits per task: enough work for a task, few enough to divide a batch.
 constexpr Index kLogitsPerTask = Index{1} << 14;
@@ -55,7 +56,11 @@ std::span<T> padded_row(const Rows<const T>& logits, Index n, Arena& arena) {
   const Index V = logits.channels();
   const std::span<T> row = arena.take<T>((V + kPartialSums - 1) / kPartialSums * kPartialSums);
   const T* x = logits.row(n);
-  for (Index v = 0; v < V; ++v) row[static_cast<std::size_t>(v)] = x[v * logits.stride()];
+  if (logits.stride() == 1) {
+    std::copy_n(x, V, row.data());
+  } else {
+    for (Index v = 0; v < V; ++v) row[static_cast<std::size_t>(v)] = x[v * logits.stride()];
+  }
   std::fill(row.begin() + V, row.end(), -std::numeric_limits<T>::infinity());
   return row;
 }
@@ -90,11 +95,11 @@ T weighted_sum_below(const T* x, Index stride, Index V, T max, const ClassWeight
 template <class T>
 T sum_below(const T* x, Index stride, Index V, T max) {
   T partial[kPartialSums] = {};
-  for (Index v = 0; v < V; v += kPartialSums) {
-    const T* block = x + v * stride;
-    const Index count = std::min(kPartialSums, V - v);
-    for (Index n = 0; n < count; ++n) partial[n] += block[n * stride] - max;
+  Index v = 0;
+  for (; stride == 1 && v + kPartialSums <= V; v += kPartialSums) {  // vectorised
+    for (Index n = 0; n < kPartialSums; ++n) partial[n] += x[v + n] - max;
   }
+  for (; v < V; ++v) partial[v % kPartialSums] += x[v * stride] - max;
   return reference::tree_sum(partial);
 }
 
@@ -112,6 +117,19 @@ struct Column {
   Column(T* first, Index step) : data(first), stride(step) {}
   void put(Index n, T value) const {
     if (data != nullptr) data[n * stride] = value;
+  }
+};
+
+template <class T>
+struct RowResults {
+  Column<T> losses;
+  Column<T> log_probabilities;
+
+  explicit RowResults(const CrossEntropyOutputs& outputs)
+      : losses(outputs.losses), log_probabilities(outputs.log_probabilities) {}
+  void put_zeros(Index n) const {
+    losses.put(n, 0);
+    log_probabilities.put(n, 0);
   }
 };
 
@@ -155,20 +173,23 @@ struct Forward {
     if (label_smoothing == 0) return own;      // likewise
     return (1 - label_smoothing) * own - label_smoothing * mean_log_probability(n);
   }
+  // Writes the results of a row; returns exp(x_v - max), padded.
+  std::span<T> run_row(Index n, const RowResults<T>& results, Arena& arena) const {
+    const std::span<T> row = padded_row(logits, n, arena);
+    kernels.softmax(row.data(), static_cast<Index>(row.size()), max + n, sum + n);
+    const T log_p = log_probability(n);
+    results.log_probabilities.put(n, log_p);
+    if (results.losses.data != nullptr) results.losses.put(n, loss(n, log_p));
+    return row;
+  }
   void run(Call& call, const CrossEntropyOutputs& outputs, std::optional<Index> ignore) const {
-    const Column<T> losses(outputs.losses);
-    const Column<T> log_probabilities(outputs.log_probabilities);
+    const RowResults<T> results(outputs);
     for_each_row(call, logits.count(), logits.channels(), [&](Index n, Arena& arena) {
       if (targets[n] == ignore) {
-        losses.put(n, 0);
-        log_probabilities.put(n, 0);
-        return;
+        results.put_zeros(n);
+      } else {
+        run_row(n, results, arena);
       }
-      const std::span<T> row = padded_row(logits, n, arena);
-      kernels.softmax(row.data(), static_cast<Index>(row.size()), max + n, sum + n);
-      const T log_p = log_probability(n);
-      log_probabilities.put(n, log_p);
-      if (losses.data != nullptr) losses.put(n, loss(n, log_p));
     });
   }
 };
@@ -195,24 +216,31 @@ struct Backward {
         kernels(by),
         weights(class_weights, saved.logits.size(1)) {}
 
-  // (1 - e) w_t (p_v - [v = t]) + e/V (p_v sum w - w_v) for all v; undoes loss().
-  std::span<T> slopes(Index n, Arena& arena) const {
-    const Index V = logits.channels();
-    const std::span<T> row = padded_row(logits, n, arena);
-    kernels.weights(row.data(), V, max[n], sum[n], row.data());
-    const T share = label_smoothing / static_cast<T>(V);
+  // (1 - e) w_t (p_v - [v = t]) + e/V (p_v sum w - w_v) for all v, of p in place; undoes loss().
+  void to_slopes(Index n, std::span<T> row) const {
+    const T share = label_smoothing / static_cast<T>(logits.channels());
     if (weights.given()) {
       const T w = (1 - label_smoothing) * weights(targets[n]);
-      for (Index v = 0; v < V; ++v) {
+      for (Index v = 0; v < logits.channels(); ++v) {
         T& p = row[static_cast<std::size_t>(v)];
         p = p * (w + share * weights.sum) - share * weights(v);
       }
       row[static_cast<std::size_t>(targets[n])] -= w;
-      return row.first(static_cast<std::size_t>(V));
+      return;
     }
     for (T& p : row) p -= share;
     row[static_cast<std::size_t>(targets[n])] -= 1 - label_smoothing;
-    return row.first(static_cast<std::size_t>(V));
+  }
+  std::span<const T> slopes(Index n, Arena& arena) const {
+    const std::span<T> row = padded_row(logits, n, arena);
+    kernels.weights(row.data(), logits.channels(), max[n], sum[n], row.data());
+    to_slopes(n, row);
+    return row;
+  }
+  // The same, of exp(x_v - max).
+  void slopes_of_exponentials(Index n, std::span<T> row) const {
+    kernels.divide(row.data(), logits.channels(), sum[n]);
+    to_slopes(n, row);
   }
   void run(Call& call, const ConstView& dlosses, const View& dlogits_view, Write write,
            std::optional<Index> ignore) const {
@@ -238,27 +266,54 @@ struct Backward {
   }
 };
 
-void check_logits(const ConstView& logits) {
-  layers::check_float(kCrossEntropyForward, {"logits", logits});
+// Forward and backward, a row at a time: the gradients of the losses' sum replace the logits.
+template <class T>
+void replace_by_slopes(Call& call, const Forward<T>& forward, const Backward<T>& backward,
+                       const CrossEntropyOutputs& outputs, const View& logits,
+                       std::optional<Index> ignore) {
+  const RowResults<T> results(outputs);
+  const Rows<T> rows(logits);
+  const Index V = rows.channels();
+  for_each_row(call, rows.count(), V, [&](Index n, Arena& arena) {
+    T* const to = rows.row(n);
+    std::span<T> slopes;
+    if (forward.targets[n] == ignore) {
+      results.put_zeros(n);
+      slopes = arena.take<T>(V);
+      std::ranges::fill(slopes, T(0));
+    } else {
+      slopes = forward.run_row(n, results, arena);
+      backward.slopes_of_exponentials(n, slopes);
+    }
+    if (rows.stride() == 1) {
+      std::copy_n(slopes.data(), V, to);
+    } else {
+      for (Index v = 0; v < V; ++v) to[v * rows.stride()] = slopes[static_cast<std::size_t>(v)];
+    }
+  });
+}
+
+void check_logits(std::string_view function, const ConstView& logits) {
+  layers::check_float(function, {"logits", logits});
   if (logits.rank() != 2 || logits.size(1) < 1) {
-    throw Error(kCrossEntropyForward, "logits",
+    throw Error(function, "logits",
                 core::text("must have the shape [N,V] with V >= 1, got ", describe(logits)));
   }
 }
 
-void check_forward_outputs(const CrossEntropyOutputs& outputs, const ConstView& logits,
-                           const ConstView& targets) {
+void check_forward_outputs(std::string_view function, const CrossEntropyOutputs& outputs,
+                           const ConstView& logits, const ConstView& targets) {
   if (!outputs.losses.given() && !outputs.log_probabilities.given()) {
-    throw Error(kCrossEntropyForward, "outputs", "must name losses or log_probabilities");
+    throw Error(function, "outputs", "must name losses or log_probabilities");
   }
   const auto check = [&](const layers::NamedView& output) {
     if (!output.view.given()) return;
-    layers::check_same(kCrossEntropyForward, output, logits.dtype(), {logits.size(0)});
-    layers::check_apart(kCrossEntropyForward, output, {{"logits", logits}, {"targets", targets}});
+    layers::check_same(function, output, logits.dtype(), {logits.size(0)});
+    layers::check_apart(function, output, {{"logits", logits}, {"targets", targets}});
   };
   check({"losses", outputs.losses});
   check({"log_probabilities", outputs.log_probabilities});
-  layers::check_apart(kCrossEntropyForward, {"log_probabilities", outputs.log_probabilities},
+  layers::check_apart(function, {"log_probabilities", outputs.log_probabilities},
                       {{"losses", outputs.losses}});
 }
 
@@ -285,27 +340,32 @@ CrossEntropy::CrossEntropy(double label_smoothing, std::optional<Index> ignore,
   }
 }
 
-void CrossEntropy::forward(const ConstView& logits, const ConstView& targets, Saved& saved,
-                           const CrossEntropyOutputs& outputs, Context& context) const {
+// Checks the arguments of a forward pass, and makes `saved` ready for it.
+void CrossEntropy::prepare(std::string_view function, const ConstView& logits,
+                           const ConstView& targets, Saved& saved,
+                           const CrossEntropyOutputs& outputs) const {
   saved.logits = {};  // no backward pass if this one throws
-  check_logits(logits);
+  check_logits(function, logits);
   const Index N = logits.size(0);
   if (class_weights_.given() && class_weights_.size(0) != logits.size(1)) {
-    throw Error(kCrossEntropyForward, "logits",
+    throw Error(function, "logits",
                 core::text("must have V = ", class_weights_.size(0),
                            ", one for each class weight, got ", describe(logits)));
   }
   if (targets.given() && !(targets.shape() == Dims(N))) {
-    throw Error(kCrossEntropyForward, "targets",
+    throw Error(function, "targets",
                 core::text("must have the shape [", N, "], one for each row of logits, got ",
                            describe(targets)));
   }
-  check_forward_outputs(outputs, logits, targets);
-  layers::keep_indices(kCrossEntropyForward, {"targets", targets}, {logits.size(1), ignore_},
-                       saved.targets);
-
+  check_forward_outputs(function, outputs, logits, targets);
+  layers::keep_indices(function, {"targets", targets}, {logits.size(1), ignore_}, saved.targets);
   layers::resize(saved.max, logits.dtype(), {N});
   layers::resize(saved.sum, logits.dtype(), {N});
+}
+
+void CrossEntropy::forward(const ConstView& logits, const ConstView& targets, Saved& saved,
+                           const CrossEntropyOutputs& outputs, Context& context) const {
+  prepare(kCrossEntropyForward, logits, targets, saved, outputs);
   layers::dispatch(logits.dtype(), [&]<class T>() {
     Call call(context, kCrossEntropyForward, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
     const RowKernels<T> by(layers::kernels_in_use<T>(context, kCrossEntropyForward).dot);
@@ -313,6 +373,21 @@ void CrossEntropy::forward(const ConstView& logits, const ConstView& targets, Sa
   });
   saved.logits = logits;
   saved.ignore = ignore_;
+}
+
+void CrossEntropy::forward_and_backward(const View& logits, const ConstView& targets,
+                                        const CrossEntropyOutputs& outputs,
+                                        Context& context) const {
+  Saved saved;
+  prepare(kCrossEntropyBoth, logits, targets, saved, outputs);
+  saved.logits = logits;
+  layers::dispatch(logits.dtype(), [&]<class T>() {
+    Call call(context, kCrossEntropyBoth, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
+    const RowKernels<T> by(layers::kernels_in_use<T>(context, kCrossEntropyBoth).dot);
+    const Forward<T> forward(logits, saved, label_smoothing_, by, class_weights_);
+    const Backward<T> backward(saved, label_smoothing_, by, class_weights_);
+    replace_by_slopes(call, forward, backward, outputs, logits, ignore_);
+  });
 }
 
 void CrossEntropy::backward(const Saved& saved, const ConstView& dlosses, const View& dlogits,

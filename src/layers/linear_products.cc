@@ -233,18 +233,14 @@ struct ParameterSums {
   // dW[o,i] = sum_r dy[r,o] x[r,i] for some columns o of dy, the blocks of r added one by one.
   void weight(Index o, Index columns, T* target, Arena& arena) const {
     const Index width = x.channels;
-    const bool in_place = write == Write::kOverwrite;
-    const std::span<T> sums =
-        in_place ? std::span<T>(target + o * width, static_cast<std::size_t>(columns * width))
-                 : arena.take<T>(columns * width);
+    const RowsOf<T> to{target + o * width, width};
     T* const scratch = arena.take<T>(dense::transposed_product_scratch(columns, width)).data();
-    std::fill(sums.begin(), sums.end(), T(0));
+    if (write == Write::kOverwrite) std::fill_n(to.data, columns * width, T(0));
     T* const own =
         copies && panels == nullptr ? arena.take<T>(kGradientBlock * width).data() : nullptr;
     for_each_row_block([&](Index block, Index row, Index rows) {
       const bool numbers = finite != nullptr ? finite[block] != 0 : look_at(row, own);
       const RowsOf<const T> slopes = dy.from(row, o);
-      const RowsOf<T> to{sums.data(), width};
       if (copies && numbers) {
         dense::add_transposed_product_of_panels(by, slopes, columns,
                                                 own != nullptr ? own : panels + row * width, rows,
@@ -254,13 +250,11 @@ struct ParameterSums {
                                       scratch);
       }
     });
-    if (!in_place) put(sums, target + o * width);
   }
   // db[o] = sum_r dy[r,o], likewise.
   void bias(Index o, Index columns, T* target, Arena& arena) const {
-    const std::span<T> sums = arena.take<T>(columns);
     const std::span<T> block_sums = arena.take<T>(columns);
-    std::fill(sums.begin(), sums.end(), T(0));
+    if (write == Write::kOverwrite) std::fill_n(target + o, columns, T(0));
     for_each_row_block([&](Index, Index row, Index rows) {
       std::fill(block_sums.begin(), block_sums.end(), T(0));
       const RowsOf<const T> from = dy.from(row, o);
@@ -272,16 +266,10 @@ struct ParameterSums {
           for (std::size_t n = 0; n < block_sums.size(); ++n) block_sums[n] += slope[n];
         }
       }
-      for (std::size_t n = 0; n < sums.size(); ++n) sums[n] += block_sums[n];
+      for (std::size_t n = 0; n < block_sums.size(); ++n) {
+        target[o + static_cast<Index>(n)] += block_sums[n];
+      }
     });
-    put(sums, target + o);
-  }
-
- private:
-  void put(const std::span<const T>& sums, T* target) const {
-    for (std::size_t n = 0; n < sums.size(); ++n) {
-      target[n] = write == Write::kAccumulate ? target[n] + sums[n] : sums[n];
-    }
   }
 };
 
@@ -310,12 +298,11 @@ void backward_parameters(Context& context, std::string_view function, const Cons
   // With more tasks than workers, the tasks share the checks and copies of x.
   const bool shared = gradients.weight.given() && tasks > context.executor().concurrency();
   const Index copied = shared && copies ? x.count * x.channels : 0;
-  const Index sums_size = write == Write::kOverwrite ? 0 : columns * x.channels;
   const Index own = copies && !shared ? kGradientBlock * x.channels : 0;
   Call call(context, function, Arena::cost<char>(blocks) + Arena::cost<T>(copied),
-            Arena::cost<T>(sums_size) + Arena::cost<T>(own) +
+            Arena::cost<T>(own) +
                 Arena::cost<T>(dense::transposed_product_scratch(columns, x.channels)) +
-                2 * Arena::cost<T>(columns));
+                Arena::cost<T>(columns));
   char* const finite = shared ? call.shared().take<char>(blocks).data() : nullptr;
   T* const panels = copied > 0 ? call.shared().take<T>(copied).data() : nullptr;
   const ParameterSums<T> sums{by, x, dy, finite, panels, copies, write, call.stop_point()};

@@ -45,8 +45,10 @@ void linear_backward_input(std::string_view function, const ConstView& dy, const
                            const View& dx, Write write, Context& context);
 
 // dW = dy^T x, db = the sum of dy over rows. Rows are summed ascending in blocks of
-// kGradientBlock, each from zero; the blocks are added in ascending order. Where dy is 0 nothing is
-// added, whatever x holds: padding may be NaN. Absent tensors of `gradients` are not computed.
+// kGradientBlock, each from zero; the blocks are added in ascending order, to what is there if
+// accumulated: whole blocks may be given in several calls without changing a bit. Where dy is 0
+// nothing is added, whatever x holds: padding may be NaN. Absent tensors of `gradients` are not
+// computed.
 void linear_backward_parameters(std::string_view function, const ConstView& x, const ConstView& dy,
                                 LinearParameters& gradients, Write write, Context& context);
 

@@ -58,6 +58,15 @@ void RowKernels<T>::weights(const T* row, Index n, T max, T sum, T* w) const {
 }
 
 template <class T>
+void RowKernels<T>::divide(T* e, Index n, T sum) const {
+  if (kernels_ != nullptr) {
+    kernels_->divide(e, sum, n, e);
+    return;
+  }
+  for (Index j = 0; j < n; ++j) e[j] /= sum;
+}
+
+template <class T>
 void RowKernels<T>::drop(T* x, const core::DropoutRow& row, Index first, Index n) const {
   if (kernels_ != nullptr) {
     kernels_->drop(x, row, first, n);

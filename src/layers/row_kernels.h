@@ -25,6 +25,8 @@ class RowKernels {
   void softmax(T* row, Index n, T* max, T* sum) const;
   // w_j = exp(x_j - max) / sum for n numbers, any n; 0 for -inf.
   void weights(const T* row, Index n, T max, T sum, T* w) const;
+  // e_j = e_j / sum for n numbers, any n: the bits of weights() after softmax().
+  void divide(T* e, Index n, T sum) const;
   // x_j = 0 where element first + j is dropped; first and n are multiples of kWhole.
   void drop(T* x, const core::DropoutRow& row, Index first, Index n) const;
 

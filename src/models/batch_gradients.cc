@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/batch_gradients.h"
 
+#include <deque>
 #include <utility>
 
 #include "core/philox.h"
 #include "models/output_layer.h"
+#include "models/output_pass.h"
 #include "models/parallel.h"
 #include "models/translator_pass.h"
 
@@ -12,7 +14,7 @@ namespace qkv::models {
 namespace {
 
 constexpr Index kMostShards = 8;
-constexpr Index kLeastPairs = 16;
+constexpr Index kLeastPairs = 32;
 // The last counter word of these random numbers; batches use 16 and 17, layers lower ones.
 constexpr std::uint32_t kStream = 18;
 
@@ -23,6 +25,13 @@ std::uint64_t shard_seed(std::uint64_t seed, Index update, Index shard) {
        static_cast<std::uint32_t>(shard), kStream},
       {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
   return (std::uint64_t{words[1]} << 32) | words[0];
+}
+
+// The gradients that each shard has.
+std::vector<app::TrainedParameter> shard_gradients(app::TranslatorGradients& gradients) {
+  auto list = app::trained_parameters(gradients, gradients);
+  std::erase_if(list, [](const auto& p) { return p.name.starts_with("output."); });
+  return list;
 }
 
 }  // namespace
@@ -38,38 +47,59 @@ BatchGradients::BatchGradients(const app::Translator& translator, Executor execu
     : translator_(translator), executor_(std::move(executor)), context_(executor_), stop_(stop) {
   context_.set_stop_flag(stop_);
   shards_.push_back({translator_.zero_gradients()});
+  shards_[0].context.set_stop_flag(stop_);
 }
 
+// The shards to the readout, the output layer for the rows of all of them, the shards back.
 app::TranslationLoss BatchGradients::compute(std::span<const app::TokenPair> pairs,
                                              std::uint64_t seed, Index update) {
+  const app::TranslatorConfig& config = translator_.config();
   const auto size = std::ssize(pairs);
   const Index count = shard_count(size);
-  while (std::ssize(shards_) < count) shards_.push_back({translator_.zero_gradients()});
-  // Packed once for all shards.
-  const PackedLinear output =
-      app::packed_output(translator_.config(), translator_.parameters(), context_);
-  for_each_task(executor_, count, [&](Index n) {
-    Shard& shard = shards_[static_cast<std::size_t>(n)];
-    shard.context.set_stop_flag(stop_);
+  add_shards(count);
+  std::deque<app::TranslatorPass> passes;
+  std::vector<std::int32_t> targets;
+  std::vector<Index> first{0};  // of the rows of each pass
+  for (Index n = 0; n < count; ++n) {
     const Index begin = n * size / count;
     const Index end = (n + 1) * size / count;
-    RunState run{Mode::kTrain, shard_seed(seed, update, n)};
-    app::TranslatorPass pass(
-        "BatchGradients::compute", translator_.config(), translator_.parameters(),
+    const app::TranslatorPass& pass = passes.emplace_back(
+        "BatchGradients::compute", config, translator_.parameters(),
         pairs.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
-        shard.context, &output);
-    shard.loss = pass.forward_and_backward(run, shard.gradients);
+        shards_[static_cast<std::size_t>(n)].context);
+    targets.insert(targets.end(), pass.targets().begin(), pass.targets().end());
+    first.push_back(std::ssize(targets));
+  }
+  app::OutputPass output(config, translator_.parameters(), std::move(targets), context_);
+  const auto rows_of = [&](std::size_t n) { return std::pair(first[n], first[n + 1] - first[n]); };
+  for_each_task(executor_, count, [&](Index task) {
+    const auto n = static_cast<std::size_t>(task);
+    const auto [row, rows] = rows_of(n);
+    RunState run{Mode::kTrain, shard_seed(seed, update, task)};
+    passes[n].forward(run, app::PassFor::kGradients, output.rows(row, rows));
   });
-  app::TranslationLoss sum;
+  const app::TranslationLoss loss = output.loss_and_gradients(shards_[0].gradients);
+  for_each_task(executor_, count, [&](Index task) {
+    const auto n = static_cast<std::size_t>(task);
+    const auto [row, rows] = rows_of(n);
+    const Write embedding = n == 0 ? app::embedding_after_output(config) : Write::kOverwrite;
+    passes[n].backward(output.d_rows(row, rows), shards_[n].gradients, embedding);
+  });
   std::vector<std::vector<app::TrainedParameter>> sets;
   for (Shard& shard : std::span(shards_).first(static_cast<std::size_t>(count))) {
-    sum.loss += shard.loss.loss;
-    sum.log_probability += shard.loss.log_probability;
-    sum.tokens += shard.loss.tokens;
-    sets.push_back(app::trained_parameters(shard.gradients, shard.gradients));
+    sets.push_back(shard_gradients(shard.gradients));
   }
   app::sum_tree(sets, executor_);
-  return sum;
+  return loss;
+}
+
+// Those of the output layer are in set 0 alone.
+void BatchGradients::add_shards(Index count) {
+  while (std::ssize(shards_) < count) {
+    shards_.push_back({translator_.zero_gradients()});
+    shards_.back().gradients.output = {};
+    shards_.back().context.set_stop_flag(stop_);
+  }
 }
 
 std::vector<app::TrainedParameter> BatchGradients::list(app::Translator& translator) {

@@ -14,12 +14,13 @@
 
 namespace qkv::models {
 
-// The number of shards of a batch: the largest power of two, at most 8, that leaves 16 pairs in
+// The number of shards of a batch: the largest power of two, at most 8, that leaves 32 pairs in
 // each, else 1. It depends on the batch alone, since it decides the order of sums.
 Index shard_count(Index pairs);
 
 // The gradients of batches, computed by shards in parallel: each is one task with a serial context
-// and a set of gradients of its own.
+// and a set of gradients of its own. The output layer, which is most of the work, is computed for
+// all of them together, on all threads: its weight has one gradient.
 class BatchGradients {
  public:
   // The translator and the flag (which may be null) must outlive the object.
@@ -38,8 +39,9 @@ class BatchGradients {
   struct Shard {
     app::TranslatorGradients gradients;
     Context context{};
-    app::TranslationLoss loss{};
   };
+
+  void add_shards(Index count);
 
   const app::Translator& translator_;
   Executor executor_;

@@ -26,6 +26,12 @@ auto& output_weight(const TranslatorConfig& config, Parts& parts) {
              : qkv::detail::parameters_of(parts.output).weight;
 }
 
+// How the target embedding's gradient is written after the output layer's: tied, it holds a part.
+inline Write embedding_after_output(const TranslatorConfig& config) {
+  return config.tied_embeddings == TiedEmbeddings::kOutput ? Write::kAccumulate
+                                                           : Write::kOverwrite;
+}
+
 inline PackedLinear packed_output(const TranslatorConfig& config, const TranslatorLayers& layers,
                                   Context& context) {
   return {output_weight(config, layers), layers.output.parameters().bias, context};

@@ -8,6 +8,7 @@
 #include <qkv/error.h>
 
 #include "models/output_layer.h"
+#include "models/output_pass.h"
 #include "models/search.h"
 #include "models/source_memory.h"
 #include "models/translator_pass.h"
@@ -143,8 +144,11 @@ TranslatorGradients Translator::zero_gradients() const {
 TranslationLoss Translator::loss(std::span<const TokenPair> pairs, RunState& run,
                                  Context& context) const {
   TranslatorPass pass("Translator::loss", config_, layers_, pairs, context);
+  OutputPass output(config_, layers_, pass.targets(), context);
   RunState after = run;
-  const TranslationLoss loss = pass.forward(after);
+  const Index tokens = std::ssize(pass.targets());
+  pass.forward(after, PassFor::kLoss, output.rows(0, tokens));
+  const TranslationLoss loss = output.loss();
   run = after;
   return loss;
 }
@@ -154,8 +158,12 @@ TranslationLoss Translator::loss_and_gradients(std::span<const TokenPair> pairs,
                                                Context& context) const {
   check_gradients(layers_, gradients);
   TranslatorPass pass("Translator::loss_and_gradients", config_, layers_, pairs, context);
+  OutputPass output(config_, layers_, pass.targets(), context);
   RunState after = run;
-  const TranslationLoss loss = pass.forward_and_backward(after, gradients);
+  const Index tokens = std::ssize(pass.targets());
+  pass.forward(after, PassFor::kGradients, output.rows(0, tokens));
+  const TranslationLoss loss = output.loss_and_gradients(gradients);
+  pass.backward(output.d_rows(0, tokens), gradients, embedding_after_output(config_));
   run = after;
   return loss;
 }

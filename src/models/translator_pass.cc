@@ -13,13 +13,6 @@
 namespace qkv::app {
 namespace {
 
-// Rows of logits at a time. About 2^20 numbers bound the memory of large vocabularies, but whole
-// blocks of rows: the gradient of the weight is read and written once for each block.
-Index logits_at_once(Index V) {
-  constexpr Index kLogits = Index{1} << 20;
-  return std::max<Index>(1, kLogits / V / core::kGradientBlock) * core::kGradientBlock;
-}
-
 std::vector<TokenList> side(std::span<const TokenPair> pairs, TokenList TokenPair::*which) {
   std::vector<TokenList> lists;
   lists.reserve(pairs.size());
@@ -46,25 +39,39 @@ std::vector<std::int32_t> tokens_before(const std::vector<std::int32_t>& ids, In
   return before;
 }
 
-// losses [2,N]: with smoothed labels, and log-probabilities.
-TranslationLoss sum_losses(const Tensor& losses, const std::vector<std::int32_t>& targets) {
-  TranslationLoss sums;
-  with_type(losses.dtype(), [&]<class T>() {
-    const std::span<const T> values = losses.values<T>();
-    for (std::size_t n = 0; n < targets.size(); ++n) {
-      sums.loss += static_cast<double>(values[n]);
-      sums.log_probability += static_cast<double>(values[targets.size() + n]);
-      sums.tokens += targets[n] == Vocabulary::kPadding ? 0 : 1;
-    }
+// Copies rows of all positions [N,C] to those that are live [n,C], or back: f(position, n).
+template <class F>
+void for_each_live(const std::vector<Index>& live, const F& f) {
+  for (std::size_t n = 0; n < live.size(); ++n) f(live[n], static_cast<Index>(n));
+}
+
+// The live rows of `from` [N,C].
+Tensor gathered(const ConstView& from, const std::vector<Index>& live) {
+  Tensor to(from.dtype(), {std::ssize(live), from.size(1)});
+  with_type(from.dtype(), [&]<class T>() {
+    for_each_live(live, [&](Index position, Index n) {
+      const T* const row = from.as<T>() + position * from.stride(0);
+      std::copy_n(row, from.size(1), to.values<T>().data() + n * from.size(1));
+    });
   });
-  return sums;
+  return to;
+}
+
+// Undoes it: the other rows of `to` stay as they are.
+void scatter(const Tensor& from, const std::vector<Index>& live, const View& to) {
+  with_type(to.dtype(), [&]<class T>() {
+    for_each_live(live, [&](Index position, Index n) {
+      const T* const row = from.values<T>().data() + n * to.size(1);
+      std::copy_n(row, to.size(1), to.as<T>() + position * to.stride(0));
+    });
+  });
 }
 
 }  // namespace
 
 TranslatorPass::TranslatorPass(std::string_view function, const TranslatorConfig& config,
                                const TranslatorLayers& layers, std::span<const TokenPair> pairs,
-                               Context& context, const PackedLinear* output)
+                               Context& context)
     : config_(config),
       layers_(layers),
       context_(context),
@@ -74,10 +81,16 @@ TranslatorPass::TranslatorPass(std::string_view function, const TranslatorConfig
                token_batch(function, "pairs' source", side(pairs, &TokenPair::source),
                            config.source_tokens),
                context),
-      packed_output_(output),
       steps_(targets_.longest),
       B_(targets_.count),
-      dropout_(config.dropout) {}
+      dropout_(config.dropout) {
+  const std::vector<std::int32_t> ids = by_steps(targets_);
+  for (std::size_t n = 0; n < ids.size(); ++n) {
+    if (ids[n] == Vocabulary::kPadding) continue;
+    live_.push_back(static_cast<Index>(n));
+    live_targets_.push_back(ids[n]);
+  }
+}
 
 View TranslatorPass::states(Tensor& rows, Index first, Index count) const {
   return slice(slice(rows, 0, first, first + count), 2, 0, config_.hidden);
@@ -93,31 +106,25 @@ View TranslatorPass::embeddings(Tensor& rows) const {
                context_width(config_) + config_.embedding);
 }
 
-TranslationLoss TranslatorPass::forward(RunState& run) {
-  if (B_ == 0) return {};
+void TranslatorPass::forward(RunState& run, PassFor kind, const View& readout) {
+  kind_ = kind;
+  if (B_ == 0) return;
   encoder_.forward(run);
   decode(run);
-  read_out(run);
-  return predict(nullptr);
+  read_out(run, readout);
 }
 
-TranslationLoss TranslatorPass::forward_and_backward(RunState& run,
-                                                     TranslatorGradients& gradients) {
+void TranslatorPass::backward(const View& d_readout, TranslatorGradients& gradients,
+                              Write embedding) {
   if (B_ == 0) {
     for_each_parameter(gradients, [](const auto& gradient) {
       const Tensor zero(gradient.value.dtype(), {1});
       copy(zero, gradient.value);
     });
-    return {};
+    return;
   }
-  backward_ = true;
-  encoder_.forward(run);
-  decode(run);
-  read_out(run);
-  const TranslationLoss loss = predict(&gradients);
-  read_out_backward(gradients);
-  decode_backward(gradients);
-  return loss;
+  read_out_backward(d_readout, gradients);
+  decode_backward(gradients, embedding);
 }
 
 // ---- the decoder ----------------------------------------------------------------------------
@@ -126,7 +133,7 @@ void TranslatorPass::decode(RunState& run) {
   const Index H = config_.hidden;
   rows_ = Tensor(config_.dtype, {1 + steps_, B_, H + context_width(config_) + config_.embedding});
   gates_ = Tensor(config_.dtype, {steps_, B_, 4 * H});
-  memory_.emplace(config_, layers_, encoder_.result(), backward_ ? steps_ : 0, context_);
+  memory_.emplace(config_, layers_, encoder_.result(), kind_ == PassFor::kGradients ? steps_ : 0, context_);
   encoder_.start(states(rows_, 0, 1));
   const std::vector<std::int32_t> before = tokens_before(by_steps(targets_), B_);
   layers_.target_embedding.forward(ConstView(before.data(), {steps_, B_}), saved_embedding_,
@@ -135,7 +142,7 @@ void TranslatorPass::decode(RunState& run) {
   cell_.emplace(layers_.decoder, context_);
   for (Index t = 0; t < steps_; ++t) {
     const View s = states(rows_, t, 1);
-    if (backward_) {
+    if (kind_ == PassFor::kGradients) {
       memory_->look(t, s, seen(rows_, t + 1, 1));
     } else {
       memory_->look(s, seen(rows_, t + 1, 1), {});
@@ -146,7 +153,7 @@ void TranslatorPass::decode(RunState& run) {
 }
 
 // From the last step to the first; d_rows_ holds the readout's gradients.
-void TranslatorPass::decode_backward(TranslatorGradients& gradients) {
+void TranslatorPass::decode_backward(TranslatorGradients& gradients, Write embedding) {
   const Index H = config_.hidden;
   const Index width = layers_.decoder.parameters().weight_ih.size(1);
   d_gates_ = Tensor(config_.dtype, gates_.shape());
@@ -165,11 +172,8 @@ void TranslatorPass::decode_backward(TranslatorGradients& gradients) {
                                       rows_of(states(rows_, 0, steps_)), rows_of(d_gates_.view()),
                                       gradients.decoder, Write::kOverwrite, context_);
   dropout_.backward(saved_embedding_dropout_, embeddings(d_rows_), embeddings(d_rows_));
-  // Tied, the output's part of the gradient is there already.
-  const bool is_tied = config_.tied_embeddings == TiedEmbeddings::kOutput;
   layers_.target_embedding.backward(saved_embedding_, embeddings(d_rows_),
-                                    gradients.target_embedding,
-                                    is_tied ? Write::kAccumulate : Write::kOverwrite, context_);
+                                    gradients.target_embedding, embedding, context_);
   const EncodedSources sources = encoder_.result();
   Tensor d_states(config_.dtype, sources.states.shape());
   Tensor d_last(config_.dtype, sources.last.shape());
@@ -178,59 +182,29 @@ void TranslatorPass::decode_backward(TranslatorGradients& gradients) {
   encoder_.backward(d_states, d_last, gradients);
 }
 
-// ---- the output -----------------------------------------------------------------------------
+// ---- the readout ----------------------------------------------------------------------------
 
 // t_i: the larger of each pair of the readout (Goodfellow et al. 2013, with 2 pieces).
-void TranslatorPass::read_out(RunState& run) {
-  const Index width = readout_width(config_);
-  pairs_ = Tensor(config_.dtype, {steps_ * B_, 2 * width});
-  largest_ = Tensor(config_.dtype, {steps_ * B_, width});
-  layers_.readout.forward(rows_of(slice(ConstView(rows_), 0, 1, 1 + steps_)), saved_readout_,
-                          pairs_, context_);
-  larger_of_pairs(pairs_, largest_);
-  dropout_.forward(largest_, run, saved_readout_dropout_, largest_);
+void TranslatorPass::read_out(RunState& run, const View& largest) {
+  const ConstView all = rows_of(slice(ConstView(rows_), 0, 1, 1 + steps_));
+  if (has_padding()) live_rows_ = gathered(all, live_);
+  pairs_ = Tensor(config_.dtype, {std::ssize(live_), 2 * readout_width(config_)});
+  layers_.readout.forward(has_padding() ? ConstView(live_rows_) : all, saved_readout_, pairs_,
+                          context_);
+  larger_of_pairs(pairs_, largest);
+  dropout_.forward(largest, run, saved_readout_dropout_, largest);
 }
 
-void TranslatorPass::read_out_backward(TranslatorGradients& gradients) {
+void TranslatorPass::read_out_backward(const View& d_largest, TranslatorGradients& gradients) {
   d_rows_ = Tensor(config_.dtype, rows_.shape());
-  dropout_.backward(saved_readout_dropout_, d_largest_, d_largest_);
-  larger_of_pairs_backward(d_largest_, pairs_);  // pairs_ become their gradients
-  layers_.readout.backward(saved_readout_, pairs_, rows_of(slice(d_rows_, 0, 1, 1 + steps_)),
+  dropout_.backward(saved_readout_dropout_, d_largest, d_largest);
+  larger_of_pairs_backward(d_largest, pairs_);  // pairs_ become their gradients
+  const View all = rows_of(slice(d_rows_.view(), 0, 1, 1 + steps_));
+  Tensor d_live;
+  if (has_padding()) d_live = Tensor(config_.dtype, live_rows_.shape());
+  layers_.readout.backward(saved_readout_, pairs_, has_padding() ? d_live.view() : all,
                            gradients.readout, Write::kOverwrite, context_);
-}
-
-// Several rows at a time: logits, loss, and the gradients through the output layer.
-TranslationLoss TranslatorPass::predict(TranslatorGradients* gradients) {
-  const Index N = steps_ * B_;
-  const Index V = config_.target_tokens;
-  const Index at_once = std::min(N, logits_at_once(V));
-  const std::vector<std::int32_t> targets = by_steps(targets_);
-  const CrossEntropy cross_entropy(config_.label_smoothing, Vocabulary::kPadding);
-  const PackedLinear output = packed_output_ != nullptr ? PackedLinear(*packed_output_, context_)
-                                                        : packed_output(config_, layers_, context_);
-  if (gradients != nullptr) d_largest_ = Tensor(config_.dtype, largest_.shape());
-  Tensor logits(config_.dtype, {at_once, V});
-  Tensor losses(config_.dtype, {2, N});
-  Tensor one(config_.dtype, {1});
-  with_type(config_.dtype, [&]<class T>() { one.values<T>()[0] = T(1); });
-  CrossEntropy::Saved saved;
-  for (Index first = 0; first < N; first += at_once) {
-    const Index count = std::min(at_once, N - first);
-    const ConstView rows = slice(ConstView(largest_), 0, first, first + count);
-    const View scores = slice(logits, 0, 0, count);
-    const auto some = [&](Index which) {
-      return slice(reshape(slice(losses, 0, which, which + 1), {N}), 0, first, first + count);
-    };
-    output.forward(rows, scores);
-    cross_entropy.forward(scores, ConstView(targets.data() + first, {count}), saved,
-                          {some(0), some(1)}, context_);
-    if (gradients == nullptr) continue;
-    cross_entropy.backward(saved, broadcast_to(one, {count}), scores, Write::kOverwrite, context_);
-    output.backward(rows, scores, slice(d_largest_, 0, first, first + count),
-                    output_weight(config_, *gradients), gradients->output.bias,
-                    first == 0 ? Write::kOverwrite : Write::kAccumulate);
-  }
-  return sum_losses(losses, targets);
+  if (has_padding()) scatter(d_live, live_, all);
 }
 
 }  // namespace qkv::app

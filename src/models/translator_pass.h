@@ -54,23 +54,36 @@ class EncoderPass {
   Linear::Saved saved_start_;
 };
 
-// Pairs with known targets: teacher forcing, the decoder's input is the correct previous token.
+// What a pass is for. For gradients it keeps what its backward pass reads.
+enum class PassFor { kLoss, kGradients };
+
+// Pairs with known targets: teacher forcing, the decoder's input is the correct previous token. The
+// pass ends at the readout, and its backward pass begins there: the output layer takes the rows of
+// several passes at once (models/output_pass.h).
 class TranslatorPass {
  public:
-  // `function` is the name in errors. `output`, if given, is packed_output() of the layers.
+  // `function` is the name in errors.
   TranslatorPass(std::string_view function, const TranslatorConfig& config,
-                 const TranslatorLayers& layers, std::span<const TokenPair> pairs, Context& context,
-                 const PackedLinear* output = nullptr);
+                 const TranslatorLayers& layers, std::span<const TokenPair> pairs,
+                 Context& context);
 
-  TranslationLoss forward(RunState& run);
-  TranslationLoss forward_and_backward(RunState& run, TranslatorGradients& gradients);
+  // The targets without padding, step by step; a row of the readout for each.
+  const std::vector<std::int32_t>& targets() const { return live_targets_; }
+
+  // t_i for each of targets(): readout [targets, readout_width()].
+  void forward(RunState& run, PassFor kind, const View& readout);
+  // Undoes it, after forward(run, kGradients, .); d_readout serves as scratch. Overwrites all
+  // gradients but those of the output layer; adds to the target embedding's if `embedding` says so,
+  // as where that holds the output layer's part of a tied weight.
+  void backward(const View& d_readout, TranslatorGradients& gradients, Write embedding);
 
  private:
   void decode(RunState& run);
-  void decode_backward(TranslatorGradients& gradients);
-  void read_out(RunState& run);
-  TranslationLoss predict(TranslatorGradients* gradients);
-  void read_out_backward(TranslatorGradients& gradients);
+  void decode_backward(TranslatorGradients& gradients, Write embedding);
+  void read_out(RunState& run, const View& largest);
+  void read_out_backward(const View& d_largest, TranslatorGradients& gradients);
+
+  bool has_padding() const { return std::ssize(live_) < steps_ * B_; }
 
   // Parts of rows_ and of their gradients, [n,B,.].
   View states(Tensor& rows, Index first, Index count) const;
@@ -83,20 +96,23 @@ class TranslatorPass {
   Context& context_;
   TokenBatch targets_;
   EncoderPass encoder_;
-  const PackedLinear* packed_output_;
   std::optional<SourceMemory> memory_;
   std::optional<GruCell::Steps> cell_;
   Index steps_ = 0;  // Tt
   Index B_ = 0;
-  bool backward_ = false;
+  PassFor kind_ = PassFor::kLoss;
   DropoutLayer dropout_;
+
+  // Where there is a target rather than padding: step * B + pair, ascending.
+  std::vector<Index> live_;
+  std::vector<std::int32_t> live_targets_;
 
   // One row for each step and pair: [1+Tt,B,hidden+C+embedding] holds s_i, c_i, E y_{i-1}. Row 0
   // has only s_0. The inputs of the decoder and of the readout are slices of a row.
   Tensor rows_, d_rows_;
-  Tensor gates_, d_gates_;      // [Tt,B,4 hidden]
-  Tensor pairs_;                // [Tt*B,2 readout_width()]: the readout
-  Tensor largest_, d_largest_;  // [Tt*B,readout_width()]: t_i, the larger of each pair
+  Tensor gates_, d_gates_;  // [Tt,B,4 hidden]
+  Tensor live_rows_;        // of the live ones, if there is padding: what the readout sees
+  Tensor pairs_;            // [targets,2 readout_width()]: the readout
   Embedding::Saved saved_embedding_;
   DropoutLayer::Saved saved_embedding_dropout_, saved_readout_dropout_;
   Linear::Saved saved_readout_;

@@ -53,8 +53,8 @@ struct Pairs {
 };
 
 TEST(Shards, LeaveEnoughPairsInEach) {
-  const std::pair<Index, Index> known[] = {{1, 1},   {31, 1},  {32, 2},  {63, 2}, {64, 4},
-                                           {127, 4}, {128, 8}, {500, 8}, {256, 8}};
+  const std::pair<Index, Index> known[] = {{1, 1},   {63, 1},  {64, 2},  {127, 2}, {128, 4},
+                                           {255, 4}, {256, 8}, {500, 8}, {2000, 8}};
   for (const auto& [pairs, shards] : known) EXPECT_EQ(shard_count(pairs), shards) << pairs;
 }
 

@@ -3,6 +3,7 @@
 #define QKV_LAYERS_CROSS_ENTROPY_H_
 
 #include <optional>
+#include <string_view>
 
 #include <qkv/attention.h>
 #include <qkv/context.h>
@@ -66,8 +67,20 @@ class QKV_API CrossEntropy {
   }
   void backward(const Saved& saved, const ConstView& dlosses, const View& dlogits, Write write,
                 Context& context) const;
+  // Both at once, for the sum of the losses: the bits of forward(), then of backward() with
+  // dlosses 1 into the logits. Each exponential is computed once.
+  void forward_and_backward(const View& logits, const ConstView& targets,
+                            const CrossEntropyOutputs& outputs) const {
+    Context context;
+    forward_and_backward(logits, targets, outputs, context);
+  }
+  void forward_and_backward(const View& logits, const ConstView& targets,
+                            const CrossEntropyOutputs& outputs, Context& context) const;
 
  private:
+  void prepare(std::string_view function, const ConstView& logits, const ConstView& targets,
+               Saved& saved, const CrossEntropyOutputs& outputs) const;
+
   double label_smoothing_ = 0;
   std::optional<Index> ignore_;
   Tensor class_weights_;
