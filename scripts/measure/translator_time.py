@@ -46,11 +46,11 @@ OPERATIONS = {
         ["TranslatorPass::read_out_backward", "linear_backward_input"], "T*2*H*(H+C+E)"),
     "readout: gradient of weight": (
         ["TranslatorPass::read_out_backward", "backward_parameters"], "T*2*H*(H+C+E)"),
-    "output: logits": (["TranslatorPass::predict", "PackedLinear::forward"], "T*H*V"),
-    "output: gradient of input": (["TranslatorPass::predict", "backward_input"], "T*H*V"),
+    "output: logits": (["OutputPass::predict", "PackedLinear::forward"], "T*H*V"),
+    "output: gradient of input": (["OutputPass::predict", "backward_input"], "T*H*V"),
     "output: gradient of weight": (
-        ["TranslatorPass::predict", "backward_parameters"], "T*H*V"),
-    "output: loss and its gradient": (["TranslatorPass::predict", "CrossEntropy"], "0"),
+        ["OutputPass::predict", "backward_parameters"], "T*H*V"),
+    "output: loss and its gradient": (["OutputPass::predict", "CrossEntropy"], "0"),
     "embeddings": (["::Embedding::"], "0"),
     "dropout": (["DropoutLayer"], "0"),
     "weights packed": (["pack"], "0"),

@@ -28,8 +28,7 @@ auto& output_weight(const TranslatorConfig& config, Parts& parts) {
 
 // How the target embedding's gradient is written after the output layer's: tied, it holds a part.
 inline Write embedding_after_output(const TranslatorConfig& config) {
-  return config.tied_embeddings == TiedEmbeddings::kOutput ? Write::kAccumulate
-                                                           : Write::kOverwrite;
+  return config.tied_embeddings == TiedEmbeddings::kOutput ? Write::kAccumulate : Write::kOverwrite;
 }
 
 inline PackedLinear packed_output(const TranslatorConfig& config, const TranslatorLayers& layers,

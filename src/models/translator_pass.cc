@@ -133,7 +133,8 @@ void TranslatorPass::decode(RunState& run) {
   const Index H = config_.hidden;
   rows_ = Tensor(config_.dtype, {1 + steps_, B_, H + context_width(config_) + config_.embedding});
   gates_ = Tensor(config_.dtype, {steps_, B_, 4 * H});
-  memory_.emplace(config_, layers_, encoder_.result(), kind_ == PassFor::kGradients ? steps_ : 0, context_);
+  memory_.emplace(config_, layers_, encoder_.result(), kind_ == PassFor::kGradients ? steps_ : 0,
+                  context_);
   encoder_.start(states(rows_, 0, 1));
   const std::vector<std::int32_t> before = tokens_before(by_steps(targets_), B_);
   layers_.target_embedding.forward(ConstView(before.data(), {steps_, B_}), saved_embedding_,

@@ -266,6 +266,47 @@ TEST(CrossEntropy, GradientsMayReplaceTheLogits) {
   }
 }
 
+// Forward and backward at once: the same bits, also of rows that are ignored or hold NaN.
+TEST(CrossEntropy, BothAtOnceHaveTheBitsOfTheTwo) {
+  const std::vector<double> some(130, 0.75);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    for (const Index V : {1, 63, 64, 65, 130}) {
+      for (const double e : {0.0, 0.1}) {
+        for (const bool strided : {false, true}) {
+          for (const bool weighted : {false, true}) {
+            const ConstView weights = weighted ? ConstView(some.data(), {V}) : ConstView();
+            const CrossEntropy layer(e, 2, weights);
+            Tensor memory = random_tensor(dtype, strided ? Dims{V, 40} : Dims{40, V}, 8);
+            core::store(dtype, memory.view().data(), 17 * (strided ? 1 : V), kNan);
+            const View x = strided ? transpose(memory, 0, 1) : memory.view();
+            Targets targets(40, 0);
+            for (Index n = 0; n < 40; ++n)
+              targets[static_cast<std::size_t>(n)] = n % 3 == 0 ? 2 : n % V;
+            Tensor want = contiguous(x);
+            Tensor want_losses(dtype, {40}), want_log(dtype, {40}), losses(dtype, {40}),
+                log(dtype, {40}), ones(dtype, {40});
+            for (Index n = 0; n < 40; ++n) core::store(dtype, ones.view().data(), n, 1.0);
+            CrossEntropy::Saved saved;
+            layer.forward(want, targets, saved, {want_losses, want_log});
+            layer.backward(saved, ones, want);
+            Context context(Executor::threads(strided ? 2 : 1));
+            layer.forward_and_backward(x, targets, {losses, log}, context);
+            const std::string replay = std::to_string(V) + (strided ? " strided" : "");
+            EXPECT_EQ(bytes_of(losses), bytes_of(want_losses)) << replay;
+            EXPECT_EQ(bytes_of(log), bytes_of(want_log)) << replay;
+            EXPECT_TRUE(compare("dlogits", x, values_of(want), {}, replay));
+          }
+        }
+      }
+    }
+  }
+  Tensor x = random_tensor(DType::kFloat32, {2, 3}, 1);
+  EXPECT_EQ(error_of([&] {
+              CrossEntropy().forward_and_backward(x, Targets{0, 1}, {});
+            }),
+            "CrossEntropy::forward_and_backward: outputs must name losses or log_probabilities");
+}
+
 // NaN and infinity never give a plausible number.
 TEST(CrossEntropy, NanAndInfinityInARowMakeItNanAndNoOther) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {

@@ -71,6 +71,36 @@ TEST(LinearLayer, GradientsAreAddedOrNotAskedFor) {
   EXPECT_FALSE(of_weight.bias.given());
 }
 
+// Gradients of whole blocks of 128 rows, accumulated call by call, have the bits of one call; with
+// rows of dy however far apart.
+TEST(Linear, BlocksOfRowsMayComeInSeveralCalls) {
+  for (const DType dtype : {kF32, kF64}) {
+    for (const Index out : {5, 30, 256}) {
+      const Linear layer = random_linear(70, out, true, dtype);
+      const Tensor x = random_tensor(dtype, {300, 70}, 1);
+      const Tensor dy = random_tensor(dtype, {300, out}, 2);
+      Linear::Parameters want = layer.zero_gradients();
+      layer.backward({x}, dy, {}, want);
+      for (const Index first : {128, 256}) {
+        for (const Index apart : {out, Index{256}, Index{300}}) {
+          for (const int threads : {1, 2, 3}) {
+            Context context(Executor::threads(threads));
+            Tensor memory(dtype, {300, apart});
+            const View slopes = slice(memory.view(), 1, 0, out);
+            copy(dy, slopes);
+            Linear::Parameters got = layer.zero_gradients();
+            layer.backward({slice(x.view(), 0, 0, first)}, slice(slopes, 0, 0, first), {}, got,
+                           Write::kOverwrite, context);
+            layer.backward({slice(x.view(), 0, first, 300)}, slice(slopes, 0, first, 300), {}, got,
+                           Write::kAccumulate, context);
+            EXPECT_EQ(all_bytes(got), all_bytes(want)) << out << " " << first << " " << apart;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Panels of 64 outputs, tiles of 6 rows, blocks of 256 inputs.
 TEST(PackedLinear, HasTheBitsOfTheLayer) {
   Random random(1);

@@ -58,44 +58,52 @@ TEST(Shards, LeaveEnoughPairsInEach) {
   for (const auto& [pairs, shards] : known) EXPECT_EQ(shard_count(pairs), shards) << pairs;
 }
 
+// Every network, so that a tied weight is in it too.
 TEST(Shards, AddUpToTheBatch) {
-  app::TranslatorConfig config = small_config(test::TranslatorAttention::kAdditive);
-  config.dropout = 0;
-  app::Translator translator = random_translator(config);
-  const Pairs pairs(75);  // four shards of unequal sizes
-  BatchGradients batch(translator, Executor(), nullptr);
-  const app::TranslationLoss got = batch.compute(pairs.list, 5, 1);
+  for (const test::Network& network : test::kEveryNetwork) {
+    app::TranslatorConfig config =
+        with(small_config(test::TranslatorAttention::kAdditive), network);
+    config.dropout = 0;
+    app::Translator translator = random_translator(config);
+    const Pairs pairs(150);  // four shards of unequal sizes
+    BatchGradients batch(translator, Executor(), nullptr);
+    batch.compute(Pairs(300).list, 5, 1);  // previous contents do not matter
+    const app::TranslationLoss got = batch.compute(pairs.list, 5, 1);
 
-  app::TranslatorGradients whole = translator.zero_gradients();
-  RunState run{Mode::kTrain};
-  Context context;
-  const app::TranslationLoss want = translator.loss_and_gradients(pairs.list, run, whole, context);
-  EXPECT_EQ(got.tokens, want.tokens);
-  EXPECT_NEAR(got.loss, want.loss, 1e-12 * want.loss);
-  EXPECT_NEAR(got.log_probability, want.log_probability, -1e-12 * want.log_probability);
-  for (const app::TrainedParameter& p : app::trained_parameters(translator, whole)) {
-    bool found = false;
-    for (const app::TrainedParameter& q : batch.list(translator)) {
-      if (q.name != p.name) continue;
-      found = true;
-      ASSERT_EQ(q.value.data(), p.value.data());
-      for (Index n = 0; n < p.gradient.element_count(); ++n) {
-        const double a = p.gradient.as<double>()[n];
-        EXPECT_NEAR(q.gradient.as<double>()[n], a, 1e-11 * (1 + std::abs(a))) << p.name;
+    app::TranslatorGradients whole = translator.zero_gradients();
+    RunState run{Mode::kTrain};
+    Context context;
+    const app::TranslationLoss want =
+        translator.loss_and_gradients(pairs.list, run, whole, context);
+    EXPECT_EQ(got.tokens, want.tokens);
+    EXPECT_NEAR(got.loss, want.loss, 1e-12 * want.loss);
+    EXPECT_NEAR(got.log_probability, want.log_probability, -1e-12 * want.log_probability);
+    for (const app::TrainedParameter& p : app::trained_parameters(translator, whole)) {
+      bool found = false;
+      for (const app::TrainedParameter& q : batch.list(translator)) {
+        if (q.name != p.name) continue;
+        found = true;
+        ASSERT_EQ(q.value.data(), p.value.data());
+        for (Index n = 0; n < p.gradient.element_count(); ++n) {
+          const double a = p.gradient.as<double>()[n];
+          EXPECT_NEAR(q.gradient.as<double>()[n], a, 1e-11 * (1 + std::abs(a)))
+              << p.name << ", " << test::replay_of(config);
+        }
       }
+      EXPECT_TRUE(found) << p.name;
     }
-    EXPECT_TRUE(found) << p.name;
   }
 }
 
-// The bytes of a batch's gradients.
-std::vector<std::uint8_t> gradient_bytes(const Executor& executor, std::uint64_t seed,
-                                         Index update) {
-  app::Translator translator =
-      random_translator(small_config(test::TranslatorAttention::kDot, DType::kFloat32));
-  const Pairs pairs(130);
+// The bytes of a batch's gradients: four shards, and more target tokens than the output layer takes
+// at a time.
+std::vector<std::uint8_t> gradient_bytes(const Executor& executor, std::uint64_t seed, Index update,
+                                         const test::Network& network = {}) {
+  app::Translator translator = random_translator(
+      with(small_config(test::TranslatorAttention::kDot, DType::kFloat32), network));
+  const Pairs pairs(200);
   BatchGradients batch(translator, executor, nullptr);
-  batch.compute(Pairs(200).list, 1, 7);  // previous contents do not matter
+  batch.compute(Pairs(300).list, 1, 7);  // previous contents do not matter
   batch.compute(pairs.list, seed, update);
   std::vector<std::uint8_t> all;
   for (const app::TrainedParameter& p : batch.list(translator)) {
@@ -106,9 +114,12 @@ std::vector<std::uint8_t> gradient_bytes(const Executor& executor, std::uint64_t
 }
 
 TEST(Shards, HaveTheSameBitsOnAnyThreads) {
-  const auto serial = gradient_bytes(Executor(), 5, 3);
-  EXPECT_EQ(serial, gradient_bytes(Executor::threads(2), 5, 3));
-  EXPECT_EQ(serial, gradient_bytes(Executor::threads(5), 5, 3));
+  for (const test::Network& network : test::kEveryNetwork) {
+    const auto serial = gradient_bytes(Executor(), 5, 3, network);
+    for (const int threads : {2, 3, 5}) {
+      EXPECT_EQ(serial, gradient_bytes(Executor::threads(threads), 5, 3, network)) << threads;
+    }
+  }
 }
 
 TEST(Shards, DrawDropoutBySeedAndUpdate) {
@@ -122,7 +133,7 @@ TEST(Shards, DrawDropoutEachByItself) {
   app::TranslatorConfig config = small_config(test::TranslatorAttention::kAdditive);
   config.dropout = 0.5;
   const app::Translator translator = random_translator(config);
-  const Pairs once(16);
+  const Pairs once(32);
   std::vector<TokenPair> pairs = once.list;
   pairs.insert(pairs.end(), once.list.begin(), once.list.end());
   BatchGradients batch(translator, Executor(), nullptr);
