@@ -166,12 +166,15 @@ void Training::learn_from(const app::TranslationLoss& loss) {
   Counts& counts = state_.counts;
   const auto list = gradients_.list(state_.model.translator);
   const auto tokens = static_cast<double>(loss.tokens);
-  app::scale_gradients(list, 1 / tokens);
-  const double norm = app::clip_gradients(list, options_.clip);
+  const double norm = app::gradient_norm(list, options_.executor) / tokens;
   const Index update = counts.spent.updates + 1;
   if (!std::isfinite(loss.loss)) fail(fmt::format("the loss is {}", loss.loss), update);
   if (!std::isfinite(norm)) fail(fmt::format("the norm of the gradient is {}", norm), update);
-  state_.adam.step(list, learning_rate(options_.schedule, counts.spent.updates + 1));
+  // Gradients of a sum over tokens; they become the mean's, and are clipped, where they are read.
+  state_.adam.step(list,
+                   {.learning_rate = learning_rate(options_.schedule, counts.spent.updates + 1),
+                    .gradient_factor = app::clip_factor(norm, options_.clip) / tokens},
+                   options_.executor);
   ++counts.spent.updates;
   counts.loss += loss.loss;
   counts.tokens += loss.tokens;

@@ -8,7 +8,9 @@
 
 #include <qkv/error.h>
 
+#include "core/adam_factors.h"
 #include "train/parameter_lists.h"
+#include "train/pieces.h"
 
 namespace qkv::app {
 namespace {
@@ -21,36 +23,21 @@ void check_range(std::string_view name, double value, double end) {
   throw Error("Adam", name, fmt::format("must be in [0,{}), got {}", end, value));
 }
 
-// The factors of one update, each rounded once to the parameters' type.
+// Of update number `update` of a parameter of this rank.
 template <class T>
-struct Factors {
-  Factors(const AdamOptions& options, double rate, Index update)
-      : beta1(static_cast<T>(options.beta1)),
-        beta2(static_cast<T>(options.beta2)),
-        one_minus_beta1(static_cast<T>(1 - options.beta1)),
-        one_minus_beta2(static_cast<T>(1 - options.beta2)),
-        epsilon(static_cast<T>(options.epsilon)) {
-    const auto t = static_cast<double>(update);
-    m_rate = static_cast<T>(rate / (1 - std::pow(options.beta1, t)));
-    v_factor = static_cast<T>(1 / (1 - std::pow(options.beta2, t)));
-  }
-
-  T beta1, beta2, one_minus_beta1, one_minus_beta2, epsilon;
-  T m_rate{};    // rate / (1 - beta1^t)
-  T v_factor{};  // 1 / (1 - beta2^t)
-};
-
-template <class T>
-void update(const TrainedParameter& parameter, AdamMoments& moments, const Factors<T>& f, T kept) {
-  const std::span<T> w = train::elements<T>(parameter.value);
-  const std::span<const T> g = train::elements<T>(parameter.gradient);
-  const std::span<T> m = moments.m.values<T>();
-  const std::span<T> v = moments.v.values<T>();
-  for (std::size_t i = 0; i < w.size(); ++i) {
-    m[i] = f.beta1 * m[i] + f.one_minus_beta1 * g[i];
-    v[i] = f.beta2 * v[i] + f.one_minus_beta2 * (g[i] * g[i]);
-    w[i] = kept * w[i] - f.m_rate * m[i] / (std::sqrt(v[i] * f.v_factor) + f.epsilon);
-  }
+core::AdamFactors<T> factors(const AdamOptions& options, const AdamStep& step, Index update,
+                             int rank) {
+  const auto t = static_cast<double>(update);
+  const double decay = rank < 2 ? 0 : options.weight_decay;
+  return {.gradient = static_cast<T>(step.gradient_factor),
+          .beta1 = static_cast<T>(options.beta1),
+          .beta2 = static_cast<T>(options.beta2),
+          .one_minus_beta1 = static_cast<T>(1 - options.beta1),
+          .one_minus_beta2 = static_cast<T>(1 - options.beta2),
+          .epsilon = static_cast<T>(options.epsilon),
+          .m_rate = static_cast<T>(step.learning_rate / (1 - std::pow(options.beta1, t))),
+          .v_factor = static_cast<T>(1 / (1 - std::pow(options.beta2, t))),
+          .kept = static_cast<T>(1 - step.learning_rate * decay)};
 }
 
 }  // namespace
@@ -70,7 +57,8 @@ Adam::Adam(std::span<const TrainedParameter> list, const AdamOptions& options) :
   }
 }
 
-void Adam::step(std::span<const TrainedParameter> list, double learning_rate) {
+void Adam::step(std::span<const TrainedParameter> list, const AdamStep& step,
+                const Executor& executor) {
   train::check_parameters("Adam::step", list);
   if (list.size() != moments_.size()) {
     throw Error("Adam::step", "list",
@@ -87,15 +75,20 @@ void Adam::step(std::span<const TrainedParameter> list, double learning_rate) {
                 fmt::format("must be the constructor's {} {}, got {}", known.name,
                             describe(known.m.view()), describe(list[n].value)));
   }
+  const auto kernels = train::update_kernels_in_use();
   ++updates_;
-  for (std::size_t n = 0; n < list.size(); ++n) {
-    const double decay = list[n].value.rank() < 2 ? 0 : options_.weight_decay;
-    train::with_real_type(list[n].value.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      update<T>(list[n], moments_[n], Factors<T>(options_, learning_rate, updates_),
-                static_cast<T>(1 - learning_rate * decay));
-    });
-  }
+  train::for_each_piece(
+      executor, train::pieces_of(list), [&](const train::Piece& piece, std::size_t) {
+        const TrainedParameter& p = list[piece.parameter];
+        AdamMoments& moments = moments_[piece.parameter];
+        train::with_real_type(p.value.dtype(), [&](auto zero) {
+          using T = decltype(zero);
+          const auto at = [&](const View& view) { return view.as<T>() + piece.first; };
+          kernels.of<T>().adam(factors<T>(options_, step, updates_, p.value.rank()), at(p.gradient),
+                               at(moments.m.view()), at(moments.v.view()), at(p.value),
+                               piece.count);
+        });
+      });
 }
 
 }  // namespace qkv::app

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <qkv/context.h>
 #include <qkv/tensor.h>
 
 #include "train/gradients.h"
@@ -20,6 +21,12 @@ struct AdamOptions {
   // decoupled from the gradient. It applies to parameters with two or more axes; biases, and
   // vectors such as the v of additive attention, do not decay.
   double weight_decay = 0;
+};
+
+// What differs from one update to another.
+struct AdamStep {
+  double learning_rate = 0;
+  double gradient_factor = 1;  // such as clipping's; the gradients in memory stay as they are
 };
 
 // Adam's state for one parameter.
@@ -42,7 +49,12 @@ class Adam {
 
   // One update with the given gradients. The list must match the constructor's: the same names,
   // shapes and dtypes. Throws Error before anything changes.
-  void step(std::span<const TrainedParameter> list, double learning_rate);
+  void step(std::span<const TrainedParameter> list, double learning_rate) {
+    step(list, {.learning_rate = learning_rate}, {});
+  }
+  // On the executor, and with the gradients multiplied while they are read: the factor is rounded
+  // to the parameters' type, and so is each product.
+  void step(std::span<const TrainedParameter> list, const AdamStep& step, const Executor& executor);
 
   Index updates() const noexcept { return updates_; }
   void set_updates(Index updates) noexcept { updates_ = updates; }

@@ -3,43 +3,53 @@
 
 #include <cmath>
 #include <cstddef>
+#include <numeric>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include <qkv/error.h>
+#include <qkv/target.h>
 
+#include "reference/update.h"
 #include "train/parameter_lists.h"
+#include "train/pieces.h"
 
 namespace qkv::train {
 namespace {
 
-// target += source, element by element.
-void add(const View& source, const View& target) {
-  with_real_type(target.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const std::span<const T> from = elements<T>(source);
-    const std::span<T> to = elements<T>(target);
-    for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
-  });
+template <class T>
+kernels::UpdateKernels<T> plain_loops() {
+  return {&reference::adam<T>, &reference::squares<T>, &reference::sum_sets<T>};
 }
 
-// The sums of one level of the tree: set n + stride is added to set n, for n = 0, 2 stride, ...
-struct Level {
-  std::span<const std::vector<app::TrainedParameter>> sets;
-  std::size_t stride;
+template <class T>
+using Pointers = std::vector<T*>;
 
-  Index sums() const {
-    return static_cast<Index>((sets.size() - stride + 2 * stride - 1) / (2 * stride));
-  }
-  void run(Index sum) const {
-    const std::size_t n = static_cast<std::size_t>(sum) * 2 * stride;
-    for (std::size_t p = 0; p < sets[n].size(); ++p) {
-      add(sets[n + stride][p].gradient, sets[n][p].gradient);
+// Where the gradients of each parameter start in each set: those of parameter p from
+// p * sets.size() on, null for those of another type.
+template <class T>
+Pointers<T> starts_in(std::span<const std::vector<app::TrainedParameter>> sets) {
+  Pointers<T> starts;
+  for (std::size_t p = 0; p < sets[0].size(); ++p) {
+    const bool is_mine = sets[0][p].gradient.dtype() == dtype_of<T>;
+    for (const auto& set : sets) {
+      starts.push_back(is_mine ? set[p].gradient.template as<T>() : nullptr);
     }
   }
-};
+  return starts;
+}
 
 }  // namespace
+
+ForTypes<kernels::UpdateKernels> update_kernels_in_use() {
+  const std::string_view target = cpu_target();
+  for (const kernels::Target candidate : kernels::kTargets) {
+    if (kernels::name_of(candidate) != target) continue;
+    return {kernels::update_kernels<float>(candidate), kernels::update_kernels<double>(candidate)};
+  }
+  return {plain_loops<float>(), plain_loops<double>()};
+}
 
 void check_parameters(std::string_view function, std::span<const app::TrainedParameter> list) {
   for (const app::TrainedParameter& p : list) {
@@ -64,17 +74,19 @@ void check_parameters(std::string_view function, std::span<const app::TrainedPar
 
 namespace qkv::app {
 
-double gradient_norm(std::span<const TrainedParameter> list) {
+double gradient_norm(std::span<const TrainedParameter> list, const Executor& executor) {
   train::check_parameters("gradient_norm", list);
-  double sum = 0;
-  for (const TrainedParameter& p : list) {
-    train::with_real_type(p.gradient.dtype(), [&](auto zero) {
-      for (const auto g : train::elements<decltype(zero)>(p.gradient)) {
-        sum += static_cast<double>(g) * static_cast<double>(g);
-      }
+  const auto kernels = train::update_kernels_in_use();
+  const std::vector<train::Piece> pieces = train::pieces_of(list);
+  std::vector<double> squares(pieces.size());
+  train::for_each_piece(executor, pieces, [&](const train::Piece& piece, std::size_t n) {
+    const View& gradient = list[piece.parameter].gradient;
+    train::with_real_type(gradient.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      squares[n] = kernels.template of<T>().squares(gradient.as<T>() + piece.first, piece.count);
     });
-  }
-  return std::sqrt(sum);
+  });
+  return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
 }
 
 void scale_gradients(std::span<const TrainedParameter> list, double factor) {
@@ -87,12 +99,17 @@ void scale_gradients(std::span<const TrainedParameter> list, double factor) {
   }
 }
 
+double clip_factor(double norm, double most) {
+  return std::isfinite(norm) && norm > most ? most / norm : 1;
+}
+
 double clip_gradients(std::span<const TrainedParameter> list, double most) {
   if (!(most > 0)) {
     throw Error("clip_gradients", "most", fmt::format("must be positive, got {}", most));
   }
   const double norm = gradient_norm(list);
-  if (std::isfinite(norm) && norm > most) scale_gradients(list, most / norm);
+  const double factor = clip_factor(norm, most);
+  if (factor != 1) scale_gradients(list, factor);
   return norm;
 }
 
@@ -114,12 +131,19 @@ void sum_tree(std::span<const std::vector<TrainedParameter>> sets, const Executo
                               describe(set[p].gradient)));
     }
   }
-  for (std::size_t stride = 1; stride < sets.size(); stride *= 2) {
-    train::Level level{sets, stride};
-    executor.run(
-        level.sums(),
-        [](void* state, Index sum) { static_cast<const train::Level*>(state)->run(sum); }, &level);
-  }
+  if (sets.size() < 2) return;
+  const auto kernels = train::update_kernels_in_use();
+  const train::ForTypes<train::Pointers> starts{train::starts_in<float>(sets),
+                                                train::starts_in<double>(sets)};
+  const auto count = static_cast<Index>(sets.size());
+  train::for_each_piece(
+      executor, train::pieces_of(sets[0]), [&](const train::Piece& piece, std::size_t) {
+        train::with_real_type(sets[0][piece.parameter].gradient.dtype(), [&](auto zero) {
+          using T = decltype(zero);
+          T* const* const parts = starts.of<T>().data() + piece.parameter * sets.size();
+          kernels.of<T>().sum_sets(parts, count, piece.first, piece.count);
+        });
+      });
 }
 
 }  // namespace qkv::app

@@ -30,12 +30,17 @@ std::vector<TrainedParameter> trained_parameters(L& layer, G& gradients) {
   return list;
 }
 
-// The Euclidean norm of all gradients together, summed in float64 in the order of the list. NaN
-// if any of them is NaN.
-double gradient_norm(std::span<const TrainedParameter> list);
+// The Euclidean norm of all gradients together: their squares are summed in float64, in pieces of
+// fixed length (reference/update.h) that are added in the order of the list, so the bits do not
+// depend on threads. NaN if any of them is NaN.
+double gradient_norm(std::span<const TrainedParameter> list, const Executor& executor = {});
 
-// Multiplies every gradient.
+// Multiplies every gradient: the product is rounded once, to the gradients' type.
 void scale_gradients(std::span<const TrainedParameter> list, double factor);
+
+// What clipping to the norm `most` multiplies gradients by: 1 for a norm that is not above it, or
+// is NaN or infinite.
+double clip_factor(double norm, double most);
 
 // Clips gradients whose norm is above `most` to that norm (Pascanu, Mikolov, Bengio 2013,
 // algorithm 1). Returns the norm before clipping; if it is NaN or infinite, changes nothing and
@@ -43,8 +48,8 @@ void scale_gradients(std::span<const TrainedParameter> list, double factor);
 double clip_gradients(std::span<const TrainedParameter> list, double most);
 
 // Adds the gradients of all sets to those of the first: sets[n][p] is parameter p of set n. The
-// order is a fixed tree - (0+1)+(2+3) and so on, the sums of a level being computed before those of
-// the next - so the bits do not depend on threads. The other sets then hold unspecified numbers.
+// order is a fixed tree, ((0+1)+(2+3))+... for each number, so the bits do not depend on threads.
+// The other sets then hold unspecified numbers.
 void sum_tree(std::span<const std::vector<TrainedParameter>> sets, const Executor& executor = {});
 
 }  // namespace qkv::app

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CORE_ADAM_FACTORS_H_
+#define QKV_CORE_ADAM_FACTORS_H_
+
+namespace qkv::core {
+
+// The numbers of one update of Adam, each rounded once to the parameters' type; the formula is in
+// reference/update.h.
+template <class T>
+struct AdamFactors {
+  T gradient = 1;  // multiplies the gradient while it is read
+  T beta1 = 0;
+  T beta2 = 0;
+  T one_minus_beta1 = 1;
+  T one_minus_beta2 = 1;
+  T epsilon = 0;
+  T m_rate = 0;    // rate / (1 - beta1^t)
+  T v_factor = 1;  // 1 / (1 - beta2^t)
+  T kept = 1;      // 1 - rate * decay: what is left of the parameter
+};
+
+}  // namespace qkv::core
+
+#endif  // QKV_CORE_ADAM_FACTORS_H_

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_REFERENCE_UPDATE_H_
+#define QKV_REFERENCE_UPDATE_H_
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+
+#include <qkv/view.h>
+
+#include "core/adam_factors.h"
+#include "core/order.h"
+
+// What an update of parameters does with n numbers. No multiplication is fused with an addition, so
+// that every implementation has the same bits.
+namespace qkv::reference {
+
+// Adam (Kingma, Ba 2015, algorithm 1) and AdamW (Loshchilov, Hutter 2019, algorithm 2), g' = f g:
+//   m <- beta1 m + (1 - beta1) g',  v <- beta2 v + (1 - beta2) g'^2
+//   w <- kept w - m_rate m / (sqrt(v v_factor) + epsilon)
+template <class T>
+void adam(const core::AdamFactors<T>& f, const T* g, T* m, T* v, T* w, Index n) {
+  for (Index i = 0; i < n; ++i) {
+    const T gradient = f.gradient * g[i];
+    m[i] = f.beta1 * m[i] + f.one_minus_beta1 * gradient;
+    v[i] = f.beta2 * v[i] + f.one_minus_beta2 * (gradient * gradient);
+    w[i] = f.kept * w[i] - f.m_rate * m[i] / (std::sqrt(v[i] * f.v_factor) + f.epsilon);
+  }
+}
+
+// sum_i x_i^2 in float64: number i in sum i mod 16, then a tree of halves.
+template <class T>
+double squares(const T* x, Index n) {
+  double sums[core::kRowSums] = {};
+  for (Index i = 0; i < n; ++i) {
+    const auto value = static_cast<double>(x[i]);
+    sums[i % core::kRowSums] += value * value;
+  }
+  for (Index width = core::kRowSums / 2; width > 0; width /= 2) {
+    for (Index t = 0; t < width; ++t) sums[t] += sums[t + width];
+  }
+  return sums[0];
+}
+
+// x_0 + ... + x_{count-1} of number i of each set, as the tree ((0+1)+(2+3))+...
+template <class T>
+T tree_sum_of_sets(T* const* sets, Index count, Index i) {
+  if (count == 1) return sets[0][i];
+  const auto half = static_cast<Index>(std::bit_floor(static_cast<std::size_t>(count - 1)));
+  return tree_sum_of_sets(sets, half, i) + tree_sum_of_sets(sets + half, count - half, i);
+}
+
+// In set 0 from number `first` on.
+template <class T>
+void sum_sets(T* const* sets, Index count, Index first, Index n) {
+  for (Index i = first; i < first + n; ++i) sets[0][i] = tree_sum_of_sets(sets, count, i);
+}
+
+}  // namespace qkv::reference
+
+#endif  // QKV_REFERENCE_UPDATE_H_
