@@ -48,40 +48,81 @@ class Factors {
   alignas(64) std::array<T, kBlock> factors_{};
 };
 
-// A dropped element is 0 whatever it was, NaN too.
+// A dropped element is 0 whatever it was, NaN too. Multiplied in any case, for vectors instead of
+// branches.
 template <class T>
 T scaled(T x, T factor) {
-  return factor == 0 ? T(0) : x * factor;
+  const T product = x * factor;
+  return factor == 0 ? T(0) : product;
 }
 
+// Elements in a row.
 template <class T>
-void apply_contiguous(Factors<T>& factors, const T* from, T* to, Index count, Write write) {
-  for (Index first = 0; first < count; first += kBlock) {
-    const T* factor = factors.draw(first);
-    const Index some = std::min(kBlock, count - first);
-    const T* x = from + first;
-    T* y = to + first;
-    if (write == Write::kAccumulate) {
-      for (Index n = 0; n < some; ++n) y[n] += scaled(x[n], factor[n]);
-    } else {
-      for (Index n = 0; n < some; ++n) y[n] = scaled(x[n], factor[n]);
+struct Run {
+  const T* from;
+  Index from_stride;
+  T* to;
+  Index to_stride;
+};
+
+template <class T>
+void apply_run(const T* factor, const Run<T>& run, Index count, Write write) {
+  const auto [from, from_stride, to, to_stride] = run;
+  if (from_stride != 1 || to_stride != 1) {
+    for (Index n = 0; n < count; ++n) {
+      const T value = scaled(from[n * from_stride], factor[n]);
+      T& target = to[n * to_stride];
+      target = write == Write::kAccumulate ? target + value : value;
     }
+  } else if (write == Write::kAccumulate) {
+    for (Index n = 0; n < count; ++n) to[n] += scaled(from[n], factor[n]);
+  } else {
+    for (Index n = 0; n < count; ++n) to[n] = scaled(from[n], factor[n]);
   }
 }
 
+// Applies the factors to all elements in C order, a row at a time.
 template <class T>
-void apply_strided(Factors<T>& factors, const ConstView& from, const View& to, Write write) {
+class InOrder {
+ public:
+  InOrder(Factors<T>& factors, Write write) : factors_(factors), write_(write) {}
+
+  void apply(Run<T> run, Index count) {
+    while (count > 0) {
+      const Index at = element_ % kBlock;
+      if (at == 0) block_ = factors_.draw(element_);
+      const Index some = std::min(kBlock - at, count);
+      apply_run(block_ + at, run, some, write_);
+      run.from += some * run.from_stride;
+      run.to += some * run.to_stride;
+      element_ += some;
+      count -= some;
+    }
+  }
+
+ private:
+  Factors<T>& factors_;
+  Write write_;
+  const T* block_ = nullptr;  // the factors of the block that element_ is in
+  Index element_ = 0;
+};
+
+template <class T>
+void apply_all(Factors<T>& factors, const ConstView& from, const View& to, Write write) {
+  InOrder<T> in_order(factors, write);
   const T* x = from.as<T>();
   T* y = to.as<T>();
-  const T* factor = nullptr;
-  Index element = 0;
-  core::for_each_offset<2>(from.shape(), {from.strides(), to.strides()},
+  if (from.is_contiguous() && to.is_contiguous()) {
+    in_order.apply({x, 1, y, 1}, from.element_count());
+    return;
+  }
+  const int last = from.rank() - 1;
+  const auto rows = [last](const Dims& dims) { return core::sub_dims(dims, 0, last); };
+  core::for_each_offset<2>(rows(from.shape()), {rows(from.strides()), rows(to.strides())},
                            [&](const auto& offset, const Dims&) {
-                             if (element % kBlock == 0) factor = factors.draw(element);
-                             const T value = scaled(x[offset[0]], factor[element % kBlock]);
-                             T& target = y[offset[1]];
-                             target = write == Write::kAccumulate ? target + value : value;
-                             ++element;
+                             in_order.apply(
+                                 {x + offset[0], from.stride(last), y + offset[1], to.stride(last)},
+                                 from.size(last));
                            });
 }
 
@@ -94,11 +135,7 @@ void apply(std::string_view function, const Dropout& dropout, const ConstView& f
     return;
   }
   Factors<T> factors(function, dropout);
-  if (from.is_contiguous() && to.is_contiguous()) {
-    apply_contiguous(factors, from.as<T>(), to.as<T>(), from.element_count(), write);
-  } else {
-    apply_strided(factors, from, to, write);
-  }
+  apply_all(factors, from, to, write);
 }
 
 void apply(std::string_view function, const Dropout& dropout, const ConstView& from, const View& to,

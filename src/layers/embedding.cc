@@ -24,7 +24,7 @@ constexpr std::string_view kEmbeddingForward = "Embedding::forward";
 constexpr std::string_view kEmbeddingBackward = "Embedding::backward";
 
 constexpr Index kRowsPerTask = 64;
-// Columns of the table's gradient that one task owns: a cache line of float32.
+// Columns of the table's gradient that one of several tasks owns: a cache line of float32.
 constexpr Index kColumnsPerTask = 16;
 
 Index tasks_of(Index count, Index per_task) { return (count + per_task - 1) / per_task; }
@@ -41,23 +41,30 @@ void look_up(Call& call, const Tensor& weight, std::span<const std::int64_t> ids
     for (Index n = task * kRowsPerTask; n < end; ++n) {
       const T* from = table + ids[static_cast<std::size_t>(n)] * width;
       T* to = out.row(n);
-      for (Index c = 0; c < width; ++c) to[c * out.stride()] = from[c];
+      if (out.stride() == 1) {
+        std::copy_n(from, width, to);
+      } else {
+        for (Index c = 0; c < width; ++c) to[c * out.stride()] = from[c];
+      }
     }
   });
 }
 
 // dweight[ids[n],:] += dout[n,:], n ascending. A task owns columns, so that frequent tokens
-// leave no worker idle and sums have one order.
+// leave no worker idle and sums have one order; a worker alone takes whole rows.
 template <class T>
 void add_rows(Call& call, std::span<const std::int64_t> ids, std::optional<Index> padding,
               const ConstView& dout_view, Tensor& gradient, Write write) {
   const Rows<const T> dout(dout_view);
   const Index width = dout.channels();
   T* table = gradient.values<T>().data();
-  call.for_each_task(tasks_of(width, kColumnsPerTask), [&](Index task, Arena&) {
-    const Index begin = task * kColumnsPerTask;
-    const Index count = std::min(width - begin, kColumnsPerTask);
-    if (write == Write::kOverwrite) {
+  const Index per_task = call.concurrency() == 1 ? width : std::min(width, kColumnsPerTask);
+  if (write == Write::kOverwrite && per_task == width)
+    std::ranges::fill(gradient.values<T>(), T{0});
+  call.for_each_task(tasks_of(width, per_task), [&](Index task, Arena&) {
+    const Index begin = task * per_task;
+    const Index count = std::min(width - begin, per_task);
+    if (write == Write::kOverwrite && per_task < width) {
       for (Index token = 0; token < gradient.size(0); ++token) {
         std::fill_n(table + token * width + begin, count, T{0});
       }
@@ -67,7 +74,11 @@ void add_rows(Call& call, std::span<const std::int64_t> ids, std::optional<Index
       if (token == padding) continue;
       const T* from = dout.row(n) + begin * dout.stride();
       T* to = table + token * width + begin;
-      for (Index c = 0; c < count; ++c) to[c] += from[c * dout.stride()];
+      if (dout.stride() == 1) {
+        for (Index c = 0; c < count; ++c) to[c] += from[c];
+      } else {
+        for (Index c = 0; c < count; ++c) to[c] += from[c * dout.stride()];
+      }
     }
   });
 }

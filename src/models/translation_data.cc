@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/translation_data.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,8 @@
 #include <qkv/error.h>
 
 #include "io/parallel_text.h"
+#include "models/numbered_tokens.h"
+#include "models/parallel.h"
 
 namespace qkv::models {
 namespace {
@@ -37,7 +40,7 @@ std::string hash_of(std::string_view bytes) {
   return hash.text();
 }
 
-// A pair of a file as text: tokens take ten times the memory.
+// A pair of a file as text.
 struct TextLine {
   std::string source{};
   std::string target{};
@@ -71,44 +74,102 @@ TextPairs read_pairs(const std::string& path, const app::TrainingOptions& option
 
 using Tokens = std::vector<std::string>;
 
-// Leaves out the pairs that are too long, and calls take(source tokens, target tokens, target) for
-// each of the others.
-template <class Take>
-void select_pairs(TextPairs& read, const app::Tokenizer& tokenizer,
-                  const app::TrainingOptions& options, const std::atomic<bool>* stop,
-                  const Take& take) {
-  const auto is_left_out = [&](const TextLine& pair) {
-    if (stop != nullptr && stop->load(std::memory_order_relaxed)) throw Cancelled("train");
-    const Tokens source = tokenizer.split(pair.source);
-    const Tokens target = tokenizer.split(pair.target);
-    if (source.empty() || target.empty()) {
-      const Index column = source.empty() ? options.source_column : options.target_column;
-      throw app::InputError::at_line(
-          read.name, pair.line, fmt::format("expected text in column {}, got nothing", column));
-    }
-    if (std::ssize(source) > options.max_length || std::ssize(target) > options.max_length) {
-      return true;
-    }
-    take(source, target, pair.target);
-    return false;
-  };
-  read.facts.left_out = static_cast<Index>(std::erase_if(read.pairs, is_left_out));
-  read.facts.pairs = std::ssize(read.pairs);
-  if (!read.pairs.empty()) return;
-  throw app::InputError(
-      read.name, fmt::format("expected pairs of at most {} tokens, got none", options.max_length));
-}
+// The pairs of a block of lines that are not too long, as tokens.
+struct SplitBlock {
+  NumberedTexts source{};
+  NumberedTexts target{};
+  std::optional<app::TextStyleBuilder> style{};  // of the targets, if wanted
+  std::vector<bool> left_out{};                  // of each line
+};
 
-EncodedPairs encode(TextPairs&& read, const TranslationData& data) {
-  EncodedPairs encoded;
-  encoded.facts = read.facts;
-  for (TextLine& pair : read.pairs) {
-    encoded.source.push_back(data.source.encode(data.tokenizer.split(pair.source)));
-    encoded.target.push_back(data.target.encode(data.tokenizer.split(pair.target)));
-    pair = {};
+// What is in the pairs of a file.
+struct SplitPairs {
+  NumberedTexts source{};
+  NumberedTexts target{};
+
+  EncodedPairs encode(const TextPairs& read, const TranslationData& data) {
+    EncodedPairs encoded;
+    encoded.facts = read.facts;
+    encoded.source = source.take_ids(data.source);
+    encoded.target = target.take_ids(data.target);
+    return encoded;
   }
-  return encoded;
-}
+};
+
+// Splits pairs into tokens, some lines at a time on the executor. What comes out does not depend on
+// how many: it is put together in the order of the lines.
+class PairSplitter {
+ public:
+  PairSplitter(const app::Tokenizer& tokenizer, const app::TrainingOptions& options,
+               const std::atomic<bool>* stop)
+      : tokenizer_(tokenizer), options_(options), stop_(stop) {}
+
+  // Leaves out the pairs that are too long. Adds the targets of the others to a style, if there is
+  // one.
+  SplitPairs split(TextPairs& read, app::TextStyleBuilder* style) const {
+    const auto lines = static_cast<Index>(read.pairs.size());
+    std::vector<SplitBlock> blocks(static_cast<std::size_t>((lines + kLines - 1) / kLines));
+    for_each_task(options_.executor, std::ssize(blocks), [&](Index n) {
+      const Index first = n * kLines;
+      const auto some = std::span(read.pairs)
+                            .subspan(static_cast<std::size_t>(first),
+                                     static_cast<std::size_t>(std::min(kLines, lines - first)));
+      SplitBlock& block = blocks[static_cast<std::size_t>(n)];
+      if (style != nullptr) block.style.emplace(options_.tokenization, options_.letters);
+      for (const TextLine& line : some) add_line(read.name, line, block);
+    });
+    SplitPairs all;
+    std::vector<bool> left_out;
+    for (SplitBlock& block : blocks) {
+      all.source.append(std::move(block.source));
+      all.target.append(std::move(block.target));
+      if (style != nullptr) style->add(*block.style);
+      left_out.insert(left_out.end(), block.left_out.begin(), block.left_out.end());
+      block = {};
+    }
+    leave_out(left_out, read);
+    return all;
+  }
+
+ private:
+  static constexpr Index kLines = 1024;  // of a block
+
+  void add_line(const std::string& name, const TextLine& line, SplitBlock& block) const {
+    if (stop_ != nullptr && stop_->load(std::memory_order_relaxed)) throw Cancelled("train");
+    const Tokens source = tokenizer_.split(line.source);
+    const Tokens target = tokenizer_.split(line.target);
+    if (source.empty() || target.empty()) {
+      const Index column = source.empty() ? options_.source_column : options_.target_column;
+      throw app::InputError::at_line(
+          name, line.line, fmt::format("expected text in column {}, got nothing", column));
+    }
+    const Index longest = std::max(std::ssize(source), std::ssize(target));
+    block.left_out.push_back(longest > options_.max_length);
+    if (block.left_out.back()) return;
+    block.source.add(source);
+    block.target.add(target);
+    if (block.style) block.style->add(line.target);
+  }
+
+  void leave_out(const std::vector<bool>& left_out, TextPairs& read) const {
+    std::size_t kept = 0;
+    for (std::size_t n = 0; n < read.pairs.size(); ++n) {
+      if (left_out[n]) continue;
+      if (kept != n) read.pairs[kept] = std::move(read.pairs[n]);
+      ++kept;
+    }
+    read.facts.left_out = static_cast<Index>(read.pairs.size() - kept);
+    read.facts.pairs = static_cast<Index>(kept);
+    read.pairs.resize(kept);
+    if (kept > 0) return;
+    throw app::InputError(read.name, fmt::format("expected pairs of at most {} tokens, got none",
+                                                 options_.max_length));
+  }
+
+  const app::Tokenizer& tokenizer_;
+  const app::TrainingOptions& options_;
+  const std::atomic<bool>* stop_;
+};
 
 // The first `most` sentences with all their references.
 std::vector<TranslatedSentence> first_sentences(std::span<const TextLine> pairs, Index most) {
@@ -172,31 +233,23 @@ TranslationData read_translation_data(const app::TrainingOptions& options,
   TranslationData data;
   TextPairs train = read_pairs(options.data, options, stop);
   data.tokenizer = app::Tokenizer(units_of(train.pairs, options, subwords, stop), options.letters);
-  app::VocabularyBuilder sources;
-  app::VocabularyBuilder targets;
+  const PairSplitter splitter(data.tokenizer, options, stop);
   app::TextStyleBuilder style(options.tokenization, options.letters);
-  select_pairs(train, data.tokenizer, options, stop,
-               [&](const Tokens& source, const Tokens& target, std::string_view text) {
-                 sources.add(source);
-                 targets.add(target);
-                 style.add(text);
-               });
+  SplitPairs split = splitter.split(train, &style);
   data.style = style.build();
   if (const auto* pieces = std::get_if<app::Subwords>(&data.tokenizer.units())) {
     data.source = data.target = pieces->vocabulary();
     data.subword_hash = hash_of(pieces->bytes());
   } else {
-    data.source = sources.build(options.min_count);
-    data.target = targets.build(options.min_count);
+    data.source = split.source.vocabulary(options.min_count);
+    data.target = split.target.vocabulary(options.min_count);
   }
-  data.train = encode(std::move(train), data);
+  data.train = split.encode(train, data);
   if (options.valid.empty()) return data;
   TextPairs valid = read_pairs(options.valid, options, stop);
-  select_pairs(valid, data.tokenizer, options, stop,
-               [](const Tokens&, const Tokens&, std::string_view) {});
-  std::vector<TranslatedSentence> sentences = first_sentences(valid.pairs, options.valid_translate);
-  data.valid = encode(std::move(valid), data);
-  data.valid.sentences = std::move(sentences);
+  split = splitter.split(valid, nullptr);
+  data.valid = split.encode(valid, data);
+  data.valid.sentences = first_sentences(valid.pairs, options.valid_translate);
   return data;
 }
 

@@ -33,9 +33,10 @@ void for_each_row(const View& to, const ConstView& from, const F& f) {
 
 // to += from, [A,B,C].
 inline void add(const View& to, const ConstView& from) {
+  const Index width = to.size(2);
   with_type(to.dtype(), [&]<class T>() {
-    for_each_row<T>(to, from, [&](T* sum, const T* x) {
-      for (Index c = 0; c < to.size(2); ++c) sum[c] += x[c];
+    for_each_row<T>(to, from, [width](T* sum, const T* x) {
+      for (Index c = 0; c < width; ++c) sum[c] += x[c];
     });
   });
 }

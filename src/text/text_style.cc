@@ -129,6 +129,20 @@ void TextStyleBuilder::add(std::string_view text) {
   if (letters_ == LetterCase::kLower) count_words(tokens);
 }
 
+void TextStyleBuilder::add(const TextStyleBuilder& other) {
+  for (const auto& [mark, counts] : other.marks_) {
+    SpaceCounts& sum = marks_[mark];
+    for (const int n : {0, 1}) {
+      sum.before[n] += counts.before[n];
+      sum.after[n] += counts.after[n];
+    }
+  }
+  for (const auto& [lower, forms] : other.forms_) {
+    for (const auto& [form, count] : forms) forms_[lower][form] += count;
+  }
+  for (const int n : {0, 1}) starts_[n] += other.starts_[n];
+}
+
 void TextStyleBuilder::count_spaces(std::span<const std::string_view> tokens) {
   for (std::size_t n = 1; n < tokens.size(); ++n) {
     const std::string_view left = tokens[n - 1];

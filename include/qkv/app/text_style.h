@@ -48,6 +48,8 @@ class QKV_API TextStyleBuilder {
       : tokenization_(tokenization), letters_(letters) {}
 
   void add(std::string_view text);
+  // The texts that another builder of the same kind has seen.
+  void add(const TextStyleBuilder& other);
   // What most texts did: for each mark next to a word, and for each word within a sentence
   // (as truecasing in Moses, Koehn et al. 2007).
   TextStyle build() const;

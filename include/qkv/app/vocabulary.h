@@ -73,6 +73,8 @@ class QKV_API Vocabulary {
 class QKV_API VocabularyBuilder {
  public:
   void add(std::span<const std::string> tokens);
+  // One token, seen `count` times.
+  void add(const CountedToken& token) { counts_[token.text] += token.count; }
   // The tokens seen at least `min_count` times; of these the `most` frequent (0: all). Throws
   // Error for negative arguments and whatever Vocabulary() rejects.
   Vocabulary build(Index min_count = 1, Index most = 0) const;
