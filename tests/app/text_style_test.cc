@@ -31,6 +31,24 @@ std::string again(std::string_view text, const TextStyle& style = {}) {
   return Tokenizer(Words{}).join(Tokenizer(Words{}).split(text), style);
 }
 
+// Parts of a text may be learned from apart, in any order.
+TEST(TextStyle, BuildersAddUp) {
+  const Texts texts{"« Tom » est là !", "Paris ! Paris !", "il aime Paris, Tom aussi",
+                    "non: tom ?",       "Oui (à Paris) .", "à Rome, à Rome"};
+  for (const LetterCase letters : {LetterCase::kKept, LetterCase::kLower}) {
+    const TextStyle want = learned(texts, letters);
+    EXPECT_FALSE(want.spaces.empty());
+    for (std::size_t cut = 0; cut <= texts.size(); ++cut) {
+      TextStyleBuilder parts[] = {{Tokenization::kWord, letters}, {Tokenization::kWord, letters}};
+      for (std::size_t n = 0; n < texts.size(); ++n) parts[n < cut ? 0 : 1].add(texts[n]);
+      parts[1].add(parts[0]);
+      EXPECT_EQ(parts[1].build(), want) << cut;
+    }
+  }
+  EXPECT_FALSE(learned(texts, LetterCase::kLower).words.empty());
+  EXPECT_EQ(learned(texts, LetterCase::kLower).sentences, SentenceStart::kCapital);
+}
+
 TEST(TextStyle, WithoutTrainingSpacesAreEnglish) {
   for (const char* text : {"Hi, Tom!", "(It's 3.14...) so: yes; no?", "\"Well\", he said, \"go.\"",
                            "a - b", "it costs $5, or 5%", "two weeks' time", "¿Qué?", "x"}) {

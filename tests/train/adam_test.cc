@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -13,6 +14,7 @@
 
 #include "tests/app/files.h"
 #include "tests/train/parameters.h"
+#include "train/pieces.h"
 #include "train/schedule.h"
 
 namespace qkv::app {
@@ -105,6 +107,109 @@ TEST(Adam, NumbersWorkedOut) {
   EXPECT_NEAR(decayed[0], 0.89000000199999996000, 1e-15);
   EXPECT_NEAR(decayed[1], 0.85446629868784616296, 1e-15);
   EXPECT_NEAR(decayed[2], 0.77885687152227444064, 1e-15);
+}
+
+// A matrix that decays and a vector that does not, both of several pieces, and small ones.
+struct LargeWeights {
+  explicit LargeWeights(DType dtype) {
+    const Dims shapes[] = {{3, train::kPiece + 1}, {2 * train::kPiece}, {0}, {1}, {1, 1}};
+    std::uint64_t seed = 1;
+    for (const Dims& shape : shapes) {
+      values.push_back(test::random_tensor(dtype, shape, seed++));
+      gradients.push_back(test::random_tensor(dtype, shape, seed++));
+      list.push_back({"p", values.back().view(), gradients.back().view()});
+    }
+  }
+  std::vector<Tensor> values{};
+  std::vector<Tensor> gradients{};
+  std::vector<TrainedParameter> list{};
+};
+
+// Three updates; the numbers of all parameters and moments.
+std::vector<double> updated(DType dtype, const AdamOptions& options, const Executor& executor) {
+  LargeWeights weights(dtype);
+  Adam adam(weights.list, options);
+  for (int n = 0; n < 3; ++n) {
+    adam.step(weights.list, {.learning_rate = 0.01, .gradient_factor = 0.3}, executor);
+  }
+  std::vector<Tensor> all = std::move(weights.values);
+  for (AdamMoments& moments : adam.moments()) {
+    all.push_back(std::move(moments.m));
+    all.push_back(std::move(moments.v));
+  }
+  return numbers(all);
+}
+
+// The first update from zero moments, number by number.
+template <class T>
+void check_first_update(const AdamOptions& options) {
+  LargeWeights weights(dtype_of<T>);
+  const std::vector<double> before = numbers(weights.values);
+  const std::vector<double> gradients = numbers(weights.gradients);
+  const auto matrix = static_cast<std::size_t>(weights.values[0].element_count());
+  const std::size_t last = before.size() - 1;  // the [1,1]
+  Adam adam(weights.list, options);
+  adam.step(weights.list, {.learning_rate = 0.01, .gradient_factor = 0.3}, {});
+  EXPECT_EQ(numbers(weights.gradients), gradients);
+  const std::vector<double> after = numbers(weights.values);
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const T g = static_cast<T>(0.3) * static_cast<T>(gradients[i]);
+    const T m = static_cast<T>(1 - options.beta1) * g;
+    const T v = static_cast<T>(1 - options.beta2) * (g * g);
+    const double decay = i < matrix || i == last ? options.weight_decay : 0;
+    const T kept = static_cast<T>(1 - 0.01 * decay);
+    const T m_rate = static_cast<T>(0.01 / (1 - options.beta1));
+    const T v_factor = static_cast<T>(1 / (1 - options.beta2));
+    const T want = kept * static_cast<T>(before[i]) -
+                   m_rate * m / (std::sqrt(v * v_factor) + static_cast<T>(options.epsilon));
+    wrong += after[i] == static_cast<double>(want) ? 0 : 1;
+  }
+  EXPECT_EQ(wrong, 0U);
+}
+
+TEST(Adam, HasTheBitsOfThePlainLoop) {
+  check_first_update<float>({.weight_decay = 0.1});
+  check_first_update<double>({.weight_decay = 0.1});
+}
+
+TEST(Adam, HasTheSameBitsOnAnyThreads) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    const std::vector<double> serial = updated(dtype, {.weight_decay = 0.1}, {});
+    for (const int threads : {1, 2, 3}) {
+      EXPECT_EQ(updated(dtype, {.weight_decay = 0.1}, Executor::threads(threads)), serial);
+    }
+  }
+}
+
+// Scaled before or in the step: the same, for a factor that scaling rounds alike.
+TEST(Adam, MultipliesGradientsWhileItReadsThem) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    Weights read(dtype);
+    Weights scaled(dtype);
+    Adam first(read.list(), {});
+    Adam second(scaled.list(), {});
+    first.step(read.list(), {.learning_rate = 0.01, .gradient_factor = 0.25}, {});
+    scale_gradients(scaled.list(), 0.25);
+    second.step(scaled.list(), 0.01);
+    EXPECT_EQ(numbers(read.values), numbers(scaled.values));
+    EXPECT_NE(numbers(read.gradients), numbers(scaled.gradients));
+  }
+}
+
+TEST(Adam, WhatIsNoNumberStaysWhereItIs) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    for (const double wrong : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+      Weights weights(dtype);
+      core::store(dtype, weights.gradients[0].view().data(), 17, wrong);
+      Adam adam(weights.list(), {});
+      adam.step(weights.list(), 0.01);
+      const std::vector<double> after = numbers(weights.values);
+      for (std::size_t i = 0; i < after.size(); ++i) {
+        EXPECT_EQ(std::isfinite(after[i]), i != 17) << i;
+      }
+    }
+  }
 }
 
 // Moments and the count are all there is to know.

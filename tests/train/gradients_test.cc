@@ -2,6 +2,7 @@
 // Norms, clipping, and sums whose order nobody changes.
 #include "train/gradients.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -11,8 +12,10 @@
 
 #include <qkv/error.h>
 
+#include "reference/update.h"
 #include "tests/app/files.h"
 #include "tests/train/parameters.h"
+#include "train/pieces.h"
 
 namespace qkv::app {
 namespace {
@@ -36,6 +39,55 @@ TEST(Gradients, NormIsTheRootOfAllSquares) {
   EXPECT_NEAR(gradient_norm(large.list()) / gradient_norm(Weights(DType::kFloat32).list()), 1e30,
               1e23);
   EXPECT_EQ(gradient_norm({}), 0);
+}
+
+// Sizes around the pieces that the executor runs.
+const std::vector<Dims> kPieces{{train::kPiece - 1}, {0, 3},
+                                {train::kPiece},     {1},
+                                {train::kPiece + 1}, {3 * train::kPiece + 5}};
+
+struct Pieces {
+  explicit Pieces(DType dtype, std::uint64_t seed = 1) {
+    for (const Dims& shape : kPieces) {
+      tensors.push_back(test::random_tensor(dtype, shape, seed++));
+      list.push_back({"p", tensors.back().view(), tensors.back().view()});
+    }
+  }
+  std::vector<Tensor> tensors{};
+  std::vector<TrainedParameter> list{};
+};
+
+// In pieces, each summed as the reference has it, one after the other.
+template <class T>
+double norm_by_pieces(const Pieces& pieces) {
+  double sum = 0;
+  for (const Tensor& tensor : pieces.tensors) {
+    for (Index first = 0; first < tensor.element_count(); first += train::kPiece) {
+      sum += reference::squares(tensor.values<T>().data() + first,
+                                std::min(train::kPiece, tensor.element_count() - first));
+    }
+  }
+  return std::sqrt(sum);
+}
+
+TEST(Gradients, NormHasTheBitsOfItsPiecesOnAnyThreads) {
+  const Pieces single(DType::kFloat32);
+  const Pieces twice(DType::kFloat64);
+  for (const int threads : {1, 2, 3}) {
+    const Executor executor = Executor::threads(threads);
+    EXPECT_EQ(gradient_norm(single.list, executor), norm_by_pieces<float>(single));
+    EXPECT_EQ(gradient_norm(twice.list, executor), norm_by_pieces<double>(twice));
+  }
+  EXPECT_EQ(gradient_norm(single.list), norm_by_pieces<float>(single));
+}
+
+TEST(Gradients, WhatClippingMultipliesBy) {
+  EXPECT_EQ(clip_factor(4, 1), 0.25);
+  EXPECT_EQ(clip_factor(1, 1), 1);
+  EXPECT_EQ(clip_factor(0.5, 1), 1);
+  EXPECT_EQ(clip_factor(4, kInfinity), 1);
+  EXPECT_EQ(clip_factor(kInfinity, 1), 1);
+  EXPECT_EQ(clip_factor(std::nan(""), 1), 1);
 }
 
 TEST(Gradients, ClippingKeepsTheDirection) {
@@ -103,6 +155,37 @@ TEST(Gradients, SumsHaveTheSameBitsOnAnyThreads) {
         EXPECT_NEAR(serial[i], want, dtype == DType::kFloat32 ? 1e-5 : 1e-14);
       }
     }
+  }
+}
+
+// Of parameters of several pieces, some of them in float64.
+TEST(Gradients, SumsOfPiecesAreTheTree) {
+  for (const int threads : {1, 2, 3}) {
+    std::vector<Pieces> owners;
+    std::vector<std::vector<TrainedParameter>> sets;
+    for (std::uint64_t n = 0; n < 5; ++n) {
+      Pieces& both = owners.emplace_back(DType::kFloat32, 100 * n);
+      Pieces wide(DType::kFloat64, 100 * n + 50);
+      for (std::size_t p = 0; p < wide.list.size(); ++p) {
+        both.list.push_back(wide.list[p]);
+        both.tensors.push_back(std::move(wide.tensors[p]));
+      }
+    }
+    for (Pieces& owner : owners) sets.push_back(owner.list);
+    std::vector<std::vector<double>> x;
+    for (const Pieces& owner : owners) x.push_back(numbers(owner.tensors));
+    sum_tree(sets, Executor::threads(threads));
+    const std::vector<double> got = numbers(owners[0].tensors);
+    const std::size_t singles = got.size() / 2;
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const auto add = [&](double a, double b) {
+        return i < singles ? double{static_cast<float>(a) + static_cast<float>(b)} : a + b;
+      };
+      const double want = add(add(add(x[0][i], x[1][i]), add(x[2][i], x[3][i])), x[4][i]);
+      wrong += got[i] == want ? 0 : 1;
+    }
+    EXPECT_EQ(wrong, 0U) << threads << " threads";
   }
 }
 

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every target has the bits of the plain loops, for any number of numbers and of sets.
+#include "kernels/update_kernels.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "reference/update.h"
+#include "tests/kernels/targets.h"
+
+namespace qkv::kernels {
+namespace {
+
+constexpr std::size_t kSizes[] = {0, 1, 2, 15, 16, 17, 31, 63, 64, 100, 1000};
+
+// Normal numbers of many sizes.
+template <class T>
+std::vector<T> numbers(std::size_t n, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  std::vector<T> all(n);
+  for (T& value : all) value = static_cast<T>(normal(random) * std::exp2(8 * normal(random)));
+  return all;
+}
+
+// With what is no number, and the largest and the least ones, at some places.
+template <class T>
+std::vector<T> extremes(std::size_t n, std::uint64_t seed) {
+  using Limits = std::numeric_limits<T>;
+  const T some[] = {Limits::quiet_NaN(), Limits::infinity(),   -Limits::infinity(),
+                    Limits::max(),       Limits::denorm_min(), T(-0.0)};
+  std::vector<T> all = numbers<T>(n, seed);
+  for (std::size_t i = 0; i < n; i += 3) all[i] = some[i / 3 % std::size(some)];
+  return all;
+}
+
+// Equal, with the sign of a zero, or both NaN.
+template <class T>
+bool is_same(T a, T b) {
+  return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b);
+}
+
+template <class T>
+void expect_same(const std::vector<T>& got, const std::vector<T>& want, const std::string& where) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(is_same(got[i], want[i]))
+        << where << " [" << i << "]: " << got[i] << ", not " << want[i];
+  }
+}
+
+template <class T>
+void compare_adam(Target target, const std::vector<T>& gradient) {
+  const core::AdamFactors<T> f{.gradient = T(0.37),
+                               .beta1 = T(0.9),
+                               .beta2 = T(0.999),
+                               .one_minus_beta1 = T(1 - 0.9),
+                               .one_minus_beta2 = T(1 - 0.999),
+                               .epsilon = T(1e-8),
+                               .m_rate = T(0.003),
+                               .v_factor = T(7.3),
+                               .kept = T(0.9999)};
+  const std::size_t n = gradient.size();
+  std::vector<T> m = numbers<T>(n, 1), v = numbers<T>(n, 2), w = numbers<T>(n, 3);
+  for (T& value : v) value = std::fabs(value);
+  std::vector<T> want_m = m, want_v = v, want_w = w;
+  const auto size = static_cast<Index>(n);
+  update_kernels<T>(target).adam(f, gradient.data(), m.data(), v.data(), w.data(), size);
+  reference::adam(f, gradient.data(), want_m.data(), want_v.data(), want_w.data(), size);
+  const std::string where = "n " + std::to_string(n);
+  expect_same(m, want_m, "m " + where);
+  expect_same(v, want_v, "v " + where);
+  expect_same(w, want_w, "w " + where);
+}
+
+template <class T>
+void compare_squares(Target target, const std::vector<T>& x) {
+  const auto n = static_cast<Index>(x.size());
+  const double got = update_kernels<T>(target).squares(x.data(), n);
+  const double want = reference::squares(x.data(), n);
+  EXPECT_TRUE(is_same(got, want)) << "n " << n << ": " << got << ", not " << want;
+}
+
+TEST(UpdateKernels, AdamHasTheBitsOfThePlainLoop) {
+  for_each_supported([](Target target) {
+    for (const std::size_t n : kSizes) {
+      compare_adam<float>(target, numbers<float>(n, 4));
+      compare_adam<double>(target, numbers<double>(n, 4));
+      compare_adam<float>(target, extremes<float>(n, 5));
+      compare_adam<double>(target, extremes<double>(n, 5));
+    }
+  });
+}
+
+TEST(UpdateKernels, SquaresHaveTheBitsOfThePlainLoop) {
+  for_each_supported([](Target target) {
+    for (const std::size_t n : kSizes) {
+      compare_squares<float>(target, numbers<float>(n, 4));
+      compare_squares<double>(target, numbers<double>(n, 4));
+      compare_squares<float>(target, extremes<float>(n, 5));
+      compare_squares<double>(target, extremes<double>(n, 5));
+    }
+  });
+  const float one[] = {3};
+  EXPECT_EQ(reference::squares(one, 0), 0);
+  EXPECT_EQ(reference::squares(one, 1), 9);
+  // A square that float32 does not hold.
+  const float large[] = {1e30F};
+  EXPECT_EQ(reference::squares(large, 1), double{1e30F} * double{1e30F});
+}
+
+// The levels of the tree as they are said: set n + stride is added to set n.
+template <class T>
+void add_levels(std::vector<std::vector<T>>& sets, std::size_t first, std::size_t n) {
+  for (std::size_t stride = 1; stride < sets.size(); stride *= 2) {
+    for (std::size_t s = 0; s + stride < sets.size(); s += 2 * stride) {
+      for (std::size_t i = first; i < first + n; ++i) sets[s][i] += sets[s + stride][i];
+    }
+  }
+}
+
+template <class T>
+void compare_sums(const UpdateKernels<T>& kernels, std::size_t count, std::size_t n) {
+  constexpr std::size_t kBefore = 3;
+  constexpr std::size_t kAfter = 2;
+  std::vector<std::vector<T>> sets;
+  for (std::size_t s = 0; s < count; ++s) {
+    sets.push_back(s % 5 == 4 ? extremes<T>(kBefore + n + kAfter, s)
+                              : numbers<T>(kBefore + n + kAfter, s));
+  }
+  std::vector<std::vector<T>> want = sets;
+  add_levels(want, kBefore, n);
+  std::vector<T*> starts;
+  for (std::vector<T>& set : sets) starts.push_back(set.data());
+  kernels.sum_sets(starts.data(), static_cast<Index>(count), kBefore, static_cast<Index>(n));
+  expect_same(sets[0], want[0], std::to_string(count) + " sets of " + std::to_string(n));
+}
+
+template <class T>
+void compare_all_sums(const UpdateKernels<T>& kernels) {
+  for (std::size_t count = 1; count <= 20; ++count) {
+    for (const std::size_t n : {0, 1, 17, 100}) compare_sums(kernels, count, n);
+  }
+}
+
+TEST(UpdateKernels, SumsOfSetsAreTheTree) {
+  for_each_supported([](Target target) {
+    compare_all_sums(update_kernels<float>(target));
+    compare_all_sums(update_kernels<double>(target));
+  });
+  compare_all_sums<float>({nullptr, nullptr, &reference::sum_sets<float>});
+  compare_all_sums<double>({nullptr, nullptr, &reference::sum_sets<double>});
+}
+
+}  // namespace
+}  // namespace qkv::kernels
