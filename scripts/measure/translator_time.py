@@ -57,7 +57,6 @@ OPERATIONS = {
     "GRU weights packed": (["GruCell::Steps::Steps"], "0"),
     "sums of gradients over shards": (["sum_tree"], "0"),
     "norm of gradients": (["gradient_norm"], "0"),
-    "gradients scaled": (["scale_gradients"], "0"),
     "Adam": (["Adam::step"], "0"),
 }
 LEFT_OUT = ["read_translation_data", "TrainingState::save", "write_model_file", "initialise",
