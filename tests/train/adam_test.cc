@@ -193,6 +193,16 @@ TEST(Adam, MultipliesGradientsWhileItReadsThem) {
     scale_gradients(scaled.list(), 0.25);
     second.step(scaled.list(), 0.01);
     EXPECT_EQ(numbers(read.values), numbers(scaled.values));
+    // Steps hardly depend on the size of gradients, but moments do.
+    for (std::size_t p = 0; p < first.moments().size(); ++p) {
+      const auto m_and_v = [p](Adam& adam) {
+        std::vector<Tensor> both;
+        both.push_back(contiguous(adam.moments()[p].m));
+        both.push_back(contiguous(adam.moments()[p].v));
+        return numbers(both);
+      };
+      EXPECT_EQ(m_and_v(first), m_and_v(second));
+    }
     EXPECT_NE(numbers(read.gradients), numbers(scaled.gradients));
   }
 }
