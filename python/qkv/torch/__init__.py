@@ -9,10 +9,11 @@
 torch.Size([1, 2, 5, 8])
 """
 
+from . import nn
 from ._attention import attention
 from ._sdpa import scaled_dot_product_attention
 from ._threads import share_workers
 
-__all__ = ["attention", "scaled_dot_product_attention", "share_workers"]
+__all__ = ["attention", "nn", "scaled_dot_product_attention", "share_workers"]
 
 share_workers()
