@@ -7,7 +7,7 @@
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-readonly wanted=(python/requirements-test.txt python/requirements-torch.txt)
+readonly wanted=(python/requirements-{test,torch,transformers}.txt)
 readonly pytorch_index=https://download.pytorch.org/whl/cpu
 readonly pip=(.venv-python/bin/python -m pip --disable-pip-version-check --no-input --retries 2
   --timeout 60 --quiet --quiet)  # twice: no warnings of an index's settings
@@ -36,4 +36,6 @@ try_install "${wanted[0]}" >&2 || {
 try_install "${wanted[1]}" >&2 ||
   try_install "${wanted[1]}" --extra-index-url "$pytorch_index" >&2 ||
   echo "setup: no CPU build of PyTorch to be had; the tests that need it will be skipped" >&2
+try_install "${wanted[2]}" >&2 ||
+  echo "setup: no Transformers to be had; the tests that need it will be skipped" >&2
 cat "${wanted[@]}" >.venv-python/made-from

@@ -10,7 +10,8 @@ What is done with a fenced block depends on its language:
   sh       run by bash, the built qkv first on PATH
   console  lines after "$ " are run; the other lines, if any, are what they must print
   python   run by the checkout's .venv-python, in one process with the document's python blocks
-           above it; those that import qkv or torch when it is missing are counted and listed
+           above it; those that import one of qkv, torch, transformers when it is missing are counted
+           and listed
   text, json, cmake   shown only
 <!-- output --> before a text block: exactly what the block above prints on stdout.
 <!-- run: no, REASON --> before a sh, console or python block: not run, but counted and listed; sh
@@ -130,7 +131,7 @@ class Runner:
         return f"there is no {' '.join(absent)} in .venv-python" if absent else None
 
 
-IMPORT = re.compile(r"^ *(?:import|from) (qkv|torch)\b", re.MULTILINE)
+IMPORT = re.compile(r"^ *(?:import|from) (qkv|torch|transformers)\b", re.MULTILINE)
 NOT_RUN = object()  # output of a block that could not be run here
 
 

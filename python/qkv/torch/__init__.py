@@ -13,7 +13,8 @@ from . import nn
 from ._attention import attention
 from ._sdpa import scaled_dot_product_attention
 from ._threads import share_workers
+from ._transformers import register
 
-__all__ = ["attention", "nn", "scaled_dot_product_attention", "share_workers"]
+__all__ = ["attention", "nn", "register", "scaled_dot_product_attention", "share_workers"]
 
 share_workers()

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention for the models of Hugging Face Transformers."""
+
+from importlib import import_module
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+
+from ._dropout import attend
+
+# The oldest version that passed the tests: in 5.18 T5 may run other attention, silently.
+OLDEST = (5, 20)
+_NAME = "qkv"
+
+
+def register() -> None:
+    """Makes attn_implementation="qkv" known to Hugging Face Transformers.
+
+    Models are then made by `AutoModel.from_pretrained(name, attn_implementation="qkv")`, or changed
+    by `model.set_attn_implementation("qkv")`. It may be called more than once.
+
+    Returns:
+        None.
+
+    Raises:
+        ImportError: the package transformers is missing or too old; the message says which is
+            needed.
+    """
+    needed = "register: the package transformers {}.{} or newer must be installed, ".format(*OLDEST)
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError(f"{needed}there is none ({error})") from error
+    version = transformers.__version__
+    if tuple(int(number) for number in version.split(".")[:2]) < OLDEST:
+        raise ImportError(f"{needed}this is {version}")
+    from transformers.masking_utils import sdpa_mask
+
+    transformers.AttentionInterface.register(_NAME, _forward)
+    # Boolean masks, true where a query may attend, and none where is_causal says it all.
+    transformers.AttentionMaskInterface.register(_NAME, sdpa_mask)
+
+
+def _forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Optional[torch.Tensor],
+    scaling: Optional[float] = None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+    """What a model calls: query [B,H,Tq,D], key [B,G,Tk,D], value [B,G,Tk,E].
+
+    The options that matter are is_causal, sliding_window, softcap, s_aux (sinks), position_bias and
+    output_attentions; models pass others, which are for other implementations.
+
+    Returns:
+        out [B,Tq,H,E], and the weights [B,H,Tq,Tk] or None.
+    """
+    return attend(
+        (query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)),
+        dropout,
+        _wants_weights(module, options),
+        layout="bthd",
+        scale=scaling,
+        softcap=options.get("softcap") or 0.0,
+        sinks=options.get("s_aux"),
+        **_masks(module, query, attention_mask, options),
+    )
+
+
+def _wants_weights(module: torch.nn.Module, options: Dict[str, Any]) -> bool:
+    """Whether the model returns attentions. Not every model passes on output_attentions."""
+    config = getattr(module, "config", None)
+    if options.get("output_attentions") or getattr(config, "output_attentions", False):
+        return True
+    # What the call of the model under way records, by name; GPT-2 says it in no other way. The name
+    # is not public: where it is gone, models that pass on the option still work.
+    recorder = getattr(
+        import_module("transformers.utils.output_capturing"), "_active_collector", None
+    )
+    recorded = None if recorder is None else recorder.get()
+    return any("attentions" in name for name in recorded or ())
+
+
+def _masks(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    attention_mask: Optional[torch.Tensor],
+    options: Dict[str, Any],
+) -> Dict[str, Any]:
+    """The options of `attention` for the mask, the bias of positions, causality and the window."""
+    masks: Dict[str, Any] = {}
+    bias = options.get("position_bias")
+    if attention_mask is None:
+        causal = options.get("is_causal")
+        causal = getattr(module, "is_causal", True) if causal is None else causal
+        # A mask is left out only if a single query sees all keys, or if the first query sees the
+        # first key alone: keys beyond the last query are room in a static cache.
+        if causal and query.size(2) > 1:
+            masks["causal"] = "top_left"
+            if options.get("sliding_window"):
+                masks["window"] = (options["sliding_window"] - 1, 0)
+    elif attention_mask.dtype == torch.bool:
+        masks["mask"] = attention_mask
+    else:
+        bias = attention_mask if bias is None else bias + attention_mask
+    if bias is not None:
+        masks["bias"] = bias.to(query.dtype)
+    return masks

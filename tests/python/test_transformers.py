@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attn_implementation="qkv" against eager in models of Hugging Face Transformers."""
+
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
+pytest.importorskip("transformers", reason="register() is for Transformers")
+
+import transformers  # noqa: E402
+from small_models import GENERATORS, LENGTH, MODELS, WINDOW, inputs_for, make, widen  # noqa: E402
+
+import qkv.torch  # noqa: E402
+
+F64 = torch.float64
+CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+CALLED = transformers.AttentionInterface()["qkv"]
+
+
+@pytest.fixture(autouse=True)
+def float64_everywhere(monkeypatch):
+    widen(monkeypatch)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The modules from which the registered function was called."""
+    modules = []
+
+    def counted(module, *arguments, **options):
+        modules.append(type(module).__name__)
+        return CALLED(module, *arguments, **options)
+
+    monkeypatch.setitem(transformers.AttentionInterface._global_mapping, "qkv", counted)
+    return modules
+
+
+def attentions_of(results):
+    names = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+    return {name: results[name] for name in names if results.get(name)}
+
+
+# ---- outputs and gradients ----------------------------------------------------------------------
+
+
+def outputs_and_gradients(name, model, padded):
+    """The logits of what is not padding, the weights, and all gradients, by name."""
+    inputs = inputs_for(name)
+    if not padded:
+        inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
+    real = inputs["attention_mask"].bool()
+    if name == "t5":
+        inputs["decoder_input_ids"] = inputs["input_ids"][:, 1:]
+        real = real[:, 1:] | True
+    results = model(**inputs, output_attentions=True)
+    logits = results.logits[real]
+    weights = attentions_of(results)
+    generator = torch.Generator().manual_seed(5)
+    loss = (logits * torch.randn(logits.shape, dtype=F64, generator=generator)).sum()
+    first = next(iter(weights.values()))[0]
+    queries = inputs["attention_mask"].bool()  # a row of padding sees no key
+    loss = loss + (first.transpose(1, 2)[queries] ** 2).sum()  # weights have a gradient
+    model.zero_grad()
+    loss.backward()
+    got = {"logits": logits.detach()}
+    for kind, layers in weights.items():
+        for n, layer in enumerate(layers):
+            rows = (
+                real
+                if name == "t5" and "decoder" in kind or kind == "cross_attentions"
+                else queries
+            )
+            got[f"{kind} {n}"] = layer.detach().transpose(1, 2)[rows]
+    got.update((n, p.grad.clone()) for n, p in model.named_parameters() if p.grad is not None)
+    return got
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_outputs_and_gradients_are_eagers(name, padded, calls):
+    model = make(name)
+    want = outputs_and_gradients(name, model, padded)
+    assert calls == []
+    model.set_attn_implementation("qkv")
+    got = outputs_and_gradients(name, model, padded)
+    assert len(calls) == (6 if name == "t5" else 2)
+    assert got.keys() == want.keys()
+    for part, value in want.items():
+        torch.testing.assert_close(got[part], value, **CLOSE, msg=lambda m, p=part: f"{p}: {m}")
+    wanted = {"gpt_oss": "sinks", "t5": "relative_attention_bias"}.get(name, "weight")
+    learned = [value for part, value in want.items() if wanted in part]
+    assert learned and all(value.any() for value in learned)
+
+
+def test_models_differ_by_what_they_are_for():
+    """That the window, the soft-cap and the sinks are felt at all."""
+    for name, more in (("gemma2", "attn_logit_softcapping"), ("gemma2", "sliding_window")):
+        inputs = inputs_for(name)
+        with_it = make(name, "qkv")(**inputs).logits
+        without = make(name, "qkv")
+        for module in without.modules():
+            if more == "attn_logit_softcapping" and hasattr(module, more):
+                setattr(module, more, None)
+        if more == "sliding_window":
+            without.config.sliding_window = LENGTH + 1
+        assert (with_it - without(**inputs).logits).abs().max() > 1e-3, more
+
+
+def test_attentions_only_where_they_are_asked_for():
+    for name in MODELS:
+        model, inputs = make(name, "qkv"), inputs_for(name)
+        if name == "t5":
+            inputs["decoder_input_ids"] = inputs["input_ids"]
+        assert attentions_of(model(**inputs)) == {}, name
+        assert len(attentions_of(model(**inputs, output_attentions=True))) == (
+            3 if name == "t5" else 1
+        )
+
+
+def test_a_saved_model_is_loaded_with_it(tmp_path, calls):
+    model = make("llama")
+    model.save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, attn_implementation="qkv", dtype=F64
+    )
+    inputs = inputs_for("llama")
+    real = inputs["attention_mask"].bool()
+    want = model(**inputs).logits[real]
+    torch.testing.assert_close(loaded.eval()(**inputs).logits[real], want, **CLOSE)
+    assert len(calls) == 2
+
+
+def test_training_with_dropout():
+    model = make("llama", "qkv", attention_dropout=0.5)
+    inputs = inputs_for("llama")
+    whole = model(**inputs).logits
+    model.train()
+    torch.manual_seed(0)
+    one = model(**inputs).logits
+    assert not torch.equal(one, model(**inputs).logits) and not torch.equal(one, whole)
+    torch.manual_seed(0)
+    assert torch.equal(one, model(**inputs).logits)
+
+
+# ---- generation ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_generated_tokens_are_eagers(name, calls):
+    model, inputs = make(name), inputs_for(name)
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+
+    def tokens(implementation, cache, **more):
+        model.set_attn_implementation(implementation)
+        return model.generate(**inputs, **options, cache_implementation=cache, **more)
+
+    want = tokens("eager", "dynamic")
+    assert len(want[:, -12:].unique()) > 5
+    for cache in ("dynamic", "static"):
+        assert torch.equal(tokens("eager", cache), want)
+        del calls[:]
+        assert torch.equal(tokens("qkv", cache), want)
+        assert len(calls) == (2 + 4 * 12 if name == "t5" else 2 * 12)
+        written = {"return_dict_in_generate": True, "output_attentions": True}
+        got = tokens("qkv", cache, **written)
+        assert torch.equal(got.sequences, want)
+        steps = got.decoder_attentions if name == "t5" else got.attentions
+        by_eager = tokens("eager", cache, **written)
+        steps_of_eager = by_eager.decoder_attentions if name == "t5" else by_eager.attentions
+        assert len(steps) == len(steps_of_eager) == 12
+        for mine, theirs in zip(steps[1:], steps_of_eager[1:]):
+            for layer, layer_of_eager in zip(mine, theirs):
+                torch.testing.assert_close(layer, layer_of_eager, **CLOSE)
+
+
+def test_generation_with_beams():
+    model, inputs = make("llama"), inputs_for("llama")
+    options = {"max_new_tokens": 8, "num_beams": 3, "do_sample": False}
+    want = model.generate(**inputs, **options)
+    model.set_attn_implementation("qkv")
+    assert torch.equal(model.generate(**inputs, **options), want)
+
+
+# ---- the registered function --------------------------------------------------------------------
+
+
+class Module(torch.nn.Module):
+    is_causal = True
+
+
+def tensors(batch=2):
+    generator = torch.Generator().manual_seed(2)
+    shapes = (batch, 4, LENGTH, 8), (2, 2, LENGTH, 8), (2, 2, LENGTH, 6)
+    return [torch.randn(shape, dtype=F64, generator=generator) for shape in shapes]
+
+
+def by_formula(query, key, value, added):
+    key, value = (x.repeat_interleave(2, 1) for x in (key, value))
+    weights = torch.softmax(query @ key.mT / 8**0.5 + added, -1)
+    return (weights @ value).transpose(1, 2)
+
+
+def only(allowed):
+    return torch.zeros(allowed.shape, dtype=F64).masked_fill(~allowed, -torch.inf)
+
+
+FROM, TO = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)[None]
+BIAS = torch.randn(1, 4, LENGTH, LENGTH, dtype=F64, generator=torch.Generator().manual_seed(4))
+ALLOWED = (FROM - TO).abs() <= 2
+CALLS = {
+    "causal by the module": ({}, only(TO <= FROM)),
+    "not causal": ({"is_causal": False}, 0),
+    "window": ({"sliding_window": WINDOW}, only((TO <= FROM) & (FROM - TO < WINDOW))),
+    "mask": ({"attention_mask": ALLOWED[None, None]}, only(ALLOWED)),
+    "numbers": ({"attention_mask": BIAS}, BIAS),
+    "float32 numbers": ({"attention_mask": BIAS.float()}, BIAS.float().double()),
+    "bias": ({"position_bias": BIAS, "is_causal": False}, BIAS),
+    "causal bias": ({"position_bias": BIAS}, BIAS + only(TO <= FROM)),
+    "bias and mask": ({"position_bias": BIAS, "attention_mask": ALLOWED}, BIAS + only(ALLOWED)),
+    "bias and numbers": (
+        {"position_bias": BIAS, "attention_mask": BIAS[:, :1]},
+        BIAS + BIAS[:, :1],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls(name):
+    options, added = CALLS[name]
+    inputs = tensors()
+    options = {"attention_mask": None, "unknown": 1, **options}
+    out, weights = CALLED(Module(), *inputs, scaling=8**-0.5, **options)
+    assert weights is None and out.is_contiguous()
+    torch.testing.assert_close(out, by_formula(*inputs, added), **CLOSE)
+
+
+def test_learned_queries_for_the_whole_batch():
+    inputs = [x.requires_grad_() for x in tensors(batch=1)]
+    out, _ = CALLED(Module(), *inputs, None, is_causal=False)
+    want = by_formula(*inputs, 0)
+    torch.testing.assert_close(out, want, **CLOSE)
+    got, wanted = (torch.autograd.grad(x.square().sum(), inputs) for x in (out, want))
+    torch.testing.assert_close(got, wanted, **CLOSE)
+
+
+def test_room_in_a_static_cache_is_not_seen():
+    query, key, value = tensors()
+    out, _ = CALLED(Module(), query[:, :, :5], key, value, None)
+    want = by_formula(query[:, :, :5], key[:, :, :5], value[:, :, :5], only(TO <= FROM)[:5, :5])
+    torch.testing.assert_close(out, want, **CLOSE)
+    one, _ = CALLED(Module(), query[:, :, :1], key, value, None)  # decoding: all keys
+    torch.testing.assert_close(one, by_formula(query[:, :, :1], key, value, 0), **CLOSE)
+
+
+def test_dropped_weights_are_returned():
+    inputs = tensors()
+    torch.manual_seed(0)
+    out, weights = CALLED(Module(), *inputs, None, dropout=0.5, output_attentions=True)
+    assert 0.5 < (weights == 0).double().mean() < 0.95  # half of them are in the future
+    want = weights @ inputs[2].repeat_interleave(2, 1)
+    torch.testing.assert_close(out, want.transpose(1, 2), **CLOSE)
+
+
+def test_a_query_that_sees_no_key_gives_zeros():
+    mask = torch.ones(2, 1, LENGTH, LENGTH, dtype=torch.bool)
+    mask[1, :, 3] = False
+    out, _ = CALLED(Module(), *tensors(), mask)
+    assert not out[1, 3].any() and out[0, 3].all()
+
+
+# ---- errors -------------------------------------------------------------------------------------
+
+
+def test_without_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    message = "^register: the package transformers 5.20 or newer must be installed, there is none"
+    with pytest.raises(ImportError, match=message):
+        qkv.torch.register()
+
+
+def test_with_an_older_package(monkeypatch):
+    package = sys.modules["transformers"]  # it replaces itself while it is imported
+    monkeypatch.setattr(package, "__version__", "5.19.1")
+    message = "^register: the package transformers 5.20 or newer must be installed, this is 5.19.1$"
+    with pytest.raises(ImportError, match=message):
+        qkv.torch.register()
+    monkeypatch.setattr(package, "__version__", "5.20.0.dev0")
+    qkv.torch.register()
+    monkeypatch.setattr(package, "__version__", "6.0.0")
+    qkv.torch.register()
+
+
+def test_arguments_are_named():
+    query, key, value = tensors()
+    with pytest.raises(ValueError, match="^attention: k has D = 7 but q has D = 8"):
+        CALLED(Module(), query, key[..., 1:], value, None)
