@@ -51,19 +51,24 @@ GruCell::GruCell(Index input, Index hidden, bool bias, DType dtype)
 GruCell::Parameters GruCell::zero_gradients() const { return layers::zeros_like(parameters_); }
 
 struct GruCell::Steps::State {
+  // What several of them share.
+  struct Panels {
+    Tensor ih;
+    Tensor hh;
+  };
+
   const GruCell& cell;
   Context& context;
-  Tensor ih;
-  Tensor hh;
+  std::shared_ptr<const Panels> panels;
 
-  DType dtype() const { return ih.dtype(); }
+  DType dtype() const { return panels->ih.dtype(); }
   Index input() const { return cell.parameters_.weight_ih.size(1); }
   Index hidden() const { return cell.parameters_.weight_hh.size(1); }
   template <class T>
   GruWeights<T> weights() const {
     GruWeights<T> w(cell.parameters_);
-    w.ih = {3 * w.hidden, w.input, ih.values<T>().data()};
-    w.hh = {3 * w.hidden, w.hidden, hh.values<T>().data()};
+    w.ih = {3 * w.hidden, w.input, panels->ih.values<T>().data()};
+    w.hh = {3 * w.hidden, w.hidden, panels->hh.values<T>().data()};
     return w;
   }
 };
@@ -78,9 +83,13 @@ GruCell::Steps::Steps(const GruCell& cell, Context& context) {
     Call call(context, kFunction, 0, 0);
     w.pack(call, layers::kernels_in_use<T>(context, kFunction), p, ih.template values<T>().data(),
            hh.template values<T>().data());
-    state_ = std::make_unique<State>(State{cell, context, std::move(ih), std::move(hh)});
+    state_ = std::make_unique<State>(State{
+        cell, context, std::make_shared<State::Panels>(State::Panels{std::move(ih), std::move(hh)})});
   });
 }
+GruCell::Steps::Steps(const Steps& steps, Context& context)
+    : state_(std::make_unique<State>(
+          State{steps.state_->cell, context, steps.state_->panels})) {}
 GruCell::Steps::~Steps() = default;
 GruCell::Steps::Steps(Steps&&) noexcept = default;
 GruCell::Steps& GruCell::Steps::operator=(Steps&&) noexcept = default;

@@ -26,57 +26,38 @@ double Hypotheses::score(const Hypothesis& hypothesis) const {
   return hypothesis.log_probability / std::pow(tokens, options_.length_penalty);
 }
 
-// The best continuations, twice the beam: enough when each hypothesis may end. A heap with the
-// worst of them on top; most numbers are below it.
-std::vector<Hypotheses::Candidate> Hypotheses::candidates(std::span<const double> log_probabilities,
-                                                          Index V) const {
-  const auto better = [](const Candidate& a, const Candidate& b) {
-    if (a.log_probability != b.log_probability) return a.log_probability > b.log_probability;
-    return a.parent != b.parent ? a.parent < b.parent : a.token < b.token;
-  };
-  const auto wanted = static_cast<std::size_t>(2 * options_.beam);
-  std::vector<Candidate> best;
-  best.reserve(wanted + 1);
-  for (Index k = 0; k < live(); ++k) {
-    const double so_far = live_[static_cast<std::size_t>(k)].log_probability;
-    const double* const row = log_probabilities.data() + k * V;
-    for (Index v = Vocabulary::kEnd; v < V; ++v) {  // neither padding nor the start
-      const double total = so_far + row[v];
-      const bool full = best.size() == wanted;
-      // Later ones are worse than equal ones. NaN is never chosen.
-      if (full ? !(total > best.front().log_probability) : std::isnan(total)) continue;
-      if (full) {
-        std::pop_heap(best.begin(), best.end(), better);
-        best.pop_back();
-      }
-      best.push_back({k, static_cast<std::int32_t>(v), total});
-      std::push_heap(best.begin(), best.end(), better);
-    }
-  }
-  std::sort(best.begin(), best.end(), better);
-  return best;
+double Hypotheses::log_probability(Index hypothesis) const {
+  return live_[static_cast<std::size_t>(hypothesis)].log_probability;
 }
 
-void Hypotheses::advance(std::span<const double> log_probabilities, Index V,
-                         std::span<const float> attention, Index Ts) {
+// Of one hypothesis: if the likeliest is an end, the search ends.
+Index Hypotheses::continuations(const SearchOptions& options) noexcept {
+  return options.beam == 1 ? 1 : 2 * options.beam;
+}
+
+void Hypotheses::advance(std::span<const Continuation> best, std::span<const float> attention,
+                         Index Ts) {
   const auto width = static_cast<std::size_t>(Ts);
   std::vector<Hypothesis> next;
-  const std::vector<Candidate> best = candidates(log_probabilities, V);
   for (std::size_t place = 0; place < best.size(); ++place) {
-    const Candidate& candidate = best[place];
-    const bool ends = candidate.token == Vocabulary::kEnd;
+    const Continuation& one = best[place];
+    const bool ends = one.token == Vocabulary::kEnd;
     // An end counts if it is among the `beam` best.
     if (ends && static_cast<Index>(place) >= options_.beam) continue;
     if (!ends && static_cast<Index>(next.size()) == options_.beam) continue;
-    const Hypothesis& before = live_[static_cast<std::size_t>(candidate.parent)];
-    const auto row =
-        attention.empty()
-            ? std::span<const float>()
-            : attention.subspan(static_cast<std::size_t>(candidate.parent) * width, width);
-    nodes_.push_back({before.node, candidate.token, {row.begin(), row.end()}});
+    const Hypothesis& before = live_[static_cast<std::size_t>(one.parent)];
+    Node node{.before = before.node, .token = one.token};
+    if (!attention.empty()) {
+      const auto row = attention.subspan(static_cast<std::size_t>(one.parent) * width, width);
+      // The last column is the end token's, which is nothing to copy.
+      node.looked_at =
+          static_cast<std::int32_t>(std::max_element(row.begin(), row.end() - 1) - row.begin());
+      if (options_.attention) node.attention.assign(row.begin(), row.end());
+    }
+    nodes_.push_back(std::move(node));
     (ends ? ended_ : next)
-        .push_back({static_cast<Index>(nodes_.size()) - 1, candidate.parent, before.tokens + 1,
-                    candidate.log_probability});
+        .push_back({static_cast<Index>(nodes_.size()) - 1, one.parent, before.tokens + 1,
+                    one.log_probability});
   }
   live_ = std::move(next);
   const bool full = !live_.empty() && live_.front().tokens >= most_tokens_;
@@ -113,7 +94,7 @@ void Hypotheses::forget_dead_ends() {
   looked_at_ = std::max(looked_at_, kept);
 }
 
-Translation Hypotheses::best(Index Ts, bool with_attention) const {
+Translation Hypotheses::best(Index Ts) const {
   const std::vector<Hypothesis>& from = ended_.empty() ? live_ : ended_;
   // None: all numbers were NaN.
   const Hypothesis none{.log_probability = std::numeric_limits<double>::quiet_NaN()};
@@ -122,18 +103,23 @@ Translation Hypotheses::best(Index Ts, bool with_attention) const {
     if (score(one) > score(*chosen)) chosen = &one;
   }
   Translation result;
-  result.log_probability = chosen->log_probability;
+  result.log_probability = options_.scores == SearchScores::kIfCompared && options_.beam == 1
+                               ? std::numeric_limits<double>::quiet_NaN()
+                               : chosen->log_probability;
   std::vector<const Node*> path;
   for (Index node = chosen->node; node >= 0; node = path.back()->before) {
     path.push_back(&nodes_[static_cast<std::size_t>(node)]);
   }
   std::reverse(path.begin(), path.end());
-  if (with_attention) {
+  if (options_.attention) {
     result.attention = Tensor(DType::kFloat32, {static_cast<Index>(path.size()), Ts});
   }
   for (std::size_t i = 0; i < path.size(); ++i) {
     result.tokens.push_back(path[i]->token);
-    if (!with_attention) continue;
+    if (options_.unknown == UnknownSources::kFound && path[i]->token == Vocabulary::kUnknown) {
+      result.unknown_sources.push_back(path[i]->looked_at);
+    }
+    if (!options_.attention) continue;
     std::copy_n(path[i]->attention.begin(), Ts,
                 result.attention.values<float>().begin() + static_cast<std::ptrdiff_t>(i) * Ts);
   }

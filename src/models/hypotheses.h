@@ -8,6 +8,8 @@
 
 #include <qkv/app/translator.h>
 
+#include "models/continuations.h"
+
 // The hypotheses of one source in a beam search.
 namespace qkv::app {
 
@@ -23,19 +25,24 @@ class Hypotheses {
   // The hypothesis of the previous step that this one continues.
   Index parent(Index hypothesis) const;
 
-  // One step: row k of `log_probabilities` [live,V] belongs to hypothesis k, as does row k of
-  // `attention` [live,Ts]. Numbers that are NaN are never chosen.
-  void advance(std::span<const double> log_probabilities, Index V, std::span<const float> attention,
-               Index Ts);
+  double log_probability(Index hypothesis) const;
 
-  // Once done. `with_attention`: rows of Ts numbers.
-  Translation best(Index Ts, bool with_attention) const;
+  // How many continuations a step needs: enough when each hypothesis may end.
+  static Index continuations(const SearchOptions& options) noexcept;
+  // One step: continuations(), or all that there are, best first. Row k of `attention` [live,Ts]
+  // belongs to hypothesis k; it may be absent, unless the options ask for attention or one of
+  // several tokens is Vocabulary::kUnknown and they ask where those come from.
+  void advance(std::span<const Continuation> best, std::span<const float> attention, Index Ts);
+
+  // Once done; with the attention that the options ask for, rows of Ts numbers.
+  Translation best(Index Ts) const;
 
  private:
   // A token, linked to its predecessor.
   struct Node {
     Index before = -1;
     std::int32_t token = 0;
+    std::int32_t looked_at = 0;  // of unknown tokens
     std::vector<float> attention{};
   };
   struct Hypothesis {
@@ -44,13 +51,6 @@ class Hypotheses {
     Index tokens = 0;
     double log_probability = 0;
   };
-  struct Candidate {
-    Index parent = 0;
-    std::int32_t token = 0;
-    double log_probability = 0;
-  };
-
-  std::vector<Candidate> candidates(std::span<const double> log_probabilities, Index V) const;
   void forget_dead_ends();
   double score(const Hypothesis& hypothesis) const;
 

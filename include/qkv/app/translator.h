@@ -71,13 +71,27 @@ struct Translation {
   // [tokens, source tokens] float32: row i is the attention when token i was chosen; absent for
   // kNone. The mean over heads, if any.
   Tensor attention;
+  // For each token that is Vocabulary::kUnknown, in order: the source token, other than the last
+  // one, which was looked at most when it was chosen; if asked for, and empty for kNone.
+  std::vector<std::int32_t> unknown_sources{};
 };
+
+// When the probabilities of tokens are computed, in addition to their order.
+enum class SearchScores {
+  kAlways,
+  kIfCompared,  // not by a greedy search, which then says that the log-probability is NaN
+};
+
+// Whether Translation::unknown_sources is filled.
+enum class UnknownSources { kIgnored, kFound };
 
 struct SearchOptions {
   Index beam = 1;             // 1 (greedy) to 1000
   Index most_tokens = 0;      // a translation's, its end included; 0: 2 source tokens + 10
   double length_penalty = 1;  // hypotheses are compared by log_probability / tokens^penalty
   bool attention = true;      // fill Translation::attention, which takes memory
+  SearchScores scores = SearchScores::kAlways;
+  UnknownSources unknown = UnknownSources::kIgnored;
 };
 
 // Visits the parameters of all parts; of the layers themselves or of their gradients. A tied weight

@@ -145,6 +145,9 @@ class QKV_API GruCell {
   class QKV_API Steps {
    public:
     Steps(const GruCell& cell, Context& context);
+    // The same steps on another context: what was packed is shared, so that several threads may
+    // take them at the same time, each on a context of its own.
+    Steps(const Steps& steps, Context& context);
     ~Steps();
     Steps(Steps&&) noexcept;
     Steps& operator=(Steps&&) noexcept;

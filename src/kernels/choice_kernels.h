@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_KERNELS_CHOICE_KERNELS_H_
+#define QKV_KERNELS_CHOICE_KERNELS_H_
+
+#include <qkv/view.h>
+
+#include "kernels/target.h"
+
+// What choosing among a row of logits needs, for one CPU target: reference/choice.h says what each
+// of these gives.
+namespace qkv::kernels {
+
+template <class T>
+struct ChoiceKernels {
+  T (*largest)(const T* x, Index n);
+  double (*sum_of_exponentials)(const T* x, Index n, double shift);
+  Index (*first_from)(const T* x, Index begin, Index n, T least);
+};
+
+// The kernels of a target that is_supported.
+template <class T>
+const ChoiceKernels<T>& choice_kernels(Target target) noexcept;
+
+}  // namespace qkv::kernels
+
+#endif  // QKV_KERNELS_CHOICE_KERNELS_H_

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_CHOICE_H_
+#define QKV_LAYERS_CHOICE_H_
+
+#include <string_view>
+
+#include <qkv/context.h>
+
+#include "kernels/choice_kernels.h"
+
+namespace qkv::layers {
+
+// The kernels of the CPU target in use; the reference's loops if they are requested.
+template <class T>
+kernels::ChoiceKernels<T> choice_kernels_in_use(const Context& context, std::string_view function);
+
+}  // namespace qkv::layers
+
+#endif  // QKV_LAYERS_CHOICE_H_

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_REFERENCE_CHOICE_H_
+#define QKV_REFERENCE_CHOICE_H_
+
+#include <cmath>
+#include <limits>
+
+#include <qkv/view.h>
+
+#include "core/order.h"
+#include "reference/sum.h"
+
+// What choosing among a row of n logits needs.
+namespace qkv::reference {
+
+// The largest; NaN if one is NaN, -inf if there is none.
+template <class T>
+T largest(const T* x, Index n) {
+  T most = -std::numeric_limits<T>::infinity();
+  for (Index v = 0; v < n; ++v) {
+    if (std::isnan(x[v])) return x[v];
+    if (x[v] > most) most = x[v];
+  }
+  return most;
+}
+
+// sum_v exp(x_v - shift), no x_v above the shift: term v in partial sum v mod 64.
+template <class T>
+double sum_of_exponentials(const T* x, Index n, double shift) {
+  double partial[core::kPartialSums] = {};
+  for (Index v = 0; v < n; ++v) {
+    partial[v % core::kPartialSums] += std::exp(static_cast<double>(x[v]) - shift);
+  }
+  return tree_sum(partial);
+}
+
+// The first v from `begin` on with x_v >= least; n if there is none.
+template <class T>
+Index first_from(const T* x, Index begin, Index n, T least) {
+  for (Index v = begin; v < n; ++v) {
+    if (x[v] >= least) return v;
+  }
+  return n;
+}
+
+}  // namespace qkv::reference
+
+#endif  // QKV_REFERENCE_CHOICE_H_
