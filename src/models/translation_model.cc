@@ -8,6 +8,8 @@
 #include <qkv/error.h>
 #include <qkv/layers/run.h>
 
+#include "models/parallel.h"
+
 namespace qkv::app {
 namespace {
 
@@ -34,59 +36,31 @@ class Writer {
  public:
   explicit Writer(const TranslationModel& model) : model_(model) {}
 
-  // With the attention [target, source] unknown tokens are copied. A copied word keeps its
+  // Unknown tokens are copied if the translation says which they are. A copied word keeps its
   // spelling: it comes after the capitals.
-  std::string write(const std::string& text, const Translation& translation,
-                    const ConstView& attention) const {
+  std::string write(const std::string& text, const Translation& translation) const {
     const bool needs_capitals = model_.tokenizer.letters() == LetterCase::kLower;
     const bool has_words = model_.tokenizer.tokenization() == Tokenization::kWord;
     Tokens tokens = model_.target.decode(translation.tokens);
     if (needs_capitals && has_words) tokens = with_capitals(std::move(tokens), model_.style);
-    if (attention.given()) {
-      copy_unknown(model_.tokenizer.split_as_typed(text), translation, attention, tokens);
-    };
+    if (!translation.unknown_sources.empty()) {
+      copy_unknown(model_.tokenizer.split_as_typed(text), translation, tokens);
+    }
     std::string written = model_.tokenizer.join(tokens, model_.style);
     return needs_capitals && !has_words ? with_capitals(written, model_.style) : written;
   }
 
  private:
-  void copy_unknown(const Tokens& typed, const Translation& translation, const ConstView& attention,
-                    Tokens& tokens) const {
+  static void copy_unknown(const Tokens& typed, const Translation& translation, Tokens& tokens) {
+    auto source = translation.unknown_sources.begin();
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       if (translation.tokens[i] != Vocabulary::kUnknown) continue;
-      // The last column is the end token's, which is nothing to copy.
-      const float* const row = attention.as<float>() + static_cast<Index>(i) * attention.size(1);
-      tokens[i] =
-          typed[static_cast<std::size_t>(std::max_element(row, row + std::ssize(typed)) - row)];
+      tokens[i] = typed[static_cast<std::size_t>(*source++)];
     }
   }
 
   const TranslationModel& model_;
 };
-
-// The attention of translations that have unknown tokens and did not keep it; absent for others.
-// Few translations need it, and for all it takes much memory: these are repeated, together.
-std::vector<Tensor> attention_of_unknown(const TranslationModel& model,
-                                         std::span<const std::span<const std::int32_t>> sources,
-                                         std::span<const Translation> translations,
-                                         SearchOptions options, Context& context) {
-  std::vector<Tensor> attention(translations.size());
-  std::vector<std::size_t> places;
-  std::vector<std::span<const std::int32_t>> repeated;
-  for (std::size_t n = 0; n < translations.size(); ++n) {
-    const Translation& one = translations[n];
-    if (std::ranges::find(one.tokens, Vocabulary::kUnknown) == one.tokens.end()) continue;
-    if (one.attention.given()) continue;
-    places.push_back(n);
-    repeated.push_back(sources[n]);
-  }
-  options.attention = true;
-  auto again = model.translator.translate(repeated, options, context);
-  for (std::size_t n = 0; n < places.size(); ++n) {
-    attention[places[n]] = std::move(again[n].attention);
-  }
-  return attention;
-}
 
 // The tokens as the model read or wrote them; unknown ones as typed.
 TranslatedText text_of(const TranslationModel& model, Tokens source, Translation translation) {
@@ -106,31 +80,34 @@ std::vector<TranslatedText> translate(const TranslationModel& model,
                                       std::span<const std::string> texts,
                                       const SearchOptions& options, Context& context,
                                       UnknownTokens unknown) {
-  const bool copies = copies_unknown(model, unknown);
-  std::vector<TranslatedText> results(texts.size());
-  std::vector<Tokens> tokens;
-  std::vector<Ids> ids;
+  SearchOptions search = options;
+  if (copies_unknown(model, unknown)) search.unknown = UnknownSources::kFound;
+  const auto for_each = [&](std::size_t count, const auto& f) {
+    models::for_each_task(context.executor(), static_cast<Index>(count),
+                          [&](Index n) { f(static_cast<std::size_t>(n)); });
+  };
+  std::vector<Tokens> tokens(texts.size());
+  std::vector<Ids> ids(texts.size());
+  for_each(texts.size(), [&](std::size_t n) {
+    tokens[n] = tokens_of(model, texts[n]);
+    if (!tokens[n].empty()) ids[n] = model.source.encode(tokens[n]);
+  });
+  std::vector<std::span<const std::int32_t>> sources;
   std::vector<std::size_t> places;  // indices into `results`
   for (std::size_t n = 0; n < texts.size(); ++n) {
-    Tokens source = tokens_of(model, texts[n]);
-    if (source.empty()) continue;
-    ids.push_back(model.source.encode(source));
-    tokens.push_back(std::move(source));
+    if (tokens[n].empty()) continue;
+    sources.emplace_back(ids[n]);
     places.push_back(n);
   }
-  const std::vector<std::span<const std::int32_t>> sources(ids.begin(), ids.end());
-  std::vector<Translation> translations = model.translator.translate(sources, options, context);
-  std::vector<Tensor> attention(translations.size());
-  if (copies) attention = attention_of_unknown(model, sources, translations, options, context);
+  std::vector<Translation> translations = model.translator.translate(sources, search, context);
+  std::vector<TranslatedText> results(texts.size());
   const Writer writer(model);
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    ConstView looked;
-    if (copies) looked = attention[i].given() ? attention[i] : translations[i].attention;
-    std::string text = writer.write(texts[places[i]], translations[i], looked);
-    TranslatedText& result = results[places[i]];
-    result = text_of(model, std::move(tokens[i]), std::move(translations[i]));
-    result.text = std::move(text);
-  }
+  for_each(places.size(), [&](std::size_t i) {
+    const std::size_t n = places[i];
+    std::string text = writer.write(texts[n], translations[i]);
+    results[n] = text_of(model, std::move(tokens[n]), std::move(translations[i]));
+    results[n].text = std::move(text);
+  });
   return results;
 }
 

@@ -45,7 +45,8 @@ app::TranslationLoss validate_batch(const app::TranslationModel& model, const En
   RunState run{Mode::kEvaluate};
   const app::TranslationLoss loss = model.translator.loss(all, run, context);
   if (sources.empty()) return loss;
-  auto translated = translate(model, sources, {.attention = false}, context);
+  const app::SearchOptions search{.attention = false, .scores = app::SearchScores::kIfCompared};
+  auto translated = translate(model, sources, search, context);
   for (std::size_t i = 0; i < places.size(); ++i) {
     translations[places[i]] = std::move(translated[i].text);
   }

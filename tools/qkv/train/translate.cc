@@ -196,6 +196,7 @@ void run(const TranslateOptions& options, const Common& common) {
   Index done = 0;
   qkv::app::SearchOptions search = options.search;
   search.attention = keeps || options.show;
+  if (!keeps && !options.scores) search.scores = qkv::app::SearchScores::kIfCompared;
   const auto take = [&](std::vector<TranslatedLine>& some) {
     for (TranslatedLine& line : some) {
       if (!keeps) print(shown(line, options, common));
