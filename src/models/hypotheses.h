@@ -17,6 +17,7 @@ class Hypotheses {
  public:
   Hypotheses(const SearchOptions& options, Index most_tokens);
 
+  const SearchOptions& options() const noexcept { return options_; }
   // Whether the translation is known.
   bool done() const noexcept { return done_; }
   // Live hypotheses, best first; at most the beam.

@@ -8,8 +8,8 @@
 #include <qkv/error.h>
 
 #include "models/packed_decoder.h"
-#include "models/parallel.h"
 #include "models/search_lane.h"
+#include "runtime/tasks.h"
 
 namespace qkv::app {
 namespace {
@@ -70,7 +70,8 @@ std::vector<Translation> search(const TranslatorConfig& config, const Translator
     return results;
   }
   SearchQueue queue(sources, threads);
-  models::for_each_task(context.executor(), threads, [&](Index) {
+  runtime::Call call(context, kTranslate);
+  call.for_each_task(threads, [&](Index, runtime::Arena&) {
     LaneContext own(context);
     const PackedDecoder shared(decoder, own.context);
     SearchLane(model, shared, own.context).run(sources, queue, results);

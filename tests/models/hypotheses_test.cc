@@ -9,10 +9,15 @@
 
 #include <gtest/gtest.h>
 
+#include "layers/choice.h"
+
 namespace qkv::test {
 namespace {
 
+using app::Continuation;
+using app::ContinuedRow;
 using app::Hypotheses;
+using app::Normaliser;
 using Path = std::vector<std::int32_t>;
 
 // A number identifying a path: the attention for the next token.
@@ -24,6 +29,19 @@ float looked_at(const Path& path) {
 
 constexpr Index kVocabulary = 6;
 constexpr Index kSteps = 700;
+
+// By log-probabilities [live,kVocabulary] of the next token.
+std::vector<Continuation> likeliest_of(const Hypotheses& hypotheses,
+                                       const std::vector<double>& log_probabilities) {
+  std::vector<ContinuedRow<double>> rows;
+  for (Index k = 0; k < hypotheses.live(); ++k) {
+    rows.push_back({log_probabilities.data() + k * kVocabulary,
+                    Normaliser{.largest = 0, .log_sum = 0}, hypotheses.log_probability(k)});
+  }
+  const Context context;
+  return app::likeliest<double>(rows, kVocabulary, Hypotheses::continuations(hypotheses.options()),
+                                layers::choice_kernels_in_use<double>(context, "test"));
+}
 
 // The best after so many steps that dead ends are removed many times. Before the last steps only
 // the likeliest hypothesis of step `end` ends, and later ones are less likely.
@@ -44,7 +62,8 @@ app::Translation best_of(Index beam, Index end) {
       attention.push_back(static_cast<float>(step));
       attention.push_back(looked_at(paths[k]));
     }
-    hypotheses.advance(log_probabilities, kVocabulary, attention, 2);
+    // The attention is of two source tokens, of which the last one is its end.
+    hypotheses.advance(likeliest_of(hypotheses, log_probabilities), attention, 2);
     std::vector<Path> next;
     for (Index k = 0; k < hypotheses.live(); ++k) {
       next.push_back(paths[static_cast<std::size_t>(hypotheses.parent(k))]);
@@ -52,7 +71,7 @@ app::Translation best_of(Index beam, Index end) {
     }
     paths = std::move(next);
   }
-  return hypotheses.best(2, true);
+  return hypotheses.best(2);
 }
 
 TEST(Hypotheses, RowsFollowTheirPathWhateverIsForgotten) {

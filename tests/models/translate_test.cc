@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Properties of a translation for any model.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include <qkv/app/vocabulary.h>
 
 #include "tests/models/translators.h"
 #include "tests/support/compare.h"
@@ -35,7 +38,8 @@ void expect_same_bits(const Translation& got, const Translation& want, const std
 }
 
 TEST(Translate, TheOthersTheirOrderAndThreadsChangeNoBit) {
-  const std::vector<Tokens> sources = many_sentences(110, 5);
+  // More than a lane has room for.
+  const std::vector<Tokens> sources = many_sentences(290, 5);
   std::vector<Tokens> reversed(sources.rbegin(), sources.rend());
   for (const TranslatorAttention attention : kEveryAttention) {
     for (const Index beam : {1, 3}) {
@@ -43,12 +47,12 @@ TEST(Translate, TheOthersTheirOrderAndThreadsChangeNoBit) {
       const Translator translator = random_translator(odd_config(attention, dtype), 3, 0.3);
       const SearchOptions options{.beam = beam, .most_tokens = 3};
       const auto all = translate(translator, sources, options);
-      const auto other = translate(translator, reversed, options, 2);
+      const auto other = translate(translator, reversed, options, beam == 1 ? 2 : 3);
       for (std::size_t n = 0; n < sources.size(); ++n) {
         const std::string replay = replay_of(attention, dtype) + ", beam " + std::to_string(beam) +
                                    ", source " + std::to_string(n);
         expect_same_bits(other[sources.size() - 1 - n], all[n], replay + ", in another order");
-        if (n % 10 != 0) continue;
+        if (n % 30 != 0) continue;
         expect_same_bits(translate(translator, {sources[n]}, options)[0], all[n],
                          replay + ", alone");
       }
@@ -116,6 +120,76 @@ TEST(Translate, AttentionThatIsNotWantedChangesNothingElse) {
       EXPECT_FALSE(without[n].attention.given()) << replay_of(attention);
     }
   }
+}
+
+TEST(Translate, ScoresThatAreNotWantedChangeNothingElse) {
+  const std::vector<Tokens> sources = many_sentences(60, 5);
+  for (const TranslatorAttention attention : kEveryAttention) {
+    const Translator translator = random_translator(odd_config(attention, DType::kFloat32), 3, 0.3);
+    for (const Index beam : {1, 2}) {
+      const auto with = translate(translator, sources, {.beam = beam});
+      auto without = translate(
+          translator, sources, {.beam = beam, .scores = app::SearchScores::kIfCompared}, 2);
+      for (std::size_t n = 0; n < sources.size(); ++n) {
+        if (beam == 1) {
+          EXPECT_TRUE(std::isnan(without[n].log_probability)) << replay_of(attention);
+          without[n].log_probability = with[n].log_probability;
+        }
+        expect_same_bits(without[n], with[n], replay_of(attention) + " " + std::to_string(n));
+      }
+    }
+  }
+}
+
+TEST(Translate, UnknownTokensComeFromWhatWasLookedAtMost) {
+  const std::vector<Tokens> sources = many_sentences(60, 5);
+  for (const TranslatorAttention attention : kEveryAttention) {
+    Translator translator = random_translator(odd_config(attention, DType::kFloat32), 3, 0.3);
+    translator.parameters().output.parameters().bias.values<float>()[app::Vocabulary::kUnknown] += 2;
+    int found = 0;
+    for (const bool keeps : {true, false}) {
+      const auto looked = translate(translator, sources, {.beam = 2});
+      const auto got = translate(
+          translator, sources,
+          {.beam = 2, .attention = keeps, .unknown = app::UnknownSources::kFound}, 2);
+      for (std::size_t n = 0; n < sources.size(); ++n) {
+        EXPECT_TRUE(looked[n].unknown_sources.empty());
+        EXPECT_EQ(got[n].tokens, looked[n].tokens);
+        Tokens want;
+        for (std::size_t i = 0; i < looked[n].tokens.size(); ++i) {
+          if (looked[n].tokens[i] != app::Vocabulary::kUnknown) continue;
+          if (attention == TranslatorAttention::kNone) continue;
+          const auto row = looked[n].attention.values<float>().subspan(i * sources[n].size());
+          const auto end = row.begin() + std::max<std::ptrdiff_t>(std::ssize(sources[n]) - 1, 1);
+          want.push_back(static_cast<std::int32_t>(std::max_element(row.begin(), end) - row.begin()));
+          ++found;
+        }
+        EXPECT_EQ(got[n].unknown_sources, want) << replay_of(attention) << " " << n;
+      }
+    }
+    EXPECT_EQ(found > 50, attention != TranslatorAttention::kNone) << found;
+  }
+}
+
+// What a lane computes on is made from the caller's context.
+TEST(Translate, LanesHaveTheCallersPathAndStop) {
+  const Translator translator =
+      random_translator(odd_config(TranslatorAttention::kAdditive, DType::kFloat32), 3, 0.3);
+  const std::vector<Tokens> sources = many_sentences(120, 5);
+  const auto by_reference = [&](int threads) {
+    Context context(Executor::threads(threads));
+    context.force_path("reference");
+    return translator.translate(lists_of(sources), {}, context);
+  };
+  const auto one = by_reference(1);
+  const auto two = by_reference(2);
+  for (std::size_t n = 0; n < sources.size(); ++n) {
+    expect_same_bits(two[n], one[n], "source " + std::to_string(n));
+  }
+  Context context(Executor::threads(2));
+  const std::atomic<bool> stop = true;
+  context.set_stop_flag(&stop);
+  EXPECT_THROW(translator.translate(lists_of(sources), {}, context), Cancelled);
 }
 
 // ---- how long a translation is --------------------------------------------------------------

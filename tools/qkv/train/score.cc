@@ -70,12 +70,12 @@ struct ScoreOptions {
 
 // Calls take(begin, end) for consecutive items whose lengths make a full batch for the model.
 template <class Length, class Take>
-void for_each_batch(std::size_t items, const Length& length, const Take& take) {
+void for_each_batch(Batch batch, std::size_t items, const Length& length, const Take& take) {
   std::size_t begin = 0;
   std::size_t tokens = 0;
   for (std::size_t n = 0; n < items; ++n) {
     tokens += length(n);
-    if (n + 1 < items && !is_enough(n + 1 - begin, tokens)) continue;
+    if (n + 1 < items && !is_full(batch, n + 1 - begin, tokens)) continue;
     take(begin, n + 1);
     begin = n + 1;
     tokens = 0;
@@ -92,13 +92,14 @@ class ModelRun {
         context_(qkv::Executor::threads(common.threads)),
         progress_(common, "score") {
     search_.attention = false;
+    search_.scores = qkv::app::SearchScores::kIfCompared;
     context_.set_stop_flag(&stop_flag());
   }
 
   qkv::app::TranslationLoss loss(const TestPairs& data) {
     qkv::app::TranslationLoss sum;
     const auto length = [&](std::size_t n) { return data.lengths[n]; };
-    for_each_batch(data.pairs.size(), length, [&](std::size_t begin, std::size_t end) {
+    for_each_batch(Batch::kPass, data.pairs.size(), length, [&](std::size_t begin, std::size_t end) {
       const auto batch = std::span(data.pairs).subspan(begin, end - begin);
       const auto loss = qkv::app::loss(model_, batch, context_);
       sum.tokens += loss.tokens;
@@ -114,7 +115,7 @@ class ModelRun {
     const auto length = [&](std::size_t n) {
       return count_tokens(model_, sentences[n].source, data.name, 0);
     };
-    for_each_batch(sentences.size(), length, [&](std::size_t begin, std::size_t end) {
+    for_each_batch(Batch::kSearch, sentences.size(), length, [&](std::size_t begin, std::size_t end) {
       std::vector<std::string> sources;
       for (std::size_t n = begin; n < end; ++n) sources.push_back(sentences[n].source);
       for (auto& translated : qkv::app::translate(model_, sources, search_, context_)) {

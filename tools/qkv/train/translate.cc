@@ -74,7 +74,7 @@ class LineTranslator {
   void add(std::string_view text, const std::string& file, Index line) {
     tokens_ += count_tokens(model_, text, file, line);
     texts_.emplace_back(text);
-    if (is_enough(texts_.size(), tokens_)) flush();
+    if (is_full(Batch::kSearch, texts_.size(), tokens_)) flush();
   }
 
   void flush() {

@@ -20,7 +20,7 @@ namespace {
 using qkv::Index;
 
 constexpr Index kWidestBeam = 1000;
-constexpr std::size_t kMostTokens = 4096;  // of a text, and of texts together
+constexpr std::size_t kMostTokens = 4096;  // of a text
 
 }  // namespace
 
@@ -79,9 +79,14 @@ std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_vi
   return tokens;
 }
 
-bool is_enough(std::size_t lines, std::size_t tokens) {
-  constexpr std::size_t kMostLines = 256;
-  return lines >= kMostLines || tokens >= kMostTokens;
+bool is_full(Batch batch, std::size_t lines, std::size_t tokens) {
+  switch (batch) {
+    case Batch::kPass:
+      return lines >= 256 || tokens >= 4096;
+    case Batch::kSearch:
+      return lines >= 1024 || tokens >= 16384;
+  }
+  return true;
 }
 
 std::vector<std::string> model_files(const std::string& path) {

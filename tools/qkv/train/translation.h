@@ -35,8 +35,13 @@ void check_search(const qkv::app::SearchOptions& search);
 std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_view text,
                          const std::string& file, qkv::Index line);
 
-// Whether this many lines or pairs, and tokens, make a full batch for the model.
-bool is_enough(std::size_t lines, std::size_t tokens);
+// Lines or pairs, and their tokens, that are given to the model together.
+enum class Batch {
+  kPass,    // through the model at once: takes memory for all their tokens
+  kSearch,  // to be translated: the model takes some after others, but waits at the end
+};
+// Whether they are a full one.
+bool is_full(Batch batch, std::size_t lines, std::size_t tokens);
 
 // The files that read_model() may read; for check_inputs().
 std::vector<std::string> model_files(const std::string& path);
