@@ -83,13 +83,13 @@ GruCell::Steps::Steps(const GruCell& cell, Context& context) {
     Call call(context, kFunction, 0, 0);
     w.pack(call, layers::kernels_in_use<T>(context, kFunction), p, ih.template values<T>().data(),
            hh.template values<T>().data());
-    state_ = std::make_unique<State>(State{
-        cell, context, std::make_shared<State::Panels>(State::Panels{std::move(ih), std::move(hh)})});
+    state_ = std::make_unique<State>(
+        State{cell, context,
+              std::make_shared<State::Panels>(State::Panels{std::move(ih), std::move(hh)})});
   });
 }
 GruCell::Steps::Steps(const Steps& steps, Context& context)
-    : state_(std::make_unique<State>(
-          State{steps.state_->cell, context, steps.state_->panels})) {}
+    : state_(std::make_unique<State>(State{steps.state_->cell, context, steps.state_->panels})) {}
 GruCell::Steps::~Steps() = default;
 GruCell::Steps::Steps(Steps&&) noexcept = default;
 GruCell::Steps& GruCell::Steps::operator=(Steps&&) noexcept = default;

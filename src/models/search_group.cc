@@ -114,8 +114,8 @@ void SearchGroup::advance(Index b, const T* logits, std::span<const Normaliser> 
   std::vector<ContinuedRow<T>> rows;
   for (Index k = 0; k < of(b).live(); ++k) {
     const Index r = row(b) - first_ + k;
-    rows.push_back({logits + r * V, normalisers[static_cast<std::size_t>(r)],
-                    of(b).log_probability(k)});
+    rows.push_back(
+        {logits + r * V, normalisers[static_cast<std::size_t>(r)], of(b).log_probability(k)});
   }
   const std::vector<Continuation> best =
       likeliest<T>(rows, V, Hypotheses::continuations(model_.options), by);

@@ -12,11 +12,11 @@
 namespace qkv::app {
 namespace {
 
-constexpr Index kRowsAtOnce = 192;          // hypotheses that are continued together
+constexpr Index kRowsAtOnce = 192;             // hypotheses that are continued together
 constexpr Index kLeastRoom = kRowsAtOnce / 3;  // worth encoding sources for
-constexpr Index kMostTokensAtOnce = 4096;   // of sources that are encoded together, with padding
-constexpr Index kLeastAtOnce = 8;           // sources, where the queue is nearly empty
-constexpr Index kRowsPerTask = 8;           // of logits
+constexpr Index kMostTokensAtOnce = 4096;      // of sources that are encoded together, with padding
+constexpr Index kLeastAtOnce = 8;              // sources, where the queue is nearly empty
+constexpr Index kRowsPerTask = 8;              // of logits
 
 Index pieces(Index size, Index length) { return (size + length - 1) / length; }
 
@@ -79,9 +79,9 @@ void SearchLane::fill(std::span<const TokenList> sources, SearchQueue& queue) {
     if (places.empty()) return;
     std::vector<TokenList> lists;
     for (const std::size_t place : places) lists.push_back(sources[place]);
-    groups_.emplace_back(
-        model_, token_batch(kTranslate, "sources", lists, model_.config.source_tokens), places,
-        context_);
+    groups_.emplace_back(model_,
+                         token_batch(kTranslate, "sources", lists, model_.config.source_tokens),
+                         places, context_);
     room -= std::ssize(places) * beam;
   }
 }

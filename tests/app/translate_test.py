@@ -266,6 +266,17 @@ class Translate(Model):
             self.assertEqual(run.status, 0, run.err)
             self.assertLess(run.peak, 30e6)
 
+    @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
+    def test_memory_does_not_follow_the_lines(self):
+        program = pathlib.Path(PROGRAM).resolve()
+        peaks = []
+        for lines in (2000, 30000):
+            self.file("d.txt", "abc abc abc\n" * lines)
+            run = measured.run([program, "translate", "m.safetensors", "d.txt", "--quiet"], self.dir)
+            self.assertEqual((run.status, run.out.count("\n")), (0, lines), run.err)
+            peaks.append(run.peak)
+        self.assertLess(peaks[1] - peaks[0], 4e6)
+
     def test_standard_output_that_fails(self):
         read_end, write_end = os.pipe()
         os.close(read_end)

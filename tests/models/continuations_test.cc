@@ -31,7 +31,8 @@ std::vector<Continuation> all_of(const std::vector<ContinuedRow<T>>& rows, Index
   std::vector<Continuation> all;
   for (std::size_t k = 0; k < rows.size(); ++k) {
     for (Index v = kFirstToken; v < V; ++v) {
-      const double log_probability = static_cast<double>(rows[k].logits[v]) - rows[k].normaliser.log_sum;
+      const double log_probability =
+          static_cast<double>(rows[k].logits[v]) - rows[k].normaliser.log_sum;
       const double total = rows[k].so_far + log_probability;
       if (std::isnan(total)) continue;
       all.push_back({static_cast<Index>(k), static_cast<std::int32_t>(v), total});
@@ -70,7 +71,8 @@ class Rows {
   }
   void expect_best(const std::string& replay) {
     const std::vector<Continuation> all = all_of(rows_, V_);
-    for (const std::size_t wanted : {std::size_t{1}, std::size_t{2}, std::size_t{10}, std::size_t{100000}}) {
+    for (const std::size_t wanted :
+         {std::size_t{1}, std::size_t{2}, std::size_t{10}, std::size_t{100000}}) {
       const std::vector<Continuation> best =
           app::likeliest<T>(rows_, V_, static_cast<Index>(wanted), by_);
       ASSERT_EQ(best.size(), std::min(wanted, all.size())) << replay;
@@ -105,7 +107,8 @@ void compare(const std::string& path) {
             std::vector<T> some = x;
             some[static_cast<std::size_t>(place)] = static_cast<T>(value);
             Rows<T>(some, V, path)
-                .expect_best(replay + ", " + std::to_string(value) + " at " + std::to_string(place));
+                .expect_best(replay + ", " + std::to_string(value) + " at " +
+                             std::to_string(place));
           }
         }
         Rows<T> before(x, V, path);

@@ -128,8 +128,8 @@ TEST(Translate, ScoresThatAreNotWantedChangeNothingElse) {
     const Translator translator = random_translator(odd_config(attention, DType::kFloat32), 3, 0.3);
     for (const Index beam : {1, 2}) {
       const auto with = translate(translator, sources, {.beam = beam});
-      auto without = translate(
-          translator, sources, {.beam = beam, .scores = app::SearchScores::kIfCompared}, 2);
+      auto without = translate(translator, sources,
+                               {.beam = beam, .scores = app::SearchScores::kIfCompared}, 2);
       for (std::size_t n = 0; n < sources.size(); ++n) {
         if (beam == 1) {
           EXPECT_TRUE(std::isnan(without[n].log_probability)) << replay_of(attention);
@@ -145,13 +145,14 @@ TEST(Translate, UnknownTokensComeFromWhatWasLookedAtMost) {
   const std::vector<Tokens> sources = many_sentences(60, 5);
   for (const TranslatorAttention attention : kEveryAttention) {
     Translator translator = random_translator(odd_config(attention, DType::kFloat32), 3, 0.3);
-    translator.parameters().output.parameters().bias.values<float>()[app::Vocabulary::kUnknown] += 2;
+    translator.parameters().output.parameters().bias.values<float>()[app::Vocabulary::kUnknown] +=
+        2;
     int found = 0;
     for (const bool keeps : {true, false}) {
       const auto looked = translate(translator, sources, {.beam = 2});
-      const auto got = translate(
-          translator, sources,
-          {.beam = 2, .attention = keeps, .unknown = app::UnknownSources::kFound}, 2);
+      const auto got =
+          translate(translator, sources,
+                    {.beam = 2, .attention = keeps, .unknown = app::UnknownSources::kFound}, 2);
       for (std::size_t n = 0; n < sources.size(); ++n) {
         EXPECT_TRUE(looked[n].unknown_sources.empty());
         EXPECT_EQ(got[n].tokens, looked[n].tokens);
@@ -161,7 +162,8 @@ TEST(Translate, UnknownTokensComeFromWhatWasLookedAtMost) {
           if (attention == TranslatorAttention::kNone) continue;
           const auto row = looked[n].attention.values<float>().subspan(i * sources[n].size());
           const auto end = row.begin() + std::max<std::ptrdiff_t>(std::ssize(sources[n]) - 1, 1);
-          want.push_back(static_cast<std::int32_t>(std::max_element(row.begin(), end) - row.begin()));
+          want.push_back(
+              static_cast<std::int32_t>(std::max_element(row.begin(), end) - row.begin()));
           ++found;
         }
         EXPECT_EQ(got[n].unknown_sources, want) << replay_of(attention) << " " << n;

@@ -99,13 +99,14 @@ class ModelRun {
   qkv::app::TranslationLoss loss(const TestPairs& data) {
     qkv::app::TranslationLoss sum;
     const auto length = [&](std::size_t n) { return data.lengths[n]; };
-    for_each_batch(Batch::kPass, data.pairs.size(), length, [&](std::size_t begin, std::size_t end) {
-      const auto batch = std::span(data.pairs).subspan(begin, end - begin);
-      const auto loss = qkv::app::loss(model_, batch, context_);
-      sum.tokens += loss.tokens;
-      sum.log_probability += loss.log_probability;
-      progress_.at(fmt::format("{} of {} pairs", end, data.pairs.size()));
-    });
+    for_each_batch(Batch::kPass, data.pairs.size(), length,
+                   [&](std::size_t begin, std::size_t end) {
+                     const auto batch = std::span(data.pairs).subspan(begin, end - begin);
+                     const auto loss = qkv::app::loss(model_, batch, context_);
+                     sum.tokens += loss.tokens;
+                     sum.log_probability += loss.log_probability;
+                     progress_.at(fmt::format("{} of {} pairs", end, data.pairs.size()));
+                   });
     return sum;
   }
 
@@ -115,14 +116,15 @@ class ModelRun {
     const auto length = [&](std::size_t n) {
       return count_tokens(model_, sentences[n].source, data.name, 0);
     };
-    for_each_batch(Batch::kSearch, sentences.size(), length, [&](std::size_t begin, std::size_t end) {
-      std::vector<std::string> sources;
-      for (std::size_t n = begin; n < end; ++n) sources.push_back(sentences[n].source);
-      for (auto& translated : qkv::app::translate(model_, sources, search_, context_)) {
-        translations.push_back(std::move(translated.text));
-      }
-      progress_.at(fmt::format("{} of {} sentences", end, sentences.size()));
-    });
+    for_each_batch(
+        Batch::kSearch, sentences.size(), length, [&](std::size_t begin, std::size_t end) {
+          std::vector<std::string> sources;
+          for (std::size_t n = begin; n < end; ++n) sources.push_back(sentences[n].source);
+          for (auto& translated : qkv::app::translate(model_, sources, search_, context_)) {
+            translations.push_back(std::move(translated.text));
+          }
+          progress_.at(fmt::format("{} of {} sentences", end, sentences.size()));
+        });
     return translations;
   }
 
