@@ -14,7 +14,7 @@ namespace {
 
 constexpr Index kRowsAtOnce = 192;             // hypotheses that are continued together
 constexpr Index kLeastRoom = kRowsAtOnce / 3;  // worth encoding sources for
-constexpr Index kMostTokensAtOnce = 4096;      // of sources that are encoded together, with padding
+constexpr Index kMostTokensAtOnce = 1024;      // of sources that are encoded together, with padding
 constexpr Index kLeastAtOnce = 8;              // sources, where the queue is nearly empty
 constexpr Index kRowsPerTask = 8;              // of logits
 
