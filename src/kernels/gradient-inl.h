@@ -111,6 +111,49 @@ HWY_INLINE T sum_of(Index n, const Term& term) {
   return tree_sum_of_lanes(d, all) + hn::GetLane(rest);
 }
 
+// Two chains for each row.
+template <class T, int kRows>
+HWY_INLINE void dots_with(const RowsOf<const T>& a, const T* HWY_RESTRICT b, Index n, T* to) {
+  const hn::ScalableTag<T> d;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  hn::Vec<decltype(d)> sums[kRows][2];
+  for (auto& row : sums) row[0] = row[1] = hn::Zero(d);
+  const auto add = [&](Index at, int chain) HWY_ATTR {
+    const auto value = hn::LoadU(d, b + at);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      sums[r][chain] = hn::MulAdd(hn::LoadU(d, a.data + r * a.stride + at), value, sums[r][chain]);
+    }
+  };
+  Index x = 0;
+  for (; x + 2 * kLanes <= n; x += 2 * kLanes) {
+    add(x, 0);
+    add(x + kLanes, 1);
+  }
+  if (x + kLanes <= n) {
+    add(x, 0);
+    x += kLanes;
+  }
+  const hn::CappedTag<T, 1> one;
+  for (int r = 0; r < kRows; ++r) {
+    auto rest = hn::Zero(one);
+    for (Index c = x; c < n; ++c) {
+      rest = hn::MulAdd(hn::LoadU(one, a.data + r * a.stride + c), hn::LoadU(one, b + c), rest);
+    }
+    to[r] = tree_sum_of_lanes(d, hn::Add(sums[r][0], sums[r][1])) + hn::GetLane(rest);
+  }
+}
+
+template <class T>
+HWY_NOINLINE void dots(const RowsOf<const T>& a, Index rows, const T* b, Index n, T* to) {
+  constexpr Index kTogether = 4;
+  Index r = 0;
+  for (; r + kTogether <= rows; r += kTogether) {
+    dots_with<T, kTogether>({a.data + r * a.stride, a.stride}, b, n, to + r);
+  }
+  for (; r < rows; ++r) dots_with<T, 1>({a.data + r * a.stride, a.stride}, b, n, to + r);
+}
+
 template <class T>
 T sum(const T* x, Index n) {
   return sum_of<T>(

@@ -25,6 +25,7 @@ constexpr GradientKernels<T> kGradientKernels{
     .transposed_sum = &transposed_sum<T>,
     .score_gradients = &score_gradients<T>,
     .row_dots = &row_dots<T>,
+    .dots = &dots<T>,
     .sum = &sum<T>,
     .distance_sum = &distance_sum<T>,
     .all_finite = &all_finite<T>,

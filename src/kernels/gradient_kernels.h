@@ -30,6 +30,8 @@ struct GradientKernels {
                           const QueryState<T>& queries, T scale);
   // to_r = sum_n a_rn b_rn, in the order of a score: n ascends, in blocks of core::kChannelBlock.
   void (*row_dots)(const RowsOf<const T>& a, const RowsOf<const T>& b, Index rows, Index n, T* to);
+  // to_r = sum_n a_rn b_n, in parallel sums whose order depends on n alone: faster for wide rows.
+  void (*dots)(const RowsOf<const T>& a, Index rows, const T* b, Index n, T* to);
   // sum_n x_n. The order depends on n alone.
   T (*sum)(const T* x, Index n);
   // sum_n x_n |distance + n|, likewise.

@@ -58,21 +58,27 @@ SourceMemory::SourceMemory(const TranslatorConfig& config, const TranslatorLayer
       keys_(sources.states),
       values_(sources.states) {
   if (none()) return;
-  project_keys();
-  if (steps == 0) return;
+  project_keys(steps);
+  if (steps == 0 || additive_steps_) return;
   const Index B = sources.states.size(0);
   kept_.lse = Tensor(config.dtype, {steps, B, head_count(config)});
-  d_values_ = Tensor(config.dtype, values_.shape());
-  if (!additive_) d_keys_ = Tensor(config.dtype, keys_.shape());
-  if (layers.additive) d_additive_ = layers.additive->zero_gradients();
-  if (layers.bilinear) d_bilinear_ = layers.bilinear->zero_gradients();
   if (!layers.merge) return;
-  for (Tensor* tensor : {&kept_.query, &kept_.heads, &kept_.d_query, &kept_.d_heads}) {
+  for (Tensor* tensor : {&kept_.query, &kept_.heads}) {
     *tensor = Tensor(config.dtype, {steps, B, config.hidden});
   }
 }
 
-void SourceMemory::project_keys() {
+void SourceMemory::begin_undoing() {
+  if (d_values_.given()) return;
+  d_values_ = Tensor(config_.dtype, values_.shape());
+  d_keys_ = Tensor(config_.dtype, keys_.shape());
+  if (layers_.bilinear) d_bilinear_ = layers_.bilinear->zero_gradients();
+  if (!layers_.merge) return;
+  kept_.d_query = Tensor(config_.dtype, kept_.query.shape());
+  kept_.d_heads = Tensor(config_.dtype, kept_.heads.shape());
+}
+
+void SourceMemory::project_keys(Index steps) {
   const ConstView& states = sources_.states;
   const auto project = [&](const Linear& layer, Linear::Saved& saved, Tensor& to, ConstView& use) {
     to = Tensor(config_.dtype, {states.size(0), states.size(1), config_.hidden});
@@ -85,7 +91,11 @@ void SourceMemory::project_keys() {
     query_.emplace(layers_.query->parameters(), context_);
     merge_.emplace(layers_.merge->parameters(), context_);
   }
-  if (layers_.additive) {
+  if (!layers_.additive) return;
+  if (steps > 0) {
+    const layers::StepSources sources{keys_, values_, sources_.lengths};
+    additive_steps_.emplace(*layers_.additive, sources, steps, context_);
+  } else {
     additive_.emplace(split_keys(keys_, 1), additive_score(*layers_.additive), context_);
   }
 }
@@ -139,6 +149,7 @@ void SourceMemory::look(const ConstView& s, const View& seen, const View& weight
 
 void SourceMemory::look(Index step, const ConstView& s, const View& seen) {
   if (none()) return see_last(seen);
+  if (additive_steps_) return additive_steps_->attend(step, s, seen);
   const View lse = lse_of(entry(kept_.lse.view(), step));
   if (!merge_) return attend(s, seen, lse, {});
   const View query = entry(kept_.query.view(), step);
@@ -151,6 +162,8 @@ void SourceMemory::look(Index step, const ConstView& s, const View& seen) {
 void SourceMemory::look_back(Index step, const ConstView& s, const ConstView& seen,
                              const ConstView& d_seen, const View& ds) {
   if (none()) return;
+  if (additive_steps_) return additive_steps_->undo(step, d_seen, ds);
+  begin_undoing();
   ConstView q = s;
   ConstView out = seen;
   ConstView d_out = d_seen;
@@ -167,16 +180,11 @@ void SourceMemory::look_back(Index step, const ConstView& s, const ConstView& se
   gradients.q = split_steps(dq, heads);
   gradients.v = split_keys(d_values_.view(), heads);
   gradients.write = Write::kAccumulate;
-  if (d_keys_.given()) gradients.k = split_keys(d_keys_.view(), heads);
+  gradients.k = split_keys(d_keys_.view(), heads);
   if (d_bilinear_) gradients.score = BilinearGradient{d_bilinear_->w};
-  if (d_additive_) gradients.score = AdditiveGradient{.wq = d_additive_->w_q, .v = d_additive_->v};
   const qkv::Saved saved{split_steps(out, heads), lse_of(entry(kept_.lse.view(), step))};
-  const OutputGradients output_gradients{.out = split_steps(d_out, heads)};
-  if (additive_) {
-    additive_->attention_backward(inputs(q), options(), saved, output_gradients, gradients);
-  } else {
-    attention_backward(inputs(q), options(), saved, output_gradients, gradients, context_);
-  }
+  attention_backward(inputs(q), options(), saved, {.out = split_steps(d_out, heads)}, gradients,
+                     context_);
   if (merge_) query_->backward_input(dq, ds, Write::kAccumulate);  // undoes query_
 }
 
@@ -195,15 +203,15 @@ void SourceMemory::finish(const ConstView& s, const ConstView& d_seen, const Vie
     copy(zeros, d_states);
     return;
   }
+  if (additive_steps_) {
+    return additive_steps_->finish({s, d_seen}, d_states, d_states, *gradients.additive);
+  }
+  begin_undoing();  // there may have been no step
   if (layers_.value) {
     layers_.value->backward(saved_value_, d_values_, d_states, *gradients.value, Write::kOverwrite,
                             context_);
   } else {
     copy(d_values_, d_states);
-  }
-  if (additive_) {
-    additive_->key_gradients(split_keys(d_states, 1), d_additive_->w_k, Write::kAccumulate);
-    copy_parameters(*d_additive_, *gradients.additive);
   }
   if (layers_.bilinear) {
     add(d_states, d_keys_);

@@ -7,6 +7,8 @@
 #include <qkv/additive_memory.h>
 #include <qkv/app/translator.h>
 
+#include "layers/additive_steps.h"
+
 // What the decoder attends to, for any attention: keys are projected once for all looks.
 namespace qkv::app {
 
@@ -25,14 +27,14 @@ Index head_count(const TranslatorConfig& config);
 
 class SourceMemory {
  public:
-  // All arguments must outlive the memory unchanged. `steps` looks can be undone.
+  // All arguments must outlive the memory unchanged. `steps`: of the numbered looks below.
   SourceMemory(const TranslatorConfig& config, const TranslatorLayers& layers,
                const EncodedSources& sources, Index steps, Context& context);
 
   // s [n,B,hidden] -> seen [n,B,C]. `weights` [B,heads,n,Ts] may be absent; not filled for kNone.
   void look(const ConstView& s, const View& seen, const View& weights);
 
-  // Look number `step`, n = 1, to be undone later: s and seen must not change until then.
+  // Look number `step`, n = 1, which can be undone: s and seen must not change until then.
   void look(Index step, const ConstView& s, const View& seen);
   // Undoes it: adds to ds [1,B,hidden]. Gradients of the sources and of the
   // parameters are accumulated.
@@ -54,7 +56,8 @@ class SourceMemory {
   };
 
   bool none() const { return config_.attention == TranslatorAttention::kNone; }
-  void project_keys();
+  void project_keys(Index steps);
+  void begin_undoing();
   void see_last(const View& seen) const;
   void attend(const ConstView& q, const View& out, const View& lse, const View& weights);
   Options options() const;
@@ -70,12 +73,11 @@ class SourceMemory {
   Tensor projected_values_;  // the same, with heads
   ConstView keys_, values_;  // these or the states
   Linear::Saved saved_key_, saved_value_;
-  std::optional<AdditiveMemory> additive_;
+  std::optional<AdditiveMemory> additive_;              // of looks without a number
+  std::optional<layers::AdditiveSteps> additive_steps_;  // of numbered ones
   std::optional<PackedLinear> query_, merge_;
   Kept kept_;
-  Tensor d_keys_;  // not with kAdditive, whose memory keeps them
-  Tensor d_values_;
-  std::optional<AdditiveAttention::Parameters> d_additive_;
+  Tensor d_keys_, d_values_;  // not with additive_steps_, which keeps them
   std::optional<BilinearAttention::Parameters> d_bilinear_;
 };
 

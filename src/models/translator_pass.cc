@@ -133,8 +133,7 @@ void TranslatorPass::decode(RunState& run) {
   const Index H = config_.hidden;
   rows_ = Tensor(config_.dtype, {1 + steps_, B_, H + context_width(config_) + config_.embedding});
   gates_ = Tensor(config_.dtype, {steps_, B_, 4 * H});
-  memory_.emplace(config_, layers_, encoder_.result(), kind_ == PassFor::kGradients ? steps_ : 0,
-                  context_);
+  memory_.emplace(config_, layers_, encoder_.result(), steps_, context_);
   encoder_.start(states(rows_, 0, 1));
   const std::vector<std::int32_t> before = tokens_before(by_steps(targets_), B_);
   layers_.target_embedding.forward(ConstView(before.data(), {steps_, B_}), saved_embedding_,
@@ -143,11 +142,7 @@ void TranslatorPass::decode(RunState& run) {
   cell_.emplace(layers_.decoder, context_);
   for (Index t = 0; t < steps_; ++t) {
     const View s = states(rows_, t, 1);
-    if (kind_ == PassFor::kGradients) {
-      memory_->look(t, s, seen(rows_, t + 1, 1));
-    } else {
-      memory_->look(s, seen(rows_, t + 1, 1), {});
-    }
+    memory_->look(t, s, seen(rows_, t + 1, 1));
     cell_->forward(rows_of(inputs(rows_, t + 1, 1)), rows_of(s), rows_of(states(rows_, t + 1, 1)),
                    rows_of(entry(gates_.view(), t)));
   }

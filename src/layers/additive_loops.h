@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_LAYERS_ADDITIVE_LOOPS_H_
+#define QKV_LAYERS_ADDITIVE_LOOPS_H_
+
+#include <string_view>
+
+#include <qkv/context.h>
+
+#include "dense/product.h"
+#include "kernels/additive_kernels.h"
+#include "layers/row_kernels.h"
+
+namespace qkv::layers {
+
+// What one query of additive attention does with the keys and values of its source.
+template <class T>
+struct AdditiveLoops {
+  dense::Kernels<T> dense;
+  kernels::AdditiveKernels<T> by;  // of the same target, or plain loops
+  RowKernels<T> rows;
+
+  AdditiveLoops(const Context& context, std::string_view function);
+
+  // to_r = sum_n a_rn b_n
+  void dots(const dense::RowsOf<const T>& a, Index rows, const T* b, Index n, T* to) const;
+  // Scores of `keys` keys in panels of kPanel; panels are `stride` numbers apart.
+  void scores(kernels::Range range, const T* query, const T* panels, Index stride, Index keys,
+              const kernels::AdditiveUnits<T>& units, T* scores) const;
+};
+
+extern template struct AdditiveLoops<float>;
+extern template struct AdditiveLoops<double>;
+
+}  // namespace qkv::layers
+
+#endif  // QKV_LAYERS_ADDITIVE_LOOPS_H_
