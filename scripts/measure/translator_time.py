@@ -32,10 +32,10 @@ OPERATIONS = {
     "encoder: gradients of weights": (
         ["EncoderPass::backward", "gru_parameter_gradients"], "2*S*3*H*(E+H)"),
     "encoder: start": (["EncoderPass::start"], "3*N*H*H"),
-    "attention: keys": (["SourceMemory", "project_keys"], "S*U*C"),
-    "attention: steps": (["SourceMemory", "::attend"], "T*U*H + P*C"),
-    "attention: gradients of steps": (["SourceMemory::look_back"], "2*T*U*H + 2*P*C"),
-    "attention: gradients of keys": (["SourceMemory::finish"], "2*S*U*C"),
+    "attention: keys": (["AdditiveSteps::project_keys"], "S*U*C"),
+    "attention: steps": (["AdditiveSteps::attend"], "T*U*H + P*C"),
+    "attention: gradients of steps": (["AdditiveSteps::undo"], "2*T*U*H + 2*P*C"),
+    "attention: gradients of keys": (["AdditiveSteps::finish"], "2*S*U*C"),
     "decoder: steps": (["TranslatorPass::decode", "GruCell::Steps::forward"], "T*3*H*(C+E+H)"),
     "decoder: gradients of steps": (
         ["TranslatorPass::decode_backward", "GruCell::Steps::backward"], "T*3*H*(C+E+H)"),

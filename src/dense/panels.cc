@@ -94,6 +94,16 @@ void multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const 
 }
 
 template <class T>
+void add_multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
+                  const Panels<T>& w, Index first, const RowsOf<T>& y,
+                  const core::StopPoint& stop) {
+  for (Index o = 0; o < w.outputs; o += kPanel) {
+    add_product<T>(by, x, rows, inner, {w.data + o * w.inputs + first * kPanel, kPanel},
+                   std::min(kPanel, w.outputs - o), {y.data + o, y.stride}, stop);
+  }
+}
+
+template <class T>
 void multiply_by_copies(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
                         const RowsOf<const T>& w, Index columns, const RowsOf<T>& y, T* scratch,
                         const core::StopPoint& stop) {
@@ -114,13 +124,15 @@ void multiply_by_copies(const Kernels<T>& by, const RowsOf<const T>& x, Index ro
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): T is a type
-#define QKV_DENSE_INSTANCES(T)                                                                  \
-  template void pack_panel(const Kernels<T>&, const RowsOf<const T>&, Index, Index, Index, T*); \
-  template void multiply(const Kernels<T>&, const RowsOf<const T>&, Index, const Panels<T>&,    \
-                         const T*, const RowsOf<T>&, const core::StopPoint&);                   \
-  template void copy_panel(const RowsOf<const T>&, Index, Index, Index, T*);                    \
-  template void multiply_by_copies(const Kernels<T>&, const RowsOf<const T>&, Index, Index,     \
-                                   const RowsOf<const T>&, Index, const RowsOf<T>&, T*,         \
+#define QKV_DENSE_INSTANCES(T)                                                                   \
+  template void pack_panel(const Kernels<T>&, const RowsOf<const T>&, Index, Index, Index, T*);  \
+  template void multiply(const Kernels<T>&, const RowsOf<const T>&, Index, const Panels<T>&,     \
+                         const T*, const RowsOf<T>&, const core::StopPoint&);                    \
+  template void add_multiply(const Kernels<T>&, const RowsOf<const T>&, Index, Index,            \
+                             const Panels<T>&, Index, const RowsOf<T>&, const core::StopPoint&); \
+  template void copy_panel(const RowsOf<const T>&, Index, Index, Index, T*);                     \
+  template void multiply_by_copies(const Kernels<T>&, const RowsOf<const T>&, Index, Index,      \
+                                   const RowsOf<const T>&, Index, const RowsOf<T>&, T*,          \
                                    const core::StopPoint&)
 QKV_DENSE_INSTANCES(float);
 QKV_DENSE_INSTANCES(double);

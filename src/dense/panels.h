@@ -37,6 +37,12 @@ template <class T>
 void multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Panels<T>& w,
               const T* bias, const RowsOf<T>& y, const core::StopPoint& stop);
 
+// y_ro += sum_i x_ri w_(first+i)o over `inner` inputs of the panels, with the bits of
+// add_product() of the same inputs unpacked.
+template <class T>
+void add_multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
+                  const Panels<T>& w, Index first, const RowsOf<T>& y, const core::StopPoint& stop);
+
 // y_ri = sum_o x_ro w_oi, in the order of a score: x [rows,inner], w [inner,columns], unpacked.
 // Its pieces are copied to `scratch` of kCopyNumbers, since rows may be so far apart that they map
 // to the same cache sets. Pays off from kCopyRows rows on.

@@ -87,8 +87,7 @@ void AdditiveLoops<T>::dots(const RowsOf<const T>& a, Index count, const T* b, I
 
 template <class T>
 void AdditiveLoops<T>::scores(Range range, const T* query, const T* panels, Index stride,
-                              Index keys, const kernels::AdditiveUnits<T>& units,
-                              T* scores) const {
+                              Index keys, const kernels::AdditiveUnits<T>& units, T* scores) const {
   const auto run = range == Range::kSmall   ? by.scores_of_small
                    : range == Range::kWhole ? by.scores
                                             : by.scores_with_powers;

@@ -59,9 +59,7 @@ struct AdditiveSteps::Arrays {
 
   static T* data(Tensor& tensor) { return tensor.values<T>().data(); }
   Index panel_stride() const { return 2 * s.units_ * kPanel; }
-  T* panels(Index b) const {
-    return data(s.panels_) + b * (s.padded_ / kPanel) * panel_stride();
-  }
+  T* panels(Index b) const { return data(s.panels_) + b * (s.padded_ / kPanel) * panel_stride(); }
   T* column(Index b, Index c) const {
     return data(s.columns_) + (b * s.units_ / kUnitLanes + c) * s.Ts_ * kUnitLanes;
   }
@@ -72,9 +70,7 @@ struct AdditiveSteps::Arrays {
   T* query(Index step, Index b) const {
     return data(s.queries_) + (step * s.B_ + b) * 2 * s.units_;
   }
-  T* weights(Index step, Index b) const {
-    return data(s.weights_) + (step * s.B_ + b) * s.padded_;
-  }
+  T* weights(Index step, Index b) const { return data(s.weights_) + (step * s.B_ + b) * s.padded_; }
   T* d_projected(Index step, Index b) const {
     const Index U = s.d_projected_.size(2);
     return data(s.d_projected_) + (step * s.B_ + b) * U;
@@ -163,8 +159,8 @@ void AdditiveSteps::attend(Index step, const ConstView& s, const View& out) {
       loops.rows.softmax(w, padded_, &max, &sum);
       for (Index j = 0; j < length; ++j) w[j] /= sum;
       dense::product<T>(loops.dense, {w, padded_}, 1, length,
-                        rows_of_source<const T>(sources_.values, b), E,
-                        {row_at<T>(out, 0, b), E}, call.stop_point());
+                        rows_of_source<const T>(sources_.values, b), E, {row_at<T>(out, 0, b), E},
+                        call.stop_point());
     });
   });
 }
@@ -250,10 +246,10 @@ void AdditiveSteps::value_gradients(const ConstView& d_out, const View& d_values
       for (Index first = 0; first < steps; first += kGradientBlock) {
         const Index count = std::min(kGradientBlock, steps - first);
         const RowsOf<const T> slopes{row_at<const T>(d_out, first, b), d_out.stride(0)};
-        dense::add_transposed_product<T>(
-            loops.dense, {at.weights(first, b), B_ * padded_},
-            lengths_[static_cast<std::size_t>(b)], slopes, count, E,
-            dense::all_finite<T>(loops.dense, slopes, count, E), to, scratch);
+        dense::add_transposed_product<T>(loops.dense, {at.weights(first, b), B_ * padded_},
+                                         lengths_[static_cast<std::size_t>(b)], slopes, count, E,
+                                         dense::all_finite<T>(loops.dense, slopes, count, E), to,
+                                         scratch);
       }
     });
   });

@@ -60,8 +60,8 @@ class AdditiveSteps {
   Context& context_;
   Index B_ = 0;
   Index Ts_ = 0;
-  Index units_ = 0;    // U in whole columns of kUnitLanes: the units that follow have v = 0
-  Index padded_ = 0;   // Ts in whole panels of kPanel
+  Index units_ = 0;   // U in whole columns of kUnitLanes: the units that follow have v = 0
+  Index padded_ = 0;  // Ts in whole panels of kPanel
   std::vector<Index> lengths_;
   Tensor no_bias_;  // absent
   PackedLinear query_;

@@ -11,7 +11,6 @@ namespace {
 
 using layers::GruLoops;
 using layers::GruWeights;
-using layers::kGruRows;
 using layers::row_of;
 using layers::RowsOf;
 using runtime::Arena;
@@ -34,12 +33,12 @@ RowsOf<T> rows_of(const AnyView& view, Index first) {
   return {view.template as<std::remove_const_t<T>>() + first * view.stride(0), view.stride(0)};
 }
 
-// f(first row, rows, arena) for blocks of kGruRows.
+// f(first row, rows, arena) for blocks of `most` rows.
 template <class F>
-void for_each_row_block(Call& call, Index rows, const F& f) {
-  call.for_each_task((rows + kGruRows - 1) / kGruRows, [&](Index task, Arena& arena) {
-    const Index first = task * kGruRows;
-    f(first, std::min(kGruRows, rows - first), arena);
+void for_each_row_block(Call& call, Index rows, Index most, const F& f) {
+  call.for_each_task((rows + most - 1) / most, [&](Index task, Arena& arena) {
+    const Index first = task * most;
+    f(first, std::min(most, rows - first), arena);
   });
 }
 
@@ -60,6 +59,8 @@ struct GruCell::Steps::State {
   const GruCell& cell;
   Context& context;
   std::shared_ptr<const Panels> panels;
+  Tensor ih_transposed{};  // packed when they are needed first
+  Tensor hh_transposed{};
 
   DType dtype() const { return panels->ih.dtype(); }
   Index input() const { return cell.parameters_.weight_ih.size(1); }
@@ -69,6 +70,21 @@ struct GruCell::Steps::State {
     GruWeights<T> w(cell.parameters_);
     w.ih = {3 * w.hidden, w.input, panels->ih.values<T>().data()};
     w.hh = {3 * w.hidden, w.hidden, panels->hh.values<T>().data()};
+    return w;
+  }
+  // For gradients. The call has acquired the context, so no other thread packs too.
+  template <class T>
+  GruWeights<T> transposed(Call& call) {
+    GruWeights<T> w(cell.parameters_);
+    if (!ih_transposed.given()) {
+      Tensor one(dtype(), {w.ih_transposed_size()});
+      Tensor other(dtype(), {w.hh_transposed_size()});
+      w.pack_transposed(call, cell.parameters_, one.values<T>().data(), other.values<T>().data());
+      ih_transposed = std::move(one);
+      hh_transposed = std::move(other);
+    }
+    w.ih_transposed = {w.input, 3 * w.hidden, ih_transposed.values<T>().data()};
+    w.hh_transposed = {w.hidden, 3 * w.hidden, hh_transposed.values<T>().data()};
     return w;
   }
 };
@@ -110,10 +126,11 @@ void GruCell::Steps::forward(const ConstView& x, const ConstView& h, const View&
   layers::dispatch(state_->dtype(), [&]<class T>() {
     const GruWeights<T> w = state_->weights<T>();
     Context& context = state_->context;
-    Call call(context, kFunction, 0, 2 * Arena::cost<T>(kGruRows * 3 * H));
+    const Index most = layers::gru_rows(context, B);
+    Call call(context, kFunction, 0, 2 * Arena::cost<T>(most * 3 * H));
     const GruLoops<T> loops{layers::kernels_in_use<T>(context, kFunction),
                             layers::gru_kernels_in_use<T>(context, kFunction), call.stop_point()};
-    for_each_row_block(call, B, [&](Index first, Index rows, Arena& arena) {
+    for_each_row_block(call, B, most, [&](Index first, Index rows, Arena& arena) {
       const RowsOf<T> xs{arena.take<T>(rows * 3 * H).data(), 3 * H};
       const RowsOf<T> hs{arena.take<T>(rows * 3 * H).data(), 3 * H};
       const auto h_rows = rows_of<const T>(h, first);
@@ -149,12 +166,12 @@ void GruCell::Steps::backward(const ConstView& gates, const ConstView& h, const 
                         {inputs[0], inputs[1], inputs[2], {"dh", dh}, {"dgates", dgates}});
   }
   layers::dispatch(state_->dtype(), [&]<class T>() {
-    const GruWeights<T> w = state_->weights<T>();
     Context& context = state_->context;
     Call call(context, kFunction, 0, 0);
+    const GruWeights<T> w = state_->transposed<T>(call);
     const GruLoops<T> loops{layers::kernels_in_use<T>(context, kFunction),
                             layers::gru_kernels_in_use<T>(context, kFunction), call.stop_point()};
-    for_each_row_block(call, B, [&](Index first, Index rows, Arena&) {
+    for_each_row_block(call, B, layers::gru_rows(context, B), [&](Index first, Index rows, Arena&) {
       const auto gate_rows = rows_of<const T>(gates, first);
       const auto h_rows = rows_of<const T>(h, first);
       const auto slope_rows = rows_of<const T>(dnext, first);

@@ -21,8 +21,16 @@ T* row_of(const RowsOf<T>& rows, Index r) {
   return rows.data + r * rows.stride;
 }
 
-// Rows that go through the steps together: four tiles.
+// Rows that go through the steps together, of `rows` in all: four tiles leave tasks for each
+// worker. One worker takes up to eight, since each block of rows reads all weights in every step.
 inline constexpr Index kGruRows = 24;
+inline constexpr Index kMostGruRows = 48;
+inline Index gru_rows(const Context& context, Index rows) {
+  if (context.executor().concurrency() > 1 || rows <= kGruRows) return kGruRows;
+  const Index blocks = (rows + kMostGruRows - 1) / kMostGruRows;
+  const Index tiles = (rows + blocks * kernels::kTileRows - 1) / (blocks * kernels::kTileRows);
+  return tiles * kernels::kTileRows;
+}
 
 // The kernels between the products; the reference's formulas if plain loops are requested.
 template <class T>
@@ -35,16 +43,14 @@ struct GruWeights {
   Index hidden = 0;
   dense::Panels<T> ih{};  // of weight_ih; absent (null) until packed
   dense::Panels<T> hh{};
-  const T* weight_ih = nullptr;
-  const T* weight_hh = nullptr;
+  dense::Panels<T> ih_transposed{};  // for gradients; likewise
+  dense::Panels<T> hh_transposed{};
   const T* bias_ih = nullptr;  // may be null
   const T* bias_hh = nullptr;
 
   explicit GruWeights(const GruParameters& p)
       : input(p.weight_ih.size(1)),
         hidden(p.weight_hh.size(1)),
-        weight_ih(p.weight_ih.values<T>().data()),
-        weight_hh(p.weight_hh.values<T>().data()),
         bias_ih(p.bias_ih.given() ? p.bias_ih.values<T>().data() : nullptr),
         bias_hh(p.bias_hh.given() ? p.bias_hh.values<T>().data() : nullptr) {}
 
@@ -57,6 +63,14 @@ struct GruWeights {
     layers::pack(call, by, p.weight_hh, hh_data);
     ih = {3 * hidden, input, ih_data};
     hh = {3 * hidden, hidden, hh_data};
+  }
+  Index ih_transposed_size() const { return dense::Panels<T>::size(input, 3 * hidden); }
+  Index hh_transposed_size() const { return dense::Panels<T>::size(hidden, 3 * hidden); }
+  void pack_transposed(runtime::Call& call, const GruParameters& p, T* ih_data, T* hh_data) {
+    layers::pack_transposed(call, p.weight_ih, ih_data);
+    layers::pack_transposed(call, p.weight_hh, hh_data);
+    ih_transposed = {input, 3 * hidden, ih_data};
+    hh_transposed = {hidden, 3 * hidden, hh_data};
   }
 };
 
@@ -80,15 +94,14 @@ struct GruLoops {
   void add_state_gradient(const GruWeights<T>& w, const RowsOf<const T>& dgates, Index rows,
                           const RowsOf<T>& dh) const {
     const Index H = w.hidden;
-    dense::add_product<T>(by, dgates, rows, 2 * H, {w.weight_hh, H}, H, dh, stop);
-    dense::add_product<T>(by, {dgates.data + 3 * H, dgates.stride}, rows, H,
-                          {w.weight_hh + 2 * H * H, H}, H, dh, stop);
+    dense::add_multiply<T>(by, dgates, rows, 2 * H, w.hh_transposed, 0, dh, stop);
+    dense::add_multiply<T>(by, {dgates.data + 3 * H, dgates.stride}, rows, H, w.hh_transposed,
+                           2 * H, dh, stop);
   }
   // dx += their gradient through W_ih.
   void add_input_gradient(const GruWeights<T>& w, const RowsOf<const T>& dgates, Index rows,
                           const RowsOf<T>& dx) const {
-    dense::add_product<T>(by, dgates, rows, 3 * w.hidden, {w.weight_ih, w.input}, w.input, dx,
-                          stop);
+    dense::add_multiply<T>(by, dgates, rows, 3 * w.hidden, w.ih_transposed, 0, dx, stop);
   }
 };
 

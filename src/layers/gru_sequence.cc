@@ -38,13 +38,13 @@ struct Entries {
 };
 
 template <class F>
-void for_each_entries(Call& call, const GruSequence& s, const F& f) {
-  const Index blocks = (s.B + kGruRows - 1) / kGruRows;
+void for_each_entries(Call& call, const GruSequence& s, Index most, const F& f) {
+  const Index blocks = (s.B + most - 1) / most;
   call.for_each_task(s.directions * blocks, [&](Index task, Arena& arena) {
     Entries e;
     e.direction = task / blocks;
-    e.first = task % blocks * kGruRows;
-    e.rows = std::min(kGruRows, s.B - e.first);
+    e.first = task % blocks * most;
+    e.rows = std::min(most, s.B - e.first);
     e.longest = *std::max_element(s.lengths + e.first, s.lengths + e.first + e.rows);
     f(e, arena);
   });
@@ -168,8 +168,9 @@ void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstVie
                  const GruOutputs& outputs, Context& context) {
   constexpr std::string_view kFunction = "Gru::forward";
   const Index H = s.hidden;
-  const std::size_t per_worker = Arena::cost<T>(kGruRows * H) + Arena::cost<T>(kGruRows * 3 * H) +
-                                 Arena::cost<T>(kGruRows * kProjectedSteps * 3 * H);
+  const Index most = gru_rows(context, s.B);
+  const std::size_t per_worker = Arena::cost<T>(most * H) + Arena::cost<T>(most * 3 * H) +
+                                 Arena::cost<T>(most * kProjectedSteps * 3 * H);
   Call call(context, kFunction, packed_bytes<T>(s), per_worker);
   const GruLoops<T> loops{kernels_in_use<T>(context, kFunction),
                           gru_kernels_in_use<T>(context, kFunction), call.stop_point()};
@@ -181,12 +182,12 @@ void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstVie
     T* const hh = call.shared().take<T>(w.hh_size()).data();
     w.pack(call, loops.by, *s.parameters[direction], ih, hh);
   }
-  for_each_entries(call, s, [&](const Entries& e, Arena& arena) {
+  for_each_entries(call, s, most, [&](const Entries& e, Arena& arena) {
     const auto rows = [&](Index count, Index width) {
       return RowsOf<T>{arena.take<T>(count * width).data(), width};
     };
-    run_forward(ForwardTask<T>{s, loops, weights[e.direction], tensors, e, rows(kGruRows, H),
-                               rows(kGruRows * kProjectedSteps, 3 * H), rows(kGruRows, 3 * H)},
+    run_forward(ForwardTask<T>{s, loops, weights[e.direction], tensors, e, rows(most, H),
+                               rows(most * kProjectedSteps, 3 * H), rows(most, 3 * H)},
                 state, outputs);
   });
 }
@@ -260,14 +261,23 @@ template <class T>
 void gru_backward(const GruSequence& s, const Gru::Saved& saved, const GruOutputGradients& from,
                   Tensor& dgates, const GruInputGradients& to, Context& context) {
   constexpr std::string_view kFunction = "Gru::backward";
+  const Index most = gru_rows(context, s.B);
   const std::size_t per_worker =
-      std::max(Arena::cost<T>(kGruRows * s.hidden), Arena::cost<T>(kProjectedSteps * s.input));
-  Call call(context, kFunction, 0, per_worker);
+      std::max(Arena::cost<T>(most * s.hidden), Arena::cost<T>(kProjectedSteps * s.input));
+  GruWeights<T> w[2] = {GruWeights<T>(*s.parameters[0]),
+                        GruWeights<T>(*s.parameters[s.directions - 1])};
+  const std::size_t packed =
+      static_cast<std::size_t>(s.directions) *
+      (Arena::cost<T>(w[0].ih_transposed_size()) + Arena::cost<T>(w[0].hh_transposed_size()));
+  Call call(context, kFunction, packed, per_worker);
   const GruLoops<T> loops{kernels_in_use<T>(context, kFunction),
                           gru_kernels_in_use<T>(context, kFunction), call.stop_point()};
-  const GruWeights<T> w[2] = {GruWeights<T>(*s.parameters[0]),
-                              GruWeights<T>(*s.parameters[s.directions - 1])};
-  for_each_entries(call, s, [&](const Entries& e, Arena& arena) {
+  for (Index direction = 0; direction < s.directions; ++direction) {
+    T* const ih = call.shared().take<T>(w[direction].ih_transposed_size()).data();
+    T* const hh = call.shared().take<T>(w[direction].hh_transposed_size()).data();
+    w[direction].pack_transposed(call, *s.parameters[direction], ih, hh);
+  }
+  for_each_entries(call, s, most, [&](const Entries& e, Arena& arena) {
     const RowsOf<T> dh{arena.take<T>(e.rows * s.hidden).data(), s.hidden};
     run_backward(s, loops, w[e.direction], saved, from, e, dgates, dh);
     if (!to.state.given()) return;

@@ -190,17 +190,6 @@ void backward_few_rows(Call& call, const Kernels<T>& by, const ConstView& dy_vie
   dx.put();
 }
 
-// The weight [outputs,inputs] as the panels of its transposed.
-template <class T>
-void pack_transposed(Call& call, const Tensor& weight, T* panels) {
-  const Index outputs = weight.size(0);
-  const Index inputs = weight.size(1);
-  const RowsOf<const T> w{weight.values<T>().data(), inputs};
-  call.for_each_task(pieces(inputs, dense::kPanel), [&](Index panel, Arena&) {
-    dense::copy_panel(w, outputs, inputs, panel, panels);
-  });
-}
-
 // Shared by the tasks of the parameters' gradients.
 template <class T>
 struct ParameterSums {
@@ -336,6 +325,18 @@ void pack(Call& call, const Kernels<T>& by, const Tensor& weight, T* panels) {
 }
 template void pack(Call&, const Kernels<float>&, const Tensor&, float*);
 template void pack(Call&, const Kernels<double>&, const Tensor&, double*);
+
+template <class T>
+void pack_transposed(Call& call, const Tensor& weight, T* panels) {
+  const Index outputs = weight.size(0);
+  const Index inputs = weight.size(1);
+  const RowsOf<const T> w{weight.values<T>().data(), inputs};
+  call.for_each_task(pieces(inputs, dense::kPanel), [&](Index panel, Arena&) {
+    dense::copy_panel(w, outputs, inputs, panel, panels);
+  });
+}
+template void pack_transposed(Call&, const Tensor&, float*);
+template void pack_transposed(Call&, const Tensor&, double*);
 
 void linear_forward(std::string_view function, const ConstView& x, const LinearPair& p,
                     const View& y, Context& context) {

@@ -30,6 +30,10 @@ using attn::kernels_in_use;
 template <class T>
 void pack(runtime::Call& call, const dense::Kernels<T>& by, const Tensor& weight, T* panels);
 
+// The same of the weight transposed: Panels<T>::size(inputs, outputs) numbers.
+template <class T>
+void pack_transposed(runtime::Call& call, const Tensor& weight, T* panels);
+
 }  // namespace qkv::layers
 
 #endif  // QKV_LAYERS_PACKED_H_

@@ -73,7 +73,7 @@ class SourceMemory {
   Tensor projected_values_;  // the same, with heads
   ConstView keys_, values_;  // these or the states
   Linear::Saved saved_key_, saved_value_;
-  std::optional<AdditiveMemory> additive_;              // of looks without a number
+  std::optional<AdditiveMemory> additive_;               // of looks without a number
   std::optional<layers::AdditiveSteps> additive_steps_;  // of numbered ones
   std::optional<PackedLinear> query_, merge_;
   Kept kept_;
