@@ -11,6 +11,7 @@ using runtime::Arena;
 using runtime::Call;
 
 constexpr Index kProjectedSteps = 64;  // of the input at a time: bounds a task's memory
+constexpr Index kProjectedRows = 96;   // of a product of the input: sixteen tiles
 
 // A view [.., channels] as T with the offset of its leading axes; channels may be strided.
 template <class T, class AnyView>
@@ -70,21 +71,35 @@ struct ForwardTask {
   const GruWeights<T>& w;
   const GruTensors& tensors;
   const Entries& e;
-  RowsOf<T> h;   // [rows][hidden]: the current state
-  RowsOf<T> xs;  // [rows * kProjectedSteps][3 hidden]
-  RowsOf<T> hs;  // [rows][3 hidden]
+  RowsOf<T> h;         // [rows][hidden]: the current state
+  RowsOf<T> xs;        // [rows * kProjectedSteps][3 hidden]: steps of each row, one after the other
+  RowsOf<T> hs;        // [rows][3 hidden]
+  RowsOf<T> together;  // [kProjectedRows][input]
+  Index* first_xs;     // [rows]: where a row's begin
 
   bool lives(Index r, Index t) const { return t < s.lengths[e.first + r]; }
 
-  // xs of the steps [from, until) in time, for the rows that have them.
+  // xs of the steps [from, until) in time, for the rows that have them. Sequences are short: those
+  // of several rows go through a product together.
   void project(Index from, Index until) const {
     const T* const x = tensors.x.values<T>().data();
+    Index done = 0;
+    Index waiting = 0;
+    const auto project_waiting = [&] {
+      loops.project_input(w, {together.data, together.stride}, waiting,
+                          {row_of(xs, done), xs.stride});
+      done += waiting;
+      waiting = 0;
+    };
     for (Index r = 0; r < e.rows; ++r) {
-      const Index count = std::min(until, s.lengths[e.first + r]) - from;
-      if (count <= 0) continue;
-      loops.project_input(w, {x + ((e.first + r) * s.T + from) * s.input, s.input}, count,
-                          {row_of(xs, r * kProjectedSteps), xs.stride});
+      first_xs[r] = done + waiting;
+      for (Index t = from; t < std::min(until, s.lengths[e.first + r]); ++t) {
+        if (waiting == kProjectedRows) project_waiting();
+        std::copy_n(x + ((e.first + r) * s.T + t) * s.input, s.input, row_of(together, waiting));
+        ++waiting;
+      }
     }
+    project_waiting();
   }
   // One step; xs starts at time `from`.
   void step(Index t, Index from, const View& out) const {
@@ -96,8 +111,8 @@ struct ForwardTask {
       T* const to = at<T>(out, e.first + r, t) + e.direction * s.hidden * out.stride(2);
       std::copy_n(state, s.hidden, row_of(states, r));
       if (lives(r, t)) {
-        loops.gates_by.forward(row_of(xs, r * kProjectedSteps + t - from), row_of(hs, r), state,
-                               s.hidden, state, row_of(gates, r));
+        loops.gates_by.forward(row_of(xs, first_xs[r] + t - from), row_of(hs, r), state, s.hidden,
+                               state, row_of(gates, r));
         put<T>(state, 1, s.hidden, to, out.stride(2), Write::kOverwrite);
       } else {
         std::fill_n(row_of(gates, r), 4 * s.hidden, T(0));
@@ -170,7 +185,9 @@ void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstVie
   const Index H = s.hidden;
   const Index most = gru_rows(context, s.B);
   const std::size_t per_worker = Arena::cost<T>(most * H) + Arena::cost<T>(most * 3 * H) +
-                                 Arena::cost<T>(most * kProjectedSteps * 3 * H);
+                                 Arena::cost<T>(most * kProjectedSteps * 3 * H) +
+                                 Arena::cost<T>(kProjectedRows * s.input) +
+                                 Arena::cost<Index>(most);
   Call call(context, kFunction, packed_bytes<T>(s), per_worker);
   const GruLoops<T> loops{kernels_in_use<T>(context, kFunction),
                           gru_kernels_in_use<T>(context, kFunction), call.stop_point()};
@@ -187,7 +204,8 @@ void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstVie
       return RowsOf<T>{arena.take<T>(count * width).data(), width};
     };
     run_forward(ForwardTask<T>{s, loops, weights[e.direction], tensors, e, rows(most, H),
-                               rows(most * kProjectedSteps, 3 * H), rows(most, 3 * H)},
+                               rows(most * kProjectedSteps, 3 * H), rows(most, 3 * H),
+                               rows(kProjectedRows, s.input), arena.take<Index>(most).data()},
                 state, outputs);
   });
 }
