@@ -76,7 +76,7 @@ app::TranslationLoss BatchGradients::compute(std::span<const app::TokenPair> pai
     const auto n = static_cast<std::size_t>(task);
     const auto [row, rows] = rows_of(n);
     RunState run{Mode::kTrain, shard_seed(seed, update, task)};
-    passes[n].forward(run, app::PassFor::kGradients, output.rows(row, rows));
+    passes[n].forward(run, output.rows(row, rows));
   });
   const app::TranslationLoss loss = output.loss_and_gradients(shards_[0].gradients);
   for_each_task(executor_, count, [&](Index task) {

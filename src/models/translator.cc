@@ -147,7 +147,7 @@ TranslationLoss Translator::loss(std::span<const TokenPair> pairs, RunState& run
   OutputPass output(config_, layers_, pass.targets(), context);
   RunState after = run;
   const Index tokens = std::ssize(pass.targets());
-  pass.forward(after, PassFor::kLoss, output.rows(0, tokens));
+  pass.forward(after, output.rows(0, tokens));
   const TranslationLoss loss = output.loss();
   run = after;
   return loss;
@@ -161,7 +161,7 @@ TranslationLoss Translator::loss_and_gradients(std::span<const TokenPair> pairs,
   OutputPass output(config_, layers_, pass.targets(), context);
   RunState after = run;
   const Index tokens = std::ssize(pass.targets());
-  pass.forward(after, PassFor::kGradients, output.rows(0, tokens));
+  pass.forward(after, output.rows(0, tokens));
   const TranslationLoss loss = output.loss_and_gradients(gradients);
   pass.backward(output.d_rows(0, tokens), gradients, embedding_after_output(config_));
   run = after;

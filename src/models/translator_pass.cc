@@ -106,8 +106,7 @@ View TranslatorPass::embeddings(Tensor& rows) const {
                context_width(config_) + config_.embedding);
 }
 
-void TranslatorPass::forward(RunState& run, PassFor kind, const View& readout) {
-  kind_ = kind;
+void TranslatorPass::forward(RunState& run, const View& readout) {
   if (B_ == 0) return;
   encoder_.forward(run);
   decode(run);

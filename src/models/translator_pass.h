@@ -54,9 +54,6 @@ class EncoderPass {
   Linear::Saved saved_start_;
 };
 
-// What a pass is for. For gradients it keeps what its backward pass reads.
-enum class PassFor { kLoss, kGradients };
-
 // Pairs with known targets: teacher forcing, the decoder's input is the correct previous token. The
 // pass ends at the readout, and its backward pass begins there: the output layer takes the rows of
 // several passes at once (models/output_pass.h).
@@ -71,8 +68,8 @@ class TranslatorPass {
   const std::vector<std::int32_t>& targets() const { return live_targets_; }
 
   // t_i for each of targets(): readout [targets, readout_width()].
-  void forward(RunState& run, PassFor kind, const View& readout);
-  // Undoes it, after forward(run, kGradients, .); d_readout serves as scratch. Overwrites all
+  void forward(RunState& run, const View& readout);
+  // Undoes it, after forward(); d_readout serves as scratch. Overwrites all
   // gradients but those of the output layer; adds to the target embedding's if `embedding` says so,
   // as where that holds the output layer's part of a tied weight.
   void backward(const View& d_readout, TranslatorGradients& gradients, Write embedding);
@@ -100,7 +97,6 @@ class TranslatorPass {
   std::optional<GruCell::Steps> cell_;
   Index steps_ = 0;  // Tt
   Index B_ = 0;
-  PassFor kind_ = PassFor::kLoss;
   DropoutLayer dropout_;
 
   // Where there is a target rather than padding: step * B + pair, ascending.

@@ -122,14 +122,14 @@ TEST(TranslatorPass, HasNoRowsForPadding) {
   EXPECT_EQ(pass.targets(), (std::vector<std::int32_t>{4, 5, 3, 2, 4, 5, 3, 2, 5, 2}));
   Tensor rows(config.dtype, {10, readout_width(config)});
   RunState run{Mode::kEvaluate};
-  pass.forward(run, PassFor::kLoss, rows);
+  pass.forward(run, rows);
 
   const std::vector<std::vector<Index>> places{{0, 3}, {1, 4, 6, 8, 9}, {2, 5, 7}};
   for (std::size_t n = 0; n < pairs.size(); ++n) {
     TranslatorPass alone("Test", config, translator.parameters(), std::span(pairs).subspan(n, 1),
                          context);
     Tensor own(config.dtype, {std::ssize(places[n]), readout_width(config)});
-    alone.forward(run, PassFor::kLoss, own);
+    alone.forward(run, own);
     for (std::size_t t = 0; t < places[n].size(); ++t) {
       const auto row = static_cast<Index>(t);
       EXPECT_EQ(bytes_of(contiguous(slice(rows.view(), 0, places[n][t], places[n][t] + 1))),
