@@ -5,11 +5,23 @@ import inspect
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar, cast
 
 import torch
-from torch.autograd import forward_ad
 
 from .. import _functions
 from .._results import results
+from .._words import unknown_keyword
 from ._kinds import FLAG, check_kinds
+from ._operator import gradients_of, refuse_tangents
+from ._questions import (
+    any_autocast,
+    has_autocast,
+    is_batched,
+    is_compiling,
+    modes,
+    require_operator,
+    wants_operator,
+)
+from ._schema import DIFFERENTIABLE, operands, packaged, returned_of
+from ._transformed import forward_call
 
 __all__ = ["attention"]
 
@@ -97,7 +109,23 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
         if all(gradient is None for gradient in gradients):
             return (None,) * (1 + len(needed))
         of_results = (given.get("out"), given.get("lse"), given.get("weights"))
+        given_ones = [x for x in of_results if x is not None]
+        if any(map(is_batched, given_ones)) or wants_operator(given_ones):
+            return (None, *_by_operator(ctx.call, needed, of_results, ctx.saved_tensors))
         return (None, *_Gradient.apply(ctx.call, needed, *of_results, *ctx.saved_tensors))
+
+
+def _by_operator(call: _Call, needed: Any, of_results: Any, saved: Any) -> Any:
+    """The gradients of the call's tensors, by the operator."""
+    require_operator()
+    *tensors, out, lse = saved
+    arguments = call.arguments(tensors)
+    given, plain = operands(arguments)
+    places = [call.names.index(name) if name in call.names else -1 for name in DIFFERENTIABLE]
+    wants = [place >= 0 and needed[place] for place in places]
+    got = gradients_of(of_results, (*given, out, lse), plain, wants)
+    by_name = dict(zip(DIFFERENTIABLE, got))
+    return [by_name.get(name) for name in call.names]
 
 
 class _Gradient(torch.autograd.Function):  # type: ignore[misc]
@@ -162,15 +190,21 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     >>> W.grad.shape
     torch.Size([3, 3])
     """
+    if is_compiling():
+        return _operator_call({"q": q, "k": k, "v": v, **options})
     Tensor = torch.Tensor
     if (  # fast path: the overhead matters for small calls
         isinstance(q, Tensor)
         and isinstance(k, Tensor)
         and isinstance(v, Tensor)
         and _WANT_GRADIENTS.isdisjoint(options)
-        and not (q.requires_grad or k.requires_grad or v.requires_grad)
+        and not (q.requires_grad or k.requires_grad or v.requires_grad or modes())
+        and not (any_autocast() and has_autocast())
     ):
-        return _functions.attention(q, k, v, **options)
+        try:
+            return _bare(q, k, v, **options)
+        except TypeError:  # a wrong call, or tensors without memory of their own
+            pass
     tensors = [x for x in (q, k, v) if isinstance(x, Tensor)]
     if len(tensors) < 3:
         check_kinds("attention", torch.Tensor, q=q, k=k)
@@ -180,9 +214,11 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
         tensors += [x for x in options.values() if isinstance(x, torch.Tensor)]
         if isinstance(options.get("params"), dict):
             tensors += [x for x in options["params"].values() if isinstance(x, torch.Tensor)]
+    if wants_operator(tensors):
+        return _operator_call({"q": q, "k": k, "v": v, **options})
     if not any([x.requires_grad for x in tensors]):
         return _functions.attention(q, k, v, **options)
-    _refuse_tangents(tensors)
+    refuse_tangents(tensors)
     if options.keys() - _functions.DEFAULTS.keys():
         return _functions.attention(q, k, v, **options)  # raises for unknown options
     call, inputs = _split({"q": q, "k": k, "v": v, **_functions.DEFAULTS, **options})
@@ -198,16 +234,25 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     return results(tuple(names), tuple(values))
 
 
+def _operator_call(arguments: Dict[str, Any]) -> Any:
+    """The call through qkv::attention, for whatever records or transforms it."""
+    require_operator()
+    for name in arguments:
+        if name not in _KNOWN:
+            raise unknown_keyword("attention", name, _KNOWN)
+    tensors, plain = operands(arguments)
+    refuse_tangents(tensors)
+    fields = returned_of(arguments)
+    asked = ",".join([slot for _, slot in fields if slot not in ("lse", "top_weights")])
+    every = (*tensors, *plain, asked, arguments.get("return_top", 0))
+    # torch.compile cannot read a function of torch.func's kind; its vmap batches the operator.
+    slots = torch.ops.qkv.attention(*every) if is_compiling() else forward_call(*every)
+    return packaged(fields, arguments["v"] is not None, slots)
+
+
+# qkv.attention without its help for unknown keywords: the path below it calls the whole.
+_bare = _functions.attention.__wrapped__  # type: ignore[attr-defined]
+_KNOWN = {"q", "k", "v", *_functions.DEFAULTS}
+
 # Options that may require gradients.
 _WANT_GRADIENTS = frozenset({"bias", "alibi_slopes", "sinks", "params"})
-
-
-def _refuse_tangents(tensors: Iterable[torch.Tensor]) -> None:
-    """Detaching would lose tangents; tensors that are not detached are rejected when read."""
-    if forward_ad._current_level < 0:
-        return
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        raise RuntimeError(
-            "attention: there is no forward-mode derivative of qkv.torch.attention, got a dual "
-            "tensor; gradients come from the backward pass"
-        )

@@ -71,7 +71,7 @@ def scaled_dot_product_attention(
             wider = query.dtype == torch.float64 and attn_mask.dtype == torch.float32
             options["bias"] = attn_mask.double() if wider else attn_mask
     if 0 < dropout_p < 1:
-        options.update(dropout=dropout_p, seed=int(torch.randint(0, 2**63 - 1, ())))
+        options.update(dropout=dropout_p, seed=torch.randint(0, 2**63 - 1, ()))
     if value.dim() > 0 and value.size(-1) == 0:
         return query[..., :0]  # PyTorch's shape, even if heads or batches would broadcast
     q, k, v, shape = _aligned(query, key, value, enable_gqa)

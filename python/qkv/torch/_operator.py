@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators qkv::attention and qkv::attention_backward of torch.library.
+
+They are what graphs hold: torch.compile, torch.export and make_fx record one node for a call, fake
+and meta tensors get shapes from it, vmap batches it, autocast chooses its dtype. Their kernels are
+`qkv.attention` and `qkv.attention_backward`.
+"""
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from torch.autograd import forward_ad
+
+from .. import _functions
+from ._questions import AVAILABLE
+from ._schema import (
+    DIFFERENTIABLE,
+    PLAIN,
+    SLOTS,
+    TENSORS,
+    WITH_GRADIENT,
+    arguments_of,
+    backward_schema,
+    forward_schema,
+)
+from ._shapes import empty_results
+from ._vmap import backward_rule, forward_rule
+
+__all__ = ["SECOND_DERIVATIVE", "gradients_of", "refuse_tangents"]
+
+SECOND_DERIVATIVE = "attention: there is no second derivative of qkv.torch.attention"
+
+_N = len(TENSORS)
+_P = len(PLAIN)
+
+
+def refuse_tangents(tensors: Any) -> None:
+    """Detaching would lose tangents; tensors that are not detached are rejected when read."""
+    if forward_ad._current_level < 0:
+        return
+    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise RuntimeError(
+            "attention: there is no forward-mode derivative of qkv.torch.attention, got a dual "
+            "tensor; gradients come from the backward pass"
+        )
+
+
+# ---- kernels ------------------------------------------------------------------------------------
+
+
+def _names(text: str) -> List[str]:
+    return [name for name in text.split(",") if name]
+
+
+def _forward(tensors: Any, plain: Any, returned: str, return_top: int) -> Tuple[Any, ...]:
+    """All slots; lse always."""
+    refuse_tangents(tensors)
+    names = _names(returned)
+    scores = [name[: -len("_scores")] for name in names if name.endswith("_scores")]
+    weights: Any = {
+        (False, False): False,
+        (True, False): True,
+        (False, True): "dropped",
+        (True, True): "both",
+    }["weights" in names, "dropped_weights" in names]
+    arguments = arguments_of(tensors, plain)
+    got = _functions.attention(
+        **arguments,
+        return_weights=weights,
+        return_scores=scores or None,
+        return_lse=True,
+        return_row_max="row_max" in names,
+        return_column_sums="column_sums" in names,
+        return_top=return_top,
+    )
+    found = got._asdict()
+    if weights == "dropped":
+        found["dropped_weights"] = found.pop("weights")
+    if "top" in found:
+        found["top_weights"], found["top_keys"] = found.pop("top")
+    like = dict(zip(TENSORS, tensors))
+    return tuple(
+        x if x is not None else empty
+        for x, empty in zip(
+            (found.get(name) for name in SLOTS),
+            empty_results(like, dict(zip(PLAIN, plain)), (), return_top),
+        )
+    )
+
+
+def _backward(gradients: Any, tensors: Any, plain: Any, wanted: str) -> Tuple[Any, ...]:
+    """The gradients that `wanted` names, in the order of DIFFERENTIABLE; the others are empty."""
+    dout, dlse, dweights, out, lse = (None if x is None else x.detach() for x in gradients)
+    options = arguments_of(tensors, plain)
+    if dweights is None:
+        options.pop("rows", None)
+    names = _names(wanted)
+    got = _functions.attention_backward(
+        dout,
+        out=None if options["v"] is None else out,
+        lse=lse,
+        dlse=dlse,
+        dweights=dweights,
+        wanted=[f"d{name}" for name in names],
+        **options,
+    )
+    found = {name[1:]: x for name, x in got._asdict().items()}
+    found.update((f"params.{name}", x) for name, x in (got.dparams or {}).items())
+    nothing = tensors[0].new_empty
+    return tuple(found[name] if name in names else nothing((0,)) for name in DIFFERENTIABLE)
+
+
+# ---- autograd -----------------------------------------------------------------------------------
+
+
+def gradients_of(
+    of_results: Tuple[Any, ...], saved: Tuple[Any, ...], plain: Any, needed: Any, call: Any = None
+) -> Tuple[Optional[torch.Tensor], ...]:
+    """The gradients of the tensors, in the order of TENSORS.
+
+    Args:
+        of_results: gradients of out, lse and weights, None for zero.
+        saved: the tensors, out, lse.
+        needed: which tensors need one.
+        call: what computes them; by default the operator.
+    """
+    *tensors, out, lse = saved
+    dout, dlse, dweights = of_results
+    if dweights is not None and dweights.dim() == 1:  # of weights that were not asked for
+        dweights = None
+    if tensors[2] is None:
+        dout = None
+    wanted = [name for name, needs in zip(DIFFERENTIABLE, needed) if needs]
+    if not wanted or (dout is None and dlse is None and dweights is None):
+        return (None,) * _N
+    call = call or torch.ops.qkv.attention_backward
+    got = call(dout, dlse, dweights, out, lse, *tensors, *plain, ",".join(wanted))
+    found = dict(zip(DIFFERENTIABLE, got))
+    return tuple(found[name] if name in wanted else None for name in TENSORS)
+
+
+def save(ctx: Any, tensors: Any, plain: Any, output: Any) -> None:
+    """Keeps what the backward pass needs: the arguments, out and lse."""
+    ctx.plain = plain
+    ctx.save_for_backward(*tensors, *output[:2])
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*(x for name, x in zip(SLOTS, output) if name not in WITH_GRADIENT))
+
+
+def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Any, ...]) -> None:
+    save(ctx, inputs[:_N], inputs[_N : _N + _P], output)
+
+
+def _backward_of(ctx: Any, *gradients: Any) -> Tuple[Any, ...]:
+    count = len(ctx.needs_input_grad)
+    got = gradients_of(gradients[:3], ctx.saved_tensors, ctx.plain, ctx.needs_input_grad)
+    return (*got, *((None,) * count))[:count]
+
+
+def _no_second_derivative(ctx: Any, *_: Any) -> Any:
+    raise RuntimeError(SECOND_DERIVATIVE)
+
+
+# ---- registration -------------------------------------------------------------------------------
+
+
+def _every(op: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> List[Any]:
+    """All arguments in order: the dispatcher leaves out those that have their default."""
+    rest = op.default._schema.arguments[len(args) :]
+    return [*args, *(kwargs.get(x.name, x.default_value) for x in rest)]
+
+
+def _forward_kernel(*args: Any, **kwargs: Any) -> Any:
+    every = _every(torch.ops.qkv.attention, args, kwargs)
+    return _forward(every[:_N], every[_N : _N + _P], *every[_N + _P :])
+
+
+def _forward_fake(*args: Any, **kwargs: Any) -> Any:
+    every = _every(torch.ops.qkv.attention, args, kwargs)
+    returned = ["out", "lse", *_names(every[-2])]
+    if every[-1]:
+        returned += ["top_weights", "top_keys"]
+    tensors, plain = dict(zip(TENSORS, every)), dict(zip(PLAIN, every[_N:]))
+    return empty_results(tensors, plain, returned, every[-1])
+
+
+def _forward_vmap(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
+    op = torch.ops.qkv.attention
+    return forward_rule(info, in_dims, _every(op, args, kwargs), op)
+
+
+def _backward_kernel(*args: Any, **kwargs: Any) -> Any:
+    every = _every(torch.ops.qkv.attention_backward, args, kwargs)
+    return _backward(every[:5], every[5 : 5 + _N], every[5 + _N : -1], every[-1])
+
+
+def _backward_fake(*args: Any, **kwargs: Any) -> Any:
+    every = _every(torch.ops.qkv.attention_backward, args, kwargs)
+    sources, wanted = dict(zip(TENSORS, every[5:])), _names(every[-1])
+    q = sources["q"]
+    return tuple(
+        sources[name].new_empty(sources[name].shape) if name in wanted else q.new_empty((0,))
+        for name in DIFFERENTIABLE
+    )
+
+
+def _backward_vmap(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
+    op = torch.ops.qkv.attention_backward
+    return backward_rule(info, in_dims, _every(op, args, kwargs), op)
+
+
+def _cast(name: str, x: Any, dtype: torch.dtype) -> Any:
+    """q, k and v take autocast's dtype; the others only if theirs is another of 16 bits."""
+    if not isinstance(x, torch.Tensor) or name not in DIFFERENTIABLE:
+        return x
+    narrow = x.dtype in (torch.bfloat16, torch.float16)
+    casts = narrow or (name in ("q", "k", "v") and x.dtype == torch.float32)
+    return x.to(dtype) if casts else x
+
+
+def _forward_autocast(*args: Any, **kwargs: Any) -> Any:
+    every = _every(torch.ops.qkv.attention, args, kwargs)
+    dtype = torch.get_autocast_dtype("cpu")
+    with torch.autocast("cpu", enabled=False):
+        tensors = [_cast(name, x, dtype) for name, x in zip(TENSORS, every)]
+        return torch.ops.qkv.attention(*tensors, *every[_N:])
+
+
+def _register() -> Any:
+    """Defines both operators; returns the library that holds the rule for autocast."""
+
+    def define(name: str, schema: str, kernel: Any, fake: Any) -> Any:
+        options = {"mutates_args": (), "schema": schema, "device_types": "cpu"}
+        op = torch.library.custom_op(name, kernel, **options)
+        op.register_fake(fake)
+        return op
+
+    forward = define("qkv::attention", forward_schema(), _forward_kernel, _forward_fake)
+    forward.register_autograd(_backward_of, setup_context=_setup_context)
+    forward.register_vmap(_forward_vmap)
+    backward = define(
+        "qkv::attention_backward", backward_schema(), _backward_kernel, _backward_fake
+    )
+    backward.register_autograd(
+        _no_second_derivative, setup_context=lambda ctx, inputs, output: None
+    )
+    backward.register_vmap(_backward_vmap)
+    library = torch.library.Library("qkv", "FRAGMENT")
+    library.impl("attention", _forward_autocast, "AutocastCPU")
+    return library
+
+
+# Kept: the registration goes when the library does.
+_LIBRARY = _register() if AVAILABLE else None

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which calls must go through the operator: those that something records, transforms or fakes.
+
+Everything else calls `qkv.attention` at once; the questions below take tens of nanoseconds.
+"""
+
+from typing import Any, Callable, Iterable
+
+import torch
+
+# torch.library.custom_op came with PyTorch 2.4, its register_vmap with 2.5.
+AVAILABLE = all(
+    hasattr(getattr(torch, "library", None), name) for name in ("custom_op", "register_vmap")
+)
+
+
+def _either(holder: Any, name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of PyTorch, or what holds in a PyTorch that does not have it."""
+    found: Callable[..., Any] = getattr(holder, name, otherwise)
+    return found
+
+
+# Whether torch.compile or torch.export is reading this code.
+is_compiling = _either(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+# How many modes see every operator (make_fx, FakeTensorMode, counters).
+modes = _either(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+# Whether torch.func.grad, vmap and the like are at work.
+transforms = _either(torch._C, "_are_functorch_transforms_active", lambda: False)
+# Whether is_grads_batched made this tensor, of torch's older vmap.
+is_batched = _either(
+    getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", lambda x: False
+)
+# Whether any device has autocast.
+any_autocast = _either(torch._C, "_is_any_autocast_enabled", lambda: True)
+
+
+def _classes() -> Any:
+    """Tensor classes whose values the operator gives, not their memory."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return (FakeTensor, FunctionalTensor)
+
+
+_WITHOUT_MEMORY = _classes() if AVAILABLE else ()
+
+
+def has_autocast() -> bool:
+    return AVAILABLE and torch.is_autocast_enabled("cpu")
+
+
+def wants_operator(tensors: Iterable[Any]) -> bool:
+    """Whether a call of these tensors is recorded, transformed or faked."""
+    if modes() or transforms() or (any_autocast() and has_autocast()):
+        return True
+    return any(isinstance(x, _WITHOUT_MEMORY) or x.device.type == "meta" for x in tensors)
+
+
+def require_operator() -> None:
+    """Raises where this PyTorch cannot register operators."""
+    if not AVAILABLE:
+        raise RuntimeError(
+            "qkv.torch: torch.compile, torch.func, vmap, autocast, fake and meta tensors need an "
+            "operator registered with torch.library.custom_op and register_vmap, of PyTorch 2.5 "
+            f"or newer; this is {torch.__version__}"
+        )

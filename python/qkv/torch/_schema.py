@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments and results of the operator qkv::attention: one list, which everything else visits.
+
+Letters as in `qkv.attention`: B batch, H query heads, Tq queries, Tk keys, D and E widths.
+"""
+
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+import numpy as np
+import torch
+
+from .._functions import DEFAULTS
+from .._results import results
+
+# Tensors that may have gradients, in the order of the gradients. "params.W" is params["W"].
+DIFFERENTIABLE = (
+    "q", "k", "v", "bias", "alibi_slopes", "sinks",
+    "params.W", "params.Wq", "params.Wk", "params.v", "params.b", "params.norm_q", "params.norm_k",
+)  # fmt: skip
+
+# Other tensors. Numbers that a graph may compute (the seed, an offset) are tensors of rank 0.
+_INDICES = (
+    "mask", "padding_mask", "key_lengths", "causal_offset", "q_positions", "k_positions",
+    "rotary_frequencies", "cu_seqlens_q", "cu_seqlens_k", "seed", "rows",
+)  # fmt: skip
+
+TENSORS = DIFFERENTIABLE + _INDICES
+
+# Everything else that determines the result: its type in a schema, and its default there.
+_PLAIN: Dict[str, Tuple[str, str]] = {
+    "score": ("str", "'scaled_dot'"),
+    "qk_norm": ("float?", "None"),
+    "rotary": ("str?", "None"),
+    "rotary_base": ("float?", "None"),
+    "rotary_width": ("SymInt?", "None"),
+    "scale": ("float?", "None"),
+    "softcap": ("float", "0.0"),
+    "causal": ("str?", "None"),
+    "window": ("SymInt[]?", "None"),
+    "dropout": ("float", "0.0"),
+    "layout": ("str", "'bhtd'"),
+    "heads": ("SymInt[]?", "None"),
+    "threads": ("SymInt?", "None"),
+}
+PLAIN = tuple(_PLAIN)
+
+# The results, all returned by the operator; those not asked for are empty.
+SLOTS = (
+    "out", "lse", "weights", "dropped_weights", "raw_scores", "capped_scores", "masked_scores",
+    "row_max", "column_sums", "top_weights", "top_keys",
+)  # fmt: skip
+WITH_GRADIENT = ("out", "lse", "weights")
+
+_SCORES = {"raw": "raw_scores", "capped": "capped_scores", "masked": "masked_scores"}
+
+
+def _given(names: Iterable[str], required: int) -> str:
+    """Tensor arguments of a schema; the first `required` must be given."""
+    shown = [name.replace(".", "_") for name in names]
+    parts = [f"Tensor {name}" for name in shown[:required]]
+    return ", ".join(parts + [f"Tensor? {name}=None" for name in shown[required:]])
+
+
+def _plain() -> str:
+    return ", ".join(f"{kind} {name}={default}" for name, (kind, default) in _PLAIN.items())
+
+
+def forward_schema() -> str:
+    """q, k, v and the options; `returned` names results other than out and lse, with commas."""
+    asked = "str returned='', SymInt return_top=0"
+    slots = ", ".join(f"Tensor {name}" for name in SLOTS)
+    tensors = _given(TENSORS, 2).replace("Tensor? v=None", "Tensor? v")
+    return f"({tensors}, {_plain()}, {asked}) -> ({slots})"
+
+
+def backward_schema() -> str:
+    """Gradients of results, then the arguments of the call; `wanted` names them, with commas."""
+    gradients = "Tensor? dout, Tensor? dlse, Tensor? dweights, Tensor? out, Tensor lse"
+    tensors = _given(TENSORS, 2).replace("Tensor? v=None", "Tensor? v")
+    results = ", ".join(f"Tensor d{name.replace('.', '_')}" for name in DIFFERENTIABLE)
+    return f"({gradients}, {tensors}, {_plain()}, str wanted='q,k,v') -> ({results})"
+
+
+# ---- from the arguments of qkv.attention to those of the operator -------------------------------
+
+
+def _as_tensor(name: str, value: Any, q: torch.Tensor) -> Optional[torch.Tensor]:
+    """A list, an array or an integer as a tensor."""
+    if value is None or isinstance(value, torch.Tensor):
+        return value
+    if name == "seed" and isinstance(value, int) and value >= 2**63:
+        value -= 2**64  # the same 64 bits
+    if name in ("bias", "alibi_slopes", "sinks"):  # lists of numbers take the type of the scores
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        return torch.as_tensor(value, dtype=wide)
+    if name in ("seed", "causal_offset") and not isinstance(value, (list, tuple, np.ndarray)):
+        return torch.full((), value, dtype=torch.int64)  # also of an integer known only later
+    return torch.as_tensor(value)
+
+
+def _plain_value(name: str, value: Any) -> Any:
+    """An option as the schema has it."""
+    if name == "causal":
+        return {True: "bottom_right", False: None}[value] if isinstance(value, bool) else value
+    if name == "qk_norm" and isinstance(value, bool):
+        return 1e-6 if value else None
+    if name == "window" and value is not None:
+        sides = value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value
+        return [-1 if side is None else side for side in sides]
+    if name == "heads" and value is not None:
+        return list(value) if isinstance(value, (list, tuple)) else [value]
+    return value
+
+
+def _tensor_of(arguments: Dict[str, Any], params: Dict[str, Any], name: str) -> Any:
+    """The argument of this name in TENSORS."""
+    group, _, key = name.partition(".")
+    return params.get(key) if key else arguments.get(group)
+
+
+def operands(arguments: Dict[str, Any]) -> Tuple[List[Any], List[Any]]:
+    """The tensors, in the order of TENSORS, and the plain options, in that of PLAIN.
+
+    `arguments` has those of `qkv.attention` by name; those that are missing have their default.
+    """
+    params = arguments.get("params") or {}
+    unknown = [name for name in params if f"params.{name}" not in TENSORS]
+    if unknown:
+        known = ", ".join(name[len("params.") :] for name in TENSORS if "." in name)
+        raise ValueError(f"attention: params may have the keys {known}, got {unknown[0]!r}")
+    q = arguments["q"]
+    tensors = [_as_tensor(name, _tensor_of(arguments, params, name), q) for name in TENSORS]
+    plain = [_plain_value(name, arguments.get(name, DEFAULTS[name])) for name in PLAIN]
+    return tensors, plain
+
+
+def arguments_of(tensors: Iterable[Any], plain: Iterable[Any]) -> Dict[str, Any]:
+    """The inverse of operands(), for the functions of `qkv`: detached tensors."""
+    arguments: Dict[str, Any] = {"params": None}
+    for name, tensor in zip(TENSORS, tensors):
+        if name in ("q", "k", "v") or tensor is not None:
+            x = None if tensor is None else tensor.detach()
+            group, _, key = name.partition(".")
+            if key:
+                arguments["params"] = {**(arguments["params"] or {}), key: x}
+            else:
+                arguments[group] = x
+    if "seed" in arguments:
+        arguments["seed"] = int(arguments["seed"]) % 2**64
+    if "causal_offset" in arguments and arguments["causal_offset"].dim() == 0:
+        arguments["causal_offset"] = int(arguments["causal_offset"])
+    for name, value in zip(PLAIN, plain):
+        arguments[name] = value
+    arguments["causal"] = arguments["causal"] or False
+    if arguments["heads"] is not None:
+        heads = arguments["heads"]
+        arguments["heads"] = heads[0] if len(heads) == 1 else tuple(heads)
+    return arguments
+
+
+# ---- which results ------------------------------------------------------------------------------
+
+
+def returned_of(options: Dict[str, Any]) -> Tuple[Tuple[str, str], ...]:
+    """The results asked for: (field of the named tuple, slot), without out, in their order."""
+    weights = options.get("return_weights", False)
+    fields: Tuple[Tuple[str, str], ...] = {
+        False: (),
+        True: (("weights", "weights"),),
+        "dropped": (("weights", "dropped_weights"),),
+        "both": (("weights", "weights"), ("dropped_weights", "dropped_weights")),
+    }[weights]
+    scores = options.get("return_scores")
+    if isinstance(scores, str):
+        fields += (("scores", _SCORES[scores]),)
+    elif scores:
+        fields += tuple((slot, slot) for kind, slot in _SCORES.items() if kind in scores)
+    for slot in ("lse", "row_max", "column_sums"):
+        if options.get(f"return_{slot}", False):
+            fields += ((slot, slot),)
+    if options.get("return_top", 0):
+        fields += (("top", "top_weights"),)
+    return fields
+
+
+def packaged(fields: Tuple[Tuple[str, str], ...], has_out: bool, slots: Any) -> Any:
+    """The operator's results as `qkv.attention` returns them."""
+    by_name = dict(zip(SLOTS, slots))
+    if has_out and not fields:
+        return by_name["out"]
+    names: Tuple[str, ...] = ("out",) if has_out else ()
+    values: Tuple[Any, ...] = (by_name["out"],) if has_out else ()
+    for field, slot in fields:
+        names += (field,)
+        pair = (by_name["top_weights"], by_name["top_keys"])
+        values += (pair if field == "top" else by_name[slot],)
+    return results(names, values)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch.vmap does with the operators: one call where the batch can be an axis, else one each.
+
+A call over a further leading axis gives the bits of calls one by one; dropout and whatever is given
+for each batch entry would mean something else there, and are called one by one.
+"""
+
+from typing import Any, Dict, List, Optional, Sequence
+
+import torch
+
+from ._schema import DIFFERENTIABLE, PLAIN, SLOTS, TENSORS
+
+_N = len(TENSORS)
+
+# What may be batched where the batch becomes an axis; heads are the same in all of it.
+_FOLDED = ("q", "k", "v", "bias", "mask")
+_OF_HEADS = tuple(name for name in TENSORS if name.startswith(("params", "alibi", "sinks")))
+
+
+def _first(x: Any, axis: Optional[int], size: int) -> Any:
+    """The tensor with the batch as its first axis, repeated if it has none."""
+    if x is None:
+        return None
+    return x.movedim(axis, 0) if axis is not None else x.expand(size, *x.shape)
+
+
+def _one_by_one(op: Any, info: Any, in_dims: Any, every: Sequence[Any]) -> Any:
+    def of(n: int) -> List[Any]:
+        return [x if d is None else x.select(d, n) for x, d in zip(every, in_dims)]
+
+    parts = [op(*of(n)) for n in range(info.batch_size)]
+    stacked = tuple(torch.stack(slot) for slot in zip(*parts))
+    return stacked, (0,) * len(stacked)
+
+
+class _Folded:
+    """A call of which the batch can be an axis: how its tensors get it, and its results lose it."""
+
+    def __init__(self, tensors: Dict[str, Any], axes: Dict[str, Any], size: int) -> None:
+        self.tensors, self.axes, self.size = tensors, axes, size
+        ranks = {self._rank(name) for name in ("q", "k", "v") if tensors[name] is not None}
+        self.rank = max(ranks)
+        self.without_heads = self.rank == 2 or ranks == {3}
+
+    @staticmethod
+    def fits(tensors: Dict[str, Any], axes: Dict[str, Any], plain: Dict[str, Any]) -> bool:
+        if plain["layout"] != "bhtd" or plain["heads"] is not None:
+            return False
+        if any(axes[name] is not None for name in TENSORS if name not in _FOLDED):
+            return False
+        known = {*_FOLDED, *_OF_HEADS}
+        return all(x is None or name in known for name, x in tensors.items())
+
+    def _rank(self, name: str) -> int:
+        return int(self.tensors[name].dim()) - (self.axes[name] is not None)
+
+    def with_axis(self, x: Any, axis: Optional[int]) -> Any:
+        """[V,..,(1),.,.]: the batch first, then the axes of the call, and one for a single head."""
+        x = _first(x, axis, self.size)
+        if x is None:
+            return None
+        x = x.reshape(self.size, *((1,) * (self.rank - x.dim() + 1)), *x.shape[1:])
+        return x.unsqueeze(-3) if self.without_heads else x
+
+    def every(self) -> List[Any]:
+        return [
+            self.with_axis(x, self.axes[name]) if name in _FOLDED else x
+            for name, x in self.tensors.items()
+        ]
+
+    def row_axis(self, x: Any, axis: Optional[int]) -> Any:
+        """The same for lse and its gradient, [..,Tq]."""
+        x = _first(x, axis, self.size)
+        return x.unsqueeze(-2) if x is not None and self.without_heads else x
+
+    def result(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        if x.dim() == 1:  # not asked for
+            return x
+        if not self.without_heads:
+            return x
+        return x.squeeze(-2 if name in ("lse", "row_max", "column_sums") else -3)
+
+    def gradient(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        if name not in _FOLDED or self.tensors[name] is None:
+            return x
+        source = _first(self.tensors[name], self.axes[name], self.size)
+        return x.reshape(source.shape)
+
+
+def forward_rule(info: Any, in_dims: Any, every: List[Any], op: Any) -> Any:
+    """qkv::attention under vmap, by calls of `op`: its results, and where their batch axis is."""
+    in_dims = (*in_dims, *((None,) * (len(every) - len(in_dims))))
+    tensors, axes = dict(zip(TENSORS, every)), dict(zip(TENSORS, in_dims))
+    if not _Folded.fits(tensors, axes, dict(zip(PLAIN, every[_N:]))):
+        return _one_by_one(op, info, in_dims, every)
+    call = _Folded(tensors, axes, info.batch_size)
+    got = op(*call.every(), *every[_N:])
+    results = tuple(call.result(name, x) for name, x in zip(SLOTS, got))
+    return results, tuple(None if x.dim() == 1 else 0 for x in got)
+
+
+def backward_rule(info: Any, in_dims: Any, every: List[Any], op: Any) -> Any:
+    """qkv::attention_backward under vmap, likewise."""
+    in_dims = (*in_dims, *((None,) * (len(every) - len(in_dims))))
+    given, tensors, plain = every[:5], every[5 : 5 + _N], every[5 + _N :]
+    by_name, axes = dict(zip(TENSORS, tensors)), dict(zip(TENSORS, in_dims[5:]))
+    wanted = set(plain[-1].split(","))
+    fits = wanted <= set(_FOLDED) and _Folded.fits(by_name, axes, dict(zip(PLAIN, plain)))
+    if not fits:
+        return _one_by_one(op, info, in_dims, every)
+    call = _Folded(by_name, axes, info.batch_size)
+    dout, dlse, dweights, out, lse = zip(given, in_dims)
+    results = (
+        call.with_axis(*dout),
+        call.row_axis(*dlse),
+        call.with_axis(*dweights),
+        call.with_axis(*out) if by_name["v"] is not None else given[3],
+        call.row_axis(*lse),
+    )
+    got = op(*results, *call.every(), *plain)
+    gradients = tuple(
+        call.gradient(name, x) if name in wanted else x for name, x in zip(DIFFERENTIABLE, got)
+    )
+    return gradients, tuple(0 if name in wanted else None for name in DIFFERENTIABLE)
