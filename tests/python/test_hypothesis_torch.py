@@ -21,7 +21,8 @@ WORDS = ["attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"]
 
 
 def test_every_public_name_is_tried():
-    assert set(qkv.torch.__all__) == {"attention", "scaled_dot_product_attention"}
+    tried = {"attention", "scaled_dot_product_attention"}
+    assert set(qkv.torch.__all__) == {*tried, "replaced", "share_workers"}
 
 
 def wanting_gradients(data: Any, value: Any) -> Any:
@@ -100,13 +101,17 @@ def test_wrong_kinds():
         (lambda: qkv.torch.attention(q, q, q, score="bilinear", params=params),
          "attention: params must be a dict of arrays, got Tensor"),
         (lambda: dot(None, q, q),
-         "scaled_dot_product_attention: query must be a torch.Tensor, got NoneType"),
+         "scaled_dot_product_attention(): argument 'query' (position 1) must be Tensor, not "
+         "NoneType"),
         (lambda: dot(q, q, q, attn_mask=[True]),
-         "scaled_dot_product_attention: attn_mask must be a torch.Tensor, got list"),
+         "scaled_dot_product_attention(): argument 'attn_mask' (position 4) must be Tensor, not "
+         "list"),
         (lambda: dot(q, q, q, dropout_p="0.1"),
-         "scaled_dot_product_attention: dropout_p must be a number, got str"),
+         "scaled_dot_product_attention(): argument 'dropout_p' (position 5) must be float, not "
+         "str"),
         (lambda: dot(q, q, q, is_causal=torch.ones(2)),
-         "scaled_dot_product_attention: is_causal must be True or False, got Tensor"),
+         "scaled_dot_product_attention(): argument 'is_causal' (position 6) must be bool, not "
+         "Tensor"),
     ]  # fmt: skip
     for call, message in calls:
         with pytest.raises(TypeError) as raised:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """qkv.torch.scaled_dot_product_attention beside PyTorch's own."""
 
+import re
 import warnings
 
 import pytest
@@ -133,23 +134,45 @@ def test_its_dropout_is_drawn_from_torchs_generator():
     assert abs(first.mean().item() - 1) < 0.1
 
 
-def test_what_it_refuses():
-    q, k, v = drawn((B, H, TQ, D), (B, G, TK, D), (B, G, TK, E))
-    for text, options in {
-        "attn_mask must be None where is_causal is True": {"attn_mask": SEEN, "is_causal": True},
-        r"broadcast, got \[2, 4\], \[2, 2\], \[2, 2\]; fewer heads of keys need": {},
-        "attn_mask is for 2 queries and 5 keys but there are 3 and 5": {
-            "attn_mask": causal_upper_left(2, 5),
-            "enable_gqa": True,
-        },
-        r"dropout_p must be in \[0,1\], got 2": {"dropout_p": 2},
-    }.items():
-        with pytest.raises(ValueError, match=f"^scaled_dot_product_attention: .*{text}"):
-            qkv.torch.scaled_dot_product_attention(q, k, v, **options)
-    with pytest.raises(ValueError, match="key has 3 heads, which do not divide query's 4"):
-        k3 = torch.ones(B, 3, TK, D, dtype=F64)
-        qkv.torch.scaled_dot_product_attention(q, k3, k3, enable_gqa=True)
-    with pytest.raises(ValueError, match="query must have an axis of heads with enable_gqa"):
-        qkv.torch.scaled_dot_product_attention(q[0, 0], k, v, enable_gqa=True)
-    with pytest.raises(ValueError, match="query must have at least 2 axes, got 1"):
-        qkv.torch.scaled_dot_product_attention(q[0, 0, 0], k, v)
+REFUSED = {
+    "both masks": {"attn_mask": SEEN, "is_causal": True},
+    "heads": {"key": draw(B, G, TK, D), "value": draw(B, G, TK, E)},
+    "groups": {"key": draw(B, 3, TK, D), "value": draw(B, 3, TK, E), "enable_gqa": True},
+    "rank of groups": {"query": draw(TQ, D), "enable_gqa": True},
+    "rank": {"query": draw(D)},
+    "dtype": {"key": draw(B, H, TK, D, dtype=torch.float32)},
+    "dtype of mask": {"attn_mask": torch.ones(TQ, TK, dtype=torch.int64)},
+    "wide mask": {"attn_mask": torch.ones(1, 1, 1, TQ, TK, dtype=torch.bool)},
+    "corner": {"attn_mask": causal_lower_right(2, TK)},
+    "corner and causal": {"attn_mask": causal_upper_left(TQ, TK), "is_causal": True},
+    "dropout": {"dropout_p": 2},
+    "no tensor": {"query": None},
+    "list": {"attn_mask": [True]},
+    "number": {"dropout_p": "0.1"},
+    "flag": {"is_causal": torch.ones(2)},
+    "width": {"key": draw(B, H, TK, D + 1)},
+    "integers": {name: torch.ones(2, 3, dtype=torch.int64) for name in ("query", "key", "value")},
+    "keyword": {"causal": True},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_raises_what_torchs_raises(name):
+    given = dict(zip(("query", "key", "value"), drawn((B, H, TQ, D), (B, H, TK, D), (B, H, TK, E))))
+    given.update(REFUSED[name])
+    errors = []
+    for function in (sdpa, qkv.torch.scaled_dot_product_attention):
+        with sdpa_kernel(SDPBackend.MATH), pytest.raises(Exception) as raised:
+            function(**given)
+        text = re.sub(r" \(position \d\)", "", str(raised.value))
+        errors.append((type(raised.value), text))
+    if name == "keyword":  # Python's words
+        assert errors[1][0] is TypeError and "unexpected keyword argument 'causal'" in errors[1][1]
+    else:
+        assert errors[0] == errors[1]
+
+
+def test_no_key_heads_raise_before_torch_divides_by_them():
+    q, k = draw(B, H, TQ, D), draw(B, 0, TK, D)
+    with pytest.raises(RuntimeError, match="^Number of heads in key and value must divide the num"):
+        qkv.torch.scaled_dot_product_attention(q, k, k, enable_gqa=True)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention for PyTorch's autograd. `import qkv` does not import torch; `import qkv.torch` does.
+"""Attention for PyTorch, with gradients and in its graphs.
+
+`import qkv` does not import torch; `import qkv.torch` does.
 
 >>> import torch
 >>> import qkv.torch
@@ -11,10 +13,18 @@ torch.Size([1, 2, 5, 8])
 
 from . import nn
 from ._attention import attention
+from ._replaced import replaced
 from ._sdpa import scaled_dot_product_attention
 from ._threads import share_workers
 from ._transformers import register
 
-__all__ = ["attention", "nn", "register", "scaled_dot_product_attention", "share_workers"]
+__all__ = [
+    "attention",
+    "nn",
+    "register",
+    "replaced",
+    "scaled_dot_product_attention",
+    "share_workers",
+]
 
 share_workers()

@@ -5,14 +5,16 @@ import math
 from typing import Any, Dict, Optional, Tuple
 
 import torch
-from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from ._attention import attention
-from ._kinds import FLAG, check_kinds
+from ._jagged import attend_jagged
+from ._questions import any_autocast, has_autocast, is_compiling
+from ._torchs import FUNCTION, as_plain, as_torch, is_lower_right, without_square_corner
 
 __all__ = ["scaled_dot_product_attention"]
 
-_SDPA = "scaled_dot_product_attention"
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_NUMBERS = (float, int, torch.SymFloat) if hasattr(torch, "SymFloat") else (float, int)
 
 
 def scaled_dot_product_attention(
@@ -22,15 +24,22 @@ def scaled_dot_product_attention(
     attn_mask: Optional[torch.Tensor] = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    *,
     scale: Optional[float] = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """torch.nn.functional.scaled_dot_product_attention with this library's kernels.
 
+    A call that is invalid, or one that the kernels do not compute, is PyTorch's own: it raises
+    what PyTorch raises. The latter are those of other devices, of strided nested tensors, of an
+    infinite or NaN scale and of empty tensors.
+
     Args:
-        query, key, value: [..,Tq,D], [..,Tk,D], [..,Tk,E]; leading axes broadcast.
+        query, key, value: [..,Tq,D], [..,Tk,D], [..,Tk,E]; leading axes broadcast. Or jagged nested
+            tensors [B,H,Tq,D] and so on, of different lengths, without attn_mask and is_causal:
+            they are computed as packed sequences.
         attn_mask: bool, true where a query may attend, or numbers added to the scores, of query's
-            dtype or float32; broadcasts to [..,Tq,Tk]. Or the result of
+            dtype or float32; broadcasts to the scores [..,Tq,Tk]. Or the result of
             torch.nn.attention.bias.causal_upper_left or causal_lower_right.
         dropout_p: always applied, as in PyTorch; the seed is drawn from torch's generator. 1 gives
             all zeros.
@@ -44,7 +53,7 @@ def scaled_dot_product_attention(
         key, value and a mask of numbers. D = 0 makes all scores 0, E = 0 gives an empty result.
 
     Raises:
-        ValueError, TypeError: invalid argument; the message names it, the rule and the value.
+        What PyTorch raises for these arguments.
         RuntimeError: a second or a forward-mode derivative was requested.
 
     >>> import torch
@@ -52,103 +61,172 @@ def scaled_dot_product_attention(
     >>> scaled_dot_product_attention(q, k, v, is_causal=True).shape
     torch.Size([1, 4, 3, 8])
     """
-    check_kinds(_SDPA, torch.Tensor, query=query, key=key, value=value)
-    check_kinds(_SDPA, FLAG, is_causal=is_causal, enable_gqa=enable_gqa)
-    check_kinds(_SDPA, (int, float), dropout_p=dropout_p)
-    if attn_mask is not None:
-        check_kinds(_SDPA, torch.Tensor, attn_mask=attn_mask)
-    if not 0 <= dropout_p <= 1:
-        raise ValueError(f"{_SDPA}: dropout_p must be in [0,1], got {dropout_p}")
-    if is_causal and attn_mask is not None:
-        raise ValueError(f"{_SDPA}: attn_mask must be None where is_causal is True")
-    options: Dict[str, Any] = {"scale": scale, "causal": "top_left" if is_causal else False}
-    if isinstance(attn_mask, CausalBias):
-        options["causal"] = _corner_of(attn_mask, query, key)
-    elif attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            options["mask"] = attn_mask
-        else:
-            wider = query.dtype == torch.float64 and attn_mask.dtype == torch.float32
-            options["bias"] = attn_mask.double() if wider else attn_mask
+    attn_mask, is_causal = without_square_corner(attn_mask, is_causal)
+    given = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if is_compiling():  # which cannot follow the exceptions of C++
+        out = _attend(*given)
+        return as_torch(*given) if out is None else out
+    try:
+        out = _attend(*given)
+    except TypeError:  # a class of tensors whose memory is not its value
+        return as_torch(*given)
+    return as_torch(*given) if out is None else out
+
+
+def _attend(  # the arguments of PyTorch's function
+    query: Any, key: Any, value: Any, mask: Any, dropout_p: Any, is_causal: Any, scale: Any,
+    enable_gqa: Any
+) -> Optional[torch.Tensor]:  # fmt: skip
+    """The result, or None for a call that is not for these kernels."""
+    Tensor = torch.Tensor
+    if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
+        return None
+    if not _are_plain(dropout_p, is_causal, scale, enable_gqa):
+        return None
+    options: Dict[str, Any] = {"scale": float(scale) if scale is True or scale is False else scale}
+    if is_causal:
+        options["causal"] = "top_left"
     if 0 < dropout_p < 1:
-        options.update(dropout=dropout_p, seed=torch.randint(0, 2**63 - 1, ()))
-    if value.dim() > 0 and value.size(-1) == 0:
-        return query[..., :0]  # PyTorch's shape, even if heads or batches would broadcast
-    q, k, v, shape = _aligned(query, key, value, enable_gqa)
-    if q.size(-1) == 0 == k.size(-1):  # one channel of zeros gives the same scores
-        options["scale"] = 1
+        options.update(dropout=float(dropout_p), seed=torch.randint(0, 2**63 - 1, ()))
+    elif dropout_p > 1:
+        return None
+    if query.is_nested or key.is_nested or value.is_nested:
+        return _without_dropped(attend_jagged(query, key, value, mask, options), dropout_p)
+    if any_autocast() and has_autocast():
+        query, key, value, mask = (_cast(x) for x in (query, key, value, mask))
+    if not _agree(query, key, value) or query.device.type not in ("cpu", "meta"):
+        return None
+    if 0 in query.shape[:-1] or 0 in value.shape:  # nothing to compute; PyTorch knows the shape
+        zeros = query.new_zeros((*query.shape[:-1], value.size(-1)))
+        return None if FUNCTION is not None else zeros
+    aligned = _aligned_groups(query, key, value) if enable_gqa else _aligned(query, key, value)
+    if aligned is None:
+        return None
+    if is_lower_right(mask, (query.size(-2), key.size(-2))):
+        options["causal"] = "bottom_right"
+    elif mask is not None:
+        mask = as_plain(mask)
+        scores = (*aligned[3], query.size(-2), key.size(-2))
+        if is_causal or not _fits(mask, query.dtype, scores):
+            return None
+        wider = query.dtype == torch.float64 and mask.dtype == torch.float32
+        options["mask" if mask.dtype == torch.bool else "bias"] = mask.double() if wider else mask
+    return _without_dropped(_computed(*aligned[:3], options, aligned[4]), dropout_p)
+
+
+def _are_plain(dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any) -> bool:
+    """Whether these are of the types that PyTorch converts to, and the scale is finite."""
+    if type(is_causal) is not bool or type(enable_gqa) is not bool:
+        return False
+    if not isinstance(dropout_p, _NUMBERS):
+        return False
+    return scale is None or (isinstance(scale, _NUMBERS) and -math.inf < scale < math.inf)
+
+
+def _cast(x: Any) -> Any:
+    """As autocast does."""
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype == torch.float64:
+        return x
+    return x.to(torch.get_autocast_dtype("cpu"))
+
+
+def _agree(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether types, devices and the last two axes fit together."""
+    dtype, device = query.dtype, query.device
+    return (
+        dtype in _DTYPES
+        and key.dtype == dtype
+        and value.dtype == dtype
+        and key.device == device
+        and value.device == device
+        and min(query.dim(), key.dim(), value.dim()) >= 2
+        and query.size(-1) == key.size(-1)
+        and key.size(-2) == value.size(-2)
+    )
+
+
+def _fits(mask: Any, dtype: torch.dtype, scores: Tuple[int, ...]) -> bool:
+    """Whether a mask is of a type that is taken, and broadcasts to the scores."""
+    if not isinstance(mask, torch.Tensor) or mask.is_nested:
+        return False
+    if mask.dtype not in (torch.bool, torch.float32, dtype) or mask.dim() > len(scores):
+        return False
+    sizes = scores[len(scores) - mask.dim() :]
+    return all(size in (1, whole) for size, whole in zip(mask.shape, sizes))
+
+
+def _computed(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Dict[str, Any], rows: Any
+) -> torch.Tensor:
+    """The attention of aligned tensors, as [*rows,E]."""
+    if q.size(-1) == 0:  # one channel of zeros gives the same scores
+        options["scale"] = 1.0
         q, k = (torch.nn.functional.pad(x, (0, 1)) for x in (q, k))
     out: torch.Tensor = attention(q, k, v, **options)
-    if dropout_p == 1:
-        out = out * 0
-    whole = (*shape, value.size(-1))
+    whole = (*rows, v.size(-1))
     return out if out.shape == whole else out.reshape(whole)
 
 
-def _corner_of(bias: CausalBias, query: torch.Tensor, key: torch.Tensor) -> str:
-    """The diagonal of a PyTorch causal bias."""
-    sizes = (bias.seq_len_q, bias.seq_len_kv)
-    if sizes != (query.size(-2), key.size(-2)):
-        raise ValueError(
-            f"{_SDPA}: attn_mask is for {sizes[0]} queries and {sizes[1]} keys but there are "
-            f"{query.size(-2)} and {key.size(-2)}"
-        )
-    corners = {
-        CausalVariant.UPPER_LEFT: "top_left",
-        CausalVariant.LOWER_RIGHT: "bottom_right",
-    }
-    return corners[bias.variant]
+def _without_dropped(out: Optional[torch.Tensor], dropout_p: float) -> Optional[torch.Tensor]:
+    return out * 0 if out is not None and dropout_p == 1 else out
 
 
-def _aligned(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grouped: bool
-) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tuple[int, ...]]:
-    """The three with equal leading axes, except for fewer key and value heads; and [..,Tq]."""
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        if x.dim() < 2:
-            raise ValueError(f"{_SDPA}: {name} must have at least 2 axes, got {x.dim()}")
-    if grouped:
-        return _aligned_groups(query, key, value)
-    if query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
-        return query, key, value, tuple(query.shape[:-1])
-    leading = _broadcast(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-    q, k, v = (x.expand((*leading, *x.shape[-2:])) for x in (query, key, value))
-    return q, k, v, (*leading, query.size(-2))
+# q, k and v with equal leading axes, except for fewer key and value heads; the leading axes of the
+# scores, and of the result with Tq. None if they do not fit.
+_Aligned = Optional[Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tuple[int, ...], Any]]
 
 
-def _aligned_groups(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tuple[int, ...]]:
+def _aligned(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> _Aligned:
+    lead = query.shape[:-2]
+    if lead == key.shape[:-2] == value.shape[:-2]:
+        return query, key, value, lead, query.shape[:-1]
+    of_scores = _broadcast(lead, key.shape[:-2])
+    whole = _broadcast(of_scores, value.shape[:-2])
+    if of_scores is None or whole is None:
+        return None
+    q, k, v = (x.expand((*whole, *x.shape[-2:])) for x in (query, key, value))
+    return q, k, v, of_scores, (*whole, query.size(-2))
+
+
+def _aligned_groups(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> _Aligned:
     """As _aligned; the last leading axis is the head axis, with rank 3 too."""
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        if x.dim() < 3:
-            raise ValueError(
-                f"{_SDPA}: {name} must have an axis of heads with enable_gqa=True, "
-                f"got {list(x.shape)}"
-            )
-    H, groups = query.size(-3), (key.size(-3), value.size(-3))
-    for name, G in zip(("key", "value"), groups):
-        if G == 0 or H % G != 0:
-            raise ValueError(
-                f"{_SDPA}: {name} has {G} heads, which do not divide query's {H} (enable_gqa=True)"
-            )
+    if min(query.dim(), key.dim(), value.dim()) < 3:
+        return None
+    H, of_key, of_value = (x.size(-3) for x in (query, key, value))
+    if H == of_key == of_value:
+        return _aligned(query, key, value)
+    if of_key == 0 or of_value == 0:  # PyTorch divides by it
+        raise RuntimeError(
+            "Number of heads in key and value must divide the number of heads in query"
+        )
+    if H % of_key != 0 or H % of_value != 0:
+        return None
     # The least common number of heads; repeating a head does not change the result.
-    G = math.lcm(*groups)
-    k, v = (
-        x if x.size(-3) == G else x.repeat_interleave(G // x.size(-3), -3) for x in (key, value)
-    )
-    leading = _broadcast(query.shape[:-3], key.shape[:-3], value.shape[:-3])
-    q, k, v = (x.expand((*leading, *x.shape[-3:])) for x in (query, k, v))
-    shape = (*leading, H, query.size(-2))
-    return (q[None], k[None], v[None], shape) if q.dim() == 3 else (q, k, v, shape)
+    G = math.lcm(of_key, of_value)
+    if H == 0:
+        G = H
+        key, value = key[..., :0, :, :], value[..., :0, :, :]
+    else:
+        key, value = (
+            x if x.size(-3) == G else x.repeat_interleave(G // x.size(-3), -3) for x in (key, value)
+        )
+    of_scores = _broadcast(query.shape[:-3], key.shape[:-3])
+    whole = _broadcast(of_scores, value.shape[:-3])
+    if of_scores is None or whole is None:
+        return None
+    q, k, v = (x.expand((*whole, *x.shape[-3:])) for x in (query, key, value))
+    rows = (*whole, H, query.size(-2))
+    if q.dim() == 3:
+        q, k, v = q[None], k[None], v[None]
+    return q, k, v, (*of_scores, H), rows
 
 
-def _broadcast(*leading: Tuple[int, ...]) -> Tuple[int, ...]:
-    try:
-        return tuple(torch.broadcast_shapes(*leading))
-    except RuntimeError:
-        shapes = ", ".join(str(list(x)) for x in leading)
-        raise ValueError(
-            f"{_SDPA}: the leading axes of query, key and value must broadcast, got {shapes}; "
-            "fewer heads of keys need enable_gqa=True"
-        ) from None
+def _broadcast(first: Any, second: Any) -> Optional[Tuple[int, ...]]:
+    """The shape of both, or None."""
+    if first is None:
+        return None
+    longer, shorter = (first, second) if len(first) >= len(second) else (second, first)
+    shorter = (1,) * (len(longer) - len(shorter)) + tuple(shorter)
+    if any(a != b and a != 1 and b != 1 for a, b in zip(longer, shorter)):
+        return None
+    return tuple(b if a == 1 else a for a, b in zip(longer, shorter))

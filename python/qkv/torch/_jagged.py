@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of nested tensors of jagged layout, as packed sequences."""
+
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+
+from ._attention import attention
+from ._questions import is_compiling
+
+__all__ = ["attend_jagged"]
+
+
+def attend_jagged(
+    query: Any, key: Any, value: Any, mask: Any, options: Dict[str, Any]
+) -> Optional[torch.Tensor]:
+    """[B,H,Tq,E] of [B,H,Tq,D], [B,H,Tk,D] and [B,H,Tk,E], with Tq and Tk of each sequence.
+
+    Returns:
+        A nested tensor with query's offsets; None for what PyTorch's own path of plain formulas
+        does not take either (masks, is_causal, other shapes), and for strided nested tensors.
+    """
+    tensors = (query, key, value)
+    if mask is not None or "causal" in options or not all(map(_is_jagged, tensors)):
+        return None
+    if not _have_equal_sizes(*tensors) or not _have_equal_offsets(key, value):
+        return None
+    q, k, v = (_packed(x) for x in tensors)
+    out = attention(
+        q, k, v, cu_seqlens_q=query.offsets(), cu_seqlens_k=key.offsets(), **options
+    )  # [sum Tq,H,E]
+    made = torch.nested.nested_tensor_from_jagged(out, query.offsets())
+    nested: torch.Tensor = made.transpose(1, 2)
+    return nested
+
+
+def _is_jagged(x: Any) -> bool:
+    """Whether it is [B,H,T,X] with jagged T, whole and contiguous as [B,T,H,X]."""
+    return (
+        x.is_nested
+        and x.layout == torch.jagged
+        and x.dim() == 4
+        and x._ragged_idx == 2
+        and x.device.type == "cpu"
+        and x.lengths() is None
+        and x.transpose(1, 2).is_contiguous()
+    )
+
+
+def _have_equal_sizes(query: Any, key: Any, value: Any) -> bool:
+    """Whether dtypes, batches, heads and widths fit together."""
+
+    def of(x: Any) -> Tuple[Any, ...]:
+        return x.dtype, x.size(0), x.size(1)
+
+    return of(query) == of(key) == of(value) and query.size(-1) == key.size(-1) > 0
+
+
+def _have_equal_offsets(key: Any, value: Any) -> bool:
+    if key.offsets() is value.offsets():
+        return True
+    return not is_compiling() and torch.equal(key.offsets(), value.offsets())
+
+
+def _packed(x: Any) -> torch.Tensor:
+    """[sum T,H,X]"""
+    packed: torch.Tensor = x.transpose(1, 2).values()
+    return packed
