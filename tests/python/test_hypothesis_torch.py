@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from random_calls import needs_torch, torch
 from test_hypothesis import ERRORS, check_results, random_settings
 
 if torch is not None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
     import qkv.torch
 
 pytestmark = needs_torch
@@ -119,12 +122,30 @@ def test_wrong_kinds():
         assert str(raised.value) == message
 
 
+def outcome(function: Any, *positional: Any, **words: Any) -> Any:
+    """The result, or the error."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what PyTorch converts, it may call deprecated
+            return function(*positional, **words)
+    except Exception as error:
+        return error
+
+
 @random_settings
 @given(data=st.data())
 def test_drop_in(data):
+    """It answers where PyTorch's answers, and raises what PyTorch's raises."""
     right = [torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(2, 5, 6)]
     for place in data.draw(st.lists(st.integers(0, 2), max_size=2)):
         right[place] = data.draw(random_calls.anything())
     chosen = data.draw(st.lists(st.sampled_from(WORDS), max_size=2, unique=True))
     words = {name: data.draw(random_calls.anything()) for name in chosen}
-    attempt(qkv.torch.scaled_dot_product_attention, *right, **words)
+    with sdpa_kernel(SDPBackend.MATH):
+        want = outcome(torch.nn.functional.scaled_dot_product_attention, *right, **words)
+    got = outcome(qkv.torch.scaled_dot_product_attention, *right, **words)
+    if isinstance(want, Exception):
+        assert type(got) is type(want), (want, got)
+    else:
+        assert isinstance(got, torch.Tensor), got
+        assert got.shape == want.shape and got.dtype == want.dtype

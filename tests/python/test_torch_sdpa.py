@@ -173,6 +173,6 @@ def test_it_raises_what_torchs_raises(name):
 
 
 def test_no_key_heads_raise_before_torch_divides_by_them():
-    q, k = draw(B, H, TQ, D), draw(B, 0, TK, D)
+    q, k, v = drawn((B, H, TQ, D), (B, 0, TK, D), (B, H, TK, E))
     with pytest.raises(RuntimeError, match="^Number of heads in key and value must divide the num"):
-        qkv.torch.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+        qkv.torch.scaled_dot_product_attention(q, k, v, enable_gqa=True)

@@ -239,6 +239,8 @@ def _operator_call(arguments: Dict[str, Any]) -> Any:
     require_operator()
     for name in arguments:
         if name not in _KNOWN:
+            if is_compiling():  # which cannot follow the search for a similar name
+                raise TypeError(f"attention() got an unexpected keyword argument '{name}'")
             raise unknown_keyword("attention", name, _KNOWN)
     tensors, plain = operands(arguments)
     refuse_tangents(tensors)

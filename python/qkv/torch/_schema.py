@@ -100,8 +100,8 @@ def _as_tensor(name: str, value: Any, q: torch.Tensor) -> Optional[torch.Tensor]
 
 def _plain_value(name: str, value: Any) -> Any:
     """An option as the schema has it."""
-    if name == "causal":
-        return {True: "bottom_right", False: None}[value] if isinstance(value, bool) else value
+    if name == "causal" and isinstance(value, bool):
+        return "diagonal" if value else None
     if name == "qk_norm" and isinstance(value, bool):
         return 1e-6 if value else None
     if name == "window" and value is not None:
@@ -151,7 +151,8 @@ def arguments_of(tensors: Iterable[Any], plain: Iterable[Any]) -> Dict[str, Any]
         arguments["causal_offset"] = int(arguments["causal_offset"])
     for name, value in zip(PLAIN, plain):
         arguments[name] = value
-    arguments["causal"] = arguments["causal"] or False
+    if arguments["causal"] in (None, "diagonal"):  # of causal_offset, or the default corner
+        arguments["causal"] = arguments["causal"] is not None
     if arguments["heads"] is not None:
         heads = arguments["heads"]
         arguments["heads"] = heads[0] if len(heads) == 1 else tuple(heads)

@@ -27,7 +27,10 @@ def _first(x: Any, axis: Optional[int], size: int) -> Any:
 
 def _one_by_one(op: Any, info: Any, in_dims: Any, every: Sequence[Any]) -> Any:
     def of(n: int) -> List[Any]:
-        return [x if d is None else x.select(d, n) for x, d in zip(every, in_dims)]
+        return [
+            x.select(d, n) if isinstance(x, torch.Tensor) and d is not None else x
+            for x, d in zip(every, in_dims)
+        ]
 
     parts = [op(*of(n)) for n in range(info.batch_size)]
     stacked = tuple(torch.stack(slot) for slot in zip(*parts))

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""qkv.torch.replaced(), and nested tensors of jagged layout."""
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
+import torch.nn.functional as F  # noqa: E402
+
+import qkv.torch  # noqa: E402
+from qkv.torch import _sdpa  # noqa: E402
+
+ours = qkv.torch.scaled_dot_product_attention
+theirs = F.scaled_dot_product_attention
+F64 = torch.float64
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The shapes of the queries that this library computes."""
+    shapes = []
+    whole = _sdpa.attention
+
+    def seen(q, *others, **options):
+        shapes.append(tuple(q.shape))
+        return whole(q, *others, **options)
+
+    monkeypatch.setattr(_sdpa, "attention", seen)
+    return shapes
+
+
+def test_it_is_replaced_inside_and_only_inside(computed):
+    q = draw(1, 2, 5, 4)
+    with qkv.torch.replaced():
+        with qkv.torch.replaced():
+            F.scaled_dot_product_attention(q, q, q)
+        F.scaled_dot_product_attention(query=q, key=q, value=q, is_causal=True)
+    assert computed == [(1, 2, 5, 4)] * 2
+    assert F.scaled_dot_product_attention is theirs
+    with pytest.raises(KeyError), qkv.torch.replaced():
+        raise KeyError
+    assert F.scaled_dot_product_attention is theirs
+
+
+def test_other_devices_go_to_torchs(computed):
+    q = torch.ones(1, 2, 5, 4, device="meta")
+    with qkv.torch.replaced():
+        assert F.scaled_dot_product_attention(q, q, q).shape == q.shape
+        with pytest.raises(TypeError, match="argument 'query'"):
+            F.scaled_dot_product_attention(None, q, q)
+    assert computed == []
+
+
+def test_torchs_layers_use_it(computed):
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True).double()
+    x = draw(2, 5, 16).requires_grad_()
+    want = layer(x)
+    with qkv.torch.replaced():
+        got = layer(x)
+    assert computed == [(2, 2, 5, 8)]
+    torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (got, want)]
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
+
+
+def test_threads_share_the_replacement():
+    entered, leave = threading.Barrier(2), threading.Barrier(2)
+
+    def hold():
+        with qkv.torch.replaced():
+            entered.wait()
+            leave.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    entered.wait()
+    with qkv.torch.replaced():
+        pass
+    assert F.scaled_dot_product_attention is not theirs  # the other thread is still inside
+    leave.wait()
+    thread.join()
+    assert F.scaled_dot_product_attention is theirs
+
+
+def test_compiled_and_exported_inside():
+    class Module(torch.nn.Module):
+        def forward(self, q, seen):
+            return F.scaled_dot_product_attention(q, q, q, seen)
+
+    torch._dynamo.reset()
+    q, seen = draw(1, 2, 5, 4), torch.ones(5, 5, dtype=torch.bool).tril()
+    function = torch.compile(Module(), fullgraph=True, backend="aot_eager")
+    with qkv.torch.replaced():
+        program = torch.export.export(Module(), (q, seen))
+        got = function(q, seen)
+    assert "torch.ops.qkv.attention.default" in program.graph_module.code
+    assert torch.equal(program.module()(q, seen), got)
+    assert torch.equal(got, ours(q, q, q, seen))
+
+
+# ---- nested tensors -----------------------------------------------------------------------------
+
+
+def nested(values, starts):
+    """[B,H,T,X] of [sum T,H,X]."""
+    return torch.nested.nested_tensor_from_jagged(values, starts).transpose(1, 2)
+
+
+STARTS_Q, STARTS_K = torch.tensor([0, 2, 3, 7]), torch.tensor([0, 4, 9, 10])
+
+
+def test_jagged_tensors_are_packed_sequences():
+    leaves = [draw(7, 2, 4), draw(10, 2, 4, seed=1), draw(10, 2, 3, seed=2)]
+    leaves = [x.requires_grad_() for x in leaves]
+    results = []
+    for function in (theirs, ours):
+        q, k, v = (nested(x, s) for x, s in zip(leaves, (STARTS_Q, STARTS_K, STARTS_K)))
+        out = function(q, k, v, scale=0.3)
+        assert out.shape[-1] == 3 and out.shape[2] == q.shape[2]  # the same symbol of lengths
+        values = out.transpose(1, 2).values()
+        results.append((values, *torch.autograd.grad((values**2).sum(), leaves)))
+    for got, want in zip(*results):
+        torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-13)
+    packed = qkv.torch.attention(*leaves, cu_seqlens_q=STARTS_Q, cu_seqlens_k=STARTS_K, scale=0.3)
+    assert torch.equal(results[1][0], packed)
+
+
+def test_jagged_tensors_are_not_handed_to_torch(monkeypatch):
+    monkeypatch.setattr(_sdpa, "as_torch", None)
+    q = nested(draw(7, 2, 4), STARTS_Q)
+    torch.manual_seed(0)
+    first = ours(q, q, q, dropout_p=0.5)
+    torch.manual_seed(0)
+    assert torch.equal(ours(q, q, q, dropout_p=0.5).values(), first.values())
+    assert not ours(q, q, q, dropout_p=1.0).values().any()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        q = q.float()
+        assert ours(q, q, q).dtype == torch.bfloat16
+
+
+def test_compiled_jagged_tensors():
+    torch._dynamo.reset()
+    q = nested(draw(7, 2, 4), STARTS_Q)
+    got = torch.compile(lambda q: ours(q, q, q), fullgraph=True, backend="aot_eager")(q)
+    assert torch.equal(got.values(), ours(q, q, q).values())
+
+
+REFUSED = {
+    "mask": {"attn_mask": torch.ones(1)},
+    "causal": {"is_causal": True},
+    "dense": {"key": draw(3, 2, 5, 4)},
+    "heads": {"key": nested(draw(10, 1, 4), STARTS_K)},
+    "lengths": {"value": nested(draw(10, 2, 4), torch.tensor([0, 3, 9, 10]))},
+    "dtype": {"key": nested(draw(10, 2, 4).float(), STARTS_K)},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_nested_calls_raise_what_torchs_raises(name):
+    call = {"query": nested(draw(7, 2, 4), STARTS_Q)}
+    call.update((x, nested(draw(10, 2, 4), STARTS_K)) for x in ("key", "value"))
+    call.update(REFUSED[name])
+    errors = []
+    for function in (theirs, ours):
+        with pytest.raises((ValueError, RuntimeError)) as raised:
+            function(**call)
+        errors.append((type(raised.value), str(raised.value)))
+    assert errors[0] == errors[1]
