@@ -8,8 +8,6 @@ import torch
 from ._attention import attention
 from ._questions import is_compiling
 
-__all__ = ["attend_jagged"]
-
 
 def attend_jagged(
     query: Any, key: Any, value: Any, mask: Any, options: Dict[str, Any]

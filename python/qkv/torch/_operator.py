@@ -26,8 +26,6 @@ from ._schema import (
 from ._shapes import empty_results
 from ._vmap import backward_rule, forward_rule
 
-__all__ = ["SECOND_DERIVATIVE", "gradients_of", "refuse_tangents"]
-
 SECOND_DERIVATIVE = "attention: there is no second derivative of qkv.torch.attention"
 
 _N = len(TENSORS)

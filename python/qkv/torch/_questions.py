@@ -53,7 +53,10 @@ def wants_operator(tensors: Iterable[Any]) -> bool:
     """Whether a call of these tensors is recorded, transformed or faked."""
     if modes() or transforms() or (any_autocast() and has_autocast()):
         return True
-    return any(isinstance(x, _WITHOUT_MEMORY) or x.device.type == "meta" for x in tensors)
+    for x in tensors:  # a loop: this is asked in every call with gradients
+        if x.is_meta or (type(x) is not torch.Tensor and isinstance(x, _WITHOUT_MEMORY)):
+            return True
+    return False
 
 
 def require_operator() -> None:

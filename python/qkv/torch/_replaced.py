@@ -31,6 +31,9 @@ def replaced() -> Iterator[None]:
     torch.nn.functional when it calls it, as PyTorch's own layers do; not for one that imported the
     function itself before. Tensors on other devices go to PyTorch's. May be nested.
 
+    Returns:
+        A context manager, of nothing.
+
     Raises:
         RuntimeError: this PyTorch has no such function (before 2.0).
 

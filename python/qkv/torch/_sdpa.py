@@ -8,7 +8,7 @@ import torch
 
 from ._attention import attention
 from ._jagged import attend_jagged
-from ._questions import any_autocast, has_autocast, is_compiling
+from ._questions import any_autocast, has_autocast
 from ._torchs import FUNCTION, as_plain, as_torch, is_lower_right, without_square_corner
 
 __all__ = ["scaled_dot_product_attention"]
@@ -63,13 +63,10 @@ def scaled_dot_product_attention(
     """
     attn_mask, is_causal = without_square_corner(attn_mask, is_causal)
     given = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    if is_compiling():  # which cannot follow the exceptions of C++
-        out = _attend(*given)
-        return as_torch(*given) if out is None else out
     try:
         out = _attend(*given)
     except TypeError:  # a class of tensors whose memory is not its value
-        return as_torch(*given)
+        out = None
     return as_torch(*given) if out is None else out
 
 
@@ -94,17 +91,19 @@ def _attend(  # the arguments of PyTorch's function
         return _without_dropped(attend_jagged(query, key, value, mask, options), dropout_p)
     if any_autocast() and has_autocast():
         query, key, value, mask = (_cast(x) for x in (query, key, value, mask))
-    if not _agree(query, key, value) or query.device.type not in ("cpu", "meta"):
+    if not _agree(query, key, value):
         return None
-    if 0 in query.shape[:-1] or 0 in value.shape:  # nothing to compute; PyTorch knows the shape
+    if value.numel() == 0 or (query.numel() == 0 and 0 in query.shape[:-1]):
         zeros = query.new_zeros((*query.shape[:-1], value.size(-1)))
-        return None if FUNCTION is not None else zeros
+        return None if FUNCTION is not None else zeros  # PyTorch knows the shape of nothing
     aligned = _aligned_groups(query, key, value) if enable_gqa else _aligned(query, key, value)
     if aligned is None:
         return None
-    if is_lower_right(mask, (query.size(-2), key.size(-2))):
+    if mask is None:
+        pass
+    elif is_lower_right(mask, (query.size(-2), key.size(-2))):
         options["causal"] = "bottom_right"
-    elif mask is not None:
+    else:
         mask = as_plain(mask)
         scores = (*aligned[3], query.size(-2), key.size(-2))
         if is_causal or not _fits(mask, query.dtype, scores):
@@ -132,17 +131,19 @@ def _cast(x: Any) -> Any:
 
 def _agree(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     """Whether types, devices and the last two axes fit together."""
-    dtype, device = query.dtype, query.device
-    return (
-        dtype in _DTYPES
-        and key.dtype == dtype
-        and value.dtype == dtype
-        and key.device == device
-        and value.device == device
-        and min(query.dim(), key.dim(), value.dim()) >= 2
-        and query.size(-1) == key.size(-1)
-        and key.size(-2) == value.size(-2)
-    )
+    dtype = query.dtype
+    if dtype not in _DTYPES or key.dtype != dtype or value.dtype != dtype:
+        return False
+    if not (query.is_cpu and key.is_cpu and value.is_cpu) and not _are_meta(query, key, value):
+        return False
+    of_q, of_k, of_v = query.shape, key.shape, value.shape
+    if len(of_q) < 2 or len(of_k) < 2 or len(of_v) < 2:
+        return False
+    return bool(of_q[-1] == of_k[-1] and of_k[-2] == of_v[-2])
+
+
+def _are_meta(*tensors: torch.Tensor) -> bool:
+    return all(x.device.type == "meta" for x in tensors)
 
 
 def _fits(mask: Any, dtype: torch.dtype, scores: Tuple[int, ...]) -> bool:
@@ -163,8 +164,8 @@ def _computed(
         options["scale"] = 1.0
         q, k = (torch.nn.functional.pad(x, (0, 1)) for x in (q, k))
     out: torch.Tensor = attention(q, k, v, **options)
-    whole = (*rows, v.size(-1))
-    return out if out.shape == whole else out.reshape(whole)
+    # Equal ranks have equal shapes here.
+    return out if out.dim() == len(rows) + 1 else out.reshape((*rows, v.size(-1)))
 
 
 def _without_dropped(out: Optional[torch.Tensor], dropout_p: float) -> Optional[torch.Tensor]:
@@ -177,11 +178,12 @@ _Aligned = Optional[Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tuple[int, .
 
 
 def _aligned(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> _Aligned:
-    lead = query.shape[:-2]
-    if lead == key.shape[:-2] == value.shape[:-2]:
-        return query, key, value, lead, query.shape[:-1]
-    of_scores = _broadcast(lead, key.shape[:-2])
-    whole = _broadcast(of_scores, value.shape[:-2])
+    of_q = query.shape
+    lead, of_key, of_value = of_q[:-2], key.shape[:-2], value.shape[:-2]
+    if lead == of_key == of_value:
+        return query, key, value, lead, of_q[:-1]
+    of_scores = _broadcast(lead, of_key)
+    whole = _broadcast(of_scores, of_value)
     if of_scores is None or whole is None:
         return None
     q, k, v = (x.expand((*whole, *x.shape[-2:])) for x in (query, key, value))

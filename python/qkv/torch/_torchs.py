@@ -14,8 +14,6 @@ except ImportError:  # before PyTorch 2.3
 
 from ._questions import is_compiling
 
-__all__ = ["FUNCTION", "as_plain", "as_torch", "is_lower_right", "without_square_corner"]
-
 NAME = "scaled_dot_product_attention"
 
 # PyTorch's own, whatever replaced() puts in its place; None before PyTorch 2.0.
