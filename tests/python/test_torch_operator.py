@@ -351,6 +351,15 @@ def test_vmap_of_a_bias_has_its_gradient():
     assert torch.equal(got, torch.stack([gradient(bias) for bias in biases]))
 
 
+def test_vmap_of_what_heads_share_has_a_gradient_for_each():
+    q, k, v = (x[None].expand(3, *x.shape) * 1.5 for x in inputs_of())
+    q = q * torch.arange(1.0, 4.0, dtype=F64).reshape(3, 1, 1, 1, 1)
+    sinks = draw(H, seed=5)
+    gradient = torch.func.grad(lambda s, *x: (attention(*x, sinks=s) ** 2).sum())
+    got = torch.vmap(gradient, in_dims=(None, 0, 0, 0))(sinks, q, k, v)
+    assert torch.equal(got, torch.stack([gradient(sinks, *x) for x in zip(q, k, v)]))
+
+
 def test_transformations_may_be_nested():
     inputs = inputs_of(heads=H)
 

@@ -141,6 +141,11 @@ REFUSED = {
     "rank of groups": {"query": draw(TQ, D), "enable_gqa": True},
     "rank": {"query": draw(D)},
     "dtype": {"key": draw(B, H, TK, D, dtype=torch.float32)},
+    "narrow keys": {  # which qkv.attention takes
+        "query": draw(B, H, TQ, D, dtype=torch.float32),
+        "key": draw(B, H, TK, D, dtype=torch.bfloat16),
+        "value": draw(B, H, TK, E, dtype=torch.bfloat16),
+    },
     "dtype of mask": {"attn_mask": torch.ones(TQ, TK, dtype=torch.int64)},
     "wide mask": {"attn_mask": torch.ones(1, 1, 1, TQ, TK, dtype=torch.bool)},
     "corner": {"attn_mask": causal_lower_right(2, TK)},

@@ -173,8 +173,12 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     and weights (before dropout); other results are not differentiable. Between the forward and the
     backward pass it keeps its arguments, out and lse.
 
+    In graphs (torch.compile, torch.export), under torch.func, with fake or meta tensors and under
+    autocast it is the operator qkv::attention; this needs PyTorch 2.5.
+
     Args:
-        q, k, v, options: as in `qkv.attention`.
+        q, k, v, options: as in `qkv.attention`; seed may also be a tensor of one integer, which a
+            graph draws when it runs.
 
     Returns:
         The results of `qkv.attention`, as tensors.
