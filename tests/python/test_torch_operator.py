@@ -211,6 +211,22 @@ def test_a_drawn_seed_is_drawn_when_the_graph_runs():
     assert torch.equal(first, dropped(*inputs))
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_modules_are_compiled_whole(training):
+    x = draw(2, 5, 8).float()
+    attend = qkv.torch.nn.DotProductAttention(0.5)
+    multihead = qkv.torch.nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+    for module in (attend, multihead):
+        module.train(training)
+        function = compiled(module)
+        torch.manual_seed(1)
+        first, second = flat(function(x, x, x)), flat(function(x, x, x))
+        torch.manual_seed(1)
+        for got, again, want in zip(first, second, flat(module(x, x, x))):
+            torch.testing.assert_close(got, want)
+            assert torch.equal(got, again) is not training
+
+
 def test_unknown_options_are_named_in_graphs_too():
     with pytest.raises(Exception, match="unexpected keyword argument 'maks'"):
         compiled(lambda q, k, v: attention(q, k, v, maks=None))(*inputs_of())

@@ -295,3 +295,15 @@ def test_arguments_are_named():
     query, key, value = tensors()
     with pytest.raises(ValueError, match="^attention: k has D = 7 but q has D = 8"):
         CALLED(Module(), query, key[..., 1:], value, None)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_models_are_compiled_whole(name):
+    torch._dynamo.reset()
+    model = make(name, "qkv").eval()
+    inputs = inputs_for(name)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    real = inputs["attention_mask"].bool()
+    torch.testing.assert_close(
+        compiled(**inputs).logits[real], model(**inputs).logits[real], **CLOSE
+    )

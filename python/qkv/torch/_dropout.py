@@ -9,10 +9,13 @@ from ._attention import attention
 
 
 def dropout_options(p: float) -> Dict[str, Any]:
-    """The options of `attention` that drop weights with probability p, in [0,1)."""
+    """The options of `attention` that drop weights with probability p, in [0,1).
+
+    The seed is a tensor, so that a graph draws it when it runs.
+    """
     if p == 0:
         return {}
-    return {"dropout": p, "seed": int(torch.randint(0, 2**63 - 1, ()))}
+    return {"dropout": p, "seed": torch.randint(0, 2**63 - 1, ())}
 
 
 def attend(

@@ -7,6 +7,7 @@ from typing import Any, Dict, Optional, Tuple
 import torch
 
 from ._attention import attention
+from ._dropout import dropout_options
 from ._jagged import attend_jagged
 from ._questions import any_autocast, has_autocast
 from ._torchs import FUNCTION, as_plain, as_torch, is_lower_right, without_square_corner
@@ -84,7 +85,7 @@ def _attend(  # the arguments of PyTorch's function
     if is_causal:
         options["causal"] = "top_left"
     if 0 < dropout_p < 1:
-        options.update(dropout=float(dropout_p), seed=torch.randint(0, 2**63 - 1, ()))
+        options.update(dropout_options(float(dropout_p)))
     elif dropout_p > 1:
         return None
     if query.is_nested or key.is_nested or value.is_nested:

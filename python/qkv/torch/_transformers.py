@@ -12,6 +12,10 @@ from ._dropout import attend
 OLDEST = (5, 20)
 _NAME = "qkv"
 
+# Where Transformers notes what a call of a model records. The name is not public: where it is gone,
+# models that pass on output_attentions still work. Found once, since torch.compile follows no import.
+_RECORDER: Any = None
+
 
 def register() -> None:
     """Makes attn_implementation="qkv" known to Hugging Face Transformers.
@@ -36,6 +40,10 @@ def register() -> None:
         raise ImportError(f"{needed}this is {version}")
     from transformers.masking_utils import sdpa_mask
 
+    global _RECORDER
+    _RECORDER = getattr(
+        import_module("transformers.utils.output_capturing"), "_active_collector", None
+    )
     transformers.AttentionInterface.register(_NAME, _forward)
     # Boolean masks, true where a query may attend, and none where is_causal says it all.
     transformers.AttentionMaskInterface.register(_NAME, sdpa_mask)
@@ -76,12 +84,8 @@ def _wants_weights(module: torch.nn.Module, options: Dict[str, Any]) -> bool:
     config = getattr(module, "config", None)
     if options.get("output_attentions") or getattr(config, "output_attentions", False):
         return True
-    # What the call of the model under way records, by name; GPT-2 says it in no other way. The name
-    # is not public: where it is gone, models that pass on the option still work.
-    recorder = getattr(
-        import_module("transformers.utils.output_capturing"), "_active_collector", None
-    )
-    recorded = None if recorder is None else recorder.get()
+    # What the call of the model under way records, by name; GPT-2 says it in no other way.
+    recorded = None if _RECORDER is None else _RECORDER.get()
     return any("attentions" in name for name in recorded or ())
 
 
