@@ -13,7 +13,7 @@ OLDEST = (5, 20)
 _NAME = "qkv"
 
 # Where Transformers notes what a call of a model records. The name is not public: where it is gone,
-# models that pass on output_attentions still work. Found once, since torch.compile follows no import.
+# models that pass on output_attentions still work. Found once: torch.compile follows no import.
 _RECORDER: Any = None
 
 
