@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <mutex>
+
 #include <qkv/layers/gru.h>
 
 #include "core/message.h"
@@ -11,6 +13,7 @@ namespace {
 
 using layers::GruLoops;
 using layers::GruWeights;
+using layers::kGruRows;
 using layers::row_of;
 using layers::RowsOf;
 using runtime::Arena;
@@ -33,12 +36,12 @@ RowsOf<T> rows_of(const AnyView& view, Index first) {
   return {view.template as<std::remove_const_t<T>>() + first * view.stride(0), view.stride(0)};
 }
 
-// f(first row, rows, arena) for blocks of `most` rows.
+// f(first row, rows, arena) for blocks of kGruRows.
 template <class F>
-void for_each_row_block(Call& call, Index rows, Index most, const F& f) {
-  call.for_each_task((rows + most - 1) / most, [&](Index task, Arena& arena) {
-    const Index first = task * most;
-    f(first, std::min(most, rows - first), arena);
+void for_each_row_block(Call& call, Index rows, const F& f) {
+  call.for_each_task((rows + kGruRows - 1) / kGruRows, [&](Index task, Arena& arena) {
+    const Index first = task * kGruRows;
+    f(first, std::min(kGruRows, rows - first), arena);
   });
 }
 
@@ -50,41 +53,42 @@ GruCell::GruCell(Index input, Index hidden, bool bias, DType dtype)
 GruCell::Parameters GruCell::zero_gradients() const { return layers::zeros_like(parameters_); }
 
 struct GruCell::Steps::State {
-  // What several of them share.
-  struct Panels {
+  // What several share.
+  struct Packed {
     Tensor ih;
     Tensor hh;
+    Tensor ih_transposed{};  // for gradients, packed when they are needed first
+    Tensor hh_transposed{};
+    std::once_flag transposed{};
   };
 
   const GruCell& cell;
   Context& context;
-  std::shared_ptr<const Panels> panels;
-  Tensor ih_transposed{};  // packed when they are needed first
-  Tensor hh_transposed{};
+  std::shared_ptr<Packed> packed;
 
-  DType dtype() const { return panels->ih.dtype(); }
+  DType dtype() const { return cell.parameters_.weight_ih.dtype(); }
   Index input() const { return cell.parameters_.weight_ih.size(1); }
   Index hidden() const { return cell.parameters_.weight_hh.size(1); }
   template <class T>
   GruWeights<T> weights() const {
     GruWeights<T> w(cell.parameters_);
-    w.ih = {3 * w.hidden, w.input, panels->ih.values<T>().data()};
-    w.hh = {3 * w.hidden, w.hidden, panels->hh.values<T>().data()};
+    w.ih = {3 * w.hidden, w.input, packed->ih.values<T>().data()};
+    w.hh = {3 * w.hidden, w.hidden, packed->hh.values<T>().data()};
     return w;
   }
-  // For gradients. The call has acquired the context, so no other thread packs too.
+  // The same for gradients.
   template <class T>
-  GruWeights<T> transposed(Call& call) {
+  GruWeights<T> transposed(Call& call) const {
     GruWeights<T> w(cell.parameters_);
-    if (!ih_transposed.given()) {
-      Tensor one(dtype(), {w.ih_transposed_size()});
-      Tensor other(dtype(), {w.hh_transposed_size()});
-      w.pack_transposed(call, cell.parameters_, one.values<T>().data(), other.values<T>().data());
-      ih_transposed = std::move(one);
-      hh_transposed = std::move(other);
-    }
-    w.ih_transposed = {w.input, 3 * w.hidden, ih_transposed.values<T>().data()};
-    w.hh_transposed = {w.hidden, 3 * w.hidden, hh_transposed.values<T>().data()};
+    Packed& p = *packed;
+    std::call_once(p.transposed, [&] {
+      p.ih_transposed = Tensor(dtype(), {w.ih_transposed_size()});
+      p.hh_transposed = Tensor(dtype(), {w.hh_transposed_size()});
+      layers::pack_transposed(call, cell.parameters_.weight_ih, p.ih_transposed.values<T>().data());
+      layers::pack_transposed(call, cell.parameters_.weight_hh, p.hh_transposed.values<T>().data());
+    });
+    w.ih_transposed = {w.input, 3 * w.hidden, p.ih_transposed.values<T>().data()};
+    w.hh_transposed = {w.hidden, 3 * w.hidden, p.hh_transposed.values<T>().data()};
     return w;
   }
 };
@@ -99,13 +103,13 @@ GruCell::Steps::Steps(const GruCell& cell, Context& context) {
     Call call(context, kFunction, 0, 0);
     w.pack(call, layers::kernels_in_use<T>(context, kFunction), p, ih.template values<T>().data(),
            hh.template values<T>().data());
-    state_ = std::make_unique<State>(
-        State{cell, context,
-              std::make_shared<State::Panels>(State::Panels{std::move(ih), std::move(hh)})});
+    state_ = std::make_unique<State>(State{cell, context, std::make_shared<State::Packed>()});
+    state_->packed->ih = std::move(ih);
+    state_->packed->hh = std::move(hh);
   });
 }
 GruCell::Steps::Steps(const Steps& steps, Context& context)
-    : state_(std::make_unique<State>(State{steps.state_->cell, context, steps.state_->panels})) {}
+    : state_(std::make_unique<State>(State{steps.state_->cell, context, steps.state_->packed})) {}
 GruCell::Steps::~Steps() = default;
 GruCell::Steps::Steps(Steps&&) noexcept = default;
 GruCell::Steps& GruCell::Steps::operator=(Steps&&) noexcept = default;
@@ -126,11 +130,10 @@ void GruCell::Steps::forward(const ConstView& x, const ConstView& h, const View&
   layers::dispatch(state_->dtype(), [&]<class T>() {
     const GruWeights<T> w = state_->weights<T>();
     Context& context = state_->context;
-    const Index most = layers::gru_rows(context, B);
-    Call call(context, kFunction, 0, 2 * Arena::cost<T>(most * 3 * H));
+    Call call(context, kFunction, 0, 2 * Arena::cost<T>(kGruRows * 3 * H));
     const GruLoops<T> loops{layers::kernels_in_use<T>(context, kFunction),
                             layers::gru_kernels_in_use<T>(context, kFunction), call.stop_point()};
-    for_each_row_block(call, B, most, [&](Index first, Index rows, Arena& arena) {
+    for_each_row_block(call, B, [&](Index first, Index rows, Arena& arena) {
       const RowsOf<T> xs{arena.take<T>(rows * 3 * H).data(), 3 * H};
       const RowsOf<T> hs{arena.take<T>(rows * 3 * H).data(), 3 * H};
       const auto h_rows = rows_of<const T>(h, first);
@@ -171,7 +174,7 @@ void GruCell::Steps::backward(const ConstView& gates, const ConstView& h, const 
     const GruWeights<T> w = state_->transposed<T>(call);
     const GruLoops<T> loops{layers::kernels_in_use<T>(context, kFunction),
                             layers::gru_kernels_in_use<T>(context, kFunction), call.stop_point()};
-    for_each_row_block(call, B, layers::gru_rows(context, B), [&](Index first, Index rows, Arena&) {
+    for_each_row_block(call, B, [&](Index first, Index rows, Arena&) {
       const auto gate_rows = rows_of<const T>(gates, first);
       const auto h_rows = rows_of<const T>(h, first);
       const auto slope_rows = rows_of<const T>(dnext, first);

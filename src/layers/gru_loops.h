@@ -21,16 +21,9 @@ T* row_of(const RowsOf<T>& rows, Index r) {
   return rows.data + r * rows.stride;
 }
 
-// Rows that go through the steps together, of `rows` in all: four tiles leave tasks for each
-// worker. One worker takes up to eight, since each block of rows reads all weights in every step.
+// Rows that go through the steps together: four tiles. Eight take as long: reading the weights once
+// for them instead of twice does not show.
 inline constexpr Index kGruRows = 24;
-inline constexpr Index kMostGruRows = 48;
-inline Index gru_rows(const Context& context, Index rows) {
-  if (context.executor().concurrency() > 1 || rows <= kGruRows) return kGruRows;
-  const Index blocks = (rows + kMostGruRows - 1) / kMostGruRows;
-  const Index tiles = (rows + blocks * kernels::kTileRows - 1) / (blocks * kernels::kTileRows);
-  return tiles * kernels::kTileRows;
-}
 
 // The kernels between the products; the reference's formulas if plain loops are requested.
 template <class T>
@@ -43,14 +36,18 @@ struct GruWeights {
   Index hidden = 0;
   dense::Panels<T> ih{};  // of weight_ih; absent (null) until packed
   dense::Panels<T> hh{};
-  dense::Panels<T> ih_transposed{};  // for gradients; likewise
+  dense::Panels<T> ih_transposed{};  // for gradients, or absent: then the weights are read
   dense::Panels<T> hh_transposed{};
+  const T* weight_ih = nullptr;
+  const T* weight_hh = nullptr;
   const T* bias_ih = nullptr;  // may be null
   const T* bias_hh = nullptr;
 
   explicit GruWeights(const GruParameters& p)
       : input(p.weight_ih.size(1)),
         hidden(p.weight_hh.size(1)),
+        weight_ih(p.weight_ih.values<T>().data()),
+        weight_hh(p.weight_hh.values<T>().data()),
         bias_ih(p.bias_ih.given() ? p.bias_ih.values<T>().data() : nullptr),
         bias_hh(p.bias_hh.given() ? p.bias_hh.values<T>().data() : nullptr) {}
 
@@ -66,12 +63,6 @@ struct GruWeights {
   }
   Index ih_transposed_size() const { return dense::Panels<T>::size(input, 3 * hidden); }
   Index hh_transposed_size() const { return dense::Panels<T>::size(hidden, 3 * hidden); }
-  void pack_transposed(runtime::Call& call, const GruParameters& p, T* ih_data, T* hh_data) {
-    layers::pack_transposed(call, p.weight_ih, ih_data);
-    layers::pack_transposed(call, p.weight_hh, hh_data);
-    ih_transposed = {input, 3 * hidden, ih_data};
-    hh_transposed = {hidden, 3 * hidden, hh_data};
-  }
 };
 
 template <class T>
@@ -94,14 +85,31 @@ struct GruLoops {
   void add_state_gradient(const GruWeights<T>& w, const RowsOf<const T>& dgates, Index rows,
                           const RowsOf<T>& dh) const {
     const Index H = w.hidden;
-    dense::add_multiply<T>(by, dgates, rows, 2 * H, w.hh_transposed, 0, dh, stop);
-    dense::add_multiply<T>(by, {dgates.data + 3 * H, dgates.stride}, rows, H, w.hh_transposed,
-                           2 * H, dh, stop);
+    const Weight weight{w.hh_transposed, w.weight_hh, H};
+    add_gradient(weight, 0, 2 * H, dgates, rows, dh);
+    add_gradient(weight, 2 * H, H, {dgates.data + 3 * H, dgates.stride}, rows, dh);
   }
   // dx += their gradient through W_ih.
   void add_input_gradient(const GruWeights<T>& w, const RowsOf<const T>& dgates, Index rows,
                           const RowsOf<T>& dx) const {
-    dense::add_multiply<T>(by, dgates, rows, 3 * w.hidden, w.ih_transposed, 0, dx, stop);
+    add_gradient({w.ih_transposed, w.weight_ih, w.input}, 0, 3 * w.hidden, dgates, rows, dx);
+  }
+
+ private:
+  struct Weight {
+    const dense::Panels<T>& transposed;  // may be absent
+    const T* data;                       // [3 hidden,columns]
+    Index columns;
+  };
+  // to += slopes W of some rows of the weight; the same bits, packed or not.
+  void add_gradient(const Weight& w, Index first, Index gates, const RowsOf<const T>& slopes,
+                    Index rows, const RowsOf<T>& to) const {
+    if (w.transposed.data != nullptr) {
+      dense::add_multiply<T>(by, slopes, rows, gates, w.transposed, first, to, stop);
+    } else {
+      dense::add_product<T>(by, slopes, rows, gates, {w.data + first * w.columns, w.columns},
+                            w.columns, to, stop);
+    }
   }
 };
 

@@ -11,7 +11,6 @@ using runtime::Arena;
 using runtime::Call;
 
 constexpr Index kProjectedSteps = 64;  // of the input at a time: bounds a task's memory
-constexpr Index kProjectedRows = 96;   // of a product of the input: sixteen tiles
 
 // A view [.., channels] as T with the offset of its leading axes; channels may be strided.
 template <class T, class AnyView>
@@ -39,13 +38,13 @@ struct Entries {
 };
 
 template <class F>
-void for_each_entries(Call& call, const GruSequence& s, Index most, const F& f) {
-  const Index blocks = (s.B + most - 1) / most;
+void for_each_entries(Call& call, const GruSequence& s, const F& f) {
+  const Index blocks = (s.B + kGruRows - 1) / kGruRows;
   call.for_each_task(s.directions * blocks, [&](Index task, Arena& arena) {
     Entries e;
     e.direction = task / blocks;
-    e.first = task % blocks * most;
-    e.rows = std::min(most, s.B - e.first);
+    e.first = task % blocks * kGruRows;
+    e.rows = std::min(kGruRows, s.B - e.first);
     e.longest = *std::max_element(s.lengths + e.first, s.lengths + e.first + e.rows);
     f(e, arena);
   });
@@ -71,35 +70,21 @@ struct ForwardTask {
   const GruWeights<T>& w;
   const GruTensors& tensors;
   const Entries& e;
-  RowsOf<T> h;         // [rows][hidden]: the current state
-  RowsOf<T> xs;        // [rows * kProjectedSteps][3 hidden]: steps of each row, one after the other
-  RowsOf<T> hs;        // [rows][3 hidden]
-  RowsOf<T> together;  // [kProjectedRows][input]
-  Index* first_xs;     // [rows]: where a row's begin
+  RowsOf<T> h;   // [rows][hidden]: the current state
+  RowsOf<T> xs;  // [rows * kProjectedSteps][3 hidden]
+  RowsOf<T> hs;  // [rows][3 hidden]
 
   bool lives(Index r, Index t) const { return t < s.lengths[e.first + r]; }
 
-  // xs of the steps [from, until) in time, for the rows that have them. Sequences are short: those
-  // of several rows go through a product together.
+  // xs of the steps [from, until) in time, for the rows that have them.
   void project(Index from, Index until) const {
     const T* const x = tensors.x.values<T>().data();
-    Index done = 0;
-    Index waiting = 0;
-    const auto project_waiting = [&] {
-      loops.project_input(w, {together.data, together.stride}, waiting,
-                          {row_of(xs, done), xs.stride});
-      done += waiting;
-      waiting = 0;
-    };
     for (Index r = 0; r < e.rows; ++r) {
-      first_xs[r] = done + waiting;
-      for (Index t = from; t < std::min(until, s.lengths[e.first + r]); ++t) {
-        if (waiting == kProjectedRows) project_waiting();
-        std::copy_n(x + ((e.first + r) * s.T + t) * s.input, s.input, row_of(together, waiting));
-        ++waiting;
-      }
+      const Index count = std::min(until, s.lengths[e.first + r]) - from;
+      if (count <= 0) continue;
+      loops.project_input(w, {x + ((e.first + r) * s.T + from) * s.input, s.input}, count,
+                          {row_of(xs, r * kProjectedSteps), xs.stride});
     }
-    project_waiting();
   }
   // One step; xs starts at time `from`.
   void step(Index t, Index from, const View& out) const {
@@ -111,8 +96,8 @@ struct ForwardTask {
       T* const to = at<T>(out, e.first + r, t) + e.direction * s.hidden * out.stride(2);
       std::copy_n(state, s.hidden, row_of(states, r));
       if (lives(r, t)) {
-        loops.gates_by.forward(row_of(xs, first_xs[r] + t - from), row_of(hs, r), state, s.hidden,
-                               state, row_of(gates, r));
+        loops.gates_by.forward(row_of(xs, r * kProjectedSteps + t - from), row_of(hs, r), state,
+                               s.hidden, state, row_of(gates, r));
         put<T>(state, 1, s.hidden, to, out.stride(2), Write::kOverwrite);
       } else {
         std::fill_n(row_of(gates, r), 4 * s.hidden, T(0));
@@ -183,11 +168,8 @@ void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstVie
                  const GruOutputs& outputs, Context& context) {
   constexpr std::string_view kFunction = "Gru::forward";
   const Index H = s.hidden;
-  const Index most = gru_rows(context, s.B);
-  const std::size_t per_worker = Arena::cost<T>(most * H) + Arena::cost<T>(most * 3 * H) +
-                                 Arena::cost<T>(most * kProjectedSteps * 3 * H) +
-                                 Arena::cost<T>(kProjectedRows * s.input) +
-                                 Arena::cost<Index>(most);
+  const std::size_t per_worker = Arena::cost<T>(kGruRows * H) + Arena::cost<T>(kGruRows * 3 * H) +
+                                 Arena::cost<T>(kGruRows * kProjectedSteps * 3 * H);
   Call call(context, kFunction, packed_bytes<T>(s), per_worker);
   const GruLoops<T> loops{kernels_in_use<T>(context, kFunction),
                           gru_kernels_in_use<T>(context, kFunction), call.stop_point()};
@@ -199,13 +181,12 @@ void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstVie
     T* const hh = call.shared().take<T>(w.hh_size()).data();
     w.pack(call, loops.by, *s.parameters[direction], ih, hh);
   }
-  for_each_entries(call, s, most, [&](const Entries& e, Arena& arena) {
+  for_each_entries(call, s, [&](const Entries& e, Arena& arena) {
     const auto rows = [&](Index count, Index width) {
       return RowsOf<T>{arena.take<T>(count * width).data(), width};
     };
-    run_forward(ForwardTask<T>{s, loops, weights[e.direction], tensors, e, rows(most, H),
-                               rows(most * kProjectedSteps, 3 * H), rows(most, 3 * H),
-                               rows(kProjectedRows, s.input), arena.take<Index>(most).data()},
+    run_forward(ForwardTask<T>{s, loops, weights[e.direction], tensors, e, rows(kGruRows, H),
+                               rows(kGruRows * kProjectedSteps, 3 * H), rows(kGruRows, 3 * H)},
                 state, outputs);
   });
 }
@@ -279,23 +260,14 @@ template <class T>
 void gru_backward(const GruSequence& s, const Gru::Saved& saved, const GruOutputGradients& from,
                   Tensor& dgates, const GruInputGradients& to, Context& context) {
   constexpr std::string_view kFunction = "Gru::backward";
-  const Index most = gru_rows(context, s.B);
   const std::size_t per_worker =
-      std::max(Arena::cost<T>(most * s.hidden), Arena::cost<T>(kProjectedSteps * s.input));
-  GruWeights<T> w[2] = {GruWeights<T>(*s.parameters[0]),
-                        GruWeights<T>(*s.parameters[s.directions - 1])};
-  const std::size_t packed =
-      static_cast<std::size_t>(s.directions) *
-      (Arena::cost<T>(w[0].ih_transposed_size()) + Arena::cost<T>(w[0].hh_transposed_size()));
-  Call call(context, kFunction, packed, per_worker);
+      std::max(Arena::cost<T>(kGruRows * s.hidden), Arena::cost<T>(kProjectedSteps * s.input));
+  Call call(context, kFunction, 0, per_worker);
   const GruLoops<T> loops{kernels_in_use<T>(context, kFunction),
                           gru_kernels_in_use<T>(context, kFunction), call.stop_point()};
-  for (Index direction = 0; direction < s.directions; ++direction) {
-    T* const ih = call.shared().take<T>(w[direction].ih_transposed_size()).data();
-    T* const hh = call.shared().take<T>(w[direction].hh_transposed_size()).data();
-    w[direction].pack_transposed(call, *s.parameters[direction], ih, hh);
-  }
-  for_each_entries(call, s, most, [&](const Entries& e, Arena& arena) {
+  const GruWeights<T> w[2] = {GruWeights<T>(*s.parameters[0]),
+                              GruWeights<T>(*s.parameters[s.directions - 1])};
+  for_each_entries(call, s, [&](const Entries& e, Arena& arena) {
     const RowsOf<T> dh{arena.take<T>(e.rows * s.hidden).data(), s.hidden};
     run_backward(s, loops, w[e.direction], saved, from, e, dgates, dh);
     if (!to.state.given()) return;

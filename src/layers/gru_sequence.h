@@ -7,7 +7,7 @@
 #include "layers/gru_loops.h"
 
 // A gated recurrent unit over padded sequences, in one or two directions. The tasks are blocks of
-// gru_rows() batch entries of one direction, each going through all its steps.
+// kGruRows batch entries of one direction, each going through all its steps.
 namespace qkv::layers {
 
 struct GruSequence {

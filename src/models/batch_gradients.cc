@@ -57,6 +57,7 @@ app::TranslationLoss BatchGradients::compute(std::span<const app::TokenPair> pai
   const auto size = std::ssize(pairs);
   const Index count = shard_count(size);
   add_shards(count);
+  const GruCell::Steps decoder(translator_.parameters().decoder, context_);  // for all shards
   std::deque<app::TranslatorPass> passes;
   std::vector<std::int32_t> targets;
   std::vector<Index> first{0};  // of the rows of each pass
@@ -66,7 +67,7 @@ app::TranslationLoss BatchGradients::compute(std::span<const app::TokenPair> pai
     const app::TranslatorPass& pass = passes.emplace_back(
         "BatchGradients::compute", config, translator_.parameters(),
         pairs.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
-        shards_[static_cast<std::size_t>(n)].context);
+        shards_[static_cast<std::size_t>(n)].context, &decoder);
     targets.insert(targets.end(), pass.targets().begin(), pass.targets().end());
     first.push_back(std::ssize(targets));
   }

@@ -71,10 +71,11 @@ void scatter(const Tensor& from, const std::vector<Index>& live, const View& to)
 
 TranslatorPass::TranslatorPass(std::string_view function, const TranslatorConfig& config,
                                const TranslatorLayers& layers, std::span<const TokenPair> pairs,
-                               Context& context)
+                               Context& context, const GruCell::Steps* decoder)
     : config_(config),
       layers_(layers),
       context_(context),
+      packed_decoder_(decoder),
       targets_(token_batch(function, "pairs' target", side(pairs, &TokenPair::target),
                            config.target_tokens)),
       encoder_(config, layers,
@@ -138,7 +139,11 @@ void TranslatorPass::decode(RunState& run) {
   layers_.target_embedding.forward(ConstView(before.data(), {steps_, B_}), saved_embedding_,
                                    embeddings(rows_), context_);
   dropout_.forward(embeddings(rows_), run, saved_embedding_dropout_, embeddings(rows_));
-  cell_.emplace(layers_.decoder, context_);
+  if (packed_decoder_ != nullptr) {
+    cell_.emplace(*packed_decoder_, context_);
+  } else {
+    cell_.emplace(layers_.decoder, context_);
+  }
   for (Index t = 0; t < steps_; ++t) {
     const View s = states(rows_, t, 1);
     memory_->look(t, s, seen(rows_, t + 1, 1));

@@ -59,10 +59,10 @@ class EncoderPass {
 // several passes at once (models/output_pass.h).
 class TranslatorPass {
  public:
-  // `function` is the name in errors.
+  // `function` is the name in errors. `decoder`, if given, has packed the layers' cell.
   TranslatorPass(std::string_view function, const TranslatorConfig& config,
-                 const TranslatorLayers& layers, std::span<const TokenPair> pairs,
-                 Context& context);
+                 const TranslatorLayers& layers, std::span<const TokenPair> pairs, Context& context,
+                 const GruCell::Steps* decoder = nullptr);
 
   // The targets without padding, step by step; a row of the readout for each.
   const std::vector<std::int32_t>& targets() const { return live_targets_; }
@@ -91,6 +91,7 @@ class TranslatorPass {
   const TranslatorConfig& config_;
   const TranslatorLayers& layers_;
   Context& context_;
+  const GruCell::Steps* packed_decoder_;
   TokenBatch targets_;
   EncoderPass encoder_;
   std::optional<SourceMemory> memory_;

@@ -58,6 +58,35 @@ TEST(GruSteps, GradientsAreDerivatives) {
   }
 }
 
+// What is packed is shared: of the parameters as they were, although they have changed since.
+TEST(GruSteps, AreSharedByContexts) {
+  for (const DType dtype : {kF32, kF64}) {
+    GruCell cell = random_cell(70, 17, true, dtype);
+    const Tensor x = random_tensor(dtype, {9, 70}, 1);
+    const Tensor h = random_tensor(dtype, {9, 17}, 2);
+    const Tensor slope = random_tensor(dtype, {9, 17}, 3);
+    Context context, other;
+    const auto bytes = [&](const GruCell::Steps& steps) {
+      Tensor next(dtype, {9, 17}), gates(dtype, {9, 68});
+      steps.forward(x, h, next, gates);
+      Tensor dx(dtype, {9, 70}), dh(dtype, {9, 17}), dgates(dtype, {9, 68});
+      steps.backward(gates, h, slope, dx, dh, dgates);
+      std::vector<std::uint8_t> all;
+      for (const Tensor* one : {&next, &gates, &dx, &dh, &dgates}) {
+        const auto more = bytes_of(*one);
+        all.insert(all.end(), more.begin(), more.end());
+      }
+      return all;
+    };
+    const GruCell::Steps first(cell, context);
+    const auto want = bytes(first);
+    fill_normal(cell.parameters().weight_ih, 4);
+    fill_normal(cell.parameters().weight_hh, 5);
+    EXPECT_EQ(bytes(GruCell::Steps(first, other)), want);
+    EXPECT_NE(bytes(GruCell::Steps(cell, other)), want);
+  }
+}
+
 // Pieces of wider rows, as a decoder keeps them, with NaN around; without gates and without dx;
 // moved; on two threads: the same bits.
 TEST(GruSteps, RowsMayBePiecesOfWiderOnes) {
