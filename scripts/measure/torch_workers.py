@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What it costs to take turns with PyTorch's operations: a loop beside its parts by themselves.
 
-usage: torch_workers.py [--rounds 15] [--threads 2] [--own-workers] [--tokens 512]
+usage: torch_workers.py [--rounds 15] [--threads 2] [--own-workers] [--tokens 64 256 1024]
 
 In an environment that has qkv and PyTorch. The loop is a linear layer, attention (8 heads of 64), a
 linear layer; the parts are the two layers in a loop, and attention in a loop, in bursts that
@@ -28,6 +28,7 @@ def calls_for(tokens):
     before = torch.nn.Linear(HEADS * WIDTH, 3 * HEADS * WIDTH)
     after = torch.nn.Linear(HEADS * WIDTH, HEADS * WIDTH)
     merged = torch.randn(1, tokens, HEADS * WIDTH)
+
     def split(projected):
         return projected.view(1, tokens, 3, HEADS, WIDTH).permute(2, 0, 3, 1, 4)
 
