@@ -22,7 +22,7 @@ struct AdditiveLoops {
   AdditiveLoops(const Context& context, std::string_view function);
 
   // to_r = sum_n a_rn b_n
-  void dots(const dense::RowsOf<const T>& a, Index rows, const T* b, Index n, T* to) const;
+  void dots(const dense::RowsOf<const T>& a, Index count, const T* b, Index n, T* to) const;
   // Scores of `keys` keys in panels of kPanel; panels are `stride` numbers apart.
   void scores(kernels::Range range, const T* query, const T* panels, Index stride, Index keys,
               const kernels::AdditiveUnits<T>& units, T* scores) const;

@@ -50,6 +50,7 @@ class NumberedTexts {
   // Each text as vocabulary.encode() has it. The object is then empty.
   std::vector<Text> take_ids(const app::Vocabulary& vocabulary) {
     std::vector<std::string> tokens;
+    tokens.reserve(tokens_.size());
     for (const app::CountedToken& token : tokens_) tokens.push_back(token.text);
     const Text ids = vocabulary.encode(tokens);
     for (Text& text : texts_) {

@@ -78,6 +78,7 @@ void SearchLane::fill(std::span<const TokenList> sources, SearchQueue& queue) {
     const std::vector<std::size_t> places = queue.take(std::max<Index>(1, room / beam));
     if (places.empty()) return;
     std::vector<TokenList> lists;
+    lists.reserve(places.size());
     for (const std::size_t place : places) lists.push_back(sources[place]);
     groups_.emplace_back(model_,
                          token_batch(kTranslate, "sources", lists, model_.config.source_tokens),

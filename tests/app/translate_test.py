@@ -256,7 +256,7 @@ class Translate(Model):
 
     @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
     def test_memory_follows_what_is_wanted(self):
-        """Attention is kept only for files, and for a few lines at once."""
+        """Attention is kept only for files: here it would be hundreds of megabytes."""
         self.model.p["output.bias"][END] -= 100
         self.file("endless.safetensors", self.model.file())
         program = pathlib.Path(PROGRAM).resolve()
@@ -264,7 +264,7 @@ class Translate(Model):
             self.file("d.tsv", ("a" * length + "\t" + "x" * length + "\n") * 24)
             run = measured.run([program, command, "endless.safetensors", "d.tsv", *more], self.dir)
             self.assertEqual(run.status, 0, run.err)
-            self.assertLess(run.peak, 30e6)
+            self.assertLess(run.peak, 70e6)
 
     @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
     def test_memory_does_not_follow_the_lines(self):
