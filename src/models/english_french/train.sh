@@ -4,8 +4,9 @@
 # script.
 # Usage: src/models/english_french/train.sh PAIRS [FOLDER]   from a checkout, after `make run`; PAIRS is
 # English, tab, French: fra.txt of fra-eng.zip from https://www.manythings.org/anki; FOLDER keeps the run
-# A budget in updates: the same CPU target and version of SentencePiece give the same bytes again. The
-# sizes are those that stay below 4 MB in 16 bits.
+# A budget in updates: the same version of qkv, CPU target and version of SentencePiece give the same
+# bytes again. The linked file is of 2026-11-24; versions since then add gradients up in another order.
+# The sizes are those that stay below 4 MB in 16 bits.
 set -euo pipefail
 pairs=$(realpath "${1:?usage: src/models/english_french/train.sh PAIRS [FOLDER]}")
 folder=${2:-$(mktemp -d)}
