@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch programs with their attention and with qkv's: calls, training steps, generated tokens.
+
+usage: torch_comparison.py [--tables calls,decode,models] [--threads 2] [--rounds 9] [--burst 0.05]
+                           [--tokens 128 512 2048] [--only TEXT] [-o TABLE.md]
+
+In an environment that has qkv, PyTorch and, for the models, Hugging Face Transformers; a table
+whose packages are not there is left out, with the command that installs them. Calls are of
+`scaled_dot_product_attention`, PyTorch's and qkv.torch's, with the same tensors; results, and
+gradients where they are measured, are compared first. Then both alternate in bursts, with a pause
+after each. Times are medians over the rounds; ratios are medians of each round's ratio, PyTorch's
+time over ours: above 1, ours is shorter. "After a layer" is the same ratio where each call directly
+follows a linear layer of PyTorch, 512 x 512 x 512, whose workers still spin.
+
+The models are made from a configuration, with random parameters. A training step is forward,
+backward and an update; "eager" and "sdpa" are Transformers' own implementations.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+from bursts import cpu_name, measure, others_seconds
+from torch_calls import call_cases, decode_cases
+
+import qkv
+import qkv.torch
+
+BUSY = 0.1  # processors taken by others
+# Of the largest number; bfloat16 has 8 bits.
+LARGEST_ERROR = {torch.float32: 1e-4, torch.bfloat16: 4e-2}
+
+
+def check(case):
+    """The largest difference between the two, relative to the largest number of each result."""
+    if case.random:
+        return
+    for ours, theirs in zip(case.results(case.ours), case.results(case.theirs)):
+        ours, theirs = ours.float(), theirs.float()
+        error = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+        if not error <= LARGEST_ERROR[case.dtype]:
+            raise ValueError(f"{case.name}: results differ by {error:.1e} of the largest")
+
+
+def after_layer(calls, seconds):
+    """Medians of each call directly after a layer of PyTorch."""
+    x, layer = torch.randn(512, 512), torch.nn.Linear(512, 512)
+    times = {name: [] for name in calls}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times["ours"]) < 5:
+        for name, call in calls.items():
+            with torch.no_grad():
+                layer(x)
+            begin = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(series) for name, series in times.items()}
+
+
+def ratio(times, other, ours):
+    return statistics.median(a / b for a, b in zip(times[other], times[ours]))
+
+
+def milliseconds(seconds):
+    return f"{1e3 * seconds:.3f} ms"
+
+
+class Busy:
+    """What other programs took meanwhile."""
+
+    def __init__(self):
+        self.begin, self.others = time.perf_counter(), others_seconds()
+
+    def text(self):
+        taken = (others_seconds() - self.others) / (time.perf_counter() - self.begin)
+        return f", busy: {taken:.1f}" if taken > BUSY else ""
+
+
+def call_line(case, options):
+    check(case)
+    calls = {"ours": case.ours, "theirs": case.theirs}
+    busy = Busy()
+    times = measure(calls, options.rounds, options.burst)
+    after = after_layer(calls, options.rounds * options.burst)
+    ours = milliseconds(statistics.median(times["ours"]))
+    return [
+        case.name,
+        str(case.dtype).removeprefix("torch."),
+        f"{ours}{busy.text()}",
+        milliseconds(statistics.median(times["theirs"])),
+        f"{ratio(times, 'theirs', 'ours'):.2f} x",
+        f"{after['theirs'] / after['ours']:.2f} x",
+    ]
+
+
+def model_line(case, options):
+    for call in case.calls.values():
+        call()
+    busy = Busy()
+    times = measure(case.calls, options.rounds, options.burst)
+    others = [f"{ratio(times, name, 'qkv'):.2f} x" for name in case.calls if name != "qkv"]
+    return [case.name, milliseconds(statistics.median(times["qkv"])) + busy.text(), *others]
+
+
+def model_cases(_options):
+    from torch_models import cases  # here: it needs Transformers
+
+    return cases()
+
+
+CALL_HEAD = ["", "dtype", "ours", "PyTorch", "PyTorch / ours", "after a layer"]
+TABLES = {
+    "calls": (CALL_HEAD, call_line, lambda options: call_cases(options.tokens)),
+    "decode": (CALL_HEAD, call_line, lambda _options: decode_cases()),
+    "models": (["", "qkv", "eager / qkv", "sdpa / qkv"], model_line, model_cases),
+}
+
+
+def markdown(cells):
+    return f"| {' | '.join(cells)} |"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tables", default=",".join(TABLES))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--burst", type=float, default=0.05)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[128, 512, 2048])
+    parser.add_argument("--only", default="", help="lines whose name has this text")
+    parser.add_argument("-o", "--output")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(1)
+    lines = [f"{cpu_name()}; PyTorch {torch.__version__}, qkv {qkv.__version__}, ",
+             f"{options.threads} threads, {time.strftime('%Y-%m-%d')}"]  # fmt: skip
+    lines = ["".join(lines)]
+    for name in options.tables.split(","):
+        head, line_of, cases_of = TABLES[name]
+        lines += ["", markdown(head), markdown(["---"] * len(head))]
+        try:
+            cases = cases_of(options)
+        except ImportError as error:
+            lines.append(f"- left out: {error}; pip install transformers==5.24.0")
+            continue
+        for case in cases:
+            if options.only in case.name:
+                lines.append(markdown(line_of(case, options)))
+                print(lines[-1], flush=True)
+    text = "\n".join(lines) + "\n"
+    if options.output:
+        Path(options.output).write_text(text, encoding="utf-8")
+    print(text, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
