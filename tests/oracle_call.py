@@ -12,6 +12,7 @@ import numpy as np
 from oracle_attention import (Block, backward, forward, mask_mod, top_is_certain, top_of_rows)
 from oracle_philox import dropout_factors
 from oracle_rows import RowMaps, apply, back
+from oracle_sums import sums_of
 
 PARAMETERS = {"bilinear_w": 2, "additive_wq": 2, "additive_wk": 2, "additive_v": 1,
               "additive_b": 1}  # rank without the head axis
@@ -254,7 +255,7 @@ class DenseCall:
                  "weights": state.weights, "dropped_weights": state.dropped,
                  "scores_raw": state.raw, "scores_capped": state.capped,
                  "scores_masked": np.where(state.live, state.final, -np.inf),
-                 "column_sums": state.weights.sum(axis=2)}
+                 **sums_of(state, self.mapped.block.v, self.inputs.get("rows"))}
         if "rows" in self.inputs:
             found["row_weights"] = state.weights[:, :, self.inputs["rows"]]
         if self.top:
@@ -317,8 +318,10 @@ class PackedCall:
     def outputs(self):
         states = self.all_states
         found = {"out": self.gather([state.out for state in states], self.heads)}
-        rows = {"lse": [s.lse for s in states], "row_max": [s.row_max for s in states],
-                "column_sums": [s.weights.sum(axis=2) for s in states]}
+        rows = {"lse": [s.lse for s in states], "row_max": [s.row_max for s in states]}
+        sums = [sums_of(s, mapped.block.v, None) for s, mapped in zip(states, self.blocks)]
+        rows |= {name: [x[name] for x in sums] for name in ("entropy", "column_sums", "value_sums")}
+        found["pooled"] = np.concatenate([x["pooled"] for x in sums])
         if self.top:
             tops = [top_of_rows(state, self.top) for state in states]
             rows["top_weights"], rows["top_keys"] = zip(*tops)

@@ -296,6 +296,6 @@ def broken_row_errors(case):
     for name in ("out", "dq", "top_weights"):
         if name in case.wants and not (np.isnan(case.wants[name]) == broken[..., None]).all():
             yield f"NaN rows of {name} are not those of the weights"
-    for name in ("lse", "row_max"):
+    for name in ("lse", "row_max", "entropy"):
         if not np.isnan(case.wants[name][broken]).all():
             yield f"{name} hides a NaN row"

@@ -2,17 +2,15 @@
 #ifndef QKV_ATTENTION_H_
 #define QKV_ATTENTION_H_
 
-#include <concepts>
 #include <cstddef>
 #include <memory>
 #include <string_view>
-#include <type_traits>
-#include <utility>
 #include <variant>
 
 #include <qkv/context.h>
 #include <qkv/export.h>
 #include <qkv/options.h>
+#include <qkv/outputs.h>
 #include <qkv/view.h>
 
 namespace qkv {
@@ -33,56 +31,7 @@ struct Inputs {
   ConstView cu_seqlens_k{};
 };
 
-// Rows of a matrix with one row per query: all, or those listed in `rows` [R] (integers).
-template <class AnyView>
-struct BasicRows {
-  ConstView rows{};
-  AnyView matrix{};
-  BasicRows() = default;
-  // NOLINTBEGIN(google-explicit-constructor,bugprone-forwarding-reference-overload)
-  template <class All>
-    requires(std::convertible_to<All, AnyView> &&
-             !std::same_as<std::remove_cvref_t<All>, BasicRows>)
-  BasicRows(All&& all) : matrix(std::forward<All>(all)) {}
-  // NOLINTEND(google-explicit-constructor,bugprone-forwarding-reference-overload)
-  BasicRows(const ConstView& named, const AnyView& m) : rows(named), matrix(m) {}
-};
-using Rows = BasicRows<View>;
-using ConstRows = BasicRows<ConstView>;
-
-// The `count` largest weights (before dropout) of each query, largest first, ties to the lower key;
-// if fewer keys are live, the rest is weight 0, key -1.
-struct Top {
-  Index count = 0;
-  View weights{};  // [B,H,Tq,count], accumulator type
-  View keys{};     // the same shape, int32 or int64
-};
-
-// Set a buffer to request a result. `out` has q's dtype; keys are integers; all others have the
-// accumulator's dtype: float64 for float64 inputs, else float32.
-struct Outputs {
-  View out{};              // [B,H,Tq,E]
-  View lse{};              // [B,H,Tq] natural log of the sum of exponentials, sink included
-  View row_max{};          // [B,H,Tq] largest score after masks, sink included
-  View column_sums{};      // [B,H,Tk] what each key received: weights summed over queries
-  Top top{};               //
-  Rows weights{};          // [B,H,Tq or R,Tk] before dropout
-  Rows dropped_weights{};  // after dropout
-  Rows raw_scores{};       // after scale
-  Rows capped_scores{};    // after soft-cap
-  Rows masked_scores{};    // after mods, bias, ALiBi and masks; -inf where masked
-};
-
-// The shapes of a call's results, for allocating buffers: [B,H,Tq,E], [B,H,Tq] and so on, with as
-// many axes as the inputs imply; for packed sequences [sum Tq,H,E], [H,sum Tq] and [H,sum Tk], and
-// no matrix: its rank is 0.
-struct ResultShapes {
-  Dims out{};     // rank 0 if v is absent
-  Dims rows{};    // of lse and row_max; top adds an axis of `count`
-  Dims keys{};    // of column_sums
-  Dims matrix{};  // of weights and scores, all rows
-};
-// Throws Error for inputs that attention() rejects.
+// The shapes of a call's results. Throws Error for inputs that attention() rejects.
 QKV_API ResultShapes result_shapes(const Inputs& inputs);
 
 // softmax(scores(q, k)) v as defined in docs/semantics.md. Throws Error before touching any output.

@@ -11,6 +11,7 @@
 #include <qkv/layers.h>
 #include <qkv/mods.h>
 #include <qkv/options.h>
+#include <qkv/outputs.h>
 #include <qkv/soft_cap.h>
 #include <qkv/softmax.h>
 #include <qkv/target.h>

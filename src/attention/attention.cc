@@ -31,7 +31,10 @@ bool any_has_elements(const Outputs& x) {
   const ConstView results[] = {x.out,
                                x.lse,
                                x.row_max,
-                               x.column_sums,
+                               x.entropy,
+                               x.column_sums.sums,
+                               x.value_sums,
+                               x.pooled,
                                x.top.weights,
                                x.weights.matrix,
                                x.dropped_weights.matrix,
@@ -169,7 +172,11 @@ core::Results every_result(const core::Problem& p) {
   core::ResultOperand asked;
   asked.dtype = p.accumulator;
   if (p.v.given()) all.out = asked;
-  all.lse = all.row_max = all.column_sums = asked;
+  all.lse = all.row_max = all.entropy = all.columns.sums = all.pooled.cells = asked;
+  if (p.v.given()) all.columns.value_sums = asked;
+  // No more cells are held at a time, whatever their number.
+  all.pooled.m = core::kGradientBlock;
+  all.pooled.n = core::kKeyChunk;
   for (core::RowsResult* rows : {&all.weights, &all.dropped_weights, &all.raw_scores,
                                  &all.capped_scores, &all.masked_scores}) {
     rows->matrix = asked;

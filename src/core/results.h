@@ -20,11 +20,30 @@ struct BasicRowsOperand {
 using RowsResult = BasicRowsOperand<void>;
 using RowsOperand = BasicRowsOperand<const void>;
 
+// Sums over queries, all or listed: `names` holds `count` query numbers (in rows), or is absent.
+struct ColumnSumsResult {
+  Operand names;
+  Index count = 0;
+  ResultOperand sums;        // rows = keys
+  ResultOperand value_sums;  // rows = keys
+  bool given() const noexcept { return sums.given() || value_sums.given(); }
+};
+
+// A matrix of cells: see core/cells.h.
+struct PooledResult {
+  Index m = 0;
+  Index n = 0;
+  ResultOperand cells;  // rows, columns = those of cells
+  bool given() const noexcept { return cells.given(); }
+};
+
 struct Results {
-  ResultOperand out;          // rows = queries, columns = channels
-  ResultOperand lse;          // rows = queries
-  ResultOperand row_max;      // rows = queries
-  ResultOperand column_sums;  // rows = keys
+  ResultOperand out;      // rows = queries, columns = channels
+  ResultOperand lse;      // rows = queries
+  ResultOperand row_max;  // rows = queries
+  ResultOperand entropy;  // rows = queries
+  ColumnSumsResult columns;
+  PooledResult pooled;
   Index top = 0;
   ResultOperand top_weights;  // rows = queries, columns = rank
   ResultOperand top_keys;

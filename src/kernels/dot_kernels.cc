@@ -39,6 +39,7 @@ constexpr DotKernels<T> kDotKernels{
     .has_nan = &has_nan<T>,
     .scale_row = &scale_row<T>,
     .weights = &weights<T>,
+    .sum_weights = &sum_weights<T>,
     .divide = &divide<T>,
     .drop = &drop<T>,
     .multiply_adds = &multiply_adds<T>,

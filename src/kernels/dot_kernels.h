@@ -72,6 +72,24 @@ struct SoftmaxState {
   T* sum = nullptr;
 };
 
+// A row of scores whose weights, exp(s_n - max) / sum, are added up.
+template <class T>
+struct SummedRow {
+  const T* s = nullptr;
+  T max = T(0);
+  T sum = T(1);
+  T log_sum = T(0);
+};
+
+// To what the weights of rows are added: columns_n += w_n, and, if they are wanted, the same for
+// cells_n; entropy[r] = -sum_n w_n ln(w_n), in partial sums by n mod kPanel added as a tree.
+template <class T>
+struct WeightSums {
+  T* columns = nullptr;
+  T* cells = nullptr;
+  T* entropy = nullptr;
+};
+
 template <class T>
 struct DotKernels {
   // panel[c][n] = k_nc for n < keys <= kPanel, 0 after them.
@@ -115,6 +133,8 @@ struct DotKernels {
   void (*scale_row)(const T* x, T factor, Index n, T* to);
   // w_n = exp(s_n - max) / sum, 0 for -inf. `w` may be `s`.
   void (*weights)(const T* s, Index n, T max, T sum, T* w);
+  // Adds up the weights of 1..kTileRows rows, in order, for n keys, a multiple of kPanel.
+  void (*sum_weights)(const SummedRow<T>* rows, Index count, Index n, const WeightSums<T>& to);
   // to_n = x_n / by. `to` may be `x`.
   void (*divide)(const T* x, T by, Index n, T* to);
   // w_n = 0 where key j0 + n is dropped; j0 and n are multiples of kPanel.

@@ -172,6 +172,54 @@ void weights(const T* s, Index n, T max, T sum, T* w) {
   });
 }
 
+// Columns are in registers while rows are added to them. -ln(w) is log_sum - (s - max); where w is
+// 0 it may be infinite.
+template <class T, bool kCells, bool kEntropy>
+HWY_NOINLINE void sum_weights_to(const SummedRow<T>* rows, Index count, Index n,
+                                 const WeightSums<T>& to) {
+  const hn::ScalableTag<T> d;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  HWY_ALIGN T partial[kTileRows * kPanel] = {};
+  const auto most = hn::Set(d, std::numeric_limits<T>::max());
+  for (Index x = 0; x < n; x += kLanes) {
+    auto column = hn::LoadU(d, to.columns + x);
+    auto cell = hn::Zero(d);
+    if constexpr (kCells) cell = hn::LoadU(d, to.cells + x);
+    for (Index r = 0; r < count; ++r) {
+      const SummedRow<T>& row = rows[r];
+      const auto below = hn::Sub(hn::LoadU(d, row.s + x), hn::Set(d, row.max));
+      const auto w = hn::Div(exp_nonpositive(d, below), hn::Set(d, row.sum));
+      column = hn::Add(column, w);
+      if constexpr (kCells) cell = hn::Add(cell, w);
+      if constexpr (kEntropy) {
+        T* sums = partial + r * kPanel + x % kPanel;
+        const auto log = hn::Min(hn::Sub(hn::Set(d, row.log_sum), below), most);
+        hn::Store(hn::MulAdd(w, log, hn::Load(d, sums)), d, sums);
+      }
+    }
+    hn::StoreU(column, d, to.columns + x);
+    if constexpr (kCells) hn::StoreU(cell, d, to.cells + x);
+  }
+  if constexpr (!kEntropy) return;
+  for (Index r = 0; r < count; ++r) {
+    T* sums = partial + r * kPanel;
+    for (Index width = kPanel / 2; width > 0; width /= 2) {
+      for (Index y = 0; y < width; ++y) sums[y] += sums[y + width];
+    }
+    to.entropy[r] = sums[0];
+  }
+}
+
+template <class T>
+void sum_weights(const SummedRow<T>* rows, Index count, Index n, const WeightSums<T>& to) {
+  if (to.cells != nullptr) {
+    if (to.entropy != nullptr) return sum_weights_to<T, true, true>(rows, count, n, to);
+    return sum_weights_to<T, true, false>(rows, count, n, to);
+  }
+  if (to.entropy != nullptr) return sum_weights_to<T, false, true>(rows, count, n, to);
+  sum_weights_to<T, false, false>(rows, count, n, to);
+}
+
 template <class T>
 void divide(const T* x, T by, Index n, T* to) {
   for_each_vector<T>(n, [&](auto d, Index at) HWY_ATTR {

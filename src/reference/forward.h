@@ -8,6 +8,7 @@
 
 #include "core/results.h"
 #include "core/stop.h"
+#include "reference/columns.h"
 #include "reference/row.h"
 #include "reference/softmax.h"
 
@@ -31,21 +32,18 @@ void put(const Problem& p, const ResultOperand& to, Index b, Index h, Index row,
 template <class T>
 class Forward {
  public:
-  Forward(const Problem& p, const Results& results) : p_(p), to_(results) {}
+  Forward(const Problem& p, const Results& results)
+      : p_(p), to_(results), columns_(p, results.columns, results.pooled) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena) {
     x_ = take_prepared<T>(p_, arena);
-    if (!to_.column_sums.given()) return;
-    for (RowsOf<T>* rows : {&max_, &sum_}) {
-      *rows = {nullptr, 1, p_.H, p_.q_rows, p_.packed()};
-      rows->data = arena.template take<T>(rows->count(p_.B)).data();
-    }
+    columns_.take_shared(arena);
   }
   std::size_t worker_bytes() const {
     MeasuringArena arena;
     take_worker(arena);
-    return std::max(arena.bytes(), prepare_scratch<T>(p_));
+    return std::max({arena.bytes(), columns_.worker_bytes(), prepare_scratch<T>(p_)});
   }
 
   // `call` has shared memory of shared bytes, and runs tasks (runtime/tasks.h).
@@ -66,19 +64,13 @@ class Forward {
         named_row(head / p_.H, head % p_.H, *m, task % m->count, arena);
       });
     }
-    if (!to_.column_sums.given()) return;
-    const Index key_blocks = (p_.Tk + core::kGradientBlock - 1) / core::kGradientBlock;
-    call.for_each_task(p_.B * p_.H * key_blocks, [&](Index task, core::Arena& arena) {
-      const Index head = task / key_blocks;
-      column_sums(head / p_.H, head % p_.H, task % key_blocks * core::kGradientBlock, arena);
-    });
+    columns_.run(call, x_);
   }
 
  private:
   struct Worker {
     Row<T> row;
     std::uint8_t* kept = nullptr;
-    T* weights = nullptr;
     T* acc = nullptr;
     T* chunk_acc = nullptr;
     Index* top_keys = nullptr;  // of the live keys
@@ -90,9 +82,8 @@ class Forward {
     Worker w;
     w.row = Row<T>::take(arena, p_.Tk);
     w.kept = arena.template take<std::uint8_t>(p_.Tk).data();
-    w.weights = arena.template take<T>(std::max(p_.Tk, core::kGradientBlock)).data();
     w.acc = arena.template take<T>(p_.E).data();
-    w.chunk_acc = arena.template take<T>(std::max(p_.E, core::kGradientBlock)).data();
+    w.chunk_acc = arena.template take<T>(p_.E).data();
     const Index top = to_.top > 0 ? p_.Tk : 0;
     w.top_keys = arena.template take<Index>(top).data();
     w.top_weights = arena.template take<T>(top).data();
@@ -149,10 +140,10 @@ class Forward {
     if (to_.row_max.given()) {
       put(p_, to_.row_max, at.b, at.h, row, 0, state.nan ? T(kNaN<T>) : state.max);
     }
-    if (to_.column_sums.given()) {
-      *max_.of(at.b, at.h, row) = state.nan ? T(kNaN<T>) : state.max;
-      *sum_.of(at.b, at.h, row) = state.sum;
+    if (to_.entropy.given()) {
+      put(p_, to_.entropy, at.b, at.h, row, 0, entropy(scores(w.row), state));
     }
+    columns_.keep(at.b, at.h, row, state);
   }
 
   // Row `to_row` of a returned matrix, from the query processed last.
@@ -204,36 +195,10 @@ class Forward {
     }
   }
 
-  // column_sums_j = sum_i w_ij: blocks of queries in ascending order, each summed from zero.
-  void column_sums(Index b, Index h, Index j0, core::Arena& arena) const {
-    Worker w = take_worker(arena);
-    const Sequence s = p_.sequence(b);
-    if (j0 >= s.Tk) return;
-    const Index count = std::min(s.Tk - j0, core::kGradientBlock);
-    T* total = w.weights;
-    T* block = w.chunk_acc;
-    std::fill(total, total + count, T(0));
-    for (Index i0 = 0; i0 < s.Tq; i0 += core::kGradientBlock) {
-      std::fill(block, block + count, T(0));
-      for (Index i = i0; i < std::min(s.Tq, i0 + core::kGradientBlock); ++i) {
-        x_.stop();
-        score_row(p_, x_, query_at(b, h, i), j0, count, false, w.row);
-        Softmax<T> state;
-        state.empty = false;
-        state.max = *max_.of(b, h, s.q0 + i);
-        state.sum = *sum_.of(b, h, s.q0 + i);
-        state.nan = std::isnan(real_part(state.max));
-        for (Index n = 0; n < count; ++n) block[n] += weight(scores(w.row), state, n);
-      }
-      for (Index n = 0; n < count; ++n) total[n] += block[n];
-    }
-    for (Index n = 0; n < count; ++n) put(p_, to_.column_sums, b, h, s.k0 + j0 + n, 0, total[n]);
-  }
-
   const Problem& p_;
   const Results& to_;
   Prepared<T> x_;
-  RowsOf<T> max_, sum_;
+  Columns<T> columns_;
 };
 
 }  // namespace qkv::reference

@@ -145,6 +145,29 @@ T weight(const Scores<T>& x, const Softmax<T>& state, Index j) {
   return exp(x.s[j] - state.max) / state.sum;
 }
 
+// -sum_j w_j ln w_j over live keys, where ln w_j = s_j - max - ln(sum), and a weight of 0 adds 0:
+// in each chunk partial sums, as of the exponentials; chunks in ascending order. A sink has no
+// term.
+template <class T>
+T entropy(const Scores<T>& x, const Softmax<T>& state) {
+  using std::log;
+  if (state.nan) return T(kNaN<T>);
+  if (state.empty) return T(0);
+  const T log_sum = log(state.sum);
+  T total(0);
+  for (Index j0 = 0; j0 < x.count; j0 += x.chunk) {
+    T partial[core::kPartialSums] = {};
+    for (Index j = j0; j < std::min(x.count, j0 + x.chunk); ++j) {
+      const T w = weight(x, state, j);
+      if (real_part(w) == 0) continue;
+      T& sum = partial[j % core::kPartialSums];
+      sum = fused_multiply_add(w, T(log_sum - (x.s[j] - state.max)), sum);
+    }
+    total += tree_sum(partial);
+  }
+  return total;
+}
+
 }  // namespace qkv::reference
 
 #endif  // QKV_REFERENCE_SOFTMAX_H_

@@ -48,7 +48,7 @@ std::vector<Index> steps_on(const std::string& path) {
 }
 
 struct Step {
-  Tensor out, lse, row_max, column_sums, weights;
+  Tensor out, lse, row_max, entropy, column_sums, pooled, weights;
 };
 
 // A step by `attention`, a function of the memory or the library.
@@ -59,19 +59,24 @@ Step run_step(const Attention& attention, const Source& x, const Tensor& q,
   const DType sums = accumulator_of(x.dtype);
   const Index Tq = q.size(2);
   Step s{Tensor(x.dtype, {2, kHeads, Tq, 5}), Tensor(sums, {2, kHeads, Tq}),
-         Tensor(sums, {2, kHeads, Tq}), Tensor(sums, {2, kHeads, kKeys}),
+         Tensor(sums, {2, kHeads, Tq}),       Tensor(sums, {2, kHeads, Tq}),
+         Tensor(sums, {2, kHeads, kKeys}),    Tensor(sums, {2, kHeads, 2, 3}),
          Tensor(sums, {2, kHeads, Tq, kKeys})};
   attention({q, x.k, x.v}, options,
             {.out = s.out,
              .lse = s.lse,
              .row_max = s.row_max,
+             .entropy = s.entropy,
              .column_sums = s.column_sums,
+             .pooled = s.pooled,
              .weights = View(s.weights)});
   return s;
 }
 
 void expect_same_step(const Step& a, const Step& b, const std::string& what) {
+  EXPECT_TRUE(same_bits(a.entropy, b.entropy)) << what;
   EXPECT_TRUE(same_bits(a.column_sums, b.column_sums)) << what;
+  EXPECT_TRUE(same_bits(a.pooled, b.pooled)) << what;
   EXPECT_TRUE(same_bits(a.out, b.out)) << what;
   EXPECT_TRUE(same_bits(a.lse, b.lse)) << what;
   EXPECT_TRUE(same_bits(a.row_max, b.row_max)) << what;

@@ -277,7 +277,10 @@ Outputs ask_for(const Case& c, const CaseCall& call, std::map<std::string, Tenso
   o.out = view("out");
   o.lse = view("lse");
   o.row_max = view("row_max");
+  o.entropy = view("entropy");
   o.column_sums = view("column_sums");
+  o.value_sums = view("value_sums");
+  o.pooled = view("pooled");
   if (!top.empty()) o.top = {std::stol(top[0]), view("top_weights"), view("top_keys")};
   o.weights = view("weights");
   if (c.want.count("row_weights") != 0 && !o.weights.matrix.given()) {
@@ -298,6 +301,8 @@ std::map<std::string, Tensor> run_forward(const Case& c, const CaseCall& call, C
       outputs.weights.matrix.data() != results.at("row_weights").view().data()) {
     Outputs rows;  // all weights are requested above; listed rows by a second call
     rows.weights = {call.input("rows"), View(results.at("row_weights"))};
+    rows.column_sums = {call.input("rows"), View(results.at("row_column_sums"))};
+    rows.value_sums = results.at("row_value_sums");
     attention(call.inputs(), call.options(), rows, context);
   }
   return results;

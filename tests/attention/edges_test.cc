@@ -289,6 +289,9 @@ TEST(Edges, ResultsWithoutElementsTakeNeitherTimeNorMemory) {
   forward({kMany, 2, 0, 4}, {1, 2, 0, 4},
           {.out = View(none, {kMany, 2, 0, 4}), .column_sums = View(none, {kMany, 2, 0})});
   forward({kMany, 2, 5, 4}, {1, 2, 0, 4}, {.column_sums = View(none, {kMany, 2, 0})});
+  forward({kMany, 2, 0, 4}, {1, 2, 9, 4}, {.entropy = View(none, {kMany, 2, 0})});
+  forward({kMany, 2, 5, 4}, {1, 2, 0, 4}, {.value_sums = View(none, {kMany, 2, 0})});
+  forward({kMany, 0, 5, 4}, {1, 1, 9, 4}, {.pooled = View(none, {kMany, 0, 3, 3})});
   const std::vector<int> no_rows;
   forward({kMany, 2, 5, 4}, {1, 2, 9, 4}, {.weights = {no_rows, View(none, {kMany, 2, 0, 9})}});
 }

@@ -44,12 +44,14 @@ struct Everything {
 };
 
 struct All {
-  Tensor out, lse, row_max, column_sums, weights, top_weights, top_keys;
+  Tensor out, lse, row_max, entropy, column_sums, value_sums, pooled, weights, top_weights,
+      top_keys;
   Tensor dq, dk, dv, dbias, dalibi, dsinks;
 
   std::vector<const Tensor*> list() const {
-    return {&out, &lse, &row_max, &column_sums, &weights, &top_weights, &top_keys,
-            &dq,  &dk,  &dv,      &dbias,       &dalibi,  &dsinks};
+    return {&out,    &lse,     &row_max,     &entropy,  &column_sums, &value_sums,
+            &pooled, &weights, &top_weights, &top_keys, &dq,          &dk,
+            &dv,     &dbias,   &dalibi,      &dsinks};
   }
 };
 
@@ -58,7 +60,10 @@ All run(const Everything& x, Context& context) {
   All r{Tensor(x.dtype, {2, 4, 37, 5}),
         Tensor(sums, {2, 4, 37}),
         Tensor(sums, {2, 4, 37}),
+        Tensor(sums, {2, 4, 37}),
         Tensor(sums, {2, 4, 1100}),
+        Tensor(sums, {2, 4, 1100}),
+        Tensor(sums, {2, 4, 5, 3}),
         Tensor(sums, {2, 4, 3, 1100}),
         Tensor(sums, {2, 4, 37, 3}),
         Tensor(DType::kInt32, {2, 4, 37, 3}),
@@ -73,7 +78,10 @@ All run(const Everything& x, Context& context) {
             {.out = r.out,
              .lse = r.lse,
              .row_max = r.row_max,
+             .entropy = r.entropy,
              .column_sums = r.column_sums,
+             .value_sums = r.value_sums,
+             .pooled = r.pooled,
              .top = {3, r.top_weights, r.top_keys},
              .weights = {rows, r.weights}},
             context);

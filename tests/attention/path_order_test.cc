@@ -123,10 +123,16 @@ TEST(PathOrder, SameBitsForAnyNumberOfThreads) {
       more.emplace_back(accumulator_of(d), Dims{2, 4, 3, 1030});
       more.emplace_back(accumulator_of(d), Dims{2, 4, 101, 5});
       more.emplace_back(DType::kInt32, Dims{2, 4, 101, 5});
+      more.emplace_back(accumulator_of(d), Dims{2, 4, 101});
+      more.emplace_back(accumulator_of(d), Dims{2, 4, 1030});
+      more.emplace_back(accumulator_of(d), Dims{2, 4, 3, 7});
       const std::vector<Index> rows{100, 0, 48};
       RowsOut r =
           Runner(walk, score.score(), std::move(executor))({q, k, v}, options,
-                                                           {.column_sums = more[0],
+                                                           {.entropy = more[4],
+                                                            .column_sums = more[0],
+                                                            .value_sums = more[5],
+                                                            .pooled = more[6],
                                                             .top = {5, more[2], more[3]},
                                                             .dropped_weights = {rows, more[1]}});
       return std::pair(std::move(r), std::move(more));
@@ -326,7 +332,13 @@ TEST(PathOrder, WhatElseIsAskedDoesNotMatter) {
     Tensor keys(DType::kInt64, {1, 2, 55, 4});
     std::vector<Tensor> matrices;
     for (int n = 0; n < 5; ++n) matrices.emplace_back(sums, Dims{1, 2, 55, 530});
-    const Outputs more{.column_sums = columns,
+    Tensor entropy(sums, {1, 2, 55});
+    Tensor value_sums(sums, {1, 2, 530});
+    Tensor pooled(sums, {1, 2, 6, 9});
+    const Outputs more{.entropy = entropy,
+                       .column_sums = columns,
+                       .value_sums = value_sums,
+                       .pooled = pooled,
                        .top = {4, top, keys},
                        .weights = View(matrices[0]),
                        .dropped_weights = View(matrices[1]),

@@ -29,7 +29,10 @@ struct Arrays {
     return {.out = out,
             .lse = lse,
             .row_max = row_max,
+            .entropy = entropy,
             .column_sums = sums,
+            .value_sums = value_sums,
+            .pooled = pooled,
             .top = {3, top, keys},
             .weights = {weights},
             .dropped_weights = {dropped},
@@ -38,7 +41,8 @@ struct Arrays {
             .masked_scores = {masked}};
   }
   std::vector<Tensor*> results() {
-    return {&out, &lse, &row_max, &sums, &top, &keys, &weights, &dropped, &raw, &capped, &masked};
+    return {&out, &lse,  &row_max, &entropy, &sums, &value_sums, &pooled,
+            &top, &keys, &weights, &dropped, &raw,  &capped,     &masked};
   }
 
   void forget() {
@@ -54,6 +58,9 @@ struct Arrays {
   Tensor lse{DType::kFloat32, {2, 5}};
   Tensor row_max{DType::kFloat32, {2, 5}};
   Tensor sums{DType::kFloat32, {2, 9}};
+  Tensor entropy{DType::kFloat32, {2, 5}};
+  Tensor value_sums{DType::kFloat32, {2, 9}};
+  Tensor pooled{DType::kFloat32, {2, 2, 4}};
   Tensor top{DType::kFloat32, {2, 5, 3}};
   Tensor keys{DType::kInt64, {2, 5, 3}};
   Tensor weights{DType::kFloat32, {2, 5, 9}};
@@ -176,8 +183,10 @@ TEST(PlanRepeat, ChecksListedRowsEachTime) {
   plan.run(a.inputs(), {.weights = {rows, a.weights}});
   plan.run(a.inputs(), {.weights = {in_order}});
   EXPECT_TRUE(same_bits(slice(a.weights.view(), 1, 0, 1), slice(in_order.view(), 1, 4, 5)));
+  plan.run(a.inputs(), {.column_sums = {rows, a.sums}});
   rows[2] = 5;
   expect_error("weights.rows", [&] { plan.run(a.inputs(), {.weights = {rows, a.weights}}); });
+  expect_error("column_sums.rows", [&] { plan.run(a.inputs(), {.column_sums = {rows, a.sums}}); });
 }
 
 TEST(PlanRepeat, BackwardBetweenRunsChangesNothing) {

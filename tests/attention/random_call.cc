@@ -304,11 +304,26 @@ void RandomCall::draw_outputs() {
     want("top_keys", chance(0.5) ? DType::kInt32 : DType::kInt64, results(Tq, top_));
     note(top_ > Tk ? "top more than keys" : "top");
   }
-  if (packed_) return;
   for (const char* name :
        {"weights", "dropped_weights", "raw_scores", "capped_scores", "masked_scores"}) {
-    if (chance(0.2)) want_matrix(name);
+    if (!packed_ && chance(0.2)) want_matrix(name);
   }
+  if (chance(0.3)) want("entropy", wide, results(Tq, -1));
+  if (inputs_.v.given() && chance(0.2)) want("value_sums", wide, results(Tk, -1));
+  if (chance(0.25)) {
+    const Index kCells[] = {1, 2, 3, 7, 16, 40, Tq + 3, Tk + 3};
+    Index m = one_of(kCells);
+    const Index n = one_of(kCells);
+    if (B * H * m * n > kMostElements) m = 2;
+    note(m > Tq ? "cells without queries" : "cells");
+    want("pooled", wide, packed_ ? Dims{B, H, m, n} : results(m, n));
+  }
+  const bool sums = wanted_.count("column_sums") + wanted_.count("value_sums") > 0;
+  if (!sums || packed_ || Tq == 0 || !chance(0.4)) return;
+  const Index kCounts[] = {0, 1, 6, 127, 128, 200};
+  Guarded& rows = make(DType::kInt32, Dims(one_of(kCounts))).fill_whole(random_, 0, Tq - 1);
+  row_lists_["column_sums.rows"] = rows.view();
+  note("sums of named rows");
 }
 
 // All rows, or some of them in any order, some twice.
@@ -352,7 +367,10 @@ Results::Results(const RandomCall& call, double sentinel) {
   outputs_ = {.out = buffer("out"),
               .lse = buffer("lse"),
               .row_max = buffer("row_max"),
-              .column_sums = buffer("column_sums"),
+              .entropy = buffer("entropy"),
+              .column_sums = {call.column_rows(), buffer("column_sums")},
+              .value_sums = buffer("value_sums"),
+              .pooled = buffer("pooled"),
               .top = {call.top(), buffer("top_weights"), buffer("top_keys")},
               .weights = rows("weights"),
               .dropped_weights = rows("dropped_weights"),

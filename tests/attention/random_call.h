@@ -47,6 +47,10 @@ class RandomCall {
   };
   const std::map<std::string, Wanted>& wanted() const { return wanted_; }
   ConstView row_list(const std::string& name) const { return row_lists_.at(name); }
+  // Of column_sums and value_sums; absent: all queries.
+  ConstView column_rows() const {
+    return row_lists_.count("column_sums.rows") != 0 ? row_list("column_sums.rows") : ConstView();
+  }
   Index top() const { return top_; }
 
   Index B = 1, H = 1, G = 1, Tq = 1, Tk = 1, Dq = 1, Dk = 1, E = 1, U = 1;

@@ -162,6 +162,53 @@ TYPED_TEST(Kernels, ExponentialsAreWithinTheirBound) {
   });
 }
 
+// Weights of rows added to columns in order, and -w ln w in partial sums.
+TYPED_TEST(Kernels, WeightsAreAddedInTheFixedOrder) {
+  using T = TypeParam;
+  constexpr Index kStride = 528;
+  constexpr T kMasked = -std::numeric_limits<T>::infinity();
+  const std::vector<T> values = random_values<T>(kTileRows * kStride, 7);
+  this->for_each_target([&](const DotKernels<T>& k, bool fused) {
+    for (const Index n : {64, 448, 512}) {
+      for (const Index count : {1, 2, static_cast<int>(kTileRows)}) {
+        std::vector<T> s(values);
+        for (T& x : s) x *= 5;
+        s[3] = kMasked;
+        std::vector<SummedRow<T>> rows;
+        std::vector<T> columns(static_cast<std::size_t>(n), T(0.5));
+        std::vector<T> cells(static_cast<std::size_t>(n), T(2));
+        std::vector<T> entropy(kTileRows, T(-1));
+        std::vector<T> want_columns(columns);
+        std::vector<T> want_cells(cells);
+        std::vector<T> w(static_cast<std::size_t>(n));
+        for (Index r = 0; r < count; ++r) {
+          rows.push_back({s.data() + r * kStride, T(20), T(3) + static_cast<T>(r), T(1.5)});
+          k.weights(rows.back().s, n, rows.back().max, rows.back().sum, w.data());
+          T partial[kPanel] = {};
+          for (std::size_t x = 0; x < w.size(); ++x) {
+            want_columns[x] += w[x];
+            want_cells[x] += w[x];
+            if (rows.back().s[x] == kMasked) continue;
+            const T log = T(1.5) - (rows.back().s[x] - T(20));
+            partial[x % kPanel] = this->multiply_add(fused, w[x], log, partial[x % kPanel]);
+          }
+          const T want = reference::tree_sum(partial);
+          k.sum_weights(&rows.back(), 1, n, {w.data(), nullptr, entropy.data() + r});
+          EXPECT_EQ(entropy[static_cast<std::size_t>(r)], want) << "row " << r << " alone";
+        }
+        const std::vector<T> alone(entropy);
+        k.sum_weights(rows.data(), count, n, {columns.data(), cells.data(), entropy.data()});
+        EXPECT_EQ(columns, want_columns) << n << " keys, " << count << " rows";
+        EXPECT_EQ(cells, want_cells) << n << " keys, " << count << " rows";
+        EXPECT_EQ(entropy, alone) << n << " keys, " << count << " rows";
+        std::fill(columns.begin(), columns.end(), T(0.5));
+        k.sum_weights(rows.data(), count, n, {columns.data(), nullptr, nullptr});
+        EXPECT_EQ(columns, want_columns);
+      }
+    }
+  });
+}
+
 // The sum of a row's exponentials: 64 partial sums by key mod 64, then the tree of reference/sum.h.
 TYPED_TEST(Kernels, SoftmaxSumsInTheFixedOrder) {
   using T = TypeParam;

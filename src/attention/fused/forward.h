@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "attention/fused/block.h"
+#include "attention/fused/column_pass.h"
 #include "attention/fused/inspection.h"
 #include "core/results.h"
 
@@ -28,7 +29,7 @@ class FusedForward {
  public:
   FusedForward(const Problem& p, const Results& to, kernels::Target target,
                const AdditiveScores<T>* additive = nullptr)
-      : p_(p), to_(to), call_(p, target, additive) {}
+      : p_(p), to_(to), call_(p, target, additive), columns_(call_, to, states_) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena);
@@ -41,7 +42,7 @@ class FusedForward {
   Index most_rows() const { return p_.G > 0 ? p_.H / p_.G * p_.Tq : 0; }  // of a unit
   bool few_queries() const { return p_.G > 0 && most_rows() <= kFewRows; }
   bool with_values() const { return to_.out.given(); }
-  bool shows_states() const { return looks_inside(to_); }
+  bool shows_states() const { return looks_inside(to_) || columns_.wanted(); }
   // Panels, or partial results of chunks, in the budget of a wave.
   Index pieces_of(const KeyUnit& unit) const {
     return few_queries() ? live_chunks(unit).size() : pieces(unit.s.Tk, kPanel);
@@ -81,6 +82,7 @@ class FusedForward {
   Index task_chunks_ = 1;
   T* shared_ = nullptr;  // panels, or partial results, of the wave's units
   RowStates<T> states_;  // if anything is inspected afterwards
+  ColumnPass<T> columns_;
 };
 
 // ---- memory ---------------------------------------------------------------------------------
@@ -130,14 +132,18 @@ void FusedForward<T>::take_shared(AnyArena& arena) {
   shared_ = arena.template take<T>(wave_pieces() * piece_values()).data();
   if (!shows_states()) return;
   states_ = RowStates<T>::take(arena, p_);
+  columns_.take_shared(arena);
 }
 
 template <class T>
 std::size_t FusedForward<T>::worker_bytes() const {
-  MeasuringArena arena;
-  FusedBlock<T> block(call_, arena);
-  if (shows_states()) FusedInspection<T>::take_worker(arena);
-  return arena.bytes();
+  MeasuringArena block;
+  FusedBlock<T> rows(call_, block);
+  MeasuringArena inspection;
+  if (looks_inside(to_)) FusedInspection<T>::take_worker(inspection);
+  MeasuringArena columns;
+  if (columns_.wanted()) columns_.take_worker(columns);
+  return block.bytes() + std::max(inspection.bytes(), columns.bytes());
 }
 
 // ---- the pass -------------------------------------------------------------------------------
@@ -178,9 +184,9 @@ void FusedForward<T>::run(runtime::Call& call) {
             query_block(u, n, task, arena);
           });
     }
-    if (shows_states()) {
-      FusedInspection<T>(call_, to_, states_).run(call, wave_, [&](Index n) { return packed(n); });
-    }
+    const auto panels = [&](Index n) { return packed(n); };
+    if (looks_inside(to_)) FusedInspection<T>(call_, to_, states_).run(call, wave_, panels);
+    columns_.run(call, wave_, panels);
   }
 }
 

@@ -6,9 +6,10 @@
 #include <cmath>
 
 #include "attention/fused/block.h"
+#include "attention/fused/row_states.h"
 #include "core/results.h"
 
-// Results besides out and lse: weights, scores, largest weights, column sums. Scores are
+// Results besides out and lse that belong to one row: weights, scores, largest weights. Scores are
 // recomputed, tile by tile, once the softmax of every row is known, and are written directly to the
 // caller's buffers.
 namespace qkv::attn {
@@ -21,31 +22,12 @@ inline std::array<const RowsResult*, 5> matrices_of(const Results& to) {
   return {&to.weights, &to.dropped_weights, &to.raw_scores, &to.capped_scores, &to.masked_scores};
 }
 
-// Whether anything is requested besides out, lse and row maximum.
+// Whether any of these is requested.
 inline bool looks_inside(const Results& to) {
   const auto all = matrices_of(to);
-  return to.column_sums.given() || to.top > 0 ||
+  return to.top > 0 ||
          std::any_of(all.begin(), all.end(), [](const RowsResult* m) { return m->given(); });
 }
-
-// Maximum and sum of every row's softmax, sink included: [B,H,q_rows], packed [H,q_rows].
-template <class T>
-struct RowStates {
-  T* max = nullptr;
-  T* sum = nullptr;
-
-  template <class AnyArena>
-  static RowStates take(AnyArena& arena, const Problem& p) {
-    const Index rows = (p.packed() ? 1 : p.B) * p.H * p.q_rows;
-    RowStates states;
-    states.max = arena.template take<T>(rows).data();
-    states.sum = arena.template take<T>(rows).data();
-    return states;
-  }
-  static Index index(const Problem& p, const KeyUnit& unit, const QueryAt& at) {
-    return ((p.packed() ? 0 : at.b) * p.H + at.h) * p.q_rows + unit.s.q0 + at.i;
-  }
-};
 
 template <class T>
 class FusedInspection {
@@ -55,16 +37,14 @@ class FusedInspection {
 
   struct Worker {
     T* weights = nullptr;  // of a chunk
-    T* total = nullptr;
     T* block = nullptr;
     Index found[kBlockRows] = {};  // of the largest weights of each row
   };
   template <class AnyArena>
   static Worker take_worker(AnyArena& arena) {
     Worker w;
-    for (T** array : {&w.weights, &w.total, &w.block}) {
-      *array = arena.template take<T>(kKeyChunk).data();
-    }
+    w.weights = arena.template take<T>(kKeyChunk).data();
+    w.block = arena.template take<T>(kKeyChunk).data();
     return w;
   }
 
@@ -81,7 +61,6 @@ class FusedInspection {
   }
   void all_rows(FusedBlock<T>& x, Worker& w) const;
   void named_rows(FusedBlock<T>& x, const RowsResult& m, Index n0, Index count, Worker& w) const;
-  void column_sums(FusedBlock<T>& x, Index h, Index chunk, Worker& w) const;
   void row_weights(const FusedBlock<T>& x, Index r, T* to) const;
   void put(const FusedBlock<T>& x, const RowsResult& m, Index r, Index to_row, Index j0,
            const T* values, Index n) const;
@@ -135,16 +114,6 @@ void FusedInspection<T>::run(runtime::Call& call, const Wave& wave, const Packed
           named_rows(x, *m, n0, std::min(kBlockRows, unit.heads * m->count - n0), w);
         });
   }
-  if (!to_.column_sums.given()) return;
-  wave.for_each_task(
-      p_, call, [&](const KeyUnit& unit) { return unit.heads * pieces(unit.s.Tk, p_.key_chunk); },
-      [&](const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
-        FusedBlock<T> x(call_, arena);
-        Worker w = take_worker(arena);
-        x.start_unit(unit, packed(n));
-        const Index chunks = pieces(unit.s.Tk, p_.key_chunk);
-        column_sums(x, unit.first_head + task / chunks, task % chunks, w);
-      });
 }
 
 // ---- matrices -------------------------------------------------------------------------------
@@ -361,43 +330,6 @@ void FusedInspection<T>::fill_top(const FusedBlock<T>& x, Index r, const Worker&
   top.sort(w.found[r]);
   for (Index rank = w.found[r]; rank < to_.top; ++rank) {
     top.put(rank, std::isnan(sum) ? sum : T(0), Index{-1});
-  }
-}
-
-// ---- column sums ----------------------------------------------------------------------------
-
-// column_sums_j = sum_i w_ij: blocks of kGradientBlock queries in ascending order, each summed from
-// zero.
-template <class T>
-void FusedInspection<T>::column_sums(FusedBlock<T>& x, Index h, Index chunk, Worker& w) const {
-  using Tiles = typename FusedBlock<T>::Tiles;
-  const KeyUnit unit = x.unit();
-  const Index j0 = chunk * p_.key_chunk;
-  const Index keys = std::min(p_.key_chunk, unit.s.Tk - j0);
-  std::fill(w.total, w.total + kKeyChunk, T(0));
-  for (Index i0 = 0; i0 < unit.s.Tq; i0 += core::kGradientBlock) {
-    std::fill(w.block, w.block + kKeyChunk, T(0));
-    const Index end = std::min(unit.s.Tq, i0 + core::kGradientBlock);
-    for (Index i = i0; i < end;) {
-      x.clear_rows();
-      for (; i < end && x.count() < kBlockRows; ++i) x.add_row(h, i);
-      x.for_each_group(j0, Tiles::kLive, [&](Index first, Index rows) {
-        for (Index r = first; r < first + rows; ++r) {
-          const KeyRange piece = x.piece(r);
-          if (piece.empty()) continue;
-          x.soft_cap(r);
-          x.change(r);
-          row_weights(x, r, w.weights);
-          for (Index n = piece.begin; n < piece.end; ++n) w.block[n] += w.weights[n - piece.begin];
-        }
-      });
-    }
-    for (Index n = 0; n < keys; ++n) w.total[n] += w.block[n];
-  }
-  const Index entry = core::batch_offset(to_.column_sums, p_.batch, unit.b);
-  for (Index n = 0; n < keys; ++n) {
-    core::store(to_.column_sums.dtype, to_.column_sums.data,
-                core::offset_of(to_.column_sums, entry, h, unit.s.k0 + j0 + n, 0), w.total[n]);
   }
 }
 

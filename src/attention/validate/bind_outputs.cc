@@ -4,6 +4,7 @@
 
 #include "attention/validate/bind.h"
 #include "attention/validate/shapes.h"
+#include "core/checked.h"
 #include "core/message.h"
 
 namespace qkv::attn {
@@ -64,6 +65,15 @@ void check_row_names(const Problem& p, std::string_view list, const ConstView& r
   }
 }
 
+// The list of `count` queries that a result is restricted to.
+core::Operand bind_names(const Problem& p, std::string_view list, const ConstView& rows) {
+  expect_integer(p, list, rows);
+  if (rows.rank() != 1) {
+    throw Error(p.function, list, text("must have the shape [R], got ", describe(rows)));
+  }
+  return {rows.data(), rows.dtype(), {}, 0, rows.stride(0), 0};
+}
+
 // A matrix with one row per query, or per listed query.
 template <class Void>
 core::BasicRowsOperand<Void> bind_matrix(const Problem& p, std::string_view name,
@@ -80,12 +90,8 @@ core::BasicRowsOperand<Void> bind_matrix(const Problem& p, std::string_view name
   core::BasicRowsOperand<Void> to;
   Index count = p.Tq;
   if (rows.rows.given()) {
-    expect_integer(p, list, rows.rows);
-    if (rows.rows.rank() != 1) {
-      throw Error(p.function, list, text("must have the shape [R], got ", describe(rows.rows)));
-    }
+    to.names = bind_names(p, list, rows.rows);
     count = to.count = rows.rows.size(0);
-    to.names = {rows.rows.data(), rows.rows.dtype(), {}, 0, rows.rows.stride(0), 0};
   }
   const char* letters = rows.rows.given() ? "R,Tk" : "Tq,Tk";
   expect_shape(p, name, rows.matrix, result_shape(p, {count, p.Tk}), letters);
@@ -120,8 +126,65 @@ void bind_top(const Problem& p, const Top& top, Results& to) {
   to.top_keys = bind_rows(p, "top.keys", top.keys, Along::kQueries, top.count);
 }
 
+core::ColumnSumsResult bind_columns(const Problem& p, const Outputs& outputs) {
+  const ConstView& rows = outputs.column_sums.rows;
+  core::ColumnSumsResult to;
+  expect_accumulator(p, "column_sums", outputs.column_sums.sums);
+  to.sums = bind_rows(p, "column_sums", outputs.column_sums.sums, Along::kKeys);
+  if (outputs.value_sums.given() && p.E == 0) {
+    throw Error(p.function, "value_sums", "is given but v is absent");
+  }
+  expect_accumulator(p, "value_sums", outputs.value_sums);
+  to.value_sums = bind_rows(p, "value_sums", outputs.value_sums, Along::kKeys);
+  if (!rows.given()) return to;
+  if (!to.given()) {
+    throw Error(p.function, "column_sums",
+                "is absent, as value_sums is, but column_sums.rows is given");
+  }
+  if (p.packed()) {
+    throw Error(p.function, "column_sums.rows",
+                "is not available with packed sequences (cu_seqlens)");
+  }
+  to.names = bind_names(p, "column_sums.rows", rows);
+  to.count = rows.size(0);
+  check_row_names(p, "column_sums.rows", rows);
+  return to;
+}
+
+core::PooledResult bind_pooled(const Problem& p, const View& view) {
+  if (!view.given()) return {};
+  expect_accumulator(p, "pooled", view);
+  const Index m = view.rank() < 2 ? 0 : view.size(-2);
+  const Index n = view.rank() < 2 ? 0 : view.size(-1);
+  const Dims expected = p.packed() ? Dims{p.B, p.H, m, n} : result_shape(p, {m, n});
+  if (view.shape() != expected) {
+    const std::string letters = p.packed() ? "[B,H,m,n]" : result_letters(p, "m,n");
+    const Dims before = p.packed() ? Dims{p.B, p.H} : result_shape(p, {});
+    throw Error(p.function, "pooled",
+                text("must have the shape ", letters, ", where all before m is ", to_string(before),
+                     ", got ", describe(view)));
+  }
+  const auto fits = [](Index cells, Index T) {
+    return cells > 0 && core::checked_multiply(cells, T + 1).has_value();
+  };
+  if (!fits(m, p.Tq) || !fits(n, p.Tk)) {
+    throw Error(p.function, "pooled",
+                text("must have m and n of 1 or more, and m Tq and n Tk below 2^63, got ",
+                     describe(view), " where Tq = ", p.Tq, " and Tk = ", p.Tk));
+  }
+  core::PooledResult to{m, n, {}};
+  if (p.packed()) {
+    to.cells = {view.data(), view.dtype(), {}, view.stride(1), view.stride(2), view.stride(3)};
+    to.cells.entry_stride = view.stride(0);
+  } else {
+    to.cells = to_operand(p, view, view.strides(), 2);
+  }
+  return to;
+}
+
 bool asks_for_nothing(const Outputs& o) {
-  return !o.out.given() && !o.lse.given() && !o.row_max.given() && !o.column_sums.given() &&
+  return !o.out.given() && !o.lse.given() && !o.row_max.given() && !o.entropy.given() &&
+         !o.column_sums.sums.given() && !o.value_sums.given() && !o.pooled.given() &&
          !o.top.weights.given() && !o.top.keys.given() && !o.weights.matrix.given() &&
          !o.dropped_weights.matrix.given() && !o.raw_scores.matrix.given() &&
          !o.capped_scores.matrix.given() && !o.masked_scores.matrix.given();
@@ -136,8 +199,10 @@ core::Results bind_outputs(const Problem& p, const Outputs& outputs) {
   to.lse = bind_rows(p, "lse", outputs.lse, Along::kQueries);
   expect_accumulator(p, "row_max", outputs.row_max);
   to.row_max = bind_rows(p, "row_max", outputs.row_max, Along::kQueries);
-  expect_accumulator(p, "column_sums", outputs.column_sums);
-  to.column_sums = bind_rows(p, "column_sums", outputs.column_sums, Along::kKeys);
+  expect_accumulator(p, "entropy", outputs.entropy);
+  to.entropy = bind_rows(p, "entropy", outputs.entropy, Along::kQueries);
+  to.columns = bind_columns(p, outputs);
+  to.pooled = bind_pooled(p, outputs.pooled);
   bind_top(p, outputs.top, to);
   to.weights = bind_matrix(p, "weights", "weights.rows", outputs.weights);
   to.dropped_weights =

@@ -81,6 +81,7 @@ void for_each_input(const Inputs& inputs, const Options& options, const F& f) {
 // The lists of named rows are inputs.
 template <class F>
 void for_each_named_row(const Outputs& o, const F& f) {
+  f("column_sums.rows", o.column_sums.rows);
   f("weights.rows", o.weights.rows);
   f("dropped_weights.rows", o.dropped_weights.rows);
   f("raw_scores.rows", o.raw_scores.rows);
@@ -93,7 +94,10 @@ void for_each_output(const Outputs& o, const F& f) {
   f("out", o.out);
   f("lse", o.lse);
   f("row_max", o.row_max);
-  f("column_sums", o.column_sums);
+  f("entropy", o.entropy);
+  f("column_sums", o.column_sums.sums);
+  f("value_sums", o.value_sums);
+  f("pooled", o.pooled);
   f("top.weights", o.top.weights);
   f("top.keys", o.top.keys);
   f("weights", o.weights.matrix);

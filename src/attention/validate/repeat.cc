@@ -21,27 +21,40 @@ auto views_of(const Inputs& inputs) {
 }
 
 auto views_of(const Outputs& outputs) {
-  const auto& [out, lse, row_max, column_sums, top, weights, dropped, raw, capped, masked] =
-      outputs;
-  return std::array{&out,         &lse,           &row_max,        &column_sums,
-                    &top.weights, &top.keys,      &weights.matrix, &dropped.matrix,
-                    &raw.matrix,  &capped.matrix, &masked.matrix};
+  const auto& [out, lse, row_max, entropy, column_sums, value_sums, pooled, top, weights, dropped,
+               raw, capped, masked] = outputs;
+  return std::array{
+      &out,           &lse,          &row_max,  &entropy,        &column_sums.sums, &value_sums,
+      &pooled,        &top.weights,  &top.keys, &weights.matrix, &dropped.matrix,   &raw.matrix,
+      &capped.matrix, &masked.matrix};
 }
 
 // In the order of views_of(outputs).
 auto operands_of(core::Results& results) {
-  auto& [out, lse, row_max, column_sums, top, top_weights, top_keys, weights, dropped, raw, capped,
-         masked] = results;
+  auto& [out, lse, row_max, entropy, columns, pooled, top, top_weights, top_keys, weights, dropped,
+         raw, capped, masked] = results;
   static_cast<void>(top);
-  return std::array{&out,         &lse,           &row_max,        &column_sums,
-                    &top_weights, &top_keys,      &weights.matrix, &dropped.matrix,
-                    &raw.matrix,  &capped.matrix, &masked.matrix};
+  return std::array{&out,
+                    &lse,
+                    &row_max,
+                    &entropy,
+                    &columns.sums,
+                    &columns.value_sums,
+                    &pooled.cells,
+                    &top_weights,
+                    &top_keys,
+                    &weights.matrix,
+                    &dropped.matrix,
+                    &raw.matrix,
+                    &capped.matrix,
+                    &masked.matrix};
 }
 
 // Lists of rows have values, which are checked in each run.
 bool names_rows(const Outputs& outputs) {
-  const auto& [out, lse, row_max, column_sums, top, weights, dropped, raw, capped, masked] =
-      outputs;
+  const auto& [out, lse, row_max, entropy, column_sums, value_sums, pooled, top, weights, dropped,
+               raw, capped, masked] = outputs;
+  if (column_sums.rows.given()) return true;
   for (const Rows* rows : {&weights, &dropped, &raw, &capped, &masked}) {
     if (rows->rows.given()) return true;
   }

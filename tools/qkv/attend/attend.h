@@ -40,6 +40,7 @@ struct ResultKind {
   ResultAxes axes;
   qkv::View qkv::Outputs::*buffer;  // the one of these two
   qkv::Rows qkv::Outputs::*matrix;  // that is not null
+  qkv::ColumnSums qkv::Outputs::*columns = nullptr;
 };
 inline constexpr ResultKind kResultKinds[] = {
     {"out", "out", "weighted sums of v", ResultAxes::kValues, &qkv::Outputs::out, nullptr},
@@ -57,7 +58,7 @@ inline constexpr ResultKind kResultKinds[] = {
     {"row_max", "row_max", "largest masked score", ResultAxes::kQueries, &qkv::Outputs::row_max,
      nullptr},
     {"column_sums", "column_sums", "weight that each key received", ResultAxes::kKeys,
-     &qkv::Outputs::column_sums, nullptr},
+     nullptr, nullptr, &qkv::Outputs::column_sums},
 };
 inline constexpr std::size_t kResultKindCount = std::size(kResultKinds);
 

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/attention.h>
+#include <qkv/tensor.h>
+
+#include "tests/attention/bits.h"
+#include "tests/attention/paths.h"
+#include "tests/support/compare.h"
+
+// Results that add up weights: entropy, column sums, value sums, pooled weights. The oracle's cases
+// and random calls compare their numbers with the full matrix; these are their rules, and sizes
+// with several blocks of queries (128) and chunks of keys (512), whose sums are added in turns.
+namespace qkv::test {
+namespace {
+
+const double kNaN = std::nan("");
+
+struct Sums {
+  Tensor entropy, columns, values, pooled;
+
+  Sums(DType dtype, const Dims& lead, Index Tq, Index Tk, Index m, Index n)
+      : entropy(dtype, with(lead, {Tq})),
+        columns(dtype, with(lead, {Tk})),
+        values(dtype, with(lead, {Tk})),
+        pooled(dtype, with(lead, {m, n})) {
+    for (Tensor* x : list()) {
+      for (Index i = 0; i < x->view().element_count(); ++i) {
+        core::store(dtype, x->view().data(), i, -777.0);
+      }
+    }
+  }
+  static Dims with(Dims lead, std::initializer_list<Index> tail) {
+    for (const Index size : tail) lead.push_back(size);
+    return lead;
+  }
+  std::vector<Tensor*> list() { return {&entropy, &columns, &values, &pooled}; }
+  Outputs all(const ConstView& rows = {}) {
+    return {
+        .entropy = entropy, .column_sums = {rows, columns}, .value_sums = values, .pooled = pooled};
+  }
+};
+
+// The same from the full matrix, in float64, as the documentation defines them.
+struct Wanted {
+  std::vector<double> entropy, columns, values, pooled;
+};
+
+Wanted from_matrix(const ConstView& weights, const ConstView& v, const std::vector<Index>& rows,
+                   Index m, Index n) {
+  const Index Tq = weights.size(-2);
+  const Index Tk = weights.size(-1);
+  const std::vector<double> w = values_of(weights);
+  const std::vector<double> value = values_of(v);
+  const Index E = v.size(-1);
+  const Index heads = weights.element_count() / (Tq * Tk);
+  const Index groups = v.element_count() / (Tk * E);
+  Wanted want;
+  for (Index h = 0; h < heads; ++h) {
+    const auto at = [&](Index i, Index j) {
+      return w[static_cast<std::size_t>((h * Tq + i) * Tk + j)];
+    };
+    std::vector<double> cells(static_cast<std::size_t>(m * n), 0);
+    std::vector<double> counts(static_cast<std::size_t>(m), 0);
+    for (Index i = 0; i < Tq; ++i) {
+      double entropy = 0;
+      for (Index j = 0; j < Tk; ++j) {
+        if (at(i, j) > 0) entropy -= at(i, j) * std::log(at(i, j));
+        cells[static_cast<std::size_t>(i * m / Tq * n + j * n / Tk)] += at(i, j);
+      }
+      want.entropy.push_back(entropy);
+      counts[static_cast<std::size_t>(i * m / Tq)] += 1;
+    }
+    for (Index c = 0; c < m * n; ++c) {
+      const double count = counts[static_cast<std::size_t>(c / n)];
+      want.pooled.push_back(count == 0 ? 0 : cells[static_cast<std::size_t>(c)] / count);
+    }
+    for (Index j = 0; j < Tk; ++j) {
+      double sum = 0;
+      for (const Index i : rows) sum += at(i, j);
+      double squares = 0;
+      const Index key = (h * groups / heads) * Tk + j;
+      for (Index c = 0; c < E; ++c) {
+        squares += std::pow(value[static_cast<std::size_t>(key * E + c)], 2);
+      }
+      want.columns.push_back(sum);
+      want.values.push_back(sum * std::sqrt(squares));
+    }
+  }
+  return want;
+}
+
+std::vector<Index> every(Index T) {
+  std::vector<Index> rows(static_cast<std::size_t>(T));
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<Index>(i);
+  return rows;
+}
+
+// Calls test(path, kind) for every path and score.
+template <class F>
+void for_each_path(const F& test) {
+  for (const ScoreKind kind : kScoreKinds) {
+    for (const std::string& path : kind == ScoreKind::kDot ? all_paths() : fast_paths(kind)) {
+      SCOPED_TRACE(path);
+      test(path, kind);
+    }
+  }
+}
+
+struct Cells {
+  Index m, n;
+};
+// Fewer and more than queries (300) and keys (1030), with borders in and between blocks and chunks.
+constexpr Cells kCells[] = {{7, 5}, {1, 1}, {2, 3}, {13, 1030}, {300, 40}, {450, 1500}};
+
+TEST(Sums, AreThoseOfTheFullMatrixOnEveryPath) {
+  for_each_path([](const std::string& path, ScoreKind kind) {
+    for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16}) {
+      const bool wide = dtype == DType::kFloat64;
+      const DType sums = accumulator_of(dtype);
+      const Tensor q = normal({1, 2, 300, 8}, 1, dtype);
+      const Tensor k = normal({1, 1, 1030, 8}, 2, dtype);
+      const Tensor v = normal({1, 1, 1030, 5}, 3, dtype);
+      const Tensor sinks = normal({2}, 4, sums);
+      const std::vector<Index> lengths{1000};
+      const SeededScore score(kind, {.H = 2, .Dq = 8, .Dk = 8, .U = 7}, dtype);
+      const Options options{.score = score.score(),
+                            .masks = {Window{600, 40}, KeyLengths{lengths}},
+                            .sinks = sinks,
+                            .dropout = {0.25, 3}};
+      const std::vector<Index> named{299, 0, 17, 17, 130};
+      Context context;
+      context.force_path(path);
+      Tensor weights(sums, {1, 2, 300, 1030});
+      attention({q, k, v}, options, {.weights = View(weights)}, context);
+      for (const auto& [m, n] : kCells) {
+        Sums all(sums, {1, 2}, 300, 1030, m, n);
+        attention({q, k, v}, options, all.all(), context);
+        Sums some(sums, {1, 2}, 300, 1030, m, n);
+        attention({q, k, v}, options, some.all(named), context);
+        const Wanted want = from_matrix(weights, v, every(300), m, n);
+        const Bound bound = wide ? Bound{1e-13, 1e-14} : Bound{2e-5, 2e-6};
+        const std::string what = std::to_string(m) + " x " + std::to_string(n);
+        EXPECT_TRUE(compare("entropy", all.entropy, want.entropy, bound, what));
+        EXPECT_TRUE(compare("column_sums", all.columns, want.columns, bound, what));
+        EXPECT_TRUE(compare("value_sums", all.values, want.values, bound, what));
+        EXPECT_TRUE(compare("pooled", all.pooled, want.pooled, bound, what));
+        const Wanted of_named = from_matrix(weights, v, named, m, n);
+        EXPECT_TRUE(compare("column_sums", some.columns, of_named.columns, bound, what));
+        EXPECT_TRUE(compare("value_sums", some.values, of_named.values, bound, what));
+        EXPECT_TRUE(same_bits(all.entropy, some.entropy)) << what;
+        EXPECT_TRUE(same_bits(all.pooled, some.pooled)) << what;
+        if (is_brief() || !wide) break;
+      }
+    }
+  });
+}
+
+// A user's parallel_for that starts a thread for each body, in reverse order.
+void backwards_in_threads(void*, Index count, Executor::Body body, void* state) {
+  std::vector<std::thread> threads;
+  for (Index n = count - 1; n >= 0; --n) threads.emplace_back([=] { body(state, n); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Each head alone, and on one thread, gives the bits of all together on several.
+TEST(Sums, DependNeitherOnThreadsNorOnOtherHeadsOrResults) {
+  for_each_path([](const std::string& path, ScoreKind kind) {
+    const Tensor q = normal({2, 4, 300, 8}, 11);
+    const Tensor k = normal({2, 2, 1600, 8}, 12);
+    const Tensor v = normal({2, 2, 1600, 5}, 13);
+    const SeededScore score(kind, {.H = 4, .Dq = 8, .Dk = 8, .U = 7}, DType::kFloat32);
+    const auto run = [&](Executor executor, const Inputs& inputs, Index h0, Index h1,
+                         const Outputs& outputs) {
+      Context context(std::move(executor));
+      context.force_path(path);
+      attention(inputs, {.score = score.heads(h0, h1), .masks = {Causal{}, Window{1400, 0}}},
+                outputs, context);
+    };
+    const Inputs whole{q, k, v};
+    for (const auto& [m, n] : {Cells{5, 7}, Cells{300, 3}}) {
+      Sums one(DType::kFloat32, {2, 4}, 300, 1600, m, n);
+      run({}, whole, 0, 4, one.all());
+      const auto expect_same = [&](Sums& other, const std::string& what) {
+        for (std::size_t x = 0; x < 4; ++x) {
+          EXPECT_TRUE(same_bits(*one.list()[x], *other.list()[x])) << what << ", result " << x;
+        }
+      };
+      for (int threads : {2, 5}) {
+        Sums many(DType::kFloat32, {2, 4}, 300, 1600, m, n);
+        run(Executor::threads(threads), whole, 0, 4, many.all());
+        expect_same(many, std::to_string(threads) + " threads");
+      }
+      Sums callers(DType::kFloat32, {2, 4}, 300, 1600, m, n);
+      run({&backwards_in_threads, nullptr, 3}, whole, 0, 4, callers.all());
+      expect_same(callers, "caller's executor");
+      Sums apart(DType::kFloat32, {2, 4}, 300, 1600, m, n);
+      run(Executor::threads(2), whole, 0, 4, {.entropy = apart.entropy});
+      run(Executor::threads(2), whole, 0, 4, {.column_sums = apart.columns});
+      run(Executor::threads(2), whole, 0, 4, {.value_sums = apart.values});
+      run(Executor::threads(2), whole, 0, 4, {.pooled = apart.pooled});
+      expect_same(apart, "each alone");
+      const auto part = [](const Tensor& x, Index h) {
+        return slice(slice(x.view(), 0, 1, 2), 1, h, h + 1);
+      };
+      Sums head(DType::kFloat32, {1, 1}, 300, 1600, m, n);
+      run({}, {part(q, 3), part(k, 1), part(v, 1)}, 3, 4, head.all());
+      for (std::size_t x = 0; x < 4; ++x) {
+        EXPECT_TRUE(same_bits(part(*one.list()[x], 3), *head.list()[x])) << "head, result " << x;
+      }
+    }
+  });
+}
+
+TEST(Sums, OfPackedSequencesAreThoseOfEachAlone) {
+  const std::vector<Index> cu_q{0, 140, 140, 141, 171};
+  const std::vector<Index> cu_k{0, 600, 610, 610, 640};
+  const Tensor q = normal({171, 4, 8}, 21);
+  const Tensor k = normal({640, 2, 8}, 22);
+  const Tensor v = normal({640, 2, 5}, 23);
+  for (const std::string& path : all_paths()) {
+    SCOPED_TRACE(path);
+    Context context(Executor::threads(2));
+    context.force_path(path);
+    Sums all(DType::kFloat32, {4}, 171, 640, 1, 1);
+    Tensor pooled(DType::kFloat32, {4, 4, 3, 5});
+    Outputs outputs = all.all();
+    outputs.pooled = pooled;
+    attention({q, k, v, cu_q, cu_k}, {.masks = {Causal{}}}, outputs, context);
+    for (std::size_t b = 0; b < 4; ++b) {
+      const auto rows = [&](const Tensor& x, const std::vector<Index>& cu) {
+        const ConstView cut = permute(slice(x.view(), 0, cu[b], cu[b + 1]), {1, 0, 2});
+        return broadcast_to(cut, {1, cut.size(0), cut.size(1), cut.size(2)});
+      };
+      const Index Tq = cu_q[b + 1] - cu_q[b];
+      const Index Tk = cu_k[b + 1] - cu_k[b];
+      Sums one(DType::kFloat32, {1, 4}, Tq, Tk, 3, 5);
+      attention({rows(q, cu_q), rows(k, cu_k), rows(v, cu_k)}, {.masks = {Causal{}}}, one.all(),
+                context);
+      const auto at = static_cast<Index>(b);
+      EXPECT_TRUE(same_bits(slice(pooled.view(), 0, at, at + 1), one.pooled)) << b;
+      const auto part = [&](const Tensor& x, const std::vector<Index>& cu) {
+        const ConstView cut = slice(x.view(), 1, cu[b], cu[b + 1]);
+        return broadcast_to(cut, {1, cut.size(0), cut.size(1)});
+      };
+      if (Tq > 0) {
+        EXPECT_TRUE(same_bits(part(all.entropy, cu_q), one.entropy)) << b;
+      }
+      if (Tk == 0) continue;
+      EXPECT_TRUE(same_bits(part(all.columns, cu_k), one.columns)) << b;
+      EXPECT_TRUE(same_bits(part(all.values, cu_k), one.values)) << b;
+    }
+  }
+}
+
+// ---- edges ----------------------------------------------------------------------------------
+
+// Rank 2: Tq = 4, Tk = 5, float64; two cells for the queries, five for the keys.
+struct Small {
+  Tensor q = normal({4, 3}, 31, DType::kFloat64);
+  Tensor k = normal({5, 3}, 32, DType::kFloat64);
+  Tensor v = normal({5, 2}, 33, DType::kFloat64);
+  Sums sums{DType::kFloat64, {}, 4, 5, 2, 5};
+  std::vector<double> entropy, columns, values, pooled;
+
+  void run(const std::string& path, const Options& options) {
+    Context context;
+    context.force_path(path);
+    attention({q, k, v}, options, sums.all(), context);
+    entropy = values_of(sums.entropy);
+    columns = values_of(sums.columns);
+    values = values_of(sums.values);
+    pooled = values_of(sums.pooled);
+  }
+};
+
+TEST(Sums, ARowWithoutALiveKeyAddsNothingAndCountsInMeans) {
+  for (const std::string& path : all_paths()) {
+    SCOPED_TRACE(path);
+    const std::vector<Index> lengths{0, 1, 1, 1};
+    const std::vector<double> sink{1.5};
+    for (const bool with_sink : {false, true}) {
+      Small x;
+      Options options{.masks = {KeyLengths{ConstView(lengths.data(), {1, 4})}}};
+      if (with_sink) options.sinks = sink;
+      x.run(path, options);
+      EXPECT_EQ(x.entropy[0], 0);
+      if (with_sink) {
+        EXPECT_GT(x.entropy[1], 0);
+        continue;
+      }
+      EXPECT_EQ(x.entropy, std::vector<double>(4, 0));
+      EXPECT_EQ(x.columns, (std::vector<double>{3, 0, 0, 0, 0}));
+      EXPECT_EQ(x.pooled, (std::vector<double>{0.5, 0, 0, 0, 0, 1, 0, 0, 0, 0}));
+    }
+  }
+}
+
+// -w ln w of the keys alone: that of the sink itself is not part of it.
+TEST(Sums, EntropyLeavesTheSinkOut) {
+  for (const std::string& path : all_paths()) {
+    SCOPED_TRACE(path);
+    Small x;
+    for (double& value : x.q.values<double>()) value = 0;  // all scores are 0
+    const std::vector<double> sink{std::log(5.0)};         // as heavy as the five keys
+    x.run(path, {.sinks = sink});
+    for (double h : x.entropy) EXPECT_NEAR(h, 0.5 * std::log(10.0), 1e-15);
+    x.run(path, {});
+    for (double h : x.entropy) EXPECT_NEAR(h, std::log(5.0), 1e-15);
+  }
+}
+
+TEST(Sums, ANaNRowIsNaNWhereItsKeysAreLive) {
+  for (const std::string& path : all_paths()) {
+    SCOPED_TRACE(path);
+    Small x;
+    x.q.values<double>()[3] = kNaN;  // row 1
+    const std::vector<Index> lengths{5, 2, 5, 5};
+    x.run(path, {.masks = {KeyLengths{ConstView(lengths.data(), {1, 4})}}});
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(std::isnan(x.entropy[i]), i == 1) << i;
+    for (std::size_t j = 0; j < 5; ++j) {
+      EXPECT_EQ(std::isnan(x.columns[j]), j < 2) << j;
+      EXPECT_EQ(std::isnan(x.values[j]), j < 2) << j;
+      EXPECT_EQ(std::isnan(x.pooled[j]), j < 2) << j;
+      EXPECT_FALSE(std::isnan(x.pooled[5 + j])) << j;
+    }
+  }
+}
+
+TEST(Sums, AValueThatNobodySeesIsNotMultiplied) {
+  for (const std::string& path : all_paths()) {
+    SCOPED_TRACE(path);
+    Small x;
+    const std::vector<Index> four{4};
+    x.v.values<double>()[9] = kNaN;
+    x.v.values<double>()[4] = std::numeric_limits<double>::infinity();
+    x.run(path, {.masks = {KeyLengths{four}}});
+    EXPECT_EQ(x.values[4], 0);
+    EXPECT_TRUE(std::isinf(x.values[2]));
+    EXPECT_FALSE(std::isnan(x.values[0]));
+  }
+}
+
+// Squares of the values would overflow, or be 0.
+TEST(Sums, LengthsOfValuesNeitherOverflowNorUnderflow) {
+  for (const double size : {1e200, 1e-200}) {
+    Small x;
+    for (double& value : x.v.values<double>()) value = size;
+    x.run("reference", {});
+    for (std::size_t j = 0; j < 5; ++j) {
+      EXPECT_NEAR(x.values[j] / (x.columns[j] * size), std::sqrt(2.0), 1e-14);
+    }
+  }
+}
+
+TEST(Sums, EmptyAxesGiveZeros) {
+  for (const std::string& path : all_paths()) {
+    for (const auto& [Tq, Tk] : {std::pair<Index, Index>{0, 5}, {4, 0}, {0, 0}}) {
+      const Tensor q(DType::kFloat32, {Tq, 3});
+      const Tensor k(DType::kFloat32, {Tk, 3});
+      const Tensor v(DType::kFloat32, {Tk, 2});
+      Sums x(DType::kFloat32, {}, Tq, Tk, 3, 2);
+      Context context;
+      context.force_path(path);
+      attention({q, k, v}, {}, x.all(), context);
+      for (Tensor* result : x.list()) {
+        for (const double value : values_of(*result)) EXPECT_EQ(value, 0) << path;
+      }
+    }
+  }
+}
+
+TEST(Sums, OfNoNamedRowsAreZero) {
+  for (const std::string& path : all_paths()) {
+    Small x;
+    Context context;
+    context.force_path(path);
+    const std::vector<Index> none;
+    attention({x.q, x.k, x.v}, {}, x.sums.all(ConstView(none)), context);
+    EXPECT_EQ(values_of(x.sums.columns), std::vector<double>(5, 0)) << path;
+    EXPECT_GT(values_of(x.sums.pooled)[0], 0) << path;
+  }
+}
+
+// With a cell for each query and key, pooled weights are the weights.
+TEST(Sums, PooledToEveryCellAreTheWeights) {
+  for (const std::string& path : all_paths()) {
+    const Tensor q = normal({150, 8}, 41);
+    const Tensor k = normal({700, 8}, 42);
+    Tensor weights(DType::kFloat32, {150, 700});
+    Tensor pooled(DType::kFloat32, {150, 700});
+    Context context;
+    context.force_path(path);
+    attention({q, k}, {.masks = {Causal{}}}, {.pooled = pooled, .weights = View(weights)}, context);
+    EXPECT_TRUE(same_bits(weights, pooled)) << path;
+  }
+}
+
+// Whatever is asked for, scratch grows with Tq + Tk, not with their product.
+TEST(Sums, TakeLinearMemory) {
+  const auto scratch = [](Index T) {
+    const float one = 1;
+    const ConstView x(&one, {1, 1, T, 16}, {0, 0, 0, 0});
+    Context context;
+    return static_cast<double>(Plan({x, x, x}, {}, context).scratch_bytes());
+  };
+  EXPECT_LT(scratch(200'000) - scratch(100'000), 2.05 * (scratch(100'000) - scratch(50'000)));
+  EXPECT_LT(scratch(100'000), 64e6);
+}
+
+}  // namespace
+}  // namespace qkv::test
