@@ -21,6 +21,8 @@ constexpr Group kGroups[] = {
      Choice::kUnlessTold},
     {"custom", "the cost of a custom score or mask relative to the plain call", run_custom,
      Choice::kUnlessTold},
+    {"sums", "entropy and sums of weights besides out, relative to the plain call", run_sums,
+     Choice::kUnlessTold},
     {"decode", "one query over many keys, relative to a plain read of them", run_decode,
      Choice::kUnlessTold},
     {"threads", "one head on all threads", run_threads, Choice::kUnlessTold},

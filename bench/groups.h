@@ -33,6 +33,7 @@ void run_widths(Session& session);
 void run_options(Session& session);
 void run_backward_options(Session& session);  // of the group backward
 void run_custom(Session& session);
+void run_sums(Session& session);
 void run_decode(Session& session);
 void run_threads(Session& session);
 void run_additive(Session& session);

@@ -132,6 +132,40 @@ constexpr OptionCase kBackward[] = {
     {"decay", kLineTarget, add_decay},
 };
 
+// ---- sums of weights ------------------------------------------------------------------------
+
+View rows_of(Problem& p, Index T) { return p.add(DType::kFloat32, {p.shape.B, p.shape.H, T}); }
+
+void add_entropy(Problem& p) { p.besides.entropy = rows_of(p, p.shape.Tq); }
+void add_column_sums(Problem& p) { p.besides.column_sums = rows_of(p, p.shape.Tk); }
+void add_value_sums(Problem& p) { p.besides.value_sums = rows_of(p, p.shape.Tk); }
+void add_pooled(Problem& p) {
+  p.besides.pooled = p.add(DType::kFloat32, {p.shape.B, p.shape.H, 64, 64});
+}
+void add_all_sums(Problem& p) {
+  add_entropy(p);
+  add_column_sums(p);
+  add_value_sums(p);
+  add_pooled(p);
+}
+
+// What evicts keys from a cache: sums over the last queries.
+void add_recent_sums(Problem& p) {
+  const View rows = p.add(DType::kInt64, {32});
+  for (Index r = 0; r < 32; ++r) rows.as<std::int64_t>()[r] = p.shape.Tq - 32 + r;
+  p.besides.column_sums = {rows, rows_of(p, p.shape.Tk)};
+  p.besides.value_sums = rows_of(p, p.shape.Tk);
+}
+
+constexpr double kSumsTarget = 2;
+constexpr OptionCase kSums[] = {
+    {"all", kSumsTarget, add_all_sums},
+    {"entropy", std::nullopt, add_entropy},
+    {"column-sums", std::nullopt, add_column_sums},
+    {"pooled-64x64", std::nullopt, add_pooled},
+    {"last-32-queries", std::nullopt, add_recent_sums},
+};
+
 template <std::size_t n>
 void run_beside_plain(Session& session, const std::string& group, const OptionCase (&cases)[n],
                       Pass pass = Pass::kForward) {
@@ -150,6 +184,21 @@ void run_beside_plain(Session& session, const std::string& group, const OptionCa
 }  // namespace
 
 void run_options(Session& session) { run_beside_plain(session, "options", kOptions); }
+void run_sums(Session& session) {
+  for (const Index T : {kLength, 4 * kLength}) {
+    const Shape shape = square(session.length(T), kWidth);
+    Problem plain = make_problem(shape);
+    for (const OptionCase& one : kSums) {
+      Problem problem = make_problem(shape);
+      one.apply(problem);
+      const std::string name = "sums/" + name_of(shape) + "-" + std::string(one.name);
+      session.against({name, one.target}, problem, plain, Figure::kPlainRatio);
+      if (one.apply != add_all_sums || session.threads() < 2) continue;
+      session.against({name + "-threads", one.target, session.threads()}, problem, plain,
+                      Figure::kPlainRatio);
+    }
+  }
+}
 void run_custom(Session& session) { run_beside_plain(session, "custom", kCustom); }
 void run_backward_options(Session& session) {
   run_beside_plain(session, "backward", kBackward, Pass::kBackward);

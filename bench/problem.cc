@@ -224,7 +224,9 @@ void Kernel::run() {
     plan_.backward(p.inputs(), {p.out, p.lse}, {.out = p.dout},
                    {.q = p.dq, .k = p.dk, .v = p.dv, .score = p.dscore, .bias = p.dbias});
   } else {
-    plan_.run(p.inputs(), {.out = p.out});
+    Outputs outputs = p.besides;
+    outputs.out = p.out;
+    plan_.run(p.inputs(), outputs);
   }
 }
 

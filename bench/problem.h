@@ -45,6 +45,7 @@ struct Problem {
   View v{};
   View out{};
   Options options{};
+  Outputs besides{};  // results of the forward pass besides out
   // For the backward pass: saved by the forward pass besides out, inputs, outputs.
   View lse{};
   View dout{};

@@ -57,8 +57,8 @@ inline constexpr ResultKind kResultKinds[] = {
      nullptr},
     {"row_max", "row_max", "largest masked score", ResultAxes::kQueries, &qkv::Outputs::row_max,
      nullptr},
-    {"column_sums", "column_sums", "weight that each key received", ResultAxes::kKeys,
-     nullptr, nullptr, &qkv::Outputs::column_sums},
+    {"column_sums", "column_sums", "weight that each key received", ResultAxes::kKeys, nullptr,
+     nullptr, &qkv::Outputs::column_sums},
 };
 inline constexpr std::size_t kResultKindCount = std::size(kResultKinds);
 

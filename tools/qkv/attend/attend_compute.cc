@@ -167,6 +167,8 @@ class Call {
   void bind(const ResultKind& kind, Tensor& tensor) {
     if (kind.buffer != nullptr) {
       outputs_.*kind.buffer = tensor;
+    } else if (kind.columns != nullptr) {
+      outputs_.*kind.columns = tensor;
     } else {
       outputs_.*kind.matrix = {rows(), tensor};
     }
