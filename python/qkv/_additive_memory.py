@@ -15,6 +15,9 @@ _RESULTS = (
     "return_row_max",
     "return_column_sums",
     "return_top",
+    "return_entropy",
+    "return_value_sums",
+    "return_pooled",
     "rows",
 )
 # Options that the memory fixes, or that have no meaning here.

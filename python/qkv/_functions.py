@@ -79,8 +79,11 @@ def attention(
     return_scores: Optional[Union[str, Sequence[str]]] = None,
     return_lse: bool = False,
     return_row_max: bool = False,
-    return_column_sums: bool = False,
+    return_column_sums: Union[bool, Numbers] = False,
     return_top: int = 0,
+    return_entropy: bool = False,
+    return_value_sums: bool = False,
+    return_pooled: Optional[Tuple[int, int]] = None,
     rows: Optional[Numbers] = None,
     threads: Optional[int] = None,
 ) -> Any:
@@ -140,18 +143,26 @@ def attention(
             masks, -inf where masked), or several of these: [B,H,Tq,Tk].
         return_lse: log-sum-exp of each row's scores, [B,H,Tq], natural.
         return_row_max: largest score of each row, [B,H,Tq].
-        return_column_sums: weight that each key received from all queries, [B,H,Tk].
+        return_column_sums: weight that each key received, [B,H,Tk]: from all queries, or from those
+            given as integers [R]; one given twice counts twice.
         return_top: how many of each row's largest weights to return, with their keys,
             [B,H,Tq,return_top] each.
+        return_entropy: -sum_j w ln w of each row's weights before dropout, [B,H,Tq], in nats; a
+            sink has no term.
+        return_value_sums: column sums times the length |v_j| of each value, [B,H,Tk], over the
+            queries that return_column_sums names, or all.
+        return_pooled: (m, n) for the weights before dropout in m x n cells, [B,H,m,n]: what the
+            queries with floor(i m / Tq) = row give, on average, to the keys with
+            floor(j n / Tk) = column together; 0 in rows without a query.
         rows: integers [R], the queries whose weights and scores are returned: [B,H,R,Tk].
         threads: number of threads; 0 for one per processor, None for that of set_threads.
 
     Returns:
         out, [B,H,Tq,E] of q's dtype; with extras, a named tuple of the requested results, in this
         order: out, weights, dropped_weights ("both"), scores (or raw_scores, capped_scores,
-        masked_scores if several), lse, row_max, column_sums, top = (weights, keys); a tuple even
-        if it has one field (v=None). All but out are float32, float64 for float64; keys are int64,
-        -1 where there are fewer.
+        masked_scores if several), lse, row_max, column_sums, top = (weights, keys), entropy,
+        value_sums, pooled; a tuple even if it has one field (v=None). All but out are float32,
+        float64 for float64; keys are int64, -1 where there are fewer.
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -171,7 +182,7 @@ def attention(
          causal_offset, window, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, dropout, seed,
          layout, heads),
         (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
-         return_top, rows, results),
+         return_top, return_entropy, return_value_sums, return_pooled, rows, results),
         threads,
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ layer at once; forward passes are independent, and `backward` uses the one that 
 that one failed, there is none). The memory of the previous pass is reused by the next one.
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -76,8 +76,11 @@ class _Attention(Layer):
         return_scores: Optional[Union[str, Sequence[str]]] = None,
         return_lse: bool = False,
         return_row_max: bool = False,
-        return_column_sums: bool = False,
+        return_column_sums: Union[bool, Numbers] = False,
         return_top: int = 0,
+        return_entropy: bool = False,
+        return_value_sums: bool = False,
+        return_pooled: Optional[Tuple[int, int]] = None,
         rows: Optional[Numbers] = None,
         average_weights: bool = False,
         threads: Optional[int] = None,
@@ -94,7 +97,8 @@ class _Attention(Layer):
             seed: 0 to 2^64-1; restarts the steps from this seed. Required with the first train=True
                 of a layer with dropout; without it the steps continue. Not used in evaluation.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
-            return_top, rows, threads: as in `attention`.
+            return_top, return_entropy, return_value_sums, return_pooled, rows, threads: as in
+            `attention`.
             average_weights: averages the weights over the heads, [B,Tq,Tk].
 
         Returns:
@@ -118,7 +122,7 @@ class _Attention(Layer):
             (q, k, v),
             mask_options(key_lengths, mask, padding_mask, causal, window, bias, causal_offset),
             (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
-             return_top, rows, results),
+             return_top, return_entropy, return_value_sums, return_pooled, rows, results),
             (train, seed),
             threads,
         )  # fmt: skip
@@ -388,8 +392,11 @@ class SelfAttention(Layer):
         return_scores: Optional[Union[str, Sequence[str]]] = None,
         return_lse: bool = False,
         return_row_max: bool = False,
-        return_column_sums: bool = False,
+        return_column_sums: Union[bool, Numbers] = False,
         return_top: int = 0,
+        return_entropy: bool = False,
+        return_value_sums: bool = False,
+        return_pooled: Optional[Tuple[int, int]] = None,
         rows: Optional[Numbers] = None,
         threads: Optional[int] = None,
     ) -> Any:
@@ -404,7 +411,8 @@ class SelfAttention(Layer):
             causal: True: a position sees itself and those before it.
             train, seed: no effect: there is no dropout.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
-            return_top, rows, threads: as in `attention`.
+            return_top, return_entropy, return_value_sums, return_pooled, rows, threads: as in
+            `attention`.
 
         Returns:
             out, of x's shape, type and dtype, or a tuple with extras, as `attention`.
@@ -416,7 +424,7 @@ class SelfAttention(Layer):
             (x, None, None),
             mask_options(key_lengths, mask, padding_mask, causal, window),
             (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
-             return_top, rows, results),
+             return_top, return_entropy, return_value_sums, return_pooled, rows, results),
             (train, seed),
             threads,
         )  # fmt: skip

@@ -16,6 +16,9 @@ _ASKED_BY = {
     "row_max": "return_row_max=True",
     "column_sums": "return_column_sums=True",
     "top": "return_top",
+    "entropy": "return_entropy=True",
+    "value_sums": "return_value_sums=True",
+    "pooled": "return_pooled=(m, n)",
     "out": "v",
 }
 

@@ -16,6 +16,9 @@ enum ResultPlace {
   kRowMax,
   kColumnSums,
   kTop,
+  kEntropy,
+  kValueSums,
+  kPooled,
   kRows,
   kResults,
   kResultPlaces
@@ -36,6 +39,14 @@ nb::object attention_call(nb::handle q, nb::handle k, nb::handle v, const nb::tu
 
 }  // namespace
 
+namespace {
+
+Index sequences_of(const Inputs& inputs) {
+  return inputs.cu_seqlens_q.given() ? inputs.cu_seqlens_q.element_count() - 1 : 0;
+}
+
+}  // namespace
+
 nb::object attend(const char* function, const CallArguments& call, nb::handle like,
                   const nb::tuple& wanted,
                   const std::function<void(double work, const Outputs&)>& run) {
@@ -49,7 +60,7 @@ nb::object attend(const char* function, const CallArguments& call, nb::handle li
     out = maker.make(call.inputs.q.dtype(), in_memory(shapes.out, call.layout), view);
     outputs.out = as_heads_first(view, call.layout, call.layout.heads);
   }
-  extras.make(shapes, call.inputs.q.dtype(), outputs);
+  extras.make(shapes, sequences_of(call.inputs), call.inputs.q.dtype(), outputs);
   run(work_of(call, shapes), outputs);
   return extras.with(out);
 }
@@ -112,6 +123,52 @@ void Extras::make_scores(const Dims& shape, DType dtype, Outputs& outputs) {
   }
 }
 
+// False, True, or the queries.
+void Extras::make_column_sums(const Dims& keys, DType dtype, Outputs& outputs) {
+  const nb::handle sums = at(kColumnSums);
+  const Name name{function_, "return_column_sums", kIntegers};
+  if (is_flag(sums)) {
+    if (!flag_of(sums, name)) return;
+  } else {
+    const bool listed = nb::isinstance<nb::list>(sums) || nb::isinstance<nb::tuple>(sums);
+    const bool array = !nb::isinstance<nb::bytes>(sums) &&
+                       (nb::hasattr(sums, "__dlpack__") || PyObject_CheckBuffer(sums.ptr()) != 0);
+    if (!listed && !array) {
+      throw_type_error(name, "must be False, True or integers [R], got " + describe(sums));
+    }
+    column_rows_ = array_or_sequence(sums, name, DType::kNone);
+    outputs.column_sums.rows = column_rows_.view;
+  }
+  add("column_sums", dtype, keys, outputs.column_sums.sums);
+}
+
+// None, or how many cells.
+void Extras::make_pooled(const ResultShapes& shapes, Index sequences, DType dtype,
+                         Outputs& outputs) {
+  const nb::handle cells = at(kPooled);
+  if (cells.is_none()) return;
+  const Name name{function_, "return_pooled"};
+  if (!(nb::isinstance<nb::tuple>(cells) || nb::isinstance<nb::list>(cells)) ||
+      nb::len(cells) != 2) {
+    throw_type_error(name, "must be None or (m, n), got " + describe(cells));
+  }
+  Dims shape;
+  if (sequences > 0) {
+    shape.push_back(sequences);
+    shape.push_back(shapes.rows[0]);
+  } else {
+    for (int axis = 0; axis + 1 < shapes.rows.rank(); ++axis) shape.push_back(shapes.rows[axis]);
+  }
+  for (std::size_t n = 0; n < 2; ++n) {
+    const nb::object count(cells[n]);
+    shape.push_back(index_of(count, {function_, n == 0 ? "return_pooled[0]" : "return_pooled[1]"}));
+    if (shape[shape.rank() - 1] < 1) {
+      throw_value_error(name, "must be (m, n) of 1 or more each, got " + describe(cells));
+    }
+  }
+  add("pooled", dtype, shape, outputs.pooled);
+}
+
 void Extras::make_top(const Dims& rows, DType dtype, Outputs& outputs) {
   const Name name{function_, "return_top"};
   Top& top = outputs.top;
@@ -122,10 +179,10 @@ void Extras::make_top(const Dims& rows, DType dtype, Outputs& outputs) {
   shape.push_back(top.count);
   add("top", dtype, shape, top.weights);
   add("top", DType::kInt64, shape, top.keys);
-  top_ = true;
+  top_ = results_.size() - 1;
 }
 
-void Extras::make(const ResultShapes& shapes, DType q, Outputs& outputs) {
+void Extras::make(const ResultShapes& shapes, Index sequences, DType q, Outputs& outputs) {
   const DType dtype = accumulator_of(q);
   const Name rows{function_, "rows", kIntegers};
   rows_ = array_or_sequence(at(kRows), rows, DType::kNone);
@@ -138,10 +195,15 @@ void Extras::make(const ResultShapes& shapes, DType q, Outputs& outputs) {
   if (flag_of(at(kRowMax), {function_, "return_row_max"})) {
     add("row_max", dtype, shapes.rows, outputs.row_max);
   }
-  if (flag_of(at(kColumnSums), {function_, "return_column_sums"})) {
-    add("column_sums", dtype, shapes.keys, outputs.column_sums);
-  }
+  make_column_sums(shapes.keys, dtype, outputs);
   make_top(shapes.rows, dtype, outputs);
+  if (flag_of(at(kEntropy), {function_, "return_entropy"})) {
+    add("entropy", dtype, shapes.rows, outputs.entropy);
+  }
+  if (flag_of(at(kValueSums), {function_, "return_value_sums"})) {
+    add("value_sums", dtype, shapes.keys, outputs.value_sums);
+  }
+  make_pooled(shapes, sequences, dtype, outputs);
 }
 
 nb::object Extras::with(const nb::object& first) const {
@@ -152,11 +214,14 @@ nb::object Extras::with(const nb::object& first) const {
     all.append(value);
   };
   if (first.is_valid()) append("out", maker_.finish(first));
-  const std::size_t alone = results_.size() - (top_ ? 2 : 0);
-  for (std::size_t n = 0; n < alone; ++n) append(names_[n], maker_.finish(results_[n]));
-  if (top_) {
-    append("top",
-           nb::make_tuple(maker_.finish(results_[alone]), maker_.finish(results_[alone + 1])));
+  for (std::size_t n = 0; n < results_.size(); ++n) {
+    const nb::object result = maker_.finish(results_[n]);
+    if (n + 1 != top_) {
+      append(names_[n], result);
+      continue;
+    }
+    ++n;
+    append("top", nb::make_tuple(result, maker_.finish(results_[n])));
   }
   return at(kResults)(nb::tuple(names), nb::tuple(all));
 }

@@ -19,8 +19,8 @@ class Extras {
   // The tuple `wanted` has the arguments of qkv.attention from `return_weights` to `rows`, in
   // order, and the function that builds the result from names and values (see _functions.py).
   Extras(const char* function, const nb::tuple& wanted, const ResultMaker& maker);
-  // Makes the requested buffers and sets them in `outputs`.
-  void make(const ResultShapes& shapes, DType q, Outputs& outputs);
+  // Makes the requested buffers and sets them in `outputs`. `sequences`: how many, if packed.
+  void make(const ResultShapes& shapes, Index sequences, DType q, Outputs& outputs);
   // Once all are filled: `first` (out as returned by the maker; may be invalid) alone, or with the
   // requested results.
   nb::object with(const nb::object& first) const;
@@ -33,15 +33,18 @@ class Extras {
   void add_matrix(const char* name, DType dtype, const Dims& shape, Rows& rows);
   void make_weights(const Dims& shape, DType dtype, Outputs& outputs);
   void make_scores(const Dims& shape, DType dtype, Outputs& outputs);
+  void make_column_sums(const Dims& keys, DType dtype, Outputs& outputs);
   void make_top(const Dims& rows, DType dtype, Outputs& outputs);
+  void make_pooled(const ResultShapes& shapes, Index sequences, DType dtype, Outputs& outputs);
 
   const char* function_;
   const nb::tuple& wanted_;
   const ResultMaker& maker_;
   Array rows_;
+  Array column_rows_;  // the queries of column_sums and value_sums
   std::vector<const char*> names_;
   std::vector<nb::object> results_;  // as returned by the maker
-  bool top_ = false;                 // the last two are the weights and keys of the top
+  std::size_t top_ = 0;  // if not 0, one after the weights of the top, a pair with the keys
 };
 
 // Makes the results of a call, of the type of `like`, has run(work, outputs) fill them and returns
