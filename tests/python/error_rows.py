@@ -51,6 +51,7 @@ NAMES = {
     "raw_scores": "return_scores",
     "window.left": "window[0]",
     "window.right": "window[1]",
+    "column_sums.rows": "return_column_sums",
     "weights.rows": "rows",
     "raw_scores.rows": "rows",
     "capped_scores.rows": "rows",
@@ -64,7 +65,10 @@ NAMES_OF = {
 WANTED = {
     "lse": {"return_lse": True},
     "row_max": {"return_row_max": True},
+    "entropy": {"return_entropy": True},
     "column_sums": {"return_column_sums": True},
+    "value_sums": {"return_value_sums": True},
+    "pooled": {"return_pooled": (2, 2)},
     "weights": {"return_weights": True},
     "dropped_weights": {"return_weights": "dropped"},
     "raw_scores": {"return_scores": "raw"},

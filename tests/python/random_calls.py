@@ -295,6 +295,9 @@ def attention_calls(draw: Any) -> Call:
         ("return_row_max", True, drawn.rows),
         ("return_column_sums", True, drawn.keys),
         ("return_top", count, (*drawn.rows, count)),
+        ("return_entropy", True, drawn.rows),
+        ("return_value_sums", True, drawn.keys),
+        ("return_pooled", (3, count), drawn.matrix and (*drawn.rows[:-1], 3, count)),
     ]
     for name, value, shape in wanted:
         if shape is not None and r.chance():

@@ -54,7 +54,8 @@ CALLS = {
     "attention": lambda q, k, v: qkv.attention(q, k, v),
     "all of attention": lambda q, k, v: qkv.attention(
         q, k, v, return_weights=True, return_scores="raw", return_lse=True, return_row_max=True,
-        return_column_sums=True, return_top=2),
+        return_column_sums=True, return_top=2, return_entropy=True, return_value_sums=True,
+        return_pooled=(2, 2)),
     "backward": lambda q, k, v: qkv.attention_backward(
         v, q, k, v, *qkv.attention(q, k, v, score="bilinear", params={"W": np.eye(4)},
                                    return_lse=True),
