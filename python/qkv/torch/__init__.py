@@ -13,6 +13,7 @@ torch.Size([1, 2, 5, 8])
 
 from . import nn
 from ._attention import attention
+from ._look import look
 from ._replaced import replaced
 from ._sdpa import scaled_dot_product_attention
 from ._threads import share_workers
@@ -20,6 +21,7 @@ from ._transformers import register
 
 __all__ = [
     "attention",
+    "look",
     "nn",
     "register",
     "replaced",

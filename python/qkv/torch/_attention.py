@@ -22,6 +22,7 @@ from ._questions import (
 )
 from ._schema import DIFFERENTIABLE, operands, packaged, returned_of
 from ._transformed import forward_call
+from ._watch import WATCHERS, tell
 
 __all__ = ["attention"]
 
@@ -196,6 +197,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     """
     if is_compiling():
         return _operator_call({"q": q, "k": k, "v": v, **options})
+    if WATCHERS:
+        tell(q, k, v, options)
     Tensor = torch.Tensor
     if (  # fast path: the overhead matters for small calls
         isinstance(q, Tensor)

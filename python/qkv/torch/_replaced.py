@@ -7,8 +7,10 @@ from typing import Any, Iterator
 
 import torch
 
-from ._sdpa import scaled_dot_product_attention
-from ._torchs import FUNCTION, NAME
+from ._questions import is_compiling
+from ._sdpa import attend_as_sdpa, scaled_dot_product_attention
+from ._torchs import FUNCTION, NAME, as_called
+from ._watch import WATCHERS, is_quiet, probe, quiet, running
 
 __all__ = ["replaced"]
 
@@ -17,10 +19,14 @@ _DEPTH = 0
 
 
 def _routed(query: Any, key: Any, value: Any, *positional: Any, **options: Any) -> Any:
-    """This library's function for tensors on the CPU, PyTorch's for others."""
+    """Inside replaced() this library's function for tensors on the CPU, otherwise PyTorch's."""
     on_cpu = isinstance(query, torch.Tensor) and query.device.type == "cpu"
-    function: Any = scaled_dot_product_attention if on_cpu else FUNCTION
-    return function(query, key, value, *positional, **options)
+    function: Any = scaled_dot_product_attention if on_cpu and _DEPTH else as_called
+    if not WATCHERS or is_compiling() or is_quiet() or not running():
+        return function(query, key, value, *positional, **options)
+    probe(attend_as_sdpa, query, key, value, *positional, **options)
+    with quiet():
+        return function(query, key, value, *positional, **options)
 
 
 @contextmanager
@@ -60,4 +66,11 @@ def _enter(step: int) -> None:
     global _DEPTH
     with _LOCK:
         _DEPTH += step
-        setattr(torch.nn.functional, NAME, _routed if _DEPTH else FUNCTION)
+    set_function()
+
+
+def set_function() -> None:
+    """Puts into torch.nn.functional what has to stand there now: for replaced(), for watchers."""
+    with _LOCK:
+        if FUNCTION is not None:
+            setattr(torch.nn.functional, NAME, _routed if _DEPTH or WATCHERS else FUNCTION)

@@ -71,6 +71,15 @@ def scaled_dot_product_attention(
     return as_torch(*given) if out is None else out
 
 
+def attend_as_sdpa(  # the arguments of PyTorch's function
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: Any = 0.0,
+    is_causal: Any = False, scale: Any = None, enable_gqa: Any = False
+) -> None:  # fmt: skip
+    """Calls `attention` as this library's function would without dropout, if it would."""
+    mask, causal = without_square_corner(attn_mask, is_causal)
+    _attend(query, key, value, mask, 0.0, causal, scale, enable_gqa)
+
+
 def _attend(  # the arguments of PyTorch's function
     query: Any, key: Any, value: Any, mask: Any, dropout_p: Any, is_causal: Any, scale: Any,
     enable_gqa: Any

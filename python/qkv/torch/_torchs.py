@@ -41,6 +41,15 @@ def as_torch(query: Any, key: Any, value: Any, mask: Any, *options: Any) -> Any:
         return FUNCTION(*given, **further)
 
 
+def as_called(*arguments: Any, **options: Any) -> Any:
+    """PyTorch's own, while another function stands in its place."""
+    mask = arguments[3] if len(arguments) > 3 else options.get("attn_mask")
+    if CausalBias and isinstance(mask, CausalBias):  # it asks for the function that stands there
+        function = getattr(torch.nn.functional, NAME)
+        return CausalBias.__torch_function__(function, (CausalBias,), arguments, options)
+    return FUNCTION(*arguments, **options)
+
+
 def _has_other_backends(query: Any) -> bool:
     return not isinstance(query, torch.Tensor) or query.is_nested or query.device.type != "cpu"
 

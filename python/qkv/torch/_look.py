@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model's attention does while the model runs."""
+
+import operator
+import re
+import threading
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+
+import torch
+
+from ._kinds import FLAG, check_kinds
+from ._look_names import has_name, listed
+from ._look_record import Asked, Rows, record
+from ._look_seams import install, remove
+from ._look_seen import Seen, layer_of, layers_that_attended
+from ._watch import WATCHERS
+
+__all__ = ["look"]
+
+Which = Union[str, int, "re.Pattern[str]"]
+
+_LOCK = threading.Lock()
+
+
+class _Looker:
+    """Records the calls of one model's modules."""
+
+    def __init__(self, model: torch.nn.Module, layers: Tuple[Which, ...], asked: Asked) -> None:
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.layers = layers  # none: all
+        self.asked = asked
+        self.seen = Seen()
+        self.wanted: Dict[str, bool] = {}
+
+    def knows(self, module: torch.nn.Module) -> bool:
+        return id(module) in self.names
+
+    def take(self, modules: List[torch.nn.Module], q: Any, k: Any, v: Any, options: Any) -> None:
+        """Records a call of the innermost of the modules that belongs to the model."""
+        name = next((self.names[id(m)] for m in reversed(modules) if self.knows(m)), None)
+        if name is None:
+            return
+        if name not in self.wanted:
+            self.wanted[name] = self._is_wanted(name, layers_that_attended(self.seen))
+        layer = layer_of(self.seen, name, self.wanted[name])
+        if layer is not None:
+            layer.calls.append(record(name, self.asked, q, k, v, options))
+
+    def _is_wanted(self, name: str, index: int) -> bool:
+        def is_named(which: Which) -> bool:
+            if isinstance(which, int):
+                return which == index
+            return has_name(name, which) if isinstance(which, str) else bool(which.search(name))
+
+        return not self.layers or any(is_named(which) for which in self.layers)
+
+
+@contextmanager
+def look(
+    model: torch.nn.Module,
+    *,
+    layers: Union[None, Which, Sequence[Which]] = None,
+    heads: Optional[Sequence[int]] = None,
+    rows: Union[None, Sequence[int], slice] = None,
+    top: int = 0,
+    column_sums: bool = False,
+) -> Iterator[Seen]:
+    """Records what the attention of a model does, whichever implementation computes it.
+
+    Inside, every call of attention that a module of the model makes is followed by one that
+    computes what was asked for, in memory that grows with Tq + Tk; the model's own call is made as
+    ever, and its results are unchanged. Seen are Transformers' attention interface (eager, sdpa,
+    qkv), torch.nn.MultiheadAttention and the layers made of it, with their fast paths, the modules
+    of `qkv.torch.nn`, and modules that call `torch.nn.functional.scaled_dot_product_attention`,
+    `qkv.torch.scaled_dot_product_attention` or `qkv.torch.attention`. Code that computes softmax
+    itself, and compiled code, is not seen.
+
+    Args:
+        model: the module that will be called, or one that contains it; it runs on the CPU.
+        layers: those that are recorded: names ("layers.3" is "model.layers.3.self_attn" too),
+            compiled regular expressions searched in the names, or indices in the order in which
+            layers first attend; one of these or several. None: all.
+        heads: indices; None: all.
+        rows: the queries of each call whose weights are kept: indices (negative: from the end), or
+            a slice. None: no weights.
+        top: how many of each query's largest weights to keep, with their keys.
+        column_sums: whether to keep what each key received from all queries.
+
+    Returns:
+        A context manager of a `Seen`, which maps names and indices to layers. A layer's results are
+        those of its last call; `calls` has all of them.
+
+    Raises:
+        ValueError, TypeError: invalid argument; the message names it, the rule and the value. Rows
+            and heads that a call does not have raise inside the model's call.
+
+    >>> import torch
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()
+    >>> with look(model, rows=[-1], top=3, column_sums=True) as seen:
+    ...     out = model(torch.ones(1, 4, 8))
+    >>> seen.names
+    ('self_attn',)
+    >>> seen["self_attn"].weights.shape, seen[0].top.keys.shape, seen[0].column_sums.shape
+    (torch.Size([1, 2, 1, 4]), torch.Size([1, 2, 4, 3]), torch.Size([1, 2, 4]))
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"look: model must be a torch.nn.Module, got {type(model).__name__}")
+    check_kinds("look", FLAG, column_sums=column_sums)
+    asked = Asked(
+        None if heads is None else _indices("heads", heads),
+        _rows(rows),
+        _count("top", top),
+        bool(column_sums),
+    )
+    if asked.rows is None and not (asked.top or asked.column_sums):
+        raise ValueError("look: rows, top or column_sums must be asked for, got none of them")
+    looker = _Looker(model, _layers(model, layers), asked)
+    _enter(looker)
+    try:
+        yield looker.seen
+    finally:
+        _leave(looker)
+
+
+def _enter(looker: _Looker) -> None:
+    with _LOCK:
+        WATCHERS.append(looker)
+        if len(WATCHERS) == 1:
+            install()
+
+
+def _leave(looker: _Looker) -> None:
+    with _LOCK:
+        WATCHERS.remove(looker)
+        if not WATCHERS:
+            remove()
+
+
+# ---- arguments ----------------------------------------------------------------------------------
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        kind = type(value).__name__
+        raise TypeError(f"look: {name} must be of integers, got {kind}") from None
+
+
+def _indices(name: str, values: Any) -> Tuple[int, ...]:
+    try:
+        every = list(values)
+    except TypeError:
+        kind = type(values).__name__
+        raise TypeError(f"look: {name} must be a list of integers, got {kind}") from None
+    return tuple(_integer(name, value) for value in every)
+
+
+def _rows(rows: Any) -> Optional[Rows]:
+    return rows if rows is None or isinstance(rows, slice) else _indices("rows", rows)
+
+
+def _count(name: str, value: Any) -> int:
+    count = _integer(name, value)
+    if count < 0:
+        raise ValueError(f"look: {name} must be 0 or more, got {count}")
+    return count
+
+
+def _layers(model: torch.nn.Module, layers: Any) -> Tuple[Which, ...]:
+    """Checked: of names, that the model has such modules."""
+    if layers is None:
+        return ()
+    several = list(layers) if isinstance(layers, (list, tuple, range)) else [layers]
+    if not several:
+        raise ValueError("look: layers must name one or more, or be None for all, got none")
+    names = [name for name, _ in model.named_modules()]
+    checked: List[Which] = []
+    for which in several:
+        if isinstance(which, str):
+            if not any(has_name(name, which) for name in names):
+                raise ValueError(
+                    f"look: layers must be names of the model's modules, got {which!r}; it has "
+                    f"{listed(_likely(names))}"
+                )
+            checked.append(which)
+        elif isinstance(which, re.Pattern):
+            if not any(which.search(name) for name in names):
+                raise ValueError(
+                    f"look: layers must match names of the model's modules, got "
+                    f"{which.pattern!r}; it has {listed(_likely(names))}"
+                )
+            checked.append(which)
+        else:
+            checked.append(_count("layers", which))
+    return tuple(checked)
+
+
+def _likely(names: List[str]) -> List[str]:
+    """Those that seem to attend, by their names; all, if none does."""
+    return [name for name in names if "att" in name.rpartition(".")[2].lower()] or names

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded calls as an attention file, in the format of docs/pictures.md."""
+
+import os
+import pathlib
+import tempfile
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+
+_NAME = "save"
+
+
+def save_calls(
+    path: Any, calls: Dict[str, Any], tokens: Optional[Sequence[Any]], query_tokens: Any
+) -> None:
+    """Writes one call of each layer, by name; see Seen.save."""
+    target = pathlib.Path(path)
+    if target.suffix != ".npz":
+        raise ValueError(f"{_NAME}: path must end in .npz, got {str(path)!r}")
+    arrays = _results(calls)
+    first = next(iter(calls.values()))
+    B, sizes = len(first.weights), (first.queries, first.keys)
+    src = _texts("tokens", tokens, B, first.keys)
+    if query_tokens is not None:
+        of_queries = _texts("query_tokens", query_tokens, B, first.queries)
+    else:
+        of_queries = None if src is None else _last(src, sizes)
+    if src is None:
+        src = np.array([str(j) for j in range(first.keys)])
+    if of_queries is None:
+        of_queries = np.array([str(i) for i in range(first.queries)])
+    arrays["src"] = src
+    arrays["tgt"] = of_queries[..., list(first.rows)]
+    arrays["axes"] = np.array(["queries", "keys"])
+    arrays["layers"] = np.array(list(calls))
+    arrays["heads"], arrays["rows"] = np.array(first.heads), np.array(first.rows, np.int64)
+    _write(target, arrays)
+
+
+def _results(calls: Dict[str, Any]) -> Dict[str, Any]:
+    """The results of all layers by name, each with an axis of layers after that of examples."""
+    first_name, first = next(iter(calls.items()))
+    if "weights" not in first.results or not first.rows:
+        raise ValueError(
+            f"{_NAME}: an attention file is of weights, and no rows were recorded: look(..., "
+            "rows=...) names them, slice(None) all"
+        )
+    layout = _layout(first)
+    for name, call in calls.items():
+        if _layout(call) != layout:
+            raise ValueError(
+                f"{_NAME}: all layers of a file must have the same sizes, rows and heads, but "
+                f"{first_name!r} has {_shown(first)} and {name!r} {_shown(call)}; layers= names "
+                "those to be saved"
+            )
+    arrays: Dict[str, Any] = {}
+    for name, value in first.results.items():
+        parts = {"": value} if isinstance(value, torch.Tensor) else value._asdict()
+        for part in parts:
+            every = [
+                call.results[name] if part == "" else getattr(call.results[name], part)
+                for call in calls.values()
+            ]
+            key = "attn" if name == "weights" else f"{name}_{part}" if part else name
+            arrays[key] = torch.stack(every, 1).numpy()
+    return arrays
+
+
+def _layout(call: Any) -> Tuple[Any, ...]:
+    return tuple(call.weights.shape), call.heads, call.rows, call.queries
+
+
+def _shown(call: Any) -> str:
+    B, H, R, Tk = call.weights.shape
+    return f"[B,H,R,Tk] = [{B},{H},{R},{Tk}] of Tq = {call.queries}"
+
+
+def _texts(name: str, tokens: Optional[Sequence[Any]], B: int, count: int) -> Any:
+    """Text of shape [count] or [B,count]; None for None."""
+    if tokens is None:
+        return None
+    if isinstance(tokens, str) or len(tokens) == 0:
+        raise ValueError(f"{_NAME}: {name} must be a list of {count} strings, got {tokens!r}")
+    nested = not isinstance(tokens[0], str)
+    lists: List[Any] = list(tokens) if nested else [tokens]
+    if nested and len(lists) != B:
+        raise ValueError(f"{_NAME}: {name} must be a list for each of B = {B}, got {len(lists)}")
+    for one in lists:
+        if len(one) != count or not all(isinstance(token, str) for token in one):
+            raise ValueError(f"{_NAME}: {name} must have {count} strings, got {_counted(one)}")
+    return np.array([list(one) for one in lists] if nested else list(tokens))
+
+
+def _counted(one: Sequence[Any]) -> str:
+    others = [token for token in one if not isinstance(token, str)]
+    return f"one of type {type(others[0]).__name__}" if others else str(len(one))
+
+
+def _last(src: Any, sizes: Tuple[int, int]) -> Any:
+    """The tokens of the queries, if they are the last of the keys; None if there are too few."""
+    queries, keys = sizes
+    return src[..., keys - queries :] if queries <= keys else None
+
+
+def _write(target: pathlib.Path, arrays: Dict[str, Any]) -> None:
+    """Puts a whole file in the place of `target`, or leaves it as it is."""
+    handle, temporary = tempfile.mkstemp(dir=target.parent or ".", suffix=".npz")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays)
+        os.chmod(temporary, _permissions(target))
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _permissions(target: pathlib.Path) -> int:
+    """Those of the file that stands there, or of a new one."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The places where PyTorch and Transformers call attention, watched while someone looks.
+
+Each is replaced by a function that has the call told (see _watch) and then makes it unchanged.
+"""
+
+import inspect
+import sys
+from functools import wraps
+from typing import Any, Callable, Dict, List, Tuple
+
+import torch
+from torch.nn.functional import layer_norm, linear
+
+from ._attention import attention
+from ._questions import is_compiling
+from ._replaced import set_function
+from ._transformers import _forward as registered
+from ._watch import WATCHERS, is_quiet, probe, quiet, running
+
+# What stood in each place: (holder, name, original), and hooks to be removed.
+_ORIGINALS: List[Tuple[Any, str, Any]] = []
+_HOOKS: List[Any] = []
+
+
+def install() -> None:
+    """Watches all places; the caller sees to it that they are watched only once."""
+    _watch_modules()
+    set_function()
+    _replace(torch.nn.functional, "multi_head_attention_forward", _multi_head)
+    _replace(torch, "_native_multi_head_attention", _native_multi_head)
+    _replace(torch, "_transformer_encoder_layer_fwd", _native_layer)
+    interface = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
+    if interface is not None:
+        _replace(interface, "get_interface", _get_interface)
+
+
+def remove() -> None:
+    """Puts back what stood there."""
+    for holder, name, original in _ORIGINALS:
+        setattr(holder, name, original)
+    for hook in _HOOKS:
+        hook.remove()
+    _ORIGINALS.clear()
+    _HOOKS.clear()
+    set_function()
+
+
+def _replace(holder: Any, name: str, watched: Callable[[Any], Any]) -> None:
+    original = getattr(holder, name, None)
+    if original is not None:  # this version may not have it
+        _ORIGINALS.append((holder, name, original))
+        setattr(holder, name, wraps(original)(watched(original)))
+
+
+# ---- which module runs --------------------------------------------------------------------------
+
+
+def _watch_modules() -> None:
+    """Hooks of all modules: one attached to a module would turn off torch's fast paths."""
+    hooks = torch.nn.modules.module
+    after: Dict[str, Any] = {}
+    if "always_call" in inspect.signature(hooks.register_module_forward_hook).parameters:
+        after["always_call"] = True  # also after an exception
+    _HOOKS.append(hooks.register_module_forward_pre_hook(_entered))
+    _HOOKS.append(hooks.register_module_forward_hook(_left, **after))
+
+
+def _entered(module: torch.nn.Module, inputs: Any) -> None:
+    if any(watcher.knows(module) for watcher in WATCHERS):
+        running().append(module)
+
+
+def _left(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    modules = running()
+    if module in modules:
+        while modules.pop() is not module:
+            pass
+
+
+# ---- torch.nn -----------------------------------------------------------------------------------
+
+
+def _multi_head(original: Any) -> Any:
+    signature = inspect.signature(original)
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        given = signature.bind(*arguments, **options)
+        given.apply_defaults()
+        if is_compiling() or is_quiet() or not running() or not given.arguments["need_weights"]:
+            return original(*arguments, **options)  # calls scaled_dot_product_attention, or nobody
+        same: Dict[str, Any] = {"need_weights": False, "training": False, "is_causal": False}
+        probe(original, **{**given.arguments, **same})
+        with quiet():
+            return original(*arguments, **options)
+
+    return called
+
+
+def _native_multi_head(original: Any) -> Any:
+    def called(*arguments: Any, **options: Any) -> Any:
+        if running() and not is_compiling():
+            query, _, _, _, heads, weight, bias = arguments[:7]
+            mask, kind = _of_native(arguments, options, 9, "mask", 12, "mask_type")
+            _native(query, heads, (weight, bias), mask, kind)
+        return original(*arguments, **options)
+
+    return called
+
+
+def _native_layer(original: Any) -> Any:
+    def called(*arguments: Any, **options: Any) -> Any:
+        if running() and not is_compiling():
+            x, width, heads, weight, bias = arguments[:5]
+            norm_first, eps, norm_weight, norm_bias = arguments[8:12]
+            if norm_first:
+                x = layer_norm(x, (width,), norm_weight, norm_bias, eps)
+            mask, kind = _of_native(arguments, options, 18, "mask", 19, "mask_type")
+            _native(x, heads, (weight, bias), mask, kind)
+        return original(*arguments, **options)
+
+    return called
+
+
+def _of_native(
+    arguments: Tuple[Any, ...], options: Dict[str, Any], at: int, name: str, then: int, second: str
+) -> Tuple[Any, Any]:
+    mask = arguments[at] if len(arguments) > at else options.get(name)
+    return mask, arguments[then] if len(arguments) > then else options.get(second)
+
+
+def _native(
+    x: torch.Tensor, heads: int, projection: Tuple[Any, Any], mask: Any, kind: Any
+) -> None:
+    """Self-attention of torch's fast path: one projection, and a mask that is true where masked.
+
+    Masks of numbers are converted to booleans there: whatever is not 0 is masked.
+    """
+    masks: Dict[str, Any] = {}
+    if x.is_nested:
+        lengths = [entry.size(0) for entry in x.unbind()]
+        x, masks["key_lengths"] = x.to_padded_tensor(0.0), lengths
+    if mask is not None:
+        hidden = mask.bool()
+        if kind == 1:
+            masks["padding_mask"] = hidden
+        else:  # 0: [Tq,Tk]; 2: [B,H,Tq,Tk]
+            masks["mask"] = ~hidden
+    modules = running()
+    owner = [m for m in modules[-1].children() if getattr(m, "in_proj_weight", 0) is projection[0]]
+    modules.extend(owner[:1])  # the layer calls the operator instead of its module of attention
+    try:
+        q, k, v = linear(x, *projection).chunk(3, -1)
+        probe(attention, q, k, v, heads=heads, **masks)
+    finally:
+        if owner:
+            modules.pop()
+
+
+# ---- Transformers -------------------------------------------------------------------------------
+
+
+def _get_interface(original: Any) -> Any:
+    def called(self: Any, attn_implementation: Any, default: Any) -> Any:
+        found = original(self, attn_implementation, default)
+        return found if is_compiling() else _watched(found, is_eager=found is default)
+
+    return called
+
+
+_INPUTS = ("module", "query", "key", "value", "attention_mask")
+
+
+def _watched(function: Any, is_eager: bool) -> Any:
+    """A function of attention of Transformers, told as that of attn_implementation="qkv".
+
+    Eager ones know no causality but that of their masks.
+    """
+
+    @wraps(function)
+    def called(module: Any, *arguments: Any, **options: Any) -> Any:
+        if not running() or is_quiet():
+            return function(module, *arguments, **options)
+        names = [*_INPUTS, *list(inspect.signature(function).parameters)[len(_INPUTS) :]]
+        given = {**dict(zip(names, (module, *arguments))), **options, "dropout": 0.0}
+        mask = given.setdefault("attention_mask", None)
+        if mask is not None and not isinstance(mask, torch.Tensor):
+            raise TypeError(
+                f"look: masks of {type(module).__name__} must be tensors, got "
+                f"{type(mask).__name__}: choose another attn_implementation"
+            )
+        if given.get("sinks") is not None:
+            given["s_aux"] = given["sinks"]
+        if is_eager:
+            given["is_causal"] = False
+        probe(registered, **given)
+        with quiet():
+            return function(module, *arguments, **options)
+
+    return called

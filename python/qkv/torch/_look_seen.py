@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `qkv.torch.look` recorded: layers, their calls, and the results of each."""
+
+import os
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import torch
+
+from ._look_file import save_calls
+from ._look_names import has_name, listed
+
+# How look() was asked for each result.
+ASKED_BY = {
+    "weights": "rows=",
+    "top": "top=",
+    "column_sums": "column_sums=True",
+}
+
+
+class Top(NamedTuple):
+    """The largest weights of each query, in descending order, and their keys."""
+
+    weights: torch.Tensor
+    keys: torch.Tensor
+
+
+class _Results:
+    """The results by name; one that was not asked for is an AttributeError that says so."""
+
+    def _result(self, name: str) -> Any:
+        raise NotImplementedError
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The weights of the named rows, [B,H,R,Tk], before dropout."""
+        found: torch.Tensor = self._result("weights")
+        return found
+
+    @property
+    def top(self) -> Top:
+        """The largest weights of every query and their keys, [B,H,Tq,top] each."""
+        found: Top = self._result("top")
+        return found
+
+    @property
+    def column_sums(self) -> torch.Tensor:
+        """The weight that each key received from all queries, [B,H,Tk]."""
+        found: torch.Tensor = self._result("column_sums")
+        return found
+
+
+class Call(_Results):
+    """One call of a layer's attention: its results, for the heads that were asked for.
+
+    Attributes:
+        heads: the indices of the recorded heads, the second axis of all results.
+        rows: the indices of the queries whose weights were kept, the third axis of weights.
+        queries, keys: Tq, Tk.
+    """
+
+    def __init__(
+        self,
+        results: Dict[str, Any],
+        heads: Tuple[int, ...],
+        rows: Tuple[int, ...],
+        sizes: Tuple[int, int],
+    ) -> None:
+        self.results = results
+        self.heads = heads
+        self.rows = rows
+        self.queries, self.keys = sizes
+
+    def _result(self, name: str) -> Any:
+        if name not in self.results:
+            raise AttributeError(f"{name} was not recorded: ask look for it, {ASKED_BY[name]}")
+        return self.results[name]
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.heads)} heads, Tq = {self.queries}, Tk = {self.keys}"
+        return f"Call({sizes}: {', '.join(self.results)})"
+
+
+class Layer(_Results):
+    """A module that attends: its calls in order. Its own results are those of the last call.
+
+    Attributes:
+        name: the module's name in the model.
+        calls: every call, the first first.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls: List[Call] = []
+
+    def _result(self, name: str) -> Any:
+        return self.calls[-1]._result(name)
+
+    def __repr__(self) -> str:
+        return f"Layer({self.name!r}, {len(self.calls)} calls, the last {self.calls[-1]!r})"
+
+
+class Seen:
+    """The layers that attended, in the order of their first calls.
+
+    `seen[0]` is the first of those recorded; `seen["layers.3"]` the one whose name has these parts,
+    as "model.layers.3.self_attn" has.
+    """
+
+    def __init__(self) -> None:
+        self._layers: Dict[str, Layer] = {}
+        self._others: List[str] = []  # attended, but were not asked for
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self._layers.values())
+
+    def __contains__(self, name: str) -> bool:
+        return any(has_name(layer, name) for layer in self._layers)
+
+    @property
+    def names(self) -> Tuple[str, ...]:
+        """The names of the recorded layers."""
+        return tuple(self._layers)
+
+    def __getitem__(self, which: Union[str, int]) -> Layer:
+        if isinstance(which, int):
+            return list(self._layers.values())[which]
+        if which in self._layers:
+            return self._layers[which]
+        found = [layer for name, layer in self._layers.items() if has_name(name, which)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = listed(layer.name for layer in found)
+            raise KeyError(f"{which!r} is the name of {len(found)} recorded layers: {names}")
+        raise KeyError(f"no layer {which!r} was recorded; {self._there_is()}")
+
+    def _there_is(self) -> str:
+        if self._layers:
+            return f"there are {listed(self._layers)}"
+        if self._others:
+            return f"of those that attended, {listed(self._others)}, layers= named none"
+        return (
+            "there are none: no call of torch's, Transformers' or this library's functions of "
+            "attention was made by the model"
+        )
+
+    def __repr__(self) -> str:
+        return f"Seen({self._there_is()})"
+
+    def save(
+        self,
+        path: Union[str, "os.PathLike[str]"],
+        *,
+        tokens: Optional[Sequence[Any]] = None,
+        query_tokens: Optional[Sequence[Any]] = None,
+        layers: Optional[Sequence[Union[str, int]]] = None,
+        call: int = -1,
+    ) -> None:
+        """Writes one call of each layer as an attention file, for `qkv view` and `qkv stats`.
+
+        `attn` is [B, layers, heads, R, Tk]: the named rows. Their tokens are `tgt`, those of the
+        keys `src`; where none are given, the indices of rows and keys. The arrays `layers` (names),
+        `heads` and `rows` (indices) say what is in it, and the other results stand beside them,
+        with an axis of layers.
+
+        Args:
+            path: a name that ends in .npz; the file is replaced as a whole.
+            tokens: those of the keys, [Tk], or one such list for each of the B examples.
+            query_tokens: those of all queries, [Tq]; by default the last Tq of `tokens`.
+            layers: names or indices, as in `seen[...]`; None: all, which must then have equal
+                sizes.
+            call: which call of each layer; the last by default.
+
+        Raises:
+            ValueError: rows were not asked for, sizes differ, or as many tokens are not given as
+                there are keys; the message names it.
+            KeyError, IndexError: no such layer or call.
+
+        >>> import os, tempfile
+        >>> import torch, qkv.torch
+        >>> module = torch.nn.MultiheadAttention(8, 2)
+        >>> x = torch.ones(3, 1, 8)
+        >>> with qkv.torch.look(module, rows=slice(None)) as seen:
+        ...     out = module(x, x, x)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     seen.save(os.path.join(folder, "a.npz"), tokens=["a", "b", "c"])
+        """
+        chosen = list(self) if layers is None else [self[which] for which in layers]
+        if not chosen:
+            raise ValueError(f"save: no layers; {self._there_is()}")
+        calls = {}
+        for layer in chosen:
+            if not -len(layer.calls) <= call < len(layer.calls):
+                count = len(layer.calls)
+                raise IndexError(f"save: {layer.name!r} has {count} calls, got call = {call}")
+            calls[layer.name] = layer.calls[call]
+        save_calls(path, calls, tokens, query_tokens)
+
+
+def layer_of(seen: Seen, name: str, is_wanted: bool) -> Optional[Layer]:
+    """The layer of this name, new if need be; None if it is not wanted."""
+    if is_wanted:
+        return seen._layers.setdefault(name, Layer(name))
+    if name not in seen._others:
+        seen._others.append(name)
+    return None
+
+
+def layers_that_attended(seen: Seen) -> int:
+    """How many there are, wanted or not."""
+    return len(seen._layers) + len(seen._others)
