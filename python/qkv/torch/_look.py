@@ -178,20 +178,21 @@ def _layers(model: torch.nn.Module, layers: Any) -> Tuple[Which, ...]:
     if not several:
         raise ValueError("look: layers must name one or more, or be None for all, got none")
     names = [name for name, _ in model.named_modules()]
+    known = listed(_likely(model))
     checked: List[Which] = []
     for which in several:
         if isinstance(which, str):
             if not any(has_name(name, which) for name in names):
                 raise ValueError(
                     f"look: layers must be names of the model's modules, got {which!r}; it has "
-                    f"{listed(_likely(names))}"
+                    f"{known}"
                 )
             checked.append(which)
         elif isinstance(which, re.Pattern):
             if not any(which.search(name) for name in names):
                 raise ValueError(
-                    f"look: layers must match names of the model's modules, got "
-                    f"{which.pattern!r}; it has {listed(_likely(names))}"
+                    "look: layers must match names of the model's modules, got "
+                    f"{which.pattern!r}; it has {known}"
                 )
             checked.append(which)
         else:
@@ -199,6 +200,8 @@ def _layers(model: torch.nn.Module, layers: Any) -> Tuple[Which, ...]:
     return tuple(checked)
 
 
-def _likely(names: List[str]) -> List[str]:
-    """Those that seem to attend, by their names; all, if none does."""
-    return [name for name in names if "att" in name.rpartition(".")[2].lower()] or names
+def _likely(model: torch.nn.Module) -> List[str]:
+    """Names that seem to be of attention, of modules with modules inside; all, if none does."""
+    modules = dict(model.named_modules())
+    found = [n for n, m in modules.items() if "att" in n.rpartition(".")[2].lower()]
+    return [n for n in found if next(modules[n].children(), None) is not None] or list(modules)

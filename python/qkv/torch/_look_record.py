@@ -7,7 +7,7 @@ import torch
 
 from ._attention import attention
 from ._look_seen import Call, Top
-from ._questions import transforms, wants_operator
+from ._questions import transforms
 
 Rows = Union[slice, Tuple[int, ...]]
 
@@ -39,7 +39,7 @@ def record(
     packed = options.get("cu_seqlens_q") is not None
     if asked.rows is not None and packed:
         raise ValueError(
-            f"look: rows cannot be recorded of packed sequences (cu_seqlens, jagged tensors), as in "
+            "look: rows cannot be recorded of packed sequences (cu_seqlens, jagged tensors), as in "
             f"layer {name!r}; top and column_sums can"
         )
     wanted: Dict[str, Any] = {"return_top": asked.top, "return_column_sums": asked.column_sums}
@@ -54,8 +54,7 @@ def record(
             results[field] = Top(*pair)
         else:
             results[field] = _of_heads(value, _AXES[field], asked.heads, heads, packed)
-    Tk = _keys(k, options)
-    return Call(results, heads, rows, (Tq, Tk))
+    return Call(results, heads, rows, (Tq, int(k.size(_sequence_axis(options)))))
 
 
 # Options of the call that say nothing about its weights.
@@ -75,23 +74,23 @@ def _refuse_without_values(name: str, tensors: Sequence[Any]) -> None:
 
 def _heads_and_queries(q: torch.Tensor, options: Dict[str, Any]) -> Tuple[int, int]:
     """H and Tq; packed: all queries."""
-    packed, heads = options.get("cu_seqlens_q") is not None, options.get("heads")
+    heads, axis = options.get("heads"), _sequence_axis(options)
     if heads is not None:
-        return int(heads[0] if isinstance(heads, (list, tuple)) else heads), q.size(-2)
-    if packed:
-        return q.size(-2), q.size(0)
-    if options.get("layout") == "bthd":
-        return q.size(2), q.size(1)
-    return (q.size(-3) if q.dim() > 3 else 1), q.size(-2)
+        H = heads[0] if isinstance(heads, (list, tuple)) else heads
+    elif axis == -2:
+        H = q.size(-3) if q.dim() > 3 else 1
+    else:
+        H = q.size(axis + 1)
+    return int(H), int(q.size(axis))
 
 
-def _keys(k: torch.Tensor, options: Dict[str, Any]) -> int:
-    """Tk"""
+def _sequence_axis(options: Dict[str, Any]) -> int:
+    """The axis of q and k along which their rows stand."""
     if options.get("heads") is not None:
-        return k.size(-2)
+        return -2
     if options.get("cu_seqlens_q") is not None:
-        return k.size(0)
-    return k.size(1) if options.get("layout") == "bthd" else k.size(-2)
+        return 0
+    return 1 if options.get("layout") == "bthd" else -2
 
 
 def _resolved(what: str, indices: Any, count: int, name: str) -> Tuple[int, ...]:

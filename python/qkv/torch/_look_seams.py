@@ -67,11 +67,13 @@ def _watch_modules() -> None:
 
 
 def _entered(module: torch.nn.Module, inputs: Any) -> None:
-    if any(watcher.knows(module) for watcher in WATCHERS):
+    if not is_compiling() and any(watcher.knows(module) for watcher in WATCHERS):
         running().append(module)
 
 
 def _left(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    if is_compiling():
+        return
     modules = running()
     if module in modules:
         while modules.pop() is not module:
@@ -129,9 +131,7 @@ def _of_native(
     return mask, arguments[then] if len(arguments) > then else options.get(second)
 
 
-def _native(
-    x: torch.Tensor, heads: int, projection: Tuple[Any, Any], mask: Any, kind: Any
-) -> None:
+def _native(x: torch.Tensor, heads: int, projection: Tuple[Any, Any], mask: Any, kind: Any) -> None:
     """Self-attention of torch's fast path: one projection, and a mask that is true where masked.
 
     Masks of numbers are converted to booleans there: whatever is not 0 is masked.
@@ -139,7 +139,10 @@ def _native(
     masks: Dict[str, Any] = {}
     if x.is_nested:
         lengths = [entry.size(0) for entry in x.unbind()]
-        x, masks["key_lengths"] = x.to_padded_tensor(0.0), lengths
+        x = x.to_padded_tensor(0.0)
+        # Queries that are padding see no key: the layer has no such queries.
+        rows = torch.arange(x.size(1))
+        masks["key_lengths"] = torch.stack([(rows < length) * length for length in lengths])
     if mask is not None:
         hidden = mask.bool()
         if kind == 1:

@@ -47,7 +47,8 @@ def as_called(*arguments: Any, **options: Any) -> Any:
     if CausalBias and isinstance(mask, CausalBias):  # it asks for the function that stands there
         function = getattr(torch.nn.functional, NAME)
         return CausalBias.__torch_function__(function, (CausalBias,), arguments, options)
-    return FUNCTION(*arguments, **options)
+    own: Any = FUNCTION
+    return own(*arguments, **options)
 
 
 def _has_other_backends(query: Any) -> bool:

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""qkv.torch.look: which layers and calls are recorded, files of them, and errors."""
+
+import math
+import re
+import threading
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
+import torch.nn.functional as F  # noqa: E402
+from look_models import (  # noqa: E402
+    HEADS,
+    WIDTH,
+    B,
+    Calls,
+    S,
+    T,
+    by_torch,
+    draw,
+    of_formula,
+    ours,
+)  # fmt: skip
+
+import qkv.torch  # noqa: E402
+
+CLOSE = {"rtol": 1e-12, "atol": 1e-13}
+
+# ---- which layers, which calls ------------------------------------------------------------------
+
+
+def seen_by(layers, model=None, calls=1):
+    model = model or Calls(ours)
+    q = draw(B, HEADS, T, 8)
+    with qkv.torch.look(model, layers=layers, top=1) as seen:
+        for _ in range(calls):
+            model(q, q, q)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("layers", "names"),
+    [
+        (None, ("inner.0", "inner.1")),
+        ("inner.1", ("inner.1",)),
+        ("1", ("inner.1",)),
+        ("inner", ("inner.0", "inner.1")),
+        (re.compile("0$"), ("inner.0",)),
+        (1, ("inner.1",)),
+        ([0, "1"], ("inner.0", "inner.1")),
+        (range(1), ("inner.0",)),
+        (5, ()),
+    ],
+)
+def test_layers_are_chosen(layers, names):
+    assert seen_by(layers).names == names
+
+
+def test_calls_in_order():
+    model = Calls(qkv.torch.attention)
+    q, keys = draw(B, HEADS, 1, 8), [draw(B, HEADS, n, 8, seed=n) for n in (1, 2, 3)]
+    with qkv.torch.look(model, rows=[-1], layers=1) as seen:
+        for k in keys:
+            model(q, k, k)
+    layer = seen["inner.1"]
+    assert [call.keys for call in layer.calls] == [1, 2, 3]
+    for call, k in zip(layer.calls, keys):
+        torch.testing.assert_close(call.weights, of_formula(q, k), **CLOSE)
+    assert layer.weights is layer.calls[-1].weights
+
+
+def test_only_this_model_and_only_inside():
+    watched, other = Calls(by_torch), Calls(by_torch)
+    q = draw(B, HEADS, T, 8)
+    native = torch._transformer_encoder_layer_fwd
+    with qkv.torch.look(watched, top=1) as seen:
+        other(q, q, q)
+        F.scaled_dot_product_attention(q, q, q)
+        with qkv.torch.look(other, top=2) as both:
+            other(q, q, q)
+            watched(q, q, q)
+    watched(q, q, q)
+    assert [len(layer.calls) for layer in seen] == [1, 1]
+    assert [len(layer.calls) for layer in both] == [1, 1]
+    assert both[0].top.keys.size(-1) == 2 and seen[0].top.keys.size(-1) == 1
+    assert torch._transformer_encoder_layer_fwd is native
+    assert type(F.scaled_dot_product_attention).__name__ == "builtin_function_or_method"
+    hooks = torch.nn.modules.module
+    assert not hooks._global_forward_hooks and not hooks._global_forward_pre_hooks
+
+
+def test_what_failed_is_forgotten():
+    model, broken = Calls(by_torch), Calls(lambda *_: 1 / 0)
+    both = torch.nn.ModuleList([broken, model])
+    q = draw(B, HEADS, T, 8)
+    with qkv.torch.look(both, top=1) as seen:
+        with pytest.raises(ZeroDivisionError):
+            broken(q)
+        F.scaled_dot_product_attention(q, q, q)  # no module runs
+        with pytest.raises(RuntimeError, match="Expected size"):
+            model(q, q[..., 1:], q)
+        model(q, q, q)
+    assert seen.names == ("1.inner.0", "1.inner.1")
+    with pytest.raises(KeyError), qkv.torch.look(both, top=1):
+        raise KeyError
+    assert type(F.scaled_dot_product_attention).__name__ == "builtin_function_or_method"
+
+
+def test_inside_and_around_replaced():
+    model, q = Calls(by_torch), draw(B, HEADS, T, 8)
+    with qkv.torch.look(model, top=1) as seen:
+        with qkv.torch.replaced():
+            inside = model(q, q, q)
+        model(q, q, q)
+    with qkv.torch.replaced():
+        with qkv.torch.look(model, top=1) as around:
+            assert torch.equal(model(q, q, q)[0], inside[0])
+        assert torch.equal(model(q, q, q)[0], ours(q, q, q))
+    assert [len(layer.calls) for layer in (*seen, *around)] == [2, 2, 1, 1]
+
+
+def test_threads_do_not_mix():
+    models, q = [Calls(by_torch) for _ in range(3)], draw(B, HEADS, T, 8)
+    found, gate = {}, threading.Barrier(3)
+
+    def run(n):
+        with qkv.torch.look(models[n], rows=[n]) as seen:
+            gate.wait()
+            models[n](q, q, q)
+            gate.wait()
+        found[n] = seen
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    weights = of_formula(q, q)
+    for n, seen in found.items():
+        assert [len(layer.calls) for layer in seen] == [1, 1]
+        torch.testing.assert_close(seen[0].weights, weights[:, :, n : n + 1], **CLOSE)
+
+
+def test_compiled_modules_run_but_are_not_seen():
+    torch._dynamo.reset()
+    model, q = Calls(by_torch), draw(B, HEADS, T, 8)
+    compiled = torch.compile(model, backend="eager")
+    want = compiled(q, q, q)
+    with qkv.torch.look(compiled, top=1) as seen:
+        assert torch.equal(compiled(q, q, q)[0], want[0])
+        with torch.compiler.set_stance("force_eager"):
+            count = len(seen)
+            compiled(q, q, q)
+    assert count == 0 and seen.names == ("_orig_mod.inner.0", "_orig_mod.inner.1")
+
+
+# ---- saved --------------------------------------------------------------------------------------
+
+
+def saved(tmp_path, seen, **options):
+    seen.save(tmp_path / "a.npz", **options)
+    with np.load(tmp_path / "a.npz") as file:
+        return dict(file)
+
+
+def looked(function=ours, keys=S, **asked):
+    model, k = Calls(function), draw(B, HEADS, keys, 8, seed=1)
+    with qkv.torch.look(model, **asked) as seen:
+        model(draw(B, HEADS, T, 8), k, k)
+        model(draw(B, HEADS, T, 8, seed=3), k, k)
+    return seen
+
+
+def test_a_file_of_named_rows(tmp_path):
+    seen = looked(rows=[0, -2], heads=[2], top=2, column_sums=True)
+    tokens = ["a", "b", "c", "d", "e", "f", "g"]
+    file = saved(tmp_path, seen, tokens=tokens)
+    assert file["attn"].shape == (B, 2, 1, 2, S)
+    assert (file["attn"][:, 1] == seen[1].weights.numpy()).all()
+    assert file["src"].tolist() == tokens
+    assert file["tgt"].tolist() == ["c", "f"]  # queries are the last T of the keys
+    assert file["layers"].tolist() == ["inner.0", "inner.1"]
+    assert (file["heads"].tolist(), file["rows"].tolist()) == ([2], [0, 3])
+    assert (file["column_sums"][:, 0] == seen[0].column_sums.numpy()).all()
+    assert file["top_keys"].shape == (B, 2, 1, T, 2)
+    first = saved(tmp_path, seen, layers=["inner.1"], call=0)
+    assert (first["attn"][:, 0] == seen[1].calls[0].weights.numpy()).all()
+    assert first["tgt"].tolist() == ["0", "3"] and first["src"].tolist() == list("0123456")
+    lists = [tokens, tokens[::-1]]
+    of_each = saved(tmp_path, seen, tokens=lists, query_tokens=list("vwxyz"))
+    assert of_each["src"].tolist() == lists and of_each["tgt"].tolist() == ["v", "y"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.npz"]
+
+
+SAVED_WRONG = {
+    "ending": ({"path": "a.npy"}, ValueError, "save: path must end in .npz, got 'a.npy'"),
+    "tokens": ({"tokens": ["a"]}, ValueError, "save: tokens must have 7 strings, got 1"),
+    "numbers": (
+        {"tokens": ["a"] * 6 + [1]}, ValueError, "tokens must have 7 strings, got one of type int"
+    ),
+    "text": ({"tokens": "abcdefg"}, ValueError, "must be a list of 7 strings, got 'abcdefg'"),
+    "lists": ({"tokens": [["a"] * 7]}, ValueError, "must be a list for each of B = 2, got 1"),
+    "queries": ({"query_tokens": ["a"]}, ValueError, "query_tokens must have 5 strings, got 1"),
+    "layer": ({"layers": ["inner.7"]}, KeyError, "no layer 'inner.7' was recorded; there are"),
+    "no layers": ({"layers": []}, ValueError, "save: no layers"),
+    "call": ({"call": 2}, IndexError, "save: 'inner.0' has 2 calls, got call = 2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAVED_WRONG)
+def test_a_file_that_cannot_be(name, tmp_path):
+    options, kind, message = SAVED_WRONG[name]
+    path = options.get("path", tmp_path / "a.npz")
+    options = {n: x for n, x in options.items() if n != "path"}
+    with pytest.raises(kind, match=re.escape(message)):
+        looked(rows=[0]).save(path, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_needs_rows_and_equal_sizes(tmp_path):
+    with pytest.raises(ValueError, match="^save: an attention file is of weights, and no rows"):
+        looked(top=1).save(tmp_path / "a.npz")
+    torch.manual_seed(0)
+    model = torch.nn.Transformer(WIDTH, HEADS, 1, 1, 32, batch_first=True).eval()
+    with qkv.torch.look(model, rows=[0]) as seen:
+        model(draw(B, S, WIDTH).float(), draw(B, T, WIDTH).float())
+    message = r"'encoder.*\[B,H,R,Tk\] = \[2,4,1,7\] of Tq = 7 and 'decoder.*\[2,4,1,5\] of Tq = 5"
+    with pytest.raises(ValueError, match=message):
+        seen.save(tmp_path / "a.npz")
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    path.write_bytes(b"before")
+    path.chmod(0o640)
+
+    def fails(*_, **__):
+        raise OSError("full")
+
+    seen = looked(rows=[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "savez", fails)
+        with pytest.raises(OSError, match="full"):
+            seen.save(path)
+    assert path.read_bytes() == b"before" and list(tmp_path.iterdir()) == [path]
+    seen.save(path)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+# ---- errors -------------------------------------------------------------------------------------
+
+WRONG = {
+    "nothing": ({}, ValueError, "look: rows, top or column_sums must be asked for, got none"),
+    "model": ({"model": 3, "top": 1}, TypeError, "look: model must be a torch.nn.Module, got int"),
+    "name": (
+        {"layers": "inner.2", "top": 1}, ValueError,
+        "look: layers must be names of the model's modules, got 'inner.2'; it has '', 'inner', "
+        "'inner.0', 'inner.0.norm', 'inner.1', 'inner.1.norm'",
+    ),
+    "half a name": ({"layers": "inn", "top": 1}, ValueError, "got 'inn'; it has"),
+    "pattern": ({"layers": re.compile("x$"), "top": 1}, ValueError, "must match names"),
+    "no layers": ({"layers": [], "top": 1}, ValueError, "must name one or more"),
+    "layer": ({"layers": -1, "top": 1}, ValueError, "look: layers must be 0 or more, got -1"),
+    "layer kind": ({"layers": 1.5, "top": 1}, TypeError, "layers must be of integers, got float"),
+    "heads": ({"heads": 1, "top": 1}, TypeError, "heads must be a list of integers, got int"),
+    "head kind": ({"heads": ["a"], "top": 1}, TypeError, "heads must be of integers, got str"),
+    "rows": ({"rows": [True]}, TypeError, "look: rows must be of integers, got bool"),
+    "top": ({"top": -1}, ValueError, "look: top must be 0 or more, got -1"),
+    "sums": ({"column_sums": 1}, TypeError, "look: column_sums must be True or False, got int"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_errors_before_the_model_runs(name):
+    options, kind, message = WRONG[name]
+    model = options.get("model", Calls(ours))
+    options = {n: x for n, x in options.items() if n != "model"}
+    with pytest.raises(kind, match=re.escape(message)), qkv.torch.look(model, **options):
+        pass
+    assert type(F.scaled_dot_product_attention).__name__ == "builtin_function_or_method"
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"rows": [5]}, "rows must be at least -Tq and below Tq = 5 in layer 'inner.0', got 5"),
+        ({"rows": [-6]}, "got -6"),
+        ({"heads": [4], "top": 1}, "heads must be at least -H and below H = 4 in layer '"),
+    ],
+)
+def test_indices_that_a_call_does_not_have(asked, message):
+    q, model = draw(B, HEADS, T, 8), Calls(by_torch)
+    with pytest.raises(ValueError, match=re.escape(message)), qkv.torch.look(model, **asked):
+        model(q, q, q)
+
+
+def test_names_of_what_was_recorded():
+    seen = seen_by(None)
+    for name, message in {
+        "inner.2": "no layer 'inner.2' was recorded; there are 'inner.0', 'inner.1'",
+        "inner": "'inner' is the name of 2 recorded layers: 'inner.0', 'inner.1'",
+    }.items():
+        with pytest.raises(KeyError, match=re.escape(message)):
+            seen[name]
+    assert "1" in seen and "2" not in seen
+    with pytest.raises(IndexError):
+        seen[2]
+    with pytest.raises(
+        KeyError, match=r"that attended, 'inner\.0', 'inner\.1', layers= named none"
+    ):
+        seen_by(7)[""]
+    softmax = Calls(lambda q, k, v: torch.softmax(q @ k.mT / math.sqrt(8), -1) @ v)
+    with pytest.raises(KeyError, match="there are none: no call of torch's, Transformers'"):
+        seen_by(None, softmax)["inner.0"]
+    with pytest.raises(AttributeError, match=r"^weights was not recorded: ask look for it, rows="):
+        _ = seen[0].weights
+
+
+def test_tensors_without_values():
+    q, model = draw(B, HEADS, T, 8), Calls(ours)
+    message = "^look: layer 'inner.0' was called under torch.func or with tensors that have no v"
+    with qkv.torch.look(model, top=1), pytest.raises(RuntimeError, match=message):
+        model(*[q.to("meta")] * 3)
+    with qkv.torch.look(model, top=1), pytest.raises(RuntimeError, match=message):
+        torch.func.vmap(lambda x: model(x, x, x)[0])(q)
