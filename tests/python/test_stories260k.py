@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained Llama of 260,000 parameters in Transformers: what it writes with qkv and with eager.
+"""A trained Llama of 260,000 parameters in Transformers: what it writes, and its heads.
 
 Its files, in llama2.c's format, are data and not part of the project: without them the test is
 skipped.
 """
 
+import importlib.util
+import json
 import os
 import pathlib
-import struct
+import re
+import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from patience import PATIENCE
 
 torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
 pytest.importorskip("transformers", reason="register() is for Transformers")
@@ -23,73 +29,29 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = pathlib.Path(os.environ.get("QKV_DATA_DIR") or ROOT.parent / "shared" / "data")
 FOLDER = DATA / "stories260K"
 START, STEPS = 1, 200
+LOOK_PAGE = (ROOT / "docs" / "look.md").read_text(encoding="utf-8")
+EXAMPLE = ROOT / "examples" / "python" / "stories260k.py"
 
 pytestmark = pytest.mark.skipif(
     not FOLDER.exists(), reason="no stories260K in the data folder (set QKV_DATA_DIR)"
 )
 
 
-def halves(weight, heads):
-    """The rows of a projection: rotary pairs are neighbours in the file, halves in Transformers."""
-    rows, width = weight.shape
-    return weight.reshape(heads, rows // heads // 2, 2, width).swapaxes(1, 2).reshape(rows, width)
+def example():
+    """The example, which reads the files."""
+    found = importlib.util.spec_from_file_location("stories260k", EXAMPLE)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
 
 def read_model():
-    data = (FOLDER / "stories260K.bin").read_bytes()
-    dim, hidden, layers, heads, key_heads, vocabulary, longest = struct.unpack_from("7i", data)
-    numbers, at = np.frombuffer(data, np.float32, offset=28), 0
-
-    def take(*shape):
-        nonlocal at
-        size = int(np.prod(shape))
-        at += size
-        return numbers[at - size : at].reshape(shape)
-
-    key_width = dim // heads * key_heads
-    state = {"model.embed_tokens.weight": take(vocabulary, dim)}
-    shapes = {
-        "input_layernorm": (dim,),
-        "self_attn.q_proj": (dim, dim),
-        "self_attn.k_proj": (key_width, dim),
-        "self_attn.v_proj": (key_width, dim),
-        "self_attn.o_proj": (dim, dim),
-        "post_attention_layernorm": (dim,),
-        "mlp.gate_proj": (hidden, dim),
-        "mlp.down_proj": (dim, hidden),
-        "mlp.up_proj": (hidden, dim),
-    }
-    rotated = {"self_attn.q_proj": heads, "self_attn.k_proj": key_heads}
-    for name, shape in shapes.items():
-        for n, weight in enumerate(take(layers, *shape)):
-            weight = halves(weight, rotated[name]) if name in rotated else weight
-            state[f"model.layers.{n}.{name}.weight"] = weight
-    state["model.norm.weight"] = take(dim)
-    config = transformers.LlamaConfig(
-        vocab_size=vocabulary, hidden_size=dim, intermediate_size=hidden,
-        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=key_heads,
-        max_position_embeddings=longest, rms_norm_eps=1e-5, tie_word_embeddings=True,
-        bos_token_id=START, eos_token_id=2,
-    )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config).eval()
-    tensors = {name: torch.tensor(value) for name, value in state.items()}
-    missing, unknown = model.load_state_dict(tensors, strict=False)
-    assert (missing, unknown) == (["lm_head.weight"], [])  # it is the embedding
-    return model
-
-
-def read_pieces(count):
-    data, at, pieces = (FOLDER / "tok512.bin").read_bytes(), 4, []
-    for _ in range(count):
-        _, length = struct.unpack_from("fi", data, at)
-        pieces.append(data[at + 8 : at + 8 + length])
-        at += 8 + length
-    return pieces
+    return example().read_model(FOLDER)
 
 
 def text_of(tokens):
     """The bytes of tokens after the start token, whose successor loses a leading space."""
-    pieces, text = read_pieces(512), b""
+    pieces, text = example().read_pieces(FOLDER), b""
     for before, token in zip(tokens, tokens[1:]):
         piece = pieces[token]
         if piece.startswith(b"<0x"):
@@ -129,3 +91,65 @@ def test_a_batch_padded_on_the_left():
                          do_sample=False, pad_token_id=0)  # fmt: skip
     assert got[0].tolist() == whole[:41].tolist()
     assert got[1, 18:].tolist() == whole[:23].tolist()
+
+
+# ---- its heads ----------------------------------------------------------------------------------
+
+
+def test_every_head_is_eagers():
+    model = read_model()
+    words = model.generate(torch.tensor([[START]]), max_new_tokens=60, do_sample=False)
+    model.set_attn_implementation("eager")
+    with torch.no_grad(), qkv.torch.look(model, rows=slice(None), column_sums=True) as seen:
+        eager = model(words, output_attentions=True).attentions
+    assert len(seen) == len(eager) == 5
+    for layer, weights in zip(seen, eager):
+        torch.testing.assert_close(layer.weights, weights, rtol=0, atol=1e-6)
+        torch.testing.assert_close(layer.column_sums, weights.sum(2), rtol=0, atol=1e-5)
+
+
+def program(*arguments):
+    return subprocess.run([sys.executable, "-m", "qkv", *arguments], capture_output=True, text=True,
+                          timeout=PATIENCE)  # fmt: skip
+
+
+def test_the_file_of_the_example_is_viewed(tmp_path, capsys):
+    path = tmp_path / "heads.npz"
+    example().main(FOLDER, path)
+    assert capsys.readouterr().out.startswith("Once upon a time, there was a little girl named")
+    done = program("stats", str(path), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert report["warnings"] == []
+    with np.load(path) as file:
+        assert file["attn"].shape == (1, 5, 8, 25, 25)
+        assert file["src"][1:4].tolist() == ["Once", "upon", "a"]
+    pictures = re.findall(r"(?m)^(qkv view heads\.npz .* -o (\S*)\.svg)$", LOOK_PAGE)
+    assert len(pictures) == 2
+    for command, name in pictures:
+        arguments = shlex.split(command)[1:-1]
+        svg = tmp_path / "drawn.svg"
+        arguments[1] = str(path)
+        done = program(*arguments, str(svg))
+        assert done.returncode == 0, done.stderr
+        drawn, want = (re.findall(r">([^<]+)</text>", x.read_text(encoding="utf-8"))
+                       for x in (svg, ROOT / "docs" / "images" / f"{name}.svg"))  # fmt: skip
+        assert drawn == want and len(want) > 50
+
+
+def test_a_file_of_named_rows_is_viewed(tmp_path):
+    model, path = read_model(), tmp_path / "rows.npz"
+    words = model.generate(torch.tensor([[START]]), max_new_tokens=20, do_sample=False)
+    pieces = example().read_pieces(FOLDER)
+    tokens = [pieces[word].decode().strip() for word in words[0]]
+    with torch.no_grad(), qkv.torch.look(model, rows=[-1, 4], layers="layers.3", heads=[6]) as seen:
+        model(words)
+    seen.save(path, tokens=tokens)
+    done = program("view", str(path), "--table")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    rows = {line.split()[0]: line.split()[1:] for line in lines[1:4]}
+    assert tokens[4] in rows and tokens[-1] in rows
+    shown = np.array(rows[tokens[4]], float)
+    np.testing.assert_allclose(shown, seen[0].weights[0, 0, 1].numpy(), atol=1e-4)
+    assert program("stats", str(path)).returncode == 0

@@ -90,3 +90,15 @@ def test_wrong_calls_raise_in_every_version():
         return
     with pytest.raises(RuntimeError, match="has no torch.nn.functional.scaled_dot_product_atten"):
         qkv.torch.replaced().__enter__()
+
+
+def test_look_sees_this_librarys_modules():
+    module = qkv.torch.nn.DotProductAttention()
+    q, k, v, _ = (x.detach() for x in inputs_of())
+    with qkv.torch.look(module, rows=[-1], column_sums=True) as seen:
+        module(q, k, v)
+    want = torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(8), -1)
+    torch.testing.assert_close(seen[0].weights, want[:, :, -1:], rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(seen[0].column_sums, want.sum(2), rtol=1e-11, atol=1e-12)
+    hooks = torch.nn.modules.module
+    assert not hooks._global_forward_hooks and not hooks._global_forward_pre_hooks
