@@ -25,6 +25,7 @@ from look_models import (  # noqa: E402
 )  # fmt: skip
 
 import qkv.torch  # noqa: E402
+from qkv.torch import _replaced  # noqa: E402
 
 F64 = torch.float64
 CLOSE = {"rtol": 1e-12, "atol": 1e-13}
@@ -229,6 +230,16 @@ def test_numbers_in_the_fast_path_are_booleans():
     with qkv.torch.look(layer, rows=ALL) as seen:  # its slow path adds them
         layer(x, src_mask=FUTURE * -2.0)
     assert (seen[0].weights - numbers.weights).abs().max() > 1e-3
+
+
+def test_hints_of_causality_and_a_probe_that_ends_early(monkeypatch):
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=F64)
+    x, near = draw(B, T, WIDTH), (torch.arange(T)[:, None] - torch.arange(T)).abs() > 1
+    monkeypatch.setattr(_replaced, "as_called", None)  # the function itself is not called
+    with qkv.torch.look(module, rows=ALL) as seen:
+        module(x, x, x, attn_mask=near, is_causal=True)
+    torch.testing.assert_close(seen[0].weights, attention_of(module, x, attn_mask=near), **CLOSE)
 
 
 def test_appended_keys_and_dropped_weights():

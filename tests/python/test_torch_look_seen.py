@@ -80,8 +80,9 @@ def test_only_this_model_and_only_inside():
         with qkv.torch.look(other, top=2) as both:
             other(q, q, q)
             watched(q, q, q)
+        watched(q, q, q)
     watched(q, q, q)
-    assert [len(layer.calls) for layer in seen] == [1, 1]
+    assert [len(layer.calls) for layer in seen] == [2, 2]
     assert [len(layer.calls) for layer in both] == [1, 1]
     assert both[0].top.keys.size(-1) == 2 and seen[0].top.keys.size(-1) == 1
     assert torch._transformer_encoder_layer_fwd is native

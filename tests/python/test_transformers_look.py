@@ -141,12 +141,18 @@ def test_attention_code_of_a_models_own_is_not_seen():
         seen["h.0"]
 
 
+def eager(module, query, key, value, attention_mask, dropout, scaling):
+    return (torch.softmax(query @ key.mT * scaling, -1) @ value).transpose(1, 2), None
+
+
 class Masked(torch.nn.Module):
     """Calls an implementation with its own arguments, by position."""
 
-    def forward(self, query, mask):
+    is_causal = True
+
+    def forward(self, query, mask, implementation="sdpa"):
         interface = transformers.AttentionInterface()
-        function = interface.get_interface("sdpa", None)
+        function = interface.get_interface(implementation, eager)
         return function(self, query, query, query, mask, 0.0, 0.25)[0]
 
 
@@ -156,6 +162,10 @@ def test_arguments_by_position_and_other_masks():
         model(query, None)
     want = qkv.attention(query, query, None, scale=0.25, causal=True, return_weights=True).weights
     torch.testing.assert_close(seen[0].weights, want)
+    with qkv.torch.look(model, rows=ALL) as seen:
+        model(query, None, "eager")
+    want = qkv.attention(query, query, None, scale=0.25, return_weights=True).weights
+    torch.testing.assert_close(seen[0].weights, want)  # eager sees what the mask says, no less
     message = "^look: masks of Masked must be tensors, got str: choose another attn_implementation$"
     with qkv.torch.look(model, rows=ALL), pytest.raises(TypeError, match=message):
         model(query, "a mask")

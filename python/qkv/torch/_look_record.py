@@ -29,10 +29,10 @@ def record(
 ) -> Call:
     """The results that were asked for, of `attention(q, k, v, **options)`.
 
-    Weights are those before dropout, whose seed is not needed.
+    Weights are those before dropout.
     """
     _refuse_without_values(name, (q, k))
-    options = {n: x for n, x in options.items() if not n.startswith("return_") and n not in _LEFT}
+    options = {n: x for n, x in options.items() if not n.startswith("return_") and n != "rows"}
     H, Tq = _heads_and_queries(q, options)
     heads = _resolved("heads", asked.heads, H, name)
     rows = _resolved_rows(asked.rows, Tq, name)
@@ -55,10 +55,6 @@ def record(
         else:
             results[field] = _of_heads(value, _AXES[field], asked.heads, heads, packed)
     return Call(results, heads, rows, (Tq, int(k.size(_sequence_axis(options)))))
-
-
-# Options of the call that say nothing about its weights.
-_LEFT = ("dropout", "seed", "rows")
 
 
 def _refuse_without_values(name: str, tensors: Sequence[Any]) -> None:

@@ -91,8 +91,9 @@ def _multi_head(original: Any) -> Any:
         given.apply_defaults()
         if is_compiling() or is_quiet() or not running() or not given.arguments["need_weights"]:
             return original(*arguments, **options)  # calls scaled_dot_product_attention, or nobody
-        same: Dict[str, Any] = {"need_weights": False, "training": False, "is_causal": False}
-        probe(original, **{**given.arguments, **same})
+        # is_causal is no more than a hint where weights are needed.
+        alike = {**given.arguments, "need_weights": False, "is_causal": False}
+        probe(original, **alike)
         with quiet():
             return original(*arguments, **options)
 

@@ -64,8 +64,7 @@ def probe(function: Callable[..., Any], *arguments: Any, **options: Any) -> None
     """Tells what `function` would compute by `qkv.torch.attention`; nothing, if it is not."""
     before, _STATE.is_probing = _STATE.is_probing, True
     try:
-        with torch.no_grad():
-            function(*arguments, **options)
+        function(*arguments, **options)
     except _Told:
         if before:  # a probe inside a probe
             raise
