@@ -38,7 +38,8 @@ def test_all_results_of_every_layer(function):
     q, k, v = draw(B, HEADS, T, 8), draw(B, HEADS, S, 8, seed=1), draw(B, HEADS, S, 6, seed=2)
     model = Calls(function)
     want = model(q, k, v)
-    with qkv.torch.look(model, rows=[0, -1], top=3, column_sums=True) as seen:
+    everything = {"entropy": True, "value_sums": True, "pool": (2, 3)}
+    with qkv.torch.look(model, rows=[0, -1], top=3, column_sums=True, **everything) as seen:
         got = model(q, k, v)
     assert all(map(torch.equal, got, want))
     assert seen.names == ("inner.0", "inner.1") and len(seen) == 2
@@ -50,6 +51,13 @@ def test_all_results_of_every_layer(function):
         assert (call.queries, call.keys) == (T, S)
         torch.testing.assert_close(layer.weights, weights[:, :, [0, -1]], **CLOSE)
         torch.testing.assert_close(layer.column_sums, weights.sum(2), **CLOSE)
+        sums = weights.sum(2)
+        torch.testing.assert_close(layer.value_sums, sums * v.norm(dim=-1), **CLOSE)
+        torch.testing.assert_close(layer.entropy, -(weights * weights.log()).sum(-1), **CLOSE)
+        # Rows 0-2 and 3-4, columns 0-2, 3-4 and 5-6.
+        rows = torch.stack([weights[:, :, :3].mean(2), weights[:, :, 3:].mean(2)], 2)
+        cells = torch.stack([x.sum(-1) for x in rows.split([3, 2, 2], -1)], -1)
+        torch.testing.assert_close(layer.pooled, cells, **CLOSE)
         largest, keys = weights.topk(3)
         torch.testing.assert_close(layer.top.weights, largest, **CLOSE)
         assert torch.equal(layer.top.keys, keys)
@@ -82,6 +90,17 @@ def test_options_of_the_function(function, name):
     assert all(map(torch.equal, *results))  # torch's generator is not touched
     want = of_formula(q, k.repeat_interleave(2, 1), added, options.get("scale"))
     torch.testing.assert_close(seen["inner.1"].weights, want, **CLOSE)
+
+
+def test_sums_over_named_queries():
+    q, k = draw(B, HEADS, T, 8), draw(B, HEADS, S, 8, seed=1)
+    model = Calls(by_torch)
+    want = of_formula(q, k)[:, :, -2:].sum(2)
+    for named in ([-1, 3], slice(-2, None), range(T - 2, T)):
+        with qkv.torch.look(model, column_sums=named, value_sums=True) as seen:
+            model(q, k, k)
+        torch.testing.assert_close(seen[0].column_sums, want, **CLOSE)
+        torch.testing.assert_close(seen[0].value_sums, want * k.norm(dim=-1), **CLOSE)
 
 
 def test_other_ranks():
@@ -127,14 +146,18 @@ def test_packed_sequences():
     q = draw(T, HEADS, 8)
     packed = {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
     model = Calls(qkv.torch.attention)
-    with qkv.torch.look(model, top=2, column_sums=True) as seen:
+    with qkv.torch.look(model, top=2, column_sums=True, entropy=True, pool=(1, 1)) as seen:
         model(q, q, q, **packed)
     want = qkv.attention(q, q, None, return_column_sums=True, **packed).column_sums
     assert torch.equal(seen[0].column_sums, want[None])
     assert seen[0].top.weights.shape == (1, HEADS, T, 2)
+    assert seen[0].entropy.shape == (1, HEADS, T)
+    assert seen[0].pooled.shape == (2, HEADS, 1, 1)  # a map for each sequence
     with (
         qkv.torch.look(model, rows=[0]),
-        pytest.raises(ValueError, match="^look: rows cannot be recorded of packed .* 'inner.0'"),
+        pytest.raises(
+            ValueError, match="^look: rows, also .* cannot be named in packed .* 'inner.0'"
+        ),
     ):
         model(q, q, q, **packed)
 

@@ -194,6 +194,23 @@ def test_a_file_of_named_rows(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "a.npz"]
 
 
+def test_a_file_of_cells(tmp_path):
+    seen = looked(pool=(2, 9), entropy=True)
+    file = saved(tmp_path, seen)
+    assert (file["attn"][:, 1] == seen[1].pooled.numpy()).all()
+    assert file["attn"].shape == (B, 2, HEADS, 2, 9) and "pooled" not in file
+    np.testing.assert_allclose(file["attn"].sum(-1), 1)
+    assert file["tgt"].tolist() == ["0-2", "3-4"]
+    assert file["src"].tolist() == ["0", "1", "2", "3", "", "4", "5", "6", ""]
+    assert (file["entropy"][:, 0] == seen[0].entropy.numpy()).all()
+    for j, name in enumerate(file["src"]):
+        assert file["attn"][..., j].any() == (name != "")
+    with pytest.raises(ValueError, match="^save: tokens are for rows, and only pooled weights"):
+        saved(tmp_path, seen, tokens=["a"] * S)
+    both = saved(tmp_path, looked(pool=(2, 2), rows=[0]))
+    assert both["attn"].shape[3:] == (1, S) and both["pooled"].shape[3:] == (2, 2)
+
+
 SAVED_WRONG = {
     "ending": ({"path": "a.npy"}, ValueError, "save: path must end in .npz, got 'a.npy'"),
     "tokens": ({"tokens": ["a"]}, ValueError, "save: tokens must have 7 strings, got 1"),
@@ -226,7 +243,9 @@ def test_a_file_needs_rows_and_equal_sizes(tmp_path):
     model = torch.nn.Transformer(WIDTH, HEADS, 1, 1, 32, batch_first=True).eval()
     with qkv.torch.look(model, rows=[0]) as seen:
         model(draw(B, S, WIDTH).float(), draw(B, T, WIDTH).float())
-    message = r"'encoder.*\[B,H,R,Tk\] = \[2,4,1,7\] of Tq = 7 and 'decoder.*\[2,4,1,5\] of Tq = 5"
+    message = (
+        r"'encoder.* weights \[2,4,1,7\] of Tq = 7, Tk = 7 and 'decoder.*\[2,4,1,5\] of Tq = 5"
+    )
     with pytest.raises(ValueError, match=message):
         seen.save(tmp_path / "a.npz")
 
@@ -252,7 +271,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
 # ---- errors -------------------------------------------------------------------------------------
 
 WRONG = {
-    "nothing": ({}, ValueError, "look: rows, top or column_sums must be asked for, got none"),
+    "nothing": ({}, ValueError, "entropy, value_sums or pool must be asked for, got none of"),
     "model": ({"model": 3, "top": 1}, TypeError, "look: model must be a torch.nn.Module, got int"),
     "name": (
         {"layers": "inner.2", "top": 1}, ValueError,
@@ -268,7 +287,11 @@ WRONG = {
     "head kind": ({"heads": ["a"], "top": 1}, TypeError, "heads must be of integers, got str"),
     "rows": ({"rows": [True]}, TypeError, "look: rows must be of integers, got bool"),
     "top": ({"top": -1}, ValueError, "look: top must be 0 or more, got -1"),
-    "sums": ({"column_sums": 1}, TypeError, "look: column_sums must be True or False, got int"),
+    "sums": ({"column_sums": 1}, TypeError, "column_sums must be a list of integers, got int"),
+    "entropy": ({"entropy": 1}, TypeError, "look: entropy must be True or False, got int"),
+    "pool": ({"pool": (2, 0)}, ValueError, "pool must be (m, n) of 1 or more each, got (2, 0)"),
+    "pool size": ({"pool": [2]}, ValueError, "pool must be (m, n) of 1 or more each, got [2]"),
+    "pool kind": ({"pool": 2}, TypeError, "pool must be a list of integers, got int"),
 }  # fmt: skip
 
 
@@ -287,6 +310,7 @@ def test_errors_before_the_model_runs(name):
     [
         ({"rows": [5]}, "rows must be at least -Tq and below Tq = 5 in layer 'inner.0', got 5"),
         ({"rows": [-6]}, "got -6"),
+        ({"column_sums": [5]}, "look: column_sums must be at least -Tq and below Tq = 5 in"),
         ({"heads": [4], "top": 1}, "heads must be at least -H and below H = 4 in layer '"),
     ],
 )

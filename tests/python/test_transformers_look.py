@@ -45,7 +45,7 @@ def test_weights_are_eagers_and_outputs_unchanged(name, implementation, monkeypa
     inputs = given_to(name)
     model = make(name, implementation)
     want = model(**inputs).logits
-    with qkv.torch.look(model, rows=ALL, column_sums=True) as seen:
+    with qkv.torch.look(model, rows=ALL, column_sums=True, entropy=True) as seen:
         got = model(**inputs).logits
     torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
     layers = attentions_of(make(name)(**inputs, output_attentions=True))
@@ -57,6 +57,8 @@ def test_weights_are_eagers_and_outputs_unchanged(name, implementation, monkeypa
             layer.weights.transpose(1, 2)[rows], weights.transpose(1, 2)[rows], **CLOSE
         )
         torch.testing.assert_close(layer.column_sums, layer.weights.sum(2), **CLOSE)
+        entropy = torch.special.entr(layer.weights).sum(-1)
+        torch.testing.assert_close(layer.entropy, entropy, **CLOSE)
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "qkv"])

@@ -11,9 +11,9 @@ import torch
 
 from ._kinds import FLAG, check_kinds
 from ._look_names import has_name, listed
-from ._look_record import Asked, Rows, record
+from ._look_record import Asked, record
 from ._look_seams import install, remove
-from ._look_seen import Seen, layer_of, layers_that_attended
+from ._look_seen import ASKED_BY, Seen, layer_of, layers_that_attended
 from ._watch import WATCHERS
 
 __all__ = ["look"]
@@ -64,7 +64,10 @@ def look(
     heads: Optional[Sequence[int]] = None,
     rows: Union[None, Sequence[int], slice] = None,
     top: int = 0,
-    column_sums: bool = False,
+    column_sums: Union[bool, Sequence[int], slice] = False,
+    entropy: bool = False,
+    value_sums: bool = False,
+    pool: Optional[Tuple[int, int]] = None,
 ) -> Iterator[Seen]:
     """Records what the attention of a model does, whichever implementation computes it.
 
@@ -85,7 +88,12 @@ def look(
         rows: the queries of each call whose weights are kept: indices (negative: from the end), or
             a slice. None: no weights.
         top: how many of each query's largest weights to keep, with their keys.
-        column_sums: whether to keep what each key received from all queries.
+        column_sums: whether to keep what each key received from all queries; indices or a slice:
+            from these.
+        entropy: whether to keep the entropy of every query's weights.
+        value_sums: whether to keep the column sums times the length of each value, from the same
+            queries as column_sums, or all.
+        pool: (m, n): keeps the weights in m x n cells, as return_pooled of `qkv.attention`.
 
     Returns:
         A context manager of a `Seen`, which maps names and indices to layers. A layer's results are
@@ -106,15 +114,18 @@ def look(
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"look: model must be a torch.nn.Module, got {type(model).__name__}")
-    check_kinds("look", FLAG, column_sums=column_sums)
+    check_kinds("look", FLAG, entropy=entropy, value_sums=value_sums)
     asked = Asked(
         None if heads is None else _indices("heads", heads),
-        _rows(rows),
+        _rows("rows", rows),
         _count("top", top),
-        bool(column_sums),
+        bool(column_sums) if isinstance(column_sums, FLAG) else _rows("column_sums", column_sums),
+        bool(entropy),
+        bool(value_sums),
+        _pool(pool),
     )
-    if asked.rows is None and not (asked.top or asked.column_sums):
-        raise ValueError("look: rows, top or column_sums must be asked for, got none of them")
+    if asked.is_nothing():
+        raise ValueError(f"look: {_results()} must be asked for, got none of them")
     looker = _Looker(model, _layers(model, layers), asked)
     _enter(looker)
     try:
@@ -140,6 +151,12 @@ def _leave(looker: _Looker) -> None:
 # ---- arguments ----------------------------------------------------------------------------------
 
 
+def _results() -> str:
+    """The arguments that ask for a result."""
+    *names, last = [asked.split("=")[0] for asked in ASKED_BY.values()]
+    return f"{', '.join(names)} or {last}"
+
+
 def _integer(name: str, value: Any) -> int:
     try:
         if isinstance(value, bool):
@@ -159,8 +176,17 @@ def _indices(name: str, values: Any) -> Tuple[int, ...]:
     return tuple(_integer(name, value) for value in every)
 
 
-def _rows(rows: Any) -> Optional[Rows]:
-    return rows if rows is None or isinstance(rows, slice) else _indices("rows", rows)
+def _rows(name: str, rows: Any) -> Any:
+    return rows if rows is None or isinstance(rows, slice) else _indices(name, rows)
+
+
+def _pool(pool: Any) -> Optional[Tuple[int, int]]:
+    if pool is None:
+        return None
+    sizes = _indices("pool", pool)
+    if len(sizes) != 2 or min(sizes) < 1:
+        raise ValueError(f"look: pool must be (m, n) of 1 or more each, got {pool!r}")
+    return sizes[0], sizes[1]
 
 
 def _count(name: str, value: Any) -> int:

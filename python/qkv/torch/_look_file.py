@@ -19,8 +19,24 @@ def save_calls(
     target = pathlib.Path(path)
     if target.suffix != ".npz":
         raise ValueError(f"{_NAME}: path must end in .npz, got {str(path)!r}")
-    arrays = _results(calls)
     first = next(iter(calls.values()))
+    drawn = _drawn(first)
+    arrays = _results(calls, drawn)
+    arrays["axes"] = np.array(["queries", "keys"])
+    arrays["layers"] = np.array(list(calls))
+    arrays["heads"], arrays["rows"] = np.array(first.heads), np.array(first.rows, np.int64)
+    if drawn == "pooled":
+        if tokens is not None or query_tokens is not None:
+            raise ValueError(f"{_NAME}: tokens are for rows, and only pooled weights were recorded")
+        m, n = first.pooled.shape[2:]
+        arrays["tgt"], arrays["src"] = _ranges(first.queries, m), _ranges(first.keys, n)
+    else:
+        arrays["tgt"], arrays["src"] = _labels(first, tokens, query_tokens)
+    _write(target, arrays)
+
+
+def _labels(first: Any, tokens: Optional[Sequence[Any]], query_tokens: Any) -> Tuple[Any, Any]:
+    """The tokens of the rows and of the keys; indices where there are none."""
     B, sizes = len(first.weights), (first.queries, first.keys)
     src = _texts("tokens", tokens, B, first.keys)
     if query_tokens is not None:
@@ -31,29 +47,36 @@ def save_calls(
         src = np.array([str(j) for j in range(first.keys)])
     if of_queries is None:
         of_queries = np.array([str(i) for i in range(first.queries)])
-    arrays["src"] = src
-    arrays["tgt"] = of_queries[..., list(first.rows)]
-    arrays["axes"] = np.array(["queries", "keys"])
-    arrays["layers"] = np.array(list(calls))
-    arrays["heads"], arrays["rows"] = np.array(first.heads), np.array(first.rows, np.int64)
-    _write(target, arrays)
+    return of_queries[..., list(first.rows)], src
 
 
-def _results(calls: Dict[str, Any]) -> Dict[str, Any]:
+def _ranges(count: int, cells: int) -> Any:
+    """The indices in each cell: those with floor(i cells / count) = cell."""
+    starts = [-(-cell * count // cells) for cell in range(cells + 1)]
+    pairs = zip(starts, starts[1:])
+    return np.array([f"{a}-{b - 1}" if b - a > 1 else str(a) if a < b else "" for a, b in pairs])
+
+
+def _drawn(first: Any) -> str:
+    """The result that is the file's attn."""
+    for name in ("weights", "pooled"):
+        if name in first.results and first.results[name].numel():
+            return name
+    raise ValueError(
+        f"{_NAME}: an attention file is of weights, and no rows were recorded: look(..., rows=...) "
+        "names them, slice(None) all; pool= records them in cells"
+    )
+
+
+def _results(calls: Dict[str, Any], drawn: str) -> Dict[str, Any]:
     """The results of all layers by name, each with an axis of layers after that of examples."""
     first_name, first = next(iter(calls.items()))
-    if "weights" not in first.results or not first.rows:
-        raise ValueError(
-            f"{_NAME}: an attention file is of weights, and no rows were recorded: look(..., "
-            "rows=...) names them, slice(None) all"
-        )
-    layout = _layout(first)
     for name, call in calls.items():
-        if _layout(call) != layout:
+        if _layout(call, drawn) != _layout(first, drawn):
             raise ValueError(
                 f"{_NAME}: all layers of a file must have the same sizes, rows and heads, but "
-                f"{first_name!r} has {_shown(first)} and {name!r} {_shown(call)}; layers= names "
-                "those to be saved"
+                f"{first_name!r} has {_shown(first, drawn)} and {name!r} {_shown(call, drawn)}; "
+                "layers= names those to be saved"
             )
     arrays: Dict[str, Any] = {}
     for name, value in first.results.items():
@@ -63,18 +86,18 @@ def _results(calls: Dict[str, Any]) -> Dict[str, Any]:
                 call.results[name] if part == "" else getattr(call.results[name], part)
                 for call in calls.values()
             ]
-            key = "attn" if name == "weights" else f"{name}_{part}" if part else name
+            key = "attn" if name == drawn else f"{name}_{part}" if part else name
             arrays[key] = torch.stack(every, 1).numpy()
     return arrays
 
 
-def _layout(call: Any) -> Tuple[Any, ...]:
-    return tuple(call.weights.shape), call.heads, call.rows, call.queries
+def _layout(call: Any, drawn: str) -> Tuple[Any, ...]:
+    return tuple(call.results[drawn].shape), call.heads, call.rows, call.queries, call.keys
 
 
-def _shown(call: Any) -> str:
-    B, H, R, Tk = call.weights.shape
-    return f"[B,H,R,Tk] = [{B},{H},{R},{Tk}] of Tq = {call.queries}"
+def _shown(call: Any, drawn: str) -> str:
+    shape = ",".join(str(size) for size in call.results[drawn].shape)
+    return f"{drawn} [{shape}] of Tq = {call.queries}, Tk = {call.keys}"
 
 
 def _texts(name: str, tokens: Optional[Sequence[Any]], B: int, count: int) -> Any:

@@ -5,14 +5,15 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 
-from ._attention import attention
+from .._functions import attention
 from ._look_seen import Call, Top
-from ._questions import transforms
+from ._questions import any_autocast, has_autocast, transforms
+from ._sdpa import as_autocast
 
 Rows = Union[slice, Tuple[int, ...]]
 
 # The axes of each result after [B,H].
-_AXES = {"weights": 2, "top": 2, "column_sums": 1}
+_AXES = {"weights": 2, "top": 2, "column_sums": 1, "entropy": 1, "value_sums": 1, "pooled": 2}
 
 
 class Asked(NamedTuple):
@@ -21,13 +22,20 @@ class Asked(NamedTuple):
     heads: Optional[Tuple[int, ...]]  # None: all
     rows: Optional[Rows]  # None: no weights
     top: int
-    column_sums: bool
+    column_sums: Union[bool, Rows]
+    entropy: bool
+    value_sums: bool  # over the queries of column_sums
+    pool: Optional[Tuple[int, int]]
+
+    def is_nothing(self) -> bool:
+        """Whether no result was asked for."""
+        return self.rows is None and not any(self[2:])
 
 
 def record(
     name: str, asked: Asked, q: torch.Tensor, k: torch.Tensor, v: Any, options: Dict[str, Any]
 ) -> Call:
-    """The results that were asked for, of `attention(q, k, v, **options)`.
+    """The results that were asked for, of `qkv.torch.attention(q, k, v, **options)`.
 
     Weights are those before dropout.
     """
@@ -35,26 +43,44 @@ def record(
     options = {n: x for n, x in options.items() if not n.startswith("return_") and n != "rows"}
     H, Tq = _heads_and_queries(q, options)
     heads = _resolved("heads", asked.heads, H, name)
-    rows = _resolved_rows(asked.rows, Tq, name)
+    rows = _resolved_rows("rows", asked.rows, Tq, name)
     packed = options.get("cu_seqlens_q") is not None
-    if asked.rows is not None and packed:
+    if packed and (asked.rows is not None or not isinstance(asked.column_sums, bool)):
         raise ValueError(
-            "look: rows cannot be recorded of packed sequences (cu_seqlens, jagged tensors), as in "
-            f"layer {name!r}; top and column_sums can"
+            "look: rows, also those of column_sums, cannot be named in packed sequences "
+            f"(cu_seqlens, jagged tensors), as in layer {name!r}"
         )
-    wanted: Dict[str, Any] = {"return_top": asked.top, "return_column_sums": asked.column_sums}
+    sums = asked.column_sums
+    wanted: Dict[str, Any] = {
+        "return_top": asked.top,
+        "return_column_sums": sums
+        if isinstance(sums, bool)
+        else list(_resolved_rows("column_sums", sums, Tq, name)),
+        "return_entropy": asked.entropy,
+        "return_value_sums": asked.value_sums,
+        "return_pooled": asked.pool,
+    }
     if asked.rows is not None:
         wanted.update(return_weights=True, rows=list(rows))
-    with torch.no_grad():
-        got = attention(q, k, None, **options, **wanted)
+    tensors = [_detached(x) for x in (q, k, v if asked.value_sums else None)]
+    if any_autocast() and has_autocast():
+        tensors = [as_autocast(x) for x in tensors]
+    got = attention(tensors[0], tensors[1], tensors[2], **_detached(options), **wanted)
     results: Dict[str, Any] = {}
     for field, value in zip(got._fields, got):
         if field == "top":
             pair = [_of_heads(x, _AXES[field], asked.heads, heads, packed) for x in value]
             results[field] = Top(*pair)
-        else:
+        elif field in _AXES:  # out is not
             results[field] = _of_heads(value, _AXES[field], asked.heads, heads, packed)
     return Call(results, heads, rows, (Tq, int(k.size(_sequence_axis(options)))))
+
+
+def _detached(x: Any) -> Any:
+    """Tensors without their history, also those in a dict; anything else as it is."""
+    if isinstance(x, dict):
+        return {name: _detached(value) for name, value in x.items()}
+    return x.detach() if isinstance(x, torch.Tensor) else x
 
 
 def _refuse_without_values(name: str, tensors: Sequence[Any]) -> None:
@@ -95,7 +121,7 @@ def _resolved(what: str, indices: Any, count: int, name: str) -> Tuple[int, ...]
         return tuple(range(count))
     for index in indices:
         if not -count <= index < count:
-            letter = {"heads": "H", "rows": "Tq"}[what]
+            letter = "H" if what == "heads" else "Tq"
             raise ValueError(
                 f"look: {what} must be at least -{letter} and below {letter} = {count} in layer "
                 f"{name!r}, got {index}"
@@ -103,12 +129,12 @@ def _resolved(what: str, indices: Any, count: int, name: str) -> Tuple[int, ...]
     return tuple(index % count for index in indices)
 
 
-def _resolved_rows(rows: Optional[Rows], Tq: int, name: str) -> Tuple[int, ...]:
+def _resolved_rows(what: str, rows: Optional[Rows], Tq: int, name: str) -> Tuple[int, ...]:
     if rows is None:
         return ()
     if isinstance(rows, slice):
         return tuple(range(*rows.indices(Tq)))
-    return _resolved("rows", rows, Tq, name)
+    return _resolved(what, rows, Tq, name)
 
 
 def _of_heads(

@@ -14,6 +14,9 @@ ASKED_BY = {
     "weights": "rows=",
     "top": "top=",
     "column_sums": "column_sums=True",
+    "entropy": "entropy=True",
+    "value_sums": "value_sums=True",
+    "pooled": "pool=(m, n)",
 }
 
 
@@ -44,8 +47,26 @@ class _Results:
 
     @property
     def column_sums(self) -> torch.Tensor:
-        """The weight that each key received from all queries, [B,H,Tk]."""
+        """The weight that each key received from all queries, or those named, [B,H,Tk]."""
         found: torch.Tensor = self._result("column_sums")
+        return found
+
+    @property
+    def entropy(self) -> torch.Tensor:
+        """The entropy of every query's weights in nats, [B,H,Tq]."""
+        found: torch.Tensor = self._result("entropy")
+        return found
+
+    @property
+    def value_sums(self) -> torch.Tensor:
+        """The column sums times the length of each value, [B,H,Tk]."""
+        found: torch.Tensor = self._result("value_sums")
+        return found
+
+    @property
+    def pooled(self) -> torch.Tensor:
+        """The weights in m x n cells, [B,H,m,n]: means over queries of sums over keys."""
+        found: torch.Tensor = self._result("pooled")
         return found
 
 
@@ -162,9 +183,10 @@ class Seen:
         """Writes one call of each layer as an attention file, for `qkv view` and `qkv stats`.
 
         `attn` is [B, layers, heads, R, Tk]: the named rows. Their tokens are `tgt`, those of the
-        keys `src`; where none are given, the indices of rows and keys. The arrays `layers` (names),
-        `heads` and `rows` (indices) say what is in it, and the other results stand beside them,
-        with an axis of layers.
+        keys `src`; where none are given, the indices of rows and keys. If no rows were recorded,
+        `attn` is the pooled weights, [B, layers, heads, m, n], and `tgt` and `src` the ranges of
+        indices in the cells. The arrays `layers` (names), `heads` and `rows` (indices) say what is
+        in it, and the other results stand beside them, with an axis of layers.
 
         Args:
             path: a name that ends in .npz; the file is replaced as a whole.
@@ -175,8 +197,8 @@ class Seen:
             call: which call of each layer; the last by default.
 
         Raises:
-            ValueError: rows were not asked for, sizes differ, or as many tokens are not given as
-                there are keys; the message names it.
+            ValueError: neither rows nor pool was asked for, sizes differ, or as many tokens are not
+                given as there are keys; the message names it.
             KeyError, IndexError: no such layer or call.
 
         >>> import os, tempfile

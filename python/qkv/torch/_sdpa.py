@@ -100,7 +100,7 @@ def _attend(  # the arguments of PyTorch's function
     if query.is_nested or key.is_nested or value.is_nested:
         return _without_dropped(attend_jagged(query, key, value, mask, options), dropout_p)
     if any_autocast() and has_autocast():
-        query, key, value, mask = (_cast(x) for x in (query, key, value, mask))
+        query, key, value, mask = (as_autocast(x) for x in (query, key, value, mask))
     if not _agree(query, key, value):
         return None
     if value.numel() == 0 or (query.numel() == 0 and 0 in query.shape[:-1]):
@@ -132,8 +132,8 @@ def _are_plain(dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any) -> b
     return scale is None or (isinstance(scale, _NUMBERS) and -math.inf < scale < math.inf)
 
 
-def _cast(x: Any) -> Any:
-    """As autocast does."""
+def as_autocast(x: Any) -> Any:
+    """What autocast makes of an argument."""
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype == torch.float64:
         return x
     return x.to(torch.get_autocast_dtype("cpu"))
