@@ -18,6 +18,7 @@ constexpr fmt::format_string<std::string> kAttendFooter = R"(Examples:
   qkv attend q.npy k.npy v.npy --causal -o out.npz
   qkv attend qkv.npz --save weights,lse -o weights.svg -o weights.npz
   qkv attend q.npy k.npy v.npy --save out -o - --format npy > out.npy
+  qkv attend q.npy k.npy --pool 64,64 --save entropy -o maps.npz
 
 Arrays are .npy, .npz or .safetensors files; FILE:NAME selects one of several arrays, - is standard
 input. A single FILE holds arrays named q, k and, optionally, v. q [B,H,Tq,D], k [B,G,Tk,D],
@@ -33,8 +34,9 @@ also, optionally, the gains norm_q [D] or [H,D] and norm_k [D] or [G,D].
 What --save takes:
 {}
 Without -o the report shows the numbers, all or the first ones. A file with weights is also an
-attention file: attn, mask if anything is masked, and src and tgt if an input has them; an .svg,
-.png or .pdf shows the weights. A .npy file holds one result.
+attention file: attn, mask if anything is masked, and src and tgt if an input has them; with pooled
+and no weights attn has its cells. An .svg, .png or .pdf shows the weights. A .npy file holds one
+result.
 
 A wrong option exits with 2, a missing file or arrays that do not fit with 3; nothing is written
 then. NaN and infinity in an input are computed as they are, with a warning.)";
@@ -142,6 +144,15 @@ void add_numbers(const Command& command, AttendOptions& options) {
       .type_name("LEFT,RIGHT");
 }
 
+// Also saves the cells.
+void set_pool(AttendOptions& options, const std::string& text) {
+  options.pool = whole_numbers("--pool", text);
+  if (options.pool.size() != 2 || std::ranges::min(options.pool) < 1) {
+    throw BadValue("--pool", "expected M,N of 1 or more each, got " + qkv::app::quoted(text));
+  }
+  add_saves(options, "pooled");
+}
+
 void add_results(const Command& command, AttendOptions& options) {
   command
       .add_all_parsed(
@@ -160,6 +171,19 @@ void add_results(const Command& command, AttendOptions& options) {
           [&options](const std::string& text) { options.rows = whole_numbers("--rows", text); },
           "weights and scores of these queries only")
       .type_name("I,J,...");
+  command
+      .add_parsed(
+          "--column-rows",
+          [&options](const std::string& text) {
+            options.column_rows = whole_numbers("--column-rows", text);
+          },
+          "column_sums and value_sums over these queries only")
+      .type_name("I,J,...");
+  command
+      .add_parsed(
+          "--pool", [&options](const std::string& text) { set_pool(options, text); },
+          "also pooled: the weights in M x N cells, means over queries of sums over keys")
+      .type_name("M,N");
   command.add_option("--path", options.path, "force an implementation (qkv info --paths)")
       .type_name("NAME");
 }

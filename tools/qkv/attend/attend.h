@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -31,34 +32,40 @@ inline constexpr Choice<Layout> kLayouts[] = {{"bhtd", Layout::kBhtd}, {"bthd", 
 
 // ---- what may be saved ----------------------------------------------------------------------
 
-enum class ResultAxes { kValues, kMatrix, kQueries, kKeys };  // ...,Tq,E  ...,Tq,Tk  ...,Tq  ...,Tk
+// ...,Tq,E  ...,Tq,Tk  ...,Tq  ...,Tk  ...,m,n
+enum class ResultAxes { kValues, kMatrix, kQueries, kKeys, kCells };
+
+// Which member of Outputs holds a result's buffer.
+using ResultPlace = std::variant<qkv::View qkv::Outputs::*, qkv::Rows qkv::Outputs::*,
+                                 qkv::ColumnSums qkv::Outputs::*>;
 
 struct ResultKind {
   std::string_view name;      // on the command line and in files
   std::string_view argument;  // in the library's messages
   std::string_view help;
   ResultAxes axes;
-  qkv::View qkv::Outputs::*buffer;  // the one of these two
-  qkv::Rows qkv::Outputs::*matrix;  // that is not null
-  qkv::ColumnSums qkv::Outputs::*columns = nullptr;
+  ResultPlace place;
 };
 inline constexpr ResultKind kResultKinds[] = {
-    {"out", "out", "weighted sums of v", ResultAxes::kValues, &qkv::Outputs::out, nullptr},
-    {"weights", "weights", "before dropout", ResultAxes::kMatrix, nullptr, &qkv::Outputs::weights},
-    {"dropped", "dropped_weights", "weights after dropout", ResultAxes::kMatrix, nullptr,
+    {"out", "out", "weighted sums of v", ResultAxes::kValues, &qkv::Outputs::out},
+    {"weights", "weights", "before dropout", ResultAxes::kMatrix, &qkv::Outputs::weights},
+    {"dropped", "dropped_weights", "weights after dropout", ResultAxes::kMatrix,
      &qkv::Outputs::dropped_weights},
-    {"scores", "raw_scores", "after the scale", ResultAxes::kMatrix, nullptr,
-     &qkv::Outputs::raw_scores},
-    {"capped", "capped_scores", "scores after the soft-cap", ResultAxes::kMatrix, nullptr,
+    {"scores", "raw_scores", "after the scale", ResultAxes::kMatrix, &qkv::Outputs::raw_scores},
+    {"capped", "capped_scores", "scores after the soft-cap", ResultAxes::kMatrix,
      &qkv::Outputs::capped_scores},
-    {"masked", "masked_scores", "scores after bias, ALiBi and masks", ResultAxes::kMatrix, nullptr,
+    {"masked", "masked_scores", "scores after bias, ALiBi and masks", ResultAxes::kMatrix,
      &qkv::Outputs::masked_scores},
-    {"lse", "lse", "log of the sum of exponentials", ResultAxes::kQueries, &qkv::Outputs::lse,
-     nullptr},
-    {"row_max", "row_max", "largest masked score", ResultAxes::kQueries, &qkv::Outputs::row_max,
-     nullptr},
-    {"column_sums", "column_sums", "weight that each key received", ResultAxes::kKeys, nullptr,
-     nullptr, &qkv::Outputs::column_sums},
+    {"lse", "lse", "log of the sum of exponentials", ResultAxes::kQueries, &qkv::Outputs::lse},
+    {"row_max", "row_max", "largest masked score", ResultAxes::kQueries, &qkv::Outputs::row_max},
+    {"entropy", "entropy", "of each query's weights, in nats", ResultAxes::kQueries,
+     &qkv::Outputs::entropy},
+    {"column_sums", "column_sums", "weight that each key received", ResultAxes::kKeys,
+     &qkv::Outputs::column_sums},
+    {"value_sums", "value_sums", "the same times the length of its value", ResultAxes::kKeys,
+     &qkv::Outputs::value_sums},
+    {"pooled", "pooled", "weights in the cells of --pool", ResultAxes::kCells,
+     &qkv::Outputs::pooled},
 };
 inline constexpr std::size_t kResultKindCount = std::size(kResultKinds);
 
@@ -96,6 +103,8 @@ struct AttendOptions {
   std::vector<bool> save = std::vector<bool>(kResultKindCount);  // none: the default ones
   std::optional<qkv::Index> top{};
   std::vector<qkv::Index> rows{};
+  std::vector<qkv::Index> column_rows{};
+  std::vector<qkv::Index> pool{};  // m and n, or none
   std::string path{};
   OutputOptions outputs{};
 };
@@ -123,6 +132,7 @@ struct CallShape {
   qkv::Dims lead{};  // batch and heads
   bool heads = false;
   bool packed = false;
+  qkv::Index sequences = 0;  // if packed
   qkv::Index head_count = 1;
   qkv::Index queries = 0;
   qkv::Index keys = 0;

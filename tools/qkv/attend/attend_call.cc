@@ -340,5 +340,7 @@ void read_call(const AttendOptions& options, AttendCall& call) {
   if (options.dropout.value_or(0) != 0) call.settings["dropout"] = *options.dropout;
   if (options.seed) call.settings["seed"] = *options.seed;
   if (!options.rows.empty()) call.settings["rows"] = options.rows;
+  if (!options.column_rows.empty()) call.settings["column_rows"] = options.column_rows;
+  if (!options.pool.empty()) call.settings["pool"] = options.pool;
   look_at_all(call);
 }

@@ -57,6 +57,12 @@ Dims shape_for(const ResultKind& kind, const CallShape& shape, const AttendOptio
       return with(shape.lead, {shape.queries});
     case ResultAxes::kKeys:
       return with(shape.lead, {shape.keys});
+    case ResultAxes::kCells: {
+      const Index m = options.pool.at(0);
+      const Index n = options.pool.at(1);
+      if (shape.packed) return {shape.sequences, shape.head_count, m, n};
+      return with(shape.lead, {m, n});
+    }
   }
   return {};
 }
@@ -129,6 +135,8 @@ class Call {
 
   void reserve(bool picture) {
     for (const ResultKind& kind : kinds_of(options_, call_)) reserve(kind);
+    outputs_.column_sums.rows = listed(options_.column_rows);
+    call_.origins["column_sums.rows"] = {"--column-rows", false};
     if (options_.top) reserve_top();
     if (picture && !outputs_.weights.matrix.given()) {
       results_.weights = reserve_apart("weights");
@@ -158,22 +166,29 @@ class Call {
     if (values && options_.layout == Layout::kBthd) {
       tensor =
           room_.make(kind.name, call_.inputs.q.dtype(), {shape[0], shape[2], shape[1], shape[3]});
-      outputs_.*kind.buffer = qkv::transpose(tensor, 1, 2);
+      outputs_.out = qkv::transpose(tensor, 1, 2);
       return;
     }
     tensor = room_.make(kind.name, values ? call_.inputs.q.dtype() : accumulator_, shape);
     bind(kind, tensor);
   }
   void bind(const ResultKind& kind, Tensor& tensor) {
-    if (kind.buffer != nullptr) {
-      outputs_.*kind.buffer = tensor;
-    } else if (kind.columns != nullptr) {
-      outputs_.*kind.columns = tensor;
-    } else {
-      outputs_.*kind.matrix = {rows(), tensor};
-    }
+    struct Place {
+      Call& call;
+      Tensor& tensor;
+      void operator()(View qkv::Outputs::*result) const { call.outputs_.*result = tensor; }
+      void operator()(qkv::Rows qkv::Outputs::*matrix) const {
+        call.outputs_.*matrix = {listed(call.options_.rows), tensor};
+      }
+      void operator()(qkv::ColumnSums qkv::Outputs::*sums) const {
+        (call.outputs_.*sums).sums = tensor;
+      }
+    };
+    std::visit(Place{*this, tensor}, kind.place);
   }
-  ConstView rows() const { return options_.rows.empty() ? ConstView() : ConstView(options_.rows); }
+  static ConstView listed(const std::vector<Index>& rows) {
+    return rows.empty() ? ConstView() : ConstView(rows);
+  }
 
   void reserve_top() {
     const Index count = std::min(*options_.top, std::max<Index>(1, results_.shape.keys));
@@ -222,6 +237,7 @@ CallShape shape_of(const qkv::Inputs& inputs) {
   shape.packed = inputs.cu_seqlens_q.given();
   const int rows = shape.packed ? -3 : -2;
   if (shape.packed && (inputs.q.rank() < 3 || inputs.k.rank() < 3)) return shape;
+  if (shape.packed) shape.sequences = inputs.cu_seqlens_q.element_count() - 1;
   shape.queries = inputs.q.size(rows);
   shape.keys = inputs.k.size(rows);
   shape.width = inputs.v.given() && inputs.v.rank() > 0 ? inputs.v.size(-1) : 0;
@@ -256,6 +272,15 @@ void check_results(const AttendOptions& options, const AttendCall& call) {
   if (!options.rows.empty() && !rows_of_something) {
     throw UsageError(fmt::format("--rows goes with a picture or --save of one of {}",
                                  fmt::join(result_names(matrices()), ", ")));
+  }
+  const auto saves = [&](ResultAxes axes) {
+    return std::ranges::find(kinds, axes, &ResultKind::axes) != kinds.end();
+  };
+  if (!options.column_rows.empty() && !saves(ResultAxes::kKeys)) {
+    throw UsageError("--column-rows goes with --save of column_sums or value_sums");
+  }
+  if (options.pool.empty() && saves(ResultAxes::kCells)) {
+    throw UsageError("--save pooled needs --pool M,N, how many cells");
   }
 }
 

@@ -175,6 +175,12 @@ ConstView as_attention(const Tensor& matrix, const CallShape& shape) {
                                       matrix.size(matrix.rank() - 1)});
 }
 
+ConstView cells_as_attention(const Tensor& cells, const CallShape& shape) {
+  if (!shape.packed) return as_attention(cells, shape);
+  return qkv::reshape(cells.view(),
+                      {cells.size(0), 1, cells.size(1), cells.size(2), cells.size(3)});
+}
+
 const Tensor& weights_of(const AttendResults& results) {
   for (const NamedTensor& array : results.arrays) {
     if (array.name == "weights") return array.tensor;
@@ -206,8 +212,13 @@ Labels labels_of(const AttendOptions& options, const AttendCall& call,
 std::vector<NamedView> arrays(const AttendOptions& options, const AttendCall& call,
                               const AttendResults& results) {
   std::vector<NamedView> arrays;
+  const bool has_weights =
+      std::ranges::find(results.arrays, "weights", &NamedTensor::name) != results.arrays.end();
   for (const NamedTensor& array : results.arrays) {
     arrays.push_back({array.name, array.tensor.view()});
+    if (array.name == "pooled" && !has_weights) {
+      arrays.push_back({"attn", cells_as_attention(array.tensor, results.shape)});
+    }
     if (array.name != "weights") continue;
     arrays.push_back({"attn", as_attention(array.tensor, results.shape)});
     if (results.allowed.given()) {
