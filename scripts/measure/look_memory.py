@@ -37,7 +37,8 @@ def run(how, tokens, heads):
     options = {"use_cache": False, "output_attentions": how == "eager"}
     with torch.no_grad():
         if how == "look":
-            asked = {"rows": ROWS, "top": TOP, "column_sums": True}
+            asked = {"rows": ROWS, "top": TOP, "column_sums": True, "entropy": True}
+            asked.update(value_sums=True, pool=(64, 64))
             with qkv.torch.look(model, **asked) as seen:
                 model(words, **options)
             assert [layer.weights.shape[2:] for layer in seen] == [(len(ROWS), tokens)] * LAYERS
@@ -66,7 +67,7 @@ def main():
         return
     plain, look, eager = (peak(how, given.tokens, given.heads) for how in ("plain", "look", "eager"))
     print(f"{given.tokens} tokens, {LAYERS} layers of {given.heads} heads: {plain:.0f} MiB alone")
-    print(f"  qkv.torch.look, {len(ROWS)} rows, top {TOP}, column sums: {look - plain:.1f} MiB more")
+    print(f"  qkv.torch.look, {len(ROWS)} rows, top {TOP}, sums, cells: {look - plain:.1f} MiB more")
     print(f"  eager with output_attentions: {eager - plain:.1f} MiB more")
     print(f"  ratio {100 * (look - plain) / (eager - plain):.2f} %")
 

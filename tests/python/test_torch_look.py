@@ -25,7 +25,7 @@ from look_models import (  # noqa: E402
 )  # fmt: skip
 
 import qkv.torch  # noqa: E402
-from qkv.torch import _replaced  # noqa: E402
+from qkv.torch import _look_record, _replaced  # noqa: E402
 
 F64 = torch.float64
 CLOSE = {"rtol": 1e-12, "atol": 1e-13}
@@ -92,6 +92,22 @@ def test_options_of_the_function(function, name):
     torch.testing.assert_close(seen["inner.1"].weights, want, **CLOSE)
 
 
+def test_the_output_is_not_computed_again(monkeypatch):
+    values = []
+    whole = _look_record.attention
+
+    def counted(q, k, v, **options):
+        values.append(v)
+        return whole(q, k, v, **options)
+
+    monkeypatch.setattr(_look_record, "attention", counted)
+    q = draw(B, HEADS, T, 8)
+    model = Calls(ours)
+    with qkv.torch.look(model, rows=[0], top=2, column_sums=True, entropy=True, pool=(1, 1)):
+        model(q, q, q)
+    assert values == [None, None]
+
+
 def test_sums_over_named_queries():
     q, k = draw(B, HEADS, T, 8), draw(B, HEADS, S, 8, seed=1)
     model = Calls(by_torch)
@@ -153,13 +169,13 @@ def test_packed_sequences():
     assert seen[0].top.weights.shape == (1, HEADS, T, 2)
     assert seen[0].entropy.shape == (1, HEADS, T)
     assert seen[0].pooled.shape == (2, HEADS, 1, 1)  # a map for each sequence
-    with (
-        qkv.torch.look(model, rows=[0]),
-        pytest.raises(
-            ValueError, match="^look: rows, also .* cannot be named in packed .* 'inner.0'"
-        ),
-    ):
-        model(q, q, q, **packed)
+    for named in ({"rows": [0]}, {"column_sums": [0]}):
+        look, message = (
+            qkv.torch.look(model, **named),
+            "rows, also .* cannot be named in packed .*0'",
+        )
+        with look, pytest.raises(ValueError, match=f"^look: {message}"):
+            model(q, q, q, **packed)
 
 
 def test_jagged_tensors():

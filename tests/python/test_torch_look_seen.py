@@ -250,6 +250,17 @@ def test_a_file_needs_rows_and_equal_sizes(tmp_path):
         seen.save(tmp_path / "a.npz")
 
 
+def test_rows_of_a_file_are_the_same_queries(tmp_path):
+    torch.manual_seed(0)
+    model = torch.nn.Transformer(WIDTH, HEADS, 1, 1, 32, batch_first=True).eval()
+    layers = ["encoder.layers.0", "multihead_attn"]
+    with qkv.torch.look(model, rows=[-1], layers=layers) as seen:
+        model(draw(B, S, WIDTH).float(), draw(B, T, WIDTH).float())
+    assert seen[0].weights.shape == seen[1].weights.shape
+    with pytest.raises(ValueError, match="of Tq = 7, Tk = 7 and .* of Tq = 5, Tk = 7; layers="):
+        seen.save(tmp_path / "a.npz")
+
+
 def test_a_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
     path = tmp_path / "a.npz"
     path.write_bytes(b"before")
