@@ -2,6 +2,7 @@
 """What `qkv.torch.look` recorded: layers, their calls, and the results of each."""
 
 import os
+from abc import ABC, abstractmethod
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
@@ -27,11 +28,12 @@ class Top(NamedTuple):
     keys: torch.Tensor
 
 
-class _Results:
+class _Results(ABC):
     """The results by name; one that was not asked for is an AttributeError that says so."""
 
+    @abstractmethod
     def _result(self, name: str) -> Any:
-        raise NotImplementedError
+        """The result of this name."""
 
     @property
     def weights(self) -> torch.Tensor:
