@@ -21,7 +21,6 @@ from ._questions import (
     wants_operator,
 )
 from ._schema import DIFFERENTIABLE, operands, packaged, returned_of
-from ._transformed import forward_call
 from ._watch import WATCHERS, tell
 
 __all__ = ["attention"]
@@ -254,9 +253,7 @@ def _operator_call(arguments: Dict[str, Any]) -> Any:
     fields = returned_of(arguments)
     asked = ",".join([slot for _, slot in fields if slot not in ("lse", "top_weights")])
     every = (*tensors, *plain, asked, arguments.get("return_top", 0))
-    # torch.compile cannot read a function of torch.func's kind; its vmap batches the operator.
-    slots = torch.ops.qkv.attention(*every) if is_compiling() else forward_call(*every)
-    return packaged(fields, arguments["v"] is not None, slots)
+    return packaged(fields, arguments["v"] is not None, torch.ops.qkv.attention(*every))
 
 
 # qkv.attention without its help for unknown keywords: the path below it calls the whole.

@@ -12,7 +12,7 @@ import torch
 from torch.autograd import forward_ad
 
 from .. import _functions
-from ._questions import AVAILABLE
+from ._questions import AVAILABLE, has_autocast
 from ._schema import (
     DIFFERENTIABLE,
     PLAIN,
@@ -26,7 +26,7 @@ from ._schema import (
 from ._shapes import empty_results
 from ._vmap import backward_rule, forward_rule
 
-SECOND_DERIVATIVE = "attention: there is no second derivative of qkv.torch.attention"
+_SECOND_DERIVATIVE = "attention: there is no second derivative of qkv.torch.attention"
 
 _N = len(TENSORS)
 _P = len(PLAIN)
@@ -37,10 +37,14 @@ def refuse_tangents(tensors: Any) -> None:
     if forward_ad._current_level < 0:
         return
     if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        raise RuntimeError(
-            "attention: there is no forward-mode derivative of qkv.torch.attention, got a dual "
-            "tensor; gradients come from the backward pass"
-        )
+        _no_forward_mode()
+
+
+def _no_forward_mode(*_: Any) -> Any:
+    raise RuntimeError(
+        "attention: there is no forward-mode derivative of qkv.torch.attention, got a dual "
+        "tensor; gradients come from the backward pass"
+    )
 
 
 # ---- kernels ------------------------------------------------------------------------------------
@@ -112,7 +116,7 @@ def _backward(gradients: Any, tensors: Any, plain: Any, wanted: str) -> Tuple[An
 
 
 def gradients_of(
-    of_results: Tuple[Any, ...], saved: Tuple[Any, ...], plain: Any, needed: Any, call: Any = None
+    of_results: Tuple[Any, ...], saved: Tuple[Any, ...], plain: Any, needed: Any
 ) -> Tuple[Optional[torch.Tensor], ...]:
     """The gradients of the tensors, in the order of TENSORS.
 
@@ -120,7 +124,6 @@ def gradients_of(
         of_results: gradients of out, lse and weights, None for zero.
         saved: the tensors, out, lse.
         needed: which tensors need one.
-        call: what computes them; by default the operator.
     """
     *tensors, out, lse = saved
     dout, dlse, dweights = of_results
@@ -131,22 +134,19 @@ def gradients_of(
     wanted = [name for name, needs in zip(DIFFERENTIABLE, needed) if needs]
     if not wanted or (dout is None and dlse is None and dweights is None):
         return (None,) * _N
-    call = call or torch.ops.qkv.attention_backward
-    got = call(dout, dlse, dweights, out, lse, *tensors, *plain, ",".join(wanted))
+    got = torch.ops.qkv.attention_backward(
+        dout, dlse, dweights, out, lse, *tensors, *plain, ",".join(wanted)
+    )
     found = dict(zip(DIFFERENTIABLE, got))
     return tuple(found[name] if name in wanted else None for name in TENSORS)
 
 
-def save(ctx: Any, tensors: Any, plain: Any, output: Any) -> None:
+def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Any, ...]) -> None:
     """Keeps what the backward pass needs: the arguments, out and lse."""
-    ctx.plain = plain
-    ctx.save_for_backward(*tensors, *output[:2])
+    ctx.plain = inputs[_N : _N + _P]
+    ctx.save_for_backward(*inputs[:_N], *output[:2])
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*(x for name, x in zip(SLOTS, output) if name not in WITH_GRADIENT))
-
-
-def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Any, ...]) -> None:
-    save(ctx, inputs[:_N], inputs[_N : _N + _P], output)
 
 
 def _backward_of(ctx: Any, *gradients: Any) -> Tuple[Any, ...]:
@@ -156,7 +156,52 @@ def _backward_of(ctx: Any, *gradients: Any) -> Tuple[Any, ...]:
 
 
 def _no_second_derivative(ctx: Any, *_: Any) -> Any:
-    raise RuntimeError(SECOND_DERIVATIVE)
+    raise RuntimeError(_SECOND_DERIVATIVE)
+
+
+# ---- torch.func ---------------------------------------------------------------------------------
+
+
+class _Transformed(torch.autograd.Function):  # type: ignore[misc]
+    """qkv::attention, of the same arguments, while torch.func transforms it.
+
+    What register_autograd makes is refused there (PyTorch 2.13, its issue 170834); a Function with
+    setup_context and vmap is not, and its forward calls what remains of the transformations.
+    """
+
+    setup_context = staticmethod(_setup_context)
+    backward = staticmethod(_backward_of)
+    jvp = staticmethod(_no_forward_mode)
+
+    @staticmethod
+    def forward(*every: Any) -> Any:
+        return torch.ops.qkv.attention(*every)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *every: Any) -> Any:
+        return forward_rule(info, in_dims, list(every), torch.ops.qkv.attention)
+
+
+class _TransformedGradient(torch.autograd.Function):  # type: ignore[misc]
+    """qkv::attention_backward, likewise."""
+
+    backward = staticmethod(_no_second_derivative)
+    jvp = staticmethod(_no_second_derivative)
+
+    @staticmethod
+    def forward(*every: Any) -> Any:
+        return torch.ops.qkv.attention_backward(*every)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Any) -> None:
+        wanted = _names(inputs[-1])
+        ctx.mark_non_differentiable(
+            *(x for name, x in zip(DIFFERENTIABLE, output) if name not in wanted)
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *every: Any) -> Any:
+        return backward_rule(info, in_dims, list(every), torch.ops.qkv.attention_backward)
 
 
 # ---- registration -------------------------------------------------------------------------------
@@ -182,9 +227,10 @@ def _forward_fake(*args: Any, **kwargs: Any) -> Any:
     return empty_results(tensors, plain, returned, every[-1])
 
 
-def _forward_vmap(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
-    op = torch.ops.qkv.attention
-    return forward_rule(info, in_dims, _every(op, args, kwargs), op)
+def _forward_transformed(*args: Any, **kwargs: Any) -> Any:
+    if has_autocast():  # comes first: what is saved has the dtype that is computed with
+        return _forward_autocast(*args, **kwargs)
+    return _Transformed.apply(*_every(torch.ops.qkv.attention, args, kwargs))
 
 
 def _backward_kernel(*args: Any, **kwargs: Any) -> Any:
@@ -202,9 +248,8 @@ def _backward_fake(*args: Any, **kwargs: Any) -> Any:
     )
 
 
-def _backward_vmap(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
-    op = torch.ops.qkv.attention_backward
-    return backward_rule(info, in_dims, _every(op, args, kwargs), op)
+def _backward_transformed(*args: Any, **kwargs: Any) -> Any:
+    return _TransformedGradient.apply(*_every(torch.ops.qkv.attention_backward, args, kwargs))
 
 
 def _cast(name: str, x: Any, dtype: torch.dtype) -> Any:
@@ -225,7 +270,7 @@ def _forward_autocast(*args: Any, **kwargs: Any) -> Any:
 
 
 def _register() -> Any:
-    """Defines both operators; returns the library that holds the rule for autocast."""
+    """Defines both operators; returns what holds their rules for torch.func and autocast."""
 
     def define(name: str, schema: str, kernel: Any, fake: Any) -> Any:
         options = {"mutates_args": (), "schema": schema, "device_types": "cpu"}
@@ -235,16 +280,17 @@ def _register() -> Any:
 
     forward = define("qkv::attention", forward_schema(), _forward_kernel, _forward_fake)
     forward.register_autograd(_backward_of, setup_context=_setup_context)
-    forward.register_vmap(_forward_vmap)
     backward = define(
         "qkv::attention_backward", backward_schema(), _backward_kernel, _backward_fake
     )
     backward.register_autograd(
         _no_second_derivative, setup_context=lambda ctx, inputs, output: None
     )
-    backward.register_vmap(_backward_vmap)
     library = torch.library.Library("qkv", "FRAGMENT")
     library.impl("attention", _forward_autocast, "AutocastCPU")
+    transformations = "FuncTorchDynamicLayerFrontMode"  # what torch.func dispatches first
+    library.impl("attention", _forward_transformed, transformations)
+    library.impl("attention_backward", _backward_transformed, transformations)
     return library
 
 
