@@ -333,13 +333,12 @@ void ColumnPass<T>::write_columns(const Chunk& chunk, const Worker& w) const {
     const Index entry = core::batch_offset(to, p_.batch, chunk.unit.b);
     return static_cast<T*>(to.data) + core::offset_of(to, entry, chunk.h, chunk.unit.s.k0 + j, 0);
   };
-  const T* lengths =
-      lengths_ + RowPlaces::of_keys(p_).of(chunk.unit.b, chunk.unit.g, chunk.unit.s.k0);
+  const Index first = RowPlaces::of_keys(p_).of(chunk.unit.b, chunk.unit.g, chunk.unit.s.k0);
   for (Index j = chunk.keys.begin; j < chunk.keys.end; ++j) {
     const T sum = w.total[j - chunk.keys.begin];
     if (to_.columns.sums.given()) *place(to_.columns.sums, j) = sum;
     if (!to_.columns.value_sums.given()) continue;
-    *place(to_.columns.value_sums, j) = sum == T(0) ? T(0) : sum * lengths[j];
+    *place(to_.columns.value_sums, j) = sum == T(0) ? T(0) : sum * lengths_[first + j];
   }
 }
 
