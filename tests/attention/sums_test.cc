@@ -215,6 +215,7 @@ TEST(Sums, DependNeitherOnThreadsNorOnOtherHeadsOrResults) {
       for (std::size_t x = 0; x < 4; ++x) {
         EXPECT_TRUE(same_bits(part(*one.list()[x], 3), *head.list()[x])) << "head, result " << x;
       }
+      if (is_brief()) break;
     }
   });
 }
