@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include <qkv/export.h>
 #include <qkv/layers/linear.h>
 #include <qkv/layers/score_layers.h>
 
@@ -24,7 +25,7 @@ struct StepSources {
   ConstView lengths{};  // [B] int32 in 0..Ts: what follows is never read
 };
 
-class AdditiveSteps {
+class QKV_API AdditiveSteps {
  public:
   // All arguments must outlive the object unchanged. `steps` steps can be undone.
   AdditiveSteps(const AdditiveAttention& layer, const StepSources& sources, Index steps,

@@ -15,7 +15,9 @@ kernels::ChoiceKernels<T> choice_kernels_in_use(const Context& context, std::str
   }
   return {&reference::largest<T>, &reference::sum_of_exponentials<T>, &reference::first_from<T>};
 }
-template kernels::ChoiceKernels<float> choice_kernels_in_use(const Context&, std::string_view);
-template kernels::ChoiceKernels<double> choice_kernels_in_use(const Context&, std::string_view);
+template QKV_API kernels::ChoiceKernels<float> choice_kernels_in_use(const Context&,
+                                                                     std::string_view);
+template QKV_API kernels::ChoiceKernels<double> choice_kernels_in_use(const Context&,
+                                                                      std::string_view);
 
 }  // namespace qkv::layers

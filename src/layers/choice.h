@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include <qkv/context.h>
+#include <qkv/export.h>
 
 #include "kernels/choice_kernels.h"
 
@@ -12,7 +13,8 @@ namespace qkv::layers {
 
 // The kernels of the CPU target in use; the reference's loops if they are requested.
 template <class T>
-kernels::ChoiceKernels<T> choice_kernels_in_use(const Context& context, std::string_view function);
+QKV_API kernels::ChoiceKernels<T> choice_kernels_in_use(const Context& context,
+                                                        std::string_view function);
 
 }  // namespace qkv::layers
 

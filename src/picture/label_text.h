@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include <qkv/export.h>
+
 #include "text/text.h"
 
 namespace qkv::app::picture {
@@ -17,7 +19,7 @@ std::string isolated(std::string_view text);
 enum class Side { kLeft, kRight };
 
 // The text, isolated, aligned to that side of a number of terminal columns.
-std::string padded(std::string_view text, int width, Side side);
+QKV_API std::string padded(std::string_view text, int width, Side side);
 
 // Replaces composed emoji by their first component. Terminals disagree about the width of the
 // whole, and one row of a map must not be out of line with the others.

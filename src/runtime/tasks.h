@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include <qkv/context.h>
+#include <qkv/export.h>
 #include <qkv/view.h>
 
 #include "core/arena.h"
@@ -19,7 +20,7 @@ using core::Arena;
 
 // One call's use of a context: acquires it (throws Error naming `function` if the context is in
 // use), reserves scratch, runs tasks, and releases it at the end.
-class Call {
+class QKV_API Call {
  public:
   // Without scratch. `function` must outlive the call, as a literal does.
   Call(Context& context, std::string_view function);

@@ -30,7 +30,7 @@ struct Budget {
 // Error (argument "budget") saying what is wrong.
 QKV_API Budget parse_budget(std::string_view text);
 // The inverse: "10e,5000u,1800s".
-std::string to_string(const Budget& budget);
+QKV_API std::string to_string(const Budget& budget);
 
 bool is_spent(const Budget& budget, const Spent& spent);
 
