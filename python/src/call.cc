@@ -24,6 +24,9 @@ namespace {
 
 namespace nb = nanobind;
 
+// Less than this takes about as long as having other threads take part: 4 microseconds if they
+// spin, 10 and more if they have to be woken.
+constexpr double kSmallWork = 1.5e5;
 // From this much work (a millisecond or more), a thread that waits for signals is worth its cost.
 constexpr double kLongWork = 3e7;
 // From this much (a second or more) it is also worth more than another library's workers: they are
@@ -218,7 +221,7 @@ int thread_count() {
 }
 
 void run_call(int threads, double work, const std::function<void(Context&)>& compute) {
-  const Team team = team_for(threads, work);
+  const Team team = work < kSmallWork ? Team{Workers::kOwn, 1} : team_for(threads, work);
   Lease context(team);
   switch (team.workers) {
     case Workers::kOwn:

@@ -19,9 +19,10 @@ void set_threads(nanobind::handle threads);
 // That number.
 int thread_count();
 
-// Runs compute(context) without the GIL. For long work (in multiply-adds, roughly) another thread
-// waits for signals: Ctrl-C stops the work and raises KeyboardInterrupt. Contexts are reused by
-// later calls; Python threads that call at once each get their own.
+// Runs compute(context) without the GIL. Little work (in multiply-adds, roughly) is for the calling
+// thread alone; for long work another thread waits for signals: Ctrl-C stops the work and raises
+// KeyboardInterrupt. Contexts are reused by later calls; Python threads that call at once each get
+// their own.
 void run_call(int threads, double work, const std::function<void(Context&)>& compute);
 
 // A context that is never returned to the pool: for objects bound to one.

@@ -86,6 +86,19 @@ def test_no_thread_is_started():
     assert started == ["0", "0", "2", "3"]
 
 
+def test_small_calls_are_for_the_calling_thread():
+    started = in_a_process("""
+        qkv.torch.share_workers(False)
+        count = lambda: len(os.listdir("/proc/self/task"))
+        before = count()
+        for tokens in (16, 256):
+            q = torch.ones(1, 4, tokens, 8)
+            qkv.torch.attention(q, q, q, threads=3)
+            print(count() - before)
+        """)
+    assert started == ["0", "2"]
+
+
 def test_in_the_child_of_a_fork():
     printed = in_a_process("""
         q = torch.ones(1, 8, 512, 64)
