@@ -67,26 +67,28 @@ def _forward(
     Returns:
         out [B,Tq,H,E], and the weights [B,H,Tq,Tk] or None.
     """
-    return attend(
-        (query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)),
-        dropout,
-        _wants_weights(module, options),
-        layout="bthd",
-        scale=scaling,
-        softcap=options.get("softcap") or 0.0,
-        sinks=options.get("s_aux"),
-        **_masks(module, query, attention_mask, options),
-    )
+    wanted = _wants_weights(module, options)
+    further = _masks(module, query, attention_mask, options)
+    if options.get("softcap"):
+        further["softcap"] = options["softcap"]
+    if options.get("s_aux") is not None:
+        further["sinks"] = options["s_aux"]
+    if query.size(2) == 1:  # the same memory with either order of axes; one transpose, not three
+        out, weights = attend((query, key, value), dropout, wanted, scale=scaling, **further)
+        return out.transpose(1, 2), weights
+    rows = (query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
+    return attend(rows, dropout, wanted, layout="bthd", scale=scaling, **further)
 
 
 def _wants_weights(module: torch.nn.Module, options: Dict[str, Any]) -> bool:
     """Whether the model returns attentions. Not every model passes on output_attentions."""
-    config = getattr(module, "config", None)
-    if options.get("output_attentions") or getattr(config, "output_attentions", False):
+    if options.get("output_attentions"):
         return True
     # What the call of the model under way records, by name; GPT-2 says it in no other way.
     recorded = None if _RECORDER is None else _RECORDER.get()
-    return any("attentions" in name for name in recorded or ())
+    if recorded is not None:  # whoever made this has read the configuration, which takes long
+        return any("attentions" in name for name in recorded)
+    return bool(getattr(getattr(module, "config", None), "output_attentions", False))
 
 
 def _masks(
