@@ -20,7 +20,7 @@ from ._questions import (
     require_operator,
     wants_operator,
 )
-from ._schema import DIFFERENTIABLE, operands, packaged, returned_of
+from ._schema import DIFFERENTIABLE, operands, packaged, refuse_results, returned_of
 from ._watch import WATCHERS, tell
 
 __all__ = ["attention"]
@@ -248,6 +248,7 @@ def _operator_call(arguments: Dict[str, Any]) -> Any:
             if is_compiling():  # which cannot follow the search for a similar name
                 raise TypeError(f"attention() got an unexpected keyword argument '{name}'")
             raise unknown_keyword("attention", name, _KNOWN)
+    refuse_results(arguments)
     tensors, plain = operands(arguments)
     refuse_tangents(tensors)
     fields = returned_of(arguments)

@@ -11,6 +11,7 @@ import torch
 
 from .._functions import DEFAULTS
 from .._results import results
+from ._questions import is_compiling
 
 # Tensors that may have gradients, in the order of the gradients. "params.W" is params["W"].
 DIFFERENTIABLE = (
@@ -105,11 +106,51 @@ def _plain_value(name: str, value: Any) -> Any:
     if name == "qk_norm" and isinstance(value, bool):
         return 1e-6 if value else None
     if name == "window" and value is not None:
-        sides = value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value
-        return [-1 if side is None else side for side in sides]
+        return [-1 if side is None else side for side in _integers(name, value)]
     if name == "heads" and value is not None:
-        return list(value) if isinstance(value, (list, tuple)) else [value]
+        both = isinstance(value, (list, tuple))
+        return _integers(name, value) if both else [_integer(name, value)]
+    if name in ("rotary_width", "threads"):
+        return _integer(name, value)
+    if is_compiling() and isinstance(value, torch.Tensor):
+        raise TypeError(f"attention: {name} must be a number in a graph, got a tensor; {_FIXED}")
     return value
+
+
+_FIXED = "the graph keeps it as it is when recorded"
+
+
+def _integers(name: str, values: Any) -> List[Any]:
+    """A pair of integers, as a list."""
+    if isinstance(values, (torch.Tensor, np.ndarray)):
+        if values.ndim != 1 or values.shape[0] != 2:
+            raise TypeError(
+                f"attention: {name} must be a pair, got an array of shape {list(values.shape)}"
+            )
+        if not isinstance(values, torch.Tensor) or not values.is_meta:
+            values = values.tolist()
+    elif not isinstance(values, (list, tuple)):
+        raise TypeError(f"attention: {name} must be a pair, got {type(values).__name__}")
+    return [_integer(f"{name}[{n}]", x) for n, x in enumerate(values)]
+
+
+def _integer(name: str, x: Any) -> Any:
+    """The value of a tensor of one integer, in a graph its symbol; anything else as it is."""
+    if not isinstance(x, torch.Tensor):
+        return x.item() if isinstance(x, np.integer) else x
+    if x.numel() != 1 or x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise TypeError(
+            f"attention: {name} must be an integer, got a tensor {list(x.shape)} of {x.dtype}"
+        )
+    if is_compiling():
+        return x.item()
+    try:
+        return x.item()
+    except RuntimeError as error:  # of the meta device, fake, or one of a batch
+        raise TypeError(
+            f"attention: {name} must be an integer whose value is known here, got a tensor that "
+            f"does not have one ({str(error).strip().splitlines()[0]})"
+        ) from error
 
 
 def _tensor_of(arguments: Dict[str, Any], params: Dict[str, Any], name: str) -> Any:
@@ -160,6 +201,30 @@ def arguments_of(tensors: Iterable[Any], plain: Iterable[Any]) -> Dict[str, Any]
 
 
 # ---- which results ------------------------------------------------------------------------------
+
+
+# Results that the operator does not have.
+_ELSEWHERE = ("return_entropy", "return_value_sums", "return_pooled")
+_WHERE = "in graphs, under torch.func and autocast, and of fake and meta tensors"
+
+
+def refuse_results(options: Dict[str, Any]) -> None:
+    """Raises for results that the operator does not have."""
+    for name in _ELSEWHERE:
+        if options.get(name) not in (None, False):
+            raise ValueError(f"attention: {name} is not available {_WHERE}")
+    sums = options.get("return_column_sums", False)
+    if not isinstance(sums, (bool, np.bool_)):
+        raise ValueError(
+            f"attention: return_column_sums must be True or False {_WHERE}, got "
+            f"{type(sums).__name__}"
+        )
+    for name in ("return_weights", "return_scores", "return_lse", "return_row_max", "return_top"):
+        if isinstance(options.get(name), torch.Tensor):
+            raise TypeError(
+                f"attention: {name} must not be a tensor {_WHERE}: it determines which results "
+                "there are"
+            )
 
 
 def returned_of(options: Dict[str, Any]) -> Tuple[Tuple[str, str], ...]:
