@@ -80,6 +80,12 @@ void run_forward(Session& session) {
     const Shape shape = square(session.length(target.T), target.D);
     share_forward(session, {"forward/" + name_of(shape) + "-causal", target.share}, shape, causal);
   }
+  for (const Index D : {64, 128}) {
+    constexpr double kShare = 0.75;  // of the peak of bfloat16 products
+    Shape narrow = square(session.length(2048), D);
+    narrow.dtype = DType::kBFloat16;
+    share_forward(session, {"forward/" + name_of(narrow) + "-bfloat16", kShare}, narrow, {});
+  }
   Shape doubles = square(session.length(2048), 64);
   doubles.dtype = DType::kFloat64;
   share_forward(session, {"forward/" + name_of(doubles) + "-float64"}, doubles, {});

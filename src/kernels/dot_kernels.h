@@ -127,6 +127,11 @@ struct DotKernels {
   void (*merge_row)(T* total, T total_factor, const T* chunk, T chunk_factor, Index E);
   // Rows of stored values as T.
   void (*widen)(const StoredRows& x, Index rows, Index width, const RowsOf<T>& to);
+  // Null but where products are in pairs (kernels/pair_kernels.h): rounds n weights, a
+  // multiple of kPanel, to bfloat16; `to` may be `w`, or before it.
+  void (*round_weights)(const T* w, Index n, T* to) = nullptr;
+  // Likewise: pairs the values of keys.
+  void (*pair_values)(const StoredRows& v, Index keys, Index E, const RowsOf<T>& to) = nullptr;
   // Whether one of n values, a multiple of 16, is NaN.
   bool (*has_nan)(const T* x, Index n);
   // to_n = x_n * factor.

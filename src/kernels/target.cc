@@ -13,6 +13,8 @@ bool is_supported(Target target) noexcept {
       return is_supported(Target::kSse4) && __builtin_cpu_supports("avx2") != 0 &&
              __builtin_cpu_supports("fma") != 0 && __builtin_cpu_supports("bmi") != 0 &&
              __builtin_cpu_supports("bmi2") != 0;
+    case Target::kAvx512Bf16:
+      return is_supported(Target::kAvx512) && __builtin_cpu_supports("avx512bf16") != 0;
     case Target::kAvx512:
       return is_supported(Target::kAvx2) && __builtin_cpu_supports("avx512f") != 0 &&
              __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&

@@ -7,10 +7,12 @@
 
 // The instruction sets that kernels are compiled for.
 
-// The list, best first: X(with, enumerator, name, Highway's name).
-#define QKV_FOR_EACH_TARGET(X, with) \
-  X(with, kAvx512, "avx512", AVX3)   \
-  X(with, kAvx2, "avx2", AVX2)       \
+// The list, best first: X(with, enumerator, name, Highway's name). avx512bf16 has the kernels of
+// avx512, and for products of bfloat16 its own (kernels/pair_kernels.h).
+#define QKV_FOR_EACH_TARGET(X, with)       \
+  X(with, kAvx512Bf16, "avx512bf16", AVX3) \
+  X(with, kAvx512, "avx512", AVX3)         \
+  X(with, kAvx2, "avx2", AVX2)             \
   X(with, kSse4, "sse4", SSE4)
 
 // For the files of kernels: Highway's other targets, which they are not compiled for, and whether

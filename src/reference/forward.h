@@ -32,12 +32,14 @@ void put(const Problem& p, const ResultOperand& to, Index b, Index h, Index row,
 template <class T>
 class Forward {
  public:
-  Forward(const Problem& p, const Results& results)
-      : p_(p), to_(results), columns_(p, results.columns, results.pooled) {}
+  // `pairs`: whether products are of bfloat16 in pairs.
+  Forward(const Problem& p, const Results& results, bool pairs = false)
+      : p_(p), to_(results), pairs_(pairs), columns_(p, results.columns, results.pooled) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena) {
     x_ = take_prepared<T>(p_, arena);
+    x_.pairs = pairs_;
     columns_.take_shared(arena);
   }
   std::size_t worker_bytes() const {
@@ -101,7 +103,8 @@ class Forward {
     score_row(p_, x_, at, 0, s.Tk, false, w.row);
     dropout_row(p_, at, 0, s.Tk, w.kept);
     WeightedSum<T> values;
-    if (to_.out.given()) values = {x_.value_of(p_, at.b, at.h), w.kept, p_.E, w.acc, w.chunk_acc};
+    if (to_.out.given())
+      values = {x_.value_of(p_, at.b, at.h), w.kept, p_.E, w.acc, w.chunk_acc, pairs_};
     Softmax<T> state = softmax_row(scores(w.row), values, x_.stop);
     if (p_.sinks.given()) add_sink(parameter<T>(p_.sinks, at.h, 0, 0), state, values);
     return state;
@@ -197,6 +200,7 @@ class Forward {
 
   const Problem& p_;
   const Results& to_;
+  const bool pairs_;
   Prepared<T> x_;
   Columns<T> columns_;
 };

@@ -63,6 +63,7 @@ struct Prepared {
   RowsOf<T> right;       // per head of right_heads
   RowsOf<T> value;       // per key head
   RowsOf<T> score_v;     // additive: v as a row of U values per query head, b ignored
+  bool pairs = false;    // whether dot products are of bfloat16 in pairs: core/bfloat16_pairs.h
   core::StopPoint stop;  // of the call, when running: rows may be long
 
   const T* left_of(const Problem& p, Index b, Index h) const {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <type_traits>
 
+#include "core/bfloat16_pairs.h"
 #include "core/masks.h"
 #include "core/order.h"
 #include "reference/prepared.h"
@@ -52,6 +54,16 @@ T additive_score(const T* a, const T* b, const T* v, Index units) {
   return total;
 }
 
+// sum_c a_c b_c by pairs of bfloat16.
+template <class T>
+T paired_dot(const T* a, const T* b, Index n) {
+  if constexpr (std::is_same_v<T, float>) {
+    return core::dot_of_pairs(a, b, n);
+  } else {
+    return dot(a, b, n);
+  }
+}
+
 // raw_j = scale * score(i, j)
 template <class T>
 void raw_scores(const Problem& p, const Prepared<T>& x, const QueryAt& at, const Row<T>& row) {
@@ -64,7 +76,7 @@ void raw_scores(const Problem& p, const Prepared<T>& x, const QueryAt& at, const
     T score(0);
     switch (p.product) {
       case PairProduct::kDot:
-        score = dot(left, right, width);
+        score = x.pairs ? paired_dot(left, right, width) : dot(left, right, width);
         break;
       case PairProduct::kTanh:
         score = additive_score(left, right, x.score_v.of(0, at.h, 0), width);

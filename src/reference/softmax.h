@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include <qkv/view.h>
 
+#include "core/bfloat16_pairs.h"
 #include "core/order.h"
 #include "core/stop.h"
 #include "reference/scalar.h"
@@ -45,7 +47,29 @@ struct WeightedSum {
   Index width = 0;
   T* acc = nullptr;
   T* chunk_acc = nullptr;
+  bool pairs = false;  // of bfloat16: core/bfloat16_pairs.h
 };
+
+// chunk_acc_c += weight v_c
+template <class T>
+void add_value(const WeightedSum<T>& values, const T& weight, Index j) {
+  const T* v = values.v + j * values.width;
+  for (Index n = 0; n < values.width; ++n) {
+    values.chunk_acc[n] = fused_multiply_add(weight, v[n], values.chunk_acc[n]);
+  }
+}
+
+// The same as one of the two products of a pair.
+template <class T>
+void add_paired_value(const WeightedSum<T>& values, const T& weight, Index j) {
+  if constexpr (std::is_same_v<T, float>) {
+    const float* v = values.v + j * values.width;
+    const float rounded = core::rounded_weight(weight);
+    for (Index n = 0; n < values.width; ++n) {
+      values.chunk_acc[n] = core::add_flushed_product(rounded, v[n], values.chunk_acc[n]);
+    }
+  }
+}
 
 // Merges (max_b, sum_b) into a; returns the factors for a's and b's earlier sums.
 template <class T>
@@ -75,15 +99,18 @@ Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedS
   }
   if (c.empty || c.nan) return c;
   T partial[core::kPartialSums] = {};
-  for (Index j = j0; j < j1; ++j) {
-    if (!x.live[j]) continue;
+  // Pairs are of keys 2m and 2m + 1; the product of the odd one comes first.
+  for (Index n = j0; n < (values.pairs ? j1 + 1 : j1); ++n) {
+    const Index j = values.pairs ? n ^ 1 : n;
+    if (j >= j1 || !x.live[j]) continue;
     const T e = exp(x.s[j] - c.max);
     partial[j % core::kPartialSums] += e;
     if (values.width == 0) continue;
     const T weight = values.kept[j] ? e : T(0);
-    const T* v = values.v + j * values.width;
-    for (Index n = 0; n < values.width; ++n) {
-      values.chunk_acc[n] = fused_multiply_add(weight, v[n], values.chunk_acc[n]);
+    if (values.pairs) {
+      add_paired_value(values, weight, j);
+    } else {
+      add_value(values, weight, j);
     }
   }
   c.sum = tree_sum(partial);

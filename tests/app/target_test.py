@@ -13,7 +13,7 @@ import unittest.mock
 import numpy as np
 from program import Case
 
-TARGETS = ("avx512", "avx2", "sse4", "reference")
+TARGETS = ("avx512bf16", "avx512", "avx2", "sse4", "reference")
 # The prefix of each score's paths.
 FAMILIES = {"dot": "dot", "scaled_dot": "dot", "cosine": "dot", "bilinear": "dot",
             "additive": "additive"}

@@ -196,7 +196,7 @@ class Conformance : public testing::TestWithParam<int> {};
 
 TEST_P(Conformance, EveryPathAgreesWithTheReference) {
   Findings findings;
-  const PathsOfScores fast = paths_of_scores(&fast_paths);
+  const PathsOfScores fast = paths_of_scores([](ScoreKind kind) { return fast_paths(kind); });
   std::uint64_t seed = kSeed;
   if (const char* only = std::getenv("QKV_CONFORMANCE")) {
     char* end = nullptr;
@@ -229,6 +229,42 @@ TEST_P(Conformance, EveryPathAgreesWithTheReference) {
         EXPECT_GE(counts[feature], least_of_each()) << path << " hardly met: " << feature;
       }
     }
+  }
+}
+
+// Products of bfloat16 in pairs, against the reference that has them.
+TEST(PairConformance, AgreesWithTheReferenceOfPairs) {
+  const std::vector<std::string> paths = fast_paths(ScoreKind::kDot, DType::kBFloat16);
+  if (paths.empty() || !is_of_pairs(paths.front())) GTEST_SKIP() << "this CPU has no avx512bf16";
+  const std::string& path = paths.front();
+  std::uint64_t first = 0;
+  auto end = static_cast<std::uint64_t>(at_scale(400, 24));
+  if (const char* only = std::getenv("QKV_CONFORMANCE")) {
+    first = std::strtoull(only, nullptr, 10);
+    end = first + 1;
+  }
+  Findings findings;
+  for (std::uint64_t index = first; index < end; ++index) {
+    const RandomCall call(kSeed, index, RandomCall::Draw::kPairs);
+    const std::string replay = "\n  " + call.describe() +
+                               "\n  replay: QKV_CONFORMANCE=" + std::to_string(index) +
+                               " test_attention --gtest_filter='PairConformance*'";
+    const Results want(call, 555);
+    try {
+      run(call, kPairedReferencePath, want);
+    } catch (const std::exception& error) {
+      tell(findings, std::string(kPairedReferencePath), error.what(), replay);
+      continue;
+    }
+    for (const std::string& feature : call.features()) ++findings.counts[path][feature];
+    const std::string difference = conform(call, path, want);
+    if (!difference.empty()) tell(findings, path, difference, replay);
+  }
+  if (is_brief() || end == first + 1) return;
+  for (const char* feature : kCovered) {
+    const std::string_view name = feature;  // other types, and numbers that are not drawn for this
+    if (name.starts_with("float") || name.ends_with(" 1e30")) continue;
+    EXPECT_GE(findings.counts[path][feature], least_of_each()) << "hardly met: " << feature;
   }
 }
 

@@ -65,7 +65,7 @@ class Decode : public testing::Test {
     const Tensor k = normal({1, 2, end - first, kD}, 2, type);
     const Tensor v = normal({1, 2, end - first, kD}, 3, type);
     const Cache<T> keys(first, end, k), values(first, end, v);
-    for (const std::string& path : fast_paths()) {
+    for (const std::string& path : fast_paths(ScoreKind::kDot, type)) {
       SCOPED_TRACE(path);
       Context context(Executor::threads(2));
       context.force_path(path);

@@ -79,9 +79,18 @@ class Runner {
 
 // Calls test(walk) for every path and score, for float32 and, in fast builds, float64; only once
 // for the reference, whose loops are the same for every score, and for float64 on all paths. Slow
-// builds have one path for the other scores.
+// builds have one path for the other scores. avx512bf16, and the reference that has its products,
+// only for the dot products of bfloat16.
 template <class F>
 void for_each_path(const F& test) {
+  for (const std::string& path : fast_paths(ScoreKind::kDot, DType::kBFloat16)) {
+    if (!is_of_pairs(path)) continue;
+    for (const std::string& of_pairs : {path, std::string(kPairedReferencePath)}) {
+      if (is_brief() && of_pairs != path) continue;
+      SCOPED_TRACE(of_pairs + ", bfloat16");
+      test(Walk{of_pairs, ScoreKind::kDot, DType::kBFloat16});
+    }
+  }
   for (const ScoreKind kind : kScoreKinds) {
     const bool first = kind == ScoreKind::kDot;
     const std::vector<std::string> paths = first ? all_paths() : fast_paths(kind);
@@ -369,11 +378,11 @@ TEST(PathOrder, BatchEntriesOfManyAreThoseOfAFew) {
   const Index long_row = at_scale(65536, 8192);
   for (const Size& x :
        {Size{1100, 1, 1600, 8, 64}, Size{1030, 49, 3, 4, 4}, Size{3, 49, long_row, 64, 8}}) {
-    const Tensor q = normal({x.B, 1, x.Tq, x.D}, 71);
-    const Tensor k = normal({1, 1, x.Tk, x.D}, 72);
-    const Tensor v = normal({1, 1, x.Tk, x.E}, 73);
     for_each_path([&](const Walk& walk) {
-      if (walk.path == kReferencePath || walk.dtype != DType::kFloat32) return;
+      if (walk.path.starts_with(kReferencePath) || walk.dtype == DType::kFloat64) return;
+      const Tensor q = normal({x.B, 1, x.Tq, x.D}, 71, walk.dtype);
+      const Tensor k = normal({1, 1, x.Tk, x.D}, 72, walk.dtype);
+      const Tensor v = normal({1, 1, x.Tk, x.E}, 73, walk.dtype);
       const SeededScore score(walk.kind, {.H = 1, .Dq = x.D, .Dk = x.D, .U = 3}, walk.dtype);
       Runner run(walk, score.score());
       const RowsOut all = run({q, k, v}, {});

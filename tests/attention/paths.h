@@ -34,14 +34,23 @@ inline std::optional<std::string> refusal(std::string_view path, const Inputs& i
   }
 }
 
+// Whether a path is one of avx512bf16, which is avx512 but for bfloat16
+// (PairKernels.OtherKernelsAreThoseOfAvx512).
+inline bool is_of_pairs(std::string_view path) { return path.ends_with("/avx512bf16"); }
+
+// The plain loops whose products of bfloat16 are those of avx512bf16.
+inline constexpr std::string_view kPairedReferencePath = "reference/bf16";
+
 // The paths before the reference that this processor can run, limited to those that support a plain
-// call with a score of this kind.
-inline std::vector<std::string> fast_paths(ScoreKind kind = ScoreKind::kDot) {
+// call with a score of this kind; those of avx512bf16 for bfloat16 only.
+inline std::vector<std::string> fast_paths(ScoreKind kind = ScoreKind::kDot,
+                                           DType dtype = DType::kFloat32) {
   const Tensor x = normal({4, 8}, 1);
   const SeededScore score(kind, {.H = 1, .Dq = 8, .Dk = 8, .U = 4}, x.dtype());
   std::vector<std::string> names;
   for (const attn::Implementation* one : attn::implementations()) {
-    if (one->name == kReferencePath) continue;
+    if (!one->target) continue;
+    if (is_of_pairs(one->name) && dtype != DType::kBFloat16) continue;
     const Options options{.score = score.score()};
     if (!refusal(one->name, {x, x, x}, options).has_value()) names.emplace_back(one->name);
   }
@@ -49,8 +58,9 @@ inline std::vector<std::string> fast_paths(ScoreKind kind = ScoreKind::kDot) {
 }
 
 // The same, and the reference.
-inline std::vector<std::string> all_paths(ScoreKind kind = ScoreKind::kDot) {
-  std::vector<std::string> names = fast_paths(kind);
+inline std::vector<std::string> all_paths(ScoreKind kind = ScoreKind::kDot,
+                                          DType dtype = DType::kFloat32) {
+  std::vector<std::string> names = fast_paths(kind, dtype);
   names.emplace_back(kReferencePath);
   return names;
 }

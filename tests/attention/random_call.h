@@ -21,7 +21,9 @@ namespace qkv::test {
 // The parts of one call, drawn from (seed, index) alone.
 class RandomCall {
  public:
-  RandomCall(std::uint64_t seed, std::uint64_t index);
+  // kPairs: dot products of bfloat16, which avx512bf16 takes in pairs.
+  enum class Draw { kAnything, kPairs };
+  RandomCall(std::uint64_t seed, std::uint64_t index, Draw draw = Draw::kAnything);
   RandomCall(const RandomCall&) = delete;
   RandomCall& operator=(const RandomCall&) = delete;
 

@@ -39,7 +39,7 @@ TEST(Target, AreListedBestFirst) {
   const auto targets = cpu_targets();
   ASSERT_FALSE(targets.empty());
   EXPECT_EQ(targets.back(), "reference");
-  const std::vector<std::string> order{"avx512", "avx2", "sse4", "reference"};
+  const std::vector<std::string> order{"avx512bf16", "avx512", "avx2", "sse4", "reference"};
   auto at = order.begin();
   for (const std::string_view target : targets) {
     at = std::find(at, order.end(), target);
@@ -54,7 +54,7 @@ TEST(Target, EveryTargetIsAPath) {
   for (const std::string_view target : cpu_targets()) {
     want.push_back(target == "reference" ? "reference" : "dot/" + std::string(target));
   }
-  EXPECT_EQ(all_paths(), want);
+  EXPECT_EQ(all_paths(ScoreKind::kDot, DType::kBFloat16), want);
 }
 
 // Run with QKV_TARGET=warp, registered separately.

@@ -38,7 +38,7 @@ std::string asked_target() {
 }
 
 bool asks_for_known_target() {
-  for (const char* name : {"avx512", "avx2", "sse4", "reference"}) {
+  for (const char* name : {"avx512bf16", "avx512", "avx2", "sse4", "reference"}) {
     if (asked_target() == name) return true;
   }
   return false;

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "attention/fused/additive_scores.h"
+#include "attention/fused/bfloat16_pairs.h"
 #include "attention/fused/chunk_reads.h"
 #include "attention/fused/key_units.h"
 #include "attention/fused/row_options.h"
@@ -48,6 +49,7 @@ template <class T>
 struct FusedCall {
   const Problem& p;
   const kernels::DotKernels<T>& kernels;
+  bool pairs = false;  // products are of bfloat16 in pairs: kernels/pair_kernels.h
   InstanceTarget instances = InstanceTarget::kBaseline;
   bool key_masks = false;                       // some mask is evaluated key by key
   bool reads_keys = false;                      // as they are stored, by few queries
@@ -57,9 +59,11 @@ struct FusedCall {
   core::StopPoint stop;                         // of the call, when running
 
   FusedCall(const Problem& problem, kernels::Target target,
-            const AdditiveScores<T>* additive_scores = nullptr)
+            const AdditiveScores<T>* additive_scores = nullptr,
+            Products products = Products::kPlain)
       : p(problem),
-        kernels(kernels::dot_kernels<T>(target)),
+        kernels(kernels_of<T>(target, products)),
+        pairs(products == Products::kPairs),
         instances(instances_of(target)),
         key_masks(has_key_masks(problem)),
         reads_keys(additive_scores == nullptr && has_few_rows(problem) &&
@@ -159,7 +163,9 @@ class FusedBlock {
     call_.stop();
     const Index offset = core::offset_of(p_.q, q_entry_, h, unit_.s.q0 + i, 0);
     T* to = q_ + count_ * p_.Dk;
-    if (is_readable<T>(p_.q)) {
+    if (call_.pairs && p_.q.col_stride != 1) {
+      join_channels(p_.q, offset, p_.Dk, to);
+    } else if (is_readable<T>(p_.q)) {
       k_.widen(stored_rows(p_.q, offset), 1, call_.score_width(), {to, p_.Dk});
     } else {
       load_values(p_.q, offset, p_.q.col_stride, call_.score_width(), to);
@@ -268,6 +274,7 @@ class FusedBlock {
   void sum_tile(Index t, Index begin, Index end, const StoredRows& v);
   void sum_keys(Index t, Index begin, Index end, const StoredRows& v);
   void sum_with_care(Index t, const StoredRows& v);
+  void add_rounded(Index n, T weight, T* row);
 
   const FusedCall<T>& call_;
   const Problem& p_;

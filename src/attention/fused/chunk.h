@@ -79,6 +79,7 @@ void pack_panel(const FusedCall<T>& call, const Operand& x, Index offset, Index 
                 T* panel) {
   call.stop();
   if (is_readable<T>(x)) return call.kernels.pack_panel(stored_rows(x, offset), keys, width, panel);
+  if (call.pairs) return pack_strided_pairs(x, offset, keys, width, panel);
   for (Index c = 0; c < width; ++c) {
     T* column = panel + c * kPanel;
     load_values(x, offset + c * x.col_stride, x.row_stride, keys, column);
@@ -347,7 +348,18 @@ StoredRows FusedBlock<T>::values() {
   }
   const Index begin = std::max(live_.begin - j0_, Index{0}) / kPanel * kPanel;
   const Index end = std::min(keys_, pieces(live_.end - j0_, kPanel) * kPanel);
-  for (Index n = begin; n < end; ++n) {
+  for (Index n = begin; call_.pairs && n < end; n += 2) {
+    call_.stop();
+    const Index row = offset + n * p_.v.row_stride;
+    const Index count = std::min<Index>(2, end - n);
+    T* to = values_ + n / 2 * p_.E;
+    if (is_readable<T>(p_.v)) {
+      k_.pair_values(stored_rows(p_.v, row), count, p_.E, {to, p_.E});
+    } else {
+      pair_strided_values(p_.v, row, count, p_.E, to);
+    }
+  }
+  for (Index n = begin; !call_.pairs && n < end; ++n) {
     call_.stop();
     const Index row = offset + n * p_.v.row_stride;
     if (is_readable<T>(p_.v)) {
@@ -364,6 +376,12 @@ void FusedBlock<T>::sum_values(Index t0, Index t1, const StoredRows& v) {
   T* first = chunk_acc + tile_begin(t0) % kGroupRows * width_;
   const Index count = (tile_end(t1 - 1) - tile_begin(t0)) * width_;
   std::fill(first, first + count, T(0));
+  for (Index t = t0; call_.pairs && t < t1; ++t) {
+    const KeyRange x = tiles_[t].keys;
+    for (Index r = tile_begin(t); !x.empty() && r < tile_end(t); ++r) {
+      k_.round_weights(scores(r) + x.begin, x.end - x.begin, scores(r) + x.begin / 2);
+    }
+  }
   const Index step = call_.reads_values && count_ > 2 ? kStoredKeys : kValueKeys;
   for (Index n = 0; n < keys_; n += step) {
     call_.stop();
@@ -395,9 +413,12 @@ void FusedBlock<T>::sum_keys(Index t, Index begin, Index end, const StoredRows& 
   const Index r = tile_begin(t);
   const Index rows = tile_end(t) - r;
   const RowsOf<T> to{chunk_acc + r % kGroupRows * width_, width_};
+  // Keys of a weight, and of a row of copied values: pieces begin at even keys.
+  const Index each = call_.pairs ? 2 : 1;
   if (!call_.reads_values) {
-    const RowsOf<const T> from{static_cast<const T*>(v.data) + begin * v.stride, v.stride};
-    k_.weighted_sum({scores(r) + begin, kScoreStride}, rows, from, end - begin, p_.E, to);
+    const T* const first = static_cast<const T*>(v.data) + begin / each * v.stride;
+    k_.weighted_sum({scores(r) + begin / each, kScoreStride}, rows, {first, v.stride}, end - begin,
+                    p_.E, to);
     return;
   }
   begin = std::max(begin, stored_.begin);
@@ -406,7 +427,8 @@ void FusedBlock<T>::sum_keys(Index t, Index begin, Index end, const StoredRows& 
     count = end - n;
     const ReadAhead ahead = t == 0 ? reads_.beside_values(n, count) : ReadAhead{};
     count = std::min(count, end - n);
-    k_.stored_sum({scores(r) + n, kScoreStride}, rows, reads_.values(n), count, p_.E, to, ahead);
+    k_.stored_sum({scores(r) + n / each, kScoreStride}, rows, reads_.values(n), count, p_.E, to,
+                  ahead);
   }
 }
 
@@ -435,9 +457,33 @@ void FusedBlock<T>::sum_with_care(Index t, const StoredRows& v) {
     drop(r);
     T* row = chunk_acc + in_group * width_;
     std::fill(row, row + width_, T(0));
-    for (Index n = tile.keys.begin; n < std::min(keys_, tile.keys.end); ++n) {
+    const Index end = std::min(keys_, tile.keys.end);
+    for (Index n = tile.keys.begin; n < end && !call_.pairs; ++n) {
       if (live[n]) k_.stored_sum({s + n, kScoreStride}, 1, v.row(n), 1, p_.E, {row, width_}, {});
     }
+    // The odd key of a pair first: core/bfloat16_pairs.h.
+    for (Index n = tile.keys.begin; n < end && call_.pairs; n += 2) {
+      if (n + 1 < end && live[n + 1]) add_rounded(n + 1, s[n + 1], row);
+      if (live[n]) add_rounded(n, s[n], row);
+    }
+  }
+}
+
+// row += weight * v_n for key n of the chunk, alone in its pair.
+template <class T>
+void FusedBlock<T>::add_rounded(Index n, T weight, T* row) {
+  T words[kPanel] = {weight};
+  k_.round_weights(words, kPanel, words);
+  const Index offset = v_offset_ + (j0_ + n) * p_.v.row_stride;
+  if (is_readable<T>(p_.v)) {
+    k_.stored_sum({words, 1}, 1, stored_rows(p_.v, offset), 1, p_.E, {row, width_}, {});
+    return;
+  }
+  BFloat16 values[kPanel];
+  for (Index c = 0; c < p_.E; c += kPanel) {
+    const Index count = std::min(kPanel, p_.E - c);
+    for (Index x = 0; x < count; ++x) values[x] = bfloat16_at(p_.v, offset, c + x);
+    k_.stored_sum({words, 1}, 1, {values, DType::kBFloat16, 0}, 1, count, {row + c, width_}, {});
   }
 }
 

@@ -29,7 +29,10 @@ class FusedForward {
  public:
   FusedForward(const Problem& p, const Results& to, kernels::Target target,
                const AdditiveScores<T>* additive = nullptr)
-      : p_(p), to_(to), call_(p, target, additive), columns_(call_, to, states_) {}
+      : p_(p),
+        to_(to),
+        call_(p, target, additive, products_of<T>(p, target)),
+        columns_(call_, to, states_) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena);

@@ -69,6 +69,7 @@ inline InstanceTarget instances_of(kernels::Target target) noexcept {
       return InstanceTarget::kBaseline;
     case kernels::Target::kAvx2:
       return InstanceTarget::kAvx2;
+    case kernels::Target::kAvx512Bf16:
     case kernels::Target::kAvx512:
       return InstanceTarget::kAvx512;
   }

@@ -16,9 +16,10 @@ namespace {
 
 // In the order in which they are asked.
 constexpr auto kImplementations = [] {
-  std::array<const Implementation*, kFused.size() + 1> all{};
+  std::array<const Implementation*, kFused.size() + 2> all{};
   for (std::size_t n = 0; n < kFused.size(); ++n) all[n] = &kFused[n];
-  all.back() = &kReference;
+  all[kFused.size()] = &kReference;
+  all.back() = &kPairedReference;  // only ever forced: the reference supports everything
   return all;
 }();
 
@@ -91,8 +92,8 @@ std::string_view target_of_layers(std::string_view forced, std::string_view func
   if (forced.empty()) return in_use;
   for (const Implementation* candidate : kImplementations) {
     if (candidate->name != forced) continue;
-    const std::string_view target = candidate->name.substr(candidate->name.rfind('/') + 1);
-    if (target == kReferenceTarget) return target;
+    if (!candidate->target) return kReferenceTarget;
+    const std::string_view target = kernels::name_of(*candidate->target);
     const auto all = cpu_targets();
     if (std::find(all.begin(), all.end(), target) == all.end()) {
       fail_unsupported(function, forced, "this CPU");

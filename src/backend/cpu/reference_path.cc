@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cpu/reference_path.h"
 
+#include "core/bfloat16_pairs.h"
 #include "reference/backward.h"
 #include "reference/forward.h"
 #include "runtime/tasks.h"
@@ -23,6 +24,12 @@ void plain_forward(const Implementation&, const Problem& p, const Results& to, P
   }
 }
 
+// The products of the target avx512bf16, for any CPU.
+void paired_forward(const Implementation& by, const Problem& p, const Results& to, PassUse& use) {
+  if (!core::has_bfloat16_pairs(p)) return plain_forward(by, p, to, use);
+  use(reference::Forward<float>(p, to, true));
+}
+
 void plain_backward(const Implementation&, const Problem& p, const GradientSources& from,
                     const GradientResults& to, PassUse& use) {
   if (p.accumulator == DType::kFloat64) {
@@ -37,5 +44,8 @@ void plain_backward(const Implementation&, const Problem& p, const GradientSourc
 constinit const Implementation kReference{"reference", std::nullopt,
                                           kProducts,   kRealSums,
                                           kBothPasses, {&plain_forward, &plain_backward}};
+constinit const Implementation kPairedReference{
+    "reference/bf16", std::nullopt, kProducts,
+    kRealSums,        kBothPasses,  {&paired_forward, &plain_backward}};
 
 }  // namespace qkv::attn

@@ -11,6 +11,7 @@
 
 #include "core/message.h"
 #include "kernels/dot_kernels.h"
+#include "kernels/pair_kernels.h"
 
 namespace qkv {
 namespace {
@@ -74,13 +75,23 @@ std::string_view cpu_target() { return attn::target_in_use("cpu_target"); }
 
 double multiply_add_burst(std::string_view target, DType type, Index rounds) {
   constexpr std::string_view kFunction = "multiply_add_burst";
-  if (type != DType::kFloat32 && type != DType::kFloat64) {
-    throw Error(kFunction, "type", core::text("must be float32 or float64 but is ", name_of(type)),
+  const bool in_pairs = type == DType::kBFloat16;
+  if (type != DType::kFloat32 && type != DType::kFloat64 && !in_pairs) {
+    throw Error(kFunction, "type",
+                core::text("must be float32, float64 or bfloat16 but is ", name_of(type)),
                 ErrorKind::kType);
   }
   if (rounds < 0) throw Error(kFunction, "rounds", core::text("must be >= 0 but is ", rounds));
   for (const kernels::Target candidate : kernels::kTargets) {
     if (kernels::name_of(candidate) != target || !kernels::is_supported(candidate)) continue;
+    if (in_pairs && candidate == kernels::Target::kAvx512Bf16) {
+      return kernels::bfloat16_pair_kernels().multiply_adds(rounds);
+    }
+    if (in_pairs) {
+      throw Error(kFunction, "type",
+                  core::text("is bfloat16, of which \"", target, "\" has no products"),
+                  ErrorKind::kType);
+    }
     return type == DType::kFloat32 ? kernels::dot_kernels<float>(candidate).multiply_adds(rounds)
                                    : kernels::dot_kernels<double>(candidate).multiply_adds(rounds);
   }

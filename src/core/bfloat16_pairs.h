@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CORE_BFLOAT16_PAIRS_H_
+#define QKV_CORE_BFLOAT16_PAIRS_H_
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/half_floats.h"
+#include "core/order.h"
+#include "core/problem.h"
+
+// Products of bfloat16 as AVX512-BF16 has them (VDPBF16PS), in plain arithmetic: a lane adds the
+// products of a pair to a float32, that of the odd element first. Each of the two steps is a fused
+// multiply-add, rounded to nearest; subnormal numbers, those added too, count as zeros of their
+// sign, and so does a subnormal result. (Intel, Software Developer's Manual, volume 2, VDPBF16PS.)
+namespace qkv::core {
+
+// Whether scores and weighted sums of a call are products of pairs where the target has them: dot
+// products of q and k as they are stored. Values have the type of keys.
+inline bool has_bfloat16_pairs(const Problem& p) noexcept {
+  return p.product == PairProduct::kDot && p.query_maps.is_identity() && p.key_maps.is_identity() &&
+         p.q.dtype == DType::kBFloat16 && p.k.dtype == DType::kBFloat16 &&
+         (!p.v.given() || p.v.dtype == DType::kBFloat16);
+}
+
+// A subnormal number as zero.
+inline float flushed(float x) noexcept {
+  return std::fabs(x) < 0x1p-126F ? std::copysign(0.0F, x) : x;
+}
+
+// One of the two steps: sum + a b, where a and b are bfloat16.
+inline float add_flushed_product(float a, float b, float sum) noexcept {
+  return flushed(std::fma(flushed(a), flushed(b), flushed(sum)));
+}
+
+// A weight as a bfloat16 (VCVTNE2PS2BF16): to nearest, ties to even.
+inline float rounded_weight(float w) noexcept { return to_float(from_float<BFloat16>(flushed(w))); }
+
+// sum_c a_c b_c: pairs of channels in ascending order, in blocks of kChannelBlock channels, each
+// from zero and added to the blocks before it.
+inline float dot_of_pairs(const float* a, const float* b, Index n) noexcept {
+  float total = 0;
+  for (Index begin = 0; begin < n; begin += kChannelBlock) {
+    const Index end = std::min(n, begin + kChannelBlock);
+    float sum = 0;
+    for (Index c = begin; c < end; c += 2) {
+      if (c + 1 < end) sum = add_flushed_product(a[c + 1], b[c + 1], sum);
+      sum = add_flushed_product(a[c], b[c], sum);
+    }
+    total = begin == 0 ? sum : total + sum;
+  }
+  return total;
+}
+
+}  // namespace qkv::core
+
+#endif  // QKV_CORE_BFLOAT16_PAIRS_H_

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+// Register tiles of bfloat16 products in pairs, for AVX-512 with BF16 alone.
+#ifndef QKV_KERNELS_PAIR_INL_H_
+#define QKV_KERNELS_PAIR_INL_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include <hwy/highway.h>
+
+#include "core/order.h"
+#include "kernels/pair_kernels.h"
+#include "kernels/stored-inl.h"
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
+namespace qkv::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The words of a row r of something are at data[r * stride + m].
+using Words = RowsOf<const float>;
+// Words of a register: pairs of 16 keys or channels.
+inline constexpr Index kWordLanes = 16;
+// Channels of a line, which are transposed at a time.
+inline constexpr Index kLineChannels = kLine / 2;
+inline constexpr int kLineWords = 16;
+inline constexpr int kPanelVectors = kPanel / kWordLanes;
+
+HWY_INLINE __m512 add_pairs(__m512 sum, __m512 a, __m512 b) {
+#if defined(__clang__)
+  // The vectorizer of clang 16 calls itself without end when it sees a shuffle become bfloat16.
+  __asm__("" : "+v"(a), "+v"(b));
+#endif
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+}
+
+HWY_INLINE const BFloat16* row_of(const StoredRows& x, Index n) {
+  return static_cast<const BFloat16*>(x.data) + n * x.stride;
+}
+
+// ---- keys -----------------------------------------------------------------------------------
+
+// `width` channels of `count` keys from channel c on, zeros after them.
+inline void copy_line(const StoredRows& k, Index count, Index c, Index width, BFloat16* to) {
+  std::fill_n(to, kWordLanes * kLineChannels, BFloat16());
+  for (Index x = 0; x < count; ++x) {
+    std::memcpy(to + x * kLineChannels, row_of(k, x) + c, static_cast<std::size_t>(width) * 2);
+  }
+}
+
+// Words of up to a line of channels of up to 16 keys: register m has pair m of each key.
+struct LineWords {
+  hn::Vec<hn::ScalableTag<float>> words[kLineWords];
+
+  HWY_INLINE LineWords(const StoredRows& k, Index count, Index c, Index width) {
+    if (HWY_LIKELY(count >= kWordLanes && width >= kLineChannels)) {
+      transpose_lines(reinterpret_cast<const std::byte*>(row_of(k, 0) + c), 2 * k.stride, words);
+      return;
+    }
+    alignas(64) BFloat16 copy[kWordLanes * kLineChannels];
+    copy_line(k, std::min(count, kWordLanes), c, std::min(width, kLineChannels), copy);
+    transpose_lines(reinterpret_cast<const std::byte*>(copy), kLine, words);
+  }
+};
+
+inline void pack_pairs(const StoredRows& k, Index keys, Index D, float* panel) {
+  Index n = 0;
+  for (; n < keys; n += kWordLanes) {
+    const StoredRows rows = k.row(n);
+    for (Index c = 0; c < D; c += kLineChannels) {
+      const LineWords line(rows, keys - n, c, D - c);
+      float* to = panel + c / 2 * kPanel + n;
+      const Index words = std::min<Index>(words_of(D - c), kLineWords);
+#pragma GCC unroll 16
+      for (int m = 0; m < kLineWords; ++m) {
+        if (m >= words) break;
+        _mm512_storeu_ps(to + m * kPanel, line.words[m].raw);
+      }
+    }
+  }
+  if (n == kPanel) return;
+  for (Index m = 0; m < words_of(D); ++m) {
+    std::fill(panel + m * kPanel + n, panel + (m + 1) * kPanel, 0.0F);
+  }
+}
+
+// ---- q k^T ----------------------------------------------------------------------------------
+
+// One block of channels: as scores_tile in kernels/tile-inl.h.
+template <int kRows, bool kAdds>
+HWY_NOINLINE void pair_scores_tile(const float* HWY_RESTRICT q, Index q_stride, Index words,
+                                   const float* HWY_RESTRICT k, float scale, float* HWY_RESTRICT s,
+                                   Index s_stride) {
+  __m512 acc[kRows][kPanelVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int x = 0; x < kPanelVectors; ++x) acc[r][x] = _mm512_setzero_ps();
+  }
+#pragma GCC unroll 4
+  for (Index m = 0; m < words; ++m, k += kPanel) {
+    __m512 keys[kPanelVectors];
+#pragma GCC unroll 8
+    for (int x = 0; x < kPanelVectors; ++x) keys[x] = _mm512_loadu_ps(k + x * kWordLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 value = _mm512_set1_ps(q[r * q_stride + m]);
+#pragma GCC unroll 8
+      for (int x = 0; x < kPanelVectors; ++x) acc[r][x] = add_pairs(acc[r][x], value, keys[x]);
+    }
+  }
+  const __m512 factor = _mm512_set1_ps(scale);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int x = 0; x < kPanelVectors; ++x) {
+      float* const to = s + r * s_stride + x * kWordLanes;
+      if (kAdds) acc[r][x] = _mm512_add_ps(_mm512_loadu_ps(to), acc[r][x]);
+      _mm512_storeu_ps(to, _mm512_mul_ps(acc[r][x], factor));
+    }
+  }
+}
+
+inline void pair_scores(const Words& q, Index rows, Index D, const float* panel, float scale,
+                        const RowsOf<float>& s) {
+  using Tile = void (*)(const float*, Index, Index, const float*, float, float*, Index);
+  constexpr Tile kTiles[2][kTileRows] = {
+      {&pair_scores_tile<1, false>, &pair_scores_tile<2, false>, &pair_scores_tile<3, false>,
+       &pair_scores_tile<4, false>, &pair_scores_tile<5, false>, &pair_scores_tile<6, false>},
+      {&pair_scores_tile<1, true>, &pair_scores_tile<2, true>, &pair_scores_tile<3, true>,
+       &pair_scores_tile<4, true>, &pair_scores_tile<5, true>, &pair_scores_tile<6, true>}};
+  for (Index c = 0; c < D; c += core::kChannelBlock) {
+    const Index end = std::min(D, c + core::kChannelBlock);
+    const Tile* const tiles = kTiles[c == 0 ? 0 : 1];
+    for (Index r = 0; r < rows; r += kTileRows) {
+      tiles[std::min(kTileRows, rows - r) - 1](
+          q.data + r * q.stride + c / 2, q.stride, words_of(end - c), panel + c / 2 * kPanel,
+          end < D ? 1.0F : scale, s.data + r * s.stride, s.stride);
+    }
+  }
+}
+
+// Some rows' scores of keys as they are stored, 16 at a time.
+template <int kRows>
+HWY_NOINLINE void stored_pair_scores_tile(const Words& q, Index D, const StoredRows& k, Index keys,
+                                          float scale, const RowsOf<float>& s,
+                                          LinesAhead& shared_ahead) {
+  LinesAhead ahead = shared_ahead;
+  for (Index n = 0; n < keys; n += kWordLanes) {
+    const StoredRows rows = k.row(n);
+    for (Index begin = 0; begin < D; begin += core::kChannelBlock) {
+      const Index end = std::min(D, begin + core::kChannelBlock);
+      __m512 acc[kRows];
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();
+      for (Index c = begin; c < end; c += kLineChannels) {
+        const LineWords line(rows, keys - n, c, end - c);
+        const Index words = words_of(end - c);
+        const float* HWY_RESTRICT values = q.data + c / 2;
+#pragma GCC unroll 16
+        for (int m = 0; m < kLineWords; ++m) {
+          if (m >= words) break;
+          ahead.ask();
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) {
+            const __m512 value = _mm512_set1_ps(values[r * q.stride + m]);
+            acc[r] = add_pairs(acc[r], value, line.words[m].raw);
+          }
+        }
+      }
+      const __m512 factor = _mm512_set1_ps(end < D ? 1.0F : scale);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        float* const to = s.data + r * s.stride + n;
+        if (begin > 0) acc[r] = _mm512_add_ps(_mm512_loadu_ps(to), acc[r]);
+        _mm512_storeu_ps(to, _mm512_mul_ps(acc[r], factor));
+      }
+    }
+  }
+  shared_ahead = ahead;
+}
+
+inline void stored_pair_scores(const Words& q, Index rows, Index D, const StoredRows& k, Index keys,
+                               float scale, const RowsOf<float>& s, const ReadAhead& ahead) {
+  using Tile = void (*)(const Words&, Index, const StoredRows&, Index, float, const RowsOf<float>&,
+                        LinesAhead&);
+  constexpr Tile kTiles[] = {&stored_pair_scores_tile<1>, &stored_pair_scores_tile<2>,
+                             &stored_pair_scores_tile<3>, &stored_pair_scores_tile<4>,
+                             &stored_pair_scores_tile<5>, &stored_pair_scores_tile<6>,
+                             &stored_pair_scores_tile<7>, &stored_pair_scores_tile<8>};
+  constexpr Index kMostRows = 8;
+  const Index pieces = (rows + kMostRows - 1) / kMostRows;
+  const Index most = (rows + pieces - 1) / pieces;
+  // Several tiles of rows read each group of keys one after another.
+  const Index at_once = pieces == 1 ? keys : kWordLanes;
+  for (Index n = 0; n < keys; n += at_once) {
+    const Index count = std::min(at_once, keys - n);
+    for (Index r = 0; r < rows; r += most) {
+      LinesAhead lines(r == 0 ? ahead : ReadAhead{}, n, q.data);
+      kTiles[std::min(most, rows - r) - 1]({q.data + r * q.stride, q.stride}, D, k.row(n), count,
+                                           scale, {s.data + r * s.stride + n, s.stride}, lines);
+    }
+  }
+}
+
+// ---- w v ------------------------------------------------------------------------------------
+
+// The first n of 16 or 32 lanes.
+HWY_INLINE __mmask16 first_words(Index n) {
+  return static_cast<__mmask16>((1U << std::clamp<Index>(n, 0, 16)) - 1U);
+}
+HWY_INLINE __mmask32 first_values(Index n) {
+  return static_cast<__mmask32>((std::uint64_t{1} << std::clamp<Index>(n, 0, 32)) - 1U);
+}
+
+// Pairs of the values of two rows, channels 0 .. 15 or 16 .. 31.
+HWY_INLINE __m512 pair_rows(__m512i first, __m512i second, bool upper) {
+  const __m512i lanes = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
+                                         8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i from = upper ? _mm512_add_epi16(lanes, _mm512_set1_epi16(16)) : lanes;
+  return _mm512_castsi512_ps(_mm512_permutex2var_epi16(first, from, second));
+}
+
+// Where a tile's values come from: words that `pair_values` has made, or rows as they are stored.
+enum class Values { kPaired, kStored };
+
+// kUnits times 32 channels, of which there are E.
+template <Values kValues, int kRows, int kUnits>
+HWY_NOINLINE void pair_sum_tile(const Words& w, const void* v, Index v_stride, Index keys, Index E,
+                                const RowsOf<float>& acc, LinesAhead* shared_ahead) {
+  constexpr int kVectors = 2 * kUnits;
+  __mmask16 some[kVectors];
+  __mmask32 stored[kUnits];
+  __m512 sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int x = 0; x < kVectors; ++x) some[x] = first_words(E - x * kWordLanes);
+#pragma GCC unroll 8
+  for (int u = 0; u < kUnits; ++u) stored[u] = first_values(E - u * kLineChannels);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int x = 0; x < kVectors; ++x) {
+      sum[r][x] = _mm512_maskz_loadu_ps(some[x], acc.data + r * acc.stride + x * kWordLanes);
+    }
+  }
+  const float* HWY_RESTRICT weights = w.data;
+  const auto* HWY_RESTRICT words = static_cast<const float*>(v);
+  const auto* HWY_RESTRICT rows = static_cast<const BFloat16*>(v);
+  LinesAhead ahead = shared_ahead != nullptr ? *shared_ahead : LinesAhead({}, 0, w.data);
+  for (Index n = 0; n < keys; n += 2, ++weights) {
+    __m512 values[kVectors];
+    if constexpr (kValues == Values::kPaired) {
+#pragma GCC unroll 8
+      for (int x = 0; x < kVectors; ++x) {
+        values[x] = _mm512_maskz_loadu_ps(some[x], words + x * kWordLanes);
+      }
+      words += v_stride;
+    } else {
+      // There is no row after an odd last key.
+      const bool both = n + 1 < keys;
+      const BFloat16* second = both ? rows + v_stride : rows;
+#pragma GCC unroll 8
+      for (int u = 0; u < kUnits; ++u) {
+        ahead.ask();
+        ahead.ask();
+        const __m512i a = _mm512_maskz_loadu_epi16(stored[u], rows + u * kLineChannels);
+        const __m512i b =
+            _mm512_maskz_loadu_epi16(both ? stored[u] : 0, second + u * kLineChannels);
+        values[2 * u] = pair_rows(a, b, false);
+        values[2 * u + 1] = pair_rows(a, b, true);
+      }
+      rows += 2 * v_stride;
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 weight = _mm512_set1_ps(weights[r * w.stride]);
+#pragma GCC unroll 8
+      for (int x = 0; x < kVectors; ++x) sum[r][x] = add_pairs(sum[r][x], weight, values[x]);
+    }
+  }
+  if (shared_ahead != nullptr) *shared_ahead = ahead;
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int x = 0; x < kVectors; ++x) {
+      _mm512_mask_storeu_ps(acc.data + r * acc.stride + x * kWordLanes, some[x], sum[r][x]);
+    }
+  }
+}
+
+template <Values kValues>
+void pair_sum(const Words& w, Index rows, const void* v, Index v_stride, Index keys, Index E,
+              const RowsOf<float>& acc, LinesAhead* ahead) {
+  using Tile =
+      void (*)(const Words&, const void*, Index, Index, Index, const RowsOf<float>&, LinesAhead*);
+  constexpr Tile kTiles[2][kTileRows] = {
+      {&pair_sum_tile<kValues, 1, 1>, &pair_sum_tile<kValues, 2, 1>, &pair_sum_tile<kValues, 3, 1>,
+       &pair_sum_tile<kValues, 4, 1>, &pair_sum_tile<kValues, 5, 1>, &pair_sum_tile<kValues, 6, 1>},
+      {&pair_sum_tile<kValues, 1, 2>, &pair_sum_tile<kValues, 2, 2>, &pair_sum_tile<kValues, 3, 2>,
+       &pair_sum_tile<kValues, 4, 2>, &pair_sum_tile<kValues, 5, 2>,
+       &pair_sum_tile<kValues, 6, 2>}};
+  constexpr Index kValueBytes = kValues == Values::kPaired ? 4 : 2;
+  for (Index c = 0; c < E; c += 2 * kLineChannels) {
+    const Index channels = std::min(E - c, 2 * kLineChannels);
+    kTiles[channels > kLineChannels ? 1 : 0][rows - 1](
+        w, static_cast<const std::byte*>(v) + c * kValueBytes, v_stride, keys, channels,
+        {acc.data + c, acc.stride}, ahead);
+  }
+}
+
+inline void paired_sum(const Words& w, Index rows, const Words& v, Index keys, Index E,
+                       const RowsOf<float>& acc) {
+  pair_sum<Values::kPaired>(w, rows, v.data, v.stride, keys, E, acc, nullptr);
+}
+
+inline void stored_pair_sum(const Words& w, Index rows, const StoredRows& v, Index keys, Index E,
+                            const RowsOf<float>& acc, const ReadAhead& ahead) {
+  LinesAhead lines(ahead, 0, w.data);
+  pair_sum<Values::kStored>(w, rows, v.data, v.stride, keys, E, acc, &lines);
+}
+
+// ---- words ----------------------------------------------------------------------------------
+
+inline void join_channels(const StoredRows& x, Index rows, Index width, const RowsOf<float>& to) {
+  for (Index r = 0; r < rows; ++r) {
+    float* row = to.data + r * to.stride;
+    if (width % 2 != 0) row[width / 2] = 0;
+    std::memcpy(row, row_of(x, r), static_cast<std::size_t>(width) * 2);
+  }
+}
+
+inline void pair_values(const StoredRows& v, Index keys, Index E, const RowsOf<float>& to) {
+  for (Index n = 0; n < keys; n += 2) {
+    const BFloat16* first = row_of(v, n);
+    const bool both = n + 1 < keys;
+    const BFloat16* second = both ? row_of(v, n + 1) : first;
+    float* row = to.data + n / 2 * to.stride;
+    for (Index c = 0; c < E; c += kLineChannels) {
+      const __mmask32 some = first_values(E - c);
+      const __m512i a = _mm512_maskz_loadu_epi16(some, first + c);
+      const __m512i b = _mm512_maskz_loadu_epi16(both ? some : 0, second + c);
+      _mm512_mask_storeu_ps(row + c, first_words(E - c), pair_rows(a, b, false));
+      if (E - c <= kWordLanes) continue;
+      _mm512_mask_storeu_ps(row + c + kWordLanes, first_words(E - c - kWordLanes),
+                            pair_rows(a, b, true));
+    }
+  }
+}
+
+inline void round_weights(const float* w, Index n, float* to) {
+  for (Index x = 0; x < n; x += 2 * kWordLanes) {
+    const __m512 first = _mm512_loadu_ps(w + x);
+    const __m512 second = _mm512_loadu_ps(w + x + kWordLanes);
+    const auto both = reinterpret_cast<__m512>(_mm512_cvtne2ps_pbh(second, first));
+    _mm512_storeu_ps(to + x / 2, both);
+  }
+}
+
+// ---- for measuring --------------------------------------------------------------------------
+
+inline double pair_multiply_adds(Index rounds) {
+  constexpr int kSums = 24;
+  __m512 acc[kSums];
+#pragma GCC unroll 24
+  for (int x = 0; x < kSums; ++x) acc[x] = _mm512_set1_ps(static_cast<float>(x + 1));
+  __m512 factor = _mm512_castsi512_ps(_mm512_set1_epi32(0x3A003A00));  // two of 2^-11
+  for (Index n = 0; n < rounds; ++n) {
+#pragma GCC unroll 24
+    for (int x = 0; x < kSums; ++x) acc[x] = add_pairs(acc[x], factor, factor);
+  }
+  __m512 total = acc[0];
+#pragma GCC unroll 24
+  for (int x = 1; x < kSums; ++x) total = _mm512_add_ps(total, acc[x]);
+  [[maybe_unused]] volatile float sink = _mm512_cvtss_f32(total);  // or all of it is dead code
+  return 4.0 * kSums * static_cast<double>(kWordLanes) * static_cast<double>(rounds);
+}
+
+}  // namespace qkv::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // QKV_KERNELS_PAIR_INL_H_

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/pair_kernels.h"
+
+// As kernels/dot_kernels.cc, but for AVX-512 alone, with BF16 added: Highway 1.0.3 has no products
+// of bfloat16.
+// NOLINTBEGIN(readability-identifier-naming): Highway reads them.
+#define HWY_DISABLED_TARGETS (QKV_DISABLED_HIGHWAY_TARGETS | HWY_AVX2 | HWY_SSE4)
+#define HWY_DISABLE_PCLMUL_AES
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/pair_kernels.cc"
+// NOLINTEND(readability-identifier-naming)
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#if HWY_TARGET == HWY_AVX3
+#include "kernels/pair-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels::HWY_NAMESPACE {
+
+DotKernels<float> with_bfloat16_pairs(DotKernels<float> kernels) {
+  kernels.pack_panel = &pack_pairs;
+  kernels.scores = &pair_scores;
+  kernels.stored_scores = &stored_pair_scores;
+  kernels.weighted_sum = &paired_sum;
+  kernels.stored_sum = &stored_pair_sum;
+  kernels.widen = &join_channels;
+  kernels.round_weights = &round_weights;
+  kernels.pair_values = &pair_values;
+  kernels.multiply_adds = &pair_multiply_adds;
+  return kernels;
+}
+
+}  // namespace qkv::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace qkv::kernels {
+
+const DotKernels<float>& bfloat16_pair_kernels() noexcept {
+  static const DotKernels<float> kernels =
+      N_AVX3::with_bfloat16_pairs(dot_kernels<float>(Target::kAvx512));
+  return kernels;
+}
+
+}  // namespace qkv::kernels
+#endif

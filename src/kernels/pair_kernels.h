@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_KERNELS_PAIR_KERNELS_H_
+#define QKV_KERNELS_PAIR_KERNELS_H_
+
+#include "kernels/dot_kernels.h"
+
+// Products of bfloat16 in pairs, for the target avx512bf16; core/bfloat16_pairs.h is their meaning.
+//
+// They stand in a table of the other kernels, with which they share everything between the two
+// products. Where the loops for float32 read rows of q, panels, weights or copied values, these
+// read words of 32 bits, each a pair of bfloat16, the first in the lower half:
+//   q       word m of a row: channels 2m and 2m + 1, made by `widen`
+//   panel   [pairs of channels][kPanel]: word n of row m is of key n
+//   w       word m of a row: keys 2m and 2m + 1, made by `round_weights`
+//   v       [pairs of keys][E], made by `pair_values`; stored values are read as they are
+// The channel or key after an odd last one is 0. Counts of channels and keys are not halved.
+namespace qkv::kernels {
+
+// Words of n channels or keys.
+constexpr Index words_of(Index n) { return (n + 1) / 2; }
+
+// For a CPU on which kAvx512Bf16 is supported.
+const DotKernels<float>& bfloat16_pair_kernels() noexcept;
+
+}  // namespace qkv::kernels
+
+#endif  // QKV_KERNELS_PAIR_KERNELS_H_

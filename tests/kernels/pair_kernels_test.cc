@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/pair_kernels.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/bfloat16_pairs.h"
+#include "kernels/additive_kernels.h"
+#include "kernels/gradient_kernels.h"
+
+// Products of bfloat16 in pairs against plain arithmetic, to the bit: with subnormal, huge and
+// infinite numbers and NaN, and odd counts of channels and keys.
+namespace qkv::kernels {
+namespace {
+
+std::size_t at(Index n) { return static_cast<std::size_t>(n); }
+
+class PairKernels : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!is_supported(Target::kAvx512Bf16)) GTEST_SKIP() << "this CPU has no avx512bf16";
+  }
+};
+
+// kPlain: of normal deviation. kOdd: any bits, too. kTiny: products near the smallest numbers.
+enum class Numbers { kPlain, kOdd, kTiny };
+constexpr Numbers kNumbers[] = {Numbers::kPlain, Numbers::kOdd, Numbers::kTiny};
+
+// Rows whose gaps are NaN, which nothing may read.
+struct Rows {
+  Index stride;
+  std::vector<BFloat16> values;
+
+  Rows(Index rows, Index width, Numbers numbers, unsigned seed)
+      : stride(width + 3), values(at(rows * stride)) {
+    std::mt19937 bits(seed);
+    std::normal_distribution<float> normal;
+    for (Index n = 0; n < rows * stride; ++n) {
+      const float scale = numbers == Numbers::kTiny ? 0x1p-64F : 1.0F;
+      BFloat16 value = core::from_float<BFloat16>(normal(bits) * scale);
+      if (numbers == Numbers::kOdd && bits() % 7 == 0) {
+        value = BFloat16::from_bits(static_cast<std::uint16_t>(bits()));
+      }
+      values[at(n)] = n % stride < width ? value : BFloat16::from_bits(0x7FC0);
+    }
+  }
+  StoredRows rows() const { return {values.data(), DType::kBFloat16, stride}; }
+  float operator()(Index row, Index c) const {
+    return core::to_float(values[at(row * stride + c)]);
+  }
+  std::vector<float> row(Index r, Index width) const {
+    std::vector<float> wide;
+    for (Index c = 0; c < width; ++c) wide.push_back((*this)(r, c));
+    return wide;
+  }
+};
+
+bool same(float a, float b) {
+  return std::isnan(a) ? std::isnan(b)
+                       : std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
+}
+
+constexpr Index kWidths[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 40, 63, 64, 65, 96, 127, 128, 200};
+constexpr Index kKeys[] = {1, 2, 15, 16, 17, 33, 63, 64};
+
+TEST_F(PairKernels, ScoresAreTheMeaning) {
+  const DotKernels<float>& k = bfloat16_pair_kernels();
+  constexpr Index kMostRows = 16;
+  const std::byte* const any = reinterpret_cast<const std::byte*>(&k);
+  for (const Numbers numbers : kNumbers) {
+    for (const Index D : kWidths) {
+      const Rows q(kMostRows, D, numbers, 1);
+      const Rows keys(kPanel, D, numbers, 2);
+      std::vector<float> words(at(kMostRows * D), NAN);
+      k.widen(q.rows(), kMostRows, D, {words.data(), D});
+      for (const Index count : kKeys) {
+        std::vector<float> panel(at(kPanel * D));
+        k.pack_panel(keys.rows(), count, D, panel.data());
+        for (const Index rows : {1, 2, 6, 7, 8, 9, 12, 16}) {
+          std::vector<float> packed(at(kMostRows * kPanel)), stored(at(kMostRows * kPanel), 7);
+          k.scores({words.data(), D}, rows, D, panel.data(), 0.3F, {packed.data(), kPanel});
+          k.stored_scores({words.data(), D}, rows, D, keys.rows(), count, 0.3F,
+                          {stored.data(), kPanel}, {any, 1, 3});
+          for (Index r = 0; r < rows; ++r) {
+            for (Index n = 0; n < kPanel; ++n) {
+              const float want =
+                  0.3F * core::dot_of_pairs(q.row(r, D).data(), keys.row(n, D).data(), D);
+              const float got = packed[at(r * kPanel + n)];
+              if (n >= count && numbers == Numbers::kPlain) {
+                ASSERT_EQ(got, 0.0F);
+              }
+              if (n < count) {
+                ASSERT_PRED2(same, got, want) << D << " " << count << " " << r << " " << n;
+                ASSERT_PRED2(same, stored[at(r * kPanel + n)], want)
+                    << D << " " << count << " " << r << " " << n;
+              }
+              if (n >= (count + 15) / 16 * 16) {
+                ASSERT_EQ(stored[at(r * kPanel + n)], 7.0F);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(PairKernels, SumsAreTheMeaning) {
+  const DotKernels<float>& k = bfloat16_pair_kernels();
+  for (const Numbers numbers : kNumbers) {
+    for (const Index E : kWidths) {
+      const Rows v(kPanel, E, numbers, 3);
+      const Index width = (E + 15) / 16 * 16;
+      std::vector<float> weights(at(kTileRows * kPanel));
+      std::mt19937 bits(4);
+      std::uniform_real_distribution<float> some(0, 1);
+      for (float& w : weights) w = numbers == Numbers::kTiny ? some(bits) * 0x1p-63F : some(bits);
+      for (const Index count : kKeys) {
+        std::vector<float> words = weights;
+        for (Index r = 0; r < kTileRows; ++r) {
+          float* row = words.data() + r * kPanel;
+          std::fill(row + count, row + kPanel, 0.0F);
+          k.round_weights(row, kPanel, row);
+        }
+        std::vector<float> paired(at(kPanel / 2 * E));
+        k.pair_values(v.rows(), count, E, {paired.data(), E});
+        for (Index rows = 1; rows <= kTileRows; ++rows) {
+          std::vector<float> got(at(kTileRows * width), 0.5F), stored = got, want = got;
+          k.weighted_sum({words.data(), kPanel}, rows, {paired.data(), E}, count, E,
+                         {got.data(), width});
+          k.stored_sum({words.data(), kPanel}, rows, v.rows(), count, E, {stored.data(), width},
+                       {});
+          for (Index r = 0; r < rows; ++r) {
+            for (Index n = 0; n < (count + 1) / 2 * 2; ++n) {
+              const Index key = n ^ 1;  // the odd one of a pair first
+              if (key >= count) continue;
+              const float w = core::rounded_weight(weights[at(r * kPanel + key)]);
+              for (Index c = 0; c < E; ++c) {
+                float& sum = want[at(r * width + c)];
+                sum = core::add_flushed_product(w, v(key, c), sum);
+              }
+            }
+          }
+          for (std::size_t n = 0; n < want.size(); ++n) {
+            ASSERT_PRED2(same, got[n], want[n]) << E << " " << rows << " " << count << " at " << n;
+            ASSERT_PRED2(same, stored[n], want[n])
+                << E << " " << rows << " " << count << " at " << n;
+          }
+        }
+      }
+    }
+  }
+}
+
+// To nearest, ties to even, and subnormal ones to 0; `to` may be where they were.
+TEST_F(PairKernels, WeightsAreRoundedOnce) {
+  const DotKernels<float>& k = bfloat16_pair_kernels();
+  std::vector<float> w(3 * kPanel);
+  std::mt19937 bits(5);
+  std::uniform_real_distribution<float> exponent(-140, 0);
+  for (float& x : w) x = std::exp2(exponent(bits));
+  w[0] = 1 + 0x1p-8F;       // a tie, to even
+  w[1] = 1 + 0x3p-8F;       // a tie, to even, upwards
+  w[2] = 0x1p-126F;         // the smallest that stays
+  w[3] = 0x1.FFFFFEp-127F;  // below it, but rounded to it
+  w[4] = 0;
+  std::vector<float> words = w;
+  k.round_weights(words.data(), 3 * kPanel, words.data());
+  for (std::size_t n = 0; n < w.size(); ++n) {
+    BFloat16 got;
+    std::memcpy(&got, reinterpret_cast<const std::byte*>(words.data()) + 2 * n, 2);
+    EXPECT_EQ(core::to_float(got), core::rounded_weight(w[n])) << n << ": " << w[n];
+  }
+}
+
+TEST_F(PairKernels, CountTheirOperations) {
+  EXPECT_EQ(bfloat16_pair_kernels().multiply_adds(10), 10 * 24 * 16 * 4);
+}
+
+// What is not bfloat16 has the kernels of avx512: the same functions, so the same bits.
+TEST_F(PairKernels, OtherKernelsAreThoseOfAvx512) {
+  constexpr Target kNew = Target::kAvx512Bf16;
+  constexpr Target kOld = Target::kAvx512;
+  EXPECT_EQ(&dot_kernels<float>(kNew), &dot_kernels<float>(kOld));
+  EXPECT_EQ(&dot_kernels<double>(kNew), &dot_kernels<double>(kOld));
+  EXPECT_EQ(&gradient_kernels<float>(kNew), &gradient_kernels<float>(kOld));
+  EXPECT_EQ(&gradient_kernels<double>(kNew), &gradient_kernels<double>(kOld));
+  EXPECT_EQ(&additive_kernels<float>(kNew), &additive_kernels<float>(kOld));
+  EXPECT_EQ(&additive_kernels<double>(kNew), &additive_kernels<double>(kOld));
+}
+
+}  // namespace
+}  // namespace qkv::kernels
