@@ -23,12 +23,18 @@ namespace qkv {
 // Packed: with cu_seqlens (integers [B+1], non-decreasing from 0 to the total) q is [sum Tq,H,D],
 // k and v [sum Tk,G,.], out [sum Tq,H,E], and results that are otherwise [..,Tq] or [..,Tk] are
 // [H,sum Tq], [H,sum Tk].
+// In pages: with block_tables (integers [B,pages of an entry]) and context_lens (integers [B]) k is
+// [pages,page,G,D], v [pages,page,G,E], page a multiple of 16, q [B,H,Tq,D]. Key j of entry b is
+// row j % page of page block_tables[b][j / page]; entry b has context_lens[b] keys, its Tk. Results
+// are out, lse and row_max; bias, keep, padding and k_positions are not available.
 struct Inputs {
   ConstView q{};
   ConstView k{};
   ConstView v{};
   ConstView cu_seqlens_q{};
   ConstView cu_seqlens_k{};
+  ConstView block_tables{};
+  ConstView context_lens{};
 };
 
 // The shapes of a call's results. Throws Error for inputs that attention() rejects.
@@ -96,7 +102,7 @@ class QKV_API Plan {
   Plan(Plan&&) noexcept;
   Plan& operator=(Plan&&) noexcept;
 
-  // The implementations: "dot/avx512", "reference". A forced one may have no backward pass: "".
+  // The implementations: "dot/avx512", "reference". Without a backward pass: "".
   std::string_view path() const noexcept;
   std::string_view backward_path() const noexcept;
   std::size_t scratch_bytes() const noexcept;  // required by run()

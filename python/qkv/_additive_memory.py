@@ -23,7 +23,8 @@ _RESULTS = (
 # Options that the memory fixes, or that have no meaning here.
 _FIXED = (
     "score", "params", "qk_norm", "rotary", "rotary_base", "rotary_width", "rotary_frequencies",
-    "q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k", "layout", "heads", "threads",
+    "q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens",
+    "layout", "heads", "threads",
 )  # fmt: skip
 _TAKEN = {name: value for name, value in DEFAULTS.items() if name not in _FIXED}
 
@@ -72,7 +73,7 @@ class AdditiveMemory:
 
         Args:
             q, v: as in `attention`.
-            options: those of `attention` except score, params, cu_seqlens, layout, heads and
+            options: those of `attention` except score, params, cu_seqlens, pages, layout, heads and
                 threads.
 
         Returns:

@@ -71,6 +71,8 @@ def attention(
     sinks: Optional[Numbers] = None,
     cu_seqlens_q: Optional[Numbers] = None,
     cu_seqlens_k: Optional[Numbers] = None,
+    block_tables: Optional[Numbers] = None,
+    context_lens: Optional[Numbers] = None,
     dropout: float = 0.0,
     seed: Optional[int] = None,
     layout: str = "bhtd",
@@ -131,6 +133,11 @@ def attention(
         sinks: [H], one more logit per head, with value 0.
         cu_seqlens_q, cu_seqlens_k: packed sequences, [B+1] from 0 to the total: q is
             [sum Tq,H,D], k and v [sum Tk,G,.].
+        block_tables, context_lens: keys in pages, as serving engines keep them: integers
+            [B,pages of an entry] and [B]; k is [pages,page,G,D], v [pages,page,G,E], page a
+            multiple of 16. Entry b has context_lens[b] keys; key j is row j % page of page
+            block_tables[b][j // page]. Not with bias, mask, padding_mask, k_positions, layout,
+            heads, nor results by key; without gradients.
         dropout: probability of dropping a weight, in [0,1); needs a seed.
         seed: 0 to 2^64-1; the same seed drops the same weights.
         layout: "bhtd", or "bthd" if q, k, v (and the result) are [B,T,H,.].
@@ -179,8 +186,8 @@ def attention(
         q, k, v,
         (score, params, qk_norm, rotary, rotary_base, rotary_width, rotary_frequencies,
          q_positions, k_positions, scale, softcap, mask, padding_mask, bias, key_lengths, causal,
-         causal_offset, window, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, dropout, seed,
-         layout, heads),
+         causal_offset, window, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k,
+         block_tables, context_lens, dropout, seed, layout, heads),
         (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
          return_top, return_entropy, return_value_sums, return_pooled, rows, results),
         threads,
@@ -201,7 +208,8 @@ def options_of(given: Dict[str, Any]) -> Tuple[Any, ...]:
         "score", "params", "qk_norm", "rotary", "rotary_base", "rotary_width",
         "rotary_frequencies", "q_positions", "k_positions", "scale", "softcap", "mask",
         "padding_mask", "bias", "key_lengths", "causal", "causal_offset", "window", "alibi_slopes",
-        "sinks", "cu_seqlens_q", "cu_seqlens_k", "dropout", "seed", "layout", "heads",
+        "sinks", "cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens", "dropout", "seed",
+        "layout", "heads",
     )  # fmt: skip
     return tuple(given[name] for name in names)
 
@@ -293,8 +301,8 @@ def attention_backward(
         (dout, out, lse, dlse, dweights, rows, wanted, by_name("attention_backward", add_to)),
         (score, params, qk_norm, rotary, rotary_base, rotary_width, rotary_frequencies,
          q_positions, k_positions, scale, softcap, mask, padding_mask, bias, key_lengths, causal,
-         causal_offset, window, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, dropout, seed,
-         layout, heads),
+         causal_offset, window, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k,
+         None, None, dropout, seed, layout, heads),
         threads,
     ))  # fmt: skip
 

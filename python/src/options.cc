@@ -39,6 +39,8 @@ enum OptionPlace {
   kSinks,
   kCuSeqlensQ,
   kCuSeqlensK,
+  kBlockTables,
+  kContextLens,
   kDropout,
   kSeed,
   kLayout,
@@ -68,6 +70,8 @@ constexpr std::array<const char*, kOptionPlaces> kNames = {"score",
                                                            "sinks",
                                                            "cu_seqlens_q",
                                                            "cu_seqlens_k",
+                                                           "block_tables",
+                                                           "context_lens",
                                                            "dropout",
                                                            "seed",
                                                            "layout",
@@ -103,6 +107,8 @@ class Reader {
     Options& o = call_.options;
     call_.inputs.cu_seqlens_q = array(kCuSeqlensQ);
     call_.inputs.cu_seqlens_k = array(kCuSeqlensK);
+    call_.inputs.block_tables = array(kBlockTables);
+    call_.inputs.context_lens = array(kContextLens);
     read_norm();
     read_rotary();
     read_score();
@@ -124,6 +130,11 @@ class Reader {
     layout.packed = given(kCuSeqlensQ) || given(kCuSeqlensK);
     if (word_of(at(kLayout), name(kLayout), {"bhtd", "bthd"}) == 1) {
       layout.order = Layout::Order::kHeadsThird;
+    }
+    for (const OptionPlace place : {kBlockTables, kContextLens}) {
+      if (!given(place) || (layout.order == Layout::Order::kHeadsFirst && !given(kHeads))) continue;
+      throw_value_error(name(given(kHeads) ? kHeads : kLayout),
+                        "is not available with keys in pages (block_tables): q is [B,H,Tq,D]");
     }
     if (!given(kHeads)) return layout;
     if (layout.order == Layout::Order::kHeadsThird) {
@@ -385,7 +396,7 @@ std::string advice_for(const Error& error, const CallArguments& call) {
   const std::string text = error.what();
   if (error.argument() == "q" && text.find("not a multiple of G") != std::string::npos &&
       call.layout.order == Layout::Order::kHeadsFirst && q.rank() == 4 && k.rank() == 4 &&
-      k.size(2) > 0 && q.size(2) % k.size(2) == 0) {
+      k.size(2) > 0 && q.size(2) % k.size(2) == 0 && !call.inputs.block_tables.given()) {
     return "; arrays [B,T,H,D] need layout=\"bthd\"";
   }
   if (text.find("must broadcast to") == std::string::npos) return {};
@@ -452,7 +463,10 @@ double work_of(const CallArguments& call, const ResultShapes& shapes) {
     width += 8 * U;  // tanh
     projections = U * (rows * Dq + count(shapes.keys) * Dk);
   }
-  return rows * size(k, -2) * width + projections;
+  const double keys = call.inputs.block_tables.given()
+                          ? size(call.inputs.block_tables, -1) * size(k, -3)
+                          : size(k, -2);
+  return rows * keys * width + projections;
 }
 
 }  // namespace qkv::python

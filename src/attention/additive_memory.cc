@@ -255,6 +255,9 @@ struct AdditiveMemory::State {
     if (in.cu_seqlens_q.given() || in.cu_seqlens_k.given()) {
       throw Error(function, "cu_seqlens_k", "is given, but packed keys have no memory");
     }
+    if (in.block_tables.given() || in.context_lens.given()) {
+      throw Error(function, "block_tables", "is given, but keys in pages have no memory");
+    }
     const auto* given = std::get_if<Additive>(&with.score);
     if (given == nullptr) throw Error(function, "options.score", "must be the memory's Additive");
     const auto refuse = [&](std::string_view name) {

@@ -74,6 +74,11 @@ void set_to_zero(const View& x, const core::StopPoint& stop) {
   }
 }
 
+void refuse_paged_gradients(const core::Problem& p) {
+  if (!p.paged()) return;
+  throw Error(p.function, "block_tables", "is given, but keys in pages have no backward pass");
+}
+
 // The five arguments of a backward call besides options and context.
 struct BackwardArguments {
   const Inputs& inputs;
@@ -119,6 +124,7 @@ void attention_backward(const Inputs& inputs, const Options& options, const Save
   runtime::Call call(context, kAttentionBackward);
   core::ResolvedProblem p;
   attn::resolve(kAttentionBackward, call.stop_point(), inputs, options, p);
+  refuse_paged_gradients(p);
   run_backward({inputs, saved, output_gradients, input_gradients}, options, p,
                attn::choose(p, context.forced_path(), attn::Pass::kBackward), call);
 }
@@ -144,7 +150,7 @@ struct Plan::State {
   core::ResolvedProblem problem;  // of the last run; its shapes never change
   const attn::Implementation* forward = nullptr;
   const attn::Implementation* backward = nullptr;  // null when the forced one has none
-  std::array<Bound, 5> bound;                      // as views_of(inputs)
+  std::array<Bound, 7> bound;                      // as views_of(inputs)
   attn::ScratchSize forward_size, backward_size;
   // Of the last run, if the next one may rely on it.
   bool repeats = false;
@@ -155,10 +161,17 @@ struct Plan::State {
 
 namespace {
 
-const std::array<const char*, 5> kInputNames = {"q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"};
+const std::array<const char*, 7> kInputNames = {
+    "q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens"};
 
-std::array<const ConstView*, 5> views_of(const Inputs& inputs) {
-  return {&inputs.q, &inputs.k, &inputs.v, &inputs.cu_seqlens_q, &inputs.cu_seqlens_k};
+std::array<const ConstView*, 7> views_of(const Inputs& inputs) {
+  return {&inputs.q,
+          &inputs.k,
+          &inputs.v,
+          &inputs.cu_seqlens_q,
+          &inputs.cu_seqlens_k,
+          &inputs.block_tables,
+          &inputs.context_lens};
 }
 
 std::string shown(const Bound& x) {
@@ -234,8 +247,8 @@ Plan::Plan(const Inputs& inputs, const Options& options, Context& context)
   attn::resolve("Plan", call.stop_point(), inputs, s.options, s.problem);
   const std::string& forced = context.forced_path();
   s.forward = &attn::choose(s.problem, forced, attn::Pass::kForward);
-  // A forced implementation without a backward pass is an error of backward(), not of the plan.
-  if (forced.empty() || s.forward->has(attn::Pass::kBackward)) {
+  // What has no backward pass is an error of backward(), not of the plan.
+  if (!s.problem.paged() && (forced.empty() || s.forward->has(attn::Pass::kBackward))) {
     s.backward = &attn::choose(s.problem, forced, attn::Pass::kBackward);
   }
   const auto views = views_of(inputs);
@@ -284,7 +297,7 @@ constexpr std::string_view kRun = "Plan::run";
 constexpr std::string_view kBackward = "Plan::backward";
 
 void expect_bound(std::string_view function, const Inputs& inputs,
-                  const std::array<Bound, 5>& bound) {
+                  const std::array<Bound, 7>& bound) {
   const auto views = views_of(inputs);
   for (std::size_t n = 0; n < views.size(); ++n) {
     const Bound came{views[n]->dtype(), views[n]->shape()};
@@ -337,6 +350,7 @@ void Plan::backward(const Inputs& inputs, const Saved& saved,
   s.repeats = false;  // the problem becomes this pass's
   expect_bound(kBackward, inputs, s.bound);
   attn::resolve(kBackward, call.stop_point(), inputs, s.options, s.problem);
+  refuse_paged_gradients(s.problem);
   const attn::Implementation& implementation =
       s.backward != nullptr ? *s.backward
                             : attn::choose(s.problem, s.forward->name, attn::Pass::kBackward);

@@ -19,8 +19,11 @@ struct BasicOperand {
   Index row_stride = 0;
   Index col_stride = 0;
   Index entry_stride = 0;  // for an array with one axis for all batch axes, or for sequences
+  Index page_rows = 0;     // of keys and values in pages: core/head_rows.h finds their rows
+  Index page_stride = 0;
 
   bool given() const noexcept { return dtype != DType::kNone; }
+  bool in_pages() const noexcept { return page_rows > 0; }
 };
 using Operand = BasicOperand<const void>;
 using ResultOperand = BasicOperand<void>;

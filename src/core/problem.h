@@ -62,7 +62,7 @@ struct Problem {
   bool head_axis = true;  // whether results have a head axis (not in rank 2 and rank 3 calls)
   Index B = 1, H = 1, G = 1;
   Index value_heads = 1;  // heads of v: G, unless each query head has its own keys
-  Index Tq = 0, Tk = 0;   // of the longest sequence, if packed
+  Index Tq = 0, Tk = 0;   // of the longest sequence, if packed; Tk of the longest entry, if paged
   Index Dq = 0, Dk = 0, E = 0, U = 0;
   Index key_chunk = kKeyChunk;       // key_chunk(Dk), see core/order.h
   Index q_rows = 0, k_rows = 0;      // rows of q and k: Tq and Tk, or the packed totals
@@ -72,6 +72,12 @@ struct Problem {
   Operand q, k, v;                     // columns = channels
   Operand cu_seqlens_q, cu_seqlens_k;  // rows = sequences
   bool packed() const noexcept { return cu_seqlens_q.given(); }
+  // Keys and values in pages: how many keys each batch entry has, and the pages where they are.
+  Operand context_lens;                 // rows = batch entries
+  std::span<const Index> block_tables;  // [B, table_pages]
+  Index table_pages = 0;
+  bool paged() const noexcept { return context_lens.given(); }
+  const Index* block_table(Index b) const noexcept { return block_tables.data() + b * table_pages; }
 
   RowMaps query_maps, key_maps;  // of q and of k
   PairProduct product = PairProduct::kDot;
@@ -89,10 +95,11 @@ struct Problem {
   DropoutMask dropout_mask;
 
   Sequence sequence(Index b) const noexcept {
-    if (!packed()) return {0, 0, Tq, Tk};
     const auto at = [&](const Operand& x, Index n) {
       return load<Index>(x.dtype, x.data, n * x.row_stride);
     };
+    if (paged()) return {0, 0, Tq, at(context_lens, b)};
+    if (!packed()) return {0, 0, Tq, Tk};
     const Index q0 = at(cu_seqlens_q, b);
     const Index k0 = at(cu_seqlens_k, b);
     return {q0, k0, at(cu_seqlens_q, b + 1) - q0, at(cu_seqlens_k, b + 1) - k0};
@@ -126,7 +133,8 @@ struct ResolvedProblem : Problem {
   ResolvedProblem(const ResolvedProblem&) = delete;
   ResolvedProblem& operator=(const ResolvedProblem&) = delete;
   std::vector<ResolvedMask> own_masks;
-  std::vector<Index> own_cu_seqlens_q, own_cu_seqlens_k;  // as they were when checked
+  // As they were when checked.
+  std::vector<Index> own_cu_seqlens_q, own_cu_seqlens_k, own_context_lens, own_block_tables;
 };
 
 }  // namespace qkv::core

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/arena.h"
+#include "core/head_rows.h"
 #include "core/problem.h"
 #include "core/stop.h"
 #include "reference/row_maps.h"
@@ -87,9 +88,9 @@ T element(const Problem& p, const Operand& x, Index b, Index h, Index row, Index
 // n values of row (b, h, row) of an operand as T.
 template <class T>
 void load_row(const Problem& p, const Operand& x, Index b, Index h, Index row, Index n, T* to) {
-  const Index entry = core::batch_offset(x, p.batch, b);
+  const Index first = core::HeadRows(p, x, b, h, 0).offset(row);
   for (Index c = 0; c < n; ++c) {
-    to[c] = core::load<T>(x.dtype, x.data, core::offset_of(x, entry, h, row, c));
+    to[c] = core::load<T>(x.dtype, x.data, first + c * x.col_stride);
   }
 }
 

@@ -24,8 +24,13 @@ std::size_t choice(Arguments& a, std::string_view name, std::initializer_list<co
 }
 
 Inputs inputs_of(Arguments& a) {
-  return {a.input("q"), a.input("k"), a.input("v"), a.input("cu_seqlens_q"),
-          a.input("cu_seqlens_k")};
+  return {a.input("q"),
+          a.input("k"),
+          a.input("v"),
+          a.input("cu_seqlens_q"),
+          a.input("cu_seqlens_k"),
+          a.input("block_tables"),
+          a.input("context_lens")};
 }
 
 // ---- options --------------------------------------------------------------------------------
@@ -253,9 +258,13 @@ Inputs planned_inputs(Arguments& a, const Inputs& inputs) {
     const ConstView own = a.input("plan." + name);
     return a.has("plan." + name) ? own : same;
   };
-  return {planned("q", inputs.q), planned("k", inputs.k), planned("v", inputs.v),
+  return {planned("q", inputs.q),
+          planned("k", inputs.k),
+          planned("v", inputs.v),
           planned("cu_seqlens_q", inputs.cu_seqlens_q),
-          planned("cu_seqlens_k", inputs.cu_seqlens_k)};
+          planned("cu_seqlens_k", inputs.cu_seqlens_k),
+          planned("block_tables", inputs.block_tables),
+          planned("context_lens", inputs.context_lens)};
 }
 
 // Plans are made while the call is prepared, so that only running them can fail.

@@ -48,7 +48,14 @@ NAMES = {
     "output_gradients.weights": "dweights",
     "top.count": "return_top",
     "weights": "return_weights",
+    "dropped_weights": "return_weights",
     "raw_scores": "return_scores",
+    "capped_scores": "return_scores",
+    "masked_scores": "return_scores",
+    "entropy": "return_entropy",
+    "column_sums": "return_column_sums",
+    "value_sums": "return_value_sums",
+    "pooled": "return_pooled",
     "window.left": "window[0]",
     "window.right": "window[1]",
     "column_sums.rows": "return_column_sums",
@@ -95,6 +102,7 @@ USERS_FUNCTION = "functions of the user on scores and masks are C++"
 CONTEXT = "contexts are C++"
 RESULT = "results are made by the call"
 GRADIENT = "gradients are made by the call"
+PAGES = "attention_backward has no keys in pages"
 NONE_IS_DEFAULT = "None means that the option is not given"
 TOO_LARGE = "NumPy has no array of 2^63 bytes or more"
 
@@ -193,15 +201,18 @@ def reason_against(row: Row) -> Union[str, None]:
         return NO_FUNCTION
     if {"mods", "mask_mod"} & set(arguments):
         return USERS_FUNCTION
-    if any(name.startswith("context") for name in arguments):
+    if any(name.split(".")[0] == "context" for name in arguments):
         return CONTEXT
     if row.subject.split(".")[0] == "input_gradients":
         return GRADIENT
+    if row.function == "attention_backward" and row.subject == "block_tables":
+        return PAGES
     if row.subject in RESULTS and "is not available" not in row.message:
         return RESULT
     if "absent" in arguments.values():
         return NONE_IS_DEFAULT
-    if any(is_too_large(value) for name, value in arguments.items() if name in ("q", "k", "v")):
+    sized = ("q", "k", "v", "block_tables")
+    if any(is_too_large(value) for name, value in arguments.items() if name in sized):
         return TOO_LARGE
     return None
 

@@ -25,6 +25,8 @@ from ._watch import WATCHERS, tell
 
 __all__ = ["attention"]
 
+_PAGES = ("block_tables", "context_lens")
+
 
 class _Call:
     """The arguments of a call: its tensors by name ("params.W"), and everything else.
@@ -135,7 +137,8 @@ class _Gradient(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, call: _Call, needed: Tuple[bool, ...], *tensors: Any) -> Any:
         dout, dlse, dweights, *inputs, out, lse = (x if x is None else x.detach() for x in tensors)
         arguments = call.arguments(inputs)
-        options = {n: x for n, x in arguments.items() if not n.startswith("return_")}
+        forward_only = ("return_", *_PAGES)
+        options = {n: x for n, x in arguments.items() if not n.startswith(forward_only)}
         if dweights is None:
             options["rows"] = None
         options["wanted"] = [f"d{name}" for name, needs in zip(call.names, needed) if needs]
@@ -231,6 +234,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     check_kinds("attention", FLAG, return_lse=call.others["return_lse"])  # set to True below
     if not torch.is_grad_enabled():
         return _functions.attention(**call.arguments(inputs))
+    _refuse_pages(options, "have no backward pass; use torch.no_grad()")
     values = list(_Attention.apply(call, *inputs))
     names = [name for name in call.fields if name != "top keys"]
     if names == ["out"]:
@@ -238,6 +242,12 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     if len(names) < len(values):
         values[-2:] = [tuple(values[-2:])]
     return results(tuple(names), tuple(values))
+
+
+def _refuse_pages(options: Dict[str, Any], rule: str) -> None:
+    for name in _PAGES:
+        if options.get(name) is not None:
+            raise ValueError(f"attention: {name} is given, but keys in pages {rule}")
 
 
 def _operator_call(arguments: Dict[str, Any]) -> Any:
@@ -249,6 +259,7 @@ def _operator_call(arguments: Dict[str, Any]) -> Any:
                 raise TypeError(f"attention() got an unexpected keyword argument '{name}'")
             raise unknown_keyword("attention", name, _KNOWN)
     refuse_results(arguments)
+    _refuse_pages(arguments, "are not available in compiled or transformed code")
     tensors, plain = operands(arguments)
     refuse_tangents(tensors)
     fields = returned_of(arguments)

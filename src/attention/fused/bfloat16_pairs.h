@@ -57,14 +57,14 @@ void join_channels(const core::Operand& x, Index offset, Index width, T* to) noe
   }
 }
 
-// A panel of keys.
-template <class T>
-void pack_strided_pairs(const core::Operand& k, Index offset, Index keys, Index width,
+// A panel of keys; key n is at the offset row_at(n).
+template <class T, class Row>
+void pack_strided_pairs(const core::Operand& k, const Row& row_at, Index keys, Index width,
                         T* panel) noexcept {
   using kernels::kPanel;
   std::fill_n(panel, kernels::words_of(width) * kPanel, T(0));
   for (Index n = 0; n < keys; ++n) {
-    const Index row = offset + n * k.row_stride;
+    const Index row = row_at(n);
     for (Index c = 0; c < width; c += 2) {
       const BFloat16 second = c + 1 < width ? bfloat16_at(k, row, c + 1) : BFloat16();
       panel[c / 2 * kPanel + n] = word_of<T>(bfloat16_at(k, row, c), second);

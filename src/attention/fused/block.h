@@ -11,6 +11,7 @@
 #include "attention/fused/key_units.h"
 #include "attention/fused/row_options.h"
 #include "core/arena.h"
+#include "core/head_rows.h"
 #include "core/stop.h"
 #include "kernels/dot_kernels.h"
 
@@ -51,10 +52,10 @@ struct FusedCall {
   const kernels::DotKernels<T>& kernels;
   bool pairs = false;  // products are of bfloat16 in pairs: kernels/pair_kernels.h
   InstanceTarget instances = InstanceTarget::kBaseline;
-  bool key_masks = false;                       // some mask is evaluated key by key
-  bool reads_keys = false;                      // as they are stored, by few queries
-  bool reads_values = false;                    // the same for values
-  bool copies_values = false;                   // else: they are converted, or not contiguous
+  bool key_masks = false;      // some mask is evaluated key by key
+  bool reads_keys = false;     // as they are stored, by few queries
+  bool reads_values = false;   // the same for values
+  bool copies_values = false;  // else: they are converted, not contiguous, or in pages
   const AdditiveScores<T>* additive = nullptr;  // null: scores are dot products
   core::StopPoint stop;                         // of the call, when running
 
@@ -69,8 +70,9 @@ struct FusedCall {
         reads_keys(additive_scores == nullptr && has_few_rows(problem) &&
                    is_readable<T>(problem.k)),
         reads_values(has_few_rows(problem) && problem.v.given() && is_readable<T>(problem.v)),
-        copies_values(!reads_values && problem.v.given() &&
-                      (problem.v.dtype != dtype_of<T> || problem.v.col_stride != 1)),
+        copies_values(
+            !reads_values && problem.v.given() &&
+            (problem.v.dtype != dtype_of<T> || problem.v.col_stride != 1 || problem.v.in_pages())),
         additive(additive_scores) {}
 
   // Few rows read keys and values once: packing would cost more than it saves.
@@ -143,11 +145,8 @@ class FusedBlock {
     reads_end_ = unit.s.Tk;
     offset_ = p_.diagonal_offset(unit.b, unit.s);
     q_entry_ = core::batch_offset(p_.q, p_.batch, unit.b);
-    k_offset_ =
-        core::offset_of(p_.k, core::batch_offset(p_.k, p_.batch, unit.b), unit.g, unit.s.k0, 0);
-    if (!p_.v.given()) return;
-    v_offset_ = core::offset_of(p_.v, core::batch_offset(p_.v, p_.batch, unit.b),
-                                p_.value_head(unit.g), unit.s.k0, 0);
+    k_rows_ = {p_, p_.k, unit.b, unit.g, unit.s.k0};
+    if (p_.v.given()) v_rows_ = {p_, p_.v, unit.b, p_.value_head(unit.g), unit.s.k0};
   }
   // No key from `end` on will be asked of this block.
   void read_until(Index end) { reads_end_ = end; }
@@ -284,7 +283,8 @@ class FusedBlock {
   Index count_ = 0;
   Index width_ = 0;
   Index offset_ = 0;
-  Index q_entry_ = 0, k_offset_ = 0, v_offset_ = 0;
+  Index q_entry_ = 0;
+  core::HeadRows k_rows_, v_rows_;
   KeyRange live_;   // of any row
   Index j0_ = 0;    // the current chunk
   Index keys_ = 0;  // and its length

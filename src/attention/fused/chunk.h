@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "attention/fused/block.h"
+#include "attention/fused/pack.h"
 
 // The work of a FusedBlock on one chunk of keys.
 namespace qkv::attn {
@@ -66,25 +67,10 @@ const T* FusedBlock<T>::panel(Index n) {
   if (packed_ != nullptr) return packed_ + j * p_.Dk;
   T* own = panels_ + n * kPanel * p_.Dk;
   if ((own_panels_ >> n & 1U) == 0) {
-    pack_panel(call_, p_.k, k_offset_ + j * p_.k.row_stride, std::min(kPanel, unit_.s.Tk - j),
-               call_.score_width(), own);
+    pack_rows(call_, p_.k, k_rows_, j, std::min(kPanel, unit_.s.Tk - j), call_.score_width(), own);
     own_panels_ |= 1U << n;
   }
   return own;
-}
-
-// K or V transposed: `keys` rows of `width` channels from element `offset` on.
-template <class T>
-void pack_panel(const FusedCall<T>& call, const Operand& x, Index offset, Index keys, Index width,
-                T* panel) {
-  call.stop();
-  if (is_readable<T>(x)) return call.kernels.pack_panel(stored_rows(x, offset), keys, width, panel);
-  if (call.pairs) return pack_strided_pairs(x, offset, keys, width, panel);
-  for (Index c = 0; c < width; ++c) {
-    T* column = panel + c * kPanel;
-    load_values(x, offset + c * x.col_stride, x.row_stride, keys, column);
-    std::fill(column + keys, column + kPanel, T(0));
-  }
 }
 
 template <class T>
@@ -95,10 +81,8 @@ bool FusedBlock<T>::begin_chunk(Index j0, Tiles tiles, bool with_values) {
   own_panels_ = 0;
   if (call_.reads_keys || call_.reads_values) {
     reads_ = {};
-    if (call_.reads_keys) reads_.set_keys(p_.k, k_offset_ + j0 * p_.k.row_stride, p_.Dk);
-    if (call_.reads_values && with_values) {
-      reads_.set_values(p_.v, v_offset_ + j0 * p_.v.row_stride, p_.E);
-    }
+    if (call_.reads_keys) reads_.set_keys(p_.k, k_rows_, j0, p_.Dk);
+    if (call_.reads_values && with_values) reads_.set_values(p_.v, v_rows_, j0, p_.E);
     stored_ = {0, keys_};
     if (tiles == Tiles::kLive) {
       constexpr Index kBlock = ChunkReads::kBlock;
@@ -227,7 +211,7 @@ void FusedBlock<T>::score_stored(Index first, Index rows, Index n, Index keys) {
   }
   const T scale = static_cast<T>(p_.scale);
   for (Index key = begin, count = 0; key < end; key += count) {
-    count = end - key;
+    count = reads_.run_of_keys(key, end - key);
     const ReadAhead ahead = first == 0 ? reads_.beside_keys(key, count) : ReadAhead{};
     count = std::min(count, end - key);
     k_.stored_scores({q_ + first * p_.Dk, p_.Dk}, rows, p_.Dk, reads_.keys(key), count, scale,
@@ -341,16 +325,15 @@ void FusedBlock<T>::absorb(Index first, Index rows, bool with_values) {
 // Row n: the values of the chunk's key n. Copied values are copied in whole panels, when used.
 template <class T>
 StoredRows FusedBlock<T>::values() {
-  const Index offset = v_offset_ + j0_ * p_.v.row_stride;
-  if (call_.reads_values) return reads_.values(0);
+  if (call_.reads_values) return {};  // by reads_
   if (!call_.copies_values) {
-    return RowsOf<const T>{static_cast<const T*>(p_.v.data) + offset, p_.v.row_stride};
+    return RowsOf<const T>{static_cast<const T*>(p_.v.data) + v_rows_.offset(j0_), p_.v.row_stride};
   }
   const Index begin = std::max(live_.begin - j0_, Index{0}) / kPanel * kPanel;
   const Index end = std::min(keys_, pieces(live_.end - j0_, kPanel) * kPanel);
   for (Index n = begin; call_.pairs && n < end; n += 2) {
     call_.stop();
-    const Index row = offset + n * p_.v.row_stride;
+    const Index row = v_rows_.offset(j0_ + n);
     const Index count = std::min<Index>(2, end - n);
     T* to = values_ + n / 2 * p_.E;
     if (is_readable<T>(p_.v)) {
@@ -361,7 +344,7 @@ StoredRows FusedBlock<T>::values() {
   }
   for (Index n = begin; !call_.pairs && n < end; ++n) {
     call_.stop();
-    const Index row = offset + n * p_.v.row_stride;
+    const Index row = v_rows_.offset(j0_ + n);
     if (is_readable<T>(p_.v)) {
       k_.widen(stored_rows(p_.v, row), 1, p_.E, {values_ + n * p_.E, p_.E});
     } else {
@@ -424,7 +407,7 @@ void FusedBlock<T>::sum_keys(Index t, Index begin, Index end, const StoredRows& 
   begin = std::max(begin, stored_.begin);
   end = std::min(end, stored_.end);
   for (Index n = begin, count = 0; n < end; n += count) {
-    count = end - n;
+    count = reads_.run_of_values(n, end - n);
     const ReadAhead ahead = t == 0 ? reads_.beside_values(n, count) : ReadAhead{};
     count = std::min(count, end - n);
     k_.stored_sum({scores(r) + n / each, kScoreStride}, rows, reads_.values(n), count, p_.E, to,
@@ -459,7 +442,9 @@ void FusedBlock<T>::sum_with_care(Index t, const StoredRows& v) {
     std::fill(row, row + width_, T(0));
     const Index end = std::min(keys_, tile.keys.end);
     for (Index n = tile.keys.begin; n < end && !call_.pairs; ++n) {
-      if (live[n]) k_.stored_sum({s + n, kScoreStride}, 1, v.row(n), 1, p_.E, {row, width_}, {});
+      if (!live[n]) continue;
+      const StoredRows value = call_.reads_values ? reads_.values(n) : v.row(n);
+      k_.stored_sum({s + n, kScoreStride}, 1, value, 1, p_.E, {row, width_}, {});
     }
     // The odd key of a pair first: core/bfloat16_pairs.h.
     for (Index n = tile.keys.begin; n < end && call_.pairs; n += 2) {
@@ -474,7 +459,7 @@ template <class T>
 void FusedBlock<T>::add_rounded(Index n, T weight, T* row) {
   T words[kPanel] = {weight};
   k_.round_weights(words, kPanel, words);
-  const Index offset = v_offset_ + (j0_ + n) * p_.v.row_stride;
+  const Index offset = v_rows_.offset(j0_ + n);
   if (is_readable<T>(p_.v)) {
     k_.stored_sum({words, 1}, 1, stored_rows(p_.v, offset), 1, p_.E, {row, width_}, {});
     return;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "attention/fused/row_options.h"
+#include "core/head_rows.h"
 
 // Keys and values of a chunk, those that are read as they are stored, in this order: keys, values,
 // and the keys of the next chunk. Each loop asks for what will be read some KiB later, across the
@@ -22,9 +23,13 @@ class ChunkReads {
   // Keys come in blocks of so many: whole registers, for any target.
   static constexpr Index kBlock = 16;
 
-  // Row 0 of the chunk is at `offset`.
-  void set_keys(const Operand& k, Index offset, Index width) { keys_ = Rows(k, offset, width); }
-  void set_values(const Operand& v, Index offset, Index width) { values_ = Rows(v, offset, width); }
+  // Row 0 of the chunk is row j0 of `rows`. `k` and `v` must outlive this.
+  void set_keys(const Operand& k, const core::HeadRows& rows, Index j0, Index width) {
+    keys_ = Rows(k, rows, j0, width);
+  }
+  void set_values(const Operand& v, const core::HeadRows& rows, Index j0, Index width) {
+    values_ = Rows(v, rows, j0, width);
+  }
 
   // Rows begin .. end-1 will be read, and then keys up to `next_end`.
   void expect(Index begin, Index end, Index next_end) {
@@ -33,8 +38,11 @@ class ChunkReads {
     next_end_ = next_end;
   }
 
-  StoredRows keys(Index n) const { return keys_.first.row(n); }
-  StoredRows values(Index n) const { return values_.first.row(n); }
+  StoredRows keys(Index n) const { return keys_.row(n); }
+  StoredRows values(Index n) const { return values_.row(n); }
+  // How many of `most` rows, from row n on, keys(n) or values(n) reaches.
+  Index run_of_keys(Index n, Index most) const { return keys_.run(n, most); }
+  Index run_of_values(Index n, Index most) const { return values_.run(n, most); }
   // What to ask for while keys n .. n + count - 1 are read. `count` is reduced to those for which
   // it is in one place.
   ReadAhead beside_keys(Index n, Index& count) const {
@@ -47,23 +55,27 @@ class ChunkReads {
 
  private:
   struct Rows {
-    StoredRows first;
+    const Operand* x = nullptr;
+    core::HeadRows places;
+    Index j0 = 0;
     Index stride = 0;  // in bytes
     Index row_bytes = 0;
     Index ahead = kBlock;  // in rows
 
     Rows() = default;
-    Rows(const Operand& x, Index offset, Index width) {
-      const auto size = static_cast<Index>(size_of(x.dtype));
-      first = stored_rows(x, offset);
-      stride = x.row_stride * size;
+    Rows(const Operand& operand, const core::HeadRows& rows, Index first, Index width)
+        : x(&operand), places(rows), j0(first) {
+      const auto size = static_cast<Index>(size_of(x->dtype));
+      stride = x->row_stride * size;
       row_bytes = width * size;
-      const Index rows = kBytesAhead / std::max<Index>(row_bytes, 1) / kBlock * kBlock;
-      ahead = std::clamp<Index>(rows, kBlock, 16 * kBlock);
+      const Index fit = kBytesAhead / std::max<Index>(row_bytes, 1) / kBlock * kBlock;
+      ahead = std::clamp<Index>(fit, kBlock, 16 * kBlock);
     }
-    bool given() const { return first.dtype != DType::kNone; }
+    bool given() const { return x != nullptr; }
+    StoredRows row(Index n) const { return stored_rows(*x, places.offset(j0 + n)); }
+    Index run(Index n, Index most) const { return places.run(j0 + n, most); }
     ReadAhead from(Index n) const {
-      return {static_cast<const std::byte*>(first.row(n).data), stride, row_bytes};
+      return {static_cast<const std::byte*>(row(n).data), stride, row_bytes};
     }
   };
 
@@ -73,11 +85,11 @@ class ChunkReads {
                    Index& count) const {
     const Index wanted = n + x.ahead;
     if (wanted < end_) {
-      count = std::min(count, whole_blocks(end_ - wanted));
+      count = std::min(count, whole_blocks(x.run(wanted, end_ - wanted)));
       return x.from(wanted);
     }
     if (wanted >= next_end || !next.given()) return {};
-    count = std::min(count, whole_blocks(next_end - wanted));
+    count = std::min(count, whole_blocks(next.run(wanted + shift, next_end - wanted)));
     return next.from(wanted + shift);
   }
   static Index whole_blocks(Index n) { return (n + kBlock - 1) / kBlock * kBlock; }

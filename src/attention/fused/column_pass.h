@@ -203,13 +203,12 @@ void ColumnPass<T>::prepare_block(const KeyUnit& unit, Index h, Index block) con
 
 template <class T>
 void ColumnPass<T>::measure_values(const KeyUnit& unit, Index chunk, Worker& w) const {
-  const Index entry = core::batch_offset(p_.v, p_.batch, unit.b);
-  const Index first = core::offset_of(p_.v, entry, p_.value_head(unit.g), unit.s.k0, 0);
+  const core::HeadRows rows(p_, p_.v, unit.b, p_.value_head(unit.g), unit.s.k0);
   T* lengths = lengths_ + RowPlaces::of_keys(p_).of(unit.b, unit.g, unit.s.k0);
   const Index j0 = chunk * p_.key_chunk;
   for (Index j = j0; j < std::min(unit.s.Tk, j0 + p_.key_chunk); ++j) {
     call_.stop();
-    load_values(p_.v, first + j * p_.v.row_stride, p_.v.col_stride, p_.E, w.value);
+    load_values(p_.v, rows.offset(j), p_.v.col_stride, p_.E, w.value);
     lengths[j] = static_cast<T>(core::euclidean_length(p_.E, [&](Index c) { return w.value[c]; }));
   }
 }

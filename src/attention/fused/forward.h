@@ -196,13 +196,12 @@ void FusedForward<T>::run(runtime::Call& call) {
 // The panels of one chunk.
 template <class T>
 void FusedForward<T>::pack(const KeyUnit& unit, Index n, Index chunk) {
-  const Index entry = core::batch_offset(p_.k, p_.batch, unit.b);
-  const Index first = core::offset_of(p_.k, entry, unit.g, unit.s.k0, 0);
+  const core::HeadRows rows(p_, p_.k, unit.b, unit.g, unit.s.k0);
   T* panels = shared_ + wave_.offset(n) * piece_values();
   for (Index j = chunk * p_.key_chunk; j < std::min(unit.s.Tk, (chunk + 1) * p_.key_chunk);
        j += kPanel) {
-    pack_panel(call_, p_.k, first + j * p_.k.row_stride, std::min(kPanel, unit.s.Tk - j),
-               call_.score_width(), panels + j * p_.Dk);
+    pack_rows(call_, p_.k, rows, j, std::min(kPanel, unit.s.Tk - j), call_.score_width(),
+              panels + j * p_.Dk);
   }
 }
 

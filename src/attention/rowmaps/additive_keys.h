@@ -70,6 +70,7 @@ void AdditiveKeys<T>::prepare(const FusedCall<T>& tools, runtime::Call& call) {
   load_parameters(p);
   query_product_.pack(tools, call);
   key_product_.pack(tools, call);
+  if (p.paged()) std::fill_n(ranges_, scores_.keys.count(p.B), Range::kSmall);
   keys_.turns.prepare(tools, call);
   keys_.make(tools, key_product_, call,
              [&](Index b, Index h, Index row, Index count, const RowsOf<const T>& made) {

@@ -78,13 +78,12 @@ struct InputRows {
   // From (b, head, row) on, `head` one of places.heads, as contiguous T: in place, or copied to
   // `copy`.
   RowsOf<const T> plain(Index b, Index head, Index row, Index count, T* copy) const {
-    const Index entry = core::batch_offset(x, p.batch, b);
-    const Index offset = core::offset_of(x, entry, input_head(head), row, 0);
-    if (x.dtype == dtype_of<T> && x.col_stride == 1) {
-      return {static_cast<const T*>(x.data) + offset, x.row_stride};
+    const core::HeadRows rows(p, x, b, input_head(head), 0);
+    if (x.dtype == dtype_of<T> && x.col_stride == 1 && rows.run(row, count) == count) {
+      return {static_cast<const T*>(x.data) + rows.offset(row), x.row_stride};
     }
     for (Index r = 0; r < count; ++r) {
-      load_values(x, offset + r * x.row_stride, x.col_stride, width, copy + r * width);
+      load_values(x, rows.offset(row + r), x.col_stride, width, copy + r * width);
     }
     return {copy, width};
   }
@@ -123,6 +122,9 @@ struct InputRows {
     const Index units = by.padded_units();
     for_each_row_block(call, p, places,
                        [&](Index b, Index h, Index row, Index count, core::Arena& arena) {
+                         // An entry in pages ends with its own keys.
+                         if (x.in_pages()) count = std::min(count, of_sequence(b).count - row);
+                         if (count <= 0) return;
                          const Block w = take_block(arena, units);
                          RowsOf<const T> rows = changed(b, h, row, count, w.copy);
                          if (by.given()) {

@@ -30,9 +30,10 @@ class RowTurns {
       if (const auto* rotated = std::get_if<core::RotatedRows>(&map)) map_ = rotated;
     }
     if (map_ == nullptr || places.packed) return;
-    const bool by_entry = map_->positions.given()
-                              ? map_->positions.entry_stride != 0
-                              : !are_keys && std::holds_alternative<Offsets>(p.diagonal);
+    const bool by_entry =
+        map_->positions.given()
+            ? map_->positions.entry_stride != 0
+            : !are_keys && (std::holds_alternative<Offsets>(p.diagonal) || p.paged());
     if (by_entry) entries_ = p.B;
   }
 
@@ -73,7 +74,9 @@ void RowTurns<T>::prepare(const Tools& tools, runtime::Call& call) const {
   call.for_each_task(sequences * blocks, [&](Index task, core::Arena&) {
     const Index b = task / blocks;
     const Index n0 = task % blocks * kRows;
-    const SequenceRows all = rows_of_sequence(p, are_keys_, b);
+    // Keys in pages: the longest entry's turns serve all.
+    const SequenceRows all =
+        are_keys_ && p.paged() ? SequenceRows{0, rows_} : rows_of_sequence(p, are_keys_, b);
     const Index offset = are_keys_ ? 0 : p.diagonal_offset(b, p.sequence(b));
     for (Index n = n0; n < std::min(all.count, n0 + kRows); ++n) {
       tools.stop();

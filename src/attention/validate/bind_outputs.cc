@@ -55,6 +55,12 @@ void expect_accumulator(const Problem& p, std::string_view name, const ConstView
   if (view.given()) expect_dtype(p, name, view, p.accumulator, "q", p.dtype);
 }
 
+// Keys in pages have no results by key, nor those of passes over all queries.
+void refuse_paged(const Problem& p, std::string_view name, const ConstView& view) {
+  if (!p.paged() || !view.given()) return;
+  throw Error(p.function, name, "is not available with keys in pages (block_tables)");
+}
+
 void check_row_names(const Problem& p, std::string_view list, const ConstView& rows) {
   for (Index r = 0; r < rows.size(0); ++r) {
     const Index row = integer_at(rows, r * rows.stride(0));
@@ -86,6 +92,7 @@ core::BasicRowsOperand<Void> bind_matrix(const Problem& p, std::string_view name
   if (p.packed()) {
     throw Error(p.function, name, "is not available with packed sequences (cu_seqlens)");
   }
+  refuse_paged(p, name, rows.matrix);
   expect_accumulator(p, name, rows.matrix);
   core::BasicRowsOperand<Void> to;
   Index count = p.Tq;
@@ -111,6 +118,7 @@ void bind_top(const Problem& p, const Top& top, Results& to) {
   };
   if (!top.weights.given()) missing("top.weights");
   if (!top.keys.given()) missing("top.keys");
+  refuse_paged(p, "top.count", top.weights);
   expect_accumulator(p, "top.weights", top.weights);
   if (top.keys.dtype() != DType::kInt32 && top.keys.dtype() != DType::kInt64) {
     throw Error(p.function, "top.keys", text("must be int32 or int64, got ", describe(top.keys)),
@@ -129,6 +137,8 @@ void bind_top(const Problem& p, const Top& top, Results& to) {
 core::ColumnSumsResult bind_columns(const Problem& p, const Outputs& outputs) {
   const ConstView& rows = outputs.column_sums.rows;
   core::ColumnSumsResult to;
+  refuse_paged(p, "column_sums", outputs.column_sums.sums);
+  refuse_paged(p, "value_sums", outputs.value_sums);
   expect_accumulator(p, "column_sums", outputs.column_sums.sums);
   to.sums = bind_rows(p, "column_sums", outputs.column_sums.sums, Along::kKeys);
   if (outputs.value_sums.given() && p.E == 0) {
@@ -153,6 +163,7 @@ core::ColumnSumsResult bind_columns(const Problem& p, const Outputs& outputs) {
 
 core::PooledResult bind_pooled(const Problem& p, const View& view) {
   if (!view.given()) return {};
+  refuse_paged(p, "pooled", view);
   expect_accumulator(p, "pooled", view);
   const Index m = view.rank() < 2 ? 0 : view.size(-2);
   const Index n = view.rank() < 2 ? 0 : view.size(-1);
@@ -199,6 +210,7 @@ core::Results bind_outputs(const Problem& p, const Outputs& outputs) {
   to.lse = bind_rows(p, "lse", outputs.lse, Along::kQueries);
   expect_accumulator(p, "row_max", outputs.row_max);
   to.row_max = bind_rows(p, "row_max", outputs.row_max, Along::kQueries);
+  refuse_paged(p, "entropy", outputs.entropy);
   expect_accumulator(p, "entropy", outputs.entropy);
   to.entropy = bind_rows(p, "entropy", outputs.entropy, Along::kQueries);
   to.columns = bind_columns(p, outputs);

@@ -75,6 +75,8 @@ void for_each_input(const Inputs& inputs, const Options& options, const F& f) {
   f("v", inputs.v);
   f("cu_seqlens_q", inputs.cu_seqlens_q);
   f("cu_seqlens_k", inputs.cu_seqlens_k);
+  f("block_tables", inputs.block_tables);
+  f("context_lens", inputs.context_lens);
   for_each_option_view(options, f);
 }
 

@@ -16,8 +16,8 @@ bool same_layout(const AnyView& a, const AnyView& b) {
 
 // All members, by structured bindings: one more does not compile until it is here.
 auto views_of(const Inputs& inputs) {
-  const auto& [q, k, v, cu_seqlens_q, cu_seqlens_k] = inputs;
-  return std::array{&q, &k, &v, &cu_seqlens_q, &cu_seqlens_k};
+  const auto& [q, k, v, cu_seqlens_q, cu_seqlens_k, block_tables, context_lens] = inputs;
+  return std::array{&q, &k, &v, &cu_seqlens_q, &cu_seqlens_k, &block_tables, &context_lens};
 }
 
 auto views_of(const Outputs& outputs) {
@@ -80,7 +80,8 @@ bool all_there(const Arrays& now, const Arrays& before) {
 }  // namespace
 
 bool has_values_to_check(const Inputs& inputs, const Options& options, const Outputs& outputs) {
-  return inputs.cu_seqlens_q.given() || inputs.cu_seqlens_k.given() || names_rows(outputs) ||
+  return inputs.cu_seqlens_q.given() || inputs.cu_seqlens_k.given() ||
+         inputs.block_tables.given() || inputs.context_lens.given() || names_rows(outputs) ||
          reads_arrays(options);
 }
 

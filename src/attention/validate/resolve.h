@@ -16,7 +16,8 @@ namespace qkv::attn {
 enum class Complex { kRefused, kAllowed };
 
 // Fills `p` from inputs and options, which must outlive it. Reads lengths and offsets, which must
-// be valid at this point; cu_seqlens are copied, since memory is sized by them. `stop` is checked
+// be valid at this point; cu_seqlens, context_lens and block_tables are copied, since memory is
+// sized or found by them. `stop` is checked
 // during these loops, which may be long. Allocates nothing if `p` was filled before with as many
 // masks and sequences.
 void resolve(std::string_view function, const core::StopPoint& stop, const Inputs& inputs,
@@ -25,6 +26,7 @@ void resolve(std::string_view function, const core::StopPoint& stop, const Input
 // The steps, in order.
 void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem& p);
 void resolve_packed_inputs(const Inputs& inputs, core::ResolvedProblem& p);
+void resolve_paged_inputs(const Inputs& inputs, core::ResolvedProblem& p);
 void resolve_rows(const Options& options, core::Problem& p);
 void resolve_score(const Inputs& inputs, const Options& options, core::Problem& p);
 void resolve_options(const Options& options, core::ResolvedProblem& p);

@@ -184,6 +184,11 @@ Operand input_operand(const Problem& p, const ConstView& x, Index heads) {
 
 void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem& p) {
   check_dtypes(inputs, complex, p);
+  p.context_lens = {};
+  p.block_tables = {};
+  if (inputs.block_tables.given() || inputs.context_lens.given()) {
+    return resolve_paged_inputs(inputs, p);
+  }
   if (inputs.cu_seqlens_q.given() || inputs.cu_seqlens_k.given()) {
     return resolve_packed_inputs(inputs, p);
   }

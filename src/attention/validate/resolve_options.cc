@@ -19,9 +19,14 @@ using core::text;
 // float64.
 constexpr Index kLargestOffset = Index{1} << 53;
 
-void refuse_packed(const Problem& p, std::string_view name) {
-  if (!p.packed()) return;
-  throw Error(p.function, name, "is not available with packed sequences (cu_seqlens)");
+// What has one row of keys per batch entry, where the entries have keys of their own number.
+void refuse_uneven(const Problem& p, std::string_view name) {
+  if (p.packed()) {
+    throw Error(p.function, name, "is not available with packed sequences (cu_seqlens)");
+  }
+  if (p.paged()) {
+    throw Error(p.function, name, "is not available with keys in pages (block_tables)");
+  }
 }
 
 // The views inside Offsets, Keep, Padding and KeyLengths.
@@ -33,7 +38,7 @@ void resolve_bias(const Options& options, Problem& p) {
   p.bias = {};
   const ConstView& bias = options.bias;
   if (!bias.given()) return;
-  refuse_packed(p, "bias");
+  refuse_uneven(p, "bias");
   expect_real(p, "bias", bias);
   const Dims weights = result_shape(p, {p.Tq, p.Tk});
   p.bias = to_operand(p, bias, broadcast_strides(p, "bias", bias, weights, "Tq,Tk"), 2);
@@ -178,7 +183,7 @@ core::ResolvedMask resolve_mask(const Window& mask, std::string_view name, const
 }
 
 core::ResolvedMask resolve_mask(const Keep& mask, std::string_view name, const Problem& p) {
-  refuse_packed(p, name);
+  refuse_uneven(p, name);
   expect_given(p, name, mask.keep);
   expect_integer(p, name, mask.keep, true);
   const Dims weights = result_shape(p, {p.Tq, p.Tk});
@@ -187,7 +192,7 @@ core::ResolvedMask resolve_mask(const Keep& mask, std::string_view name, const P
 }
 
 core::ResolvedMask resolve_mask(const Padding& mask, std::string_view name, const Problem& p) {
-  refuse_packed(p, name);
+  refuse_uneven(p, name);
   const ConstView& x = mask.padding;
   expect_given(p, name, x);
   expect_integer(p, name, x, true);
@@ -242,9 +247,11 @@ core::ResolvedMask resolve_mask(const MaskMod& mask, std::string_view name, cons
 // A precomputed mask serves the sizes it was made for.
 void check_precomputed(const Problem& p, std::string_view name, const MaskMod& mask) {
   if (mask.classes == nullptr) return;
-  if (p.packed()) {
-    throw Error(p.function, name,
-                "is precomputed, which is not available with packed sequences (cu_seqlens)");
+  if (p.packed() || p.paged()) {
+    throw Error(
+        p.function, name,
+        text("is precomputed, which is not available with ",
+             p.packed() ? "packed sequences (cu_seqlens)" : "keys in pages (block_tables)"));
   }
   struct Size {
     const char* letter;

@@ -112,6 +112,10 @@ void resolve_rotary(const Rotary& rotary, Problem& p) {
   map.positions = positions_of(p, "rotary.q_positions", rotary.q_positions, p.q_rows,
                                p.packed() ? "sum Tq" : "Tq");
   p.query_maps.add(map);
+  if (p.paged() && rotary.k_positions.given()) {
+    throw Error(p.function, "rotary.k_positions",
+                "is not available with keys in pages (block_tables), which count from 0");
+  }
   map.positions = positions_of(p, "rotary.k_positions", rotary.k_positions, p.k_rows,
                                p.packed() ? "sum Tk" : "Tk");
   p.key_maps.add(map);

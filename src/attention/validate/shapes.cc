@@ -23,6 +23,7 @@ ResultShapes result_shapes(const Inputs& inputs) {
   }
   if (p.v.given()) shapes.out = attn::result_shape(p, {p.Tq, p.E});
   shapes.rows = attn::result_shape(p, Dims(p.Tq));
+  if (p.paged()) return shapes;
   shapes.keys = attn::result_shape(p, Dims(p.Tk));
   shapes.matrix = attn::result_shape(p, {p.Tq, p.Tk});
   return shapes;
