@@ -8,6 +8,7 @@
 #include <qkv/context.h>
 #include <qkv/dtype.h>
 #include <qkv/error.h>
+#include <qkv/kv_cache.h>
 #include <qkv/layers.h>
 #include <qkv/mods.h>
 #include <qkv/options.h>

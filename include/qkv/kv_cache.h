@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_KV_CACHE_H_
+#define QKV_KV_CACHE_H_
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include <qkv/attention.h>
+#include <qkv/context.h>
+#include <qkv/export.h>
+#include <qkv/options.h>
+#include <qkv/outputs.h>
+#include <qkv/view.h>
+
+namespace qkv {
+
+// What a cache holds: for each of B entries, keys [G,Tk,D] and values [G,Tk,E] of one real dtype,
+// in pages of `page` keys, a multiple of 16.
+struct KvCacheSizes {
+  DType dtype = DType::kFloat32;
+  Index B = 1;
+  Index G = 1;
+  Index D = 0;
+  Index E = 0;
+  Index page = 64;
+  // Above 0: a query sees the last `window` keys, itself included, and a call may have up to
+  // `queries` queries. Keys that no such call can see are dropped, a page at a time.
+  Index window = 0;
+  Index queries = 16;
+};
+
+// Keys and values that grow step by step, in pages (Kwon et al. 2023, section 4). Keys are counted
+// from the first one appended, also after a window has dropped it, so that results have the bits
+// of attention() over all keys in one piece. Entries may share pages; a shared page is copied when
+// one of them appends to it. Functions throw Error, or std::bad_alloc, and then change nothing.
+class QKV_API KvCache {
+ public:
+  explicit KvCache(const KvCacheSizes& sizes);
+  ~KvCache();
+  KvCache(KvCache&&) noexcept;
+  KvCache& operator=(KvCache&&) noexcept;
+
+  // k [B,G,T,D] and v [B,G,T,E] after the keys of each entry; of another real dtype they are
+  // rounded to the cache's. They must not lie in the cache.
+  void append(const ConstView& k, const ConstView& v);
+  // The same for some entries: k [n,G,T,D], v [n,G,T,E] for n different `entries`.
+  void append(const ConstView& k, const ConstView& v, std::span<const Index> entries);
+  // An entry keeps its first `length` keys: those of rejected guesses go. With a window, `length`
+  // is 0 or reaches to keys that are still there.
+  void truncate(Index entry, Index length);
+  // No entry has a key. Memory is kept.
+  void reset();
+  // Entry b becomes what entry from[b] was, for all B: beams. No key is copied.
+  void reorder(std::span<const Index> from);
+
+  // attention() of q [B,H,Tq,D] over the keys of each entry, with the cache's window; the last
+  // query is at the last key. With a window, the diagonal must be BottomRight.
+  void attention(const ConstView& q, const Options& options, const Outputs& outputs) const;
+  void attention(const ConstView& q, const Options& options, const Outputs& outputs,
+                 Context& context) const;
+  // What the plain call takes, until the next change of the cache. With a window, the call must
+  // have a Window that sees no key before first_key().
+  Inputs inputs(const ConstView& q) const;
+
+  const KvCacheSizes& sizes() const noexcept;
+  std::span<const Index> lengths() const noexcept;  // the keys of each entry, dropped ones included
+  // The first key that is still there. Throws Error.
+  Index first_key(Index entry) const;
+  Index used_pages() const noexcept;
+  std::size_t bytes() const noexcept;  // of keys, values and tables, spare ones included
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace qkv
+
+#endif  // QKV_KV_CACHE_H_

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/attention.h>
+#include <qkv/kv_cache.h>
+#include <qkv/tensor.h>
+
+#include "tests/attention/bits.h"
+#include "tests/attention/paths.h"
+
+// A cache gives the bits of attention over all keys of an entry in one piece.
+namespace qkv::test {
+namespace {
+
+constexpr Index kHeads = 4, kKeyHeads = 2, kWidth = 20, kValueWidth = 9;
+
+KvCacheSizes sizes(Index B, Index page, Index window = 0) {
+  return {.B = B,
+          .G = kKeyHeads,
+          .D = kWidth,
+          .E = kValueWidth,
+          .page = page,
+          .window = window,
+          .queries = 4};
+}
+
+// What an entry was given, as [1,G,Tk,.].
+struct Entry {
+  Tensor k{DType::kFloat32, {1, kKeyHeads, 0, kWidth}};
+  Tensor v{DType::kFloat32, {1, kKeyHeads, 0, kValueWidth}};
+
+  Index length() const { return k.size(2); }
+  void append(const ConstView& keys, const ConstView& values) {
+    k = joined(k, keys);
+    v = joined(v, values);
+  }
+  void truncate(Index length) {
+    k = contiguous(slice(ConstView(k), 2, 0, length));
+    v = contiguous(slice(ConstView(v), 2, 0, length));
+  }
+
+ private:
+  static Tensor joined(const ConstView& a, const ConstView& b) {
+    Tensor both(a.dtype(), {1, kKeyHeads, a.size(2) + b.size(2), a.size(3)});
+    copy(a, slice(both, 2, 0, a.size(2)));
+    copy(b, slice(both, 2, a.size(2), both.size(2)));
+    return both;
+  }
+};
+
+ConstView entry_of(const ConstView& x, Index n) { return slice(x, 0, n, n + 1); }
+
+struct Both {
+  KvCache cache;
+  std::vector<Entry> flat;
+  std::uint64_t seed = 100;
+
+  explicit Both(const KvCacheSizes& of) : cache(of), flat(static_cast<std::size_t>(of.B)) {}
+  void append(const std::vector<Index>& entries, Index T) {
+    const auto n = static_cast<Index>(entries.size());
+    const DType dtype = cache.sizes().dtype;
+    const Tensor k = normal({n, kKeyHeads, T, kWidth}, ++seed, dtype);
+    const Tensor v = normal({n, kKeyHeads, T, kValueWidth}, ++seed, dtype);
+    cache.append(k, v, entries);
+    for (Index b = 0; b < n; ++b) {
+      flat[static_cast<std::size_t>(entries[static_cast<std::size_t>(b)])].append(entry_of(k, b),
+                                                                                  entry_of(v, b));
+    }
+  }
+  void truncate(Index entry, Index length) {
+    cache.truncate(entry, length);
+    flat[static_cast<std::size_t>(entry)].truncate(length);
+  }
+  void reorder(const std::vector<Index>& from) {
+    cache.reorder(from);
+    std::vector<Entry> now(flat.size());
+    for (std::size_t b = 0; b < now.size(); ++b) {
+      const Entry& old = flat[static_cast<std::size_t>(from[b])];
+      now[b].append(old.k, old.v);
+    }
+    flat = std::move(now);
+  }
+
+  void expect_equal(Index queries, const std::string& path, const Options& options = {}) const {
+    const Tensor q = normal({cache.sizes().B, kHeads, queries, kWidth}, 7);
+    Context context;
+    context.force_path(path);
+    Tensor out(DType::kFloat32, {q.size(0), kHeads, queries, kValueWidth});
+    cache.attention(q, options, {.out = out}, context);
+    Options all = options;
+    if (const Index window = cache.sizes().window; window > 0) {
+      all.masks.emplace_back(Window{window - 1, -1});
+    }
+    for (Index b = 0; b < q.size(0); ++b) {
+      const Entry& x = flat[static_cast<std::size_t>(b)];
+      ASSERT_EQ(cache.lengths()[static_cast<std::size_t>(b)], x.length());
+      Tensor alone(DType::kFloat32, {1, kHeads, queries, kValueWidth});
+      attention({entry_of(q, b), x.k, x.v}, all, {.out = alone}, context);
+      EXPECT_TRUE(same_bits(entry_of(out, b), alone)) << path << ", entry " << b;
+    }
+  }
+};
+
+TEST(KvCache, EqualsKeysInOnePieceOnEveryPath) {
+  for (const std::string& path : all_paths()) {
+    Both x(sizes(3, 32));
+    x.expect_equal(1, path);  // no keys
+    x.append({0, 1, 2}, 70);
+    x.expect_equal(1, path);
+    x.append({2, 0}, 1);
+    x.append({1}, 600);
+    for (int step = 0; step < 3; ++step) x.append({0, 1, 2}, 1);
+    x.expect_equal(1, path);
+    x.expect_equal(30, path, {.masks = {Causal{}}});
+  }
+}
+
+TEST(KvCache, RoundsToItsDType) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat64}) {
+    KvCacheSizes of = sizes(1, 16);
+    of.dtype = dtype;
+    KvCache cache(of);
+    const Tensor k = normal({1, kKeyHeads, 37, kWidth}, 1, DType::kFloat64);
+    const Tensor v = normal({1, kKeyHeads, 37, kValueWidth}, 2, DType::kFloat64);
+    cache.append(k, v);
+    const Tensor q = normal({1, kHeads, 2, kWidth}, 3, dtype);
+    Tensor out(dtype, {1, kHeads, 2, kValueWidth});
+    Tensor flat(dtype, out.shape());
+    cache.attention(q, {}, {.out = out});
+    attention({q, convert(k, dtype), convert(v, dtype)}, {}, {.out = flat});
+    EXPECT_TRUE(same_bits(out, flat));
+  }
+}
+
+// Rejected guesses: what comes after them is what would have come without.
+TEST(KvCache, TruncatesAndGivesPagesBack) {
+  Both x(sizes(2, 16));
+  x.append({0, 1}, 40);
+  EXPECT_EQ(x.cache.used_pages(), 6);
+  x.truncate(0, 17);
+  EXPECT_EQ(x.cache.used_pages(), 5);
+  x.truncate(1, 32);
+  EXPECT_EQ(x.cache.used_pages(), 4);
+  x.append({1, 0}, 21);
+  x.expect_equal(2, "reference");
+  x.truncate(0, 0);
+  x.append({0}, 3);
+  x.expect_equal(1, "reference");
+  const std::size_t bytes = x.cache.bytes();
+  x.cache.reset();
+  EXPECT_EQ(x.cache.used_pages(), 0);
+  EXPECT_EQ(x.cache.bytes(), bytes);
+}
+
+// Beams share pages until one of them writes into a shared one.
+TEST(KvCache, BeamsSharePages) {
+  Both x(sizes(3, 16));
+  x.append({0, 1, 2}, 37);
+  x.append({1}, 2);
+  x.reorder({1, 1, 0});
+  EXPECT_EQ(x.cache.used_pages(), 6);  // 3 of the old entry 1, 3 of the old entry 0
+  x.expect_equal(1, "reference");
+  x.append({0, 1, 2}, 1);
+  EXPECT_EQ(x.cache.used_pages(), 7);
+  x.expect_equal(1, "reference");
+  x.append({1}, 100);
+  x.reorder({2, 1, 1});
+  x.truncate(2, 35);
+  x.append({0, 1, 2}, 5);
+  x.expect_equal(3, "reference");
+  x.reorder({0, 0, 0});
+  x.cache.reset();
+  EXPECT_EQ(x.cache.used_pages(), 0);
+}
+
+TEST(KvCache, WindowKeepsTheLastKeysOnEveryPath) {
+  for (const std::string& path : all_paths()) {
+    SCOPED_TRACE(path);
+    Both x(sizes(2, 16, 50));
+    Index most = 0;
+    for (int step = 0; step < 40; ++step) {
+      x.append({0, 1}, 4);
+      if (step % 3 == 0) x.append({1}, 37);
+      if (step % 5 == 0) x.expect_equal(1, path);
+      if (step % 7 == 0) x.expect_equal(4, path, {.masks = {Causal{}}});
+      most = std::max(most, x.cache.used_pages());
+    }
+    x.append({0, 1}, 1500);  // most of them are never stored
+    x.expect_equal(4, path);
+    EXPECT_LE(most, 2 * 5);  // 53 keys reach into at most 5 pages
+    EXPECT_EQ(x.cache.first_key(0), 1584);
+    x.reorder({1, 1});
+    x.append({0}, 1);
+    x.expect_equal(2, path);
+  }
+}
+
+// ---- calls that are rejected ------------------------------------------------------------------
+
+template <class F>
+std::string error_of(const F& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(KvCache, RejectsWrongSizes) {
+  const auto made = [](const KvCacheSizes& of) { return error_of([&] { KvCache cache(of); }); };
+  EXPECT_EQ(made(sizes(1, 24)), "KvCache: sizes.page must be a multiple of 16, got 24");
+  EXPECT_EQ(made(sizes(0, 16)), "KvCache: sizes.B must be 1 or more, got 0");
+  EXPECT_EQ(made(sizes(1, 16, -1)), "KvCache: sizes.window must be 0 or more, got -1");
+  KvCacheSizes of = sizes(1, 16);
+  of.dtype = DType::kInt32;
+  EXPECT_EQ(made(of),
+            "KvCache: sizes.dtype must be float32, float64, bfloat16 or float16, got int32");
+  of = sizes(1, Index{1} << 40);
+  of.D = Index{1} << 21;
+  EXPECT_EQ(made(of),
+            "KvCache: sizes make pages [page,G,.] = [1099511627776,2,2097152] of more than 2^63 "
+            "bytes");
+}
+
+TEST(KvCache, RejectedCallsChangeNothing) {
+  Both x(sizes(2, 16, 20));
+  x.append({0, 1}, 3);
+  x.append({0}, 60);
+  KvCache& cache = x.cache;
+  const Tensor k = normal({2, kKeyHeads, 1, kWidth}, 1);
+  const Tensor v = normal({2, kKeyHeads, 1, kValueWidth}, 2);
+  const std::vector<Index> twice{1, 1}, outside{0, 2}, short_order{0};
+  EXPECT_EQ(error_of([&] { cache.append(v, v); }),
+            "KvCache::append: k must have the shape [n,G,T,D] = [2,2,1,20], got float32 [2,2,1,9]");
+  EXPECT_EQ(error_of([&] { cache.append(k, {}); }), "KvCache::append: v is absent");
+  EXPECT_EQ(error_of([&] { cache.append(k, v, twice); }),
+            "KvCache::append: entries must be different, got 1 twice");
+  EXPECT_EQ(error_of([&] { cache.append(k, v, outside); }),
+            "KvCache::append: entries must be in 0 to B-1 = 1, got 2");
+  const ConstView own = permute(slice(cache.inputs(k).k, 0, 0, 2), {0, 2, 1, 3});
+  EXPECT_EQ(error_of([&] { cache.append(slice(own, 2, 0, 1), v); }),
+            "KvCache::append: k must not lie in the cache");
+  EXPECT_EQ(error_of([&] { cache.truncate(1, 4); }),
+            "KvCache::truncate: length must be in 0 to 3, the keys of entry 1, got 4");
+  EXPECT_EQ(error_of([&] { cache.truncate(0, 5); }),
+            "KvCache::truncate: length must be 0, or 16 or more, because the window has dropped "
+            "the keys of entry 0 before; got 5");
+  EXPECT_EQ(error_of([&] { cache.reorder(short_order); }),
+            "KvCache::reorder: from must name an entry for each of B = 2, got 1");
+  EXPECT_EQ(error_of([&] { cache.reorder(outside); }),
+            "KvCache::reorder: from must be in 0 to B-1 = 1, got 2");
+  x.expect_equal(1, "reference");
+}
+
+TEST(KvCache, RejectsQueriesWhoseKeysAreGone) {
+  Both x(sizes(2, 16, 20));
+  x.append({0, 1}, 63);
+  Tensor out(DType::kFloat32, {2, kHeads, 30, kValueWidth});
+  const Tensor q = normal({2, kHeads, 30, kWidth}, 1);
+  EXPECT_EQ(error_of([&] { x.cache.attention(q, {}, {.out = out}); }),
+            "KvCache::attention: q has Tq = 30, whose window of 20 keys begins before key 16, the "
+            "first that entry 0 of 63 keys still has; the cache is made for queries = 4");
+  EXPECT_EQ(
+      error_of([&] { x.cache.attention(q, {.diagonal = TopLeft{}}, {.out = out}); }),
+      "KvCache::attention: options.diagonal must be BottomRight: a cache with a window keeps only "
+      "the last keys");
+  x.truncate(0, 18);  // the window of a query there reaches to keys that are gone
+  const ConstView one = slice(q.view(), 2, 0, 1);
+  EXPECT_NE(error_of([&] { x.cache.attention(one, {}, {.out = slice(out, 2, 0, 1)}); }), "");
+  x.truncate(1, 0);
+  x.truncate(0, 0);
+  x.append({0, 1}, 5);
+  x.expect_equal(4, "reference");
+}
+
+}  // namespace
+}  // namespace qkv::test
