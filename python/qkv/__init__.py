@@ -22,6 +22,7 @@ from ._functions import (
     softmax,
 )
 from ._gru import GRU, GRUCell, GRUCellGradients, GRUGradients
+from ._kv_cache import KvCache
 from ._layers import (
     AdditiveAttention,
     BilinearAttention,
@@ -56,6 +57,7 @@ __all__ = [
     "GRUCellGradients",
     "GRUGradients",
     "Gradients",
+    "KvCache",
     "LayerGradients",
     "Linear",
     "LinearGradients",

@@ -22,6 +22,7 @@ void bind_all(nanobind::module_& module) {
   bind_model_layers(module);
   bind_cross_entropy(module);
   bind_additive_memory(module);
+  bind_kv_cache(module);
   bind_dropout(module);
   bind_gru_cell(module);
 }

@@ -37,7 +37,7 @@ LAYERS = [
 SAME = {"MLPAttention": "AdditiveAttention"}
 # Methods without arguments, or tested elsewhere.
 OTHERS = {"Gradients", "LayerGradients", "SelfAttentionGradients", "__version__", "info"}
-OTHERS |= {"set_threads", "CrossEntropy", "AdditiveMemory"}
+OTHERS |= {"set_threads", "CrossEntropy", "AdditiveMemory", "KvCache"}
 OTHERS |= {"EmbeddingGradients", "GRUGradients", "GRUCellGradients", "LinearGradients"}
 
 METHODS = ["forward", "backward", "parameters", "initialise", "save", "load", "load_torch"]

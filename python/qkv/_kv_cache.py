@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys and values that grow step by step, in pages."""
+
+from typing import Any, Optional, Sequence, Tuple
+
+from . import _core
+from ._functions import DEFAULTS, Array, options_of
+from ._results import results
+from ._words import unknown_keyword
+
+_RESULTS = (
+    "return_weights",
+    "return_scores",
+    "return_lse",
+    "return_row_max",
+    "return_column_sums",
+    "return_top",
+    "return_entropy",
+    "return_value_sums",
+    "return_pooled",
+    "rows",
+)
+# Options that the cache gives, or that have no meaning here.
+_FIXED = ("cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens", "layout", "heads")
+_TAKEN = {name: value for name, value in DEFAULTS.items() if name not in _FIXED}
+
+
+class KvCache:
+    """Keys [B,G,Tk,D] and values [B,G,Tk,E] that grow, each entry by itself, in pages.
+
+    Kwon et al. 2023, section 4. Keys are counted from the first one appended, so results have the
+    bits of `attention` over all keys of an entry. Only one Python thread at a time may call it.
+
+    Args:
+        B, G, D, E: entries, key heads, channels of keys and of values; E is D if absent.
+        dtype: "float32", "float64", "bfloat16" or "float16".
+        page: keys of a page, a multiple of 16.
+        window: above 0, a query sees the last `window` keys, itself included, and what no query can
+            see any more is dropped, a page at a time.
+        queries: with a window, the most queries of one call.
+
+    Raises:
+        ValueError, TypeError: invalid argument; the message names it, the rule and the value.
+
+    >>> import numpy as np
+    >>> cache = KvCache(2, 1, 4)
+    >>> cache.append(np.ones((2, 1, 3, 4)), np.ones((2, 1, 3, 4)))
+    >>> cache.attention(np.zeros((2, 1, 1, 4), np.float32)).shape, cache.lengths
+    ((2, 1, 1, 4), (3, 3))
+    """
+
+    def __init__(
+        self,
+        B: int,
+        G: int,
+        D: int,
+        E: Optional[int] = None,
+        *,
+        dtype: str = "float32",
+        page: int = 64,
+        window: int = 0,
+        queries: int = 16,
+    ) -> None:
+        self._cache = _core.KvCache((B, G, D, D if E is None else E, dtype, page, window, queries))
+
+    def append(self, k: Array, v: Array, *, entries: Optional[Sequence[int]] = None) -> None:
+        """Adds keys and values after those of each entry; other real types are rounded.
+
+        Args:
+            k, v: [B,G,T,D] and [B,G,T,E]; with `entries`, [n,G,T,D] and [n,G,T,E].
+            entries: n different entries; all if absent.
+
+        Raises:
+            ValueError, TypeError: invalid argument; the cache is as before.
+        """
+        self._cache.append(k, v, entries)
+
+    def truncate(self, entry: int, length: int) -> None:
+        """An entry keeps its first `length` keys: those of rejected guesses go.
+
+        Raises:
+            ValueError, TypeError: invalid argument, or keys that the window has dropped.
+        """
+        self._cache.truncate(entry, length)
+
+    def reset(self) -> None:
+        """No entry has a key; memory is kept."""
+        self._cache.reset()
+
+    def reorder(self, entries: Sequence[int]) -> None:
+        """Entry b becomes what entry entries[b] was: beams. No key is copied.
+
+        Raises:
+            ValueError, TypeError: not one entry of 0 to B-1 for each of B.
+        """
+        self._cache.reorder(entries)
+
+    def attention(self, q: Array, *, threads: Optional[int] = None, **options: Any) -> Any:
+        """`qkv.attention` of queries over the keys of each entry; the last is at the last key.
+
+        Args:
+            q: [B,H,Tq,D].
+            threads: as in `attention`.
+            options: those of `attention` except cu_seqlens, pages, layout and heads. Not bias,
+                mask, padding_mask, k_positions nor results by key; with a window, not
+                causal_offset.
+
+        Returns:
+            As `attention`.
+
+        Raises:
+            ValueError, TypeError: invalid argument; the message names it, the rule and the value.
+        """
+        for word in options:
+            if word not in _TAKEN:
+                raise unknown_keyword("KvCache.attention", word, set(_TAKEN))
+        given = {**DEFAULTS, **options}
+        wanted = (*(given[name] for name in _RESULTS), results)
+        return self._cache.attention(q, options_of(given), wanted, threads)
+
+    def first_key(self, entry: int) -> int:
+        """The first key of an entry that is still there: 0, or what a window has left."""
+        return self._cache.first_key(entry)
+
+    @property
+    def lengths(self) -> Tuple[int, ...]:
+        """How many keys each entry has, dropped ones included."""
+        return tuple(self._cache.lengths)
+
+    @property
+    def used_pages(self) -> int:
+        """How many pages hold keys; a shared one counts once."""
+        return self._cache.used_pages
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, values and tables, spare ones included."""
+        return self._cache.bytes
