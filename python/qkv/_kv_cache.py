@@ -78,6 +78,10 @@ class KvCache:
     def truncate(self, entry: int, length: int) -> None:
         """An entry keeps its first `length` keys: those of rejected guesses go.
 
+        Args:
+            entry: 0 to B-1.
+            length: 0 to the keys it has; with a window, 0 or up to keys that are still there.
+
         Raises:
             ValueError, TypeError: invalid argument, or keys that the window has dropped.
         """
@@ -89,6 +93,9 @@ class KvCache:
 
     def reorder(self, entries: Sequence[int]) -> None:
         """Entry b becomes what entry entries[b] was: beams. No key is copied.
+
+        Args:
+            entries: B of them, each 0 to B-1.
 
         Raises:
             ValueError, TypeError: not one entry of 0 to B-1 for each of B.
@@ -119,7 +126,17 @@ class KvCache:
         return self._cache.attention(q, options_of(given), wanted, threads)
 
     def first_key(self, entry: int) -> int:
-        """The first key of an entry that is still there: 0, or what a window has left."""
+        """The first key of an entry that is still there: 0, or what a window has left.
+
+        Args:
+            entry: 0 to B-1.
+
+        Returns:
+            Its number, counted from the first key appended.
+
+        Raises:
+            ValueError, TypeError: not an entry.
+        """
         return self._cache.first_key(entry)
 
     @property
