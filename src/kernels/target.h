@@ -23,11 +23,12 @@
   ((HWY_TARGET & (0 QKV_FOR_EACH_TARGET(QKV_OR_HIGHWAY_TARGET, ))) != 0)
 
 // function() in the namespace of a target, which Highway has compiled once for each.
-#define QKV_CASE_OF_TARGET(function, enumerator, name, highway) \
-  case Target::enumerator:                                      \
-    return N_##highway::function();
-#define QKV_TABLE_OF_TARGET(target, function)                           \
-  switch (target) { QKV_FOR_EACH_TARGET(QKV_CASE_OF_TARGET, function) } \
+// Not a switch: two targets may share a table.
+#define QKV_RETURN_FOR_TARGET(function, enumerator, name, highway) \
+  if (wanted == Target::enumerator) return N_##highway::function();
+#define QKV_TABLE_OF_TARGET(target, function)          \
+  const Target wanted = target;                        \
+  QKV_FOR_EACH_TARGET(QKV_RETURN_FOR_TARGET, function) \
   __builtin_unreachable()
 
 namespace qkv::kernels {
