@@ -5,21 +5,9 @@ from typing import Any, Dict, Optional, Tuple
 
 from . import _core
 from ._functions import DEFAULTS, Array, Gradients, by_name, options_of
-from ._results import results
+from ._results import REQUESTS, results
 from ._words import unknown_keyword
 
-_RESULTS = (
-    "return_weights",
-    "return_scores",
-    "return_lse",
-    "return_row_max",
-    "return_column_sums",
-    "return_top",
-    "return_entropy",
-    "return_value_sums",
-    "return_pooled",
-    "rows",
-)
 # Options that the memory fixes, or that have no meaning here.
 _FIXED = (
     "score", "params", "qk_norm", "rotary", "rotary_base", "rotary_width", "rotary_frequencies",
@@ -83,7 +71,7 @@ class AdditiveMemory:
             ValueError, TypeError: invalid argument; the message names it, the rule and the value.
         """
         given = _checked("AdditiveMemory.attention", options, _TAKEN)
-        wanted = (*(given[name] for name in _RESULTS), results)
+        wanted = (*(given[name] for name in REQUESTS), results)
         return self._memory.attention(
             q, v, options_of({**DEFAULTS, **given, "score": "additive"}), wanted
         )
@@ -111,7 +99,7 @@ class AdditiveMemory:
         """
         function = "AdditiveMemory.attention_backward"
         more = ("dlse", "dweights", "rows", "wanted", "add_to")
-        of_call = tuple(name for name in _TAKEN if name not in _RESULTS)
+        of_call = tuple(name for name in _TAKEN if name not in REQUESTS)
         given = _checked(function, options, (*of_call, *more))
         outputs: Tuple[Any, ...] = (
             dout, out, lse, given["dlse"], given["dweights"], given["rows"], given["wanted"],

@@ -5,21 +5,9 @@ from typing import Any, Optional, Sequence, Tuple
 
 from . import _core
 from ._functions import DEFAULTS, Array, options_of
-from ._results import results
+from ._results import REQUESTS, results
 from ._words import unknown_keyword
 
-_RESULTS = (
-    "return_weights",
-    "return_scores",
-    "return_lse",
-    "return_row_max",
-    "return_column_sums",
-    "return_top",
-    "return_entropy",
-    "return_value_sums",
-    "return_pooled",
-    "rows",
-)
 # Options that the cache gives, or that have no meaning here.
 _FIXED = ("cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens", "layout", "heads")
 _TAKEN = {name: value for name, value in DEFAULTS.items() if name not in _FIXED}
@@ -122,7 +110,7 @@ class KvCache:
             if word not in _TAKEN:
                 raise unknown_keyword("KvCache.attention", word, set(_TAKEN))
         given = {**DEFAULTS, **options}
-        wanted = (*(given[name] for name in _RESULTS), results)
+        wanted = (*(given[name] for name in REQUESTS), results)
         return self._cache.attention(q, options_of(given), wanted, threads)
 
     def first_key(self, entry: int) -> int:

@@ -22,6 +22,20 @@ _ASKED_BY = {
     "out": "v",
 }
 
+# The arguments that request results, in the order in which the extension takes them.
+REQUESTS = (
+    "return_weights",
+    "return_scores",
+    "return_lse",
+    "return_row_max",
+    "return_column_sums",
+    "return_top",
+    "return_entropy",
+    "return_value_sums",
+    "return_pooled",
+    "rows",
+)
+
 
 class Results:
     """The base of all named tuples of results."""
