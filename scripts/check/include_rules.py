@@ -29,7 +29,7 @@ COMPONENTS = {
     "backend/cpu": "core reference kernels runtime dense attention/fused attention/rowmaps",
     "attention": "core reference kernels runtime dense attention/validate attention/fused "
     "attention/rowmaps backend/cpu",
-    "layers": "core reference kernels runtime dense backend/cpu attention",
+    "layers": "core reference kernels runtime dense attention",
     # qkv_app
     "text": "core",
     "io": "core text",

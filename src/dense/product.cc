@@ -20,13 +20,9 @@ using core::kChannelBlock;
 }  // namespace
 
 template <class T>
-Kernels<T> kernels_of(std::string_view target) noexcept {
-  for (const kernels::Target candidate : kernels::kTargets) {
-    if (kernels::name_of(candidate) == target) {
-      return {&kernels::dot_kernels<T>(candidate), &kernels::gradient_kernels<T>(candidate)};
-    }
-  }
-  return {};
+Kernels<T> kernels_of(std::optional<kernels::Target> target) noexcept {
+  if (!target) return {};
+  return {&kernels::dot_kernels<T>(*target), &kernels::gradient_kernels<T>(*target)};
 }
 
 template <class T>
@@ -192,7 +188,7 @@ bool all_finite(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Inde
 
 // NOLINTBEGIN(bugprone-macro-parentheses): T is a type
 #define QKV_DENSE_INSTANCES(T)                                                                     \
-  template Kernels<T> kernels_of(std::string_view) noexcept;                                       \
+  template Kernels<T> kernels_of(std::optional<kernels::Target>) noexcept;                         \
   template void product(const Kernels<T>&, const RowsOf<const T>&, Index, Index,                   \
                         const RowsOf<const T>&, Index, const RowsOf<T>&, const core::StopPoint&);  \
   template void add_product(const Kernels<T>&, const RowsOf<const T>&, Index, Index,               \

@@ -3,7 +3,7 @@
 #define QKV_DENSE_PRODUCT_H_
 
 #include <algorithm>
-#include <string_view>
+#include <optional>
 
 #include <qkv/view.h>
 
@@ -11,6 +11,7 @@
 #include "core/stop.h"
 #include "kernels/dot_kernels.h"
 #include "kernels/gradient_kernels.h"
+#include "kernels/target.h"
 
 // Matrix products of the layers, on the tiles of attention: no threads, no allocation. T is float
 // or double. A row's bits do not depend on the other rows of a call, nor on strides; on targets
@@ -28,9 +29,9 @@ struct Kernels {
   bool given() const noexcept { return dot != nullptr; }
 };
 
-// For a target that qkv::cpu_targets() lists.
+// Of a target that this CPU supports, or of none.
 template <class T>
-Kernels<T> kernels_of(std::string_view target) noexcept;
+Kernels<T> kernels_of(std::optional<kernels::Target> target) noexcept;
 
 // y_ro = sum_i x_ri w_io, in the order of a score: x [rows,inner], w [inner,columns],
 // y [rows,columns].

@@ -1,173 +1,353 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dense/softmax.h"
+// softmax and masked_softmax: all checks, then rows for the workers of a context.
+#include "reference/softmax.h"
 
 #include <algorithm>
-#include <type_traits>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
+#include <qkv/error.h>
+#include <qkv/softmax.h>
+#include <qkv/tensor.h>
+
+#include "core/shapes.h"
+#include "core/stop.h"
 #include "core/storage.h"
+#include "dense/array_arguments.h"
+#include "dense/row_softmax.h"
+#include "dense/rows.h"
+#include "dense/target_in_use.h"
+#include "runtime/tasks.h"
+#include "runtime/turns.h"
 
 namespace qkv::dense {
 namespace {
 
 using core::kKeyChunk;
-using kernels::kPanel;
+using runtime::Arena;
+using runtime::Call;
+using runtime::Turns;
 
-constexpr Index kMostTogether = 16;
+// ---- checks ---------------------------------------------------------------------------------
 
-Index whole_panels(Index n) { return (n + kPanel - 1) / kPanel * kPanel; }
+void check_rows(std::string_view function, const ConstView& x, const ConstView& out) {
+  require_given(function, "x", x);
+  require_given(function, "out", out);
+  require_real(function, "x", x);
+  require_dtype(function, "out", out, "x", x);
+}
 
-// x_j for begin <= j < end as T.
-template <class T, class Stored>
-void load(const SoftmaxRow<Stored>& row, Index begin, Index end, T* to) {
-  const Stored* const from = row.x + begin * row.x_stride;
-  const Index n = end - begin;
-  if (row.x_stride == 1) {
-    for (Index j = 0; j < n; ++j) to[j] = core::to_accumulator<T>(from[j]);
-  } else {
-    for (Index j = 0; j < n; ++j) to[j] = core::to_accumulator<T>(from[j * row.x_stride]);
+template <class Integer>
+[[noreturn]] void refuse_length(Integer length, const Dims& index, const ConstView& x) {
+  std::string place = "batch entry " + std::to_string(index[0]);
+  if (index.rank() > 1) place += ", row " + std::to_string(index[1]);
+  throw Error("masked_softmax", "lengths",
+              "must be in 0 to N = " + std::to_string(x.size(-1)) + ", got " +
+                  std::to_string(length) + " for " + place + " (x " + describe(x) + ")");
+}
+
+void check_lengths(const ConstView& x, const ConstView& lengths) {
+  if (!is_integer(lengths.dtype())) {
+    throw Error("masked_softmax", "lengths", "must be integers, got " + describe(lengths),
+                ErrorKind::kType);
+  }
+  const Dims rows = leading(x.shape(), 1);
+  const Dims batch = core::sub_dims(rows, 0, 1);
+  if (!(lengths.shape() == batch) && !(lengths.shape() == rows)) {
+    const std::string either = rows.rank() > 1 ? " or " + to_string(rows) : "";
+    throw Error("masked_softmax", "lengths",
+                "must have the shape " + to_string(batch) + either + ", got " + describe(lengths) +
+                    " (x " + describe(x) + ")");
+  }
+  core::visit_dtype(lengths.dtype(), [&]<class Stored>(Stored*) {
+    if constexpr (is_integer(dtype_of<Stored>)) {
+      const Stored* values = lengths.as<Stored>();
+      core::for_each_offset<1>(
+          lengths.shape(), {lengths.strides()}, [&](const auto& offset, const Dims& index) {
+            const Stored length = values[offset[0]];
+            if (std::cmp_less(length, 0) || std::cmp_greater(length, x.size(-1))) {
+              refuse_length(length, index, x);
+            }
+          });
+    }
+  });
+}
+
+// lengths [B] or [B,T] expanded to one per row of x [B,T,N] or [B,N].
+ConstView length_of_rows(const ConstView& x, const ConstView& lengths) {
+  const Dims rows = leading(x.shape(), 1);
+  if (lengths.rank() == rows.rank()) return lengths;
+  return {lengths.data(), lengths.dtype(), rows, Dims(lengths.stride(0), 0)};
+}
+
+// ---- in plain loops -------------------------------------------------------------------------
+
+// Calls f(0) .. f(count - 1); `stop` is checked now and then.
+template <class F>
+void for_each_index(Index count, const core::StopPoint& stop, const F& f) {
+  for (Index begin = 0; begin < count; begin += core::kStepsBetweenStops) {
+    stop();
+    const Index end = std::min(count, begin + core::kStepsBetweenStops);
+    for (Index j = begin; j < end; ++j) f(j);
   }
 }
 
-// The results for begin <= j < end.
+// One row of N numbers, the first `live` of which count, as attention's own softmax sees it.
+template <class T>
+struct PlainRow {
+  explicit PlainRow(Index count)
+      : s(static_cast<std::size_t>(count)), live(static_cast<std::size_t>(count)) {}
+
+  template <class Stored>
+  void load(const Stored* x, Index stride, Index length, const core::StopPoint& stop) {
+    for_each_index(static_cast<Index>(s.size()), stop, [&](Index j) {
+      s[static_cast<std::size_t>(j)] = core::to_accumulator<T>(x[j * stride]);
+      live[static_cast<std::size_t>(j)] = j < length;
+    });
+  }
+  reference::Scores<T> scores() const {
+    return {s.data(), live.data(), static_cast<Index>(s.size())};
+  }
+
+  std::vector<T> s;
+  std::vector<std::uint8_t> live;
+};
+
 template <class T, class Stored>
-void store(const T* from, Index begin, Index end, const SoftmaxRow<Stored>& row) {
-  Stored* const to = row.out + begin * row.out_stride;
-  const Index n = end - begin;
-  for (Index j = 0; j < n; ++j) to[j * row.out_stride] = core::from_accumulator<Stored>(from[j]);
+void plain_softmax(const SoftmaxRow<Stored>& row, PlainRow<T>& scratch,
+                   const core::StopPoint& stop) {
+  scratch.load(row.x, row.x_stride, row.length, stop);
+  const reference::Softmax<T> state = reference::softmax_row(scratch.scores(), {}, stop);
+  for_each_index(row.count, stop, [&](Index j) {
+    row.out[j * row.out_stride] =
+        core::from_accumulator<Stored>(reference::weight(scratch.scores(), state, j));
+  });
 }
 
+// ---- rows for workers -----------------------------------------------------------------------
+
+// Numbers of a task: twenty microseconds, worth the ten it takes to wake a worker.
+constexpr Index kNumbersPerTask = Index{1} << 15;
+// Longer rows are split into parts if there are few.
+constexpr Index kLongRow = Index{1} << 15;
+
+// x [..,N] as rows; lengths absent or of x's leading shape, in 0..N; everything checked.
 template <class Stored>
-void store_zeros(Index begin, Index end, const SoftmaxRow<Stored>& row) {
-  if (row.out_stride == 1) {
-    if (begin < end) std::fill(row.out + begin, row.out + end, Stored());
+class RowsOfCall {
+ public:
+  RowsOfCall(const ConstView& x, const ConstView& lengths, const View& out)
+      : x_(x), out_(out), lengths_(lengths) {}
+
+  Index count() const { return x_.count(); }
+  Index numbers() const { return x_.channels(); }
+  SoftmaxRow<Stored> row(Index index) const {
+    return {.x = x_.row(index),
+            .out = out_.row(index),
+            .x_stride = x_.stride(),
+            .out_stride = out_.stride(),
+            .length = lengths_.given() ? length(index) : numbers(),
+            .count = numbers()};
+  }
+
+ private:
+  // Stays a valid length even if another thread writes after the check.
+  Index length(Index index) const {
+    Index offset = 0;
+    for (int axis = lengths_.rank() - 1; axis >= 0; --axis) {
+      offset += index % lengths_.size(axis) * lengths_.stride(axis);
+      index /= lengths_.size(axis);
+    }
+    const auto given = core::load<Index>(lengths_.dtype(), lengths_.data(), offset);
+    return std::clamp<Index>(given, 0, numbers());
+  }
+
+  Rows<const Stored> x_;
+  Rows<Stored> out_;
+  const ConstView& lengths_;
+};
+
+// Rows begin .. end-1.
+template <class Stored>
+void softmax_of_rows(const RowSoftmax<Stored>& softmax, const RowsOfCall<Stored>& rows, Index begin,
+                     Index end, Arena& arena, const core::StopPoint& stop) {
+  using T = typename RowSoftmax<Stored>::T;
+  T* const scratch = arena.take<T>(softmax.kScratch).data();
+  if (rows.numbers() > kKeyChunk) {
+    for (Index r = begin; r < end; ++r) softmax.row(rows.row(r), scratch, stop);
     return;
   }
-  for (Index j = begin; j < end; ++j) row.out[j * row.out_stride] = Stored();
-}
-
-// The results e_j / sum for begin <= j < end; overwrites e, which begins with that of `begin`.
-template <class T, class Stored>
-void put_quotients(const kernels::DotKernels<T>& by, T* e, T sum, Index begin, Index end,
-                   const SoftmaxRow<Stored>& row) {
-  if constexpr (std::is_same_v<Stored, T>) {
-    if (row.out_stride == 1) return by.divide(e, sum, end - begin, row.out + begin);
-  }
-  by.divide(e, sum, end - begin, e);
-  store(e, begin, end, row);
-}
-
-// Pieces [j0,j1) of [begin,end) that fit into scratch memory.
-template <class F>
-void for_each_piece(Index begin, Index end, const core::StopPoint& stop, const F& f) {
-  constexpr Index kPiece = RowSoftmax<float>::kScratch;
-  for (Index j = begin; j < end; j += kPiece) {
+  const Index together = softmax.rows_together(rows.numbers());
+  const std::span<SoftmaxRow<Stored>> some = arena.take<SoftmaxRow<Stored>>(together);
+  for (Index r = begin; r < end; r += together) {
     stop();
-    f(j, std::min(end, j + kPiece));
+    const Index n = std::min(together, end - r);
+    for (Index i = 0; i < n; ++i) some[static_cast<std::size_t>(i)] = rows.row(r + i);
+    softmax.rows(some.data(), n, scratch);
   }
+}
+
+// Few long rows, each in parts: first the sums of all parts, merged in order, then the results. In
+// one run, since waking workers takes as long as thousands of numbers.
+template <class Stored>
+class SoftmaxOfParts {
+ public:
+  using T = typename RowSoftmax<Stored>::T;
+
+  SoftmaxOfParts(const RowSoftmax<Stored>& softmax, const RowsOfCall<Stored>& rows)
+      : softmax_(softmax), rows_(rows), parts_(pieces(rows.numbers(), kPart)) {}
+
+  template <class AnyArena>
+  void take_shared(AnyArena& arena) {
+    totals_ = arena.template take<ExpSum<T>>(rows_.count());
+    merged_ = Turns::take(arena, rows_.count());
+  }
+  std::size_t worker_bytes() const { return Arena::cost<T>(softmax_.kScratch); }
+
+  void run(Call& call) {
+    take_shared(call.shared());
+    for (Index r = 0; r < rows_.count(); ++r) {
+      total(r) = {};
+      merged_.begin(r, 0);
+    }
+    const Index half = rows_.count() * parts_;
+    call.for_each_task(2 * half, [&](Index task, Arena& arena) {
+      T* const scratch = arena.take<T>(softmax_.kScratch).data();
+      const Index r = task % half / parts_;
+      if (task < half) {
+        add_part(call, r, task % parts_, scratch);
+      } else {
+        put_part(call, r, task % parts_, scratch);
+      }
+    });
+  }
+
+ private:
+  static constexpr Index kChunks = 32;  // of a part
+  static constexpr Index kPart = kChunks * kKeyChunk;
+
+  ExpSum<T>& total(Index r) const { return totals_[static_cast<std::size_t>(r)]; }
+  Index end(Index part) const { return std::min(rows_.numbers(), (part + 1) * kPart); }
+
+  void add_part(const Call& call, Index r, Index part, T* scratch) const {
+    const SoftmaxRow<Stored> row = rows_.row(r);
+    const Index last = std::min(end(part), row.length);
+    ExpSum<T> sums[kChunks];
+    softmax_.chunk_sums(row, part * kPart, last, sums, scratch, call.stop_point());
+    if (!merged_.wait(call, r, part)) return;
+    softmax_.merge(total(r), sums, pieces(std::max<Index>(0, last - part * kPart), kKeyChunk));
+    merged_.pass_on(r, part);
+  }
+  void put_part(const Call& call, Index r, Index part, T* scratch) const {
+    if (!merged_.wait(call, r, parts_)) return;
+    softmax_.put(rows_.row(r), part * kPart, end(part), total(r), scratch, call.stop_point());
+  }
+
+  const RowSoftmax<Stored>& softmax_;
+  const RowsOfCall<Stored>& rows_;
+  Index parts_;
+  std::span<ExpSum<T>> totals_{};
+  Turns merged_{};
+};
+
+// Everything checked.
+template <class Stored>
+void run_softmax(std::string_view function, const ConstView& x, const ConstView& lengths,
+                 const View& out, Context& context) {
+  using T = typename RowSoftmax<Stored>::T;
+  const Kernels<T> by = kernels_in_use<T>(context, function);
+  const RowsOfCall<Stored> rows(x, lengths, out);
+  const Index N = rows.numbers();
+  const Index each = std::max<Index>(1, kNumbersPerTask / N);
+  const Index tasks = pieces(rows.count(), each);
+  const auto of_task = [&](Index task, const auto& f) {
+    f(task * each, std::min(rows.count(), (task + 1) * each));
+  };
+  if (!by.given()) {
+    Call call(context, function, 0, 0);
+    call.for_each_task(tasks, [&](Index task, Arena&) {
+      PlainRow<T> scratch(N);
+      of_task(task, [&](Index begin, Index end) {
+        for (Index r = begin; r < end; ++r) plain_softmax(rows.row(r), scratch, call.stop_point());
+      });
+    });
+    return;
+  }
+  const RowSoftmax<Stored> softmax(by);
+  const std::size_t own =
+      Arena::cost<T>(softmax.kScratch) + Arena::cost<SoftmaxRow<Stored>>(softmax.rows_together(N));
+  const Index workers = context.executor().concurrency();
+  if (workers > 1 && N > kLongRow && rows.count() < 4 * workers) {
+    SoftmaxOfParts<Stored> parts(softmax, rows);
+    const core::ScratchSize scratch = core::measure(parts);
+    Call call(context, function, scratch.shared, scratch.per_worker);
+    parts.run(call);
+    return;
+  }
+  Call call(context, function, 0, own);
+  call.for_each_task(tasks, [&](Index task, Arena& arena) {
+    of_task(task, [&](Index begin, Index end) {
+      softmax_of_rows(softmax, rows, begin, end, arena, call.stop_point());
+    });
+  });
+}
+
+void softmax_of(std::string_view function, const ConstView& x, const ConstView& lengths,
+                const View& out, Context& context) {
+  require_apart(function, out, "x", x);
+  if (lengths.given()) require_apart(function, out, "lengths", lengths);
+  require_own_places(function, out);
+  if (x.element_count() == 0) return;
+  visit_real(x.dtype(), [&]<class Stored>(Stored*) {
+    run_softmax<Stored>(function, x, lengths, out, context);
+  });
+}
+
+void checked_softmax(const ConstView& x, const View& out, Context& context) {
+  constexpr std::string_view kFunction = "softmax";
+  check_rows(kFunction, x, out);
+  if (x.rank() < 1) throw Error(kFunction, "x", "must have at least one axis, got " + describe(x));
+  require_shape(kFunction, out, x.shape());
+  softmax_of(kFunction, x, {}, out, context);
+}
+
+void checked_masked_softmax(const ConstView& x, const ConstView& lengths, const View& out,
+                            Context& context) {
+  constexpr std::string_view kFunction = "masked_softmax";
+  check_rows(kFunction, x, out);
+  if (x.rank() != 2 && x.rank() != 3) {
+    throw Error(kFunction, "x", "must be [B,T,N] or [B,N], got " + describe(x));
+  }
+  require_shape(kFunction, out, x.shape());
+  if (lengths.given()) check_lengths(x, lengths);
+  softmax_of(kFunction, x, lengths.given() ? length_of_rows(x, lengths) : lengths, out, context);
 }
 
 }  // namespace
-
-template <class Stored>
-Index RowSoftmax<Stored>::rows_together(Index count) {
-  return std::min(kMostTogether, kScratch / whole_panels(std::max<Index>(count, 1)));
-}
-
-template <class Stored>
-void RowSoftmax<Stored>::rows(const SoftmaxRow<Stored>* rows, Index n, T* scratch) const {
-  Index width = 0;
-  for (Index r = 0; r < n; ++r) width = std::max(width, whole_panels(rows[r].length));
-  for (Index r = 0; r < n; ++r) {
-    T* const x = scratch + r * width;
-    load(rows[r], 0, rows[r].length, x);
-    std::fill(x + rows[r].length, x + width, -std::numeric_limits<T>::infinity());
-  }
-  T max[kMostTogether];
-  T sum[kMostTogether];
-  kernels_.softmax({scratch, width}, n, width, max, sum);
-  for (Index r = 0; r < n; ++r) {
-    const SoftmaxRow<Stored>& row = rows[r];
-    const Index live = sum[r] == T(0) ? 0 : row.length;
-    put_quotients(kernels_, scratch + r * width, sum[r], 0, live, row);
-    store_zeros(live, row.count, row);
-  }
-}
-
-template <class Stored>
-void RowSoftmax<Stored>::row(const SoftmaxRow<Stored>& row, T* scratch,
-                             const core::StopPoint& stop) const {
-  ExpSum<T> total;
-  ExpSum<T> sums[kScratch / kKeyChunk];
-  for_each_piece(0, row.length, stop, [&](Index begin, Index end) {
-    chunk_sums(row, begin, end, sums, scratch, {});
-    merge(total, sums, (end - begin + kKeyChunk - 1) / kKeyChunk);
-  });
-  const Index kept = row.length <= kScratch ? row.length : 0;  // exponentials kept in scratch
-  for (Index j = 0; j < kept; j += kKeyChunk) {
-    const Index end = std::min(kept, j + kKeyChunk);
-    if (sums[j / kKeyChunk].max == total.max && total.sum != T(0)) {
-      put_quotients(kernels_, scratch + j, total.sum, j, end, row);
-    } else {
-      put(row, j, end, total, scratch + j, {});
-    }
-  }
-  put(row, kept, row.count, total, scratch, stop);
-}
-
-template <class Stored>
-void RowSoftmax<Stored>::chunk_sums(const SoftmaxRow<Stored>& row, Index begin, Index end,
-                                    ExpSum<T>* sums, T* scratch,
-                                    const core::StopPoint& stop) const {
-  T max[kScratch / kKeyChunk];
-  T sum[kScratch / kKeyChunk];
-  for_each_piece(begin, std::min(end, row.length), stop, [&](Index j0, Index j1) {
-    load(row, j0, j1, scratch);
-    const Index whole = (j1 - j0) / kKeyChunk;
-    const Index rest = (j1 - j0) % kKeyChunk;
-    if (whole > 0) kernels_.softmax({scratch, kKeyChunk}, whole, kKeyChunk, max, sum);
-    if (rest > 0) {
-      T* const x = scratch + whole * kKeyChunk;
-      const Index width = whole_panels(rest);
-      std::fill(x + rest, x + width, -std::numeric_limits<T>::infinity());
-      kernels_.softmax({x, width}, 1, width, max + whole, sum + whole);
-    }
-    for (Index c = 0; c < whole + (rest > 0 ? 1 : 0); ++c) *sums++ = {max[c], sum[c]};
-  });
-}
-
-template <class Stored>
-void RowSoftmax<Stored>::merge(ExpSum<T>& total, const ExpSum<T>* sums, Index chunks) const {
-  for (Index c = 0; c < chunks; ++c) {
-    T total_factor = 0;
-    T chunk_factor = 0;
-    kernels_.merge(1, {&total.max, &total.sum}, {&sums[c].max, &sums[c].sum}, &total_factor,
-                   &chunk_factor);
-  }
-}
-
-template <class Stored>
-void RowSoftmax<Stored>::put(const SoftmaxRow<Stored>& row, Index begin, Index end,
-                             const ExpSum<T>& total, T* scratch,
-                             const core::StopPoint& stop) const {
-  const Index live = total.sum == T(0) ? 0 : row.length;
-  for_each_piece(begin, std::min(end, live), stop, [&](Index j0, Index j1) {
-    if constexpr (std::is_same_v<Stored, T>) {
-      if (row.x_stride == 1 && row.out_stride == 1) {
-        kernels_.weights(row.x + j0, j1 - j0, total.max, total.sum, row.out + j0);
-        return;
-      }
-    }
-    load(row, j0, j1, scratch);
-    kernels_.weights(scratch, j1 - j0, total.max, total.sum, scratch);
-    store(scratch, j0, j1, row);
-  });
-  for_each_piece(std::max(begin, live), end, stop,
-                 [&](Index j0, Index j1) { store_zeros(j0, j1, row); });
-}
-
-template class RowSoftmax<float>;
-template class RowSoftmax<double>;
-template class RowSoftmax<BFloat16>;
-template class RowSoftmax<Float16>;
-
 }  // namespace qkv::dense
+
+namespace qkv {
+
+void softmax(const ConstView& x, const View& out) {
+  Context context;
+  dense::checked_softmax(x, out, context);
+}
+
+void softmax(const ConstView& x, const View& out, Context& context) {
+  dense::checked_softmax(x, out, context);
+}
+
+void masked_softmax(const ConstView& x, const ConstView& lengths, const View& out) {
+  Context context;
+  dense::checked_masked_softmax(x, lengths, out, context);
+}
+
+void masked_softmax(const ConstView& x, const ConstView& lengths, const View& out,
+                    Context& context) {
+  dense::checked_masked_softmax(x, lengths, out, context);
+}
+
+}  // namespace qkv

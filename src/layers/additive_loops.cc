@@ -60,10 +60,8 @@ void plain_pairs(Range /*range*/, const kernels::UnitColumn<T>& left, Index rows
 template <class T>
 kernels::AdditiveKernels<T> additive_kernels_in_use(const Context& context,
                                                     std::string_view function) {
-  const std::string_view target = attn::target_of_layers(context.forced_path(), function);
-  for (const kernels::Target candidate : kernels::kTargets) {
-    if (kernels::name_of(candidate) == target) return kernels::additive_kernels<T>(candidate);
-  }
+  const std::optional<kernels::Target> target = dense::target_of_call(context, function);
+  if (target) return kernels::additive_kernels<T>(*target);
   return {&keep<T>, &plain_scores<T>, &plain_scores<T>, &plain_scores<T>, &plain_pairs<T>};
 }
 

@@ -5,7 +5,6 @@
 
 #include <qkv/layers/dropout.h>
 
-#include "backend/cpu/target.h"
 #include "core/philox.h"
 #include "core/shapes.h"
 #include "layers/attend.h"
@@ -28,7 +27,7 @@ template <class T>
 class Factors {
  public:
   Factors(std::string_view function, const Dropout& dropout)
-      : kernels_(dense::kernels_of<T>(attn::target_in_use(function)).dot),
+      : kernels_(dense::kernels_of<T>(dense::target_in_use(function)).dot),
         mask_(dropout.p, dropout.seed.value_or(0)),
         kept_(static_cast<T>(1 / (1 - dropout.p))) {}
 

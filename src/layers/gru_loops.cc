@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/gru_loops.h"
 
-#include "kernels/target.h"
 #include "layers/linear_products.h"
 #include "reference/gru.h"
 
@@ -17,10 +16,8 @@ View rows_of(Tensor& tensor, Index first, Index count) {
 
 template <class T>
 kernels::GruKernels<T> gru_kernels_in_use(const Context& context, std::string_view function) {
-  const std::string_view target = attn::target_of_layers(context.forced_path(), function);
-  for (const kernels::Target candidate : kernels::kTargets) {
-    if (kernels::name_of(candidate) == target) return kernels::gru_kernels<T>(candidate);
-  }
+  const std::optional<kernels::Target> target = dense::target_of_call(context, function);
+  if (target) return kernels::gru_kernels<T>(*target);
   return {&reference::gru_forward<T>, &reference::gru_backward<T>};
 }
 template kernels::GruKernels<float> gru_kernels_in_use(const Context&, std::string_view);

@@ -8,8 +8,8 @@
 #include <qkv/dtype.h>
 #include <qkv/tensor.h>
 
-#include "backend/cpu/kernels_in_use.h"
 #include "dense/panels.h"
+#include "dense/target_in_use.h"
 #include "runtime/tasks.h"
 
 namespace qkv::layers {
@@ -24,7 +24,7 @@ void dispatch(DType dtype, const F& f) {
   }
 }
 
-using attn::kernels_in_use;
+using dense::kernels_in_use;
 
 // Packs weight [outputs,inputs] to Panels<T>::size() numbers at `panels`, in tasks of `call`.
 template <class T>

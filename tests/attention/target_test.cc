@@ -8,6 +8,7 @@
 #include <qkv/attention.h>
 #include <qkv/target.h>
 
+#include "dense/paths.h"
 #include "tests/attention/bits.h"
 #include "tests/attention/paths.h"
 #include "tests/support/asked_target.h"
@@ -55,6 +56,16 @@ TEST(Target, EveryTargetIsAPath) {
     want.push_back(target == "reference" ? "reference" : "dot/" + std::string(target));
   }
   EXPECT_EQ(all_paths(ScoreKind::kDot, DType::kBFloat16), want);
+}
+
+// What a context may force, in the order in which attention asks.
+TEST(Target, EachPathHasAnImplementation) {
+  std::vector<std::string_view> paths, implementations;
+  for (const dense::Path& path : dense::kPaths) paths.push_back(path.name);
+  for (const attn::Implementation* one : attn::implementations()) {
+    implementations.push_back(one->name);
+  }
+  EXPECT_EQ(implementations, paths);
 }
 
 // Run with QKV_TARGET=warp, registered separately.

@@ -87,7 +87,7 @@ class Dense : public testing::Test {
     for (const kernels::Target target : kernels::kTargets) {
       if (!kernels::is_supported(target)) continue;
       SCOPED_TRACE(std::string(kernels::name_of(target)));
-      f(kernels_of<T>(kernels::name_of(target)), target != kernels::Target::kSse4);
+      f(kernels_of<T>(target), target != kernels::Target::kSse4);
     }
     SCOPED_TRACE("reference");
     f(Kernels<T>{}, true);
@@ -100,10 +100,9 @@ TYPED_TEST(Dense, TargetsHaveKernels) {
   using T = TypeParam;
   for (const kernels::Target target : kernels::kTargets) {
     if (!kernels::is_supported(target)) continue;
-    EXPECT_TRUE(kernels_of<T>(kernels::name_of(target)).given());
+    EXPECT_TRUE(kernels_of<T>(target).given());
   }
-  EXPECT_FALSE(kernels_of<T>("reference").given());
-  EXPECT_FALSE(kernels_of<T>("").given());
+  EXPECT_FALSE(kernels_of<T>(std::nullopt).given());
 }
 
 // Edges of tiles (6 rows, 24 and 64 columns) and of blocks (64 terms).

@@ -15,7 +15,6 @@ using core::GradientSources;
 using core::PairProduct;
 using core::Problem;
 using core::Results;
-using kernels::Target;
 
 constexpr PairProduct kDot[] = {PairProduct::kDot};
 constexpr PairProduct kTanh[] = {PairProduct::kTanh};
@@ -63,16 +62,15 @@ void backward(const Implementation& by, const Problem& p, const GradientSources&
   kReference.functions.backward(kReference, p, from, to, use);
 }
 
-constexpr Implementation fused(std::string_view name, Target target,
-                               std::span<const PairProduct> products) {
-  return {name, target, products, kRealSums, kBothPasses, {&forward, &backward}};
+constexpr Implementation fused(const dense::Path& path, std::span<const PairProduct> products) {
+  return {path, products, kRealSums, kBothPasses, {&forward, &backward}};
 }
 
 }  // namespace
 
-#define QKV_DOT(with, enumerator, name, highway) fused("dot/" name, Target::enumerator, kDot),
+#define QKV_DOT(with, enumerator, name, highway) fused(dense::path_named("dot/" name), kDot),
 #define QKV_ADDITIVE(with, enumerator, name, highway) \
-  fused("additive/" name, Target::enumerator, kTanh),
+  fused(dense::path_named("additive/" name), kTanh),
 constinit const std::array<Implementation, 2 * kernels::kTargets.size()> kFused{
     QKV_FOR_EACH_TARGET(QKV_DOT, ) QKV_FOR_EACH_TARGET(QKV_ADDITIVE, )};
 #undef QKV_DOT

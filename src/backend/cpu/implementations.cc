@@ -4,12 +4,11 @@
 #include <algorithm>
 
 #include <qkv/error.h>
-#include <qkv/target.h>
 
 #include "backend/cpu/fused_paths.h"
 #include "backend/cpu/reference_path.h"
-#include "backend/cpu/target.h"
 #include "core/message.h"
+#include "dense/target_in_use.h"
 
 namespace qkv::attn {
 namespace {
@@ -44,23 +43,7 @@ const char* unsupported(const Implementation& x, const core::Problem& p, Pass pa
   if (!names(x.products, p.product)) return name_of(p.product);
   if (!names(x.sums, p.accumulator)) return "this type of sums";
   if (!x.target) return nullptr;
-  if (!kernels::is_supported(*x.target)) return "this CPU";
-  if (!target_is_allowed(kernels::name_of(*x.target))) return "the target that QKV_TARGET names";
-  return nullptr;
-}
-
-[[noreturn]] void fail_unknown(std::string_view function, std::string_view forced) {
-  std::string names;
-  for (const Implementation* candidate : kImplementations) {
-    names += (names.empty() ? "" : ", ") + std::string(candidate->name);
-  }
-  throw Error(function, "context", core::text("forces the path \"", forced, "\"; valid: ", names));
-}
-
-[[noreturn]] void fail_unsupported(std::string_view function, std::string_view forced,
-                                   std::string_view reason) {
-  throw Error(function, "context",
-              core::text("forces the path \"", forced, "\", which does not support ", reason));
+  return dense::unsupported(*x.target);
 }
 
 const Implementation& choose_forced(const core::Problem& p, std::string_view forced, Pass pass) {
@@ -68,9 +51,9 @@ const Implementation& choose_forced(const core::Problem& p, std::string_view for
     if (candidate->name != forced) continue;
     const char* reason = unsupported(*candidate, p, pass);
     if (reason == nullptr) return *candidate;
-    fail_unsupported(p.function, forced, reason);
+    dense::fail_unsupported_path(p.function, forced, reason);
   }
-  fail_unknown(p.function, forced);
+  dense::fail_unknown_path(p.function, forced);
 }
 
 }  // namespace
@@ -78,32 +61,13 @@ const Implementation& choose_forced(const core::Problem& p, std::string_view for
 std::span<const Implementation* const> implementations() { return kImplementations; }
 
 const Implementation& choose(const core::Problem& p, std::string_view forced, Pass pass) {
-  target_in_use(p.function);
+  dense::target_in_use(p.function);
   if (!forced.empty()) return choose_forced(p, forced, pass);
   for (const Implementation* candidate : kImplementations) {
     if (unsupported(*candidate, p, pass) == nullptr) return *candidate;
   }
   throw Error(p.function, "options",
               core::text("need what no path has: ", unsupported(kReference, p, pass)));
-}
-
-std::string_view target_of_layers(std::string_view forced, std::string_view function) {
-  const std::string_view in_use = target_in_use(function);
-  if (forced.empty()) return in_use;
-  for (const Implementation* candidate : kImplementations) {
-    if (candidate->name != forced) continue;
-    if (!candidate->target) return kReferenceTarget;
-    const std::string_view target = kernels::name_of(*candidate->target);
-    const auto all = cpu_targets();
-    if (std::find(all.begin(), all.end(), target) == all.end()) {
-      fail_unsupported(function, forced, "this CPU");
-    }
-    if (!target_is_allowed(target)) {
-      fail_unsupported(function, forced, "the target that QKV_TARGET names");
-    }
-    return target;
-  }
-  fail_unknown(function, forced);
 }
 
 }  // namespace qkv::attn

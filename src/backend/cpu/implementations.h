@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <span>
 #include <string_view>
 
 #include "core/arena.h"
 #include "core/problem.h"
 #include "core/results.h"
-#include "kernels/target.h"
+#include "dense/paths.h"
 #include "runtime/tasks.h"
 
 // The ordered list: the first implementation that supports a problem runs it. The reference
@@ -51,9 +50,7 @@ struct PassFunctions {
 };
 
 // What it runs is what its lists name, and no more.
-struct Implementation {
-  std::string_view name;
-  std::optional<kernels::Target> target;  // whose kernels it uses; none: plain loops, for any CPU
+struct Implementation : dense::Path {
   std::span<const core::PairProduct> products;
   std::span<const DType> sums;  // types of sums
   std::span<const Pass> passes;
@@ -90,10 +87,6 @@ std::span<const Implementation* const> implementations();
 // Throws Error when there is none of that name, or it does not support the problem, and when
 // QKV_TARGET in the environment names no target.
 const Implementation& choose(const core::Problem& p, std::string_view forced, Pass pass);
-
-// The CPU target that a layer's own loops take, kReferenceTarget for none: the one in use, or that
-// of the implementation which `forced` (may be empty) names. Throws Error as choose() does.
-std::string_view target_of_layers(std::string_view forced, std::string_view function);
 
 }  // namespace qkv::attn
 

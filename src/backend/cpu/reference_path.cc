@@ -41,11 +41,15 @@ void plain_backward(const Implementation&, const Problem& p, const GradientSourc
 
 }  // namespace
 
-constinit const Implementation kReference{"reference", std::nullopt,
-                                          kProducts,   kRealSums,
-                                          kBothPasses, {&plain_forward, &plain_backward}};
-constinit const Implementation kPairedReference{
-    "reference/bf16", std::nullopt, kProducts,
-    kRealSums,        kBothPasses,  {&paired_forward, &plain_backward}};
+constinit const Implementation kReference{dense::path_named("reference"),
+                                          kProducts,
+                                          kRealSums,
+                                          kBothPasses,
+                                          {&plain_forward, &plain_backward}};
+constinit const Implementation kPairedReference{dense::path_named("reference/bf16"),
+                                                kProducts,
+                                                kRealSums,
+                                                kBothPasses,
+                                                {&paired_forward, &plain_backward}};
 
 }  // namespace qkv::attn

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/cpu/target.h"
+#include "dense/target_in_use.h"
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -10,11 +9,15 @@
 #include <qkv/target.h>
 
 #include "core/message.h"
+#include "dense/paths.h"
 #include "kernels/dot_kernels.h"
 #include "kernels/pair_kernels.h"
 
 namespace qkv {
 namespace {
+
+// Not an instruction set: no kernels are used.
+constexpr std::string_view kReferenceTarget = "reference";
 
 struct TargetList {
   std::array<std::string_view, kernels::kTargets.size() + 1> names;
@@ -24,15 +27,10 @@ struct TargetList {
     for (const kernels::Target target : kernels::kTargets) {
       if (kernels::is_supported(target)) names[count++] = kernels::name_of(target);
     }
-    names[count++] = attn::kReferenceTarget;
+    names[count++] = kReferenceTarget;
   }
   std::span<const std::string_view> all() const { return {names.data(), count}; }
 };
-
-bool is_listed(std::string_view name) {
-  const auto all = cpu_targets();
-  return std::find(all.begin(), all.end(), name) != all.end();
-}
 
 std::string listed() {
   std::string text;
@@ -58,20 +56,56 @@ std::span<const std::string_view> cpu_targets() {
   return list.all();
 }
 
-std::string_view attn::target_in_use(std::string_view function) {
+std::optional<kernels::Target> dense::target_in_use(std::string_view function) {
   const std::string& asked = asked_for();
-  if (asked.empty()) return cpu_targets().front();
-  if (is_listed(asked)) return asked;
+  for (const kernels::Target target : kernels::kTargets) {
+    if (kernels::is_supported(target) && (asked.empty() || asked == kernels::name_of(target))) {
+      return target;
+    }
+  }
+  if (asked.empty() || asked == kReferenceTarget) return std::nullopt;
   throw Error(
       function, "QKV_TARGET",
       core::text("is \"", asked, "\" in the environment but this CPU's targets are: ", listed()));
 }
 
-bool attn::target_is_allowed(std::string_view name) {
-  return asked_for().empty() || asked_for() == name;
+const char* dense::unsupported(kernels::Target target) {
+  if (!kernels::is_supported(target)) return "this CPU";
+  const std::string& asked = asked_for();
+  if (asked.empty() || asked == kernels::name_of(target)) return nullptr;
+  return "the target that QKV_TARGET names";
 }
 
-std::string_view cpu_target() { return attn::target_in_use("cpu_target"); }
+std::optional<kernels::Target> dense::target_of_call(const Context& context,
+                                                     std::string_view function) {
+  const std::optional<kernels::Target> in_use = target_in_use(function);
+  const std::string_view forced = context.forced_path();
+  if (forced.empty()) return in_use;
+  for (const Path& path : kPaths) {
+    if (path.name != forced) continue;
+    const char* const reason = path.target ? unsupported(*path.target) : nullptr;
+    if (reason != nullptr) fail_unsupported_path(function, forced, reason);
+    return path.target;
+  }
+  fail_unknown_path(function, forced);
+}
+
+void dense::fail_unknown_path(std::string_view function, std::string_view forced) {
+  std::string names;
+  for (const Path& path : kPaths) names += (names.empty() ? "" : ", ") + std::string(path.name);
+  throw Error(function, "context", core::text("forces the path \"", forced, "\"; valid: ", names));
+}
+
+void dense::fail_unsupported_path(std::string_view function, std::string_view forced,
+                                  std::string_view reason) {
+  throw Error(function, "context",
+              core::text("forces the path \"", forced, "\", which does not support ", reason));
+}
+
+std::string_view cpu_target() {
+  const std::optional<kernels::Target> target = dense::target_in_use("cpu_target");
+  return target ? kernels::name_of(*target) : kReferenceTarget;
+}
 
 double multiply_add_burst(std::string_view target, DType type, Index rounds) {
   constexpr std::string_view kFunction = "multiply_add_burst";

@@ -10,15 +10,15 @@
 #include <qkv/softmax.h>
 #include <qkv/tensor.h>
 
-#include "attention/validate/array_arguments.h"
-#include "backend/cpu/kernels_in_use.h"
 #include "core/shapes.h"
+#include "dense/array_arguments.h"
 #include "dense/matrix_product.h"
 #include "dense/rows.h"
+#include "dense/target_in_use.h"
 #include "reference/matmul.h"
 #include "runtime/tasks.h"
 
-namespace qkv::attn {
+namespace qkv::dense {
 namespace {
 
 using runtime::Arena;
@@ -122,12 +122,12 @@ struct Operands {
   const View& out;
 
   // The product of one block; blocks of the same columns are consecutive.
-  dense::MatrixProduct<Stored> block(Index index) const {
+  MatrixProduct<Stored> block(Index index) const {
     const Index n = index % blocks.down() * blocks.rows;
     index /= blocks.down();
     const Index m = index % blocks.across() * blocks.columns;
     index /= blocks.across();
-    dense::MatrixProduct<Stored> p;
+    MatrixProduct<Stored> p;
     p.rows = std::min(blocks.rows, blocks.N - n);
     p.inner = blocks.L;
     p.columns = std::min(blocks.columns, blocks.M - m);
@@ -141,7 +141,7 @@ struct Operands {
   // A view from one element of a batch entry's matrix; without elements the pointer is not moved
   // (it may be null).
   template <class Element, class AnyView>
-  dense::Matrix<Element> part(const AnyView& view, Index entry, Index row, Index column) const {
+  Matrix<Element> part(const AnyView& view, Index entry, Index row, Index column) const {
     if (blocks.L == 0 && std::is_const_v<Element>) return {nullptr, 0, 0};
     Index offset = row * view.stride(-2) + column * view.stride(-1);
     for (int axis = blocks.lead.rank() - 1; axis >= 0; --axis) {
@@ -159,8 +159,8 @@ void fold(ConstView& a, ConstView& b, View& out) {
   for (int axis = 0; axis < b.rank() - 2; ++axis) {
     if (b.size(axis) > 1 && b.stride(axis) != 0) return;
   }
-  const dense::Rows<const Stored> a_rows(a);
-  const dense::Rows<Stored> out_rows(out);
+  const Rows<const Stored> a_rows(a);
+  const Rows<Stored> out_rows(out);
   if (!a_rows.even() || !out_rows.even()) return;
   const auto folded = [](const auto& view, const auto& rows) {
     return Dims{rows.from(0).stride, view.stride(-1)};
@@ -173,9 +173,9 @@ void fold(ConstView& a, ConstView& b, View& out) {
 // Everything checked; a and b have the leading axes of out, which has elements.
 template <class Stored>
 void run_batch_dot(ConstView a, ConstView b, View out, Context& context) {
-  using T = dense::SumOf<Stored>;
+  using T = SumOf<Stored>;
   if (out.rank() > 2) fold<Stored>(a, b, out);
-  const dense::Kernels<T> by = kernels_in_use<T>(context, kBatchDot);
+  const Kernels<T> by = kernels_in_use<T>(context, kBatchDot);
   const Blocks blocks(leading(out.shape(), 2), out.size(-2), a.size(-1), out.size(-1),
                       context.executor().concurrency());
   const Operands<Stored> operands{blocks, a, b, out};
@@ -187,7 +187,7 @@ void run_batch_dot(ConstView a, ConstView b, View out, Context& context) {
     T* const own = arena.take<T>(scratch).data();
     const Index end = std::min(blocks.count(), (task + 1) * each);
     for (Index index = task * each; index < end; ++index) {
-      const dense::MatrixProduct<Stored> block = operands.block(index);
+      const MatrixProduct<Stored> block = operands.block(index);
       if (by.given()) {
         block.run(by, own, stop);
       } else {
@@ -214,19 +214,19 @@ void checked_batch_dot(const ConstView& a, const ConstView& b, const View& out,
 }
 
 }  // namespace
-}  // namespace qkv::attn
+}  // namespace qkv::dense
 
 namespace qkv {
 
 void batch_dot(const ConstView& a, const ConstView& b, const View& out, Transpose transpose_a,
                Transpose transpose_b) {
   Context context;
-  attn::checked_batch_dot(a, b, out, transpose_a, transpose_b, context);
+  dense::checked_batch_dot(a, b, out, transpose_a, transpose_b, context);
 }
 
 void batch_dot(const ConstView& a, const ConstView& b, const View& out, Transpose transpose_a,
                Transpose transpose_b, Context& context) {
-  attn::checked_batch_dot(a, b, out, transpose_a, transpose_b, context);
+  dense::checked_batch_dot(a, b, out, transpose_a, transpose_b, context);
 }
 
 }  // namespace qkv

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_DENSE_SOFTMAX_H_
-#define QKV_DENSE_SOFTMAX_H_
+#ifndef QKV_DENSE_ROW_SOFTMAX_H_
+#define QKV_DENSE_ROW_SOFTMAX_H_
 
 #include <limits>
 
@@ -64,4 +64,4 @@ class RowSoftmax {
 
 }  // namespace qkv::dense
 
-#endif  // QKV_DENSE_SOFTMAX_H_
+#endif  // QKV_DENSE_ROW_SOFTMAX_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_ATTENTION_VALIDATE_ARRAY_ARGUMENTS_H_
-#define QKV_ATTENTION_VALIDATE_ARRAY_ARGUMENTS_H_
+#ifndef QKV_DENSE_ARRAY_ARGUMENTS_H_
+#define QKV_DENSE_ARRAY_ARGUMENTS_H_
 
 #include <string>
 #include <string_view>
@@ -15,7 +15,7 @@
 #include "core/storage.h"
 
 // The requirements of softmax, masked_softmax and batch_dot on their arrays.
-namespace qkv::attn {
+namespace qkv::dense {
 
 inline void require_given(std::string_view function, std::string_view argument,
                           const ConstView& view) {
@@ -76,6 +76,6 @@ inline Dims leading(const Dims& dims, int dropped) {
 // How many pieces of a length cover a size.
 inline Index pieces(Index size, Index length) { return (size + length - 1) / length; }
 
-}  // namespace qkv::attn
+}  // namespace qkv::dense
 
-#endif  // QKV_ATTENTION_VALIDATE_ARRAY_ARGUMENTS_H_
+#endif  // QKV_DENSE_ARRAY_ARGUMENTS_H_
