@@ -11,7 +11,7 @@ What is done with a fenced block depends on its language:
   console  lines after "$ " are run; the other lines, if any, are what they must print
   python   run by the checkout's .venv-python, in one process with the document's python blocks
            above it; those that import one of qkv, torch, transformers when it is missing are counted
-           and listed
+           and listed, and so are commands that name a file which only they write
   text, json, cmake   shown only
 <!-- output --> before a text block: exactly what the block above prints on stdout.
 <!-- run: no, REASON --> before a sh, console or python block: not run, but counted and listed; sh
@@ -90,7 +90,8 @@ class Runner:
         self.root, self.compiler, self.document = root, compiler, document
         self.directory = pathlib.Path(directory)
         self.session = None  # of the python blocks
-        self.imports = set()  # those of PACKAGES that they import
+        self.imports = set()  # those of IMPORT that they import
+        self.unwritten = set()  # files that python blocks name which were not run
         for entry in root.iterdir():
             if not entry.name.startswith("."):
                 (self.directory / entry.name).symlink_to(entry)
@@ -124,13 +125,21 @@ class Runner:
 
     def obstacle(self, block):
         """Why a block cannot be run here, or None."""
-        if "run" in block.marks or block.language != "python":
-            return block.marks.get("run")
+        if "run" in block.marks:
+            return block.marks["run"]
+        if block.language != "python":
+            absent = [name for name in sorted(self.unwritten)
+                      if name in block.code and not (self.directory / name).exists()]
+            return f"nobody has written {' '.join(absent)}" if absent else None
         self.imports.update(IMPORT.findall(block.code))
         absent = [name for name in sorted(self.imports) if not is_installed(name)]
-        return f"there is no {' '.join(absent)} in .venv-python" if absent else None
+        if not absent:
+            return None
+        self.unwritten.update(FILE.findall(block.code))
+        return f"there is no {' '.join(absent)} in .venv-python"
 
 
+FILE = re.compile(r"""["']([\w./-]+\.\w+)["']""")
 IMPORT = re.compile(r"^ *(?:import|from) (qkv|torch|transformers)\b", re.MULTILINE)
 NOT_RUN = object()  # output of a block that could not be run here
 

@@ -115,6 +115,18 @@ SEPARATELY = [
 ]
 
 
+# Documents where no package is installed: what needs one is counted as not run, and so is a command
+# that reads what it would have written.
+WITHOUT_PACKAGES = [
+    ("```sh\ntrue\n```\n```python\nimport qkv\n```\n"
+     '```python\nopen("made.txt", "w").write("1")\n```\n```console\n$ cat made.txt\n1\n```\n',
+     ["README.md:5: python: there is no qkv in", "README.md:11: console: nobody has written made.txt",
+      " 0 failures"]),
+    ('```python\nimport qkv\nopen("made.txt", "w")\n```\n```sh\necho 1 > other.txt\n```\n'
+     "```sh\ncat absent.txt\n```\n", ["FAILED README.md:9: sh: exit 1", " 1 failures"]),
+]
+
+
 def verdict(build, document, separately=False):
     """(passed, report) of a checkout with just this README.md."""
     with tempfile.TemporaryDirectory() as directory:
@@ -134,7 +146,9 @@ def cases():
         yield document, False, True, []
     for document, reason in WRONG:
         yield document, False, False, [reason]
-    for documents in TOGETHER, SEPARATELY:
+    for documents in TOGETHER, SEPARATELY, WITHOUT_PACKAGES:
+        if documents is WITHOUT_PACKAGES:
+            docs_blocks.is_installed = lambda name: False  # the last cases
         for document, texts in documents:
             yield document, documents is SEPARATELY, " 0 failures" in texts, texts
 
