@@ -16,6 +16,7 @@ namespace qkv::core {
 inline constexpr std::uint32_t kSign32 = 0x80000000;
 inline constexpr std::uint32_t kInfinity32 = 0x7F800000;
 inline constexpr std::uint32_t kQuiet32 = 0x00400000;
+inline constexpr std::uint32_t kInfinityBFloat16 = 0x7F80;
 inline constexpr std::uint32_t kQuietBFloat16 = 0x0040;
 inline constexpr std::uint32_t kInfinity16 = 0x7C00;
 inline constexpr std::uint32_t kQuiet16 = 0x0200;

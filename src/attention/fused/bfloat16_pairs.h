@@ -48,6 +48,17 @@ T word_of(BFloat16 first, BFloat16 second) noexcept {
   }
 }
 
+// The first (0) or second (1) of a pair.
+template <class T>
+T half_of_word(T word, Index which) noexcept {
+  if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
+    const auto bits = std::bit_cast<std::uint32_t>(word) >> 16 * which;
+    return core::from_bfloat16_bits(static_cast<std::uint16_t>(bits));
+  } else {
+    return word;
+  }
+}
+
 // Pairs of the channels of one row.
 template <class T>
 void join_channels(const core::Operand& x, Index offset, Index width, T* to) noexcept {

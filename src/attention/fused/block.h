@@ -3,6 +3,8 @@
 #define QKV_ATTENTION_FUSED_BLOCK_H_
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <limits>
 
 #include "attention/fused/additive_scores.h"
@@ -102,6 +104,31 @@ struct BlockRow {
   Range range = Range::kSmall;  // of the additive score
 };
 
+// Keys of a chunk.
+class KeySet {
+ public:
+  bool none() const { return none_; }
+  void insert(Index n) {
+    words_[n / kPanel] |= std::uint64_t{1} << n % kPanel;
+    none_ = false;
+  }
+  bool contains(Index n) const { return (words_[n / kPanel] >> n % kPanel & 1U) != 0; }
+  // The first of begin .. end-1, or end.
+  Index next(Index begin, Index end) const {
+    while (begin < end) {
+      const std::uint64_t rest = words_[begin / kPanel] >> begin % kPanel;
+      if (rest != 0) return std::min(end, begin + std::countr_zero(rest));
+      begin = (begin / kPanel + 1) * kPanel;
+    }
+    return end;
+  }
+
+ private:
+  static_assert(kPanel == 64);
+  std::uint64_t words_[kPanelsPerChunk] = {};
+  bool none_ = true;
+};
+
 template <class T>
 class FusedBlock {
  public:
@@ -125,6 +152,7 @@ class FusedBlock {
     acc = take(kBlockRows * width_);
     chunk_acc = take(kGroupRows * width_);
     if (call.copies_values) values_ = take(p_.key_chunk * p_.E);
+    if (call.reads_values && p_.v.dtype != dtype_of<T>) odd_row_ = take(width_);
     if (call.key_masks) allowed_ = arena.template take<std::uint8_t>(kGroupRows * kKeyChunk).data();
   }
 
@@ -271,7 +299,14 @@ class FusedBlock {
   void score_tiles(Index t0, Index t1, Tiles tiles);
   void sum_values(Index t0, Index t1, const StoredRows& v);
   void sum_tile(Index t, Index begin, Index end, const StoredRows& v);
+  void sum_tiles(Index t0, Index t1, const StoredRows& v);
+  void sum_run(Index t, Index begin, Index end, const StoredRows& v);
   void sum_keys(Index t, Index begin, Index end, const StoredRows& v);
+  void find_odd_values(const StoredRows& v);
+  bool is_odd_value(Index n, const StoredRows& v) const;
+  bool may_see(Index r, Index n) const;
+  void sum_one_by_one(Index t, Index begin, Index end, const StoredRows& v);
+  void add_value(Index n, const T* weight, const StoredRows& v, T* row) const;
   void sum_with_care(Index t, const StoredRows& v);
   void add_rounded(Index n, T weight, T* row);
 
@@ -299,6 +334,11 @@ class FusedBlock {
   T* panels_ = nullptr;      // packed by this block, of the chunk
   unsigned own_panels_ = 0;  // bit n: panel n is packed
   T* values_ = nullptr;
+  bool expects_odd_ = false;  // some chunk before had odd values: fused/odd_values.h
+  bool knows_odd_ = false;
+  KeySet odd_;              // of the chunk
+  unsigned ambiguous_ = 0;  // bit n: tile n of the group
+  T* odd_row_ = nullptr;    // [width]
   T* factor_ = nullptr;
   T* chunk_factor_ = nullptr;
   std::uint8_t* allowed_ = nullptr;  // [group's rows][kKeyChunk]

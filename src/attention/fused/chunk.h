@@ -79,6 +79,8 @@ bool FusedBlock<T>::begin_chunk(Index j0, Tiles tiles, bool with_values) {
   j0_ = j0;
   keys_ = std::min(p_.key_chunk, unit_.s.Tk - j0);
   own_panels_ = 0;
+  odd_ = {};
+  knows_odd_ = false;
   if (call_.reads_keys || call_.reads_values) {
     reads_ = {};
     if (call_.reads_keys) reads_.set_keys(p_.k, k_rows_, j0, p_.Dk);
@@ -365,14 +367,29 @@ void FusedBlock<T>::sum_values(Index t0, Index t1, const StoredRows& v) {
       k_.round_weights(scores(r) + x.begin, x.end - x.begin, scores(r) + x.begin / 2);
     }
   }
+  // A masked key has weight 0, and 0 times NaN or infinity is NaN. So values that are not finite
+  // show in the sums; from then on they are looked for before a chunk's sums.
+  if (expects_odd_) find_odd_values(v);
+  sum_tiles(t0, t1, v);
+  if (knows_odd_ || !k_.has_nan(first, count)) return;
+  expects_odd_ = true;
+  find_odd_values(v);
+  if (odd_.none()) return;  // a score is NaN
+  std::fill(first, first + count, T(0));
+  sum_tiles(t0, t1, v);
+}
+
+template <class T>
+void FusedBlock<T>::sum_tiles(Index t0, Index t1, const StoredRows& v) {
   const Index step = call_.reads_values && count_ > 2 ? kStoredKeys : kValueKeys;
+  ambiguous_ = 0;
   for (Index n = 0; n < keys_; n += step) {
     call_.stop();
     for (Index t = t0; t < t1; ++t) sum_tile(t, n, std::min(n + step, keys_), v);
   }
-  // A masked key has weight 0, and 0 times NaN or infinity is NaN.
-  if (!k_.has_nan(first, count)) return;
-  for (Index t = t0; t < t1; ++t) sum_with_care(t, v);
+  for (Index t = t0; t < t1; ++t) {
+    if ((ambiguous_ >> t % kGroupTiles & 1U) != 0) sum_with_care(t, v);
+  }
 }
 
 // Keys begin .. end-1 of the chunk, for the rows of one tile: the runs of live panels.
@@ -386,8 +403,21 @@ void FusedBlock<T>::sum_tile(Index t, Index begin, Index end, const StoredRows& 
     while (stop < end && (tile.live_panels >> (stop / kPanel) & 1U) != 0) {
       stop = std::min(end, (stop / kPanel + 1) * kPanel);
     }
-    if (stop > begin) sum_keys(t, begin, stop, v);
+    if (stop > begin) sum_run(t, begin, stop, v);
     begin = std::max(stop, (begin / kPanel + 1) * kPanel);
+  }
+}
+
+// The same of a run of live panels.
+template <class T>
+void FusedBlock<T>::sum_run(Index t, Index begin, Index end, const StoredRows& v) {
+  if (odd_.none()) return sum_keys(t, begin, end, v);
+  const Index each = call_.pairs ? 2 : 1;
+  while (begin < end) {
+    const Index odd = odd_.next(begin, end) / each * each;
+    if (odd > begin) sum_keys(t, begin, std::min(odd, end), v);
+    begin = std::min(odd + each, end);
+    if (odd < end) sum_one_by_one(t, odd, begin, v);
   }
 }
 
@@ -415,63 +445,8 @@ void FusedBlock<T>::sum_keys(Index t, Index begin, Index end, const StoredRows& 
   }
 }
 
-// The same sums, key by key, over live keys only. Weights do not identify them (a live weight may
-// be 0 by rounding or dropout), so the scores are recomputed.
-template <class T>
-void FusedBlock<T>::sum_with_care(Index t, const StoredRows& v) {
-  const Index first = tile_begin(t);
-  const Tile tile = tiles_[t];
-  const Index rows = tile_end(t) - first;
-  if (!k_.has_nan(chunk_acc + first % kGroupRows * width_, rows * width_)) return;
-  for (Index n = 0; n < kPanelsPerChunk; ++n) {
-    if ((tile.live_panels >> n & 1U) != 0) score_panel(t, t + 1, n);
-  }
-  for (Index r = first; r < tile_end(t); ++r) {
-    T* s = scores(r);
-    soft_cap(r);
-    change(r);
-    bool live[kKeyChunk];
-    for (Index n = tile.keys.begin; n < tile.keys.end; ++n) {
-      live[n] = s[n] != -std::numeric_limits<T>::infinity();
-    }
-    const Index in_group = r % kGroupRows;
-    k_.softmax({s + tile.keys.begin, kScoreStride}, 1, tile.keys.end - tile.keys.begin,
-               chunk_max + in_group, chunk_sum + in_group);
-    drop(r);
-    T* row = chunk_acc + in_group * width_;
-    std::fill(row, row + width_, T(0));
-    const Index end = std::min(keys_, tile.keys.end);
-    for (Index n = tile.keys.begin; n < end && !call_.pairs; ++n) {
-      if (!live[n]) continue;
-      const StoredRows value = call_.reads_values ? reads_.values(n) : v.row(n);
-      k_.stored_sum({s + n, kScoreStride}, 1, value, 1, p_.E, {row, width_}, {});
-    }
-    // The odd key of a pair first: core/bfloat16_pairs.h.
-    for (Index n = tile.keys.begin; n < end && call_.pairs; n += 2) {
-      if (n + 1 < end && live[n + 1]) add_rounded(n + 1, s[n + 1], row);
-      if (live[n]) add_rounded(n, s[n], row);
-    }
-  }
-}
-
-// row += weight * v_n for key n of the chunk, alone in its pair.
-template <class T>
-void FusedBlock<T>::add_rounded(Index n, T weight, T* row) {
-  T words[kPanel] = {weight};
-  k_.round_weights(words, kPanel, words);
-  const Index offset = v_rows_.offset(j0_ + n);
-  if (is_readable<T>(p_.v)) {
-    k_.stored_sum({words, 1}, 1, stored_rows(p_.v, offset), 1, p_.E, {row, width_}, {});
-    return;
-  }
-  BFloat16 values[kPanel];
-  for (Index c = 0; c < p_.E; c += kPanel) {
-    const Index count = std::min(kPanel, p_.E - c);
-    for (Index x = 0; x < count; ++x) values[x] = bfloat16_at(p_.v, offset, c + x);
-    k_.stored_sum({words, 1}, 1, {values, DType::kBFloat16, 0}, 1, count, {row + c, width_}, {});
-  }
-}
-
 }  // namespace qkv::attn
+
+#include "attention/fused/odd_values.h"  // likewise, of values that are not finite
 
 #endif  // QKV_ATTENTION_FUSED_CHUNK_H_
