@@ -4,25 +4,44 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include <qkv/view.h>
 
 namespace qkv::core {
 
-// Whether none of n contiguous numbers is NaN or infinite: their exponents, without branches, so
-// that the loop becomes vector code.
+template <class T>
+using BitsOf = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+
+// 1 for NaN and infinities, else 0. Without branches: loops become vector code.
+template <class T>
+BitsOf<T> exponent_is_full(T x) noexcept {
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>);
+  constexpr auto kFull = std::bit_cast<BitsOf<T>>(std::numeric_limits<T>::infinity());
+  return static_cast<BitsOf<T>>((std::bit_cast<BitsOf<T>>(x) & kFull) == kFull);
+}
+
+// Whether none of n contiguous numbers is NaN or infinite.
 template <class T>
 bool are_finite(const T* x, Index n) noexcept {
-  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>);
-  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
-  constexpr Bits kExponent = sizeof(T) == 4 ? Bits{0x7F800000U} : Bits(0x7FF0000000000000U);
-  Bits odd = 0;
-  for (Index i = 0; i < n; ++i) {
-    odd |= static_cast<Bits>((std::bit_cast<Bits>(x[i]) & kExponent) == kExponent);
-  }
+  BitsOf<T> odd = 0;
+  for (Index i = 0; i < n; ++i) odd |= exponent_is_full(x[i]);
   return odd == 0;
 }
+
+// The same of each of `count` columns, row by row.
+template <class T, Index count>
+class OddColumns {
+ public:
+  void add(const T* row) noexcept {
+    for (Index n = 0; n < count; ++n) odd_[n] |= exponent_is_full(row[n]);
+  }
+  bool is_odd(Index n) const noexcept { return odd_[n] != 0; }
+
+ private:
+  BitsOf<T> odd_[count] = {};
+};
 
 }  // namespace qkv::core
 

@@ -80,6 +80,14 @@ class FusedGradientBlock {
   void add_keys(const RowsOf<const T>& rows, Index width, T* weights, const KeyRange& keys,
                 const KeyRange& tiles, T* to) const;
   void query_products();
+  bool leaves_out_odd_keys() const { return call_.dot.additive == nullptr; }
+  void pack_block(const Operand& x, Index offset, Index width, T* panels);
+  void pack_values();
+  void find_odd_keys();
+  bool may_see(Index r, Index n) const;
+  bool sees_odd_key() const;
+  void find_live_keys();
+  void keep_odd_values(bool keep);
   void additive_products();
   void products_with_care();
   void score_panel(Index t0, Index t1, Index n);
@@ -97,6 +105,8 @@ class FusedGradientBlock {
   Index keys_ = 0;
   Index offset_ = 0;
   bool finite_ = true;
+  KeySet odd_;                  // if not finite_: the keys which are not
+  bool has_odd_values_ = true;  // v_panels_ has theirs, not zeros
   RowsOf<const T> k_rows_;
   // The block of queries.
   Index h_ = 0;
@@ -154,24 +164,12 @@ void FusedGradientBlock<T>::begin(const KeyUnit& unit, Index block) {
   keys_ = std::min(kGradientBlock, unit.s.Tk - j0_);
   offset_ = p_.diagonal_offset(unit.b, unit.s);
   const Index row = unit.s.k0 + j0_;
-  const auto first = [&](const Operand& x, Index head) {
-    return core::offset_of(x, core::batch_offset(x, p_.batch, unit.b), head, row, 0);
-  };
-  const Index k_offset = first(p_.k, unit.g);
-  const auto pack = [&](const Operand& x, Index offset, Index width, T* panels) {
-    const Index count = pieces(keys_, kPanel);
-    for (Index n = 0; n < count; ++n) {
-      call_.dot.stop();
-      pack_panel(call_.dot, x, offset + n * kPanel * x.row_stride,
-                 std::min(kPanel, keys_ - n * kPanel), width, panels + n * kPanel * width);
-    }
-    finite_ = finite_ && g_.all_finite(panels, count * kPanel * width);
-  };
+  const Index k_offset =
+      core::offset_of(p_.k, core::batch_offset(p_.k, p_.batch, unit.b), unit.g, row, 0);
   finite_ = true;
-  pack(p_.k, k_offset, call_.dot.score_width(), k_panels_);
-  if (call_.multiplies_values()) {
-    pack(p_.v, first(p_.v, p_.value_head(unit.g)), p_.E, v_panels_);
-  }
+  pack_block(p_.k, k_offset, call_.dot.score_width(), k_panels_);
+  pack_values();
+  if (!finite_ && leaves_out_odd_keys()) find_odd_keys();
   if (copies_keys()) {
     for (Index n = 0; n < keys_; ++n) {
       call_.dot.stop();
@@ -192,6 +190,17 @@ void FusedGradientBlock<T>::begin(const KeyUnit& unit, Index block) {
   }
   std::fill_n(dk_, keys_ * call_.width(), T(0));
   std::fill_n(dv_, keys_ * p_.E, T(0));
+}
+
+template <class T>
+void FusedGradientBlock<T>::pack_block(const Operand& x, Index offset, Index width, T* panels) {
+  const Index count = pieces(keys_, kPanel);
+  for (Index n = 0; n < count; ++n) {
+    call_.dot.stop();
+    pack_panel(call_.dot, x, offset + n * kPanel * x.row_stride,
+               std::min(kPanel, keys_ - n * kPanel), width, panels + n * kPanel * width);
+  }
+  finite_ = finite_ && g_.all_finite(panels, count * kPanel * width);
 }
 
 template <class T>
@@ -241,7 +250,9 @@ bool FusedGradientBlock<T>::query_block(Index h, Index block) {
   q_rows_ = call_.q.from(unit_.b, h, row);
   if (call_.dout.given()) dout_rows_ = call_.dout.from(unit_.b, h, row);
   state_ = call_.state_of(call_.query_places.of(unit_.b, h, row));
-  with_care_ = !finite_ || call_.finite[place] == 0 ||
+  const bool odd_key = !finite_ && (!leaves_out_odd_keys() || sees_odd_key());
+  if (!finite_ && leaves_out_odd_keys()) keep_odd_values(odd_key);
+  with_care_ = odd_key || call_.finite[place] == 0 ||
                (call_.dot.additive != nullptr && call_.dot.additive->is_odd(h));
   for (Index t = 0; t < tiles(); t += kGradientGroup) {
     score_tiles(t, std::min(t + kGradientGroup, tiles()));
@@ -250,7 +261,11 @@ bool FusedGradientBlock<T>::query_block(Index h, Index block) {
   if (with_care_) {
     products_with_care();
   } else {
-    std::fill_n(key_live_, keys_, true);
+    if (finite_) {
+      std::fill_n(key_live_, keys_, true);
+    } else if (call_.tells_live) {
+      find_live_keys();
+    }
     if (call_.adds_to_queries()) query_products();
     key_products();
   }
@@ -468,26 +483,10 @@ void FusedGradientBlock<T>::change_gradients(Index t, Index r) {
                      spare_);
 }
 
-// From ds of one row: the gradients of bias and of ALiBi's slope.
-template <class T>
-void FusedGradientBlock<T>::query_sums(const QueryAt& at, Index r, const KeyRange& keys) {
-  const T* ds = gradients(r) + keys.begin;
-  const Index j = j0_ + keys.begin;
-  const Index count = std::min(keys.end, keys_) - keys.begin;
-  if (call_.to.alibi.given()) alibi_sums_[r] = -g_.distance_sum(ds, j - at.i - at.o, count);
-  if (call_.sums_bias_rows()) bias_sums_[r] = g_.sum(ds, count);
-  if (!call_.sums_bias_keys()) return;
-  T* to = call_.own.at(call_.to.bias, at.b, at.h, at.i, j);
-  if (call_.stores_bias()) {
-    std::copy_n(ds, count, to);
-  } else {
-    g_.add(to, ds, count);
-  }
-}
-
 }  // namespace qkv::attn
 
 #include "attention/fused/additive_products.h"  // likewise, of the additive score
 #include "attention/fused/gradient_products.h"  // the products that follow
+#include "attention/fused/odd_keys.h"           // and of keys that are not finite
 
 #endif  // QKV_ATTENTION_FUSED_GRADIENT_BLOCK_H_

@@ -7,6 +7,23 @@
 // The products of a FusedGradientBlock once w and ds of a block of queries are known.
 namespace qkv::attn {
 
+// From ds of one row: the gradients of bias and of ALiBi's slope.
+template <class T>
+void FusedGradientBlock<T>::query_sums(const QueryAt& at, Index r, const KeyRange& keys) {
+  const T* ds = gradients(r) + keys.begin;
+  const Index j = j0_ + keys.begin;
+  const Index count = std::min(keys.end, keys_) - keys.begin;
+  if (call_.to.alibi.given()) alibi_sums_[r] = -g_.distance_sum(ds, j - at.i - at.o, count);
+  if (call_.sums_bias_rows()) bias_sums_[r] = g_.sum(ds, count);
+  if (!call_.sums_bias_keys()) return;
+  T* to = call_.own.at(call_.to.bias, at.b, at.h, at.i, j);
+  if (call_.stores_bias()) {
+    std::copy_n(ds, count, to);
+  } else {
+    g_.add(to, ds, count);
+  }
+}
+
 // dk and dv: rows of the block's queries, weighted by columns of ds and w.
 template <class T>
 void FusedGradientBlock<T>::key_products() {
@@ -59,9 +76,16 @@ void FusedGradientBlock<T>::query_products() {
     call_.dot.stop();
     const KeyRange keys = keys_of(t);
     const Index r = first_row(t);
-    k_.weighted_sum({gradients(r) + keys.begin, kGradientStride}, rows_of(t),
-                    {k_rows_.data + keys.begin * k_rows_.stride, k_rows_.stride},
-                    std::min(keys.end, keys_) - keys.begin, p_.Dk, {dq_ + r * p_.Dk, p_.Dk});
+    const Index end = std::min(keys.end, keys_);
+    for (Index n = keys.begin; n < end; ++n) {
+      const Index odd = finite_ ? end : odd_.next(n, end);
+      if (n < odd) {
+        k_.weighted_sum({gradients(r) + n, kGradientStride}, rows_of(t),
+                        {k_rows_.data + n * k_rows_.stride, k_rows_.stride}, odd - n, p_.Dk,
+                        {dq_ + r * p_.Dk, p_.Dk});
+      }
+      n = odd;
+    }
   }
 }
 
