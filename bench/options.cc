@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cost of options, built-in or the user's, relative to the plain call.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 
 #include <qkv/mods.h>
 #include <qkv/soft_cap.h>
@@ -56,6 +58,30 @@ void add_cap(Problem& p) { p.options.softcap = 30; }
 
 void add_bias(Problem& p) { p.options.bias = p.add_random({p.shape.Tq, p.shape.Tk}, 5); }
 
+// One key in each block of 128 is padding.
+constexpr Index kPaddedEach = 128;
+constexpr Index kPadded = 77;
+void add_padding(Problem& p) {
+  const View padding = p.add(DType::kBool, {p.shape.B, p.shape.Tk});
+  for (Index n = 0; n < padding.element_count(); ++n) {
+    padding.as<bool>()[n] = n % p.shape.Tk % kPaddedEach == kPadded;
+  }
+  p.options.masks = {Padding{padding}};
+}
+
+// And what stands there is not a number.
+void add_padding_nan(Problem& p) {
+  add_padding(p);
+  for (const View& x : {p.k, p.v}) {
+    float* const row = x.as<float>();
+    const Index width = x.size(-1);
+    for (Index n = 0; n < x.element_count() / width; ++n) {
+      if (n % p.shape.Tk % kPaddedEach != kPadded) continue;
+      std::fill_n(row + n * width, width, std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+}
+
 constexpr double kOptionTarget = 1.25;
 constexpr OptionCase kOptions[] = {
     {"dropout", kOptionTarget, add_dropout},
@@ -65,6 +91,8 @@ constexpr OptionCase kOptions[] = {
     {"alibi", kOptionTarget, [](Problem& p) { p.options.alibi = usual_slopes(p); }},
     {"key-lengths", kOptionTarget,
      [](Problem& p) { p.options.masks = {KeyLengths{nearly_all_keys(p)}}; }},
+    {"padding", kOptionTarget, add_padding},
+    {"padding-nan", kOptionTarget, add_padding_nan},
     // No option, but scores so far apart that many exponentials underflow.
     {"far-apart", std::nullopt, [](Problem& p) { p.options.scale = 8; }},
 };
@@ -129,6 +157,7 @@ constexpr OptionCase kCustom[] = {
 constexpr OptionCase kBackward[] = {
     {"dropout", kOptionTarget, add_dropout}, {"mask", kOptionTarget, add_mask},
     {"soft-cap", kOptionTarget, add_cap},    {"bias", kOptionTarget, add_bias},
+    {"padding", kOptionTarget, add_padding}, {"padding-nan", kOptionTarget, add_padding_nan},
     {"decay", kLineTarget, add_decay},
 };
 

@@ -33,7 +33,8 @@ class Bench(Case):
         self.assertTrue(report["quick"])
         self.assertEqual(report["command"], "qkv bench small options --quick")
         names = [f"options/{name}"
-                 for name in "dropout mask soft-cap bias alibi key-lengths far-apart".split()]
+                 for name in "dropout mask soft-cap bias alibi key-lengths padding padding-nan "
+                              "far-apart".split()]
         self.assertEqual(list(report["rows"]), [*names, "small/plan", "small/attention"])
         for name, row in report["rows"].items():
             self.assertIn(row["verdict"], ("none", "noisy"), name)
