@@ -384,7 +384,7 @@ void check_sizes(const Contents& contents, const TranslatorConfig& config) {
   }
   check("embedding", config.embedding, config.source_tokens);
   check("embedding", config.embedding, config.target_tokens);
-  if (config.attention == TranslatorAttention::kAdditive) {
+  if (form_of(config.attention).has_units) {
     check("units", config.units, config.hidden);
   }
 }

@@ -3,6 +3,7 @@
 #define QKV_MODELS_MODEL_NAMES_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -12,15 +13,21 @@
 #include <qkv/app/translator.h>
 #include <qkv/app/vocabulary.h>
 
+#include "models/attention_form.h"
 #include "text/choice.h"
 
 // What settings of a translator are called, in its file and by who types them.
 namespace qkv::app {
 
+constexpr Choice<TranslatorAttention> named(TranslatorAttention attention) {
+  return {form_of(attention).name, attention};
+}
 inline constexpr Choice<TranslatorAttention> kTranslatorAttentions[] = {
-    {"additive", TranslatorAttention::kAdditive},    {"dot", TranslatorAttention::kDot},
-    {"scaled_dot", TranslatorAttention::kScaledDot}, {"bilinear", TranslatorAttention::kBilinear},
-    {"multihead", TranslatorAttention::kMultiHead},  {"none", TranslatorAttention::kNone}};
+    named(TranslatorAttention::kAdditive),  named(TranslatorAttention::kDot),
+    named(TranslatorAttention::kScaledDot), named(TranslatorAttention::kBilinear),
+    named(TranslatorAttention::kMultiHead), named(TranslatorAttention::kNone)};
+static_assert(std::size(kTranslatorAttentions) ==
+              static_cast<std::size_t>(TranslatorAttention::kNone) + 1);
 inline constexpr Choice<Tokenization> kTokenizations[] = {{"char", Tokenization::kCharacter},
                                                           {"word", Tokenization::kWord},
                                                           {"subword", Tokenization::kSubword}};

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "models/attention_form.h"
 #include "models/values.h"
 
 namespace qkv::app {
@@ -42,11 +43,11 @@ void copy_parameters(const P& from, P& to) {
 }  // namespace
 
 Index head_count(const TranslatorConfig& config) {
-  return config.attention == TranslatorAttention::kMultiHead ? config.heads : 1;
+  return form_of(config.attention).has_heads ? config.heads : 1;
 }
 
 Index context_width(const TranslatorConfig& config) {
-  return config.attention == TranslatorAttention::kMultiHead ? config.hidden : 2 * config.hidden;
+  return form_of(config.attention).has_heads ? config.hidden : 2 * config.hidden;
 }
 
 SourceMemory::SourceMemory(const TranslatorConfig& config, const TranslatorLayers& layers,
@@ -109,10 +110,24 @@ void SourceMemory::see_last(const View& seen) const {
 }
 
 Options SourceMemory::options() const {
-  Options options;  // scaled dot product
-  if (config_.attention == TranslatorAttention::kDot) options.score = Dot{};
-  if (layers_.additive) options.score = additive_score(*layers_.additive);
-  if (layers_.bilinear) options.score = Bilinear{layers_.bilinear->parameters().w};
+  Options options;
+  switch (config_.attention) {
+    case TranslatorAttention::kAdditive:
+      options.score = additive_score(*layers_.additive);
+      break;
+    case TranslatorAttention::kDot:
+      options.score = Dot{};
+      break;
+    case TranslatorAttention::kScaledDot:
+    case TranslatorAttention::kMultiHead:
+      options.score = ScaledDot{};
+      break;
+    case TranslatorAttention::kBilinear:
+      options.score = Bilinear{layers_.bilinear->parameters().w};
+      break;
+    case TranslatorAttention::kNone:
+      break;  // nothing is scored
+  }
   options.masks.emplace_back(KeyLengths{sources_.lengths});
   return options;
 }

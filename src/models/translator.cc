@@ -7,6 +7,7 @@
 #include <qkv/app/vocabulary.h>
 #include <qkv/error.h>
 
+#include "models/attention_form.h"
 #include "models/output_layer.h"
 #include "models/output_pass.h"
 #include "models/search.h"
@@ -35,7 +36,7 @@ TranslatorConfig checked(const TranslatorConfig& c) {
   size("encoder_layers", c.encoder_layers, 1);
   size("units", c.units, 1);
   size("heads", c.heads, 1);
-  if (c.attention == TranslatorAttention::kMultiHead) {
+  if (form_of(c.attention).has_heads) {
     check(c.hidden % c.heads == 0, "heads",
           fmt::format("must divide hidden, got {} heads for {}", c.heads, c.hidden));
   }
@@ -65,15 +66,12 @@ Linear output_of(const TranslatorConfig& c) {
 TranslatorLayers layers_of(const TranslatorConfig& c) {
   const Index H = c.hidden;
   const Index seen = context_width(c);
-  const bool heads = c.attention == TranslatorAttention::kMultiHead;
-  const bool dot =
-      c.attention == TranslatorAttention::kDot || c.attention == TranslatorAttention::kScaledDot;
+  const AttentionForm form = form_of(c.attention);
+  const bool heads = form.has_heads;
   std::optional<AdditiveAttention> additive;
   std::optional<BilinearAttention> bilinear;
-  if (c.attention == TranslatorAttention::kAdditive) {
-    additive.emplace(H, 2 * H, c.units, 0.0, c.dtype);
-  }
-  if (c.attention == TranslatorAttention::kBilinear) bilinear.emplace(H, 2 * H, 0.0, c.dtype);
+  if (form.has_units) additive.emplace(H, 2 * H, c.units, 0.0, c.dtype);
+  if (form.has_matrix) bilinear.emplace(H, 2 * H, 0.0, c.dtype);
   return {
       .source_embedding = Embedding(c.source_tokens, c.embedding, Vocabulary::kPadding, c.dtype),
       .encoder = GruStack({c.embedding, H, true, true, c.dtype}, c.encoder_layers),
@@ -81,7 +79,7 @@ TranslatorLayers layers_of(const TranslatorConfig& c) {
       .additive = std::move(additive),
       .bilinear = std::move(bilinear),
       .query = linear_if(heads, c, H, true),
-      .key = linear_if(heads || dot, c, 2 * H, heads),
+      .key = linear_if(form.projects_keys, c, 2 * H, heads),
       .value = linear_if(heads, c, 2 * H, true),
       .merge = linear_if(heads, c, H, true),
       .target_embedding = Embedding(c.target_tokens, c.embedding, Vocabulary::kPadding, c.dtype),
