@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include <qkv/attention.h>
 #include <qkv/context.h>
 #include <qkv/export.h>
 #include <qkv/options.h>
 #include <qkv/outputs.h>
+#include <qkv/tensor.h>
 #include <qkv/view.h>
 
 namespace qkv {
@@ -30,6 +32,17 @@ struct KvCacheSizes {
   Index queries = 16;
 };
 
+// All that a cache holds, as arrays: for files. Pages are those in use, numbered anew; one that
+// entries share occurs once. Rows that hold no key are 0.
+struct KvCacheContents {
+  KvCacheSizes sizes{};
+  Tensor k_pages{};       // [pages,page,G,D]
+  Tensor v_pages{};       // [pages,page,G,E]
+  Tensor block_tables{};  // int64 [B,pages of the longest entry]; -1 where an entry has no page
+  Tensor lengths{};       // int64 [B]: keys, dropped ones included
+  Tensor first_keys{};    // int64 [B]: how many of them a window has dropped
+};
+
 // Keys and values that grow step by step, in pages (Kwon et al. 2023, section 4). Keys are counted
 // from the first one appended, also after a window has dropped it, so that results have the bits
 // of attention() over all keys in one piece. Entries may share pages; a shared page is copied when
@@ -37,6 +50,9 @@ struct KvCacheSizes {
 class QKV_API KvCache {
  public:
   explicit KvCache(const KvCacheSizes& sizes);
+  // One that goes on as the cache whose contents() these are, to the bit. Throws Error naming the
+  // array that is not as it must be.
+  explicit KvCache(const KvCacheContents& contents);
   ~KvCache();
   KvCache(KvCache&&) noexcept;
   KvCache& operator=(KvCache&&) noexcept;
@@ -49,6 +65,8 @@ class QKV_API KvCache {
   // An entry keeps its first `length` keys: those of rejected guesses go. With a window, `length`
   // is 0 or reaches to keys that are still there.
   void truncate(Index entry, Index length);
+  // Room for so many pages in use, without moving any.
+  void reserve(Index pages);
   // No entry has a key. Memory is kept.
   void reset();
   // Entry b becomes what entry from[b] was, for all B: beams. No key is copied.
@@ -62,6 +80,11 @@ class QKV_API KvCache {
   // What the plain call takes, until the next change of the cache. With a window, the call must
   // have a Window that sees no key before first_key().
   Inputs inputs(const ConstView& q) const;
+  // Keeps pages where they are as long as the result lives, even without the cache: a call that
+  // would have to move them throws Error. Their numbers may change.
+  std::shared_ptr<const void> hold_pages() const;
+  // A copy, of as many bytes as the pages in use have.
+  KvCacheContents contents() const;
 
   const KvCacheSizes& sizes() const noexcept;
   std::span<const Index> lengths() const noexcept;  // the keys of each entry, dropped ones included
@@ -72,7 +95,9 @@ class QKV_API KvCache {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  void expect_room(std::string_view function, Index wanted) const;
+
+  std::shared_ptr<State> state_;  // shared with hold_pages()
 };
 
 }  // namespace qkv

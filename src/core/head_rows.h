@@ -8,6 +8,10 @@
 
 namespace qkv::core {
 
+// A page has a multiple of so many keys: it begins where a block of keys that is read together may
+// begin, whole registers, for any target.
+inline constexpr Index kPageMultiple = 16;
+
 // The rows of an operand that one head of a batch entry, or of a sequence, has: where row j is, in
 // elements from the operand's data. Rows in pages are found through the entry's block table.
 class HeadRows {

@@ -258,12 +258,8 @@ Sequences read_cu_seqlens(const char* name, const ConstView& x, Index total, con
 }  // namespace
 
 void resolve_packed_inputs(const Inputs& inputs, core::ResolvedProblem& p) {
-  const auto missing = [&](const char* name, const char* other) {
-    throw Error(p.function, name,
-                text("is absent but ", other, " is given; packed sequences need both"));
-  };
-  if (!inputs.cu_seqlens_q.given()) missing("cu_seqlens_q", "cu_seqlens_k");
-  if (!inputs.cu_seqlens_k.given()) missing("cu_seqlens_k", "cu_seqlens_q");
+  expect_both(p, "cu_seqlens_q", inputs.cu_seqlens_q, "cu_seqlens_k", inputs.cu_seqlens_k,
+              "packed sequences");
   for (const Named& x : named(inputs)) {
     if (!x.view->given() || x.view->rank() == 3) continue;
     throw Error(

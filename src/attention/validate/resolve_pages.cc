@@ -4,18 +4,16 @@
 
 #include "attention/validate/resolve.h"
 #include "attention/validate/shapes.h"
+#include "core/head_rows.h"
 #include "core/message.h"
 
 // Keys and values in pages, as serving engines lay them out (Kwon et al. 2023, section 4).
 namespace qkv::attn {
 namespace {
 
+using core::kPageMultiple;
 using core::shown;
 using core::text;
-
-// A page begins where a block of keys that is read together may begin: whole registers, for any
-// target.
-constexpr Index kPageMultiple = 16;
 
 Index stride_between(const ConstView& x, int axis) {
   return x.size(axis) == 1 ? 0 : x.stride(axis);
@@ -144,12 +142,8 @@ Operand pages_operand(const ConstView& x) {
 }  // namespace
 
 void resolve_paged_inputs(const Inputs& inputs, core::ResolvedProblem& p) {
-  const auto missing = [&](const char* name, const char* other) {
-    throw Error(p.function, name,
-                text("is absent but ", other, " is given; keys in pages need both"));
-  };
-  if (!inputs.block_tables.given()) missing("block_tables", "context_lens");
-  if (!inputs.context_lens.given()) missing("context_lens", "block_tables");
+  expect_both(p, "block_tables", inputs.block_tables, "context_lens", inputs.context_lens,
+              "keys in pages");
   if (inputs.cu_seqlens_q.given() || inputs.cu_seqlens_k.given()) {
     throw Error(p.function, inputs.cu_seqlens_q.given() ? "cu_seqlens_q" : "cu_seqlens_k",
                 "is not available with keys in pages (block_tables)");

@@ -116,6 +116,15 @@ void expect_integer(const Problem& p, std::string_view argument, const ConstView
               ErrorKind::kType);
 }
 
+void expect_both(const Problem& p, const char* a_name, const ConstView& a, const char* b_name,
+                 const ConstView& b, const char* who) {
+  const auto missing = [&](const char* name, const char* other) {
+    throw Error(p.function, name, text("is absent but ", other, " is given; ", who, " need both"));
+  };
+  if (!a.given()) missing(a_name, b_name);
+  if (!b.given()) missing(b_name, a_name);
+}
+
 Index integer_at(const ConstView& view, Index offset) {
   if (view.dtype() != DType::kUInt64) {
     return core::load<Index>(view.dtype(), view.data(), offset);

@@ -78,6 +78,10 @@ void expect_real(const Problem& p, std::string_view argument, const ConstView& v
 void expect_integer(const Problem& p, std::string_view argument, const ConstView& view,
                     bool or_bool = false);
 
+// Throws Error unless both are given; `who` needs both.
+void expect_both(const Problem& p, const char* a_name, const ConstView& a, const char* b_name,
+                 const ConstView& b, const char* who);
+
 // An element of an integer array. A uint64 too large for Index becomes the largest Index, which
 // every rule rejects; messages show the original.
 Index integer_at(const ConstView& view, Index offset);

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <qkv/app/array_file.h>
+#include <qkv/app/kv_cache_file.h>
+#include <qkv/app/utf8.h>
+#include <qkv/error.h>
+
+#include "text/numbers.h"
+
+namespace qkv::app {
+namespace {
+
+constexpr std::string_view kFormat = "qkv KvCache 1";
+
+// The arrays, each with its name in files, which is that of the member.
+template <class AnyContents, class Visit>
+void for_each_array(AnyContents& contents, const Visit& visit) {
+  visit("k_pages", contents.k_pages);
+  visit("v_pages", contents.v_pages);
+  visit("block_tables", contents.block_tables);
+  visit("lengths", contents.lengths);
+  visit("first_keys", contents.first_keys);
+}
+
+// The sizes that no array's shape says.
+template <class AnySizes, class Visit>
+void for_each_number(AnySizes& sizes, const Visit& visit) {
+  visit("window", sizes.window);
+  visit("queries", sizes.queries);
+}
+
+Strings one_text(std::string_view text) { return {Dims(), {std::string(text)}}; }
+
+// The arrays of a file; taking one removes it.
+class Fields {
+ public:
+  Fields(std::string file, std::vector<NamedArray> arrays) : file_(std::move(file)) {
+    for (NamedArray& array : arrays) arrays_.emplace(array.name, std::move(array.array));
+  }
+
+  [[noreturn]] void fail(std::string_view field, std::string_view detail) const {
+    throw InputError(file_, fmt::format("{}: {}", field, detail));
+  }
+  std::string text(const std::string& name) {
+    const auto strings = take<Strings>(name, "text");
+    if (strings.values.size() != 1) {
+      fail(name, fmt::format("expected one text, got {}", strings.values.size()));
+    }
+    return strings.values.front();
+  }
+  Tensor tensor(const std::string& name) { return take<Tensor>(name, "a tensor"); }
+  void expect_none() const {
+    if (!arrays_.empty()) fail(app::quoted(arrays_.begin()->first), "is no field of a cache");
+  }
+
+ private:
+  template <class Kind>
+  Kind take(const std::string& name, std::string_view kind) {
+    const auto found = arrays_.find(name);
+    if (found == arrays_.end()) fail(name, fmt::format("expected {}, got none", kind));
+    if (!std::holds_alternative<Kind>(found->second)) {
+      fail(name, fmt::format("expected {}, got another kind of field", kind));
+    }
+    Kind value = std::get<Kind>(std::move(found->second));
+    arrays_.erase(found);
+    return value;
+  }
+
+  std::string file_;
+  std::map<std::string, Array> arrays_{};
+};
+
+DType dtype_named(Fields& fields) {
+  const std::string name = fields.text("dtype");
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+    if (name == name_of(dtype)) return dtype;
+  }
+  fields.fail("dtype", fmt::format("expected float32, float64, bfloat16 or float16, got {}",
+                                   app::quoted(name)));
+}
+
+KvCacheContents contents_of(Fields& fields) {
+  const std::string format = fields.text("format");
+  if (format != kFormat) {
+    fields.fail("format", fmt::format("expected {}, got {}", app::quoted(std::string(kFormat)),
+                                      app::quoted(format)));
+  }
+  KvCacheContents contents;
+  KvCacheSizes& sizes = contents.sizes;
+  sizes.dtype = dtype_named(fields);
+  for_each_number(sizes, [&](const char* name, Index& value) {
+    const std::string text = fields.text(name);
+    const auto number = parse_number<Index>(text);
+    if (!number)
+      fields.fail(name, fmt::format("expected a whole number, got {}", app::quoted(text)));
+    value = *number;
+  });
+  for_each_array(contents, [&](const char* name, Tensor& array) { array = fields.tensor(name); });
+  fields.expect_none();
+  const auto expect_rank = [&](const char* name, const Tensor& array, int rank) {
+    if (array.rank() == rank) return;
+    fields.fail(name, fmt::format("expected {} axes, got {}", rank, describe(array)));
+  };
+  expect_rank("lengths", contents.lengths, 1);
+  expect_rank("k_pages", contents.k_pages, 4);
+  expect_rank("v_pages", contents.v_pages, 4);
+  sizes.B = contents.lengths.size(0);
+  sizes.page = contents.k_pages.size(1);
+  sizes.G = contents.k_pages.size(2);
+  sizes.D = contents.k_pages.size(3);
+  sizes.E = contents.v_pages.size(3);
+  return contents;
+}
+
+// What came in terms of the file: an error of the library names an array, or a size.
+std::string detail_of(const Error& error) {
+  const std::string_view text = error.what();
+  return std::string(text.substr(std::min(text.size(), error.function().size() + 2)));
+}
+
+}  // namespace
+
+void write_kv_cache(const std::string& path, const KvCache& cache) {
+  const KvCacheContents contents = cache.contents();
+  const Strings format = one_text(kFormat);
+  const Strings dtype = one_text(name_of(contents.sizes.dtype));
+  std::vector<std::pair<const char*, Strings>> numbers;
+  for_each_number(contents.sizes, [&](const char* name, const Index& value) {
+    numbers.emplace_back(name, one_text(fmt::to_string(value)));
+  });
+  std::vector<NamedView> arrays{{"format", &format}, {"dtype", &dtype}};
+  for (const auto& [name, text] : numbers) arrays.push_back({name, &text});
+  for_each_array(contents, [&](const char* name, const Tensor& array) {
+    arrays.push_back({name, array.view()});
+  });
+  write_safetensors(path, arrays);
+}
+
+KvCache read_kv_cache(const std::string& path) {
+  const std::string file = path == "-" ? "<stdin>" : path;
+  Fields fields(file, read_safetensors(path));
+  const KvCacheContents contents = contents_of(fields);
+  try {
+    return KvCache(contents);
+  } catch (const Error& error) {
+    throw InputError(file, detail_of(error));
+  }
+}
+
+KvCache read_kv_cache(const std::string& path, const KvCacheSizes& expected) {
+  KvCache cache = read_kv_cache(path);
+  const KvCacheSizes& got = cache.sizes();
+  const auto expect = [&](const char* name, const auto& wanted, const auto& came) {
+    if (wanted == came) return;
+    throw InputError(path == "-" ? "<stdin>" : path,
+                     fmt::format("{}: expected {}, got {}", name, wanted, came));
+  };
+  expect("dtype", std::string(name_of(expected.dtype)), std::string(name_of(got.dtype)));
+  expect("B", expected.B, got.B);
+  expect("G", expected.G, got.G);
+  expect("D", expected.D, got.D);
+  expect("E", expected.E, got.E);
+  expect("page", expected.page, got.page);
+  expect("window", expected.window, got.window);
+  expect("queries", expected.queries, got.queries);
+  return cache;
+}
+
+}  // namespace qkv::app
