@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys and values that grow step by step, in pages."""
 
-from typing import Any, Optional, Sequence, Tuple
+import os
+from typing import Any, Dict, Optional, Sequence, Tuple, Union, cast
+
+import numpy as np
 
 from . import _core
+from ._files import read_file
 from ._functions import DEFAULTS, Array, options_of
 from ._results import REQUESTS, results
 from ._words import unknown_keyword
@@ -17,7 +21,8 @@ class KvCache:
     """Keys [B,G,Tk,D] and values [B,G,Tk,E] that grow, each entry by itself, in pages.
 
     Kwon et al. 2023, section 4. Keys are counted from the first one appended, so results have the
-    bits of `attention` over all keys of an entry. Only one Python thread at a time may call it.
+    bits of `attention` over all keys of an entry. Threads may read a cache at once; while a call
+    changes it, any other call is an error, and so is a change while others read.
 
     Args:
         B, G, D, E: entries, key heads, channels of keys and of values; E is D if absent.
@@ -60,6 +65,8 @@ class KvCache:
 
         Raises:
             ValueError, TypeError: invalid argument; the cache is as before.
+            BufferError: the pages would have to move, but there are arrays of `k_pages` or
+                `v_pages`; the cache is as before.
         """
         self._cache.append(k, v, entries)
 
@@ -75,6 +82,18 @@ class KvCache:
         """
         self._cache.truncate(entry, length)
 
+    def reserve(self, pages: int) -> None:
+        """Makes room for so many pages in use, none of which then moves.
+
+        Args:
+            pages: 0 or more; not less than `used_pages` has an effect.
+
+        Raises:
+            ValueError, TypeError: invalid argument.
+            BufferError: the pages would have to move, as in `append`.
+        """
+        self._cache.reserve(pages)
+
     def reset(self) -> None:
         """No entry has a key; memory is kept."""
         self._cache.reset()
@@ -89,6 +108,50 @@ class KvCache:
             ValueError, TypeError: not one entry of 0 to B-1 for each of B.
         """
         self._cache.reorder(entries)
+
+    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes the cache to a safetensors file: pages in use, tables, lengths and sizes.
+
+        The file is written atomically. Pages that entries share are written once.
+
+        Args:
+            path: of the file; an existing file is replaced.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._cache.save(os.fsencode(path))
+
+    def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Becomes the cache that `save` wrote, and goes on as that one to the bit.
+
+        Args:
+            path: of a file with the same `sizes`; otherwise nothing changes.
+
+        Raises:
+            OSError: the file is missing or cannot be read.
+            ValueError: it is not such a file, or has other sizes; the message names file and field.
+            BufferError: there are arrays of `k_pages` or `v_pages`.
+        """
+        read_file(self._cache.load, path)
+
+    @classmethod
+    def from_file(cls, path: Union[str, "os.PathLike[str]"]) -> "KvCache":
+        """The cache that `save` wrote, which goes on as that one to the bit.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            A cache with the file's `sizes`.
+
+        Raises:
+            OSError: the file is missing or cannot be read.
+            ValueError: it is not such a file; the message names file and field.
+        """
+        cache = cls.__new__(cls)
+        cache._cache = read_file(_core.KvCache, path)
+        return cache
 
     def attention(self, q: Array, *, threads: Optional[int] = None, **options: Any) -> Any:
         """`qkv.attention` of queries over the keys of each entry; the last is at the last key.
@@ -126,6 +189,40 @@ class KvCache:
             ValueError, TypeError: not an entry.
         """
         return self._cache.first_key(entry)
+
+    @property
+    def sizes(self) -> Dict[str, Any]:
+        """What the cache was made with: `KvCache(**cache.sizes)` is another one like it."""
+        return self._cache.sizes
+
+    @property
+    def k_pages(self) -> np.ndarray:
+        """The keys, [pages,page,G,D] without a copy, for `attention(..., block_tables=)`.
+
+        Read-only, since entries may share pages. Its numbers change with the cache; as long as it,
+        or a view of it, exists, the pages do not move: `append` raises BufferError rather than make
+        room (`reserve` does so before). bfloat16 needs ml_dtypes. Rows without a key hold any
+        numbers.
+        """
+        return cast(np.ndarray, self._cache.k_pages)
+
+    @property
+    def v_pages(self) -> np.ndarray:
+        """The values, [pages,page,G,E], as `k_pages`."""
+        return cast(np.ndarray, self._cache.v_pages)
+
+    @property
+    def block_tables(self) -> np.ndarray:
+        """The page of each `page` keys of each entry, int64 [B,pages of the longest]; a copy.
+
+        -1 after an entry's keys. Before `first_key`, any page.
+        """
+        return cast(np.ndarray, self._cache.block_tables)
+
+    @property
+    def context_lens(self) -> np.ndarray:
+        """`lengths` as an int64 array [B]; a copy."""
+        return cast(np.ndarray, self._cache.context_lens)
 
     @property
     def lengths(self) -> Tuple[int, ...]:

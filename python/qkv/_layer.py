@@ -9,6 +9,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple, Union
 import numpy as np
 
 from . import _load_torch
+from ._files import read_file
 from ._functions import DEFAULTS, Numbers, Window, options_of
 from ._words import near_words
 
@@ -162,17 +163,7 @@ class Layer:
                 tensor), or the layer has no parameters.
         """
         self._check_parameters("load")
-        try:
-            self._layer.load(os.fsencode(path))
-            return
-        except ValueError as error:
-            wrong = error
-        if not os.path.isfile(path):
-            with open(path, "rb"):  # raises the operating system's error
-                pass
-        elif not os.access(path, os.R_OK):
-            raise PermissionError(str(wrong))
-        raise wrong
+        read_file(self._layer.load, path)
 
     def load_torch(
         self, state_dict: Mapping[str, Any], swapped: bool = False, *, prefix: str = ""

@@ -10,7 +10,7 @@
 #include <qkv/layers/parameters.h>
 
 #include "arguments.h"
-#include "layer_files.h"
+#include "files.h"
 #include "layer_parameters.h"
 
 namespace qkv::python {

@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <qkv/kv_cache.h>
+#include <qkv/tensor.h>
 
 #include "areas.h"
 #include "arguments.h"
 #include "attention.h"
 #include "call.h"
+#include "dlpack.h"
 #include "errors.h"
+#include "files.h"
+#include "gil.h"
+#include "numpy.h"
 
 namespace qkv::python {
 namespace {
@@ -23,17 +31,23 @@ constexpr const char* kCacheTruncate = "KvCache.truncate";
 constexpr const char* kCacheReset = "KvCache.reset";
 constexpr const char* kCacheReorder = "KvCache.reorder";
 constexpr const char* kCacheFirstKey = "KvCache.first_key";
+constexpr const char* kCacheReserve = "KvCache.reserve";
+constexpr const char* kCacheSave = "KvCache.save";
+constexpr const char* kCacheLoad = "KvCache.load";
 constexpr const char* kCacheAttend = "KvCache.attention";
 
+constexpr std::array<std::string_view, 4> kCacheTypeNames = {"float32", "float64", "bfloat16",
+                                                             "float16"};
+constexpr std::array<DType, 4> kCacheTypes = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
+                                              DType::kFloat16};
+
 KvCacheSizes sizes_of(const nb::tuple& sizes) {
-  constexpr std::array<std::string_view, 4> kNames = {"float32", "float64", "bfloat16", "float16"};
-  constexpr std::array<DType, 4> kTypes = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
-                                           DType::kFloat16};
   const auto index = [&](std::size_t place, const char* name) {
     return index_of(sizes[place], {kCache, name});
   };
   KvCacheSizes to{.B = index(0, "B"), .G = index(1, "G"), .D = index(2, "D"), .E = index(3, "E")};
-  to.dtype = kTypes[static_cast<std::size_t>(word_of(sizes[4], {kCache, "dtype"}, kNames))];
+  to.dtype =
+      kCacheTypes[static_cast<std::size_t>(word_of(sizes[4], {kCache, "dtype"}, kCacheTypeNames))];
   to.page = index(5, "page");
   to.window = index(6, "window");
   to.queries = index(7, "queries");
@@ -51,7 +65,24 @@ std::vector<Index> entries_of(nb::handle object, const Name& name) {
   return entries;
 }
 
-// The cache. attention() runs without the GIL: other calls meanwhile are errors.
+// A read-only NumPy array over the memory of a view, which holds the pages.
+nb::object pages_array(const ConstView& view, std::shared_ptr<const void> hold) {
+  using Hold = std::shared_ptr<const void>;
+  auto own = std::make_unique<Hold>(std::move(hold));
+  const nb::capsule owner(own.get(), [](void* held) noexcept { delete static_cast<Hold*>(held); });
+  static_cast<void>(own.release());
+  const bool bits = view.dtype() == DType::kBFloat16;  // NumPy has none of its own
+  std::vector<std::size_t> shape(view.shape().begin(), view.shape().end());
+  const nb::ndarray<nb::numpy, nb::ro, nb::device::cpu> array(
+      view.data(), shape.size(), shape.data(), owner, nullptr,
+      bits ? nb::dtype<std::uint16_t>() : dlpack_of(view.dtype()));
+  const nb::object made = nb::cast(array);
+  return bits ? made.attr("view")(numpy().dtype(view.dtype())) : made;
+}
+
+// The cache. What takes time runs without the GIL. Calls of other threads meanwhile may read; those
+// that change the cache, and any call while another one changes it, are errors: there is no order
+// in which the rows of two would have to be.
 class HeldCache {
   // Calls f(); its errors name the Python method and arguments.
   template <class F>
@@ -59,51 +90,78 @@ class HeldCache {
     try {
       return f();
     } catch (const Error& error) {
-      throw with_names(error, function,
-                       {{"sizes.B", "B"},
-                        {"sizes.G", "G"},
-                        {"sizes.D", "D"},
-                        {"sizes.E", "E"},
-                        {"sizes.page", "page"},
-                        {"sizes.window", "window"},
-                        {"sizes.queries", "queries"},
-                        {"options.diagonal", "causal_offset"},
-                        {"from", "entries"}});
+      const Error named = with_names(error, function,
+                                     {{"sizes.B", "B"},
+                                      {"sizes.G", "G"},
+                                      {"sizes.D", "D"},
+                                      {"sizes.E", "E"},
+                                      {"sizes.page", "page"},
+                                      {"sizes.window", "window"},
+                                      {"sizes.queries", "queries"},
+                                      {"options.diagonal", "causal_offset"},
+                                      {"from", "entries"}});
+      if (error.argument() != kHeld) throw named;
+      PyErr_Format(PyExc_BufferError, "%s; arrays of k_pages and v_pages hold them", named.what());
+      nb::raise_python_error();
     }
   }
 
  public:
   explicit HeldCache(const nb::tuple& sizes)
       : cache_(in_words(kCache, [&] { return KvCache(sizes_of(sizes)); })) {}
+  explicit HeldCache(const nb::bytes& path) : cache_(read_cache(path, nullptr)) {}
 
   void append(nb::handle k, nb::handle v, nb::handle entries) {
     const Array keys = array_of(k, {kCacheAppend, "k"});
     const Array values = array_of(v, {kCacheAppend, "v"});
-    const Use use(*this, kCacheAppend);
     in_words(kCacheAppend, [&] {
+      std::vector<Index> some;
+      if (!entries.is_none()) some = entries_of(entries, {kCacheAppend, "entries"});
+      const Changing use(*this, kCacheAppend);
+      const WithoutGil no_gil;
       if (entries.is_none()) return cache_.append(keys.view, values.view);
-      cache_.append(keys.view, values.view, entries_of(entries, {kCacheAppend, "entries"}));
+      cache_.append(keys.view, values.view, some);
     });
   }
   void truncate(nb::handle entry, nb::handle length) {
     const Index of = index_of(entry, {kCacheTruncate, "entry"});
     const Index to = index_of(length, {kCacheTruncate, "length"});
-    const Use use(*this, kCacheTruncate);
+    const Changing use(*this, kCacheTruncate);
     in_words(kCacheTruncate, [&] { cache_.truncate(of, to); });
   }
+  void reserve(nb::handle pages) {
+    const Index count = index_of(pages, {kCacheReserve, "pages"});
+    const Changing use(*this, kCacheReserve);
+    in_words(kCacheReserve, [&] { cache_.reserve(count); });
+  }
   void reset() {
-    const Use use(*this, kCacheReset);
+    const Changing use(*this, kCacheReset);
     cache_.reset();
   }
   void reorder(nb::handle from) {
     const std::vector<Index> entries = entries_of(from, {kCacheReorder, "entries"});
-    const Use use(*this, kCacheReorder);
+    const Changing use(*this, kCacheReorder);
     in_words(kCacheReorder, [&] { cache_.reorder(entries); });
+  }
+  void save(const nb::bytes& path) const {
+    const Reading use(*this, kCacheSave);
+    save_cache(path, cache_);
+  }
+  void load(const nb::bytes& path) {
+    const Changing use(*this, kCacheLoad);
+    KvCache loaded = read_cache(path, &cache_.sizes());
+    in_words(kCacheLoad, [&] {
+      constexpr long kOwn = 2;  // the cache's, and the one asked here
+      if (cache_.hold_pages().use_count() > kOwn) {
+        throw Error(kCacheLoad, kHeld, "may not be replaced");
+      }
+    });
+    cache_ = std::move(loaded);
   }
 
   nb::object attention(nb::handle q, const nb::tuple& options, const nb::tuple& wanted,
                        nb::handle threads) {
-    const Use use(*this, kCacheAttend);
+    const Reading use(*this, kCacheAttend);
     return in_words(kCacheAttend, [&] {
       CallArguments call = call_arguments(kCacheAttend, q, nb::none(), nb::none(), options);
       call.inputs = cache_.inputs(call.inputs.q);
@@ -116,37 +174,109 @@ class HeldCache {
     });
   }
 
+  nb::dict sizes() const {
+    const KvCacheSizes& of = cache_.sizes();
+    const auto* const type = std::find(kCacheTypes.begin(), kCacheTypes.end(), of.dtype);
+    nb::dict all;
+    all["B"] = of.B;
+    all["G"] = of.G;
+    all["D"] = of.D;
+    all["E"] = of.E;
+    all["dtype"] =
+        std::string(kCacheTypeNames[static_cast<std::size_t>(type - kCacheTypes.begin())]);
+    all["page"] = of.page;
+    all["window"] = of.window;
+    all["queries"] = of.queries;
+    return all;
+  }
   nb::tuple lengths() const {
+    const Reading use(*this, "KvCache.lengths");
     nb::list all;
     for (const Index length : cache_.lengths()) all.append(length);
     return nb::tuple(all);
   }
+  nb::object k_pages() const {
+    const Reading use(*this, "KvCache.k_pages");
+    return pages_array(cache_.inputs({}).k, cache_.hold_pages());
+  }
+  nb::object v_pages() const {
+    const Reading use(*this, "KvCache.v_pages");
+    return pages_array(cache_.inputs({}).v, cache_.hold_pages());
+  }
+  // Copies.
+  nb::object block_tables() const {
+    const Reading use(*this, "KvCache.block_tables");
+    const ConstView tables = cache_.inputs({}).block_tables;
+    View to;
+    nb::object array = numpy().empty(DType::kInt64, tables.shape(), to);
+    copy(tables, to);
+    const Index page = cache_.sizes().page;
+    for (Index b = 0; b < tables.size(0); ++b) {
+      const Index length = cache_.lengths()[static_cast<std::size_t>(b)];
+      Index* const entry = to.as<Index>() + b * tables.size(1);
+      for (Index n = 0; n < tables.size(1); ++n) entry[n] = n * page < length ? entry[n] : -1;
+    }
+    return array;
+  }
+  nb::object context_lens() const {
+    const Reading use(*this, "KvCache.context_lens");
+    View to;
+    nb::object array = numpy().empty(DType::kInt64, {cache_.sizes().B}, to);
+    copy(cache_.inputs({}).context_lens, to);
+    return array;
+  }
   Index first_key(nb::handle entry) const {
+    const Reading use(*this, kCacheFirstKey);
     return in_words(kCacheFirstKey, [&] {
       return cache_.first_key(index_of(entry, {kCacheFirstKey, "entry"}));
     });
   }
-  Index used_pages() const { return cache_.used_pages(); }
-  std::size_t bytes() const { return cache_.bytes(); }
+  Index used_pages() const {
+    const Reading use(*this, "KvCache.used_pages");
+    return cache_.used_pages();
+  }
+  std::size_t bytes() const {
+    const Reading use(*this, "KvCache.nbytes");
+    return cache_.bytes();
+  }
 
  private:
-  class Use {
+  static constexpr const char* kHeld = "held pages";
+
+  [[noreturn]] static void refuse(const char* function) {
+    throw Error(function, "cache", "is in use by another call");
+  }
+  class Reading {
    public:
-    Use(HeldCache& cache, const char* function) : cache_(cache) {
-      if (cache_.used_.exchange(true)) {
-        throw Error(function, "cache", "is in use by another call");
-      }
+    Reading(const HeldCache& cache, const char* function) : cache_(cache) {
+      int readers = cache_.readers_;
+      do {
+        if (readers < 0) refuse(function);
+      } while (!cache_.readers_.compare_exchange_weak(readers, readers + 1));
     }
-    ~Use() { cache_.used_ = false; }
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
+    ~Reading() { --cache_.readers_; }
+    Reading(const Reading&) = delete;
+    Reading& operator=(const Reading&) = delete;
+
+   private:
+    const HeldCache& cache_;
+  };
+  class Changing {
+   public:
+    Changing(HeldCache& cache, const char* function) : cache_(cache) {
+      int readers = 0;
+      if (!cache_.readers_.compare_exchange_strong(readers, -1)) refuse(function);
+    }
+    ~Changing() { cache_.readers_ = 0; }
+    Changing(const Changing&) = delete;
+    Changing& operator=(const Changing&) = delete;
 
    private:
     HeldCache& cache_;
   };
 
   KvCache cache_;
-  std::atomic<bool> used_ = false;
+  mutable std::atomic<int> readers_ = 0;  // -1: a call changes the cache
 };
 
 }  // namespace
@@ -155,12 +285,21 @@ void bind_kv_cache(nb::module_& module) {
   const auto any = [] { return nb::arg().none(); };
   nb::class_<HeldCache>(module, kCache)
       .def(nb::init<const nb::tuple&>())
+      .def(nb::init<const nb::bytes&>())  // of a file
       .def("append", &HeldCache::append, any(), any(), any())
       .def("truncate", &HeldCache::truncate, any(), any())
+      .def("reserve", &HeldCache::reserve, any())
       .def("reset", &HeldCache::reset)
       .def("reorder", &HeldCache::reorder, any())
+      .def("save", &HeldCache::save)
+      .def("load", &HeldCache::load)
       .def("attention", &HeldCache::attention, any(), nb::arg(), nb::arg(), any())
       .def("first_key", &HeldCache::first_key, any())
+      .def_prop_ro("sizes", &HeldCache::sizes)
+      .def_prop_ro("k_pages", &HeldCache::k_pages)
+      .def_prop_ro("v_pages", &HeldCache::v_pages)
+      .def_prop_ro("block_tables", &HeldCache::block_tables)
+      .def_prop_ro("context_lens", &HeldCache::context_lens)
       .def_prop_ro("lengths", &HeldCache::lengths)
       .def_prop_ro("used_pages", &HeldCache::used_pages)
       .def_prop_ro("bytes", &HeldCache::bytes);

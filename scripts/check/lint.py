@@ -26,7 +26,7 @@ BUILD = ROOT / "build" / "UnifiedSource"
 PYTHON_BUILD = ROOT / "build" / "python"
 
 # For other compilers or libraries than those of the linted builds.
-NOT_LINTED = re.compile(r"bench/peers/.*|python/src/layer_files_absent\.cc")
+NOT_LINTED = re.compile(r"bench/peers/.*|python/src/files_absent\.cc")
 
 CLANG_TIDY = [
     "clang-tidy-16",

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """qkv.KvCache: the bits of attention over all keys of an entry."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -93,3 +95,173 @@ def test_errors(call, kind, text):
         call(cache)
     assert str(caught.value).startswith(text), caught.value
     assert cache.lengths == (50, 50)
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def beams(dtype="float32", window=0):
+    """Entries that share a page, and have one of their own each."""
+    cache = qkv.KvCache(B, G, D, E, dtype=dtype, page=16, window=window, queries=1)
+    cache.append(draw(B, G, 20, D), draw(B, G, 20, E))
+    cache.reorder([1, 1])
+    cache.append(draw(B, G, 1, D), draw(B, G, 1, E))
+    return cache
+
+
+@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_goes_on_from_a_file(dtype, window, tmp_path):
+    cache = beams(dtype, window)
+    cache.save(tmp_path / "cache")
+    others = [qkv.KvCache.from_file(tmp_path / "cache"), qkv.KvCache(**cache.sizes)]
+    others[1].append(draw(B, G, 3, D), draw(B, G, 3, E))
+    others[1].load(str(tmp_path / "cache"))
+    k, v, q = draw(B, G, 50, D), draw(B, G, 50, E), draw(B, H, 1, D)
+    cache.append(k, v)
+    for other in others:
+        assert other.sizes == cache.sizes
+        assert (other.lengths, other.used_pages) == ((21, 21), 3)
+        other.append(k, v)
+        if dtype != "bfloat16":
+            x = q.astype(dtype)
+            assert other.attention(x).tobytes() == cache.attention(x).tobytes()
+        other.save(tmp_path / "other")
+        cache.save(tmp_path / "cache again")
+        assert (tmp_path / "other").read_bytes() == (tmp_path / "cache again").read_bytes()
+
+
+def test_errors_of_files(tmp_path):
+    cache, other = beams(), qkv.KvCache(B, G, D, E + 1, page=16)
+    path = tmp_path / "cache"
+    cache.save(path)
+    with pytest.raises(ValueError, match=rf"^{path}: E: expected {E + 1}, got {E}$"):
+        other.load(path)
+    assert other.lengths == (0, 0)
+    with pytest.raises(OSError, match="cannot be written"):
+        cache.save(tmp_path / "absent" / "cache")
+    for read in (cache.load, qkv.KvCache.from_file):
+        with pytest.raises(FileNotFoundError):
+            read(tmp_path / "absent")
+        (tmp_path / "cut").write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(ValueError, match=r"cut: byte \d+: "):
+            read(tmp_path / "cut")
+    assert cache.lengths == (21, 21)
+
+
+def test_the_package_safetensors_reads_it(tmp_path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    cache = beams()
+    cache.save(tmp_path / "cache")
+    arrays = safetensors.load_file(tmp_path / "cache")
+    assert arrays["block_tables"].tolist() == [[0, 1], [0, 2]]
+    k = arrays["k_pages"]
+    assert k.shape == (3, 16, G, D)
+    np.testing.assert_array_equal(k[1, :5], cache.k_pages[cache.block_tables[0, 1], :5])
+    assert not k[1, 5:].any()
+
+
+# ---- views of pages -----------------------------------------------------------------------------
+
+
+def test_pages_are_those_of_the_cache():
+    cache = qkv.KvCache(B, G, D, E, page=16)
+    assert cache.k_pages.shape == (0, 16, G, D)
+    assert cache.block_tables.shape == (B, 0)
+    k, v, q = draw(B, G, 40, D), draw(B, G, 40, E), draw(B, H, 2, D)
+    cache.append(k, v)
+    cache.truncate(1, 20)
+    tables, lengths = cache.block_tables, cache.context_lens
+    assert (tables.dtype, lengths.dtype, tables.shape) == (np.int64, np.int64, (B, 3))
+    assert tables[1, 2] == -1
+    assert lengths.tolist() == [40, 20]
+    for pages, rows in ((cache.k_pages, k), (cache.v_pages, v)):
+        got = pages[tables[0]].reshape(-1, G, rows.shape[-1])[:40]
+        np.testing.assert_array_equal(got, rows[0].swapaxes(0, 1))
+    got = qkv.attention(
+        q, cache.k_pages, cache.v_pages, block_tables=tables, context_lens=lengths, causal=True
+    )
+    assert got.tobytes() == cache.attention(q, causal=True).tobytes()
+    tables[:], lengths[:] = 0, 0  # copies
+    assert cache.context_lens.tolist() == [40, 20]
+    assert cache.block_tables.any()
+
+
+def test_pages_with_a_window():
+    cache = qkv.KvCache(1, G, D, page=16, window=20, queries=1)
+    k, q = draw(1, G, 100, D), draw(1, H, 1, D)
+    for j in range(100):
+        cache.append(k[:, :, j : j + 1], k[:, :, j : j + 1])
+    got = qkv.attention(
+        q, cache.k_pages, cache.k_pages, block_tables=cache.block_tables,
+        context_lens=cache.context_lens, window=(19, None),
+    )  # fmt: skip
+    assert got.tobytes() == cache.attention(q).tobytes()
+
+
+def test_pages_in_use_do_not_move(tmp_path):
+    cache = qkv.KvCache(1, G, D, page=16)
+    cache.reserve(2)
+    part = cache.k_pages[0, :, 0]
+    with pytest.raises(ValueError, match="read-only"):
+        part[:] = 0
+    k = draw(1, G, 32, D)
+    cache.append(k, k)  # there is room
+    np.testing.assert_array_equal(part, k[0, 0, :16])
+    for grow in (lambda: cache.append(k, k), lambda: cache.reserve(3)):
+        with pytest.raises(BufferError, match="arrays of k_pages and v_pages hold them"):
+            grow()
+    assert cache.lengths == (32,)
+    cache.save(tmp_path / "cache")
+    with pytest.raises(BufferError, match="may not be replaced"):
+        cache.load(tmp_path / "cache")
+    del cache, grow
+    np.testing.assert_array_equal(part, k[0, 0, :16])  # they outlive the cache
+    cache = qkv.KvCache.from_file(tmp_path / "cache")
+    values = cache.v_pages
+    del values
+    cache.append(k, k)
+    assert cache.lengths == (64,)
+    with pytest.raises(ValueError, match="KvCache.reserve: pages must be 0 or more, got -1"):
+        cache.reserve(-1)
+
+
+def test_bfloat16_pages():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    cache = qkv.KvCache(1, G, D, page=16, dtype="bfloat16")
+    k = draw(1, G, 16, D)
+    cache.append(k, k)
+    pages = cache.k_pages
+    assert pages.dtype == ml_dtypes.bfloat16
+    assert not pages.flags.writeable
+    np.testing.assert_array_equal(pages[0], k[0].swapaxes(0, 1).astype(ml_dtypes.bfloat16))
+    cache.truncate(0, 0)
+    with pytest.raises(BufferError):
+        cache.append(np.tile(k, (1, 1, 9, 1)), np.tile(k, (1, 1, 9, 1)))
+
+
+# ---- threads ------------------------------------------------------------------------------------
+
+
+def test_append_runs_without_the_gil():
+    cache = qkv.KvCache(1, 1, 64, dtype="float16", page=16)
+    k, one = draw(1, 1, 64, 64), draw(1, 1, 1, 64)
+    count, refused = 1, 0
+    # The other thread appends ever more until this one has met it at work.
+    while refused == 0:
+        many = np.broadcast_to(k.astype(np.float64), (1, 1, 64, 64)).repeat(64 * count, 2)
+        thread = threading.Thread(target=cache.append, args=(many, many))
+        thread.start()
+        while thread.is_alive() and refused == 0:
+            for call in (lambda: cache.append(one, one), lambda: cache.lengths):
+                try:
+                    call()
+                except ValueError as error:
+                    assert str(error).endswith(": cache is in use by another call")
+                    refused += 1
+        thread.join()
+        assert count < 64
+        count *= 2
+        cache.reset()
+    cache.append(one, one)
+    assert cache.lengths == (1,)

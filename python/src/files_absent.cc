@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // For a build without qkv_app, which has the file formats.
-#include "layer_files.h"
+#include "files.h"
 
 namespace qkv::python {
 namespace {
@@ -19,6 +19,12 @@ void save_parameters(const nanobind::bytes& /*path*/, const ParameterList& /*lis
 }
 
 void load_parameters(const nanobind::bytes& /*path*/, const ParameterList& /*list*/) {
+  refuse("load");
+}
+
+void save_cache(const nanobind::bytes& /*path*/, const KvCache& /*cache*/) { refuse("save"); }
+
+KvCache read_cache(const nanobind::bytes& /*path*/, const KvCacheSizes* /*expected*/) {
   refuse("load");
 }
 

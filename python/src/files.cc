@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layer_files.h"
+#include "files.h"
 
 #include <exception>
 #include <string>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <qkv/app/array_file.h>
+#include <qkv/app/kv_cache_file.h>
 #include <qkv/app/utf8.h>
 #include <qkv/tensor.h>
 
@@ -92,6 +93,18 @@ void load_parameters(const nb::bytes& path, const ParameterList& list) {
   with_files([&] {
     const std::vector<app::NamedArray> arrays = app::read_safetensors(file);
     for (const auto& [source, target] : matched(file, arrays, list)) copy(*source, target);
+  });
+}
+
+void save_cache(const nb::bytes& path, const KvCache& cache) {
+  const std::string file = file_name(path);
+  with_files([&] { app::write_kv_cache(file, cache); });
+}
+
+KvCache read_cache(const nb::bytes& path, const KvCacheSizes* expected) {
+  const std::string file = file_name(path);
+  return with_files([&] {
+    return expected == nullptr ? app::read_kv_cache(file) : app::read_kv_cache(file, *expected);
   });
 }
 

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading files by _core, with the errors of Python's own functions."""
+
+import os
+from typing import Callable, TypeVar, Union
+
+Path = Union[str, bytes, "os.PathLike[str]"]
+Value = TypeVar("Value")
+
+
+def read_file(read: Callable[[bytes], Value], path: Path) -> Value:
+    """read(path); for a file that is missing or may not be read, OSError."""
+    try:
+        return read(os.fsencode(path))
+    except ValueError as error:
+        wrong = error
+    if not os.path.isfile(path):
+        with open(path, "rb"):  # raises the operating system's error
+            pass
+    elif not os.access(path, os.R_OK):
+        raise PermissionError(str(wrong))
+    raise wrong
