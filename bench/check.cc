@@ -100,6 +100,13 @@ AnyView pairs_of(const AnyView& view, const Part& part) {
 }
 
 Inputs inputs_of(const Problem& problem, const Part& part) {
+  if (problem.block_tables.given()) {
+    return {.q = rows_of(problem.q, part),
+            .k = problem.k,
+            .v = problem.v,
+            .block_tables = cut(problem.block_tables, 0, part.entries),
+            .context_lens = cut(problem.context_lens, 0, part.entries)};
+  }
   return {rows_of(problem.q, part), keys_of(problem.k, part), keys_of(problem.v, part)};
 }
 
@@ -177,8 +184,9 @@ std::string forward_fault(const Problem& problem, const View& out, const Part& p
   Context context = reference();
   const Inputs inputs = inputs_of(problem, part);
   attention(inputs, options_of(problem, part), {.out = want}, context);
-  const Index some = std::min<Index>(part.keys.count, 1024);
-  return difference(got, want, forward_bound(problem, most_of(slice(inputs.v, 2, 0, some))));
+  const int keys = problem.block_tables.given() ? 1 : 2;
+  const Index some = std::min<Index>(inputs.v.size(keys), 1024);
+  return difference(got, want, forward_bound(problem, most_of(slice(inputs.v, keys, 0, some))));
 }
 
 // The same gradients as `like`, in these buffers.

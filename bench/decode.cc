@@ -28,26 +28,58 @@ constexpr DecodeCase kDecode[] = {
     {DType::kFloat16, 128, 4, 0.70},  {DType::kFloat16, 128, 8, 0.60},
 };
 
-// Keys and values of at least four times the last-level cache, but at most 1 GiB.
-Index entries_for(Index Tk, const DecodeCase& x) {
-  constexpr double kMost = 0x1p30;
-  const double wanted = std::min(kMost, 4 * static_cast<double>(last_cache_bytes()));
+// Several key heads, as serving engines lay their keys out: one after another for each token.
+constexpr Index kPagedHeads = 8;
+constexpr DecodeCase kPaged[] = {
+    {DType::kFloat32, 64, 1, 0},
+    {DType::kFloat32, 128, 1, 0},
+    {DType::kFloat32, 128, 4, 0},
+    {DType::kBFloat16, 128, 1, 0},
+};
+
+std::string decode_name(Index Tk, Index G, const DecodeCase& x, const std::string& order) {
+  const std::string type = x.dtype == DType::kFloat32 ? "" : fmt::format("-{}", name_of(x.dtype));
+  const std::string heads = G == 1 ? "" : fmt::format("G{}-", G);
+  return fmt::format("decode/T{}-{}D{}-queries{}{}{}", Tk, heads, x.D, x.queries, type, order);
+}
+
+// Keys and values of at least four times the last-level cache, but at most so many bytes.
+Index entries_for(Index Tk, const DecodeCase& x, double most) {
+  const double wanted = std::min(most, 4 * static_cast<double>(last_cache_bytes()));
   const auto each = static_cast<double>(2 * Tk * x.D) * static_cast<double>(size_of(x.dtype));
   return std::max<Index>(1, static_cast<Index>(wanted / each));
+}
+
+// Pages beside the same keys in one piece, by head and by token.
+void run_decode_in_pages(Session& session, Index page) {
+  const Index Tk = std::max<Index>(session.length(16384) / page, 2) * page;
+  for (const DecodeCase& x : kPaged) {
+    const Index entries = session.is_quick() ? 2 : entries_for(kPagedHeads * Tk, x, 0x1p29);
+    const Index H = kPagedHeads * x.queries;
+    Problem problem = bench::make_problem(
+        {.B = entries, .H = H, .G = kPagedHeads, .Tq = 1, .Tk = Tk, .D = x.D, .dtype = x.dtype});
+    const auto measure = [&](const std::string& order) {
+      session.share_of_read({decode_name(Tk, kPagedHeads, x, order), {}, session.threads()},
+                            problem);
+    };
+    measure("");
+    set_by_token(problem);
+    measure("-by-token");
+    set_in_pages(problem, page);
+    measure(fmt::format("-pages{}", page));
+  }
 }
 
 }  // namespace
 
 void run_decode(Session& session) {
+  if (session.settings().page > 0) return run_decode_in_pages(session, session.settings().page);
   const Index Tk = session.length(16384);
   for (const DecodeCase& x : kDecode) {
-    const Index entries = session.is_quick() ? 2 : entries_for(Tk, x);
+    const Index entries = session.is_quick() ? 2 : entries_for(Tk, x, 0x1p30);
     Problem problem =
         make_problem({.B = entries, .H = x.queries, .Tq = 1, .Tk = Tk, .D = x.D, .dtype = x.dtype});
-    const std::string type = x.dtype == DType::kFloat32 ? "" : fmt::format("-{}", name_of(x.dtype));
-    session.share_of_read({fmt::format("decode/T{}-D{}-queries{}{}", Tk, x.D, x.queries, type),
-                           x.share, session.threads()},
-                          problem);
+    session.share_of_read({decode_name(Tk, 1, x, ""), x.share, session.threads()}, problem);
     session.rows().back().note = fmt::format("{:.0f} MiB of keys and values; last cache {:.0f} MiB",
                                              session.rows().back().work / 0x1p20,
                                              static_cast<double>(last_cache_bytes()) / 0x1p20);

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <type_traits>
+#include <utility>
 #include <variant>
 
 #include <fmt/format.h>
@@ -135,6 +137,37 @@ Problem make_problem(const Shape& shape) {
   problem.v = problem.add_random({shape.B, shape.G, shape.Tk, shape.value_width()}, 3);
   problem.out = problem.add(shape.dtype, {shape.B, shape.H, shape.Tq, shape.value_width()});
   return problem;
+}
+
+void set_by_token(Problem& problem) {
+  const Shape& s = problem.shape;
+  const auto by_token = [&](const View& x, Index width) {
+    return permute(View(x.data(), s.dtype, {s.B, s.Tk, s.G, width},
+                        contiguous_strides({s.B, s.Tk, s.G, width})),
+                   {0, 2, 1, 3});
+  };
+  problem.k = by_token(problem.k, s.D);
+  problem.v = by_token(problem.v, s.value_width());
+}
+
+void set_in_pages(Problem& problem, Index page) {
+  const Shape& s = problem.shape;
+  const Index pages = s.B * (s.Tk / page);
+  const auto in_pages = [&](const View& x, Index width) {
+    const Dims shape{pages, page, s.G, width};
+    return View(x.data(), s.dtype, shape, contiguous_strides(shape));
+  };
+  problem.k = in_pages(problem.k, s.D);
+  problem.v = in_pages(problem.v, s.value_width());
+  problem.block_tables = problem.add(DType::kInt64, {s.B, s.Tk / page});
+  Index* const tables = problem.block_tables.as<Index>();
+  std::iota(tables, tables + pages, Index{0});
+  std::uint64_t state = 14;
+  for (Index n = pages - 1; n > 0; --n) {  // Fisher, Yates 1938
+    std::swap(tables[n], tables[next(state) % static_cast<std::uint64_t>(n + 1)]);
+  }
+  problem.context_lens = problem.add(DType::kInt64, {s.B});
+  std::fill_n(problem.context_lens.as<Index>(), s.B, s.Tk);
 }
 
 void score_additive(Problem& problem, Index U) {

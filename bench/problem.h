@@ -45,6 +45,8 @@ struct Problem {
   View v{};
   View out{};
   Options options{};
+  View block_tables{};  // k and v are in pages then
+  View context_lens{};
   Outputs besides{};  // results of the forward pass besides out
   // For the backward pass: saved by the forward pass besides out, inputs, outputs.
   View lse{};
@@ -56,7 +58,9 @@ struct Problem {
   ScoreGradient dscore{};
   std::deque<Memory> memory{};
 
-  Inputs inputs() const { return {q, k, v}; }
+  Inputs inputs() const {
+    return {.q = q, .k = k, .v = v, .block_tables = block_tables, .context_lens = context_lens};
+  }
   // What the call writes: out, or dq, dk, dv, with a bias dbias, and then the gradients
   // of the score's parameters in the order of views_of().
   std::vector<View> results() const;
@@ -69,6 +73,10 @@ struct Problem {
 void fill_random(const View& view, std::uint64_t seed, double deviation = 1);
 // Arrays of random numbers (of mean 0 and variance 1, from a fixed seed).
 Problem make_problem(const Shape& shape);
+// Other orders of the same memory of keys and values: [B,Tk,G,.], and pages of it in random order,
+// for Tk a multiple of `page`.
+void set_by_token(Problem& problem);
+void set_in_pages(Problem& problem, Index page);
 // Scores with parameters. Projected queries and keys have variance 1, scores about 1.
 void score_additive(Problem& problem, Index U);
 void score_bilinear(Problem& problem);

@@ -46,6 +46,7 @@ enum class Size {
 struct Settings {
   Size size = Size::kFull;
   double seconds = 1;  // per row
+  Index page = 0;      // above 0: keys per page, for decode
   int threads = 0;     // for the rows that use several; 0: one per processor
   const std::atomic<bool>* stop = nullptr;
   std::function<void(std::string_view row)> started{};

@@ -89,6 +89,18 @@ class Bench(Case):
         self.assertEqual(forward, 2 * 2 * 4 * 3 * 64 * (32 + 64))
         self.assertEqual(rows["dense/gru-B2-T4-I32-H64-backward"]["work"], 2 * forward)
 
+    def test_pages_stand_beside_the_same_keys_in_one_piece(self):
+        rows = self.rows("decode", "--page", 128, "--threads", 1)["rows"]
+        names = list(rows)
+        self.assertEqual(names[:3], [f"decode/T512-G8-D64-queries1{order}"
+                                     for order in ("", "-by-token", "-pages128")])
+        self.assertNotIn("wrong", [row["verdict"] for row in rows.values()])
+        self.assertEqual({row["work"] for row in list(rows.values())[:3]},
+                         {2 * 2 * 8 * 512 * 64 * 4})
+        self.assertIn("multiple of 16", self.refuse(2, "bench", "decode", "--page", 24))
+        self.assertIn("from 16 to 4096", self.refuse(2, "bench", "decode", "--page", 0))
+        self.assertIn("decode alone", self.refuse(2, "bench", "small", "--page", 32))
+
     def test_one_thread_has_nothing_to_share(self):
         self.assertEqual(self.rows("threads", "--threads", 1)["rows"], {})
 

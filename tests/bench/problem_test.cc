@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -226,6 +227,34 @@ TEST(RandomNumbers, HaveMeanZeroAndVarianceOne) {
   }
   EXPECT_NEAR(sum / 100000, 0, 0.02);
   EXPECT_NEAR(squares / 100000, 1, 0.02);
+}
+
+TEST(Layouts, HaveTheSameNumbersInOtherOrders) {
+  constexpr Index kPage = 16;
+  const qkv::bench::Shape shape{.B = 2, .H = 4, .G = 2, .Tq = 1, .Tk = 3 * kPage, .D = 3, .E = 2};
+  Problem tokens = qkv::bench::make_problem(shape);
+  set_by_token(tokens);
+  EXPECT_EQ(tokens.v.shape(), (qkv::Dims{2, 2, 3 * kPage, 2}));
+  EXPECT_EQ(tokens.v.strides(), (qkv::Dims{3 * kPage * 2 * 2, 2, 2 * 2, 1}));
+  Problem pages = qkv::bench::make_problem(shape);
+  set_in_pages(pages, kPage);
+  attention(pages.inputs(), {}, {.out = pages.out});
+  EXPECT_EQ(fault_of(pages, pages.results()), "");
+  // The pages that the tables name, one after another, are an entry by token: each page once.
+  std::vector<bool> seen(2 * 3);
+  for (Index b = 0; b < shape.B; ++b) {
+    for (Index n = 0; n < 3; ++n) {
+      const Index page = pages.block_tables.at<Index>({b, n});
+      ASSERT_TRUE(page >= 0 && page < 6 && !seen[static_cast<std::size_t>(page)]);
+      seen[static_cast<std::size_t>(page)] = true;
+      for (const auto& [from, to] : {std::pair{pages.k, tokens.k}, std::pair{pages.v, tokens.v}}) {
+        const qkv::View rows = slice(slice(to, 0, b, b + 1), 2, n * kPage, (n + 1) * kPage);
+        copy(permute(slice(from, 0, page, page + 1), {0, 2, 1, 3}), rows);
+      }
+    }
+  }
+  attention(tokens.inputs(), {}, {.out = tokens.out});
+  EXPECT_EQ(qkv::bench::difference(pages.out, tokens.out, 0), "");
 }
 
 }  // namespace

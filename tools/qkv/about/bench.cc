@@ -15,6 +15,7 @@
 #include "bench/report.h"
 #include "bench/session.h"
 #include "shell/exit_codes.h"
+#include "shell/options.h"
 #include "shell/outputs.h"
 #include "shell/progress.h"
 
@@ -23,6 +24,7 @@ namespace {
 constexpr const char* kBenchFooter = R"(Examples:
   qkv bench small
   qkv bench options --quick --json
+  qkv bench decode --page 64
 
 Without a group, all but widths are measured, which takes a few minutes. Groups:
 )";
@@ -30,6 +32,7 @@ Without a group, all but widths are measured, which takes a few minutes. Groups:
 struct BenchOptions {
   std::vector<std::string> groups{};
   double seconds = 1;
+  qkv::Index page = 0;
   bool quick = false;
   OutputOptions outputs{};
 };
@@ -51,11 +54,22 @@ std::vector<qkv::bench::Group> groups_of(const BenchOptions& options) {
   }
 }
 
+void check_page(const BenchOptions& options, const std::vector<qkv::bench::Group>& groups) {
+  if (options.page == 0) return;
+  if (options.page % 16 != 0) {
+    throw UsageError(fmt::format("--page: expected a multiple of 16, got {}", options.page));
+  }
+  if (groups.size() != 1 || groups.front().name != "decode") {
+    throw UsageError("--page: expected the group decode alone");
+  }
+}
+
 // The command that repeats this run.
 std::string command_of(const BenchOptions& options) {
   std::string command = "qkv bench";
   for (const std::string& group : options.groups) command += " " + group;
   if (options.seconds != 1) command += fmt::format(" --seconds {}", options.seconds);
+  if (options.page > 0) command += fmt::format(" --page {}", options.page);
   if (options.quick) command += " --quick";
   return command;
 }
@@ -65,6 +79,7 @@ qkv::bench::Settings settings_of(const BenchOptions& options, const Common& comm
   qkv::bench::Settings settings;
   settings.size = options.quick ? qkv::bench::Size::kQuick : qkv::bench::Size::kFull;
   settings.seconds = options.seconds;
+  settings.page = options.page;
   settings.threads = common.threads;
   settings.stop = &stop_flag();
   settings.started = [&progress](std::string_view row) { progress.at(std::string(row)); };
@@ -74,6 +89,7 @@ qkv::bench::Settings settings_of(const BenchOptions& options, const Common& comm
 void run(const BenchOptions& options, const Common& common) {
   if (!(options.seconds > 0)) throw UsageError("--seconds: expected a number above 0");
   const std::vector<qkv::bench::Group> groups = groups_of(options);
+  check_page(options, groups);
   std::optional<Progress> progress(std::in_place, common, "bench");
   qkv::bench::Session session(settings_of(options, common, *progress));
   const qkv::bench::Facts facts = facts_of(command_of(options), session);
@@ -101,6 +117,9 @@ void add_bench(const Command& program, const Common& common) {
   const auto options = std::make_shared<BenchOptions>();
   command.add_option("GROUP", options->groups, "what to measure (default: all but widths)");
   add_real(command, "--seconds", options->seconds, "how long each row is measured (default 1)");
+  add_number(
+      command, "--page", options->page, Bounds<qkv::Index>{16, 4096},
+      "keys of a page, a multiple of 16: decode with keys in pages, and by head and by token");
   command.add_flag("--quick", options->quick,
                    "short lengths and few bursts: shows that everything runs, not how fast");
   add_outputs(command, options->outputs, "txt");
