@@ -42,6 +42,9 @@ EVERYTHING = {
     "return_row_max": True,
     "return_column_sums": True,
     "return_top": 2,
+    "return_entropy": True,
+    "return_value_sums": True,
+    "return_pooled": (2, 3),
 }
 ADDITIVE = {"Wq": draw(U, D), "Wk": draw(U, D), "v": draw(U), "b": draw(U)}
 
@@ -67,6 +70,7 @@ CASES = {
     "everything": {**EVERYTHING, "dropout": 0.3, "seed": 3, "softcap": 2.0},
     "rows": {"return_weights": True, "return_scores": "raw", "rows": [2, 0]},
     "dropped": {"return_weights": "dropped", "dropout": 0.3, "seed": 3},
+    "sums": {"return_column_sums": [2, 0, 2], "return_value_sums": True},
 }
 CASES["rotary"]["k_positions"] = list(range(TK))
 VARIANTS = {
@@ -95,15 +99,16 @@ def assert_same(got, want):
 # ---- what it is registered with -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["causal", "lengths", "bias", "dropout", "additive", "everything"])
+@pytest.mark.parametrize(
+    "name", ["causal", "lengths", "bias", "dropout", "additive", "everything", "sums"]
+)
 def test_opcheck(name):
     q, k, v = wanting(inputs_of(heads=H))
     tensors, plain = _schema.operands({"q": q, "k": k, "v": v, **CASES[name]})
-    fields = _schema.returned_of(CASES[name])
-    asked = ",".join(slot for _, slot in fields if slot not in ("lse", "top_weights"))
+    asked = _schema.requests_of(CASES[name], _schema.returned_of(CASES[name]))
     torch.library.opcheck(
         torch.ops.qkv.attention.default,
-        (*tensors, *plain, asked, CASES[name].get("return_top", 0)),
+        (*tensors, *plain, *asked),
         rtol=0,
         atol=0,
     )
@@ -257,7 +262,7 @@ def test_make_fx_records_it():
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("name", ["plain", "everything", "rows", "dropped"])
+@pytest.mark.parametrize("name", ["plain", "everything", "rows", "dropped", "sums"])
 def test_meta_tensors_have_the_shapes(name, variant):
     change, layout = VARIANTS[variant]
     tensors = [change(x) for x in inputs_of()]
@@ -281,7 +286,8 @@ SHAPES = {
 @pytest.mark.parametrize("name", SHAPES)
 def test_meta_tensors_of_other_ranks(name):
     tensors = [draw(*shape, dtype=torch.bfloat16) for shape in SHAPES[name]]
-    asked = {"return_weights": True, "return_lse": True, "return_column_sums": True}
+    asked = {"return_weights": True, "return_lse": True, "return_column_sums": True,
+             "return_entropy": True, "return_pooled": (2, 2)}  # fmt: skip
     want = attention(*tensors, **asked)
     got = attention(*(x.to("meta") for x in tensors), **asked)
     assert [(x.shape, x.dtype) for x in got] == [(x.shape, x.dtype) for x in want]
@@ -290,15 +296,16 @@ def test_meta_tensors_of_other_ranks(name):
 
 
 def test_packed_and_merged_meta_tensors():
-    starts = {"cu_seqlens_q": [0, 2, 6], "cu_seqlens_k": [0, 4, 6], "return_lse": True}
+    asked = {"return_lse": True, "return_entropy": True, "return_pooled": (3, 2)}
+    starts = {"cu_seqlens_q": [0, 2, 6], "cu_seqlens_k": [0, 4, 6], **asked}
     for shape, options in (((6, 4, 8), {}), ((6, 32), {"heads": 4})):
         x = draw(*shape)
         want = attention(x, x, x, **starts, **options)
         got = attention(*[x.to("meta")] * 3, **starts, **options)
         assert [x.shape for x in got] == [x.shape for x in want]
     x = draw(6, 32)
-    got = attention(*[x.to("meta")] * 3, heads=4, return_lse=True)
-    assert [y.shape for y in got] == [y.shape for y in attention(x, x, x, heads=4, return_lse=True)]
+    got = attention(*[x.to("meta")] * 3, heads=4, **asked)
+    assert [y.shape for y in got] == [y.shape for y in attention(x, x, x, heads=4, **asked)]
 
 
 def test_fake_tensors():
@@ -316,6 +323,7 @@ def test_too_few_axes_are_named_without_values():
 
 # ---- torch.func ---------------------------------------------------------------------------------
 
+STATISTICS = {"return_entropy": True, "return_value_sums": True, "return_column_sums": True}
 VMAPPED = {
     "rank 4": ((2, 4, 3, 4), (2, 2, 5, 4), (2, 2, 5, 6), {}),
     "rank 3": ((2, 3, 4), (2, 5, 4), (2, 5, 6), {"causal": True}),
@@ -327,6 +335,8 @@ VMAPPED = {
     "lengths": ((2, 4, 3, 4), (2, 2, 5, 4), (2, 2, 5, 6), {"key_lengths": [5, 2]}),
     "dropout": ((2, 4, 3, 4), (2, 2, 5, 4), (2, 2, 5, 6), {"dropout": 0.4, "seed": 3}),
     "merged": ((2, 3, 8), (2, 5, 8), (2, 5, 8), {"heads": 2}),
+    "sums": ((2, 3, 4), (2, 5, 4), (2, 5, 6), {"return_column_sums": [2, 0]}),
+    "statistics": ((2, 3, 4), (2, 5, 4), (2, 5, 6), {**STATISTICS, "return_pooled": (2, 3)}),
 }
 
 

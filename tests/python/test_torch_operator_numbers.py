@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv::attention and numbers given as tensors; results that it does not have."""
+"""qkv::attention and numbers given as tensors; which results there are."""
 
 import pytest
 
@@ -143,21 +143,57 @@ def test_real_numbers_are_no_tensors_in_a_graph(name):
         assert torch.equal(broken, call(Q, 0.5))
 
 
-# ---- results that it does not have --------------------------------------------------------------
+# ---- which results there are --------------------------------------------------------------------
+
+STATISTICS = {"return_entropy": True, "return_value_sums": True, "return_pooled": (2, 3)}
+
+
+@pytest.mark.parametrize("recorder", RECORDERS)
+def test_statistics_in_graphs(recorder):
+    def call(q, rows):
+        return tuple(attention(q, q, q, causal=True, return_column_sums=rows, **STATISTICS))
+
+    rows = torch.tensor([5, 0, 3])
+    for got, want in zip(RECORDERS[recorder](call)(Q, rows), call(Q, rows)):
+        assert torch.equal(got, want)
+
+
+def test_statistics_under_autocast():
+    want = attention(*[Q.bfloat16()] * 3, return_column_sums=[1, 2], **STATISTICS)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = attention(*[Q.float()] * 3, return_column_sums=[1, 2], **STATISTICS)
+    assert got._fields == want._fields
+    assert all(torch.equal(x, y) for x, y in zip(got, want))
+
+
+def test_each_of_a_batch_has_queries_of_its_own():
+    def sums(rows):
+        return attention(Q, Q, Q, return_column_sums=rows, return_value_sums=True).value_sums
+
+    rows = torch.tensor([[0, 1], [5, 2], [3, 3]])
+    assert torch.equal(torch.vmap(sums)(rows), torch.stack([sums(one) for one in rows]))
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"return_entropy": True}, "return_entropy is not available in graphs"),
-        ({"return_value_sums": True}, "return_value_sums is not available in graphs"),
-        ({"return_pooled": (2, 2)}, "return_pooled is not available in graphs"),
-        ({"return_column_sums": [0, 1]}, "return_column_sums must be True or False in graphs"),
         ({"return_top": torch.tensor(2)}, "return_top must not be a tensor in graphs"),
         ({"return_lse": torch.tensor(True)}, "return_lse must not be a tensor in graphs"),
+        ({"return_entropy": torch.tensor(True)}, "return_entropy must not be a tensor in graphs"),
+        ({"return_pooled": torch.tensor([2, 2])}, "return_pooled must not be a tensor in graphs"),
+        (
+            {"return_pooled": (torch.tensor(2), 2)},
+            r"return_pooled must be integers \(m, n\) in graphs",
+        ),
+        ({"return_pooled": 2}, r"return_pooled must be None or \(m, n\), got int"),
+        ({"return_pooled": (2, 2, 2)}, r"return_pooled must be None or \(m, n\), got tuple"),
+        (
+            {"return_column_sums": "yes"},
+            r"return_column_sums must be False, True or integers \[R\], got str",
+        ),
     ],
 )
-def test_results_are_refused_not_dropped(options, message):
+def test_wrong_requests(options, message):
     def call(q):
         return attention(q, q, q, **options)
 
@@ -168,3 +204,16 @@ def test_results_are_refused_not_dropped(options, message):
         call(Q.float())
     with pytest.raises(Exception, match=f"attention: {message}"):
         compiled(call)(Q)
+
+
+def test_requests_that_only_the_call_can_check():
+    def call(q, rows, cells):
+        return attention(q, q, q, return_column_sums=rows, return_pooled=cells)
+
+    for rows, cells, message in (
+        (torch.tensor([0, 6]), (2, 2), r"return_column_sums.*6"),
+        (torch.tensor([0.5]), (2, 2), "return_column_sums"),
+        (torch.tensor([0]), (0, 2), r"return_pooled must be \(m, n\) of 1 or more"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message):
+            compiled(call)(Q, rows, cells)

@@ -20,7 +20,7 @@ from ._questions import (
     require_operator,
     wants_operator,
 )
-from ._schema import DIFFERENTIABLE, operands, packaged, refuse_results, returned_of
+from ._schema import DIFFERENTIABLE, operands, packaged, refuse_tensors, requests_of, returned_of
 from ._watch import WATCHERS, tell
 
 __all__ = ["attention"]
@@ -258,13 +258,12 @@ def _operator_call(arguments: Dict[str, Any]) -> Any:
             if is_compiling():  # which cannot follow the search for a similar name
                 raise TypeError(f"attention() got an unexpected keyword argument '{name}'")
             raise unknown_keyword("attention", name, _KNOWN)
-    refuse_results(arguments)
+    refuse_tensors(arguments)
     _refuse_pages(arguments, "are not available in compiled or transformed code")
     tensors, plain = operands(arguments)
     refuse_tangents(tensors)
     fields = returned_of(arguments)
-    asked = ",".join([slot for _, slot in fields if slot not in ("lse", "top_weights")])
-    every = (*tensors, *plain, asked, arguments.get("return_top", 0))
+    every = (*tensors, *plain, *requests_of(arguments, fields))
     return packaged(fields, arguments["v"] is not None, torch.ops.qkv.attention(*every))
 
 

@@ -54,7 +54,9 @@ def _names(text: str) -> List[str]:
     return [name for name in text.split(",") if name]
 
 
-def _forward(tensors: Any, plain: Any, returned: str, return_top: int) -> Tuple[Any, ...]:
+def _forward(
+    tensors: Any, plain: Any, returned: str, return_top: int, sum_rows: Any, pooled: Any
+) -> Tuple[Any, ...]:
     """All slots; lse always."""
     refuse_tangents(tensors)
     names = _names(returned)
@@ -72,8 +74,11 @@ def _forward(tensors: Any, plain: Any, returned: str, return_top: int) -> Tuple[
         return_scores=scores or None,
         return_lse=True,
         return_row_max="row_max" in names,
-        return_column_sums="column_sums" in names,
+        return_column_sums="column_sums" in names if sum_rows is None else sum_rows.detach(),
         return_top=return_top,
+        return_entropy="entropy" in names,
+        return_value_sums="value_sums" in names,
+        return_pooled=pooled,
     )
     found = got._asdict()
     if weights == "dropped":
@@ -85,7 +90,7 @@ def _forward(tensors: Any, plain: Any, returned: str, return_top: int) -> Tuple[
         x if x is not None else empty
         for x, empty in zip(
             (found.get(name) for name in SLOTS),
-            empty_results(like, dict(zip(PLAIN, plain)), (), return_top),
+            empty_results(like, dict(zip(PLAIN, plain)), ()),
         )
     )
 
@@ -220,11 +225,12 @@ def _forward_kernel(*args: Any, **kwargs: Any) -> Any:
 
 def _forward_fake(*args: Any, **kwargs: Any) -> Any:
     every = _every(torch.ops.qkv.attention, args, kwargs)
-    returned = ["out", "lse", *_names(every[-2])]
-    if every[-1]:
+    asked, return_top, _, pooled = every[_N + _P :]
+    returned = ["out", "lse", *_names(asked)]
+    if return_top:
         returned += ["top_weights", "top_keys"]
     tensors, plain = dict(zip(TENSORS, every)), dict(zip(PLAIN, every[_N:]))
-    return empty_results(tensors, plain, returned, every[-1])
+    return empty_results(tensors, plain, returned, return_top, pooled)
 
 
 def _forward_transformed(*args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .._functions import DEFAULTS
-from .._results import results
+from .._results import REQUESTS, results
 from ._questions import is_compiling
 
 # Tensors that may have gradients, in the order of the gradients. "params.W" is params["W"].
@@ -48,7 +48,7 @@ PLAIN = tuple(_PLAIN)
 # The results, all returned by the operator; those not asked for are empty.
 SLOTS = (
     "out", "lse", "weights", "dropped_weights", "raw_scores", "capped_scores", "masked_scores",
-    "row_max", "column_sums", "top_weights", "top_keys",
+    "row_max", "column_sums", "top_weights", "top_keys", "entropy", "value_sums", "pooled",
 )  # fmt: skip
 WITH_GRADIENT = ("out", "lse", "weights")
 
@@ -67,8 +67,13 @@ def _plain() -> str:
 
 
 def forward_schema() -> str:
-    """q, k, v and the options; `returned` names results other than out and lse, with commas."""
-    asked = "str returned='', SymInt return_top=0"
+    """q, k, v and the options; `returned` names results other than out and lse, with commas.
+
+    After it: how many of the largest weights, the queries of the column sums, the cells of pooled.
+    """
+    asked = (
+        "str returned='', SymInt return_top=0, Tensor? sum_rows=None, SymInt[]? return_pooled=None"
+    )
     slots = ", ".join(f"Tensor {name}" for name in SLOTS)
     tensors = _given(TENSORS, 2).replace("Tensor? v=None", "Tensor? v")
     return f"({tensors}, {_plain()}, {asked}) -> ({slots})"
@@ -203,28 +208,55 @@ def arguments_of(tensors: Iterable[Any], plain: Iterable[Any]) -> Dict[str, Any]
 # ---- which results ------------------------------------------------------------------------------
 
 
-# Results that the operator does not have.
-_ELSEWHERE = ("return_entropy", "return_value_sums", "return_pooled")
+# What may not be tensors where the operator is called: they determine which results there are.
+_DETERMINE = tuple(name for name in REQUESTS if name not in ("return_column_sums", "rows"))
 _WHERE = "in graphs, under torch.func and autocast, and of fake and meta tensors"
 
 
-def refuse_results(options: Dict[str, Any]) -> None:
-    """Raises for results that the operator does not have."""
-    for name in _ELSEWHERE:
-        if options.get(name) not in (None, False):
-            raise ValueError(f"attention: {name} is not available {_WHERE}")
-    sums = options.get("return_column_sums", False)
-    if not isinstance(sums, (bool, np.bool_)):
-        raise ValueError(
-            f"attention: return_column_sums must be True or False {_WHERE}, got "
-            f"{type(sums).__name__}"
-        )
-    for name in ("return_weights", "return_scores", "return_lse", "return_row_max", "return_top"):
+def refuse_tensors(options: Dict[str, Any]) -> None:
+    """Raises for tensors that determine which results there are."""
+    for name in _DETERMINE:
         if isinstance(options.get(name), torch.Tensor):
             raise TypeError(
                 f"attention: {name} must not be a tensor {_WHERE}: it determines which results "
                 "there are"
             )
+
+
+def _sum_rows(value: Any) -> Optional[torch.Tensor]:
+    """return_column_sums as the operator has it: the queries, None for all or for no sums."""
+    if isinstance(value, (bool, np.bool_)):
+        return None
+    if not isinstance(value, (list, tuple, np.ndarray, torch.Tensor)):
+        raise TypeError(
+            "attention: return_column_sums must be False, True or integers [R], got "
+            f"{type(value).__name__}"
+        )
+    return torch.as_tensor(value)
+
+
+def _cells(value: Any) -> Optional[List[Any]]:
+    """return_pooled as the operator has it."""
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        raise TypeError(
+            f"attention: return_pooled must be None or (m, n), got {type(value).__name__}"
+        )
+    if any(isinstance(x, torch.Tensor) for x in value):
+        raise TypeError(f"attention: return_pooled must be integers (m, n) {_WHERE}, got a tensor")
+    return list(value)
+
+
+def requests_of(options: Dict[str, Any], fields: Tuple[Tuple[str, str], ...]) -> Tuple[Any, ...]:
+    """The last arguments of the operator, of the same options as returned_of()."""
+    always = ("lse", "top_weights")
+    return (
+        ",".join([slot for _, slot in fields if slot not in always]),
+        options.get("return_top", 0),
+        _sum_rows(options.get("return_column_sums", False)),
+        _cells(options.get("return_pooled")),
+    )
 
 
 def returned_of(options: Dict[str, Any]) -> Tuple[Tuple[str, str], ...]:
@@ -241,11 +273,19 @@ def returned_of(options: Dict[str, Any]) -> Tuple[Tuple[str, str], ...]:
         fields += (("scores", _SCORES[scores]),)
     elif scores:
         fields += tuple((slot, slot) for kind, slot in _SCORES.items() if kind in scores)
-    for slot in ("lse", "row_max", "column_sums"):
+    for slot in ("lse", "row_max"):
         if options.get(f"return_{slot}", False):
             fields += ((slot, slot),)
+    sums = options.get("return_column_sums", False)
+    if not isinstance(sums, (bool, np.bool_)) or sums:
+        fields += (("column_sums", "column_sums"),)
     if options.get("return_top", 0):
         fields += (("top", "top_weights"),)
+    for slot in ("entropy", "value_sums"):
+        if options.get(f"return_{slot}", False):
+            fields += ((slot, slot),)
+    if options.get("return_pooled") is not None:
+        fields += (("pooled", "pooled"),)
     return fields
 
 

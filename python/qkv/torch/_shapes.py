@@ -51,7 +51,7 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], rank: in
 
 
 def result_shapes(
-    tensors: Dict[str, Any], plain: Dict[str, Any], return_top: Any
+    tensors: Dict[str, Any], plain: Dict[str, Any], return_top: Any, pooled: Any
 ) -> Dict[str, List[Any]]:
     """The shape of each result that a call could return, by the names of the slots."""
     q, k, v = (tensors[name] for name in ("q", "k", "v"))
@@ -69,8 +69,12 @@ def result_shapes(
     Tq, Tk = of_q[-2], of_k[-2]
     rows = Tq if tensors["rows"] is None else tensors["rows"].shape[0]
     shapes = {name: [*lead, rows, Tk] for name in SLOTS if name.endswith(("weights", "scores"))}
-    shapes.update(lse=[*lead, Tq], row_max=[*lead, Tq], column_sums=[*lead, Tk])
+    shapes.update((name, [*lead, Tq]) for name in ("lse", "row_max", "entropy"))
+    shapes.update((name, [*lead, Tk]) for name in ("column_sums", "value_sums"))
     shapes.update(top_weights=[*lead, Tq, return_top], top_keys=[*lead, Tq, return_top])
+    if pooled is not None:
+        sequences = [tensors["cu_seqlens_q"].shape[0] - 1] if packed else []
+        shapes["pooled"] = [*sequences, *lead, *pooled]
     if of_v is not None:
         rank = max(x.dim() for x in (q, k, v))
         shapes["out"] = _in_memory([*lead, Tq, of_v[-1]], layout, heads is not None, rank)
@@ -100,11 +104,15 @@ def _packed_out(shapes: Dict[str, List[Any]], merged: bool) -> Dict[str, List[An
 
 
 def empty_results(
-    tensors: Dict[str, Any], plain: Dict[str, Any], returned: Sequence[str], return_top: Any
+    tensors: Dict[str, Any],
+    plain: Dict[str, Any],
+    returned: Sequence[str],
+    return_top: Any = 0,
+    pooled: Any = None,
 ) -> Tuple[torch.Tensor, ...]:
     """What the operator returns, without values; results not asked for have one axis of size 0."""
     q = tensors["q"]
-    shapes = result_shapes(tensors, plain, return_top)
+    shapes = result_shapes(tensors, plain, return_top, pooled)
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     made = []
     for name in SLOTS:

@@ -15,6 +15,7 @@ _N = len(TENSORS)
 
 # What may be batched where the batch becomes an axis; heads are the same in all of it.
 _FOLDED = ("q", "k", "v", "bias", "mask")
+_OF_ROWS = ("lse", "row_max", "entropy", "column_sums", "value_sums")  # [..,H,Tq] or [..,H,Tk]
 _OF_HEADS = tuple(name for name in TENSORS if name.startswith(("params", "alibi", "sinks")))
 
 
@@ -82,7 +83,7 @@ class _Folded:
             return x
         if not self.without_heads:
             return x
-        return x.squeeze(-2 if name in ("lse", "row_max", "column_sums") else -3)
+        return x.squeeze(-2 if name in _OF_ROWS else -3)
 
     def gradient(self, name: str, x: torch.Tensor) -> torch.Tensor:
         if name not in _FOLDED or self.tensors[name] is None:
@@ -95,7 +96,9 @@ def forward_rule(info: Any, in_dims: Any, every: List[Any], op: Any) -> Any:
     """qkv::attention under vmap, by calls of `op`: its results, and where their batch axis is."""
     in_dims = (*in_dims, *((None,) * (len(every) - len(in_dims))))
     tensors, axes = dict(zip(TENSORS, every)), dict(zip(TENSORS, in_dims))
-    if not _Folded.fits(tensors, axes, dict(zip(PLAIN, every[_N:]))):
+    further = zip(every[_N:], in_dims[_N:])  # has the queries of column sums
+    batched = any(isinstance(x, torch.Tensor) and axis is not None for x, axis in further)
+    if batched or not _Folded.fits(tensors, axes, dict(zip(PLAIN, every[_N:]))):
         return _one_by_one(op, info, in_dims, every)
     call = _Folded(tensors, axes, info.batch_size)
     got = op(*call.every(), *every[_N:])
