@@ -18,9 +18,19 @@ from ._questions import (
     is_compiling,
     modes,
     require_operator,
+    tracing,
     wants_operator,
 )
-from ._schema import DIFFERENTIABLE, operands, packaged, refuse_tensors, requests_of, returned_of
+from ._schema import (
+    DIFFERENTIABLE,
+    check_devices,
+    operands,
+    packaged,
+    refuse_gradients,
+    refuse_tensors,
+    requests_of,
+    returned_of,
+)
 from ._watch import WATCHERS, tell
 
 __all__ = ["attention"]
@@ -206,8 +216,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
         isinstance(q, Tensor)
         and isinstance(k, Tensor)
         and isinstance(v, Tensor)
-        and _WANT_GRADIENTS.isdisjoint(options)
-        and not (q.requires_grad or k.requires_grad or v.requires_grad or modes())
+        and not (q.requires_grad or k.requires_grad or v.requires_grad or modes() or tracing())
+        and not (options and _may_want_gradients(options))
         and not (any_autocast() and has_autocast())
     ):
         try:
@@ -234,6 +244,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     check_kinds("attention", FLAG, return_lse=call.others["return_lse"])  # set to True below
     if not torch.is_grad_enabled():
         return _functions.attention(**call.arguments(inputs))
+    refuse_gradients(options)
     _refuse_pages(options, "have no backward pass; use torch.no_grad()")
     values = list(_Attention.apply(call, *inputs))
     names = [name for name in call.fields if name != "top keys"]
@@ -259,8 +270,11 @@ def _operator_call(arguments: Dict[str, Any]) -> Any:
                 raise TypeError(f"attention() got an unexpected keyword argument '{name}'")
             raise unknown_keyword("attention", name, _KNOWN)
     refuse_tensors(arguments)
+    if torch.is_grad_enabled():
+        refuse_gradients(arguments)
     _refuse_pages(arguments, "are not available in compiled or transformed code")
     tensors, plain = operands(arguments)
+    check_devices(tensors)
     refuse_tangents(tensors)
     fields = returned_of(arguments)
     every = (*tensors, *plain, *requests_of(arguments, fields))
@@ -271,5 +285,9 @@ def _operator_call(arguments: Dict[str, Any]) -> Any:
 _bare = _functions.attention.__wrapped__  # type: ignore[attr-defined]
 _KNOWN = {"q", "k", "v", *_functions.DEFAULTS}
 
-# Options that may require gradients.
-_WANT_GRADIENTS = frozenset({"bias", "alibi_slopes", "sinks", "params"})
+
+def _may_want_gradients(options: Dict[str, Any]) -> bool:
+    for x in options.values():
+        if isinstance(x, dict) or (isinstance(x, torch.Tensor) and x.requires_grad):
+            return True
+    return False

@@ -15,7 +15,7 @@ def dropout_options(p: float) -> Dict[str, Any]:
     """
     if p == 0:
         return {}
-    return {"dropout": p, "seed": torch.randint(0, 2**63 - 1, ())}
+    return {"dropout": p, "seed": torch.randint(0, 2**63 - 1, (), device="cpu")}
 
 
 def attend(

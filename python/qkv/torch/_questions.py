@@ -30,6 +30,8 @@ transforms = _either(torch._C, "_are_functorch_transforms_active", lambda: False
 is_batched = _either(
     getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", lambda x: False
 )
+# What torch.jit.trace has recorded so far; None if it is not at work.
+tracing = _either(torch._C, "_get_tracing_state", lambda: None)
 # Whether any device has autocast.
 any_autocast = _either(torch._C, "_is_any_autocast_enabled", lambda: True)
 
@@ -51,7 +53,7 @@ def has_autocast() -> bool:
 
 def wants_operator(tensors: Iterable[Any]) -> bool:
     """Whether a call of these tensors is recorded, transformed or faked."""
-    if modes() or transforms() or (any_autocast() and has_autocast()):
+    if modes() or transforms() or tracing() or (any_autocast() and has_autocast()):
         return True
     for x in tensors:  # a loop: this is asked in every call with gradients
         if x.is_meta or (type(x) is not torch.Tensor and isinstance(x, _WITHOUT_MEMORY)):
@@ -63,7 +65,7 @@ def require_operator() -> None:
     """Raises where this PyTorch cannot register operators."""
     if not AVAILABLE:
         raise RuntimeError(
-            "qkv.torch: torch.compile, torch.func, vmap, autocast, fake and meta tensors need an "
-            "operator registered with torch.library.custom_op and register_vmap, of PyTorch 2.5 "
-            f"or newer; this is {torch.__version__}"
+            "qkv.torch: torch.compile, torch.jit.trace, torch.func, vmap, autocast, fake and meta "
+            "tensors need an operator registered with torch.library.custom_op and register_vmap, "
+            f"of PyTorch 2.5 or newer; this is {torch.__version__}"
         )

@@ -98,10 +98,11 @@ def _as_tensor(name: str, value: Any, q: torch.Tensor) -> Optional[torch.Tensor]
         value -= 2**64  # the same 64 bits
     if name in ("bias", "alibi_slopes", "sinks"):  # lists of numbers take the type of the scores
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        return torch.as_tensor(value, dtype=wide)
+        return torch.as_tensor(value, dtype=wide, device=q.device)
     if name in ("seed", "causal_offset") and not isinstance(value, (list, tuple, np.ndarray)):
-        return torch.full((), value, dtype=torch.int64)  # also of an integer known only later
-    return torch.as_tensor(value)
+        # Also of an integer known only later.
+        return torch.full((), value, dtype=torch.int64, device="cpu")
+    return torch.as_tensor(value, device="cpu")
 
 
 def _plain_value(name: str, value: Any) -> Any:
@@ -180,6 +181,35 @@ def operands(arguments: Dict[str, Any]) -> Tuple[List[Any], List[Any]]:
     return tensors, plain
 
 
+def check_devices(tensors: Iterable[Any]) -> None:
+    """Raises for tensors without values beside one with values, from which no result could be."""
+    named = dict(zip(TENSORS, tensors))
+    of_q = named["q"].device.type
+    for name, x in named.items():
+        if x is None or x.device.type == of_q:
+            continue
+        if x.device.type == "meta" or (of_q == "meta" and name in DIFFERENTIABLE):
+            group, _, key = name.partition(".")
+            shown = f'{group}["{key}"]' if key else name
+            raise ValueError(
+                f"attention: {shown} must be on the device of q, {of_q}, got {x.device.type}"
+            )
+
+
+# Numbers that someone might want to learn.
+_WITHOUT_GRADIENT = ("scale", "softcap", "rotary_base", "rotary_frequencies", "dropout")
+
+
+def refuse_gradients(options: Dict[str, Any]) -> None:
+    """Raises for options that require a gradient and would not get one."""
+    for name, x in options.items():
+        if name in _WITHOUT_GRADIENT and isinstance(x, torch.Tensor) and x.requires_grad:
+            instead = "; q * scale has one" if name == "scale" else ""
+            raise ValueError(
+                f"attention: {name} must not require a gradient, there is none for it{instead}"
+            )
+
+
 def arguments_of(tensors: Iterable[Any], plain: Iterable[Any]) -> Dict[str, Any]:
     """The inverse of operands(), for the functions of `qkv`: detached tensors."""
     arguments: Dict[str, Any] = {"params": None}
@@ -232,7 +262,7 @@ def _sum_rows(value: Any) -> Optional[torch.Tensor]:
             "attention: return_column_sums must be False, True or integers [R], got "
             f"{type(value).__name__}"
         )
-    return torch.as_tensor(value)
+    return torch.as_tensor(value, device="cpu")
 
 
 def _cells(value: Any) -> Optional[List[Any]]:

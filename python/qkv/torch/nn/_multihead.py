@@ -196,7 +196,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         N, L, S, H = q.size(0), q.size(1), k.size(1), self.num_heads
         if key_padding_mask is not None:
             _check_mask("key_padding_mask", key_padding_mask)
-            if tuple(key_padding_mask.shape) not in ({(N, S)} | ({(S,)} if N == 1 else set())):
+            if not _has_shape(key_padding_mask, (N, S), *([(S,)] if N == 1 else [])):
                 rule = f"[N,S] = [{N},{S}]"
                 got = _shown(key_padding_mask)
                 raise ValueError(f"{_NAME}: key_padding_mask must be {rule}, got {got}")
@@ -207,7 +207,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
                 options["bias"] = padding[:, None, None].to(q.dtype)
         if attn_mask is not None:
             _check_mask("attn_mask", attn_mask)
-            if tuple(attn_mask.shape) not in {(L, S), (N * H, L, S)}:
+            if not _has_shape(attn_mask, (L, S), (N * H, L, S)):
                 rule = f"[L,S] = [{L},{S}] or [N*num_heads,L,S] = [{N * H},{L},{S}]"
                 raise ValueError(f"{_NAME}: attn_mask must be {rule}, got {_shown(attn_mask)}")
             mask = pad(attn_mask, (0, self._appended()))
@@ -229,6 +229,13 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
             ks.append(k.new_zeros(each))
             vs.append(v.new_zeros(each))
         return (k, v) if len(ks) == 1 else (torch.cat(ks, 1), torch.cat(vs, 1))
+
+
+def _has_shape(x: torch.Tensor, *shapes: Tuple[int, ...]) -> bool:
+    """Whether it has one of the shapes, whose sizes torch.jit.trace makes tensors."""
+    return any(
+        len(shape) == x.dim() and all(a == b for a, b in zip(x.shape, shape)) for shape in shapes
+    )
 
 
 def _check_mask(name: str, mask: torch.Tensor) -> None:
