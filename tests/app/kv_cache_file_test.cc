@@ -151,6 +151,8 @@ TEST(KvCacheFile, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(complaint_about("k_pages", {}, true), "k_pages: expected a tensor, got none");
   EXPECT_EQ(complaint_about("k_pages", Tensor(DType::kFloat32, {3, 16, 3})),
             "k_pages: expected 4 axes, got float32 [3,16,3]");
+  EXPECT_EQ(complaint_about("v_pages", Tensor(DType::kFloat32, {3, 16, 2})),
+            "v_pages: expected 4 axes, got float32 [3,16,2]");
   EXPECT_EQ(complaint_about("k_pages", Tensor(DType::kFloat32, {3, 17, 1, 3})),
             "sizes.page must be a multiple of 16, got 17");
   EXPECT_EQ(complaint_about("lengths", Tensor(DType::kInt64, {0})),
