@@ -9,7 +9,7 @@ set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly quick_steps="format rules spdx length python headers lint sanitize threads"
-readonly all_steps="format rules spdx length figures python headers analyze apart recipes docs wheel clang shared asan tsan fuzz"
+readonly all_steps="format rules spdx length figures python headers analyze apart recipes docs wheel oldest_torch clang shared asan tsan fuzz"
 readonly last_check=docs/last-check.txt
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
 
@@ -143,6 +143,9 @@ step_wheel() {
   scripts/wheel.sh
   scripts/check/wheel.sh
 }
+
+# The tests of qkv.torch with the oldest PyTorch; the last line counts them.
+step_oldest_torch() { scripts/check/oldest_torch.sh; }
 
 step_clang() {
   scripts/build.sh clang

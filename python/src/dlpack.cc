@@ -39,6 +39,9 @@ DType dtype_of_dlpack(nb::dlpack::dtype dtype) {
 
 constexpr int kCpu = 1;  // kDLCPU
 
+constexpr nb::dlpack::dtype kBooleans = {static_cast<std::uint8_t>(nb::dlpack::dtype_code::Bool), 8,
+                                         1};
+
 // Following PyTorch's advice to detach would lose the gradient.
 const char* autograd_hint(nb::handle object) {
   const bool asks =
@@ -125,7 +128,8 @@ Array view_of_dlpack(nb::handle object, const Name& name) {
     throw_type_error(name, "must be an array on the CPU, got " + describe(object) + " on " + where);
   }
   const nb::object plain = of.of_torch ? with_its_sign(object) : nb::borrow(object);
-  const nb::object capsule = asked(plain, "__dlpack__", name);
+  const nb::object bytes = of.of_torch ? bytes_of_booleans(plain) : nb::object();
+  const nb::object capsule = asked(bytes.is_valid() ? bytes : plain, "__dlpack__", name);
   nb::ndarray<nb::ro> tensor;
   // The tensor has the final say on its device.
   if (!nb::try_cast(capsule, tensor) || tensor.device_type() != kCpu) {
@@ -134,7 +138,7 @@ Array view_of_dlpack(nb::handle object, const Name& name) {
   const nb::dlpack::dltensor described{.data = tensor.data_handle(),
                                        .device = {kCpu, 0},
                                        .ndim = static_cast<std::int32_t>(tensor.ndim()),
-                                       .dtype = tensor.dtype(),
+                                       .dtype = bytes.is_valid() ? kBooleans : tensor.dtype(),
                                        .shape = const_cast<std::int64_t*>(tensor.shape_ptr()),
                                        .strides = const_cast<std::int64_t*>(tensor.stride_ptr()),
                                        .byte_offset = tensor.byte_offset()};

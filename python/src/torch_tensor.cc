@@ -31,7 +31,9 @@ class Torch {
             nb::object(torch.attr("nn").attr("Parameter").attr("__torch_function__")).release()),
         no_dispatch_(nb::object(tensor_.attr("__torch_dispatch__")).release()),
         dlpack_(nb::object(tensor_.attr("__dlpack__")).release()),
-        forward_ad_(nb::object(torch.attr("autograd").attr("forward_ad")).release()) {}
+        forward_ad_(nb::object(torch.attr("autograd").attr("forward_ad")).release()),
+        bool_(nb::object(torch.attr("bool")).release()),
+        uint8_(nb::object(torch.attr("uint8")).release()) {}
 
   bool is_tensor_class(nb::handle type) const {
     return PyObject_IsSubclass(type.ptr(), tensor_.ptr()) == 1;
@@ -56,9 +58,13 @@ class Torch {
     if (PyLong_AsLong(level.ptr()) < 0) return false;
     return !forward_ad_.attr("unpack_dual")(tensor).attr("tangent").is_none();
   }
+  nb::object bytes_of_booleans(nb::handle tensor) const {
+    if (!nb::object(tensor.attr("dtype")).is(bool_)) return {};
+    return tensor.attr("view")(uint8_);
+  }
 
  private:
-  nb::handle tensor_, function_, no_function_, no_dispatch_, dlpack_, forward_ad_;
+  nb::handle tensor_, function_, no_function_, no_dispatch_, dlpack_, forward_ad_, bool_, uint8_;
 };
 
 // Null before PyTorch is imported.
@@ -133,5 +139,7 @@ bool requires_grad(nb::handle tensor) {
   static PyObject* const kRequiresGrad = name_of_attribute("requires_grad");
   return attribute(tensor, kRequiresGrad).is(Py_True);
 }
+
+nb::object bytes_of_booleans(nb::handle tensor) { return torch()->bytes_of_booleans(tensor); }
 
 }  // namespace qkv::python

@@ -29,6 +29,10 @@ nb::object with_its_sign(nb::handle tensor);
 
 bool requires_grad(nb::handle tensor);
 
+// For a tensor of booleans the same memory as bytes: PyTorch's __dlpack__ did not export booleans
+// at first. An empty object for other tensors.
+nb::object bytes_of_booleans(nb::handle tensor);
+
 }  // namespace qkv::python
 
 #endif  // QKV_PYTHON_SRC_TORCH_TENSOR_H_

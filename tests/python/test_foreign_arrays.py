@@ -135,7 +135,18 @@ import qkv
 x = torch.arange(12.0).reshape(1, 2, 6)
 out, lse = qkv.attention(x, x, x[..., ::2], return_lse=True)
 assert isinstance(out, torch.Tensor) and out.shape == (1, 2, 3)
-print(out.tolist(), lse.tolist())
+exported = torch.Tensor.__dlpack__
+def without_booleans(self, *arguments, **options):
+    if self.dtype == torch.bool:
+        raise RuntimeError("Bool type is not supported by dlpack")
+    return exported(self, *arguments, **options)
+torch.Tensor.__dlpack__ = without_booleans
+hidden = qkv.attention(x, x, x, mask=torch.tensor([[False, True], [True, True]])[1:, ::2])
+try:
+    qkv.attention(x, x, x, bias=x[0] > 1)
+except TypeError as error:
+    print(str(error).splitlines()[0])
+print(out.tolist(), lse.tolist(), hidden.tolist())
 """
 
 
@@ -148,4 +159,7 @@ def test_a_pytorch_without_exchange_functions():
     older = subprocess.run(
         [sys.executable, "-c", OLDER], capture_output=True, text=True, check=True
     )
-    assert older.stdout.strip() == f"{out.tolist()} {lse.tolist()}"
+    hidden = qkv.attention(x, x, x, mask=torch.tensor([[True]]))
+    wrong, results = older.stdout.splitlines()
+    assert wrong == "attention: bias must be float32 where q is float32, got bool [2,6]"
+    assert results == f"{out.tolist()} {lse.tolist()} {hidden.tolist()}"

@@ -3,11 +3,10 @@
 
 import numpy as np
 import pytest
+from torch_versions import needs_operator, torch
 
-torch = pytest.importorskip("torch")
-
-import qkv  # noqa: E402
-import qkv.torch  # noqa: E402
+import qkv
+import qkv.torch
 
 PAGES = {"block_tables": [[1, 0], [2, -1]], "context_lens": [20, 7]}
 
@@ -35,6 +34,7 @@ def test_gradients_are_refused():
         qkv.torch.attention(q.requires_grad_(), k, v, **PAGES)
 
 
+@needs_operator
 def test_transforms_are_refused():
     q, k, v = (torch.from_numpy(x) for x in arrays())
     call = torch.func.vmap(lambda x: qkv.torch.attention(x, k, v, **PAGES))

@@ -4,8 +4,9 @@
 import re
 
 import pytest
+from torch_versions import requires, torch
 
-torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
+requires(2, 5, "scaled_dot_product_attention and jagged tensors")
 
 from look_models import (  # noqa: E402
     ALL,

@@ -7,8 +7,9 @@ import threading
 
 import numpy as np
 import pytest
+from torch_versions import requires, torch
 
-torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
+requires(2, 5, "scaled_dot_product_attention and torch._dynamo")
 import torch.nn.functional as F  # noqa: E402
 from look_models import (  # noqa: E402
     HEADS,

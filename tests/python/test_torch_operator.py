@@ -2,8 +2,9 @@
 """qkv::attention, the operator of torch.library: graphs, transformations, no values."""
 
 import pytest
+from torch_versions import OPERATOR, requires, torch
 
-torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
+requires(2, 5, OPERATOR)
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 

@@ -2,8 +2,9 @@
 """torch.func around torch.ops.qkv.attention itself, and inside what torch.compile reads."""
 
 import pytest
+from torch_versions import OPERATOR, requires, torch
 
-torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
+requires(2, 5, OPERATOR)
 
 import qkv.torch  # noqa: E402
 

@@ -2,8 +2,9 @@
 """qkv::attention and numbers given as tensors; which results there are."""
 
 import pytest
+from torch_versions import OPERATOR, requires, torch
 
-torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
+requires(2, 5, OPERATOR)
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import qkv.torch  # noqa: E402

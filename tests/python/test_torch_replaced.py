@@ -4,8 +4,9 @@
 import threading
 
 import pytest
+from torch_versions import requires, torch
 
-torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
+requires(2, 5, "scaled_dot_product_attention, its compiler and jagged tensors")
 import torch.nn.functional as F  # noqa: E402
 
 import qkv.torch  # noqa: E402

@@ -5,8 +5,9 @@ import re
 import warnings
 
 import pytest
+from torch_versions import requires, torch
 
-torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
+requires(2, 5, "torch.nn.attention.bias")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left  # noqa: E402
 

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import threading
+import warnings
 
 import pytest
 from torch.utils.checkpoint import checkpoint
@@ -56,11 +57,10 @@ def loaded(thing, **options):
 @pytest.mark.parametrize("name", MODULES)
 def test_copies_and_files_of_modules(name):
     module = made(name).eval()
-    unsafe = {"weights_only": False} if VERSION >= (1, 13) else {}
     for other in (
         pickle.loads(pickle.dumps(module)),
         copy.deepcopy(module),
-        loaded(module, **unsafe),
+        loaded(module, weights_only=False),
     ):
         assert torch.equal(run(other), run(module))
     other = MODULES[name]().eval()
@@ -78,6 +78,8 @@ def test_copies_of_results():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("name", MODULES)
 def test_other_types(name, dtype):
+    if dtype == torch.float16 and VERSION < (2, 2) and name == "multihead":
+        pytest.skip("needs PyTorch 2.2: linear layers of float16 on the CPU")
     module = made(name).to(dtype)
     x = leaf(X.to(dtype))
     out = run(module, x)
@@ -137,7 +139,8 @@ def test_gradients_add_up_and_optimizers_step(name):
 def test_reparametrized_weights(name, weight):
     module = made(name).eval()
     want = run(module)
-    with pytest.warns() if VERSION >= (2, 0) else pytest.MonkeyPatch.context():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer ones call it deprecated
         torch.nn.utils.weight_norm(module, weight)
     out = run(module)
     torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-6)
@@ -386,7 +389,7 @@ REFUSED = {
     ),
     "conjugated": (
         lambda: X.to(torch.complex64).conj(),
-        "q must be float64, float32, bfloat16, float16",
+        "q must be (float64, float32, bfloat16, float16|an array .* that gives its memory)",
     ),
 }
 

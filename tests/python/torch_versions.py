@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests need which PyTorch: marks that say so where it is older."""
+"""PyTorch, and which tests need which version of it; with an older one they are skipped."""
 
 import pytest
 
@@ -8,12 +8,21 @@ torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
 from qkv.torch import _questions  # noqa: E402
 
 VERSION = tuple(int(number) for number in torch.__version__.split("+")[0].split(".")[:2])
-HAS_SDPA = hasattr(torch.nn.functional, "scaled_dot_product_attention")  # 2.0
+OPERATOR = "torch.library.custom_op and register_vmap"
+
+
+def requires(major, minor, what):
+    """At the top of a file of tests: skips them all where PyTorch is older."""
+    if (major, minor) > VERSION:
+        pytest.skip(f"needs PyTorch {major}.{minor}: {what}", allow_module_level=True)
+
+
+def needs(major, minor, what):
+    """A mark of tests of which PyTorch itself, the judge, needs this version."""
+    reason = f"needs PyTorch {major}.{minor}: {what}"
+    return pytest.mark.skipif((major, minor) > VERSION, reason=reason)
+
 
 needs_operator = pytest.mark.skipif(
-    not _questions.AVAILABLE,
-    reason="needs PyTorch 2.5: torch.library.custom_op and register_vmap",
-)
-needs_sdpa = pytest.mark.skipif(
-    not HAS_SDPA, reason="needs PyTorch 2.0: torch.nn.functional.scaled_dot_product_attention"
+    not _questions.AVAILABLE, reason=f"needs PyTorch 2.5: {OPERATOR}"
 )

@@ -285,9 +285,13 @@ def _operator_call(arguments: Dict[str, Any]) -> Any:
 _bare = _functions.attention.__wrapped__  # type: ignore[attr-defined]
 _KNOWN = {"q", "k", "v", *_functions.DEFAULTS}
 
+_NUMBERS_AND_WORDS = frozenset({bool, float, int, str, type(None)})
+
 
 def _may_want_gradients(options: Dict[str, Any]) -> bool:
     for x in options.values():
+        if type(x) in _NUMBERS_AND_WORDS:
+            continue
         if isinstance(x, dict) or (isinstance(x, torch.Tensor) and x.requires_grad):
             return True
     return False

@@ -15,6 +15,7 @@ from torch.nn.functional import layer_norm, linear
 from ._attention import attention
 from ._questions import is_compiling
 from ._replaced import set_function
+from ._torchs import FUNCTION
 from ._transformers import _forward as registered
 from ._watch import WATCHERS, is_quiet, probe, quiet, running
 
@@ -27,7 +28,8 @@ def install() -> None:
     """Watches all places; the caller sees to it that they are watched only once."""
     _watch_modules()
     set_function()
-    _replace(torch.nn.functional, "multi_head_attention_forward", _multi_head)
+    if FUNCTION is not None:  # PyTorch 1.13 has attention in other places, which are not watched
+        _replace(torch.nn.functional, "multi_head_attention_forward", _multi_head)
     _replace(torch, "_native_multi_head_attention", _native_multi_head)
     _replace(torch, "_transformer_encoder_layer_fwd", _native_layer)
     interface = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)

@@ -47,8 +47,16 @@ def _classes() -> Any:
 _WITHOUT_MEMORY = _classes() if AVAILABLE else ()
 
 
+def autocasts() -> bool:
+    """Whether autocast is on for the CPU."""
+    if not hasattr(torch, "get_autocast_dtype"):  # before PyTorch 2.4
+        return bool(torch.is_autocast_cpu_enabled())
+    return bool(torch.is_autocast_enabled("cpu"))
+
+
 def has_autocast() -> bool:
-    return AVAILABLE and torch.is_autocast_enabled("cpu")
+    """Whether the operator has to choose a dtype."""
+    return AVAILABLE and autocasts()
 
 
 def wants_operator(tensors: Iterable[Any]) -> bool:

@@ -8,6 +8,7 @@ from torch.nn.functional import linear, pad
 
 from .._dropout import attend
 from .._kinds import FLAG, check_kinds
+from .._questions import autocasts
 
 __all__ = ["MultiheadAttention"]
 
@@ -146,7 +147,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
     def _check_inputs(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         check_kinds(_NAME, torch.Tensor, query=query, key=key, value=value)
         dtype = self.out_proj.weight.dtype
-        mixed = torch.is_autocast_enabled("cpu")
+        mixed = autocasts()
         widths = {"embed_dim": self.embed_dim, "kdim": self.kdim, "vdim": self.vdim}
         named = {"query": query, "key": key, "value": value}
         for (name, x), (width, wanted) in zip(named.items(), widths.items()):
