@@ -38,6 +38,12 @@ void run_backward(Session& session) {
   const Shape causal = square(session.length(2048), 64);
   share_backward(session, {"backward/" + name_of(causal) + "-causal"}, causal,
                  {.masks = {Causal{}}});
+  for (const Index D : {64, 128}) {
+    constexpr double kShare = 0.6;  // of the peak of bfloat16 products
+    Shape narrow = square(session.length(2048), D);
+    narrow.dtype = DType::kBFloat16;
+    share_backward(session, {"backward/" + name_of(narrow) + "-bfloat16", kShare}, narrow, {});
+  }
   Shape doubles = causal;
   doubles.dtype = DType::kFloat64;
   share_backward(session, {"backward/" + name_of(doubles) + "-float64"}, doubles, {});

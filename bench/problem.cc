@@ -191,7 +191,7 @@ void score_bilinear(Problem& problem) {
 void turn_backward(Problem& problem) {
   const Shape& s = problem.shape;
   problem.pass = Pass::kBackward;
-  problem.lse = problem.add(s.dtype, {s.B, s.H, s.Tq});  // float32 or float64, as the call itself
+  problem.lse = problem.add(accumulator_of(s.dtype), {s.B, s.H, s.Tq});
   problem.dout = problem.add_random(problem.out.shape(), 6);
   problem.dq = problem.add(s.dtype, problem.q.shape());
   problem.dk = problem.add(s.dtype, problem.k.shape());

@@ -8,6 +8,7 @@
 #include "core/half_floats.h"
 #include "core/order.h"
 #include "core/problem.h"
+#include "core/results.h"
 
 // Products of bfloat16 as AVX512-BF16 has them (VDPBF16PS), in plain arithmetic: a lane adds the
 // products of a pair to a float32, that of the odd element first. Each of the two steps is a fused
@@ -23,6 +24,12 @@ inline bool has_bfloat16_pairs(const Problem& p) noexcept {
          (!p.v.given() || p.v.dtype == DType::kBFloat16);
 }
 
+// The same of the gradients of a call; out and dout have the type of q.
+inline bool has_bfloat16_pairs(const Problem& p, const GradientSources& from) noexcept {
+  const auto is_paired = [](const Operand& x) { return !x.given() || x.dtype == DType::kBFloat16; };
+  return has_bfloat16_pairs(p) && is_paired(from.dout) && is_paired(from.out);
+}
+
 // A subnormal number as zero.
 inline float flushed(float x) noexcept {
   return std::fabs(x) < 0x1p-126F ? std::copysign(0.0F, x) : x;
@@ -35,6 +42,16 @@ inline float add_flushed_product(float a, float b, float sum) noexcept {
 
 // A weight as a bfloat16 (VCVTNE2PS2BF16): to nearest, ties to even.
 inline float rounded_weight(float w) noexcept { return to_float(from_float<BFloat16>(flushed(w))); }
+
+// f(n) for the terms begin .. end-1 of a sum, in pairs or not, in the order in which they are
+// added: ascending, but the odd one of a pair first. `begin` is even.
+template <class F>
+void for_each_term(bool pairs, Index begin, Index end, const F& f) {
+  for (Index n = begin; n < end; n += pairs ? 2 : 1) {
+    if (pairs && n + 1 < end) f(n + 1);
+    f(n);
+  }
+}
 
 // sum_c a_c b_c: pairs of channels in ascending order, in blocks of kChannelBlock channels, each
 // from zero and added to the blocks before it.

@@ -14,6 +14,7 @@
 
 #if HWY_TARGET == HWY_AVX3
 #include "kernels/pair-inl.h"
+#include "kernels/pair_gradient-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
@@ -31,6 +32,14 @@ DotKernels<float> with_bfloat16_pairs(DotKernels<float> kernels) {
   return kernels;
 }
 
+GradientKernels<float> with_bfloat16_pairs(GradientKernels<float> kernels) {
+  kernels.transposed_sum = &transposed_pair_sum;
+  kernels.row_dots = &pair_row_dots;
+  kernels.all_finite = &all_finite_pairs;
+  kernels.join_rows = &join_rows;
+  return kernels;
+}
+
 }  // namespace qkv::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif
@@ -41,6 +50,12 @@ namespace qkv::kernels {
 const DotKernels<float>& bfloat16_pair_kernels() noexcept {
   static const DotKernels<float> kernels =
       N_AVX3::with_bfloat16_pairs(dot_kernels<float>(Target::kAvx512));
+  return kernels;
+}
+
+const GradientKernels<float>& bfloat16_pair_gradient_kernels() noexcept {
+  static const GradientKernels<float> kernels =
+      N_AVX3::with_bfloat16_pairs(gradient_kernels<float>(Target::kAvx512));
   return kernels;
 }
 

@@ -2,7 +2,7 @@
 #ifndef QKV_KERNELS_PAIR_KERNELS_H_
 #define QKV_KERNELS_PAIR_KERNELS_H_
 
-#include "kernels/dot_kernels.h"
+#include "kernels/gradient_kernels.h"
 
 // Products of bfloat16 in pairs, for the target avx512bf16; core/bfloat16_pairs.h is their meaning.
 //
@@ -13,6 +13,10 @@
 //   panel   [pairs of channels][kPanel]: word n of row m is of key n
 //   w       word m of a row: keys 2m and 2m + 1, made by `round_weights`
 //   v       [pairs of keys][E], made by `pair_values`; stored values are read as they are
+// In the backward pass rows of dout are such rows of q, and in transposed_sum
+//   w       word n of row m: queries 2m and 2m + 1 for key n, made by `join_rows`
+//   x       [pairs of queries][width], made by `pair_values`
+// row_dots takes rows of words, all_finite a number of words.
 // The channel or key after an odd last one is 0. Counts of channels and keys are not halved.
 namespace qkv::kernels {
 
@@ -21,6 +25,7 @@ constexpr Index words_of(Index n) { return (n + 1) / 2; }
 
 // For a CPU on which kAvx512Bf16 is supported.
 const DotKernels<float>& bfloat16_pair_kernels() noexcept;
+const GradientKernels<float>& bfloat16_pair_gradient_kernels() noexcept;
 
 }  // namespace qkv::kernels
 

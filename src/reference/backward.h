@@ -22,21 +22,18 @@ using core::kGradientBlock;
 // Queries of one task of the query sweep. Any number gives the same bits.
 inline constexpr Index kQueriesPerBackwardTask = 32;
 
-// to += factor * x
-template <class T>
-void add_multiple(const T& factor, const T* x, Index n, T* to) {
-  for (Index c = 0; c < n; ++c) to[c] = fused_multiply_add(factor, x[c], to[c]);
-}
-
 template <class T>
 class Backward {
  public:
-  Backward(const Problem& p, const GradientSources& from, const GradientResults& to)
-      : p_(p), from_(from), to_(to), own_(p, to) {}
+  // `pairs`: whether products are of bfloat16 in pairs.
+  Backward(const Problem& p, const GradientSources& from, const GradientResults& to,
+           bool pairs = false)
+      : p_(p), from_(from), to_(to), pairs_(pairs), own_(p, to) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena) {
     x_ = take_prepared<T>(p_, arena);
+    x_.pairs = pairs_;
     const auto take = [&](Index width, Index heads, Index total) {
       RowsOf<T> rows{nullptr, width, heads, total, p_.packed()};
       rows.data = arena.template take<T>(rows.count(p_.B) * width).data();
@@ -131,6 +128,7 @@ class Backward {
   const Problem& p_;
   const GradientSources& from_;
   const GradientResults& to_;
+  bool pairs_ = false;
   Prepared<T> x_;
   // Whether a query (a key, seen from one query head) belongs to a live pair. One that does not is
   // skipped everywhere, whatever it holds: 0 * NaN would be NaN.
@@ -177,7 +175,7 @@ void Backward<T>::query_sweep(Index b, Index h, Index i0, core::Arena& arena) {
     for (Index n = 0; n < s.Tk; ++n) w.row.w[n] *= factor;
     *query_live_.of(b, h, s.q0 + i) = any_live;
     T& delta = *delta_.of(b, h, s.q0 + i);
-    delta = row_delta(p_, from_, at, any_live, w.row);
+    delta = row_delta(p_, x_, from_, at, any_live, w.row);
     score_gradients(delta, w.row);
     left_gradient(at, w);
     *dsinks_.of(b, h, s.q0 + i) = sink_gradient(p_, from_, at, any_live, factor, delta);
@@ -202,13 +200,14 @@ void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
     x_.stop();
     std::fill(w.block, w.block + width, T(0));
     std::fill(w.block_v, w.block_v + (sums_v ? width : 0), T(0));
-    for (Index j = j0; j < std::min(w.row.scores.count, j0 + kGradientBlock); ++j) {
-      if (!w.row.scores.live[j]) continue;
+    const Index end = std::min(w.row.scores.count, j0 + kGradientBlock);
+    core::for_each_term(x_.pairs, j0, end, [&](Index j) {
+      if (!w.row.scores.live[j]) return;
       const T draw = w.row.draw[j];
       const T* right_j = right + j * width;
       switch (p_.product) {
         case PairProduct::kDot:
-          add_multiple(draw, right_j, width, w.block);
+          add_multiple(x_, draw, right_j, width, w.block);
           break;
         case PairProduct::kTanh: {
           const T* v = x_.score_v.of(0, at.h, 0);
@@ -220,7 +219,7 @@ void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
           break;
         }
       }
-    }
+    });
     for (Index c = 0; c < width; ++c) total[c] += w.block[c];
     for (Index u = 0; sums_v && u < width; ++u) total_v[u] += w.block_v[u];
   }
@@ -267,11 +266,11 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
   const Index q0 = p_.sequence(first.b).q0;
   const T* right = x_.right_of(p_, first.b, first.h) + j0 * width;
   const T keep = static_cast<T>(1 - p_.dropout);
-  for (Index i = first.i; i < first.i + queries; ++i) {
+  core::for_each_term(x_.pairs, first.i, first.i + queries, [&](Index i) {
     x_.stop();
     const QueryAt at{first.b, first.h, i, first.o};
     if (!weight_gradients(p_, x_, from_, at, j0, count, *factor_.of(at.b, at.h, q0 + i), w.row)) {
-      continue;
+      return;
     }
     score_gradients(*delta_.of(at.b, at.h, q0 + i), w.row);
     const T* left = x_.left_of(p_, at.b, at.h) + i * width;
@@ -284,7 +283,7 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
       }
       switch (p_.product) {
         case PairProduct::kDot:
-          add_multiple(draw, left, width, dright);
+          add_multiple(x_, draw, left, width, dright);
           break;
         case PairProduct::kTanh: {
           const T* v = x_.score_v.of(0, at.h, 0);
@@ -297,12 +296,9 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
       }
       if (!from_.dout.given()) continue;
       const T kept_weight = w.row.kept[n] ? w.row.w[n] / keep : T(0);
-      T* dvalue = w.block_v + n * p_.E;
-      for (Index c = 0; c < p_.E; ++c) {
-        dvalue[c] = fused_multiply_add(kept_weight, w.row.g[c], dvalue[c]);
-      }
+      add_multiple(x_, kept_weight, w.row.g, p_.E, w.block_v + n * p_.E);
     }
-  }
+  });
 }
 
 }  // namespace qkv::reference

@@ -26,7 +26,8 @@ struct GradientRow {
   T* dw = nullptr;
   T* ds = nullptr;
   T* draw = nullptr;
-  T* g = nullptr;  // dout_i
+  T* g = nullptr;    // dout_i
+  T* out = nullptr;  // out_i
 
   template <class AnyArena>
   static GradientRow take(AnyArena& arena, Index keys, Index E) {
@@ -37,6 +38,7 @@ struct GradientRow {
       *array = arena.template take<T>(keys).data();
     }
     row.g = arena.template take<T>(E).data();
+    row.out = arena.template take<T>(E).data();
     return row;
   }
 };
@@ -83,7 +85,7 @@ bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSour
     row.dw[n] = row.dweights[n];
     if (!from.dout.given()) continue;
     const T z = row.kept[n] ? T(1) / keep : T(0);
-    row.dw[n] = fused_multiply_add(z, dot(row.g, v + n * p.E, p.E), row.dw[n]);
+    row.dw[n] = fused_multiply_add(z, dot_of(x, row.g, v + n * p.E, p.E), row.dw[n]);
   }
   return any_live;
 }
@@ -103,14 +105,13 @@ T row_factor(const Problem& p, const GradientSources& from, const QueryAt& at,
 // delta, after weight_gradients over the whole row. A row without live keys passes on only the
 // gradient of its lse, to its sink.
 template <class T>
-T row_delta(const Problem& p, const GradientSources& from, const QueryAt& at, bool any_live,
-            const GradientRow<T>& row) {
+T row_delta(const Problem& p, const Prepared<T>& x, const GradientSources& from, const QueryAt& at,
+            bool any_live, const GradientRow<T>& row) {
   const Index q_row = p.sequence(at.b).q0 + at.i;
   T delta(0);
   if (any_live && from.dout.given()) {
-    delta = sum_of_products<T>(
-        p.E, [&](Index c) { return row.g[c]; },
-        [&](Index c) { return element<T>(p, from.out, at.b, at.h, q_row, c); });
+    load_row(p, from.out, at.b, at.h, q_row, p.E, row.out);
+    delta = dot_of(x, row.g, row.out, p.E);
   }
   for (Index n = 0; n < row.scores.count; ++n) {
     if (row.scores.live[n]) delta = fused_multiply_add(row.w[n], row.dweights[n], delta);

@@ -64,6 +64,25 @@ T paired_dot(const T* a, const T* b, Index n) {
   }
 }
 
+// sum_c a_c b_c as the call has it.
+template <class T>
+T dot_of(const Prepared<T>& x, const T* a, const T* b, Index n) {
+  return x.pairs ? paired_dot(a, b, n) : dot(a, b, n);
+}
+
+// to += factor * row; in pairs the factor is rounded to bfloat16.
+template <class T>
+void add_multiple(const Prepared<T>& x, const T& factor, const T* row, Index n, T* to) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (x.pairs) {
+      const float rounded = core::rounded_weight(factor);
+      for (Index c = 0; c < n; ++c) to[c] = core::add_flushed_product(rounded, row[c], to[c]);
+      return;
+    }
+  }
+  for (Index c = 0; c < n; ++c) to[c] = fused_multiply_add(factor, row[c], to[c]);
+}
+
 // raw_j = scale * score(i, j)
 template <class T>
 void raw_scores(const Problem& p, const Prepared<T>& x, const QueryAt& at, const Row<T>& row) {
@@ -76,7 +95,7 @@ void raw_scores(const Problem& p, const Prepared<T>& x, const QueryAt& at, const
     T score(0);
     switch (p.product) {
       case PairProduct::kDot:
-        score = x.pairs ? paired_dot(left, right, width) : dot(left, right, width);
+        score = dot_of(x, left, right, width);
         break;
       case PairProduct::kTanh:
         score = additive_score(left, right, x.score_v.of(0, at.h, 0), width);

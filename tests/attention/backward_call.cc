@@ -161,8 +161,8 @@ constexpr Index kMostSliced = 20'000;   // as in random_call.cc
 
 }  // namespace
 
-RandomBackward::RandomBackward(std::uint64_t seed, std::uint64_t index)
-    : forward_(seed, index), random_(~(seed * 0x9E3779B97F4A7C15 + index)) {
+RandomBackward::RandomBackward(std::uint64_t seed, std::uint64_t index, RandomCall::Draw draw)
+    : forward_(seed, index, draw), random_(~(seed * 0x9E3779B97F4A7C15 + index)) {
   call_.inputs = forward_.inputs();
   call_.options = forward_.options();
   features_ = forward_.features();

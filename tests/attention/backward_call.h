@@ -88,7 +88,8 @@ void run_backward(const BackwardCall& call, std::string_view path, const Saved& 
 // requested, their layout, and whether they are accumulated. Drawn from (seed, index) alone.
 class RandomBackward {
  public:
-  RandomBackward(std::uint64_t seed, std::uint64_t index);
+  RandomBackward(std::uint64_t seed, std::uint64_t index,
+                 RandomCall::Draw draw = RandomCall::Draw::kAnything);
   RandomBackward(const RandomBackward&) = delete;
   RandomBackward& operator=(const RandomBackward&) = delete;
 

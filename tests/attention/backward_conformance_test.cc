@@ -157,15 +157,20 @@ void tell(Findings& findings, const std::string& path, const std::string& differ
 // bounds.
 class Reference {
  public:
-  Reference(const BackwardCall& call, bool overflows)
-      : call_(call), overflows_(overflows), saved_(call, kReferencePath) {}
+  // `pairs`: with products of bfloat16 in pairs.
+  Reference(const BackwardCall& call, bool overflows, bool pairs)
+      : call_(call),
+        overflows_(overflows),
+        pairs_(pairs),
+        path_(pairs ? kPairedReferencePath : kReferencePath),
+        saved_(call, path_) {}
 
   // Empty, or how the path's gradients differ from the reference's.
   std::string judge(const std::string& path, const Gradients& got, const SavedTensors& saved,
                     bool& ill_conditioned) {
     const Same same = same_on(path, call_.options);
     const Gradients& want = gradients(same == Same::kScores ? saved : saved_);
-    const auto [bounds, first] = bounds_.try_emplace(same, call_, saved_.views(), same);
+    const auto [bounds, first] = bounds_.try_emplace(same, call_, saved_.views(), same, pairs_);
     ill_conditioned = bounds->second.ill_conditioned();
     return bounds->second.check(got, want, overflows_);
   }
@@ -176,7 +181,7 @@ class Reference {
       if (known.saved == &saved || known.saved->same_bits_as(saved)) return known.gradients;
     }
     Known& known = known_.emplace_back(&saved, Gradients(call_));
-    run_backward(call_, kReferencePath, saved.views(), known.gradients);
+    run_backward(call_, path_, saved.views(), known.gradients);
     return known.gradients;
   }
 
@@ -186,6 +191,8 @@ class Reference {
   };
   const BackwardCall& call_;
   bool overflows_;
+  bool pairs_;
+  std::string_view path_;
   SavedTensors saved_;
   std::deque<Known> known_;
   std::map<Same, GradientBounds> bounds_;
@@ -202,8 +209,8 @@ std::string touched(const Gradients& gradients) {
 // Checks all these paths on one call.
 void check_paths(const BackwardCall& call, bool overflows, const std::vector<std::string>& paths,
                  const std::set<std::string>& features, const std::string& replay,
-                 Findings& findings) {
-  Reference reference(call, overflows);
+                 Findings& findings, bool pairs = false) {
+  Reference reference(call, overflows, pairs);
   std::deque<SavedTensors> all_saved;  // known to `reference`
   for (const std::string& path : paths) {
     if (!takes_backward(path, call.inputs, call.options)) continue;
@@ -281,6 +288,41 @@ TEST_P(BackwardConformance, EveryPathAgreesWithTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Part, BackwardConformance, testing::Range(0, kParts));
+
+// Products of bfloat16 in pairs, against the reference that has them.
+TEST(PairBackwardConformance, AgreesWithTheReferenceOfPairs) {
+  const std::vector<std::string> paths = fast_paths(ScoreKind::kDot, DType::kBFloat16);
+  if (paths.empty() || !is_of_pairs(paths.front())) GTEST_SKIP() << "this CPU has no avx512bf16";
+  const std::string& path = paths.front();
+  std::uint64_t first = 0;
+  auto end = static_cast<std::uint64_t>(at_scale(240, 24));
+  if (const char* only = std::getenv("QKV_CONFORMANCE")) {
+    first = std::strtoull(only, nullptr, 10);
+    end = first + 1;
+  }
+  Findings findings;
+  for (std::uint64_t index = first; index < end; ++index) {
+    const RandomBackward random(kSeed, index, RandomCall::Draw::kPairs);
+    const std::string replay = "\n  " + random.describe() +
+                               "\n  replay: QKV_CONFORMANCE=" + std::to_string(index) +
+                               " test_attention --gtest_filter='PairBackwardConformance*'";
+    check_paths(random.call(), random.overflows(), {path, std::string(kPairedReferencePath)},
+                random.features(), replay, findings, true);
+    const testing::AssertionResult intact = random.intact();
+    if (!intact) tell(findings, "inputs", intact.message(), replay);
+  }
+  for (const auto& [kind, count] : findings.differences) {
+    std::printf("%s: %d calls differ\n", kind.c_str(), count);
+  }
+  if (is_brief() || end == first + 1) return;
+  Counts& counts = findings.counts[path];
+  EXPECT_LT(counts["ill-conditioned"], static_cast<int>(end / 2));
+  for (const char* feature : kCovered) {
+    const std::string_view name = feature;  // other types, and numbers that are not drawn for this
+    if (name.starts_with("float") || name.ends_with(" 1e30")) continue;
+    EXPECT_GE(counts[feature], least_of_each()) << "hardly met: " << feature;
+  }
+}
 
 // Lengths on both sides of kernel block edges: rows of a tile (6), panels (64), gradient blocks
 // (128); and widths that fill no register.

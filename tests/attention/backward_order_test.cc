@@ -41,8 +41,8 @@ struct Arrays {
         slopes(normal({B, H}, 5, d)),
         sinks(normal(Dims(H), 6, d)),
         dout(normal({B, H, Tq, E}, 7, d)),
-        dlse(normal({B, H, Tq}, 8, d)),
-        dweights(normal({B, H, 3, Tk}, 9, d)) {}
+        dlse(normal({B, H, Tq}, 8, accumulator_of(d))),
+        dweights(normal({B, H, 3, Tk}, 9, accumulator_of(d))) {}
 
   Inputs inputs() const { return {q, k, v}; }
   Options options() const {
@@ -156,7 +156,6 @@ TEST(BackwardPathOrder, QueriesDoNotKnowTheirNeighbours) {
 
 TEST(BackwardPathOrder, MemoryOrderDoesNotMatter) {
   for_each_backward_path([](const GradientWalk& walk) {
-    const DType d = walk.dtype;
     const Arrays x(2, 2, 1, 50, 140, 17, 9, walk);
     const OutputGradients plain_sources{.out = x.dout, .lse = x.dlse};
     const Options options{.bias = x.bias, .masks = {Causal{}}, .sinks = x.sinks};
@@ -165,7 +164,7 @@ TEST(BackwardPathOrder, MemoryOrderDoesNotMatter) {
     for (const Layout layout : kOwnLayouts) {
       std::vector<Guarded> arrays;
       for (const Tensor* t : {&x.q, &x.k, &x.v, &x.bias, &x.sinks, &x.dout, &x.dlse}) {
-        arrays.emplace_back(d, t->shape(), layout);
+        arrays.emplace_back(t->dtype(), t->shape(), layout);
         arrays.back().fill(values_of(*t));
       }
       run.layout = layout;
@@ -253,10 +252,12 @@ TEST(BackwardPathOrder, WhatElseIsAskedDoesNotMatter) {
   });
 }
 
-// Accumulation adds the finished gradient: one addition to the previous value.
+// Accumulation adds the finished gradient: one addition to the previous value. (Of a gradient that
+// is rounded to bfloat16 only what follows is known; conformance tests see it.)
 TEST(BackwardPathOrder, AddingIsOneAddition) {
   for_each_backward_path([](const GradientWalk& walk) {
     const DType d = walk.dtype;
+    if (d != accumulator_of(d)) return;
     const Arrays x(1, 4, 2, 140, 140, 8, 12, walk);
     GradientRunner run(walk, x.score.score());
     const GradientTensors once = run(x.inputs(), x.options(), x.sources());
@@ -354,7 +355,7 @@ TEST(BackwardPathOrder, WhatIsMaskedIsNotThere) {
       const auto gradients = [&](bool odd) {
         Arrays x(2, 2, 1, kQueries, kKeys, 9, 6, walk);
         Tensor bias = normal({kQueries, kKeys}, 10, d);
-        Tensor dweights = normal({2, 2, kQueries, kKeys}, 11, d);
+        Tensor dweights = normal({2, 2, kQueries, kKeys}, 11, accumulator_of(d));
         poison(x.q, odd, dead_query);
         poison(x.k, odd, dead_key);
         poison(x.v, odd, dead_key);

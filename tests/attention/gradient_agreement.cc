@@ -29,8 +29,8 @@ Same same_on(std::string_view path, const Options& options) {
 template <class T>
 class GradientBounds::Pass {
  public:
-  Pass(GradientBounds& to, const BackwardCall& call, const Saved& saved, Same same)
-      : to_(to), same_(same == Same::kScores), shapes_(call), scores_(p_, same) {
+  Pass(GradientBounds& to, const BackwardCall& call, const Saved& saved, Same same, bool pairs)
+      : to_(to), same_(same == Same::kScores), pairs_(pairs), shapes_(call), scores_(p_, same) {
     attn::resolve("bounds", {}, call.inputs, call.options, p_);
     from_ = attn::bind_sources(p_, saved, call.sources);
     targets_ = attn::bind_gradients(p_, call.inputs, call.options, shapes_.views());
@@ -47,6 +47,7 @@ class GradientBounds::Pass {
     const Index queries = p_.Tq * p_.H / std::max<Index>(1, p_.G);  // of one key head
     scores_.begin(targets_, to_.bounds_);
     begin(v_sum_, "v", targets_.v, p_.G * p_.k_rows * p_.E, queries);
+    if (pairs_) scores_.set_tiny(v_sum_.tiny = kSmallest);
     begin(bias_sum_, "bias", targets_.bias, p_.H * p_.Tq * p_.Tk, 1);
     begin(alibi_sum_, "alibi", targets_.alibi, p_.H, p_.q_rows * p_.Tk);
     begin(sink_sum_, "sinks", targets_.sinks, p_.H, p_.q_rows);
@@ -73,6 +74,7 @@ class GradientBounds::Pass {
   template <class AnyArena>
   void take(AnyArena& arena) {
     x_ = reference::take_prepared<T>(p_, arena);
+    x_.pairs = pairs_;
     row_ = GradientRow<T>::take(arena, p_.Tk, p_.E);
   }
 
@@ -93,7 +95,7 @@ class GradientBounds::Pass {
   void walk_row(const QueryAt& at, const Sequence& s) {
     const bool live = reference::weight_gradients(p_, x_, from_, at, 0, s.Tk, T(1), row_);
     set_factor(at, s);
-    const T delta = reference::row_delta(p_, from_, at, live, row_);
+    const T delta = reference::row_delta(p_, x_, from_, at, live, row_);
     if (from_.dout.given()) g_.set(row_.g, 1, p_.E);
     worst_score_ = 0;
     for (Index j = 0; j < s.Tk; ++j) {
@@ -242,13 +244,19 @@ class GradientBounds::Pass {
     x.draw_change = x.ds_change * slope + (x.ds + x.ds_change) * slope_change + 4 * kTiny;
   }
 
+  // The change of a factor of a product by its own rounding.
+  double rounding(double size, double change) const {
+    return pairs_ ? 0x1p-8 * (size + change) + kSmallest : 0;
+  }
+
   void add_pair(const QueryAt& at, const Sequence& s, Index j) {
     const Key& x = key(j);
     const Index g = p_.key_head(at.h);
-    scores_.add_pair(at.b, at.h, at.i, j, x.draw, x.draw_change);
+    scores_.add_pair(at.b, at.h, at.i, j, x.draw,
+                     x.draw_change + rounding(std::fabs(x.draw), x.draw_change));
     if (from_.dout.given() && x.z != 0) {
-      v_sum_.add_row(p_, at.b, g, s.k0 + j, v_sum_.term(x.w * x.z, x.w_change * x.z), g_.row(0),
-                     p_.E);
+      const double change = x.w_change * x.z + rounding(x.w * x.z, x.w_change * x.z);
+      v_sum_.add_row(p_, at.b, g, s.k0 + j, v_sum_.term(x.w * x.z, change), g_.row(0), p_.E);
     }
     if (bias_sum_.given()) {
       *bias_sum_.at(p_, at.b, at.h, at.i, j) += bias_sum_.term(x.ds, x.ds_change);
@@ -262,6 +270,7 @@ class GradientBounds::Pass {
 
   GradientBounds& to_;
   bool same_;
+  bool pairs_;
   Gradients shapes_;
   core::ResolvedProblem p_;
   core::GradientSources from_;
@@ -279,12 +288,12 @@ class GradientBounds::Pass {
   double kept_ = 1;
 };
 
-GradientBounds::GradientBounds(const BackwardCall& call, const Saved& saved, Same same)
+GradientBounds::GradientBounds(const BackwardCall& call, const Saved& saved, Same same, bool pairs)
     : write_(call.write) {
   if (accumulator_of(call.inputs.q.dtype()) == DType::kFloat64) {
-    Pass<double>(*this, call, saved, same).run();
+    Pass<double>(*this, call, saved, same, false).run();
   } else {
-    Pass<float>(*this, call, saved, same).run();
+    Pass<float>(*this, call, saved, same, pairs).run();
   }
 }
 

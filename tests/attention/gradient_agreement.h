@@ -45,13 +45,15 @@ Same same_on(std::string_view path, const Options& options);
 //   a projection these go as they are, and each product sums as many terms as it has.
 // - dq_i = sum_j draw_ij k_j, dk_j = sum_i draw_ij q_i, dv_j = sum_i w_ij z_ij g_i, dbias = sum ds,
 //   dalibi = sum -ds |i + o - j|, dsink = sum -w_sink delta: the changes of the factors, and sums.
+// - Products of bfloat16 in pairs: z w and draw are rounded once more, on either path by up to 2^-9
+//   of them or to 0 where they are subnormal; so is every sum.
 // - One rounding to the array's dtype, and one more where it is added.
 //
 // An element to which no live pair belongs has the bound 0: exact zeros, or what was there before.
 class GradientBounds {
  public:
-  // `saved` is the reference's.
-  GradientBounds(const BackwardCall& call, const Saved& saved, Same same);
+  // `saved` is the reference's. `pairs`: it is the one with products of bfloat16 in pairs.
+  GradientBounds(const BackwardCall& call, const Saved& saved, Same same, bool pairs = false);
 
   // Empty, or the first difference of `got` from `want`. NaN must match NaN; where numbers
   // overflow, NaN or an infinity matches either, because exponentials that became 0 make NaN of an

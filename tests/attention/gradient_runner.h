@@ -106,7 +106,8 @@ class GradientRunner {
 // Calls test(walk) for every path with a backward pass and every score that it supports, for
 // float32 and, unless the run is brief, float64; once where that is enough: for the reference,
 // whose loops are the same for every score, and for float64 after the dot product. A brief run has
-// one path for the other scores.
+// one path for the other scores. avx512bf16, and the reference that has its products, only for the
+// dot products of bfloat16.
 template <class F>
 void for_each_backward_path(const F& test) {
   for (const ScoreKind kind : kScoreKinds) {
@@ -121,6 +122,14 @@ void for_each_backward_path(const F& test) {
         SCOPED_TRACE(path + ", " + std::string(name_of(dtype)));
         test(GradientWalk{path, kind, dtype});
       }
+    }
+  }
+  for (const std::string& path : fast_paths(ScoreKind::kDot, DType::kBFloat16)) {
+    if (!is_of_pairs(path)) continue;
+    for (const std::string& of_pairs : {path, std::string(kPairedReferencePath)}) {
+      if (is_brief() && of_pairs != path) continue;
+      SCOPED_TRACE(of_pairs + ", bfloat16");
+      test(GradientWalk{of_pairs, ScoreKind::kDot, DType::kBFloat16});
     }
   }
 }

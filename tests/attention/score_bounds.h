@@ -60,6 +60,7 @@ struct BoundSum {
   double* bounds = nullptr;
   const GradientTarget* target = nullptr;
   double error = 0;
+  double tiny = kTiny;  // what a term may lose by underflow
 
   bool given() const { return bounds != nullptr; }
 
@@ -92,7 +93,7 @@ struct BoundSum {
     if (!given()) return;
     double* to = at(p, b, head, row, 0);
     const Index stride = target->own.col_stride;
-    for (Index c = 0; c < width; ++c) to[c * stride] += term * factors[c] + kTiny;
+    for (Index c = 0; c < width; ++c) to[c * stride] += term * factors[c] + tiny;
   }
 };
 
@@ -124,6 +125,8 @@ class ScoreBounds {
 
   ScoreBounds(const Problem& p, Same same) : p_(p), same_(same) {}
 
+  // What a term of dq and dk may lose by underflow.
+  void set_tiny(double tiny) { q_.tiny = k_.tiny = tiny; }
   void begin(const core::GradientResults& to, Bounds& bounds) {
     const GradientTarget none;
     const bool bilinear = kind() == ScoreKind::kBilinear;

@@ -184,6 +184,113 @@ TEST_F(PairKernels, WeightsAreRoundedOnce) {
   }
 }
 
+// dk and dv: from zero, added to what was there.
+TEST_F(PairKernels, TransposedSumsAreTheMeaning) {
+  const DotKernels<float>& k = bfloat16_pair_kernels();
+  const GradientKernels<float>& g = bfloat16_pair_gradient_kernels();
+  for (const Numbers numbers : kNumbers) {
+    for (const Index width : kWidths) {
+      const Rows x(kPanel, width, numbers, 6);
+      std::vector<float> weights(at(kPanel * kPanel));
+      std::mt19937 bits(7);
+      std::normal_distribution<float> normal;
+      for (float& w : weights) w = normal(bits) * (numbers == Numbers::kTiny ? 0x1p-63F : 1.0F);
+      for (const Index count : kKeys) {
+        std::vector<float> words(at(kPanel / 2 * kPanel), NAN), paired(at(kPanel / 2 * width));
+        g.join_rows({weights.data(), kPanel}, count, kPanel, {words.data(), kPanel});
+        k.pair_values(x.rows(), count, width, {paired.data(), width});
+        for (Index columns = 1; columns <= kTileRows; ++columns) {
+          const Index stride = width + 1;  // what lies between rows stays
+          std::vector<float> got(at(kTileRows * stride), 0.5F), want = got;
+          g.transposed_sum({words.data() + 3, kPanel}, columns, {paired.data(), width}, count,
+                           width, {got.data(), stride});
+          for (Index n = 0; n < columns; ++n) {
+            std::vector<float> sums(at(width));
+            core::for_each_term(true, 0, count, [&](Index row) {
+              const float w = core::rounded_weight(weights[at(row * kPanel + n + 3)]);
+              for (Index c = 0; c < width; ++c) {
+                sums[at(c)] = core::add_flushed_product(w, x(row, c), sums[at(c)]);
+              }
+            });
+            for (Index c = 0; c < width; ++c) want[at(n * stride + c)] += sums[at(c)];
+          }
+          for (std::size_t n = 0; n < want.size(); ++n) {
+            ASSERT_PRED2(same, got[n], want[n])
+                << width << " " << columns << " " << count << " " << n;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Words of rows 2m and 2m + 1; none after an odd last one.
+TEST_F(PairKernels, RowsAreJoinedAndRounded) {
+  const GradientKernels<float>& g = bfloat16_pair_gradient_kernels();
+  constexpr Index kRows = 5;
+  std::vector<float> w(at(kRows * 2 * kPanel));
+  std::mt19937 bits(8);
+  std::uniform_real_distribution<float> exponent(-140, 3);
+  for (float& x : w) x = std::exp2(exponent(bits)) * (bits() % 2 == 0 ? 1.0F : -1.0F);
+  std::vector<float> words(at(3 * 2 * kPanel), NAN);
+  g.join_rows({w.data(), 2 * kPanel}, kRows, 2 * kPanel, {words.data(), 2 * kPanel});
+  for (Index r = 0; r < 6; ++r) {
+    for (Index n = 0; n < 2 * kPanel; ++n) {
+      const auto word = std::bit_cast<std::uint32_t>(words[at(r / 2 * 2 * kPanel + n)]);
+      const float got = std::bit_cast<float>(r % 2 == 0 ? word << 16 : word & 0xFFFF0000U);
+      ASSERT_EQ(got, r < kRows ? core::rounded_weight(w[at(r * 2 * kPanel + n)]) : 0.0F);
+    }
+  }
+}
+
+TEST_F(PairKernels, DotsOfRowsAreTheMeaning) {
+  const DotKernels<float>& k = bfloat16_pair_kernels();
+  const GradientKernels<float>& g = bfloat16_pair_gradient_kernels();
+  constexpr Index kRows = 37;
+  for (const Numbers numbers : kNumbers) {
+    for (const Index width : kWidths) {
+      const Rows a(kRows, width, numbers, 9), b(kRows, width, numbers, 10);
+      std::vector<float> left(at(kRows * width), NAN), right = left;
+      const Index words = words_of(width);
+      k.widen(a.rows(), kRows, width, {left.data(), words});
+      k.widen(b.rows(), kRows, width, {right.data(), words});
+      for (const Index rows : {1, 15, 16, 17, 37}) {
+        std::vector<float> got(at(kRows + 1), 7.0F);
+        g.row_dots({left.data(), words}, {right.data(), words}, rows, width, got.data());
+        for (Index r = 0; r < rows; ++r) {
+          const float want =
+              core::dot_of_pairs(a.row(r, width).data(), b.row(r, width).data(), width);
+          ASSERT_PRED2(same, got[at(r)], want) << width << " " << rows << " " << r;
+        }
+        ASSERT_EQ(got[at(rows)], 7.0F);
+      }
+    }
+  }
+}
+
+// Either value of a word may be odd; words after the last are not read.
+TEST_F(PairKernels, OddValuesOfPairsAreFound) {
+  const GradientKernels<float>& g = bfloat16_pair_gradient_kernels();
+  for (const Index count : {1, 15, 16, 17, 40}) {
+    std::vector<std::uint16_t> values(at(2 * count + 2), 0x7F7F);  // the largest number
+    values[at(2 * count)] = 0x7F80;
+    const auto finite = [&] {
+      std::vector<float> words(values.size() / 2);
+      std::memcpy(words.data(), values.data(), values.size() * 2);
+      return g.all_finite(words.data(), count);
+    };
+    EXPECT_TRUE(finite()) << count;
+    for (Index n = 0; n < 2 * count; ++n) {
+      for (const int odd : {0x7F80, 0xFF80, 0x7FC0, 0x7F81}) {
+        values[at(n)] = static_cast<std::uint16_t>(odd);
+        EXPECT_FALSE(finite()) << count << " " << n;
+      }
+      values[at(n)] = 0x0001;
+    }
+    EXPECT_TRUE(finite()) << count;
+  }
+}
+
 TEST_F(PairKernels, CountTheirOperations) {
   EXPECT_EQ(bfloat16_pair_kernels().multiply_adds(10), 10 * 24 * 16 * 4);
 }

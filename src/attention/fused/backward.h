@@ -272,11 +272,14 @@ void FusedBackward<T>::prepare_queries(Index b, Index h, Index block, core::Aren
     facts[r].needed = facts[r].any_live && needs_keys(h, i0 + r, lse[r]);
     any_needed = any_needed || facts[r].needed;
     x_.q.copy(b, h, first + r);
-    if (!x_.kernels.all_finite(x_.q.from(b, h, first + r).data, x_.dot.score_width())) finite = 0;
+    const auto has_odd = [&](const PlainRows<T>& x, Index width) {
+      return !x_.kernels.all_finite(x.from(b, h, first + r).data, x_.terms(width));
+    };
+    if (has_odd(x_.q, x_.dot.score_width())) finite = 0;
     delta[r] = T(0);
     if (!from_.dout.given()) continue;
     x_.dout.copy(b, h, first + r);
-    if (!x_.kernels.all_finite(x_.dout.from(b, h, first + r).data, p_.E)) finite = 0;
+    if (has_odd(x_.dout, p_.E)) finite = 0;
   }
   if (any_needed) {
     FusedBlock<T> scores(x_.dot, arena);
@@ -336,9 +339,14 @@ void FusedBackward<T>::output_deltas(Index b, Index h, Index row, Index rows, Wo
   RowsOf<const T> out{static_cast<const T*>(x.data) + offset, x.row_stride};
   if (x.dtype != dtype_of<T> || x.col_stride != 1) {
     for (Index r = 0; r < rows; ++r) {
-      load_values(x, offset + r * x.row_stride, x.col_stride, p_.E, w.out + r * p_.E);
+      const Index at = offset + r * x.row_stride;
+      if (x_.dot.pairs) {
+        join_channels(x, at, p_.E, w.out + r * x_.terms(p_.E));
+      } else {
+        load_values(x, at, x.col_stride, p_.E, w.out + r * p_.E);
+      }
     }
-    out = {w.out, p_.E};
+    out = {w.out, x_.terms(p_.E)};
   }
   x_.kernels.row_dots(x_.dout.from(b, h, row), out, rows, p_.E, delta);
 }

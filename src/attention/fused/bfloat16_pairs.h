@@ -11,17 +11,17 @@
 #include "core/operand.h"
 #include "kernels/pair_kernels.h"
 
-// Which products a forward pass takes, and words of pairs (kernels/pair_kernels.h) of operands
+// Which products a pass takes, and words of pairs (kernels/pair_kernels.h) of operands
 // whose channels are not contiguous.
 namespace qkv::attn {
 
 enum class Products { kPlain, kPairs };
 
-// Those of a forward pass. Backward passes take plain ones, of values widened to float32.
-template <class T>
-Products products_of(const core::Problem& p, kernels::Target target) noexcept {
+// Those of a forward pass, or of a backward pass with `from`.
+template <class T, class... From>
+Products products_of(const core::Problem& p, kernels::Target target, const From&... from) noexcept {
   const bool pairs = std::is_same_v<T, float> && target == kernels::Target::kAvx512Bf16 &&
-                     core::has_bfloat16_pairs(p);
+                     core::has_bfloat16_pairs(p, from...);
   return pairs ? Products::kPairs : Products::kPlain;
 }
 
@@ -31,6 +31,15 @@ const kernels::DotKernels<T>& kernels_of(kernels::Target target, Products produc
     if (products == Products::kPairs) return kernels::bfloat16_pair_kernels();
   }
   return kernels::dot_kernels<T>(target);
+}
+
+template <class T>
+const kernels::GradientKernels<T>& gradient_kernels_of(kernels::Target target,
+                                                       Products products) noexcept {
+  if constexpr (std::is_same_v<T, float>) {
+    if (products == Products::kPairs) return kernels::bfloat16_pair_gradient_kernels();
+  }
+  return kernels::gradient_kernels<T>(target);
 }
 
 // Channel c of the row at an offset.
@@ -56,6 +65,28 @@ T half_of_word(T word, Index which) noexcept {
     return core::from_bfloat16_bits(static_cast<std::uint16_t>(bits));
   } else {
     return word;
+  }
+}
+
+// The word without that one: 0 in its place.
+template <class T>
+T word_without(T word, Index which) noexcept {
+  if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
+    const auto bits = std::bit_cast<std::uint32_t>(word);
+    return std::bit_cast<T>(bits & (which == 0 ? 0xFFFF0000U : 0x0000FFFFU));
+  } else {
+    return word;
+  }
+}
+
+// One value of a pair, alone: the second value of the word is 0.
+template <class T>
+T alone(T word, bool second) noexcept {
+  if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
+    const auto bits = std::bit_cast<std::uint32_t>(word);
+    return std::bit_cast<T>(second ? bits >> 16 : bits & 0xFFFFU);
+  } else {
+    return T(0);
   }
 }
 

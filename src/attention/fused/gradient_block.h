@@ -6,6 +6,7 @@
 
 #include "attention/fused/additive_pairs.h"
 #include "attention/fused/gradient_call.h"
+#include "attention/fused/gradient_words.h"
 
 // One block of keys and all queries of its unit, block by block: scores and weights are recomputed,
 // dk and dv are accumulated here, the gradients of queries are added to their rows in turn.
@@ -22,8 +23,6 @@ inline constexpr Index kGradientPanels = kGradientBlock / kPanel;
 inline constexpr Index kGradientTiles = pieces(kGradientBlock, kTileRows);
 // Tiles whose scores are computed with a panel before the next panel is read.
 inline constexpr Index kGradientGroup = 4;
-// One cache line more, so that rows do not map to the same cache sets.
-inline constexpr Index kGradientStride = kGradientBlock + 16;
 
 template <class T>
 class FusedGradientBlock {
@@ -40,7 +39,9 @@ class FusedGradientBlock {
     dv_ = take(kGradientBlock * p_.E);
     dq_ = take(kGradientBlock * p_.Dk);
     if (copies_keys()) k_copy_ = take(kGradientBlock * p_.Dk);
+    if (pairs()) words_ = GradientWords<T>(arena, p_.Dk, p_.E);
     spare_ = take(std::max(2 * kGradientBlock, std::max(p_.Dk, p_.E)));
+    sum_ = take(std::max(p_.Dk, p_.E));
     if (call.dot.additive != nullptr) pairs_ = AdditivePairs<T>(*call.dot.additive, arena);
     slopes_ = take(kTileRows * kGradientBlock);
     factors_ = take(kTileRows * kGradientBlock);
@@ -51,7 +52,10 @@ class FusedGradientBlock {
   bool run(const KeyUnit& unit, Index block);
 
  private:
-  bool copies_keys() const { return p_.k.dtype != dtype_of<T> || p_.k.col_stride != 1; }
+  bool pairs() const { return call_.dot.pairs; }
+  bool copies_keys() const {
+    return !pairs() && (p_.k.dtype != dtype_of<T> || p_.k.col_stride != 1);
+  }
   Index first_row(Index t) const { return t * kTileRows; }
   Index rows_of(Index t) const { return std::min(kTileRows, rows_ - first_row(t)); }
   Index tiles() const { return pieces(rows_, kTileRows); }
@@ -76,6 +80,10 @@ class FusedGradientBlock {
   void change(Index t, Index r);
   void change_gradients(Index t, Index r);
   void query_sums(const QueryAt& at, Index r, const KeyRange& keys);
+  void pair_keys();
+  void pair_queries();
+  void round_tile(Index t);
+  void add_alone(const T* words, Index n, T weight, Index width, T* to);
   void key_products();
   void add_keys(const RowsOf<const T>& rows, Index width, T* weights, const KeyRange& keys,
                 const KeyRange& tiles, T* to) const;
@@ -123,6 +131,7 @@ class FusedGradientBlock {
   T bias_sums_[kGradientBlock];
   bool key_live_[kGradientBlock];  // whether a key has a live pair, or is finite
   AdditivePairs<T> pairs_;
+  GradientWords<T> words_;
   T* v_sums_ = nullptr;
 
   T* k_panels_ = nullptr;
@@ -134,6 +143,7 @@ class FusedGradientBlock {
   T* dv_ = nullptr;
   T* dq_ = nullptr;  // of this block of keys alone
   T* spare_ = nullptr;
+  T* sum_ = nullptr;      // of a row, with care
   T* slopes_ = nullptr;   // [kTileRows][kGradientBlock]
   T* factors_ = nullptr;  // likewise: of dropout
   std::uint8_t* live_ = nullptr;
@@ -167,10 +177,13 @@ void FusedGradientBlock<T>::begin(const KeyUnit& unit, Index block) {
   const Index k_offset =
       core::offset_of(p_.k, core::batch_offset(p_.k, p_.batch, unit.b), unit.g, row, 0);
   finite_ = true;
+  has_odd_values_ = true;
   pack_block(p_.k, k_offset, call_.dot.score_width(), k_panels_);
   pack_values();
   if (!finite_ && leaves_out_odd_keys()) find_odd_keys();
-  if (copies_keys()) {
+  if (pairs()) {
+    pair_keys();
+  } else if (copies_keys()) {
     for (Index n = 0; n < keys_; ++n) {
       call_.dot.stop();
       load_values(p_.k, k_offset + n * p_.k.row_stride, p_.k.col_stride, p_.Dk,
@@ -198,9 +211,10 @@ void FusedGradientBlock<T>::pack_block(const Operand& x, Index offset, Index wid
   for (Index n = 0; n < count; ++n) {
     call_.dot.stop();
     pack_panel(call_.dot, x, offset + n * kPanel * x.row_stride,
-               std::min(kPanel, keys_ - n * kPanel), width, panels + n * kPanel * width);
+               std::min(kPanel, keys_ - n * kPanel), width,
+               panels + n * kPanel * call_.terms(width));
   }
-  finite_ = finite_ && g_.all_finite(panels, count * kPanel * width);
+  finite_ = finite_ && g_.all_finite(panels, count * kPanel * call_.terms(width));
 }
 
 template <class T>
@@ -250,6 +264,7 @@ bool FusedGradientBlock<T>::query_block(Index h, Index block) {
   q_rows_ = call_.q.from(unit_.b, h, row);
   if (call_.dout.given()) dout_rows_ = call_.dout.from(unit_.b, h, row);
   state_ = call_.state_of(call_.query_places.of(unit_.b, h, row));
+  pair_queries();
   const bool odd_key = !finite_ && (!leaves_out_odd_keys() || sees_odd_key());
   if (!finite_ && leaves_out_odd_keys()) keep_odd_values(odd_key);
   with_care_ = odd_key || call_.finite[place] == 0 ||
@@ -377,12 +392,13 @@ void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
       const Index r = first_row(t);
       t = live_end(t);
       k_.scores({dout_rows_.data + r * dout_rows_.stride, dout_rows_.stride},
-                std::min(first_row(t), rows_) - r, p_.E, v_panels_ + n * kPanel * p_.E, T(1),
-                {gradients(r) + n * kPanel, kGradientStride});
+                std::min(first_row(t), rows_) - r, p_.E, v_panels_ + n * kPanel * call_.terms(p_.E),
+                T(1), {gradients(r) + n * kPanel, kGradientStride});
     }
   }
   for (Index t = t0; t < t1; ++t) {
     if (panels_[t] != 0) tile_gradients(t);
+    round_tile(t);
   }
 }
 
@@ -400,7 +416,7 @@ void FusedGradientBlock<T>::score_panel(Index t0, Index t1, Index n) {
           : std::max(additive->of_queries(unit_.b, h_, unit_.s.q0 + i0_ + r, rows),
                      additive->of_keys(unit_.b, unit_.g, unit_.s.k0 + j0_ + n * kPanel, keys));
   call_.dot.scores(h_, {q_rows_.data + r * q_rows_.stride, q_rows_.stride}, rows,
-                   k_panels_ + n * kPanel * call_.dot.score_width(), keys, range,
+                   k_panels_ + n * kPanel * call_.terms(call_.dot.score_width()), keys, range,
                    {scores(r) + n * kPanel, kGradientStride});
 }
 
@@ -433,59 +449,10 @@ void FusedGradientBlock<T>::tile_gradients(Index t) {
   }
 }
 
-// The scores of one row as they enter the softmax, -inf where masked; and their slopes.
-template <class T>
-void FusedGradientBlock<T>::change(Index t, Index r) {
-  constexpr T kMasked = -std::numeric_limits<T>::infinity();
-  const KeyRange keys = keys_of(t);
-  const Index count = std::min(keys.end, keys_) - keys.begin;
-  T* s = scores(r) + keys.begin;
-  T* slopes = nullptr;
-  if (call_.has_slopes()) {
-    slopes = slopes_ + (r - first_row(t)) * kGradientBlock;
-    std::fill_n(slopes, keys.end - keys.begin, static_cast<T>(p_.scale));
-  }
-  soft_cap_piece(p_, call_.dot.instances, s, count, slopes);
-  change_piece<T>({p_, k_, call_.dot.instances, spare_}, query(r), j0_ + keys.begin, count, s,
-                  slopes);
-  if (partial_[t]) k_.mask(s, live(r) + keys.begin, count);
-  const Index begin = std::clamp(range_[r].begin, keys.begin, keys.end);
-  const Index end = std::clamp(range_[r].end, begin, keys.end);
-  std::fill(scores(r) + keys.begin, scores(r) + begin, kMasked);
-  std::fill(scores(r) + end, scores(r) + keys.end, kMasked);
-  // 0 times a slope of NaN would be NaN.
-  for (Index n = 0; slopes != nullptr && n < keys.end - keys.begin; ++n) {
-    slopes[n] = s[n] == kMasked ? T(0) : slopes[n];
-  }
-  if (!with_care_) return;
-  std::uint8_t* alive = live(r);
-  std::fill_n(alive, kGradientBlock, std::uint8_t{0});
-  for (Index n = keys.begin; n < keys.end; ++n) {
-    alive[n] = static_cast<std::uint8_t>(scores(r)[n] != kMasked);
-  }
-}
-
-// dw = z dout . v + dweights for one row.
-template <class T>
-void FusedGradientBlock<T>::change_gradients(Index t, Index r) {
-  const KeyRange keys = keys_of(t);
-  const Index count = keys.end - keys.begin;
-  T* dw = gradients(r) + keys.begin;
-  if (!call_.multiplies_values()) std::fill_n(dw, count, T(0));
-  if (p_.dropout != 0) {
-    T* z = factors_ + (r - first_row(t)) * kGradientBlock;
-    const QueryAt at = query(r);
-    std::fill_n(z, count, T(1) / static_cast<T>(1 - p_.dropout));
-    k_.drop(z, p_.dropout_mask.row(at.b, at.h, at.i), j0_ + keys.begin, count);
-    g_.multiply(dw, z, count);
-  }
-  call_.add_dweights(query(r), j0_ + keys.begin, std::min(keys.end, keys_) - keys.begin, dw,
-                     spare_);
-}
-
 }  // namespace qkv::attn
 
 #include "attention/fused/additive_products.h"  // likewise, of the additive score
+#include "attention/fused/gradient_options.h"   // what options change
 #include "attention/fused/gradient_products.h"  // the products that follow
 #include "attention/fused/odd_keys.h"           // and of keys that are not finite
 

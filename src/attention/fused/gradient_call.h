@@ -51,16 +51,19 @@ struct FusedGradientCall {
       : p(problem),
         from(sources),
         to(results),
-        dot(problem, target, additive),
-        kernels(kernels::gradient_kernels<T>(target)),
+        dot(problem, target, additive, products_of<T>(problem, target, sources)),
+        kernels(gradient_kernels_of<T>(target, products())),
         query_places(RowPlaces::of_queries(problem)),
-        q(problem, problem.q, query_places, problem.Dk),
-        dout(problem, sources.dout, query_places, problem.E),
+        q(problem, problem.q, query_places, problem.Dk, products()),
+        dout(problem, sources.dout, query_places, problem.E, products()),
         dq(problem, results.q, query_places, problem.H, width_of(problem, additive)),
         dk(problem, results.k, RowPlaces::of_keys(problem), problem.G, width_of(problem, additive)),
         dv(problem, results.v, RowPlaces::of_keys(problem), problem.value_heads, problem.E),
         own(problem, results) {}
 
+  Products products() const { return dot.pairs ? Products::kPairs : Products::kPlain; }
+  // Values, or words, of `width` channels.
+  Index terms(Index width) const { return dot.pairs ? kernels::words_of(width) : width; }
   // Values of a row of dq and dk.
   Index width() const { return width_of(p, dot.additive); }
 

@@ -7,20 +7,51 @@
 // The products of a FusedGradientBlock once w and ds of a block of queries are known.
 namespace qkv::attn {
 
-// From ds of one row: the gradients of bias and of ALiBi's slope.
+// Words of the block's keys.
 template <class T>
-void FusedGradientBlock<T>::query_sums(const QueryAt& at, Index r, const KeyRange& keys) {
-  const T* ds = gradients(r) + keys.begin;
-  const Index j = j0_ + keys.begin;
-  const Index count = std::min(keys.end, keys_) - keys.begin;
-  if (call_.to.alibi.given()) alibi_sums_[r] = -g_.distance_sum(ds, j - at.i - at.o, count);
-  if (call_.sums_bias_rows()) bias_sums_[r] = g_.sum(ds, count);
-  if (!call_.sums_bias_keys()) return;
-  T* to = call_.own.at(call_.to.bias, at.b, at.h, at.i, j);
-  if (call_.stores_bias()) {
-    std::copy_n(ds, count, to);
-  } else {
-    g_.add(to, ds, count);
+void FusedGradientBlock<T>::pair_keys() {
+  if (!multiplies_queries()) return;
+  const Index offset = core::offset_of(p_.k, core::batch_offset(p_.k, p_.batch, unit_.b), unit_.g,
+                                       unit_.s.k0 + j0_, 0);
+  for (Index n = 0; n < keys_; n += 2) {
+    call_.dot.stop();
+    const Index row = offset + n * p_.k.row_stride;
+    const Index count = std::min<Index>(2, keys_ - n);
+    T* to = words_.k + n / 2 * p_.Dk;
+    if (is_readable<T>(p_.k)) {
+      k_.pair_values(stored_rows(p_.k, row), count, p_.Dk, {to, p_.Dk});
+    } else {
+      pair_strided_values(p_.k, row, count, p_.Dk, to);
+    }
+  }
+}
+
+// And of its queries: from words of channels.
+template <class T>
+void FusedGradientBlock<T>::pair_queries() {
+  if (!pairs()) return;
+  const auto pair = [&](const RowsOf<const T>& rows, Index width, T* to) {
+    call_.dot.stop();
+    k_.pair_values({rows.data, DType::kBFloat16, 2 * rows.stride}, rows_, width, {to, width});
+  };
+  if (call_.dout.given() && call_.to.v.given()) pair(dout_rows_, p_.E, words_.dout);
+  if (multiplies_keys()) pair(q_rows_, p_.Dk, words_.q);
+}
+
+// Words of a tile's weights and gradients of scores: those of dead panels are 0.
+template <class T>
+void FusedGradientBlock<T>::round_tile(Index t) {
+  if (!pairs() || with_care_) return;
+  const Index r = first_row(t);
+  const Index to = r / 2 * kGradientStride;
+  const auto join = [&](const T* rows, T* words) {
+    g_.join_rows({rows, kGradientStride}, rows_of(t), kGradientBlock, {words, kGradientStride});
+  };
+  if (call_.dout.given() && call_.to.v.given()) join(scores(r), words_.w + to);
+  if (multiplies_keys()) join(gradients(r), words_.ds + to);
+  for (Index x = r; multiplies_queries() && x < r + rows_of(t); ++x) {
+    k_.round_weights(gradients(x), kGradientBlock,
+                     words_.ds_of_keys + x * GradientWords<T>::kStride);
   }
 }
 
@@ -45,9 +76,13 @@ void FusedGradientBlock<T>::key_products() {
     const KeyRange keys{n * kPanel, std::min(end * kPanel, keys_)};
     if (!live_tiles[n].empty() && !keys.empty()) {
       if (call_.dout.given() && call_.to.v.given()) {
-        add_keys(dout_rows_, p_.E, s_, keys, live_tiles[n], dv_);
+        const RowsOf<const T> rows = pairs() ? RowsOf<const T>{words_.dout, p_.E} : dout_rows_;
+        add_keys(rows, p_.E, pairs() ? words_.w : s_, keys, live_tiles[n], dv_);
       }
-      if (multiplies_keys()) add_keys(q_rows_, p_.Dk, dw_, keys, live_tiles[n], dk_);
+      if (multiplies_keys()) {
+        const RowsOf<const T> rows = pairs() ? RowsOf<const T>{words_.q, p_.Dk} : q_rows_;
+        add_keys(rows, p_.Dk, pairs() ? words_.ds : dw_, keys, live_tiles[n], dk_);
+      }
     }
     n = end;
   }
@@ -58,11 +93,12 @@ void FusedGradientBlock<T>::add_keys(const RowsOf<const T>& rows, Index width, T
                                      const KeyRange& keys, const KeyRange& tiles, T* to) const {
   const Index first = first_row(tiles.begin);
   const Index count = std::min(first_row(tiles.end), rows_) - first;
+  const Index begin = pairs() ? first / 2 : first;
   for (Index n = keys.begin; n < keys.end; n += kTileRows) {
     call_.dot.stop();
     g_.transposed_sum(
-        {weights + first * kGradientStride + n, kGradientStride}, std::min(kTileRows, keys.end - n),
-        {rows.data + first * rows.stride, rows.stride}, count, width, {to + n * width, width});
+        {weights + begin * kGradientStride + n, kGradientStride}, std::min(kTileRows, keys.end - n),
+        {rows.data + begin * rows.stride, rows.stride}, count, width, {to + n * width, width});
   }
 }
 
@@ -76,6 +112,13 @@ void FusedGradientBlock<T>::query_products() {
     call_.dot.stop();
     const KeyRange keys = keys_of(t);
     const Index r = first_row(t);
+    if (pairs()) {
+      constexpr Index kStride = GradientWords<T>::kStride;
+      k_.weighted_sum({words_.ds_of_keys + r * kStride + keys.begin / 2, kStride}, rows_of(t),
+                      {words_.k + keys.begin / 2 * p_.Dk, p_.Dk},
+                      std::min(keys.end, keys_) - keys.begin, p_.Dk, {dq_ + r * p_.Dk, p_.Dk});
+      continue;
+    }
     const Index end = std::min(keys.end, keys_);
     for (Index n = keys.begin; n < end; ++n) {
       const Index odd = finite_ ? end : odd_.next(n, end);
@@ -87,6 +130,15 @@ void FusedGradientBlock<T>::query_products() {
       n = odd;
     }
   }
+}
+
+// to += weight * value n of the pairs `words`, alone: the other value may be NaN.
+template <class T>
+void FusedGradientBlock<T>::add_alone(const T* words, Index n, T weight, Index width, T* to) {
+  T factor[kPanel] = {weight};
+  k_.round_weights(factor, kPanel, factor);
+  for (Index c = 0; c < width; ++c) spare_[c] = alone(words[c], n % 2 != 0);
+  k_.weighted_sum({factor, 1}, 1, {spare_, width}, 1, width, {to, width});
 }
 
 // The same sums over live pairs only, pair by pair, because 0 times NaN or infinity is NaN.
@@ -101,27 +153,33 @@ void FusedGradientBlock<T>::products_with_care() {
     const KeyRange keys = keys_of(t);
     for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
       call_.dot.stop();
-      for (Index n = keys.begin; n < std::min(keys.end, keys_); ++n) {
-        if (live(r)[n] == 0) continue;
-        add(gradients(r) + n, k_rows_.data + n * k_rows_.stride, p_.Dk, dq_ + r * p_.Dk);
-      }
+      T* to = dq_ + r * p_.Dk;
+      core::for_each_term(pairs(), keys.begin, std::min(keys.end, keys_), [&](Index n) {
+        if (live(r)[n] == 0) return;
+        if (pairs()) return add_alone(words_.k + n / 2 * p_.Dk, n, gradients(r)[n], p_.Dk, to);
+        add(gradients(r) + n, k_rows_.data + n * k_rows_.stride, p_.Dk, to);
+      });
     }
   }
-  const auto add_column = [&](const T* weights, const RowsOf<const T>& rows, Index n, Index width,
-                              T* to) {
-    std::fill_n(spare_, width, T(0));
+  // `words`, in pairs, are those of the rows.
+  const auto add_column = [&](const T* weights, const RowsOf<const T>& rows, const T* words,
+                              Index n, Index width, T* to) {
+    T* sum = sum_;
+    std::fill_n(sum, width, T(0));
     call_.dot.stop();
-    for (Index r = 0; r < rows_; ++r) {
-      if (panels_[r / kTileRows] == 0 || live(r)[n] == 0) continue;
-      add(weights + r * kGradientStride + n, rows.data + r * rows.stride, width, spare_);
-    }
-    g_.add(to, spare_, width);
+    core::for_each_term(pairs(), 0, rows_, [&](Index r) {
+      if (panels_[r / kTileRows] == 0 || live(r)[n] == 0) return;
+      const T* weight = weights + r * kGradientStride + n;
+      if (pairs()) return add_alone(words + r / 2 * width, r, *weight, width, sum);
+      add(weight, rows.data + r * rows.stride, width, sum);
+    });
+    g_.add(to, sum, width);
   };
   for (Index n = 0; n < keys_; ++n) {
     if (call_.dout.given() && call_.to.v.given()) {
-      add_column(s_, dout_rows_, n, p_.E, dv_ + n * p_.E);
+      add_column(s_, dout_rows_, words_.dout, n, p_.E, dv_ + n * p_.E);
     }
-    if (multiplies_keys()) add_column(dw_, q_rows_, n, p_.Dk, dk_ + n * p_.Dk);
+    if (multiplies_keys()) add_column(dw_, q_rows_, words_.q, n, p_.Dk, dk_ + n * p_.Dk);
     for (Index r = 0; r < rows_ && !key_live_[n]; ++r) {
       key_live_[n] = panels_[r / kTileRows] != 0 && live(r)[n] != 0;
     }

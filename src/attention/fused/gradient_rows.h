@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "attention/fused/bfloat16_pairs.h"
 #include "attention/fused/key_units.h"
 #include "attention/fused/row_options.h"
 #include "attention/fused/row_places.h"
@@ -27,29 +28,37 @@ inline Index units_sharing(const Problem& p, const GradientTarget& target) {
   return p.G != 1 && target.own.head_stride == 0 ? p.G : 1;
 }
 
-// The rows of an input: in place, or copied if stored otherwise.
+// The rows of an input: in place, or copied if stored otherwise; in pairs, words of two channels
+// (kernels/pair_kernels.h).
 template <class T>
 class PlainRows {
  public:
   PlainRows() = default;
-  PlainRows(const Problem& p, const Operand& x, const RowPlaces& places, Index width)
-      : p_(&p), x_(&x), places_(places), width_(width) {}
+  PlainRows(const Problem& p, const Operand& x, const RowPlaces& places, Index width,
+            Products products)
+      : p_(&p),
+        x_(&x),
+        places_(places),
+        width_(width),
+        values_(products == Products::kPairs ? kernels::words_of(width) : width),
+        pairs_(products == Products::kPairs) {}
 
   bool given() const { return x_->given(); }
   bool copied() const { return given() && (x_->dtype != dtype_of<T> || x_->col_stride != 1); }
   template <class AnyArena>
   void take(AnyArena& arena) {
-    if (copied()) copy_ = arena.template take<T>(places_.count(p_->B) * width_).data();
+    if (copied()) copy_ = arena.template take<T>(places_.count(p_->B) * values_).data();
   }
   // From row `row` of (b, head) on.
   RowsOf<const T> from(Index b, Index head, Index row) const {
-    if (copied()) return {copy_ + places_.of(b, head, row) * width_, width_};
+    if (copied()) return {copy_ + places_.of(b, head, row) * values_, values_};
     return {static_cast<const T*>(x_->data) + offset(b, head, row), x_->row_stride};
   }
   void copy(Index b, Index head, Index row) const {
     if (!copied()) return;
-    load_values(*x_, offset(b, head, row), x_->col_stride, width_,
-                copy_ + places_.of(b, head, row) * width_);
+    T* to = copy_ + places_.of(b, head, row) * values_;
+    if (pairs_) return join_channels(*x_, offset(b, head, row), width_, to);
+    load_values(*x_, offset(b, head, row), x_->col_stride, width_, to);
   }
 
  private:
@@ -60,6 +69,8 @@ class PlainRows {
   const Operand* x_ = nullptr;
   RowPlaces places_;
   Index width_ = 0;
+  Index values_ = 0;  // or words, of a row
+  bool pairs_ = false;
   T* copy_ = nullptr;
 };
 

@@ -2,6 +2,8 @@
 #ifndef QKV_ATTENTION_FUSED_ODD_KEYS_H_
 #define QKV_ATTENTION_FUSED_ODD_KEYS_H_
 
+#include <algorithm>
+
 #include "attention/fused/gradient_block.h"
 #include "core/finite.h"
 
@@ -17,7 +19,6 @@ void FusedGradientBlock<T>::pack_values() {
   const Index first = core::offset_of(v, core::batch_offset(v, p_.batch, unit_.b),
                                       p_.value_head(unit_.g), unit_.s.k0 + j0_, 0);
   pack_block(v, first, p_.E, v_panels_);
-  has_odd_values_ = true;
 }
 
 template <class T>
@@ -27,14 +28,25 @@ void FusedGradientBlock<T>::find_odd_keys() {
     for (Index n = 0; n < pieces(keys_, kPanel); ++n) {
       call_.dot.stop();
       core::OddColumns<T, kPanel> columns;
-      for (Index c = 0; c < width; ++c) columns.add(panels + (n * width + c) * kPanel);
+      for (Index c = 0; c < width; ++c) {
+        const T* row = panels + (n * width + c) * kPanel;
+        if (!pairs()) {
+          columns.add(row);
+          continue;
+        }
+        for (const Index half : {0, 1}) {
+          T values[kPanel];
+          std::transform(row, row + kPanel, values, [&](T x) { return half_of_word(x, half); });
+          columns.add(values);
+        }
+      }
       for (Index x = 0; x < kPanel; ++x) {
         if (columns.is_odd(x)) odd_.insert(n * kPanel + x);
       }
     }
   };
-  find(k_panels_, p_.Dk);
-  if (call_.multiplies_values()) find(v_panels_, p_.E);
+  find(k_panels_, call_.terms(p_.Dk));
+  if (call_.multiplies_values()) find(v_panels_, call_.terms(p_.E));
 }
 
 // Whether masks let query r of the block see key n.
@@ -63,16 +75,28 @@ void FusedGradientBlock<T>::find_live_keys() {
   }
 }
 
-// Prepares the values for a block of queries that sees an odd key, or does not.
+// Prepares the values, and the pairs of keys, for a block of queries that sees an odd key, or does
+// not.
 template <class T>
 void FusedGradientBlock<T>::keep_odd_values(bool keep) {
-  if (keep == has_odd_values_ || !call_.multiplies_values()) return;
-  if (keep) return pack_values();
-  for (Index n = odd_.next(0, keys_); n < keys_; n = odd_.next(n + 1, keys_)) {
-    T* const column = v_panels_ + n / kPanel * kPanel * p_.E + n % kPanel;
-    for (Index c = 0; c < p_.E; ++c) column[c * kPanel] = T(0);
+  if (keep == has_odd_values_) return;
+  has_odd_values_ = keep;
+  if (keep) {
+    pack_values();
+    if (pairs()) pair_keys();
+    return;
   }
-  has_odd_values_ = false;
+  for (Index n = odd_.next(0, keys_); n < keys_; n = odd_.next(n + 1, keys_)) {
+    if (call_.multiplies_values()) {
+      const Index terms = call_.terms(p_.E);
+      T* const column = v_panels_ + n / kPanel * kPanel * terms + n % kPanel;
+      for (Index c = 0; c < terms; ++c) column[c * kPanel] = T(0);
+    }
+    if (pairs() && multiplies_queries()) {
+      T* const row = words_.k + n / 2 * p_.Dk;
+      for (Index c = 0; c < p_.Dk; ++c) row[c] = word_without(row[c], n % 2);
+    }
+  }
 }
 
 }  // namespace qkv::attn

@@ -39,6 +39,13 @@ void plain_backward(const Implementation&, const Problem& p, const GradientSourc
   }
 }
 
+// The gradients of that target, likewise.
+void paired_backward(const Implementation& by, const Problem& p, const GradientSources& from,
+                     const GradientResults& to, PassUse& use) {
+  if (!core::has_bfloat16_pairs(p, from)) return plain_backward(by, p, from, to, use);
+  use(reference::Backward<float>(p, from, to, true));
+}
+
 }  // namespace
 
 constinit const Implementation kReference{dense::path_named("reference"),
@@ -50,6 +57,6 @@ constinit const Implementation kPairedReference{dense::path_named("reference/bf1
                                                 kProducts,
                                                 kRealSums,
                                                 kBothPasses,
-                                                {&paired_forward, &plain_backward}};
+                                                {&paired_forward, &paired_backward}};
 
 }  // namespace qkv::attn

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loops of the backward pass over bfloat16 in pairs, for AVX-512 with BF16 alone.
+#ifndef QKV_KERNELS_PAIR_GRADIENT_INL_H_
+#define QKV_KERNELS_PAIR_GRADIENT_INL_H_
+
+#include "kernels/gradient_kernels.h"
+#include "kernels/pair-inl.h"
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
+namespace qkv::kernels::HWY_NAMESPACE {
+
+// kUnits times 32 channels, of which there are E: as pair_sum_tile, but with the weights of a pair
+// in one row, and sums from zero that are added to `acc`.
+template <int kRows, int kUnits>
+HWY_NOINLINE void transposed_pair_tile(const Words& w, const Words& x, Index pairs, Index E,
+                                       const RowsOf<float>& acc) {
+  constexpr int kVectors = 2 * kUnits;
+  __mmask16 some[kVectors];
+  __m512 sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int c = 0; c < kVectors; ++c) some[c] = first_words(E - c * kWordLanes);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kVectors; ++c) sum[r][c] = _mm512_setzero_ps();
+  }
+  const float* HWY_RESTRICT weights = w.data;
+  const float* HWY_RESTRICT words = x.data;
+  for (Index m = 0; m < pairs; ++m, weights += w.stride, words += x.stride) {
+    __m512 values[kVectors];
+#pragma GCC unroll 8
+    for (int c = 0; c < kVectors; ++c) {
+      values[c] = _mm512_maskz_loadu_ps(some[c], words + c * kWordLanes);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 weight = _mm512_set1_ps(weights[r]);
+#pragma GCC unroll 8
+      for (int c = 0; c < kVectors; ++c) sum[r][c] = add_pairs(sum[r][c], weight, values[c]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kVectors; ++c) {
+      float* const to = acc.data + r * acc.stride + c * kWordLanes;
+      const __m512 before = _mm512_maskz_loadu_ps(some[c], to);
+      _mm512_mask_storeu_ps(to, some[c], _mm512_add_ps(before, sum[r][c]));
+    }
+  }
+}
+
+inline void transposed_pair_sum(const Words& w, Index rows, const Words& x, Index count,
+                                Index width, const RowsOf<float>& acc) {
+  using Tile = void (*)(const Words&, const Words&, Index, Index, const RowsOf<float>&);
+  constexpr Tile kTiles[2][kTileRows] = {
+      {&transposed_pair_tile<1, 1>, &transposed_pair_tile<2, 1>, &transposed_pair_tile<3, 1>,
+       &transposed_pair_tile<4, 1>, &transposed_pair_tile<5, 1>, &transposed_pair_tile<6, 1>},
+      {&transposed_pair_tile<1, 2>, &transposed_pair_tile<2, 2>, &transposed_pair_tile<3, 2>,
+       &transposed_pair_tile<4, 2>, &transposed_pair_tile<5, 2>, &transposed_pair_tile<6, 2>}};
+  for (Index c = 0; c < width; c += 2 * kLineChannels) {
+    const Index channels = std::min(width - c, 2 * kLineChannels);
+    kTiles[channels > kLineChannels ? 1 : 0][rows - 1](w, {x.data + c, x.stride}, words_of(count),
+                                                       channels, {acc.data + c, acc.stride});
+  }
+}
+
+// 16 rows at a time, transposed.
+inline void pair_row_dots(const Words& a, const Words& b, Index rows, Index n, float* to) {
+  const auto stored = [](const Words& x, Index r) {
+    return StoredRows(x.data + r * x.stride, DType::kBFloat16, 2 * x.stride);
+  };
+  for (Index r = 0; r < rows; r += kWordLanes) {
+    __m512 total = _mm512_setzero_ps();
+    for (Index begin = 0; begin < n; begin += core::kChannelBlock) {
+      const Index end = std::min(n, begin + core::kChannelBlock);
+      __m512 sum = _mm512_setzero_ps();
+      for (Index c = begin; c < end; c += kLineChannels) {
+        const LineWords left(stored(a, r), rows - r, c, end - c);
+        const LineWords right(stored(b, r), rows - r, c, end - c);
+#pragma GCC unroll 16
+        for (int m = 0; m < kLineWords; ++m) {
+          if (m >= words_of(end - c)) break;
+          sum = add_pairs(sum, left.words[m].raw, right.words[m].raw);
+        }
+      }
+      total = begin == 0 ? sum : _mm512_add_ps(total, sum);
+    }
+    _mm512_mask_storeu_ps(to + r, first_words(rows - r), total);
+  }
+}
+
+// Of n words.
+inline bool all_finite_pairs(const float* x, Index n) {
+  const __m512i exponent = _mm512_set1_epi16(0x7F80);
+  __mmask32 odd = 0;
+  for (Index m = 0; m < n; m += kWordLanes) {
+    const __m512i words = _mm512_castps_si512(_mm512_maskz_loadu_ps(first_words(n - m), x + m));
+    odd |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(words, exponent), exponent);
+  }
+  return odd == 0;
+}
+
+inline void join_rows(const RowsOf<const float>& w, Index rows, Index n, const RowsOf<float>& to) {
+  const __m512i lanes = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  for (Index r = 0; r < rows; r += 2) {
+    const float* first = w.data + r * w.stride;
+    const float* second = r + 1 < rows ? first + w.stride : nullptr;
+    float* row = to.data + r / 2 * to.stride;
+    for (Index x = 0; x < n; x += kWordLanes) {
+      const __m512 upper = second == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(second + x);
+      const auto both =
+          reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(upper, _mm512_loadu_ps(first + x)));
+      _mm512_storeu_si512(row + x, _mm512_permutexvar_epi16(lanes, both));
+    }
+  }
+}
+
+}  // namespace qkv::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // QKV_KERNELS_PAIR_GRADIENT_INL_H_
