@@ -33,7 +33,8 @@ struct KvCacheSizes {
 };
 
 // All that a cache holds, as arrays: for files. Pages are those in use, numbered anew; one that
-// entries share occurs once. Rows that hold no key are 0.
+// entries share occurs once. Rows that hold no key are 0. If a window has left no page of any
+// entry, there is one that none has.
 struct KvCacheContents {
   KvCacheSizes sizes{};
   Tensor k_pages{};       // [pages,page,G,D]

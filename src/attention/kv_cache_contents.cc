@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include <qkv/error.h>
@@ -90,21 +91,21 @@ KvCacheContents KvCache::contents() const {
                      .lengths = contiguous(ConstView(s.lengths)),
                      .first_keys = contiguous(ConstView(s.first_keys))};
   std::vector<UsedPage> used;
-  std::vector<Index> numbers(static_cast<std::size_t>(s.page_count()), kNoPage);
+  std::unordered_map<Index, Index> numbers;  // of pages in `used`
   Index* entry = to.block_tables.values<Index>().data();
   for (Index b = 0; b < sizes.B; ++b, entry += table_pages) {
     std::fill_n(entry, table_pages, kNoPage);
     for (Index n = s.first_key(b) / sizes.page; n < pages_of(s.length(b), sizes.page); ++n) {
-      Index& number = numbers[static_cast<std::size_t>(s.named(b, n))];
-      if (number == kNoPage) {
-        number = static_cast<Index>(used.size());
-        used.push_back({s.named(b, n), 0});
-      }
-      Index& rows = used[static_cast<std::size_t>(number)].rows;
+      const auto count = static_cast<Index>(used.size());
+      const auto [number, is_new] = numbers.emplace(s.named(b, n), count);
+      if (is_new) used.push_back({number->first, 0});
+      Index& rows = used[static_cast<std::size_t>(number->second)].rows;
       rows = std::max(rows, std::min(sizes.page, s.length(b) - n * sizes.page));
-      entry[n] = number;
+      entry[n] = number->second;
     }
   }
+  // A window may have left none; but tables name one that exists.
+  if (used.empty() && table_pages > 0) used.push_back({0, 0});
   const auto count = static_cast<Index>(used.size());
   to.k_pages = Tensor(sizes.dtype, {count, sizes.page, sizes.G, sizes.D});
   to.v_pages = Tensor(sizes.dtype, {count, sizes.page, sizes.G, sizes.E});
@@ -133,8 +134,10 @@ KvCache::KvCache(const KvCacheContents& from) : KvCache(from.sizes) {
   expect("v_pages", from.v_pages, sizes.dtype, {count, sizes.page, sizes.G, sizes.E},
          "[pages,page,G,E]");
 
-  // Everything is bounded by the arrays. Where a table names no page, one must exist all the same.
-  s.reserve_pages(std::max<Index>(count, table_pages > 0 ? 1 : 0));
+  if (count == 0 && table_pages > 0) {
+    throw Error(kMakeCache, "k_pages", text("must have a page for block_tables, got none"));
+  }
+  s.reserve_pages(count);  // no more than the arrays have
   s.reserve_tables(table_pages);
   const Index* entry = from.block_tables.values<Index>().data();
   for (Index b = 0; b < sizes.B; ++b, entry += table_pages) {
@@ -157,7 +160,8 @@ KvCache::KvCache(const KvCacheContents& from) : KvCache(from.sizes) {
   s.free_pages.clear();
   for (Index page = s.page_count() - 1; page >= 0; --page) {
     if (s.users(page) > 0) continue;
-    if (page < count) {
+    const bool is_spare = count == 1 && table_pages > 0;
+    if (page < count && !is_spare) {
       throw Error(kMakeCache, "block_tables", text("must name each page, got none for ", page));
     }
     s.free_pages.push_back(page);

@@ -175,6 +175,14 @@ TEST(KvCacheContents, EveryFieldIsChecked) {
   EXPECT_EQ(complaint([](C& c) { c.sizes.window = 1; }),
             "KvCache: first_keys must be so late that 2 pages remain, which the window needs, got "
             "0 of entry 0 of 40 keys");
+  // Not a page of a size that is only claimed is allocated.
+  EXPECT_EQ(complaint([](C& c) {
+              c.sizes.page = Index{1} << 40;
+              c.block_tables = Tensor(DType::kInt64, {2, 1});
+              c.k_pages = Tensor(DType::kFloat32, {0, Index{1} << 40, 2, 20});
+              c.v_pages = Tensor(DType::kFloat32, {0, Index{1} << 40, 2, 9});
+            }),
+            "KvCache: k_pages must have a page for block_tables, got none");
   EXPECT_EQ(complaint([](C& c) { c.k_pages = Tensor(DType::kFloat64, c.k_pages.shape()); }),
             "KvCache: k_pages must be float32 [pages,page,G,D] = [5,16,2,20], got float64 "
             "[5,16,2,20]");

@@ -64,6 +64,28 @@ def good_safetensors():
     return files
 
 
+def caches():
+    """Entries that share a page, as KvCache.save writes them; and with a field that is wrong."""
+    def file(lengths=(18, 17), first=(0, 0), tables=(0, 1, 0, 2), window="0", width=1):
+        data, header = b"", {"__metadata__": {
+            "format": '"qkv KvCache 1"', "dtype": '"float32"', "window": f'"{window}"',
+            "queries": '"2"'}}
+        for name, array in (("block_tables", np.array(tables, np.int64).reshape(2, -1)),
+                            ("lengths", np.array(lengths, np.int64)),
+                            ("first_keys", np.array(first, np.int64)),
+                            ("k_pages", np.ones((3, 16, 1, width), np.float32)),
+                            ("v_pages", np.ones((3, 16, 1, 1), np.float32))):
+            kind = "I64" if array.dtype == np.int64 else "F32"
+            header[name] = tensor(kind, array.shape, (len(data), len(data) + array.nbytes))
+            data += array.tobytes()
+        return safetensors(json.dumps(header), data)
+
+    return {"good": file(), "window": file(first=(16, 0), tables=(-1, 1, 0, 2), window="3"),
+            "page": file(tables=(0, 1, 0, 3)), "orphan": file(tables=(0, 1, 0, 1)),
+            "length": file(lengths=(18, 1 << 62)), "first": file(first=(1, 0), window="3"),
+            "cut": file()[:-4], "wide": file(width=3)}
+
+
 def good_vectors():
     lines = "the 1 2\ncat 3 -4e-1\na b 5 6\nwalk 1 2\n"
     records = [record(b"the", 0.1, 0.2), record(b"cat", 3, 4)]
@@ -146,6 +168,7 @@ def subword_files():
 
 
 TARGETS = {
+    "kv_cache": [caches()],
     "npy": [good_npy(), npy_files()],
     "npz": [good_npz(), npz_files()],
     "parallel_text": [PAIRS, tsv_files()],
