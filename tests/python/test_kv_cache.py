@@ -254,19 +254,20 @@ def test_bfloat16_pages():
 def test_append_runs_without_the_gil():
     cache = qkv.KvCache(1, 1, 64, dtype="float16", page=16)
     k, one = draw(1, 1, 64, 64), draw(1, 1, 1, 64)
-    count, refused = 1, 0
+    calls = {"append": lambda: cache.append(one, one), "lengths": lambda: cache.lengths}
+    count, refused = 1, set()
     # The other thread appends ever more until this one has met it at work.
-    while refused == 0:
+    while len(refused) < len(calls):
         many = np.broadcast_to(k.astype(np.float64), (1, 1, 64, 64)).repeat(64 * count, 2)
         thread = threading.Thread(target=cache.append, args=(many, many))
         thread.start()
-        while thread.is_alive() and refused == 0:
-            for call in (lambda: cache.append(one, one), lambda: cache.lengths):
+        while thread.is_alive() and len(refused) < len(calls):
+            for name, call in calls.items():
                 try:
                     call()
                 except ValueError as error:
-                    assert str(error).endswith(": cache is in use by another call")
-                    refused += 1
+                    assert str(error) == f"KvCache.{name}: cache is in use by another call"
+                    refused.add(name)
         thread.join()
         assert count < 64
         count *= 2
