@@ -58,10 +58,11 @@ class Reader {
     take_attn();
     set_order(options.order);
     take_mask();
+    take_rows();
     result_.src = tokens("src", "keys", result_.attn.size(4));
     result_.tgt = tokens("tgt", "queries", result_.attn.size(3));
     const bool square = result_.attn.size(3) == result_.attn.size(4);
-    result_.same_tokens = result_.tgt.empty() && square;
+    result_.same_tokens = result_.tgt.empty() && square && result_.rows.empty();
     if (result_.same_tokens) result_.tgt = result_.src;
     if (const Array* axes = find("axes")) result_.axes = names(*axes);
     result_.line = sentences("line");
@@ -148,6 +149,31 @@ class Reader {
                       to_string(result_.mask_memory.shape()), attn()));
     }
     result_.mask = arranged(stretched);
+  }
+
+  // Rows that are all queries from the first on need no names.
+  void take_rows() {
+    const Array* found = find("rows");
+    if (found == nullptr) return;
+    const Index count = result_.attn.size(3);
+    const auto* rows = std::get_if<Tensor>(found);
+    if (rows == nullptr || !is_integer(rows->dtype()) || rows->shape() != Dims{count}) {
+      fail(fmt::format("rows must be integers [{}], the query of each row of {}, got {}", count,
+                       attn(), describe(*found)));
+    }
+    const Tensor wide = convert(rows->view(), DType::kInt64);
+    bool all = true;
+    for (const std::int64_t query : wide.values<std::int64_t>()) {
+      const std::size_t at = result_.rows.size();
+      if (query < 0) fail(fmt::format("rows must be queries from 0, got {} at {}", query, at));
+      if (at > 0 && query <= result_.rows.back()) {
+        fail(
+            fmt::format("rows must ascend, got {} after {} at {}", query, result_.rows.back(), at));
+      }
+      all = all && query == static_cast<std::int64_t>(at);
+      result_.rows.push_back(query);
+    }
+    if (all) result_.rows.clear();
   }
 
   // The lists called `name`, one for each example, of `length` tokens each.

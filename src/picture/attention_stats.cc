@@ -48,6 +48,7 @@ picture::MapFacts facts_of(const AttentionFile& file, std::size_t example) {
   facts.keys = file.attn.size(4);
   facts.tolerance = row_sum_tolerance(file.attn.dtype());
   facts.has_mask = file.mask.given();
+  facts.rows = file.rows;
   if (!file.tgt.empty()) facts.tgt = &file.tgt[example];
   if (!file.src.empty()) facts.src = &file.src[example];
   facts.padding_queries = padding_of(facts.tgt);

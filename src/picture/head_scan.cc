@@ -15,10 +15,10 @@ constexpr double kNearlyAll = 0.9;
 // Equal weights differ only by rounding: 2^-11 for float16, 0 if all round alike.
 constexpr double kAlike = 1e-3;
 
-void note(Leaks& leaks, double weight, Index query, Index key) {
+void note(Leaks& leaks, double weight, Index row, Index key) {
   if (weight <= leaks.largest) return;
   leaks.largest = weight;
-  leaks.query = query;
+  leaks.row = row;
   leaks.key = key;
 }
 
@@ -27,6 +27,10 @@ void note(Leaks& leaks, double weight, Index query, Index key) {
 HeadScan::HeadScan(MapFacts facts) : facts_(std::move(facts)) {
   column_sums_.resize(static_cast<std::size_t>(facts_.keys));
   key_sums_.resize(column_sums_.size());
+}
+
+Index HeadScan::query_of(Index row) const {
+  return facts_.rows.empty() ? row : facts_.rows[static_cast<std::size_t>(row)];
 }
 
 // Where such a query looks does not matter.
@@ -74,10 +78,11 @@ void HeadScan::add_numbers(std::span<const double> weights, double sum) {
   ++summing_;
   double entropy = 0;
   double distance = 0;
+  const Index query = query_of(row_);
   for (std::size_t j = 0; j < weights.size(); ++j) {
     if (weights[j] > 0) entropy -= weights[j] * std::log(weights[j]);
     key_sums_[j] += weights[j];
-    distance += weights[j] * static_cast<double>(std::abs(row_ - static_cast<Index>(j)));
+    distance += weights[j] * static_cast<double>(std::abs(query - static_cast<Index>(j)));
   }
   sums_.entropy += entropy;
   sums_.distance += distance;
@@ -142,9 +147,10 @@ void HeadScan::add_one_key(std::span<const double> weights, std::span<const bool
   ++one_key_rows_;
 }
 
-// A row counts if both its own key and the neighbour's exist; ties count for neither.
+// A row counts if both its own key and the neighbour's exist; ties count for neither. Whether named
+// rows are of a square map is not known.
 void HeadScan::add_neighbours(std::span<const double> weights) {
-  if (facts_.queries != facts_.keys) return;
+  if (facts_.queries != facts_.keys || !facts_.rows.empty()) return;
   const auto largest = std::max_element(weights.begin(), weights.end());
   const bool tie = std::find(largest + 1, weights.end(), *largest) != weights.end();
   const Index key = largest - weights.begin();
@@ -160,7 +166,7 @@ void HeadScan::add_neighbours(std::span<const double> weights) {
 
 // A map that looks causal except for j = i + 1. Windows have little at j <= i - 2 too.
 void HeadScan::add_causal(std::span<const double> weights) {
-  if (facts_.queries != facts_.keys || facts_.has_mask) return;
+  if (facts_.queries != facts_.keys || facts_.has_mask || !facts_.rows.empty()) return;
   for (Index j = 0; j < facts_.keys; ++j) {
     const bool weight = weights[static_cast<std::size_t>(j)] > kNothing;
     if (j <= row_ - 2) {
@@ -180,6 +186,7 @@ HeadReport HeadScan::report(const Dims& place) const {
   report.statistics.example = place[0];
   report.statistics.layer = place[1];
   report.statistics.head = place[2];
+  if (sums_.worst_row >= 0) report.statistics.worst_row = query_of(sums_.worst_row);
   if (summing_ > 0) {
     for (double* mean :
          {&report.statistics.entropy, &report.statistics.distance, &report.statistics.first_key}) {

@@ -16,6 +16,7 @@ struct MapFacts {
   Index keys = 0;
   double tolerance = 0;                    // of a row's sum
   bool has_mask = false;                   // each row comes with its mask
+  std::span<const Index> rows = {};        // the query of each row; none: row i is query i
   const Tokens* src = {};                  // null: the file has none
   const Tokens* tgt = {};                  // likewise
   std::vector<char> padding = {};          // [keys], 1 for a padding token; empty: none is known
@@ -26,7 +27,7 @@ struct MapFacts {
 struct Leaks {
   Index rows = 0;
   double largest = 0;
-  Index query = -1;  // of the largest
+  Index row = -1;  // of the largest
   Index key = -1;
 };
 
@@ -64,7 +65,8 @@ class HeadScan {
   void say_sums(HeadReport& report) const;
   void say_leaks(HeadReport& report, Fault fault, const Leaks& leaks) const;
   void say_patterns(HeadReport& report) const;
-  std::string query_name(Index query) const;
+  Index query_of(Index row) const;
+  std::string query_name(Index row) const;
   std::string key_name(Index key) const;
 
   MapFacts facts_;

@@ -19,19 +19,21 @@ constexpr Index kSomeRows = 4;
 constexpr Index kManyKeys = 4;
 constexpr std::size_t kLongestToken = 16;  // code points
 
-// 'query 3 "cat"'
-std::string named(std::string_view axis, Index index, const Tokens* tokens) {
+// 'query 3 "cat"'; its token is the one `at` a place that rows of a part have elsewhere.
+std::string named(std::string_view axis, Index index, const Tokens* tokens, Index at) {
   std::string text = fmt::format("{} {}", axis, index);
   if (tokens != nullptr) {
-    text += " " + quoted((*tokens)[static_cast<std::size_t>(index)], kLongestToken);
+    text += " " + quoted((*tokens)[static_cast<std::size_t>(at)], kLongestToken);
   }
   return text;
 }
 
 }  // namespace
 
-std::string HeadScan::query_name(Index query) const { return named("query", query, facts_.tgt); }
-std::string HeadScan::key_name(Index key) const { return named("key", key, facts_.src); }
+std::string HeadScan::query_name(Index row) const {
+  return named("query", query_of(row), facts_.tgt, row);
+}
+std::string HeadScan::key_name(Index key) const { return named("key", key, facts_.src, key); }
 
 void HeadScan::say(HeadReport& report, Fault fault, std::string text) const {
   const HeadStatistics& at = report.statistics;
@@ -71,7 +73,7 @@ void HeadScan::say_leaks(HeadReport& report, Fault fault, const Leaks& leaks) co
   say(report, fault,
       fmt::format("{} weight in {} of {} rows (most {:.4g}, {}, {})",
                   fault == Fault::kMasked ? "masked pairs receive" : "padding receives", leaks.rows,
-                  sums_.rows, leaks.largest, query_name(leaks.query), key_name(leaks.key)));
+                  sums_.rows, leaks.largest, query_name(leaks.row), key_name(leaks.key)));
 }
 
 void HeadScan::say_patterns(HeadReport& report) const {
@@ -95,7 +97,7 @@ void HeadScan::say_patterns(HeadReport& report) const {
     say(report, Fault::kLeak,
         fmt::format("causal except for one: {} of {} rows see the next key, j = i + 1, and none "
                     "beyond (most {:.4g}, {})",
-                    next_leaks_.rows, rows, next_leaks_.largest, query_name(next_leaks_.query)));
+                    next_leaks_.rows, rows, next_leaks_.largest, query_name(next_leaks_.row)));
   }
   if (uniform_.holds(1) && widest_uniform_ >= kFewRows) {
     say(report, Fault::kUniform,

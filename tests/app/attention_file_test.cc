@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <numeric>
 
 #include <gtest/gtest.h>
@@ -124,6 +125,44 @@ TEST_F(AttentionFiles, KeysLabelQueriesOfSelfAttention) {
   };
   EXPECT_EQ(read(square).tgt, (std::vector<Tokens>{{"a", "b", "c"}}));
   EXPECT_TRUE(read(oblong).tgt.empty());
+}
+
+TEST_F(AttentionFiles, RowsMayBeSomeOfTheQueries) {
+  const Tensor attn = counting({3, 3});
+  const Strings src = text({3}, {"a", "b", "c"});
+  const auto read = [&](std::vector<std::int32_t> rows) {
+    Tensor named(DType::kInt32, {std::ssize(rows)});
+    std::copy(rows.begin(), rows.end(), named.values<std::int32_t>().begin());
+    return read_attention_file(
+        save({{"attn", attn.view()}, {"src", &src}, {"rows", named.view()}}));
+  };
+  const AttentionFile some = read({2, 5, 900});
+  EXPECT_EQ(some.rows, (std::vector<Index>{2, 5, 900}));
+  EXPECT_EQ(some.query_of(1), 5);
+  EXPECT_TRUE(some.tgt.empty());  // the keys' tokens are of other places
+  const AttentionFile all = read({0, 1, 2});
+  EXPECT_TRUE(all.rows.empty() && all.same_tokens);
+  EXPECT_EQ(all.query_of(1), 1);
+}
+
+TEST_F(AttentionFiles, WrongRowsAreRefused) {
+  const Tensor attn = counting({3, 4});
+  const auto wrong = [&](std::vector<std::int64_t> rows) {
+    Tensor named(DType::kInt64, {std::ssize(rows)});
+    std::copy(rows.begin(), rows.end(), named.values<std::int64_t>().begin());
+    return refused({{"attn", attn.view()}, {"rows", named.view()}});
+  };
+  EXPECT_EQ(wrong({0, 1}),
+            "a.npz: rows must be integers [3], the query of each row of attn [3,4], got int64 [2]");
+  EXPECT_EQ(wrong({0, -3, 5}), "a.npz: rows must be queries from 0, got -3 at 1");
+  EXPECT_EQ(wrong({0, 5, 5}), "a.npz: rows must ascend, got 5 after 5 at 2");
+  EXPECT_EQ(wrong({7, 5, 6}), "a.npz: rows must ascend, got 5 after 7 at 1");
+  const Strings words = text({3}, {"0", "1", "2"});
+  EXPECT_EQ(refused({{"attn", attn.view()}, {"rows", &words}}),
+            "a.npz: rows must be integers [3], the query of each row of attn [3,4], got text [3]");
+  EXPECT_EQ(refused({{"attn", attn.view()}, {"rows", attn.view()}}),
+            "a.npz: rows must be integers [3], the query of each row of attn [3,4], got float32 "
+            "[3,4]");
 }
 
 TEST_F(AttentionFiles, MasksOfIntegersStretch) {

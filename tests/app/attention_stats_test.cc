@@ -100,6 +100,24 @@ TEST(AttentionStats, NumbersOfAHead) {
   EXPECT_EQ(head.worst_row, -1);
 }
 
+TEST(AttentionStats, RowsAreTheQueriesThatTheFileNames) {
+  AttentionFile file = file_of(
+      2, 2, [](Index i, Index j) { return i == j ? 1.0 : 0.0; }, Rows::kRaw);
+  file.rows = {3, 7};
+  EXPECT_NEAR(head_report(file, 0, 0, 0).statistics.distance, (3 + 6) / 2.0, 1e-12);
+  file = file_of(
+      4, 4, [](Index i, Index j) { return j == i + 1         ? 1.0
+                                          : i == 2 && j == 0 ? 0.5
+                                                             : 0.0; },
+      Rows::kRaw);
+  file.rows = {1, 4, 6, 9};
+  file.tgt = {{"the", "cat", "sat", "down"}};
+  EXPECT_EQ(warnings(file),
+            "row_sums: 1 of 4 rows hold nothing but zeros\n"
+            "row_sums: 1 of 4 rows do not sum to 1 (worst 1.5, query 6 \"sat\")");
+  EXPECT_EQ(head_report(file, 0, 0, 0).statistics.worst_row, 6);
+}
+
 TEST(AttentionStats, RowsOfZerosAreToldUnlessTheMaskExplainsThem) {
   const AttentionFile file = file_of(4, 4, [](Index, Index) { return 0; });
   EXPECT_EQ(warnings(file), "row_sums: 4 of 4 rows hold nothing but zeros");

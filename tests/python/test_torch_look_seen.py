@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """qkv.torch.look: which layers and calls are recorded, files of them, and errors."""
 
+import json
 import math
 import re
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -195,11 +198,44 @@ def test_a_file_of_named_rows(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "a.npz"]
 
 
+def test_rows_of_a_file_ascend(tmp_path):
+    seen = looked(rows=[-1, 0, 2, 0])
+    file = saved(tmp_path, seen)
+    assert file["rows"].tolist() == [0, 2, 4] and file["tgt"].tolist() == ["0", "2", "4"]
+    assert (file["attn"][:, 1] == seen[1].weights[:, :, [1, 2, 0]].numpy()).all()
+
+
+def test_the_program_names_the_queries_of_a_file(tmp_path):
+    seen = looked(rows=[1, 4], heads=[2])
+    saved(tmp_path, seen)
+    weights = seen[0].weights[0, 0].numpy()
+    far = np.abs(np.array([[1], [4]]) - np.arange(S))
+
+    def told(command, *options):
+        called = [sys.executable, "-m", "qkv", command, "a.npz", *options]
+        return subprocess.run(called, capture_output=True, text=True, cwd=tmp_path)
+
+    head = json.loads(told("stats", "--json").stdout)["heads"][0]
+    assert abs(head["distance"] - (weights * far).sum(1).mean()) < 1e-6
+    told("view", "--queries", "2-4", "-o", "b.npz", "-o", "b.json")
+    shown = json.loads((tmp_path / "b.json").read_text())
+    assert shown["queries"] == [4] and shown["tgt"] == ["4"]
+    assert np.load(tmp_path / "b.npz")["rows"].tolist() == [4]
+    assert "mask no, rows of queries 1, 4" in told("inspect").stdout
+    for options, message in (
+        (("--queries", "2"), "--queries 2: the file has queries 1, 4"),
+        (("--queries", "4,1-4"), "--queries names 4 twice"),
+        (("--tokens", "1"), "--tokens is for maps"),
+    ):
+        done = told("view", *options)
+        assert done.returncode == 2 and message in done.stderr
+
+
 def test_a_file_of_cells(tmp_path):
     seen = looked(pool=(2, 9), entropy=True)
     file = saved(tmp_path, seen)
     assert (file["attn"][:, 1] == seen[1].pooled.numpy()).all()
-    assert file["attn"].shape == (B, 2, HEADS, 2, 9) and "pooled" not in file
+    assert file["attn"].shape == (B, 2, HEADS, 2, 9) and not {"pooled", "rows"} & set(file)
     np.testing.assert_allclose(file["attn"].sum(-1), 1)
     assert file["tgt"].tolist() == ["0-2", "3-4"]
     assert file["src"].tolist() == ["0", "1", "2", "3", "", "4", "5", "6", ""]

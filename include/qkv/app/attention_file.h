@@ -36,11 +36,16 @@ struct AttentionFile {
   std::vector<Tokens> src{};         // of the keys: none, or N lists of Tk
   std::vector<Tokens> tgt{};         // of the queries: none, or N lists of Tq
   bool same_tokens = false;          // tgt is src, which serves both
+  std::vector<Index> rows{};         // the query of each row, Tq ascending; none: row i is query i
   std::vector<std::string> axes{};   // names of the rows and of the columns: none or two
   Strings line{};                    // the sentence of each example, [N]; no values: none
   Strings translation{};             // likewise, what it was translated to
   Tensor attn_memory{};              // backs the views; both are moved with the struct
   Tensor mask_memory{};
+
+  Index query_of(Index row) const {
+    return rows.empty() ? row : rows[static_cast<std::size_t>(row)];
+  }
 };
 
 // True if one of the arrays is called "attn".
@@ -50,7 +55,8 @@ QKV_API bool has_attention(std::span<const NamedArray> arrays);
 // axes: [examples, layers, heads,] queries, keys. `src` and `tgt` are text of shape [Tk] and [Tq],
 // or [N,Tk] and [N,Tq]; src alone serves both where Tq = Tk. `mask` (bool or integers, 0 = masked)
 // broadcasts to attn, with its axes as in the file, by NumPy's rules. `axes` is text [2]: the names
-// of rows and columns. `line` and `translation` are text [N]. Other arrays are ignored.
+// of rows and columns. `rows`, integers [Tq] that ascend from 0 or more, are the queries of a file
+// that does not have them all. `line` and `translation` are text [N]. Other arrays are ignored.
 // Throws InputError that names the file, the array and the rule.
 QKV_API AttentionFile read_attention_file(const std::string& path,
                                           const AttentionFileOptions& options = {});

@@ -24,18 +24,23 @@ def save_calls(
     arrays = _results(calls, drawn)
     arrays["axes"] = np.array(["queries", "keys"])
     arrays["layers"] = np.array(list(calls))
-    arrays["heads"], arrays["rows"] = np.array(first.heads), np.array(first.rows, np.int64)
+    arrays["heads"] = np.array(first.heads)
     if drawn == "pooled":
         if tokens is not None or query_tokens is not None:
             raise ValueError(f"{_NAME}: tokens are for rows, and only pooled weights were recorded")
         m, n = first.pooled.shape[2:]
         arrays["tgt"], arrays["src"] = _ranges(first.queries, m), _ranges(first.keys, n)
     else:
-        arrays["tgt"], arrays["src"] = _labels(first, tokens, query_tokens)
+        rows = sorted(set(first.rows))  # a file has them in order, each once
+        arrays["attn"] = arrays["attn"][..., [first.rows.index(row) for row in rows], :]
+        arrays["rows"] = np.array(rows, np.int64)
+        arrays["tgt"], arrays["src"] = _labels(first, rows, tokens, query_tokens)
     _write(target, arrays)
 
 
-def _labels(first: Any, tokens: Optional[Sequence[Any]], query_tokens: Any) -> Tuple[Any, Any]:
+def _labels(
+    first: Any, rows: List[int], tokens: Optional[Sequence[Any]], query_tokens: Any
+) -> Tuple[Any, Any]:
     """The tokens of the rows and of the keys; indices where there are none."""
     B, sizes = len(first.weights), (first.queries, first.keys)
     src = _texts("tokens", tokens, B, first.keys)
@@ -47,7 +52,7 @@ def _labels(first: Any, tokens: Optional[Sequence[Any]], query_tokens: Any) -> T
         src = np.array([str(j) for j in range(first.keys)])
     if of_queries is None:
         of_queries = np.array([str(i) for i in range(first.queries)])
-    return of_queries[..., list(first.rows)], src
+    return of_queries[..., rows], src
 
 
 def _ranges(count: int, cells: int) -> Any:

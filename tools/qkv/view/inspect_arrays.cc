@@ -188,14 +188,16 @@ void describe_attention(const std::string& path, std::vector<NamedArray> arrays,
     const auto has = [](bool given) { return given ? "yes" : "no"; };
     const std::string_view claim = arrays_are_named ? "attention file:" : "as an attention file:";
     result.text +=
-        fmt::format("  {} attn read as {}; src {}, tgt {}, mask {}\n", claim, axes_of(file),
-                    has(!file.src.empty()), has(!file.tgt.empty()), has(file.mask.given()));
+        fmt::format("  {} attn read as {}; src {}, tgt {}, mask {}{}\n", claim, axes_of(file),
+                    has(!file.src.empty()), has(!file.tgt.empty()), has(file.mask.given()),
+                    file.rows.empty() ? "" : ", rows of queries " + ranges_of(file.rows));
     if (!rows.fault.empty()) result.text += fmt::format("  but {}\n", rows.fault);
     if (path != "-") result.text += fmt::format("  try: qkv view {}\n", path);
     result.json["attention"] = {{"axes", axes_of(file)},
                                 {"src", !file.src.empty()},
                                 {"tgt", !file.tgt.empty()},
                                 {"mask", file.mask.given()}};
+    if (!file.rows.empty()) result.json["attention"]["rows"] = file.rows;
     if (!rows.fault.empty()) result.json["attention"]["fault"] = rows.fault;
   } catch (const qkv::app::InputError& error) {
     if (!arrays_are_named) return;

@@ -104,7 +104,8 @@ struct Selection {
   qkv::Index example = 0;
   std::vector<qkv::Index> layers{};
   std::vector<qkv::Index> heads{};
-  std::vector<qkv::Index> queries{};
+  std::vector<qkv::Index> queries{};  // rows of the file
+  std::vector<qkv::Index> named{};    // the query that each of them is; the same in a whole file
   std::vector<qkv::Index> keys{};
   std::vector<qkv::Index> special_queries{};  // selected, but hidden as special tokens
   std::vector<qkv::Index> special_keys{};
@@ -125,6 +126,7 @@ struct Shown {
   std::vector<std::string> heads{};
   qkv::app::Strings src{};  // of the keys shown; empty if the file has none
   qkv::app::Strings tgt{};
+  qkv::Tensor rows{};        // int64, the queries of a file that names its rows, if they ascend
   qkv::app::Strings axes{};  // names of rows and columns, [2]; no values: the usual ones
   qkv::app::Strings line{};  // the example's sentence, [1]; no values: none
   qkv::app::Strings translation{};

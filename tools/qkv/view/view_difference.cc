@@ -44,12 +44,12 @@ std::string differing_tokens(std::string_view axis, const std::vector<Index>& in
 
 void note_tokens(const Shown& other, const ViewOptions& options, Shown& shown) {
   const Selection& part = shown.selection;
-  const bool once = part.queries == part.keys && shown.src.values == shown.tgt.values &&
+  const bool once = part.named == part.keys && shown.src.values == shown.tgt.values &&
                     other.src.values == other.tgt.values;
   std::vector<std::string> texts{
       differing_tokens(once ? "places" : "keys", part.keys, shown.src, other.src, options)};
   if (!once) {
-    texts.push_back(differing_tokens("queries", part.queries, shown.tgt, other.tgt, options));
+    texts.push_back(differing_tokens("queries", part.named, shown.tgt, other.tgt, options));
   }
   for (std::string& text : texts) {
     if (!text.empty()) shown.notes.push_back({std::move(text)});
@@ -86,7 +86,7 @@ void subtract(const qkv::app::AttentionFile& other, const ViewOptions& options, 
   const Selection& theirs = part.selection;
   check_same(options, "layers", ours.layers, theirs.layers);
   check_same(options, "heads", ours.heads, theirs.heads);
-  check_same(options, "queries", ours.queries, theirs.queries);
+  check_same(options, "queries", ours.named, theirs.named);
   check_same(options, "keys", ours.keys, theirs.keys);
   static_cast<void>(reduce_all(options.reductions, part));  // noted already
 

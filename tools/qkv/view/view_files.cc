@@ -27,6 +27,7 @@ std::vector<qkv::app::NamedView> arrays_of(const Shown& shown) {
   std::vector<qkv::app::NamedView> arrays{{shown.array, attn_of(shown)}};
   if (!shown.src.values.empty()) arrays.push_back({"src", &shown.src});
   if (!shown.tgt.values.empty()) arrays.push_back({"tgt", &shown.tgt});
+  if (shown.rows.given()) arrays.push_back({"rows", shown.rows.view()});
   if (!shown.axes.values.empty()) arrays.push_back({"axes", &shown.axes});
   if (!shown.line.values.empty()) arrays.push_back({"line", &shown.line});
   if (!shown.translation.values.empty()) arrays.push_back({"translation", &shown.translation});
@@ -42,7 +43,7 @@ Json json_of(const Shown& shown, const ViewOptions& options) {
   json["example"] = part.example;
   json["layers"] = part.layers;
   json["heads"] = part.heads;
-  json["queries"] = part.queries;
+  json["queries"] = part.named;
   json["keys"] = part.keys;
   json["axes"] = {shown.picture.row_name, shown.picture.column_name};
   json["tgt"] = shown.tgt.values;

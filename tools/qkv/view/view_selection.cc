@@ -133,6 +133,30 @@ void leave_out_padding(const AttentionFile& file, const ViewOptions& options,
   }
 }
 
+// The rows of the queries named, which a file may have only some of: those in a range.
+std::vector<Index> resolve_queries(const AttentionFile& file, const IndexList& list) {
+  if (file.rows.empty() || list.all || !list.given()) {
+    return resolve(list, "--queries", "queries", file.attn.size(3));
+  }
+  std::vector<Index> rows;
+  for (const IndexList::Range& range : list.ranges) {
+    const auto begin = std::lower_bound(file.rows.begin(), file.rows.end(), range.first);
+    const auto end = std::upper_bound(begin, file.rows.end(), range.last);
+    if (begin == end) {
+      throw UsageError(
+          fmt::format("--queries {}: the file has queries {}", range.first, ranges_of(file.rows)));
+    }
+    for (auto query = begin; query != end; ++query) {
+      const Index row = query - file.rows.begin();
+      if (std::find(rows.begin(), rows.end(), row) != rows.end()) {
+        throw UsageError(fmt::format("--queries names {} twice", *query));
+      }
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
 void select_tokens(const AttentionFile& file, const ViewOptions& options, Selection& selection) {
   const Index queries = file.attn.size(3);
   const Index keys = file.attn.size(4);
@@ -143,9 +167,12 @@ void select_tokens(const AttentionFile& file, const ViewOptions& options, Select
                     queries, keys));
   }
   const bool both = options.tokens.given();
-  selection.queries =
-      resolve(both ? options.tokens : options.queries, both ? "--tokens" : "--queries",
-              both ? "tokens" : "queries", queries);
+  if (both && !file.rows.empty()) {
+    throw UsageError("--tokens is for maps of all queries, but the array rows names queries " +
+                     ranges_of(file.rows) + ": use --queries and --keys");
+  }
+  selection.queries = both ? resolve(options.tokens, "--tokens", "tokens", queries)
+                           : resolve_queries(file, options.queries);
   selection.keys = resolve(both ? options.tokens : options.keys, both ? "--tokens" : "--keys",
                            both ? "tokens" : "keys", keys);
   leave_out_padding(file, options, selection);
@@ -172,7 +199,9 @@ std::vector<Index> hide(const std::vector<qkv::app::Tokens>& lists, Index exampl
 
 }  // namespace
 
-Selection select(const AttentionFile& file, const ViewOptions& options) {
+namespace {
+
+Selection select_rows(const AttentionFile& file, const ViewOptions& options) {
   Selection selection;
   select_example(file, options, selection);
   selection.layers = resolve(options.choice.layers, "--layers", "layers", file.attn.size(1));
@@ -187,5 +216,13 @@ Selection select(const AttentionFile& file, const ViewOptions& options) {
   selection.special_keys = hide(file.src, selection.example, "keys", options.keep, selection.keys);
   selection.special_queries =
       hide(file.tgt, selection.example, "queries", options.keep, selection.queries);
+  return selection;
+}
+
+}  // namespace
+
+Selection select(const AttentionFile& file, const ViewOptions& options) {
+  Selection selection = select_rows(file, options);
+  for (const Index row : selection.queries) selection.named.push_back(file.query_of(row));
   return selection;
 }

@@ -224,6 +224,10 @@ Shown part_of(const AttentionFile& file, const ViewOptions& options) {
   shown.heads = names(file, LeadingAxis::kHeads, "head", part.heads);
   shown.src = chosen(file.src, part.example, part.keys);
   shown.tgt = chosen(file.tgt, part.example, part.queries);
+  if (!file.rows.empty() && std::is_sorted(part.named.begin(), part.named.end())) {
+    shown.rows = qkv::Tensor(qkv::DType::kInt64, {std::ssize(part.named)});
+    std::copy(part.named.begin(), part.named.end(), shown.rows.values<std::int64_t>().begin());
+  }
   if (!file.axes.empty()) shown.axes = {qkv::Dims(2), file.axes};
   shown.line = one_of(file.line, part.example);
   shown.translation = one_of(file.translation, part.example);
@@ -240,7 +244,7 @@ Shown show(const AttentionFile& file, const AttentionFile* minus, const ViewOpti
   set_style(options.style, quantity, shown);
   qkv::app::Picture& picture = shown.picture;
   picture.keys = labels(shown.src, shown.selection.keys, file.attn.size(4));
-  picture.queries = labels(shown.tgt, shown.selection.queries, file.attn.size(3));
+  picture.queries = labels(shown.tgt, shown.selection.named, file.attn.size(3));
   for (const Note& note : shown.notes) picture.notes.push_back(note.text);
   add_panels(shown);
   return shown;
