@@ -184,11 +184,12 @@ class Seen:
     ) -> None:
         """Writes one call of each layer as an attention file, for `qkv view` and `qkv stats`.
 
-        `attn` is [B, layers, heads, R, Tk]: the named rows. Their tokens are `tgt`, those of the
-        keys `src`; where none are given, the indices of rows and keys. If no rows were recorded,
-        `attn` is the pooled weights, [B, layers, heads, m, n], and `tgt` and `src` the ranges of
-        indices in the cells. The arrays `layers` (names), `heads` and `rows` (indices) say what is
-        in it, and the other results stand beside them, with an axis of layers.
+        `attn` is [B, layers, heads, R, Tk]: the named rows, in order, each once. Their tokens are
+        `tgt`, those of the keys `src`; where none are given, the indices of rows and keys. If no
+        rows were recorded, `attn` is the pooled weights, [B, layers, heads, m, n], and `tgt` and
+        `src` the ranges of indices in the cells. The arrays `layers` (names), `heads` and `rows`
+        (indices) say what is in it, and the other results stand beside them, with an axis of
+        layers.
 
         Args:
             path: a name that ends in .npz; the file is replaced as a whole.
