@@ -21,9 +21,13 @@ struct Path {
 #define QKV_DOT(with, enumerator, name, highway) Path{"dot/" name, kernels::Target::enumerator},
 #define QKV_ADDITIVE(with, enumerator, name, highway) \
   Path{"additive/" name, kernels::Target::enumerator},
+// clang-format off
 inline constexpr std::array kPaths{
-    QKV_FOR_EACH_TARGET(QKV_DOT, ) QKV_FOR_EACH_TARGET(QKV_ADDITIVE, )  //
-    Path{"reference", std::nullopt}, Path{"reference/bf16", std::nullopt}};
+    QKV_FOR_EACH_TARGET(QKV_DOT, )
+    QKV_FOR_EACH_TARGET(QKV_ADDITIVE, )
+    Path{"reference", std::nullopt},
+    Path{"reference/bf16", std::nullopt}};
+// clang-format on
 #undef QKV_DOT
 #undef QKV_ADDITIVE
 

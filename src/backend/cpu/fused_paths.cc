@@ -50,7 +50,6 @@ void forward(const Implementation& by, const Problem& p, const Results& to, Pass
 
 void backward(const Implementation& by, const Problem& p, const GradientSources& from,
               const GradientResults& to, PassUse& use) {
-  // Of bfloat16 too, products are those of float32.
   switch (who_runs(p)) {
     case Runs::kPlain:
       return with_sums(p, [&]<class T>(T*) { use(FusedBackward<T>(p, from, to, *by.target)); });
