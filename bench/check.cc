@@ -7,11 +7,20 @@
 #include <string_view>
 #include <variant>
 
+#include <qkv/q8.h>
+
 namespace qkv::bench {
 
 // ---- numbers --------------------------------------------------------------------------------
 
 double most_of(const ConstView& view) {
+  if (view.dtype() == DType::kQ8) {
+    Dims shape = view.shape();
+    shape[shape.rank() - 1] *= BlockQ8::kNumbers;
+    Tensor numbers(DType::kFloat32, shape);
+    dequantize_q8(view, numbers);
+    return most_of(numbers);
+  }
   const Tensor values = convert(view, DType::kFloat64);
   double most = 0;
   for (const double value : values.values<double>()) most = std::max(most, std::abs(value));

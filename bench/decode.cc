@@ -26,6 +26,9 @@ constexpr DecodeCase kDecode[] = {
     {DType::kBFloat16, 128, 1, 0.80}, {DType::kBFloat16, 128, 4, 0.70},
     {DType::kBFloat16, 128, 8, 0.60}, {DType::kFloat16, 128, 1, 0.80},
     {DType::kFloat16, 128, 4, 0.70},  {DType::kFloat16, 128, 8, 0.60},
+    {DType::kQ8, 64, 1, 0.70},        {DType::kQ8, 64, 4, 0.70},
+    {DType::kQ8, 64, 8, 0.70},        {DType::kQ8, 128, 1, 0.70},
+    {DType::kQ8, 128, 4, 0.70},       {DType::kQ8, 128, 8, 0.70},
 };
 
 // Several key heads, as serving engines lay their keys out: one after another for each token.
@@ -46,7 +49,9 @@ std::string decode_name(Index Tk, Index G, const DecodeCase& x, const std::strin
 // Keys and values of at least four times the last-level cache, but at most so many bytes.
 Index entries_for(Index Tk, const DecodeCase& x, double most) {
   const double wanted = std::min(most, 4 * static_cast<double>(last_cache_bytes()));
-  const auto each = static_cast<double>(2 * Tk * x.D) * static_cast<double>(size_of(x.dtype));
+  const Index numbers = x.dtype == DType::kQ8 ? BlockQ8::kNumbers : 1;  // of an element
+  const auto each =
+      static_cast<double>(2 * Tk * x.D / numbers) * static_cast<double>(size_of(x.dtype));
   return std::max<Index>(1, static_cast<Index>(wanted / each));
 }
 

@@ -111,8 +111,23 @@ View Problem::add(DType dtype, const Dims& dims) {
 }
 
 View Problem::add_random(const Dims& dims, std::uint64_t seed, double deviation) {
-  const View view = add(shape.dtype, dims);
+  const View view = add(shape.real(), dims);
   fill_random(view, seed, deviation);
+  return view;
+}
+
+// Blocks of any integers, whose numbers have variance 1.
+View Problem::add_keys(const Dims& dims, std::uint64_t seed) {
+  if (shape.dtype != DType::kQ8) return add_random(dims, seed);
+  Dims blocks = dims;
+  blocks[dims.rank() - 1] /= BlockQ8::kNumbers;
+  const View view = add(DType::kQ8, blocks);
+  auto* to = view.as<BlockQ8>();
+  const Float16 scale(static_cast<float>(std::sqrt(3.0) / 128));
+  for (Index n = 0; n < view.element_count(); ++n) {
+    to[n].scale = scale;
+    for (std::int8_t& value : to[n].values) value = static_cast<std::int8_t>(next(seed) >> 56);
+  }
   return view;
 }
 
@@ -133,9 +148,9 @@ Problem make_problem(const Shape& shape) {
   Problem problem;
   problem.shape = shape;
   problem.q = problem.add_random({shape.B, shape.H, shape.Tq, shape.D}, 1);
-  problem.k = problem.add_random({shape.B, shape.G, shape.Tk, shape.D}, 2);
-  problem.v = problem.add_random({shape.B, shape.G, shape.Tk, shape.value_width()}, 3);
-  problem.out = problem.add(shape.dtype, {shape.B, shape.H, shape.Tq, shape.value_width()});
+  problem.k = problem.add_keys({shape.B, shape.G, shape.Tk, shape.D}, 2);
+  problem.v = problem.add_keys({shape.B, shape.G, shape.Tk, shape.value_width()}, 3);
+  problem.out = problem.add(shape.real(), {shape.B, shape.H, shape.Tq, shape.value_width()});
   return problem;
 }
 
@@ -240,7 +255,7 @@ double array_bytes(const Problem& problem) {
   const Shape& s = problem.shape;
   const auto pairs = static_cast<double>(s.Tq) * static_cast<double>(s.Tk);
   const Index each = s.B * s.H * std::max<Index>(1, units_of(problem));
-  return pairs * static_cast<double>(each) * static_cast<double>(size_of(s.dtype));
+  return pairs * static_cast<double>(each) * static_cast<double>(size_of(s.real()));
 }
 
 Kernel::Kernel(Problem& problem, int threads, const std::atomic<bool>* stop)

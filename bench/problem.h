@@ -15,7 +15,8 @@
 
 namespace qkv::bench {
 
-// D is the width of queries and keys, and of values if E is 0.
+// D is the width of queries and keys, and of values if E is 0. `dtype` is that of all arrays, or q8
+// for keys and values beside float32.
 struct Shape {
   Index B = 1;
   Index H = 1;
@@ -27,6 +28,7 @@ struct Shape {
   Index E = 0;
 
   Index value_width() const { return E == 0 ? D : E; }
+  DType real() const { return dtype == DType::kQ8 ? DType::kFloat32 : dtype; }
 };
 
 // A square one: T queries and keys, one head.
@@ -64,9 +66,11 @@ struct Problem {
   // What the call writes: out, or dq, dk, dv, with a bias dbias, and then the gradients
   // of the score's parameters in the order of views_of().
   std::vector<View> results() const;
-  // An array owned by the problem, of zeros; with a seed, of random numbers.
+  // An array owned by the problem, of zeros; with a seed, of random numbers of shape.real(), or
+  // the keys or values `dims` of them.
   View add(DType dtype, const Dims& dims);
   View add_random(const Dims& dims, std::uint64_t seed, double deviation = 1);
+  View add_keys(const Dims& dims, std::uint64_t seed);
 };
 
 // Numbers of mean 0, determined by the seed; float32 or float64, C-ordered.

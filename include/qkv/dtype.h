@@ -36,8 +36,18 @@ struct Float16 {
   constexpr Float16(std::uint16_t b, int) noexcept : bits(b) {}
 };
 
-// The one list of storage types: enumerator, C++ type, name in messages. complex128 exists for
-// gradient checks by complex step on the reference; the public functions reject it.
+// 32 numbers in 34 bytes, the layout of ggml's Q8_0: number n is scale * values[n], which a float32
+// holds exactly. A type of keys and values only (qkv/q8.h): arrays count blocks, not numbers.
+struct BlockQ8 {
+  static constexpr int kNumbers = 32;
+  Float16 scale;
+  std::int8_t values[kNumbers] = {};
+};
+static_assert(sizeof(BlockQ8) == 34 && alignof(BlockQ8) == 2);
+
+// The one list of storage types of single numbers: enumerator, C++ type, name in messages.
+// complex128 exists for gradient checks by complex step on the reference; the public functions
+// reject it.
 #define QKV_FOR_EACH_DTYPE(X)               \
   X(kFloat64, double, "float64")            \
   X(kFloat32, float, "float32")             \
@@ -54,12 +64,13 @@ struct Float16 {
   X(kUInt64, std::uint64_t, "uint64")       \
   X(kComplex128, std::complex<double>, "complex128")
 
-// kNone marks an absent view.
+// kNone marks an absent view; kQ8 is one of BlockQ8.
 enum class DType : std::uint8_t {
   kNone = 0,
 #define QKV_DTYPE_ENUMERATOR(name, type, text) name,
   QKV_FOR_EACH_DTYPE(QKV_DTYPE_ENUMERATOR)
 #undef QKV_DTYPE_ENUMERATOR
+      kQ8,
 };
 
 // The DType of a C++ type: dtype_of<float> == DType::kFloat32. Undefined for other types.
@@ -72,6 +83,10 @@ struct DTypeOf;
   };
 QKV_FOR_EACH_DTYPE(QKV_DTYPE_OF)
 #undef QKV_DTYPE_OF
+template <>
+struct DTypeOf<BlockQ8> {
+  static constexpr DType kValue = DType::kQ8;
+};
 // `long` and `long long` are both 64 bits wide here; one of them is std::int64_t already.
 namespace detail {
 using OtherLong = std::conditional_t<std::is_same_v<std::int64_t, long>, long long, long>;
@@ -89,7 +104,7 @@ struct DTypeOf<detail::OtherULong> {
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::kValue;
 
-// Bytes of one element; 0 for kNone.
+// Bytes of one element, of kQ8 a block; 0 for kNone.
 constexpr std::size_t size_of(DType dtype) noexcept {
   switch (dtype) {
 #define QKV_DTYPE_SIZE(name, type, text) \
@@ -97,6 +112,8 @@ constexpr std::size_t size_of(DType dtype) noexcept {
     return sizeof(type);
     QKV_FOR_EACH_DTYPE(QKV_DTYPE_SIZE)
 #undef QKV_DTYPE_SIZE
+    case DType::kQ8:
+      return sizeof(BlockQ8);
     case DType::kNone:
       break;
   }
@@ -111,6 +128,8 @@ constexpr std::string_view name_of(DType dtype) noexcept {
     return text;
     QKV_FOR_EACH_DTYPE(QKV_DTYPE_NAME)
 #undef QKV_DTYPE_NAME
+    case DType::kQ8:
+      return "q8";
     case DType::kNone:
       break;
   }

@@ -13,6 +13,7 @@
 #include <qkv/mods.h>
 #include <qkv/options.h>
 #include <qkv/outputs.h>
+#include <qkv/q8.h>
 #include <qkv/soft_cap.h>
 #include <qkv/softmax.h>
 #include <qkv/target.h>

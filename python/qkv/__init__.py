@@ -42,6 +42,7 @@ from ._model_layers import (
     Linear,
     LinearGradients,
 )
+from ._q8 import dequantize_q8, q8, quantize_q8
 
 __all__ = [
     "GRU",
@@ -69,8 +70,11 @@ __all__ = [
     "attention",
     "attention_backward",
     "batch_dot",
+    "dequantize_q8",
     "info",
     "masked_softmax",
+    "q8",
+    "quantize_q8",
     "set_threads",
     "softmax",
 ]

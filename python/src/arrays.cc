@@ -19,6 +19,16 @@ constexpr bool kLittleEndian = std::endian::native == std::endian::little;
 
 // ---- element types --------------------------------------------------------------------------
 
+// A structure of a float16 and 32 int8: BlockQ8. The names of its fields do not matter. NumPy says
+// that the first has no alignment by ^ or =.
+bool is_block_q8(std::string_view format, std::size_t bytes) {
+  if (bytes != sizeof(BlockQ8) || !kLittleEndian || !format.starts_with("T{")) return false;
+  format.remove_prefix(2);
+  if (format.starts_with('^') || format.starts_with('=')) format.remove_prefix(1);
+  return format.starts_with("e:") && format.find(":(32)b:") != std::string_view::npos &&
+         format.ends_with(":}");
+}
+
 // A PEP 3118 format (struct's letters). kNone if there is no such DType.
 DType dtype_of_format(std::string_view format, std::size_t bytes) {
   if (format.starts_with(kLittleEndian ? '<' : '>') || format.starts_with('=') ||
@@ -26,6 +36,7 @@ DType dtype_of_format(std::string_view format, std::size_t bytes) {
     format.remove_prefix(1);
   }
   if (format == "Zd") return DType::kComplex128;
+  if (is_block_q8(format, bytes)) return DType::kQ8;
   if (format.size() != 1) return DType::kNone;
   switch (format[0]) {
     case 'e':

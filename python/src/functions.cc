@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <qkv/q8.h>
 #include <qkv/softmax.h>
 #include <qkv/tensor.h>
 
 #include "areas.h"
 #include "arguments.h"
 #include "call.h"
+#include "gil.h"
+#include "numpy.h"
 #include "results.h"
 
 namespace qkv::python {
@@ -79,9 +82,40 @@ nb::object batch_dot_call(nb::handle a, nb::handle b, nb::handle transpose_a,
   return maker.finish(made);
 }
 
+// A NumPy array whatever x is: no other has such a dtype. Any last axis, if the library reports it.
+nb::object quantize_q8_call(nb::handle x) {
+  const Name name{"quantize_q8", "x", "float32, bfloat16 or float16"};
+  const Array array = array_of(x, name);
+  if (!array.view.given()) throw_value_error(name, "is absent");
+  Dims shape = array.view.shape();
+  if (shape.rank() > 0) shape[shape.rank() - 1] /= BlockQ8::kNumbers;
+  View out;
+  nb::object made = numpy().empty(DType::kQ8, shape, out);
+  const WithoutGil no_gil;
+  quantize_q8(array.view, out);
+  return made;
+}
+
+nb::object dequantize_q8_call(nb::handle x) {
+  const Name name{"dequantize_q8", "x", "of the dtype q8"};
+  const Array array = array_of(x, name);
+  if (!array.view.given()) throw_value_error(name, "is absent");
+  if (array.view.dtype() != DType::kQ8) refuse_dtype(name, x);
+  if (array.view.rank() == 0) throw_value_error(name, "must have the shape [..,D/32], got []");
+  Dims shape = array.view.shape();
+  shape[shape.rank() - 1] *= BlockQ8::kNumbers;
+  View out;
+  nb::object made = numpy().empty(DType::kFloat32, shape, out);
+  const WithoutGil no_gil;
+  dequantize_q8(array.view, out);
+  return made;
+}
+
 }  // namespace
 
 void bind_functions(nb::module_& module) {
+  module.def("quantize_q8", quantize_q8_call, nb::arg().none());
+  module.def("dequantize_q8", dequantize_q8_call, nb::arg().none());
   module.def("softmax", softmax_call, nb::arg().none(), nb::arg().none());
   module.def("masked_softmax", masked_softmax_call, nb::arg().none(), nb::arg().none(),
              nb::arg().none());

@@ -19,6 +19,8 @@ Numpy::Numpy() {
   }
   QKV_FOR_EACH_DTYPE(QKV_PYTHON_DTYPE)
 #undef QKV_PYTHON_DTYPE
+  const nb::object q8 = nb::module_::import_("qkv._q8").attr("q8");
+  dtypes_[static_cast<int>(DType::kQ8)] = nb::object(q8).release();
 }
 
 nb::object Numpy::as_array(nb::handle object) const { return asarray_(object); }

@@ -354,12 +354,13 @@ Index key_heads_of(const Inputs& inputs, Index heads, const Score& score, const 
   const bool one_width = !has_parameters(score);
   // The library reports what else is wrong with these.
   if (!one_width || !q.given() || q.size(-1) == 0 || k.rank() < 2 || k.size(-1) == 0) return heads;
-  if (k.size(-1) % q.size(-1) != 0) {
+  const Index width = k.size(-1) * (k.dtype() == DType::kQ8 ? BlockQ8::kNumbers : 1);
+  if (width % q.size(-1) != 0) {
     throw_value_error(name,
                       "must have a width that is a multiple of D = " + std::to_string(q.size(-1)) +
                           ", a head's part of q, got " + qkv::describe(k));
   }
-  return k.size(-1) / q.size(-1);
+  return width / q.size(-1);
 }
 
 // Whether the last axes of `x` are exactly these sizes, with no others.
@@ -447,6 +448,9 @@ double work_of(const CallArguments& call, const ResultShapes& shapes) {
   const auto size = [](const ConstView& x, int axis) {
     return x.rank() >= -axis ? static_cast<double>(x.size(axis)) : 0;
   };
+  const auto width_of = [&](const ConstView& x) {
+    return size(x, -1) * (x.dtype() == DType::kQ8 ? BlockQ8::kNumbers : 1);
+  };
   const auto count = [](const Dims& dims) {
     double product = 1;
     for (int axis = 0; axis < dims.rank(); ++axis) product *= static_cast<double>(dims[axis]);
@@ -454,8 +458,8 @@ double work_of(const CallArguments& call, const ResultShapes& shapes) {
   };
   const ConstView &q = call.inputs.q, &k = call.inputs.k;
   const double rows = count(shapes.rows);
-  const double Dq = size(q, -1), Dk = size(k, -1);
-  double width = Dk + size(call.inputs.v, -1);
+  const double Dq = size(q, -1), Dk = width_of(k);
+  double width = Dk + width_of(call.inputs.v);
   double projections = 0;
   if (std::holds_alternative<Bilinear>(call.options.score)) projections = rows * Dq * Dk;
   if (const auto* additive = std::get_if<Additive>(&call.options.score)) {

@@ -49,7 +49,9 @@ void check_rank(const Name& name, int rank) {
 }
 
 bool is_aligned(const void* data, DType dtype) {
-  const std::size_t unit = dtype == DType::kComplex128 ? 8 : size_of(dtype);
+  const std::size_t unit = dtype == DType::kComplex128 ? 8
+                           : dtype == DType::kQ8       ? alignof(BlockQ8)
+                                                       : size_of(dtype);
   return reinterpret_cast<std::uintptr_t>(data) % unit == 0;
 }
 

@@ -74,8 +74,15 @@ void set_to_zero(const View& x, const core::StopPoint& stop) {
   }
 }
 
-void refuse_paged_gradients(const core::Problem& p) {
-  if (!p.paged()) return;
+// Keys in pages, and of q8, serve inference.
+bool has_gradients(const core::Problem& p) { return !p.paged() && p.k.dtype != DType::kQ8; }
+
+void refuse_gradients(const core::Problem& p) {
+  if (has_gradients(p)) return;
+  if (!p.paged()) {
+    throw Error(p.function, "k", "is q8, but keys and values of q8 have no backward pass",
+                ErrorKind::kType);
+  }
   throw Error(p.function, "block_tables", "is given, but keys in pages have no backward pass");
 }
 
@@ -124,7 +131,7 @@ void attention_backward(const Inputs& inputs, const Options& options, const Save
   runtime::Call call(context, kAttentionBackward);
   core::ResolvedProblem p;
   attn::resolve(kAttentionBackward, call.stop_point(), inputs, options, p);
-  refuse_paged_gradients(p);
+  refuse_gradients(p);
   run_backward({inputs, saved, output_gradients, input_gradients}, options, p,
                attn::choose(p, context.forced_path(), attn::Pass::kBackward), call);
 }
@@ -248,7 +255,7 @@ Plan::Plan(const Inputs& inputs, const Options& options, Context& context)
   const std::string& forced = context.forced_path();
   s.forward = &attn::choose(s.problem, forced, attn::Pass::kForward);
   // What has no backward pass is an error of backward(), not of the plan.
-  if (!s.problem.paged() && (forced.empty() || s.forward->has(attn::Pass::kBackward))) {
+  if (has_gradients(s.problem) && (forced.empty() || s.forward->has(attn::Pass::kBackward))) {
     s.backward = &attn::choose(s.problem, forced, attn::Pass::kBackward);
   }
   const auto views = views_of(inputs);
@@ -350,7 +357,7 @@ void Plan::backward(const Inputs& inputs, const Saved& saved,
   s.repeats = false;  // the problem becomes this pass's
   expect_bound(kBackward, inputs, s.bound);
   attn::resolve(kBackward, call.stop_point(), inputs, s.options, s.problem);
-  refuse_paged_gradients(s.problem);
+  refuse_gradients(s.problem);
   const attn::Implementation& implementation =
       s.backward != nullptr ? *s.backward
                             : attn::choose(s.problem, s.forward->name, attn::Pass::kBackward);

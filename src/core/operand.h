@@ -8,7 +8,8 @@
 namespace qkv::core {
 
 // An array as the loops address it: [batch axes..., head, row, column]. A stride is 0 along an axis
-// that the array does not have or broadcasts along. Rows are queries or keys, columns keys,
+// that the array does not have or broadcasts along; those of q8 count numbers too, and its columns
+// are next to each other. Rows are queries or keys, columns keys,
 // channels or units, depending on the operand.
 template <class Void>
 struct BasicOperand {

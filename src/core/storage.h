@@ -59,7 +59,7 @@ Stored from_accumulator(const T& value) {
 }
 
 // Calls f with a null pointer of the C++ type of `dtype`: visit_dtype(d, [](auto* tag) {...}).
-// Returns false for kNone.
+// Returns false for kNone, and for kQ8, which has no type of single numbers.
 template <class F>
 bool visit_dtype(DType dtype, F&& f) {
   switch (dtype) {
@@ -71,15 +71,33 @@ bool visit_dtype(DType dtype, F&& f) {
     QKV_FOR_EACH_DTYPE(QKV_VISIT)
 #undef QKV_VISIT
       // NOLINTEND(bugprone-macro-parentheses)
+    case DType::kQ8:
     case DType::kNone:
       break;
   }
   return false;
 }
 
+// Number `offset` of blocks of q8 next to each other: the product, which is exact; +0 for either
+// zero, and NaN if the scale is infinite or NaN, whatever the integer is.
+inline float load_q8(const void* data, Index offset) {
+  static_assert(BlockQ8::kNumbers == 1 << 5);
+  const BlockQ8& block = static_cast<const BlockQ8*>(data)[offset >> 5];
+  const float scale = to_float(block.scale);
+  return scale * static_cast<float>(block.values[offset & 31]) + (scale - scale);
+}
+
+// Bytes that n numbers next to each other take; of q8 n is a multiple of a block's.
+constexpr Index bytes_of(DType dtype, Index n) {
+  const auto size = static_cast<Index>(size_of(dtype));
+  return dtype == DType::kQ8 ? n / BlockQ8::kNumbers * size : n * size;
+}
+
+// `offset` counts numbers, of q8 too.
 template <class T>
 T load(DType dtype, const void* data, Index offset) {
   if (dtype == dtype_of<T>) return static_cast<const T*>(data)[offset];
+  if (dtype == DType::kQ8) return to_accumulator<T>(load_q8(data, offset));
   T value{};
   visit_dtype(dtype, [&]<class Stored>(Stored*) {
     value = to_accumulator<T>(static_cast<const Stored*>(data)[offset]);

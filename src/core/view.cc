@@ -30,7 +30,7 @@ std::optional<Index> extent_in_bytes(DType dtype, const Dims& shape, const Dims&
 
 // Reading an element at a misaligned address is undefined.
 bool is_aligned(const void* data, DType dtype) {
-  std::size_t alignment = 1;
+  std::size_t alignment = dtype == DType::kQ8 ? alignof(BlockQ8) : 1;
   core::visit_dtype(dtype, [&]<class T>(T*) { alignment = alignof(T); });
   return reinterpret_cast<std::uintptr_t>(data) % alignment == 0;
 }

@@ -14,6 +14,7 @@
 
 // The one-lane baseline comes last, so leaving it out keeps the include guards in step.
 #if QKV_COMPILES_FOR_TARGET
+#include "kernels/q8_keys-inl.h"
 #include "kernels/row-inl.h"
 #include "kernels/stored_scores-inl.h"
 #include "kernels/tile-inl.h"
@@ -45,7 +46,16 @@ constexpr DotKernels<T> kDotKernels{
     .multiply_adds = &multiply_adds<T>,
 };
 
-const DotKernels<float>& float32_kernels() { return kDotKernels<float>; }
+constexpr DotKernels<float> with_q8(DotKernels<float> kernels) {
+  kernels.pack_panel = &pack_any_panel;
+  kernels.stored_scores = &any_stored_scores;
+  kernels.stored_sum = &any_stored_sum;
+  kernels.widen = &widen_any;
+  return kernels;
+}
+constexpr DotKernels<float> kFloat32Kernels = with_q8(kDotKernels<float>);
+
+const DotKernels<float>& float32_kernels() { return kFloat32Kernels; }
 const DotKernels<double>& float64_kernels() { return kDotKernels<double>; }
 
 }  // namespace qkv::kernels::HWY_NAMESPACE

@@ -10,6 +10,7 @@
 
 #include "core/order.h"
 #include "core/philox.h"
+#include "core/storage.h"
 #include "kernels/target.h"
 
 // The loops of dot-product attention for one CPU target, on plain pointers: no threads, no
@@ -31,7 +32,8 @@ struct RowsOf {
   Index stride = 0;
 };
 
-// Rows as they are stored: contiguous channels of a type that is_read_in_place.
+// Rows as they are stored: contiguous channels of a type that is_read_in_place; of q8 the channels
+// are a multiple of 32.
 struct StoredRows {
   const void* data = nullptr;
   DType dtype = DType::kNone;
@@ -44,8 +46,7 @@ struct StoredRows {
   StoredRows(const RowsOf<const T>& rows)  // NOLINT(google-explicit-constructor)
       : data(rows.data), dtype(dtype_of<T>), stride(rows.stride) {}
   StoredRows row(Index n) const {
-    return {static_cast<const std::byte*>(data) + n * stride * Index(size_of(dtype)), dtype,
-            stride};
+    return {static_cast<const std::byte*>(data) + core::bytes_of(dtype, n * stride), dtype, stride};
   }
 };
 
@@ -53,7 +54,8 @@ struct StoredRows {
 template <class T>
 constexpr bool is_read_in_place(DType type) {
   if (type == dtype_of<T>) return true;
-  return dtype_of<T> == DType::kFloat32 && (type == DType::kBFloat16 || type == DType::kFloat16);
+  return dtype_of<T> == DType::kFloat32 &&
+         (type == DType::kBFloat16 || type == DType::kFloat16 || type == DType::kQ8);
 }
 
 // Memory that a loop over rows asks for while it uses others: row n of it beside row n of theirs.

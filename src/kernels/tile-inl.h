@@ -133,9 +133,10 @@ HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index cha
   }
 }
 
+// All blocks of D channels, added to s if `adds`, or else the later ones to the first.
 template <class T>
-void scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T scale,
-            const RowsOf<T>& s) {
+void add_scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, bool adds, T scale,
+                const RowsOf<T>& s) {
   using Tile = void (*)(const T*, Index, Index, const T*, T, T*, Index);
   constexpr Tile kTiles[2][kTileRows] = {
       {&scores_tile<T, 1, false>, &scores_tile<T, 2, false>, &scores_tile<T, 3, false>,
@@ -145,13 +146,19 @@ void scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T sca
   // Block by block for all rows: a block of a panel stays in the first-level cache.
   for (Index c = 0; c < D; c += core::kChannelBlock) {
     const Index end = std::min(D, c + core::kChannelBlock);
-    const Tile* const tiles = kTiles[c == 0 ? 0 : 1];
+    const Tile* const tiles = kTiles[c == 0 && !adds ? 0 : 1];
     for (Index r = 0; r < rows; r += kTileRows) {
       tiles[std::min(kTileRows, rows - r) - 1](q.data + r * q.stride + c, q.stride, end - c,
                                                panel + c * kPanel, end < D ? T(1) : scale,
                                                s.data + r * s.stride, s.stride);
     }
   }
+}
+
+template <class T>
+void scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T scale,
+            const RowsOf<T>& s) {
+  add_scores<T>(q, rows, D, panel, false, scale, s);
 }
 
 // ---- w v ------------------------------------------------------------------------------------

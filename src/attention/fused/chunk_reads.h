@@ -20,6 +20,8 @@ class ChunkReads {
  public:
   // Measured on memory that is read once: docs/decisions/0023.
   static constexpr Index kBytesAhead = Index{8} << 10;
+  // Of q8, whose keys take more time for each byte: docs/decisions/0028.
+  static constexpr Index kQ8BytesAhead = Index{13} << 10;
   // Keys come in blocks of so many: whole registers, for any target.
   static constexpr Index kBlock = 16;
 
@@ -65,10 +67,10 @@ class ChunkReads {
     Rows() = default;
     Rows(const Operand& operand, const core::HeadRows& rows, Index first, Index width)
         : x(&operand), places(rows), j0(first) {
-      const auto size = static_cast<Index>(size_of(x->dtype));
-      stride = x->row_stride * size;
-      row_bytes = width * size;
-      const Index fit = kBytesAhead / std::max<Index>(row_bytes, 1) / kBlock * kBlock;
+      stride = core::bytes_of(x->dtype, x->row_stride);
+      row_bytes = core::bytes_of(x->dtype, width);
+      const Index bytes = x->dtype == DType::kQ8 ? kQ8BytesAhead : kBytesAhead;
+      const Index fit = bytes / std::max<Index>(row_bytes, 1) / kBlock * kBlock;
       ahead = std::clamp<Index>(fit, kBlock, 16 * kBlock);
     }
     bool given() const { return x != nullptr; }

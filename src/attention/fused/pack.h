@@ -54,13 +54,14 @@ void pack_rows(const FusedCall<T>& call, const Operand& x, const core::HeadRows&
   // Some channels at a time are brought together.
   constexpr Index kChannels = 64;
   alignas(64) std::byte together[kPanel * kChannels * sizeof(T)];
-  const auto size = static_cast<Index>(size_of(x.dtype));
   for (Index c = 0; c < width; c += kChannels) {
     const Index count = std::min(kChannels, width - c);
+    const Index bytes = core::bytes_of(x.dtype, count);
     for (Index n = 0; n < keys; ++n) {
-      std::memcpy(together + n * count * size,
-                  static_cast<const std::byte*>(x.data) + (rows.offset(j + n) + c) * size,
-                  static_cast<std::size_t>(count * size));
+      std::memcpy(
+          together + n * bytes,
+          static_cast<const std::byte*>(x.data) + core::bytes_of(x.dtype, rows.offset(j + n) + c),
+          static_cast<std::size_t>(bytes));
     }
     const Index row = call.pairs ? c / 2 : c;
     call.kernels.pack_panel({together, x.dtype, count}, keys, count, panel + row * kPanel);

@@ -28,8 +28,8 @@ bool is_readable(const Operand& x) {
   return x.col_stride == 1 && kernels::is_read_in_place<T>(x.dtype);
 }
 inline kernels::StoredRows stored_rows(const Operand& x, Index offset) {
-  const auto size = static_cast<Index>(size_of(x.dtype));
-  return {static_cast<const std::byte*>(x.data) + offset * size, x.dtype, x.row_stride};
+  return {static_cast<const std::byte*>(x.data) + core::bytes_of(x.dtype, offset), x.dtype,
+          x.row_stride};
 }
 
 // n values of an operand, `stride` apart, as T.
@@ -37,6 +37,10 @@ template <class T>
 void load_values(const Operand& x, Index offset, Index stride, Index n, T* to) {
   if (x.dtype == dtype_of<T> && stride == 1) {
     std::copy_n(static_cast<const T*>(x.data) + offset, n, to);
+    return;
+  }
+  if (x.dtype == DType::kQ8) {
+    for (Index c = 0; c < n; ++c) to[c] = core::load<T>(x.dtype, x.data, offset + c * stride);
     return;
   }
   core::visit_dtype(x.dtype, [&]<class Stored>(Stored*) {

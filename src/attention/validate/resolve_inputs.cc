@@ -25,6 +25,16 @@ Three named(const Inputs& inputs) {
   return {{{"q", &inputs.q}, {"k", &inputs.k}, {"v", &inputs.v}}};
 }
 
+// The kernels read whole rows of blocks.
+void check_q8(const Named& x, const Problem& p) {
+  const ConstView& view = *x.view;
+  if (view.dtype() != DType::kQ8 || view.rank() == 0) return;
+  if (view.size(-1) < 2 || view.stride(-1) == 1) return;
+  throw Error(p.function, x.name,
+              text("must have the blocks of a row next to each other, got ", describe(view),
+                   " with strides ", to_string(view.strides())));
+}
+
 void check_dtypes(const Inputs& inputs, Complex complex, Problem& p) {
   for (const Named& x : named(inputs)) {
     if (!x.view->given()) {
@@ -32,23 +42,27 @@ void check_dtypes(const Inputs& inputs, Complex complex, Problem& p) {
       throw Error(p.function, x.name, "is absent but q and k are always needed");
     }
     const DType dtype = x.view->dtype();
+    const bool q8 = dtype == DType::kQ8 && x.view != &inputs.q;
     const bool allowed =
-        is_real(dtype) || (complex == Complex::kAllowed && dtype == DType::kComplex128);
+        is_real(dtype) || q8 || (complex == Complex::kAllowed && dtype == DType::kComplex128);
     if (!allowed) {
       throw Error(p.function, x.name,
-                  text("must be float64, float32, bfloat16 or float16, got ", describe(*x.view)),
+                  text("must be float64, float32, ",
+                       x.view == &inputs.q ? "bfloat16 or float16" : "bfloat16, float16 or q8",
+                       ", got ", describe(*x.view)),
                   ErrorKind::kType);
     }
+    check_q8(x, p);
   }
   p.dtype = inputs.q.dtype();
   p.accumulator = p.dtype == DType::kComplex128 ? p.dtype : accumulator_of(p.dtype);
   const DType keys = inputs.k.dtype();
-  const bool mixed =
-      p.dtype == DType::kFloat32 && (keys == DType::kBFloat16 || keys == DType::kFloat16);
+  const bool mixed = p.dtype == DType::kFloat32 &&
+                     (keys == DType::kBFloat16 || keys == DType::kFloat16 || keys == DType::kQ8);
   if (keys != p.dtype && !mixed) {
     throw Error(p.function, "k",
                 text("is ", name_of(keys), " but q is ", name_of(p.dtype),
-                     " (k has q's dtype, or bfloat16 or float16 where q is float32)"),
+                     " (k has q's dtype, or bfloat16, float16 or q8 where q is float32)"),
                 ErrorKind::kType);
   }
   if (inputs.v.given() && inputs.v.dtype() != keys) {
@@ -142,16 +156,10 @@ void resolve_heads(const Inputs& inputs, bool mixed, Problem& p) {
 void resolve_sizes(const Inputs& inputs, Problem& p) {
   p.Tq = p.q_rows = inputs.q.size(-2);
   p.Tk = p.k_rows = inputs.k.size(-2);
-  p.Dq = inputs.q.size(-1);
-  p.Dk = inputs.k.size(-1);
+  p.Dq = width_of(p, "q", inputs.q);
+  p.Dk = width_of(p, "k", inputs.k);
   p.key_chunk = core::key_chunk(p.Dk);
-  p.E = inputs.v.given() ? inputs.v.size(-1) : 0;
-  for (const Named& x : named(inputs)) {
-    if (x.view->given() && x.view->size(-1) < 1) {
-      throw Error(p.function, x.name,
-                  text("must have a width of 1 or more, got ", describe(*x.view)));
-    }
-  }
+  p.E = inputs.v.given() ? width_of(p, "v", inputs.v) : 0;
 }
 
 void check_keys_and_values(const Inputs& inputs, const Problem& p, int key_axis) {
@@ -207,8 +215,8 @@ void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem
   resolve_sizes(inputs, p);
   check_keys_and_values(inputs, p, -2);
   p.q = input_operand(p, inputs.q, p.H);
-  p.k = input_operand(p, inputs.k, p.G);
-  p.v = input_operand(p, inputs.v, p.G);
+  p.k = in_numbers(input_operand(p, inputs.k, p.G));
+  p.v = in_numbers(input_operand(p, inputs.v, p.G));
 }
 
 namespace {
@@ -301,8 +309,8 @@ void resolve_packed_inputs(const Inputs& inputs, core::ResolvedProblem& p) {
     return Operand{x.data(), x.dtype(), {}, x.stride(1), row_stride_of(x, 0), x.stride(2)};
   };
   p.q = packed(inputs.q);
-  p.k = packed(inputs.k);
-  p.v = packed(inputs.v);
+  p.k = in_numbers(packed(inputs.k));
+  p.v = in_numbers(packed(inputs.v));
   p.cu_seqlens_q = queries.starts;
   p.cu_seqlens_k = keys.starts;
   p.Tq = queries.longest;

@@ -55,17 +55,10 @@ void resolve_paged_sizes(const Inputs& inputs, Problem& p) {
   p.H = inputs.q.size(1);
   p.G = inputs.k.size(2);
   p.Tq = p.q_rows = inputs.q.size(2);
-  p.Dq = inputs.q.size(3);
-  p.Dk = inputs.k.size(3);
+  p.Dq = width_of(p, "q", inputs.q);
+  p.Dk = width_of(p, "k", inputs.k);
   p.key_chunk = core::key_chunk(p.Dk);
-  p.E = inputs.v.given() ? inputs.v.size(3) : 0;
-  const auto check_width = [&](const char* name, const ConstView& x) {
-    if (!x.given() || x.size(-1) >= 1) return;
-    throw Error(p.function, name, text("must have a width of 1 or more, got ", describe(x)));
-  };
-  check_width("q", inputs.q);
-  check_width("k", inputs.k);
-  check_width("v", inputs.v);
+  p.E = inputs.v.given() ? width_of(p, "v", inputs.v) : 0;
   if (p.G == 0 ? p.H != 0 : p.H % p.G != 0) {
     throw Error(p.function, "q",
                 text("has H = ", p.H, ", which is not a multiple of G = ", p.G, " (",
@@ -169,8 +162,8 @@ void resolve_paged_inputs(const Inputs& inputs, core::ResolvedProblem& p) {
   p.q = {inputs.q.data(),   inputs.q.dtype(), {}, inputs.q.stride(1), stride_between(inputs.q, 2),
          inputs.q.stride(3)};
   p.q.batch_strides.push_back(stride_between(inputs.q, 0));
-  p.k = pages_operand(inputs.k);
-  p.v = pages_operand(inputs.v);
+  p.k = in_numbers(pages_operand(inputs.k));
+  p.v = in_numbers(pages_operand(inputs.v));
 }
 
 }  // namespace qkv::attn

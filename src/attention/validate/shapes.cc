@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "attention/validate/resolve.h"
+#include "core/checked.h"
 #include "core/message.h"
 #include "core/shapes.h"
 
@@ -80,6 +81,35 @@ Dims broadcast_strides(const Problem& p, std::string_view argument, const ConstV
     strides.push_back(size == 1 ? 0 : view.stride(axis - missing));
   }
   return strides;
+}
+
+Index width_of(const Problem& p, std::string_view argument, const ConstView& view) {
+  const Index size = view.size(-1);
+  const auto width = core::checked_multiply(
+      size, view.dtype() == DType::kQ8 ? Index{BlockQ8::kNumbers} : Index{1});
+  if (!width) {
+    throw Error(p.function, argument,
+                text("must have fewer than 2^63 channels, got ", describe(view)));
+  }
+  if (size < 1) {
+    throw Error(p.function, argument, text("must have a width of 1 or more, got ", describe(view)));
+  }
+  return *width;
+}
+
+Operand in_numbers(Operand x) {
+  if (x.dtype != DType::kQ8) return x;
+  // Strides that are used reach less than 2^63 bytes; others, of single rows, may be any number.
+  const auto widen = [](Index& stride) {
+    constexpr auto kNumbers = static_cast<std::uint64_t>(BlockQ8::kNumbers);
+    stride = static_cast<Index>(static_cast<std::uint64_t>(stride) * kNumbers);
+  };
+  for (int axis = 0; axis < x.batch_strides.rank(); ++axis) widen(x.batch_strides[axis]);
+  for (Index* stride : {&x.head_stride, &x.row_stride, &x.entry_stride, &x.page_stride}) {
+    widen(*stride);
+  }
+  x.col_stride = 1;
+  return x;
 }
 
 void expect_shape(const Problem& p, std::string_view argument, const ConstView& view,

@@ -63,6 +63,12 @@ Operand parameter_operand(const Problem& p, std::string_view name, const ConstVi
                           const Dims& sizes, const char* letters, Index heads,
                           const char* head_letter = "H");
 
+// The width of rows of q, k or v: of q8, 32 for each block.
+Index width_of(const Problem& p, std::string_view argument, const ConstView& view);
+
+// The operand of an array of k or v, whose strides count elements: of q8, made to count numbers.
+Operand in_numbers(Operand x);
+
 // Throws Error unless the view's shape is the expected one.
 void expect_shape(const Problem& p, std::string_view argument, const ConstView& view,
                   const Dims& expected, std::string_view letters);

@@ -84,6 +84,7 @@ Json json_data(const qkv::ConstView& view) {
   }
     QKV_FOR_EACH_DTYPE(QKV_NESTED)
 #undef QKV_NESTED
+    case qkv::DType::kQ8:  // no file has it
     case qkv::DType::kNone:
       break;
   }

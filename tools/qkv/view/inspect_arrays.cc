@@ -67,6 +67,7 @@ NumberSummary numbers_of(const qkv::Tensor& tensor) {
     break;
     QKV_FOR_EACH_DTYPE(QKV_ADD_ALL)
 #undef QKV_ADD_ALL
+    case qkv::DType::kQ8:  // no file has it
     case qkv::DType::kNone:
       break;
   }

@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keys of q8, for each CPU target: panels, and scores of few queries.
+#if defined(QKV_KERNELS_Q8_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_KERNELS_Q8_KEYS_INL_H_
+#undef QKV_KERNELS_Q8_KEYS_INL_H_
+#else
+#define QKV_KERNELS_Q8_KEYS_INL_H_
+#endif
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include <hwy/highway.h>
+
+#include "core/order.h"
+#include "kernels/dot_kernels.h"
+#include "kernels/q8-inl.h"
+#include "kernels/stored-inl.h"
+#include "kernels/stored_scores-inl.h"
+#include "kernels/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// ---- panels ---------------------------------------------------------------------------------
+
+// A scale in each lane, and what is added to its products.
+struct Q8Scale {
+  hn::Vec<Floats> factor;
+  hn::Vec<Floats> addend;
+
+  Q8Scale() = default;
+  HWY_INLINE explicit Q8Scale(hn::Vec<Floats> scale)
+#if HWY_TARGET == HWY_AVX3
+      : factor(scale),
+        addend(hn::Mul(scale, hn::Set(Floats(), -kOffset))){}
+#else
+      : factor(scale), addend(hn::Sub(scale, scale)) {
+  }
+#endif
+        // As Q8Scale(x) of a scale from the lower or upper half of each word.
+        HWY_INLINE static Q8Scale of_lower(hn::Vec<Floats> word) {
+    const hn::RebindToUnsigned<Floats> du;
+    constexpr const Float16* kScale = nullptr;
+    return Q8Scale(widen_lower(Floats(), hn::BitCast(du, word), kScale));
+  }
+  HWY_INLINE static Q8Scale of_upper(hn::Vec<Floats> word) {
+    const hn::RebindToUnsigned<Floats> du;
+    constexpr const Float16* kScale = nullptr;
+    return Q8Scale(widen_upper(Floats(), hn::BitCast(du, word), kScale));
+  }
+  static constexpr float kOffset = 32768 + 128;
+};
+
+// Words of 4 bytes, one row to a lane: the number that is byte `byte` of each.
+HWY_INLINE hn::Vec<Floats> number_of_word(hn::Vec<Floats> word, int byte, const Q8Scale& scale) {
+#if HWY_TARGET == HWY_AVX3
+  // Of byte x the float32 2^15 + 128 + x, without a conversion: bits 8..15 of a mantissa whose
+  // exponent is 15 count 1. Less its product with 2^15 + 128, each a float32, that with the scale
+  // is exact.
+  __m512i bits = _mm512_castps_si512(word.raw);
+  bits = byte == 0   ? _mm512_slli_epi32(bits, 8)
+         : byte == 1 ? bits
+         : byte == 2 ? _mm512_srli_epi32(bits, 8)
+                     : _mm512_srli_epi32(bits, 16);
+  constexpr int kXorAnd = 0x78;  // the first, xor the others' and
+  bits = _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x47008000), bits, _mm512_set1_epi32(0xFF00),
+                                   kXorAnd);
+  return hn::MulAdd(hn::Vec<Floats>{_mm512_castsi512_ps(bits)}, scale.factor, scale.addend);
+#else
+  const Floats d;
+  const hn::RebindToSigned<Floats> di;
+  auto bits = hn::BitCast(di, word);
+  bits = byte == 0   ? hn::ShiftLeft<24>(bits)
+         : byte == 1 ? hn::ShiftLeft<16>(bits)
+         : byte == 2 ? hn::ShiftLeft<8>(bits)
+                     : bits;
+  return hn::MulAdd(hn::ConvertTo(d, hn::ShiftRight<24>(bits)), scale.factor, scale.addend);
+#endif
+}
+
+// A block of a register of rows: channel c to panel + c * kPanel.
+HWY_INLINE void transpose_block(const std::byte* rows, Index stride, float* HWY_RESTRICT panel) {
+  const Floats d;
+  hn::Vec<Floats> words[4];
+  // Bytes 0..15: the scale, numbers 0..13.
+  transpose_words(rows, stride, words);
+  const Q8Scale scale = Q8Scale::of_lower(words[0]);
+  const auto put = [&](int word, int byte, Index c) HWY_ATTR {
+    hn::StoreU(number_of_word(words[word], byte, scale), d, panel + c * kPanel);
+  };
+#pragma GCC unroll 16
+  for (int n = 0; n < 14; ++n) put((n + 2) / 4, (n + 2) % 4, n);
+  // Bytes 16..31: numbers 14..29.
+  transpose_words(rows + 16, stride, words);
+#pragma GCC unroll 16
+  for (int n = 0; n < 16; ++n) put(n / 4, n % 4, n + 14);
+  // Bytes 18..33, of which the last two are left.
+  transpose_words(rows + 18, stride, words);
+  put(3, 2, 30);
+  put(3, 3, 31);
+}
+
+#if HWY_TARGET == HWY_AVX3
+// The words of two blocks of a register of rows: 68 bytes, a line and one word more. The scales are
+// the lower half of word 0 and the upper half of word 8, and the numbers follow them.
+inline constexpr int kPairWords = 2 * kQ8Bytes / 4;
+HWY_INLINE void words_of_pair(const std::byte* rows, Index stride, hn::Vec<Floats>* words) {
+  transpose_lines(rows, stride, words);
+  hn::Vec<Floats> last[4];
+  transpose_words(rows + 2 * kQ8Bytes - 16, stride, last);
+  words[16] = last[3];
+}
+// The same for one block, of half as many words.
+HWY_INLINE void words_of_block(const std::byte* rows, Index stride, hn::Vec<Floats>* words) {
+  transpose_words(rows, stride, words);
+  transpose_words(rows + 16, stride, words + 4);
+  hn::Vec<Floats> last[4];
+  transpose_words(rows + kQ8Bytes - 16, stride, last);
+  words[8].raw = _mm512_castsi512_ps(_mm512_srli_epi32(_mm512_castps_si512(last[3].raw), 16));
+}
+
+template <class Ahead>
+HWY_NOINLINE void transpose_pair(const std::byte* rows, Index stride, float* HWY_RESTRICT panel,
+                                 Ahead& shared_ahead) {
+  const Floats d;
+  Ahead ahead = shared_ahead;
+  hn::Vec<Floats> words[kPairWords];
+  words_of_pair(rows, stride, words);
+  const Q8Scale first = Q8Scale::of_lower(words[0]);
+  const Q8Scale second = Q8Scale::of_upper(words[8]);
+#pragma GCC unroll 32
+  for (int n = 0; n < 32; ++n) {
+    if (n % 4 == 0) ahead.ask();
+    hn::StoreU(number_of_word(words[(n + 2) / 4], (n + 2) % 4, first), d, panel + n * kPanel);
+  }
+#pragma GCC unroll 32
+  for (int n = 0; n < 32; ++n) {
+    if (n % 4 == 0) ahead.ask();
+    hn::StoreU(number_of_word(words[9 + n / 4], n % 4, second), d, panel + (n + 32) * kPanel);
+  }
+  ahead.ask();
+  shared_ahead = ahead;
+}
+#endif
+
+// Channels c .. c + channels - 1 of a register of rows.
+template <class Ahead>
+HWY_INLINE void transpose_blocks(const std::byte* rows, Index stride, Index channels,
+                                 float* HWY_RESTRICT panel, Ahead& ahead) {
+#if HWY_TARGET == HWY_AVX3
+  for (; channels >= 2 * kQ8Numbers; channels -= 2 * kQ8Numbers) {
+    transpose_pair(rows, stride, panel, ahead);
+    rows += 2 * kQ8Bytes;
+    panel += 2 * kQ8Numbers * kPanel;
+  }
+#endif
+  for (; channels > 0; channels -= kQ8Numbers) {
+    for (Index n = 0; n < kFloats * kQ8Bytes; n += kLine) ahead.ask();
+    transpose_block(rows, stride, panel);
+    rows += kQ8Bytes;
+    panel += kQ8Numbers * kPanel;
+  }
+}
+
+// A panel of some channels of up to kPanel keys, zeros after them.
+template <class Ahead>
+void pack_channels(const Q8Rows& k, Index first, Index keys, Index c, Index channels, float* panel,
+                   Ahead& ahead) {
+  const Floats d;
+  Index n = 0;
+  for (; n + kFloats <= keys; n += kFloats) {
+    transpose_blocks(k.at(first + n, c), k.stride, channels, panel + n, ahead);
+  }
+  if (n < keys) {
+    alignas(64) std::byte rows[kFloats * 2 * kQ8Bytes];
+    for (Index x = 0; x < channels; x += 2 * kQ8Numbers) {
+      const Index width = std::min(2 * kQ8Numbers, channels - x);
+      std::memset(rows, 0, sizeof(rows));
+      for (Index r = 0; n + r < keys; ++r) {
+        std::memcpy(rows + r * 2 * kQ8Bytes, k.at(first + n + r, c + x),
+                    static_cast<std::size_t>(width / kQ8Numbers * kQ8Bytes));
+      }
+      transpose_blocks(rows, 2 * kQ8Bytes, width, panel + x * kPanel + n, ahead);
+    }
+    n += kFloats;
+  }
+  for (; n < kPanel; n += kFloats) {
+    for (Index x = 0; x < channels; ++x) hn::StoreU(hn::Zero(d), d, panel + x * kPanel + n);
+  }
+}
+
+inline void pack_q8(const StoredRows& k, Index keys, Index D, float* panel) {
+  NoAhead none;
+  pack_channels(Q8Rows(k), 0, keys, 0, D, panel, none);
+}
+
+#if HWY_TARGET == HWY_AVX3
+// ---- scores of keys in registers ------------------------------------------------------------
+
+// Keys of a panel as words, some of its registers at [word][register].
+inline constexpr int kPanelRegisters = static_cast<int>(kPanel / kFloats);
+struct Q8Words {
+  alignas(64) float words[kPairWords][kPanel];
+};
+
+// Of one block of channels, or two.
+HWY_NOINLINE void load_words(const Q8Rows& k, Index first, Index keys, Index c, Index channels,
+                             Q8Words& to, LinesAhead& shared_ahead) {
+  const Floats d;
+  LinesAhead ahead = shared_ahead;
+  const bool pair = channels > kQ8Numbers;
+  for (Index n = 0; n < kPanel; n += kFloats) {
+    if (n >= keys) {
+      for (auto& word : to.words) hn::Store(hn::Zero(d), d, word + n);
+      continue;
+    }
+    const std::byte* rows = k.at(first + n, c);
+    Index stride = k.stride;
+    alignas(64) std::byte copy[kFloats * 2 * kQ8Bytes];
+    if (n + kFloats > keys) {
+      stride = 2 * kQ8Bytes;
+      std::memset(copy, 0, sizeof(copy));
+      for (Index r = 0; n + r < keys; ++r) {
+        std::memcpy(copy + r * stride, rows + r * k.stride,
+                    static_cast<std::size_t>(pair ? stride : kQ8Bytes));
+      }
+      rows = copy;
+    }
+    hn::Vec<Floats> words[kPairWords];
+    if (pair) {
+      words_of_pair(rows, stride, words);
+    } else {
+      words_of_block(rows, stride, words);
+    }
+#pragma GCC unroll 32
+    for (int x = 0; x < kPairWords; ++x) {
+      if (!pair && x > kPairWords / 2) break;
+      if (x % 2 == 0) ahead.ask();
+      hn::Store(words[x], d, to.words[x] + n);
+    }
+  }
+  shared_ahead = ahead;
+}
+
+// Rows, and registers of keys, of a tile: their sums leave room for scales and operands.
+inline constexpr int kMostQ8Rows = 8;
+template <int kRows>
+inline constexpr int kQ8Registers = kRows <= 4 ? 4 : 2;
+template <int kRows>
+using Q8Sums = hn::Vec<Floats>[kRows][kQ8Registers<kRows>];
+
+// Adds one number of each word times the queries' channel.
+template <int kRows>
+HWY_INLINE void add_byte(const float* words, int byte, const Q8Scale (&scales)[kQ8Registers<kRows>],
+                         const float* q, Index q_stride, Q8Sums<kRows>& acc) {
+  const Floats d;
+#pragma GCC unroll 4
+  for (int x = 0; x < kQ8Registers<kRows>; ++x) {
+    const auto keys = number_of_word(hn::Load(d, words + x * kFloats), byte, scales[x]);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      acc[r][x] = hn::MulAdd(hn::Set(d, q[r * q_stride]), keys, acc[r][x]);
+    }
+  }
+}
+
+// Adds some words' numbers times the queries' channels: of half of the first word, if kHalves, of
+// `count` whole ones, and of half of the last.
+template <int kRows, bool kHalves>
+HWY_INLINE void add_words(const float* words, int count,
+                          const Q8Scale (&scales)[kQ8Registers<kRows>], const float* q,
+                          Index q_stride, Q8Sums<kRows>& acc, LinesAhead& ahead) {
+  if (kHalves) {
+    add_byte<kRows>(words, 2, scales, q, q_stride, acc);
+    add_byte<kRows>(words, 3, scales, q + 1, q_stride, acc);
+    words += kPanel;
+    q += 2;
+  }
+  for (int n = 0; n < count; ++n, words += kPanel, q += 4) {
+    ahead.ask();
+    add_byte<kRows>(words, 0, scales, q, q_stride, acc);
+    add_byte<kRows>(words, 1, scales, q + 1, q_stride, acc);
+    ahead.ask();
+    add_byte<kRows>(words, 2, scales, q + 2, q_stride, acc);
+    add_byte<kRows>(words, 3, scales, q + 3, q_stride, acc);
+  }
+  if (kHalves) {
+    ahead.ask();
+    add_byte<kRows>(words, 0, scales, q, q_stride, acc);
+    add_byte<kRows>(words, 1, scales, q + 1, q_stride, acc);
+  }
+}
+
+// A block of channels, or two, of some rows: scores_tile of kernels/tile-inl.h, which has the sums.
+template <int kRows>
+HWY_NOINLINE void q8_scores_tile(const Q8Words& k, bool pair, const float* q, Index q_stride,
+                                 bool adds, float scale, float* HWY_RESTRICT s, Index s_stride,
+                                 Index keys, LinesAhead& shared_ahead) {
+  const Floats d;
+  constexpr int kRegisters = kQ8Registers<kRows>;
+  LinesAhead ahead = shared_ahead;
+  for (Index n = 0; n < keys; n += kRegisters * kFloats) {
+    Q8Sums<kRows> acc;
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int x = 0; x < kRegisters; ++x) acc[r][x] = hn::Zero(d);
+    }
+    Q8Scale scales[kRegisters];
+#pragma GCC unroll 4
+    for (int x = 0; x < kRegisters; ++x) {
+      scales[x] = Q8Scale::of_lower(hn::Load(d, k.words[0] + n + x * kFloats));
+    }
+    add_words<kRows, true>(k.words[0] + n, 7, scales, q, q_stride, acc, ahead);
+    if (pair) {
+#pragma GCC unroll 4
+      for (int x = 0; x < kRegisters; ++x) {
+        scales[x] = Q8Scale::of_upper(hn::Load(d, k.words[8] + n + x * kFloats));
+      }
+      add_words<kRows, false>(k.words[9] + n, 8, scales, q + kQ8Numbers, q_stride, acc, ahead);
+    }
+    const auto factor = hn::Set(d, scale);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int x = 0; x < kRegisters; ++x) {
+        if (n + x * kFloats >= keys) break;
+        float* const to = s + r * s_stride + n + x * kFloats;
+        if (adds) acc[r][x] = hn::Add(hn::LoadU(d, to), acc[r][x]);
+        hn::StoreU(hn::Mul(acc[r][x], factor), d, to);
+      }
+    }
+  }
+  shared_ahead = ahead;
+}
+
+// Panel by panel, a block of channels at a time.
+inline void q8_scores(const RowsOf<const float>& q, Index rows, Index D, const StoredRows& k,
+                      Index keys, float scale, const RowsOf<float>& s, const ReadAhead& ahead) {
+  constexpr Index kBlock = core::kChannelBlock;
+  static_assert(kBlock == 2 * kQ8Numbers);
+  using Tile = void (*)(const Q8Words&, bool, const float*, Index, bool, float, float*, Index,
+                        Index, LinesAhead&);
+  constexpr auto kTiles = []<int... kRows>(std::integer_sequence<int, kRows...>) {
+    return std::array<Tile, kMostQ8Rows>{&q8_scores_tile<kRows + 1>...};
+  }(std::make_integer_sequence<int, kMostQ8Rows>());
+  Q8Words words;
+  const Q8Rows from(k);
+  for (Index n = 0; n < keys; n += kPanel) {
+    const Index some = std::min(kPanel, keys - n);
+    LinesAhead lines(ahead, n, q.data);
+    for (Index c = 0; c < D; c += kBlock) {
+      const Index channels = std::min(kBlock, D - c);
+      load_words(from, n, some, c, channels, words, lines);
+      LinesAhead none({}, 0, q.data);
+      for (Index r = 0; r < rows; r += kMostQ8Rows) {
+        const Index tile = std::min<Index>(kMostQ8Rows, rows - r);
+        kTiles[static_cast<std::size_t>(tile - 1)](
+            words, channels == kBlock, q.data + r * q.stride + c, q.stride, c > 0,
+            c + channels < D ? 1.0F : scale, s.data + r * s.stride + n, s.stride, some,
+            r == 0 ? lines : none);
+      }
+    }
+  }
+}
+#else
+// Panel by panel, a block of channels at a time.
+inline void q8_scores(const RowsOf<const float>& q, Index rows, Index D, const StoredRows& k,
+                      Index keys, float scale, const RowsOf<float>& s, const ReadAhead& ahead) {
+  constexpr Index kBlock = core::kChannelBlock;
+  alignas(64) float panel[kBlock * kPanel];
+  const Q8Rows from(k);
+  for (Index n = 0; n < keys; n += kPanel) {
+    const Index some = std::min(kPanel, keys - n);
+    LinesAhead lines(ahead, n, q.data);
+    for (Index c = 0; c < D; c += kBlock) {
+      const Index channels = std::min(kBlock, D - c);
+      pack_channels(from, n, some, c, channels, panel, lines);
+      const RowsOf<const float> left{q.data + c, q.stride};
+      const float factor = c + channels < D ? 1.0F : scale;
+      if (some == kPanel) {
+        add_scores<float>(left, rows, channels, panel, c > 0, factor, {s.data + n, s.stride});
+        continue;
+      }
+      // Only whole registers of scores may be written.
+      alignas(64) float part[kTileRows * kPanel];
+      const Index whole = (some + kFloats - 1) / kFloats * kFloats;
+      for (Index r = 0; r < rows; r += kTileRows) {
+        const Index tile = std::min(kTileRows, rows - r);
+        for (Index x = 0; x < tile && c > 0; ++x) {
+          std::copy_n(s.data + (r + x) * s.stride + n, whole, part + x * kPanel);
+        }
+        add_scores<float>({left.data + r * q.stride, q.stride}, tile, channels, panel, c > 0,
+                          factor, {part, kPanel});
+        for (Index x = 0; x < tile; ++x) {
+          std::copy_n(part + x * kPanel, whole, s.data + (r + x) * s.stride + n);
+        }
+      }
+    }
+  }
+}
+#endif
+
+// ---- any storage type -----------------------------------------------------------------------
+
+// The table's functions: those of q8, and of single numbers.
+inline void pack_any_panel(const StoredRows& k, Index keys, Index D, float* panel) {
+  if (k.dtype == DType::kQ8) return pack_q8(k, keys, D, panel);
+  pack_panel<float>(k, keys, D, panel);
+}
+
+inline void any_stored_scores(const RowsOf<const float>& q, Index rows, Index D,
+                              const StoredRows& k, Index keys, float scale, const RowsOf<float>& s,
+                              const ReadAhead& ahead) {
+  if (k.dtype == DType::kQ8) return q8_scores(q, rows, D, k, keys, scale, s, ahead);
+  stored_scores<float>(q, rows, D, k, keys, scale, s, ahead);
+}
+
+inline void any_stored_sum(const RowsOf<const float>& w, Index rows, const StoredRows& v,
+                           Index keys, Index E, const RowsOf<float>& acc, const ReadAhead& ahead) {
+  if (v.dtype == DType::kQ8) return q8_sum(w, rows, v, keys, E, acc, ahead);
+  stored_sum<float>(w, rows, v, keys, E, acc, ahead);
+}
+
+inline void widen_any(const StoredRows& x, Index rows, Index width, const RowsOf<float>& to) {
+  if (x.dtype == DType::kQ8) return widen_q8(x, rows, width, to);
+  widen<float>(x, rows, width, to);
+}
+
+}  // namespace qkv::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
