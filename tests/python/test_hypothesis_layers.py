@@ -38,6 +38,7 @@ SAME = {"MLPAttention": "AdditiveAttention"}
 # Methods without arguments, or tested elsewhere.
 OTHERS = {"Gradients", "LayerGradients", "SelfAttentionGradients", "__version__", "info"}
 OTHERS |= {"set_threads", "CrossEntropy", "AdditiveMemory", "KvCache"}
+OTHERS |= {"q8", "quantize_q8", "dequantize_q8"}
 OTHERS |= {"EmbeddingGradients", "GRUGradients", "GRUCellGradients", "LinearGradients"}
 
 METHODS = ["forward", "backward", "parameters", "initialise", "save", "load", "load_torch"]

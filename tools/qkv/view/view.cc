@@ -26,9 +26,9 @@ constexpr const char* kExamples = R"(Examples:
 An attention file is what numpy.savez("a.npz", attn=A, src=tokens) writes: attn has 2 to 5 axes,
 [examples, layers, heads,] queries, keys; rows are queries. src (tokens of the keys), tgt (of the
 queries; src serves both if there are as many), mask (0 = masked), rows (which queries they are, if
-not all; --queries names these) and axes (two names, of rows and columns) are optional. One array [examples, heads, queries, keys] per layer stacks to --order
-layers,examples,heads. Masked padding at the end of src and tgt is not shown unless --queries or
---keys names it (all).
+not all; --queries names these) and axes (two names, of rows and columns) are optional. One array
+[examples, heads, queries, keys] per layer stacks to --order layers,examples,heads. Masked padding
+at the end of src and tgt is not shown unless --queries or --keys names it (all).
 
 --minus shows the difference from the same part of another file; --reduce applies to both first.
 
