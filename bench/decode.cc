@@ -49,9 +49,8 @@ std::string decode_name(Index Tk, Index G, const DecodeCase& x, const std::strin
 // Keys and values of at least four times the last-level cache, but at most so many bytes.
 Index entries_for(Index Tk, const DecodeCase& x, double most) {
   const double wanted = std::min(most, 4 * static_cast<double>(last_cache_bytes()));
-  const Index numbers = x.dtype == DType::kQ8 ? BlockQ8::kNumbers : 1;  // of an element
-  const auto each =
-      static_cast<double>(2 * Tk * x.D / numbers) * static_cast<double>(size_of(x.dtype));
+  const Index elements = x.dtype == DType::kQ8 ? x.D / BlockQ8::kNumbers : x.D;  // of a row
+  const auto each = static_cast<double>(2 * Tk * elements) * static_cast<double>(size_of(x.dtype));
   return std::max<Index>(1, static_cast<Index>(wanted / each));
 }
 

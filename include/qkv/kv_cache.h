@@ -53,7 +53,7 @@ class QKV_API KvCache {
   explicit KvCache(const KvCacheSizes& sizes);
   // One that goes on as the cache whose contents() these are, to the bit. Throws Error naming the
   // array that is not as it must be.
-  explicit KvCache(const KvCacheContents& contents);
+  explicit KvCache(const KvCacheContents& from);
   ~KvCache();
   KvCache(KvCache&&) noexcept;
   KvCache& operator=(KvCache&&) noexcept;

@@ -90,18 +90,21 @@ class HeldCache {
     try {
       return f();
     } catch (const Error& error) {
-      const Error named = with_names(error, function,
-                                     {{"sizes.B", "B"},
-                                      {"sizes.G", "G"},
-                                      {"sizes.D", "D"},
-                                      {"sizes.E", "E"},
-                                      {"sizes.page", "page"},
-                                      {"sizes.window", "window"},
-                                      {"sizes.queries", "queries"},
-                                      {"options.diagonal", "causal_offset"},
-                                      {"from", "entries"}});
-      if (error.argument() != kHeld) throw named;
-      PyErr_Format(PyExc_BufferError, "%s; arrays of k_pages and v_pages hold them", named.what());
+      const auto named = [&] {
+        return with_names(error, function,
+                          {{"sizes.B", "B"},
+                           {"sizes.G", "G"},
+                           {"sizes.D", "D"},
+                           {"sizes.E", "E"},
+                           {"sizes.page", "page"},
+                           {"sizes.window", "window"},
+                           {"sizes.queries", "queries"},
+                           {"options.diagonal", "causal_offset"},
+                           {"from", "entries"}});
+      };
+      if (error.argument() != kHeld) throw named();
+      PyErr_Format(PyExc_BufferError, "%s; arrays of k_pages and v_pages hold them",
+                   named().what());
       nb::raise_python_error();
     }
   }
