@@ -4,7 +4,8 @@
 // As kernels/dot_kernels.cc, but for AVX-512 alone, with BF16 added: Highway 1.0.3 has no products
 // of bfloat16.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
-#define HWY_DISABLED_TARGETS (QKV_DISABLED_HIGHWAY_TARGETS | HWY_AVX2 | HWY_SSE4)
+#define HWY_DISABLED_TARGETS \
+  (QKV_DISABLED_HIGHWAY_TARGETS | HWY_AVX3_DL | HWY_AVX2 | HWY_SSE4 | HWY_SSSE3)
 #define HWY_DISABLE_PCLMUL_AES
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/pair_kernels.cc"
