@@ -2,7 +2,6 @@
 #include "dense/product.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/order.h"
 #include "kernels/target.h"
@@ -96,23 +95,6 @@ void sum_live_rows(const Kernels<T>& by, const RowsOf<const T>& dy, const RowsOf
   }
 }
 
-// The columns of a tile, kTileRows of them contiguous, for all tiles of `columns`.
-template <class T>
-void copy_tiles(const RowsOf<const T>& dy, Index rows, Index columns, T* to) {
-  for (Index o = 0; o < columns; o += kTileRows, to += kGradientBlock * kTileRows) {
-    const Index some = std::min(kTileRows, columns - o);
-    for (Index r = 0; r < rows; ++r) {
-      const T* const from = dy.data + r * dy.stride + o;
-      T* const tile_row = to + r * kTileRows;
-      if (some == kTileRows) {
-        std::memcpy(tile_row, from, kTileRows * sizeof(T));  // gcc 12 calls memmove for copy_n
-      } else {
-        std::copy_n(from, some, tile_row);
-      }
-    }
-  }
-}
-
 // Whether rows of this stride map to few sets of the first-level cache, which has 64 sets of lines
 // of 64 bytes: rows of a multiple of 512 bytes to at most 8. A tile would wait for each of its
 // rows. Others are better read in place: copying took 3 to 8 % of the product (7,780 columns).
@@ -120,6 +102,14 @@ template <class T>
 bool share_sets(Index stride) {
   constexpr Index kApart = 512 / sizeof(T);
   return stride % kApart == 0;
+}
+
+// Of a copy of rows of `columns` numbers, none of which share sets.
+Index copied_stride(Index columns) {
+  constexpr Index kLine = 64 / sizeof(float);
+  constexpr Index kApart = 512 / sizeof(double);
+  const Index whole = (columns + kLine - 1) / kLine * kLine;
+  return whole % kApart == 0 ? whole + kLine : whole;
 }
 
 }  // namespace
@@ -132,23 +122,32 @@ void copy_to_panels(const RowsOf<const T>& x, Index rows, Index width, T* panels
 }
 
 Index transposed_product_scratch(Index columns, Index width) {
-  const Index tiles = (columns + kTileRows - 1) / kTileRows;
-  return std::max(width, tiles * kTileRows * kGradientBlock);
+  return std::max(width, copied_stride(columns) * kGradientBlock);
 }
 
 template <class T>
-void add_transposed_product_of_panels(const Kernels<T>& by, const RowsOf<const T>& dy,
-                                      Index columns, const T* panels, Index rows, Index width,
-                                      const RowsOf<T>& to, T* scratch) {
-  const bool copies = share_sets<T>(dy.stride);
-  if (copies) copy_tiles(dy, rows, columns, scratch);
+bool reads_copies(Index stride) {
+  constexpr Index kPages = 64;  // that the first-level translation cache has for these rows
+  return share_sets<T>(stride) || stride * kGradientBlock > kPages * 4096 / Index{sizeof(T)};
+}
+
+template <class T>
+void transposed_product_of_panels(const Kernels<T>& by, RowsOf<const T> dy, Index columns,
+                                  const BlockRows<T>& x, Index rows, Index width, bool adds,
+                                  const RowsOf<T>& to, T* scratch) {
+  if (share_sets<T>(dy.stride)) {
+    const Index stride = copied_stride(columns);
+    for (Index r = 0; r < rows; ++r) {
+      std::copy_n(dy.data + r * dy.stride, columns, scratch + r * stride);
+    }
+    dy = {scratch, stride};
+  }
+  const auto product = adds ? by.gradient->transposed_sum : by.gradient->transposed_product;
   for_each_panel(width, [&](Index first, Index count) {
+    const RowsOf<const T> panel = x.panel(first, rows, count);
     for (Index o = 0; o < columns; o += kTileRows) {
-      const RowsOf<const T> tile = copies ? RowsOf<const T>{scratch + o * kGradientBlock, kTileRows}
-                                          : RowsOf<const T>{dy.data + o, dy.stride};
-      by.gradient->transposed_sum(tile, std::min(kTileRows, columns - o),
-                                  {panels + rows * first, count}, rows, count,
-                                  {to.data + o * to.stride + first, to.stride});
+      product({dy.data + o, dy.stride}, std::min(kTileRows, columns - o), panel, rows, count,
+              {to.data + o * to.stride + first, to.stride});
     }
   });
 }
@@ -187,19 +186,21 @@ bool all_finite(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Inde
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): T is a type
-#define QKV_DENSE_INSTANCES(T)                                                                     \
-  template Kernels<T> kernels_of(std::optional<kernels::Target>) noexcept;                         \
-  template void product(const Kernels<T>&, const RowsOf<const T>&, Index, Index,                   \
-                        const RowsOf<const T>&, Index, const RowsOf<T>&, const core::StopPoint&);  \
-  template void add_product(const Kernels<T>&, const RowsOf<const T>&, Index, Index,               \
-                            const RowsOf<const T>&, Index, const RowsOf<T>&,                       \
-                            const core::StopPoint&);                                               \
-  template void copy_to_panels(const RowsOf<const T>&, Index, Index, T*);                          \
-  template void add_transposed_product_of_panels(const Kernels<T>&, const RowsOf<const T>&, Index, \
-                                                 const T*, Index, Index, const RowsOf<T>&, T*);    \
-  template void add_transposed_product(const Kernels<T>&, const RowsOf<const T>&, Index,           \
-                                       const RowsOf<const T>&, Index, Index, bool,                 \
-                                       const RowsOf<T>&, T*);                                      \
+#define QKV_DENSE_INSTANCES(T)                                                                    \
+  template Kernels<T> kernels_of(std::optional<kernels::Target>) noexcept;                        \
+  template void product(const Kernels<T>&, const RowsOf<const T>&, Index, Index,                  \
+                        const RowsOf<const T>&, Index, const RowsOf<T>&, const core::StopPoint&); \
+  template void add_product(const Kernels<T>&, const RowsOf<const T>&, Index, Index,              \
+                            const RowsOf<const T>&, Index, const RowsOf<T>&,                      \
+                            const core::StopPoint&);                                              \
+  template void copy_to_panels(const RowsOf<const T>&, Index, Index, T*);                         \
+  template bool reads_copies<T>(Index);                                                           \
+  template void transposed_product_of_panels(const Kernels<T>&, RowsOf<const T>, Index,           \
+                                             const BlockRows<T>&, Index, Index, bool,             \
+                                             const RowsOf<T>&, T*);                               \
+  template void add_transposed_product(const Kernels<T>&, const RowsOf<const T>&, Index,          \
+                                       const RowsOf<const T>&, Index, Index, bool,                \
+                                       const RowsOf<T>&, T*);                                     \
   template bool all_finite(const Kernels<T>&, const RowsOf<const T>&, Index, Index)
 QKV_DENSE_INSTANCES(float);
 QKV_DENSE_INSTANCES(double);

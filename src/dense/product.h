@@ -71,16 +71,33 @@ void add_transposed_product(const Kernels<T>& by, const RowsOf<const T>& dy, Ind
                             const RowsOf<const T>& x, Index rows, Index width, bool finite,
                             const RowsOf<T>& to, T* scratch);
 
-// The same for a finite x of a block that was copied, once for all columns of dy: panels of at most
-// kPanel of its columns, each with its rows contiguous, rows * width numbers. Pays off from
-// kStripColumns columns on: rows may be so far apart that they map to the same cache sets.
-inline constexpr Index kStripColumns = 24;
+// Whether rows of x this far apart are better copied by copy_to_panels for the products below: they
+// map to few sets of the first-level cache, or lie on many pages.
+template <class T>
+bool reads_copies(Index stride);
 template <class T>
 void copy_to_panels(const RowsOf<const T>& x, Index rows, Index width, T* panels);
+
+// A block of rows of x where they are, or what copy_to_panels made of them: panels of at most
+// kPanel columns, each with its rows contiguous, rows * width numbers.
 template <class T>
-void add_transposed_product_of_panels(const Kernels<T>& by, const RowsOf<const T>& dy,
-                                      Index columns, const T* panels, Index rows, Index width,
-                                      const RowsOf<T>& to, T* scratch);
+struct BlockRows {
+  RowsOf<const T> in_place{};
+  const T* panels = nullptr;
+
+  RowsOf<const T> panel(Index first, Index rows, Index count) const {
+    if (panels != nullptr) return {panels + rows * first, count};
+    return {in_place.data + first, in_place.stride};
+  }
+};
+
+// to_oi += sum_r dy_ro x_ri as above for a finite x, panel by panel; without `adds` to_oi = 0 + the
+// sum, and what was there is not read. Pays off from kStripColumns columns on.
+inline constexpr Index kStripColumns = 24;
+template <class T>
+void transposed_product_of_panels(const Kernels<T>& by, RowsOf<const T> dy, Index columns,
+                                  const BlockRows<T>& x, Index rows, Index width, bool adds,
+                                  const RowsOf<T>& to, T* scratch);
 
 // Whether no value of x [rows,width] is NaN or infinite.
 template <class T>

@@ -23,6 +23,7 @@ namespace qkv::kernels::HWY_NAMESPACE {
 template <class T>
 constexpr GradientKernels<T> kGradientKernels{
     .transposed_sum = &transposed_sum<T>,
+    .transposed_product = &transposed_product<T>,
     .score_gradients = &score_gradients<T>,
     .row_dots = &row_dots<T>,
     .dots = &dots<T>,

@@ -178,7 +178,8 @@ HWY_INLINE void store_part(hn::Vec<D> x, D d, T* to, Index n) {
 //   kRows          w_rn at data[r * stride + n]; starts from acc
 //   kRowsFromZero  likewise; starts from zero and is added to acc
 //   kColumns       w_rn at data[n * stride + r]; starts from zero and is added to acc
-enum class Weights { kRows, kRowsFromZero, kColumns };
+//   kColumnsAlone  likewise, but added to 0: acc is not read
+enum class Weights { kRows, kRowsFromZero, kColumns, kColumnsAlone };
 
 // Nothing is read ahead.
 struct NoAhead {
@@ -195,7 +196,8 @@ HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  constexpr bool kByRows = kWeights != Weights::kColumns;
+  constexpr bool kAlone = kWeights == Weights::kColumnsAlone;
+  constexpr bool kByRows = kWeights != Weights::kColumns && !kAlone;
   constexpr bool kFromZero = kWeights != Weights::kRows;
   constexpr int kVectorsOfLine = std::max(1, static_cast<int>(kLine / (kLanes * sizeof(Stored))));
   Ahead ahead = shared_ahead;
@@ -231,7 +233,10 @@ HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
 #pragma GCC unroll 8
     for (int x = 0; x < kVectors; ++x) {
       T* to = acc + r * acc_stride + x * kLanes;
-      if (kFromZero) sum[r][x] = hn::Add(load(acc + r * acc_stride, x), sum[r][x]);
+      if (kFromZero) {
+        const V before = kAlone ? hn::Zero(d) : load(acc + r * acc_stride, x);
+        sum[r][x] = hn::Add(before, sum[r][x]);
+      }
       if (!kWhole && x == kVectors - 1) {
         store_part(sum[r][x], d, to, last);
       } else {
@@ -319,6 +324,12 @@ template <class T>
 void transposed_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x, Index count,
                     Index width, const RowsOf<T>& acc) {
   any_weighted_sum<T, T, Weights::kColumns, NoAhead>(w, rows, x, count, width, acc, {});
+}
+
+template <class T>
+void transposed_product(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x, Index count,
+                        Index width, const RowsOf<T>& acc) {
+  any_weighted_sum<T, T, Weights::kColumnsAlone, NoAhead>(w, rows, x, count, width, acc, {});
 }
 
 }  // namespace qkv::kernels::HWY_NAMESPACE

@@ -200,7 +200,8 @@ struct ParameterSums {
   // for all tasks; null: each task checks for itself.
   const char* finite;
   const T* panels;
-  bool copies;  // whether tiles read copies of x
+  bool by_panels;  // whether tiles go panel by panel
+  bool copies;     // and read copies of x
   Write write;
   core::StopPoint stop;
 
@@ -224,19 +225,39 @@ struct ParameterSums {
     const Index width = x.channels;
     const RowsOf<T> to{target + o * width, width};
     T* const scratch = arena.take<T>(dense::transposed_product_scratch(columns, width)).data();
-    if (write == Write::kOverwrite) std::fill_n(to.data, columns * width, T(0));
     T* const own =
         copies && panels == nullptr ? arena.take<T>(kGradientBlock * width).data() : nullptr;
+    // What is not finite in x shows in the sums, even where dy is 0: if these are fewer numbers and
+    // can be computed again, they are checked instead.
+    const bool sums_show = by_panels && write == Write::kOverwrite && finite == nullptr;
+    if (sums_show && columns < x.count) {
+      add_blocks<false>(o, columns, to, own, scratch);
+      if (dense::all_finite<T>(by, {to.data, width}, columns, width)) return;
+    }
+    add_blocks<true>(o, columns, to, own, scratch);
+  }
+  template <bool kChecks>
+  void add_blocks(Index o, Index columns, const RowsOf<T>& to, T* own, T* scratch) const {
+    const Index width = x.channels;
+    if (dy.count == 0 && write == Write::kOverwrite) std::fill_n(to.data, columns * width, T(0));
     for_each_row_block([&](Index block, Index row, Index rows) {
-      const bool numbers = finite != nullptr ? finite[block] != 0 : look_at(row, own);
-      const RowsOf<const T> slopes = dy.from(row, o);
-      if (copies && numbers) {
-        dense::add_transposed_product_of_panels(by, slopes, columns,
-                                                own != nullptr ? own : panels + row * width, rows,
-                                                width, to, scratch);
+      bool numbers = true;
+      if (finite != nullptr) {
+        numbers = finite[block] != 0;
+      } else if (kChecks) {
+        numbers = look_at(row, own);
+      } else if (own != nullptr) {
+        dense::copy_to_panels(x.from(row), rows, width, own);
+      }
+      const bool adds = row > 0 || write == Write::kAccumulate;
+      if (by_panels && numbers) {
+        const T* const copied = panels == nullptr ? own : panels + row * width;
+        dense::transposed_product_of_panels(by, dy.from(row, o), columns, {x.from(row), copied},
+                                            rows, width, adds, to, scratch);
       } else {
-        dense::add_transposed_product(by, slopes, columns, x.from(row), rows, width, numbers, to,
-                                      scratch);
+        if (!adds) std::fill_n(to.data, columns * width, T(0));
+        dense::add_transposed_product(by, dy.from(row, o), columns, x.from(row), rows, width,
+                                      numbers, to, scratch);
       }
     });
   }
@@ -283,7 +304,8 @@ void backward_parameters(Context& context, std::string_view function, const Cons
   const Index each = gradient_columns(context, dy.channels, x.channels);
   const Index tasks = pieces(dy.channels, each);
   const Index columns = std::min(each, dy.channels);
-  const bool copies = by.given() && columns >= dense::kStripColumns;
+  const bool by_panels = by.given() && columns >= dense::kStripColumns;
+  const bool copies = by_panels && dense::reads_copies<T>(x.from(0).stride);
   // With more tasks than workers, the tasks share the checks and copies of x.
   const bool shared = gradients.weight.given() && tasks > context.executor().concurrency();
   const Index copied = shared && copies ? x.count * x.channels : 0;
@@ -294,7 +316,8 @@ void backward_parameters(Context& context, std::string_view function, const Cons
                 Arena::cost<T>(columns));
   char* const finite = shared ? call.shared().take<char>(blocks).data() : nullptr;
   T* const panels = copied > 0 ? call.shared().take<T>(copied).data() : nullptr;
-  const ParameterSums<T> sums{by, x, dy, finite, panels, copies, write, call.stop_point()};
+  const ParameterSums<T> sums{by,        x,      dy,    finite,           panels,
+                              by_panels, copies, write, call.stop_point()};
   T* const weight = gradients.weight.given() ? gradients.weight.as<T>() : nullptr;
   T* const bias = gradients.bias.given() ? gradients.bias.as<T>() : nullptr;
   if (shared) {

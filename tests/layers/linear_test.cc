@@ -232,8 +232,9 @@ void run_plainly(Pass& pass) {
 // Few rows and many, whole panels and parts, sums longer than a tile processes at once, one
 // task and several: however it is divided, the bits are those of plain loops.
 TEST(Linear, AnySizeOnAnyThreadsHasTheBitsOfPlainLoops) {
-  const Dims sizes[] = {{7, 64, 128},  {50, 70, 130}, {60, 24, 530},  {60, 64, 530},
-                        {7, 1030, 66}, {195, 9, 70},  {300, 8, 1030}, {140, 70, 200}};
+  const Dims sizes[] = {{7, 64, 128},    {50, 70, 130}, {60, 24, 530},  {60, 64, 530},
+                        {7, 1030, 66},   {195, 9, 70},  {300, 8, 1030}, {140, 70, 200},
+                        {300, 128, 128}, {300, 140, 48}};
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     for (const Dims& size : sizes) {
       Pass want(dtype, size);
@@ -253,19 +254,36 @@ TEST(Linear, AnySizeOnAnyThreadsHasTheBitsOfPlainLoops) {
   }
 }
 
-// One block of rows holds a NaN where its gradient is 0, the other does not; with one task and with
-// tasks that share their checks of x.
+// One block of rows holds a NaN where its gradient is 0, the others do not; with one task and with
+// tasks that share their checks of x, with more rows than columns of dy and with fewer.
 TEST(Linear, BlocksWithNanAreSummedAsThoseWithout) {
-  for (const int threads : {1, 3}) {
-    Context context(Executor::threads(threads));
-    Pass pass(DType::kFloat32, {140, 70, 200});
-    copy(Tensor(DType::kFloat32, {1, 200}), slice(pass.dy, 0, 5, 6));
-    pass.run(context);
-    const std::vector<std::uint8_t> want = bytes_of(pass.d.weight);
-    pass.x.values<float>()[5 * 70 + 3] = std::numeric_limits<float>::quiet_NaN();
-    pass.run(context);
-    EXPECT_TRUE(bytes_of(pass.d.weight) == want) << threads << " threads";
+  for (const Dims& size : {Dims{140, 70, 200}, Dims{300, 70, 64}, Dims{300, 128, 128}}) {
+    for (const int threads : {1, 3}) {
+      Context context(Executor::threads(threads));
+      Pass pass(DType::kFloat32, size);
+      for (const Index row : {Index{5}, Index{139}}) {
+        copy(Tensor(DType::kFloat32, {1, size[2]}), slice(pass.dy, 0, row, row + 1));
+      }
+      pass.run(context);
+      const std::vector<std::uint8_t> want = bytes_of(pass.d.weight);
+      for (const Index row : {5, 139}) {
+        pass.x.values<float>()[static_cast<std::size_t>(row * size[1] + 3)] =
+            std::numeric_limits<float>::quiet_NaN();
+        pass.run(context);
+        EXPECT_TRUE(bytes_of(pass.d.weight) == want) << to_string(size) << threads << " threads";
+      }
+    }
   }
+}
+
+// The first block is added to 0, as the others are to what was there: no sum is -0.
+TEST(Linear, AGradientThatUnderflowsIsZeroWithoutSign) {
+  Context context;
+  Pass pass(DType::kFloat32, {130, 70, 64});
+  std::ranges::fill(pass.x.values<float>(), 1e-30F);
+  std::ranges::fill(pass.dy.values<float>(), -1e-30F);
+  pass.run(context);
+  for (const float x : pass.d.weight.values<float>()) ASSERT_FALSE(std::signbit(x));
 }
 
 TEST(Linear, ARowWithoutGradientAddsNothingEvenWhenItHoldsNan) {
