@@ -37,7 +37,7 @@ class KeptMemory {
 template <class T>
 struct KeptKeys {
   KeptKeys(const core::Problem& p, kernels::Target target) : keys(p, target) {
-    keys_memory.take([&](auto& arena) { keys.take(p, arena); });
+    keys_memory.take([&](auto& arena) { keys.take(p, p.B, arena); });
   }
   void begin_sums(const core::Problem& p) {
     const RowPlaces& places = keys.scores().keys;
@@ -129,6 +129,7 @@ class KeyPass {
   void run(runtime::Call& call) {
     tools_.stop = call.stop_point();
     kept_.keys.prepare(tools_, call);
+    kept_.keys.make(tools_, {0, tools_.p.B}, call);
   }
 
  private:

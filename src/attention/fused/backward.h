@@ -220,7 +220,7 @@ template <class T>
 template <class Tasks, class F>
 void FusedBackward<T>::for_each_wave(runtime::Call& call, const Tasks& tasks, const F& f) {
   const auto nothing = [](const KeyUnit&) { return Index{0}; };
-  for (Index begin = 0; wave_.next(p_, begin, 0, nothing); begin = wave_.end()) {
+  for (Index begin = 0; wave_.next(p_, begin, unit_count(p_), 0, nothing); begin = wave_.end()) {
     wave_.for_each_task(p_, call, tasks, f);
   }
 }

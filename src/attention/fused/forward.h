@@ -3,6 +3,7 @@
 #define QKV_ATTENTION_FUSED_FORWARD_H_
 
 #include <cmath>
+#include <limits>
 
 #include "attention/fused/block.h"
 #include "attention/fused/column_pass.h"
@@ -27,17 +28,26 @@ inline constexpr Index kFewRows = 48;
 template <class T>
 class FusedForward {
  public:
+  // `most_units`: as many are run at a time.
   FusedForward(const Problem& p, const Results& to, kernels::Target target,
-               const AdditiveScores<T>* additive = nullptr)
+               const AdditiveScores<T>* additive = nullptr,
+               Index most_units = std::numeric_limits<Index>::max())
       : p_(p),
         to_(to),
+        most_units_(std::min(most_units, unit_count(p))),
         call_(p, target, additive, products_of<T>(p, target)),
         columns_(call_, to, states_) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena);
   std::size_t worker_bytes() const;
-  void run(runtime::Call& call);
+  void run(runtime::Call& call) {
+    start(call);
+    run_units(call, 0, most_units_);
+  }
+  // The same in parts: once, then for all units, at most `most_units` at a time.
+  void start(runtime::Call& call);
+  void run_units(runtime::Call& call, Index begin, Index end);
 
  private:
   // The partial results of one chunk for a unit's rows: max, sum, acc.
@@ -79,6 +89,7 @@ class FusedForward {
 
   const Problem& p_;
   const Results& to_;
+  const Index most_units_;
   FusedCall<T> call_;
   Wave wave_;
   Index block_rows_ = kBlockRows;
@@ -98,7 +109,7 @@ Index FusedForward<T>::wave_pieces() const {
   const Index length = few_queries() ? p_.key_chunk : kPanel;
   const Index one = pieces(p_.Tk, length);
   // In packed sequences only the last piece may be partial.
-  const Index all = p_.packed() ? p_.G * (p_.k_rows / length + p_.B) : unit_count(p_) * one;
+  const Index all = p_.packed() ? p_.G * (p_.k_rows / length + p_.B) : most_units_ * one;
   return std::max(one, std::min(kBudget / bytes, all));
 }
 
@@ -152,13 +163,17 @@ std::size_t FusedForward<T>::worker_bytes() const {
 // ---- the pass -------------------------------------------------------------------------------
 
 template <class T>
-void FusedForward<T>::run(runtime::Call& call) {
+void FusedForward<T>::start(runtime::Call& call) {
   take_shared(call.shared());
   call_.stop = call.stop_point();
   block_rows_ = choose_block_rows(call.concurrency());
+}
+
+template <class T>
+void FusedForward<T>::run_units(runtime::Call& call, Index begin, Index end) {
   const Index budget = wave_pieces();
   const auto size = [&](const KeyUnit& unit) { return pieces_of(unit); };
-  for (Index begin = 0; wave_.next(p_, begin, budget, size); begin = wave_.end()) {
+  for (; wave_.next(p_, begin, end, budget, size); begin = wave_.end()) {
     const auto chunks = [&](const KeyUnit& unit) { return pieces(unit.s.Tk, p_.key_chunk); };
     // Chunks of a task of few queries: neighbours, since one that reads keys as they are stored
     // asks for those of the next ahead of time; but at least 16 tasks per thread.

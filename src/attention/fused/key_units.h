@@ -49,14 +49,14 @@ class Wave {
     return wave;
   }
 
-  // Units from `begin` on, with at most `budget` pieces in all, but at least one unit; `size` gives
-  // the pieces of a unit. Returns false if no unit is left.
+  // Units from `begin` on and before `end`, with at most `budget` pieces in all, but at least one
+  // unit; `size` gives the pieces of a unit. Returns false if no unit is left.
   template <class Size>
-  bool next(const Problem& p, Index begin, Index budget, const Size& size) {
+  bool next(const Problem& p, Index begin, Index end, Index budget, const Size& size) {
     begin_ = begin;
     count_ = 0;
     offsets_[0] = 0;
-    while (begin + count_ < unit_count(p) && count_ < kMostUnits) {
+    while (begin + count_ < end && count_ < kMostUnits) {
       const Index more = offsets_[count_] + size(key_unit(p, begin + count_));
       if (count_ > 0 && more > budget) break;
       offsets_[++count_] = more;

@@ -14,12 +14,14 @@ struct RowPlaces {
   Index heads = 0;
   Index rows = 0;
   bool packed = false;
+  Index first = 0;  // the array begins with this batch entry
 
   static RowPlaces of_queries(const Problem& p) { return {p.H, p.q_rows, p.packed()}; }
   static RowPlaces of_keys(const Problem& p) { return {p.G, p.k_rows, p.packed()}; }
   Index of(Index b, Index head, Index row) const noexcept {
-    return ((packed ? 0 : b * heads) + head) * rows + row;
+    return ((packed ? 0 : (b - first) * heads) + head) * rows + row;
   }
+  RowPlaces from(Index b) const noexcept { return {heads, rows, packed, b}; }
   Index entries(Index B) const noexcept { return packed ? 1 : B; }
   Index count(Index B) const noexcept { return entries(B) * heads * rows; }
 };

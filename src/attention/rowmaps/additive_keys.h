@@ -24,17 +24,21 @@ class AdditiveKeys {
     scores_.keys = keys_.places;
   }
 
+  // Memory for the keys of `entries` batch entries at a time.
   template <class AnyArena>
-  void take(const Problem& p, AnyArena& arena);
+  void take(const Problem& p, Index entries, AnyArena& arena);
   std::size_t worker_bytes() const { return keys_.worker_bytes(key_product_.padded_units()); }
   // `tools` are those of the problem that the keys belong to.
   void prepare(const FusedCall<T>& tools, runtime::Call& call);
+  // The rows of these entries, in place of those before.
+  void make(const FusedCall<T>& tools, const Entries& entries, runtime::Call& call);
 
   // Those of the keys; queries are not set.
   const AdditiveScores<T>& scores() const { return scores_; }
   const InputRows<T>& keys() const { return keys_; }
   const RowProduct<T>& query_product() const { return query_product_; }
-  const T* rows() const { return rows_; }  // [B,H,k_rows][2 units]
+  // [B,H,k_rows][2 units], of which those of make()'s entries are there.
+  const T* rows() const { return origin(rows_, scores_.keys, 2 * scores_.units); }
 
  private:
   void load_parameters(const Problem& p);
@@ -50,15 +54,15 @@ class AdditiveKeys {
 
 template <class T>
 template <class AnyArena>
-void AdditiveKeys<T>::take(const Problem& p, AnyArena& arena) {
+void AdditiveKeys<T>::take(const Problem& p, Index entries, AnyArena& arena) {
   const auto take = [&]<class V>(V*& to, Index n) { to = arena.template take<V>(n).data(); };
   query_product_.take(arena);
   key_product_.take(arena);
   keys_.turns.take(arena);
-  take(rows_, scores_.keys.count(p.B) * 2 * p.U);
+  take(rows_, keys_.count(entries) * 2 * p.U);
   take(v_, p.H * p.U);
   take(odd_v_, p.H);
-  take(ranges_, scores_.keys.count(p.B));
+  take(ranges_, keys_.count(entries));
   scores_.v = v_;
   scores_.odd_v = odd_v_;
   scores_.key_ranges = ranges_;
@@ -70,13 +74,19 @@ void AdditiveKeys<T>::prepare(const FusedCall<T>& tools, runtime::Call& call) {
   load_parameters(p);
   query_product_.pack(tools, call);
   key_product_.pack(tools, call);
-  if (p.paged()) std::fill_n(ranges_, scores_.keys.count(p.B), Range::kSmall);
   keys_.turns.prepare(tools, call);
-  keys_.make(tools, key_product_, call,
+}
+
+template <class T>
+void AdditiveKeys<T>::make(const FusedCall<T>& tools, const Entries& entries, runtime::Call& call) {
+  scores_.keys = keys_.places.from(entries.begin);
+  const Index all = keys_.count(entries.size());
+  if (tools.p.paged()) std::fill_n(ranges_, all, Range::kSmall);
+  keys_.make(tools, key_product_, entries, call,
              [&](Index b, Index h, Index row, Index count, const RowsOf<const T>& made) {
                scores_.put_exponentials(made, count, scores_.keys.of(b, h, row), rows_, ranges_);
              });
-  scores_.most = *std::max_element(ranges_, ranges_ + scores_.keys.count(p.B));
+  scores_.most = *std::max_element(ranges_, ranges_ + all);
 }
 
 template <class T>

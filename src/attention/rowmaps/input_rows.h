@@ -2,6 +2,8 @@
 #ifndef QKV_ATTENTION_ROWMAPS_INPUT_ROWS_H_
 #define QKV_ATTENTION_ROWMAPS_INPUT_ROWS_H_
 
+#include <cstdint>
+
 #include "attention/rowmaps/row_product.h"
 #include "attention/rowmaps/row_turns.h"
 #include "reference/row_maps.h"
@@ -28,16 +30,34 @@ core::BasicOperand<Void> rows_operand(const Problem& p, const RowPlaces& places,
   return x;
 }
 
-// Calls f(b, head, first row, rows, arena) for blocks of all rows, one task each.
+// Batch entries begin .. end-1.
+struct Entries {
+  Index begin = 0;
+  Index end = 0;
+  Index size() const noexcept { return end - begin; }
+};
+
+// Where entry 0 of an array would be whose first entry is places.first. Only its rows are accessed;
+// as an integer, since no pointer may lie before the array.
+template <class T>
+const T* origin(const T* rows, const RowPlaces& places, Index width) {
+  if (places.packed || places.first == 0) return rows;
+  const Index before = places.first * places.heads * places.rows * width;
+  const auto address = reinterpret_cast<std::uintptr_t>(rows);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  return reinterpret_cast<const T*>(address - static_cast<std::uintptr_t>(before) * sizeof(T));
+}
+
+// Calls f(b, head, first row, rows, arena) for blocks of all rows of the entries, one task each.
 template <class F>
-void for_each_row_block(runtime::Call& call, const Problem& p, const RowPlaces& places,
+void for_each_row_block(runtime::Call& call, const RowPlaces& places, const Entries& entries,
                         const F& f) {
   const Index blocks = pieces(places.rows, kProductRows);
-  call.for_each_task(places.entries(p.B) * places.heads * blocks,
+  call.for_each_task(places.entries(entries.size()) * places.heads * blocks,
                      [&](Index task, core::Arena& arena) {
                        const Index head = task / blocks;
                        const Index row = task % blocks * kProductRows;
-                       f(head / places.heads, head % places.heads, row,
+                       f(entries.begin + head / places.heads, head % places.heads, row,
                          std::min(kProductRows, places.rows - row), arena);
                      });
 }
@@ -66,7 +86,8 @@ struct InputRows {
   }
 
   Index mapped_width() const { return maps.width(width); }
-  Index count() const { return places.count(p.B); }
+  Index count() const { return count(p.B); }
+  Index count(Index entries) const { return places.count(entries); }
   RowProduct<T> product() const { return RowProduct<T>::forward(maps.product, p.H, width); }
   // The rows of batch entry or sequence b.
   SequenceRows of_sequence(Index b) const { return rows_of_sequence(p, are_keys, b); }
@@ -114,13 +135,13 @@ struct InputRows {
     take_block(arena, padded_units);
     return arena.bytes();
   }
-  // Calls use(b, head, first row, rows, made) with the result of all maps, block by block. `by`,
-  // the product among the maps, is packed.
+  // Calls use(b, head, first row, rows, made) with the result of all maps for the rows of the
+  // entries, block by block. `by`, the product among the maps, is packed.
   template <class Use>
-  void make(const FusedCall<T>& tools, const RowProduct<T>& by, runtime::Call& call,
-            const Use& use) const {
+  void make(const FusedCall<T>& tools, const RowProduct<T>& by, const Entries& entries,
+            runtime::Call& call, const Use& use) const {
     const Index units = by.padded_units();
-    for_each_row_block(call, p, places,
+    for_each_row_block(call, places, entries,
                        [&](Index b, Index h, Index row, Index count, core::Arena& arena) {
                          // An entry in pages ends with its own keys.
                          if (x.in_pages()) count = std::min(count, of_sequence(b).count - row);

@@ -147,6 +147,7 @@ void MappedBackward<T>::take_own(AnyArena& arena) {
 template <class T>
 void MappedBackward<T>::run(runtime::Call& call) {
   rows_.prepare(call);
+  rows_.make(call, 0, p_.B);
   take_own(call.shared());
   const core::StopPoint& stop = rows_.tools().stop;
   gradients_.own().clear(stop, [](const GradientTarget&) { return true; });
@@ -190,13 +191,14 @@ template <class T>
 void MappedBackward<T>::add_to_sums(runtime::Call& call) const {
   const MadeGradients<T> made = keys();
   const Index width = made.width();
-  for_each_row_block(call, p_, made.places(), [&](Index b, Index h, Index row, Index count, auto&) {
-    const Index place = made.places().of(b, h, row);
-    kernels_.add(sums_->gradients + place * width, right_ + place * width, count * width);
-    for (Index n = place; n < place + count; ++n) {
-      sums_->live[n] = static_cast<std::uint8_t>(sums_->live[n] | made.live[n]);
-    }
-  });
+  for_each_row_block(
+      call, made.places(), {0, p_.B}, [&](Index b, Index h, Index row, Index count, auto&) {
+        const Index place = made.places().of(b, h, row);
+        kernels_.add(sums_->gradients + place * width, right_ + place * width, count * width);
+        for (Index n = place; n < place + count; ++n) {
+          sums_->live[n] = static_cast<std::uint8_t>(sums_->live[n] | made.live[n]);
+        }
+      });
 }
 
 }  // namespace qkv::attn

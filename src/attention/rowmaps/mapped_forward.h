@@ -5,7 +5,8 @@
 #include "attention/fused/forward.h"
 #include "attention/rowmaps/mapped_rows.h"
 
-// The forward pass of a score with row maps: the maps, then the stages of every fused pass.
+// The forward pass of a score with row maps: the maps, then the stages of every fused pass, for
+// some batch entries at a time, so that their mapped rows stay in the caches.
 namespace qkv::attn {
 
 template <class T>
@@ -14,7 +15,8 @@ class MappedForward {
   // `made`: see attention/rowmaps/mapped_rows.h.
   MappedForward(const Problem& p, const Results& to, kernels::Target target,
                 const AdditiveKeys<T>* made = nullptr)
-      : rows_(p, target, made), stages_(rows_.problem(), to, target, rows_.scores()) {}
+      : rows_(p, target, made, MappedRows<T>::entries_of_wave(p)),
+        stages_(rows_.problem(), to, target, rows_.scores(), rows_.entries() * rows_.problem().G) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena) {
@@ -26,7 +28,13 @@ class MappedForward {
   }
   void run(runtime::Call& call) {
     rows_.prepare(call);
-    stages_.run(call);
+    stages_.start(call);
+    const Index heads = rows_.problem().G;
+    for (Index b = 0; b < rows_.problem().B; b += rows_.entries()) {
+      const Index end = std::min(b + rows_.entries(), rows_.problem().B);
+      rows_.make(call, b, end);
+      stages_.run_units(call, b * heads, end * heads);
+    }
   }
 
  private:

@@ -5,7 +5,8 @@
 #include "attention/rowmaps/additive_keys.h"
 
 // Turns a score with row maps into a problem that the stages of a fused pass can run without
-// knowing the score: queries and keys are replaced by their mapped rows, computed once. For the
+// knowing the score: queries and keys are replaced by their mapped rows, computed once, all of them
+// or those of some batch entries at a time. For the
 // additive score
 //   left_i = exp(2 (Wq q_i + b)) by units       right_j: attention/rowmaps/additive_keys.h
 namespace qkv::attn {
@@ -13,9 +14,12 @@ namespace qkv::attn {
 template <class T>
 class MappedRows {
  public:
-  // `made`, if given, has been prepared and belongs to this problem's keys.
-  MappedRows(const Problem& p, kernels::Target target, const AdditiveKeys<T>* made = nullptr)
+  // `made`, if given, has been prepared and belongs to this problem's keys. `entries`: how many
+  // batch entries make() is called for at a time; 0: for all.
+  MappedRows(const Problem& p, kernels::Target target, const AdditiveKeys<T>* made = nullptr,
+             Index entries = 0)
       : p_(p),
+        entries_(entries > 0 ? entries : std::max<Index>(p.B, 1)),
         is_additive_(p.product == core::PairProduct::kTanh),
         tools_(p, target),
         inner_(p),
@@ -49,7 +53,12 @@ class MappedRows {
     const Index units = std::max(query_product().padded_units(), key_product_.padded_units());
     return std::max(queries_.worker_bytes(units), keys_.worker_bytes(units));
   }
+  // Batch entries whose mapped rows are about 4 MiB, at least one; all if their rows are not apart.
+  static Index entries_of_wave(const Problem& p);
+  Index entries() const { return entries_; }
   void prepare(runtime::Call& call);
+  // The mapped rows of the entries begin .. end-1, in place of those before.
+  void make(runtime::Call& call, Index begin, Index end);
 
  private:
   bool maps_queries() const { return !queries_.maps.is_identity(); }
@@ -58,11 +67,12 @@ class MappedRows {
   const RowProduct<T>& query_product() const {
     return is_additive_ ? additive_keys_.query_product() : query_product_;
   }
-  void prepare_additive(runtime::Call& call);
-  void make_plain(const InputRows<T>& input, const RowProduct<T>& by, T* to,
-                  runtime::Call& call) const;
+  void make_additive(const Entries& entries, runtime::Call& call);
+  const T* make_plain(const InputRows<T>& input, const RowProduct<T>& by, const Entries& entries,
+                      T* to, runtime::Call& call) const;
 
   const Problem& p_;
+  const Index entries_;
   const bool is_additive_;
   FusedCall<T> tools_;
   Problem inner_;
@@ -79,60 +89,87 @@ class MappedRows {
 template <class T>
 template <class AnyArena>
 void MappedRows<T>::take(AnyArena& arena) {
-  if (maps_queries()) left_ = arena.template take<T>(queries_.count() * inner_.Dq).data();
+  if (maps_queries()) left_ = arena.template take<T>(queries_.count(entries_) * inner_.Dq).data();
   queries_.turns.take(arena);
   if (is_additive_) {
-    ranges_ = arena.template take<Range>(queries_.count()).data();
-    if (makes_additive_keys()) own_keys_.take(p_, arena);
+    ranges_ = arena.template take<Range>(queries_.count(entries_)).data();
+    if (makes_additive_keys()) own_keys_.take(p_, entries_, arena);
     return;
   }
-  if (maps_keys()) right_ = arena.template take<T>(keys_.count() * inner_.Dk).data();
+  if (maps_keys()) right_ = arena.template take<T>(keys_.count(entries_) * inner_.Dk).data();
   keys_.turns.take(arena);
   query_product_.take(arena);
   key_product_.take(arena);
 }
 
 template <class T>
-void MappedRows<T>::prepare(runtime::Call& call) {
-  take(call.shared());
-  tools_.stop = call.stop_point();
-  if (maps_queries()) inner_.q.data = left_;
-  if (is_additive_) return prepare_additive(call);
-  if (maps_queries()) make_plain(queries_, query_product_, left_, call);
-  if (!maps_keys()) return;
-  make_plain(keys_, key_product_, right_, call);
-  inner_.k.data = right_;
+Index MappedRows<T>::entries_of_wave(const Problem& p) {
+  if (p.packed() || p.paged()) return 0;
+  constexpr Index kBudget = Index{4} << 20;
+  const Index copies = p.product == core::PairProduct::kTanh ? 2 : 1;
+  const auto values = [&](const InputRows<T>& input) {
+    const bool are_mapped = !input.maps.is_identity();
+    return are_mapped ? input.count(1) * copies * input.mapped_width() : 0;
+  };
+  const Index bytes = (values(InputRows<T>::of_queries(p)) + values(InputRows<T>::of_keys(p))) *
+                      static_cast<Index>(sizeof(T));
+  return std::clamp(kBudget / std::max<Index>(bytes, 1), Index{1}, std::max<Index>(p.B, 1));
 }
 
 template <class T>
-void MappedRows<T>::make_plain(const InputRows<T>& input, const RowProduct<T>& by, T* to,
-                               runtime::Call& call) const {
+void MappedRows<T>::prepare(runtime::Call& call) {
+  take(call.shared());
+  tools_.stop = call.stop_point();
+  queries_.turns.prepare(tools_, call);
+  if (is_additive_) {
+    if (makes_additive_keys()) own_keys_.prepare(tools_, call);
+    return;
+  }
+  if (maps_queries()) query_product_.pack(tools_, call);
+  if (!maps_keys()) return;
+  key_product_.pack(tools_, call);
+  keys_.turns.prepare(tools_, call);
+}
+
+template <class T>
+void MappedRows<T>::make(runtime::Call& call, Index begin, Index end) {
+  const Entries entries{begin, end};
+  if (is_additive_) return make_additive(entries, call);
+  if (maps_queries()) inner_.q.data = make_plain(queries_, query_product_, entries, left_, call);
+  if (maps_keys()) inner_.k.data = make_plain(keys_, key_product_, entries, right_, call);
+}
+
+// Returns where the operand's first entry would be.
+template <class T>
+const T* MappedRows<T>::make_plain(const InputRows<T>& input, const RowProduct<T>& by,
+                                   const Entries& entries, T* to, runtime::Call& call) const {
   const Index width = input.mapped_width();
-  by.pack(tools_, call);
-  input.turns.prepare(tools_, call);
-  input.make(tools_, by, call,
+  const RowPlaces places = input.places.from(entries.begin);
+  input.make(tools_, by, entries, call,
              [&](Index b, Index h, Index row, Index count, const RowsOf<const T>& made) {
-               T* rows = to + input.places.of(b, h, row) * width;
+               T* rows = to + places.of(b, h, row) * width;
                for (Index r = 0; r < count; ++r) {
                  std::copy_n(made.data + r * made.stride, width, rows + r * width);
                }
              });
+  return origin(to, places, width);
 }
 
 template <class T>
-void MappedRows<T>::prepare_additive(runtime::Call& call) {
-  if (makes_additive_keys()) own_keys_.prepare(tools_, call);
-  const RowPlaces& places = queries_.places;
-  queries_.turns.prepare(tools_, call);
-  queries_.make(tools_, query_product(), call,
+void MappedRows<T>::make_additive(const Entries& entries, runtime::Call& call) {
+  if (makes_additive_keys()) own_keys_.make(tools_, entries, call);
+  const RowPlaces places = queries_.places.from(entries.begin);
+  queries_.make(tools_, query_product(), entries, call,
                 [&](Index b, Index h, Index row, Index count, const RowsOf<const T>& made) {
                   scores_.put_exponentials(made, count, places.of(b, h, row), left_, ranges_);
                 });
+  inner_.q.data = origin(left_, places, inner_.Dq);
   inner_.k.data = additive_keys_.rows();
   scores_ = additive_keys_.scores();
   scores_.queries = places;
   scores_.query_ranges = ranges_;
-  scores_.most = std::max(scores_.most, *std::max_element(ranges_, ranges_ + queries_.count()));
+  const Index all = places.count(entries.size());
+  scores_.most = std::max(scores_.most, *std::max_element(ranges_, ranges_ + all));
 }
 
 }  // namespace qkv::attn

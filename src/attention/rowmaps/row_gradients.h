@@ -142,7 +142,7 @@ void RowGradients<T>::map_back(const MadeGradients<T>& made, const RowProduct<T>
   const Index stride = by.given() ? units : made.input.width;
   const RowPlaces& places = made.places();
   if (!to.is_summed()) {
-    for_each_row_block(call, p_, places,
+    for_each_row_block(call, places, {0, p_.B},
                        [&](Index b, Index h, Index row, Index count, core::Arena& arena) {
                          const Worker w = take_worker(arena, units);
                          block_back(made, by, b, h, row, count, w, {w.made, stride});
