@@ -6,6 +6,7 @@
 #include <concepts>
 
 #include "core/instances.h"
+#include "core/prefetch.h"
 #include "core/problem.h"
 #include "core/tile_classes.h"
 
@@ -111,6 +112,12 @@ inline void ask(const KeepMask& mask, const Problem& p, const QueryAt& at, Index
   ask_array(mask.keep, place_in(mask, p, at, j0), true, n, allowed);
 }
 
+// For the key at j and those of its line of memory, before they are asked about.
+inline void prefetch(const KeepMask& mask, const Problem& p, const QueryAt& at, Index j) {
+  const auto* bytes = static_cast<const std::byte*>(mask.keep.data);
+  prefetch(bytes + bytes_of(mask.keep.dtype, place_in(mask, p, at, j)));
+}
+
 inline Index place_in(const PaddingMask& mask, const QueryAt& at, Index j) {
   return at.b * mask.entry_stride + j * mask.padding.col_stride;
 }
@@ -200,6 +207,14 @@ inline void find_allowed(const Problem& p, detail::InstanceTarget target, const 
     }
   };
   for (const ResolvedMask& mask : p.masks) std::visit(restrict_to, mask);
+}
+
+// Prefetches what masks have for a query and a panel of keys from j on.
+inline void prefetch_masks(const Problem& p, const QueryAt& at, Index j) {
+  const auto ask_for = [&]<AnyMask M>(const M& mask) {
+    if constexpr (requires { prefetch(mask, p, at, j); }) prefetch(mask, p, at, j);
+  };
+  for (const ResolvedMask& mask : p.masks) std::visit(ask_for, mask);
 }
 
 // What is known in advance of a row and the keys of one tile: kFull only if no question may forbid

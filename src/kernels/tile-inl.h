@@ -138,7 +138,7 @@ template <class T>
 void add_scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, bool adds, T scale,
                 const RowsOf<T>& s) {
   using Tile = void (*)(const T*, Index, Index, const T*, T, T*, Index);
-  constexpr Tile kTiles[2][kTileRows] = {
+  static constexpr Tile kTiles[2][kTileRows] = {
       {&scores_tile<T, 1, false>, &scores_tile<T, 2, false>, &scores_tile<T, 3, false>,
        &scores_tile<T, 4, false>, &scores_tile<T, 5, false>, &scores_tile<T, 6, false>},
       {&scores_tile<T, 1, true>, &scores_tile<T, 2, true>, &scores_tile<T, 3, true>,
@@ -299,10 +299,50 @@ void any_weighted_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const S
   kByRows[rows - 1](w, v, keys, E, acc, ahead);
 }
 
+// The same for any number of rows: all of them use some registers of v before the next ones.
+template <class T, Weights kWeights>
+void sum_of_rows(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
+                 Index E, const RowsOf<T>& acc) {
+  using Tile = void (*)(const T*, Index, const T*, Index, Index, Index, T*, Index, NoAhead&);
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  constexpr int kMost = kTileVectors;
+  // By the numbers of rows and registers, less one each.
+  using Row = std::array<Tile, kMost>;
+  constexpr auto row_of =
+      []<bool kWhole, int kRows, int... kVectors>(std::integer_sequence<int, kVectors...>) {
+        return Row{&weighted_sum_tile<T, T, kWeights, kRows, kVectors + 1, kWhole, NoAhead>...};
+      };
+  constexpr auto table_of = [row_of]<bool kWhole, int... kRows>(
+                                std::integer_sequence<int, kRows...>) {
+    return std::array<Row, kTileRows>{
+        row_of.template operator()<kWhole, kRows + 1>(std::make_integer_sequence<int, kMost>())...};
+  };
+  constexpr auto kCounts = std::make_integer_sequence<int, static_cast<int>(kTileRows)>();
+  static constexpr auto kWhole = table_of.template operator()<true>(kCounts);
+  static constexpr auto kPart = table_of.template operator()<false>(kCounts);
+  constexpr Index kRow = kWeights == Weights::kRows || kWeights == Weights::kRowsFromZero ? 0 : 1;
+  NoAhead ahead;
+  const Index vectors = (E + kLanes - 1) / kLanes;
+  const Index pieces = (vectors + kMost - 1) / kMost;
+  Index begin = 0;
+  for (Index p = 0; p < pieces; ++p) {
+    const Index end = vectors * (p + 1) / pieces;
+    const Index last = std::min(E - (end - 1) * kLanes, kLanes);
+    const auto& table = last == kLanes ? kWhole : kPart;
+    for (Index r = 0; r < rows; r += kTileRows) {
+      const auto some = static_cast<std::size_t>(std::min(kTileRows, rows - r));
+      table[some - 1][static_cast<std::size_t>(end - begin - 1)](
+          w.data + (kRow == 0 ? r * w.stride : r), w.stride, v.data + begin * kLanes, v.stride,
+          keys, last, acc.data + r * acc.stride + begin * kLanes, acc.stride, ahead);
+    }
+    begin = end;
+  }
+}
+
 template <class T>
 void weighted_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
                   Index E, const RowsOf<T>& acc) {
-  any_weighted_sum<T, T, Weights::kRows, NoAhead>(w, rows, v, keys, E, acc, {});
+  sum_of_rows<T, Weights::kRows>(w, rows, v, keys, E, acc);
 }
 
 template <class T>
@@ -317,19 +357,19 @@ void stored_sum(const RowsOf<const T>& w, Index rows, const StoredRows& v, Index
 template <class T>
 void add_product(const RowsOf<const T>& x, Index rows, const RowsOf<const T>& w, Index terms,
                  Index columns, const RowsOf<T>& y) {
-  any_weighted_sum<T, T, Weights::kRowsFromZero, NoAhead>(x, rows, w, terms, columns, y, {});
+  sum_of_rows<T, Weights::kRowsFromZero>(x, rows, w, terms, columns, y);
 }
 
 template <class T>
 void transposed_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x, Index count,
                     Index width, const RowsOf<T>& acc) {
-  any_weighted_sum<T, T, Weights::kColumns, NoAhead>(w, rows, x, count, width, acc, {});
+  sum_of_rows<T, Weights::kColumns>(w, rows, x, count, width, acc);
 }
 
 template <class T>
 void transposed_product(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x, Index count,
                         Index width, const RowsOf<T>& acc) {
-  any_weighted_sum<T, T, Weights::kColumnsAlone, NoAhead>(w, rows, x, count, width, acc, {});
+  sum_of_rows<T, Weights::kColumnsAlone>(w, rows, x, count, width, acc);
 }
 
 }  // namespace qkv::kernels::HWY_NAMESPACE

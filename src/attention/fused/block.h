@@ -54,10 +54,11 @@ struct FusedCall {
   const kernels::DotKernels<T>& kernels;
   bool pairs = false;  // products are of bfloat16 in pairs: kernels/pair_kernels.h
   InstanceTarget instances = InstanceTarget::kBaseline;
-  bool key_masks = false;      // some mask is evaluated key by key
-  bool reads_keys = false;     // as they are stored, by few queries
-  bool reads_values = false;   // the same for values
-  bool copies_values = false;  // else: they are converted, not contiguous, or in pages
+  bool changes_scores = false;  // something comes between the product and the softmax
+  bool key_masks = false;       // some mask is evaluated key by key
+  bool reads_keys = false;      // as they are stored, by few queries
+  bool reads_values = false;    // the same for values
+  bool copies_values = false;   // else: they are converted, not contiguous, or in pages
   const AdditiveScores<T>* additive = nullptr;  // null: scores are dot products
   core::StopPoint stop;                         // of the call, when running
 
@@ -68,6 +69,8 @@ struct FusedCall {
         kernels(kernels_of<T>(target, products)),
         pairs(products == Products::kPairs),
         instances(instances_of(target)),
+        changes_scores(problem.softcap != 0 || !problem.mods.empty() || problem.bias.given() ||
+                       problem.alibi.given() || !problem.masks.empty()),
         key_masks(has_key_masks(problem)),
         reads_keys(additive_scores == nullptr && has_few_rows(problem) &&
                    is_readable<T>(problem.k)),
@@ -159,8 +162,18 @@ class FusedBlock {
   // Restarts with rows n0 .. of a unit's queries.
   void start(const KeyUnit& unit, const T* packed, Index n0, Index count) {
     start_unit(unit, packed);
+    const Index head = unit.first_head + (count > 0 ? n0 / unit.s.Tq : 0);
+    const Index i = count > 0 ? n0 % unit.s.Tq : 0;
+    const bool in_place = i + count <= unit.s.Tq && reads_queries();
+    if (in_place) {
+      const Index offset = core::offset_of(p_.q, q_entry_, head, unit.s.q0 + i, 0);
+      q_rows_ = {static_cast<const T*>(p_.q.data) + offset, p_.q.row_stride};
+    }
     for (Index r = 0; r < count; ++r) {
-      add_row(unit.first_head + (n0 + r) / unit.s.Tq, (n0 + r) % unit.s.Tq);
+      const Index h = unit.first_head + (n0 + r) / unit.s.Tq;
+      const Index row = (n0 + r) % unit.s.Tq;
+      if (!in_place) copy_query(h, row);
+      add_place(h, row);
     }
   }
   // Starts without rows; add_row() adds them. `packed`: the unit's panels, or null to pack them
@@ -168,6 +181,7 @@ class FusedBlock {
   void start_unit(const KeyUnit& unit, const T* packed) {
     unit_ = unit;
     packed_ = packed;
+    q_rows_ = {q_, p_.Dk};
     clear_rows();
     clear_chunk();
     reads_end_ = unit.s.Tk;
@@ -183,26 +197,9 @@ class FusedBlock {
     live_ = {unit_.s.Tk, 0};
   }
   void add_row(Index h, Index i) {
-    const QueryAt at{unit_.b, h, i, offset_};
-    const KeyRange live =
-        p_.masks.empty() ? KeyRange{0, unit_.s.Tk} : live_range(p_, at, unit_.s.Tk);
-    rows_[count_] = {at, live, range_of(h, i)};
-    call_.stop();
-    const Index offset = core::offset_of(p_.q, q_entry_, h, unit_.s.q0 + i, 0);
-    T* to = q_ + count_ * p_.Dk;
-    if (call_.pairs && p_.q.col_stride != 1) {
-      join_channels(p_.q, offset, p_.Dk, to);
-    } else if (is_readable<T>(p_.q)) {
-      k_.widen(stored_rows(p_.q, offset), 1, call_.score_width(), {to, p_.Dk});
-    } else {
-      load_values(p_.q, offset, p_.q.col_stride, call_.score_width(), to);
-    }
-    if (!live.empty()) {
-      live_ = {std::min(live_.begin, live.begin), std::max(live_.end, live.end)};
-    }
-    ++count_;
+    copy_query(h, i);
+    add_place(h, i);
   }
-
   const KeyUnit& unit() const { return unit_; }
   Index count() const { return count_; }
   const BlockRow& row(Index r) const { return rows_[r]; }
@@ -274,11 +271,41 @@ class FusedBlock {
     KeyRange keys;             // live ones, in whole panels
     unsigned live_panels = 0;  // bit n: the chunk's panel n is computed
     bool partial = false;      // key masks forbid some of the pairs
+
+    bool is_whole() const {
+      return live_panels >> (keys.begin / kPanel) == (1U << keys.size() / kPanel) - 1;
+    }
   };
 
   Index tile_count() const { return pieces(count_, kTileRows); }
   Index tile_begin(Index t) const { return t * kTileRows; }
   Index tile_end(Index t) const { return std::min(count_, (t + 1) * kTileRows); }
+  // Whether a block's rows of one head are read where they are: close together, as copied ones are.
+  bool reads_queries() const {
+    return !call_.pairs && p_.q.dtype == dtype_of<T> && p_.q.col_stride == 1 &&
+           p_.q.row_stride >= p_.Dk && p_.q.row_stride <= 2 * p_.Dk;
+  }
+  // To the place of the next row.
+  void copy_query(Index h, Index i) {
+    call_.stop();
+    const Index offset = core::offset_of(p_.q, q_entry_, h, unit_.s.q0 + i, 0);
+    T* to = q_ + count_ * p_.Dk;
+    if (call_.pairs && p_.q.col_stride != 1) {
+      join_channels(p_.q, offset, p_.Dk, to);
+    } else if (is_readable<T>(p_.q)) {
+      k_.widen(stored_rows(p_.q, offset), 1, call_.score_width(), {to, p_.Dk});
+    } else {
+      load_values(p_.q, offset, p_.q.col_stride, call_.score_width(), to);
+    }
+  }
+  void add_place(Index h, Index i) {
+    const QueryAt at{unit_.b, h, i, offset_};
+    const KeyRange live =
+        p_.masks.empty() ? KeyRange{0, unit_.s.Tk} : live_range(p_, at, unit_.s.Tk);
+    rows_[count_++] = {at, live, range_of(h, i)};
+    if (live.empty()) return;
+    live_ = {std::min(live_.begin, live.begin), std::max(live_.end, live.end)};
+  }
   Range range_of(Index h, Index i) const {
     if (call_.additive == nullptr) return Range::kSmall;
     return call_.additive->of_queries(unit_.b, h, unit_.s.q0 + i, 1);
@@ -288,7 +315,7 @@ class FusedBlock {
   core::TileClass allowed_class(Index t, Index panel) const;
   core::TileClass class_of(Index t, Index panel) const;
   void ask_key_masks(Index t, Tiles tiles);
-  void prefetch_bias(Index t0, Index t1) const;
+  void prefetch_bias(Index t0, Index t1, Index n) const;
   const T* panel(Index n);
   StoredRows values();
   void score_stored(Index first, Index rows, Index n, Index keys);
@@ -298,10 +325,11 @@ class FusedBlock {
   bool begin_chunk(Index j0, Tiles tiles, bool with_values);
   void score_tiles(Index t0, Index t1, Tiles tiles);
   void sum_values(Index t0, Index t1, const StoredRows& v);
-  void sum_tile(Index t, Index begin, Index end, const StoredRows& v);
+  bool joins_sums(Index t, Index t1) const;
+  void sum_tile(Index t, Index t1, Index begin, Index end, const StoredRows& v);
   void sum_tiles(Index t0, Index t1, const StoredRows& v);
   void sum_run(Index t, Index begin, Index end, const StoredRows& v);
-  void sum_keys(Index t, Index begin, Index end, const StoredRows& v);
+  void sum_keys(Index t, Index t1, Index begin, Index end, const StoredRows& v);
   void find_odd_values(const StoredRows& v);
   bool is_odd_value(Index n, const StoredRows& v) const;
   bool may_see(Index r, Index n) const;
@@ -328,7 +356,8 @@ class FusedBlock {
   Index reads_end_ = 0;  // key after the last that this block is expected to read
   Tile tiles_[kBlockTiles];
   BlockRow* rows_ = nullptr;
-  T* q_ = nullptr;           // [rows][D]
+  T* q_ = nullptr;           // [rows][D], copied
+  RowsOf<const T> q_rows_;   // these, or the rows of q where they are
   T* s_ = nullptr;           // [group's rows][kScoreStride]
   T* spare_ = nullptr;       // [kKeyChunk]
   T* panels_ = nullptr;      // packed by this block, of the chunk

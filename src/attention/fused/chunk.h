@@ -7,6 +7,7 @@
 
 #include "attention/fused/block.h"
 #include "attention/fused/pack.h"
+#include "core/prefetch.h"
 
 // The work of a FusedBlock on one chunk of keys.
 namespace qkv::attn {
@@ -176,6 +177,11 @@ void FusedBlock<T>::score_tiles(Index t0, Index t1, Tiles tiles) {
   }
   for (Index n = 0; n < pieces(keys_, kPanel); ++n) {
     call_.stop();
+    if (p_.bias.given()) prefetch_bias(t0, t1, n);
+    for (Index r = tile_end(t1 - 1);
+         call_.key_masks && r < std::min(count_, tile_end(t1 - 1) + kGroupRows); ++r) {
+      core::prefetch_masks(p_, rows_[r].at, j0_ + n * kPanel);
+    }
     const auto is_live = [&](Index t) { return (tiles_[t].live_panels >> n & 1U) != 0; };
     for (Index t = t0; t < t1; ++t) {
       if (!is_live(t)) continue;
@@ -198,8 +204,8 @@ void FusedBlock<T>::score_panel(Index t0, Index t1, Index n) {
     range = call_.additive->of_keys(unit_.b, unit_.g, unit_.s.k0 + j0_ + n * kPanel, keys);
     for (Index r = first; r < end; ++r) range = std::max(range, rows_[r].range);
   }
-  call_.scores(rows_[first].at.h, {q_ + first * p_.Dk, p_.Dk}, end - first, panel(n), keys, range,
-               {scores(first) + n * kPanel, kScoreStride});
+  call_.scores(rows_[first].at.h, {q_rows_.data + first * q_rows_.stride, q_rows_.stride},
+               end - first, panel(n), keys, range, {scores(first) + n * kPanel, kScoreStride});
 }
 
 // Keys that no row may see are not read; their scores are 0 until masked.
@@ -216,22 +222,23 @@ void FusedBlock<T>::score_stored(Index first, Index rows, Index n, Index keys) {
     count = reads_.run_of_keys(key, end - key);
     const ReadAhead ahead = first == 0 ? reads_.beside_keys(key, count) : ReadAhead{};
     count = std::min(count, end - key);
-    k_.stored_scores({q_ + first * p_.Dk, p_.Dk}, rows, p_.Dk, reads_.keys(key), count, scale,
-                     {scores(first) + key, kScoreStride}, ahead);
+    k_.stored_scores({q_rows_.data + first * q_rows_.stride, q_rows_.stride}, rows, p_.Dk,
+                     reads_.keys(key), count, scale, {scores(first) + key, kScoreStride}, ahead);
   }
 }
 
-// Prefetches the bias of the rows after this group: it is read once, from far memory.
+// Prefetches the bias of panel n of the tiles t0 .. t1-1: it is read once, from far memory, and few
+// lines can be asked for at a time.
 template <class T>
-void FusedBlock<T>::prefetch_bias(Index t0, Index t1) const {
+void FusedBlock<T>::prefetch_bias(Index t0, Index t1, Index n) const {
   constexpr Index kLine = 64 / sizeof(T);
   for (Index r = tile_begin(t0); r < tile_end(t1 - 1); ++r) {
     const KeyRange x = piece(r);
-    const T* bias = x.empty() ? nullptr : bias_in_place<T>(p_, rows_[r].at, j0_ + x.begin);
+    const Index begin = std::max(x.begin, n * kPanel);
+    const Index end = std::min({x.end, keys_, (n + 1) * kPanel});
+    const T* bias = begin < end ? bias_in_place<T>(p_, rows_[r].at, j0_ + begin) : nullptr;
     if (bias == nullptr) continue;
-    for (Index n = 0; n < std::min(x.end, keys_) - x.begin; n += kLine) {
-      __builtin_prefetch(bias + n, 0, 2);
-    }
+    for (Index c = 0; c < end - begin; c += kLine) core::prefetch(bias + c);
   }
 }
 
@@ -261,9 +268,6 @@ void FusedBlock<T>::chunk(Index j0, bool with_values, const Use& use) {
   if (with_values) v = values();
   for (Index t0 = 0; t0 < tile_count(); t0 += kGroupTiles) {
     const Index t1 = std::min(t0 + kGroupTiles, tile_count());
-    if (p_.bias.given() && t1 < tile_count()) {
-      prefetch_bias(t1, std::min(t1 + kGroupTiles, tile_count()));
-    }
     score_tiles(t0, t1, Tiles::kLive);
     bool any_live = false;
     for (Index t = t0; t < t1; ++t) {
@@ -287,18 +291,20 @@ void FusedBlock<T>::softmax_rows(Index t) {
     std::fill_n(chunk_sum + in_group, rows, T(0));
     return;
   }
-  for (Index r = first; r < first + rows; ++r) {
+  for (Index r = first; call_.changes_scores && r < first + rows; ++r) {
     soft_cap(r);
     change(r);
   }
+  for (Index r = first; keys_ < x.end && r < first + rows; ++r) {
+    std::fill(scores(r) + keys_, scores(r) + x.end, -std::numeric_limits<T>::infinity());
+  }
   k_.softmax({scores(first) + x.begin, kScoreStride}, rows, x.end - x.begin, chunk_max + in_group,
              chunk_sum + in_group);
-  for (Index r = first; r < first + rows; ++r) drop(r);
+  for (Index r = first; p_.dropout != 0 && r < first + rows; ++r) drop(r);
 }
 
 template <class T>
 void FusedBlock<T>::drop(Index r) const {
-  if (p_.dropout == 0) return;
   const QueryAt& at = rows_[r].at;
   const KeyRange x = piece(r);
   k_.drop(scores(r) + x.begin, p_.dropout_mask.row(at.b, at.h, at.i), j0_ + x.begin,
@@ -385,19 +391,35 @@ void FusedBlock<T>::sum_tiles(Index t0, Index t1, const StoredRows& v) {
   ambiguous_ = 0;
   for (Index n = 0; n < keys_; n += step) {
     call_.stop();
-    for (Index t = t0; t < t1; ++t) sum_tile(t, n, std::min(n + step, keys_), v);
+    const Index end = std::min(n + step, keys_);
+    for (Index t = t0; t < t1; ++t) {
+      const Index first = t;
+      while (joins_sums(t, t1)) ++t;
+      sum_tile(first, t + 1, n, end, v);
+    }
   }
   for (Index t = t0; t < t1; ++t) {
     if ((ambiguous_ >> t % kGroupTiles & 1U) != 0) sum_with_care(t, v);
   }
 }
 
-// Keys begin .. end-1 of the chunk, for the rows of one tile: the runs of live panels.
+// Whether tile t and the next one, if it is before t1, take the same sums.
 template <class T>
-void FusedBlock<T>::sum_tile(Index t, Index begin, Index end, const StoredRows& v) {
+bool FusedBlock<T>::joins_sums(Index t, Index t1) const {
+  if (t + 1 >= t1 || call_.pairs || call_.reads_values || !odd_.none()) return false;
+  const Tile& x = tiles_[t];
+  const Tile& y = tiles_[t + 1];
+  return x.live_panels == y.live_panels && x.is_whole();
+}
+
+// Keys begin .. end-1 of the chunk, for the rows of tiles t .. t1-1, one tile unless they are
+// joined: the runs of live panels.
+template <class T>
+void FusedBlock<T>::sum_tile(Index t, Index t1, Index begin, Index end, const StoredRows& v) {
   const Tile& tile = tiles_[t];
   begin = std::max(begin, tile.keys.begin);
   end = std::min(end, tile.keys.end);
+  if (begin < end && odd_.none() && tile.is_whole()) return sum_keys(t, t1, begin, end, v);
   while (begin < end) {
     Index stop = begin;
     while (stop < end && (tile.live_panels >> (stop / kPanel) & 1U) != 0) {
@@ -411,20 +433,20 @@ void FusedBlock<T>::sum_tile(Index t, Index begin, Index end, const StoredRows& 
 // The same of a run of live panels.
 template <class T>
 void FusedBlock<T>::sum_run(Index t, Index begin, Index end, const StoredRows& v) {
-  if (odd_.none()) return sum_keys(t, begin, end, v);
+  if (odd_.none()) return sum_keys(t, t + 1, begin, end, v);
   const Index each = call_.pairs ? 2 : 1;
   while (begin < end) {
     const Index odd = odd_.next(begin, end) / each * each;
-    if (odd > begin) sum_keys(t, begin, std::min(odd, end), v);
+    if (odd > begin) sum_keys(t, t + 1, begin, std::min(odd, end), v);
     begin = std::min(odd + each, end);
     if (odd < end) sum_one_by_one(t, odd, begin, v);
   }
 }
 
 template <class T>
-void FusedBlock<T>::sum_keys(Index t, Index begin, Index end, const StoredRows& v) {
+void FusedBlock<T>::sum_keys(Index t, Index t1, Index begin, Index end, const StoredRows& v) {
   const Index r = tile_begin(t);
-  const Index rows = tile_end(t) - r;
+  const Index rows = tile_end(t1 - 1) - r;
   const RowsOf<T> to{chunk_acc + r % kGroupRows * width_, width_};
   // Keys of a weight, and of a row of copied values: pieces begin at even keys.
   const Index each = call_.pairs ? 2 : 1;

@@ -7,6 +7,7 @@
 #include "attention/fused/additive_pairs.h"
 #include "attention/fused/gradient_call.h"
 #include "attention/fused/gradient_words.h"
+#include "core/prefetch.h"
 
 // One block of keys and all queries of its unit, block by block: scores and weights are recomputed,
 // dk and dv are accumulated here, the gradients of queries are added to their rows in turn.
@@ -74,7 +75,9 @@ class FusedGradientBlock {
   void begin(const KeyUnit& unit, Index block);
   bool query_block(Index h, Index block);
   void find_live(Index t);
-  void prefetch_bias(Index t) const;
+  template <core::Access kAccess>
+  void prefetch_bias(Index t0, Index t1, Index n) const;
+  void prefetch_masks(Index t0, Index t1) const;
   void score_tiles(Index t0, Index t1);
   void tile_gradients(Index t);
   void change(Index t, Index r);
@@ -345,27 +348,40 @@ void FusedGradientBlock<T>::find_live(Index t) {
   panels_[t] &= panels;
 }
 
-// Prefetches the bias of a tile's rows and its gradient: far memory, used once.
+// Prefetches panel n of the bias of the tiles' rows, or of its gradient: far memory, used once.
 template <class T>
-void FusedGradientBlock<T>::prefetch_bias(Index t) const {
+template <core::Access kAccess>
+void FusedGradientBlock<T>::prefetch_bias(Index t0, Index t1, Index n) const {
   constexpr Index kLine = 64 / sizeof(T);
-  if (panels_[t] == 0) return;
-  for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
+  const Index begin = n * kPanel;
+  for (Index r = first_row(t0); r < std::min(first_row(t1), rows_); ++r) {
     const QueryAt at = query(r);
-    const T* bias = bias_in_place<T>(p_, at, j0_);
-    const T* to =
-        call_.sums_bias_keys() ? call_.own.at(call_.to.bias, at.b, at.h, at.i, j0_) : nullptr;
-    for (Index n = 0; n < keys_; n += kLine) {
-      if (bias != nullptr) __builtin_prefetch(bias + n, 0, 2);
-      if (to != nullptr) __builtin_prefetch(to + n, 1, 2);
+    const T* line;
+    if constexpr (kAccess == core::Access::kRead) {
+      line = bias_in_place<T>(p_, at, j0_ + begin);
+    } else {
+      line = call_.own.at(call_.to.bias, at.b, at.h, at.i, j0_ + begin);
     }
+    if (line == nullptr) return;
+    for (Index c = 0; c < std::min(kPanel, keys_ - begin); c += kLine) {
+      core::prefetch<kAccess>(line + c);
+    }
+  }
+}
+
+// Prefetches the masks of the same tiles in the next block of queries.
+template <class T>
+void FusedGradientBlock<T>::prefetch_masks(Index t0, Index t1) const {
+  for (Index r = first_row(t0) + kGradientBlock; r < first_row(t1) + kGradientBlock; ++r) {
+    if (i0_ + r >= unit_.s.Tq) return;
+    for (Index n = 0; n < keys_; n += kPanel) core::prefetch_masks(p_, query(r), j0_ + n);
   }
 }
 
 // Weights and gradients of scores for the tiles t0 .. t1-1.
 template <class T>
 void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
-  for (Index t = t0; p_.bias.given() && t < t1; ++t) prefetch_bias(t);
+  if (call_.dot.key_masks) prefetch_masks(t0, t1);
   for (Index n = 0; n < kGradientPanels; ++n) {
     const auto is_live = [&](Index t) { return (panels_[t] >> n & 1U) != 0; };
     // The end of the run of live tiles from t.
@@ -376,6 +392,7 @@ void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
     for (Index t = t0; t < t1;) {
       if (is_live(t)) {
         const Index end = call_.dot.joins_tiles() ? live_end(t) : t + 1;
+        if (p_.bias.given()) prefetch_bias<core::Access::kRead>(t, end, n);
         score_panel(t, end, n);
         t = end;
         continue;
@@ -390,7 +407,9 @@ void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
       if (!is_live(t)) continue;
       call_.dot.stop();
       const Index r = first_row(t);
-      t = live_end(t);
+      const Index end = live_end(t);
+      if (call_.sums_bias_keys()) prefetch_bias<core::Access::kWrite>(t, end, n);
+      t = end;
       k_.scores({dout_rows_.data + r * dout_rows_.stride, dout_rows_.stride},
                 std::min(first_row(t), rows_) - r, p_.E, v_panels_ + n * kPanel * call_.terms(p_.E),
                 T(1), {gradients(r) + n * kPanel, kGradientStride});
