@@ -26,6 +26,7 @@ template <class T>
 constexpr DotKernels<T> kDotKernels{
     .pack_panel = &pack_panel<T>,
     .scores = &scores<T>,
+    .scores_of_keys = &scores_of_keys<T>,
     .stored_scores = &stored_scores<T>,
     .add_bias = &add_bias<T>,
     .subtract_distance = &subtract_distance<T>,

@@ -100,6 +100,10 @@ struct DotKernels {
   // core::kChannelBlock.
   void (*scores)(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T scale,
                  const RowsOf<T>& s);
+  // The same of the first `keys` keys of the panel alone: whole registers of at most 16 scores;
+  // what is behind these may be written or not.
+  void (*scores_of_keys)(const RowsOf<const T>& q, Index rows, Index D, const T* panel, Index keys,
+                         T scale, const RowsOf<T>& s);
   // The same for any number of keys as they are stored, for few rows: keys are transposed in
   // registers. Whole registers of scores are written.
   void (*stored_scores)(const RowsOf<const T>& q, Index rows, Index D, const StoredRows& k,
@@ -110,7 +114,7 @@ struct DotKernels {
   void (*subtract_distance)(T* s, T slope, Index distance, Index n);
   // s_n = -inf where allowed_n is 0.
   void (*mask)(T* s, const std::uint8_t* allowed, Index n);
-  // Replaces the scores of n keys (a multiple of kPanel) by exp(s - max), masked ones (-inf) by 0,
+  // Replaces the scores of n keys (a multiple of 16) by exp(s - max), masked ones (-inf) by 0,
   // for each row; returns the rows' max and sum.
   void (*softmax)(const RowsOf<T>& s, Index rows, Index n, T* max, T* sum);
   // Merges the chunk states of n rows into the total; *_factor are those of the sums so far.

@@ -35,20 +35,21 @@ HWY_NOINLINE void score_gradients(const RowsOf<T>& s, const RowsOf<T>& dw, Index
     const V shift = hn::Set(d, queries.lse[r]);
     const V factor = hn::Set(d, queries.factor[r]);
     const V middle = hn::Set(d, queries.delta[r]);
-    for (Index x = 0; x < n; x += kVectors * kLanes) {
+    const auto change = [&](Index x) HWY_ATTR {
+      const V score = hn::LoadU(d, s_row + x);
+      const auto masked = hn::Eq(score, none);
+      const V e = hn::Mul(exp_nonpositive(d, hn::Sub(score, shift)), factor);
+      const V w = hn::IfThenZeroElse(masked, e);
+      const V ds = hn::Mul(w, hn::Sub(hn::LoadU(d, dw_row + x), middle));
+      hn::StoreU(w, d, s_row + x);
+      hn::StoreU(hn::IfThenZeroElse(masked, hn::Mul(ds, slope)), d, dw_row + x);
+    };
+    Index x = 0;
+    for (; x + kVectors * kLanes <= n; x += kVectors * kLanes) {
 #pragma GCC unroll 4
-      for (int y = 0; y < kVectors; ++y) {
-        T* at = s_row + x + y * kLanes;
-        T* gradient = dw_row + x + y * kLanes;
-        const V score = hn::LoadU(d, at);
-        const auto masked = hn::Eq(score, none);
-        const V e = hn::Mul(exp_nonpositive(d, hn::Sub(score, shift)), factor);
-        const V w = hn::IfThenZeroElse(masked, e);
-        const V ds = hn::Mul(w, hn::Sub(hn::LoadU(d, gradient), middle));
-        hn::StoreU(w, d, at);
-        hn::StoreU(hn::IfThenZeroElse(masked, hn::Mul(ds, slope)), d, gradient);
-      }
+      for (int y = 0; y < kVectors; ++y) change(x + y * kLanes);
     }
+    for (; x < n; x += kLanes) change(x);
   }
 }
 

@@ -25,7 +25,7 @@ struct GradientKernels {
   // The same with acc_rc = 0 + the sum.
   void (*transposed_product)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x,
                              Index count, Index width, const RowsOf<T>& acc);
-  // For each row of n keys (a multiple of kPanel), in place:
+  // For each row of n keys (a multiple of 16), in place:
   //   s_n  -> w_n = exp(s_n - lse) * factor
   //   dw_n -> w_n (dw_n - delta) * scale
   // and 0 for both where s_n is -inf, whatever dw_n is.

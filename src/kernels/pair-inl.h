@@ -140,6 +140,12 @@ inline void pair_scores(const Words& q, Index rows, Index D, const float* panel,
   }
 }
 
+// Of the whole panel.
+inline void pair_scores_of_keys(const Words& q, Index rows, Index D, const float* panel, Index,
+                                float scale, const RowsOf<float>& s) {
+  pair_scores(q, rows, D, panel, scale, s);
+}
+
 // Some rows' scores of keys as they are stored, 16 at a time.
 template <int kRows>
 HWY_NOINLINE void stored_pair_scores_tile(const Words& q, Index D, const StoredRows& k, Index keys,

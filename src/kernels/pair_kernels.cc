@@ -23,6 +23,7 @@ namespace qkv::kernels::HWY_NAMESPACE {
 DotKernels<float> with_bfloat16_pairs(DotKernels<float> kernels) {
   kernels.pack_panel = &pack_pairs;
   kernels.scores = &pair_scores;
+  kernels.scores_of_keys = &pair_scores_of_keys;
   kernels.stored_scores = &stored_pair_scores;
   kernels.weighted_sum = &paired_sum;
   kernels.stored_sum = &stored_pair_sum;

@@ -43,7 +43,7 @@ void mask(T* s, const std::uint8_t* allowed, Index n) {
 
 // ---- softmax --------------------------------------------------------------------------------
 
-// The largest of n scores, a multiple of kPanel; NaN are ignored.
+// The largest of n scores, a multiple of 16; NaN are ignored.
 template <class T>
 HWY_INLINE T largest(const T* s, Index n) {
   const hn::ScalableTag<T> d;
@@ -52,10 +52,12 @@ HWY_INLINE T largest(const T* s, Index n) {
   // Max returns its second operand when one is NaN.
   V top[4];
   for (V& x : top) x = hn::Set(d, -kInfinity<T>);
-  for (Index x = 0; x < n; x += 4 * kLanes) {
+  Index x = 0;
+  for (; x + 4 * kLanes <= n; x += 4 * kLanes) {
 #pragma GCC unroll 4
     for (int y = 0; y < 4; ++y) top[y] = hn::Max(hn::LoadU(d, s + x + y * kLanes), top[y]);
   }
+  for (; x < n; x += kLanes) top[0] = hn::Max(hn::LoadU(d, s + x), top[0]);
   const V all = hn::Max(hn::Max(top[0], top[1]), hn::Max(top[2], top[3]));
   return hn::GetLane(hn::MaxOfLanes(d, all));
 }
@@ -75,14 +77,20 @@ HWY_INLINE T exponentials(T* s, Index n, T shift_by) {
     V acc[kGroup];
 #pragma GCC unroll 8
     for (int y = 0; y < kGroup; ++y) acc[y] = hn::Zero(d);
-    for (Index x = v0 * kLanes; x < n; x += kPanel) {
+    const auto add = [&](T* at, V& to) HWY_ATTR {
+      const V e = exp_nonpositive(d, hn::Sub(hn::LoadU(d, at), shift));
+      hn::StoreU(e, d, at);
+      to = hn::Add(to, e);
+    };
+    Index x = v0 * kLanes;
+    for (; x + kGroup * kLanes <= n; x += kPanel) {
 #pragma GCC unroll 8
-      for (int y = 0; y < kGroup; ++y) {
-        T* at = s + x + y * kLanes;
-        const V e = exp_nonpositive(d, hn::Sub(hn::LoadU(d, at), shift));
-        hn::StoreU(e, d, at);
-        acc[y] = hn::Add(acc[y], e);
-      }
+      for (int y = 0; y < kGroup; ++y) add(s + x + y * kLanes, acc[y]);
+    }
+    // A part of a panel at the end.
+#pragma GCC unroll 8
+    for (int y = 0; y < kGroup; ++y) {
+      if (x + y * kLanes < n) add(s + x + y * kLanes, acc[y]);
     }
 #pragma GCC unroll 8
     for (int y = 0; y < kGroup; ++y) sums[v0 + y] = acc[y];

@@ -89,42 +89,43 @@ void pack_panel(const StoredRows& k, Index keys, Index D, T* panel) {
 
 // ---- q k^T ----------------------------------------------------------------------------------
 
-// One block of channels: sums from zero, added to those of the previous blocks if kAdds. Not
-// inlined: in a large function gcc 12 spills the accumulators, as it does if one
-// function loops over all blocks.
-template <class T, int kRows, bool kAdds>
+// One block of channels: sums from zero, added to those of the previous blocks if kAdds. All keys
+// of the panel, or kVectors registers of them. Not inlined: in a large function gcc 12 spills the
+// accumulators, as it does if one function loops over all blocks.
+template <class T, int kRows, bool kAdds, int kVectors = kTileVectors, bool kWhole = true>
 HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index channels,
                               const T* HWY_RESTRICT panel, T scale, T* HWY_RESTRICT s,
                               Index s_stride) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  for (Index n = 0; n < kPanel; n += kTileVectors * kLanes) {
-    V acc[kRows][kTileVectors];
+  constexpr Index kKeys = kWhole ? kPanel : kVectors * kLanes;
+  for (Index n = 0; n < kKeys; n += kVectors * kLanes) {
+    V acc[kRows][kVectors];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-      for (int x = 0; x < kTileVectors; ++x) acc[r][x] = hn::Zero(d);
+      for (int x = 0; x < kVectors; ++x) acc[r][x] = hn::Zero(d);
     }
     const T* k = panel + n;
     // A block of channels is short: unrolling reduces the loop overhead.
 #pragma GCC unroll 4
     for (Index c = 0; c < channels; ++c, k += kPanel) {
-      V keys[kTileVectors];
+      V keys[kVectors];
 #pragma GCC unroll 8
-      for (int x = 0; x < kTileVectors; ++x) keys[x] = hn::LoadU(d, k + x * kLanes);
+      for (int x = 0; x < kVectors; ++x) keys[x] = hn::LoadU(d, k + x * kLanes);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const V value = hn::Set(d, q[r * q_stride + c]);
 #pragma GCC unroll 8
-        for (int x = 0; x < kTileVectors; ++x) acc[r][x] = hn::MulAdd(value, keys[x], acc[r][x]);
+        for (int x = 0; x < kVectors; ++x) acc[r][x] = hn::MulAdd(value, keys[x], acc[r][x]);
       }
     }
     const V factor = hn::Set(d, scale);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-      for (int x = 0; x < kTileVectors; ++x) {
+      for (int x = 0; x < kVectors; ++x) {
         T* const to = s + r * s_stride + n + x * kLanes;
         if (kAdds) acc[r][x] = hn::Add(hn::LoadU(d, to), acc[r][x]);
         hn::StoreU(hn::Mul(acc[r][x], factor), d, to);
@@ -159,6 +160,44 @@ template <class T>
 void scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T scale,
             const RowsOf<T>& s) {
   add_scores<T>(q, rows, D, panel, false, scale, s);
+}
+
+// By the number of registers of keys and of rows, less one each.
+template <class T, bool kAdds>
+struct NarrowTiles {
+  using Tile = void (*)(const T*, Index, Index, const T*, T, T*, Index);
+  template <int kVectors, int... kRows>
+  static constexpr std::array<Tile, kTileRows> row(std::integer_sequence<int, kRows...>) {
+    return {&scores_tile<T, kRows + 1, kAdds, kVectors, false>...};
+  }
+  template <int... kVectors>
+  static constexpr std::array<std::array<Tile, kTileRows>, kTileVectors> table(
+      std::integer_sequence<int, kVectors...>) {
+    return {row<kVectors + 1>(std::make_integer_sequence<int, static_cast<int>(kTileRows)>())...};
+  }
+  static constexpr auto kTable = table(std::make_integer_sequence<int, kTileVectors>());
+};
+
+// The scores of the first `keys` keys of a panel: whole registers of them, others are not written.
+template <class T>
+void scores_of_keys(const RowsOf<const T>& q, Index rows, Index D, const T* panel, Index keys,
+                    T scale, const RowsOf<T>& s) {
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  constexpr Index kStep = kTileVectors * kLanes;
+  if (keys > kPanel - kLanes) return scores<T>(q, rows, D, panel, scale, s);
+  for (Index c = 0; c < D; c += core::kChannelBlock) {
+    const Index end = std::min(D, c + core::kChannelBlock);
+    for (Index r = 0; r < rows; r += kTileRows) {
+      const auto some = static_cast<std::size_t>(std::min(kTileRows, rows - r));
+      for (Index n = 0; n < keys; n += kStep) {
+        const Index vectors = (std::min(kStep, keys - n) + kLanes - 1) / kLanes;
+        const auto& tiles = c == 0 ? NarrowTiles<T, false>::kTable : NarrowTiles<T, true>::kTable;
+        tiles[static_cast<std::size_t>(vectors - 1)][some - 1](
+            q.data + r * q.stride + c, q.stride, end - c, panel + c * kPanel + n,
+            end < D ? T(1) : scale, s.data + r * s.stride + n, s.stride);
+      }
+    }
+  }
 }
 
 // ---- w v ------------------------------------------------------------------------------------

@@ -93,7 +93,9 @@ struct FusedCall {
   void scores(Index h, const RowsOf<const T>& q, Index rows, const T* panel, Index keys,
               Range range, const RowsOf<T>& s) const {
     const T scale = static_cast<T>(p.scale);
-    if (additive == nullptr) return kernels.scores(q, rows, p.Dk, panel, scale, s);
+    if (additive == nullptr) {
+      return kernels.scores_of_keys(q, rows, p.Dk, panel, keys, scale, s);
+    }
     additive->scores(h, q, rows, panel, keys, range, scale, s);
   }
   // E in whole registers, for any target.

@@ -295,10 +295,12 @@ void FusedBlock<T>::softmax_rows(Index t) {
     soft_cap(r);
     change(r);
   }
-  for (Index r = first; keys_ < x.end && r < first + rows; ++r) {
-    std::fill(scores(r) + keys_, scores(r) + x.end, -std::numeric_limits<T>::infinity());
+  // A part of a panel at the end: in whole registers.
+  const Index end = std::min(x.end, pieces(keys_, kMostLanes) * kMostLanes);
+  for (Index r = first; keys_ < end && r < first + rows; ++r) {
+    std::fill(scores(r) + keys_, scores(r) + end, -std::numeric_limits<T>::infinity());
   }
-  k_.softmax({scores(first) + x.begin, kScoreStride}, rows, x.end - x.begin, chunk_max + in_group,
+  k_.softmax({scores(first) + x.begin, kScoreStride}, rows, end - x.begin, chunk_max + in_group,
              chunk_sum + in_group);
   for (Index r = first; p_.dropout != 0 && r < first + rows; ++r) drop(r);
 }

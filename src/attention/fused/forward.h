@@ -64,6 +64,7 @@ class FusedForward {
   KeyRange live_chunks(const KeyUnit& unit) const;
   Index piece_values() const { return few_queries() ? partial_values() : kPanel * p_.Dk; }
   Index wave_pieces() const;
+  Index cached_pieces(Index threads) const;
   Index choose_block_rows(int threads) const;
   struct Partial {
     T* max = nullptr;
@@ -111,6 +112,16 @@ Index FusedForward<T>::wave_pieces() const {
   // In packed sequences only the last piece may be partial.
   const Index all = p_.packed() ? p_.G * (p_.k_rows / length + p_.B) : most_units_ * one;
   return std::max(one, std::min(kBudget / bytes, all));
+}
+
+// How many of these a wave takes: what is packed is read soon, from the caches, and each thread has
+// some tasks in each of its rounds.
+template <class T>
+Index FusedForward<T>::cached_pieces(Index threads) const {
+  constexpr Index kBudget = Index{3} << 19;
+  const Index bytes = std::max<Index>(piece_values() * static_cast<Index>(sizeof(T)), 1);
+  if (few_queries()) return wave_pieces();
+  return std::min(wave_pieces(), std::max<Index>(threads * kBudget / bytes, 1));
 }
 
 // Smaller blocks if there are too few for the threads to finish together: eight per thread, but at
@@ -171,7 +182,7 @@ void FusedForward<T>::start(runtime::Call& call) {
 
 template <class T>
 void FusedForward<T>::run_units(runtime::Call& call, Index begin, Index end) {
-  const Index budget = wave_pieces();
+  const Index budget = cached_pieces(call.concurrency());
   const auto size = [&](const KeyUnit& unit) { return pieces_of(unit); };
   for (; wave_.next(p_, begin, end, budget, size); begin = wave_.end()) {
     const auto chunks = [&](const KeyUnit& unit) { return pieces(unit.s.Tk, p_.key_chunk); };

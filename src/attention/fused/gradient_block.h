@@ -410,9 +410,10 @@ void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
       const Index end = live_end(t);
       if (call_.sums_bias_keys()) prefetch_bias<core::Access::kWrite>(t, end, n);
       t = end;
-      k_.scores({dout_rows_.data + r * dout_rows_.stride, dout_rows_.stride},
-                std::min(first_row(t), rows_) - r, p_.E, v_panels_ + n * kPanel * call_.terms(p_.E),
-                T(1), {gradients(r) + n * kPanel, kGradientStride});
+      k_.scores_of_keys({dout_rows_.data + r * dout_rows_.stride, dout_rows_.stride},
+                        std::min(first_row(t), rows_) - r, p_.E,
+                        v_panels_ + n * kPanel * call_.terms(p_.E), keys_ - n * kPanel, T(1),
+                        {gradients(r) + n * kPanel, kGradientStride});
     }
   }
   for (Index t = t0; t < t1; ++t) {
@@ -443,7 +444,7 @@ template <class T>
 void FusedGradientBlock<T>::tile_gradients(Index t) {
   const KeyRange keys = keys_of(t);
   const Index first = first_row(t);
-  const Index count = keys.end - keys.begin;
+  const Index count = std::min(keys.end, pieces(keys_, kMostLanes) * kMostLanes) - keys.begin;
   const bool plain = call_.is_plain() && full_[t] && !with_care_;
   for (Index r = first; !plain && r < first + rows_of(t); ++r) {
     change(t, r);
