@@ -25,6 +25,7 @@ constexpr Group kGroups[] = {
      Choice::kUnlessTold},
     {"decode", "one query over many keys, relative to a plain read of them", run_decode,
      Choice::kUnlessTold},
+    {"many", "many small heads, forward and backward", run_many, Choice::kUnlessTold},
     {"threads", "one head on all threads", run_threads, Choice::kUnlessTold},
     {"additive", "additive scores, forward and backward, by shape", run_additive,
      Choice::kUnlessTold},

@@ -35,6 +35,7 @@ void run_backward_options(Session& session);  // of the group backward
 void run_custom(Session& session);
 void run_sums(Session& session);
 void run_decode(Session& session);
+void run_many(Session& session);
 void run_threads(Session& session);
 void run_additive(Session& session);
 void run_bilinear(Session& session);

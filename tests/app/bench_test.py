@@ -47,7 +47,7 @@ class Bench(Case):
         self.assertIn("ratio_to_plain", report["rows"]["options/bias"])
 
     def test_every_group_gives_right_results(self):
-        groups = ("forward backward options custom decode threads additive bilinear dense "
+        groups = ("forward backward options custom decode many threads additive bilinear dense "
                   "small widths").split()
         report = self.rows(*groups, "--threads", 2)
         for group in groups:

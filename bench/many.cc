@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "groups.h"
+#include "problem.h"
+#include "session.h"
+
+// Many small heads, as encoders and translators have: B heads of T queries and keys of width 64.
+namespace qkv::bench {
+namespace {
+
+constexpr Index kLengths[] = {16, 32, 64, 128, 512};
+
+// On one thread, and where there are several heads on all of them.
+constexpr Index kHeads[] = {1, 8, 64, 256};
+
+void run_case(Session& session, Index T, Index heads, int threads, bool backward) {
+  constexpr double kEffort = 0.25;
+  Shape shape = square(session.length(T), 64);
+  shape.B = session.is_quick() ? std::min<Index>(heads, 2) : heads;
+  Problem problem = make_problem(shape);
+  if (backward) turn_backward(problem);
+  const std::string name = fmt::format("many/B{}-T{}{}{}", heads, T, backward ? "-backward" : "",
+                                       threads > 1 ? "-threads" : "");
+  session.share_of_peak({name, std::nullopt, threads, kEffort}, problem);
+}
+
+}  // namespace
+
+void run_many(Session& session) {
+  for (const bool backward : {false, true}) {
+    for (const Index T : kLengths) {
+      for (const Index heads : kHeads) {
+        // Longer ones are the rows of other groups.
+        if (T == 512 && heads > 8) continue;
+        run_case(session, T, heads, 1, backward);
+        if (heads > 1 && session.threads() > 1) {
+          run_case(session, T, heads, session.threads(), backward);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace qkv::bench
