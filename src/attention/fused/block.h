@@ -164,18 +164,20 @@ class FusedBlock {
   // Restarts with rows n0 .. of a unit's queries.
   void start(const KeyUnit& unit, const T* packed, Index n0, Index count) {
     start_unit(unit, packed);
-    const Index head = unit.first_head + (count > 0 ? n0 / unit.s.Tq : 0);
-    const Index i = count > 0 ? n0 % unit.s.Tq : 0;
+    if (count == 0) return;
+    Index h = unit.first_head + n0 / unit.s.Tq;
+    Index i = n0 % unit.s.Tq;
     const bool in_place = i + count <= unit.s.Tq && reads_queries();
     if (in_place) {
-      const Index offset = core::offset_of(p_.q, q_entry_, head, unit.s.q0 + i, 0);
+      const Index offset = core::offset_of(p_.q, q_entry_, h, unit.s.q0 + i, 0);
       q_rows_ = {static_cast<const T*>(p_.q.data) + offset, p_.q.row_stride};
     }
     for (Index r = 0; r < count; ++r) {
-      const Index h = unit.first_head + (n0 + r) / unit.s.Tq;
-      const Index row = (n0 + r) % unit.s.Tq;
-      if (!in_place) copy_query(h, row);
-      add_place(h, row);
+      if (!in_place) copy_query(h, i);
+      add_place(h, i);
+      if (++i < unit.s.Tq) continue;
+      i = 0;
+      ++h;
     }
   }
   // Starts without rows; add_row() adds them. `packed`: the unit's panels, or null to pack them
