@@ -79,6 +79,13 @@ class OwnGradients {
       for (Index n = 0; n < count; ++n) to[n] = from[n] + to[n];
       return;
     }
+    if (stride == 1 && !target.accumulate) {
+      visit_dtype(buffer.dtype(), [&]<class Stored>(Stored*) {
+        Stored* const to = static_cast<Stored*>(buffer.data()) + offset;
+        for (Index n = 0; n < count; ++n) to[n] = from_accumulator<Stored>(from[n]);
+      });
+      return;
+    }
     for (Index n = 0; n < count; ++n, offset += stride) {
       T value = from[n];
       if (target.accumulate) value += load<T>(buffer.dtype(), buffer.data(), offset);

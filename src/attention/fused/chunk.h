@@ -7,7 +7,6 @@
 
 #include "attention/fused/block.h"
 #include "attention/fused/pack.h"
-#include "core/prefetch.h"
 
 // The work of a FusedBlock on one chunk of keys.
 namespace qkv::attn {
@@ -231,14 +230,11 @@ void FusedBlock<T>::score_stored(Index first, Index rows, Index n, Index keys) {
 // lines can be asked for at a time.
 template <class T>
 void FusedBlock<T>::prefetch_bias(Index t0, Index t1, Index n) const {
-  constexpr Index kLine = 64 / sizeof(T);
   for (Index r = tile_begin(t0); r < tile_end(t1 - 1); ++r) {
     const KeyRange x = piece(r);
     const Index begin = std::max(x.begin, n * kPanel);
     const Index end = std::min({x.end, keys_, (n + 1) * kPanel});
-    const T* bias = begin < end ? bias_in_place<T>(p_, rows_[r].at, j0_ + begin) : nullptr;
-    if (bias == nullptr) continue;
-    for (Index c = 0; c < end - begin; c += kLine) core::prefetch(bias + c);
+    prefetch_bias_row(p_, rows_[r].at, j0_ + begin, end - begin);
   }
 }
 

@@ -348,23 +348,20 @@ void FusedGradientBlock<T>::find_live(Index t) {
   panels_[t] &= panels;
 }
 
-// Prefetches panel n of the bias of the tiles' rows, or of its gradient: far memory, used once.
+// Prefetches panel n of the bias of the tiles' rows, or of its gradient.
 template <class T>
 template <core::Access kAccess>
 void FusedGradientBlock<T>::prefetch_bias(Index t0, Index t1, Index n) const {
   constexpr Index kLine = 64 / sizeof(T);
   const Index begin = n * kPanel;
+  const Index count = std::min(kPanel, keys_ - begin);
   for (Index r = first_row(t0); r < std::min(first_row(t1), rows_); ++r) {
     const QueryAt at = query(r);
-    const T* line;
     if constexpr (kAccess == core::Access::kRead) {
-      line = bias_in_place<T>(p_, at, j0_ + begin);
+      prefetch_bias_row(p_, at, j0_ + begin, count);
     } else {
-      line = call_.own.at(call_.to.bias, at.b, at.h, at.i, j0_ + begin);
-    }
-    if (line == nullptr) return;
-    for (Index c = 0; c < std::min(kPanel, keys_ - begin); c += kLine) {
-      core::prefetch<kAccess>(line + c);
+      const T* line = call_.own.at(call_.to.bias, at.b, at.h, at.i, j0_ + begin);
+      for (Index c = 0; c < count; c += kLine) core::prefetch<kAccess>(line + c);
     }
   }
 }

@@ -8,6 +8,7 @@
 
 #include "core/instances.h"
 #include "core/masks.h"
+#include "core/prefetch.h"
 #include "core/problem.h"
 #include "core/tile_classes.h"
 #include "kernels/dot_kernels.h"
@@ -114,6 +115,14 @@ template <class T>
 const T* bias_in_place(const Problem& p, const QueryAt& at, Index j) {
   if (p.bias.dtype != dtype_of<T> || p.bias.col_stride != 1) return nullptr;
   return static_cast<const T*>(p.bias.data) + bias_offset(p, at, j);
+}
+
+// Prefetches the bias of `count` keys from j on, if they are contiguous: far memory, used once.
+inline void prefetch_bias_row(const Problem& p, const QueryAt& at, Index j, Index count) {
+  if (p.bias.col_stride != 1 || count <= 0) return;
+  const auto* bytes = static_cast<const std::byte*>(p.bias.data) +
+                      core::bytes_of(p.bias.dtype, bias_offset(p, at, j));
+  for (Index n = 0; n < core::bytes_of(p.bias.dtype, count); n += 64) core::prefetch(bytes + n);
 }
 
 // The arguments of change_piece. `spare` holds as many values as the piece.
