@@ -16,8 +16,4 @@ detail::InstanceTarget best_instance_target() noexcept {
   return InstanceTarget::kBaseline;
 }
 
-std::span<const detail::ScoreInstance> soft_cap_instances() noexcept {
-  return detail::kScoreInstances<SoftCap>;
-}
-
 }  // namespace qkv::core

@@ -43,19 +43,6 @@ void apply_instance(const detail::ScoreInstance& instance, const void* callable,
 // The best target that this CPU supports.
 detail::InstanceTarget best_instance_target() noexcept;
 
-// The built-in soft-cap as a callable: the one in score_mod([=](auto s, At) { return soft_cap(s,
-// cap); }). Its instances are called as instance_for(soft_cap_instances(), target).f32(&soft_cap,
-// tile).
-struct SoftCap {
-  double cap = 0;
-
-  template <class S>
-  S operator()(S s, At) const {
-    return soft_cap(s, cap);
-  }
-};
-std::span<const detail::ScoreInstance> soft_cap_instances() noexcept;
-
 }  // namespace qkv::core
 
 #endif  // QKV_CORE_INSTANCES_H_

@@ -16,6 +16,7 @@
 #if QKV_COMPILES_FOR_TARGET
 #include "kernels/q8_keys-inl.h"
 #include "kernels/row-inl.h"
+#include "kernels/soft_cap-inl.h"
 #include "kernels/stored_scores-inl.h"
 #include "kernels/tile-inl.h"
 
@@ -28,6 +29,7 @@ constexpr DotKernels<T> kDotKernels{
     .scores = &scores<T>,
     .scores_of_keys = &scores_of_keys<T>,
     .stored_scores = &stored_scores<T>,
+    .soft_cap = &soft_cap<T>,
     .add_bias = &add_bias<T>,
     .subtract_distance = &subtract_distance<T>,
     .mask = &mask<T>,

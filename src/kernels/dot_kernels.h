@@ -108,6 +108,9 @@ struct DotKernels {
   // registers. Whole registers of scores are written.
   void (*stored_scores)(const RowsOf<const T>& q, Index rows, Index D, const StoredRows& k,
                         Index keys, T scale, const RowsOf<T>& s, const ReadAhead& ahead);
+  // s_n = cap tanh(s_n / cap), as detail::capped (qkv/soft_cap.h); slopes_n, if given, are
+  // multiplied by the derivative. Whole registers of at most 16 numbers.
+  void (*soft_cap)(T* s, T* slopes, T cap, Index n);
   // s_n += bias_n; -inf where bias_n is -inf.
   void (*add_bias)(T* s, const T* bias, Index n);
   // s_n -= slope * |distance + n|.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -28,7 +29,9 @@ const char* name_of(InstanceTarget target) {
 
 std::vector<InstanceTarget> targets_of_this_cpu() {
   std::vector<InstanceTarget> targets;
-  for (const auto& instance : core::soft_cap_instances()) {
+  const ScoreMod mod = score_mod([](auto s, At) { return s; });
+  for (const auto& instance :
+       std::span(mod.instances, static_cast<std::size_t>(mod.instance_count))) {
     if (instance.target <= core::best_instance_target()) targets.push_back(instance.target);
   }
   return targets;
@@ -134,18 +137,6 @@ TEST(Instances, TouchTheirTileOnly) {
       EXPECT_EQ(std::memcmp(&after.scores[n], &before[n], sizeof(float)), 0) << n;
       EXPECT_EQ(after.slopes[n], 0.7F);
     }
-  }
-}
-
-// The kernels call the built-in soft-cap through the same table.
-TEST(Instances, OfTheBuiltInSoftCapAreThoseOfAUsers) {
-  const core::SoftCap cap{5.3F};
-  const ScoreMod mod = score_mod([](auto s, At) { return soft_cap(s, 5.3F); });
-  for (InstanceTarget target : targets_of_this_cpu()) {
-    std::vector<float> scores = some_scores<float>();
-    instance_for(core::soft_cap_instances(), target)
-        .f32(&cap, {kCorner, kRows, 150, kStride, scores.data(), nullptr});
-    EXPECT_TRUE(same_bytes(scores, answer<float>(mod, target, 150, false).scores));
   }
 }
 

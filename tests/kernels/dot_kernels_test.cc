@@ -2,12 +2,15 @@
 #include "kernels/dot_kernels.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include <qkv/soft_cap.h>
 
 #include "reference/sum.h"
 #include "tests/kernels/targets.h"
@@ -42,6 +45,45 @@ TYPED_TEST_SUITE(Kernels, Types);
 
 constexpr Index kWidths[] = {1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 33, 48, 64, 65, 80, 100, 129};
 
+// Numbers of every size, whole rounds of the loop and rests, with and without slopes.
+TYPED_TEST(Kernels, SoftCapsAreThoseOfTheHeader) {
+  using T = TypeParam;
+  constexpr T kSpecial[] = {T(0),
+                            T(-0.0),
+                            std::numeric_limits<T>::denorm_min(),
+                            -std::numeric_limits<T>::min(),
+                            std::numeric_limits<T>::infinity(),
+                            -std::numeric_limits<T>::infinity(),
+                            std::numeric_limits<T>::quiet_NaN(),
+                            std::numeric_limits<T>::max()};
+  const auto same = [](T a, T b) {
+    return std::memcmp(&a, &b, sizeof(T)) == 0 || (std::isnan(a) && std::isnan(b));
+  };
+  this->for_each_target([&](const DotKernels<T>& k, bool) {
+    for (const Index n : {16, 64, 128, 144, 512}) {
+      for (const double cap : {1e-300, 1e-40, 0.3, 5.3, 30.0, 1e30}) {
+        std::vector<T> s = random_values<T>(n, 5);
+        for (std::size_t x = 0; x < s.size(); ++x) {
+          s[x] *= static_cast<T>(std::pow(10, static_cast<double>(x % 13) - 6)) *
+                  static_cast<T>(std::min(cap, 100.0));
+          if (x % 11 == 3) s[x] = kSpecial[x / 11 % std::size(kSpecial)];
+        }
+        const std::vector<T> before = s;
+        std::vector<T> capped = s;
+        std::vector<T> slopes(s.size(), T(0.7));
+        k.soft_cap(s.data(), slopes.data(), static_cast<T>(cap), n);
+        k.soft_cap(capped.data(), nullptr, static_cast<T>(cap), n);
+        for (std::size_t x = 0; x < s.size(); ++x) {
+          const auto want = detail::capped(before[x], static_cast<T>(cap));
+          ASSERT_TRUE(same(s[x], want.value)) << before[x] << " capped at " << cap;
+          ASSERT_TRUE(same(capped[x], want.value)) << before[x] << " capped at " << cap;
+          ASSERT_TRUE(same(slopes[x], T(0.7) * (T(1) - want.tanh * want.tanh))) << before[x];
+        }
+      }
+    }
+  });
+}
+
 TYPED_TEST(Kernels, ScoresAreSumsOverBlocksOfAscendingChannels) {
   using T = TypeParam;
   this->for_each_target([&](const DotKernels<T>& k, bool fused) {
@@ -58,6 +100,12 @@ TYPED_TEST(Kernels, ScoresAreSumsOverBlocksOfAscendingChannels) {
         for (const Index count : {1, 2, 3, 4, 5, 6, 7, 13}) {
           std::vector<T> s(static_cast<std::size_t>(kMostRows * 70), T(7));
           k.scores({q.data(), D}, count, D, panel.data(), T(0.3), {s.data(), 70});
+          std::vector<T> some(s.size(), T(7));
+          k.scores_of_keys({q.data(), D}, count, D, panel.data(), keys, T(0.3), {some.data(), 70});
+          for (std::size_t x = 0; x < some.size(); ++x) {
+            const bool alone = static_cast<Index>(x % 70) >= keys;
+            ASSERT_TRUE(some[x] == s[x] || (alone && some[x] == T(7))) << D << " " << x;
+          }
           for (Index r = 0; r < kMostRows; ++r) {
             for (Index n = 0; n < kPanel; ++n) {
               const T sum = test::sum_in_blocks<T>(D, [&](Index c, T so_far) {
@@ -79,7 +127,7 @@ TYPED_TEST(Kernels, WeightedSumsAreOneChainOverAscendingKeys) {
   using T = TypeParam;
   this->for_each_target([&](const DotKernels<T>& k, bool fused) {
     for (const Index E : kWidths) {
-      for (const Index rows : {1, 2, 5, 6}) {
+      for (const Index rows : {1, 2, 5, 6, 13}) {
         constexpr Index kKeys = 37;
         const std::vector<T> w = random_values<T>(rows * kKeys, 3);
         const std::vector<T> v = random_values<T>(kKeys * E, 4);  // ends with its last value

@@ -256,7 +256,9 @@ class FusedBlock {
   KeyRange piece(Index r) const { return tiles_[r / kTileRows].keys; }
   void soft_cap(Index r) const {
     const KeyRange x = piece(r);
-    soft_cap_piece(p_, call_.instances, scores(r) + x.begin, std::min(x.end, keys_) - x.begin);
+    if (p_.softcap == 0) return;
+    k_.soft_cap(scores(r) + x.begin, nullptr, static_cast<T>(p_.softcap),
+                std::min(x.end, keys_) - x.begin);
   }
   // Applies user functions, bias, ALiBi and masks: -inf where masked.
   void change(Index r) const;

@@ -19,7 +19,7 @@ void FusedGradientBlock<T>::change(Index t, Index r) {
     slopes = slopes_ + (r - first_row(t)) * kGradientBlock;
     std::fill_n(slopes, keys.end - keys.begin, static_cast<T>(p_.scale));
   }
-  soft_cap_piece(p_, call_.dot.instances, s, count, slopes);
+  if (p_.softcap != 0) k_.soft_cap(s, slopes, static_cast<T>(p_.softcap), count);
   change_piece<T>({p_, k_, call_.dot.instances, spare_}, query(r), j0_ + keys.begin, count, s,
                   slopes);
   if (partial_[t]) k_.mask(s, live(r) + keys.begin, count);

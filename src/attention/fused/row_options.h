@@ -97,15 +97,6 @@ inline bool has_key_masks(const Problem& p) {
 
 // ---- scores ---------------------------------------------------------------------------------
 
-// s = cap tanh(s / cap). `slopes`, if given, are multiplied by the derivative.
-template <class T>
-void soft_cap_piece(const Problem& p, InstanceTarget target, T* s, Index n, T* slopes = nullptr) {
-  if (p.softcap == 0) return;
-  const core::SoftCap cap{p.softcap};
-  apply_instance<T>(core::instance_for(core::soft_cap_instances(), target), &cap,
-                    {At{}, 1, static_cast<std::int32_t>(n), n, s, slopes});
-}
-
 inline Index bias_offset(const Problem& p, const QueryAt& at, Index j) {
   return core::offset_of(p.bias, core::batch_offset(p.bias, p.batch, at.b), at.h, at.i, j);
 }
