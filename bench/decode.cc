@@ -38,6 +38,7 @@ constexpr DecodeCase kPaged[] = {
     {DType::kFloat32, 128, 1, 0},
     {DType::kFloat32, 128, 4, 0},
     {DType::kBFloat16, 128, 1, 0},
+    {DType::kQ8, 128, 1, 0},
 };
 
 std::string decode_name(Index Tk, Index G, const DecodeCase& x, const std::string& order) {

@@ -17,8 +17,9 @@
 
 namespace qkv {
 
-// What a cache holds: for each of B entries, keys [G,Tk,D] and values [G,Tk,E] of one real dtype,
-// in pages of `page` keys, a multiple of 16.
+// What a cache holds: for each of B entries, keys [G,Tk,D] and values [G,Tk,E] of one real dtype or
+// q8, in pages of `page` keys, a multiple of 16. With q8, D and E, which count channels, are
+// multiples of 32.
 struct KvCacheSizes {
   DType dtype = DType::kFloat32;
   Index B = 1;
@@ -34,7 +35,8 @@ struct KvCacheSizes {
 
 // All that a cache holds, as arrays: for files. Pages are those in use, numbered anew; one that
 // entries share occurs once. Rows that hold no key are 0. If a window has left no page of any
-// entry, there is one that none has.
+// entry, there is one that none has. Pages of q8 have D/32 and E/32 blocks where others have D
+// and E numbers.
 struct KvCacheContents {
   KvCacheSizes sizes{};
   Tensor k_pages{};       // [pages,page,G,D]
@@ -59,7 +61,8 @@ class QKV_API KvCache {
   KvCache& operator=(KvCache&&) noexcept;
 
   // k [B,G,T,D] and v [B,G,T,E] after the keys of each entry; of another real dtype they are
-  // rounded to the cache's. They must not lie in the cache.
+  // rounded to the cache's. A cache of q8 takes what quantize_q8 (qkv/q8.h) takes, and makes the
+  // same blocks of it; or blocks, [B,G,T,D/32] and [B,G,T,E/32]. They must not lie in the cache.
   void append(const ConstView& k, const ConstView& v);
   // The same for some entries: k [n,G,T,D], v [n,G,T,E] for n different `entries`.
   void append(const ConstView& k, const ConstView& v, std::span<const Index> entries);

@@ -25,8 +25,9 @@ class KvCache:
     changes it, any other call is an error, and so is a change while others read.
 
     Args:
-        B, G, D, E: entries, key heads, channels of keys and of values; E is D if absent.
-        dtype: "float32", "float64", "bfloat16" or "float16".
+        B, G, D, E: entries, key heads, channels of keys and of values; E is D if absent. With q8,
+            D and E are multiples of 32.
+        dtype: "float32", "float64", "bfloat16", "float16" or "q8".
         page: keys of a page, a multiple of 16.
         window: above 0, a query sees the last `window` keys, itself included, and what no query can
             see any more is dropped, a page at a time.
@@ -60,7 +61,9 @@ class KvCache:
         """Adds keys and values after those of each entry; other real types are rounded.
 
         Args:
-            k, v: [B,G,T,D] and [B,G,T,E]; with `entries`, [n,G,T,D] and [n,G,T,E].
+            k, v: [B,G,T,D] and [B,G,T,E]; with `entries`, [n,G,T,D] and [n,G,T,E]. A cache of q8
+                takes what `quantize_q8` takes, and makes the same blocks of it; or blocks,
+                [B,G,T,D/32] and [B,G,T,E/32] of the dtype `qkv.q8`.
             entries: n different entries; all if absent.
 
         Raises:
@@ -199,6 +202,8 @@ class KvCache:
     def k_pages(self) -> np.ndarray:
         """The keys, [pages,page,G,D] without a copy, for `attention(..., block_tables=)`.
 
+        Of q8, [pages,page,G,D/32] of the dtype `qkv.q8`.
+
         Read-only, since entries may share pages. Its numbers change with the cache; as long as it,
         or a view of it, exists, the pages do not move: `append` raises BufferError rather than make
         room (`reserve` does so before). bfloat16 needs ml_dtypes. Rows without a key hold any
@@ -208,7 +213,7 @@ class KvCache:
 
     @property
     def v_pages(self) -> np.ndarray:
-        """The values, [pages,page,G,E], as `k_pages`."""
+        """The values, [pages,page,G,E], of q8 [pages,page,G,E/32], as `k_pages`."""
         return cast(np.ndarray, self._cache.v_pages)
 
     @property

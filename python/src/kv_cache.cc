@@ -36,10 +36,10 @@ constexpr const char* kCacheSave = "KvCache.save";
 constexpr const char* kCacheLoad = "KvCache.load";
 constexpr const char* kCacheAttend = "KvCache.attention";
 
-constexpr std::array<std::string_view, 4> kCacheTypeNames = {"float32", "float64", "bfloat16",
-                                                             "float16"};
-constexpr std::array<DType, 4> kCacheTypes = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
-                                              DType::kFloat16};
+constexpr std::array<std::string_view, 5> kCacheTypeNames = {"float32", "float64", "bfloat16",
+                                                             "float16", "q8"};
+constexpr std::array<DType, 5> kCacheTypes = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
+                                              DType::kFloat16, DType::kQ8};
 
 KvCacheSizes sizes_of(const nb::tuple& sizes) {
   const auto index = [&](std::size_t place, const char* name) {
@@ -71,13 +71,24 @@ nb::object pages_array(const ConstView& view, std::shared_ptr<const void> hold) 
   auto own = std::make_unique<Hold>(std::move(hold));
   const nb::capsule owner(own.get(), [](void* held) noexcept { delete static_cast<Hold*>(held); });
   static_cast<void>(own.release());
-  const bool bits = view.dtype() == DType::kBFloat16;  // NumPy has none of its own
   std::vector<std::size_t> shape(view.shape().begin(), view.shape().end());
-  const nb::ndarray<nb::numpy, nb::ro, nb::device::cpu> array(
-      view.data(), shape.size(), shape.data(), owner, nullptr,
-      bits ? nb::dtype<std::uint16_t>() : dlpack_of(view.dtype()));
+  nb::dlpack::dtype type{};
+  switch (view.dtype()) {
+    case DType::kBFloat16:  // NumPy has none of its own
+      type = nb::dtype<std::uint16_t>();
+      break;
+    case DType::kQ8:
+      type = nb::dtype<std::uint8_t>();
+      shape.back() *= sizeof(BlockQ8);
+      break;
+    default:
+      type = dlpack_of(view.dtype());
+  }
+  const nb::ndarray<nb::numpy, nb::ro, nb::device::cpu> array(view.data(), shape.size(),
+                                                              shape.data(), owner, nullptr, type);
   const nb::object made = nb::cast(array);
-  return bits ? made.attr("view")(numpy().dtype(view.dtype())) : made;
+  const bool as_bits = view.dtype() == DType::kBFloat16 || view.dtype() == DType::kQ8;
+  return as_bits ? made.attr("view")(numpy().dtype(view.dtype())) : made;
 }
 
 // The cache. What takes time runs without the GIL. Calls of other threads meanwhile may read; those

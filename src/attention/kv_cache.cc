@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include <qkv/dtype.h>
 #include <qkv/error.h>
 #include <qkv/kv_cache.h>
 #include <qkv/tensor.h>
@@ -16,10 +17,12 @@
 #include "core/head_rows.h"
 #include "core/message.h"
 #include "core/overlap.h"
+#include "core/quantize_q8.h"
 
 namespace qkv {
 namespace {
 
+using attn::columns_of;
 using attn::kMakeCache;
 using attn::kMostSize;
 using attn::pages_of;
@@ -33,16 +36,26 @@ void expect_at_least(const char* name, Index came, Index least) {
   throw Error(kMakeCache, name, text("must be ", least, " or more, got ", came));
 }
 
+void expect_blocks(const char* name, Index came) {
+  if (came % BlockQ8::kNumbers == 0) return;
+  throw Error(kMakeCache, name, text("must be a multiple of 32 with q8, got ", came));
+}
+
 KvCacheSizes checked(const KvCacheSizes& sizes) {
-  if (!is_real(sizes.dtype)) {
-    throw Error(kMakeCache, "sizes.dtype",
-                text("must be float32, float64, bfloat16 or float16, got ", name_of(sizes.dtype)),
-                ErrorKind::kType);
+  if (!is_real(sizes.dtype) && sizes.dtype != DType::kQ8) {
+    throw Error(
+        kMakeCache, "sizes.dtype",
+        text("must be float32, float64, bfloat16, float16 or q8, got ", name_of(sizes.dtype)),
+        ErrorKind::kType);
   }
   expect_at_least("sizes.B", sizes.B, 1);
   expect_at_least("sizes.G", sizes.G, 1);
   expect_at_least("sizes.D", sizes.D, 1);
   expect_at_least("sizes.E", sizes.E, 1);
+  if (sizes.dtype == DType::kQ8) {
+    expect_blocks("sizes.D", sizes.D);
+    expect_blocks("sizes.E", sizes.E);
+  }
   if (sizes.page < 1 || sizes.page % kPageMultiple != 0) {
     throw Error(kMakeCache, "sizes.page",
                 text("must be a multiple of ", kPageMultiple, ", got ", sizes.page));
@@ -55,6 +68,32 @@ KvCacheSizes checked(const KvCacheSizes& sizes) {
         text("is ", sizes.queries, " with window = ", sizes.window, ": more than 2^63 keys"));
   }
   return sizes;
+}
+
+// What can be appended to a cache of q8 is what quantize_q8 takes, and blocks.
+void expect_appendable(const char* name, const ConstView& x, DType cache) {
+  const bool q8 = cache == DType::kQ8;
+  const bool fits =
+      q8 ? x.dtype() == DType::kQ8 || (is_real(x.dtype()) && x.dtype() != DType::kFloat64)
+         : is_real(x.dtype());
+  if (fits) return;
+  throw Error(
+      kAppend, name,
+      text("must be ",
+           q8 ? "float32, bfloat16, float16 or q8" : "float32, float64, bfloat16 or float16",
+           ", got ", describe(x)),
+      ErrorKind::kType);
+}
+
+// Rows that a cache of `dtype` can copy: x, or blocks of x in `memory`. Throws Error for numbers
+// that no block can hold, before the cache has changed.
+ConstView rows_to_copy(const char* name, const ConstView& x, DType dtype, Tensor& memory) {
+  if (dtype != DType::kQ8 || x.dtype() == DType::kQ8) return x;
+  Dims shape = x.shape();
+  shape[shape.rank() - 1] = columns_of(dtype, x.size(-1));
+  memory = Tensor(DType::kQ8, shape);
+  core::quantize_q8(kAppend, name, x, memory);
+  return memory;
 }
 
 }  // namespace
@@ -84,15 +123,13 @@ void KvCache::append(const ConstView& k, const ConstView& v, std::span<const Ind
   const auto check = [&](const char* name, const ConstView& x, const char* letters, Index T,
                          Index width) {
     if (!x.given()) throw Error(kAppend, name, "is absent");
-    if (!is_real(x.dtype())) {
+    expect_appendable(name, x, s.sizes.dtype);
+    const Dims shape{count, s.sizes.G, T, columns_of(x.dtype(), width)};
+    if (x.shape() != shape) {
+      const char* const blocks = x.dtype() == DType::kQ8 ? "/32" : "";
       throw Error(kAppend, name,
-                  text("must be float32, float64, bfloat16 or float16, got ", describe(x)),
-                  ErrorKind::kType);
-    }
-    if (x.rank() != 4 || x.shape() != Dims{count, s.sizes.G, T, width}) {
-      throw Error(kAppend, name,
-                  text("must have the shape ", letters, " = ",
-                       to_string({count, s.sizes.G, T, width}), ", got ", describe(x)));
+                  text("must have the shape [n,G,T,", letters, blocks, "] = ", to_string(shape),
+                       ", got ", describe(x)));
     }
     if (core::may_overlap(x, s.pages_view(s.key_memory, s.sizes.D)) ||
         core::may_overlap(x, s.pages_view(s.value_memory, s.sizes.E))) {
@@ -100,8 +137,8 @@ void KvCache::append(const ConstView& k, const ConstView& v, std::span<const Ind
     }
   };
   const Index added = k.rank() == 4 ? k.size(2) : 0;
-  check("k", k, "[n,G,T,D]", added, s.sizes.D);
-  check("v", v, "[n,G,T,E]", added, s.sizes.E);
+  check("k", k, "D", added, s.sizes.D);
+  check("v", v, "E", added, s.sizes.E);
   Index wanted = 0;
   Index table_pages = 0;
   for (const Index b : entries) {
@@ -116,10 +153,14 @@ void KvCache::append(const ConstView& k, const ConstView& v, std::span<const Ind
     table_pages = std::max(table_pages, pages_of(s.length(b) + added, s.sizes.page));
   }
   expect_room(kAppend, wanted);
+  Tensor k_blocks, v_blocks;
+  const ConstView keys = rows_to_copy("k", k, s.sizes.dtype, k_blocks);
+  const ConstView values = rows_to_copy("v", v, s.sizes.dtype, v_blocks);
   s.reserve_pages(wanted);
   s.reserve_tables(table_pages);
   for (Index n = 0; n < count && added > 0; ++n) {
-    s.append(entries[static_cast<std::size_t>(n)], slice(k, 0, n, n + 1), slice(v, 0, n, n + 1));
+    s.append(entries[static_cast<std::size_t>(n)], slice(keys, 0, n, n + 1),
+             slice(values, 0, n, n + 1));
   }
 }
 

@@ -107,8 +107,8 @@ KvCacheContents KvCache::contents() const {
   // A window may have left none; but tables name one that exists.
   if (used.empty() && table_pages > 0) used.push_back({0, 0});
   const auto count = static_cast<Index>(used.size());
-  to.k_pages = Tensor(sizes.dtype, {count, sizes.page, sizes.G, sizes.D});
-  to.v_pages = Tensor(sizes.dtype, {count, sizes.page, sizes.G, sizes.E});
+  to.k_pages = Tensor(sizes.dtype, {count, sizes.page, sizes.G, s.columns(sizes.D)});
+  to.v_pages = Tensor(sizes.dtype, {count, sizes.page, sizes.G, s.columns(sizes.E)});
   copy_pages(used, s.key_memory.data(), s.key_bytes, sizes.page, to.k_pages);
   copy_pages(used, s.value_memory.data(), s.value_bytes, sizes.page, to.v_pages);
   return to;
@@ -129,10 +129,11 @@ KvCache::KvCache(const KvCacheContents& from) : KvCache(from.sizes) {
   }
   expect("block_tables", from.block_tables, DType::kInt64, {sizes.B, table_pages}, "[B,pages]");
   const Index count = from.k_pages.rank() == 4 ? from.k_pages.size(0) : 0;
-  expect("k_pages", from.k_pages, sizes.dtype, {count, sizes.page, sizes.G, sizes.D},
-         "[pages,page,G,D]");
-  expect("v_pages", from.v_pages, sizes.dtype, {count, sizes.page, sizes.G, sizes.E},
-         "[pages,page,G,E]");
+  const bool q8 = sizes.dtype == DType::kQ8;
+  expect("k_pages", from.k_pages, sizes.dtype, {count, sizes.page, sizes.G, s.columns(sizes.D)},
+         q8 ? "[pages,page,G,D/32]" : "[pages,page,G,D]");
+  expect("v_pages", from.v_pages, sizes.dtype, {count, sizes.page, sizes.G, s.columns(sizes.E)},
+         q8 ? "[pages,page,G,E/32]" : "[pages,page,G,E]");
 
   if (count == 0 && table_pages > 0) {
     throw Error(kMakeCache, "k_pages", text("must have a page for block_tables, got none"));

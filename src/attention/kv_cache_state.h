@@ -10,12 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include <qkv/dtype.h>
 #include <qkv/error.h>
 #include <qkv/kv_cache.h>
 #include <qkv/tensor.h>
 
 #include "core/growing_memory.h"
 #include "core/message.h"
+#include "core/shapes.h"
 
 // What a cache holds, and the steps that its functions are made of. Only what reserves throws.
 namespace qkv {
@@ -25,6 +27,21 @@ inline constexpr std::string_view kMakeCache = "KvCache";
 inline constexpr Index kMostSize = std::numeric_limits<Index>::max();
 
 inline Index pages_of(Index keys, Index page) { return keys / page + (keys % page != 0 ? 1 : 0); }
+
+// Elements of a row of `width` channels: of q8, blocks.
+inline Index columns_of(DType dtype, Index width) {
+  return dtype == DType::kQ8 ? width / BlockQ8::kNumbers : width;
+}
+
+// Rows from [1,G,T,columns] into pages; numbers are rounded, blocks copied.
+inline void copy_rows(const ConstView& from, const View& to) {
+  if (to.dtype() != DType::kQ8) return copy(from, to);
+  const auto* source = from.as<BlockQ8>();
+  auto* target = to.as<BlockQ8>();
+  core::for_each_offset<2>(
+      to.shape(), {from.strides(), to.strides()},
+      [&](const auto& offsets, const Dims&) { target[offsets[1]] = source[offsets[0]]; });
+}
 
 }  // namespace attn
 
@@ -42,16 +59,18 @@ struct KvCache::State {
 
   // Of one page of rows of `width` numbers. Throws Error if that is too much.
   std::size_t page_bytes(Index width) const {
-    const Index count = element_count({sizes.page, sizes.G, width});
+    const Dims shape{sizes.page, sizes.G, columns(width)};
+    const Index count = element_count(shape);
     const auto size = static_cast<Index>(size_of(sizes.dtype));
     if (count > attn::kMostSize / size) {
-      throw Error(attn::kMakeCache, "sizes",
-                  core::text("make pages [page,G,.] = ", to_string({sizes.page, sizes.G, width}),
-                             " of more than 2^63 bytes"));
+      throw Error(
+          attn::kMakeCache, "sizes",
+          core::text("make pages [page,G,.] = ", to_string(shape), " of more than 2^63 bytes"));
     }
     return static_cast<std::size_t>(count * size);
   }
 
+  Index columns(Index width) const { return attn::columns_of(sizes.dtype, width); }
   Index& length(Index b) { return lengths[static_cast<std::size_t>(b)]; }
   Index& first_key(Index b) { return first_keys[static_cast<std::size_t>(b)]; }
   Index& named(Index b, Index n) { return tables[static_cast<std::size_t>(b * table_pages + n)]; }
@@ -129,15 +148,16 @@ struct KvCache::State {
     --users(old);
     named(b, n) = page;
   }
-  // Rows `row` .. of a page, as [1,G,rows,width].
+  // Rows `row` .. of a page, as [1,G,rows,columns].
   View page_rows(const core::GrowingMemory& of, std::size_t bytes, Index width, Index page,
                  Index row, Index rows) const {
+    const Index count = columns(width);
     std::byte* const at = of.data() + static_cast<std::size_t>(page) * bytes +
-                          static_cast<std::size_t>(row * sizes.G * width) * size_of(sizes.dtype);
-    return {at, sizes.dtype, {1, sizes.G, rows, width}, {0, width, sizes.G * width, 1}};
+                          static_cast<std::size_t>(row * sizes.G * count) * size_of(sizes.dtype);
+    return {at, sizes.dtype, {1, sizes.G, rows, count}, {0, count, sizes.G * count, 1}};
   }
   ConstView pages_view(const core::GrowingMemory& of, Index width) const {
-    const Dims shape{page_count(), sizes.page, sizes.G, width};
+    const Dims shape{page_count(), sizes.page, sizes.G, columns(width)};
     return {of.data(), sizes.dtype, shape, contiguous_strides(shape)};
   }
 
@@ -163,10 +183,10 @@ struct KvCache::State {
         copy_page(b, n);
       }
       const Index page = named(b, n);
-      copy(slice(k, 2, j - old, j - old + rows),
-           page_rows(key_memory, key_bytes, sizes.D, page, row, rows));
-      copy(slice(v, 2, j - old, j - old + rows),
-           page_rows(value_memory, value_bytes, sizes.E, page, row, rows));
+      attn::copy_rows(slice(k, 2, j - old, j - old + rows),
+                      page_rows(key_memory, key_bytes, sizes.D, page, row, rows));
+      attn::copy_rows(slice(v, 2, j - old, j - old + rows),
+                      page_rows(value_memory, value_bytes, sizes.E, page, row, rows));
     }
     length(b) = keys_now;
   }

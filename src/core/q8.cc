@@ -8,6 +8,7 @@
 
 #include "core/message.h"
 #include "core/overlap.h"
+#include "core/quantize_q8.h"
 #include "core/shapes.h"
 #include "core/storage.h"
 
@@ -86,16 +87,8 @@ bool quantize(const float* x, BlockQ8& to) {
 
 }  // namespace
 
-void quantize_q8(const ConstView& x, const View& to) {
-  constexpr std::string_view kFunction = "quantize_q8";
-  if (!x.given()) throw Error(kFunction, "x", "is absent");
-  if (!to.given()) throw Error(kFunction, "to", "is absent");
-  if (!is_real(x.dtype()) || x.dtype() == DType::kFloat64) {
-    throw Error(kFunction, "x", text("must be float32, bfloat16 or float16, got ", describe(x)),
-                ErrorKind::kType);
-  }
-  check(kFunction, x, "x", to, "to");
-  check_places(kFunction, to);
+void core::quantize_q8(std::string_view function, const char* name, const ConstView& x,
+                       const View& to) {
   BlockQ8* blocks = to.as<BlockQ8>();
   for_each_block(x, to, [&](Index from, Index block) {
     float numbers[kNumbers];
@@ -107,9 +100,22 @@ void quantize_q8(const ConstView& x, const View& to) {
       return !(std::fabs(number) / 127.0F < 65520.0F);
     });
     throw Error(
-        kFunction, "x",
+        function, name,
         text("must hold finite numbers of at most 65519 * 127, got ", *odd, " in ", describe(x)));
   });
+}
+
+void quantize_q8(const ConstView& x, const View& to) {
+  constexpr std::string_view kFunction = "quantize_q8";
+  if (!x.given()) throw Error(kFunction, "x", "is absent");
+  if (!to.given()) throw Error(kFunction, "to", "is absent");
+  if (!is_real(x.dtype()) || x.dtype() == DType::kFloat64) {
+    throw Error(kFunction, "x", text("must be float32, bfloat16 or float16, got ", describe(x)),
+                ErrorKind::kType);
+  }
+  check(kFunction, x, "x", to, "to");
+  check_places(kFunction, to);
+  core::quantize_q8(kFunction, "x", x, to);
 }
 
 void dequantize_q8(const ConstView& x, const View& to) {

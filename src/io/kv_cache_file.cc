@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <map>
 #include <string>
 #include <string_view>
@@ -12,7 +14,9 @@
 #include <qkv/app/array_file.h>
 #include <qkv/app/kv_cache_file.h>
 #include <qkv/app/utf8.h>
+#include <qkv/dtype.h>
 #include <qkv/error.h>
+#include <qkv/tensor.h>
 
 #include "text/numbers.h"
 
@@ -81,11 +85,39 @@ class Fields {
 
 DType dtype_named(Fields& fields) {
   const std::string name = fields.text("dtype");
-  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+  for (const DType dtype :
+       {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16, DType::kQ8}) {
     if (name == name_of(dtype)) return dtype;
   }
-  fields.fail("dtype", fmt::format("expected float32, float64, bfloat16 or float16, got {}",
+  fields.fail("dtype", fmt::format("expected float32, float64, bfloat16, float16 or q8, got {}",
                                    app::quoted(name)));
+}
+
+// ---- blocks as bytes, since safetensors has no type of blocks -----------------------------------
+
+constexpr auto kBlockBytes = static_cast<Index>(sizeof(BlockQ8));
+
+// Pages [..,columns] as they are in a file: of q8, uint8 [..,34 columns].
+ConstView stored(const Tensor& array) {
+  if (array.dtype() != DType::kQ8) return array;
+  Dims shape = array.shape();
+  shape[shape.rank() - 1] *= kBlockBytes;
+  return {array.view().data(), DType::kUInt8, shape, contiguous_strides(shape)};
+}
+
+// The blocks of pages in a file.
+Tensor blocks_of(Fields& fields, const char* name, const Tensor& bytes) {
+  Dims shape = bytes.shape();
+  Index& columns = shape[shape.rank() - 1];
+  if (bytes.dtype() != DType::kUInt8 || columns % kBlockBytes != 0) {
+    fields.fail(name, fmt::format("expected rows of blocks of {} bytes, as uint8, got {}",
+                                  kBlockBytes, describe(bytes)));
+  }
+  columns /= kBlockBytes;
+  Tensor blocks(DType::kQ8, shape);
+  const auto from = bytes.values<std::uint8_t>();
+  if (!from.empty()) std::memcpy(blocks.view().data(), from.data(), from.size());
+  return blocks;
 }
 
 KvCacheContents contents_of(Fields& fields) {
@@ -113,11 +145,17 @@ KvCacheContents contents_of(Fields& fields) {
   expect_rank("lengths", contents.lengths, 1);
   expect_rank("k_pages", contents.k_pages, 4);
   expect_rank("v_pages", contents.v_pages, 4);
+  Index channels = 1;  // of a column
+  if (sizes.dtype == DType::kQ8) {
+    contents.k_pages = blocks_of(fields, "k_pages", contents.k_pages);
+    contents.v_pages = blocks_of(fields, "v_pages", contents.v_pages);
+    channels = BlockQ8::kNumbers;
+  }
   sizes.B = contents.lengths.size(0);
   sizes.page = contents.k_pages.size(1);
   sizes.G = contents.k_pages.size(2);
-  sizes.D = contents.k_pages.size(3);
-  sizes.E = contents.v_pages.size(3);
+  sizes.D = contents.k_pages.size(3) * channels;
+  sizes.E = contents.v_pages.size(3) * channels;
   return contents;
 }
 
@@ -140,7 +178,7 @@ void write_kv_cache(const std::string& path, const KvCache& cache) {
   std::vector<NamedView> arrays{{"format", &format}, {"dtype", &dtype}};
   for (const auto& [name, text] : numbers) arrays.push_back({name, &text});
   for_each_array(contents, [&](const char* name, const Tensor& array) {
-    arrays.push_back({name, array.view()});
+    arrays.push_back({name, stored(array)});
   });
   write_safetensors(path, arrays);
 }

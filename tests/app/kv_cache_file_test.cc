@@ -10,6 +10,7 @@
 
 #include <qkv/app/array_file.h>
 #include <qkv/app/kv_cache_file.h>
+#include <qkv/dtype.h>
 #include <qkv/tensor.h>
 
 #include "tests/app/files.h"
@@ -23,18 +24,20 @@ using test::Directory;
 constexpr Index kWidth = 3, kValueWidth = 2;
 
 KvCacheSizes sizes(DType dtype = DType::kFloat32, Index window = 0) {
+  const Index channels = dtype == DType::kQ8 ? BlockQ8::kNumbers : 1;  // of an element
   return {.dtype = dtype,
           .B = 2,
           .G = 1,
-          .D = kWidth,
-          .E = kValueWidth,
+          .D = kWidth * channels,
+          .E = kValueWidth * channels,
           .page = 16,
           .window = window,
           .queries = 2};
 }
 
 void append(KvCache& cache, Index T) {
-  Tensor k(DType::kFloat32, {2, 1, T, kWidth}), v(DType::kFloat32, {2, 1, T, kValueWidth});
+  Tensor k(DType::kFloat32, {2, 1, T, cache.sizes().D});
+  Tensor v(DType::kFloat32, {2, 1, T, cache.sizes().E});
   float number = 0.25F;
   for (Tensor* x : {&k, &v}) {
     for (float& value : x->values<float>()) value = number = 3.9F * number * (1 - number);
@@ -67,7 +70,8 @@ void expect_equal(const KvCache& a, const KvCache& b) {
 
 TEST(KvCacheFile, GoesOnAsTheCacheThatWasWritten) {
   const Directory directory;
-  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+  for (const DType dtype :
+       {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16, DType::kQ8}) {
     for (const Index window : {0, 5}) {
       KvCache cache = filled(sizes(dtype, window));
       if (window > 0) append(cache, 60);
@@ -111,10 +115,11 @@ TEST(KvCacheFile, OfOtherSizesThanExpected) {
 // ---- malformed files ----------------------------------------------------------------------------
 
 // The complaint about a file in which one field is another, or absent.
-std::string complaint_about(const std::string& name, Array value, bool absent = false) {
+std::string complaint_about(const std::string& name, Array value, bool absent = false,
+                            DType dtype = DType::kFloat32) {
   const Directory directory;
   const std::string path = directory / "cache";
-  write_kv_cache(path, filled(sizes(DType::kFloat32, 20)));
+  write_kv_cache(path, filled(sizes(dtype, 20)));
   std::vector<NamedArray> arrays = read_safetensors(path);
   std::erase_if(arrays, [&](const NamedArray& array) { return array.name == name; });
   if (!absent) arrays.push_back({name, std::move(value)});
@@ -138,7 +143,7 @@ TEST(KvCacheFile, NamesTheFieldThatIsWrong) {
             "format: expected \"qkv KvCache 1\", got \"qkv KvCache 2\"");
   EXPECT_EQ(complaint_about("format", {}, true), "format: expected text, got none");
   EXPECT_EQ(complaint_about("dtype", word("int32")),
-            "dtype: expected float32, float64, bfloat16 or float16, got \"int32\"");
+            "dtype: expected float32, float64, bfloat16, float16 or q8, got \"int32\"");
   EXPECT_EQ(complaint_about("dtype", Strings{{2}, {"float32", "float32"}}),
             "dtype: expected one text, got 2");
   EXPECT_EQ(complaint_about("dtype", word("float64")),
@@ -164,6 +169,38 @@ TEST(KvCacheFile, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(complaint_about("extra", Tensor(DType::kInt64, {3})),
             "\"extra\": is no field of a cache");
   EXPECT_EQ(complaint_about("first_keys", {}, true), "first_keys: expected a tensor, got none");
+}
+
+// safetensors has no type of blocks: they are bytes, which others can read.
+TEST(KvCacheFile, HasBlocksOfQ8AsBytes) {
+  const Directory directory;
+  const KvCache cache = filled(sizes(DType::kQ8));
+  write_kv_cache(directory / "cache", cache);
+  const KvCacheContents contents = cache.contents();
+  int pages = 0;
+  for (const NamedArray& array : read_safetensors(directory / "cache")) {
+    if (array.name != "k_pages" && array.name != "v_pages") continue;
+    const bool of_k = array.name == "k_pages";
+    const auto& bytes = std::get<Tensor>(array.array);
+    EXPECT_EQ(describe(bytes), of_k ? "uint8 [3,16,1,102]" : "uint8 [3,16,1,68]");
+    EXPECT_EQ(bytes_of(bytes), bytes_of(of_k ? contents.k_pages : contents.v_pages));
+    ++pages;
+  }
+  EXPECT_EQ(pages, 2);
+
+  const auto with = [](const std::string& name, Array value) {
+    return complaint_about(name, std::move(value), false, DType::kQ8);
+  };
+  EXPECT_EQ(with("k_pages", Tensor(DType::kUInt8, {3, 16, 1, 100})),
+            "k_pages: expected rows of blocks of 34 bytes, as uint8, got uint8 [3,16,1,100]");
+  EXPECT_EQ(with("v_pages", Tensor(DType::kInt8, {3, 16, 1, 68})),
+            "v_pages: expected rows of blocks of 34 bytes, as uint8, got int8 [3,16,1,68]");
+  EXPECT_EQ(with("v_pages", Tensor(DType::kUInt8, {2, 16, 1, 68})),
+            "v_pages must be q8 [pages,page,G,E/32] = [3,16,1,2], got q8 [2,16,1,2]");
+  EXPECT_EQ(with("dtype", word("float16")),
+            "k_pages must be float16 [pages,page,G,D] = [3,16,1,102], got uint8 [3,16,1,102]");
+  EXPECT_EQ(complaint_about("dtype", word("q8")),
+            "k_pages: expected rows of blocks of 34 bytes, as uint8, got float32 [3,16,1,3]");
 }
 
 // Whatever a file holds, what it is read as can be used.

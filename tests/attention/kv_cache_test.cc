@@ -219,7 +219,7 @@ TEST(KvCache, RejectsWrongSizes) {
   KvCacheSizes of = sizes(1, 16);
   of.dtype = DType::kInt32;
   EXPECT_EQ(made(of),
-            "KvCache: sizes.dtype must be float32, float64, bfloat16 or float16, got int32");
+            "KvCache: sizes.dtype must be float32, float64, bfloat16, float16 or q8, got int32");
   of = sizes(1, Index{1} << 40);
   of.D = Index{1} << 21;
   EXPECT_EQ(made(of),

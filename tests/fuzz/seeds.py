@@ -66,16 +66,18 @@ def good_safetensors():
 
 def caches():
     """Entries that share a page, as KvCache.save writes them; and with a field that is wrong."""
-    def file(lengths=(18, 17), first=(0, 0), tables=(0, 1, 0, 2), window="0", width=1):
-        data, header = b"", {"__metadata__": {
-            "format": '"qkv KvCache 1"', "dtype": '"float32"', "window": f'"{window}"',
+    def file(lengths=(18, 17), first=(0, 0), tables=(0, 1, 0, 2), window="0", width=1,
+             q8=False):
+        data, numbers = b"", np.uint8 if q8 else np.float32
+        header = {"__metadata__": {
+            "format": '"qkv KvCache 1"', "dtype": '"q8"' if q8 else '"float32"', "window": f'"{window}"',
             "queries": '"2"'}}
         for name, array in (("block_tables", np.array(tables, np.int64).reshape(2, -1)),
                             ("lengths", np.array(lengths, np.int64)),
                             ("first_keys", np.array(first, np.int64)),
-                            ("k_pages", np.ones((3, 16, 1, width), np.float32)),
-                            ("v_pages", np.ones((3, 16, 1, 1), np.float32))):
-            kind = "I64" if array.dtype == np.int64 else "F32"
+                            ("k_pages", np.ones((3, 16, 1, width), numbers)),
+                            ("v_pages", np.ones((3, 16, 1, 34 if q8 else 1), numbers))):
+            kind = {"int64": "I64", "float32": "F32", "uint8": "U8"}[array.dtype.name]
             header[name] = tensor(kind, array.shape, (len(data), len(data) + array.nbytes))
             data += array.tobytes()
         return safetensors(json.dumps(header), data)
@@ -83,7 +85,8 @@ def caches():
     return {"good": file(), "window": file(first=(16, 0), tables=(-1, 1, 0, 2), window="3"),
             "page": file(tables=(0, 1, 0, 3)), "orphan": file(tables=(0, 1, 0, 1)),
             "length": file(lengths=(18, 1 << 62)), "first": file(first=(1, 0), window="3"),
-            "cut": file()[:-4], "wide": file(width=3)}
+            "cut": file()[:-4], "wide": file(width=3), "q8": file(q8=True, width=34),
+            "q8_wide": file(q8=True, width=35)}
 
 
 def good_vectors():

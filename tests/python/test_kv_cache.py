@@ -169,6 +169,92 @@ def test_the_package_safetensors_reads_it(tmp_path):
     assert not k[1, 5:].any()
 
 
+# ---- q8 -----------------------------------------------------------------------------------------
+
+
+def q8_cache(**sizes):
+    return qkv.KvCache(B, G, 64, 32, dtype="q8", page=16, **sizes)
+
+
+def test_q8_is_quantize_q8_on_the_way_in():
+    numbers, blocks = q8_cache(), q8_cache()
+    k, v = draw(B, G, 40, 64), draw(B, G, 40, 32)
+    k8, v8 = qkv.quantize_q8(k), qkv.quantize_q8(v)
+    by_token = [x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in (k, v)]
+    numbers.append(*by_token)
+    blocks.append(k8, v8)
+    assert numbers.k_pages.dtype == qkv.q8
+    assert numbers.k_pages.shape[1:] == (16, G, 2)
+    assert numbers.v_pages.shape[1:] == (16, G, 1)
+    assert not numbers.k_pages.flags.writeable
+    tables = numbers.block_tables
+    for pages, rows in ((numbers.k_pages, k8), (numbers.v_pages, v8)):
+        got = pages[tables[1]].reshape(-1, G, rows.shape[-1])[:40]
+        assert got.tobytes() == rows[1].swapaxes(0, 1).tobytes()
+    for queries in (1, 30):
+        q = draw(B, H, queries, 64)
+        want = qkv.attention(q, k8, v8, causal=True)
+        assert numbers.attention(q, causal=True).tobytes() == want.tobytes()
+        assert blocks.attention(q, causal=True).tobytes() == want.tobytes()
+        paged = qkv.attention(
+            q, numbers.k_pages, numbers.v_pages, block_tables=tables,
+            context_lens=numbers.context_lens, causal=True,
+        )  # fmt: skip
+        assert paged.tobytes() == want.tobytes()
+    assert numbers.nbytes < 2 * 6 * 16 * G * 3 * 34 + 4096 * 2
+
+
+def test_q8_in_a_file(tmp_path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    cache = q8_cache(window=20, queries=1)
+    cache.append(draw(B, G, 60, 64).astype(np.float16), draw(B, G, 60, 32))
+    cache.reorder([1, 1])
+    cache.save(tmp_path / "cache")
+    others = [qkv.KvCache.from_file(tmp_path / "cache"), qkv.KvCache(**cache.sizes)]
+    others[1].load(tmp_path / "cache")
+    k, v, q = draw(B, G, 3, 64), draw(B, G, 3, 32), draw(B, H, 1, 64)
+    cache.append(k, v)
+    for other in others:
+        assert other.sizes == cache.sizes
+        assert other.sizes["dtype"] == "q8"
+        other.append(k, v)
+        assert other.attention(q).tobytes() == cache.attention(q).tobytes()
+    arrays = safetensors.load_file(tmp_path / "cache")
+    assert arrays["k_pages"].dtype == np.uint8
+    blocks = arrays["k_pages"].view(qkv.q8)
+    page = arrays["block_tables"][0, 2]
+    np.testing.assert_array_equal(blocks[page], cache.k_pages[cache.block_tables[0, 2]])
+    plain = qkv.KvCache(B, G, 64, 32, page=16, window=20, queries=1)
+    with pytest.raises(ValueError, match="dtype: expected float32, got q8$"):
+        plain.load(tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"),
+    [
+        (lambda c: qkv.KvCache(1, 1, 48, dtype="q8"), ValueError,
+         "KvCache: D must be a multiple of 32 with q8, got 48"),
+        (lambda c: qkv.KvCache(1, 1, 32, 8, dtype="q8"), ValueError,
+         "KvCache: E must be a multiple of 32 with q8, got 8"),
+        (lambda c: c.append(draw(B, G, 1, 64).astype(float), draw(B, G, 1, 32)), TypeError,
+         "KvCache.append: k must be float32, bfloat16, float16 or q8, got float64 [2,2,1,64]"),
+        (lambda c: c.append(draw(B, G, 1, 64), qkv.quantize_q8(draw(B, G, 1, 64))), ValueError,
+         "KvCache.append: v must have the shape [n,G,T,E/32] = [2,2,1,1], got q8 [2,2,1,2]"),
+        (lambda c: c.append(draw(B, G, 1, 64), np.full((B, G, 1, 32), np.nan, np.float32)),
+         ValueError, "KvCache.append: v must hold finite numbers of at most 65519 * 127, got nan"),
+        (lambda c: c.attention(draw(B, H, 1, 64).astype(float)), TypeError,
+         "KvCache.attention: k is q8 but q is float64"),
+    ],
+)  # fmt: skip
+def test_errors_of_q8(call, kind, text):
+    cache = q8_cache()
+    cache.append(draw(B, G, 20, 64), draw(B, G, 20, 32))
+    with pytest.raises(kind) as caught:
+        call(cache)
+    assert str(caught.value).startswith(text), caught.value
+    assert cache.lengths == (20, 20)
+
+
 # ---- views of pages -----------------------------------------------------------------------------
 
 

@@ -9,7 +9,8 @@
 #include <qkv/kv_cache.h>
 
 // A KvCache in a safetensors file: the arrays of its contents() under their names; its format,
-// dtype, window and queries as text. "-" is standard input or standard output.
+// dtype, window and queries as text. Pages of q8 are bytes there, uint8 [pages,page,G,34 D/32], the
+// blocks of a row one after another. "-" is standard input or standard output.
 namespace qkv::app {
 
 // The file is written atomically, from a copy of the pages in use. Throws OutputError.
