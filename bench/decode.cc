@@ -34,11 +34,8 @@ constexpr DecodeCase kDecode[] = {
 // Several key heads, as serving engines lay their keys out: one after another for each token.
 constexpr Index kPagedHeads = 8;
 constexpr DecodeCase kPaged[] = {
-    {DType::kFloat32, 64, 1, 0},
-    {DType::kFloat32, 128, 1, 0},
-    {DType::kFloat32, 128, 4, 0},
-    {DType::kBFloat16, 128, 1, 0},
-    {DType::kQ8, 128, 1, 0},
+    {DType::kFloat32, 64, 1, 0},   {DType::kFloat32, 128, 1, 0}, {DType::kFloat32, 128, 4, 0},
+    {DType::kBFloat16, 128, 1, 0}, {DType::kQ8, 128, 1, 0},
 };
 
 std::string decode_name(Index Tk, Index G, const DecodeCase& x, const std::string& order) {

@@ -156,24 +156,23 @@ Problem make_problem(const Shape& shape) {
 
 void set_by_token(Problem& problem) {
   const Shape& s = problem.shape;
-  const auto by_token = [&](const View& x, Index width) {
-    return permute(View(x.data(), s.dtype, {s.B, s.Tk, s.G, width},
-                        contiguous_strides({s.B, s.Tk, s.G, width})),
-                   {0, 2, 1, 3});
+  const auto by_token = [&](const View& x) {
+    const Dims shape{s.B, s.Tk, s.G, x.size(-1)};
+    return permute(View(x.data(), s.dtype, shape, contiguous_strides(shape)), {0, 2, 1, 3});
   };
-  problem.k = by_token(problem.k, s.D);
-  problem.v = by_token(problem.v, s.value_width());
+  problem.k = by_token(problem.k);
+  problem.v = by_token(problem.v);
 }
 
 void set_in_pages(Problem& problem, Index page) {
   const Shape& s = problem.shape;
   const Index pages = s.B * (s.Tk / page);
-  const auto in_pages = [&](const View& x, Index width) {
-    const Dims shape{pages, page, s.G, width};
+  const auto in_pages = [&](const View& x) {
+    const Dims shape{pages, page, s.G, x.size(-1)};
     return View(x.data(), s.dtype, shape, contiguous_strides(shape));
   };
-  problem.k = in_pages(problem.k, s.D);
-  problem.v = in_pages(problem.v, s.value_width());
+  problem.k = in_pages(problem.k);
+  problem.v = in_pages(problem.v);
   problem.block_tables = problem.add(DType::kInt64, {s.B, s.Tk / page});
   Index* const tables = problem.block_tables.as<Index>();
   std::iota(tables, tables + pages, Index{0});
