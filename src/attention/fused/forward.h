@@ -65,7 +65,7 @@ class FusedForward {
   Index piece_values() const { return few_queries() ? partial_values() : kPanel * p_.Dk; }
   Index wave_pieces() const;
   Index cached_pieces(Index threads) const;
-  Index choose_block_rows(int threads) const;
+  Index choose_block_rows(int threads, Index units) const;
   struct Partial {
     T* max = nullptr;
     T* sum = nullptr;
@@ -127,9 +127,9 @@ Index FusedForward<T>::cached_pieces(Index threads) const {
 // Smaller blocks if there are too few for the threads to finish together: eight per thread, but at
 // least four groups each. Any number gives the same bits.
 template <class T>
-Index FusedForward<T>::choose_block_rows(int threads) const {
-  if (threads <= 1) return kBlockRows;
-  const Index rows = p_.B * p_.H * std::min(p_.Tq, Index{1} << 20);
+Index FusedForward<T>::choose_block_rows(int threads, Index units) const {
+  if (threads <= 1 || p_.G == 0) return kBlockRows;
+  const Index rows = units * (p_.H / p_.G) * std::min(p_.Tq, Index{1} << 20);
   const Index share = pieces(rows, Index{8} * threads);
   return std::clamp(pieces(share, kGroupRows) * kGroupRows, 4 * kGroupRows, kBlockRows);
 }
@@ -177,11 +177,11 @@ template <class T>
 void FusedForward<T>::start(runtime::Call& call) {
   take_shared(call.shared());
   call_.stop = call.stop_point();
-  block_rows_ = choose_block_rows(call.concurrency());
 }
 
 template <class T>
 void FusedForward<T>::run_units(runtime::Call& call, Index begin, Index end) {
+  block_rows_ = choose_block_rows(call.concurrency(), end - begin);
   const Index budget = cached_pieces(call.concurrency());
   const auto size = [&](const KeyUnit& unit) { return pieces_of(unit); };
   for (; wave_.next(p_, begin, end, budget, size); begin = wave_.end()) {

@@ -30,8 +30,9 @@ class MappedForward {
     rows_.prepare(call);
     stages_.start(call);
     const Index heads = rows_.problem().G;
-    for (Index b = 0; b < rows_.problem().B; b += rows_.entries()) {
-      const Index end = std::min(b + rows_.entries(), rows_.problem().B);
+    const Index some = rows_.entries_at_once(call.concurrency());
+    for (Index b = 0; b < rows_.problem().B; b += some) {
+      const Index end = std::min(b + some, rows_.problem().B);
       rows_.make(call, b, end);
       stages_.run_units(call, b * heads, end * heads);
     }

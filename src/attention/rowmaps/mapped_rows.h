@@ -53,9 +53,11 @@ class MappedRows {
     const Index units = std::max(query_product().padded_units(), key_product_.padded_units());
     return std::max(queries_.worker_bytes(units), keys_.worker_bytes(units));
   }
-  // Batch entries whose mapped rows are about 4 MiB, at least one; all if their rows are not apart.
+  // Batch entries for whose mapped rows there is memory: about 32 MiB, at least one; all if their
+  // rows are not apart. And as many of these as stay in the caches of the threads.
   static Index entries_of_wave(const Problem& p);
   Index entries() const { return entries_; }
+  Index entries_at_once(int threads) const;
   void prepare(runtime::Call& call);
   // The mapped rows of the entries begin .. end-1, in place of those before.
   void make(runtime::Call& call, Index begin, Index end);
@@ -67,6 +69,7 @@ class MappedRows {
   const RowProduct<T>& query_product() const {
     return is_additive_ ? additive_keys_.query_product() : query_product_;
   }
+  static Index bytes_of_entry(const Problem& p);
   void make_additive(const Entries& entries, runtime::Call& call);
   const T* make_plain(const InputRows<T>& input, const RowProduct<T>& by, const Entries& entries,
                       T* to, runtime::Call& call) const;
@@ -103,17 +106,28 @@ void MappedRows<T>::take(AnyArena& arena) {
 }
 
 template <class T>
-Index MappedRows<T>::entries_of_wave(const Problem& p) {
-  if (p.packed() || p.paged()) return 0;
-  constexpr Index kBudget = Index{4} << 20;
+Index MappedRows<T>::bytes_of_entry(const Problem& p) {
   const Index copies = p.product == core::PairProduct::kTanh ? 2 : 1;
   const auto values = [&](const InputRows<T>& input) {
     const bool are_mapped = !input.maps.is_identity();
     return are_mapped ? input.count(1) * copies * input.mapped_width() : 0;
   };
-  const Index bytes = (values(InputRows<T>::of_queries(p)) + values(InputRows<T>::of_keys(p))) *
-                      static_cast<Index>(sizeof(T));
-  return std::clamp(kBudget / std::max<Index>(bytes, 1), Index{1}, std::max<Index>(p.B, 1));
+  const Index all = values(InputRows<T>::of_queries(p)) + values(InputRows<T>::of_keys(p));
+  return std::max<Index>(all * static_cast<Index>(sizeof(T)), 1);
+}
+
+template <class T>
+Index MappedRows<T>::entries_of_wave(const Problem& p) {
+  if (p.packed() || p.paged()) return 0;
+  constexpr Index kBudget = Index{32} << 20;
+  return std::clamp(kBudget / bytes_of_entry(p), Index{1}, std::max<Index>(p.B, 1));
+}
+
+template <class T>
+Index MappedRows<T>::entries_at_once(int threads) const {
+  if (p_.packed() || p_.paged()) return entries_;
+  constexpr Index kBudget = Index{2} << 20;  // of a thread
+  return std::clamp(threads * kBudget / bytes_of_entry(p_), Index{1}, entries_);
 }
 
 template <class T>
