@@ -123,7 +123,8 @@ struct DotKernels {
   // Merges the chunk states of n rows into the total; *_factor are those of the sums so far.
   void (*merge)(Index n, const SoftmaxState<T>& total, const SoftmaxState<const T>& chunk,
                 T* total_factor, T* chunk_factor);
-  // acc_rc += sum_n w_rn v_nc, n ascending, for 1..kTileRows rows and all E channels.
+  // acc_rc += sum_n w_rn v_nc, n ascending, for any rows, at most kTileRows where products are in
+  // pairs, and all E channels.
   void (*weighted_sum)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
                        Index E, const RowsOf<T>& acc);
   // The same, of values as they are stored.

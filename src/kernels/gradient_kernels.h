@@ -18,8 +18,8 @@ struct QueryState {
 
 template <class T>
 struct GradientKernels {
-  // acc_rc += sum_n w_nr x_nc for 1..kTileRows columns r of `w`: the sum starts from zero, n
-  // ascends.
+  // acc_rc += sum_n w_nr x_nc for any columns r of `w`, at most kTileRows where products are in
+  // pairs: the sum starts from zero, n ascends.
   void (*transposed_sum)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x,
                          Index count, Index width, const RowsOf<T>& acc);
   // The same with acc_rc = 0 + the sum.

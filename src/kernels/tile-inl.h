@@ -24,6 +24,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Registers per row of a tile.
 inline constexpr int kTileVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 
+// Rows of the next tile. 7 or 8 are halves, since a tile of one or two rows has too few independent
+// sums to hide the latency of an addition.
+HWY_INLINE Index rows_of_tile(Index rest) {
+  return rest <= kTileRows ? rest : rest <= kTileRows + 2 ? (rest + 1) / 2 : kTileRows;
+}
+
 // ---- panels ---------------------------------------------------------------------------------
 
 // Channels from c on of a register of keys, in steps as long as there are whole ones; returns the
@@ -148,10 +154,10 @@ void add_scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, b
   for (Index c = 0; c < D; c += core::kChannelBlock) {
     const Index end = std::min(D, c + core::kChannelBlock);
     const Tile* const tiles = kTiles[c == 0 && !adds ? 0 : 1];
-    for (Index r = 0; r < rows; r += kTileRows) {
-      tiles[std::min(kTileRows, rows - r) - 1](q.data + r * q.stride + c, q.stride, end - c,
-                                               panel + c * kPanel, end < D ? T(1) : scale,
-                                               s.data + r * s.stride, s.stride);
+    for (Index r = 0, some = 0; r < rows; r += some) {
+      some = rows_of_tile(rows - r);
+      tiles[some - 1](q.data + r * q.stride + c, q.stride, end - c, panel + c * kPanel,
+                      end < D ? T(1) : scale, s.data + r * s.stride, s.stride);
     }
   }
 }
@@ -187,12 +193,12 @@ void scores_of_keys(const RowsOf<const T>& q, Index rows, Index D, const T* pane
   if (keys > kPanel - kLanes) return scores<T>(q, rows, D, panel, scale, s);
   for (Index c = 0; c < D; c += core::kChannelBlock) {
     const Index end = std::min(D, c + core::kChannelBlock);
-    for (Index r = 0; r < rows; r += kTileRows) {
-      const auto some = static_cast<std::size_t>(std::min(kTileRows, rows - r));
+    for (Index r = 0, some = 0; r < rows; r += some) {
+      some = rows_of_tile(rows - r);
       for (Index n = 0; n < keys; n += kStep) {
         const Index vectors = (std::min(kStep, keys - n) + kLanes - 1) / kLanes;
         const auto& tiles = c == 0 ? NarrowTiles<T, false>::kTable : NarrowTiles<T, true>::kTable;
-        tiles[static_cast<std::size_t>(vectors - 1)][some - 1](
+        tiles[static_cast<std::size_t>(vectors - 1)][static_cast<std::size_t>(some - 1)](
             q.data + r * q.stride + c, q.stride, end - c, panel + c * kPanel + n,
             end < D ? T(1) : scale, s.data + r * s.stride + n, s.stride);
       }
@@ -368,9 +374,9 @@ void sum_of_rows(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v,
     const Index end = vectors * (p + 1) / pieces;
     const Index last = std::min(E - (end - 1) * kLanes, kLanes);
     const auto& table = last == kLanes ? kWhole : kPart;
-    for (Index r = 0; r < rows; r += kTileRows) {
-      const auto some = static_cast<std::size_t>(std::min(kTileRows, rows - r));
-      table[some - 1][static_cast<std::size_t>(end - begin - 1)](
+    for (Index r = 0, some = 0; r < rows; r += some) {
+      some = rows_of_tile(rows - r);
+      table[static_cast<std::size_t>(some - 1)][static_cast<std::size_t>(end - begin - 1)](
           w.data + (kRow == 0 ? r * w.stride : r), w.stride, v.data + begin * kLanes, v.stride,
           keys, last, acc.data + r * acc.stride + begin * kLanes, acc.stride, ahead);
     }

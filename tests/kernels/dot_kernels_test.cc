@@ -97,7 +97,7 @@ TYPED_TEST(Kernels, ScoresAreSumsOverBlocksOfAscendingChannels) {
         const std::vector<T> q = random_values<T>(kMostRows * D, 2);
         std::vector<T> panel(static_cast<std::size_t>(kPanel * D), T(9));
         k.pack_panel(RowsOf<const T>{rows.data(), stride}, keys, D, panel.data());
-        for (const Index count : {1, 2, 3, 4, 5, 6, 7, 13}) {
+        for (const Index count : {1, 2, 3, 4, 5, 6, 7, 8, 13}) {
           std::vector<T> s(static_cast<std::size_t>(kMostRows * 70), T(7));
           k.scores({q.data(), D}, count, D, panel.data(), T(0.3), {s.data(), 70});
           std::vector<T> some(s.size(), T(7));
@@ -127,7 +127,7 @@ TYPED_TEST(Kernels, WeightedSumsAreOneChainOverAscendingKeys) {
   using T = TypeParam;
   this->for_each_target([&](const DotKernels<T>& k, bool fused) {
     for (const Index E : kWidths) {
-      for (const Index rows : {1, 2, 5, 6, 13}) {
+      for (const Index rows : {1, 2, 5, 6, 7, 8, 13}) {
         constexpr Index kKeys = 37;
         const std::vector<T> w = random_values<T>(rows * kKeys, 3);
         const std::vector<T> v = random_values<T>(kKeys * E, 4);  // ends with its last value

@@ -94,11 +94,12 @@ void FusedGradientBlock<T>::add_keys(const RowsOf<const T>& rows, Index width, T
   const Index first = first_row(tiles.begin);
   const Index count = std::min(first_row(tiles.end), rows_) - first;
   const Index begin = pairs() ? first / 2 : first;
-  for (Index n = keys.begin; n < keys.end; n += kTileRows) {
+  const Index step = pairs() ? kTileRows : kGradientBlock;
+  for (Index n = keys.begin; n < keys.end; n += step) {
     call_.dot.stop();
-    g_.transposed_sum(
-        {weights + begin * kGradientStride + n, kGradientStride}, std::min(kTileRows, keys.end - n),
-        {rows.data + begin * rows.stride, rows.stride}, count, width, {to + n * width, width});
+    g_.transposed_sum({weights + begin * kGradientStride + n, kGradientStride},
+                      std::min(step, keys.end - n), {rows.data + begin * rows.stride, rows.stride},
+                      count, width, {to + n * width, width});
   }
 }
 
@@ -112,9 +113,12 @@ void FusedGradientBlock<T>::query_products() {
     call_.dot.stop();
     const KeyRange keys = keys_of(t);
     const Index r = first_row(t);
+    // Tiles with the same panels are joined.
+    while (!pairs() && t + 1 < tiles() && panels_[t + 1] == panels_[t]) ++t;
+    const Index rows = first_row(t) + rows_of(t) - r;
     if (pairs()) {
       constexpr Index kStride = GradientWords<T>::kStride;
-      k_.weighted_sum({words_.ds_of_keys + r * kStride + keys.begin / 2, kStride}, rows_of(t),
+      k_.weighted_sum({words_.ds_of_keys + r * kStride + keys.begin / 2, kStride}, rows,
                       {words_.k + keys.begin / 2 * p_.Dk, p_.Dk},
                       std::min(keys.end, keys_) - keys.begin, p_.Dk, {dq_ + r * p_.Dk, p_.Dk});
       continue;
@@ -123,7 +127,7 @@ void FusedGradientBlock<T>::query_products() {
     for (Index n = keys.begin; n < end; ++n) {
       const Index odd = finite_ ? end : odd_.next(n, end);
       if (n < odd) {
-        k_.weighted_sum({gradients(r) + n, kGradientStride}, rows_of(t),
+        k_.weighted_sum({gradients(r) + n, kGradientStride}, rows,
                         {k_rows_.data + n * k_rows_.stride, k_rows_.stride}, odd - n, p_.Dk,
                         {dq_ + r * p_.Dk, p_.Dk});
       }
