@@ -22,26 +22,27 @@ namespace {
 constexpr std::string_view kAttention = "attention";
 constexpr std::string_view kAttentionBackward = "attention_backward";
 
-bool has_elements(const ConstView& x) {
+bool has_elements(const View& x) {
   return x.given() && std::find(x.shape().begin(), x.shape().end(), 0) == x.shape().end();
 }
 
 // Otherwise there is nothing to compute, though B, H or a length may be any number.
 bool any_has_elements(const Outputs& x) {
-  const ConstView results[] = {x.out,
-                               x.lse,
-                               x.row_max,
-                               x.entropy,
-                               x.column_sums.sums,
-                               x.value_sums,
-                               x.pooled,
-                               x.top.weights,
-                               x.weights.matrix,
-                               x.dropped_weights.matrix,
-                               x.raw_scores.matrix,
-                               x.capped_scores.matrix,
-                               x.masked_scores.matrix};
-  return std::any_of(std::begin(results), std::end(results), has_elements);
+  const View* const results[] = {&x.out,
+                                 &x.lse,
+                                 &x.row_max,
+                                 &x.entropy,
+                                 &x.column_sums.sums,
+                                 &x.value_sums,
+                                 &x.pooled,
+                                 &x.top.weights,
+                                 &x.weights.matrix,
+                                 &x.dropped_weights.matrix,
+                                 &x.raw_scores.matrix,
+                                 &x.capped_scores.matrix,
+                                 &x.masked_scores.matrix};
+  return std::any_of(std::begin(results), std::end(results),
+                     [](const View* result) { return has_elements(*result); });
 }
 
 core::Results bind_forward(const Inputs& inputs, const Options& options, const Outputs& outputs,

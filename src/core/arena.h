@@ -3,6 +3,7 @@
 #define QKV_CORE_ARENA_H_
 
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <type_traits>
 
@@ -14,12 +15,24 @@ namespace qkv::core {
 // One cache line: enough for any vector load, and adjacent pieces never share a line.
 inline constexpr std::size_t kScratchAlignment = 64;
 
+[[noreturn]] void fail_too_many_bytes();  // std::bad_array_new_length
+
 // The next multiple of kScratchAlignment. Throws std::bad_array_new_length if there is none.
-std::size_t padded_bytes(std::size_t bytes);
+inline std::size_t padded_bytes(std::size_t bytes) {
+  constexpr std::size_t kMask = kScratchAlignment - 1;
+  if (bytes > std::numeric_limits<std::size_t>::max() - kMask) fail_too_many_bytes();
+  return (bytes + kMask) & ~kMask;
+}
 
 // The bytes of `count` values of `size` bytes, padded. Throws std::bad_array_new_length if count is
 // negative or too large.
-std::size_t padded_bytes(Index count, std::size_t size);
+inline std::size_t padded_bytes(Index count, std::size_t size) {
+  if (count < 0 ||
+      static_cast<std::size_t>(count) > std::numeric_limits<std::size_t>::max() / size) {
+    fail_too_many_bytes();
+  }
+  return padded_bytes(static_cast<std::size_t>(count) * size);
+}
 
 // Hands out a block of scratch memory from the front, each piece aligned to kScratchAlignment.
 // Never grows: taking more than was reserved is a bug in the caller (std::logic_error).
@@ -44,7 +57,13 @@ class Arena {
   }
 
  private:
-  void* take_bytes(std::size_t bytes);
+  void* take_bytes(std::size_t bytes) {
+    if (bytes > bytes_ - used_) fail_full(bytes);
+    std::byte* const taken = memory_ + used_;
+    used_ += bytes;
+    return taken;
+  }
+  [[noreturn]] void fail_full(std::size_t bytes) const;
 
   std::byte* memory_ = nullptr;
   std::size_t bytes_ = 0;

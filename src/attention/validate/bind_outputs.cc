@@ -204,24 +204,32 @@ bool asks_for_nothing(const Outputs& o) {
 }  // namespace
 
 core::Results bind_outputs(const Problem& p, const Outputs& outputs) {
-  Results to;
+  Results to;  // absent ones stay as they are: most are, and small calls are all of this
   to.out = bind_out(p, "out", outputs.out);
-  expect_accumulator(p, "lse", outputs.lse);
-  to.lse = bind_rows(p, "lse", outputs.lse, Along::kQueries);
-  expect_accumulator(p, "row_max", outputs.row_max);
-  to.row_max = bind_rows(p, "row_max", outputs.row_max, Along::kQueries);
+  const auto per_query = [&](std::string_view name, const View& view, core::ResultOperand& place) {
+    if (!view.given()) return;
+    expect_accumulator(p, name, view);
+    place = bind_rows(p, name, view, Along::kQueries);
+  };
+  per_query("lse", outputs.lse, to.lse);
+  per_query("row_max", outputs.row_max, to.row_max);
   refuse_paged(p, "entropy", outputs.entropy);
-  expect_accumulator(p, "entropy", outputs.entropy);
-  to.entropy = bind_rows(p, "entropy", outputs.entropy, Along::kQueries);
-  to.columns = bind_columns(p, outputs);
-  to.pooled = bind_pooled(p, outputs.pooled);
+  per_query("entropy", outputs.entropy, to.entropy);
+  const ColumnSums& columns = outputs.column_sums;
+  if (columns.sums.given() || columns.rows.given() || outputs.value_sums.given()) {
+    to.columns = bind_columns(p, outputs);
+  }
+  if (outputs.pooled.given()) to.pooled = bind_pooled(p, outputs.pooled);
   bind_top(p, outputs.top, to);
-  to.weights = bind_matrix(p, "weights", "weights.rows", outputs.weights);
-  to.dropped_weights =
-      bind_matrix(p, "dropped_weights", "dropped_weights.rows", outputs.dropped_weights);
-  to.raw_scores = bind_matrix(p, "raw_scores", "raw_scores.rows", outputs.raw_scores);
-  to.capped_scores = bind_matrix(p, "capped_scores", "capped_scores.rows", outputs.capped_scores);
-  to.masked_scores = bind_matrix(p, "masked_scores", "masked_scores.rows", outputs.masked_scores);
+  const auto matrix = [&](std::string_view name, std::string_view list, const Rows& rows,
+                          core::RowsResult& place) {
+    if (rows.matrix.given() || rows.rows.given()) place = bind_matrix(p, name, list, rows);
+  };
+  matrix("weights", "weights.rows", outputs.weights, to.weights);
+  matrix("dropped_weights", "dropped_weights.rows", outputs.dropped_weights, to.dropped_weights);
+  matrix("raw_scores", "raw_scores.rows", outputs.raw_scores, to.raw_scores);
+  matrix("capped_scores", "capped_scores.rows", outputs.capped_scores, to.capped_scores);
+  matrix("masked_scores", "masked_scores.rows", outputs.masked_scores, to.masked_scores);
   if (asks_for_nothing(outputs)) {
     throw Error(p.function, "outputs", "name no buffer, so there is nothing to compute");
   }

@@ -141,9 +141,10 @@ void for_each_gradient(const InputGradients& g, const F& f) {
 template <class EachOutput, class EachInput>
 void check_all(const core::Problem& p, const EachOutput& outputs, const EachInput& inputs) {
   int first = 0;
-  outputs([&](std::string_view name, const View& view) {
+  outputs([&](std::string_view name, const View& output) {
     ++first;
-    if (!view.given()) return;
+    if (!output.given()) return;
+    const ConstView view = output;
     if (core::self_overlaps(view)) {
       throw Error(p.function, name,
                   core::text("must have a place of its own for each element, got ", describe(view),
