@@ -112,8 +112,8 @@ class Bench(Case):
 
     def test_an_unknown_group_lists_the_valid_ones(self):
         line = self.refuse(2, "bench", "smal")
-        self.assertIn("forward, backward, widths, options, custom, sums, decode, threads, additive, "
-                      "bilinear, dense, small", line)
+        self.assertIn("forward, backward, widths, options, custom, sums, decode, many, threads, "
+                      "additive, bilinear, dense, small", line)
 
     def test_seconds_are_a_number_above_0(self):
         for text in ("0", "-1", "nan", "1x"):

@@ -264,7 +264,8 @@ class Translate(Model):
             self.file("d.tsv", ("a" * length + "\t" + "x" * length + "\n") * 24)
             run = measured.run([program, command, "endless.safetensors", "d.tsv", *more], self.dir)
             self.assertEqual(run.status, 0, run.err)
-            self.assertLess(run.peak, 70e6)
+            # One block of 33 MB may count twice: the C library keeps some that are freed.
+            self.assertLess(run.peak, 100e6)
 
     @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
     def test_memory_does_not_follow_the_lines(self):

@@ -119,7 +119,7 @@ TEST(Groups, UnlessToldAreAllButTheLongOnes) {
   std::string names;
   for (const auto& group : qkv::bench::chosen_groups({})) names += std::string(group.name) + " ";
   EXPECT_EQ(names,
-            "forward backward options custom sums decode threads additive bilinear dense small ");
+            "forward backward options custom sums decode many threads additive bilinear dense small ");
   EXPECT_EQ(qkv::bench::chosen_groups({"small", "widths"}).front().name, "widths");
   EXPECT_THROW(qkv::bench::chosen_groups({"smal"}), qkv::Error);
 }
