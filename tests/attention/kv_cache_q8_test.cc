@@ -15,6 +15,7 @@
 
 #include "tests/attention/bits.h"
 #include "tests/attention/paths.h"
+#include "tests/attention/q8_blocks.h"
 #include "tests/support/errors.h"
 
 // A cache of q8: the blocks of quantize_q8, and the bits of one call over them.
@@ -32,14 +33,6 @@ KvCacheSizes sizes(Index B, Index window = 0, DType dtype = DType::kQ8) {
           .page = 16,
           .window = window,
           .queries = 4};
-}
-
-Tensor quantized(const ConstView& x) {
-  Dims shape = x.shape();
-  shape[shape.rank() - 1] /= BlockQ8::kNumbers;
-  Tensor blocks(DType::kQ8, shape);
-  quantize_q8(x, blocks);
-  return blocks;
 }
 
 // The numbers that quantize_q8 leaves.

@@ -17,19 +17,12 @@
 
 #include "tests/attention/bits.h"
 #include "tests/attention/paths.h"
+#include "tests/attention/q8_blocks.h"
 #include "tests/support/errors.h"
 
 // Keys and values of q8: the bits of a call on the same numbers as float32, on every path.
 namespace qkv::test {
 namespace {
-
-Tensor quantized(const Tensor& x) {
-  Dims shape = x.shape();
-  shape[shape.rank() - 1] /= BlockQ8::kNumbers;
-  Tensor blocks(DType::kQ8, shape);
-  quantize_q8(x, blocks);
-  return blocks;
-}
 
 Tensor numbers_of(const ConstView& blocks) {
   Dims shape = blocks.shape();
