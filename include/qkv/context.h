@@ -35,7 +35,9 @@ class QKV_API Executor {
   // A pool of worker threads, `threads` including the calling one (0: one per processor this
   // process may use). Copies share the pool, even concurrently; it ends with the last copy.
   // Workers start when a run first needs them, and again in the child of a fork(); if the system
-  // cannot start some, the pool works without them. Throws Error if threads < 0 or > kMostThreads.
+  // cannot start some, the pool works without them. After a run they look for the next one for 50
+  // microseconds and then sleep; at once if there are more than processors. Throws Error if threads
+  // < 0 or > kMostThreads.
   static Executor threads(int threads);
   // The caller's own threads: at most `concurrency` bodies are requested at a time, and a single
   // one runs on the calling thread. Throws Error if `parallel_for` is null or concurrency < 1.

@@ -64,7 +64,10 @@ Executor Executor::threads(int threads) {
   Executor executor;
   executor.concurrency_ = threads == 0 ? usable_processors() : threads;
   if (executor.concurrency_ > 1) {
-    executor.pool_ = std::make_shared<detail::WorkerPool>(executor.concurrency_);
+    // More threads than processors would take the time from each other.
+    const bool looks = executor.concurrency_ <= usable_processors();
+    executor.pool_ = std::make_shared<detail::WorkerPool>(
+        executor.concurrency_, looks ? detail::Waiting::kLooksFirst : detail::Waiting::kSleeps);
   }
   return executor;
 }

@@ -2,6 +2,7 @@
 #include "runtime/worker_pool.h"
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <memory>
@@ -14,16 +15,50 @@
 
 namespace qkv::detail {
 
+namespace {
+
+// How long a thread that has nothing to do looks for work before it sleeps. To wake a sleeping one
+// takes 10 to 50 microseconds, more than many a call: docs/decisions/0030.
+constexpr std::chrono::microseconds kLooksFor{50};
+
+// Tells the processor that this is a loop of waiting.
+void pause() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Returns true when done() holds, or false after kLooksFor.
+template <class Done>
+bool look_for(const Done& done) noexcept {
+  constexpr int kLooks = 32;  // between two looks at the clock
+  const auto end = std::chrono::steady_clock::now() + kLooksFor;
+  do {
+    for (int i = 0; i < kLooks; ++i) {
+      if (done()) return true;
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+}  // namespace
+
 // The threads of a pool in one process.
 class WorkerThreads {
  public:
-  explicit WorkerThreads(int workers) { threads_.reserve(static_cast<std::size_t>(workers)); }
+  WorkerThreads(int workers, Waiting waiting) : waiting_(waiting) {
+    threads_.reserve(static_cast<std::size_t>(workers));
+  }
 
   // Joins the threads. No run may be in progress.
   ~WorkerThreads() {
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
+      has_news_.store(true, std::memory_order_release);
     }
     work_left_.notify_all();
     for (std::thread& thread : threads_) thread.join();
@@ -40,6 +75,11 @@ class WorkerThreads {
     wake(helpers);
     lock.lock();
     while (job.next < job.count) run_one(job, lock);
+    if (waiting_ == Waiting::kLooksFirst && job.running != 0) {
+      lock.unlock();
+      look_for([&] { return job.running.load(std::memory_order_acquire) == 0; });
+      lock.lock();
+    }
     body_returned_.wait(lock, [&] { return job.running == 0; });
   }
 
@@ -57,14 +97,14 @@ class WorkerThreads {
   }
 
  private:
-  // One run, on the stack of the calling thread. Everything but the constants is guarded by the
-  // mutex.
+  // One run, on the stack of the calling thread. Everything but the constants is written with the
+  // mutex locked.
   struct Job {
     const Executor::Body body;
     void* const state;
     const Index count;
-    Index next = 0;     // the next body to start
-    Index running = 0;  // bodies started and not yet returned
+    Index next = 0;                 // the next body to start
+    std::atomic<Index> running{0};  // bodies started and not yet returned
     Job* later = nullptr;
   };
 
@@ -72,6 +112,12 @@ class WorkerThreads {
   void work() noexcept {
     std::unique_lock lock(mutex_);
     for (;;) {
+      bool looks = waiting_ == Waiting::kLooksFirst;
+      while (looks && jobs_ == nullptr && !stopping_) {
+        lock.unlock();
+        looks = look_for([&] { return has_news_.load(std::memory_order_acquire); });
+        lock.lock();
+      }
       work_left_.wait(lock, [&] { return stopping_ || jobs_ != nullptr; });
       if (stopping_) return;
       run_one(*jobs_, lock);
@@ -107,20 +153,25 @@ class WorkerThreads {
   void link(Job& job) noexcept {
     job.later = jobs_;
     jobs_ = &job;
+    has_news_.store(true, std::memory_order_release);
   }
 
   void unlink(Job& job) noexcept {
     Job** place = &jobs_;
     while (*place != &job) place = &(*place)->later;
     *place = job.later;
+    has_news_.store(jobs_ != nullptr, std::memory_order_release);
   }
 
   const pid_t pid_ = getpid();
+  const Waiting waiting_;
   std::mutex mutex_;
   std::condition_variable work_left_;
   std::condition_variable body_returned_;
   Job* jobs_ = nullptr;  // jobs with bodies not yet started
   bool stopping_ = false;
+  // jobs_ != nullptr or stopping_, for threads that look for work without the mutex.
+  std::atomic<bool> has_news_{false};
   std::vector<std::thread> threads_;  // capacity: as many as may ever start
   WorkerThreads* abandoned_before_ = nullptr;
 };
@@ -143,7 +194,7 @@ void WorkerPool::run(Index count, Executor::Body body, void* state) {
 WorkerThreads& WorkerPool::threads() {
   WorkerThreads* threads = threads_of_pool_.load(std::memory_order_acquire);
   if (threads != nullptr && threads->of_this_process()) return *threads;
-  auto fresh = std::make_unique<WorkerThreads>(workers_);
+  auto fresh = std::make_unique<WorkerThreads>(workers_, waiting_);
   if (threads_of_pool_.compare_exchange_strong(threads, fresh.get(), std::memory_order_acq_rel)) {
     if (threads != nullptr) WorkerThreads::abandon(threads);
     return *fresh.release();

@@ -11,14 +11,21 @@ namespace qkv::detail {
 
 class WorkerThreads;
 
+// What a thread without work does.
+enum class Waiting {
+  kSleeps,
+  kLooksFirst,  // looks for work for some microseconds, then sleeps
+};
+
 // The threads behind Executor::threads. They start when a run first needs them and sleep between
-// runs. Any number of threads may call run() at once, also from inside a body: the calling thread
-// takes bodies of its own run until none is left and then waits only for those that workers have
-// already begun, so each run ends whether or not a worker is free.
+// runs, some microseconds after the last one if `waiting` says so. Any number of threads may call
+// run() at once, also from inside a body: the calling thread takes bodies of its own run until none
+// is left and then waits only for those that workers have already begun, so each run ends whether
+// or not a worker is free.
 class WorkerPool {
  public:
   // `threads` >= 2, including the calling one.
-  explicit WorkerPool(int threads) noexcept : workers_(threads - 1) {}
+  WorkerPool(int threads, Waiting waiting) noexcept : workers_(threads - 1), waiting_(waiting) {}
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -31,6 +38,7 @@ class WorkerPool {
   WorkerThreads& threads();
 
   const int workers_;
+  const Waiting waiting_;
   std::atomic<WorkerThreads*> threads_of_pool_{nullptr};
 };
 

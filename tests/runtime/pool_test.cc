@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <filesystem>
 #include <iterator>
 #include <mutex>
@@ -19,6 +20,7 @@
 #include <qkv/context.h>
 #include <qkv/error.h>
 
+#include "runtime/worker_pool.h"
 #include "tests/runtime/executors.h"
 
 namespace qkv::test {
@@ -213,6 +215,39 @@ TEST_F(Pool, TenThousandTinyRuns) {
   }
   // 1 + 2, 1 + 2 + 3, 1 + 2 + 3 + 4 in turn: 3334 times 3 and 3333 times 6 and 10.
   EXPECT_EQ(sum, 3334 * 3 + 3333 * (6 + 10));
+}
+
+// On any machine, however few processors it has. Pauses let threads give up looking and sleep.
+TEST_F(Pool, WaitingThreadsFindTheNextRun) {
+  for (const detail::Waiting waiting : {detail::Waiting::kSleeps, detail::Waiting::kLooksFirst}) {
+    detail::WorkerPool pool(3, waiting);
+    std::vector<std::thread> callers;
+    std::atomic<int> wrong{0};
+    for (int caller = 0; caller < 2; ++caller) {
+      callers.emplace_back([&] {
+        for (int repeat = 0; repeat < 300; ++repeat) {
+          const std::chrono::microseconds gap(repeat % 20 == 0 ? 200 : repeat % 20);
+          std::this_thread::sleep_for(gap);
+          std::atomic<int> bodies{0};
+          const auto count = [](void* state, Index) { ++*static_cast<std::atomic<int>*>(state); };
+          const auto late = [](void* state, Index) {
+            std::this_thread::sleep_for(std::chrono::microseconds(200));
+            ++*static_cast<std::atomic<int>*>(state);
+          };
+          pool.run(2 + repeat % 3, repeat % 20 == 10 ? +late : +count, &bodies);
+          wrong += bodies != 2 + repeat % 3;
+        }
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+    EXPECT_EQ(wrong, 0);
+    // All three at once, which needs both workers, looking or asleep.
+    std::barrier all(3);
+    const auto meet = [](void* state, Index) {
+      static_cast<std::barrier<>*>(state)->arrive_and_wait();
+    };
+    for (int repeat = 0; repeat < 20; ++repeat) pool.run(3, meet, &all);
+  }
 }
 
 TEST_F(Pool, ThousandPoolsComeAndGo) {
