@@ -8,6 +8,7 @@
 
 #include "core/shapes.h"
 #include "layers/checks.h"
+#include "layers/packed.h"
 
 namespace qkv::layers {
 namespace {

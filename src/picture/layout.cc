@@ -114,6 +114,15 @@ void share_step(const Model& model, Layout& layout) {
   layout.queries.step = layout.keys.step = step;
 }
 
+// The smallest of from, from + 1, .. most that has room for level labels, or 0.
+double readable_width(const Axis& axis, double from, double most) {
+  for (Index more = 0; from + static_cast<double>(more) <= most; ++more) {
+    const double width = from + static_cast<double>(more);
+    if (level_size(axis, width) > 0) return width;
+  }
+  return 0;
+}
+
 struct Cells {
   double width;
   double height;
@@ -127,10 +136,8 @@ Cells cell_sizes(const Model& model) {
   if (panels == 1 && columns <= kNumberedColumns && rows <= kNumberedRows) {
     // Wider if that makes the keys readable without rotating them.
     const double most = std::min(kWidestCell, kWidestNumbers / static_cast<double>(columns));
-    for (double width = kNumberCell; width <= most; ++width) {
-      if (level_size(model.keys(), width) > 0) return {width, kNumberCell, true};
-    }
-    return {kNumberCell, kNumberCell, true};
+    const double width = readable_width(model.keys(), kNumberCell, most);
+    return {width > 0 ? width : kNumberCell, kNumberCell, true};
   }
   const double room = panels == 1 ? 720 : panels == 2 ? 400 : panels <= 4 ? 320 : 240;
   const double largest = panels == 1 ? 28 : 20;
@@ -139,9 +146,8 @@ Cells cell_sizes(const Model& model) {
   // Larger if that makes the keys readable without rotating them.
   const double most = std::min(room / static_cast<double>(std::max(rows, columns)), kLargestCell);
   if (!model.keys().numbered && level_size(model.keys(), cell) == 0) {
-    for (double larger = std::ceil(cell); larger <= most; ++larger) {
-      if (level_size(model.keys(), larger) > 0) return {larger, larger, false};
-    }
+    const double larger = readable_width(model.keys(), std::ceil(cell), most);
+    if (larger > 0) return {larger, larger, false};
   }
   cell = std::max(cell, 1.0);
   return {cell, cell, false};
