@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """qkv.torch.scaled_dot_product_attention beside PyTorch's own."""
 
+import math
 import re
 import warnings
 
@@ -137,6 +138,7 @@ def test_its_dropout_is_drawn_from_torchs_generator():
 
 REFUSED = {
     "both masks": {"attn_mask": SEEN, "is_causal": True},
+    "batch": {"key": draw(B + 1, H, TK, D), "value": draw(B + 1, H, TK, E)},
     "heads": {"key": draw(B, G, TK, D), "value": draw(B, G, TK, E)},
     "groups": {"key": draw(B, 3, TK, D), "value": draw(B, 3, TK, E), "enable_gqa": True},
     "rank of groups": {"query": draw(TQ, D), "enable_gqa": True},
@@ -176,6 +178,16 @@ def test_it_raises_what_torchs_raises(name):
         assert errors[1][0] is TypeError and "unexpected keyword argument 'causal'" in errors[1][1]
     else:
         assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("scale", [math.inf, -math.inf, math.nan])
+def test_scales_that_the_kernels_refuse_are_torchs(scale):
+    given = drawn((B, H, TQ, D), (B, H, TK, D), (B, H, TK, E))
+    with sdpa_kernel(SDPBackend.MATH):
+        want = sdpa(*given, scale=scale)
+    got = qkv.torch.scaled_dot_product_attention(*given, scale=scale)
+    assert torch.equal(got.isnan(), want.isnan())
+    assert torch.equal(got.nan_to_num(), want.nan_to_num())
 
 
 def test_no_key_heads_raise_before_torch_divides_by_them():
