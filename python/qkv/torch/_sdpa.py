@@ -73,10 +73,8 @@ def scaled_dot_product_attention(
     ):
         try:
             if not is_causal:
-                return attention(query, key, value, scale=scale)  # type: ignore[no-any-return]
-            return attention(  # type: ignore[no-any-return]
-                query, key, value, scale=scale, causal="top_left"
-            )
+                return attention(query, key, value, scale=scale)
+            return attention(query, key, value, scale=scale, causal="top_left")
         except TypeError:
             pass
     attn_mask, is_causal = without_square_corner(attn_mask, is_causal)
