@@ -6,10 +6,12 @@
 #include <qkv/layers/gru.h>
 
 #include "core/message.h"
+#include "core/storage.h"
 #include "layers/attend.h"
 #include "layers/checks.h"
 #include "layers/gru_parameters.h"
 #include "layers/gru_sequence.h"
+#include "runtime/tasks.h"
 
 namespace qkv {
 namespace {
@@ -98,7 +100,7 @@ Gru::Parameters Gru::zero_gradients() const {
 void Gru::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                   Context& context) const {
   saved.lengths.clear();  // no backward pass if this one throws
-  saved.x = {};
+  Tensor sequences = std::exchange(saved.x, {});
   const ConstView& x = inputs.x;
   if (!x.given() || x.rank() != 3) {
     throw Error(kGruForward, "x",
@@ -125,7 +127,7 @@ void Gru::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outpu
                          {"out", outputs.out}});
   }
   std::vector<Index> lengths = lengths_of(inputs);
-  Tensor sequences(config_.dtype, x.shape());
+  layers::resize(sequences, config_.dtype, x.shape());
   copy_sequences(x, lengths, sequences);
   layers::resize(saved.states, config_.dtype, {directions(), B, T, H});
   layers::resize(saved.gates, config_.dtype, {directions(), B, T, 4 * H});
@@ -167,14 +169,17 @@ void Gru::backward(const Saved& saved, const GruOutputGradients& output_gradient
   layers::check_gradients(kGruBackward, gradients.forward, parameters_.forward);
   layers::check_gradients(kGruBackward, gradients.backward, parameters_.backward);
 
-  Tensor dgates(config_.dtype, saved.gates.shape());  // zeros beyond each sequence
+  const Dims gates_shape = saved.gates.shape();
+  const runtime::Lent lent(context, static_cast<std::size_t>(core::bytes_of(
+                                        config_.dtype, saved.gates.element_count())));
+  const View dgates(lent.memory(), config_.dtype, gates_shape, contiguous_strides(gates_shape));
   const layers::GruSequence sequence = sequence_of(config_, parameters_, saved.lengths, T);
   layers::dispatch(config_.dtype, [&]<class R>() {
     layers::gru_backward<R>(sequence, saved, output_gradients, dgates, d, context);
   });
   for (Index direction = 0; direction < directions(); ++direction) {
-    const auto rows = [&](const Tensor& tensor, Index width) {
-      return reshape(slice(ConstView(tensor), 0, direction, direction + 1), {B * T, width});
+    const auto rows = [&](const ConstView& steps, Index width) {
+      return reshape(slice(steps, 0, direction, direction + 1), {B * T, width});
     };
     layers::gru_parameter_gradients(
         kGruBackward, reshape(ConstView(saved.x), {B * T, config_.input}), rows(saved.states, H),

@@ -51,10 +51,10 @@ void for_each_entries(Call& call, const GruSequence& s, const F& f) {
 }
 
 // The rows of one step of [directions,B,T,width] that belong to the entries.
-template <class T, class AnyTensor>
-RowsOf<T> step_rows(const GruSequence& s, AnyTensor& tensor, const Entries& e, Index t) {
-  const Index width = tensor.size(-1);
-  T* const data = tensor.template values<std::remove_const_t<T>>().data();
+template <class T, class AnyView>
+RowsOf<T> step_rows(const GruSequence& s, const AnyView& steps, const Entries& e, Index t) {
+  const Index width = steps.size(-1);
+  T* const data = steps.template as<std::remove_const_t<T>>();
   return {data + ((e.direction * s.B + e.first) * s.T + t) * width, s.T * width};
 }
 
@@ -88,8 +88,8 @@ struct ForwardTask {
   }
   // One step; xs starts at time `from`.
   void step(Index t, Index from, const View& out) const {
-    const RowsOf<T> states = step_rows<T>(s, tensors.states, e, t);
-    const RowsOf<T> gates = step_rows<T>(s, tensors.gates, e, t);
+    const RowsOf<T> states = step_rows<T>(s, tensors.states.view(), e, t);
+    const RowsOf<T> gates = step_rows<T>(s, tensors.gates.view(), e, t);
     loops.project_state(w, {h.data, h.stride}, e.rows, hs);
     for (Index r = 0; r < e.rows; ++r) {
       T* const state = row_of(h, r);
@@ -108,8 +108,8 @@ struct ForwardTask {
   // Beyond the longest sequence of the task.
   void clear_rest(const View& out) const {
     for (Index t = e.longest; t < s.T; ++t) {
-      const RowsOf<T> states = step_rows<T>(s, tensors.states, e, t);
-      const RowsOf<T> gates = step_rows<T>(s, tensors.gates, e, t);
+      const RowsOf<T> states = step_rows<T>(s, tensors.states.view(), e, t);
+      const RowsOf<T> gates = step_rows<T>(s, tensors.gates.view(), e, t);
       for (Index r = 0; r < e.rows; ++r) {
         std::fill_n(row_of(states, r), s.hidden, T(0));
         std::fill_n(row_of(gates, r), 4 * s.hidden, T(0));
@@ -203,7 +203,7 @@ namespace {
 template <class T>
 void run_backward(const GruSequence& s, const GruLoops<T>& loops, const GruWeights<T>& w,
                   const Gru::Saved& saved, const GruOutputGradients& from, const Entries& e,
-                  Tensor& dgates, const RowsOf<T>& dh) {
+                  const View& dgates, const RowsOf<T>& dh) {
   const Index H = s.hidden;
   for (Index r = 0; r < e.rows; ++r) {
     std::fill_n(row_of(dh, r), H, T(0));
@@ -214,8 +214,8 @@ void run_backward(const GruSequence& s, const GruLoops<T>& loops, const GruWeigh
   for (Index n = e.longest - 1; n >= 0; --n) {
     loops.stop();
     const Index t = time_of(e, n);
-    const auto states = step_rows<const T>(s, saved.states, e, t);
-    const auto gates = step_rows<const T>(s, saved.gates, e, t);
+    const auto states = step_rows<const T>(s, saved.states.view(), e, t);
+    const auto gates = step_rows<const T>(s, saved.gates.view(), e, t);
     const auto dgate_rows = step_rows<T>(s, dgates, e, t);
     for (Index r = 0; r < e.rows; ++r) {
       if (t >= s.lengths[e.first + r]) continue;
@@ -231,13 +231,22 @@ void run_backward(const GruSequence& s, const GruLoops<T>& loops, const GruWeigh
   }
 }
 
+// Rows of [directions,B,T,width] beyond the entries' sequences.
+template <class T>
+void clear_beyond(const GruSequence& s, const View& steps, const Entries& e) {
+  const Index width = steps.size(-1);
+  for (Index r = 0; r < e.rows; ++r) {
+    const Index length = s.lengths[e.first + r];
+    std::fill_n(row_of(step_rows<T>(s, steps, e, length), r), (s.T - length) * width, T(0));
+  }
+}
+
 // dx of one batch entry, both directions one after the other.
 template <class T>
 void entry_input_gradient(const GruSequence& s, const GruLoops<T>& loops, const GruWeights<T>* w,
-                          const Tensor& dgates, Index b, const GruInputGradients& to,
-                          Arena& arena) {
+                          const View& dgates, Index b, const GruInputGradients& to, Arena& arena) {
   const RowsOf<T> sums{arena.take<T>(kProjectedSteps * s.input).data(), s.input};
-  const T* const all = dgates.values<T>().data();
+  const T* const all = dgates.as<T>();
   for (Index t = 0; t < s.T; t += kProjectedSteps) {
     loops.stop();
     const Index steps = std::min(kProjectedSteps, s.T - t);
@@ -258,7 +267,7 @@ void entry_input_gradient(const GruSequence& s, const GruLoops<T>& loops, const 
 
 template <class T>
 void gru_backward(const GruSequence& s, const Gru::Saved& saved, const GruOutputGradients& from,
-                  Tensor& dgates, const GruInputGradients& to, Context& context) {
+                  const View& dgates, const GruInputGradients& to, Context& context) {
   constexpr std::string_view kFunction = "Gru::backward";
   const std::size_t per_worker =
       std::max(Arena::cost<T>(kGruRows * s.hidden), Arena::cost<T>(kProjectedSteps * s.input));
@@ -268,6 +277,7 @@ void gru_backward(const GruSequence& s, const Gru::Saved& saved, const GruOutput
   const GruWeights<T> w[2] = {GruWeights<T>(*s.parameters[0]),
                               GruWeights<T>(*s.parameters[s.directions - 1])};
   for_each_entries(call, s, [&](const Entries& e, Arena& arena) {
+    clear_beyond<T>(s, dgates, e);
     const RowsOf<T> dh{arena.take<T>(e.rows * s.hidden).data(), s.hidden};
     run_backward(s, loops, w[e.direction], saved, from, e, dgates, dh);
     if (!to.state.given()) return;
@@ -281,8 +291,8 @@ void gru_backward(const GruSequence& s, const Gru::Saved& saved, const GruOutput
       s.B, [&](Index b, Arena& arena) { entry_input_gradient(s, loops, w, dgates, b, to, arena); });
 }
 template void gru_backward<float>(const GruSequence&, const Gru::Saved&, const GruOutputGradients&,
-                                  Tensor&, const GruInputGradients&, Context&);
+                                  const View&, const GruInputGradients&, Context&);
 template void gru_backward<double>(const GruSequence&, const Gru::Saved&, const GruOutputGradients&,
-                                   Tensor&, const GruInputGradients&, Context&);
+                                   const View&, const GruInputGradients&, Context&);
 
 }  // namespace qkv::layers

@@ -31,10 +31,11 @@ template <class T>
 void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstView& state,
                  const GruOutputs& outputs, Context& context);
 
-// Gradients of inputs and, within each sequence, of the sums of the gates; not of parameters.
+// Gradients of inputs and of the sums of the gates, [directions,B,T,4*hidden], 0 beyond each
+// sequence; not of parameters.
 template <class T>
 void gru_backward(const GruSequence& s, const Gru::Saved& saved, const GruOutputGradients& from,
-                  Tensor& dgates, const GruInputGradients& to, Context& context);
+                  const View& dgates, const GruInputGradients& to, Context& context);
 
 }  // namespace qkv::layers
 

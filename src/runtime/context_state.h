@@ -11,31 +11,7 @@
 #include <qkv/context.h>
 #include <qkv/view.h>
 
-namespace qkv::runtime {
-
-// Scratch memory that only grows, aligned to kScratchAlignment, with a size that is a multiple of
-// it: two workers never write to the same cache line.
-class Block {
- public:
-  Block() = default;
-  ~Block() { release(); }
-  Block(Block&& other) noexcept
-      : memory_(std::exchange(other.memory_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  Block& operator=(Block&&) = delete;
-
-  std::byte* memory() const noexcept { return memory_; }
-  std::size_t bytes() const noexcept { return bytes_; }
-  // Reserves at least `bytes`; growing discards the contents. On std::bad_alloc it is
-  // empty.
-  void grow(std::size_t bytes);
-  void release() noexcept;
-
- private:
-  std::byte* memory_ = nullptr;
-  std::size_t bytes_ = 0;
-};
-
-}  // namespace qkv::runtime
+#include "runtime/block.h"
 
 namespace qkv::detail {
 
@@ -60,8 +36,8 @@ struct ContextState {
   runtime::Block shared;
   runtime::Block first;  // worker 0's, inline: creating a serial context allocates once
   std::vector<runtime::Block> others;
+  runtime::Block lent;  // what outlives calls; empty while it is lent
 
- private:
   void count_held() noexcept;
 };
 

@@ -59,6 +59,23 @@ void Call::run_serially(Index tasks, Task task, const void* state) const {
   }
 }
 
+// ---- what outlives a call -------------------------------------------------------------------
+
+Lent::Lent(Context& context, std::size_t bytes) : state_(context.state()) {
+  swap();
+  block_.grow(bytes);
+}
+
+Lent::~Lent() { swap(); }
+
+// Exchanges this block with the context's, unless a call uses it.
+void Lent::swap() noexcept {
+  if (state_.in_use.exchange(true, std::memory_order_acquire)) return;
+  block_.swap(state_.lent);
+  state_.count_held();
+  state_.in_use.store(false, std::memory_order_release);
+}
+
 // ---- on several workers ---------------------------------------------------------------------
 
 // Shared by the bodies of one run, on the stack of the calling thread.

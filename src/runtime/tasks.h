@@ -12,6 +12,7 @@
 
 #include "core/arena.h"
 #include "core/stop.h"
+#include "runtime/block.h"
 
 // Tasks and scratch memory: the runtime's interface to the drivers of a call.
 namespace qkv::runtime {
@@ -72,6 +73,23 @@ class QKV_API Call {
   std::string_view function_;
   Arena shared_;
   std::atomic<bool> failed_{false};
+};
+
+// Memory for what several calls on one context, one after the other, write and read; the context
+// keeps it for the next who borrows. If the context is in use or has lent it, it is allocated and
+// freed. Throws std::bad_alloc.
+class QKV_API Lent {
+ public:
+  Lent(Context& context, std::size_t bytes);
+  ~Lent();
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+  std::byte* memory() const noexcept { return block_.memory(); }
+
+ private:
+  void swap() noexcept;
+  detail::ContextState& state_;
+  Block block_;
 };
 
 // For a function that has not acquired the context yet.

@@ -13,6 +13,7 @@
 #include <qkv/layers.h>
 #include <qkv/layers/gru.h>
 
+#include "runtime/tasks.h"
 #include "tests/layers/gradients.h"
 #include "tests/layers/support.h"
 #include "tests/support/arrays.h"
@@ -270,16 +271,44 @@ TEST(Gru, BitsDoNotDependOnThreadsOrNeighbours) {
   }
 }
 
+TEST(Gru, RepeatedPassesAllocateNothingLarge) {
+  const Gru gru = random_gru({6, 20, true, true, kF64});
+  const Batch batch = random_batch(gru.config(), 9, {9, 4}, 2);
+  const Tensor d_out = random_tensor(kF64, {2, 9, 40}, 3);
+  Context context;
+  Gru::Saved saved;
+  Tensor dx(kF64, batch.x.shape());
+  auto gradients = gru.zero_gradients();
+  std::size_t held = 0;
+  const void* kept = nullptr;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    run(gru, batch, saved, context);
+    gru.backward(saved, {d_out, {}}, {dx, {}}, gradients, context);
+    if (repeat > 0) {
+      EXPECT_EQ(context.scratch_bytes(), held);
+      EXPECT_EQ(saved.x.view().data(), kept);
+    }
+    held = context.scratch_bytes();
+    kept = saved.x.view().data();
+    EXPECT_GE(held, 2u * 2 * 9 * 80 * 8);  // the gates' gradients
+  }
+}
+
 TEST(Gru, WhatStandsBehindASequenceIsNeverUsed) {
   const Gru gru = random_gru({3, 4, true, true, kF64});
   Batch batch = random_batch(gru.config(), 6, {2, 6}, 5);
   Tensor d_out = random_tensor(kF64, {2, 6, 8}, 6);
+  Gru::Saved saved;
+  Context context;
   const auto all = [&] {
-    Gru::Saved saved;
-    Context context;
     Result result = run(gru, batch, saved, context);
     Tensor dx(kF64, batch.x.shape());
     auto gradients = gru.zero_gradients();
+    {  // what an earlier call left behind
+      constexpr std::size_t kBytes = 1 << 14;
+      const runtime::Lent lent(context, kBytes);
+      std::memset(lent.memory(), 0xff, kBytes);  // NaN
+    }
     gru.backward(saved, {d_out, {}}, {dx, {}}, gradients, context);
     std::vector<std::uint8_t> bytes = all_bytes(gradients);
     for (const Tensor* tensor :
