@@ -42,6 +42,7 @@ constexpr DotKernels<T> kDotKernels{
     .widen = &widen<T>,
     .has_nan = &has_nan<T>,
     .scale_row = &scale_row<T>,
+    .result_row = &result_row<T>,
     .weights = &weights<T>,
     .sum_weights = &sum_weights<T>,
     .divide = &divide<T>,

@@ -146,6 +146,8 @@ struct DotKernels {
   bool (*has_nan)(const T* x, Index n);
   // to_n = x_n * factor.
   void (*scale_row)(const T* x, T factor, Index n, T* to);
+  // to_n = (x_n + 0) * factor: a sum that is -0 by underflow gives what it would after merging.
+  void (*result_row)(const T* x, T factor, Index n, T* to);
   // w_n = exp(s_n - max) / sum, 0 for -inf. `w` may be `s`.
   void (*weights)(const T* s, Index n, T max, T sum, T* w);
   // Adds up the weights of 1..kTileRows rows, in order, for n keys, a multiple of kPanel.

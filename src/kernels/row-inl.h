@@ -173,6 +173,11 @@ void scale_row(const T* x, T factor, Index n, T* to) {
 }
 
 template <class T>
+void result_row(const T* x, T factor, Index n, T* to) {
+  for (Index c = 0; c < n; ++c) to[c] = (x[c] + T(0)) * factor;
+}
+
+template <class T>
 void weights(const T* s, Index n, T max, T sum, T* w) {
   for_each_vector<T>(n, [&](auto d, Index x) HWY_ATTR {
     const auto e = exp_nonpositive(d, hn::Sub(hn::LoadU(d, s + x), hn::Set(d, max)));

@@ -342,6 +342,32 @@ TEST(Edges, TheLargestWeightsMayBeAllOfVeryManyOnEveryPath) {
   }
 }
 
+// A weight of 1e-20 times a value of -1e-30 is less than any float32: the sum is 0, whether the
+// keys are one chunk of the softmax or several that are merged.
+TEST(Edges, ASumThatUnderflowsIsZeroWithoutASign) {
+  for (const std::string& path : all_paths(ScoreKind::kDot)) {
+    for (const Index keys : {2, 600}) {
+      for (const Index rows : {1, 60}) {
+        Tensor q(DType::kFloat32, {rows, 1});
+        Tensor k(DType::kFloat32, {keys, 1});
+        Tensor v(DType::kFloat32, {keys, 1});
+        Tensor out(DType::kFloat32, {rows, 1});
+        std::ranges::fill(q.values<float>(), 1.0F);
+        std::ranges::fill(k.values<float>(), -46.0F);
+        k.values<float>()[0] = 0;
+        v.values<float>()[1] = -1e-30F;
+        Context context;
+        context.force_path(path);
+        attention({q, k, v}, {.scale = 1.0}, {.out = out}, context);
+        for (const float x : out.values<float>()) {
+          EXPECT_EQ(x, 0) << path;
+          EXPECT_FALSE(std::signbit(x)) << path << ", " << keys << " keys";
+        }
+      }
+    }
+  }
+}
+
 TEST(Edges, AnOffsetAloneSwitchesNothingOn) {
   Small plain;
   plain.forward({});

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "attention/fused/block_scores.h"
 #include "attention/fused/gradient_block.h"
 #include "core/weight_factor.h"
 
@@ -70,7 +71,7 @@ class FusedBackward {
   void for_each_query_block(runtime::Call& call, const F& f);
 
   void prepare_queries(Index b, Index h, Index block, core::Arena& arena);
-  void look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w, FusedBlock<T>& scores,
+  void look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w, BlockScores<T>& scores,
                     RowFacts* facts) const;
   KeyRange live_blocks(QueryAt at, Index rows, Index Tk) const;
   bool needs_keys(Index h, Index i, T lse) const;
@@ -134,7 +135,7 @@ template <class T>
 std::size_t FusedBackward<T>::worker_bytes() const {
   MeasuringArena queries;
   take_worker(queries);
-  FusedBlock<T>(x_.dot, queries);
+  BlockScores<T>(x_.dot, queries);
   MeasuringArena keys;
   FusedGradientBlock<T>(x_, keys);
   return std::max(queries.bytes(), keys.bytes());
@@ -282,7 +283,7 @@ void FusedBackward<T>::prepare_queries(Index b, Index h, Index block, core::Aren
     if (has_odd(x_.dout, p_.E)) finite = 0;
   }
   if (any_needed) {
-    FusedBlock<T> scores(x_.dot, arena);
+    BlockScores<T> scores(x_.dot, arena);
     look_at_keys(b, h, i0, rows, w, scores, facts);
   }
   if (from_.dout.given()) output_deltas(b, h, first, rows, w, delta);
@@ -364,14 +365,14 @@ T FusedBackward<T>::sink_gradient(Index h, const RowFacts& facts, T factor, T de
 // chunk.
 template <class T>
 void FusedBackward<T>::look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w,
-                                    FusedBlock<T>& scores, RowFacts* facts) const {
+                                    BlockScores<T>& scores, RowFacts* facts) const {
   static_assert(kGradientBlock <= kBlockRows);
   const KeyUnit unit = key_unit(p_, b * p_.G + p_.key_head(h));
   const T* lse = x_.lse + x_.query_places.of(b, h, unit.s.q0 + i0);
   constexpr T kMasked = -std::numeric_limits<T>::infinity();
-  scores.start_unit(unit, nullptr);
+  scores.start(unit, nullptr);
   for (Index r = 0; r < rows; ++r) {
-    scores.add_row(h, i0 + r);
+    scores.queries.add(h, i0 + r);
     if (facts[r].needed) facts[r].any_live = false;
   }
   for (Index j0 = 0; j0 < unit.s.Tk; j0 += p_.key_chunk) {
@@ -381,13 +382,13 @@ void FusedBackward<T>::look_at_keys(Index b, Index h, Index i0, Index rows, Work
       scores.soft_cap(r);
       scores.change(r);
       const Index n = keys.end - keys.begin;
-      T* s = scores.scores(r) + keys.begin;
+      T* s = scores.row(r) + keys.begin;
       facts[r].any_live =
           facts[r].any_live || std::any_of(s, s + n, [](T x) { return x != kMasked; });
       std::copy_n(s, n, w.weights);
       std::fill_n(w.dweights, n, T(0));
-      x_.add_dweights(scores.row(r).at, j0 + keys.begin, std::min(n, unit.s.Tk - j0 - keys.begin),
-                      w.dweights, w.spare);
+      x_.add_dweights(scores.queries[r].at, j0 + keys.begin,
+                      std::min(n, unit.s.Tk - j0 - keys.begin), w.dweights, w.spare);
       const T zero(0);
       const T one(1);
       x_.kernels.score_gradients({w.weights, n}, {w.dweights, n}, 1, n, {lse + r, &one, &zero},
@@ -395,7 +396,7 @@ void FusedBackward<T>::look_at_keys(Index b, Index h, Index i0, Index rows, Work
       facts[r].sum += x_.kernels.sum(w.weights, n);
       facts[r].weighted += x_.kernels.sum(w.dweights, n);
     };
-    scores.for_each_group(j0, FusedBlock<T>::Tiles::kLive, [&](Index first, Index count) {
+    scores.for_each_group(j0, BlockScores<T>::Tiles::kLive, [&](Index first, Index count) {
       for (Index r = first; r < first + count; ++r) look(r);
     });
   }

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "attention/fused/block.h"
+#include "attention/fused/block_scores.h"
 #include "attention/fused/cell_sums.h"
 #include "attention/fused/row_places.h"
 #include "attention/fused/row_states.h"
@@ -71,12 +71,12 @@ class ColumnPass {
   }
   void prepare_block(const KeyUnit& unit, Index h, Index block) const;
   void measure_values(const KeyUnit& unit, Index chunk, Worker& w) const;
-  void named_rows(FusedBlock<T>& x, const Chunk& chunk, Worker& w) const;
-  bool all_rows(FusedBlock<T>& x, const Chunk& chunk, runtime::Call& call, Worker& w) const;
+  void named_rows(BlockScores<T>& x, const Chunk& chunk, Worker& w) const;
+  bool all_rows(BlockScores<T>& x, const Chunk& chunk, runtime::Call& call, Worker& w) const;
   bool deliver(const Chunk& chunk, Index block, runtime::Call& call, Worker& w) const;
-  void add_rows(FusedBlock<T>& x, const Chunk& chunk, const kernels::WeightSums<T>& to,
+  void add_rows(BlockScores<T>& x, const Chunk& chunk, const kernels::WeightSums<T>& to,
                 Worker& w) const;
-  Index add_run(const FusedBlock<T>& x, Index first, Index end,
+  Index add_run(const BlockScores<T>& x, Index first, Index end,
                 const kernels::WeightSums<T>& to) const;
   void write_columns(const Chunk& chunk, const Worker& w) const;
 
@@ -165,9 +165,9 @@ void ColumnPass<T>::run(runtime::Call& call, const Wave& wave, const Packed& pac
   }
   for_each_head(chunks_of,
                 [&](const KeyUnit& unit, Index n, Index h, Index number, core::Arena& arena) {
-                  FusedBlock<T> x(call_, arena);
+                  BlockScores<T> x(call_, arena);
                   Worker w = take_worker(arena);
-                  x.start_unit(unit, packed(n));
+                  x.start(unit, packed(n));
                   const Index j0 = number * p_.key_chunk;
                   const Chunk chunk{unit, h, number, {j0, std::min(unit.s.Tk, j0 + p_.key_chunk)}};
                   std::fill_n(w.total, kKeyChunk, T(0));
@@ -214,18 +214,18 @@ void ColumnPass<T>::measure_values(const KeyUnit& unit, Index chunk, Worker& w) 
 }
 
 template <class T>
-void ColumnPass<T>::named_rows(FusedBlock<T>& x, const Chunk& chunk, Worker& w) const {
+void ColumnPass<T>::named_rows(BlockScores<T>& x, const Chunk& chunk, Worker& w) const {
   const core::ColumnSumsResult& named = to_.columns;
   std::fill_n(w.total, kKeyChunk, T(0));
   for (Index n0 = 0; n0 < named.count; n0 += kGradientBlock) {
-    x.clear_rows();
+    x.queries.clear();
     for (Index n = n0; n < std::min(named.count, n0 + kGradientBlock); ++n) {
-      x.add_row(chunk.h,
-                core::load<Index>(named.names.dtype, named.names.data, n * named.names.row_stride));
+      x.queries.add(chunk.h, core::load<Index>(named.names.dtype, named.names.data,
+                                               n * named.names.row_stride));
     }
     std::fill_n(w.block, kKeyChunk, T(0));
     const kernels::WeightSums<T> to{w.block, nullptr, nullptr};
-    x.for_each_group(chunk.keys.begin, FusedBlock<T>::Tiles::kLive, [&](Index first, Index rows) {
+    x.for_each_group(chunk.keys.begin, BlockScores<T>::Tiles::kLive, [&](Index first, Index rows) {
       for (Index r = first; r < first + rows;) r = add_run(x, r, first + rows, to);
     });
     for (Index n = 0; n < kKeyChunk; ++n) w.total[n] += w.block[n];
@@ -234,7 +234,7 @@ void ColumnPass<T>::named_rows(FusedBlock<T>& x, const Chunk& chunk, Worker& w) 
 
 // Returns false if the call has failed.
 template <class T>
-bool ColumnPass<T>::all_rows(FusedBlock<T>& x, const Chunk& chunk, runtime::Call& call,
+bool ColumnPass<T>::all_rows(BlockScores<T>& x, const Chunk& chunk, runtime::Call& call,
                              Worker& w) const {
   const Index Tq = chunk.unit.s.Tq;
   if (to_.pooled.given()) w.cells.start(Tq, chunk.unit.s.Tk, chunk.keys);
@@ -244,8 +244,8 @@ bool ColumnPass<T>::all_rows(FusedBlock<T>& x, const Chunk& chunk, runtime::Call
     const KeyRange& chunks = live_chunks_[block_index(chunk.unit, chunk.h, block)];
     const bool live = chunk.number >= chunks.begin && chunk.number < chunks.end;
     if (live) {
-      x.clear_rows();
-      for (Index i = i0; i < end; ++i) x.add_row(chunk.h, i);
+      x.queries.clear();
+      for (Index i = i0; i < end; ++i) x.queries.add(chunk.h, i);
       std::fill_n(w.block, kKeyChunk, T(0));
       if (to_.entropy.given()) std::fill_n(w.entropy, kGradientBlock, T(0));
       add_rows(x, chunk, {w.block, nullptr, w.entropy}, w);
@@ -269,25 +269,25 @@ bool ColumnPass<T>::all_rows(FusedBlock<T>& x, const Chunk& chunk, runtime::Call
 
 // The rows of a block of all queries.
 template <class T>
-void ColumnPass<T>::add_rows(FusedBlock<T>& x, const Chunk& chunk, const kernels::WeightSums<T>& to,
-                             Worker& w) const {
-  x.for_each_group(chunk.keys.begin, FusedBlock<T>::Tiles::kLive, [&](Index first, Index rows) {
+void ColumnPass<T>::add_rows(BlockScores<T>& x, const Chunk& chunk,
+                             const kernels::WeightSums<T>& to, Worker& w) const {
+  x.for_each_group(chunk.keys.begin, BlockScores<T>::Tiles::kLive, [&](Index first, Index rows) {
     for (Index r = first; r < first + rows;) {
       kernels::WeightSums<T> of_run = to;
       Index end = first + rows;
       if (to_.pooled.given()) {
-        end = std::min(end, r + w.cells.end_of_row() - x.row(r).at.i);
+        end = std::min(end, r + w.cells.end_of_row() - x.queries[r].at.i);
         of_run.cells = w.cells.block();
       }
       r = add_run(x, r, end, of_run);
-      if (to_.pooled.given() && r == end) w.cells.reach(x.row(r - 1).at.i + 1);
+      if (to_.pooled.given() && r == end) w.cells.reach(x.queries[r - 1].at.i + 1);
     }
   });
 }
 
 // Rows `first` .. of a tile, below `end`; returns the row after the last one added.
 template <class T>
-Index ColumnPass<T>::add_run(const FusedBlock<T>& x, Index first, Index end,
+Index ColumnPass<T>::add_run(const BlockScores<T>& x, Index first, Index end,
                              const kernels::WeightSums<T>& to) const {
   end = std::min(end, (first / kTileRows + 1) * kTileRows);
   const KeyRange keys = x.piece(first);
@@ -306,8 +306,8 @@ Index ColumnPass<T>::add_run(const FusedBlock<T>& x, Index first, Index end,
   for (Index r = first; r < end; ++r) {
     x.soft_cap(r);
     x.change(r);
-    const T* s = x.scores(r) + keys.begin;
-    const Index row = states_.index(p_, x.unit(), x.row(r).at);
+    const T* s = x.row(r) + keys.begin;
+    const Index row = states_.index(p_, x.queries.unit(), x.queries[r].at);
     const T max = states_.max[row];
     const T sum = states_.sum[row];
     if (std::isfinite(max) && !std::isnan(sum)) {

@@ -243,20 +243,21 @@ void FusedForward<T>::query_block(const KeyUnit& unit, Index n, Index block, cor
 template <class T>
 void FusedForward<T>::key_chunks(const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
   FusedBlock<T> x(call_, arena);
+  const SoftmaxState<T>& state = x.state;
   x.start(unit, nullptr, 0, unit.rows());
   const KeyRange live = live_chunks(unit);
   const Index first_chunk = live.begin + task * task_chunks_;
   const Index end = std::min(live.end, first_chunk + task_chunks_);
-  x.read_until(end * p_.key_chunk);
+  x.scores.read_until(end * p_.key_chunk);
   for (Index chunk = first_chunk; chunk < end; ++chunk) {
     const Partial partial = partial_of(n, chunk - live.begin);
-    std::fill_n(partial.max, x.count(), -std::numeric_limits<T>::infinity());
-    std::fill_n(partial.sum, x.count(), T(0));
+    std::fill_n(partial.max, unit.rows(), -std::numeric_limits<T>::infinity());
+    std::fill_n(partial.sum, unit.rows(), T(0));
     x.chunk(chunk * p_.key_chunk, with_values(), [&](Index first, Index rows) {
-      std::copy_n(x.chunk_max, rows, partial.max + first);
-      std::copy_n(x.chunk_sum, rows, partial.sum + first);
+      std::copy_n(state.chunk.max, rows, partial.max + first);
+      std::copy_n(state.chunk.sum, rows, partial.sum + first);
       if (!with_values()) return;
-      std::copy_n(x.chunk_acc, rows * x.width(), partial.acc + first * x.width());
+      std::copy_n(state.chunk.acc, rows * state.width(), partial.acc + first * state.width());
     });
   }
 }
@@ -265,23 +266,24 @@ template <class T>
 void FusedForward<T>::merge_chunks(const KeyUnit& unit, Index n, core::Arena& arena) {
   FusedBlock<T> x(call_, arena);
   x.start(unit, nullptr, 0, unit.rows());
-  x.reset();
+  SoftmaxState<T>& state = x.state;
+  state.reset(unit.rows());
   const Index chunks = live_chunks(unit).size();
   for (Index chunk = 0; chunk < chunks; ++chunk) {
     const Partial partial = partial_of(n, chunk);
-    for (Index first = 0; first < x.count(); first += kGroupRows) {
-      const Index rows = std::min(kGroupRows, x.count() - first);
+    for (Index first = 0; first < unit.rows(); first += kGroupRows) {
+      const Index rows = std::min(kGroupRows, unit.rows() - first);
       const T* max = partial.max + first;
       if (std::all_of(partial.sum + first, partial.sum + first + rows,
                       [](T sum) { return sum == T(0); })) {
         continue;  // nothing live, and no weighted sum
       }
-      std::copy_n(max, rows, x.chunk_max);
-      std::copy_n(partial.sum + first, rows, x.chunk_sum);
+      std::copy_n(max, rows, state.chunk.max);
+      std::copy_n(partial.sum + first, rows, state.chunk.sum);
       if (with_values()) {
-        std::copy_n(partial.acc + first * x.width(), rows * x.width(), x.chunk_acc);
+        std::copy_n(partial.acc + first * state.width(), rows * state.width(), state.chunk.acc);
       }
-      x.absorb(first, rows, with_values());
+      state.absorb(first, rows, with_values());
     }
   }
   finish(x);
@@ -291,16 +293,18 @@ void FusedForward<T>::merge_chunks(const KeyUnit& unit, Index n, core::Arena& ar
 
 template <class T>
 void FusedForward<T>::finish(FusedBlock<T>& block) {
+  const QueryRows<T>& queries = block.queries();
+  const SoftmaxState<T>& state = block.state;
   bool empty[kBlockRows];
-  for (Index r = 0; r < block.count(); ++r) {
-    empty[r] = block.max[r] == -std::numeric_limits<T>::infinity() && block.sum[r] == 0;
+  for (Index r = 0; r < queries.count(); ++r) {
+    empty[r] = state.max[r] == -std::numeric_limits<T>::infinity() && state.sum[r] == 0;
   }
   if (p_.sinks.given()) add_sinks(block, empty);
   if (shows_states()) {
-    for (Index r = 0; r < block.count(); ++r) {
-      const Index at = states_.index(p_, block.unit(), block.row(r).at);
-      states_.max[at] = block.max[r];
-      states_.sum[at] = block.sum[r];
+    for (Index r = 0; r < queries.count(); ++r) {
+      const Index at = states_.index(p_, queries.unit(), queries[r].at);
+      states_.max[at] = state.max[r];
+      states_.sum[at] = state.sum[r];
     }
   }
   write(block, empty);
@@ -310,33 +314,37 @@ void FusedForward<T>::finish(FusedBlock<T>& block) {
 // and is the lse of those without.
 template <class T>
 void FusedForward<T>::add_sinks(FusedBlock<T>& block, const bool* empty) {
+  const QueryRows<T>& queries = block.queries();
+  SoftmaxState<T>& state = block.state;
   constexpr T kNone = -std::numeric_limits<T>::infinity();
   const auto sink = [&](Index r) {
-    const Index offset = core::offset_of(p_.sinks, 0, block.row(r).at.h, 0, 0);
+    const Index offset = core::offset_of(p_.sinks, 0, queries[r].at.h, 0, 0);
     return core::load<T>(p_.sinks.dtype, p_.sinks.data, offset);
   };
-  for (Index first = 0; first < block.count(); first += kGroupRows) {
-    const Index rows = std::min(kGroupRows, block.count() - first);
+  for (Index first = 0; first < queries.count(); first += kGroupRows) {
+    const Index rows = std::min(kGroupRows, queries.count() - first);
     for (Index r = 0; r < rows; ++r) {
       const T value = sink(first + r);
-      block.chunk_max[r] = std::isfinite(value) ? value : kNone;
-      block.chunk_sum[r] = std::isfinite(value) ? T(1) : T(0);
+      state.chunk.max[r] = std::isfinite(value) ? value : kNone;
+      state.chunk.sum[r] = std::isfinite(value) ? T(1) : T(0);
     }
-    std::fill(block.chunk_acc, block.chunk_acc + rows * block.width(), T(0));
-    block.absorb(first, rows, with_values());
+    std::fill(state.chunk.acc, state.chunk.acc + rows * state.width(), T(0));
+    state.absorb(first, rows, with_values());
   }
-  for (Index r = 0; r < block.count(); ++r) {
+  for (Index r = 0; r < queries.count(); ++r) {
     const T value = sink(r);
     if (std::isfinite(value) || value == kNone) continue;
-    block.max[r] = value;
-    block.sum[r] = empty[r] ? T(1) : std::numeric_limits<T>::quiet_NaN();
+    state.max[r] = value;
+    state.sum[r] = empty[r] ? T(1) : std::numeric_limits<T>::quiet_NaN();
   }
 }
 
 template <class T>
 void FusedForward<T>::write(const FusedBlock<T>& block, const bool* empty) {
+  const QueryRows<T>& queries = block.queries();
+  const SoftmaxState<T>& state = block.state;
   constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
-  const KeyUnit& unit = block.unit();
+  const KeyUnit& unit = queries.unit();
   const auto entry = [&](const ResultOperand& x) {
     return x.given() ? core::batch_offset(x, p_.batch, unit.b) : 0;
   };
@@ -347,11 +355,11 @@ void FusedForward<T>::write(const FusedBlock<T>& block, const bool* empty) {
     return core::offset_of(x, first, at.h, unit.s.q0 + at.i, 0);
   };
   const bool in_place = to_.out.dtype == dtype_of<T> && to_.out.col_stride == 1;
-  for (Index r = 0; r < block.count(); ++r) {
+  for (Index r = 0; r < queries.count(); ++r) {
     call_.stop();
-    const QueryAt& at = block.row(r).at;
-    const T max = block.max[r];
-    const T sum = block.sum[r];
+    const QueryAt& at = queries[r].at;
+    const T max = state.max[r];
+    const T sum = state.sum[r];
     const bool nan = std::isnan(sum);
     if (to_.lse.given()) {
       const T lse = nan                                          ? kNaN
@@ -365,14 +373,14 @@ void FusedForward<T>::write(const FusedBlock<T>& block, const bool* empty) {
     }
     if (!to_.out.given()) continue;
     const Index offset = place(to_.out, out_entry, at);
-    T* acc = block.acc + r * block.width();
+    T* acc = state.acc + r * state.width();
     T* row = in_place ? static_cast<T*>(to_.out.data) + offset : acc;
     if (empty[r]) {
       std::fill(row, row + p_.E, T(0));
     } else if (nan) {
       std::fill(row, row + p_.E, kNaN);
     } else {
-      call_.kernels.scale_row(acc, T(1) / (sum * static_cast<T>(1 - p_.dropout)), p_.E, row);
+      call_.kernels.result_row(acc, T(1) / (sum * static_cast<T>(1 - p_.dropout)), p_.E, row);
     }
     if (!in_place) store_values(to_.out, offset, acc, p_.E);
   }

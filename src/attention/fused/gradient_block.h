@@ -7,6 +7,7 @@
 #include "attention/fused/additive_pairs.h"
 #include "attention/fused/gradient_call.h"
 #include "attention/fused/gradient_words.h"
+#include "attention/fused/key_set.h"
 #include "core/prefetch.h"
 
 // One block of keys and all queries of its unit, block by block: scores and weights are recomputed,

@@ -2,7 +2,7 @@
 #ifndef QKV_ATTENTION_FUSED_GRADIENT_CALL_H_
 #define QKV_ATTENTION_FUSED_GRADIENT_CALL_H_
 
-#include "attention/fused/block.h"
+#include "attention/fused/call.h"
 #include "attention/fused/gradient_rows.h"
 #include "kernels/gradient_kernels.h"
 #include "runtime/turns.h"

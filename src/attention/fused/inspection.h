@@ -5,7 +5,7 @@
 #include <array>
 #include <cmath>
 
-#include "attention/fused/block.h"
+#include "attention/fused/block_scores.h"
 #include "attention/fused/row_states.h"
 #include "core/results.h"
 
@@ -59,22 +59,22 @@ class FusedInspection {
   static bool shows_all(const Results& to, const RowsResult& m) {
     return &m == &to.raw_scores || &m == &to.capped_scores;
   }
-  void all_rows(FusedBlock<T>& x, Worker& w) const;
-  void named_rows(FusedBlock<T>& x, const RowsResult& m, Index n0, Index count, Worker& w) const;
-  void row_weights(const FusedBlock<T>& x, Index r, T* to) const;
-  void put(const FusedBlock<T>& x, const RowsResult& m, Index r, Index to_row, Index j0,
+  void all_rows(BlockScores<T>& x, Worker& w) const;
+  void named_rows(BlockScores<T>& x, const RowsResult& m, Index n0, Index count, Worker& w) const;
+  void row_weights(const BlockScores<T>& x, Index r, T* to) const;
+  void put(const BlockScores<T>& x, const RowsResult& m, Index r, Index to_row, Index j0,
            const T* values, Index n) const;
-  void put_scored(FusedBlock<T>& x, const RowsResult& m, Index r, Index to_row, Index j0,
+  void put_scored(BlockScores<T>& x, const RowsResult& m, Index r, Index to_row, Index j0,
                   Index keys, Worker& w) const;
-  void add_top(const FusedBlock<T>& x, Index r, Index j0, Worker& w) const;
-  void fill_top(const FusedBlock<T>& x, Index r, const Worker& w) const;
-  TopRow top_row(const FusedBlock<T>& x, Index r) const;
+  void add_top(const BlockScores<T>& x, Index r, Index j0, Worker& w) const;
+  void fill_top(const BlockScores<T>& x, Index r, const Worker& w) const;
+  TopRow top_row(const BlockScores<T>& x, Index r) const;
 
-  T max_of(const FusedBlock<T>& x, Index r) const {
-    return states_.max[states_.index(p_, x.unit(), x.row(r).at)];
+  T max_of(const BlockScores<T>& x, Index r) const {
+    return states_.max[states_.index(p_, x.queries.unit(), x.queries[r].at)];
   }
-  T sum_of(const FusedBlock<T>& x, Index r) const {
-    return states_.sum[states_.index(p_, x.unit(), x.row(r).at)];
+  T sum_of(const BlockScores<T>& x, Index r) const {
+    return states_.sum[states_.index(p_, x.queries.unit(), x.queries[r].at)];
   }
 
   const FusedCall<T>& call_;
@@ -95,7 +95,7 @@ void FusedInspection<T>::run(runtime::Call& call, const Wave& wave, const Packed
     wave.for_each_task(
         p_, call, [&](const KeyUnit& unit) { return blocks_of(unit.rows()); },
         [&](const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
-          FusedBlock<T> x(call_, arena);
+          BlockScores<T> x(call_, arena);
           Worker w = take_worker(arena);
           x.start(unit, packed(n), task * kBlockRows,
                   std::min(kBlockRows, unit.rows() - task * kBlockRows));
@@ -107,9 +107,9 @@ void FusedInspection<T>::run(runtime::Call& call, const Wave& wave, const Packed
     wave.for_each_task(
         p_, call, [&](const KeyUnit& unit) { return blocks_of(unit.heads * m->count); },
         [&](const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
-          FusedBlock<T> x(call_, arena);
+          BlockScores<T> x(call_, arena);
           Worker w = take_worker(arena);
-          x.start_unit(unit, packed(n));
+          x.start(unit, packed(n));
           const Index n0 = task * kBlockRows;
           named_rows(x, *m, n0, std::min(kBlockRows, unit.heads * m->count - n0), w);
         });
@@ -120,9 +120,9 @@ void FusedInspection<T>::run(runtime::Call& call, const Wave& wave, const Packed
 
 // The weights of row r for the keys of its piece: 0 where masked, NaN for live keys of a NaN row.
 template <class T>
-void FusedInspection<T>::row_weights(const FusedBlock<T>& x, Index r, T* to) const {
+void FusedInspection<T>::row_weights(const BlockScores<T>& x, Index r, T* to) const {
   const KeyRange keys = x.piece(r);
-  const T* s = x.scores(r) + keys.begin;
+  const T* s = x.row(r) + keys.begin;
   const Index n = keys.end - keys.begin;
   const T max = max_of(x, r);
   const T sum = sum_of(x, r);
@@ -136,9 +136,9 @@ void FusedInspection<T>::row_weights(const FusedBlock<T>& x, Index r, T* to) con
 
 // n values of row `to_row` of a matrix, from key j0 on.
 template <class T>
-void FusedInspection<T>::put(const FusedBlock<T>& x, const RowsResult& m, Index r, Index to_row,
+void FusedInspection<T>::put(const BlockScores<T>& x, const RowsResult& m, Index r, Index to_row,
                              Index j0, const T* values, Index n) const {
-  const QueryAt& at = x.row(r).at;
+  const QueryAt& at = x.queries[r].at;
   const Index entry = core::batch_offset(m.matrix, p_.batch, at.b);
   store_values(m.matrix, core::offset_of(m.matrix, entry, at.h, to_row, j0), values, n);
 }
@@ -146,7 +146,7 @@ void FusedInspection<T>::put(const FusedBlock<T>& x, const RowsResult& m, Index 
 // Weights, dropped weights or masked scores of one chunk, for all its keys: those outside the row's
 // piece are masked.
 template <class T>
-void FusedInspection<T>::put_scored(FusedBlock<T>& x, const RowsResult& m, Index r, Index to_row,
+void FusedInspection<T>::put_scored(BlockScores<T>& x, const RowsResult& m, Index r, Index to_row,
                                     Index j0, Index keys, Worker& w) const {
   const KeyRange piece = x.piece(r);
   const bool scores = &m == &to_.masked_scores;
@@ -155,12 +155,12 @@ void FusedInspection<T>::put_scored(FusedBlock<T>& x, const RowsResult& m, Index
     T* to = w.block + piece.begin;
     const Index n = piece.end - piece.begin;
     if (scores) {
-      std::copy_n(x.scores(r) + piece.begin, n, to);
+      std::copy_n(x.row(r) + piece.begin, n, to);
     } else {
       row_weights(x, r, to);
     }
     if (&m == &to_.dropped_weights && p_.dropout != 0) {
-      const QueryAt& at = x.row(r).at;
+      const QueryAt& at = x.queries[r].at;
       call_.kernels.drop(to, p_.dropout_mask.row(at.b, at.h, at.i), j0 + piece.begin, n);
       const T keep = static_cast<T>(1 - p_.dropout);
       for (Index c = 0; c < n; ++c) to[c] /= keep;
@@ -170,19 +170,19 @@ void FusedInspection<T>::put_scored(FusedBlock<T>& x, const RowsResult& m, Index
 }
 
 template <class T>
-void FusedInspection<T>::all_rows(FusedBlock<T>& x, Worker& w) const {
-  using Tiles = typename FusedBlock<T>::Tiles;
+void FusedInspection<T>::all_rows(BlockScores<T>& x, Worker& w) const {
+  using Tiles = typename BlockScores<T>::Tiles;
   const auto wanted = [](const RowsResult& m) { return m.given() && !m.names.given(); };
   const bool all = wanted(to_.raw_scores) || wanted(to_.capped_scores);
-  const Index Tk = x.unit().s.Tk;
+  const Index Tk = x.queries.unit().s.Tk;
   for (Index j0 = 0; j0 < Tk; j0 += p_.key_chunk) {
     const Index keys = std::min(p_.key_chunk, Tk - j0);
     x.for_each_group(j0, all ? Tiles::kAll : Tiles::kLive, [&](Index first, Index rows) {
       for (Index r = first; r < first + rows; ++r) {
-        const Index i = x.row(r).at.i;
-        if (wanted(to_.raw_scores)) put(x, to_.raw_scores, r, i, j0, x.scores(r), keys);
+        const Index i = x.queries[r].at.i;
+        if (wanted(to_.raw_scores)) put(x, to_.raw_scores, r, i, j0, x.row(r), keys);
         if (!x.piece(r).empty()) x.soft_cap(r);
-        if (wanted(to_.capped_scores)) put(x, to_.capped_scores, r, i, j0, x.scores(r), keys);
+        if (wanted(to_.capped_scores)) put(x, to_.capped_scores, r, i, j0, x.row(r), keys);
         x.change(r);
         for (const RowsResult* m : {&to_.weights, &to_.dropped_weights, &to_.masked_scores}) {
           if (wanted(*m)) put_scored(x, *m, r, i, j0, keys, w);
@@ -191,20 +191,20 @@ void FusedInspection<T>::all_rows(FusedBlock<T>& x, Worker& w) const {
       }
     });
   }
-  for (Index r = 0; to_.top > 0 && r < x.count(); ++r) fill_top(x, r, w);
+  for (Index r = 0; to_.top > 0 && r < x.queries.count(); ++r) fill_top(x, r, w);
 }
 
 // Rows n0 .. of (head of the unit, listed row).
 template <class T>
-void FusedInspection<T>::named_rows(FusedBlock<T>& x, const RowsResult& m, Index n0, Index count,
+void FusedInspection<T>::named_rows(BlockScores<T>& x, const RowsResult& m, Index n0, Index count,
                                     Worker& w) const {
-  using Tiles = typename FusedBlock<T>::Tiles;
+  using Tiles = typename BlockScores<T>::Tiles;
   for (Index n = n0; n < n0 + count; ++n) {
     const Index name =
         core::load<Index>(m.names.dtype, m.names.data, n % m.count * m.names.row_stride);
-    x.add_row(x.unit().first_head + n / m.count, name);
+    x.queries.add(x.queries.unit().first_head + n / m.count, name);
   }
-  const Index Tk = x.unit().s.Tk;
+  const Index Tk = x.queries.unit().s.Tk;
   const bool all = shows_all(to_, m);
   for (Index j0 = 0; j0 < Tk; j0 += p_.key_chunk) {
     const Index keys = std::min(p_.key_chunk, Tk - j0);
@@ -213,7 +213,7 @@ void FusedInspection<T>::named_rows(FusedBlock<T>& x, const RowsResult& m, Index
         const Index to_row = (n0 + r) % m.count;
         if (&m != &to_.raw_scores && !x.piece(r).empty()) x.soft_cap(r);
         if (all) {
-          put(x, m, r, to_row, j0, x.scores(r), keys);
+          put(x, m, r, to_row, j0, x.row(r), keys);
         } else {
           x.change(r);
           put_scored(x, m, r, to_row, j0, keys, w);
@@ -289,26 +289,26 @@ struct FusedInspection<T>::TopRow {
 };
 
 template <class T>
-typename FusedInspection<T>::TopRow FusedInspection<T>::top_row(const FusedBlock<T>& x,
+typename FusedInspection<T>::TopRow FusedInspection<T>::top_row(const BlockScores<T>& x,
                                                                 Index r) const {
-  const QueryAt& at = x.row(r).at;
+  const QueryAt& at = x.queries[r].at;
   const auto place = [&](const ResultOperand& to) {
     const Index entry = core::batch_offset(to, p_.batch, at.b);
-    return core::offset_of(to, entry, at.h, x.unit().s.q0 + at.i, 0);
+    return core::offset_of(to, entry, at.h, x.queries.unit().s.q0 + at.i, 0);
   };
   return {static_cast<T*>(to_.top_weights.data) + place(to_.top_weights),
           to_.top_weights.col_stride, to_.top_keys, place(to_.top_keys)};
 }
 
 template <class T>
-void FusedInspection<T>::add_top(const FusedBlock<T>& x, Index r, Index j0, Worker& w) const {
+void FusedInspection<T>::add_top(const BlockScores<T>& x, Index r, Index j0, Worker& w) const {
   const KeyRange piece = x.piece(r);
   if (piece.empty() || std::isnan(sum_of(x, r))) return;
   row_weights(x, r, w.weights);
   const Index most = std::min(to_.top, p_.Tk);
   const TopRow top = top_row(x, r);
   Index& found = w.found[r];
-  const T* s = x.scores(r) + piece.begin;
+  const T* s = x.row(r) + piece.begin;
   for (Index n = 0; n < piece.end - piece.begin; ++n) {
     const T value = w.weights[n];
     if (found == most && !(value > top.weight(0))) continue;
@@ -324,7 +324,7 @@ void FusedInspection<T>::add_top(const FusedBlock<T>& x, Index r, Index j0, Work
 
 // Fills the rest if fewer keys are live: weight 0, key -1; a NaN row has no largest weights.
 template <class T>
-void FusedInspection<T>::fill_top(const FusedBlock<T>& x, Index r, const Worker& w) const {
+void FusedInspection<T>::fill_top(const BlockScores<T>& x, Index r, const Worker& w) const {
   const TopRow top = top_row(x, r);
   const T sum = sum_of(x, r);
   top.sort(w.found[r]);

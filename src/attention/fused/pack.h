@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "attention/fused/block.h"
+#include "attention/fused/call.h"
 #include "core/head_rows.h"
 
 // Panels of keys, or of values for their gradients.

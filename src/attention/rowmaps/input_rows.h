@@ -6,6 +6,7 @@
 
 #include "attention/rowmaps/row_product.h"
 #include "attention/rowmaps/row_turns.h"
+#include "core/head_rows.h"
 #include "reference/row_maps.h"
 
 // The rows of q, or of k, and the result of the score's row maps.

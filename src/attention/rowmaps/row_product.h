@@ -2,7 +2,7 @@
 #ifndef QKV_ATTENTION_ROWMAPS_ROW_PRODUCT_H_
 #define QKV_ATTENTION_ROWMAPS_ROW_PRODUCT_H_
 
-#include "attention/fused/block.h"
+#include "attention/fused/call.h"
 
 // Products of rows with a parameter of the score, y_u = sum_c w_uc x_c + b_u, each row
 // independently, with the tiles that compute scores and thus in their order.

@@ -2,7 +2,7 @@
 #ifndef QKV_ATTENTION_ROWMAPS_ROW_TURNS_H_
 #define QKV_ATTENTION_ROWMAPS_ROW_TURNS_H_
 
-#include "attention/fused/block.h"
+#include "attention/fused/call.h"
 #include "attention/fused/row_places.h"
 #include "reference/row_maps.h"
 
