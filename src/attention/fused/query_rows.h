@@ -105,7 +105,9 @@ class QueryRows {
                     ? Range::kSmall
                     : call_.additive->of_queries(unit_.b, h, unit_.s.q0 + i, 1);
     if (p_.masks.empty()) {
-      row.live = live_ = {0, unit_.s.Tk};
+      // Number by number: gcc 12 would write two and read them back as one, and wait for it.
+      row.live.begin = live_.begin = 0;
+      row.live.end = live_.end = unit_.s.Tk;
       return;
     }
     row.live = live_range(p_, row.at, unit_.s.Tk);
