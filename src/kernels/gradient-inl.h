@@ -9,11 +9,13 @@
 #endif
 
 #include <algorithm>
+#include <cstddef>
 
 #include <hwy/highway.h>
 
 #include "kernels/exp-inl.h"
 #include "kernels/gradient_kernels.h"
+#include "kernels/stored-inl.h"
 #include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -78,14 +80,56 @@ HWY_INLINE void dots_of_rows(const RowsOf<const T>& a, const RowsOf<const T>& b,
   } while (end < n);
 }
 
+// The same of as many rows as a register has lanes, transposed.
+template <class T>
+HWY_INLINE void dots_of_lanes(const RowsOf<const T>& a, const RowsOf<const T>& b, Index n, T* to) {
+  const hn::ScalableTag<T> d;
+  const hn::CappedTag<T, 1> one;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  constexpr Index kWords = 16 / sizeof(T);
+  const auto load = [](const RowsOf<const T>& x, Index c, hn::Vec<decltype(d)>* words) HWY_ATTR {
+    transpose_words(reinterpret_cast<const std::byte*>(x.data + c),
+                    x.stride * static_cast<Index>(sizeof(T)), words);
+  };
+  Index end = 0;
+  do {
+    const Index begin = end;
+    end = std::min(n, begin + core::kChannelBlock);
+    auto sum = hn::Zero(d);
+    Index c = begin;
+    for (; c + kWords <= end; c += kWords) {
+      hn::Vec<decltype(d)> x[kWords];
+      hn::Vec<decltype(d)> y[kWords];
+      load(a, c, x);
+      load(b, c, y);
+#pragma GCC unroll 4
+      for (int m = 0; m < kWords; ++m) sum = hn::MulAdd(x[m], y[m], sum);
+    }
+    T sums[kLanes];
+    hn::StoreU(sum, d, sums);
+    for (Index r = 0; r < kLanes; ++r) {
+      auto rest = hn::Set(one, sums[r]);
+      for (Index x = c; x < end; ++x) {
+        rest = hn::MulAdd(hn::LoadU(one, a.data + r * a.stride + x),
+                          hn::LoadU(one, b.data + r * b.stride + x), rest);
+      }
+      to[r] = begin == 0 ? hn::GetLane(rest) : to[r] + hn::GetLane(rest);
+    }
+  } while (end < n);
+}
+
 template <class T>
 HWY_NOINLINE void row_dots(const RowsOf<const T>& a, const RowsOf<const T>& b, Index rows, Index n,
                            T* to) {
   constexpr int kTogether = 8;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   Index r = 0;
   const auto from = [&](const RowsOf<const T>& x) {
     return RowsOf<const T>{x.data + r * x.stride, x.stride};
   };
+  for (; kLanes >= kTogether && r + kLanes <= rows; r += kLanes) {
+    dots_of_lanes(from(a), from(b), n, to + r);
+  }
   for (; r + kTogether <= rows; r += kTogether) {
     dots_of_rows<T, kTogether>(from(a), from(b), n, to + r);
   }
@@ -172,11 +216,24 @@ T distance_sum(const T* x, Index distance, Index n) {
 // x - x is 0 only for finite x.
 template <class T>
 bool all_finite(const T* x, Index n) {
-  const T sum = sum_of<T>(n, [&](auto d, Index at, auto sum) HWY_ATTR {
+  const hn::ScalableTag<T> d;
+  constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  hn::Vec<decltype(d)> sums[4];
+  for (auto& sum : sums) sum = hn::Zero(d);
+  const auto add = [&](auto& sum, Index at) HWY_ATTR {
     const auto value = hn::LoadU(d, x + at);
-    return hn::Add(sum, hn::Sub(value, value));
-  });
-  return sum == T(0);
+    sum = hn::Add(sum, hn::Sub(value, value));
+  };
+  Index at = 0;
+  for (; at + 4 * kLanes <= n; at += 4 * kLanes) {
+#pragma GCC unroll 4
+    for (int y = 0; y < 4; ++y) add(sums[y], at + y * kLanes);
+  }
+  for (; at + kLanes <= n; at += kLanes) add(sums[0], at);
+  T rest(0);
+  for (; at < n; ++at) rest += x[at] - x[at];
+  const auto all = hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]));
+  return rest == T(0) && hn::AllTrue(d, hn::Eq(all, hn::Zero(d)));
 }
 
 template <class T>

@@ -64,6 +64,72 @@ TEST(GradientKernels, DotsOfRowsAreSums) {
   });
 }
 
+// Rows at once have the bits of each row alone. Between rows are numbers that are NaN.
+template <class T>
+void compare_row_dots(Target target) {
+  const GradientKernels<T>& kernels = gradient_kernels<T>(target);
+  std::mt19937_64 random(8);
+  std::normal_distribution<double> normal;
+  constexpr Index kRows = 43;
+  for (const Index n : {1, 2, 3, 4, 5, 16, 63, 64, 65, 70, 131}) {
+    const Index stride = n + kApart;
+    std::vector<T> a(static_cast<std::size_t>(kRows * stride), std::numeric_limits<T>::quiet_NaN());
+    std::vector<T> b = a;
+    for (Index r = 0; r < kRows; ++r) {
+      for (Index c = 0; c < n; ++c) {
+        a[static_cast<std::size_t>(r * stride + c)] = static_cast<T>(normal(random));
+        b[static_cast<std::size_t>(r * stride + c)] = static_cast<T>(normal(random));
+      }
+    }
+    for (const Index rows : {1, 8, 15, 16, 17, 43}) {
+      std::vector<T> all(kRows, T(-7));
+      kernels.row_dots({a.data(), stride}, {b.data(), stride}, rows, n, all.data());
+      for (Index r = 0; r < kRows; ++r) {
+        SCOPED_TRACE("n " + std::to_string(n) + " row " + std::to_string(r));
+        T alone = -7;
+        if (r < rows) {
+          const Index at = r * stride;
+          kernels.row_dots({a.data() + at, stride}, {b.data() + at, stride}, 1, n, &alone);
+        }
+        EXPECT_EQ(all[static_cast<std::size_t>(r)], alone);
+      }
+    }
+  }
+}
+
+TEST(GradientKernels, RowDotsHaveTheBitsOfEachRow) {
+  for_each_supported([](Target target) {
+    compare_row_dots<float>(target);
+    compare_row_dots<double>(target);
+  });
+}
+
+template <class T>
+void find_each_odd_number(Target target) {
+  const GradientKernels<T>& kernels = gradient_kernels<T>(target);
+  for (const T odd : {std::numeric_limits<T>::quiet_NaN(), std::numeric_limits<T>::infinity(),
+                      -std::numeric_limits<T>::infinity()}) {
+    for (const Index n : {0, 1, 7, 16, 63, 64, 65, 150}) {
+      std::vector<T> x(static_cast<std::size_t>(n + 1), std::numeric_limits<T>::max());
+      x.back() = odd;
+      EXPECT_TRUE(kernels.all_finite(x.data(), n)) << n;
+      for (Index at = 0; at < n; ++at) {
+        T& place = x[static_cast<std::size_t>(at)];
+        place = odd;
+        EXPECT_FALSE(kernels.all_finite(x.data(), n)) << at << " of " << n;
+        place = -std::numeric_limits<T>::max();
+      }
+    }
+  }
+}
+
+TEST(GradientKernels, EachNumberThatIsNotFiniteIsFound) {
+  for_each_supported([](Target target) {
+    find_each_odd_number<float>(target);
+    find_each_odd_number<double>(target);
+  });
+}
+
 // Any number of columns at once has the bits of each column alone, whatever tiles they share; and
 // nothing else is written.
 template <class T>

@@ -55,11 +55,11 @@ class FusedBackward {
   }
   // What a query needs to know of its keys.
   struct RowFacts {
-    bool needed = false;
-    bool any_live = true;
-    double sum = 0;  // sum_j exp(s_j - lse)
-    T weighted = 0;  // sum_j exp(s_j - lse) dweights_j
-    T sink = 0;      // exp(sink - lse)
+    bool needed;
+    bool any_live;
+    double sum;  // sum_j exp(s_j - lse)
+    T weighted;  // sum_j exp(s_j - lse) dweights_j
+    T sink;      // exp(sink - lse)
   };
   // Whether storing the rows of dk or dv per key head, to be summed afterwards, is worth the
   // memory: no more than the queries take, or little.
@@ -269,8 +269,8 @@ void FusedBackward<T>::prepare_queries(Index b, Index h, Index block, core::Aren
   for (Index r = 0; r < rows; ++r) {
     x_.dot.stop();
     lse[r] = own_value(from_.lse, b, h, first + r);
-    facts[r].any_live = lse[r] != -std::numeric_limits<T>::infinity();
-    facts[r].needed = facts[r].any_live && needs_keys(h, i0 + r, lse[r]);
+    const bool any_live = lse[r] != -std::numeric_limits<T>::infinity();
+    facts[r] = {any_live && needs_keys(h, i0 + r, lse[r]), any_live, 0, T(0), T(0)};
     any_needed = any_needed || facts[r].needed;
     x_.q.copy(b, h, first + r);
     const auto has_odd = [&](const PlainRows<T>& x, Index width) {
@@ -313,8 +313,9 @@ void FusedBackward<T>::prepare_queries(Index b, Index h, Index block, core::Aren
 template <class T>
 KeyRange FusedBackward<T>::live_blocks(QueryAt at, Index rows, Index Tk) const {
   KeyRange keys{Tk, 0};
-  for (const Index end = at.i + rows; at.i < end; ++at.i) {
-    const KeyRange live = p_.masks.empty() ? KeyRange{0, Tk} : live_range(p_, at, Tk);
+  if (p_.masks.empty()) keys = {0, Tk};
+  for (const Index end = at.i + rows; !p_.masks.empty() && at.i < end; ++at.i) {
+    const KeyRange live = live_range(p_, at, Tk);
     if (!live.empty()) keys = {std::min(keys.begin, live.begin), std::max(keys.end, live.end)};
   }
   if (keys.empty()) return {};

@@ -380,7 +380,9 @@ void FusedGradientBlock<T>::prefetch_masks(Index t0, Index t1) const {
 template <class T>
 void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
   if (call_.dot.key_masks) prefetch_masks(t0, t1);
-  for (Index n = 0; n < kGradientPanels; ++n) {
+  // The words of a row in pairs are made of all panels.
+  const Index panels = pairs() ? kGradientPanels : pieces(keys_, kPanel);
+  for (Index n = 0; n < panels; ++n) {
     const auto is_live = [&](Index t) { return (panels_[t] >> n & 1U) != 0; };
     // The end of the run of live tiles from t.
     const auto live_end = [&](Index t) {

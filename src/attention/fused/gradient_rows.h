@@ -2,6 +2,7 @@
 #ifndef QKV_ATTENTION_FUSED_GRADIENT_ROWS_H_
 #define QKV_ATTENTION_FUSED_GRADIENT_ROWS_H_
 
+#include <algorithm>
 #include <type_traits>
 
 #include "attention/fused/bfloat16_pairs.h"
@@ -149,7 +150,11 @@ class GradientRows {
   void store(Index b, Index head, Index row, const T* x) const {
     const core::ResultOperand& to = target_->direct;
     const Index first = offset(b, head, row);
-    if (!target_->accumulate) return store_values(to, first, x, width_);
+    if (!target_->accumulate) {
+      if (to.dtype != dtype_of<T> || to.col_stride != 1) return store_values(to, first, x, width_);
+      std::copy_n(x, width_, static_cast<T*>(to.data) + first);
+      return;
+    }
     core::visit_dtype(to.dtype, [&]<class Stored>(Stored*) {
       Stored* values = static_cast<Stored*>(to.data) + first;
       if constexpr (std::is_same_v<Stored, T>) {
