@@ -77,9 +77,17 @@ class FusedBackward {
   bool needs_keys(Index h, Index i, T lse) const;
   void output_deltas(Index b, Index h, Index row, Index rows, Worker& w, T* delta) const;
   T sink_gradient(Index h, const RowFacts& facts, T factor, T delta) const;
+  // Values [.., row] of (b, h) from row `row` on.
+  struct RowValues {
+    const Operand& x;
+    Index first = 0;
+    T operator[](Index r) const { return core::load<T>(x.dtype, x.data, first + r * x.row_stride); }
+  };
+  RowValues values_of(const Operand& x, Index b, Index h, Index row) const {
+    return {x, core::offset_of(x, core::batch_offset(x, p_.batch, b), h, row, 0)};
+  }
   T own_value(const Operand& x, Index b, Index h, Index row) const {
-    return core::load<T>(x.dtype, x.data,
-                         core::offset_of(x, core::batch_offset(x, p_.batch, b), h, row, 0));
+    return values_of(x, b, h, row)[0];
   }
   template <class Tasks, class F>
   void for_each_wave(runtime::Call& call, const Tasks& tasks, const F& f);
@@ -264,29 +272,33 @@ void FusedBackward<T>::prepare_queries(Index b, Index h, Index block, core::Aren
   T* lse = x_.lse + place;
   T* factor = x_.factor + place;
   T* delta = x_.delta + place;
+  const RowValues own_lse = values_of(from_.lse, b, h, first);
+  const RowsOf<const T> q = x_.q.from(b, h, first);
+  const RowsOf<const T> dout = from_.dout.given() ? x_.dout.from(b, h, first) : RowsOf<const T>{};
+  const auto is_finite = [&](const RowsOf<const T>& x, Index r, Index width) {
+    return x_.kernels.all_finite(x.data + r * x.stride, x_.terms(width));
+  };
   bool any_needed = false;
   std::uint8_t finite = 1;
   for (Index r = 0; r < rows; ++r) {
     x_.dot.stop();
-    lse[r] = own_value(from_.lse, b, h, first + r);
+    lse[r] = own_lse[r];
     const bool any_live = lse[r] != -std::numeric_limits<T>::infinity();
     facts[r] = {any_live && needs_keys(h, i0 + r, lse[r]), any_live, 0, T(0), T(0)};
     any_needed = any_needed || facts[r].needed;
     x_.q.copy(b, h, first + r);
-    const auto has_odd = [&](const PlainRows<T>& x, Index width) {
-      return !x_.kernels.all_finite(x.from(b, h, first + r).data, x_.terms(width));
-    };
-    if (has_odd(x_.q, x_.dot.score_width())) finite = 0;
+    if (!is_finite(q, r, x_.dot.score_width())) finite = 0;
     delta[r] = T(0);
     if (!from_.dout.given()) continue;
     x_.dout.copy(b, h, first + r);
-    if (has_odd(x_.dout, p_.E)) finite = 0;
+    if (!is_finite(dout, r, p_.E)) finite = 0;
   }
   if (any_needed) {
     BlockScores<T> scores(x_.dot, arena);
     look_at_keys(b, h, i0, rows, w, scores, facts);
   }
   if (from_.dout.given()) output_deltas(b, h, first, rows, w, delta);
+  const RowsOf<T> dq = to_.q.given() ? x_.dq.from(b, h, first) : RowsOf<T>{};
   T sink_sum(0);
   for (Index r = 0; r < rows; ++r) {
     if (p_.sinks.given()) facts[r].sink = std::exp(own_value(p_.sinks, 0, h, 0) - lse[r]);
@@ -299,7 +311,7 @@ void FusedBackward<T>::prepare_queries(Index b, Index h, Index block, core::Aren
     if (to_.sinks.given()) sink_sum += sink_gradient(h, facts[r], factor[r], delta[r]);
     if (to_.alibi.given()) x_.alibi_rows[place + r] = T(0);
     if (x_.sums_bias_rows()) x_.bias_rows[place + r] = T(0);
-    if (to_.q.given()) std::fill_n(x_.dq.from(b, h, first + r).data, x_.width(), T(0));
+    if (to_.q.given()) std::fill_n(dq.data + r * dq.stride, x_.width(), T(0));
   }
   const Index of_block = x_.block_of(b, h, s, block);
   x_.finite[of_block] = finite;

@@ -226,13 +226,12 @@ void FusedGradientBlock<T>::finish() {
   const Index row = unit_.s.k0 + j0_;
   const auto put = [&](const GradientRows<T>& to, const T* rows, Index width) {
     if (!to.given()) return;
+    if (!to.is_summed() || to.has_rows()) {
+      return to.put(unit_.b, unit_.g, row, keys_, {rows, width}, call_.dot.stop);
+    }
     for (Index n = 0; n < keys_; ++n) {
       call_.dot.stop();
-      if (to.is_summed() && !to.has_rows()) {
-        to.add_to(call_.own, unit_.b, unit_.g, row + n, rows + n * width);
-      } else {
-        to.put(unit_.b, unit_.g, row + n, rows + n * width);
-      }
+      to.add_to(call_.own, unit_.b, unit_.g, row + n, rows + n * width);
     }
   };
   if (call_.dot.additive != nullptr && call_.to.k.given()) {

@@ -119,17 +119,24 @@ class GradientRows {
     const core::ResultOperand& to = target_->direct;
     return {static_cast<T*>(to.data) + offset(b, head, row), to.row_stride};
   }
-  // Stores a finished row: in that memory if there is some, else in the buffer.
-  void put(Index b, Index head, Index row, const T* x) const {
-    if (rows_ != nullptr) {
-      std::copy_n(x, width_, rows_ + places_.of(b, head, row) * width_);
-    } else {
-      store(b, head, row, x);
+  // Stores finished rows, `count` from row `row` on: in that memory if there is some, else in the
+  // buffer.
+  void put(Index b, Index head, Index row, Index count, const RowsOf<const T>& x,
+           core::StopPoint stop) const {
+    const Index first = rows_ != nullptr ? 0 : offset(b, head, row);
+    T* const kept = rows_ != nullptr ? rows_ + places_.of(b, head, row) * width_ : nullptr;
+    for (Index n = 0; n < count; ++n) {
+      stop();
+      if (kept != nullptr) {
+        std::copy_n(x.data + n * x.stride, width_, kept + n * width_);
+      } else {
+        store(first + n * target_->direct.row_stride, x.data + n * x.stride);
+      }
     }
   }
   // Copies from the memory to the buffer.
   void deliver(Index b, Index head, Index row) const {
-    store(b, head, row, rows_ + places_.of(b, head, row) * width_);
+    store(offset(b, head, row), rows_ + places_.of(b, head, row) * width_);
   }
   // Or adds it to sums, over (b, head, row) in ascending order.
   void add_to(const core::OwnGradients<T>& own, Index b, Index head, Index row) const {
@@ -147,9 +154,9 @@ class GradientRows {
     const core::ResultOperand& to = target_->direct;
     return core::offset_of(to, core::batch_offset(to, p_->batch, b), head_of(head), row, 0);
   }
-  void store(Index b, Index head, Index row, const T* x) const {
+  // To the buffer from element `first` on.
+  void store(Index first, const T* x) const {
     const core::ResultOperand& to = target_->direct;
-    const Index first = offset(b, head, row);
     if (!target_->accumulate) {
       if (to.dtype != dtype_of<T> || to.col_stride != 1) return store_values(to, first, x, width_);
       std::copy_n(x, width_, static_cast<T*>(to.data) + first);

@@ -146,9 +146,7 @@ void RowGradients<T>::map_back(const MadeGradients<T>& made, const RowProduct<T>
                        [&](Index b, Index h, Index row, Index count, core::Arena& arena) {
                          const Worker w = take_worker(arena, units);
                          block_back(made, by, b, h, row, count, w, {w.made, stride});
-                         for (Index r = 0; r < count; ++r) {
-                           to.put(b, h, row + r, w.made + r * stride);
-                         }
+                         to.put(b, h, row, count, {w.made, stride}, call.stop_point());
                        });
     return;
   }
