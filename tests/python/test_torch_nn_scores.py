@@ -83,6 +83,11 @@ def test_results_and_gradients(name):
         torch.testing.assert_close(one, two, **CLOSE)
 
 
+def flat(results):
+    """All tensors of results: `top` is two."""
+    return [x for one in results for x in (one if isinstance(one, tuple) else (one,))]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_all_options_are_those_of_the_layer(name):
     case = CASES[name]
@@ -101,14 +106,17 @@ def test_all_options_are_those_of_the_layer(name):
         "return_scores": "masked",
         "return_lse": True,
         "return_row_max": True,
-        "return_column_sums": True,
+        "return_column_sums": [1, 0],
         "return_top": 2,
+        "return_entropy": True,
+        "return_value_sums": True,
+        "return_pooled": (2, 3),
         "rows": [2, 0],
         "threads": 1,
     }
     got, want = module(*inputs, [5, 4], **options), layer.forward(*inputs, [5, 4], **options)
-    assert got._fields == want._fields
-    for one, two in zip((*got[:-1], *got[-1]), (*want[:-1], *want[-1])):
+    assert got._fields == want._fields and {"entropy", "value_sums", "pooled"} <= set(got._fields)
+    for one, two in zip(flat(got), flat(want)):
         assert torch.equal(one.detach(), two)
     for option in options:  # each says something
         if option in ("threads", "rows") or option.startswith("return"):

@@ -69,8 +69,11 @@ class _ScoreAttention(torch.nn.Module):  # type: ignore[misc]
         return_scores: Optional[Union[str, Sequence[str]]] = None,
         return_lse: bool = False,
         return_row_max: bool = False,
-        return_column_sums: bool = False,
+        return_column_sums: Union[bool, Numbers] = False,
         return_top: int = 0,
+        return_entropy: bool = False,
+        return_value_sums: bool = False,
+        return_pooled: Optional[Tuple[int, int]] = None,
         rows: Optional[Numbers] = None,
         threads: Optional[int] = None,
     ) -> Any:
@@ -85,7 +88,8 @@ class _ScoreAttention(torch.nn.Module):  # type: ignore[misc]
             mask, padding_mask, bias, causal, causal_offset, window: as in `qkv.attention`; a pair
                 must be allowed by every mask.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
-            return_top, rows, threads: as in `qkv.attention`.
+            return_top, return_entropy, return_value_sums, return_pooled, rows, threads: as in
+                `qkv.attention`.
 
         Returns:
             out [B,Tq,E], or a named tuple with extras, as `qkv.attention`.
@@ -101,7 +105,9 @@ class _ScoreAttention(torch.nn.Module):  # type: ignore[misc]
             causal=causal, causal_offset=causal_offset, window=window,
             return_weights=return_weights, return_scores=return_scores, return_lse=return_lse,
             return_row_max=return_row_max, return_column_sums=return_column_sums,
-            return_top=return_top, rows=rows, threads=threads,
+            return_top=return_top, return_entropy=return_entropy,
+            return_value_sums=return_value_sums, return_pooled=return_pooled, rows=rows,
+            threads=threads,
         )  # fmt: skip
 
 
