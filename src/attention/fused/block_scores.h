@@ -70,6 +70,8 @@ class BlockScores {
   // The chunk: its first key and their number.
   Index first_key() const { return j0_; }
   Index keys() const { return keys_; }
+  // After the last of them that a row of the current group may see, as far as that is known.
+  Index group_end() const { return group_end_; }
   const Tile& tile(Index t) const { return tiles_[t]; }
   // Scores of keys first_key() + begin .. end - 1 of row r of the current group, live or not; no
   // other key of the chunk is live.
@@ -83,10 +85,10 @@ class BlockScores {
   }
   // Applies user functions, bias, ALiBi and masks: -inf where masked.
   void change(Index r) const;
-  // The keys of tile t in whole registers: -inf behind the last key.
+  // The keys of tile t that the softmax is over, in whole registers: -inf behind the last key.
   KeyRange pad(Index t) const {
     const KeyRange x = tiles_[t].keys;
-    const Index end = std::min(x.end, pieces(keys_, kMostLanes) * kMostLanes);
+    const Index end = std::min(x.end, pieces(group_end_, kMostLanes) * kMostLanes);
     for (Index r = queries.tile_begin(t); keys_ < end && r < queries.tile_end(t); ++r) {
       std::fill(row(r) + keys_, row(r) + end, -std::numeric_limits<T>::infinity());
     }
@@ -116,6 +118,11 @@ class BlockScores {
     reads_end_ = unit.s.Tk;
     rows_ = {p_, p_.k, unit.b, unit.g, unit.s.k0};
   }
+  Index end_of(Index t0, Index t1) const {
+    Index end = 0;
+    for (Index t = t0; t < t1; ++t) end = std::max(end, tiles_[t].end);
+    return end;
+  }
   Tile live_tile(Index t, Tiles tiles) const;
   void prefetch_options(Index t0, Index t1, Index n) const;
   void score_panel(Index t0, Index t1, Index n);
@@ -130,6 +137,7 @@ class BlockScores {
   const T* packed_ = nullptr;
   Index j0_ = 0;    // the chunk
   Index keys_ = 0;  // and its length
+  Index group_end_ = 0;
   ChunkReads reads_;
   KeyRange stored_;
   Index reads_end_ = 0;  // key after the last that this block is expected to read
@@ -183,6 +191,7 @@ Tile BlockScores<T>::live_tile(Index t, Tiles tiles) const {
   Tile tile;
   if (keys.empty()) return tile;
   tile.keys = {keys.begin / kPanel * kPanel, pieces(keys.end, kPanel) * kPanel};
+  tile.end = keys.end;
   return tile;
 }
 
@@ -190,6 +199,7 @@ Tile BlockScores<T>::live_tile(Index t, Tiles tiles) const {
 
 template <class T>
 void BlockScores<T>::compute(Index t0, Index t1, Tiles tiles) {
+  group_end_ = call_.trims_keys() ? end_of(t0, t1) : keys_;
   for (Index t = t0; t < t1; ++t) {
     Tile& tile = tiles_[t];
     if (tile.keys.empty()) continue;
@@ -243,7 +253,8 @@ template <class T>
 void BlockScores<T>::score_panel(Index t0, Index t1, Index n) {
   const Index first = queries.tile_begin(t0);
   const Index end = queries.tile_end(t1 - 1);
-  const Index keys = std::min(kPanel, keys_ - n * kPanel);
+  const Index panel_end = call_.trims_keys() ? end_of(t0, t1) : keys_;
+  const Index keys = std::min(kPanel, panel_end - n * kPanel);
   if (call_.reads_keys && packed_ == nullptr) return score_stored(first, end - first, n, keys);
   Range range = Range::kSmall;
   if (call_.additive != nullptr && call_.additive->most != Range::kSmall) {
@@ -292,6 +303,9 @@ template <class T>
 void BlockScores<T>::change(Index r) const {
   const KeyRange x = piece(r);
   if (x.empty()) return;
+  const bool sees_all =
+      queries[r].live.begin <= j0_ + x.begin && queries[r].live.end >= j0_ + x.end;
+  if (sees_all && call_.only_intervals) return;
   T* s = row(r);
   const Index n = std::min(x.end, keys_) - x.begin;
   change_piece<T>({p_, k_, call_.instances, spare_}, queries[r].at, j0_ + x.begin, n, s + x.begin);

@@ -46,6 +46,7 @@ struct FusedCall {
   bool pairs = false;  // products are of bfloat16 in pairs: kernels/pair_kernels.h
   InstanceTarget instances = InstanceTarget::kBaseline;
   bool changes_scores = false;  // something comes between the product and the softmax
+  bool only_intervals = false;  // nothing but masks of intervals of keys
   bool key_masks = false;       // some mask is evaluated key by key
   bool reads_keys = false;      // as they are stored, by few queries
   bool reads_values = false;    // the same for values
@@ -62,6 +63,8 @@ struct FusedCall {
         instances(instances_of(target)),
         changes_scores(problem.softcap != 0 || !problem.mods.empty() || problem.bias.given() ||
                        problem.alibi.given() || !problem.masks.empty()),
+        only_intervals(problem.softcap == 0 && problem.mods.empty() && !problem.bias.given() &&
+                       !problem.alibi.given() && !has_key_masks(problem)),
         key_masks(has_key_masks(problem)),
         reads_keys(additive_scores == nullptr && has_few_rows(problem) &&
                    is_readable<T>(problem.k)),
@@ -79,6 +82,10 @@ struct FusedCall {
   // Whether scores() takes the rows of several tiles: all of them then read blocks of channels of a
   // panel while these are in the first-level cache.
   bool joins_tiles() const { return additive == nullptr; }
+  // Whether keys of a panel behind the last that some row of a tile may see are left out.
+  bool trims_keys() const {
+    return only_intervals && !p.masks.empty() && additive == nullptr && !pairs && !reads_values;
+  }
   // Scores after scale of a tile's queries, of head h, and the first `keys` keys of a panel.
   // `range`, for the additive score: the highest of all these rows.
   void scores(Index h, const RowsOf<const T>& q, Index rows, const T* panel, Index keys,

@@ -13,6 +13,7 @@ namespace qkv::attn {
 // kTileRows rows of a block and the keys of a chunk.
 struct Tile {
   KeyRange keys;             // live ones, in whole panels, counted from the chunk's first
+  Index end = 0;             // after the last of them that interval masks let some row see
   unsigned live_panels = 0;  // bit n: the chunk's panel n is computed
   bool partial = false;      // masks that are asked forbid some of the pairs
 

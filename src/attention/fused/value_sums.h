@@ -116,9 +116,9 @@ template <class T>
 void ValueSums<T>::sum_tiles(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0, Index t1) {
   const Index step = call_.reads_values && scores.queries.count() > 2 ? kStoredKeys : kValueKeys;
   odd_.begin_group();
-  for (Index n = 0; n < scores.keys(); n += step) {
+  for (Index n = 0; n < scores.group_end(); n += step) {
     call_.stop();
-    const KeyRange keys{n, std::min(n + step, scores.keys())};
+    const KeyRange keys{n, std::min(n + step, scores.group_end())};
     for (Index t = t0; t < t1; ++t) {
       const Index first = t;
       while (joins(scores, t, t1)) ++t;
