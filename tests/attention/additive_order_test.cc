@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/attention/gradient_runner.h"
+#include "tests/attention/path_runner.h"
 
 // Exponentials of projections overflow their type: rows whose powers are stored separately take a
 // different loop from ordinary ones. No bit of a row depends on its neighbours or on masked keys.
@@ -20,7 +20,7 @@ constexpr Index kUnits = 33;
 
 // The bilinear and the additive score whose projections are the identity.
 struct Identity {
-  explicit Identity(const GradientWalk& walk)
+  explicit Identity(const Walk& walk)
       : kind(walk.kind), w(walk.dtype, {kUnits, kUnits}), v(normal(Dims(kUnits), 7, walk.dtype)) {
     for (Index u = 0; u < kUnits; ++u)
       core::store(walk.dtype, w.view().data(), u * (kUnits + 1), 1);
@@ -32,12 +32,6 @@ struct Identity {
 
   ScoreKind kind;
   Tensor w, v;
-};
-
-// Every result of a call [2,2,T,.].
-struct Everything {
-  Tensor out, lse, row_max, weights;
-  GradientTensors gradients;
 };
 
 struct Arrays {
@@ -58,32 +52,13 @@ struct Arrays {
   Tensor q, k, v, dout, dlse, dweights;
 };
 
-Everything run(const GradientWalk& walk, const Arrays& x, Options options) {
+// Every result of a call [2,2,T,.].
+PathResults run(const Walk& walk, const Arrays& x, const Options& options) {
   const Identity identity(walk);
-  options.score = identity.score();
-  const Dims rows{kEntries, kEntries, kQueries};
-  Everything r{Tensor(walk.dtype, x.dout.shape()),
-               Tensor(walk.dtype, rows),
-               Tensor(walk.dtype, rows),
-               Tensor(walk.dtype, x.dweights.shape()),
-               {}};
-  const Inputs inputs{x.q, x.k, x.v};
-  Context context;
-  context.force_path(walk.path);
-  attention(inputs, options,
-            {.out = r.out, .lse = r.lse, .row_max = r.row_max, .weights = View(r.weights)},
-            context);
-  r.gradients = GradientRunner(walk, options.score)(
-      inputs, options, {.out = x.dout, .lse = x.dlse, .weights = ConstView(x.dweights)});
-  return r;
-}
-
-void expect_same(const Everything& a, const Everything& b, const std::string& what) {
-  EXPECT_TRUE(same_bits(a.out, b.out)) << what;
-  EXPECT_TRUE(same_bits(a.lse, b.lse)) << what;
-  EXPECT_TRUE(same_bits(a.row_max, b.row_max)) << what;
-  EXPECT_TRUE(same_bits(a.weights, b.weights)) << what;
-  expect_same(a.gradients, b.gradients, what);
+  PathRunner runner(walk, identity.score());
+  runner.besides = PathRunner::Besides::kWeights;
+  return runner({x.q, x.k, x.v}, options,
+                {.out = x.dout, .lse = x.dlse, .weights = ConstView(x.dweights)});
 }
 
 // Beyond small values, just and far beyond the exponentials that are stored whole, and beyond every
@@ -94,23 +69,23 @@ std::vector<double> odd_numbers(DType d) {
   return {17, wide ? 335. : 36., wide ? -400. : -44.3, 1e6, -1e30, inf, -inf, std::nan("")};
 }
 
+// Calls test(walk) for the fast paths of both scores.
 template <class F>
 void for_each_projected_path(const F& test) {
   for (const ScoreKind kind : {ScoreKind::kBilinear, ScoreKind::kAdditive}) {
     const std::vector<std::string> paths = fast_backward_paths(kind);
     for (const std::string& path : paths) {
-      if (is_brief() && path != paths.front()) continue;
       for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
-        if (dtype == DType::kFloat64 && is_brief()) continue;
+        if (is_brief() && (path != paths.front() || dtype == DType::kFloat64)) continue;
         SCOPED_TRACE(path + ", " + std::string(name_of(dtype)));
-        test(GradientWalk{path, kind, dtype});
+        test(Walk{path, kind, dtype});
       }
     }
   }
 }
 
 TEST(AdditivePathOrder, AMaskedKeyMayBeAnything) {
-  for_each_projected_path([](const GradientWalk& walk) {
+  for_each_projected_path([](const Walk& walk) {
     const DType d = walk.dtype;
     constexpr Index kKey = kKeys - 1;  // visible to no query
     Tensor keep(DType::kBool, Dims(kKeys));
@@ -136,7 +111,7 @@ TEST(AdditivePathOrder, AMaskedKeyMayBeAnything) {
         }
         return run(walk, x, of);
       };
-      const Everything want = with(0);
+      const PathResults want = with(0);
       const bool every = std::string_view(name) == "keep";  // else those that are far
       for (const double odd : odd_numbers(d)) {
         if (!every && odd > 0 && odd < 1e6) continue;
@@ -169,22 +144,19 @@ void expect_others_same(const Tensor& a, const Tensor& b, Index but, const std::
 }
 
 TEST(AdditivePathOrder, NeighboursMayBeAnything) {
-  for_each_projected_path([](const GradientWalk& walk) {
-    const Everything plain = run(walk, Arrays(walk.dtype), {});
+  for_each_projected_path([](const Walk& walk) {
+    const PathResults plain = run(walk, Arrays(walk.dtype), {});
     for (const double odd : odd_numbers(walk.dtype)) {
       for (const bool query : {true, false}) {
         Arrays x(walk.dtype);
         Arrays::put(query ? x.q : x.k, 1, 1, 20, odd);
-        const Everything got = run(walk, x, {});
+        const PathResults got = run(walk, x, {});
         const std::string what = (query ? "query of " : "key of ") + std::to_string(odd);
         const Index row = query ? 20 : -1;  // all queries see the key
-        expect_others_same(plain.out, got.out, row, what + ", out");
-        expect_others_same(plain.lse, got.lse, row, what + ", lse");
-        expect_others_same(plain.row_max, got.row_max, row, what + ", row_max");
-        expect_others_same(plain.weights, got.weights, row, what + ", weights");
-        expect_others_same(plain.gradients.q, got.gradients.q, row, what + ", dq");
-        expect_others_same(plain.gradients.k, got.gradients.k, -1, what + ", dk");
-        expect_others_same(plain.gradients.v, got.gradients.v, -1, what + ", dv");
+        for (const char* name : {"out", "lse", "row_max", "weights", "dq", "dk", "dv"}) {
+          const bool keys = name == std::string("dk") || name == std::string("dv");
+          expect_others_same(plain.at(name), got.at(name), keys ? -1 : row, what + ", " + name);
+        }
       }
     }
   });
@@ -193,7 +165,7 @@ TEST(AdditivePathOrder, NeighboursMayBeAnything) {
 // Rows of every size among each other, and each alone against the keys that it sees: both equal a
 // row of one prefill.
 TEST(AdditivePathOrder, RowsOfEverySizeAreWhatTheyAreAlone) {
-  for_each_projected_path([](const GradientWalk& walk) {
+  for_each_projected_path([](const Walk& walk) {
     const DType d = walk.dtype;
     const double whole = d == DType::kFloat64 ? 330 : 35;
     const double sizes[] = {15.9,  16.1, whole - 0.1, whole + 0.1, 42.9,
@@ -209,30 +181,24 @@ TEST(AdditivePathOrder, RowsOfEverySizeAreWhatTheyAreAlone) {
       }
     }
     const Options causal{.masks = {Causal{}}};
-    const Everything all = run(walk, x, causal);
+    const PathResults all = run(walk, x, causal);
     const Identity identity(walk);
-    Context context;
-    context.force_path(walk.path);
+    PathRunner runner(walk, identity.score());
+    runner.asked = 1;  // dq
+    const auto rows = [](const Tensor& t, Index from, Index to) {
+      return slice(t.view(), 2, from, to);
+    };
     for (Index i = 0; i < kQueries; ++i) {
-      const auto rows = [&](const Tensor& t, Index from, Index to) {
-        return slice(t.view(), 2, from, to);
-      };
       const Index seen = kKeys - kQueries + i + 1;
-      Tensor out(d, {kEntries, kEntries, 1, 7});
-      Tensor lse(d, {kEntries, kEntries, 1});
-      Tensor dq(d, {kEntries, kEntries, 1, kUnits});
-      const Inputs alone{rows(x.q, i, i + 1), rows(x.k, 0, seen), rows(x.v, 0, seen)};
-      const Options options{.score = identity.score()};
-      attention(alone, options, {.out = out, .lse = lse}, context);
-      EXPECT_TRUE(same_bits(rows(all.out, i, i + 1), out)) << "query " << i;
-      EXPECT_TRUE(same_bits(rows(all.lse, i, i + 1), lse)) << "query " << i;
       const Tensor dweights = contiguous(slice(rows(x.dweights, i, i + 1), 3, 0, seen));
-      attention_backward(alone, options, {out, lse},
-                         {.out = rows(x.dout, i, i + 1),
-                          .lse = rows(x.dlse, i, i + 1),
-                          .weights = ConstView(dweights)},
-                         {.q = dq}, context);
-      EXPECT_TRUE(same_bits(rows(all.gradients.q, i, i + 1), dq)) << "query " << i;
+      const PathResults alone =
+          runner({rows(x.q, i, i + 1), rows(x.k, 0, seen), rows(x.v, 0, seen)}, {},
+                 {.out = rows(x.dout, i, i + 1),
+                  .lse = rows(x.dlse, i, i + 1),
+                  .weights = ConstView(dweights)});
+      for (const auto& [name, result] : alone) {
+        EXPECT_TRUE(same_bits(rows(all.at(name), i, i + 1), result)) << name << ", query " << i;
+      }
     }
   });
 }

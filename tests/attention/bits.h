@@ -2,6 +2,7 @@
 #ifndef QKV_TESTS_ATTENTION_BITS_H_
 #define QKV_TESTS_ATTENTION_BITS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -32,12 +33,10 @@ inline testing::AssertionResult same_bits(const ConstView& a, const ConstView& b
   if (bytes == 0) return testing::AssertionFailure() << "nothing to compare";
   const auto* p = static_cast<const unsigned char*>(x.view().data());
   const auto* q = static_cast<const unsigned char*>(y.view().data());
-  for (std::size_t n = 0; n < bytes; ++n) {
-    if (p[n] == q[n]) continue;
-    return testing::AssertionFailure()
-           << describe(a) << " differs at element " << n / size_of(x.dtype());
-  }
-  return testing::AssertionSuccess();
+  const auto n = static_cast<std::size_t>(std::mismatch(p, p + bytes, q).first - p);
+  if (n == bytes) return testing::AssertionSuccess();
+  return testing::AssertionFailure()
+         << describe(a) << " differs at element " << n / size_of(x.dtype());
 }
 
 }  // namespace qkv::test

@@ -11,7 +11,7 @@
 #include <qkv/tensor.h>
 
 #include "tests/attention/bits.h"
-#include "tests/attention/gradient_runner.h"
+#include "tests/attention/path_runner.h"
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 #include "tests/support/in_blocks.h"
@@ -249,7 +249,7 @@ TEST(ChannelPathOrder, ChunksOfWideKeysAreShorter) {
 
 // Rows of D = 200 and E = 130, alone and among others, on threads and in another memory order.
 TEST(ChannelPathOrder, RowsOfManyBlocksDoNotKnowTheirNeighbours) {
-  for_each_backward_path([](const GradientWalk& walk) {
+  for_each_path(Passes::kBoth, [](const Walk& walk) {
     constexpr Index kQueries = 8;
     const DType d = walk.dtype;
     const Tensor q = normal({2, 2, kQueries, 200}, 1, d);
@@ -257,34 +257,23 @@ TEST(ChannelPathOrder, RowsOfManyBlocksDoNotKnowTheirNeighbours) {
     const Tensor v = normal({2, 1, 260, 130}, 3, d);
     const Tensor dout = normal({2, 2, kQueries, 130}, 4, d);
     const SeededScore score(walk.kind, {.H = 2, .Dq = 200, .Dk = 200, .U = 33, .projected = 2}, d);
-    const auto forward = [&](const Inputs& inputs, Executor executor) {
-      Context context(std::move(executor));
-      context.force_path(walk.path);
-      Tensor out(d, {2, 2, inputs.q.size(2), 130});
-      attention(inputs, {.score = score.score()}, {.out = out}, context);
-      return out;
-    };
-    GradientRunner run(walk, score.score());
-    const Inputs inputs{q, k, v};
-    const Tensor out = forward(inputs, {});
-    const GradientTensors all = run(inputs, {}, {.out = dout});
-    EXPECT_TRUE(same_bits(out, forward(inputs, Executor::threads(2))));
-    GradientRunner threads(walk, score.score(), Executor::threads(2));
-    expect_same(all, threads(inputs, {}, {.out = dout}), "two threads");
+    PathRunner run(walk, score.score());
+    const PathResults all = run({q, k, v}, {}, {.out = dout});
+    PathRunner threads(walk, score.score(), Executor::threads(2));
+    expect_same(all, threads({q, k, v}, {}, {.out = dout}), "two threads");
     for (const auto& [from, to] : std::initializer_list<std::pair<Index, Index>>{{0, 1}, {1, 8}}) {
       const auto rows = [&](const ConstView& x) { return slice(x, 2, from, to); };
-      const Inputs some{rows(q), k, v};
-      EXPECT_TRUE(same_bits(rows(out), forward(some, {}))) << from;
-      EXPECT_TRUE(same_bits(rows(all.q), run(some, {}, {.out = rows(dout)}).q)) << from;
+      const PathResults some = run({rows(q), k, v}, {}, {.out = rows(dout)});
+      for (const char* name : {"out", "dq"}) {
+        EXPECT_TRUE(same_bits(rows(all.at(name)), some.at(name))) << name << from;
+      }
     }
     std::vector<Guarded> arrays;
     for (const Tensor* x : {&q, &k, &v, &dout}) {
       arrays.emplace_back(d, x->shape(), Layout::kPermuted);
       arrays.back().fill(values_of(*x));
     }
-    const Inputs moved{arrays[0], arrays[1], arrays[2]};
-    EXPECT_TRUE(same_bits(out, forward(moved, {})));
-    expect_same(all, run(moved, {}, {.out = arrays[3]}), "permuted");
+    expect_same(all, run({arrays[0], arrays[1], arrays[2]}, {}, {.out = arrays[3]}), "permuted");
   });
 }
 
