@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <string>
 
@@ -11,6 +9,7 @@
 #include "reference/backward.h"
 #include "runtime/tasks.h"
 #include "tests/attention/backward_call.h"
+#include "tests/attention/conformance.h"
 #include "tests/attention/gradient_agreement.h"
 #include "tests/attention/paths.h"
 
@@ -21,136 +20,18 @@ namespace qkv::test {
 namespace {
 
 constexpr std::uint64_t kSeed = 2;
-constexpr int kParts = 4;  // tests that ctest may run in parallel
-// Calls per part, and the minimum with each feature among them, per path.
-int calls_per_part() { return at_scale(400, 8); }
-int least_of_each() { return is_thorough() ? 1 : 0; }
+int least_of_each() { return is_thorough() ? 1 : 0; }  // calls with each feature, per path and part
 
-// The features every path must have met; drawn often enough in every part.
-constexpr const char* kCovered[] = {"scale",
-                                    "softcap",
-                                    "mods",
-                                    "mods -inf",
-                                    "bias",
-                                    "bias -inf",
-                                    "top left",
-                                    "bottom right",
-                                    "offset",
-                                    "offsets",
-                                    "alibi",
-                                    "causal",
-                                    "window",
-                                    "keep",
-                                    "padding",
-                                    "lengths",
-                                    "lengths per query",
-                                    "mask_mod",
-                                    "sinks",
-                                    "odd sink",
-                                    "dropout",
-                                    "packed",
-                                    "empty sequence",
-                                    "grouped heads",
-                                    "rank 2",
-                                    "rank 3",
-                                    "rank 4",
-                                    "rank 5",
-                                    "mixed ranks",
-                                    "no v",
-                                    "dout",
-                                    "dlse",
-                                    "dweights of all rows",
-                                    "dweights of named rows",
-                                    "repeated names",
-                                    "asks q",
-                                    "asks k",
-                                    "asks v",
-                                    "asks bias",
-                                    "asks alibi",
-                                    "asks sinks",
-                                    "asks one",
-                                    "dbias [Tq,Tk]",
-                                    "dbias [1,Tk]",
-                                    "dbias [Tq,1]",
-                                    "dbias [1,1]",
-                                    "dbias per head",
-                                    "added",
-                                    "threads 1",
-                                    "threads 2",
-                                    "threads 3",
-                                    "numbers plain",
-                                    "numbers flat",
-                                    "numbers steep",
-                                    "numbers scores 1e4",
-                                    "numbers scores 1e30",
-                                    "numbers denormal",
-                                    "numbers ties",
-                                    "numbers one key",
-                                    "numbers v 1e30",
-                                    "NaN in q",
-                                    "NaN in k",
-                                    "NaN in v",
-                                    "NaN in dout",
-                                    "infinity in q",
-                                    "infinity in k",
-                                    "infinity in v",
-                                    "infinity in dout",
-                                    "layout permuted",
-                                    "layout sliced",
-                                    "layout negative",
-                                    "layout offset",
-                                    "layout broadcast",
-                                    "float32",
-                                    "float64"};
-
+constexpr std::string_view kCoveredGradients =
+    "dout, dlse, dweights of all rows, dweights of named rows, repeated names, asks q, asks k, "
+    "asks v, asks bias, asks alibi, asks sinks, asks one, dbias [Tq,Tk], dbias [1,Tk], dbias "
+    "[Tq,1], dbias [1,1], dbias per head, added, threads 1, threads 2, threads 3, NaN in dout, "
+    "infinity in dout";
 // The same for a single score.
-std::vector<const char*> covered_of(ScoreKind kind) {
-  switch (kind) {
-    case ScoreKind::kDot:
-      return {"dot", "scaled_dot"};
-    case ScoreKind::kCosine:
-      return {"cosine"};
-    case ScoreKind::kBilinear:
-      return {"w per head", "odd parameter", "asks w"};
-    case ScoreKind::kAdditive:
-      return {"U 1",
-              "U 31",
-              "U 32",
-              "U 33",
-              "U 65",
-              "U 100",
-              "wq per head",
-              "wk per head",
-              "score_v per head",
-              "score_b per head",
-              "no score_b",
-              "odd parameter",
-              "asks wq",
-              "asks wk",
-              "asks score_v",
-              "asks score_b",
-              "numbers projected 20",
-              "numbers projected 60",
-              "numbers projected 300",
-              "numbers projected 1e4",
-              "numbers projected 1e6",
-              "numbers cancelling"};
-  }
-  return {};
-}
-
-using Counts = std::map<std::string, int>;
-
-// The findings of a run of calls.
-struct Findings {
-  std::map<std::string, Counts> counts;  // of features, by path
-  Counts differences;                    // by path and gradient; the first of each is shown
-};
-
-void tell(Findings& findings, const std::string& path, const std::string& difference,
-          const std::string& replay) {
-  const std::string kind = path + ", " + difference.substr(0, difference.find(' '));
-  if (++findings.differences[kind] == 1) ADD_FAILURE() << path << ": " << difference << replay;
+std::string_view asked_of(ScoreKind kind) {
+  return kind == ScoreKind::kBilinear   ? "asks w"
+         : kind == ScoreKind::kAdditive ? "asks wq, asks wk, asks score_v, asks score_b"
+                                        : "";
 }
 
 // The reference's gradients of one call, from its own saved results or another path's, and their
@@ -214,8 +95,7 @@ void check_paths(const BackwardCall& call, bool overflows, const std::vector<std
   std::deque<SavedTensors> all_saved;  // known to `reference`
   for (const std::string& path : paths) {
     if (!takes_backward(path, call.inputs, call.options)) continue;
-    Counts& counts = findings.counts[path];
-    for (const std::string& feature : features) ++counts[feature];
+    findings.count(path, features);
     const Gradients got(call);
     std::string difference;
     try {
@@ -224,26 +104,29 @@ void check_paths(const BackwardCall& call, bool overflows, const std::vector<std
       difference = touched(got);
       bool ill_conditioned = false;
       if (difference.empty()) difference = reference.judge(path, got, saved, ill_conditioned);
-      if (ill_conditioned) ++counts["ill-conditioned"];
+      if (ill_conditioned) ++findings.counts[path]["ill-conditioned"];
     } catch (const std::exception& error) {
       difference = error.what();
     }
-    if (!difference.empty()) tell(findings, path, difference, replay);
+    if (!difference.empty()) findings.tell(path, difference, replay);
   }
 }
 
-// One call on the fast paths, and on the reference again.
-void check_call(std::uint64_t seed, std::uint64_t index, const PathsOfScores& fast,
-                bool reference_again, Findings& findings) {
-  const RandomBackward random(seed, index);
-  std::vector<std::string> paths = fast.at(random.forward().score());
-  if (reference_again) paths.emplace_back(kReferencePath);
-  const std::string replay =
-      "\n  " + random.describe() + "\n  replay: QKV_CONFORMANCE=" + std::to_string(seed) + ":" +
-      std::to_string(index) + " test_attention --gtest_filter='*BackwardConformance.Every*0'";
-  check_paths(random.call(), random.overflows(), paths, random.features(), replay, findings);
+void check_call(const RandomBackward& random, const std::vector<std::string>& paths,
+                const std::string& replay, Findings& findings, bool pairs) {
+  check_paths(random.call(), random.overflows(), paths, random.features(), replay, findings, pairs);
   const testing::AssertionResult intact = random.intact();
-  if (!intact) tell(findings, "inputs", intact.message(), replay);
+  if (!intact) findings.tell("inputs", intact.message(), replay);
+}
+
+// Whether the calls have met everything, and most of them are compared tightly.
+void expect_met(Findings& findings, const std::string& path, ScoreKind kind, int calls,
+                bool of_pairs) {
+  EXPECT_LT(findings.counts[path]["ill-conditioned"], calls / 2) << path;
+  for (const std::string_view features :
+       {kCoveredOfCalls, kCoveredGradients, covered_of(kind), asked_of(kind)}) {
+    findings.expect_met(path, features, least_of_each(), of_pairs);
+  }
 }
 
 class BackwardConformance : public testing::TestWithParam<int> {};
@@ -251,38 +134,19 @@ class BackwardConformance : public testing::TestWithParam<int> {};
 TEST_P(BackwardConformance, EveryPathAgreesWithTheReference) {
   Findings findings;
   const PathsOfScores fast = paths_of_scores(&fast_backward_paths);
-  std::uint64_t seed = kSeed;
-  if (const char* only = std::getenv("QKV_CONFORMANCE")) {
-    char* end = nullptr;
-    seed = std::strtoull(only, &end, 10);
-    if (*end == ':') {
-      check_call(seed, std::strtoull(end + 1, nullptr, 10), fast, true, findings);
-      return;
-    }
-    ASSERT_EQ(*end, '\0') << "QKV_CONFORMANCE is SEED:INDEX or SEED";
-  }
-  // Comparing the reference with itself now and then tests the comparison's NaN, zeros and
-  // sentinels.
-  for (int n = 0; n < calls_per_part(); ++n) {
-    const auto index = static_cast<std::uint64_t>(n * kParts + GetParam());
-    check_call(seed, index, fast, n % 8 == 0, findings);
-  }
-  for (const auto& [kind, count] : findings.differences) {
-    std::printf("%s: %d calls differ\n", kind.c_str(), count);
-  }
+  const auto check = [&](std::uint64_t seed, std::uint64_t index, bool again) {
+    const RandomBackward random(seed, index);
+    std::vector<std::string> paths = fast.at(random.forward().score());
+    if (again) paths.emplace_back(kReferencePath);
+    check_call(random, paths,
+               replay_of(random.describe(), seed, index, "*BackwardConformance.Every*0"), findings,
+               false);
+  };
+  if (!run_part(kSeed, GetParam(), at_scale(400, 8), findings, check)) return;
   for (const auto& [kind, paths] : fast) {
-    std::vector<const char*> features(std::begin(kCovered), std::end(kCovered));
-    for (const char* feature : covered_of(kind)) features.push_back(feature);
     for (const std::string& path : paths) {
       Counts& counts = findings.counts[path];
-      std::printf("%s: %d float32 and %d float64 calls, %d ill-conditioned\n", path.c_str(),
-                  counts["float32"], counts["float64"], counts["ill-conditioned"]);
-      if (is_brief()) continue;  // too few calls to have met everything
-      // Most calls are compared tightly.
-      EXPECT_LT(counts["ill-conditioned"], (counts["float32"] + counts["float64"]) / 2) << path;
-      for (const char* feature : features) {
-        EXPECT_GE(counts[feature], least_of_each()) << path << " hardly met: " << feature;
-      }
+      expect_met(findings, path, kind, counts["float32"] + counts["float64"], false);
     }
   }
 }
@@ -293,35 +157,16 @@ INSTANTIATE_TEST_SUITE_P(Part, BackwardConformance, testing::Range(0, kParts));
 TEST(PairBackwardConformance, AgreesWithTheReferenceOfPairs) {
   const std::vector<std::string> paths = fast_paths(ScoreKind::kDot, DType::kBFloat16);
   if (paths.empty() || !is_of_pairs(paths.front())) GTEST_SKIP() << "this CPU has no avx512bf16";
-  const std::string& path = paths.front();
-  std::uint64_t first = 0;
-  auto end = static_cast<std::uint64_t>(at_scale(240, 24));
-  if (const char* only = std::getenv("QKV_CONFORMANCE")) {
-    first = std::strtoull(only, nullptr, 10);
-    end = first + 1;
-  }
+  const int calls = at_scale(240, 24);
   Findings findings;
-  for (std::uint64_t index = first; index < end; ++index) {
-    const RandomBackward random(kSeed, index, RandomCall::Draw::kPairs);
-    const std::string replay = "\n  " + random.describe() +
-                               "\n  replay: QKV_CONFORMANCE=" + std::to_string(index) +
-                               " test_attention --gtest_filter='PairBackwardConformance*'";
-    check_paths(random.call(), random.overflows(), {path, std::string(kPairedReferencePath)},
-                random.features(), replay, findings, true);
-    const testing::AssertionResult intact = random.intact();
-    if (!intact) tell(findings, "inputs", intact.message(), replay);
-  }
-  for (const auto& [kind, count] : findings.differences) {
-    std::printf("%s: %d calls differ\n", kind.c_str(), count);
-  }
-  if (is_brief() || end == first + 1) return;
-  Counts& counts = findings.counts[path];
-  EXPECT_LT(counts["ill-conditioned"], static_cast<int>(end / 2));
-  for (const char* feature : kCovered) {
-    const std::string_view name = feature;  // other types, and numbers that are not drawn for this
-    if (name.starts_with("float") || name.ends_with(" 1e30")) continue;
-    EXPECT_GE(counts[feature], least_of_each()) << "hardly met: " << feature;
-  }
+  const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
+    const RandomBackward random(seed, index, RandomCall::Draw::kPairs);
+    check_call(random, {paths.front(), std::string(kPairedReferencePath)},
+               replay_of(random.describe(), seed, index, "PairBackwardConformance*"), findings,
+               true);
+  };
+  if (!run_part(kSeed, 0, calls, findings, check)) return;
+  expect_met(findings, paths.front(), ScoreKind::kDot, calls, true);
 }
 
 // Lengths on both sides of kernel block edges: rows of a tile (6), panels (64), gradient blocks

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_ATTENTION_CONFORMANCE_H_
+#define QKV_TESTS_ATTENTION_CONFORMANCE_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/attention/scores.h"
+#include "tests/support/scale.h"
+
+// What random calls are run, what they must have met, and what they found.
+namespace qkv::test {
+
+// Features that calls of every path must have, forward and backward, separated by ", ".
+inline constexpr std::string_view kCoveredOfCalls =
+    "scale, softcap, mods, mods -inf, bias, bias -inf, top left, bottom right, offset, offsets, "
+    "alibi, causal, window, keep, padding, lengths, lengths per query, mask_mod, sinks, odd sink, "
+    "dropout, packed, empty sequence, grouped heads, rank 2, rank 3, rank 4, rank 5, mixed ranks, "
+    "no v, numbers plain, numbers flat, numbers steep, numbers scores 1e4, numbers scores 1e30, "
+    "numbers denormal, numbers ties, numbers one key, numbers v 1e30, NaN in q, NaN in k, NaN in "
+    "v, infinity in q, infinity in k, infinity in v, layout permuted, layout sliced, layout "
+    "negative, layout offset, layout broadcast, float32, float64";
+
+// The same for a single score.
+inline std::string_view covered_of(ScoreKind kind) {
+  switch (kind) {
+    case ScoreKind::kDot:
+      return "dot, scaled_dot";
+    case ScoreKind::kCosine:
+      return "cosine";
+    case ScoreKind::kBilinear:
+      return "bilinear, w per head, odd parameter";
+    case ScoreKind::kAdditive:
+      break;
+  }
+  return "additive, U 1, U 31, U 32, U 33, U 65, U 100, wq per head, wk per head, score_v per "
+         "head, score_b per head, score_b, no score_b, odd parameter, numbers projected 20, "
+         "numbers projected 60, numbers projected 300, numbers projected 1e4, numbers projected "
+         "1e6, numbers cancelling";
+}
+
+using Counts = std::map<std::string, int>;
+
+struct Findings {
+  std::map<std::string, Counts> counts;  // of features, by path
+  Counts differences;                    // by path and result; the first of each is shown
+
+  void count(const std::string& path, const std::set<std::string>& features) {
+    for (const std::string& feature : features) ++counts[path][feature];
+  }
+  void tell(std::string_view path, const std::string& difference, const std::string& replay) {
+    const std::string kind = std::string(path) + ", " + difference.substr(0, difference.find(' '));
+    if (++differences[kind] == 1) ADD_FAILURE() << path << ": " << difference << replay;
+  }
+  // Whether a path has met these features so often; in a brief run there are too few calls.
+  void expect_met(const std::string& path, std::string_view features, int least, bool of_pairs) {
+    for (std::size_t from = 0; from < features.size();) {
+      const std::string_view name = features.substr(from, features.find(", ", from) - from);
+      from += name.size() + 2;
+      // Not drawn for pairs: other types, and numbers that bfloat16 has not.
+      if (of_pairs && (name.starts_with("float") || name.ends_with(" 1e30"))) continue;
+      EXPECT_GE(counts[path][std::string(name)], least) << path << " hardly met: " << name;
+    }
+  }
+};
+
+// Runs check(seed, index, again) for the calls of a part, of kParts that ctest may run in parallel,
+// or for those that QKV_CONFORMANCE names, SEED:INDEX alone or SEED. `again`: on the reference too.
+// Returns whether the calls should have met everything.
+inline constexpr int kParts = 4;
+template <class Check>
+bool run_part(std::uint64_t seed, int part, int calls, Findings& findings, const Check& check) {
+  if (const char* only = std::getenv("QKV_CONFORMANCE")) {
+    char* end = nullptr;
+    seed = std::strtoull(only, &end, 10);
+    if (*end == ':') {
+      check(seed, std::strtoull(end + 1, nullptr, 10), true);
+      return false;
+    }
+    EXPECT_EQ(*end, '\0') << "QKV_CONFORMANCE is SEED:INDEX or SEED";
+  }
+  // Comparing the reference with itself now and then tests the comparison's NaN, zeros and
+  // sentinels.
+  for (int n = 0; n < calls; ++n) {
+    check(seed, static_cast<std::uint64_t>(n * kParts + part), n % 8 == 0);
+  }
+  for (const auto& [kind, count] : findings.differences) {
+    std::printf("%s: %d calls differ\n", kind.c_str(), count);
+  }
+  return !is_brief();
+}
+
+// The lines by which a failure says how to see it again.
+inline std::string replay_of(const std::string& call, std::uint64_t seed, std::uint64_t index,
+                             const char* filter) {
+  return "\n  " + call + "\n  replay: QKV_CONFORMANCE=" + std::to_string(seed) + ":" +
+         std::to_string(index) + " test_attention --gtest_filter='" + filter + "'";
+}
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_ATTENTION_CONFORMANCE_H_
