@@ -23,8 +23,6 @@ using Values = std::vector<double>;
 // The error left by rounding 1 / (1 + e^2a e^2b), however small a + b.
 constexpr double kScoreError = 0x1p-22;
 
-double ulp(double x) { return std::ldexp(1.0, std::ilogb(std::max(x, 1e-30)) - 23); }
-
 Tensor scaled(Tensor x, double by) {
   for (float& y : x.values<float>()) y *= static_cast<float>(by);
   return x;
@@ -48,20 +46,19 @@ Tensor powers_of_two(Index rows) {
 
 // ---- scores ---------------------------------------------------------------------------------
 
-struct ScoreInputs {
-  Tensor q, k, wq, wk, v;
-
-  // In float32, or in float64 with the same numbers.
-  Values on(const std::string& path, DType d) const {
-    Context context;
-    context.force_path(path);
-    const auto as = [&](const Tensor& x) { return convert(x, d); };
-    const Tensor k_d = as(k), q_d = as(q), wq_d = as(wq), wk_d = as(wk), v_d = as(v);
-    Tensor s(d, {q.size(0), k.size(0)});
-    attention({q_d, k_d}, {.score = Additive{wq_d, wk_d, v_d}}, {.raw_scores = View(s)}, context);
-    return values_of(s);
-  }
-};
+// In float32, or in float64 with the same numbers.
+Values scores_of(const Tensor& q, const Tensor& k, const Additive& score, const std::string& path,
+                 DType d) {
+  Context context;
+  context.force_path(path);
+  const auto as = [&](const ConstView& x) { return x.given() ? convert(x, d) : Tensor(d, {0}); };
+  const Tensor q_d = as(q), k_d = as(k), wq = as(score.wq), wk = as(score.wk), v = as(score.v),
+               b = as(score.b);
+  Tensor s(d, {q.size(0), k.size(0)});
+  attention({q_d, k_d}, {.score = Additive{wq, wk, v, score.b.given() ? b : ConstView()}},
+            {.raw_scores = View(s)}, context);
+  return values_of(s);
+}
 
 TEST(AdditivePathPrecision, ScoresAreWithinTheBoundOfTanh) {
   const std::string reference(kReferencePath);
@@ -72,17 +69,20 @@ TEST(AdditivePathPrecision, ScoresAreWithinTheBoundOfTanh) {
         for (const Index D : {1, 16}) {  // width 1: projections without error
           const Tensor v = normal(Dims(U), 5);
           const double of_w = deviation / std::sqrt(static_cast<double>(D));
-          const ScoreInputs x{D == 1 ? powers_of_two(9) : normal({9, D}, 1),
-                              D == 1 ? powers_of_two(11) : normal({70, D}, 2),
-                              scaled(normal({U, D}, 3), of_w), scaled(normal({U, D}, 4), of_w),
-                              all_positive ? positive(contiguous(v)) : contiguous(v)};
+          const Tensor q = D == 1 ? powers_of_two(9) : normal({9, D}, 1);
+          const Tensor k = D == 1 ? powers_of_two(11) : normal({70, D}, 2);
+          const Tensor wq = scaled(normal({U, D}, 3), of_w), wk = scaled(normal({U, D}, 4), of_w);
+          const Tensor of_score = all_positive ? positive(contiguous(v)) : contiguous(v);
+          const auto scores = [&](const std::string& path, DType d) {
+            return scores_of(q, k, {wq, wk, of_score}, path, d);
+          };
           double size = 0;
-          for (double y : values_of(x.v)) size += std::fabs(y);
-          const Values truth = x.on(reference, DType::kFloat64);
-          const double direct = largest_difference(x.on(reference, DType::kFloat32), truth);
+          for (double y : values_of(of_score)) size += std::fabs(y);
+          const Values truth = scores(reference, DType::kFloat64);
+          const double direct = largest_difference(scores(reference, DType::kFloat32), truth);
           const double bound = 2 * direct + kScoreError * size;
           for (const std::string& path : fast_paths(ScoreKind::kAdditive)) {
-            EXPECT_LE(largest_difference(x.on(path, DType::kFloat32), truth), bound)
+            EXPECT_LE(largest_difference(scores(path, DType::kFloat32), truth), bound)
                 << path << ", deviation " << deviation << ", U " << U << ", D " << D
                 << (all_positive ? ", all v positive" : "") << "; tanh directly: " << direct;
           }
@@ -265,18 +265,10 @@ class PlainGradients {
 
 // The largest error of a path's scores.
 double score_error(const Arrays& x, const std::string& path) {
-  const auto scores = [&](const std::string& on, DType d) {
-    const auto as = [&](const Tensor& t) { return convert(t, d); };
-    const Tensor q = as(x.q), k = as(x.k), wq = as(x.wq), wk = as(x.wk), v = as(x.score_v),
-                 b = as(x.score_b);
-    Context context;
-    context.force_path(on);
-    Tensor s(d, {q.size(0), k.size(0)});
-    attention({q, k}, {.score = Additive{wq, wk, v, b}}, {.raw_scores = View(s)}, context);
-    return values_of(s);
-  };
-  return largest_difference(scores(path, DType::kFloat32),
-                            scores(std::string(kReferencePath), DType::kFloat64));
+  const Additive score{x.wq, x.wk, x.score_v, x.score_b};
+  return largest_difference(
+      scores_of(x.q, x.k, score, path, DType::kFloat32),
+      scores_of(x.q, x.k, score, std::string(kReferencePath), DType::kFloat64));
 }
 
 // Three times the naive computation's error and 4 ulp of the largest gradient; and what the errors
