@@ -14,6 +14,7 @@
 #include <qkv/tensor.h>
 
 #include "tests/app/files.h"
+#include "tests/attention/caches.h"
 
 namespace qkv::app {
 namespace {
@@ -54,18 +55,8 @@ KvCache filled(const KvCacheSizes& of) {
   return cache;
 }
 
-std::string bytes_of(const Tensor& x) {
-  return {static_cast<const char*>(x.view().data()),
-          static_cast<std::size_t>(x.element_count()) * size_of(x.dtype())};
-}
-
 void expect_equal(const KvCache& a, const KvCache& b) {
-  const KvCacheContents x = a.contents(), y = b.contents();
-  EXPECT_EQ(bytes_of(x.k_pages), bytes_of(y.k_pages));
-  EXPECT_EQ(bytes_of(x.v_pages), bytes_of(y.v_pages));
-  EXPECT_EQ(bytes_of(x.block_tables), bytes_of(y.block_tables));
-  EXPECT_EQ(bytes_of(x.lengths), bytes_of(y.lengths));
-  EXPECT_EQ(bytes_of(x.first_keys), bytes_of(y.first_keys));
+  test::expect_equal(a.contents(), b.contents());
 }
 
 TEST(KvCacheFile, GoesOnAsTheCacheThatWasWritten) {
@@ -183,7 +174,7 @@ TEST(KvCacheFile, HasBlocksOfQ8AsBytes) {
     const bool of_k = array.name == "k_pages";
     const auto& bytes = std::get<Tensor>(array.array);
     EXPECT_EQ(describe(bytes), of_k ? "uint8 [3,16,1,102]" : "uint8 [3,16,1,68]");
-    EXPECT_EQ(bytes_of(bytes), bytes_of(of_k ? contents.k_pages : contents.v_pages));
+    EXPECT_EQ(test::bytes_of(bytes), test::bytes_of(of_k ? contents.k_pages : contents.v_pages));
     ++pages;
   }
   EXPECT_EQ(pages, 2);

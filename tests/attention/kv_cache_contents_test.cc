@@ -12,6 +12,7 @@
 #include <qkv/tensor.h>
 
 #include "tests/attention/bits.h"
+#include "tests/support/errors.h"
 
 // A cache that is made from the contents of another one goes on as that one.
 namespace qkv::test {
@@ -122,16 +123,6 @@ TEST(KvCacheContents, OfAWindowWithoutPages) {
 
 // ---- wrong arrays -------------------------------------------------------------------------------
 
-template <class F>
-std::string error_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 // What comes of contents, of 40 and 20 keys in 3 + 2 pages, in which one thing is wrong.
 template <class Change>
 std::string complaint(const Change& change, Index window = 0) {
@@ -140,7 +131,7 @@ std::string complaint(const Change& change, Index window = 0) {
   append(cache, {1}, 20, 3);
   KvCacheContents contents = cache.contents();
   change(contents);
-  return error_of([&] { const KvCache again(contents); });
+  return message_of([&] { const KvCache again(contents); });
 }
 
 void set(Tensor& array, std::size_t place, Index value) { array.values<Index>()[place] = value; }
@@ -212,10 +203,10 @@ TEST(KvCache, HeldPagesDoNotMove) {
   append(cache, {0}, 32, 1);
   EXPECT_EQ(cache.inputs(q).k.data(), data);
   const auto more = [&] { append(cache, {0}, 1, 3); };
-  EXPECT_EQ(error_of(more),
+  EXPECT_EQ(message_of(more),
             "KvCache::append: held pages may not move, but there is room for "
             "0 more and 1 are needed; reserve() them before");
-  EXPECT_EQ(error_of([&] { cache.reserve(3); }),
+  EXPECT_EQ(message_of([&] { cache.reserve(3); }),
             "KvCache::reserve: held pages may not move, but there is room "
             "for 0 more and 1 are needed; reserve() them before");
   EXPECT_EQ(cache.lengths()[0], 32);
@@ -229,7 +220,7 @@ TEST(KvCache, HeldPagesDoNotMove) {
   const Tensor before = contiguous(k);
   cache = KvCache(sizes(1));
   EXPECT_TRUE(same_bits(k, before));
-  EXPECT_EQ(error_of([&] { cache.reserve(-1); }),
+  EXPECT_EQ(message_of([&] { cache.reserve(-1); }),
             "KvCache::reserve: pages must be 0 or more, got -1");
 }
 

@@ -14,6 +14,7 @@
 #include <qkv/tensor.h>
 
 #include "tests/attention/bits.h"
+#include "tests/attention/caches.h"
 #include "tests/attention/paths.h"
 #include "tests/attention/q8_blocks.h"
 #include "tests/support/errors.h"
@@ -40,20 +41,6 @@ Tensor rounded(const ConstView& x) {
   Tensor numbers(DType::kFloat32, x.shape());
   dequantize_q8(quantized(x), numbers);
   return numbers;
-}
-
-std::string bytes_of(const Tensor& x) {
-  return {static_cast<const char*>(x.view().data()),
-          static_cast<std::size_t>(x.element_count()) * size_of(x.dtype())};
-}
-
-void expect_equal(const KvCacheContents& x, const KvCacheContents& y) {
-  EXPECT_EQ(x.k_pages.shape(), y.k_pages.shape());
-  EXPECT_EQ(bytes_of(x.k_pages), bytes_of(y.k_pages));
-  EXPECT_EQ(bytes_of(x.v_pages), bytes_of(y.v_pages));
-  EXPECT_EQ(bytes_of(x.block_tables), bytes_of(y.block_tables));
-  EXPECT_EQ(bytes_of(x.lengths), bytes_of(y.lengths));
-  EXPECT_EQ(bytes_of(x.first_keys), bytes_of(y.first_keys));
 }
 
 TEST(KvCacheQ8, HasTheBlocksOfQuantizeQ8) {

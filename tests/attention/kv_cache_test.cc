@@ -11,6 +11,7 @@
 
 #include "tests/attention/bits.h"
 #include "tests/attention/paths.h"
+#include "tests/support/errors.h"
 
 // A cache gives the bits of attention over all keys of an entry in one piece.
 namespace qkv::test {
@@ -201,18 +202,8 @@ TEST(KvCache, WindowKeepsTheLastKeysOnEveryPath) {
 
 // ---- calls that are rejected ------------------------------------------------------------------
 
-template <class F>
-std::string error_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST(KvCache, RejectsWrongSizes) {
-  const auto made = [](const KvCacheSizes& of) { return error_of([&] { KvCache cache(of); }); };
+  const auto made = [](const KvCacheSizes& of) { return message_of([&] { KvCache cache(of); }); };
   EXPECT_EQ(made(sizes(1, 24)), "KvCache: sizes.page must be a multiple of 16, got 24");
   EXPECT_EQ(made(sizes(0, 16)), "KvCache: sizes.B must be 1 or more, got 0");
   EXPECT_EQ(made(sizes(1, 16, -1)), "KvCache: sizes.window must be 0 or more, got -1");
@@ -235,24 +226,24 @@ TEST(KvCache, RejectedCallsChangeNothing) {
   const Tensor k = normal({2, kKeyHeads, 1, kWidth}, 1);
   const Tensor v = normal({2, kKeyHeads, 1, kValueWidth}, 2);
   const std::vector<Index> twice{1, 1}, outside{0, 2}, short_order{0};
-  EXPECT_EQ(error_of([&] { cache.append(v, v); }),
+  EXPECT_EQ(message_of([&] { cache.append(v, v); }),
             "KvCache::append: k must have the shape [n,G,T,D] = [2,2,1,20], got float32 [2,2,1,9]");
-  EXPECT_EQ(error_of([&] { cache.append(k, {}); }), "KvCache::append: v is absent");
-  EXPECT_EQ(error_of([&] { cache.append(k, v, twice); }),
+  EXPECT_EQ(message_of([&] { cache.append(k, {}); }), "KvCache::append: v is absent");
+  EXPECT_EQ(message_of([&] { cache.append(k, v, twice); }),
             "KvCache::append: entries must be different, got 1 twice");
-  EXPECT_EQ(error_of([&] { cache.append(k, v, outside); }),
+  EXPECT_EQ(message_of([&] { cache.append(k, v, outside); }),
             "KvCache::append: entries must be in 0 to B-1 = 1, got 2");
   const ConstView own = permute(slice(cache.inputs(k).k, 0, 0, 2), {0, 2, 1, 3});
-  EXPECT_EQ(error_of([&] { cache.append(slice(own, 2, 0, 1), v); }),
+  EXPECT_EQ(message_of([&] { cache.append(slice(own, 2, 0, 1), v); }),
             "KvCache::append: k must not lie in the cache");
-  EXPECT_EQ(error_of([&] { cache.truncate(1, 4); }),
+  EXPECT_EQ(message_of([&] { cache.truncate(1, 4); }),
             "KvCache::truncate: length must be in 0 to 3, the keys of entry 1, got 4");
-  EXPECT_EQ(error_of([&] { cache.truncate(0, 5); }),
+  EXPECT_EQ(message_of([&] { cache.truncate(0, 5); }),
             "KvCache::truncate: length must be 0, or 16 or more, because the window has dropped "
             "the keys of entry 0 before; got 5");
-  EXPECT_EQ(error_of([&] { cache.reorder(short_order); }),
+  EXPECT_EQ(message_of([&] { cache.reorder(short_order); }),
             "KvCache::reorder: from must name an entry for each of B = 2, got 1");
-  EXPECT_EQ(error_of([&] { cache.reorder(outside); }),
+  EXPECT_EQ(message_of([&] { cache.reorder(outside); }),
             "KvCache::reorder: from must be in 0 to B-1 = 1, got 2");
   x.expect_equal(1, "reference");
 }
@@ -262,16 +253,16 @@ TEST(KvCache, RejectsQueriesWhoseKeysAreGone) {
   x.append({0, 1}, 63);
   Tensor out(DType::kFloat32, {2, kHeads, 30, kValueWidth});
   const Tensor q = normal({2, kHeads, 30, kWidth}, 1);
-  EXPECT_EQ(error_of([&] { x.cache.attention(q, {}, {.out = out}); }),
+  EXPECT_EQ(message_of([&] { x.cache.attention(q, {}, {.out = out}); }),
             "KvCache::attention: q has Tq = 30, whose window of 20 keys begins before key 16, the "
             "first that entry 0 of 63 keys still has; the cache is made for queries = 4");
   EXPECT_EQ(
-      error_of([&] { x.cache.attention(q, {.diagonal = TopLeft{}}, {.out = out}); }),
+      message_of([&] { x.cache.attention(q, {.diagonal = TopLeft{}}, {.out = out}); }),
       "KvCache::attention: options.diagonal must be BottomRight: a cache with a window keeps only "
       "the last keys");
   x.truncate(0, 18);  // the window of a query there reaches to keys that are gone
   const ConstView one = slice(q.view(), 2, 0, 1);
-  EXPECT_NE(error_of([&] { x.cache.attention(one, {}, {.out = slice(out, 2, 0, 1)}); }), "");
+  EXPECT_NE(message_of([&] { x.cache.attention(one, {}, {.out = slice(out, 2, 0, 1)}); }), "");
   x.truncate(1, 0);
   x.truncate(0, 0);
   x.append({0, 1}, 5);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An invalid call says which argument broke which rule, and leaves outputs and steps unchanged.
+#include "tests/support/errors.h"
+
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -13,17 +15,6 @@
 
 namespace qkv::test {
 namespace {
-
-// The message of the Error that f throws, or "".
-template <class F>
-std::string message_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(LayerErrors, ConstructorsNameTheArgument) {
   const auto config = [](MultiHeadConfig c) { return [c] { MultiHeadAttention layer(c); }; };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GRU cell step by step in all the ways it may be called, and invalid calls of both.
-#include <functional>
 #include <limits>
 #include <string>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "tests/layers/gradients.h"
 #include "tests/layers/support.h"
 #include "tests/support/compare.h"
+#include "tests/support/errors.h"
 
 namespace qkv::test {
 namespace {
@@ -169,16 +169,6 @@ TEST(GruSteps, ParameterGradientsAreAddedOrNotAskedFor) {
 }
 
 // ---- errors ---------------------------------------------------------------------------------
-
-// The message of the Error that f throws, or "".
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(GruErrors, SizesAndTypes) {
   const auto gru = [](const GruConfig& config) { return message_of([&] { Gru layer(config); }); };

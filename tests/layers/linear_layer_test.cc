@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <functional>
 #include <limits>
 #include <string>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "tests/layers/support.h"
 #include "tests/support/arrays.h"
 #include "tests/support/compare.h"
+#include "tests/support/errors.h"
 
 // The layer and its packed form; the sums themselves are in linear_test.cc.
 namespace qkv::test {
@@ -201,16 +201,6 @@ TEST(PackedLinear, MovesAndKeepsItsPanels) {
 }
 
 // ---- errors ---------------------------------------------------------------------------------
-
-// The message of the Error that f throws, or "".
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(LinearErrors, SizesAndTypes) {
   EXPECT_EQ(message_of([] { Linear(0, 2); }), "Linear: in must be at least 1, got 0");

@@ -10,6 +10,7 @@
 #include <qkv/error.h>
 
 #include "tests/models/translators.h"
+#include "tests/support/errors.h"
 
 namespace qkv::test {
 namespace {
@@ -17,16 +18,6 @@ namespace {
 using app::SearchOptions;
 using app::TokenPair;
 using app::TranslatorConfig;
-
-// The message of the Error that f throws, or "".
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr Index kTooMuch = (Index{1} << 24) + 1;

@@ -19,6 +19,7 @@
 
 #include "runtime/tasks.h"
 #include "tests/runtime/executors.h"
+#include "tests/support/errors.h"
 
 namespace qkv::test {
 namespace {
@@ -31,12 +32,7 @@ bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(poin
 
 // What a call named "attention" on this context throws, or "".
 std::string refusal(Context& context) {
-  try {
-    const Call call(context, "attention", 0, 0);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return message_of([&] { const Call call(context, "attention", 0, 0); });
 }
 
 TEST_F(Contexts, KeepWhatTheyWereTold) {

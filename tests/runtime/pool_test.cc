@@ -22,6 +22,7 @@
 
 #include "runtime/worker_pool.h"
 #include "tests/runtime/executors.h"
+#include "tests/support/errors.h"
 
 namespace qkv::test {
 namespace {
@@ -49,17 +50,6 @@ std::ptrdiff_t settled_thread_count() {
     std::this_thread::yield();
   }
   return thread_count();
-}
-
-// What a failing call's message is, or "".
-template <class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST_F(Executors, RunEachIndexOnce) {
@@ -108,11 +98,11 @@ TEST_F(Executors, CallersGetTheirPool) {
 }
 
 TEST_F(Executors, RefuseWhatCannotRun) {
-  EXPECT_EQ(error_of([] { Executor::threads(-1); }),
+  EXPECT_EQ(message_of([] { Executor::threads(-1); }),
             "Executor::threads: threads must be in 0 (one per usable processor) to 4096, got -1");
-  EXPECT_EQ(error_of([] { Executor(nullptr, nullptr, 2); }),
+  EXPECT_EQ(message_of([] { Executor(nullptr, nullptr, 2); }),
             "Executor: parallel_for must not be null");
-  EXPECT_EQ(error_of([] { Executor(parallel_for_in_order, nullptr, 0); }),
+  EXPECT_EQ(message_of([] { Executor(parallel_for_in_order, nullptr, 0); }),
             "Executor: concurrency must be 1 or more, got 0");
 }
 

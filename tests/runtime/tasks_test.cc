@@ -16,6 +16,7 @@
 #include <qkv/error.h>
 
 #include "tests/runtime/executors.h"
+#include "tests/support/errors.h"
 
 namespace qkv::test {
 namespace {
@@ -23,17 +24,6 @@ namespace {
 using runtime::Arena;
 using runtime::Call;
 using Tasks = Watched;
-
-// What `f` throws as E, or "".
-template <class E, class F>
-std::string message_of(F f) {
-  try {
-    f();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST_F(Tasks, RunEachOnce) {
   for (const NamedExecutor& each : all_executors()) {

@@ -20,6 +20,17 @@ std::string error_of(const F& f) {
   return "";
 }
 
+// The text of what f() throws as E; "" if it throws nothing.
+template <class E = Error, class F>
+std::string message_of(const F& f) {
+  try {
+    f();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "";
+}
+
 }  // namespace qkv::test
 
 #endif  // QKV_TESTS_SUPPORT_ERRORS_H_
