@@ -8,29 +8,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The key of a row's figure.
-const char* key_of(Figure figure) {
-  switch (figure) {
-    case Figure::kPeakShare:
-      return "share_of_peak";
-    case Figure::kReadShare:
-      return "share_of_read";
-    case Figure::kThreadShare:
-      return "share_of_thread_peaks";
-    case Figure::kPerMultiply:
-      return "rate_per_multiply";
-    case Figure::kPlainRatio:
-      return "ratio_to_plain";
-    case Figure::kUnitRate:
-      return "units_per_second";
-    case Figure::kRateShare:
-      return "share_of_rate";
-    case Figure::kSeconds:
-      return "seconds";
-  }
-  return "";
-}
-
 const char* name_of(Verdict verdict) {
   switch (verdict) {
     case Verdict::kNone:
@@ -64,7 +41,7 @@ Json row_json(const Row& row) {
   json["path"] = row.path;
   json["threads"] = row.threads;
   json["verdict"] = name_of(verdict_of(row));
-  json[key_of(row.figure)] = optional(row.value);
+  json[form_of(row.figure).key] = optional(row.value);
   json["target"] = optional(row.target);
   json["n"] = row.time.n;
   json["median"] = row.time.median;

@@ -18,58 +18,10 @@ alternation, at least 20 of them; noisy: that spread more than 3 %. Ratios, and 
 medians over bursts; a share is noisy if the median's standard error is more than 1 %.
 (i,j,u): each unit of each additive score, B H Tq Tk U in a call, forward or backward.)";
 
-std::string seconds_text(double seconds) {
-  if (seconds < 1e-6) return fmt::format("{:.0f} ns", seconds * 1e9);
-  if (seconds < 1e-3) return fmt::format("{:.2f} us", seconds * 1e6);
-  if (seconds < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
-  return fmt::format("{:.2f} s", seconds);
-}
-
 std::string bytes_text(double bytes) {
   if (bytes < 0x1p10) return fmt::format("{:.0f} B", bytes);
   if (bytes < 0x1p20) return fmt::format("{:.0f} KiB", bytes / 0x1p10);
   return fmt::format("{:.1f} MiB", bytes / 0x1p20);
-}
-
-std::string value_text(Figure figure, double value) {
-  switch (figure) {
-    case Figure::kPeakShare:
-    case Figure::kReadShare:
-    case Figure::kRateShare:
-      return fmt::format("{:.1f} %", 100 * value);
-    case Figure::kUnitRate:
-      return fmt::format("{:.2f} G/s", value * 1e-9);
-    case Figure::kThreadShare:
-      return fmt::format("{:.3f}", value);
-    case Figure::kPerMultiply:
-    case Figure::kPlainRatio:
-      return fmt::format("{:.2f}x", value);
-    case Figure::kSeconds:
-      return seconds_text(value);
-  }
-  return "";
-}
-
-std::string_view unit_of(Figure figure) {
-  switch (figure) {
-    case Figure::kPeakShare:
-      return "of the peak";
-    case Figure::kReadShare:
-      return "of a plain read";
-    case Figure::kThreadShare:
-      return "of the peaks' ratio";
-    case Figure::kPerMultiply:
-      return "the rate of the other width";
-    case Figure::kPlainRatio:
-      return "the plain time";
-    case Figure::kUnitRate:
-      return "of (i,j,u)";
-    case Figure::kRateShare:
-      return "of the large call's rate";
-    case Figure::kSeconds:
-      return "a call";
-  }
-  return "";
 }
 
 std::string figure_text(const Row& row) {
@@ -85,28 +37,23 @@ std::string figure_text(const Row& row) {
       break;
   }
   if (!row.value) return "no peak known";
-  return fmt::format("{} {}", value_text(row.figure, *row.value), unit_of(row.figure));
+  const Form form = form_of(row.figure);
+  return fmt::format("{} {}", form.text(*row.value), form.of);
 }
 
 std::string target_text(const Row& row) {
   if (!row.target) return "";
-  const bool least = aim_of(row.figure) == Aim::kAtLeast;
-  std::string text = (least ? ">= " : "<= ") + value_text(row.figure, *row.target);
+  const Form form = form_of(row.figure);
+  std::string text = (form.aim == Aim::kAtLeast ? ">= " : "<= ") + form.text(*row.target);
   const Verdict verdict = verdict_of(row);
   if (verdict == Verdict::kMet) text += " met";
   if (verdict == Verdict::kMissed) text += " MISSED";
   return text;
 }
 
-// Of a call's work.
-std::string_view rate_unit(Figure figure) {
-  if (figure == Figure::kReadShare) return "GB/s";
-  return figure == Figure::kUnitRate || figure == Figure::kRateShare ? "G/s" : "GFLOP/s";
-}
-
 std::string rate_text(const Row& row) {
   if (row.time.median <= 0) return "";
-  return fmt::format("{:.1f} {}", row.work / row.time.median * 1e-9, rate_unit(row.figure));
+  return fmt::format("{:.1f} {}", row.work / row.time.median * 1e-9, form_of(row.figure).rate_unit);
 }
 
 std::string line_of(const Row& row, std::size_t width) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "measure.h"
@@ -24,7 +25,16 @@ enum class Figure {
 };
 // For times less is better, for rates more.
 enum class Aim { kAtLeast, kAtMost };
-Aim aim_of(Figure figure);
+// How a figure is reported: its key in JSON; in text its value, what it is a share or a multiple
+// of, and the unit of a call's work by time.
+struct Form {
+  std::string_view key, of;
+  std::string (*text)(double value);
+  Aim aim;
+  std::string_view rate_unit = "GFLOP/s";
+};
+Form form_of(Figure figure);
+std::string seconds_text(double seconds);
 
 enum class Verdict {
   kNone,    // there is no target, or no figure

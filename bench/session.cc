@@ -181,7 +181,7 @@ void Session::against(const Wanted& wanted, Problem& problem, Problem& base, Fig
     const Ratio ratio = ratio_of(series[0], series[1], row.clock);
     row.figure_spread = ratio.spread;
     // Compare rates if the work differs.
-    const bool times = aim_of(figure) == Aim::kAtMost;
+    const bool times = form_of(figure).aim == Aim::kAtMost;
     const double value = times ? ratio.median : row.work / row.base_work / ratio.median;
     if (!is_noisy(ratio)) row.value = value;
   }
