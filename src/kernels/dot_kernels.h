@@ -127,7 +127,7 @@ struct DotKernels {
   // pairs, and all E channels.
   void (*weighted_sum)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
                        Index E, const RowsOf<T>& acc);
-  // The same, of values as they are stored.
+  // The same, of values as they are stored: of q8 for any rows, of other types for up to kTileRows.
   void (*stored_sum)(const RowsOf<const T>& w, Index rows, const StoredRows& v, Index keys, Index E,
                      const RowsOf<T>& acc, const ReadAhead& ahead);
   // y_rc += sum_n x_rn w_nc, n ascending from zero, for 1..kTileRows rows and all columns.

@@ -10,9 +10,12 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include <hwy/highway.h>
 
@@ -41,6 +44,74 @@ struct Q8Rows {
     return data + row * stride + c / kQ8Numbers * kQ8Bytes;
   }
 };
+
+// ---- numbers --------------------------------------------------------------------------------
+
+// Two ways from a byte of a word to its number. With AVX-512 few uses of each number are bound by
+// the number of instructions, and many by multiply-adds, beside which conversions are free on a CPU
+// that has other units for them.
+enum class Widen { kByBits, kByConversion };
+inline constexpr Widen widen_for(int uses) {
+  return HWY_TARGET == HWY_AVX3 && uses <= 2 ? Widen::kByBits : Widen::kByConversion;
+}
+
+// A scale in each lane, and what is added to its products.
+template <Widen kWiden>
+struct Q8Scale {
+  hn::Vec<Floats> factor;
+  hn::Vec<Floats> addend;
+
+  Q8Scale() = default;
+  HWY_INLINE explicit Q8Scale(hn::Vec<Floats> scale) : factor(scale) {
+    if constexpr (kWiden == Widen::kByBits) {
+      addend = hn::Mul(scale, hn::Set(Floats(), -kOffset));
+    } else {
+      addend = hn::Sub(scale, scale);  // see core::load_q8
+    }
+  }
+  // As Q8Scale(x) of a scale from the lower or upper half of each word.
+  HWY_INLINE static Q8Scale of_lower(hn::Vec<Floats> word) {
+    const hn::RebindToUnsigned<Floats> du;
+    constexpr const Float16* kScale = nullptr;
+    return Q8Scale(widen_lower(Floats(), hn::BitCast(du, word), kScale));
+  }
+  HWY_INLINE static Q8Scale of_upper(hn::Vec<Floats> word) {
+    const hn::RebindToUnsigned<Floats> du;
+    constexpr const Float16* kScale = nullptr;
+    return Q8Scale(widen_upper(Floats(), hn::BitCast(du, word), kScale));
+  }
+  static constexpr float kOffset = 32768 + 128;
+};
+
+// Words of 4 bytes: the number that is byte `byte` of each.
+template <Widen kWiden>
+HWY_INLINE hn::Vec<Floats> number_of_word(hn::Vec<Floats> word, int byte,
+                                          const Q8Scale<kWiden>& scale) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (kWiden == Widen::kByBits) {
+    // Of byte x the float32 2^15 + 128 + x, without a conversion: bits 8..15 of a mantissa whose
+    // exponent is 15 count 1. Less its product with 2^15 + 128, each a float32, that with the scale
+    // is exact.
+    __m512i bits = _mm512_castps_si512(word.raw);
+    bits = byte == 0   ? _mm512_slli_epi32(bits, 8)
+           : byte == 1 ? bits
+           : byte == 2 ? _mm512_srli_epi32(bits, 8)
+                       : _mm512_srli_epi32(bits, 16);
+    constexpr int kAndXor = 0x6A;  // the first two's and, xor the last: the first is overwritten
+    bits = _mm512_ternarylogic_epi32(bits, _mm512_set1_epi32(0xFF00), _mm512_set1_epi32(0x47008000),
+                                     kAndXor);
+    return hn::MulAdd(hn::Vec<Floats>{_mm512_castsi512_ps(bits)}, scale.factor, scale.addend);
+  }
+#endif
+  const Floats d;
+  const hn::RebindToSigned<Floats> di;
+  auto bits = hn::BitCast(di, word);
+  bits = byte == 0   ? hn::ShiftLeft<24>(bits)
+         : byte == 1 ? hn::ShiftLeft<16>(bits)
+         : byte == 2 ? hn::ShiftLeft<8>(bits)
+                     : bits;
+  return hn::MulAdd(hn::ConvertTo(d, hn::ShiftRight<24>(bits)), scale.factor, scale.addend);
+}
 
 // ---- rows -----------------------------------------------------------------------------------
 
@@ -90,73 +161,140 @@ inline void widen_q8(const StoredRows& x, Index rows, Index width, const RowsOf<
 }
 
 #if HWY_TARGET == HWY_AVX3
-// Some rows' sums of kBlocks blocks of channels.
-template <int kRows, int kBlocks>
-HWY_NOINLINE void q8_sum_tile(const RowsOf<const float>& w, const std::byte* v, Index stride,
-                              Index keys, const RowsOf<float>& acc, LinesAhead& shared_ahead) {
+// ---- sums of values in registers ------------------------------------------------------------
+
+// Channel 4 n + m of two blocks, 64 channels, is byte m of word n of a register. So there is a
+// register of sums for each m, and no byte is moved to another word.
+inline constexpr int kWordBytes = 4;
+inline constexpr Index kPairNumbers = 2 * kQ8Numbers;
+
+// The words of two blocks, or of one twice, and their scales.
+template <bool kPair, Widen kWiden>
+HWY_INLINE hn::Vec<Floats> words_of_values(const std::byte* blocks, Q8Scale<kWiden>& scale) {
+  const auto scales = [](const std::byte* block) HWY_ATTR {
+    std::uint16_t bits;
+    std::memcpy(&bits, block, sizeof(bits));
+    return _mm256_set1_epi16(static_cast<std::int16_t>(bits));
+  };
+  const auto numbers = [](const std::byte* block) HWY_ATTR {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + sizeof(std::uint16_t)));
+  };
+  __m256i halves = scales(blocks);
+  __m512i words = _mm512_castsi256_si512(numbers(blocks));
+  if constexpr (kPair) {
+    constexpr int kUpperHalf = 0xF0;
+    halves = _mm256_blend_epi32(halves, scales(blocks + kQ8Bytes), kUpperHalf);
+    words = _mm512_inserti64x4(words, numbers(blocks + kQ8Bytes), 1);
+  }
+  scale = Q8Scale<kWiden>(hn::Vec<Floats>{_mm512_cvtph_ps(halves)});
+  return {_mm512_castsi512_ps(words)};
+}
+
+// Some rows' sums of two blocks of channels, or of one: those of bytes kFirst .. kFirst + kBytes
+// - 1. Row r's sum of byte m of word n is in sums[r][m][n].
+using Q8RowSums = float[kWordBytes][kFloats];
+template <int kRows, int kFirst, int kBytes, bool kPair, class Ahead>
+HWY_NOINLINE void q8_sum_tile(const float* HWY_RESTRICT w, Index w_stride, const std::byte* v,
+                              Index stride, Index keys, Q8RowSums* HWY_RESTRICT sums,
+                              Ahead& shared_ahead) {
   const Floats d;
-  constexpr int kVectors = static_cast<int>(kQ8Numbers / kFloats);
-  LinesAhead ahead = shared_ahead;
-  hn::Vec<Floats> sum[kRows][kBlocks][kVectors];
+  Ahead ahead = shared_ahead;
+  hn::Vec<Floats> sum[kRows][kBytes];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-    for (int x = 0; x < kBlocks * kVectors; ++x) {
-      sum[r][x / kVectors][x % kVectors] = hn::LoadU(d, acc.data + r * acc.stride + x * kFloats);
-    }
+#pragma GCC unroll 4
+    for (int m = 0; m < kBytes; ++m) sum[r][m] = hn::Load(d, sums[r][kFirst + m]);
   }
   for (Index n = 0; n < keys; ++n, v += stride) {
+    // 68 bytes: a line, and now and then one more; half of that for one block.
+    if (kPair || n % 2 == 0) ahead.ask();
+    if (n % 16 == 0) ahead.ask();
+    Q8Scale<widen_for(kRows)> scale;
+    const auto words = words_of_values<kPair>(v, scale);
+#pragma GCC unroll 4
+    for (int m = 0; m < kBytes; ++m) {
+      const auto values = number_of_word(words, kFirst + m, scale);
 #pragma GCC unroll 8
-    for (int b = 0; b < kBlocks; ++b) {
-      // 34 bytes: a line for every other block, and now and then one more.
-      if (b % 2 == 0 || (kBlocks == 1 && n % 16 == 0)) ahead.ask();
-      if (b == 0 && n % 8 == 0) ahead.ask();
-      const std::byte* block = v + b * kQ8Bytes;
-      const auto scale = scale_of(block);
-      const auto zero = hn::Sub(scale, scale);
-#pragma GCC unroll 8
-      for (int x = 0; x < kVectors; ++x) {
-        const auto values = numbers_of(block, x * kFloats, scale, zero);
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-          sum[r][b][x] = hn::MulAdd(hn::Set(d, w.data[r * w.stride + n]), values, sum[r][b][x]);
-        }
+      for (int r = 0; r < kRows; ++r) {
+        sum[r][m] = hn::MulAdd(hn::Set(d, w[r * w_stride + n]), values, sum[r][m]);
       }
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-    for (int x = 0; x < kBlocks * kVectors; ++x) {
-      hn::StoreU(sum[r][x / kVectors][x % kVectors], d, acc.data + r * acc.stride + x * kFloats);
-    }
+#pragma GCC unroll 4
+    for (int m = 0; m < kBytes; ++m) hn::Store(sum[r][m], d, sums[r][kFirst + m]);
   }
   shared_ahead = ahead;
 }
 
-template <int kRows>
-void q8_sum_rows(const RowsOf<const float>& w, const Q8Rows& v, Index keys, Index E,
-                 const RowsOf<float>& acc, LinesAhead& ahead) {
-  constexpr int kMost = kRows <= 2 ? 4 : 2;
-  Index c = 0;
-  const auto next = [&]<int kBlocks>() HWY_ATTR {
-    for (; c + kBlocks * kQ8Numbers <= E; c += kBlocks * kQ8Numbers) {
-      q8_sum_tile<kRows, kBlocks>(w, v.at(0, c), v.stride, keys, {acc.data + c, acc.stride}, ahead);
-    }
-  };
-  next.template operator()<kMost>();
-  next.template operator()<2>();
-  next.template operator()<1>();
+// Rows of a tile: up to 6 with the sums of 4 bytes in registers, 7 and 8 with those of 2 at a time.
+inline constexpr int kMostQ8SumRows = 8;
+template <int kRows, bool kPair, class Ahead>
+void q8_sum_rows(const float* w, Index w_stride, const std::byte* v, Index stride, Index keys,
+                 Q8RowSums* sums, Ahead& ahead) {
+  if constexpr (kRows <= 6) {
+    q8_sum_tile<kRows, 0, 4, kPair>(w, w_stride, v, stride, keys, sums, ahead);
+  } else {
+    q8_sum_tile<kRows, 0, 2, kPair>(w, w_stride, v, stride, keys, sums, ahead);
+    NoAhead none;
+    q8_sum_tile<kRows, 2, 2, kPair>(w, w_stride, v, stride, keys, sums, none);
+  }
 }
 
+// Two blocks of channels, or one, of up to kMostQ8SumRows rows.
+template <bool kPair, class Ahead>
+void q8_sum_blocks(const RowsOf<const float>& w, Index rows, const std::byte* v, Index stride,
+                   Index keys, const RowsOf<float>& acc, Ahead& ahead) {
+  using Rows = void (*)(const float*, Index, const std::byte*, Index, Index, Q8RowSums*, Ahead&);
+  constexpr auto kByRows = []<int... kRows>(std::integer_sequence<int, kRows...>) {
+    return std::array<Rows, kMostQ8SumRows>{&q8_sum_rows<kRows + 1, kPair, Ahead>...};
+  }(std::make_integer_sequence<int, kMostQ8SumRows>());
+  const Floats d;
+  alignas(64) Q8RowSums sums[kMostQ8SumRows];
+  alignas(64) float one[kPairNumbers] = {};  // of one block
+  hn::Vec<Floats> x[kWordBytes];
+  for (Index r = 0; r < rows; ++r) {
+    const float* const from = acc.data + r * acc.stride;
+    if (!kPair) std::copy_n(from, kQ8Numbers, one);
+    hn::LoadInterleaved4(d, kPair ? from : one, x[0], x[1], x[2], x[3]);
+#pragma GCC unroll 4
+    for (int m = 0; m < kWordBytes; ++m) hn::Store(x[m], d, sums[r][m]);
+  }
+  kByRows[static_cast<std::size_t>(rows - 1)](w.data, w.stride, v, stride, keys, sums, ahead);
+  for (Index r = 0; r < rows; ++r) {
+    float* const to = acc.data + r * acc.stride;
+#pragma GCC unroll 4
+    for (int m = 0; m < kWordBytes; ++m) x[m] = hn::Load(d, sums[r][m]);
+    hn::StoreInterleaved4(x[0], x[1], x[2], x[3], d, kPair ? to : one);
+    if (!kPair) std::copy_n(one, kQ8Numbers, to);
+  }
+}
+
+// What is read again for more rows is in the first-level cache: a call has few keys.
 inline void q8_sum(const RowsOf<const float>& w, Index rows, const StoredRows& v, Index keys,
                    Index E, const RowsOf<float>& acc, const ReadAhead& ahead) {
-  constexpr void (*kByRows[])(const RowsOf<const float>&, const Q8Rows&, Index, Index,
-                              const RowsOf<float>&,
-                              LinesAhead&) = {&q8_sum_rows<1>, &q8_sum_rows<2>, &q8_sum_rows<3>,
-                                              &q8_sum_rows<4>, &q8_sum_rows<5>, &q8_sum_rows<6>};
+  const Q8Rows from(v);
   LinesAhead lines(ahead, 0, w.data);
-  kByRows[rows - 1](w, Q8Rows(v), keys, E, acc, lines);
+  NoAhead none;
+  const Index pieces = (rows + kMostQ8SumRows - 1) / kMostQ8SumRows;
+  const Index most = (rows + pieces - 1) / pieces;
+  for (Index c = 0; c < E; c += kPairNumbers) {
+    for (Index r = 0; r < rows; r += most) {
+      const auto sum = [&](auto& asks) HWY_ATTR {
+        const auto blocks = E - c >= kPairNumbers
+                                ? &q8_sum_blocks<true, std::remove_reference_t<decltype(asks)>>
+                                : &q8_sum_blocks<false, std::remove_reference_t<decltype(asks)>>;
+        blocks({w.data + r * w.stride, w.stride}, std::min(most, rows - r), from.at(0, c),
+               from.stride, keys, {acc.data + r * acc.stride + c, acc.stride}, asks);
+      };
+      if (r == 0) {
+        sum(lines);
+      } else {
+        sum(none);
+      }
+    }
+  }
 }
 #else
 inline void q8_sum(const RowsOf<const float>& w, Index rows, const StoredRows& v, Index keys,

@@ -28,60 +28,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // ---- panels ---------------------------------------------------------------------------------
 
-// A scale in each lane, and what is added to its products.
-struct Q8Scale {
-  hn::Vec<Floats> factor;
-  hn::Vec<Floats> addend;
-
-  Q8Scale() = default;
-  HWY_INLINE explicit Q8Scale(hn::Vec<Floats> scale)
-#if HWY_TARGET == HWY_AVX3
-      : factor(scale),
-        addend(hn::Mul(scale, hn::Set(Floats(), -kOffset))){}
-#else
-      : factor(scale), addend(hn::Sub(scale, scale)) {
-  }
-#endif
-        // As Q8Scale(x) of a scale from the lower or upper half of each word.
-        HWY_INLINE static Q8Scale of_lower(hn::Vec<Floats> word) {
-    const hn::RebindToUnsigned<Floats> du;
-    constexpr const Float16* kScale = nullptr;
-    return Q8Scale(widen_lower(Floats(), hn::BitCast(du, word), kScale));
-  }
-  HWY_INLINE static Q8Scale of_upper(hn::Vec<Floats> word) {
-    const hn::RebindToUnsigned<Floats> du;
-    constexpr const Float16* kScale = nullptr;
-    return Q8Scale(widen_upper(Floats(), hn::BitCast(du, word), kScale));
-  }
-  static constexpr float kOffset = 32768 + 128;
-};
-
-// Words of 4 bytes, one row to a lane: the number that is byte `byte` of each.
-HWY_INLINE hn::Vec<Floats> number_of_word(hn::Vec<Floats> word, int byte, const Q8Scale& scale) {
-#if HWY_TARGET == HWY_AVX3
-  // Of byte x the float32 2^15 + 128 + x, without a conversion: bits 8..15 of a mantissa whose
-  // exponent is 15 count 1. Less its product with 2^15 + 128, each a float32, that with the scale
-  // is exact.
-  __m512i bits = _mm512_castps_si512(word.raw);
-  bits = byte == 0   ? _mm512_slli_epi32(bits, 8)
-         : byte == 1 ? bits
-         : byte == 2 ? _mm512_srli_epi32(bits, 8)
-                     : _mm512_srli_epi32(bits, 16);
-  constexpr int kXorAnd = 0x78;  // the first, xor the others' and
-  bits = _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x47008000), bits, _mm512_set1_epi32(0xFF00),
-                                   kXorAnd);
-  return hn::MulAdd(hn::Vec<Floats>{_mm512_castsi512_ps(bits)}, scale.factor, scale.addend);
-#else
-  const Floats d;
-  const hn::RebindToSigned<Floats> di;
-  auto bits = hn::BitCast(di, word);
-  bits = byte == 0   ? hn::ShiftLeft<24>(bits)
-         : byte == 1 ? hn::ShiftLeft<16>(bits)
-         : byte == 2 ? hn::ShiftLeft<8>(bits)
-                     : bits;
-  return hn::MulAdd(hn::ConvertTo(d, hn::ShiftRight<24>(bits)), scale.factor, scale.addend);
-#endif
-}
+using PanelScale = Q8Scale<widen_for(1)>;
 
 // A block of a register of rows: channel c to panel + c * kPanel.
 HWY_INLINE void transpose_block(const std::byte* rows, Index stride, float* HWY_RESTRICT panel) {
@@ -89,7 +36,7 @@ HWY_INLINE void transpose_block(const std::byte* rows, Index stride, float* HWY_
   hn::Vec<Floats> words[4];
   // Bytes 0..15: the scale, numbers 0..13.
   transpose_words(rows, stride, words);
-  const Q8Scale scale = Q8Scale::of_lower(words[0]);
+  const auto scale = PanelScale::of_lower(words[0]);
   const auto put = [&](int word, int byte, Index c) HWY_ATTR {
     hn::StoreU(number_of_word(words[word], byte, scale), d, panel + c * kPanel);
   };
@@ -131,8 +78,8 @@ HWY_NOINLINE void transpose_pair(const std::byte* rows, Index stride, float* HWY
   Ahead ahead = shared_ahead;
   hn::Vec<Floats> words[kPairWords];
   words_of_pair(rows, stride, words);
-  const Q8Scale first = Q8Scale::of_lower(words[0]);
-  const Q8Scale second = Q8Scale::of_upper(words[8]);
+  const auto first = PanelScale::of_lower(words[0]);
+  const auto second = PanelScale::of_upper(words[8]);
 #pragma GCC unroll 32
   for (int n = 0; n < 32; ++n) {
     if (n % 4 == 0) ahead.ask();
@@ -233,16 +180,22 @@ HWY_NOINLINE void load_words(const Q8Rows& k, Index first, Index keys, Index c, 
     }
     hn::Vec<Floats> words[kPairWords];
     if (pair) {
-      words_of_pair(rows, stride, words);
+      transpose_lines(rows, stride, words);
+      // The last one is not worth vector instructions, and is used last.
+#pragma GCC unroll 16
+      for (Index r = 0; r < kFloats; ++r) {
+        std::memcpy(to.words[kPairWords - 1] + n + r, rows + r * stride + kLine, sizeof(float));
+      }
     } else {
       words_of_block(rows, stride, words);
     }
 #pragma GCC unroll 32
-    for (int x = 0; x < kPairWords; ++x) {
+    for (int x = 0; x + 1 < kPairWords; ++x) {
       if (!pair && x > kPairWords / 2) break;
       if (x % 2 == 0) ahead.ask();
       hn::Store(words[x], d, to.words[x] + n);
     }
+    ahead.ask();
   }
   shared_ahead = ahead;
 }
@@ -252,12 +205,15 @@ inline constexpr int kMostQ8Rows = 8;
 template <int kRows>
 inline constexpr int kQ8Registers = kRows <= 4 ? 4 : 2;
 template <int kRows>
+using TileScale = Q8Scale<widen_for(kRows)>;
+template <int kRows>
 using Q8Sums = hn::Vec<Floats>[kRows][kQ8Registers<kRows>];
 
 // Adds one number of each word times the queries' channel.
 template <int kRows>
-HWY_INLINE void add_byte(const float* words, int byte, const Q8Scale (&scales)[kQ8Registers<kRows>],
-                         const float* q, Index q_stride, Q8Sums<kRows>& acc) {
+HWY_INLINE void add_byte(const float* words, int byte,
+                         const TileScale<kRows> (&scales)[kQ8Registers<kRows>], const float* q,
+                         Index q_stride, Q8Sums<kRows>& acc) {
   const Floats d;
 #pragma GCC unroll 4
   for (int x = 0; x < kQ8Registers<kRows>; ++x) {
@@ -273,7 +229,7 @@ HWY_INLINE void add_byte(const float* words, int byte, const Q8Scale (&scales)[k
 // `count` whole ones, and of half of the last.
 template <int kRows, bool kHalves>
 HWY_INLINE void add_words(const float* words, int count,
-                          const Q8Scale (&scales)[kQ8Registers<kRows>], const float* q,
+                          const TileScale<kRows> (&scales)[kQ8Registers<kRows>], const float* q,
                           Index q_stride, Q8Sums<kRows>& acc, LinesAhead& ahead) {
   if (kHalves) {
     add_byte<kRows>(words, 2, scales, q, q_stride, acc);
@@ -311,16 +267,16 @@ HWY_NOINLINE void q8_scores_tile(const Q8Words& k, bool pair, const float* q, In
 #pragma GCC unroll 4
       for (int x = 0; x < kRegisters; ++x) acc[r][x] = hn::Zero(d);
     }
-    Q8Scale scales[kRegisters];
+    TileScale<kRows> scales[kRegisters];
 #pragma GCC unroll 4
     for (int x = 0; x < kRegisters; ++x) {
-      scales[x] = Q8Scale::of_lower(hn::Load(d, k.words[0] + n + x * kFloats));
+      scales[x] = TileScale<kRows>::of_lower(hn::Load(d, k.words[0] + n + x * kFloats));
     }
     add_words<kRows, true>(k.words[0] + n, 7, scales, q, q_stride, acc, ahead);
     if (pair) {
 #pragma GCC unroll 4
       for (int x = 0; x < kRegisters; ++x) {
-        scales[x] = Q8Scale::of_upper(hn::Load(d, k.words[8] + n + x * kFloats));
+        scales[x] = TileScale<kRows>::of_upper(hn::Load(d, k.words[8] + n + x * kFloats));
       }
       add_words<kRows, false>(k.words[9] + n, 8, scales, q + kQ8Numbers, q_stride, acc, ahead);
     }

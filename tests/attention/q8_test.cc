@@ -98,7 +98,7 @@ void expect_float32s_bits(const Inputs& inputs, const Options& options, const st
 // block of channels and beyond; keys on both sides of the ends of panels and chunks.
 TEST(Q8Attention, HasTheBitsOfFloat32) {
   for (const std::string& path : all_paths()) {
-    for (const Index Tq : {1, 2, 7, 9, 40}) {
+    for (const Index Tq : {1, 2, 4, 7, 9, 40}) {
       for (const Index width : {32, 64, 96, 128, 256}) {
         const Call x({.Tq = Tq, .Tk = 1 + width * 3, .D = width, .E = 288 - width});
         expect_float32s_bits({x.q, x.k, x.v}, {}, path);
@@ -122,7 +122,7 @@ TEST(Q8Attention, EveryOptionHasTheBitsOfFloat32) {
   list[6].sinks = sinks;
   list[7].dropout = {0.3, 9};
   list[8].bias = offsets;
-  for (const Index Tq : {1, 40}) {
+  for (const Index Tq : {1, 4, 40}) {
     const Call x({.Tq = Tq});
     for (const std::string& path : all_paths()) {
       for (std::size_t n = 0; n < list.size(); ++n) {
@@ -219,7 +219,7 @@ TEST(Q8Attention, DecodeHasTheBitsOfPrefill) {
 TEST(Q8Attention, OddScalesAreSeenWhereTheyAreLive) {
   const Float16 nan(std::nanf("")), infinity(INFINITY);
   for (const std::string& path : all_paths()) {
-    for (const Index Tq : {1, 3, 40}) {
+    for (const Index Tq : {1, 3, 4, 40}) {
       Call x({.B = 1, .Tq = Tq, .Tk = 290});
       const std::vector<std::int64_t> lengths{280};
       const Options options{.masks = {KeyLengths{lengths}}};

@@ -34,6 +34,8 @@ class ValueSums {
   StoredRows find_values(const BlockScores<T>& scores);
   void copy_pairs(const KeyRange& keys, Index j0);
   void sum_tiles(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0, Index t1);
+  // Whether values that are read as they are stored are widened once for all rows.
+  bool sums_all_rows_at_once() const { return p_.v.dtype == DType::kQ8; }
   bool joins(const BlockScores<T>& scores, Index t, Index t1) const;
   void sum_tile(const BlockScores<T>& scores, Index t, Index t1, KeyRange keys, T* to);
   void sum_run(const BlockScores<T>& scores, Index t, KeyRange keys, T* to);
@@ -114,7 +116,9 @@ void ValueSums<T>::sum(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0,
 
 template <class T>
 void ValueSums<T>::sum_tiles(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0, Index t1) {
-  const Index step = call_.reads_values && scores.queries.count() > 2 ? kStoredKeys : kValueKeys;
+  const bool in_turns =
+      call_.reads_values && !sums_all_rows_at_once() && scores.queries.count() > 2;
+  const Index step = in_turns ? kStoredKeys : kValueKeys;
   odd_.begin_group();
   for (Index n = 0; n < scores.group_end(); n += step) {
     call_.stop();
@@ -134,7 +138,8 @@ void ValueSums<T>::sum_tiles(BlockScores<T>& scores, SoftmaxState<T>& state, Ind
 // Whether tile t and the next one, if it is before t1, take the same sums.
 template <class T>
 bool ValueSums<T>::joins(const BlockScores<T>& scores, Index t, Index t1) const {
-  if (t + 1 >= t1 || call_.pairs || call_.reads_values || !odd_.found().none()) return false;
+  if (t + 1 >= t1 || call_.pairs || !odd_.found().none()) return false;
+  if (call_.reads_values && !sums_all_rows_at_once()) return false;
   const Tile& x = scores.tile(t);
   return x.live_panels == scores.tile(t + 1).live_panels && x.is_whole();
 }
