@@ -215,6 +215,8 @@ HWY_INLINE void add_byte(const float* words, int byte,
                          const TileScale<kRows> (&scales)[kQ8Registers<kRows>], const float* q,
                          Index q_stride, Q8Sums<kRows>& acc) {
   const Floats d;
+  // Or else gcc keeps the address of each row, for which there are not enough registers.
+  __asm__("" : "+r"(q_stride));
 #pragma GCC unroll 4
   for (int x = 0; x < kQ8Registers<kRows>; ++x) {
     const auto keys = number_of_word(hn::Load(d, words + x * kFloats), byte, scales[x]);
