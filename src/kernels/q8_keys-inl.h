@@ -150,7 +150,6 @@ inline void pack_q8(const StoredRows& k, Index keys, Index D, float* panel) {
 // ---- scores of keys in registers ------------------------------------------------------------
 
 // Keys of a panel as words, some of its registers at [word][register].
-inline constexpr int kPanelRegisters = static_cast<int>(kPanel / kFloats);
 struct Q8Words {
   alignas(64) float words[kPairWords][kPanel];
 };
@@ -161,11 +160,7 @@ HWY_NOINLINE void load_words(const Q8Rows& k, Index first, Index keys, Index c, 
   const Floats d;
   LinesAhead ahead = shared_ahead;
   const bool pair = channels > kQ8Numbers;
-  for (Index n = 0; n < kPanel; n += kFloats) {
-    if (n >= keys) {
-      for (auto& word : to.words) hn::Store(hn::Zero(d), d, word + n);
-      continue;
-    }
+  for (Index n = 0; n < keys; n += kFloats) {
     const std::byte* rows = k.at(first + n, c);
     Index stride = k.stride;
     alignas(64) std::byte copy[kFloats * 2 * kQ8Bytes];
@@ -200,25 +195,24 @@ HWY_NOINLINE void load_words(const Q8Rows& k, Index first, Index keys, Index c, 
   shared_ahead = ahead;
 }
 
-// Rows, and registers of keys, of a tile: their sums leave room for scales and operands.
+// Rows of a tile, and the most registers of keys: their sums leave room for scales and operands.
 inline constexpr int kMostQ8Rows = 8;
 template <int kRows>
 inline constexpr int kQ8Registers = kRows <= 4 ? 4 : 2;
 template <int kRows>
 using TileScale = Q8Scale<widen_for(kRows)>;
-template <int kRows>
-using Q8Sums = hn::Vec<Floats>[kRows][kQ8Registers<kRows>];
+template <int kRows, int kRegisters>
+using Q8Sums = hn::Vec<Floats>[kRows][kRegisters];
 
 // Adds one number of each word times the queries' channel.
-template <int kRows>
-HWY_INLINE void add_byte(const float* words, int byte,
-                         const TileScale<kRows> (&scales)[kQ8Registers<kRows>], const float* q,
-                         Index q_stride, Q8Sums<kRows>& acc) {
+template <int kRows, int kRegisters>
+HWY_INLINE void add_byte(const float* words, int byte, const TileScale<kRows> (&scales)[kRegisters],
+                         const float* q, Index q_stride, Q8Sums<kRows, kRegisters>& acc) {
   const Floats d;
   // Or else gcc keeps the address of each row, for which there are not enough registers.
   __asm__("" : "+r"(q_stride));
 #pragma GCC unroll 4
-  for (int x = 0; x < kQ8Registers<kRows>; ++x) {
+  for (int x = 0; x < kRegisters; ++x) {
     const auto keys = number_of_word(hn::Load(d, words + x * kFloats), byte, scales[x]);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -229,72 +223,88 @@ HWY_INLINE void add_byte(const float* words, int byte,
 
 // Adds some words' numbers times the queries' channels: of half of the first word, if kHalves, of
 // `count` whole ones, and of half of the last.
-template <int kRows, bool kHalves>
+template <int kRows, int kRegisters, bool kHalves>
 HWY_INLINE void add_words(const float* words, int count,
-                          const TileScale<kRows> (&scales)[kQ8Registers<kRows>], const float* q,
-                          Index q_stride, Q8Sums<kRows>& acc, LinesAhead& ahead) {
+                          const TileScale<kRows> (&scales)[kRegisters], const float* q,
+                          Index q_stride, Q8Sums<kRows, kRegisters>& acc, LinesAhead& ahead) {
   if (kHalves) {
     add_byte<kRows>(words, 2, scales, q, q_stride, acc);
     add_byte<kRows>(words, 3, scales, q + 1, q_stride, acc);
     words += kPanel;
     q += 2;
   }
+  // Half a line for each word of a register; the other half has been asked for by load_words.
   for (int n = 0; n < count; ++n, words += kPanel, q += 4) {
-    ahead.ask();
+    if (kRegisters > 1 || n % 2 == 0) ahead.ask();
     add_byte<kRows>(words, 0, scales, q, q_stride, acc);
     add_byte<kRows>(words, 1, scales, q + 1, q_stride, acc);
-    ahead.ask();
+    if (kRegisters > 2) ahead.ask();
     add_byte<kRows>(words, 2, scales, q + 2, q_stride, acc);
     add_byte<kRows>(words, 3, scales, q + 3, q_stride, acc);
   }
   if (kHalves) {
-    ahead.ask();
     add_byte<kRows>(words, 0, scales, q, q_stride, acc);
     add_byte<kRows>(words, 1, scales, q + 1, q_stride, acc);
   }
 }
 
-// A block of channels, or two, of some rows: scores_tile of kernels/tile-inl.h, which has the sums.
-template <int kRows>
-HWY_NOINLINE void q8_scores_tile(const Q8Words& k, bool pair, const float* q, Index q_stride,
-                                 bool adds, float scale, float* HWY_RESTRICT s, Index s_stride,
-                                 Index keys, LinesAhead& shared_ahead) {
+// A block of channels, or two, of some rows and registers of keys: scores_tile of
+// kernels/tile-inl.h, which has the sums.
+template <int kRows, int kRegisters>
+HWY_NOINLINE void add_q8_scores(const float* words, bool pair, const float* q, Index q_stride,
+                                bool adds, float scale, float* HWY_RESTRICT s, Index s_stride,
+                                LinesAhead& shared_ahead) {
   const Floats d;
-  constexpr int kRegisters = kQ8Registers<kRows>;
   LinesAhead ahead = shared_ahead;
-  for (Index n = 0; n < keys; n += kRegisters * kFloats) {
-    Q8Sums<kRows> acc;
+  Q8Sums<kRows, kRegisters> acc;
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-      for (int x = 0; x < kRegisters; ++x) acc[r][x] = hn::Zero(d);
-    }
-    TileScale<kRows> scales[kRegisters];
+    for (int x = 0; x < kRegisters; ++x) acc[r][x] = hn::Zero(d);
+  }
+  TileScale<kRows> scales[kRegisters];
+#pragma GCC unroll 4
+  for (int x = 0; x < kRegisters; ++x) {
+    scales[x] = TileScale<kRows>::of_lower(hn::Load(d, words + x * kFloats));
+  }
+  add_words<kRows, kRegisters, true>(words, 7, scales, q, q_stride, acc, ahead);
+  if (pair) {
 #pragma GCC unroll 4
     for (int x = 0; x < kRegisters; ++x) {
-      scales[x] = TileScale<kRows>::of_lower(hn::Load(d, k.words[0] + n + x * kFloats));
+      scales[x] = TileScale<kRows>::of_upper(hn::Load(d, words + 8 * kPanel + x * kFloats));
     }
-    add_words<kRows, true>(k.words[0] + n, 7, scales, q, q_stride, acc, ahead);
-    if (pair) {
-#pragma GCC unroll 4
-      for (int x = 0; x < kRegisters; ++x) {
-        scales[x] = TileScale<kRows>::of_upper(hn::Load(d, k.words[8] + n + x * kFloats));
-      }
-      add_words<kRows, false>(k.words[9] + n, 8, scales, q + kQ8Numbers, q_stride, acc, ahead);
-    }
-    const auto factor = hn::Set(d, scale);
+    add_words<kRows, kRegisters, false>(words + 9 * kPanel, 8, scales, q + kQ8Numbers, q_stride,
+                                        acc, ahead);
+  }
+  const auto factor = hn::Set(d, scale);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-      for (int x = 0; x < kRegisters; ++x) {
-        if (n + x * kFloats >= keys) break;
-        float* const to = s + r * s_stride + n + x * kFloats;
-        if (adds) acc[r][x] = hn::Add(hn::LoadU(d, to), acc[r][x]);
-        hn::StoreU(hn::Mul(acc[r][x], factor), d, to);
-      }
+    for (int x = 0; x < kRegisters; ++x) {
+      float* const to = s + r * s_stride + x * kFloats;
+      if (adds) acc[r][x] = hn::Add(hn::LoadU(d, to), acc[r][x]);
+      hn::StoreU(hn::Mul(acc[r][x], factor), d, to);
     }
   }
   shared_ahead = ahead;
+}
+
+// The registers of up to kPanel keys: as many at a time as there are, since keys in small pages
+// come 16 at a time.
+template <int kRows>
+void q8_scores_tile(const Q8Words& k, bool pair, const float* q, Index q_stride, bool adds,
+                    float scale, float* s, Index s_stride, Index keys, LinesAhead& ahead) {
+  Index n = 0;
+  const auto next = [&]<int kRegisters>() HWY_ATTR {
+    constexpr Index kEnough = (kRegisters - 1) * kFloats;
+    for (; n + kEnough < keys; n += kRegisters * kFloats) {
+      add_q8_scores<kRows, kRegisters>(k.words[0] + n, pair, q, q_stride, adds, scale, s + n,
+                                       s_stride, ahead);
+    }
+  };
+  if constexpr (kQ8Registers<kRows> == 4) next.template operator()<4>();
+  next.template operator()<2>();
+  next.template operator()<1>();
 }
 
 // Panel by panel, a block of channels at a time.
