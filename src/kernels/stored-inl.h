@@ -246,23 +246,33 @@ class LinesAhead {
       at_ = static_cast<const std::byte*>(any);
     }
     // Rows without gaps are one.
-    end_ = at_ + (bytes_ == stride_ ? kMostRows * bytes_ : bytes_);
+    if (bytes_ == stride_) {
+      bytes_ *= kMostRows;
+      stride_ = bytes_;
+    }
+    whole_ = bytes_ / kLine * kLine;
+    end_ = at_ + whole_;
   }
 
+  // The line that the last bytes of a row are in is asked for with the one before it: rows that end
+  // within a line, as those of q8 do, would need more calls than there are lines read.
   HWY_INLINE void ask() {
     __builtin_prefetch(at_);
     at_ += kLine;
     if (at_ < end_) return;
+    at_ = end_ - whole_;
+    __builtin_prefetch(at_ + bytes_ - 1);
+    at_ += stride_;
     end_ += stride_;
-    at_ = end_ - bytes_;
   }
 
  private:
   static constexpr Index kMostRows = 64;
   const std::byte* at_ = nullptr;
-  const std::byte* end_ = nullptr;  // of this row
+  const std::byte* end_ = nullptr;  // of this row's whole lines
   Index stride_ = 0;
-  Index bytes_ = kLine;
+  Index bytes_ = kLine;  // of a row
+  Index whole_ = kLine;  // of its whole lines
 };
 
 // ---- any storage type -----------------------------------------------------------------------
