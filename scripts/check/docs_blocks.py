@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles and runs the code blocks of the documents and compares their output with the documents.
 
-usage: docs_blocks.py [--separately] BUILD_DIR [ROOT]   README.md and docs/**/*.md of a checkout
+usage: docs_blocks.py [--separately] BUILD_DIR [ROOT [DOCUMENT...]]
+DOCUMENT: a pattern below ROOT, a checkout; without any: README.md and docs/**/*.md.
 
 What is done with a fenced block depends on its language:
   cpp      with `int main`: compiled against the library and run. Without: the body of a main,
            after tests/docs/preludes/NAME.h, named in the line before: <!-- prelude: NAME -->
   sh       run by bash, the built qkv first on PATH
-  console  lines after "$ " are run; the other lines, if any, are what they must print
+  console  lines after "$ " are run; the other lines, if any, are what they must print; with lines
+           such as [exit 2]: what commands must print and end with (docs_blocks_exits.py)
   python   run by the checkout's .venv-python, in one process with the document's python blocks
            above it; those that import one of qkv, torch, transformers when it is missing are counted
            and listed, and so are commands that name a file which only they write
@@ -27,15 +29,15 @@ Exit 1 on a failure, or when no block was run.
 import collections
 import concurrent.futures
 import contextlib
-import difflib
 import os
 import pathlib
 import re
 import sys
 import tempfile
 
-from docs_blocks_common import Block, Wrong, call
+from docs_blocks_common import Block, Wrong, call, compare
 from docs_blocks_cpp import Compiler, read_program
+from docs_blocks_exits import EXIT, check_exits
 from docs_blocks_python import CHECKOUT, Session, is_installed
 
 RUN = {"cpp", "sh", "console", "python"}
@@ -109,6 +111,8 @@ class Runner:
         return self.call(["bash", "-euo", "pipefail", "-c", block.code])
 
     def console(self, block):
+        if EXIT.search(block.code):
+            return check_exits(self.document, block, self.directory, self.environment)
         lines = block.code.splitlines(keepends=True)
         commands = "".join(line[2:] for line in lines if line.startswith("$ "))
         wanted = "".join(line for line in lines if not line.startswith("$ "))
@@ -142,12 +146,6 @@ class Runner:
 FILE = re.compile(r"""["']([\w./-]+\.\w+)["']""")
 IMPORT = re.compile(r"^ *(?:import|from) (qkv|torch|transformers)\b", re.MULTILINE)
 NOT_RUN = object()  # output of a block that could not be run here
-
-
-def compare(wanted, printed):
-    if wanted.rstrip("\n") != printed.rstrip("\n"):
-        raise Wrong("prints something else\n" + "\n".join(difflib.unified_diff(
-            wanted.splitlines(), printed.splitlines(), "document", "printed", lineterm="")))
 
 
 def check_marks(block):
@@ -199,10 +197,10 @@ def check_document(root, compiler, name, blocks):
     return counts, unrun, failures
 
 
-def read_documents(root):
-    """{name: blocks} of all documents of a checkout, and failures."""
+def read_documents(root, patterns):
+    """{name: blocks} of the documents of a checkout, and failures."""
     documents, failures = {}, []
-    for path in sorted([*root.glob("README.md"), *root.glob("docs/**/*.md")]):
+    for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
         name = path.relative_to(root)
         try:
             documents[name] = read_blocks(path.read_text(encoding="utf-8"))
@@ -226,9 +224,9 @@ def programs_of(root, documents):
                     yield read_program(root, name, block)
 
 
-def check(root, build, separately=False):
-    """Checks all documents of a checkout and reports. True if there is no failure."""
-    documents, failures = read_documents(root)
+def check(root, build, separately=False, patterns=("README.md", "docs/**/*.md")):
+    """Checks documents of a checkout and reports. True if there is no failure."""
+    documents, failures = read_documents(root, patterns)
     with tempfile.TemporaryDirectory() as directory, \
             concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         compiler = Compiler(root, build, directory)
@@ -259,12 +257,13 @@ def check(root, build, separately=False):
 
 def main():
     arguments = [argument for argument in sys.argv[1:] if argument != "--separately"]
-    if len(arguments) not in (1, 2):
+    if not arguments:
         print(__doc__, file=sys.stderr)
         return 2
-    build = pathlib.Path(arguments[0])
-    root = pathlib.Path(arguments[1]) if len(arguments) == 2 else CHECKOUT
-    return 0 if check(root.resolve(), build.resolve(), "--separately" in sys.argv[1:]) else 1
+    build = pathlib.Path(arguments[0]).resolve()
+    root = pathlib.Path(arguments[1] if len(arguments) > 1 else CHECKOUT).resolve()
+    given = {"patterns": arguments[2:]} if len(arguments) > 2 else {}
+    return 0 if check(root, build, "--separately" in sys.argv[1:], **given) else 1
 
 
 if __name__ == "__main__":

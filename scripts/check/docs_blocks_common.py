@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the parts of docs_blocks.py: a block, a fault, running a command."""
+"""Shared by the parts of docs_blocks.py: a block, a fault, running a command, comparing."""
 
+import difflib
 import subprocess
 from dataclasses import dataclass, field
 
@@ -19,14 +20,25 @@ class Block:
     marks: dict = field(default_factory=dict)
 
 
-def call(command, directory, environment):
-    """A command's stdout."""
+def finish(command, directory, environment):
+    """A command that has ended, with its stdout and stderr."""
     try:
-        done = subprocess.run(command, cwd=directory, env=environment, check=False,
+        return subprocess.run(command, cwd=directory, env=environment, check=False,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS,
                               encoding="utf-8", errors="replace")
     except subprocess.TimeoutExpired:
         raise Wrong(f"not done after {SECONDS} s") from None
+
+
+def call(command, directory, environment):
+    """A command's stdout."""
+    done = finish(command, directory, environment)
     if done.returncode:
         raise Wrong(f"exit {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+def compare(wanted, printed):
+    if wanted.rstrip("\n") != printed.rstrip("\n"):
+        raise Wrong("prints something else\n" + "\n".join(difflib.unified_diff(
+            wanted.splitlines(), printed.splitlines(), "document", "printed", lineterm="")))

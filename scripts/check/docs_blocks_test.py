@@ -30,6 +30,8 @@ GOOD = [
     '```python\nimport os\nos.system("cat runs")\n```\n<!-- output -->\n```text\n12\n```\n',
     "```python\nimport sys\nsys.exit()\n```\n```python\nsys.exit(0)\n```\n",
     "- item\n\n  ```sh\n  true\n  ```\n\n```json\n{}\n```\n",
+    "```console\n$ echo no >&2; exit 2\n$ echo no >&2; exit 2\nno\n[exit 2]\n$ false\n[exit 1]\n"
+    "$ echo at 1, 2; echo b >&2; echo >file\nat [...], 2\nb\n[exit 0]\n```\n",
 ]
 
 # A document, and what its failure must say.
@@ -43,6 +45,22 @@ WRONG = [
     ("```sh\ntrue\n", "has no end"),
     ("```sh\necho a\n```\n<!-- output -->\n```text\nb\n```\n", "+a"),
     ("```console\n$ echo a\nb\n```\n", "+a"),
+    # How commands end: each fault is told with its line.
+    ("```console\n$ true\n$ exit 3\n[exit 2]\n```\n", "README.md:2: $ true\nexit 0, expected 2"),
+    ("```console\n$ true\n$ exit 3\n[exit 2]\n```\n", "README.md:3: $ exit 3\nexit 3, expected 2"),
+    ("```console\n$ echo a >&2; exit 2\nb\n[exit 2]\n```\n", "+a"),
+    ("```console\n$ echo a >&2; echo b >&2; exit 2\na\n[exit 2]\n```\n", "+b"),
+    ("```console\n$ echo 1, 3 >&2; exit 2\n[...], 2\n[exit 2]\n```\n", "+1, 3"),
+    ("```console\n$ echo a; exit 2\n[exit 2]\n```\n", "prints to standard output"),
+    ("```console\n$ echo a; exit 2\na\n[exit 2]\n```\n", "-a"),
+    ("```console\n$ mkdir b; exit 2\n[exit 2]\n```\n", "fails, and writes b"),
+    ("```sh\nmkdir b; echo 1 >b/c\n```\n```console\n$ echo 2 >b/c; exit 2\n[exit 2]\n```\n",
+     "fails, and writes b/c"),
+    ("```sh\nmkdir b; echo 1 >b/c\n```\n```console\n$ rm b/c; exit 2\n[exit 2]\n```\n",
+     "fails, and writes b/c"),
+    ("```console\n[exit 2]\n$ true\n```\n", "line 2 follows no command"),
+    ("```console\n$ echo a\na\n$ true\n[exit 0]\n```\n", "line 4: the command above it has no"),
+    ("```console\n$ true\n[exit 0]\n$ true\n```\n", "the last command has no line [exit N]"),
     ("<!-- output -->\n```text\nb\n```\n", "The block above was not run"),
     ("<!-- outptu -->\n```text\nb\n```\n", "unknown mark"),
     ("<!-- output -->\n```sh\ntrue\n```\n", "mark output at a sh block"),

@@ -164,19 +164,8 @@ class Average(TrainCase):
         self.run_qkv("average", "RUN/best.safetensors", "DROPOUT/best.safetensors", "-o",
                      "mean.safetensors")
 
-    def test_files_of_the_run_stay(self):
-        """Those that are no input, too, and checkpoints that it may have had or may get."""
-        (self.dir / "link.safetensors").symlink_to("RUN/best.safetensors")
-        (self.dir / "SAME").symlink_to("RUN")
-        before = self.files("RUN")
-        for folder, output in (
-                ("RUN", "RUN/best.safetensors"), ("RUN/", "RUN/model.safetensors"),
-                ("RUN", "RUN/state.safetensors"), ("RUN", "RUN/checkpoint-3.safetensors"),
-                ("RUN", "RUN/checkpoint-8.safetensors"), ("SAME", "RUN/checkpoint-3.safetensors"),
-                ("RUN", "link.safetensors")):
-            self.assertEqual(self.refuse(2, "average", folder, "--last", 1, "-o", output),
-                             f"qkv: -o {output}: a file of the run {folder}\n")
-        self.assertEqual(self.files("RUN"), before)
+    def test_other_files_in_its_folder_may_be_written(self):
+        """transcripts/bench.md: all others."""
         self.run_qkv("average", "RUN", "-o", "RUN/mean.safetensors")
         self.run_qkv("average", "RUN", "-o", "RUN/checkpoint-03.safetensors")  # not the run's
 
@@ -219,29 +208,6 @@ class Average(TrainCase):
         self.run_qkv("translate", "m.safetensors", "low new")
         self.assertIn("cannot be averaged: subwords ", self.refuse(
             3, "average", "S0/best.safetensors", "S1/best.safetensors", "-o", "n.safetensors"))
-
-    def test_wrong_calls(self):
-        self.train("NONE", "--after", "1u")
-        for code, arguments, want in (
-                (2, ["RUN"], "--output is required"),
-                (2, ["RUN", "-o", "mean.npz"], "-o mean.npz: a model is a .safetensors file"),
-                (2, ["RUN/best.safetensors", "-o", "RUN/best.safetensors"],
-                 "-o RUN/best.safetensors: the same file as the input RUN/best.safetensors"),
-                (2, ["RUN/best.safetensors", "--last", 1, "-o", "m.safetensors"],
-                 "--last 1: it goes with the folder of a run, and none is named"),
-                (2, ["-", "-o", "m.safetensors"],
-                 "-: a model is read twice, so it cannot be standard input"),
-                (2, ["RUN", "-", "-o", "m.safetensors"], "-: a model is read twice"),
-                (3, ["RUN", "--last", 4, "-o", "m.safetensors"],
-                 "RUN: expected 4 checkpoints, as --last asks, got 3"),
-                (3, ["NONE", "-o", "m.safetensors"],
-                 "NONE: expected checkpoints, got none; qkv train NONE --keep 4 keeps the last four "
-                 "from now on"),
-                (3, ["none", "-o", "m.safetensors"], "none: No such file or directory"),
-                (3, ["data.tsv", "-o", "m.safetensors"], "data.tsv: "),
-                (4, ["RUN", "-o", "none/m.safetensors"], "none/m.safetensors: cannot be written")):
-            self.assertIn(f"qkv: {want}", self.refuse(code, "average", *arguments))
-        self.assertEqual(self.names(), ["NONE", "RUN", "data.tsv", "valid.tsv"])
 
 
 if __name__ == "__main__":

@@ -97,9 +97,6 @@ class Bench(Case):
         self.assertNotIn("wrong", [row["verdict"] for row in rows.values()])
         self.assertEqual({row["work"] for row in list(rows.values())[:3]},
                          {2 * 2 * 8 * 512 * 64 * 4})
-        self.assertIn("multiple of 16", self.refuse(2, "bench", "decode", "--page", 24))
-        self.assertIn("from 16 to 4096", self.refuse(2, "bench", "decode", "--page", 0))
-        self.assertIn("decode alone", self.refuse(2, "bench", "small", "--page", 32))
 
     def test_one_thread_has_nothing_to_share(self):
         self.assertEqual(self.rows("threads", "--threads", 1)["rows"], {})
@@ -109,19 +106,6 @@ class Bench(Case):
         self.assertIn("small/plan", json.loads((self.dir / "a.json").read_text())["rows"])
         self.assertIn("small/plan", (self.dir / "a.txt").read_text())
         self.assertIn("small/plan", done.out)
-
-    def test_an_unknown_group_lists_the_valid_ones(self):
-        line = self.refuse(2, "bench", "smal")
-        self.assertIn("forward, backward, widths, options, custom, sums, decode, many, threads, "
-                      "additive, bilinear, dense, small", line)
-
-    def test_seconds_are_a_number_above_0(self):
-        for text in ("0", "-1", "nan", "1x"):
-            self.assertIn("number", self.refuse(2, "bench", "small", f"--seconds={text}"))
-
-    def test_an_output_is_refused_before_anything_is_measured(self):
-        self.assertIn(".npz", self.refuse(2, "bench", "-o", "a.npz"))
-        self.refuse(4, "bench", "-o", "nowhere/a.json")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ usage: inspect_test.py PROGRAM [TEST ...]
 """
 
 import json
-import os
-import pickle
 import unittest
 import zipfile
 
@@ -134,55 +132,12 @@ class Inspect(Case):
         for text in ("7 1 2\nthe 3 4\n", "2 2\n7 1 2\n8 3 4\n"):  # words among others, a header
             self.file("t.txt", text)
             self.assertEqual(self.json("t.txt")[0]["kind"], "word vectors", text)
-        self.file("t.txt", "0.5 1.5 2.5\n" * 9000 + "1 2x 3\n")
-        self.assertIn('t.txt:9001: expected a number, got "2x"',
-                      self.refuse(3, "inspect", "t.txt"))
-
-    def test_archives_that_are_no_arrays(self):
-        with zipfile.ZipFile(self.dir / "m.pt", "w") as archive:
-            archive.writestr("m/data.pkl", pickle.dumps([1], 2))
-            archive.writestr("m/data/0", bytes(64))
-        for name in ("inspect", "view"):
-            self.assertIn("m.pt: expected .npy members, got a PyTorch checkpoint",
-                          self.refuse(3, name, "m.pt"))
 
     def test_binary_vectors(self):
         numbers = np.array([0.5, -1.5, 300], "<f4").tobytes()
         self.file("v.bin", b"1 3\nword " + numbers + b"\n")
         self.assertIn("word vectors (word2vec binary): 1 words of 3 numbers",
                       self.run_qkv("inspect", "v.bin").out)
-
-    def test_other_kinds_are_named(self):
-        files = {"a.png": (b"\x89PNG\r\n\x1a\n" + bytes(9), "a PNG picture"),
-                 "a.svg": ("<svg></svg>", "an SVG picture"),
-                 "a.pkl": (pickle.dumps([1], 4), "a Python pickle"),
-                 "a.gz": (b"\x1f\x8b\x08" + bytes(9), "a gzip file"),
-                 "empty": ("", "an empty file"),
-                 "zero": (bytes(20), r'"\x00'),
-                 "latin1.txt": ("caf\xe9\n".encode("latin1"), r'"caf\xe9')}
-        for name, (content, text) in files.items():
-            self.file(name, content)
-            line = self.refuse(3, "inspect", name)
-            self.assertIn(f"qkv: {name}: byte 0: expected arrays (.npy, .npz, ", line)
-            self.assertIn("got " + text, line)
-
-    def test_broken_files_end_in_one_line(self):
-        np.savez(self.dir / "a.npz", x=np.ones(100))
-        whole = (self.dir / "a.npz").read_bytes()
-        self.file("cut.npz", whole[: len(whole) // 2])
-        np.save(self.dir / "a.npy", np.ones(100))
-        self.file("cut.npy", (self.dir / "a.npy").read_bytes()[:-3])
-        self.file("v.txt", "the 1 2\ncat 12x 3\n")
-        self.file("late.txt", b"a" * 70000 + b"\n\xff\n")
-        os.mkdir(self.dir / "d")
-        for name, text in [("cut.npz", "cut.npz: expected an .npz archive: "),
-                           ("cut.npy", "cut.npy: byte "),
-                           ("v.txt", "v.txt:2: "), ("late.txt", "late.txt:2: "),
-                           ("d", "d: expected a file, got a directory"),
-                           ("none", "none: No such file")]:
-            self.assertIn("qkv: " + text, self.refuse(3, "inspect", name))
-            self.refuse(3, "inspect", "--json", name)
-        self.assertIn("(truncated .npz archive?)", self.refuse(3, "inspect", "cut.npz"))
 
     def test_one_broken_file_does_not_hide_others(self):
         np.save(self.dir / "a.npy", np.ones(3))
@@ -191,19 +146,13 @@ class Inspect(Case):
         self.assertIn("a.npy: 1 array (npy)", done.out)
         self.assertEqual(done.err.count("\n"), 2)
 
-    def test_kinds_may_be_forced(self):
+    def test_words_with_a_number_too_large_are_text(self):
         self.file("v.txt", "the 1e999 2\ncat 1 2\n")
         self.assertIn("UTF-8 text", self.run_qkv("inspect", "v.txt").out)
-        self.assertIn("v.txt:1: ", self.refuse(3, "inspect", "v.txt", "--as", "vectors"))
-        np.savez(self.dir / "a.npz", attn=np.ones((2, 2)))
-        self.assertIn("a.npz: byte 0: expected an array file (.safetensors)",
-                      self.refuse(3, "inspect", "a.npz", "--as", "safetensors"))
-        self.assertIn("valid: npy, npz", self.refuse(2, "inspect", "v.txt", "--as", "table"))
 
     def test_standard_input(self):
         np.save(self.dir / "a.npy", np.ones(3))
         content = (self.dir / "a.npy").read_bytes()
-        self.assertIn("- needs --as", self.refuse(2, "inspect", "-", input=content))
         self.assertIn("<stdin>: 1 array (npy)",
                       self.run_qkv("inspect", "-", "--as", "npy", input=content).out)
 

@@ -25,34 +25,11 @@ class Hostile(Case):
         self.file("v.txt", text)
         return self.run_qkv("words", words, "--vectors", "v.txt", code=code)
 
-    def test_malformed_files_are_named_with_their_line(self):
-        for text, place in [
-                ("the 1 2\ncat 3\n", "v.txt:2: expected a word and 2 numbers"),
-                ("the 1.5 2\ncat 3.5 4 5\n", "v.txt:2: expected 2 numbers after \"cat\", got more"),
-                ("the 1 2\ncat 3 1e999\n",
-                 "v.txt:2: expected 2 numbers after \"cat\", got \"1e999\""),
-                ("the 1 2\ncat 12x 3\n", "v.txt:2: expected 2 numbers after \"cat\", got \"12x\""),
-                ("the 1 2\nc\0t 3 4\n", "v.txt:2: expected UTF-8 text, got a NUL byte"),
-                ("", "v.txt:1: expected a word and its numbers, got an empty file")]:
-            done = self.vectors(text)
-            self.assertEqual(done.out, "")
-            self.assertTrue(done.err.startswith("qkv: " + place), done.err)
-            self.assertEqual(done.err.count("\n"), 1)
-
     def test_odd_but_whole_files_are_read(self):
         plain = self.vectors("the 1 2\ncat 3 4\n", code=0).out
         for text in ("the 1 2\ncat 3 4", "the 1 2\r\ncat 3 4\r\n", "\ufeffthe 1 2\ncat 3 4\n",
                      "2 2\nthe 1 2\ncat 3 4\n"):
             self.assertEqual(self.vectors(text, code=0).out, plain, repr(text))
-
-    def test_missing_file(self):
-        self.assertIn("none.txt: No such file",
-                      self.refuse(3, "words", "a", "--vectors", "none.txt"))
-
-    def test_no_word_known(self):
-        self.file("v.txt", "the 1 2\n")
-        done = self.run_qkv("words", "cat", "--vectors", "v.txt", "--unknown", "skip", code=3)
-        self.assertIn("no word of the text has a vector", done.err)
 
     def test_memory_follows_the_words_kept(self):
         with open(self.dir / "v.txt", "w", encoding="utf-8") as file:
@@ -76,15 +53,6 @@ class Hostile(Case):
 
 class Outputs(Case):
     """Files are written atomically; pipes may close."""
-
-    def test_where_it_cannot_be_written(self):
-        self.file("file", "")
-        for path in ("none/out.npz", "file/out.npz"):
-            line = self.refuse(4, "words", "a b", "-o", path)
-            self.assertIn(path + ": cannot be written: ", line)
-        os.mkdir(self.dir / "d.npz")
-        self.refuse(4, "words", "a b", "-o", "d.npz")
-        self.assertEqual(self.names(), ["d.npz", "file"])
 
     def test_no_room_half_way(self):
         self.file("out.npz", "old")
@@ -145,16 +113,11 @@ class Outputs(Case):
                     self.assertEqual((got, process.stdout.read()), (code, b""), arguments)
 
     def test_outputs_that_are_symbolic_links(self):
-        os.symlink("loop.npz", self.dir / "loop.npz")
-        self.assertIn("loop.npz: cannot be written: Too many levels",
-                      self.refuse(4, "words", "a b", "-o", "loop.npz"))
         (self.dir / "there").mkdir()
         os.symlink("there/new.npz", self.dir / "link.npz")
         self.run_qkv("words", "a b", "-o", "link.npz")
         self.assertTrue((self.dir / "link.npz").is_symlink())
         self.assertEqual(os.listdir(self.dir / "there"), ["new.npz"])
-        os.symlink("nowhere/new.npz", self.dir / "lost.npz")
-        self.refuse(4, "words", "a b", "-o", "lost.npz")
 
 
     def test_interrupt_while_another_program_draws(self):
@@ -244,57 +207,6 @@ class CommandLine(Case):
         header = (CHECKOUT / "include/qkv/version.h").read_text(encoding="utf-8")
         numbers = re.findall(r"#define QKV_VERSION_\w+ (\d+)", header)
         self.assertEqual(self.run_qkv("--version").out, "qkv " + ".".join(numbers) + "\n")
-
-    def test_wrong_command_lines(self):
-        for arguments, hint in [
-                ([], "a command is needed; commands: "),
-                (["foo"], 'unknown command "foo"; commands: '),
-                (["wrods", "a"], 'unknown command "wrods" (did you mean words?); commands: '),
-                (["--foo", "words", "a"], 'unknown option "--foo"'),
-                (["words", "a", "--score"], "--score needs a value"),
-                (["demo", "x", "y"], 'unexpected argument "x"; see qkv demo --help'),
-                (["words", "a", "--threads", "2147483647"], "from 0 to 4096"),
-                (["words", "a", "--dim", "9223372036854775807"], "from 1 to 65536"),
-                (["words", "a", "--heads", "2147483647"], "from 1 to 1024"),
-                (["words", "a", "--heads", "1024", "--dim", "65536", "--form", "wide"], "GB"),
-                (["words", "a", "--progress", "maybe"], "valid: auto, always, never"),
-                (["words", "a", "--color", "yes"], "valid: auto, always, never"),
-                (["words"], "TEXT is required"),
-                (["words", ""], "TEXT has no words"),
-                (["words", " \t"], "TEXT has no words"),
-                (["words", b"a\xff"], "TEXT: byte 1: expected UTF-8 text"),
-                (["words", "a", "--scor", "dot"],
-                 'unknown option "--scor" (did you mean --score?); options: --help, --vectors'),
-                (["words", "a", "--score", "foo"], "valid: scaled_dot, dot, bilinear, additive"),
-                (["words", "a", "--unknown", "x"], "valid: error, skip, zero"),
-                (["words", "a", "--form", "x", "--heads", "1"], "valid: split, wide"),
-                (["words", "a", "--seed", "12x"], 'got "12x"'),
-                (["words", "a", "--seed", "-1"], 'got "-1"'),
-                (["words", "a", "--seed", "0x1"], 'got "0x1"'),
-                (["words", "a", "--dim", "0"], "from 1"),
-                (["words", "a", "--threads", "1.5"], 'got "1.5"'),
-                (["words", "a", "--heads", "7"], "does not divide"),
-                (["words", "a", "--heads", "2", "--identity"], "excludes"),
-                (["words", "a", "--form", "wide"], "requires --heads"),
-                (["words", "a", "--heads", "2", "--score", "dot"], "scaled_dot only"),
-                (["words", "a", "--params", "p.npz"], "--params goes with"),
-                (["words", "-", "--vectors", "-"], "cannot both"),
-                (["words", "a", "-o", "out.foo"], "valid: .npz"),
-                (["words", "a", "-o", "x.npz", "-o", "x.npz"], "named twice"),
-                (["words", "a", "-o", "-", "--json"], "both want standard output"),
-                (["words", "a", "--format", "json"], "--format goes with -o -"),
-                (["words", "a", "-o", "-", "--format", "foo"], 'unknown name "foo"; valid: ')]:
-            done = subprocess.run([PROGRAM, *arguments], capture_output=True, cwd=self.dir,
-                                  stdin=subprocess.DEVNULL, timeout=PATIENCE, check=False)
-            self.assertEqual(done.returncode, 2, (arguments, done.stderr))
-            self.assertEqual(done.stdout, b"")
-            self.assertEqual(done.stderr.count(b"\n"), 1, done.stderr)
-            self.assertIn(hint, done.stderr.decode(), arguments)
-        self.assertEqual(self.names(), [])
-
-    def test_unknown_formats(self):
-        self.assertIn("valid: .npz", self.refuse(2, "words", "a", "-o", "out.html"))
-        self.refuse(2, "words", "a", "-o", "-", "--format", "html")
 
     def test_help_lists_the_formats_of_this_build(self):
         listed = json.loads(self.run_qkv("info", "--json").out)["build"]["writes"]

@@ -90,21 +90,6 @@ class Subwords(TrainCase):
         done = self.run_qkv("translate", "RUN", "HELLO, tom!")
         self.assertEqual(done.out, "Bonjour, Tom !\n")
 
-    def test_what_does_not_fit_is_refused(self):
-        def refused(*options):
-            return self.refused(*self.arguments("RUN", *options), code=2)
-
-        self.assertRegex(refused("--tokenize", "subword"),
-                         r"^--vocab: must be at most \d+ for this text, got 8000$")
-        self.assertRegex(refused("--tokenize", "subword", "--vocab", 262),
-                         r"^--vocab: must be at least \d+ for the characters of this text, got 262$")
-        self.assertEqual(refused("--vocab", 400), "--vocab requires --tokenize subword")
-        self.assertEqual(refused("--tokenize", "word", "--subword-model", "bpe"),
-                         "--subword-model requires --tokenize subword")
-        self.assertEqual(refused(*SUBWORDS, "--min-count", 2),
-                         "--min-count does not apply to subwords, all of which are known")
-        self.assertFalse((self.dir / "RUN" / "config.json").exists())
-
     def test_other_settings_are_another_run(self):
         self.train("RUN", *SUBWORDS, "--after", "2u")
         self.assertRegex(self.refused(*self.arguments("RUN", "--tokenize", "word"), code=2),

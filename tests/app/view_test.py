@@ -6,7 +6,6 @@ usage: view_test.py PROGRAM [TEST ...]
 """
 
 import json
-import os
 import shutil
 import unittest
 import xml.etree.ElementTree as ElementTree
@@ -66,13 +65,6 @@ class Files(View):
         self.near(got["panels"][0]["weights"], attn[1, 2, 3], 1e-7)
         self.assertEqual(got["src"], ["a", "b", "c", "", ""])
         self.assertEqual(got["notes"], ["example 2 of 3"])
-        self.assertIn("3 lists of tokens but attn has 2 examples", self.refuse(3, "view", "a.npz"))
-        self.assertIn("valid: examples, layers, heads",
-                      self.refuse(2, "view", "a.npz", "--order", "heads,rows"))
-        self.assertIn("names heads twice",
-                      self.refuse(2, "view", "a.npz", "--order", "heads,heads"))
-        self.assertIn("a.npz: attn has 3 axes before queries and keys",
-                      self.refuse(3, "view", "a.npz", "--order", "heads"))
 
     def test_standard_input(self):
         self.save(attn=weights(5, 5), src=TOKENS)
@@ -87,26 +79,6 @@ class Files(View):
         self.save(attn=weights(5, 5), dropped=weights(3, 5, 5, seed=1), src=TOKENS)
         self.near(self.part("a.npz:dropped"), weights(3, 5, 5, seed=1), 1e-7)
         self.assertEqual(self.json("a.npz:dropped")["src"], TOKENS)
-        line = self.refuse(3, "view", "a.npz:none")
-        self.assertIn("a.npz: expected an array called none (the weights, rows are queries), got "
-                      "attn float32", line)
-        self.assertIn("src must be", self.refuse(3, "view", "a.npz:src"))
-
-    def test_files_that_are_none(self):
-        self.file("text.npz", "hello\n")
-        self.save("names.npz", weights=weights(5, 5))
-        self.save("short.npz", attn=weights(2, 6, 6), src=TOKENS)
-        self.save("whole.npz", attn=np.ones((3, 3), int))
-        self.save("object.npz", attn=weights(5, 5), src=np.array(TOKENS, object))
-        for name, text in [
-                ("none.npz", "none.npz: No such file"),
-                ("text.npz", "text.npz: byte 0: expected an array file"),
-                ("names.npz", "names.npz: expected an array called attn (the weights, rows are "
-                 "queries; FILE:NAME names another), got weights"),
-                ("short.npz", "short.npz: src has 5 tokens but attn has 6 keys (attn [2,6,6])"),
-                ("whole.npz", "got int64 [3,3]"),
-                ("object.npz", "object")]:
-            self.assertIn(text, self.refuse(3, "view", name))
 
 
 class Selection(View):
@@ -151,33 +123,6 @@ class Selection(View):
              f"1 of 5 keys hidden (special tokens): they hold {special.mean():.1f} % of a row's "
              f"weight (most {special.max():.1f} %); the rest is as it was"])
 
-    def test_out_of_range_names_the_range(self):
-        for option, value, text in [("--example", 2, "examples are 0-1"),
-                                    ("--layers", "0-3", "layers are 0-2"),
-                                    ("--heads", 4, "heads are 0-3"),
-                                    ("--queries", "5", "queries are 0-4"),
-                                    ("--keys", "0,99", "keys are 0-4"),
-                                    ("--tokens", "7", "tokens are 0-4")]:
-            self.assertIn(text, self.refuse(2, "view", "a.npz", option, value))
-
-    def test_numbers_are_read_whole(self):
-        for value in ("1x", "1-", "2-1", "", ",", "1,,2", "1.5", "-1", "9999999999999999999",
-                      "0,0-1"):
-            line = self.refuse(2, "view", "a.npz", f"--heads={value}")
-            self.assertIn("--heads", line)
-        self.refuse(2, "view", "a.npz", "--example", "1x")
-
-    def test_tokens_go_with_self_attention(self):
-        self.save(attn=weights(3, 5), src=TOKENS)
-        self.assertIn("3 queries and 5 keys", self.refuse(2, "view", "a.npz", "--tokens", "0"))
-        self.refuse(2, "view", "a.npz", "--tokens", "0", "--keys", "1")
-
-    def test_hiding_needs_tokens_and_leaves_some(self):
-        self.save(attn=weights(5, 5))
-        self.assertIn("no tokens", self.refuse(2, "view", "a.npz", "--hide-special"))
-        self.save(attn=weights(2, 2), src=["<s>", "</s>"])
-        self.assertIn("leaves no keys", self.refuse(2, "view", "a.npz", "--hide-special"))
-
     def test_many_maps_show_a_page_and_say_so(self):
         self.save(attn=weights(12, 16, 4, 4))
         done = self.run_qkv("view", "a.npz", "--json")
@@ -212,7 +157,6 @@ class Reductions(View):
             self.near([panel["weights"] for panel in got["panels"]], want)
             self.assertIn(note, got["notes"])
             self.assertIn(note.split(":")[0], self.run_qkv("view", "a.npz", *arguments).out)
-        self.assertIn("valid: mean-heads", self.refuse(2, "view", "a.npz", "--reduce", "median"))
 
     def test_of_selected_heads(self):
         got = self.json("a.npz", "--heads", "0,2", "--layers", 1, "--reduce", "mean-heads")
@@ -321,28 +265,12 @@ class Outputs(View):
         self.run_qkv("view", "a.npz", "-o", "o.png", "--scale", "sqrt", "--title", "T")
         self.assertEqual((self.dir / "o.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
 
-    def test_png_without_the_program(self):
-        line = self.refuse(7, "view", "a.npz", "-o", "o.png", env={"PATH": str(self.dir)})
-        self.assertIn("librsvg2-bin", line)
-        self.assertEqual(self.names(), ["a.npz"])
-
     @unittest.skipUnless(shutil.which("rsvg-convert"), "no rsvg-convert")
     def test_png_of_more_pixels_than_librsvg_has(self):
         self.save(attn=weights(2, 2), src=["a", "b"], tgt=["A" * 4000, "b"])
         self.run_qkv("view", "a.npz", "-o", "o.png")
         head = (self.dir / "o.png").read_bytes()[16:24]
         self.assertLessEqual(max(int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")), 32767)
-
-    def test_what_is_no_png_is_not_kept(self):
-        (self.dir / "bin").mkdir()
-        program = self.dir / "bin" / "rsvg-convert"
-        for text in ("echo garbage", "printf '\\211PNG\\r\\n\\032\\n'"):
-            program.write_text(f"#!/bin/sh\n{text}\n")
-            program.chmod(0o755)
-            path = f"{self.dir / 'bin'}:{os.environ['PATH']}"
-            line = self.refuse(1, "view", "a.npz", "-o", "o.png", env={"PATH": path})
-            self.assertIn("rsvg-convert gave no PNG", line)
-            self.assertEqual(self.names(), ["a.npz", "bin"])
 
     def test_table(self):
         out = self.run_qkv("view", "a.npz", "--layers", 0, "--heads", 1, "--table").out
@@ -363,21 +291,6 @@ class Outputs(View):
     def test_the_end_of_the_colours(self):
         out = self.run_qkv("view", "a.npz", "--max", "0.125", "--layers", 0).out
         self.assertRegex(out, r"\n0 .*\] 0\.125")
-        for value in ("0", "-1", "1x", "nan", "inf"):
-            line = self.refuse(2, "view", "a.npz", f"--max={value}")
-            self.assertIn("--max: expected a number above 0, got ", line)
-
-    def test_wrong_names(self):
-        self.assertIn("unknown file extension", self.refuse(2, "view", "a.npz", "-o", "o.gif"))
-        self.assertIn("valid: linear, sqrt, log",
-                      self.refuse(2, "view", "a.npz", "--scale", "cubic"))
-        self.refuse(4, "view", "a.npz", "-o", "none/o.svg")
-
-    def test_more_than_can_be_drawn(self):
-        self.save(attn=np.full((2001, 2001), 1 / 2001, np.float16))
-        line = self.refuse(2, "view", "a.npz", "-o", "o.svg")
-        self.assertIn("select or reduce: --layers, --heads, --queries", line)
-        self.assertEqual(self.names(), ["a.npz"])
 
     def test_columns_of_the_terminal(self):
         self.save(attn=weights(60, 60))
