@@ -24,6 +24,7 @@ from oracle_torch import (
     scale_of,
     scores,
     softmax,
+    sums,
 )
 
 FLOAT64 = 1e-11
@@ -96,7 +97,7 @@ class Pass:
             "masked": s.final.masked_fill(~s.live, -math.inf),
             "lse": self.soft.lse,
             "row_max": self.soft.row_max,
-            "column_sums": w.sum(-2),
+            **sums(self.p, w),
         }
         return found if self.out is None else {"out": self.out, **found}
 

@@ -3,64 +3,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from typing import Any, Optional
 
-import ml_dtypes
 import numpy as np
 from bounds_torch import FLOAT64, LEAST, TERMS, UNIT, largest, magnitudes, naive, score_size, ulp
 from judge import as_float64, check, torch
-from judge_cases import Case, draw_into
+from judge_cases import Case, draw_into, make_case
+from layouts import ARRAYS, styled
 from oracle_layout import Call
-from oracle_torch import evaluate, gradients
+from oracle_torch import evaluate, gradients, pooled
 
 import qkv
 
-ARRAYS = {
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    **{
-        name: np.dtype(name)
-        for name in ("float64", "float32", "float16", "bool", "uint8", "int32", "int64")
-    },
-}
-# Memory layouts of an array, see `styled`.
-STYLES_OF = ("plain", "permuted", "sliced", "reversed", "repeated")
 # The names of results in the order in which they are returned.
-RESULTS = ("out", "weights", "scores", "lse", "row_max", "column_sums", "top")
+SUMS = ("entropy", "value_sums", "pooled")
+RESULTS = ("out", "weights", "scores", "lse", "row_max", "column_sums", "top", *SUMS)
 
 
 # ---- what goes in -------------------------------------------------------------------------------
-
-
-def styled(x: Any, style: str) -> Any:
-    """The same values (NumPy or torch) with other strides. "repeated": axes that repeat have 0."""
-    numpy = isinstance(x, np.ndarray)
-    if style == "repeated":
-        return _repeated(x)
-    if x.ndim == 0 or style == "plain" or (style == "reversed" and not numpy):
-        return x
-    if style == "permuted":
-        axes = list(range(x.ndim))[::-1]
-        if numpy:
-            return np.ascontiguousarray(x.transpose(axes)).transpose(axes)
-        return x.permute(axes).contiguous().permute(axes)
-    if style == "reversed":
-        return np.ascontiguousarray(x[..., ::-1])[..., ::-1]
-    shape = tuple(2 * n + 1 for n in x.shape)
-    wide = np.zeros(shape, x.dtype) if numpy else torch.zeros(shape, dtype=x.dtype)
-    inside = wide[tuple(slice(1, None, 2) for _ in shape)]
-    inside[...] = x
-    return inside
-
-
-def _repeated(x: Any) -> Any:
-    for axis in range(x.ndim):
-        if x.shape[axis] > 1:
-            first = x[(slice(None),) * axis + (slice(0, 1),)]
-            if (as_float64(first) == as_float64(x)).all():
-                numpy = isinstance(x, np.ndarray)
-                return np.broadcast_to(first, x.shape) if numpy else first.expand(x.shape)
-    return x
 
 
 def shown(case: Case, name: str, x: Any) -> Any:
@@ -101,6 +63,7 @@ def named(case: Case, result: Any) -> dict[str, Any]:
         "row_max": "return_row_max" in flags,
         "column_sums": "return_column_sums" in flags,
         "top": "return_top" in flags,
+        **{name: f"return_{name}" in flags for name in SUMS},
     }
     order = [name for name in RESULTS if wanted[name]]
     values = (result,) if order == ["out"] else result
@@ -147,9 +110,12 @@ def output_scales(case: Case, want: dict[str, Any]) -> dict[str, float]:
         "lse": s,
         "row_max": s,
         "column_sums": drift * max(1.0, largest(want["column_sums"])),
+        "entropy": s + math.log(call.k.numel() + 2),
+        "pooled": drift,
     }
     if call.v is not None:
         scales["out"] = largest(call.v) / kept
+        scales["value_sums"] = scales["column_sums"] * largest(call.v.norm(dim=-1))
     return scales
 
 
@@ -182,6 +148,9 @@ def judge_outputs(case: Case, given: dict[str, Any]) -> tuple[list[str], dict[st
     found = forward(case, given)
     want = evaluate(case.call)
     exact = {} if case.dtype == "float64" else naive(case.call, {}, "float32")[0]
+    if "pooled" in found:
+        for of in [want, exact] if exact else [want]:
+            of["pooled"] = pooled(of["weights"], case.returns["return_pooled"])
     near = exact
     if case.dtype in ("bfloat16", "float16") and case.call.v is not None:
         near = {**exact, "out": naive(case.call, {}, case.dtype)[0]["out"]}
@@ -273,20 +242,22 @@ FIELDS = {
 }
 
 
-def backward(case: Case, given: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
-    """Gradients by the oracle's names, from what the forward pass gave and `case.into`."""
-    options = dict(given)
-    q, k, v = (options.pop(name) for name in ("q", "k", "v"))
-    flow = {}
+def backward_arguments(
+    case: Case, given: dict[str, Any], results: dict[str, Any]
+) -> dict[str, Any]:
+    """Of `qkv.attention_backward`: what the forward pass gave, and `case.into`."""
+    flow = {"dout": None, "out": results["out"], "lse": results["lse"]}
     for name, x in case.into.items():
         case.dtypes["d" + name] = case.dtype if name == "out" else case.accumulator
         case.kinds["d" + name] = case.kinds["q"]
         case.styles["d" + name] = ("plain", "permuted", "sliced")[case.seed % 3]
         flow["d" + name] = shown(case, "d" + name, x)
-    dout = flow.pop("dout", None)
-    got = qkv.attention_backward(
-        dout, q, k, v, results["out"], results["lse"], **flow, **options, threads=case.threads
-    )
+    return {**given, **flow, "threads": case.threads}
+
+
+def backward(case: Case, given: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
+    """Gradients by the oracle's names, from what the forward pass gave and `case.into`."""
+    got = qkv.attention_backward(**backward_arguments(case, given, results))
     found = {name: getattr(got, attribute) for name, attribute in FIELDS.items()}
     found.update({f"params.{name}": x for name, x in (got.dparams or {}).items()})
     return {name: x for name, x in found.items() if x is not None}
@@ -342,3 +313,19 @@ def judge(case: Case) -> list[str]:
         wrong += judge_gradients(case, given, results)
     wrong += changed(before, given)
     return [f"{case}\n    {line}" for line in wrong]
+
+
+def right_arguments(function: str, seed: int, kind: Optional[str] = None) -> dict[str, Any]:
+    """All arguments of attention or attention_backward; `kind` of their arrays: "torch" or any."""
+    case = make_case(seed)
+    if kind:
+        case.kinds = {name: "list" if was == "list" else kind for name, was in case.kinds.items()}
+    given = {**arguments(case), "threads": case.threads}
+    if function == "attention":
+        return {**given, **case.returns}
+    if case.call.v is None:
+        return right_arguments(function, seed + 1, kind)
+    given.pop("threads")
+    results = forward(case, given)
+    draw_into(case, results)
+    return backward_arguments(case, given, results)

@@ -8,13 +8,12 @@ from typing import Any, Optional
 
 import numpy as np
 from judge import torch
+from layouts import INTEGERS, STYLE_ODDS, STYLES
 from oracle_layout import Call, lead_of
 
 ACCUMULATOR = {"float64": "float64"}  # of all other dtypes: float32
 FAMILIES = ("two", "three", "four", "five", "mixed", "packed", "bthd")
 FAMILY_ODDS = (0.10, 0.15, 0.33, 0.10, 0.12, 0.12, 0.08)
-STYLES = ("plain", "permuted", "sliced", "reversed", "repeated")
-STYLE_ODDS = (0.4, 0.2, 0.15, 0.15, 0.1)
 SCORES = {"scaled_dot": 0.35, "dot": 0.1, "cosine": 0.1, "bilinear": 0.2, "additive": 0.25}
 
 
@@ -87,7 +86,15 @@ class Maker:
     def normal(self, *shape: int) -> Any:
         return torch.from_numpy(self.rng.standard_normal(shape))
 
+    def whole_dtype(self, x: Any) -> str:
+        """An integer dtype that holds x."""
+        low, high = (int(x.min()), int(x.max())) if x.numel() else (0, 0)
+        fits = [np.iinfo(name).min <= low and high <= np.iinfo(name).max for name in INTEGERS]
+        return self.pick(*np.array(INTEGERS)[fits])
+
     def size(self) -> int:
+        if self.chance(0.04):
+            return 0
         return int(self.rng.integers(1, 6)) if self.chance(0.3) else int(self.rng.integers(1, 20))
 
     def case(self) -> Case:
@@ -158,12 +165,14 @@ class Maker:
     # ---- shapes of q, k, v ------------------------------------------------------------------
 
     def batch(self) -> int:
-        return int(self.rng.integers(1, 4)) if self.small else 1
+        return int(self.rng.integers(0 if self.chance(0.1) else 1, 4)) if self.small else 1
 
-    def heads(self) -> tuple[int, int]:
+    def heads(self, least: int = 0) -> tuple[int, int]:
         """H and G."""
         if not self.small:
             return self.pick((1, 1), (2, 1))
+        if least == 0 and self.chance(0.03):
+            return 0, 0
         return self.pick((1, 1), (2, 2), (2, 1), (4, 2), (6, 3), (3, 1), (3, 3))
 
     def shapes_two(self) -> list[tuple[int, ...]]:
@@ -193,7 +202,7 @@ class Maker:
 
     def shapes_mixed(self) -> list[tuple[int, ...]]:
         """Ranks from 2 to 5, not all equal."""
-        h, g = self.heads()
+        h, g = self.heads(least=1)
         lead = (self.pick(1, 2), self.pick(1, 2))
         while True:
             ranks = [int(n) for n in self.rng.integers(2, 6, 3)]
@@ -262,7 +271,7 @@ class Maker:
             call.alibi_slopes = self.normal(heads).abs() * 0.3
         if self.chance(0.25):
             call.sinks = self.normal(heads) * 2
-            if self.chance(0.1):
+            if heads and self.chance(0.1):
                 call.sinks[0] = -np.inf
         if self.chance(0.25):
             call.dropout = self.pick(0.1, 0.3, 0.75)
@@ -280,7 +289,7 @@ class Maker:
     def broadcast_masks(self, call: Call) -> None:
         lead = lead_of(call)
         heads = self.query_heads(call)
-        batch = int(np.prod(lead)) // heads if heads else 0
+        batch = int(np.prod(lead)) // heads if heads else int(np.prod(lead[:-1]))
         self.sequence_masks(call, batch, torch.full((batch,), self.tk))
         if call.key_lengths is not None and self.chance(0.4):
             drawn = self.rng.integers(0, self.tk + 1, (batch, self.tq))
@@ -317,11 +326,9 @@ class Maker:
                 x = x.narrow(axis, 0, min(1, x.shape[axis])).expand(x.shape)
             if not x.is_floating_point():
                 yes_no = x.dtype == torch.bool
-                case.dtypes[name] = (
-                    self.pick("bool", "bool", "uint8", "int64")
-                    if yes_no
-                    else self.pick("int64", "int32")
-                )
+                case.dtypes[name] = self.pick("bool", self.whole_dtype(x))
+                if not yes_no:
+                    case.dtypes[name] = self.whole_dtype(x)
                 if not yes_no and self.chance(0.2):
                     case.kinds[name] = "list"
                 return x
@@ -339,6 +346,9 @@ class Maker:
             "return_row_max": self.chance(0.3),
             "return_column_sums": self.chance(0.3),
             "return_top": self.pick(0, 0, 1, 3, 7),
+            "return_entropy": self.chance(0.3),
+            "return_value_sums": self.chance(0.3) and case.call.v is not None,
+            "return_pooled": False if packed else self.pick(False, False, (1, 3), (4, 2), (30, 30)),
         }
         case.returns = {name: value for name, value in flags.items() if value}
         case.threads = self.pick(None, 1, 2)

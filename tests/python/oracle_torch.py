@@ -134,6 +134,27 @@ def dropout_factor(p: Problem) -> Any:
     return stays.to(p.q.dtype) / (1 - p.call.dropout)
 
 
+def sums(p: Problem, weights: Any) -> dict[str, Any]:
+    """What is summed of weights [B,H,Tq,Tk] over queries or keys; "pooled": see `pooled`."""
+    found = {
+        "column_sums": weights.sum(-2),
+        "entropy": -torch.special.xlogy(weights, weights).sum(-1),
+    }
+    if p.v is not None:
+        found["value_sums"] = weights.sum(-2) * p.v.norm(dim=-1)
+    return found
+
+
+def pooled(weights: Any, cells: tuple[int, int]) -> Any:
+    """[..,m,n]: the mean over the queries of a cell, the sum over its keys."""
+    queries, keys = weights.shape[-2:]
+    rows, columns = (
+        torch.eye(n, dtype=weights.dtype)[torch.arange(t) * n // max(t, 1)]
+        for n, t in zip(cells, (queries, keys))
+    )
+    return rows.T @ weights @ columns / rows.sum(0).clamp(min=1)[:, None]
+
+
 def evaluate(call: Call) -> dict[str, Any]:
     """Every output by name, in the caller's shapes; "live" (bool) besides."""
     parts: dict[str, list[Any]] = {}
@@ -150,7 +171,7 @@ def evaluate(call: Call) -> dict[str, Any]:
             "live": s.live,
             "lse": w.lse,
             "row_max": w.row_max,
-            "column_sums": w.weights.sum(-2),
+            **sums(p, w.weights),
         }
         if p.v is not None:
             found["out"] = dropped @ p.v

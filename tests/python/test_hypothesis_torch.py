@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random arguments for the functions of qkv.torch, like test_hypothesis.py for the others."""
+"""Random arguments for the functions of qkv.torch, as in test_hypothesis.py for the others.
+
+Right calls are judged in test_judge_autograd.py.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import pytest
 import random_calls
 from hypothesis import given
 from hypothesis import strategies as st
-from random_calls import needs_torch, torch
-from test_hypothesis import ERRORS, check_results, random_settings
+from judge import needs_torch, torch
+from test_hypothesis import ERRORS, random_settings
 
 if torch is not None:
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -38,13 +41,6 @@ def wanting_gradients(data: Any, value: Any) -> Any:
     return value.detach().requires_grad_(data.draw(st.booleans()))
 
 
-def draw_call(data: Any, strategy: Any) -> random_calls.Call:
-    call = data.draw(strategy.filter(lambda call: call.tensors))
-    for name, value in call.arguments.items():
-        call.arguments[name] = wanting_gradients(data, value)
-    return call
-
-
 def attempt(function: Any, *positional: Any, **arguments: Any) -> Any:
     """The result, or None after one of ERRORS."""
     try:
@@ -68,25 +64,15 @@ def differentiate(result: Any) -> None:
 
 @random_settings
 @given(data=st.data())
-def test_right_calls(data):
-    call = draw_call(data, random_calls.attention_calls())
-    result = qkv.torch.attention(**call.arguments)
-    check_results(call, result)
-    differentiate(result)
-    for value in call.arguments.values():
-        if isinstance(value, torch.Tensor) and value.grad is not None:
-            assert value.grad.shape == value.shape
-            assert value.grad.dtype == value.dtype
-
-
-@random_settings
-@given(data=st.data())
 def test_nearly_right_calls(data):
-    call = draw_call(data, random_calls.attention_calls())
-    names = sorted({*call.arguments, "mask", "bias", "params", "seed", "layout", "sinks"})
+    arguments = {
+        name: wanting_gradients(data, value)
+        for name, value in data.draw(random_calls.right_calls("attention", "torch")).items()
+    }
+    names = sorted({*arguments, "mask", "bias", "params", "seed", "layout", "sinks"})
     for wrong in data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=2)):
-        call.arguments[wrong] = data.draw(random_calls.anything())
-    result = attempt(qkv.torch.attention, **call.arguments)
+        arguments[wrong] = data.draw(random_calls.anything())
+    result = attempt(qkv.torch.attention, **arguments)
     if result is not None:
         differentiate(result)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from judge import needs_torch, torch
+from layouts import INTEGERS
 from scale import some
 
 if torch is not None:
@@ -36,11 +37,15 @@ AT_LEAST = {
     **{f"dtype {name}": 100 for name in ("float64", "float32", "bfloat16", "float16")},
     **{f"family {name}": 60 for name in ("two", "three", "four", "five", "mixed", "packed")},
     **{f"style {name}": 300 for name in ("plain", "permuted", "sliced", "reversed", "repeated")},
+    **{f"style {name}": 100 for name in ("read-only", "odd", "swapped")},
+    **{f"dtype of integers {name}": 30 for name in INTEGERS},
+    **{f"return_{name}": 150 for name in ("entropy", "value_sums", "pooled", "top", "weights")},
     **{f"kind {name}": 300 for name in ("numpy", "torch")},
     **{name: 150 for name in ("causal", "bias", "key_lengths", "sinks", "softcap", "scale")},
     **{name: 100 for name in ("mask", "padding_mask", "window", "alibi_slopes", "dropout")},
     **{name: 60 for name in ("causal_offset", "family bthd", "float32 queries", "grouped heads")},
     **{name: 30 for name in ("past a chunk of keys", "kind list", "no v")},
+    **{f"no {name}": 5 for name in ("queries", "keys", "heads", "batch")},
 }
 
 
@@ -49,6 +54,8 @@ def traits(case: Any) -> list[str]:
     found = [f"score {call.score}", f"dtype {case.dtype}", f"family {case.family}"]
     found += [f"style {style}" for style in set(case.styles.values())]
     found += [f"kind {kind}" for kind in set(case.kinds.values())]
+    found += [f"dtype of integers {dtype}" for dtype in set(case.dtypes.values())]
+    found += [name for name, value in case.returns.items() if value]
     for name in AT_LEAST:
         value = getattr(call, name, None)
         if value is not None and (isinstance(value, torch.Tensor) or value):
@@ -59,6 +66,10 @@ def traits(case: Any) -> list[str]:
         "grouped heads": case.family == "four" and call.q.shape[1] != call.k.shape[1],
         "past a chunk of keys": keys > 512,
         "no v": call.v is None,
+        "no queries": case.family in ("two", "three", "four") and call.q.shape[-2] == 0,
+        "no keys": keys == 0,
+        "no heads": case.family == "four" and call.q.shape[1] == 0,
+        "no batch": case.family in ("three", "four") and call.q.shape[0] == 0,
     }
     return found + [name for name, holds in facts.items() if holds]
 

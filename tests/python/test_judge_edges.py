@@ -304,7 +304,7 @@ def test_empty_arrays(sizes: tuple[int, ...], score: str, kind: str) -> None:
 
 def test_evaluate_knows_every_leaf_of_a_call() -> None:
     """The oracle and the package have gradients of the same names."""
-    case = make_case(3)
+    case = make_case(4)
     assert set(leaves(case.call)) >= {"q", "k", "v"}
     assert set(evaluate(case.call)) >= set(STAYS) | {"raw", "capped"}
     assert shown(case, "q", case.call.q).shape == tuple(case.call.q.shape)
