@@ -16,6 +16,7 @@ import unittest
 
 import measured
 from program import PATIENCE, PROGRAM, Case
+from oracle_philox import philox
 
 MONTHS = ("january february march april may june july august september october november "
           "december").split()
@@ -118,16 +119,6 @@ def shape(text):
     return re.sub(r"\d+", lambda run: "9" * len(run[0]), text)
 
 
-def philox(counter, key):
-    """Philox4x32-10 of four and two words (Salmon et al. 2011)."""
-    c, k = list(counter), list(key)
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [b >> 32 ^ c[1] ^ k[0], b & 0xFFFFFFFF, a >> 32 ^ c[3] ^ k[1], a & 0xFFFFFFFF]
-        k = [k[0] + 0x9E3779B9 & 0xFFFFFFFF, k[1] + 0xBB67AE85 & 0xFFFFFFFF]
-    return c
-
-
 # ---- the tests -----------------------------------------------------------------------------------
 
 
@@ -194,7 +185,7 @@ class Gen(Case):
         seed = 0x123456789A
         for n, (source, target) in enumerate(self.lines("reverse", "-n", 50, "--seed", seed)):
             words = (word for block in range(9)
-                     for word in philox((block, n, 0, 6), (seed % 2**32, seed >> 32)))
+                     for word in map(int, philox((block, n, 0, 6), (seed % 2**32, seed >> 32))))
 
             def below(bound):
                 product = next(words) * bound

@@ -21,6 +21,7 @@ from measured import PATIENCE
 
 PROGRAM = sys.argv.pop(1) if len(sys.argv) > 1 else "qkv"
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(CHECKOUT / "tests"))  # for oracle_philox
 # Commands that show progress after running for a second, which depends on the machine:
 # disabled unless a test says otherwise.
 TALKATIVE = {"gen", "score", "split", "train", "translate", "words"}

@@ -15,6 +15,7 @@ import unittest
 
 import numpy as np
 from program import CHECKOUT, Case
+from oracle_philox import philox
 
 DATA = pathlib.Path(os.environ.get("QKV_DATA_DIR", CHECKOUT.parent / "shared" / "data"))
 GLOVE = DATA / "glove.6B.50d.top5050.txt"
@@ -24,16 +25,6 @@ needs_glove = unittest.skipUnless(GLOVE.is_file(), f"no {GLOVE.name} (set QKV_DA
 
 
 # ---- the expected results -----------------------------------------------------------------------
-
-
-def philox(counter, key):
-    """Philox4x32-10 of four and two words (Salmon et al. 2011)."""
-    c, k = list(counter), list(key)
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [b >> 32 ^ c[1] ^ k[0], b & 0xFFFFFFFF, a >> 32 ^ c[3] ^ k[1], a & 0xFFFFFFFF]
-        k = [k[0] + 0x9E3779B9 & 0xFFFFFFFF, k[1] + 0xBB67AE85 & 0xFFFFFFFF]
-    return c
 
 
 def spelling_vector(word, seed=0, width=50):
@@ -48,7 +39,7 @@ def spelling_vector(word, seed=0, width=50):
             fnv = (fnv ^ byte) * 0x100000001B3 % 2**64
         for c in range(width):
             words = philox((fnv % 2**32, fnv >> 32, c // 4, 3), (seed % 2**32, seed >> 32))
-            total[c] += (words[c % 4] + 0.5) * 2.0**-31 - 1
+            total[c] += (int(words[c % 4]) + 0.5) * 2.0**-31 - 1
     return (total * 0.634 * np.sqrt(3 / (1 + len(runs)))).astype(np.float32)
 
 
