@@ -89,7 +89,7 @@ class KvCache:
         """Makes room for so many pages in use, none of which then moves.
 
         Args:
-            pages: 0 or more; not less than `used_pages` has an effect.
+            pages: 0 or more; no effect unless above `used_pages`.
 
         Raises:
             ValueError, TypeError: invalid argument.

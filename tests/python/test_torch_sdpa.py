@@ -180,12 +180,15 @@ def test_it_raises_what_torchs_raises(name):
         assert errors[0] == errors[1]
 
 
-@pytest.mark.parametrize("scale", [math.inf, -math.inf, math.nan])
-def test_scales_that_the_kernels_refuse_are_torchs(scale):
-    given = drawn((B, H, TQ, D), (B, H, TK, D), (B, H, TK, E))
+@pytest.mark.parametrize("scale", [math.inf, -math.inf, math.nan, 1e39, -1e300])
+@pytest.mark.parametrize("masked", [False, True])
+def test_scales_that_the_kernels_refuse_are_torchs(scale, masked):
+    dtype = torch.float32 if math.isfinite(scale) else F64
+    given = drawn((B, H, TQ, D), (B, H, TK, D), (B, H, TK, E), dtype=dtype)
+    mask = torch.ones(TQ, TK, dtype=torch.bool) if masked else None
     with sdpa_kernel(SDPBackend.MATH):
-        want = sdpa(*given, scale=scale)
-    got = qkv.torch.scaled_dot_product_attention(*given, scale=scale)
+        want = sdpa(*given, mask, scale=scale)
+        got = qkv.torch.scaled_dot_product_attention(*given, mask, scale=scale)
     assert torch.equal(got.isnan(), want.isnan())
     assert torch.equal(got.nan_to_num(), want.nan_to_num())
 

@@ -433,6 +433,14 @@ def test_gradients_that_there_are_not(name, wants):
     assert torch.equal(inside, attention(X, X, X, **{name: value}, **options))
 
 
+@pytest.mark.parametrize("wants", [False, True])
+@pytest.mark.parametrize("name", ["alibi_slopes", "sinks", "bias"])
+def test_gradients_of_tensors_in_a_list(name, wants):
+    listed = [0.5, leaf(torch.tensor(0.5))]
+    with pytest.raises(ValueError, match=f"attention: {name} must be a tensor to have a gradient"):
+        attention(leaf() if wants else X, X, X, **{name: listed})
+
+
 @needs_operator
 @pytest.mark.parametrize("name", ["scale", "rotary_frequencies"])
 def test_gradients_that_there_are_not_in_torch_func(name):

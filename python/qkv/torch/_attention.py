@@ -24,6 +24,7 @@ from ._questions import (
 from ._schema import (
     DIFFERENTIABLE,
     check_devices,
+    lists_gradients,
     operands,
     packaged,
     refuse_gradients,
@@ -230,6 +231,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
         if v is not None:
             check_kinds("attention", torch.Tensor, v=v)
     if options:
+        if torch.is_grad_enabled():
+            refuse_gradients(options)
         tensors += [x for x in options.values() if isinstance(x, torch.Tensor)]
         if isinstance(options.get("params"), dict):
             tensors += [x for x in options["params"].values() if isinstance(x, torch.Tensor)]
@@ -244,7 +247,6 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     check_kinds("attention", FLAG, return_lse=call.others["return_lse"])  # set to True below
     if not torch.is_grad_enabled():
         return _functions.attention(**call.arguments(inputs))
-    refuse_gradients(options)
     _refuse_pages(options, "have no backward pass; use torch.no_grad()")
     values = list(_Attention.apply(call, *inputs))
     names = [name for name in call.fields if name != "top keys"]
@@ -293,5 +295,7 @@ def _may_want_gradients(options: Dict[str, Any]) -> bool:
         if type(x) in _NUMBERS_AND_WORDS:
             continue
         if isinstance(x, dict) or (isinstance(x, torch.Tensor) and x.requires_grad):
+            return True
+        if lists_gradients(x):
             return True
     return False

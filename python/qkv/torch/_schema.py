@@ -200,9 +200,21 @@ def check_devices(tensors: Iterable[Any]) -> None:
 _WITHOUT_GRADIENT = ("scale", "softcap", "rotary_base", "rotary_frequencies", "dropout")
 
 
+def lists_gradients(x: Any) -> bool:
+    """Whether x is a list of numbers of which some require a gradient."""
+    return isinstance(x, (list, tuple)) and any(
+        isinstance(number, torch.Tensor) and number.requires_grad for number in x
+    )
+
+
 def refuse_gradients(options: Dict[str, Any]) -> None:
     """Raises for options that require a gradient and would not get one."""
     for name, x in options.items():
+        if lists_gradients(x):
+            raise ValueError(
+                f"attention: {name} must be a tensor to have a gradient, got a list of tensors "
+                "that require one; torch.stack makes it a tensor"
+            )
         if name in _WITHOUT_GRADIENT and isinstance(x, torch.Tensor) and x.requires_grad:
             instead = "; q * scale has one" if name == "scale" else ""
             raise ValueError(

@@ -16,6 +16,7 @@ __all__ = ["scaled_dot_product_attention"]
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _PLAIN_NUMBERS = (float, int)
+_LARGEST = torch.finfo(torch.float32).max  # the type of the sums but for float64
 _NUMBERS = (float, int, torch.SymFloat) if hasattr(torch, "SymFloat") else (float, int)
 
 
@@ -68,7 +69,7 @@ def scaled_dot_product_attention(
         and type(dropout_p) in _PLAIN_NUMBERS
         and dropout_p == 0
         and type(is_causal) is bool
-        and (scale is None or (type(scale) is float and -math.inf < scale < math.inf))
+        and (scale is None or (type(scale) is float and -_LARGEST <= scale <= _LARGEST))
         and _are_like_heads(query, key, value, enable_gqa)
     ):
         try:
@@ -164,12 +165,14 @@ def _attend(  # the arguments of PyTorch's function
 
 
 def _are_plain(dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any) -> bool:
-    """Whether these are of the types that PyTorch converts to, and the scale is finite."""
+    """Whether these are of the types that PyTorch converts to, and the scale is in range."""
     if type(is_causal) is not bool or type(enable_gqa) is not bool:
         return False
     if not isinstance(dropout_p, _NUMBERS):
         return False
-    return scale is None or (isinstance(scale, _NUMBERS) and -math.inf < scale < math.inf)
+    if scale is None or isinstance(scale, _PLAIN_NUMBERS):
+        return scale is None or -_LARGEST <= scale <= _LARGEST
+    return isinstance(scale, _NUMBERS) and -math.inf < scale < math.inf
 
 
 def as_autocast(x: Any) -> Any:
