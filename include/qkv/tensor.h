@@ -86,8 +86,8 @@ inline View reshape(Tensor& tensor, const Dims& shape) { return reshape(tensor.v
 QKV_API ConstView broadcast_to(const ConstView& view, const Dims& shape);
 
 // Copies, converting between real types (rounding to nearest even) or between integer types and
-// bool. `source` broadcasts to the shape of `target`. Throws Error for shapes or types that
-// do not fit.
+// bool; blocks of q8 are copied as they are (qkv/q8.h has their conversions). `source` broadcasts
+// to the shape of `target`. Throws Error for shapes or types that do not fit.
 QKV_API void copy(const ConstView& source, const View& target);
 // A C-ordered copy, of the same or another dtype.
 QKV_API Tensor contiguous(const ConstView& view);

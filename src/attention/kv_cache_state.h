@@ -17,7 +17,6 @@
 
 #include "core/growing_memory.h"
 #include "core/message.h"
-#include "core/shapes.h"
 
 // What a cache holds, and the steps that its functions are made of. Only what reserves throws.
 namespace qkv {
@@ -31,16 +30,6 @@ inline Index pages_of(Index keys, Index page) { return keys / page + (keys % pag
 // Elements of a row of `width` channels: of q8, blocks.
 inline Index columns_of(DType dtype, Index width) {
   return dtype == DType::kQ8 ? width / BlockQ8::kNumbers : width;
-}
-
-// Rows from [1,G,T,columns] into pages; numbers are rounded, blocks copied.
-inline void copy_rows(const ConstView& from, const View& to) {
-  if (to.dtype() != DType::kQ8) return copy(from, to);
-  const auto* source = from.as<BlockQ8>();
-  auto* target = to.as<BlockQ8>();
-  core::for_each_offset<2>(
-      to.shape(), {from.strides(), to.strides()},
-      [&](const auto& offsets, const Dims&) { target[offsets[1]] = source[offsets[0]]; });
 }
 
 }  // namespace attn
@@ -161,7 +150,7 @@ struct KvCache::State {
     return {of.data(), sizes.dtype, shape, contiguous_strides(shape)};
   }
 
-  // k and v [1,G,T,.], for which all is reserved.
+  // k and v [1,G,T,.], for which all is reserved; numbers are rounded, blocks copied.
   void append(Index b, const ConstView& k, const ConstView& v) {
     const Index old = length(b);
     const Index keys_now = old + k.size(2);
@@ -183,10 +172,10 @@ struct KvCache::State {
         copy_page(b, n);
       }
       const Index page = named(b, n);
-      attn::copy_rows(slice(k, 2, j - old, j - old + rows),
-                      page_rows(key_memory, key_bytes, sizes.D, page, row, rows));
-      attn::copy_rows(slice(v, 2, j - old, j - old + rows),
-                      page_rows(value_memory, value_bytes, sizes.E, page, row, rows));
+      copy(slice(k, 2, j - old, j - old + rows),
+           page_rows(key_memory, key_bytes, sizes.D, page, row, rows));
+      copy(slice(v, 2, j - old, j - old + rows),
+           page_rows(value_memory, value_bytes, sizes.E, page, row, rows));
     }
     length(b) = keys_now;
   }

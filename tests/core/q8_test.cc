@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
@@ -132,6 +134,38 @@ TEST(Q8, TakesAnyStridesAndNarrowNumbers) {
     dequantize_q8(of_wide, want);
     EXPECT_TRUE(std::ranges::equal(got.values<float>(), want.values<float>()));
   }
+}
+
+// Blocks are copied as they are, a scale of NaN too, and converted to nothing.
+TEST(Q8, CopiesAreOfBlocks) {
+  Tensor blocks(DType::kQ8, {2, 3});
+  std::uint16_t bits = 0x7DFF;  // a signalling NaN, then others
+  for (BlockQ8& block : blocks.values<BlockQ8>()) {
+    block.scale = Float16::from_bits(bits++);
+    block.values[31] = static_cast<std::int8_t>(bits);
+  }
+  const ConstView backwards = slice(transpose(blocks, 0, 1), 0, 2, -1, -1);
+  const Tensor made = contiguous(backwards);
+  ASSERT_EQ(made.dtype(), DType::kQ8);
+  ASSERT_EQ(made.shape(), (Dims{3, 2}));
+  for (Index n = 0; n < 3; ++n) {
+    for (Index m = 0; m < 2; ++m) {
+      const BlockQ8 want = blocks.values<BlockQ8>()[static_cast<std::size_t>(m * 3 + 2 - n)];
+      const BlockQ8 got = made.values<BlockQ8>()[static_cast<std::size_t>(n * 2 + m)];
+      EXPECT_EQ(std::memcmp(&got, &want, sizeof(BlockQ8)), 0) << n << " " << m;
+    }
+  }
+  Tensor all(DType::kQ8, {4, 2, 3});
+  copy(blocks, all);
+  EXPECT_EQ(std::memcmp(all.view().as<BlockQ8>() + 18, blocks.view().data(), 6 * sizeof(BlockQ8)),
+            0);
+  const std::string rule =
+      "source converts between real types, or between integer types and bool, got ";
+  EXPECT_EQ(test::error_of([&] { convert(blocks, DType::kFloat32); }),
+            "TypeError: convert: " + rule + "q8 [2,3] for float32");
+  Tensor bytes(DType::kUInt8, {2, 3});
+  EXPECT_EQ(test::error_of([&] { copy(bytes, blocks); }),
+            "TypeError: copy: " + rule + "uint8 [2,3] for q8");
 }
 
 TEST(Q8, EmptyArraysAreEmpty) {
