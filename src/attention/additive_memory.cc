@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -186,13 +185,6 @@ class KeyGradientPass {
   attn::GradientRows<T> dk_;
 };
 
-Tensor zeros_like(const ConstView& x) {
-  Tensor zeros(x.dtype(), x.shape());
-  std::memset(zeros.view().data(), 0,
-              static_cast<std::size_t>(zeros.element_count()) * size_of(x.dtype()));
-  return zeros;
-}
-
 // to = x, or to += x.
 void deliver(Tensor& x, const View& to, Write write) {
   if (write == Write::kAccumulate) {
@@ -244,8 +236,8 @@ struct AdditiveMemory::State {
   const Additive& score() const { return std::get<Additive>(options.score); }
 
   void begin_plain_sums() {
-    dk = zeros_like(inputs.k);
-    dwk = zeros_like(score().wk);
+    dk = Tensor(inputs.k.dtype(), inputs.k.shape());
+    dwk = Tensor(score().wk.dtype(), score().wk.shape());
   }
 
   // Checks that a call matches this memory.

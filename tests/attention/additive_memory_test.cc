@@ -303,6 +303,30 @@ void expect_error(const F& f, const std::string& text) {
       << text << ": " << message;
 }
 
+// Its arrays have no memory.
+TEST(AdditiveMemory, MayHaveNoKeysOnEveryPath) {
+  for (const std::string& path : all_paths(ScoreKind::kAdditive)) {
+    SCOPED_TRACE(path);
+    Source x(DType::kFloat32);
+    x.k = Tensor(x.dtype, {2, 2, 0, 9});
+    x.v = Tensor(x.dtype, {2, 2, 0, 5});
+    Context context;
+    context.force_path(path);
+    AdditiveMemory memory(x.k, x.score(), context);
+    const Tensor q = x.queries(3, 0), dout = x.dout(3, 0);
+    Tensor out = x.dout(3, 1), lse(x.dtype, {2, kHeads, 3}), dq = x.queries(3, 1);
+    const Options options{.score = x.score()};
+    memory.attention({q, x.k, x.v}, options, {.out = out, .lse = lse});
+    memory.attention_backward({q, x.k, x.v}, options, {out, lse}, {.out = dout}, {.q = dq});
+    Tensor dk(x.dtype, x.k.shape()), dwk = contiguous(x.score().wk);
+    memory.key_gradients(dk, dwk);
+    for (const Tensor* zeros : {&out, &dq, &dwk}) {
+      for (const float number : zeros->values<float>()) ASSERT_EQ(number, 0);
+    }
+    for (const float number : lse.values<float>()) EXPECT_EQ(number, -INFINITY);
+  }
+}
+
 TEST(AdditiveMemory, RefusesWhatIsNotItsOwn) {
   const Source x(DType::kFloat32);
   Context context;
