@@ -36,8 +36,8 @@ class QKV_API Executor {
   // process may use). Copies share the pool, even concurrently; it ends with the last copy.
   // Workers start when a run first needs them, and again in the child of a fork(); if the system
   // cannot start some, the pool works without them. After a run they look for the next one for 50
-  // microseconds and then sleep; at once if there are more than processors. Throws Error if threads
-  // < 0 or > kMostThreads.
+  // microseconds before they sleep, unless the pool has more threads than there are processors.
+  // Throws Error if threads < 0 or > kMostThreads.
   static Executor threads(int threads);
   // The caller's own threads: at most `concurrency` bodies are requested at a time, and a single
   // one runs on the calling thread. Throws Error if `parallel_for` is null or concurrency < 1.

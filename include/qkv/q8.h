@@ -15,10 +15,9 @@ namespace qkv {
 // x [..,D], float32, bfloat16 or float16, D a multiple of 32, to blocks [..,D/32]. As ggml's
 // reference: with a the largest |x| of a block, the scale is a / 127 as a float16, and a value is
 // x / (a / 127) rounded to the nearest integer, halves away from zero. So a number is off by at
-// most a / 254 from the rounding of values and, from that of the scale, max(a / 2048, 2^-18); if a
-// / 127 is 0 as a float16, the block is 0. Throws Error for shapes and types that do not fit,
-// shared memory, and numbers that no block can hold: NaN, infinity, and above 65519 * 127 (8.3
-// million).
+// most a / 254 from the rounding of values and, from that of the scale, max(a / 2048, 2^-18). The
+// block is 0 if its scale is. Throws Error for shapes and types that do not fit, shared memory, and
+// numbers that no block can hold: NaN, infinity, and |x| above 65519 * 127 (8.3 million).
 QKV_API void quantize_q8(const ConstView& x, const View& to);
 
 // Blocks x [..,D/32] to their numbers [..,D], float32: exact; those of a scale that is infinite or

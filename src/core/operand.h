@@ -9,8 +9,8 @@ namespace qkv::core {
 
 // An array as the loops address it: [batch axes..., head, row, column]. A stride is 0 along an axis
 // that the array does not have or broadcasts along; those of q8 count numbers too, and its columns
-// are next to each other. Rows are queries or keys, columns keys,
-// channels or units, depending on the operand.
+// are next to each other. Rows are queries or keys, columns keys, channels or units, depending on
+// the operand.
 template <class Void>
 struct BasicOperand {
   Void* data = nullptr;

@@ -47,7 +47,7 @@ struct GradientKernels {
   void (*multiply)(T* to, const T* x, Index n);
   // w_n = w_n z_n, and 0 where z_n is 0, whatever w_n is.
   void (*keep)(T* w, const T* z, Index n);
-  // Null but where products are in pairs (kernels/pair_kernels.h): rounds rows of n values, a
+  // Null except where products are in pairs (kernels/pair_kernels.h): rounds rows of n values, a
   // multiple of kPanel, to bfloat16 and pairs rows 2m and 2m + 1.
   void (*join_rows)(const RowsOf<const T>& w, Index rows, Index n, const RowsOf<T>& to) = nullptr;
 };

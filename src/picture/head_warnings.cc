@@ -19,7 +19,8 @@ constexpr Index kSomeRows = 4;
 constexpr Index kManyKeys = 4;
 constexpr std::size_t kLongestToken = 16;  // code points
 
-// 'query 3 "cat"'; its token is the one `at` a place that rows of a part have elsewhere.
+// 'query 3 "cat"'. `at`: the place of its token, which is not the index where a file has only some
+// queries.
 std::string named(std::string_view axis, Index index, const Tokens* tokens, Index at) {
   std::string text = fmt::format("{} {}", axis, index);
   if (tokens != nullptr) {

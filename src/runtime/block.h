@@ -23,8 +23,7 @@ class Block {
 
   std::byte* memory() const noexcept { return memory_; }
   std::size_t bytes() const noexcept { return bytes_; }
-  // Reserves at least `bytes`; growing discards the contents. On std::bad_alloc it is
-  // empty.
+  // Reserves at least `bytes`; growing discards the contents. On std::bad_alloc it is empty.
   void grow(std::size_t bytes);
   void release() noexcept;
 

@@ -6,8 +6,7 @@
 
 // Turns a score with row maps into a problem that the stages of a fused pass can run without
 // knowing the score: queries and keys are replaced by their mapped rows, computed once, all of them
-// or those of some batch entries at a time. For the
-// additive score
+// or those of some batch entries at a time. For the additive score
 //   left_i = exp(2 (Wq q_i + b)) by units       right_j: attention/rowmaps/additive_keys.h
 namespace qkv::attn {
 

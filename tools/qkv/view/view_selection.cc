@@ -197,10 +197,6 @@ std::vector<Index> hide(const std::vector<qkv::app::Tokens>& lists, Index exampl
   return hidden;
 }
 
-}  // namespace
-
-namespace {
-
 Selection select_rows(const AttentionFile& file, const ViewOptions& options) {
   Selection selection;
   select_example(file, options, selection);
