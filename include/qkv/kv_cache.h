@@ -28,7 +28,8 @@ struct KvCacheSizes {
   Index E = 0;
   Index page = 64;
   // Above 0: a query sees the last `window` keys, itself included, and a call may have up to
-  // `queries` queries. Keys that no such call can see are dropped, a page at a time.
+  // `queries` queries, each at most 2^53. Keys that no such call can see are dropped, a page at a
+  // time.
   Index window = 0;
   Index queries = 16;
 };

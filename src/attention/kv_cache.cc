@@ -36,6 +36,12 @@ void expect_at_least(const char* name, Index came, Index least) {
   throw Error(kMakeCache, name, text("must be ", least, " or more, got ", came));
 }
 
+// The widest Window of attention() is 2^53.
+void expect_in(const char* name, Index came, Index least) {
+  if (came >= least && came <= Index{1} << 53) return;
+  throw Error(kMakeCache, name, text("must be in ", least, " to 2^53, got ", came));
+}
+
 void expect_blocks(const char* name, Index came) {
   if (came % BlockQ8::kNumbers == 0) return;
   throw Error(kMakeCache, name, text("must be a multiple of 32 with q8, got ", came));
@@ -60,13 +66,8 @@ KvCacheSizes checked(const KvCacheSizes& sizes) {
     throw Error(kMakeCache, "sizes.page",
                 text("must be a multiple of ", kPageMultiple, ", got ", sizes.page));
   }
-  expect_at_least("sizes.window", sizes.window, 0);
-  if (sizes.window > 0) expect_at_least("sizes.queries", sizes.queries, 1);
-  if (sizes.window > 0 && sizes.queries > kMostSize - sizes.window) {
-    throw Error(
-        kMakeCache, "sizes.queries",
-        text("is ", sizes.queries, " with window = ", sizes.window, ": more than 2^63 keys"));
-  }
+  expect_in("sizes.window", sizes.window, 0);
+  if (sizes.window > 0) expect_in("sizes.queries", sizes.queries, 1);
   return sizes;
 }
 

@@ -74,7 +74,7 @@ Pages checked_pages(Index b, Index length, Index first, const KvCacheSizes& size
   }
   if (length == 0 && first != 0) refuse("0 where there is no key");
   if (ring > 0 && end - first / sizes.page > ring) {
-    refuse(text("so late that ", ring, " pages remain, which the window needs"));
+    refuse(text("so late that at most ", ring, " pages remain, as many as the window needs"));
   }
   return {first / sizes.page, end};
 }

@@ -55,24 +55,27 @@ class Fields {
     throw InputError(file_, fmt::format("{}: {}", field, detail));
   }
   std::string text(const std::string& name) {
-    const auto strings = take<Strings>(name, "text");
+    const auto strings = take<Strings>(name, kText);
     if (strings.values.size() != 1) {
       fail(name, fmt::format("expected one text, got {}", strings.values.size()));
     }
     return strings.values.front();
   }
-  Tensor tensor(const std::string& name) { return take<Tensor>(name, "a tensor"); }
+  Tensor tensor(const std::string& name) { return take<Tensor>(name, kTensor); }
   void expect_none() const {
-    if (!arrays_.empty()) fail(app::quoted(arrays_.begin()->first), "is no field of a cache");
+    if (!arrays_.empty()) fail(app::quoted(arrays_.begin()->first), "is not a field of a cache");
   }
 
  private:
+  static constexpr std::string_view kText = "text";
+  static constexpr std::string_view kTensor = "a tensor";
+
   template <class Kind>
   Kind take(const std::string& name, std::string_view kind) {
     const auto found = arrays_.find(name);
     if (found == arrays_.end()) fail(name, fmt::format("expected {}, got none", kind));
     if (!std::holds_alternative<Kind>(found->second)) {
-      fail(name, fmt::format("expected {}, got another kind of field", kind));
+      fail(name, fmt::format("expected {}, got {}", kind, kind == kText ? kTensor : kText));
     }
     Kind value = std::get<Kind>(std::move(found->second));
     arrays_.erase(found);

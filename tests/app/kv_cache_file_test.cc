@@ -141,9 +141,10 @@ TEST(KvCacheFile, NamesTheFieldThatIsWrong) {
             "k_pages must be float64 [pages,page,G,D] = [3,16,1,3], got float32 [3,16,1,3]");
   EXPECT_EQ(complaint_about("window", word("20.5")),
             "window: expected a whole number, got \"20.5\"");
-  EXPECT_EQ(complaint_about("window", word("-1")), "sizes.window must be 0 or more, got -1");
+  EXPECT_EQ(complaint_about("window", word("-1")), "sizes.window must be in 0 to 2^53, got -1");
   EXPECT_EQ(complaint_about("queries", Tensor(DType::kInt64, {1})),
-            "queries: expected text, got another kind of field");
+            "queries: expected text, got a tensor");
+  EXPECT_EQ(complaint_about("k_pages", word("none")), "k_pages: expected a tensor, got text");
   EXPECT_EQ(complaint_about("k_pages", {}, true), "k_pages: expected a tensor, got none");
   EXPECT_EQ(complaint_about("k_pages", Tensor(DType::kFloat32, {3, 16, 3})),
             "k_pages: expected 4 axes, got float32 [3,16,3]");
@@ -158,7 +159,7 @@ TEST(KvCacheFile, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(complaint_about("first_keys", Tensor(DType::kInt64, {3})),
             "first_keys must be int64 [B] = [2], got int64 [3]");
   EXPECT_EQ(complaint_about("extra", Tensor(DType::kInt64, {3})),
-            "\"extra\": is no field of a cache");
+            "\"extra\": is not a field of a cache");
   EXPECT_EQ(complaint_about("first_keys", {}, true), "first_keys: expected a tensor, got none");
 }
 

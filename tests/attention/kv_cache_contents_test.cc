@@ -163,9 +163,10 @@ TEST(KvCacheContents, EveryFieldIsChecked) {
   EXPECT_EQ(complaint([](C& c) { set(c.first_keys, 1, -16); }, 20),
             "KvCache: first_keys must be a multiple of the page, 16, and at most the length, got "
             "-16 of entry 1 of 20 keys");
-  EXPECT_EQ(complaint([](C& c) { c.sizes.window = 1; }),
-            "KvCache: first_keys must be so late that 2 pages remain, which the window needs, got "
-            "0 of entry 0 of 40 keys");
+  EXPECT_EQ(
+      complaint([](C& c) { c.sizes.window = 1; }),
+      "KvCache: first_keys must be so late that at most 2 pages remain, as many as the window "
+      "needs, got 0 of entry 0 of 40 keys");
   // Not a page of a size that is only claimed is allocated.
   EXPECT_EQ(complaint([](C& c) {
               c.sizes.page = Index{1} << 40;

@@ -206,7 +206,17 @@ TEST(KvCache, RejectsWrongSizes) {
   const auto made = [](const KvCacheSizes& of) { return message_of([&] { KvCache cache(of); }); };
   EXPECT_EQ(made(sizes(1, 24)), "KvCache: sizes.page must be a multiple of 16, got 24");
   EXPECT_EQ(made(sizes(0, 16)), "KvCache: sizes.B must be 1 or more, got 0");
-  EXPECT_EQ(made(sizes(1, 16, -1)), "KvCache: sizes.window must be 0 or more, got -1");
+  EXPECT_EQ(made(sizes(1, 16, -1)), "KvCache: sizes.window must be in 0 to 2^53, got -1");
+  EXPECT_EQ(made(sizes(1, 16, (Index{1} << 53) + 1)),
+            "KvCache: sizes.window must be in 0 to 2^53, got 9007199254740993");
+  KvCacheSizes wide = sizes(1, 16, Index{1} << 53);
+  wide.queries = Index{1} << 53;
+  EXPECT_EQ(made(wide), "");
+  for (const Index queries : {Index{0}, wide.queries + 1}) {
+    wide.queries = queries;
+    EXPECT_EQ(made(wide),
+              "KvCache: sizes.queries must be in 1 to 2^53, got " + std::to_string(queries));
+  }
   KvCacheSizes of = sizes(1, 16);
   of.dtype = DType::kInt32;
   EXPECT_EQ(made(of),
