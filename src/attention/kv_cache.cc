@@ -272,8 +272,9 @@ void KvCache::attention(const ConstView& q, const Options& options, const Output
   }
   for (Index b = 0; b < s.sizes.B; ++b) {
     const Index first = s.first_key(b);
+    if (first == 0) continue;
     const Index seen = s.length(b) - q.size(2) - (s.sizes.window - 1);
-    if (first == 0 || seen >= first) continue;
+    if (seen >= first) continue;
     throw Error(
         kCacheAttention, "q",
         text("has Tq = ", q.size(2), ", whose window of ", s.sizes.window,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -226,6 +227,18 @@ TEST(KvCache, RejectsWrongSizes) {
   EXPECT_EQ(made(of),
             "KvCache: sizes make pages [page,G,.] = [1099511627776,2,2097152] of more than 2^63 "
             "bytes");
+}
+
+// Of an entry that has dropped no key, no query begins too early, however many there are.
+TEST(KvCache, RejectsTooManyQueriesByTheRuleOfAttention) {
+  const KvCache cache({.B = 1, .G = 1, .D = 1, .E = 1, .page = 16, .window = 20});
+  float x = 0;
+  const Dims shape{1, 1, std::numeric_limits<Index>::max(), 1}, strides{0, 0, 0, 1};
+  EXPECT_EQ(error_of([&] {
+              cache.attention(ConstView(&x, shape, strides), {}, {.out = View(&x, shape, strides)});
+            }),
+            "attention: inputs must have fewer than 2^55 rows times channels, got [B,H,T,D] = "
+            "[1,1,9223372036854775807,1]");
 }
 
 TEST(KvCache, RejectedCallsChangeNothing) {
