@@ -66,6 +66,25 @@ class FusedGradientBlock {
   KeyRange keys_of(Index t) const {
     return {std::countr_zero(panels_[t]) * kPanel, std::bit_width(panels_[t]) * kPanel};
   }
+  // Whether keys that interval masks let no row of a tile see are left out within its panels.
+  bool trims_keys() const { return !pairs() && call_.dot.additive == nullptr; }
+  // The key after the tile's last live panel, or after the last key that interval masks let some of
+  // its rows see.
+  Index end_of(Index t) const {
+    const Index last = std::min(keys_of(t).end, keys_);
+    if (!trims_keys() || full_[t]) return last;
+    Index end = 0;
+    for (Index r = first_row(t); r < first_row(t) + rows_of(t); ++r) {
+      end = std::max(end, range_[r].end);
+    }
+    return std::min(end, last);
+  }
+  // The first keys of panel n, which is live in all of these tiles.
+  Index keys_of_panel(Index t0, Index t1, Index n) const {
+    Index end = 0;
+    for (Index t = t0; t < t1; ++t) end = std::max(end, end_of(t));
+    return std::min(kPanel, end - n * kPanel);
+  }
   T* scores(Index r) const { return s_ + r * kGradientStride; }
   T* gradients(Index r) const { return dw_ + r * kGradientStride; }
   std::uint8_t* live(Index r) const { return live_ + r * kGradientBlock; }
@@ -405,14 +424,15 @@ void FusedGradientBlock<T>::score_tiles(Index t0, Index t1) {
     for (Index t = t0; t < t1 && call_.multiplies_values(); ++t) {
       if (!is_live(t)) continue;
       call_.dot.stop();
+      const Index first = t;
       const Index r = first_row(t);
       const Index end = live_end(t);
       if (call_.sums_bias_keys()) prefetch_bias<core::Access::kWrite>(t, end, n);
       t = end;
       k_.scores_of_keys({dout_rows_.data + r * dout_rows_.stride, dout_rows_.stride},
                         std::min(first_row(t), rows_) - r, p_.E,
-                        v_panels_ + n * kPanel * call_.terms(p_.E), keys_ - n * kPanel, T(1),
-                        {gradients(r) + n * kPanel, kGradientStride});
+                        v_panels_ + n * kPanel * call_.terms(p_.E), keys_of_panel(first, t, n),
+                        T(1), {gradients(r) + n * kPanel, kGradientStride});
     }
   }
   for (Index t = t0; t < t1; ++t) {
@@ -427,7 +447,7 @@ void FusedGradientBlock<T>::score_panel(Index t0, Index t1, Index n) {
   call_.dot.stop();
   const Index r = first_row(t0);
   const Index rows = std::min(first_row(t1), rows_) - r;
-  const Index keys = std::min(kPanel, keys_ - n * kPanel);
+  const Index keys = keys_of_panel(t0, t1, n);
   const AdditiveScores<T>* additive = call_.dot.additive;
   const Range range =
       additive == nullptr

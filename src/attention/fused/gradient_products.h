@@ -92,14 +92,24 @@ template <class T>
 void FusedGradientBlock<T>::add_keys(const RowsOf<const T>& rows, Index width, T* weights,
                                      const KeyRange& keys, const KeyRange& tiles, T* to) const {
   const Index first = first_row(tiles.begin);
-  const Index count = std::min(first_row(tiles.end), rows_) - first;
-  const Index begin = pairs() ? first / 2 : first;
-  const Index step = pairs() ? kTileRows : kGradientBlock;
+  const Index end = std::min(first_row(tiles.end), rows_);
+  // All keys at once, unless interval masks let only some of the rows see them.
+  const bool trims = trims_keys() &&
+                     !std::all_of(full_ + tiles.begin, full_ + tiles.end, [](bool x) { return x; });
+  const Index step = pairs() ? kTileRows : trims ? 2 * kTileRows : kGradientBlock;
   for (Index n = keys.begin; n < keys.end; n += step) {
     call_.dot.stop();
-    g_.transposed_sum({weights + begin * kGradientStride + n, kGradientStride},
-                      std::min(step, keys.end - n), {rows.data + begin * rows.stride, rows.stride},
-                      count, width, {to + n * width, width});
+    const Index some = std::min(step, keys.end - n);
+    const auto sees = [&](Index r) { return range_[r].begin < n + some && range_[r].end > n; };
+    Index r0 = first;
+    Index r1 = end;
+    while (trims && r0 < r1 && !sees(r0)) ++r0;
+    while (trims && r0 < r1 && !sees(r1 - 1)) --r1;
+    if (r0 == r1) continue;
+    const Index begin = pairs() ? r0 / 2 : r0;
+    g_.transposed_sum({weights + begin * kGradientStride + n, kGradientStride}, some,
+                      {rows.data + begin * rows.stride, rows.stride}, r1 - r0, width,
+                      {to + n * width, width});
   }
 }
 
@@ -113,17 +123,19 @@ void FusedGradientBlock<T>::query_products() {
     call_.dot.stop();
     const KeyRange keys = keys_of(t);
     const Index r = first_row(t);
-    // Tiles with the same panels are joined.
-    while (!pairs() && t + 1 < tiles() && panels_[t + 1] == panels_[t]) ++t;
+    // Tiles with the same keys are joined.
+    const Index end = end_of(t);
+    while (!pairs() && t + 1 < tiles() && panels_[t + 1] == panels_[t] && end_of(t + 1) == end) {
+      ++t;
+    }
     const Index rows = first_row(t) + rows_of(t) - r;
     if (pairs()) {
       constexpr Index kStride = GradientWords<T>::kStride;
       k_.weighted_sum({words_.ds_of_keys + r * kStride + keys.begin / 2, kStride}, rows,
-                      {words_.k + keys.begin / 2 * p_.Dk, p_.Dk},
-                      std::min(keys.end, keys_) - keys.begin, p_.Dk, {dq_ + r * p_.Dk, p_.Dk});
+                      {words_.k + keys.begin / 2 * p_.Dk, p_.Dk}, end - keys.begin, p_.Dk,
+                      {dq_ + r * p_.Dk, p_.Dk});
       continue;
     }
-    const Index end = std::min(keys.end, keys_);
     for (Index n = keys.begin; n < end; ++n) {
       const Index odd = finite_ ? end : odd_.next(n, end);
       if (n < odd) {
