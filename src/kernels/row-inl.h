@@ -242,15 +242,17 @@ void divide(const T* x, T by, Index n, T* to) {
 
 // ---- dropout --------------------------------------------------------------------------------
 
-// All bits set where a weight is dropped, for kStreams times 4 * (64-bit lanes) keys in order.
+// All bits set where a weight is dropped, for `streams` times 4 * (64-bit lanes) keys in order.
 //
 // A 64-bit lane represents a group of four keys, its 32 bits in the lower half: products need no
 // shuffling, and upper halves are ignored. Lane 2m counts group m, lane 2m + 1 group
 // m + lanes / 2: interleaving pairs of words then gives keys in order. Each round waits for the
-// previous one, so two streams are interleaved.
-inline constexpr int kStreams = 2;
+// previous one, so several streams are interleaved: as many as keep the multipliers busy, where the
+// target has registers for them.
+inline constexpr int kFewStreams = 2;
+inline constexpr int kMostStreams = HWY_MAX_BYTES == 64 ? 4 : 2;
 
-template <class D, class D32 = hn::Repartition<std::uint32_t, D>>
+template <int kStreams, class D, class D32 = hn::Repartition<std::uint32_t, D>>
 HWY_INLINE void dropped_keys(D d, hn::Vec<D> groups, const std::uint64_t* words,
                              std::uint32_t threshold, hn::Vec<D32>* dropped) {
   using V = hn::Vec<D>;
@@ -263,7 +265,7 @@ HWY_INLINE void dropped_keys(D d, hn::Vec<D> groups, const std::uint64_t* words,
   const auto upper = [&](V x)
                          HWY_ATTR { return hn::BitCast(d, hn::Shuffle2301(hn::BitCast(d32, x))); };
   V c[kStreams][4];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int x = 0; x < kStreams; ++x) {
     c[x][0] = hn::Add(groups, hn::Set(d, static_cast<std::uint64_t>(x) * (HWY_MAX_BYTES / 8)));
     for (int word = 1; word < 4; ++word) c[x][word] = hn::Set(d, words[19 + word]);
@@ -272,7 +274,7 @@ HWY_INLINE void dropped_keys(D d, hn::Vec<D> groups, const std::uint64_t* words,
   for (int round = 0; round < 10; ++round) {
     const V key0 = hn::Set(d, words[2 * round]);
     const V key1 = hn::Set(d, words[2 * round + 1]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int x = 0; x < kStreams; ++x) {
       const V a = product(c[x][0], 0xD2511F53U);
       const V b = product(c[x][2], 0xCD9E8D57U);
@@ -290,7 +292,7 @@ HWY_INLINE void dropped_keys(D d, hn::Vec<D> groups, const std::uint64_t* words,
   const auto below = [&](V x) HWY_ATTR {
     return hn::VecFromMask(d32, hn::Lt(hn::BitCast(d32, x), limit));
   };
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int x = 0; x < kStreams; ++x) {
     const V first = pair(c[x][0], c[x][1]);
     const V second = pair(c[x][2], c[x][3]);
@@ -299,12 +301,32 @@ HWY_INLINE void dropped_keys(D d, hn::Vec<D> groups, const std::uint64_t* words,
   }
 }
 
+// The next keys that kStreams give, of groups first ..
+template <int kStreams, class T, class D>
+HWY_INLINE void drop_next(D d, hn::Vec<D> groups, const std::uint64_t* words,
+                          std::uint32_t threshold, T* w) {
+  const hn::Repartition<std::uint32_t, D> d32;
+  constexpr Index kHalf = HWY_MAX_BYTES / 4;  // keys in a register of words
+  hn::Vec<decltype(d32)> dropped[2 * kStreams];
+  dropped_keys<kStreams>(d, groups, words, threshold, dropped);
+#pragma GCC unroll 8
+  for (int y = 0; y < 2 * kStreams; ++y) {
+    T* to = w + y * kHalf;
+    if constexpr (sizeof(T) == 4) {
+      const hn::ScalableTag<T> dt;
+      hn::StoreU(hn::AndNot(hn::BitCast(dt, dropped[y]), hn::LoadU(dt, to)), dt, to);
+    } else {
+      HWY_ALIGN std::uint32_t bits[kHalf];
+      hn::Store(dropped[y], d32, bits);
+      for (Index z = 0; z < kHalf; ++z) to[z] = bits[z] != 0 ? T(0) : to[z];
+    }
+  }
+}
+
 template <class T>
 HWY_NOINLINE void drop(T* w, const core::DropoutRow& row, Index j0, Index n) {
   const hn::ScalableTag<std::uint64_t> d;
-  const hn::Repartition<std::uint32_t, decltype(d)> d32;
   constexpr Index kGroups = HWY_MAX_BYTES / 8;
-  constexpr Index kHalf = 2 * kGroups;  // keys in a register of words
   HWY_ALIGN std::uint64_t order[kGroups];
   for (Index m = 0; m < kGroups; ++m) {
     order[m] = static_cast<std::uint64_t>(m / 2 + (m % 2) * (kGroups / 2));
@@ -319,22 +341,18 @@ HWY_NOINLINE void drop(T* w, const core::DropoutRow& row, Index j0, Index n) {
   words[21] = row.h;
   words[22] = row.b;
   const auto lanes = hn::Load(d, order);
-  for (Index x = 0; x < n; x += 2 * kStreams * kHalf) {
-    const auto groups = hn::Add(lanes, hn::Set(d, static_cast<std::uint64_t>((j0 + x) / 4)));
-    hn::Vec<decltype(d32)> dropped[2 * kStreams];
-    dropped_keys(d, groups, words, row.threshold, dropped);
-#pragma GCC unroll 4
-    for (int y = 0; y < 2 * kStreams; ++y) {
-      T* to = w + x + y * kHalf;
-      if constexpr (sizeof(T) == 4) {
-        const hn::ScalableTag<T> dt;
-        hn::StoreU(hn::AndNot(hn::BitCast(dt, dropped[y]), hn::LoadU(dt, to)), dt, to);
-      } else {
-        HWY_ALIGN std::uint32_t bits[kHalf];
-        hn::Store(dropped[y], d32, bits);
-        for (Index z = 0; z < kHalf; ++z) to[z] = bits[z] != 0 ? T(0) : to[z];
-      }
-    }
+  const auto groups_at = [&](Index x) HWY_ATTR {
+    return hn::Add(lanes, hn::Set(d, static_cast<std::uint64_t>((j0 + x) / 4)));
+  };
+  constexpr Index kFew = kFewStreams * 4 * kGroups;
+  constexpr Index kMost = kMostStreams * 4 * kGroups;
+  static_assert(kPanel % kFew == 0);
+  Index x = 0;
+  for (; x + kMost <= n; x += kMost) {
+    drop_next<kMostStreams>(d, groups_at(x), words, row.threshold, w + x);
+  }
+  for (; x < n; x += kFew) {
+    drop_next<kFewStreams>(d, groups_at(x), words, row.threshold, w + x);
   }
 }
 
