@@ -5,6 +5,7 @@ import os
 import time
 
 PAUSE = 0.02  # seconds; the workers of libraries that use OpenMP spin for less
+BUSY = 0.1  # processors taken by others, from which a figure says so
 
 
 def seconds_of(call, burst):
@@ -37,6 +38,17 @@ def others_seconds():
         ticks = [int(word) for word in lines.readline().split()[1:9]]  # the fourth, fifth: idle
     own = os.times()
     return (sum(ticks) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK") - own.user - own.system
+
+
+class Busy:
+    """What other programs took since it was made."""
+
+    def __init__(self):
+        self.begin, self.others = time.perf_counter(), others_seconds()
+
+    def text(self):
+        taken = (others_seconds() - self.others) / (time.perf_counter() - self.begin)
+        return f", busy: {taken:.1f}" if taken > BUSY else ""
 
 
 def cpu_name():

@@ -7,7 +7,8 @@ usage: small_functions.py [--threads 2] [--rounds 9] [--burst 0.05] [--only TEXT
 In an environment that has qkv and PyTorch. All take float32 arrays of their own kind and allocate
 their result. They alternate in bursts, with a pause after each: OpenMP's workers spin for some
 milliseconds after PyTorch's calls. Microseconds are medians over the rounds; ratios are medians of
-each round's ratio, the other's time over ours. Results are compared before they are
+each round's ratio, the other's time over ours; "busy" says how many processors other programs took
+during a row, which can multiply the times of calls that wait for a worker. Results are compared before they are
 timed. PyTorch's masked softmax is masked_fill with a precomputed mask, then softmax. Products are
 run by oneDNN as well if libdnnl is installed (scripts/setup.sh bench).
 """
@@ -18,7 +19,7 @@ import os
 import statistics
 import sys
 
-from bursts import measure
+from bursts import Busy, measure
 
 # Rows for softmax, and products: N x L by L x M for each of `batch`; T: b is given transposed.
 SOFTMAX = [(8, 8, 512, 512), (64, 512), (2, 100_000), (4096, 64), (16, 1000), (2, 10)]
@@ -116,6 +117,7 @@ def main():
             continue
         calls = make(*arguments)
         of.check(calls)
+        busy = Busy()
         times = measure(calls, options.rounds, options.burst)
         ours = times.pop("qkv")
         ratios = {
@@ -124,7 +126,7 @@ def main():
         }
         print(
             f"{name:<44} {statistics.median(ours) * 1e6:>10.1f}  ",
-            ", ".join(f"{peer} {ratio:.2f} x" for peer, ratio in ratios.items()),
+            ", ".join(f"{peer} {ratio:.2f} x" for peer, ratio in ratios.items()) + busy.text(),
             flush=True,
         )
 

@@ -24,13 +24,12 @@ import time
 from pathlib import Path
 
 import torch
-from bursts import cpu_name, measure, others_seconds
+from bursts import Busy, cpu_name, measure
 from torch_calls import call_cases, decode_cases
 
 import qkv
 import qkv.torch
 
-BUSY = 0.1  # processors taken by others
 # Of the largest number; bfloat16 has 8 bits.
 LARGEST_ERROR = {torch.float32: 1e-4, torch.bfloat16: 4e-2}
 
@@ -67,17 +66,6 @@ def ratio(times, other, ours):
 
 def milliseconds(seconds):
     return f"{1e3 * seconds:.3f} ms"
-
-
-class Busy:
-    """What other programs took meanwhile."""
-
-    def __init__(self):
-        self.begin, self.others = time.perf_counter(), others_seconds()
-
-    def text(self):
-        taken = (others_seconds() - self.others) / (time.perf_counter() - self.begin)
-        return f", busy: {taken:.1f}" if taken > BUSY else ""
 
 
 def call_line(case, options):
