@@ -18,6 +18,7 @@ void bind_gru_cell(nanobind::module_& module);
 void bind_info(nanobind::module_& module);
 void bind_layers(nanobind::module_& module);
 void bind_model_layers(nanobind::module_& module);
+void bind_torch_attention(nanobind::module_& module);
 
 }  // namespace qkv::python
 

@@ -145,6 +145,23 @@ Array view_of_dlpack(nb::handle object, const Name& name) {
   return {view_of(described, object, name), plain, tensor};
 }
 
+std::optional<ConstView> view_of_bare_tensor(nb::handle object) {
+  const TensorClass of = tensor_class_of(object);
+  if (!of.is_base || of.exchange == nullptr || requires_grad(object)) return std::nullopt;
+  nb::dlpack::dltensor tensor;
+  if (of.exchange->describe(object.ptr(), &tensor) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  const DType dtype = dtype_of_dlpack(tensor.dtype);
+  const bool is_known = dtype != DType::kNone && tensor.ndim <= kMaxRank;
+  if (!is_known || tensor.device.device_type != kCpu || is_negated(object)) return std::nullopt;
+  const auto layout = layout_of(tensor.ndim, tensor.shape, tensor.strides, Index{1});
+  const void* data = static_cast<const char*>(tensor.data) + tensor.byte_offset;
+  if (!is_aligned(data, dtype)) return std::nullopt;
+  return ConstView(data, dtype, layout->shape, layout->strides);
+}
+
 nb::dlpack::dtype dlpack_of(DType dtype) {
   const auto bits = static_cast<std::uint8_t>(8 * size_of(dtype));
   const auto type = [&](nb::dlpack::dtype_code code) {

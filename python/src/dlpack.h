@@ -3,6 +3,7 @@
 #define QKV_PYTHON_SRC_DLPACK_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "arrays.h"
 
@@ -40,6 +41,10 @@ const ExchangeApi* exchange_api_of(nb::handle capsule);
 // A view of a CPU array that supports DLPack. Throws TypeError for one on another device, or
 // rejected.
 Array view_of_dlpack(nb::handle object, const Name& name);
+
+// A view of a tensor of torch.Tensor itself that is on the CPU, in its memory as it is, and needs
+// no gradient; nothing for every other object. The memory lives as long as the object.
+std::optional<ConstView> view_of_bare_tensor(nb::handle object);
 
 // The element type of a result.
 nb::dlpack::dtype dlpack_of(DType dtype);

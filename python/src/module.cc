@@ -15,6 +15,7 @@ void bind_all(nanobind::module_& module) {
   register_errors();
   module.attr("__version__") = QKV_VERSION;
   bind_attention(module);
+  bind_torch_attention(module);
   bind_backward(module);
   bind_functions(module);
   bind_info(module);

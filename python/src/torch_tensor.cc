@@ -38,6 +38,7 @@ class Torch {
   bool is_tensor_class(nb::handle type) const {
     return PyObject_IsSubclass(type.ptr(), tensor_.ptr()) == 1;
   }
+  bool is_base(nb::handle type) const { return type.is(tensor_); }
   bool is_plain(nb::handle type) const {
     const nb::object function = type.attr("__torch_function__");
     const bool own_function =
@@ -52,11 +53,13 @@ class Torch {
     }
     return exchange_api_of(type.attr(kAttribute));
   }
-  bool has_tangent(nb::handle tensor) const {
+  bool has_tangents() const {
     static PyObject* const kLevel = name_of_attribute("_current_level");
     const nb::object level = attribute(forward_ad_, kLevel);
-    if (PyLong_AsLong(level.ptr()) < 0) return false;
-    return !forward_ad_.attr("unpack_dual")(tensor).attr("tangent").is_none();
+    return PyLong_AsLong(level.ptr()) >= 0;
+  }
+  bool has_tangent(nb::handle tensor) const {
+    return has_tangents() && !forward_ad_.attr("unpack_dual")(tensor).attr("tangent").is_none();
   }
   nb::object bytes_of_booleans(nb::handle tensor) const {
     if (!nb::object(tensor.attr("dtype")).is(bool_)) return {};
@@ -86,7 +89,7 @@ TensorClass look_up(nb::handle type) {
   const Torch* const known = torch();
   if (known == nullptr || !known->is_tensor_class(type)) return {};
   const bool plain = known->is_plain(type);
-  return {true, plain, plain ? known->exchange(type) : nullptr};
+  return {true, plain, known->is_base(type), plain ? known->exchange(type) : nullptr};
 }
 
 }  // namespace
@@ -128,11 +131,17 @@ void check_plain_tensor(const TensorClass& of, nb::handle object, const Name& na
   }
 }
 
-nb::object with_its_sign(nb::handle tensor) {
+bool has_tangents() { return torch()->has_tangents(); }
+
+bool is_negated(nb::handle tensor) {
   static PyObject* const kIsNeg = name_of_attribute("is_neg");
   const nb::object negated = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), kIsNeg));
   if (!negated.is_valid()) nb::raise_python_error();
-  return negated.is(Py_True) ? nb::object(tensor.attr("resolve_neg")()) : nb::borrow(tensor);
+  return negated.is(Py_True);
+}
+
+nb::object with_its_sign(nb::handle tensor) {
+  return is_negated(tensor) ? nb::object(tensor.attr("resolve_neg")()) : nb::borrow(tensor);
 }
 
 bool requires_grad(nb::handle tensor) {

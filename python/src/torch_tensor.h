@@ -15,7 +15,8 @@ struct ExchangeApi;  // dlpack.h
 // exports for it.
 struct TensorClass {
   bool of_torch = false;
-  bool plain = false;  // the memory is the value: PyTorch's functions take it unchanged
+  bool plain = false;    // the memory is the value: PyTorch's functions take it unchanged
+  bool is_base = false;  // torch.Tensor itself, whose results are of no other class
   const ExchangeApi* exchange = nullptr;
 };
 TensorClass tensor_class_of(nb::handle object);
@@ -24,7 +25,12 @@ TensorClass tensor_class_of(nb::handle object);
 // another meaning (__torch_function__, __torch_dispatch__), or with a forward-mode tangent.
 void check_plain_tensor(const TensorClass& of, nb::handle object, const Name& name);
 
-// The tensor, or a copy with its sign applied to the memory: PyTorch may store the sign separately.
+// Whether forward-mode differentiation is at work: tensors may have tangents.
+bool has_tangents();
+
+// Whether PyTorch stores the sign separately: the memory has the opposite one.
+bool is_negated(nb::handle tensor);
+// The tensor, or a copy with its sign applied to the memory.
 nb::object with_its_sign(nb::handle tensor);
 
 bool requires_grad(nb::handle tensor);

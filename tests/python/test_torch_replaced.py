@@ -25,13 +25,20 @@ def draw(*shape, seed=0):
 def computed(monkeypatch):
     """The shapes of the queries that this library computes."""
     shapes = []
-    whole = _sdpa.attention
 
-    def seen(q, *others, **options):
-        shapes.append(tuple(q.shape))
-        return whole(q, *others, **options)
+    def note(name):
+        whole = getattr(_sdpa, name)
 
-    monkeypatch.setattr(_sdpa, "attention", seen)
+        def noted(q, *others, **options):
+            out = whole(q, *others, **options)
+            if out is not None:
+                shapes.append(tuple(q.shape))
+            return out
+
+        monkeypatch.setattr(_sdpa, name, noted)
+
+    note("attention")
+    note("torch_attention")
     return shapes
 
 

@@ -170,6 +170,7 @@ def test_generated_tokens_are_eagers(name, calls):
         steps_of_eager = by_eager.decoder_attentions if name == "t5" else by_eager.attentions
         assert len(steps) == len(steps_of_eager) == 12
         for mine, theirs in zip(steps[1:], steps_of_eager[1:]):
+            assert len(mine) == len(theirs) == 2
             for layer, layer_of_eager in zip(mine, theirs):
                 torch.testing.assert_close(layer, layer_of_eager, **CLOSE)
 

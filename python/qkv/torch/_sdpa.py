@@ -6,11 +6,13 @@ from typing import Any, Dict, Optional, Tuple
 
 import torch
 
+from .._core import torch_attention
 from ._attention import attention
 from ._dropout import dropout_options
 from ._jagged import attend_jagged
-from ._questions import any_autocast, has_autocast
+from ._questions import any_autocast, has_autocast, is_compiling, modes, tracing
 from ._torchs import FUNCTION, as_plain, as_torch, is_lower_right, without_square_corner
+from ._watch import WATCHERS
 
 __all__ = ["scaled_dot_product_attention"]
 
@@ -64,20 +66,9 @@ def scaled_dot_product_attention(
     >>> scaled_dot_product_attention(q, k, v, is_causal=True).shape
     torch.Size([1, 4, 3, 8])
     """
-    if (  # fast path: the overhead matters for small calls
-        attn_mask is None
-        and type(dropout_p) in _PLAIN_NUMBERS
-        and dropout_p == 0
-        and type(is_causal) is bool
-        and (scale is None or (type(scale) is float and -_LARGEST <= scale <= _LARGEST))
-        and _are_like_heads(query, key, value, enable_gqa)
-    ):
-        try:
-            if not is_causal:
-                return attention(query, key, value, scale=scale)
-            return attention(query, key, value, scale=scale, causal="top_left")
-        except TypeError:
-            pass
+    out = attend_bare(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if out is not None:
+        return out
     attn_mask, is_causal = without_square_corner(attn_mask, is_causal)
     given = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     try:
@@ -87,29 +78,17 @@ def scaled_dot_product_attention(
     return as_torch(*given) if out is None else out
 
 
-def _are_like_heads(query: Any, key: Any, value: Any, enable_gqa: Any) -> bool:
-    """Whether these are [B,H,Tq,D], [B,G,Tk,D], [B,G,Tk,E] in memory and not empty.
+def attend_bare(  # the arguments of PyTorch's function
+    query: Any, key: Any, value: Any, mask: Any, dropout_p: Any, is_causal: Any, scale: Any,
+    enable_gqa: Any
+) -> Optional[torch.Tensor]:  # fmt: skip
+    """The result of a call that nothing records or watches and that needs no gradient, or None.
 
-    With fewer key heads than H only if enable_gqa is True.
+    Of [B,H,Tq,D], [B,G,Tk,D] and [B,G,Tk,E]; the overhead matters for small calls.
     """
-    Tensor = torch.Tensor
-    if not (type(query) is Tensor and type(key) is Tensor and type(value) is Tensor):
-        return False
-    if query.is_nested or key.is_nested or value.is_nested:
-        return False
-    if not (query.is_cpu and key.is_cpu and value.is_cpu):
-        return False
-    dtype = query.dtype
-    if dtype not in _DTYPES or key.dtype != dtype or value.dtype != dtype:
-        return False
-    of_q, of_k, of_v = query.shape, key.shape, value.shape
-    if not len(of_q) == len(of_k) == len(of_v) == 4:
-        return False
-    B, H, Tq, D = of_q
-    C, G, Tk, K = of_k
-    if B != C or D != K or of_v[:3] != of_k[:3] or 0 in of_q or 0 in of_v:
-        return False
-    return H == G if enable_gqa is False else enable_gqa is True and H % G == 0
+    if is_compiling() or WATCHERS or modes() or tracing() or (any_autocast() and has_autocast()):
+        return None
+    return torch_attention(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
 
 
 def attend_as_sdpa(  # the arguments of PyTorch's function

@@ -7,6 +7,7 @@ from typing import Any, Dict, Optional, Tuple
 import torch
 
 from ._dropout import attend
+from ._sdpa import attend_bare
 
 # The oldest version that passed the tests: in 5.18 T5 may run other attention, silently.
 OLDEST = (5, 20)
@@ -15,6 +16,9 @@ _NAME = "qkv"
 # Where Transformers notes what a call of a model records. The name is not public: where it is gone,
 # models that pass on output_attentions still work. Found once: torch.compile follows no import.
 _RECORDER: Any = None
+
+# Options that change what a single query gives.
+_ALTERING = ("softcap", "s_aux", "position_bias")
 
 
 def register() -> None:
@@ -68,12 +72,17 @@ def _forward(
         out [B,Tq,H,E], and the weights [B,H,Tq,Tk] or None.
     """
     wanted = _wants_weights(module, options)
+    is_single = query.size(2) == 1
+    if is_single and not (wanted or any(options.get(x) is not None for x in _ALTERING)):
+        bare = attend_bare(query, key, value, attention_mask, dropout, False, scaling, True)
+        if bare is not None:  # a single query sees all keys that the mask leaves
+            return bare.transpose(1, 2), None
     further = _masks(module, query, attention_mask, options)
     if options.get("softcap"):
         further["softcap"] = options["softcap"]
     if options.get("s_aux") is not None:
         further["sinks"] = options["s_aux"]
-    if query.size(2) == 1:  # the same memory with either order of axes; one transpose, not three
+    if is_single:  # the same memory with either order of axes; one transpose, not three
         out, weights = attend((query, key, value), dropout, wanted, scale=scaling, **further)
         return out.transpose(1, 2), weights
     rows = (query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
