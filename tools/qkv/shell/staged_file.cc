@@ -69,7 +69,12 @@ void check_place(const std::string& path) {
   if (::stat(target.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     throw qkv::app::OutputError(path, "it is not a regular file");
   }
-  if (::access(directory_of(target).c_str(), W_OK | X_OK) != 0) {
+  // Before the permissions: a file that is not executable is not searchable either.
+  const std::string directory = directory_of(target);
+  if (::stat(directory.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) {
+    throw qkv::app::OutputError(path, directory + " is not a directory");
+  }
+  if (::access(directory.c_str(), W_OK | X_OK) != 0) {
     throw qkv::app::OutputError(path, system_message(errno));
   }
 }

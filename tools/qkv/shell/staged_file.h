@@ -10,7 +10,7 @@
 bool is_same_file(const std::string& a, const std::string& b);
 
 // Checks an output path before there is any output: throws OutputError if the directory is
-// missing or not writable, or the path exists and is not a regular file.
+// missing, not a directory or not writable, or the path exists and is not a regular file.
 void check_place(const std::string& path);
 
 // A file staged in a directory of its own next to its target, so that several appear together:
