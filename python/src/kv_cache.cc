@@ -87,6 +87,7 @@ nb::object pages_array(const ConstView& view, std::shared_ptr<const void> hold) 
   const nb::ndarray<nb::numpy, nb::ro, nb::device::cpu> array(view.data(), shape.size(),
                                                               shape.data(), owner, nullptr, type);
   const nb::object made = nb::cast(array);
+  made.attr("setflags")(nb::arg("write") = false);  // nanobind leaves an empty array writable
   const bool as_bits = view.dtype() == DType::kBFloat16 || view.dtype() == DType::kQ8;
   return as_bits ? made.attr("view")(numpy().dtype(view.dtype())) : made;
 }

@@ -320,6 +320,16 @@ def test_pages_in_use_do_not_move(tmp_path):
         cache.reserve(-1)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "q8"])
+def test_pages_are_read_only_even_without_any(dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    cache = qkv.KvCache(1, G, 32, page=16, dtype=dtype)
+    for pages in (cache.k_pages, cache.v_pages):
+        assert pages.shape[:3] == (0, 16, G)
+        assert not pages.flags.writeable
+
+
 def test_bfloat16_pages():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     cache = qkv.KvCache(1, G, D, page=16, dtype="bfloat16")
