@@ -153,7 +153,11 @@ nb::object numpy_of_sequence(nb::handle object, const Name& name, DType real) {
   try {
     array = numpy().as_array(object);
   } catch (nb::python_error& error) {
-    if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) throw;
+    // RuntimeError: tensors that require a gradient.
+    if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError) &&
+        !error.matches(PyExc_RuntimeError)) {
+      throw;
+    }
     throw_value_error(name, "must be an array or a list of numbers, got a " + describe(object) +
                                 ", which is none (" + text_of(error.value()) + ")");
   }

@@ -53,6 +53,22 @@ def of_pair(q, pair):
     return attention(q, q, q, window=pair)
 
 
+# ---- lists of tensors ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recorder", RECORDERS)
+def test_lists_of_tensors(recorder):
+    def call(q, sink, length):
+        sinks, bias = [sink, 0.25] * 2, [[sink, 1, 2, 3, 4, -sink]]
+        return attention(q, q, q, sinks=sinks, bias=bias, key_lengths=[length, 5])
+
+    sink, length = torch.tensor(0.1, dtype=torch.float64), torch.tensor(3)
+    want = call(Q, sink, length)
+    with torch.no_grad():
+        got = RECORDERS[recorder](call)(Q, sink.requires_grad_(), length)
+    assert torch.equal(got, want)
+
+
 # ---- integers -----------------------------------------------------------------------------------
 
 

@@ -434,11 +434,23 @@ def test_gradients_that_there_are_not(name, wants):
 
 
 @pytest.mark.parametrize("wants", [False, True])
-@pytest.mark.parametrize("name", ["alibi_slopes", "sinks", "bias"])
+@pytest.mark.parametrize("name", ["alibi_slopes", "sinks", "bias", "bias of rows"])
 def test_gradients_of_tensors_in_a_list(name, wants):
-    listed = [0.5, leaf(torch.tensor(0.5))]
-    with pytest.raises(ValueError, match=f"attention: {name} must be a tensor to have a gradient"):
-        attention(leaf() if wants else X, X, X, **{name: listed})
+    argument, rows, _ = name.partition(" of rows")
+    number = leaf(torch.tensor(0.5))
+    row = [number] if argument != "bias" else [0.25, number, number, 1, 2]
+    options = {argument: [row] if rows else row}
+    q = leaf() if wants else X
+    with pytest.raises(ValueError, match=f"attention: {argument} must be a tensor to have a grad"):
+        attention(q, X, X, **options)
+    with torch.no_grad():
+        got = attention(q, X, X, **options)
+        assert torch.equal(got, attention(X, X, X, **{argument: torch.tensor(options[argument])}))
+
+
+def test_a_list_of_tensors_with_gradients_without_autograd():
+    with pytest.raises(ValueError, match=r"attention: sinks must be an array or a list of numbers"):
+        qkv.attention(X, X, X, sinks=[leaf(torch.tensor(0.5))])
 
 
 @needs_operator

@@ -98,11 +98,24 @@ def _as_tensor(name: str, value: Any, q: torch.Tensor) -> Optional[torch.Tensor]
         value -= 2**64  # the same 64 bits
     if name in ("bias", "alibi_slopes", "sinks"):  # lists of numbers take the type of the scores
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        return torch.as_tensor(value, dtype=wide, device=q.device)
+        return _stacked(value, q.device, wide)
     if name in ("seed", "causal_offset") and not isinstance(value, (list, tuple, np.ndarray)):
         # Also of an integer known only later.
         return torch.full((), value, dtype=torch.int64, device="cpu")
-    return torch.as_tensor(value, device="cpu")
+    return _stacked(value, "cpu")
+
+
+def _has_tensors(x: Any) -> bool:
+    return isinstance(x, (list, tuple)) and any(
+        isinstance(number, torch.Tensor) or _has_tensors(number) for number in x
+    )
+
+
+def _stacked(x: Any, device: Any, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
+    """torch.as_tensor; in a graph it cannot read the tensors of a list."""
+    if _has_tensors(x):
+        return torch.stack([_stacked(number, device, dtype) for number in x])
+    return torch.as_tensor(x, dtype=dtype, device=device)
 
 
 def _plain_value(name: str, value: Any) -> Any:
@@ -201,9 +214,10 @@ _WITHOUT_GRADIENT = ("scale", "softcap", "rotary_base", "rotary_frequencies", "d
 
 
 def lists_gradients(x: Any) -> bool:
-    """Whether x is a list of numbers of which some require a gradient."""
+    """Whether x is a list of numbers, or of lists, of which some require a gradient."""
     return isinstance(x, (list, tuple)) and any(
-        isinstance(number, torch.Tensor) and number.requires_grad for number in x
+        number.requires_grad if isinstance(number, torch.Tensor) else lists_gradients(number)
+        for number in x
     )
 
 
