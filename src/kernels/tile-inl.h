@@ -24,8 +24,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Registers per row of a tile.
 inline constexpr int kTileVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 
-// Rows of the next tile. 7 or 8 are halves, since a tile of one or two rows has too few independent
-// sums to hide the latency of an addition.
+// How many of the remaining rows the next tile takes: as many as fit, but of the last 7 or 8 about
+// half. The other half is then a tile of 3 or 4 rows: one of a single row or two has too few
+// independent sums to hide the latency of an addition.
 HWY_INLINE Index rows_of_tile(Index rest) {
   return rest <= kTileRows ? rest : rest <= kTileRows + 2 ? (rest + 1) / 2 : kTileRows;
 }
