@@ -6,7 +6,9 @@
 #include <limits>
 #include <set>
 
+#include "attention/validate/resolve.h"
 #include "core/order.h"
+#include "core/problem.h"
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
@@ -59,9 +61,11 @@ class Judge {
     const double scale =
         std::fabs(call.options().scale.value_or(call.has("scaled_dot") ? 1 / root(call.Dq) : 1));
     raw_ = scale * error_of(call.score());
+    largest_ = scale * size_of(call.score());
+    if (call.options().softcap > 0) largest_ = std::min(largest_, call.options().softcap);
     if (raw_ > 0) raw_ += static_cast<double>(call.Dq + call.Dk + call.U) * smallest_ * eps_;
     capped_ = raw_ + (raw_ > 0 ? 4 * eps_ * call.options().softcap : 0);
-    score_ = capped_ + (raw_ > 0 ? 4 * eps_ * added() : 0);
+    score_ = capped_ + (raw_ > 0 ? error_of_additions() : 0);
     weight_ = growth(2 * score_);
     dropped_ = 1 / (1 - call.options().dropout.p);
   }
@@ -84,40 +88,80 @@ class Judge {
   // e^r - 1, which is below 1.001 r for small r.
   static double growth(double r) { return r < 1e-3 ? 1.001 * r : std::expm1(std::min(r, 80.0)); }
 
-  // The magnitude of what the options add to scores, which may cancel: by random_options.cc.
-  double added() const {
-    double size = largest_finite(values_of(call_.options().bias));
+  // Of all that comes after the soft-cap: how often it rounds, and the magnitude of what it adds,
+  // which may cancel. Mods: by random_options.cc.
+  double error_of_additions() const {
+    const Options& options = call_.options();
+    double steps = 0;
+    double size = largest_;
     if (call_.has("mods")) {
+      steps += 2;
       size += 0.7 + 0.05 * static_cast<double>(std::max(call_.Tq, call_.Tk)) +
               0.1 * static_cast<double>(call_.B + call_.H);
     }
-    return size;
+    if (options.bias.given()) {
+      steps += 1;
+      size += largest_finite(values_of(options.bias));
+    }
+    if (options.alibi.given()) {
+      steps += 1;
+      size += largest_finite(values_of(options.alibi)) * largest_distance();
+    }
+    return steps * eps_ * size;
+  }
+  // The largest |i + o - j| that causal masks and windows leave.
+  double largest_distance() const {
+    core::ResolvedProblem p;
+    attn::resolve("bounds", {}, call_.inputs(), call_.options(), p);
+    Index largest = 0;
+    for (Index b = 0; b < p.B; ++b) {
+      const core::Sequence s = p.sequence(b);
+      const Index o = p.diagonal_offset(b, s);
+      Index least = o - std::max<Index>(0, s.Tk - 1);
+      Index most = o + std::max<Index>(0, s.Tq - 1);
+      for (const Mask& mask : call_.options().masks) {
+        if (std::holds_alternative<Causal>(mask)) least = std::max<Index>(least, 0);
+        const auto* window = std::get_if<Window>(&mask);
+        if (window != nullptr && window->left >= 0) most = std::min(most, window->left);
+        if (window != nullptr && window->right >= 0) least = std::max(least, -window->right);
+      }
+      if (least <= most) largest = std::max({largest, std::abs(least), std::abs(most)});
+    }
+    return static_cast<double>(largest);
   }
   // For a sum of products whose factors have at most these norms.
   double products(Index n, double x, double y) const {
     return fuses_ ? 0 : static_cast<double>(n + 2) * eps_ * x * y;
   }
-  double error_of(ScoreKind score) const {
+  // The largest |score| before scale, rounded or not.
+  double size_of(ScoreKind score) const {
     switch (score) {
       case ScoreKind::kDot:
-        return dot_error();
-      case ScoreKind::kBilinear:
-        return bilinear_error();
+        return largest_norm(call_.inputs().q) * largest_norm(call_.inputs().k);
+      case ScoreKind::kBilinear: {
+        // |W| is at most the root of the sum of its rows' squares.
+        const ConstView w = std::get<Bilinear>(call_.options().score).w;
+        return largest_norm(call_.inputs().q) * largest_norm(w) * root(call_.Dq) *
+               largest_norm(call_.inputs().k);
+      }
       case ScoreKind::kAdditive:
-        return additive_error();
+        return largest_sum(std::get<Additive>(call_.options().score).v);
       case ScoreKind::kCosine:
         break;
     }
-    return products(call_.Dq, 1.01, 1.01);  // of rows that are equal on all paths
+    return 1.01 * 1.01;  // of rows that are equal on all paths
   }
-  double dot_error() const {
-    return products(call_.Dq, largest_norm(call_.inputs().q), largest_norm(call_.inputs().k));
-  }
-  double bilinear_error() const {
-    const ConstView w = std::get<Bilinear>(call_.options().score).w;
-    // |W| is at most the root of the sum of its rows' squares.
-    const double left = largest_norm(call_.inputs().q) * largest_norm(w) * root(call_.Dq);
-    return products(call_.Dq + call_.Dk + 2, left, largest_norm(call_.inputs().k));
+  double error_of(ScoreKind score) const {
+    switch (score) {
+      case ScoreKind::kDot:
+      case ScoreKind::kCosine:
+        return products(call_.Dq, size_of(score), 1);
+      case ScoreKind::kBilinear:
+        return products(call_.Dq + call_.Dk + 2, size_of(score), 1);
+      case ScoreKind::kAdditive:
+        break;
+    }
+    return additive_error();
   }
   double additive_error() const {
     const auto& score = std::get<Additive>(call_.options().score);
@@ -125,7 +169,7 @@ class Judge {
                        products(call_.Dk, largest_norm(call_.inputs().k), largest_norm(score.wk));
     if (!fuses_ && score.b.given()) projected += eps_ * largest_finite(values_of(score.b));
     const double each = tanh_error(call_.U) * eps_ + std::min(projected, 2.0);
-    return largest_sum(score.v) * each;
+    return size_of(ScoreKind::kAdditive) * each;
   }
 
   bool allowed(const std::string& name, double got, double want) {
@@ -147,9 +191,7 @@ class Judge {
     const double size = std::fabs(want);
     if (name == "raw_scores") return raw_;
     if (name == "capped_scores") return capped_;
-    if (name == "masked_scores" || name == "row_max") {
-      return score_ == 0 ? 0 : score_ + 4 * eps_ * size;
-    }
+    if (name == "masked_scores" || name == "row_max") return score_;
     if (name == "lse") return (72 + 2 * size) * eps_ + 2 * score_;
     if (name == "out") return out_bound(size);
     if (name == "entropy") return entropy_bound(size);
@@ -243,6 +285,7 @@ class Judge {
   bool fuses_ = true;
   double eps_ = 0;
   double smallest_ = 0;  // what may be rounded to 0
+  double largest_ = 0;   // |score| after the soft-cap
   double raw_ = 0;       // bounds of scores
   double capped_ = 0;
   double score_ = 0;

@@ -25,8 +25,13 @@ double tanh_error(Index U);
 //   e^2b, and the reciprocal by eps: 2 r is off by 5 eps. Together below 8 eps |v_u| in each unit;
 //   sums in chunks of n = min(U, 32) units, 4 sqrt(n) eps, and U / 32 more. That is tanh_error(U)
 //   eps sum |v|.
-//   What is added after it (scale, mods, bias, ALiBi) is rounded once or twice more, and tanh by
-//   4 eps of a soft-cap. Call the whole `score`.
+//   D + 2 has room for the rounding of the product with scale; tanh errs by 4 eps of a soft-cap.
+//   Each step after it, up to two mods, bias and ALiBi, rounds its result on either path by eps/2
+//   of it: two paths move apart by at most eps (|s| + |added|), where |added| is the size of all
+//   that has been added so far, 0.05 |i - j| of a mod and slope |i + o - j| of ALiBi too. n steps
+//   give n eps (|s| + |added|). What they add is itself the same on all paths, and so are the rows
+//   of the cosine. Call the whole `score`: 0 where the products have the same bits, for then all
+//   that follows has, but for tanh.
 // - e_j = exp(s_j - max): 4 eps for the two exponentials, eps |s_j - max| for the product with
 //   log2(e) that one of them may round, and 2 `score`. As w_j falls with s_j - max,
 //   |s_j - max| <= |log w_j|, and the mean of it under w is at most log Tk < 8.
