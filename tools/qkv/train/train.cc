@@ -18,6 +18,7 @@
 #include "models/model_names.h"
 #include "models/translation_run.h"
 #include "shell/exit_codes.h"
+#include "shell/memory.h"
 #include "shell/options.h"
 #include "shell/progress.h"
 #include "train/commands.h"
@@ -228,6 +229,21 @@ void warn_if_idle(const TrainOptions& options, const TrainingReport& report, con
   }
 }
 
+// Parameters, their gradients and two moments of Adam, as float32: of the encoder's layers, the
+// most of a model that this machine cannot hold.
+void check_memory(const qkv::app::TranslatorConfig& model) {
+  constexpr double kBytes = 4 * sizeof(float);
+  const auto H = static_cast<double>(model.hidden);
+  const auto layers = static_cast<double>(model.encoder_layers);
+  const auto direction = [H](double input) { return 3 * H * (input + H); };
+  const double first = 2 * direction(static_cast<double>(model.embedding));
+  const double parameters = first + (layers - 1) * 2 * direction(2 * H);
+  ::check_memory(kBytes * parameters,
+                 fmt::format("an encoder of --hidden {} and --encoder-layers {}", model.hidden,
+                             model.encoder_layers),
+                 "smaller ones take less");
+}
+
 TrainingReport train(const TrainOptions& options, const Common& common) {
   Progress progress(common, "train");
   qkv::app::TrainingHooks hooks;
@@ -243,6 +259,7 @@ TrainingReport train(const TrainOptions& options, const Common& common) {
 
 void run(TrainOptions options, const Command& command, const Common& common) {
   resolve(options, command);
+  check_memory(options.training.model);
   options.training.executor = qkv::Executor::threads(common.threads);
   const TrainingReport report = train(options, common);
   if (report.end == TrainingEnd::kStopped) {
