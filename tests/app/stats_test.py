@@ -116,6 +116,13 @@ class Stats(Case):
         self.near(np.load(self.dir / "s.npz")["first_key"],
                   attn[1:2][:, [0, 2]][:, :, [3, 1]][..., 0].mean(-1), 1e-12)
 
+    def test_scores_keep_to_their_columns(self):
+        """What was saved before the softmax, with the fill of masked keys."""
+        self.save(attn=np.array([[[1, -1e9, 3e38], [-1e9, 2, 0.5], [1, 2, -1e9]]], np.float32))
+        title, row = self.run_qkv("stats", "a.npz").out.splitlines()[2:4]
+        self.assertEqual(len(row), len(title), title + "\n" + row)
+        self.assertTrue(row.endswith("key 2 1e+38"), row)
+
     def test_fits_a_terminal(self):
         self.save(attn=np.stack([weights(6, 6)] * 3)[None, None])
         whole = self.run_qkv("stats", "a.npz").out

@@ -95,6 +95,14 @@ const std::string* top_token(const AttentionFile& file, const HeadStatistics& he
   return &file.src[static_cast<std::size_t>(head.example)][static_cast<std::size_t>(head.top_key)];
 }
 
+// Weights, and what comes from them, have so many digits after the point. Those of scores saved
+// before the softmax may be as large as the fill of masked keys, or larger.
+std::string shown(double value, int digits) {
+  constexpr double kLargestInFull = 1e6;
+  if (digits > 0 && std::fabs(value) >= kLargestInFull) return fmt::format("{:.3g}", value);
+  return fmt::format("{:.{}f}", value, digits);
+}
+
 // "[SEP] 0.70" of each head, padded to the widest, under their title.
 std::vector<std::string> top_keys(const Stats& stats) {
   constexpr std::size_t kLongestToken = 16;
@@ -108,7 +116,7 @@ std::vector<std::string> top_keys(const Stats& stats) {
       name = name.substr(1, name.size() - 2);  // a column needs no quotes
     }
     cells.push_back(numbers.top_key < 0 ? "none"
-                                        : fmt::format("{} {:.2f}", name, numbers.top_weight));
+                                        : fmt::format("{} {}", name, shown(numbers.top_weight, 2)));
   }
   int widest = 0;
   for (const std::string& cell : cells) widest = std::max(widest, qkv::app::display_width(cell));
@@ -146,7 +154,7 @@ std::string table(const Stats& stats) {
       }
     }
     for (const Column& column : kColumns) {
-      line += fmt::format("{:>9.{}f}  ", column.value(head.statistics), column.digits);
+      line += fmt::format("{:>9}  ", shown(column.value(head.statistics), column.digits));
     }
     text += line + *cell++ + "\n";
   }
@@ -170,7 +178,7 @@ std::string table_in_bands(const Stats& stats, int columns) {
   for (const Column& column : kColumns) {
     qkv::app::picture::Column to{.head = std::string(column.title)};
     for (const HeadReport& head : stats.heads) {
-      to.cells.push_back(fmt::format("{:.{}f}", column.value(head.statistics), column.digits));
+      to.cells.push_back(shown(column.value(head.statistics), column.digits));
     }
     cells.push_back(std::move(to));
   }
