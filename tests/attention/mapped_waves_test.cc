@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,9 +9,11 @@
 #include <qkv/additive_memory.h>
 
 #include "tests/attention/paths.h"
+#include "tests/support/compare.h"
 
 // Mapped rows of a large batch are made for some entries at a time, in place of those before. No
-// bit of an entry depends on that, and memory does not grow with the batch.
+// bit of an entry depends on that, the numbers are those of the reference, and memory does not grow
+// with the batch.
 namespace qkv::test {
 namespace {
 
@@ -25,9 +28,10 @@ struct Batch {
   explicit Batch(Maps which)
       : maps(which),
         width(which == Maps::kAdditive ? 8 : 512),
+        key_heads(which == Maps::kNormAndRotary ? kHeads : 1),
         q(normal({kEntries, kHeads, kRows, width}, 1)),
-        k(normal({kEntries, kHeads, kRows, width}, 2)),
-        v(normal({kEntries, kHeads, kRows, 5}, 3)),
+        k(normal({kEntries, key_heads, kRows, width}, 2)),
+        v(normal({kEntries, key_heads, kRows, 5}, 3)),
         slopes(normal({kEntries, kHeads}, 4)),
         lengths(DType::kInt32, Dims(kEntries)),
         offsets(DType::kInt64, Dims(kEntries)),
@@ -37,8 +41,12 @@ struct Batch {
       lengths.view().at<std::int32_t>({b}) = static_cast<std::int32_t>(kRows - b);
       offsets.view().at<std::int64_t>({b}) = b % 7 - 3;
     }
-    // Exponentials of one query alone need their powers.
-    if (which == Maps::kAdditive) q.view().at<float>({12, 1, 7, 0}) = 1e3F;
+    // In an entry each, exponentials of a query and of a key need their powers, and those of a
+    // query are whole.
+    if (which != Maps::kAdditive) return;
+    q.view().at<float>({12, 1, 48, 0}) = 1e3F;
+    k.view().at<float>({22, 0, 20, 0}) = 1e3F;
+    q.view().at<float>({0, 0, 49, 0}) = 40;
   }
   Inputs inputs(Index b0, Index b1) const {
     return {slice(q, 0, b0, b1), slice(k, 0, b0, b1), slice(v, 0, b0, b1)};
@@ -58,7 +66,7 @@ struct Batch {
   }
 
   Maps maps;
-  Index width;
+  Index width, key_heads;
   Tensor q, k, v, slopes, lengths, offsets;
   SeededScore parameters;
 };
@@ -77,21 +85,55 @@ struct EntryResults {
   Tensor out, lse, weights, column_sums;
 };
 
-void expect_entries(const Batch& batch, const EntryResults& all, const std::string& path) {
-  for (Index b = 0; b < kEntries; ++b) {
-    EntryResults one(1);
-    Context context;
-    context.force_path(path);
-    attention(batch.inputs(b, b + 1), batch.options(b, b + 1), one.views(), context);
-    const auto same = [&](const Tensor& got, const Tensor& want) {
-      return same_bits(slice(got, 0, b, b + 1), want);
-    };
-    EXPECT_TRUE(same(all.out, one.out)) << path << ", entry " << b;
-    EXPECT_TRUE(same(all.lse, one.lse)) << path << ", entry " << b;
-    EXPECT_TRUE(same(all.weights, one.weights)) << path << ", entry " << b;
-    EXPECT_TRUE(same(all.column_sums, one.column_sums)) << path << ", entry " << b;
+// Entry b in a call of its own.
+EntryResults alone(const Batch& batch, Index b, std::string_view path) {
+  EntryResults one(1);
+  Context context;
+  context.force_path(path);
+  attention(batch.inputs(b, b + 1), batch.options(b, b + 1), one.views(), context);
+  return one;
+}
+
+// Calls f(all's result, one's result) for those of entry b.
+template <class F>
+void for_each_result(const EntryResults& all, Index b, const EntryResults& one, const F& f) {
+  SCOPED_TRACE("entry " + std::to_string(b));
+  for (Tensor EntryResults::*const result : {&EntryResults::out, &EntryResults::lse,
+                                             &EntryResults::weights, &EntryResults::column_sums}) {
+    f(slice(ConstView(all.*result), 0, b, b + 1), one.*result);
   }
 }
+
+// What an entry has alone: every entry on a path and, since both calls may be wrong, some on the
+// reference.
+class Entries {
+ public:
+  explicit Entries(const Batch& batch) : batch_(batch) {
+    for (const Index b : {0, 12, 22}) references_.emplace(b, alone(batch, b, kReferencePath));
+  }
+  void choose(std::string_view path) {
+    of_path_.clear();
+    for (Index b = 0; b < kEntries; ++b) of_path_.push_back(alone(batch_, b, path));
+  }
+  void compare_with(const EntryResults& all) const {
+    for (Index b = 0; b < kEntries; ++b) {
+      const EntryResults& one = of_path_[static_cast<std::size_t>(b)];
+      for_each_result(all, b, one, [](const ConstView& got, const Tensor& want) {
+        EXPECT_TRUE(same_bits(got, want));
+      });
+    }
+    for (const auto& [b, one] : references_) {
+      for_each_result(all, b, one, [](const ConstView& got, const Tensor& want) {
+        EXPECT_TRUE(compare("against the reference", got, values_of(want), {1e-4, 1e-4}, ""));
+      });
+    }
+  }
+
+ private:
+  const Batch& batch_;
+  std::vector<EntryResults> of_path_;
+  std::map<Index, EntryResults> references_;
+};
 
 ScoreKind kind_of(Maps maps) {
   switch (maps) {
@@ -108,13 +150,16 @@ ScoreKind kind_of(Maps maps) {
 TEST(MappedWaves, AnEntryHasTheBitsThatItHasAlone) {
   for (const Maps maps : {Maps::kAdditive, Maps::kBilinear, Maps::kNormAndRotary}) {
     const Batch batch(maps);
+    Entries entries(batch);
     for (const std::string& path : fast_paths(kind_of(maps))) {
+      SCOPED_TRACE(path);
+      entries.choose(path);
       for (const int threads : {1, 3}) {
         EntryResults all(kEntries);
         Context context(Executor::threads(threads));
         context.force_path(path);
         attention(batch.inputs(0, kEntries), batch.options(0, kEntries), all.views(), context);
-        expect_entries(batch, all, path);
+        entries.compare_with(all);
         if (is_brief()) return;
       }
     }
@@ -124,14 +169,17 @@ TEST(MappedWaves, AnEntryHasTheBitsThatItHasAlone) {
 // The keys of the whole batch are there, its queries are mapped some at a time.
 TEST(MappedWaves, QueriesOfAnAdditiveMemoryToo) {
   const Batch batch(Maps::kAdditive);
+  Entries entries(batch);
   for (const std::string& path : fast_paths(ScoreKind::kAdditive)) {
+    SCOPED_TRACE(path);
+    entries.choose(path);
     Context context;
     context.force_path(path);
     const Options options = batch.options(0, kEntries);
     AdditiveMemory memory(batch.k, std::get<Additive>(options.score), context);
     EntryResults all(kEntries);
     memory.attention(batch.inputs(0, kEntries), options, all.views());
-    expect_entries(batch, all, path);
+    entries.compare_with(all);
     if (is_brief()) return;
   }
 }
