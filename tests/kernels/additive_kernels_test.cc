@@ -31,8 +31,7 @@ class AdditiveKernelsOf : public testing::Test {
     for_each_supported([&](Target target) { f(additive_kernels<T>(target)); });
   }
 };
-using Types = testing::Types<float, double>;
-TYPED_TEST_SUITE(AdditiveKernelsOf, Types);
+TYPED_TEST_SUITE(AdditiveKernelsOf, SumTypes);
 
 // Numbers x 2^power of two forms: whole, and with the powers apart.
 template <class T>

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -22,15 +21,6 @@ namespace qkv::kernels {
 namespace {
 
 template <class T>
-std::vector<T> random_values(Index n, int seed) {
-  std::mt19937 bits(static_cast<unsigned>(seed));
-  std::normal_distribution<double> normal;
-  std::vector<T> x(static_cast<std::size_t>(n));
-  for (T& value : x) value = static_cast<T>(normal(bits));
-  return x;
-}
-
-template <class T>
 class Kernels : public testing::Test {
  protected:
   // f(kernels, whether products and sums are fused) for each target.
@@ -40,8 +30,7 @@ class Kernels : public testing::Test {
   }
   static T multiply_add(bool fused, T a, T b, T c) { return fused ? std::fma(a, b, c) : a * b + c; }
 };
-using Types = testing::Types<float, double>;
-TYPED_TEST_SUITE(Kernels, Types);
+TYPED_TEST_SUITE(Kernels, SumTypes);
 
 constexpr Index kWidths[] = {1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 33, 48, 64, 65, 80, 100, 129};
 
@@ -95,10 +84,10 @@ TYPED_TEST(Kernels, ScoresAreSumsOverBlocksOfAscendingChannels) {
         const std::vector<T> rows = random_values<T>(kPanel * stride, 1);
         constexpr Index kMostRows = 13;
         const std::vector<T> q = random_values<T>(kMostRows * D, 2);
-        std::vector<T> panel(static_cast<std::size_t>(kPanel * D), T(9));
+        std::vector<T> panel(at(kPanel * D), T(9));
         k.pack_panel(RowsOf<const T>{rows.data(), stride}, keys, D, panel.data());
         for (const Index count : {1, 2, 3, 4, 5, 6, 7, 8, 13}) {
-          std::vector<T> s(static_cast<std::size_t>(kMostRows * 70), T(7));
+          std::vector<T> s(at(kMostRows * 70), T(7));
           k.scores({q.data(), D}, count, D, panel.data(), T(0.3), {s.data(), 70});
           std::vector<T> some(s.size(), T(7));
           k.scores_of_keys({q.data(), D}, count, D, panel.data(), keys, T(0.3), {some.data(), 70});
@@ -109,12 +98,12 @@ TYPED_TEST(Kernels, ScoresAreSumsOverBlocksOfAscendingChannels) {
           for (Index r = 0; r < kMostRows; ++r) {
             for (Index n = 0; n < kPanel; ++n) {
               const T sum = test::sum_in_blocks<T>(D, [&](Index c, T so_far) {
-                const T key = n < keys ? rows[static_cast<std::size_t>(n * stride + c)] : T(0);
-                const T value = q[static_cast<std::size_t>(r * D + c)];
+                const T key = n < keys ? rows[at(n * stride + c)] : T(0);
+                const T value = q[at(r * D + c)];
                 return this->multiply_add(fused, value, key, so_far);
               });
               const T want = r < count ? sum * T(0.3) : T(7);  // rows behind are not touched
-              ASSERT_EQ(s[static_cast<std::size_t>(r * 70 + n)], want) << D << " " << r << " " << n;
+              ASSERT_EQ(s[at(r * 70 + n)], want) << D << " " << r << " " << n;
             }
           }
         }
@@ -136,12 +125,11 @@ TYPED_TEST(Kernels, WeightedSumsAreOneChainOverAscendingKeys) {
         k.weighted_sum({w.data(), kKeys}, rows, {v.data(), E}, kKeys, E, {acc.data(), E + 2});
         for (Index r = 0; r < rows; ++r) {
           for (Index c = 0; c < E + 2; ++c) {
-            T sum = start[static_cast<std::size_t>(r * (E + 2) + c)];
+            T sum = start[at(r * (E + 2) + c)];
             for (Index n = 0; n < kKeys && c < E; ++n) {
-              sum = this->multiply_add(fused, w[static_cast<std::size_t>(r * kKeys + n)],
-                                       v[static_cast<std::size_t>(n * E + c)], sum);
+              sum = this->multiply_add(fused, w[at(r * kKeys + n)], v[at(n * E + c)], sum);
             }
-            ASSERT_EQ(acc[static_cast<std::size_t>(r * (E + 2) + c)], sum) << E << " " << c;
+            ASSERT_EQ(acc[at(r * (E + 2) + c)], sum) << E << " " << c;
           }
         }
       }
@@ -165,11 +153,11 @@ TYPED_TEST(Kernels, ProductsAreSummedFromZeroAndAdded) {
           for (Index c = 0; c < columns + 2; ++c) {
             T sum(0);
             for (Index n = 0; n < kTerms && c < columns; ++n) {
-              sum = this->multiply_add(fused, x[static_cast<std::size_t>(r * kTerms + n)],
-                                       w[static_cast<std::size_t>(n * columns + c)], sum);
+              sum = this->multiply_add(fused, x[at(r * kTerms + n)], w[at(n * columns + c)], sum);
             }
-            const auto at = static_cast<std::size_t>(r * (columns + 2) + c);
-            ASSERT_EQ(y[at], c < columns ? start[at] + sum : start[at]) << columns << " " << c;
+            const std::size_t place = at(r * (columns + 2) + c);
+            ASSERT_EQ(y[place], c < columns ? start[place] + sum : start[place])
+                << columns << " " << c;
           }
         }
       }
@@ -223,12 +211,12 @@ TYPED_TEST(Kernels, WeightsAreAddedInTheFixedOrder) {
         for (T& x : s) x *= 5;
         s[3] = kMasked;
         std::vector<SummedRow<T>> rows;
-        std::vector<T> columns(static_cast<std::size_t>(n), T(0.5));
-        std::vector<T> cells(static_cast<std::size_t>(n), T(2));
+        std::vector<T> columns(at(n), T(0.5));
+        std::vector<T> cells(at(n), T(2));
         std::vector<T> entropy(kTileRows, T(-1));
         std::vector<T> want_columns(columns);
         std::vector<T> want_cells(cells);
-        std::vector<T> w(static_cast<std::size_t>(n));
+        std::vector<T> w(at(n));
         for (Index r = 0; r < count; ++r) {
           rows.push_back({s.data() + r * kStride, T(20), T(3) + static_cast<T>(r), T(1.5)});
           k.weights(rows.back().s, n, rows.back().max, rows.back().sum, w.data());
@@ -242,7 +230,7 @@ TYPED_TEST(Kernels, WeightsAreAddedInTheFixedOrder) {
           }
           const T want = reference::tree_sum(partial);
           k.sum_weights(&rows.back(), 1, n, {w.data(), nullptr, entropy.data() + r});
-          EXPECT_EQ(entropy[static_cast<std::size_t>(r)], want) << "row " << r << " alone";
+          EXPECT_EQ(entropy[at(r)], want) << "row " << r << " alone";
         }
         const std::vector<T> alone(entropy);
         k.sum_weights(rows.data(), count, n, {columns.data(), cells.data(), entropy.data()});
@@ -263,26 +251,26 @@ TYPED_TEST(Kernels, SoftmaxSumsInTheFixedOrder) {
   this->for_each_target([&](const DotKernels<T>& k, bool) {
     for (const Index n : {64, 128, 448, 512}) {
       constexpr Index kStride = 528;
-      std::vector<T> s(static_cast<std::size_t>(3 * kStride));
+      std::vector<T> s(at(3 * kStride));
       const std::vector<T> values = random_values<T>(3 * kStride, 6);
       for (std::size_t x = 0; x < s.size(); ++x) s[x] = 5 * values[x];
       s[3] = -std::numeric_limits<T>::infinity();
       s[kStride + 7] = std::numeric_limits<T>::quiet_NaN();
       std::fill_n(s.data() + 2 * kStride, kStride, -std::numeric_limits<T>::infinity());
       T largest = s[0];
-      for (Index x = 0; x < n; ++x) largest = std::max(largest, s[static_cast<std::size_t>(x)]);
+      for (Index x = 0; x < n; ++x) largest = std::max(largest, s[at(x)]);
       T max[3];
       T sum[3];
       k.softmax({s.data(), kStride}, 3, n, max, sum);
       EXPECT_EQ(max[0], largest);
       T partial[kPanel] = {};
-      for (Index x = 0; x < n; ++x) partial[x % kPanel] += s[static_cast<std::size_t>(x)];
+      for (Index x = 0; x < n; ++x) partial[x % kPanel] += s[at(x)];
       EXPECT_EQ(sum[0], reference::tree_sum(partial));
       EXPECT_EQ(s[3], T(0));
       EXPECT_TRUE(std::isnan(sum[1]));
       EXPECT_EQ(max[2], -std::numeric_limits<T>::infinity());
       EXPECT_EQ(sum[2], T(0));
-      for (Index x = 0; x < n; ++x) ASSERT_EQ(s[static_cast<std::size_t>(2 * kStride + x)], T(0));
+      for (Index x = 0; x < n; ++x) ASSERT_EQ(s[at(2 * kStride + x)], T(0));
     }
   });
 }
@@ -296,8 +284,8 @@ TYPED_TEST(Kernels, DropWhatTheDropoutMaskDrops) {
         std::vector<T> w(192, T(2));
         k.drop(w.data(), mask.row(3, 2, 70000), j0, 192);
         for (Index n = 0; n < 192; ++n) {
-          const bool kept = mask.kept(3, 2, 70000, (j0 + n) / 4)[static_cast<std::size_t>(n % 4)];
-          ASSERT_EQ(w[static_cast<std::size_t>(n)], kept ? T(2) : T(0)) << p << " " << n;
+          const bool kept = mask.kept(3, 2, 70000, (j0 + n) / 4)[at(n % 4)];
+          ASSERT_EQ(w[at(n)], kept ? T(2) : T(0)) << p << " " << n;
         }
       }
     }

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -18,173 +17,142 @@ namespace {
 constexpr Index kApart = 5;  // numbers between rows, which are NaN
 
 template <class T>
-void compare_dots(Target target) {
-  const GradientKernels<T>& kernels = gradient_kernels<T>(target);
-  std::mt19937_64 random(7);
-  std::normal_distribution<double> normal;
-  for (const Index n : {0, 1, 3, 16, 17, 31, 32, 48, 70, 512}) {
-    const Index stride = n + kApart;
-    constexpr Index kRows = 11;
-    std::vector<T> a(static_cast<std::size_t>(kRows * stride), std::numeric_limits<T>::quiet_NaN());
-    std::vector<T> b(static_cast<std::size_t>(n));
-    for (T& value : b) value = static_cast<T>(normal(random));
-    for (Index r = 0; r < kRows; ++r) {
-      for (Index c = 0; c < n; ++c) {
-        a[static_cast<std::size_t>(r * stride + c)] = static_cast<T>(normal(random));
-      }
-    }
-    std::vector<T> all(kRows);
-    kernels.dots({a.data(), stride}, kRows, b.data(), n, all.data());
-    for (Index r = 0; r < kRows; ++r) {
-      SCOPED_TRACE("n " + std::to_string(n) + " row " + std::to_string(r));
-      double want = 0;
-      double size = 0;
-      for (Index c = 0; c < n; ++c) {
-        const double term = static_cast<double>(a[static_cast<std::size_t>(r * stride + c)]) *
-                            static_cast<double>(b[static_cast<std::size_t>(c)]);
-        want += term;
-        size += std::fabs(term);
-      }
-      // No term passes through more than n additions.
-      const double ulp = std::numeric_limits<T>::epsilon();
-      const T got = all[static_cast<std::size_t>(r)];
-      EXPECT_NEAR(got, want, ulp * static_cast<double>(n + 2) * size);
-      // Alone: the same bits.
-      T alone = 1;
-      kernels.dots({a.data() + r * stride, stride}, 1, b.data(), n, &alone);
-      EXPECT_EQ(alone, got);
-    }
+class GradientKernelsOf : public testing::Test {
+ protected:
+  template <class F>
+  static void for_each_target(const F& f) {
+    for_each_supported([&](Target target) { f(gradient_kernels<T>(target)); });
   }
-}
-
-TEST(GradientKernels, DotsOfRowsAreSums) {
-  for_each_supported([](Target target) {
-    compare_dots<float>(target);
-    compare_dots<double>(target);
-  });
-}
-
-// Rows at once have the bits of each row alone. Between rows are numbers that are NaN.
-template <class T>
-void compare_row_dots(Target target) {
-  const GradientKernels<T>& kernels = gradient_kernels<T>(target);
-  std::mt19937_64 random(8);
-  std::normal_distribution<double> normal;
-  constexpr Index kRows = 43;
-  for (const Index n : {1, 2, 3, 4, 5, 16, 63, 64, 65, 70, 131}) {
-    const Index stride = n + kApart;
-    std::vector<T> a(static_cast<std::size_t>(kRows * stride), std::numeric_limits<T>::quiet_NaN());
-    std::vector<T> b = a;
-    for (Index r = 0; r < kRows; ++r) {
-      for (Index c = 0; c < n; ++c) {
-        a[static_cast<std::size_t>(r * stride + c)] = static_cast<T>(normal(random));
-        b[static_cast<std::size_t>(r * stride + c)] = static_cast<T>(normal(random));
+  // Rows of n numbers, kApart more between them.
+  static std::vector<T> random_rows(Index rows, Index n, unsigned seed) {
+    std::vector<T> x = random_values<T>(rows * (n + kApart), seed);
+    for (std::size_t place = 0; place < x.size(); ++place) {
+      if (static_cast<Index>(place) % (n + kApart) >= n) {
+        x[place] = std::numeric_limits<T>::quiet_NaN();
       }
     }
-    for (const Index rows : {1, 8, 15, 16, 17, 43}) {
-      std::vector<T> all(kRows, T(-7));
-      kernels.row_dots({a.data(), stride}, {b.data(), stride}, rows, n, all.data());
+    return x;
+  }
+};
+TYPED_TEST_SUITE(GradientKernelsOf, SumTypes);
+
+TYPED_TEST(GradientKernelsOf, DotsOfRowsAreSums) {
+  using T = TypeParam;
+  constexpr Index kRows = 11;
+  this->for_each_target([&](const GradientKernels<T>& kernels) {
+    for (const Index n : {0, 1, 3, 16, 17, 31, 32, 48, 70, 512}) {
+      const Index stride = n + kApart;
+      const std::vector<T> a = this->random_rows(kRows, n, 7);
+      const std::vector<T> b = random_values<T>(n, 8);
+      std::vector<T> all(kRows);
+      kernels.dots({a.data(), stride}, kRows, b.data(), n, all.data());
       for (Index r = 0; r < kRows; ++r) {
         SCOPED_TRACE("n " + std::to_string(n) + " row " + std::to_string(r));
-        T alone = -7;
-        if (r < rows) {
-          const Index at = r * stride;
-          kernels.row_dots({a.data() + at, stride}, {b.data() + at, stride}, 1, n, &alone);
+        double want = 0;
+        double size = 0;
+        for (Index c = 0; c < n; ++c) {
+          const double term =
+              static_cast<double>(a[at(r * stride + c)]) * static_cast<double>(b[at(c)]);
+          want += term;
+          size += std::fabs(term);
         }
-        EXPECT_EQ(all[static_cast<std::size_t>(r)], alone);
+        // No term passes through more than n additions.
+        const double ulp = std::numeric_limits<T>::epsilon();
+        EXPECT_NEAR(all[at(r)], want, ulp * static_cast<double>(n + 2) * size);
+        // Alone: the same bits.
+        T alone = 1;
+        kernels.dots({a.data() + r * stride, stride}, 1, b.data(), n, &alone);
+        EXPECT_EQ(alone, all[at(r)]);
       }
     }
-  }
-}
-
-TEST(GradientKernels, RowDotsHaveTheBitsOfEachRow) {
-  for_each_supported([](Target target) {
-    compare_row_dots<float>(target);
-    compare_row_dots<double>(target);
   });
 }
 
-template <class T>
-void find_each_odd_number(Target target) {
-  const GradientKernels<T>& kernels = gradient_kernels<T>(target);
-  for (const T odd : {std::numeric_limits<T>::quiet_NaN(), std::numeric_limits<T>::infinity(),
-                      -std::numeric_limits<T>::infinity()}) {
-    for (const Index n : {0, 1, 7, 16, 63, 64, 65, 150}) {
-      std::vector<T> x(static_cast<std::size_t>(n + 1), std::numeric_limits<T>::max());
-      x.back() = odd;
-      EXPECT_TRUE(kernels.all_finite(x.data(), n)) << n;
-      for (Index at = 0; at < n; ++at) {
-        T& place = x[static_cast<std::size_t>(at)];
-        place = odd;
-        EXPECT_FALSE(kernels.all_finite(x.data(), n)) << at << " of " << n;
-        place = -std::numeric_limits<T>::max();
+// Rows at once have the bits of each row alone.
+TYPED_TEST(GradientKernelsOf, RowDotsHaveTheBitsOfEachRow) {
+  using T = TypeParam;
+  constexpr Index kRows = 43;
+  this->for_each_target([&](const GradientKernels<T>& kernels) {
+    for (const Index n : {1, 2, 3, 4, 5, 16, 63, 64, 65, 70, 131}) {
+      const Index stride = n + kApart;
+      const std::vector<T> a = this->random_rows(kRows, n, 8);
+      const std::vector<T> b = this->random_rows(kRows, n, 9);
+      for (const Index rows : {1, 8, 15, 16, 17, 43}) {
+        std::vector<T> all(kRows, T(-7));
+        kernels.row_dots({a.data(), stride}, {b.data(), stride}, rows, n, all.data());
+        for (Index r = 0; r < kRows; ++r) {
+          SCOPED_TRACE("n " + std::to_string(n) + " row " + std::to_string(r));
+          T alone = -7;
+          if (r < rows) {
+            const Index place = r * stride;
+            kernels.row_dots({a.data() + place, stride}, {b.data() + place, stride}, 1, n, &alone);
+          }
+          EXPECT_EQ(all[at(r)], alone);
+        }
       }
     }
-  }
+  });
 }
 
-TEST(GradientKernels, EachNumberThatIsNotFiniteIsFound) {
-  for_each_supported([](Target target) {
-    find_each_odd_number<float>(target);
-    find_each_odd_number<double>(target);
+TYPED_TEST(GradientKernelsOf, EachNumberThatIsNotFiniteIsFound) {
+  using Limits = std::numeric_limits<TypeParam>;
+  this->for_each_target([&](const GradientKernels<TypeParam>& kernels) {
+    for (const TypeParam odd : {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
+      for (const Index n : {0, 1, 7, 16, 63, 64, 65, 150}) {
+        std::vector<TypeParam> x(at(n + 1), Limits::max());
+        x.back() = odd;
+        EXPECT_TRUE(kernels.all_finite(x.data(), n)) << n;
+        for (Index place = 0; place < n; ++place) {
+          x[at(place)] = odd;
+          EXPECT_FALSE(kernels.all_finite(x.data(), n)) << place << " of " << n;
+          x[at(place)] = -Limits::max();
+        }
+      }
+    }
   });
 }
 
 // Any number of columns at once has the bits of each column alone, whatever tiles they share; and
 // nothing else is written.
-template <class T>
-void compare_transposed_sums(Target target) {
-  const GradientKernels<T>& kernels = gradient_kernels<T>(target);
-  std::mt19937_64 random(8);
-  std::normal_distribution<double> normal;
-  const auto draw = [&](Index n) {
-    std::vector<T> x(static_cast<std::size_t>(n));
-    for (T& value : x) value = static_cast<T>(normal(random));
-    return x;
-  };
+TYPED_TEST(GradientKernelsOf, TransposedSumsOfAnyNumberOfColumns) {
+  using T = TypeParam;
   constexpr Index kCount = 9;
-  for (const Index width : {1, 16, 40, 65, 129}) {
-    for (const Index columns : {1, 5, 6, 7, 8, 12, 13, 14, 128}) {
-      SCOPED_TRACE("width " + std::to_string(width) + " columns " + std::to_string(columns));
-      const Index stride = columns + kApart;
-      const Index to_stride = width + kApart;
-      const std::vector<T> w = draw(kCount * stride);
-      const std::vector<T> x = draw(kCount * width);
-      const std::vector<T> before = draw((columns + 1) * to_stride);
-      std::vector<T> sums = before;
-      std::vector<T> products = before;
-      kernels.transposed_sum({w.data(), stride}, columns, {x.data(), width}, kCount, width,
-                             {sums.data(), to_stride});
-      kernels.transposed_product({w.data(), stride}, columns, {x.data(), width}, kCount, width,
-                                 {products.data(), to_stride});
-      std::vector<T> sums_alone = before;
-      std::vector<T> products_alone = before;
-      for (Index r = 0; r < columns; ++r) {
-        T* const to = products_alone.data() + r * to_stride;
-        for (Index c = 0; c < width; ++c) {
-          double want = 0;
-          for (Index n = 0; n < kCount; ++n) {
-            want += static_cast<double>(w[static_cast<std::size_t>(n * stride + r)]) *
-                    static_cast<double>(x[static_cast<std::size_t>(n * width + c)]);
+  this->for_each_target([&](const GradientKernels<T>& kernels) {
+    for (const Index width : {1, 16, 40, 65, 129}) {
+      for (const Index columns : {1, 5, 6, 7, 8, 12, 13, 14, 128}) {
+        SCOPED_TRACE("width " + std::to_string(width) + " columns " + std::to_string(columns));
+        const Index stride = columns + kApart;
+        const Index to_stride = width + kApart;
+        const std::vector<T> w = random_values<T>(kCount * stride, 8);
+        const std::vector<T> x = random_values<T>(kCount * width, 9);
+        const std::vector<T> before = random_values<T>((columns + 1) * to_stride, 10);
+        std::vector<T> sums = before;
+        std::vector<T> products = before;
+        kernels.transposed_sum({w.data(), stride}, columns, {x.data(), width}, kCount, width,
+                               {sums.data(), to_stride});
+        kernels.transposed_product({w.data(), stride}, columns, {x.data(), width}, kCount, width,
+                                   {products.data(), to_stride});
+        std::vector<T> sums_alone = before;
+        std::vector<T> products_alone = before;
+        for (Index r = 0; r < columns; ++r) {
+          for (Index c = 0; c < width; ++c) {
+            double want = 0;
+            for (Index n = 0; n < kCount; ++n) {
+              want += static_cast<double>(w[at(n * stride + r)]) *
+                      static_cast<double>(x[at(n * width + c)]);
+            }
+            ASSERT_NEAR(products[at(r * to_stride + c)], want,
+                        100 * std::numeric_limits<T>::epsilon());
           }
-          const T got = products[static_cast<std::size_t>(r * to_stride + c)];
-          ASSERT_NEAR(got, want, 100 * std::numeric_limits<T>::epsilon());
+          kernels.transposed_product({w.data() + r, stride}, 1, {x.data(), width}, kCount, width,
+                                     {products_alone.data() + r * to_stride, to_stride});
+          kernels.transposed_sum({w.data() + r, stride}, 1, {x.data(), width}, kCount, width,
+                                 {sums_alone.data() + r * to_stride, to_stride});
         }
-        kernels.transposed_product({w.data() + r, stride}, 1, {x.data(), width}, kCount, width,
-                                   {to, to_stride});
-        kernels.transposed_sum({w.data() + r, stride}, 1, {x.data(), width}, kCount, width,
-                               {sums_alone.data() + r * to_stride, to_stride});
+        ASSERT_EQ(products, products_alone);
+        ASSERT_EQ(sums, sums_alone);
       }
-      ASSERT_EQ(products, products_alone);
-      ASSERT_EQ(sums, sums_alone);
     }
-  }
-}
-
-TEST(GradientKernels, TransposedSumsOfAnyNumberOfColumns) {
-  for_each_supported([](Target target) {
-    compare_transposed_sums<float>(target);
-    compare_transposed_sums<double>(target);
   });
 }
 

@@ -12,14 +12,16 @@
 
 #include "core/bfloat16_pairs.h"
 #include "kernels/additive_kernels.h"
+#include "kernels/choice_kernels.h"
 #include "kernels/gradient_kernels.h"
+#include "kernels/gru_kernels.h"
+#include "kernels/update_kernels.h"
+#include "tests/kernels/targets.h"
 
 // Products of bfloat16 in pairs against plain arithmetic, to the bit: with subnormal, huge and
 // infinite numbers and NaN, and odd counts of channels and keys.
 namespace qkv::kernels {
 namespace {
-
-std::size_t at(Index n) { return static_cast<std::size_t>(n); }
 
 class PairKernels : public testing::Test {
  protected:
@@ -297,14 +299,19 @@ TEST_F(PairKernels, CountTheirOperations) {
 
 // What is not bfloat16 has the kernels of avx512: the same functions, so the same bits.
 TEST_F(PairKernels, OtherKernelsAreThoseOfAvx512) {
-  constexpr Target kNew = Target::kAvx512Bf16;
-  constexpr Target kOld = Target::kAvx512;
-  EXPECT_EQ(&dot_kernels<float>(kNew), &dot_kernels<float>(kOld));
-  EXPECT_EQ(&dot_kernels<double>(kNew), &dot_kernels<double>(kOld));
-  EXPECT_EQ(&gradient_kernels<float>(kNew), &gradient_kernels<float>(kOld));
-  EXPECT_EQ(&gradient_kernels<double>(kNew), &gradient_kernels<double>(kOld));
-  EXPECT_EQ(&additive_kernels<float>(kNew), &additive_kernels<float>(kOld));
-  EXPECT_EQ(&additive_kernels<double>(kNew), &additive_kernels<double>(kOld));
+  const auto compare = []<class T>(T) {
+    const auto expect_same = [](const auto& table_of) {
+      EXPECT_EQ(&table_of(Target::kAvx512Bf16), &table_of(Target::kAvx512));
+    };
+    expect_same(additive_kernels<T>);
+    expect_same(choice_kernels<T>);
+    expect_same(dot_kernels<T>);
+    expect_same(gradient_kernels<T>);
+    expect_same(gru_kernels<T>);
+    expect_same(update_kernels<T>);
+  };
+  compare(float());
+  compare(double());
 }
 
 }  // namespace

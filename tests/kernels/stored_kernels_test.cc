@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <random>
-#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -16,74 +16,151 @@
 namespace qkv::kernels {
 namespace {
 
-std::size_t at(Index n) { return static_cast<std::size_t>(n); }
+// A type of sums and one of storage: how it stores numbers, and the sizes to be met.
+template <class Sum, class Store>
+struct Stored {
+  using T = Sum;
+  using Element = Store;
+  static constexpr DType kDType = dtype_of<Store>;
+  static constexpr Index kNumbers = 1;  // of an element
+  static constexpr Index kWidths[] = {1,  3,  4,  7,  8,  15, 16, 17,  31,
+                                      32, 40, 63, 64, 65, 80, 96, 128, 200};
+  static constexpr Index kKeys[] = {1, 5, 16, 17, 31, 48, 64};
+  static constexpr Index kRowsOfScores[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16};
+  static constexpr Index kRowsOfSums[] = {1, 2, 3, 4, 5, 6};
+  static constexpr Index kAhead = 64;
+  static constexpr Index kWidenedWidths[] = {1021, 3};  // whose last register is not whole
+  static constexpr Index kPackedWidths[] = {16};
 
-// Rows of random numbers of a storage type, and the same numbers as T. Beyond `width`, rows have
-// NaN, which nothing may read.
-template <class T, class Stored>
+  static Index pad(Index width) { return width % 2 * 3; }
+  static Store element(double value, std::mt19937&) {
+    return core::from_accumulator<Store>(static_cast<T>(value));
+  }
+  static T number(const Store* data, Index n) { return core::to_accumulator<T>(data[n]); }
+  // Every number of 16 bits; as many others of a wider type.
+  static Store any(Index n) {
+    if constexpr (sizeof(Store) == 2) {
+      return Store::from_bits(static_cast<std::uint16_t>(n));
+    } else {
+      return static_cast<Store>(n - 32768) / 7;
+    }
+  }
+};
+
+template <>
+struct Stored<float, BlockQ8> {
+  using T = float;
+  using Element = BlockQ8;
+  static constexpr DType kDType = DType::kQ8;
+  static constexpr Index kNumbers = BlockQ8::kNumbers;
+  static constexpr Index kWidths[] = {32, 64, 96, 128, 160, 320};
+  static constexpr Index kKeys[] = {1, 5, 16, 17, 31, 48, 64, 80, 128};
+  static constexpr Index kRowsOfScores[] = {1, 2, 5, 6, 7, 12};
+  static constexpr Index kRowsOfSums[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 17};
+  static constexpr Index kAhead = 68;
+  static constexpr Index kWidenedWidths[] = {kNumbers, 2 * kNumbers};
+  static constexpr Index kPackedWidths[] = {kNumbers, 2 * kNumbers};
+
+  static Index pad(Index width) { return width % 64; }
+  static BlockQ8 element(double value, std::mt19937& bits) {
+    std::uniform_int_distribution<int> whole(-128, 127);
+    BlockQ8 block;
+    block.scale = Float16(static_cast<float>(value) / 100);
+    for (std::int8_t& x : block.values) x = static_cast<std::int8_t>(whole(bits));
+    return block;
+  }
+  static float number(const BlockQ8* data, Index n) {
+    const BlockQ8& block = data[n / kNumbers];
+    const auto scale = static_cast<float>(block.scale);
+    // Zeros have no sign.
+    return std::isfinite(scale) ? scale * block.values[n % kNumbers] + 0.0F : std::nanf("");
+  }
+  // Every scale: subnormal, infinite, NaN, negative; and every integer.
+  static BlockQ8 any(Index n) {
+    BlockQ8 block;
+    block.scale = Float16::from_bits(static_cast<std::uint16_t>(n));
+    for (Index c = 0; c < kNumbers; ++c) {
+      block.values[c] = static_cast<std::int8_t>((n * 7 + c * 9) % 256 - 128);
+    }
+    return block;
+  }
+};
+
+// Rows of random numbers of a storage type, and the same numbers as T. Beyond `width`, and after
+// the last row, they are NaN, which nothing may use.
+template <class As>
 struct Rows {
+  using T = typename As::T;
   Index stride;
-  std::vector<Stored> stored;
+  std::vector<typename As::Element> stored;
   std::vector<T> plain;
 
   Rows(Index rows, Index width, Index row_stride, unsigned seed)
-      : stride(row_stride), stored(at(rows * stride)), plain(at(rows * stride)) {
+      : stride(row_stride),
+        stored(at((rows + 16) * stride / As::kNumbers)),
+        plain(stored.size() * As::kNumbers) {
     std::mt19937 bits(seed);
     std::normal_distribution<double> normal;
-    for (Index n = 0; n < rows * stride; ++n) {
-      const double value = n % stride < width ? normal(bits) : std::nan("");
-      stored[at(n)] = core::from_accumulator<Stored>(static_cast<T>(value));
-      plain[at(n)] = core::to_accumulator<T>(stored[at(n)]);
+    for (std::size_t n = 0; n < stored.size(); ++n) {
+      const Index first = static_cast<Index>(n) * As::kNumbers;
+      const bool is_used = first / stride < rows && first % stride < width;
+      stored[n] = As::element(is_used ? normal(bits) : std::nan(""), bits);
+    }
+    for (std::size_t n = 0; n < plain.size(); ++n) {
+      plain[n] = As::number(stored.data(), static_cast<Index>(n));
     }
   }
-  StoredRows rows() const { return {stored.data(), dtype_of<Stored>, stride}; }
-  RowsOf<const T> widened() const { return {plain.data(), stride}; }
+  StoredRows rows() const { return {stored.data(), As::kDType, stride}; }
+  RowsOf<const T> widened(Index row = 0) const { return {plain.data() + row * stride, stride}; }
 };
 
-template <class T, class F>
-void for_each_target(const F& f) {
-  for_each_supported([&](Target target) { f(dot_kernels<T>(target)); });
-}
-
-// A type of sums and one of storage.
-template <class Sum, class Store>
-struct Pair {
-  using T = Sum;
-  using Stored = Store;
+template <class As>
+class StoredKernels : public testing::Test {
+ protected:
+  using Sum = typename As::T;
+  using Plain = Rows<Stored<Sum, Sum>>;
+  template <class F>
+  static void for_each_target(const F& f) {
+    for_each_supported([&](Target target) { f(dot_kernels<Sum>(target)); });
+  }
+  static Rows<As> rows(Index count, Index width, unsigned seed) {
+    return Rows<As>(count, width, width + As::pad(width), seed);
+  }
+  // What lies ahead is filled differently from what is read: it must not matter.
+  static std::vector<ReadAhead> aheads(const Plain& memory) {
+    const auto* data = reinterpret_cast<const std::byte*>(memory.stored.data());
+    return {{}, {data, As::kAhead, As::kAhead}, {data, 1, 3}, {data + 5, 200, 130}};
+  }
+  static void expect_same(Sum got, Sum want, Index n) {
+    if (std::isnan(want)) {
+      ASSERT_TRUE(std::isnan(got)) << n;
+    } else {
+      ASSERT_EQ(got, want) << n;
+      ASSERT_EQ(std::signbit(got), std::signbit(want)) << n;
+    }
+  }
 };
-
-template <class P>
-class StoredKernels : public testing::Test {};
-using Pairs = testing::Types<Pair<float, float>, Pair<float, BFloat16>, Pair<float, Float16>,
-                             Pair<double, double>>;
-TYPED_TEST_SUITE(StoredKernels, Pairs);
-
-constexpr Index kWidths[] = {1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 40, 63, 64, 65, 80, 96, 128, 200};
-constexpr Index kRowCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16};
-
-// Fills what lies ahead differently from what is read: it must not matter.
-template <class T>
-std::vector<ReadAhead> aheads(const std::vector<T>& memory) {
-  const auto* data = reinterpret_cast<const std::byte*>(memory.data());
-  return {{}, {data, 64, 64}, {data, 1, 3}, {data + 5, 200, 130}};
-}
+using Types = testing::Types<Stored<float, float>, Stored<float, BFloat16>, Stored<float, Float16>,
+                             Stored<double, double>, Stored<float, BlockQ8>>;
+TYPED_TEST_SUITE(StoredKernels, Types);
 
 TYPED_TEST(StoredKernels, ScoresHaveTheBitsOfPackedKeys) {
   using T = typename TypeParam::T;
-  using Stored = typename TypeParam::Stored;
-  constexpr Index kMostRows = 16;
-  constexpr Index kMostKeys = 80;
-  for_each_target<T>([&](const DotKernels<T>& k) {
-    for (const Index D : kWidths) {
-      const Rows<T, Stored> keys(kMostKeys, D, D + (D % 2) * 3, 1);
-      const Rows<T, T> q(kMostRows, D, D + 1, 2);
-      for (const Index count : {1, 5, 16, 17, 31, 48, 64}) {
+  constexpr Index kMostRows = *std::rbegin(TypeParam::kRowsOfScores);
+  constexpr Index kMostKeys = *std::rbegin(TypeParam::kKeys) + 16;
+  this->for_each_target([&](const DotKernels<T>& k) {
+    for (const Index D : TypeParam::kWidths) {
+      const auto keys = this->rows(kMostKeys, D, 1);
+      const typename TestFixture::Plain q(kMostRows, D, D + 1, 2);
+      for (const Index count : TypeParam::kKeys) {
         std::vector<T> panel(at(kPanel * D));
-        k.pack_panel(keys.widened(), count, D, panel.data());
-        for (const Index rows : kRowCounts) {
+        for (const Index rows : TypeParam::kRowsOfScores) {
           std::vector<T> want(at(kMostRows * kMostKeys), T(7));
-          k.scores(q.widened(), rows, D, panel.data(), T(0.3), {want.data(), kMostKeys});
-          for (const ReadAhead& ahead : aheads(q.stored)) {
+          for (Index n = 0; n < count; n += kPanel) {
+            k.pack_panel(keys.widened(n), std::min(kPanel, count - n), D, panel.data());
+            k.scores(q.widened(), rows, D, panel.data(), T(0.3), {want.data() + n, kMostKeys});
+          }
+          for (const ReadAhead& ahead : this->aheads(q)) {
             std::vector<T> got(at(kMostRows * kMostKeys), T(7));
             k.stored_scores(q.widened(), rows, D, keys.rows(), count, T(0.3),
                             {got.data(), kMostKeys}, ahead);
@@ -104,18 +181,18 @@ TYPED_TEST(StoredKernels, ScoresHaveTheBitsOfPackedKeys) {
 
 TYPED_TEST(StoredKernels, SumsHaveTheBitsOfWidenedValues) {
   using T = typename TypeParam::T;
-  using Stored = typename TypeParam::Stored;
-  for_each_target<T>([&](const DotKernels<T>& k) {
-    for (const Index E : kWidths) {
-      const Rows<T, Stored> values(40, E, E + (E % 2) * 3, 3);
-      const Rows<T, T> weights(kTileRows, 40, 41, 4);
+  constexpr Index kMostRows = *std::rbegin(TypeParam::kRowsOfSums);
+  this->for_each_target([&](const DotKernels<T>& k) {
+    for (const Index E : TypeParam::kWidths) {
+      const auto values = this->rows(40, E, 3);
+      const typename TestFixture::Plain weights(kMostRows, 40, 41, 4);
       const Index width = (E + 15) / 16 * 16;
-      for (Index rows = 1; rows <= kTileRows; ++rows) {
+      for (const Index rows : TypeParam::kRowsOfSums) {
         for (const Index count : {1, 2, 33, 40}) {
-          std::vector<T> want(at(kTileRows * width), T(0.5));
+          std::vector<T> want(at(kMostRows * width), T(0.5));
           k.weighted_sum(weights.widened(), rows, values.widened(), count, E, {want.data(), width});
-          for (const ReadAhead& ahead : aheads(weights.stored)) {
-            std::vector<T> got(at(kTileRows * width), T(0.5));
+          for (const ReadAhead& ahead : this->aheads(weights)) {
+            std::vector<T> got(at(kMostRows * width), T(0.5));
             k.stored_sum(weights.widened(), rows, values.rows(), count, E, {got.data(), width},
                          ahead);
             ASSERT_EQ(got, want) << E << " " << rows << " " << count;
@@ -128,10 +205,9 @@ TYPED_TEST(StoredKernels, SumsHaveTheBitsOfWidenedValues) {
 
 TYPED_TEST(StoredKernels, PanelsAreThoseOfWidenedKeys) {
   using T = typename TypeParam::T;
-  using Stored = typename TypeParam::Stored;
-  for_each_target<T>([&](const DotKernels<T>& k) {
-    for (const Index D : kWidths) {
-      const Rows<T, Stored> keys(kPanel, D, D + (D % 2) * 3, 5);
+  this->for_each_target([&](const DotKernels<T>& k) {
+    for (const Index D : TypeParam::kWidths) {
+      const auto keys = this->rows(kPanel, D, 5);
       for (const Index count : {1, 5, 16, 63, 64}) {
         std::vector<T> got(at(kPanel * D), T(9));
         k.pack_panel(keys.rows(), count, D, got.data());
@@ -146,48 +222,39 @@ TYPED_TEST(StoredKernels, PanelsAreThoseOfWidenedKeys) {
   });
 }
 
-// Every number of 16 bits; as many others of a wider type.
-template <class Stored>
-Stored number(Index n) {
-  if constexpr (sizeof(Stored) == 2) {
-    return Stored::from_bits(static_cast<std::uint16_t>(n));
-  } else {
-    return static_cast<Stored>(n - 32768) / 7;
-  }
-}
-
-template <class T>
-void expect_same(T got, T want, Index n) {
-  if (std::isnan(want)) {
-    ASSERT_TRUE(std::isnan(got)) << n;
-  } else {
-    ASSERT_EQ(got, want) << n;
-    ASSERT_EQ(std::signbit(got), std::signbit(want)) << n;
-  }
-}
-
-TYPED_TEST(StoredKernels, WideningIsThatOfSingleValues) {
+TYPED_TEST(StoredKernels, WideningIsThatOfSingleNumbers) {
   using T = typename TypeParam::T;
-  using Stored = typename TypeParam::Stored;
-  constexpr Index kCount = 1 << 16;
-  std::vector<Stored> all(at(kCount));
-  for (Index n = 0; n < kCount; ++n) all[at(n)] = number<Stored>(n);
-  for_each_target<T>([&](const DotKernels<T>& k) {
-    // In rows whose last register is not whole.
-    std::vector<T> got(at(kCount));
-    for (Index width : {1021, 3}) {
-      k.widen({all.data(), dtype_of<Stored>, width}, kCount / width, width, {got.data(), width});
-      for (Index n = 0; n < kCount / width * width; ++n) {
-        expect_same(got[at(n)], core::to_accumulator<T>(all[at(n)]), n);
+  using Element = typename TypeParam::Element;
+  constexpr Index kNumbers = TypeParam::kNumbers;
+  constexpr Index kCount = kNumbers << 16;
+  std::vector<Element> all;
+  std::vector<T> wants;
+  for (Index n = 0; n < kCount / kNumbers; ++n) all.push_back(TypeParam::any(n));
+  for (Index n = 0; n < kCount; ++n) wants.push_back(TypeParam::number(all.data(), n));
+  const auto rows = [&](Index first, Index width) {
+    return StoredRows{all.data() + first / kNumbers, TypeParam::kDType, width};
+  };
+  this->for_each_target([&](const DotKernels<T>& k) {
+    std::vector<T> got(1 << 16);
+    for (const Index width : TypeParam::kWidenedWidths) {
+      const Index count = (1 << 16) / width;
+      for (Index first = 0; first + count * width <= kCount; first += count * width) {
+        k.widen(rows(first, width), count, width, {got.data(), width});
+        for (Index n = 0; n < count * width; ++n) {
+          this->expect_same(got[at(n)], wants[at(first + n)], first + n);
+        }
+        if (this->HasFatalFailure()) return;
       }
     }
     // As keys.
-    std::vector<T> panel(at(kPanel * 16));
-    for (Index first = 0; first < kCount; first += 1024) {
-      k.pack_panel({all.data() + first, dtype_of<Stored>, 16}, kPanel, 16, panel.data());
-      for (Index n = 0; n < 1024; ++n) {
-        expect_same(panel[at(n % 16 * kPanel + n / 16)],
-                    core::to_accumulator<T>(all[at(first + n)]), first + n);
+    for (const Index width : TypeParam::kPackedWidths) {
+      for (Index first = 0; first < kCount; first += kPanel * width) {
+        k.pack_panel(rows(first, width), kPanel, width, got.data());
+        for (Index n = 0; n < kPanel * width; ++n) {
+          this->expect_same(got[at(n % width * kPanel + n / width)], wants[at(first + n)],
+                            first + n);
+        }
+        if (this->HasFatalFailure()) return;
       }
     }
   });

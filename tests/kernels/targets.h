@@ -2,13 +2,34 @@
 #ifndef QKV_TESTS_KERNELS_TARGETS_H_
 #define QKV_TESTS_KERNELS_TARGETS_H_
 
+#include <cstddef>
+#include <random>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include <qkv/dtype.h>
+
 #include "kernels/target.h"
 
+// What the tests of kernels iterate over, and their numbers.
 namespace qkv::kernels {
+
+// The types of sums.
+using SumTypes = testing::Types<float, double>;
+
+inline std::size_t at(Index n) { return static_cast<std::size_t>(n); }
+
+// Normal numbers, drawn from the seed alone.
+template <class T>
+std::vector<T> random_values(Index n, unsigned seed, double deviation = 1) {
+  std::mt19937 bits(seed);
+  std::normal_distribution<double> normal(0, deviation);
+  std::vector<T> x(at(n));
+  for (T& value : x) value = static_cast<T>(normal(bits));
+  return x;
+}
 
 // f(target) for each target with kernels of its own that this CPU runs; a test without any is
 // skipped. kAvx512Bf16 has those of kAvx512 (pair_kernels_test.cc).

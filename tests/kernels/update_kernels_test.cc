@@ -57,7 +57,23 @@ void expect_same(const std::vector<T>& got, const std::vector<T>& want, const st
 }
 
 template <class T>
-void compare_adam(Target target, const std::vector<T>& gradient) {
+class UpdateKernelsOf : public testing::Test {
+ protected:
+  // f(kernels, numbers) for each target and any count of numbers, plain and extreme.
+  template <class F>
+  static void for_each_array(const F& f) {
+    for_each_supported([&](Target target) {
+      for (const std::size_t n : kSizes) {
+        f(update_kernels<T>(target), numbers<T>(n, 4));
+        f(update_kernels<T>(target), extremes<T>(n, 5));
+      }
+    });
+  }
+};
+TYPED_TEST_SUITE(UpdateKernelsOf, SumTypes);
+
+TYPED_TEST(UpdateKernelsOf, AdamHasTheBitsOfThePlainLoop) {
+  using T = TypeParam;
   const core::AdamFactors<T> f{.gradient = T(0.37),
                                .beta1 = T(0.9),
                                .beta2 = T(0.999),
@@ -67,47 +83,32 @@ void compare_adam(Target target, const std::vector<T>& gradient) {
                                .m_rate = T(0.003),
                                .v_factor = T(7.3),
                                .kept = T(0.9999)};
-  const std::size_t n = gradient.size();
-  std::vector<T> m = numbers<T>(n, 1), v = numbers<T>(n, 2), w = numbers<T>(n, 3);
-  for (T& value : v) value = std::fabs(value);
-  std::vector<T> want_m = m, want_v = v, want_w = w;
-  const auto size = static_cast<Index>(n);
-  update_kernels<T>(target).adam(f, gradient.data(), m.data(), v.data(), w.data(), size);
-  reference::adam(f, gradient.data(), want_m.data(), want_v.data(), want_w.data(), size);
-  const std::string where = "n " + std::to_string(n);
-  expect_same(m, want_m, "m " + where);
-  expect_same(v, want_v, "v " + where);
-  expect_same(w, want_w, "w " + where);
-}
-
-template <class T>
-void compare_squares(Target target, const std::vector<T>& x) {
-  const auto n = static_cast<Index>(x.size());
-  const double got = update_kernels<T>(target).squares(x.data(), n);
-  const double want = reference::squares(x.data(), n);
-  EXPECT_TRUE(is_same(got, want)) << "n " << n << ": " << got << ", not " << want;
-}
-
-TEST(UpdateKernels, AdamHasTheBitsOfThePlainLoop) {
-  for_each_supported([](Target target) {
-    for (const std::size_t n : kSizes) {
-      compare_adam<float>(target, numbers<float>(n, 4));
-      compare_adam<double>(target, numbers<double>(n, 4));
-      compare_adam<float>(target, extremes<float>(n, 5));
-      compare_adam<double>(target, extremes<double>(n, 5));
-    }
+  this->for_each_array([&](const UpdateKernels<T>& kernels, const std::vector<T>& gradient) {
+    const std::size_t n = gradient.size();
+    std::vector<T> m = numbers<T>(n, 1), v = numbers<T>(n, 2), w = numbers<T>(n, 3);
+    for (T& value : v) value = std::fabs(value);
+    std::vector<T> want_m = m, want_v = v, want_w = w;
+    const auto size = static_cast<Index>(n);
+    kernels.adam(f, gradient.data(), m.data(), v.data(), w.data(), size);
+    reference::adam(f, gradient.data(), want_m.data(), want_v.data(), want_w.data(), size);
+    const std::string where = "n " + std::to_string(n);
+    expect_same(m, want_m, "m " + where);
+    expect_same(v, want_v, "v " + where);
+    expect_same(w, want_w, "w " + where);
   });
 }
 
-TEST(UpdateKernels, SquaresHaveTheBitsOfThePlainLoop) {
-  for_each_supported([](Target target) {
-    for (const std::size_t n : kSizes) {
-      compare_squares<float>(target, numbers<float>(n, 4));
-      compare_squares<double>(target, numbers<double>(n, 4));
-      compare_squares<float>(target, extremes<float>(n, 5));
-      compare_squares<double>(target, extremes<double>(n, 5));
-    }
+TYPED_TEST(UpdateKernelsOf, SquaresHaveTheBitsOfThePlainLoop) {
+  using T = TypeParam;
+  this->for_each_array([](const UpdateKernels<T>& kernels, const std::vector<T>& x) {
+    const auto n = static_cast<Index>(x.size());
+    const double got = kernels.squares(x.data(), n);
+    const double want = reference::squares(x.data(), n);
+    EXPECT_TRUE(is_same(got, want)) << "n " << n << ": " << got << ", not " << want;
   });
+}
+
+TEST(Squares, OfNoneOneAndLargeNumbers) {
   const float one[] = {3};
   EXPECT_EQ(reference::squares(one, 0), 0);
   EXPECT_EQ(reference::squares(one, 1), 9);
@@ -143,20 +144,15 @@ void compare_sums(const UpdateKernels<T>& kernels, std::size_t count, std::size_
   expect_same(sets[0], want[0], std::to_string(count) + " sets of " + std::to_string(n));
 }
 
-template <class T>
-void compare_all_sums(const UpdateKernels<T>& kernels) {
-  for (std::size_t count = 1; count <= 20; ++count) {
-    for (const std::size_t n : {0, 1, 17, 100}) compare_sums(kernels, count, n);
-  }
-}
-
-TEST(UpdateKernels, SumsOfSetsAreTheTree) {
-  for_each_supported([](Target target) {
-    compare_all_sums(update_kernels<float>(target));
-    compare_all_sums(update_kernels<double>(target));
-  });
-  compare_all_sums<float>({nullptr, nullptr, &reference::sum_sets<float>});
-  compare_all_sums<double>({nullptr, nullptr, &reference::sum_sets<double>});
+TYPED_TEST(UpdateKernelsOf, SumsOfSetsAreTheTree) {
+  using T = TypeParam;
+  const auto compare_all = [](const UpdateKernels<T>& kernels) {
+    for (std::size_t count = 1; count <= 20; ++count) {
+      for (const std::size_t n : {0, 1, 17, 100}) compare_sums(kernels, count, n);
+    }
+  };
+  for_each_supported([&](Target target) { compare_all(update_kernels<T>(target)); });
+  compare_all({nullptr, nullptr, &reference::sum_sets<T>});
 }
 
 }  // namespace
