@@ -14,6 +14,14 @@ using core::GradientResults;
 using core::GradientSources;
 using core::kGradientBlock;
 
+inline constexpr Index kGradientPanels = kGradientBlock / kPanel;
+inline constexpr Index kGradientTiles = pieces(kGradientBlock, kTileRows);
+// Rows of scores are one cache line apart more than a block is long, so that they do not map to the
+// same cache sets.
+inline constexpr Index kGradientStride = kGradientBlock + 16;
+// The same in words of two keys (kernels/pair_kernels.h).
+inline constexpr Index kGradientWords = kGradientStride / 2;
+
 template <class T>
 struct FusedGradientCall {
   const Problem& p;
@@ -77,6 +85,11 @@ struct FusedGradientCall {
   bool needs_score_gradients() const {
     return adds_to_queries() || to.k.given() || to.bias.given() || sums_v;
   }
+  // Whether dq and dk are products with ds.
+  bool multiplies_queries() const { return to.q.given() && dot.additive == nullptr; }
+  bool multiplies_keys() const { return to.k.given() && dot.additive == nullptr; }
+  // Whether dv is requested, and not 0.
+  bool sums_values() const { return dout.given() && to.v.given(); }
   bool multiplies_values() const { return dout.given() && needs_score_gradients(); }
   // Whether ds / d(score) is more than the scale.
   bool has_slopes() const { return p.softcap != 0 || !p.mods.empty(); }
