@@ -52,7 +52,7 @@ class FusedBlock {
       const Index t1 = std::min(t0 + kGroupTiles, queries().tiles());
       const Index first = queries().tile_begin(t0);
       const Index count = queries().tile_end(t1 - 1) - first;
-      scores.compute(t0, t1, Tiles::kLive);
+      scores.compute(t0, t1);
       state.begin_group(first);
       bool any_live = false;
       for (Index t = t0; t < t1; ++t) {

@@ -6,11 +6,8 @@
 #include <bit>
 #include <limits>
 
-#include "attention/fused/chunk_reads.h"
-#include "attention/fused/pack.h"
-#include "attention/fused/query_rows.h"
-#include "attention/fused/tile_masks.h"
-#include "core/head_rows.h"
+#include "attention/fused/block_tiles.h"
+#include "attention/fused/chunk_keys.h"
 
 namespace qkv::attn {
 
@@ -24,30 +21,38 @@ class BlockScores {
 
   template <class AnyArena>
   BlockScores(const FusedCall<T>& call, AnyArena& arena)
-      : queries(call, arena), call_(call), p_(call.p), k_(call.kernels), masks_(call, arena) {
+      : queries(call, arena),
+        call_(call),
+        p_(call.p),
+        k_(call.kernels),
+        tiles_(call, arena),
+        chunk_(call, arena) {
     s_ = arena.template take<T>(kGroupRows * kScoreStride).data();
     spare_ = arena.template take<T>(kKeyChunk).data();
-    if (!call.reads_keys) panels_ = arena.template take<T>(p_.key_chunk * p_.Dk).data();
   }
 
   // Starts with rows n0 .. n0 + count - 1 of a unit's queries, or without rows. `packed`: the
   // unit's panels, or null to pack them when needed.
   void start(const KeyUnit& unit, const T* packed, Index n0, Index count) {
     queries.start(unit, n0, count);
-    start_keys(unit, packed);
+    chunk_.start(unit, packed);
   }
   void start(const KeyUnit& unit, const T* packed) {
     queries.start(unit);
-    start_keys(unit, packed);
+    chunk_.start(unit, packed);
   }
   // No key from `end` on will be asked of this block.
-  void read_until(Index end) { reads_end_ = end; }
+  void read_until(Index end) { chunk_.read_until(end); }
 
   // Begins with keys j0 ..; false if no row may see one. `values`: these rows are read besides, as
   // they are stored, or null.
-  bool begin_chunk(Index j0, Tiles tiles, const core::HeadRows* values);
+  bool begin_chunk(Index j0, Tiles tiles, const core::HeadRows* values) {
+    call_.stop();
+    chunk_.go_to(j0, queries.live(), tiles == Tiles::kAll, values);
+    return tiles_.go_to(queries, j0, chunk_.count(), tiles == Tiles::kAll);
+  }
   // The scores after scale of tiles t0 .. t1-1, of one group.
-  void compute(Index t0, Index t1, Tiles tiles);
+  void compute(Index t0, Index t1);
   // The same again for tile t, whose live panels are known.
   void compute_again(Index t) {
     for (Index n = 0; n < kPanelsPerChunk; ++n) {
@@ -61,15 +66,15 @@ class BlockScores {
     begin_chunk(j0, tiles, nullptr);
     for (Index t = 0; t < queries.tiles(); t += kGroupTiles) {
       const Index end = std::min(t + kGroupTiles, queries.tiles());
-      compute(t, end, tiles);
+      compute(t, end);
       const Index first = queries.tile_begin(t);
       use(first, queries.tile_end(end - 1) - first);
     }
   }
 
   // The chunk: its first key and their number.
-  Index first_key() const { return j0_; }
-  Index keys() const { return keys_; }
+  Index first_key() const { return chunk_.first(); }
+  Index keys() const { return chunk_.count(); }
   // After the last of them that a row of the current group may see, as far as that is known.
   Index group_end() const { return group_end_; }
   const Tile& tile(Index t) const { return tiles_[t]; }
@@ -81,7 +86,7 @@ class BlockScores {
     const KeyRange x = piece(r);
     if (p_.softcap == 0) return;
     k_.soft_cap(row(r) + x.begin, nullptr, static_cast<T>(p_.softcap),
-                std::min(x.end, keys_) - x.begin);
+                std::min(x.end, chunk_.count()) - x.begin);
   }
   // Applies user functions, bias, ALiBi and masks: -inf where masked.
   void change(Index r) const;
@@ -89,136 +94,52 @@ class BlockScores {
   KeyRange pad(Index t) const {
     const KeyRange x = tiles_[t].keys;
     const Index end = std::min(x.end, pieces(group_end_, kMostLanes) * kMostLanes);
-    for (Index r = queries.tile_begin(t); keys_ < end && r < queries.tile_end(t); ++r) {
-      std::fill(row(r) + keys_, row(r) + end, -std::numeric_limits<T>::infinity());
+    for (Index r = queries.tile_begin(t); chunk_.count() < end && r < queries.tile_end(t); ++r) {
+      std::fill(row(r) + chunk_.count(), row(r) + end, -std::numeric_limits<T>::infinity());
     }
     return {x.begin, end};
   }
   // Whether masks let row r see key n of the chunk.
-  bool may_see(Index r, Index n) const {
-    const KeyRange& live = queries[r].live;
-    if (j0_ + n < live.begin || j0_ + n >= live.end) return false;
-    return !tiles_[r / kTileRows].partial || masks_.allowed(r)[n] != 0;
-  }
+  bool may_see(Index r, Index n) const { return tiles_.may_see(queries, r, n); }
   // Keys of the chunk that some row may see, in whole panels.
   KeyRange live_keys() const {
     const KeyRange& live = queries.live();
-    return {std::max(live.begin - j0_, Index{0}) / kPanel * kPanel,
-            std::min(keys_, pieces(live.end - j0_, kPanel) * kPanel)};
+    return {std::max(live.begin - chunk_.first(), Index{0}) / kPanel * kPanel,
+            std::min(chunk_.count(), pieces(live.end - chunk_.first(), kPanel) * kPanel)};
   }
   // If keys or values are read as they are stored: which of the chunk's, and where.
-  const KeyRange& stored() const { return stored_; }
-  const ChunkReads& reads() const { return reads_; }
+  const KeyRange& stored() const { return chunk_.stored(); }
+  const ChunkReads& reads() const { return chunk_.reads(); }
 
   QueryRows<T> queries;
 
  private:
-  void start_keys(const KeyUnit& unit, const T* packed) {
-    packed_ = packed;
-    reads_end_ = unit.s.Tk;
-    rows_ = {p_, p_.k, unit.b, unit.g, unit.s.k0};
-  }
-  Index end_of(Index t0, Index t1) const {
-    Index end = 0;
-    for (Index t = t0; t < t1; ++t) end = std::max(end, tiles_[t].end);
-    return end;
-  }
-  Tile live_tile(Index t, Tiles tiles) const;
   void prefetch_options(Index t0, Index t1, Index n) const;
   void score_panel(Index t0, Index t1, Index n);
   void score_stored(Index first, Index rows, Index n, Index keys);
-  const T* panel(Index n);
 
   const FusedCall<T>& call_;
   const Problem& p_;
   const kernels::DotKernels<T>& k_;
-  TileMasks<T> masks_;
-  core::HeadRows rows_;  // the keys
-  const T* packed_ = nullptr;
-  Index j0_ = 0;    // the chunk
-  Index keys_ = 0;  // and its length
+  BlockTiles<T> tiles_;
+  ChunkKeys<T> chunk_;
   Index group_end_ = 0;
-  ChunkReads reads_;
-  KeyRange stored_;
-  Index reads_end_ = 0;  // key after the last that this block is expected to read
-  Tile tiles_[kBlockTiles];
-  T* s_ = nullptr;           // [group's rows][kScoreStride]
-  T* spare_ = nullptr;       // [kKeyChunk]
-  T* panels_ = nullptr;      // packed by this block, of the chunk
-  unsigned own_panels_ = 0;  // bit n: panel n is packed
+  T* s_ = nullptr;      // [group's rows][kScoreStride]
+  T* spare_ = nullptr;  // [kKeyChunk]
 };
 
-// ---- a chunk --------------------------------------------------------------------------------
-
 template <class T>
-bool BlockScores<T>::begin_chunk(Index j0, Tiles tiles, const core::HeadRows* values) {
-  call_.stop();
-  j0_ = j0;
-  keys_ = std::min(p_.key_chunk, queries.unit().s.Tk - j0);
-  own_panels_ = 0;
-  if (call_.reads_keys || call_.reads_values) {
-    const KeyRange& live = queries.live();
-    reads_ = {};
-    if (call_.reads_keys) reads_.set_keys(p_.k, rows_, j0, p_.Dk);
-    if (call_.reads_values && values != nullptr) reads_.set_values(p_.v, *values, j0, p_.E);
-    stored_ = {0, keys_};
-    if (tiles == Tiles::kLive) {
-      constexpr Index kBlock = ChunkReads::kBlock;
-      stored_ = {std::max(live.begin - j0, Index{0}) / kBlock * kBlock,
-                 std::min(live.end - j0, keys_)};
-    }
-    reads_.expect(stored_.begin, stored_.end, std::min(live.end, reads_end_) - j0);
-  }
-  bool any_live = false;
-  for (Index t = 0; t < queries.tiles(); ++t) {
-    const Tile& tile = tiles_[t] = live_tile(t, tiles);
-    any_live = any_live || !tile.keys.empty();
-  }
-  return any_live;
-}
-
-template <class T>
-Tile BlockScores<T>::live_tile(Index t, Tiles tiles) const {
-  KeyRange keys{keys_, 0};
-  const bool all = tiles == Tiles::kAll || p_.masks.empty();
-  if (all) keys = {0, keys_};
-  for (Index r = queries.tile_begin(t); !all && r < queries.tile_end(t); ++r) {
-    const KeyRange& live = queries[r].live;
-    const Index begin = std::max(live.begin - j0_, Index{0});
-    const Index end = std::min(live.end - j0_, keys_);
-    if (begin < end) keys = {std::min(keys.begin, begin), std::max(keys.end, end)};
-  }
-  Tile tile;
-  if (keys.empty()) return tile;
-  tile.keys = {keys.begin / kPanel * kPanel, pieces(keys.end, kPanel) * kPanel};
-  tile.end = keys.end;
-  return tile;
-}
-
-// ---- scores ---------------------------------------------------------------------------------
-
-template <class T>
-void BlockScores<T>::compute(Index t0, Index t1, Tiles tiles) {
-  group_end_ = call_.trims_keys() ? end_of(t0, t1) : keys_;
+void BlockScores<T>::compute(Index t0, Index t1) {
+  group_end_ = call_.trims_keys() ? tiles_.end_of(t0, t1) : chunk_.count();
   for (Index t = t0; t < t1; ++t) {
-    Tile& tile = tiles_[t];
-    if (tile.keys.empty()) continue;
-    const auto panels_of = [](const Tile& x) {
-      return ((1U << x.keys.end / kPanel) - 1) & ~((1U << x.keys.begin / kPanel) - 1);
-    };
-    if (!call_.key_masks) {
-      tile.live_panels = panels_of(tile);
-      continue;
-    }
-    masks_.ask(queries, t, j0_, keys_, tiles == Tiles::kAll, tile);
-    for (unsigned dead = panels_of(tile) & ~tile.live_panels; dead != 0; dead &= dead - 1) {
+    for (unsigned dead = tiles_.find_panels(queries, t); dead != 0; dead &= dead - 1) {
       const Index n = std::countr_zero(dead) * kPanel;
       for (Index r = queries.tile_begin(t); r < queries.tile_end(t); ++r) {
         std::fill_n(row(r) + n, kPanel, T(0));
       }
     }
   }
-  for (Index n = 0; n < pieces(keys_, kPanel); ++n) {
+  for (Index n = 0; n < pieces(chunk_.count(), kPanel); ++n) {
     call_.stop();
     if (call_.changes_scores) prefetch_options(t0, t1, n);
     const auto is_live = [&](Index t) { return (tiles_[t].live_panels >> n & 1U) != 0; };
@@ -239,12 +160,12 @@ void BlockScores<T>::prefetch_options(Index t0, Index t1, Index n) const {
   for (Index r = queries.tile_begin(t0); p_.bias.given() && r < group_end; ++r) {
     const KeyRange x = piece(r);
     const Index begin = std::max(x.begin, n * kPanel);
-    const Index end = std::min({x.end, keys_, (n + 1) * kPanel});
-    prefetch_bias_row(p_, queries[r].at, j0_ + begin, end - begin);
+    const Index end = std::min({x.end, chunk_.count(), (n + 1) * kPanel});
+    prefetch_bias_row(p_, queries[r].at, chunk_.first() + begin, end - begin);
   }
   const Index next_end = std::min(queries.count(), group_end + kGroupRows);
   for (Index r = group_end; call_.key_masks && r < next_end; ++r) {
-    core::prefetch_masks(p_, queries[r].at, j0_ + n * kPanel);
+    core::prefetch_masks(p_, queries[r].at, chunk_.first() + n * kPanel);
   }
 }
 
@@ -253,67 +174,54 @@ template <class T>
 void BlockScores<T>::score_panel(Index t0, Index t1, Index n) {
   const Index first = queries.tile_begin(t0);
   const Index end = queries.tile_end(t1 - 1);
-  const Index panel_end = call_.trims_keys() ? end_of(t0, t1) : keys_;
+  const Index panel_end = call_.trims_keys() ? tiles_.end_of(t0, t1) : chunk_.count();
   const Index keys = std::min(kPanel, panel_end - n * kPanel);
-  if (call_.reads_keys && packed_ == nullptr) return score_stored(first, end - first, n, keys);
+  if (chunk_.are_stored()) return score_stored(first, end - first, n, keys);
   Range range = Range::kSmall;
   if (call_.additive != nullptr && call_.additive->most != Range::kSmall) {
     const KeyUnit& unit = queries.unit();
-    range = call_.additive->of_keys(unit.b, unit.g, unit.s.k0 + j0_ + n * kPanel, keys);
+    range = call_.additive->of_keys(unit.b, unit.g, unit.s.k0 + chunk_.first() + n * kPanel, keys);
     for (Index r = first; r < end; ++r) range = std::max(range, queries[r].range);
   }
-  call_.scores(queries[first].at.h, queries.channels(first), end - first, panel(n), keys, range,
-               {row(first) + n * kPanel, kScoreStride});
+  call_.scores(queries[first].at.h, queries.channels(first), end - first, chunk_.panel(n), keys,
+               range, {row(first) + n * kPanel, kScoreStride});
 }
 
 // Keys that no row may see are not read; their scores are 0 until masked.
 template <class T>
 void BlockScores<T>::score_stored(Index first, Index rows, Index n, Index keys) {
   const Index panel = n * kPanel;
-  const Index begin = std::clamp(stored_.begin, panel, panel + keys);
-  const Index end = std::clamp(stored_.end, begin, panel + keys);
+  const Index begin = std::clamp(chunk_.stored().begin, panel, panel + keys);
+  const Index end = std::clamp(chunk_.stored().end, begin, panel + keys);
   for (Index r = first; r < first + rows && end - begin < keys; ++r) {
     std::fill(row(r) + panel, row(r) + panel + keys, T(0));
   }
   const T scale = static_cast<T>(p_.scale);
   for (Index key = begin, count = 0; key < end; key += count) {
-    count = reads_.run_of_keys(key, end - key);
-    const ReadAhead ahead = first == 0 ? reads_.beside_keys(key, count) : ReadAhead{};
+    count = chunk_.reads().run_of_keys(key, end - key);
+    const ReadAhead ahead = first == 0 ? chunk_.reads().beside_keys(key, count) : ReadAhead{};
     count = std::min(count, end - key);
-    k_.stored_scores(queries.channels(first), rows, p_.Dk, reads_.keys(key), count, scale,
+    k_.stored_scores(queries.channels(first), rows, p_.Dk, chunk_.reads().keys(key), count, scale,
                      {row(first) + key, kScoreStride}, ahead);
   }
-}
-
-// Panel n of the chunk.
-template <class T>
-const T* BlockScores<T>::panel(Index n) {
-  const Index j = j0_ + n * kPanel;
-  if (packed_ != nullptr) return packed_ + j * p_.Dk;
-  T* own = panels_ + n * kPanel * p_.Dk;
-  if ((own_panels_ >> n & 1U) == 0) {
-    const Index keys = std::min(kPanel, queries.unit().s.Tk - j);
-    pack_rows(call_, p_.k, rows_, j, keys, call_.score_width(), own);
-    own_panels_ |= 1U << n;
-  }
-  return own;
 }
 
 template <class T>
 void BlockScores<T>::change(Index r) const {
   const KeyRange x = piece(r);
   if (x.empty()) return;
-  const bool sees_all =
-      queries[r].live.begin <= j0_ + x.begin && queries[r].live.end >= j0_ + x.end;
+  const bool sees_all = queries[r].live.begin <= chunk_.first() + x.begin &&
+                        queries[r].live.end >= chunk_.first() + x.end;
   if (sees_all && call_.only_intervals) return;
   T* s = row(r);
-  const Index n = std::min(x.end, keys_) - x.begin;
-  change_piece<T>({p_, k_, call_.instances, spare_}, queries[r].at, j0_ + x.begin, n, s + x.begin);
-  if (tiles_[r / kTileRows].partial) k_.mask(s + x.begin, masks_.allowed(r) + x.begin, n);
+  const Index n = std::min(x.end, chunk_.count()) - x.begin;
+  change_piece<T>({p_, k_, call_.instances, spare_}, queries[r].at, chunk_.first() + x.begin, n,
+                  s + x.begin);
+  if (tiles_[r / kTileRows].partial) k_.mask(s + x.begin, tiles_.allowed(r) + x.begin, n);
   constexpr T kMasked = -std::numeric_limits<T>::infinity();
   const KeyRange& live = queries[r].live;
-  const Index begin = std::clamp(live.begin - j0_, x.begin, x.end);
-  const Index end = std::clamp(live.end - j0_, begin, x.end);
+  const Index begin = std::clamp(live.begin - chunk_.first(), x.begin, x.end);
+  const Index end = std::clamp(live.end - chunk_.first(), begin, x.end);
   std::fill(s + x.begin, s + begin, kMasked);
   std::fill(s + end, s + x.end, kMasked);
 }
