@@ -2,11 +2,10 @@
 #ifndef QKV_ATTENTION_FUSED_BACKWARD_H_
 #define QKV_ATTENTION_FUSED_BACKWARD_H_
 
-#include <cmath>
+#include <algorithm>
 
-#include "attention/fused/block_scores.h"
 #include "attention/fused/gradient_block.h"
-#include "core/weight_factor.h"
+#include "attention/fused/query_preparation.h"
 
 // The fused backward pass of attention, from out and lse alone (Dao et al. 2022, appendix B.2).
 // First what each query needs besides them:
@@ -38,29 +37,6 @@ class FusedBackward {
   const FusedGradientCall<T>& call() const { return x_; }
 
  private:
-  struct Worker {
-    T* out = nullptr;      // a block of rows of out
-    T* weights = nullptr;  // of a chunk of keys
-    T* dweights = nullptr;
-    T* spare = nullptr;
-  };
-  template <class AnyArena>
-  Worker take_worker(AnyArena& arena) const {
-    Worker w;
-    w.out = arena.template take<T>(kGradientBlock * p_.E).data();
-    w.weights = arena.template take<T>(kKeyChunk).data();
-    w.dweights = arena.template take<T>(kKeyChunk).data();
-    w.spare = arena.template take<T>(2 * kKeyChunk).data();
-    return w;
-  }
-  // What a query needs to know of its keys.
-  struct RowFacts {
-    bool needed;
-    bool any_live;
-    double sum;  // sum_j exp(s_j - lse)
-    T weighted;  // sum_j exp(s_j - lse) dweights_j
-    T sink;      // exp(sink - lse)
-  };
   // Whether storing the rows of dk or dv per key head, to be summed afterwards, is worth the
   // memory: no more than the queries take, or little.
   bool keeps_rows(const GradientRows<T>& rows, Index width) const;
@@ -69,31 +45,10 @@ class FusedBackward {
   // Calls f(b, h, block of queries, arena), one task each.
   template <class F>
   void for_each_query_block(runtime::Call& call, const F& f);
-
-  void prepare_queries(Index b, Index h, Index block, core::Arena& arena);
-  void look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w, BlockScores<T>& scores,
-                    RowFacts* facts) const;
-  KeyRange live_blocks(QueryAt at, Index rows, Index Tk) const;
-  bool needs_keys(Index h, Index i, T lse) const;
-  void output_deltas(Index b, Index h, Index row, Index rows, Worker& w, T* delta) const;
-  T sink_gradient(Index h, const RowFacts& facts, T factor, T delta) const;
-  // Values [.., row] of (b, h) from row `row` on.
-  struct RowValues {
-    const Operand& x;
-    Index first = 0;
-    T operator[](Index r) const { return core::load<T>(x.dtype, x.data, first + r * x.row_stride); }
-  };
-  RowValues values_of(const Operand& x, Index b, Index h, Index row) const {
-    return {x, core::offset_of(x, core::batch_offset(x, p_.batch, b), h, row, 0)};
-  }
-  T own_value(const Operand& x, Index b, Index h, Index row) const {
-    return values_of(x, b, h, row)[0];
-  }
   template <class Tasks, class F>
   void for_each_wave(runtime::Call& call, const Tasks& tasks, const F& f);
   void key_blocks(runtime::Call& call);
   void sum_up(runtime::Call& call);
-  void add_rows(const GradientRows<T>& rows, bool keys);
   void add_query_sums();
 
   const Problem& p_;
@@ -142,7 +97,7 @@ void FusedBackward<T>::take_shared(AnyArena& arena) {
 template <class T>
 std::size_t FusedBackward<T>::worker_bytes() const {
   MeasuringArena queries;
-  take_worker(queries);
+  QueryPreparation<T>(x_, queries);
   BlockScores<T>(x_.dot, queries);
   MeasuringArena keys;
   FusedGradientBlock<T>(x_, keys);
@@ -169,7 +124,7 @@ void FusedBackward<T>::run(runtime::Call& call) {
     });
   }
   for_each_query_block(call, [&](Index b, Index h, Index block, core::Arena& arena) {
-    prepare_queries(b, h, block, arena);
+    QueryPreparation<T>(x_, arena).run(b, h, block, arena);
   });
   key_blocks(call);
   sum_up(call);
@@ -257,164 +212,6 @@ void FusedBackward<T>::key_blocks(runtime::Call& call) {
   });
 }
 
-// ---- before the sweep -----------------------------------------------------------------------
-
-template <class T>
-void FusedBackward<T>::prepare_queries(Index b, Index h, Index block, core::Arena& arena) {
-  const Sequence s = p_.sequence(b);
-  const Index i0 = block * kGradientBlock;
-  const Index rows = std::min(kGradientBlock, s.Tq - i0);
-  if (rows <= 0) return;
-  Worker w = take_worker(arena);
-  RowFacts facts[kGradientBlock];
-  const Index first = s.q0 + i0;
-  const Index place = x_.query_places.of(b, h, first);
-  T* lse = x_.lse + place;
-  T* factor = x_.factor + place;
-  T* delta = x_.delta + place;
-  const RowValues own_lse = values_of(from_.lse, b, h, first);
-  const RowsOf<const T> q = x_.q.from(b, h, first);
-  const RowsOf<const T> dout = from_.dout.given() ? x_.dout.from(b, h, first) : RowsOf<const T>{};
-  const auto is_finite = [&](const RowsOf<const T>& x, Index r, Index width) {
-    return x_.kernels.all_finite(x.data + r * x.stride, x_.terms(width));
-  };
-  bool any_needed = false;
-  std::uint8_t finite = 1;
-  for (Index r = 0; r < rows; ++r) {
-    x_.dot.stop();
-    lse[r] = own_lse[r];
-    const bool any_live = lse[r] != -std::numeric_limits<T>::infinity();
-    facts[r] = {any_live && needs_keys(h, i0 + r, lse[r]), any_live, 0, T(0), T(0)};
-    any_needed = any_needed || facts[r].needed;
-    x_.q.copy(b, h, first + r);
-    if (!is_finite(q, r, x_.dot.score_width())) finite = 0;
-    delta[r] = T(0);
-    if (!from_.dout.given()) continue;
-    x_.dout.copy(b, h, first + r);
-    if (!is_finite(dout, r, p_.E)) finite = 0;
-  }
-  if (any_needed) {
-    BlockScores<T> scores(x_.dot, arena);
-    look_at_keys(b, h, i0, rows, w, scores, facts);
-  }
-  if (from_.dout.given()) output_deltas(b, h, first, rows, w, delta);
-  const RowsOf<T> dq = to_.q.given() ? x_.dq.from(b, h, first) : RowsOf<T>{};
-  T sink_sum(0);
-  for (Index r = 0; r < rows; ++r) {
-    if (p_.sinks.given()) facts[r].sink = std::exp(own_value(p_.sinks, 0, h, 0) - lse[r]);
-    factor[r] =
-        facts[r].needed ? core::weight_factor(lse[r], facts[r].sum + double{facts[r].sink}) : T(1);
-    if (!facts[r].any_live) delta[r] = T(0);  // whatever dout holds there
-    if (x_.tells_live) x_.row_live[place + r] = static_cast<std::uint8_t>(facts[r].any_live);
-    delta[r] += facts[r].weighted * factor[r];
-    if (from_.dlse.given()) delta[r] -= own_value(from_.dlse, b, h, first + r);
-    if (to_.sinks.given()) sink_sum += sink_gradient(h, facts[r], factor[r], delta[r]);
-    if (to_.alibi.given()) x_.alibi_rows[place + r] = T(0);
-    if (x_.sums_bias_rows()) x_.bias_rows[place + r] = T(0);
-    if (to_.q.given()) std::fill_n(dq.data + r * dq.stride, x_.width(), T(0));
-  }
-  const Index of_block = x_.block_of(b, h, s, block);
-  x_.finite[of_block] = finite;
-  if (to_.sinks.given()) x_.sink_sums[of_block] = sink_sum;
-  x_.key_blocks[of_block] = live_blocks({b, h, i0, p_.diagonal_offset(b, s)}, rows, s.Tk);
-  x_.turns.begin(of_block, x_.key_blocks[of_block].begin);
-}
-
-// The range of key blocks that contains all live keys of the queries from `at` on, as far as
-// interval masks tell.
-template <class T>
-KeyRange FusedBackward<T>::live_blocks(QueryAt at, Index rows, Index Tk) const {
-  KeyRange keys{Tk, 0};
-  if (p_.masks.empty()) keys = {0, Tk};
-  for (const Index end = at.i + rows; !p_.masks.empty() && at.i < end; ++at.i) {
-    const KeyRange live = live_range(p_, at, Tk);
-    if (!live.empty()) keys = {std::min(keys.begin, live.begin), std::max(keys.end, live.end)};
-  }
-  if (keys.empty()) return {};
-  return {std::max(keys.begin, Index{0}) / kGradientBlock,
-          pieces(std::min(keys.end, Tk), kGradientBlock)};
-}
-
-// Whether lse alone is not enough for a query.
-template <class T>
-bool FusedBackward<T>::needs_keys(Index h, Index i, T lse) const {
-  if (core::has_large_lse(lse) || x_.has_dweights(i)) return true;
-  // Whether there are keys besides the sink.
-  return p_.sinks.given() && (lse == own_value(p_.sinks, 0, h, 0) || !std::isfinite(lse));
-}
-
-// dout . out of some rows, summed in the order of the scores: if one weight is 1 and all others are
-// 0, delta has the bits of dout . v, and the gradients of queries and keys are 0.
-template <class T>
-void FusedBackward<T>::output_deltas(Index b, Index h, Index row, Index rows, Worker& w,
-                                     T* delta) const {
-  const Operand& x = from_.out;
-  const Index offset = core::offset_of(x, core::batch_offset(x, p_.batch, b), h, row, 0);
-  RowsOf<const T> out{static_cast<const T*>(x.data) + offset, x.row_stride};
-  if (x.dtype != dtype_of<T> || x.col_stride != 1) {
-    for (Index r = 0; r < rows; ++r) {
-      const Index at = offset + r * x.row_stride;
-      if (x_.dot.pairs) {
-        join_channels(x, at, p_.E, w.out + r * x_.terms(p_.E));
-      } else {
-        load_values(x, at, x.col_stride, p_.E, w.out + r * p_.E);
-      }
-    }
-    out = {w.out, x_.terms(p_.E)};
-  }
-  x_.kernels.row_dots(x_.dout.from(b, h, row), out, rows, p_.E, delta);
-}
-
-// The sink is a score whose value is 0: dsink = w_sink (0 - delta).
-template <class T>
-T FusedBackward<T>::sink_gradient(Index h, const RowFacts& facts, T factor, T delta) const {
-  const T sink = own_value(p_.sinks, 0, h, 0);
-  if (sink == -std::numeric_limits<T>::infinity()) return T(0);
-  if (!facts.any_live) return -delta;  // lse = sink: w_sink = 1
-  return -(facts.sink * factor) * delta;
-}
-
-// Whether rows have live keys, and the sums of their weights and of weighted dweights, chunk by
-// chunk.
-template <class T>
-void FusedBackward<T>::look_at_keys(Index b, Index h, Index i0, Index rows, Worker& w,
-                                    BlockScores<T>& scores, RowFacts* facts) const {
-  static_assert(kGradientBlock <= kBlockRows);
-  const KeyUnit unit = key_unit(p_, b * p_.G + p_.key_head(h));
-  const T* lse = x_.lse + x_.query_places.of(b, h, unit.s.q0 + i0);
-  constexpr T kMasked = -std::numeric_limits<T>::infinity();
-  scores.start(unit, nullptr);
-  for (Index r = 0; r < rows; ++r) {
-    scores.queries.add(h, i0 + r);
-    if (facts[r].needed) facts[r].any_live = false;
-  }
-  for (Index j0 = 0; j0 < unit.s.Tk; j0 += p_.key_chunk) {
-    const auto look = [&](Index r) {
-      const KeyRange keys = scores.piece(r);
-      if (keys.empty() || !facts[r].needed) return;
-      scores.soft_cap(r);
-      scores.change(r);
-      const Index n = keys.end - keys.begin;
-      T* s = scores.row(r) + keys.begin;
-      facts[r].any_live =
-          facts[r].any_live || std::any_of(s, s + n, [](T x) { return x != kMasked; });
-      std::copy_n(s, n, w.weights);
-      std::fill_n(w.dweights, n, T(0));
-      x_.add_dweights(scores.queries[r].at, j0 + keys.begin,
-                      std::min(n, unit.s.Tk - j0 - keys.begin), w.dweights, w.spare);
-      const T zero(0);
-      const T one(1);
-      x_.kernels.score_gradients({w.weights, n}, {w.dweights, n}, 1, n, {lse + r, &one, &zero},
-                                 one);
-      facts[r].sum += x_.kernels.sum(w.weights, n);
-      facts[r].weighted += x_.kernels.sum(w.dweights, n);
-    };
-    scores.for_each_group(j0, BlockScores<T>::Tiles::kLive, [&](Index first, Index count) {
-      for (Index r = first; r < first + count; ++r) look(r);
-    });
-  }
-}
-
 // ---- after the sweep ------------------------------------------------------------------------
 
 template <class T>
@@ -429,29 +226,11 @@ void FusedBackward<T>::sum_up(runtime::Call& call) {
       }
     });
   }
-  if (to_.q.given() && x_.dq.is_summed()) add_rows(x_.dq, false);
-  if (keeps_rows(x_.dk, x_.width())) add_rows(x_.dk, true);
-  if (keeps_rows(x_.dv, p_.E)) add_rows(x_.dv, true);
+  if (to_.q.given() && x_.dq.is_summed()) x_.dq.add_all_to(x_.own, false, x_.dot.stop);
+  if (keeps_rows(x_.dk, x_.width())) x_.dk.add_all_to(x_.own, true, x_.dot.stop);
+  if (keeps_rows(x_.dv, p_.E)) x_.dv.add_all_to(x_.own, true, x_.dot.stop);
   add_query_sums();
   x_.own.deliver(x_.dot.stop);
-}
-
-// Sums over broadcast axes, over (b, head, row) in ascending order.
-template <class T>
-void FusedBackward<T>::add_rows(const GradientRows<T>& rows, bool keys) {
-  if (p_.q_rows == 0 || p_.k_rows == 0) return;  // but B may be huge
-  for (Index b = 0; b < p_.B; ++b) {
-    const Sequence s = p_.sequence(b);
-    const Index first = keys ? s.k0 : s.q0;
-    const Index count = keys ? s.Tk : s.Tq;
-    for (Index head = 0; head < (keys ? p_.G : p_.H); ++head) {
-      x_.dot.stop();
-      for (Index n = 0; n < count; ++n) {
-        x_.dot.stop();
-        rows.add_to(x_.own, b, head, first + n);
-      }
-    }
-  }
 }
 
 // dalibi, dsinks, and a bias shared by all keys: over queries, blocks each from zero.

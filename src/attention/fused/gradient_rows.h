@@ -146,6 +146,22 @@ class GradientRows {
     T* to = own.at(*target_, b, head_of(head), row, 0);
     for (Index c = 0; c < width_; ++c) to[c * target_->own.col_stride] += x[c];
   }
+  // Adds all rows, those of keys or of queries, to sums over broadcast axes.
+  void add_all_to(const core::OwnGradients<T>& own, bool keys, core::StopPoint stop) const {
+    if (p_->q_rows == 0 || p_->k_rows == 0) return;  // but B may be huge
+    for (Index b = 0; b < p_->B; ++b) {
+      const Sequence s = p_->sequence(b);
+      const Index first = keys ? s.k0 : s.q0;
+      const Index count = keys ? s.Tk : s.Tq;
+      for (Index head = 0; head < (keys ? p_->G : p_->H); ++head) {
+        stop();
+        for (Index n = 0; n < count; ++n) {
+          stop();
+          add_to(own, b, head, first + n);
+        }
+      }
+    }
+  }
   bool has_rows() const { return rows_ != nullptr; }
 
  private:
