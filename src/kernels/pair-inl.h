@@ -197,7 +197,7 @@ inline void stored_pair_scores(const Words& q, Index rows, Index D, const Stored
   constexpr Index kMostRows = 8;
   const Index pieces = (rows + kMostRows - 1) / kMostRows;
   const Index most = (rows + pieces - 1) / pieces;
-  // Several tiles of rows read each group of keys one after another.
+  // Several tiles of rows read each register of keys one after another.
   const Index at_once = pieces == 1 ? keys : kWordLanes;
   for (Index n = 0; n < keys; n += at_once) {
     const Index count = std::min(at_once, keys - n);

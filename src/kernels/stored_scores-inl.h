@@ -25,12 +25,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Rows of a tile: with AVX-512's 32 registers, sums, keys, and a query's channel.
 inline constexpr int kMostStoredRows = HWY_TARGET == HWY_AVX3 ? 8 : 6;
 
-// Some rows' scores of whole registers of keys, `groups` of them. Sums are those of scores_tile in
-// kernels/tile-inl.h: each block of channels from zero, added to those before it, the first to s if
-// `adds`.
+// Some rows' scores of whole registers of keys, `registers` of them. Sums are those of scores_tile
+// in kernels/tile-inl.h: each block of channels from zero, added to those before it, the first to s
+// if `adds`.
 template <class T, class Stored, int kRows>
 HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
-                                     const RowsOf<const Stored>& k, Index groups, bool adds,
+                                     const RowsOf<const Stored>& k, Index registers, bool adds,
                                      T scale, const RowsOf<T>& s, LinesAhead& shared_ahead) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
@@ -39,9 +39,9 @@ HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
   using Narrow = Step<T, Stored, 16>;
   // Asks for as many lines as are read.
   LinesAhead ahead = shared_ahead;
-  const Stored* HWY_RESTRICT keys_of_group = k.data;
-  T* HWY_RESTRICT to_group = s.data;
-  for (Index group = 0; group < groups; ++group) {
+  const Stored* HWY_RESTRICT keys_of_register = k.data;
+  T* HWY_RESTRICT to_register = s.data;
+  for (Index i = 0; i < registers; ++i) {
     Index c = 0;
     while (c < D) {
       const bool adds_block = adds || c > 0;
@@ -50,7 +50,7 @@ HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) acc[r] = hn::Zero(d);
       for (; c + Wide::kChannels <= end; c += Wide::kChannels) {
-        const Wide step(keys_of_group + c, k.stride);
+        const Wide step(keys_of_register + c, k.stride);
 #pragma GCC unroll 32
         for (int n = 0; n < Wide::kChannels; ++n) {
           if (n % kChannelsOfLine<Wide, T> == 0) ahead.ask();
@@ -62,7 +62,7 @@ HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
         }
       }
       for (; c < end; c += Narrow::kChannels) {
-        const Narrow step(keys_of_group + c, k.stride);
+        const Narrow step(keys_of_register + c, k.stride);
 #pragma GCC unroll 8
         for (int n = 0; n < Narrow::kChannels; ++n) {
           if (c + n >= end) break;
@@ -77,13 +77,13 @@ HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
       const V factor = hn::Set(d, end < D ? T(1) : scale);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        T* const to = to_group + r * s.stride;
+        T* const to = to_register + r * s.stride;
         if (adds_block) acc[r] = hn::Add(hn::LoadU(d, to), acc[r]);
         hn::StoreU(hn::Mul(acc[r], factor), d, to);
       }
     }
-    keys_of_group += kLanes * k.stride;
-    to_group += kLanes;
+    keys_of_register += kLanes * k.stride;
+    to_register += kLanes;
   }
   shared_ahead = ahead;
 }
@@ -107,13 +107,13 @@ void stored_scores_of(const RowsOf<const T>& q, Index rows, Index D, const RowsO
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr Index kBlock = core::kChannelBlock;
   constexpr Index kStep = Step<T, Stored, 16>::kChannels;
-  // `channels` channels of `groups` registers of keys, from key n and channel c on: `block`.
+  // `channels` channels of `registers` registers of keys, from key n and channel c on: `block`.
   const auto add = [&](Index n, Index c, Index channels, const RowsOf<const Stored>& block,
-                       Index groups) HWY_ATTR {
+                       Index registers) HWY_ATTR {
     for_each_stored_tile(rows, [&](Index r, Index some) HWY_ATTR {
       LinesAhead lines(r == 0 && c == 0 ? ahead : ReadAhead{}, n, q.data);
       kTiles[static_cast<std::size_t>(some - 1)](
-          {q.data + r * q.stride + c, q.stride}, channels, block, groups, c > 0,
+          {q.data + r * q.stride + c, q.stride}, channels, block, registers, c > 0,
           c + channels < D ? T(1) : scale, {s.data + r * s.stride + n, s.stride}, lines);
     });
   };
@@ -133,14 +133,14 @@ void stored_scores_of(const RowsOf<const T>& q, Index rows, Index D, const RowsO
       add(n, c, channels, {copy, kBlock}, 1);
     }
   };
-  // Several tiles of rows read each group of keys one after another.
-  const Index groups = keys / kLanes;
-  const Index at_once = rows <= kMostStoredRows ? std::max<Index>(groups, 1) : 1;
-  for (Index g = 0; in_place > 0 && g < groups; g += at_once) {
+  // Several tiles of rows read each register of keys one after another.
+  const Index registers = keys / kLanes;
+  const Index at_once = rows <= kMostStoredRows ? std::max<Index>(registers, 1) : 1;
+  for (Index g = 0; in_place > 0 && g < registers; g += at_once) {
     add(g * kLanes, 0, in_place, {k.data + g * kLanes * k.stride, k.stride}, at_once);
   }
-  for (Index g = 0; in_place < D && g < groups; ++g) add_copies(g * kLanes, in_place, kLanes);
-  if (groups * kLanes < keys) add_copies(groups * kLanes, 0, keys - groups * kLanes);
+  for (Index g = 0; in_place < D && g < registers; ++g) add_copies(g * kLanes, in_place, kLanes);
+  if (registers * kLanes < keys) add_copies(registers * kLanes, 0, keys - registers * kLanes);
 }
 
 template <class T>

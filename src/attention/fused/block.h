@@ -7,7 +7,7 @@
 namespace qkv::attn {
 
 // Some query rows of one key head, processed against the keys chunk by chunk: scores, softmax and
-// weighted sum of values, a group of rows after another. No buffer here is longer than a chunk.
+// weighted sum of values, two tiles of rows at a time. No buffer here is longer than a chunk.
 template <class T>
 class FusedBlock {
  public:
@@ -40,27 +40,27 @@ class FusedBlock {
     }
     state.use_merged();
   }
-  // The softmax of keys j0 .., for one group of rows after another, into state.chunk; then calls
-  // use(first row, rows). Groups without live keys are skipped.
+  // The softmax of keys j0 .., two tiles at a time, into state.chunk; then calls use(first row,
+  // rows). If both have no live keys, they are skipped.
   template <class Use>
   void chunk(Index j0, bool with_values, const Use& use) {
     using Tiles = typename BlockScores<T>::Tiles;
     const core::HeadRows* const rows = with_values ? &values_.rows() : nullptr;
     if (!scores.begin_chunk(j0, Tiles::kLive, rows)) return;
     if (with_values) values_.begin_chunk(scores);
-    for (Index t0 = 0; t0 < queries().tiles(); t0 += kGroupTiles) {
-      const Index t1 = std::min(t0 + kGroupTiles, queries().tiles());
+    for (Index t0 = 0; t0 < queries().tiles(); t0 += kTilesAtOnce) {
+      const Index t1 = std::min(t0 + kTilesAtOnce, queries().tiles());
       const Index first = queries().tile_begin(t0);
       const Index count = queries().tile_end(t1 - 1) - first;
       scores.compute(t0, t1);
-      state.begin_group(first);
+      state.begin_tiles(first);
       bool any_live = false;
       for (Index t = t0; t < t1; ++t) {
         state.weigh(scores, t);
         any_live = any_live || scores.tile(t).live_panels != 0;
       }
       if (!any_live) {
-        state.skip_group(count);
+        state.skip_tiles(count);
         continue;
       }
       if (with_values) values_.sum(scores, state, t0, t1);

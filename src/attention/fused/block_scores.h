@@ -11,7 +11,7 @@
 
 namespace qkv::attn {
 
-// The scores of a block's queries and a chunk of keys, a group of rows at a time, in the steps of
+// The scores of a block's queries and a chunk of keys, two tiles at a time, in the steps of
 // their definition: product and scale, soft-cap, user functions, bias, ALiBi, masks.
 template <class T>
 class BlockScores {
@@ -27,7 +27,7 @@ class BlockScores {
         k_(call.kernels),
         tiles_(call, arena),
         chunk_(call, arena) {
-    s_ = arena.template take<T>(kGroupRows * kScoreStride).data();
+    s_ = arena.template take<T>(kRowsAtOnce * kScoreStride).data();
     spare_ = arena.template take<T>(kKeyChunk).data();
   }
 
@@ -51,7 +51,7 @@ class BlockScores {
     chunk_.go_to(j0, queries.live(), tiles == Tiles::kAll, values);
     return tiles_.go_to(queries, j0, chunk_.count(), tiles == Tiles::kAll);
   }
-  // The scores after scale of tiles t0 .. t1-1, of one group.
+  // The scores after scale of tiles t0 .. t1-1, at most two.
   void compute(Index t0, Index t1);
   // The same again for tile t, whose live panels are known.
   void compute_again(Index t) {
@@ -59,13 +59,13 @@ class BlockScores {
       if ((tiles_[t].live_panels >> n & 1U) != 0) score_panel(t, t + 1, n);
     }
   }
-  // The scores after scale of keys j0 .., for one group of rows after another; then calls use(first
-  // row, rows), which reads them with row(), piece() by piece().
+  // The scores after scale of keys j0 .., two tiles at a time; then calls use(first row, rows),
+  // which reads them with row(), piece() by piece().
   template <class Use>
-  void for_each_group(Index j0, Tiles tiles, const Use& use) {
+  void go_through(Index j0, Tiles tiles, const Use& use) {
     begin_chunk(j0, tiles, nullptr);
-    for (Index t = 0; t < queries.tiles(); t += kGroupTiles) {
-      const Index end = std::min(t + kGroupTiles, queries.tiles());
+    for (Index t = 0; t < queries.tiles(); t += kTilesAtOnce) {
+      const Index end = std::min(t + kTilesAtOnce, queries.tiles());
       compute(t, end);
       const Index first = queries.tile_begin(t);
       use(first, queries.tile_end(end - 1) - first);
@@ -75,12 +75,12 @@ class BlockScores {
   // The chunk: its first key and their number.
   Index first_key() const { return chunk_.first(); }
   Index keys() const { return chunk_.count(); }
-  // After the last of them that a row of the current group may see, as far as that is known.
-  Index group_end() const { return group_end_; }
+  // After the last of them that a row of the current tiles may see, as far as that is known.
+  Index key_end() const { return key_end_; }
   const Tile& tile(Index t) const { return tiles_[t]; }
-  // Scores of keys first_key() + begin .. end - 1 of row r of the current group, live or not; no
+  // Scores of keys first_key() + begin .. end - 1 of row r of the current tiles, live or not; no
   // other key of the chunk is live.
-  T* row(Index r) const { return s_ + r % kGroupRows * kScoreStride; }
+  T* row(Index r) const { return s_ + r % kRowsAtOnce * kScoreStride; }
   KeyRange piece(Index r) const { return tiles_[r / kTileRows].keys; }
   void soft_cap(Index r) const {
     const KeyRange x = piece(r);
@@ -93,7 +93,7 @@ class BlockScores {
   // The keys of tile t that the softmax is over, in whole registers: -inf behind the last key.
   KeyRange pad(Index t) const {
     const KeyRange x = tiles_[t].keys;
-    const Index end = std::min(x.end, pieces(group_end_, kMostLanes) * kMostLanes);
+    const Index end = std::min(x.end, pieces(key_end_, kMostLanes) * kMostLanes);
     for (Index r = queries.tile_begin(t); chunk_.count() < end && r < queries.tile_end(t); ++r) {
       std::fill(row(r) + chunk_.count(), row(r) + end, -std::numeric_limits<T>::infinity());
     }
@@ -123,14 +123,14 @@ class BlockScores {
   const kernels::DotKernels<T>& k_;
   BlockTiles<T> tiles_;
   ChunkKeys<T> chunk_;
-  Index group_end_ = 0;
-  T* s_ = nullptr;      // [group's rows][kScoreStride]
+  Index key_end_ = 0;
+  T* s_ = nullptr;      // [rows at once][kScoreStride]
   T* spare_ = nullptr;  // [kKeyChunk]
 };
 
 template <class T>
 void BlockScores<T>::compute(Index t0, Index t1) {
-  group_end_ = call_.trims_keys() ? tiles_.end_of(t0, t1) : chunk_.count();
+  key_end_ = call_.trims_keys() ? tiles_.end_of(t0, t1) : chunk_.count();
   for (Index t = t0; t < t1; ++t) {
     for (unsigned dead = tiles_.find_panels(queries, t); dead != 0; dead &= dead - 1) {
       const Index n = std::countr_zero(dead) * kPanel;
@@ -153,18 +153,18 @@ void BlockScores<T>::compute(Index t0, Index t1) {
 }
 
 // What panel n will read from far memory, once, and few lines can be asked for at a time: the bias
-// of tiles t0 .. t1-1, and the masks of the next group's rows.
+// of tiles t0 .. t1-1, and the masks of the next tiles' rows.
 template <class T>
 void BlockScores<T>::prefetch_options(Index t0, Index t1, Index n) const {
-  const Index group_end = queries.tile_end(t1 - 1);
-  for (Index r = queries.tile_begin(t0); p_.bias.given() && r < group_end; ++r) {
+  const Index end = queries.tile_end(t1 - 1);
+  for (Index r = queries.tile_begin(t0); p_.bias.given() && r < end; ++r) {
     const KeyRange x = piece(r);
     const Index begin = std::max(x.begin, n * kPanel);
-    const Index end = std::min({x.end, chunk_.count(), (n + 1) * kPanel});
-    prefetch_bias_row(p_, queries[r].at, chunk_.first() + begin, end - begin);
+    const Index stop = std::min({x.end, chunk_.count(), (n + 1) * kPanel});
+    prefetch_bias_row(p_, queries[r].at, chunk_.first() + begin, stop - begin);
   }
-  const Index next_end = std::min(queries.count(), group_end + kGroupRows);
-  for (Index r = group_end; call_.key_masks && r < next_end; ++r) {
+  const Index next_end = std::min(queries.count(), end + kRowsAtOnce);
+  for (Index r = end; call_.key_masks && r < next_end; ++r) {
     core::prefetch_masks(p_, queries[r].at, chunk_.first() + n * kPanel);
   }
 }

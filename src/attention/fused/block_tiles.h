@@ -24,13 +24,14 @@ struct Tile {
 };
 
 // The tiles of a block and a chunk of keys: which of their keys are live; and what the masks that
-// are asked, key by key, allow the rows of a group.
+// are asked, key by key, allow the rows of the two tiles at hand.
 template <class T>
 class BlockTiles {
  public:
   template <class AnyArena>
   BlockTiles(const FusedCall<T>& call, AnyArena& arena) : call_(call), p_(call.p) {
-    if (call.key_masks) allowed_ = arena.template take<std::uint8_t>(kGroupRows * kKeyChunk).data();
+    constexpr Index kPairs = kRowsAtOnce * kKeyChunk;
+    if (call.key_masks) allowed_ = arena.template take<std::uint8_t>(kPairs).data();
   }
 
   // Goes to keys j0 .. j0 + keys - 1; false if no row may see one. With `all`, every key counts as
@@ -66,7 +67,7 @@ class BlockTiles {
     return end;
   }
   // Whether row r may see each key of the chunk; only where its tile is partial.
-  std::uint8_t* allowed(Index r) const { return allowed_ + r % kGroupRows * kKeyChunk; }
+  std::uint8_t* allowed(Index r) const { return allowed_ + r % kRowsAtOnce * kKeyChunk; }
   // Whether masks let row r see key n of the chunk.
   bool may_see(const QueryRows<T>& queries, Index r, Index n) const {
     const KeyRange& live = queries[r].live;
@@ -191,7 +192,7 @@ class BlockTiles {
   Index keys_ = 0;  // and its length
   bool all_ = false;
   Tile tiles_[kBlockTiles];
-  std::uint8_t* allowed_ = nullptr;  // [group's rows][kKeyChunk]
+  std::uint8_t* allowed_ = nullptr;  // [rows at once][kKeyChunk]
 };
 
 }  // namespace qkv::attn

@@ -17,17 +17,17 @@ using kernels::kPanel;
 using kernels::kTileRows;
 using kernels::RowsOf;
 
-// Rows that process a chunk together: their scores stay in the first-level cache.
-inline constexpr Index kGroupTiles = 2;
-inline constexpr Index kGroupRows = kGroupTiles * kTileRows;
-// Rows of a block, group by group, while the keys and values of a chunk are in the second-level
-// cache: the more rows, the fewer bytes come from farther away.
-inline constexpr Index kBlockRows = 16 * kGroupRows;
+// Tiles, and rows, that process a chunk together: their scores stay in the first-level cache.
+inline constexpr Index kTilesAtOnce = 2;
+inline constexpr Index kRowsAtOnce = kTilesAtOnce * kTileRows;
+// Rows of a block, two tiles at a time, while the keys and values of a chunk are in the
+// second-level cache: the more rows, the fewer bytes come from farther away.
+inline constexpr Index kBlockRows = 16 * kRowsAtOnce;
 inline constexpr Index kBlockTiles = kBlockRows / kTileRows;
 inline constexpr Index kPanelsPerChunk = kKeyChunk / kPanel;
 // One cache line more than a chunk, so that rows do not map to the same cache sets.
 inline constexpr Index kScoreStride = kKeyChunk + 16;
-// Keys whose values are used by all tiles of a group before the next ones are read.
+// Keys whose values are used by both tiles before the next ones are read.
 inline constexpr Index kValueKeys = 2 * kPanel;
 // Rows in whole registers, for any target.
 inline constexpr Index kMostLanes = 16;

@@ -225,7 +225,7 @@ void ColumnPass<T>::named_rows(BlockScores<T>& x, const Chunk& chunk, Worker& w)
     }
     std::fill_n(w.block, kKeyChunk, T(0));
     const kernels::WeightSums<T> to{w.block, nullptr, nullptr};
-    x.for_each_group(chunk.keys.begin, BlockScores<T>::Tiles::kLive, [&](Index first, Index rows) {
+    x.go_through(chunk.keys.begin, BlockScores<T>::Tiles::kLive, [&](Index first, Index rows) {
       for (Index r = first; r < first + rows;) r = add_run(x, r, first + rows, to);
     });
     for (Index n = 0; n < kKeyChunk; ++n) w.total[n] += w.block[n];
@@ -271,7 +271,7 @@ bool ColumnPass<T>::all_rows(BlockScores<T>& x, const Chunk& chunk, runtime::Cal
 template <class T>
 void ColumnPass<T>::add_rows(BlockScores<T>& x, const Chunk& chunk,
                              const kernels::WeightSums<T>& to, Worker& w) const {
-  x.for_each_group(chunk.keys.begin, BlockScores<T>::Tiles::kLive, [&](Index first, Index rows) {
+  x.go_through(chunk.keys.begin, BlockScores<T>::Tiles::kLive, [&](Index first, Index rows) {
     for (Index r = first; r < first + rows;) {
       kernels::WeightSums<T> of_run = to;
       Index end = first + rows;

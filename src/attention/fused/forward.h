@@ -125,13 +125,13 @@ Index FusedForward<T>::cached_pieces(Index threads) const {
 }
 
 // Smaller blocks if there are too few for the threads to finish together: eight per thread, but at
-// least four groups each. Any number gives the same bits.
+// least eight tiles each. Any number gives the same bits.
 template <class T>
 Index FusedForward<T>::choose_block_rows(int threads, Index units) const {
   if (threads <= 1 || p_.G == 0) return kBlockRows;
   const Index rows = units * (p_.H / p_.G) * std::min(p_.Tq, Index{1} << 20);
   const Index share = pieces(rows, Index{8} * threads);
-  return std::clamp(pieces(share, kGroupRows) * kGroupRows, 4 * kGroupRows, kBlockRows);
+  return std::clamp(pieces(share, kRowsAtOnce) * kRowsAtOnce, 4 * kRowsAtOnce, kBlockRows);
 }
 
 template <class T>
@@ -271,8 +271,8 @@ void FusedForward<T>::merge_chunks(const KeyUnit& unit, Index n, core::Arena& ar
   const Index chunks = live_chunks(unit).size();
   for (Index chunk = 0; chunk < chunks; ++chunk) {
     const Partial partial = partial_of(n, chunk);
-    for (Index first = 0; first < unit.rows(); first += kGroupRows) {
-      const Index rows = std::min(kGroupRows, unit.rows() - first);
+    for (Index first = 0; first < unit.rows(); first += kRowsAtOnce) {
+      const Index rows = std::min(kRowsAtOnce, unit.rows() - first);
       const T* max = partial.max + first;
       if (std::all_of(partial.sum + first, partial.sum + first + rows,
                       [](T sum) { return sum == T(0); })) {
@@ -321,8 +321,8 @@ void FusedForward<T>::add_sinks(FusedBlock<T>& block, const bool* empty) {
     const Index offset = core::offset_of(p_.sinks, 0, queries[r].at.h, 0, 0);
     return core::load<T>(p_.sinks.dtype, p_.sinks.data, offset);
   };
-  for (Index first = 0; first < queries.count(); first += kGroupRows) {
-    const Index rows = std::min(kGroupRows, queries.count() - first);
+  for (Index first = 0; first < queries.count(); first += kRowsAtOnce) {
+    const Index rows = std::min(kRowsAtOnce, queries.count() - first);
     for (Index r = 0; r < rows; ++r) {
       const T value = sink(first + r);
       state.chunk.max[r] = std::isfinite(value) ? value : kNone;

@@ -28,8 +28,8 @@ class GradientScores {
 
   void compute(GradientPairs<T>& pairs) {
     const Index tiles = pairs.queries.tiles();
-    for (Index t = 0; t < tiles; t += kTilesAtOnce) {
-      compute(pairs, t, std::min(t + kTilesAtOnce, tiles));
+    for (Index t = 0; t < tiles; t += kPanelTiles) {
+      compute(pairs, t, std::min(t + kPanelTiles, tiles));
     }
   }
 
@@ -49,7 +49,7 @@ class GradientScores {
 
  private:
   // Tiles whose scores are computed with a panel before the next panel is read.
-  static constexpr Index kTilesAtOnce = 4;
+  static constexpr Index kPanelTiles = 4;
 
   T* scores(Index r) { return s_ + r * kGradientStride; }
   T* into_weights(Index r) { return dw_ + r * kGradientStride; }

@@ -177,7 +177,7 @@ void FusedInspection<T>::all_rows(BlockScores<T>& x, Worker& w) const {
   const Index Tk = x.queries.unit().s.Tk;
   for (Index j0 = 0; j0 < Tk; j0 += p_.key_chunk) {
     const Index keys = std::min(p_.key_chunk, Tk - j0);
-    x.for_each_group(j0, all ? Tiles::kAll : Tiles::kLive, [&](Index first, Index rows) {
+    x.go_through(j0, all ? Tiles::kAll : Tiles::kLive, [&](Index first, Index rows) {
       for (Index r = first; r < first + rows; ++r) {
         const Index i = x.queries[r].at.i;
         if (wanted(to_.raw_scores)) put(x, to_.raw_scores, r, i, j0, x.row(r), keys);
@@ -208,7 +208,7 @@ void FusedInspection<T>::named_rows(BlockScores<T>& x, const RowsResult& m, Inde
   const bool all = shows_all(to_, m);
   for (Index j0 = 0; j0 < Tk; j0 += p_.key_chunk) {
     const Index keys = std::min(p_.key_chunk, Tk - j0);
-    x.for_each_group(j0, all ? Tiles::kAll : Tiles::kLive, [&](Index first, Index rows) {
+    x.go_through(j0, all ? Tiles::kAll : Tiles::kLive, [&](Index first, Index rows) {
       for (Index r = first; r < first + rows; ++r) {
         const Index to_row = (n0 + r) % m.count;
         if (&m != &to_.raw_scores && !x.piece(r).empty()) x.soft_cap(r);

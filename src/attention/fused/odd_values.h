@@ -42,10 +42,10 @@ class OddValues {
   void look(const BlockScores<T>& scores);
   void expect() { are_expected_ = true; }
 
-  // Before the sums of a group of tiles.
-  void begin_group() { ambiguous_ = 0; }
+  // Before the sums of two tiles.
+  void begin_tiles() { ambiguous_ = 0; }
   // Whether sums of tile t have to be made again, by sum_with_care().
-  bool is_ambiguous(Index t) const { return (ambiguous_ >> t % kGroupTiles & 1U) != 0; }
+  bool is_ambiguous(Index t) const { return (ambiguous_ >> t % kTilesAtOnce & 1U) != 0; }
 
   // Adds keys begin .. end-1, one or a pair with an odd value, to the sums `to` of tile t's rows.
   void add(const BlockScores<T>& scores, Index t, Index begin, Index end, T* to);
@@ -66,7 +66,7 @@ class OddValues {
   KeySet found_;
   bool has_looked_ = false;
   bool are_expected_ = false;
-  unsigned ambiguous_ = 0;  // bit n: tile n of the group
+  unsigned ambiguous_ = 0;  // bit n: the n-th tile at hand
   T* row_ = nullptr;        // [width]
 };
 
@@ -110,7 +110,7 @@ void OddValues<T>::add(const BlockScores<T>& scores, Index t, Index begin, Index
       T* const row = to + (r - queries.tile_begin(t)) * width_;
       const T weight = call_.pairs ? half_of_word(scores.row(r)[n / 2], n % 2) : scores.row(r)[n];
       if (weight == 0) {
-        if (found_.contains(n)) ambiguous_ |= 1U << t % kGroupTiles;
+        if (found_.contains(n)) ambiguous_ |= 1U << t % kTilesAtOnce;
       } else if (call_.pairs) {
         add_rounded(scores.first_key() + n, weight, row);
       } else {
@@ -143,7 +143,7 @@ void OddValues<T>::sum_with_care(BlockScores<T>& scores, SoftmaxState<T>& state,
       live[n] = s[n] != -std::numeric_limits<T>::infinity();
     }
     state.weigh_row(scores, r);
-    T* const row = state.chunk.acc + r % kGroupRows * width_;
+    T* const row = state.chunk.acc + r % kRowsAtOnce * width_;
     std::fill(row, row + width_, T(0));
     const Index end = std::min(scores.keys(), keys.end);
     for (Index n = keys.begin; n < end && !call_.pairs; ++n) {

@@ -216,7 +216,7 @@ void QueryPreparation<T>::look_at_keys(Index b, Index h, Index i0, Index rows,
       facts[r].sum += call_.kernels.sum(weights_, n);
       facts[r].weighted += call_.kernels.sum(dweights_, n);
     };
-    scores.for_each_group(j0, BlockScores<T>::Tiles::kLive, [&](Index first, Index count) {
+    scores.go_through(j0, BlockScores<T>::Tiles::kLive, [&](Index first, Index count) {
       for (Index r = first; r < first + count; ++r) look(r);
     });
   }

@@ -9,7 +9,7 @@
 
 namespace qkv::attn {
 
-// The softmax of a block's rows so far, and that of the current chunk for a group of rows: maxima
+// The softmax of a block's rows so far, and that of the current chunk for two tiles: maxima
 // of the scores, sums of their exponentials, and values weighted by these. Chunks are merged as in
 // Milakov and Gimelshein 2018.
 template <class T>
@@ -21,10 +21,10 @@ class SoftmaxState {
     width_ = call.padded_width();
     for (T** array : {&max, &sum}) *array = take(kBlockRows + kMostLanes);
     for (T** array : {&merged_.max, &merged_.sum, &factor_, &chunk_factor_}) {
-      *array = take(pieces(kGroupRows, kMostLanes) * kMostLanes);
+      *array = take(pieces(kRowsAtOnce, kMostLanes) * kMostLanes);
     }
     acc = take(kBlockRows * width_);
-    merged_.acc = take(kGroupRows * width_);
+    merged_.acc = take(kRowsAtOnce * width_);
     use_merged();
   }
 
@@ -43,18 +43,18 @@ class SoftmaxState {
     reset_softmax(rows);
   }
 
-  // Before the chunk's results for the group that begins with row `first`.
-  void begin_group(Index first) {
+  // Before the chunk's results for the tiles that begin with row `first`.
+  void begin_tiles(Index first) {
     if (!merges_) chunk = {max + first, sum + first, acc + first * width_};
   }
-  // Instead of these, if the group has no live key.
-  void skip_group(Index rows) {
+  // Instead of these, if the tiles have no live key.
+  void skip_tiles(Index rows) {
     if (!merges_) std::fill_n(chunk.acc, rows * width_, T(0));
   }
-  // Merges the chunk's results of the group that begins with row `first`.
+  // Merges the chunk's results of the tiles that begin with row `first`.
   void absorb(Index first, Index rows, bool with_values) {
     if (!merges_) return;
-    // Whole registers: the rows beyond the group's have the state of a chunk without live keys,
+    // Whole registers: the rows behind the tiles' have the state of a chunk without live keys,
     // which changes nothing.
     for (Index r = rows; r % kMostLanes != 0; ++r) {
       chunk.max[r] = -std::numeric_limits<T>::infinity();
@@ -73,9 +73,9 @@ class SoftmaxState {
     merges_ = true;
     chunk = merged_;
   }
-  // The chunk's state of a group without live keys.
+  // The chunk's state of tiles without live keys.
   void clear_chunk() {
-    constexpr Index kRows = pieces(kGroupRows, kMostLanes) * kMostLanes;
+    constexpr Index kRows = pieces(kRowsAtOnce, kMostLanes) * kMostLanes;
     std::fill(merged_.max, merged_.max + kRows, -std::numeric_limits<T>::infinity());
     std::fill(merged_.sum, merged_.sum + kRows, T(0));
   }
@@ -86,10 +86,10 @@ class SoftmaxState {
     const QueryRows<T>& queries = scores.queries;
     const Index first = queries.tile_begin(t);
     const Index rows = queries.tile_end(t) - first;
-    const Index in_group = first % kGroupRows;
+    const Index place = first % kRowsAtOnce;
     if (scores.tile(t).live_panels == 0) {
-      std::fill_n(chunk.max + in_group, rows, -std::numeric_limits<T>::infinity());
-      std::fill_n(chunk.sum + in_group, rows, T(0));
+      std::fill_n(chunk.max + place, rows, -std::numeric_limits<T>::infinity());
+      std::fill_n(chunk.sum + place, rows, T(0));
       return;
     }
     for (Index r = first; call_.changes_scores && r < first + rows; ++r) {
@@ -98,15 +98,15 @@ class SoftmaxState {
     }
     const KeyRange x = scores.pad(t);
     k_.softmax({scores.row(first) + x.begin, kScoreStride}, rows, x.end - x.begin,
-               chunk.max + in_group, chunk.sum + in_group);
+               chunk.max + place, chunk.sum + place);
     for (Index r = first; call_.p.dropout != 0 && r < first + rows; ++r) drop(scores, r);
   }
   // The same for row r alone, whose options and masks have been applied.
   void weigh_row(BlockScores<T>& scores, Index r) {
     const KeyRange x = scores.piece(r);
-    const Index in_group = r % kGroupRows;
-    k_.softmax({scores.row(r) + x.begin, kScoreStride}, 1, x.end - x.begin, chunk.max + in_group,
-               chunk.sum + in_group);
+    const Index place = r % kRowsAtOnce;
+    k_.softmax({scores.row(r) + x.begin, kScoreStride}, 1, x.end - x.begin, chunk.max + place,
+               chunk.sum + place);
     drop(scores, r);
   }
 
@@ -115,7 +115,7 @@ class SoftmaxState {
   T* max = nullptr;  // of each row so far
   T* sum = nullptr;
   T* acc = nullptr;  // [rows][width]
-  struct Chunk {     // of each row of a group
+  struct Chunk {     // of each row of two tiles
     T* max = nullptr;
     T* sum = nullptr;
     T* acc = nullptr;  // [rows][width]

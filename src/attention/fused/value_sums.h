@@ -8,8 +8,8 @@
 
 namespace qkv::attn {
 
-// Sums of the values of a chunk's keys, weighted by what SoftmaxState made of the scores: for a
-// group of rows, tiles of them at a time.
+// Sums of the values of a chunk's keys, weighted by what SoftmaxState made of the scores: two tiles
+// at a time.
 template <class T>
 class ValueSums {
  public:
@@ -27,7 +27,7 @@ class ValueSums {
     values_ = find_values(scores);
     odd_.begin_chunk(values_, rows_);
   }
-  // Of tiles t0 .. t1-1, the rows of a group, into the chunk's sums.
+  // Of tiles t0 .. t1-1, those at hand, into the chunk's sums.
   void sum(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0, Index t1);
 
  private:
@@ -119,15 +119,15 @@ void ValueSums<T>::sum_tiles(BlockScores<T>& scores, SoftmaxState<T>& state, Ind
   const bool in_turns =
       call_.reads_values && !sums_all_rows_at_once() && scores.queries.count() > 2;
   const Index step = in_turns ? kStoredKeys : kValueKeys;
-  odd_.begin_group();
-  for (Index n = 0; n < scores.group_end(); n += step) {
+  odd_.begin_tiles();
+  for (Index n = 0; n < scores.key_end(); n += step) {
     call_.stop();
-    const KeyRange keys{n, std::min(n + step, scores.group_end())};
+    const KeyRange keys{n, std::min(n + step, scores.key_end())};
     for (Index t = t0; t < t1; ++t) {
       const Index first = t;
       while (joins(scores, t, t1)) ++t;
-      const Index in_group = scores.queries.tile_begin(first) % kGroupRows;
-      sum_tile(scores, first, t + 1, keys, state.chunk.acc + in_group * width_);
+      const Index row = scores.queries.tile_begin(first) % kRowsAtOnce;
+      sum_tile(scores, first, t + 1, keys, state.chunk.acc + row * width_);
     }
   }
   for (Index t = t0; t < t1; ++t) {
