@@ -227,9 +227,9 @@ TEST(Context, AnUnknownPathIsAnErrorThatListsThePaths) {
   attention(x.inputs(), {}, {.out = x.out}, context);
 }
 
-// Fused paths hold the keys packed for one wave (32 MiB, or one key head's), two numbers per query
-// if anything besides out is requested, and less than 2 MiB per thread: nothing of size Tq x Tk,
-// whatever the options.
+// Fused paths hold the keys packed for one block of heads (32 MiB, or one key head's), two numbers
+// per query if anything besides out is requested, and less than 2 MiB per thread: nothing of size
+// Tq x Tk, whatever the options.
 TEST(Plan, ScratchDoesNotGrowWithTheMatrix) {
   if (cpu_target() == "reference") GTEST_SKIP() << "the reference keeps copies of all inputs";
   const std::vector<float> one{1};

@@ -47,8 +47,8 @@ Bytes scratch(const std::string& path, ScoreKind kind, Index T, Index width, int
 }
 
 // Projected queries and keys are 2 U numbers each and their gradients U, plus one flag each and
-// what dot products keep; besides these the keys packed for one wave, parameters, and the threads'
-// workspaces.
+// what dot products keep; besides these the keys packed for one block of heads, parameters, and the
+// threads' workspaces.
 TEST(ProjectedPathMemory, IsAFewRowsForEachQueryAndKey) {
   for (const ScoreKind kind : {ScoreKind::kBilinear, ScoreKind::kAdditive}) {
     for (const std::string& path : fast_backward_paths(kind)) {

@@ -46,7 +46,7 @@ class FusedBackward {
   template <class F>
   void for_each_query_block(runtime::Call& call, const F& f);
   template <class Tasks, class F>
-  void for_each_wave(runtime::Call& call, const Tasks& tasks, const F& f);
+  void for_each_unit_block(runtime::Call& call, const Tasks& tasks, const F& f);
   void key_blocks(runtime::Call& call);
   void sum_up(runtime::Call& call);
   void add_query_sums();
@@ -55,7 +55,7 @@ class FusedBackward {
   const GradientSources& from_;
   const GradientResults& to_;
   FusedGradientCall<T> x_;
-  Wave wave_;
+  UnitBlock units_;
 };
 
 // ---- memory ---------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ void FusedBackward<T>::take_shared(AnyArena& arena) {
     if (&target == &to_.v) return x_.dv.is_summed();
     return true;
   });
-  if (p_.packed()) wave_ = Wave::take(arena);
+  if (p_.packed()) units_ = UnitBlock::take(arena);
 }
 
 template <class T>
@@ -167,10 +167,10 @@ void FusedBackward<T>::for_each_query_block(runtime::Call& call, const F& f) {
     return unit.heads * pieces(unit.s.Tq, kGradientBlock);
   };
   if (p_.packed()) {
-    return for_each_wave(call, tasks_of,
-                         [&](const KeyUnit& unit, Index, Index task, core::Arena& arena) {
-                           run(unit, task, arena);
-                         });
+    return for_each_unit_block(call, tasks_of,
+                               [&](const KeyUnit& unit, Index, Index task, core::Arena& arena) {
+                                 run(unit, task, arena);
+                               });
   }
   if (p_.Tq == 0 || unit_count(p_) == 0) return;  // the other may be any number
   const Index tasks = tasks_of(key_unit(p_, 0));
@@ -182,10 +182,10 @@ void FusedBackward<T>::for_each_query_block(runtime::Call& call, const F& f) {
 // For packed sequences, which may be many and of very different lengths.
 template <class T>
 template <class Tasks, class F>
-void FusedBackward<T>::for_each_wave(runtime::Call& call, const Tasks& tasks, const F& f) {
+void FusedBackward<T>::for_each_unit_block(runtime::Call& call, const Tasks& tasks, const F& f) {
   const auto nothing = [](const KeyUnit&) { return Index{0}; };
-  for (Index begin = 0; wave_.next(p_, begin, unit_count(p_), 0, nothing); begin = wave_.end()) {
-    wave_.for_each_task(p_, call, tasks, f);
+  for (Index begin = 0; units_.next(p_, begin, unit_count(p_), 0, nothing); begin = units_.end()) {
+    units_.for_each_task(p_, call, tasks, f);
   }
 }
 
@@ -193,10 +193,10 @@ template <class T>
 void FusedBackward<T>::key_blocks(runtime::Call& call) {
   const auto blocks_of = [](const KeyUnit& unit) { return pieces(unit.s.Tk, kGradientBlock); };
   if (p_.packed()) {
-    return for_each_wave(call, blocks_of,
-                         [&](const KeyUnit& unit, Index, Index block, core::Arena& arena) {
-                           FusedGradientBlock<T>(x_, arena).run(unit, block);
-                         });
+    return for_each_unit_block(call, blocks_of,
+                               [&](const KeyUnit& unit, Index, Index block, core::Arena& arena) {
+                                 FusedGradientBlock<T>(x_, arena).run(unit, block);
+                               });
   }
   const Index blocks = pieces(p_.Tk, kGradientBlock);
   const auto fills = [](const GradientRows<T>& rows) { return rows.given() && !rows.is_summed(); };

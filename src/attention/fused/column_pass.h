@@ -36,9 +36,9 @@ class ColumnPass {
   template <class AnyArena>
   Worker take_worker(AnyArena& arena) const;
 
-  // For the units of a wave; `packed(n)` are the panels of the n-th unit, or null.
+  // For the units of a block; `packed(n)` are the panels of the n-th unit, or null.
   template <class Packed>
-  void run(runtime::Call& call, const Wave& wave, const Packed& packed) const;
+  void run(runtime::Call& call, const UnitBlock& units, const Packed& packed) const;
 
   // One chunk of keys of one query head.
   struct Chunk {
@@ -131,12 +131,12 @@ typename ColumnPass<T>::Worker ColumnPass<T>::take_worker(AnyArena& arena) const
 
 template <class T>
 template <class Packed>
-void ColumnPass<T>::run(runtime::Call& call, const Wave& wave, const Packed& packed) const {
+void ColumnPass<T>::run(runtime::Call& call, const UnitBlock& units, const Packed& packed) const {
   if (!wanted()) return;
   const auto chunks_of = [&](const KeyUnit& unit) { return pieces(unit.s.Tk, p_.key_chunk); };
   const auto blocks_of = [](const KeyUnit& unit) { return pieces(unit.s.Tq, kGradientBlock); };
   const auto for_each_head = [&](const auto& pieces_of, const auto& f) {
-    wave.for_each_task(
+    units.for_each_task(
         p_, call, [&](const KeyUnit& unit) { return unit.heads * pieces_of(unit); },
         [&](const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
           const Index count = pieces_of(unit);
@@ -157,11 +157,11 @@ void ColumnPass<T>::run(runtime::Call& call, const Wave& wave, const Packed& pac
   };
   of_cells([&](const CellPlaces<T>& cells, Index) { cells.clear(call_.stop); });
   if (to_.columns.value_sums.given()) {
-    wave.for_each_task(p_, call, chunks_of,
-                       [&](const KeyUnit& unit, Index, Index chunk, core::Arena& arena) {
-                         Worker w = take_worker(arena);
-                         measure_values(unit, chunk, w);
-                       });
+    units.for_each_task(p_, call, chunks_of,
+                        [&](const KeyUnit& unit, Index, Index chunk, core::Arena& arena) {
+                          Worker w = take_worker(arena);
+                          measure_values(unit, chunk, w);
+                        });
   }
   for_each_head(chunks_of,
                 [&](const KeyUnit& unit, Index n, Index h, Index number, core::Arena& arena) {

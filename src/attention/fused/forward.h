@@ -56,14 +56,14 @@ class FusedForward {
   bool few_queries() const { return p_.G > 0 && most_rows() <= kFewRows; }
   bool with_values() const { return to_.out.given(); }
   bool shows_states() const { return looks_inside(to_) || columns_.wanted(); }
-  // Panels, or partial results of chunks, in the budget of a wave.
+  // Panels, or partial results of chunks, in the budget of a block of units.
   Index pieces_of(const KeyUnit& unit) const {
     return few_queries() ? live_chunks(unit).size() : pieces(unit.s.Tk, kPanel);
   }
   // Chunks with keys that some row of few may see.
   KeyRange live_chunks(const KeyUnit& unit) const;
   Index piece_values() const { return few_queries() ? partial_values() : kPanel * p_.Dk; }
-  Index wave_pieces() const;
+  Index most_pieces() const;
   Index cached_pieces(Index threads) const;
   Index choose_block_rows(int threads, Index units) const;
   struct Partial {
@@ -71,14 +71,14 @@ class FusedForward {
     T* sum = nullptr;
     T* acc = nullptr;
   };
-  // Of the wave's unit n, and of one of its live chunks, counted from 0.
+  // Of the block's unit n, and of one of its live chunks, counted from 0.
   Partial partial_of(Index n, Index chunk) const {
-    T* first = shared_ + (wave_.offset(n) + chunk) * piece_values();
+    T* first = shared_ + (units_.offset(n) + chunk) * piece_values();
     return {first, first + most_rows(), first + 2 * most_rows()};
   }
 
   const T* packed(Index n) const {
-    return few_queries() ? nullptr : shared_ + wave_.offset(n) * piece_values();
+    return few_queries() ? nullptr : shared_ + units_.offset(n) * piece_values();
   }
   void pack(const KeyUnit& unit, Index n, Index chunk);
   void query_block(const KeyUnit& unit, Index n, Index block, core::Arena& arena);
@@ -92,10 +92,10 @@ class FusedForward {
   const Results& to_;
   const Index most_units_;
   FusedCall<T> call_;
-  Wave wave_;
+  UnitBlock units_;
   Index block_rows_ = kBlockRows;
   Index task_chunks_ = 1;
-  T* shared_ = nullptr;  // panels, or partial results, of the wave's units
+  T* shared_ = nullptr;  // panels, or partial results, of the block's units
   RowStates<T> states_;  // if anything is inspected afterwards
   ColumnPass<T> columns_;
 };
@@ -104,7 +104,7 @@ class FusedForward {
 
 // 32 MiB, and at least one unit; no more than all units together.
 template <class T>
-Index FusedForward<T>::wave_pieces() const {
+Index FusedForward<T>::most_pieces() const {
   constexpr Index kBudget = Index{32} << 20;
   const Index bytes = std::max<Index>(piece_values() * static_cast<Index>(sizeof(T)), 1);
   const Index length = few_queries() ? p_.key_chunk : kPanel;
@@ -114,14 +114,14 @@ Index FusedForward<T>::wave_pieces() const {
   return std::max(one, std::min(kBudget / bytes, all));
 }
 
-// How many of these a wave takes: what is packed is read soon, from the caches, and each thread has
-// some tasks in each of its rounds.
+// How many of these a block of units takes: what is packed is read soon, from the caches, and each
+// thread has some tasks in each of its rounds.
 template <class T>
 Index FusedForward<T>::cached_pieces(Index threads) const {
   constexpr Index kBudget = Index{3} << 19;
   const Index bytes = std::max<Index>(piece_values() * static_cast<Index>(sizeof(T)), 1);
-  if (few_queries()) return wave_pieces();
-  return std::min(wave_pieces(), std::max<Index>(threads * kBudget / bytes, 1));
+  if (few_queries()) return most_pieces();
+  return std::min(most_pieces(), std::max<Index>(threads * kBudget / bytes, 1));
 }
 
 // Smaller blocks if there are too few for the threads to finish together: eight per thread, but at
@@ -153,8 +153,8 @@ KeyRange FusedForward<T>::live_chunks(const KeyUnit& unit) const {
 template <class T>
 template <class AnyArena>
 void FusedForward<T>::take_shared(AnyArena& arena) {
-  wave_ = Wave::take(arena);
-  shared_ = arena.template take<T>(wave_pieces() * piece_values()).data();
+  units_ = UnitBlock::take(arena);
+  shared_ = arena.template take<T>(most_pieces() * piece_values()).data();
   if (!shows_states()) return;
   states_ = RowStates<T>::take(arena, p_);
   columns_.take_shared(arena);
@@ -184,38 +184,38 @@ void FusedForward<T>::run_units(runtime::Call& call, Index begin, Index end) {
   block_rows_ = choose_block_rows(call.concurrency(), end - begin);
   const Index budget = cached_pieces(call.concurrency());
   const auto size = [&](const KeyUnit& unit) { return pieces_of(unit); };
-  for (; wave_.next(p_, begin, end, budget, size); begin = wave_.end()) {
+  for (; units_.next(p_, begin, end, budget, size); begin = units_.end()) {
     const auto chunks = [&](const KeyUnit& unit) { return pieces(unit.s.Tk, p_.key_chunk); };
     // Chunks of a task of few queries: neighbours, since one that reads keys as they are stored
     // asks for those of the next ahead of time; but at least 16 tasks per thread.
     constexpr Index kMostChunks = 32;
     task_chunks_ =
-        std::clamp(wave_.pieces() / (Index{16} * call.concurrency()), Index{1}, kMostChunks);
+        std::clamp(units_.pieces() / (Index{16} * call.concurrency()), Index{1}, kMostChunks);
     if (few_queries() && p_.Tk <= p_.key_chunk) {
-      wave_.for_each_task(
+      units_.for_each_task(
           p_, call, [](const KeyUnit&) { return Index{1}; },
           [&](const KeyUnit& u, Index n, Index, auto& arena) { query_block(u, n, 0, arena); });
     } else if (few_queries()) {
-      wave_.for_each_task(
+      units_.for_each_task(
           p_, call, [&](const KeyUnit& unit) { return pieces(pieces_of(unit), task_chunks_); },
           [&](const KeyUnit& u, Index n, Index task, auto& arena) {
             key_chunks(u, n, task, arena);
           });
-      wave_.for_each_task(
+      units_.for_each_task(
           p_, call, [](const KeyUnit&) { return Index{1}; },
           [&](const KeyUnit& u, Index n, Index, auto& arena) { merge_chunks(u, n, arena); });
     } else {
-      wave_.for_each_task(p_, call, chunks,
-                          [&](const KeyUnit& u, Index n, Index task, auto&) { pack(u, n, task); });
-      wave_.for_each_task(
+      units_.for_each_task(p_, call, chunks,
+                           [&](const KeyUnit& u, Index n, Index task, auto&) { pack(u, n, task); });
+      units_.for_each_task(
           p_, call, [&](const KeyUnit& unit) { return pieces(unit.rows(), block_rows_); },
           [&](const KeyUnit& u, Index n, Index task, auto& arena) {
             query_block(u, n, task, arena);
           });
     }
     const auto panels = [&](Index n) { return packed(n); };
-    if (looks_inside(to_)) FusedInspection<T>(call_, to_, states_).run(call, wave_, panels);
-    columns_.run(call, wave_, panels);
+    if (looks_inside(to_)) FusedInspection<T>(call_, to_, states_).run(call, units_, panels);
+    columns_.run(call, units_, panels);
   }
 }
 
@@ -223,7 +223,7 @@ void FusedForward<T>::run_units(runtime::Call& call, Index begin, Index end) {
 template <class T>
 void FusedForward<T>::pack(const KeyUnit& unit, Index n, Index chunk) {
   const core::HeadRows rows(p_, p_.k, unit.b, unit.g, unit.s.k0);
-  T* panels = shared_ + wave_.offset(n) * piece_values();
+  T* panels = shared_ + units_.offset(n) * piece_values();
   for (Index j = chunk * p_.key_chunk; j < std::min(unit.s.Tk, (chunk + 1) * p_.key_chunk);
        j += kPanel) {
     pack_rows(call_, p_.k, rows, j, std::min(kPanel, unit.s.Tk - j), call_.score_width(),

@@ -48,9 +48,9 @@ class FusedInspection {
     return w;
   }
 
-  // For the units of a wave; `packed(n)` are the panels of the n-th unit, or null.
+  // For the units of a block; `packed(n)` are the panels of the n-th unit, or null.
   template <class Packed>
-  void run(runtime::Call& call, const Wave& wave, const Packed& packed) const;
+  void run(runtime::Call& call, const UnitBlock& units, const Packed& packed) const;
 
  private:
   struct TopRow;
@@ -85,14 +85,15 @@ class FusedInspection {
 
 template <class T>
 template <class Packed>
-void FusedInspection<T>::run(runtime::Call& call, const Wave& wave, const Packed& packed) const {
+void FusedInspection<T>::run(runtime::Call& call, const UnitBlock& units,
+                             const Packed& packed) const {
   const auto all = matrices_of(to_);
   const auto blocks_of = [](Index rows) { return pieces(rows, kBlockRows); };
   const bool every_row = to_.top > 0 || std::any_of(all.begin(), all.end(), [](const auto* m) {
                            return m->given() && !m->names.given();
                          });
   if (every_row) {
-    wave.for_each_task(
+    units.for_each_task(
         p_, call, [&](const KeyUnit& unit) { return blocks_of(unit.rows()); },
         [&](const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
           BlockScores<T> x(call_, arena);
@@ -104,7 +105,7 @@ void FusedInspection<T>::run(runtime::Call& call, const Wave& wave, const Packed
   }
   for (const RowsResult* m : all) {
     if (!m->given() || !m->names.given()) continue;
-    wave.for_each_task(
+    units.for_each_task(
         p_, call, [&](const KeyUnit& unit) { return blocks_of(unit.heads * m->count); },
         [&](const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
           BlockScores<T> x(call_, arena);

@@ -36,17 +36,17 @@ inline KeyUnit key_unit(const Problem& p, Index unit) noexcept {
 constexpr Index pieces(Index n, Index length) noexcept { return (n + length - 1) / length; }
 
 // Consecutive units that are processed together.
-class Wave {
+class UnitBlock {
  public:
   static constexpr Index kMostUnits = 1024;
 
-  Wave() = default;
+  UnitBlock() = default;
   template <class AnyArena>
-  static Wave take(AnyArena& arena) {
-    Wave wave;
-    wave.starts_ = arena.template take<Index>(kMostUnits + 1).data();
-    wave.offsets_ = arena.template take<Index>(kMostUnits + 1).data();
-    return wave;
+  static UnitBlock take(AnyArena& arena) {
+    UnitBlock block;
+    block.starts_ = arena.template take<Index>(kMostUnits + 1).data();
+    block.offsets_ = arena.template take<Index>(kMostUnits + 1).data();
+    return block;
   }
 
   // Units from `begin` on and before `end`, with at most `budget` pieces in all, but at least one
@@ -65,14 +65,14 @@ class Wave {
   }
   Index end() const noexcept { return begin_ + count_; }
   Index pieces() const noexcept { return offsets_[count_]; }
-  // Pieces before the n-th unit of the wave.
+  // Pieces before the n-th unit of the block.
   Index offset(Index n) const noexcept { return offsets_[n]; }
 
   // Calls f(unit, n, task, arena) for each of the tasks(unit) tasks of each unit, the n-th of the
-  // wave.
+  // block.
   template <class Tasks, class F>
   void for_each_task(const Problem& p, runtime::Call& call, const Tasks& tasks, const F& f) const {
-    call.stop_point()();  // there may be many waves without tasks
+    call.stop_point()();  // there may be many blocks without tasks
     starts_[0] = 0;
     for (Index n = 0; n < count_; ++n) {
       starts_[n + 1] = starts_[n] + tasks(key_unit(p, begin_ + n));

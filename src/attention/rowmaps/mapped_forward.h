@@ -15,7 +15,7 @@ class MappedForward {
   // `made`: see attention/rowmaps/mapped_rows.h.
   MappedForward(const Problem& p, const Results& to, kernels::Target target,
                 const AdditiveKeys<T>* made = nullptr)
-      : rows_(p, target, made, MappedRows<T>::entries_of_wave(p)),
+      : rows_(p, target, made, MappedRows<T>::most_entries(p)),
         stages_(rows_.problem(), to, target, rows_.scores(), rows_.entries() * rows_.problem().G) {}
 
   template <class AnyArena>

@@ -54,7 +54,7 @@ class MappedRows {
   }
   // Batch entries for whose mapped rows there is memory: about 32 MiB, at least one; all if their
   // rows are not apart. And as many of these as stay in the caches of the threads.
-  static Index entries_of_wave(const Problem& p);
+  static Index most_entries(const Problem& p);
   Index entries() const { return entries_; }
   Index entries_at_once(int threads) const;
   void prepare(runtime::Call& call);
@@ -116,7 +116,7 @@ Index MappedRows<T>::bytes_of_entry(const Problem& p) {
 }
 
 template <class T>
-Index MappedRows<T>::entries_of_wave(const Problem& p) {
+Index MappedRows<T>::most_entries(const Problem& p) {
   if (p.packed() || p.paged()) return 0;
   constexpr Index kBudget = Index{32} << 20;
   return std::clamp(kBudget / bytes_of_entry(p), Index{1}, std::max<Index>(p.B, 1));

@@ -147,7 +147,7 @@ ScoreKind kind_of(Maps maps) {
   return ScoreKind::kDot;
 }
 
-TEST(MappedWaves, AnEntryHasTheBitsThatItHasAlone) {
+TEST(MappedEntries, AnEntryHasTheBitsThatItHasAlone) {
   for (const Maps maps : {Maps::kAdditive, Maps::kBilinear, Maps::kNormAndRotary}) {
     const Batch batch(maps);
     Entries entries(batch);
@@ -167,7 +167,7 @@ TEST(MappedWaves, AnEntryHasTheBitsThatItHasAlone) {
 }
 
 // The keys of the whole batch are there, its queries are mapped some at a time.
-TEST(MappedWaves, QueriesOfAnAdditiveMemoryToo) {
+TEST(MappedEntries, QueriesOfAnAdditiveMemoryToo) {
   const Batch batch(Maps::kAdditive);
   Entries entries(batch);
   for (const std::string& path : fast_paths(ScoreKind::kAdditive)) {
@@ -184,7 +184,7 @@ TEST(MappedWaves, QueriesOfAnAdditiveMemoryToo) {
   }
 }
 
-TEST(MappedWaves, MemoryDoesNotGrowWithTheBatch) {
+TEST(MappedEntries, MemoryDoesNotGrowWithTheBatch) {
   constexpr Index kBase = 100;
   const Tensor x(DType::kFloat32, {8 * kBase, 100, 16});
   const SeededScore additive(ScoreKind::kAdditive, {.Dq = 16, .Dk = 16, .U = 256}, DType::kFloat32);
