@@ -147,6 +147,7 @@ OutputFile::OutputFile(const std::string& path) : name_(path == "-" ? "<stdout>"
 }
 
 void OutputFile::create(const std::string& target) {
+  if (target.empty()) throw app::OutputError("\"\"", "its name is empty");
   target_ = target;
   // The system would truncate the name there and use another file.
   if (target_.find('\0') != std::string::npos) {

@@ -44,6 +44,8 @@ TEST(OutputFile, NothingIsLeftWhereItCannotBeWritten) {
   EXPECT_EQ(complaint<OutputError>([&] { write_npy(directory / "none/a", x.view()); }),
             directory / "none/a" + ": cannot be written: No such file or directory");
   EXPECT_THROW(write_npy(directory / std::string("file\0x", 6), x.view()), OutputError);
+  EXPECT_EQ(complaint<OutputError>([&] { write_npy("", x.view()); }),
+            "\"\": cannot be written: its name is empty");
   EXPECT_EQ(directory.names(), Texts{"file"});
 }
 
