@@ -55,6 +55,8 @@ KvCacheSizes checked(const KvCacheSizes& sizes) {
         ErrorKind::kType);
   }
   expect_at_least("sizes.B", sizes.B, 1);
+  // std::vector would say so in another way.
+  if (sizes.B > kMostSize / static_cast<Index>(sizeof(Index))) throw std::bad_alloc();
   expect_at_least("sizes.G", sizes.G, 1);
   expect_at_least("sizes.D", sizes.D, 1);
   expect_at_least("sizes.E", sizes.E, 1);

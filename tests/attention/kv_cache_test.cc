@@ -206,6 +206,7 @@ TEST(KvCache, WindowKeepsTheLastKeysOnEveryPath) {
 TEST(KvCache, RejectsWrongSizes) {
   const auto made = [](const KvCacheSizes& of) { return message_of([&] { KvCache cache(of); }); };
   EXPECT_EQ(made(sizes(1, 24)), "KvCache: sizes.page must be a multiple of 16, got 24");
+  EXPECT_THROW(KvCache(sizes(Index{1} << 62, 16)), std::bad_alloc);
   EXPECT_EQ(made(sizes(0, 16)), "KvCache: sizes.B must be 1 or more, got 0");
   EXPECT_EQ(made(sizes(1, 16, -1)), "KvCache: sizes.window must be in 0 to 2^53, got -1");
   EXPECT_EQ(made(sizes(1, 16, (Index{1} << 53) + 1)),
