@@ -54,9 +54,15 @@ KvCacheSizes sizes_of(const nb::tuple& sizes) {
   return to;
 }
 
-std::vector<Index> entries_of(nb::handle object, const Name& name) {
+// At most B of them: a range may have any number.
+std::vector<Index> entries_of(nb::handle object, Index B, const Name& name) {
   if (!nb::isinstance<nb::sequence>(object) || nb::isinstance<nb::str>(object)) {
     throw_type_error(name, "must be a list of integers, got " + describe(object));
+  }
+  const std::size_t count = nb::len(object);
+  if (count > static_cast<std::size_t>(B)) {
+    throw_value_error(name, "must be at most B = " + std::to_string(B) + " integers, got " +
+                                std::to_string(count));
   }
   std::vector<Index> entries;
   for (const nb::handle entry : nb::borrow<nb::sequence>(object)) {
@@ -131,7 +137,8 @@ class HeldCache {
     const Array values = array_of(v, {kCacheAppend, "v"});
     in_words(kCacheAppend, [&] {
       std::vector<Index> some;
-      if (!entries.is_none()) some = entries_of(entries, {kCacheAppend, "entries"});
+      if (!entries.is_none())
+        some = entries_of(entries, cache_.sizes().B, {kCacheAppend, "entries"});
       const Changing use(*this, kCacheAppend);
       const WithoutGil no_gil;
       if (entries.is_none()) return cache_.append(keys.view, values.view);
@@ -154,7 +161,8 @@ class HeldCache {
     cache_.reset();
   }
   void reorder(nb::handle from) {
-    const std::vector<Index> entries = entries_of(from, {kCacheReorder, "entries"});
+    const std::vector<Index> entries =
+        entries_of(from, cache_.sizes().B, {kCacheReorder, "entries"});
     const Changing use(*this, kCacheReorder);
     in_words(kCacheReorder, [&] { cache_.reorder(entries); });
   }
