@@ -69,6 +69,15 @@ def test_lists_of_tensors(recorder):
     assert torch.equal(got, want)
 
 
+def test_lists_of_a_batch():
+    def call(sink, length):
+        return attention(Q, Q, Q, sinks=[sink, 0.25] * 2, key_lengths=[length, 5])
+
+    sinks, lengths = torch.tensor([0.1, -2.0], dtype=torch.float64), torch.tensor([3, 4])
+    want = [call(*each) for each in zip(sinks, lengths)]
+    assert torch.equal(torch.vmap(call)(sinks, lengths), torch.stack(want))
+
+
 # ---- integers -----------------------------------------------------------------------------------
 
 

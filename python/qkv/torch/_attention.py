@@ -24,7 +24,7 @@ from ._questions import (
 from ._schema import (
     DIFFERENTIABLE,
     check_devices,
-    lists_gradients,
+    has_tensors,
     operands,
     packaged,
     refuse_gradients,
@@ -296,6 +296,6 @@ def _may_want_gradients(options: Dict[str, Any]) -> bool:
             continue
         if isinstance(x, dict) or (isinstance(x, torch.Tensor) and x.requires_grad):
             return True
-        if lists_gradients(x):
+        if has_tensors(x):  # which may also be of a batch
             return True
     return False

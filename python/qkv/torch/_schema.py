@@ -105,15 +105,16 @@ def _as_tensor(name: str, value: Any, q: torch.Tensor) -> Optional[torch.Tensor]
     return _stacked(value, "cpu")
 
 
-def _has_tensors(x: Any) -> bool:
+def has_tensors(x: Any) -> bool:
+    """Whether x is a list of numbers, or of lists, of which some are tensors."""
     return isinstance(x, (list, tuple)) and any(
-        isinstance(number, torch.Tensor) or _has_tensors(number) for number in x
+        isinstance(number, torch.Tensor) or has_tensors(number) for number in x
     )
 
 
 def _stacked(x: Any, device: Any, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
     """torch.as_tensor; in a graph it cannot read the tensors of a list."""
-    if _has_tensors(x):
+    if has_tensors(x):
         return torch.stack([_stacked(number, device, dtype) for number in x])
     return torch.as_tensor(x, dtype=dtype, device=device)
 
