@@ -69,31 +69,31 @@ HWY_INLINE T exponentials(T* s, Index n, T shift_by) {
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr int kVectors = kPanel / kLanes;
-  constexpr int kGroup = kVectors < 8 ? kVectors : 8;  // accumulators in registers at a time
+  constexpr int kAtOnce = kVectors < 8 ? kVectors : 8;  // accumulators in registers at once
   const V shift = hn::Set(d, shift_by);
   V sums[kVectors];
 #pragma GCC unroll 4
-  for (int v0 = 0; v0 < kVectors; v0 += kGroup) {
-    V acc[kGroup];
+  for (int v0 = 0; v0 < kVectors; v0 += kAtOnce) {
+    V acc[kAtOnce];
 #pragma GCC unroll 8
-    for (int y = 0; y < kGroup; ++y) acc[y] = hn::Zero(d);
+    for (int y = 0; y < kAtOnce; ++y) acc[y] = hn::Zero(d);
     const auto add = [&](T* at, V& to) HWY_ATTR {
       const V e = exp_nonpositive(d, hn::Sub(hn::LoadU(d, at), shift));
       hn::StoreU(e, d, at);
       to = hn::Add(to, e);
     };
     Index x = v0 * kLanes;
-    for (; x + kGroup * kLanes <= n; x += kPanel) {
+    for (; x + kAtOnce * kLanes <= n; x += kPanel) {
 #pragma GCC unroll 8
-      for (int y = 0; y < kGroup; ++y) add(s + x + y * kLanes, acc[y]);
+      for (int y = 0; y < kAtOnce; ++y) add(s + x + y * kLanes, acc[y]);
     }
     // A part of a panel at the end.
 #pragma GCC unroll 8
-    for (int y = 0; y < kGroup; ++y) {
+    for (int y = 0; y < kAtOnce; ++y) {
       if (x + y * kLanes < n) add(s + x + y * kLanes, acc[y]);
     }
 #pragma GCC unroll 8
-    for (int y = 0; y < kGroup; ++y) sums[v0 + y] = acc[y];
+    for (int y = 0; y < kAtOnce; ++y) sums[v0 + y] = acc[y];
   }
 #pragma GCC unroll 8
   for (int width = kVectors / 2; width > 0; width /= 2) {
