@@ -3,6 +3,7 @@
 #define QKV_ATTENTION_FUSED_CAREFUL_PRODUCTS_H_
 
 #include <algorithm>
+#include <cstdint>
 
 #include "attention/fused/key_gradients.h"
 #include "attention/fused/query_gradients.h"
@@ -29,7 +30,12 @@ class CarefulProducts {
   static bool is_live(const GradientPairs<T>& pairs, Index r, Index n) {
     return pairs.is_live(r / kTileRows) && pairs.allowed(r)[n] != 0;
   }
-  void add_row(const RowsOf<const T>& rows, Index n, T weight, Index width, T* to);
+  // to += weight * row n.
+  void add_row(const RowsOf<const T>& rows, Index n, const T* weight, Index width, T* to) {
+    if (call_.dot.pairs) return add_alone(rows.data + n / 2 * rows.stride, n, *weight, width, to);
+    k_.weighted_sum({weight, 1}, 1, {rows.data + n * rows.stride, 1}, 1, width, {to, width});
+  }
+  void add_alone(const T* words, Index n, T weight, Index width, T* to);
   void add_column(const GradientPairs<T>& pairs, const T* weights, const RowsOf<const T>& rows,
                   Index n, Index width, T* to);
 
@@ -49,9 +55,11 @@ void CarefulProducts<T>::add(const GradientPairs<T>& pairs, const GradientScores
     const Index end = std::min(keys.end, pairs.keys.count());
     for (Index r = pairs.queries.tile_begin(t); r < pairs.queries.tile_end(t); ++r) {
       call_.dot.stop();
+      const std::uint8_t* const live = pairs.allowed(r);
+      const T* const ds = scores.gradients(r);
+      T* const dq = to.dq(r);
       core::for_each_term(call_.dot.pairs, keys.begin, end, [&](Index n) {
-        if (!is_live(pairs, r, n)) return;
-        add_row(pairs.keys.rows(), n, scores.gradients(r)[n], call_.p.Dk, to.dq(r));
+        if (live[n] != 0) add_row(pairs.keys.rows(), n, ds + n, call_.p.Dk, dq);
       });
     }
   }
@@ -81,21 +89,14 @@ void CarefulProducts<T>::add_column(const GradientPairs<T>& pairs, const T* weig
   call_.dot.stop();
   std::fill_n(sum_, width, T(0));
   core::for_each_term(call_.dot.pairs, 0, pairs.queries.count(), [&](Index r) {
-    if (!is_live(pairs, r, n)) return;
-    add_row(rows, r, weights[r * kGradientStride + n], width, sum_);
+    if (is_live(pairs, r, n)) add_row(rows, r, weights + r * kGradientStride + n, width, sum_);
   });
   g_.add(to, sum_, width);
 }
 
-// to += weight * row n, in pairs alone: the other row of its words may be NaN.
+// to += weight * row n of the pairs `words`, alone: the other row may be NaN.
 template <class T>
-void CarefulProducts<T>::add_row(const RowsOf<const T>& rows, Index n, T weight, Index width,
-                                 T* to) {
-  if (!call_.dot.pairs) {
-    k_.weighted_sum({&weight, 1}, 1, {rows.data + n * rows.stride, 1}, 1, width, {to, width});
-    return;
-  }
-  const T* const words = rows.data + n / 2 * rows.stride;
+void CarefulProducts<T>::add_alone(const T* words, Index n, T weight, Index width, T* to) {
   T factor[kPanel] = {weight};
   k_.round_weights(factor, kPanel, factor);
   for (Index c = 0; c < width; ++c) value_[c] = alone(words[c], n % 2 != 0);
