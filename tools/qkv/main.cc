@@ -51,6 +51,12 @@ int complain(ExitCode code, const std::string& text) {
   return code;
 }
 
+// Without the function that was the first to ask for the CPU target of the environment.
+std::string said(const qkv::Error& error) {
+  const std::string text = error.what();
+  return error.argument() == "QKV_TARGET" ? text.substr(text.find(error.argument())) : text;
+}
+
 int parse_and_run(CLI::App& program, int argc, char** argv) {
   try {
     program.parse(words_of(argc, argv));
@@ -115,6 +121,8 @@ int main(int argc, char** argv) {
     return complain(kNotAvailable, error.what());
   } catch (const qkv::Cancelled&) {
     return kSignalBase + caught_signal();
+  } catch (const qkv::Error& error) {
+    return complain(kFailed, said(error));
   } catch (const std::bad_alloc&) {
     return complain(kFailed, "out of memory");
   } catch (const std::exception& error) {

@@ -87,7 +87,9 @@ qkv::bench::Settings settings_of(const BenchOptions& options, const Common& comm
 }
 
 void run(const BenchOptions& options, const Common& common) {
-  if (!(options.seconds > 0)) throw UsageError("--seconds: expected a number above 0");
+  if (!(options.seconds > 0)) {
+    throw UsageError(fmt::format("--seconds: expected a number above 0, got {}", options.seconds));
+  }
   const std::vector<qkv::bench::Group> groups = groups_of(options);
   check_page(options, groups);
   std::optional<Progress> progress(std::in_place, common, "bench");
