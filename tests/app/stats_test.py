@@ -71,6 +71,9 @@ class Stats(Case):
         self.assertEqual(sum(line.startswith("warning: ") for line in lines), 9)
         self.assertIn("and 12 more heads like this: uniform", lines[-1])
         self.assertEqual(len(self.json()["warnings"]), 20)
+        self.save(attn=np.full((9, 6, 6), 1 / 6))
+        lines = self.run_qkv("stats", "a.npz").out.splitlines()
+        self.assertIn("and 1 more head like this: uniform", lines[-1])
 
     def test_beside_files_only_warnings_are_told(self):
         self.save(attn=np.full((20, 6, 6), 1 / 6))

@@ -113,8 +113,8 @@ std::vector<std::string> fault_lines(const qkv::app::AttentionFile& file,
   }
   for (const auto& [fault, count] : counts) {
     if (count <= most) continue;
-    lines.push_back(fmt::format("and {} more heads like this: {} ({} lists all)", count - most,
-                                qkv::app::name_of(fault), where));
+    lines.push_back(fmt::format("and {} more head{} like this: {} ({} lists all)", count - most,
+                                count - most == 1 ? "" : "s", qkv::app::name_of(fault), where));
   }
   return lines;
 }
