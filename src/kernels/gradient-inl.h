@@ -251,6 +251,14 @@ void multiply(T* to, const T* x, Index n) {
 }
 
 template <class T>
+void clear_masked(T* to, const T* s, Index n) {
+  for_each_vector<T>(n, [&](auto d, Index at) HWY_ATTR {
+    const auto masked = hn::Eq(hn::LoadU(d, s + at), hn::Set(d, -kInfinity<T>));
+    hn::StoreU(hn::IfThenZeroElse(masked, hn::LoadU(d, to + at)), d, to + at);
+  });
+}
+
+template <class T>
 void keep(T* w, const T* z, Index n) {
   for_each_vector<T>(n, [&](auto d, Index at) HWY_ATTR {
     const auto factor = hn::LoadU(d, z + at);

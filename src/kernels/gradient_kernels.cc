@@ -32,6 +32,7 @@ constexpr GradientKernels<T> kGradientKernels{
     .all_finite = &all_finite<T>,
     .add = &add<T>,
     .multiply = &multiply<T>,
+    .clear_masked = &clear_masked<T>,
     .keep = &keep<T>,
 };
 

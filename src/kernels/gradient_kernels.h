@@ -45,6 +45,8 @@ struct GradientKernels {
   void (*add)(T* to, const T* x, Index n);
   // to_n *= x_n.
   void (*multiply)(T* to, const T* x, Index n);
+  // to_n = 0 where s_n is -inf: where masks forbid the pair.
+  void (*clear_masked)(T* to, const T* s, Index n);
   // w_n = w_n z_n, and 0 where z_n is 0, whatever w_n is.
   void (*keep)(T* w, const T* z, Index n);
   // Null except where products are in pairs (kernels/pair_kernels.h): rounds rows of n values, a

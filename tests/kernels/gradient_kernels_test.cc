@@ -114,6 +114,25 @@ TYPED_TEST(GradientKernelsOf, EachNumberThatIsNotFiniteIsFound) {
 
 // Any number of columns at once has the bits of each column alone, whatever tiles they share; and
 // nothing else is written.
+TYPED_TEST(GradientKernelsOf, WhatIsMaskedIsCleared) {
+  using T = TypeParam;
+  using Limits = std::numeric_limits<T>;
+  const std::vector<T> scores = {-Limits::infinity(), Limits::infinity(), Limits::lowest(),
+                                 Limits::quiet_NaN(), T(0)};
+  this->for_each_target([&](const GradientKernels<T>& kernels) {
+    for (const Index n : {0, 1, 7, 16, 33, 64}) {
+      std::vector<T> s(at(n));
+      for (std::size_t c = 0; c < s.size(); ++c) s[c] = scores[(c + c / 16) % scores.size()];
+      std::vector<T> slopes(at(n + 1), Limits::infinity());  // one more, which stays
+      kernels.clear_masked(slopes.data(), s.data(), n);
+      for (Index c = 0; c <= n; ++c) {
+        const bool masked = c < n && s[at(c)] == -Limits::infinity();
+        EXPECT_EQ(slopes[at(c)], masked ? T(0) : Limits::infinity()) << c << " of " << n;
+      }
+    }
+  });
+}
+
 TYPED_TEST(GradientKernelsOf, TransposedSumsOfAnyNumberOfColumns) {
   using T = TypeParam;
   constexpr Index kCount = 9;

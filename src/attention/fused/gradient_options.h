@@ -81,9 +81,7 @@ void GradientOptions<T>::change_scores(GradientPairs<T>& pairs, Index t, Index r
   std::fill(s, s + (begin - keys.begin), kMasked);
   std::fill(s + (end - keys.begin), s + keys.size(), kMasked);
   // 0 times a slope of NaN would be NaN.
-  for (Index n = 0; slopes != nullptr && n < keys.size(); ++n) {
-    slopes[n] = s[n] == kMasked ? T(0) : slopes[n];
-  }
+  if (slopes != nullptr) g_.clear_masked(slopes, s, keys.size());
   if (!pairs.need_care()) return;
   std::uint8_t* const alive = pairs.allowed(r);
   std::fill_n(alive, kGradientBlock, std::uint8_t{0});
