@@ -181,7 +181,7 @@ class CommandLine(Case):
         for command in ([], *([name] for name in self.commands())):
             text = self.run_qkv(*command, "--help").out
             for line in re.findall(r"(?m)^  (?:.*\| )?(qkv .*)$", text.split("Examples:\n")[1]):
-                shorter = {"qkv demo": " --tokens 64", "qkv bench": " --seconds 0.001"}
+                shorter = {"qkv demo": " --tokens 64", "qkv bench": " --quick"}
                 line += next((end for begin, end in shorter.items()
                               if line.startswith(begin) and end.split()[0] not in line), "")
                 done = subprocess.run(line, shell=True, cwd=self.dir, capture_output=True,
