@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention.h"
 
+#include <algorithm>
+#include <limits>
+#include <string>
+
 #include "areas.h"
 #include "arguments.h"
 #include "call.h"
@@ -45,6 +49,18 @@ Index sequences_of(const Inputs& inputs) {
   return inputs.cu_seqlens_q.given() ? inputs.cu_seqlens_q.element_count() - 1 : 0;
 }
 
+// Before NumPy or PyTorch say so in words of their own, which name no result.
+void check_size(const Name& name, DType dtype, const Dims& shape) {
+  auto bytes = static_cast<Index>(size_of(dtype));
+  for (const Index size : shape) {
+    if (size > std::numeric_limits<Index>::max() / bytes) {
+      throw_value_error(name, "may take at most 2^63 - 1 bytes, got " +
+                                  std::string(name_of(dtype)) + " " + to_string(shape));
+    }
+    bytes *= std::max<Index>(size, 1);
+  }
+}
+
 }  // namespace
 
 nb::object attend(const char* function, const CallArguments& call, nb::handle like,
@@ -71,6 +87,7 @@ Extras::Extras(const char* function, const nb::tuple& wanted, const ResultMaker&
 }
 
 void Extras::add(const char* name, DType dtype, const Dims& shape, View& view) {
+  check_size({function_, name}, dtype, shape);
   names_.push_back(name);
   results_.push_back(maker_.make(dtype, shape, view));
 }
@@ -177,6 +194,7 @@ void Extras::make_top(const Dims& rows, DType dtype, Outputs& outputs) {
   if (top.count < 0) throw_value_error(name, "must be 0 (off) or more, got " + describe(at(kTop)));
   Dims shape = rows;
   shape.push_back(top.count);
+  check_size(name, DType::kInt64, shape);
   add("top", dtype, shape, top.weights);
   add("top", DType::kInt64, shape, top.keys);
   top_ = results_.size() - 1;
