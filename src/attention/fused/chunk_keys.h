@@ -29,9 +29,9 @@ class ChunkKeys {
   }
   // No key from `end` on will be asked of this block.
   void read_until(Index end) { reads_end_ = end; }
-  // Goes to the chunk of keys first .. . Of these and later ones some row may see keys `live` of
-  // the unit; with `all`, scores of other keys of the chunk are asked for as well. `values`: these
-  // rows are read besides, as they are stored, or null.
+  // Goes to the chunk that begins with key `first`. `live`: the keys of the unit that some row may
+  // see; with `all`, scores of others are asked for too. `values`: these rows are read besides, as
+  // they are stored, or null.
   void go_to(Index first, const KeyRange& live, bool all, const core::HeadRows* values) {
     first_ = first;
     count_ = std::min(p_.key_chunk, end_ - first);

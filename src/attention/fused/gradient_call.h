@@ -16,8 +16,8 @@ using core::kGradientBlock;
 
 inline constexpr Index kGradientPanels = kGradientBlock / kPanel;
 inline constexpr Index kGradientTiles = pieces(kGradientBlock, kTileRows);
-// Rows of scores are one cache line apart more than a block is long, so that they do not map to the
-// same cache sets.
+// Between rows of scores: one cache line more than a block, so that they do not map to the same
+// cache sets.
 inline constexpr Index kGradientStride = kGradientBlock + 16;
 // The same in words of two keys (kernels/pair_kernels.h).
 inline constexpr Index kGradientWords = kGradientStride / 2;
