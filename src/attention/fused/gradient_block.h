@@ -19,9 +19,9 @@ class FusedGradientBlock {
   FusedGradientBlock(const FusedGradientCall<T>& call, AnyArena& arena)
       : call_(call),
         pairs_(call, arena),
-        scores_(call, arena),
         keys_(call, arena),
         queries_(call, arena),
+        scores_(call, arena),
         careful_(call, arena),
         additive_(call, arena) {}
 
@@ -59,9 +59,9 @@ class FusedGradientBlock {
 
   const FusedGradientCall<T>& call_;
   GradientPairs<T> pairs_;
-  GradientScores<T> scores_;
   KeyGradients<T> keys_;
   QueryGradients<T> queries_;
+  GradientScores<T> scores_;
   CarefulProducts<T> careful_;
   AdditiveProducts<T> additive_;
 };

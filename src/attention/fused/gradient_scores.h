@@ -16,11 +16,15 @@ class GradientScores {
  public:
   template <class AnyArena>
   GradientScores(const FusedGradientCall<T>& call, AnyArena& arena)
-      : call_(call), p_(call.p), k_(call.dot.kernels), g_(call.kernels), options_(call, arena) {
-    const auto take = [&](Index n) { return arena.template take<T>(n).data(); };
-    s_ = take(kGradientBlock * kGradientStride);
-    dw_ = take(kGradientBlock * kGradientStride);
+      : call_(call),
+        p_(call.p),
+        k_(call.dot.kernels),
+        g_(call.kernels),
+        s_(arena.template take<T>(kGradientBlock * kGradientStride).data()),
+        dw_(arena.template take<T>(kGradientBlock * kGradientStride).data()),
+        options_(call, arena) {
     if (!call.dot.pairs) return;
+    const auto take = [&](Index n) { return arena.template take<T>(n).data(); };
     words_.w = take(kGradientBlock / 2 * kGradientStride);
     words_.ds = take(kGradientBlock / 2 * kGradientStride);
     words_.ds_of_keys = take(kGradientBlock * kGradientWords);
@@ -66,14 +70,14 @@ class GradientScores {
   const Problem& p_;
   const kernels::DotKernels<T>& k_;
   const kernels::GradientKernels<T>& g_;
-  GradientOptions<T> options_;
-  T* s_ = nullptr;   // [kGradientBlock][kGradientStride]: scores, then weights
-  T* dw_ = nullptr;  // likewise: gradients into weights, then into scores before scale
-  struct {           // in pairs: words (kernels/pair_kernels.h)
+  T* s_;    // [kGradientBlock][kGradientStride]: scores, then weights
+  T* dw_;   // likewise: gradients into weights, then into scores before scale
+  struct {  // in pairs: words (kernels/pair_kernels.h)
     T* w = nullptr;
     T* ds = nullptr;
     T* ds_of_keys = nullptr;  // [queries][kGradientWords]
   } words_;
+  GradientOptions<T> options_;
 };
 
 // Tiles t0 .. t1-1.
