@@ -47,16 +47,13 @@ class BlockTiles {
     }
     return any_live;
   }
-  // Finds the live panels of tile t. Returns the dead ones between the first and the last that
-  // interval masks leave.
+  // Finds the live panels of tile t. Returns the dead ones between the first and the last of them.
   unsigned find_panels(const QueryRows<T>& queries, Index t) {
     Tile& tile = tiles_[t];
     if (tile.keys.empty()) return 0;
-    const unsigned panels =
-        ((1U << tile.keys.end / kPanel) - 1) & ~((1U << tile.keys.begin / kPanel) - 1);
-    tile.live_panels = panels;
+    tile.live_panels = panels_of(tile);
     if (call_.key_masks) ask_masks(queries, t, tile);
-    return panels & ~tile.live_panels;
+    return panels_of(tile) & ~tile.live_panels;
   }
 
   const Tile& operator[](Index t) const { return tiles_[t]; }
@@ -82,6 +79,10 @@ class BlockTiles {
     Index end = 0;
   };
 
+  // Bit n: panel n is among the tile's keys.
+  static unsigned panels_of(const Tile& tile) {
+    return ((1U << tile.keys.end / kPanel) - 1) & ~((1U << tile.keys.begin / kPanel) - 1);
+  }
   // The keys of tile t that interval masks let some of its rows see.
   Tile live_tile(const QueryRows<T>& queries, Index t) const {
     KeyRange keys{keys_, 0};
