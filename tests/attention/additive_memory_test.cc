@@ -98,8 +98,7 @@ void for_each_memory(const F& test) {
 TEST(AdditiveMemory, AStepIsAttentionOnEveryPath) {
   for_each_memory([](const std::string& path, DType d) {
     const Source x(d);
-    Context context(Executor::threads(2));
-    context.force_path(path);
+    Context context = context_on(path, 2);
     AdditiveMemory memory(x.k, x.score(), context);
     EXPECT_EQ(memory.path(), path);
     const Tensor bias = normal({kHeads, 1, kKeys}, 3, d);
@@ -132,8 +131,7 @@ TEST(AdditiveMemory, AStepIsAttentionOnEveryPath) {
 TEST(AdditiveMemory, KeysAreNotReadAgainOnEveryPath) {
   for (const std::string& path : fast_paths(ScoreKind::kAdditive)) {
     const Source x(DType::kFloat32);
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     AdditiveMemory memory(x.k, x.score(), context);
     const Tensor q = x.queries(3, 1);
     const auto step = [&] {
@@ -182,8 +180,7 @@ TEST(AdditiveMemory, GradientsOfStepsAddUpOnEveryPath) {
   for_each_memory([](const std::string& path, DType d) {
     if (d == DType::kBFloat16) return;  // the other way rounds sums at every step
     const Source x(d);
-    Context context(Executor::threads(2));
-    context.force_path(path);
+    Context context = context_on(path, 2);
     AdditiveMemory memory(x.k, x.score(), context);
     const double eps = d == DType::kFloat64 ? 1e-14 : 4e-6;
     for (int round = 0; round < 2; ++round) {  // the second one starts from zero
@@ -229,8 +226,7 @@ TEST(AdditiveMemory, KeyGradientsGoWhereTheyAreAskedOnEveryPath) {
   for (const std::string& path : all_backward_paths(ScoreKind::kAdditive)) {
     SCOPED_TRACE(path);
     const Source x(DType::kFloat32);
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     const auto sums = [&](int threads, const auto& deliver) {
       Context own{Executor::threads(threads)};
       own.force_path(path);
@@ -310,8 +306,7 @@ TEST(AdditiveMemory, MayHaveNoKeysOnEveryPath) {
     Source x(DType::kFloat32);
     x.k = Tensor(x.dtype, {2, 2, 0, 9});
     x.v = Tensor(x.dtype, {2, 2, 0, 5});
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     AdditiveMemory memory(x.k, x.score(), context);
     const Tensor q = x.queries(3, 0), dout = x.dout(3, 0);
     Tensor out = x.dout(3, 1), lse(x.dtype, {2, kHeads, 3}), dq = x.queries(3, 1);

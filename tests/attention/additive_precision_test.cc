@@ -49,8 +49,7 @@ Tensor powers_of_two(Index rows) {
 // In float32, or in float64 with the same numbers.
 Values scores_of(const Tensor& q, const Tensor& k, const Additive& score, const std::string& path,
                  DType d) {
-  Context context;
-  context.force_path(path);
+  Context context = context_on(path);
   const auto as = [&](const ConstView& x) { return x.given() ? convert(x, d) : Tensor(d, {0}); };
   const Tensor q_d = as(q), k_d = as(k), wq = as(score.wq), wk = as(score.wk), v = as(score.v),
                b = as(score.b);

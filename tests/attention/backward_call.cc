@@ -12,8 +12,7 @@
 namespace qkv::test {
 
 bool takes_backward(std::string_view path, const Inputs& inputs, const Options& options) {
-  Context context;
-  context.force_path(path);
+  Context context = context_on(path);
   try {
     return Plan(inputs, options, context).backward_path() == path;
   } catch (const Error&) {
@@ -85,8 +84,7 @@ SavedTensors::SavedTensors(const BackwardCall& call, std::string_view path) {
     out = Tensor(call.inputs.q.dtype(), shapes.out);
     outputs.out = out;
   }
-  Context context;
-  context.force_path(path);
+  Context context = context_on(path);
   attention(call.inputs, call.options, outputs, context);
 }
 
@@ -147,8 +145,7 @@ void Gradients::fill(double value) {
 
 void run_backward(const BackwardCall& call, std::string_view path, const Saved& saved,
                   const Gradients& gradients) {
-  Context context(Executor::threads(call.threads));
-  context.force_path(path);
+  Context context = context_on(path, call.threads);
   attention_backward(call.inputs, call.options, saved, call.sources, gradients.views(), context);
 }
 

@@ -37,8 +37,7 @@ Gradients gradients_of(const std::string& path, const Inputs& inputs, const Opti
   of_v.push_back(inputs.v.size(-1));
   Tensor out(DType::kFloat32, of_v);
   Tensor lse(DType::kFloat32, rows);
-  Context context{Executor::threads(2)};
-  context.force_path(path);
+  Context context = context_on(path, 2);
   attention(inputs, options, {.out = out, .lse = lse}, context);
   Gradients d{filled(inputs.q.shape(), 7), filled(inputs.k.shape(), 7), filled(inputs.v.shape(), 7),
               Tensor()};
@@ -89,8 +88,7 @@ TEST(BackwardEdges, WithoutQueriesNoMemoryIsTaken) {
     const SeededScore score(kind, {.H = 1, .Dq = 8, .Dk = 8, .U = 4}, DType::kFloat32);
     for (const std::string& path : all_paths(kind)) {
       SCOPED_TRACE(path);
-      Context context;
-      context.force_path(path);
+      Context context = context_on(path);
       const Options options{.score = score.score(), .sinks = sinks};
       Tensor dsinks = normal(Dims(2), 4);
       Tensor more = normal(Dims(1), 5);
@@ -141,21 +139,6 @@ TEST(BackwardEdges, SharedKeysAreSumsOfTheirParts) {
   }
 }
 
-TEST(BackwardEdges, SharedKeysTakeNoMemoryForEachBatchEntry) {
-  const std::vector<float> one{1};
-  const auto repeated = [&](const Dims& shape) {
-    return broadcast_to(ConstView(one.data(), Dims(1)), shape);
-  };
-  for (const std::string& path : fast_paths()) {
-    Context context;
-    context.force_path(path);
-    const ConstView keys = repeated({1, 1, 512, 64});
-    const Plan plan({repeated({65536, 1, 1, 64}), keys, keys}, {}, context);
-    // The queries' own, three copies of them, 512 keys, and a thread's workspace.
-    EXPECT_LT(plan.backward_scratch_bytes(), std::size_t{65536} * (4 * 64 * 4 + 128)) << path;
-  }
-}
-
 // An lse of more keys than are given is left alone; one that is merely rounded does not give
 // weights whose sum is not 1.
 TEST(BackwardEdges, OnlyWhatRoundingExplainsIsDivided) {
@@ -180,8 +163,7 @@ TEST(BackwardEdges, HugeScoresShareTheWeight) {
     const Tensor k = filled({6, 1}, size);
     const Tensor g = filled({1, 1}, 1);
     for (const std::string& path : all_paths()) {
-      Context context;
-      context.force_path(path);
+      Context context = context_on(path);
       Tensor out(DType::kFloat32, {1, 1});
       Tensor lse(DType::kFloat32, Dims(1));
       Tensor dv(DType::kFloat32, {6, 1});
@@ -204,8 +186,7 @@ TEST(BackwardEdges, OneWeightOfANamedQueryLeavesNothing) {
   const Tensor dweights = normal({3, 1}, 4);
   std::vector<Index> rows(3, 0);
   for (const std::string& path : fast_paths()) {
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     Tensor out(DType::kFloat32, {1, 8});
     Tensor lse(DType::kFloat32, Dims(1));
     Tensor dq = filled({1, 8}, 7);

@@ -60,8 +60,7 @@ Tensor identity(Index n) {
 
 Tensor raw_scores(std::string_view path, const ConstView& q, const ConstView& k,
                   const Options& options) {
-  Context context;
-  context.force_path(path);
+  Context context = context_on(path);
   Tensor scores(DType::kFloat32, {q.size(0), k.size(0)});
   attention({q, k}, options, {.raw_scores = View(scores)}, context);
   return scores;
@@ -74,8 +73,7 @@ struct QueryKeyGradients {
 // For a call with lse and out taken as 0, and dout and v of ones.
 QueryKeyGradients gradients(std::string_view path, const Tensor& q, const Tensor& k,
                             const Score& score) {
-  Context context;
-  context.force_path(path);
+  Context context = context_on(path);
   Tensor v(DType::kFloat32, {k.size(0), 1});
   Tensor dout(DType::kFloat32, {q.size(0), 1});
   for (Tensor* x : {&v, &dout}) std::ranges::fill(x->values<float>(), 1.0F);
@@ -131,8 +129,7 @@ TEST(ChannelPathOrder, GradientsOfWeightsAreSummedInBlocks) {
       const Tensor lse(DType::kFloat32, Dims(9));
       const Tensor bias(DType::kFloat32, {9, 70});
       Tensor dbias(DType::kFloat32, bias.shape());
-      Context context;
-      context.force_path(path);
+      Context context = context_on(path);
       attention_backward({q, k, v}, {.bias = bias}, {out, lse}, {.out = dout}, {.bias = dbias},
                          context);
       Tensor want = plain.product(dout, v, false);
@@ -225,8 +222,7 @@ TEST(ChannelPathOrder, ChunksOfWideKeysAreShorter) {
         const SeededScore score(kind, {.H = 1, .Dq = D, .Dk = D, .U = 4}, DType::kFloat32);
         Options options{.score = score.score()};
         options.scale = 0;
-        Context context;
-        context.force_path(path);
+        Context context = context_on(path);
         Tensor out(DType::kFloat32, {2, 3});
         attention({q, k, v}, options, {.out = out}, context);
         Tensor want(DType::kFloat32, out.shape());

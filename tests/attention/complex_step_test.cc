@@ -140,8 +140,7 @@ struct Compared {
 
 void check_path(const Case& c, const CaseCall& call, const std::string& path,
                 const std::map<std::string, std::vector<double>>& want, Compared& compared) {
-  Context context;
-  context.force_path(path);
+  Context context = context_on(path);
   const auto forward = run_forward(c, call, context);
   ++compared.cases;
   for (const auto& [name, gradient] : run_backward(c, call, forward, context)) {

@@ -25,8 +25,7 @@ constexpr std::string_view kCoveredOutputs =
     "-> masked_scores";
 
 void run(const RandomCall& call, std::string_view path, const Results& results) {
-  Context context;
-  context.force_path(path);
+  Context context = context_on(path);
   attention(call.inputs(), call.options(), results.outputs(), context);
 }
 

@@ -28,8 +28,7 @@ struct CosineRun {
         scores(v.dtype(), {2, kQueries, kKeys}),
         dq(q.dtype(), q.shape()),
         dk(k.dtype(), k.shape()) {
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     const Options options{.score = Cosine{}, .scale = 3};
     const Inputs inputs{q, k, v};
     attention(inputs, options, {.out = out, .lse = lse, .raw_scores = {scores}}, context);

@@ -67,8 +67,7 @@ class Decode : public testing::Test {
     const Cache<T> keys(first, end, k), values(first, end, v);
     for (const std::string& path : fast_paths(ScoreKind::kDot, type)) {
       SCOPED_TRACE(path);
-      Context context(Executor::threads(2));
-      context.force_path(path);
+      Context context = context_on(path, 2);
       Tensor got(type, {1, 2 * queries, 1, kD}), want(type, {1, 2 * queries, 1, kD});
       attention({q, keys.view(), values.view()}, options, {.out = got}, context);
       attention({q, k, v}, {}, {.out = want}, context);

@@ -321,8 +321,7 @@ TEST(Edges, TheLargestWeightsMayBeAllOfVeryManyOnEveryPath) {
       Tensor all(DType::kFloat32, {1, kKeys});
       Tensor weights(DType::kFloat32, {1, most});
       Tensor keys(DType::kInt32, {1, most});
-      Context context;
-      context.force_path(path);
+      Context context = context_on(path);
       attention({q, k}, {}, {.top = {most, weights, keys}, .weights = View(all)}, context);
       const std::span<const float> weight = all.values<float>();
       std::vector<std::int32_t> order(weight.size());
@@ -356,8 +355,7 @@ TEST(Edges, ASumThatUnderflowsIsZeroWithoutASign) {
         std::ranges::fill(k.values<float>(), -46.0F);
         k.values<float>()[0] = 0;
         v.values<float>()[1] = -1e-30F;
-        Context context;
-        context.force_path(path);
+        Context context = context_on(path);
         attention({q, k, v}, {.scale = 1.0}, {.out = out}, context);
         for (const float x : out.values<float>()) {
           EXPECT_EQ(x, 0) << path;

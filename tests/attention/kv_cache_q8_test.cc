@@ -122,8 +122,7 @@ struct Both {
     const Tensor q = normal({q8.sizes().B, kHeads, queries, kWidth}, 7);
     Tensor got(DType::kFloat32, {q.size(0), kHeads, queries, kValueWidth});
     Tensor want(DType::kFloat32, got.shape());
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     q8.attention(q, options, {.out = got}, context);
     plain.attention(q, options, {.out = want}, context);
     EXPECT_TRUE(same_bits(got, want)) << path << ", " << queries << " queries";

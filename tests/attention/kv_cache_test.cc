@@ -89,8 +89,7 @@ struct Both {
 
   void expect_equal(Index queries, const std::string& path, const Options& options = {}) const {
     const Tensor q = normal({cache.sizes().B, kHeads, queries, kWidth}, 7);
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     Tensor out(DType::kFloat32, {q.size(0), kHeads, queries, kValueWidth});
     cache.attention(q, options, {.out = out}, context);
     Options all = options;

@@ -88,8 +88,7 @@ struct EntryResults {
 // Entry b in a call of its own.
 EntryResults alone(const Batch& batch, Index b, std::string_view path) {
   EntryResults one(1);
-  Context context;
-  context.force_path(path);
+  Context context = context_on(path);
   attention(batch.inputs(b, b + 1), batch.options(b, b + 1), one.views(), context);
   return one;
 }
@@ -156,8 +155,7 @@ TEST(MappedEntries, AnEntryHasTheBitsThatItHasAlone) {
       entries.choose(path);
       for (const int threads : {1, 3}) {
         EntryResults all(kEntries);
-        Context context(Executor::threads(threads));
-        context.force_path(path);
+        Context context = context_on(path, threads);
         attention(batch.inputs(0, kEntries), batch.options(0, kEntries), all.views(), context);
         entries.compare_with(all);
         if (is_brief()) return;
@@ -173,8 +171,7 @@ TEST(MappedEntries, QueriesOfAnAdditiveMemoryToo) {
   for (const std::string& path : fast_paths(ScoreKind::kAdditive)) {
     SCOPED_TRACE(path);
     entries.choose(path);
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     const Options options = batch.options(0, kEntries);
     AdditiveMemory memory(batch.k, std::get<Additive>(options.score), context);
     EntryResults all(kEntries);
@@ -190,8 +187,7 @@ TEST(MappedEntries, MemoryDoesNotGrowWithTheBatch) {
   const SeededScore additive(ScoreKind::kAdditive, {.Dq = 16, .Dk = 16, .U = 256}, DType::kFloat32);
   for (const std::string& path : fast_paths(ScoreKind::kAdditive)) {
     const auto bytes = [&](Index entries) {
-      Context context;
-      context.force_path(path);
+      Context context = context_on(path);
       const ConstView some = slice(x, 0, 0, entries);
       return Plan({some, some, some}, {.score = additive.score()}, context).scratch_bytes();
     };

@@ -72,8 +72,7 @@ TEST(Oracle, Float64AgreesOnEveryPath) {
   for (const std::string& path : fast_paths()) {
     SCOPED_TRACE(path);
     Counts counts;
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     for (const Case& c : cases) {
       if (only != nullptr && c.name != only) continue;
       const CaseCall call(c, DType::kFloat64);

@@ -126,8 +126,7 @@ TEST(Packed, EqualsPaddedOnEveryPath) {
                         .dropout = {0.2, 3}};
   for (const std::string& path : all_paths()) {
     SCOPED_TRACE(path);
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     Tensor out(DType::kFloat32, {150, 4, 9});
     Tensor lse(DType::kFloat32, {4, 150});
     attention({q, k, v, cu_q, cu_k}, options, {.out = out, .lse = lse}, context);
@@ -158,8 +157,7 @@ TEST(Packed, ReadsItsSequencesOnceOnEveryPath) {
                             if (writes) cu_q[2] = 6, cu_k[2] = 12;
                             return true;
                           })}};
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     const auto out = [&] {
       Tensor to(DType::kFloat32, {23, 4, 6});
       attention({q, k, k, cu_q, cu_k}, options, {.out = to}, context);

@@ -94,8 +94,7 @@ struct Found {
   Tensor out, lse, row_max;
 };
 Found found(const Inputs& inputs, const Options& options, const std::string& path, int threads) {
-  Context context{Executor::threads(threads)};
-  context.force_path(path);
+  Context context = context_on(path, threads);
   const Dims rows{kEntries, kHeads, inputs.q.size(2)};
   const DType sums = accumulator_of(inputs.q.dtype());
   Found x{Tensor(inputs.q.dtype(), {rows[0], rows[1], rows[2], kValueWidth}), Tensor(sums, rows),
@@ -272,8 +271,7 @@ TEST(Pages, MayBeSharedOnEveryPath) {
   const Tensor q = normal({2, kHeads, 1, kWidth}, 63);
   for (const std::string& path : all_paths()) {
     SCOPED_TRACE(path);
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     Tensor out(DType::kFloat32, {2, kHeads, 1, kValueWidth});
     const ConstView table(tables.data(), DType::kInt64, {2, 4}, {4, 1});
     attention({.q = q, .k = k, .v = v, .block_tables = table, .context_lens = lengths}, {},

@@ -248,8 +248,7 @@ TEST(PathOrder, WhatElseIsAskedDoesNotMatter) {
     // And each alone: out without lse, lse without out.
     Tensor out(walk.dtype, {1, 2, 55, 8});
     Tensor lse(accumulator_of(walk.dtype), {1, 2, 55});
-    Context context;
-    context.force_path(walk.path);
+    Context context = context_on(walk.path);
     attention(x.inputs(), options, {.out = out}, context);
     attention({x.q, x.k}, options, {.lse = lse}, context);
     EXPECT_TRUE(same_bits(plain.at("out"), out));

@@ -13,18 +13,16 @@
 #include "backend/cpu/implementations.h"
 #include "tests/attention/bits.h"
 #include "tests/attention/scores.h"
+#include "tests/support/paths.h"
 #include "tests/support/scale.h"
 
 // The list of implementations, for tests to iterate over.
 namespace qkv::test {
 
-inline constexpr std::string_view kReferencePath = "reference";
-
 // Why a path does not support this call; nothing if it does.
 inline std::optional<std::string> refusal(std::string_view path, const Inputs& inputs,
                                           const Options& options) {
-  Context context;
-  context.force_path(path);
+  Context context = context_on(path);
   try {
     const Plan plan(inputs, options, context);
     if (plan.path() == path) return std::nullopt;

@@ -11,6 +11,7 @@
 
 #include "tests/attention/bits.h"
 #include "tests/support/allocations.h"
+#include "tests/support/paths.h"
 
 namespace qkv::test {
 namespace {
@@ -83,21 +84,6 @@ TEST(Plan, RunsWithoutAllocating) {
     EXPECT_EQ(qkv::test::allocations_of(run), 0) << threads << " threads";
     EXPECT_EQ(context.scratch_bytes(), held);
   }
-}
-
-// Scratch is linear in Tq + Tk: doubling both at most doubles it (and a little for padding).
-TEST(Plan, ScratchIsLinear) {
-  const auto scratch = [](Index T) {
-    const Tensor x(DType::kFloat32, {1, 2, T, 16});
-    Context context;
-    const Plan plan({x, x, x}, {.masks = {Causal{}}}, context);
-    return std::pair(plan.scratch_bytes(), plan.backward_scratch_bytes());
-  };
-  const auto one = scratch(4096);
-  const auto two = scratch(8192);
-  EXPECT_LT(static_cast<double>(two.first), 2.05 * static_cast<double>(one.first));
-  EXPECT_LT(static_cast<double>(two.second), 2.05 * static_cast<double>(one.second));
-  EXPECT_LT(two.first, std::size_t{8192} * 8192 * 4 / 8) << "the full matrix has 256 MiB";
 }
 
 TEST(Plan, ReadsTheOptionsMemoryAtEveryRun) {
@@ -189,8 +175,7 @@ TEST(Context, AStopFlagEndsALongTask) {
     if (stop) ++asked_after;
     return true;
   });
-  Context context;
-  context.force_path("reference");
+  Context context = context_on("reference");
   context.set_stop_flag(&stop);
   const auto asked = [&](int sweeps, const auto& call) {
     stop = false;
@@ -215,8 +200,7 @@ TEST(Context, AStopFlagEndsALongTask) {
 
 TEST(Context, AnUnknownPathIsAnErrorThatListsThePaths) {
   Problem x;
-  Context context;
-  context.force_path("warp_speed");
+  Context context = context_on("warp_speed");
   try {
     attention(x.inputs(), {}, {.out = x.out}, context);
     FAIL();
@@ -225,41 +209,6 @@ TEST(Context, AnUnknownPathIsAnErrorThatListsThePaths) {
   }
   context.force_path("reference");
   attention(x.inputs(), {}, {.out = x.out}, context);
-}
-
-// Fused paths hold the keys packed for one block of heads (32 MiB, or one key head's), two numbers
-// per query if anything besides out is requested, and less than 2 MiB per thread: nothing of size
-// Tq x Tk, whatever the options.
-TEST(Plan, ScratchDoesNotGrowWithTheMatrix) {
-  if (cpu_target() == "reference") GTEST_SKIP() << "the reference keeps copies of all inputs";
-  const std::vector<float> one{1};
-  for (const Index T : {1, 64, 1000, 2048, 16384, 100000}) {
-    // Arrays that repeat one element: their memory does not matter.
-    const auto repeated = [&](const Dims& shape) {
-      return broadcast_to(ConstView(one.data(), Dims(1)), shape);
-    };
-    const Inputs inputs{repeated({T, 64}), repeated({T, 64}), repeated({T, 64})};
-    const std::vector<std::uint8_t> yes{1};
-    const ConstView keep = broadcast_to(ConstView(yes.data(), Dims(1)), {T, T});
-    Options every{.softcap = 5,
-                  .mods = {score_mod([](auto s, At) { return s + 1; })},
-                  .bias = repeated({T, T}),
-                  .masks = {Window{5, 7}, Keep{keep}, mask_mod([](At at) { return at.i > 0; })},
-                  .sinks = one,
-                  .dropout = {0.5, 1}};
-    for (const Options& options : {Options{}, every}) {
-      for (const int threads : {1, 3}) {
-        Context context{Executor::threads(threads)};
-        context.force_path("dot/" + std::string(cpu_target()));  // forward only
-        const Plan plan(inputs, options, context);
-        ASSERT_EQ(plan.path(), "dot/" + std::string(cpu_target()));
-        const auto keys = static_cast<std::size_t>((T + 63) / 64 * 64 * 64) * sizeof(float);
-        const auto states = static_cast<std::size_t>(T) * 2 * sizeof(float);
-        const auto workers = static_cast<std::size_t>(threads) << 21;
-        EXPECT_LE(plan.scratch_bytes(), keys + states + workers + (std::size_t{1} << 16)) << T;
-      }
-    }
-  }
 }
 
 }  // namespace

@@ -88,8 +88,7 @@ INSTANTIATE_TEST_SUITE_P(DTypes, Precision,
 
 // One call's out on a path.
 Tensor forward(const std::string& path, const Tensor& q, const Tensor& k, const Tensor& v) {
-  Context context;
-  context.force_path(path);
+  Context context = context_on(path);
   Tensor out(q.dtype(), {q.size(0), v.size(1)});
   attention({q, k, v}, {}, {.out = out}, context);
   return out;
@@ -120,8 +119,7 @@ TEST(PathPrecision, IsWithinTheBoundOfTheNaiveComputation) {
 // channels would have four times the error of one over 64.
 TEST(PathPrecision, DoesNotGrowWithTheWidth) {
   const auto forced = [](const std::string& path, const std::vector<Tensor>& x) {
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     return run(x[0], x[1], x[2], x[3], context);
   };
   std::map<std::string, std::vector<double>> errors;  // by path

@@ -50,8 +50,7 @@ struct Results {
 
 Results results_of(const Inputs& inputs, const Options& options, const std::string& path,
                    bool everything) {
-  Context context{Executor::threads(2)};
-  context.force_path(path);
+  Context context = context_on(path, 2);
   const ResultShapes shapes = result_shapes(inputs);
   Results x;
   for (const Dims& shape : {shapes.out, shapes.rows, shapes.rows}) {

@@ -236,8 +236,7 @@ class Comparison {
  private:
   void compare_forward() {
     const Results got(call_.drawn().forward(), 5), want(call_.drawn().forward(), 5);
-    Context context;
-    context.force_path(path_);
+    Context context = context_on(path_);
     attention(call_.mapped().inputs, call_.mapped().options, got.outputs(), context);
     attention(plain_.inputs, plain_.options, want.outputs(), context);
     for (const auto& [name, array] : want.arrays()) {

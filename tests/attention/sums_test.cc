@@ -135,8 +135,7 @@ TEST(Sums, AreThoseOfTheFullMatrixOnEveryPath) {
                             .sinks = sinks,
                             .dropout = {0.25, 3}};
       const std::vector<Index> named{299, 0, 17, 17, 130};
-      Context context;
-      context.force_path(path);
+      Context context = context_on(path);
       Tensor weights(sums, {1, 2, 300, 1030});
       attention({q, k, v}, options, {.weights = View(weights)}, context);
       for (const auto& [m, n] : kCells) {
@@ -170,8 +169,7 @@ TEST(Sums, DoNotKnowOtherHeadsOrResults) {
     const Tensor v = normal({2, 2, 1600, 5}, 13);
     const SeededScore score(kind, {.H = 4, .Dq = 8, .Dk = 8, .U = 7}, DType::kFloat32);
     const auto run = [&](const Inputs& inputs, Index h0, const Outputs& outputs) {
-      Context context(Executor::threads(h0 == 0 ? 2 : 1));
-      context.force_path(path);
+      Context context = context_on(path, h0 == 0 ? 2 : 1);
       attention(inputs, {.score = score.heads(h0, 4), .masks = {Causal{}, Window{1400, 0}}},
                 outputs, context);
     };
@@ -206,8 +204,7 @@ TEST(Sums, OfPackedSequencesAreThoseOfEachAlone) {
   const Tensor v = normal({640, 2, 5}, 23);
   for (const std::string& path : all_paths()) {
     SCOPED_TRACE(path);
-    Context context(Executor::threads(2));
-    context.force_path(path);
+    Context context = context_on(path, 2);
     Sums all(DType::kFloat32, {4}, 171, 640, 1, 1);
     Tensor pooled(DType::kFloat32, {4, 4, 3, 5});
     Outputs outputs = all.all();
@@ -250,8 +247,7 @@ struct Small {
   std::vector<double> entropy, columns, values, pooled;
 
   void run(const std::string& path, const Options& options) {
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     attention({q, k, v}, options, sums.all(), context);
     entropy = values_of(sums.entropy);
     columns = values_of(sums.columns);
@@ -346,8 +342,7 @@ TEST(Sums, EmptyAxesGiveZeros) {
       const Tensor k(DType::kFloat32, {Tk, 3});
       const Tensor v(DType::kFloat32, {Tk, 2});
       Sums x(DType::kFloat32, {}, Tq, Tk, 3, 2);
-      Context context;
-      context.force_path(path);
+      Context context = context_on(path);
       attention({q, k, v}, {}, x.all(), context);
       for (Tensor* result : x.list()) {
         for (const double value : values_of(*result)) EXPECT_EQ(value, 0) << path;
@@ -359,8 +354,7 @@ TEST(Sums, EmptyAxesGiveZeros) {
 TEST(Sums, OfNoNamedRowsAreZero) {
   for (const std::string& path : all_paths()) {
     Small x;
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     const std::vector<Index> none;
     attention({x.q, x.k, x.v}, {}, x.sums.all(ConstView(none)), context);
     EXPECT_EQ(values_of(x.sums.columns), std::vector<double>(5, 0)) << path;
@@ -375,23 +369,10 @@ TEST(Sums, PooledToEveryCellAreTheWeights) {
     const Tensor k = normal({700, 8}, 42);
     Tensor weights(DType::kFloat32, {150, 700});
     Tensor pooled(DType::kFloat32, {150, 700});
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     attention({q, k}, {.masks = {Causal{}}}, {.pooled = pooled, .weights = View(weights)}, context);
     EXPECT_TRUE(same_bits(weights, pooled)) << path;
   }
-}
-
-// Whatever is asked for, scratch grows with Tq + Tk, not with their product.
-TEST(Sums, TakeLinearMemory) {
-  const auto scratch = [](Index T) {
-    const float one = 1;
-    const ConstView x(&one, {1, 1, T, 16}, {0, 0, 0, 0});
-    Context context;
-    return static_cast<double>(Plan({x, x, x}, {}, context).scratch_bytes());
-  };
-  EXPECT_LT(scratch(200'000) - scratch(100'000), 2.05 * (scratch(100'000) - scratch(50'000)));
-  EXPECT_LT(scratch(100'000), 64e6);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 #include "tests/layers/support.h"
 #include "tests/support/asked_target.h"
+#include "tests/support/paths.h"
 
 namespace qkv::test {
 namespace {
@@ -163,8 +164,7 @@ TEST(AdditiveSteps, AreAttentionOnEveryPath) {
     if (!asked_target().empty() && asked_target() != target) continue;
     const std::string path = (target == "reference" ? "" : "additive/") + std::string(target);
     SCOPED_TRACE(path);
-    Context context;
-    context.force_path(path);
+    Context context = context_on(path);
     expect_close(by_steps(Task(kF64), context), by_attention(Task(kF64)), 1e-12);
     expect_close(by_steps(Task(kF32), context), by_attention(Task(kF64)), 2e-5);
   }

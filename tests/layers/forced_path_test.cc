@@ -15,6 +15,7 @@
 #include "tests/support/asked_target.h"
 #include "tests/support/compare.h"
 #include "tests/support/errors.h"
+#include "tests/support/paths.h"
 
 namespace qkv::test {
 namespace {
@@ -28,8 +29,7 @@ struct Answer {
 };
 
 Answer with_path(const std::string& path) {
-  Context context;
-  context.force_path(path);
+  Context context = context_on(path);
   Answer answer;
   const auto add = [&](const Tensor& result, const auto& call) {
     const std::string message = error_of(call);

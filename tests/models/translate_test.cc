@@ -14,6 +14,7 @@
 
 #include "tests/models/translators.h"
 #include "tests/support/compare.h"
+#include "tests/support/paths.h"
 
 namespace qkv::test {
 namespace {
@@ -179,8 +180,7 @@ TEST(Translate, LanesHaveTheCallersPathAndStop) {
       random_translator(odd_config(TranslatorAttention::kAdditive, DType::kFloat32), 3, 0.3);
   const std::vector<Tokens> sources = many_sentences(120, 5);
   const auto by_reference = [&](int threads) {
-    Context context(Executor::threads(threads));
-    context.force_path("reference");
+    Context context = context_on("reference", threads);
     return translator.translate(lists_of(sources), {}, context);
   };
   const auto one = by_reference(1);

@@ -3,6 +3,7 @@
 #define QKV_TESTS_SUPPORT_PATHS_H_
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,7 @@ inline std::vector<std::string> paths() {
   return names;
 }
 
-inline Context context_on(const std::string& path, int threads = 1) {
+inline Context context_on(std::string_view path, int threads = 1) {
   Context context(Executor::threads(threads));
   context.force_path(path);
   return context;
