@@ -24,12 +24,9 @@ Bytes bytes_of(const View& view) {
   return {static_cast<const std::byte*>(view.data()), size};
 }
 
-// The row's share of the best burst of a peak; none if the peak is noisy.
-void set_share(const Peak& peak, const Summary& base, Row& row) {
-  row.base = base;
-  row.base_work = peak.work;
-  if (is_noisy(base)) return;
-  row.value = rate(row.work, row.time.median) / rate(peak.work, base.best);
+void set_base(const Series& series, double work, Row& row) {
+  row.base = summarise(series, row.clock);
+  row.base_work = work;
 }
 
 // Our times come first, those of the row's peers follow.
@@ -53,11 +50,6 @@ Session::Session(const Settings& settings)
 Index Session::length(Index T) const {
   constexpr Index kShortest = 4;
   return is_quick() ? std::max(kShortest, T / 32) : T;
-}
-
-std::vector<Series> Session::measure(const Wanted& wanted,
-                                     const std::vector<Subject>& subjects) const {
-  return alternate(subjects, effort_of(settings_, wanted));
 }
 
 Row Session::begin(const Wanted& wanted, Figure figure) const {
@@ -127,97 +119,90 @@ void Session::share_of_peak(const Wanted& wanted, const Task& task) {
   time_beside_peak(wanted, DType::kFloat32, std::move(subjects), std::move(row));
 }
 
-void Session::time_beside_peak(const Wanted& wanted, DType dtype, std::vector<Subject> subjects,
-                               Row row) {
+void Session::time(const Wanted& wanted, const std::vector<Subject>& subjects, Row row,
+                   const SetFigure& set_figure) {
   if (row.fault.empty()) {
-    Peak peak;
-    if (!target_.empty()) {
-      peak = multiply_add_peak(target_, dtype, wanted.threads);
-      subjects.push_back(peak.subject);
-    }
-    const std::vector<Series> series = measure(wanted, subjects);
+    const std::vector<Series> series = alternate(subjects, effort_of(settings_, wanted));
     row.clock = steadier(series, wanted.threads);
     row.time = summarise(series[0], row.clock);
-    if (!target_.empty()) set_share(peak, summarise(series.back(), row.clock), row);
-    set_peer_times(series, row);
+    set_figure(series, row);
   }
   rows_.push_back(std::move(row));
+}
+
+void Session::time_beside_peak(const Wanted& wanted, DType dtype, std::vector<Subject> subjects,
+                               Row row) {
+  double work = 0;
+  if (row.fault.empty() && !target_.empty()) {
+    const Peak peak = multiply_add_peak(target_, dtype, wanted.threads);
+    work = peak.work;
+    subjects.push_back(peak.subject);
+  }
+  time(wanted, subjects, std::move(row), [&](std::span<const Series> series, Row& to) {
+    set_peer_times(series, to);
+    if (work == 0) return;
+    // The share of the best burst of the peak; none if the peak is noisy.
+    set_base(series.back(), work, to);
+    if (!is_noisy(to.base)) to.value = rate(to.work, to.time.median) / rate(work, to.base.best);
+  });
 }
 
 void Session::share_of_read(const Wanted& wanted, Problem& problem) {
   Kernel kernel(problem, wanted.threads, settings_.stop);
   Row row = begin(wanted, problem, kernel, Figure::kReadShare);
-  if (row.fault.empty()) {
-    const Peak peak = read_peak({bytes_of(problem.k), bytes_of(problem.v)}, wanted.threads);
-    row.work = peak.work;
-    const std::vector<Series> series =
-        measure(wanted, {{[&] { kernel.run(); }}, {peak.subject.run}});
-    row.clock = steadier(series, wanted.threads);
-    row.time = summarise(series[0], row.clock);
-    row.base = summarise(series[1], row.clock);
-    row.base_work = peak.work;
-    // What a machine's other guests leave of the memory's rate changes from second to second, by a
-    // third and more: each burst is compared with the read beside it, and the median has to be
-    // sure.
-    constexpr double kMostError = 0.01;
-    const Ratio ratio = ratio_of(series[1], series[0], row.clock);
-    row.figure_spread = ratio.error;
-    if (ratio.error <= kMostError) row.value = ratio.median;
-  }
-  rows_.push_back(std::move(row));
+  const Peak peak = read_peak({bytes_of(problem.k), bytes_of(problem.v)}, wanted.threads);
+  if (row.fault.empty()) row.work = peak.work;
+  time(wanted, {{[&] { kernel.run(); }}, {peak.subject.run}}, std::move(row),
+       [&](std::span<const Series> series, Row& to) {
+         set_base(series[1], peak.work, to);
+         // What a machine's other guests leave of the memory's rate changes from second to second,
+         // by a third and more: each burst is compared with the read beside it, and the median has
+         // to be sure.
+         constexpr double kMostError = 0.01;
+         const Ratio ratio = ratio_of(series[1], series[0], to.clock);
+         to.figure_spread = ratio.error;
+         if (ratio.error <= kMostError) to.value = ratio.median;
+       });
 }
 
 void Session::against(const Wanted& wanted, Problem& problem, Problem& base, Figure figure) {
   Kernel kernel(problem, wanted.threads, settings_.stop);
   Kernel other(base, wanted.threads, settings_.stop);
-  Row row = begin(wanted, problem, kernel, figure);
-  if (row.fault.empty()) {
-    const std::vector<Series> series =
-        measure(wanted, {{[&] { kernel.run(); }}, {[&] { other.run(); }}});
-    row.clock = steadier(series, wanted.threads);
-    row.time = summarise(series[0], row.clock);
-    row.base = summarise(series[1], row.clock);
-    row.base_work = work_of(base);
-    const Ratio ratio = ratio_of(series[0], series[1], row.clock);
-    row.figure_spread = ratio.spread;
-    // Compare rates if the work differs.
-    const bool times = form_of(figure).aim == Aim::kAtMost;
-    const double value = times ? ratio.median : row.work / row.base_work / ratio.median;
-    if (!is_noisy(ratio)) row.value = value;
-  }
-  rows_.push_back(std::move(row));
+  time(wanted, {{[&] { kernel.run(); }}, {[&] { other.run(); }}},
+       begin(wanted, problem, kernel, figure), [&](std::span<const Series> series, Row& to) {
+         set_base(series[1], work_of(base), to);
+         const Ratio ratio = ratio_of(series[0], series[1], to.clock);
+         to.figure_spread = ratio.spread;
+         // Compare rates if the work differs.
+         const bool times = form_of(figure).aim == Aim::kAtMost;
+         const double value = times ? ratio.median : to.work / to.base_work / ratio.median;
+         if (!is_noisy(ratio)) to.value = value;
+       });
 }
 
 void Session::threads_share(const Wanted& wanted, Problem& problem) {
   Kernel one(problem, 1, settings_.stop);
   Kernel all(problem, wanted.threads, settings_.stop);
   Row row = begin(wanted, problem, all, Figure::kThreadShare);
-  if (row.fault.empty() && !target_.empty()) {
-    const Peak peak_one = multiply_add_peak(target_, problem.shape.dtype, 1);
-    const Peak peak_all = multiply_add_peak(target_, problem.shape.dtype, wanted.threads);
-    const std::vector<Series> series = measure(
-        wanted, {{[&] { one.run(); }}, peak_one.subject, {[&] { all.run(); }}, peak_all.subject});
-    row.time = summarise(series[2], row.clock);
-    row.base = summarise(series[3], row.clock);
-    row.base_work = peak_all.work;
-    const Summary base_one = summarise(series[1], row.clock);
-    const double kernels = summarise(series[0], row.clock).median / row.time.median;
-    const double peaks = rate(peak_all.work, row.base.best) / rate(peak_one.work, base_one.best);
-    if (!is_noisy(base_one) && !is_noisy(row.base)) row.value = kernels / peaks;
-  }
-  rows_.push_back(std::move(row));
+  if (target_.empty()) return add(row);
+  const Peak peak_one = multiply_add_peak(target_, problem.shape.dtype, 1);
+  const Peak peak_all = multiply_add_peak(target_, problem.shape.dtype, wanted.threads);
+  time(wanted, {{[&] { all.run(); }}, peak_all.subject, {[&] { one.run(); }}, peak_one.subject},
+       std::move(row), [&](std::span<const Series> series, Row& to) {
+         set_base(series[1], peak_all.work, to);
+         const Summary base_one = summarise(series[3], to.clock);
+         const double kernels = summarise(series[2], to.clock).median / to.time.median;
+         const double peaks =
+             rate(peak_all.work, to.base.best) / rate(peak_one.work, base_one.best);
+         if (!is_noisy(base_one) && !is_noisy(to.base)) to.value = kernels / peaks;
+       });
 }
 
 void Session::alone(const Wanted& wanted, Problem& problem, const std::function<void()>& call) {
   Kernel kernel(problem, wanted.threads, settings_.stop);
-  Row row = begin(wanted, problem, kernel, Figure::kSeconds);
-  if (row.fault.empty()) {
-    const std::vector<Series> series = measure(wanted, {{call ? call : [&] { kernel.run(); }}});
-    row.clock = steadier(series, wanted.threads);
-    row.time = summarise(series[0], row.clock);
-    row.value = row.time.median;
-  }
-  rows_.push_back(std::move(row));
+  time(wanted, {{call ? call : [&] { kernel.run(); }}},
+       begin(wanted, problem, kernel, Figure::kSeconds),
+       [](std::span<const Series>, Row& to) { to.value = to.time.median; });
 }
 
 void Session::unit_rate(const Wanted& wanted, Problem& problem, const Calls* calls) {
@@ -234,14 +219,10 @@ void Session::unit_rate(const Wanted& wanted, Problem& problem, const Calls* cal
   } else {
     add_peer(problem, subjects, row);
   }
-  if (row.fault.empty()) {
-    const std::vector<Series> series = measure(wanted, subjects);
-    row.clock = steadier(series, wanted.threads);
-    row.time = summarise(series[0], row.clock);
-    row.value = rate(row.work, row.time.median);
-    set_peer_times(series, row);
-  }
-  rows_.push_back(std::move(row));
+  time(wanted, subjects, std::move(row), [](std::span<const Series> series, Row& to) {
+    to.value = rate(to.work, to.time.median);
+    set_peer_times(series, to);
+  });
 }
 
 }  // namespace qkv::bench

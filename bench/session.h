@@ -117,10 +117,13 @@ class Session {
   // What is known before anything is timed; with a fault if the result is wrong.
   Row begin(const Wanted& wanted, Problem& problem, Kernel& kernel, Figure figure) const;
   Row begin(const Wanted& wanted, Figure figure) const;
-  // If the result is right, times the row's subject, the first, together with the row's peers, the
-  // others, and the peak; adds the row.
+  // If the result is right, times the row's subject, the first, together with the others, and
+  // computes the figure; adds the row, whose clock and time are set before.
+  using SetFigure = std::function<void(std::span<const Series>, Row&)>;
+  void time(const Wanted& wanted, const std::vector<Subject>& subjects, Row row,
+            const SetFigure& set_figure);
+  // The same with the row's peers as the others, and the peak.
   void time_beside_peak(const Wanted& wanted, DType dtype, std::vector<Subject> subjects, Row row);
-  std::vector<Series> measure(const Wanted& wanted, const std::vector<Subject>& subjects) const;
   // Adds the first peer that supports the row's problem to the subjects, and its name to the row;
   // also its fault if its result is wrong.
   void add_peer(Problem& problem, std::vector<Subject>& subjects, Row& row) const;
