@@ -44,6 +44,7 @@ from bursts import cpu_name, measure, others_seconds, seconds_of
 from peer_arrays import Jax, Ours, Torch
 from peer_case import Case, NotOffered, aligned
 from peer_graphs import Llama, OnnxRuntime, OpenVino
+from reports import head_of, line_of, names_of
 
 LIBRARIES = {
     "torch": Torch,
@@ -296,8 +297,7 @@ def table(kind, rows, libraries):
     head = head + [libraries[name].label for name in names]
     if "torch" in names:
         head += ["after a layer: ours, of ours alone", "after a layer: PyTorch, of ours"]
-    lines = [head, ["---"] * len(head), *(cells(row, names) for row in rows)]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return [*head_of(head), *(line_of(cells(row, names)) for row in rows)]
 
 
 def notes(rows, libraries):
@@ -330,22 +330,11 @@ def load(names, threads):
     return libraries, missing
 
 
-def chosen_of(known):
-    def parse(text):
-        names = text.split(",")
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
-        return names
-
-    return parse
-
-
 def parsed():
     kinds = ["decode", "prefill", "backward", "bf16"]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=chosen_of(kinds), default=kinds)
-    parser.add_argument("--libraries", type=chosen_of(LIBRARIES), default=[*LIBRARIES])
+    parser.add_argument("--cases", type=names_of(kinds), default=kinds)
+    parser.add_argument("--libraries", type=names_of(LIBRARIES), default=[*LIBRARIES])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--burst", type=float, help="seconds")

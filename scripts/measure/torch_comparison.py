@@ -25,6 +25,7 @@ from pathlib import Path
 
 import torch
 from bursts import Busy, cpu_name, measure
+from reports import head_of, line_of
 from torch_calls import call_cases, decode_cases
 
 import qkv
@@ -108,10 +109,6 @@ TABLES = {
 }
 
 
-def markdown(cells):
-    return f"| {' | '.join(cells)} |"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", default=",".join(TABLES))
@@ -128,8 +125,8 @@ def main():
              f"{options.threads} threads, {time.strftime('%Y-%m-%d')}"]  # fmt: skip
     lines = ["".join(lines)]
     for name in options.tables.split(","):
-        head, line_of, cases_of = TABLES[name]
-        lines += ["", markdown(head), markdown(["---"] * len(head))]
+        head, cells_of, cases_of = TABLES[name]
+        lines += ["", *head_of(head)]
         try:
             cases = cases_of(options)
         except ImportError as error:
@@ -137,7 +134,7 @@ def main():
             continue
         for case in cases:
             if options.only in case.name:
-                lines.append(markdown(line_of(case, options)))
+                lines.append(line_of(cells_of(case, options)))
                 print(lines[-1], flush=True)
     text = "\n".join(lines) + "\n"
     if options.output:

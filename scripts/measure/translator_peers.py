@@ -43,6 +43,7 @@ from functools import partial
 
 from bursts import cpu_name, others_seconds
 from joeynmt_peer import NEEDS, JoeyNmt
+from reports import head_of, line_of, names_of
 from translator_data import least_count, read_pairs, split, write_pairs
 from translator_peer import Ours, Torch
 from watched import Failed
@@ -198,11 +199,9 @@ def memory_cell(peer):
 
 def table(measured, peers):
     labels = [peer.label for peer in peers]
-    lines = [["", *labels], ["---"] * (1 + len(labels))]
-    for case in measured:
-        lines.append([case.title, *map(case.cell, labels)])
-    lines.append(["peak memory", *map(memory_cell, peers)])
-    return [f"| {' | '.join(line)} |" for line in lines]
+    lines = [line_of([case.title, *map(case.cell, labels)]) for case in measured]
+    lines.append(line_of(["peak memory", *map(memory_cell, peers)]))
+    return [*head_of(["", *labels]), *lines]
 
 
 def remarks(peers):
@@ -220,17 +219,6 @@ def remarks(peers):
                 f"- {peer.label}: memory in the quarters of the model's training {peaks} MB"
             )
     return lines
-
-
-def names_of(known):
-    def parse(text):
-        names = [name for name in text.split(",") if name]
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
-        return names
-
-    return parse
 
 
 def parsed():

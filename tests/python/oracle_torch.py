@@ -13,9 +13,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, Callable
 
+import numpy as np
 from judge import torch
 from oracle_layout import Call, Problem, gather, lay_out, leaves
-from philox import kept
+from oracle_philox import dropout_factors
 
 MATRICES = ("weights", "dropped", "raw", "capped", "masked")
 
@@ -130,8 +131,9 @@ def dropout_factor(p: Problem) -> Any:
     shape = (p.q.shape[0], p.q.shape[1], p.q.shape[2], p.k.shape[2])
     if not p.call.dropout:
         return p.q.new_ones(shape)
-    stays = torch.from_numpy(kept(p.call.seed or 0, p.call.dropout, shape, p.first_b))
-    return stays.to(p.q.dtype) / (1 - p.call.dropout)
+    batches, *others = (np.arange(size) for size in shape)
+    factors = dropout_factors(p.call.dropout, p.call.seed or 0, p.first_b + batches, *others)
+    return torch.from_numpy(factors != 0).to(p.q.dtype) / (1 - p.call.dropout)
 
 
 def sums(p: Problem, weights: Any) -> dict[str, Any]:
