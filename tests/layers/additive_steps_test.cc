@@ -20,9 +20,6 @@
 namespace qkv::test {
 namespace {
 
-constexpr DType kF32 = DType::kFloat32;
-constexpr DType kF64 = DType::kFloat64;
-
 // Ts of more than a panel, units that are not whole columns, more sources than in a task.
 struct Sizes {
   Index B = 11, Ts = 70, Dq = 6, Dk = 5, E = 9, U = 21, steps = 3;

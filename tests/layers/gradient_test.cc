@@ -13,8 +13,6 @@
 namespace qkv::test {
 namespace {
 
-constexpr DType kF64 = DType::kFloat64;
-
 // Every layer is checked in evaluation and in training (one fixed step, dropout 0.3).
 const std::vector<RunState>& runs() {
   static const std::vector<RunState> both{{Mode::kEvaluate, 0, 0}, {Mode::kTrain, 11, 3}};
@@ -43,9 +41,8 @@ void check(Layer& layer, const Shapes& shapes, const std::vector<Mask>& masks,
     auto gradients = layer.zero_gradients();
     loss.backward(LayerInputGradients{.q = dq, .k = dk, .v = dv}, gradients);
 
-    std::vector<Place> places{{"q", q, dq}, {"k", k, dk}, {"v", v, dv}};
-    add_parameters(layer, gradients, places);
-    for (const Place& place : places) expect_gradient(place, loss, replay(run));
+    expect_gradients({{"q", q, dq}, {"k", k, dk}, {"v", v, dv}}, layer, gradients, loss,
+                     replay(run));
   }
 }
 
@@ -173,9 +170,7 @@ TEST(LayerGradients, SelfAttention) {
   LayerLoss loss(layer, SelfAttentionInputs{x, lengths, {Causal{}}}, {}, {2, 4, 5}, {2, 4, 4});
   auto gradients = layer.zero_gradients();
   loss.backward(SelfAttentionInputGradients{.x = dx}, gradients);
-  std::vector<Place> places{{"x", x, dx}};
-  add_parameters(layer, gradients, places);
-  for (const Place& place : places) expect_gradient(place, loss, "evaluation");
+  expect_gradients({{"x", x, dx}}, layer, gradients, loss, "evaluation");
 }
 
 // One array as q, k and v and one buffer for its gradient: the sum of the three.
@@ -190,9 +185,7 @@ TEST(LayerGradients, MultiHeadSelfAttentionSumsIntoOneBuffer) {
       LayerLoss loss(layer, LayerInputs{x, x, x, {}, {}}, run, {2, 4, 4}, {2, 2, 4, 4});
       auto gradients = layer.zero_gradients();
       loss.backward(LayerInputGradients{.q = dx, .k = dx, .v = dx}, gradients);
-      std::vector<Place> places{{"x", x, dx}};
-      add_parameters(layer, gradients, places);
-      for (const Place& place : places) expect_gradient(place, loss, replay(run));
+      expect_gradients({{"x", x, dx}}, layer, gradients, loss, replay(run));
     }
   }
 }

@@ -100,13 +100,17 @@ class LayerLoss {
   Tensor d_out_, d_lse_, d_weights_;
 };
 
-// Adds every parameter of the layer with its gradient.
-template <class Layer>
-void add_parameters(Layer& layer, typename Layer::Parameters& gradients,
-                    std::vector<Place>& places) {
+// Those of some arrays and of every parameter of the layer; returns the number of parameters.
+template <class Layer, class Gradients, class Loss>
+int expect_gradients(const std::vector<Place>& places, Layer& layer, Gradients& gradients,
+                     Loss& loss, const std::string& replay) {
+  for (const Place& place : places) expect_gradient(place, loss, replay);
+  int parameters = 0;
   for_each_parameter(layer, gradients, [&](const auto& p, Tensor& gradient) {
-    places.push_back({p.name, p.value, gradient});
+    expect_gradient({p.name, p.value, gradient}, loss, replay);
+    ++parameters;
   });
+  return parameters;
 }
 
 }  // namespace qkv::test

@@ -17,20 +17,11 @@
 namespace qkv::test {
 namespace {
 
-constexpr DType kF32 = DType::kFloat32;
-constexpr DType kF64 = DType::kFloat64;
-
-GruCell random_cell(Index input, Index hidden, bool bias, DType dtype) {
-  GruCell cell(input, hidden, bias, dtype);
-  initialise(cell, 5);
-  return cell;
-}
-
 // ---- one step -------------------------------------------------------------------------------
 
 TEST(GruSteps, GradientsAreDerivatives) {
   for (const bool bias : {false, true}) {
-    GruCell cell = random_cell(3, 4, bias, kF64);
+    GruCell cell = initialised(GruCell(3, 4, bias, kF64));
     Tensor x = random_tensor(kF64, {5, 3}, 1);
     Tensor h = random_tensor(kF64, {5, 4}, 2);
     const Tensor slope = random_tensor(kF64, {5, 4}, 3);
@@ -47,21 +38,15 @@ TEST(GruSteps, GradientsAreDerivatives) {
     auto gradients = cell.zero_gradients();
     cell.parameter_gradients(x, h, dgates, gradients, Write::kOverwrite, context);
     const std::string replay = bias ? "bias" : "no bias";
-    expect_gradient({"x", x, dx}, loss, replay);
-    expect_gradient({"h", h, dh}, loss, replay);
-    Index parameters = 0;
-    for_each_parameter(cell, gradients, [&](const auto& p, const Tensor& gradient) {
-      ++parameters;
-      expect_gradient({p.name, p.value, gradient}, loss, replay);
-    });
-    EXPECT_EQ(parameters, bias ? 4 : 2);
+    EXPECT_EQ(expect_gradients({{"x", x, dx}, {"h", h, dh}}, cell, gradients, loss, replay),
+              bias ? 4 : 2);
   }
 }
 
 // What is packed is shared: of the parameters as they were, although they have changed since.
 TEST(GruSteps, AreSharedByContexts) {
   for (const DType dtype : {kF32, kF64}) {
-    GruCell cell = random_cell(70, 17, true, dtype);
+    GruCell cell = initialised(GruCell(70, 17, true, dtype));
     const Tensor x = random_tensor(dtype, {9, 70}, 1);
     const Tensor h = random_tensor(dtype, {9, 17}, 2);
     const Tensor slope = random_tensor(dtype, {9, 17}, 3);
@@ -72,10 +57,7 @@ TEST(GruSteps, AreSharedByContexts) {
       Tensor dx(dtype, {9, 70}), dh(dtype, {9, 17}), dgates(dtype, {9, 68});
       steps.backward(gates, h, slope, dx, dh, dgates);
       std::vector<std::uint8_t> all;
-      for (const Tensor* one : {&next, &gates, &dx, &dh, &dgates}) {
-        const auto more = bytes_of(*one);
-        all.insert(all.end(), more.begin(), more.end());
-      }
+      add_bytes(all, {&next, &gates, &dx, &dh, &dgates});
       return all;
     };
     const GruCell::Steps first(cell, context);
@@ -93,7 +75,7 @@ TEST(GruSteps, RowsMayBePiecesOfWiderOnes) {
   constexpr Index kRows = 70;  // more than one task
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const DType dtype : {kF32, kF64}) {
-    const GruCell cell = random_cell(5, 17, true, dtype);
+    const GruCell cell = initialised(GruCell(5, 17, true, dtype));
     const Tensor x = random_tensor(dtype, {kRows, 5}, 1);
     const Tensor h = random_tensor(dtype, {kRows, 17}, 2);
     const Tensor slope = random_tensor(dtype, {kRows, 17}, 3);
@@ -141,7 +123,7 @@ TEST(GruSteps, RowsMayBePiecesOfWiderOnes) {
 }
 
 TEST(GruSteps, ParameterGradientsAreAddedOrNotAskedFor) {
-  const GruCell cell = random_cell(3, 4, true, kF64);
+  const GruCell cell = initialised(GruCell(3, 4, true, kF64));
   Context context;
   const Tensor x = random_tensor(kF64, {6, 3}, 1);
   const Tensor h = random_tensor(kF64, {6, 4}, 2);
@@ -183,7 +165,7 @@ TEST(GruErrors, SizesAndTypes) {
 }
 
 TEST(GruErrors, StepsNameTheArgument) {
-  const GruCell cell = random_cell(3, 2, true, kF32);
+  const GruCell cell = initialised(GruCell(3, 2, true, kF32));
   Context context;
   const GruCell::Steps steps(cell, context);
   const Tensor x = random_tensor(kF32, {4, 3}, 1);

@@ -15,8 +15,6 @@
 namespace qkv::test {
 namespace {
 
-constexpr DType kF64 = DType::kFloat64;
-
 std::vector<std::string> names_of(const GruStack& stack) {
   std::vector<std::string> names;
   for_each_parameter(stack, [&](const auto& p) { names.push_back(p.name); });

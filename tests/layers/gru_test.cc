@@ -22,7 +22,6 @@
 namespace qkv::test {
 namespace {
 
-constexpr DType kF64 = DType::kFloat64;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // ---- the formula, sequence by sequence ------------------------------------------------------
@@ -87,16 +86,10 @@ Result run(const Gru& gru, const Batch& batch) {
   return run(gru, batch, saved, context);
 }
 
-Gru random_gru(const GruConfig& config) {
-  Gru gru(config);
-  initialise(gru, 5);
-  return gru;
-}
-
 TEST(Gru, IsTheFormulaOfEachSequence) {
   for (const bool bidirectional : {false, true}) {
     for (const bool bias : {false, true}) {
-      const Gru gru = random_gru({3, 5, bidirectional, bias, kF64});
+      const Gru gru = initialised(Gru({3, 5, bidirectional, bias, kF64}));
       const Batch batch = random_batch(gru.config(), 7, {7, 0, 1, 4}, 1);
       const Result got = run(gru, batch);
       std::vector<double> out(got.out.values<double>().size(), 0.0);
@@ -130,7 +123,7 @@ TEST(Gru, IsTheFormulaOfEachSequence) {
 
 TEST(Gru, GradientsAreDerivatives) {
   for (const bool bidirectional : {false, true}) {
-    Gru gru = random_gru({3, 4, bidirectional, true, kF64});
+    Gru gru = initialised(Gru({3, 4, bidirectional, true, kF64}));
     Batch batch = random_batch(gru.config(), 5, {5, 2, 0}, 7);
     const Index width = gru.directions() * 4;
     const Tensor d_out = random_tensor(kF64, {3, 5, width}, 8);
@@ -147,11 +140,8 @@ TEST(Gru, GradientsAreDerivatives) {
     auto gradients = gru.zero_gradients();
     gru.backward(saved, {d_out, d_state}, {dx, dh}, gradients);
     const std::string replay = bidirectional ? "both directions" : "one direction";
-    expect_gradient({"x", batch.x, dx}, loss, replay);
-    expect_gradient({"state", batch.state, dh}, loss, replay);
-    for_each_parameter(gru, gradients, [&](const auto& p, const Tensor& gradient) {
-      expect_gradient({p.name, p.value, gradient}, loss, replay);
-    });
+    expect_gradients({{"x", batch.x, dx}, {"state", batch.state, dh}}, gru, gradients, loss,
+                     replay);
   }
 }
 
@@ -203,7 +193,7 @@ TEST(Gru, KernelsAgreeWithPlainLoops) {
   for (const DType dtype : {DType::kFloat32, kF64}) {
     // One more than whole registers, tiles and blocks of steps.
     for (const Index hidden : {1, 17, 33}) {
-      const Gru gru = random_gru({5, hidden, true, true, dtype});
+      const Gru gru = initialised(Gru({5, hidden, true, true, dtype}));
       const Batch batch = random_batch(gru.config(), 67, std::vector<Index>(25, 66), 2);
       const Tensor d_out = random_tensor(dtype, {25, 67, 2 * hidden}, 3);
       std::vector<Tensor> all[2];
@@ -236,7 +226,7 @@ TEST(Gru, KernelsAgreeWithPlainLoops) {
 }
 
 TEST(Gru, BitsDoNotDependOnThreadsOrNeighbours) {
-  const Gru gru = random_gru({6, 20, true, true, DType::kFloat32});
+  const Gru gru = initialised(Gru({6, 20, true, true, DType::kFloat32}));
   std::vector<Index> lengths;
   for (Index b = 0; b < 60; ++b) lengths.push_back(b % 10);
   const Batch batch = random_batch(gru.config(), 9, lengths, 2);
@@ -250,11 +240,7 @@ TEST(Gru, BitsDoNotDependOnThreadsOrNeighbours) {
     auto gradients = gru.zero_gradients();
     gru.backward(saved, {d_out, {}}, {dx, {}}, gradients, context);
     std::vector<std::uint8_t> bytes = all_bytes(gradients);
-    for (const Tensor* tensor :
-         std::initializer_list<const Tensor*>{&result.out, &result.state, &dx}) {
-      const auto more = bytes_of(*tensor);
-      bytes.insert(bytes.end(), more.begin(), more.end());
-    }
+    add_bytes(bytes, {&result.out, &result.state, &dx});
     if (threads == 1) {
       first = bytes;
       // Entry 59 alone, without padding.
@@ -272,7 +258,7 @@ TEST(Gru, BitsDoNotDependOnThreadsOrNeighbours) {
 }
 
 TEST(Gru, RepeatedPassesAllocateNothingLarge) {
-  const Gru gru = random_gru({6, 20, true, true, kF64});
+  const Gru gru = initialised(Gru({6, 20, true, true, kF64}));
   const Batch batch = random_batch(gru.config(), 9, {9, 4}, 2);
   const Tensor d_out = random_tensor(kF64, {2, 9, 40}, 3);
   Context context;
@@ -295,7 +281,7 @@ TEST(Gru, RepeatedPassesAllocateNothingLarge) {
 }
 
 TEST(Gru, WhatStandsBehindASequenceIsNeverUsed) {
-  const Gru gru = random_gru({3, 4, true, true, kF64});
+  const Gru gru = initialised(Gru({3, 4, true, true, kF64}));
   Batch batch = random_batch(gru.config(), 6, {2, 6}, 5);
   Tensor d_out = random_tensor(kF64, {2, 6, 8}, 6);
   Gru::Saved saved;
@@ -311,11 +297,7 @@ TEST(Gru, WhatStandsBehindASequenceIsNeverUsed) {
     }
     gru.backward(saved, {d_out, {}}, {dx, {}}, gradients, context);
     std::vector<std::uint8_t> bytes = all_bytes(gradients);
-    for (const Tensor* tensor :
-         std::initializer_list<const Tensor*>{&result.out, &result.state, &dx}) {
-      const auto more = bytes_of(*tensor);
-      bytes.insert(bytes.end(), more.begin(), more.end());
-    }
+    add_bytes(bytes, {&result.out, &result.state, &dx});
     for (Index t = 2; t < 6; ++t) {
       for (Index c = 0; c < 8; ++c) EXPECT_EQ(result.out.view().at<double>({0, t, c}), 0);
       for (Index c = 0; c < 3; ++c) EXPECT_EQ(dx.view().at<double>({0, t, c}), 0);
@@ -331,7 +313,7 @@ TEST(Gru, WhatStandsBehindASequenceIsNeverUsed) {
 }
 
 TEST(Gru, StridedArraysAndAccumulatedGradients) {
-  const Gru gru = random_gru({3, 4, true, true, kF64});
+  const Gru gru = initialised(Gru({3, 4, true, true, kF64}));
   const Batch batch = random_batch(gru.config(), 6, {2, 6}, 5);
   const Result want = run(gru, batch);
   // [T,B,.] memory, channels last but two apart.
@@ -360,7 +342,7 @@ TEST(Gru, StridedArraysAndAccumulatedGradients) {
 
 TEST(GruCell, StepsAreThoseOfTheSequence) {
   for (const DType dtype : {DType::kFloat32, kF64}) {
-    Gru gru = random_gru({3, 18, false, true, dtype});
+    Gru gru = initialised(Gru({3, 18, false, true, dtype}));
     GruCell cell(3, 18, true, dtype);
     EXPECT_EQ(names_of(cell), (std::vector<std::string>{"weight_ih [54,3]", "weight_hh [54,18]",
                                                         "bias_ih [54]", "bias_hh [54]"}));

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <random>
 #include <span>
 #include <string>
@@ -17,6 +18,9 @@
 
 // Arrays and comparisons shared by the tests of the layers.
 namespace qkv::test {
+
+inline constexpr DType kF32 = DType::kFloat32;
+inline constexpr DType kF64 = DType::kFloat64;
 
 // Fills with normal numbers; the same ones, rounded, in every dtype.
 inline void fill_normal(const View& target, std::uint64_t seed) {
@@ -33,6 +37,13 @@ inline Tensor random_tensor(DType dtype, const Dims& shape, std::uint64_t seed) 
   return tensor;
 }
 
+// The same layer with random parameters.
+template <class L>
+L initialised(L layer, std::uint64_t seed = 5) {
+  initialise(layer, seed);
+  return layer;
+}
+
 // The bytes of a tensor, for bitwise comparison.
 inline std::vector<std::uint8_t> bytes_of(const Tensor& tensor) {
   const ConstView view = tensor;
@@ -42,14 +53,19 @@ inline std::vector<std::uint8_t> bytes_of(const Tensor& tensor) {
   return bytes;
 }
 
+// Adds those of other tensors.
+inline void add_bytes(std::vector<std::uint8_t>& to, std::initializer_list<const Tensor*> tensors) {
+  for (const Tensor* tensor : tensors) {
+    const auto more = bytes_of(*tensor);
+    to.insert(to.end(), more.begin(), more.end());
+  }
+}
+
 // The bytes of all parameters or gradients, one after the other.
 template <class L>
 std::vector<std::uint8_t> all_bytes(const L& layer) {
   std::vector<std::uint8_t> all;
-  for_each_parameter(layer, [&](const auto& p) {
-    const auto bytes = bytes_of(p.value);
-    all.insert(all.end(), bytes.begin(), bytes.end());
-  });
+  for_each_parameter(layer, [&](const auto& p) { add_bytes(all, {&p.value}); });
   return all;
 }
 
