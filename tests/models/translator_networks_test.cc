@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/models/learned.h"
 #include "tests/models/translators.h"
 #include "tests/support/compare.h"
 
@@ -99,26 +100,6 @@ TEST(TranslatorNetworks, ATiedWeightIsDrawnAsAnOutput) {
   expect(tied(config), "source_embedding.weight", 1);
 }
 
-struct Learned {
-  TranslationLoss loss;
-  TranslatorGradients gradients;
-};
-
-Learned learn(const Translator& translator, const std::vector<app::TokenPair>& pairs, Mode mode,
-              int threads = 1) {
-  Context context(Executor::threads(threads));
-  RunState run{mode, 7, 1};
-  Learned result{{}, translator.zero_gradients()};
-  result.loss = translator.loss_and_gradients(pairs, run, result.gradients, context);
-  return result;
-}
-
-std::map<std::string, std::vector<double>> values_by_name(const TranslatorGradients& gradients) {
-  std::map<std::string, std::vector<double>> all;
-  for_each_parameter(gradients, [&](const auto& p) { all[p.name] = values_of(p.value); });
-  return all;
-}
-
 // The tied model beside one with two matrices that hold the same numbers, which needs hidden and
 // embedding of one size: where these are used, and only there, gradients differ.
 TEST(TranslatorNetworks, ATiedGradientIsTheSumOfBothUses) {
@@ -134,8 +115,8 @@ TEST(TranslatorNetworks, ATiedGradientIsTheSumOfBothUses) {
         const bool output = p.name == "output.weight";
         copy(*of_one.at(output ? "target_embedding.weight" : p.name), p.value);
       });
-      const Learned got = learn(one, some_pairs(), mode);
-      const Learned want = learn(two, some_pairs(), mode);
+      const Learned got = learn(one, some_pairs(), {mode, 7, 1});
+      const Learned want = learn(two, some_pairs(), {mode, 7, 1});
       EXPECT_EQ(got.loss.loss, want.loss.loss) << replay_of(attention);
       auto parts = values_by_name(want.gradients);
       const std::vector<double> as_output = parts.at("output.weight");
@@ -156,59 +137,13 @@ TEST(TranslatorNetworks, ATiedGradientIsTheSumOfBothUses) {
   }
 }
 
-TEST(TranslatorNetworks, ThreadsChangeNoBit) {
-  const auto sources = many_sentences(40, 1);
-  const auto targets = many_sentences(40, 2);
-  for (const Network& network : kEveryNetwork) {
-    const TranslatorConfig config =
-        with(odd_config(TranslatorAttention::kAdditive, DType::kFloat32), network);
-    const Translator translator = random_translator(config, 3, 0.3);
-    const Learned want = learn(translator, pairs_of(sources, targets), Mode::kTrain);
-    for (const int threads : {2, 3}) {
-      const Learned got = learn(translator, pairs_of(sources, targets), Mode::kTrain, threads);
-      EXPECT_EQ(got.loss.loss, want.loss.loss) << replay_of(config);
-      EXPECT_EQ(all_bytes(got.gradients), all_bytes(want.gradients)) << replay_of(config);
-    }
-  }
-}
-
-// Logits are computed several rows at a time if there are more than 2^20 of them, and the rows'
-// gradients are added up in a matrix that has two uses.
-TEST(TranslatorNetworks, ALargeTiedVocabularyIsPredictedInPieces) {
-  TranslatorConfig config = tied(small_config(TranslatorAttention::kNone));
-  config.hidden = 1;
-  config.embedding = 2;
-  config.target_tokens = (1 << 17) + 1;  // 7 rows at a time
-  const Translator translator = random_translator(config);
-  const std::vector<Tokens> sources{{4, 2}, {5, 2}, {3, 3, 2}};
-  const std::vector<Tokens> targets{{2, 4, 5}, {3, 1 << 17, 2}, {77777, 2}};
-  const auto pairs = pairs_of(sources, targets);
-  std::map<std::string, std::vector<double>> sums;
-  for (const app::TokenPair& pair : pairs) {
-    for (auto& [name, values] :
-         values_by_name(learn(translator, {pair}, Mode::kEvaluate).gradients)) {
-      auto& sum = sums[name];
-      sum.resize(values.size());
-      for (std::size_t n = 0; n < values.size(); ++n) sum[n] += values[n];
-    }
-  }
-  const auto all = values_by_name(learn(translator, pairs, Mode::kEvaluate).gradients);
-  for (const auto& [name, values] : sums) {
-    double furthest = 0;
-    for (std::size_t n = 0; n < values.size(); ++n) {
-      furthest = std::max(furthest, std::fabs(all.at(name)[n] - values[n]));
-    }
-    EXPECT_LT(furthest, 1e-11) << name;
-  }
-}
-
 // What is not a number before must not be added to.
 TEST(TranslatorNetworks, GradientsAreOverwritten) {
   const double nan = std::nan("");
   for (const Network& network : kEveryNetwork) {
     const TranslatorConfig config = with(small_config(TranslatorAttention::kMultiHead), network);
     const Translator translator = random_translator(config);
-    const Learned want = learn(translator, some_pairs(), Mode::kTrain);
+    const Learned want = learn(translator, some_pairs(), {Mode::kTrain, 7, 1});
     TranslatorGradients gradients = translator.zero_gradients();
     for_each_parameter(gradients, [&](const auto& p) { copy(ConstView(&nan, {1}), p.value); });
     RunState run{Mode::kTrain, 7, 1};

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/layers/gradients.h"
+#include "tests/models/learned.h"
 #include "tests/models/translators.h"
 #include "tests/support/compare.h"
 
@@ -49,81 +50,36 @@ TEST(Translator, GradientsAreDerivatives) {
   }
 }
 
-struct Learned {
-  TranslationLoss loss;
-  app::TranslatorGradients gradients;
-};
-
-Learned learn(const Translator& translator, const std::vector<app::TokenPair>& pairs, RunState run,
-              int threads = 1) {
-  Context context(Executor::threads(threads));
-  Learned result{{}, translator.zero_gradients()};
-  result.loss = translator.loss_and_gradients(pairs, run, result.gradients, context);
-  return result;
-}
-
 TEST(Translator, ThreadsChangeNoBit) {
   const auto sources = many_sentences(40, 1);
   const auto targets = many_sentences(40, 2);
+  const auto pairs = pairs_of(sources, targets);
+  std::vector<app::TranslatorConfig> configs;
   for (const TranslatorAttention attention : kEveryAttention) {
-    const Translator translator = random_translator(odd_config(attention, DType::kFloat32), 3, 0.3);
+    configs.push_back(odd_config(attention, DType::kFloat32));
+  }
+  for (const Network& network : kEveryNetwork) {
+    configs.push_back(with(odd_config(TranslatorAttention::kAdditive, DType::kFloat32), network));
+  }
+  for (const app::TranslatorConfig& config : configs) {
+    const Translator translator = random_translator(config, 3, 0.3);
     const RunState run{Mode::kTrain, 7, 1};
-    const Learned want = learn(translator, pairs_of(sources, targets), run);
+    const Learned want = learn(translator, pairs, run);
     for (const int threads : {2, 3}) {
-      const Learned got = learn(translator, pairs_of(sources, targets), run, threads);
-      EXPECT_EQ(got.loss.loss, want.loss.loss) << replay_of(attention);
-      EXPECT_EQ(got.loss.log_probability, want.loss.log_probability) << replay_of(attention);
-      EXPECT_EQ(all_bytes(got.gradients), all_bytes(want.gradients)) << replay_of(attention);
+      const Learned got = learn(translator, pairs, run, threads);
+      EXPECT_EQ(got.loss.loss, want.loss.loss) << replay_of(config);
+      EXPECT_EQ(got.loss.log_probability, want.loss.log_probability) << replay_of(config);
+      EXPECT_EQ(all_bytes(got.gradients), all_bytes(want.gradients)) << replay_of(config);
     }
   }
-}
-
-// Adds the values of all gradients, C-ordered and one after the other, to `sums`.
-void add_values(const app::TranslatorGradients& gradients, std::vector<double>& sums) {
-  std::size_t place = 0;
-  for_each_parameter(gradients, [&](const auto& p) {
-    for (const double value : values_of(p.value)) {
-      if (place == sums.size()) sums.push_back(0);
-      sums[place++] += value;
-    }
-  });
-}
-
-// Each gradient, within a fraction of its own largest number.
-void expect_gradients(const app::TranslatorGradients& got, const std::vector<double>& want,
-                      double bound, const std::string& replay) {
-  std::size_t place = 0;
-  for_each_parameter(got, [&](const auto& p) {
-    const std::span<const double> part(want.data() + place,
-                                       static_cast<std::size_t>(p.value.element_count()));
-    place += part.size();
-    double largest = 0.1;
-    for (const double value : part) largest = std::max(largest, std::fabs(value));
-    EXPECT_TRUE(compare(p.name, p.value, part, {0, bound * largest}, replay));
-  });
-  EXPECT_EQ(place, want.size()) << replay;
 }
 
 TEST(Translator, ABatchIsTheSumOfItsPairs) {
   const auto sources = many_sentences(15, 1);
   const auto targets = many_sentences(15, 2);
-  const auto pairs = pairs_of(sources, targets);
   for (const TranslatorAttention attention : kEveryAttention) {
     const Translator translator = random_translator(odd_config(attention, DType::kFloat64), 3, 0.3);
-    std::vector<double> gradients;
-    TranslationLoss sum;
-    for (const app::TokenPair& pair : pairs) {
-      const Learned one = learn(translator, {pair}, {});
-      sum.loss += one.loss.loss;
-      sum.log_probability += one.loss.log_probability;
-      sum.tokens += one.loss.tokens;
-      add_values(one.gradients, gradients);
-    }
-    const Learned all = learn(translator, pairs, {});
-    EXPECT_NEAR(all.loss.loss, sum.loss, 1e-12 * sum.loss) << replay_of(attention);
-    EXPECT_NEAR(all.loss.log_probability, sum.log_probability, -1e-12 * sum.log_probability);
-    EXPECT_EQ(all.loss.tokens, sum.tokens);
-    expect_gradients(all.gradients, gradients, 1e-12, replay_of(attention));
+    expect_sum_of_pairs(translator, pairs_of(sources, targets), 1e-12, replay_of(attention));
   }
 }
 
@@ -133,35 +89,26 @@ TEST(Translator, Float32GradientsAreCloseToFloat64Ones) {
   for (const TranslatorAttention attention : kEveryAttention) {
     const Translator exact = random_translator(odd_config(attention, DType::kFloat64), 3, 0.3);
     const Translator rounded = random_translator(odd_config(attention, DType::kFloat32), 3, 0.3);
-    std::vector<double> want;
-    add_values(learn(exact, pairs_of(sources, targets), {}).gradients, want);
-    expect_gradients(learn(rounded, pairs_of(sources, targets), {}).gradients, want, 1e-4,
+    const ValuesByName want = values_by_name(learn(exact, pairs_of(sources, targets)).gradients);
+    expect_gradients(learn(rounded, pairs_of(sources, targets)).gradients, want, 1e-4,
                      replay_of(attention));
   }
 }
 
-// Logits are computed several rows at a time if there are more than 2^20 of them.
+// Logits are computed several rows at a time if there are more than 2^20 of them, and the rows'
+// gradients are added up, also in a matrix that has two uses.
 TEST(Translator, ALargeVocabularyIsPredictedInPieces) {
-  auto config = small_config(TranslatorAttention::kNone);
-  config.hidden = 1;
-  config.embedding = 1;
-  config.target_tokens = (1 << 17) + 1;  // 7 rows at a time
-  const Translator translator = random_translator(config);
-  const std::vector<Tokens> sources{{4, 2}, {5, 2}, {3, 3, 2}};
-  const std::vector<Tokens> targets{{2, 4, 5}, {3, 1 << 17, 2}, {77777, 2}};
-  const auto pairs = pairs_of(sources, targets);
-  std::vector<double> gradients;
-  TranslationLoss sum;
-  for (const app::TokenPair& pair : pairs) {
-    const Learned one = learn(translator, {pair}, {});
-    sum.loss += one.loss.loss;
-    sum.log_probability += one.loss.log_probability;
-    add_values(one.gradients, gradients);
+  for (const bool is_tied : {false, true}) {
+    auto config = small_config(TranslatorAttention::kNone);
+    if (is_tied) config.tied_embeddings = app::TiedEmbeddings::kOutput;
+    config.hidden = 1;
+    config.embedding = is_tied ? 2 : 1;
+    config.target_tokens = (1 << 17) + 1;  // 7 rows at a time
+    const Translator translator = random_translator(config);
+    const std::vector<Tokens> sources{{4, 2}, {5, 2}, {3, 3, 2}};
+    const std::vector<Tokens> targets{{2, 4, 5}, {3, 1 << 17, 2}, {77777, 2}};
+    expect_sum_of_pairs(translator, pairs_of(sources, targets), 1e-11, is_tied ? "tied" : "");
   }
-  const Learned all = learn(translator, pairs, {});
-  EXPECT_NEAR(all.loss.loss, sum.loss, 1e-12 * sum.loss);
-  EXPECT_NEAR(all.loss.log_probability, sum.log_probability, -1e-12 * sum.log_probability);
-  expect_gradients(all.gradients, gradients, 1e-11, "");
 }
 
 // ---- training and evaluation ----------------------------------------------------------------
