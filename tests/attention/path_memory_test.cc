@@ -79,8 +79,8 @@ std::vector<Kind> kinds() {
   const auto none = [](Index) { return Options(); };
   const MaskMod later = mask_mod([](At at) { return at.i > 0; });
   static const std::uint8_t yes = 1;
-  // Forward, the keys packed for one wave (32 MiB, or one key head's), two numbers per query if
-  // anything besides out is requested, and less than 2 MiB per thread.
+  // Forward, the keys packed for one block of heads (32 MiB, or one key head's), two numbers per
+  // query if anything besides out is requested, and less than 2 MiB per thread.
   const Bound dot{128 * (64 + 2) * 4, 2 * kMiB, kMiB / 32};
   // Backward, three numbers for each query, lse, delta and a factor, with turns, a range and flags
   // for each block of 128; two more where ALiBi or a bias of one column for all keys adds up for
@@ -137,8 +137,8 @@ std::vector<Kind> kinds() {
                          Bound{128 * 64 * 4 * 4, 0, 4 * kMiB},
                          std::nullopt}};
   // Projected queries and keys are 2 U numbers each and their gradients U, plus one flag each and
-  // what dot products keep; besides these the keys packed for one wave, parameters, and the
-  // threads' workspaces.
+  // what dot products keep; besides these the keys packed for one block of heads, parameters, and
+  // the threads' workspaces.
   for (const ScoreKind kind : {ScoreKind::kBilinear, ScoreKind::kAdditive}) {
     const Bound rows_of_units{128 * 64 * 4 * 10, 0, 8 * kMiB};
     all.push_back({"long", kind, 64, {65'536}, square(64), none, rows_of_units, rows_of_units});
