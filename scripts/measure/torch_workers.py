@@ -5,8 +5,8 @@
 usage: torch_workers.py [--rounds 15] [--threads 2] [--own-workers] [--tokens 64 256 1024]
 
 In an environment that has qkv and PyTorch. The loop is a linear layer, attention (8 heads of 64), a
-linear layer; the parts are the two layers in a loop, and attention in a loop, in bursts that
-alternate. With --own-workers attention runs on the threads of qkv, as it does without PyTorch.
+linear layer; the parts are the two layers in a loop, and attention in a loop with what PyTorch does
+to put its heads side by side, in bursts that alternate. With --own-workers attention runs on the threads of qkv, as it does without PyTorch.
 Ratios are medians over the rounds, of each round's loop over the sum of its parts.
 """
 
@@ -27,24 +27,19 @@ def calls_for(tokens):
     x = torch.randn(1, tokens, HEADS * WIDTH)
     before = torch.nn.Linear(HEADS * WIDTH, 3 * HEADS * WIDTH)
     after = torch.nn.Linear(HEADS * WIDTH, HEADS * WIDTH)
+    projected = torch.randn(1, tokens, 3 * HEADS * WIDTH)
     merged = torch.randn(1, tokens, HEADS * WIDTH)
 
-    def split(projected):
-        return projected.view(1, tokens, 3, HEADS, WIDTH).permute(2, 0, 3, 1, 4)
+    def attend(projected):
+        heads = projected.view(1, tokens, 3, HEADS, WIDTH).permute(2, 0, 3, 1, 4)
+        out = qkv.torch.attention(*heads)
+        return out.transpose(1, 2).reshape(1, tokens, HEADS * WIDTH)
 
-    apart = split(torch.randn(1, tokens, 3 * HEADS * WIDTH)).contiguous()
-
-    def attend(heads):
-        return qkv.torch.attention(*heads)
-
-    def layers():
-        return before(x), after(merged)
-
-    def loop():
-        out = attend(split(before(x)))
-        return after(out.transpose(1, 2).reshape(1, tokens, HEADS * WIDTH))
-
-    return {"layers": layers, "attention": lambda: attend(apart), "loop": loop}
+    return {
+        "layers": lambda: (before(x), after(merged)),
+        "attention": lambda: attend(projected),
+        "loop": lambda: after(attend(before(x))),
+    }
 
 
 def main():
