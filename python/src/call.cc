@@ -27,8 +27,9 @@ namespace nb = nanobind;
 // Less than this takes about as long as having other threads take part: 4 microseconds if they
 // spin, 10 and more if they have to be woken.
 constexpr double kSmallWork = 1.5e5;
-// From this much work (a millisecond or more), a thread that waits for signals is worth its cost.
-constexpr double kLongWork = 3e7;
+// From this much work a thread that waits for signals is worth its cost, a tenth of a millisecond:
+// 5 to 10 milliseconds on a fast path, a second or two on the reference.
+constexpr double kLongWork = 1e9;
 // From this much (a second or more) it is also worth more than another library's workers: they are
 // those of the calling thread, which could not wait for signals meanwhile.
 constexpr double kLongWorkOnOpenMp = 3e10;
