@@ -28,7 +28,8 @@ namespace nb = nanobind;
 // spin, 10 and more if they have to be woken.
 constexpr double kSmallWork = 1.5e5;
 // From this much work a thread that waits for signals is worth its cost, a tenth of a millisecond:
-// 5 to 10 milliseconds on a fast path, a second or two on the reference.
+// 5 to 10 milliseconds on a fast path, some tenths of a second if each number is read from memory
+// for one product, a second or two on the reference.
 constexpr double kLongWork = 1e9;
 // From this much (a second or more) it is also worth more than another library's workers: they are
 // those of the calling thread, which could not wait for signals meanwhile.

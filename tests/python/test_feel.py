@@ -116,9 +116,9 @@ WEIGHTS = """weights = ones(64, 64)
             "1024, 1 << 15",
             "rows = ones(1024, 1 << 15)",
         ),
-        # The work is in the projections: of several queries, and of one.
+        # The work is in the projections: of many queries, and of few.
         ("bilinear(x, ones(4096, 4096))", "3000, 4096", ""),
-        ("bilinear(ones(1, 16384), x)", "16384, 16384", ""),
+        ("bilinear(ones(4, 16384), x)", "16384, 16384", ""),
         ("wide_additive(x)", "1000, 4096", ""),
         ("layer.forward(x, rows, rows)", "1, 4096, 2048", LAYER.format(2048, 4096, 2048)),
         (
