@@ -50,8 +50,11 @@ class QKV_API Tensor {
 
  private:
   struct Free {
+    void* pages;  // what calloc gave; null: memory is of operator new
     void operator()(void* memory) const noexcept;
   };
+  void allocate(std::size_t bytes);
+
   std::unique_ptr<void, Free> memory_;
   View view_;
 };

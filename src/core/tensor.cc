@@ -2,6 +2,9 @@
 // Arrays that own their memory, and copies between arrays.
 #include <array>
 #include <complex>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <string>
@@ -23,6 +26,16 @@ namespace {
 
 // One cache line, and one AVX-512 register.
 constexpr std::align_val_t kAlignment{64};
+// From these sizes on the system gives pages of zeros, which calloc need not write; a request
+// beyond the others cannot be met anyway.
+constexpr std::size_t kLeastPages = std::size_t{1} << 17;
+constexpr std::size_t kMostPages = std::size_t{1} << 40;
+
+void* aligned(void* memory) {
+  constexpr auto kBytes = static_cast<std::size_t>(kAlignment);
+  const auto past = reinterpret_cast<std::uintptr_t>(memory) % kBytes;
+  return static_cast<std::byte*>(memory) + (past == 0 ? 0 : kBytes - past);
+}
 
 // ---- which types convert to which -----------------------------------------------------------
 
@@ -155,14 +168,29 @@ Tensor::Tensor(DType dtype, const Dims& shape) {
                     to_string(shape));
   }
   if (*bytes > 0) {
-    memory_.reset(::operator new(static_cast<std::size_t>(*bytes), kAlignment));
-    std::memset(memory_.get(), 0, static_cast<std::size_t>(*bytes));
+    allocate(static_cast<std::size_t>(*bytes));
   }
   view_ = View(memory_.get(), dtype, shape, contiguous_strides(shape));
 }
 
+// A large tensor that is filled later is written once, not twice.
+void Tensor::allocate(std::size_t bytes) {
+  if (bytes < kLeastPages || bytes > kMostPages) {
+    memory_.reset(::operator new(bytes, kAlignment));
+    std::memset(memory_.get(), 0, bytes);
+    return;
+  }
+  void* const pages = std::calloc(bytes + static_cast<std::size_t>(kAlignment), 1);
+  if (pages == nullptr) throw std::bad_alloc();
+  memory_ = std::unique_ptr<void, Free>(aligned(pages), Free{pages});
+}
+
 void Tensor::Free::operator()(void* memory) const noexcept {
-  ::operator delete(memory, kAlignment);
+  if (pages != nullptr) {
+    std::free(pages);
+  } else {
+    ::operator delete(memory, kAlignment);
+  }
 }
 
 // ---- copies ---------------------------------------------------------------------------------

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <complex>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <qkv/error.h>
 #include <qkv/tensor.h>
@@ -33,6 +37,39 @@ TEST(Tensors, AreZeroAlignedAndTyped) {
   Tensor x(DType::kInt8, {3});
   EXPECT_NE(error_of([&] { x.values<float>(); }), "");
   EXPECT_FALSE(Tensor().given());
+}
+
+// Large ones too, also in memory that was freed before.
+TEST(Tensors, LargeOnesAreZeroAndAligned) {
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    for (const Index size : {(Index{1} << 15) - 1, Index{1} << 15, Index{1} << 18}) {
+      Tensor x(DType::kFloat32, {size});
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(x.view().data()) % 64, 0U);
+      for (const float value : x.values<float>()) ASSERT_EQ(value, 0);
+      std::ranges::fill(x.values<float>(), 1.0F);
+      Tensor moved;
+      moved = std::move(x);
+      EXPECT_EQ(moved.values<float>().back(), 1);
+    }
+  }
+}
+
+// Memory that is not written is not taken from the system.
+TEST(Tensors, LargeOnesTakePagesWhenTheyAreWritten) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  constexpr Index kBytes = Index{64} << 20;
+  Tensor x(DType::kUInt8, {kBytes});
+  const auto pages_in_memory = [&] {
+    auto first = reinterpret_cast<std::uintptr_t>(x.view().data()) / page * page;
+    std::vector<unsigned char> resident(static_cast<std::size_t>(kBytes) / page);
+    auto* const begin = static_cast<std::byte*>(x.view().data()) -
+                        (reinterpret_cast<std::uintptr_t>(x.view().data()) - first);
+    EXPECT_EQ(::mincore(begin, resident.size() * page, resident.data()), 0);
+    return std::ranges::count_if(resident, [](unsigned char c) { return (c & 1U) != 0; });
+  };
+  EXPECT_LT(pages_in_memory(), 16);
+  std::ranges::fill(x.values<std::uint8_t>(), std::uint8_t{1});
+  EXPECT_GT(pages_in_memory(), static_cast<std::ptrdiff_t>(kBytes / page / 2));
 }
 
 TEST(Tensors, RefuseSizesThatOverflow) {
