@@ -99,6 +99,17 @@ Gru::Parameters Gru::zero_gradients() const {
 
 void Gru::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                   Context& context) const {
+  compute(inputs, saved, true, outputs, context);
+}
+
+void Gru::forward(const GruInputs& inputs, const GruOutputs& outputs, Context& context) const {
+  Saved none;
+  compute(inputs, none, false, outputs, context);
+}
+
+// Without `saves`, of `saved` only x is used, for this call.
+void Gru::compute(const GruInputs& inputs, Saved& saved, bool saves, const GruOutputs& outputs,
+                  Context& context) const {
   saved.lengths.clear();  // no backward pass if this one throws
   Tensor sequences = std::exchange(saved.x, {});
   const ConstView& x = inputs.x;
@@ -129,11 +140,16 @@ void Gru::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outpu
   std::vector<Index> lengths = lengths_of(inputs);
   layers::resize(sequences, config_.dtype, x.shape());
   copy_sequences(x, lengths, sequences);
-  layers::resize(saved.states, config_.dtype, {directions(), B, T, H});
-  layers::resize(saved.gates, config_.dtype, {directions(), B, T, 4 * H});
+  layers::GruTensors tensors{.x = sequences};
+  if (saves) {
+    layers::resize(saved.states, config_.dtype, {directions(), B, T, H});
+    layers::resize(saved.gates, config_.dtype, {directions(), B, T, 4 * H});
+    tensors.states = saved.states.view();
+    tensors.gates = saved.gates.view();
+  }
   layers::dispatch(config_.dtype, [&]<class R>() {
-    layers::gru_forward<R>(sequence_of(config_, parameters_, lengths, T),
-                           {sequences, saved.states, saved.gates}, inputs.state, outputs, context);
+    layers::gru_forward<R>(sequence_of(config_, parameters_, lengths, T), tensors, inputs.state,
+                           outputs, context);
   });
   saved.x = std::move(sequences);
   saved.lengths = std::move(lengths);

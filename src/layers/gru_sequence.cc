@@ -88,19 +88,20 @@ struct ForwardTask {
   }
   // One step; xs starts at time `from`.
   void step(Index t, Index from, const View& out) const {
-    const RowsOf<T> states = step_rows<T>(s, tensors.states.view(), e, t);
-    const RowsOf<T> gates = step_rows<T>(s, tensors.gates.view(), e, t);
+    const bool saves = tensors.gates.given();
+    const RowsOf<T> states = saves ? step_rows<T>(s, tensors.states, e, t) : RowsOf<T>{};
+    const RowsOf<T> gates = saves ? step_rows<T>(s, tensors.gates, e, t) : RowsOf<T>{};
     loops.project_state(w, {h.data, h.stride}, e.rows, hs);
     for (Index r = 0; r < e.rows; ++r) {
       T* const state = row_of(h, r);
       T* const to = at<T>(out, e.first + r, t) + e.direction * s.hidden * out.stride(2);
-      std::copy_n(state, s.hidden, row_of(states, r));
+      if (saves) std::copy_n(state, s.hidden, row_of(states, r));
       if (lives(r, t)) {
         loops.gates_by.forward(row_of(xs, r * kProjectedSteps + t - from), row_of(hs, r), state,
-                               s.hidden, state, row_of(gates, r));
+                               s.hidden, state, saves ? row_of(gates, r) : nullptr);
         put<T>(state, 1, s.hidden, to, out.stride(2), Write::kOverwrite);
       } else {
-        std::fill_n(row_of(gates, r), 4 * s.hidden, T(0));
+        if (saves) std::fill_n(row_of(gates, r), 4 * s.hidden, T(0));
         clear(to, out.stride(2));
       }
     }
@@ -108,11 +109,11 @@ struct ForwardTask {
   // Beyond the longest sequence of the task.
   void clear_rest(const View& out) const {
     for (Index t = e.longest; t < s.T; ++t) {
-      const RowsOf<T> states = step_rows<T>(s, tensors.states.view(), e, t);
-      const RowsOf<T> gates = step_rows<T>(s, tensors.gates.view(), e, t);
       for (Index r = 0; r < e.rows; ++r) {
-        std::fill_n(row_of(states, r), s.hidden, T(0));
-        std::fill_n(row_of(gates, r), 4 * s.hidden, T(0));
+        if (tensors.gates.given()) {
+          std::fill_n(row_of(step_rows<T>(s, tensors.states, e, t), r), s.hidden, T(0));
+          std::fill_n(row_of(step_rows<T>(s, tensors.gates, e, t), r), 4 * s.hidden, T(0));
+        }
         clear(at<T>(out, e.first + r, t) + e.direction * s.hidden * out.stride(2), out.stride(2));
       }
     }

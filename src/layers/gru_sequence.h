@@ -20,11 +20,11 @@ struct GruSequence {
   const Index* lengths = nullptr;  // [B]
 };
 
-// Inputs and saved results of a forward pass, C-ordered as in Gru::Saved.
+// Inputs and saved results of a forward pass, C-ordered as in Gru::Saved. Results may be absent.
 struct GruTensors {
   const Tensor& x;
-  Tensor& states;
-  Tensor& gates;
+  View states{};
+  View gates{};
 };
 
 template <class T>

@@ -37,6 +37,16 @@ GruStack::Parameters GruStack::zero_gradients() const {
 
 void GruStack::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                        Context& context) const {
+  compute(inputs, &saved, outputs, context);
+}
+
+void GruStack::forward(const GruInputs& inputs, const GruOutputs& outputs, Context& context) const {
+  compute(inputs, nullptr, outputs, context);
+}
+
+// With `saved` null, no backward pass follows.
+void GruStack::compute(const GruInputs& inputs, Saved* saved, const GruOutputs& outputs,
+                       Context& context) const {
   const ConstView& x = inputs.x;
   const Index B = x.rank() == 3 ? x.size(0) : 0;
   const Dims states{layers() * directions(), B, config_.hidden};
@@ -48,23 +58,30 @@ void GruStack::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& 
     check("inputs.state", inputs.state);
     check("outputs.state", outputs.state);
   }
-  saved.layers.resize(layers_.size());
-  saved.between.resize(layers_.size() - 1);
+  std::vector<Tensor> unsaved;
+  std::vector<Tensor>& between = saved != nullptr ? saved->between : unsaved;
+  between.resize(layers_.size() - 1);
+  if (saved != nullptr) saved->layers.resize(layers_.size());
   GruInputs in = inputs;
   for (Index n = 0; n < layers(); ++n) {
     const auto place = static_cast<std::size_t>(n);
     GruOutputs out = outputs;
     if (n + 1 < layers()) {
       const Index T = x.rank() == 3 ? x.size(1) : 0;
-      saved.between[place] = Tensor(config_.dtype, {B, T, directions() * config_.hidden});
-      out.out = saved.between[place].view();
+      between[place] = Tensor(config_.dtype, {B, T, directions() * config_.hidden});
+      out.out = between[place].view();
     }
     if (x.rank() == 3) {
       in.state = part_of(inputs.state, n, directions());
       out.state = part_of(outputs.state, n, directions());
     }
-    layers_[place].forward(in, saved.layers[place], out, context);
-    if (n + 1 < layers()) in.x = saved.between[place];
+    if (saved != nullptr) {
+      layers_[place].forward(in, saved->layers[place], out, context);
+    } else {
+      layers_[place].forward(in, out, context);
+      if (n > 0) between[place - 1] = {};  // it has been read
+    }
+    if (n + 1 < layers()) in.x = between[place];
   }
 }
 

@@ -52,6 +52,26 @@ TEST(GruStack, OneLayerIsTheLayer) {
   EXPECT_EQ(values_of(a), values_of(b));
 }
 
+// Where nothing is saved: the same bits.
+TEST(GruStack, SavesOnlyWhatIsAskedFor) {
+  for (const Index layers : {1, 2, 3}) {
+    GruStack stack({.input = 3, .hidden = 4, .bidirectional = true}, layers);
+    initialise(stack, 5);
+    const Tensor x = random_tensor(DType::kFloat32, {3, 5, 3}, 1);
+    const Tensor state = random_tensor(DType::kFloat32, {2 * layers, 3, 4}, 2);
+    const std::vector<std::int64_t> lengths{4, 0, 5};
+    const Dims out_shape{3, 5, 8};
+    Tensor out(DType::kFloat32, out_shape), last(DType::kFloat32, state.shape());
+    Tensor out2(DType::kFloat32, out_shape), last2(DType::kFloat32, state.shape());
+    GruStack::Saved saved;
+    Context context;
+    stack.forward({x, lengths, state}, saved, {out, last}, context);
+    stack.forward({x, lengths, state}, {out2, last2}, context);
+    EXPECT_EQ(bytes_of(out2), bytes_of(out));
+    EXPECT_EQ(bytes_of(last2), bytes_of(last));
+  }
+}
+
 // Gradients of x, the first states and all parameters, against differences.
 TEST(GruStack, GradientsAreDifferences) {
   for (const bool both : {false, true}) {

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -220,6 +221,27 @@ TEST(Gru, KernelsAgreeWithPlainLoops) {
         } else {
           expect_close<float>(what, all[0][n], all[1][n], 2e-5 * largest);
         }
+      }
+    }
+  }
+}
+
+// Where nothing is saved: the same bits, of every kind of layer, in kernels and plain loops.
+TEST(Gru, SavesOnlyWhatIsAskedFor) {
+  for (const DType dtype : {DType::kFloat32, kF64}) {
+    for (const bool both : {false, true}) {
+      for (const std::string_view path : {"", "reference"}) {
+        const Gru gru = initialised(Gru({5, 20, both, true, dtype}));
+        const Batch batch = random_batch(gru.config(), 72, {70, 0, 3, 66}, 4);
+        Context context;
+        if (!path.empty()) context.force_path(path);
+        Gru::Saved saved;
+        const Result with = run(gru, batch, saved, context);
+        Result without{Tensor(dtype, with.out.shape()), Tensor(dtype, with.state.shape())};
+        fill_normal(without.out, 99);
+        gru.forward({batch.x, batch.lengths, batch.state}, {without.out, without.state}, context);
+        EXPECT_EQ(bytes_of(without.out), bytes_of(with.out));
+        EXPECT_EQ(bytes_of(without.state), bytes_of(with.state));
       }
     }
   }

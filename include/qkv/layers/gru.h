@@ -115,6 +115,8 @@ class QKV_API Gru {
   }
   void forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                Context& context) const;
+  // The same outputs, where no backward pass follows: needs no memory for one.
+  void forward(const GruInputs& inputs, const GruOutputs& outputs, Context& context) const;
   // Absent tensors of `gradients` are not computed.
   void backward(const Saved& saved, const GruOutputGradients& output_gradients,
                 const GruInputGradients& input_gradients, Parameters& gradients) const {
@@ -126,6 +128,9 @@ class QKV_API Gru {
                 Context& context) const;
 
  private:
+  void compute(const GruInputs& inputs, Saved& saved, bool saves, const GruOutputs& outputs,
+               Context& context) const;
+
   GruConfig config_;
   Parameters parameters_;
 };

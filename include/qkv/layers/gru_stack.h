@@ -42,12 +42,16 @@ class QKV_API GruStack {
   // As Gru::forward, with states [layers*directions,B,hidden] from the lowest layer up.
   void forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                Context& context) const;
+  void forward(const GruInputs& inputs, const GruOutputs& outputs, Context& context) const;
   // As Gru::backward; `input_gradients.write` must be kOverwrite.
   void backward(const Saved& saved, const GruOutputGradients& output_gradients,
                 const GruInputGradients& input_gradients, Parameters& gradients,
                 Context& context) const;
 
  private:
+  void compute(const GruInputs& inputs, Saved* saved, const GruOutputs& outputs,
+               Context& context) const;
+
   GruConfig config_;
   std::vector<Gru> layers_;
 };
