@@ -16,6 +16,19 @@ EncoderPass::EncoderPass(const TranslatorConfig& config, const TranslatorLayers&
       dropout_(config.dropout) {}
 
 void EncoderPass::forward(RunState& run) {
+  embed(run);
+  layers_.encoder.forward({embedded_, sources_.lengths, {}}, saved_gru_, {states_, last_},
+                          context_);
+}
+
+void EncoderPass::evaluate() {
+  RunState run;
+  embed(run);
+  layers_.encoder.forward({embedded_, sources_.lengths, {}}, {states_, last_}, context_);
+  embedded_ = {};
+}
+
+void EncoderPass::embed(RunState& run) {
   const Index B = sources_.count;
   const Index T = sources_.longest;
   embedded_ = Tensor(config_.dtype, {B, T, config_.embedding});
@@ -23,8 +36,6 @@ void EncoderPass::forward(RunState& run) {
   last_ = Tensor(config_.dtype, {2 * config_.encoder_layers, B, config_.hidden});
   layers_.source_embedding.forward(sources_.view(), saved_embedding_, embedded_, context_);
   dropout_.forward(embedded_, run, saved_dropout_, embedded_);
-  layers_.encoder.forward({embedded_, sources_.lengths, {}}, saved_gru_, {states_, last_},
-                          context_);
 }
 
 void EncoderPass::backward(const Tensor& d_states, const Tensor& d_last,

@@ -22,8 +22,7 @@ SearchGroup::SearchGroup(const SearchModel& model, TokenBatch sources,
   const auto& [config, layers, options] = model;
   const Index B = waiting_;
   const Index K = options.beam;
-  RunState evaluate;
-  encoder_.forward(evaluate);
+  encoder_.evaluate();
   EncodedSources encoded = encoder_.result();
   encoded.lengths = seen_lengths_;
   memory_.emplace(config, layers, encoded, 0, context);

@@ -21,7 +21,9 @@ class EncoderPass {
               Context& context);
 
   void forward(RunState& run);
-  // Undoes it: d_states [B,Ts,2 hidden], d_last [2,B,hidden].
+  // Without dropout, where no backward pass follows: keeps nothing for one.
+  void evaluate();
+  // Undoes forward(): d_states [B,Ts,2 hidden], d_last [2,B,hidden].
   void backward(const Tensor& d_states, const Tensor& d_last, TranslatorGradients& gradients);
 
   EncodedSources result() const {
@@ -34,6 +36,7 @@ class EncoderPass {
                       TranslatorGradients& gradients);
 
  private:
+  void embed(RunState& run);
   // Of states [2 layers,B,hidden]: [2,B,hidden].
   template <class AnyView>
   AnyView of_last_layer(const AnyView& states) const {
