@@ -19,6 +19,7 @@ namespace {
 using core::text;
 
 constexpr std::string_view kGruForward = "Gru::forward";
+constexpr std::string_view kGruPack = "Gru::pack";
 constexpr std::string_view kGruBackward = "Gru::backward";
 
 template <class T>
@@ -97,19 +98,48 @@ Gru::Parameters Gru::zero_gradients() const {
   return {layers::zeros_like(parameters_.forward), layers::zeros_like(parameters_.backward)};
 }
 
+// Without `saves`, of `saved` only x is used, for this call. `packed` may be null.
+struct Gru::Pass {
+  Saved& saved;
+  bool saves = false;
+  const Packed* packed = nullptr;
+};
+
 void Gru::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                   Context& context) const {
-  compute(inputs, saved, true, outputs, context);
+  compute(inputs, {.saved = saved, .saves = true}, outputs, context);
 }
 
 void Gru::forward(const GruInputs& inputs, const GruOutputs& outputs, Context& context) const {
   Saved none;
-  compute(inputs, none, false, outputs, context);
+  compute(inputs, {.saved = none}, outputs, context);
 }
 
-// Without `saves`, of `saved` only x is used, for this call.
-void Gru::compute(const GruInputs& inputs, Saved& saved, bool saves, const GruOutputs& outputs,
+void Gru::forward(const GruInputs& inputs, const Packed& packed, const GruOutputs& outputs,
                   Context& context) const {
+  const GruConfig& of = packed.config;
+  if (of.input != config_.input || of.hidden != config_.hidden || of.dtype != config_.dtype ||
+      of.bidirectional != config_.bidirectional) {
+    throw Error(kGruForward, "packed", "must come from pack() of this layer");
+  }
+  Saved none;
+  compute(inputs, {.saved = none, .packed = &packed}, outputs, context);
+}
+
+Gru::Packed Gru::pack(Context& context) const {
+  Packed packed{.config = config_};
+  layers::dispatch(config_.dtype, [&]<class T>() {
+    layers::pack_gru<T>(kGruPack, parameters_.forward, packed.ih[0], packed.hh[0], context);
+    if (config_.bidirectional) {
+      layers::pack_gru<T>(kGruPack, parameters_.backward, packed.ih[1], packed.hh[1], context);
+    }
+  });
+  return packed;
+}
+
+void Gru::compute(const GruInputs& inputs, const Pass& pass, const GruOutputs& outputs,
+                  Context& context) const {
+  Saved& saved = pass.saved;
   saved.lengths.clear();  // no backward pass if this one throws
   Tensor sequences = std::exchange(saved.x, {});
   const ConstView& x = inputs.x;
@@ -141,15 +171,16 @@ void Gru::compute(const GruInputs& inputs, Saved& saved, bool saves, const GruOu
   layers::resize(sequences, config_.dtype, x.shape());
   copy_sequences(x, lengths, sequences);
   layers::GruTensors tensors{.x = sequences};
-  if (saves) {
+  if (pass.saves) {
     layers::resize(saved.states, config_.dtype, {directions(), B, T, H});
     layers::resize(saved.gates, config_.dtype, {directions(), B, T, 4 * H});
     tensors.states = saved.states.view();
     tensors.gates = saved.gates.view();
   }
   layers::dispatch(config_.dtype, [&]<class R>() {
-    layers::gru_forward<R>(sequence_of(config_, parameters_, lengths, T), tensors, inputs.state,
-                           outputs, context);
+    layers::GruSequence sequence = sequence_of(config_, parameters_, lengths, T);
+    sequence.packed = pass.packed;
+    layers::gru_forward<R>(sequence, tensors, inputs.state, outputs, context);
   });
   saved.x = std::move(sequences);
   saved.lengths = std::move(lengths);

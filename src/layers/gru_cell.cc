@@ -97,15 +97,8 @@ GruCell::Steps::Steps(const GruCell& cell, Context& context) {
   constexpr std::string_view kFunction = "GruCell::Steps";
   const GruParameters& p = cell.parameters();
   layers::dispatch(p.weight_ih.dtype(), [&]<class T>() {
-    GruWeights<T> w(p);
-    Tensor ih(p.weight_ih.dtype(), {w.ih_size()});
-    Tensor hh(p.weight_ih.dtype(), {w.hh_size()});
-    Call call(context, kFunction, 0, 0);
-    w.pack(call, layers::kernels_in_use<T>(context, kFunction), p, ih.template values<T>().data(),
-           hh.template values<T>().data());
     state_ = std::make_unique<State>(State{cell, context, std::make_shared<State::Packed>()});
-    state_->packed->ih = std::move(ih);
-    state_->packed->hh = std::move(hh);
+    layers::pack_gru<T>(kFunction, p, state_->packed->ih, state_->packed->hh, context);
   });
 }
 GruCell::Steps::Steps(const Steps& steps, Context& context)

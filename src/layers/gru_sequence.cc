@@ -157,12 +157,26 @@ void run_forward(const ForwardTask<T>& task, const ConstView& state, const GruOu
 // The parameters of each direction, packed in the call's shared memory.
 template <class T>
 std::size_t packed_bytes(const GruSequence& s) {
+  if (s.packed != nullptr) return 0;
   const GruWeights<T> w(*s.parameters[0]);
   return static_cast<std::size_t>(s.directions) *
          (Arena::cost<T>(w.ih_size()) + Arena::cost<T>(w.hh_size()));
 }
 
 }  // namespace
+
+template <class T>
+void pack_gru(std::string_view function, const GruParameters& parameters, Tensor& ih, Tensor& hh,
+              Context& context) {
+  GruWeights<T> w(parameters);
+  ih = Tensor(dtype_of<T>, {w.ih_size()});
+  hh = Tensor(dtype_of<T>, {w.hh_size()});
+  Call call(context, function, 0, 0);
+  w.pack(call, kernels_in_use<T>(context, function), parameters, ih.template values<T>().data(),
+         hh.template values<T>().data());
+}
+template void pack_gru<float>(std::string_view, const GruParameters&, Tensor&, Tensor&, Context&);
+template void pack_gru<double>(std::string_view, const GruParameters&, Tensor&, Tensor&, Context&);
 
 template <class T>
 void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstView& state,
@@ -178,6 +192,11 @@ void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstVie
                               GruWeights<T>(*s.parameters[s.directions - 1])};
   for (Index direction = 0; direction < s.directions; ++direction) {
     GruWeights<T>& w = weights[direction];
+    if (s.packed != nullptr) {
+      w.ih = {3 * H, s.input, s.packed->ih[direction].template values<T>().data()};
+      w.hh = {3 * H, H, s.packed->hh[direction].template values<T>().data()};
+      continue;
+    }
     T* const ih = call.shared().take<T>(w.ih_size()).data();
     T* const hh = call.shared().take<T>(w.hh_size()).data();
     w.pack(call, loops.by, *s.parameters[direction], ih, hh);

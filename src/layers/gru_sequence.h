@@ -17,8 +17,13 @@ struct GruSequence {
   Index hidden = 0;
   Index B = 0;
   Index T = 0;
-  const Index* lengths = nullptr;  // [B]
+  const Index* lengths = nullptr;       // [B]
+  const Gru::Packed* packed = nullptr;  // or null: a forward pass packs them
 };
+
+template <class T>
+void pack_gru(std::string_view function, const GruParameters& parameters, Tensor& ih, Tensor& hh,
+              Context& context);
 
 // Inputs and saved results of a forward pass, C-ordered as in Gru::Saved. Results may be absent.
 struct GruTensors {

@@ -37,16 +37,43 @@ GruStack::Parameters GruStack::zero_gradients() const {
 
 void GruStack::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                        Context& context) const {
-  compute(inputs, &saved, outputs, context);
+  saved.layers.resize(layers_.size());
+  compute(inputs, saved.between, outputs,
+          [&](std::size_t n, const GruInputs& in, const GruOutputs& out) {
+            layers_[n].forward(in, saved.layers[n], out, context);
+          });
 }
 
 void GruStack::forward(const GruInputs& inputs, const GruOutputs& outputs, Context& context) const {
-  compute(inputs, nullptr, outputs, context);
+  std::vector<Tensor> between;
+  compute(inputs, between, outputs, [&](std::size_t n, const GruInputs& in, const GruOutputs& out) {
+    layers_[n].forward(in, out, context);
+    if (n > 0) between[n - 1] = {};  // it has been read
+  });
 }
 
-// With `saved` null, no backward pass follows.
-void GruStack::compute(const GruInputs& inputs, Saved* saved, const GruOutputs& outputs,
+void GruStack::forward(const GruInputs& inputs, const Packed& packed, const GruOutputs& outputs,
                        Context& context) const {
+  if (packed.layers.size() != layers_.size()) {
+    throw Error(kGruStackForward, "packed", "must come from pack() of this layer");
+  }
+  std::vector<Tensor> between;
+  compute(inputs, between, outputs, [&](std::size_t n, const GruInputs& in, const GruOutputs& out) {
+    layers_[n].forward(in, packed.layers[n], out, context);
+    if (n > 0) between[n - 1] = {};
+  });
+}
+
+GruStack::Packed GruStack::pack(Context& context) const {
+  Packed packed;
+  for (const Gru& layer : layers_) packed.layers.push_back(layer.pack(context));
+  return packed;
+}
+
+// each(n, inputs, outputs): the pass of layer n. `between`: the outputs of all but the last.
+template <class Each>
+void GruStack::compute(const GruInputs& inputs, std::vector<Tensor>& between,
+                       const GruOutputs& outputs, const Each& each) const {
   const ConstView& x = inputs.x;
   const Index B = x.rank() == 3 ? x.size(0) : 0;
   const Dims states{layers() * directions(), B, config_.hidden};
@@ -58,10 +85,7 @@ void GruStack::compute(const GruInputs& inputs, Saved* saved, const GruOutputs& 
     check("inputs.state", inputs.state);
     check("outputs.state", outputs.state);
   }
-  std::vector<Tensor> unsaved;
-  std::vector<Tensor>& between = saved != nullptr ? saved->between : unsaved;
   between.resize(layers_.size() - 1);
-  if (saved != nullptr) saved->layers.resize(layers_.size());
   GruInputs in = inputs;
   for (Index n = 0; n < layers(); ++n) {
     const auto place = static_cast<std::size_t>(n);
@@ -75,12 +99,7 @@ void GruStack::compute(const GruInputs& inputs, Saved* saved, const GruOutputs& 
       in.state = part_of(inputs.state, n, directions());
       out.state = part_of(outputs.state, n, directions());
     }
-    if (saved != nullptr) {
-      layers_[place].forward(in, saved->layers[place], out, context);
-    } else {
-      layers_[place].forward(in, out, context);
-      if (n > 0) between[place - 1] = {};  // it has been read
-    }
+    each(place, in, out);
     if (n + 1 < layers()) in.x = between[place];
   }
 }

@@ -21,10 +21,10 @@ void EncoderPass::forward(RunState& run) {
                           context_);
 }
 
-void EncoderPass::evaluate() {
+void EncoderPass::evaluate(const GruStack::Packed& packed) {
   RunState run;
   embed(run);
-  layers_.encoder.forward({embedded_, sources_.lengths, {}}, {states_, last_}, context_);
+  layers_.encoder.forward({embedded_, sources_.lengths, {}}, packed, {states_, last_}, context_);
   embedded_ = {};
 }
 

@@ -60,7 +60,8 @@ std::vector<Translation> search(const TranslatorConfig& config, const Translator
   std::vector<Translation> results(sources.size());
   if (sources.empty()) return results;
   const SearchOptions options = options_of(config, given_options);
-  const SearchModel model{config, layers, options};
+  const GruStack::Packed encoder = layers.encoder.pack(context);
+  const SearchModel model{config, layers, options, encoder};
   const PackedDecoder decoder(config, layers, context);
   const Index threads = context.executor().concurrency();
   const bool is_enough = std::ssize(sources) * options.beam >= threads * kLeastRowsOfLane;

@@ -19,10 +19,10 @@ SearchGroup::SearchGroup(const SearchModel& model, TokenBatch sources,
       encoder_(model.config, model.layers, std::move(sources), context),
       rows_(lengths_.size()),
       waiting_(std::ssize(lengths_)) {
-  const auto& [config, layers, options] = model;
+  const auto& [config, layers, options, encoder] = model;
   const Index B = waiting_;
   const Index K = options.beam;
-  encoder_.evaluate();
+  encoder_.evaluate(encoder);
   EncodedSources encoded = encoder_.result();
   encoded.lengths = seen_lengths_;
   memory_.emplace(config, layers, encoded, 0, context);

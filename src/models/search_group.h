@@ -26,6 +26,7 @@ struct SearchModel {
   const TranslatorConfig& config;
   const TranslatorLayers& layers;
   const SearchOptions& options;
+  const GruStack::Packed& encoder;
 };
 
 // Sources that were encoded together, and their hypotheses. Their decoder's steps are taken with

@@ -22,7 +22,7 @@ class EncoderPass {
 
   void forward(RunState& run);
   // Without dropout, where no backward pass follows: keeps nothing for one.
-  void evaluate();
+  void evaluate(const GruStack::Packed& packed);
   // Undoes forward(): d_states [B,Ts,2 hidden], d_last [2,B,hidden].
   void backward(const Tensor& d_states, const Tensor& d_last, TranslatorGradients& gradients);
 

@@ -248,6 +248,25 @@ TEST(GruErrors, SequencesNameTheArgument) {
             "Gru::backward: saved must come from a forward pass");
 }
 
+TEST(GruErrors, PackedMustBeTheLayersOwn) {
+  const Gru gru({.input = 3, .hidden = 2});
+  const Tensor x = random_tensor(kF32, {4, 5, 3}, 1);
+  Tensor out(kF32, {4, 5, 2});
+  Context context;
+  const auto forward = [&](const Gru::Packed& packed) {
+    return message_of([&] { gru.forward({x}, packed, {out, {}}, context); });
+  };
+  EXPECT_EQ(forward(gru.pack(context)), "");
+  const std::string message = "Gru::forward: packed must come from pack() of this layer";
+  EXPECT_EQ(forward({}), message);
+  for (const GruConfig& config :
+       {GruConfig{.input = 4, .hidden = 2}, GruConfig{.input = 3, .hidden = 1},
+        GruConfig{.input = 3, .hidden = 2, .bidirectional = true},
+        GruConfig{.input = 3, .hidden = 2, .dtype = kF64}}) {
+    EXPECT_EQ(forward(Gru(config).pack(context)), message) << config.input << " " << config.hidden;
+  }
+}
+
 // Saved by a layer of other sizes: nothing of it is read.
 TEST(GruErrors, SavedMustBeTheLayersOwn) {
   Gru gru({.input = 3, .hidden = 2});

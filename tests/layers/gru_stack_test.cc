@@ -69,6 +69,10 @@ TEST(GruStack, SavesOnlyWhatIsAskedFor) {
     stack.forward({x, lengths, state}, {out2, last2}, context);
     EXPECT_EQ(bytes_of(out2), bytes_of(out));
     EXPECT_EQ(bytes_of(last2), bytes_of(last));
+    Tensor out3(DType::kFloat32, out_shape), last3(DType::kFloat32, state.shape());
+    stack.forward({x, lengths, state}, stack.pack(context), {out3, last3}, context);
+    EXPECT_EQ(bytes_of(out3), bytes_of(out));
+    EXPECT_EQ(bytes_of(last3), bytes_of(last));
   }
 }
 
@@ -116,6 +120,8 @@ TEST(GruStack, ErrorsNameTheArgument) {
               stack.forward({x, {}, state}, saved, {.out = out}, context);
             }),
             "GruStack::forward: inputs.state must have the shape [2,2,3], got float64 [1,2,3]");
+  EXPECT_EQ(error_of([&] { stack.forward({x}, GruStack::Packed{}, {.out = out}, context); }),
+            "GruStack::forward: packed must come from pack() of this layer");
   auto gradients = stack.zero_gradients();
   GruStack::Saved none;
   EXPECT_EQ(error_of([&] {

@@ -237,11 +237,20 @@ TEST(Gru, SavesOnlyWhatIsAskedFor) {
         if (!path.empty()) context.force_path(path);
         Gru::Saved saved;
         const Result with = run(gru, batch, saved, context);
-        Result without{Tensor(dtype, with.out.shape()), Tensor(dtype, with.state.shape())};
-        fill_normal(without.out, 99);
-        gru.forward({batch.x, batch.lengths, batch.state}, {without.out, without.state}, context);
-        EXPECT_EQ(bytes_of(without.out), bytes_of(with.out));
-        EXPECT_EQ(bytes_of(without.state), bytes_of(with.state));
+        const Gru::Packed packed = gru.pack(context);
+        for (const bool is_packed : {false, true}) {
+          Result without{Tensor(dtype, with.out.shape()), Tensor(dtype, with.state.shape())};
+          fill_normal(without.out, 99);
+          const GruInputs inputs{batch.x, batch.lengths, batch.state};
+          const GruOutputs outputs{without.out, without.state};
+          if (is_packed) {
+            gru.forward(inputs, packed, outputs, context);
+          } else {
+            gru.forward(inputs, outputs, context);
+          }
+          EXPECT_EQ(bytes_of(without.out), bytes_of(with.out));
+          EXPECT_EQ(bytes_of(without.state), bytes_of(with.state));
+        }
       }
     }
   }

@@ -99,6 +99,13 @@ class QKV_API Gru {
     Tensor gates{};   // [directions,B,T,4*hidden]: r, z, n, W_hn h + b_hn
     std::vector<Index> lengths{};
   };
+  // Both directions' weights as products take them, for many passes between which they do not
+  // change. Several threads may use it at the same time.
+  struct Packed {
+    GruConfig config{};  // the layer's
+    Tensor ih[2]{};
+    Tensor hh[2]{};
+  };
 
   // Parameters are zero until initialised or written. Throws Error if a size is below 1.
   explicit Gru(const GruConfig& config);
@@ -115,8 +122,12 @@ class QKV_API Gru {
   }
   void forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                Context& context) const;
-  // The same outputs, where no backward pass follows: needs no memory for one.
+  // The same outputs, where no backward pass follows: needs no memory for one. `packed`: pack() of
+  // the same parameters.
   void forward(const GruInputs& inputs, const GruOutputs& outputs, Context& context) const;
+  void forward(const GruInputs& inputs, const Packed& packed, const GruOutputs& outputs,
+               Context& context) const;
+  Packed pack(Context& context) const;
   // Absent tensors of `gradients` are not computed.
   void backward(const Saved& saved, const GruOutputGradients& output_gradients,
                 const GruInputGradients& input_gradients, Parameters& gradients) const {
@@ -128,7 +139,8 @@ class QKV_API Gru {
                 Context& context) const;
 
  private:
-  void compute(const GruInputs& inputs, Saved& saved, bool saves, const GruOutputs& outputs,
+  struct Pass;
+  void compute(const GruInputs& inputs, const Pass& pass, const GruOutputs& outputs,
                Context& context) const;
 
   GruConfig config_;

@@ -26,6 +26,9 @@ class QKV_API GruStack {
     std::vector<Gru::Saved> layers{};
     std::vector<Tensor> between{};  // the outputs of all layers but the last
   };
+  struct Packed {
+    std::vector<Gru::Packed> layers{};
+  };
 
   // Parameters are zero until initialised or written. Throws Error if a size is below 1.
   GruStack(const GruConfig& config, Index layers);
@@ -43,14 +46,18 @@ class QKV_API GruStack {
   void forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                Context& context) const;
   void forward(const GruInputs& inputs, const GruOutputs& outputs, Context& context) const;
+  void forward(const GruInputs& inputs, const Packed& packed, const GruOutputs& outputs,
+               Context& context) const;
+  Packed pack(Context& context) const;
   // As Gru::backward; `input_gradients.write` must be kOverwrite.
   void backward(const Saved& saved, const GruOutputGradients& output_gradients,
                 const GruInputGradients& input_gradients, Parameters& gradients,
                 Context& context) const;
 
  private:
-  void compute(const GruInputs& inputs, Saved* saved, const GruOutputs& outputs,
-               Context& context) const;
+  template <class Each>
+  void compute(const GruInputs& inputs, std::vector<Tensor>& between, const GruOutputs& outputs,
+               const Each& each) const;
 
   GruConfig config_;
   std::vector<Gru> layers_;
