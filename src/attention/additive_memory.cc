@@ -148,7 +148,7 @@ class KeyGradientPass {
         gradients_(tools_, kernels_, to),
         back_(attn::RowProduct<T>::back(p.key_maps.product, p.H, p.Dk)),
         keys_(attn::InputRows<T>::of_keys(p)),
-        made_{keys_, kept.sums.gradients, kept.sums.live},
+        made_{keys_, kept.sums.gradients, kept.sums.live, {0, p.B}},
         dk_(p, to.k, keys_.places, p.G, p.Dk) {}
   KeyGradientPass(const KeyGradientPass&) = delete;
   KeyGradientPass& operator=(const KeyGradientPass&) = delete;

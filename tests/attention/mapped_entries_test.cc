@@ -189,11 +189,15 @@ TEST(MappedEntries, MemoryDoesNotGrowWithTheBatch) {
     const auto bytes = [&](Index entries) {
       Context context = context_on(path);
       const ConstView some = slice(x, 0, 0, entries);
-      return Plan({some, some, some}, {.score = additive.score()}, context).scratch_bytes();
+      const Plan plan({some, some, some}, {.score = additive.score()}, context);
+      return std::pair(plan.scratch_bytes(), plan.backward_scratch_bytes());
     };
-    // What grows are a few numbers for each query and key, which results may need.
-    EXPECT_LT(bytes(8 * kBase) - bytes(kBase), std::size_t{7 * kBase} * 200 * 16) << path;
-    EXPECT_LT(bytes(8 * kBase), std::size_t{80} << 20) << path;
+    const auto some = bytes(kBase), more = bytes(8 * kBase);
+    // What grows forward are a few numbers for each query and key, which results may need.
+    EXPECT_LT(more.first - some.first, std::size_t{7 * kBase} * 200 * 16) << path;
+    EXPECT_LT(more.first, std::size_t{80} << 20) << path;
+    EXPECT_EQ(more.second, some.second) << path;
+    EXPECT_LT(more.second, std::size_t{40} << 20) << path;
   }
 }
 

@@ -152,6 +152,21 @@ std::vector<Kind> kinds() {
                    Bound{0, 0, 64 * kMiB},
                    Bound{0, 0, 64 * kMiB}});
   }
+  // A batch of T entries: rows are projected, and their gradients kept, for some entries at a time,
+  // in 32 MiB. Forward, a few numbers for each row besides.
+  for (const ScoreKind kind : {ScoreKind::kBilinear, ScoreKind::kAdditive}) {
+    all.push_back({"batch",
+                   kind,
+                   256,
+                   {8, 64, 1000},
+                   [](Index T) {
+                     const ConstView x = rows({T, 1, 512, 256});
+                     return Inputs{x, x, x};
+                   },
+                   none,
+                   Bound{128 * 1024 * 16, 0, 68 * kMiB},
+                   Bound{0, 4 * kMiB, 33 * kMiB}});
+  }
   return all;
 }
 

@@ -3,6 +3,7 @@
 #define QKV_ATTENTION_FUSED_BACKWARD_H_
 
 #include <algorithm>
+#include <limits>
 
 #include "attention/fused/gradient_block.h"
 #include "attention/fused/query_preparation.h"
@@ -20,20 +21,31 @@ using core::MeasuringArena;
 template <class T>
 class FusedBackward {
  public:
+  // `most_entries`: of so many batch entries are run at a time.
   FusedBackward(const Problem& p, const GradientSources& from, const GradientResults& to,
-                kernels::Target target, const AdditiveScores<T>* additive = nullptr)
-      : p_(p), from_(from), to_(to), x_(p, from, to, target, additive) {}
+                kernels::Target target, const AdditiveScores<T>* additive = nullptr,
+                Index most_entries = std::numeric_limits<Index>::max())
+      : p_(p), from_(from), to_(to), x_(p, from, to, target, additive, most_entries) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena);
   std::size_t worker_bytes() const;
-  void run(runtime::Call& call);
+  void run(runtime::Call& call) {
+    start(call);
+    run_entries(call, {0, p_.B});
+    finish();
+  }
+  // The same in parts: once, then for all entries in ascending order, at most `most_entries` at a
+  // time, and once. Any number of them gives the same bits.
+  void start(runtime::Call& call);
+  void run_entries(runtime::Call& call, const Entries& entries);
+  void finish() { x_.own.deliver(x_.dot.stop); }
   // For scores with row maps; called before memory is taken. `sums_v`: requests v_sums.
   void ask_for_maps(bool sums_v) {
     x_.tells_live = true;
     x_.sums_v = sums_v;
   }
-  // Afterwards: the results requested above.
+  // After run_entries(): the results requested above, of these entries.
   const FusedGradientCall<T>& call() const { return x_; }
 
  private:
@@ -44,12 +56,12 @@ class FusedBackward {
   Index units_of_task() const;
   // Calls f(b, h, block of queries, arena), one task each.
   template <class F>
-  void for_each_query_block(runtime::Call& call, const F& f);
+  void for_each_query_block(const Entries& entries, runtime::Call& call, const F& f);
   template <class Tasks, class F>
   void for_each_unit_block(runtime::Call& call, const Tasks& tasks, const F& f);
-  void key_blocks(runtime::Call& call);
-  void sum_up(runtime::Call& call);
-  void add_query_sums();
+  void key_blocks(const Entries& entries, runtime::Call& call);
+  void sum_up(const Entries& entries, runtime::Call& call);
+  void add_query_sums(const Entries& entries);
 
   const Problem& p_;
   const GradientSources& from_;
@@ -64,9 +76,9 @@ template <class T>
 template <class AnyArena>
 void FusedBackward<T>::take_shared(AnyArena& arena) {
   const auto take = [&]<class V>(V*& to, Index n) { to = arena.template take<V>(n).data(); };
-  const Index queries = x_.query_places.count(p_.B);
-  x_.q.take(arena);
-  x_.dout.take(arena);
+  const Index queries = x_.query_places.count(x_.entries);
+  x_.q.take(arena, x_.entries);
+  x_.dout.take(arena, x_.entries);
   take(x_.lse, queries);
   take(x_.factor, queries);
   take(x_.delta, queries);
@@ -78,13 +90,13 @@ void FusedBackward<T>::take_shared(AnyArena& arena) {
   take(x_.key_blocks, x_.blocks());
   if (x_.tells_live) {
     take(x_.row_live, queries);
-    take(x_.key_live, RowPlaces::of_keys(p_).count(p_.B));
+    take(x_.key_live, x_.key_places.count(x_.entries));
   }
   if (x_.sums_v) take(x_.v_sums, x_.key_block_count() * x_.width());
   x_.turns = runtime::Turns::take(arena, x_.blocks());
-  if (to_.q.given() && !x_.dq.is_in_place()) x_.dq.take(arena);
-  if (keeps_rows(x_.dk, x_.width())) x_.dk.take(arena);
-  if (keeps_rows(x_.dv, p_.E)) x_.dv.take(arena);
+  if (to_.q.given() && !x_.dq.is_in_place()) x_.dq.take(arena, x_.entries);
+  if (keeps_rows(x_.dk, x_.width())) x_.dk.take(arena, x_.entries);
+  if (keeps_rows(x_.dv, p_.E)) x_.dv.take(arena, x_.entries);
   x_.own.take(arena, [&](const GradientTarget& target) {
     if (&target == &to_.q) return x_.dq.is_summed();
     if (&target == &to_.k) return x_.dk.is_summed();
@@ -107,7 +119,7 @@ std::size_t FusedBackward<T>::worker_bytes() const {
 // ---- the pass -------------------------------------------------------------------------------
 
 template <class T>
-void FusedBackward<T>::run(runtime::Call& call) {
+void FusedBackward<T>::start(runtime::Call& call) {
   take_shared(call.shared());
   x_.call = &call;
   x_.dot.stop = call.stop_point();
@@ -123,11 +135,16 @@ void FusedBackward<T>::run(runtime::Call& call) {
       return query_a != query_b ? query_a < query_b : a < b;
     });
   }
-  for_each_query_block(call, [&](Index b, Index h, Index block, core::Arena& arena) {
+}
+
+template <class T>
+void FusedBackward<T>::run_entries(runtime::Call& call, const Entries& entries) {
+  x_.go_to(entries.begin);
+  for_each_query_block(entries, call, [&](Index b, Index h, Index block, core::Arena& arena) {
     QueryPreparation<T>(x_, arena).run(b, h, block, arena);
   });
-  key_blocks(call);
-  sum_up(call);
+  key_blocks(entries, call);
+  sum_up(entries, call);
 }
 
 template <class T>
@@ -139,8 +156,8 @@ bool FusedBackward<T>::keeps_rows(const GradientRows<T>& rows, Index width) cons
     return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c) *
            static_cast<double>(d);
   };
-  return product(p_.B, p_.G, p_.k_rows, width) <=
-         std::max(kLittle, 2 * product(p_.B, p_.H, p_.q_rows, x_.width() + p_.E));
+  return product(x_.entries, p_.G, p_.k_rows, width) <=
+         std::max(kLittle, 2 * product(x_.entries, p_.H, p_.q_rows, x_.width() + p_.E));
 }
 
 template <class T>
@@ -158,7 +175,8 @@ Index FusedBackward<T>::units_of_task() const {
 
 template <class T>
 template <class F>
-void FusedBackward<T>::for_each_query_block(runtime::Call& call, const F& f) {
+void FusedBackward<T>::for_each_query_block(const Entries& entries, runtime::Call& call,
+                                            const F& f) {
   const auto run = [&](const KeyUnit& unit, Index task, core::Arena& arena) {
     const Index blocks = pieces(unit.s.Tq, kGradientBlock);
     f(unit.b, unit.first_head + task / blocks, task % blocks, arena);
@@ -174,8 +192,8 @@ void FusedBackward<T>::for_each_query_block(runtime::Call& call, const F& f) {
   }
   if (p_.Tq == 0 || unit_count(p_) == 0) return;  // the other may be any number
   const Index tasks = tasks_of(key_unit(p_, 0));
-  call.for_each_task(unit_count(p_) * tasks, [&](Index task, core::Arena& arena) {
-    run(key_unit(p_, task / tasks), task % tasks, arena);
+  call.for_each_task(entries.size() * p_.G * tasks, [&](Index task, core::Arena& arena) {
+    run(key_unit(p_, entries.begin * p_.G + task / tasks), task % tasks, arena);
   });
 }
 
@@ -190,7 +208,7 @@ void FusedBackward<T>::for_each_unit_block(runtime::Call& call, const Tasks& tas
 }
 
 template <class T>
-void FusedBackward<T>::key_blocks(runtime::Call& call) {
+void FusedBackward<T>::key_blocks(const Entries& entries, runtime::Call& call) {
   const auto blocks_of = [](const KeyUnit& unit) { return pieces(unit.s.Tk, kGradientBlock); };
   if (p_.packed()) {
     return for_each_unit_block(call, blocks_of,
@@ -202,10 +220,11 @@ void FusedBackward<T>::key_blocks(runtime::Call& call) {
   const auto fills = [](const GradientRows<T>& rows) { return rows.given() && !rows.is_summed(); };
   if (blocks == 0 || unit_count(p_) == 0) return;
   if (p_.q_rows == 0 && !fills(x_.dk) && !fills(x_.dv)) return;
-  const Index together = units_of_task();
-  call.for_each_task(unit_count(p_) / together * blocks, [&](Index task, core::Arena& arena) {
+  const Index units = entries.size() * p_.G;
+  const Index together = std::min(units_of_task(), units);
+  call.for_each_task(units / together * blocks, [&](Index task, core::Arena& arena) {
     FusedGradientBlock<T> block(x_, arena);
-    const Index first = task / blocks * together;
+    const Index first = entries.begin * p_.G + task / blocks * together;
     for (Index unit = first; unit < first + together; ++unit) {
       if (!block.run(key_unit(p_, unit), task % blocks)) return;
     }
@@ -215,9 +234,9 @@ void FusedBackward<T>::key_blocks(runtime::Call& call) {
 // ---- after the sweep ------------------------------------------------------------------------
 
 template <class T>
-void FusedBackward<T>::sum_up(runtime::Call& call) {
+void FusedBackward<T>::sum_up(const Entries& entries, runtime::Call& call) {
   if (to_.q.given() && !x_.dq.is_in_place() && !x_.dq.is_summed()) {
-    for_each_query_block(call, [&](Index b, Index h, Index block, core::Arena&) {
+    for_each_query_block(entries, call, [&](Index b, Index h, Index block, core::Arena&) {
       const Sequence s = p_.sequence(b);
       const Index i0 = block * kGradientBlock;
       for (Index i = i0; i < std::min(s.Tq, i0 + kGradientBlock); ++i) {
@@ -226,18 +245,20 @@ void FusedBackward<T>::sum_up(runtime::Call& call) {
       }
     });
   }
-  if (to_.q.given() && x_.dq.is_summed()) x_.dq.add_all_to(x_.own, false, x_.dot.stop);
-  if (keeps_rows(x_.dk, x_.width())) x_.dk.add_all_to(x_.own, true, x_.dot.stop);
-  if (keeps_rows(x_.dv, p_.E)) x_.dv.add_all_to(x_.own, true, x_.dot.stop);
-  add_query_sums();
-  x_.own.deliver(x_.dot.stop);
+  const auto add_all = [&](const GradientRows<T>& rows, bool keys) {
+    rows.add_all_to(x_.own, keys, entries, x_.dot.stop);
+  };
+  if (to_.q.given() && x_.dq.is_summed()) add_all(x_.dq, false);
+  if (keeps_rows(x_.dk, x_.width())) add_all(x_.dk, true);
+  if (keeps_rows(x_.dv, p_.E)) add_all(x_.dv, true);
+  add_query_sums(entries);
 }
 
 // dalibi, dsinks, and a bias shared by all keys: over queries, blocks each from zero.
 template <class T>
-void FusedBackward<T>::add_query_sums() {
+void FusedBackward<T>::add_query_sums(const Entries& entries) {
   if (p_.q_rows == 0) return;
-  for (Index b = 0; b < p_.B; ++b) {
+  for (Index b = entries.begin; b < entries.end; ++b) {
     const Sequence s = p_.sequence(b);
     for (Index h = 0; h < p_.H; ++h) {
       x_.dot.stop();

@@ -30,7 +30,8 @@ struct FusedGradientCall {
   FusedCall<T> dot;
   const kernels::GradientKernels<T>& kernels;
   const runtime::Call* call = nullptr;  // when running
-  RowPlaces query_places;
+  const Index entries;                  // whose rows there is memory for at a time
+  RowPlaces query_places, key_places;
 
   PlainRows<T> q, dout;
   GradientRows<T> dq, dk, dv;
@@ -55,19 +56,29 @@ struct FusedGradientCall {
 
   FusedGradientCall(const Problem& problem, const GradientSources& sources,
                     const GradientResults& results, kernels::Target target,
-                    const AdditiveScores<T>* additive)
+                    const AdditiveScores<T>* additive, Index most_entries)
       : p(problem),
         from(sources),
         to(results),
         dot(problem, target, additive, products_of<T>(problem, target, sources)),
         kernels(gradient_kernels_of<T>(target, products())),
+        entries(std::min(most_entries, problem.B)),
         query_places(RowPlaces::of_queries(problem)),
+        key_places(RowPlaces::of_keys(problem)),
         q(problem, problem.q, query_places, problem.Dk, products()),
         dout(problem, sources.dout, query_places, problem.E, products()),
         dq(problem, results.q, query_places, problem.H, width_of(problem, additive)),
-        dk(problem, results.k, RowPlaces::of_keys(problem), problem.G, width_of(problem, additive)),
-        dv(problem, results.v, RowPlaces::of_keys(problem), problem.value_heads, problem.E),
+        dk(problem, results.k, key_places, problem.G, width_of(problem, additive)),
+        dv(problem, results.v, key_places, problem.value_heads, problem.E),
         own(problem, results) {}
+
+  // What follows is about entries from b on.
+  void go_to(Index b) {
+    query_places = query_places.from(b);
+    key_places = key_places.from(b);
+    for (PlainRows<T>* rows : {&q, &dout}) rows->go_to(b);
+    for (GradientRows<T>* rows : {&dq, &dk, &dv}) rows->go_to(b);
+  }
 
   Products products() const { return dot.pairs ? Products::kPairs : Products::kPlain; }
   // Values, or words, of `width` channels.
@@ -113,22 +124,22 @@ struct FusedGradientCall {
   // ---- blocks of queries --------------------------------------------------------------------
 
   Index block_of(Index b, Index h, const Sequence& s, Index block) const {
-    if (!p.packed()) return (b * p.H + h) * pieces(p.Tq, kGradientBlock) + block;
+    if (!p.packed()) return (nth(b) * p.H + h) * pieces(p.Tq, kGradientBlock) + block;
     // Each sequence starts a new block, so it may need one more than its rows fill.
     return h * blocks_of_head() + s.q0 / kGradientBlock + b + block;
   }
   Index blocks() const {
-    return p.packed() ? p.H * blocks_of_head() : p.B * p.H * pieces(p.Tq, kGradientBlock);
+    return p.packed() ? p.H * blocks_of_head() : entries * p.H * pieces(p.Tq, kGradientBlock);
   }
 
   // ---- blocks of keys -----------------------------------------------------------------------
 
   Index key_block_of(const KeyUnit& unit, Index block) const {
-    if (!p.packed()) return (unit.b * p.G + unit.g) * pieces(p.Tk, kGradientBlock) + block;
+    if (!p.packed()) return (nth(unit.b) * p.G + unit.g) * pieces(p.Tk, kGradientBlock) + block;
     return unit.g * key_blocks_of_head() + unit.s.k0 / kGradientBlock + unit.b + block;
   }
   Index key_block_count() const {
-    return p.packed() ? p.G * key_blocks_of_head() : p.B * p.G * pieces(p.Tk, kGradientBlock);
+    return p.packed() ? p.G * key_blocks_of_head() : entries * p.G * pieces(p.Tk, kGradientBlock);
   }
 
   // The state of the queries from `place` on.
@@ -180,6 +191,7 @@ struct FusedGradientCall {
   static Index width_of(const Problem& p, const AdditiveScores<T>* additive) {
     return additive == nullptr ? p.Dk : additive->units;
   }
+  Index nth(Index b) const { return b - query_places.first; }
   Index key_blocks_of_head() const { return p.k_rows / kGradientBlock + p.B; }
   Index blocks_of_head() const { return p.q_rows / kGradientBlock + p.B; }
 };

@@ -47,9 +47,11 @@ class PlainRows {
   bool given() const { return x_->given(); }
   bool copied() const { return given() && (x_->dtype != dtype_of<T> || x_->col_stride != 1); }
   template <class AnyArena>
-  void take(AnyArena& arena) {
-    if (copied()) copy_ = arena.template take<T>(places_.count(p_->B) * values_).data();
+  void take(AnyArena& arena, Index entries) {
+    if (copied()) copy_ = arena.template take<T>(places_.count(entries) * values_).data();
   }
+  // That memory is for entries from b on.
+  void go_to(Index b) { places_ = places_.from(b); }
   // From row `row` of (b, head) on.
   RowsOf<const T> from(Index b, Index head, Index row) const {
     if (copied()) return {copy_ + places_.of(b, head, row) * values_, values_};
@@ -108,11 +110,13 @@ class GradientRows {
            !is_summed();
   }
 
-  // Memory for all rows.
+  // Memory for all rows of `entries` batch entries.
   template <class AnyArena>
-  void take(AnyArena& arena) {
-    rows_ = arena.template take<T>(places_.count(p_->B) * width_).data();
+  void take(AnyArena& arena, Index entries) {
+    rows_ = arena.template take<T>(places_.count(entries) * width_).data();
   }
+  // Those from b on.
+  void go_to(Index b) { places_ = places_.from(b); }
   // Row `row` of (b, head) and those after it: in place, or in that memory.
   RowsOf<T> from(Index b, Index head, Index row) const {
     if (rows_ != nullptr) return {rows_ + places_.of(b, head, row) * width_, width_};
@@ -146,10 +150,11 @@ class GradientRows {
     T* to = own.at(*target_, b, head_of(head), row, 0);
     for (Index c = 0; c < width_; ++c) to[c * target_->own.col_stride] += x[c];
   }
-  // Adds all rows, those of keys or of queries, to sums over broadcast axes.
-  void add_all_to(const core::OwnGradients<T>& own, bool keys, core::StopPoint stop) const {
+  // Adds all rows of some entries, those of keys or of queries, to sums over broadcast axes.
+  void add_all_to(const core::OwnGradients<T>& own, bool keys, const Entries& entries,
+                  core::StopPoint stop) const {
     if (p_->q_rows == 0 || p_->k_rows == 0) return;  // but B may be huge
-    for (Index b = 0; b < p_->B; ++b) {
+    for (Index b = entries.begin; b < entries.end; ++b) {
       const Sequence s = p_->sequence(b);
       const Index first = keys ? s.k0 : s.q0;
       const Index count = keys ? s.Tk : s.Tq;

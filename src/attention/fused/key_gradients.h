@@ -138,7 +138,7 @@ void KeyGradients<T>::finish(const GradientKeys<T>& keys) {
     }
   }
   if (call_.tells_live) {
-    std::copy_n(live_, count, call_.key_live + RowPlaces::of_keys(p_).of(unit.b, unit.g, row));
+    std::copy_n(live_, count, call_.key_live + call_.key_places.of(unit.b, unit.g, row));
   }
   put(call_.dk, dk_, call_.width());
   put(call_.dv, dv_, p_.E);

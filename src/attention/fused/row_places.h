@@ -8,6 +8,13 @@ namespace qkv::attn {
 
 using core::Problem;
 
+// Batch entries begin .. end-1.
+struct Entries {
+  Index begin = 0;
+  Index end = 0;
+  Index size() const noexcept { return end - begin; }
+};
+
 // The row indices of an array with one row per (b, head, row): [B, heads, rows], packed [heads, all
 // rows].
 struct RowPlaces {

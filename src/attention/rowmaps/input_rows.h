@@ -31,22 +31,15 @@ core::BasicOperand<Void> rows_operand(const Problem& p, const RowPlaces& places,
   return x;
 }
 
-// Batch entries begin .. end-1.
-struct Entries {
-  Index begin = 0;
-  Index end = 0;
-  Index size() const noexcept { return end - begin; }
-};
-
 // Where entry 0 of an array would be whose first entry is places.first. Only its rows are accessed;
 // as an integer, since no pointer may lie before the array.
 template <class T>
-const T* origin(const T* rows, const RowPlaces& places, Index width) {
+T* origin(T* rows, const RowPlaces& places, Index width) {
   if (places.packed || places.first == 0) return rows;
   const Index before = places.first * places.heads * places.rows * width;
   const auto address = reinterpret_cast<std::uintptr_t>(rows);
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
-  return reinterpret_cast<const T*>(address - static_cast<std::uintptr_t>(before) * sizeof(T));
+  return reinterpret_cast<T*>(address - static_cast<std::uintptr_t>(before) * sizeof(T));
 }
 
 // Calls f(b, head, first row, rows, arena) for blocks of all rows of the entries, one task each.

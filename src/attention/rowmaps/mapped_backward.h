@@ -7,7 +7,8 @@
 #include "attention/rowmaps/row_gradients.h"
 
 // The backward pass of a score with row maps: the stages of fused passes give the gradients of the
-// mapped rows, dleft and dright, from which those of the rows and of the maps' parameters follow.
+// mapped rows, dleft and dright, from which those of the rows and of the maps' parameters follow;
+// for some batch entries at a time, so that mapped rows and their gradients stay in the caches.
 // With a product y = W x + b among the maps,
 //   dx = W^T dy        dW = sum over rows of dy x^T        db = sum over rows of dy
 namespace qkv::attn {
@@ -30,9 +31,9 @@ class MappedBackward {
       : p_(p),
         to_(to),
         sums_(sums),
-        rows_(p, target, made),
+        rows_(p, target, MappedRows<T>::With::kRowsAndGradients, made),
         stages_to_(stage_targets()),
-        stages_(rows_.problem(), from, stages_to_, target, rows_.scores()),
+        stages_(rows_.problem(), from, stages_to_, target, rows_.scores(), rows_.entries()),
         kernels_(kernels::gradient_kernels<T>(target)),
         gradients_(rows_.tools(), kernels_, to),
         query_back_(RowProduct<T>::back(p.query_maps.product, p.H, p.Dq)),
@@ -66,17 +67,22 @@ class MappedBackward {
   bool needs_right() const {
     return maps_keys() && (to_.k.given() || asks(to_.key) || sums_ != nullptr);
   }
-  MadeGradients<T> queries() const { return {rows_.queries(), left_, stages_.call().row_live}; }
-  MadeGradients<T> keys() const { return {rows_.keys(), right_, stages_.call().key_live}; }
+  MadeGradients<T> queries(const Entries& entries) const {
+    return {rows_.queries(), left_, stages_.call().row_live, entries};
+  }
+  MadeGradients<T> keys(const Entries& entries) const {
+    return {rows_.keys(), right_, stages_.call().key_live, entries};
+  }
 
   GradientResults stage_targets() const;
   template <class AnyArena>
   void take_own(AnyArena& arena);
+  void run_entries(const Entries& entries, runtime::Call& call);
   void back(const MadeGradients<T>& made, const core::RowMapTargets& maps,
-            const GradientTarget& input, RowProduct<T>& by, const GradientRows<T>& rows,
+            const GradientTarget& input, const RowProduct<T>& by, const GradientRows<T>& rows,
             T* gain_sums, runtime::Call& call);
-  void weight_gradient(runtime::Call& call);
-  void add_to_sums(runtime::Call& call) const;
+  void weight_gradient(const Entries& entries, runtime::Call& call);
+  void add_to_sums(const Entries& entries, runtime::Call& call) const;
 
   const Problem& p_;
   const GradientResults& to_;
@@ -88,7 +94,7 @@ class MappedBackward {
   RowGradients<T> gradients_;
   RowProduct<T> query_back_, key_back_;
   GradientRows<T> dq_, dk_;
-  T* left_ = nullptr;   // dleft, [places][width]
+  T* left_ = nullptr;   // dleft, [places of some entries][width]
   T* right_ = nullptr;  // dright
   T* query_gain_sums_ = nullptr;
   T* key_gain_sums_ = nullptr;
@@ -119,17 +125,17 @@ GradientResults MappedBackward<T>::stage_targets() const {
 template <class T>
 template <class AnyArena>
 void MappedBackward<T>::take_own(AnyArena& arena) {
-  const auto take = [&](const InputRows<T>& input, T*& to, GradientTarget& target) {
-    to = arena.template take<T>(input.count() * input.mapped_width()).data();
-    target.direct.data = to;
+  const Index entries = rows_.entries();
+  const auto take = [&](const InputRows<T>& input, T*& to) {
+    to = arena.template take<T>(input.count(entries) * input.mapped_width()).data();
   };
-  if (needs_left()) take(rows_.queries(), left_, stages_to_.q);
-  if (needs_right()) take(rows_.keys(), right_, stages_to_.k);
+  if (needs_left()) take(rows_.queries(), left_);
+  if (needs_right()) take(rows_.keys(), right_);
   if (to_.q.given() || to_.query.gain.given()) query_back_.take(arena);
   if (to_.k.given() || to_.key.gain.given()) key_back_.take(arena);
   const auto take_gain = [&](const InputRows<T>& input, const GradientTarget& gain, T*& to) {
     if (!gain.given()) return;
-    to = arena.template take<T>(RowGradients<T>::gain_values(p_, input)).data();
+    to = arena.template take<T>(RowGradients<T>::gain_values(p_, input, entries)).data();
   };
   take_gain(rows_.queries(), to_.query.gain, query_gain_sums_);
   take_gain(rows_.keys(), to_.key.gain, key_gain_sums_);
@@ -147,24 +153,35 @@ void MappedBackward<T>::take_own(AnyArena& arena) {
 template <class T>
 void MappedBackward<T>::run(runtime::Call& call) {
   rows_.prepare(call);
-  rows_.make(call, 0, p_.B);
   take_own(call.shared());
   const core::StopPoint& stop = rows_.tools().stop;
   gradients_.own().clear(stop, [](const GradientTarget&) { return true; });
-  stages_.run(call);
-  if (needs_left()) back(queries(), to_.query, to_.q, query_back_, dq_, query_gain_sums_, call);
-  if (needs_right()) back(keys(), to_.key, to_.k, key_back_, dk_, key_gain_sums_, call);
-  if (to_.score_v.given()) weight_gradient(call);
-  if (sums_ != nullptr) add_to_sums(call);
+  if (to_.q.given() || to_.query.gain.given()) query_back_.pack(rows_.tools(), call);
+  if (to_.k.given() || to_.key.gain.given()) key_back_.pack(rows_.tools(), call);
+  stages_.start(call);
+  rows_.for_each_entries(call, [&](const Entries& entries) { run_entries(entries, call); });
+  stages_.finish();
   gradients_.own().deliver(stop);
 }
 
 template <class T>
+void MappedBackward<T>::run_entries(const Entries& entries, runtime::Call& call) {
+  const MadeGradients<T> left = queries(entries);
+  const MadeGradients<T> right = keys(entries);
+  if (needs_left()) stages_to_.q.direct.data = origin(left_, left.places, left.width());
+  if (needs_right()) stages_to_.k.direct.data = origin(right_, right.places, right.width());
+  stages_.run_entries(call, entries);
+  if (needs_left()) back(left, to_.query, to_.q, query_back_, dq_, query_gain_sums_, call);
+  if (needs_right()) back(right, to_.key, to_.k, key_back_, dk_, key_gain_sums_, call);
+  if (to_.score_v.given()) weight_gradient(entries, call);
+  if (sums_ != nullptr) add_to_sums(entries, call);
+}
+
+template <class T>
 void MappedBackward<T>::back(const MadeGradients<T>& made, const core::RowMapTargets& maps,
-                             const GradientTarget& input, RowProduct<T>& by,
+                             const GradientTarget& input, const RowProduct<T>& by,
                              const GradientRows<T>& rows, T* gain_sums, runtime::Call& call) {
   using First = typename RowGradients<T>::First;
-  if (input.given() || maps.gain.given()) by.pack(rows_.tools(), call);
   if (input.given()) gradients_.map_back(made, by, rows, call);
   if (maps.gain.given()) gradients_.gain(made, by, gain_sums, maps.gain, call);
   if (maps.w.given()) {
@@ -176,10 +193,10 @@ void MappedBackward<T>::back(const MadeGradients<T>& made, const core::RowMapTar
 
 // dv of the additive score, from the partial sums of the key blocks.
 template <class T>
-void MappedBackward<T>::weight_gradient(runtime::Call& call) {
+void MappedBackward<T>::weight_gradient(const Entries& entries, runtime::Call& call) {
   const FusedGradientCall<T>& stages = stages_.call();
   const Index width = p_.U;
-  gradients_.head_sums(to_.score_v, width, call, [&](Index b, Index h, T*, T* to) {
+  gradients_.head_sums(entries, to_.score_v, width, call, [&](Index b, Index h, T*, T* to) {
     const KeyUnit unit = key_unit(stages.p, b * p_.H + h);
     for (Index n = 0; n < pieces(unit.s.Tk, kGradientBlock); ++n) {
       kernels_.add(to, stages.v_sums + stages.key_block_of(unit, n) * width, width);
@@ -188,15 +205,17 @@ void MappedBackward<T>::weight_gradient(runtime::Call& call) {
 }
 
 template <class T>
-void MappedBackward<T>::add_to_sums(runtime::Call& call) const {
-  const MadeGradients<T> made = keys();
+void MappedBackward<T>::add_to_sums(const Entries& entries, runtime::Call& call) const {
+  const MadeGradients<T> made = keys(entries);
+  const RowPlaces& all = rows_.keys().places;
   const Index width = made.width();
   for_each_row_block(
-      call, made.places(), {0, p_.B}, [&](Index b, Index h, Index row, Index count, auto&) {
-        const Index place = made.places().of(b, h, row);
-        kernels_.add(sums_->gradients + place * width, right_ + place * width, count * width);
-        for (Index n = place; n < place + count; ++n) {
-          sums_->live[n] = static_cast<std::uint8_t>(sums_->live[n] | made.live[n]);
+      call, made.places, entries, [&](Index b, Index h, Index row, Index count, auto&) {
+        const Index place = all.of(b, h, row);
+        kernels_.add(sums_->gradients + place * width, made.from(b, h, row).data, count * width);
+        const std::uint8_t* const live = made.live_from(b, h, row);
+        for (Index n = 0; n < count; ++n) {
+          sums_->live[place + n] = static_cast<std::uint8_t>(sums_->live[place + n] | live[n]);
         }
       });
 }

@@ -15,7 +15,7 @@ class MappedForward {
   // `made`: see attention/rowmaps/mapped_rows.h.
   MappedForward(const Problem& p, const Results& to, kernels::Target target,
                 const AdditiveKeys<T>* made = nullptr)
-      : rows_(p, target, made, MappedRows<T>::most_entries(p)),
+      : rows_(p, target, MappedRows<T>::With::kRows, made),
         stages_(rows_.problem(), to, target, rows_.scores(), rows_.entries() * rows_.problem().G) {}
 
   template <class AnyArena>
@@ -30,12 +30,9 @@ class MappedForward {
     rows_.prepare(call);
     stages_.start(call);
     const Index heads = rows_.problem().G;
-    const Index some = rows_.entries_at_once(call.concurrency());
-    for (Index b = 0; b < rows_.problem().B; b += some) {
-      const Index end = std::min(b + some, rows_.problem().B);
-      rows_.make(call, b, end);
-      stages_.run_units(call, b * heads, end * heads);
-    }
+    rows_.for_each_entries(call, [&](const Entries& entries) {
+      stages_.run_units(call, entries.begin * heads, entries.end * heads);
+    });
   }
 
  private:

@@ -13,12 +13,14 @@ namespace qkv::attn {
 template <class T>
 class MappedRows {
  public:
-  // `made`, if given, has been prepared and belongs to this problem's keys. `entries`: how many
-  // batch entries make() is called for at a time; 0: for all.
-  MappedRows(const Problem& p, kernels::Target target, const AdditiveKeys<T>* made = nullptr,
-             Index entries = 0)
+  // `made`, if given, has been prepared and belongs to this problem's keys. `with`: what there is
+  // memory for at a time, of a mapped row.
+  enum class With { kRows, kRowsAndGradients };
+  MappedRows(const Problem& p, kernels::Target target, With with,
+             const AdditiveKeys<T>* made = nullptr)
       : p_(p),
-        entries_(entries > 0 ? entries : std::max<Index>(p.B, 1)),
+        bytes_of_entry_(bytes_of_entry(p, with)),
+        entries_(most_entries()),
         is_additive_(p.product == core::PairProduct::kTanh),
         tools_(p, target),
         inner_(p),
@@ -53,13 +55,13 @@ class MappedRows {
     return std::max(queries_.worker_bytes(units), keys_.worker_bytes(units));
   }
   // Batch entries for whose mapped rows there is memory: about 32 MiB, at least one; all if their
-  // rows are not apart. And as many of these as stay in the caches of the threads.
-  static Index most_entries(const Problem& p);
+  // rows are not apart.
   Index entries() const { return entries_; }
-  Index entries_at_once(int threads) const;
   void prepare(runtime::Call& call);
-  // The mapped rows of the entries begin .. end-1, in place of those before.
-  void make(runtime::Call& call, Index begin, Index end);
+  // Calls f(entries) for as many batch entries at a time as stay in the caches of the threads, when
+  // their mapped rows are in place of those before.
+  template <class F>
+  void for_each_entries(runtime::Call& call, const F& f);
 
  private:
   bool maps_queries() const { return !queries_.maps.is_identity(); }
@@ -68,12 +70,16 @@ class MappedRows {
   const RowProduct<T>& query_product() const {
     return is_additive_ ? additive_keys_.query_product() : query_product_;
   }
-  static Index bytes_of_entry(const Problem& p);
+  static Index bytes_of_entry(const Problem& p, With with);
+  Index most_entries() const;
+  Index entries_at_once(int threads) const;
+  void make(const Entries& entries, runtime::Call& call);
   void make_additive(const Entries& entries, runtime::Call& call);
   const T* make_plain(const InputRows<T>& input, const RowProduct<T>& by, const Entries& entries,
                       T* to, runtime::Call& call) const;
 
   const Problem& p_;
+  const Index bytes_of_entry_;
   const Index entries_;
   const bool is_additive_;
   FusedCall<T> tools_;
@@ -105,8 +111,9 @@ void MappedRows<T>::take(AnyArena& arena) {
 }
 
 template <class T>
-Index MappedRows<T>::bytes_of_entry(const Problem& p) {
-  const Index copies = p.product == core::PairProduct::kTanh ? 2 : 1;
+Index MappedRows<T>::bytes_of_entry(const Problem& p, With with) {
+  const Index copies =
+      (p.product == core::PairProduct::kTanh ? 2 : 1) + (with == With::kRowsAndGradients ? 1 : 0);
   const auto values = [&](const InputRows<T>& input) {
     const bool are_mapped = !input.maps.is_identity();
     return are_mapped ? input.count(1) * copies * input.mapped_width() : 0;
@@ -116,17 +123,18 @@ Index MappedRows<T>::bytes_of_entry(const Problem& p) {
 }
 
 template <class T>
-Index MappedRows<T>::most_entries(const Problem& p) {
-  if (p.packed() || p.paged()) return 0;
+Index MappedRows<T>::most_entries() const {
+  const Index all = std::max<Index>(p_.B, 1);
+  if (p_.packed() || p_.paged()) return all;
   constexpr Index kBudget = Index{32} << 20;
-  return std::clamp(kBudget / bytes_of_entry(p), Index{1}, std::max<Index>(p.B, 1));
+  return std::clamp(kBudget / bytes_of_entry_, Index{1}, all);
 }
 
 template <class T>
 Index MappedRows<T>::entries_at_once(int threads) const {
   if (p_.packed() || p_.paged()) return entries_;
   constexpr Index kBudget = Index{2} << 20;  // of a thread
-  return std::clamp(threads * kBudget / bytes_of_entry(p_), Index{1}, entries_);
+  return std::clamp(threads * kBudget / bytes_of_entry_, Index{1}, entries_);
 }
 
 template <class T>
@@ -145,8 +153,18 @@ void MappedRows<T>::prepare(runtime::Call& call) {
 }
 
 template <class T>
-void MappedRows<T>::make(runtime::Call& call, Index begin, Index end) {
-  const Entries entries{begin, end};
+template <class F>
+void MappedRows<T>::for_each_entries(runtime::Call& call, const F& f) {
+  const Index some = entries_at_once(call.concurrency());
+  for (Index b = 0; b < p_.B; b += some) {
+    const Entries entries{b, std::min(b + some, p_.B)};
+    make(entries, call);
+    f(entries);
+  }
+}
+
+template <class T>
+void MappedRows<T>::make(const Entries& entries, runtime::Call& call) {
   if (is_additive_) return make_additive(entries, call);
   if (maps_queries()) inner_.q.data = make_plain(queries_, query_product_, entries, left_, call);
   if (maps_keys()) inner_.k.data = make_plain(keys_, key_product_, entries, right_, call);

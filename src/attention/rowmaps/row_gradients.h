@@ -7,23 +7,28 @@
 #include "kernels/gradient_kernels.h"
 
 // From the gradients of mapped rows, those of the rows and of the maps' parameters. Rows without a
-// live pair are skipped: their contents do not enter.
+// live pair are skipped: their contents do not enter. Sums go on from batch entries to the next, so
+// that they have the same bits however many entries are taken at a time.
 namespace qkv::attn {
 
 using core::GradientResults;
 using core::kGradientBlock;
 
-// Gradients of the mapped rows of q or k, one per place.
+// Gradients of the mapped rows of q or k of some batch entries, one per place.
 template <class T>
 struct MadeGradients {
   const InputRows<T>& input;
   const T* rows = nullptr;             // [places][width]
   const std::uint8_t* live = nullptr;  // of each place
+  Entries entries;
+  RowPlaces places = input.places.from(entries.begin);
 
   Index width() const { return input.mapped_width(); }
-  const RowPlaces& places() const { return input.places; }
   RowsOf<const T> from(Index b, Index h, Index row) const {
-    return {rows + places().of(b, h, row) * width(), width()};
+    return {rows + places.of(b, h, row) * width(), width()};
+  }
+  const std::uint8_t* live_from(Index b, Index h, Index row) const {
+    return live + places.of(b, h, row);
   }
 };
 
@@ -46,11 +51,11 @@ class RowGradients {
   void map_back(const MadeGradients<T>& made, const RowProduct<T>& by, const GradientRows<T>& to,
                 runtime::Call& call);
   // The gradient of a gain among the maps: blocks of rows in ascending order, each from zero.
-  // `sums` has room for gain_values().
+  // `sums` has room for gain_values() of as many entries.
   void gain(const MadeGradients<T>& made, const RowProduct<T>& by, T* sums,
             const GradientTarget& to, runtime::Call& call);
-  static Index gain_values(const Problem& p, const InputRows<T>& input) {
-    return input.places.entries(p.B) * input.places.heads * gain_blocks(p, input) * input.width;
+  static Index gain_values(const Problem& p, const InputRows<T>& input, Index entries) {
+    return input.places.entries(entries) * input.places.heads * gain_blocks(p, input) * input.width;
   }
   // dW_rc = sum over rows of first_r second_c: blocks of rows in ascending order, each from zero.
   // First: which of the two indexes the rows of W.
@@ -62,7 +67,8 @@ class RowGradients {
   // Sums of rows as wide as dy: f(b, h, spare, to) adds those of one head; `spare` holds `width`
   // values.
   template <class F>
-  void head_sums(const GradientTarget& to, Index width, runtime::Call& call, const F& f);
+  void head_sums(const Entries& entries, const GradientTarget& to, Index width, runtime::Call& call,
+                 const F& f);
 
  private:
   struct Worker {
@@ -84,18 +90,21 @@ class RowGradients {
     return to.own.head_stride == 0 ? 1 : p_.H;
   }
   template <class F>
-  void for_each_head(const GradientTarget& to, Index head, const F& f) const;
+  void for_each_head(const Entries& entries, const GradientTarget& to, Index head,
+                     const F& f) const;
   void block_back(const MadeGradients<T>& made, const RowProduct<T>& by, Index b, Index h,
                   Index row, Index count, const Worker& w, const RowsOf<T>& to,
                   T* dg = nullptr) const;
-  // Blocks of a head's rows, where each sequence starts a block; and the first block of sequence b.
+  // Blocks of a head's rows, where each sequence starts a block; and the first block of entry or
+  // sequence b.
   static Index gain_blocks(const Problem& p, const InputRows<T>& input) {
     return input.places.packed ? input.places.rows / kProductRows + p.B + 1
                                : pieces(input.places.rows, kProductRows);
   }
-  Index first_gain_block(const InputRows<T>& input, Index b, Index h) const {
+  Index first_gain_block(const MadeGradients<T>& made, Index b, Index h) const {
+    const InputRows<T>& input = made.input;
     const Index blocks = gain_blocks(p_, input);
-    if (!input.places.packed) return (b * input.places.heads + h) * blocks;
+    if (!input.places.packed) return ((b - made.entries.begin) * input.places.heads + h) * blocks;
     return h * blocks + input.of_sequence(b).first / kProductRows + b;
   }
   RowsOf<const T> live_rows(const MadeGradients<T>& made, Index b, Index h, Index row, Index count,
@@ -121,7 +130,7 @@ void RowGradients<T>::block_back(const MadeGradients<T>& made, const RowProduct<
       std::copy_n(dy.data + r * dy.stride, input.width, to.data + r * to.stride);
     }
   }
-  const std::uint8_t* live = made.live + made.places().of(b, h, row);
+  const std::uint8_t* live = made.live_from(b, h, row);
   for (Index r = 0; r < count; ++r) {
     if (live[r] == 0) std::fill_n(to.data + r * to.stride, input.width, T(0));
   }
@@ -140,9 +149,9 @@ void RowGradients<T>::map_back(const MadeGradients<T>& made, const RowProduct<T>
                                const GradientRows<T>& to, runtime::Call& call) {
   const Index units = by.padded_units();
   const Index stride = by.given() ? units : made.input.width;
-  const RowPlaces& places = made.places();
+  const RowPlaces& places = made.places;
   if (!to.is_summed()) {
-    for_each_row_block(call, places, {0, p_.B},
+    for_each_row_block(call, places, made.entries,
                        [&](Index b, Index h, Index row, Index count, core::Arena& arena) {
                          const Worker w = take_worker(arena, units);
                          block_back(made, by, b, h, row, count, w, {w.made, stride});
@@ -155,8 +164,8 @@ void RowGradients<T>::map_back(const MadeGradients<T>& made, const RowProduct<T>
     const Worker w = take_worker(arena, units);
     const Index row = task * kProductRows;
     const Index count = std::min(kProductRows, places.rows - row);
-    for (Index n = 0; n < places.entries(p_.B) * places.heads; ++n) {
-      const Index b = n / places.heads;
+    for (Index n = 0; n < places.entries(made.entries.size()) * places.heads; ++n) {
+      const Index b = made.entries.begin + n / places.heads;
       const Index h = n % places.heads;
       block_back(made, by, b, h, row, count, w, {w.made, stride});
       for (Index r = 0; r < count; ++r) to.add_to(own_, b, h, row + r, w.made + r * stride);
@@ -168,29 +177,30 @@ template <class T>
 void RowGradients<T>::gain(const MadeGradients<T>& made, const RowProduct<T>& by, T* sums,
                            const GradientTarget& to, runtime::Call& call) {
   const InputRows<T>& input = made.input;
-  const RowPlaces& places = input.places;
+  const RowPlaces& places = made.places;
   const Index width = input.width;
   const Index units = by.padded_units();
   const Index stride = by.given() ? units : width;
   const Index longest = places.packed ? (input.are_keys ? p_.Tk : p_.Tq) : places.rows;
   const Index most = pieces(longest, kProductRows);
-  call.for_each_task(p_.B * places.heads * most, [&](Index task, core::Arena& arena) {
-    const Index b = task / most / places.heads;
-    const Index h = task / most % places.heads;
-    const Index block = task % most;
-    const SequenceRows all = input.of_sequence(b);
-    const Index count = std::min(kProductRows, all.count - block * kProductRows);
-    if (count <= 0) return;
-    T* dg = sums + (first_gain_block(input, b, h) + block) * width;
-    std::fill_n(dg, width, T(0));
-    const Worker w = take_worker(arena, units);
-    block_back(made, by, places.packed ? 0 : b, h, all.first + block * kProductRows, count, w,
-               {w.made, stride}, dg);
-  });
-  for (Index b = 0; b < p_.B; ++b) {
+  call.for_each_task(made.entries.size() * places.heads * most,
+                     [&](Index task, core::Arena& arena) {
+                       const Index b = made.entries.begin + task / most / places.heads;
+                       const Index h = task / most % places.heads;
+                       const Index block = task % most;
+                       const SequenceRows all = input.of_sequence(b);
+                       const Index count = std::min(kProductRows, all.count - block * kProductRows);
+                       if (count <= 0) return;
+                       T* dg = sums + (first_gain_block(made, b, h) + block) * width;
+                       std::fill_n(dg, width, T(0));
+                       const Worker w = take_worker(arena, units);
+                       block_back(made, by, places.packed ? 0 : b, h,
+                                  all.first + block * kProductRows, count, w, {w.made, stride}, dg);
+                     });
+  for (Index b = made.entries.begin; b < made.entries.end; ++b) {
     for (Index h = 0; h < places.heads; ++h) {
       T* total = own_.at(to, 0, input.input_head(h), 0, 0);
-      const T* from = sums + first_gain_block(input, b, h) * width;
+      const T* from = sums + first_gain_block(made, b, h) * width;
       for (Index n = 0; n < pieces(input.of_sequence(b).count, kProductRows); ++n) {
         tools_.stop();
         kernels_.add(total, from + n * width, width);
@@ -199,12 +209,14 @@ void RowGradients<T>::gain(const MadeGradients<T>& made, const RowProduct<T>& by
   }
 }
 
-// Calls f(b, h) for the heads that share head `head` of a parameter's gradient, ascending.
+// Calls f(b, h) for the entries, and the heads that share head `head` of a parameter's gradient,
+// ascending.
 template <class T>
 template <class F>
-void RowGradients<T>::for_each_head(const GradientTarget& to, Index head, const F& f) const {
+void RowGradients<T>::for_each_head(const Entries& entries, const GradientTarget& to, Index head,
+                                    const F& f) const {
   const bool shared = parameter_heads(to) == 1;
-  for (Index b = 0; b < p_.B; ++b) {
+  for (Index b = entries.begin; b < entries.end; ++b) {
     for (Index h = shared ? 0 : head; h < (shared ? p_.H : head + 1); ++h) {
       tools_.stop();
       f(b, h);
@@ -217,7 +229,7 @@ template <class T>
 RowsOf<const T> RowGradients<T>::live_rows(const MadeGradients<T>& made, Index b, Index h,
                                            Index row, Index count, T* copy) const {
   const Index width = made.input.width;
-  const std::uint8_t* live = made.live + made.places().of(b, h, row);
+  const std::uint8_t* live = made.live_from(b, h, row);
   const RowsOf<const T> x = made.input.changed(b, h, row, count, copy);
   if (std::find(live, live + count, std::uint8_t{0}) == live + count) return x;
   for (Index r = 0; r < count; ++r) {
@@ -242,7 +254,7 @@ void RowGradients<T>::parameter(const MadeGradients<T>& made, First first, const
     T* copy = take_worker(arena, 0).copy;
     const Index begin = task % blocks * kProductRows;
     const Index end = std::min(rows, begin + kProductRows);
-    for_each_head(to, task / blocks, [&](Index b, Index h) {
+    for_each_head(made.entries, to, task / blocks, [&](Index b, Index h) {
       const auto [first_row, all] = made.input.of_sequence(b);
       for (Index n = first_row; n < first_row + all; n += kGradientBlock) {
         tools_.stop();
@@ -264,7 +276,7 @@ template <class T>
 void RowGradients<T>::sum_rows(const MadeGradients<T>& made, const GradientTarget& to,
                                runtime::Call& call) {
   const Index width = made.width();
-  head_sums(to, width, call, [&](Index b, Index h, T* block, T* sums) {
+  head_sums(made.entries, to, width, call, [&](Index b, Index h, T* block, T* sums) {
     const auto [first, count] = made.input.of_sequence(b);
     for (Index n0 = first; n0 < first + count; n0 += kGradientBlock) {
       tools_.stop();
@@ -279,11 +291,12 @@ void RowGradients<T>::sum_rows(const MadeGradients<T>& made, const GradientTarge
 
 template <class T>
 template <class F>
-void RowGradients<T>::head_sums(const GradientTarget& to, Index width, runtime::Call& call,
-                                const F& f) {
+void RowGradients<T>::head_sums(const Entries& entries, const GradientTarget& to, Index width,
+                                runtime::Call& call, const F& f) {
   call.for_each_task(parameter_heads(to), [&](Index head, core::Arena& arena) {
     T* spare = arena.template take<T>(width).data();
-    for_each_head(to, head, [&](Index b, Index h) { f(b, h, spare, own_.at(to, 0, h, 0, 0)); });
+    for_each_head(entries, to, head,
+                  [&](Index b, Index h) { f(b, h, spare, own_.at(to, 0, h, 0, 0)); });
   });
 }
 

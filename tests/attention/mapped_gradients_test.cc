@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/additive_memory.h>
+
+#include "tests/attention/path_runner.h"
+#include "tests/support/compare.h"
+
+// Backward, mapped rows of a large batch and their gradients are made for some entries at a time,
+// as forward (mapped_entries_test.cc). The gradients of an entry's own arrays have the bits that
+// they have alone; sums over the batch go on from some entries to the next, and have the bits that
+// they have where all are mapped at once.
+namespace qkv::test {
+namespace {
+
+constexpr Index kEntries = 11;
+constexpr Index kHeads = 2;
+constexpr Index kRows = 50;
+// More threads map more entries at a time: one thread two to five, two five to ten, and so many
+// all of them.
+constexpr int kThreads[] = {1, 2};
+constexpr int kThreadsForAll = 6;
+
+// Row maps of each kind, enough of them in each entry; in a wide one so many that there is memory
+// for eight entries only, of which one to three are mapped at a time.
+enum class Maps { kAdditive, kWide, kBilinear, kNormAndRotary };
+// Whether each entry has its keys and values, or all have the same.
+enum class Keys { kOwn, kShared };
+
+struct Batch {
+  Batch(Maps which, Keys keys)
+      : maps(which),
+        shares_keys(keys == Keys::kShared),
+        width(is_additive() ? 8 : 512),
+        key_heads(which == Maps::kNormAndRotary ? kHeads : 1),
+        q(normal({kEntries, kHeads, kRows, width}, 1)),
+        k(normal({shares_keys ? 1 : kEntries, key_heads, kRows, width}, 2)),
+        v(normal({shares_keys ? 1 : kEntries, key_heads, kRows, 5}, 3)),
+        slopes(normal({kEntries, kHeads}, 4)),
+        bias(normal({kHeads, 1, kRows}, 5)),
+        sinks(normal(Dims(kHeads), 6)),
+        query_gain(normal({kHeads, width}, 7)),
+        key_gain(normal(Dims(width), 8)),
+        dout(normal({kEntries, kHeads, kRows, 5}, 9)),
+        lengths(DType::kInt32, Dims(kEntries)),
+        parameters(which == Maps::kBilinear ? ScoreKind::kBilinear : ScoreKind::kAdditive,
+                   {.H = kHeads, .Dq = width, .Dk = width, .U = which == Maps::kWide ? 1600 : 256},
+                   DType::kFloat32) {
+    for (Index b = 0; b < kEntries; ++b) {
+      lengths.view().at<std::int32_t>({b}) = static_cast<std::int32_t>(kRows - 1 - b);
+    }
+    // A key and a query without a live pair, whose rows do not enter.
+    k.view().at<float>({shares_keys ? 0 : 7, 0, kRows - 1, 3}) = NAN;
+    lengths.view().at<std::int32_t>({9}) = 0;
+    q.view().at<float>({9, 1, 30, 2}) = NAN;
+    if (!is_additive()) return;
+    // In an entry each, exponentials of a query and of a key need their powers.
+    q.view().at<float>({5, 1, 48, 0}) = 1e3F;
+    if (!shares_keys) k.view().at<float>({10, 0, 20, 0}) = 1e3F;
+  }
+  Inputs inputs(Index b0, Index b1) const {
+    const auto of_keys = [&](const Tensor& x) {
+      return shares_keys ? ConstView(x) : slice(ConstView(x), 0, b0, b1);
+    };
+    return {slice(q, 0, b0, b1), of_keys(k), of_keys(v)};
+  }
+  Options options(Index b0, Index b1) const {
+    Options x;
+    if (maps == Maps::kNormAndRotary) {
+      x.qk_norm = QkNorm{query_gain, key_gain};
+      x.rotary = Rotary{};
+    } else {
+      x.score = parameters.score();
+    }
+    x.bias = bias;
+    x.masks = {KeyLengths{slice(lengths, 0, b0, b1)}};
+    x.alibi = slice(slopes, 0, b0, b1);
+    x.sinks = sinks;
+    return x;
+  }
+  // Results and gradients of entries b0 .. b1-1.
+  PathResults run(std::string_view path, Index b0, Index b1, int threads = 1,
+                  Write write = Write::kOverwrite) const {
+    const Options x = options(b0, b1);
+    PathRunner runner({std::string(path), kind(), DType::kFloat32}, x.score,
+                      Executor::threads(threads));
+    runner.write = write;
+    return runner(inputs(b0, b1), x, {.out = slice(dout, 0, b0, b1)});
+  }
+  PathResults all(std::string_view path, int threads, Write write = Write::kOverwrite) const {
+    return run(path, 0, kEntries, threads, write);
+  }
+  ScoreKind kind() const {
+    return is_additive()             ? ScoreKind::kAdditive
+           : maps == Maps::kBilinear ? ScoreKind::kBilinear
+                                     : ScoreKind::kDot;
+  }
+  bool is_additive() const { return maps == Maps::kAdditive || maps == Maps::kWide; }
+
+  Maps maps;
+  bool shares_keys;
+  Index width, key_heads;
+  Tensor q, k, v, slopes, bias, sinks, query_gain, key_gain, dout, lengths;
+  SeededScore parameters;
+};
+
+// Calls test(batch, path) for batches of each kind on one path: all take the same entries.
+template <class F>
+void for_each_batch(const F& test) {
+  for (const Maps maps : {Maps::kAdditive, Maps::kWide, Maps::kBilinear, Maps::kNormAndRotary}) {
+    for (const Keys keys : {Keys::kOwn, Keys::kShared}) {
+      const Batch batch(maps, keys);
+      const std::string path = fast_backward_paths(batch.kind()).front();
+      SCOPED_TRACE(path + ", maps " + std::to_string(static_cast<int>(maps)) +
+                   (batch.shares_keys ? ", shared keys" : ""));
+      test(batch, path);
+    }
+    if (is_brief() && maps == Maps::kWide) return;
+  }
+}
+
+TEST(MappedGradients, HaveTheSameBitsHoweverManyEntriesAreMappedAtATime) {
+  for_each_batch([](const Batch& batch, const std::string& path) {
+    for (const Write write : {Write::kOverwrite, Write::kAccumulate}) {
+      const PathResults want = batch.all(path, kThreadsForAll, write);
+      for (const int threads : kThreads) {
+        expect_same(want, batch.all(path, threads, write), std::to_string(threads) + " threads");
+      }
+    }
+  });
+}
+
+// And those of what entries share are sums of what each gives alone.
+TEST(MappedGradients, OfAnEntryAreThoseThatItHasAlone) {
+  for_each_batch([](const Batch& batch, const std::string& path) {
+    const PathResults all = batch.all(path, 1);
+    std::map<std::string, std::vector<double>> sums;
+    for (Index b = 0; b < kEntries; ++b) {
+      for (const auto& [name, one] : batch.run(path, b, b + 1)) {
+        const Tensor& together = all.at(name);
+        if (together.shape()[0] == kEntries) {
+          EXPECT_TRUE(same_bits(slice(ConstView(together), 0, b, b + 1), one))
+              << name << ", entry " << b;
+          continue;
+        }
+        std::vector<double>& sum = sums[name];
+        sum.resize(static_cast<std::size_t>(one.element_count()));
+        std::ranges::transform(sum, values_of(one), sum.begin(), std::plus());
+      }
+    }
+    EXPECT_GE(sums.size(), batch.is_additive() ? 6U : 3U);
+    for (const auto& [name, sum] : sums) {
+      EXPECT_TRUE(compare(name, all.at(name), sum, {1e-4, 1e-4}, path));
+    }
+  });
+}
+
+// The keys of the whole batch are there, its queries and all gradients are made some at a time.
+TEST(MappedGradients, OfAnAdditiveMemoryToo) {
+  for (const Keys keys : {Keys::kOwn, Keys::kShared}) {
+    const Batch batch(Maps::kAdditive, keys);
+    const Inputs inputs = batch.inputs(0, kEntries);
+    const Options options = batch.options(0, kEntries);
+    const auto& score = std::get<Additive>(options.score);
+    // A memory is made for the batch of its calls.
+    const ConstView k = broadcast_to(inputs.k, {kEntries, 1, kRows, batch.width});
+    for (const std::string& path : fast_backward_paths(ScoreKind::kAdditive)) {
+      SCOPED_TRACE(path);
+      const PathResults want = batch.all(path, kThreadsForAll);
+      Context context = context_on(path);
+      AdditiveMemory memory(k, score, context);
+      const auto like = [&](const char* name) {
+        const Tensor& x = want.at(name);
+        return Tensor(x.dtype(), x.shape());
+      };
+      Tensor dq = like("dq"), dv = like("dv"), dwq = like("dwq"), dwk = like("dwk");
+      Tensor dscore_v = like("dscore_v"), db = like("dscore_b"), dk(DType::kFloat32, k.shape());
+      memory.attention_backward(
+          {inputs.q, k, inputs.v}, options, {want.at("out"), want.at("lse")}, {.out = batch.dout},
+          {.q = dq, .v = dv, .score = AdditiveGradient{dwq, {}, dscore_v, db}});
+      memory.key_gradients(dk, dwk);
+      for (const auto& [name, got] : {std::pair<const char*, const Tensor*>{"dq", &dq},
+                                      {"dv", &dv},
+                                      {"dwq", &dwq},
+                                      {"dwk", &dwk},
+                                      {"dscore_v", &dscore_v},
+                                      {"dscore_b", &db}}) {
+        EXPECT_TRUE(same_bits(*got, want.at(name))) << name;
+      }
+      if (!batch.shares_keys) {
+        EXPECT_TRUE(same_bits(dk, want.at("dk")));
+      }
+      if (is_brief()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test
