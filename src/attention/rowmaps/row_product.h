@@ -2,6 +2,8 @@
 #ifndef QKV_ATTENTION_ROWMAPS_ROW_PRODUCT_H_
 #define QKV_ATTENTION_ROWMAPS_ROW_PRODUCT_H_
 
+#include <algorithm>
+
 #include "attention/fused/call.h"
 
 // Products of rows with a parameter of the score, y_u = sum_c w_uc x_c + b_u, each row
@@ -45,13 +47,14 @@ class RowProduct {
                  std::min(kPanel, units_ - u), width_, panels_ + task * kPanel * width_);
     });
   }
-  // y_r = w x_r + b for rows of query head h; those of y have padded_units() values.
+  // y_r = w x_r + b for rows of query head h; those of y have room for padded_units() values.
   void apply(const FusedCall<T>& tools, Index h, const RowsOf<const T>& x, Index rows,
              const RowsOf<T>& y) const {
     const T* panel = panels_ + (heads_ == 1 ? 0 : h) * padded_units() * width_;
     for (Index u = 0; u < units_; u += kPanel, panel += kPanel * width_) {
       tools.stop();
-      tools.kernels.scores(x, rows, width_, panel, T(1), {y.data + u, y.stride});
+      tools.kernels.scores_of_keys(x, rows, width_, panel, std::min(kPanel, units_ - u), T(1),
+                                   {y.data + u, y.stride});
     }
     if (own_b_ == nullptr) return;
     const T* b = own_b_ + h * units_;
