@@ -111,7 +111,8 @@ class PathRunner {
     if (all || besides == Besides::kColumnSums) {
       outputs.column_sums = add("column_sums", shapes.keys, sums);
     }
-    const std::vector<Index> named{inputs.q.size(-2) - 1, 0, inputs.q.size(-2) / 2};
+    std::vector<Index> named;
+    if (inputs.q.size(-2) != 0) named = {inputs.q.size(-2) - 1, 0, inputs.q.size(-2) / 2};
     if (all) {
       const Dims& matrix = shapes.matrix;
       const auto sized = [&](Index rows, Index columns) {
@@ -126,8 +127,9 @@ class PathRunner {
       outputs.pooled = add("pooled", sized(6, 9), sums);
       outputs.top = {5, add("top_weights", sized(rows, 5), sums),
                      add("top_keys", sized(rows, 5), DType::kInt32)};
-      outputs.dropped_weights = {named,
-                                 add("dropped_weights", sized(3, matrix[matrix.rank() - 1]), sums)};
+      outputs.dropped_weights = {
+          named, add("dropped_weights",
+                     sized(static_cast<Index>(named.size()), matrix[matrix.rank() - 1]), sums)};
       outputs.raw_scores = add("raw_scores", matrix, sums);
       outputs.capped_scores = add("capped_scores", matrix, sums);
       outputs.masked_scores = add("masked_scores", matrix, sums);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -15,12 +14,11 @@
 #include "tests/support/compare.h"
 
 // Results that add up weights: entropy, column sums, value sums, pooled weights. The oracle's cases
-// and random calls compare their numbers with the full matrix; these are their rules, and sizes
-// with several blocks of queries (128) and chunks of keys (512), whose sums are added in turns.
+// and random calls compare their numbers with the full matrix, path_edges_test.cc their rules;
+// these are sizes with several blocks of queries (128) and chunks of keys (512), whose sums are
+// added in turns.
 namespace qkv::test {
 namespace {
-
-const double kNaN = std::nan("");
 
 struct Sums {
   Tensor entropy, columns, values, pooled;
@@ -233,132 +231,6 @@ TEST(Sums, OfPackedSequencesAreThoseOfEachAlone) {
       EXPECT_TRUE(same_bits(part(all.columns, cu_k), one.columns)) << b;
       EXPECT_TRUE(same_bits(part(all.values, cu_k), one.values)) << b;
     }
-  }
-}
-
-// ---- edges ----------------------------------------------------------------------------------
-
-// Rank 2: Tq = 4, Tk = 5, float64; two cells for the queries, five for the keys.
-struct Small {
-  Tensor q = normal({4, 3}, 31, DType::kFloat64);
-  Tensor k = normal({5, 3}, 32, DType::kFloat64);
-  Tensor v = normal({5, 2}, 33, DType::kFloat64);
-  Sums sums{DType::kFloat64, {}, 4, 5, 2, 5};
-  std::vector<double> entropy, columns, values, pooled;
-
-  void run(const std::string& path, const Options& options) {
-    Context context = context_on(path);
-    attention({q, k, v}, options, sums.all(), context);
-    entropy = values_of(sums.entropy);
-    columns = values_of(sums.columns);
-    values = values_of(sums.values);
-    pooled = values_of(sums.pooled);
-  }
-};
-
-TEST(Sums, ARowWithoutALiveKeyAddsNothingAndCountsInMeans) {
-  for (const std::string& path : all_paths()) {
-    SCOPED_TRACE(path);
-    const std::vector<Index> lengths{0, 1, 1, 1};
-    const std::vector<double> sink{1.5};
-    for (const bool with_sink : {false, true}) {
-      Small x;
-      Options options{.masks = {KeyLengths{ConstView(lengths.data(), {1, 4})}}};
-      if (with_sink) options.sinks = sink;
-      x.run(path, options);
-      EXPECT_EQ(x.entropy[0], 0);
-      if (with_sink) {
-        EXPECT_GT(x.entropy[1], 0);
-        continue;
-      }
-      EXPECT_EQ(x.entropy, std::vector<double>(4, 0));
-      EXPECT_EQ(x.columns, (std::vector<double>{3, 0, 0, 0, 0}));
-      EXPECT_EQ(x.pooled, (std::vector<double>{0.5, 0, 0, 0, 0, 1, 0, 0, 0, 0}));
-    }
-  }
-}
-
-// -w ln w of the keys alone: that of the sink itself is not part of it.
-TEST(Sums, EntropyLeavesTheSinkOut) {
-  for (const std::string& path : all_paths()) {
-    SCOPED_TRACE(path);
-    Small x;
-    for (double& value : x.q.values<double>()) value = 0;  // all scores are 0
-    const std::vector<double> sink{std::log(5.0)};         // as heavy as the five keys
-    x.run(path, {.sinks = sink});
-    for (double h : x.entropy) EXPECT_NEAR(h, 0.5 * std::log(10.0), 1e-15);
-    x.run(path, {});
-    for (double h : x.entropy) EXPECT_NEAR(h, std::log(5.0), 1e-15);
-  }
-}
-
-TEST(Sums, ANaNRowIsNaNWhereItsKeysAreLive) {
-  for (const std::string& path : all_paths()) {
-    SCOPED_TRACE(path);
-    Small x;
-    x.q.values<double>()[3] = kNaN;  // row 1
-    const std::vector<Index> lengths{5, 2, 5, 5};
-    x.run(path, {.masks = {KeyLengths{ConstView(lengths.data(), {1, 4})}}});
-    for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(std::isnan(x.entropy[i]), i == 1) << i;
-    for (std::size_t j = 0; j < 5; ++j) {
-      EXPECT_EQ(std::isnan(x.columns[j]), j < 2) << j;
-      EXPECT_EQ(std::isnan(x.values[j]), j < 2) << j;
-      EXPECT_EQ(std::isnan(x.pooled[j]), j < 2) << j;
-      EXPECT_FALSE(std::isnan(x.pooled[5 + j])) << j;
-    }
-  }
-}
-
-TEST(Sums, AValueThatNobodySeesIsNotMultiplied) {
-  for (const std::string& path : all_paths()) {
-    SCOPED_TRACE(path);
-    Small x;
-    const std::vector<Index> four{4};
-    x.v.values<double>()[9] = kNaN;
-    x.v.values<double>()[4] = std::numeric_limits<double>::infinity();
-    x.run(path, {.masks = {KeyLengths{four}}});
-    EXPECT_EQ(x.values[4], 0);
-    EXPECT_TRUE(std::isinf(x.values[2]));
-    EXPECT_FALSE(std::isnan(x.values[0]));
-  }
-}
-
-// Squares of the values would overflow, or be 0.
-TEST(Sums, LengthsOfValuesNeitherOverflowNorUnderflow) {
-  for (const double size : {1e200, 1e-200}) {
-    Small x;
-    for (double& value : x.v.values<double>()) value = size;
-    x.run("reference", {});
-    for (std::size_t j = 0; j < 5; ++j) {
-      EXPECT_NEAR(x.values[j] / (x.columns[j] * size), std::sqrt(2.0), 1e-14);
-    }
-  }
-}
-
-TEST(Sums, EmptyAxesGiveZeros) {
-  for (const std::string& path : all_paths()) {
-    for (const auto& [Tq, Tk] : {std::pair<Index, Index>{0, 5}, {4, 0}, {0, 0}}) {
-      const Tensor q(DType::kFloat32, {Tq, 3});
-      const Tensor k(DType::kFloat32, {Tk, 3});
-      const Tensor v(DType::kFloat32, {Tk, 2});
-      Sums x(DType::kFloat32, {}, Tq, Tk, 3, 2);
-      Context context = context_on(path);
-      attention({q, k, v}, {}, x.all(), context);
-      for (Tensor* result : x.list()) {
-        for (const double value : values_of(*result)) EXPECT_EQ(value, 0) << path;
-      }
-    }
-  }
-}
-
-TEST(Sums, OfNoNamedRowsAreZero) {
-  for (const std::string& path : all_paths()) {
-    Small x;
-    Context context = context_on(path);
-    const std::vector<Index> none;
-    attention({x.q, x.k, x.v}, {}, x.sums.all(ConstView(none)), context);
-    EXPECT_EQ(values_of(x.sums.columns), std::vector<double>(5, 0)) << path;
-    EXPECT_GT(values_of(x.sums.pooled)[0], 0) << path;
   }
 }
 

@@ -27,6 +27,9 @@ namespace qkv::test {
 
 using Random = std::mt19937_64;
 
+inline constexpr std::array kReals{DType::kFloat64, DType::kFloat32, DType::kBFloat16,
+                                   DType::kFloat16};
+
 enum class Layout {
   kContiguous,  // C order, 64-byte aligned
   kPermuted,    // Fortran order: the first axis is the fastest

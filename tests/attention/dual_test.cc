@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/dual.h>
+
+// The numbers by which users' score functions are differentiated. What such functions mean is in
+// path_edges_test.cc.
+namespace qkv::test {
+namespace {
+
+// Every operation of Dual against the complex-free definition: central differences in float64.
+TEST(Dual, EveryOperationHasItsDerivative) {
+  using F = std::function<Dual<double>(Dual<double>)>;
+  const std::vector<std::pair<const char*, F>> functions{
+      {"+", [](auto x) { return x + x + 2 + (3 + x); }},
+      {"-", [](auto x) { return -x - 2 - (3 - x * 3); }},
+      {"*", [](auto x) { return x * x * 2 * (3 * x); }},
+      {"/", [](auto x) { return (x / (x + 2)) / 3 + 2 / x; }},
+      {"+=",
+       [](auto x) {
+         auto y = x;
+         y += 1;
+         y *= x;
+         y -= 2;
+         y /= 3;
+         return y;
+       }},
+      {"exp", [](auto x) { return exp(2 * x); }},
+      {"log", [](auto x) { return log(x * 3); }},
+      {"log1p", [](auto x) { return log1p(x * 3); }},
+      {"sqrt", [](auto x) { return sqrt(x + 2); }},
+      {"tanh", [](auto x) { return tanh(x * 0.5); }},
+      {"sin", [](auto x) { return sin(x * 2); }},
+      {"cos", [](auto x) { return cos(x * 2); }},
+      {"atan", [](auto x) { return atan(x * 2); }},
+      {"abs", [](auto x) { return abs(x - 1) + abs(1 - x * x); }},
+      {"pow", [](auto x) { return pow(x, 2.5) + pow(x, 3); }},
+      {"min", [](auto x) { return min(x * x, 2 * x - 0.5) + min(x, 1) + min(0.5F, x); }},
+      {"max", [](auto x) { return max(x * x, 2 * x - 0.5) + max(x, 1) + max(0.5F, x); }},
+      {"select", [](auto x) { return select(x > 1, x * x, x) + select(x < 1, 0.0, x); }}};
+  const double h = std::cbrt(2e-16);
+  for (const auto& [name, f] : functions) {
+    for (double x : {0.3, 0.7, 1.9}) {
+      const double slope = f(Dual<double>(x, 1)).slope;
+      const double difference =
+          (f(Dual<double>(x + h)).value - f(Dual<double>(x - h)).value) / (2 * h);
+      EXPECT_NEAR(slope, difference, 1e-8 * (1 + std::fabs(slope))) << name << " at " << x;
+      EXPECT_EQ(f(Dual<double>(x)).slope, 0) << name << " of a constant";
+    }
+  }
+}
+
+// The numbers of both passes are the same; of equal ones the first is chosen, as by std::min.
+TEST(Dual, TheSmallerAndTheLargerOfTwo) {
+  const double nan = std::nan("");
+  for (const double a : {-1.0, 0.0, 2.5, nan}) {
+    for (const double b : {-1.0, 0.0, 2.5, nan}) {
+      const Dual<double> x(a, 3), y(b, 5);
+      const auto expect = [&](const Dual<double>& got, double plain, double slope) {
+        EXPECT_TRUE(got.value == plain || (std::isnan(got.value) && std::isnan(plain)));
+        EXPECT_EQ(got.slope, slope) << a << ", " << b;
+      };
+      expect(min(x, y), std::min(a, b), b < a ? 5 : 3);
+      expect(max(x, y), std::max(a, b), a < b ? 5 : 3);
+      expect(min(x, b), std::min(a, b), b < a ? 0 : 3);
+      expect(max(a, y), std::max(a, b), a < b ? 5 : 0);
+      EXPECT_TRUE(min(a, b) == std::min(a, b) || std::isnan(std::min(a, b)));
+    }
+  }
+  EXPECT_EQ(max(0, 0.5F), 0.5F) << "not cut to an integer";
+  EXPECT_EQ(min(1, 0.5), 0.5);
+}
+
+}  // namespace
+}  // namespace qkv::test
