@@ -29,8 +29,21 @@ double rounded(double x, int mantissa_bits, int smallest_exponent, double larges
   const double result = std::nearbyint(x / quantum) * quantum;
   return std::fabs(result) > largest ? std::copysign(HUGE_VAL, x) : result;
 }
-double as_bfloat16(double x) { return rounded(x, 7, -126, 0x1.FEp127); }
-double as_float16(double x) { return rounded(x, 10, -14, 65504); }
+// The narrow types, by the bits of their mantissa and the least exponent of normal numbers.
+struct BFloat16Format {
+  using Type = BFloat16;
+  static constexpr int kMantissa = 7, kSmallest = -126;
+  static constexpr double kLargest = 0x1.FEp127;
+};
+struct Float16Format {
+  using Type = Float16;
+  static constexpr int kMantissa = 10, kSmallest = -14;
+  static constexpr double kLargest = 65504;
+};
+template <class Format>
+double rounded_to(double x) {
+  return rounded(x, Format::kMantissa, Format::kSmallest, Format::kLargest);
+}
 
 bool same(double a, double b) { return a == b && std::signbit(a) == std::signbit(b); }
 
@@ -55,110 +68,78 @@ std::vector<float> test_floats() {
   return floats;
 }
 
-TEST(BFloat16, AllPatternsSurviveTheRoundTrip) {
-  int nans = 0;
-  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const auto narrow = BFloat16::from_bits(static_cast<std::uint16_t>(bits));
-    const auto wide = static_cast<float>(narrow);
-    EXPECT_EQ(std::bit_cast<std::uint32_t>(wide), bits << 16);
-    const bool nan = std::isnan(wide);
-    nans += nan;
-    EXPECT_EQ(BFloat16(wide).bits, nan ? bits | 0x40U : bits);
-  }
-  EXPECT_EQ(nans, 2 * 127);
-}
+template <class Format>
+class NarrowFloats : public testing::Test {};
+using Formats = testing::Types<BFloat16Format, Float16Format>;
+TYPED_TEST_SUITE(NarrowFloats, Formats);
 
-TEST(Float16, AllPatternsSurviveTheRoundTrip) {
+TYPED_TEST(NarrowFloats, AllPatternsSurviveTheRoundTrip) {
+  using Narrow = typename TypeParam::Type;
+  constexpr std::uint32_t kOne = 1U << TypeParam::kMantissa;
   int nans = 0;
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const auto narrow = Float16::from_bits(static_cast<std::uint16_t>(bits));
+    const auto narrow = Narrow::from_bits(static_cast<std::uint16_t>(bits));
     const auto wide = static_cast<float>(narrow);
     const bool nan = std::isnan(wide);
     nans += nan;
-    EXPECT_EQ(Float16(wide).bits, nan ? bits | 0x200U : bits);
+    EXPECT_EQ(Narrow(wide).bits, nan ? bits | kOne / 2 : bits);
     EXPECT_EQ(std::signbit(wide), bits >= 0x8000);
     if (nan || std::isinf(wide)) continue;
-    const int exponent = static_cast<int>(bits >> 10 & 31);
-    const double mantissa = static_cast<double>((bits & 0x3FF) + (exponent > 0 ? 1024 : 0));
-    EXPECT_EQ(std::fabs(wide), std::ldexp(mantissa, std::max(exponent, 1) - 25));
+    const auto exponent = static_cast<int>(bits % 0x8000 / kOne);
+    const double mantissa = bits % kOne + (exponent > 0 ? kOne : 0);
+    const int shift = std::max(exponent, 1) - 1 + TypeParam::kSmallest - TypeParam::kMantissa;
+    EXPECT_EQ(std::fabs(wide), std::ldexp(mantissa, shift));
   }
-  EXPECT_EQ(nans, 2 * 1023);
+  EXPECT_EQ(nans, 2 * static_cast<int>(kOne - 1));
 }
 
-TEST(BFloat16, RoundsToNearestEven) {
+TYPED_TEST(NarrowFloats, RoundsToNearestEven) {
   int compared = 0;
   for (const float x : test_floats()) {
     if (std::isnan(x)) continue;
     ++compared;
-    const double got = static_cast<float>(BFloat16(x));
-    ASSERT_TRUE(same(got, as_bfloat16(x))) << x << " -> " << got << ", want " << as_bfloat16(x);
+    const double got = static_cast<float>(typename TypeParam::Type(x));
+    const double want = rounded_to<TypeParam>(x);
+    ASSERT_TRUE(same(got, want)) << x << " -> " << got << ", want " << want;
   }
   EXPECT_GT(compared, 300000);
 }
 
-TEST(Float16, RoundsToNearestEven) {
-  int compared = 0;
-  for (const float x : test_floats()) {
-    if (std::isnan(x)) continue;
-    ++compared;
-    const double got = static_cast<float>(Float16(x));
-    ASSERT_TRUE(same(got, as_float16(x))) << x << " -> " << got << ", want " << as_float16(x);
-  }
-  EXPECT_GT(compared, 300000);
-}
-
-TEST(Float16, OverflowsHalfWayPastTheLargest) {
-  EXPECT_EQ(Float16(65504.0F).bits, 0x7BFF);
-  EXPECT_EQ(Float16(std::nextafter(65520.0F, 0.0F)).bits, 0x7BFF);
-  EXPECT_EQ(Float16(65520.0F).bits, 0x7C00);
-  EXPECT_EQ(Float16(-1e30F).bits, 0xFC00);
-  EXPECT_EQ(Float16(0x1p-25F).bits, 0x0000);
-  EXPECT_EQ(Float16(std::nextafter(0x1p-25F, 1.0F)).bits, 0x0001);
-}
-
-TEST(BFloat16, OverflowsHalfWayPastTheLargest) {
-  EXPECT_EQ(BFloat16(0x1.FEp127F).bits, 0x7F7F);
-  EXPECT_EQ(BFloat16(0x1.FEFFFEp127F).bits, 0x7F7F);
-  EXPECT_EQ(BFloat16(0x1.FFp127F).bits, 0x7F80);
-  EXPECT_EQ(BFloat16(-std::numeric_limits<float>::max()).bits, 0xFF80);
-}
-
-TEST(NarrowFloats, NanStaysNanAndIsQuiet) {
+// Of a NaN, the payload may be lost, but neither the sign nor the highest bit of the mantissa.
+TYPED_TEST(NarrowFloats, NanStaysNanAndIsQuiet) {
+  constexpr std::uint32_t kQuiet = 0x8000U - (1U << (TypeParam::kMantissa - 1));
   for (std::uint32_t payload = 1; payload < 0x800000; payload += 0x1FF) {
     for (const std::uint32_t sign : {0U, 0x80000000U}) {
       const auto x = std::bit_cast<float>(sign | 0x7F800000U | payload);
-      ASSERT_EQ(BFloat16(x).bits & 0x7FC0U, 0x7FC0U) << payload;
-      ASSERT_EQ(Float16(x).bits & 0x7E00U, 0x7E00U) << payload;
-      ASSERT_EQ(BFloat16(x).bits >> 15, sign >> 31);
-      ASSERT_EQ(Float16(x).bits >> 15, sign >> 31);
+      const std::uint32_t bits = typename TypeParam::Type(x).bits;
+      ASSERT_EQ(bits & kQuiet, kQuiet) << payload;
+      ASSERT_EQ(bits >> 15, sign >> 31);
     }
   }
 }
 
-TEST(RoundToOdd, MakesTheWayFromFloat64OneRounding) {
+TYPED_TEST(NarrowFloats, RoundingToOddMakesTheWayFromFloat64OneRounding) {
+  using Narrow = typename TypeParam::Type;
   std::mt19937_64 random(2);
   const auto check = [](double x) {
-    const float odd = core::round_to_odd(x);
-    ASSERT_TRUE(same(static_cast<float>(BFloat16(odd)), as_bfloat16(x))) << x;
-    ASSERT_TRUE(same(static_cast<float>(Float16(odd)), as_float16(x))) << x;
+    const double got = static_cast<float>(Narrow(core::round_to_odd(x)));
+    ASSERT_TRUE(same(got, rounded_to<TypeParam>(x))) << x;
   };
   int different = 0;
   for (int n = 0; n < 100000; ++n) {
     const double x = std::ldexp(std::uniform_real_distribution<double>(-2, 2)(random),
                                 static_cast<int>(random() % 320) - 160);
     check(x);
-    // At and next to the ties of either format, where rounding twice goes wrong.
-    const double sign = std::copysign(1.0, x);
-    for (const double tie : {as_bfloat16(x) + sign * half_quantum(x, 7, -126),
-                             as_float16(x) + sign * half_quantum(x, 10, -14)}) {
-      for (const double near : {tie, std::nextafter(tie, 0.0), tie * (1 + 0x1p-50)}) {
-        check(near);
-        const auto twice = BFloat16(static_cast<float>(near));
-        different += !same(static_cast<float>(twice), as_bfloat16(near));
-      }
+    // At and next to a tie, where rounding twice goes wrong.
+    const double half = half_quantum(x, TypeParam::kMantissa, TypeParam::kSmallest);
+    const double tie = rounded_to<TypeParam>(x) + std::copysign(half, x);
+    for (const double near : {tie, std::nextafter(tie, 0.0), tie * (1 + 0x1p-50)}) {
+      check(near);
+      const auto twice = static_cast<float>(Narrow(static_cast<float>(near)));
+      different += !same(twice, rounded_to<TypeParam>(near));
     }
   }
-  EXPECT_GT(different, 10000) << "the test does not reach what rounding twice gets wrong";
+  EXPECT_GT(different, 5000) << "the test does not reach what rounding twice gets wrong";
 }
 
 TEST(DTypes, SizesNamesAndFamilies) {

@@ -31,6 +31,17 @@ struct Bound {
   double absolute = 0;
 };
 
+// The largest relative errors of one rounding: to the type in which sums are made, and to that in
+// which they are stored if it is another.
+struct Rounding {
+  double sum, stored;
+};
+inline Rounding rounding_of(DType dtype) {
+  return {dtype == DType::kFloat64 ? 0x1p-53 : 0x1p-24, dtype == DType::kBFloat16  ? 0x1p-8
+                                                        : dtype == DType::kFloat16 ? 0x1p-11
+                                                                                   : 0};
+}
+
 // Never true if exactly one of the two is NaN; NaN agrees with NaN, an infinity with itself.
 inline bool agrees(double got, double want, const Bound& bound) {
   if (std::isnan(want)) return std::isnan(got);
