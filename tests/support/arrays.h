@@ -172,9 +172,12 @@ class Guarded {
   }
 
   void write_poison(DType dtype, std::uint64_t salt) {
-    Random random(salt);
+    // Knuth's MMIX generator, modulo 2^64; its high bits are the good ones. A Mersenne twister
+    // takes longer than many a call whose arrays these are.
+    std::linear_congruential_engine<std::uint64_t, 6364136223846793005, 1442695040888963407, 0>
+        random(salt);
     const std::span<std::uint8_t> bytes = memory_.values<std::uint8_t>();
-    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random() >> 56);
     if (is_real(dtype) || dtype == DType::kComplex128) write_nans(bytes, dtype);
     poison_.assign(bytes.begin(), bytes.end());
     element_byte_.assign(bytes.size(), false);
