@@ -25,13 +25,13 @@ namespace {
 constexpr Index kEntries = 11;
 constexpr Index kHeads = 2;
 constexpr Index kRows = 50;
-// More threads map more entries at a time: one thread two to five, two five to ten, and so many
+// More threads map more entries at a time: one thread two to five, two four to ten, and so many
 // all of them.
 constexpr int kThreads[] = {1, 2};
 constexpr int kThreadsForAll = 6;
 
 // Row maps of each kind, enough of them in each entry; in a wide one so many that there is memory
-// for eight entries only, of which one to three are mapped at a time.
+// for eight entries only, of which one to six are mapped at a time.
 enum class Maps { kAdditive, kWide, kBilinear, kNormAndRotary };
 // Whether each entry has its keys and values, or all have the same.
 enum class Keys { kOwn, kShared };

@@ -19,6 +19,7 @@ class MappedRows {
   MappedRows(const Problem& p, kernels::Target target, With with,
              const AdditiveKeys<T>* made = nullptr)
       : p_(p),
+        with_(with),
         bytes_of_entry_(bytes_of_entry(p, with)),
         entries_(most_entries()),
         is_additive_(p.product == core::PairProduct::kTanh),
@@ -79,6 +80,7 @@ class MappedRows {
                       T* to, runtime::Call& call) const;
 
   const Problem& p_;
+  const With with_;
   const Index bytes_of_entry_;
   const Index entries_;
   const bool is_additive_;
@@ -134,7 +136,12 @@ template <class T>
 Index MappedRows<T>::entries_at_once(int threads) const {
   if (p_.packed() || p_.paged()) return entries_;
   constexpr Index kBudget = Index{2} << 20;  // of a thread
-  return std::clamp(threads * kBudget / bytes_of_entry_, Index{1}, entries_);
+  Index some = threads * kBudget / bytes_of_entry_;
+  if (with_ == With::kRows || threads == 1) return std::clamp(some, Index{1}, entries_);
+  // Backward, a block of keys is a task: two for each thread, and the same number for all.
+  const Index blocks = keys_.places.heads * pieces(p_.k_rows, core::kGradientBlock);
+  some = std::clamp(std::max(some, pieces(Index{2} * threads, blocks)), Index{1}, entries_);
+  return some > threads && some < p_.B ? some - some % threads : some;
 }
 
 template <class T>
