@@ -164,7 +164,7 @@ std::vector<Kind> kinds() {
                      return Inputs{x, x, x};
                    },
                    none,
-                   Bound{128 * 1024 * 16, 0, 68 * kMiB},
+                   Bound{2 * kMiB, 0, 68 * kMiB},
                    Bound{0, 4 * kMiB, 33 * kMiB}});
   }
   return all;
