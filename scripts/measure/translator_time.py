@@ -27,7 +27,7 @@ STACK = 65528  # bytes of it kept with a sample
 # The first operation all of whose names are in the stack of a sample, and its multiply-adds by
 # counts: S, T tokens of sources and targets, P pairs of them, N pairs of sentences.
 OPERATIONS = {
-    "encoder: steps": (["EncoderPass::forward", "Gru::forward"], "2*S*3*H*(E+H)"),
+    "encoder: steps": (["EncoderPass::forward", "gru_forward"], "2*S*3*H*(E+H)"),
     "encoder: gradients of steps": (["EncoderPass::backward", "gru_backward"], "2*S*3*H*(E+H)"),
     "encoder: gradients of weights": (
         ["EncoderPass::backward", "gru_parameter_gradients"], "2*S*3*H*(E+H)"),
