@@ -3,12 +3,25 @@
 
 import os
 import subprocess
+import sys
 import threading
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 EVERY = 0.1  # seconds between two looks at a program's memory
+
+
+# A process inherits the peak memory of the one that started it: this one is small. Answers through
+# the pipe that is its first argument.
+STARTER = """
+import os, sys, time
+begin = time.perf_counter()
+child = os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ)
+_, status, used = os.wait4(child, 0)
+seconds = time.perf_counter() - begin
+answer = f"{os.waitstatus_to_exitcode(status)} {seconds} {used.ru_maxrss}"
+os.write(int(sys.argv[1]), answer.encode())
+"""
 
 
 class Watched(NamedTuple):
@@ -22,10 +35,11 @@ class Failed(Exception):
     """A program ended in failure: its last lines."""
 
 
-def resident_megabytes(process):
-    """Now; 0 if it has ended."""
+def resident_megabytes(starter):
+    """Of its child, now; 0 if that has ended."""
     try:
-        lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
+        child = Path(f"/proc/{starter}/task/{starter}/children").read_text(encoding="ascii").strip()
+        lines = Path(f"/proc/{child}/status").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0
     return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
@@ -41,12 +55,14 @@ def of_quarters(samples):
 
 def watched(command, environment=None, folder=None):
     """Runs a program to its end. Throws Failed."""
-    begin = time.perf_counter()
+    answers, answer = os.pipe()
     process = subprocess.Popen(
-        [*map(str, command)],
+        [sys.executable, "-S", "-E", "-c", STARTER, str(answer), *map(str, command)],
+        pass_fds=[answer],
         env={**os.environ, **(environment or {})}, cwd=folder, text=True, errors="replace",
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
+    os.close(answer)
     samples, ended = [], threading.Event()
 
     def look():
@@ -57,14 +73,15 @@ def watched(command, environment=None, folder=None):
     watcher.start()
     try:
         output = process.stdout.read()
-        _, status, used = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - begin
+        process.wait()
+        with os.fdopen(answers, encoding="ascii") as file:
+            told = file.read().split()
     finally:
         ended.set()
         watcher.join()
-    process.returncode = os.waitstatus_to_exitcode(status)
     process.stdout.close()
-    if process.returncode:
+    code = int(told[0]) if told else process.returncode
+    if code:
         last = " / ".join(output.strip().splitlines()[-4:])
-        raise Failed(f"{Path(command[0]).name} ended with {process.returncode}: {last}")
-    return Watched(output, seconds, used.ru_maxrss / 1024, of_quarters(samples))
+        raise Failed(f"{Path(command[0]).name} ended with {code}: {last}")
+    return Watched(output, float(told[1]), int(told[2]) / 1024, of_quarters(samples))

@@ -26,8 +26,8 @@ namespace {
 
 // One cache line, and one AVX-512 register.
 constexpr std::align_val_t kAlignment{64};
-// From these sizes on the system gives pages of zeros, which calloc need not write; a request
-// beyond the others cannot be met anyway.
+// From about the first size on calloc may take pages of zeros from the system, and does not write
+// them again. Beyond the second operator new refuses, where a sanitizer's calloc ends the program.
 constexpr std::size_t kLeastPages = std::size_t{1} << 17;
 constexpr std::size_t kMostPages = std::size_t{1} << 40;
 
@@ -176,7 +176,7 @@ Tensor::Tensor(DType dtype, const Dims& shape) {
 // A large tensor that is filled later is written once, not twice.
 void Tensor::allocate(std::size_t bytes) {
   if (bytes < kLeastPages || bytes > kMostPages) {
-    memory_.reset(::operator new(bytes, kAlignment));
+    memory_ = std::unique_ptr<void, Free>(::operator new(bytes, kAlignment), Free{nullptr});
     std::memset(memory_.get(), 0, bytes);
     return;
   }

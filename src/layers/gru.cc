@@ -119,7 +119,8 @@ void Gru::forward(const GruInputs& inputs, const Packed& packed, const GruOutput
                   Context& context) const {
   const GruConfig& of = packed.config;
   if (of.input != config_.input || of.hidden != config_.hidden || of.dtype != config_.dtype ||
-      of.bidirectional != config_.bidirectional) {
+      of.bidirectional != config_.bidirectional || !packed.ih[0].given() ||
+      packed.ih[1].given() != config_.bidirectional) {
     throw Error(kGruForward, "packed", "must come from pack() of this layer");
   }
   Saved none;

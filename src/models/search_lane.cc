@@ -12,7 +12,7 @@
 namespace qkv::app {
 namespace {
 
-// Hypotheses that are continued together: twelve tiles. Of 8,000 target tokens, more rows of logits
+// Hypotheses that are continued together: twelve tiles. With 8,000 target tokens, more rows of logits
 // push the weights out of the caches: 192 took 6 % longer.
 constexpr Index kRowsAtOnce = 72;
 constexpr Index kLeastRoom = kRowsAtOnce / 2;  // worth encoding sources for

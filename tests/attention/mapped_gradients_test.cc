@@ -50,7 +50,8 @@ struct Batch {
         sinks(normal(Dims(kHeads), 6)),
         query_gain(normal({kHeads, width}, 7)),
         key_gain(normal(Dims(width), 8)),
-        dout(normal({kEntries, kHeads, kRows, 5}, 9)),
+        dout_memory(normal({kEntries, kHeads, kRows, 10}, 9)),
+        dout(slice(dout_memory, 3, 0, 10, 2)),
         lengths(DType::kInt32, Dims(kEntries)),
         parameters(which == Maps::kBilinear ? ScoreKind::kBilinear : ScoreKind::kAdditive,
                    {.H = kHeads, .Dq = width, .Dk = width, .U = which == Maps::kWide ? 1600 : 256},
@@ -109,7 +110,9 @@ struct Batch {
   Maps maps;
   bool shares_keys;
   Index width, key_heads;
-  Tensor q, k, v, slopes, bias, sinks, query_gain, key_gain, dout, lengths;
+  Tensor q, k, v, slopes, bias, sinks, query_gain, key_gain, dout_memory;
+  ConstView dout;  // with gaps: its rows are copied
+  Tensor lengths;
   SeededScore parameters;
 };
 

@@ -148,7 +148,7 @@ TEST(PathSizes, TheLargestWeightsMayBeAllOfVeryMany) {
 }
 
 // Keys shared by batch entries or heads: dk and dv are sums over those, with the same bits however
-// they are computed. The last shape is too large to store dk for each batch entry.
+// they are computed. At full scale the last shape is too large to store dk for each batch entry.
 TEST(PathSizes, SharedKeysAreSumsOfTheirParts) {
   struct Shape {
     Index B, H, Tq, Tk, D;

@@ -51,6 +51,11 @@ bool same(double a, double b) { return a == b && std::signbit(a) == std::signbit
 std::vector<float> test_floats() {
   std::mt19937 random(1);
   std::vector<float> floats{0.0F, -0.0F, std::numeric_limits<float>::infinity()};
+  for (const float sign : {1.0F, -1.0F}) {  // the largest float16, and where it overflows
+    floats.push_back(sign * 65504.0F);
+    floats.push_back(sign * 65520.0F);
+    floats.push_back(sign * std::nextafter(65520.0F, 0.0F));
+  }
   for (int n = 0; n < 200000; ++n)
     floats.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random())));
   for (std::uint32_t half = 0; half < 0x8000; ++half) {

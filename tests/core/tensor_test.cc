@@ -47,8 +47,9 @@ TEST(Tensors, LargeOnesAreZeroAndAligned) {
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(x.view().data()) % 64, 0U);
       for (const float value : x.values<float>()) ASSERT_EQ(value, 0);
       std::ranges::fill(x.values<float>(), 1.0F);
-      Tensor moved;
+      Tensor moved(DType::kFloat32, {size % 2 == 0 ? 3 : 1 << 16});
       moved = std::move(x);
+      x = Tensor(DType::kFloat32, {5});
       EXPECT_EQ(moved.values<float>().back(), 1);
     }
   }
@@ -67,7 +68,7 @@ TEST(Tensors, LargeOnesTakePagesWhenTheyAreWritten) {
     EXPECT_EQ(::mincore(begin, resident.size() * page, resident.data()), 0);
     return std::ranges::count_if(resident, [](unsigned char c) { return (c & 1U) != 0; });
   };
-  EXPECT_LT(pages_in_memory(), 16);
+  EXPECT_LT(pages_in_memory(), static_cast<std::ptrdiff_t>(kBytes / page / 4));
   std::ranges::fill(x.values<std::uint8_t>(), std::uint8_t{1});
   EXPECT_GT(pages_in_memory(), static_cast<std::ptrdiff_t>(kBytes / page / 2));
 }

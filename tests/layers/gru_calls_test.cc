@@ -259,6 +259,7 @@ TEST(GruErrors, PackedMustBeTheLayersOwn) {
   EXPECT_EQ(forward(gru.pack(context)), "");
   const std::string message = "Gru::forward: packed must come from pack() of this layer";
   EXPECT_EQ(forward({}), message);
+  EXPECT_EQ(forward({.config = gru.config()}), message);
   for (const GruConfig& config :
        {GruConfig{.input = 4, .hidden = 2}, GruConfig{.input = 3, .hidden = 1},
         GruConfig{.input = 3, .hidden = 2, .bidirectional = true},

@@ -99,8 +99,8 @@ class QKV_API Gru {
     Tensor gates{};   // [directions,B,T,4*hidden]: r, z, n, W_hn h + b_hn
     std::vector<Index> lengths{};
   };
-  // Both directions' weights as products take them, for many passes between which they do not
-  // change. Several threads may use it at the same time.
+  // The weights as products take them, for many passes between which they do not change. Several
+  // threads may use it at the same time. The second of each pair is absent in one direction.
   struct Packed {
     GruConfig config{};  // the layer's
     Tensor ih[2]{};
@@ -122,8 +122,9 @@ class QKV_API Gru {
   }
   void forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                Context& context) const;
-  // The same outputs, where no backward pass follows: needs no memory for one. `packed`: pack() of
-  // the same parameters.
+  // The same outputs, where no backward pass follows: needs no memory for one. `packed` must come
+  // from pack() of this layer: throws Error for one of other sizes, type or directions, but does
+  // not notice parameters that have changed since.
   void forward(const GruInputs& inputs, const GruOutputs& outputs, Context& context) const;
   void forward(const GruInputs& inputs, const Packed& packed, const GruOutputs& outputs,
                Context& context) const;

@@ -21,7 +21,7 @@ using core::MeasuringArena;
 template <class T>
 class FusedBackward {
  public:
-  // `most_entries`: of so many batch entries are run at a time.
+  // `most_entries`: at most so many batch entries are run at a time.
   FusedBackward(const Problem& p, const GradientSources& from, const GradientResults& to,
                 kernels::Target target, const AdditiveScores<T>* additive = nullptr,
                 Index most_entries = std::numeric_limits<Index>::max())
@@ -35,8 +35,8 @@ class FusedBackward {
     run_entries(call, {0, p_.B});
     finish();
   }
-  // The same in parts: once, then for all entries in ascending order, at most `most_entries` at a
-  // time, and once. Any number of them gives the same bits.
+  // The same in parts: start(), then run_entries() for all entries in ascending order, at most
+  // `most_entries` at a time, then finish(). However they are divided, the bits are the same.
   void start(runtime::Call& call);
   void run_entries(runtime::Call& call, const Entries& entries);
   void finish() { x_.own.deliver(x_.dot.stop); }
