@@ -12,8 +12,8 @@
 namespace qkv::app {
 namespace {
 
-// Hypotheses that are continued together: twelve tiles. With 8,000 target tokens, more rows of logits
-// push the weights out of the caches: 192 took 6 % longer.
+// Hypotheses that are continued together: twelve tiles. With 8,000 target tokens, more rows of
+// logits push the weights out of the caches: 192 took 6 % longer.
 constexpr Index kRowsAtOnce = 72;
 constexpr Index kLeastRoom = kRowsAtOnce / 2;  // worth encoding sources for
 constexpr Index kMostTokensAtOnce = 1024;      // of sources that are encoded together, with padding

@@ -3,8 +3,8 @@
 #define QKV_TESTS_SUPPORT_ALLOCATIONS_H_
 
 // Link allocations.cc to count every operator new of the program, on all threads. More than 1 TiB
-// at once is rejected with std::bad_alloc, even under a sanitizer. A Tensor of 128 KiB and more is not
-// counted: its memory is calloc's.
+// at once is rejected with std::bad_alloc, even under a sanitizer. A Tensor of 128 KiB and more is
+// not counted: its memory is calloc's.
 namespace qkv::test {
 
 // The number since the program started.
