@@ -53,8 +53,8 @@ def of_quarters(samples):
     return [max(samples[begin:end]) for begin, end in zip(ends, ends[1:])]
 
 
-def watched(command, environment=None, folder=None):
-    """Runs a program to its end. Throws Failed."""
+def watched(command, environment=None, folder=None, code=0):
+    """Runs a program to its end, which must be with this exit code. Throws Failed."""
     answers, answer = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-S", "-E", "-c", STARTER, str(answer), *map(str, command)],
@@ -80,8 +80,8 @@ def watched(command, environment=None, folder=None):
         ended.set()
         watcher.join()
     process.stdout.close()
-    code = int(told[0]) if told else process.returncode
-    if code:
+    got = int(told[0]) if told else process.returncode
+    if got != code:
         last = " / ".join(output.strip().splitlines()[-4:])
-        raise Failed(f"{Path(command[0]).name} ended with {code}: {last}")
+        raise Failed(f"{Path(command[0]).name} ended with {got}: {last}")
     return Watched(output, float(told[1]), int(told[2]) / 1024, of_quarters(samples))

@@ -13,11 +13,10 @@ any. --keep keeps the files for the next run.
 
 import argparse
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
+from watched import watched
 
 WIDTH = 300
 UNLIKE = ["aardvark", "bellows", "candle", "dulcimer", "ember", "fiddle"]
@@ -68,32 +67,12 @@ def last_words(path, write, size, kind):
     return known.read_text(encoding="ascii").split()
 
 
-# A process inherits the peak memory of the one that started it: this one is small.
-STARTER = """
-import os, sys, time
-start = time.perf_counter()
-quiet = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_WRONLY, 0) for stream in (1, 2)]
-child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=quiet)
-_, status, usage = os.wait4(child, 0)
-print(status, time.perf_counter() - start, usage.ru_maxrss * 1024)
-"""
-
-
-def run(command, code):
-    """Seconds and peak bytes of one run, which must end with this exit code."""
-    starter = [sys.executable, "-S", "-E", "-c", STARTER, *command]
-    answer = subprocess.run(starter, stdout=subprocess.PIPE, check=True).stdout.split()
-    if int(answer[0]) != code << 8:
-        sys.exit(f"{' '.join(command)}: status {answer[0].decode()}")
-    return float(answer[1]), int(answer[2])
-
-
 def measure(program, path, words, code, runs):
     """Prints one line."""
     command = [str(program), "words", " ".join(words), "--vectors", str(path), "--quiet"]
-    results = [run(command, code) for _ in range(runs)]
-    rates = [path.stat().st_size / seconds / 1e9 for seconds, _ in results]
-    peak = max(memory for _, memory in results)
+    results = [watched(command, code=code) for _ in range(runs)]
+    rates = [path.stat().st_size / result.seconds / 1e9 for result in results]
+    peak = max(result.peak for result in results) * 1024 * 1024
     print(f"{path.stem:14} {'one missing' if code else 'all present':12}"
           f"{max(rates):5.2f} GB/s ({' '.join(f'{rate:.2f}' for rate in rates)}), "
           f"{peak / 1e6:.1f} MB")

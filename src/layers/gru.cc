@@ -98,21 +98,9 @@ Gru::Parameters Gru::zero_gradients() const {
   return {layers::zeros_like(parameters_.forward), layers::zeros_like(parameters_.backward)};
 }
 
-// Without `saves`, of `saved` only x is used, for this call. `packed` may be null.
-struct Gru::Pass {
-  Saved& saved;
-  bool saves = false;
-  const Packed* packed = nullptr;
-};
-
 void Gru::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                   Context& context) const {
-  compute(inputs, {.saved = saved, .saves = true}, outputs, context);
-}
-
-void Gru::forward(const GruInputs& inputs, const GruOutputs& outputs, Context& context) const {
-  Saved none;
-  compute(inputs, {.saved = none}, outputs, context);
+  compute(inputs, saved, nullptr, outputs, context);
 }
 
 void Gru::forward(const GruInputs& inputs, const Packed& packed, const GruOutputs& outputs,
@@ -124,7 +112,7 @@ void Gru::forward(const GruInputs& inputs, const Packed& packed, const GruOutput
     throw Error(kGruForward, "packed", "must come from pack() of this layer");
   }
   Saved none;
-  compute(inputs, {.saved = none, .packed = &packed}, outputs, context);
+  compute(inputs, none, &packed, outputs, context);
 }
 
 Gru::Packed Gru::pack(Context& context) const {
@@ -138,9 +126,9 @@ Gru::Packed Gru::pack(Context& context) const {
   return packed;
 }
 
-void Gru::compute(const GruInputs& inputs, const Pass& pass, const GruOutputs& outputs,
-                  Context& context) const {
-  Saved& saved = pass.saved;
+// With packed weights no backward pass follows: of `saved` only x is used, for this call.
+void Gru::compute(const GruInputs& inputs, Saved& saved, const Packed* packed,
+                  const GruOutputs& outputs, Context& context) const {
   saved.lengths.clear();  // no backward pass if this one throws
   Tensor sequences = std::exchange(saved.x, {});
   const ConstView& x = inputs.x;
@@ -172,7 +160,7 @@ void Gru::compute(const GruInputs& inputs, const Pass& pass, const GruOutputs& o
   layers::resize(sequences, config_.dtype, x.shape());
   copy_sequences(x, lengths, sequences);
   layers::GruTensors tensors{.x = sequences};
-  if (pass.saves) {
+  if (packed == nullptr) {
     layers::resize(saved.states, config_.dtype, {directions(), B, T, H});
     layers::resize(saved.gates, config_.dtype, {directions(), B, T, 4 * H});
     tensors.states = saved.states.view();
@@ -180,7 +168,7 @@ void Gru::compute(const GruInputs& inputs, const Pass& pass, const GruOutputs& o
   }
   layers::dispatch(config_.dtype, [&]<class R>() {
     layers::GruSequence sequence = sequence_of(config_, parameters_, lengths, T);
-    sequence.packed = pass.packed;
+    sequence.packed = packed;
     layers::gru_forward<R>(sequence, tensors, inputs.state, outputs, context);
   });
   saved.x = std::move(sequences);

@@ -44,14 +44,6 @@ void GruStack::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& 
           });
 }
 
-void GruStack::forward(const GruInputs& inputs, const GruOutputs& outputs, Context& context) const {
-  std::vector<Tensor> between;
-  compute(inputs, between, outputs, [&](std::size_t n, const GruInputs& in, const GruOutputs& out) {
-    layers_[n].forward(in, out, context);
-    if (n > 0) between[n - 1] = {};  // it has been read
-  });
-}
-
 void GruStack::forward(const GruInputs& inputs, const Packed& packed, const GruOutputs& outputs,
                        Context& context) const {
   if (packed.layers.size() != layers_.size()) {

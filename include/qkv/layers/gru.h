@@ -125,7 +125,6 @@ class QKV_API Gru {
   // The same outputs, where no backward pass follows: needs no memory for one. `packed` must come
   // from pack() of this layer: throws Error for one of other sizes, type or directions, but does
   // not notice parameters that have changed since.
-  void forward(const GruInputs& inputs, const GruOutputs& outputs, Context& context) const;
   void forward(const GruInputs& inputs, const Packed& packed, const GruOutputs& outputs,
                Context& context) const;
   Packed pack(Context& context) const;
@@ -140,9 +139,8 @@ class QKV_API Gru {
                 Context& context) const;
 
  private:
-  struct Pass;
-  void compute(const GruInputs& inputs, const Pass& pass, const GruOutputs& outputs,
-               Context& context) const;
+  void compute(const GruInputs& inputs, Saved& saved, const Packed* packed,
+               const GruOutputs& outputs, Context& context) const;
 
   GruConfig config_;
   Parameters parameters_;

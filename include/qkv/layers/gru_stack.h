@@ -45,7 +45,6 @@ class QKV_API GruStack {
   // As Gru::forward, with states [layers*directions,B,hidden] from the lowest layer up.
   void forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                Context& context) const;
-  void forward(const GruInputs& inputs, const GruOutputs& outputs, Context& context) const;
   void forward(const GruInputs& inputs, const Packed& packed, const GruOutputs& outputs,
                Context& context) const;
   Packed pack(Context& context) const;
