@@ -13,7 +13,8 @@
 // Products of bfloat16 as AVX512-BF16 has them (VDPBF16PS), in plain arithmetic: a lane adds the
 // products of a pair to a float32, that of the odd element first. Each of the two steps is a fused
 // multiply-add, rounded to nearest; subnormal numbers, those added too, count as zeros of their
-// sign, and so does a subnormal result. (Intel, Software Developer's Manual, volume 2, VDPBF16PS.)
+// sign, and so does a tiny result. (Intel, Software Developer's Manual, volume 2, VDPBF16PS; what
+// is tiny: volume 1, section 4.9.1.5.)
 namespace qkv::core {
 
 // Whether scores and weighted sums of a call are products of pairs where the target has them: dot
@@ -37,7 +38,15 @@ inline float flushed(float x) noexcept {
 
 // One of the two steps: sum + a b, where a and b are bfloat16.
 inline float add_flushed_product(float a, float b, float sum) noexcept {
-  return flushed(std::fma(flushed(a), flushed(b), flushed(sum)));
+  a = flushed(a);
+  b = flushed(b);
+  sum = flushed(sum);
+  const float result = std::fma(a, b, sum);
+  if (std::fabs(result) > 0x1p-126F || result == 0) return result;
+  // A result is tiny if it stays below 2^-126 when it is rounded to 24 bits whatever its exponent.
+  // Numbers from 2^-126 - 2^-151 on do not; std::fma rounds to fewer bits there.
+  const double exact = double{a} * double{b} + double{sum};
+  return std::fabs(exact) < 0x1p-126 - 0x1p-151 ? std::copysign(0.0F, result) : result;
 }
 
 // A weight as a bfloat16 (VCVTNE2PS2BF16): to nearest, ties to even.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/elementary.h"
 #include "core/order.h"
 
 // The backward pass recomputes its weights from lse, exp(s_j - lse). The rounding of a large lse
@@ -24,7 +25,7 @@ bool has_large_lse(T lse) {
 template <class T>
 T weight_factor(T lse, double sum) {
   const double bound = std::numeric_limits<T>::epsilon() * (std::abs(double{lse}) + kLargeLse);
-  if (!has_large_lse(lse) || !(std::abs(std::log(sum)) <= bound)) return T(1);
+  if (!has_large_lse(lse) || !(std::abs(portable_log(sum)) <= bound)) return T(1);
   return static_cast<T>(1 / sum);
 }
 

@@ -185,7 +185,8 @@ HWY_NOINLINE Range exponentials(const T* a, Index n, T* x, T* power) {
 
 // ---- 1 / (1 + e^2a e^2b) ----------------------------------------------------------------------
 
-// Below 1 / kLargest a reciprocal changes no tanh; above, those of infinity have no Newton step.
+// Below 1 / kLargest a reciprocal changes no tanh. Above, a quotient may be subnormal, and the
+// estimate for infinity has no Newton step.
 inline constexpr float kLargest = 0x1p100F;
 
 // x 2^e; e is an integer, infinite or NaN.
@@ -233,19 +234,18 @@ HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power, V one) {
   return hn::Min(hn::Set(d, static_cast<hn::TFromD<D>>(kLargest)), sum);
 }
 
-// The reciprocal of a denominator. In float32 an estimate r and its error e = 1 - x r give
-// r (1 + e), and r (1 + e + e^2) if the estimate has only 12 bits: 1 / 1 is 1.
+// The reciprocal of a denominator. `rcpps` of SSE and AVX has other bits on each maker's CPUs, and
+// with the steps that refine it takes as long as a division. vrcp14ps of AVX-512 is defined to the
+// bit: from its estimate r and the error e = 1 - x r follows r (1 + e), and 1 / 1 is 1.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V reciprocal(D d, V x) {
   using T = hn::TFromD<D>;
   const V one = hn::Set(d, T(1));
-  if constexpr (sizeof(T) == 8) {
+  if constexpr (sizeof(T) == 8 || HWY_TARGET != HWY_AVX3) {
     return hn::Div(one, x);
   } else {
     const V estimate = hn::ApproximateReciprocal(x);
-    V error = hn::NegMulAdd(x, estimate, one);
-    if constexpr (HWY_TARGET != HWY_AVX3) error = hn::MulAdd(error, error, error);
-    return hn::MulAdd(estimate, error, estimate);
+    return hn::MulAdd(estimate, hn::NegMulAdd(x, estimate, one), estimate);
   }
 }
 

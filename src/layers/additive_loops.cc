@@ -2,8 +2,8 @@
 #include "layers/additive_loops.h"
 
 #include <algorithm>
-#include <cmath>
 
+#include "core/elementary.h"
 #include "layers/packed.h"
 
 namespace qkv::layers {
@@ -31,7 +31,7 @@ void plain_scores(const RowsOf<const T>& left, Index rows, const T* panel, Index
     for (Index n = 0; n < keys; ++n) {
       T sum = 0;
       for (Index u = 0; u < by.units; ++u) {
-        sum += by.v[u] * std::tanh(query[u] + panel[u * kPanel + n]);
+        sum += by.v[u] * core::portable_tanh(query[u] + panel[u * kPanel + n]);
       }
       s.data[r * s.stride + n] = scale * sum;
     }
@@ -48,7 +48,7 @@ void plain_pairs(Range /*range*/, const kernels::UnitColumn<T>& left, Index rows
       for (Index u = 0; u < kUnitLanes; ++u) {
         const Index l = r * kUnitLanes + u;
         const Index k = n * kUnitLanes + u;
-        const T tanh = std::tanh(left.x[l] + right.x[k]);
+        const T tanh = core::portable_tanh(left.x[l] + right.x[k]);
         to.weights[l] += gradient * tanh;
         to.left[l] += gradient * (1 - tanh * tanh);
         to.right[k] += gradient * (1 - tanh * tanh);

@@ -10,6 +10,7 @@
 
 #include <qkv/layers/cross_entropy.h>
 
+#include "core/elementary.h"
 #include "core/message.h"
 #include "core/order.h"
 #include "dense/rows.h"
@@ -155,17 +156,17 @@ struct Forward {
 
   T log_probability(Index n) const {
     const T x = logits.row(n)[targets[n] * logits.stride()];
-    return x - max[n] - std::log(sum[n]);
+    return x - max[n] - core::portable_log(sum[n]);
   }
   // The mean of w_v log p_v over v.
   T mean_log_probability(Index n) const {
     const Index V = logits.channels();
     if (weights.given()) {
       const T below = weighted_sum_below(logits.row(n), logits.stride(), V, max[n], weights);
-      return (below - weights.sum * std::log(sum[n])) / static_cast<T>(V);
+      return (below - weights.sum * core::portable_log(sum[n])) / static_cast<T>(V);
     }
     const T below = sum_below(logits.row(n), logits.stride(), V, max[n]);
-    return below / static_cast<T>(V) - std::log(sum[n]);
+    return below / static_cast<T>(V) - core::portable_log(sum[n]);
   }
   T loss(Index n, T log_p) const {
     const T w = weights(targets[n]);

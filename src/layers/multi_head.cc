@@ -50,7 +50,7 @@ MultiHeadAttention::Parameters zeros(const MultiHeadConfig& c) {
 
 // The divisor of q and k: the split form leaves scaling to the score.
 double divisor_of(const MultiHeadConfig& c) {
-  return c.form == HeadForm::kSplit ? 1 : std::pow(static_cast<double>(c.width), 0.25);
+  return c.form == HeadForm::kSplit ? 1 : std::sqrt(std::sqrt(static_cast<double>(c.width)));
 }
 
 Options options_of(const MultiHeadConfig& c, const LayerInputs& inputs) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/elementary.h"
 #include "reference/sum.h"
 
 namespace qkv::layers {
@@ -20,7 +21,7 @@ template <class T>
 T exponentials(T* row, Index n, T max) {
   T partial[core::kPartialSums] = {};
   for (Index j = 0; j < n; ++j) {
-    row[j] = std::exp(row[j] - max);
+    row[j] = core::portable_exp(row[j] - max);
     partial[j % core::kPartialSums] += row[j];
   }
   return reference::tree_sum(partial);
@@ -54,7 +55,7 @@ void RowKernels<T>::weights(const T* row, Index n, T max, T sum, T* w) const {
     kernels_->weights(row, n, max, sum, w);
     return;
   }
-  for (Index j = 0; j < n; ++j) w[j] = std::exp(row[j] - max) / sum;
+  for (Index j = 0; j < n; ++j) w[j] = core::portable_exp(row[j] - max) / sum;
 }
 
 template <class T>

@@ -22,7 +22,7 @@ Options options_of(const SelfAttentionInputs& inputs) {
 }
 
 // n^(1/4): dividing both q and k by it divides their product by sqrt(n).
-double divisor_of(Index width) { return std::pow(static_cast<double>(width), 0.25); }
+double divisor_of(Index width) { return std::sqrt(std::sqrt(static_cast<double>(width))); }
 
 }  // namespace
 

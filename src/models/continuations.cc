@@ -7,6 +7,8 @@
 
 #include <qkv/app/vocabulary.h>
 
+#include "core/elementary.h"
+
 namespace qkv::app {
 namespace {
 
@@ -62,7 +64,7 @@ Normaliser normaliser(const T* logits, Index V, RowScores scores,
   const auto largest = static_cast<double>(by.largest(logits, V));
   if (!std::isfinite(largest)) return {largest, std::numeric_limits<double>::quiet_NaN()};
   if (scores == RowScores::kOnlyOrder) return {largest, 0};
-  return {largest, largest + std::log(by.sum_of_exponentials(logits, V, largest))};
+  return {largest, largest + core::portable_log(by.sum_of_exponentials(logits, V, largest))};
 }
 
 template <class T>

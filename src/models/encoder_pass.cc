@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
 #include <utility>
 
+#include "core/elementary.h"
 #include "models/translator_pass.h"
 #include "models/values.h"
 
@@ -54,7 +54,7 @@ void EncoderPass::start(const View& state) {
   layers_.start.forward(entry(of_last_layer(ConstView(last_)), 1), saved_start_, state, context_);
   with_type(config_.dtype, [&]<class T>() {
     for_each_row<T>(state, state, [&](T* s, const T*) {
-      for (Index u = 0; u < config_.hidden; ++u) s[u] = std::tanh(s[u]);
+      for (Index u = 0; u < config_.hidden; ++u) s[u] = core::portable_tanh(s[u]);
     });
   });
 }

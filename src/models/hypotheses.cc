@@ -2,10 +2,11 @@
 #include "models/hypotheses.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include <qkv/app/vocabulary.h>
+
+#include "core/elementary.h"
 
 namespace qkv::app {
 
@@ -23,7 +24,7 @@ Index Hypotheses::parent(Index hypothesis) const {
 
 double Hypotheses::score(const Hypothesis& hypothesis) const {
   const auto tokens = static_cast<double>(std::max<Index>(hypothesis.tokens, 1));
-  return hypothesis.log_probability / std::pow(tokens, options_.length_penalty);
+  return hypothesis.log_probability / core::Powers(tokens).of(options_.length_penalty);
 }
 
 double Hypotheses::log_probability(Index hypothesis) const {

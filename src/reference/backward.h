@@ -212,7 +212,7 @@ void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
         case PairProduct::kTanh: {
           const T* v = x_.score_v.of(0, at.h, 0);
           for (Index u = 0; u < width; ++u) {
-            const T t = std::tanh(left[u] + right_j[u]);
+            const T t = reference::tanh(left[u] + right_j[u]);
             w.block[u] = fused_multiply_add(draw, v[u] * (T(1) - t * t), w.block[u]);
             w.block_v[u] = fused_multiply_add(draw, t, w.block_v[u]);
           }
@@ -288,7 +288,7 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
         case PairProduct::kTanh: {
           const T* v = x_.score_v.of(0, at.h, 0);
           for (Index u = 0; u < width; ++u) {
-            const T t = std::tanh(left[u] + right[n * width + u]);
+            const T t = reference::tanh(left[u] + right[n * width + u]);
             dright[u] = fused_multiply_add(draw, v[u] * (T(1) - t * t), dright[u]);
           }
           break;

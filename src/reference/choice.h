@@ -7,6 +7,7 @@
 
 #include <qkv/view.h>
 
+#include "core/elementary.h"
 #include "core/order.h"
 #include "reference/sum.h"
 
@@ -29,7 +30,7 @@ template <class T>
 double sum_of_exponentials(const T* x, Index n, double shift) {
   double partial[core::kPartialSums] = {};
   for (Index v = 0; v < n; ++v) {
-    partial[v % core::kPartialSums] += std::exp(static_cast<double>(x[v]) - shift);
+    partial[v % core::kPartialSums] += core::portable_exp(static_cast<double>(x[v]) - shift);
   }
   return tree_sum(partial);
 }

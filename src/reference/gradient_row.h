@@ -81,7 +81,7 @@ bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSour
     if (!row.scores.live[n]) continue;
     x.stop();
     any_live = true;
-    row.w[n] = std::exp(row.scores.s[n] - lse) * factor;
+    row.w[n] = reference::exp(row.scores.s[n] - lse) * factor;
     row.dw[n] = row.dweights[n];
     if (!from.dout.given()) continue;
     const T z = row.kept[n] ? T(1) / keep : T(0);
@@ -97,7 +97,7 @@ T row_factor(const Problem& p, const GradientSources& from, const QueryAt& at,
   const T lse = element<T>(p, from.lse, at.b, at.h, p.sequence(at.b).q0 + at.i, 0);
   if (!core::has_large_lse(lse)) return T(1);
   double sum = 0;
-  if (p.sinks.given()) sum += std::exp(parameter<T>(p.sinks, at.h, 0, 0) - lse);
+  if (p.sinks.given()) sum += reference::exp(parameter<T>(p.sinks, at.h, 0, 0) - lse);
   for (Index n = 0; n < row.scores.count; ++n) sum += row.w[n];
   return core::weight_factor(lse, sum);
 }
@@ -139,7 +139,7 @@ T sink_gradient(const Problem& p, const GradientSources& from, const QueryAt& at
   if (sink == -kInfinity<T>) return T(0);
   if (!any_live) return -delta;  // lse = sink: w_sink = 1
   const T lse = element<T>(p, from.lse, at.b, at.h, p.sequence(at.b).q0 + at.i, 0);
-  return -(std::exp(sink - lse) * factor) * delta;
+  return -(reference::exp(sink - lse) * factor) * delta;
 }
 
 // s_j contains -slope |i + o - j|.

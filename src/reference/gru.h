@@ -2,9 +2,9 @@
 #ifndef QKV_REFERENCE_GRU_H_
 #define QKV_REFERENCE_GRU_H_
 
-#include <cmath>
-
 #include <qkv/view.h>
+
+#include "reference/scalar.h"
 
 // The gated recurrent unit between its products (Cho et al. 2014, section 2.3, in PyTorch's form),
 // forward and backward, on one row. S is float, double or complex<double>.
@@ -12,7 +12,7 @@ namespace qkv::reference {
 
 template <class S>
 S sigmoid(const S& x) {
-  return S(1) / (S(1) + std::exp(-x));
+  return S(1) / (S(1) + reference::exp(-x));
 }
 
 // xs, hs [3 hidden] are the sums of the gates r, z, n from the input and from the state h; gates
@@ -23,7 +23,7 @@ void gru_forward(const S* xs, const S* hs, const S* h, Index hidden, S* next, S*
     const S hs_n = hs[2 * hidden + u];
     const S r = sigmoid(xs[u] + hs[u]);
     const S z = sigmoid(xs[hidden + u] + hs[hidden + u]);
-    const S n = std::tanh(xs[2 * hidden + u] + r * hs_n);
+    const S n = reference::tanh(xs[2 * hidden + u] + r * hs_n);
     if (gates != nullptr) {
       gates[u] = r;
       gates[hidden + u] = z;

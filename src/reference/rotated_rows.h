@@ -3,8 +3,8 @@
 #define QKV_REFERENCE_ROTATED_ROWS_H_
 
 #include <algorithm>
-#include <cmath>
 
+#include "core/elementary.h"
 #include "core/row_maps.h"
 #include "reference/row_at.h"
 #include "reference/scalar.h"
@@ -14,10 +14,15 @@
 // so that the product of two rows depends on how far apart their positions are.
 namespace qkv::reference {
 
+// The powers of the map's base; frequencies that are given need none.
+inline core::Powers powers_of_base(const core::RotatedRows& map) {
+  return core::Powers(map.frequencies.given() ? 1 : map.base);
+}
+
 // Radians per position; angles are float64 whatever the sums are.
-inline double frequency(const core::RotatedRows& map, Index m) {
+inline double frequency(const core::RotatedRows& map, const core::Powers& base, Index m) {
   if (map.frequencies.given()) return parameter<double>(map.frequencies, 0, 0, m);
-  return std::pow(map.base, -2 * static_cast<double>(m) / static_cast<double>(map.width));
+  return base.of(-2 * static_cast<double>(m) / static_cast<double>(map.width));
 }
 
 inline Index position(const core::RotatedRows& map, Index b, Index row, Index place) {
@@ -34,8 +39,8 @@ struct Turn {
 
 template <class T>
 Turn<T> turn_by(double position, double frequency) {
-  const double angle = position * frequency;
-  return {static_cast<T>(std::cos(angle)), static_cast<T>(std::sin(angle))};
+  const core::SinCos turn = core::portable_sin_cos(position * frequency);
+  return {static_cast<T>(turn.cos), static_cast<T>(turn.sin)};
 }
 
 // Calls f(u, v, turn) with the indices of each pair's two values.
@@ -43,9 +48,10 @@ template <class T, class F>
 void for_each_pair(const core::RotatedRows& map, const RowAt<T>& at, const F& f) {
   const Index pairs = map.width / 2;
   const auto p = static_cast<double>(position(map, at.b, at.row, at.place));
+  const core::Powers base = powers_of_base(map);
   for (Index m = 0; m < pairs; ++m) {
     const Turn<T> turn = at.turns != nullptr ? Turn<T>{at.turns[2 * m], at.turns[2 * m + 1]}
-                                             : turn_by<T>(p, frequency(map, m));
+                                             : turn_by<T>(p, frequency(map, base, m));
     f(map.halves ? m : 2 * m, map.halves ? m + pairs : 2 * m + 1, turn);
   }
 }

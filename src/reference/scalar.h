@@ -7,6 +7,7 @@
 #include <complex>
 #include <limits>
 
+#include "core/elementary.h"
 #include "core/order.h"
 #include "core/storage.h"
 
@@ -42,6 +43,33 @@ T fused_multiply_add(const T& a, const T& b, const T& c) {
     return a * b + c;
   } else {
     return std::fma(a, b, c);
+  }
+}
+
+// Real functions have the same bits everywhere; complex ones, of derivatives only, are the C++
+// library's.
+template <class T>
+T exp(const T& x) {
+  if constexpr (core::kIsComplex<T>) {
+    return std::exp(x);
+  } else {
+    return core::portable_exp(x);
+  }
+}
+template <class T>
+T log(const T& x) {
+  if constexpr (core::kIsComplex<T>) {
+    return std::log(x);
+  } else {
+    return core::portable_log(x);
+  }
+}
+template <class T>
+T tanh(const T& x) {
+  if constexpr (core::kIsComplex<T>) {
+    return std::tanh(x);
+  } else {
+    return core::portable_tanh(x);
   }
 }
 

@@ -74,12 +74,11 @@ void add_paired_value(const WeightedSum<T>& values, const T& weight, Index j) {
 // Merges (max_b, sum_b) into a; returns the factors for a's and b's earlier sums.
 template <class T>
 std::pair<T, T> merge(Softmax<T>& a, const T& max_b, const T& sum_b) {
-  using std::exp;
   const bool b_larger = real_part(max_b) > real_part(a.max);
   const T max = b_larger ? max_b : a.max;
   // exp(-inf) = 0; a complex -inf has no useful exponential.
-  const T factor_a = real_part(a.max) == -kInfinity<T> ? T(0) : exp(a.max - max);
-  const T factor_b = exp(max_b - max);
+  const T factor_a = real_part(a.max) == -kInfinity<T> ? T(0) : reference::exp(a.max - max);
+  const T factor_b = reference::exp(max_b - max);
   a.sum = fused_multiply_add(a.sum, factor_a, sum_b * factor_b);
   a.max = max;
   return {factor_a, factor_b};
@@ -88,7 +87,6 @@ std::pair<T, T> merge(Softmax<T>& a, const T& max_b, const T& sum_b) {
 // Keys j0 .. j1-1: their maximum, then e_j = exp(s_j - max), sum_j e_j and chunk_acc.
 template <class T>
 Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedSum<T>& values) {
-  using std::exp;
   Softmax<T> c;
   for (Index j = j0; j < j1; ++j) {
     if (!x.live[j]) continue;
@@ -103,7 +101,7 @@ Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedS
   for (Index n = j0; n < (values.pairs ? j1 + 1 : j1); ++n) {
     const Index j = values.pairs ? n ^ 1 : n;
     if (j >= j1 || !x.live[j]) continue;
-    const T e = exp(x.s[j] - c.max);
+    const T e = reference::exp(x.s[j] - c.max);
     partial[j % core::kPartialSums] += e;
     if (values.width == 0) continue;
     const T weight = values.kept[j] ? e : T(0);
@@ -157,19 +155,17 @@ void add_sink(const T& sink, Softmax<T>& state, const WeightedSum<T>& values) {
 // lse = max + log(sum); -inf for a row with neither a live key nor a sink.
 template <class T>
 T log_sum_exp(const Softmax<T>& state) {
-  using std::log;
   if (state.nan) return T(kNaN<T>);
   if (real_part(state.max) == -kInfinity<T>) return T(-kInfinity<T>);
-  return state.max + log(state.sum);
+  return state.max + reference::log(state.sum);
 }
 
 // w_j = exp(s_j - max) / sum; 0 where masked, NaN for live keys of a NaN row.
 template <class T>
 T weight(const Scores<T>& x, const Softmax<T>& state, Index j) {
-  using std::exp;
   if (!x.live[j] || state.empty) return T(0);
   if (state.nan) return T(kNaN<T>);
-  return exp(x.s[j] - state.max) / state.sum;
+  return reference::exp(x.s[j] - state.max) / state.sum;
 }
 
 // -sum_j w_j ln w_j over live keys, where ln w_j = s_j - max - ln(sum), and a weight of 0 adds 0:
@@ -177,10 +173,9 @@ T weight(const Scores<T>& x, const Softmax<T>& state, Index j) {
 // term.
 template <class T>
 T entropy(const Scores<T>& x, const Softmax<T>& state) {
-  using std::log;
   if (state.nan) return T(kNaN<T>);
   if (state.empty) return T(0);
-  const T log_sum = log(state.sum);
+  const T log_sum = reference::log(state.sum);
   T total(0);
   for (Index j0 = 0; j0 < x.count; j0 += x.chunk) {
     T partial[core::kPartialSums] = {};

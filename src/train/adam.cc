@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/adam.h"
 
-#include <cmath>
 #include <cstddef>
 
 #include <fmt/format.h>
@@ -9,6 +8,7 @@
 #include <qkv/error.h>
 
 #include "core/adam_factors.h"
+#include "core/elementary.h"
 #include "train/parameter_lists.h"
 #include "train/pieces.h"
 
@@ -35,8 +35,8 @@ core::AdamFactors<T> factors(const AdamOptions& options, const AdamStep& step, I
           .one_minus_beta1 = static_cast<T>(1 - options.beta1),
           .one_minus_beta2 = static_cast<T>(1 - options.beta2),
           .epsilon = static_cast<T>(options.epsilon),
-          .m_rate = static_cast<T>(step.learning_rate / (1 - std::pow(options.beta1, t))),
-          .v_factor = static_cast<T>(1 / (1 - std::pow(options.beta2, t))),
+          .m_rate = static_cast<T>(step.learning_rate / (1 - core::Powers(options.beta1).of(t))),
+          .v_factor = static_cast<T>(1 / (1 - core::Powers(options.beta2).of(t))),
           .kept = static_cast<T>(1 - step.learning_rate * decay)};
 }
 

@@ -10,6 +10,7 @@
 #include <qkv/attention.h>
 #include <qkv/tensor.h>
 
+#include "core/elementary.h"
 #include "tests/attention/bits.h"
 #include "tests/attention/path_runner.h"
 #include "tests/attention/paths.h"
@@ -196,7 +197,8 @@ TEST(ChannelPathOrder, AdditiveProjectionsAreSummedInBlocks) {
         for (Index start = 0; start < kUnits; start += 32) {
           float chunk = 0;
           for (Index u = start; u < std::min(kUnits, start + 32); ++u) {
-            const float t = std::tanh(a.view().at<float>({i, u}) + b.view().at<float>({j, u}));
+            const float t =
+                core::portable_tanh(a.view().at<float>({i, u}) + b.view().at<float>({j, u}));
             chunk = plain.plus(v.values<float>()[static_cast<std::size_t>(u)], t, chunk);
           }
           sum += chunk;

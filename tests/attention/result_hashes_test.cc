@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -7,7 +6,6 @@
 #include <fstream>
 #include <map>
 #include <set>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -15,10 +13,7 @@
 
 #include <gtest/gtest.h>
 
-#include <qkv/tensor.h>
-
 #include "tests/attention/frozen/cases.h"
-#include "tests/attention/frozen/draw.h"
 #include "tests/attention/paths.h"
 #include "tests/support/scale.h"
 
@@ -42,15 +37,11 @@ constexpr const char* kHead =
     "# compares: FNV-1a, 64 bits, of the bytes of all results in C order, every NaN the same.\n"
     "# Columns, separated by tabs:\n"
     "#   case    its number and what is drawn; results after ->, gradients after <-\n"
-    "#   target  of the CPU. Bits differ between targets: SSE4 has no fused multiply-add, and "
-    "each\n"
-    "#           has its own reciprocal estimate (additive scores of float32) and order of a few\n"
-    "#           sums within a row\n"
+    "#   target  Bits are the same on every CPU that has the target, whoever made it. They differ\n"
+    "#           between targets: SSE4 has no fused multiply-add, AVX-512 an estimate for the\n"
+    "#           reciprocals of additive scores in float32, and each its own order of a few sums\n"
+    "#           within a row\n"
     "#   hash\n"
-    "# The rows of libm are those of std::log and std::exp on the machine that wrote them (lse is "
-    "a\n"
-    "# logarithm, the gradient of a sink an exponential) and of std::pow, std::cos and std::sin\n"
-    "# (rotary positions). Elsewhere what hangs on another libm is counted, not compared.\n"
     "# A program writes this file, never a hand: where bits were meant to change,\n"
     "#   QKV_WRITE_HASHES=1 build/release/tests/test_order --gtest_filter='*ResultHashes*'\n"
     "# replaces the rows of the targets that the CPU has, keeps the others, and fails, so that it "
@@ -69,7 +60,7 @@ std::string hexadecimal(std::uint64_t value) {
 
 // ---- the file -------------------------------------------------------------------------------
 
-// The hash of each case (or "libm TYPE", "libm rotary TYPE") and target.
+// The hash of each case and target.
 using Hashes = std::map<std::string, std::map<std::string, std::string>>;
 
 Hashes read_hashes() {
@@ -87,12 +78,12 @@ Hashes read_hashes() {
   return hashes;
 }
 
-// By case, the rows of libm last; rows of cases that no longer exist are removed.
+// By case; rows of cases that no longer exist are removed.
 void write_hashes(const Hashes& hashes, const std::set<std::string>& names) {
   std::ofstream file(kFile);
   file << kHead;
   for (const auto& [name, targets] : hashes) {
-    if (!names.contains(name) && !name.starts_with("libm ")) continue;
+    if (!names.contains(name)) continue;
     for (const auto& [target, hash] : targets)
       file << name << '\t' << target << '\t' << hash << '\n';
   }
@@ -103,72 +94,6 @@ bool has_rows(const Hashes& hashes, const std::string& target) {
     if (targets.contains(target)) return true;
   }
   return false;
-}
-
-// ---- libm -----------------------------------------------------------------------------------
-
-// Of std::log of sums of exponentials and std::exp of what lies below a maximum. glibc has several
-// of each and takes one when the program starts: of a million numbers of float64, 5 logarithms and
-// 687 exponentials differ in their last bit with FMA and without (2.36; of float32 none).
-template <class T>
-std::string hash_of_libm() {
-  frozen::Draw draw(0x5EED4000);
-  constexpr std::size_t kNumbers = 16384;
-  Tensor x(dtype_of<T>, {2, kNumbers});
-  const std::span<T> values = x.values<T>();
-  for (std::size_t n = 0; n < kNumbers; ++n) {
-    const double number = draw.number();
-    values[n] = std::log(static_cast<T>(1 + number * number * 64));
-    values[kNumbers + n] = std::exp(static_cast<T>(-4 * number * number));
-  }
-  frozen::Hash hash;
-  hash.add(x);
-  return hexadecimal(hash.value());
-}
-
-// Of std::pow, std::cos and std::sin as rotary positions use them: in float64, rounded to T.
-template <class T>
-std::string hash_of_rotary_libm() {
-  constexpr Index kPositions = 2001;
-  constexpr Index kPairs = 20;
-  Tensor x(dtype_of<T>, {kPositions, kPairs, 2});
-  const std::span<T> values = x.values<T>();
-  std::size_t n = 0;
-  for (Index p = 0; p < kPositions; ++p) {
-    for (Index m = 0; m < kPairs; ++m) {
-      const double base = p % 2 == 0 ? 10000 : 500;
-      const double angle =
-          static_cast<double>(p) * std::pow(base, -2 * static_cast<double>(m) / (2.0 * kPairs));
-      values[n++] = static_cast<T>(std::cos(angle));
-      values[n++] = static_cast<T>(std::sin(angle));
-    }
-  }
-  frozen::Hash hash;
-  hash.add(x);
-  return hexadecimal(hash.value());
-}
-
-// The rows of libm on this machine.
-const std::map<std::string, std::string>& libm_here() {
-  static const std::map<std::string, std::string> rows = {
-      {"libm float32", hash_of_libm<float>()},
-      {"libm float64", hash_of_libm<double>()},
-      {"libm rotary float32", hash_of_rotary_libm<float>()},
-      {"libm rotary float64", hash_of_rotary_libm<double>()}};
-  return rows;
-}
-
-// Whether the row of a case and target depends on a libm that rounds otherwise than this one.
-bool is_of_other_libm(const Hashes& hashes, const std::string& target,
-                      const frozen::Outcome& outcome) {
-  const auto differs = [&](const std::string& name) {
-    const auto row = hashes.find(name);
-    return row == hashes.end() || !row->second.contains(target) ||
-           row->second.at(target) != libm_here().at(name);
-  };
-  const std::string type(name_of(outcome.sums));
-  return (outcome.uses_libm && differs("libm " + type)) ||
-         (outcome.rotates && differs("libm rotary " + type));
 }
 
 // ---- the tests ------------------------------------------------------------------------------
@@ -191,7 +116,6 @@ void write(const std::string& target, Hashes hashes) {
     const frozen::Outcome outcome = frozen::run_case(n, target, 1);
     hashes[outcome.name][target] = hexadecimal(outcome.hash.value());
   }
-  for (const auto& [name, hash] : libm_here()) hashes[name][target] = hash;
   write_hashes(hashes, all_names());
 }
 
@@ -212,14 +136,9 @@ TEST_P(ResultHashes, AreThoseOfTheFile) {
                  << target << ". On a machine that has it, QKV_WRITE_HASHES=1 adds them.";
   }
   int compared = 0;
-  int of_other_libm = 0;
   for (int n = 0; n < frozen::kCases; n += is_brief() ? 4 : 1) {
     if (!has_case(target, n)) continue;
     const frozen::Outcome outcome = frozen::run_case(n, target, 1 + n % 2);
-    if (is_of_other_libm(hashes, target, outcome)) {
-      ++of_other_libm;
-      continue;
-    }
     ++compared;
     const std::string got = hexadecimal(outcome.hash.value());
     const auto& of_case = hashes[outcome.name];
@@ -231,11 +150,6 @@ TEST_P(ResultHashes, AreThoseOfTheFile) {
         << "and why.";
   }
   RecordProperty("compared", compared);
-  if (of_other_libm > 0) {
-    GTEST_SKIP() << compared << " cases are as they were; " << of_other_libm
-                 << " are not compared: functions of libm round differently on this machine than "
-                 << "where " << kFile << " was written";
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Target, ResultHashes, testing::ValuesIn(kTargets),
@@ -243,8 +157,7 @@ INSTANTIATE_TEST_SUITE_P(Target, ResultHashes, testing::ValuesIn(kTargets),
 
 TEST(ResultHashes, TheFileHasTheCasesThatThereAre) {
   for (const auto& [name, targets] : read_hashes()) {
-    EXPECT_TRUE(all_names().contains(name) || name.starts_with("libm "))
-        << "no such case: " << name;
+    EXPECT_TRUE(all_names().contains(name)) << "no such case: " << name;
   }
   EXPECT_EQ(all_names().size(), static_cast<std::size_t>(frozen::kCases));
 }

@@ -118,6 +118,47 @@ TEST_F(PairKernels, ScoresAreTheMeaning) {
   }
 }
 
+// Products of 2^-126 and a little more, from which something smaller is taken: whether a result is
+// tiny is decided before it is rounded to the bits of a subnormal number.
+TEST_F(PairKernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
+  const DotKernels<float>& k = bfloat16_pair_kernels();
+  const std::byte* const any = reinterpret_cast<const std::byte*>(&k);
+  std::mt19937 random(5);
+  const auto number = [](int exponent, unsigned fraction, bool negative) {
+    return BFloat16::from_bits(static_cast<std::uint16_t>(
+        (negative ? 0x8000U : 0U) | static_cast<unsigned>(exponent + 127) << 7 | (fraction & 127)));
+  };
+  int tiny = 0;
+  int rounded_up = 0;
+  for (int trial = 0; trial < 4000; ++trial) {
+    // Pair 0 is added first: its even element is the larger product.
+    std::vector<BFloat16> q(4), keys(at(4 * kPanel));
+    q[0] = number(-63, random() % 4 == 0 ? random() % 3 : 0, false);
+    q[2] = number(-75, random(), random() % 8 != 0);
+    for (Index n = 0; n < kPanel; ++n) {
+      keys[at(4 * n)] = number(-63, random() % 4 == 0 ? random() % 3 : 0, false);
+      keys[at(4 * n + 2)] = number(-78 + static_cast<int>(random() % 6), random(), false);
+    }
+    std::vector<float> words(4), stored(at(kPanel));
+    k.widen({q.data(), DType::kBFloat16, 4}, 1, 4, {words.data(), 4});
+    k.stored_scores({words.data(), 4}, 1, 4, {keys.data(), DType::kBFloat16, 4}, kPanel, 1.0F,
+                    {stored.data(), kPanel}, {any, 1, 3});
+    for (Index n = 0; n < kPanel; ++n) {
+      float a[4], b[4];
+      for (Index c = 0; c < 4; ++c) {
+        a[c] = core::to_float(q[at(c)]);
+        b[c] = core::to_float(keys[at(4 * n + c)]);
+      }
+      const float want = core::dot_of_pairs(a, b, 4);
+      ASSERT_PRED2(same, stored[at(n)], want) << trial << " " << n;
+      tiny += want == 0 ? 1 : 0;
+      rounded_up += want == 0x1p-126F && a[2] < 0 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(tiny, 100);
+  EXPECT_GT(rounded_up, 100);
+}
+
 TEST_F(PairKernels, SumsAreTheMeaning) {
   const DotKernels<float>& k = bfloat16_pair_kernels();
   for (const Numbers numbers : kNumbers) {

@@ -8,6 +8,7 @@
 #include "attention/fused/cell_sums.h"
 #include "attention/fused/row_places.h"
 #include "attention/fused/row_states.h"
+#include "core/elementary.h"
 #include "core/length.h"
 #include "core/results.h"
 #include "runtime/turns.h"
@@ -191,7 +192,7 @@ void ColumnPass<T>::prepare_block(const KeyUnit& unit, Index h, Index block) con
     if (!to_.entropy.given()) continue;
     const Index row = states_.index(p_, unit, at);
     const T sum = states_.sum[row];
-    log_sums_[row] = std::log(sum);
+    log_sums_[row] = core::portable_log(sum);
     *entropy_at(unit, h, at.i) = std::isnan(sum) ? sum : T(0);
   }
   const Index index = block_index(unit, h, block);

@@ -8,6 +8,7 @@
 #include "attention/fused/block.h"
 #include "attention/fused/column_pass.h"
 #include "attention/fused/inspection.h"
+#include "core/elementary.h"
 #include "core/results.h"
 
 // The fused forward pass of attention (Dao et al. 2022, section 3.1; chunks of the softmax are
@@ -364,7 +365,7 @@ void FusedForward<T>::write(const FusedBlock<T>& block, const bool* empty) {
     if (to_.lse.given()) {
       const T lse = nan                                          ? kNaN
                     : max == -std::numeric_limits<T>::infinity() ? max
-                                                                 : max + std::log(sum);
+                                                                 : max + core::portable_log(sum);
       core::store(to_.lse.dtype, to_.lse.data, place(to_.lse, lse_entry, at), lse);
     }
     if (to_.row_max.given()) {

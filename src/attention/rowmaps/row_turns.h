@@ -67,7 +67,8 @@ void RowTurns<T>::prepare(const Tools& tools, runtime::Call& call) const {
   if (map_ == nullptr) return;
   const Problem& p = tools.p;
   const Index pairs = map_->width / 2;
-  for (Index m = 0; m < pairs; ++m) frequencies_[m] = reference::frequency(*map_, m);
+  const core::Powers base = reference::powers_of_base(*map_);
+  for (Index m = 0; m < pairs; ++m) frequencies_[m] = reference::frequency(*map_, base, m);
   constexpr Index kRows = 64;
   const Index sequences = p.packed() ? p.B : entries_;
   const Index blocks = pieces(p.packed() ? (are_keys_ ? p.Tk : p.Tq) : rows_, kRows);

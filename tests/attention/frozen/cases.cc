@@ -37,9 +37,7 @@ namespace {
 
 Outcome run_call(Family family, int index, const std::string& target, int threads) {
   Call call(family, index, target.empty());
-  Outcome outcome{.name = call.name(), .sums = call.sums(), .features = call.features()};
-  outcome.uses_libm = outcome.features.contains("lse");  // so has each backward pass
-  outcome.rotates = outcome.features.contains("rotary");
+  Outcome outcome{.name = call.name(), .features = call.features()};
   if (target.empty()) return outcome;
   Context context =
       context_of((call.kind() == "additive" ? "additive/" : "dot/") + target, threads);
@@ -68,8 +66,6 @@ Outcome run_memory(int index, const std::string& target, int threads) {
   const DType sums = accumulator_of(d);
   const Index U = kUnits[index / 4];
   Outcome outcome;
-  outcome.sums = sums;
-  outcome.uses_libm = true;
   outcome.name = "AdditiveMemory " + std::string(name_of(d)) + " k[2,2,130,9] v[2,2,130,5] U " +
                  std::to_string(U) + ", steps of 1, 7 and 49 queries, " +
                  (index % 2 == 0 ? "lengths" : "softcap and dropout");
@@ -119,7 +115,6 @@ Outcome run_arrays(int index, const std::string& target, int threads) {
   Outcome outcome;
   const auto run = [&](const std::string& name, DType d, const auto& call) {
     outcome.name = name + " " + std::string(name_of(d));
-    outcome.sums = accumulator_of(d);
     outcome.features = {name.substr(0, name.find(' '))};
     if (target.empty()) return;
     Draw draw(0x5EED2000 + static_cast<std::uint64_t>(index));

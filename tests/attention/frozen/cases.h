@@ -25,9 +25,6 @@ inline constexpr int kCases =
 // A case's description and results.
 struct Outcome {
   std::string name{};                // the draws; begins with the case's number
-  DType sums = DType::kFloat32;      // the accumulator
-  bool uses_libm = false;            // there is an lse, or something derived from it
-  bool rotates = false;              // by angles whose cos and sin are libm's
   std::set<std::string> features{};  // the individual draws
   Hash hash{};
 };

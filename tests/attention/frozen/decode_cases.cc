@@ -53,7 +53,6 @@ class Decode {
   std::string name() const { return "decode " + described(inputs_) + words_; }
   const std::set<std::string>& features() const { return features_; }
   DType sums() const { return accumulator_of(inputs_.q.dtype()); }
-  bool gives_lse() const { return outputs_.lse.given(); }
   void run(Context& context, Hash& hash);
 
  private:
@@ -291,15 +290,14 @@ void Decode::draw_outputs() {
 void Decode::run(Context& context, Hash& hash) {
   attention(inputs_, options_, outputs_, context);
   hash.add(outputs_.out);
-  if (gives_lse()) hash.add(outputs_.lse);
+  if (outputs_.lse.given()) hash.add(outputs_.lse);
 }
 
 }  // namespace
 
 Outcome run_decode(int index, const std::string& target, int threads) {
   Decode call(index, target.empty());
-  Outcome outcome{.name = call.name(), .sums = call.sums(), .features = call.features()};
-  outcome.uses_libm = call.gives_lse();
+  Outcome outcome{.name = call.name(), .features = call.features()};
   if (target.empty()) return outcome;
   Context context = context_of("dot/" + target, threads);
   call.run(context, outcome.hash);

@@ -98,7 +98,6 @@ Outcome run_layer(int index, const std::string& target, int threads) {
   Outcome outcome;
   const auto with = [&](const std::string& name, DType d, const auto& run) {
     outcome.name = name + " " + std::string(name_of(d));
-    outcome.sums = d;
     outcome.features = {name.substr(0, name.find(' '))};
     if (target.empty()) return;
     Draw draw(0x5EED3000 + static_cast<std::uint64_t>(index));
@@ -106,7 +105,6 @@ Outcome run_layer(int index, const std::string& target, int threads) {
     run(Pass{draw, context, outcome.hash});
   };
   const auto heads = [&](const std::string& name, const MultiHeadConfig& config) {
-    outcome.uses_libm = true;
     with("MultiHeadAttention " + name, config.dtype,
          [&](const Pass& pass) { run_heads(config, pass); });
   };
