@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <qkv/error.h>
 
+#include "core/one_line.h"
+
 namespace qkv {
 namespace {
 
-// "function: argument detail"; an empty argument (an error about the whole call) is omitted.
+// "function: argument detail", on one line whatever users named; an empty argument (an error about
+// the whole call) is omitted.
 std::string sentence(std::string_view function, std::string_view argument,
                      std::string_view detail) {
   std::string text(function);
@@ -12,7 +15,7 @@ std::string sentence(std::string_view function, std::string_view argument,
   text += argument;
   if (!argument.empty() && !detail.empty()) text += ' ';
   text += detail;
-  return text;
+  return core::on_one_line(text);
 }
 
 }  // namespace

@@ -2,31 +2,15 @@
 #include <fmt/format.h>
 
 #include <qkv/app/file_error.h>
+#include <qkv/app/utf8.h>
 
 namespace qkv::app {
-namespace {
-
-// A file name may contain anything, but a message is one line.
-std::string on_one_line(std::string_view file) {
-  std::string text;
-  for (const char c : file) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte != 0x7F) {
-      text += c;
-    } else {
-      text += fmt::format("\\x{:02x}", byte);
-    }
-  }
-  return text;
-}
-
-}  // namespace
 
 InputError::InputError(std::string_view file, std::string_view detail)
     : InputError(file, "", detail) {}
 
 InputError::InputError(std::string_view file, std::string_view place, std::string_view detail)
-    : std::runtime_error(fmt::format("{}:{} {}", on_one_line(file), place, detail)), file_(file) {}
+    : std::runtime_error(on_one_line(fmt::format("{}:{} {}", file, place, detail))), file_(file) {}
 
 InputError::~InputError() = default;
 
@@ -43,7 +27,7 @@ InputError InputError::at_byte(std::string_view file, Index byte, std::string_vi
 }
 
 OutputError::OutputError(std::string_view file, std::string_view reason)
-    : std::runtime_error(fmt::format("{}: cannot be written: {}", on_one_line(file), reason)),
+    : std::runtime_error(on_one_line(fmt::format("{}: cannot be written: {}", file, reason))),
       file_(file) {}
 
 OutputError::~OutputError() = default;

@@ -54,13 +54,6 @@ bool is_space(char32_t c) {
          category == UTF8PROC_CATEGORY_ZP || is_control(c) || c == 0xFEFF;
 }
 
-bool is_control(char32_t c) { return properties(c).category == UTF8PROC_CATEGORY_CC; }
-
-bool is_unseen(char32_t c) {
-  return c == 0xAD || c == 0x61C || c == 0x200E || c == 0x200F || (c >= 0x202A && c <= 0x202E) ||
-         (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
-}
-
 bool is_punctuation(char32_t c) {
   const auto category = properties(c).category;
   return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_SO;

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/one_line.h"
+
 // Properties of a code point from the Unicode Character Database, by utf8proc's tables, so the same
 // on every machine.
 namespace qkv::app {
@@ -16,10 +18,8 @@ char32_t lower(char32_t c);
 char32_t title(char32_t c);
 // White space, and control characters: none of them may reach a terminal within a word.
 bool is_space(char32_t c);
-// C0, C1 and delete: characters that a terminal acts on.
-bool is_control(char32_t c);
-// Marks that change the direction of the following text, and other invisible ones.
-bool is_unseen(char32_t c);
+using core::is_control;
+using core::is_unseen;
 // Punctuation and symbols.
 bool is_punctuation(char32_t c);
 

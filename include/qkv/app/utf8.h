@@ -25,9 +25,11 @@ QKV_API std::optional<std::u32string> from_utf8(std::string_view text);
 QKV_API void append_utf8(std::string& text, char32_t code_point);
 QKV_API std::string to_utf8(std::u32string_view code_points);
 
-// The text in double quotes, safe in a message on a terminal: control characters and invalid
-// UTF-8 as \xNN, bidirectional control marks as \uNNNN, truncated after `limit`
-// code points.
+// How messages and reports write a name: on one line, safe on a terminal, with control characters
+// and invalid UTF-8 as \xNN, bidirectional control marks as \uNNNN.
+QKV_API std::string on_one_line(std::string_view text);
+
+// The same in double quotes, truncated after `limit` code points.
 QKV_API std::string quoted(std::string_view text, std::size_t limit = 40);
 
 }  // namespace qkv::app

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CORE_ONE_LINE_H_
+#define QKV_CORE_ONE_LINE_H_
+
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+// How messages and reports write what users named: files, variables of the environment, arrays.
+namespace qkv::core {
+
+// The code point that starts at text[at]; advances `at` past it. Empty, with `at` unchanged, for
+// invalid UTF-8: truncated, overlong, a surrogate, past U+10FFFF.
+inline std::optional<char32_t> next_code_point(std::string_view text, std::size_t& at) {
+  if (at >= text.size()) return std::nullopt;
+  const auto byte = [&](std::size_t n) { return static_cast<unsigned char>(text[at + n]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return ++at, char32_t{first};
+  if (first < 0xC2 || first > 0xF4) return std::nullopt;
+  const std::size_t length = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+  if (text.size() - at < length) return std::nullopt;
+  char32_t c = first & (0x7FU >> length);
+  for (std::size_t n = 1; n < length; ++n) {
+    if ((byte(n) & 0xC0U) != 0x80) return std::nullopt;
+    c = c << 6 | (byte(n) & 0x3FU);
+  }
+  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool is_surrogate = c >= 0xD800 && c <= 0xDFFF;
+  if (c < kLeast[length] || c > 0x10FFFF || is_surrogate) return std::nullopt;
+  at += length;
+  return c;
+}
+
+// C0, delete and C1: characters that a terminal acts on.
+constexpr bool is_control(char32_t c) { return c < 0x20 || (c >= 0x7F && c <= 0x9F); }
+
+// Marks that change the direction of the following text, and other invisible ones.
+constexpr bool is_unseen(char32_t c) {
+  return c == 0xAD || c == 0x61C || c == 0x200E || c == 0x200F || (c >= 0x202A && c <= 0x202E) ||
+         (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
+}
+
+// The text on one line that is safe on a terminal: control characters and bytes that are not UTF-8
+// as \xNN, marks that are not seen as \uNNNN, cut off by "..." after `limit` code points. Such a
+// line is unchanged by another call.
+inline std::string on_one_line(std::string_view text,
+                               std::size_t limit = std::numeric_limits<std::size_t>::max()) {
+  std::string line;
+  const auto add_number = [&line](char32_t number, int digits) {
+    for (int place = 4 * (digits - 1); place >= 0; place -= 4) {
+      line += "0123456789abcdef"[number >> place & 0xFU];
+    }
+  };
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < text.size(); ++count) {
+    if (count == limit) return line + "...";
+    const std::size_t begin = at;
+    const std::optional<char32_t> c = next_code_point(text, at);
+    if (c && !is_control(*c) && !is_unseen(*c)) {
+      line += text.substr(begin, at - begin);
+      continue;
+    }
+    const char32_t number = c ? *c : static_cast<unsigned char>(text[at++]);
+    line += number < 0x100 ? "\\x" : "\\u";
+    add_number(number, number < 0x100 ? 2 : 4);
+  }
+  return line;
+}
+
+}  // namespace qkv::core
+
+#endif  // QKV_CORE_ONE_LINE_H_
