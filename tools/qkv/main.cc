@@ -47,7 +47,7 @@ void add_common(const Command& program, Common& common) {
 }
 
 int complain(ExitCode code, const std::string& text) {
-  std::fputs(fmt::format("qkv: {}\n", text).c_str(), stderr);
+  ::complain(text);
   return code;
 }
 

@@ -188,11 +188,14 @@ struct DemoOptions {
 std::string next_steps(const DemoOptions& options, const Common& common) {
   std::string text;
   if (!options.outputs.paths.empty()) {
-    text += fmt::format("Where it looked is also in {}.\n", fmt::join(options.outputs.paths, ", "));
+    std::vector<std::string> names;
+    for (const std::string& path : options.outputs.paths) names.push_back(shown_name(path));
+    text += fmt::format("Where it looked is also in {}.\n", fmt::join(names, ", "));
   }
   constexpr const char* kNext[] = {"translate --demo \"I am hungry.\" --show",
                                    "words \"the cat sat on the mat\" -o words.svg"};
-  for (const char* next : kNext) text += fmt::format("Next: {} {}\n", common.program, next);
+  for (const char* next : kNext)
+    text += fmt::format("Next: {} {}\n", shown_name(common.program), next);
   return text;
 }
 

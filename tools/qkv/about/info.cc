@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <qkv/app/utf8.h>
+
 #include "about/commands.h"
 #include "shell/outputs.h"
 
@@ -30,7 +32,8 @@ std::string facts_text(const Facts& facts) {
   std::size_t width = 0;
   for (const auto& [name, value] : facts) width = std::max(width, name.size());
   std::string text;
-  for (const auto& [name, value] : facts) text += fmt::format("{:<{}}  {}\n", name, width, value);
+  for (const auto& [name, value] : facts)
+    text += fmt::format("{:<{}}  {}\n", name, width, qkv::app::on_one_line(value));
   return text;
 }
 

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <qkv/app/utf8.h>
+
 #include "attend/attend.h"
 #include "shell/json_values.h"
 #include "shell/terminal.h"
@@ -119,7 +121,7 @@ std::string settings_text(const AttendCall& call, const AttendResults& results) 
     text += text.empty() ? "" : ", ";
     text += name;
     if (value.is_boolean()) continue;
-    if (value.is_string()) text += " " + value.get<std::string>();
+    if (value.is_string()) text += " " + qkv::app::on_one_line(value.get<std::string>());
     if (value.is_number_float()) text += fmt::format(" {:.6g}", value.get<double>());
     if (value.is_number_integer()) text += fmt::format(" {}", value.dump());
     if (value.is_array()) text += " " + value.dump();
@@ -134,7 +136,8 @@ std::string report(const AttendCall& call, const AttendResults& results, Numbers
                    int columns = 0) {
   std::string text;
   for (const auto& [name, view] : inputs_of(call)) {
-    text += fmt::format("{} {}  {}\n", name, qkv::describe(view), call.origins.at(name).place);
+    text += fmt::format("{} {}  {}\n", name, qkv::describe(view),
+                        shown_name(call.origins.at(name).place));
   }
   text += settings_text(call, results);
   for (const NamedTensor& array : results.arrays) {

@@ -13,8 +13,6 @@ namespace {
 
 using qkv::app::NamedArray;
 
-std::string input_name(const std::string& file) { return file == "-" ? "<stdin>" : file; }
-
 std::string array_names(const std::vector<NamedArray>& arrays) {
   std::string names;
   for (const NamedArray& array : arrays) names += (names.empty() ? "" : ", ") + array.name;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <qkv/app/file_error.h>
+#include <qkv/app/utf8.h>
 
 namespace {
 
@@ -73,6 +74,10 @@ bool shows_all_colours(std::string_view terminal) {
 
 }  // namespace
 
+std::string input_name(const std::string& path) { return path == "-" ? "<stdin>" : path; }
+
+std::string shown_name(const std::string& path) { return qkv::app::on_one_line(input_name(path)); }
+
 void print(std::string_view text) {
   while (!text.empty()) {
     const ssize_t put = ::write(STDOUT_FILENO, text.data(), text.size());
@@ -86,8 +91,12 @@ void print(std::string_view text) {
   }
 }
 
+void complain(std::string_view text) {
+  std::fputs(fmt::format("qkv: {}\n", qkv::app::on_one_line(text)).c_str(), stderr);
+}
+
 void warn(const Common& common, std::string_view text) {
-  if (!common.quiet) std::fputs(fmt::format("qkv: {}\n", text).c_str(), stderr);
+  if (!common.quiet) complain(text);
 }
 
 qkv::app::TerminalColours terminal_colours(const Common& common) {

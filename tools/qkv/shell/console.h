@@ -30,9 +30,15 @@ struct Common {
 // The reader of standard output has closed it: the program ends quietly.
 struct ClosedPipe {};
 
+// The name of an input: "<stdin>" for "-".
+std::string input_name(const std::string& path);
+// The same as text writes it: whatever bytes the name has, they move no cursor and end no line.
+std::string shown_name(const std::string& path);
+
 // Prints results. Throws ClosedPipe, and OutputError when standard output cannot be written.
 void print(std::string_view text);
-// A warning, one line on standard error, unless quiet.
+// One line on standard error: of an error; of a warning, unless quiet.
+void complain(std::string_view text);
 void warn(const Common& common, std::string_view text);
 // The colours to use on standard output. By default only a terminal gets colours, and only if
 // NO_COLOR is not set (no-color.org).

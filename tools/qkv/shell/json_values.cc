@@ -6,6 +6,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <qkv/tensor.h>
@@ -61,8 +62,21 @@ Json labelled(const qkv::Dims& shape, std::string_view dtype, Json data) {
   return result;
 }
 
+// JSON allows delete and the C1 control characters as they are, but a terminal acts on them.
 std::string compact(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string dumped = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text;
+  std::size_t copied = 0;
+  for (std::size_t at = 0; at < dumped.size(); ++at) {
+    const auto byte = static_cast<unsigned char>(dumped[at]);
+    const auto next = static_cast<unsigned char>(at + 1 < dumped.size() ? dumped[at + 1] : '\0');
+    const bool is_c1 = byte == 0xC2 && next >= 0x80 && next <= 0x9F;
+    if (byte != 0x7F && !is_c1) continue;
+    text += dumped.substr(copied, at - copied) + fmt::format("\\u{:04x}", is_c1 ? next : byte);
+    if (is_c1) ++at;
+    copied = at + 1;
+  }
+  return text + dumped.substr(copied);
 }
 
 }  // namespace

@@ -168,8 +168,8 @@ void check_inputs(const OutputOptions& options, const std::vector<std::string>& 
   for (const std::string& path : options.paths) {
     for (const std::string& input : inputs) {
       if (path != "-" && !input.empty() && is_same_file(path, input)) {
-        throw UsageError(fmt::format("{}: the same file as the input {}", output_name(path),
-                                     input == "-" ? "<stdin>" : input));
+        throw UsageError(
+            fmt::format("{}: the same file as the input {}", output_name(path), input_name(input)));
       }
     }
   }

@@ -144,9 +144,9 @@ void run(const AverageOptions& options) {
   check_other(options, files);
   const qkv::app::TranslationModel mean = qkv::app::average_models(files, &stop_flag());
   write(options, mean);
-  std::string text = fmt::format("{}: {} parameters, the mean of {}\n", options.output,
+  std::string text = fmt::format("{}: {} parameters, the mean of {}\n", shown_name(options.output),
                                  qkv::parameter_count(mean.translator), files.size());
-  for (const std::string& file : files) text += fmt::format("  {}\n", file);
+  for (const std::string& file : files) text += fmt::format("  {}\n", shown_name(file));
   print(text);
 }
 

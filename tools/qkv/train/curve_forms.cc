@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "picture/columns.h"
+#include "shell/console.h"
 #include "shell/exit_codes.h"
 #include "shell/json_values.h"
 #include "shell/terminal.h"
@@ -49,7 +50,7 @@ class Place {
     for (const Curve& curve : curves) {
       if (curve.points.back().epochs) continue;
       throw UsageError(fmt::format("--x epochs: {} has no complete epoch yet; use --x updates",
-                                   qkv::app::printable(curve.run)));
+                                   shown_name(curve.run)));
     }
   }
 
@@ -165,7 +166,7 @@ class SeriesMaker {
  private:
   ChartPoint point_of(const CurvePoint& point, double y, std::size_t run, const char* name) const {
     const std::string start =
-        curves_.size() > 1 ? qkv::app::printable(curves_[run].run) + ", " : std::string();
+        curves_.size() > 1 ? shown_name(curves_[run].run) + ", " : std::string();
     return {place_(point), y, fmt::format("{}update {}: {} {:.6g}", start, point.update, name, y)};
   }
 
@@ -186,7 +187,7 @@ Chart chart_of(const std::vector<Curve>& curves, CurveAxis axis) {
   const SeriesMaker make(curves, place);
   Chart chart;
   chart.x_name = place.name();
-  for (const Curve& curve : curves) chart.runs.push_back({curve.run, remark_of(curve)});
+  for (const Curve& curve : curves) chart.runs.push_back({shown_name(curve.run), remark_of(curve)});
   const bool validated = have(curves, &CurvePoint::valid_loss);
   if (have(curves, &CurvePoint::loss)) chart.thin_name = "training";
   if (validated) chart.marked_name = "validation";
@@ -216,7 +217,7 @@ std::string text_of(const std::vector<Curve>& curves) {
                                    number(point.bleu, 2),   point.is_best ? "*" : ""};
       for (std::size_t n = 0; n < columns.size(); ++n) columns[n].cells.push_back(cells[n]);
     }
-    text += (text.empty() ? "" : "\n") + qkv::app::printable(curve.run) + "\n";
+    text += (text.empty() ? "" : "\n") + shown_name(curve.run) + "\n";
     text += qkv::app::picture::in_bands(updates, columns, table_columns());
   }
   return text;

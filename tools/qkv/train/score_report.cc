@@ -56,7 +56,7 @@ std::string rival_text(const Rival& rival) {
       "  BLEU           {:.2f} (p = {:.4f}), {}\n"
       "  chrF2          {:.2f} (p = {:.4f})\n"
       "  exact          {}, {:.2f} %\n",
-      rival.file, rival.score.bleu.score, rival.p.bleu,
+      shown_name(rival.file), rival.score.bleu.score, rival.p.bleu,
       fmt::format("{} samples by seed {}", rival.resampling.samples, rival.resampling.seed),
       rival.score.chrf, rival.p.chrf, rival.score.exact, rival.score.exact_percent());
 }

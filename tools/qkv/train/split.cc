@@ -78,7 +78,7 @@ struct SplitOptions {
   qkv::app::HoldOut hold_out{};
   bool json = false;
 
-  std::string name() const { return table == "-" ? "<stdin>" : table; }
+  std::string name() const { return input_name(table); }
   std::string file(const PartName& part) const {
     return (std::filesystem::path(folder) / fmt::format("{}.tsv", part.name)).string();
   }
@@ -279,7 +279,7 @@ std::string summary(const SplitOptions& options, const Table& table, const PartC
   for (std::size_t n = 0; n < std::size(kParts); ++n) {
     if (!options.writes(kParts[n])) continue;
     text += fmt::format("{:<8} pairs {}, sources {}: {}{}\n", kParts[n].name, counts[n].pairs,
-                        counts[n].sources, options.file(kParts[n]),
+                        counts[n].sources, shown_name(options.file(kParts[n])),
                         kParts[n].part == Part::kDropped ? ", whose targets are held out" : "");
   }
   return text;

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "shell/console.h"
 #include "text/text.h"
 
 namespace {
@@ -83,9 +84,10 @@ std::string text_of(const qkv::app::TrainingReport& report, const std::string& f
   const char* why = report.end == TrainingEnd::kPatience  ? "validation stopped improving"
                     : report.end == TrainingEnd::kStopped ? "stopped"
                                                           : "the budget is used up";
-  std::string text = fmt::format(
-      "{}: {} pairs ({} left out), {} source and {} target tokens, {} parameters\n", folder,
-      report.pairs, report.left_out, report.source_tokens, report.target_tokens, report.parameters);
+  std::string text =
+      fmt::format("{}: {} pairs ({} left out), {} source and {} target tokens, {} parameters\n",
+                  shown_name(folder), report.pairs, report.left_out, report.source_tokens,
+                  report.target_tokens, report.parameters);
   text += fmt::format("epochs {}, updates {}, {}: {}\n", report.spent.epochs, report.spent.updates,
                       duration(report.spent.seconds), why);
   text += fmt::format("loss {:.4f}\n", report.loss);

@@ -11,6 +11,7 @@
 #include <qkv/app/attention_stats.h>
 
 #include "shell/command.h"
+#include "shell/console.h"
 #include "view/index_list.h"
 
 // Shared by the commands that read attention files.
@@ -19,7 +20,7 @@ struct AttentionInput {
   std::string spec{};  // FILE[:NAME]
   qkv::app::AttentionFileOptions options{};
 
-  std::string name() const { return spec == "-" ? "<stdin>" : spec; }
+  std::string name() const { return input_name(spec); }
 };
 
 // Which heads.

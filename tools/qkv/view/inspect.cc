@@ -2,7 +2,6 @@
 // `qkv inspect`: what is this file, and is it intact?
 #include "view/inspect.h"
 
-#include <cstdio>
 #include <memory>
 #include <optional>
 
@@ -78,12 +77,12 @@ void run(const InspectOptions& options) {
     try {
       Inspection result = inspect(path, options);
       nlohmann::ordered_json json;
-      json["file"] = shown_name(path);
+      json["file"] = input_name(path);
       json.update(result.json);
       files.push_back(std::move(json));
       if (!options.json) print(result.text);
     } catch (const qkv::app::InputError& error) {
-      if (wrong) std::fputs(fmt::format("qkv: {}\n", wrong->what()).c_str(), stderr);
+      if (wrong) complain(wrong->what());
       wrong = error;
     }
   }
@@ -92,8 +91,6 @@ void run(const InspectOptions& options) {
 }
 
 }  // namespace
-
-std::string shown_name(const std::string& path) { return path == "-" ? "<stdin>" : path; }
 
 void add_inspect(const Command& program, const Common&) {
   const Command command = program.add_command("inspect", "what is this file, and is it intact?");

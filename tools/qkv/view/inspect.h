@@ -26,7 +26,4 @@ Inspection inspect_columns(const std::string& path);
 Inspection inspect_numbers(const std::string& path);
 Inspection inspect_text(const std::string& path);
 
-// The file's name in messages.
-std::string shown_name(const std::string& path);
-
 #endif  // QKV_TOOLS_VIEW_INSPECT_H_

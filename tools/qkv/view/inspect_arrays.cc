@@ -183,7 +183,7 @@ void describe_attention(const std::string& path, std::vector<NamedArray> arrays,
   const bool arrays_are_named = !arrays.front().name.empty();
   try {
     const qkv::app::AttentionFile file =
-        qkv::app::attention_from(shown_name(path), std::move(arrays), options);
+        qkv::app::attention_from(input_name(path), std::move(arrays), options);
     const WeightRows rows = rows_of(file);
     if (!arrays_are_named && (!rows.fault.empty() || !rows.any_weight)) return;
     const auto has = [](bool given) { return given ? "yes" : "no"; };
@@ -193,7 +193,7 @@ void describe_attention(const std::string& path, std::vector<NamedArray> arrays,
                     has(!file.src.empty()), has(!file.tgt.empty()), has(file.mask.given()),
                     file.rows.empty() ? "" : ", rows of queries " + ranges_of(file.rows));
     if (!rows.fault.empty()) result.text += fmt::format("  but {}\n", rows.fault);
-    if (path != "-") result.text += fmt::format("  try: qkv view {}\n", path);
+    if (path != "-") result.text += fmt::format("  try: qkv view {}\n", shown_name(path));
     result.json["attention"] = {{"axes", axes_of(file)},
                                 {"src", !file.src.empty()},
                                 {"tgt", !file.tgt.empty()},
@@ -214,7 +214,7 @@ Inspection inspect_arrays(const std::string& path, std::string_view format,
   std::vector<NamedArray> arrays =
       qkv::app::read_arrays(path, &stop_flag(), qkv::app::array_format(fmt::format(".{}", format)));
   if (arrays.empty()) {
-    throw qkv::app::InputError(shown_name(path), "expected arrays, got an archive without .npy");
+    throw qkv::app::InputError(input_name(path), "expected arrays, got an archive without .npy");
   }
   Inspection result;
   result.json["kind"] = format;

@@ -103,7 +103,7 @@ Inspection inspect_vectors(const std::string& path) {
   if (file.repeated) result.text += fmt::format(", repeated {}", *file.repeated);
   result.text += fmt::format("\n  first:{}\n", words);
   if (path != "-") {
-    result.text += fmt::format("  try: qkv words \"some words\" --vectors {}\n", path);
+    result.text += fmt::format("  try: qkv words \"some words\" --vectors {}\n", shown_name(path));
   }
   result.json["kind"] = "word vectors";
   result.json["format"] = name_of(file.format);
@@ -145,7 +145,7 @@ Inspection inspect_numbers(const std::string& path) {
                          [&](std::span<const std::string_view> fields, Index line) {
                            Index columns = 0;
                            for (const std::string_view field : fields) {
-                             columns += count_numbers(field, {shown_name(path), line});
+                             columns += count_numbers(field, {input_name(path), line});
                            }
                            fewest = rows++ == 0 ? columns : std::min(fewest, columns);
                            most = std::max(most, columns);

@@ -207,7 +207,7 @@ std::string warning_text(const Stats& stats) {
 // `columns` of the terminal; 0: any width.
 std::string report(const Stats& stats, const StatsOptions& options, int columns = 0) {
   const qkv::Dims& shape = stats.file.attn.shape();
-  return fmt::format("{}: {} {} as {}; ln Tk = {:.4f}\n\n{}{}\n{}", options.input.name(),
+  return fmt::format("{}: {} {} as {}; ln Tk = {:.4f}\n\n{}{}\n{}", shown_name(options.input.spec),
                      qkv::name_of(stats.file.attn.dtype()),
                      qkv::to_string(stats.file.attn_memory.shape()), axes_of(stats.file),
                      std::log(static_cast<double>(shape[4])), fitted_table(stats, columns),

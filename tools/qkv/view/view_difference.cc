@@ -39,7 +39,8 @@ std::string differing_tokens(std::string_view axis, const std::vector<Index>& in
   if (count == 0) return {};
   return fmt::format("tokens differ at {} of {} {}, first at {}: {} in {}, {} in {}", count,
                      ours.values.size(), axis, indices[first], qkv::app::quoted(ours.values[first]),
-                     options.input.name(), qkv::app::quoted(theirs.values[first]), options.minus);
+                     shown_name(options.input.spec), qkv::app::quoted(theirs.values[first]),
+                     shown_name(options.minus));
 }
 
 void note_tokens(const Shown& other, const ViewOptions& options, Shown& shown) {
@@ -90,8 +91,9 @@ void subtract(const qkv::app::AttentionFile& other, const ViewOptions& options, 
   check_same(options, "keys", ours.keys, theirs.keys);
   static_cast<void>(reduce_all(options.reductions, part));  // noted already
 
-  shown.notes.insert(shown.notes.begin(),
-                     Note{fmt::format("{} minus {}", options.input.name(), options.minus)});
+  shown.notes.insert(
+      shown.notes.begin(),
+      Note{fmt::format("{} minus {}", shown_name(options.input.spec), shown_name(options.minus))});
   note_tokens(part, options, shown);
   join_masks(part, shown);
   const bool wide =

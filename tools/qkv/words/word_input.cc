@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <qkv/app/utf8.h>
 #include <qkv/app/word_vectors.h>
 
 #include "shell/exit_codes.h"
@@ -56,7 +57,7 @@ void copy_row(const qkv::Tensor& from, Index row, qkv::Tensor& to, Index place) 
 qkv::app::WordVectors read_vectors(const std::string& file,
                                    const std::vector<qkv::app::Spellings>& wanted,
                                    const WordsOptions& options, const Common& common) {
-  Progress progress(common, "reading " + file);
+  Progress progress(common, "reading " + qkv::app::on_one_line(file));
   qkv::app::WordVectorOptions reading;
   reading.width = options.width;
   if (options.unknown != Unknown::kError) reading.near = 0;
@@ -74,7 +75,7 @@ WordInput from_file(const std::vector<std::string>& tokens, const WordsOptions& 
     if (std::string lower = qkv::app::lower_case(word); lower != word)
       wanted.back().push_back(lower);
   }
-  const std::string file = options.vectors == "-" ? "<stdin>" : options.vectors;
+  const std::string file = input_name(options.vectors);
   const qkv::app::WordVectors found = read_vectors(file, wanted, options, common);
   const std::string missing = missing_words(words, found);
   if (!missing.empty() && options.unknown == Unknown::kError) {

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <qkv/app/utf8.h>
+
 #include "picture/columns.h"
 #include "text/text.h"
 #include "words/words.h"
@@ -84,7 +86,7 @@ std::string word_report(const WordInput& input, const WordAttention& attention,
   const auto words = static_cast<Index>(input.tokens.size());
   std::string text = qkv::app::picture::in_lines(
       fmt::format("{} words, {} numbers each ({}); score {}, scale {:.6g}", words, input.x.size(1),
-                  input.source, name_of(options.score), attention.scale),
+                  qkv::app::on_one_line(input.source), name_of(options.score), attention.scale),
       screen.columns);
   if (!screen.map.empty()) text += "\n" + screen.map;
   for (Index h = 0; h < std::max<Index>(1, options.heads); ++h) {
