@@ -9,6 +9,7 @@
 #include <qkv/layers/run.h>
 
 #include "models/parallel.h"
+#include "text/text.h"
 
 namespace qkv::app {
 namespace {
@@ -16,8 +17,9 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 using Tokens = std::vector<std::string>;
 
+// None of a text without anything to see, of which a model of characters would make something up.
 Tokens tokens_of(const TranslationModel& model, const std::string& text) {
-  return model.tokenizer.split(text);
+  return is_blank(text) ? Tokens() : model.tokenizer.split(text);
 }
 
 // Whether unknown tokens are copied. Throws Error if they cannot be.

@@ -54,6 +54,8 @@ bool is_space(char32_t c) {
          category == UTF8PROC_CATEGORY_ZP || is_control(c) || c == 0xFEFF;
 }
 
+bool is_ignorable(char32_t c) { return properties(c).ignorable != 0; }
+
 bool is_punctuation(char32_t c) {
   const auto category = properties(c).category;
   return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_SO;

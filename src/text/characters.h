@@ -18,6 +18,8 @@ char32_t lower(char32_t c);
 char32_t title(char32_t c);
 // White space, and control characters: none of them may reach a terminal within a word.
 bool is_space(char32_t c);
+// Without a width or a shape of its own: Unicode's Default_Ignorable_Code_Point.
+bool is_ignorable(char32_t c);
 using core::is_control;
 using core::is_unseen;
 // Punctuation and symbols.

@@ -20,6 +20,7 @@ std::string folded_text(std::string_view text) {
     is_apart = false;
     append_utf8(folded, c);
   }
+  if (is_blank(folded)) return {};
   return straight_quotes(folded);
 }
 

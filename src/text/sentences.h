@@ -14,8 +14,8 @@ namespace qkv::app {
 
 // What two texts share that are the same but for the kind and width of white space and for the
 // kind of quotation marks, which models read alike: one blank between words, none at the ends,
-// quotation marks as typed. Two texts are called the same if this is equal: letters, case and
-// punctuation count. Throws Error (argument "text") for invalid UTF-8.
+// quotation marks as typed; empty for what is_blank(). Two texts are called the same if this is
+// equal: letters, case and punctuation count. Throws Error (argument "text") for invalid UTF-8.
 QKV_API std::string folded_text(std::string_view text);
 
 // A sentence to translate and what people made of it.

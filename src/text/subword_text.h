@@ -7,8 +7,9 @@
 
 namespace qkv::app {
 
-// As subwords read a text: any run of white space and control characters is one blank, and nothing
-// at either end. Throws Error for what is not UTF-8.
+// As subwords read a text: any run of white space, control characters, U+FEFF and SentencePiece's
+// sign for a blank is one blank, and nothing at either end; a text that is_blank() is nothing.
+// Throws Error for what is not UTF-8.
 std::string with_single_blanks(std::string_view text);
 
 }  // namespace qkv::app

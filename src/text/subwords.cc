@@ -11,6 +11,7 @@
 #include "text/characters.h"
 #include "text/subword_model.h"
 #include "text/subword_text.h"
+#include "text/text.h"
 
 namespace qkv::app {
 namespace {
@@ -62,10 +63,12 @@ std::string Subwords::join(std::span<const std::string> pieces) const {
 }
 
 std::string with_single_blanks(std::string_view text) {
+  constexpr char32_t kBlankSign = U'▁';  // SentencePiece's, U+2581
+  if (is_blank(text)) return {};
   std::string result;
   bool is_pending = false;  // a blank, which is written before the next word
   for (const char32_t c : decoded("Subwords::split", text)) {
-    if (is_space(c)) {
+    if (is_space(c) || c == kBlankSign) {
       is_pending = !result.empty();
       continue;
     }

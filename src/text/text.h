@@ -35,6 +35,11 @@ QKV_API std::string capitalized(std::string_view text);
 // Converts letters to lower case.
 QKV_API std::string lower_case(std::string_view text);
 
+// Whether a text has nothing to see: white space, control characters, and characters without a
+// width or a shape of their own (Unicode's Default_Ignorable_Code_Point: zero-width spaces and
+// joiners, U+FEFF, variation selectors, soft hyphens). Such a text is read as the empty one.
+QKV_API bool is_blank(std::string_view text);
+
 // The text in printable form: line breaks as ↵, tabs as ⇥, other control characters, invalid
 // UTF-8 and characters not allowed in XML as U+FFFD; bidirectional control marks
 // removed. Takes any bytes.

@@ -188,6 +188,8 @@ TEST(Sentences, GroupPairsBySource) {
 TEST(Folded, SpacesAndQuotesOnly) {
   EXPECT_EQ(folded_text("\u202f« A ’b” »\t c "), "« A 'b\" » c");
   EXPECT_EQ(folded_text(" \u00a0"), "");
+  EXPECT_EQ(folded_text("\u200b \ufeff\u200d"), "");
+  EXPECT_EQ(folded_text("a\u200b"), "a\u200b");
   EXPECT_THROW(folded_text("\xFF"), Error);
 }
 

@@ -73,8 +73,15 @@ TEST(Subwords, TextComesBack) {
     }
     EXPECT_EQ(subwords.join(subwords.split("\ta \u202F\u00A0b\n\x1B")), "a b");
     EXPECT_EQ(subwords.join(subwords.split("a\u2581b")), "a b") << "what SentencePiece marks with";
+    for (const char* text : {"\u2581a \u2581b\u2581", "a\uFEFFb", "\uFEFF a\uFEFF b \uFEFF"}) {
+      EXPECT_EQ(subwords.join(subwords.split(text)), "a b") << quoted(text);
+      EXPECT_EQ(subwords.split(text), subwords.split("a b")) << quoted(text);
+    }
+    EXPECT_EQ(subwords.join(subwords.split("a\u200Bb \u200D")), "a\u200Bb \u200D");
     EXPECT_TRUE(subwords.split("").empty());
-    EXPECT_TRUE(subwords.split(" \t\u3000").empty());
+    for (const char* text : {" \t\u3000", "\u200B", "\uFEFF", "\u200D \u200C", "\u2581"}) {
+      EXPECT_TRUE(subwords.split(text).empty()) << quoted(text);
+    }
     EXPECT_THROW(static_cast<void>(subwords.split("\xFF")), Error);
   }
 }

@@ -108,6 +108,19 @@ TEST(Text, PrintableShowsNothingThatMovesACursor) {
   EXPECT_EQ(display_width("\x1b\n"), 2);
 }
 
+TEST(Text, IsBlankWithoutAnythingToSee) {
+  for (const char* text : {"", " \t\n", "\u3000", "\u200B", "\u200C\u200D", "\uFEFF",
+                           "\u2060 \u00AD", "\uFE0F\u034F", "\u202E\u2066", "\x1B", "\U000E0001"}) {
+    EXPECT_TRUE(is_blank(text)) << quoted(text);
+    EXPECT_TRUE(tokenize(text).empty()) << quoted(text);
+  }
+  for (const char* text : {"a", "\u200Ba", "👩\u200D", ".", "\u0301", "\uFFFD", "\uE000"}) {
+    EXPECT_FALSE(is_blank(text)) << quoted(text);
+    EXPECT_FALSE(tokenize(text).empty()) << quoted(text);
+  }
+  EXPECT_THROW(is_blank("\xFF"), Error);
+}
+
 TEST(Text, KnowsWhatIsWrittenFromTheRight) {
   EXPECT_TRUE(has_right_to_left("a مرحبا"));
   EXPECT_TRUE(has_right_to_left("שלום"));

@@ -29,6 +29,7 @@
 #include "shell/staged_file.h"
 #include "text/hold_out.h"
 #include "text/sentences.h"
+#include "text/text.h"
 #include "train/commands.h"
 #include "train/translation.h"
 
@@ -126,7 +127,7 @@ Table read_table(const SplitOptions& options, const Common& common) {
   TextNumbers targets;
   qkv::app::for_each_row(options.table, reading, [&](const auto& fields, Index line) {
     for (const Index column : columns) {
-      if (!qkv::app::folded_text(fields[static_cast<std::size_t>(column)]).empty()) continue;
+      if (!qkv::app::is_blank(fields[static_cast<std::size_t>(column)])) continue;
       throw InputError::at_line(options.name(), line,
                                 fmt::format("expected text in column {}, got none", column));
     }
