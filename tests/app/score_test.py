@@ -20,6 +20,8 @@ from translate_test import LINES, Model
 BLEU = "nrefs:{}|case:mixed|eff:no|tok:13a|smooth:exp|version:qkv-0.1.0"
 CHRF = "nrefs:{}|case:mixed|eff:yes|nc:6|nw:0|space:no|version:qkv-0.1.0"
 
+EMPTY_REFERENCES = (67.56000774035174, 78.14194318071551)
+
 
 def ngrams(words, n):
     return collections.Counter(zip(*(words[i:] for i in range(n))))
@@ -171,6 +173,18 @@ class Hypotheses(Case):
                                     input="\n".join(self.TEXTS).encode()), each)
         self.file("empty.txt", "\n\n\n")
         self.assertEqual(self.score("--hypotheses", "empty.txt", "d.tsv")["bleu"], 0)
+
+    def test_an_empty_reference(self):
+        """sacreBLEU 2.6's numbers; nothing is right where there is nothing to say."""
+        self.file("d.tsv", "a\t\nb\tUn deux trois quatre cinq.\nb\t\n\u200b \tx\n")
+        self.assertIn("d.tsv:4: expected text in column 0",
+                      self.refuse(3, "score", "--hypotheses", "h.txt", "d.tsv"))
+        self.file("d.tsv", "a\t\nb\tUn deux trois quatre cinq.\nb\t\u200b\nc\t\n")
+        self.file("t.txt", "\nUn deux trois quatre.\nnoise\n")
+        got = self.score("--hypotheses", "t.txt", "d.tsv")
+        self.assertEqual(got["exact"], 1)
+        self.near(got["bleu"], EMPTY_REFERENCES[0], 1e-9)
+        self.near(got["chrf2"], EMPTY_REFERENCES[1], 1e-9)
 
     def test_one_reference(self):
         """The first, and the next that differs in its place; a repeated line is no other human."""

@@ -11,13 +11,12 @@
 
 #include "io/parallel_text.h"
 #include "shell/progress.h"
+#include "text/text.h"
 
 namespace {
 
 using qkv::Index;
 using qkv::app::InputError;
-
-std::string name_of(const std::string& path) { return path == "-" ? "<stdin>" : path; }
 
 std::vector<std::string> read_lines(const std::string& path) {
   qkv::app::ParallelTextOptions reading;
@@ -40,13 +39,12 @@ TestPairs read_test_pairs(const std::string& path, const PairColumns& columns,
   reading.columns = {columns.source, columns.target};
   reading.stop = &stop_flag();
   TestPairs read;
-  read.name = name_of(path);
+  read.name = input_name(path);
   qkv::app::for_each_row(path, reading, [&](const auto& fields, Index line) {
-    for (std::size_t field = 0; field < 2; ++field) {
-      if (!qkv::app::folded_text(fields[field]).empty()) continue;
+    // A reference may be empty: nothing is the right translation of some noise.
+    if (qkv::app::is_blank(fields[0])) {
       throw InputError::at_line(
-          read.name, line,
-          fmt::format("expected text in column {}, got none", reading.columns[field]));
+          read.name, line, fmt::format("expected text in column {}, got none", columns.source));
     }
     qkv::app::TextPair pair{std::string(fields[0]), std::string(fields[1])};
     read.lengths.push_back(check(pair, read.name, line));
@@ -63,7 +61,7 @@ std::vector<std::string> read_translations(const std::string& path, const TestPa
   const std::size_t sentences = pairs.sentences.all().size();
   if (lines.size() == sentences) return lines;
   if (lines.size() != pairs.pairs.size()) {
-    throw InputError(name_of(path),
+    throw InputError(input_name(path),
                      fmt::format("expected {} lines, one for each different source of {}, or {}, "
                                  "one for each of its lines, got {}",
                                  sentences, pairs.name, pairs.pairs.size(), lines.size()));

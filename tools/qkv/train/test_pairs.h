@@ -31,7 +31,7 @@ struct TestPairs {
 using CheckPair =
     std::function<std::size_t(const qkv::app::TextPair&, const std::string& file, qkv::Index line)>;
 
-// Throws InputError for an empty field.
+// Throws InputError for an empty source. A reference may be empty.
 TestPairs read_test_pairs(const std::string& path, const PairColumns& columns,
                           const CheckPair& check, const Common& common);
 
