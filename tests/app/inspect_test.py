@@ -150,6 +150,17 @@ class Inspect(Case):
         self.file("v.txt", "the 1e999 2\ncat 1 2\n")
         self.assertIn("UTF-8 text", self.run_qkv("inspect", "v.txt").out)
 
+    def test_an_empty_safetensors_is_one(self):
+        for name, header in (("none", b"{}"), ("spaces", b"{}      "),
+                             ("metadata", b'{"__metadata__":{}}')):
+            self.file(name, len(header).to_bytes(8, "little") + header)
+            self.assertEqual(self.run_qkv("inspect", name).out, f"{name}: 0 arrays (safetensors)\n")
+            self.assertEqual(self.json(name), [{"file": name, "kind": "safetensors", "arrays": []}])
+        for name in ("0.safetensors", "0.npz"):
+            self.file(name, b"")
+            self.assertIn(", got an empty file", self.refuse(3, "inspect", name))
+            self.refuse(3, "inspect", "--as", "safetensors", name)
+
     def test_standard_input(self):
         np.save(self.dir / "a.npy", np.ones(3))
         content = (self.dir / "a.npy").read_bytes()

@@ -213,7 +213,7 @@ Inspection inspect_arrays(const std::string& path, std::string_view format,
                           const qkv::app::AttentionFileOptions& options) {
   std::vector<NamedArray> arrays =
       qkv::app::read_arrays(path, &stop_flag(), qkv::app::array_format(fmt::format(".{}", format)));
-  if (arrays.empty()) {
+  if (arrays.empty() && format == "npz") {
     throw qkv::app::InputError(input_name(path), "expected arrays, got an archive without .npy");
   }
   Inspection result;
@@ -236,6 +236,7 @@ Inspection inspect_arrays(const std::string& path, std::string_view format,
   result.json["arrays"] = list;
   result.text = fmt::format("{}: {} array{} ({})\n{}", shown_name(path), arrays.size(),
                             arrays.size() == 1 ? "" : "s", format, aligned(lines));
+  if (arrays.empty()) return result;
   const bool alone = arrays.front().name.empty() &&
                      std::holds_alternative<qkv::Tensor>(arrays.front().array) &&
                      std::get<qkv::Tensor>(arrays.front().array).rank() >= 2;
