@@ -139,6 +139,43 @@ class Translate(Model):
         self.assertEqual(self.translate("--threads", 1, lines=text), want)
         self.assertEqual(self.translate(lines=text + text), want + want)
 
+    def test_a_line_that_is_too_long_keeps_its_number(self):
+        most = 4096
+        lines = [LINES[0], "a" * (most + 1), LINES[1], "b" * (most + 9), LINES[2], LINES[3]]
+        want = self.expected()
+        want = [want[0], "", want[1], "", want[2], want[3]]
+        self.file("in.txt", "".join(line + "\n" for line in lines))
+        each = [f"in.txt:{line}: expected at most {most} tokens, got {tokens}" for line, tokens in
+                ((2, most + 1), (4, most + 9))]
+        summary = "in.txt: 2 of 6 lines left empty, too long: 2, 4"
+        for options, code, errors in (((), 3, [*each, summary]), (["--skip-bad"], 0, [summary]),
+                                      (["--skip-bad", "--quiet"], 0, [])):
+            for forms in ((), ("-o", "all.json", "-o", "all.npz")):
+                done = self.run_qkv("translate", "m.safetensors", "in.txt", *options, *forms,
+                                    code=code)
+                self.assertEqual(done.err, "".join(f"qkv: {error}\n" for error in errors))
+                if not forms:
+                    self.assertEqual(done.out.splitlines(), want)
+                    continue
+                report = json.loads((self.dir / "all.json").read_text())["translations"]
+                self.assertEqual([one["translation"] for one in report], want)
+                with np.load(self.dir / "all.npz") as arrays:
+                    self.assertEqual(arrays["translation"].tolist(), want)
+        self.file("in.txt", "".join("ab" * most + "\n" for _ in range(30)) + "abc")
+        done = self.run_qkv("translate", "m.safetensors", "in.txt", "--skip-bad")
+        self.assertEqual(done.out, "\n" * 30 + want[0] + "\n")
+        self.assertRegex(done.err, "^qkv: in.txt: 30 of 31 lines left empty, too long: "
+                                   "1, 2, .*, 20 and 10 more\n$")
+        self.assertIn("TEXT:1: expected at most", self.refuse(3, "translate", "m.safetensors",
+                                                              "ab" * most))
+
+    def test_a_malformed_line_ends_it(self):
+        self.file("in.txt", b"abc\n" + b"a" * 5000 + b"\n\xff\nabc\n")
+        done = self.run_qkv("translate", "m.safetensors", "in.txt", "--skip-bad", code=3)
+        self.assertEqual(done.out.splitlines(), [self.expected()[0], ""])
+        self.assertRegex(done.err, "^qkv: in.txt: 1 of 2 lines left empty, too long: 2\n"
+                                   "qkv: in.txt:3: expected UTF-8, ")
+
     def test_input_as_it_comes(self):
         self.assertEqual(self.translate(lines="\ufeffabc\tx\ty\r\na"),
                          [self.expected()[0], self.expected()[1]])

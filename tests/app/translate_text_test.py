@@ -24,6 +24,15 @@ class Arguments(Model):
                      "3/may/1987"):
             self.assertEqual(self.translate(text, lines=""), self.translate(lines=text + "\n"))
 
+    def test_an_empty_text_stays_empty(self):
+        for text in ("", " ", "\u200b", "\ufeff", "\u200d\u3000"):
+            for words in (["m.safetensors", text], ["--demo", text], ["--dates", text],
+                          [text, "--dates"], ["--dates", text, text]):
+                self.assertEqual(self.run_qkv("translate", *words).out, "\n", words)
+            self.assertEqual(self.translate(lines=f"abc\n{text}\nabc\n"),
+                             self.translate(lines="abc\n\nabc\n"), repr(text))
+        self.assertEqual(self.run_qkv("translate", "--dates", "", "3 may 1987").out, "1987-05-03\n")
+
     def test_a_file_comes_before_a_text(self):
         self.file("cab", b"a\nb\n")
         self.assertEqual(self.translate("cab", lines=""), self.translate(lines="a\nb\n"))

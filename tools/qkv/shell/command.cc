@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "shell/command_line.h"
+
 namespace {
 
 template <class Value>
@@ -23,6 +25,10 @@ Option Option::required() const { return Option(option_->required()); }
 Option Option::needs(const Option& other) const { return Option(option_->needs(other.option_)); }
 Option Option::excludes(const Option& other) const {
   return Option(option_->excludes(other.option_));
+}
+Option Option::may_be_empty() const {
+  const auto take_all = [](const std::string&) { return std::string(); };
+  return Option(option_->check(CLI::Validator(take_all, "", kMayBeEmpty)));
 }
 Option Option::any_number() const { return Option(option_->expected(-1)); }
 Option Option::one_each_time() const { return Option(option_->allow_extra_args(false)); }

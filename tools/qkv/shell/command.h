@@ -37,6 +37,8 @@ class Option {
   Option required() const;
   Option needs(const Option& other) const;
   Option excludes(const Option& other) const;
+  // For a name that may be a text: "" is a value, too, for the command to judge.
+  Option may_be_empty() const;
   // Any number of values.
   Option any_number() const;
   // One value per occurrence.

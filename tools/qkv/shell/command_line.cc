@@ -93,12 +93,22 @@ std::string mismatch(const CLI::App& program, const std::string& name) {
   return name + (more ? ": given twice" : " needs a value");
 }
 
-// "FILE" for an option that takes a file name, else "". An argument's own name says what it is.
+// "FILE" for an option that takes a file name, else "". An argument's own name, which begins the
+// message, says what it is.
 std::string named_by(const CLI::Option& option) {
   const std::string type = option.get_positional() ? option.get_name(true) : option.get_type_name();
   const bool is_text = type == "TEXT";  // may be empty
   const bool is_name = type == "NAME" || type == "FOLDER" || type.find("FILE") != std::string::npos;
-  return !is_text && (is_name || option.get_positional()) ? type : "";
+  if (is_text || !(is_name || option.get_positional())) return "";
+  return option.get_positional() ? "a name" : type;
+}
+
+bool may_be_empty(CLI::Option& option) {
+  try {
+    return option.get_validator(kMayBeEmpty) != nullptr;
+  } catch (const CLI::OptionNotFound&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -146,7 +156,7 @@ void refuse_empty_names(CLI::App& program) {
   for (CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {
     for (CLI::Option* option : command->get_options()) {
       const std::string type = named_by(*option);
-      if (type.empty()) continue;
+      if (type.empty() || may_be_empty(*option)) continue;
       const auto check = [type](const std::string& text) {
         return text.empty() ? fmt::format("expected {}, got \"\"", type) : std::string();
       };

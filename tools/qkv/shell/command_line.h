@@ -22,6 +22,9 @@ class Help : public CLI::Formatter {
 // CLI11 would take the next word for the value.
 std::vector<std::string> words_of(int argc, char** argv);
 
+// The name of the validator of options for which "" is a value: Option::may_be_empty().
+inline constexpr const char* kMayBeEmpty = "may be empty";
+
 // Makes every option and argument of these commands that takes a FILE or a NAME reject an
 // empty one, which is what an unset shell variable expands to.
 void refuse_empty_names(CLI::App& program);

@@ -38,10 +38,12 @@ constexpr const char* kTranslateFooter = R"(Examples:
   qkv translate RUN few.tsv -o alignments.npz
 
 Each line is translated to one line, in order and as soon as possible; of a line of a file, or of
-standard input, the first column is read. An empty line stays empty. Lines have at most 4096 tokens.
-A translation that has not ended after --most-tokens tokens is truncated. TEXT is a file if there is
-one of that name. One word with a letter is a file that is missing, if it has an extension
-(lines.tsv) or begins with a folder that exists (runs/lines, ./lines); all else is text (and/or).
+standard input, the first column is read. An empty line stays empty. A line of more than 4096 tokens
+is reported, and its translation is empty, so that all lines keep their numbers; the others are
+translated, and the exit code is 3 (with --skip-bad 0). A translation that has not ended after
+--most-tokens tokens is truncated. TEXT is a file if there is one of that name. One word with a
+letter is a file that is missing, if it has an extension (lines.tsv) or begins with a folder that
+exists (runs/lines, ./lines); all else is text (and/or).
 
 Translations of words are written as the training data writes them: spaces around punctuation,
 and capitals where the model has none (--lower). Curly quotation marks are read as ' and ". Words
@@ -106,28 +108,79 @@ bool is_waiting() {
   return ::poll(&input, 1, 0) == 0;
 }
 
-void translate_all(const Source& source, LineTranslator& lines) {
+// The lines of a file that were too long to translate.
+class BadLines {
+ public:
+  BadLines(std::string file, const TranslateOptions& options, const Common& common)
+      : file_(std::move(file)), skips_(options.skip_bad), common_(common) {}
+
+  void add(const qkv::app::InputError& error) {
+    if (!skips_) complain(error.what());
+    ++count_;
+    if (count_ <= kMostNamed) named_ += fmt::format("{}{}", count_ == 1 ? "" : ", ", error.line());
+  }
+
+  // After the last line, or the last before a malformed one.
+  void warn_of_skipped(Index lines) const {
+    if (skips_ && count_ > 0) warn(common_, fmt::format("{}: {}", file_, summary(lines)));
+  }
+  // Throws InputError if there were any and they are an error.
+  void check(Index lines) const {
+    if (!skips_ && count_ > 0) throw qkv::app::InputError(file_, summary(lines));
+  }
+
+ private:
+  static constexpr Index kMostNamed = 20;
+
+  std::string summary(Index lines) const {
+    return fmt::format("{} of {} lines left empty, too long: {}{}", count_, lines, named_,
+                       count_ > kMostNamed ? fmt::format(" and {} more", count_ - kMostNamed) : "");
+  }
+
+  std::string file_;
+  bool skips_;
+  const Common& common_;
+  Index count_ = 0;
+  std::string named_{};
+};
+
+// Calls done() when all lines are translated.
+void translate_all(const Source& source, const TranslateOptions& options, const Common& common,
+                   LineTranslator& lines, const std::function<void()>& done) {
   if (source.file.empty()) {
     lines.add(source.text, "TEXT", 1);
-    return lines.flush();
+    lines.flush();
+    return done();
   }
   qkv::app::ParallelTextOptions reading;
   reading.columns = {0};
   reading.empty_lines = qkv::app::EmptyLines::kKept;
   reading.stop = &stop_flag();
   const bool piped = source.file == "-";
-  const std::string name = piped ? "<stdin>" : source.file;
+  const std::string name = input_name(source.file);
+  BadLines bad(name, options, common);
+  Index count = 0;
   try {
     qkv::app::for_each_row(source.file, reading, [&](const auto& fields, Index line) {
-      lines.add(fields[0], name, line);
+      count = line;
+      try {
+        lines.add(fields[0], name, line);
+      } catch (const qkv::app::InputError& error) {
+        bad.add(error);
+        lines.add("", name, line);
+      }
       if (piped && is_waiting()) lines.flush();
       return true;
     });
   } catch (const qkv::app::InputError&) {
     lines.flush();  // those before the malformed one
+    bad.warn_of_skipped(count);
     throw;
   }
   lines.flush();
+  done();
+  bad.warn_of_skipped(count);
+  bad.check(count);
 }
 
 void check_unknown(const TranslateOptions& options, const TranslationModel& model) {
@@ -185,6 +238,9 @@ void run(const TranslateOptions& options, const Common& common) {
   const Results results = translate_forms(kept, options);
   check_outputs(options.outputs, results);
   const Source source = source_of(options);
+  if (options.skip_bad && source.file.empty()) {
+    throw UsageError("--skip-bad goes with the lines of a file or of standard input");
+  }
   check_inputs(options.outputs, {source.file});
   if (linked_model(options) == nullptr) check_inputs(options.outputs, model_files(options.run));
   const TranslationModel model = model_of(options);
@@ -206,9 +262,10 @@ void run(const TranslateOptions& options, const Common& common) {
     if (progress) progress->at(fmt::format("{} lines", done));
   };
   LineTranslator lines(model, search, options.unknown, common, take);
-  translate_all(source, lines);
-  progress.reset();
-  if (keeps) write_outputs(options.outputs, results, common);
+  translate_all(source, options, common, lines, [&] {
+    progress.reset();
+    if (keeps) write_outputs(options.outputs, results, common);
+  });
 }
 
 }  // namespace
@@ -217,7 +274,8 @@ void add_translate(const Command& program, const Common& common) {
   constexpr Index kMostTokens = 65536;
   const Command command = program.add_command("translate", "translate lines");
   const auto options = std::make_shared<TranslateOptions>();
-  command.add_option("RUN", options->run, kRunHelp).type_name("");
+  const Option run_name =
+      command.add_option("RUN", options->run, kRunHelp).type_name("").may_be_empty();
   command
       .add_option(
           "TEXT", options->input,
@@ -238,8 +296,13 @@ void add_translate(const Command& program, const Common& common) {
                    "after each translation a tab and its natural log-probability");
   command.add_flag("--show", options->show,
                    "below each translation, where each of its tokens looked");
+  command.add_flag("--skip-bad", options->skip_bad,
+                   "lines that are too long are no error: one warning counts and names them");
   add_outputs(command, options->outputs, "txt");
   add_attention_file(command, options->outputs);
   command.footer(kTranslateFooter);
-  command.callback([options, &common] { run(*options, common); });
+  command.callback([options, run_name, &common] {
+    options->has_run = run_name.is_given();
+    run(*options, common);
+  });
 }

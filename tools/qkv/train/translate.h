@@ -14,6 +14,7 @@
 
 struct TranslateOptions {
   std::string run{};
+  bool has_run = false;              // "" is none, but may be a text
   std::vector<std::string> input{};  // a file, or the words of a text; none or "-": standard input
   struct Flag {
     bool given = false;
@@ -24,6 +25,7 @@ struct TranslateOptions {
   qkv::app::UnknownTokens unknown = qkv::app::UnknownTokens::kCopiedIfLooked;
   bool scores = false;
   bool show = false;
+  bool skip_bad = false;  // lines that are too long are no error
   OutputOptions outputs{};
 };
 

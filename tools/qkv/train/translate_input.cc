@@ -35,7 +35,7 @@ std::size_t index_of(const LinkedModel& model) {
 // What is to be translated: with a linked model there is no RUN, but a word in its place.
 std::vector<std::string> words_of(const TranslateOptions& options) {
   std::vector<std::string> words = options.input;
-  if (linked_model(options) != nullptr && !options.run.empty()) {
+  if (linked_model(options) != nullptr && options.has_run) {
     words.insert(words.begin(), options.run);
   }
   return words;
@@ -91,7 +91,9 @@ void check_model_choice(const TranslateOptions& options) {
     if (options.linked[index_of(model)].given) chosen.emplace_back(model.option);
   }
   if (chosen.empty() && options.run.empty()) {
-    throw UsageError("RUN, --demo TEXT or --dates TEXT is needed; see qkv translate --help");
+    throw UsageError(fmt::format("{}RUN, --demo TEXT or --dates TEXT is needed{}",
+                                 options.has_run ? "\"\" names no RUN: " : "",
+                                 "; see qkv translate --help"));
   }
   if (chosen.size() > 1) {
     throw UsageError(fmt::format("{} and {} exclude each other", chosen[0], chosen[1]));
