@@ -5,11 +5,15 @@
 #include <cmath>
 #include <concepts>
 #include <cstdlib>
+#include <numbers>
 #include <type_traits>
 
 namespace qkv {
 
 namespace detail {
+template <class U>
+concept Arithmetic = std::is_arithmetic_v<U>;
+
 // Where a dual would become a plain number, which loses its derivative: mostly in std::exp(s).
 template <class Plain>
 constexpr void refuse_plain_number() {
@@ -40,11 +44,6 @@ struct Dual {
     return Plain();
   }
 };
-
-namespace detail {
-template <class U>
-concept Arithmetic = std::is_arithmetic_v<U>;
-}  // namespace detail
 
 // Arithmetic and comparison, between duals and with plain numbers on either side.
 #define QKV_DUAL_BINARY(op, result_slope)                                      \
@@ -105,6 +104,8 @@ constexpr Dual<T> operator-(const Dual<T>& a) {
 using std::abs;
 using std::atan;
 using std::cos;
+using std::erf;
+using std::erfc;
 using std::exp;
 using std::log;
 using std::log1p;
@@ -127,6 +128,8 @@ QKV_DUAL_FUNCTION(sqrt, a.slope / (T(2) * y))
 QKV_DUAL_FUNCTION(tanh, a.slope*(T(1) - y * y))
 QKV_DUAL_FUNCTION(sin, a.slope* std::cos(a.value))
 QKV_DUAL_FUNCTION(cos, -a.slope* std::sin(a.value))
+QKV_DUAL_FUNCTION(erf, a.slope* T(2 * std::numbers::inv_sqrtpi) * std::exp(-a.value * a.value))
+QKV_DUAL_FUNCTION(erfc, -a.slope* T(2 * std::numbers::inv_sqrtpi) * std::exp(-a.value * a.value))
 QKV_DUAL_FUNCTION(atan, a.slope / (T(1) + a.value * a.value))
 #undef QKV_DUAL_FUNCTION
 // The derivative at 0 is defined as 0.

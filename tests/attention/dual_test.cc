@@ -38,6 +38,8 @@ TEST(Dual, EveryOperationHasItsDerivative) {
       {"sin", [](auto x) { return sin(x * 2); }},
       {"cos", [](auto x) { return cos(x * 2); }},
       {"atan", [](auto x) { return atan(x * 2); }},
+      {"erf", [](auto x) { return erf(x * 2) + erf(-x); }},
+      {"erfc", [](auto x) { return erfc(x * 2) + erfc(-x); }},
       {"abs", [](auto x) { return abs(x - 1) + abs(1 - x * x); }},
       {"pow", [](auto x) { return pow(x, 2.5) + pow(x, 3); }},
       {"min", [](auto x) { return min(x * x, 2 * x - 0.5) + min(x, 1) + min(0.5F, x); }},
@@ -53,6 +55,29 @@ TEST(Dual, EveryOperationHasItsDerivative) {
       EXPECT_EQ(f(Dual<double>(x)).slope, 0) << name << " of a constant";
     }
   }
+}
+
+// x Phi(x) and its slope Phi(x) + x phi(x), to ten digits of tables and by the tail that erfc
+// keeps.
+TEST(Dual, TheExactGelu) {
+  const auto by_erf = [](auto x) { return x / 2 * (1 + erf(x / std::sqrt(2.0))); };
+  const auto by_erfc = [](auto x) { return x / 2 * erfc(-x / std::sqrt(2.0)); };
+  const double rows[][3] = {{0, 0, 0.5},
+                            {1, 0.8413447460685429, 1.0833154705876864},
+                            {-2, -0.04550026389635842, -0.08523180107819693}};
+  for (const auto& [x, value, slope] : rows) {
+    for (const Dual<double>& y : {by_erf(Dual<double>(x, 1)), by_erfc(Dual<double>(x, 1))}) {
+      EXPECT_NEAR(y.value, value, 1e-15) << x;
+      EXPECT_NEAR(y.slope, slope, 1e-15) << x;
+    }
+    const Dual<float> y = by_erf(Dual<float>(static_cast<float>(x), 1));
+    EXPECT_NEAR(y.value, value, 1e-6) << x;
+    EXPECT_NEAR(y.slope, slope, 1e-6) << x;
+    EXPECT_EQ(by_erf(x), by_erf(Dual<double>(x)).value) << "a plain number";
+  }
+  const Dual<double> tail = by_erfc(Dual<double>(-9, 1));
+  EXPECT_NEAR(tail.value / -1.0157296e-18, 1, 1e-6);
+  EXPECT_NEAR(tail.slope / -9.1389374e-18, 1, 1e-6);
 }
 
 // The numbers of both passes are the same; of equal ones the first is chosen, as by std::min.
