@@ -21,12 +21,14 @@ namespace nb = nanobind;
 struct Name {
   const char* function;  // "attention"
   const char* argument;  // "q"
-  const char* types = "float64, float32, bfloat16, float16, bool or an integer type";
+  const char* types = "float64, float32, bfloat16 or float16";
 
   Name with_types(const char* other) const { return {function, argument, other}; }
 };
 inline constexpr const char* kIntegers = "an integer type";
 inline constexpr const char* kFlags = "bool or an integer type";
+inline constexpr const char* kRealsOrQ8 = "float64, float32, bfloat16, float16 or q8";
+inline constexpr const char* kLayerReals = "float32 or float64";  // of layers without heads
 
 // A view of an array and what keeps its memory alive. Made, copied and destroyed under the GIL.
 struct Array {

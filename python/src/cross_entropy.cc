@@ -33,7 +33,7 @@ class BoundCrossEntropy {
     return as_method(kForward, [&] {
       return passes_.run([&](Pass& pass) {
         const char* const function = kForward.name.c_str();
-        pass.array = array_of(logits, {function, "logits"});
+        pass.array = array_of(logits, {function, "logits", kLayerReals});
         const Integers classes = integers_of(targets, {function, "targets"});
         const bool both = flag_of(return_log_probabilities, {function, "return_log_probabilities"});
         pass.like = nb::borrow(logits);
@@ -63,7 +63,7 @@ class BoundCrossEntropy {
       const char* const function = kBackward.name.c_str();
       const auto pass = pass_to_undo(passes_, function);
       const ConstView& logits = pass->saved.logits;
-      const Name name{function, "dlosses"};
+      const Name name{function, "dlosses", kLayerReals};
       const bool one = is_one_number(dlosses);
       const Array array = one ? Array{} : array_of(dlosses, name);
       const double number = one ? number_of(dlosses, name) : 0;

@@ -24,7 +24,7 @@ class BoundDropout {
   nb::object forward(nb::handle x, const nb::tuple& mode) {
     return as_method(kDropoutForward, [&] {
       return passes_.run([&](Pass& pass) {
-        pass.array = array_of(x, {kDropoutForward.name.c_str(), "x"});
+        pass.array = array_of(x, {kDropoutForward.name.c_str(), "x", kLayerReals});
         pass.like = nb::borrow(x);
         const ConstView& from = pass.array.view;
         if (!from.given())
@@ -44,7 +44,7 @@ class BoundDropout {
   nb::object backward(nb::handle dout) {
     return as_method(kDropoutBackward, [&] {
       const auto pass = pass_to_undo(passes_, kDropoutBackward.name.c_str());
-      const Array from = array_of(dout, {kDropoutBackward.name.c_str(), "dout"});
+      const Array from = array_of(dout, {kDropoutBackward.name.c_str(), "dout", kLayerReals});
       const ResultMaker maker(pass->like);
       View dx;
       const nb::object made = maker.make(pass->saved.dtype, pass->saved.shape, dx);

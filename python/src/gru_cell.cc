@@ -45,8 +45,8 @@ class BoundGruCell {
   nb::tuple forward(nb::handle x, nb::handle state, nb::handle threads) {
     return as_method(kCellForward, [&] {
       const char* const function = kCellForward.name.c_str();
-      const Array input = array_of(x, {function, "x"});
-      const Array before = array_of(state, {function, "state"});
+      const Array input = array_of(x, {function, "x", kLayerReals});
+      const Array before = array_of(state, {function, "state", kLayerReals});
       const GruParameters& p = layer_->parameters();
       const DType dtype = p.weight_ih.dtype();
       const Index width = p.weight_ih.size(1), hidden = p.weight_hh.size(1);
@@ -83,7 +83,7 @@ class BoundGruCell {
   nb::tuple backward(nb::handle dstate, const std::shared_ptr<Step>& step, nb::handle threads) {
     return as_method(kCellBackward, [&] {
       const char* const function = kCellBackward.name.c_str();
-      const Array given = array_of(dstate, {function, "dstate"});
+      const Array given = array_of(dstate, {function, "dstate", kLayerReals});
       const GruParameters& p = layer_->parameters();
       const Index width = p.weight_ih.size(1), hidden = p.weight_hh.size(1);
       if (step->x.dtype() != p.weight_ih.dtype() || step->x.size(1) != width ||

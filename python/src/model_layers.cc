@@ -61,7 +61,7 @@ class BoundLinear {
     return as_method(kLinearForward, [&] {
       return passes_.run([&](Pass& pass) {
         const char* const function = kLinearForward.name.c_str();
-        pass.array = array_of(x, {function, "x"});
+        pass.array = array_of(x, {function, "x", kLayerReals});
         pass.like = nb::borrow(x);
         const ConstView& from = pass.array.view;
         const Tensor& weight = layer_->parameters().weight;
@@ -82,7 +82,7 @@ class BoundLinear {
     return as_method(kLinearBackward, [&] {
       const char* const function = kLinearBackward.name.c_str();
       const auto pass = pass_to_undo(passes_, function);
-      const Array dy = array_of(dout, {function, "dout"});
+      const Array dy = array_of(dout, {function, "dout", kLayerReals});
       const ResultMaker maker(pass->like);
       View dx;
       const nb::object made = maker.make(pass->saved.x.dtype(), pass->saved.x.shape(), dx);
@@ -146,7 +146,7 @@ class BoundEmbedding {
     return as_method(kEmbeddingBackward, [&] {
       const char* const function = kEmbeddingBackward.name.c_str();
       const auto pass = pass_to_undo(passes_, function);
-      const Array array = array_of(dout, {function, "dout"});
+      const Array array = array_of(dout, {function, "dout", kLayerReals});
       return parameter_gradients(
           *layer_, threads_of(function, threads), pass->work, [&](auto& d, Context& context) {
             layer_->backward(pass->saved, array.view, d, Write::kOverwrite, context);
@@ -211,9 +211,9 @@ class BoundGru {
     return as_method(kGruForward, [&] {
       return passes_.run([&](Pass& pass) {
         const char* const function = kGruForward.name.c_str();
-        const Array sequences = array_of(x, {function, "x"});
+        const Array sequences = array_of(x, {function, "x", kLayerReals});
         const Integers lengths = integers_of(valid_len, {function, "valid_len"});
-        const Array first = array_of(state, {function, "state"});
+        const Array first = array_of(state, {function, "state", kLayerReals});
         pass.like = nb::borrow(x);
         const GruConfig& config = layer_->config();
         const bool batch = sequences.view.rank() != 2;
@@ -256,8 +256,8 @@ class BoundGru {
     return as_method(kGruBackward, [&] {
       const char* const function = kGruBackward.name.c_str();
       const auto pass = pass_to_undo(passes_, function);
-      const Array of_out = array_of(dout, {function, "dout"});
-      const Array of_state = array_of(dstate, {function, "dstate"});
+      const Array of_out = array_of(dout, {function, "dout", kLayerReals});
+      const Array of_state = array_of(dstate, {function, "dstate", kLayerReals});
       if (!of_out.view.given() && !of_state.view.given()) {
         throw_value_error({function, "dout"}, "and dstate are None: one of them must be given");
       }

@@ -302,7 +302,7 @@ class Reader {
     // Arrays and tensors are converted to lists; their dtype shows in the numbers.
     if (!nb::isinstance<nb::str>(window) && nb::hasattr(window, "tolist")) {
       if (!numpy().is_array(window))
-        array_of(window, name(kWindow));  // rejects unsupported tensors
+        array_of(window, name(kWindow).with_types(kIntegers));  // rejects unsupported tensors
       window = window.attr("tolist")();
     }
     const bool pair = (nb::isinstance<nb::tuple>(window) || nb::isinstance<nb::list>(window)) &&
@@ -428,7 +428,9 @@ CallArguments call_arguments(const char* function, nb::handle q, nb::handle k, n
   call.arrays.reserve(std::size(arrays));
   ConstView* const views[] = {&call.inputs.q, &call.inputs.k, &call.inputs.v};
   for (std::size_t n = 0; n < std::size(arrays); ++n) {
-    *views[n] = call.hold(array_of(arrays[n].second, {function, arrays[n].first})).view;
+    Name name{function, arrays[n].first};
+    if (n > 0 && function == std::string_view("attention")) name.types = kRealsOrQ8;
+    *views[n] = call.hold(array_of(arrays[n].second, name)).view;
   }
   reader.read();
   Layout& layout = call.layout;
