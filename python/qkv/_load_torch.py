@@ -5,6 +5,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Set, Tuple
 
 import numpy as np
 
+from ._words import on_one_line
+
 Shape = Tuple[int, ...]
 
 
@@ -109,7 +111,8 @@ def _check_names(function: str, forms: List[_Form], form: _Form, names: List[str
     unknown = [name for name in names if name not in form]
     if not missing and not unknown:
         return
-    faults = [f"is without {name}" for name in missing] + [f"has an unknown {n}" for n in unknown]
+    faults = [f"is without {name}" for name in missing]
+    faults += [f"has an unknown {on_one_line(name)}" for name in unknown]
     expected = "; or ".join(_listed(each) for each in forms)
     raise ValueError(f"{function}: state_dict {', '.join(faults)}; expected {expected}")
 
@@ -143,7 +146,7 @@ def _without_prefix(function: str, state_dict: Mapping[str, Any], prefix: str) -
     found = {name[len(prefix) :]: x for name, x in given.items() if name.startswith(prefix)}
     if prefix and not found:
         tops = sorted({name.rsplit(".", 1)[0] + "." for name in given if "." in name})
-        shown = ", ".join(tops[:8]) + (", ..." if len(tops) > 8 else "")
+        shown = ", ".join(map(on_one_line, tops[:8])) + (", ..." if len(tops) > 8 else "")
         raise ValueError(f"{function}: no name begins with prefix {prefix!r}; there are {shown}")
     return found
 

@@ -52,10 +52,16 @@ def _meant(word: str, known: Set[str]) -> Optional[str]:
     return near[0] if near else None
 
 
+def on_one_line(name: str) -> str:
+    """A name as messages write it: what a terminal would act on is as in a literal of Python."""
+    return name if name.isprintable() else repr(name)[1:-1]
+
+
 def unknown_keyword(function: str, word: str, known: Set[str]) -> TypeError:
     """The error for an unknown keyword, worded as in Python 3.13."""
     meant = _meant(word, known)
     hint = f". Did you mean '{meant}'?" if meant else ""
+    word = on_one_line(word)
     return TypeError(f"{function}() got an unexpected keyword argument '{word}'{hint}")
 
 

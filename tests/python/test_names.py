@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that hold what terminals act on, in the text of every error that has one."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import qkv
+
+# Colour, a bell, delete, C1's cursor movement, the order of letters reversed, a second line, and a
+# byte that is not UTF-8.
+NAME = "a\x1b[31mb\x07\x7f\x9b2J\u202e\nFORGED\udcff"
+X = np.ones((1, 2, 4), np.float32)
+
+
+def linear():
+    return qkv.Linear(2, 2)
+
+
+def damaged(path, content=b"\x10\0\0\0\0\0\0\0{"):
+    path.write_bytes(content)
+    return path
+
+
+def calls(path):
+    """The calls, and the part of the text that has the name."""
+    attend = lambda **options: qkv.attention(X, X, X, **options)  # noqa: E731
+    yield lambda: linear().load(path / NAME), "FORGED"
+    yield lambda: linear().load(damaged(path / f"{NAME}1")), "FORGED"
+    yield lambda: linear().save(path / "none" / NAME), "FORGED"
+    yield lambda: qkv.KvCache.from_file(path / NAME), "FORGED"
+    yield lambda: qkv.KvCache.from_file(damaged(path / f"{NAME}2")), "FORGED"
+    yield lambda: qkv.KvCache(1, 2, 4).save(path / "none" / NAME), "FORGED"
+    yield lambda: linear().load_torch({NAME: np.ones(2)}), "FORGED"
+    yield lambda: linear().load_torch({f"{NAME}.x": np.ones(2)}, prefix="y"), "FORGED"
+    yield lambda: attend(**{NAME: 1}), "FORGED"
+    yield lambda: qkv.KvCache(1, 2, 4).attention(X, **{NAME: 1}), "FORGED"
+    yield lambda: attend(score=NAME), "FORGED"
+    yield lambda: attend(score="bilinear", params={NAME: X}), "FORGED"
+    yield lambda: attend(causal=NAME), "FORGED"
+    yield lambda: attend(bias=NAME), "FORGED"
+    yield lambda: attend(bias=np.zeros(2, [(NAME[:-1], "f4")])), "FORGED"
+    yield lambda: attend(seed=NAME), "FORGED"
+    yield lambda: attend(threads=NAME), "FORGED"
+    yield lambda: qkv.Linear(2, 2, dtype=NAME), "FORGED"
+    yield lambda: qkv.CrossEntropy(reduction=NAME), "FORGED"
+
+
+def test_errors_are_one_printable_line(tmp_path):
+    for n, (call, part) in enumerate(calls(tmp_path)):
+        with pytest.raises((ValueError, TypeError, OSError)) as caught:
+            call()
+        text = str(caught.value)
+        assert text.isprintable() and part in text, (n, text)
+
+
+@pytest.mark.parametrize("value", ["\x1b[31mavx2", "avx2\n", "\x9b", NAME])
+def test_the_target_of_the_environment(value):
+    program = (
+        "import numpy, qkv\n"
+        "x = numpy.ones((1, 2, 4))\n"
+        "try: qkv.attention(x, x, x)\n"
+        "except ValueError as error: print(ascii(str(error).isprintable()), ascii(str(error)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
+                          check=True, env={**os.environ, "QKV_TARGET": value})  # fmt: skip
+    assert done.stdout.startswith("True 'attention: QKV_TARGET is "), done.stdout
