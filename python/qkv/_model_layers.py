@@ -279,6 +279,10 @@ class CrossEntropy:
     def __reduce__(self) -> Tuple[Any, ...]:
         return _cross_entropy, self._config
 
+    def parameters(self) -> Dict[str, Any]:
+        """The parameters by name: none."""
+        return {}
+
     def _weight_of(self, targets: Numbers) -> float:
         """The sum of the weights of the targets that are not ignored."""
         _, ignored, weights, _ = self._config

@@ -151,6 +151,7 @@ def test_representations_can_be_typed_in():
         "CrossEntropy(label_smoothing=0.0, ignore_index=-100)",
     ]:
         assert repr(eval(text, vars(qkv))) == text
+    assert qkv.CrossEntropy(weight=[1.0, 2.0]).parameters() == {}
     loss = pickle.loads(pickle.dumps(qkv.CrossEntropy(0.5, 3)))
     assert repr(loss) == "CrossEntropy(label_smoothing=0.5, ignore_index=3)"
 
@@ -261,6 +262,12 @@ def test_constructors_name_the_argument(make, kind, text):
 FORWARD_ERRORS = [
     ("Linear", (None,), ValueError, "x must be given"),
     ("Linear", (F32,), TypeError, r"x must be float64 as the layer is, got float32 \[2,5,3\]"),
+    (
+        "Linear",
+        (np.ones((2, 3), np.longdouble),),
+        TypeError,
+        r"x must be float32 or float64, got float\d+ \[2,3\]$",
+    ),
     ("Linear", (np.ones(3),), ValueError, r"x must have rank 2 to 7, got float64 \[3\]"),
     ("Linear", (np.ones((2, 4)),), ValueError, "x must have 3 channels"),
     ("Linear", ([[1.0]],), TypeError, "x must be an array"),
@@ -331,6 +338,7 @@ def test_cross_entropy_takes_one_number_for_all_rows(one):
         (np.ones(3), [0], ValueError, r"logits must have the shape \[N,V\] with V >= 1"),
         (np.ones((1, 3), int), [0], TypeError, "logits must be float32 or float64"),
         (np.ones((1, 3), np.float16), [0], TypeError, "logits must be float32 or float64"),
+        (np.ones((1, 3), np.longdouble), [0], TypeError, "logits must be float32 or float64, got"),
         (np.ones((1, 3)), None, ValueError, "targets must be given"),
         (np.ones((1, 3)), [0, 1], ValueError, r"targets must have the shape \[1\]"),
         (np.ones((2, 3)), [0, 3], ValueError, r"targets must lie in 0\.\.2, got 3 at \[1\]"),
