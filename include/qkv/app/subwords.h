@@ -38,11 +38,11 @@ class QKV_API Subwords {
   // All pieces by their ids, which are SentencePiece's.
   Vocabulary vocabulary() const;
 
-  // The pieces of UTF-8 text, "▁" where there is a blank. White space and control characters are
-  // read as one blank, at either end as nothing. No pieces for text that is nothing else.
+  // The pieces of UTF-8 text, "▁" where there is a blank. White space, control characters, U+FEFF
+  // and "▁" are read as one blank, at either end as nothing. No pieces for text that has nothing
+  // else but characters without a width, such as U+200B.
   std::vector<std::string> split(std::string_view text) const;
-  // The text of the pieces: what was split, except that "▁" becomes a blank. Bytes that are not
-  // UTF-8 together become U+FFFD.
+  // The text of the pieces. Bytes that are not UTF-8 together become U+FFFD.
   std::string join(std::span<const std::string> pieces) const;
 
  private:
