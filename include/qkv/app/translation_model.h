@@ -46,8 +46,8 @@ struct TranslatedText {
 
 // The translation of each text, independent of the others. A text of white space and of characters
 // that are not seen, or of nothing, has a translation without tokens, of probability 1, and without
-// attention. Throws Error for invalid UTF-8, for
-// kCopied with a model that has no attention, and whatever Translator::translate() rejects.
+// attention. Throws Error for invalid UTF-8, for kCopied with a model that has no attention, and
+// whatever Translator::translate() rejects.
 QKV_API std::vector<TranslatedText> translate(
     const TranslationModel& model, std::span<const std::string> texts, const SearchOptions& options,
     Context& context, UnknownTokens unknown = UnknownTokens::kCopiedIfLooked);
