@@ -2,6 +2,7 @@
 """QK-norm and rotary positions against the formulas of the models that have them, in PyTorch."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -107,6 +108,23 @@ def test_frequencies_replace_those_of_the_base():
     np.testing.assert_allclose(given, base, rtol=1e-13)
     other = qkv.attention(x, x, x, rotary="halves", rotary_frequencies=[1.0, 0.5, 0.5, 0.1])
     assert not np.allclose(other, base)
+
+
+def test_positions_of_either_sign_up_to_2_53():
+    """One rounding of position times frequency, and the cosine and sine of that."""
+    positions = [1, 3, 10**6 + 1, 2**31, 2**40 + 1, 2**53 - 1, 2**53]
+    positions = np.array([0, *positions, *(-p for p in positions)])
+    axes = np.eye(2)[None]  # scores with them are the cosine and the sine
+    for frequency in (1.0, 0.1, 1e-4):
+        angles = [float(int(p)) * frequency for p in positions]
+        got = qkv.attention(
+            np.array([[[1.0, 0.0]] * len(positions)]), axes, axes, rotary="halves", score="dot",
+            rotary_frequencies=[frequency], q_positions=positions, k_positions=np.zeros(2, int),
+            return_scores="raw",
+        ).scores[0]  # fmt: skip
+        want = np.array([[math.cos(a), math.sin(a)] for a in angles])
+        assert np.abs(got - want).max() < 3e-16
+        assert (got[8:] == got[1:8] * [1, -1]).all(), "a negative position turns the other way"
 
 
 def test_one_step_of_decoding_is_a_row_of_the_prefill():
