@@ -11,6 +11,7 @@ from ._attention import attention
 from ._dropout import dropout_options
 from ._jagged import attend_jagged
 from ._questions import any_autocast, has_autocast, is_compiling, modes, tracing
+from ._sizes import perhaps, surely, surely_equal
 from ._torchs import FUNCTION, as_plain, as_torch, is_lower_right, without_square_corner
 from ._watch import WATCHERS
 
@@ -123,7 +124,7 @@ def _attend(  # the arguments of PyTorch's function
         query, key, value, mask = (as_autocast(x) for x in (query, key, value, mask))
     if not _agree(query, key, value):
         return None
-    if value.numel() == 0 or (query.numel() == 0 and 0 in query.shape[:-1]):
+    if surely(value.numel() == 0) or any([surely(size == 0) for size in query.shape[:-1]]):
         zeros = query.new_zeros((*query.shape[:-1], value.size(-1)))
         return None if FUNCTION is not None else zeros  # PyTorch knows the shape of nothing
     aligned = _aligned_groups(query, key, value) if enable_gqa else _aligned(query, key, value)
@@ -171,7 +172,7 @@ def _agree(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     of_q, of_k, of_v = query.shape, key.shape, value.shape
     if len(of_q) < 2 or len(of_k) < 2 or len(of_v) < 2:
         return False
-    return bool(of_q[-1] == of_k[-1] and of_k[-2] == of_v[-2])
+    return perhaps(of_q[-1] == of_k[-1]) and perhaps(of_k[-2] == of_v[-2])
 
 
 def _are_meta(*tensors: torch.Tensor) -> bool:
@@ -185,14 +186,16 @@ def _fits(mask: Any, dtype: torch.dtype, scores: Tuple[int, ...]) -> bool:
     if mask.dtype not in (torch.bool, torch.float32, dtype) or mask.dim() > len(scores):
         return False
     sizes = scores[len(scores) - mask.dim() :]
-    return all(size in (1, whole) for size, whole in zip(mask.shape, sizes))
+    return all(
+        surely(size == 1) or perhaps(size == whole) for size, whole in zip(mask.shape, sizes)
+    )
 
 
 def _computed(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Dict[str, Any], rows: Any
 ) -> torch.Tensor:
     """The attention of aligned tensors, as [*rows,E]."""
-    if q.size(-1) == 0:  # one channel of zeros gives the same scores
+    if surely(q.size(-1) == 0):  # one channel of zeros gives the same scores
         options["scale"] = 1.0
         q, k = (torch.nn.functional.pad(x, (0, 1)) for x in (q, k))
     out: torch.Tensor = attention(q, k, v, **options)
@@ -212,7 +215,7 @@ _Aligned = Optional[Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tuple[int, .
 def _aligned(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> _Aligned:
     of_q = query.shape
     lead, of_key, of_value = of_q[:-2], key.shape[:-2], value.shape[:-2]
-    if lead == of_key == of_value:
+    if surely_equal(lead, of_key) and surely_equal(lead, of_value):
         return query, key, value, lead, of_q[:-1]
     of_scores = _broadcast(lead, of_key)
     whole = _broadcast(of_scores, of_value)
@@ -227,7 +230,7 @@ def _aligned_groups(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor)
     if min(query.dim(), key.dim(), value.dim()) < 3:
         return None
     H, of_key, of_value = (x.size(-3) for x in (query, key, value))
-    if H == of_key == of_value:
+    if surely(of_key == H) and surely(of_value == H):
         return _aligned(query, key, value)
     if of_key == 0 or of_value == 0:  # PyTorch divides by it
         raise RuntimeError(
@@ -256,11 +259,17 @@ def _aligned_groups(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor)
 
 
 def _broadcast(first: Any, second: Any) -> Optional[Tuple[int, ...]]:
-    """The shape of both, or None."""
+    """The shape of both, or None. Sizes that are not known are taken to be equal."""
     if first is None:
         return None
     longer, shorter = (first, second) if len(first) >= len(second) else (second, first)
     shorter = (1,) * (len(longer) - len(shorter)) + tuple(shorter)
-    if any(a != b and a != 1 and b != 1 for a, b in zip(longer, shorter)):
-        return None
-    return tuple(b if a == 1 else a for a, b in zip(longer, shorter))
+    sizes = []
+    for a, b in zip(longer, shorter):
+        if surely(a == 1):
+            sizes.append(b)
+        elif surely(b == 1) or perhaps(a == b):
+            sizes.append(a)
+        else:
+            return None
+    return tuple(sizes)

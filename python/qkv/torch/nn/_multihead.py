@@ -9,6 +9,7 @@ from torch.nn.functional import linear, pad
 from .._dropout import attend
 from .._kinds import FLAG, check_kinds
 from .._questions import autocasts
+from .._sizes import perhaps, perhaps_equal, surely
 
 __all__ = ["MultiheadAttention"]
 
@@ -162,11 +163,11 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
             if x.dtype != dtype and not mixed:
                 rule = f"the dtype of the parameters, {dtype}"
                 raise TypeError(f"{_NAME}: {name} must be of {rule}, got {x.dtype}")
-        if value.shape[:-1] != key.shape[:-1]:
+        if not perhaps_equal(value.shape[:-1], key.shape[:-1]):
             rule = f"as many entries as key, {_shown(key)}"
             raise ValueError(f"{_NAME}: value must have {rule}, got {_shown(value)}")
         batch = 0 if self.batch_first else 1
-        if query.dim() == 3 and query.size(batch) != key.size(batch):
+        if query.dim() == 3 and not perhaps(query.size(batch) == key.size(batch)):
             rule = f"the batch size of query, {query.size(batch)}"
             raise ValueError(f"{_NAME}: key must have {rule}, got {_shown(key)}")
 
@@ -197,7 +198,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         N, L, S, H = q.size(0), q.size(1), k.size(1), self.num_heads
         if key_padding_mask is not None:
             _check_mask("key_padding_mask", key_padding_mask)
-            if not _has_shape(key_padding_mask, (N, S), *([(S,)] if N == 1 else [])):
+            if not _has_shape(key_padding_mask, (N, S), *([(S,)] if surely(N == 1) else [])):
                 rule = f"[N,S] = [{N},{S}]"
                 got = _shown(key_padding_mask)
                 raise ValueError(f"{_NAME}: key_padding_mask must be {rule}, got {got}")
@@ -234,9 +235,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
 
 def _has_shape(x: torch.Tensor, *shapes: Tuple[int, ...]) -> bool:
     """Whether it has one of the shapes, whose sizes torch.jit.trace makes tensors."""
-    return any(
-        len(shape) == x.dim() and all(a == b for a, b in zip(x.shape, shape)) for shape in shapes
-    )
+    return any(perhaps_equal(x.shape, shape) for shape in shapes)
 
 
 def _check_mask(name: str, mask: torch.Tensor) -> None:

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.export of qkv::attention: sizes known only when the program runs, programs in files."""
+
+import io
+
+import pytest
+from torch_versions import requires, torch
+
+requires(2, 8, "guard_or_false and guard_or_true")
+import torch.nn.functional as F  # noqa: E402
+
+import qkv.torch  # noqa: E402
+
+N, T, WIDTH, HEADS = 6, 5, 8, 2
+
+attention = qkv.torch.attention
+ours = qkv.torch.scaled_dot_product_attention
+
+
+def by_torch(*arguments, **options):
+    return F.scaled_dot_product_attention(*arguments, **options)
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+X, ONE = draw(N, T, WIDTH), draw(1, HEADS, T, 4, seed=1)
+MASK = draw(N, 1, T, T, seed=2) > -0.5
+MASK[..., 0] = True
+NUMBERS = draw(N, HEADS, T, T, seed=3)
+LENGTHS = torch.tensor([3, 4, 2, 1, 5, 5])
+
+
+def heads(x):
+    """[N,H,T,D]"""
+    return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+
+
+def packed(x, chosen):
+    starts = torch.arange(chosen.shape[0] + 1) * T
+    rows = x.flatten(0, 1).unflatten(-1, (HEADS, -1))
+    return attention(rows, rows, rows, cu_seqlens_q=starts, cu_seqlens_k=starts)
+
+
+def of_heads(function, **options):
+    """A call of the chosen entries, whose options may be functions of their indices."""
+
+    def call(module, x, chosen):
+        q = heads(x)
+        given = {n: x(chosen) if callable(x) else x for n, x in options.items()}
+        return function(q, q, q, **given)
+
+    return call
+
+
+def multihead(**options):
+    def call(module, x, chosen):
+        given = {n: x(chosen) if callable(x) else x for n, x in options.items()}
+        return module.inner(x, x, x, **given)
+
+    return call
+
+
+def again(chosen):
+    """As many indices, of which the program does not know that."""
+    return (chosen >= 0).nonzero().squeeze(1)
+
+
+EVERYTHING = {
+    "return_weights": True, "return_lse": True, "return_column_sums": True, "return_entropy": True
+}  # fmt: skip
+
+
+def fewer_keys(module, x, chosen):
+    keys = heads(x)[:, :, : (chosen < 4).sum().item() + 1]
+    return ours(heads(x), keys, keys)
+
+
+def other_keys(module, x, chosen):
+    keys = heads(X[again(chosen)])
+    return ours(heads(x), keys, keys)
+
+
+# Calls of entries that a mask chooses.
+CALLS = {
+    "attention": {
+        "results": lambda *call: tuple(of_heads(attention, causal=True, **EVERYTHING)(*call)),
+        "merged heads": lambda _, x, chosen: attention(x, x, x, heads=HEADS),
+        "packed": lambda _, x, chosen: packed(x, chosen),
+        "padding": of_heads(attention, padding_mask=lambda n: ~MASK[n, 0, 0]),
+        "lengths": of_heads(attention, key_lengths=lambda n: LENGTHS[n]),
+        "bias": of_heads(attention, bias=lambda n: NUMBERS[n], mask=lambda n: MASK[n]),
+    },
+    "sdpa": {
+        "causal": of_heads(ours, is_causal=True),
+        "mask": of_heads(ours, attn_mask=lambda n: MASK[n]),
+        "numbers": of_heads(ours, attn_mask=lambda n: NUMBERS[n]),
+        "other mask": of_heads(ours, attn_mask=lambda n: MASK[again(n)]),
+        "one mask": of_heads(ours, attn_mask=MASK[1:2, 0]),
+        "groups": lambda _, x, chosen: ours(
+            heads(x), heads(x)[:, :1], heads(x)[:, 1:], enable_gqa=True
+        ),
+        "one entry": lambda _, x, chosen: ours(ONE, heads(x), heads(x)),
+        "other keys": other_keys,
+        "fewer keys": fewer_keys,
+        "replaced": of_heads(by_torch, attn_mask=lambda n: MASK[n]),
+    },
+    "modules": {
+        "self-attention": multihead(),
+        "padding": multihead(key_padding_mask=lambda n: ~MASK[n, 0, 0]),
+        "mask": multihead(attn_mask=~MASK[0, 0], need_weights=False),
+        "masks of heads": multihead(attn_mask=lambda n: NUMBERS[n].flatten(0, 1)),
+        "additive": lambda module, x, chosen: module.additive(x, x, x, key_lengths=LENGTHS[chosen]),
+    },
+}
+
+
+class Chosen(torch.nn.Module):
+    """Attends in the entries of x where keep is not 0, whose number depends on the data."""
+
+    def __init__(self, calls):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = qkv.torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.additive = qkv.torch.nn.AdditiveAttention(WIDTH, WIDTH, 4)
+        self.calls = calls
+
+    def forward(self, x, keep):
+        chosen = keep.nonzero().squeeze(1)
+        return {name: call(self, x[chosen], chosen) for name, call in self.calls.items()}
+
+
+def in_file(program):
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    return torch.export.load(file).module()
+
+
+@pytest.mark.filterwarnings("ignore:No complete tensor found")  # of constants that are views
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("group", CALLS)
+def test_entries_chosen_by_the_data(group, strict):
+    module = Chosen(CALLS[group]).eval()
+    with qkv.torch.replaced(), torch.no_grad():
+        program = torch.export.export(module, (X, torch.ones(N)), strict=strict)
+    calls = program.graph_module.code.count("torch.ops.qkv.attention.default")
+    assert calls == len(CALLS[group])
+    run = in_file(program)
+    for keep in ([1, 0, 1, 1, 0, 1], [0, 0, 0, 1, 0, 0], [1] * N, [0] * N):
+        got = run(X, torch.tensor(keep, dtype=torch.float32))
+        with qkv.torch.replaced():
+            want = module(X, torch.tensor(keep))
+        for name in CALLS[group]:
+            if name == "one entry" and not any(keep):
+                continue  # not in a program, PyTorch computes empty calls: it keeps the one entry
+            torch.testing.assert_close(got[name], want[name], rtol=0, atol=0, msg=name)
