@@ -112,6 +112,36 @@ def test_compiled_and_exported_inside():
     assert torch.equal(got, ours(q, q, q, seen))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # it is deprecated
+@pytest.mark.parametrize("inside", ["replaced", "look"])
+def test_scripted_code_is_torchs_own(inside, computed, tmp_path):
+    class Module(torch.nn.Module):
+        def forward(self, q: torch.Tensor, mask: torch.Tensor):
+            return F.scaled_dot_product_attention(q, q, q, mask, scale=0.3)
+
+    module, q, mask = Module(), draw(1, 2, 5, 4), draw(5, 5)
+    want = module(q, mask)
+    manager = {"replaced": qkv.torch.replaced(), "look": qkv.torch.look(module, top=1)}[inside]
+    x, weight, bias = draw(3, 1, 4), draw(12, 4), draw(12)
+    call = (x, x, x, 4, 2, weight, bias, None, None, False, 0.0, draw(4, 4), draw(4))
+    with manager:
+        scripted = torch.jit.script(module)
+        multi_head = torch.jit.script(F.multi_head_attention_forward)
+        native = torch.jit.script(by_native)
+        got = scripted(q, mask)
+        got_multi_head = multi_head(*call, need_weights=False)[0]
+    assert "aten::scaled_dot_product_attention" in str(scripted.graph)
+    assert "aten::_native_multi_head_attention" in str(native.graph)
+    torch.jit.save(scripted, tmp_path / "scripted.pt")
+    assert computed == [] and torch.equal(got, want)
+    assert torch.equal(torch.jit.load(tmp_path / "scripted.pt")(q, mask), want)
+    assert torch.equal(got_multi_head, F.multi_head_attention_forward(*call, need_weights=False)[0])
+
+
+def by_native(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor):
+    return torch._native_multi_head_attention(x, x, x, 4, 2, weight, bias, weight, bias)
+
+
 # ---- nested tensors -----------------------------------------------------------------------------
 
 

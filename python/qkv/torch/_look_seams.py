@@ -6,7 +6,7 @@ Each is replaced by a function that has the call told (see _watch) and then make
 
 import inspect
 import sys
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Callable, Dict, List, Tuple
 
 import torch
@@ -15,7 +15,7 @@ from torch.nn.functional import layer_norm, linear
 from ._attention import attention
 from ._questions import is_compiling
 from ._replaced import set_function
-from ._torchs import FUNCTION
+from ._torchs import FUNCTION, scripted_as
 from ._transformers import _forward as registered
 from ._watch import WATCHERS, is_quiet, probe, quiet, running
 
@@ -52,7 +52,14 @@ def _replace(holder: Any, name: str, watched: Callable[[Any], Any]) -> None:
     original = getattr(holder, name, None)
     if original is not None:  # this version may not have it
         _ORIGINALS.append((holder, name, original))
-        setattr(holder, name, wraps(original)(watched(original)))
+        setattr(holder, name, _standing(watched, original))
+
+
+@cache  # kept: see scripted_as
+def _standing(watched: Callable[[Any], Any], original: Any) -> Any:
+    function = wraps(original)(watched(original))
+    scripted_as(function, original)
+    return function
 
 
 # ---- which module runs --------------------------------------------------------------------------

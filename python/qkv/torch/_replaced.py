@@ -9,7 +9,7 @@ import torch
 
 from ._questions import is_compiling
 from ._sdpa import attend_as_sdpa, scaled_dot_product_attention
-from ._torchs import FUNCTION, NAME, as_called
+from ._torchs import FUNCTION, NAME, as_called, scripted_as
 from ._watch import WATCHERS, is_quiet, probe, quiet, running
 
 __all__ = ["replaced"]
@@ -29,13 +29,18 @@ def _routed(query: Any, key: Any, value: Any, *positional: Any, **options: Any) 
         return function(query, key, value, *positional, **options)
 
 
+if FUNCTION is not None:
+    scripted_as(_routed, FUNCTION)
+
+
 @contextmanager
 def replaced() -> Iterator[None]:
     """Inside, torch.nn.functional.scaled_dot_product_attention is this library's on the CPU.
 
     It holds for all threads and for every caller that looks the function up in
     torch.nn.functional when it calls it, as PyTorch's own layers do; not for one that imported the
-    function itself before. Tensors on other devices go to PyTorch's. May be nested.
+    function itself before. Tensors on other devices go to PyTorch's. May be nested. Code compiled
+    by torch.jit.script is PyTorch's own, inside and outside.
 
     Returns:
         A context manager, of nothing.

@@ -51,6 +51,21 @@ def as_called(*arguments: Any, **options: Any) -> Any:
     return own(*arguments, **options)
 
 
+def scripted_as(stands_there: Any, original: Any) -> None:
+    """Lets torch.jit.script compile the original where a function of this library stands.
+
+    PyTorch keeps what it compiled, and writes it to files: that must not depend on what stood there
+    at that moment. The function must live as long as the process, which remembers its address.
+    """
+    builtins = getattr(torch.jit, "_builtins", None)  # where torch.jit.script looks first
+    operator = builtins and builtins._find_builtin(original)
+    if operator:
+        builtins._register_builtin(stands_there, operator)
+    else:
+        stands_there.__original_fn = original
+        stands_there.__script_if_tracing_wrapper = True
+
+
 def _has_other_backends(query: Any) -> bool:
     return not isinstance(query, torch.Tensor) or query.is_nested or query.device.type != "cpu"
 
