@@ -261,6 +261,68 @@ def test_autocast():
         torch.testing.assert_close(got.float(), want, rtol=0, atol=0.05 * want.abs().max().item())
 
 
+@pytest.mark.parametrize("narrow", [torch.float16, torch.float32])
+@pytest.mark.parametrize("threefold", [False, True])
+def test_biases_of_another_type(threefold, narrow):
+    theirs, ours = pair(batch_first=True)
+    for module in (theirs, ours):
+        module.in_proj_bias = torch.nn.Parameter(theirs.in_proj_bias.detach().to(narrow))
+    x = draw(N, L, WIDTH, seed=2)
+    inputs = [x if threefold else draw(N, L, WIDTH, seed=n) for n in range(3)]
+    results = []
+    for module in (ours, theirs):
+        out, weights = module(*inputs)
+        out.square().sum().backward()
+        results.append((out, weights, module.in_proj_weight.grad))
+        assert module.in_proj_bias.grad.dtype == narrow
+    for got, want in zip(*results):
+        torch.testing.assert_close(got, want, **CLOSE)
+
+
+# ---- nested tensors -----------------------------------------------------------------------------
+
+
+def of_lengths(*lengths, width=WIDTH):
+    return torch.nested.nested_tensor(
+        [draw(length, width, seed=n) for n, length in enumerate(lengths)]
+    )
+
+
+@needs(2, 1, "nested tensors in torch.nn.MultiheadAttention")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_nested_tensors_without_gradients(weights):
+    options = {"batch_first": True, "dtype": F64, "dropout": 0.5}
+    theirs = torch.nn.MultiheadAttention(WIDTH, 2, **options).eval()
+    ours = MultiheadAttention(WIDTH, 2, **options).eval()
+    torch.nn.init.normal_(theirs.in_proj_bias)
+    ours.load_state_dict(theirs.state_dict())
+    x = of_lengths(3, 5, 0, 1)
+    with torch.no_grad():
+        (got, got_weights), (want, want_weights) = (m(x, x, x, **weights) for m in (ours, theirs))
+    assert got.is_nested and got.layout == want.layout
+    for one, two in zip(got.unbind(), want.unbind(), strict=True):
+        torch.testing.assert_close(one, two, **CLOSE)
+    torch.testing.assert_close(got_weights, want_weights, **CLOSE)
+
+
+@needs(2, 1, "nested tensors with gradients")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_gradients_of_nested_tensors():
+    """Where PyTorch's takes none: against a call for each sequence."""
+    _, ours = pair(batch_first=True)
+    x = of_lengths(3, 5, 1).requires_grad_()
+    out, _ = ours(x, x, x)
+    parameters = list(ours.parameters())
+    got = torch.autograd.grad(out.to_padded_tensor(0.0).square().sum(), [x, *parameters])
+    alone = [sequence.detach().requires_grad_() for sequence in x.unbind()]
+    want_out = [ours(sequence, sequence, sequence)[0] for sequence in alone]
+    loss = sum(one.square().sum() for one in want_out)
+    want = torch.autograd.grad(loss, [*alone, *parameters])
+    for one, two in zip([*out.unbind(), *got[0].unbind(), *got[1:]], [*want_out, *want]):
+        torch.testing.assert_close(one, two, **CLOSE)
+
+
 # ---- dropout ------------------------------------------------------------------------------------
 
 
@@ -365,7 +427,22 @@ WRONG_CALLS = {
 }
 if VERSION >= (2, 3):
     jagged = torch.nested.nested_tensor(list(X), layout=torch.jagged)
-    WRONG_CALLS["query must not be a nested tensor: pad it"] = {"query": jagged}
+    WRONG_CALLS["query must not be a nested tensor, unless query, key and value are one"] = {
+        "query": jagged, "key": jagged, "value": jagged
+    }  # fmt: skip
+    nested = torch.nested.nested_tensor(list(X))
+    WRONG_CALLS["key must not be a nested tensor, unless"] = {"key": nested}
+    wide = torch.nested.nested_tensor([X[0, :, 1:], X[0, 1:, 1:]])
+    WRONG_CALLS["query must have embed_dim = 12 channels, got [2,*,11]"] = {
+        "query": wide, "key": wide, "value": wide
+    }  # fmt: skip
+    of_one = {"query": nested, "key": nested, "value": nested}
+    WRONG_CALLS["key_padding_mask must be None where query is nested"] = {
+        **of_one, "key_padding_mask": torch.zeros(N, L, dtype=torch.bool)
+    }  # fmt: skip
+    WRONG_CALLS["attn_mask must be None where query is nested"] = {
+        **of_one, "attn_mask": torch.zeros(L, L, dtype=torch.bool)
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("message", WRONG_CALLS)

@@ -17,7 +17,8 @@ _NAME = "MultiheadAttention"
 
 
 def _shown(x: torch.Tensor) -> str:
-    return "[" + ",".join(str(size) for size in x.shape) + "]"
+    sizes = [x.size(0), "*", x.size(-1)] if x.is_nested else x.shape
+    return "[" + ",".join(str(size) for size in sizes) + "]"
 
 
 class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
@@ -95,7 +96,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         """Projects, attends in each head, projects the merged heads.
 
         Args:
-            query: [L,N,embed_dim], [N,L,embed_dim] with batch_first, or [L,embed_dim].
+            query: [L,N,embed_dim], [N,L,embed_dim] with batch_first, or [L,embed_dim]. Or a strided
+                nested tensor of [L,embed_dim] with batch_first, which is key and value too, without
+                masks and appended keys.
             key, value: [S,N,kdim] and [S,N,vdim], or likewise.
             key_padding_mask: [N,S] or [S]: bool, true where a key is ignored, or numbers that are
                 added to the scores.
@@ -109,7 +112,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         Returns:
             (out, weights): out of query's shape; weights (after dropout, in training) [N,L,S], or
             [N,num_heads,L,S] if not averaged, without N if query has none; or None. S counts
-            appended keys: first the learned one, then that of zeros.
+            appended keys: first the learned one, then that of zeros. The weights of a nested tensor
+            are padded with zeros.
 
         Raises:
             ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -117,6 +121,16 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         flags = {"need_weights": need_weights, "average_attn_weights": average_attn_weights}
         check_kinds(_NAME, FLAG, **flags, is_causal=is_causal)
         self._check_inputs(query, key, value)
+        if is_causal and attn_mask is None:
+            raise ValueError(
+                f"{_NAME}: attn_mask must be given where is_causal is True, which says that it is "
+                "the causal mask; got None"
+            )
+        if query.is_nested:
+            for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
+                if mask is not None:
+                    raise ValueError(f"{_NAME}: {name} must be None where query is nested: pad it")
+            return self._of_nested(query, need_weights, average_attn_weights)
         batched = query.dim() == 3
         q, k, v = self._projected(query, key, value)
         if not batched:
@@ -125,21 +139,40 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
             q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
         options = self._masks(q, k, key_padding_mask, attn_mask)
         k, v = self._with_appended_keys(k, v)
-        if is_causal and attn_mask is None:
-            raise ValueError(
-                f"{_NAME}: attn_mask must be given where is_causal is True, which says that it is "
-                "the causal mask; got None"
-            )
         if is_causal and key_padding_mask is None and not need_weights and not self._appended():
             options = {"causal": "top_left"}
-        dropout = self.dropout if self.training else 0.0
-        out, weights = attend((q, k, v), dropout, need_weights, heads=self.num_heads, **options)
-        if weights is not None and average_attn_weights:
-            weights = weights.mean(1)
+        out, weights = self._attended((q, k, v), need_weights, average_attn_weights, options)
         if not batched:
             weights = None if weights is None else weights.squeeze(0)
             return self.out_proj(out.squeeze(0)), weights
         return self.out_proj(out if self.batch_first else out.transpose(0, 1)), weights
+
+    def _attended(
+        self,
+        inputs: Tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        need_weights: bool,
+        average: bool,
+        options: Dict[str, Any],
+    ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+        """The merged heads before out_proj, and the weights that were asked for."""
+        dropout = self.dropout if self.training else 0.0
+        out, weights = attend(inputs, dropout, need_weights, heads=self.num_heads, **options)
+        return out, weights.mean(1) if weights is not None and average else weights
+
+    def _of_nested(
+        self, x: torch.Tensor, need_weights: bool, average: bool
+    ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+        """Self-attention of sequences of different lengths, which are padded here."""
+        lengths = [len(sequence) for sequence in x.unbind()]
+        padded = x.to_padded_tensor(0.0)
+        rows = torch.arange(padded.size(1), device="cpu")
+        # A query of padding sees no key, and its weights are zeros.
+        options = {"key_lengths": torch.stack([(rows < length) * length for length in lengths])}
+        q, k, v = self._projected(padded, padded, padded)
+        out, weights = self._attended((q, k, v), need_weights, average, options)
+        out = self.out_proj(out)
+        sequences = [sequence[:length] for sequence, length in zip(out, lengths)]
+        return torch.nested.as_nested_tensor(sequences), weights
 
     def _appended(self) -> int:
         """How many keys are appended to those given."""
@@ -151,9 +184,15 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         mixed = autocasts()
         widths = {"embed_dim": self.embed_dim, "kdim": self.kdim, "vdim": self.vdim}
         named = {"query": query, "key": key, "value": value}
+        is_one = query is key and key is value
+        takes_nested = is_one and self.batch_first and not self._appended()
         for (name, x), (width, wanted) in zip(named.items(), widths.items()):
-            if x.is_nested:
-                raise TypeError(f"{_NAME}: {name} must not be a nested tensor: pad it")
+            if x.is_nested and not (takes_nested and x.layout == torch.strided and x.dim() == 3):
+                raise TypeError(
+                    f"{_NAME}: {name} must not be a nested tensor, unless query, key and value are "
+                    "one with 3 axes and strided layout, batch_first is True and no keys are "
+                    "appended: pad it"
+                )
             if x.dim() not in (2, 3) or x.dim() != query.dim():
                 rule = "3 axes, or 2 without a batch, as query has"
                 raise ValueError(f"{_NAME}: {name} must have {rule}, got {_shown(x)}")
@@ -163,6 +202,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
             if x.dtype != dtype and not mixed:
                 rule = f"the dtype of the parameters, {dtype}"
                 raise TypeError(f"{_NAME}: {name} must be of {rule}, got {x.dtype}")
+        if query.is_nested:  # and is key and value
+            return
         if not perhaps_equal(value.shape[:-1], key.shape[:-1]):
             rule = f"as many entries as key, {_shown(key)}"
             raise ValueError(f"{_NAME}: value must have {rule}, got {_shown(value)}")
@@ -175,14 +216,16 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> Tuple[torch.Tensor, ...]:
         """The three, each of embed_dim channels."""
+        bias = self.in_proj_bias
+        if bias is not None:  # may be of another dtype than the weights, as in PyTorch's
+            bias = bias.to(self.out_proj.weight.dtype)
         if self.in_proj_weight is None:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         elif query is key and key is value:  # one product
-            together = linear(query, self.in_proj_weight, self.in_proj_bias)
+            together = linear(query, self.in_proj_weight, bias)
             return tuple(together.chunk(3, -1))
         else:
             weights = self.in_proj_weight.chunk(3)
-        bias = self.in_proj_bias
         biases = (None, None, None) if bias is None else bias.chunk(3)
         return tuple(linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases))
 
