@@ -2,6 +2,8 @@
 """torch.export of qkv::attention: sizes known only when the program runs, programs in files."""
 
 import io
+import subprocess
+import sys
 
 import pytest
 from torch_versions import requires, torch
@@ -156,3 +158,46 @@ def test_entries_chosen_by_the_data(group, strict):
             if name == "one entry" and not any(keep):
                 continue  # not in a program, PyTorch computes empty calls: it keeps the one entry
             torch.testing.assert_close(got[name], want[name], rtol=0, atol=0, msg=name)
+
+
+# ---- loaded by another process ------------------------------------------------------------------
+
+LOAD = """
+import sys, torch
+{imported}
+for load, path in ((torch.jit.load, {trace!r}), (torch.export.load, {program!r})):
+    try:
+        program = load(path)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+    else:
+        run = program if load is torch.jit.load else program.module()
+        torch.save(run(torch.load({given!r})), path + ".got")
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # it is deprecated
+def test_files_are_loaded_where_the_operator_is_imported(tmp_path):
+    """Elsewhere PyTorch says in its own words what is missing; docs/python.md has them."""
+
+    class Module(torch.nn.Module):
+        def forward(self, q):
+            return attention(q, q, q, causal=True)
+
+    paths = {name: str(tmp_path / name) for name in ("trace", "program.pt2", "given")}
+    torch.jit.save(torch.jit.trace(Module(), (ONE,)), paths["trace"])
+    torch.export.save(torch.export.export(Module(), (ONE,)), paths["program.pt2"])
+    torch.save(ONE, paths["given"])
+
+    def printed(imported):
+        of_files = {name.partition(".")[0]: path for name, path in paths.items()}
+        command = [sys.executable, "-c", LOAD.format(imported=imported, **of_files)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+    without = printed("")
+    assert "Unknown builtin op: qkv::attention" in without
+    assert "We failed to resolve torch.ops.qkv.attention.default to an operator" in without
+    assert "Please import the custom op to register it before deserializing" in without
+    assert "qkv" not in printed("import qkv.torch")
+    for name in ("trace", "program.pt2"):
+        assert torch.equal(torch.load(paths[name] + ".got"), Module()(ONE))
