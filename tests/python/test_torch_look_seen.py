@@ -6,7 +6,6 @@ import math
 import re
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -125,39 +124,23 @@ def test_inside_and_around_replaced():
     assert [len(layer.calls) for layer in (*seen, *around)] == [2, 2, 1, 1]
 
 
-def test_threads_do_not_mix():
-    models, q = [Calls(by_torch) for _ in range(3)], draw(B, HEADS, T, 8)
-    found, gate = {}, threading.Barrier(3)
-
-    def run(n):
-        with qkv.torch.look(models[n], rows=[n]) as seen:
-            gate.wait()
-            models[n](q, q, q)
-            gate.wait()
-        found[n] = seen
-
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    weights = of_formula(q, q)
-    for n, seen in found.items():
-        assert [len(layer.calls) for layer in seen] == [1, 1]
-        torch.testing.assert_close(seen[0].weights, weights[:, :, n : n + 1], **CLOSE)
-
-
-def test_compiled_modules_run_but_are_not_seen():
-    torch._dynamo.reset()
+def test_the_default_is_the_largest_weights_and_the_entropy():
     model, q = Calls(by_torch), draw(B, HEADS, T, 8)
-    compiled = torch.compile(model, backend="eager")
-    want = compiled(q, q, q)
-    with qkv.torch.look(compiled, top=1) as seen:
-        assert torch.equal(compiled(q, q, q)[0], want[0])
-        with torch.compiler.set_stance("force_eager"):
-            count = len(seen)
-            compiled(q, q, q)
-    assert count == 0 and seen.names == ("_orig_mod.inner.0", "_orig_mod.inner.1")
+    results = {}
+    for asked in ("{}", "{'heads': [1]}", "{'entropy': False}", "{'top': 0}", "{'rows': [0]}"):
+        with qkv.torch.look(model, **eval(asked)) as seen:
+            model(q, q, q)
+        assert seen.names == ("inner.0", "inner.1")
+        results[asked] = tuple(seen[0].calls[0].results)
+        if "top" in results[asked]:
+            assert seen[0].top.keys.shape[-1] == 8
+    assert results == {
+        "{}": ("top", "entropy"),
+        "{'heads': [1]}": ("top", "entropy"),
+        "{'entropy': False}": ("top",),
+        "{'top': 0}": ("entropy",),
+        "{'rows': [0]}": ("weights",),
+    }
 
 
 # ---- saved --------------------------------------------------------------------------------------
@@ -319,7 +302,10 @@ def test_a_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
 # ---- errors -------------------------------------------------------------------------------------
 
 WRONG = {
-    "nothing": ({}, ValueError, "entropy, value_sums or pool must be asked for, got none of"),
+    "nothing": (
+        {"top": 0, "entropy": False}, ValueError,
+        "entropy, value_sums or pool must be asked for, got none of",
+    ),
     "model": ({"model": 3, "top": 1}, TypeError, "look: model must be a torch.nn.Module, got int"),
     "name": (
         {"layers": "inner.2", "top": 1}, ValueError,

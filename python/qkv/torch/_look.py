@@ -4,8 +4,7 @@
 import operator
 import re
 import threading
-from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -13,7 +12,7 @@ from ._kinds import FLAG, check_kinds
 from ._look_names import has_name, listed
 from ._look_record import Asked, record
 from ._look_seams import install, remove
-from ._look_seen import ASKED_BY, Seen, layer_of, layers_that_attended
+from ._look_seen import ASKED_BY, Seen, layer_of, layers_that_attended, note_compiled, note_thread
 from ._watch import WATCHERS
 
 __all__ = ["look"]
@@ -23,18 +22,35 @@ Which = Union[str, int, "re.Pattern[str]"]
 _LOCK = threading.Lock()
 
 
+_TOP = 8  # what look(model) records of each query, beside the entropy
+
+
 class _Looker:
-    """Records the calls of one model's modules."""
+    """Records the calls of one model's modules on the thread that made it."""
 
     def __init__(self, model: torch.nn.Module, layers: Tuple[Which, ...], asked: Asked) -> None:
+        self.thread = threading.get_ident()
         self.names = {id(module): name for name, module in model.named_modules()}
         self.layers = layers  # none: all
         self.asked = asked
         self.seen = Seen()
         self.wanted: Dict[str, bool] = {}
+        for name, module in model.named_modules():
+            if _before_compile(module) is not None or _is_compiled_in_place(module):
+                note_compiled(self.seen, name)
 
     def knows(self, module: torch.nn.Module) -> bool:
-        return id(module) in self.names
+        """Whether the module belongs to the model, and runs on the thread that looks."""
+        name = self.names.get(id(module))
+        if threading.get_ident() != self.thread:
+            if name is not None:
+                note_thread(self.seen)
+            return False
+        if name is None:
+            inner = _before_compile(module)
+            if inner is not None and id(inner) in self.names:
+                note_compiled(self.seen, self.names[id(inner)])
+        return name is not None
 
     def take(self, modules: List[torch.nn.Module], q: Any, k: Any, v: Any, options: Any) -> None:
         """Records a call of the innermost of the modules that belongs to the model."""
@@ -56,19 +72,38 @@ class _Looker:
         return not self.layers or any(is_named(which) for which in self.layers)
 
 
-@contextmanager
+class _Look:
+    """Enters a looker of its own for each `with`, also on several threads and inside of itself."""
+
+    def __init__(self, model: torch.nn.Module, layers: Tuple[Which, ...], asked: Asked) -> None:
+        self._looks_at = (model, layers, asked)
+        self._inside: List[_Looker] = []
+
+    def __enter__(self) -> Seen:
+        looker = _Looker(*self._looks_at)
+        _enter(looker)
+        self._inside.append(looker)
+        return looker.seen
+
+    def __exit__(self, *_: Any) -> None:
+        thread = threading.get_ident()
+        looker = next(x for x in reversed(self._inside) if x.thread == thread)
+        self._inside.remove(looker)
+        _leave(looker)
+
+
 def look(
     model: torch.nn.Module,
     *,
     layers: Union[None, Which, Sequence[Which]] = None,
     heads: Optional[Sequence[int]] = None,
     rows: Union[None, Sequence[int], slice] = None,
-    top: int = 0,
+    top: Optional[int] = None,
     column_sums: Union[bool, Sequence[int], slice] = False,
-    entropy: bool = False,
+    entropy: Optional[bool] = None,
     value_sums: bool = False,
     pool: Optional[Tuple[int, int]] = None,
-) -> Iterator[Seen]:
+) -> ContextManager[Seen]:
     """Records what the attention of a model does, whichever implementation computes it.
 
     Inside, every call of attention that a module of the model makes is followed by one that
@@ -77,7 +112,12 @@ def look(
     qkv), torch.nn.MultiheadAttention and the layers made of it, with their fast paths, the modules
     of `qkv.torch.nn`, and modules that call `torch.nn.functional.scaled_dot_product_attention`,
     `qkv.torch.scaled_dot_product_attention` or `qkv.torch.attention`. Code that computes softmax
-    itself, and compiled code, is not seen.
+    itself, and compiled code (torch.compile, torch.jit), is not seen.
+
+    Recorded are the calls that the thread makes which entered the context manager; others may run
+    the model meanwhile, and look for themselves.
+
+    `look(model)` records all layers: the 8 largest weights of every query, and its entropy.
 
     Args:
         model: the module that will be called, or one that contains it; it runs on the CPU.
@@ -87,17 +127,19 @@ def look(
         heads: indices; None: all.
         rows: the queries of each call whose weights are kept: indices (negative: from the end), or
             a slice. None: no weights.
-        top: how many of each query's largest weights to keep, with their keys.
+        top: how many of each query's largest weights to keep, with their keys. None: 8 if no result
+            is asked for, otherwise 0.
         column_sums: whether to keep what each key received from all queries; indices or a slice:
             from these.
-        entropy: whether to keep the entropy of every query's weights.
+        entropy: whether to keep the entropy of every query's weights. None: if no result is asked
+            for.
         value_sums: whether to keep the column sums times the length of each value, from the same
             queries as column_sums, or all.
         pool: (m, n): keeps the weights in m x n cells, as return_pooled of `qkv.attention`.
 
     Returns:
         A context manager of a `Seen`, which maps names and indices to layers. A layer's results are
-        those of its last call; `calls` has all of them.
+        those of its last call; `calls` has all of them. Entered again it gives a new `Seen`.
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value. Rows
@@ -114,24 +156,35 @@ def look(
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"look: model must be a torch.nn.Module, got {type(model).__name__}")
-    check_kinds("look", FLAG, entropy=entropy, value_sums=value_sums)
+    check_kinds("look", FLAG, value_sums=value_sums)
+    if entropy is not None:
+        check_kinds("look", FLAG, entropy=entropy)
     asked = Asked(
         None if heads is None else _indices("heads", heads),
         _rows("rows", rows),
-        _count("top", top),
+        0 if top is None else _count("top", top),
         bool(column_sums) if isinstance(column_sums, FLAG) else _rows("column_sums", column_sums),
         bool(entropy),
         bool(value_sums),
         _pool(pool),
     )
     if asked.is_nothing():
+        asked = asked._replace(top=_TOP if top is None else 0, entropy=entropy is None)
+    if asked.is_nothing():
         raise ValueError(f"look: {_results()} must be asked for, got none of them")
-    looker = _Looker(model, _layers(model, layers), asked)
-    _enter(looker)
-    try:
-        yield looker.seen
-    finally:
-        _leave(looker)
+    return _Look(model, _layers(model, layers), asked)
+
+
+def _before_compile(module: torch.nn.Module) -> Optional[torch.nn.Module]:
+    """The module of which torch.compile made this one."""
+    if "_orig_mod" not in module._modules:  # which has no get() in modules of torch.jit
+        return None
+    return module._modules["_orig_mod"]
+
+
+def _is_compiled_in_place(module: torch.nn.Module) -> bool:
+    """Whether module.compile() was called."""
+    return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _enter(looker: _Looker) -> None:

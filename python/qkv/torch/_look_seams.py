@@ -96,9 +96,11 @@ def _multi_head(original: Any) -> Any:
     signature = inspect.signature(original)
 
     def called(*arguments: Any, **options: Any) -> Any:
+        if is_compiling() or is_quiet() or not running():
+            return original(*arguments, **options)
         given = signature.bind(*arguments, **options)
         given.apply_defaults()
-        if is_compiling() or is_quiet() or not running() or not given.arguments["need_weights"]:
+        if not given.arguments["need_weights"]:
             return original(*arguments, **options)  # calls scaled_dot_product_attention, or nobody
         # is_causal is no more than a hint where weights are needed.
         alike = {**given.arguments, "need_weights": False, "is_causal": False}
@@ -111,7 +113,7 @@ def _multi_head(original: Any) -> Any:
 
 def _native_multi_head(original: Any) -> Any:
     def called(*arguments: Any, **options: Any) -> Any:
-        if running() and not is_compiling():
+        if not is_compiling() and running():
             query, _, _, _, heads, weight, bias = arguments[:7]
             mask, kind = _of_native(arguments, options, 9, "mask", 12, "mask_type")
             _native(query, heads, (weight, bias), mask, kind)
@@ -122,7 +124,7 @@ def _native_multi_head(original: Any) -> Any:
 
 def _native_layer(original: Any) -> Any:
     def called(*arguments: Any, **options: Any) -> Any:
-        if running() and not is_compiling():
+        if not is_compiling() and running():
             x, width, heads, weight, bias = arguments[:5]
             norm_first, eps, norm_weight, norm_bias = arguments[8:12]
             if norm_first:

@@ -132,6 +132,8 @@ class Seen:
     def __init__(self) -> None:
         self._layers: Dict[str, Layer] = {}
         self._others: List[str] = []  # attended, but were not asked for
+        self._compiled: List[str] = []  # names of compiled modules
+        self._ran_elsewhere = False  # on other threads
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -149,7 +151,10 @@ class Seen:
 
     def __getitem__(self, which: Union[str, int]) -> Layer:
         if isinstance(which, int):
-            return list(self._layers.values())[which]
+            every = list(self._layers.values())
+            if not -len(every) <= which < len(every):
+                raise IndexError(self._missing(which))
+            return every[which]
         if which in self._layers:
             return self._layers[which]
         found = [layer for name, layer in self._layers.items() if has_name(name, which)]
@@ -158,16 +163,36 @@ class Seen:
         if found:
             names = listed(layer.name for layer in found)
             raise KeyError(f"{which!r} is the name of {len(found)} recorded layers: {names}")
-        raise KeyError(f"no layer {which!r} was recorded; {self._there_is()}")
+        raise KeyError(self._missing(which))
+
+    def _missing(self, which: Union[str, int]) -> str:
+        compiled = f"; {self._uncompiled()}" if self._compiled and self._layers else ""
+        return f"no layer {which!r} was recorded; {self._there_is()}{compiled}"
 
     def _there_is(self) -> str:
         if self._layers:
             return f"there are {listed(self._layers)}"
         if self._others:
             return f"of those that attended, {listed(self._others)}, layers= named none"
+        if self._compiled:
+            return f"there are none: {self._uncompiled()}"
+        if self._ran_elsewhere:
+            return (
+                "there are none: the model ran on other threads than the one that looks; a thread "
+                "records what it runs inside a look of its own"
+            )
         return (
             "there are none: no call of torch's, Transformers' or this library's functions of "
-            "attention was made by the model"
+            "attention was made by the model, outside of compiled code"
+        )
+
+    def _uncompiled(self) -> str:
+        """How to see what runs compiled."""
+        what = "the model" if "" in self._compiled else listed(self._compiled)
+        return (
+            f"torch.compile compiled {what}, and compiled code is not seen: look at, and call, the "
+            "module before it (model._orig_mod of what torch.compile returned), or let it run "
+            'uncompiled inside torch.compiler.set_stance("force_eager")'
         )
 
     def __repr__(self) -> str:
@@ -237,3 +262,14 @@ def layer_of(seen: Seen, name: str, is_wanted: bool) -> Optional[Layer]:
 def layers_that_attended(seen: Seen) -> int:
     """How many there are, wanted or not."""
     return len(seen._layers) + len(seen._others)
+
+
+def note_compiled(seen: Seen, name: str) -> None:
+    """Says that a module of the model is compiled."""
+    if name not in seen._compiled:
+        seen._compiled.append(name)
+
+
+def note_thread(seen: Seen) -> None:
+    """Says that another thread ran a module of the model."""
+    seen._ran_elsewhere = True

@@ -22,7 +22,7 @@ def _routed(query: Any, key: Any, value: Any, *positional: Any, **options: Any) 
     """Inside replaced() this library's function for tensors on the CPU, otherwise PyTorch's."""
     on_cpu = isinstance(query, torch.Tensor) and query.device.type == "cpu"
     function: Any = scaled_dot_product_attention if on_cpu and _DEPTH else as_called
-    if not WATCHERS or is_compiling() or is_quiet() or not running():
+    if is_compiling() or not WATCHERS or is_quiet() or not running():
         return function(query, key, value, *positional, **options)
     probe(attend_as_sdpa, query, key, value, *positional, **options)
     with quiet():

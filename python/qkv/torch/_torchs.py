@@ -57,7 +57,7 @@ def scripted_as(stands_there: Any, original: Any) -> None:
     PyTorch keeps what it compiled, and writes it to files: that must not depend on what stood there
     at that moment. The function must live as long as the process, which remembers its address.
     """
-    builtins = getattr(torch.jit, "_builtins", None)  # where torch.jit.script looks first
+    builtins: Any = getattr(torch.jit, "_builtins", None)  # where torch.jit.script looks first
     operator = builtins and builtins._find_builtin(original)
     if operator:
         builtins._register_builtin(stands_there, operator)

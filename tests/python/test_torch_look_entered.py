@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""qkv.torch.look: whose calls are recorded, of threads and of compiled code; entered again."""
+
+import threading
+
+import pytest
+from torch_versions import requires, torch
+
+requires(2, 6, "scaled_dot_product_attention and torch.compiler.set_stance")
+import torch.nn.functional as F  # noqa: E402
+from look_models import HEADS, B, Calls, T, by_torch, draw, of_formula  # noqa: E402
+
+import qkv.torch  # noqa: E402
+
+CLOSE = {"rtol": 1e-12, "atol": 1e-13}
+
+
+def test_threads_do_not_mix():
+    models, q = [Calls(by_torch) for _ in range(3)], draw(B, HEADS, T, 8)
+    found, gate = {}, threading.Barrier(3)
+
+    def run(n):
+        with qkv.torch.look(models[n], rows=[n]) as seen:
+            gate.wait()
+            models[n](q, q, q)
+            gate.wait()
+        found[n] = seen
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    weights = of_formula(q, q)
+    for n, seen in found.items():
+        assert [len(layer.calls) for layer in seen] == [1, 1]
+        torch.testing.assert_close(seen[0].weights, weights[:, :, n : n + 1], **CLOSE)
+
+
+def test_a_thread_records_what_it_runs_itself():
+    """Three look at one model at the same time, and a fourth runs it and does not look."""
+    model, found, gate = Calls(by_torch), {}, threading.Barrier(4)
+    inputs = [draw(B, HEADS, n + 2, 8, seed=n) for n in range(4)]
+
+    def run(n):
+        gate.wait()
+        for _ in range(3):
+            model(*[inputs[n]] * 3)
+        gate.wait()
+
+    def look(n):
+        with qkv.torch.look(model, rows=[0]) as seen:
+            run(n)
+        found[n] = seen
+
+    threads = [threading.Thread(target=run if n == 3 else look, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for n, seen in found.items():
+        for layer in seen:
+            assert [(call.queries, call.keys) for call in layer.calls] == [(n + 2, n + 2)] * 3
+            want = of_formula(inputs[n], inputs[n])[:, :, :1]
+            torch.testing.assert_close(layer.weights, want, **CLOSE)
+        assert seen.names == ("inner.0", "inner.1")
+
+
+def test_what_other_threads_run_is_not_recorded():
+    model, q = Calls(by_torch), draw(B, HEADS, T, 8)
+    with qkv.torch.look(model, rows=[0]) as seen:
+        thread = threading.Thread(target=model, args=(q, q, q))
+        thread.start()
+        thread.join()
+    with pytest.raises(IndexError, match="there are none: the model ran on other threads than"):
+        seen[0]
+
+
+def test_entered_again():
+    model, q = Calls(by_torch), draw(B, HEADS, T, 8)
+    looks = qkv.torch.look(model, top=1)
+    with looks as first:
+        model(q, q, q)
+        with looks as second:
+            model(q, q, q)
+        model(q, q, q)
+    with looks as third:
+        pass
+    assert [len(layer.calls) for layer in (*first, *second)] == [3, 3, 1, 1]
+    assert len(third) == 0
+    assert type(F.scaled_dot_product_attention).__name__ == "builtin_function_or_method"
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile.module.`")
+def test_compiled_modules_run_but_are_not_seen():
+    torch._dynamo.reset()
+    model, q = Calls(by_torch), draw(B, HEADS, T, 8)
+    compiled = torch.compile(model, backend="eager")
+    want = compiled(q, q, q)
+    how = (
+        r"there are none: torch\.compile compiled the model, and compiled code is not seen: look "
+        r"at, and call, .*model\._orig_mod.* uncompiled inside torch\.compiler\.set_stance\("
+    )
+    for looked_at in (compiled, model):
+        with qkv.torch.look(looked_at, top=1) as seen:
+            assert torch.equal(compiled(q, q, q)[0], want[0])
+        assert len(seen) == 0
+        with pytest.raises(KeyError, match=how):
+            seen["inner.0"]
+    with qkv.torch.look(compiled, top=1) as seen, torch.compiler.set_stance("force_eager"):
+        compiled(q, q, q)
+    assert seen.names == ("_orig_mod.inner.0", "_orig_mod.inner.1")
+    with qkv.torch.look(compiled._orig_mod, top=1) as seen:
+        compiled._orig_mod(q, q, q)
+    assert seen.names == ("inner.0", "inner.1")
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile.module.`")
+def test_layers_that_are_compiled():
+    torch._dynamo.reset()
+    model, q = Calls(by_torch), draw(B, HEADS, T, 8)
+    model.inner[1].compile(backend="eager")
+    with qkv.torch.look(model, top=1) as seen:
+        model(q, q, q)
+    assert seen.names == ("inner.0",)
+    with pytest.raises(KeyError, match="there are .*inner.0.*; torch.compile compiled .*inner.1"):
+        seen["inner.1"]
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile.module.`")
+def test_a_compiled_layer_of_torchs_own_path():
+    torch._dynamo.reset()
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()
+    compiled, x = torch.compile(layer, backend="eager"), torch.ones(1, 4, 8)
+    with torch.no_grad():
+        want = layer(x)
+        with qkv.torch.look(compiled, top=1):
+            torch.testing.assert_close(compiled(x), want)
