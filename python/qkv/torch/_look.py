@@ -87,7 +87,8 @@ class _Look:
 
     def __exit__(self, *_: Any) -> None:
         thread = threading.get_ident()
-        looker = next(x for x in reversed(self._inside) if x.thread == thread)
+        own = [looker for looker in self._inside if looker.thread == thread]
+        looker = (own or self._inside)[-1]  # a generator may be closed by another thread
         self._inside.remove(looker)
         _leave(looker)
 
