@@ -91,6 +91,16 @@ def test_entered_again():
     assert type(F.scaled_dot_product_attention).__name__ == "builtin_function_or_method"
 
 
+def test_left_on_another_thread():
+    """As a generator is that another thread closes."""
+    looks = qkv.torch.look(Calls(by_torch), top=1)
+    thread = threading.Thread(target=looks.__enter__)
+    thread.start()
+    thread.join()
+    looks.__exit__(None, None, None)
+    assert type(F.scaled_dot_product_attention).__name__ == "builtin_function_or_method"
+
+
 @pytest.mark.filterwarnings("ignore:Using `torch.compile.module.`")
 def test_compiled_modules_run_but_are_not_seen():
     torch._dynamo.reset()
