@@ -2,6 +2,7 @@
 #ifndef QKV_KV_CACHE_H_
 #define QKV_KV_CACHE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -50,7 +51,8 @@ struct KvCacheContents {
 // Keys and values that grow step by step, in pages (Kwon et al. 2023, section 4). Keys are counted
 // from the first one appended, also after a window has dropped it, so that results have the bits
 // of attention() over all keys in one piece. Entries may share pages; a shared page is copied when
-// one of them appends to it. Functions throw Error, or std::bad_alloc, and then change nothing.
+// one of them appends to it. Functions throw Error, or std::bad_alloc, and then change nothing. A
+// copy has pages of its own.
 class QKV_API KvCache {
  public:
   explicit KvCache(const KvCacheSizes& sizes);
@@ -58,6 +60,8 @@ class QKV_API KvCache {
   // array that is not as it must be.
   explicit KvCache(const KvCacheContents& from);
   ~KvCache();
+  KvCache(const KvCache&);
+  KvCache& operator=(const KvCache&);
   KvCache(KvCache&&) noexcept;
   KvCache& operator=(KvCache&&) noexcept;
 
@@ -67,8 +71,15 @@ class QKV_API KvCache {
   void append(const ConstView& k, const ConstView& v);
   // The same for some entries: k [n,G,T,D], v [n,G,T,E] for n different `entries`.
   void append(const ConstView& k, const ConstView& v, std::span<const Index> entries);
-  // An entry keeps its first `length` keys: those of rejected guesses go. With a window, `length`
-  // is 0 or reaches to keys that are still there.
+  // On the calling thread too. If the context's stop flag is set, throws Cancelled: the cache is as
+  // before.
+  void append(const ConstView& k, const ConstView& v, Context& context);
+  void append(const ConstView& k, const ConstView& v, std::span<const Index> entries,
+              Context& context);
+  // An entry keeps its first `length` keys: those of rejected guesses go. With a window that has
+  // dropped keys, `length` is 0 or at least first_key() + window, so that the last key that is left
+  // has its window: as few as the longest the entry has been, less `queries`, is always possible.
+  // Then calls may have one query, and one more for each key that is appended.
   void truncate(Index entry, Index length);
   // Room for so many pages in use, without moving any.
   void reserve(Index pages);
@@ -100,6 +111,9 @@ class QKV_API KvCache {
 
  private:
   struct State;
+  // The flag may be null.
+  void append_or_stop(const ConstView& k, const ConstView& v, std::span<const Index> entries,
+                      const std::atomic<bool>* flag);
   void expect_room(std::string_view function, Index wanted) const;
 
   std::shared_ptr<State> state_;  // shared with hold_pages()

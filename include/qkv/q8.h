@@ -2,6 +2,7 @@
 #ifndef QKV_Q8_H_
 #define QKV_Q8_H_
 
+#include <qkv/context.h>
 #include <qkv/export.h>
 #include <qkv/view.h>
 
@@ -18,11 +19,14 @@ namespace qkv {
 // most a / 254 from the rounding of values and, from that of the scale, max(a / 2048, 2^-18). The
 // block is 0 if its scale is. Throws Error for shapes and types that do not fit, shared memory, and
 // numbers that no block can hold: NaN, infinity, and |x| above 65519 * 127 (8.3 million).
+// With a context, on the calling thread too, its stop flag is polled.
 QKV_API void quantize_q8(const ConstView& x, const View& to);
+QKV_API void quantize_q8(const ConstView& x, const View& to, Context& context);
 
 // Blocks x [..,D/32] to their numbers [..,D], float32: exact; those of a scale that is infinite or
 // NaN are NaN. Throws Error for shapes and types that do not fit, and shared memory.
 QKV_API void dequantize_q8(const ConstView& x, const View& to);
+QKV_API void dequantize_q8(const ConstView& x, const View& to, Context& context);
 
 }  // namespace qkv
 

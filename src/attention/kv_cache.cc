@@ -17,7 +17,9 @@
 #include "core/head_rows.h"
 #include "core/message.h"
 #include "core/overlap.h"
-#include "core/quantize_q8.h"
+#include "core/stop.h"
+#include "dense/quantize_q8.h"
+#include "runtime/tasks.h"
 
 namespace qkv {
 namespace {
@@ -90,12 +92,13 @@ void expect_appendable(const char* name, const ConstView& x, DType cache) {
 
 // Rows that a cache of `dtype` can copy: x, or blocks of x in `memory`. Throws Error for numbers
 // that no block can hold, before the cache has changed.
-ConstView rows_to_copy(const char* name, const ConstView& x, DType dtype, Tensor& memory) {
+ConstView rows_to_copy(const char* name, const ConstView& x, DType dtype,
+                       const core::StopPoint& stop, Tensor& memory) {
   if (dtype != DType::kQ8 || x.dtype() == DType::kQ8) return x;
   Dims shape = x.shape();
   shape[shape.rank() - 1] = columns_of(dtype, x.size(-1));
   memory = Tensor(DType::kQ8, shape);
-  core::quantize_q8(kAppend, name, x, memory);
+  dense::quantize_q8(kAppend, name, x, stop, memory);
   return memory;
 }
 
@@ -103,16 +106,33 @@ ConstView rows_to_copy(const char* name, const ConstView& x, DType dtype, Tensor
 
 KvCache::KvCache(const KvCacheSizes& sizes) : state_(std::make_shared<State>(checked(sizes))) {}
 KvCache::~KvCache() = default;
+KvCache::KvCache(const KvCache& other)
+    : state_(other.state_ == nullptr ? nullptr : std::make_shared<State>(*other.state_)) {}
+KvCache& KvCache::operator=(const KvCache& other) { return *this = KvCache(other); }
 KvCache::KvCache(KvCache&&) noexcept = default;
 KvCache& KvCache::operator=(KvCache&&) noexcept = default;
 
 void KvCache::append(const ConstView& k, const ConstView& v) {
-  std::vector<Index> all(state_->lengths.size());
-  std::iota(all.begin(), all.end(), Index{0});
-  append(k, v, all);
+  append(k, v, state_->all_entries());
+}
+
+void KvCache::append(const ConstView& k, const ConstView& v, Context& context) {
+  append(k, v, state_->all_entries(), context);
 }
 
 void KvCache::append(const ConstView& k, const ConstView& v, std::span<const Index> entries) {
+  append_or_stop(k, v, entries, nullptr);
+}
+
+void KvCache::append(const ConstView& k, const ConstView& v, std::span<const Index> entries,
+                     Context& context) {
+  const runtime::Call call(context, kAppend);
+  append_or_stop(k, v, entries, context.stop_flag());
+}
+
+void KvCache::append_or_stop(const ConstView& k, const ConstView& v, std::span<const Index> entries,
+                             const std::atomic<bool>* flag) {
+  const core::StopPoint stop(flag, kAppend);
   State& s = *state_;
   const auto count = static_cast<Index>(entries.size());
   std::vector<bool> seen(static_cast<std::size_t>(s.sizes.B));
@@ -157,14 +177,22 @@ void KvCache::append(const ConstView& k, const ConstView& v, std::span<const Ind
   }
   expect_room(kAppend, wanted);
   Tensor k_blocks, v_blocks;
-  const ConstView keys = rows_to_copy("k", k, s.sizes.dtype, k_blocks);
-  const ConstView values = rows_to_copy("v", v, s.sizes.dtype, v_blocks);
+  const ConstView keys = rows_to_copy("k", k, s.sizes.dtype, stop, k_blocks);
+  const ConstView values = rows_to_copy("v", v, s.sizes.dtype, stop, v_blocks);
   s.reserve_pages(wanted);
   s.reserve_tables(table_pages);
-  for (Index n = 0; n < count && added > 0; ++n) {
-    s.append(entries[static_cast<std::size_t>(n)], slice(keys, 0, n, n + 1),
-             slice(values, 0, n, n + 1));
+  std::vector<State::Growth> growth;
+  for (const Index b : entries) growth.push_back(s.growth_of(b, added));
+  auto spare = static_cast<Index>(s.free_pages.size());
+  for (Index n = 0; n < count; ++n) {
+    spare = s.put_rows(growth[static_cast<std::size_t>(n)], slice(keys, 0, n, n + 1),
+                       slice(values, 0, n, n + 1), spare, stop);
   }
+  const std::vector<Index> pages(s.free_pages.begin() + spare, s.free_pages.end());
+  // Nothing throws from here on.
+  s.free_pages.resize(static_cast<std::size_t>(spare));
+  auto left = static_cast<Index>(pages.size());
+  for (const State::Growth& by : growth) left = s.take_rows(by, pages, left);
 }
 
 void KvCache::truncate(Index entry, Index length) {
@@ -177,10 +205,15 @@ void KvCache::truncate(Index entry, Index length) {
     throw Error(kTruncate, "length",
                 text("must be in 0 to ", most, ", the keys of entry ", entry, ", got ", length));
   }
-  if (length > 0 && length < first) {
-    throw Error(kTruncate, "length",
-                text("must be 0, or ", first, " or more, because the window has dropped the keys ",
-                     "of entry ", entry, " before; got ", length));
+  // Once keys are dropped, a query at the last key that is left must not see them.
+  const Index window = s.sizes.window;
+  if (first > 0 && length > 0 && length < most && length - first < window) {
+    const Index least = most - first < window ? most : first + window;
+    throw Error(
+        kTruncate, "length",
+        text("must be 0 or in ", least, " to ", most, ": of the ", most, " keys of entry ", entry,
+             " those before key ", first, " are dropped and a query sees the last ", window,
+             ", so that at most ", most - least, " can be taken back; got ", length));
   }
   const Index page = s.sizes.page;
   s.release(entry, std::max(pages_of(length, page), first / page), pages_of(most, page));
@@ -277,11 +310,15 @@ void KvCache::attention(const ConstView& q, const Options& options, const Output
     if (first == 0) continue;
     const Index seen = s.length(b) - q.size(2) - (s.sizes.window - 1);
     if (seen >= first) continue;
-    throw Error(
-        kCacheAttention, "q",
-        text("has Tq = ", q.size(2), ", whose window of ", s.sizes.window,
-             " keys begins before key ", first, ", the first that entry ", b, " of ", s.length(b),
-             " keys still has; the cache is made for queries = ", s.sizes.queries));
+    const bool is_made_for_them = q.size(2) <= s.sizes.queries;
+    throw Error(kCacheAttention, "q",
+                text("has Tq = ", q.size(2), ", whose window of ", s.sizes.window,
+                     " keys begins before key ", first, ", the first that entry ", b, " of ",
+                     s.length(b), " keys still has; ",
+                     is_made_for_them
+                         ? text("after truncate() that leaves Tq = ", q.size(2) - (first - seen),
+                                ", and one more for each key that is appended")
+                         : text("the cache is made for queries = ", s.sizes.queries)));
   }
   Options with_window = options;
   with_window.masks.emplace_back(Window{s.sizes.window - 1, -1});

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <numeric>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -17,8 +18,10 @@
 
 #include "core/growing_memory.h"
 #include "core/message.h"
+#include "core/stop.h"
 
-// What a cache holds, and the steps that its functions are made of. Only what reserves throws.
+// What a cache holds, and the steps that its functions are made of. Only what reserves throws, and
+// what is told to stop.
 namespace qkv {
 namespace attn {
 
@@ -30,6 +33,16 @@ inline Index pages_of(Index keys, Index page) { return keys / page + (keys % pag
 // Elements of a row of `width` channels: of q8, blocks.
 inline Index columns_of(DType dtype, Index width) {
   return dtype == DType::kQ8 ? width / BlockQ8::kNumbers : width;
+}
+
+// memcpy in pieces: about as long as kStepsBetweenStops steps of a loop each.
+inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes,
+                       const core::StopPoint& stop) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  for (std::size_t done = 0; done < bytes; done += kPiece) {
+    stop();
+    std::memcpy(to + done, from + done, std::min(kPiece, bytes - done));
+  }
 }
 
 }  // namespace attn
@@ -46,6 +59,25 @@ struct KvCache::State {
     }
   }
 
+  // A copy with pages of its own, under the same numbers, and the same room.
+  State(const State& other) : State(other.sizes) {
+    key_memory.grow(other.key_memory.bytes());
+    value_memory.grow(other.value_memory.bytes());
+    page_users = other.page_users;
+    free_pages.reserve(page_users.size());  // releasing a page allocates nothing
+    free_pages = other.free_pages;
+    tables = other.tables;
+    table_pages = other.table_pages;
+    lengths = other.lengths;
+    first_keys = other.first_keys;
+    for (Index page = 0; page < page_count(); ++page) {
+      if (users(page) == 0) continue;
+      std::memcpy(key_page(page), other.key_page(page), key_bytes);
+      std::memcpy(value_page(page), other.value_page(page), value_bytes);
+    }
+  }
+  State& operator=(const State&) = delete;
+
   // Of one page of rows of `width` numbers. Throws Error if that is too much.
   std::size_t page_bytes(Index width) const {
     const Dims shape{sizes.page, sizes.G, columns(width)};
@@ -60,14 +92,29 @@ struct KvCache::State {
   }
 
   Index columns(Index width) const { return attn::columns_of(sizes.dtype, width); }
+  // Elements of a row of all key heads.
+  Index key_row() const { return sizes.G * columns(sizes.D); }
+  Index value_row() const { return sizes.G * columns(sizes.E); }
   Index& length(Index b) { return lengths[static_cast<std::size_t>(b)]; }
   Index& first_key(Index b) { return first_keys[static_cast<std::size_t>(b)]; }
   Index& named(Index b, Index n) { return tables[static_cast<std::size_t>(b * table_pages + n)]; }
   Index& users(Index page) { return page_users[static_cast<std::size_t>(page)]; }
   Index page_count() const { return static_cast<Index>(page_users.size()); }
+  std::byte* key_page(Index page) const {
+    return key_memory.data() + static_cast<std::size_t>(page) * key_bytes;
+  }
+  std::byte* value_page(Index page) const {
+    return value_memory.data() + static_cast<std::size_t>(page) * value_bytes;
+  }
   void expect_entry(std::string_view function, const char* name, Index entry) const {
     if (entry >= 0 && entry < sizes.B) return;
     throw Error(function, name, core::text("must be in 0 to B-1 = ", sizes.B - 1, ", got ", entry));
+  }
+
+  std::vector<Index> all_entries() const {
+    std::vector<Index> all(lengths.size());
+    std::iota(all.begin(), all.end(), Index{0});
+    return all;
   }
 
   // The first key that is kept once entry b has `keys` keys: the first of a page.
@@ -115,34 +162,16 @@ struct KvCache::State {
     table_pages = more;
   }
 
-  Index take() {
-    const Index page = free_pages.back();
-    free_pages.pop_back();
-    users(page) = 1;
-    return page;
-  }
   void release(Index b, Index begin, Index end) {
     for (Index n = begin; n < end; ++n) {
       if (--users(named(b, n)) == 0) free_pages.push_back(named(b, n));
     }
   }
-  // A page of its own for entry b, with what page n holds.
-  void copy_page(Index b, Index n) {
-    const Index old = named(b, n);
-    const Index page = take();
-    std::memcpy(key_memory.data() + static_cast<std::size_t>(page) * key_bytes,
-                key_memory.data() + static_cast<std::size_t>(old) * key_bytes, key_bytes);
-    std::memcpy(value_memory.data() + static_cast<std::size_t>(page) * value_bytes,
-                value_memory.data() + static_cast<std::size_t>(old) * value_bytes, value_bytes);
-    --users(old);
-    named(b, n) = page;
-  }
-  // Rows `row` .. of a page, as [1,G,rows,columns].
-  View page_rows(const core::GrowingMemory& of, std::size_t bytes, Index width, Index page,
-                 Index row, Index rows) const {
+  // Rows `row` .. of a page that begins at `page`, as [1,G,rows,columns].
+  View page_rows(std::byte* page, Index width, Index row, Index rows) const {
     const Index count = columns(width);
-    std::byte* const at = of.data() + static_cast<std::size_t>(page) * bytes +
-                          static_cast<std::size_t>(row * sizes.G * count) * size_of(sizes.dtype);
+    std::byte* const at =
+        page + static_cast<std::size_t>(row * sizes.G * count) * size_of(sizes.dtype);
     return {at, sizes.dtype, {1, sizes.G, rows, count}, {0, count, sizes.G * count, 1}};
   }
   ConstView pages_view(const core::GrowingMemory& of, Index width) const {
@@ -150,34 +179,79 @@ struct KvCache::State {
     return {of.data(), sizes.dtype, shape, contiguous_strides(shape)};
   }
 
-  // k and v [1,G,T,.], for which all is reserved; numbers are rounded, blocks copied.
-  void append(Index b, const ConstView& k, const ConstView& v) {
-    const Index old = length(b);
-    const Index keys_now = old + k.size(2);
-    const Index first = first_key_after(b, keys_now);
-    const Index old_pages = attn::pages_of(old, sizes.page);
-    const Index dropped = first / sizes.page;
-    const bool shared = appends_to_shared(b);
+  // Appending is two steps: put_rows() for all entries writes where no key is, and may be stopped;
+  // then take_rows() for all of them, in the same order, makes these rows keys. Until then the
+  // cache is as before. Spare pages are used from the last one of `spare` on.
+
+  // What one entry gains.
+  struct Growth {
+    Index entry = 0;
+    Index old = 0;        // keys before,
+    Index keys = 0;       // and afterwards
+    Index first = 0;      // the first key that is kept
+    bool copies = false;  // whether its last page has other users and is copied
+  };
+  Growth growth_of(Index b, Index added) {
+    const Index keys = length(b) + added;
+    const Index first = first_key_after(b, keys);
+    return {b, length(b), keys, first, added > 0 && first <= length(b) && appends_to_shared(b)};
+  }
+  // Calls f(n, row, j, rows) for each piece of a page n of the entry that keys j .. j + rows - 1
+  // are to fill from row `row` on.
+  template <class F>
+  void for_each_piece(const Growth& by, const F& f) const {
+    for (Index j = std::max(by.old, by.first), rows = 0; j < by.keys; j += rows) {
+      const Index row = j % sizes.page;
+      rows = std::min(sizes.page - row, by.keys - j);
+      f(j / sizes.page, row, j, rows);
+    }
+  }
+  // k and v [1,G,T,.]; numbers are rounded, blocks copied. Returns how many of the spare pages are
+  // left.
+  Index put_rows(const Growth& by, const ConstView& k, const ConstView& v, Index spare,
+                 const core::StopPoint& stop) {
+    // Rows between two reads of the flag.
+    const Index some =
+        std::max<Index>(1, core::kStepsBetweenStops / std::max(key_row(), value_row()));
+    for_each_piece(by, [&](Index n, Index row, Index j, Index rows) {
+      const bool is_new = row == 0 || by.copies;
+      const Index page =
+          is_new ? free_pages[static_cast<std::size_t>(--spare)] : named(by.entry, n);
+      if (row > 0 && is_new) {
+        const Index old = named(by.entry, n);
+        attn::copy_bytes(key_page(page), key_page(old), key_bytes, stop);
+        attn::copy_bytes(value_page(page), value_page(old), value_bytes, stop);
+      }
+      for (Index done = 0; done < rows; done += some) {
+        stop();
+        const Index count = std::min(some, rows - done);
+        const Index from = j - by.old + done;
+        copy(slice(k, 2, from, from + count),
+             page_rows(key_page(page), sizes.D, row + done, count));
+        copy(slice(v, 2, from, from + count),
+             page_rows(value_page(page), sizes.E, row + done, count));
+      }
+    });
+    return spare;
+  }
+  // Pages are taken from the last one of `pages` on. Returns how many of them are left.
+  Index take_rows(const Growth& by, const std::vector<Index>& pages, Index left) {
+    const Index b = by.entry;
+    const Index old_pages = attn::pages_of(by.old, sizes.page);
+    const Index dropped = by.first / sizes.page;
     release(b, first_key(b) / sizes.page, std::min(dropped, old_pages));
     // Keys that came and went at once have no page; tables name one that exists.
     for (Index n = old_pages; n < dropped; ++n) named(b, n) = 0;
-    first_key(b) = first;
-    for (Index j = std::max(old, first), rows = 0; j < keys_now; j += rows) {
-      const Index n = j / sizes.page;
-      const Index row = j % sizes.page;
-      rows = std::min(sizes.page - row, keys_now - j);
-      if (row == 0) {
-        named(b, n) = take();
-      } else if (shared && j == old) {
-        copy_page(b, n);
-      }
-      const Index page = named(b, n);
-      copy(slice(k, 2, j - old, j - old + rows),
-           page_rows(key_memory, key_bytes, sizes.D, page, row, rows));
-      copy(slice(v, 2, j - old, j - old + rows),
-           page_rows(value_memory, value_bytes, sizes.E, page, row, rows));
-    }
-    length(b) = keys_now;
+    if (by.copies) release(b, old_pages - 1, old_pages);
+    for_each_piece(by, [&](Index n, Index row, Index, Index) {
+      if (row > 0 && !by.copies) return;
+      const Index page = pages[static_cast<std::size_t>(--left)];
+      users(page) = 1;
+      named(b, n) = page;
+    });
+    first_key(b) = by.first;
+    length(b) = by.keys;
+    return left;
   }
 
   const KvCacheSizes sizes;

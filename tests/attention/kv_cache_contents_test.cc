@@ -12,9 +12,10 @@
 #include <qkv/tensor.h>
 
 #include "tests/attention/bits.h"
+#include "tests/attention/caches.h"
 #include "tests/support/errors.h"
 
-// A cache that is made from the contents of another one goes on as that one.
+// A cache that is made from the contents of another one, or copied, goes on as that one.
 namespace qkv::test {
 namespace {
 
@@ -45,7 +46,7 @@ Tensor result(const KvCache& cache, Index queries) {
   return out;
 }
 
-void expect_equal(const KvCache& a, const KvCache& b) {
+void expect_same_results(const KvCache& a, const KvCache& b) {
   EXPECT_EQ(a.used_pages(), b.used_pages());
   for (Index entry = 0; entry < a.sizes().B; ++entry) {
     const auto place = static_cast<std::size_t>(entry);
@@ -55,18 +56,39 @@ void expect_equal(const KvCache& a, const KvCache& b) {
   for (const Index queries : {1, 3}) EXPECT_TRUE(same_bits(result(a, queries), result(b, queries)));
 }
 
-// The same steps after it as without it.
+// The same steps after it as without it; the other one does not see them.
 void expect_same_future(KvCache a) {
-  KvCache b(a.contents());
-  expect_equal(a, b);
-  for (KvCache* cache : {&a, &b}) {
+  KvCache b(a.contents()), c(a), d(sizes(1));
+  d = c;
+  const KvCacheContents before = d.contents();
+  for (KvCache* cache : {&b, &c, &d}) expect_same_results(a, *cache);
+  for (KvCache* cache : {&a, &b, &c}) {
     append(*cache, {1, 0, 2}, 1, 900);
     append(*cache, {0}, 70, 902);
     cache->truncate(0, cache->lengths()[0] - 3);
     cache->reorder(std::vector<Index>{2, 0, 2});
     append(*cache, {0, 1, 2}, 2, 904);
   }
-  expect_equal(a, b);
+  for (KvCache* cache : {&b, &c}) expect_same_results(a, *cache);
+  expect_equal(d.contents(), before);
+}
+
+// Pages keep their numbers, and room that was reserved is there.
+TEST(KvCacheContents, ACopyHasTheSamePagesAndRoom) {
+  KvCache cache(sizes(2));
+  append(cache, {0, 1}, 40, 1);
+  cache.truncate(0, 0);
+  cache.reserve(20);
+  KvCache copied(cache);
+  const Tensor q = normal({2, kHeads, 1, kWidth}, 7);
+  const Inputs a = cache.inputs(q), b = copied.inputs(q);
+  EXPECT_EQ(a.k.shape(), b.k.shape());
+  EXPECT_NE(a.k.data(), b.k.data());
+  EXPECT_TRUE(same_bits(a.block_tables, b.block_tables));
+  const auto hold = copied.hold_pages();
+  append(copied, {0}, 16 * 17, 3);
+  EXPECT_EQ(copied.used_pages(), 20);
+  EXPECT_EQ(cache.used_pages(), 3);
 }
 
 TEST(KvCacheContents, GoOnToTheBit) {
@@ -104,12 +126,19 @@ TEST(KvCacheContents, HoldSharedPagesOnceAndNothingElse) {
                          Tensor(DType::kFloat32, rest.shape())));
 }
 
-// A window may have dropped every page that an entry's table could name.
+// No page that an entry's table could name may be left, as truncate() once allowed with a window.
 TEST(KvCacheContents, OfAWindowWithoutPages) {
-  KvCache cache(sizes(1, DType::kFloat32, 20));
-  append(cache, {0}, 63, 1);
-  cache.truncate(0, cache.first_key(0));
+  KvCacheContents without{.sizes = sizes(1, DType::kFloat32, 20),
+                          .k_pages = Tensor(DType::kFloat32, {1, 16, kKeyHeads, kWidth}),
+                          .v_pages = Tensor(DType::kFloat32, {1, 16, kKeyHeads, kValueWidth}),
+                          .block_tables = Tensor(DType::kInt64, {1, 1}),
+                          .lengths = Tensor(DType::kInt64, {1}),
+                          .first_keys = Tensor(DType::kInt64, {1})};
+  without.block_tables.values<Index>()[0] = -1;
+  without.lengths.values<Index>()[0] = without.first_keys.values<Index>()[0] = 16;
+  KvCache cache(without);
   EXPECT_EQ(cache.used_pages(), 0);
+  expect_equal(cache.contents(), without);
   KvCache again(cache.contents());
   EXPECT_EQ(again.first_key(0), 16);
   const Tensor q = normal({1, kHeads, 1, kWidth}, 7);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -200,6 +201,39 @@ TEST(KvCache, WindowKeepsTheLastKeysOnEveryPath) {
   }
 }
 
+// With a window: what can be taken back is exactly what leaves the query at the last key all keys
+// that it sees, and never less than `queries` keys.
+TEST(KvCache, TakesBackWhatLeavesTheLastKeyItsWindow) {
+  std::mt19937 random(5);
+  const auto below = [&](Index n) {
+    return static_cast<Index>(random() % static_cast<unsigned>(n));
+  };
+  for (int round = 0; round < 300; ++round) {
+    KvCacheSizes of = sizes(1, 16, 1 + below(60));
+    of.queries = 1 + below(20);
+    Both x(of);
+    Index longest = 0;
+    for (int step = 0; step < 8; ++step) {
+      x.append({0}, 1 + below(step == 3 ? 200 : of.queries));
+      const Index most = x.cache.lengths()[0];
+      longest = std::max(longest, most);
+      const Index first = x.cache.first_key(0);
+      const Index length = std::max<Index>(1, most - below(2 * of.queries + 40));
+      const bool has_its_window = first == 0 || length - of.window >= first;
+      const std::string refusal = message_of([&] { x.cache.truncate(0, length); });
+      ASSERT_EQ(refusal.empty(), has_its_window || length == most) << refusal;
+      ASSERT_TRUE(refusal.empty() || length < longest - of.queries) << refusal;
+      EXPECT_EQ(x.cache.lengths()[0], refusal.empty() ? length : most);
+      if (refusal.empty()) x.flat[0].truncate(length);
+      x.expect_equal(1, "reference");
+      const Index added = below(of.queries);
+      x.append({0}, added);
+      longest = std::max(longest, x.cache.lengths()[0]);
+      x.expect_equal(added + 1, "reference");
+    }
+  }
+}
+
 // ---- calls that are rejected ------------------------------------------------------------------
 
 TEST(KvCache, RejectsWrongSizes) {
@@ -261,9 +295,13 @@ TEST(KvCache, RejectedCallsChangeNothing) {
             "KvCache::append: k must not lie in the cache");
   EXPECT_EQ(message_of([&] { cache.truncate(1, 4); }),
             "KvCache::truncate: length must be in 0 to 3, the keys of entry 1, got 4");
-  EXPECT_EQ(message_of([&] { cache.truncate(0, 5); }),
-            "KvCache::truncate: length must be 0, or 16 or more, because the window has dropped "
-            "the keys of entry 0 before; got 5");
+  for (const Index length : {5, 17, 35}) {
+    EXPECT_EQ(message_of([&] { cache.truncate(0, length); }),
+              "KvCache::truncate: length must be 0 or in 36 to 63: of the 63 keys of entry 0 those "
+              "before key 16 are dropped and a query sees the last 20, so that at most 27 can be "
+              "taken back; got " +
+                  std::to_string(length));
+  }
   EXPECT_EQ(message_of([&] { cache.reorder(short_order); }),
             "KvCache::reorder: from must name an entry for each of B = 2, got 1");
   EXPECT_EQ(message_of([&] { cache.reorder(outside); }),
@@ -283,9 +321,15 @@ TEST(KvCache, RejectsQueriesWhoseKeysAreGone) {
       message_of([&] { x.cache.attention(q, {.diagonal = TopLeft{}}, {.out = out}); }),
       "KvCache::attention: options.diagonal must be BottomRight: a cache with a window keeps only "
       "the last keys");
-  x.truncate(0, 18);  // the window of a query there reaches to keys that are gone
-  const ConstView one = slice(q.view(), 2, 0, 1);
-  EXPECT_NE(message_of([&] { x.cache.attention(one, {}, {.out = slice(out, 2, 0, 1)}); }), "");
+  // Of the queries before the last key some see keys that are gone.
+  x.truncate(0, 36);
+  const ConstView two = slice(q.view(), 2, 0, 2);
+  EXPECT_EQ(message_of([&] { x.cache.attention(two, {}, {.out = slice(out, 2, 0, 2)}); }),
+            "KvCache::attention: q has Tq = 2, whose window of 20 keys begins before key 16, the "
+            "first that entry 0 of 36 keys still has; after truncate() that leaves Tq = 1, and one "
+            "more for each key that is appended");
+  x.append({0}, 1);
+  x.expect_equal(2, "reference");
   x.truncate(1, 0);
   x.truncate(0, 0);
   x.append({0, 1}, 5);

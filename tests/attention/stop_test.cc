@@ -6,10 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <qkv/attention.h>
+#include <qkv/kv_cache.h>
 #include <qkv/tensor.h>
 
 #include "tests/attention/bits.h"
+#include "tests/attention/caches.h"
 #include "tests/attention/paths.h"
+#include "tests/support/stops.h"
 
 // Calls that check their stop flag even where there is no task to do so.
 namespace qkv::test {
@@ -84,6 +87,40 @@ TEST(Stop, IsHeardAmongSequencesWithoutRowsOnEveryPath) {
     runs.stop = false;
     EXPECT_THROW(attention(inputs, {}, {.out = out}, context), Cancelled) << path;
     EXPECT_EQ(runs.left, 0) << path;
+  }
+}
+
+// A cache whose append is stopped is as before, and goes on as one that was not asked.
+TEST(Stop, LeavesACacheAsItWas) {
+  constexpr Index kB = 3, kG = 2, kD = 32, kE = 64, kT = 1024;
+  constexpr Index kBefore = 2 * kT + 300;  // the window has dropped pages, and will drop others
+  const Tensor first_k = normal({kB, kG, kBefore, kD}, 1);
+  const Tensor first_v = normal({kB, kG, kBefore, kE}, 2);
+  const Tensor last_k = normal({kB, kG, 5, kD}, 3), last_v = normal({kB, kG, 5, kE}, 4);
+  const std::vector<Index> beams{0, 0, 2};
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kQ8}) {
+    for (const Index window : {Index{0}, 2 * kT}) {
+      SCOPED_TRACE(std::string(name_of(dtype)) + (window > 0 ? ", window" : ""));
+      KvCache cache(
+          {.dtype = dtype, .B = kB, .G = kG, .D = kD, .E = kE, .page = 16, .window = window});
+      cache.append(first_k, first_v);
+      cache.reorder(beams);  // a page that is not full has two users
+      KvCache asked(cache);
+      TouchedArray k(DType::kFloat32, {kB, kG, kT, kD}), v(DType::kFloat32, {kB, kG, kT, kE});
+      const auto append = [&](Context& context) { asked.append(k, v, context); };
+      EXPECT_EQ(cancelled_by(true, append), Cancelled("KvCache::append").what());
+      expect_equal(asked.contents(), cache.contents());
+      // About as much as is copied between two reads of the flag, of each of two heads.
+      for (TouchedArray* x : {&k, &v}) {
+        EXPECT_EQ(cancelled_midway(*x, 20, append), Cancelled("KvCache::append").what());
+        expect_equal(asked.contents(), cache.contents());
+      }
+      for (KvCache* one : {&cache, &asked}) {
+        one->append(k, v);
+        one->append(last_k, last_v);
+      }
+      expect_equal(asked.contents(), cache.contents());
+    }
   }
 }
 

@@ -16,6 +16,7 @@
 #include <qkv/tensor.h>
 
 #include "tests/support/errors.h"
+#include "tests/support/stops.h"
 
 namespace qkv {
 namespace {
@@ -219,6 +220,18 @@ TEST(Q8, WrongCallsAreErrors) {
   expect(std::string(rule) + "-8.4e+06 in float32 [2,64]", [&] { quantize_q8(x, to); });
   x.values<float>()[70] = -8.3e6F;
   EXPECT_NO_THROW(quantize_q8(x, to));
+}
+
+// About as much as is converted between two reads of the flag.
+TEST(Q8, AContextStopsIt) {
+  const Index count = Index{1} << 20;
+  test::TouchedArray numbers(DType::kFloat32, {count}), blocks(DType::kQ8, {count / 32});
+  const auto there = [&](Context& context) { quantize_q8(numbers, blocks, context); };
+  const auto back = [&](Context& context) { dequantize_q8(blocks, numbers, context); };
+  EXPECT_EQ(test::cancelled_midway(numbers, 9, there), Cancelled("quantize_q8").what());
+  EXPECT_EQ(test::cancelled_midway(numbers, 9, back), Cancelled("dequantize_q8").what());
+  EXPECT_EQ(test::cancelled_by(false, there), "");
+  EXPECT_EQ(test::cancelled_by(false, back), "");
 }
 
 }  // namespace

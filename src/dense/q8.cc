@@ -8,9 +8,11 @@
 
 #include "core/message.h"
 #include "core/overlap.h"
-#include "core/quantize_q8.h"
 #include "core/shapes.h"
+#include "core/stop.h"
 #include "core/storage.h"
+#include "dense/quantize_q8.h"
+#include "runtime/tasks.h"
 
 namespace qkv {
 namespace {
@@ -18,6 +20,8 @@ namespace {
 using core::text;
 
 constexpr Index kNumbers = BlockQ8::kNumbers;
+constexpr std::string_view kQuantize = "quantize_q8";
+constexpr std::string_view kDequantize = "dequantize_q8";
 
 // One of the two arrays has a number where the other has a 32nd of a block.
 void check(std::string_view function, const ConstView& numbers, const char* numbers_name,
@@ -53,13 +57,19 @@ void check_places(std::string_view function, const View& to) {
 
 // Calls f(offset of the first number, offset of the block) for each block, in C order.
 template <class F>
-void for_each_block(const ConstView& numbers, const ConstView& blocks, const F& f) {
+void for_each_block(const ConstView& numbers, const ConstView& blocks, const core::StopPoint& stop,
+                    const F& f) {
   Dims strides = numbers.strides();
   Index& along_row = strides[strides.rank() - 1];
   // Not used, and perhaps too large to be multiplied, where there is one block or none.
   along_row = blocks.size(-1) < 2 ? 0 : along_row * kNumbers;
+  constexpr Index kBlocksBetweenStops = core::kStepsBetweenStops / kNumbers;
+  Index done = 0;
   core::for_each_offset<2>(blocks.shape(), {strides, blocks.strides()},
-                           [&](const auto& offsets, const Dims&) { f(offsets[0], offsets[1]); });
+                           [&](const auto& offsets, const Dims&) {
+                             if (done++ % kBlocksBetweenStops == 0) stop();
+                             f(offsets[0], offsets[1]);
+                           });
 }
 
 // ggml's quantize_row_q8_0_ref, but for a scale of 0, whose values it leaves undefined. False if no
@@ -87,10 +97,10 @@ bool quantize(const float* x, BlockQ8& to) {
 
 }  // namespace
 
-void core::quantize_q8(std::string_view function, const char* name, const ConstView& x,
-                       const View& to) {
+void dense::quantize_q8(std::string_view function, const char* name, const ConstView& x,
+                        const core::StopPoint& stop, const View& to) {
   BlockQ8* blocks = to.as<BlockQ8>();
-  for_each_block(x, to, [&](Index from, Index block) {
+  for_each_block(x, to, stop, [&](Index from, Index block) {
     float numbers[kNumbers];
     for (Index n = 0; n < kNumbers; ++n) {
       numbers[n] = core::load<float>(x.dtype(), x.data(), from + n * x.stride(-1));
@@ -105,34 +115,48 @@ void core::quantize_q8(std::string_view function, const char* name, const ConstV
   });
 }
 
-void quantize_q8(const ConstView& x, const View& to) {
-  constexpr std::string_view kFunction = "quantize_q8";
-  if (!x.given()) throw Error(kFunction, "x", "is absent");
-  if (!to.given()) throw Error(kFunction, "to", "is absent");
+namespace {
+
+void checked_quantize(const ConstView& x, const View& to, const core::StopPoint& stop) {
+  if (!x.given()) throw Error(kQuantize, "x", "is absent");
+  if (!to.given()) throw Error(kQuantize, "to", "is absent");
   if (!is_real(x.dtype()) || x.dtype() == DType::kFloat64) {
-    throw Error(kFunction, "x", text("must be float32, bfloat16 or float16, got ", describe(x)),
+    throw Error(kQuantize, "x", text("must be float32, bfloat16 or float16, got ", describe(x)),
                 ErrorKind::kType);
   }
-  check(kFunction, x, "x", to, "to");
-  check_places(kFunction, to);
-  core::quantize_q8(kFunction, "x", x, to);
+  check(kQuantize, x, "x", to, "to");
+  check_places(kQuantize, to);
+  dense::quantize_q8(kQuantize, "x", x, stop, to);
 }
 
-void dequantize_q8(const ConstView& x, const View& to) {
-  constexpr std::string_view kFunction = "dequantize_q8";
-  if (!x.given()) throw Error(kFunction, "x", "is absent");
-  if (!to.given()) throw Error(kFunction, "to", "is absent");
+void checked_dequantize(const ConstView& x, const View& to, const core::StopPoint& stop) {
+  if (!x.given()) throw Error(kDequantize, "x", "is absent");
+  if (!to.given()) throw Error(kDequantize, "to", "is absent");
   if (to.dtype() != DType::kFloat32) {
-    throw Error(kFunction, "to", text("must be float32, got ", describe(to)), ErrorKind::kType);
+    throw Error(kDequantize, "to", text("must be float32, got ", describe(to)), ErrorKind::kType);
   }
-  check(kFunction, to, "to", x, "x");
-  check_places(kFunction, to);
+  check(kDequantize, to, "to", x, "x");
+  check_places(kDequantize, to);
   auto* numbers = to.as<float>();
-  for_each_block(to, x, [&](Index first, Index block) {
+  for_each_block(to, x, stop, [&](Index first, Index block) {
     for (Index n = 0; n < kNumbers; ++n) {
       numbers[first + n * to.stride(-1)] = core::load_q8(x.data(), block * kNumbers + n);
     }
   });
+}
+
+}  // namespace
+
+void quantize_q8(const ConstView& x, const View& to) { checked_quantize(x, to, {}); }
+
+void quantize_q8(const ConstView& x, const View& to, Context& context) {
+  checked_quantize(x, to, runtime::Call(context, kQuantize).stop_point());
+}
+
+void dequantize_q8(const ConstView& x, const View& to) { checked_dequantize(x, to, {}); }
+
+void dequantize_q8(const ConstView& x, const View& to, Context& context) {
+  checked_dequantize(x, to, runtime::Call(context, kDequantize).stop_point());
 }
 
 }  // namespace qkv

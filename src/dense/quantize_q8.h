@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_DENSE_QUANTIZE_Q8_H_
+#define QKV_DENSE_QUANTIZE_Q8_H_
+
+#include <string_view>
+
+#include <qkv/view.h>
+
+#include "core/stop.h"
+
+namespace qkv::dense {
+
+// What a call to qkv::quantize_q8 does once its arguments are checked. Throws Error, naming
+// `function` and `name`, for numbers that no block can hold, and Cancelled.
+void quantize_q8(std::string_view function, const char* name, const ConstView& x,
+                 const core::StopPoint& stop, const View& to);
+
+}  // namespace qkv::dense
+
+#endif  // QKV_DENSE_QUANTIZE_Q8_H_
