@@ -387,5 +387,63 @@ TEST(RowMaps, NormsNeitherOverflowNorVanish) {
   }
 }
 
+// The gradient of a key that no query sees is +0 whatever it holds, also beside keys that are seen.
+TEST(RowMaps, GradientsOfMaskedKeysArePlusZeroOnEveryPath) {
+  constexpr Index kHeads = 2, kQueries = 9, kKeys = 70, kWidth = 16, kMasked = 5;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Tensor q = normal({1, kHeads, kQueries, kWidth}, 1), v = normal({1, kHeads, kKeys, 3}, 3);
+  const Tensor dout = normal({1, kHeads, kQueries, 3}, 4), gain = normal(Dims(kWidth), 5);
+  Tensor keep(DType::kBool, Dims(kKeys)), bias(DType::kFloat32, Dims(kKeys));
+  std::fill_n(keep.values<bool>().begin(), kKeys, true);
+  keep.values<bool>()[kMasked] = false;
+  bias.values<float>()[kMasked] = -kInfinity;
+  const Rotary rotary{.pairs = RotaryPairs::kHalves};
+  const QkNorm norm{gain, gain};
+  const SeededScore additive(ScoreKind::kAdditive,
+                             {.H = kHeads, .Dq = kWidth, .Dk = kWidth, .U = 8}, DType::kFloat32);
+  const SeededScore bilinear(ScoreKind::kBilinear, {.H = kHeads, .Dq = kWidth, .Dk = kWidth},
+                             DType::kFloat32);
+  const std::pair<ScoreKind, Options> kinds[] = {
+      {ScoreKind::kDot, {}},
+      {ScoreKind::kDot, {.rotary = rotary}},
+      {ScoreKind::kDot, {.rotary = Rotary{.width = 8}}},
+      {ScoreKind::kDot, {.qk_norm = norm}},
+      {ScoreKind::kDot, {.qk_norm = norm, .rotary = rotary}},
+      {ScoreKind::kCosine, {.score = Cosine{}}},
+      {ScoreKind::kAdditive, {.score = additive.score()}},
+      {ScoreKind::kBilinear, {.score = bilinear.score()}}};
+  int calls = 0;
+  for (const auto& [kind, maps] : kinds) {
+    for (const bool by_bias : {false, true}) {
+      Options options = maps;
+      if (by_bias) {
+        options.bias = bias;
+      } else {
+        options.masks = {Keep{keep}};
+      }
+      for (const std::string& path : all_paths(kind)) {
+        Context context = context_on(path);
+        for (const float held : {1.0F, -1.0F, 0.0F, 1e-41F, 1e30F, kInfinity, NAN}) {
+          SCOPED_TRACE(path + ", call " + std::to_string(calls) +
+                       (by_bias ? ", bias, " : ", mask, ") + std::to_string(held));
+          if (by_bias && !std::isfinite(held)) continue;  // -inf and NaN is NaN, which is seen
+          Tensor k = normal({1, kHeads, kKeys, kWidth}, 2);
+          for (Index h = 0; h < kHeads; ++h) {
+            for (Index c = 0; c < kWidth; ++c) k.view().at<float>({0, h, kMasked, c}) *= held;
+          }
+          Tensor out(DType::kFloat32, dout.shape()), lse(DType::kFloat32, {1, kHeads, kQueries});
+          Tensor dk(DType::kFloat32, k.shape());
+          attention({q, k, v}, options, {.out = out, .lse = lse}, context);
+          attention_backward({q, k, v}, options, {out, lse}, {.out = dout}, {.k = dk}, context);
+          const ConstView of_masked = slice(ConstView(dk), 2, kMasked, kMasked + 1);
+          EXPECT_TRUE(same_bits(of_masked, Tensor(DType::kFloat32, of_masked.shape())));
+          ++calls;
+        }
+      }
+    }
+  }
+  EXPECT_GE(calls, 8 * 12);
+}
+
 }  // namespace
 }  // namespace qkv::test

@@ -139,8 +139,15 @@ void RowGradients<T>::block_back(const MadeGradients<T>& made, const RowProduct<
   const RowsOf<const T> x = input.plain(b, h, row, count, w.copy);
   for (Index r = 0; r < count; ++r) {
     if (live[r] == 0) continue;
-    reference::change_back(maps, input.at(b, h, row + r), x.data + r * x.stride, input.width,
-                           to.data + r * to.stride, w.spare, dg);
+    T* d = to.data + r * to.stride;
+    // A masked key counts as live if all keys of its block are finite. Its gradient is +0 whatever
+    // it holds, as where it does not: the maps would give some zeros the other sign.
+    if (std::all_of(d, d + input.width, [](T value) { return value == T(0); })) {
+      std::fill_n(d, input.width, T(0));
+      continue;
+    }
+    reference::change_back(maps, input.at(b, h, row + r), x.data + r * x.stride, input.width, d,
+                           w.spare, dg);
   }
 }
 
