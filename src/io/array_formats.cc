@@ -54,6 +54,18 @@ std::optional<app::ArrayFormat> claimed_format(std::string_view head) {
 
 namespace qkv::app {
 
+std::string describe(const Array& array) {
+  if (const auto* tensor = std::get_if<Tensor>(&array)) return qkv::describe(tensor->view());
+  if (const auto* strings = std::get_if<Strings>(&array)) {
+    return fmt::format("text {}", to_string(strings->shape));
+  }
+  const auto& [dtype, shape] = std::get<Unread>(array);
+  constexpr std::size_t kLongest = 32;
+  const std::string name = quoted(dtype, kLongest);
+  return fmt::format("{} {}, a type that is not read", name.substr(1, name.size() - 2),
+                     to_string(shape));
+}
+
 std::optional<ArrayFormat> array_format(std::string_view path) {
   for (const Format& format : kFormats) {
     if (path.ends_with(format.extension)) return format.format;

@@ -28,11 +28,6 @@ std::string names_of(std::span<const LeadingAxis> order) {
   return text + "queries, keys";
 }
 
-std::string describe(const Array& array) {
-  if (const auto* tensor = std::get_if<Tensor>(&array)) return qkv::describe(tensor->view());
-  return fmt::format("text {}", to_string(std::get<Strings>(array).shape));
-}
-
 std::string list_of(std::span<const NamedArray> arrays) {
   if (arrays.empty()) return "no arrays";
   constexpr std::size_t kMostNamed = 8;

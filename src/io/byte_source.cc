@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/byte_source.h"
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <limits>
 
 #include <fmt/format.h>
@@ -13,6 +16,15 @@ void ByteSource::read_all(void* target, std::size_t bytes) {
   const std::size_t got = read(target, bytes);
   position += static_cast<Index>(got);
   if (got < bytes) fail(fmt::format("expected {} more bytes, got the end", bytes - got));
+}
+
+void ByteSource::skip(Index bytes) {
+  std::array<std::byte, std::size_t{1} << 16> block;
+  while (bytes > 0) {
+    const Index some = std::min(bytes, static_cast<Index>(block.size()));
+    read_all(block.data(), static_cast<std::size_t>(some));
+    bytes -= some;
+  }
 }
 
 void ByteSource::fail(std::string_view detail) const {

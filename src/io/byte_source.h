@@ -30,6 +30,8 @@ struct ByteSource {
   Index left() const noexcept { return size - position; }
   // Exactly `bytes` bytes, or InputError where they end.
   void read_all(void* target, std::size_t bytes);
+  // Reads so many bytes and keeps none of them, or InputError where they end.
+  void skip(Index bytes);
   [[noreturn]] void fail(std::string_view detail) const;
 };
 

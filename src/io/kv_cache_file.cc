@@ -75,7 +75,10 @@ class Fields {
     const auto found = arrays_.find(name);
     if (found == arrays_.end()) fail(name, fmt::format("expected {}, got none", kind));
     if (!std::holds_alternative<Kind>(found->second)) {
-      fail(name, fmt::format("expected {}, got {}", kind, kind == kText ? kTensor : kText));
+      const bool is_unread = std::holds_alternative<Unread>(found->second);
+      fail(name, fmt::format("expected {}, got {}", kind,
+                             is_unread ? describe(found->second)
+                                       : std::string(kind == kText ? kTensor : kText)));
     }
     Kind value = std::get<Kind>(std::move(found->second));
     arrays_.erase(found);

@@ -111,9 +111,15 @@ std::string header_of(std::span<const app::NamedView> arrays,
 // All arrays of a source from which nothing has been read yet.
 std::vector<app::NamedArray> read_all(ByteSource& source) {
   SafetensorsHeader header = read_safetensors_header(source);
-  std::vector<Tensor> tensors(header.tensors.size());
+  std::vector<app::Array> tensors(header.tensors.size());
   for (const std::size_t place : header.in_file) {
-    tensors[place] = read_tensor(source, header.tensors[place].dtype, header.tensors[place].shape);
+    SafetensorsEntry& entry = header.tensors[place];
+    if (entry.dtype != DType::kNone) {
+      tensors[place] = read_tensor(source, entry.dtype, entry.shape);
+    } else {
+      source.skip(entry.end - entry.begin);
+      tensors[place] = app::Unread{std::move(entry.type), entry.shape};
+    }
   }
   std::vector<app::NamedArray> arrays;
   std::unordered_set<std::string> names;

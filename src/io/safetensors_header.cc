@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -34,6 +35,16 @@ constexpr TypeName kTypeNames[] = {
     {DType::kUInt64, "U64"},
 };
 
+// The format's other types, and bits of an element.
+struct UnreadType {
+  std::string_view name;
+  Index bits;
+};
+constexpr UnreadType kUnreadTypes[] = {
+    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"F8_E4M3", 8},     {"F8_E5M2", 8},
+    {"F8_E8M0", 8}, {"C64", 64},    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
+};
+
 Index size_from(const std::array<unsigned char, kLengthBytes>& bytes) {
   std::uint64_t size = 0;
   for (std::size_t i = kLengthBytes; i-- > 0;) size = size << 8 | bytes[i];
@@ -51,7 +62,9 @@ class Member {
     SafetensorsEntry entry{.name = std::string(name_), .byte = byte_};
     for (const auto& [field, value] : object(tree).items()) {
       if (field == "dtype") {
-        entry.dtype = dtype(value);
+        if (!value.is_string()) fail("the name of a dtype for", value);
+        entry.type = value.get<std::string>();
+        entry.dtype = dtype_named(entry.type);
       } else if (field == "shape") {
         if (!value.is_array()) fail("a shape of sizes for", value);
         if (value.size() > kMaxRank) fail(fmt::format("at most {} axes for", kMaxRank), value);
@@ -90,13 +103,11 @@ class Member {
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMost) fail(expected, value);
     return value.get<Index>();
   }
-  DType dtype(const Json& value) const {
-    std::string known;
+  static DType dtype_named(std::string_view name) {
     for (const TypeName& type : kTypeNames) {
-      if (value == type.name) return type.dtype;
-      known += fmt::format("{} ", type.name);
+      if (name == type.name) return type.dtype;
     }
-    fail("a dtype of " + known + "for", value);
+    return DType::kNone;
   }
 
   std::string_view file_;
@@ -129,6 +140,27 @@ SafetensorsHeader read_tree(std::string_view text, const ByteSource& source) {
   return header;
 }
 
+// The bytes of a tensor's data by its type and shape, or in words why there is no such number;
+// nothing for a type of unknown size.
+struct DataSize {
+  std::optional<Index> bytes{};
+  std::string_view fault{};
+};
+std::optional<DataSize> size_by_type(const SafetensorsEntry& entry) {
+  constexpr std::string_view kTooMuch = "more than 2^63 bytes";
+  if (entry.dtype != DType::kNone) {
+    return DataSize{byte_count(entry.shape, static_cast<Index>(size_of(entry.dtype))), kTooMuch};
+  }
+  for (const UnreadType& type : kUnreadTypes) {
+    if (entry.type != type.name) continue;
+    const auto bits = byte_count(entry.shape, type.bits);
+    if (!bits) return DataSize{{}, kTooMuch};
+    if (*bits % 8 != 0) return DataSize{{}, "whole bytes"};
+    return DataSize{*bits / 8};
+  }
+  return std::nullopt;
+}
+
 // Throws unless the tensors fill `data_size` bytes and each has the size its shape implies.
 void check_layout(SafetensorsHeader& header, ByteSource& source) {
   const auto fail = [&](const SafetensorsEntry& entry, const std::string& expected, Index got) {
@@ -146,13 +178,17 @@ void check_layout(SafetensorsHeader& header, ByteSource& source) {
   Index end = 0;
   for (const std::size_t place : header.in_file) {
     const SafetensorsEntry& entry = header.tensors[place];
-    const auto bytes = byte_count(entry.shape, static_cast<Index>(size_of(entry.dtype)));
     if (entry.begin != end) fail(entry, fmt::format("data from offset {}", end), entry.begin);
-    if (!bytes || *bytes != entry.end - entry.begin) {
+    const auto size = size_by_type(entry);
+    if (size && size->bytes != entry.end - entry.begin) {
       fail(entry,
-           fmt::format("{} bytes of data for shape {}",
-                       bytes ? fmt::to_string(*bytes) : "more than 2^63", to_string(entry.shape)),
+           fmt::format("{} of data for shape {}",
+                       size->bytes ? fmt::format("{} bytes", *size->bytes) : size->fault,
+                       to_string(entry.shape)),
            entry.end - entry.begin);
+    }
+    if (entry.end < entry.begin) {
+      fail(entry, fmt::format("data that ends at {} or later", entry.begin), entry.end);
     }
     source.look_ahead(entry.end);
     if (entry.end > source.left()) {

@@ -21,7 +21,8 @@ inline constexpr std::string_view kSafetensorsMetadata = "__metadata__";
 
 struct SafetensorsEntry {
   std::string name{};
-  DType dtype = DType::kNone;
+  DType dtype = DType::kNone;  // kNone: of a type that is not read
+  std::string type{};          // as the file names it
   Dims shape{};
   Index begin = 0;  // of its bytes, relative to the header's end
   Index end = 0;

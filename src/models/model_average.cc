@@ -68,6 +68,9 @@ class Comparison {
     const auto found = arrays.find(name);
     if (found == arrays.end()) fail(fmt::format("{} is not in it, but in", app::quoted(name)));
     const auto* tensor = std::get_if<Tensor>(&found->second);
+    if (std::holds_alternative<Unread>(found->second)) {
+      fail(fmt::format("{} is {}, and {} in", name, describe(found->second), describe(array)));
+    }
     if (tensor == nullptr || tensor->shape() != want->shape()) {
       fail(fmt::format("{} has another shape than in", name));
     }

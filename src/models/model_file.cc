@@ -202,8 +202,10 @@ class Contents {
     if (found == arrays_.end()) fail(fmt::format("expected a translator, got no {}", name));
     if (!std::holds_alternative<Kind>(found->second)) {
       constexpr bool kText = std::is_same_v<Kind, Strings>;
-      fail(fmt::format("{}: expected {}, got {}", name, kText ? "text" : "numbers",
-                       kText ? "numbers" : "text"));
+      const bool is_unread = std::holds_alternative<Unread>(found->second);
+      fail(fmt::format(
+          "{}: expected {}, got {}", name, kText ? "text" : "numbers",
+          is_unread ? describe(found->second) : std::string(kText ? "numbers" : "text")));
     }
     Kind value = std::get<Kind>(std::move(found->second));
     arrays_.erase(found);

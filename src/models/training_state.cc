@@ -47,6 +47,10 @@ class ArrayFile {
     for (app::NamedArray& array : app::read_safetensors(path_)) {
       if (auto* tensor = std::get_if<Tensor>(&array.array)) {
         tensors_.emplace(std::move(array.name), std::move(*tensor));
+      } else if (std::holds_alternative<app::Unread>(array.array)) {
+        throw app::InputError(path_,
+                              fmt::format("{}: expected an array of a checkpoint, got {}",
+                                          app::quoted(array.name), app::describe(array.array)));
       }
     }
   }

@@ -47,6 +47,18 @@ inline void expect_same(const app::Array& got, const app::Array& want) {
   std::visit([&](const auto& array) { expect_same(got, array); }, want);
 }
 
+inline void expect_same(const app::Array& got, const app::Unread& want) {
+  EXPECT_EQ(app::describe(got), app::describe(want));
+}
+
+// A safetensors file in which array `name`, of type F32, has the type X32, which nobody reads.
+inline std::string with_unread(std::string file, const std::string& name) {
+  const std::string before = "\"" + name + "\":{\"dtype\":\"";
+  const std::size_t at = file.find(before + "F32\"");
+  EXPECT_NE(at, file.npos) << name;
+  return file.replace(at + before.size(), 1, "X");
+}
+
 inline std::vector<app::NamedView> views(const std::vector<app::NamedArray>& arrays) {
   std::vector<app::NamedView> result;
   for (const app::NamedArray& array : arrays) {

@@ -293,6 +293,27 @@ class Inputs(Arrays):
         report = json.loads(self.run_qkv("attend", "all.safetensors", "--json").out)
         self.assertEqual(report["out"]["dtype"], "bfloat16")
 
+    def test_a_type_that_is_not_read_is_named(self):
+        """Values that are not read are not taken for values that are not there."""
+        def save(types):
+            header, data = {}, b""
+            for name, dtype in types.items():
+                header[name] = {"dtype": dtype, "shape": [2, 4],
+                                "data_offsets": [len(data), len(data) + 8 * size[dtype]]}
+                data += bytes(8 * size[dtype])
+            text = json.dumps(header).encode()
+            self.file("all.safetensors", len(text).to_bytes(8, "little") + text + data)
+
+        size = {"F32": 4, "F8_E4M3": 1}
+        for odd in "qkv":
+            save({name: "F8_E4M3" if name == odd else "F32" for name in "qkv"})
+            error = self.run_qkv("attend", "all.safetensors", code=3).err
+            self.assertIn(f"all.safetensors: expected numbers for {odd}, got F8_E4M3 [2,4], a type "
+                          "that is not read", error)
+        self.attend("all.safetensors:q", "all.safetensors:k", "--save", "weights")
+        error = self.run_qkv("attend", "all.safetensors:q", "all.safetensors:v", code=3).err
+        self.assertIn("expected numbers for k, got F8_E4M3 [2,4], a type that is not read", error)
+
     def test_not_finite_is_computed_and_said(self):
         arrays = self.qkv((3, 8), (5, 8), (5, 6))
         arrays["q"][0, 0] = np.nan

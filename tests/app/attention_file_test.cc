@@ -7,6 +7,7 @@
 #include <qkv/app/attention_file.h>
 #include <qkv/error.h>
 
+#include "tests/app/arrays.h"
 #include "tests/app/files.h"
 
 namespace qkv::app {
@@ -54,6 +55,21 @@ TEST_F(AttentionFiles, MissingAxesHaveSizeOne) {
     EXPECT_FALSE(file.mask.given());
     EXPECT_TRUE(file.src.empty() && file.tgt.empty());
   }
+}
+
+TEST_F(AttentionFiles, ATypeThatIsNotReadIsNamed) {
+  const Tensor x = counting({2, 3});
+  const auto refused = [&](const std::string& name) {
+    write_safetensors(path_, std::vector<NamedView>{{"attn", x.view()}, {"mask", x.view()}});
+    const std::string file = test::with_unread(test::read(path_), name);
+    return complaint<InputError>([&] { attention_from("a", parse_safetensors("a", file)); });
+  };
+  EXPECT_EQ(refused("attn"),
+            "a: attn must be float64, float32, bfloat16 or float16, got X32 [2,3], a type that is "
+            "not read");
+  EXPECT_EQ(
+      refused("mask"),
+      "a: mask must be bool or integers (0 = masked), got X32 [2,3], a type that is not read");
 }
 
 TEST_F(AttentionFiles, NamesOfAxesAndSentences) {

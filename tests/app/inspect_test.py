@@ -34,6 +34,21 @@ class Inspect(Case):
         self.assertEqual((arrays["e"]["dtype"], arrays["e"]["bytes"]), ("float16", 0))
         self.assertEqual((arrays["t"]["dtype"], arrays["t"]["first"]), ("text", ["a", "b\n"]))
 
+    def test_types_that_are_not_read(self):
+        header = json.dumps({
+            "w": {"dtype": "F8_E4M3", "shape": [2, 3], "data_offsets": [0, 6]},
+            "scale": {"dtype": "F32", "shape": [1], "data_offsets": [6, 10]},
+            "odd": {"dtype": "\x1b[1m", "shape": [5], "data_offsets": [10, 11]}})
+        data = bytes(6) + np.float32(1.5).tobytes() + bytes(1)
+        self.file("a.safetensors", len(header).to_bytes(8, "little") + header.encode() + data)
+        out = self.run_qkv("inspect", "a.safetensors").out
+        self.assertIn("a.safetensors: 3 arrays (safetensors)", out)
+        self.assertRegex(out, r"\n  w +F8_E4M3 +\[2,3\] +not read\n")
+        self.assertRegex(out, r"\n  scale +float32 +\[1\] +4 bytes, C order +min 1.5")
+        self.assertRegex(out, r"\n  odd +\\x1b\[1m +\[5\] +not read\n")
+        w = self.json("a.safetensors")[0]["arrays"][0]
+        self.assertEqual(w, {"name": "w", "dtype": "F8_E4M3", "shape": [2, 3], "read": False})
+
     def test_memory_order_as_stored(self):
         x = np.arange(6.0).reshape(2, 3)
         np.save(self.dir / "f.npy", np.asfortranarray(x))

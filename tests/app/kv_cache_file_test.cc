@@ -13,6 +13,7 @@
 #include <qkv/dtype.h>
 #include <qkv/tensor.h>
 
+#include "tests/app/arrays.h"
 #include "tests/app/files.h"
 #include "tests/attention/caches.h"
 
@@ -161,6 +162,15 @@ TEST(KvCacheFile, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(complaint_about("extra", Tensor(DType::kInt64, {3})),
             "\"extra\": is not a field of a cache");
   EXPECT_EQ(complaint_about("first_keys", {}, true), "first_keys: expected a tensor, got none");
+}
+
+TEST(KvCacheFile, NamesATypeThatIsNotRead) {
+  const Directory directory;
+  write_kv_cache(directory / "cache", filled(sizes(DType::kFloat32)));
+  const std::string path =
+      directory.write("other", test::with_unread(test::read(directory / "cache"), "v_pages"));
+  EXPECT_EQ(complaint<InputError>([&] { read_kv_cache(path); }),
+            path + ": v_pages: expected a tensor, got X32 [3,16,1,2], a type that is not read");
 }
 
 // safetensors has no type of blocks: they are bytes, which others can read.

@@ -15,6 +15,7 @@
 #include <qkv/layers/parameters.h>
 
 #include "models/model_names.h"
+#include "tests/app/arrays.h"
 #include "tests/app/files.h"
 #include "tests/app/small_model.h"
 
@@ -321,6 +322,14 @@ TEST(ModelFile, RefusalsSayWhatIsWrong) {
   EXPECT_EQ(
       refusal_after([](Changed& f) { std::get<Strings>(f["source_tokens"]).values[1] = "a"; }),
       "Vocabulary: tokens must differ, got \"a\" twice");
+}
+
+TEST(ModelFile, NamesATypeThatIsNotRead) {
+  const Directory directory;
+  write_model_file(directory / "m", small_model());
+  const std::string bytes = test::with_unread(test::read(directory / "m"), "output.bias");
+  EXPECT_EQ(complaint<InputError>([&] { parse_model("m", bytes); }),
+            "m: output.bias: expected numbers, got X32 [9], a type that is not read");
 }
 
 // As models of earlier versions have none: their bytes stay.

@@ -22,8 +22,14 @@ struct Strings {
   std::vector<std::string> values{};
 };
 
+// An array in a file whose type is not read, such as float8: the type as the file names it.
+struct Unread {
+  std::string dtype{};
+  Dims shape{};
+};
+
+using Array = std::variant<Tensor, Strings, Unread>;
 // An array to be written; the memory stays the caller's.
-using Array = std::variant<Tensor, Strings>;
 using ArrayView = std::variant<ConstView, const Strings*>;
 
 // How an array is stored in its file; once read, it is in C order and this machine's byte order.
@@ -37,6 +43,9 @@ struct NamedView {
   std::string name{};
   ArrayView array{};
 };
+
+// "float32 [2,3]", "text [4]", "F8_E4M3 [2,3], a type that is not read"; for messages.
+QKV_API std::string describe(const Array& array);
 
 enum class Compression { kStored, kDeflated };
 
@@ -77,7 +86,8 @@ QKV_API std::vector<NamedArray> read_npz(const std::string& path,
 // Hugging Face's safetensors: all number types unchanged, including bfloat16; tensors are aligned
 // and the same arrays give the same bytes. Text is stored in the file's metadata under its name, as
 // JSON: an array of strings, arrays of such arrays, or a single string; reading returns such
-// metadata as text, after the tensors, and ignores other metadata. Names are unique.
+// metadata as text, after the tensors, and ignores other metadata. Names are unique. Tensors of
+// other types (F8_E4M3, C64, ...) are Unread: the sizes of those that the format has are checked.
 QKV_API void write_safetensors(const std::string& path, std::span<const NamedView> arrays);
 QKV_API std::vector<NamedArray> read_safetensors(const std::string& path,
                                                  const std::atomic<bool>* stop = nullptr);

@@ -26,6 +26,10 @@ const NamedArray* find_name(const std::vector<NamedArray>& arrays, std::string_v
   return nullptr;
 }
 
+bool is_unread(const NamedArray& array) {
+  return std::holds_alternative<qkv::app::Unread>(array.array);
+}
+
 const NamedArray& pick(const std::vector<NamedArray>& arrays, const ArraySpec& spec,
                        std::string_view role) {
   const NamedArray* array = find_name(arrays, spec.name.empty() ? role : spec.name);
@@ -53,13 +57,20 @@ qkv::ConstView ArrayStore::get(const std::string& spec, std::string_view role) {
   const ArraySpec parts = split_spec(spec);
   const NamedArray& array = pick(read(parts.file), parts, role);
   if (const auto* tensor = std::get_if<qkv::Tensor>(&array.array)) return *tensor;
-  throw qkv::app::InputError(input_name(parts.file),
-                             fmt::format("expected numbers for {}, got text", role));
+  throw qkv::app::InputError(
+      input_name(parts.file),
+      fmt::format("expected numbers for {}, got {}", role,
+                  is_unread(array) ? qkv::app::describe(array.array) : std::string("text")));
 }
 
 std::optional<qkv::ConstView> ArrayStore::find(const std::string& file, std::string_view name) {
   const NamedArray* array = find_name(read(file), name);
   if (array == nullptr) return std::nullopt;
+  if (is_unread(*array)) {
+    throw qkv::app::InputError(
+        input_name(file),
+        fmt::format("expected numbers for {}, got {}", name, qkv::app::describe(array->array)));
+  }
   const auto* tensor = std::get_if<qkv::Tensor>(&array->array);
   return tensor == nullptr ? std::nullopt : std::optional<qkv::ConstView>(*tensor);
 }

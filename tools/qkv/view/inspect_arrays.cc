@@ -99,6 +99,14 @@ Line describe_text(const Strings& strings, Json& json) {
   return {"text", qkv::to_string(strings.shape), "", first_tokens(strings)};
 }
 
+Line describe_unread(const qkv::app::Unread& array, Json& json) {
+  json["dtype"] = array.dtype;
+  json["shape"] = sizes(array.shape);
+  json["read"] = false;
+  const std::string dtype = qkv::app::quoted(array.dtype, 32);
+  return {dtype.substr(1, dtype.size() - 2), qkv::to_string(array.shape), "", "not read"};
+}
+
 Line describe_numbers(const qkv::Tensor& tensor, qkv::app::Storage storage, Json& json) {
   const NumberSummary numbers = numbers_of(tensor);
   const auto bytes = tensor.element_count() * static_cast<Index>(qkv::size_of(tensor.dtype()));
@@ -123,6 +131,16 @@ Line describe_numbers(const qkv::Tensor& tensor, qkv::app::Storage storage, Json
   return {std::string(qkv::name_of(tensor.dtype())), qkv::to_string(tensor.shape()),
           fmt::format("{} bytes, {} order", bytes, std::string(json["order"])),
           values.empty() ? "empty" : values};
+}
+
+Line describe_array(const NamedArray& array, Json& json) {
+  if (const auto* strings = std::get_if<Strings>(&array.array)) {
+    return describe_text(*strings, json);
+  }
+  if (const auto* unread = std::get_if<qkv::app::Unread>(&array.array)) {
+    return describe_unread(*unread, json);
+  }
+  return describe_numbers(std::get<qkv::Tensor>(array.array), array.storage, json);
 }
 
 std::string aligned(const std::vector<Line>& lines) {
@@ -223,10 +241,7 @@ Inspection inspect_arrays(const std::string& path, std::string_view format,
   for (const NamedArray& array : arrays) {
     Json one;
     one["name"] = array.name;
-    const auto* strings = std::get_if<Strings>(&array.array);
-    Line line = strings != nullptr
-                    ? describe_text(*strings, one)
-                    : describe_numbers(std::get<qkv::Tensor>(array.array), array.storage, one);
+    Line line = describe_array(array, one);
     std::string name = qkv::app::quoted(array.name);
     name = name.substr(1, name.size() - 2);
     line.insert(line.begin(), array.name.empty() ? "(array)" : name);
