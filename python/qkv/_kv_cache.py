@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys and values that grow step by step, in pages."""
 
+import copy
 import os
 from typing import Any, Dict, Optional, Sequence, Tuple, Union, cast
 
@@ -57,6 +58,13 @@ class KvCache:
     ) -> None:
         self._cache = _core.KvCache((B, G, D, D if E is None else E, dtype, page, window, queries))
 
+    def __copy__(self) -> "KvCache":
+        """A cache of its own, as `copy.deepcopy` and `pickle` make: no page is shared."""
+        made = type(self).__new__(type(self))
+        vars(made).update(vars(self))  # set by a subclass or the user
+        made._cache = copy.copy(self._cache)
+        return made
+
     def append(self, k: Array, v: Array, *, entries: Optional[Sequence[int]] = None) -> None:
         """Adds keys and values after those of each entry; other real types are rounded.
 
@@ -68,6 +76,7 @@ class KvCache:
 
         Raises:
             ValueError, TypeError: invalid argument; the cache is as before.
+            KeyboardInterrupt: Ctrl-C while it appends; the cache is as before.
             BufferError: the pages would have to move, but there are arrays of `k_pages` or
                 `v_pages`; the cache is as before.
         """
@@ -78,10 +87,14 @@ class KvCache:
 
         Args:
             entry: 0 to B-1.
-            length: 0 to the keys it has; with a window, 0 or up to keys that are still there.
+            length: 0 to the keys it has. With a window that has dropped keys, 0 or at least
+                `first_key(entry) + window`, so that the last key that is left has its window: as
+                few as the longest the entry has been, less `queries`, is always possible. Then
+                calls may have one query, and one more for each key that is appended.
 
         Raises:
-            ValueError, TypeError: invalid argument, or keys that the window has dropped.
+            ValueError, TypeError: invalid argument, or a query at the last key would see keys that
+                the window has dropped; the cache is as before.
         """
         self._cache.truncate(entry, length)
 

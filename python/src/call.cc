@@ -35,6 +35,8 @@ constexpr double kLongWork = 1e9;
 // those of the calling thread, which could not wait for signals meanwhile.
 constexpr double kLongWorkOnOpenMp = 3e10;
 constexpr std::chrono::milliseconds kBetweenSignals{10};
+// A number that comes from memory, or is converted, takes one to ten nanoseconds.
+constexpr double kWorkOfNumber = 200;
 // Scratch memory that a context keeps between calls.
 constexpr std::size_t kKeptScratch = std::size_t{64} << 20;
 
@@ -73,10 +75,10 @@ Idle& idle() {
 }
 
 // Those of the other library where there are as many of them: all of them, if no number was given.
-Team team_for(int threads, double work) {
+Team team_for(int threads, const Work& work) {
   const int others = openmp_threads();
   if (threads == 0 && others > 0) threads = others;
-  const bool is_theirs = threads == others && others > 1 && work < kLongWorkOnOpenMp;
+  const bool is_theirs = threads == others && others > 1 && work.time < kLongWorkOnOpenMp;
   return {is_theirs ? Workers::kOpenMp : Workers::kOwn, threads};
 }
 
@@ -202,6 +204,8 @@ void run_here(Context& context, const std::function<void(Context&)>& compute) {
 
 }  // namespace
 
+Work::Work(double all, double numbers) : size(all), time(all + kWorkOfNumber * numbers) {}
+
 int threads_of(const char* function, nb::handle threads) {
   if (threads.is_none()) return idle().default_threads;
   const Index count = index_of(threads, {function, "threads"});
@@ -222,8 +226,8 @@ int thread_count() {
   return executor_of(team_for(idle().default_threads, 0)).concurrency();
 }
 
-void run_call(int threads, double work, const std::function<void(Context&)>& compute) {
-  const Team team = work < kSmallWork ? Team{Workers::kOwn, 1} : team_for(threads, work);
+void run_call(int threads, const Work& work, const std::function<void(Context&)>& compute) {
+  const Team team = work.size < kSmallWork ? Team{Workers::kOwn, 1} : team_for(threads, work);
   Lease context(team);
   switch (team.workers) {
     case Workers::kOwn:
@@ -237,9 +241,9 @@ Context make_context(int threads) {
   return Context(executor_of({Workers::kOwn, team_for(threads, 0).threads}));
 }
 
-void run_on(Context& context, double work, const std::function<void(Context&)>& compute) {
+void run_on(Context& context, const Work& work, const std::function<void(Context&)>& compute) {
   // If no thread can be started, the work runs here and Ctrl-C waits for its end.
-  if (work >= kLongWork && run_and_watch(context, compute)) return;
+  if (work.time >= kLongWork && run_and_watch(context, compute)) return;
   run_here(context, compute);
 }
 

@@ -19,16 +19,25 @@ void set_threads(nanobind::handle threads);
 // That number.
 int thread_count();
 
-// Runs compute(context) without the GIL. Little work (in multiply-adds, roughly) is for the calling
-// thread alone; for long work another thread waits for signals: Ctrl-C stops the work and raises
-// KeyboardInterrupt. Contexts are reused by later calls; Python threads that call at once each get
-// their own.
-void run_call(int threads, double work, const std::function<void(Context&)>& compute);
+// How much a call does, in multiply-adds of a fast path, roughly.
+struct Work {
+  Work(double all) : size(all), time(all) {}  // NOLINT(google-explicit-constructor)
+  // `numbers` are read, converted or written, one by one.
+  Work(double all, double numbers);
+
+  double size;  // what threads share
+  double time;  // how long it takes one thread, which may wait for memory
+};
+
+// Runs compute(context) without the GIL. Little work is for the calling thread alone; for long work
+// another thread waits for signals: Ctrl-C stops the work and raises KeyboardInterrupt. Contexts
+// are reused by later calls; Python threads that call at once each get their own.
+void run_call(int threads, const Work& work, const std::function<void(Context&)>& compute);
 
 // A context that is never returned to the pool: for objects bound to one.
 Context make_context(int threads);
 // run_call on such a context. If another Python thread is using it, the library reports that.
-void run_on(Context& context, double work, const std::function<void(Context&)>& compute);
+void run_on(Context& context, const Work& work, const std::function<void(Context&)>& compute);
 
 }  // namespace qkv::python
 

@@ -6,14 +6,15 @@
 #include "areas.h"
 #include "arguments.h"
 #include "call.h"
-#include "gil.h"
 #include "numpy.h"
 #include "results.h"
 
 namespace qkv::python {
 namespace {
 
-double size_of_work(const ConstView& x) { return 20 * static_cast<double>(x.element_count()); }
+double count(const ConstView& x) { return static_cast<double>(x.element_count()); }
+
+Work work_of(const ConstView& x) { return {20 * count(x), count(x)}; }
 
 nb::object softmax_call(nb::handle x, nb::handle threads) {
   const int workers = threads_of("softmax", threads);
@@ -22,7 +23,7 @@ nb::object softmax_call(nb::handle x, nb::handle threads) {
   View out;
   const ResultMaker maker(x);
   const nb::object made = maker.make(array.view.dtype(), array.view.shape(), out);
-  run_call(workers, size_of_work(array.view),
+  run_call(workers, work_of(array.view),
            [&](Context& context) { softmax(array.view, out, context); });
   return maker.finish(made);
 }
@@ -37,7 +38,7 @@ nb::object masked_softmax_call(nb::handle x, nb::handle valid_len, nb::handle th
   View out;
   const ResultMaker maker(x);
   const nb::object made = maker.make(array.view.dtype(), array.view.shape(), out);
-  run_call(workers, size_of_work(array.view),
+  run_call(workers, work_of(array.view),
            [&](Context& context) { masked_softmax(array.view, lengths.view, out, context); });
   return maker.finish(made);
 }
@@ -73,11 +74,11 @@ nb::object batch_dot_call(nb::handle a, nb::handle b, nb::handle transpose_a,
   View out;
   const ResultMaker maker(a);
   const nb::object made = maker.make(left.view.dtype(), shape, out);
-  double work = static_cast<double>(out.element_count());
+  double products = count(out);
   if (left.view.rank() >= 2) {
-    work *= static_cast<double>(left.view.size(ta == Transpose::kYes ? -2 : -1));
+    products *= static_cast<double>(left.view.size(ta == Transpose::kYes ? -2 : -1));
   }
-  run_call(workers, work,
+  run_call(workers, {products, count(left.view) + count(right.view) + count(out)},
            [&](Context& context) { batch_dot(left.view, right.view, out, ta, tb, context); });
   return maker.finish(made);
 }
@@ -91,8 +92,8 @@ nb::object quantize_q8_call(nb::handle x) {
   if (shape.rank() > 0) shape[shape.rank() - 1] /= BlockQ8::kNumbers;
   View out;
   nb::object made = numpy().empty(DType::kQ8, shape, out);
-  const WithoutGil no_gil;
-  quantize_q8(array.view, out);
+  run_call(1, {0, count(array.view)},
+           [&](Context& context) { quantize_q8(array.view, out, context); });
   return made;
 }
 
@@ -106,8 +107,7 @@ nb::object dequantize_q8_call(nb::handle x) {
   shape[shape.rank() - 1] *= BlockQ8::kNumbers;
   View out;
   nb::object made = numpy().empty(DType::kFloat32, shape, out);
-  const WithoutGil no_gil;
-  dequantize_q8(array.view, out);
+  run_call(1, {0, count(out)}, [&](Context& context) { dequantize_q8(array.view, out, context); });
   return made;
 }
 

@@ -3,11 +3,14 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include <nanobind/stl/unique_ptr.h>
 
 #include <qkv/kv_cache.h>
 #include <qkv/tensor.h>
@@ -41,7 +44,14 @@ constexpr std::array<std::string_view, 5> kCacheTypeNames = {"float32", "float64
 constexpr std::array<DType, 5> kCacheTypes = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
                                               DType::kFloat16, DType::kQ8};
 
+constexpr const char* kCacheCopy = "KvCache.__copy__";
+constexpr const char* kCacheReduce = "KvCache.__reduce__";
+
+// In the order of _kv_cache.py.
+constexpr std::size_t kSizes = 8;
+
 KvCacheSizes sizes_of(const nb::tuple& sizes) {
+  if (nb::len(sizes) != kSizes) throw nb::type_error("qkv: sizes of another version");
   const auto index = [&](std::size_t place, const char* name) {
     return index_of(sizes[place], {kCache, name});
   };
@@ -69,6 +79,86 @@ std::vector<Index> entries_of(nb::handle object, Index B, const Name& name) {
     entries.push_back(index_of(entry, name));
   }
   return entries;
+}
+
+std::string name_in_python(DType dtype) {
+  const auto* const type = std::find(kCacheTypes.begin(), kCacheTypes.end(), dtype);
+  return std::string(kCacheTypeNames[static_cast<std::size_t>(type - kCacheTypes.begin())]);
+}
+
+// ---- pickles --------------------------------------------------------------------------------
+
+// Contents as a dict of bytes, and back.
+constexpr const char* kPickle = "qkv KvCache 1";
+constexpr std::array<std::pair<const char*, Tensor KvCacheContents::*>, 5> kPickled = {
+    {{"k_pages", &KvCacheContents::k_pages},
+     {"v_pages", &KvCacheContents::v_pages},
+     {"block_tables", &KvCacheContents::block_tables},
+     {"lengths", &KvCacheContents::lengths},
+     {"first_keys", &KvCacheContents::first_keys}}};
+
+nb::dict pickle_of(const KvCacheContents& contents) {
+  const KvCacheSizes& of = contents.sizes;
+  nb::dict all;
+  all["format"] = kPickle;
+  all["sizes"] = nb::make_tuple(of.B, of.G, of.D, of.E, name_in_python(of.dtype), of.page,
+                                of.window, of.queries);
+  for (const auto& [name, member] : kPickled) {
+    const ConstView array = contents.*member;
+    nb::list shape;
+    for (const Index size : array.shape()) shape.append(size);
+    const auto bytes = static_cast<std::size_t>(array.element_count()) * size_of(array.dtype());
+    all[name] = nb::make_tuple(nb::tuple(shape), nb::bytes(array.data(), bytes));
+  }
+  return all;
+}
+
+KvCacheContents contents_of(const nb::dict& pickle) {
+  const auto damaged = [](const char* what) {
+    const std::string text = std::string("KvCache: ") + what + " of the pickle are not a cache's";
+    throw nb::value_error(text.c_str());
+  };
+  const auto item = [&](const char* name) {
+    if (!pickle.contains(name)) damaged(name);
+    return nb::object(pickle[name]);
+  };
+  if (!item("format").equal(nb::str(kPickle))) damaged("format");
+  const nb::object sizes = item("sizes");
+  if (!nb::isinstance<nb::tuple>(sizes)) damaged("sizes");
+  KvCacheContents contents{.sizes = sizes_of(nb::borrow<nb::tuple>(sizes))};
+  for (const auto& [name, member] : kPickled) {
+    const nb::object pair = item(name);
+    if (!nb::isinstance<nb::tuple>(pair) || nb::len(pair) != 2) damaged(name);
+    const nb::object sizes_of_array = pair[0], bytes = pair[1];
+    if (!nb::isinstance<nb::tuple>(sizes_of_array) || !nb::isinstance<nb::bytes>(bytes) ||
+        nb::len(sizes_of_array) > kMaxRank) {
+      damaged(name);
+    }
+    Dims shape;
+    for (const nb::handle size : nb::borrow<nb::tuple>(sizes_of_array)) {
+      shape.push_back(index_of(size, {kCache, name}));
+      if (shape[shape.rank() - 1] < 0) damaged(name);
+    }
+    const bool are_rows =
+        member == &KvCacheContents::k_pages || member == &KvCacheContents::v_pages;
+    const DType dtype = are_rows ? contents.sizes.dtype : DType::kInt64;
+    const auto from = nb::borrow<nb::bytes>(bytes);
+    // Nothing is allocated for a shape that the bytes do not fill.
+    const Index count = static_cast<Index>(from.size() / size_of(dtype));
+    if (from.size() % size_of(dtype) != 0 || element_count(shape) != count) damaged(name);
+    Tensor& to = contents.*member = Tensor(dtype, shape);
+    if (count > 0) std::memcpy(to.view().data(), from.c_str(), from.size());
+  }
+  return contents;
+}
+
+KvCache cache_of(const nb::dict& pickle) {
+  const KvCacheContents contents = contents_of(pickle);
+  try {
+    return KvCache(contents);
+  } catch (const Error& error) {  // in the words of the fields, which are no arguments
+    throw nb::value_error(error.what());
+  }
 }
 
 // A read-only NumPy array over the memory of a view, which holds the pages.
@@ -131,6 +221,9 @@ class HeldCache {
   explicit HeldCache(const nb::tuple& sizes)
       : cache_(in_words(kCache, [&] { return KvCache(sizes_of(sizes)); })) {}
   explicit HeldCache(const nb::bytes& path) : cache_(read_cache(path, nullptr)) {}
+  explicit HeldCache(const nb::dict& pickle) : cache_(cache_of(pickle)) {}
+  HeldCache(const HeldCache& other) : cache_(other.copied()) {}
+  HeldCache& operator=(const HeldCache&) = delete;
 
   void append(nb::handle k, nb::handle v, nb::handle entries) {
     const Array keys = array_of(k, {kCacheAppend, "k"});
@@ -140,9 +233,13 @@ class HeldCache {
       if (!entries.is_none())
         some = entries_of(entries, cache_.sizes().B, {kCacheAppend, "entries"});
       const Changing use(*this, kCacheAppend);
-      const WithoutGil no_gil;
-      if (entries.is_none()) return cache_.append(keys.view, values.view);
-      cache_.append(keys.view, values.view, some);
+      const auto count = [](const ConstView& x) {
+        return x.given() ? static_cast<double>(x.element_count()) : 0;
+      };
+      run_call(1, {0, count(keys.view) + count(values.view)}, [&](Context& context) {
+        if (entries.is_none()) return cache_.append(keys.view, values.view, context);
+        cache_.append(keys.view, values.view, some, context);
+      });
     });
   }
   void truncate(nb::handle entry, nb::handle length) {
@@ -182,6 +279,16 @@ class HeldCache {
     cache_ = std::move(loaded);
   }
 
+  // A dict that another one can be made of.
+  nb::dict pickle() const {
+    const Reading use(*this, kCacheReduce);
+    const KvCacheContents contents = [&] {
+      const WithoutGil no_gil;
+      return cache_.contents();
+    }();
+    return pickle_of(contents);
+  }
+
   nb::object attention(nb::handle q, const nb::tuple& options, const nb::tuple& wanted,
                        nb::handle threads) {
     const Reading use(*this, kCacheAttend);
@@ -199,14 +306,12 @@ class HeldCache {
 
   nb::dict sizes() const {
     const KvCacheSizes& of = cache_.sizes();
-    const auto* const type = std::find(kCacheTypes.begin(), kCacheTypes.end(), of.dtype);
     nb::dict all;
     all["B"] = of.B;
     all["G"] = of.G;
     all["D"] = of.D;
     all["E"] = of.E;
-    all["dtype"] =
-        std::string(kCacheTypeNames[static_cast<std::size_t>(type - kCacheTypes.begin())]);
+    all["dtype"] = name_in_python(of.dtype);
     all["page"] = of.page;
     all["window"] = of.window;
     all["queries"] = of.queries;
@@ -266,6 +371,12 @@ class HeldCache {
  private:
   static constexpr const char* kHeld = "held pages";
 
+  KvCache copied() const {
+    const Reading use(*this, kCacheCopy);
+    const WithoutGil no_gil;
+    return cache_;
+  }
+
   [[noreturn]] static void refuse(const char* function) {
     throw Error(function, "cache", "is in use by another call");
   }
@@ -309,6 +420,19 @@ void bind_kv_cache(nb::module_& module) {
   nb::class_<HeldCache>(module, kCache)
       .def(nb::init<const nb::tuple&>())
       .def(nb::init<const nb::bytes&>())  // of a file
+      .def(nb::init<const nb::dict&>())   // of a pickle
+      .def("__copy__", [](const HeldCache& cache) { return std::make_unique<HeldCache>(cache); })
+      .def(
+          "__deepcopy__",
+          [](const HeldCache& cache, nb::handle /*memo*/) {
+            return std::make_unique<HeldCache>(cache);
+          },
+          nb::arg().none())
+      .def("__reduce__",
+           [](nb::handle_t<HeldCache> cache) {
+             return nb::make_tuple(cache.type(),
+                                   nb::make_tuple(nb::cast<const HeldCache&>(cache).pickle()));
+           })
       .def("append", &HeldCache::append, any(), any(), any())
       .def("truncate", &HeldCache::truncate, any(), any())
       .def("reserve", &HeldCache::reserve, any())

@@ -8,7 +8,7 @@
 
 using qkv::Index;
 
-// A cache that was taken can be used, and written as it was read.
+// A cache that was taken can be used and copied, and written as it was read.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
     qkv::KvCache cache = qkv::app::read_kv_cache(qkv::fuzz::memory_file(data, size));
@@ -23,7 +23,11 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     for (const Index length : cache.lengths()) {
       if (length > kMost * kMost) return 0;
     }
+    qkv::KvCache copied(cache);
+    qkv::fuzz::require(copied.used_pages() == cache.used_pages());
     cache.append(k, v);
+    copied.append(k, v);
+    qkv::fuzz::require(copied.used_pages() == cache.used_pages());
     cache.reorder(std::vector<Index>(static_cast<std::size_t>(of.B), of.B - 1));
     cache.append(k, v);
     cache.reset();

@@ -2,6 +2,7 @@
 """How calls behave in a process: Ctrl-C, the GIL, fork, threads, imports."""
 
 import concurrent.futures
+import importlib.util
 import subprocess
 import sys
 import textwrap
@@ -94,6 +95,23 @@ LAYER = "layer = qkv.MultiHeadAttention({}, 8); rows = ones(1, {}, {})"
 WEIGHTS = """weights = ones(64, 64)
     additive = {"score": "additive", "params": {"Wq": weights, "Wk": weights, "v": weights[0]}}
     lse, rows = ones(1, 4, 16384), ones(1, 4, 16384, 64)"""
+# A cache that is as before when its append is stopped.
+APPEND = """import pickle
+    cache = qkv.KvCache(1, 4, 64, 32, dtype="{}")
+    values = ones(1, 4, 80_000, 32)
+    def append(x):
+        cache.reset()
+        cache.append(values[:, :, :5].repeat(2, 3), values[:, :, :5])
+        before = pickle.dumps(cache)
+        try:
+            cache.append(x, values)
+        except KeyboardInterrupt:
+            assert pickle.dumps(cache) == before
+            raise"""
+TORCH = "import torch, qkv.torch; torch.set_num_threads(2)"
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"
+)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +126,14 @@ WEIGHTS = """weights = ones(64, 64)
             WEIGHTS,
         ),
         ("qkv.softmax(x)", "2000, 50_000", ""),
+        # Where each number is read for itself, 16 bytes apart.
+        ("qkv.masked_softmax(x[..., ::4])", "4000, 32_000", ""),
+        # On PyTorch's workers a call of this size would not look for signals.
+        pytest.param("qkv.softmax(x)", "4000, 50_000", TORCH, marks=needs_torch),
+        ("qkv.quantize_q8(x)", "1000, 51_200", ""),
+        ("qkv.dequantize_q8(x.view(qkv.q8))", "500, 34_000", ""),
+        ("append(x)", "1, 4, 80_000, 64", APPEND.format("float16")),
+        ("append(x)", "1, 4, 80_000, 64", APPEND.format("q8")),
         ("qkv.batch_dot(x, ones(20_000, 1000))", "1000, 20_000", ""),
         ("qkv.attention(ones(4, 64), x, x)", "1 << 19, 1, 4, 64", ""),
         ("qkv.attention(x, x, x)", "1024, 1 << 16", ""),
