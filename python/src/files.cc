@@ -57,8 +57,15 @@ std::vector<Found> matched(const std::string& file, const std::vector<app::Named
   std::string expected;
   for (const NamedParameter& p : list) {
     const Tensor* tensor = nullptr;
+    std::string unread;  // of what type it is
     for (const app::NamedArray& array : arrays) {
-      if (array.name == p.name) tensor = std::get_if<Tensor>(&array.array);
+      if (array.name != p.name) continue;
+      tensor = std::get_if<Tensor>(&array.array);
+      if (std::holds_alternative<app::Unread>(array.array)) unread = app::describe(array.array);
+    }
+    if (!unread.empty()) {
+      throw app::InputError(
+          file, "tensor " + p.name + ": expected " + describe(p.view) + ", got " + unread);
     }
     if (tensor == nullptr) throw app::InputError(file, "tensor " + p.name + " is missing");
     if (tensor->dtype() != p.view.dtype() || !(tensor->shape() == p.view.shape())) {
@@ -69,7 +76,7 @@ std::vector<Found> matched(const std::string& file, const std::vector<app::Named
     found.emplace_back(tensor, p.view);
   }
   for (const app::NamedArray& array : arrays) {
-    if (!std::holds_alternative<Tensor>(array.array)) continue;  // text is metadata
+    if (std::holds_alternative<app::Strings>(array.array)) continue;  // text is metadata
     bool known = false;
     for (const NamedParameter& p : list) known = known || p.name == array.name;
     if (known) continue;

@@ -79,7 +79,9 @@ def saved(tmp_path):
 
         header, data = {}, b""
         for name, array in arrays.items():
-            letters = {"float32": "F32", "float64": "F64", "int32": "I32"}[array.dtype.name]
+            letters = {"float32": "F32", "float64": "F64", "int32": "I32", "bytes16": "I128"}[
+                array.dtype.name
+            ]
             offsets = [len(data), len(data) + array.nbytes]
             header[name] = {"dtype": letters, "shape": array.shape, "data_offsets": offsets}
             data += array.tobytes()
@@ -112,6 +114,14 @@ SQUARE = np.full((2, 2), 7, np.float32)
             r"tensor W_k: expected float32 \[2,2\], got int32 \[2,2\]",
         ),
         ({}, "tensor W_q is missing"),
+        (
+            {"W_q": SQUARE, "W_k": SQUARE.astype("S2"), "v": SQUARE[0]},
+            r"tensor W_k: expected float32 \[2,2\], got I128 \[2,2\], a type that is not read",
+        ),
+        (
+            {"W_q": SQUARE, "W_k": SQUARE, "v": SQUARE[0], "b": SQUARE.astype("S2")},
+            'tensor "b" is not of this layer, which has W_q, W_k, v',
+        ),
     ],
 )
 def test_a_file_of_another_layer_changes_nothing(saved, arrays, text):
