@@ -84,7 +84,7 @@ void RowSoftmax<Stored>::rows(const SoftmaxRow<Stored>* rows, Index n, T* scratc
   }
   T max[kMostTogether];
   T sum[kMostTogether];
-  kernels_.softmax({scratch, width}, n, width, max, sum);
+  kernels_.softmax({scratch, width}, n, width, core::kNormalExponent<T>, max, sum);
   for (Index r = 0; r < n; ++r) {
     const SoftmaxRow<Stored>& row = rows[r];
     const Index live = sum[r] == T(0) ? 0 : row.length;
@@ -124,12 +124,14 @@ void RowSoftmax<Stored>::chunk_sums(const SoftmaxRow<Stored>& row, Index begin, 
     load(row, j0, j1, scratch);
     const Index whole = (j1 - j0) / kKeyChunk;
     const Index rest = (j1 - j0) % kKeyChunk;
-    if (whole > 0) kernels_.softmax({scratch, kKeyChunk}, whole, kKeyChunk, max, sum);
+    if (whole > 0) {
+      kernels_.softmax({scratch, kKeyChunk}, whole, kKeyChunk, core::kNormalExponent<T>, max, sum);
+    }
     if (rest > 0) {
       T* const x = scratch + whole * kKeyChunk;
       const Index width = whole_panels(rest);
       std::fill(x + rest, x + width, -std::numeric_limits<T>::infinity());
-      kernels_.softmax({x, width}, 1, width, max + whole, sum + whole);
+      kernels_.softmax({x, width}, 1, width, core::kNormalExponent<T>, max + whole, sum + whole);
     }
     for (Index c = 0; c < whole + (rest > 0 ? 1 : 0); ++c) *sums++ = {max[c], sum[c]};
   });
@@ -153,12 +155,13 @@ void RowSoftmax<Stored>::put(const SoftmaxRow<Stored>& row, Index begin, Index e
   for_each_piece(begin, std::min(end, live), stop, [&](Index j0, Index j1) {
     if constexpr (std::is_same_v<Stored, T>) {
       if (row.x_stride == 1 && row.out_stride == 1) {
-        kernels_.weights(row.x + j0, j1 - j0, total.max, total.sum, row.out + j0);
+        kernels_.weights(row.x + j0, j1 - j0, core::kNormalExponent<T>, total.max, total.sum,
+                         row.out + j0);
         return;
       }
     }
     load(row, j0, j1, scratch);
-    kernels_.weights(scratch, j1 - j0, total.max, total.sum, scratch);
+    kernels_.weights(scratch, j1 - j0, core::kNormalExponent<T>, total.max, total.sum, scratch);
     store(scratch, j0, j1, row);
   });
   for_each_piece(std::max(begin, live), end, stop,

@@ -110,7 +110,8 @@ struct PlainRow {
     });
   }
   reference::Scores<T> scores() const {
-    return {s.data(), live.data(), static_cast<Index>(s.size())};
+    return {s.data(), live.data(), static_cast<Index>(s.size()), kKeyChunk,
+            core::kNormalExponent<T>};
   }
 
   std::vector<T> s;

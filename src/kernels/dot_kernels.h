@@ -117,9 +117,10 @@ struct DotKernels {
   void (*subtract_distance)(T* s, T slope, Index distance, Index n);
   // s_n = -inf where allowed_n is 0.
   void (*mask)(T* s, const std::uint8_t* allowed, Index n);
-  // Replaces the scores of n keys (a multiple of 16) by exp(s - max), masked ones (-inf) by 0,
-  // for each row; returns the rows' max and sum.
-  void (*softmax)(const RowsOf<T>& s, Index rows, Index n, T* max, T* sum);
+  // Replaces the scores of n keys (a multiple of 16) by exp(s - max), masked ones (-inf) and those
+  // with s - max < least by 0, for each row; returns the rows' max and sum. Weights of attention:
+  // core::kLeastExponent.
+  void (*softmax)(const RowsOf<T>& s, Index rows, Index n, T least, T* max, T* sum);
   // Merges the chunk states of n rows into the total; *_factor are those of the sums so far.
   void (*merge)(Index n, const SoftmaxState<T>& total, const SoftmaxState<const T>& chunk,
                 T* total_factor, T* chunk_factor);
@@ -148,8 +149,8 @@ struct DotKernels {
   void (*scale_row)(const T* x, T factor, Index n, T* to);
   // to_n = (x_n + 0) * factor: a sum that is -0 by underflow gives what it would after merging.
   void (*result_row)(const T* x, T factor, Index n, T* to);
-  // w_n = exp(s_n - max) / sum, 0 for -inf. `w` may be `s`.
-  void (*weights)(const T* s, Index n, T max, T sum, T* w);
+  // w_n = exp(s_n - max) / sum, 0 for -inf and where s_n - max < least. `w` may be `s`.
+  void (*weights)(const T* s, Index n, T least, T max, T sum, T* w);
   // Adds up the weights of 1..kTileRows rows, in order, for n keys, a multiple of kPanel.
   void (*sum_weights)(const SummedRow<T>* rows, Index count, Index n, const WeightSums<T>& to);
   // to_n = x_n / by. `to` may be `x`.

@@ -11,6 +11,8 @@
 
 #include <hwy/highway.h>
 
+#include "core/order.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -19,8 +21,7 @@ template <class T>
 inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
 #if HWY_TARGET == HWY_AVX3
-// y 2^n for integers n in registers of T; 0 where x < least, without computing it: subnormal
-// results take a hundred cycles on some CPUs. NaN is not less.
+// y 2^n for integers n in registers of T; 0 where x < least, without computing it. NaN is not less.
 HWY_INLINE __m512 times_power(__m512 y, __m512 n, __m512 x, float least) {
   const __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(least), _CMP_NLT_UQ);
   return _mm512_maskz_scalef_ps(keep, y, n);
@@ -76,24 +77,21 @@ HWY_INLINE V exp_of_rest(D d, V x, V n, double) {
   return hn::MulAdd(p, r, hn::Set(d, 1.0));
 }
 
-// exp(x) for x <= 0, error about 1 ulp (1 + |x|/8); NaN stays NaN. Exactly 0 for -inf, and where
-// the result would be subnormal: each product with a subnormal costs a hundred cycles on some CPUs
-// (ALiBi slopes then take 8 times as long), and they are less than 2^-126 of the largest.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V exp_nonpositive(D d, V x) {
-  using T = hn::TFromD<D>;
-  constexpr T kNormal = sizeof(T) == 4 ? T(-87.3) : T(-708.3);  // above ln of the least normal
+// exp(x) for x <= 0, error about 1 ulp (1 + |x|/8); NaN stays NaN. Exactly 0 for -inf and other
+// x < least, where least is at least core::kNormalExponent: no result is subnormal.
+template <class D, class T = hn::TFromD<D>, class V = hn::Vec<D>>
+HWY_INLINE V exp_nonpositive(D d, V x, T least = core::kNormalExponent<T>) {
 #if HWY_TARGET != HWY_AVX3
-  const auto vanishes = hn::Lt(x, hn::Set(d, kNormal));  // false for NaN
+  const auto vanishes = hn::Lt(x, hn::Set(d, least));  // false for NaN
   // Max returns its second operand when one is NaN.
-  x = hn::Max(hn::Set(d, kNormal), x);
+  x = hn::Max(hn::Set(d, least), x);
 #endif
   const V rounder = hn::Set(d, kRounder<T>);
   const V shifted = hn::MulAdd(x, hn::Set(d, kLog2E<T>), rounder);
   const V n = hn::Sub(shifted, rounder);
   const V p = exp_of_rest(d, x, n, T());
 #if HWY_TARGET == HWY_AVX3
-  return V{times_power(p.raw, n.raw, x.raw, kNormal)};
+  return V{times_power(p.raw, n.raw, x.raw, least)};
 #else
   // 2^n from its exponent bits; a product, so that NaN stays NaN.
   const hn::RebindToSigned<D> di;
@@ -102,6 +100,12 @@ HWY_INLINE V exp_nonpositive(D d, V x) {
                                          hn::BitCast(di, hn::Set(d, T(1)))));
   return hn::IfThenZeroElse(vanishes, hn::Mul(p, power));
 #endif
+}
+
+// The same for a weight, 0 where it is too small to count.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V weight_exp(D d, V x) {
+  return exp_nonpositive(d, x, core::kLeastExponent<hn::TFromD<D>>);
 }
 
 }  // namespace qkv::kernels::HWY_NAMESPACE

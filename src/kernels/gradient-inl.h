@@ -40,7 +40,7 @@ HWY_NOINLINE void score_gradients(const RowsOf<T>& s, const RowsOf<T>& dw, Index
     const auto change = [&](Index x) HWY_ATTR {
       const V score = hn::LoadU(d, s_row + x);
       const auto masked = hn::Eq(score, none);
-      const V e = hn::Mul(exp_nonpositive(d, hn::Sub(score, shift)), factor);
+      const V e = hn::Mul(weight_exp(d, hn::Sub(score, shift)), factor);
       const V w = hn::IfThenZeroElse(masked, e);
       const V ds = hn::Mul(w, hn::Sub(hn::LoadU(d, dw_row + x), middle));
       hn::StoreU(w, d, s_row + x);

@@ -62,9 +62,10 @@ HWY_INLINE T largest(const T* s, Index n) {
   return hn::GetLane(hn::MaxOfLanes(d, all));
 }
 
-// Replaces s_n by e_n = exp(s_n - shift); returns their sum: partial sums by n mod kPanel.
+// Replaces s_n by e_n = exp(s_n - shift), 0 below exp(least); returns their sum: partial sums by
+// n mod kPanel.
 template <class T>
-HWY_INLINE T exponentials(T* s, Index n, T shift_by) {
+HWY_INLINE T exponentials(T* s, Index n, T shift_by, T least) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
@@ -78,7 +79,7 @@ HWY_INLINE T exponentials(T* s, Index n, T shift_by) {
 #pragma GCC unroll 8
     for (int y = 0; y < kAtOnce; ++y) acc[y] = hn::Zero(d);
     const auto add = [&](T* at, V& to) HWY_ATTR {
-      const V e = exp_nonpositive(d, hn::Sub(hn::LoadU(d, at), shift));
+      const V e = exp_nonpositive(d, hn::Sub(hn::LoadU(d, at), shift), least);
       hn::StoreU(e, d, at);
       to = hn::Add(to, e);
     };
@@ -105,12 +106,12 @@ HWY_INLINE T exponentials(T* s, Index n, T shift_by) {
 
 // All maxima first: the next row hides the latency of one row's last steps.
 template <class T>
-HWY_NOINLINE void softmax(const RowsOf<T>& s, Index rows, Index n, T* max, T* sum) {
+HWY_NOINLINE void softmax(const RowsOf<T>& s, Index rows, Index n, T least, T* max, T* sum) {
   for (Index r = 0; r < rows; ++r) max[r] = largest(s.data + r * s.stride, n);
   for (Index r = 0; r < rows; ++r) {
     T* row = s.data + r * s.stride;
     if (max[r] > -kInfinity<T>) {
-      sum[r] = exponentials(row, n, max[r]);
+      sum[r] = exponentials(row, n, max[r], least);
       continue;
     }
     bool nan = false;  // else all are masked
@@ -132,10 +133,10 @@ void merge(Index n, const SoftmaxState<T>& total, const SoftmaxState<const T>& c
     const auto b = hn::LoadU(d, chunk.max + x);
     const auto chunk_sum = hn::LoadU(d, chunk.sum + x);
     const auto max = hn::Max(a, b);
-    const auto fa = hn::IfThenZeroElse(hn::Eq(a, none), exp_nonpositive(d, hn::Sub(a, max)));
+    const auto fa = hn::IfThenZeroElse(hn::Eq(a, none), weight_exp(d, hn::Sub(a, max)));
     // A chunk without live keys rather than with NaN.
     const auto empty = hn::And(hn::Eq(b, none), hn::Eq(chunk_sum, hn::Zero(d)));
-    const auto fb = hn::IfThenZeroElse(empty, exp_nonpositive(d, hn::Sub(b, max)));
+    const auto fb = hn::IfThenZeroElse(empty, weight_exp(d, hn::Sub(b, max)));
     const auto keep = hn::IfThenElse(empty, hn::Set(d, T(1)), fa);
     hn::StoreU(keep, d, total_factor + x);
     hn::StoreU(fb, d, chunk_factor + x);
@@ -178,9 +179,9 @@ void result_row(const T* x, T factor, Index n, T* to) {
 }
 
 template <class T>
-void weights(const T* s, Index n, T max, T sum, T* w) {
+void weights(const T* s, Index n, T least, T max, T sum, T* w) {
   for_each_vector<T>(n, [&](auto d, Index x) HWY_ATTR {
-    const auto e = exp_nonpositive(d, hn::Sub(hn::LoadU(d, s + x), hn::Set(d, max)));
+    const auto e = exp_nonpositive(d, hn::Sub(hn::LoadU(d, s + x), hn::Set(d, max)), least);
     hn::StoreU(hn::Div(e, hn::Set(d, sum)), d, w + x);
   });
 }
@@ -201,7 +202,7 @@ HWY_NOINLINE void sum_weights_to(const SummedRow<T>* rows, Index count, Index n,
     for (Index r = 0; r < count; ++r) {
       const SummedRow<T>& row = rows[r];
       const auto below = hn::Sub(hn::LoadU(d, row.s + x), hn::Set(d, row.max));
-      const auto w = hn::Div(exp_nonpositive(d, below), hn::Set(d, row.sum));
+      const auto w = hn::Div(weight_exp(d, below), hn::Set(d, row.sum));
       column = hn::Add(column, w);
       if constexpr (kCells) cell = hn::Add(cell, w);
       if constexpr (kEntropy) {

@@ -156,7 +156,7 @@ void AdditiveSteps::attend(Index step, const ConstView& s, const View& out) {
       std::fill(w + length, w + padded_, -std::numeric_limits<T>::infinity());
       T max = 0;
       T sum = 0;
-      loops.rows.softmax(w, padded_, &max, &sum);
+      loops.rows.softmax(w, padded_, core::kLeastExponent<T>, &max, &sum);
       for (Index j = 0; j < length; ++j) w[j] /= sum;
       dense::product<T>(loops.dense, {w, padded_}, 1, length,
                         rows_of_source<const T>(sources_.values, b), E, {row_at<T>(out, 0, b), E},

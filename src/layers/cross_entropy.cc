@@ -177,7 +177,8 @@ struct Forward {
   // Writes the results of a row; returns exp(x_v - max), padded.
   std::span<T> run_row(Index n, const RowResults<T>& results, Arena& arena) const {
     const std::span<T> row = padded_row(logits, n, arena);
-    kernels.softmax(row.data(), static_cast<Index>(row.size()), max + n, sum + n);
+    kernels.softmax(row.data(), static_cast<Index>(row.size()), core::kNormalExponent<T>, max + n,
+                    sum + n);
     const T log_p = log_probability(n);
     results.log_probabilities.put(n, log_p);
     if (results.losses.data != nullptr) results.losses.put(n, loss(n, log_p));

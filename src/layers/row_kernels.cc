@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/elementary.h"
+#include "reference/scalar.h"
 #include "reference/sum.h"
 
 namespace qkv::layers {
@@ -18,10 +19,10 @@ constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
 // Partial sums in the kernels' order.
 template <class T>
-T exponentials(T* row, Index n, T max) {
+T exponentials(T* row, Index n, T least, T max) {
   T partial[core::kPartialSums] = {};
   for (Index j = 0; j < n; ++j) {
-    row[j] = core::portable_exp(row[j] - max);
+    row[j] = reference::exp_from<T>(least, row[j] - max);
     partial[j % core::kPartialSums] += row[j];
   }
   return reference::tree_sum(partial);
@@ -30,9 +31,9 @@ T exponentials(T* row, Index n, T max) {
 }  // namespace
 
 template <class T>
-void RowKernels<T>::softmax(T* row, Index n, T* max, T* sum) const {
+void RowKernels<T>::softmax(T* row, Index n, T least, T* max, T* sum) const {
   if (kernels_ != nullptr) {
-    kernels_->softmax({row, n}, 1, n, max, sum);
+    kernels_->softmax({row, n}, 1, n, least, max, sum);
     return;
   }
   *max = -kInfinity<T>;
@@ -42,7 +43,7 @@ void RowKernels<T>::softmax(T* row, Index n, T* max, T* sum) const {
     nan = nan || std::isnan(row[j]);
   }
   if (*max > -kInfinity<T>) {
-    *sum = exponentials(row, n, *max);
+    *sum = exponentials(row, n, least, *max);
     return;
   }
   *sum = nan ? std::numeric_limits<T>::quiet_NaN() : T(0);
@@ -52,7 +53,7 @@ void RowKernels<T>::softmax(T* row, Index n, T* max, T* sum) const {
 template <class T>
 void RowKernels<T>::weights(const T* row, Index n, T max, T sum, T* w) const {
   if (kernels_ != nullptr) {
-    kernels_->weights(row, n, max, sum, w);
+    kernels_->weights(row, n, core::kNormalExponent<T>, max, sum, w);
     return;
   }
   for (Index j = 0; j < n; ++j) w[j] = core::portable_exp(row[j] - max) / sum;

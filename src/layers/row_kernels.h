@@ -20,9 +20,9 @@ class RowKernels {
   // Null: plain loops.
   explicit RowKernels(const kernels::DotKernels<T>* by) : kernels_(by) {}
 
-  // The row's maximum; replaces its n numbers by exp(x - maximum), -inf giving 0; their sum is
-  // NaN if one was NaN or +inf, and 0 if all were -inf.
-  void softmax(T* row, Index n, T* max, T* sum) const;
+  // The row's maximum; replaces its n numbers by exp(x - maximum), 0 where x - maximum < least;
+  // their sum is NaN if one was NaN or +inf, and 0 if all were -inf.
+  void softmax(T* row, Index n, T least, T* max, T* sum) const;
   // w_j = exp(x_j - max) / sum for n numbers, any n; 0 for -inf.
   void weights(const T* row, Index n, T max, T sum, T* w) const;
   // e_j = e_j / sum for n numbers, any n: the bits of weights() after softmax().

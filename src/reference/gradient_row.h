@@ -81,7 +81,7 @@ bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSour
     if (!row.scores.live[n]) continue;
     x.stop();
     any_live = true;
-    row.w[n] = reference::exp(row.scores.s[n] - lse) * factor;
+    row.w[n] = weight_exp<T>(row.scores.s[n] - lse) * factor;
     row.dw[n] = row.dweights[n];
     if (!from.dout.given()) continue;
     const T z = row.kept[n] ? T(1) / keep : T(0);

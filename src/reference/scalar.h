@@ -79,6 +79,17 @@ inline constexpr RealOf<T> kInfinity = std::numeric_limits<RealOf<T>>::infinity(
 template <class T>
 inline constexpr RealOf<T> kNaN = std::numeric_limits<RealOf<T>>::quiet_NaN();
 
+// exp(x); 0 for x < least.
+template <class T>
+T exp_from(const RealOf<T>& least, const T& x) {
+  return real_part(x) < least ? T(0) : reference::exp(x);
+}
+// exp(x) as a weight; 0 where that is too small to count.
+template <class T>
+T weight_exp(const T& x) {
+  return exp_from<T>(core::kLeastExponent<RealOf<T>>, x);
+}
+
 // sum_c a(c) b(c) by fused multiply-adds over ascending c, in blocks of kChannelBlock channels,
 // each summed from zero and added to the blocks before it.
 template <class T, class A, class B>

@@ -21,13 +21,14 @@
 // Milakov and Gimelshein 2018).
 namespace qkv::reference {
 
-// Scores s_j of keys 0 .. count-1; only live ones count.
+// Scores s_j of keys 0 .. count-1; only live ones count, and no exponential below exp(least).
 template <class T>
 struct Scores {
   const T* s = nullptr;
   const std::uint8_t* live = nullptr;
   Index count = 0;
   Index chunk = core::kKeyChunk;  // its length
+  RealOf<T> least = core::kLeastExponent<RealOf<T>>;
 };
 
 // The softmax of one row before division: weight_j = exp(s_j - max) / sum, over live keys.
@@ -76,9 +77,8 @@ template <class T>
 std::pair<T, T> merge(Softmax<T>& a, const T& max_b, const T& sum_b) {
   const bool b_larger = real_part(max_b) > real_part(a.max);
   const T max = b_larger ? max_b : a.max;
-  // exp(-inf) = 0; a complex -inf has no useful exponential.
-  const T factor_a = real_part(a.max) == -kInfinity<T> ? T(0) : reference::exp(a.max - max);
-  const T factor_b = reference::exp(max_b - max);
+  const T factor_a = weight_exp<T>(a.max - max);
+  const T factor_b = weight_exp<T>(max_b - max);
   a.sum = fused_multiply_add(a.sum, factor_a, sum_b * factor_b);
   a.max = max;
   return {factor_a, factor_b};
@@ -101,7 +101,7 @@ Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedS
   for (Index n = j0; n < (values.pairs ? j1 + 1 : j1); ++n) {
     const Index j = values.pairs ? n ^ 1 : n;
     if (j >= j1 || !x.live[j]) continue;
-    const T e = reference::exp(x.s[j] - c.max);
+    const T e = exp_from<T>(x.least, x.s[j] - c.max);
     partial[j % core::kPartialSums] += e;
     if (values.width == 0) continue;
     const T weight = values.kept[j] ? e : T(0);
@@ -165,7 +165,7 @@ template <class T>
 T weight(const Scores<T>& x, const Softmax<T>& state, Index j) {
   if (!x.live[j] || state.empty) return T(0);
   if (state.nan) return T(kNaN<T>);
-  return reference::exp(x.s[j] - state.max) / state.sum;
+  return exp_from<T>(x.least, x.s[j] - state.max) / state.sum;
 }
 
 // -sum_j w_j ln w_j over live keys, where ln w_j = s_j - max - ln(sum), and a weight of 0 adds 0:

@@ -48,7 +48,7 @@ Arithmetic arithmetic_of(const std::string& path) {
     const auto& kernels = kernels::dot_kernels<float>(target);
     const auto exp = [&kernels](float x) {
       float e = 0;
-      kernels.weights(&x, 1, 0, 1, &e);
+      kernels.weights(&x, 1, core::kNormalExponent<float>, 0, 1, &e);
       return e;
     };
     return {exp, target != kernels::Target::kSse4};

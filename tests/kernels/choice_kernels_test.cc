@@ -63,7 +63,8 @@ TYPED_TEST(ChoiceKernelsOf, SumsAreThoseOfSoftmax) {
     padded.resize(static_cast<std::size_t>(whole), -kInfinity);
     double max = 0;
     double sum = 0;
-    dot_kernels<double>(target).softmax({padded.data(), whole}, 1, whole, &max, &sum);
+    dot_kernels<double>(target).softmax({padded.data(), whole}, 1, whole,
+                                        core::kNormalExponent<double>, &max, &sum);
     EXPECT_EQ(kernels.sum_of_exponentials(x.data(), n, largest), sum) << n;
     const double want = reference::sum_of_exponentials(x.data(), n, largest);
     EXPECT_NEAR(sum, want, 1e-14 * want) << n;

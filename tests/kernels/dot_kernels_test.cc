@@ -177,7 +177,8 @@ TYPED_TEST(Kernels, ExponentialsAreWithinTheirBound) {
       s[n] = lowest * static_cast<T>(n) / static_cast<T>(s.size());
     }
     std::vector<T> w(s.size());
-    k.weights(s.data(), static_cast<Index>(s.size()), T(0), T(1), w.data());
+    constexpr T kLeast = core::kNormalExponent<T>;
+    k.weights(s.data(), static_cast<Index>(s.size()), kLeast, T(0), T(1), w.data());
     for (std::size_t n = 0; n < s.size(); ++n) {
       const auto exact = static_cast<double>(std::exp(static_cast<long double>(s[n])));
       const double error = std::fabs(static_cast<double>(w[n]) - exact) / exact;
@@ -189,7 +190,7 @@ TYPED_TEST(Kernels, ExponentialsAreWithinTheirBound) {
     const std::vector<T> special{-std::numeric_limits<T>::infinity(), lowest - 1, -T(1e30),
                                  std::numeric_limits<T>::quiet_NaN(), T(0)};
     std::vector<T> out(special.size());
-    k.weights(special.data(), 5, T(0), T(1), out.data());
+    k.weights(special.data(), 5, kLeast, T(0), T(1), out.data());
     EXPECT_EQ(out[0], T(0));
     EXPECT_EQ(out[1], T(0));
     EXPECT_EQ(out[2], T(0));
@@ -219,7 +220,8 @@ TYPED_TEST(Kernels, WeightsAreAddedInTheFixedOrder) {
         std::vector<T> w(at(n));
         for (Index r = 0; r < count; ++r) {
           rows.push_back({s.data() + r * kStride, T(20), T(3) + static_cast<T>(r), T(1.5)});
-          k.weights(rows.back().s, n, rows.back().max, rows.back().sum, w.data());
+          k.weights(rows.back().s, n, core::kLeastExponent<T>, rows.back().max, rows.back().sum,
+                    w.data());
           T partial[kPanel] = {};
           for (std::size_t x = 0; x < w.size(); ++x) {
             want_columns[x] += w[x];
@@ -261,7 +263,7 @@ TYPED_TEST(Kernels, SoftmaxSumsInTheFixedOrder) {
       for (Index x = 0; x < n; ++x) largest = std::max(largest, s[at(x)]);
       T max[3];
       T sum[3];
-      k.softmax({s.data(), kStride}, 3, n, max, sum);
+      k.softmax({s.data(), kStride}, 3, n, core::kLeastExponent<T>, max, sum);
       EXPECT_EQ(max[0], largest);
       T partial[kPanel] = {};
       for (Index x = 0; x < n; ++x) partial[x % kPanel] += s[at(x)];

@@ -128,7 +128,8 @@ void FusedInspection<T>::row_weights(const BlockScores<T>& x, Index r, T* to) co
   const T max = max_of(x, r);
   const T sum = sum_of(x, r);
   if (!std::isnan(sum)) {
-    if (std::isfinite(max)) return call_.kernels.weights(s, n, max, sum, to);
+    if (std::isfinite(max))
+      return call_.kernels.weights(s, n, core::kLeastExponent<T>, max, sum, to);
     std::fill(to, to + n, T(0));  // no live key: the maximum is -inf, or a sink's
     return;
   }

@@ -98,15 +98,15 @@ class SoftmaxState {
     }
     const KeyRange x = scores.pad(t);
     k_.softmax({scores.row(first) + x.begin, kScoreStride}, rows, x.end - x.begin,
-               chunk.max + place, chunk.sum + place);
+               core::kLeastExponent<T>, chunk.max + place, chunk.sum + place);
     for (Index r = first; call_.p.dropout != 0 && r < first + rows; ++r) drop(scores, r);
   }
   // The same for row r alone, whose options and masks have been applied.
   void weigh_row(BlockScores<T>& scores, Index r) {
     const KeyRange x = scores.piece(r);
     const Index place = r % kRowsAtOnce;
-    k_.softmax({scores.row(r) + x.begin, kScoreStride}, 1, x.end - x.begin, chunk.max + place,
-               chunk.sum + place);
+    k_.softmax({scores.row(r) + x.begin, kScoreStride}, 1, x.end - x.begin, core::kLeastExponent<T>,
+               chunk.max + place, chunk.sum + place);
     drop(scores, r);
   }
 
