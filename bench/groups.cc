@@ -23,6 +23,8 @@ constexpr Group kGroups[] = {
      Choice::kUnlessTold},
     {"sums", "entropy and sums of weights besides out, relative to the plain call", run_sums,
      Choice::kUnlessTold},
+    {"values", "scores far apart, relative to the same call with scores close together", run_values,
+     Choice::kUnlessTold},
     {"decode", "one query over many keys, relative to a plain read of them", run_decode,
      Choice::kUnlessTold},
     {"many", "many small heads, forward and backward", run_many, Choice::kUnlessTold},

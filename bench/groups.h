@@ -34,6 +34,7 @@ void run_options(Session& session);
 void run_backward_options(Session& session);  // of the group backward
 void run_custom(Session& session);
 void run_sums(Session& session);
+void run_values(Session& session);
 void run_decode(Session& session);
 void run_many(Session& session);
 void run_threads(Session& session);

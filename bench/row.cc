@@ -33,6 +33,8 @@ Form form_of(Figure figure) {
       return {"rate_per_multiply", "the rate of the other width", times, kAtLeast};
     case Figure::kPlainRatio:
       return {"ratio_to_plain", "the plain time", times, kAtMost};
+    case Figure::kHarmlessRatio:
+      return {"ratio_to_harmless", "that of close scores", times, kAtMost};
     case Figure::kUnitRate:
       return {"units_per_second", "of (i,j,u)", billions, kAtLeast, "G/s"};
     case Figure::kRateShare:

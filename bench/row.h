@@ -14,14 +14,15 @@ namespace qkv::bench {
 
 // The meaning of a row's figure.
 enum class Figure {
-  kPeakShare,    // of the multiply-add peak
-  kReadShare,    // of a plain read of the same bytes
-  kThreadShare,  // the share of all threads' peak, relative to the share of one thread's
-  kPerMultiply,  // multiply-adds per second, relative to another width
-  kPlainRatio,   // the time relative to the same call without the option
-  kUnitRate,     // units of an additive score per second: B H Tq Tk U over the time
-  kRateShare,    // units per second, relative to a large call's
-  kSeconds,      // of a call
+  kPeakShare,      // of the multiply-add peak
+  kReadShare,      // of a plain read of the same bytes
+  kThreadShare,    // the share of all threads' peak, relative to the share of one thread's
+  kPerMultiply,    // multiply-adds per second, relative to another width
+  kPlainRatio,     // the time relative to the same call without the option
+  kHarmlessRatio,  // the time relative to the same call with scores close together
+  kUnitRate,       // units of an additive score per second: B H Tq Tk U over the time
+  kRateShare,      // units per second, relative to a large call's
+  kSeconds,        // of a call
 };
 // For times less is better, for rates more.
 enum class Aim { kAtLeast, kAtMost };

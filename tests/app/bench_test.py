@@ -47,8 +47,8 @@ class Bench(Case):
         self.assertIn("ratio_to_plain", report["rows"]["options/bias"])
 
     def test_every_group_gives_right_results(self):
-        groups = ("forward backward options custom decode many threads additive bilinear dense "
-                  "small widths").split()
+        groups = ("forward backward options custom values decode many threads additive bilinear "
+                  "dense small widths").split()
         report = self.rows(*groups, "--threads", 2)
         for group in groups:
             self.assertTrue(any(name.startswith(group + "/") for name in report["rows"]), group)
@@ -64,6 +64,8 @@ class Bench(Case):
         self.assertIn("share_of_peak", rows["backward/T64-D64-threads"])
         for name in "dropout mask soft-cap bias decay".split():
             self.assertIn("ratio_to_plain", rows[f"backward/{name}"])
+        for name in "alibi-0.5 alibi-0.5-backward soft-cap soft-cap-backward".split():
+            self.assertIn("ratio_to_harmless", rows[f"values/{name}"])
 
     def check_units(self, rows):
         for name in ("additive/T64-U32-D64", "additive/T64-U32-D64-backward"):

@@ -118,9 +118,9 @@ TEST(Rates, AreOfUnits) {
 TEST(Groups, UnlessToldAreAllButTheLongOnes) {
   std::string names;
   for (const auto& group : qkv::bench::chosen_groups({})) names += std::string(group.name) + " ";
-  EXPECT_EQ(
-      names,
-      "forward backward options custom sums decode many threads additive bilinear dense small ");
+  EXPECT_EQ(names,
+            "forward backward options custom sums values decode many threads additive bilinear "
+            "dense small ");
   EXPECT_EQ(qkv::bench::chosen_groups({"small", "widths"}).front().name, "widths");
   EXPECT_THROW(qkv::bench::chosen_groups({"smal"}), qkv::Error);
 }
