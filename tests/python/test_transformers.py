@@ -230,7 +230,7 @@ CALLS = {
 def test_calls(name):
     options, added = CALLS[name]
     inputs = tensors()
-    options = {"attention_mask": None, "unknown": 1, **options}
+    options = {"attention_mask": None, "use_cache": True, "unknown": None, **options}
     out, weights = CALLED(Module(), *inputs, scaling=8**-0.5, **options)
     assert weights is None and out.is_contiguous()
     torch.testing.assert_close(out, by_formula(*inputs, added), **CLOSE)
@@ -290,6 +290,63 @@ def test_with_an_older_package(monkeypatch):
     qkv.torch.register()
     monkeypatch.setattr(package, "__version__", "6.0.0")
     qkv.torch.register()
+
+
+@pytest.mark.parametrize("name", ["indices", "block_indices", "unknown", "seq_idx"])
+def test_options_that_would_be_lost_are_refused(name):
+    message = f'^attn_implementation="qkv": Module passes {name} to attention, '
+    with pytest.raises(ValueError, match=message):
+        CALLED(Module(), *tensors(), None, **{name: torch.zeros(2, LENGTH, 3)})
+    with pytest.raises(ValueError, match=message):  # a single query too
+        CALLED(Module(), *(x[:, :, :1] for x in tensors()), None, **{name: torch.zeros(2)})
+
+
+def test_packed_sequences_need_a_mask():
+    one, two = torch.tensor([0, LENGTH]), torch.tensor([0, 4, LENGTH])
+    options = {"cu_seq_lens_k": two, "max_length_q": 5, "max_length_k": 5}
+    inputs = tensors()
+    out, _ = CALLED(Module(), *inputs, None, cu_seq_lens_q=one)
+    torch.testing.assert_close(out, by_formula(*inputs, only(TO <= FROM)), **CLOSE)
+    message = "passes cu_seq_lens_q to attention, but no mask that separates the sequences"
+    with pytest.raises(ValueError, match=message):
+        CALLED(Module(), *inputs, None, cu_seq_lens_q=two, **options)
+    apart = (TO <= FROM) & ((FROM < 4) == (TO < 4))
+    out, _ = CALLED(Module(), *inputs, apart, cu_seq_lens_q=two, seq_idx=two, **options)
+    torch.testing.assert_close(out, by_formula(*inputs, only(apart)), **CLOSE)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sinks_of_each_query(causal):
+    inputs = tensors()
+    sinks = torch.randn(2, 4, LENGTH, 1, dtype=F64, generator=torch.Generator().manual_seed(6))
+    leaves = [x.requires_grad_() for x in (*inputs, sinks)]
+    allowed = (TO <= FROM) & (FROM - TO < WINDOW) if causal else TO < LENGTH
+    options = {"is_causal": causal, "sliding_window": WINDOW if causal else None}
+    out, weights = CALLED(
+        Module(), *inputs, None, sinks=sinks, position_bias=BIAS, output_attentions=True, **options
+    )
+    key, value = (x.repeat_interleave(2, 1) for x in inputs[1:])
+    scores = inputs[0] @ key.mT / 8**0.5 + BIAS + only(allowed)
+    wanted = torch.softmax(torch.cat([scores, sinks], -1), -1)[..., :-1]
+    want = (wanted @ value).transpose(1, 2)
+    torch.testing.assert_close((out, weights), (want, wanted), **CLOSE)
+    got, by_hand = (torch.autograd.grad(x.square().sum(), leaves) for x in (out, want))
+    torch.testing.assert_close(got, by_hand, **CLOSE)
+    masked, _ = CALLED(Module(), *inputs, allowed, sinks=sinks, position_bias=BIAS)
+    torch.testing.assert_close(masked, want, **CLOSE)
+
+
+def test_a_module_that_does_not_say_whether_it_is_causal():
+    class Silent(torch.nn.Module):
+        pass
+
+    inputs = tensors()
+    with pytest.raises(ValueError, match="Silent passes no mask and does not say whether it is"):
+        CALLED(Silent(), *inputs, None)
+    out, _ = CALLED(Silent(), *inputs, None, is_causal=False)
+    torch.testing.assert_close(out, by_formula(*inputs, 0), **CLOSE)
+    one, _ = CALLED(Silent(), inputs[0][:, :, :1], *inputs[1:], None)  # it sees all keys
+    torch.testing.assert_close(one, by_formula(inputs[0][:, :, :1], *inputs[1:], 0), **CLOSE)
 
 
 def test_arguments_are_named():

@@ -8,6 +8,7 @@ import torch
 
 from ._dropout import attend
 from ._sdpa import attend_bare
+from ._transformers_classes import is_masked_as_eager, make_mask, watch_models
 
 # The oldest version that passed the tests: in 5.18 T5 may run other attention, silently.
 OLDEST = (5, 20)
@@ -18,7 +19,34 @@ _NAME = "qkv"
 _RECORDER: Any = None
 
 # Options that change what a single query gives.
-_ALTERING = ("softcap", "s_aux", "position_bias")
+_ALTERING = ("softcap", "s_aux", "sinks", "position_bias")
+
+# Options that are computed.
+_COMPUTED = (*_ALTERING, "is_causal", "sliding_window", "output_attentions")
+
+# Options that change nothing here, and why.
+_UNUSED = frozenset(
+    (
+        # What else the model returns, or how it counts its loss.
+        "output_hidden_states",
+        "output_router_logits",
+        "num_items_in_batch",
+        "return_dict",
+        # Rotary embeddings and caches are done with when attention is called.
+        "position_ids",
+        "position_embeddings",
+        "use_cache",
+        "cache_position",
+        # For FlashAttention alone.
+        "max_length_q",
+        "max_length_k",
+        "cu_seq_lens_k",
+        "deterministic",
+    )
+)
+
+# Options that separate sequences in one row. A mask, made from position_ids, does it here.
+_PACKED = ("cu_seq_lens_q", "seq_idx")
 
 
 def register() -> None:
@@ -42,15 +70,13 @@ def register() -> None:
     version = transformers.__version__
     if tuple(int(number) for number in version.split(".")[:2]) < OLDEST:
         raise ImportError(f"{needed}this is {version}")
-    from transformers.masking_utils import sdpa_mask
-
     global _RECORDER
     _RECORDER = getattr(
         import_module("transformers.utils.output_capturing"), "_active_collector", None
     )
     transformers.AttentionInterface.register(_NAME, _forward)
-    # Boolean masks, true where a query may attend, and none where is_causal says it all.
-    transformers.AttentionMaskInterface.register(_NAME, sdpa_mask)
+    transformers.AttentionMaskInterface.register(_NAME, make_mask)
+    watch_models()
 
 
 def _forward(
@@ -65,12 +91,13 @@ def _forward(
 ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
     """What a model calls: query [B,H,Tq,D], key [B,G,Tk,D], value [B,G,Tk,E].
 
-    The options that matter are is_causal, sliding_window, softcap, s_aux (sinks), position_bias and
-    output_attentions; models pass others, which are for other implementations.
+    The options that matter are is_causal, sliding_window, softcap, s_aux or sinks, position_bias
+    and output_attentions. Those that change nothing are named above; any other is refused.
 
     Returns:
         out [B,Tq,H,E], and the weights [B,H,Tq,Tk] or None.
     """
+    _refuse_unknown(module, attention_mask, options)
     wanted = _wants_weights(module, options)
     is_single = query.size(2) == 1
     if is_single and not (wanted or any(options.get(x) is not None for x in _ALTERING)):
@@ -82,6 +109,8 @@ def _forward(
         further["softcap"] = options["softcap"]
     if options.get("s_aux") is not None:
         further["sinks"] = options["s_aux"]
+    if options.get("sinks") is not None:
+        return _with_sinks((query, key, value), options["sinks"], dropout, wanted, scaling, further)
     if is_single:  # the same memory with either order of axes; one transpose, not three
         out, weights = attend((query, key, value), dropout, wanted, scale=scaling, **further)
         return out.transpose(1, 2), weights
@@ -100,6 +129,40 @@ def _wants_weights(module: torch.nn.Module, options: Dict[str, Any]) -> bool:
     return bool(getattr(getattr(module, "config", None), "output_attentions", False))
 
 
+def _refuse_unknown(
+    module: torch.nn.Module, attention_mask: Optional[torch.Tensor], options: Dict[str, Any]
+) -> None:
+    """An error for an option that would be lost; None and False ask for nothing."""
+    for name, value in options.items():
+        if name in _COMPUTED or name in _UNUSED or value is None or value is False:
+            continue
+        rule = "which these kernels do not compute"
+        if name in _PACKED:
+            if attention_mask is not None or (name == "cu_seq_lens_q" and value.numel() <= 2):
+                continue
+            rule = "but no mask that separates the sequences (give position_ids)"
+        raise ValueError(
+            f'attn_implementation="{_NAME}": {type(module).__name__} passes {name} to attention, '
+            + rule
+        )
+
+
+def _is_causal(module: torch.nn.Module, options: Dict[str, Any]) -> bool:
+    """Whether several queries without a mask see only what is before them."""
+    causal = options.get("is_causal")
+    if causal is not None:
+        return bool(causal)
+    if is_masked_as_eager(getattr(module, "config", None)):
+        return False  # its masks are always made
+    causal = getattr(module, "is_causal", None)
+    if causal is None:
+        raise ValueError(
+            f'attn_implementation="{_NAME}": {type(module).__name__} passes no mask and does not '
+            "say whether it is causal (by is_causal, an option or an attribute)"
+        )
+    return bool(causal)
+
+
 def _masks(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -110,11 +173,10 @@ def _masks(
     masks: Dict[str, Any] = {}
     bias = options.get("position_bias")
     if attention_mask is None:
-        causal = options.get("is_causal")
-        causal = getattr(module, "is_causal", True) if causal is None else causal
+        causal = query.size(2) > 1 and _is_causal(module, options)
         # A mask is left out only if a single query sees all keys, or if the first query sees the
         # first key alone: keys beyond the last query are room in a static cache.
-        if causal and query.size(2) > 1:
+        if causal:
             masks["causal"] = "top_left"
             if options.get("sliding_window"):
                 masks["window"] = (options["sliding_window"] - 1, 0)
@@ -125,3 +187,36 @@ def _masks(
     if bias is not None:
         masks["bias"] = bias.to(query.dtype)
     return masks
+
+
+def _with_sinks(
+    inputs: Tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    sinks: torch.Tensor,
+    dropout: float,
+    wanted: bool,
+    scaling: Optional[float],
+    further: Dict[str, Any],
+) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+    """Attention with one more logit for each query, [B,H,Tq,1], whose value is zero.
+
+    A key of zeros has a score of zero, to which the logit is added as a bias.
+    """
+    query, key, value = inputs
+    queries, keys = query.size(2), key.size(2)
+    bias = query.new_zeros(queries, keys)
+    if further.pop("causal", None) is not None:
+        distance = torch.arange(queries)[:, None] - torch.arange(keys)
+        window = further.pop("window", (keys, 0))[0]
+        bias = bias.masked_fill((distance < 0) | (distance > window), -torch.inf)
+    if "bias" in further:
+        bias = bias + further["bias"]
+    if "mask" in further:
+        bias = bias.masked_fill(~further.pop("mask"), -torch.inf)
+    shape = (*sinks.shape[:-1], keys)
+    further["bias"] = torch.cat([bias.expand(shape), sinks.to(bias.dtype)], -1)
+    padded = tuple(torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (key, value))
+    rows = tuple(x.transpose(1, 2) for x in (query, *padded))
+    out, weights = attend(
+        (rows[0], rows[1], rows[2]), dropout, wanted, layout="bthd", scale=scaling, **further
+    )
+    return out, None if weights is None else weights[..., :-1]

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which classes of Hugging Face Transformers run with attn_implementation="qkv", and which not."""
+
+import functools
+import inspect
+import re
+import sys
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+
+_NAME = "qkv"
+
+# The types of the configurations whose models get the masks that "eager" gets: numbers that are
+# added, never left out because the module says that it is causal.
+_MASKED_AS_EAGER: Set[type] = set()
+
+_ATTENTION = re.compile(r"^class \w*Attention\w*\(", re.MULTILINE)
+_INTERFACE = re.compile(r"\bALL_ATTENTION_FUNCTIONS\b")
+# A table of classes of attention, one for each name of an implementation.
+_TABLE = re.compile(r"_CLASSES\[\s*(?:self\.)?config\._attn_implementation\s*\]")
+# A case of its own for "sdpa", which leaves masks out.
+_GUARD = re.compile(r"_attn_implementation\s*(?:==|!=|in|not in)[^\n]*\"sdpa\"")
+# Numbers that are made one with a mask, of whichever type it is.
+_CAST = re.compile(r"\.to\(attention_mask\.dtype\)")
+
+
+def _sources(cls: type) -> Iterator[str]:
+    """The files that define a class of models and those that it is derived from."""
+    from transformers import PreTrainedModel
+
+    seen = set()
+    for base in cls.__mro__:
+        module = sys.modules.get(base.__module__)
+        if base is PreTrainedModel or not issubclass(base, PreTrainedModel):
+            continue
+        if module is None or module.__name__ in seen:
+            continue
+        seen.add(module.__name__)
+        try:
+            yield inspect.getsource(module)
+        except (OSError, TypeError):  # typed in: what it is derived from may still be a file
+            continue
+
+
+@functools.cache
+def _judged(cls: type) -> Tuple[Optional[str], bool]:
+    """Why a class cannot run with these kernels, or None; and whether it needs eager's masks."""
+    files = list(_sources(cls))
+    if not files:
+        return "has no source file that says how it computes attention", False
+    if any(_TABLE.search(file) for file in files):
+        return "takes its attention from a table of classes, which has none of this name", False
+    calls = any(_INTERFACE.search(file) for file in files)
+    if not calls and any(_ATTENTION.search(file) for file in files):
+        return "has attention of its own, which does not call the attention interface", False
+    if not calls:
+        return None, False
+    # With "sdpa" come boolean masks, or none where module.is_causal says it all. A class that
+    # declares neither "sdpa" nor other implementations need not be ready for them.
+    as_sdpa: bool = cls._supports_sdpa  # type: ignore[attr-defined]
+    as_others: bool = cls._supports_attention_backend  # type: ignore[attr-defined]
+    ready = as_sdpa or (as_others and not any(_CAST.search(file) for file in files))
+    return None, not ready or any(_GUARD.search(file) for file in files)
+
+
+def check_class(model: Any) -> None:
+    """Refuses a model whose class does not go through the attention interface."""
+    why, masked_as_eager = _judged(type(model))
+    if why is not None:
+        raise ValueError(
+            f'attn_implementation="{_NAME}": {type(model).__name__} {why}; use "eager" for it. '
+            "Parts of a model are set by a dictionary, such as "
+            f'attn_implementation={{"text_config": "{_NAME}"}}'
+        )
+    if masked_as_eager:
+        _MASKED_AS_EAGER.add(type(model.config))
+
+
+def is_masked_as_eager(config: Any) -> bool:
+    """Whether models of this configuration get the masks that "eager" gets."""
+    return type(config) in _MASKED_AS_EAGER
+
+
+def make_mask(*arguments: Any, **options: Any) -> Any:
+    """Boolean masks, true where a query may attend, and none where is_causal says it all.
+
+    Where that cannot be relied on, it makes the masks of "eager".
+    """
+    from transformers.masking_utils import eager_mask, sdpa_mask
+
+    make = eager_mask if is_masked_as_eager(options.get("config")) else sdpa_mask
+    return make(*arguments, **options)
+
+
+# ---- where models are made and changed ----------------------------------------------------------
+
+
+def _asked(config: Any, implementation: Any) -> List[Tuple[Any, Any]]:
+    """Each part of a configuration with the implementation that is asked for it.
+
+    As in Transformers: a string is for all parts, a dictionary names them, and "" is the whole.
+    """
+    own = implementation
+    if isinstance(implementation, dict):
+        own = implementation.get("", config._attn_implementation)
+    pairs = [(config, own)]
+    for key in config.sub_configs:
+        part = getattr(config, key, None)
+        if part is not None:
+            asked = implementation
+            if isinstance(implementation, dict):
+                asked = implementation.get(key, part._attn_implementation)
+            pairs += _asked(part, asked)
+    return pairs
+
+
+def _checked_when_made(made: Callable[..., str]) -> Callable[..., str]:
+    @functools.wraps(made)
+    def checked(self: Any, requested_attention: Any, *arguments: Any, **options: Any) -> str:
+        if requested_attention == _NAME:
+            check_class(self)
+        return made(self, requested_attention, *arguments, **options)
+
+    return checked
+
+
+def _checked_when_set(changed: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(changed)
+    def checked(self: Any, attn_implementation: Any, *arguments: Any, **options: Any) -> None:
+        from transformers import PreTrainedModel
+
+        asked: Dict[int, Any] = {
+            id(config): own for config, own in _asked(self.config, attn_implementation)
+        }
+        whole = asked[id(self.config)]
+        for part in self.modules():  # all before the first is changed
+            if isinstance(part, PreTrainedModel) and asked.get(id(part.config), whole) == _NAME:
+                check_class(part)
+        return changed(self, attn_implementation, *arguments, **options)
+
+    return checked
+
+
+def watch_models() -> None:
+    """Has classes checked when models are made with "qkv" or changed to it.
+
+    Transformers asks a class only for names that it knows. It may be called more than once.
+    """
+    from transformers import PreTrainedModel
+
+    for name, wrap in (
+        ("get_correct_attn_implementation", _checked_when_made),
+        ("set_attn_implementation", _checked_when_set),
+    ):
+        method = getattr(PreTrainedModel, name)
+        if getattr(method, "__module__", "") != __name__ and not hasattr(method, "_by_qkv"):
+            wrapped = wrap(method)
+            wrapped._by_qkv = True  # type: ignore[attr-defined]
+            setattr(PreTrainedModel, name, wrapped)
