@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which classes of Transformers are made with "qkv" or changed to it, and which masks they get."""
 
+import importlib
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
@@ -88,6 +90,22 @@ def test_a_class_without_a_file():
     config._attn_implementation = "qkv"
     with pytest.raises(ValueError, match="Typed has no source file that says how it computes"):
         Typed(config)
+
+
+def test_attention_in_a_file_beside_the_model(tmp_path, monkeypatch):
+    (tmp_path / "their_layers.py").write_text(
+        "import torch\nclass OwnAttention(torch.nn.Module):\n    pass\n"
+    )
+    (tmp_path / "their_model.py").write_text(
+        "import transformers\nfrom their_layers import OwnAttention\n"
+        "class Theirs(transformers.PreTrainedModel):\n"
+        "    config_class = transformers.BertConfig\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = transformers.BertConfig()
+    config._attn_implementation = "qkv"
+    with pytest.raises(ValueError, match="Theirs has attention of its own"):
+        importlib.import_module("their_model").Theirs(config)
 
 
 def test_registering_again_wraps_nothing_twice():

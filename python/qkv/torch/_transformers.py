@@ -32,6 +32,11 @@ _UNUSED = frozenset(
         "output_router_logits",
         "num_items_in_batch",
         "return_dict",
+        # What enters the model: embeddings, masks and losses are made of it outside attention.
+        "token_type_ids",
+        "mm_token_type_ids",
+        "moe_mm_token_type_ids",
+        "labels",
         # Rotary embeddings and caches are done with when attention is called.
         "position_ids",
         "position_embeddings",

@@ -23,20 +23,31 @@ _GUARD = re.compile(r"_attn_implementation\s*(?:==|!=|in|not in)[^\n]*\"sdpa\"")
 _CAST = re.compile(r"\.to\(attention_mask\.dtype\)")
 
 
-def _sources(cls: type) -> Iterator[str]:
-    """The files that define a class of models and those that it is derived from."""
+def _files(cls: type) -> Iterator[Any]:
+    """The modules that define a class of models, what it is derived from, and their layers."""
+    from torch.nn import Module
     from transformers import PreTrainedModel
 
-    seen = set()
     for base in cls.__mro__:
-        module = sys.modules.get(base.__module__)
         if base is PreTrainedModel or not issubclass(base, PreTrainedModel):
             continue
-        if module is None or module.__name__ in seen:
+        file = sys.modules.get(base.__module__)
+        if file is None:
             continue
-        seen.add(module.__name__)
+        yield file
+        for layer in list(vars(file).values()):
+            # Models that are parts are judged themselves, and so are the library's own layers.
+            if inspect.isclass(layer) and issubclass(layer, Module):
+                place = layer.__module__
+                is_shared = re.match(r"torch\.|transformers\.(?!models\.)", place)
+                if not is_shared and not issubclass(layer, PreTrainedModel):
+                    yield sys.modules.get(place)
+
+
+def _sources(cls: type) -> Iterator[str]:
+    for file in {id(file): file for file in _files(cls) if file is not None}.values():
         try:
-            yield inspect.getsource(module)
+            yield inspect.getsource(file)
         except (OSError, TypeError):  # typed in: what it is derived from may still be a file
             continue
 
