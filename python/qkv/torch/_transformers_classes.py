@@ -75,10 +75,11 @@ def _judged(cls: type) -> Tuple[Optional[str], bool]:
 
 def check_class(model: Any) -> None:
     """Refuses a model whose class does not go through the attention interface."""
-    why, masked_as_eager = _judged(type(model))
+    cls: type = type(model)
+    why, masked_as_eager = _judged(cls)
     if why is not None:
         raise ValueError(
-            f'attn_implementation="{_NAME}": {type(model).__name__} {why}; use "eager" for it. '
+            f'attn_implementation="{_NAME}": {cls.__name__} {why}; use "eager" for it. '
             "Parts of a model are set by a dictionary, such as "
             f'attn_implementation={{"text_config": "{_NAME}"}}'
         )
@@ -158,12 +159,13 @@ def watch_models() -> None:
     """
     from transformers import PreTrainedModel
 
-    for name, wrap in (
-        ("get_correct_attn_implementation", _checked_when_made),
-        ("set_attn_implementation", _checked_when_set),
-    ):
-        method = getattr(PreTrainedModel, name)
-        if getattr(method, "__module__", "") != __name__ and not hasattr(method, "_by_qkv"):
-            wrapped = wrap(method)
-            wrapped._by_qkv = True  # type: ignore[attr-defined]
+    wraps: Dict[str, Callable[..., Callable[..., Any]]] = {
+        "get_correct_attn_implementation": _checked_when_made,
+        "set_attn_implementation": _checked_when_set,
+    }
+    for name, wrap in wraps.items():
+        method: Any = getattr(PreTrainedModel, name)
+        if not hasattr(method, "_by_qkv"):
+            wrapped: Any = wrap(method)
+            wrapped._by_qkv = True
             setattr(PreTrainedModel, name, wrapped)
