@@ -145,6 +145,23 @@ def test_masks_are_left_out_where_the_class_declares_sdpa(monkeypatch):
     assert masks_of(monkeypatch, make("llama", "qkv"), input_ids=words) == [None, None]
 
 
+def test_a_mask_that_sees_all_is_not_taken_for_a_causal_one(monkeypatch):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = transformers.BertConfig(vocab_size=40, intermediate_size=48, **sizes)
+    model = transformers.BertModel._from_config(config, attn_implementation="qkv").eval()
+    words = torch.arange(5, 14)[None]
+    want = model(words)[0]
+    (mask,) = masks_of(monkeypatch, model, input_ids=words)
+    assert mask.shape == (1, 1, 9, 9) and mask.all() and mask.untyped_storage().nbytes() == 1
+    for layer in model.encoder.layer:
+        layer.attention.self.is_causal = True  # a module that is wrong about itself
+    assert torch.equal(model(words)[0], want)
+    mask[0, 0, 0, 0] = False  # a model that changes the mask is heard
+    called = transformers.AttentionInterface._global_mapping["qkv"]
+    inputs = [torch.ones(1, 4, 9, 8)] * 3
+    assert not called(model.encoder.layer[0].attention.self, *inputs, mask)[0].any()
+
+
 def test_masks_are_eagers_where_the_class_declares_nothing(monkeypatch):
     sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 48}
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 48}

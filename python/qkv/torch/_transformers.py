@@ -8,7 +8,7 @@ import torch
 
 from ._dropout import attend
 from ._sdpa import attend_bare
-from ._transformers_classes import is_masked_as_eager, make_mask, watch_models
+from ._transformers_classes import is_masked_as_eager, make_mask, sees_all, watch_models
 
 # The oldest version that passed the tests: in 5.18 T5 may run other attention, silently.
 OLDEST = (5, 20)
@@ -30,12 +30,16 @@ _UNUSED = frozenset(
         # What else the model returns, or how it counts its loss.
         "output_hidden_states",
         "output_router_logits",
+        "logits_to_keep",
         "num_items_in_batch",
         "return_dict",
         # What enters the model: embeddings, masks and losses are made of it outside attention.
         "token_type_ids",
         "mm_token_type_ids",
         "moe_mm_token_type_ids",
+        "grid_thw",
+        "image_grid_thw",
+        "video_grid_thw",
         "labels",
         # Rotary embeddings and caches are done with when attention is called.
         "position_ids",
@@ -49,6 +53,10 @@ _UNUSED = frozenset(
         "deterministic",
     )
 )
+
+# By "eager" the weights of these do not count the sinks, though the output does. Nothing in the
+# call says so.
+_WEIGHTS_WITHOUT_SINKS = ("GraniteSWAAttention", "GraniteMoeSWAAttention")
 
 # Options that separate sequences in one row. A mask, made from position_ids, does it here.
 _PACKED = ("cu_seq_lens_q", "seq_idx")
@@ -103,6 +111,8 @@ def _forward(
         out [B,Tq,H,E], and the weights [B,H,Tq,Tk] or None.
     """
     _refuse_unknown(module, attention_mask, options)
+    if attention_mask is not None and sees_all(attention_mask):
+        attention_mask, options["is_causal"] = None, False
     wanted = _wants_weights(module, options)
     is_single = query.size(2) == 1
     if is_single and not (wanted or any(options.get(x) is not None for x in _ALTERING)):
@@ -116,6 +126,8 @@ def _forward(
         further["sinks"] = options["s_aux"]
     if options.get("sinks") is not None:
         return _with_sinks((query, key, value), options["sinks"], dropout, wanted, scaling, further)
+    if wanted and "sinks" in further and type(module).__name__ in _WEIGHTS_WITHOUT_SINKS:
+        return _with_weights_without_sinks(module, (query, key, value), dropout, scaling, further)
     if is_single:  # the same memory with either order of axes; one transpose, not three
         out, weights = attend((query, key, value), dropout, wanted, scale=scaling, **further)
         return out.transpose(1, 2), weights
@@ -225,3 +237,21 @@ def _with_sinks(
         (rows[0], rows[1], rows[2]), dropout, wanted, layout="bthd", scale=scaling, **further
     )
     return out, None if weights is None else weights[..., :-1]
+
+
+def _with_weights_without_sinks(
+    module: torch.nn.Module,
+    inputs: Tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    dropout: float,
+    scaling: Optional[float],
+    further: Dict[str, Any],
+) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+    """The output with sinks, [B,Tq,H,E], and the weights as they are without them."""
+    if dropout > 0:  # both would have to drop the same weights
+        raise ValueError(
+            f'attn_implementation="{_NAME}": {type(module).__name__} returns no weights with '
+            f"dropout, got {dropout}"
+        )
+    out, _ = attend(inputs, 0.0, False, scale=scaling, **further)
+    del further["sinks"]
+    return out.transpose(1, 2), attend(inputs, 0.0, True, scale=scaling, **further)[1]

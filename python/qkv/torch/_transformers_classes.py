@@ -7,13 +7,16 @@ import re
 import sys
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
+import torch
+
 _NAME = "qkv"
 
 # The types of the configurations whose models get the masks that "eager" gets: numbers that are
 # added, never left out because the module says that it is causal.
 _MASKED_AS_EAGER: Set[type] = set()
 
-_ATTENTION = re.compile(r"^class \w*Attention\w*\(", re.MULTILINE)
+# A class of layers, not one of outputs such as ImageClassifierOutputWithNoAttention.
+_ATTENTION = re.compile(r"^class (?!\w*Output)\w*Attention\w*\(", re.MULTILINE)
 _INTERFACE = re.compile(r"\bALL_ATTENTION_FUNCTIONS\b")
 # A table of classes of attention, one for each name of an implementation.
 _TABLE = re.compile(r"_CLASSES\[\s*(?:self\.)?config\._attn_implementation\s*\]")
@@ -25,7 +28,6 @@ _CAST = re.compile(r"\.to\(attention_mask\.dtype\)")
 
 def _files(cls: type) -> Iterator[Any]:
     """The modules that define a class of models, what it is derived from, and their layers."""
-    from torch.nn import Module
     from transformers import PreTrainedModel
 
     for base in cls.__mro__:
@@ -37,7 +39,7 @@ def _files(cls: type) -> Iterator[Any]:
         yield file
         for layer in list(vars(file).values()):
             # Models that are parts are judged themselves, and so are the library's own layers.
-            if inspect.isclass(layer) and issubclass(layer, Module):
+            if inspect.isclass(layer) and issubclass(layer, torch.nn.Module):
                 place = layer.__module__
                 is_shared = re.match(r"torch\.|transformers\.(?!models\.)", place)
                 if not is_shared and not issubclass(layer, PreTrainedModel):
@@ -95,12 +97,28 @@ def is_masked_as_eager(config: Any) -> bool:
 def make_mask(*arguments: Any, **options: Any) -> Any:
     """Boolean masks, true where a query may attend, and none where is_causal says it all.
 
-    Where that cannot be relied on, it makes the masks of "eager".
+    Where that cannot be relied on, it makes the masks of "eager". A mask that would be left out
+    because every query sees every key is made, of one element: the module might say that it is
+    causal, as that of Phi-4's images does.
     """
     from transformers.masking_utils import eager_mask, sdpa_mask
 
-    make = eager_mask if is_masked_as_eager(options.get("config")) else sdpa_mask
-    return make(*arguments, **options)
+    if is_masked_as_eager(options.get("config")):
+        return eager_mask(*arguments, **options)
+    mask = sdpa_mask(*arguments, **options)
+    if mask is None and options.get("allow_is_bidirectional_skip"):
+        one: Any = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=options.get("device", "cpu"))
+        one._sees_all = True
+        return one.expand(options["batch_size"], 1, options["q_length"], options["kv_length"])
+    return mask
+
+
+def sees_all(mask: torch.Tensor) -> bool:
+    """Whether `make_mask` made this mask for queries that see every key."""
+    if torch.compiler.is_compiling():
+        return False  # it is a mask like any other
+    one = mask._base
+    return one is not None and getattr(one, "_sees_all", False) and one._version == 0
 
 
 # ---- where models are made and changed ----------------------------------------------------------
