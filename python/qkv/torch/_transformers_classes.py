@@ -108,7 +108,8 @@ def make_mask(*arguments: Any, **options: Any) -> Any:
     mask = sdpa_mask(*arguments, **options)
     if mask is None and options.get("allow_is_bidirectional_skip"):
         one: Any = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=options.get("device", "cpu"))
-        one._sees_all = True
+        if not torch.compiler.is_compiling():
+            one._sees_all = True
         return one.expand(options["batch_size"], 1, options["q_length"], options["kv_length"])
     return mask
 
@@ -143,6 +144,17 @@ def _asked(config: Any, implementation: Any) -> List[Tuple[Any, Any]]:
     return pairs
 
 
+def _check_parts(model: Any, implementation: Any) -> None:
+    """Checks the classes of all parts that would get these kernels, before the first is changed."""
+    from transformers import PreTrainedModel
+
+    asked: Dict[int, Any] = {id(part): own for part, own in _asked(model.config, implementation)}
+    whole = asked[id(model.config)]
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel) and asked.get(id(part.config), whole) == _NAME:
+            check_class(part)
+
+
 def _checked_when_made(made: Callable[..., str]) -> Callable[..., str]:
     @functools.wraps(made)
     def checked(self: Any, requested_attention: Any, *arguments: Any, **options: Any) -> str:
@@ -156,15 +168,8 @@ def _checked_when_made(made: Callable[..., str]) -> Callable[..., str]:
 def _checked_when_set(changed: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(changed)
     def checked(self: Any, attn_implementation: Any, *arguments: Any, **options: Any) -> None:
-        from transformers import PreTrainedModel
-
-        asked: Dict[int, Any] = {
-            id(config): own for config, own in _asked(self.config, attn_implementation)
-        }
-        whole = asked[id(self.config)]
-        for part in self.modules():  # all before the first is changed
-            if isinstance(part, PreTrainedModel) and asked.get(id(part.config), whole) == _NAME:
-                check_class(part)
+        if _NAME in repr(attn_implementation):
+            _check_parts(self, attn_implementation)
         return changed(self, attn_implementation, *arguments, **options)
 
     return checked
