@@ -34,6 +34,7 @@ _UNUSED = frozenset(
         "num_items_in_batch",
         "return_dict",
         # What enters the model: embeddings, masks and losses are made of it outside attention.
+        "input_ids",
         "token_type_ids",
         "mm_token_type_ids",
         "moe_mm_token_type_ids",

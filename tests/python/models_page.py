@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/transformers-models.md: the models that run with "qkv", are refused, or were not tried.
+
+    python tests/python/models_page.py RESULTS [NAME...]
+
+judges all configurations, or those named, and writes the page. RESULTS keeps one line of JSON for
+each class: what it has is not judged again. The test of every model compares the page with what it
+finds.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import multiprocessing
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Set, Tuple
+
+import every_model
+import transformers
+from every_model import Result
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+PAGE = Path(__file__).parents[2] / "docs" / "transformers-models.md"
+SECONDS = 120  # for all classes of one configuration, while the page is made
+
+_SECTIONS = {
+    "equal": (
+        "Equal",
+        "Outputs, gradients and weights are `eager`'s, and so are the words that models write with "
+        "each cache.",
+    ),
+    "refused": (
+        "Refused",
+        "By a `ValueError` that names the class: when the model is made or changed, or, where an "
+        "option of a call is named, when it is called.",
+    ),
+    "as sdpa": (
+        "As sdpa",
+        "Parts of models. Called alone, without a mask, they see all keys by `eager`, but are "
+        'causal by "sdpa" and by "qkv". Inside their models they are equal.',
+    ),
+    "no attention": (
+        "Nothing to replace",
+        "They run and are equal, but no module calls the interface: the small model has no "
+        "attention, or attention of another kind in a file in which another class calls it.",
+    ),
+    "not tried": (
+        "Not tried",
+        "They are not refused, and neither are they tested: the test found no small configuration, "
+        "no input, or a package is missing.",
+    ),
+}
+
+
+class _LateError(BaseException):
+    """Nothing but `_judged_in_time` catches it."""
+
+
+def judged(name: str) -> List[Result]:
+    """All classes of one configuration."""
+    try:
+        classes = every_model.classes_of(name)
+    except Exception as error:
+        return [Result(name, "", "not tried", f"{type(error).__name__}: {error}")]
+    if not classes:
+        return [Result(name, "", "not tried", "no class of models is for this configuration")]
+    return [every_model.judge(name, cls) for cls in classes]
+
+
+def _judged_in_time(name: str) -> List[Result]:
+    def stop(*_: Any) -> None:
+        raise _LateError
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    try:
+        return judged(name)
+    except _LateError:
+        return [Result(name, "", "not tried", f"not done in {SECONDS} seconds")]
+    finally:
+        signal.alarm(0)
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+
+def reason(result: Result) -> str:
+    """Why a class is refused or not tried, without what differs from class to class."""
+    text = result.text.split(" | ")[0]
+    if result.state == "refused":
+        option = re.search(r"passes (\w+) to attention", text)
+        if option:
+            return f"passes `{option[1]}` to attention"
+        if text.startswith("changed: "):
+            return 'a part has attention of its own (made with "qkv", the part stays with `eager`)'
+        return re.sub(r'.*attn_implementation="qkv": \w+ (.*?)(; use.*|$)', r"\1", text)
+    package = re.search(r"requires the (\w+) library|No module named '(\w+)'", text)
+    if package:
+        return f"needs the package {package[1] or package[2]}"
+    if "too large" in text:
+        return "no small configuration was found: too large"
+    if text.endswith("NaN"):
+        return "eager itself gives NaN"
+    if "not reached" in text:
+        return "no input reached its attention"
+    if re.match(r"(small|short|as it is|\w+Error): ", text):
+        return "no small configuration or no input was found"
+    return text
+
+
+def entries(results: List[Result]) -> Dict[str, Dict[str, Set[str]]]:
+    """For each state and reason, the names of configurations, or of classes that stand out."""
+    kept: Dict[str, Dict[str, Set[str]]] = collections.defaultdict(
+        lambda: collections.defaultdict(set)
+    )
+    by_name: Dict[str, List[Result]] = collections.defaultdict(list)
+    for result in results:
+        by_name[result.name].append(result)
+    for name, group in by_name.items():
+        alike = len({result.state for result in group}) == 1
+        for result in group:
+            key = "" if result.state in ("equal", "as sdpa", "no attention") else reason(result)
+            kept[result.state][key].add(f"`{name}`" if alike else f"`{name}` ({result.model})")
+    return kept
+
+
+def _wrapped(names: Set[str]) -> List[str]:
+    """One line for each first letter."""
+    lines: Dict[str, List[str]] = collections.defaultdict(list)
+    for name in sorted(names):
+        lines[name[1]].append(name)
+    return [", ".join(line) + "  " for line in lines.values()]
+
+
+def rendered(results: List[Result]) -> str:
+    kept = entries(results)
+    counts = collections.Counter(result.state for result in results)
+    page = [
+        "<!-- SPDX-License-Identifier: Apache-2.0 -->",
+        "# The models of Transformers, one by one",
+        "",
+        f"Transformers {transformers.__version__}: {len({r.name for r in results})} configurations "
+        f"and {len(results)} classes: for each configuration its model, and the class that writes "
+        "text, if there is one. Made by `tests/python/models_page.py`; the tests judge some of "
+        "the configurations anew, and all of them with QKV_TEST_SCALE=100.",
+        "",
+        "Models are small, their parameters are drawn so that attention matters, and their numbers "
+        "are float64, or float32 where a model insists on it. A class in parentheses stands where "
+        "the classes of a configuration differ.",
+        "",
+    ]
+    for state, (title, text) in _SECTIONS.items():
+        page += [
+            f"## {title}: {counts[state]} {'class' if counts[state] == 1 else 'classes'}",
+            "",
+            text,
+            "",
+        ]
+        for key, names in sorted(kept[state].items()):
+            if key:
+                page += [f"**{key[0].upper()}{key[1:]}** ({len(names)}):  "]
+            page += [*_wrapped(names), ""]
+        if state == "equal":
+            page += _notes(results)
+    return "\n".join(page).rstrip() + "\n"
+
+
+def _notes(results: List[Result]) -> List[str]:
+    """What is known to be untested in classes that are equal."""
+    equal = [r for r in results if r.state == "equal"]
+    missed = {r.model: m[1] for r in equal if (m := re.search(r"not reached: ([^)]*)", r.text))}
+    silent = sorted(r.model for r in equal if every_model.NO_WEIGHTS in r.text.split("; "))
+    lines = ["Modules that no input of the test reached:", ""]
+    lines += [f"- {model}: {modules}" for model, modules in sorted(missed.items())]
+    if silent:
+        lines += ["", "Without weights if asked for them (None): " + ", ".join(silent) + "."]
+    return [*lines, ""]
+
+
+def written() -> Tuple[str, Dict[str, str]]:
+    """The version of Transformers that the page is for, and each entry with its section."""
+    text = PAGE.read_text()
+    titles = {title: state for state, (title, _) in _SECTIONS.items()}
+    states: Dict[str, str] = {}
+    for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        state = titles[part.split(":")[0]]
+        for line in part.splitlines():
+            if line.startswith("`"):  # a list of names
+                for name, model in re.findall(r"`([\w.-]+)`(?: \((\w+)\))?", line):
+                    states[f"{name} {model}".strip()] = state
+    version = re.search(r"Transformers ([\d.]+):", text)
+    return (version[1] if version else ""), states
+
+
+def main() -> None:
+    kept = Path(sys.argv[1])
+    lines = kept.read_text().splitlines() if kept.exists() else []
+    results = [Result(*json.loads(line)) for line in lines]
+    done = {result.name for result in results}
+    names = [n for n in sys.argv[2:] or CONFIG_MAPPING_NAMES if n not in done]
+    with (
+        multiprocessing.get_context("spawn").Pool(maxtasksperchild=20) as pool,
+        kept.open("a") as out,
+    ):
+        for group in pool.imap_unordered(_judged_in_time, names):
+            for result in group:
+                print(result.state, result.name, result.model)
+                out.write(json.dumps(list(result)) + "\n")
+            out.flush()
+            results += group
+    wrong = [result for result in results if result.state == "different"]
+    if wrong:
+        sys.exit("\n".join(f"{r.name} {r.model}: {r.text}" for r in wrong))
+    PAGE.write_text(rendered(results))
+
+
+if __name__ == "__main__":
+    main()
