@@ -47,7 +47,8 @@ T additive_score(const T* a, const T* b, const T* v, Index units) {
   for (Index u0 = 0; u0 < units; u0 += core::kUnitChunk) {
     T sum(0);
     const Index end = std::min(units, u0 + core::kUnitChunk);
-    for (Index u = u0; u < end; ++u) sum = fused_multiply_add(v[u], reference::tanh(a[u] + b[u]), sum);
+    for (Index u = u0; u < end; ++u)
+      sum = fused_multiply_add(v[u], reference::tanh(a[u] + b[u]), sum);
     total += sum;
   }
   return total;
