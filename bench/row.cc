@@ -34,7 +34,7 @@ Form form_of(Figure figure) {
     case Figure::kPlainRatio:
       return {"ratio_to_plain", "the plain time", times, kAtMost};
     case Figure::kHarmlessRatio:
-      return {"ratio_to_harmless", "that of close scores", times, kAtMost};
+      return {"ratio_to_harmless", "that of scores close together", times, kAtMost};
     case Figure::kUnitRate:
       return {"units_per_second", "of (i,j,u)", billions, kAtLeast, "G/s"};
     case Figure::kRateShare:

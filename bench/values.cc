@@ -105,7 +105,7 @@ void run_case(Session& session, const ValueCase& one, Pass pass) {
 void run_values(Session& session) {
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     for (const ValueCase& one : cases()) {
-      // The others run the same code.
+      // A quick run has one case without and one with a soft-cap: all others run their code.
       const bool first = one.name == "alibi-0.5" || one.name == "soft-cap";
       if (session.is_quick() && !first) continue;
       run_case(session, one, pass);

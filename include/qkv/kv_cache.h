@@ -69,16 +69,16 @@ class QKV_API KvCache {
   // rounded to the cache's. A cache of q8 takes what quantize_q8 (qkv/q8.h) takes, and makes the
   // same blocks of it; or blocks, [B,G,T,D/32] and [B,G,T,E/32]. They must not lie in the cache.
   void append(const ConstView& k, const ConstView& v);
-  // The same for some entries: k [n,G,T,D], v [n,G,T,E] for n different `entries`.
+  // For n different `entries`: k [n,G,T,D], v [n,G,T,E].
   void append(const ConstView& k, const ConstView& v, std::span<const Index> entries);
-  // On the calling thread too. If the context's stop flag is set, throws Cancelled: the cache is as
-  // before.
+  // Appends on the context's threads. If its stop flag is set, throws Cancelled, and the cache is
+  // as it was.
   void append(const ConstView& k, const ConstView& v, Context& context);
   void append(const ConstView& k, const ConstView& v, std::span<const Index> entries,
               Context& context);
   // An entry keeps its first `length` keys: those of rejected guesses go. With a window that has
   // dropped keys, `length` is 0 or at least first_key() + window, so that the last key that is left
-  // has its window: as few as the longest the entry has been, less `queries`, is always possible.
+  // has its window; (the longest the entry has been) - `queries` and above is always accepted.
   // Then calls may have one query, and one more for each key that is appended.
   void truncate(Index entry, Index length);
   // Room for so many pages in use, without moving any.

@@ -88,8 +88,8 @@ class KvCache:
         Args:
             entry: 0 to B-1.
             length: 0 to the keys it has. With a window that has dropped keys, 0 or at least
-                `first_key(entry) + window`, so that the last key that is left has its window: as
-                few as the longest the entry has been, less `queries`, is always possible. Then
+                `first_key(entry) + window`, so that the last key that is left has its window; (the
+                longest the entry has been) - queries and above is always accepted. Then
                 calls may have one query, and one more for each key that is appended.
 
         Raises:

@@ -305,7 +305,7 @@ SinCos portable_sin_cos(double angle) noexcept {
           by.quarters == 1 || by.quarters == 2 ? -cos : cos};
 }
 
-// The series of portable_log in pairs, as far as its terms count: a relative error near 2^-65.
+// The series of portable_log, its first terms in pairs: a relative error of 2^-62.
 Powers::Powers(double base) noexcept : log_(-kInfinity), log_rest_(0) {
   static constexpr std::array<double, 11> kTerms = {1.0 / 5,  1.0 / 7,  1.0 / 9,  1.0 / 11,
                                                     1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19,
@@ -341,8 +341,8 @@ Powers::Powers(double base) noexcept : log_(-kInfinity), log_rest_(0) {
 }
 
 double Powers::of(double exponent) const noexcept {
-  if (exponent == 0) return 1;
-  if (std::isinf(log_)) return exponent > 0 ? 0 : kInfinity;
+  if (exponent == 0 || log_ == 0) return 1;
+  if (!(std::fabs(exponent * log_) < 800)) return (exponent > 0) == (log_ > 0) ? kInfinity : 0;
   const Pair product = exact_product(exponent, log_);
   return exp_of_pair({product.high, product.low + exponent * log_rest_});
 }

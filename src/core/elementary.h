@@ -29,8 +29,8 @@ struct SinCos {
 // Within 1 ulp, for angles of any size; NaN for infinite ones.
 QKV_API SinCos portable_sin_cos(double angle) noexcept;
 
-// Powers of one finite base, which is not negative; within 1 ulp where |exponent log(base)| <= 700.
-// The exponent is finite.
+// Powers of one finite base, which is not negative, with finite exponents. Within 1.5 ulp; within 1
+// where |exponent log(base)| <= 100.
 class QKV_API Powers {
  public:
   explicit Powers(double base) noexcept;

@@ -36,10 +36,11 @@ inline std::optional<char32_t> next_code_point(std::string_view text, std::size_
 // C0, delete and C1: characters that a terminal acts on.
 constexpr bool is_control(char32_t c) { return c < 0x20 || (c >= 0x7F && c <= 0x9F); }
 
-// Marks that change the direction of the following text, and other invisible ones.
+// Marks that end a line or change the direction of the following text, and other invisible ones.
+// The two joiners, U+200C and U+200D, belong to words and to emoji, and stay.
 constexpr bool is_unseen(char32_t c) {
-  return c == 0xAD || c == 0x61C || c == 0x200E || c == 0x200F || (c >= 0x202A && c <= 0x202E) ||
-         (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
+  return c == 0xAD || c == 0x61C || c == 0x200B || c == 0x200E || c == 0x200F ||
+         (c >= 0x2028 && c <= 0x202E) || c == 0x2060 || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
 }
 
 // The text on one line that is safe on a terminal: control characters and bytes that are not UTF-8

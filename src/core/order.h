@@ -45,15 +45,13 @@ inline constexpr Index kUnitChunk = 32;
 // two-core peak, with equal bits for one and two threads.
 inline constexpr Index kGradientBlock = 128;
 
-// Exponents x below which a weight exp(x) counts as 0: ln(2^-72), in float64 ln(2^-968). A
-// subnormal operand or result takes some 150 cycles on many CPUs. The smallest weights are 2^54
-// times the smallest normal number, so their products are normal down to gradients of out of about
-// 1e-12 (2^-40), times keys and a scale. In a float32 sum such a weight shows only if its value is
-// 2^48 times the others.
+// Exponents x below which a weight exp(x) counts as 0: ln(2^-72), in float64 ln(2^-968). Subnormal
+// operands and results take some 150 cycles on many CPUs; weights from here on leave factors of
+// 2^54 before a product is one (docs/decisions/0032-small-weights-are-zero.md).
 template <class T>
 inline constexpr T kLeastExponent = sizeof(T) == 4 ? T(-49.9065970003) : T(-670.966470782027);
 
-// Exponents above those of the subnormal results of exp: for exponentials that are results, not
+// exp(x) is a normal number for x from here on: the threshold of exponentials that are results, not
 // weights.
 template <class T>
 inline constexpr T kNormalExponent = sizeof(T) == 4 ? T(-87.3) : T(-708.3);

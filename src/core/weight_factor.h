@@ -19,6 +19,12 @@ bool has_large_lse(T lse) {
   return std::abs(lse) > T(kLargeLse) && std::isfinite(lse);
 }
 
+// exp(x) as a weight: 0 where it is too small to count.
+template <class T>
+T weight_exp(T x) {
+  return x < kLeastExponent<T> ? T(0) : portable_exp(x);
+}
+
 // The factor of the weights of a row; `sum` is that of exp(s_j - lse) over live keys and the sink.
 // Applied only if the rounding of lse explains the sum's difference from 1: an lse may be that of
 // more keys than are given.

@@ -118,8 +118,8 @@ struct DotKernels {
   // s_n = -inf where allowed_n is 0.
   void (*mask)(T* s, const std::uint8_t* allowed, Index n);
   // Replaces the scores of n keys (a multiple of 16) by exp(s - max), masked ones (-inf) and those
-  // with s - max < least by 0, for each row; returns the rows' max and sum. Weights of attention:
-  // core::kLeastExponent.
+  // with s - max < least by 0, for each row; returns the rows' max and sum. `least` is
+  // core::kLeastExponent for weights of attention, else core::kNormalExponent.
   void (*softmax)(const RowsOf<T>& s, Index rows, Index n, T least, T* max, T* sum);
   // Merges the chunk states of n rows into the total; *_factor are those of the sums so far.
   void (*merge)(Index n, const SoftmaxState<T>& total, const SoftmaxState<const T>& chunk,

@@ -102,7 +102,7 @@ HWY_INLINE V exp_nonpositive(D d, V x, T least = core::kNormalExponent<T>) {
 #endif
 }
 
-// The same for a weight, 0 where it is too small to count.
+// exp(x) as a weight: 0 where it is too small to count.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V weight_exp(D d, V x) {
   return exp_nonpositive(d, x, core::kLeastExponent<hn::TFromD<D>>);

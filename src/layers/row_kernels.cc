@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 
-#include "core/elementary.h"
 #include "reference/scalar.h"
 #include "reference/sum.h"
 
@@ -56,7 +55,9 @@ void RowKernels<T>::weights(const T* row, Index n, T max, T sum, T* w) const {
     kernels_->weights(row, n, core::kNormalExponent<T>, max, sum, w);
     return;
   }
-  for (Index j = 0; j < n; ++j) w[j] = core::portable_exp(row[j] - max) / sum;
+  for (Index j = 0; j < n; ++j) {
+    w[j] = reference::exp_from<T>(core::kNormalExponent<T>, row[j] - max) / sum;
+  }
 }
 
 template <class T>

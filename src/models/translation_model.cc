@@ -19,7 +19,8 @@ using Tokens = std::vector<std::string>;
 
 // None of a text without anything to see, of which a model of characters would make something up.
 Tokens tokens_of(const TranslationModel& model, const std::string& text) {
-  return is_blank(text) ? Tokens() : model.tokenizer.split(text);
+  Tokens tokens = model.tokenizer.split(text);
+  return is_blank(text) ? Tokens() : tokens;
 }
 
 // Whether unknown tokens are copied. Throws Error if they cannot be.

@@ -97,7 +97,7 @@ T row_factor(const Problem& p, const GradientSources& from, const QueryAt& at,
   const T lse = element<T>(p, from.lse, at.b, at.h, p.sequence(at.b).q0 + at.i, 0);
   if (!core::has_large_lse(lse)) return T(1);
   double sum = 0;
-  if (p.sinks.given()) sum += reference::exp(parameter<T>(p.sinks, at.h, 0, 0) - lse);
+  if (p.sinks.given()) sum += weight_exp<T>(parameter<T>(p.sinks, at.h, 0, 0) - lse);
   for (Index n = 0; n < row.scores.count; ++n) sum += row.w[n];
   return core::weight_factor(lse, sum);
 }
@@ -139,7 +139,7 @@ T sink_gradient(const Problem& p, const GradientSources& from, const QueryAt& at
   if (sink == -kInfinity<T>) return T(0);
   if (!any_live) return -delta;  // lse = sink: w_sink = 1
   const T lse = element<T>(p, from.lse, at.b, at.h, p.sequence(at.b).q0 + at.i, 0);
-  return -(reference::exp(sink - lse) * factor) * delta;
+  return -(weight_exp<T>(sink - lse) * factor) * delta;
 }
 
 // s_j contains -slope |i + o - j|.

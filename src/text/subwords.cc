@@ -64,10 +64,11 @@ std::string Subwords::join(std::span<const std::string> pieces) const {
 
 std::string with_single_blanks(std::string_view text) {
   constexpr char32_t kBlankSign = U'▁';  // SentencePiece's, U+2581
-  if (is_blank(text)) return {};
+  const std::u32string characters = decoded("Subwords::split", text);
+  if (is_blank(characters)) return {};
   std::string result;
   bool is_pending = false;  // a blank, which is written before the next word
-  for (const char32_t c : decoded("Subwords::split", text)) {
+  for (const char32_t c : characters) {
     if (is_space(c) || c == kBlankSign) {
       is_pending = !result.empty();
       continue;

@@ -50,9 +50,9 @@ void tokenize_piece(std::span<const Cluster> piece, std::vector<std::string_view
 
 }  // namespace
 
-bool is_blank(std::string_view text) {
-  return std::ranges::all_of(decoded("is_blank", text),
-                             [](char32_t c) { return is_space(c) || is_ignorable(c); });
+bool is_blank(std::string_view text) { return is_blank(decoded("is_blank", text)); }
+bool is_blank(std::u32string_view characters) {
+  return std::ranges::all_of(characters, [](char32_t c) { return is_space(c) || is_ignorable(c); });
 }
 
 std::vector<std::string> tokenize(std::string_view text) {
@@ -61,8 +61,7 @@ std::vector<std::string> tokenize(std::string_view text) {
 }
 
 std::vector<std::string_view> token_views(std::string_view text) {
-  decoded("tokenize", text);
-  if (is_blank(text)) return {};
+  if (is_blank(decoded("tokenize", text))) return {};
   const std::vector<Cluster> all = clusters(text);
   std::vector<std::string_view> tokens;
   std::size_t start = 0;

@@ -39,6 +39,7 @@ QKV_API std::string lower_case(std::string_view text);
 // width or a shape of their own (Unicode's Default_Ignorable_Code_Point: zero-width spaces and
 // joiners, U+FEFF, variation selectors, soft hyphens). Such a text is read as the empty one.
 QKV_API bool is_blank(std::string_view text);
+bool is_blank(std::u32string_view characters);
 
 // The text in printable form: line breaks as ↵, tabs as ⇥, other control characters, invalid
 // UTF-8 and characters not allowed in XML as U+FFFD; bidirectional control marks

@@ -155,8 +155,7 @@ TEST(Safetensors, OnlyEvenlyNestedStringsAreText) {
   EXPECT_EQ(io::text_from_json(std::string(100000, '[')), std::nullopt);
 }
 
-// Among what is read, by the sizes that the format gives them; a type that it does not know has
-// any.
+// A type that is not read has the size that the format gives it; an unknown one may have any.
 TEST(Safetensors, OtherTypesAreNamedAndPassedOver) {
   const Directory directory;
   const float values[] = {1, 2};

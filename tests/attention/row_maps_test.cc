@@ -426,7 +426,6 @@ TEST(RowMaps, GradientsOfMaskedKeysArePlusZeroOnEveryPath) {
         for (const float held : {1.0F, -1.0F, 0.0F, 1e-41F, 1e30F, kInfinity, NAN}) {
           SCOPED_TRACE(path + ", call " + std::to_string(calls) +
                        (by_bias ? ", bias, " : ", mask, ") + std::to_string(held));
-          if (by_bias && !std::isfinite(held)) continue;  // -inf and NaN is NaN, which is seen
           Tensor k = normal({1, kHeads, kKeys, kWidth}, 2);
           for (Index h = 0; h < kHeads; ++h) {
             for (Index c = 0; c < kWidth; ++c) k.view().at<float>({0, h, kMasked, c}) *= held;

@@ -104,6 +104,30 @@ TEST(SmallWeights, CountFromTheLeastExponentOn) {
   });
 }
 
+// The weight of a sink, of which nothing but its gradient is seen: one live key has weight 1.
+TEST(SmallWeights, CountASinkFromTheLeastExponentOn) {
+  for_each_wide_walk([](const Walk& walk) {
+    const double least = least_of(walk.dtype);
+    const double w = std::exp(least);
+    for (const Index rows : {1, 60}) {
+      SCOPED_TRACE(std::to_string(rows) + " queries");
+      const Tensor q(walk.dtype, {rows, 8}), k(walk.dtype, {1, 8});
+      const Tensor v = convert(std::vector<double>{1}, walk.dtype);
+      const Tensor dout = convert(std::vector<double>(TwoKeys::at(rows), 1.0), walk.dtype);
+      PathRunner run(walk, Dot{});
+      const auto gradient = [&](double sink) {
+        const Tensor sinks = convert(std::vector<double>{sink}, accumulator_of(walk.dtype));
+        return values_of(run({q, k, reshape(v.view(), {1, 1})}, {.sinks = sinks},
+                             {.out = reshape(dout.view(), {rows, 1})})
+                             .at("dsinks"))
+            .back();
+      };
+      EXPECT_NEAR(gradient(least), -double(rows) * w, 1e-2 * double(rows) * w);
+      EXPECT_EQ(gradient(below(least, walk.dtype)), 0);
+    }
+  });
+}
+
 // 0 times an infinity is NaN, however the weight came to be 0.
 TEST(SmallWeights, DoNotHideAnInfiniteValue) {
   for_each_wide_walk([](const Walk& walk) {
@@ -150,6 +174,10 @@ std::vector<SmallCase> small_cases(EdgeCall& x, double unit) {
       return j / 64 % 2 == 1 ? bias * unit : 0;
     });
     add("bias " + std::to_string(bias), [=](Options& o) { o.bias = of_some; });
+  }
+  for (const double sink : {-45, -60, -80, -90}) {
+    const ConstView sinks = x.numbers(sink * unit, Dims(2));
+    add("sink " + std::to_string(sink), [=](Options& o) { o.sinks = sinks; });
   }
   for (const double cap : {30.0, 50.0, 90.0}) {
     add("soft-cap " + std::to_string(cap), [=](Options& o) {

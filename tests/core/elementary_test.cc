@@ -129,6 +129,22 @@ TEST(Elementary, SinesAndCosinesOfAnglesOfAnySize) {
     hash.add(got.sin);
   }
   EXPECT_EQ(hash.value(), 0x98CB2CDD4A994E64U);
+  // 1400 bits of mpmath 1.3.
+  struct {
+    int power;
+    double sin, cos;
+  } const known[] = {{62, -0x1.1c784e462b2d5p-2, -0x1.ebd8c3c160e01p-1},
+                     {100, -0x1.0b34b33a3351ap-1, -0x1.b4be60cc2cab9p-1},
+                     {200, 0x1.242c9224ddb82p-1, 0x1.a4733a346a990p-1},
+                     {400, 0x1.605fa389090cbp-1, -0x1.7373cdaf3e2f2p-1},
+                     {700, -0x1.42bd373540b3dp-1, 0x1.8d78a912dee6ap-1},
+                     {1000, 0x1.e8cadc6e9585ap-1, 0x1.30cd24a3235cfp-2},
+                     {1023, 0x1.6540a80c2fb18p-3, -0x1.f8266285a3621p-1}};
+  for (const auto& one : known) {
+    const core::SinCos got = core::portable_sin_cos(std::ldexp(0x1.3c0ca428c59fbp+0, one.power));
+    EXPECT_LE(error_in_ulp(got.sin, one.sin), 1) << one.power;
+    EXPECT_LE(error_in_ulp(got.cos, one.cos), 1) << one.power;
+  }
   EXPECT_TRUE(std::signbit(core::portable_sin_cos(-0.0).sin));
   EXPECT_TRUE(std::isnan(core::portable_sin_cos(kInfinity).cos));
   // The number closest to a multiple of pi/2 (Muller 2016, table 11.1), and multiples themselves.
@@ -156,7 +172,17 @@ TEST(Elementary, Powers) {
     }
   }
   EXPECT_EQ(hash.value(), 0x491A27468A3BB09DU);
+  for (int n = 0; n < kNumbers; ++n) {
+    const double base = n % 2 == 0 ? 1.6 + 0.4 * numbers.next() : 0.7 + 0.2 * numbers.next();
+    const double exponent = 690 * numbers.next() / std::log(base);
+    ASSERT_LE(error_in_ulp(core::Powers(base).of(exponent), powl(base, exponent)), 1.5)
+        << base << " " << exponent;
+  }
   EXPECT_EQ(core::Powers(3).of(0), 1);
+  EXPECT_EQ(core::Powers(1).of(1e305), 1);
+  EXPECT_EQ(core::Powers(3).of(1e305), kInfinity);
+  EXPECT_EQ(core::Powers(3).of(-1e305), 0);
+  EXPECT_EQ(core::Powers(0.5).of(-1e305), kInfinity);
   EXPECT_EQ(core::Powers(3).of(2), 9);
   EXPECT_EQ(core::Powers(0).of(0), 1);
   EXPECT_EQ(core::Powers(0).of(2), 0);

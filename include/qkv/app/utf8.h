@@ -26,10 +26,11 @@ QKV_API void append_utf8(std::string& text, char32_t code_point);
 QKV_API std::string to_utf8(std::u32string_view code_points);
 
 // How messages and reports write a name: on one line, safe on a terminal, with control characters
-// and invalid UTF-8 as \xNN, bidirectional control marks as \uNNNN.
+// and invalid UTF-8 as \xNN, ends of lines, bidirectional control marks and other marks that are
+// not seen as \uNNNN.
 QKV_API std::string on_one_line(std::string_view text);
 
-// The same in double quotes, truncated after `limit` code points.
+// on_one_line() in double quotes, truncated after `limit` code points.
 QKV_API std::string quoted(std::string_view text, std::size_t limit = 40);
 
 }  // namespace qkv::app

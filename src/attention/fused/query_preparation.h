@@ -8,7 +8,6 @@
 
 #include "attention/fused/block_scores.h"
 #include "attention/fused/gradient_call.h"
-#include "core/elementary.h"
 #include "core/weight_factor.h"
 
 namespace qkv::attn {
@@ -110,7 +109,7 @@ void QueryPreparation<T>::run(Index b, Index h, Index block, core::Arena& arena)
   const RowsOf<T> dq = call_.to.q.given() ? call_.dq.from(b, h, first) : RowsOf<T>{};
   T sink_sum(0);
   for (Index r = 0; r < rows; ++r) {
-    if (p_.sinks.given()) facts[r].sink = core::portable_exp(own_value(p_.sinks, 0, h, 0) - lse[r]);
+    if (p_.sinks.given()) facts[r].sink = core::weight_exp(own_value(p_.sinks, 0, h, 0) - lse[r]);
     factor[r] =
         facts[r].needed ? core::weight_factor(lse[r], facts[r].sum + double{facts[r].sink}) : T(1);
     if (!facts[r].any_live) delta[r] = T(0);  // whatever dout holds there
