@@ -436,12 +436,25 @@ if VERSION >= (2, 3):
     WRONG_CALLS["query must have embed_dim = 12 channels, got [2,*,11]"] = {
         "query": wide, "key": wide, "value": wide
     }  # fmt: skip
+    ragged = torch.nested.nested_tensor([X[0], X[1, :, 1:]])
+    WRONG_CALLS["query must have embed_dim = 12 channels in each sequence, got 11 and 12"] = {
+        "query": ragged, "key": ragged, "value": ragged
+    }  # fmt: skip
+    empty = torch.nested.nested_tensor([X[0, :0]])
+    WRONG_CALLS["query must have a sequence with entries where it is nested, got lengths [0]"] = {
+        "query": empty, "key": empty, "value": empty
+    }  # fmt: skip
     of_one = {"query": nested, "key": nested, "value": nested}
     WRONG_CALLS["key_padding_mask must be None where query is nested"] = {
         **of_one, "key_padding_mask": torch.zeros(N, L, dtype=torch.bool)
     }  # fmt: skip
     WRONG_CALLS["attn_mask must be None where query is nested"] = {
         **of_one, "attn_mask": torch.zeros(L, L, dtype=torch.bool)
+    }  # fmt: skip
+if VERSION >= (2, 6):
+    none = nested.narrow(0, 0, 0)
+    WRONG_CALLS["query must have a sequence with entries where it is nested, got lengths []"] = {
+        "query": none, "key": none, "value": none
     }  # fmt: skip
 
 

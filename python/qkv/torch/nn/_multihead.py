@@ -97,8 +97,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
 
         Args:
             query: [L,N,embed_dim], [N,L,embed_dim] with batch_first, or [L,embed_dim]. Or a strided
-                nested tensor of [L,embed_dim] with batch_first, which is key and value too, without
-                masks and appended keys.
+                nested tensor of [L,embed_dim] with batch_first, not all empty, which is key and
+                value too, without masks and appended keys.
             key, value: [S,N,kdim] and [S,N,vdim], or likewise.
             key_padding_mask: [N,S] or [S]: bool, true where a key is ignored, or numbers that are
                 added to the scores.
@@ -186,8 +186,11 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         named = {"query": query, "key": key, "value": value}
         is_one = query is key and key is value
         takes_nested = is_one and self.batch_first and not self._appended()
+        takes_nested = takes_nested and query.layout == torch.strided and query.dim() == 3
+        if query.is_nested and takes_nested:
+            self._check_sequences(query)
         for (name, x), (width, wanted) in zip(named.items(), widths.items()):
-            if x.is_nested and not (takes_nested and x.layout == torch.strided and x.dim() == 3):
+            if x.is_nested and not takes_nested:
                 raise TypeError(
                     f"{_NAME}: {name} must not be a nested tensor, unless query, key and value are "
                     "one with 3 axes and strided layout, batch_first is True and no keys are "
@@ -211,6 +214,19 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         if query.dim() == 3 and not perhaps(query.size(batch) == key.size(batch)):
             rule = f"the batch size of query, {query.size(batch)}"
             raise ValueError(f"{_NAME}: key must have {rule}, got {_shown(key)}")
+
+    def _check_sequences(self, query: torch.Tensor) -> None:
+        """That a nested query has one number of channels, and can be padded."""
+        sequences = query.unbind()
+        channels = sorted({sequence.size(-1) for sequence in sequences})
+        if len(channels) > 1:
+            rule = f"embed_dim = {self.embed_dim} channels in each sequence"
+            got = " and ".join(str(size) for size in channels)
+            raise ValueError(f"{_NAME}: query must have {rule}, got {got}")
+        lengths = [sequence.size(0) for sequence in sequences]
+        if not any(lengths):
+            rule = "a sequence with entries where it is nested"
+            raise ValueError(f"{_NAME}: query must have {rule}, got lengths {lengths}")
 
     def _projected(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
