@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: E402
 from look_models import HEADS, B, Calls, T, by_torch, draw, of_formula  # noqa: E402
 
 import qkv.torch  # noqa: E402
+from qkv.torch import _look  # noqa: E402
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-13}
 
@@ -146,3 +147,50 @@ def test_a_compiled_layer_of_torchs_own_path():
         want = layer(x)
         with qkv.torch.look(compiled, top=1):
             torch.testing.assert_close(compiled(x), want)
+
+
+def test_a_look_is_left_on_another_thread_while_a_module_is_entered():
+    """The looks that remain see the module all the same."""
+    model, q = Calls(by_torch), draw(B, HEADS, T, 8)
+
+    class Leaving:  # stands before the look, and leaves when it is asked
+        def knows(self, module):
+            if module is model.inner[1]:
+                _look._leave(self)
+            return False
+
+        def take(self, *_):
+            pass
+
+    _look._enter(Leaving())
+    with qkv.torch.look(model, top=1) as seen:
+        model(q, q, q)
+    assert seen.names == ("inner.0", "inner.1")
+    assert type(F.scaled_dot_product_attention).__name__ == "builtin_function_or_method"
+
+
+def test_every_look_notes_what_another_thread_runs():
+    """Also where it makes no call of attention."""
+    model, q, found = Calls(lambda *inputs: inputs[0]), draw(B, HEADS, T, 8), []
+    with qkv.torch.look(model, top=1) as first:
+        looks = qkv.torch.look(model, top=1)
+        thread = threading.Thread(target=lambda: found.append(looks.__enter__()))
+        thread.start()
+        thread.join()
+        model(q, q, q)
+        looks.__exit__(None, None, None)
+    with pytest.raises(IndexError, match="there are none: no call of torch's"):
+        first[0]
+    with pytest.raises(IndexError, match="there are none: the model ran on other threads than"):
+        found[0][0]
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile.module.`")
+def test_every_look_notes_what_is_compiled():
+    torch._dynamo.reset()
+    model, q = Calls(by_torch), draw(B, HEADS, T, 8)
+    compiled = torch.compile(model, backend="eager")
+    with qkv.torch.look(compiled, top=1), qkv.torch.look(model, top=1) as second:
+        compiled(q, q, q)
+    with pytest.raises(IndexError, match="there are none: torch.compile compiled the model"):
+        second[0]

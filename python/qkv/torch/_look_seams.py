@@ -76,7 +76,11 @@ def _watch_modules() -> None:
 
 
 def _entered(module: torch.nn.Module, inputs: Any) -> None:
-    if not is_compiling() and any(watcher.knows(module) for watcher in WATCHERS):
+    if is_compiling():
+        return
+    # All are asked, since each notes what it cannot see; other threads may leave meanwhile.
+    known = [watcher.knows(module) for watcher in list(WATCHERS)]
+    if any(known):
         running().append(module)
 
 
