@@ -12,6 +12,7 @@ from look_models import HEADS, B, Calls, T, by_torch, draw, of_formula  # noqa: 
 
 import qkv.torch  # noqa: E402
 from qkv.torch import _look  # noqa: E402
+from qkv.torch._watch import WATCHERS  # noqa: E402
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-13}
 
@@ -194,3 +195,28 @@ def test_every_look_notes_what_is_compiled():
         compiled(q, q, q)
     with pytest.raises(IndexError, match="there are none: torch.compile compiled the model"):
         second[0]
+
+
+def test_as_a_decorator():
+    """Each call, also one inside of another, is a look of its own."""
+    model, q = Calls(by_torch), draw(B, HEADS, T, 8)
+
+    @qkv.torch.look(model, rows=[0])
+    def run(again):
+        assert len(WATCHERS) == (1 if again else 2)
+        model(q, q, q)
+        return run(again=False) if again else len(WATCHERS)
+
+    assert run(again=True) == 2
+    assert run(again=True) == 2
+    assert WATCHERS == []
+
+
+def test_left_without_being_entered():
+    looks = qkv.torch.look(Calls(by_torch), top=1)
+    with pytest.raises(RuntimeError, match="^look: must be entered before it is left, got __exit"):
+        looks.__exit__(None, None, None)
+    with looks:
+        pass
+    with pytest.raises(RuntimeError, match="^look: must be entered before it is left, got __exit"):
+        looks.__exit__(None, None, None)

@@ -4,7 +4,8 @@
 import operator
 import re
 import threading
-from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple, Union
+from contextlib import ContextDecorator
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -72,7 +73,7 @@ class _Looker:
         return not self.layers or any(is_named(which) for which in self.layers)
 
 
-class _Look:
+class _Look(ContextDecorator):
     """Enters a looker of its own for each `with`, also on several threads and inside of itself."""
 
     def __init__(self, model: torch.nn.Module, layers: Tuple[Which, ...], asked: Asked) -> None:
@@ -86,6 +87,8 @@ class _Look:
         return looker.seen
 
     def __exit__(self, *_: Any) -> None:
+        if not self._inside:
+            raise RuntimeError("look: must be entered before it is left, got __exit__ alone")
         thread = threading.get_ident()
         own = [looker for looker in self._inside if looker.thread == thread]
         looker = (own or self._inside)[-1]  # a generator may be closed by another thread
@@ -104,7 +107,7 @@ def look(
     entropy: Optional[bool] = None,
     value_sums: bool = False,
     pool: Optional[Tuple[int, int]] = None,
-) -> ContextManager[Seen]:
+) -> _Look:
     """Records what the attention of a model does, whichever implementation computes it.
 
     Inside, every call of attention that a module of the model makes is followed by one that
@@ -140,7 +143,8 @@ def look(
 
     Returns:
         A context manager of a `Seen`, which maps names and indices to layers. A layer's results are
-        those of its last call; `calls` has all of them. Entered again it gives a new `Seen`.
+        those of its last call; `calls` has all of them. Entered again it gives a new `Seen`. It may
+        decorate a function, whose calls it is then entered for.
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value. Rows
