@@ -16,7 +16,7 @@
 namespace qkv::bench {
 namespace {
 
-// The same options twice: by which weights vanish, and by which they do not.
+// A kind of options with two values: one by which weights vanish, one by which they do not.
 struct ValueCase {
   std::string name;
   void (*apply)(Problem& problem, float value);

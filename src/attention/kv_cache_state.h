@@ -20,8 +20,8 @@
 #include "core/message.h"
 #include "core/stop.h"
 
-// What a cache holds, and the steps that its functions are made of. Only what reserves throws, and
-// what is told to stop.
+// The contents of a cache, and the steps that its functions are made of. Only steps that reserve
+// memory throw, and those that can be stopped.
 namespace qkv {
 namespace attn {
 
@@ -183,7 +183,7 @@ struct KvCache::State {
   // then take_rows() for all of them, in the same order, makes these rows keys. Until then the
   // cache is as before. Spare pages are used from the last one of `spare` on.
 
-  // What one entry gains.
+  // The keys and pages that one entry gains.
   struct Growth {
     Index entry = 0;
     Index old = 0;        // keys before,

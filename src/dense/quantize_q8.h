@@ -10,7 +10,7 @@
 
 namespace qkv::dense {
 
-// What a call to qkv::quantize_q8 does once its arguments are checked. Throws Error, naming
+// qkv::quantize_q8 after its arguments are checked. Throws Error, naming
 // `function` and `name`, for numbers that no block can hold, and Cancelled.
 void quantize_q8(std::string_view function, const char* name, const ConstView& x,
                  const core::StopPoint& stop, const View& to);

@@ -56,7 +56,7 @@ void expect_same_results(const KvCache& a, const KvCache& b) {
   for (const Index queries : {1, 3}) EXPECT_TRUE(same_bits(result(a, queries), result(b, queries)));
 }
 
-// The same steps after it as without it; the other one does not see them.
+// A copy goes on with the bits of its original, which does not see the steps of the copy.
 void expect_same_future(KvCache a) {
   KvCache b(a.contents()), c(a), d(sizes(1));
   d = c;

@@ -321,7 +321,7 @@ TEST(KvCache, RejectsQueriesWhoseKeysAreGone) {
       message_of([&] { x.cache.attention(q, {.diagonal = TopLeft{}}, {.out = out}); }),
       "KvCache::attention: options.diagonal must be BottomRight: a cache with a window keeps only "
       "the last keys");
-  // Of the queries before the last key some see keys that are gone.
+  // A query before the last key would see keys that are gone.
   x.truncate(0, 36);
   const ConstView two = slice(q.view(), 2, 0, 2);
   EXPECT_EQ(message_of([&] { x.cache.attention(two, {}, {.out = slice(out, 2, 0, 2)}); }),

@@ -26,7 +26,8 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 NEW = 4  # words to write
 NO_WEIGHTS = "no attentions"  # the class asks for them in no way that we know
 LARGEST = 40_000_000  # parameters
-# Of the largest number of a tensor; softmax is widened to float64, some norms are not.
+# Largest differences, relative to the largest number of a tensor: softmax is widened to float64,
+# some norms are not.
 CLOSE = {torch.float64: 1e-5, torch.float32: 2e-4}
 
 

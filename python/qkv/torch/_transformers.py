@@ -27,13 +27,13 @@ _COMPUTED = (*_ALTERING, "is_causal", "sliding_window", "output_attentions")
 # Options that change nothing here, and why.
 _UNUSED = frozenset(
     (
-        # What else the model returns, or how it counts its loss.
+        # Other results of the model, and how it counts its loss.
         "output_hidden_states",
         "output_router_logits",
         "logits_to_keep",
         "num_items_in_batch",
         "return_dict",
-        # What enters the model: embeddings, masks and losses are made of it outside attention.
+        # Inputs of the model: embeddings, masks and losses are made of them outside attention.
         "input_ids",
         "token_type_ids",
         "mm_token_type_ids",

@@ -32,7 +32,7 @@ struct ClosedPipe {};
 
 // The name of an input: "<stdin>" for "-".
 std::string input_name(const std::string& path);
-// The same as text writes it: whatever bytes the name has, they move no cursor and end no line.
+// The name of an input as messages write it: none of its bytes moves a cursor or ends a line.
 std::string shown_name(const std::string& path);
 
 // Prints results. Throws ClosedPipe, and OutputError when standard output cannot be written.
