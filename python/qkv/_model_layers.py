@@ -280,7 +280,11 @@ class CrossEntropy:
         return _cross_entropy, self._config
 
     def parameters(self) -> Dict[str, Any]:
-        """The parameters by name: none."""
+        """The parameters by name.
+
+        Returns:
+            An empty dictionary: it has none.
+        """
         return {}
 
     def _weight_of(self, targets: Numbers) -> float:

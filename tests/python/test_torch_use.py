@@ -389,7 +389,7 @@ REFUSED = {
     ),
     "conjugated": (
         lambda: X.to(torch.complex64).conj(),
-        "q must be (float64, float32, bfloat16, float16|an array .* that gives its memory)",
+        "q must be (float64, float32, bfloat16 or float16|an array .* that gives its memory)",
     ),
 }
 
