@@ -189,6 +189,7 @@ std::string next_steps(const DemoOptions& options, const Common& common) {
   std::string text;
   if (!options.outputs.paths.empty()) {
     std::vector<std::string> names;
+    names.reserve(options.outputs.paths.size());
     for (const std::string& path : options.outputs.paths) names.push_back(shown_name(path));
     text += fmt::format("Where it looked is also in {}.\n", fmt::join(names, ", "));
   }
