@@ -117,7 +117,7 @@ step_apart() {
   local forgotten
   scripts/build.sh apart
   forgotten=$(comm -23 \
-    <(find src tools tests bench -name '*.cc' ! -path 'tests/consumers/*' ! -path 'tests/recipes/*' ! -path 'bench/peers/*' |
+    <(find src app tests bench -name '*.cc' ! -path 'tests/consumers/*' ! -path 'tests/recipes/*' ! -path 'bench/peers/*' |
       sort) \
     <(compiled_files apart))
   if [ -n "$forgotten" ]; then

@@ -14,73 +14,64 @@ import tempfile
 
 # ---- the table ----------------------------------------------------------------------------------
 
-# Each component (folder) of src/ and the lower components that it may include; every component may include itself.
-# A component within a component is separate.
-COMPONENTS = {
-    # qkv
+# Each component (folder) of the library qkv and the lower components that it may include; every component may
+# include itself. A component within a component is separate.
+QKV = {
     "core": "",
     "reference": "core",
     "kernels": "core",
     "runtime": "core",
     "dense": "core reference kernels runtime",
     "attention/validate": "core",
-    "attention/fused": "core kernels runtime",
-    "attention/rowmaps": "core reference kernels runtime attention/fused",
-    "backend/cpu": "core reference kernels runtime dense attention/fused attention/rowmaps",
-    "attention": "core reference kernels runtime dense attention/validate attention/fused "
-    "attention/rowmaps backend/cpu",
+    "attention/tiles": "core kernels runtime",
+    "attention/forward": "core kernels runtime attention/tiles",
+    "attention/backward": "core kernels runtime attention/tiles",
+    "attention/rowmaps": "core reference kernels runtime attention/tiles attention/forward attention/backward",
+    "attention": "core reference kernels runtime dense attention/validate attention/tiles attention/forward "
+    "attention/backward attention/rowmaps",
     "layers": "core reference kernels runtime dense attention",
-    # qkv_app
+}
+# The components of app/: of qkv_app, and the program. Commands are a family a folder: a family may include
+# the shared one, but no other, except where demos show one.
+APP = {
     "text": "core",
-    "io": "core text",
-    "picture": "core io text",  # io/descriptor.h: PNG is drawn by a child process
-    "page": "core",
-    "train": "core reference kernels runtime dense attention layers text",
-    "models": "core reference kernels runtime dense attention layers text io train",
-    "models/tasks": "core",  # training tasks; a model must not include them
+    "files": "text",
+    "picture": "files text",  # files/descriptor.h: PNG is drawn by a child process
+    "translator/passes": "core layers",
+    "translator/search": "core kernels runtime layers translator/passes",
+    "translator/model": "text translator/passes translator/search",
+    "translator/data": "core",  # a model must not include the data that it learns
+    "translator/optimiser": "core reference kernels",
+    "translator/training": "core text files translator/passes translator/model translator/data "
+    "translator/optimiser",
+    "commands/shell": "text files picture",
+    "commands/attend": "text commands/shell",
+    "commands/words": "text files picture commands/shell",
+    "commands/view": "text files picture commands/shell",
+    "commands/train": "text files picture translator/model translator/data translator/training commands/shell",
+    "commands/about": "text files commands/shell commands/words commands/train",
+    "commands/main": "translator/training commands/shell commands/attend commands/words commands/view commands/train "
+    "commands/about",
 }
-APP_COMPONENTS = set("text io picture page train models models/tasks".split())
+COMPONENTS = QKV | APP
 
-# The same for the program, tools/qkv/: a family of commands may include the shared component, but no
-# other family, except where demos show one.
-PROGRAM_COMPONENTS = {
-    "shell": "",
-    "attend": "shell",
-    "words": "shell",
-    "view": "shell",
-    "train": "shell",
-    "about": "shell words train",
-    "main": "shell attend words view train about",  # the files in tools/qkv/ itself
-}
-
-# Headers of src/ that the program includes beside those of include/: nobody else outside src/ needs
-# what is in them. Functions and classes in them are exported, as those in include/ are.
-PROGRAM_SEES = set(
-    "text/choice.h text/corpus_score.h text/hold_out.h text/near_words.h text/numbers.h "
-    "text/sentences.h text/special_tokens.h text/spelling.h text/text.h io/file_kind.h "
-    "io/parallel_text.h io/text_file.h models/model_average.h "
-    "models/model_names.h models/training_curve.h models/translation_run.h models/tasks/tasks.h "
-    "picture/chart.h picture/columns.h".split()
-)
-
-# Places that see the promise in include/ and, but for those, nothing of src/.
-OUTSIDE = set("tools python examples bench".split())
+# Places that see the promise in include/ and, but for their own files, nothing else.
+OUTSIDE = set("python examples bench".split())
 # The program `qkv` runs the cases of bench/, as "bench/file.h".
-SEE_BENCH = {"tools/about"}
+SEE_BENCH = {"commands/about"}
 
 # What else may be included, and where: each third-party library is confined to one component.
-# "*" is everywhere; "app" is every component of qkv_app, "tools" every component of the program.
+# "*" is everywhere; "app" is every component of app/, "commands" every component of the program.
 HEADERS = [
     (r"hwy/.*", "kernels"),
     (r"(immintrin|x86intrin|cpuid|arm_neon)\.h", "kernels"),
-    (r"nlohmann/.*", "io tools bench"),
-    (r"zip\.h", "io"),
+    (r"nlohmann/.*", "files commands bench"),
+    (r"zip\.h", "files"),
     (r"utf8proc\.h", "text"),
     (r"sentencepiece_(processor|trainer)\.h", "text"),
-    (r"zlib\.h", "page"),
-    (r"CLI/Version\.hpp", "tools/about"),
-    (r"CLI/.*", "tools/shell tools/main bench"),
-    (r"fmt/.*", "app tools bench"),
+    (r"CLI/Version\.hpp", "commands/about"),
+    (r"CLI/.*", "commands/shell commands/main bench"),
+    (r"fmt/.*", "app bench"),
     (r"nanobind/.*", "python"),
     # Peers in the benchmarks, in a program of their own.
     (r"dnnl\.hpp|omp\.h|sleef\.h", "bench"),
@@ -90,9 +81,9 @@ HEADERS = [
     (r"cxxabi\.h", "python"),  # Python ends threads by unwinding them
     (r"dlfcn\.h|pthread\.h", "python"),  # workers of a library that is there; they end by fork()
     (r"future|sched\.h", "runtime"),
-    (r"iostream", "tools examples bench"),
+    (r"iostream", "commands examples bench"),
     (r"spawn\.h", "picture"),
-    (r"(unistd|fcntl|poll|signal|termios)\.h|sys/[a-z]+\.h", "runtime io picture tools bench"),
+    (r"(unistd|fcntl|poll|signal|termios)\.h|sys/[a-z]+\.h", "runtime files picture commands bench"),
     (r"[a-z_]+", "*"),  # the standard library
 ]
 
@@ -106,37 +97,31 @@ def top_of(place):
     return place.split("/")[0]
 
 
-def component_of(header, components):
-    """The component of "component/file.h" or "component/component/file.h"."""
-    inner = "/".join(header.split("/")[:2])
-    return inner if inner in components else top_of(header)
+def component_of(path):
+    """The folder of a file, its path relative to src/ or app/; the files of commands/ itself are "commands/main"."""
+    folder = path.rpartition("/")[0]
+    return "commands/main" if folder == "commands" else folder
+
+
+def root_of(component):
+    """The folder with the component."""
+    return "app" if component in APP else "src"
 
 
 def place_of(path):
-    """The component or place of a file, relative to the root: core, models/tasks, tools/shell, include."""
+    """The component or place of a file, relative to the root: core, commands/shell, include/app, bench."""
     top = path.parts[0]
-    if top == "src":
-        return component_of("/".join(path.parts[1:]), COMPONENTS)
-    if top == "tools":
-        return f"tools/{path.parts[2] if len(path.parts) > 3 else 'main'}"
+    if top in ("src", "app"):
+        return component_of("/".join(path.parts[1:]))
     if top == "include":
         return "include/app" if path.parts[1:3] == ("qkv", "app") else "include"
     return top
 
 
-def table_of(place):
-    """The table in which a component is looked up, its name there, and the folder of those components."""
-    if top_of(place) == "tools":
-        return PROGRAM_COMPONENTS, place.removeprefix("tools/"), "tools/qkv"
-    return COMPONENTS, place, "src"
-
-
 def refuse_public(place, header):
     """Why a header of include/ may not be included here, or None."""
-    if header.startswith("qkv/app/"):
-        if place not in APP_COMPONENTS | {"include/app"} and top_of(place) not in OUTSIDE:
-            return "qkv must not know qkv_app"
-    return None
+    known = place in APP or place == "include/app" or place in OUTSIDE
+    return "qkv must not know qkv_app" if header.startswith("qkv/app/") and not known else None
 
 
 def refuse_other(place, header):
@@ -144,7 +129,7 @@ def refuse_other(place, header):
     for pattern, places in HEADERS:
         if re.fullmatch(pattern, header):
             allowed = set(places.split())
-            if allowed & {"*", place, top_of(place)} or ("app" in allowed and place in APP_COMPONENTS):
+            if allowed & {"*", place, top_of(place)} or ("app" in allowed and place in APP):
                 return None
             return f"<{header}> belongs to: {places}"
     return f"<{header}> is in no row of the table"
@@ -158,15 +143,12 @@ def refuse_quoted(root, path, place, header):
         return None if (root / path.parent / header).is_file() else "only its own files and include/"
     if place.startswith("include"):
         return "public headers include <qkv/...> and the standard library only"
-    if top_of(place) == "tools" and header in PROGRAM_SEES:
-        return None if (root / "src" / header).is_file() else "no such file"
-    components, component, folder = table_of(place)
-    other = component_of(header, components)
-    if other not in components:
+    other = component_of(header)
+    if other not in COMPONENTS:
         return 'write "component/file.h"'
-    if other != component and other not in components[component].split():
-        return f"{component} must not know {other}"
-    return None if (root / folder / header).is_file() else "no such file"
+    if other != place and other not in COMPONENTS[place].split():
+        return f"{place} must not know {other}"
+    return None if (root / root_of(other) / header).is_file() else "no such file"
 
 
 def refuse(root, path, match):
@@ -186,15 +168,15 @@ def refuse(root, path, match):
 def check(root):
     """All files, includes and violations (as text) below a root."""
     files, includes, violations = 0, 0, []
-    for top in ["include", "src", *sorted(OUTSIDE)]:
+    for top in ["include", "src", "app", *sorted(OUTSIDE)]:
         for file in sorted((root / top).rglob("*")):
             if file.suffix not in SOURCES:
                 continue
             path = file.relative_to(root)
             files += 1
-            components, component, _ = table_of(place_of(path))
-            if top in ("src", "tools") and component not in components:
-                violations.append(f"{path}: {component} is not a component of the table")
+            place = place_of(path)
+            if top in ("src", "app") and (place not in COMPONENTS or root_of(place) != top):
+                violations.append(f"{path}: {place} is not a component of the table")
                 continue
             for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
                 match = INCLUDE.match(line)
@@ -214,64 +196,74 @@ PLANTED = [
     ("src/reference/a.cc", '#include "runtime/pool.h"'),
     ("src/runtime/a.cc", '#include "reference/dot.h"'),
     ("src/attention/a.cc", '#include "layers/linear.h"'),
+    ("src/attention/a.cc", '#include "files/file.h"'),
     ("src/attention/a.cc", "#include <hwy/highway.h>"),
     ("src/attention/a.cc", "#include <thread>"),
     ("src/attention/a.cc", "#include <iostream>"),
+    ("src/attention/a.cc", "#include <omp.h>"),
     ("src/attention/a.cc", '#include "plan.h"'),
     ("src/attention/a.cc", "#include SOME_HEADER"),
+    ("src/attention/validate/a.cc", '#include "attention/tiles/block.h"'),
+    ("src/attention/tiles/a.cc", '#include "attention/forward/forward.h"'),
+    ("src/attention/forward/a.cc", '#include "attention/backward/backward.h"'),
+    ("src/attention/backward/a.cc", '#include "attention/forward/forward.h"'),
+    ("src/attention/forward/a.cc", '#include "attention/rowmaps/mapped_rows.h"'),
+    ("src/attention/rowmaps/a.cc", '#include "attention/implementations.h"'),
     ("src/layers/a.cc", "#include <qkv/app/npy.h>"),
-    ("src/text/a.cc", '#include "io/file.h"'),
-    ("src/io/a.cc", '#include "models/values.h"'),
-    ("src/train/a.cc", '#include "io/settings.h"'),
-    ("src/picture/a.cc", '#include "train/adam.h"'),
-    ("src/text/a.cc", "#include <nlohmann/json.hpp>"),
     ("src/core/a.cc", "#include <boost/any.hpp>"),
     ("src/cellar/a.cc", "#include <vector>"),
+    ("src/text/a.cc", "#include <vector>"),
     ("include/qkv/a.h", '#include "core/problem.h"'),
     ("include/qkv/a.h", "#include <fmt/format.h>"),
     ("include/qkv/a.h", "#include <qkv/app/npy.h>"),
     ("include/qkv/app/a.h", "#  include <zip.h>"),
-    ("src/models/a.cc", '#include "models/tasks/draws.h"'),
-    ("src/models/tasks/a.cc", '#include "models/values.h"'),
-    ("src/models/tasks/a.cc", '#include "layers/linear.h"'),
-    ("tools/qkv/a.cc", '#include "core/problem.h"'),
-    ("tools/qkv/view/a.cc", '#include "io/npy.h"'),
-    ("python/a.cc", '#include "text/numbers.h"'),
     ("include/qkv/app/a.h", '#include "text/numbers.h"'),
-    ("tools/qkv/a.cc", "#include <CLI/Version.hpp>"),
-    ("tools/qkv/shell/a.cc", '#include "words/words.h"'),
-    ("tools/qkv/shell/a.cc", '#include "bench/b.h"'),
-    ("tools/qkv/attend/a.cc", '#include "view/view.h"'),
-    ("tools/qkv/train/a.cc", '#include "about/demo.h"'),
-    ("tools/qkv/words/a.cc", '#include "a.h"'),
-    ("tools/qkv/words/a.cc", "#include <CLI/CLI.hpp>"),
-    ("tools/qkv/cellar/a.cc", "#include <vector>"),
+    ("app/core/a.cc", "#include <vector>"),
+    ("app/cellar/a.cc", "#include <vector>"),
+    ("app/text/a.cc", '#include "files/file.h"'),
+    ("app/text/a.cc", "#include <nlohmann/json.hpp>"),
+    ("app/files/a.cc", '#include "translator/model/values.h"'),
+    ("app/picture/a.cc", '#include "translator/optimiser/adam.h"'),
+    ("app/translator/passes/a.cc", '#include "translator/search/search.h"'),
+    ("app/translator/search/a.cc", '#include "translator/model/model.h"'),
+    ("app/translator/model/a.cc", '#include "translator/data/draws.h"'),
+    ("app/translator/model/a.cc", '#include "translator/training/run.h"'),
+    ("app/translator/data/a.cc", '#include "translator/model/values.h"'),
+    ("app/translator/data/a.cc", '#include "layers/linear.h"'),
+    ("app/translator/optimiser/a.cc", '#include "files/settings.h"'),
+    ("app/commands/a.cc", '#include "core/problem.h"'),
+    ("app/commands/a.cc", "#include <CLI/Version.hpp>"),
+    ("app/commands/view/a.cc", '#include "core/npy.h"'),
+    ("app/commands/shell/a.cc", '#include "commands/words/words.h"'),
+    ("app/commands/shell/a.cc", '#include "bench/b.h"'),
+    ("app/commands/attend/a.cc", '#include "commands/view/view.h"'),
+    ("app/commands/train/a.cc", '#include "commands/about/demo.h"'),
+    ("app/commands/words/a.cc", '#include "a.h"'),
+    ("app/commands/words/a.cc", "#include <CLI/CLI.hpp>"),
+    ("app/commands/cellar/a.cc", '#include "text/numbers.h"'),
+    ("python/a.cc", '#include "text/numbers.h"'),
     ("python/a.cc", "#include <CLI/CLI.hpp>"),
     ("bench/a.cc", '#include "core/problem.h"'),
     ("bench/a.cc", "#include <thread>"),
-    ("src/attention/a.cc", "#include <omp.h>"),
-    ("src/attention/validate/a.cc", '#include "attention/fused/block.h"'),
-    ("src/attention/fused/a.cc", '#include "attention/rowmaps/mapped_rows.h"'),
-    ("src/attention/rowmaps/a.cc", '#include "backend/cpu/implementations.h"'),
-    ("src/backend/cpu/a.cc", '#include "attention/validate/bind.h"'),
-    ("src/backend/gpu/a.cc", "#include <vector>"),
 ]
 INNOCENT = [
     ("src/core/problem.h", "#include <qkv/view.h>\n#include <vector>"),
     ("src/attention/a.cc", '#include "core/problem.h"\n#include <qkv/attention.h>'),
+    ("src/attention/forward/a.h", '#include "core/problem.h"'),
+    ("src/attention/b.cc", '#include "attention/forward/a.h"'),
     ("src/runtime/a.cc", '#include <thread>\n#include "core/problem.h"'),
-    ("src/io/a.cc", "#include <qkv/app/npy.h>\n#include <fmt/format.h>\n#include <zip.h>"),
+    ("app/files/a.cc", "#include <qkv/app/npy.h>\n#include <fmt/format.h>\n#include <zip.h>"),
     ("include/qkv/app/b.h", "#include <qkv/view.h>\n#include <qkv/app/a.h>"),
-    ("src/models/tasks/a.cc", '#include "models/tasks/b.h"\n#include "core/problem.h"'),
-    ("src/models/tasks/b.h", "#include <qkv/view.h>\n#include <fmt/format.h>"),
-    ("tools/qkv/a.cc", '#include "shell/b.h"\n#include <CLI/CLI.hpp>\n#include <qkv/app/npy.h>'),
-    ("tools/qkv/shell/b.h", "#include <qkv/qkv.h>\n#include <iostream>"),
-    ("src/text/numbers.h", "#include <qkv/view.h>"),
-    ("src/io/c.cc", '#include "text/numbers.h"'),
-    ("tools/qkv/view/c.cc", '#include "text/numbers.h"\n#include "shell/b.h"'),
-    ("tools/qkv/words/c.h", '#include "shell/b.h"\n#include <nlohmann/json.hpp>'),
+    ("app/translator/data/a.cc", '#include "translator/data/b.h"\n#include "core/problem.h"'),
+    ("app/translator/data/b.h", "#include <qkv/view.h>\n#include <fmt/format.h>"),
+    ("app/text/numbers.h", "#include <qkv/view.h>"),
+    ("app/files/c.cc", '#include "text/numbers.h"'),
+    ("app/commands/a.cc", '#include "commands/shell/b.h"\n#include <CLI/CLI.hpp>\n#include <qkv/app/npy.h>'),
+    ("app/commands/shell/b.h", "#include <qkv/qkv.h>\n#include <iostream>"),
+    ("app/commands/view/c.cc", '#include "text/numbers.h"\n#include "commands/shell/b.h"'),
+    ("app/commands/words/c.h", '#include "commands/shell/b.h"\n#include <nlohmann/json.hpp>'),
     ("bench/b.h", "#include <qkv/qkv.h>"),
-    ("tools/qkv/about/c.cc", '#include "words/c.h"\n#include "bench/b.h"'),
+    ("app/commands/about/c.cc", '#include "commands/words/c.h"\n#include "bench/b.h"'),
 ]
 
 
@@ -285,18 +277,15 @@ def violations_of(files):
         return check(root)[2]
 
 
-def home_of(header, path):
-    """The path of the header that a file at this path names."""
-    if top_of(header) == "bench":
-        return header
-    in_program = path.startswith("tools/") and top_of(header) in PROGRAM_COMPONENTS
-    return f"{'tools/qkv' if in_program else 'src'}/{header}"
+def home_of(header):
+    """The path of the header that a file names."""
+    return header if top_of(header) == "bench" else f"{root_of(component_of(header))}/{header}"
 
 
 def is_found(path, text):
     """Whether a planted violation is found, also if the header it names exists."""
     quoted = re.findall(r'"([a-z]+/.*)"', text)
-    return len(violations_of([(path, text), *((home_of(header, path), "") for header in quoted)])) == 1
+    return len(violations_of([(path, text), *((home_of(header), "") for header in quoted)])) == 1
 
 
 def self_test():

@@ -60,7 +60,7 @@ def sources_of(file):
     if file.suffix == ".cxx":  # made by CMake
         files = re.findall(r'^#include "(.*)"$', file.read_text(encoding="utf-8"), re.MULTILINE)
     inside = [pathlib.Path(name).relative_to(ROOT) for name in files if ROOT in pathlib.Path(name).parents]
-    return [path for path in inside if path.parts[0] in ("src", "tools", "bench", "python")]
+    return [path for path in inside if path.parts[0] in ("src", "app", "bench", "python")]
 
 
 def python_room():
@@ -94,7 +94,7 @@ def units():
 def missing(linted):
     """Sources that no build lists."""
     python = any(path.parts[0] == "python" for path in linted)
-    folders = ["src", "tools", "bench"] + (["python/src"] if python else [])
+    folders = ["src", "app", "bench"] + (["python/src"] if python else [])
     files = (file.relative_to(ROOT) for folder in folders for file in (ROOT / folder).rglob("*.cc"))
     return sorted(file for file in set(files) - linted if not NOT_LINTED.fullmatch(str(file)))
 

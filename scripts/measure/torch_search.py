@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Greedy and beam search in PyTorch, of many sentences at once: see translator_peers.py.
 
-The search is that of src/models/hypotheses.cc. Sentences that are done leave the batch. B
+The search is that of app/translator/search/hypotheses.cc. Sentences that are done leave the batch. B
 sentences, K hypotheses of each, S source tokens, V target tokens.
 """
 

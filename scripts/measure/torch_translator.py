@@ -142,7 +142,7 @@ class Translator(nn.Module):
 
 
 def learning_rate(settings, update):
-    """Warm-up, then an inverse square root: src/train/schedule.h."""
+    """Warm-up, then an inverse square root: app/translator/optimiser/schedule.h."""
     past = update - settings["warmup"]
     if past < 0:
         return settings["learning_rate"] * update / settings["warmup"]

@@ -138,7 +138,7 @@ def shuffled(values, order, seed):
 
 
 def epoch_batches(pairs, most_tokens, seed):
-    """The first epoch's batches, as lists of pairs: those of src/train/batches.cc."""
+    """The first epoch's batches, as lists of pairs: those of app/translator/data/batches.cc."""
 
     def length(n):
         return len(pairs[n].source) + len(pairs[n].target), len(pairs[n].source)

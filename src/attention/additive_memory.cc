@@ -5,12 +5,12 @@
 #include <qkv/additive_memory.h>
 #include <qkv/tensor.h>
 
+#include "attention/fused_paths.h"
+#include "attention/implementations.h"
 #include "attention/rowmaps/mapped_backward.h"
 #include "attention/rowmaps/mapped_forward.h"
 #include "attention/validate/bind.h"
 #include "attention/validate/resolve.h"
-#include "backend/cpu/fused_paths.h"
-#include "backend/cpu/implementations.h"
 #include "core/message.h"
 
 namespace qkv {

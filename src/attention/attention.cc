@@ -9,9 +9,9 @@
 #include <qkv/attention.h>
 #include <qkv/tensor.h>
 
+#include "attention/implementations.h"
 #include "attention/validate/bind.h"
 #include "attention/validate/resolve.h"
-#include "backend/cpu/implementations.h"
 #include "core/message.h"
 #include "core/shapes.h"
 #include "runtime/tasks.h"

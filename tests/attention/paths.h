@@ -10,7 +10,7 @@
 
 #include <qkv/attention.h>
 
-#include "backend/cpu/implementations.h"
+#include "attention/implementations.h"
 #include "tests/attention/bits.h"
 #include "tests/attention/scores.h"
 #include "tests/support/paths.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/parallel_text.h"
+#include "files/parallel_text.h"
 
 #include <qkv/app/utf8.h>
 

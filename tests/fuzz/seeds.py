@@ -14,8 +14,8 @@ import sys
 
 import numpy as np
 
-for folder in ("app", "hostile"):
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / folder))
+for folder in ("commands", "hostile"):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "app" / folder))
 
 from array_files import npy_files, safetensors, safetensors_files, tensor, tensors
 from npz_files import npz_files

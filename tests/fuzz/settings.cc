@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/settings.h"
+#include "files/settings.h"
 
-#include "io/text_file.h"
+#include "files/text_file.h"
 #include "tests/fuzz/memory_file.h"
 
 using qkv::fuzz::memory_file;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/text_json.h"
+#include "files/text_json.h"
 
 #include "tests/fuzz/memory_file.h"
 
@@ -8,10 +8,10 @@ using qkv::fuzz::require;
 // What is taken for text fits its shape and is the same after writing and reading it again.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto text =
-      qkv::io::text_from_json(std::string_view(reinterpret_cast<const char*>(data), size));
+      qkv::files::text_from_json(std::string_view(reinterpret_cast<const char*>(data), size));
   if (!text) return 0;
   require(qkv::element_count(text->shape) == static_cast<qkv::Index>(text->values.size()));
-  const auto again = qkv::io::text_from_json(qkv::io::text_to_json(*text));
+  const auto again = qkv::files::text_from_json(qkv::files::text_to_json(*text));
   require(again && again->shape == text->shape && again->values == text->values);
   return 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The numbers printed in the four documents, computed again; and that a wrong one is found.
-#include "tools/qkv/about/seed_numbers.h"
+#include "commands/about/seed_numbers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -20,8 +20,8 @@
 #include <qkv/softmax.h>
 #include <qkv/tensor.h>
 
+#include "commands/about/seed_expressions.h"
 #include "tests/support/compare.h"
-#include "tools/qkv/about/seed_expressions.h"
 
 // "000_line_19_row_36": the row's line in the document and in the table.
 std::string test_name(const SeedRow& row) {

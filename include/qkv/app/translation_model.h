@@ -90,10 +90,11 @@ QKV_API TranslationModel parse_model(const std::string& name, std::string_view b
 //
 // English sentences to French. Trained on pairs of tatoeba.org (CC BY 2.0 FR, collected by
 // manythings.org/anki; NOTICE says more): short everyday sentences, which is what it can translate.
-// src/models/english_french/train.sh is the command that trained it.
+// app/translator/model/english_french/train.sh is the command that trained it.
 QKV_API TranslationModel english_french_model();
-// English dates to ISO 8601: "the 3rd of May, 1987" -> 1987-05-03. src/models/dates/train.sh is the
-// command that trained it, on days that `qkv gen dates --split test` never draws.
+// English dates to ISO 8601: "the 3rd of May, 1987" -> 1987-05-03.
+// app/translator/model/dates/train.sh is the command that trained it, on days that `qkv gen dates
+// --split test` never draws.
 QKV_API TranslationModel date_model();
 
 }  // namespace qkv::app

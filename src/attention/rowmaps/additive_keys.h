@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "attention/fused/additive_scores.h"
 #include "attention/rowmaps/input_rows.h"
+#include "attention/tiles/additive_scores.h"
 
 // The part of the additive score that does not depend on queries: from its parameters and keys,
 // right_j = exp(2 Wk k_j) by units, one per query head.

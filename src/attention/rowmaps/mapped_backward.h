@@ -2,7 +2,7 @@
 #ifndef QKV_ATTENTION_ROWMAPS_MAPPED_BACKWARD_H_
 #define QKV_ATTENTION_ROWMAPS_MAPPED_BACKWARD_H_
 
-#include "attention/fused/backward.h"
+#include "attention/backward/backward.h"
 #include "attention/rowmaps/mapped_rows.h"
 #include "attention/rowmaps/row_gradients.h"
 

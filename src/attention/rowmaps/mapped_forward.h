@@ -2,7 +2,7 @@
 #ifndef QKV_ATTENTION_ROWMAPS_MAPPED_FORWARD_H_
 #define QKV_ATTENTION_ROWMAPS_MAPPED_FORWARD_H_
 
-#include "attention/fused/forward.h"
+#include "attention/forward/forward.h"
 #include "attention/rowmaps/mapped_rows.h"
 
 // The forward pass of a score with row maps: the maps, then the stages of every fused pass, for

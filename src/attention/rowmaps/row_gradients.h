@@ -2,7 +2,7 @@
 #ifndef QKV_ATTENTION_ROWMAPS_ROW_GRADIENTS_H_
 #define QKV_ATTENTION_ROWMAPS_ROW_GRADIENTS_H_
 
-#include "attention/fused/gradient_rows.h"
+#include "attention/backward/gradient_rows.h"
 #include "attention/rowmaps/input_rows.h"
 #include "kernels/gradient_kernels.h"
 

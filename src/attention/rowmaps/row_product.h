@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "attention/fused/call.h"
+#include "attention/tiles/call.h"
 
 // Products of rows with a parameter of the score, y_u = sum_c w_uc x_c + b_u, each row
 // independently, with the tiles that compute scores and thus in their order.

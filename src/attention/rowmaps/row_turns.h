@@ -2,8 +2,8 @@
 #ifndef QKV_ATTENTION_ROWMAPS_ROW_TURNS_H_
 #define QKV_ATTENTION_ROWMAPS_ROW_TURNS_H_
 
-#include "attention/fused/call.h"
-#include "attention/fused/row_places.h"
+#include "attention/tiles/call.h"
+#include "attention/tiles/row_places.h"
 #include "reference/row_maps.h"
 
 // cos and sin of the angles by which rows of q, or of k, are rotated: computed once for all heads,

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_COMMANDS_ABOUT_SEED_EXPRESSIONS_H_
+#define QKV_COMMANDS_ABOUT_SEED_EXPRESSIONS_H_
+
+#include <string_view>
+#include <vector>
+
+// The names that the table of the documents' numbers may use.
+std::vector<std::string_view> seed_expressions();
+
+// Computes one, in float64, in C order. "NAME[2]" is entry 2 of its first axis. Throws
+// std::runtime_error when there is no such name or entry.
+std::vector<double> seed_values(std::string_view expression);
+
+#endif  // QKV_COMMANDS_ABOUT_SEED_EXPRESSIONS_H_

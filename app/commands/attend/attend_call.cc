@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include <qkv/app/utf8.h>
+
+#include "commands/attend/attend.h"
+#include "commands/shell/exit_codes.h"
+#include "text/numbers.h"
+
+namespace {
+
+using qkv::ConstView;
+using qkv::DType;
+using qkv::Index;
+
+// An array given by an option; absent when the option is not there.
+ConstView read_option(AttendCall& call, const std::string& spec, const std::string& option,
+                      const std::string& argument) {
+  if (spec.empty()) return {};
+  std::string role = option.substr(2);
+  for (char& c : role) c = c == '-' ? '_' : c;
+  const ConstView view = call.store.get(spec, role);
+  call.origins[argument] = {fmt::format("{} {}", option, file_of(spec)), true};
+  call.settings[role] = spec;
+  return view;
+}
+
+// ---- q, k, v --------------------------------------------------------------------------------
+
+ConstView read_input(const AttendOptions& options, const std::string& spec, const char* role,
+                     AttendCall& call) {
+  ConstView view = call.store.get(spec, role);
+  call.origins[role] = {file_of(spec), true};
+  if (options.layout == Layout::kBhtd) return view;
+  if (view.rank() != 4) {
+    throw qkv::app::InputError(
+        file_of(spec),
+        fmt::format("{}: expected rank 4 for --layout bthd, got {}", role, qkv::describe(view)));
+  }
+  return qkv::transpose(view, 1, 2);
+}
+
+// One file with all of them.
+void read_together(const AttendOptions& options, AttendCall& call) {
+  const std::string& file = options.files.front();
+  if (!call.store.find(file, "q") || !call.store.find(file, "k")) {
+    throw qkv::app::InputError(file_of(file),
+                               "expected arrays called q and k (and v); name a file for each of Q, "
+                               "K and V otherwise");
+  }
+  call.inputs.q = read_input(options, file, "q", call);
+  call.inputs.k = read_input(options, file, "k", call);
+  if (call.store.find(file, "v")) call.inputs.v = read_input(options, file, "v", call);
+}
+
+void read_inputs(const AttendOptions& options, AttendCall& call) {
+  if (options.layout != Layout::kBhtd) call.settings["layout"] = "bthd";
+  if (options.files.size() == 1) return read_together(options, call);
+  call.inputs.q = read_input(options, options.files[0], "q", call);
+  call.inputs.k = read_input(options, options.files[1], "k", call);
+  if (options.files.size() > 2) call.inputs.v = read_input(options, options.files[2], "v", call);
+}
+
+// ---- the score ------------------------------------------------------------------------------
+
+// A parameter under its name, or under "params." and its name as `qkv words` writes it; absent
+// when the file has neither, which is for the library to judge.
+ConstView parameter(const AttendOptions& options, AttendCall& call, const std::string& name) {
+  if (auto plain = call.store.find(options.params, name)) return *plain;
+  return call.store.find(options.params, "params." + name).value_or(ConstView());
+}
+
+qkv::Score read_score(const AttendOptions& options, AttendCall& call) {
+  const bool learned = qkv::has_parameters(options.score);
+  const bool has_gains = options.norm_eps.has_value() && !options.params.empty();
+  if (learned && options.params.empty()) {
+    throw UsageError(fmt::format("--score {} needs --params FILE", name_of(options.score)));
+  }
+  if (!learned && !has_gains && !options.params.empty()) {
+    throw UsageError("--params goes with " + learned_scores(", ") + " or --qk-norm");
+  }
+  call.settings["score"] = name_of(options.score);
+  if (options.params.empty()) return options.score;
+  call.settings["params"] = options.params;
+  const Origin file = {"--params " + file_of(options.params), true};
+  call.origins[std::string(name_of(options.score))] = file;
+  call.origins["qk_norm.q"] = call.origins["qk_norm.k"] = file;
+  qkv::Score score = options.score;
+  take_parameters(score, [&](const char* name) { return parameter(options, call, name); });
+  return score;
+}
+
+// ---- before the score -----------------------------------------------------------------------
+
+void read_norm(const AttendOptions& options, AttendCall& call) {
+  if (!options.norm_eps) return;
+  qkv::QkNorm norm{.eps = *options.norm_eps};
+  call.origins["qk_norm.eps"] = {"--qk-norm", false};
+  call.settings["qk_norm"] = *options.norm_eps;
+  bool any = options.params.empty() || qkv::has_parameters(options.score);
+  if (!options.params.empty()) {
+    qkv::QkNorm::for_each_parameter([&](const char* side, auto gain, auto) {
+      norm.*gain = parameter(options, call, std::string("norm_") + side);
+      any = any || (norm.*gain).given();
+    });
+  }
+  if (!any) {
+    throw qkv::app::InputError("--params " + file_of(options.params),
+                               "expected an array norm_q or norm_k, found neither");
+  }
+  call.options.qk_norm = norm;
+}
+
+void read_rotary(const AttendOptions& options, AttendCall& call) {
+  if (!options.rotary) {
+    for (const auto& [option, given] :
+         {std::pair{"--rotary-base", options.rotary_base.has_value()},
+          {"--rotary-width", options.rotary_width.has_value()},
+          {"--rotary-frequencies", !options.rotary_frequencies.empty()},
+          {"--q-positions", !options.q_positions.empty()},
+          {"--k-positions", !options.k_positions.empty()}}) {
+      if (given) throw UsageError(fmt::format("{} goes with --rotary", option));
+    }
+    return;
+  }
+  qkv::Rotary rotary{.pairs = *options.rotary};
+  call.settings["rotary"] = kRotaryPairs[static_cast<std::size_t>(*options.rotary)].name;
+  call.origins["rotary.base"] = {"--rotary-base", false};
+  call.origins["rotary.width"] = {options.rotary_width ? "--rotary-width" : "--rotary", false};
+  if (options.rotary_base) call.settings["rotary_base"] = rotary.base = *options.rotary_base;
+  if (options.rotary_width) call.settings["rotary_width"] = rotary.width = *options.rotary_width;
+  rotary.frequencies =
+      read_option(call, options.rotary_frequencies, "--rotary-frequencies", "rotary.frequencies");
+  rotary.q_positions =
+      read_option(call, options.q_positions, "--q-positions", "rotary.q_positions");
+  rotary.k_positions =
+      read_option(call, options.k_positions, "--k-positions", "rotary.k_positions");
+  call.options.rotary = rotary;
+}
+
+// ---- numbers --------------------------------------------------------------------------------
+
+void read_numbers(const AttendOptions& options, AttendCall& call) {
+  if (options.seed && !options.dropout) throw UsageError("--seed goes with --dropout");
+  call.options.scale = options.scale;
+  call.options.softcap = options.softcap;
+  call.options.dropout = {options.dropout.value_or(0), options.seed};
+  for (const auto& [argument, option] :
+       std::map<std::string, std::string>{{"scale", "--scale"},
+                                          {"softcap", "--softcap"},
+                                          {"dropout", "--dropout"},
+                                          {"window", "--window"},
+                                          {"top", "--top"},
+                                          {"context", "--path"},
+                                          {"diagonal", "--causal-offset"}}) {
+    call.origins[argument] = {option, false};
+  }
+  const qkv::Index D = call.inputs.q.rank() > 0 ? call.inputs.q.size(-1) : 1;
+  const double usual =
+      std::visit([&]<class S>(const S&) { return S::default_scale(D); }, options.score);
+  call.settings["scale"] = options.scale.value_or(usual);
+  if (options.softcap != 0) call.settings["softcap"] = options.softcap;
+}
+
+// ---- the diagonal, slopes -------------------------------------------------------------------
+
+// Press et al. 2022, section 3: for H a power of two slope h is 2^(-8(h+1)/H); for another H the
+// slopes of the power below, then every other one of the power above (their published code).
+std::vector<double> usual_slopes(Index heads) {
+  Index below = 1;
+  while (2 * below <= heads) below *= 2;
+  std::vector<double> slopes;
+  for (Index h = 0; h < heads; ++h) {
+    const auto n = static_cast<double>(h < below ? h + 1 : 2 * (h - below) + 1);
+    const auto of = static_cast<double>(h < below ? below : 2 * below);
+    slopes.push_back(std::exp2(-8 * n / of));
+  }
+  return slopes;
+}
+
+ConstView read_slopes(const AttendOptions& options, AttendCall& call) {
+  if (options.alibi != "auto") return read_option(call, options.alibi, "--alibi", "alibi");
+  call.settings["alibi"] = "auto";
+  std::vector<double> slopes = usual_slopes(shape_of(call.inputs).head_count);
+  call.slopes = qkv::convert(ConstView(slopes), qkv::accumulator_of(call.inputs.q.dtype()));
+  return call.slopes;
+}
+
+qkv::Diagonal read_offset(const AttendOptions& options, AttendCall& call) {
+  if (const auto number = qkv::app::parse_number<Index>(options.offset)) {
+    call.settings["causal_offset"] = *number;
+    return qkv::Offset{*number};
+  }
+  const std::string file = file_of(options.offset);
+  std::error_code error;
+  if (file != "<stdin>" && !std::filesystem::exists(file, error) && !qkv::app::array_format(file)) {
+    throw UsageError(fmt::format("--causal-offset: expected a whole number or {}, got {}",
+                                 kArrayType, qkv::app::quoted(options.offset)));
+  }
+  return qkv::Offsets{read_option(call, options.offset, "--causal-offset", "diagonal")};
+}
+
+void read_diagonal(const AttendOptions& options, AttendCall& call) {
+  if (!options.corner && options.offset.empty()) return;
+  if (!options.causal && !options.window && options.alibi.empty() && !options.rotary) {
+    throw UsageError(fmt::format("{} goes with --causal, --window, --alibi or --rotary",
+                                 options.corner ? "--causal-corner" : "--causal-offset"));
+  }
+  if (!options.corner) {
+    call.options.diagonal = read_offset(options, call);
+    return;
+  }
+  if (*options.corner == Corner::kTopLeft) call.options.diagonal = qkv::TopLeft{};
+  call.settings["causal_corner"] = kCorners[static_cast<std::size_t>(*options.corner)].name;
+}
+
+// ---- masks ----------------------------------------------------------------------------------
+
+void read_masks(const AttendOptions& options, AttendCall& call) {
+  std::vector<qkv::Mask>& masks = call.options.masks;
+  if (options.causal) {
+    call.settings["causal"] = true;
+    masks.emplace_back(qkv::Causal{});
+  }
+  if (options.window) {
+    call.settings["window"] = {options.window->left, options.window->right};
+    masks.emplace_back(*options.window);
+  }
+  const ConstView lengths = read_option(call, options.lengths, "--lengths", "key_lengths");
+  if (lengths.given()) masks.emplace_back(qkv::KeyLengths{lengths});
+  const ConstView keep = read_option(call, options.mask, "--mask", "keep");
+  if (keep.given()) masks.emplace_back(qkv::Keep{keep});
+  const ConstView padding = read_option(call, options.padding, "--padding-mask", "padding");
+  if (padding.given()) masks.emplace_back(qkv::Padding{padding});
+}
+
+// ---- what is odd ----------------------------------------------------------------------------
+
+struct NotFinite {
+  Index nan = 0;
+  Index infinite = 0;
+};
+
+// `minus`: -inf counts too (it is a mask in a bias, and no sink).
+template <class T>
+NotFinite count_not_finite(const ConstView& view, bool minus) {
+  const qkv::Tensor copy = view.is_contiguous() ? qkv::Tensor() : qkv::contiguous(view);
+  const T* values = static_cast<const T*>(copy.given() ? copy.view().data() : view.data());
+  NotFinite count;
+  for (Index n = 0; n < view.element_count(); ++n) {
+    const auto value = static_cast<double>(static_cast<float>(values[n]));
+    if (std::isnan(value)) ++count.nan;
+    if (std::isinf(value) && (minus || value > 0)) ++count.infinite;
+  }
+  return count;
+}
+
+template <>
+NotFinite count_not_finite<double>(const ConstView& view, bool minus) {
+  const qkv::Tensor copy = view.is_contiguous() ? qkv::Tensor() : qkv::contiguous(view);
+  const auto* values = static_cast<const double*>(copy.given() ? copy.view().data() : view.data());
+  NotFinite count;
+  for (Index n = 0; n < view.element_count(); ++n) {
+    if (std::isnan(values[n])) ++count.nan;
+    if (std::isinf(values[n]) && (minus || values[n] > 0)) ++count.infinite;
+  }
+  return count;
+}
+
+NotFinite count_not_finite(const ConstView& view, bool minus) {
+  switch (view.dtype()) {
+    case DType::kFloat64:
+      return count_not_finite<double>(view, minus);
+    case DType::kFloat32:
+      return count_not_finite<float>(view, minus);
+    case DType::kBFloat16:
+      return count_not_finite<qkv::BFloat16>(view, minus);
+    case DType::kFloat16:
+      return count_not_finite<qkv::Float16>(view, minus);
+    default:
+      return {};
+  }
+}
+
+void look_at(AttendCall& call, const std::string& name, const ConstView& view, bool minus = true) {
+  const NotFinite count = count_not_finite(view, minus);
+  if (count.nan == 0 && count.infinite == 0) return;
+  call.warnings.push_back(
+      fmt::format("{} holds {}{}{}{}; computed as it is", name,
+                  count.nan > 0 ? fmt::format("{} NaN", count.nan) : "",
+                  count.nan > 0 && count.infinite > 0 ? " and " : "",
+                  count.infinite > 0 ? fmt::format("{} infinite", count.infinite) : "",
+                  count.nan + count.infinite == 1 ? " number" : " numbers"));
+}
+
+void look_at_all(AttendCall& call) {
+  for (const auto& [name, view] :
+       {std::pair{"q", &call.inputs.q}, {"k", &call.inputs.k}, {"v", &call.inputs.v}}) {
+    if (view->given()) look_at(call, fmt::format("{}: {}", call.origins[name].place, name), *view);
+  }
+  const auto parameter = [&](const std::string& name, const ConstView& view) {
+    if (view.given()) look_at(call, fmt::format("--params: {}", name), view);
+  };
+  std::visit(
+      [&]<class S>(const S& score) {
+        S::for_each_parameter(
+            [&](const char* name, auto value, auto) { parameter(name, score.*value); });
+      },
+      call.options.score);
+  if (call.options.qk_norm) {
+    qkv::QkNorm::for_each_parameter([&](const char* side, auto gain, auto) {
+      parameter(std::string("norm_") + side, *call.options.qk_norm.*gain);
+    });
+  }
+  look_at(call, "--bias", call.options.bias, false);
+  look_at(call, "--alibi", call.options.alibi);
+  look_at(call, "--sinks", call.options.sinks, false);
+}
+
+}  // namespace
+
+void read_call(const AttendOptions& options, AttendCall& call) {
+  read_inputs(options, call);
+  call.options.score = read_score(options, call);
+  read_norm(options, call);
+  read_rotary(options, call);
+  read_numbers(options, call);
+  call.options.bias = read_option(call, options.bias, "--bias", "bias");
+  call.options.alibi = read_slopes(options, call);
+  read_diagonal(options, call);
+  read_masks(options, call);
+  call.options.sinks = read_option(call, options.sinks, "--sinks", "sinks");
+  call.inputs.cu_seqlens_q =
+      read_option(call, options.cu_seqlens_q, "--cu-seqlens-q", "cu_seqlens_q");
+  call.inputs.cu_seqlens_k =
+      read_option(call, options.cu_seqlens_k, "--cu-seqlens-k", "cu_seqlens_k");
+  if (options.dropout.value_or(0) != 0) call.settings["dropout"] = *options.dropout;
+  if (options.seed) call.settings["seed"] = *options.seed;
+  if (!options.rows.empty()) call.settings["rows"] = options.rows;
+  if (!options.column_rows.empty()) call.settings["column_rows"] = options.column_rows;
+  if (!options.pool.empty()) call.settings["pool"] = options.pool;
+  look_at_all(call);
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "commands/attend/attend.h"
+#include "commands/shell/exit_codes.h"
+#include "commands/shell/memory.h"
+
+namespace {
+
+using qkv::ConstView;
+using qkv::Dims;
+using qkv::DType;
+using qkv::Index;
+using qkv::Tensor;
+using qkv::View;
+
+// ---- messages -------------------------------------------------------------------------------
+
+// The library's error with the file or option in the place of the function's name.
+[[noreturn]] void throw_with_origin(const qkv::Error& error, const AttendCall& call) {
+  const std::string& argument = error.argument();
+  if (argument == "QKV_TARGET") throw error;  // of the environment: neither file nor option
+  const std::string text = std::string(error.what()).substr(error.function().size() + 2);
+  auto origin = call.origins.find(argument);
+  if (origin == call.origins.end()) {
+    origin = call.origins.find(argument.substr(0, argument.find_first_of(".[")));
+  }
+  if (origin == call.origins.end()) throw qkv::app::InputError("attend", text);
+  if (origin->second.is_file) throw qkv::app::InputError(origin->second.place, text);
+  throw UsageError(fmt::format("{}: {}", origin->second.place, text));
+}
+
+// ---- shapes ---------------------------------------------------------------------------------
+
+Dims with(Dims lead, std::initializer_list<Index> tail) {
+  for (const Index size : tail) lead.push_back(size);
+  return lead;
+}
+
+// What has no width or no place (v absent, matrices of packed sequences) gets a shape all the
+// same: the library says what is wrong with it.
+Dims shape_for(const ResultKind& kind, const CallShape& shape, const AttendOptions& options) {
+  const auto rows = static_cast<Index>(options.rows.size());
+  switch (kind.axes) {
+    case ResultAxes::kValues:
+      if (shape.packed) return {shape.queries, shape.head_count, std::max<Index>(1, shape.width)};
+      return with(shape.lead, {shape.queries, std::max<Index>(1, shape.width)});
+    case ResultAxes::kMatrix:
+      if (shape.packed) return {1, 1};
+      return with(shape.lead, {rows > 0 ? rows : shape.queries, shape.keys});
+    case ResultAxes::kQueries:
+      return with(shape.lead, {shape.queries});
+    case ResultAxes::kKeys:
+      return with(shape.lead, {shape.keys});
+    case ResultAxes::kCells: {
+      const Index m = options.pool.at(0);
+      const Index n = options.pool.at(1);
+      if (shape.packed) return {shape.sequences, shape.head_count, m, n};
+      return with(shape.lead, {m, n});
+    }
+  }
+  return {};
+}
+
+// ---- buffers --------------------------------------------------------------------------------
+
+// Counts the memory of all results together.
+class Room {
+ public:
+  Tensor make(std::string_view name, DType dtype, const Dims& shape) {
+    bytes_ +=
+        static_cast<double>(qkv::element_count(shape)) * static_cast<double>(qkv::size_of(dtype));
+    check_memory(bytes_, fmt::format("--save {} {}", name, qkv::to_string(shape)),
+                 "--rows and --top look inside with less");
+    return {dtype, shape};
+  }
+
+ private:
+  double bytes_ = 0;
+};
+
+// -inf after masks: no attention was possible there. The scores stand in C order.
+template <class T>
+Tensor not_minus_infinity(const ConstView& scores) {
+  Tensor allowed(DType::kBool, scores.shape());
+  const std::span<const T> values(scores.as<T>(), static_cast<std::size_t>(scores.element_count()));
+  std::ranges::transform(values, allowed.values<bool>().begin(),
+                         [](T s) { return !(std::isinf(s) && s < 0); });
+  return allowed;
+}
+
+bool is_default(const ResultKind& kind, bool values) {
+  return values ? kind.name == "out" : kind.name == "scores" || kind.name == "weights";
+}
+
+// What is computed beside the largest weights: what was asked for by name, else the default ones.
+std::vector<ResultKind> kinds_of(const AttendOptions& options, const AttendCall& call) {
+  const bool none = std::ranges::find(options.save, true) == options.save.end();
+  const bool only_top = none && options.top.has_value();
+  std::vector<ResultKind> kinds;
+  for (std::size_t n = 0; n < kResultKindCount; ++n) {
+    const bool usual = none && !only_top && is_default(kResultKinds[n], call.inputs.v.given());
+    if (options.save[n] || usual) kinds.push_back(kResultKinds[n]);
+  }
+  return kinds;
+}
+
+std::vector<std::string_view> result_names(const std::vector<ResultKind>& kinds) {
+  std::vector<std::string_view> names;
+  names.reserve(kinds.size());
+  for (const ResultKind& kind : kinds) names.push_back(kind.name);
+  return names;
+}
+
+bool is_matrix(const ResultKind& kind) { return kind.axes == ResultAxes::kMatrix; }
+
+std::vector<ResultKind> matrices() {
+  std::vector<ResultKind> kinds;
+  std::ranges::copy_if(kResultKinds, std::back_inserter(kinds), is_matrix);
+  return kinds;
+}
+
+class Call {
+ public:
+  Call(const AttendOptions& options, AttendCall& call, AttendResults& results)
+      : options_(options), call_(call), results_(results) {
+    results_.arrays.reserve(kResultKindCount + 2);  // views into it stay
+    accumulator_ = qkv::accumulator_of(call.inputs.q.dtype());
+  }
+
+  void reserve(bool picture) {
+    for (const ResultKind& kind : kinds_of(options_, call_)) reserve(kind);
+    outputs_.column_sums.rows = listed(options_.column_rows);
+    call_.origins["column_sums.rows"] = {"--column-rows", false};
+    if (options_.top) reserve_top();
+    if (picture && !outputs_.weights.matrix.given()) {
+      results_.weights = reserve_apart("weights");
+    }
+    if (outputs_.weights.matrix.given() && may_mask() && !outputs_.masked_scores.matrix.given()) {
+      masked_ = reserve_apart("masked");
+    }
+  }
+  // What the weights say nothing about: a weight of 0 may be masked or only small.
+  Tensor allowed() const {
+    const qkv::View& masked = outputs_.masked_scores.matrix;
+    if (!outputs_.weights.matrix.given() || !may_mask() || !masked.given()) return {};
+    return accumulator_ == DType::kFloat64 ? not_minus_infinity<double>(masked)
+                                           : not_minus_infinity<float>(masked);
+  }
+  const qkv::Outputs& outputs() const { return outputs_; }
+
+ private:
+  void reserve(const ResultKind& kind) {
+    const std::string argument(kind.argument);
+    call_.origins[argument] = {fmt::format("--save {}", kind.name), false};
+    call_.origins[argument + ".rows"] = {"--rows", false};
+    const Dims shape = shape_for(kind, results_.shape, options_);
+    const bool values = kind.axes == ResultAxes::kValues;
+    results_.arrays.push_back({std::string(kind.name), {}});
+    Tensor& tensor = results_.arrays.back().tensor;
+    if (values && options_.layout == Layout::kBthd) {
+      tensor =
+          room_.make(kind.name, call_.inputs.q.dtype(), {shape[0], shape[2], shape[1], shape[3]});
+      outputs_.out = qkv::transpose(tensor, 1, 2);
+      return;
+    }
+    tensor = room_.make(kind.name, values ? call_.inputs.q.dtype() : accumulator_, shape);
+    bind(kind, tensor);
+  }
+  void bind(const ResultKind& kind, Tensor& tensor) {
+    struct Place {
+      Call& call;
+      Tensor& tensor;
+      void operator()(View qkv::Outputs::*result) const { call.outputs_.*result = tensor; }
+      void operator()(qkv::Rows qkv::Outputs::*matrix) const {
+        call.outputs_.*matrix = {listed(call.options_.rows), tensor};
+      }
+      void operator()(qkv::ColumnSums qkv::Outputs::*sums) const {
+        (call.outputs_.*sums).sums = tensor;
+      }
+    };
+    std::visit(Place{*this, tensor}, kind.place);
+  }
+  static ConstView listed(const std::vector<Index>& rows) {
+    return rows.empty() ? ConstView() : ConstView(rows);
+  }
+
+  void reserve_top() {
+    const Index count = std::min(*options_.top, std::max<Index>(1, results_.shape.keys));
+    const Dims shape = with(results_.shape.lead, {results_.shape.queries, count});
+    results_.arrays.push_back({"top_weights", room_.make("top", accumulator_, shape)});
+    Tensor& weights = results_.arrays.back().tensor;
+    results_.arrays.push_back({"top_keys", room_.make("top", DType::kInt64, shape)});
+    outputs_.top = {count, weights, results_.arrays.back().tensor};
+  }
+
+  // A matrix that was not asked for by name.
+  Tensor reserve_apart(std::string_view name) {
+    const ResultKind& kind = *std::ranges::find(kResultKinds, name, &ResultKind::name);
+    Tensor tensor = room_.make(name, accumulator_, shape_for(kind, results_.shape, options_));
+    bind(kind, tensor);
+    return tensor;
+  }
+  bool may_mask() const { return !call_.options.masks.empty() || call_.options.bias.given(); }
+
+  const AttendOptions& options_;
+  AttendCall& call_;
+  AttendResults& results_;
+  DType accumulator_;
+  Room room_;
+  qkv::Outputs outputs_;
+  Tensor masked_;
+};
+
+bool wants_picture(const OutputOptions& outputs) {
+  return wants(outputs, "svg") || wants(outputs, "png") || wants(outputs, "pdf");
+}
+
+}  // namespace
+
+CallShape shape_of(const qkv::Inputs& inputs) {
+  CallShape shape;
+  const ConstView all[] = {inputs.q, inputs.k, inputs.v};
+  int rank = 0;
+  bool mixed = false;
+  for (const ConstView& x : all) {
+    if (!x.given()) continue;
+    mixed = mixed || (rank != 0 && x.rank() != rank);
+    rank = std::max(rank, x.rank());
+  }
+  if (rank < 2 || inputs.q.rank() < 2 || inputs.k.rank() < 2) return shape;
+  shape.packed = inputs.cu_seqlens_q.given();
+  const int rows = shape.packed ? -3 : -2;
+  if (shape.packed && (inputs.q.rank() < 3 || inputs.k.rank() < 3)) return shape;
+  if (shape.packed) shape.sequences = inputs.cu_seqlens_q.element_count() - 1;
+  shape.queries = inputs.q.size(rows);
+  shape.keys = inputs.k.size(rows);
+  shape.width = inputs.v.given() && inputs.v.rank() > 0 ? inputs.v.size(-1) : 0;
+  if (shape.packed) {
+    shape.head_count = inputs.q.size(-2);
+    shape.lead = {shape.head_count};
+    return shape;
+  }
+  shape.heads = rank >= 4 || (rank == 3 && mixed);
+  for (int from_end = rank; from_end > 2; --from_end) {
+    Index size = 1;
+    for (const ConstView& x : all) {
+      if (!x.given() || x.rank() < from_end) continue;
+      if (size == 1) size = x.size(-from_end);
+    }
+    shape.lead.push_back(size);
+  }
+  if (shape.heads) shape.head_count = shape.lead[shape.lead.rank() - 1];
+  return shape;
+}
+
+void check_results(const AttendOptions& options, const AttendCall& call) {
+  const std::vector<ResultKind> kinds = kinds_of(options, call);
+  std::vector<std::string_view> names = result_names(kinds);
+  if (options.top) names.insert(names.end(), {"top_weights", "top_keys"});
+  if (wants(options.outputs, "npy") && names.size() > 1) {
+    throw UsageError(fmt::format("an .npy file takes one result, not {}: --save names one",
+                                 fmt::join(names, ", ")));
+  }
+  const bool rows_of_something =
+      wants_picture(options.outputs) || std::ranges::any_of(kinds, is_matrix);
+  if (!options.rows.empty() && !rows_of_something) {
+    throw UsageError(fmt::format("--rows goes with a picture or --save of one of {}",
+                                 fmt::join(result_names(matrices()), ", ")));
+  }
+  const auto saves = [&](ResultAxes axes) {
+    return std::ranges::find(kinds, axes, &ResultKind::axes) != kinds.end();
+  };
+  if (!options.column_rows.empty() && !saves(ResultAxes::kKeys)) {
+    throw UsageError("--column-rows goes with --save of column_sums or value_sums");
+  }
+  if (options.pool.empty() && saves(ResultAxes::kCells)) {
+    throw UsageError("--save pooled needs --pool M,N, how many cells");
+  }
+}
+
+AttendResults compute(const AttendOptions& options, AttendCall& call, const Common& common) {
+  AttendResults results;
+  qkv::Context context(qkv::Executor::threads(common.threads));
+  context.set_stop_flag(&stop_flag());
+  try {
+    context.force_path(options.path);
+    // Everything about the inputs is checked before memory for results is asked for.
+    results.path = qkv::Plan(call.inputs, call.options, context).path();
+    context.release_scratch();
+    results.shape = shape_of(call.inputs);
+    Call buffers(options, call, results);
+    buffers.reserve(wants_picture(options.outputs));
+    qkv::attention(call.inputs, call.options, buffers.outputs(), context);
+    results.allowed = buffers.allowed();
+  } catch (const qkv::Error& error) {
+    throw_with_origin(error, call);
+  }
+  return results;
+}

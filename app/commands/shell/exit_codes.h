@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_COMMANDS_SHELL_EXIT_CODES_H_
+#define QKV_COMMANDS_SHELL_EXIT_CODES_H_
+
+#include <stdexcept>
+#include <string>
+
+// After a signal: 128 + its number (130, 143).
+enum ExitCode : int {
+  kDone = 0,
+  kFailed = 1,        // while running
+  kUsage = 2,         // the command line is wrong
+  kInput = 3,         // an input is missing or malformed
+  kOutput = 4,        // an output cannot be written
+  kDiverged = 5,      // NaN or infinity in training
+  kNotAvailable = 7,  // the request needs something that this machine or build lacks
+  kSignalBase = 128,
+};
+
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+#endif  // QKV_COMMANDS_SHELL_EXIT_CODES_H_

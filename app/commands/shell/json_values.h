@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_COMMANDS_SHELL_JSON_VALUES_H_
+#define QKV_COMMANDS_SHELL_JSON_VALUES_H_
+
+#include <span>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <qkv/app/array_file.h>
+
+// Results as JSON. Numbers that JSON lacks are strings: "NaN", "Infinity", "-Infinity".
+
+nlohmann::ordered_json json_number(double value);
+
+// {"shape": [2,3], "dtype": "float32", "data": [[...],[...]]}; the dtype of text is "text".
+nlohmann::ordered_json json_array(const qkv::app::ArrayView& array);
+
+// The numbers alone: [[...],[...]].
+nlohmann::ordered_json json_data(const qkv::ConstView& view);
+
+// {"out": {...}, "weights": {...}}
+nlohmann::ordered_json json_arrays(std::span<const qkv::app::NamedView> arrays);
+
+// A line for each member of the outermost object. Invalid UTF-8 becomes U+FFFD.
+std::string json_text(const nlohmann::ordered_json& value);
+
+#endif  // QKV_COMMANDS_SHELL_JSON_VALUES_H_

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "commands/shell/outputs.h"
+
+#include <algorithm>
+#include <list>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include <qkv/app/utf8.h>
+
+#include "commands/shell/exit_codes.h"
+#include "commands/shell/json_values.h"
+#include "commands/shell/picture_bytes.h"
+#include "commands/shell/staged_file.h"
+#include "files/text_file.h"
+
+namespace {
+
+// An output format and its extension. Binary ones are not written to terminals.
+struct Format {
+  std::string_view name;
+  bool (*has)(const Results& results);
+  std::string (*bytes)(const Results& results);  // one of these two
+  void (*write)(const std::string& path, const Results& results);
+  bool binary = false;
+};
+
+template <qkv::app::ArrayFormat format>
+void write_all(const std::string& path, const Results& results) {
+  qkv::app::write_arrays(path, format, results.arrays());
+}
+
+void write_one(const std::string& path, const Results& results) {
+  const qkv::app::NamedView array{"", results.array()};
+  qkv::app::write_arrays(path, qkv::app::ArrayFormat::kNpy, {&array, 1});
+}
+
+bool has_arrays(const Results& results) { return results.arrays != nullptr; }
+bool has_picture(const Results& results) { return results.picture != nullptr; }
+
+// The formats.
+constexpr Format kFormats[] = {
+    {"npz", has_arrays, nullptr, write_all<qkv::app::ArrayFormat::kNpz>, true},
+    {"npy", [](const Results& r) { return r.array != nullptr; }, nullptr, write_one, true},
+    {"safetensors", has_arrays, nullptr, write_all<qkv::app::ArrayFormat::kSafetensors>, true},
+    {"svg", has_picture, [](const Results& r) { return svg_bytes(r.picture()); }, nullptr},
+    {"png", has_picture, [](const Results& r) { return png_bytes(r.picture()); }, nullptr, true},
+    {"pdf", has_picture, [](const Results& r) { return pdf_bytes(r.picture()); }, nullptr, true},
+    {"txt", [](const Results& r) { return r.text != nullptr; },
+     [](const Results& r) { return r.text(); }, nullptr},
+    {"json", [](const Results& r) { return r.json != nullptr; },
+     [](const Results& r) { return json_text(r.json()); }, nullptr},
+};
+
+template <class Wanted>
+std::string extensions(Wanted wanted) {
+  std::string names;
+  for (const Format& format : kFormats) {
+    if (wanted(format)) names += fmt::format("{}.{}", names.empty() ? "" : ", ", format.name);
+  }
+  return names;
+}
+
+// "a.npz" as messages name it.
+std::string output_name(const std::string& path) { return path == "-" ? "-o -" : "-o " + path; }
+
+const Format* find(const OutputOptions& options, const std::string& path) {
+  const std::string& told = options.format.empty() ? options.usual : options.format;
+  for (const Format& format : kFormats) {
+    const bool same =
+        path == "-" ? format.name == told : path.ends_with(fmt::format(".{}", format.name));
+    if (same) return &format;
+  }
+  return nullptr;
+}
+
+void check_path(const OutputOptions& options, const Results& results, const std::string& path) {
+  const std::string valid = extensions([&](const Format& format) { return format.has(results); });
+  const Format* format = find(options, path);
+  if (format == nullptr) {
+    throw UsageError(
+        fmt::format("{}: unknown file extension; valid: {}", output_name(path), valid));
+  }
+  if (!format->has(results)) {
+    throw UsageError(fmt::format("{}: this result has no .{} form; valid: {}", output_name(path),
+                                 format->name, valid));
+  }
+  if (path == "-" && format->binary && ::isatty(STDOUT_FILENO) == 1) {
+    throw UsageError(
+        fmt::format("-o -: {} is not for terminals; use a file or a pipe", format->name));
+  }
+}
+
+bool names_stdout(const OutputOptions& options) {
+  return std::ranges::find(options.paths, "-") != options.paths.end();
+}
+
+void write(const Format& format, const std::string& path, const Results& results) {
+  if (format.write != nullptr) return format.write(path, results);
+  qkv::app::write_text(path, format.bytes(results));
+}
+
+// What is written to standard output if "-" is not named.
+std::string report(const OutputOptions& options, const Results& results) {
+  if (options.json) return json_text(results.json());
+  if (results.brief && !options.paths.empty()) return results.brief();
+  if (results.screen) return results.screen();
+  return results.text ? results.text() : "";
+}
+
+}  // namespace
+
+void add_outputs(const Command& command, OutputOptions& options, const std::string& usual) {
+  options.usual = usual;
+  command
+      .add_option("-o,--output", options.paths,
+                  "write the results; the extension is the format, - is standard output "
+                  "(repeatable)")
+      .type_name("FILE")
+      .one_each_time();
+  std::string names;
+  for (const Format& format : kFormats) {
+    names += fmt::format("{}{}", names.empty() ? "" : "|", format.name);
+  }
+  command
+      .add_parsed(
+          "--format",
+          [&options](const std::string& name) {
+            options.format = name;
+            if (find(options, "-") == nullptr) {
+              throw BadValue("--format", fmt::format("unknown name {}; valid: {}",
+                                                     qkv::app::quoted(name), output_formats()));
+            }
+          },
+          fmt::format("of -o - (default {})", usual))
+      .type_name(names);
+  command.add_flag("--json", options.json, "the report as JSON");
+}
+
+void check_outputs(const OutputOptions& options, const Results& results) {
+  for (auto path = options.paths.begin(); path != options.paths.end(); ++path) {
+    if (std::find(options.paths.begin(), path, *path) != path) {
+      throw UsageError(output_name(*path) + ": named twice");
+    }
+    const auto same = std::find_if(options.paths.begin(), path, [&](const std::string& other) {
+      return other != "-" && *path != "-" && is_same_file(other, *path);
+    });
+    if (same != path) {
+      throw UsageError(
+          fmt::format("{}: the same file as {}", output_name(*path), output_name(*same)));
+    }
+    check_path(options, results, *path);
+  }
+  const bool piped = names_stdout(options);
+  if (piped && options.json) throw UsageError("--json and -o - both want standard output");
+  if (!piped && !options.format.empty()) throw UsageError("--format goes with -o -");
+  if (options.json && !results.json) throw UsageError("--json: this result has no JSON form");
+  if (wants(options, "png")) check_png();
+  if (wants(options, "pdf")) check_pdf();
+  for (const std::string& path : options.paths) {
+    if (path != "-") check_place(path);
+  }
+}
+
+void check_inputs(const OutputOptions& options, const std::vector<std::string>& inputs) {
+  for (const std::string& path : options.paths) {
+    for (const std::string& input : inputs) {
+      if (path != "-" && !input.empty() && is_same_file(path, input)) {
+        throw UsageError(
+            fmt::format("{}: the same file as the input {}", output_name(path), input_name(input)));
+      }
+    }
+  }
+}
+
+bool wants(const OutputOptions& options, std::string_view format) {
+  return std::ranges::any_of(options.paths, [&](const std::string& path) {
+    const Format* found = find(options, path);
+    return found != nullptr && found->name == format;
+  });
+}
+
+void write_outputs(const OutputOptions& options, const Results& results, const Common&) {
+  std::list<StagedFile> files;
+  for (const std::string& path : options.paths) {
+    if (path == "-") continue;
+    files.emplace_back(
+        path, [&](const std::string& place) { write(*find(options, path), place, results); });
+  }
+  const bool piped = names_stdout(options);
+  const Format* pipe = piped ? find(options, "-") : nullptr;
+  const bool is_array = piped && pipe->bytes == nullptr;
+  const std::string text =
+      piped ? (is_array ? "" : pipe->bytes(results)) : report(options, results);
+  for (StagedFile& file : files) file.commit();
+  if (is_array) {
+    pipe->write("-", results);
+  } else {
+    print(text);
+  }
+}
+
+std::string output_formats() {
+  return extensions([](const Format&) { return true; });
+}
+
+std::string array_formats() {
+  return extensions([](const Format& format) {
+    return qkv::app::array_format(fmt::format(".{}", format.name)).has_value();
+  });
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// `qkv score`: how well translations match what people wrote.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <qkv/context.h>
+
+#include "commands/shell/exit_codes.h"
+#include "commands/shell/outputs.h"
+#include "commands/shell/progress.h"
+#include "commands/train/commands.h"
+#include "commands/train/score_report.h"
+#include "commands/train/test_pairs.h"
+#include "commands/train/translation.h"
+#include "text/corpus_score.h"
+#include "text/sentences.h"
+
+namespace {
+
+using qkv::Index;
+using qkv::app::Sentence;
+using qkv::app::SentenceCounts;
+using qkv::app::TextPair;
+using qkv::app::TranslationModel;
+
+constexpr const char* kScoreFooter = R"(Examples:
+  qkv gen dates -n 50 --split test --seed 1 -o test.tsv
+  qkv score RUN test.tsv
+  qkv score RUN test.tsv --beam 4 --json
+
+Lines of DATA with the same source are one sentence with several references. BLEU (Papineni et al.
+2002) and chrF2 (Popovic 2016) are sacreBLEU's by default, signatures included: of whole texts, with
+its tokenizer 13a, any number of references, and exponential smoothing. They compare the text that
+qkv translate prints with DATA as it is. exact: translations that are a reference but for
+the kind of white space and of quotation marks.
+
+Where sentences have several references, "one reference" has how the translations do against the
+first alone, and how the next reference does in their place: about as well as people agree.
+
+log-probability: natural, of the targets of all lines with their end tokens; perplexity: exp(-it /
+tokens). Texts have at most 4096 tokens.
+
+--hypotheses scores translations that were made elsewhere, a line each: one for each different
+source in the order of DATA, or one for each line of DATA, of which a source's first counts. RUN is
+left out: qkv score --hypotheses THEIRS DATA.
+
+--against also scores other translations, and has the p of paired bootstrap resampling (Koehn 2004,
+as in sacreBLEU): how likely a difference this large is for systems that are equally good.)";
+
+struct ScoreOptions {
+  std::string run{};
+  std::string data{};
+  std::string hypotheses{};
+  std::string against{};
+  PairColumns columns{};
+  qkv::app::RunModel model = qkv::app::RunModel::kBest;
+  qkv::app::SearchOptions search{};
+  qkv::app::Resampling resampling{};
+  OutputOptions outputs{};
+};
+
+// Calls take(begin, end) for consecutive items whose lengths make a full batch for the model.
+template <class Length, class Take>
+void for_each_batch(Batch batch, std::size_t items, const Length& length, const Take& take) {
+  std::size_t begin = 0;
+  std::size_t tokens = 0;
+  for (std::size_t n = 0; n < items; ++n) {
+    tokens += length(n);
+    if (n + 1 < items && !is_full(batch, n + 1 - begin, tokens)) continue;
+    take(begin, n + 1);
+    begin = n + 1;
+    tokens = 0;
+  }
+}
+
+// Runs a model on the pairs.
+class ModelRun {
+ public:
+  ModelRun(const TranslationModel& model, const qkv::app::SearchOptions& search,
+           const Common& common)
+      : model_(model),
+        search_(search),
+        context_(qkv::Executor::threads(common.threads)),
+        progress_(common, "score") {
+    search_.attention = false;
+    search_.scores = qkv::app::SearchScores::kIfCompared;
+    context_.set_stop_flag(&stop_flag());
+  }
+
+  qkv::app::TranslationLoss loss(const TestPairs& data) {
+    qkv::app::TranslationLoss sum;
+    const auto length = [&](std::size_t n) { return data.lengths[n]; };
+    for_each_batch(Batch::kPass, data.pairs.size(), length,
+                   [&](std::size_t begin, std::size_t end) {
+                     const auto batch = std::span(data.pairs).subspan(begin, end - begin);
+                     const auto loss = qkv::app::loss(model_, batch, context_);
+                     sum.tokens += loss.tokens;
+                     sum.log_probability += loss.log_probability;
+                     progress_.at(fmt::format("{} of {} pairs", end, data.pairs.size()));
+                   });
+    return sum;
+  }
+
+  std::vector<std::string> translate(const TestPairs& data) {
+    const std::vector<Sentence>& sentences = data.sentences.all();
+    std::vector<std::string> translations;
+    const auto length = [&](std::size_t n) {
+      return count_tokens(model_, sentences[n].source, data.name, 0);
+    };
+    for_each_batch(
+        Batch::kSearch, sentences.size(), length, [&](std::size_t begin, std::size_t end) {
+          std::vector<std::string> sources;
+          for (std::size_t n = begin; n < end; ++n) sources.push_back(sentences[n].source);
+          for (auto& translated : qkv::app::translate(model_, sources, search_, context_)) {
+            translations.push_back(std::move(translated.text));
+          }
+          progress_.at(fmt::format("{} of {} sentences", end, sentences.size()));
+        });
+    return translations;
+  }
+
+ private:
+  const TranslationModel& model_;
+  qkv::app::SearchOptions search_;
+  qkv::Context context_;
+  Progress progress_;
+};
+
+std::vector<SentenceCounts> counts_of(const std::vector<Sentence>& sentences,
+                                      const std::vector<std::string>& translations) {
+  std::vector<SentenceCounts> counts;
+  for (std::size_t n = 0; n < sentences.size(); ++n) {
+    counts.push_back(qkv::app::sentence_counts(translations[n], sentences[n].references));
+  }
+  return counts;
+}
+
+// The first reference that is not the same as the very first; null if there is none.
+const std::string* next_reference(const Sentence& sentence) {
+  const std::string first = qkv::app::folded_text(sentence.references[0]);
+  const auto next = std::ranges::find_if(sentence.references, [&](const std::string& reference) {
+    return qkv::app::folded_text(reference) != first;
+  });
+  return next == sentence.references.end() ? nullptr : &*next;
+}
+
+std::optional<OneReference> with_one_reference(const std::vector<Sentence>& sentences,
+                                               const std::vector<std::string>& translations) {
+  OneReference one;
+  std::vector<SentenceCounts> translated;
+  std::vector<SentenceCounts> human;
+  for (std::size_t n = 0; n < sentences.size(); ++n) {
+    const std::string* next = next_reference(sentences[n]);
+    if (next == nullptr) continue;
+    const auto first = std::span(sentences[n].references).first(1);
+    translated.push_back(qkv::app::sentence_counts(translations[n], first));
+    human.push_back(qkv::app::sentence_counts(*next, first));
+    one.signature.add(1);
+  }
+  if (human.empty()) return {};
+  one.translations = corpus_score(translated);
+  one.humans = corpus_score(human);
+  return one;
+}
+
+Scores compare(const ScoreOptions& options, const TestPairs& data,
+               const std::vector<std::string>& translations) {
+  const std::vector<Sentence>& sentences = data.sentences.all();
+  const std::vector<SentenceCounts> counts = counts_of(sentences, translations);
+  Scores scores;
+  scores.pairs = std::ssize(data.pairs);
+  scores.score = corpus_score(counts);
+  for (const Sentence& sentence : sentences) scores.signature.add(std::ssize(sentence.references));
+  scores.one_reference = with_one_reference(sentences, translations);
+  if (options.against.empty()) return scores;
+  const auto others = counts_of(sentences, read_translations(options.against, data));
+  scores.rival = {options.against, corpus_score(others),
+                  paired_bootstrap(counts, others, options.resampling), options.resampling};
+  return scores;
+}
+
+Scores score_model(const ScoreOptions& options, const Common& common) {
+  const TranslationModel model = read_model(options.run, options.model);
+  const auto check = [&](const TextPair& pair, const std::string& file, Index line) {
+    return count_tokens(model, pair.source, file, line) +
+           count_tokens(model, pair.target, file, line);
+  };
+  const TestPairs data = read_test_pairs(options.data, options.columns, check, common);
+  ModelRun run(model, options.search, common);
+  const qkv::app::TranslationLoss loss = run.loss(data);
+  Scores scores = compare(options, data, run.translate(data));
+  scores.loss = loss;
+  return scores;
+}
+
+Scores score_file(const ScoreOptions& options, const Common& common) {
+  const auto check = [](const TextPair&, const std::string&, Index) { return std::size_t{0}; };
+  const TestPairs data = read_test_pairs(options.data, options.columns, check, common);
+  return compare(options, data, read_translations(options.hypotheses, data));
+}
+
+// What the arguments mean: with --hypotheses there is no RUN.
+void resolve(ScoreOptions& options) {
+  if (!options.hypotheses.empty()) {
+    if (!options.data.empty()) {
+      throw UsageError(
+          fmt::format("--hypotheses takes the place of RUN: qkv score --hypotheses {} {}",
+                      options.hypotheses, options.data));
+    }
+    options.data = std::exchange(options.run, "");
+    if (options.data.empty()) throw UsageError("DATA is required");
+  }
+  if (options.hypotheses.empty() && options.run.empty()) throw UsageError("RUN is required");
+  if (options.data.empty()) throw UsageError("DATA is required");
+  const std::string* inputs[] = {&options.data, &options.hypotheses, &options.against};
+  if (std::ranges::count(inputs, "-", [](const auto* path) { return *path; }) > 1) {
+    throw UsageError("only one of DATA, --hypotheses and --against can be standard input");
+  }
+}
+
+void run(ScoreOptions options, const Common& common) {
+  resolve(options);
+  check_search(options.search);
+  Scores scores;
+  Results results;
+  results.text = [&] { return text_of(scores); };
+  results.json = [&] { return json_of(scores); };
+  check_outputs(options.outputs, results);
+  check_inputs(options.outputs, {options.data, options.hypotheses, options.against});
+  if (!options.run.empty()) check_inputs(options.outputs, model_files(options.run));
+  scores = options.run.empty() ? score_file(options, common) : score_model(options, common);
+  write_outputs(options.outputs, results, common);
+}
+
+// The options of a model, which --hypotheses does without.
+void add_model_options(const Command& command, ScoreOptions& options, const Option& hypotheses) {
+  add_run_model(command, options.model);
+  add_search(command, options.search);
+  for (const char* name : {"--model", "--beam", "--length-penalty"}) {
+    hypotheses.excludes(command.option(name));
+  }
+}
+
+void add_comparison(const Command& command, ScoreOptions& options) {
+  constexpr Index kMostSamples = 1'000'000;
+  const Option against =
+      command
+          .add_option("--against", options.against,
+                      "other translations, and whether they differ by more than chance")
+          .type_name("FILE");
+  add_number(command, "--resamples", options.resampling.samples, Bounds<Index>{1, kMostSamples},
+             "samples of the paired bootstrap (default 1000)")
+      .needs(against);
+  add_number(command, "--seed", options.resampling.seed, Bounds<std::uint64_t>{},
+             "random seed of the samples (default 0)")
+      .needs(against);
+}
+
+}  // namespace
+
+void add_score(const Command& program, const Common& common) {
+  const Command command =
+      program.add_command("score", "how well translations match what people wrote");
+  const auto options = std::make_shared<ScoreOptions>();
+  command.add_option("RUN", options->run, fmt::format("{}; not with --hypotheses", kRunHelp))
+      .type_name("");
+  command
+      .add_option("DATA", options->data, "tab-separated text, one pair a line; - is standard input")
+      .type_name("");
+  const Option hypotheses =
+      command
+          .add_option("--hypotheses", options->hypotheses,
+                      "score these translations, a line each, in place of a model's")
+          .type_name("FILE");
+  add_columns(command, options->columns.source, options->columns.target);
+  add_model_options(command, *options, hypotheses);
+  add_comparison(command, *options);
+  add_outputs(command, options->outputs, "txt");
+  command.footer(kScoreFooter);
+  command.callback([options, &common] { run(*options, common); });
+}

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+// `qkv split`: divides pairs into those to train on and those to test with.
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <qkv/app/file_error.h>
+#include <qkv/error.h>
+
+#include "commands/shell/exit_codes.h"
+#include "commands/shell/json_values.h"
+#include "commands/shell/options.h"
+#include "commands/shell/progress.h"
+#include "commands/shell/staged_file.h"
+#include "commands/train/commands.h"
+#include "commands/train/translation.h"
+#include "files/parallel_text.h"
+#include "files/text_file.h"
+#include "text/hold_out.h"
+#include "text/sentences.h"
+#include "text/text.h"
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using qkv::Index;
+using qkv::app::InputError;
+using qkv::app::OutputError;
+using qkv::app::PairOfTexts;
+using qkv::app::Part;
+
+constexpr const char* kSplitFooter = R"(Examples:
+  qkv gen dates -n 500 -o dates.tsv
+  qkv split dates.tsv --hold-out 20 --valid 20 -o SPLIT
+  qkv train SPLIT/train.tsv --valid SPLIT/valid.tsv -o SPLIT-RUN --after 2u --batch-tokens 500
+  qkv score SPLIT-RUN SPLIT/test.tsv
+
+Draws --hold-out different sources at random, and keeps out of training every line that has one of
+them: FOLDER/test.tsv. The targets of a source are its references. Then draws --valid more, none of
+which shares a target with these: FOLDER/valid.tsv. FOLDER/train.tsv has the lines whose source and
+target are in neither; FOLDER/dropped.tsv has the rest, lines of other sources with a target that is
+held out. All lines are in exactly one of the files, whole and in their order, with any other
+columns.
+
+Two texts are the same if they differ only in the width and kind of white space and of quotation
+marks, which models read alike. Sources are compared with sources, targets with targets.
+
+The same table, numbers and seed give the same files on every machine, and a smaller --hold-out is
+part of a larger one. The table is held in memory.)";
+
+// The parts with their files.
+struct PartName {
+  Part part;
+  const char* name;
+};
+constexpr PartName kParts[] = {{Part::kTest, "test"},
+                               {Part::kValid, "valid"},
+                               {Part::kTrain, "train"},
+                               {Part::kDropped, "dropped"}};
+
+struct SplitOptions {
+  std::string table{};
+  std::string folder{};
+  Index source_column = 0;
+  Index target_column = 1;
+  qkv::app::HoldOut hold_out{};
+  bool json = false;
+
+  std::string name() const { return input_name(table); }
+  std::string file(const PartName& part) const {
+    return (std::filesystem::path(folder) / fmt::format("{}.tsv", part.name)).string();
+  }
+  bool writes(const PartName& part) const {
+    return part.part != Part::kValid || hold_out.valid > 0;
+  }
+};
+
+// Numbers texts in the order in which they come; the same texts have the same number.
+class TextNumbers {
+ public:
+  std::uint32_t of(std::string_view text) {
+    const auto next = static_cast<std::uint32_t>(numbers_.size());
+    return numbers_.try_emplace(qkv::app::folded_text(text), next).first->second;
+  }
+  Index count() const { return std::ssize(numbers_); }
+
+ private:
+  std::unordered_map<std::string, std::uint32_t> numbers_{};
+};
+
+struct Table {
+  std::string text{};               // the lines, each with a line feed
+  std::vector<std::size_t> ends{};  // of lines in the text
+  std::vector<PairOfTexts> pairs{};
+  Index sources = 0;
+  Index targets = 0;
+
+  std::string_view line(std::size_t n) const {
+    const std::size_t begin = n == 0 ? 0 : ends[n - 1];
+    return std::string_view(text).substr(begin, ends[n] - begin);
+  }
+};
+
+// Throws InputError for a line without text in either column.
+Table read_table(const SplitOptions& options, const Common& common) {
+  Progress progress(common, "split");
+  qkv::app::ParallelTextOptions reading;
+  const std::array<Index, 2> columns{options.source_column, options.target_column};
+  reading.least_columns = std::max(columns[0], columns[1]) + 1;
+  reading.stop = &stop_flag();
+  reading.progress = [&](Index done, Index total) { progress.bytes(done, total); };
+  Table table;
+  TextNumbers sources;
+  TextNumbers targets;
+  qkv::app::for_each_row(options.table, reading, [&](const auto& fields, Index line) {
+    for (const Index column : columns) {
+      if (!qkv::app::is_blank(fields[static_cast<std::size_t>(column)])) continue;
+      throw InputError::at_line(options.name(), line,
+                                fmt::format("expected text in column {}, got none", column));
+    }
+    if (table.pairs.size() == std::numeric_limits<std::uint32_t>::max()) {
+      throw InputError::at_line(options.name(), line, "expected fewer than 2^32 lines");
+    }
+    table.pairs.push_back({sources.of(fields[static_cast<std::size_t>(columns[0])]),
+                           targets.of(fields[static_cast<std::size_t>(columns[1])])});
+    table.text += fmt::format("{}\n", fmt::join(fields, "\t"));
+    table.ends.push_back(table.text.size());
+    return true;
+  });
+  table.sources = sources.count();
+  table.targets = targets.count();
+  return table;
+}
+
+// How much of a table is in a part.
+struct PartCount {
+  Index sources = 0;
+  Index pairs = 0;
+};
+using PartCounts = std::array<PartCount, std::size(kParts)>;  // in the order of kParts
+
+PartCounts counts_of(const Table& table, const qkv::app::Parts& parts) {
+  PartCounts counts;
+  for (std::size_t n = 0; n < std::size(kParts); ++n) {
+    std::vector<bool> seen(static_cast<std::size_t>(table.sources));
+    for (std::size_t pair = 0; pair < table.pairs.size(); ++pair) {
+      if (parts.of_pairs[pair] != kParts[n].part) continue;
+      ++counts[n].pairs;
+      const std::uint32_t source = table.pairs[pair].source;
+      if (!seen[source]) ++counts[n].sources;
+      seen[source] = true;
+    }
+  }
+  return counts;
+}
+
+// Throws InputError if there is less than was asked for, or nothing left to train on.
+qkv::app::Parts divide(const SplitOptions& options, const Table& table) {
+  const qkv::app::HoldOut& wanted = options.hold_out;
+  if (table.sources <= wanted.test) {
+    throw InputError(options.name(),
+                     fmt::format("expected more than {} different sources, to hold out {}, got {}",
+                                 wanted.test, wanted.test, table.sources));
+  }
+  qkv::app::Parts parts = divided(table.pairs, wanted);
+  if (parts.valid < wanted.valid) {
+    throw InputError(
+        options.name(),
+        fmt::format("expected {} more sources for --valid, with no target that is held out, got {}",
+                    wanted.valid, parts.valid));
+  }
+  if (std::ranges::find(parts.of_pairs, Part::kTrain) == parts.of_pairs.end()) {
+    throw InputError(options.name(),
+                     "expected a pair to train on that shares nothing with what is held out, got "
+                     "none; hold out less");
+  }
+  return parts;
+}
+
+// The lines of a part as blocks of text.
+class PartBlocks {
+ public:
+  PartBlocks(const Table& table, const qkv::app::Parts& parts, Part part)
+      : table_(table), parts_(parts), part_(part) {}
+
+  // Empty at the end. Throws Cancelled after a signal.
+  std::string_view next() {
+    constexpr std::size_t kBlock = std::size_t{1} << 16;
+    if (stop_flag().load()) throw qkv::Cancelled("split");
+    block_.clear();
+    for (; line_ < table_.ends.size() && block_.size() < kBlock; ++line_) {
+      if (parts_.of_pairs[line_] == part_) block_ += table_.line(line_);
+    }
+    return block_;
+  }
+
+ private:
+  const Table& table_;
+  const qkv::app::Parts& parts_;
+  Part part_;
+  std::size_t line_ = 0;
+  std::string block_;
+};
+
+// The folder of the files, made if it is not there, and removed with the object if nothing was
+// written to it.
+class OutputFolder {
+ public:
+  explicit OutputFolder(const std::string& path) : path_(path) {
+    std::error_code failed;
+    made_ = std::filesystem::create_directory(path, failed);
+    if (failed) throw OutputError(path, failed.message());
+  }
+  ~OutputFolder() {
+    std::error_code ignored;  // it is not empty
+    if (made_) std::filesystem::remove(path_, ignored);
+  }
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+ private:
+  std::string path_;
+  bool made_ = false;
+};
+
+// All files are written before the first is renamed into place.
+void write_parts(const SplitOptions& options, const Table& table, const qkv::app::Parts& parts) {
+  const OutputFolder folder(options.folder);
+  std::list<StagedFile> files;
+  for (const PartName& part : kParts) {
+    if (!options.writes(part)) continue;
+    PartBlocks blocks(table, parts, part.part);
+    files.emplace_back(options.file(part), [&](const std::string& path) {
+      qkv::app::write_blocks(path, [&] { return blocks.next(); });
+    });
+  }
+  for (StagedFile& file : files) file.commit();
+}
+
+// Before anything is read: whether the files can be written, and do not stand beside one of another
+// split.
+void check_folder(const SplitOptions& options) {
+  std::error_code failed;
+  if (!std::filesystem::exists(options.folder, failed)) return check_place(options.folder);
+  if (!std::filesystem::is_directory(options.folder, failed)) {
+    throw OutputError(options.folder, "it is not a folder");
+  }
+  for (const PartName& part : kParts) {
+    const std::string path = options.file(part);
+    if (options.writes(part)) {
+      check_place(path);
+      if (is_same_file(options.table, path)) {
+        throw UsageError(fmt::format("-o {}: {} is the input", options.folder, path));
+      }
+    } else if (std::filesystem::exists(path, failed)) {
+      throw UsageError(
+          fmt::format("{} is of another split, and stays without --valid: remove it, "
+                      "or use another folder",
+                      path));
+    }
+  }
+}
+
+std::string summary(const SplitOptions& options, const Table& table, const PartCounts& counts) {
+  std::string text = fmt::format("{:<8} pairs {}, different sources {}, different targets {}\n",
+                                 "table", table.pairs.size(), table.sources, table.targets);
+  for (std::size_t n = 0; n < std::size(kParts); ++n) {
+    if (!options.writes(kParts[n])) continue;
+    text += fmt::format("{:<8} pairs {}, sources {}: {}{}\n", kParts[n].name, counts[n].pairs,
+                        counts[n].sources, shown_name(options.file(kParts[n])),
+                        kParts[n].part == Part::kDropped ? ", whose targets are held out" : "");
+  }
+  return text;
+}
+
+Json json_summary(const SplitOptions& options, const Table& table, const PartCounts& counts) {
+  Json json;
+  json["seed"] = options.hold_out.seed;
+  json["pairs"] = table.pairs.size();
+  json["sources"] = table.sources;
+  json["targets"] = table.targets;
+  for (std::size_t n = 0; n < std::size(kParts); ++n) {
+    if (!options.writes(kParts[n])) continue;
+    Json& part = json[kParts[n].name];
+    part["file"] = options.file(kParts[n]);
+    part["pairs"] = counts[n].pairs;
+    part["sources"] = counts[n].sources;
+  }
+  return json;
+}
+
+void run(SplitOptions options, const Common& common) {
+  // Without a slash at the end, which has no name of its own.
+  const std::filesystem::path folder(options.folder);
+  if (!folder.has_filename() && folder.has_relative_path()) {
+    options.folder = folder.parent_path().string();
+  }
+  check_folder(options);
+  const Table table = read_table(options, common);
+  const qkv::app::Parts parts = divide(options, table);
+  write_parts(options, table, parts);
+  const PartCounts counts = counts_of(table, parts);
+  print(options.json ? json_text(json_summary(options, table, counts))
+                     : summary(options, table, counts));
+}
+
+}  // namespace
+
+void add_split(const Command& program, const Common& common) {
+  const Command command =
+      program.add_command("split", "divide sentence pairs into training and test data");
+  const auto options = std::make_shared<SplitOptions>();
+  command
+      .add_option("TABLE", options->table,
+                  "tab-separated text, one pair a line; - is standard input")
+      .required()
+      .type_name("");
+  command.add_option("-o,--output", options->folder, "folder for the files")
+      .required()
+      .type_name("FOLDER");
+  add_number(command, "--hold-out", options->hold_out.test, Bounds<Index>{1},
+             "different sources to test with, with all their lines")
+      .required();
+  add_number(command, "--valid", options->hold_out.valid, Bounds<Index>{1},
+             "different sources to validate on (default: none)");
+  add_number(command, "--seed", options->hold_out.seed, Bounds<std::uint64_t>{},
+             "random seed (default 0)");
+  add_columns(command, options->source_column, options->target_column);
+  command.add_flag("--json", options->json, "the report as JSON");
+  command.footer(kSplitFooter);
+  command.callback([options, &common] { run(*options, common); });
+}

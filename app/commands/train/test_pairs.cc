@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "commands/train/test_pairs.h"
+
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <qkv/app/file_error.h>
+
+#include "commands/shell/progress.h"
+#include "files/parallel_text.h"
+#include "text/text.h"
+
+namespace {
+
+using qkv::Index;
+using qkv::app::InputError;
+
+std::vector<std::string> read_lines(const std::string& path) {
+  qkv::app::ParallelTextOptions reading;
+  reading.empty_lines = qkv::app::EmptyLines::kKept;
+  reading.stop = &stop_flag();
+  std::vector<std::string> lines;
+  qkv::app::for_each_row(path, reading, [&](std::span<const std::string_view> fields, Index) {
+    lines.push_back(fmt::format("{}", fmt::join(fields, "\t")));
+    return true;
+  });
+  return lines;
+}
+
+}  // namespace
+
+TestPairs read_test_pairs(const std::string& path, const PairColumns& columns,
+                          const CheckPair& check, const Common& common) {
+  Progress progress(common, "score");
+  qkv::app::ParallelTextOptions reading;
+  reading.columns = {columns.source, columns.target};
+  reading.stop = &stop_flag();
+  TestPairs read;
+  read.name = input_name(path);
+  qkv::app::for_each_row(path, reading, [&](const auto& fields, Index line) {
+    // A reference may be empty: nothing is the right translation of some noise.
+    if (qkv::app::is_blank(fields[0])) {
+      throw InputError::at_line(
+          read.name, line, fmt::format("expected text in column {}, got none", columns.source));
+    }
+    qkv::app::TextPair pair{std::string(fields[0]), std::string(fields[1])};
+    read.lengths.push_back(check(pair, read.name, line));
+    read.sentences.add(pair.source, pair.target);
+    read.pairs.push_back(std::move(pair));
+    progress.at(fmt::format("{} pairs", read.pairs.size()));
+    return true;
+  });
+  return read;
+}
+
+std::vector<std::string> read_translations(const std::string& path, const TestPairs& pairs) {
+  std::vector<std::string> lines = read_lines(path);
+  const std::size_t sentences = pairs.sentences.all().size();
+  if (lines.size() == sentences) return lines;
+  if (lines.size() != pairs.pairs.size()) {
+    throw InputError(input_name(path),
+                     fmt::format("expected {} lines, one for each different source of {}, or {}, "
+                                 "one for each of its lines, got {}",
+                                 sentences, pairs.name, pairs.pairs.size(), lines.size()));
+  }
+  std::vector<std::string> firsts;
+  for (std::size_t n = 0; n < lines.size(); ++n) {
+    const bool is_first = pairs.sentences.find(pairs.pairs[n].source) == firsts.size();
+    if (is_first) firsts.push_back(std::move(lines[n]));
+  }
+  return firsts;
+}

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+// `qkv train`: trains a translator on sentence pairs, in a folder from which it can be resumed.
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <qkv/app/file_error.h>
+#include <qkv/app/translation_model.h>
+#include <qkv/error.h>
+
+#include "commands/shell/exit_codes.h"
+#include "commands/shell/memory.h"
+#include "commands/shell/options.h"
+#include "commands/shell/progress.h"
+#include "commands/train/commands.h"
+#include "commands/train/train_report.h"
+#include "commands/train/translation.h"
+#include "translator/model/model_names.h"
+#include "translator/training/translation_run.h"
+
+namespace {
+
+using qkv::Index;
+using qkv::app::Budget;
+using qkv::app::InputError;
+using qkv::app::LetterCase;
+using qkv::app::TiedEmbeddings;
+using qkv::app::TrainingEnd;
+using qkv::app::TrainingOptions;
+using qkv::app::TrainingProgress;
+using qkv::app::TrainingReport;
+using qkv::app::TrainingValidation;
+
+constexpr Index kMostCount = 1'000'000'000;
+
+constexpr const char* kTrainFooter = R"(Examples:
+  qkv gen dates -n 20000 --split train -o dates.tsv
+  qkv train dates.tsv -o RUN --after 2u --batch-tokens 500
+  qkv train RUN --after 4u
+
+Trains a translator with attention (Bahdanau, Cho, Bengio 2015) on lines of source, tab, target,
+using Adam with warm-up and decay, in batches of pairs of similar length.
+
+qkv train RUN goes on with a run: its settings and the paths of its data are in the folder. --after
+counts all runs together; its units are e (epochs), u (updates), s, m, h (time), whichever ends
+first. Other settings that are given must be those of the run; only --after, --save-freq, --keep
+and --threads may change. If the data has moved: qkv train DATA -o RUN, and --valid FILE.
+
+While it trains, standard error says the loss of the last update and the speed in target tokens
+(with end tokens) per second of training. Each validation is shown with its loss, perplexity, BLEU
+and exact translations of the first sentences (--valid-translate), as qkv score has them, the share
+of updates since the last one whose gradients were clipped, and one sentence, another each time.
+--quiet hides all this; train.jsonl keeps the validations, and qkv curve RUN draws them.
+
+--best decides which validation is the best, and so what --patience waits for: bleu (of two with
+the same BLEU the one with the smaller loss) or loss. --valid-freq 5m validates every five minutes,
+counted from the end of one validation to the next over all runs in the folder. The parameters are
+then the same as with any other --valid-freq; which were the best, and where --patience ends, the
+clock decides. --keep 4 keeps the parameters of the last four validations for qkv average.
+
+Subwords are pieces of words, --vocab of them, that SentencePiece learns from both languages; what
+is in no piece is written as bytes, so that nothing is unknown. The folder and the models keep them.
+
+Ctrl-C (or SIGTERM) saves and exits with 130 (143); a killed process loses what it learned
+since the last save. With budgets in epochs or updates, an interrupted and resumed run has bit
+for bit the parameters of an uninterrupted one, on any number of threads. A loss that is not finite
+ends the run with 5 and keeps the last checkpoint.
+
+RUN holds plain files: config.json (all settings), source.vocab.json, target.vocab.json (of subwords
+instead: subwords.model, SentencePiece's), model.safetensors (the latest parameters),
+best.safetensors (the best on --valid; the latest before the first validation, or without --valid),
+state.safetensors (the checkpoint), train.jsonl (a line for each epoch, each validation, and where a
+run ended), checkpoint-N.safetensors (with --keep).)";
+
+struct TrainOptions {
+  TrainingOptions training{};
+  std::string folder{};
+};
+
+// A library error about an option: "--lr: must be positive, got -1".
+std::string said_of_option(const qkv::Error& error) {
+  const std::string& argument = error.argument();
+  const std::string option = qkv::app::option_of(argument == "rate" ? "learning_rate" : argument);
+  const std::string_view text = error.what();
+  const std::size_t rule = text.find("must ");
+  return rule == text.npos || option.empty() ? std::string(text)
+                                             : fmt::format("{}: {}", option, text.substr(rule));
+}
+
+// "10e,5000u,30m".
+void add_budget(const Command& command, const std::string& name, Budget& target,
+                const std::string& help) {
+  command
+      .add_parsed(
+          name,
+          [&target, name](const std::string& text) {
+            try {
+              target = qkv::app::parse_budget(text);
+            } catch (const qkv::Error& error) {
+              const std::string_view what = error.what();
+              throw BadValue(name, std::string(what.substr(what.find("must be"))));
+            }
+          },
+          help)
+      .type_name("BUDGET");
+}
+
+// The names that config.json has for the settings that are given on the command line.
+std::vector<std::string> settings_given(const Command& command) {
+  std::vector<std::string> settings;
+  for (const std::string& option : command.given()) {
+    if (option == "--output") continue;
+    const std::vector<std::string> its = qkv::app::settings_of_option(option);
+    settings.insert(settings.end(), its.begin(), its.end());
+    if (its.empty()) settings.push_back(option);  // unknown, which options_of_run() says
+  }
+  return settings;
+}
+
+// The command that goes on with the run.
+std::string resuming(const TrainOptions& options) {
+  const bool is_piped = options.training.data == "-";
+  return fmt::format("qkv train {}{}", is_piped ? "- -o " : "", options.folder);
+}
+
+// Without -o, what is named must be a folder with a run.
+[[noreturn]] void refuse_without_folder(const std::string& named) {
+  std::error_code failed;
+  if (std::filesystem::is_directory(named, failed)) {
+    throw InputError(named,
+                     "expected pairs to train on, or a folder that holds a run, got a folder "
+                     "without config.json");
+  }
+  if (named == "-" || std::filesystem::exists(named, failed)) {
+    throw UsageError(
+        fmt::format("--output is required to train on a file: qkv train {} -o FOLDER", named));
+  }
+  throw InputError(named,
+                   "No such file or folder; a run begins with qkv train DATA -o FOLDER and goes on "
+                   "with qkv train FOLDER");
+}
+
+// Checks that a file of the run is where it was; `moved` is the command if it is elsewhere.
+void check_kept(const std::string& path, const char* what, const std::string& moved) {
+  if (path.empty()) return;
+  if (path == "-") {
+    throw UsageError(
+        fmt::format("{} came from standard input, so it must be given again: {}", what, moved));
+  }
+  std::error_code failed;
+  if (std::filesystem::exists(path, failed) || failed) return;  // reading it says what failed
+  throw InputError(path, fmt::format("{} is not there any more; if it has moved: {}", what, moved));
+}
+
+// Of options that are given: those of other tokens.
+void check_tokens(const TrainingOptions& options, const std::vector<std::string>& given) {
+  const bool has_subwords = options.tokenization == qkv::app::Tokenization::kSubword;
+  const auto is_given = [&](const char* name) { return std::ranges::count(given, name) > 0; };
+  for (const auto& [setting, option] :
+       {std::pair{"vocab", "--vocab"}, std::pair{"subword_model", "--subword-model"}}) {
+    if (!has_subwords && is_given(setting)) {
+      throw UsageError(fmt::format("{} requires --tokenize subword", option));
+    }
+  }
+  if (has_subwords && is_given("min_count")) {
+    throw UsageError("--min-count does not apply to subwords, all of which are known");
+  }
+}
+
+// Finds the folder that the command line means, and the options of a run in it.
+void resolve(TrainOptions& options, const Command& command) {
+  std::vector<std::string> given = settings_given(command);
+  const std::string named = options.training.data;
+  if (qkv::app::holds_run(named)) {
+    if (!options.folder.empty()) {
+      throw UsageError(
+          fmt::format("{} holds a run, which goes on in its own folder, without -o: "
+                      "qkv train {}",
+                      named, named));
+    }
+    options.folder = named;
+    std::erase(given, "data");
+  }
+  if (options.folder.empty()) refuse_without_folder(named);
+  if (!qkv::app::holds_run(options.folder)) {
+    check_tokens(options.training, given);
+  } else {
+    options.training = options_of_run(options.folder, options.training, given);
+    const auto is_given = [&](const char* name) { return std::ranges::count(given, name) > 0; };
+    const std::string& folder = options.folder;
+    if (!is_given("data")) {
+      const bool is_piped = options.training.data == "-";
+      check_kept(options.training.data, "the data of the run",
+                 is_piped ? fmt::format("{} < DATA", resuming(options))
+                          : fmt::format("qkv train DATA -o {}", folder));
+    }
+    if (!is_given("valid")) {
+      check_kept(options.training.valid, "the validation data of the run",
+                 fmt::format("{} --valid FILE", resuming(options)));
+    }
+  }
+  if (!options.training.valid.empty()) return;
+  if (options.training.patience > 0) throw UsageError("--patience requires --valid");
+  const bool says_when = std::ranges::count(given, "validate_every") > 0;
+  if (says_when && options.training.keep == 0) {  // --keep goes by it too
+    throw UsageError("--valid-freq requires --valid");
+  }
+}
+
+// When there was nothing left to train.
+void warn_if_idle(const TrainOptions& options, const TrainingReport& report, const Common& common) {
+  if (report.resumed != report.spent.updates) return;
+  if (report.end == TrainingEnd::kPatience) {
+    warn(common, fmt::format("nothing was trained: validation stopped improving at update {}",
+                             report.spent.updates));
+  }
+  if (report.end == TrainingEnd::kBudget) {
+    warn(common, fmt::format("nothing was trained: the budget of {} is used up; to go on: {} "
+                             "--after {}",
+                             to_string(options.training.after), resuming(options),
+                             longer(options.training.after, report.spent)));
+  }
+}
+
+// Parameters, their gradients and two moments of Adam, as float32: of the encoder's layers, the
+// most of a model that this machine cannot hold.
+void check_memory(const qkv::app::TranslatorConfig& model) {
+  constexpr double kBytes = 4 * sizeof(float);
+  const auto H = static_cast<double>(model.hidden);
+  const auto layers = static_cast<double>(model.encoder_layers);
+  const auto direction = [H](double input) { return 3 * H * (input + H); };
+  const double first = 2 * direction(static_cast<double>(model.embedding));
+  const double parameters = first + (layers - 1) * 2 * direction(2 * H);
+  ::check_memory(kBytes * parameters,
+                 fmt::format("an encoder of --hidden {} and --encoder-layers {}", model.hidden,
+                             model.encoder_layers),
+                 "smaller ones take less");
+}
+
+TrainingReport train(const TrainOptions& options, const Common& common) {
+  Progress progress(common, "train");
+  qkv::app::TrainingHooks hooks;
+  hooks.stop = &stop_flag();
+  hooks.progress = [&](const TrainingProgress& now) { progress.at(text_of(now)); };
+  hooks.validation = [&](const TrainingValidation& done) { progress.keep(text_of(done)); };
+  try {
+    return train_translation(options.training, options.folder, hooks);
+  } catch (const qkv::Error& error) {
+    throw UsageError(said_of_option(error));
+  }
+}
+
+void run(TrainOptions options, const Command& command, const Common& common) {
+  resolve(options, command);
+  check_memory(options.training.model);
+  options.training.executor = qkv::Executor::threads(common.threads);
+  const TrainingReport report = train(options, common);
+  if (report.end == TrainingEnd::kStopped) {
+    warn(common, fmt::format("stopped and saved at update {}; to go on: {}", report.spent.updates,
+                             resuming(options)));
+    throw qkv::Cancelled("train");
+  }
+  print(text_of(report, options.folder));
+  warn_if_idle(options, report, common);
+}
+
+void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
+  command
+      .add_option(
+          "DATA", o.data,
+          "source, tab, target, one pair a line; - is standard input; or the folder of a run "
+          "to go on with")
+      .required()
+      .type_name("");
+  add_columns(command, o.source_column, o.target_column);
+  add_choice(command, "--tokenize", o.tokenization, qkv::app::kTokenizations,
+             "translate characters (default), words, or subwords: pieces of words");
+  add_number(command, "--vocab", o.subwords.vocabulary, Bounds<Index>{1, kMostCount},
+             fmt::format("pieces of both languages together, for subwords (default {})",
+                         o.subwords.vocabulary));
+  add_choice(command, "--subword-model", o.subwords.algorithm, qkv::app::kSubwordAlgorithms,
+             "how SentencePiece finds pieces (default unigram)");
+  command.add_flag("--lower", lower, "convert letters to lower case");
+  add_number(command, "--min-count", o.min_count, Bounds<Index>{1, kMostCount},
+             "rarer tokens become unknown tokens (default 1)");
+  add_number(command, "--max-length", o.max_length, Bounds<Index>{1, kMostNumbers},
+             "leave out pairs with more tokens on either side (default 200)");
+  command.add_option("--valid", o.valid, "pairs to validate on").type_name("FILE");
+  add_number(command, "--patience", o.patience, Bounds<Index>{1, kMostCount},
+             "stop after this many validations without improvement (default: never)");
+  add_budget(command, "--valid-freq", o.validate_every,
+             "validate every so many epochs, updates, or minutes: 2e, 500u, 5m (default 1e)");
+  add_number(
+      command, "--valid-translate", o.valid_translate, Bounds<Index>{1, kMostCount},
+      fmt::format("translate this many of its sentences for BLEU, from the first (default {})",
+                  o.valid_translate));
+  add_choice(command, "--best", o.best, qkv::app::kBestBy,
+             "the best validation has the most BLEU (default) or the least loss");
+}
+
+void add_model_options(const Command& command, qkv::app::TranslatorConfig& model, bool& tied) {
+  add_choice(command, "--attention", model.attention, qkv::app::kTranslatorAttentions,
+             "how the decoder looks at the source (default additive); none: its last state alone");
+  const auto size = [&](const char* name, Index& target, const char* help) {
+    add_number(command, name, target, Bounds<Index>{1, kMostNumbers},
+               fmt::format("{} (default {})", help, target));
+  };
+  size("--embedding", model.embedding, "width of the embeddings");
+  size("--hidden", model.hidden, "width of the GRU states");
+  size("--encoder-layers", model.encoder_layers, "layers of the encoder");
+  size("--units", model.units, "units of additive attention");
+  size("--heads", model.heads, "heads of multihead attention");
+  command.add_flag("--tied-embeddings", tied,
+                   "the output's weight is the target embedding: fewer parameters");
+  add_real(command, "--dropout", model.dropout,
+           fmt::format("dropout on embeddings and readout (default {})", model.dropout));
+  add_real(command, "--label-smoothing", model.label_smoothing,
+           fmt::format("label mass spread over all tokens (default {})", model.label_smoothing));
+}
+
+void add_learning_options(const Command& command, TrainingOptions& o) {
+  add_number(command, "--batch-tokens", o.batch_tokens, Bounds<Index>{1, kMostCount},
+             fmt::format("tokens per batch, including padding (default {})", o.batch_tokens));
+  add_real(command, "--lr", o.schedule.rate,
+           fmt::format("peak learning rate (default {})", o.schedule.rate));
+  add_number(command, "--warmup", o.schedule.warmup, Bounds<Index>{0, kMostCount},
+             fmt::format("updates over which the rate rises (default {})", o.schedule.warmup));
+  add_real(
+      command, "--decay", o.schedule.decay,
+      fmt::format("D: after the warm-up the rate falls like 1/sqrt(1 + updates/D) (default {}; "
+                  "0: constant)",
+                  o.schedule.decay));
+  add_real(command, "--clip", o.clip,
+           fmt::format("clip the gradient to this norm (default {})", o.clip));
+  add_real(command, "--weight-decay", o.adam.weight_decay,
+           "decoupled weight decay of matrices, as in AdamW (default 0)");
+  add_number(command, "--seed", o.seed, Bounds<std::uint64_t>{},
+             "seed for parameters, batches and dropout (default 0)");
+  add_budget(command, "--after", o.after, "when to stop, such as 10e,5000u,30m (default 10e)");
+  add_budget(command, "--save-freq", o.save_every,
+             "save every this many updates, epochs or seconds (default 500u)");
+  add_number(command, "--keep", o.keep, Bounds<Index>{0, kMostCount},
+             "keep the parameters of this many last validations (not of the one at the end of a "
+             "budget), for qkv average (default 0)");
+}
+
+}  // namespace
+
+void add_train(const Command& program, const Common& common) {
+  const Command command = program.add_command("train", "train a translator");
+  const auto options = std::make_shared<TrainOptions>();
+  const auto lower = std::make_shared<bool>(false);
+  const auto tied = std::make_shared<bool>(false);
+  command.add_option("-o,--output", options->folder, "folder of the run, to begin or to go on with")
+      .type_name("FOLDER");
+  add_data_options(command, options->training, *lower);
+  add_model_options(command, options->training.model, *tied);
+  add_learning_options(command, options->training);
+  command.footer(kTrainFooter);
+  command.callback([options, lower, tied, command, &common] {
+    if (*lower) options->training.letters = LetterCase::kLower;
+    if (*tied) options->training.model.tied_embeddings = TiedEmbeddings::kOutput;
+    run(*options, command, common);
+  });
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// `qkv translate`: a line in, its translation out.
+#include "commands/train/translate.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <qkv/app/file_error.h>
+#include <qkv/app/translation_model.h>
+#include <qkv/context.h>
+
+#include "commands/shell/exit_codes.h"
+#include "commands/shell/progress.h"
+#include "commands/shell/terminal.h"
+#include "commands/train/commands.h"
+#include "commands/train/translate_input.h"
+#include "files/parallel_text.h"
+
+namespace {
+
+using qkv::Index;
+using qkv::app::TranslationModel;
+
+constexpr const char* kTranslateFooter = R"(Examples:
+  qkv translate --demo "I am hungry." --show
+  qkv translate --dates "the 3rd of May, 1987"
+  qkv gen dates -n 5 --split test -o few.tsv
+  qkv translate RUN "3 may 1987"
+  qkv translate RUN few.tsv --beam 4 --scores
+  qkv translate RUN few.tsv -o alignments.npz
+
+Each line is translated to one line, in order and as soon as possible; of a line of a file, or of
+standard input, the first column is read. An empty line stays empty. A line of more than 4096 tokens
+is reported, and its translation is empty, so that all lines keep their numbers; the others are
+translated, and the exit code is 3 (with --skip-bad 0). A translation that has not ended after
+--most-tokens tokens is truncated. TEXT is a file if there is one of that name. One word with a
+letter is a file that is missing, if it has an extension (lines.tsv) or begins with a folder that
+exists (runs/lines, ./lines); all else is text (and/or).
+
+Translations of words are written as the training data writes them: spaces around punctuation,
+and capitals where the model has none (--lower). Curly quotation marks are read as ' and ". Words
+that the model does not know are read as <unk>; where it writes <unk>, it copies (--unknown).
+
+-o and --attn keep all lines and their attention: .npz and .safetensors hold attn [lines,1,1,tokens
+of the translation, tokens of the line], padded with <pad>, and src, tgt, mask, axes, line,
+translation and log_probability (qkv view FILE --example N draws them); an .svg, .png or .pdf shows
+one line; a .txt has the translations.)";
+
+constexpr Choice<qkv::app::UnknownTokens> kUnknownTokens[] = {
+    {"copy", qkv::app::UnknownTokens::kCopied}, {"keep", qkv::app::UnknownTokens::kKept}};
+
+// Translates lines as they arrive, several at a time.
+class LineTranslator {
+ public:
+  using Take = std::function<void(std::vector<TranslatedLine>& lines)>;
+
+  LineTranslator(const TranslationModel& model, const qkv::app::SearchOptions& search,
+                 qkv::app::UnknownTokens unknown, const Common& common, Take take)
+      : model_(model),
+        search_(search),
+        unknown_(unknown),
+        context_(qkv::Executor::threads(common.threads)),
+        take_(std::move(take)) {
+    context_.set_stop_flag(&stop_flag());
+  }
+
+  // Throws InputError for a line that is too long.
+  void add(std::string_view text, const std::string& file, Index line) {
+    tokens_ += count_tokens(model_, text, file, line);
+    texts_.emplace_back(text);
+    if (is_full(Batch::kSearch, texts_.size(), tokens_)) flush();
+  }
+
+  void flush() {
+    std::vector<TranslatedLine> lines;
+    auto translations = qkv::app::translate(model_, texts_, search_, context_, unknown_);
+    for (std::size_t n = 0; n < texts_.size(); ++n) {
+      lines.push_back({std::move(texts_[n]), std::move(translations[n])});
+    }
+    texts_.clear();
+    tokens_ = 0;
+    take_(lines);
+  }
+
+ private:
+  const TranslationModel& model_;
+  const qkv::app::SearchOptions search_;
+  const qkv::app::UnknownTokens unknown_;
+  qkv::Context context_;
+  Take take_;
+  std::vector<std::string> texts_{};
+  std::size_t tokens_ = 0;
+};
+
+// No more input is pending: a person or program writing it may be waiting for an answer.
+bool is_waiting() {
+  struct pollfd input {};
+  input.fd = STDIN_FILENO;
+  input.events = POLLIN;
+  return ::poll(&input, 1, 0) == 0;
+}
+
+// The lines of a file that were too long to translate.
+class BadLines {
+ public:
+  BadLines(std::string file, const TranslateOptions& options, const Common& common)
+      : file_(std::move(file)), skips_(options.skip_bad), common_(common) {}
+
+  void add(const qkv::app::InputError& error) {
+    if (!skips_) complain(error.what());
+    ++count_;
+    if (count_ <= kMostNamed) named_ += fmt::format("{}{}", count_ == 1 ? "" : ", ", error.line());
+  }
+
+  // After the last line, or the last before a malformed one.
+  void warn_of_skipped(Index lines) const {
+    if (skips_ && count_ > 0) warn(common_, fmt::format("{}: {}", file_, summary(lines)));
+  }
+  // Throws InputError if there were any and they are an error.
+  void check(Index lines) const {
+    if (!skips_ && count_ > 0) throw qkv::app::InputError(file_, summary(lines));
+  }
+
+ private:
+  static constexpr Index kMostNamed = 20;
+
+  std::string summary(Index lines) const {
+    return fmt::format("{} of {} lines left empty, too long: {}{}", count_, lines, named_,
+                       count_ > kMostNamed ? fmt::format(" and {} more", count_ - kMostNamed) : "");
+  }
+
+  std::string file_;
+  bool skips_;
+  const Common& common_;
+  Index count_ = 0;
+  std::string named_{};
+};
+
+// Calls done() when all lines are translated.
+void translate_all(const Source& source, const TranslateOptions& options, const Common& common,
+                   LineTranslator& lines, const std::function<void()>& done) {
+  if (source.file.empty()) {
+    lines.add(source.text, "TEXT", 1);
+    lines.flush();
+    return done();
+  }
+  qkv::app::ParallelTextOptions reading;
+  reading.columns = {0};
+  reading.empty_lines = qkv::app::EmptyLines::kKept;
+  reading.stop = &stop_flag();
+  const bool piped = source.file == "-";
+  const std::string name = input_name(source.file);
+  BadLines bad(name, options, common);
+  Index count = 0;
+  try {
+    qkv::app::for_each_row(source.file, reading, [&](const auto& fields, Index line) {
+      count = line;
+      try {
+        lines.add(fields[0], name, line);
+      } catch (const qkv::app::InputError& error) {
+        bad.add(error);
+        lines.add("", name, line);
+      }
+      if (piped && is_waiting()) lines.flush();
+      return true;
+    });
+  } catch (const qkv::app::InputError&) {
+    lines.flush();  // those before the malformed one
+    bad.warn_of_skipped(count);
+    throw;
+  }
+  lines.flush();
+  done();
+  bad.warn_of_skipped(count);
+  bad.check(count);
+}
+
+void check_unknown(const TranslateOptions& options, const TranslationModel& model) {
+  if (options.unknown != qkv::app::UnknownTokens::kCopied) return;
+  if (model.translator.config().attention != qkv::app::TranslatorAttention::kNone) return;
+  throw UsageError(
+      "--unknown copy: the model was trained with --attention none and looks at no word that could "
+      "be copied");
+}
+
+// What --show will not show.
+void warn_of_show(const TranslateOptions& options, const TranslationModel& model,
+                  const Common& common) {
+  if (!options.show) return;
+  if (model.translator.config().attention != qkv::app::TranslatorAttention::kNone) return;
+  warn(common, "--show: the model was trained with --attention none, so there is nothing to draw");
+}
+
+std::string shown(const TranslatedLine& line, const TranslateOptions& options,
+                  const Common& common) {
+  if (!options.show) return line_of(line, options);
+  if (line.translation.source.empty()) warn(common, "--show: nothing to draw for an empty line");
+  if (!has_attention(line)) return line_of(line, options);
+  return line_of(line, options) + qkv::app::draw_terminal(alignment(line), terminal_style(common)) +
+         "\n";
+}
+
+// "--attn FILE": an output that holds the attention of all lines.
+void add_attention_file(const Command& command, OutputOptions& outputs) {
+  command
+      .add_parsed(
+          "--attn",
+          [&outputs](const std::string& path) {
+            if (!path.ends_with(".npz") && !path.ends_with(".safetensors")) {
+              throw BadValue("--attn", fmt::format("expected a .npz or .safetensors file, got {}; "
+                                                   "-o writes pictures",
+                                                   qkv::app::quoted(path)));
+            }
+            outputs.paths.push_back(path);
+          },
+          "write the attention of all lines, as -o does: .npz or .safetensors")
+      .type_name("FILE");
+}
+
+void check(const TranslateOptions& options) {
+  check_search(options.search);
+  const bool wants_files = !options.outputs.paths.empty() || options.outputs.json;
+  if (options.show && wants_files) throw UsageError("--show excludes -o and --json");
+  check_model_choice(options);
+}
+
+void run(const TranslateOptions& options, const Common& common) {
+  check(options);
+  std::vector<TranslatedLine> kept;
+  const Results results = translate_forms(kept, options);
+  check_outputs(options.outputs, results);
+  const Source source = source_of(options);
+  if (options.skip_bad && source.file.empty()) {
+    throw UsageError("--skip-bad goes with the lines of a file or of standard input");
+  }
+  check_inputs(options.outputs, {source.file});
+  if (linked_model(options) == nullptr) check_inputs(options.outputs, model_files(options.run));
+  const TranslationModel model = model_of(options);
+  check_unknown(options, model);
+  warn_of_show(options, model, common);
+  const bool keeps = !options.outputs.paths.empty() || options.outputs.json;
+  std::optional<Progress> progress;
+  if (keeps || ::isatty(STDOUT_FILENO) != 1) progress.emplace(common, "translate");
+  Index done = 0;
+  qkv::app::SearchOptions search = options.search;
+  search.attention = keeps || options.show;
+  if (!keeps && !options.scores) search.scores = qkv::app::SearchScores::kIfCompared;
+  const auto take = [&](std::vector<TranslatedLine>& some) {
+    for (TranslatedLine& line : some) {
+      if (!keeps) print(shown(line, options, common));
+      if (keeps) kept.push_back(std::move(line));
+    }
+    done += std::ssize(some);
+    if (progress) progress->at(fmt::format("{} lines", done));
+  };
+  LineTranslator lines(model, search, options.unknown, common, take);
+  translate_all(source, options, common, lines, [&] {
+    progress.reset();
+    if (keeps) write_outputs(options.outputs, results, common);
+  });
+}
+
+}  // namespace
+
+void add_translate(const Command& program, const Common& common) {
+  constexpr Index kMostTokens = 65536;
+  const Command command = program.add_command("translate", "translate lines");
+  const auto options = std::make_shared<TranslateOptions>();
+  const Option run_name =
+      command.add_option("RUN", options->run, kRunHelp).type_name("").may_be_empty();
+  command
+      .add_option(
+          "TEXT", options->input,
+          "a text to translate, or a file: of lines, or the first column of a .tsv (default "
+          "-: standard input)")
+      .type_name("");
+  add_linked_models(command, *options);
+  add_run_model(command, options->model);
+  add_search(command, options->search);
+  add_choice(command, "--unknown", options->unknown, kUnknownTokens,
+             "in place of <unk>: copy the word that the model looked at most (default where it has "
+             "attention), or keep <unk>");
+  add_number(
+      command, "--most-tokens", options->search.most_tokens, Bounds<Index>{1, kMostTokens},
+      "maximum length of a translation, with its end (default: 2 x that of the line, with its end, "
+      "+ 10)");
+  command.add_flag("--scores", options->scores,
+                   "after each translation a tab and its natural log-probability");
+  command.add_flag("--show", options->show,
+                   "below each translation, where each of its tokens looked");
+  command.add_flag("--skip-bad", options->skip_bad,
+                   "lines that are too long are no error: one warning counts and names them");
+  add_outputs(command, options->outputs, "txt");
+  add_attention_file(command, options->outputs);
+  command.footer(kTranslateFooter);
+  command.callback([options, run_name, &common] {
+    options->has_run = run_name.is_given();
+    run(*options, common);
+  });
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_COMMANDS_VIEW_INSPECT_H_
+#define QKV_COMMANDS_VIEW_INSPECT_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <qkv/app/array_file.h>
+#include <qkv/app/attention_file.h>
+
+// The report of `qkv inspect` about one file, as text and JSON.
+struct Inspection {
+  std::string text{};
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+};
+
+// An array file; `format` is its display name, `options` say how an attention file in it is read.
+Inspection inspect_arrays(const std::string& path, std::string_view format,
+                          const qkv::app::AttentionFileOptions& options);
+// Text files; every line or record is read.
+Inspection inspect_vectors(const std::string& path);
+Inspection inspect_columns(const std::string& path);
+Inspection inspect_numbers(const std::string& path);
+Inspection inspect_text(const std::string& path);
+
+#endif  // QKV_COMMANDS_VIEW_INSPECT_H_

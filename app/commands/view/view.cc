@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "commands/view/view.h"
+
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "commands/shell/array_store.h"
+#include "commands/shell/exit_codes.h"
+#include "commands/shell/terminal.h"
+#include "commands/view/commands.h"
+#include "text/special_tokens.h"
+
+namespace {
+
+using qkv::app::AttentionFile;
+
+constexpr const char* kExamples = R"(Examples:
+  qkv view a.npz --heads 0 --table
+  qkv view a.npz --heads 0-1 --range row --axes from,to
+  qkv view a.npz --heads 1 --hide-special --keep "[CLS]" -o a.svg -o a.png -o a.pdf
+
+An attention file is what numpy.savez("a.npz", attn=A, src=tokens) writes: attn has 2 to 5 axes,
+[examples, layers, heads,] queries, keys; rows are queries. src (tokens of the keys), tgt (of the
+queries; src serves both if there are as many), mask (0 = masked), rows (which queries they are, if
+not all; --queries names these) and axes (two names, of rows and columns) are optional. One array
+[examples, heads, queries, keys] per layer stacks to --order layers,examples,heads. Masked padding
+at the end of src and tgt is not shown unless --queries or --keys names it (all).
+
+--minus shows the difference from the same part of another file; --reduce applies to both first.
+
+Indices count from 0, ranges include both ends. If there are more than 12 maps, the first layer's
+are shown, at most 12; a note says so. Rows that do not sum to 1 are reported, never renormalised.
+Nothing is averaged unless --reduce asks for it, and the picture says so.
+
+)";
+
+std::string view_footer() {
+  std::string text = std::string(kExamples) + "--hide-special (letters in either case):";
+  std::size_t column = text.size() - text.rfind('\n');
+  for (const std::string_view token : qkv::app::special_tokens()) {
+    column += token.size() + 1;
+    const bool wraps = column > 100;
+    if (wraps) column = token.size() + 2;
+    text += fmt::format("{}{}", wraps ? "\n  " : " ", token);
+  }
+  return text + "\nand the empty token.";
+}
+
+// For a person, who can try again: notes with their hints.
+std::string screen(const Shown& shown, const ViewOptions& options, const Common& common) {
+  qkv::app::Picture picture = shown.picture;
+  picture.notes.clear();
+  for (const Note& note : shown.notes) picture.notes.push_back(note.line());
+  if (options.table) return qkv::app::draw_table(picture, table_columns());
+  return qkv::app::draw_terminal(picture, terminal_style(common));
+}
+
+// The array of --minus has the same name as the other if it is given none.
+AttentionInput minus_of(const ViewOptions& options) {
+  const ArraySpec parts = split_spec(options.input.spec);
+  AttentionInput minus{options.minus, options.input.options};
+  if (!parts.name.empty()) minus.options.name = parts.name;
+  if (options.is_difference() && parts.file == "-" && split_spec(options.minus).file == "-") {
+    throw UsageError("FILE and --minus cannot both be standard input");
+  }
+  return minus;
+}
+
+void run(const ViewOptions& options, const Common& common) {
+  std::optional<Shown> shown;
+  Results results;
+  results.arrays = [&] { return arrays_of(*shown); };
+  results.array = [&] { return qkv::app::ArrayView(attn_of(*shown)); };
+  results.picture = [&] { return shown->picture; };
+  results.text = [&] { return qkv::app::draw_table(shown->picture); };
+  results.json = [&] { return json_of(*shown, options); };
+  results.screen = [&] { return screen(*shown, options, common); };
+  results.brief = [] { return std::string(); };  // the files are the result
+  check_style(options.style, options.is_difference());
+  check_outputs(options.outputs, results);
+  check_inputs(options.outputs,
+               {split_spec(options.input.spec).file, split_spec(options.minus).file});
+
+  const AttentionInput minus = minus_of(options);
+  const AttentionFile file = read(options.input);
+  std::optional<AttentionFile> other;
+  if (options.is_difference()) other = read(minus);
+  shown = show(file, other ? &*other : nullptr, options);
+  if (!options.outputs.paths.empty() || options.outputs.json) {  // else they are below the map
+    for (const Note& note : shown->notes) {
+      warn(common, fmt::format("{}: {}", options.input.name(), note.line()));
+    }
+  }
+  warn_of_font(options.style, options.outputs, common);
+  try {
+    write_outputs(options.outputs, results, common);
+  } catch (const UsageError& error) {  // too much to draw
+    throw UsageError(
+        fmt::format("{}: --layers, --heads, --queries, --keys, --reduce", error.what()));
+  }
+}
+
+std::vector<std::string> kept_tokens(const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) {
+    if (qkv::app::is_special(text)) continue;
+    throw BadValue("--keep",
+                   fmt::format("{} is not hidden by --hide-special; valid: {}",
+                               qkv::app::quoted(text), fmt::join(qkv::app::special_tokens(), " ")));
+  }
+  return texts;
+}
+
+void add_selection(const Command& command, ViewOptions& options) {
+  add_head_choice(command, options.choice, "the first that is not empty");
+  Option tokens = add_indices(command, "--tokens", options.tokens, "of queries and keys alike");
+  add_indices(command, "--queries", options.queries, "rows").excludes(tokens);
+  add_indices(command, "--keys", options.keys, "columns").excludes(tokens);
+  const Option hide = command.add_flag("--hide-special", options.hide_special,
+                                       "hide [CLS], </s>, <pad> and the like (list below)");
+  command
+      .add_all_parsed(
+          "--keep", [&options](const auto& texts) { options.keep = kept_tokens(texts); },
+          "a special token that is shown all the same (repeatable)")
+      .type_name("TOKEN")
+      .one_each_time()
+      .needs(hide);
+}
+
+}  // namespace
+
+void add_view(const Command& program, const Common& common) {
+  const Command command = program.add_command("view", "look at an attention file");
+  const auto options = std::make_shared<ViewOptions>();
+  add_attention_input(command, options->input);
+  add_selection(command, *options);
+  add_choices(command, "--reduce", options->reductions, kReductions,
+              "combine several maps into one (repeatable)");
+  command
+      .add_option("--minus", options->minus,
+                  "show the difference from this file (the same array; FILE:NAME for another)")
+      .type_name("FILE");
+  add_style(command, options->style);
+  command.add_flag("--table", options->table, "print numbers instead of drawing");
+  add_outputs(command, options->outputs, "svg");
+  command.footer(view_footer());
+  command.callback([options, &common] { run(*options, common); });
+}

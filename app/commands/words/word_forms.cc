@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "commands/shell/json_values.h"
+#include "commands/shell/terminal.h"
+#include "commands/words/words.h"
+
+namespace {
+
+using qkv::Index;
+using qkv::app::NamedView;
+using qkv::app::Strings;
+
+std::string_view form_of(const WordsOptions& options) {
+  if (options.heads == 0) return "identity";
+  return kForms[static_cast<std::size_t>(options.form)].name;
+}
+
+// ---- arrays ---------------------------------------------------------------------------------
+
+// Data that the arrays need in addition to the results; views point into it.
+struct Texts {
+  Strings tokens{};
+  Strings spellings{};
+  Strings source{};
+  Strings score{};
+  Strings form{};
+};
+
+Strings one(std::string_view text) { return {{}, {std::string(text)}}; }
+
+Texts texts_of(const WordInput& input, const WordsOptions& options) {
+  const auto words = static_cast<Index>(input.tokens.size());
+  return {{{words}, input.tokens},
+          {{words}, input.spellings},
+          one(input.source),
+          one(name_of(options.score)),
+          one(form_of(options))};
+}
+
+std::vector<NamedView> arrays(const WordAttention& attention, const WordInput& input,
+                              const WordsOptions& options, const Texts& texts) {
+  const qkv::ConstView scale(&attention.scale, qkv::Dims());
+  const qkv::ConstView seed(&options.seed, qkv::Dims());
+  std::vector<NamedView> arrays{{"attn", attention.weights.view()},
+                                {"src", &texts.tokens},
+                                {"tgt", &texts.tokens},
+                                {"tokens", &texts.tokens},
+                                {"words", &texts.spellings},
+                                {"vectors", &texts.source},
+                                {"x", input.x.view()},
+                                {"form", &texts.form},
+                                {"seed", seed},
+                                {"score", &texts.score},
+                                {"scale", scale}};
+  for (const Parameter& p : attention.parameters) {
+    arrays.push_back({"params." + p.name, p.value.view()});
+  }
+  arrays.insert(arrays.end(), {{"q", attention.q.view()},
+                               {"k", attention.k.view()},
+                               {"v", attention.v.view()},
+                               {"scores", attention.scores.view()},
+                               {"weights", attention.weights.view()},
+                               {"lse", attention.lse.view()},
+                               {"out", attention.out.view()}});
+  return arrays;
+}
+
+// ---- JSON -----------------------------------------------------------------------------------
+
+// The other word that each word attends to most; with heads, for each head.
+nlohmann::ordered_json links_of(const WordAttention& attention) {
+  const qkv::ConstView keys = attention.top_keys.view();
+  const auto* key = keys.as<std::int64_t>();
+  const auto* weight = attention.top_weights.view().as<double>();
+  const Index words = keys.size(-2);
+  const Index count = keys.size(-1);
+  auto links = nlohmann::ordered_json::array();
+  for (Index row = 0; row < keys.element_count() / count; ++row) {
+    for (Index n = row * count; n < (row + 1) * count; ++n) {
+      if (key[n] == row % words || key[n] < 0) continue;
+      nlohmann::ordered_json link;
+      if (keys.rank() == 3) link["head"] = row / words;
+      link["from"] = row % words;
+      link["to"] = key[n];
+      link["weight"] = json_number(weight[n]);
+      links.push_back(std::move(link));
+      break;
+    }
+  }
+  return links;
+}
+
+nlohmann::ordered_json report_json(const WordInput& input, const WordAttention& attention,
+                                   const WordsOptions& options) {
+  nlohmann::ordered_json json;
+  json["tokens"] = input.tokens;
+  json["words"] = input.spellings;
+  json["vectors"] = input.source;
+  json["width"] = input.x.size(1);
+  json["score"] = name_of(options.score);
+  json["scale"] = attention.scale;
+  json["form"] = form_of(options);
+  json["seed"] = options.seed;
+  json["strongest_other"] = links_of(attention);
+  json["weights"] = json_array(attention.weights.view());
+  return json;
+}
+
+// ---- pictures -------------------------------------------------------------------------------
+
+qkv::app::Picture picture(const WordInput& input, const WordAttention& attention,
+                          Index most = std::numeric_limits<Index>::max()) {
+  qkv::app::Picture picture;
+  picture.queries = picture.keys = input.tokens;
+  const qkv::ConstView weights = attention.weights.view();
+  if (weights.rank() == 2) {
+    picture.panels.push_back({"", weights, {}});
+    return picture;
+  }
+  const Index shown = std::min(weights.size(0), most);
+  for (Index h = 0; h < shown; ++h) {
+    const qkv::ConstView head = qkv::slice(weights, 0, h, h + 1);
+    picture.panels.push_back(
+        {fmt::format("head {}", h), qkv::reshape(head, {weights.size(1), weights.size(2)}), {}});
+  }
+  if (shown < weights.size(0)) {
+    picture.notes.push_back(
+        fmt::format("the first {} of {} heads; -o FILE.npz, then qkv view FILE.npz --heads LIST "
+                    "shows others",
+                    shown, weights.size(0)));
+  }
+  return picture;
+}
+
+std::string screen(const WordInput& input, const WordAttention& attention,
+                   const WordsOptions& options, const Common& common) {
+  WordScreen screen{.columns = table_columns()};
+  if (on_terminal() && std::ssize(input.tokens) <= kLongestMap) {
+    screen.map =
+        qkv::app::draw_terminal(picture(input, attention, kMostMaps), terminal_style(common));
+  }
+  return word_report(input, attention, options, screen);
+}
+
+}  // namespace
+
+Results word_forms(const WordInput& input, const WordAttention& attention,
+                   const WordsOptions& options, const Common& common) {
+  Results forms;
+  const auto texts = std::make_shared<Texts>();
+  forms.arrays = [&, texts] {
+    *texts = texts_of(input, options);
+    return arrays(attention, input, options, *texts);
+  };
+  forms.array = [&] { return attention.weights.view(); };
+  forms.picture = [&] { return picture(input, attention); };
+  forms.text = [&] { return word_report(input, attention, options); };
+  forms.screen = [&] { return screen(input, attention, options, common); };
+  forms.json = [&] { return report_json(input, attention, options); };
+  return forms;
+}

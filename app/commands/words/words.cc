@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "commands/words/words.h"
+
+#include <memory>
+
+#include "commands/shell/exit_codes.h"
+#include "commands/shell/terminal.h"
+#include "commands/words/commands.h"
+
+namespace {
+
+constexpr qkv::Index kMostHeads = 1024;
+
+constexpr const char* kWordsFooter = R"(Examples:
+  qkv words "the cat walked on the street" --vectors glove.6B.50d.txt
+  qkv words "no file needed" --score additive --seed 7 -o out.npz -o out.svg
+
+Text is split at white space, and punctuation at the ends of words is split off. A word is looked up
+as typed, then in lower case. Rows are queries: row i says how much word i attends to each word;
+"strongest other" is the word it attends to most besides itself. q, k and v are the word vectors
+themselves, in float64; with --heads they are projected by seeded weights. On a terminal the map is
+drawn above the table, whose columns continue in bands below where they do not fit.
+
+Spelling vectors, used without --vectors, need no file and know nothing of meaning: all runs of 3 to
+5 letters of "<word>" and the whole of it are hashed (FNV-1a), each hash draws 50 (--dim) uniform
+numbers under the seed (Philox4x32-10), and their sum is divided by the root of their count, which
+gives it the magnitude of GloVe's vectors. Words that share letters get similar vectors.
+
+An .npz or .safetensors file holds all that is needed to recompute it: tokens, words, x, q, k,
+v, score, scale, params.*, scores, weights, lse, out; attn, src and tgt make it an attention file.
+An .npy file holds the weights, an .svg, .png or .pdf is their picture, a .txt the report, a .json
+both.)";
+
+void run(const WordsOptions& options, const Common& common) {
+  if (options.text == std::vector<std::string>{"-"} && options.vectors == "-") {
+    throw UsageError("TEXT and --vectors cannot both be standard input");
+  }
+  if (options.heads > 0 && !std::holds_alternative<qkv::ScaledDot>(options.score)) {
+    throw UsageError("--heads goes with --score scaled_dot only");
+  }
+  const bool learned = qkv::has_parameters(options.score) || options.heads > 0;
+  if (!options.params.empty() && !learned) {
+    throw UsageError("--params goes with " + learned_scores(", ") + " or --heads");
+  }
+  WordInput input;
+  WordAttention attention;
+  const Results forms = word_forms(input, attention, options, common);
+  check_outputs(options.outputs, forms);
+  const bool piped = options.text == std::vector<std::string>{"-"};
+  check_inputs(options.outputs, {options.vectors, options.params, piped ? "-" : ""});
+  input = read_words(options, common);
+  const bool matrices = !options.outputs.paths.empty() || options.outputs.json ||
+                        std::ssize(input.tokens) <= (on_terminal() ? kLongestMap : kLongestTable);
+  attention = attend_words(input, options, common, matrices);
+  write_outputs(options.outputs, forms, common);
+}
+
+}  // namespace
+
+void add_words(const Command& program, const Common& common) {
+  const Command command = program.add_command("words", "who attends to whom in a text");
+  const auto options = std::make_shared<WordsOptions>();
+  command.add_option("TEXT", options->text, "the words; - reads standard input")
+      .type_name("")
+      .required();
+  command
+      .add_option("--vectors", options->vectors,
+                  "word vectors, one word a line; - reads standard input")
+      .type_name("FILE");
+  add_number(command, "--dim", options->width, Bounds<qkv::Index>{1, kMostNumbers},
+             "width of a word vector (default: that of the file; spelling 50)");
+  add_choice(command, "--unknown", options->unknown, kUnknowns,
+             "what to do with a word without a vector (default error)");
+  add_choice(command, "--score", options->score, kScores,
+             "how queries and keys compare (default scaled_dot)");
+  Option heads = add_number(command, "--heads", options->heads, Bounds<qkv::Index>{1, kMostHeads},
+                            "multi-head self-attention with projections");
+  add_choice(command, "--form", options->form, kForms,
+             "split (default): each head has a share of the width; wide: all of it")
+      .needs(heads);
+  command
+      .add_flag("--identity", options->identity,
+                "no projections, q = k = v = the word vectors (the default)")
+      .excludes(heads);
+  add_number(command, "--seed", options->seed, std::uint64_t{0},
+             "seed of spelling vectors and drawn parameters (default 0)");
+  command
+      .add_option("--params", options->params,
+                  "read the parameters from a file: W; Wq, Wk, v, b; or a layer's names")
+      .type_name("FILE.npz");
+  add_outputs(command, options->outputs, "npz");
+  command.footer(kWordsFooter);
+  command.callback([options, &common] { run(*options, common); });
+}

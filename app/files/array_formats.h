@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_FILES_ARRAY_FORMATS_H_
+#define QKV_FILES_ARRAY_FORMATS_H_
+
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <qkv/app/array_file.h>
+
+#include "files/file.h"
+
+// What an array format registers in the list in array_formats.cc, and their common checks
+// (array_checks.cc).
+namespace qkv::files {
+
+// Whether a file that starts with `head` claims to be of the format. `head` is the file's first
+// kArrayFileHead bytes, or all of a shorter file.
+inline constexpr std::size_t kArrayFileHead = 16;
+bool is_npy(std::string_view head);
+bool is_npz(std::string_view head);
+bool is_safetensors(std::string_view head);
+// The first format in the list whose head matches.
+std::optional<app::ArrayFormat> claimed_format(std::string_view head);
+
+// Throws InputError if the head does not match; reads no further, since a pipe may be endless.
+void check_head(InputFile& file, bool (*claims)(std::string_view head), std::string_view format);
+
+// All arrays of a file from which nothing has been read yet.
+std::vector<app::NamedArray> read_npy(InputFile& file);
+std::vector<app::NamedArray> read_npz(InputFile& file);
+std::vector<app::NamedArray> read_safetensors(InputFile& file);
+
+// Throws Error of `function` unless there are arrays and each has a distinct UTF-8 name.
+void check_names(std::string_view function, std::span<const app::NamedView> arrays);
+
+}  // namespace qkv::files
+
+#endif  // QKV_FILES_ARRAY_FORMATS_H_

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include <qkv/app/utf8.h>
+#include <qkv/app/word_vectors.h>
+#include <qkv/error.h>
+
+#include "files/vector_binary.h"
+#include "files/vector_text.h"
+
+namespace qkv::app {
+namespace {
+
+constexpr std::size_t kFirstWords = 10;
+// Beyond this, remembering the words would cost more than reading the file (64 MB here).
+constexpr std::size_t kMostRemembered = std::size_t{1} << 21;
+
+// Summarises a file, word by word.
+class Summing {
+ public:
+  explicit Summing(VectorFormat format) { summary_.format = format; }
+
+  void take(std::string_view word, const std::vector<float>& numbers) {
+    if (summary_.count++ == 0 && !numbers.empty()) {
+      summary_.smallest = summary_.largest = numbers[0];
+    }
+    for (const float number : numbers) {
+      summary_.smallest = std::min(summary_.smallest, number);
+      summary_.largest = std::max(summary_.largest, number);
+    }
+    if (word.find_first_of(" \t") != word.npos) ++summary_.words_with_blanks;
+    if (utf8_prefix(word) < word.size()) ++summary_.words_not_utf8;
+    if (summary_.first_words.size() < kFirstWords) summary_.first_words.emplace_back(word);
+    remember(word);
+  }
+  VectorFileSummary result(Index width) {
+    summary_.width = width;
+    if (!forgotten_) summary_.repeated = repeated_;
+    return summary_;
+  }
+
+ private:
+  // Words are represented by 64-bit hashes: among 2^21 two collide once in 8 million files.
+  void remember(std::string_view word) {
+    if (forgotten_) return;
+    if (!known_.insert(std::hash<std::string_view>()(word)).second) ++repeated_;
+    if (known_.size() <= kMostRemembered) return;
+    forgotten_ = true;
+    known_ = {};
+  }
+
+  VectorFileSummary summary_{};
+  std::unordered_set<std::uint64_t> known_{};
+  Index repeated_ = 0;
+  bool forgotten_ = false;
+};
+
+VectorFileSummary check_text(files::VectorText& text) {
+  std::string_view line;
+  std::vector<float> numbers;
+  bool more = text.next(line);  // also reads the header, if any
+  Summing sum(text.header() ? VectorFormat::kTextWithHeader : VectorFormat::kText);
+  for (; more; more = text.next(line)) {
+    const auto parts = text.cut(line);
+    text.parse(parts, numbers);
+    sum.take(parts.word, numbers);
+  }
+  VectorFileSummary result = sum.result(text.width());
+  if (result.count == 0 && !text.header()) {
+    text.lines().fail("expected a word and its numbers, got empty lines");
+  }
+  return result;
+}
+
+VectorFileSummary check_binary(files::VectorBinary& binary) {
+  files::VectorBinary::Record record;
+  std::vector<float> numbers;
+  Summing sum(VectorFormat::kBinary);
+  while (binary.next(record)) {
+    binary.parse(record, numbers);
+    sum.take(record.word, numbers);
+  }
+  return sum.result(binary.header().width);
+}
+
+}  // namespace
+
+VectorFileSummary check_word_vectors(const std::string& path, const WordVectorOptions& options) {
+  if (options.width < 0) throw Error("check_word_vectors", "width", "must not be negative");
+  files::InputFile file(path, options.stop);
+  if (files::is_vector_binary(file)) {
+    files::VectorBinary binary(file, options.width, options.progress);
+    return check_binary(binary);
+  }
+  files::VectorText text(file, options.width, 0, options.progress);
+  return check_text(text);
+}
+
+}  // namespace qkv::app

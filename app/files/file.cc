@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "files/file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <qkv/app/file_error.h>
+#include <qkv/error.h>
+
+#include "files/text_file.h"
+
+namespace qkv::files {
+namespace {
+
+// Some systems reject larger reads and writes.
+constexpr std::size_t kLargestTransfer = std::size_t{1} << 30;
+// Without the set-user-ID and set-group-ID bits.
+constexpr mode_t kPermissions = S_IRWXU | S_IRWXG | S_IRWXO;
+constexpr std::size_t kBlock = std::size_t{1} << 20;
+
+// Opening a FIFO blocks until there is a writer: a signal may interrupt it.
+int open_to_read(const std::string& path, const std::atomic<bool>* stop) {
+  if (path == "-") return ::dup(STDIN_FILENO);
+  for (;;) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 || errno != EINTR) return fd;
+    if (stop != nullptr && stop->load(std::memory_order_relaxed)) throw Cancelled("read");
+  }
+}
+
+// A file name next to `target` that no other call, thread or process uses.
+std::string beside(const std::string& target) {
+  static std::atomic<unsigned> count{0};
+  return fmt::format("{}.{}-{}.tmp", target, ::getpid(), count.fetch_add(1));
+}
+
+// Makes a rename durable. Not an error if the file system cannot: the file is there.
+void synchronise_directory(const std::string& file) {
+  const std::string parent = std::filesystem::path(file).parent_path().string();
+  const Descriptor directory(
+      ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.get() >= 0) ::fsync(directory.get());
+}
+
+}  // namespace
+
+std::string system_message(int error) { return std::generic_category().message(error); }
+
+int Descriptor::close() noexcept {
+  const int fd = std::exchange(fd_, -1);
+  return fd < 0 || ::close(fd) == 0 ? 0 : errno;
+}
+
+InputFile::InputFile(const std::string& path, const std::atomic<bool>* stop)
+    : name_(path == "-" ? "<stdin>" : path), file_(open_to_read(path, stop)), stop_(stop) {
+  if (file_.get() < 0) throw app::InputError(name_, system_message(errno));
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) throw app::InputError(name_, system_message(errno));
+  if (S_ISDIR(status.st_mode)) throw app::InputError(name_, "expected a file, got a directory");
+  // Standard input may be a file that has been partly read.
+  if (S_ISREG(status.st_mode) && ::lseek(file_.get(), 0, SEEK_CUR) == 0) size_ = status.st_size;
+}
+
+std::string_view InputFile::peek(std::size_t bytes) {
+  ahead_.erase(0, std::exchange(given_, 0));
+  // In steps: memory grows with the bytes that arrive, not with the size asked for.
+  while (ahead_.size() < bytes) {
+    const std::size_t before = ahead_.size();
+    const std::size_t step = std::min(bytes - before, std::max(kBlock, before));
+    ahead_.resize(before + step);
+    ahead_.resize(before + read_on(ahead_.data() + before, step, Wait::kForAll));
+    if (ahead_.size() < before + step) break;
+  }
+  return std::string_view(ahead_).substr(0, bytes);
+}
+
+int InputFile::duplicate() const {
+  const int copy = ::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) throw app::InputError(name_, system_message(errno));
+  return copy;
+}
+
+std::size_t InputFile::read(void* target, std::size_t bytes) {
+  const std::size_t known = take_ahead(target, bytes);
+  return known + read_on(static_cast<char*>(target) + known, bytes - known, Wait::kForAll);
+}
+
+std::size_t InputFile::read_some(void* target, std::size_t bytes) {
+  const std::size_t known = take_ahead(target, bytes);
+  return known > 0 ? known : read_on(static_cast<char*>(target), bytes, Wait::kForAny);
+}
+
+std::size_t InputFile::take_ahead(void* target, std::size_t bytes) {
+  const std::size_t known = ahead_.copy(static_cast<char*>(target), bytes, given_);
+  given_ += known;
+  if (given_ == ahead_.size()) {
+    given_ = 0;
+    ahead_ = {};
+  }
+  return known;
+}
+
+// From the operating system.
+std::size_t InputFile::read_on(char* target, std::size_t bytes, Wait wait) {
+  std::size_t done = 0;
+  while (done < bytes) {
+    if (stop_ != nullptr && stop_->load(std::memory_order_relaxed)) throw Cancelled("read");
+    const ssize_t got =
+        ::read(file_.get(), target + done, std::min(bytes - done, kLargestTransfer));
+    if (got == 0) break;
+    if (got > 0) done += static_cast<std::size_t>(got);
+    if (got < 0 && errno != EINTR) throw app::InputError(name_, system_message(errno));
+    if (got > 0 && wait == Wait::kForAny) break;
+  }
+  return done;
+}
+
+std::string InputFile::read_rest() {
+  std::string bytes;
+  std::size_t got = 0;
+  do {
+    const std::size_t before = bytes.size();
+    bytes.resize(before + kBlock);
+    got = read(bytes.data() + before, kBlock);
+    bytes.resize(before + got);
+  } while (got == kBlock);
+  return bytes;
+}
+
+OutputFile::OutputFile(const std::string& path) : name_(path == "-" ? "<stdout>" : path) {
+  if (path == "-") {
+    create_for_stdout();
+  } else {
+    create(app::behind_links(path));
+  }
+}
+
+void OutputFile::create(const std::string& target) {
+  if (target.empty()) throw app::OutputError("\"\"", "its name is empty");
+  target_ = target;
+  // The system would truncate the name there and use another file.
+  if (target_.find('\0') != std::string::npos) {
+    throw app::OutputError(name_, "its name holds a zero byte");
+  }
+  struct stat status {};
+  mode_t mode = 0666;  // for a new file, reduced by the umask
+  if (::stat(target_.c_str(), &status) == 0) {
+    if (!S_ISREG(status.st_mode)) throw app::OutputError(name_, "it is not a regular file");
+    old_mode_ = status.st_mode & kPermissions;
+    mode = *old_mode_ | S_IRUSR | S_IWUSR;  // writable by us, never more open than the old file
+  }
+  int fd = -1;
+  do {  // O_EXCL: never through an existing file or link
+    temporary_ = beside(target_);
+    fd = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+  } while (fd < 0 && errno == EEXIST);
+  if (fd < 0) fail(errno);
+  file_ = Descriptor(fd);
+}
+
+// A private file in the system's temporary directory (TMPDIR is not used).
+void OutputFile::create_for_stdout() {
+  std::string pattern = P_tmpdir "/qkv-XXXXXX";
+  const int fd = ::mkostemp(pattern.data(), O_CLOEXEC);
+  if (fd < 0) throw app::OutputError(pattern, system_message(errno));
+  file_ = Descriptor(fd);
+  temporary_ = pattern;
+}
+
+OutputFile::~OutputFile() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void OutputFile::write(const void* data, std::size_t bytes) {
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t put = ::write(file_.get(), static_cast<const char*>(data) + done,
+                                std::min(bytes - done, kLargestTransfer));
+    if (put >= 0) done += static_cast<std::size_t>(put);
+    if (put < 0 && errno != EINTR) fail(errno);
+  }
+}
+
+void OutputFile::commit() {
+  if (const int error = file_.close()) fail(error);
+  // Reopened: a writer that used the name may have replaced the file.
+  const Descriptor written(::open(temporary_.c_str(), O_RDONLY | O_CLOEXEC));
+  if (written.get() < 0) fail(errno);
+  if (target_.empty()) return copy_to_stdout(written);
+  // The umask may have removed bits. Not an error if the file system has no permissions.
+  if (old_mode_) static_cast<void>(::fchmod(written.get(), *old_mode_));
+  if (::fsync(written.get()) != 0) fail(errno);
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(errno);
+  temporary_.clear();
+  synchronise_directory(target_);
+}
+
+void OutputFile::copy_to_stdout(const Descriptor& written) {
+  ::unlink(std::exchange(temporary_, "").c_str());
+  file_ = Descriptor(::dup(STDOUT_FILENO));
+  if (file_.get() < 0) fail(errno);
+  std::vector<char> block(std::size_t{1} << 16);
+  while (true) {
+    const ssize_t got = ::read(written.get(), block.data(), block.size());
+    if (got == 0) break;
+    if (got < 0 && errno != EINTR) fail(errno);
+    if (got > 0) write(block.data(), static_cast<std::size_t>(got));
+  }
+  if (const int error = file_.close()) fail(error);
+}
+
+void OutputFile::fail(int error) const {
+  if (error == EPIPE) throw app::OutputError::closed_pipe(name_);
+  throw app::OutputError(name_, system_message(error));
+}
+
+}  // namespace qkv::files
+
+namespace qkv::app {
+
+std::string behind_links(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as many as Linux follows
+  std::filesystem::path place = path;
+  std::error_code error;
+  for (int link = 0; link < kMostLinks; ++link) {
+    if (!std::filesystem::is_symlink(place, error)) return place.string();
+    place = place.parent_path() / std::filesystem::read_symlink(place, error);
+  }
+  throw OutputError(path, files::system_message(ELOOP));
+}
+
+std::string read_text(const std::string& path, const std::atomic<bool>* stop) {
+  return files::InputFile(path, stop).read_rest();
+}
+
+void for_each_block(const std::string& path, const std::function<void(std::string_view)>& take,
+                    const std::atomic<bool>* stop) {
+  files::InputFile file(path, stop);
+  std::string block(std::size_t{1} << 16, '\0');
+  while (const std::size_t got = file.read(block.data(), block.size())) {
+    take(std::string_view(block).substr(0, got));
+  }
+}
+
+void write_text(const std::string& path, std::string_view bytes) {
+  files::OutputFile file(path);
+  file.write(bytes.data(), bytes.size());
+  file.commit();
+}
+
+void write_blocks(const std::string& path, const std::function<std::string_view()>& next) {
+  files::OutputFile file(path);
+  for (std::string_view block = next(); !block.empty(); block = next()) {
+    file.write(block.data(), block.size());
+  }
+  file.commit();
+}
+
+}  // namespace qkv::app

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_FILES_NPY_H_
+#define QKV_FILES_NPY_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include <qkv/app/array_file.h>
+
+#include "files/byte_source.h"
+
+namespace qkv::files {
+
+// A .npy file in memory, in two pieces. The data may be the caller's: then it must outlive this.
+class NpyImage {
+ public:
+  // Throws Error (of `function`, naming the array) for an array that a file cannot hold.
+  NpyImage(std::string_view function, std::string_view name, const app::ArrayView& array);
+  NpyImage(const NpyImage&) = delete;  // data() may point into it
+  NpyImage& operator=(const NpyImage&) = delete;
+
+  const std::string& header() const noexcept { return header_; }
+  const void* data() const noexcept { return data_; }
+  std::size_t data_size() const noexcept { return size_; }
+
+ private:
+  // Both return the rule that the array breaks, or "".
+  std::string set_numbers(const ConstView& view);
+  std::string set_text(const app::Strings& strings);
+
+  std::string header_;
+  const void* data_ = nullptr;
+  std::size_t size_ = 0;
+  Tensor copy_;             // if the caller's memory is not in C order
+  std::u32string letters_;  // of text
+};
+
+// The complete array after a header, without a name.
+app::NamedArray read_npy(ByteSource& source);
+
+}  // namespace qkv::files
+
+#endif  // QKV_FILES_NPY_H_

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_FILES_NPY_HEADER_H_
+#define QKV_FILES_NPY_HEADER_H_
+
+#include <string>
+#include <string_view>
+
+#include <qkv/view.h>
+
+#include "files/byte_source.h"
+
+// The head of a .npy file: NumPy's "A Simple File Format for NumPy Arrays" (NEP 1), versions 1
+// to 3.
+namespace qkv::files {
+
+enum class NpyKind { kNumber, kUnicode, kBytes };
+
+struct NpyHeader {
+  NpyKind kind = NpyKind::kNumber;
+  DType dtype = DType::kNone;  // of numbers
+  Index item_size = 0;         // bytes of one element
+  bool swapped = false;        // not this machine's byte order
+  bool fortran_order = false;
+  Dims shape{};
+};
+
+// Leaves the source at the first byte of data. Throws InputError if it is not an .npy file,
+// has an unsupported type, or claims more or less data than the source has.
+NpyHeader read_npy_header(ByteSource& source);
+
+// The bytes before the data of a C-ordered array, a multiple of 64.
+// `descr` is NumPy's name of the type: "<f4".
+std::string npy_header(std::string_view descr, const Dims& shape);
+
+// NumPy's name of a number type, little endian; "" if it has none.
+std::string npy_descr(DType dtype);
+
+}  // namespace qkv::files
+
+#endif  // QKV_FILES_NPY_HEADER_H_

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_FILES_SETTINGS_H_
+#define QKV_FILES_SETTINGS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <qkv/app/file_error.h>
+#include <qkv/view.h>
+
+namespace qkv::app {
+
+// Ordered named values, as a flat JSON object.
+using SettingValue = std::variant<bool, Index, std::uint64_t, double, std::string>;
+struct Setting {
+  std::string name{};
+  SettingValue value{};
+};
+using Settings = std::vector<Setting>;
+
+// The value as JSON: true, 12, 0.002, "text". Numbers that JSON lacks are strings: "NaN",
+// "Infinity", "-Infinity". Equal texts are equal values; a double is written with the fewest digits
+// that round-trip. Invalid UTF-8 becomes U+FFFD.
+std::string json_text(const SettingValue& value);
+
+// {"a": 1, "b": "x"}: one member a line, and on one line.
+std::string settings_text(const Settings& settings);
+std::string settings_line(const Settings& settings);
+
+// The settings in a file. Whole numbers are returned as Index, or as uint64 if necessary. Throws
+// InputError for a file that is missing, is not a JSON object, has duplicate members, or contains
+// lists, objects or null.
+Settings read_settings(const std::string& path);
+
+// The settings on line `line` of such a file, where each line is an object. Members that are lists,
+// objects or null are left out. Throws InputError with the line.
+Settings settings_of_line(const std::string& path, Index line, std::string_view text);
+
+// The value of that name, or null.
+const SettingValue* find_setting(const Settings& settings, std::string_view name);
+
+}  // namespace qkv::app
+
+#endif  // QKV_FILES_SETTINGS_H_

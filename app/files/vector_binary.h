@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_FILES_VECTOR_BINARY_H_
+#define QKV_FILES_VECTOR_BINARY_H_
+
+#include <string_view>
+#include <vector>
+
+#include "files/block_reader.h"
+#include "files/vector_text.h"
+
+// word2vec's binary word vectors: a line "count width", then for each word its bytes, a blank,
+// `width` float32 little endian, and perhaps a newline.
+namespace qkv::files {
+
+// Whether a file has this format rather than the text one, judged by the bytes where the first
+// word's numbers should be. Only peeks at the file.
+bool is_vector_binary(InputFile& file);
+
+class VectorBinary {
+ public:
+  struct Record {
+    std::string_view word{};
+    std::string_view numbers{};  // their bytes
+    Index byte = 0;              // file offset of the numbers
+  };
+
+  // The file must outlive this. `width` 0: whatever the header says.
+  VectorBinary(InputFile& file, Index width, Progress progress);
+
+  // The next record, valid until the next call; false after the last, where the file must end.
+  bool next(Record& record);
+  // Throws unless all are finite.
+  void parse(const Record& record, std::vector<float>& numbers) const;
+
+  const VectorHeader& header() const noexcept { return header_; }
+
+ private:
+  [[noreturn]] void fail(Index byte, std::string_view detail) const;
+  void read_header(Index width);
+  void expect_end();
+
+  BlockReader blocks_;
+  VectorHeader header_{};
+  Index given_ = 0;             // records so far
+  std::size_t to_consume_ = 0;  // bytes of the record returned last
+};
+
+}  // namespace qkv::files
+
+#endif  // QKV_FILES_VECTOR_BINARY_H_

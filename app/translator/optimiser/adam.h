@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TRANSLATOR_OPTIMISER_ADAM_H_
+#define QKV_TRANSLATOR_OPTIMISER_ADAM_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include <qkv/context.h>
+#include <qkv/tensor.h>
+
+#include "translator/optimiser/gradients.h"
+
+namespace qkv::app {
+
+struct AdamOptions {
+  double beta1 = 0.9;     // of the mean of gradients, in [0,1)
+  double beta2 = 0.999;   // of the mean of their squares, in [0,1)
+  double epsilon = 1e-8;  // in [1e-30,1)
+  // Above 0: AdamW (Loshchilov, Hutter 2019, algorithm 2), whose decay w <- w - rate decay w is
+  // decoupled from the gradient. It applies to parameters with two or more axes; biases, and
+  // vectors such as the v of additive attention, do not decay.
+  double weight_decay = 0;
+};
+
+// What differs from one update to another.
+struct AdamStep {
+  double learning_rate = 0;
+  double gradient_factor = 1;  // such as clipping's; the gradients in memory stay as they are
+};
+
+// Adam's state for one parameter.
+struct AdamMoments {
+  std::string name{};  // of the parameter
+  Tensor m{};          // running mean of the gradient
+  Tensor v{};          // of its square
+};
+
+// Adam (Kingma, Ba 2015, algorithm 1), for g the gradient and t = 1, 2, ... the update:
+//   m <- beta1 m + (1 - beta1) g,  v <- beta2 v + (1 - beta2) g^2
+//   w <- w - rate (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+// Each number is computed independently in the parameter's own type, so its bits depend on nothing
+// else. The moments and the update count are the complete state: after saving and restoring them,
+// training continues with the same bits.
+class Adam {
+ public:
+  // For these parameters. Throws Error for options out of range.
+  Adam(std::span<const TrainedParameter> list, const AdamOptions& options);
+
+  // One update with the given gradients. The list must match the constructor's: the same names,
+  // shapes and dtypes. Throws Error before anything changes.
+  void step(std::span<const TrainedParameter> list, double learning_rate) {
+    step(list, {.learning_rate = learning_rate}, {});
+  }
+  // On the executor, and with the gradients multiplied while they are read: the factor is rounded
+  // to the parameters' type, and so is each product.
+  void step(std::span<const TrainedParameter> list, const AdamStep& step, const Executor& executor);
+
+  Index updates() const noexcept { return updates_; }
+  void set_updates(Index updates) noexcept { updates_ = updates; }
+  std::span<AdamMoments> moments() noexcept { return moments_; }
+  std::span<const AdamMoments> moments() const noexcept { return moments_; }
+
+ private:
+  AdamOptions options_;
+  std::vector<AdamMoments> moments_;
+  Index updates_ = 0;
+};
+
+}  // namespace qkv::app
+
+#endif  // QKV_TRANSLATOR_OPTIMISER_ADAM_H_

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TRANSLATOR_OPTIMISER_GRADIENTS_H_
+#define QKV_TRANSLATOR_OPTIMISER_GRADIENTS_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include <qkv/context.h>
+#include <qkv/layers/parameters.h>
+#include <qkv/view.h>
+
+namespace qkv::app {
+
+// A parameter and the loss's gradient with respect to it: the same shape and dtype, float32 or
+// float64, both in C order. The memory is the caller's.
+struct TrainedParameter {
+  std::string name{};
+  View value{};
+  View gradient{};
+};
+
+// Those of a layer, in the order of its list. Both must outlive the result.
+template <class L, class G>
+std::vector<TrainedParameter> trained_parameters(L& layer, G& gradients) {
+  std::vector<TrainedParameter> list;
+  for_each_parameter(layer, gradients, [&](const auto& parameter, Tensor& gradient) {
+    list.push_back({parameter.name, parameter.value.view(), gradient.view()});
+  });
+  return list;
+}
+
+// The Euclidean norm of all gradients together: their squares are summed in float64, in pieces of
+// fixed length (reference/update.h) that are added in the order of the list, so the bits do not
+// depend on threads. NaN if any of them is NaN.
+double gradient_norm(std::span<const TrainedParameter> list, const Executor& executor = {});
+
+// Multiplies every gradient: the product is rounded once, to the gradients' type.
+void scale_gradients(std::span<const TrainedParameter> list, double factor);
+
+// What clipping to the norm `most` multiplies gradients by: 1 for a norm that is not above it, or
+// is NaN or infinite.
+double clip_factor(double norm, double most);
+
+// Clips gradients whose norm is above `most` to that norm (Pascanu, Mikolov, Bengio 2013,
+// algorithm 1). Returns the norm before clipping; if it is NaN or infinite, changes nothing and
+// leaves the decision to the caller. `most` is positive; infinity: never.
+double clip_gradients(std::span<const TrainedParameter> list, double most);
+
+// Adds the gradients of all sets to those of the first: sets[n][p] is parameter p of set n. The
+// order is a fixed tree, ((0+1)+(2+3))+... for each number, so the bits do not depend on threads.
+// The other sets then hold unspecified numbers.
+void sum_tree(std::span<const std::vector<TrainedParameter>> sets, const Executor& executor = {});
+
+}  // namespace qkv::app
+
+#endif  // QKV_TRANSLATOR_OPTIMISER_GRADIENTS_H_

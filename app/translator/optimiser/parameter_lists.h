@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TRANSLATOR_OPTIMISER_PARAMETER_LISTS_H_
+#define QKV_TRANSLATOR_OPTIMISER_PARAMETER_LISTS_H_
+
+#include <span>
+#include <string_view>
+
+#include "translator/optimiser/gradients.h"
+
+// Shared by the functions on lists of parameters.
+namespace qkv::app {
+
+// Throws Error naming `function` and the parameter unless each has values and a gradient as
+// TrainedParameter requires.
+void check_parameters(std::string_view function, std::span<const TrainedParameter> list);
+
+// Calls f(T{}) for the floating-point type of the dtype, which has been checked.
+template <class F>
+decltype(auto) with_real_type(DType dtype, F&& f) {
+  return dtype == DType::kFloat32 ? f(float{}) : f(double{});
+}
+
+template <class T>
+std::span<T> elements(const View& view) {
+  return {view.as<T>(), static_cast<std::size_t>(view.element_count())};
+}
+
+}  // namespace qkv::app
+
+#endif  // QKV_TRANSLATOR_OPTIMISER_PARAMETER_LISTS_H_

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TRANSLATOR_PASSES_TOKEN_BATCH_H_
+#define QKV_TRANSLATOR_PASSES_TOKEN_BATCH_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <qkv/app/translator.h>
+
+namespace qkv::app {
+
+// Token lists of one side, padded to the longest.
+struct TokenBatch {
+  Index count = 0;
+  Index longest = 0;
+  std::vector<std::int32_t> ids;  // [count,longest], each list padded with Vocabulary::kPadding
+  std::vector<std::int32_t> lengths;
+
+  ConstView view() const { return {ids.data(), Dims{count, longest}}; }
+};
+
+using TokenList = std::span<const std::int32_t>;
+
+// Throws Error naming `function` and `argument` for an empty list, and for ids that are not in
+// [0, tokens) or are padding.
+TokenBatch token_batch(std::string_view function, std::string_view argument,
+                       std::span<const TokenList> lists, Index tokens);
+
+}  // namespace qkv::app
+
+#endif  // QKV_TRANSLATOR_PASSES_TOKEN_BATCH_H_

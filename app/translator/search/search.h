@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TRANSLATOR_SEARCH_SEARCH_H_
+#define QKV_TRANSLATOR_SEARCH_SEARCH_H_
+
+#include <span>
+#include <vector>
+
+#include <qkv/app/translator.h>
+
+#include "translator/passes/token_batch.h"
+
+namespace qkv::app {
+
+// Translator::translate. Beam search (Sutskever et al. 2014, section 3.2): at each step, of all
+// continuations of a source's hypotheses by one token, neither padding nor the start, those ends
+// that are among the `beam` likeliest are set aside, and the `beam` likeliest others stay live.
+// When `beam` have ended, or hypotheses have reached the maximum length, the translation is the
+// best of those that have ended, or of the live ones if none has. A tie goes to the hypothesis that
+// was ahead, then to the lower token.
+std::vector<Translation> search(const TranslatorConfig& config, const TranslatorLayers& layers,
+                                std::span<const TokenList> sources, const SearchOptions& options,
+                                Context& context);
+
+}  // namespace qkv::app
+
+#endif  // QKV_TRANSLATOR_SEARCH_SEARCH_H_

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TRANSLATOR_SEARCH_SEARCH_LANE_H_
+#define QKV_TRANSLATOR_SEARCH_SEARCH_LANE_H_
+
+#include <cstddef>
+#include <list>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "translator/passes/packed_decoder.h"
+#include "translator/search/search_group.h"
+
+namespace qkv::app {
+
+// The sources of a search that have not been begun: the longest first, so that those taken together
+// are of similar length, and that little is left to do when the first lane finds none.
+class SearchQueue {
+ public:
+  SearchQueue(std::span<const TokenList> sources, Index lanes);
+
+  // Takes at most `most` sources, at least one, if any is left.
+  std::vector<std::size_t> take(Index most);
+
+ private:
+  std::span<const TokenList> sources_;
+  Index lanes_;
+  std::mutex mutex_{};
+  std::vector<std::size_t> order_;
+  std::size_t next_ = 0;
+};
+
+// Takes sources from the queue while it has room, and takes the steps of all that it has together.
+// No synchronisation but the queue's: lanes run in parallel, each on a context of its own.
+class SearchLane {
+ public:
+  SearchLane(const SearchModel& model, const PackedDecoder& decoder, Context& context);
+
+  // Until the queue is empty; each source's translation goes to its place.
+  void run(std::span<const TokenList> sources, SearchQueue& queue,
+           std::vector<Translation>& results);
+
+ private:
+  void fill(std::span<const TokenList> sources, SearchQueue& queue);
+  void step();
+  void read_out(Index count);
+  template <class T>
+  void choose(Index count);
+
+  const SearchModel& model_;
+  const PackedDecoder& decoder_;
+  Context& context_;
+  std::list<SearchGroup> groups_{};
+  std::vector<Index> first_rows_{};  // of each group
+  std::vector<Normaliser> normalisers_{};
+  Tensor rows_;    // [room,hidden+C+embedding]: s_i, c_i, E y_{i-1}
+  Tensor states_;  // [room,hidden]: s_{i-1}
+  Tensor pairs_, largest_, logits_;
+};
+
+}  // namespace qkv::app
+
+#endif  // QKV_TRANSLATOR_SEARCH_SEARCH_LANE_H_

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TRANSLATOR_TRAINING_BUDGET_H_
+#define QKV_TRANSLATOR_TRAINING_BUDGET_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <qkv/export.h>
+#include <qkv/view.h>
+
+namespace qkv::app {
+
+// How far training has come, over all runs.
+struct Spent {
+  Index epochs = 0;  // complete ones
+  Index updates = 0;
+  double seconds = 0;
+};
+
+// When training ends: at whichever of these comes first.
+struct Budget {
+  std::optional<Index> epochs{};
+  std::optional<Index> updates{};
+  std::optional<double> seconds{};
+};
+
+// "10e,5000u,30m": whole epochs (e) and updates (u), and a time in seconds (s), minutes (m) or
+// hours (h), each at most once, all positive, none above 3.2e13 (seconds: a million years). Throws
+// Error (argument "budget") saying what is wrong.
+QKV_API Budget parse_budget(std::string_view text);
+// The inverse: "10e,5000u,1800s".
+QKV_API std::string to_string(const Budget& budget);
+
+bool is_spent(const Budget& budget, const Spent& spent);
+
+}  // namespace qkv::app
+
+#endif  // QKV_TRANSLATOR_TRAINING_BUDGET_H_

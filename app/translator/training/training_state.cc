@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "translator/training/training_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "files/text_file.h"
+
+namespace qkv::app {
+namespace {
+
+// States written before there were such counts lack them: they are as at the beginning.
+constexpr std::string_view kLater[] = {"run.line_done", "run.line_updates", "run.clipped",
+                                       "run.valid_seconds"};
+// That of the best parameters; unknown in states written before it was kept.
+constexpr const char* kBestBleu = "run.best_bleu";
+
+// The counters and other scalars of the state: visit(name, number).
+template <class Counts, class Visit>
+void for_each_count(Counts& counts, const Visit& visit) {
+  visit("run.epoch", counts.spent.epochs);
+  visit("run.update", counts.spent.updates);
+  visit("run.seconds", counts.spent.seconds);
+  visit("run.batch", counts.batch);
+  visit("run.line_due", counts.line_due);
+  visit("run.line_done", counts.line_done);
+  visit("run.tokens", counts.tokens);
+  visit("run.loss", counts.loss);
+  visit("run.last_loss", counts.last_loss);
+  visit("run.last_norm", counts.last_norm);
+  visit("run.line_seconds", counts.line_seconds);
+  visit("run.line_updates", counts.line_updates);
+  visit("run.clipped", counts.clipped);
+  visit("run.valid_seconds", counts.valid_seconds);
+}
+
+// The arrays of a file by name.
+class ArrayFile {
+ public:
+  explicit ArrayFile(std::string path) : path_(std::move(path)) {
+    for (NamedArray& array : read_safetensors(path_)) {
+      if (auto* tensor = std::get_if<Tensor>(&array.array)) {
+        tensors_.emplace(std::move(array.name), std::move(*tensor));
+      } else if (std::holds_alternative<Unread>(array.array)) {
+        throw InputError(path_, fmt::format("{}: expected an array of a checkpoint, got {}",
+                                            app::quoted(array.name), describe(array.array)));
+      }
+    }
+  }
+
+  void read(const std::string& name, const View& target) const {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) {
+      throw InputError(path_,
+                       fmt::format("expected an array {} {}, got none", name, describe(target)));
+    }
+    const Tensor& source = found->second;
+    if (source.dtype() != target.dtype() || source.shape() != target.shape()) {
+      throw InputError(path_, fmt::format("{}: expected {}, got {}", name, describe(target),
+                                          describe(source.view())));
+    }
+    copy(source, target);
+  }
+  [[noreturn]] void refuse(const char* name, const char* rule, auto got) const {
+    throw InputError(path_, fmt::format("{}: expected {}, got {}", name, rule, got));
+  }
+  bool holds(const std::string& name) const { return tensors_.contains(name); }
+  template <class T>
+  T number(const std::string& name) const {
+    T value{};
+    read(name, View(&value, {1}));
+    return value;
+  }
+
+ private:
+  std::string path_;
+  std::map<std::string, Tensor> tensors_{};
+};
+
+bool all_finite(const Tensor& tensor) {
+  const auto all = [](const auto& values) {
+    return std::ranges::all_of(values, [](auto x) { return std::isfinite(x); });
+  };
+  return tensor.dtype() == DType::kFloat32 ? all(tensor.values<float>())
+                                           : all(tensor.values<double>());
+}
+
+// What Adam is constructed from: it checks names, shapes and types.
+std::vector<TrainedParameter> shapes_of(Translator& translator) {
+  return trained_parameters(translator, translator);
+}
+
+// During its lifetime the translator has the best parameters.
+class Swapped {
+ public:
+  Swapped(Translator& translator, TranslatorGradients& best)
+      : translator_(translator), best_(best) {
+    swap();
+  }
+  ~Swapped() { swap(); }
+  Swapped(const Swapped&) = delete;
+  Swapped& operator=(const Swapped&) = delete;
+
+ private:
+  void swap() {
+    for_each_parameter(translator_, best_,
+                       [](const auto& p, Tensor& best) { std::swap(p.value, best); });
+  }
+
+  Translator& translator_;
+  TranslatorGradients& best_;
+};
+
+}  // namespace
+
+TrainingState::TrainingState(TranslationModel initial, const AdamOptions& options,
+                             EarlyStopping stops, bool with_best)
+    : model(std::move(initial)),
+      adam(shapes_of(model.translator), options),
+      stopping(stops),
+      with_best_(with_best) {
+  if (with_best_) best_ = model.translator.zero_gradients();
+}
+
+void TrainingState::keep_best() {
+  if (!with_best_) return;
+  for_each_parameter(model.translator, best_,
+                     [](const auto& p, Tensor& best) { copy(p.value, best); });
+}
+
+bool TrainingState::is_finite() const {
+  bool finite = true;
+  for_each_parameter(model.translator, [&](const auto& p) { finite &= all_finite(p.value); });
+  return finite;
+}
+
+template <class Visit>
+void TrainingState::for_each_array(const Visit& visit) {
+  for_each_parameter(model.translator, [&](const auto& p) { visit("model." + p.name, p.value); });
+  for (AdamMoments& moments : adam.moments()) {
+    visit("adam.m." + moments.name, moments.m);
+    visit("adam.v." + moments.name, moments.v);
+  }
+  for_each_parameter(best_, [&](const auto& p) { visit("best." + p.name, p.value); });
+}
+
+void TrainingState::save(const LockedFolder& folder) {
+  write_text(folder.file(kLogFile), log);
+  std::vector<NamedView> views;
+  for_each_array([&](std::string name, Tensor& tensor) {
+    views.push_back({std::move(name), tensor.view()});
+  });
+  const auto add = [&](const char* name, const auto& number) {
+    views.push_back({name, ConstView(&number, {1})});
+  };
+  for_each_count(counts, add);
+  const Quality best = stopping.best();
+  const Index misses = stopping.misses();
+  const auto log_bytes = std::ssize(log);
+  add("run.best_loss", best.loss);
+  add(kBestBleu, best.bleu);
+  add("run.misses", misses);
+  add("run.log_bytes", log_bytes);
+  write_safetensors(folder.file(kStateFile), views);
+  write_models(folder);
+}
+
+void TrainingState::write_models(const LockedFolder& folder) {
+  if (with_best_ && stopping.has_best()) {
+    const Swapped best(model.translator, best_);
+    write_model_file(folder.file(kBestFile), model);
+  } else {
+    write_model_file(folder.file(kBestFile), model);
+  }
+  write_model_file(folder.file(kModelFile), model);
+}
+
+void TrainingState::restore(const LockedFolder& folder) {
+  const std::string path = folder.file(kStateFile);
+  const ArrayFile file(path);
+  for_each_array([&](const std::string& name, Tensor& tensor) { file.read(name, tensor); });
+  for_each_count(counts, [&](const char* name, auto& number) {
+    if (std::ranges::find(kLater, name) != std::end(kLater) && !file.holds(name)) return;
+    number = file.number<std::remove_cvref_t<decltype(number)>>(name);
+    if (!(number >= 0)) file.refuse(name, "a number from 0", number);
+  });
+  adam.set_updates(counts.spent.updates);
+  Quality best{.loss = file.number<double>("run.best_loss")};
+  if (file.holds(kBestBleu)) best.bleu = file.number<double>(kBestBleu);
+  stopping.restore(best, file.number<Index>("run.misses"));
+  const auto log_bytes = file.number<Index>("run.log_bytes");
+  log = folder.holds(kLogFile) ? read_text(folder.file(kLogFile)) : "";
+  log.resize(std::min(log.size(), static_cast<std::size_t>(std::max<Index>(log_bytes, 0))));
+  write_text(folder.file(kLogFile), log);
+  write_models(folder);
+}
+
+}  // namespace qkv::app

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "translator/training/translation_data.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <qkv/app/text_style.h>
+#include <qkv/app/vocabulary.h>
+#include <qkv/error.h>
+
+#include "files/parallel_text.h"
+#include "translator/data/numbered_tokens.h"
+#include "translator/passes/parallel.h"
+
+namespace qkv::app {
+namespace {
+
+// FNV-1a, 64 bits (Fowler, Noll, Vo).
+class Hash {
+ public:
+  void add(std::string_view bytes) {
+    for (const char byte : bytes) {
+      state_ = (state_ ^ static_cast<unsigned char>(byte)) * 0x100000001B3U;
+    }
+  }
+  std::string text() const { return fmt::format("{:016x}", state_); }
+
+ private:
+  std::uint64_t state_ = 0xCBF29CE484222325U;
+};
+
+std::string hash_of(std::string_view bytes) {
+  Hash hash;
+  hash.add(bytes);
+  return hash.text();
+}
+
+// A pair of a file as text.
+struct TextLine {
+  std::string source{};
+  std::string target{};
+  Index line = 0;
+};
+
+struct TextPairs {
+  std::string name{};  // of the file
+  std::vector<TextLine> pairs{};
+  DataFacts facts{};
+};
+
+TextPairs read_pairs(const std::string& path, const TrainingOptions& options,
+                     const std::atomic<bool>* stop) {
+  TextPairs read{.name = path == "-" ? "<stdin>" : path};
+  Hash hash;
+  ParallelTextOptions rows;
+  rows.columns = {options.source_column, options.target_column};
+  rows.stop = stop;
+  for_each_row(path, rows, [&](std::span<const std::string_view> fields, Index line) {
+    hash.add(fields[0]);
+    hash.add("\t");
+    hash.add(fields[1]);
+    hash.add("\n");
+    read.pairs.push_back({std::string(fields[0]), std::string(fields[1]), line});
+    return true;
+  });
+  read.facts.hash = hash.text();
+  return read;
+}
+
+using Tokens = std::vector<std::string>;
+
+// The pairs of a block of lines that are not too long, as tokens.
+struct SplitBlock {
+  NumberedTexts source{};
+  NumberedTexts target{};
+  std::optional<TextStyleBuilder> style{};  // of the targets, if wanted
+  std::vector<bool> left_out{};             // of each line
+};
+
+// What is in the pairs of a file.
+struct SplitPairs {
+  NumberedTexts source{};
+  NumberedTexts target{};
+
+  EncodedPairs encode(const TextPairs& read, const TranslationData& data) {
+    EncodedPairs encoded;
+    encoded.facts = read.facts;
+    encoded.source = source.take_ids(data.source);
+    encoded.target = target.take_ids(data.target);
+    return encoded;
+  }
+};
+
+// Splits pairs into tokens, some lines at a time on the executor. What comes out does not depend on
+// how many: it is put together in the order of the lines.
+class PairSplitter {
+ public:
+  PairSplitter(const Tokenizer& tokenizer, const TrainingOptions& options,
+               const std::atomic<bool>* stop)
+      : tokenizer_(tokenizer), options_(options), stop_(stop) {}
+
+  // Leaves out the pairs that are too long. Adds the targets of the others to a style, if there is
+  // one.
+  SplitPairs split(TextPairs& read, TextStyleBuilder* style) const {
+    const auto lines = static_cast<Index>(read.pairs.size());
+    std::vector<SplitBlock> blocks(static_cast<std::size_t>((lines + kLines - 1) / kLines));
+    for_each_task(options_.executor, std::ssize(blocks), [&](Index n) {
+      const Index first = n * kLines;
+      const auto some = std::span(read.pairs)
+                            .subspan(static_cast<std::size_t>(first),
+                                     static_cast<std::size_t>(std::min(kLines, lines - first)));
+      SplitBlock& block = blocks[static_cast<std::size_t>(n)];
+      if (style != nullptr) block.style.emplace(options_.tokenization, options_.letters);
+      for (const TextLine& line : some) add_line(read.name, line, block);
+    });
+    SplitPairs all;
+    std::vector<bool> left_out;
+    for (SplitBlock& block : blocks) {
+      all.source.append(std::move(block.source));
+      all.target.append(std::move(block.target));
+      if (style != nullptr) style->add(*block.style);
+      left_out.insert(left_out.end(), block.left_out.begin(), block.left_out.end());
+      block = {};
+    }
+    leave_out(left_out, read);
+    return all;
+  }
+
+ private:
+  static constexpr Index kLines = 1024;  // of a block
+
+  void add_line(const std::string& name, const TextLine& line, SplitBlock& block) const {
+    if (stop_ != nullptr && stop_->load(std::memory_order_relaxed)) throw Cancelled("train");
+    const Tokens source = tokenizer_.split(line.source);
+    const Tokens target = tokenizer_.split(line.target);
+    if (source.empty() || target.empty()) {
+      const Index column = source.empty() ? options_.source_column : options_.target_column;
+      throw InputError::at_line(name, line.line,
+                                fmt::format("expected text in column {}, got nothing", column));
+    }
+    const Index longest = std::max(std::ssize(source), std::ssize(target));
+    block.left_out.push_back(longest > options_.max_length);
+    if (block.left_out.back()) return;
+    block.source.add(source);
+    block.target.add(target);
+    if (block.style) block.style->add(line.target);
+  }
+
+  void leave_out(const std::vector<bool>& left_out, TextPairs& read) const {
+    std::size_t kept = 0;
+    for (std::size_t n = 0; n < read.pairs.size(); ++n) {
+      if (left_out[n]) continue;
+      if (kept != n) read.pairs[kept] = std::move(read.pairs[n]);
+      ++kept;
+    }
+    read.facts.left_out = static_cast<Index>(read.pairs.size() - kept);
+    read.facts.pairs = static_cast<Index>(kept);
+    read.pairs.resize(kept);
+    if (kept > 0) return;
+    throw InputError(read.name, fmt::format("expected pairs of at most {} tokens, got none",
+                                            options_.max_length));
+  }
+
+  const Tokenizer& tokenizer_;
+  const TrainingOptions& options_;
+  const std::atomic<bool>* stop_;
+};
+
+// The first `most` sentences with all their references.
+std::vector<TranslatedSentence> first_sentences(std::span<const TextLine> pairs, Index most) {
+  Sentences sentences;
+  std::vector<Index> firsts;
+  for (std::size_t n = 0; n < pairs.size(); ++n) {
+    const bool is_new = sentences.find(pairs[n].source) == firsts.size();
+    if (is_new && std::ssize(firsts) == most) continue;
+    sentences.add(pairs[n].source, pairs[n].target);
+    if (is_new) firsts.push_back(static_cast<Index>(n));
+  }
+  std::vector<TranslatedSentence> result;
+  for (std::size_t n = 0; n < firsts.size(); ++n) {
+    result.push_back({sentences.all()[n], firsts[n]});
+  }
+  return result;
+}
+
+// From both sides: names and numbers are the same pieces in both languages.
+Subwords learned_subwords(const std::vector<TextLine>& pairs, const TrainingOptions& options,
+                          const std::atomic<bool>* stop) {
+  std::size_t n = 0;
+  const auto next = [&]() -> std::optional<std::string> {
+    if (n == 2 * pairs.size()) return std::nullopt;
+    const TextLine& pair = pairs[n / 2];
+    const std::string& text = n % 2 == 0 ? pair.source : pair.target;
+    ++n;
+    return as_read(text, options.letters);
+  };
+  return train_subwords(next, options.subwords, stop);
+}
+
+Tokenizer::Units units_of(const std::vector<TextLine>& pairs, const TrainingOptions& options,
+                          const std::optional<Subwords>& subwords, const std::atomic<bool>* stop) {
+  switch (options.tokenization) {
+    case Tokenization::kCharacter:
+      return Characters{};
+    case Tokenization::kWord:
+      return Words{};
+    case Tokenization::kSubword:
+      return subwords ? *subwords : learned_subwords(pairs, options, stop);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<PairLength> EncodedPairs::lengths() const {
+  std::vector<PairLength> lengths;
+  for (std::size_t n = 0; n < source.size(); ++n) {
+    lengths.push_back({std::ssize(source[n]), std::ssize(target[n])});
+  }
+  return lengths;
+}
+
+TranslationData read_translation_data(const TrainingOptions& options,
+                                      const std::optional<Subwords>& subwords,
+                                      const std::atomic<bool>* stop) {
+  TranslationData data;
+  TextPairs train = read_pairs(options.data, options, stop);
+  data.tokenizer = Tokenizer(units_of(train.pairs, options, subwords, stop), options.letters);
+  const PairSplitter splitter(data.tokenizer, options, stop);
+  TextStyleBuilder style(options.tokenization, options.letters);
+  SplitPairs split = splitter.split(train, &style);
+  data.style = style.build();
+  if (const auto* pieces = std::get_if<Subwords>(&data.tokenizer.units())) {
+    data.source = data.target = pieces->vocabulary();
+    data.subword_hash = hash_of(pieces->bytes());
+  } else {
+    data.source = split.source.vocabulary(options.min_count);
+    data.target = split.target.vocabulary(options.min_count);
+  }
+  data.train = split.encode(train, data);
+  if (options.valid.empty()) return data;
+  TextPairs valid = read_pairs(options.valid, options, stop);
+  split = splitter.split(valid, nullptr);
+  data.valid = split.encode(valid, data);
+  data.valid.sentences = first_sentences(valid.pairs, options.valid_translate);
+  return data;
+}
+
+}  // namespace qkv::app

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TRANSLATOR_TRAINING_TRANSLATION_DATA_H_
+#define QKV_TRANSLATOR_TRAINING_TRANSLATION_DATA_H_
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <qkv/app/subwords.h>
+#include <qkv/app/text_style.h>
+#include <qkv/app/tokenizer.h>
+#include <qkv/app/translation_model.h>
+#include <qkv/app/vocabulary.h>
+
+#include "text/sentences.h"
+#include "translator/data/batches.h"
+#include "translator/training/training_settings.h"
+#include "translator/training/translation_run.h"
+
+// The data of a run as token ids.
+namespace qkv::app {
+
+// A validation sentence to translate, and one of its pairs.
+struct TranslatedSentence {
+  Sentence text{};
+  Index pair = 0;
+};
+
+// Pairs of one file; each side ends in the end token.
+struct EncodedPairs {
+  std::vector<std::vector<std::int32_t>> source{};
+  std::vector<std::vector<std::int32_t>> target{};
+  // Of the validation pairs, the first `valid_translate` sentences as they are in the file.
+  std::vector<TranslatedSentence> sentences{};
+  DataFacts facts{};
+
+  TokenPair pair(Index n) const {
+    return {source[static_cast<std::size_t>(n)], target[static_cast<std::size_t>(n)]};
+  }
+  std::vector<PairLength> lengths() const;
+};
+
+struct TranslationData {
+  EncodedPairs train{};
+  EncodedPairs valid{};
+  Tokenizer tokenizer{};
+  std::string subword_hash{};  // of the pieces, if the tokens are pieces
+  Vocabulary source{};         // of the training pairs; of subwords, both are all pieces
+  Vocabulary target{};
+  TextStyle style{};  // of the targets
+};
+
+// Subwords are learned from both sides of all training pairs, unless they are given. Throws
+// InputError for files without a usable pair, with the line for an empty field; Error for options
+// that ask for too many or too few subwords; Cancelled if the flag (which may be null) becomes
+// true.
+TranslationData read_translation_data(const TrainingOptions& options,
+                                      const std::optional<Subwords>& subwords,
+                                      const std::atomic<bool>* stop);
+
+}  // namespace qkv::app
+
+#endif  // QKV_TRANSLATOR_TRAINING_TRANSLATION_DATA_H_

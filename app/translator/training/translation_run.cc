@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "translator/training/translation_run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <qkv/app/utf8.h>
+#include <qkv/error.h>
+
+#include "files/locked_folder.h"
+#include "files/settings.h"
+#include "files/text_file.h"
+#include "translator/model/model_names.h"
+#include "translator/training/kept_checkpoints.h"
+#include "translator/training/training_settings.h"
+#include "translator/training/training_state.h"
+#include "translator/training/translation_data.h"
+#include "translator/training/translation_training.h"
+
+namespace qkv::app {
+namespace {
+
+void check(bool good, const char* argument, const char* rule, const auto& got) {
+  if (!good)
+    throw Error("train_translation", argument, fmt::format("must be {}, got {}", rule, got));
+}
+
+void check_options(const TrainingOptions& o) {
+  check(!o.data.empty(), "data", "the name of a file", "\"\"");
+  check(o.source_column != o.target_column, "target_column", "different from the source's",
+        o.target_column);
+  check(o.min_count >= 1, "min_count", "at least 1", o.min_count);
+  check(o.tokenization != Tokenization::kSubword || o.min_count == 1, "min_count",
+        "1 for subwords, all of which are known", o.min_count);
+  check(o.max_length >= 1, "max_length", "at least 1", o.max_length);
+  check(o.batch_tokens >= 1, "batch_tokens", "at least 1", o.batch_tokens);
+  check(o.clip > 0, "clip", "positive", o.clip);
+  check(o.patience >= 0, "patience", "at least 0", o.patience);
+  check(o.patience == 0 || !o.valid.empty(), "patience", "0 without validation data", o.patience);
+  check(o.valid_translate >= 1, "valid_translate", "at least 1", o.valid_translate);
+  check(o.keep >= 0, "keep", "at least 0", o.keep);
+  learning_rate(o.schedule, 1);
+}
+
+// As it is kept in config.json.
+std::string kept_path(const std::string& path) {
+  return path.empty() || path == "-" ? path : std::filesystem::absolute(path).string();
+}
+
+// Accepts a run, or a folder that is empty except for leftovers of a killed process.
+void check_folder(const LockedFolder& folder) {
+  for (const char* name : kRunFiles) folder.remove_leftovers(name);
+  for (const char* name : kRunFiles) static_cast<void>(folder.file(name));  // no links
+  if (folder.holds(kConfigFile)) return;
+  const auto names = folder.names();
+  if (names.empty()) return;
+  throw OutputError(folder.path(),
+                    fmt::format("it holds {} but no {}, so it is not a run to resume",
+                                app::quoted(names.front()), kConfigFile));
+}
+
+// Throws unless the run in the folder has these settings.
+void check_same_run(const LockedFolder& folder, const Settings& now) {
+  const std::string changed = differences(read_config(folder.file(kConfigFile)), now);
+  if (changed.empty()) return;
+  throw RunMismatch(fmt::format(
+      "{} holds a run with other settings: {}; use another folder, or resume with its own",
+      folder.path(), changed));
+}
+
+// The pieces that a run in the folder began with. They are learned again if it has not saved
+// anything.
+std::optional<Subwords> kept_subwords(const LockedFolder& folder, const TrainingOptions& options) {
+  if (options.tokenization != Tokenization::kSubword) return std::nullopt;
+  const std::string path = folder.file(kSubwordFile);
+  if (folder.holds(kSubwordFile)) {
+    try {
+      return Subwords(read_text(path));
+    } catch (const Error& error) {
+      throw InputError(path, error.what());
+    }
+  }
+  if (!folder.holds(kConfigFile)) return std::nullopt;
+  // Learning takes time: first whether it is the same run, as far as is known without its data.
+  const std::string config = folder.file(kConfigFile);
+  RunConfig same = config_of(read_config(config), config);
+  const Index sizes[] = {same.options.model.source_tokens, same.options.model.target_tokens};
+  same.options = options;
+  same.options.model.source_tokens = sizes[0];
+  same.options.model.target_tokens = sizes[1];
+  check_same_run(folder, settings_of(same));
+  if (folder.holds(kStateFile)) {
+    throw InputError(path, "is missing: without it this run cannot be resumed");
+  }
+  return std::nullopt;
+}
+
+// Checks what the folder has and writes what it lacks.
+void set_up(const LockedFolder& folder, const RunConfig& config, const TranslationData& data) {
+  const Settings now = settings_of(config);
+  const std::string path = folder.file(kConfigFile);
+  if (folder.holds(kConfigFile)) check_same_run(folder, now);
+  write_text(path, settings_text(now));
+  if (const auto* subwords = std::get_if<Subwords>(&data.tokenizer.units())) {
+    if (!folder.holds(kSubwordFile)) {
+      write_text(folder.file(kSubwordFile), subwords->bytes());
+    }
+    return;
+  }
+  if (!folder.holds(kSourceFile)) {
+    write_vocabulary(folder.file(kSourceFile), data.source);
+  }
+  if (!folder.holds(kTargetFile)) {
+    write_vocabulary(folder.file(kTargetFile), data.target);
+  }
+}
+
+}  // namespace
+
+Diverged::~Diverged() = default;
+RunMismatch::~RunMismatch() = default;
+
+TrainingReport train_translation(const TrainingOptions& options, const std::string& folder_path,
+                                 const TrainingHooks& hooks) {
+  check_options(options);
+  const LockedFolder folder(folder_path);
+  check_folder(folder);
+  const TranslationData data =
+      read_translation_data(options, kept_subwords(folder, options), hooks.stop);
+  RunConfig config{options, data.train.facts, data.valid.facts, data.subword_hash};
+  config.options.data = kept_path(options.data);
+  config.options.valid = kept_path(options.valid);
+  config.options.model.source_tokens = data.source.size();
+  config.options.model.target_tokens = data.target.size();
+  Training training(config.options, data, folder, hooks);  // throws for invalid options
+  set_up(folder, config, data);
+  training.begin();
+  training.run();
+  return training.report();
+}
+
+bool holds_run(const std::string& folder) {
+  std::error_code failed;  // what cannot be seen is not there: using it will say why
+  return std::filesystem::exists(std::filesystem::path(folder) / kConfigFile, failed);
+}
+
+std::vector<std::string> settings_of_option(std::string_view option) {
+  std::vector<std::string> names;
+  for (const Setting& setting : settings_of(RunConfig{})) {
+    if (option_of(setting.name) == option) names.push_back(setting.name);
+  }
+  return names;
+}
+
+TrainingOptions options_of_run(const std::string& folder, const TrainingOptions& typed,
+                               std::span<const std::string> given) {
+  const std::string path = (std::filesystem::path(folder) / kConfigFile).string();
+  Settings settings = read_config(path);
+  const Settings all = settings_of(RunConfig{typed, {}, {}});
+  for (const std::string& name : given) {
+    const SettingValue* value = find_setting(all, name);
+    if (value == nullptr) {
+      throw Error("options_of_run", "given", "must be names of settings, got " + app::quoted(name));
+    }
+    const auto kept = std::ranges::find(settings, name, &Setting::name);
+    if (kept != settings.end()) kept->value = *value;
+  }
+  TrainingOptions options = config_of(settings, path).options;
+  options.executor = typed.executor;
+  return options;
+}
+
+std::vector<std::string> run_files(const std::string& folder) {
+  std::vector<std::string> files;
+  for (const char* name : kRunFiles) {
+    files.push_back((std::filesystem::path(folder) / name).string());
+  }
+  return files;
+}
+
+std::vector<std::string> run_checkpoints(const std::string& folder) {
+  return checkpoint_paths(folder);
+}
+
+bool is_checkpoint_name(std::string_view name) { return checkpoint_update(name).has_value(); }
+
+TranslationModel read_translation_model(const std::string& folder, RunModel which,
+                                        const std::atomic<bool>* stop) {
+  const char* name = which == RunModel::kBest ? kBestFile : kModelFile;
+  return read_model_file((std::filesystem::path(folder) / name).string(), stop);
+}
+
+}  // namespace qkv::app

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "translator/training/translation_training.h"
+
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <qkv/error.h>
+#include <qkv/layers/parameters.h>
+
+#include "translator/data/batches.h"
+#include "translator/training/kept_checkpoints.h"
+#include "translator/training/training_log.h"
+#include "translator/training/validation.h"
+
+namespace qkv::app {
+namespace {
+
+constexpr Index kLine = 1;
+constexpr Index kValidation = 2;
+
+// Whether something that happens every this many updates or epochs is due after this update.
+bool is_due(const Budget& every, const Counts& counts) {
+  const bool epoch_ended = counts.batch == 0;
+  return (every.updates && counts.spent.updates % *every.updates == 0) ||
+         (every.epochs && epoch_ended && counts.spent.epochs % *every.epochs == 0);
+}
+
+}  // namespace
+
+Training::Training(const TrainingOptions& options, const TranslationData& data,
+                   const LockedFolder& folder, const TrainingHooks& hooks)
+    : options_(options),
+      data_(data),
+      folder_(folder),
+      hooks_(hooks),
+      lengths_(data.train.lengths()),
+      state_({Translator(options.model), data.source, data.target, data.tokenizer, data.style},
+             options.adam, EarlyStopping(options.patience, options.best), !options.valid.empty()),
+      gradients_(state_.model.translator, options.executor, hooks.stop) {}
+
+void Training::begin() {
+  if (folder_.holds(kStateFile)) {
+    state_.restore(folder_);
+    resumed_ = state_.counts.spent.updates;
+    remove_checkpoints_after(folder_, *resumed_);
+  } else {
+    check_nothing_is_lost();
+    initialise(state_.model.translator, options_.seed);
+    state_.save(folder_);
+  }
+  is_saved_ = true;
+  saved_update_ = state_.counts.spent.updates;
+  saved_seconds_ = state_.counts.spent.seconds;
+  pace_.start(saved_seconds_);
+}
+
+// A save writes the state before any parameters, so if only parameters exist, the state was
+// removed.
+void Training::check_nothing_is_lost() const {
+  for (const char* name : {kModelFile, kBestFile}) {
+    if (!folder_.holds(name)) continue;
+    throw InputError(folder_.file(kStateFile),
+                     fmt::format("is missing beside {}: without it this run cannot be "
+                                 "resumed; use another folder to start over",
+                                 name));
+  }
+}
+
+void Training::run() {
+  try {
+    loop();
+  } catch (const Cancelled&) {
+    // In the middle of an update or a validation, which is repeated on resuming.
+  }
+  finish();
+}
+
+// A run ends anywhere, and an uninterrupted one would not have stopped there: what is done here
+// changes train.jsonl, but nothing that a resumed run computes with.
+void Training::finish() {
+  bool validated = false;
+  if (!options_.valid.empty() && !is_stopped()) {
+    if (!is_saved_) save();  // a validation may take long; a process killed in it loses nothing
+    validated = try_to_score();
+  }
+  write_end_line(validated);
+  if (!is_saved_) save();
+}
+
+// The line of where a run ended, unless there is one of this update that says as much.
+void Training::write_end_line(bool validated) {
+  Counts& counts = state_.counts;
+  const Index kind = validated ? kValidation : kLine;
+  if (counts.spent.updates == 0 || counts.line_due != 0 || counts.line_done >= kind) return;
+  std::optional<bool> is_best;
+  if (validated) is_best = state_.stopping.is_better(quality());
+  add_line(is_stopped() ? "stopped" : "budget", is_best);
+  counts.line_done = kind;
+}
+
+void Training::loop() {
+  for (;;) {
+    if (state_.counts.line_due != 0) write_line();
+    if (is_save_due()) save();
+    if (is_over()) return;
+    update();
+    tell();
+  }
+}
+
+bool Training::is_stopped() const {
+  return hooks_.stop != nullptr && hooks_.stop->load(std::memory_order_relaxed);
+}
+
+bool Training::is_over() const {
+  return is_stopped() || is_spent(options_.after, state_.counts.spent) || state_.stopping.is_over();
+}
+
+// By time: since the end of the last one, so that however long they take, there is training between
+// them.
+bool Training::is_validation_due() const {
+  const Counts& counts = state_.counts;
+  const auto& seconds = options_.validate_every.seconds;
+  return is_due(options_.validate_every, counts) ||
+         (seconds && counts.spent.seconds - counts.valid_seconds >= *seconds);
+}
+
+bool Training::is_save_due() const {
+  if (saved_update_ == state_.counts.spent.updates) return false;
+  const auto& seconds = options_.save_every.seconds;
+  return is_due(options_.save_every, state_.counts) ||
+         (seconds && state_.counts.spent.seconds - saved_seconds_ >= *seconds);
+}
+
+// The next batch of the epoch.
+void Training::update() {
+  Counts& counts = state_.counts;
+  if (batches_epoch_ != counts.spent.epochs) {
+    batches_ = epoch_batches(lengths_, {options_.batch_tokens, options_.seed}, counts.spent.epochs);
+    batches_epoch_ = counts.spent.epochs;
+  }
+  if (counts.batch >= std::ssize(batches_)) {
+    throw InputError(folder_.file(kStateFile),
+                     fmt::format("run.batch: expected less than the {} of the epoch, got {}",
+                                 std::ssize(batches_), counts.batch));
+  }
+  std::vector<TokenPair> pairs;
+  for (const Index n : batches_[static_cast<std::size_t>(counts.batch)]) {
+    pairs.push_back(data_.train.pair(n));
+  }
+  learn_from(gradients_.compute(pairs, options_.seed, counts.spent.updates + 1));
+  if (++counts.batch == std::ssize(batches_)) {
+    counts.batch = 0;
+    ++counts.spent.epochs;
+  }
+  counts.spent.seconds = pace_.seconds();
+  ask_for_line();
+}
+
+// Takes one step of Adam on a batch's gradients, or changes nothing.
+void Training::learn_from(const TranslationLoss& loss) {
+  Counts& counts = state_.counts;
+  const auto list = gradients_.list(state_.model.translator);
+  const auto tokens = static_cast<double>(loss.tokens);
+  const double norm = gradient_norm(list, options_.executor) / tokens;
+  const Index update = counts.spent.updates + 1;
+  if (!std::isfinite(loss.loss)) fail(fmt::format("the loss is {}", loss.loss), update);
+  if (!std::isfinite(norm)) fail(fmt::format("the norm of the gradient is {}", norm), update);
+  // Gradients of a sum over tokens; they become the mean's, and are clipped, where they are read.
+  state_.adam.step(list,
+                   {.learning_rate = learning_rate(options_.schedule, counts.spent.updates + 1),
+                    .gradient_factor = clip_factor(norm, options_.clip) / tokens},
+                   options_.executor);
+  ++counts.spent.updates;
+  counts.loss += loss.loss;
+  counts.tokens += loss.tokens;
+  counts.last_loss = loss.loss / tokens;
+  counts.last_norm = norm;
+  ++counts.line_updates;
+  if (norm > options_.clip) ++counts.clipped;
+  pace_.add_update(loss.tokens);
+  is_saved_ = false;
+  counts.line_done = 0;
+  score_.reset();
+}
+
+void Training::fail(const std::string& what, Index update) const {
+  throw Diverged(
+      fmt::format("{} at update {}; {} holds update {}, the last save; a smaller learning rate or "
+                  "clipping may help",
+                  what, update, folder_.path(), saved_update_));
+}
+
+void Training::ask_for_line() {
+  Counts& counts = state_.counts;
+  const bool due = is_validation_due();
+  const bool validate = due && !options_.valid.empty();
+  counts.line_due = validate ? kValidation : counts.batch == 0 ? kLine : 0;
+  if (due) keep();
+  if (due && !validate) counts.valid_seconds = counts.spent.seconds;
+}
+
+// Now, not after a validation, which may be interrupted.
+void Training::keep() {
+  if (options_.keep == 0) return;
+  check_finite();
+  write_model_file(folder_.file(checkpoint_name(state_.counts.spent.updates)), state_.model);
+}
+
+void Training::write_line() {
+  Counts& counts = state_.counts;
+  std::optional<bool> is_best;
+  if (counts.line_due == kValidation) {
+    is_best = state_.stopping.take(quality());
+    if (*is_best) state_.keep_best();
+    counts.valid_seconds = pace_.seconds();
+  }
+  add_line("", is_best);
+  counts.line_done = std::exchange(counts.line_due, 0);
+  counts.loss = 0;
+  counts.tokens = 0;
+  counts.line_updates = 0;
+  counts.clipped = 0;
+  counts.line_seconds = counts.spent.seconds;
+}
+
+// Adds a line to train.jsonl; `is_best` is that of the validation, if there was one, which is told.
+void Training::add_line(const char* end, std::optional<bool> is_best) {
+  state_.counts.spent.seconds = pace_.seconds();
+  const Counts& counts = state_.counts;
+  LogLine line{.spent = counts.spent,
+               .end = end,
+               .learning_rate = learning_rate(options_.schedule, counts.spent.updates),
+               .gradient_norm = counts.last_norm,
+               .clipped = clipped()};
+  if (counts.tokens > 0) {
+    const auto tokens = static_cast<double>(counts.tokens);
+    line.loss = counts.loss / tokens;
+    line.tokens_per_second = tokens / (counts.spent.seconds - counts.line_seconds);
+  }
+  if (is_best) {
+    line.validation = {counts.spent, counts.batch, std::ssize(batches_),
+                       score(),      *is_best,     line.clipped};
+    if (hooks_.validation) hooks_.validation(*line.validation);
+  }
+  state_.log += text_of(line);
+  is_saved_ = false;
+}
+
+std::optional<double> Training::clipped() const {
+  const Counts& counts = state_.counts;
+  if (counts.line_updates == 0 || std::isinf(options_.clip)) return std::nullopt;
+  return static_cast<double>(counts.clipped) / static_cast<double>(counts.line_updates);
+}
+
+void Training::check_finite() const {
+  if (!state_.is_finite()) fail("a parameter is not finite", state_.counts.spent.updates);
+}
+
+void Training::save() {
+  check_finite();
+  state_.counts.spent.seconds = pace_.seconds();
+  state_.save(folder_);
+  keep_last_checkpoints(folder_, options_.keep);
+  is_saved_ = true;
+  saved_update_ = state_.counts.spent.updates;
+  saved_seconds_ = state_.counts.spent.seconds;
+}
+
+// Its time is counted as the run's, but not in the speed of training.
+const ValidationScore& Training::score() {
+  if (score_) return *score_;
+  const double start = pace_.seconds();
+  score_ = validate(state_.model, data_.valid, state_.counts.spent.updates, options_.executor,
+                    hooks_.stop);
+  const double spent = pace_.seconds() - start;
+  state_.counts.line_seconds += spent;
+  pace_.add_validation(spent);
+  return *score_;
+}
+
+Quality Training::quality() { return {score().loss, score().bleu}; }
+
+// False if the flag was set meanwhile.
+bool Training::try_to_score() {
+  try {
+    score();
+    return true;
+  } catch (const Cancelled&) {
+    return false;
+  }
+}
+
+void Training::tell() const {
+  if (!hooks_.progress) return;
+  const Counts& counts = state_.counts;
+  TrainingProgress progress;
+  progress.spent = counts.spent;
+  progress.batches = std::ssize(batches_);
+  progress.batch = counts.batch;
+  progress.loss = counts.last_loss;
+  progress.tokens_per_second = pace_.tokens_per_second();
+  const Budget never;
+  progress.seconds_left =
+      seconds_left(options_.after, options_.valid.empty() ? never : options_.validate_every,
+                   {counts.spent, counts.batch, progress.batches}, pace_.speed());
+  hooks_.progress(progress);
+}
+
+TrainingReport Training::report() {
+  TrainingReport report;
+  report.end = is_stopped()                ? TrainingEnd::kStopped
+               : state_.stopping.is_over() ? TrainingEnd::kPatience
+                                           : TrainingEnd::kBudget;
+  report.spent = state_.counts.spent;
+  report.resumed = resumed_;
+  report.pairs = data_.train.facts.pairs;
+  report.left_out = data_.train.facts.left_out;
+  report.source_tokens = data_.source.size();
+  report.target_tokens = data_.target.size();
+  report.parameters = parameter_count(state_.model.translator);
+  report.loss = state_.counts.last_loss;
+  report.best = state_.stopping.best();
+  report.best_by = options_.best;
+  if (options_.valid.empty() || !score_ || is_stopped()) return report;
+  report.valid = *score_;
+  if (state_.stopping.is_better(quality())) {
+    write_model_file(folder_.file(kBestFile), state_.model);
+    report.best = quality();
+  }
+  return report;
+}
+
+}  // namespace qkv::app

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TRANSLATOR_TRAINING_TRANSLATION_TRAINING_H_
+#define QKV_TRANSLATOR_TRAINING_TRANSLATION_TRAINING_H_
+
+#include <optional>
+#include <vector>
+
+#include "files/locked_folder.h"
+#include "translator/training/batch_gradients.h"
+#include "translator/training/training_pace.h"
+#include "translator/training/training_state.h"
+#include "translator/training/translation_data.h"
+#include "translator/training/translation_run.h"
+
+namespace qkv::app {
+
+// One run in a folder: its data, its state, and the loop.
+class Training {
+ public:
+  // `options` has the sizes of the vocabularies. All arguments must outlive the object.
+  Training(const TrainingOptions& options, const TranslationData& data, const LockedFolder& folder,
+           const TrainingHooks& hooks);
+
+  // Resumes from the folder's state, if it has one; else saves the initial parameters.
+  void begin();
+  // Trains until a budget is used up, validation stops improving or the flag is set; then validates
+  // once more, unless the flag is set, and saves.
+  void run();
+  // After run(). If the latest parameters beat the best in validation, they become
+  // best.safetensors, but not part of the state: a resumed run must not depend on where this one
+  // ended.
+  TrainingReport report();
+
+ private:
+  bool is_stopped() const;
+  bool is_over() const;
+  bool is_save_due() const;
+  bool is_validation_due() const;
+  void loop();
+  void update();
+  void learn_from(const TranslationLoss& loss);
+  void ask_for_line();
+  void keep();
+  void write_line();
+  void finish();
+  void write_end_line(bool validated);
+  void add_line(const char* end, std::optional<bool> is_best);
+  bool try_to_score();
+  std::optional<double> clipped() const;
+  void save();
+  void check_finite() const;
+  const ValidationScore& score();
+  Quality quality();
+  void tell() const;
+  void check_nothing_is_lost() const;
+  [[noreturn]] void fail(const std::string& what, Index update) const;
+
+  const TrainingOptions& options_;
+  const TranslationData& data_;
+  const LockedFolder& folder_;
+  const TrainingHooks& hooks_;
+  std::vector<PairLength> lengths_;
+  TrainingState state_;
+  BatchGradients gradients_;
+  std::vector<std::vector<Index>> batches_{};  // of the current epoch
+  Index batches_epoch_ = -1;
+
+  // For this run alone.
+  std::optional<Index> resumed_{};
+  TrainingPace pace_{};
+  Index saved_update_ = 0;
+  double saved_seconds_ = 0;
+  bool is_saved_ = false;
+  std::optional<ValidationScore> score_{};  // of the current parameters
+};
+
+}  // namespace qkv::app
+
+#endif  // QKV_TRANSLATOR_TRAINING_TRANSLATION_TRAINING_H_

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "translator/training/validation.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "text/corpus_score.h"
+#include "translator/data/batches.h"
+#include "translator/passes/parallel.h"
+
+namespace qkv::app {
+namespace {
+
+constexpr Index kBatchTokens = 4096;
+
+constexpr Index kNotTranslated = -1;
+
+// Of each pair the place of the sentence it stands for, or kNotTranslated.
+std::vector<Index> places_of(const EncodedPairs& pairs) {
+  std::vector<Index> places(pairs.source.size(), kNotTranslated);
+  for (std::size_t n = 0; n < pairs.sentences.size(); ++n) {
+    places[static_cast<std::size_t>(pairs.sentences[n].pair)] = static_cast<Index>(n);
+  }
+  return places;
+}
+
+// The loss of these pairs; the translations of those that stand for a sentence go to its place.
+TranslationLoss validate_batch(const TranslationModel& model, const EncodedPairs& pairs,
+                               std::span<const Index> batch, std::span<const Index> all_places,
+                               Context& context, std::span<std::string> translations) {
+  std::vector<TokenPair> all;
+  std::vector<std::size_t> places;
+  std::vector<std::string> sources;
+  for (const Index n : batch) {
+    all.push_back(pairs.pair(n));
+    const Index place = all_places[static_cast<std::size_t>(n)];
+    if (place == kNotTranslated) continue;
+    places.push_back(static_cast<std::size_t>(place));
+    sources.push_back(pairs.sentences[places.back()].text.source);
+  }
+  RunState run{Mode::kEvaluate};
+  const TranslationLoss loss = model.translator.loss(all, run, context);
+  if (sources.empty()) return loss;
+  const SearchOptions search{.attention = false, .scores = SearchScores::kIfCompared};
+  auto translated = translate(model, sources, search, context);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    translations[places[i]] = std::move(translated[i].text);
+  }
+  return loss;
+}
+
+// Compares as `qkv score` does, so that its figures for the same pairs are the same.
+CorpusScore compare(std::span<const TranslatedSentence> sentences,
+                    std::span<const std::string> translations) {
+  std::vector<SentenceCounts> counts;
+  for (std::size_t n = 0; n < sentences.size(); ++n) {
+    counts.push_back(sentence_counts(translations[n], sentences[n].text.references));
+  }
+  return corpus_score(counts);
+}
+
+// Multiplicative hashing (Knuth, volume 3, section 6.4): updates that are multiples of the same
+// number, as those of validations are, still reach different pairs.
+std::size_t sample_of(Index update, std::size_t count) {
+  return ((static_cast<std::uint64_t>(update) * 0x9E3779B97F4A7C15U) >> 32U) % count;
+}
+
+}  // namespace
+
+ValidationScore validate(const TranslationModel& model, const EncodedPairs& pairs, Index update,
+                         const Executor& executor, const std::atomic<bool>* stop) {
+  const auto batches = sorted_batches(pairs.lengths(), kBatchTokens);
+  std::vector<TranslationLoss> losses(batches.size());
+  const std::vector<Index> places = places_of(pairs);
+  std::vector<std::string> translations(pairs.sentences.size());
+  for_each_task(executor, std::ssize(batches), [&](Index task) {
+    Context context;
+    context.set_stop_flag(stop);
+    const auto n = static_cast<std::size_t>(task);
+    losses[n] = validate_batch(model, pairs, batches[n], places, context, translations);
+  });
+  TranslationLoss sum;
+  for (const TranslationLoss& loss : losses) {
+    sum.log_probability += loss.log_probability;
+    sum.tokens += loss.tokens;
+  }
+  ValidationScore score;
+  score.loss = -sum.log_probability / static_cast<double>(sum.tokens);
+  score.translated = std::ssize(pairs.sentences);
+  if (pairs.sentences.empty()) return score;
+  const CorpusScore compared = compare(pairs.sentences, translations);
+  score.bleu = compared.bleu.score;
+  score.exact = compared.exact;
+  const std::size_t shown = sample_of(update, pairs.sentences.size());
+  const Sentence& sentence = pairs.sentences[shown].text;
+  score.sample = {sentence.source, translations[shown], sentence.references[0]};
+  return score;
+}
+
+}  // namespace qkv::app

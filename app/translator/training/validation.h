@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TRANSLATOR_TRAINING_VALIDATION_H_
+#define QKV_TRANSLATOR_TRAINING_VALIDATION_H_
+
+#include <atomic>
+
+#include <qkv/app/translation_model.h>
+
+#include "translator/training/translation_data.h"
+#include "translator/training/translation_run.h"
+
+namespace qkv::app {
+
+// The loss of all pairs, and how the first of them are translated. `update` chooses the sample:
+// validations of different updates show different pairs. The same bits on any executor. Throws
+// Cancelled if the flag (which may be null) is set.
+ValidationScore validate(const TranslationModel& model, const EncodedPairs& pairs, Index update,
+                         const Executor& executor, const std::atomic<bool>* stop);
+
+}  // namespace qkv::app
+
+#endif  // QKV_TRANSLATOR_TRAINING_VALIDATION_H_

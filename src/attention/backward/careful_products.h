@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_BACKWARD_CAREFUL_PRODUCTS_H_
+#define QKV_ATTENTION_BACKWARD_CAREFUL_PRODUCTS_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/backward/key_gradients.h"
+#include "attention/backward/query_gradients.h"
+
+namespace qkv::attn {
+
+// The products with w and ds over live pairs only, pair by pair, because 0 times NaN or infinity is
+// NaN: the same sums as in KeyGradients and QueryGradients.
+template <class T>
+class CarefulProducts {
+ public:
+  template <class AnyArena>
+  CarefulProducts(const FusedGradientCall<T>& call, AnyArena& arena)
+      : call_(call), k_(call.dot.kernels), g_(call.kernels) {
+    const Index width = std::max(call.p.Dk, call.p.E);
+    sum_ = arena.template take<T>(width).data();
+    if (call.dot.pairs) value_ = arena.template take<T>(width).data();
+  }
+
+  void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores, QueryGradients<T>& to);
+  void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores, KeyGradients<T>& to);
+
+ private:
+  static bool is_live(const GradientPairs<T>& pairs, Index r, Index n) {
+    return pairs.is_live(r / kTileRows) && pairs.allowed(r)[n] != 0;
+  }
+  // to += weight * row n.
+  void add_row(const RowsOf<const T>& rows, Index n, const T* weight, Index width, T* to) {
+    if (call_.dot.pairs) return add_alone(rows.data + n / 2 * rows.stride, n, *weight, width, to);
+    k_.weighted_sum({weight, 1}, 1, {rows.data + n * rows.stride, 1}, 1, width, {to, width});
+  }
+  void add_alone(const T* words, Index n, T weight, Index width, T* to);
+  void add_column(const GradientPairs<T>& pairs, const T* weights, const RowsOf<const T>& rows,
+                  Index n, Index width, T* to);
+
+  const FusedGradientCall<T>& call_;
+  const kernels::DotKernels<T>& k_;
+  const kernels::GradientKernels<T>& g_;
+  T* sum_ = nullptr;    // of a key
+  T* value_ = nullptr;  // in pairs: of one row, as words
+};
+
+template <class T>
+void CarefulProducts<T>::add(const GradientPairs<T>& pairs, const GradientScores<T>& scores,
+                             QueryGradients<T>& to) {
+  for (Index t = 0; t < pairs.queries.tiles(); ++t) {
+    if (!pairs.is_live(t)) continue;
+    const KeyRange keys = pairs.keys_of(t);
+    const Index end = std::min(keys.end, pairs.keys.count());
+    for (Index r = pairs.queries.tile_begin(t); r < pairs.queries.tile_end(t); ++r) {
+      call_.dot.stop();
+      const std::uint8_t* const live = pairs.allowed(r);
+      const T* const ds = scores.gradients(r);
+      T* const dq = to.dq(r);
+      core::for_each_term(call_.dot.pairs, keys.begin, end, [&](Index n) {
+        if (live[n] != 0) add_row(pairs.keys.rows(), n, ds + n, call_.p.Dk, dq);
+      });
+    }
+  }
+}
+
+template <class T>
+void CarefulProducts<T>::add(const GradientPairs<T>& pairs, const GradientScores<T>& scores,
+                             KeyGradients<T>& to) {
+  const GradientQueries<T>& queries = pairs.queries;
+  for (Index n = 0; n < pairs.keys.count(); ++n) {
+    if (call_.sums_values()) {
+      add_column(pairs, scores.weights(0), queries.dout_of_sums(), n, call_.p.E, to.dv(n));
+    }
+    if (call_.multiplies_keys()) {
+      add_column(pairs, scores.gradients(0), queries.q_of_sums(), n, call_.p.Dk, to.dk(n));
+    }
+    for (Index r = 0; r < queries.count() && !to.is_live(n); ++r) {
+      if (is_live(pairs, r, n)) to.set_live(n);
+    }
+  }
+}
+
+// to += the sum, from zero, of rows of queries weighted by column n of `weights`.
+template <class T>
+void CarefulProducts<T>::add_column(const GradientPairs<T>& pairs, const T* weights,
+                                    const RowsOf<const T>& rows, Index n, Index width, T* to) {
+  call_.dot.stop();
+  std::fill_n(sum_, width, T(0));
+  core::for_each_term(call_.dot.pairs, 0, pairs.queries.count(), [&](Index r) {
+    if (is_live(pairs, r, n)) add_row(rows, r, weights + r * kGradientStride + n, width, sum_);
+  });
+  g_.add(to, sum_, width);
+}
+
+// to += weight * row n of the pairs `words`, alone: the other row may be NaN.
+template <class T>
+void CarefulProducts<T>::add_alone(const T* words, Index n, T weight, Index width, T* to) {
+  T factor[kPanel] = {weight};
+  k_.round_weights(factor, kPanel, factor);
+  for (Index c = 0; c < width; ++c) value_[c] = alone(words[c], n % 2 != 0);
+  k_.weighted_sum({factor, 1}, 1, {value_, width}, 1, width, {to, width});
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_BACKWARD_CAREFUL_PRODUCTS_H_

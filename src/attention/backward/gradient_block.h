@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_BACKWARD_GRADIENT_BLOCK_H_
+#define QKV_ATTENTION_BACKWARD_GRADIENT_BLOCK_H_
+
+#include "attention/backward/additive_products.h"
+#include "attention/backward/careful_products.h"
+
+namespace qkv::attn {
+
+// One block of keys and all queries of its unit, block by block: scores and weights are recomputed,
+// dk and dv are accumulated here, the gradients of queries are added to their rows in turn.
+//   s = q k^T, dw = dout v^T, w = exp(s - lse), ds = w (dw - delta)
+//   dv += w^T dout, dk += ds^T q, dq += ds k (dot products; additive:
+//   attention/fused/additive_products.h)
+template <class T>
+class FusedGradientBlock {
+ public:
+  template <class AnyArena>
+  FusedGradientBlock(const FusedGradientCall<T>& call, AnyArena& arena)
+      : call_(call),
+        pairs_(call, arena),
+        keys_(call, arena),
+        queries_(call, arena),
+        scores_(call, arena),
+        careful_(call, arena),
+        additive_(call, arena) {}
+
+  // Keys block * kGradientBlock .. of a unit. Returns false if another task has failed.
+  bool run(const KeyUnit& unit, Index block) {
+    pairs_.start(unit, block);
+    keys_.start(pairs_.keys.count());
+    additive_.start(pairs_.keys);
+    for (Index h = unit.first_head; h < unit.first_head + unit.heads; ++h) {
+      const KeyRange* const live_blocks = call_.key_blocks + call_.block_of(unit.b, h, unit.s, 0);
+      for (Index n = 0; n < pieces(unit.s.Tq, kGradientBlock); ++n) {
+        if (block < live_blocks[n].begin || block >= live_blocks[n].end) continue;
+        if (pairs_.go_to(h, n)) add_products();
+        if (!queries_.deliver(pairs_, scores_.options())) return false;
+      }
+    }
+    keys_.finish(pairs_.keys);
+    return true;
+  }
+
+ private:
+  // Of the pairs of one block of queries.
+  void add_products() {
+    scores_.compute(pairs_);
+    if (call_.to.q.given()) queries_.start(pairs_.queries.count());
+    if (additive_.are_needed()) additive_.add(pairs_, scores_, queries_, keys_);
+    if (pairs_.need_care()) {
+      if (call_.multiplies_queries()) careful_.add(pairs_, scores_, queries_);
+      careful_.add(pairs_, scores_, keys_);
+    } else {
+      if (call_.multiplies_queries()) queries_.add(pairs_, scores_);
+      keys_.add(pairs_, scores_);
+    }
+  }
+
+  const FusedGradientCall<T>& call_;
+  GradientPairs<T> pairs_;
+  KeyGradients<T> keys_;
+  QueryGradients<T> queries_;
+  GradientScores<T> scores_;
+  CarefulProducts<T> careful_;
+  AdditiveProducts<T> additive_;
+};
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_BACKWARD_GRADIENT_BLOCK_H_

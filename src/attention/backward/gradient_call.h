@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_BACKWARD_GRADIENT_CALL_H_
+#define QKV_ATTENTION_BACKWARD_GRADIENT_CALL_H_
+
+#include "attention/backward/gradient_rows.h"
+#include "attention/tiles/call.h"
+#include "kernels/gradient_kernels.h"
+#include "runtime/turns.h"
+
+// Shared by all tasks of a fused backward pass.
+namespace qkv::attn {
+
+using core::GradientResults;
+using core::GradientSources;
+using core::kGradientBlock;
+
+inline constexpr Index kGradientPanels = kGradientBlock / kPanel;
+inline constexpr Index kGradientTiles = pieces(kGradientBlock, kTileRows);
+// Between rows of scores: one cache line more than a block, so that they do not map to the same
+// cache sets.
+inline constexpr Index kGradientStride = kGradientBlock + 16;
+// The same in words of two keys (kernels/pair_kernels.h).
+inline constexpr Index kGradientWords = kGradientStride / 2;
+
+template <class T>
+struct FusedGradientCall {
+  const Problem& p;
+  const GradientSources& from;
+  const GradientResults& to;
+  FusedCall<T> dot;
+  const kernels::GradientKernels<T>& kernels;
+  const runtime::Call* call = nullptr;  // when running
+  const Index entries;                  // whose rows there is memory for at a time
+  RowPlaces query_places, key_places;
+
+  PlainRows<T> q, dout;
+  GradientRows<T> dq, dk, dv;
+  core::OwnGradients<T> own;       // of gradients summed in their own shape
+  T* lse = nullptr;                // of each query
+  T* factor = nullptr;             // likewise: core/weight_factor.h
+  T* delta = nullptr;              // likewise
+  T* alibi_rows = nullptr;         // likewise, its share of dalibi
+  T* bias_rows = nullptr;          // and of the gradient of a bias shared by all keys
+  T* sink_sums = nullptr;          // of each block of queries
+  std::uint8_t* finite = nullptr;  // likewise: no NaN, no infinity in its rows of q and dout
+  KeyRange* key_blocks = nullptr;  // likewise: the range that contains its live keys
+  runtime::Turns turns;            // likewise, to add to its rows
+  Index* named = nullptr;          // listed rows of dweights, sorted by query
+
+  // For scores with row maps: what the gradients of the maps also need.
+  bool sums_v = false;               // the gradient of the additive score's v
+  bool tells_live = false;           // which rows have a live pair
+  T* v_sums = nullptr;               // [key blocks][units]: that gradient's parts
+  std::uint8_t* row_live = nullptr;  // of each query
+  std::uint8_t* key_live = nullptr;  // of each key
+
+  FusedGradientCall(const Problem& problem, const GradientSources& sources,
+                    const GradientResults& results, kernels::Target target,
+                    const AdditiveScores<T>* additive, Index most_entries)
+      : p(problem),
+        from(sources),
+        to(results),
+        dot(problem, target, additive, products_of<T>(problem, target, sources)),
+        kernels(gradient_kernels_of<T>(target, products())),
+        entries(std::min(most_entries, problem.B)),
+        query_places(RowPlaces::of_queries(problem)),
+        key_places(RowPlaces::of_keys(problem)),
+        q(problem, problem.q, query_places, problem.Dk, products()),
+        dout(problem, sources.dout, query_places, problem.E, products()),
+        dq(problem, results.q, query_places, problem.H, width_of(problem, additive)),
+        dk(problem, results.k, key_places, problem.G, width_of(problem, additive)),
+        dv(problem, results.v, key_places, problem.value_heads, problem.E),
+        own(problem, results) {}
+
+  // What follows is about entries from b on.
+  void go_to(Index b) {
+    query_places = query_places.from(b);
+    key_places = key_places.from(b);
+    for (PlainRows<T>* rows : {&q, &dout}) rows->go_to(b);
+    for (GradientRows<T>* rows : {&dq, &dk, &dv}) rows->go_to(b);
+  }
+
+  Products products() const { return dot.pairs ? Products::kPairs : Products::kPlain; }
+  // Values, or words, of `width` channels.
+  Index terms(Index width) const { return dot.pairs ? kernels::words_of(width) : width; }
+  // Values of a row of dq and dk.
+  Index width() const { return width_of(p, dot.additive); }
+
+  // ---- what is asked for --------------------------------------------------------------------
+
+  // A bias with one column for all keys: its gradient is a row sum.
+  bool sums_bias_rows() const { return to.bias.given() && to.bias.own.col_stride == 0 && p.Tk > 1; }
+  bool sums_bias_keys() const { return to.bias.given() && !sums_bias_rows(); }
+  // Whether key blocks add to rows of queries.
+  bool adds_to_queries() const { return to.q.given() || to.alibi.given() || sums_bias_rows(); }
+  bool needs_score_gradients() const {
+    return adds_to_queries() || to.k.given() || to.bias.given() || sums_v;
+  }
+  // Whether dq and dk are products with ds.
+  bool multiplies_queries() const { return to.q.given() && dot.additive == nullptr; }
+  bool multiplies_keys() const { return to.k.given() && dot.additive == nullptr; }
+  // Whether dv is requested, and not 0.
+  bool sums_values() const { return dout.given() && to.v.given(); }
+  bool multiplies_values() const { return dout.given() && needs_score_gradients(); }
+  // Whether ds / d(score) is more than the scale.
+  bool has_slopes() const { return p.softcap != 0 || !p.mods.empty(); }
+  // Whether ds itself is requested.
+  bool sums_score_gradients() const { return to.bias.given() || to.alibi.given(); }
+  // Whether each element of the bias belongs to exactly one pair, live or not: then its gradient is
+  // stored, without clearing the buffer first.
+  bool stores_bias() const {
+    if (!sums_bias_keys() || !p.masks.empty() || p.q_rows == 0 || p.k_rows == 0) return false;
+    const core::ResultOperand& strides = to.bias.own;
+    return units_sharing(p, to.bias) == 1 && (p.H == 1 || strides.head_stride != 0) &&
+           (p.Tq == 1 || strides.row_stride != 0);
+  }
+  // Whether no option but masks changes scores or gradients between the products.
+  bool is_plain() const {
+    return multiplies_values() && !has_slopes() && !sums_score_gradients() && !p.bias.given() &&
+           !p.alibi.given() && p.dropout == 0 && !from.dweights.given();
+  }
+  bool names_rows() const { return from.dweights.given() && from.dweights.names.given(); }
+
+  // ---- blocks of queries --------------------------------------------------------------------
+
+  Index block_of(Index b, Index h, const Sequence& s, Index block) const {
+    if (!p.packed()) return (nth(b) * p.H + h) * pieces(p.Tq, kGradientBlock) + block;
+    // Each sequence starts a new block, so it may need one more than its rows fill.
+    return h * blocks_of_head() + s.q0 / kGradientBlock + b + block;
+  }
+  Index blocks() const {
+    return p.packed() ? p.H * blocks_of_head() : entries * p.H * pieces(p.Tq, kGradientBlock);
+  }
+
+  // ---- blocks of keys -----------------------------------------------------------------------
+
+  Index key_block_of(const KeyUnit& unit, Index block) const {
+    if (!p.packed()) return (nth(unit.b) * p.G + unit.g) * pieces(p.Tk, kGradientBlock) + block;
+    return unit.g * key_blocks_of_head() + unit.s.k0 / kGradientBlock + unit.b + block;
+  }
+  Index key_block_count() const {
+    return p.packed() ? p.G * key_blocks_of_head() : entries * p.G * pieces(p.Tk, kGradientBlock);
+  }
+
+  // The state of the queries from `place` on.
+  kernels::QueryState<T> state_of(Index place) const {
+    return {lse + place, factor + place, delta + place};
+  }
+
+  // Calls f(n) for each listed row n that refers to query i.
+  template <class F>
+  void for_each_named(Index i, const F& f) const {
+    const core::RowsOperand& m = from.dweights;
+    const auto before = [&](Index n, Index query) { return name_of_row(n) < query; };
+    for (const Index* n = std::lower_bound(named, named + m.count, i, before);
+         n != named + m.count && name_of_row(*n) == i; ++n) {
+      f(*n);
+    }
+  }
+  Index name_of_row(Index n) const {
+    const Operand& names = from.dweights.names;
+    return core::load<Index>(names.dtype, names.data, n * names.row_stride);
+  }
+  // to_n += dweights of query `at` and key j0 + n. `spare` holds twice as many values.
+  void add_dweights(const QueryAt& at, Index j0, Index n, T* to_values, T* spare) const {
+    const core::RowsOperand& m = from.dweights;
+    if (!m.given()) return;
+    const Index entry = core::batch_offset(m.matrix, p.batch, at.b);
+    const auto load_row = [&](Index row, T* values) {
+      load_values(m.matrix, core::offset_of(m.matrix, entry, at.h, row, j0), m.matrix.col_stride, n,
+                  values);
+    };
+    if (!names_rows()) {
+      load_row(at.i, spare);
+    } else {
+      std::fill_n(spare, n, T(0));
+      for_each_named(at.i, [&](Index row) {
+        load_row(row, spare + n);
+        kernels.add(spare, spare + n, n);
+      });
+    }
+    kernels.add(to_values, spare, n);
+  }
+  bool has_dweights(Index i) const {
+    bool has = from.dweights.given() && !names_rows();
+    if (names_rows()) for_each_named(i, [&](Index) { has = true; });
+    return has;
+  }
+
+ private:
+  static Index width_of(const Problem& p, const AdditiveScores<T>* additive) {
+    return additive == nullptr ? p.Dk : additive->units;
+  }
+  Index nth(Index b) const { return b - query_places.first; }
+  Index key_blocks_of_head() const { return p.k_rows / kGradientBlock + p.B; }
+  Index blocks_of_head() const { return p.q_rows / kGradientBlock + p.B; }
+};
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_BACKWARD_GRADIENT_CALL_H_

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_BACKWARD_GRADIENT_KEYS_H_
+#define QKV_ATTENTION_BACKWARD_GRADIENT_KEYS_H_
+
+#include <algorithm>
+
+#include "attention/backward/gradient_call.h"
+#include "attention/tiles/key_set.h"
+#include "attention/tiles/pack.h"
+#include "core/finite.h"
+
+namespace qkv::attn {
+
+// The block of keys of a task in the backward pass: where it is, its keys and values as products
+// read them, and the odd ones among them, whose row of k or v is not finite. While no query of a
+// block may see one, they are left out: their weights are 0, their values count as zeros, and sums
+// of keys go around them.
+template <class T>
+class GradientKeys {
+ public:
+  template <class AnyArena>
+  GradientKeys(const FusedGradientCall<T>& call, AnyArena& arena) : call_(call), p_(call.p) {
+    const auto take = [&](Index n) { return arena.template take<T>(n).data(); };
+    key_panels_ = take(kGradientBlock * p_.Dk);
+    value_panels_ = take(kGradientBlock * p_.E);
+    if (copies_rows()) copies_ = take(kGradientBlock * p_.Dk);
+    if (call.dot.pairs) words_ = take(kGradientBlock / 2 * p_.Dk);
+  }
+
+  // Goes to keys block * kGradientBlock .. of a unit.
+  void start(const KeyUnit& unit, Index block);
+
+  const KeyUnit& unit() const { return unit_; }
+  Index block() const { return block_; }
+  Index first() const { return first_; }
+  Index row() const { return unit_.s.k0 + first_; }
+  Index count() const { return count_; }
+  Index panels() const { return pieces(count_, kPanel); }
+
+  // For scores and for gradients into weights: kPanel keys, or values, transposed.
+  const T* key_panel(Index n) const {
+    return key_panels_ + n * kPanel * call_.terms(call_.dot.score_width());
+  }
+  const T* value_panel(Index n) const { return value_panels_ + n * kPanel * call_.terms(p_.E); }
+  // For sums of keys: their rows or, in pairs, words of two rows.
+  const RowsOf<const T>& rows() const { return rows_; }
+
+  // Whether all that is packed is finite.
+  bool are_finite() const { return finite_; }
+  // Whether there are odd keys that may be left out.
+  bool have_odd() const { return !finite_ && leaves_out_odd(); }
+  // If have_odd(): the first of keys begin .. end-1 that is odd, or end.
+  Index next_odd(Index begin, Index end) const { return odd_.next(begin, end); }
+  // If have_odd(): prepares values and words for queries of which one sees an odd key, or none.
+  void keep_odd(bool keep);
+
+ private:
+  bool copies_rows() const {
+    return !call_.dot.pairs && (p_.k.dtype != dtype_of<T> || p_.k.col_stride != 1);
+  }
+  bool leaves_out_odd() const { return call_.dot.additive == nullptr; }
+  void pack(const Operand& x, Index offset, Index width, T* panels);
+  void pack_values();
+  void pair_rows(Index offset);
+  void find_odd();
+  void find_odd(const T* panels, Index terms);
+  Index key_offset() const {
+    return core::offset_of(p_.k, core::batch_offset(p_.k, p_.batch, unit_.b), unit_.g, row(), 0);
+  }
+
+  const FusedGradientCall<T>& call_;
+  const Problem& p_;
+  KeyUnit unit_;
+  Index block_ = 0;
+  Index first_ = 0;
+  Index count_ = 0;
+  bool finite_ = true;
+  bool has_odd_values_ = true;  // value_panels_ and words_ have theirs, not zeros
+  KeySet odd_;
+  RowsOf<const T> rows_;
+  T* key_panels_ = nullptr;
+  T* value_panels_ = nullptr;
+  T* copies_ = nullptr;  // [keys][Dk]
+  T* words_ = nullptr;   // [pairs of keys][Dk]
+};
+
+template <class T>
+void GradientKeys<T>::start(const KeyUnit& unit, Index block) {
+  unit_ = unit;
+  block_ = block;
+  first_ = block * kGradientBlock;
+  count_ = std::min(kGradientBlock, unit.s.Tk - first_);
+  finite_ = true;
+  has_odd_values_ = true;
+  const Index offset = key_offset();
+  pack(p_.k, offset, call_.dot.score_width(), key_panels_);
+  pack_values();
+  if (have_odd()) find_odd();
+  if (call_.dot.pairs) {
+    pair_rows(offset);
+    rows_ = {words_, p_.Dk};
+  } else if (copies_rows()) {
+    for (Index n = 0; n < count_; ++n) {
+      call_.dot.stop();
+      load_values(p_.k, offset + n * p_.k.row_stride, p_.k.col_stride, p_.Dk, copies_ + n * p_.Dk);
+    }
+    rows_ = {copies_, p_.Dk};
+  } else {
+    rows_ = {static_cast<const T*>(p_.k.data) + offset, p_.k.row_stride};
+  }
+}
+
+template <class T>
+void GradientKeys<T>::pack(const Operand& x, Index offset, Index width, T* panels) {
+  for (Index n = 0; n < this->panels(); ++n) {
+    call_.dot.stop();
+    pack_panel(call_.dot, x, offset + n * kPanel * x.row_stride,
+               std::min(kPanel, count_ - n * kPanel), width,
+               panels + n * kPanel * call_.terms(width));
+  }
+  finite_ =
+      finite_ && call_.kernels.all_finite(panels, this->panels() * kPanel * call_.terms(width));
+}
+
+template <class T>
+void GradientKeys<T>::pack_values() {
+  if (!call_.multiplies_values()) return;
+  const Operand& v = p_.v;
+  const Index first = core::offset_of(v, core::batch_offset(v, p_.batch, unit_.b),
+                                      p_.value_head(unit_.g), row(), 0);
+  pack(v, first, p_.E, value_panels_);
+}
+
+template <class T>
+void GradientKeys<T>::pair_rows(Index offset) {
+  if (!call_.multiplies_queries()) return;
+  for (Index n = 0; n < count_; n += 2) {
+    call_.dot.stop();
+    const Index row = offset + n * p_.k.row_stride;
+    const Index count = std::min<Index>(2, count_ - n);
+    T* to = words_ + n / 2 * p_.Dk;
+    if (is_readable<T>(p_.k)) {
+      call_.dot.kernels.pair_values(stored_rows(p_.k, row), count, p_.Dk, {to, p_.Dk});
+    } else {
+      pair_strided_values(p_.k, row, count, p_.Dk, to);
+    }
+  }
+}
+
+// ---- odd keys -------------------------------------------------------------------------------
+
+template <class T>
+void GradientKeys<T>::find_odd() {
+  odd_ = {};
+  find_odd(key_panels_, call_.terms(p_.Dk));
+  if (call_.multiplies_values()) find_odd(value_panels_, call_.terms(p_.E));
+}
+
+template <class T>
+void GradientKeys<T>::find_odd(const T* panels, Index terms) {
+  for (Index n = 0; n < this->panels(); ++n) {
+    call_.dot.stop();
+    core::OddColumns<T, kPanel> columns;
+    for (Index c = 0; c < terms; ++c) {
+      const T* row = panels + (n * terms + c) * kPanel;
+      if (!call_.dot.pairs) {
+        columns.add(row);
+        continue;
+      }
+      for (const Index half : {0, 1}) {
+        T values[kPanel];
+        std::transform(row, row + kPanel, values, [&](T x) { return half_of_word(x, half); });
+        columns.add(values);
+      }
+    }
+    for (Index x = 0; x < kPanel; ++x) {
+      if (columns.is_odd(x)) odd_.insert(n * kPanel + x);
+    }
+  }
+}
+
+template <class T>
+void GradientKeys<T>::keep_odd(bool keep) {
+  if (keep == has_odd_values_) return;
+  has_odd_values_ = keep;
+  if (keep) {
+    pack_values();
+    if (call_.dot.pairs) pair_rows(key_offset());
+    return;
+  }
+  for (Index n = next_odd(0, count_); n < count_; n = next_odd(n + 1, count_)) {
+    if (call_.multiplies_values()) {
+      const Index terms = call_.terms(p_.E);
+      T* const column = value_panels_ + n / kPanel * kPanel * terms + n % kPanel;
+      for (Index c = 0; c < terms; ++c) column[c * kPanel] = T(0);
+    }
+    if (call_.dot.pairs && call_.multiplies_queries()) {
+      T* const row = words_ + n / 2 * p_.Dk;
+      for (Index c = 0; c < p_.Dk; ++c) row[c] = word_without(row[c], n % 2);
+    }
+  }
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_BACKWARD_GRADIENT_KEYS_H_

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_BACKWARD_GRADIENT_OPTIONS_H_
+#define QKV_ATTENTION_BACKWARD_GRADIENT_OPTIONS_H_
+
+#include <algorithm>
+#include <limits>
+
+#include "attention/backward/gradient_pairs.h"
+
+namespace qkv::attn {
+
+// What options change in the rows of a tile, between the products that give scores and gradients
+// into weights and those with w and ds; and the sums of ds that they ask for.
+template <class T>
+class GradientOptions {
+ public:
+  template <class AnyArena>
+  GradientOptions(const FusedGradientCall<T>& call, AnyArena& arena)
+      : call_(call), p_(call.p), k_(call.dot.kernels), g_(call.kernels) {
+    const auto take = [&](Index n) { return arena.template take<T>(n).data(); };
+    spare_ = take(2 * kGradientBlock);
+    slopes_ = take(kTileRows * kGradientBlock);
+    factors_ = take(kTileRows * kGradientBlock);
+  }
+
+  // Before weights are known: row r of tile t, whose first scores and gradients into weights are at
+  // s and dw.
+  void change(GradientPairs<T>& pairs, Index t, Index r, T* s, T* dw) {
+    change_scores(pairs, t, r, s);
+    change_gradients(pairs, t, r, dw);
+  }
+  // Whether ds is wanted before it is multiplied by the scale.
+  bool keep_scale_apart() const { return call_.has_slopes() || call_.sums_score_gradients(); }
+  // Afterwards, of `count` keys, in whole registers, from the tile's first: `w` and `ds` are those
+  // of the first.
+  void finish(const GradientPairs<T>& pairs, Index t, Index r, Index count, T* w, T* ds);
+
+  // For the rows of live tiles: what the block of keys adds to their ALiBi sum and bias.
+  T alibi_sum(Index r) const { return alibi_sums_[r]; }
+  T bias_sum(Index r) const { return bias_sums_[r]; }
+
+ private:
+  T* slopes(const GradientPairs<T>& pairs, Index t, Index r) const {
+    return slopes_ + (r - pairs.queries.tile_begin(t)) * kGradientBlock;
+  }
+  T* factors(const GradientPairs<T>& pairs, Index t, Index r) const {
+    return factors_ + (r - pairs.queries.tile_begin(t)) * kGradientBlock;
+  }
+  void change_scores(GradientPairs<T>& pairs, Index t, Index r, T* s);
+  void change_gradients(const GradientPairs<T>& pairs, Index t, Index r, T* dw);
+  void add_sums(const GradientPairs<T>& pairs, Index t, Index r, const T* ds);
+
+  const FusedGradientCall<T>& call_;
+  const Problem& p_;
+  const kernels::DotKernels<T>& k_;
+  const kernels::GradientKernels<T>& g_;
+  T alibi_sums_[kGradientBlock];  // of each row
+  T bias_sums_[kGradientBlock];
+  T* spare_ = nullptr;
+  T* slopes_ = nullptr;   // [kTileRows][kGradientBlock]
+  T* factors_ = nullptr;  // likewise: of dropout
+};
+
+// The scores of one row as they enter the softmax, -inf where masked; and their slopes.
+template <class T>
+void GradientOptions<T>::change_scores(GradientPairs<T>& pairs, Index t, Index r, T* s) {
+  constexpr T kMasked = -std::numeric_limits<T>::infinity();
+  const KeyRange keys = pairs.keys_of(t);
+  const Index count = std::min(keys.end, pairs.keys.count()) - keys.begin;
+  T* slopes = nullptr;
+  if (call_.has_slopes()) {
+    slopes = this->slopes(pairs, t, r);
+    std::fill_n(slopes, keys.size(), static_cast<T>(p_.scale));
+  }
+  if (p_.softcap != 0) k_.soft_cap(s, slopes, static_cast<T>(p_.softcap), count);
+  change_piece<T>({p_, k_, call_.dot.instances, spare_}, pairs.queries.at(r),
+                  pairs.keys.first() + keys.begin, count, s, slopes);
+  if (pairs.is_partial(t)) k_.mask(s, pairs.allowed(r) + keys.begin, count);
+  const Index begin = std::clamp(pairs.range(r).begin, keys.begin, keys.end);
+  const Index end = std::clamp(pairs.range(r).end, begin, keys.end);
+  std::fill(s, s + (begin - keys.begin), kMasked);
+  std::fill(s + (end - keys.begin), s + keys.size(), kMasked);
+  // 0 times a slope of NaN would be NaN.
+  if (slopes != nullptr) g_.clear_masked(slopes, s, keys.size());
+  if (!pairs.need_care()) return;
+  std::uint8_t* const alive = pairs.allowed(r);
+  std::fill_n(alive, kGradientBlock, std::uint8_t{0});
+  for (Index n = 0; n < keys.size(); ++n) {
+    alive[keys.begin + n] = static_cast<std::uint8_t>(s[n] != kMasked);
+  }
+}
+
+// dw = z dout . v + dweights for one row.
+template <class T>
+void GradientOptions<T>::change_gradients(const GradientPairs<T>& pairs, Index t, Index r, T* dw) {
+  const KeyRange keys = pairs.keys_of(t);
+  const Index j = pairs.keys.first() + keys.begin;
+  const QueryAt at = pairs.queries.at(r);
+  if (!call_.multiplies_values()) std::fill_n(dw, keys.size(), T(0));
+  if (p_.dropout != 0) {
+    T* const z = factors(pairs, t, r);
+    std::fill_n(z, keys.size(), T(1) / static_cast<T>(1 - p_.dropout));
+    k_.drop(z, p_.dropout_mask.row(at.b, at.h, at.i), j, keys.size());
+    g_.multiply(dw, z, keys.size());
+  }
+  call_.add_dweights(at, j, std::min(keys.end, pairs.keys.count()) - keys.begin, dw, spare_);
+}
+
+template <class T>
+void GradientOptions<T>::finish(const GradientPairs<T>& pairs, Index t, Index r, Index count, T* w,
+                                T* ds) {
+  if (call_.sums_score_gradients()) add_sums(pairs, t, r, ds);
+  if (call_.has_slopes()) {
+    g_.multiply(ds, slopes(pairs, t, r), count);
+  } else if (keep_scale_apart()) {
+    k_.scale_row(ds, static_cast<T>(p_.scale), count, ds);
+  }
+  if (p_.dropout != 0) g_.keep(w, factors(pairs, t, r), count);
+}
+
+// From ds of one row: the gradients of bias and of ALiBi's slope.
+template <class T>
+void GradientOptions<T>::add_sums(const GradientPairs<T>& pairs, Index t, Index r, const T* ds) {
+  const KeyRange keys = pairs.keys_of(t);
+  const Index j = pairs.keys.first() + keys.begin;
+  const Index count = std::min(keys.end, pairs.keys.count()) - keys.begin;
+  const QueryAt at = pairs.queries.at(r);
+  if (call_.to.alibi.given()) alibi_sums_[r] = -g_.distance_sum(ds, j - at.i - at.o, count);
+  if (call_.sums_bias_rows()) bias_sums_[r] = g_.sum(ds, count);
+  if (!call_.sums_bias_keys()) return;
+  T* to = call_.own.at(call_.to.bias, at.b, at.h, at.i, j);
+  if (call_.stores_bias()) {
+    std::copy_n(ds, count, to);
+  } else {
+    g_.add(to, ds, count);
+  }
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_BACKWARD_GRADIENT_OPTIONS_H_

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_BACKWARD_GRADIENT_PAIRS_H_
+#define QKV_ATTENTION_BACKWARD_GRADIENT_PAIRS_H_
+
+#include <algorithm>
+#include <bit>
+
+#include "attention/backward/gradient_keys.h"
+#include "attention/backward/gradient_queries.h"
+
+namespace qkv::attn {
+
+// The pairs of a block of queries and a block of keys: which of them are live, tile by tile and
+// panel by panel.
+template <class T>
+class GradientPairs {
+ public:
+  template <class AnyArena>
+  GradientPairs(const FusedGradientCall<T>& call, AnyArena& arena)
+      : keys(call, arena), queries(call, arena), call_(call), p_(call.p) {
+    live_ = arena.template take<std::uint8_t>(kGradientBlock * kGradientBlock).data();
+  }
+
+  // Goes to keys block * kGradientBlock .. of a unit.
+  void start(const KeyUnit& unit, Index block) {
+    keys.start(unit, block);
+    queries.start(unit);
+  }
+  // Goes to queries block * kGradientBlock .. of head h; false if they see none of the keys.
+  bool go_to(Index h, Index block);
+
+  // Whether products have to leave out dead pairs, because 0 times NaN or infinity is NaN.
+  bool need_care() const { return need_care_; }
+  // Whether panel n of tile t has live pairs; whether some panel has.
+  bool is_live(Index t, Index n) const { return (panels_[t] >> n & 1U) != 0; }
+  bool is_live(Index t) const { return panels_[t] != 0; }
+  bool has_same_panels(Index t, Index other) const { return panels_[t] == panels_[other]; }
+  // Whether no mask forbids a pair of the live panels.
+  bool is_full(Index t) const { return full_[t]; }
+  // Whether key masks forbid some pairs of the live panels: then allowed(r) tells which.
+  bool is_partial(Index t) const { return partial_[t]; }
+
+  // Keys of the tile's live panels, which are contiguous.
+  KeyRange keys_of(Index t) const {
+    return {std::countr_zero(panels_[t]) * kPanel, std::bit_width(panels_[t]) * kPanel};
+  }
+  // The key after the tile's last live panel, or after the last key that interval masks let some of
+  // its rows see.
+  Index end_of(Index t) const {
+    const Index last = std::min(keys_of(t).end, keys.count());
+    if (!trims_keys() || full_[t]) return last;
+    Index end = 0;
+    for (Index r = queries.tile_begin(t); r < queries.tile_end(t); ++r) {
+      end = std::max(end, range_[r].end);
+    }
+    return std::min(end, last);
+  }
+  // The number of keys of panel n, which is live in tiles t0 .. t1-1, up to the end of all of them.
+  Index keys_of_panel(Index t0, Index t1, Index n) const {
+    Index end = 0;
+    for (Index t = t0; t < t1; ++t) end = std::max(end, end_of(t));
+    return std::min(kPanel, end - n * kPanel);
+  }
+  // `rows` from the first to the last that interval masks let see some of keys `some`.
+  KeyRange rows_seeing(const KeyRange& some, KeyRange rows) const {
+    const auto sees = [&](Index r) {
+      return range_[r].begin < some.end && range_[r].end > some.begin;
+    };
+    while (!rows.empty() && !sees(rows.begin)) ++rows.begin;
+    while (!rows.empty() && !sees(rows.end - 1)) --rows.end;
+    return rows;
+  }
+  // Whether interval masks let only some rows of tiles t0 .. t1-1 see some keys, and these are left
+  // out.
+  bool trims_rows(Index t0, Index t1) const {
+    return trims_keys() && !std::all_of(full_ + t0, full_ + t1, [](bool x) { return x; });
+  }
+  // Keys that interval masks let row r see.
+  const KeyRange& range(Index r) const { return range_[r]; }
+  // For each key of the block, whether row r may see it: in partial tiles by masks; with care, once
+  // they are known, by its scores.
+  std::uint8_t* allowed(Index r) const { return live_ + r * kGradientBlock; }
+  // Whether masks let row r see key n.
+  bool may_see(Index r, Index n) const {
+    const Index t = r / kTileRows;
+    if (!is_live(t, n / kPanel) || n < range_[r].begin || n >= range_[r].end) return false;
+    return !partial_[t] || allowed(r)[n] != 0;
+  }
+
+  GradientKeys<T> keys;
+  GradientQueries<T> queries;
+
+ private:
+  // Whether keys that interval masks let no row of a tile see are left out within its panels.
+  bool trims_keys() const { return !call_.dot.pairs && call_.dot.additive == nullptr; }
+  void find_live(Index t);
+  void ask_masks(Index t);
+  bool sees_odd_key() const;
+
+  const FusedGradientCall<T>& call_;
+  const Problem& p_;
+  bool need_care_ = false;
+  KeyRange range_[kGradientBlock];        // of each row's keys, counted from the block's first
+  unsigned panels_[kGradientTiles] = {};  // bit n: the tile's panel n has live keys
+  bool partial_[kGradientTiles] = {};
+  bool full_[kGradientTiles] = {};
+  std::uint8_t* live_ = nullptr;  // [queries][keys]
+};
+
+template <class T>
+bool GradientPairs<T>::go_to(Index h, Index block) {
+  queries.go_to(h, block);
+  call_.dot.stop();
+  unsigned any_live = 0;
+  for (Index t = 0; t < queries.tiles(); ++t) {
+    find_live(t);
+    any_live |= panels_[t];
+  }
+  if (any_live == 0) return false;
+  queries.find_rows();
+  const bool odd_key = !keys.are_finite() && (!keys.have_odd() || sees_odd_key());
+  if (keys.have_odd()) keys.keep_odd(odd_key);
+  need_care_ = odd_key || call_.finite[queries.place()] == 0 ||
+               (call_.dot.additive != nullptr && call_.dot.additive->is_odd(h));
+  return true;
+}
+
+// The keys of the block that the tile's rows may see.
+template <class T>
+void GradientPairs<T>::find_live(Index t) {
+  const Index first = queries.tile_begin(t);
+  const Index end = queries.tile_end(t);
+  const auto panels_between = [](const KeyRange& some) {
+    return (1U << pieces(some.end, kPanel)) - (1U << some.begin / kPanel);
+  };
+  partial_[t] = false;
+  if (p_.masks.empty()) {
+    std::fill(range_ + first, range_ + end, KeyRange{0, keys.count()});
+    panels_[t] = panels_between({0, keys.count()});
+    full_[t] = keys.count() % kPanel == 0;
+    return;
+  }
+  unsigned panels = 0;
+  for (Index r = first; r < end; ++r) {
+    const KeyRange all = live_range(p_, queries.at(r), keys.unit().s.Tk);
+    const KeyRange range{std::max(all.begin - keys.first(), Index{0}),
+                         std::min(all.end - keys.first(), keys.count())};
+    range_[r] = range.empty() ? KeyRange{} : range;
+    if (!range.empty()) panels |= panels_between(range);
+  }
+  panels_[t] = panels;
+  if (panels == 0) return;
+  const KeyRange live = keys_of(t);
+  full_[t] = std::all_of(range_ + first, range_ + end, [&](const KeyRange& range) {
+    return range.begin <= live.begin && range.end >= live.end;
+  });
+  if (call_.dot.key_masks) ask_masks(t);
+}
+
+// What masks that are asked key by key leave of the tile's panels.
+template <class T>
+void GradientPairs<T>::ask_masks(Index t) {
+  const Index first = queries.tile_begin(t);
+  const Index end = queries.tile_end(t);
+  // The result of precomputed masks.
+  unsigned alive = 0;
+  for (Index n = 0; n < kGradientPanels; ++n) {
+    if (!is_live(t, n)) continue;
+    const Index tile_j = keys.first() / kPanel + n;
+    core::TileClass known = tile_class(p_, queries.at(first), tile_j);
+    for (Index r = first + 1; r < end; ++r) {
+      if (tile_class(p_, queries.at(r), tile_j) != known) known = core::TileClass::kPartial;
+    }
+    if (known != core::TileClass::kDead) alive |= 1U << n;
+    partial_[t] = partial_[t] || known == core::TileClass::kPartial;
+  }
+  panels_[t] = alive;
+  if (!partial_[t]) return;
+  full_[t] = false;
+  unsigned panels = 0;
+  for (Index r = first; r < end; ++r) {
+    const Index count = keys.count();
+    std::uint8_t* const row = allowed(r);
+    find_allowed(p_, call_.dot.instances, queries.at(r), keys.first(), count, row);
+    for (Index n = 0; n < kGradientPanels; ++n) {
+      std::uint8_t* const stop = row + std::min((n + 1) * kPanel, count);
+      if (std::find(row + std::min(n * kPanel, count), stop, std::uint8_t{1}) != stop) {
+        panels |= 1U << n;
+      }
+    }
+  }
+  panels_[t] &= panels;
+}
+
+template <class T>
+bool GradientPairs<T>::sees_odd_key() const {
+  const Index count = keys.count();
+  for (Index n = keys.next_odd(0, count); n < count; n = keys.next_odd(n + 1, count)) {
+    for (Index r = 0; r < queries.count(); ++r) {
+      if (may_see(r, n)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_BACKWARD_GRADIENT_PAIRS_H_

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_BACKWARD_GRADIENT_ROWS_H_
+#define QKV_ATTENTION_BACKWARD_GRADIENT_ROWS_H_
+
+#include <algorithm>
+#include <type_traits>
+
+#include "attention/tiles/bfloat16_pairs.h"
+#include "attention/tiles/key_units.h"
+#include "attention/tiles/row_options.h"
+#include "attention/tiles/row_places.h"
+#include "core/own_gradients.h"
+#include "core/results.h"
+#include "core/stop.h"
+#include "kernels/dot_kernels.h"
+
+// Rows of inputs and of gradients as the backward pass traverses them: contiguous T.
+namespace qkv::attn {
+
+using core::GradientTarget;
+using kernels::RowsOf;
+
+// How many adjacent key heads of the call, [B, G] in row-major order, share elements of a gradient.
+inline Index units_sharing(const Problem& p, const GradientTarget& target) {
+  if (p.packed()) return 1;
+  for (int axis = 0; axis < p.batch.rank(); ++axis) {
+    if (p.batch[axis] != 1 && target.own.batch_strides[axis] == 0) return p.B * p.G;
+  }
+  return p.G != 1 && target.own.head_stride == 0 ? p.G : 1;
+}
+
+// The rows of an input: in place, or copied if stored otherwise; in pairs, words of two channels
+// (kernels/pair_kernels.h).
+template <class T>
+class PlainRows {
+ public:
+  PlainRows() = default;
+  PlainRows(const Problem& p, const Operand& x, const RowPlaces& places, Index width,
+            Products products)
+      : p_(&p),
+        x_(&x),
+        places_(places),
+        width_(width),
+        values_(products == Products::kPairs ? kernels::words_of(width) : width),
+        pairs_(products == Products::kPairs) {}
+
+  bool given() const { return x_->given(); }
+  bool copied() const { return given() && (x_->dtype != dtype_of<T> || x_->col_stride != 1); }
+  template <class AnyArena>
+  void take(AnyArena& arena, Index entries) {
+    if (copied()) copy_ = arena.template take<T>(places_.count(entries) * values_).data();
+  }
+  // That memory is for entries from b on.
+  void go_to(Index b) { places_ = places_.from(b); }
+  // From row `row` of (b, head) on.
+  RowsOf<const T> from(Index b, Index head, Index row) const {
+    if (copied()) return {copy_ + places_.of(b, head, row) * values_, values_};
+    return {static_cast<const T*>(x_->data) + offset(b, head, row), x_->row_stride};
+  }
+  void copy(Index b, Index head, Index row) const {
+    if (!copied()) return;
+    T* to = copy_ + places_.of(b, head, row) * values_;
+    if (pairs_) return join_channels(*x_, offset(b, head, row), width_, to);
+    load_values(*x_, offset(b, head, row), x_->col_stride, width_, to);
+  }
+
+ private:
+  Index offset(Index b, Index head, Index row) const {
+    return core::offset_of(*x_, core::batch_offset(*x_, p_->batch, b), head, row, 0);
+  }
+  const Problem* p_ = nullptr;
+  const Operand* x_ = nullptr;
+  RowPlaces places_;
+  Index width_ = 0;
+  Index values_ = 0;  // or words, of a row
+  bool pairs_ = false;
+  T* copy_ = nullptr;
+};
+
+// The rows of dq, dk or dv before they are written to the user's buffer, which may have fewer
+// heads: then adjacent heads are summed.
+template <class T>
+class GradientRows {
+ public:
+  GradientRows() = default;
+  GradientRows(const Problem& p, const GradientTarget& target, const RowPlaces& places,
+               Index target_heads, Index width)
+      : p_(&p), target_(&target), places_(places), target_heads_(target_heads), width_(width) {}
+
+  bool given() const { return target_->given(); }
+  // Whether several rows, or none, map to one row of the buffer: batch entries or heads of the call
+  // share the input's.
+  bool is_summed() const {
+    const core::ResultOperand& own = target_->own;
+    for (int axis = 0; axis < p_->batch.rank(); ++axis) {
+      if (p_->batch[axis] != 1 && !p_->packed() && own.batch_strides[axis] == 0) return true;
+    }
+    if (places_.heads != target_heads_) return true;
+    return places_.heads != 1 && own.head_stride == 0;
+  }
+  // How many adjacent key heads share its elements.
+  Index units_sharing() const {
+    const Index units = attn::units_sharing(*p_, *target_);
+    return units > 1 ? units : places_.heads / target_heads_;
+  }
+  // Whether sums can be accumulated in the buffer.
+  bool is_in_place() const {
+    const core::ResultOperand& to = target_->direct;
+    return to.dtype == dtype_of<T> && (to.col_stride == 1 || width_ == 1) && !target_->accumulate &&
+           !is_summed();
+  }
+
+  // Memory for all rows of `entries` batch entries.
+  template <class AnyArena>
+  void take(AnyArena& arena, Index entries) {
+    rows_ = arena.template take<T>(places_.count(entries) * width_).data();
+  }
+  // Those from b on.
+  void go_to(Index b) { places_ = places_.from(b); }
+  // Row `row` of (b, head) and those after it: in place, or in that memory.
+  RowsOf<T> from(Index b, Index head, Index row) const {
+    if (rows_ != nullptr) return {rows_ + places_.of(b, head, row) * width_, width_};
+    const core::ResultOperand& to = target_->direct;
+    return {static_cast<T*>(to.data) + offset(b, head, row), to.row_stride};
+  }
+  // Stores finished rows, `count` from row `row` on: in that memory if there is some, else in the
+  // buffer.
+  void put(Index b, Index head, Index row, Index count, const RowsOf<const T>& x,
+           core::StopPoint stop) const {
+    const Index first = rows_ != nullptr ? 0 : offset(b, head, row);
+    T* const kept = rows_ != nullptr ? rows_ + places_.of(b, head, row) * width_ : nullptr;
+    for (Index n = 0; n < count; ++n) {
+      stop();
+      if (kept != nullptr) {
+        std::copy_n(x.data + n * x.stride, width_, kept + n * width_);
+      } else {
+        store(first + n * target_->direct.row_stride, x.data + n * x.stride);
+      }
+    }
+  }
+  // Copies from the memory to the buffer.
+  void deliver(Index b, Index head, Index row) const {
+    store(offset(b, head, row), rows_ + places_.of(b, head, row) * width_);
+  }
+  // Or adds it to sums, over (b, head, row) in ascending order.
+  void add_to(const core::OwnGradients<T>& own, Index b, Index head, Index row) const {
+    add_to(own, b, head, row, rows_ + places_.of(b, head, row) * width_);
+  }
+  void add_to(const core::OwnGradients<T>& own, Index b, Index head, Index row, const T* x) const {
+    T* to = own.at(*target_, b, head_of(head), row, 0);
+    for (Index c = 0; c < width_; ++c) to[c * target_->own.col_stride] += x[c];
+  }
+  // Adds all rows of some entries, those of keys or of queries, to sums over broadcast axes.
+  void add_all_to(const core::OwnGradients<T>& own, bool keys, const Entries& entries,
+                  core::StopPoint stop) const {
+    if (p_->q_rows == 0 || p_->k_rows == 0) return;  // but B may be huge
+    for (Index b = entries.begin; b < entries.end; ++b) {
+      const Sequence s = p_->sequence(b);
+      const Index first = keys ? s.k0 : s.q0;
+      const Index count = keys ? s.Tk : s.Tq;
+      for (Index head = 0; head < (keys ? p_->G : p_->H); ++head) {
+        stop();
+        for (Index n = 0; n < count; ++n) {
+          stop();
+          add_to(own, b, head, first + n);
+        }
+      }
+    }
+  }
+  bool has_rows() const { return rows_ != nullptr; }
+
+ private:
+  Index head_of(Index head) const { return head * target_heads_ / places_.heads; }
+  Index offset(Index b, Index head, Index row) const {
+    const core::ResultOperand& to = target_->direct;
+    return core::offset_of(to, core::batch_offset(to, p_->batch, b), head_of(head), row, 0);
+  }
+  // To the buffer from element `first` on.
+  void store(Index first, const T* x) const {
+    const core::ResultOperand& to = target_->direct;
+    if (!target_->accumulate) {
+      if (to.dtype != dtype_of<T> || to.col_stride != 1) return store_values(to, first, x, width_);
+      std::copy_n(x, width_, static_cast<T*>(to.data) + first);
+      return;
+    }
+    core::visit_dtype(to.dtype, [&]<class Stored>(Stored*) {
+      Stored* values = static_cast<Stored*>(to.data) + first;
+      if constexpr (std::is_same_v<Stored, T>) {
+        if (to.col_stride == 1) {  // most are; compilers vectorise this
+          for (Index c = 0; c < width_; ++c) values[c] = x[c] + values[c];
+          return;
+        }
+      }
+      for (Index c = 0; c < width_; ++c) {
+        Stored& value = values[c * to.col_stride];
+        value = core::from_accumulator<Stored>(x[c] + core::to_accumulator<T>(value));
+      }
+    });
+  }
+
+  const Problem* p_ = nullptr;
+  const GradientTarget* target_ = nullptr;
+  RowPlaces places_;
+  Index target_heads_ = 0;
+  Index width_ = 0;
+  T* rows_ = nullptr;
+};
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_BACKWARD_GRADIENT_ROWS_H_

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_BACKWARD_KEY_GRADIENTS_H_
+#define QKV_ATTENTION_BACKWARD_KEY_GRADIENTS_H_
+
+#include <algorithm>
+
+#include "attention/backward/gradient_scores.h"
+
+namespace qkv::attn {
+
+// dk and dv of a block of keys, over all queries: dv += w^T dout, dk += ds^T q.
+template <class T>
+class KeyGradients {
+ public:
+  template <class AnyArena>
+  KeyGradients(const FusedGradientCall<T>& call, AnyArena& arena)
+      : call_(call), p_(call.p), g_(call.kernels) {
+    dk_ = arena.template take<T>(kGradientBlock * p_.Dk).data();
+    dv_ = arena.template take<T>(kGradientBlock * p_.E).data();
+  }
+
+  // Begins with a block of `keys` keys.
+  void start(Index keys) {
+    std::fill_n(dk_, keys * call_.width(), T(0));
+    std::fill_n(dv_, keys * p_.E, T(0));
+    std::fill_n(live_, keys, false);
+  }
+  // Adds what a block of queries gives, of which no product needs care.
+  void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores);
+  // Stores the sums: no query is left.
+  void finish(const GradientKeys<T>& keys);
+
+  // Of key n.
+  T* dk(Index n) { return dk_ + n * call_.width(); }
+  T* dv(Index n) { return dv_ + n * p_.E; }
+  // Whether it has a live pair, or is finite.
+  bool is_live(Index n) const { return live_[n]; }
+  void set_live(Index n) { live_[n] = true; }
+
+ private:
+  void find_live(const GradientPairs<T>& pairs);
+  void add_keys(const GradientPairs<T>& pairs, const KeyRange& keys, const KeyRange& tiles,
+                const RowsOf<const T>& rows, const T* weights, const RowsOf<T>& to) const;
+
+  const FusedGradientCall<T>& call_;
+  const Problem& p_;
+  const kernels::GradientKernels<T>& g_;
+  bool live_[kGradientBlock];
+  T* dk_ = nullptr;  // [keys][width]
+  T* dv_ = nullptr;  // [keys][E]
+};
+
+template <class T>
+void KeyGradients<T>::add(const GradientPairs<T>& pairs, const GradientScores<T>& scores) {
+  const Index tiles = pairs.queries.tiles();
+  if (pairs.keys.are_finite()) {
+    std::fill_n(live_, pairs.keys.count(), true);
+  } else if (call_.tells_live) {
+    find_live(pairs);
+  }
+  KeyRange live_tiles[kGradientPanels];  // from the first to the last live one
+  for (Index n = 0; n < kGradientPanels; ++n) {
+    live_tiles[n] = {tiles, 0};
+    for (Index t = 0; t < tiles; ++t) {
+      if (!pairs.is_live(t, n)) continue;
+      live_tiles[n] = {std::min(live_tiles[n].begin, t), t + 1};
+    }
+  }
+  for (Index n = 0; n < kGradientPanels;) {
+    // Panels with the same queries are joined: tiles of keys need not end with a panel.
+    Index end = n + 1;
+    while (end < kGradientPanels && live_tiles[end].begin == live_tiles[n].begin &&
+           live_tiles[end].end == live_tiles[n].end) {
+      ++end;
+    }
+    const KeyRange keys{n * kPanel, std::min(end * kPanel, pairs.keys.count())};
+    if (!live_tiles[n].empty() && !keys.empty()) {
+      if (call_.sums_values()) {
+        add_keys(pairs, keys, live_tiles[n], pairs.queries.dout_of_sums(), scores.weights_of_sums(),
+                 {dv_, p_.E});
+      }
+      if (call_.multiplies_keys()) {
+        add_keys(pairs, keys, live_tiles[n], pairs.queries.q_of_sums(), scores.gradients_of_sums(),
+                 {dk_, p_.Dk});
+      }
+    }
+    n = end;
+  }
+}
+
+template <class T>
+void KeyGradients<T>::find_live(const GradientPairs<T>& pairs) {
+  for (Index n = 0; n < pairs.keys.count(); ++n) {
+    for (Index r = 0; r < pairs.queries.count() && !live_[n]; ++r) live_[n] = pairs.may_see(r, n);
+  }
+}
+
+// to += rows of queries weighted by columns of `weights`.
+template <class T>
+void KeyGradients<T>::add_keys(const GradientPairs<T>& pairs, const KeyRange& keys,
+                               const KeyRange& tiles, const RowsOf<const T>& rows, const T* weights,
+                               const RowsOf<T>& to) const {
+  const KeyRange all{pairs.queries.tile_begin(tiles.begin), pairs.queries.tile_end(tiles.end - 1)};
+  // All keys at once, unless interval masks let only some of the rows see them.
+  const bool trims = pairs.trims_rows(tiles.begin, tiles.end);
+  const Index step = call_.dot.pairs ? kTileRows : trims ? 2 * kTileRows : kGradientBlock;
+  const Index each = call_.dot.pairs ? 2 : 1;  // rows of a weight
+  for (Index n = keys.begin; n < keys.end; n += step) {
+    call_.dot.stop();
+    const Index end = std::min(n + step, keys.end);
+    const KeyRange some = trims ? pairs.rows_seeing({n, end}, all) : all;
+    if (some.empty()) continue;
+    const Index begin = some.begin / each;
+    g_.transposed_sum({weights + begin * kGradientStride + n, kGradientStride}, end - n,
+                      {rows.data + begin * rows.stride, rows.stride}, some.size(), to.stride,
+                      {to.data + n * to.stride, to.stride});
+  }
+}
+
+template <class T>
+void KeyGradients<T>::finish(const GradientKeys<T>& keys) {
+  const KeyUnit& unit = keys.unit();
+  const Index row = keys.row();
+  const Index count = keys.count();
+  const auto put = [&](const GradientRows<T>& to, const T* rows, Index width) {
+    if (!to.given()) return;
+    if (!to.is_summed() || to.has_rows()) {
+      return to.put(unit.b, unit.g, row, count, {rows, width}, call_.dot.stop);
+    }
+    for (Index n = 0; n < count; ++n) {
+      call_.dot.stop();
+      to.add_to(call_.own, unit.b, unit.g, row + n, rows + n * width);
+    }
+  };
+  if (call_.dot.additive != nullptr && call_.to.k.given()) {
+    for (Index n = 0; n < count; ++n) {
+      call_.dot.additive->multiply_by_v(unit.first_head, live_[n], g_, dk(n));
+    }
+  }
+  if (call_.tells_live) {
+    std::copy_n(live_, count, call_.key_live + call_.key_places.of(unit.b, unit.g, row));
+  }
+  put(call_.dk, dk_, call_.width());
+  put(call_.dv, dv_, p_.E);
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_BACKWARD_KEY_GRADIENTS_H_

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_BACKWARD_QUERY_GRADIENTS_H_
+#define QKV_ATTENTION_BACKWARD_QUERY_GRADIENTS_H_
+
+#include <algorithm>
+
+#include "attention/backward/gradient_scores.h"
+
+namespace qkv::attn {
+
+// What a block of keys adds to a block of queries: dq = ds k of these keys alone, from zero.
+template <class T>
+class QueryGradients {
+ public:
+  template <class AnyArena>
+  QueryGradients(const FusedGradientCall<T>& call, AnyArena& arena)
+      : call_(call), k_(call.dot.kernels), g_(call.kernels) {
+    dq_ = arena.template take<T>(kGradientBlock * call.p.Dk).data();
+  }
+
+  // Begins with a block of `rows` queries.
+  void start(Index rows) { std::fill_n(dq_, rows * call_.width(), T(0)); }
+  // Adds the products with the keys, of which none needs care.
+  void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores);
+  // Of row r.
+  T* dq(Index r) { return dq_ + r * call_.width(); }
+
+  // Adds the sums to the rows of queries, in turn. Every block of queries receives blocks of keys
+  // in ascending order, including those without live pairs. False if another task has failed.
+  bool deliver(const GradientPairs<T>& pairs, const GradientOptions<T>& options) const;
+
+ private:
+  const FusedGradientCall<T>& call_;
+  const kernels::DotKernels<T>& k_;
+  const kernels::GradientKernels<T>& g_;
+  T* dq_ = nullptr;  // [queries][width]
+};
+
+template <class T>
+void QueryGradients<T>::add(const GradientPairs<T>& pairs, const GradientScores<T>& scores) {
+  const GradientQueries<T>& queries = pairs.queries;
+  const RowsOf<const T>& rows = pairs.keys.rows();
+  const Index each = call_.dot.pairs ? 2 : 1;  // keys of a row
+  const Index width = call_.p.Dk;
+  for (Index t = 0; t < queries.tiles(); ++t) {
+    if (!pairs.is_live(t)) continue;
+    call_.dot.stop();
+    const Index r = queries.tile_begin(t);
+    const Index begin = pairs.keys_of(t).begin;
+    const Index end = pairs.end_of(t);
+    // Tiles with the same keys are joined.
+    while (!call_.dot.pairs && t + 1 < queries.tiles() && pairs.has_same_panels(t, t + 1) &&
+           pairs.end_of(t + 1) == end) {
+      ++t;
+    }
+    // In pairs words of odd keys are zeros; else the sum goes around them.
+    const bool goes_around = pairs.keys.have_odd() && !call_.dot.pairs;
+    for (Index n = begin; n < end; ++n) {
+      const Index odd = goes_around ? pairs.keys.next_odd(n, end) : end;
+      if (n < odd) {
+        k_.weighted_sum(scores.gradients_of_keys(r, n), queries.tile_end(t) - r,
+                        {rows.data + n / each * rows.stride, rows.stride}, odd - n, width,
+                        {dq_ + r * width, width});
+      }
+      n = odd;
+    }
+  }
+}
+
+template <class T>
+bool QueryGradients<T>::deliver(const GradientPairs<T>& pairs,
+                                const GradientOptions<T>& options) const {
+  if (!call_.adds_to_queries()) return true;
+  const GradientQueries<T>& queries = pairs.queries;
+  const KeyUnit& unit = pairs.keys.unit();
+  if (!call_.turns.wait(*call_.call, queries.place(), pairs.keys.block())) return false;
+  for (Index t = 0; t < queries.tiles(); ++t) {
+    if (!pairs.is_live(t)) continue;
+    const Index first = call_.query_places.of(unit.b, queries.head(), queries.row());
+    for (Index r = queries.tile_begin(t); r < queries.tile_end(t); ++r) {
+      if (call_.to.alibi.given()) call_.alibi_rows[first + r] += options.alibi_sum(r);
+      if (call_.sums_bias_rows()) call_.bias_rows[first + r] += options.bias_sum(r);
+    }
+    if (!call_.to.q.given()) continue;
+    call_.dot.stop();
+    const RowsOf<T> to = call_.dq.from(unit.b, queries.head(), queries.row());
+    for (Index r = queries.tile_begin(t); r < queries.tile_end(t); ++r) {
+      g_.add(to.data + r * to.stride, dq_ + r * call_.width(), call_.width());
+    }
+  }
+  call_.turns.pass_on(queries.place(), pairs.keys.block());
+  return true;
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_BACKWARD_QUERY_GRADIENTS_H_

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_FORWARD_BLOCK_H_
+#define QKV_ATTENTION_FORWARD_BLOCK_H_
+
+#include "attention/forward/value_sums.h"
+
+namespace qkv::attn {
+
+// Some query rows of one key head, processed against the keys chunk by chunk: scores, softmax and
+// weighted sum of values, two tiles of rows at a time. No buffer here is longer than a chunk.
+template <class T>
+class FusedBlock {
+ public:
+  template <class AnyArena>
+  FusedBlock(const FusedCall<T>& call, AnyArena& arena)
+      : scores(call, arena), state(call, arena), p_(call.p), values_(call, arena) {}
+
+  // Restarts with rows n0 .. of a unit's queries. `packed`: the unit's panels, or null to pack them
+  // when needed.
+  void start(const KeyUnit& unit, const T* packed, Index n0, Index count) {
+    scores.start(unit, packed, n0, count);
+    values_.start(unit);
+    state.clear_chunk();
+  }
+  const QueryRows<T>& queries() const { return scores.queries; }
+
+  // Processes all keys.
+  void run(bool with_values) {
+    const Index step = p_.key_chunk;
+    const KeyRange live = queries().live();
+    const Index begin = live.begin / step * step;
+    if (live.empty() || live.end > begin + step) {
+      state.reset(queries().count());
+    } else {
+      state.reset_for_one_chunk(queries().count());
+    }
+    for (Index j0 = begin; j0 < live.end; j0 += step) {
+      chunk(j0, with_values,
+            [&](Index first, Index rows) { state.absorb(first, rows, with_values); });
+    }
+    state.use_merged();
+  }
+  // The softmax of keys j0 .., two tiles at a time, into state.chunk; then calls use(first row,
+  // rows). If both have no live keys, they are skipped.
+  template <class Use>
+  void chunk(Index j0, bool with_values, const Use& use) {
+    using Tiles = typename BlockScores<T>::Tiles;
+    const core::HeadRows* const rows = with_values ? &values_.rows() : nullptr;
+    if (!scores.begin_chunk(j0, Tiles::kLive, rows)) return;
+    if (with_values) values_.begin_chunk(scores);
+    for (Index t0 = 0; t0 < queries().tiles(); t0 += kTilesAtOnce) {
+      const Index t1 = std::min(t0 + kTilesAtOnce, queries().tiles());
+      const Index first = queries().tile_begin(t0);
+      const Index count = queries().tile_end(t1 - 1) - first;
+      scores.compute(t0, t1);
+      state.begin_tiles(first);
+      bool any_live = false;
+      for (Index t = t0; t < t1; ++t) {
+        state.weigh(scores, t);
+        any_live = any_live || scores.tile(t).live_panels != 0;
+      }
+      if (!any_live) {
+        state.skip_tiles(count);
+        continue;
+      }
+      if (with_values) values_.sum(scores, state, t0, t1);
+      use(first, count);
+    }
+  }
+
+  BlockScores<T> scores;
+  SoftmaxState<T> state;
+
+ private:
+  const Problem& p_;
+  ValueSums<T> values_;
+};
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_FORWARD_BLOCK_H_

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_FORWARD_CELL_SUMS_H_
+#define QKV_ATTENTION_FORWARD_CELL_SUMS_H_
+
+#include <algorithm>
+
+#include "attention/tiles/key_units.h"
+#include "core/cells.h"
+#include "core/masks.h"
+#include "core/order.h"
+#include "core/results.h"
+#include "core/stop.h"
+
+// Pooled weights: what a chunk of keys adds to cells.
+namespace qkv::attn {
+
+using core::KeyRange;
+using core::PooledResult;
+
+// The cells of one query head in the caller's buffer.
+template <class T>
+class CellPlaces {
+ public:
+  CellPlaces(const Problem& p, const PooledResult& to, Index b, Index h)
+      : to_(to),
+        first_(static_cast<T*>(to.cells.data) +
+               core::offset_of(to.cells, core::batch_offset(to.cells, p.batch, b), h, 0, 0)) {}
+
+  T& at(Index row, Index col) const {
+    return first_[row * to_.cells.row_stride + col * to_.cells.col_stride];
+  }
+  void clear(const core::StopPoint& stop) const {
+    for (Index row = 0; row < to_.m; ++row) {
+      stop();
+      for (Index col = 0; col < to_.n; ++col) at(row, col) = T(0);
+    }
+  }
+  // Sums over queries become means.
+  void divide(Index Tq, const core::StopPoint& stop) const {
+    for (Index row = 0; row < to_.m; ++row) {
+      stop();
+      const Index queries = core::cell_begin(row + 1, Tq, to_.m) - core::cell_begin(row, Tq, to_.m);
+      if (queries == 0) continue;
+      for (Index col = 0; col < to_.n; ++col) at(row, col) /= static_cast<T>(queries);
+    }
+  }
+
+ private:
+  const PooledResult& to_;
+  T* first_ = nullptr;
+};
+
+// The sums of one chunk, while its queries are gone through in ascending order: of each column over
+// the queries of a row of cells, in blocks of kGradientBlock, then of a cell's columns.
+template <class T>
+class CellSums {
+ public:
+  CellSums() = default;
+  template <class AnyArena>
+  static CellSums take(AnyArena& arena, const PooledResult& to) {
+    CellSums x;
+    x.m_ = to.m;
+    x.n_ = to.n;
+    x.stride_ = std::min(core::kKeyChunk, to.n);
+    // Rows of cells that may end in a block of queries.
+    const Index rows = std::min(core::kGradientBlock, to.m);
+    x.total_ = arena.template take<T>(core::kKeyChunk).data();
+    x.block_ = arena.template take<T>(core::kKeyChunk).data();
+    x.parts_ = arena.template take<T>(rows * x.stride_).data();
+    x.row_of_ = arena.template take<Index>(rows).data();
+    x.cell_of_ = arena.template take<Index>(x.stride_).data();
+    x.key_end_ = arena.template take<Index>(x.stride_).data();
+    return x;
+  }
+
+  void start(Index Tq, Index Tk, const KeyRange& keys) {
+    Tq_ = Tq;
+    finished_ = 0;
+    cells_ = 0;
+    for (Index j = keys.begin; j < keys.end;) {
+      const Index cell = core::cell_of(j, Tk, n_);
+      j = std::min(keys.end, core::cell_begin(cell + 1, Tk, n_));
+      cell_of_[cells_] = cell;
+      key_end_[cells_++] = j - keys.begin;
+    }
+    std::fill_n(total_, core::kKeyChunk, T(0));
+    std::fill_n(block_, core::kKeyChunk, T(0));
+    start_row(0);
+  }
+  // The query after the last one of the current row of cells.
+  Index end_of_row() const { return end_; }
+  // To which the weights of its next queries in this block are added, at most up to there.
+  T* block() {
+    live_ = true;
+    return block_;
+  }
+  // All queries before i have been added.
+  void reach(Index i) {
+    if (i % core::kGradientBlock == 0 || i == end_) add_block();
+    while (end_ <= i && row_ < m_) finish_row();
+  }
+  // Adds the rows of cells finished since the last time.
+  void deliver(const CellPlaces<T>& to) {
+    for (Index row = 0; row < finished_; ++row) {
+      const T* parts = parts_ + row * stride_;
+      for (Index c = 0; c < cells_; ++c) to.at(row_of_[row], cell_of_[c]) += parts[c];
+    }
+    finished_ = 0;
+  }
+
+ private:
+  void start_row(Index first_query) {
+    row_ = first_query < Tq_ ? core::cell_of(first_query, Tq_, m_) : m_;
+    end_ = core::cell_begin(row_ + 1, Tq_, m_);
+    live_ = false;
+  }
+  void add_block() {
+    if (!live_) return;
+    for (Index n = 0; n < core::kKeyChunk; ++n) total_[n] += block_[n];
+    std::fill_n(block_, core::kKeyChunk, T(0));
+  }
+  void finish_row() {
+    if (live_) {
+      T* parts = parts_ + finished_ * stride_;
+      Index n = 0;
+      for (Index c = 0; c < cells_; ++c) {
+        T part(0);
+        for (; n < key_end_[c]; ++n) part += total_[n];
+        parts[c] = part;
+      }
+      row_of_[finished_++] = row_;
+      std::fill_n(total_, core::kKeyChunk, T(0));
+    }
+    start_row(end_);
+  }
+
+  Index m_ = 0, n_ = 0, Tq_ = 0;
+  Index row_ = 0;      // of cells, the current one
+  Index end_ = 0;      // of its queries
+  bool live_ = false;  // whether any of them has live keys here
+  T* total_ = nullptr;
+  T* block_ = nullptr;  // of a block of queries
+  Index cells_ = 0;     // that have keys in this chunk
+  Index* cell_of_ = nullptr;
+  Index* key_end_ = nullptr;  // of each, from the chunk's first key
+  Index finished_ = 0;        // rows of cells
+  Index* row_of_ = nullptr;
+  Index stride_ = 0;
+  T* parts_ = nullptr;  // [finished][cells]
+};
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_FORWARD_CELL_SUMS_H_

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_FORWARD_COLUMN_PASS_H_
+#define QKV_ATTENTION_FORWARD_COLUMN_PASS_H_
+
+#include <cmath>
+
+#include "attention/forward/cell_sums.h"
+#include "attention/forward/row_states.h"
+#include "attention/tiles/block_scores.h"
+#include "attention/tiles/row_places.h"
+#include "core/elementary.h"
+#include "core/length.h"
+#include "core/results.h"
+#include "runtime/turns.h"
+
+// Results that add up weights: of columns (column_sums, value_sums), of cells (pooled) and of rows
+// (entropy). One pass over the scores for all of them, once the softmax of every row is known:
+// a task is a chunk of keys of a query head, and goes through the queries in blocks of
+// kGradientBlock. Columns are its own; what chunks add to rows and cells is added in ascending
+// order, chunk by chunk: a block of queries tells whose turn it is.
+namespace qkv::attn {
+
+using core::kGradientBlock;
+using core::ResultOperand;
+using core::Results;
+
+template <class T>
+class ColumnPass {
+ public:
+  ColumnPass(const FusedCall<T>& call, const Results& to, const RowStates<T>& states)
+      : call_(call), p_(call.p), to_(to), states_(states) {}
+
+  bool wanted() const { return to_.columns.given() || to_.pooled.given() || to_.entropy.given(); }
+  template <class AnyArena>
+  void take_shared(AnyArena& arena);
+  struct Worker;
+  template <class AnyArena>
+  Worker take_worker(AnyArena& arena) const;
+
+  // For the units of a block; `packed(n)` are the panels of the n-th unit, or null.
+  template <class Packed>
+  void run(runtime::Call& call, const UnitBlock& units, const Packed& packed) const;
+
+  // One chunk of keys of one query head.
+  struct Chunk {
+    KeyUnit unit;
+    Index h = 0;
+    Index number = 0;
+    KeyRange keys;
+  };
+
+ private:
+  // Whether columns are summed over listed queries, and whether all queries are gone through.
+  bool names_queries() const { return to_.columns.names.given(); }
+  bool takes_all() const {
+    return to_.entropy.given() || to_.pooled.given() || (to_.columns.given() && !names_queries());
+  }
+  // Whether chunks add to the same numbers.
+  bool takes_turns() const { return to_.entropy.given() || to_.pooled.given(); }
+  Index blocks_of_head() const {
+    return p_.packed() ? p_.q_rows / kGradientBlock + p_.B : pieces(p_.Tq, kGradientBlock);
+  }
+  Index block_index(const KeyUnit& unit, Index h, Index block) const {
+    if (!p_.packed()) return (unit.b * p_.H + h) * blocks_of_head() + block;
+    // Each sequence starts a new block, so it may need one more than its rows fill.
+    return h * blocks_of_head() + unit.s.q0 / kGradientBlock + unit.b + block;
+  }
+  T* entropy_at(const KeyUnit& unit, Index h, Index i) const {
+    const Index entry = core::batch_offset(to_.entropy, p_.batch, unit.b);
+    return static_cast<T*>(to_.entropy.data) +
+           core::offset_of(to_.entropy, entry, h, unit.s.q0 + i, 0);
+  }
+  void prepare_block(const KeyUnit& unit, Index h, Index block) const;
+  void measure_values(const KeyUnit& unit, Index chunk, Worker& w) const;
+  void named_rows(BlockScores<T>& x, const Chunk& chunk, Worker& w) const;
+  bool all_rows(BlockScores<T>& x, const Chunk& chunk, runtime::Call& call, Worker& w) const;
+  bool deliver(const Chunk& chunk, Index block, runtime::Call& call, Worker& w) const;
+  void add_rows(BlockScores<T>& x, const Chunk& chunk, const kernels::WeightSums<T>& to,
+                Worker& w) const;
+  Index add_run(const BlockScores<T>& x, Index first, Index end,
+                const kernels::WeightSums<T>& to) const;
+  void write_columns(const Chunk& chunk, const Worker& w) const;
+
+  const FusedCall<T>& call_;
+  const Problem& p_;
+  const Results& to_;
+  const RowStates<T>& states_;
+  T* log_sums_ = nullptr;            // of all rows, for entropy
+  KeyRange* live_chunks_ = nullptr;  // of blocks of queries, as far as interval masks tell
+  runtime::Turns turns_;             // of these blocks
+  T* lengths_ = nullptr;             // |v_j| of each key head
+};
+
+template <class T>
+struct ColumnPass<T>::Worker {
+  T* total = nullptr;    // of columns, of all queries so far
+  T* block = nullptr;    // and of a block of queries
+  T* value = nullptr;    // a row of v
+  T* entropy = nullptr;  // of the rows of a block, what this chunk adds
+  CellSums<T> cells;
+};
+
+// ---- memory ---------------------------------------------------------------------------------
+
+template <class T>
+template <class AnyArena>
+void ColumnPass<T>::take_shared(AnyArena& arena) {
+  if (!wanted()) return;
+  if (to_.entropy.given()) log_sums_ = arena.template take<T>(states_.count(p_)).data();
+  if (to_.columns.value_sums.given()) {
+    lengths_ = arena.template take<T>(RowPlaces::of_keys(p_).count(p_.B)).data();
+  }
+  if (!takes_all()) return;
+  const Index blocks = (p_.packed() ? 1 : p_.B) * p_.H * blocks_of_head();
+  live_chunks_ = arena.template take<KeyRange>(blocks).data();
+  if (takes_turns()) turns_ = runtime::Turns::take(arena, blocks);
+}
+
+template <class T>
+template <class AnyArena>
+typename ColumnPass<T>::Worker ColumnPass<T>::take_worker(AnyArena& arena) const {
+  Worker w;
+  w.total = arena.template take<T>(kKeyChunk).data();
+  w.block = arena.template take<T>(kKeyChunk).data();
+  if (to_.columns.value_sums.given()) w.value = arena.template take<T>(p_.E).data();
+  if (to_.entropy.given()) w.entropy = arena.template take<T>(kGradientBlock).data();
+  if (to_.pooled.given()) w.cells = CellSums<T>::take(arena, to_.pooled);
+  return w;
+}
+
+// ---- the pass -------------------------------------------------------------------------------
+
+template <class T>
+template <class Packed>
+void ColumnPass<T>::run(runtime::Call& call, const UnitBlock& units, const Packed& packed) const {
+  if (!wanted()) return;
+  const auto chunks_of = [&](const KeyUnit& unit) { return pieces(unit.s.Tk, p_.key_chunk); };
+  const auto blocks_of = [](const KeyUnit& unit) { return pieces(unit.s.Tq, kGradientBlock); };
+  const auto for_each_head = [&](const auto& pieces_of, const auto& f) {
+    units.for_each_task(
+        p_, call, [&](const KeyUnit& unit) { return unit.heads * pieces_of(unit); },
+        [&](const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
+          const Index count = pieces_of(unit);
+          f(unit, n, unit.first_head + task / count, task % count, arena);
+        });
+  };
+  if (takes_all()) {
+    for_each_head(blocks_of, [&](const KeyUnit& unit, Index, Index h, Index block, core::Arena&) {
+      prepare_block(unit, h, block);
+    });
+  }
+  const auto one = [](const KeyUnit&) { return Index{1}; };
+  const auto of_cells = [&](const auto& f) {
+    if (!to_.pooled.given()) return;
+    for_each_head(one, [&](const KeyUnit& unit, Index, Index h, Index, core::Arena&) {
+      f(CellPlaces<T>(p_, to_.pooled, unit.b, h), unit.s.Tq);
+    });
+  };
+  of_cells([&](const CellPlaces<T>& cells, Index) { cells.clear(call_.stop); });
+  if (to_.columns.value_sums.given()) {
+    units.for_each_task(p_, call, chunks_of,
+                        [&](const KeyUnit& unit, Index, Index chunk, core::Arena& arena) {
+                          Worker w = take_worker(arena);
+                          measure_values(unit, chunk, w);
+                        });
+  }
+  for_each_head(chunks_of,
+                [&](const KeyUnit& unit, Index n, Index h, Index number, core::Arena& arena) {
+                  BlockScores<T> x(call_, arena);
+                  Worker w = take_worker(arena);
+                  x.start(unit, packed(n));
+                  const Index j0 = number * p_.key_chunk;
+                  const Chunk chunk{unit, h, number, {j0, std::min(unit.s.Tk, j0 + p_.key_chunk)}};
+                  std::fill_n(w.total, kKeyChunk, T(0));
+                  if (takes_all() && !all_rows(x, chunk, call, w)) return;
+                  if (to_.columns.given() && names_queries()) named_rows(x, chunk, w);
+                  if (to_.columns.given()) write_columns(chunk, w);
+                });
+  of_cells([&](const CellPlaces<T>& cells, Index Tq) { cells.divide(Tq, call_.stop); });
+}
+
+// Which chunks the queries of a block may see, and what is known of them without any.
+template <class T>
+void ColumnPass<T>::prepare_block(const KeyUnit& unit, Index h, Index block) const {
+  call_.stop();
+  const Index end = std::min(unit.s.Tq, (block + 1) * kGradientBlock);
+  QueryAt at{unit.b, h, block * kGradientBlock, p_.diagonal_offset(unit.b, unit.s)};
+  KeyRange live{unit.s.Tk, 0};
+  for (; at.i < end; ++at.i) {
+    const KeyRange keys = p_.masks.empty() ? KeyRange{0, unit.s.Tk} : live_range(p_, at, unit.s.Tk);
+    if (!keys.empty()) live = {std::min(live.begin, keys.begin), std::max(live.end, keys.end)};
+    if (!to_.entropy.given()) continue;
+    const Index row = states_.index(p_, unit, at);
+    const T sum = states_.sum[row];
+    log_sums_[row] = core::portable_log(sum);
+    *entropy_at(unit, h, at.i) = std::isnan(sum) ? sum : T(0);
+  }
+  const Index index = block_index(unit, h, block);
+  KeyRange& chunks = live_chunks_[index] = {};
+  if (!live.empty()) chunks = {live.begin / p_.key_chunk, pieces(live.end, p_.key_chunk)};
+  // Cells may have queries in several blocks, so that all chunks take turns.
+  if (takes_turns()) turns_.begin(index, to_.pooled.given() ? 0 : chunks.begin);
+}
+
+template <class T>
+void ColumnPass<T>::measure_values(const KeyUnit& unit, Index chunk, Worker& w) const {
+  const core::HeadRows rows(p_, p_.v, unit.b, p_.value_head(unit.g), unit.s.k0);
+  T* lengths = lengths_ + RowPlaces::of_keys(p_).of(unit.b, unit.g, unit.s.k0);
+  const Index j0 = chunk * p_.key_chunk;
+  for (Index j = j0; j < std::min(unit.s.Tk, j0 + p_.key_chunk); ++j) {
+    call_.stop();
+    load_values(p_.v, rows.offset(j), p_.v.col_stride, p_.E, w.value);
+    lengths[j] = static_cast<T>(core::euclidean_length(p_.E, [&](Index c) { return w.value[c]; }));
+  }
+}
+
+template <class T>
+void ColumnPass<T>::named_rows(BlockScores<T>& x, const Chunk& chunk, Worker& w) const {
+  const core::ColumnSumsResult& named = to_.columns;
+  std::fill_n(w.total, kKeyChunk, T(0));
+  for (Index n0 = 0; n0 < named.count; n0 += kGradientBlock) {
+    x.queries.clear();
+    for (Index n = n0; n < std::min(named.count, n0 + kGradientBlock); ++n) {
+      x.queries.add(chunk.h, core::load<Index>(named.names.dtype, named.names.data,
+                                               n * named.names.row_stride));
+    }
+    std::fill_n(w.block, kKeyChunk, T(0));
+    const kernels::WeightSums<T> to{w.block, nullptr, nullptr};
+    x.go_through(chunk.keys.begin, BlockScores<T>::Tiles::kLive, [&](Index first, Index rows) {
+      for (Index r = first; r < first + rows;) r = add_run(x, r, first + rows, to);
+    });
+    for (Index n = 0; n < kKeyChunk; ++n) w.total[n] += w.block[n];
+  }
+}
+
+// Returns false if the call has failed.
+template <class T>
+bool ColumnPass<T>::all_rows(BlockScores<T>& x, const Chunk& chunk, runtime::Call& call,
+                             Worker& w) const {
+  const Index Tq = chunk.unit.s.Tq;
+  if (to_.pooled.given()) w.cells.start(Tq, chunk.unit.s.Tk, chunk.keys);
+  for (Index i0 = 0; i0 < Tq; i0 += kGradientBlock) {
+    const Index end = std::min(Tq, i0 + kGradientBlock);
+    const Index block = i0 / kGradientBlock;
+    const KeyRange& chunks = live_chunks_[block_index(chunk.unit, chunk.h, block)];
+    const bool live = chunk.number >= chunks.begin && chunk.number < chunks.end;
+    if (live) {
+      x.queries.clear();
+      for (Index i = i0; i < end; ++i) x.queries.add(chunk.h, i);
+      std::fill_n(w.block, kKeyChunk, T(0));
+      if (to_.entropy.given()) std::fill_n(w.entropy, kGradientBlock, T(0));
+      add_rows(x, chunk, {w.block, nullptr, w.entropy}, w);
+      for (Index n = 0; n < kKeyChunk; ++n) w.total[n] += w.block[n];
+    }
+    if (to_.pooled.given()) w.cells.reach(end);
+    if (!takes_turns() || (!live && !to_.pooled.given())) continue;
+    if (!turns_.wait(call, block_index(chunk.unit, chunk.h, block), chunk.number)) return false;
+    if (live && to_.entropy.given()) {
+      for (Index i = i0; i < end; ++i) {
+        *entropy_at(chunk.unit, chunk.h, i) += w.entropy[i - i0];
+      }
+    }
+    if (to_.pooled.given()) {
+      w.cells.deliver(CellPlaces<T>(p_, to_.pooled, chunk.unit.b, chunk.h));
+    }
+    turns_.pass_on(block_index(chunk.unit, chunk.h, block), chunk.number);
+  }
+  return true;
+}
+
+// The rows of a block of all queries.
+template <class T>
+void ColumnPass<T>::add_rows(BlockScores<T>& x, const Chunk& chunk,
+                             const kernels::WeightSums<T>& to, Worker& w) const {
+  x.go_through(chunk.keys.begin, BlockScores<T>::Tiles::kLive, [&](Index first, Index rows) {
+    for (Index r = first; r < first + rows;) {
+      kernels::WeightSums<T> of_run = to;
+      Index end = first + rows;
+      if (to_.pooled.given()) {
+        end = std::min(end, r + w.cells.end_of_row() - x.queries[r].at.i);
+        of_run.cells = w.cells.block();
+      }
+      r = add_run(x, r, end, of_run);
+      if (to_.pooled.given() && r == end) w.cells.reach(x.queries[r - 1].at.i + 1);
+    }
+  });
+}
+
+// Rows `first` .. of a tile, below `end`; returns the row after the last one added.
+template <class T>
+Index ColumnPass<T>::add_run(const BlockScores<T>& x, Index first, Index end,
+                             const kernels::WeightSums<T>& to) const {
+  end = std::min(end, (first / kTileRows + 1) * kTileRows);
+  const KeyRange keys = x.piece(first);
+  if (keys.empty()) return end;
+  const Index n = keys.end - keys.begin;
+  kernels::SummedRow<T> rows[kTileRows];
+  Index count = 0;
+  const auto add = [&](Index next) {
+    if (count == 0) return;
+    call_.kernels.sum_weights(
+        rows, count, n,
+        {to.columns + keys.begin, to.cells == nullptr ? nullptr : to.cells + keys.begin,
+         to.entropy == nullptr ? nullptr : to.entropy + next - count});
+    count = 0;
+  };
+  for (Index r = first; r < end; ++r) {
+    x.soft_cap(r);
+    x.change(r);
+    const T* s = x.row(r) + keys.begin;
+    const Index row = states_.index(p_, x.queries.unit(), x.queries[r].at);
+    const T max = states_.max[row];
+    const T sum = states_.sum[row];
+    if (std::isfinite(max) && !std::isnan(sum)) {
+      rows[count++] = {s, max, sum, to.entropy == nullptr ? T(0) : log_sums_[row]};
+      continue;
+    }
+    add(r);
+    if (!std::isnan(sum)) continue;  // no live key: the maximum is -inf, or a sink's
+    for (Index c = 0; c < n; ++c) {
+      if (s[c] == -std::numeric_limits<T>::infinity()) continue;
+      to.columns[keys.begin + c] = sum;
+      if (to.cells != nullptr) to.cells[keys.begin + c] = sum;
+    }
+  }
+  add(end);
+  return end;
+}
+
+template <class T>
+void ColumnPass<T>::write_columns(const Chunk& chunk, const Worker& w) const {
+  const auto place = [&](const ResultOperand& to, Index j) {
+    const Index entry = core::batch_offset(to, p_.batch, chunk.unit.b);
+    return static_cast<T*>(to.data) + core::offset_of(to, entry, chunk.h, chunk.unit.s.k0 + j, 0);
+  };
+  const Index first = RowPlaces::of_keys(p_).of(chunk.unit.b, chunk.unit.g, chunk.unit.s.k0);
+  for (Index j = chunk.keys.begin; j < chunk.keys.end; ++j) {
+    const T sum = w.total[j - chunk.keys.begin];
+    if (to_.columns.sums.given()) *place(to_.columns.sums, j) = sum;
+    if (!to_.columns.value_sums.given()) continue;
+    *place(to_.columns.value_sums, j) = sum == T(0) ? T(0) : sum * lengths_[first + j];
+  }
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_FORWARD_COLUMN_PASS_H_

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_FORWARD_INSPECTION_H_
+#define QKV_ATTENTION_FORWARD_INSPECTION_H_
+
+#include <array>
+#include <cmath>
+
+#include "attention/forward/row_states.h"
+#include "attention/tiles/block_scores.h"
+#include "core/results.h"
+
+// Results besides out and lse that belong to one row: weights, scores, largest weights. Scores are
+// recomputed, tile by tile, once the softmax of every row is known, and are written directly to the
+// caller's buffers.
+namespace qkv::attn {
+
+using core::ResultOperand;
+using core::Results;
+using core::RowsResult;
+
+inline std::array<const RowsResult*, 5> matrices_of(const Results& to) {
+  return {&to.weights, &to.dropped_weights, &to.raw_scores, &to.capped_scores, &to.masked_scores};
+}
+
+// Whether any of these is requested.
+inline bool looks_inside(const Results& to) {
+  const auto all = matrices_of(to);
+  return to.top > 0 ||
+         std::any_of(all.begin(), all.end(), [](const RowsResult* m) { return m->given(); });
+}
+
+template <class T>
+class FusedInspection {
+ public:
+  FusedInspection(const FusedCall<T>& call, const Results& to, const RowStates<T>& states)
+      : call_(call), p_(call.p), to_(to), states_(states) {}
+
+  struct Worker {
+    T* weights = nullptr;  // of a chunk
+    T* block = nullptr;
+    Index found[kBlockRows] = {};  // of the largest weights of each row
+  };
+  template <class AnyArena>
+  static Worker take_worker(AnyArena& arena) {
+    Worker w;
+    w.weights = arena.template take<T>(kKeyChunk).data();
+    w.block = arena.template take<T>(kKeyChunk).data();
+    return w;
+  }
+
+  // For the units of a block; `packed(n)` are the panels of the n-th unit, or null.
+  template <class Packed>
+  void run(runtime::Call& call, const UnitBlock& units, const Packed& packed) const;
+
+ private:
+  struct TopRow;
+
+  // Whether masked pairs appear in a result: scores before masks do.
+  static bool shows_all(const Results& to, const RowsResult& m) {
+    return &m == &to.raw_scores || &m == &to.capped_scores;
+  }
+  void all_rows(BlockScores<T>& x, Worker& w) const;
+  void named_rows(BlockScores<T>& x, const RowsResult& m, Index n0, Index count, Worker& w) const;
+  void row_weights(const BlockScores<T>& x, Index r, T* to) const;
+  void put(const BlockScores<T>& x, const RowsResult& m, Index r, Index to_row, Index j0,
+           const T* values, Index n) const;
+  void put_scored(BlockScores<T>& x, const RowsResult& m, Index r, Index to_row, Index j0,
+                  Index keys, Worker& w) const;
+  void add_top(const BlockScores<T>& x, Index r, Index j0, Worker& w) const;
+  void fill_top(const BlockScores<T>& x, Index r, const Worker& w) const;
+  TopRow top_row(const BlockScores<T>& x, Index r) const;
+
+  T max_of(const BlockScores<T>& x, Index r) const {
+    return states_.max[states_.index(p_, x.queries.unit(), x.queries[r].at)];
+  }
+  T sum_of(const BlockScores<T>& x, Index r) const {
+    return states_.sum[states_.index(p_, x.queries.unit(), x.queries[r].at)];
+  }
+
+  const FusedCall<T>& call_;
+  const Problem& p_;
+  const Results& to_;
+  const RowStates<T>& states_;
+};
+
+template <class T>
+template <class Packed>
+void FusedInspection<T>::run(runtime::Call& call, const UnitBlock& units,
+                             const Packed& packed) const {
+  const auto all = matrices_of(to_);
+  const auto blocks_of = [](Index rows) { return pieces(rows, kBlockRows); };
+  const bool every_row = to_.top > 0 || std::any_of(all.begin(), all.end(), [](const auto* m) {
+                           return m->given() && !m->names.given();
+                         });
+  if (every_row) {
+    units.for_each_task(
+        p_, call, [&](const KeyUnit& unit) { return blocks_of(unit.rows()); },
+        [&](const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
+          BlockScores<T> x(call_, arena);
+          Worker w = take_worker(arena);
+          x.start(unit, packed(n), task * kBlockRows,
+                  std::min(kBlockRows, unit.rows() - task * kBlockRows));
+          all_rows(x, w);
+        });
+  }
+  for (const RowsResult* m : all) {
+    if (!m->given() || !m->names.given()) continue;
+    units.for_each_task(
+        p_, call, [&](const KeyUnit& unit) { return blocks_of(unit.heads * m->count); },
+        [&](const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
+          BlockScores<T> x(call_, arena);
+          Worker w = take_worker(arena);
+          x.start(unit, packed(n));
+          const Index n0 = task * kBlockRows;
+          named_rows(x, *m, n0, std::min(kBlockRows, unit.heads * m->count - n0), w);
+        });
+  }
+}
+
+// ---- matrices -------------------------------------------------------------------------------
+
+// The weights of row r for the keys of its piece: 0 where masked, NaN for live keys of a NaN row.
+template <class T>
+void FusedInspection<T>::row_weights(const BlockScores<T>& x, Index r, T* to) const {
+  const KeyRange keys = x.piece(r);
+  const T* s = x.row(r) + keys.begin;
+  const Index n = keys.end - keys.begin;
+  const T max = max_of(x, r);
+  const T sum = sum_of(x, r);
+  if (!std::isnan(sum)) {
+    if (std::isfinite(max))
+      return call_.kernels.weights(s, n, core::kLeastExponent<T>, max, sum, to);
+    std::fill(to, to + n, T(0));  // no live key: the maximum is -inf, or a sink's
+    return;
+  }
+  for (Index c = 0; c < n; ++c) to[c] = s[c] == -std::numeric_limits<T>::infinity() ? T(0) : sum;
+}
+
+// n values of row `to_row` of a matrix, from key j0 on.
+template <class T>
+void FusedInspection<T>::put(const BlockScores<T>& x, const RowsResult& m, Index r, Index to_row,
+                             Index j0, const T* values, Index n) const {
+  const QueryAt& at = x.queries[r].at;
+  const Index entry = core::batch_offset(m.matrix, p_.batch, at.b);
+  store_values(m.matrix, core::offset_of(m.matrix, entry, at.h, to_row, j0), values, n);
+}
+
+// Weights, dropped weights or masked scores of one chunk, for all its keys: those outside the row's
+// piece are masked.
+template <class T>
+void FusedInspection<T>::put_scored(BlockScores<T>& x, const RowsResult& m, Index r, Index to_row,
+                                    Index j0, Index keys, Worker& w) const {
+  const KeyRange piece = x.piece(r);
+  const bool scores = &m == &to_.masked_scores;
+  std::fill(w.block, w.block + keys, scores ? -std::numeric_limits<T>::infinity() : T(0));
+  if (!piece.empty()) {
+    T* to = w.block + piece.begin;
+    const Index n = piece.end - piece.begin;
+    if (scores) {
+      std::copy_n(x.row(r) + piece.begin, n, to);
+    } else {
+      row_weights(x, r, to);
+    }
+    if (&m == &to_.dropped_weights && p_.dropout != 0) {
+      const QueryAt& at = x.queries[r].at;
+      call_.kernels.drop(to, p_.dropout_mask.row(at.b, at.h, at.i), j0 + piece.begin, n);
+      const T keep = static_cast<T>(1 - p_.dropout);
+      for (Index c = 0; c < n; ++c) to[c] /= keep;
+    }
+  }
+  put(x, m, r, to_row, j0, w.block, keys);
+}
+
+template <class T>
+void FusedInspection<T>::all_rows(BlockScores<T>& x, Worker& w) const {
+  using Tiles = typename BlockScores<T>::Tiles;
+  const auto wanted = [](const RowsResult& m) { return m.given() && !m.names.given(); };
+  const bool all = wanted(to_.raw_scores) || wanted(to_.capped_scores);
+  const Index Tk = x.queries.unit().s.Tk;
+  for (Index j0 = 0; j0 < Tk; j0 += p_.key_chunk) {
+    const Index keys = std::min(p_.key_chunk, Tk - j0);
+    x.go_through(j0, all ? Tiles::kAll : Tiles::kLive, [&](Index first, Index rows) {
+      for (Index r = first; r < first + rows; ++r) {
+        const Index i = x.queries[r].at.i;
+        if (wanted(to_.raw_scores)) put(x, to_.raw_scores, r, i, j0, x.row(r), keys);
+        if (!x.piece(r).empty()) x.soft_cap(r);
+        if (wanted(to_.capped_scores)) put(x, to_.capped_scores, r, i, j0, x.row(r), keys);
+        x.change(r);
+        for (const RowsResult* m : {&to_.weights, &to_.dropped_weights, &to_.masked_scores}) {
+          if (wanted(*m)) put_scored(x, *m, r, i, j0, keys, w);
+        }
+        if (to_.top > 0) add_top(x, r, j0, w);
+      }
+    });
+  }
+  for (Index r = 0; to_.top > 0 && r < x.queries.count(); ++r) fill_top(x, r, w);
+}
+
+// Rows n0 .. of (head of the unit, listed row).
+template <class T>
+void FusedInspection<T>::named_rows(BlockScores<T>& x, const RowsResult& m, Index n0, Index count,
+                                    Worker& w) const {
+  using Tiles = typename BlockScores<T>::Tiles;
+  for (Index n = n0; n < n0 + count; ++n) {
+    const Index name =
+        core::load<Index>(m.names.dtype, m.names.data, n % m.count * m.names.row_stride);
+    x.queries.add(x.queries.unit().first_head + n / m.count, name);
+  }
+  const Index Tk = x.queries.unit().s.Tk;
+  const bool all = shows_all(to_, m);
+  for (Index j0 = 0; j0 < Tk; j0 += p_.key_chunk) {
+    const Index keys = std::min(p_.key_chunk, Tk - j0);
+    x.go_through(j0, all ? Tiles::kAll : Tiles::kLive, [&](Index first, Index rows) {
+      for (Index r = first; r < first + rows; ++r) {
+        const Index to_row = (n0 + r) % m.count;
+        if (&m != &to_.raw_scores && !x.piece(r).empty()) x.soft_cap(r);
+        if (all) {
+          put(x, m, r, to_row, j0, x.row(r), keys);
+        } else {
+          x.change(r);
+          put_scored(x, m, r, to_row, j0, keys, w);
+        }
+      }
+    });
+  }
+}
+
+// ---- largest weights ------------------------------------------------------------------------
+
+// A row's largest weights and their keys, at the start of the caller's buffers. During the search
+// they are a heap whose first element is replaced by a larger weight: the smallest of all, in a tie
+// that of the highest key.
+template <class T>
+struct FusedInspection<T>::TopRow {
+  T* weights = nullptr;
+  Index stride = 0;
+  const ResultOperand& keys;
+  Index first_key = 0;
+
+  T weight(Index rank) const { return weights[rank * stride]; }
+  Index key(Index rank) const { return core::load<Index>(keys.dtype, keys.data, key_offset(rank)); }
+  void put(Index rank, T weight, Index key) const {
+    weights[rank * stride] = weight;
+    core::store(keys.dtype, keys.data, key_offset(rank), key);
+  }
+
+  // Appends one to `count` others, of a key above theirs.
+  void add(Index count, T weight, Index key) const {
+    put(count, weight, key);
+    for (Index place = count; place > 0;) {
+      const Index above = (place - 1) / 2;
+      if (!goes_before(place, above)) return;
+      swap(place, above);
+      place = above;
+    }
+  }
+  // Replaces the first of `count`.
+  void replace_first(Index count, T weight, Index key) const {
+    put(0, weight, key);
+    sink_first(count);
+  }
+  // Largest first, in a tie the lowest key first.
+  void sort(Index count) const {
+    while (count > 1) {
+      swap(0, --count);
+      sink_first(count);
+    }
+  }
+
+ private:
+  Index key_offset(Index rank) const { return first_key + rank * keys.col_stride; }
+  bool goes_before(Index a, Index b) const {
+    return weight(a) < weight(b) || (weight(a) == weight(b) && key(a) > key(b));
+  }
+  void swap(Index a, Index b) const {
+    const T its_weight = weight(a);
+    const Index its_key = key(a);
+    put(a, weight(b), key(b));
+    put(b, its_weight, its_key);
+  }
+  void sink_first(Index count) const {
+    for (Index place = 0;;) {
+      Index below = 2 * place + 1;
+      if (below >= count) return;
+      if (below + 1 < count && goes_before(below + 1, below)) ++below;
+      if (!goes_before(below, place)) return;
+      swap(place, below);
+      place = below;
+    }
+  }
+};
+
+template <class T>
+typename FusedInspection<T>::TopRow FusedInspection<T>::top_row(const BlockScores<T>& x,
+                                                                Index r) const {
+  const QueryAt& at = x.queries[r].at;
+  const auto place = [&](const ResultOperand& to) {
+    const Index entry = core::batch_offset(to, p_.batch, at.b);
+    return core::offset_of(to, entry, at.h, x.queries.unit().s.q0 + at.i, 0);
+  };
+  return {static_cast<T*>(to_.top_weights.data) + place(to_.top_weights),
+          to_.top_weights.col_stride, to_.top_keys, place(to_.top_keys)};
+}
+
+template <class T>
+void FusedInspection<T>::add_top(const BlockScores<T>& x, Index r, Index j0, Worker& w) const {
+  const KeyRange piece = x.piece(r);
+  if (piece.empty() || std::isnan(sum_of(x, r))) return;
+  row_weights(x, r, w.weights);
+  const Index most = std::min(to_.top, p_.Tk);
+  const TopRow top = top_row(x, r);
+  Index& found = w.found[r];
+  const T* s = x.row(r) + piece.begin;
+  for (Index n = 0; n < piece.end - piece.begin; ++n) {
+    const T value = w.weights[n];
+    if (found == most && !(value > top.weight(0))) continue;
+    if (s[n] == -std::numeric_limits<T>::infinity()) continue;
+    const Index key = j0 + piece.begin + n;
+    if (found == most) {
+      top.replace_first(most, value, key);
+    } else {
+      top.add(found++, value, key);
+    }
+  }
+}
+
+// Fills the rest if fewer keys are live: weight 0, key -1; a NaN row has no largest weights.
+template <class T>
+void FusedInspection<T>::fill_top(const BlockScores<T>& x, Index r, const Worker& w) const {
+  const TopRow top = top_row(x, r);
+  const T sum = sum_of(x, r);
+  top.sort(w.found[r]);
+  for (Index rank = w.found[r]; rank < to_.top; ++rank) {
+    top.put(rank, std::isnan(sum) ? sum : T(0), Index{-1});
+  }
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_FORWARD_INSPECTION_H_

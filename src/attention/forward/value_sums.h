@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_FORWARD_VALUE_SUMS_H_
+#define QKV_ATTENTION_FORWARD_VALUE_SUMS_H_
+
+#include <algorithm>
+
+#include "attention/forward/odd_values.h"
+
+namespace qkv::attn {
+
+// Sums of the values of a chunk's keys, weighted by what SoftmaxState made of the scores: two tiles
+// at a time.
+template <class T>
+class ValueSums {
+ public:
+  template <class AnyArena>
+  ValueSums(const FusedCall<T>& call, AnyArena& arena)
+      : call_(call), p_(call.p), k_(call.kernels), width_(call.padded_width()), odd_(call, arena) {
+    if (call.copies_values) copies_ = arena.template take<T>(p_.key_chunk * p_.E).data();
+  }
+
+  void start(const KeyUnit& unit) {
+    if (p_.v.given()) rows_ = {p_, p_.v, unit.b, p_.value_head(unit.g), unit.s.k0};
+  }
+  const core::HeadRows& rows() const { return rows_; }
+  void begin_chunk(const BlockScores<T>& scores) {
+    values_ = find_values(scores);
+    odd_.begin_chunk(values_, rows_);
+  }
+  // Of tiles t0 .. t1-1, those at hand, into the chunk's sums.
+  void sum(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0, Index t1);
+
+ private:
+  StoredRows find_values(const BlockScores<T>& scores);
+  void copy_pairs(const KeyRange& keys, Index j0);
+  void sum_tiles(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0, Index t1);
+  // Whether values that are read as they are stored are widened once for all rows.
+  bool sums_all_rows_at_once() const { return p_.v.dtype == DType::kQ8; }
+  bool joins(const BlockScores<T>& scores, Index t, Index t1) const;
+  void sum_tile(const BlockScores<T>& scores, Index t, Index t1, KeyRange keys, T* to);
+  void sum_run(const BlockScores<T>& scores, Index t, KeyRange keys, T* to);
+  void sum_keys(const BlockScores<T>& scores, Index t, Index t1, KeyRange keys, T* to) const;
+
+  const FusedCall<T>& call_;
+  const Problem& p_;
+  const kernels::DotKernels<T>& k_;
+  Index width_ = 0;
+  OddValues<T> odd_;
+  core::HeadRows rows_;  // the values
+  StoredRows values_;    // row n: of the chunk's key n, unless they are read as they are stored
+  T* copies_ = nullptr;
+};
+
+// ---- a chunk --------------------------------------------------------------------------------
+
+// Copied values are copied in whole panels.
+template <class T>
+StoredRows ValueSums<T>::find_values(const BlockScores<T>& scores) {
+  const Index j0 = scores.first_key();
+  if (call_.reads_values) return {};  // by scores.reads()
+  if (!call_.copies_values) {
+    return RowsOf<const T>{static_cast<const T*>(p_.v.data) + rows_.offset(j0), p_.v.row_stride};
+  }
+  const KeyRange keys = scores.live_keys();
+  if (call_.pairs) copy_pairs(keys, j0);
+  for (Index n = keys.begin; !call_.pairs && n < keys.end; ++n) {
+    call_.stop();
+    const Index row = rows_.offset(j0 + n);
+    if (is_readable<T>(p_.v)) {
+      k_.widen(stored_rows(p_.v, row), 1, p_.E, {copies_ + n * p_.E, p_.E});
+    } else {
+      load_values(p_.v, row, p_.v.col_stride, p_.E, copies_ + n * p_.E);
+    }
+  }
+  return RowsOf<const T>{copies_, p_.E};
+}
+
+template <class T>
+void ValueSums<T>::copy_pairs(const KeyRange& keys, Index j0) {
+  for (Index n = keys.begin; n < keys.end; n += 2) {
+    call_.stop();
+    const Index row = rows_.offset(j0 + n);
+    const Index count = std::min<Index>(2, keys.end - n);
+    T* to = copies_ + n / 2 * p_.E;
+    if (is_readable<T>(p_.v)) {
+      k_.pair_values(stored_rows(p_.v, row), count, p_.E, {to, p_.E});
+    } else {
+      pair_strided_values(p_.v, row, count, p_.E, to);
+    }
+  }
+}
+
+// ---- sums -----------------------------------------------------------------------------------
+
+template <class T>
+void ValueSums<T>::sum(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0, Index t1) {
+  const QueryRows<T>& queries = scores.queries;
+  T* const first = state.chunk.acc;
+  const Index count = (queries.tile_end(t1 - 1) - queries.tile_begin(t0)) * width_;
+  std::fill(first, first + count, T(0));
+  for (Index t = t0; call_.pairs && t < t1; ++t) {
+    const KeyRange x = scores.tile(t).keys;
+    for (Index r = queries.tile_begin(t); !x.empty() && r < queries.tile_end(t); ++r) {
+      k_.round_weights(scores.row(r) + x.begin, x.end - x.begin, scores.row(r) + x.begin / 2);
+    }
+  }
+  if (odd_.are_expected()) odd_.look(scores);
+  sum_tiles(scores, state, t0, t1);
+  if (odd_.has_looked() || !k_.has_nan(first, count)) return;
+  odd_.expect();
+  odd_.look(scores);
+  if (odd_.found().none()) return;  // a score is NaN
+  std::fill(first, first + count, T(0));
+  sum_tiles(scores, state, t0, t1);
+}
+
+template <class T>
+void ValueSums<T>::sum_tiles(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0, Index t1) {
+  const bool in_turns =
+      call_.reads_values && !sums_all_rows_at_once() && scores.queries.count() > 2;
+  const Index step = in_turns ? kStoredKeys : kValueKeys;
+  odd_.begin_tiles();
+  for (Index n = 0; n < scores.key_end(); n += step) {
+    call_.stop();
+    const KeyRange keys{n, std::min(n + step, scores.key_end())};
+    for (Index t = t0; t < t1; ++t) {
+      const Index first = t;
+      while (joins(scores, t, t1)) ++t;
+      const Index row = scores.queries.tile_begin(first) % kRowsAtOnce;
+      sum_tile(scores, first, t + 1, keys, state.chunk.acc + row * width_);
+    }
+  }
+  for (Index t = t0; t < t1; ++t) {
+    if (odd_.is_ambiguous(t)) odd_.sum_with_care(scores, state, t);
+  }
+}
+
+// Whether tile t and the next one, if it is before t1, take the same sums.
+template <class T>
+bool ValueSums<T>::joins(const BlockScores<T>& scores, Index t, Index t1) const {
+  if (t + 1 >= t1 || call_.pairs || !odd_.found().none()) return false;
+  if (call_.reads_values && !sums_all_rows_at_once()) return false;
+  const Tile& x = scores.tile(t);
+  return x.live_panels == scores.tile(t + 1).live_panels && x.is_whole();
+}
+
+// Adds some keys of the chunk to the rows of tiles t .. t1-1, one tile unless they are joined: the
+// runs of live panels.
+template <class T>
+void ValueSums<T>::sum_tile(const BlockScores<T>& scores, Index t, Index t1, KeyRange keys, T* to) {
+  const Tile& tile = scores.tile(t);
+  keys = {std::max(keys.begin, tile.keys.begin), std::min(keys.end, tile.keys.end)};
+  if (!keys.empty() && odd_.found().none() && tile.is_whole()) {
+    return sum_keys(scores, t, t1, keys, to);
+  }
+  for (Index begin = keys.begin; begin < keys.end;) {
+    Index stop = begin;
+    while (stop < keys.end && (tile.live_panels >> (stop / kPanel) & 1U) != 0) {
+      stop = std::min(keys.end, (stop / kPanel + 1) * kPanel);
+    }
+    if (stop > begin) sum_run(scores, t, {begin, stop}, to);
+    begin = std::max(stop, (begin / kPanel + 1) * kPanel);
+  }
+}
+
+// The same of keys in live panels, one tile.
+template <class T>
+void ValueSums<T>::sum_run(const BlockScores<T>& scores, Index t, KeyRange keys, T* to) {
+  if (odd_.found().none()) return sum_keys(scores, t, t + 1, keys, to);
+  const Index each = call_.pairs ? 2 : 1;
+  for (Index begin = keys.begin; begin < keys.end;) {
+    const Index odd = odd_.found().next(begin, keys.end) / each * each;
+    if (odd > begin) sum_keys(scores, t, t + 1, {begin, std::min(odd, keys.end)}, to);
+    begin = std::min(odd + each, keys.end);
+    if (odd < keys.end) odd_.add(scores, t, odd, begin, to);
+  }
+}
+
+template <class T>
+void ValueSums<T>::sum_keys(const BlockScores<T>& scores, Index t, Index t1, KeyRange keys,
+                            T* to) const {
+  const QueryRows<T>& queries = scores.queries;
+  const Index r = queries.tile_begin(t);
+  const Index rows = queries.tile_end(t1 - 1) - r;
+  // Keys of a weight, and of a row of copied values: pieces begin at even keys.
+  const Index each = call_.pairs ? 2 : 1;
+  if (!call_.reads_values) {
+    const T* const first = static_cast<const T*>(values_.data) + keys.begin / each * values_.stride;
+    k_.weighted_sum({scores.row(r) + keys.begin / each, kScoreStride}, rows,
+                    {first, values_.stride}, keys.size(), p_.E, {to, width_});
+    return;
+  }
+  const ChunkReads& reads = scores.reads();
+  const Index end = std::min(keys.end, scores.stored().end);
+  for (Index n = std::max(keys.begin, scores.stored().begin), count = 0; n < end; n += count) {
+    count = reads.run_of_values(n, end - n);
+    const ReadAhead ahead = t == 0 ? reads.beside_values(n, count) : ReadAhead{};
+    count = std::min(count, end - n);
+    k_.stored_sum({scores.row(r) + n / each, kScoreStride}, rows, reads.values(n), count, p_.E,
+                  {to, width_}, ahead);
+  }
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_FORWARD_VALUE_SUMS_H_

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/fused_paths.h"
+
+#include "attention/backward/backward.h"
+#include "attention/forward/forward.h"
+#include "attention/reference_path.h"
+#include "attention/rowmaps/mapped_backward.h"
+#include "attention/rowmaps/mapped_forward.h"
+
+namespace qkv::attn {
+namespace {
+
+using core::GradientResults;
+using core::GradientSources;
+using core::PairProduct;
+using core::Problem;
+using core::Results;
+
+constexpr PairProduct kDot[] = {PairProduct::kDot};
+constexpr PairProduct kTanh[] = {PairProduct::kTanh};
+
+// f(null pointer of the type of sums)
+template <class F>
+auto with_sums(const Problem& p, const F& f) {
+  return p.accumulator == DType::kFloat64 ? f(static_cast<double*>(nullptr))
+                                          : f(static_cast<float*>(nullptr));
+}
+
+// Who runs a call: where there are no pairs, no map need look at any row, but B may be any number,
+// as the reference takes it.
+enum class Runs { kPlain, kMapped, kReference };
+Runs who_runs(const Problem& p) {
+  if (p.product == PairProduct::kDot && p.query_maps.is_identity() && p.key_maps.is_identity()) {
+    return Runs::kPlain;
+  }
+  return has_pairs(p) ? Runs::kMapped : Runs::kReference;
+}
+
+void forward(const Implementation& by, const Problem& p, const Results& to, PassUse& use) {
+  switch (who_runs(p)) {
+    case Runs::kPlain:
+      return with_sums(p, [&]<class T>(T*) { use(FusedForward<T>(p, to, *by.target)); });
+    case Runs::kMapped:
+      return with_sums(p, [&]<class T>(T*) { use(MappedForward<T>(p, to, *by.target)); });
+    case Runs::kReference:
+      break;
+  }
+  kReference.functions.forward(kReference, p, to, use);
+}
+
+void backward(const Implementation& by, const Problem& p, const GradientSources& from,
+              const GradientResults& to, PassUse& use) {
+  switch (who_runs(p)) {
+    case Runs::kPlain:
+      return with_sums(p, [&]<class T>(T*) { use(FusedBackward<T>(p, from, to, *by.target)); });
+    case Runs::kMapped:
+      return with_sums(p, [&]<class T>(T*) { use(MappedBackward<T>(p, from, to, *by.target)); });
+    case Runs::kReference:
+      break;
+  }
+  kReference.functions.backward(kReference, p, from, to, use);
+}
+
+constexpr Implementation fused(const dense::Path& path, std::span<const PairProduct> products) {
+  return {path, products, kRealSums, kBothPasses, {&forward, &backward}};
+}
+
+}  // namespace
+
+#define QKV_DOT(with, enumerator, name, highway) fused(dense::path_named("dot/" name), kDot),
+#define QKV_ADDITIVE(with, enumerator, name, highway) \
+  fused(dense::path_named("additive/" name), kTanh),
+constinit const std::array<Implementation, 2 * kernels::kTargets.size()> kFused{
+    QKV_FOR_EACH_TARGET(QKV_DOT, ) QKV_FOR_EACH_TARGET(QKV_ADDITIVE, )};
+#undef QKV_DOT
+#undef QKV_ADDITIVE
+
+bool has_pairs(const Problem& p) noexcept {
+  return p.B != 0 && p.H != 0 && p.q_rows != 0 && p.k_rows != 0;
+}
+
+}  // namespace qkv::attn

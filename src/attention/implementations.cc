@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/implementations.h"
+
+#include <algorithm>
+
+#include <qkv/error.h>
+
+#include "attention/fused_paths.h"
+#include "attention/reference_path.h"
+#include "core/message.h"
+#include "dense/target_in_use.h"
+
+namespace qkv::attn {
+namespace {
+
+// In the order in which they are asked.
+constexpr auto kImplementations = [] {
+  std::array<const Implementation*, kFused.size() + 2> all{};
+  for (std::size_t n = 0; n < kFused.size(); ++n) all[n] = &kFused[n];
+  all[kFused.size()] = &kReference;
+  all.back() = &kPairedReference;  // only ever forced: the reference supports everything
+  return all;
+}();
+
+const char* name_of(core::PairProduct product) {
+  switch (product) {
+    case core::PairProduct::kDot:
+      return "dot products";
+    case core::PairProduct::kTanh:
+      break;
+  }
+  return "the additive score";
+}
+
+template <class T>
+bool names(std::span<const T> list, const T& one) {
+  return std::find(list.begin(), list.end(), one) != list.end();
+}
+
+// Null, or what is not on the implementation's lists.
+const char* unsupported(const Implementation& x, const core::Problem& p, Pass pass) {
+  if (!x.has(pass)) return pass == Pass::kForward ? "the forward pass" : "the backward pass";
+  if (!names(x.products, p.product)) return name_of(p.product);
+  if (!names(x.sums, p.accumulator)) return "this type of sums";
+  if (!x.target) return nullptr;
+  return dense::unsupported(*x.target);
+}
+
+const Implementation& choose_forced(const core::Problem& p, std::string_view forced, Pass pass) {
+  for (const Implementation* candidate : kImplementations) {
+    if (candidate->name != forced) continue;
+    const char* reason = unsupported(*candidate, p, pass);
+    if (reason == nullptr) return *candidate;
+    dense::fail_unsupported_path(p.function, forced, reason);
+  }
+  dense::fail_unknown_path(p.function, forced);
+}
+
+}  // namespace
+
+std::span<const Implementation* const> implementations() { return kImplementations; }
+
+const Implementation& choose(const core::Problem& p, std::string_view forced, Pass pass) {
+  dense::target_in_use(p.function);
+  if (!forced.empty()) return choose_forced(p, forced, pass);
+  for (const Implementation* candidate : kImplementations) {
+    if (unsupported(*candidate, p, pass) == nullptr) return *candidate;
+  }
+  throw Error(p.function, "options",
+              core::text("need what no path has: ", unsupported(kReference, p, pass)));
+}
+
+}  // namespace qkv::attn

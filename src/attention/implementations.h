@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_IMPLEMENTATIONS_H_
+#define QKV_ATTENTION_IMPLEMENTATIONS_H_
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "core/arena.h"
+#include "core/problem.h"
+#include "core/results.h"
+#include "dense/paths.h"
+#include "runtime/tasks.h"
+
+// The ordered list: the first implementation that supports a problem runs it. The reference
+// stands last and supports everything.
+namespace qkv::attn {
+
+using core::ScratchSize;
+
+enum class Pass { kForward, kBackward };
+inline constexpr std::array kBothPasses{Pass::kForward, Pass::kBackward};
+inline constexpr std::array kRealSums{DType::kFloat32, DType::kFloat64};
+
+struct Implementation;
+
+// What happens to a pass once an implementation has built it: its scratch memory is measured, and
+// where there is a call, reserved there and used.
+struct PassUse {
+  runtime::Call* call = nullptr;
+  ScratchSize scratch{};
+
+  template <class Pass>
+  void operator()(Pass&& pass) {
+    scratch = core::measure(pass);
+    if (call == nullptr) return;
+    call->reserve(scratch.shared, scratch.per_worker);
+    pass.run(*call);
+  }
+};
+
+// How it builds its passes; `by` is itself.
+struct PassFunctions {
+  void (*forward)(const Implementation& by, const core::Problem& p, const core::Results& results,
+                  PassUse& use);
+  void (*backward)(const Implementation& by, const core::Problem& p,
+                   const core::GradientSources& sources, const core::GradientResults& results,
+                   PassUse& use);
+};
+
+// What it runs is what its lists name, and no more.
+struct Implementation : dense::Path {
+  std::span<const core::PairProduct> products;
+  std::span<const DType> sums;  // types of sums
+  std::span<const Pass> passes;
+  PassFunctions functions;
+
+  bool has(Pass pass) const {
+    return std::find(passes.begin(), passes.end(), pass) != passes.end();
+  }
+  ScratchSize forward_scratch(const core::Problem& p, const core::Results& results) const {
+    PassUse use;
+    functions.forward(*this, p, results, use);
+    return use.scratch;
+  }
+  void forward(const core::Problem& p, const core::Results& results, runtime::Call& call) const {
+    PassUse use{&call};
+    functions.forward(*this, p, results, use);
+  }
+  ScratchSize backward_scratch(const core::Problem& p, const core::GradientSources& sources,
+                               const core::GradientResults& results) const {
+    PassUse use;
+    functions.backward(*this, p, sources, results, use);
+    return use.scratch;
+  }
+  void backward(const core::Problem& p, const core::GradientSources& sources,
+                const core::GradientResults& results, runtime::Call& call) const {
+    PassUse use{&call};
+    functions.backward(*this, p, sources, results, use);
+  }
+};
+
+std::span<const Implementation* const> implementations();
+
+// The implementation of a pass over a problem; `forced` (may be empty) names the one to take.
+// Throws Error when there is none of that name, or it does not support the problem, and when
+// QKV_TARGET in the environment names no target.
+const Implementation& choose(const core::Problem& p, std::string_view forced, Pass pass);
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_IMPLEMENTATIONS_H_

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_TILES_ADDITIVE_SCORES_H_
+#define QKV_ATTENTION_TILES_ADDITIVE_SCORES_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/tiles/row_places.h"
+#include "kernels/additive_kernels.h"
+#include "kernels/gradient_kernels.h"
+
+// The additive score as the stages of a fused pass see it: q and k are rows of exponentials,
+// [units] of x and then [units] of powers (kernels/additive_kernels.h); k has one row per query
+// head.
+namespace qkv::attn {
+
+using kernels::Range;
+
+template <class T>
+struct AdditiveScores {
+  const kernels::AdditiveKernels<T>* kernels = nullptr;
+  Index units = 0;
+  RowPlaces queries, keys;              // of the ranges below
+  const T* v = nullptr;                 // [H][units]
+  const std::uint8_t* odd_v = nullptr;  // [H]: v is not finite
+  const Range* query_ranges = nullptr;  // of each row
+  const Range* key_ranges = nullptr;
+  Range most = Range::kSmall;  // of all rows of the call
+
+  bool has_powers() const { return most == Range::kPowers; }
+  Index width() const { return has_powers() ? 2 * units : units; }
+  kernels::AdditiveUnits<T> units_of(Index h) const { return {v + h * units, units}; }
+  // x_u <- v_u x_u, the gradient of a projected row. v may hold anything; the gradient of a row
+  // without a live pair is 0 regardless.
+  void multiply_by_v(Index h, bool live, const kernels::GradientKernels<T>& by, T* x) const {
+    if (live || !is_odd(h)) by.multiply(x, v + h * units, units);
+  }
+  bool is_odd(Index h) const { return odd_v[h] != 0; }
+  // Writes the exponentials of rows of values to the rows at `place` of `to`, and their ranges.
+  void put_exponentials(const kernels::RowsOf<const T>& values, Index rows, Index place, T* to,
+                        Range* ranges) const {
+    for (Index r = 0; r < rows; ++r) {
+      T* row = to + (place + r) * 2 * units;
+      ranges[place + r] =
+          kernels->exponentials(values.data + r * values.stride, units, row, row + units);
+    }
+  }
+  // The highest range of `count` rows.
+  Range of_queries(Index b, Index h, Index row, Index count) const {
+    return highest_of(query_ranges + queries.of(b, h, row), count);
+  }
+  Range of_keys(Index b, Index h, Index row, Index count) const {
+    return highest_of(key_ranges + keys.of(b, h, row), count);
+  }
+  void scores(Index h, const kernels::RowsOf<const T>& q, Index rows, const T* panel, Index count,
+              Range range, T scale, const kernels::RowsOf<T>& s) const {
+    const auto run = range == Range::kSmall   ? kernels->scores_of_small
+                     : range == Range::kWhole ? kernels->scores
+                                              : kernels->scores_with_powers;
+    run(q, rows, panel, count, units_of(h), scale, s);
+  }
+
+ private:
+  Range highest_of(const Range* ranges, Index count) const {
+    if (most == Range::kSmall) return most;
+    return *std::max_element(ranges, ranges + count);
+  }
+};
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_TILES_ADDITIVE_SCORES_H_

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_ATTENTION_TILES_BFLOAT16_PAIRS_H_
+#define QKV_ATTENTION_TILES_BFLOAT16_PAIRS_H_
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "core/bfloat16_pairs.h"
+#include "core/operand.h"
+#include "kernels/pair_kernels.h"
+
+// Which products a pass takes, and words of pairs (kernels/pair_kernels.h) of operands
+// whose channels are not contiguous.
+namespace qkv::attn {
+
+enum class Products { kPlain, kPairs };
+
+// Those of a forward pass, or of a backward pass with `from`.
+template <class T, class... From>
+Products products_of(const core::Problem& p, kernels::Target target, const From&... from) noexcept {
+  const bool pairs = std::is_same_v<T, float> && target == kernels::Target::kAvx512Bf16 &&
+                     core::has_bfloat16_pairs(p, from...);
+  return pairs ? Products::kPairs : Products::kPlain;
+}
+
+template <class T>
+const kernels::DotKernels<T>& kernels_of(kernels::Target target, Products products) noexcept {
+  if constexpr (std::is_same_v<T, float>) {
+    if (products == Products::kPairs) return kernels::bfloat16_pair_kernels();
+  }
+  return kernels::dot_kernels<T>(target);
+}
+
+template <class T>
+const kernels::GradientKernels<T>& gradient_kernels_of(kernels::Target target,
+                                                       Products products) noexcept {
+  if constexpr (std::is_same_v<T, float>) {
+    if (products == Products::kPairs) return kernels::bfloat16_pair_gradient_kernels();
+  }
+  return kernels::gradient_kernels<T>(target);
+}
+
+// Channel c of the row at an offset.
+inline BFloat16 bfloat16_at(const core::Operand& x, Index offset, Index c) noexcept {
+  return static_cast<const BFloat16*>(x.data)[offset + c * x.col_stride];
+}
+
+// The bits of a pair, as a word of any type of 32 bits.
+template <class T>
+T word_of(BFloat16 first, BFloat16 second) noexcept {
+  if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
+    return std::bit_cast<T>(first.bits | static_cast<std::uint32_t>(second.bits) << 16);
+  } else {
+    return T(0);  // such sums have no pairs
+  }
+}
+
+// The first (0) or second (1) of a pair.
+template <class T>
+T half_of_word(T word, Index which) noexcept {
+  if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
+    const auto bits = std::bit_cast<std::uint32_t>(word) >> 16 * which;
+    return core::from_bfloat16_bits(static_cast<std::uint16_t>(bits));
+  } else {
+    return word;
+  }
+}
+
+// The word without that one: 0 in its place.
+template <class T>
+T word_without(T word, Index which) noexcept {
+  if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
+    const auto bits = std::bit_cast<std::uint32_t>(word);
+    return std::bit_cast<T>(bits & (which == 0 ? 0xFFFF0000U : 0x0000FFFFU));
+  } else {
+    return word;
+  }
+}
+
+// One value of a pair, alone: the second value of the word is 0.
+template <class T>
+T alone(T word, bool second) noexcept {
+  if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
+    const auto bits = std::bit_cast<std::uint32_t>(word);
+    return std::bit_cast<T>(second ? bits >> 16 : bits & 0xFFFFU);
+  } else {
+    return T(0);
+  }
+}
+
+// Pairs of the channels of one row.
+template <class T>
+void join_channels(const core::Operand& x, Index offset, Index width, T* to) noexcept {
+  for (Index c = 0; c < width; c += 2) {
+    const BFloat16 second = c + 1 < width ? bfloat16_at(x, offset, c + 1) : BFloat16();
+    to[c / 2] = word_of<T>(bfloat16_at(x, offset, c), second);
+  }
+}
+
+// A panel of keys; key n is at the offset row_at(n).
+template <class T, class Row>
+void pack_strided_pairs(const core::Operand& k, const Row& row_at, Index keys, Index width,
+                        T* panel) noexcept {
+  using kernels::kPanel;
+  std::fill_n(panel, kernels::words_of(width) * kPanel, T(0));
+  for (Index n = 0; n < keys; ++n) {
+    const Index row = row_at(n);
+    for (Index c = 0; c < width; c += 2) {
+      const BFloat16 second = c + 1 < width ? bfloat16_at(k, row, c + 1) : BFloat16();
+      panel[c / 2 * kPanel + n] = word_of<T>(bfloat16_at(k, row, c), second);
+    }
+  }
+}
+
+// Pairs of the values of two rows, or of one and zeros.
+template <class T>
+void pair_strided_values(const core::Operand& v, Index offset, Index rows, Index E,
+                         T* to) noexcept {
+  for (Index c = 0; c < E; ++c) {
+    const BFloat16 second = rows > 1 ? bfloat16_at(v, offset + v.row_stride, c) : BFloat16();
+    to[c] = word_of<T>(bfloat16_at(v, offset, c), second);
+  }
+}
+
+}  // namespace qkv::attn
+
+#endif  // QKV_ATTENTION_TILES_BFLOAT16_PAIRS_H_

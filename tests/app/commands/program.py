@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared by the tests of the program `qkv`: running it and checking the outcome.
+
+A test script takes the program as its first argument, then unittest's arguments.
+"""
+
+import array
+import fcntl
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+import unittest
+
+import numpy as np
+from measured import PATIENCE
+
+PROGRAM = sys.argv.pop(1) if len(sys.argv) > 1 else "qkv"
+CHECKOUT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.append(str(CHECKOUT / "tests"))  # for oracle_philox
+# Commands that show progress after running for a second, which depends on the machine:
+# disabled unless a test says otherwise.
+TALKATIVE = {"gen", "score", "split", "train", "translate", "words"}
+LOOKS = 600_000  # of wait_until, some milliseconds apart
+
+
+def quietly(arguments):
+    arguments = tuple(map(str, arguments))
+    if not TALKATIVE.intersection(arguments[:1]) or {"--progress", "--quiet"} & set(arguments):
+        return arguments
+    return "--progress", "never", *arguments
+
+
+def status(process):
+    """/proc's lines about it by name."""
+    text = pathlib.Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+    return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+
+
+def unread(pipe):
+    """Unread bytes in a pipe."""
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.dir = pathlib.Path(temporary.name)
+
+    def run_qkv(self, *arguments, code=0, env=None, **options):
+        """The finished process; its exit code must be `code` (None: any)."""
+        done = subprocess.run([PROGRAM, *quietly(arguments)], capture_output=True, timeout=PATIENCE,
+                              cwd=self.dir, env={**os.environ, **(env or {})}, **options)
+        done.out = done.stdout.decode(errors="replace")
+        done.err = done.stderr.decode()
+        if code is not None:
+            self.assertEqual(done.returncode, code, f"{arguments}\n{done.out}\n{done.err}")
+        return done
+
+    def refuse(self, code, *arguments, **options):
+        """One line on standard error, nothing on standard output; returns the line."""
+        done = self.run_qkv(*arguments, code=code, **options)
+        self.assertEqual(done.out, "")
+        self.assertEqual(done.err.count("\n"), 1, done.err)
+        return done.err
+
+    def on_terminal(self, *arguments, env=None):
+        """The output to a terminal. The environment is exactly `env`."""
+        try:
+            main, terminal = os.openpty()
+        except OSError as error:
+            self.skipTest(f"no pseudo-terminal here: {error}")
+        shown = b""
+        with subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=terminal, cwd=self.dir,
+                              env=env or {}) as process:
+            os.close(terminal)
+            try:
+                while part := os.read(main, 1 << 16):
+                    shown += part
+            except OSError:  # on Linux: no writer is left
+                pass
+            os.close(main)
+            self.assertEqual(process.wait(timeout=PATIENCE), 0, arguments)
+        return shown
+
+    def wait_until(self, condition):
+        """Returns when condition() holds; fails after so many looks that it never will."""
+        for _ in range(LOOKS):
+            if condition():
+                return
+            time.sleep(0.003)
+        self.fail("what the test waits for does not come")
+
+    def wait_until_it_waits(self, process):
+        """Until it catches both signals, and sleeps without having woken up between two looks."""
+        caught = 1 << signal.SIGINT - 1 | 1 << signal.SIGTERM - 1
+        seen = []
+
+        def waits():
+            fields = status(process)
+            is_asleep = int(fields["SigCgt"], 16) & caught == caught and fields["State"][0] == "S"
+            seen.append(fields["voluntary_ctxt_switches"] if is_asleep else None)
+            return seen[-1] is not None and seen[-2:-1] == seen[-1:]
+
+        self.wait_until(waits)
+
+    def file(self, name, text):
+        (self.dir / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        return name
+
+    def names(self):
+        return sorted(path.name for path in self.dir.iterdir())
+
+    def near(self, got, want, bound=1e-6):
+        got, want = np.asarray(got), np.asarray(want)
+        self.assertEqual(got.shape, want.shape)
+        self.assertTrue(np.isfinite(got).all())
+        self.assertLessEqual(np.abs(got - want).max(), bound)
+
+    def saved(self, *arguments):
+        self.run_qkv("words", *arguments, "-o", "out.npz")
+        return dict(np.load(self.dir / "out.npz"))

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "files/parallel_text.h"
+
+#include <atomic>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <qkv/app/utf8.h>
+#include <qkv/error.h>
+
+#include "tests/app/files/data_file.h"
+#include "tests/app/files/files.h"
+
+namespace qkv::app {
+namespace {
+
+using test::complaint;
+using test::Directory;
+using Rows = std::vector<std::vector<std::string>>;
+
+Rows read(std::string_view bytes, const ParallelTextOptions& options = {}) {
+  const Directory directory;
+  return read_parallel_text(directory.write("a.tsv", bytes), options);
+}
+
+std::string refusal(std::string_view bytes, const ParallelTextOptions& options = {}) {
+  const std::string text = complaint<InputError>([&] { read(bytes, options); });
+  const std::size_t name = text.find("a.tsv:");
+  return name == text.npos ? text : text.substr(name);
+}
+
+TEST(ParallelText, RowsMayHaveAnyNumberOfColumns) {
+  EXPECT_EQ(read("a\tb\nc d\n\te\t\n"), (Rows{{"a", "b"}, {"c d"}, {"", "e", ""}}));
+}
+
+TEST(ParallelText, EndsOfLinesAndMarksDoNotMatter) {
+  for (const std::string_view bytes : {"a\tb\nc\td\n", "a\tb\nc\td", "a\tb\r\nc\td\r\n",
+                                       "\xEF\xBB\xBF"
+                                       "a\tb\nc\td\n"}) {
+    EXPECT_EQ(read(bytes), (Rows{{"a", "b"}, {"c", "d"}})) << bytes;
+  }
+}
+
+TEST(ParallelText, ColumnsAreChosenInTheirOrder) {
+  EXPECT_EQ(read("a\tb\tc\nd\te\tf\n", {.columns = {2, 0, 2}}),
+            (Rows{{"c", "a", "c"}, {"f", "d", "f"}}));
+  EXPECT_EQ(refusal("a\tb\tc\nd\te\n", {.columns = {2}}),
+            "a.tsv:2: expected at least 3 columns, got 2");
+}
+
+TEST(ParallelText, RefusalsNameTheLine) {
+  EXPECT_EQ(refusal("a\tb\nc\n", {.least_columns = 2}),
+            "a.tsv:2: expected at least 2 columns, got 1");
+  EXPECT_EQ(refusal(""), "a.tsv:1: expected 1 columns, got an empty file");
+  EXPECT_EQ(refusal("a\n\nb\n"), "a.tsv:2: expected 1 columns, got an empty line");
+  EXPECT_EQ(refusal("a\n\r\nb\n"), "a.tsv:2: expected 1 columns, got an empty line");
+  EXPECT_EQ(refusal(std::string_view("a\tb\nc\t\0\n", 8)),
+            "a.tsv:2: expected UTF-8 text, got a NUL byte (a binary file?)");
+  EXPECT_EQ(refusal("a\nb\xC3\n"), "a.tsv:2: expected UTF-8, got \"\\xc3\" at byte 1 of the line");
+  EXPECT_EQ(refusal("a\n\xED\xA0\x80\n"),
+            "a.tsv:2: expected UTF-8, got \"\\xed\" at byte 0 of the line");
+}
+
+TEST(ParallelText, EmptyLinesMayBeSkipped) {
+  const ParallelTextOptions options{.empty_lines = EmptyLines::kSkipped};
+  EXPECT_EQ(read("\na\n\r\nb\n\n", options), (Rows{{"a"}, {"b"}}));
+  EXPECT_EQ(read("\n", options), Rows{});
+}
+
+TEST(ParallelText, EmptyLinesMayBeKept) {
+  const ParallelTextOptions options{.columns = {0}, .empty_lines = EmptyLines::kKept};
+  EXPECT_EQ(read("\na\tb\n\r\nc", options), (Rows{{""}, {"a"}, {""}, {"c"}}));
+  EXPECT_EQ(read("", options), Rows{});
+  EXPECT_EQ(refusal("a\tb\n\n", {.least_columns = 2, .empty_lines = EmptyLines::kKept}),
+            "a.tsv:2: expected at least 2 columns, got 1");
+}
+
+// Available bytes are processed first; the writer waits for the result.
+TEST(ParallelText, RowsComeBeforeTheWriterHasMore) {
+  int ends[2] = {};
+  ASSERT_EQ(::pipe(ends), 0);
+  const auto say = [&](std::string_view text) {
+    EXPECT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  };
+  say("a\nb");
+  Rows rows;
+  ::alarm(1800);  // else it would wait forever
+  for_each_row("/dev/fd/" + std::to_string(ends[0]), {},
+               [&](std::span<const std::string_view> fields, Index line) {
+                 rows.emplace_back(fields.begin(), fields.end());
+                 if (line == 1) say("c\nd\n");
+                 if (line == 2) ::close(ends[1]);
+                 return true;
+               });
+  ::alarm(0);
+  ::close(ends[0]);
+  EXPECT_EQ(rows, (Rows{{"a"}, {"bc"}, {"d"}}));
+}
+
+TEST(ParallelText, ACallbackKnowsTheLineAndMayStop) {
+  const Directory directory;
+  std::vector<Index> lines;
+  for_each_row(directory.write("a.tsv", "a\n\nb\nc\nd\xFF\n"),
+               {.empty_lines = EmptyLines::kSkipped},
+               [&](std::span<const std::string_view> fields, Index line) {
+                 lines.push_back(line);
+                 return fields[0] != "c";
+               });
+  EXPECT_EQ(lines, (std::vector<Index>{1, 3, 4}));
+}
+
+TEST(ParallelText, OptionsThatCannotBe) {
+  EXPECT_THROW(read("a\n", {.columns = {-1}}), Error);
+  EXPECT_THROW(read("a\n", {.columns = {std::numeric_limits<Index>::max()}}), Error);
+  EXPECT_THROW(read("a\n", {.least_columns = 0}), Error);
+  const std::atomic<bool> stop{true};
+  EXPECT_THROW(read("a\n", {.stop = &stop}), Cancelled);
+}
+
+// Real sentences: $QKV_DATA_DIR, else ../shared/data beside the checkout.
+TEST(ParallelText, ReadsTatoeba) {
+  const std::string path = test::data_file("tatoeba-eng-fra.tsv");
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << " (set QKV_DATA_DIR)";
+  const Rows rows = read_parallel_text(path, {.columns = {0, 1}, .least_columns = 2});
+  EXPECT_GT(rows.size(), 100000U);
+  std::size_t bytes = 0;
+  for (const auto& row : rows) {
+    ASSERT_EQ(row.size(), 2U);
+    ASSERT_FALSE(row[0].empty() || row[1].empty());
+    bytes += row[0].size() + row[1].size() + 2;
+  }
+  EXPECT_LE(bytes, std::filesystem::file_size(path));
+}
+
+}  // namespace
+}  // namespace qkv::app

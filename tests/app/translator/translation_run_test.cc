@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training in a folder, as a program calls it: stopped after each update, the result is the same.
+#include "translator/training/translation_run.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/error.h>
+
+#include "tests/app/files/files.h"
+#include "translator/data/tasks.h"
+
+namespace qkv::app {
+namespace {
+
+using test::complaint;
+using test::Directory;
+
+// A few reversed words, some of them for validation, and a tiny translator.
+struct Task {
+  Task() {
+    const auto lines = [](Index begin, Index end) {
+      std::string text;
+      for (Index n = begin; n < end; ++n) {
+        const Example example = reverse_example(1, n);
+        text += example.source + "\t" + example.target + "\n";
+      }
+      return text;
+    };
+    options.data = directory.write("data.tsv", lines(0, 70));
+    options.valid = directory.write("valid.tsv", lines(70, 80));
+    options.model.embedding = options.model.hidden = options.model.units = 4;
+    options.batch_tokens = 800;  // more than one shard
+    options.validate_every = parse_budget("2u");
+    options.best = BestBy::kLoss;
+    options.schedule = {.rate = 0.05, .warmup = 2, .decay = 5};
+  }
+
+  TrainingReport train(const std::string& folder, const char* after,
+                       const TrainingHooks& hooks = {}) {
+    options.after = parse_budget(after);
+    return train_translation(options, directory / folder, hooks);
+  }
+  std::string file(const std::string& folder, const char* name) const {
+    return test::read(directory / (folder + "/" + name));
+  }
+  // Without times, and without the lines of where a run ended.
+  std::vector<std::string> log(const std::string& folder) const {
+    std::vector<std::string> lines;
+    std::istringstream text(file(folder, "train.jsonl"));
+    for (std::string line; std::getline(text, line);) {
+      if (line.find("\"end\": ") != line.npos) continue;
+      const auto begin = line.find("\"seconds\"");
+      auto end = line.find(", \"valid_loss\"");
+      if (end == line.npos) end = line.size();
+      lines.push_back(line.substr(0, begin) + line.substr(end));
+    }
+    return lines;
+  }
+
+  Directory directory{};
+  TrainingOptions options{};
+};
+
+// Among these updates are ends of epochs and validations, which the flag then interrupts.
+TEST(TranslationRun, StoppedAfterEachUpdateComesOutTheSame) {
+  Task task;
+  task.train("whole", "7u");
+  ASSERT_EQ(task.log("whole").size(), 4U);  // 2 epochs, 3 validations, one of them both
+  std::atomic<bool> stop{false};
+  TrainingHooks hooks;
+  hooks.stop = &stop;
+  hooks.progress = [&](const TrainingProgress&) { stop = true; };
+  for (Index update = 1; update <= 7; ++update) {
+    stop = false;
+    const TrainingReport report = task.train("parts", "7u", hooks);
+    EXPECT_EQ(report.end, TrainingEnd::kStopped);
+    EXPECT_EQ(report.spent.updates, update);
+    EXPECT_EQ(report.resumed.value_or(0), update - 1);
+  }
+  const TrainingReport report = task.train("parts", "7u");
+  EXPECT_EQ(report.end, TrainingEnd::kBudget);
+  EXPECT_EQ(report.resumed, 7);
+  for (const char* name : {"model.safetensors", "best.safetensors"}) {
+    EXPECT_EQ(task.file("parts", name), task.file("whole", name)) << name;
+  }
+  EXPECT_EQ(task.log("parts"), task.log("whole"));
+}
+
+// So do networks with more of everything, from states that the disk had in between.
+TEST(TranslationRun, StoppedWithSharedWeightsComesOutTheSame) {
+  Task task;
+  task.options.model.encoder_layers = 2;
+  task.options.model.tied_embeddings = TiedEmbeddings::kOutput;
+  task.options.model.embedding = 5;  // not hidden
+  const Index parameters = task.train("whole", "5u").parameters;
+  for (const char* after : {"2u", "3u", "5u"}) {
+    EXPECT_EQ(task.train("parts", after).parameters, parameters);
+  }
+  for (const char* name : {"model.safetensors", "best.safetensors"}) {
+    EXPECT_EQ(task.file("parts", name), task.file("whole", name)) << name;
+  }
+  EXPECT_EQ(task.log("parts"), task.log("whole"));
+  const TranslationModel model = read_translation_model(task.directory / "parts", RunModel::kLast);
+  EXPECT_EQ(model.translator.config().encoder_layers, 2);
+  EXPECT_EQ(model.translator.config().tied_embeddings, TiedEmbeddings::kOutput);
+  EXPECT_EQ(parameter_count(model.translator), parameters);
+}
+
+// What config.json did not have before there was a choice, is what it was then.
+TEST(TranslationRun, SettingsOfLaterVersionsAreImplied) {
+  Task task;
+  task.train("whole", "5u");
+  task.train("old", "2u");
+  const std::string path = task.directory / "old/config.json";
+  std::string text = test::read(path);
+  for (const std::string line :
+       {"  \"encoder_layers\": 1,\n", "  \"tied_embeddings\": \"none\",\n"}) {
+    ASSERT_NE(text.find(line), text.npos) << text;
+    text.erase(text.find(line), line.size());
+  }
+  task.directory.write("old/config.json", text);
+  TrainingOptions typed;
+  typed.after = parse_budget("5u");
+  typed.model.encoder_layers = 2;
+  typed.model.tied_embeddings = TiedEmbeddings::kOutput;
+  const auto options = [&](const std::vector<std::string>& given) {
+    return options_of_run(task.directory / "old", typed, given);
+  };
+  EXPECT_EQ(
+      complaint<RunMismatch>([&] {
+        train_translation(options({"encoder_layers", "tied_embeddings"}), task.directory / "old");
+      }),
+      (task.directory / "old") +
+          " holds a run with other settings: --encoder-layers: 1 -> 2; --tied-embeddings: "
+          "\"none\" -> \"output\"; use another folder, or resume with its own");
+  EXPECT_EQ(test::read(path), text);
+  train_translation(options({"after"}), task.directory / "old");
+  EXPECT_EQ(task.file("old", "model.safetensors"), task.file("whole", "model.safetensors"));
+  EXPECT_EQ(task.log("old"), task.log("whole"));
+}
+
+TEST(TranslationRun, SaysHowFarItIs) {
+  Task task;
+  std::vector<TrainingProgress> told;
+  TrainingHooks hooks;
+  hooks.progress = [&](const TrainingProgress& progress) { told.push_back(progress); };
+  const TrainingReport report = task.train("run", "2e", hooks);
+  ASSERT_EQ(std::ssize(told), report.spent.updates);
+  const Index batches = told[0].batches;
+  EXPECT_EQ(report.spent.updates, 2 * batches);
+  for (std::size_t n = 0; n < told.size(); ++n) {
+    const auto update = static_cast<Index>(n) + 1;
+    EXPECT_EQ(told[n].spent.updates, update);
+    EXPECT_EQ(told[n].spent.epochs, update / batches);
+    EXPECT_EQ(told[n].batch, update % batches);
+    EXPECT_GT(told[n].loss, 0);
+    EXPECT_GT(told[n].tokens_per_second, 0);
+    ASSERT_TRUE(told[n].seconds_left.has_value());
+    EXPECT_EQ(*told[n].seconds_left == 0, n + 1 == told.size());
+  }
+  EXPECT_EQ(report.pairs, 70);
+  EXPECT_EQ(report.left_out, 0);
+  EXPECT_EQ(report.source_tokens, 30);
+  EXPECT_EQ(report.loss, told.back().loss);
+  ASSERT_TRUE(report.valid.has_value());
+  EXPECT_EQ(report.valid->translated, 10);
+  EXPECT_LE(report.best.loss, report.valid->loss);
+}
+
+// After each second update, and at the end, which is between two of these.
+TEST(TranslationRun, SaysEachValidation) {
+  Task task;
+  std::vector<TrainingValidation> told;
+  TrainingHooks hooks;
+  hooks.validation = [&](const TrainingValidation& done) { told.push_back(done); };
+  const TrainingReport report = task.train("run", "5u", hooks);
+  ASSERT_EQ(told.size(), 3U);
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t n = 0; n < told.size(); ++n) {
+    EXPECT_EQ(told[n].spent.updates, std::min<Index>(2 * static_cast<Index>(n + 1), 5));
+    EXPECT_EQ(told[n].is_best, told[n].score.loss < least);
+    least = std::min(least, told[n].score.loss);
+    EXPECT_EQ(told[n].score.translated, 10);
+    EXPECT_FALSE(told[n].score.sample.source.empty());
+  }
+  ASSERT_TRUE(report.valid.has_value());
+  EXPECT_EQ(report.valid->loss, told.back().score.loss);
+  EXPECT_EQ(report.best.loss, least);
+  EXPECT_EQ(task.train("run", "5u", hooks).valid->loss, report.valid->loss);
+  EXPECT_EQ(told.size(), 3U);  // it had been told
+}
+
+// The budget is used up, then the flag is set in the validation: that has batches enough to reach
+// the caller's threads.
+TEST(TranslationRun, IsStoppedInItsLastValidation) {
+  Task task;
+  std::string pairs;
+  for (int n = 0; n < 80; ++n) pairs += test::read(task.options.valid);
+  task.options.valid = task.directory.write("many.tsv", pairs);
+  const TrainingReport whole = task.train("whole", "5u");
+
+  struct Trap {
+    std::atomic<bool> armed{false};
+    std::atomic<bool> stop{false};
+  } trap;
+  const auto run = [](void* pool, Index count, Executor::Body body, void* state) {
+    auto& set = *static_cast<Trap*>(pool);
+    if (set.armed) set.stop = true;
+    for (Index n = 0; n < count; ++n) body(state, n);
+  };
+  task.options.executor = Executor(run, &trap, 2);
+  TrainingHooks hooks;
+  hooks.stop = &trap.stop;
+  hooks.progress = [&](const TrainingProgress& now) { trap.armed = now.spent.updates == 5; };
+  const TrainingReport stopped = task.train("parts", "5u", hooks);
+  EXPECT_EQ(stopped.end, TrainingEnd::kStopped);
+  EXPECT_FALSE(stopped.valid.has_value());
+  const auto last_line = [&] {
+    const std::string log = task.file("parts", "train.jsonl");
+    return log.substr(log.rfind('\n', log.size() - 2) + 1);
+  };
+  EXPECT_TRUE(last_line().starts_with(R"({"epoch": 1, "update": 5, "end": "stopped")"));
+  EXPECT_EQ(last_line().find("valid_loss"), std::string::npos);
+
+  task.options.executor = Executor();
+  const TrainingReport report = task.train("parts", "5u");
+  EXPECT_EQ(report.resumed, 5);
+  ASSERT_TRUE(report.valid.has_value());
+  EXPECT_EQ(report.valid->loss, whole.valid->loss);
+  EXPECT_TRUE(last_line().starts_with(R"({"epoch": 1, "update": 5, "end": "budget")"));
+  for (const char* name : {"model.safetensors", "best.safetensors"}) {
+    EXPECT_EQ(task.file("parts", name), task.file("whole", name)) << name;
+  }
+}
+
+TEST(TranslationRun, GoesOnWithItsOptions) {
+  Task task;
+  task.options.seed = 4;
+  task.train("run", "3u");
+  TrainingOptions typed;
+  typed.after = parse_budget("4u");
+  typed.seed = 7;
+  const std::string folder = task.directory / "run";
+  const std::vector<std::string> given{"after"};
+  EXPECT_TRUE(holds_run(folder));
+  const TrainingOptions options = options_of_run(folder, typed, given);
+  EXPECT_EQ(options.seed, 4U);
+  EXPECT_EQ(options.data, task.options.data);
+  EXPECT_EQ(options.batch_tokens, task.options.batch_tokens);
+  EXPECT_EQ(train_translation(options, folder).spent.updates, 4);
+  const std::vector<std::string> wrong{"afterwards"};
+  EXPECT_EQ(complaint<Error>([&] { options_of_run(folder, typed, wrong); }),
+            "options_of_run: given must be names of settings, got \"afterwards\"");
+  EXPECT_FALSE(holds_run(task.directory / "none"));
+  EXPECT_EQ(complaint<InputError>([&] { options_of_run(task.directory / "none", typed, given); }),
+            task.directory / "none/config.json" + ": No such file or directory");
+}
+
+TEST(TranslationRun, ItsModelIsRead) {
+  Task task;
+  task.options.tokenization = Tokenization::kWord;
+  task.options.letters = LetterCase::kLower;
+  const TrainingReport report = task.train("run", "4u");
+  for (const RunModel which : {RunModel::kBest, RunModel::kLast}) {
+    const TranslationModel model = read_translation_model(task.directory / "run", which);
+    EXPECT_EQ(model.tokenizer.tokenization(), Tokenization::kWord);
+    EXPECT_EQ(model.tokenizer.letters(), LetterCase::kLower);
+    EXPECT_EQ(model.source.size(), report.source_tokens);
+    EXPECT_EQ(parameter_count(model.translator), report.parameters);
+  }
+  // The final parameters give the reported loss.
+  const TranslationModel last = read_translation_model(task.directory / "run", RunModel::kLast);
+  std::vector<TextPair> pairs;
+  for (Index n = 70; n < 80; ++n) {
+    const Example example = reverse_example(1, n);
+    pairs.push_back({example.source, example.target});
+  }
+  Context context;
+  const TranslationLoss loss = app::loss(last, pairs, context);
+  EXPECT_NEAR(-loss.log_probability / static_cast<double>(loss.tokens), report.valid->loss, 1e-6);
+  EXPECT_EQ(complaint<InputError>(
+                [&] { read_translation_model(task.directory / "none", RunModel::kBest); }),
+            task.directory / "none/best.safetensors" + ": No such file or directory");
+}
+
+TEST(TranslationRun, WithoutValidationTheLastIsTheBest) {
+  Task task;
+  task.options.valid.clear();
+  const TrainingReport report = task.train("run", "4u");
+  EXPECT_FALSE(report.valid.has_value());
+  EXPECT_EQ(task.file("run", "best.safetensors"), task.file("run", "model.safetensors"));
+}
+
+TEST(TranslationRun, OptionsThatCannotBe) {
+  Task task;
+  const auto refused = [&](auto change) {
+    TrainingOptions options = task.options;
+    change(options);
+    return complaint<Error>([&] { train_translation(options, task.directory / "run"); });
+  };
+  const std::string start = "train_translation: ";
+  EXPECT_EQ(refused([](auto& o) { o.data.clear(); }),
+            start + "data must be the name of a file, got \"\"");
+  EXPECT_EQ(refused([](auto& o) { o.target_column = 0; }),
+            start + "target_column must be different from the source's, got 0");
+  EXPECT_EQ(refused([](auto& o) { o.min_count = 0; }),
+            start + "min_count must be at least 1, got 0");
+  EXPECT_EQ(refused([](auto& o) { o.max_length = 0; }),
+            start + "max_length must be at least 1, got 0");
+  EXPECT_EQ(refused([](auto& o) { o.batch_tokens = 0; }),
+            start + "batch_tokens must be at least 1, got 0");
+  EXPECT_EQ(refused([](auto& o) { o.clip = std::nan(""); }),
+            start + "clip must be positive, got nan");
+  EXPECT_EQ(refused([](auto& o) { o.patience = -1; }),
+            start + "patience must be at least 0, got -1");
+  EXPECT_EQ(refused([](auto& o) {
+              o.valid.clear();
+              o.patience = 1;
+            }),
+            start + "patience must be 0 without validation data, got 1");
+  EXPECT_EQ(refused([](auto& o) { o.valid_translate = 0; }),
+            start + "valid_translate must be at least 1, got 0");
+  EXPECT_EQ(refused([](auto& o) { o.keep = -1; }), start + "keep must be at least 0, got -1");
+  EXPECT_EQ(refused([](auto& o) { o.source_column = -1; }),
+            "for_each_row: columns must not be negative, got -1");
+  EXPECT_EQ(refused([](auto& o) { o.adam.beta1 = 1; }), "Adam: beta1 must be in [0,1), got 1");
+  EXPECT_EQ(task.directory.names(), (std::vector<std::string>{"data.tsv", "valid.tsv"}));
+}
+
+}  // namespace
+}  // namespace qkv::app
