@@ -7,6 +7,7 @@
 #include "layers/checks.h"
 #include "layers/gru_loops.h"
 #include "layers/gru_parameters.h"
+#include "layers/gru_sequence.h"
 
 namespace qkv {
 namespace {
