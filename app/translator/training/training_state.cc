@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include <qkv/app/utf8.h>
+
 #include "files/text_file.h"
 
 namespace qkv::app {
