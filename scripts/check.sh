@@ -8,8 +8,8 @@
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-readonly quick_steps="format rules spdx length python headers lint sanitize threads"
-readonly all_steps="format rules spdx length figures python headers analyze apart recipes docs wheel oldest_torch clang shared asan tsan fuzz"
+readonly quick_steps="format rules spdx rooms python headers lint sanitize threads"
+readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs wheel oldest_torch clang shared asan tsan fuzz"
 readonly last_check=docs/last-check.txt
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
 
@@ -68,21 +68,8 @@ step_spdx() {
   ((failed == 0))
 }
 
-step_length() {
-  local file lines limit count=0 failed=0
-  while read -r file; do
-    limit=500
-    [[ $file != ./include/* ]] || limit=199
-    lines=$(wc -l <"$file")
-    if ((lines > limit)); then
-      echo "$file: $lines lines, at most $limit"
-      failed=$((failed + 1))
-    fi
-    count=$((count + 1))
-  done < <(project_files)
-  counted "$count" "files, $failed too long"
-  ((failed == 0))
-}
+# The table of docs/building.md against the lines of today.
+step_rooms() { .venv/bin/python scripts/rooms.py --check; }
 
 # The documents against bench/results/; the last line counts what was compared.
 step_figures() {
