@@ -8,11 +8,11 @@
 #include <utility>
 #include <variant>
 
-// The lists of scores, masks and diagonals are variants whose alternatives know their names:
-// to list them, iterate over the variant.
+// Scores, masks and diagonals are variants whose alternatives each have a name, A::kName. Iterating
+// over the variant gives the list of them.
 namespace qkv {
 
-// f.template operator()<A>() for each alternative A, in the variant's order.
+// Calls f.template operator()<A>() for each alternative A, in the variant's order.
 template <class Variant, class F>
 constexpr void for_each_alternative(F&& f) {
   [&]<std::size_t... n>(std::index_sequence<n...>) {
@@ -20,7 +20,7 @@ constexpr void for_each_alternative(F&& f) {
   }(std::make_index_sequence<std::variant_size_v<Variant>>());
 }
 
-// Their names, A::kName, in that order.
+// The names A::kName of all alternatives, in the variant's order.
 template <class Variant>
 constexpr auto names_of() {
   std::array<std::string_view, std::variant_size_v<Variant>> names;

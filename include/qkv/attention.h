@@ -15,18 +15,19 @@
 
 namespace qkv {
 
-// q [B,H,Tq,D], k [B,G,Tk,D], v [B,G,Tk,E]; H % G == 0, query head h reads key head floor(h*G/H).
-// If all have rank 3: [B,T,.]; rank 2: [T,.]. With mixed ranks leading axes align from the
-// right as in NumPy; the last leading one is the head axis, those before it broadcast.
-// float32, float64, bfloat16 or float16, the same for all three; or float32 q with bfloat16 or
-// float16 k and v. v may be absent if neither `out` nor a gradient is requested.
-// Packed: with cu_seqlens (integers [B+1], non-decreasing from 0 to the total) q is [sum Tq,H,D],
-// k and v [sum Tk,G,.], out [sum Tq,H,E], and results that are otherwise [..,Tq] or [..,Tk] are
-// [H,sum Tq], [H,sum Tk].
-// In pages: with block_tables (integers [B,pages of an entry]) and context_lens (integers [B]) k is
-// [pages,page,G,D], v [pages,page,G,E], page a multiple of 16, q [B,H,Tq,D]. Key j of entry b is
-// row j % page of page block_tables[b][j / page]; entry b has context_lens[b] keys, its Tk. Results
-// are out, lse and row_max; bias, keep, padding and k_positions are not available.
+// The arrays of one call: q [B,H,Tq,D], k [B,G,Tk,D], v [B,G,Tk,E]. H is a multiple of G, and query
+// head h reads key head floor(h*G/H). If all three have rank 3 they are [B,T,.], with rank 2 [T,.].
+// With mixed ranks leading axes align from the right as in NumPy: the last leading axis is the head
+// axis, and the axes before it broadcast. The dtype is float32, float64, bfloat16 or float16, one
+// for all three, or q is float32 and k and v are bfloat16 or float16. v may be absent if neither
+// `out` nor a gradient is requested.
+// Packed sequences: cu_seqlens_q and cu_seqlens_k are integers [B+1], non-decreasing from 0 to the
+// total. q is [sum Tq,H,D], k and v [sum Tk,G,.], out [sum Tq,H,E]; results that are [..,Tq] or
+// [..,Tk] without packing are [H,sum Tq] or [H,sum Tk].
+// Paged keys: block_tables holds integers [B,pages of an entry] and context_lens integers [B]. k is
+// [pages,page,G,D], v [pages,page,G,E], with `page` a multiple of 16, and q [B,H,Tq,D]. Entry b has
+// context_lens[b] keys, its Tk, and key j is row j % page of page block_tables[b][j / page]. Only
+// out, lse and row_max can be requested; bias, keep, padding and k_positions are not available.
 struct Inputs {
   ConstView q{};
   ConstView k{};
@@ -37,19 +38,20 @@ struct Inputs {
   ConstView context_lens{};
 };
 
-// The shapes of a call's results. Throws Error for inputs that attention() rejects.
+// Returns the shapes of a call's results. Throws Error for inputs that attention() rejects.
 QKV_API ResultShapes result_shapes(const Inputs& inputs);
 
-// softmax(scores(q, k)) v as defined in docs/semantics.md. Throws Error before touching any output.
-// Without a context: on the calling thread, with its own scratch memory.
+// Computes softmax(scores(q, k)) v as defined in docs/semantics.md. Throws Error before touching
+// any output. Without a context the call runs on the calling thread, with scratch memory of its
+// own.
 QKV_API void attention(const Inputs& inputs, const Options& options, const Outputs& outputs);
 QKV_API void attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                        Context& context);
 
 // ---- gradients ------------------------------------------------------------------------------
 
-// What the backward pass needs from the forward pass (out only if the output gradients include
-// `out`).
+// The results of the forward pass that the backward pass needs; `out` only if the output gradients
+// include `out`.
 struct Saved {
   ConstView out{};
   ConstView lse{};
@@ -57,16 +59,16 @@ struct Saved {
 
 // Gradients of the loss with respect to the outputs; absent ones are zero.
 struct OutputGradients {
-  ConstView out{};      // shape and dtype of out
-  ConstView lse{};      // of lse
-  ConstRows weights{};  // of weights (before dropout), all or listed rows
+  ConstView out{};      // shape and dtype of the result `out`
+  ConstView lse{};      // shape and dtype of the result `lse`
+  ConstRows weights{};  // gradient of the weights before dropout: all rows or listed ones
 };
 
 // Whether a buffer is overwritten or added to.
 enum class Write { kOverwrite, kAccumulate };
 
-// Set a buffer to request a gradient. Each has the shape and dtype of its source, summed over
-// broadcast axes.
+// A gradient is requested by setting its buffer. Each has the shape and dtype of its source; axes
+// along which the source was broadcast are summed.
 struct InputGradients {
   View q{};
   View k{};
@@ -79,8 +81,8 @@ struct InputGradients {
   Write write = Write::kOverwrite;
 };
 
-// Dao et al. 2022, appendix B.2, extended to every option. `options` must be those of the forward
-// call; dropout is regenerated from its seed.
+// Computes the requested gradients (Dao et al. 2022, appendix B.2, extended to every option).
+// `options` must be those of the forward call; dropout is regenerated from its seed.
 QKV_API void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
                                 const OutputGradients& output_gradients,
                                 const InputGradients& input_gradients);
@@ -90,11 +92,11 @@ QKV_API void attention_backward(const Inputs& inputs, const Options& options, co
 
 // ---- bind once, run often -------------------------------------------------------------------
 
-// A problem with fixed shapes, dtypes and options. run() and backward() take arrays of the same
-// shapes and dtypes and do not allocate once the threads of the context have started; backward()
-// may, the first time, for inputs with non-contiguous channels, selected rows of dweights, and
-// gradients that are accumulated or not in C order. Views inside the options (bias, lengths, ...)
-// stay bound: their memory is read at every run. The context must outlive the plan.
+// A problem whose shapes, dtypes and options are fixed. run() and backward() take arrays of those
+// shapes and dtypes and do not allocate once the threads of the context have started. The first
+// backward() may allocate for inputs with non-contiguous channels, for selected rows of dweights,
+// and for gradients that are accumulated or not in C order. Views inside the options (bias,
+// lengths, ...) stay bound: their memory is read at every run. The context must outlive the plan.
 class QKV_API Plan {
  public:
   Plan(const Inputs& inputs, const Options& options, Context& context);
@@ -102,7 +104,8 @@ class QKV_API Plan {
   Plan(Plan&&) noexcept;
   Plan& operator=(Plan&&) noexcept;
 
-  // The implementations: "dot/avx512", "reference". Without a backward pass: "".
+  // The names of the implementations: "dot/avx512", "reference". backward_path() is "" if the
+  // problem has no backward pass.
   std::string_view path() const noexcept;
   std::string_view backward_path() const noexcept;
   std::size_t scratch_bytes() const noexcept;  // required by run()

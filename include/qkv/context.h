@@ -19,32 +19,35 @@ class WorkerPool;
 struct ContextState;
 }  // namespace detail
 
-// Runs the tasks of a call. Results have the same bits for any executor.
+// An executor runs the tasks of a call. Results are bit-identical for any executor.
 class QKV_API Executor {
  public:
   using Body = void (*)(void* state, Index index);
-  // Calls body(state, index) once for each index in 0..count-1, in any order, on any threads,
-  // possibly one after the other, and returns when all have returned. `body` does not throw. If
-  // this function itself throws, no body may still be running; the call passes the exception on.
+  // A parallel loop: calls body(state, index) once for each index in 0..count-1 and returns when
+  // all calls have returned. They may run in any order, on any threads, one after the other or at
+  // once. `body` does not throw. If the loop itself throws, no body may still be running; the call
+  // passes the exception on.
   using ParallelFor = void (*)(void* pool, Index count, Body body, void* state);
 
-  // The calling thread alone.
+  // Runs everything on the calling thread.
   Executor() noexcept;
-  // The maximum for threads().
+  // The maximum for the argument of threads().
   static constexpr int kMostThreads = 4096;
-  // A pool of worker threads, `threads` including the calling one (0: one per processor this
-  // process may use). Copies share the pool, even concurrently; it ends with the last copy.
+  // A pool of `threads` threads, the calling one included; 0 means one per processor that this
+  // process may use. Copies share the pool, even concurrently, and it ends with the last copy.
   // Workers start when a run first needs them, and again in the child of a fork(); if the system
-  // cannot start some, the pool works without them. After a run they look for the next one for 50
-  // microseconds before they sleep, unless the pool has more threads than there are processors.
-  // Throws Error if threads < 0 or > kMostThreads.
+  // cannot start some, the pool works without them. After a run the workers poll for the next one
+  // for 50 microseconds before they sleep, unless the pool has more threads than there are
+  // processors. Throws Error if threads < 0 or > kMostThreads.
   static Executor threads(int threads);
-  // The caller's own threads: at most `concurrency` bodies are requested at a time, and a single
-  // one runs on the calling thread. Throws Error if `parallel_for` is null or concurrency < 1.
+  // Runs on the caller's own threads: at most `concurrency` bodies are requested at a time, and a
+  // single one runs on the calling thread. Throws Error if `parallel_for` is null or concurrency <
+  // 1.
   Executor(ParallelFor parallel_for, void* pool, int concurrency);
 
   int concurrency() const noexcept { return concurrency_; }
-  // Runs body(state, 0..count-1); for count > 1 on the pool or the caller's threads.
+  // Calls body(state, index) for each index in 0..count-1. If count > 1 the calls run on the pool
+  // or the caller's threads.
   void run(Index count, Body body, void* state) const;
 
  private:
@@ -54,9 +57,9 @@ class QKV_API Executor {
   int concurrency_ = 1;
 };
 
-// Where calls run: an executor, the scratch memory they share, a stop flag. One call at a time:
-// a second call on a context in use throws Error. A moved-from context may only be
-// assigned to or destroyed.
+// The place where calls run: an executor, the scratch memory that calls reuse, and a stop flag. A
+// context serves one call at a time: a second call on a context in use throws Error. A moved-from
+// context may only be assigned to or destroyed.
 class QKV_API Context {
  public:
   Context();
@@ -66,17 +69,19 @@ class QKV_API Context {
   Context& operator=(Context&&) noexcept;
 
   const Executor& executor() const noexcept;
-  // Read before each task, and periodically in long ones; if it is true the call throws
-  // Cancelled. Null (the default): no flag. The flag must outlive the calls.
+  // The flag is read before each task, and periodically in long tasks; if it is true the call
+  // throws Cancelled. Null, the default, means that there is no flag. The flag must outlive the
+  // calls.
   void set_stop_flag(const std::atomic<bool>* stop) noexcept;
   const std::atomic<bool>* stop_flag() const noexcept;
-  // Uses this implementation ("reference") or fails, naming the first reason; "" (the default):
-  // the first in the list that supports the problem. An unknown name is an Error of the call or
-  // Plan that uses it. With "dot/avx2" the loops of layers use its CPU target.
+  // Makes calls use the implementation of this name ("reference") or fail, with an error that says
+  // why it cannot run. With "", the default, calls use the first in the list that supports the
+  // problem. An unknown name is an Error of the call or Plan that uses it. With "dot/avx2" the
+  // loops of layers use its CPU target.
   void force_path(std::string_view name);
   const std::string& forced_path() const noexcept;
-  // Bytes held by the calls made so far; freed by release_scratch (which does nothing
-  // during a call) or with the context.
+  // The bytes of scratch memory kept from the calls made so far. They are freed by
+  // release_scratch() (which does nothing during a call) or with the context.
   std::size_t scratch_bytes() const noexcept;
   void release_scratch() noexcept;
 

@@ -12,7 +12,7 @@
 
 namespace qkv {
 
-// Brain float: the upper half of a float32. Conversion to it rounds to nearest, ties to even.
+// Brain float, the upper half of a float32. Conversion to it rounds to nearest, ties to even.
 struct BFloat16 {
   std::uint16_t bits = 0;
   BFloat16() = default;
@@ -36,8 +36,9 @@ struct Float16 {
   constexpr Float16(std::uint16_t b, int) noexcept : bits(b) {}
 };
 
-// 32 numbers in 34 bytes, the layout of ggml's Q8_0: number n is scale * values[n], which a float32
-// holds exactly. A type of keys and values only (qkv/q8.h): arrays count blocks, not numbers.
+// A block of 32 numbers in 34 bytes, in the layout of ggml's Q8_0: number n is scale * values[n],
+// which a float32 holds exactly. Only keys and values can have this type (qkv/q8.h); shapes and
+// strides of such arrays count blocks, not numbers.
 struct BlockQ8 {
   static constexpr int kNumbers = 32;
   Float16 scale;
@@ -46,7 +47,7 @@ struct BlockQ8 {
 static_assert(sizeof(BlockQ8) == 34 && alignof(BlockQ8) == 2);
 
 // The one list of storage types of single numbers: enumerator, C++ type, name in messages.
-// complex128 exists for gradient checks by complex step on the reference; the public functions
+// complex128 exists only for gradient checks by complex step on the reference; the public functions
 // reject it.
 #define QKV_FOR_EACH_DTYPE(X)               \
   X(kFloat64, double, "float64")            \
@@ -64,7 +65,7 @@ static_assert(sizeof(BlockQ8) == 34 && alignof(BlockQ8) == 2);
   X(kUInt64, std::uint64_t, "uint64")       \
   X(kComplex128, std::complex<double>, "complex128")
 
-// kNone marks an absent view; kQ8 is one of BlockQ8.
+// The storage type of an array. kNone marks an absent view; kQ8 is the type of BlockQ8.
 enum class DType : std::uint8_t {
   kNone = 0,
 #define QKV_DTYPE_ENUMERATOR(name, type, text) name,
@@ -73,7 +74,7 @@ enum class DType : std::uint8_t {
       kQ8,
 };
 
-// The DType of a C++ type: dtype_of<float> == DType::kFloat32. Undefined for other types.
+// The DType of a C++ type: dtype_of<float> == DType::kFloat32. It is undefined for other types.
 template <class T>
 struct DTypeOf;
 #define QKV_DTYPE_OF(name, type, text)           \
@@ -87,7 +88,8 @@ template <>
 struct DTypeOf<BlockQ8> {
   static constexpr DType kValue = DType::kQ8;
 };
-// `long` and `long long` are both 64 bits wide here; one of them is std::int64_t already.
+// `long` and `long long` are both 64 bits wide here, and one of them is already std::int64_t. The
+// other is added.
 namespace detail {
 using OtherLong = std::conditional_t<std::is_same_v<std::int64_t, long>, long long, long>;
 using OtherULong = std::conditional_t<std::is_same_v<std::uint64_t, unsigned long>,
@@ -104,7 +106,7 @@ struct DTypeOf<detail::OtherULong> {
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::kValue;
 
-// Bytes of one element, of kQ8 a block; 0 for kNone.
+// The bytes of one element: of a block for kQ8, 0 for kNone.
 constexpr std::size_t size_of(DType dtype) noexcept {
   switch (dtype) {
 #define QKV_DTYPE_SIZE(name, type, text) \
@@ -136,17 +138,18 @@ constexpr std::string_view name_of(DType dtype) noexcept {
   return "none";
 }
 
-// float64, float32, bfloat16, float16.
+// True for float64, float32, bfloat16 and float16.
 constexpr bool is_real(DType dtype) noexcept {
   return dtype >= DType::kFloat64 && dtype <= DType::kFloat16;
 }
 
-// The eight integer types (not bool).
+// True for the eight integer types, which do not include bool.
 constexpr bool is_integer(DType dtype) noexcept {
   return dtype >= DType::kInt8 && dtype <= DType::kUInt64;
 }
 
-// The accumulator type: float64 for float64, float32 for the other reals, else the type itself.
+// The accumulator type: float64 for float64, float32 for the other real types, else the type
+// itself.
 constexpr DType accumulator_of(DType dtype) noexcept {
   return dtype == DType::kFloat64 || !is_real(dtype) ? dtype : DType::kFloat32;
 }

@@ -14,7 +14,8 @@ namespace detail {
 template <class U>
 concept Arithmetic = std::is_arithmetic_v<U>;
 
-// Where a dual would become a plain number, which loses its derivative: mostly in std::exp(s).
+// Fails the compilation where a dual would become a plain number and so lose its derivative, mostly
+// in std::exp(s).
 template <class Plain>
 constexpr void refuse_plain_number() {
   static_assert(!std::same_as<Plain, long double>,
@@ -35,9 +36,9 @@ struct Dual {
   constexpr Dual(T v) : value(v) {}  // NOLINT(google-explicit-constructor): constants mix in
   constexpr Dual(T v, T s) : value(v), slope(s) {}
 
-  // Only for the message: of the overloads of std::exp this makes exp(long double) viable, and no
-  // other, so that the call fails here instead of listing them all. Conversions to float, double
-  // and integers do not exist, so that ?: and arithmetic are not ambiguous.
+  // Exists only for its error message. Among the overloads of std::exp it makes exp(long double)
+  // viable and no other, so that the call fails here instead of listing them all. There are no
+  // conversions to float, double and integers, because they would make ?: and arithmetic ambiguous.
   template <std::same_as<long double> Plain>
   operator Plain() const {  // NOLINT(google-explicit-constructor)
     detail::refuse_plain_number<Plain>();
@@ -99,8 +100,8 @@ constexpr Dual<T> operator-(const Dual<T>& a) {
   return {-a.value, -a.slope};
 }
 
-// The functions of <cmath> for plain numbers, so that `exp(s)` inside a score function means the
-// same for a float, a double and a dual.
+// The functions of <cmath> for plain numbers. With them `exp(s)` inside a score function is valid
+// for a float, a double and a dual.
 using std::abs;
 using std::atan;
 using std::cos;
@@ -114,7 +115,7 @@ using std::sin;
 using std::sqrt;
 using std::tanh;
 
-// f(a), called y, and its slope.
+// Defines f for a dual: y is f(a.value), and `result_slope` is the slope of the result.
 #define QKV_DUAL_FUNCTION(f, result_slope) \
   template <class T>                       \
   Dual<T> f(const Dual<T>& a) {            \
@@ -132,7 +133,7 @@ QKV_DUAL_FUNCTION(erf, a.slope* T(2 * std::numbers::inv_sqrtpi) * std::exp(-a.va
 QKV_DUAL_FUNCTION(erfc, -a.slope* T(2 * std::numbers::inv_sqrtpi) * std::exp(-a.value * a.value))
 QKV_DUAL_FUNCTION(atan, a.slope / (T(1) + a.value * a.value))
 #undef QKV_DUAL_FUNCTION
-// The derivative at 0 is defined as 0.
+// The derivative of abs at 0 is defined as 0.
 template <class T>
 Dual<T> abs(const Dual<T>& a) {
   return {std::abs(a.value), a.value > T(0) ? a.slope : a.value < T(0) ? -a.slope : T(0)};
@@ -144,8 +145,8 @@ Dual<T> pow(const Dual<T>& a, U power) {
   return {std::pow(a.value, p), a.slope * slope};
 }
 
-// The smaller and the larger of two numbers, of the common type; for duals with the derivative of
-// the one chosen, where both are equal that of the first.
+// The smaller and the larger of two numbers, in their common type. For duals the result has the
+// derivative of the argument that is returned, which is the first if both are equal.
 template <detail::Arithmetic A, detail::Arithmetic B>
 constexpr std::common_type_t<A, B> min(A a, B b) {
   using Common = std::common_type_t<A, B>;
@@ -175,7 +176,7 @@ QKV_DUAL_CHOICE(min, b.value < a.value)
 QKV_DUAL_CHOICE(max, a.value < b.value)
 #undef QKV_DUAL_CHOICE
 
-// `condition ? a : b` as a function; unlike nested ?: it lets compilers vectorise loops.
+// `condition ? a : b` as a function. Unlike nested ?: it lets compilers vectorise loops.
 template <class T>
 constexpr T select(bool condition, T a, T b) {
   return condition ? a : b;

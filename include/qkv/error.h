@@ -10,11 +10,11 @@
 
 namespace qkv {
 
-// What kind of rule was broken; Python raises TypeError for kType and ValueError for the rest.
+// The kind of rule that a call broke. Python raises TypeError for kType and ValueError for kValue.
 enum class ErrorKind { kValue, kType };
 
-// The library's exception: an invalid call, detected before any output is
-// touched. `what()` reads "function: argument rule, value", for example
+// The library's exception: an invalid call, detected before any output is touched. `what()` reads
+// "function: argument rule, value", for example
 //   attention: k has D = 64 but q has D = 32 (q [2,8,5,32], k [2,8,7,64])
 class QKV_API Error : public std::runtime_error {
  public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// QKV_API marks what a shared library exports; everything else is hidden. The build defines
-// QKV_SHARED for the library and its users if the library is shared.
+// QKV_API marks the symbols that a shared library exports; everything else is hidden. If the
+// library is shared, the build defines QKV_SHARED for the library and for its users.
 #ifndef QKV_EXPORT_H_
 #define QKV_EXPORT_H_
 

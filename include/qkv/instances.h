@@ -6,16 +6,17 @@
 
 #include <qkv/tile_loops.h>
 
-// A user's function, compiled where the user compiles it: the loops of tile_loops.h once for each
-// CPU target, and the tables in which the library finds them. Included by <qkv/mods.h>.
+// Compiles a user's function in the user's own file: the loops of tile_loops.h once for each CPU
+// target, and the tables in which the library finds them. Included by <qkv/mods.h>.
 
-// Compiler attributes of an instance.
+// The compiler attributes of an instance.
 //   flatten    inlines the user's function into the loop
-//   optimize   gcc vectorises at -O3 only; fuses a multiplication and an addition
-//              if the target can, so that bits would differ between targets; and sinks
-//              one side of select() into a branch, which it cannot vectorise for AVX2
-// clang vectorises from -O2 on; it fuses multiplications and additions of the user's function
-// unless called with -ffp-contract=off: no attribute reaches into that function.
+//   optimize   gcc vectorises at -O3 only. Without the other two options it would fuse a
+//              multiplication and an addition if the target can, so that bits would differ between
+//              targets, and sink one side of select() into a branch, which it cannot vectorise for
+//              AVX2
+// clang vectorises from -O2 on. It fuses multiplications and additions of the user's function
+// unless called with -ffp-contract=off, because no attribute reaches into that function.
 #if defined(__clang__)
 #define QKV_INSTANCE __attribute__((flatten))
 #elif defined(__GNUC__)
@@ -40,7 +41,8 @@
 
 namespace qkv::detail {
 
-// In ascending order: an instance runs on every CPU that runs those after it.
+// CPU targets in ascending order: an instance runs on the CPUs of its own target and of all later
+// ones.
 enum class InstanceTarget : std::uint8_t { kBaseline, kAvx2, kAvx512 };
 
 struct ScoreInstance {
@@ -82,7 +84,7 @@ QKV_INSTANCE QKV_AVX512 void mask_avx512(const void* callable, const MaskTile& t
 }
 #endif
 
-// In ascending order of target; the baseline always exists, and is first.
+// The instances in ascending order of target. The baseline always exists and is first.
 template <class F>
 inline constexpr ScoreInstance kScoreInstances[] = {
     {InstanceTarget::kBaseline, &score_baseline<F, float>, &score_baseline<F, double>},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers: parameters, a forward pass that fills a `Saved`, a backward pass that consumes it.
+// A layer has parameters, a forward pass that fills a `Saved`, and a backward pass that consumes
+// it.
 //
 //   MultiHeadAttention layer({.width = 512, .heads = 8});
 //   initialise(layer, 42);

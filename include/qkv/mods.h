@@ -23,8 +23,8 @@ namespace detail {
 
 struct TileClasses;
 
-// What compilers print of a function that does not fit is one of these lines, because the first
-// that fails ends the checks, and nothing is instantiated with the function.
+// These checks make a compiler print one of the lines below for a function that does not fit: the
+// first check that fails ends them, and nothing is instantiated with the function.
 
 template <class F>
 consteval bool is_score_function() {
@@ -71,8 +71,8 @@ consteval bool is_mask_function() {
 
 }  // namespace detail
 
-// A user's change to the scores, made by score_mod. Acts after soft-cap, before bias and masks.
-// Holds a copy of the callable; copying a ScoreMod shares it.
+// A user's change to the scores, made by score_mod. It acts after the soft-cap and before bias and
+// masks. It holds a copy of the callable, which copies of the ScoreMod share.
 struct ScoreMod {
   std::shared_ptr<const void> callable;
   const detail::ScoreInstance* instances = nullptr;
@@ -81,21 +81,22 @@ struct ScoreMod {
   void (*complex128)(const void*, const detail::ScoreTile<std::complex<double>>&) = nullptr;
 };
 
-// A user's mask, made by mask_mod: true means "may attend".
+// A user's mask, made by mask_mod. The function returns true for a pair that may attend.
 struct MaskMod {
   std::shared_ptr<const void> callable;
   const detail::MaskInstance* instances = nullptr;
   int instance_count = 0;
-  // Only after precompute(); null otherwise.
+  // Set by precompute(); null otherwise.
   std::shared_ptr<const detail::TileClasses> classes = nullptr;
 
   static constexpr std::string_view kName = "mask_mod";
 };
 
-// auto decay = score_mod([=](auto s, At at) { return s - slope[at.h] * abs(at.i - at.j); });
+// Makes a change to the scores from a function of a score and its position:
+//   auto decay = score_mod([=](auto s, At at) { return s - slope[at.h] * abs(at.i - at.j); });
 // The callable is called for whole tiles from several threads at once, on float, double and their
-// duals (its derivative), and also for masked pairs (whose result is discarded). It must be
-// pure and must not throw. Write the parameter as `auto` so that gradients flow.
+// duals (for its derivative), also for masked pairs, whose result is discarded. It must be pure and
+// must not throw. Its parameter must be `auto`, so that it can be called on duals.
 template <class F>
 ScoreMod score_mod(F f) {
   if constexpr (detail::is_score_function<F>()) {
@@ -106,7 +107,8 @@ ScoreMod score_mod(F f) {
   }
 }
 
-// auto same = mask_mod([=](At at) { return doc[at.i] == doc[at.j]; });  Pure, must not throw.
+// Makes a mask from a function that must be pure and must not throw:
+//   auto same = mask_mod([=](At at) { return doc[at.i] == doc[at.j]; });
 template <class F>
 MaskMod mask_mod(F f) {
   if constexpr (detail::is_mask_function<F>()) {
@@ -117,10 +119,10 @@ MaskMod mask_mod(F f) {
   }
 }
 
-// The same mask, evaluated once for every pair of a call with these Tq and Tk, so that calls
-// skip the tiles of 64 queries x 64 keys that are fully masked, and do not evaluate it in those
-// that are fully allowed. B = 1 (H = 1) says that the mask is the same for all batch entries
-// (heads); otherwise they are the call's. Takes B * H * Tq * Tk / 4096 bytes. Data the function
+// Returns the mask evaluated once for every pair of a call with these Tq and Tk. Calls then skip
+// the tiles of 64 queries x 64 keys that are fully masked, and do not evaluate the mask in tiles
+// that are fully allowed. B = 1 (H = 1) means that the mask is equal for all batch entries (heads);
+// any other B (H) must be the call's. Takes B * H * Tq * Tk / 4096 bytes. Data that the function
 // reads must not change afterwards. Throws Error if a size is negative or above 2^31 - 1, or the
 // mask is empty; a call with other sizes, or with packed sequences, throws too.
 QKV_API MaskMod precompute(const MaskMod& mask, Index Tq, Index Tk, Index B = 1, Index H = 1);

@@ -13,14 +13,16 @@
 #include <qkv/scores.h>
 #include <qkv/view.h>
 
-// Letters: B batch, H query heads, G key/value heads, Tq queries, Tk keys, D query/key width (Dq,
-// Dk where they differ), E value width, U units. b, h; i query, j key, c channel, u unit.
+// The letters of shapes and formulas: B batch entries, H query heads, G key/value heads, Tq
+// queries, Tk keys, D query/key width (Dq, Dk where they differ), E value width, U units. The
+// indices are b (batch entry), h (head), i (query), j (key), c (channel) and u (unit).
 namespace qkv {
 
 // ---- the diagonal ---------------------------------------------------------------------------
 
-// The diagonal j = i + o of causal masks, windows, ALiBi and rotary positions: o = Tk - Tq, o = 0,
-// or given, one number or one per batch entry. By itself it masks nothing.
+// The diagonal j = i + o that causal masks, windows, ALiBi and rotary positions share: o = Tk - Tq
+// (BottomRight), o = 0 (TopLeft), or a given o, one number or one per batch entry. It masks nothing
+// by itself.
 struct BottomRight {
   static constexpr std::string_view kName = "bottom_right";
 };
@@ -39,14 +41,14 @@ struct Offsets {
 };
 using Diagonal = std::variant<BottomRight, TopLeft, Offset, Offsets>;
 
-// ---- masks: true means "may attend"; all that are given hold together ------------------------
+// ---- masks: a pair may attend if all that are given allow it ---------------------------------
 
-// j <= i + o
+// Allows j <= i + o.
 struct Causal {
   static constexpr std::string_view kName = "causal";
 };
 
-// i + o - left <= j <= i + o + right; -1 is unbounded.
+// Allows i + o - left <= j <= i + o + right; -1 is unbounded.
 struct Window {
   Index left = -1;
   Index right = -1;
@@ -54,22 +56,23 @@ struct Window {
   static constexpr std::string_view kName = "window";
 };
 
-// keep[b,h,i,j] != 0; bool or integers, broadcastable to the weights.
+// Allows the pairs with keep[b,h,i,j] != 0. `keep` is bool or integers, broadcastable to the
+// weights.
 struct Keep {
   ConstView keep{};
 
   static constexpr std::string_view kName = "keep";
 };
 
-// [B,Tk], non-zero where the key is padding (the opposite sense of Keep, like torch's
-// key_padding_mask and seed 003).
+// Allows the keys at which `padding` [B,Tk] is 0: non-zero marks padding, as in torch's
+// key_padding_mask and seed 003, which is the opposite sense of Keep.
 struct Padding {
   ConstView padding{};
 
   static constexpr std::string_view kName = "padding";
 };
 
-// j < length: [B] or [B,Tq], integers from 0 to Tk ("valid_len").
+// Allows j < length. `lengths` is [B] or [B,Tq], integers from 0 to Tk ("valid_len").
 struct KeyLengths {
   ConstView lengths{};
 
@@ -80,14 +83,14 @@ using Mask = std::variant<Causal, Window, Keep, Padding, KeyLengths, MaskMod>;
 
 // ---- the rest -------------------------------------------------------------------------------
 
-// Drops weights with probability p in [0,1) and divides the kept ones by 1-p. The mask is
-// Philox4x32-10 (Salmon et al. 2011) of (seed; j, i, h, b): the same for any number of threads.
+// Drops each weight with probability p in [0,1) and divides the kept ones by 1-p. The draw is
+// Philox4x32-10 (Salmon et al. 2011) of (seed; j, i, h, b), whatever the number of threads.
 struct Dropout {
   double p = 0;
   std::optional<std::uint64_t> seed{};  // required if p > 0
 };
 
-// Members are in the order in which they are applied.
+// The options of a call. The members are in the order in which they are applied.
 struct Options {
   std::optional<QkNorm> qk_norm{};  // on each row of q and k
   std::optional<Rotary> rotary{};   // after qk_norm

@@ -6,25 +6,27 @@
 #include <qkv/export.h>
 #include <qkv/view.h>
 
-// Keys and values of 8 bits, in blocks of 32 channels that share a scale (BlockQ8 in qkv/dtype.h):
-// the layout that ggml calls Q8_0. attention() reads them as k [B,G,Tk,D/32], v [B,G,Tk,E/32], with
-// float32 q, and gives the bits of the same call on their numbers as float32. The blocks of a row
-// are next to each other; the other strides, which count blocks, may be any. They have no backward
-// pass.
+// Keys and values of 8 bits, in blocks of 32 channels that share a scale (BlockQ8 in qkv/dtype.h),
+// in the layout that ggml calls Q8_0. attention() reads them as k [B,G,Tk,D/32] and v
+// [B,G,Tk,E/32], with float32 q; its results are bit-identical to those for the numbers of the
+// blocks as float32. The blocks of a row must be contiguous; the other strides, which count blocks,
+// are free. There is no backward pass for them.
 namespace qkv {
 
-// x [..,D], float32, bfloat16 or float16, D a multiple of 32, to blocks [..,D/32]. As ggml's
-// reference: with a the largest |x| of a block, the scale is a / 127 as a float16, and a value is
-// x / (a / 127) rounded to the nearest integer, halves away from zero. So a number is off by at
-// most a / 254 from the rounding of values and, from that of the scale, max(a / 2048, 2^-18). The
-// block is 0 if its scale is. Throws Error for shapes and types that do not fit, shared memory, and
-// numbers that no block can hold: NaN, infinity, and |x| above 65519 * 127 (8.3 million).
-// With a context, on the calling thread too, its stop flag is polled.
+// Converts numbers x [..,D] of type float32, bfloat16 or float16, D a multiple of 32, to blocks
+// [..,D/32], by the rule of ggml's reference: with a the largest |x| of a block, the scale is a /
+// 127 as a float16, and a value is x / (a / 127) rounded to the nearest integer, halves away from
+// zero. So a number is off by at most a / 254 from the rounding of values plus max(a / 2048, 2^-18)
+// from that of the scale. A block whose scale is 0 is all 0. Throws Error for shapes and types that
+// do not fit, for shared memory, and for numbers that no block can hold: NaN, infinity, and |x|
+// above 65519 * 127 (8.3 million). If a context is given, its stop flag is polled, but the work
+// stays on the calling thread.
 QKV_API void quantize_q8(const ConstView& x, const View& to);
 QKV_API void quantize_q8(const ConstView& x, const View& to, Context& context);
 
-// Blocks x [..,D/32] to their numbers [..,D], float32: exact; those of a scale that is infinite or
-// NaN are NaN. Throws Error for shapes and types that do not fit, and shared memory.
+// Converts blocks x [..,D/32] to their numbers [..,D], float32. This is exact; the numbers of a
+// block whose scale is infinite or NaN are NaN. Throws Error for shapes and types that do not fit
+// and for shared memory.
 QKV_API void dequantize_q8(const ConstView& x, const View& to);
 QKV_API void dequantize_q8(const ConstView& x, const View& to, Context& context);
 

@@ -9,8 +9,8 @@
 #include <qkv/export.h>
 #include <qkv/view.h>
 
-// The scores. Each type has its name, also used by Python and the command line; its default scale;
-// its parameters and where their gradients go: for_each_parameter(f) calls f(name, value, gradient)
+// The scores. Each type has its name, which Python and the command line use too, its default scale,
+// and its parameters with their gradients: for_each_parameter(f) calls f(name, value, gradient)
 // with pointers to members. Letters: H query heads, D query/key width (Dq, Dk where they differ), U
 // units.
 namespace qkv {
@@ -33,7 +33,7 @@ struct Dot {
   static constexpr void for_each_parameter(const F&) {}
 };
 
-// s_ij = q_i . k_j / (|q_i| |k_j|)   Graves et al. 2014, eq. 6; a row of zeros scores 0.
+// s_ij = q_i . k_j / (|q_i| |k_j|)   Graves et al. 2014, eq. 6; 0 if q_i or k_j is zero.
 struct Cosine {
   static constexpr std::string_view kName = "cosine";
   using Gradient = std::monostate;
@@ -73,8 +73,8 @@ struct Additive {
   ConstView v{};   // [U] or [H,U]
   ConstView b{};   // [U] or [H,U]; may be absent
 
-  // The form v^T tanh(W [k; q]): w [U, Dk+Dq] (or [H, U, Dk+Dq]) is split after column `key_width`.
-  // Throws Error if w is too narrow.
+  // Makes the parameters of the form v^T tanh(W [k; q]): w [U,Dk+Dq] or [H,U,Dk+Dq] is split after
+  // column `key_width`. Throws Error if w is too narrow.
   QKV_API static Additive concat(const ConstView& w, Index key_width, const ConstView& v,
                                  const ConstView& b = {});
 
@@ -101,12 +101,12 @@ struct QkNormGradient {
   View k{};
 };
 
-// Each row x becomes g x / sqrt(mean of x_c^2 + eps): queries and keys are normalised before the
-// score (Henry et al. 2020; with RMSNorm, Zhang and Sennrich 2019, eq. 4). An absent gain is 1.
+// Normalises queries and keys before the score: each row x becomes g x / sqrt(mean of x_c^2 + eps)
+// (Henry et al. 2020, with the RMSNorm of Zhang and Sennrich 2019, eq. 4). An absent gain is 1.
 // With eps = 0 a row of zeros stays zero.
 struct QkNorm {
   ConstView q{};  // gain [Dq] or one per head [H,Dq]
-  ConstView k{};  // [Dk] or [G,Dk]
+  ConstView k{};  // gain [Dk] or one per head [G,Dk]
   double eps = 1e-6;
 
   static constexpr std::string_view kName = "qk_norm";
@@ -118,7 +118,7 @@ struct QkNorm {
   }
 };
 
-// Which values of a row are rotated as a pair: (2m, 2m+1) as in the paper and GPT-J, or (m, m +
+// The values of a row that are rotated as a pair: (2m, 2m+1) as in the paper and GPT-J, or (m, m +
 // width/2) as in GPT-NeoX and Llama.
 enum class RotaryPairs { kNeighbours, kHalves };
 
@@ -128,10 +128,10 @@ enum class RotaryPairs { kNeighbours, kHalves };
 struct Rotary {
   RotaryPairs pairs = RotaryPairs::kNeighbours;
   double base = 10000;
-  Index width = 0;          // even; how many leading values of a row are rotated; 0: all
-  ConstView frequencies{};  // [width/2], float32 or float64, radians per position, not from base
-  ConstView q_positions{};  // integers [Tq] or [B,Tq], packed [sum Tq]
-  ConstView k_positions{};  // [Tk] or [B,Tk], packed [sum Tk]
+  Index width = 0;          // even: the number of leading values of a row that are rotated; 0: all
+  ConstView frequencies{};  // [width/2], float32 or float64, radians per position; replace base
+  ConstView q_positions{};  // integers [Tq] or [B,Tq]; for packed sequences [sum Tq]
+  ConstView k_positions{};  // integers [Tk] or [B,Tk]; for packed sequences [sum Tk]
 
   static constexpr std::string_view kName = "rotary";
   template <class F>

@@ -11,17 +11,17 @@
 
 #include <qkv/dual.h>
 
-// cap * tanh(s / cap), the soft-cap of Options::softcap as a function of one score. It is written
-// with additions, multiplications, one division, comparisons and bit operations, without libm:
-// compilers vectorise it, and every path and CPU target computes the same bits.
+// cap * tanh(s / cap), the soft-cap of Options::softcap, as a function of one score. It is written
+// with additions, multiplications, one division, comparisons and bit operations, without libm, so
+// that compilers vectorise it and every path and CPU target computes the same bits.
 namespace qkv {
 namespace detail {
 
-// With y = |2 s / cap|:  tanh(y / 2) = e / (e + 2),  e = expm1(y) = 2^n expm1(r) + (2^n - 1),
-// y = n ln 2 + r, |r| <= ln 2 / 2;  expm1(r) = r + r^2 (c0 + c1 r + ...).
-// The c are the Chebyshev interpolation of (expm1(r) - r) / r^2 on that interval (widened by 1e-4),
-// solved with 50 digits and then rounded; `ln2_high` has few enough bits that n * ln2_high is
-// exact.
+// The method: with y = |2 s / cap|,  tanh(y / 2) = e / (e + 2),  e = expm1(y) = 2^n expm1(r) + (2^n
+// - 1),  y = n ln 2 + r,  |r| <= ln 2 / 2,  expm1(r) = r + r^2 (c0 + c1 r + ...).
+// The coefficients c interpolate (expm1(r) - r) / r^2 at Chebyshev nodes of that interval (widened
+// by 1e-4); they were solved with 50 digits and then rounded. `kLn2High` has few enough bits that n
+// * kLn2High is exact.
 template <class T>
 struct SoftCapNumbers;
 
@@ -35,7 +35,7 @@ struct SoftCapNumbers<float> {
   static constexpr float kLog2E = 0x1.715476p0F;
   static constexpr float kLn2High = 0x1.62e4p-1F;
   static constexpr float kLn2Low = 0x1.7f7d1cp-20F;
-  // Error of expm1 relative to it: at most 2^-25.2.
+  // The relative error of expm1 is at most 2^-25.2.
   static constexpr float kCoefficients[] = {0x1p-1F, 0x1.5554dcp-3F, 0x1.55551ap-5F, 0x1.120b6ep-7F,
                                             0x1.6d110ap-10F};
 };
@@ -50,7 +50,7 @@ struct SoftCapNumbers<double> {
   static constexpr double kLog2E = 0x1.71547652b82fep0;
   static constexpr double kLn2High = 0x1.62e42fefa3ap-1;
   static constexpr double kLn2Low = -0x1.0ca86c3898dp-49;
-  // Error of expm1 relative to it: at most 2^-54.4.
+  // The relative error of expm1 is at most 2^-54.4.
   static constexpr double kCoefficients[] = {
       0x1.0000000000001p-1,  0x1.5555555555556p-3,  0x1.5555555553d63p-5,  0x1.11111111109b3p-7,
       0x1.6c16c1788bd90p-10, 0x1.a01a01a7c41d5p-13, 0x1.a019b90d2ae7ap-16, 0x1.71de0dae63bb3p-19,
@@ -80,14 +80,14 @@ constexpr T soft_cap_expm1(T y) {
   T q = N::kCoefficients[kTerms - 1];
   for (int k = kTerms - 2; k >= 0; --k) q = q * r + N::kCoefficients[k];
   const T p = r + (r * r) * q;
-  // The low bits of `shifted` are n; the bits of kRound itself are shifted out.
+  // The low bits of `shifted` hold n; the shift drops the bits of kRound itself.
   constexpr Bits kOne = std::bit_cast<Bits>(T(1));
   const Bits exponent = std::bit_cast<Bits>(shifted) << N::kFractionBits;
   const T power = std::bit_cast<T>(static_cast<Bits>(exponent + kOne));
   return power * p + (power - T(1));
 }
 
-// cap * tanh(s / cap), and the tanh.
+// The value cap * tanh(s / cap), and tanh(s / cap) for the derivative.
 template <class T>
 struct Capped {
   T value;
@@ -103,7 +103,8 @@ constexpr Capped<T> capped(T s, T cap) {
   using Bits = typename N::Bits;
   constexpr Bits kSign = std::bit_cast<Bits>(T(-0.0));
   constexpr T kMax = std::numeric_limits<T>::max();
-  // Depends on the cap alone: computed once per loop. Kept finite for subnormal caps.
+  // The inverse depends on the cap alone, so it is computed once per loop. It stays finite for
+  // subnormal caps.
   const T quotient = T(2) / cap;
   const T inverse = quotient > kMax ? kMax : quotient;
   const T x = s * inverse;
@@ -113,12 +114,13 @@ constexpr Capped<T> capped(T s, T cap) {
   const T ratio = e / (e + T(2));
   const Bits sign = std::bit_cast<Bits>(x) & kSign;
   const T t = std::bit_cast<T>(static_cast<Bits>(std::bit_cast<Bits>(ratio) | sign));
-  // Also if s / cap is subnormal and has lost bits.
+  // `product` is inexact where s / cap is subnormal and has lost bits, so small scores are returned
+  // as they are.
   const T product = cap * t;
   return {chosen(magnitude < N::kSmallest, s, product), t};
 }
 
-// Only for gradient checks by complex step.
+// Used only for gradient checks by complex step.
 template <class T>
 Capped<std::complex<T>> capped(const std::complex<T>& s, T cap) {
   const std::complex<T> t = std::tanh(s / cap);
@@ -127,8 +129,9 @@ Capped<std::complex<T>> capped(const std::complex<T>& s, T cap) {
 
 }  // namespace detail
 
-// Relative error at most 5 units in the last place, for a cap that is positive and normal; +-cap
-// for infinite s, NaN for NaN. `cap` is used in the type of s.
+// Returns cap * tanh(s / cap), with a relative error of at most 5 units in the last place for a cap
+// that is positive and normal. It is +-cap for infinite s and NaN for NaN. `cap` is used in the
+// type of s.
 template <std::floating_point T, detail::Arithmetic U>
 constexpr T soft_cap(T s, U cap) {
   return detail::capped(s, static_cast<T>(cap)).value;

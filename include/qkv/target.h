@@ -12,20 +12,20 @@
 // CPU targets: the instruction sets that the library has fast implementations for.
 namespace qkv {
 
-// The targets in this build that this CPU supports, best first: "avx512bf16", "avx512",
-// "avx2", "sse4"; always last "reference", the plain loops.
+// The targets of this build that this CPU supports, best first: "avx512bf16", "avx512", "avx2",
+// "sse4". The last is always "reference", the plain loops.
 QKV_API std::span<const std::string_view> cpu_targets();
 
-// The one that calls use: the first, or the one QKV_TARGET names in the environment (read once,
-// when first needed). Throws Error if that is not in cpu_targets(); so does every call of
-// attention.
+// The target that calls use: the first of cpu_targets(), or the one that the environment variable
+// QKV_TARGET names (read once, when first needed). Throws Error if the variable's is not in
+// cpu_targets(); every call of attention throws then, too.
 QKV_API std::string_view cpu_target();
 
-// For measuring what the CPU can do: runs `rounds` rounds of independent fused multiply-adds
-// (products and sums where the target has none) on full registers of float32 or float64, or
-// products of pairs of bfloat16 where the target is "avx512bf16", and returns the number of
-// floating-point operations, two for each product; the caller measures the time. Throws Error for a
-// target that is not in cpu_targets() or is "reference", another type, or rounds < 0.
+// Measures what the CPU can do: runs `rounds` rounds of independent fused multiply-adds (products
+// and sums where the target has none) on full registers of float32 or float64, or of two-way dot
+// products of bfloat16 where the target is "avx512bf16". Returns the number of floating-point
+// operations, two for each product; the caller measures the time. Throws Error for a target that is
+// not in cpu_targets() or is "reference", for another type, or for rounds < 0.
 QKV_API double multiply_add_burst(std::string_view target, DType type, Index rounds);
 
 }  // namespace qkv

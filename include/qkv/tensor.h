@@ -10,7 +10,8 @@
 
 namespace qkv {
 
-// An array that owns its memory: C order, 64-byte aligned, zero-filled. Movable; copied explicitly.
+// An array that owns its memory: C order, 64-byte aligned, zero-filled. It is movable, and copied
+// only explicitly.
 class QKV_API Tensor {
  public:
   Tensor() = default;
@@ -50,7 +51,7 @@ class QKV_API Tensor {
 
  private:
   struct Free {
-    void* pages;  // what calloc gave; null: memory is of operator new
+    void* pages;  // as calloc returned it; null: memory is from operator new
     void operator()(void* memory) const noexcept;
   };
   void allocate(std::size_t bytes);
@@ -59,40 +60,40 @@ class QKV_API Tensor {
   View view_;
 };
 
-// Views of views: no copy is made, the memory stays the caller's. Axes may be negative (from the
-// end). All throw Error naming the rule and the value.
+// Functions that return a view of a view. No copy is made, and the memory stays the caller's. Axes
+// may be negative (counted from the end). All throw Error, which states the rule and the value.
 
-// Elements start, start+step, ... below stop (above, for a negative step) along one axis. Unlike
-// Python's, start and stop are in 0..size, for a negative step in -1..size-1 (-1: before the first
-// element): other values are errors, not clipped or counted from the end.
+// Selects the elements start, start+step, ... along one axis, up to but excluding stop. Unlike in
+// Python, start and stop must be in 0..size, for a negative step in -1..size-1 (-1: before the
+// first element): other values are errors, not clipped or counted from the end.
 QKV_API View slice(const View& view, int axis, Index start, Index stop, Index step = 1);
 QKV_API ConstView slice(const ConstView& view, int axis, Index start, Index stop, Index step = 1);
 inline View slice(Tensor& tensor, int axis, Index start, Index stop, Index step = 1) {
   return slice(tensor.view(), axis, start, stop, step);
 }
-// The axes in a new order: permute(x, {0, 2, 1, 3}).
+// Puts the axes in a new order: permute(x, {0, 2, 1, 3}).
 QKV_API View permute(const View& view, const Dims& axes);
 QKV_API ConstView permute(const ConstView& view, const Dims& axes);
 inline View permute(Tensor& tensor, const Dims& axes) { return permute(tensor.view(), axes); }
-// Two axes swapped.
+// Swaps two axes.
 QKV_API View transpose(const View& view, int axis_a, int axis_b);
 QKV_API ConstView transpose(const ConstView& view, int axis_a, int axis_b);
 inline View transpose(Tensor& tensor, int axis_a, int axis_b) {
   return transpose(tensor.view(), axis_a, axis_b);
 }
-// The same elements in C order with a new shape; one size may be -1 (inferred). Works if
-// the strides allow it without a copy; else the Error says which axes cannot be merged.
+// Gives the elements, in C order, a new shape; one size may be -1 (inferred). Throws Error if the
+// strides do not allow it without a copy, and says which axes cannot be merged.
 QKV_API View reshape(const View& view, const Dims& shape);
 QKV_API ConstView reshape(const ConstView& view, const Dims& shape);
 inline View reshape(Tensor& tensor, const Dims& shape) { return reshape(tensor.view(), shape); }
-// NumPy's broadcasting: sizes of 1 and missing leading axes repeat with stride 0.
+// Broadcasts as NumPy does: sizes of 1 and missing leading axes repeat with stride 0.
 QKV_API ConstView broadcast_to(const ConstView& view, const Dims& shape);
 
 // Copies, converting between real types (rounding to nearest even) or between integer types and
-// bool; blocks of q8 are copied as they are (qkv/q8.h has their conversions). `source` broadcasts
-// to the shape of `target`. Throws Error for shapes or types that do not fit.
+// bool. Blocks of q8 are only copied (qkv/q8.h has their conversions). `source` broadcasts to the
+// shape of `target`. Throws Error for shapes or types that do not fit.
 QKV_API void copy(const ConstView& source, const View& target);
-// A C-ordered copy, of the same or another dtype.
+// Returns a C-ordered copy: contiguous() of the same dtype, convert() of the given one.
 QKV_API Tensor contiguous(const ConstView& view);
 QKV_API Tensor convert(const ConstView& view, DType dtype);
 

@@ -10,8 +10,9 @@
 
 namespace qkv {
 
-// A score's position: batch entry (the sequence, when packed), query head, query, key; counted
-// from 0 within their sequence. 32 bits, because such indices convert to float at vector speed.
+// The position of a score: batch entry (for packed sequences, the sequence), query head, query and
+// key. Queries and keys are counted from 0 within their sequence. The indices have 32 bits, which
+// convert to float at vector speed.
 struct At {
   std::int32_t b = 0;
   std::int32_t h = 0;
@@ -21,8 +22,9 @@ struct At {
 
 namespace detail {
 
-// A rectangle of scores of one (b, h), with element (0, 0) at `at`. `slopes`, if not null,
-// holds d score / d raw score so far and is multiplied by the function's derivative.
+// A rectangle of scores of one (b, h), whose element (0, 0) is at `at`. `slopes`, if not null,
+// holds d score / d raw score of the changes so far; the loops multiply it by the function's
+// derivative.
 template <class T>
 struct ScoreTile {
   At at;
@@ -33,7 +35,8 @@ struct ScoreTile {
   T* slopes = nullptr;
 };
 
-// Likewise for a mask: `allowed` (0 or 1) is and-ed with the user's answer.
+// A rectangle of a mask of one (b, h). `allowed` (0 or 1) is and-ed with the result of the user's
+// function.
 struct MaskTile {
   At at;
   std::int32_t rows = 0;
@@ -49,10 +52,11 @@ inline At shifted(const At& at, std::int32_t row, std::int32_t col) {
 }  // namespace detail
 }  // namespace qkv
 
-// A user's function applied to a tile of scores: the loops, the same for every CPU target. They
-// are inlined into the instances of <qkv/instances.h>, and compiled for their target.
+// The loops that apply a user's function to a tile, in one form for every CPU target. They are
+// inlined into the instances of <qkv/instances.h>, and compiled for their target.
 
-// QKV_PLAIN_LOOP: no element of a tile aliases an array that the user's function reads.
+// QKV_PLAIN_LOOP tells the compiler that no element of a tile aliases an array that the user's
+// function reads.
 #if defined(__clang__)
 #define QKV_PLAIN_LOOP
 #define QKV_ALWAYS_INLINE __attribute__((always_inline))
@@ -66,7 +70,8 @@ inline At shifted(const At& at, std::int32_t row, std::int32_t col) {
 
 namespace qkv::detail {
 
-// A trivially copyable callable is copied into the loop, where its members cannot change.
+// The type of the callable in a loop. A trivially copyable callable is copied, so that the compiler
+// sees that its members do not change.
 template <class F>
 using Held = std::conditional_t<std::is_trivially_copyable_v<F>, const F, const F&>;
 
@@ -83,8 +88,8 @@ QKV_ALWAYS_INLINE inline void score_row(const F& f, const At at, std::int32_t co
                                         T* slopes) {
   QKV_PLAIN_LOOP
   for (std::int32_t c = 0; c < cols; ++c) {
-    // The value computed without slopes: a constant of another type than T may round differently in
-    // Dual, and both passes must see the same scores.
+    // The score is computed as without slopes. A constant of another type than T may round
+    // differently in Dual, and the forward and the backward pass must see the same scores.
     const At here = shifted(at, 0, c);
     const T score = scores[c];
     slopes[c] *= static_cast<Dual<T>>(f(Dual<T>{score, T(1)}, here)).slope;
@@ -116,9 +121,9 @@ QKV_ALWAYS_INLINE inline void mask_row(const F& f, const At at, std::int32_t col
   }
 }
 
-// For a callable that is not copied into the loop (one with a std::vector). Its members would be
-// reloaded for each pair, since byte stores may alias anything. So the results first go to a local
-// buffer; seven times as fast.
+// The loop for a callable that is not copied into the loop (one with a std::vector). Its members
+// would be reloaded for each pair, since byte stores may alias anything. So the results first go to
+// a local buffer, which is seven times as fast.
 template <class F>
 QKV_ALWAYS_INLINE inline void mask_row_in_blocks(const F& f, const At at, std::int32_t cols,
                                                  std::uint8_t* allowed) {
@@ -154,7 +159,7 @@ QKV_ALWAYS_INLINE inline void apply_mask(const void* callable, const MaskTile& t
 
 }  // namespace qkv::detail
 
-// Private to this header.
+// The macros are private to this header.
 #undef QKV_PLAIN_LOOP
 #undef QKV_ALWAYS_INLINE
 

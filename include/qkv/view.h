@@ -16,7 +16,7 @@
 
 namespace qkv {
 
-// Every size, index and stride. Strides count elements, not bytes.
+// The type of every size, index and stride. Strides count elements, not bytes.
 using Index = std::int64_t;
 
 inline constexpr int kMaxRank = 8;
@@ -47,7 +47,7 @@ class Dims {
   int rank_ = 0;
 };
 
-// "[2,8,5,32]"
+// Returns text such as "[2,8,5,32]".
 QKV_API std::string to_string(const Dims& dims);
 
 // The product of the sizes (1 for rank 0). Throws Error when a size is negative or the product of
@@ -57,9 +57,9 @@ QKV_API Index element_count(const Dims& shape);
 // Strides of the C-ordered (row-major) array of this shape. Throws as element_count does.
 QKV_API Dims contiguous_strides(const Dims& shape);
 
-// A non-owning strided array: pointer, dtype, shape, strides. Nothing is
-// copied; the memory must outlive every call that gets the view. Strides may be 0 (broadcast) or
-// negative. A default-constructed view is absent: the argument was not given. An array without
+// A non-owning strided array: pointer, dtype, shape, strides. Nothing is copied; the memory must
+// outlive every call that gets the view. Strides may be 0 (broadcast) or negative. A
+// default-constructed view is absent, which means that the argument was not given. An array without
 // elements may have a null pointer.
 template <class Void>
 class BasicView {
@@ -69,20 +69,21 @@ class BasicView {
 
  public:
   BasicView() = default;
-  // C-ordered memory: View q{pointer, {B, H, Tq, D}}.
+  // A view of C-ordered memory: View q{pointer, {B, H, Tq, D}}.
   template <class T>
   BasicView(T* data, const Dims& shape)
     requires(kConst || !std::is_const_v<T>)
       : BasicView(data, shape, contiguous_strides(shape)) {}
-  // Any memory order. Throws Error when the ranks differ, a size is negative, the elements reach
-  // 2^63 bytes, or there are elements and the pointer is null or not aligned for them.
+  // A view of memory in any order. Throws Error when the ranks differ, a size is negative, the
+  // elements reach 2^63 bytes, or there are elements and the pointer is null or not aligned for
+  // them.
   template <class T>
   BasicView(T* data, const Dims& shape, const Dims& strides)
     requires(kConst || !std::is_const_v<T>)
       : BasicView(data, dtype_of<std::remove_cv_t<T>>, shape, strides) {}
   QKV_API BasicView(Void* data, DType dtype, const Dims& shape, const Dims& strides);
-  // Rank 1 over a vector (not vector<bool>). A temporary vector lives only until the end of the
-  // full expression: vectors that a stored Options names must outlive it.
+  // A view of rank 1 over a vector (not vector<bool>). A temporary vector lives only until the end
+  // of the full expression: vectors whose views are in a stored Options must outlive it.
   template <class T>
     requires(!std::is_same_v<T, bool>)
   BasicView(std::vector<T>& values)  // NOLINT(google-explicit-constructor)
@@ -107,7 +108,7 @@ class BasicView {
   const Dims& shape() const noexcept { return shape_; }
   const Dims& strides() const noexcept { return strides_; }
   int rank() const noexcept { return shape_.rank(); }
-  // Size along an axis; negative axes count from the end.
+  // The size along an axis; negative axes count from the end.
   Index size(int axis) const noexcept { return shape_[axis < 0 ? axis + rank() : axis]; }
   Index stride(int axis) const noexcept { return strides_[axis < 0 ? axis + rank() : axis]; }
   Index element_count() const noexcept {
@@ -115,16 +116,16 @@ class BasicView {
     for (Index size : shape_) n *= size;
     return n;
   }
-  // C order without gaps; arrays with fewer than two elements are contiguous.
+  // True for C order without gaps; arrays with fewer than two elements are contiguous.
   QKV_API bool is_contiguous() const noexcept;
 
-  // The pointer as T*; throws Error (kType) for another dtype.
+  // Returns the pointer as T*. Throws Error (kType) for another dtype.
   template <class T>
   Element<T>* as() const {
     require(dtype_of<T>);
     return static_cast<Element<T>*>(data_);
   }
-  // One element: view.at<float>({0, 1}). Throws Error for a wrong dtype, rank or index.
+  // Returns one element: view.at<float>({0, 1}). Throws Error for a wrong dtype, rank or index.
   template <class T>
   Element<T>& at(const Dims& index) const {
     require(dtype_of<T>);
@@ -146,7 +147,7 @@ using ConstView = BasicView<const void>;
 extern template class QKV_API BasicView<void>;
 extern template class QKV_API BasicView<const void>;
 
-// "float32 [2,8,5,32]"
+// Returns text such as "float32 [2,8,5,32]".
 QKV_API std::string describe(const ConstView& view);
 
 }  // namespace qkv

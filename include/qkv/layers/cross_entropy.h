@@ -12,9 +12,9 @@
 
 namespace qkv {
 
-// What to compute for each row: name one buffer or both.
+// The results of a forward pass, one number per row. At least one buffer must be set.
 struct CrossEntropyOutputs {
-  View losses{};             // [N]: with smoothed labels
+  View losses{};             // [N]: the loss, with smoothed labels
   View log_probabilities{};  // [N]: log p of the target, without smoothing
 };
 
@@ -22,33 +22,33 @@ struct CrossEntropyOutputs {
 // PyTorch's nn.CrossEntropyLoss with reduction="none"):
 //   loss_n = -(1 - e) w_t log p_nt - (e/V) sum_v w_v log p_nv,
 //   log p_nv = x_nv - log sum_u exp(x_nu), with the classes' weights w, 1 unless given.
-// Each row is computed independently: neither the others nor threads change its bits. A row of
-// logits that holds NaN or +inf has loss NaN and gradient NaN; -inf is a probability of 0.
+// Each row is computed independently: its bits depend neither on other rows nor on threads. A row
+// of logits that holds NaN or +inf has loss NaN and gradient NaN; -inf is a probability of 0.
 class QKV_API CrossEntropy {
  public:
-  // What the backward pass needs. The logits are the caller's and must not change until
-  // then. Reusable; memory is kept if sizes are the same.
+  // The numbers that the backward pass needs. The logits are the caller's and must not change until
+  // the backward pass. A Saved can be reused; its memory is kept if sizes are equal.
   struct Saved {
     ConstView logits{};
     Tensor targets{};               // [N] int64, copied
     Tensor max{};                   // [N]: the largest logit
-    Tensor sum{};                   // [N]: of exp(x_nv - max_n)
-    std::optional<Index> ignore{};  // of the layer that wrote this
+    Tensor sum{};                   // [N]: the sum over v of exp(x_nv - max_n)
+    std::optional<Index> ignore{};  // ignore() of the layer that wrote this
   };
 
-  // Rows whose target is `ignore` (PyTorch's ignore_index), which need not be a class, have
-  // loss, log-probability and gradient 0 whatever their logits: padding. Throws Error if
-  // label_smoothing is not in [0,1), or a weight is not finite.
-  // class_weights: [V] real numbers, copied; a class of weight 0 adds nothing, whatever its logit.
+  // Rows whose target is `ignore` (PyTorch's ignore_index) are padding: they have loss,
+  // log-probability and gradient 0 whatever their logits. `ignore` need not be a class.
+  // class_weights is [V] real numbers, copied; a class of weight 0 adds nothing, whatever its
+  // logit. Throws Error if label_smoothing is not in [0,1), or a weight is not finite.
   explicit CrossEntropy(double label_smoothing = 0, std::optional<Index> ignore = std::nullopt,
                         const ConstView& class_weights = {});
   double label_smoothing() const noexcept { return label_smoothing_; }
   std::optional<Index> ignore() const noexcept { return ignore_; }
   const Tensor& class_weights() const noexcept { return class_weights_; }  // float64
 
-  // logits [N,V], V >= 1, of any strides, float32 or float64; outputs of the same dtype; targets
-  // [N], int32 or int64 in 0..V-1 or `ignore`. Throws Error before touching an output; for a
-  // target outside it names position and value.
+  // logits [N,V], V >= 1, have any strides and are float32 or float64; the outputs have that dtype.
+  // targets [N] are int32 or int64, in 0..V-1 or `ignore`. Throws Error before touching an output;
+  // for an invalid target the error gives its position and value.
   void forward(const ConstView& logits, const ConstView& targets, Saved& saved,
                const CrossEntropyOutputs& outputs) const {
     Context context;
@@ -56,10 +56,10 @@ class QKV_API CrossEntropy {
   }
   void forward(const ConstView& logits, const ConstView& targets, Saved& saved,
                const CrossEntropyOutputs& outputs, Context& context) const;
-  // dlosses [N], of any strides (0: one number for all rows); dlogits [N,V]:
+  // dlosses [N] has any strides (0: one number for all rows); dlogits [N,V] becomes
   //   dx_nv = dloss_n ((1 - e) w_t (p_nv - [v = t_n]) + (e/V) (p_nv sum_u w_u - w_v)).
-  // dlogits may be the logits themselves (same memory and strides) with Write::kOverwrite, which
-  // destroys them.
+  // dlogits may be the logits themselves (with equal memory and strides) with Write::kOverwrite,
+  // which destroys them.
   void backward(const Saved& saved, const ConstView& dlosses, const View& dlogits,
                 Write write = Write::kOverwrite) const {
     Context context;
@@ -67,8 +67,9 @@ class QKV_API CrossEntropy {
   }
   void backward(const Saved& saved, const ConstView& dlosses, const View& dlogits, Write write,
                 Context& context) const;
-  // Both at once, for the sum of the losses: the bits of forward(), then of backward() with
-  // dlosses 1 into the logits. Each exponential is computed once.
+  // Computes losses and, for the sum of the losses, gradients, which replace the logits. Results
+  // are bit-identical to forward() followed by backward() with dlosses 1. Each exponential is
+  // computed once.
   void forward_and_backward(const View& logits, const ConstView& targets,
                             const CrossEntropyOutputs& outputs) const {
     Context context;

@@ -12,27 +12,28 @@
 
 namespace qkv {
 
-// A learned vector for each token, as PyTorch's nn.Embedding: out[..,:] = weight[ids[..],:].
+// A learned vector for each token, as in PyTorch's nn.Embedding: out[..,:] = weight[ids[..],:].
 class QKV_API Embedding {
  public:
   struct Parameters {
     Tensor weight{};  // [tokens,width]
 
-    // A fan-in of 1: initialise() draws from (-1, 1), the row of `padding` like the others.
+    // The fan-in is 1: initialise() draws all rows from (-1, 1), that of `padding` too.
     template <class Self, class Visit>
     static void list(Self& self, const std::string& prefix, const Visit& visit) {
       using T = std::conditional_t<std::is_const_v<Self>, const Tensor, Tensor>;
       visit(BasicParameter<T>{prefix + "weight", self.weight, 1});
     }
   };
-  // What the backward pass needs. Reusable; memory is kept if sizes are the same.
+  // The ids that the backward pass needs. A Saved can be reused; its memory is kept if sizes are
+  // equal.
   struct Saved {
     Tensor ids{};      // int64, copied
-    Index tokens = 0;  // of the layer that wrote this; 0: no forward pass yet
+    Index tokens = 0;  // tokens() of the layer that wrote this; 0: no forward pass yet
   };
 
   // The weight is zero until initialised or written. `padding` is a token whose row gets no
-  // gradient (PyTorch's padding_idx). dtype: float32 or float64. Throws Error if a size is below
+  // gradient (PyTorch's padding_idx). dtype is float32 or float64. Throws Error if a size is below
   // 1 or `padding` is not a token.
   Embedding(Index tokens, Index width, std::optional<Index> padding = std::nullopt,
             DType dtype = DType::kFloat32);
@@ -43,17 +44,18 @@ class QKV_API Embedding {
   Index width() const noexcept { return parameters_.weight.size(1); }
   std::optional<Index> padding() const noexcept { return padding_; }
 
-  // ids [..], of at most 7 axes, int32 or int64 in 0..tokens-1; out [..,width] of the layer's
-  // dtype. Throws Error before touching `out`; for an id outside it names position and value.
+  // ids [..] has at most 7 axes and is int32 or int64 in 0..tokens-1; out is [..,width] of the
+  // layer's dtype. Throws Error before touching `out`; for an invalid id the error gives its
+  // position and value.
   void forward(const ConstView& ids, Saved& saved, const View& out) const {
     Context context;
     forward(ids, saved, out, context);
   }
   void forward(const ConstView& ids, Saved& saved, const View& out, Context& context) const;
-  // dout [..,width]. A token's row of the gradient is the sum over its positions, added one after
-  // the other in C order: starting from zero, with all other rows zeroed, or with
-  // Write::kAccumulate from the current values, with all other rows unchanged. The gradient of an
-  // absent tensor is not computed.
+  // dout is [..,width]. A token's row of the gradient is the sum over its positions, added one
+  // after the other in C order. With Write::kOverwrite the sum starts from zero and all other rows
+  // become zero; with Write::kAccumulate it starts from the current values and all other rows are
+  // unchanged. The gradient of an absent tensor is not computed.
   void backward(const Saved& saved, const ConstView& dout, Parameters& gradients,
                 Write write = Write::kOverwrite) const {
     Context context;

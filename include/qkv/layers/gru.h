@@ -17,18 +17,18 @@
 //   z  = sigmoid(W_iz x + b_iz + W_hz h + b_hz)
 //   n  = tanh(W_in x + b_in + r (W_hn h + b_hn))
 //   h' = (1 - z) n + z h
-// with the rows of r, z, n stacked in weight_ih [3 hidden,input], weight_hh [3 hidden,
-// hidden] and the biases [3 hidden].
+// The rows of r, z and n are stacked in weight_ih [3 hidden,input], weight_hh [3 hidden,hidden] and
+// the biases [3 hidden].
 namespace qkv {
 
 struct GruParameters {
-  std::string suffix{};  // of the names: "" as torch.nn.GRUCell, "_l0", "_l0_reverse"
+  std::string suffix{};  // of the names: "" as in torch.nn.GRUCell, "_l0", "_l0_reverse"
   Tensor weight_ih{};
   Tensor weight_hh{};
   Tensor bias_ih{};  // both biases may be absent
   Tensor bias_hh{};
 
-  // The hidden size is the fan-in of all four, as in torch.
+  // The hidden size is the fan-in of all four tensors, as in torch.
   template <class Self, class Visit>
   static void list(Self& self, const std::string& prefix, const Visit& visit) {
     using T = std::conditional_t<std::is_const_v<Self>, const Tensor, Tensor>;
@@ -51,8 +51,8 @@ struct GruConfig {
   DType dtype = DType::kFloat32;  // or float64
 };
 
-// x [B,T,input]; the sequence of entry b is x[b, 0..lengths[b]-1], and the padding after it is
-// never used. Any strides.
+// The inputs of a forward pass, with any strides. The sequence of entry b is x[b, 0..lengths[b]-1];
+// the padding after it is never used.
 struct GruInputs {
   ConstView x{};
   ConstView lengths{};  // [B] int32 or int64 in 0..T; absent: T for all
@@ -61,20 +61,20 @@ struct GruInputs {
 
 struct GruOutputs {
   View out{};    // [B,T,directions*hidden]: the state after each step, 0 beyond the sequence
-  View state{};  // [directions,B,hidden] after the last step of each direction; may be absent
+  View state{};  // [directions,B,hidden] after each direction's last step; may be absent
 };
 
-// Gradients of outputs; each may be absent (zeros). `out` is not read beyond a sequence.
+// The gradients of the outputs; an absent one counts as zeros. `out` is not read beyond a sequence.
 struct GruOutputGradients {
   ConstView out{};
   ConstView state{};
 };
 
-// Pass a buffer to request a gradient. x's is 0 beyond the sequences.
+// A gradient is requested by setting its buffer. That of x is 0 beyond the sequences.
 struct GruInputGradients {
   View x{};
   View state{};
-  Write write = Write::kOverwrite;  // also of the parameters' gradients
+  Write write = Write::kOverwrite;  // for the parameters' gradients too
 };
 
 // One layer of torch.nn.GRU(batch_first=True), in one or both directions, over padded batches with
@@ -84,7 +84,7 @@ class QKV_API Gru {
  public:
   struct Parameters {
     GruParameters forward{};   // weight_ih_l0, ...
-    GruParameters backward{};  // weight_ih_l0_reverse, ...; absent in one direction
+    GruParameters backward{};  // weight_ih_l0_reverse, ...; absent unless bidirectional
 
     template <class Self, class Visit>
     static void list(Self& self, const std::string& prefix, const Visit& visit) {
@@ -92,17 +92,19 @@ class QKV_API Gru {
       GruParameters::list(self.backward, prefix, visit);
     }
   };
-  // Saved by one forward pass; holds no views of the caller's arrays.
+  // The results of one forward pass that the backward pass needs. It holds no views of the caller's
+  // arrays.
   struct Saved {
     Tensor x{};       // [B,T,input], 0 beyond the sequences
-    Tensor states{};  // [directions,B,T,hidden] before each step
+    Tensor states{};  // [directions,B,T,hidden]: the state before each step
     Tensor gates{};   // [directions,B,T,4*hidden]: r, z, n, W_hn h + b_hn
     std::vector<Index> lengths{};
   };
-  // The weights as products take them, for many passes between which they do not change. Several
-  // threads may use it at the same time. The second of each pair is absent in one direction.
+  // Prepacked weights, for many passes between which the parameters do not change. Several threads
+  // may use one Packed at the same time. The second tensor of each pair is absent unless
+  // bidirectional.
   struct Packed {
-    GruConfig config{};  // the layer's
+    GruConfig config{};  // config() of the layer that packed
     Tensor ih[2]{};
     Tensor hh[2]{};
   };
@@ -122,13 +124,13 @@ class QKV_API Gru {
   }
   void forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                Context& context) const;
-  // The same outputs, where no backward pass follows: needs no memory for one. `packed` must come
-  // from pack() of this layer: throws Error for one of other sizes, type or directions, but does
-  // not notice parameters that have changed since.
+  // Computes these outputs where no backward pass follows, without memory for one. `packed` must
+  // come from pack() of this layer. Throws Error if it has other sizes, type or directions, but
+  // does not notice parameters that have changed since.
   void forward(const GruInputs& inputs, const Packed& packed, const GruOutputs& outputs,
                Context& context) const;
   Packed pack(Context& context) const;
-  // Absent tensors of `gradients` are not computed.
+  // The gradients of absent tensors of `gradients` are not computed.
   void backward(const Saved& saved, const GruOutputGradients& output_gradients,
                 const GruInputGradients& input_gradients, Parameters& gradients) const {
     Context context;
@@ -146,7 +148,8 @@ class QKV_API Gru {
   Parameters parameters_;
 };
 
-// One step of it: torch.nn.GRUCell. For decoders, whose input depends on the previous state.
+// One step of the recurrent unit, as in torch.nn.GRUCell, for decoders, whose input depends on the
+// previous state.
 class QKV_API GruCell {
  public:
   using Parameters = GruParameters;
@@ -156,23 +159,24 @@ class QKV_API GruCell {
   const Parameters& parameters() const noexcept { return parameters_; }
   Parameters zero_gradients() const;
 
-  // Steps between which the parameters do not change: they are packed for the
-  // products once. The cell and the context must outlive it.
+  // Steps between which the parameters do not change: the weights are packed once. The cell and the
+  // context must outlive the Steps.
   class QKV_API Steps {
    public:
     Steps(const GruCell& cell, Context& context);
-    // The same steps on another context: what was packed is shared, so that several threads may
-    // take them at the same time, each on a context of its own.
+    // Runs the steps of another Steps on another context. Both share the prepacked weights, so that
+    // several threads may run steps at the same time, each on a context of its own.
     Steps(const Steps& steps, Context& context);
     ~Steps();
     Steps(Steps&&) noexcept;
     Steps& operator=(Steps&&) noexcept;
 
-    // x [B,input], h [B,hidden] -> next [B,hidden]. `gates` [B,4*hidden], what the backward pass
-    // needs, may be absent. All rows have contiguous channels (stride 1).
+    // Computes next [B,hidden] from x [B,input] and h [B,hidden]. `gates` [B,4*hidden] gets the
+    // numbers that the backward pass needs, and may be absent. All rows have contiguous channels
+    // (stride 1).
     void forward(const ConstView& x, const ConstView& h, const View& next, const View& gates) const;
-    // dnext [B,hidden] -> dx [B,input] and dh [B,hidden], overwritten, and dgates [B,4*hidden], of
-    // the gates' pre-activations. dx may be absent.
+    // Computes from dnext [B,hidden] the gradients dx [B,input], which may be absent, dh [B,hidden]
+    // and dgates [B,4*hidden], those of the gates' pre-activations. All three are overwritten.
     void backward(const ConstView& gates, const ConstView& h, const ConstView& dnext,
                   const View& dx, const View& dh, const View& dgates) const;
 
@@ -181,8 +185,9 @@ class QKV_API GruCell {
     std::unique_ptr<State> state_;
   };
 
-  // The parameters' gradients of many steps, rows stacked: x [N,input], h [N,hidden],
-  // dgates [N,4*hidden]. Rows are summed as in Linear. Absent tensors are not computed.
+  // Computes the parameters' gradients of many steps from their rows, stacked: x [N,input], h
+  // [N,hidden], dgates [N,4*hidden]. Rows are summed as in Linear. The gradients of absent tensors
+  // are not computed.
   void parameter_gradients(const ConstView& x, const ConstView& h, const ConstView& dgates,
                            Parameters& gradients, Write write, Context& context) const;
 

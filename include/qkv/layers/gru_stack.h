@@ -9,11 +9,12 @@
 
 namespace qkv {
 
-// torch.nn.GRU(num_layers=N, batch_first=True): stacked layers, each reading the output of the
-// one below after each step, both directions concatenated. No dropout between them.
+// Stacked layers, as in torch.nn.GRU(num_layers=N, batch_first=True): each layer reads the output
+// of the layer below after each step, both directions concatenated. There is no dropout between
+// layers.
 class QKV_API GruStack {
  public:
-  // Names as torch has them: weight_ih_l0, weight_ih_l0_reverse, weight_ih_l1, ...
+  // The names are those of torch: weight_ih_l0, weight_ih_l0_reverse, weight_ih_l1, ...
   struct Parameters {
     std::vector<Gru::Parameters> layers{};
 
@@ -35,20 +36,21 @@ class QKV_API GruStack {
   const GruConfig& config() const noexcept { return config_; }
   Index layers() const noexcept { return static_cast<Index>(layers_.size()); }
   Index directions() const noexcept { return config_.bidirectional ? 2 : 1; }
-  // Instead of a Parameters of its own: the layers', visited from the lowest up.
+  // Visits the layers' parameters from the lowest layer up, in place of parameters().
   template <class Self, class Visit>
   static void list(Self& self, const std::string& prefix, const Visit& visit) {
     for (auto& layer : self.layers_) Gru::Parameters::list(layer.parameters(), prefix, visit);
   }
   Parameters zero_gradients() const;
 
-  // As Gru::forward, with states [layers*directions,B,hidden] from the lowest layer up.
+  // Computes as Gru::forward does, with states [layers*directions,B,hidden] from the lowest layer
+  // up.
   void forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                Context& context) const;
   void forward(const GruInputs& inputs, const Packed& packed, const GruOutputs& outputs,
                Context& context) const;
   Packed pack(Context& context) const;
-  // As Gru::backward; `input_gradients.write` must be kOverwrite.
+  // Computes as Gru::backward does; `input_gradients.write` must be kOverwrite.
   void backward(const Saved& saved, const GruOutputGradients& output_gradients,
                 const GruInputGradients& input_gradients, Parameters& gradients,
                 Context& context) const;

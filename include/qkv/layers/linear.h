@@ -11,19 +11,19 @@
 
 namespace qkv {
 
-// y = x W^T + b over the last axis, x [..,in], W [out,in], b [out], y [..,out]; names and shapes of
-// torch.nn.Linear. Any strides; rank 2 or more. Each sum is multiply-adds (fused, except on SSE4)
-// over an ascending index in blocks of 64, each from zero, added in ascending order, then the bias:
-// a row's bits do not depend on the others.
+// y = x W^T + b over the last axis: x [..,in], W [out,in], b [out], y [..,out], with the names and
+// shapes of torch.nn.Linear. Arrays have any strides and rank 2 or more. Each sum is multiply-adds
+// (fused, except on SSE4) over an ascending index in blocks of 64, each from zero. The blocks are
+// added in ascending order, then the bias. A row's bits do not depend on the other rows.
 class QKV_API Linear {
  public:
   using Parameters = LinearParameters;
-  // The view is the caller's and must not change until the backward pass.
+  // The view is the caller's: the array must not change until the backward pass.
   struct Saved {
     ConstView x{};
   };
 
-  // Parameters are zero until initialised or written. dtype: float32 or float64. Throws Error if
+  // Parameters are zero until initialised or written. dtype is float32 or float64. Throws Error if
   // a size is below 1.
   Linear(Index in, Index out, bool bias = true, DType dtype = DType::kFloat32);
   Parameters& parameters() noexcept { return parameters_; }
@@ -36,8 +36,8 @@ class QKV_API Linear {
     forward(x, saved, y, context);
   }
   void forward(const ConstView& x, Saved& saved, const View& y, Context& context) const;
-  // dx may be absent, and so may each tensor of `gradients`. `write` applies to all of them. Rows
-  // whose dy is 0 add nothing to dW, whatever x holds there: padding may be NaN.
+  // dx and each tensor of `gradients` may be absent. `write` applies to all of them. Rows whose dy
+  // is 0 add nothing to dW, whatever x holds there: padding may be NaN.
   void backward(const Saved& saved, const ConstView& dy, const View& dx, Parameters& gradients,
                 Write write = Write::kOverwrite) const {
     Context context;
@@ -50,26 +50,27 @@ class QKV_API Linear {
   Parameters parameters_;
 };
 
-// The same layer for many calls between which the parameters do not change: they are packed
-// for the products once. For decoders, step by step.
+// A Linear for many calls between which the parameters do not change: its weights are packed once.
+// Decoders that compute step by step need it.
 class QKV_API PackedLinear {
  public:
-  // `parameters` and `context` must outlive it. Throws as a Linear does.
+  // `parameters` and `context` must outlive the object. Throws Error as Linear does.
   PackedLinear(const LinearParameters& parameters, Context& context);
-  // The same for a weight [out,in] that another layer has, too; the bias [out] may be absent.
+  // Uses a weight [out,in] that another layer owns; the bias [out] may be absent. Both must outlive
+  // the object.
   PackedLinear(const Tensor& weight, const Tensor& bias, Context& context);
-  // The same layer computing on another context: what was packed is shared, so that several threads
-  // may use it at the same time, each on a context of its own.
+  // Computes on another context. Both objects share the prepacked weights, so that several threads
+  // may compute at the same time, each on a context of its own.
   PackedLinear(const PackedLinear& packed, Context& context);
   ~PackedLinear();
   PackedLinear(PackedLinear&&) noexcept;
   PackedLinear& operator=(PackedLinear&&) noexcept;
 
-  // The bits of Linear::forward.
+  // Writes y, bit-identical to Linear::forward.
   void forward(const ConstView& x, const View& y) const;
-  // dx = dy W.
+  // Computes dx = dy W.
   void backward_input(const ConstView& dy, const View& dx, Write write = Write::kOverwrite) const;
-  // The bits of Linear::backward; dx, d_weight and d_bias may be absent.
+  // Gradients are bit-identical to Linear::backward; dx, d_weight and d_bias may be absent.
   void backward(const ConstView& x, const ConstView& dy, const View& dx, Tensor& d_weight,
                 Tensor& d_bias, Write write) const;
 

@@ -13,11 +13,12 @@
 namespace qkv {
 
 enum class HeadForm {
-  // Seed 003, Vaswani et al. 2017, section 3.2.2: each head has width/heads channels; four
-  // projections width -> width with bias. Scaled by 1/sqrt(width/heads).
+  // The split form (seed 003; Vaswani et al. 2017, section 3.2.2): each head has width/heads
+  // channels. Four projections width -> width have a bias. Scores are scaled by
+  // 1/sqrt(width/heads).
   kSplit,
-  // Seed 001: each head has the full width n; three projections n -> heads*n without bias, q and
-  // k each divided by n^(1/4); one projection heads*n -> n with bias.
+  // The wide form (seed 001): each head has the full width n. Three projections n -> heads*n have
+  // no bias, q and k are each divided by n^(1/4), and one projection heads*n -> n has a bias.
   kWide,
 };
 
@@ -25,31 +26,31 @@ struct MultiHeadConfig {
   Index width = 0;
   Index heads = 1;
   HeadForm form = HeadForm::kSplit;
-  std::optional<double> dropout{};  // default: 0.1 in the split form, 0 in the wide one
+  std::optional<double> dropout{};  // default: 0.1 in the split form, 0 in the wide form
   DType dtype = DType::kFloat32;    // or float64
-  bool bias = true;                 // false: no projection has one
+  bool bias = true;                 // false: no projection has a bias
   Index key_width = 0;              // channels of k; 0: width
   Index value_width = 0;            // channels of v; 0: width
   Index key_heads = 0;              // G, a divisor of heads (Ainslie et al. 2023); 0: heads
-  bool sinks = false;               // one more logit for each head, learned, with value 0
+  bool sinks = false;               // one more learned logit for each head, with value 0
   bool bias_kv = false;             // a learned key and value after the given ones, never masked
-  bool zero_attn = false;           // likewise a key and value of zeros, which is a sink of 0
+  bool zero_attn = false;           // one more key and value, of zeros: a sink of 0
 };
 
 // Multi-head attention between q [..,Tq,width], k [..,Tk,key_width] and v [..,Tk,value_width]:
-// self-attention when the three are one array, cross-attention otherwise. Leading axes broadcast
-// as in NumPy. With bias_kv there is one more key than in k: in weights, scores and column sums.
-// Heads are merged as [B,H,T,D] -> [B,T,H,D] -> [B,T,H*D]; seed 001 forgets the first [B,H,T,D]
-// and so mixes positions with heads.
+// self-attention when the three are one array, else cross-attention. Leading axes broadcast as in
+// NumPy. With bias_kv there is one more key than in k: in weights, scores and column sums. Heads
+// are merged as [B,H,T,D] -> [B,T,H,D] -> [B,T,H*D]; seed 001 omits the first step and so mixes
+// positions with heads.
 class QKV_API MultiHeadAttention {
  public:
   struct Parameters {
     HeadForm form = HeadForm::kSplit;  // determines the names
     LinearParameters q{};              // split [width,width]; wide [heads*width,width]
-    LinearParameters k{};              // [G*D,key_width]; v likewise
+    LinearParameters k{};              // k and v: [G*D,key_width] and [G*D,value_width]
     LinearParameters v{};
     LinearParameters o{};  // split [width,width]; wide [width,heads*width]
-    Tensor bias_k{};       // of bias_kv: [G*D], D channels of a head
+    Tensor bias_k{};       // with bias_kv: [G*D], D channels of a head
     Tensor bias_v{};
     Tensor sinks{};  // [heads]
 
@@ -68,22 +69,22 @@ class QKV_API MultiHeadAttention {
       visit(BasicParameter<T>{prefix + "sinks", self.sinks, detail::size_or_zero(self.sinks, 0)});
     }
   };
-  // The views of `inputs` are the caller's and must not change until the backward pass.
+  // The views of `inputs` are the caller's: their arrays must not change until the backward pass.
   struct Saved {
     LayerInputs inputs{};
-    Tensor q{};  // [..,Tq,H*D] projected (and divided, in the wide form), as k [..,Tk,G*D]
+    Tensor q{};  // [..,Tq,H*D] projected (in the wide form also divided); k is [..,Tk,G*D]
     Tensor k{};
     Tensor v{};
-    std::vector<Tensor> held{};  // arrays of the options with bias_kv
+    std::vector<Tensor> held{};  // with bias_kv: arrays to which `options` refers
     Options options{};           // of the call of attention(), without dropout
-    Tensor heads{};              // [..,Tq,H*D] attention's output, merged
+    Tensor heads{};              // [..,Tq,H*D]: the output of attention(), heads merged
     Tensor lse{};                // [..,H,Tq]
     Dropout dropout{};
   };
 
-  // Parameters are zero until initialised or written. Throws Error if a size is below 1, heads
-  // do not divide width (split form), key_heads do not divide heads, both sinks and zero_attn are
-  // set, dropout is not in [0,1) or the dtype is another.
+  // Parameters are zero until initialised or written. Throws Error if a size is below 1, heads do
+  // not divide width (split form), key_heads do not divide heads, both sinks and zero_attn are set,
+  // dropout is not in [0,1), or the dtype is neither float32 nor float64.
   explicit MultiHeadAttention(const MultiHeadConfig& config);
   const MultiHeadConfig& config() const noexcept { return config_; }
   Parameters& parameters() noexcept { return parameters_; }
@@ -91,8 +92,8 @@ class QKV_API MultiHeadAttention {
   Parameters zero_gradients() const;
 
   // `outputs.out` [..,Tq,width] must be given. Other outputs and all masks are as in a call of
-  // attention() with heads: weights [..,H,Tq,Tk] and so on, with B = 1 if q, k and v have rank
-  // 2. Throws Error before touching an output.
+  // attention() with heads: weights [..,H,Tq,Tk] and so on, with B = 1 if q, k and v have rank 2.
+  // Throws Error before touching an output.
   void forward(const LayerInputs& inputs, RunState& run, Saved& saved,
                const Outputs& outputs) const {
     Context context;
@@ -100,8 +101,9 @@ class QKV_API MultiHeadAttention {
   }
   void forward(const LayerInputs& inputs, RunState& run, Saved& saved, const Outputs& outputs,
                Context& context) const;
-  // `output_gradients.out` must be given. Gradients of q, k and v may name the same buffer, which
-  // then gets their sum (self-attention). Absent tensors of `gradients` are not computed.
+  // `output_gradients.out` must be given. Gradients of q, k and v may have one common buffer, which
+  // then gets their sum (self-attention). The gradients of absent tensors of `gradients` are not
+  // computed.
   void backward(const Saved& saved, const OutputGradients& output_gradients,
                 const LayerInputGradients& input_gradients, Parameters& gradients) const {
     Context context;

@@ -13,21 +13,21 @@
 // The parameters of a layer are a struct of tensors with one list of them,
 //   template <class Self, class Visit>
 //   static void list(Self& self, const std::string& prefix, const Visit& visit);
-// and everything that iterates over parameters visits that list. The gradients of a layer have the
-// same type, and so the same order and names.
+// Everything that iterates over parameters visits that list. The gradients of a layer have the same
+// type, and so the same order and names.
 namespace qkv {
 
 // One entry of a list. AnyTensor is Tensor or const Tensor.
 template <class AnyTensor>
 struct BasicParameter {
-  std::string name;  // as PyTorch or the seed names it: "fc_q.weight", "W_q"
+  std::string name;  // the name in PyTorch or in the seed: "fc_q.weight", "W_q"
   AnyTensor& value;
-  Index fan_in = 0;  // how many inputs one output sums: sets the range of initialise()
+  Index fan_in = 0;  // the number of inputs that one output sums: sets the range of initialise()
 };
 
 namespace detail {
 
-// A layer's parameters; parameters and gradients themselves pass through.
+// Returns a layer's parameters; an argument that is parameters or gradients is returned itself.
 template <class L>
 auto& parameters_of(L& layer) {
   if constexpr (requires { layer.parameters(); }) {
@@ -53,8 +53,8 @@ QKV_API void initialise(const BasicParameter<Tensor>& parameter, std::uint64_t s
 
 }  // namespace detail
 
-// Calls visit(parameter) for each parameter that is present, once, in the order of the list;
-// `layer` is a layer, its parameters or its gradients.
+// Calls visit(parameter) once for each parameter that is present, in the order of the list. `layer`
+// is a layer, its parameters or its gradients.
 //   for_each_parameter(layer, [](const auto& p) { print(p.name, p.value.shape()); });
 template <class L, class Visit>
 void for_each_parameter(L& layer, Visit&& visit) {
@@ -63,7 +63,8 @@ void for_each_parameter(L& layer, Visit&& visit) {
   });
 }
 
-// Calls visit(parameter, gradient) for each parameter whose gradient is present: optimisers.
+// Calls visit(parameter, gradient) for each parameter whose gradient is present, as optimisers
+// need.
 template <class L, class G, class Visit>
 void for_each_parameter(L& layer, G& gradients, Visit&& visit) {
   using Gradient = std::conditional_t<std::is_const_v<G>, const Tensor, Tensor>;
@@ -76,7 +77,7 @@ void for_each_parameter(L& layer, G& gradients, Visit&& visit) {
   });
 }
 
-// The number of learned numbers.
+// The total number of elements of all parameters.
 template <class L>
 Index parameter_count(const L& layer) {
   Index count = 0;
@@ -86,10 +87,10 @@ Index parameter_count(const L& layer) {
 
 // Draws each parameter uniformly from (-b, b), b = 1/sqrt(fan_in), as PyTorch's nn.Linear does for
 // weights and biases (He et al. 2015, eq. 14 with a negative slope of sqrt(5)). The numbers are
-// Philox4x32-10 of (seed; element, index of the parameter): the same bits everywhere, in float32
-// the rounded float64 ones, and unaffected by parameters added later. `first` is the
-// index of the layer's first parameter in its model; returns the index after its last. Layers
-// with the same seed and `first` start equal.
+// Philox4x32-10 of (seed; element, index of the parameter): bit-identical on all machines, in
+// float32 the rounded float64 ones, and unaffected by parameters added later. `first` is the index
+// of the layer's first parameter in its model. Returns the index after its last. Layers with equal
+// seed and `first` start equal.
 template <class L>
 Index initialise(L& layer, std::uint64_t seed, Index first = 0) {
   for_each_parameter(
@@ -97,7 +98,7 @@ Index initialise(L& layer, std::uint64_t seed, Index first = 0) {
   return first;
 }
 
-// y = x W^T + b.
+// The parameters of y = x W^T + b.
 struct LinearParameters {
   Tensor weight{};  // [out,in]
   Tensor bias{};    // [out]; may be absent

@@ -15,8 +15,8 @@ namespace qkv {
 enum class Mode { kEvaluate, kTrain };
 
 // The state of a run of forward passes. In training each forward pass takes one step: its dropout
-// is drawn from (seed, step), and `step` is incremented if the pass succeeds. In evaluation
-// there is no dropout and nothing changes. One RunState may serve all layers of a model.
+// is drawn from (seed, step), and `step` is incremented if the pass succeeds. In evaluation there
+// is no dropout and the state does not change. One RunState may serve all layers of a model.
 struct RunState {
   Mode mode = Mode::kEvaluate;
   std::uint64_t seed = 0;
@@ -28,20 +28,20 @@ struct RunState {
 // (The last word separates these numbers from those of initialise(), which have 1 there.)
 QKV_API std::uint64_t dropout_seed(const RunState& run) noexcept;
 
-// The inputs of an attention layer: arrays as in Inputs, with shapes and ranks as each layer
-// says, and masks, which are combined.
+// The inputs of an attention layer: arrays as in Inputs, with the shapes and ranks that each layer
+// states, and masks. A pair must be allowed by all masks and `lengths`.
 struct LayerInputs {
   ConstView q{};
   ConstView k{};
   ConstView v{};
-  ConstView lengths{};        // [B] or [B,Tq]: key j is visible if j < length ("valid_len")
+  ConstView lengths{};        // [B] or [B,Tq]: keys j < length may be attended to ("valid_len")
   std::vector<Mask> masks{};  // further masks: Causal, Padding, Keep, ...
   ConstView bias{};           // added to the scores, as Options::bias
   Diagonal diagonal{};        // of Causal and Window
 };
 
-// Pass a buffer to request a gradient; each has the shape and dtype of its input. `write` applies
-// to these and to the parameters' gradients.
+// A gradient is requested by setting its buffer; each has the shape and dtype of its input. `write`
+// applies to these and to the parameters' gradients.
 struct LayerInputGradients {
   View q{};
   View k{};
@@ -50,14 +50,14 @@ struct LayerInputGradients {
   View bias{};
 };
 
-// What the forward pass of a layer without projections saves for the backward pass. The views
-// are the caller's: inputs, masks and `out` must not change until then. Reusable
-// for another forward pass; memory is kept if sizes are the same.
+// The results of a forward pass of a layer without projections that the backward pass needs. The
+// views are the caller's: inputs, masks and `out` must not change until then. An AttentionSaved can
+// be reused for another forward pass; its memory is kept if sizes are equal.
 struct AttentionSaved {
   LayerInputs inputs{};
   ConstView out{};
   Tensor lse{};
-  Dropout dropout{};  // as drawn by this pass
+  Dropout dropout{};  // as drawn by the forward pass
 };
 
 }  // namespace qkv

@@ -8,14 +8,15 @@
 #include <qkv/layers/parameters.h>
 #include <qkv/layers/run.h>
 
-// Attention with a score of its own and dropout on the weights, without projections. Shapes and
-// ranks are those of attention(): all of rank 3 [B,T,.] as in seed 002, or with heads, or mixed.
-// `outputs` may name any results of attention() (weights, lse, ...); `out` must be among them.
-// `output_gradients` are those of attention_backward(). forward() throws Error before touching an
-// output; a constructor throws if a width is below 1 or dropout is not in [0,1).
+// Attention layers that each have one score and dropout on the weights, without projections. Shapes
+// and ranks are those of attention(): all of rank 3 [B,T,.] as in seed 002, or with heads, or
+// mixed. `outputs` may request any results of attention() (weights, lse, ...); `out` must be among
+// them. `output_gradients` are those of attention_backward(). forward() throws Error before
+// touching an output; a constructor throws if a width is below 1 or dropout is not in [0,1).
 namespace qkv {
 
-// softmax(q k^T / sqrt(D)) v (seed 002, eq. 10.1.6). No parameters; any dtype of attention().
+// softmax(q k^T / sqrt(D)) v (seed 002, eq. 10.1.6). It has no parameters and takes any dtype of
+// attention().
 class QKV_API DotProductAttention {
  public:
   struct Parameters {
@@ -69,14 +70,14 @@ class QKV_API AdditiveAttention {
   };
   using Saved = AttentionSaved;
 
-  // Parameters are zero until initialised or written. dtype: float32 or float64.
+  // Parameters are zero until initialised or written. dtype is float32 or float64.
   AdditiveAttention(Index query_width, Index key_width, Index units, double dropout = 0,
                     DType dtype = DType::kFloat32);
   Parameters& parameters() noexcept { return parameters_; }
   const Parameters& parameters() const noexcept { return parameters_; }
   Parameters zero_gradients() const;
 
-  // Absent tensors of `gradients` are not computed.
+  // The gradients of absent tensors of `gradients` are not computed.
   void forward(const LayerInputs& inputs, RunState& run, Saved& saved,
                const Outputs& outputs) const {
     Context context;
@@ -98,15 +99,15 @@ class QKV_API AdditiveAttention {
   double dropout_ = 0;
 };
 
-using MLPAttention = AdditiveAttention;  // seed 002's name
+using MLPAttention = AdditiveAttention;  // the name in seed 002
 
-// s_ij = q_i^T W k_j (seed 003). Query and key width are free.
+// s_ij = q_i^T W k_j (seed 003). The widths of queries and keys are free.
 class QKV_API BilinearAttention {
  public:
   struct Parameters {
     Tensor w{};  // [Dq,Dk]
 
-    // As in PyTorch's nn.Bilinear the first input sets the width of initialisation.
+    // As in PyTorch's nn.Bilinear the width of the first input is the fan-in of initialise().
     template <class Self, class Visit>
     static void list(Self& self, const std::string& prefix, const Visit& visit) {
       using T = std::conditional_t<std::is_const_v<Self>, const Tensor, Tensor>;
@@ -115,14 +116,14 @@ class QKV_API BilinearAttention {
   };
   using Saved = AttentionSaved;
 
-  // Parameters are zero until initialised or written. dtype: float32 or float64.
+  // Parameters are zero until initialised or written. dtype is float32 or float64.
   BilinearAttention(Index query_width, Index key_width, double dropout = 0,
                     DType dtype = DType::kFloat32);
   Parameters& parameters() noexcept { return parameters_; }
   const Parameters& parameters() const noexcept { return parameters_; }
   Parameters zero_gradients() const;
 
-  // Absent tensors of `gradients` are not computed.
+  // The gradients of absent tensors of `gradients` are not computed.
   void forward(const LayerInputs& inputs, RunState& run, Saved& saved,
                const Outputs& outputs) const {
     Context context;

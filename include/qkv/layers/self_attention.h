@@ -13,23 +13,24 @@ namespace qkv {
 // x [B,T,width] or [T,width], of the layer's dtype.
 struct SelfAttentionInputs {
   ConstView x{};
-  // [B]: how many positions are keys; the rest are still queries, so they must be
-  // finite for a backward pass. [B,T], a length for each query: 0 excludes a query, too.
+  // [B]: the number of positions that are keys. The other positions are still queries, so they must
+  // be finite for a backward pass. [B,T]: a length for each query, where 0 excludes the query, too.
   ConstView lengths{};
-  std::vector<Mask> masks{};  // further masks
+  std::vector<Mask> masks{};
 };
 
 struct SelfAttentionInputGradients {
   View x{};
-  Write write = Write::kOverwrite;  // also of the parameters' gradients
+  Write write = Write::kOverwrite;  // for the parameters' gradients too
 };
 
-// Single-head self-attention of seed 001: q, k, v are bias-free projections of x to its own width
-// n, q and k each divided by n^(1/4), so that q k^T is scaled by 1/sqrt(n). No dropout.
+// The single-head self-attention of seed 001: q, k and v are bias-free projections of x to its own
+// width n. q and k are each divided by n^(1/4), so that q k^T is scaled by 1/sqrt(n). There is no
+// dropout.
 class QKV_API SelfAttention {
  public:
   struct Parameters {
-    LinearParameters q{};  // [n,n], like the others
+    LinearParameters q{};  // [n,n], as k and v
     LinearParameters k{};
     LinearParameters v{};
 
@@ -40,26 +41,26 @@ class QKV_API SelfAttention {
       LinearParameters::list(self.v, prefix + "values.", visit);
     }
   };
-  // Views are the caller's: x, masks and out must not change until the backward pass.
+  // The views are the caller's: x, masks and out must not change until the backward pass.
   struct Saved {
     SelfAttentionInputs inputs{};
-    Tensor q{};  // projected and divided, like k; v is projected
+    Tensor q{};  // projected and divided, like k; v is only projected
     Tensor k{};
     Tensor v{};
     ConstView out{};
     Tensor lse{};
   };
 
-  // Parameters are zero until initialised or written. dtype: float32 or float64. Throws Error
-  // if width is below 1 or the dtype is another.
+  // Parameters are zero until initialised or written. Throws Error if width is below 1 or dtype is
+  // neither float32 nor float64.
   explicit SelfAttention(Index width, DType dtype = DType::kFloat32);
   Parameters& parameters() noexcept { return parameters_; }
   const Parameters& parameters() const noexcept { return parameters_; }
   Parameters zero_gradients() const;
   Index width() const noexcept { return parameters_.q.weight.size(0); }
 
-  // `outputs.out` has the shape of x and must be given; other outputs as in attention().
-  // Throws Error before touching an output.
+  // `outputs.out` has the shape of x and must be given; other outputs are as in attention(). Throws
+  // Error before touching an output.
   void forward(const SelfAttentionInputs& inputs, RunState& run, Saved& saved,
                const Outputs& outputs) const {
     Context context;
@@ -67,7 +68,7 @@ class QKV_API SelfAttention {
   }
   void forward(const SelfAttentionInputs& inputs, RunState& run, Saved& saved,
                const Outputs& outputs, Context& context) const;
-  // Absent tensors of `gradients` are not computed.
+  // The gradients of absent tensors of `gradients` are not computed.
   void backward(const Saved& saved, const OutputGradients& output_gradients,
                 const SelfAttentionInputGradients& input_gradients, Parameters& gradients) const {
     Context context;
