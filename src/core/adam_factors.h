@@ -4,8 +4,8 @@
 
 namespace qkv::core {
 
-// The numbers of one update of Adam, each rounded once to the parameters' type; the formula is in
-// reference/update.h.
+// The factors of one update of Adam, each rounded once to the type of the parameters. The formula
+// is in reference/update.h.
 template <class T>
 struct AdamFactors {
   T gradient = 1;  // multiplies the gradient while it is read
@@ -16,7 +16,7 @@ struct AdamFactors {
   T epsilon = 0;
   T m_rate = 0;    // rate / (1 - beta1^t)
   T v_factor = 1;  // 1 / (1 - beta2^t)
-  T kept = 1;      // 1 - rate * decay: what is left of the parameter
+  T kept = 1;      // 1 - rate * decay: multiplies the parameter
 };
 
 }  // namespace qkv::core

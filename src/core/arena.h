@@ -9,23 +9,25 @@
 
 #include <qkv/view.h>
 
-// Scratch memory, as the loops use it.
+// Scratch memory in the form in which loops use it.
 namespace qkv::core {
 
-// One cache line: enough for any vector load, and adjacent pieces never share a line.
+// The alignment of each piece: one cache line. It suits any vector load, and adjacent pieces never
+// share a line.
 inline constexpr std::size_t kScratchAlignment = 64;
 
-[[noreturn]] void fail_too_many_bytes();  // std::bad_array_new_length
+[[noreturn]] void fail_too_many_bytes();  // throws std::bad_array_new_length
 
-// The next multiple of kScratchAlignment. Throws std::bad_array_new_length if there is none.
+// Returns the next multiple of kScratchAlignment. Throws std::bad_array_new_length if there is
+// none.
 inline std::size_t padded_bytes(std::size_t bytes) {
   constexpr std::size_t kMask = kScratchAlignment - 1;
   if (bytes > std::numeric_limits<std::size_t>::max() - kMask) fail_too_many_bytes();
   return (bytes + kMask) & ~kMask;
 }
 
-// The bytes of `count` values of `size` bytes, padded. Throws std::bad_array_new_length if count is
-// negative or too large.
+// Returns the bytes of `count` values of `size` bytes, padded. Throws std::bad_array_new_length if
+// count is negative or too large.
 inline std::size_t padded_bytes(Index count, std::size_t size) {
   if (count < 0 ||
       static_cast<std::size_t>(count) > std::numeric_limits<std::size_t>::max() / size) {
@@ -34,14 +36,15 @@ inline std::size_t padded_bytes(Index count, std::size_t size) {
   return padded_bytes(static_cast<std::size_t>(count) * size);
 }
 
-// Hands out a block of scratch memory from the front, each piece aligned to kScratchAlignment.
-// Never grows: taking more than was reserved is a bug in the caller (std::logic_error).
+// An arena hands out a block of scratch memory from the front, in pieces aligned to
+// kScratchAlignment. It never grows: taking more than was reserved is a bug in the caller
+// (std::logic_error).
 class Arena {
  public:
   Arena() = default;
   // `memory` is aligned to kScratchAlignment and outlives the arena.
   Arena(std::byte* memory, std::size_t bytes) noexcept : memory_(memory), bytes_(bytes) {}
-  // `count` values of a trivial type, uninitialised.
+  // Takes `count` values of a trivial type, uninitialised.
   template <class T>
   std::span<T> take(Index count) {
     static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= kScratchAlignment);
@@ -49,7 +52,7 @@ class Arena {
   }
   void reset() noexcept { used_ = 0; }
   std::size_t used() const noexcept { return used_; }
-  // Bytes that take<T>(count) uses, padding included: the unit of size computations. Throws
+  // The bytes that take<T>(count) uses, padding included; sizes are computed in this unit. Throws
   // std::bad_array_new_length if count is negative or too large.
   template <class T>
   static std::size_t cost(Index count) {
@@ -70,7 +73,8 @@ class Arena {
   std::size_t used_ = 0;
 };
 
-// Hands out nothing and adds up what would be taken, so that sizes come from the code that takes.
+// A stand-in for an Arena that hands out nothing and adds up the bytes, so that sizes come from the
+// code that takes memory.
 class MeasuringArena {
  public:
   template <class T>
@@ -84,13 +88,13 @@ class MeasuringArena {
   std::size_t bytes_ = 0;
 };
 
-// The scratch memory of a pass.
+// The bytes of scratch memory that a pass needs.
 struct ScratchSize {
   std::size_t shared = 0;      // shared by all tasks of the call
   std::size_t per_worker = 0;  // private to each worker
 };
 
-// For a pass with take_shared(arena) and worker_bytes().
+// Measures a pass that has take_shared(arena) and worker_bytes().
 template <class Pass>
 ScratchSize measure(Pass&& pass) {
   MeasuringArena arena;

@@ -4,13 +4,14 @@
 
 #include <qkv/view.h>
 
-// Pooling: which of `cells` cells each of n queries, or keys, belongs to. Some are empty if there
-// are more cells than queries. (n + 1) cells does not overflow.
+// The cells of pooling: n queries (or keys) are divided among `cells` cells, some of which are
+// empty if there are more cells than queries. The product (n + 1) cells must not overflow.
 namespace qkv::core {
 
+// The cell to which query (or key) x of n belongs.
 inline Index cell_of(Index x, Index n, Index cells) noexcept { return x * cells / n; }
 
-// The first x of this cell and all after it: those below belong to earlier cells.
+// The first x of this cell or a later one: all smaller x belong to earlier cells.
 inline Index cell_begin(Index cell, Index n, Index cells) noexcept {
   return (cell * n + cells - 1) / cells;
 }

@@ -12,7 +12,8 @@
 
 namespace qkv::core {
 
-// The last word of Philox's counter: identifies the stream. Spelling vectors have 3.
+// The last word of Philox's counter, one per stream of random numbers. The streams in other files
+// use other words; spelling vectors use 3.
 enum class DrawStream : std::uint32_t {
   kTestDays = 4,
   kDates = 5,
@@ -21,8 +22,8 @@ enum class DrawStream : std::uint32_t {
   kBootstrap = 8,
 };
 
-// The random numbers of example n under a seed, in sequence: the words of Philox4x32-10 at
-// the counters (0, n low, n high, stream), (1, ...), ...
+// The random numbers of example n under a seed, in sequence: the words of Philox4x32-10 at the
+// counters (0, n low, n high, stream), (1, n low, n high, stream), ...
 class Draws {
  public:
   Draws(std::uint64_t seed, DrawStream stream, Index n) noexcept
@@ -30,8 +31,8 @@ class Draws {
         n_(static_cast<std::uint64_t>(n)),
         stream_(static_cast<std::uint32_t>(stream)) {}
 
-  // Uniform from 0 to bound - 1: Lemire, "Fast Random Integer Generation in an Interval"
-  // (2019), algorithm 5. `bound` is positive.
+  // Returns a uniform number from 0 to bound - 1 (Lemire, "Fast Random Integer Generation in an
+  // Interval", 2019, algorithm 5). `bound` is positive.
   std::uint32_t below(std::uint32_t bound) noexcept {
     const std::uint32_t surplus = (0U - bound) % bound;  // 2^32 mod bound
     std::uint64_t product = 0;
@@ -40,7 +41,7 @@ class Draws {
     } while (static_cast<std::uint32_t>(product) < surplus);
     return static_cast<std::uint32_t>(product >> 32);
   }
-  // True one time in `times`.
+  // Returns true with probability 1 / times.
   bool once_in(std::uint32_t times) noexcept { return below(times) == 0; }
 
  private:

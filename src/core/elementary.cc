@@ -16,26 +16,26 @@ constexpr int kMantissaBits = 52;
 constexpr std::uint64_t kMantissa = (std::uint64_t{1} << kMantissaBits) - 1;
 constexpr int kBias = 1023;
 
-// ln(2) in three parts; the products of the first with integers below 2^20 are exact.
+// ln(2) in two parts; products of the first part with integers below 2^20 are exact.
 constexpr double kLn2High = 0x1.62e42fef00000p-1;
 constexpr double kLn2Low = 0x1.473de6af278edp-34;
 
 // ---- unevaluated sums of two numbers ------------------------------------------------------------
 
-// high + low, |low| at most half an ulp of high.
+// The sum high + low, with |low| at most half an ulp of high.
 struct Pair {
   double high, low;
 };
 
-// a + b exactly (Knuth 1998, The Art of Computer Programming 2, theorem 4.2.2 B).
+// Returns a + b exactly (Knuth 1998, The Art of Computer Programming 2, theorem 4.2.2 B).
 Pair exact_sum(double a, double b) noexcept {
   const double sum = a + b;
   const double of_b = sum - a;
   return {sum, (a - (sum - of_b)) + (b - of_b)};
 }
 
-// a b exactly, by splitting each factor in two halves of 26 bits (Dekker 1971, section 5). Neither
-// factor may exceed 2^996, and the product may not underflow.
+// Returns a b exactly, by splitting each factor in two halves of 26 bits (Dekker 1971, section 5).
+// Neither factor may exceed 2^996, and the product may not underflow.
 Pair exact_product(double a, double b) noexcept {
   constexpr double kSplitter = 0x1p27 + 1;
   const auto high_half = [](double x) {
@@ -52,7 +52,7 @@ Pair exact_product(double a, double b) noexcept {
 
 // ---- polynomials --------------------------------------------------------------------------------
 
-// sum_n c_n x^n, even and odd powers apart, which halves the chain of dependent steps.
+// Computes sum_n c_n x^n with even and odd powers apart, which halves the chain of dependent steps.
 template <std::size_t N>
 double polynomial(const std::array<double, N>& c, double x) noexcept {
   const double square = x * x;
@@ -66,11 +66,11 @@ double polynomial(const std::array<double, N>& c, double x) noexcept {
   return odd * x + even;
 }
 
-// 1/first!, -+1/(first + step)!, ...: the terms of a Taylor series.
+// The coefficients 1/first!, sign/(first + step)!, ... of a Taylor series.
 template <std::size_t N>
 constexpr std::array<double, N> inverse_factorials(int first, int step, double sign) {
   std::array<double, N> terms{};
-  double factorial = 1;  // exact up to 18!, then rounded; what it divides is small by then
+  double factorial = 1;  // exact up to 18!, then rounded; the terms are small by then
   double signs = 1;
   int n = 1;
   for (std::size_t i = 0; i < N; ++i) {
@@ -81,7 +81,7 @@ constexpr std::array<double, N> inverse_factorials(int first, int step, double s
   return terms;
 }
 
-// x 2^n, |n| <= 1100; rounded twice where the result is subnormal.
+// Returns x 2^n, |n| <= 1100; it is rounded twice where the result is subnormal.
 double times_power_of_two(double x, int n) noexcept {
   const auto power = [](int e) {
     return std::bit_cast<double>(static_cast<std::uint64_t>(e + kBias) << kMantissaBits);
@@ -91,7 +91,7 @@ double times_power_of_two(double x, int n) noexcept {
   return x * power(n);
 }
 
-// e^(x.high + x.low) = 2^n e^r, |r| <= ln(2)/2. The first term of the series that is left out,
+// Computes e^(x.high + x.low) = 2^n e^r, |r| <= ln(2)/2. The first omitted term of the series,
 // r^14/14!, is below 2^-57.
 double exp_of_pair(const Pair& x) noexcept {
   if (std::isnan(x.high)) return x.high;
@@ -99,7 +99,7 @@ double exp_of_pair(const Pair& x) noexcept {
   if (x.high < -745.2) return 0;
   static constexpr auto kTerms = inverse_factorials<12>(2, 1, 1);
   constexpr double kLog2E = 0x1.71547652b82fep+0;
-  constexpr double kRounder = 0x1.8p52;  // a number of integers: adding it rounds
+  constexpr double kRounder = 0x1.8p52;  // doubles of its size are integers: adding it rounds
   const double n = (x.high * kLog2E + kRounder) - kRounder;
   const double high = x.high - n * kLn2High;
   const double low = x.low - n * kLn2Low;
@@ -108,7 +108,7 @@ double exp_of_pair(const Pair& x) noexcept {
   return times_power_of_two(1 + (r + (rest + r * r * polynomial(kTerms, r))), static_cast<int>(n));
 }
 
-// x = 2^k m, 1/sqrt(2) <= m < sqrt(2); x is positive and finite.
+// The decomposition x = 2^k m, 1/sqrt(2) <= m < sqrt(2), of a positive finite x.
 struct Scaled {
   double m;
   int k;
@@ -129,7 +129,7 @@ Scaled scaled(double x) noexcept {
 
 // ---- angles -------------------------------------------------------------------------------------
 
-// The binary digits of 2/pi behind the point.
+// The binary digits of 2/pi after the point.
 constexpr std::array<std::uint64_t, 20> kTwoOverPi = {
     0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561,
     0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484,
@@ -137,13 +137,13 @@ constexpr std::array<std::uint64_t, 20> kTwoOverPi = {
     0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7, 0x4f463f669e5fea2d, 0x7527bac7ebe5f17b,
     0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab, 0xf0cfbc209af4361d};
 
-// x = quarters pi/2 + rest, |rest| <= pi/4; quarters modulo 4.
+// The decomposition x = quarters pi/2 + rest, |rest| <= pi/4, with quarters modulo 4.
 struct Reduced {
   int quarters;
   Pair rest;
 };
 
-// 64 binary digits of 2/pi, from the one with weight 2^-(from + 1).
+// Returns 64 binary digits of 2/pi, from the one with weight 2^-(from + 1).
 std::uint64_t digits_of_two_over_pi(int from) noexcept {
   const auto word = static_cast<std::size_t>(from) / 64;
   const int shift = from % 64;
@@ -151,18 +151,18 @@ std::uint64_t digits_of_two_over_pi(int from) noexcept {
   return shift == 0 ? first : first | kTwoOverPi[word + 1] >> (64 - shift);
 }
 
-// Payne and Hanek 1983, Radian reduction for trigonometric functions: of the product of an angle
-// with 2/pi only what is left modulo 4 is computed, from 192 digits of 2/pi, of which 2^-137 is the
-// largest error; no double comes closer to a multiple of pi/2 than 2^-62 of it (Muller 2016,
-// Elementary Functions, section 11.3.2).
+// Reduces an angle as Payne and Hanek do (1983, Radian reduction for trigonometric functions). Of
+// the product of the angle with 2/pi only the part modulo 4 is computed, from 192 digits of 2/pi,
+// with an error of at most 2^-137. No double is closer to a multiple of pi/2 than 2^-62 of pi/2
+// (Muller 2016, Elementary Functions, section 11.3.2).
 Reduced exactly_reduced(double size) noexcept {
   __extension__ using Wide = unsigned __int128;
   const auto bits = std::bit_cast<std::uint64_t>(size);
   const std::uint64_t m = (bits & kMantissa) | (std::uint64_t{1} << kMantissaBits);
   const int e = static_cast<int>(bits >> kMantissaBits) - kBias - kMantissaBits;  // size = m 2^e
-  // Digits before these give multiples of 4.
+  // The digits before `from` give multiples of 4.
   const int from = e > 2 ? e - 2 : 0;
-  // The 256 bits of m times the digits, from the lowest word.
+  // t is the 256-bit product of m and the digits, lowest word first.
   std::array<std::uint64_t, 4> t{};
   Wide carry = 0;
   for (int word = 0; word < 3; ++word) {
@@ -171,13 +171,13 @@ Reduced exactly_reduced(double size) noexcept {
     carry >>= 64;
   }
   t[3] = static_cast<std::uint64_t>(carry);
-  // In units of 2^-190: for small exponents the product has digits below.
+  // Bring t to units of 2^-190: for small exponents the product has digits below them.
   if (const int right = e > 2 ? 0 : 2 - e; right > 0) {
     for (std::size_t word = 0; word < 3; ++word) {
       t[word] = t[word] >> right | t[word + 1] << (64 - right);
     }
   }
-  // The nearest integer modulo 4, and what is left in units of 2^-192, with a sign.
+  // Split off the nearest integer modulo 4; t is then the signed rest in units of 2^-192.
   const auto quarters = static_cast<int>(((t[2] >> 61) + 1) >> 1 & 3);
   t[2] = t[2] << 2 | t[1] >> 62;
   t[1] = t[1] << 2 | t[0] >> 62;
@@ -190,7 +190,7 @@ Reduced exactly_reduced(double size) noexcept {
       one = one != 0 && t[word] == 0 ? 1 : 0;
     }
   }
-  // As two doubles, after leading zeros.
+  // Convert the rest to two doubles, after its leading zeros.
   int zeros = 0;
   while (zeros < 128 && t[2] == 0) {
     t[2] = t[1];
@@ -207,7 +207,7 @@ Reduced exactly_reduced(double size) noexcept {
   const double high = static_cast<double>(t[2] >> 11 << 11) * unit;
   const double low =
       (static_cast<double>(t[2] & 0x7ff) + static_cast<double>(t[1] >> 11) * 0x1p-53) * unit;
-  // Times pi/2.
+  // Multiply by pi/2.
   constexpr double kHalfPi = 0x1.921fb54442d18p+0;
   constexpr double kHalfPiRest = 0x1.1a62633145c07p-54;
   const Pair product = exact_product(high, kHalfPi);
@@ -217,9 +217,9 @@ Reduced exactly_reduced(double size) noexcept {
   return {quarters, negative ? Pair{-angle.high, -angle.low} : angle};
 }
 
-// size >= pi/4. Below 2^20 the integer is found by a product and its multiple of pi/2 is subtracted
-// in three parts, of which the first two are exact (Cody and Waite 1980); the third errs by 2^-100
-// at most, which is too much only where little is left.
+// Reduces size >= pi/4. Below 2^20 a product gives the integer, and its multiple of pi/2 is
+// subtracted in three parts, the first two of which are exact (Cody and Waite 1980). The error of
+// the third is at most 2^-100, which is too large only where the rest is small.
 Reduced reduced(double size) noexcept {
   constexpr double kTwoOverPiRounded = 0x1.45f306dc9c883p-1;
   constexpr double kRounder = 0x1.8p52;
@@ -239,7 +239,8 @@ Reduced reduced(double size) noexcept {
           {rest, ((left - rest) - third) + ((most - left) - second)}};
 }
 
-// sin and cos of |r| <= pi/4. The first terms left out, r^19/19! and r^20/20!, are below 2^-63.
+// Computes sin and cos of |r| <= pi/4. The first omitted terms, r^19/19! and r^20/20!, are below
+// 2^-63.
 SinCos small_sin_cos(const Pair& r) noexcept {
   static constexpr auto kSin = inverse_factorials<8>(3, 2, -1);
   static constexpr auto kCos = inverse_factorials<8>(4, 2, -1);
@@ -248,7 +249,7 @@ SinCos small_sin_cos(const Pair& r) noexcept {
   const double half = square / 2;
   // sin(x + l) = sin x + l cos x
   const double sin = x - (square * x * polynomial(kSin, square) - r.low * (1 - half));
-  // cos(x + l) = cos x - l sin x; what rounding took from 1 - half is added again.
+  // cos(x + l) = cos x - l sin x; the rounding error of 1 - half is added again.
   const double one = 1 - half;
   const double cos =
       one + (((1 - one) - half) + (square * square * polynomial(kCos, square) - x * r.low));
@@ -260,10 +261,11 @@ SinCos small_sin_cos(const Pair& r) noexcept {
 double portable_exp(double x) noexcept { return exp_of_pair({x, 0}); }
 
 // log(2^k m) = k ln(2) + log(m). With f = m - 1 and s = f / (2 + f),
-//   log(m) = 2 s (1 + s^2/3 + s^4/5 + ...) = f - (f^2/2 - s (f^2/2 + R)),  R = 2 s^2/3 + 2 s^4/5 +
-//   ...
-// where f is exact and what is subtracted from it is small (Tang 1990, Table-driven implementation
-// of the logarithm function, section 3). The first term left out is below 2^-58 of the result.
+//   log(m) = 2 s (1 + s^2/3 + s^4/5 + ...) = f - (f^2/2 - s (f^2/2 + R)),
+//   R = 2 s^2/3 + 2 s^4/5 + ...
+// where f is exact and the number subtracted from it is small (Tang 1990, Table-driven
+// implementation of the logarithm function, section 3). The first omitted term is below 2^-58 of
+// the result.
 double portable_log(double x) noexcept {
   static constexpr std::array<double, 10> kTerms = {2.0 / 3,  2.0 / 5,  2.0 / 7,  2.0 / 9,
                                                     2.0 / 11, 2.0 / 13, 2.0 / 15, 2.0 / 17,
@@ -281,7 +283,7 @@ double portable_log(double x) noexcept {
   return k * kLn2High - ((half - (s * (half + sum) + k * kLn2Low)) - f);
 }
 
-// With a = exp(2|x|) - 1: a / (a + 2).
+// tanh |x| = a / (a + 2) with a = exp(2|x|) - 1.
 double portable_tanh(double x) noexcept {
   static constexpr auto kTerms = inverse_factorials<12>(2, 1, 1);
   const double size = std::fabs(x);
@@ -305,7 +307,7 @@ SinCos portable_sin_cos(double angle) noexcept {
           by.quarters == 1 || by.quarters == 2 ? -cos : cos};
 }
 
-// The series of portable_log, its first terms in pairs: a relative error of 2^-62.
+// Sums the series of portable_log with its first terms as pairs, for a relative error of 2^-62.
 Powers::Powers(double base) noexcept : log_(-kInfinity), log_rest_(0) {
   static constexpr std::array<double, 11> kTerms = {1.0 / 5,  1.0 / 7,  1.0 / 9,  1.0 / 11,
                                                     1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19,

@@ -4,17 +4,17 @@
 
 #include <qkv/export.h>
 
-// Elementary functions that have the same bits on every CPU and with every C library. A C library
-// holds several versions of each function, whose last bits differ, and chooses by the CPU. Here
-// every step is an addition, product or division rounded as IEEE 754 says, or arithmetic of
-// integers. Infinities, zeros and NaN give what they give in C. Float32 is computed in float64 and
-// rounded once.
+// Elementary functions whose results are bit-identical on every CPU and with every C library. A C
+// library holds several versions of each function, whose last bits differ, and chooses by the CPU.
+// Here every step is an addition, product or division rounded as IEEE 754 says, or integer
+// arithmetic. The results for infinities, zeros and NaN are those of C. A float32 result is
+// computed in float64 and rounded once.
 namespace qkv::core {
 
-// Within 1 ulp.
+// The error is at most 1 ulp.
 QKV_API double portable_exp(double x) noexcept;
 QKV_API double portable_log(double x) noexcept;
-// Within 3 ulp.
+// The error is at most 3 ulp.
 QKV_API double portable_tanh(double x) noexcept;
 
 inline float portable_exp(float x) noexcept { return static_cast<float>(portable_exp(double{x})); }
@@ -26,11 +26,11 @@ inline float portable_tanh(float x) noexcept {
 struct SinCos {
   double sin, cos;
 };
-// Within 1 ulp, for angles of any size; NaN for infinite ones.
+// The error is at most 1 ulp for angles of any size; infinite angles give NaN.
 QKV_API SinCos portable_sin_cos(double angle) noexcept;
 
-// Powers of one finite base, which is not negative, with finite exponents. Within 1.5 ulp; within 1
-// where |exponent log(base)| <= 100.
+// Powers of one finite non-negative base with finite exponents. The error is at most 1.5 ulp, and
+// at most 1 ulp where |exponent log(base)| <= 100.
 class QKV_API Powers {
  public:
   explicit Powers(double base) noexcept;

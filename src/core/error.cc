@@ -6,8 +6,8 @@
 namespace qkv {
 namespace {
 
-// "function: argument detail", on one line whatever users named; an empty argument (an error about
-// the whole call) is omitted.
+// Returns "function: argument detail" on one line, whatever characters the arguments hold. An empty
+// argument (an error about the whole call) is omitted.
 std::string sentence(std::string_view function, std::string_view argument,
                      std::string_view detail) {
   std::string text(function);
@@ -27,7 +27,8 @@ Error::Error(std::string_view function, std::string_view argument, std::string_v
       argument_(argument),
       kind_(kind) {}
 
-// Out of line, so that the type's identity is in the library and crosses shared-library boundaries.
+// The destructor is out of line, so that the type's identity is in the library and crosses
+// shared-library boundaries.
 Error::~Error() = default;
 
 Cancelled::Cancelled(std::string_view function)

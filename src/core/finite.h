@@ -14,7 +14,7 @@ namespace qkv::core {
 template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
 
-// 1 for NaN and infinities, else 0. Without branches: loops become vector code.
+// Returns 1 for NaN and infinities, else 0. It has no branches, so that loops become vector code.
 template <class T>
 BitsOf<T> exponent_is_full(T x) noexcept {
   static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>);
@@ -22,7 +22,7 @@ BitsOf<T> exponent_is_full(T x) noexcept {
   return static_cast<BitsOf<T>>((std::bit_cast<BitsOf<T>>(x) & kFull) == kFull);
 }
 
-// Whether none of n contiguous numbers is NaN or infinite.
+// True if all of n contiguous numbers are finite.
 template <class T>
 bool are_finite(const T* x, Index n) noexcept {
   BitsOf<T> odd = 0;
@@ -30,7 +30,7 @@ bool are_finite(const T* x, Index n) noexcept {
   return odd == 0;
 }
 
-// The same of each of `count` columns, row by row.
+// Finds, row by row, which of `count` columns hold a non-finite number ("odd" in the names here).
 template <class T, Index count>
 class OddColumns {
  public:

@@ -8,16 +8,16 @@
 
 namespace qkv::core {
 
-// A page has a multiple of so many keys: it begins where a block of keys that is read together may
-// begin, whole registers, for any target.
+// The number of keys of a page is a multiple of this. So a page begins where, on any target, a
+// block of keys that is read together (whole registers) may begin.
 inline constexpr Index kPageMultiple = 16;
 
-// The rows of an operand that one head of a batch entry, or of a sequence, has: where row j is, in
-// elements from the operand's data. Rows in pages are found through the entry's block table.
+// The offsets of the rows of one head of a batch entry or sequence, in elements from the operand's
+// data. Rows in pages are found through the entry's block table.
 class HeadRows {
  public:
   HeadRows() = default;
-  // Row 0 is row `first` of the head; of rows in pages, the entry's first.
+  // Row 0 is row `first` of the head; for rows in pages, the first row of the entry.
   HeadRows(const Problem& p, const Operand& x, Index b, Index head, Index first)
       : row_stride_(x.row_stride) {
     if (!x.in_pages()) {
@@ -35,7 +35,7 @@ class HeadRows {
     const Index page = j / page_rows_;
     return first_ + table_[page] * page_stride_ + (j - page * page_rows_) * row_stride_;
   }
-  // How many of rows j .. j + most - 1, from j on, are one row stride apart.
+  // The number of rows from j on, at most `most`, that are one row stride apart.
   Index run(Index j, Index most) const noexcept {
     return table_ == nullptr ? most : std::min(most, page_rows_ - j % page_rows_);
   }
@@ -43,7 +43,7 @@ class HeadRows {
  private:
   Index first_ = 0;
   Index row_stride_ = 0;
-  const Index* table_ = nullptr;  // null: not in pages
+  const Index* table_ = nullptr;  // null: the rows are not in pages
   Index page_rows_ = 0;
   Index page_stride_ = 0;
 };

@@ -6,7 +6,8 @@ namespace qkv::core {
 detail::InstanceTarget best_instance_target() noexcept {
   using detail::InstanceTarget;
 #if defined(__GNUC__) && defined(__x86_64__)
-  // Every feature that the instances are compiled for; the test includes operating system support.
+  // The CPU must have every feature that the instances are compiled for. The test includes
+  // operating system support.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");

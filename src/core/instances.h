@@ -10,7 +10,8 @@
 // The compiled instances of a user function, and the choice between them.
 namespace qkv::core {
 
-// The best instance that is at most `wanted`. Tables ascend and begin with the baseline.
+// Returns the best instance whose target is at most `wanted`. Tables ascend and begin with the
+// baseline.
 template <class Instance>
 const Instance& instance_for(std::span<const Instance> table, detail::InstanceTarget wanted) {
   std::size_t best = 0;
@@ -29,7 +30,7 @@ inline const detail::MaskInstance& instance_for(const MaskMod& mod, detail::Inst
                       wanted);
 }
 
-// Its loop for T, float or double.
+// Applies the instance's loop for T, float or double.
 template <class T>
 void apply_instance(const detail::ScoreInstance& instance, const void* callable,
                     const detail::ScoreTile<T>& tile) {
@@ -40,7 +41,7 @@ void apply_instance(const detail::ScoreInstance& instance, const void* callable,
   }
 }
 
-// The best target that this CPU supports.
+// The best instance target that this CPU supports.
 detail::InstanceTarget best_instance_target() noexcept;
 
 }  // namespace qkv::core

@@ -12,8 +12,9 @@
 
 namespace qkv::core {
 
-// The Euclidean norm of value(0) .. value(n-1), in float64: kRowSums partial sums of squares, added
-// in ascending order. Scaled by a power of two where squares overflow or underflow.
+// The Euclidean norm of value(0) .. value(n-1), in float64. Squares are summed in kRowSums partial
+// sums, which are added in ascending order. Values are scaled by a power of two if squares overflow
+// or underflow.
 template <class F>
 double euclidean_length(Index n, const F& value) {
   const auto squares = [&](int power) {

@@ -10,15 +10,16 @@
 #include "core/problem.h"
 #include "core/tile_classes.h"
 
-// What each mask of the list ResolvedMask allows. There are two kinds:
-//   an interval   allows(mask, p, at, j) and keys(mask, at, Tk): a query sees a contiguous range
-//   a question    only allows(mask, p, at, j); optionally, if there is a faster way than key by
-//                 key, ask(mask, p, at, j0, n, target, allowed), and, if whole tiles are known in
-//                 advance, tile_class(mask, at, tile_i, tile_j)
+// The query-key pairs that each mask of the list ResolvedMask allows. There are two kinds of masks:
+//   an interval   has allows(mask, p, at, j) and keys(mask, at, Tk): a query attends to a
+//                 contiguous range of keys
+//   a question    has only allows(mask, p, at, j), an answer for each pair; optionally, a faster
+//                 ask(mask, p, at, j0, n, target, allowed) for n keys, and, if whole tiles are
+//                 known in advance, tile_class(mask, at, tile_i, tile_j)
 // `allows` is the definition, used by the reference. A mask without it does not compile.
 namespace qkv::core {
 
-// One query of one head, with everything a mask needs to know about it.
+// One query of one head, with everything that a mask needs to know about it.
 struct QueryAt {
   Index b = 0;
   Index h = 0;
@@ -26,7 +27,7 @@ struct QueryAt {
   Index o = 0;  // the diagonal: j = i + o
 };
 
-// Keys begin .. end-1.
+// The keys begin .. end-1.
 struct KeyRange {
   Index begin = 0;
   Index end = 0;
@@ -34,7 +35,8 @@ struct KeyRange {
   Index size() const noexcept { return empty() ? 0 : end - begin; }
 };
 
-// Non-zero; a bool is read as its byte, which in foreign memory may be other than 0 or 1.
+// True if the element is not zero. A bool is read as its byte, which in foreign memory may be other
+// than 0 or 1.
 inline bool is_set(const Operand& x, Index offset) noexcept {
   if (x.dtype == DType::kBool) return static_cast<const unsigned char*>(x.data)[offset] != 0;
   return load<Index>(x.dtype, x.data, offset) != 0;
@@ -45,7 +47,7 @@ inline At place_of(const QueryAt& at, Index j) {
           static_cast<std::int32_t>(at.i), static_cast<std::int32_t>(j)};
 }
 
-// Larger than any size; sums of three do not overflow.
+// A number larger than any size, of which sums of three do not overflow.
 inline constexpr Index kFar = Index{1} << 60;
 inline Index diagonal_of(const QueryAt& at) { return at.i + std::clamp(at.o, -kFar, kFar); }
 
@@ -86,7 +88,8 @@ inline KeyRange keys(const LengthMask& mask, const QueryAt& at, Index) {
 
 // ---- keep, padding --------------------------------------------------------------------------
 
-// allowed_n &= the value of a byte or integer array for key n.
+// Clears allowed_n if "the element for key n is set" differs from `wanted`; the array is bytes or
+// integers.
 inline void ask_array(const Operand& x, Index offset, bool wanted, Index n, std::uint8_t* allowed) {
   const Index stride = x.col_stride;
   if ((x.dtype == DType::kBool || x.dtype == DType::kUInt8) && stride == 1) {
@@ -112,7 +115,7 @@ inline void ask(const KeepMask& mask, const Problem& p, const QueryAt& at, Index
   ask_array(mask.keep, place_in(mask, p, at, j0), true, n, allowed);
 }
 
-// For the key at j and those of its line of memory, before they are asked about.
+// Prefetches the mask's line of memory with key j, before its keys are evaluated.
 inline void prefetch(const KeepMask& mask, const Problem& p, const QueryAt& at, Index j) {
   const auto* bytes = static_cast<const std::byte*>(mask.keep.data);
   prefetch(bytes + bytes_of(mask.keep.dtype, place_in(mask, p, at, j)));
@@ -178,7 +181,7 @@ inline bool is_interval(const ResolvedMask& mask) noexcept {
   return std::visit([]<AnyMask M>(const M&) { return IntervalMask<M>; }, mask);
 }
 
-// The keys that all intervals leave to a query.
+// The keys that all interval masks allow for a query.
 inline KeyRange live_range(const Problem& p, const QueryAt& at, Index Tk) {
   KeyRange range{0, Tk};
   const auto narrow = [&]<AnyMask M>(const M& mask) {
@@ -191,7 +194,7 @@ inline KeyRange live_range(const Problem& p, const QueryAt& at, Index Tk) {
   return range.empty() ? KeyRange{} : range;
 }
 
-// allowed_n = whether all questions allow key j0 + n, for n keys.
+// Sets allowed_n to 1 if all questions allow key j0 + n, else to 0, for n keys.
 inline void find_allowed(const Problem& p, detail::InstanceTarget target, const QueryAt& at,
                          Index j0, Index n, std::uint8_t* allowed) {
   std::fill(allowed, allowed + n, std::uint8_t{1});
@@ -209,7 +212,7 @@ inline void find_allowed(const Problem& p, detail::InstanceTarget target, const 
   for (const ResolvedMask& mask : p.masks) std::visit(restrict_to, mask);
 }
 
-// Prefetches what masks have for a query and a panel of keys from j on.
+// Prefetches the mask arrays for a query and a panel of keys from j on.
 inline void prefetch_masks(const Problem& p, const QueryAt& at, Index j) {
   const auto ask_for = [&]<AnyMask M>(const M& mask) {
     if constexpr (requires { prefetch(mask, p, at, j); }) prefetch(mask, p, at, j);
@@ -217,8 +220,8 @@ inline void prefetch_masks(const Problem& p, const QueryAt& at, Index j) {
   for (const ResolvedMask& mask : p.masks) std::visit(ask_for, mask);
 }
 
-// What is known in advance of a row and the keys of one tile: kFull only if no question may forbid
-// a key.
+// The class, known in advance, of a query's row in one tile of keys. It is kFull only if no
+// question may forbid a key.
 inline TileClass tile_class(const Problem& p, const QueryAt& at, Index tile_j) {
   const auto class_of = [&]<AnyMask M>(const M& mask) {
     if constexpr (IntervalMask<M>) {

@@ -12,7 +12,7 @@
 
 namespace qkv::core {
 
-// The parts concatenated: text("D = ", 64). Numbers as a stream prints them.
+// Concatenates the parts, text("D = ", 64), with numbers as a stream prints them.
 template <class... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream out;
@@ -21,7 +21,7 @@ std::string text(const Parts&... parts) {
   return out.str();
 }
 
-// "k [2,8,7,64]": how messages show a view.
+// Returns a view in the form of messages: "k [2,8,7,64]".
 inline std::string shown(std::string_view name, const ConstView& view) {
   return text(name, " ", to_string(view.shape()));
 }

@@ -8,11 +8,12 @@
 #include <string>
 #include <string_view>
 
-// How messages and reports write what users named: files, variables of the environment, arrays.
+// The form in which messages and reports write names that users gave: files, environment variables,
+// arrays.
 namespace qkv::core {
 
-// The code point that starts at text[at]; advances `at` past it. Empty, with `at` unchanged, for
-// invalid UTF-8: truncated, overlong, a surrogate, past U+10FFFF.
+// Returns the code point that starts at text[at] and advances `at` past it. For invalid UTF-8
+// (truncated, overlong, a surrogate, past U+10FFFF) returns nothing and leaves `at` unchanged.
 inline std::optional<char32_t> next_code_point(std::string_view text, std::size_t& at) {
   if (at >= text.size()) return std::nullopt;
   const auto byte = [&](std::size_t n) { return static_cast<unsigned char>(text[at + n]); };
@@ -33,19 +34,20 @@ inline std::optional<char32_t> next_code_point(std::string_view text, std::size_
   return c;
 }
 
-// C0, delete and C1: characters that a terminal acts on.
+// True for C0, delete and C1, the characters that a terminal acts on.
 constexpr bool is_control(char32_t c) { return c < 0x20 || (c >= 0x7F && c <= 0x9F); }
 
-// Marks that end a line or change the direction of the following text, and other invisible ones.
-// The two joiners, U+200C and U+200D, belong to words and to emoji, and stay.
+// True for marks that end a line or change the direction of the following text, and for other
+// invisible ones. The two joiners, U+200C and U+200D, belong to words and to emoji, and are not
+// included.
 constexpr bool is_unseen(char32_t c) {
   return c == 0xAD || c == 0x61C || c == 0x200B || c == 0x200E || c == 0x200F ||
          (c >= 0x2028 && c <= 0x202E) || c == 0x2060 || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
 }
 
-// The text on one line that is safe on a terminal: control characters and bytes that are not UTF-8
-// as \xNN, marks that are not seen as \uNNNN, cut off by "..." after `limit` code points. Such a
-// line is unchanged by another call.
+// Returns the text on one line that is safe on a terminal: control characters and bytes that are
+// not UTF-8 become \xNN, invisible marks become \uNNNN, and "..." replaces the text after `limit`
+// code points. Without a limit, a second call leaves the line unchanged.
 inline std::string on_one_line(std::string_view text,
                                std::size_t limit = std::numeric_limits<std::size_t>::max()) {
   std::string line;

@@ -7,10 +7,10 @@
 
 namespace qkv::core {
 
-// An array as the loops address it: [batch axes..., head, row, column]. A stride is 0 along an axis
-// that the array does not have or broadcasts along; those of q8 count numbers too, and its columns
-// are next to each other. Rows are queries or keys, columns keys, channels or units, depending on
-// the operand.
+// An array in the form in which loops address it: [batch axes..., head, row, column]. A stride is 0
+// along an axis that the array does not have or broadcasts along. Strides count numbers, for q8
+// too, whose columns are contiguous. Rows are queries or keys, and columns are keys, channels or
+// units, depending on the operand.
 template <class Void>
 struct BasicOperand {
   Void* data = nullptr;
@@ -19,8 +19,8 @@ struct BasicOperand {
   Index head_stride = 0;
   Index row_stride = 0;
   Index col_stride = 0;
-  Index entry_stride = 0;  // for an array with one axis for all batch axes, or for sequences
-  Index page_rows = 0;     // of keys and values in pages: core/head_rows.h finds their rows
+  Index entry_stride = 0;  // of an array with one axis for all batch axes, or for sequences
+  Index page_rows = 0;     // for keys and values in pages: see core/head_rows.h
   Index page_stride = 0;
 
   bool given() const noexcept { return dtype != DType::kNone; }
@@ -29,14 +29,14 @@ struct BasicOperand {
 using Operand = BasicOperand<const void>;
 using ResultOperand = BasicOperand<void>;
 
-// Elements from the first one to (h, row, col) of the batch entry at `batch_offset`.
+// The elements from the first one to (h, row, col) of the batch entry at `batch_offset`.
 template <class Void>
 Index offset_of(const BasicOperand<Void>& x, Index batch_offset, Index h, Index row,
                 Index col) noexcept {
   return batch_offset + h * x.head_stride + row * x.row_stride + col * x.col_stride;
 }
 
-// The offset of flat batch entry b: b counts the batch axes in row-major order.
+// The offset of flat batch entry b, where b counts the batch axes in row-major order.
 template <class Void>
 Index batch_offset(const BasicOperand<Void>& x, const Dims& batch, Index b) noexcept {
   Index offset = b * x.entry_stride;

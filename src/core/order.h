@@ -8,55 +8,57 @@
 // lengths, counted from index 0 of the sequence. Changing one changes the bits of every result.
 namespace qkv::core {
 
-// Keys of one softmax chunk: maximum, exponentials, sum and weighted sum start afresh in each, and
-// chunks are merged in ascending order. Measured (forward, float32, D = 64, T = 512 and 2048): 256
-// keys reach 79 and 84 % of the multiply-add peak, 512 reach 81 and 85.5 %, 1024 reach 81 and 85 %,
-// 128 lose 4 to 5 points.
+// The keys of one softmax chunk: maximum, exponentials, sum and weighted sum start anew in each,
+// and chunks are merged in ascending order. Measured (forward, float32, D = 64, T = 512 and 2048):
+// 256 keys reach 79 and 84 % of the multiply-add peak, 512 reach 81 and 85.5 %, 1024 reach 81 and
+// 85 %, and 128 lose 4 to 5 points.
 inline constexpr Index kKeyChunk = 512;
 
-// The same for keys of D channels (in additive attention too, whatever its units). For wide rows,
-// chunks of 256 keys take no more time (AVX-512, D = 128) or some 5 to 10 % less (AVX2, D = 128 to
-// 1,024: a chunk's values stay in the cache), and the weighted sum is more accurate.
+// The keys of a chunk for keys of D channels (in additive attention too, for any number of units).
+// For wide rows chunks of 256 keys take equal time (AVX-512, D = 128) or 5 to 10 % less (AVX2, D =
+// 128 to 1,024: a chunk's values stay in the cache), and the weighted sum is more accurate.
 inline constexpr Index key_chunk(Index D) { return D < 128 ? kKeyChunk : kKeyChunk / 2; }
 
-// Sums of exponentials run in parallel, key j in sum j mod 64, and are then added as a fixed tree.
-// 64 keys are the width of the measured register tiles and key panels: four registers of 16 float32
-// (AVX-512), a multiple of every narrower register, and enough chains to hide the latency of an
-// addition.
+// The number of partial sums of exponentials: key j is added to sum j mod 64, and the sums are
+// added as a fixed tree. 64 keys are the width of the measured register tiles and packed key
+// panels: four registers of 16 float32 (AVX-512), a multiple of every narrower register, and enough
+// chains to hide the latency of an addition.
 inline constexpr Index kPartialSums = 64;
 
-// Sums of products of a row with itself, or with another, in row maps: channel c in sum c mod 16,
-// four SSE registers, then a tree.
+// The number of partial sums of a product of a row with itself or with another, in the transforms
+// of rows: channel c is added to sum c mod 16, four SSE registers, and the sums are added as a
+// tree.
 inline constexpr Index kRowSums = 16;
 
-// Channels of a score, or terms of another product of rows with a matrix, that one accumulator sums
-// from zero; blocks are added in ascending order. Measured (float32, docs/performance.md): blocks
-// of 64 keep the error of D = 64 and cost the forward pass nothing; those of 128 leave a score up
-// to 1.4 times that error.
+// The channels of a score, or the terms of another product of rows with a matrix, that one
+// accumulator sums from zero; blocks are added in ascending order. Measured (float32,
+// docs/performance.md): blocks of 64 keep the error of D = 64 and cost the forward pass nothing;
+// those of 128 leave a score up to 1.4 times that error.
 inline constexpr Index kChannelBlock = 64;
 
-// Units of the additive score summed from zero before they are added to the score. Measured
-// (U = 256, deviations 0.1 to 100): chunks of 32 leave a largest error of 4e-7 to 1.8e-6, one
-// long sum 1.1e-5 when all v are positive; they cost nothing.
+// The units of the additive score that are summed from zero before they are added to the score.
+// Measured (U = 256, deviations 0.1 to 100): chunks of 32 leave a largest error of 4e-7 to 1.8e-6,
+// one long sum 1.1e-5 when all v are positive; they cost nothing.
 inline constexpr Index kUnitChunk = 32;
 
-// Keys (for dq) or queries (for dk, dv) of one block of the backward pass; blocks are added in
+// The keys (for dq) or queries (for dk, dv) of one block of the backward pass; blocks are added in
 // ascending order. Measured: blocks of 128 keys processed by two threads reach 91 to 93 % of the
-// two-core peak, with equal bits for one and two threads.
+// two-core peak, with bit-identical results for one and two threads.
 inline constexpr Index kGradientBlock = 128;
 
-// Exponents x below which a weight exp(x) counts as 0: ln(2^-72), in float64 ln(2^-968). Subnormal
-// operands and results take some 150 cycles on many CPUs; weights from here on leave factors of
-// 2^54 before a product is one (docs/decisions/0032-small-weights-are-zero.md).
+// The exponent x below which a weight exp(x) counts as 0: ln(2^-72), in float64 ln(2^-968).
+// Subnormal operands and results take some 150 cycles on many CPUs. The smallest weight that is
+// kept may be multiplied by 2^-54 before a product is subnormal
+// (docs/decisions/0032-small-weights-are-zero.md).
 template <class T>
 inline constexpr T kLeastExponent = sizeof(T) == 4 ? T(-49.9065970003) : T(-670.966470782027);
 
-// exp(x) is a normal number for x from here on: the threshold of exponentials that are results, not
-// weights.
+// The smallest x for which exp(x) is a normal number: the threshold for exponentials that are
+// results, not weights.
 template <class T>
 inline constexpr T kNormalExponent = sizeof(T) == 4 ? T(-87.3) : T(-708.3);
 
-// Above this the rounding of lse shows in the weights exp(s - lse): core/weight_factor.h.
+// The lse above which its rounding shows in the weights exp(s - lse): see core/weight_factor.h.
 inline constexpr int kLargeLse = 16;
 
 static_assert(kKeyChunk % kPartialSums == 0, "a chunk starts at partial sum 0");

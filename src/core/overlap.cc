@@ -10,14 +10,14 @@
 namespace qkv::core {
 namespace {
 
-// An axis with at least two elements, its stride made positive; bytes.
+// An axis with at least two elements, with its stride in bytes made positive.
 struct Axis {
   Index size = 0;
   Index stride = 0;
 };
 
-// The bytes of an array: {begin + sum_axis n_axis * stride_axis + byte}, 0 <= n_axis < size_axis,
-// 0 <= byte < element. Axes in order of ascending stride.
+// The bytes of an array: {begin + sum_axis n_axis * stride_axis + byte}, 0 <= n_axis < size_axis, 0
+// <= byte < element. The axes are in order of ascending stride.
 struct Footprint {
   std::uintptr_t begin = 0;
   Index element = 0;
@@ -29,7 +29,7 @@ struct Footprint {
 
 bool is_empty(const ConstView& view) { return !view.given() || view.element_count() == 0; }
 
-// No overflow: a view's extent in bytes fits (checked when it was made).
+// Nothing overflows here: a view's extent in bytes fits, which was checked when it was made.
 Footprint footprint_of(const ConstView& view) {
   Footprint result;
   result.element = static_cast<Index>(size_of(view.dtype()));
@@ -48,9 +48,9 @@ Footprint footprint_of(const ConstView& view) {
   return result;
 }
 
-// Modulo g bytes, the array lies in the circular interval of this length from its begin. Axes with
-// a stride of g or more must be multiples of it: nullopt if they are not. (The interval may be
-// longer than the period; it then overlaps everything.)
+// The length of the circular interval modulo g bytes, from the array's begin, in which the array
+// lies. Axes with a stride of g or more must be multiples of g; the result is nullopt if they are
+// not. (The interval may be longer than the period; it then overlaps everything.)
 std::optional<Index> extent_modulo(const Footprint& array, Index g) {
   Index extent = array.element;
   for (const Axis& axis : array.axes()) {
@@ -63,14 +63,14 @@ std::optional<Index> extent_modulo(const Footprint& array, Index g) {
   return extent;
 }
 
-// (to - from) mod g, in 0..g-1.
+// Returns (to - from) mod g, in 0..g-1.
 Index distance_modulo(std::uintptr_t from, std::uintptr_t to, Index g) {
   const auto period = static_cast<std::uintptr_t>(g);
   if (to >= from) return static_cast<Index>((to - from) % period);
   return static_cast<Index>((period - (from - to) % period) % period);
 }
 
-// Proved by the modulus g, for interleaved arrays.
+// True if the modulus g proves that the arrays are disjoint, as for interleaved arrays.
 bool disjoint_modulo(const Footprint& a, const Footprint& b, Index g) {
   const auto extent_a = extent_modulo(a, g);
   const auto extent_b = extent_modulo(b, g);
@@ -79,7 +79,7 @@ bool disjoint_modulo(const Footprint& a, const Footprint& b, Index g) {
   return distance >= *extent_a && distance + *extent_b <= g;
 }
 
-// The addresses [begin, end) between which an array's elements are; a footprint without its axes.
+// The addresses [begin, end) between which an array's elements are: a footprint without its axes.
 struct Range {
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
@@ -87,7 +87,7 @@ struct Range {
 
 Range range_of(const ConstView& view) {
   const auto element = static_cast<Index>(size_of(view.dtype()));
-  Index before = 0;  // the data pointer, and after it; in elements
+  Index before = 0;  // reach before and behind the data pointer, in elements
   Index behind = 0;
   for (int axis = 0; axis < view.rank(); ++axis) {
     const Index reach = view.size(axis) < 2 ? 0 : (view.size(axis) - 1) * view.stride(axis);
@@ -98,7 +98,8 @@ Range range_of(const ConstView& view) {
           data + static_cast<std::uintptr_t>((behind + 1) * element)};
 }
 
-// What nearly all pairs of arrays are, found without sorting their axes.
+// True if the address ranges are disjoint, as for nearly all pairs of arrays. It needs no sorted
+// axes.
 bool apart(const Range& a, const Range& b) { return a.end <= b.begin || b.end <= a.begin; }
 
 }  // namespace
@@ -119,7 +120,7 @@ bool may_overlap(const ConstView& a, const ConstView& b) {
 bool self_overlaps(const ConstView& v) {
   if (is_empty(v) || v.is_contiguous()) return false;
   const Footprint array = footprint_of(v);
-  // Each axis must step past everything that the axes of smaller strides reach.
+  // Each axis must step past all bytes that the axes of smaller strides reach.
   Index reach = array.element;
   for (const Axis& axis : array.axes()) {
     if (axis.stride < reach) return true;

@@ -4,16 +4,16 @@
 
 #include <qkv/view.h>
 
-// Whether strided arrays share memory. An exact decision is as hard as integer programming; these
-// return false only if it is proved, which covers slices, permutations and interleaved slices of
-// one buffer. Absent views and arrays without elements share nothing.
+// Tests whether strided arrays share memory. An exact decision is as hard as integer programming,
+// so the tests return false only if that is proved, which covers slices, permutations and
+// interleaved slices of one buffer. Absent views and arrays without elements share nothing.
 namespace qkv::core {
 
-// Whether a byte may belong to an element of both.
+// True if a byte may belong to an element of each array.
 bool may_overlap(const ConstView& a, const ConstView& b);
 
-// Whether two different indices of one array may refer to a common byte (a stride of 0, for
-// example). Such an array cannot hold results.
+// True if two different indices of one array may refer to a common byte, for example with a stride
+// of 0. Such an array cannot hold results.
 bool self_overlaps(const ConstView& v);
 
 }  // namespace qkv::core

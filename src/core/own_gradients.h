@@ -12,14 +12,14 @@
 
 namespace qkv::core {
 
-// Gradient accumulators: for each target a C-ordered array of T in the shape of the user's buffer,
-// which is the buffer itself if it has that layout and is overwritten.
+// The accumulators of gradients. Each target has a C-ordered array of T in the shape of the user's
+// buffer; it is the buffer itself if that has this layout and is overwritten.
 template <class T>
 class OwnGradients {
  public:
   OwnGradients(const Problem& p, const GradientResults& to) : p_(p), to_(to) {}
 
-  // Memory for the targets for which needs(target).
+  // Takes memory for the targets for which needs(target) is true.
   template <class AnyArena, class Needs>
   void take(AnyArena& arena, const Needs& needs) {
     const auto targets = to_.all();
@@ -31,7 +31,7 @@ class OwnGradients {
                                     : arena.template take<T>(target.buffer.element_count()).data();
     }
   }
-  // Sets to 0 all that have memory and for which is_summed(target).
+  // Sets to 0 all accumulators that have memory and for which is_summed(target) is true.
   template <class IsSummed>
   void clear(const StopPoint& stop, const IsSummed& is_summed) const {
     const auto targets = to_.all();
@@ -47,7 +47,7 @@ class OwnGradients {
   T* at(const GradientTarget& target, Index b, Index h, Index row, Index col) const {
     return of(target) + offset_of(target.own, batch_offset(target.own, p_.batch, b), h, row, col);
   }
-  // Writes to the users' buffers, rounded once.
+  // Writes the accumulators to the users' buffers, rounded once.
   void deliver(const StopPoint& stop) const {
     for (const GradientTarget* target : to_.all()) {
       if (of(*target) != nullptr && !is_in_place(*target)) deliver(*target, stop);
@@ -66,7 +66,7 @@ class OwnGradients {
     const auto at = std::find(targets.begin(), targets.end(), &target) - targets.begin();
     return own_[static_cast<std::size_t>(at)];
   }
-  // A row of the last axis.
+  // Writes one row, along the last axis.
   static void deliver_row(const T* from, Index count, const GradientTarget& target, Index offset) {
     const View& buffer = target.buffer;
     const Index stride = buffer.rank() == 0 ? 1 : buffer.stride(-1);

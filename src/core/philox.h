@@ -10,9 +10,9 @@
 
 namespace qkv::core {
 
-// Philox4x32-10: ten rounds of two 32x32 -> 64 bit products, a pure function of counter and key.
-// Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011), which gives
-// the multipliers and the key increments (from the golden ratio and sqrt(3) - 1).
+// Philox4x32-10: ten rounds of two 32x32 -> 64 bit products, a pure function of counter and key
+// (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). The paper
+// gives the multipliers and the key increments (from the golden ratio and sqrt(3) - 1).
 constexpr std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
                                                      std::array<std::uint32_t, 2> key) noexcept {
   for (int round = 0; round < 10; ++round) {
@@ -26,8 +26,8 @@ constexpr std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4
   return counter;
 }
 
-// What determines the dropped weights of one query: the key, the upper words of the counter, and
-// the threshold that words are compared with.
+// The numbers that determine the dropped weights of one query: the key, the upper words of the
+// counter, and the threshold with which words are compared.
 struct DropoutRow {
   std::uint32_t key[2] = {};
   std::uint32_t threshold = 0;
@@ -36,8 +36,8 @@ struct DropoutRow {
   std::uint32_t i = 0;
 };
 
-// The dropout mask: key = seed (low, high), counter = (floor(j/4), i, h, b), word j mod 4; the
-// weight is dropped if word < floor(p * 2^32).
+// The dropout draw: key = seed (low, high), counter = (floor(j/4), i, h, b), word j mod 4. The
+// weight is dropped if the word is less than floor(p * 2^32).
 class DropoutMask {
  public:
   DropoutMask() = default;
@@ -53,7 +53,7 @@ class DropoutMask {
             static_cast<std::uint32_t>(i)};
   }
 
-  // For keys 4*group .. 4*group+3: true if the weight is kept.
+  // Returns for keys 4*group .. 4*group+3 whether the weight is kept.
   std::array<bool, 4> kept(Index b, Index h, Index i, Index group) const noexcept {
     const auto words =
         philox4x32_10({static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(i),

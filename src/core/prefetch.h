@@ -4,9 +4,9 @@
 
 namespace qkv::core {
 
-// Asks for the line of far memory at p, to be read soon or, with kWrite, to be written, for the
-// second-level cache. The empty statement keeps it: gcc 12 takes a function that does nothing but
-// prefetch for one without effects, and leaves its calls out.
+// Prefetches the cache line at p into the second-level cache, to be read soon or, with kWrite, to
+// be written. The empty asm statement keeps the prefetch: gcc 12 takes a function that only
+// prefetches for one without effects, and omits its calls.
 enum class Access { kRead, kWrite };
 template <Access kAccess = Access::kRead>
 inline void prefetch(const void* p) {

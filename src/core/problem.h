@@ -16,11 +16,11 @@
 #include "core/stop.h"
 #include "core/storage.h"
 
-// One call of attention with everything checked and every default filled in, as implementations see
-// it.
+// One call of attention with everything checked and every default filled in: the form that
+// implementations read.
 namespace qkv::core {
 
-// What is made of two rows: left . right, or sum_u v_u tanh(left_u + right_u).
+// The product of two rows in a score: left . right, or sum_u v_u tanh(left_u + right_u).
 enum class PairProduct { kDot, kTanh };
 
 // One batch entry, or one packed sequence: queries q0 .. q0+Tq-1 of the rows, keys k0 .. k0+Tk-1.
@@ -31,7 +31,7 @@ struct Sequence {
   Index Tk = 0;
 };
 
-// The masks of the public list, one for one, ready to be asked (core/masks.h).
+// The masks of the public list, one for one, in the form that core/masks.h evaluates.
 struct CausalMask {};
 struct WindowMask {
   Window window;
@@ -56,23 +56,23 @@ static_assert(std::variant_size_v<ResolvedMask> == std::variant_size_v<Mask>);
 
 struct Problem {
   std::string_view function;  // the public function called, for messages
-  StopPoint stop;             // of its context
+  StopPoint stop;             // polls the stop flag of its context
 
   Dims batch;             // batch axes; B is their product
   bool head_axis = true;  // whether results have a head axis (not in rank 2 and rank 3 calls)
   Index B = 1, H = 1, G = 1;
   Index value_heads = 1;  // heads of v: G, unless each query head has its own keys
-  Index Tq = 0, Tk = 0;   // of the longest sequence, if packed; Tk of the longest entry, if paged
+  Index Tq = 0, Tk = 0;   // of the longest packed sequence; Tk of the longest paged entry
   Index Dq = 0, Dk = 0, E = 0, U = 0;
   Index key_chunk = kKeyChunk;       // key_chunk(Dk), see core/order.h
   Index q_rows = 0, k_rows = 0;      // rows of q and k: Tq and Tk, or the packed totals
-  DType dtype = DType::kNone;        // of q and out
+  DType dtype = DType::kNone;        // dtype of q and out
   DType accumulator = DType::kNone;  // float32 or float64 (complex128 in gradient checks)
 
   Operand q, k, v;                     // columns = channels
   Operand cu_seqlens_q, cu_seqlens_k;  // rows = sequences
   bool packed() const noexcept { return cu_seqlens_q.given(); }
-  // Keys and values in pages: how many keys each batch entry has, and the pages where they are.
+  // Keys and values in pages: the number of keys of each batch entry, and the pages that hold them.
   Operand context_lens;                 // rows = batch entries
   std::span<const Index> block_tables;  // [B, table_pages]
   Index table_pages = 0;
@@ -81,7 +81,7 @@ struct Problem {
 
   RowMaps query_maps, key_maps;  // of q and of k
   PairProduct product = PairProduct::kDot;
-  Operand score_v;  // of kTanh [U]: columns = units
+  Operand score_v;  // of kTanh: [U], columns = units
   double scale = 1;
   double softcap = 0;
   std::span<const ScoreMod> mods;  // of the caller's options
@@ -127,13 +127,13 @@ struct Problem {
   Index value_head(Index g) const noexcept { return g * value_heads / G; }
 };
 
-// Owns the memory that a problem refers to, which does not move.
+// A problem that owns the memory to which it refers, so it does not move.
 struct ResolvedProblem : Problem {
   ResolvedProblem() = default;
   ResolvedProblem(const ResolvedProblem&) = delete;
   ResolvedProblem& operator=(const ResolvedProblem&) = delete;
   std::vector<ResolvedMask> own_masks;
-  // As they were when checked.
+  // Copies of the caller's numbers, as they were when checked.
   std::vector<Index> own_cu_seqlens_q, own_cu_seqlens_k, own_context_lens, own_block_tables;
 };
 

@@ -8,34 +8,35 @@
 
 #include "core/operand.h"
 
-// The maps applied to each row of q, and of k, before pairs are formed: a score is two of these and
-// a pair product. reference/row_maps.h has the loops.
+// The transforms of each row of q and of k ("row maps") before query-key pairs are formed. A score
+// is the transforms of both rows and a product of the pair. The loops are in reference/row_maps.h.
 namespace qkv::core {
 
-// y = x / |x|
+// Cosine: y = x / |x|.
 struct UnitRows {};
 
-// y_c = g_c x_c / sqrt(mean of x_c^2 + eps): RMSNorm (Zhang and Sennrich 2019, eq. 4).
+// RMS norm: y_c = g_c x_c / sqrt(mean of x_c^2 + eps) (RMSNorm, Zhang and Sennrich 2019, eq. 4).
 struct RmsRows {
-  Operand gain;  // columns = channels, heads those of the rows; absent: 1
+  Operand gain;  // columns = channels, heads = those of the rows; absent: 1
   double eps = 0;
 };
 
-// Pairs m of the first `width` values are rotated by the angle position * frequency_m (Su et al.
-// 2021, section 3.4.2), the others are unchanged.
+// RoPE rotation: pairs m of the first `width` values are rotated by the angle position *
+// frequency_m (Su et al. 2021, section 3.4.2), and the other values are unchanged.
 struct RotatedRows {
   bool halves = false;  // pairs (m, m + width/2), else (2m, 2m + 1)
   Index width = 0;
-  double base = 0;      // frequency_m = base^(-2m/width), unless frequencies are given:
+  double base = 0;      // frequency_m = base^(-2m/width), unless frequencies are given
   Operand frequencies;  // columns = pairs
-  Operand positions;    // of rows; absent: RowAt::place of each row
+  Operand positions;    // one per row; absent: RowAt::place of each row
 };
 
-// The maps that preserve the width of a row. A new one does not compile until it has its loops.
+// The transforms that preserve the width of a row. A new one does not compile until it has its
+// loops.
 using RowMap = std::variant<UnitRows, RmsRows, RotatedRows>;
 
-// y_u = sum_c w_uc x_c + b_u; if `turned`, w is read as w_cu. Shared by all query heads, or one per
-// head; the latter, for k, makes one row per query head.
+// Projection: y_u = sum_c w_uc x_c + b_u. If `turned` (transposed), w is read as w_cu. All query
+// heads share one w, or each has its own, which for k makes one row per query head.
 struct RowProduct {
   Operand w;
   bool turned = false;
@@ -45,7 +46,8 @@ struct RowProduct {
   bool given() const noexcept { return w.given(); }
 };
 
-// Maps that preserve the width, applied in order, then a product, if there is one.
+// The transforms of a row: those that preserve the width, in order, then the projection, if it is
+// given.
 class RowMaps {
  public:
   RowProduct product;
@@ -56,7 +58,7 @@ class RowMaps {
     product = {};
     count_ = 0;
   }
-  // Whether one of them has a gain. At most one has.
+  // True if one of the transforms has a gain. At most one has.
   bool have_gain() const noexcept {
     for (const RowMap& map : maps()) {
       const auto* norm = std::get_if<RmsRows>(&map);
@@ -65,7 +67,7 @@ class RowMaps {
     return false;
   }
   bool is_identity() const noexcept { return count_ == 0 && !product.given(); }
-  // The width of the result for rows of `width`.
+  // The width of a transformed row whose width is `width` before.
   Index width(Index width) const noexcept { return product.given() ? product.units : width; }
 
  private:

@@ -15,7 +15,7 @@ Index count_elements(std::string_view function, const Dims& shape) {
   for (const Index size : shape) {
     if (size < 0) throw Error(function, "shape", "has a negative size: " + to_string(shape));
     empty = empty || size == 0;
-    // A size of 0 counts as 1: the strides of an empty array are products too.
+    // A size of 0 counts as 1, because the strides of an empty array are products too.
     const auto product = checked_multiply(count, std::max<Index>(size, 1));
     if (!product) {
       throw Error(

@@ -12,17 +12,18 @@
 // Arithmetic on shapes, and the one loop over all elements of strided arrays.
 namespace qkv::core {
 
-// element_count(shape), with the name of the public function for the Error.
+// Computes element_count(shape); an Error has the name of the public function.
 Index count_elements(std::string_view function, const Dims& shape);
 
-// The shape that both broadcast to, aligned from the right as in NumPy; nullopt if they do not.
+// Returns the shape to which both broadcast, aligned from the right as in NumPy; nullopt if they do
+// not.
 std::optional<Dims> broadcast_shapes(const Dims& a, const Dims& b);
 
-// The axes [first, last) of a list of sizes or strides.
+// Returns the axes [first, last) of a list of sizes or strides.
 Dims sub_dims(const Dims& dims, int first, int last);
 
-// Calls f(offsets, index) for every index of `shape` in C order; offsets[n] is the offset in
-// elements that the index has under strides[n]. Strides must have the rank of the shape.
+// Calls f(offsets, index) for every index of `shape` in C order. offsets[n] is the offset in
+// elements of the index under strides[n]. Strides must have the rank of the shape.
 template <std::size_t N, class F>
 void for_each_offset(const Dims& shape, const std::array<Dims, N>& strides, const F& f) {
   Dims index = shape;

@@ -11,16 +11,16 @@
 // Cancellation of long loops.
 namespace qkv::core {
 
-// Steps of a plain loop (elements, multiply-adds) between two reads of the flag: at most a
-// millisecond, even if every step misses the cache.
+// The steps of a plain loop (elements, multiply-adds) between two reads of the flag. They take at
+// most a millisecond, even if every step misses the cache.
 inline constexpr Index kStepsBetweenStops = Index{1} << 13;
 
-// Called in a task that takes more than a few milliseconds: throws Cancelled if the call's stop
-// flag is set. It costs one read.
+// A point in a long task at which it can be cancelled. A task that takes more than a few
+// milliseconds calls it: it throws Cancelled if the call's stop flag is set. It costs one read.
 class StopPoint {
  public:
   StopPoint() = default;  // never throws
-  // The flag may be null; both outlive the call.
+  // The flag may be null; the flag and the name outlive the call.
   StopPoint(const std::atomic<bool>* flag, std::string_view function)
       : flag_(flag), function_(function) {}
   bool stopped() const noexcept {

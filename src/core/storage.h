@@ -12,8 +12,8 @@
 #include "core/half_floats.h"
 #include "core/rounding.h"
 
-// Load and store: from a storage type to the accumulator's type, and back. A new storage type needs
-// an entry here and in the list of qkv/dtype.h, nowhere else.
+// Loads and stores: from a storage type to the accumulator's type, and back. A new storage type
+// needs an entry here and in the list of qkv/dtype.h, and nowhere else.
 namespace qkv::core {
 
 template <class T>
@@ -21,8 +21,8 @@ inline constexpr bool kIsComplex = false;
 template <class T>
 inline constexpr bool kIsComplex<std::complex<T>> = true;
 
-// One stored value as a T. Narrow reals go through float; a complex value read as a real T loses
-// its imaginary part.
+// Converts one stored value to a T. Narrow reals go through float; a complex value read as a real T
+// loses its imaginary part.
 template <class T, class Stored>
 T to_accumulator(const Stored& value) {
   if constexpr (std::is_same_v<T, Stored>) {
@@ -38,7 +38,7 @@ T to_accumulator(const Stored& value) {
   }
 }
 
-// A T rounded once into the storage type (reals: to nearest, ties to even).
+// Rounds a T once to the storage type (reals: to nearest, ties to even).
 template <class Stored, class T>
 Stored from_accumulator(const T& value) {
   if constexpr (std::is_same_v<T, Stored>) {
@@ -78,8 +78,9 @@ bool visit_dtype(DType dtype, F&& f) {
   return false;
 }
 
-// Number `offset` of blocks of q8 next to each other: the product, which is exact; +0 for either
-// zero, and NaN if the scale is infinite or NaN, whatever the integer is.
+// Returns number `offset` of contiguous q8 blocks: the product of scale and integer, which is
+// exact. It is +0 for either zero, and NaN if the scale is infinite or NaN, whatever the integer
+// is.
 inline float load_q8(const void* data, Index offset) {
   static_assert(BlockQ8::kNumbers == 1 << 5);
   const BlockQ8& block = static_cast<const BlockQ8*>(data)[offset >> 5];
@@ -87,13 +88,13 @@ inline float load_q8(const void* data, Index offset) {
   return scale * static_cast<float>(block.values[offset & 31]) + (scale - scale);
 }
 
-// Bytes that n numbers next to each other take; of q8 n is a multiple of a block's.
+// The bytes of n contiguous numbers; for q8 n is a multiple of a block's numbers.
 constexpr Index bytes_of(DType dtype, Index n) {
   const auto size = static_cast<Index>(size_of(dtype));
   return dtype == DType::kQ8 ? n / BlockQ8::kNumbers * size : n * size;
 }
 
-// `offset` counts numbers, of q8 too.
+// Loads the number at `offset`, which counts numbers for q8 too.
 template <class T>
 T load(DType dtype, const void* data, Index offset) {
   if (dtype == dtype_of<T>) return static_cast<const T*>(data)[offset];

@@ -24,10 +24,11 @@
 namespace qkv {
 namespace {
 
-// One cache line, and one AVX-512 register.
+// The alignment of a tensor: one cache line, and one AVX-512 register.
 constexpr std::align_val_t kAlignment{64};
-// From about the first size on calloc may take pages of zeros from the system, and does not write
-// them again. Beyond the second operator new refuses, where a sanitizer's calloc ends the program.
+// Sizes from kLeastPages to kMostPages are allocated by calloc, which may take pages of zeros from
+// the system and does not write them again. Larger sizes go to operator new, which throws where a
+// sanitizer's calloc ends the program.
 constexpr std::size_t kLeastPages = std::size_t{1} << 17;
 constexpr std::size_t kMostPages = std::size_t{1} << 40;
 
@@ -37,7 +38,7 @@ void* aligned(void* memory) {
   return static_cast<std::byte*>(memory) + (past == 0 ? 0 : kBytes - past);
 }
 
-// ---- which types convert to which -----------------------------------------------------------
+// ---- conversions between types --------------------------------------------------------------
 
 template <class T>
 inline constexpr bool kIsReal = is_real(dtype_of<T>);
@@ -47,7 +48,7 @@ template <class Source, class Target>
 inline constexpr bool kConverts =
     std::is_same_v<Source, Target> || (kIsReal<Source> && kIsReal<Target>) ||
     (kIsWhole<Source> && kIsWhole<Target>);
-// Integers that may not fit the target type. (bool holds any: zero or not.)
+// True for integers that may not fit the target type. (A bool takes any integer: zero or not.)
 template <class Source, class Target>
 inline constexpr bool kMayNotFit =
     kIsWhole<Source> && kIsWhole<Target> && !std::is_same_v<Source, Target> &&
@@ -67,8 +68,8 @@ Target converted(const Source& value) {
   }
 }
 
-// Calls f(const Source*, Target*) with null pointers of the two types; returns false if they do not
-// convert.
+// Calls f(const Source*, Target*) with null pointers of the two types. Returns false if the types
+// do not convert.
 template <class F>
 bool visit_conversion(DType source, DType target, const F& f) {
   if (source == DType::kQ8 && target == DType::kQ8) {
@@ -111,7 +112,7 @@ void check_values(std::string_view function, const ConstView& source) {
   }
 }
 
-// Same shapes; row by row along the last axis.
+// Copies between arrays of equal shape, row by row along the last axis.
 template <class Source, class Target>
 void copy_values(const ConstView& source, const View& target) {
   const int outer = target.rank() > 0 ? target.rank() - 1 : 0;
@@ -173,7 +174,7 @@ Tensor::Tensor(DType dtype, const Dims& shape) {
   view_ = View(memory_.get(), dtype, shape, contiguous_strides(shape));
 }
 
-// A large tensor that is filled later is written once, not twice.
+// Large memory comes from calloc, so that a tensor that is filled later is written once, not twice.
 void Tensor::allocate(std::size_t bytes) {
   if (bytes < kLeastPages || bytes > kMostPages) {
     memory_ = std::unique_ptr<void, Free>(::operator new(bytes, kAlignment), Free{nullptr});

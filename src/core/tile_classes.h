@@ -9,10 +9,11 @@
 
 namespace qkv::core {
 
-// What a mask does to a rectangle of pairs: forbids all, some, or none of them.
+// The class of a rectangle of pairs: a mask forbids all of them (kDead), some (kPartial) or none
+// (kFull).
 enum class TileClass : std::uint8_t { kDead, kPartial, kFull };
 
-// Queries and keys of a tile of a precomputed mask.
+// The number of queries, and of keys, of a tile of a precomputed mask.
 inline constexpr Index kTileSide = 64;
 
 inline constexpr Index tiles_of(Index size) { return (size + kTileSide - 1) / kTileSide; }
@@ -21,7 +22,7 @@ inline constexpr Index tiles_of(Index size) { return (size + kTileSide - 1) / kT
 
 namespace qkv::detail {
 
-// The result of precompute(). B = 1 (H = 1) stands for all batch entries (heads).
+// The result of precompute(). B = 1 (H = 1) means that it is used for all batch entries (heads).
 struct TileClasses {
   Index Tq = 0;
   Index Tk = 0;

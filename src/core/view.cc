@@ -14,8 +14,8 @@
 namespace qkv {
 namespace {
 
-// Bytes from the first to one past the last that the elements occupy; nullopt if that overflows 63
-// bits. No size is 0.
+// The bytes from the first element to one past the last; nullopt if that overflows 63 bits. No size
+// may be 0.
 std::optional<Index> extent_in_bytes(DType dtype, const Dims& shape, const Dims& strides) {
   std::optional<Index> elements = 1;
   for (int axis = 0; axis < shape.rank(); ++axis) {
@@ -28,7 +28,7 @@ std::optional<Index> extent_in_bytes(DType dtype, const Dims& shape, const Dims&
   return core::checked_multiply(*elements, static_cast<Index>(size_of(dtype)));
 }
 
-// Reading an element at a misaligned address is undefined.
+// Reading an element at a misaligned address is undefined behaviour, so views are checked.
 bool is_aligned(const void* data, DType dtype) {
   std::size_t alignment = dtype == DType::kQ8 ? alignof(BlockQ8) : 1;
   core::visit_dtype(dtype, [&]<class T>(T*) { alignment = alignof(T); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views of views: slice, permute, transpose, reshape, broadcast_to.
+// Functions that return views of views: slice, permute, transpose, reshape, broadcast_to.
 #include <array>
 #include <cstddef>
 #include <optional>
@@ -20,7 +20,7 @@ void require_given(std::string_view function, const ConstView& view) {
   if (!view.given()) throw Error(function, "view", "is absent");
 }
 
-// The axis counted from the front.
+// Returns the axis counted from the front.
 int axis_of(std::string_view function, std::string_view argument, const ConstView& view,
             Index axis) {
   const Index front = axis < 0 ? axis + view.rank() : axis;
@@ -43,7 +43,7 @@ int axis_of(std::string_view function, std::string_view argument, const ConstVie
                   describe(view) + ", got " + std::to_string(value));
 }
 
-// How many elements start, start + step, ... are before stop. All within the axis.
+// The number of elements start, start + step, ... before stop. All arguments lie within the axis.
 Index slice_count(Index start, Index stop, Index step) {
   const Index span = step > 0 ? stop - start : start - stop;
   if (span <= 0) return 0;
@@ -73,7 +73,7 @@ BasicView<Void> slice_any(const BasicView<Void>& view, int named_axis, Index sta
                     " does not fit in 64 bits");
   }
   strides[axis] = *stride;
-  // The pointer of an array without elements is not moved (it may be null).
+  // The pointer of an array without elements may be null, so it is not moved.
   const bool empty = element_count(shape) == 0;
   const Index moved =
       empty ? 0 : start * view.stride(axis) * static_cast<Index>(size_of(view.dtype()));
@@ -116,7 +116,7 @@ BasicView<Void> transpose_any(const BasicView<Void>& view, int axis_a, int axis_
 
 // ---- reshape --------------------------------------------------------------------------------
 
-// The shape with its -1 resolved; has as many elements as the view.
+// Returns the shape with its -1 resolved. It has as many elements as the view.
 Dims complete_shape(const ConstView& view, const Dims& wanted) {
   Dims shape = wanted;
   int unknown = -1;
@@ -144,7 +144,7 @@ Dims complete_shape(const ConstView& view, const Dims& wanted) {
   return shape;
 }
 
-// The axes whose size is not 1: only they carry a stride that matters.
+// The axes whose size is not 1. Only their strides matter.
 Dims long_axes(const Dims& shape) {
   Dims axes;
   for (int axis = 0; axis < shape.rank(); ++axis) {
@@ -163,8 +163,9 @@ Dims long_axes(const Dims& shape) {
                   to_string(shape) + "; reshape contiguous(view)");
 }
 
-// Strides with which the view's elements, in C order, have the new shape. Both lists of axes are
-// split into the shortest groups of equal products; within a group the old axes must step evenly.
+// Computes the strides with which the view's elements, in C order, have the new shape. Both lists
+// of axes are split into the shortest groups of equal products; within a group the old axes must
+// step evenly.
 Dims reshaped_strides(const ConstView& view, const Dims& shape) {
   if (view.element_count() == 0) return contiguous_strides(shape);
   Dims strides = contiguous_strides(shape);
@@ -193,7 +194,7 @@ Dims reshaped_strides(const ConstView& view, const Dims& shape) {
     Index stride = view.stride(old_axis(o_end - 1));
     for (int axis = n_end - 1; axis >= n; --axis) {
       strides[new_axis(axis)] = stride;
-      // Left of the group's first axis the product is not needed, and might overflow.
+      // The product left of the group's first axis is not needed, and might overflow.
       if (axis > n) stride *= shape[new_axis(axis)];
     }
     o = o_end;

@@ -8,10 +8,10 @@
 #include "core/elementary.h"
 #include "core/order.h"
 
-// The backward pass recomputes its weights from lse, exp(s_j - lse). The rounding of a large lse
-// exceeds a weight's last bits: at lse = 2,000 float32 is off by 6e-5, and so is every weight of
-// the row, while softmax itself divides by a sum and is not. So a row with |lse| > kLargeLse
-// divides once more.
+// The backward pass recomputes its weights from lse as exp(s_j - lse). The rounding of a large lse
+// exceeds a weight's last bits: at lse = 2,000 a float32 is off by 6e-5, and so is every weight of
+// the row, while the softmax itself divides by a sum and is not. So a row with |lse| > kLargeLse is
+// divided by the sum of its recomputed weights.
 namespace qkv::core {
 
 template <class T>
@@ -19,15 +19,15 @@ bool has_large_lse(T lse) {
   return std::abs(lse) > T(kLargeLse) && std::isfinite(lse);
 }
 
-// exp(x) as a weight: 0 where it is too small to count.
+// Returns exp(x) as a weight: 0 where it is too small to count.
 template <class T>
 T weight_exp(T x) {
   return x < kLeastExponent<T> ? T(0) : portable_exp(x);
 }
 
-// The factor of the weights of a row; `sum` is that of exp(s_j - lse) over live keys and the sink.
-// Applied only if the rounding of lse explains the sum's difference from 1: an lse may be that of
-// more keys than are given.
+// The factor of the weights of a row. `sum` is the sum of exp(s_j - lse) over unmasked keys and the
+// sink. The factor is 1 if the rounding of lse does not explain the sum's difference from 1,
+// because an lse may be that of more keys than are given.
 template <class T>
 T weight_factor(T lse, double sum) {
   const double bound = std::numeric_limits<T>::epsilon() * (std::abs(double{lse}) + kLargeLse);
