@@ -19,13 +19,13 @@ using core::GradientResults;
 using core::GradientTarget;
 using core::kGradientBlock;
 
-// Queries of one task of the query sweep. Any number gives the same bits.
+// The queries of one task of the query sweep. Results are bit-identical for any number.
 inline constexpr Index kQueriesPerBackwardTask = 32;
 
 template <class T>
 class Backward {
  public:
-  // `pairs`: whether products are of bfloat16 in pairs.
+  // `pairs` requests two-way dot products of bfloat16 (core/bfloat16_pairs.h).
   Backward(const Problem& p, const GradientSources& from, const GradientResults& to,
            bool pairs = false)
       : p_(p), from_(from), to_(to), pairs_(pairs), own_(p, to) {}
@@ -61,14 +61,14 @@ class Backward {
     return std::max({arena.bytes(), back.bytes(), prepare_scratch<T>(p_)});
   }
 
-  // `call` has shared memory and runs tasks (runtime/tasks.h).
+  // Computes the gradients. `call` has shared memory and runs tasks (runtime/tasks.h).
   template <class Call>
   void run(Call& call);
 
  private:
   struct Worker {
     GradientRow<T> row;
-    T* block = nullptr;  // sums of one block, added to the total when the block ends
+    T* block = nullptr;  // sums of one block, added to the total at its end
     T* block_v = nullptr;
   };
 
@@ -81,7 +81,7 @@ class Backward {
     return w;
   }
 
-  // A row of an input, the result of each map, and sums of rows.
+  // Scratch for one row of an input, the result of each transform, and sums of rows.
   struct BackWorker {
     T* row = nullptr;
     T* made = nullptr;
@@ -130,13 +130,13 @@ class Backward {
   const GradientResults& to_;
   bool pairs_ = false;
   Prepared<T> x_;
-  // Whether a query (a key, seen from one query head) belongs to a live pair. One that does not is
-  // skipped everywhere, whatever it holds: 0 * NaN would be NaN.
+  // Flags of queries and keys (a key as seen from one query head) that belong to an unmasked pair.
+  // A row without one is skipped everywhere, whatever it holds: 0 * NaN would be NaN.
   RowsOf<std::uint8_t> query_live_, key_live_;
   RowsOf<T> delta_, factor_;  // per query
   RowsOf<T> dleft_, dright_, dvalue_;
-  RowsOf<T> dalibi_, dsinks_, dscore_v_;  // one query's share of each
-  RowsOf<T> dq_, dk_;                     // the same as dleft_ and dright_ unless there is a map
+  RowsOf<T> dalibi_, dsinks_, dscore_v_;  // the term of one query
+  RowsOf<T> dq_, dk_;                     // equal to dleft_ and dright_ unless there are row maps
   core::OwnGradients<T> own_;
 };
 
@@ -161,8 +161,8 @@ void Backward<T>::run(Call& call) {
   own_.deliver(x_.stop);
 }
 
-// For queries i0 .. of one head: delta, d left, and each query's share of the sums over all
-// queries.
+// Computes for the queries i0 .. of one head delta, d left, and each query's term of the sums over
+// all queries.
 template <class T>
 void Backward<T>::query_sweep(Index b, Index h, Index i0, core::Arena& arena) {
   Worker w = take_worker(arena);
@@ -183,6 +183,7 @@ void Backward<T>::query_sweep(Index b, Index h, Index i0, core::Arena& arena) {
   }
 }
 
+// Computes the gradients of `left` and of v for one query:
 //   dot       d left_i = sum_j draw_ij right_j
 //   additive  d left_iu = sum_j draw_ij v_u (1 - t_iju^2),  dv_u += sum_j draw_ij t_iju
 template <class T>
@@ -225,8 +226,8 @@ void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
   }
 }
 
-// For keys j0 .. of one key head: d right and d value, over the query heads that read it and over
-// their queries, both ascending.
+// Computes d right and d value for the keys j0 .. of one key head, over the query heads that read
+// it and over their queries, both ascending.
 template <class T>
 void Backward<T>::key_sweep(Index b, Index g, Index j0, core::Arena& arena) {
   Worker w = take_worker(arena);
@@ -256,6 +257,7 @@ void Backward<T>::key_sweep(Index b, Index g, Index j0, core::Arena& arena) {
   }
 }
 
+// Adds a block of queries to the gradients of `right` and the values for `count` keys:
 //   dot       d right_j = sum_i draw_ij left_i
 //   additive  d right_ju = sum_i draw_ij v_u (1 - t_iju^2)
 //   d value_j = sum_i w_ij z_ij dout_i

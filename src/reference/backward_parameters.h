@@ -8,7 +8,7 @@
 // inputs, each in its own shape.
 namespace qkv::reference {
 
-// dbias_j += ds_ij for queries i0 .. i1-1, over batch entries and heads in ascending order.
+// Adds ds_ij to dbias_ij for queries i0 .. i1-1, over batch entries and heads in ascending order.
 template <class T>
 void Backward<T>::bias_gradient(Index i0, Index i1, core::Arena& arena) {
   Worker w = take_worker(arena);
@@ -27,34 +27,36 @@ void Backward<T>::bias_gradient(Index i0, Index i1, core::Arena& arena) {
   }
 }
 
-// The rows of q or k, the maps between them and `left` or `right`, and gradients on both sides.
+// The rows of q or k, the transforms between them and `left` or `right`, and the gradients on both
+// sides.
 template <class T>
 struct Backward<T>::Side {
   const RowMaps& maps;
   const core::RowMapTargets& to;
   const Operand& x;
   Index width;
-  const RowsOf<T>& dy;  // of left or right
+  const RowsOf<T>& dy;  // gradients of left or right
   const RowsOf<T>& dx;
   const RowsOf<std::uint8_t>& live;
   bool of_keys;
 
-  // The rows of batch entry or sequence b: how many, and which.
+  // The number of rows of batch entry or sequence b.
   Index count(const Problem& p, Index b) const {
     const Sequence s = p.sequence(b);
     return of_keys ? s.Tk : s.Tq;
   }
+  // Row n of batch entry or sequence b.
   RowAt<T> at(const Problem& p, Index b, Index head, Index n) const {
     return of_keys ? key_row<T>(p, b, input_head(p, head), n) : query_row<T>(p, b, head, n);
   }
-  // The head of x that head `head` of dy is computed from.
+  // The head of x from which head `head` of dy is computed.
   Index input_head(const Problem& p, Index head) const {
     return of_keys && dy.heads == p.H ? p.key_head(head) : head;
   }
 };
 
-// Backward through the maps of one head: from the gradients of mapped rows to those of rows. Shares
-// of the gradient of a gain are added to dg, unless it is null: blocks of rows, each from zero.
+// Computes the gradients of one head's rows from those of the transformed rows. Unless dg is null,
+// the gradient of a gain is added to it: blocks of rows, each summed from zero.
 template <class T>
 void Backward<T>::map_back(const Side& side, Index b, Index head, const BackWorker& w, T* dg) {
   const Index width = side.width;
@@ -81,8 +83,8 @@ void Backward<T>::map_back(const Side& side, Index b, Index head, const BackWork
   }
 }
 
-// Backward through the maps of all heads. A gain's gradient is summed over b and heads in ascending
-// order, so with a gain, the heads that share it are one task.
+// Computes the gradients of the rows of all heads. A gain's gradient is summed over b and heads in
+// ascending order, so with a gain, the heads that share it are one task.
 template <class T>
 template <class Call>
 void Backward<T>::maps_back(const Side& side, Call& call) {
@@ -105,8 +107,9 @@ void Backward<T>::maps_back(const Side& side, Call& call) {
   });
 }
 
-// Unit u of y = W x + b, where x is a row after the maps before the product: dW_uc = sum over rows
-// of dy_u x_c, db_u = sum of dy_u, over b, h and live rows, each (b, h) from zero.
+// Computes the gradients of unit u of y = W x + b, where x is a row after the transforms before the
+// product: dW_uc = sum over rows of dy_u x_c, db_u = sum of dy_u, over b, h and rows with an
+// unmasked pair, each (b, h) summed from zero.
 template <class T>
 void Backward<T>::product_gradients(const Side& side, Index u, const BackWorker& w) {
   const bool turned = side.maps.product.turned;
@@ -134,7 +137,7 @@ void Backward<T>::product_gradients(const Side& side, Index u, const BackWorker&
   }
 }
 
-// dv_u = sum of the queries' shares, in the same order.
+// Computes dv_u as the sum of the queries' terms, over b, h and queries in ascending order.
 template <class T>
 void Backward<T>::weight_gradient(Index u) {
   for (Index b = 0; b < p_.B; ++b) {
@@ -155,7 +158,7 @@ template <class Call>
 void Backward<T>::parameter_gradients(Call& call) {
   own_.clear(x_.stop, [](const GradientTarget&) { return true; });
   if (to_.bias.given() && p_.Tq > 0) {
-    // One task per query, or one for all if the bias has no query axis.
+    // There is one task per query, or one for all if the bias has no query axis.
     const Index rows = to_.bias.own.row_stride == 0 ? p_.Tq : 1;
     call.for_each_task((p_.Tq + rows - 1) / rows, [&](Index task, core::Arena& arena) {
       bias_gradient(task * rows, task * rows + rows, arena);
@@ -177,7 +180,7 @@ void Backward<T>::parameter_gradients(Call& call) {
   }
 }
 
-// own += rows, over (b, head, row, column) in ascending order: sums over broadcast axes.
+// Adds rows to own_ over (b, head, row, column) in ascending order, which sums over broadcast axes.
 template <class T>
 void Backward<T>::sum_into_own(const RowsOf<T>& rows, bool keys, const GradientTarget& target) {
   if (!target.given() || rows.total == 0) return;
@@ -187,7 +190,7 @@ void Backward<T>::sum_into_own(const RowsOf<T>& rows, bool keys, const GradientT
     const Index count = keys ? s.Tk : s.Tq;
     for (Index head = 0; head < rows.heads; ++head) {
       x_.stop();
-      // Key rows per query head are summed into the key head they read.
+      // Key rows of a query head are summed into the key head that it reads.
       const Index to_head = keys && rows.heads == p_.H ? p_.key_head(head) : head;
       for (Index n = 0; n < count; ++n) {
         x_.stop();

@@ -11,10 +11,10 @@
 #include "core/order.h"
 #include "reference/sum.h"
 
-// What choosing among a row of n logits needs.
+// Functions for sampling from, and taking the argmax of, a row of n logits.
 namespace qkv::reference {
 
-// The largest; NaN if one is NaN, -inf if there is none.
+// Returns the largest logit: NaN if one is NaN, -inf for n = 0.
 template <class T>
 T largest(const T* x, Index n) {
   T most = -std::numeric_limits<T>::infinity();
@@ -25,7 +25,8 @@ T largest(const T* x, Index n) {
   return most;
 }
 
-// sum_v exp(x_v - shift), no x_v above the shift: term v in partial sum v mod 64.
+// Computes sum_v exp(x_v - shift), where no x_v is above the shift. Term v is added to partial sum
+// v mod 64.
 template <class T>
 double sum_of_exponentials(const T* x, Index n, double shift) {
   double partial[core::kPartialSums] = {};
@@ -35,7 +36,7 @@ double sum_of_exponentials(const T* x, Index n, double shift) {
   return tree_sum(partial);
 }
 
-// The first v from `begin` on with x_v >= least; n if there is none.
+// Returns the first v from `begin` on with x_v >= least, or n if there is none.
 template <class T>
 Index first_from(const T* x, Index begin, Index n, T least) {
   for (Index v = begin; v < n; ++v) {

@@ -10,8 +10,8 @@
 #include "reference/row.h"
 #include "reference/softmax.h"
 
-// Results that sum weights over queries, in plain loops; scores are computed again once the softmax
-// of every row is known:
+// Results that sum weights over queries, in plain loops. The scores are recomputed once the softmax
+// state of every row is known:
 //   column_sums_j = sum_i w_ij                            over all queries, or listed ones
 //   value_sums_j  = |v_j| column_sums_j                   0 where the sum is 0, whatever v holds;
 //                   |.| is Euclidean: w |v| is the length of what the key adds to the output
@@ -48,7 +48,7 @@ class Columns {
     take_worker(arena);
     return arena.bytes();
   }
-  // The softmax of one row.
+  // Keeps the maximum and the sum of one row's softmax state.
   void keep(Index b, Index h, Index row, const Softmax<T>& state) const {
     if (!wanted()) return;
     *max_.of(b, h, row) = state.nan ? T(kNaN<T>) : state.max;
@@ -99,7 +99,7 @@ void Columns<T>::run(Call& call, const Prepared<T>& x) const {
   });
 }
 
-// block_n += w_in for keys j0 .. j0+count-1.
+// Adds the weights w_in of one query to block_n, for keys j0 .. j0+count-1.
 template <class T>
 void Columns<T>::add_query(const Prepared<T>& x, const QueryAt& at, Index j0, Index count,
                            Worker& w) const {
@@ -115,7 +115,8 @@ void Columns<T>::add_query(const Prepared<T>& x, const QueryAt& at, Index j0, In
   for (Index n = 0; n < count; ++n) w.block[n] += weight(scores, state, n);
 }
 
-// Blocks of queries, or of listed ones, in ascending order, each summed from zero.
+// Sums the weights of one block of keys over blocks of queries, or of listed ones, in ascending
+// order, each block from zero.
 template <class T>
 void Columns<T>::sum_keys(const Prepared<T>& x, Index b, Index h, Index j0, Worker w) const {
   const Sequence s = p_.sequence(b);
@@ -148,8 +149,9 @@ void Columns<T>::sum_keys(const Prepared<T>& x, Index b, Index h, Index j0, Work
   }
 }
 
-// One row of cells. For each key: its queries, in blocks that end at multiples of kGradientBlock,
-// each from zero; then the keys of a cell, from zero in each chunk; then the chunks.
+// Computes one row of cells. For each key the queries are summed in blocks that end at multiples of
+// kGradientBlock, each from zero; then the keys of a cell, from zero in each chunk; then the
+// chunks.
 template <class T>
 void Columns<T>::pool_row(const Prepared<T>& x, Index b, Index h, Index cell, Worker w) const {
   const Sequence s = p_.sequence(b);

@@ -12,14 +12,14 @@
 #include "reference/row.h"
 #include "reference/softmax.h"
 
-// out_i = sum_j softmax_j(s_ij) z_ij v_j and every other result, in plain loops.
+// Computes out_i = sum_j softmax_j(s_ij) z_ij v_j and every other result, in plain loops.
 namespace qkv::reference {
 
 using core::ResultOperand;
 using core::Results;
 using core::RowsResult;
 
-// Queries of one task. Any number gives the same bits.
+// The queries of one task. Results are bit-identical for any number.
 inline constexpr Index kQueriesPerTask = 32;
 
 template <class T>
@@ -32,7 +32,7 @@ void put(const Problem& p, const ResultOperand& to, Index b, Index h, Index row,
 template <class T>
 class Forward {
  public:
-  // `pairs`: whether products are of bfloat16 in pairs.
+  // `pairs` requests two-way dot products of bfloat16 (core/bfloat16_pairs.h).
   Forward(const Problem& p, const Results& results, bool pairs = false)
       : p_(p), to_(results), pairs_(pairs), columns_(p, results.columns, results.pooled) {}
 
@@ -48,7 +48,8 @@ class Forward {
     return std::max({arena.bytes(), columns_.worker_bytes(), prepare_scratch<T>(p_)});
   }
 
-  // `call` has shared memory of shared bytes, and runs tasks (runtime/tasks.h).
+  // Computes the results. `call` has the shared memory that take_shared() takes, and runs tasks
+  // (runtime/tasks.h).
   template <class Call>
   void run(Call& call) {
     take_shared(call.shared());
@@ -75,8 +76,8 @@ class Forward {
     std::uint8_t* kept = nullptr;
     T* acc = nullptr;
     T* chunk_acc = nullptr;
-    Index* top_keys = nullptr;  // of the live keys
-    T* top_weights = nullptr;   // of every key
+    Index* top_keys = nullptr;  // the unmasked keys
+    T* top_weights = nullptr;   // one for every key
   };
 
   template <class AnyArena>
@@ -97,7 +98,7 @@ class Forward {
             &to_.masked_scores};
   }
 
-  // Row i: scores, then softmax and weighted sum into w.acc.
+  // Processes one query: its scores, then the softmax, and the weighted sum into w.acc.
   Softmax<T> process(const QueryAt& at, Worker& w) const {
     const Sequence s = p_.sequence(at.b);
     score_row(p_, x_, at, 0, s.Tk, false, w.row);
@@ -149,7 +150,7 @@ class Forward {
     columns_.keep(at.b, at.h, row, state);
   }
 
-  // Row `to_row` of a returned matrix, from the query processed last.
+  // Writes row `to_row` of a returned matrix from the query that was processed last.
   void write_matrix_row(const QueryAt& at, const RowsResult& m, Index to_row,
                         const Softmax<T>& state, const Worker& w) const {
     const RealOf<T> keep = static_cast<RealOf<T>>(1 - p_.dropout);
@@ -178,7 +179,7 @@ class Forward {
     write_matrix_row(at, m, r, state, w);
   }
 
-  // The largest weights; ties go to the lower key first.
+  // Writes the largest weights of a query; of equal weights the lower key comes first.
   void write_top(const QueryAt& at, Index row, const Softmax<T>& state, const Worker& w) const {
     Index found = 0;
     for (Index n = 0; n < w.row.count && !state.nan; ++n) {

@@ -6,13 +6,13 @@
 #include "core/weight_factor.h"
 #include "reference/row.h"
 
-// The gradient of the scores of one query:
+// The gradient of the scores of one query, over its unmasked keys:
 //   w_j  = exp(s_j - lse) * factor                            (core/weight_factor.h)
 //   dw_j = z_j dout . v_j + dweights_j                        z_j = 0 or 1/(1-p)
 //   delta = dout . out + sum_j w_j dweights_j - dlse          ( = sum_j w_j dw_j - dlse )
 //   ds_j = w_j (dw_j - delta)
 //   draw_j = ds_j * d s_j / d score_j
-// over live keys; a masked pair has no gradient, whatever its arrays hold.
+// A masked pair has no gradient, whatever its arrays hold.
 namespace qkv::reference {
 
 using core::GradientSources;
@@ -43,8 +43,8 @@ struct GradientRow {
   }
 };
 
-// dweights_j of this query: a row of the full matrix, or the sum of the listed rows with its
-// number.
+// Loads dweights_j of this query: a row of the full matrix, or the sum of the listed rows with its
+// index.
 template <class T>
 void load_dweights(const Problem& p, const core::RowsOperand& m, const QueryAt& at, Index begin,
                    Index count, T* to) {
@@ -62,7 +62,8 @@ void load_dweights(const Problem& p, const core::RowsOperand& m, const QueryAt& 
   }
 }
 
-// scores, w, dweights, dw of keys begin .. begin+count-1. Returns whether any of them is live.
+// Computes scores, w, dweights and dw of keys begin .. begin+count-1. Returns whether any of them
+// is unmasked.
 template <class T>
 bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSources& from,
                       const QueryAt& at, Index begin, Index count, const T& factor,
@@ -90,7 +91,7 @@ bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSour
   return any_live;
 }
 
-// The factor of a whole row, whose weights were computed with factor 1.
+// Returns the factor of a whole row, whose weights were computed with factor 1.
 template <class T>
 T row_factor(const Problem& p, const GradientSources& from, const QueryAt& at,
              const GradientRow<T>& row) {
@@ -102,8 +103,8 @@ T row_factor(const Problem& p, const GradientSources& from, const QueryAt& at,
   return core::weight_factor(lse, sum);
 }
 
-// delta, after weight_gradients over the whole row. A row without live keys passes on only the
-// gradient of its lse, to its sink.
+// Returns delta, after weight_gradients over the whole row. A row without unmasked keys passes on
+// only the gradient of its lse, to its sink.
 template <class T>
 T row_delta(const Problem& p, const Prepared<T>& x, const GradientSources& from, const QueryAt& at,
             bool any_live, const GradientRow<T>& row) {
@@ -130,7 +131,7 @@ void score_gradients(const T& delta, GradientRow<T>& row) {
   }
 }
 
-// The sink is a score whose value is 0: dsink = w_sink (0 - delta).
+// Returns dsink = w_sink (0 - delta): the sink is a score whose value is 0.
 template <class T>
 T sink_gradient(const Problem& p, const GradientSources& from, const QueryAt& at, bool any_live,
                 const T& factor, const T& delta) {
@@ -142,7 +143,7 @@ T sink_gradient(const Problem& p, const GradientSources& from, const QueryAt& at
   return -(weight_exp<T>(sink - lse) * factor) * delta;
 }
 
-// s_j contains -slope |i + o - j|.
+// Returns the gradient of the ALiBi slope: s_j contains -slope |i + o - j|.
 template <class T>
 T alibi_gradient(const QueryAt& at, const GradientRow<T>& row) {
   T sum(0);

@@ -6,7 +6,7 @@
 
 #include "reference/scalar.h"
 
-// The gated recurrent unit between its products (Cho et al. 2014, section 2.3, in PyTorch's form),
+// The gated recurrent unit without its products (Cho et al. 2014, section 2.3, in PyTorch's form),
 // forward and backward, on one row. S is float, double or complex<double>.
 namespace qkv::reference {
 
@@ -15,8 +15,8 @@ S sigmoid(const S& x) {
   return S(1) / (S(1) + reference::exp(-x));
 }
 
-// xs, hs [3 hidden] are the sums of the gates r, z, n from the input and from the state h; gates
-// [4 hidden] (may be null) gets r, z, n, hs_n. `next` may be h.
+// Computes the next state from xs and hs [3 hidden], the sums of the gates r, z, n from the input
+// and from the state h. gates [4 hidden], which may be null, gets r, z, n, hs_n. `next` may be h.
 template <class S>
 void gru_forward(const S* xs, const S* hs, const S* h, Index hidden, S* next, S* gates) {
   for (Index u = 0; u < hidden; ++u) {
@@ -34,7 +34,8 @@ void gru_forward(const S* xs, const S* hs, const S* h, Index hidden, S* next, S*
   }
 }
 
-// Each line is the backward of one in gru_forward, from the last to the first.
+// Computes the gradients. Each line is the backward of one in gru_forward, from the last to the
+// first.
 template <class S>
 void gru_backward(const S* gates, const S* h, const S* dnext, Index hidden, S* dgates, S* dh) {
   for (Index u = 0; u < hidden; ++u) {

@@ -10,17 +10,18 @@
 #include "core/storage.h"
 #include "reference/scalar.h"
 
-// Matrix products as plain loops, which every faster product must match bit for bit.
+// Matrix products as plain loops. The results of every faster product must be bit-identical.
 namespace qkv::reference {
 
-// Elements at data[0], data[stride], ...
+// The elements data[0], data[stride], ...
 template <class Stored>
 struct Vector {
   const Stored* data = nullptr;
   Index stride = 1;
 };
 
-// sum_l a_l b_l in T, in the order of a score. It may be long: `stop` is checked in each block.
+// Computes sum_l a_l b_l in T, in the order of a score. The sum may be long: `stop` is polled in
+// each block.
 template <class T, class A, class B>
 T dot(Index count, const Vector<A>& a, const Vector<B>& b, const core::StopPoint& stop) {
   T total{};
@@ -35,8 +36,8 @@ T dot(Index count, const Vector<A>& a, const Vector<B>& b, const core::StopPoint
   return total;
 }
 
-// Element (r, c) at data[r * row_stride + c * col_stride]; a transposed matrix has its strides
-// swapped.
+// A matrix whose element (r, c) is data[r * row_stride + c * col_stride]; a transposed matrix has
+// its strides swapped.
 template <class Stored>
 struct Matrix {
   Stored* data = nullptr;
@@ -44,7 +45,7 @@ struct Matrix {
   Index col_stride = 1;
 };
 
-// out_nm = sum_l a_nl b_lm: a [N,L], b [L,M], out [N,M], each sum in T and rounded once.
+// Computes out_nm = sum_l a_nl b_lm: a [N,L], b [L,M], out [N,M], each sum in T and rounded once.
 template <class T, class Stored>
 void matmul(Index N, Index M, Index L, const Matrix<const Stored>& a, const Matrix<const Stored>& b,
             const Matrix<Stored>& out, const core::StopPoint& stop) {

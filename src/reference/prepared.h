@@ -11,8 +11,8 @@
 #include "reference/row_maps.h"
 #include "reference/scalar.h"
 
-// What scores are computed from: for each head a matrix of queries and one of keys, after the
-// score's row maps, as plain rows of T.
+// The rows from which scores are computed: for each head a matrix of queries (left) and one of keys
+// (right), after the score's transforms ("row maps"), as plain rows of T.
 //   dot       left_i = q_i            right_j = k_j            s = left_i . right_j
 //   cosine    left_i = q_i / |q_i|    right_j = k_j / |k_j|    s = left_i . right_j
 //   bilinear  left_i = q_i^T W        right_j = k_j            s = left_i . right_j
@@ -25,14 +25,14 @@ using core::PairProduct;
 using core::Problem;
 using core::Sequence;
 
-// Rows of `width` values, one per (b, head, row): [B, heads, T, width], or packed [heads, sum T,
-// width].
+// Rows of `width` values, one per (b, head, row): [B, heads, T, width], or for packed sequences
+// [heads, sum T, width].
 template <class T>
 struct RowsOf {
   T* data = nullptr;
   Index width = 0;
   Index heads = 0;
-  Index total = 0;  // rows of one head: T, or the packed sum
+  Index total = 0;  // rows of one head: T, or sum T
   bool packed = false;
 
   // Row 0 of (b, head); `first` is the sequence's first row.
@@ -46,11 +46,11 @@ struct RowsOf {
 // The width of `left` and `right`.
 inline Index score_width(const Problem& p) noexcept { return p.query_maps.width(p.Dq); }
 
-// Whether there is a map between q and `left`.
+// True if there is a transform between q and `left`.
 inline bool maps_queries(const Problem& p) noexcept { return !p.query_maps.is_identity(); }
-// Whether there is a map between k and `right`.
+// True if there is a transform between k and `right`.
 inline bool maps_keys(const Problem& p) noexcept { return !p.key_maps.is_identity(); }
-// The heads of `right`, and the one that query head h uses.
+// The number of heads of `right`; right_head is the one that query head h uses.
 inline Index right_heads(const Problem& p) noexcept {
   return p.key_maps.product.given() ? p.H : p.G;
 }
@@ -64,8 +64,8 @@ struct Prepared {
   RowsOf<T> right;       // per head of right_heads
   RowsOf<T> value;       // per key head
   RowsOf<T> score_v;     // additive: v as a row of U values per query head, b ignored
-  bool pairs = false;    // whether dot products are of bfloat16 in pairs: core/bfloat16_pairs.h
-  core::StopPoint stop;  // of the call, when running: rows may be long
+  bool pairs = false;    // two-way dot products of bfloat16: core/bfloat16_pairs.h
+  core::StopPoint stop;  // of the call: rows may be long
 
   const T* left_of(const Problem& p, Index b, Index h) const {
     return left.of(b, h, p.sequence(b).q0);
@@ -85,7 +85,7 @@ T element(const Problem& p, const Operand& x, Index b, Index h, Index row, Index
   return core::load<T>(x.dtype, x.data, core::offset_of(x, entry, h, row, col));
 }
 
-// n values of row (b, h, row) of an operand as T.
+// Loads n values of row (b, h, row) of an operand as T.
 template <class T>
 void load_row(const Problem& p, const Operand& x, Index b, Index h, Index row, Index n, T* to) {
   const Index first = core::HeadRows(p, x, b, h, 0).offset(row);
@@ -94,7 +94,7 @@ void load_row(const Problem& p, const Operand& x, Index b, Index h, Index row, I
   }
 }
 
-// Row i of sequence b of queries, j of keys.
+// The row of query i (or of key j, in key_row) of sequence b.
 template <class T>
 RowAt<T> query_row(const Problem& p, Index b, Index head, Index i) {
   const Sequence s = p.sequence(b);
@@ -105,8 +105,8 @@ RowAt<T> key_row(const Problem& p, Index b, Index head, Index j) {
   return {b, head, p.sequence(b).k0 + j, j};
 }
 
-// A row of x, of `width` values, after the maps; `h` is the head of the product's parameters.
-// `spare` holds a row of x.
+// Makes a row of `width` values of x after the transforms; `h` is the head of the product's
+// parameters. `spare` has room for a row of x.
 template <class T>
 void make_row(const Problem& p, const Operand& x, const RowMaps& maps, const RowAt<T>& at, Index h,
               Index width, T* spare, T* to, const core::StopPoint& stop) {
@@ -150,7 +150,7 @@ void prepare_value(const Problem& p, const Prepared<T>& to, Index b, Index g) {
   }
 }
 
-// Takes the rows' memory from an arena (a real one, or one that only measures).
+// Takes the rows' memory from an arena, which may be one that only measures.
 template <class T, class AnyArena>
 Prepared<T> take_prepared(const Problem& p, AnyArena& arena) {
   Prepared<T> x;
@@ -169,11 +169,11 @@ Prepared<T> take_prepared(const Problem& p, AnyArena& arena) {
   return x;
 }
 
-// Fills them. Bytes of scratch per worker: prepare_scratch. `call` runs tasks:
+// Fills the rows. Each worker needs prepare_scratch bytes. `call` runs tasks:
 // call.for_each_task(count, f) with f(task, arena).
 template <class T, class Call>
 void prepare(const Problem& p, const Prepared<T>& x, Call& call) {
-  if (p.q_rows == 0 || p.k_rows == 0) return;  // there are no pairs, but B may be huge
+  if (p.q_rows == 0 || p.k_rows == 0) return;  // there are no query-key pairs, but B may be huge
   if (p.score_v.given()) {
     for (Index h = 0; h < p.H; ++h) {
       for (Index u = 0; u < p.U; ++u)

@@ -8,10 +8,10 @@
 
 #include "reference/scalar.h"
 
-// The products of the layers as plain loops, which dense/ must match bit for bit.
+// The products of the layers as plain loops. The results of dense/ must be bit-identical.
 namespace qkv::reference {
 
-// y_ro = sum_i x_ri w_io, in the order of a score.
+// Computes y_ro = sum_i x_ri w_io, in the order of a score.
 template <class T>
 void product(const T* x, Index x_stride, Index rows, Index inner, const T* w, Index w_stride,
              Index columns, T* y, Index y_stride) {
@@ -24,8 +24,8 @@ void product(const T* x, Index x_stride, Index rows, Index inner, const T* w, In
   }
 }
 
-// y_ro += sum_i x_ri w_io, in the same order: the blocks, each from zero, are added to y_ro one by
-// one.
+// Computes y_ro += sum_i x_ri w_io: the blocks of the sum, each from zero, are added to y_ro one by
+// one, in ascending order.
 template <class T>
 void add_product(const T* x, Index x_stride, Index rows, Index inner, const T* w, Index w_stride,
                  Index columns, T* y, Index y_stride) {
@@ -43,9 +43,9 @@ void add_product(const T* x, Index x_stride, Index rows, Index inner, const T* w
   }
 }
 
-// The outer products of rows: sum_r dy_ro x_ri over ascending r from zero, into `sums` [I] for one
-// column o; dy_r is at dy[r * dy_stride]. If dy_r is 0 nothing is added, whatever x holds: padding
-// may hold NaN.
+// Computes the outer products of rows for one column o: sum_r dy_ro x_ri over ascending r from
+// zero, into `sums` [I]; dy_r is at dy[r * dy_stride]. A dy_r of 0 adds nothing, whatever x holds:
+// padding may hold NaN.
 template <class T>
 void weighted_row_sum(const T* dy, Index dy_stride, const T* x, Index x_stride, Index rows,
                       Index width, T* sums) {

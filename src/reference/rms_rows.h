@@ -8,11 +8,11 @@
 #include "reference/row_at.h"
 #include "reference/row_length.h"
 
-// y_c = g_c x_c / sqrt(mean of x_c^2 + eps). A row of zeros stays zero; with eps 0 it gets no
-// gradient.
+// The RMS norm of rows: y_c = g_c x_c / sqrt(mean of x_c^2 + eps). A row of zeros stays zero; with
+// eps 0 it gets no gradient.
 namespace qkv::reference {
 
-// Calls f(gain), where gain(c) is g_c, or 1.
+// Calls f(gain), where gain(c) is g_c, or 1 if no gain is given.
 template <class T, class F>
 void with_gain(const core::RmsRows& map, const RowAt<T>& at, const F& f) {
   const Operand& g = map.gain;
@@ -36,8 +36,8 @@ void change_row(const core::RmsRows& map, const RowAt<T>& at, const T* x, Index 
   });
 }
 
-// With z = x / length: dg_c += dy_c z_c, and dx = (dz - z mean(z . dz)) / length of dz_c = g_c
-// dy_c.
+// The backward pass. With z = x / length and dz_c = g_c dy_c: dg_c += dy_c z_c, and dx = (dz - z
+// mean(z . dz)) / length.
 template <class T>
 void change_back(const core::RmsRows& map, const RowAt<T>& at, const T* x, const T*, Index n, T* d,
                  T* dg) {

@@ -9,17 +9,18 @@
 #include "reference/row_at.h"
 #include "reference/scalar.h"
 
-// Rotary positions: pair m of a row at position p turns by the angle p * frequency_m,
+// RoPE rotation: pair m of a row at position p is rotated by the angle p * frequency_m,
 //   (u, v) -> (u cos - v sin, u sin + v cos)
-// so that the product of two rows depends on how far apart their positions are.
+// so that the product of two rows depends on the difference of their positions.
 namespace qkv::reference {
 
-// The powers of the map's base; frequencies that are given need none.
+// The powers of the map's base, which are not needed if frequencies are given.
 inline core::Powers powers_of_base(const core::RotatedRows& map) {
   return core::Powers(map.frequencies.given() ? 1 : map.base);
 }
 
-// Radians per position; angles are float64 whatever the sums are.
+// The frequency of pair m in radians per position. Angles are float64 whatever the type of the
+// sums.
 inline double frequency(const core::RotatedRows& map, const core::Powers& base, Index m) {
   if (map.frequencies.given()) return parameter<double>(map.frequencies, 0, 0, m);
   return base.of(-2 * static_cast<double>(m) / static_cast<double>(map.width));
@@ -43,7 +44,7 @@ Turn<T> turn_by(double position, double frequency) {
   return {static_cast<T>(turn.cos), static_cast<T>(turn.sin)};
 }
 
-// Calls f(u, v, turn) with the indices of each pair's two values.
+// Calls f(u, v, turn) with the indices of each pair's two values and its rotation.
 template <class T, class F>
 void for_each_pair(const core::RotatedRows& map, const RowAt<T>& at, const F& f) {
   const Index pairs = map.width / 2;
@@ -66,7 +67,7 @@ void change_row(const core::RotatedRows& map, const RowAt<T>& at, const T* x, In
   });
 }
 
-// dx is dy rotated back.
+// The backward pass: dx is dy rotated back.
 template <class T>
 void change_back(const core::RotatedRows& map, const RowAt<T>& at, const T*, const T*, Index, T* d,
                  T*) {

@@ -17,7 +17,7 @@ namespace qkv::reference {
 
 using core::QueryAt;
 
-// Scores of keys begin .. begin+count-1 of one query; index n is key begin + n.
+// The scores of keys begin .. begin+count-1 of one query; index n is key begin + n.
 template <class T>
 struct Row {
   Index begin = 0;
@@ -40,7 +40,7 @@ struct Row {
   }
 };
 
-// sum_u v_u tanh(a_u + b_u), in chunks of kUnitChunk units each summed from zero.
+// Computes sum_u v_u tanh(a_u + b_u), in chunks of kUnitChunk units, each summed from zero.
 template <class T>
 T additive_score(const T* a, const T* b, const T* v, Index units) {
   T total(0);
@@ -54,7 +54,7 @@ T additive_score(const T* a, const T* b, const T* v, Index units) {
   return total;
 }
 
-// sum_c a_c b_c by pairs of bfloat16.
+// Computes sum_c a_c b_c as a two-way dot product of bfloat16.
 template <class T>
 T paired_dot(const T* a, const T* b, Index n) {
   if constexpr (std::is_same_v<T, float>) {
@@ -64,13 +64,13 @@ T paired_dot(const T* a, const T* b, Index n) {
   }
 }
 
-// sum_c a_c b_c as the call has it.
+// Computes sum_c a_c b_c in the order of the call: two-way or plain.
 template <class T>
 T dot_of(const Prepared<T>& x, const T* a, const T* b, Index n) {
   return x.pairs ? paired_dot(a, b, n) : dot(a, b, n);
 }
 
-// to += factor * row; in pairs the factor is rounded to bfloat16.
+// Adds factor * row to `to`. In two-way products the factor is rounded to bfloat16.
 template <class T>
 void add_multiple(const Prepared<T>& x, const T& factor, const T* row, Index n, T* to) {
   if constexpr (std::is_same_v<T, float>) {
@@ -83,7 +83,7 @@ void add_multiple(const Prepared<T>& x, const T& factor, const T* row, Index n, 
   for (Index c = 0; c < n; ++c) to[c] = fused_multiply_add(factor, row[c], to[c]);
 }
 
-// raw_j = scale * score(i, j)
+// Computes raw_j = scale * score(i, j).
 template <class T>
 void raw_scores(const Problem& p, const Prepared<T>& x, const QueryAt& at, const Row<T>& row) {
   const Index width = score_width(p);
@@ -106,7 +106,7 @@ void raw_scores(const Problem& p, const Prepared<T>& x, const QueryAt& at, const
   }
 }
 
-// capped = cap * tanh(raw / cap)
+// Computes capped = cap * tanh(raw / cap).
 template <class T>
 void soft_cap(const Problem& p, const Row<T>& row) {
   const RealOf<T> cap = static_cast<RealOf<T>>(p.softcap);
@@ -137,7 +137,7 @@ void user_scores(const Problem& p, const QueryAt& at, const Row<T>& row, bool wi
   }
 }
 
-// s_j + bias_j - slope_h |i + o - j|
+// Computes s_j + bias_j - slope_h |i + o - j|.
 template <class T>
 void add_bias(const Problem& p, const QueryAt& at, const Row<T>& row) {
   if (p.bias.given()) {
@@ -162,7 +162,8 @@ void restrict_to(const Mask& mask, const Problem& p, const QueryAt& at, Index be
   }
 }
 
-// A pair is live if every mask allows it, its bias is not -inf and its score is not -inf.
+// Sets the flags of unmasked ("live") pairs: every mask allows them, and neither bias nor score is
+// -inf.
 template <class T>
 void find_live(const Problem& p, const QueryAt& at, const Row<T>& row) {
   for (Index n = 0; n < row.count; ++n) {
@@ -176,7 +177,7 @@ void find_live(const Problem& p, const QueryAt& at, const Row<T>& row) {
   }
 }
 
-// All of the above, for keys begin .. begin+count-1.
+// Computes the scores and flags of keys begin .. begin+count-1, through all of the steps.
 template <class T>
 void score_row(const Problem& p, const Prepared<T>& x, const QueryAt& at, Index begin, Index count,
                bool with_slope, Row<T>& row) {
@@ -189,7 +190,7 @@ void score_row(const Problem& p, const Prepared<T>& x, const QueryAt& at, Index 
   find_live(p, at, row);
 }
 
-// The factor z_j of dropout: 0 or 1 (the division by 1-p comes later), for the row's keys.
+// Writes 1 for kept and 0 for dropped keys of the row: the factor z_j without its division by 1-p.
 inline void dropout_row(const Problem& p, const QueryAt& at, Index begin, Index count,
                         std::uint8_t* kept) {
   if (p.dropout == 0) {

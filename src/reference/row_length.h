@@ -9,10 +9,10 @@
 #include "core/order.h"
 #include "reference/scalar.h"
 
-// The norm of a row, for maps that divide by it.
+// The norm of a row, for the transforms that divide by it.
 namespace qkv::reference {
 
-// x times 2^exponent
+// Returns x times 2^exponent.
 template <class T>
 T times_power_of_two(const T& x, int exponent) {
   if constexpr (core::kIsComplex<T>) {
@@ -22,8 +22,8 @@ T times_power_of_two(const T& x, int exponent) {
   }
 }
 
-// sum_c a(c) b(c): terms with c mod kRowSums = t in partial sums, added as a tree: the upper half
-// to the lower, repeatedly.
+// Computes sum_c a(c) b(c). Term c is added to partial sum c mod kRowSums, and the partial sums are
+// added as a tree: the upper half to the lower, repeatedly.
 template <class T, class A, class B>
 T sum_of_row(Index n, const A& a, const B& b) {
   constexpr Index kSums = core::kRowSums;
@@ -39,8 +39,8 @@ T sum_of_row(Index n, const A& a, const B& b) {
   return partial[0];
 }
 
-// sqrt(sum of squares / over + eps) of a row, times 2^power. The power is 0 unless squares overflow
-// or underflow; then it scales the largest value to 1 .. 2.
+// The norm sqrt(sum of squares / over + eps) of a row, times 2^power. The power is 0 unless squares
+// overflow or underflow; then it scales the largest value to 1 .. 2.
 template <class T>
 struct RowLength {
   T length;
@@ -83,7 +83,7 @@ struct RowLength {
       f([&](const T& x) { return times_power_of_two(x, power) / length; });
     }
   }
-  // The same for gradients, which may be of any size.
+  // Calls f(divide), where divide(d) is d / length for a gradient, which may be of any size.
   template <class F>
   void with_divide_gradient(const F& f) const {
     if (power == 0) {

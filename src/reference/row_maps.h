@@ -13,10 +13,11 @@
 #include "reference/scalar.h"
 #include "reference/unit_rows.h"
 
-// The maps of a row of q or k (core/row_maps.h), forward and backward. A map is two functions:
+// The transforms of a row of q or k ("row maps", core/row_maps.h), forward and backward. A
+// transform is two functions:
 //   change_row(map, at, x, n, y)          y, n values like x; they may be the same
-//   change_back(map, at, x, y, n, d, dg)  d, the gradient of y, becomes that of x; the row's share
-//                                         of the gradient of the map's gain is added to dg, n
+//   change_back(map, at, x, y, n, d, dg)  d, the gradient of y, becomes that of x; the row's part
+//                                         of the gradient of the gain is added to dg, n
 //                                         values, unless it is null
 // The fused paths use these loops too.
 namespace qkv::reference {
@@ -32,7 +33,7 @@ concept AnyRowMap = requires(const Map& map, const RowAt<T>& at, const T* x, Ind
   change_back(map, at, x, x, n, y, y);
 };
 
-// Applies all maps to a row, in place.
+// Applies all transforms to a row, in place.
 template <class T>
 void change_row(std::span<const RowMap> maps, const RowAt<T>& at, Index n, T* row) {
   for (const RowMap& map : maps) {
@@ -40,8 +41,8 @@ void change_row(std::span<const RowMap> maps, const RowAt<T>& at, Index n, T* ro
   }
 }
 
-// d, the gradient of the mapped row x, becomes that of x. `spare` holds n values per map. The row's
-// share of the gain's gradient is added to dg, if given.
+// Turns d, the gradient of the transformed row x, into that of x. `spare` holds n values per
+// transform. The row's term of the gain's gradient is added to dg, if given.
 template <class T>
 void change_back(std::span<const RowMap> maps, const RowAt<T>& at, const T* x, Index n, T* d,
                  T* spare, T* dg) {
@@ -54,13 +55,13 @@ void change_back(std::span<const RowMap> maps, const RowAt<T>& at, const T* x, I
   std::visit(back, maps.front());
 }
 
-// w_uc of head h.
+// Returns w_uc of head h.
 template <class T>
 T product_weight(const RowProduct& by, Index h, Index u, Index c) {
   return by.turned ? parameter<T>(by.w, h, c, u) : parameter<T>(by.w, h, u, c);
 }
 
-// y_u = sum_c w_uc x_c + b_u over n values of x; `stop` is checked for each value of y.
+// Computes y_u = sum_c w_uc x_c + b_u over n values of x. `stop` is polled for each value of y.
 template <class T>
 void multiply_row(const RowProduct& by, Index h, const T* x, Index n, T* y,
                   const core::StopPoint& stop) {
@@ -72,7 +73,7 @@ void multiply_row(const RowProduct& by, Index h, const T* x, Index n, T* y,
   }
 }
 
-// dx_c = sum_u w_uc dy_u
+// Computes dx_c = sum_u w_uc dy_u.
 template <class T>
 void multiply_back(const RowProduct& by, Index h, const T* dy, Index n, T* dx,
                    const core::StopPoint& stop) {

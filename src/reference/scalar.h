@@ -12,8 +12,8 @@
 #include "core/storage.h"
 
 // The scalar of the reference: float, double, or complex<double>. The complex step (Squire and
-// Trapp 1998) evaluates the same formulas at x + ih and reads the derivative from the imaginary
-// part; comparisons use the real part.
+// Trapp 1998) evaluates the formulas at x + ih and reads the derivative from the imaginary part.
+// Comparisons use the real part.
 namespace qkv::reference {
 
 template <class T>
@@ -36,7 +36,7 @@ RealOf<T> real_part(const T& x) {
   }
 }
 
-// a * b + c rounded once (complex: plain arithmetic).
+// Returns a * b + c rounded once, or in plain arithmetic for complex numbers.
 template <class T>
 T fused_multiply_add(const T& a, const T& b, const T& c) {
   if constexpr (core::kIsComplex<T>) {
@@ -46,8 +46,8 @@ T fused_multiply_add(const T& a, const T& b, const T& c) {
   }
 }
 
-// Real functions have the same bits everywhere; complex ones, of derivatives only, are the C++
-// library's.
+// The real functions are bit-identical everywhere. The complex ones, used only for derivatives, are
+// the C++ library's.
 template <class T>
 T exp(const T& x) {
   if constexpr (core::kIsComplex<T>) {
@@ -79,19 +79,19 @@ inline constexpr RealOf<T> kInfinity = std::numeric_limits<RealOf<T>>::infinity(
 template <class T>
 inline constexpr RealOf<T> kNaN = std::numeric_limits<RealOf<T>>::quiet_NaN();
 
-// exp(x); 0 for x < least.
+// Returns exp(x), or 0 for x < least.
 template <class T>
 T exp_from(const RealOf<T>& least, const T& x) {
   return real_part(x) < least ? T(0) : reference::exp(x);
 }
-// exp(x) as a weight; 0 where that is too small to count.
+// Returns exp(x) as a weight: 0 where it is too small to count.
 template <class T>
 T weight_exp(const T& x) {
   return exp_from<T>(core::kLeastExponent<RealOf<T>>, x);
 }
 
-// sum_c a(c) b(c) by fused multiply-adds over ascending c, in blocks of kChannelBlock channels,
-// each summed from zero and added to the blocks before it.
+// Computes sum_c a(c) b(c) by fused multiply-adds over ascending c, in blocks of kChannelBlock
+// channels. Each block is summed from zero and added to the blocks before it.
 template <class T, class A, class B>
 T sum_of_products(Index n, const A& a, const B& b) {
   const auto block = [&](Index begin) {
@@ -105,7 +105,7 @@ T sum_of_products(Index n, const A& a, const B& b) {
   return total;
 }
 
-// sum_c a_c b_c
+// Computes sum_c a_c b_c.
 template <class T>
 T dot(const T* a, const T* b, Index n) {
   return sum_of_products<T>(

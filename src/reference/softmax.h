@@ -17,30 +17,31 @@
 #include "reference/sum.h"
 
 // The softmax of one row, alone or with its weighted sum of values, in the canonical order: keys in
-// chunks of fixed length, each from (-inf, 0, 0), merged in ascending order (the merge is from
-// Milakov and Gimelshein 2018).
+// chunks of fixed length, each from the softmax state (-inf, 0, 0), merged in ascending order
+// (Milakov and Gimelshein 2018).
 namespace qkv::reference {
 
-// Scores s_j of keys 0 .. count-1; only live ones count, and no exponential below exp(least).
+// The scores s_j of keys 0 .. count-1. Only unmasked ("live") keys count, and no exponential below
+// exp(least).
 template <class T>
 struct Scores {
   const T* s = nullptr;
   const std::uint8_t* live = nullptr;
   Index count = 0;
-  Index chunk = core::kKeyChunk;  // its length
+  Index chunk = core::kKeyChunk;  // keys of a chunk
   RealOf<T> least = core::kLeastExponent<RealOf<T>>;
 };
 
-// The softmax of one row before division: weight_j = exp(s_j - max) / sum, over live keys.
+// The softmax state of one row: weight_j = exp(s_j - max) / sum, over unmasked keys.
 template <class T>
 struct Softmax {
   T max = T(-kInfinity<T>);
   T sum = T(0);
-  bool empty = true;  // no live key, or all of them -inf
-  bool nan = false;   // a live score (or the sink) is NaN or +inf
+  bool empty = true;  // no unmasked key, or all of their scores are -inf
+  bool nan = false;   // an unmasked score (or the sink) is NaN or +inf
 };
 
-// acc_c = sum_j kept_j exp(s_j - max) v_jc, along with the sum; skipped if width is 0.
+// The weighted sum acc_c = sum_j kept_j exp(s_j - max) v_jc. It is not computed if width is 0.
 template <class T>
 struct WeightedSum {
   const T* v = nullptr;  // rows of `width` values, one for each key
@@ -48,10 +49,10 @@ struct WeightedSum {
   Index width = 0;
   T* acc = nullptr;
   T* chunk_acc = nullptr;
-  bool pairs = false;  // of bfloat16: core/bfloat16_pairs.h
+  bool pairs = false;  // two-way dot products of bfloat16: core/bfloat16_pairs.h
 };
 
-// chunk_acc_c += weight v_c
+// Adds weight v_c to chunk_acc_c.
 template <class T>
 void add_value(const WeightedSum<T>& values, const T& weight, Index j) {
   const T* v = values.v + j * values.width;
@@ -60,7 +61,7 @@ void add_value(const WeightedSum<T>& values, const T& weight, Index j) {
   }
 }
 
-// The same as one of the two products of a pair.
+// Adds weight v_c to chunk_acc_c as one of the two products of a two-way dot product.
 template <class T>
 void add_paired_value(const WeightedSum<T>& values, const T& weight, Index j) {
   if constexpr (std::is_same_v<T, float>) {
@@ -72,7 +73,7 @@ void add_paired_value(const WeightedSum<T>& values, const T& weight, Index j) {
   }
 }
 
-// Merges (max_b, sum_b) into a; returns the factors for a's and b's earlier sums.
+// Merges (max_b, sum_b) into a. Returns the factors for the sums of a and b so far.
 template <class T>
 std::pair<T, T> merge(Softmax<T>& a, const T& max_b, const T& sum_b) {
   const bool b_larger = real_part(max_b) > real_part(a.max);
@@ -84,7 +85,7 @@ std::pair<T, T> merge(Softmax<T>& a, const T& max_b, const T& sum_b) {
   return {factor_a, factor_b};
 }
 
-// Keys j0 .. j1-1: their maximum, then e_j = exp(s_j - max), sum_j e_j and chunk_acc.
+// Computes for keys j0 .. j1-1 their maximum, then e_j = exp(s_j - max), sum_j e_j and chunk_acc.
 template <class T>
 Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedSum<T>& values) {
   Softmax<T> c;
@@ -97,7 +98,7 @@ Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedS
   }
   if (c.empty || c.nan) return c;
   T partial[core::kPartialSums] = {};
-  // Pairs are of keys 2m and 2m + 1; the product of the odd one comes first.
+  // Keys 2m and 2m + 1 are a pair; the product of the odd one comes first.
   for (Index n = j0; n < (values.pairs ? j1 + 1 : j1); ++n) {
     const Index j = values.pairs ? n ^ 1 : n;
     if (j >= j1 || !x.live[j]) continue;
@@ -115,7 +116,7 @@ Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedS
   return c;
 }
 
-// All keys; `stop` is checked in each chunk.
+// Computes the softmax of all keys; `stop` is polled in each chunk.
 template <class T>
 Softmax<T> softmax_row(const Scores<T>& x, const WeightedSum<T>& values = {},
                        const core::StopPoint& stop = {}) {
@@ -136,8 +137,8 @@ Softmax<T> softmax_row(const Scores<T>& x, const WeightedSum<T>& values = {},
   return state;
 }
 
-// The sink: one more score, after all others, with value 0. -inf means none; NaN or +inf makes a
-// row with live keys NaN, and is the lse of a row without.
+// Merges the sink, one more score after all others, with value 0. -inf means that there is none.
+// NaN or +inf makes a row with unmasked keys NaN, and is the lse of a row without.
 template <class T>
 void add_sink(const T& sink, Softmax<T>& state, const WeightedSum<T>& values) {
   const RealOf<T> s = real_part(sink);
@@ -152,7 +153,7 @@ void add_sink(const T& sink, Softmax<T>& state, const WeightedSum<T>& values) {
   for (Index n = 0; n < values.width; ++n) values.acc[n] *= factor;
 }
 
-// lse = max + log(sum); -inf for a row with neither a live key nor a sink.
+// Returns lse = max + log(sum), or -inf for a row with neither an unmasked key nor a sink.
 template <class T>
 T log_sum_exp(const Softmax<T>& state) {
   if (state.nan) return T(kNaN<T>);
@@ -160,7 +161,7 @@ T log_sum_exp(const Softmax<T>& state) {
   return state.max + reference::log(state.sum);
 }
 
-// w_j = exp(s_j - max) / sum; 0 where masked, NaN for live keys of a NaN row.
+// Returns w_j = exp(s_j - max) / sum: 0 where masked, NaN for unmasked keys of a NaN row.
 template <class T>
 T weight(const Scores<T>& x, const Softmax<T>& state, Index j) {
   if (!x.live[j] || state.empty) return T(0);
@@ -168,9 +169,9 @@ T weight(const Scores<T>& x, const Softmax<T>& state, Index j) {
   return exp_from<T>(x.least, x.s[j] - state.max) / state.sum;
 }
 
-// -sum_j w_j ln w_j over live keys, where ln w_j = s_j - max - ln(sum), and a weight of 0 adds 0:
-// in each chunk partial sums, as of the exponentials; chunks in ascending order. A sink has no
-// term.
+// Returns -sum_j w_j ln w_j over unmasked keys, where ln w_j = s_j - max - ln(sum), and a weight of
+// 0 adds 0. Each chunk has partial sums as for the exponentials, and chunks are added in ascending
+// order. A sink has no term.
 template <class T>
 T entropy(const Scores<T>& x, const Softmax<T>& state) {
   if (state.nan) return T(kNaN<T>);

@@ -7,9 +7,9 @@
 // The fixed order in which the exponentials of a chunk are added.
 namespace qkv::reference {
 
-// The total of partial sums, p[t] holding the terms with j mod kPartialSums = t: halves are added
-// pairwise, p[t] += p[t + width] for width 32, 16, 8, 4, 2, 1. The order suits registers: each
-// step adds the upper half of one to its lower half. Overwrites p.
+// Returns the total of partial sums, where p[t] holds the terms with j mod kPartialSums = t. Halves
+// are added pairwise, p[t] += p[t + width] for width 32, 16, 8, 4, 2, 1. The order suits registers:
+// each step adds the upper half of one to its lower half. Overwrites p.
 template <class T>
 T tree_sum(T (&p)[core::kPartialSums]) {
   for (Index width = core::kPartialSums / 2; width > 0; width /= 2) {

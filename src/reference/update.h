@@ -11,11 +11,12 @@
 #include "core/adam_factors.h"
 #include "core/order.h"
 
-// What an update of parameters does with n numbers. No multiplication is fused with an addition, so
-// that every implementation has the same bits.
+// The update of n parameters by an optimiser. No multiplication is fused with an addition, so that
+// the results of every implementation are bit-identical.
 namespace qkv::reference {
 
-// Adam (Kingma, Ba 2015, algorithm 1) and AdamW (Loshchilov, Hutter 2019, algorithm 2), g' = f g:
+// Adam (Kingma, Ba 2015, algorithm 1) and AdamW (Loshchilov, Hutter 2019, algorithm 2), with g' = f
+// g:
 //   m <- beta1 m + (1 - beta1) g',  v <- beta2 v + (1 - beta2) g'^2
 //   w <- kept w - m_rate m / (sqrt(v v_factor) + epsilon)
 template <class T>
@@ -28,7 +29,8 @@ void adam(const core::AdamFactors<T>& f, const T* g, T* m, T* v, T* w, Index n) 
   }
 }
 
-// sum_i x_i^2 in float64: number i in sum i mod 16, then a tree of halves.
+// Computes sum_i x_i^2 in float64: term i is added to sum i mod 16, and the sums are added as a
+// tree.
 template <class T>
 double squares(const T* x, Index n) {
   double sums[core::kRowSums] = {};
@@ -42,7 +44,7 @@ double squares(const T* x, Index n) {
   return sums[0];
 }
 
-// x_0 + ... + x_{count-1} of number i of each set, as the tree ((0+1)+(2+3))+...
+// Sums element i of `count` arrays ("sets") as the tree ((0+1)+(2+3))+...
 template <class T>
 T tree_sum_of_sets(T* const* sets, Index count, Index i) {
   if (count == 1) return sets[0][i];
@@ -50,7 +52,7 @@ T tree_sum_of_sets(T* const* sets, Index count, Index i) {
   return tree_sum_of_sets(sets, half, i) + tree_sum_of_sets(sets + half, count - half, i);
 }
 
-// In set 0 from number `first` on.
+// Sums elements first .. first+n-1 of all arrays into array 0.
 template <class T>
 void sum_sets(T* const* sets, Index count, Index first, Index n) {
   for (Index i = first; i < first + n; ++i) sets[0][i] = tree_sum_of_sets(sets, count, i);

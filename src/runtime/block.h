@@ -7,8 +7,8 @@
 
 namespace qkv::runtime {
 
-// Scratch memory that only grows, aligned to kScratchAlignment, with a size that is a multiple of
-// it: two workers never write to the same cache line.
+// Scratch memory that only grows. It is aligned to kScratchAlignment and has a size that is a
+// multiple of it, so that two workers never write to the same cache line.
 class Block {
  public:
   Block() = default;
@@ -23,7 +23,8 @@ class Block {
 
   std::byte* memory() const noexcept { return memory_; }
   std::size_t bytes() const noexcept { return bytes_; }
-  // Reserves at least `bytes`; growing discards the contents. On std::bad_alloc it is empty.
+  // Reserves at least `bytes`; growing discards the contents. After std::bad_alloc the block is
+  // empty.
   void grow(std::size_t bytes);
   void release() noexcept;
 

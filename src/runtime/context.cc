@@ -16,8 +16,8 @@ namespace runtime {
 
 void Block::grow(std::size_t bytes) {
   if (bytes <= bytes_) return;
-  // A block that has to grow again gets a quarter more than it had: a key cache that
-  // grows with every call would otherwise allocate in each.
+  // A block that has to grow again gets a quarter more than it had. Otherwise a key cache that
+  // grows with every call would allocate in each.
   const std::size_t wanted = core::padded_bytes(std::max(bytes, bytes_ + bytes_ / 4));
   release();
   memory_ =
@@ -35,7 +35,7 @@ void Block::release() noexcept {
 namespace detail {
 
 void ContextState::reserve(std::size_t shared_bytes, std::size_t worker_bytes) {
-  // All workers' blocks have the same size; the last one grows last.
+  // All workers' blocks have the same size, and the last one grows last.
   const runtime::Block& last = others.empty() ? first : others.back();
   if (shared_bytes <= shared.bytes() && worker_bytes <= last.bytes()) return;
   try {

@@ -15,7 +15,7 @@
 
 namespace qkv::detail {
 
-// What a Context points to.
+// The state of a Context: executor, flags and scratch memory.
 struct ContextState {
   explicit ContextState(Executor e)
       : executor(std::move(e)), others(static_cast<std::size_t>(executor.concurrency() - 1)) {}
@@ -23,8 +23,8 @@ struct ContextState {
   runtime::Block& worker(Index index) noexcept {
     return index == 0 ? first : others[static_cast<std::size_t>(index - 1)];
   }
-  // For the call that holds the context. Reserves `shared_bytes` and, for each worker,
-  // `worker_bytes`; throws std::bad_alloc.
+  // Reserves `shared_bytes` and, for each worker, `worker_bytes`, for the call that holds the
+  // context. Throws std::bad_alloc.
   void reserve(std::size_t shared_bytes, std::size_t worker_bytes);
   void release() noexcept;
 
@@ -34,9 +34,9 @@ struct ContextState {
   std::string forced_path;
   std::atomic<std::size_t> held{0};  // bytes of all blocks
   runtime::Block shared;
-  runtime::Block first;  // worker 0's, inline: creating a serial context allocates once
+  runtime::Block first;  // of worker 0, inline: creating a serial context allocates once
   std::vector<runtime::Block> others;
-  runtime::Block lent;  // what outlives calls; empty while it is lent
+  runtime::Block lent;  // memory that outlives calls (Lent); empty while it is lent
 
   void count_held() noexcept;
 };

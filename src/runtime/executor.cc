@@ -21,7 +21,8 @@ struct FreeCpuSet {
   void operator()(cpu_set_t* set) const noexcept { CPU_FREE(set); }
 };
 
-// Processors this process may use, at least 1. hardware_concurrency() would count all of them.
+// The number of processors that this process may use, at least 1. hardware_concurrency() counts
+// all.
 int usable_processors() {
   // The kernel rejects a set smaller than its own; 1024 processors are enough for most.
   for (std::size_t capacity = 1024; capacity <= 1 << 20; capacity *= 2) {
@@ -34,7 +35,7 @@ int usable_processors() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-// More indices than bodies that may run at once: each body takes indices until none is left.
+// A run with more indices than concurrent bodies: each body takes indices until none is left.
 struct Indices {
   const Executor::Body body;
   void* const state;
@@ -64,7 +65,7 @@ Executor Executor::threads(int threads) {
   Executor executor;
   executor.concurrency_ = threads == 0 ? usable_processors() : threads;
   if (executor.concurrency_ > 1) {
-    // More threads than processors would take the time from each other.
+    // More threads than processors would take time from each other by polling.
     const bool looks = executor.concurrency_ <= usable_processors();
     executor.pool_ = std::make_shared<detail::WorkerPool>(
         executor.concurrency_, looks ? detail::Waiting::kLooksFirst : detail::Waiting::kSleeps);

@@ -26,7 +26,7 @@ Call::Call(Context& context, std::string_view function)
   }
 }
 
-// Once the other constructor has returned, ~Call runs even if this one throws.
+// The delegated constructor has returned by then, so ~Call runs even if reserve() throws.
 Call::Call(Context& context, std::string_view function, std::size_t shared, std::size_t per_worker)
     : Call(context, function) {
   reserve(shared, per_worker);
@@ -68,7 +68,7 @@ Lent::Lent(Context& context, std::size_t bytes) : state_(context.state()) {
 
 Lent::~Lent() { swap(); }
 
-// Exchanges this block with the context's, unless a call uses it.
+// Exchanges this block with the context's, unless a call uses the context.
 void Lent::swap() noexcept {
   if (state_.in_use.exchange(true, std::memory_order_acquire)) return;
   block_.swap(state_.lent);
@@ -78,7 +78,7 @@ void Lent::swap() noexcept {
 
 // ---- on several workers ---------------------------------------------------------------------
 
-// Shared by the bodies of one run, on the stack of the calling thread.
+// The state that the bodies of one run share, on the stack of the calling thread.
 struct Call::Run {
   Call& call;
   const Index bodies;
@@ -87,7 +87,7 @@ struct Call::Run {
   const void* const state;
   std::fenv_t environment{};
   std::exception_ptr error{};  // written by the body that set call.failed_
-  // The only member that every task writes to.
+  // This is the only member to which every task writes.
   alignas(core::kScratchAlignment) std::atomic<Index> next{0};
 
   // Takes tasks until none is left.
@@ -108,7 +108,7 @@ struct Call::Run {
     }
   }
 
-  // Called in a handler. Keeps the first exception and leaves no task to the other workers.
+  // Keeps the first exception and leaves no task to the other workers. It is called in a handler.
   void fail() noexcept {
     next.store(tasks, std::memory_order_relaxed);
     if (!call.failed_.exchange(true, std::memory_order_relaxed)) error = std::current_exception();

@@ -14,28 +14,29 @@
 #include "core/stop.h"
 #include "runtime/block.h"
 
-// Tasks and scratch memory: the runtime's interface to the drivers of a call.
+// Tasks and scratch memory: the interface of the runtime for the drivers of a call.
 namespace qkv::runtime {
 
 using core::Arena;
 
-// One call's use of a context: acquires it (throws Error naming `function` if the context is in
-// use), reserves scratch, runs tasks, and releases it at the end.
+// One call's use of a context. It acquires the context (throws Error naming `function` if the
+// context is in use), reserves scratch memory, runs tasks, and releases the context at the end.
 class QKV_API Call {
  public:
-  // Without scratch. `function` must outlive the call, as a literal does.
+  // Acquires the context without scratch memory. `function` must outlive the call, as a literal
+  // does.
   Call(Context& context, std::string_view function);
-  // With scratch, as if by reserve().
+  // Acquires the context and reserves scratch memory as reserve() does.
   Call(Context& context, std::string_view function, std::size_t shared, std::size_t per_worker);
   ~Call();
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // `shared` bytes for all tasks together and `per_worker` bytes for each worker; resets
-  // shared(). Throws std::bad_alloc.
+  // Reserves `shared` bytes for all tasks together and `per_worker` bytes for each worker, and
+  // resets shared(). Throws std::bad_alloc.
   void reserve(std::size_t shared, std::size_t per_worker);
 
-  // The memory that all tasks of this call see; lives until the call ends.
+  // The memory that all tasks of this call share; it lives until the call ends.
   Arena& shared() noexcept { return shared_; }
 
   // The maximum number of concurrent tasks.
@@ -43,15 +44,15 @@ class QKV_API Call {
 
   core::StopPoint stop_point() const noexcept;
 
-  // Whether a task of the current for_each_task has thrown: earlier tasks may never finish.
+  // True if a task of the current for_each_task has thrown: earlier tasks may never finish.
   bool failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
 
-  // Runs f(task, arena) for task 0..tasks-1, each once. `arena` is the worker's own, empty at the
-  // start of each task. The stop flag is read before each task (if set, no further task starts and
-  // Cancelled is thrown); a long task reads it by stop_point(). The first exception of a task is
-  // rethrown here after all workers have returned; tasks not started by then are skipped. Tasks
-  // compute in the floating-point environment (rounding, subnormals) of the calling thread. With
-  // one worker or one task nothing is locked.
+  // Runs f(task, arena) once for each task 0..tasks-1. `arena` is the worker's own and is empty at
+  // the start of each task. The stop flag is read before each task (if it is set, no further task
+  // starts and Cancelled is thrown); a long task polls it by stop_point(). The first exception of a
+  // task is rethrown here after all workers have returned; tasks not started by then are skipped.
+  // Tasks compute in the floating-point environment (rounding, subnormals) of the calling thread.
+  // With one worker or one task nothing is locked.
   template <class F>
   void for_each_task(Index tasks, const F& f) {
     run(
@@ -75,9 +76,9 @@ class QKV_API Call {
   std::atomic<bool> failed_{false};
 };
 
-// Memory for what several calls on one context, one after the other, write and read; the context
-// keeps it for the next who borrows. If the context is in use or has lent it, it is allocated and
-// freed. Throws std::bad_alloc.
+// Memory that several successive calls on one context write and read. The context keeps it for the
+// next Lent. If the context is in use, or has lent its memory, the memory is allocated and freed.
+// Throws std::bad_alloc.
 class QKV_API Lent {
  public:
   Lent(Context& context, std::size_t bytes);
@@ -92,7 +93,7 @@ class QKV_API Lent {
   Block block_;
 };
 
-// For a function that has not acquired the context yet.
+// The stop point for a function that has not acquired the context yet.
 core::StopPoint stop_point(Context& context, std::string_view function);
 
 }  // namespace qkv::runtime

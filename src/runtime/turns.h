@@ -9,9 +9,9 @@
 
 namespace qkv::runtime {
 
-// Data written by several tasks in the order of the tasks' numbers: task n
+// Ordered accumulation: several tasks write to one thing in the order of the tasks' numbers. Task n
 // waits for its turn, writes, and passes the turn to n + 1. Tasks start in ascending order, so a
-// task only waits for tasks that have started.
+// task waits only for tasks that have started.
 class Turns {
  public:
   Turns() = default;
@@ -21,11 +21,11 @@ class Turns {
     turns.next_ = arena.template take<Index>(things).data();
     return turns;
   }
-  // Before the first task: whose turn is first.
+  // Sets which task is the first to write to `thing`. It is called before the first task runs.
   void begin(Index thing, Index turn) const { next_[thing] = turn; }
 
-  // Returns false if the task waited for will not come; throws Cancelled if the call is
-  // stopped.
+  // Waits for the turn. Returns false if the task before will not come, because a task has thrown.
+  // Throws Cancelled if the call is stopped.
   bool wait(const Call& call, Index thing, Index turn) const {
     const std::atomic_ref<Index> next(next_[thing]);
     const core::StopPoint stop = call.stop_point();

@@ -17,11 +17,11 @@ namespace qkv::detail {
 
 namespace {
 
-// How long a thread that has nothing to do looks for work before it sleeps. To wake a sleeping one
-// takes 10 to 50 microseconds, more than many a call: docs/decisions/0030.
+// The time for which an idle thread polls for work before it sleeps. Waking a sleeping thread takes
+// 10 to 50 microseconds, more than many calls take: docs/decisions/0030.
 constexpr std::chrono::microseconds kLooksFor{50};
 
-// Tells the processor that this is a loop of waiting.
+// Tells the processor that this is a waiting loop.
 void pause() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -30,10 +30,10 @@ void pause() noexcept {
 #endif
 }
 
-// Returns true when done() holds, or false after kLooksFor.
+// Polls done(). Returns true once it holds, or false after kLooksFor.
 template <class Done>
 bool look_for(const Done& done) noexcept {
-  constexpr int kLooks = 32;  // between two looks at the clock
+  constexpr int kLooks = 32;  // polls between two readings of the clock
   const auto end = std::chrono::steady_clock::now() + kLooksFor;
   do {
     for (int i = 0; i < kLooks; ++i) {
@@ -70,7 +70,7 @@ class WorkerThreads {
     const std::size_t helpers = std::min(static_cast<std::size_t>(count - 1), threads_.capacity());
     start(helpers);
     link(job);
-    // Notified without the mutex, so that they do not wake just to block on it.
+    // Workers are notified without the mutex, so that they do not wake just to block on it.
     lock.unlock();
     wake(helpers);
     lock.lock();
@@ -86,7 +86,7 @@ class WorkerThreads {
   bool of_this_process() const noexcept { return pid_ == getpid(); }
 
   // Abandons the object of the parent process. Its threads do not exist here and one of them may
-  // hold its mutex forever, so it cannot be destroyed; the list keeps it reachable for leak
+  // hold its mutex forever, so it cannot be destroyed. The list keeps it reachable for leak
   // checkers.
   static void abandon(WorkerThreads* threads) noexcept {
     static std::atomic<WorkerThreads*> abandoned{nullptr};
@@ -97,7 +97,7 @@ class WorkerThreads {
   }
 
  private:
-  // One run, on the stack of the calling thread. Everything but the constants is written with the
+  // One run, on the stack of the calling thread. Every member but the constants is written with the
   // mutex locked.
   struct Job {
     const Executor::Body body;
@@ -124,8 +124,8 @@ class WorkerThreads {
     }
   }
 
-  // Runs one of a job's remaining bodies, with the mutex released meanwhile. The job may be
-  // gone once its last body has returned.
+  // Runs one of a job's remaining bodies, with the mutex released meanwhile. The job may no longer
+  // exist once its last body has returned.
   void run_one(Job& job, std::unique_lock<std::mutex>& lock) noexcept {
     const Index index = job.next++;
     if (job.next == job.count) unlink(job);
@@ -140,7 +140,7 @@ class WorkerThreads {
     try {
       while (threads_.size() < wanted) threads_.emplace_back(&WorkerThreads::work, this);
     } catch (const std::system_error&) {
-      // The calling thread runs what no worker takes.
+      // The calling thread runs the bodies that no worker takes.
     }
   }
 
@@ -149,7 +149,7 @@ class WorkerThreads {
     for (std::size_t i = 0; i < helpers; ++i) work_left_.notify_one();
   }
 
-  // The newest job comes first: an inner run ends before the outer one continues.
+  // The newest job comes first, because an inner run ends before the outer one continues.
   void link(Job& job) noexcept {
     job.later = jobs_;
     jobs_ = &job;
@@ -170,9 +170,9 @@ class WorkerThreads {
   std::condition_variable body_returned_;
   Job* jobs_ = nullptr;  // jobs with bodies not yet started
   bool stopping_ = false;
-  // jobs_ != nullptr or stopping_, for threads that look for work without the mutex.
+  // True if jobs_ != nullptr or stopping_, for threads that poll without the mutex.
   std::atomic<bool> has_news_{false};
-  std::vector<std::thread> threads_;  // capacity: as many as may ever start
+  std::vector<std::thread> threads_;  // the capacity is the largest number that may start
   WorkerThreads* abandoned_before_ = nullptr;
 };
 
@@ -190,7 +190,8 @@ void WorkerPool::run(Index count, Executor::Body body, void* state) {
   threads().run(count, body, state);
 }
 
-// The threads of this process, created if there are none or only the parent's from before fork().
+// Returns the threads of this process. They are created if there are none or only the parent's from
+// before fork().
 WorkerThreads& WorkerPool::threads() {
   WorkerThreads* threads = threads_of_pool_.load(std::memory_order_acquire);
   if (threads != nullptr && threads->of_this_process()) return *threads;

@@ -11,17 +11,17 @@ namespace qkv::detail {
 
 class WorkerThreads;
 
-// What a thread without work does.
+// The behaviour of a thread without work.
 enum class Waiting {
   kSleeps,
-  kLooksFirst,  // looks for work for some microseconds, then sleeps
+  kLooksFirst,  // polls for work for some microseconds, then sleeps
 };
 
-// The threads behind Executor::threads. They start when a run first needs them and sleep between
-// runs, some microseconds after the last one if `waiting` says so. Any number of threads may call
-// run() at once, also from inside a body: the calling thread takes bodies of its own run until none
-// is left and then waits only for those that workers have already begun, so each run ends whether
-// or not a worker is free.
+// The threads of Executor::threads. They start when a run first needs them and sleep between runs;
+// if `waiting` says so they first poll for some microseconds. Any number of threads may call run()
+// at once, also from inside a body: the calling thread takes bodies of its own run until none is
+// left and then waits only for those that workers have begun, so each run ends whether or not a
+// worker is free.
 class WorkerPool {
  public:
   // `threads` >= 2, including the calling one.
@@ -30,8 +30,8 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // Runs body(state, 0..count-1), each once; does not allocate once the workers have started.
-  // If the system cannot start a thread, the pool works without it.
+  // Runs body(state, 0..count-1), each once. It does not allocate once the workers have started. If
+  // the system cannot start a thread, the pool works without it.
   void run(Index count, Executor::Body body, void* state);
 
  private:
