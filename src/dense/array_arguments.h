@@ -14,7 +14,7 @@
 #include "core/shapes.h"
 #include "core/storage.h"
 
-// The requirements of softmax, masked_softmax and batch_dot on their arrays.
+// The checks that softmax, masked_softmax and batch_dot make on their arrays.
 namespace qkv::dense {
 
 inline void require_given(std::string_view function, std::string_view argument,
@@ -61,7 +61,7 @@ inline void require_own_places(std::string_view function, const ConstView& out) 
                   " with strides " + to_string(out.strides()));
 }
 
-// Calls f with a null pointer of the storage type, which is real.
+// Calls f with a null pointer of the storage type, which must be real.
 template <class F>
 void visit_real(DType dtype, const F& f) {
   core::visit_dtype(dtype, [&]<class Stored>(Stored*) {
@@ -69,11 +69,12 @@ void visit_real(DType dtype, const F& f) {
   });
 }
 
+// The sizes or strides without the last `dropped` axes.
 inline Dims leading(const Dims& dims, int dropped) {
   return core::sub_dims(dims, 0, dims.rank() - dropped);
 }
 
-// How many pieces of a length cover a size.
+// The number of pieces of a length that cover a size.
 inline Index pieces(Index size, Index length) { return (size + length - 1) / length; }
 
 }  // namespace qkv::dense

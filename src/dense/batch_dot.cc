@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// batch_dot: all checks, then blocks of products for the workers of a context.
+// batch_dot: its checks, and then blocks of products for the workers of a context.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -41,7 +41,8 @@ void check_factors(const ConstView& a, const ConstView& b, const ConstView& out)
   require_dtype(kBatchDot, "out", out, "a", a);
 }
 
-// a [..,N,L] and b [..,L,M] (already transposed); returns the leading axes of out.
+// Checks the shapes of a [..,N,L] and b [..,L,M], already transposed. Returns the leading axes of
+// out.
 Dims check_product(const ConstView& a, const ConstView& b, const ConstView& out) {
   const std::string came = " (after transposing: a " + describe(a) + ", b " + describe(b) + ")";
   if (a.size(-1) != b.size(-2)) {
@@ -60,7 +61,7 @@ Dims check_product(const ConstView& a, const ConstView& b, const ConstView& out)
   return *lead;
 }
 
-// The view with its leading axes broadcast; the last two are unchanged.
+// Broadcasts the leading axes of the view; the last two are unchanged.
 ConstView spread(const ConstView& view, const Dims& lead) {
   if (leading(view.shape(), 2) == lead) return view;
   Dims shape = lead;
@@ -71,11 +72,11 @@ ConstView spread(const ConstView& view, const Dims& lead) {
 
 // ---- blocks ---------------------------------------------------------------------------------
 
-constexpr Index kMostRows = 384;     // of a block: the copies they need cost little
-constexpr Index kLeastRows = 48;     // eight tiles: enough to copy a panel for
+constexpr Index kMostRows = 384;     // of a block: the copies that they need cost little
+constexpr Index kLeastRows = 48;     // of a block: eight tiles, enough to copy a panel for
 constexpr Index kMostColumns = 256;  // of a block: four panels
-constexpr Index kLeastColumns = 64;  // one
-// Multiply-adds of a task: ten microseconds or more, enough to be worth waking a worker.
+constexpr Index kLeastColumns = 64;  // of a block: one panel
+// The least multiply-adds of a task: ten microseconds or more, enough to be worth waking a worker.
 constexpr double kLeastWork = 1 << 19;
 
 // Products [N,L] [L,M], one for each index of the leading axes, split into blocks of out.
@@ -104,7 +105,7 @@ struct Blocks {
   Index down() const { return pieces(N, rows); }
   Index across() const { return pieces(M, columns); }
   Index count() const { return batch * down() * across(); }
-  // Blocks per task.
+  // The number of blocks of one task.
   Index blocks_per_task() const {
     const double work = static_cast<double>(rows) * static_cast<double>(columns) *
                         static_cast<double>(std::max<Index>(L, 1));
@@ -113,7 +114,7 @@ struct Blocks {
   }
 };
 
-// The three arrays, with any leading axes that broadcast to those of the blocks.
+// The three arrays, whose leading axes broadcast to those of the blocks.
 template <class Stored>
 struct Operands {
   const Blocks& blocks;
@@ -121,7 +122,7 @@ struct Operands {
   const ConstView& b;
   const View& out;
 
-  // The product of one block; blocks of the same columns are consecutive.
+  // The product of one block. Blocks of the same columns are consecutive.
   MatrixProduct<Stored> block(Index index) const {
     const Index n = index % blocks.down() * blocks.rows;
     index /= blocks.down();
@@ -138,8 +139,8 @@ struct Operands {
   }
 
  private:
-  // A view from one element of a batch entry's matrix; without elements the pointer is not moved
-  // (it may be null).
+  // The matrix that starts at (row, column) of a batch entry's matrix. If a factor has no elements
+  // its pointer is not moved, because it may be null.
   template <class Element, class AnyView>
   Matrix<Element> part(const AnyView& view, Index entry, Index row, Index column) const {
     if (blocks.L == 0 && std::is_const_v<Element>) return {nullptr, 0, 0};
@@ -152,8 +153,8 @@ struct Operands {
   }
 };
 
-// If all entries share one b, merges their rows of a and out into one product, provided the rows
-// are equally far apart.
+// If all entries share one b, merges their rows of a and out into one product, provided that the
+// rows are equally spaced.
 template <class Stored>
 void fold(ConstView& a, ConstView& b, View& out) {
   for (int axis = 0; axis < b.rank() - 2; ++axis) {
@@ -170,7 +171,7 @@ void fold(ConstView& a, ConstView& b, View& out) {
   b = {b.data(), b.dtype(), {b.size(-2), b.size(-1)}, {b.stride(-2), b.stride(-1)}};
 }
 
-// Everything checked; a and b have the leading axes of out, which has elements.
+// Computes the product after all checks. a and b have the leading axes of out, which has elements.
 template <class Stored>
 void run_batch_dot(ConstView a, ConstView b, View out, Context& context) {
   using T = SumOf<Stored>;

@@ -22,7 +22,7 @@ void convert(const Matrix<const Stored>& from, Index rows, Index columns, const 
     to.data[r * to.stride + c] =
         core::to_accumulator<T>(from.data[r * from.row_stride + c * from.col_stride]);
   };
-  // Along the smaller stride.
+  // The inner loop runs along the smaller stride.
   if (std::abs(from.row_stride) < std::abs(from.col_stride)) {
     for (Index c = 0; c < columns; ++c) {
       for (Index r = 0; r < rows; ++r) put(r, c);
@@ -34,7 +34,7 @@ void convert(const Matrix<const Stored>& from, Index rows, Index columns, const 
   }
 }
 
-// Makes columns of a transposed matrix contiguous with the packing of keys, kPanel at a time.
+// Makes columns of a transposed matrix contiguous by packing kPanel columns at a time as keys.
 template <class T>
 void transpose(const Kernels<T>& by, const Matrix<const T>& from, Index rows, Index columns,
                const RowsOf<T>& to, T* panel) {
@@ -47,8 +47,8 @@ void transpose(const Kernels<T>& by, const Matrix<const T>& from, Index rows, In
   }
 }
 
-// Packs the rows [length,columns] into panels in memory order: panel by panel, each row would be a
-// miss to the third-level cache.
+// Packs the rows [length,columns] into panels in the order in which the rows lie in memory. Panel
+// by panel, each row would be a miss to the third-level cache.
 template <class T>
 void copy_panels(const RowsOf<const T>& rows, Index length, Index columns, T* panels) {
   const Index whole = columns / kPanel;
@@ -61,7 +61,7 @@ void copy_panels(const RowsOf<const T>& rows, Index length, Index columns, T* pa
   if (columns > whole * kPanel) copy_panel<T>(rows, length, columns, whole, panels);
 }
 
-// A piece [length,columns] of b as panels, zeros after its last column.
+// Packs a piece [length,columns] of b as panels, with zeros after its last column.
 template <class T, class Stored>
 void pack_piece(const Kernels<T>& by, const Matrix<const Stored>& b, Index length, Index columns,
                 T* panels) {
@@ -86,7 +86,7 @@ void pack_piece(const Kernels<T>& by, const Matrix<const Stored>& b, Index lengt
 
 }  // namespace
 
-// Few rows read b in place; so do all rows if b's own rows are close together.
+// b is read in place if there are few rows of a, or if b's own rows are close together.
 template <class Stored>
 bool MatrixProduct<Stored>::copies_b() const {
   const bool far = b.row_stride < 0 || b.row_stride > 2 * kPanel;
@@ -167,7 +167,7 @@ void MatrixProduct<Stored>::run(const Kernels<T>& by, T* scratch,
   }
 }
 
-// Adds the piece of the sums from l on, reading b in place.
+// Adds the terms from l on to the sums, reading b in place.
 template <class Stored>
 void MatrixProduct<Stored>::add_in_place(const Kernels<T>& by, const RowsOf<const T>& x, Index l,
                                          Index length, const RowsOf<T>& y,

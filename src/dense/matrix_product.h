@@ -7,8 +7,8 @@
 #include "dense/product.h"
 #include "reference/matmul.h"
 
-// The products of reference/matmul.h on the tiles: no threads, no allocation. Sums have the order
-// of add_product, whatever the strides.
+// The products of reference/matmul.h on the tiles of attention, without threads or allocation. Sums
+// have the order of add_product, whatever the strides.
 namespace qkv::dense {
 
 using reference::Matrix;
@@ -18,8 +18,8 @@ template <class Stored>
 using SumOf = std::conditional_t<std::is_same_v<Stored, double>, double, float>;
 
 // out_nm = sum_l a_nl b_lm: a [rows,inner], b [inner,columns], out [rows,columns], all of one type,
-// each sum rounded once. Data that tiles cannot read or write in place goes through scratch
-// memory, which is largest for the maximum of rows and columns.
+// with each sum rounded once. Data that tiles cannot read or write in place goes through scratch
+// memory, which grows with rows and columns.
 template <class Stored>
 class MatrixProduct {
  public:
@@ -32,7 +32,7 @@ class MatrixProduct {
   Matrix<const Stored> b{};
   Matrix<Stored> out{};
 
-  // Scratch numbers of T for run().
+  // The numbers of T that run() needs as scratch memory.
   Index scratch() const { return a_numbers() + b_numbers() + out_numbers(); }
   void run(const Kernels<T>& by, T* scratch, const core::StopPoint& stop) const;
 
@@ -46,7 +46,7 @@ class MatrixProduct {
   Index a_numbers() const;
   Index b_numbers() const;
   Index out_numbers() const { return copies_out() ? rows * columns : 0; }
-  // The piece of a from channel l on, as tiles read it.
+  // The piece of a from channel l on, in the form that tiles read.
   RowsOf<const T> a_piece(const Kernels<T>& by, Index l, Index length, T* scratch) const;
   void add_in_place(const Kernels<T>& by, const RowsOf<const T>& x, Index l, Index length,
                     const RowsOf<T>& y, const core::StopPoint& stop) const

@@ -40,10 +40,10 @@ void copy_panel(const RowsOf<const T>& w, Index inputs, Index outputs, Index pan
 
 namespace {
 
-// Part of a panel that a kernel processes between two checks of the flag.
+// The inputs of a panel that a kernel processes at most between two polls of the stop flag.
 constexpr Index kMostInputs = 1024;
 
-// y_rn += bias_n
+// Adds bias_n to y_rn.
 template <class T>
 void add_to_rows(const Kernels<T>& by, const T* bias, Index columns, Index rows,
                  const RowsOf<T>& y) {
@@ -57,7 +57,7 @@ void add_to_rows(const Kernels<T>& by, const T* bias, Index columns, Index rows,
   }
 }
 
-// A matrix [inner,columns] whose rows are close together, columns <= kPanel.
+// A matrix [inner,columns] whose rows are close together; columns <= kPanel.
 template <class T>
 struct Piece {
   RowsOf<const T> rows{};
@@ -65,8 +65,8 @@ struct Piece {
   Index columns = 0;
 };
 
-// y_rn = sum_i x_ri w_in. Tiles of scores start from zero in registers: y is not zeroed first and
-// read back.
+// Computes y_rn = sum_i x_ri w_in. Tiles of scores start from zero in registers, so y is not zeroed
+// first and read back.
 template <class T>
 void multiply_piece(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Piece<T>& w,
                     const RowsOf<T>& y, const core::StopPoint& stop) {

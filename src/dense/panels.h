@@ -4,8 +4,8 @@
 
 #include "dense/product.h"
 
-// A matrix packed for products x W^T: panels of kPanel of its rows, each transposed, so that tiles
-// read it sequentially.
+// A matrix packed for products x W^T, as prepacked weights: panels of kPanel of its rows, each
+// transposed, so that tiles read it sequentially.
 namespace qkv::dense {
 
 using kernels::kPanel;
@@ -14,9 +14,9 @@ template <class T>
 struct Panels {
   Index outputs = 0;
   Index inputs = 0;
-  const T* data = nullptr;  // [pieces of outputs][inputs][kPanel], zeros after the last output
+  const T* data = nullptr;  // [pieces of outputs,inputs,kPanel], zeros after the last output
 
-  // The size of a matrix's panels, in numbers.
+  // The number of elements of a matrix's panels.
   static Index size(Index outputs, Index inputs) {
     return (outputs + kPanel - 1) / kPanel * kPanel * inputs;
   }
@@ -27,25 +27,25 @@ template <class T>
 void pack_panel(const Kernels<T>& by, const RowsOf<const T>& w, Index outputs, Index inputs,
                 Index panel, T* data);
 
-// Likewise for w [inputs,outputs], whose panels are pieces of its rows.
+// Packs panel number `panel` of w [inputs,outputs], whose panels are pieces of its rows.
 template <class T>
 void copy_panel(const RowsOf<const T>& w, Index inputs, Index outputs, Index panel, T* data);
 
-// y_ro = sum_i x_ri w_oi + b_o: the sum in the order of a score, then the bias (null: none).
-// y [rows,outputs].
+// Computes y [rows,outputs], y_ro = sum_i x_ri w_oi + b_o: the sum in the order of a score, then
+// the bias (null: no bias).
 template <class T>
 void multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Panels<T>& w,
               const T* bias, const RowsOf<T>& y, const core::StopPoint& stop);
 
-// y_ro += sum_i x_ri w_(first+i)o over `inner` inputs of the panels, with the bits of
-// add_product() of the same inputs unpacked.
+// Computes y_ro += sum_i x_ri w_(first+i)o over `inner` inputs of the panels, bit-identical to
+// add_product() of these inputs unpacked.
 template <class T>
 void add_multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
                   const Panels<T>& w, Index first, const RowsOf<T>& y, const core::StopPoint& stop);
 
-// y_ri = sum_o x_ro w_oi, in the order of a score: x [rows,inner], w [inner,columns], unpacked.
-// Its pieces are copied to `scratch` of kCopyNumbers, since rows may be so far apart that they map
-// to the same cache sets. Pays off from kCopyRows rows on.
+// Computes y_ri = sum_o x_ro w_oi in the order of a score: x [rows,inner], w [inner,columns],
+// unpacked. Pieces of w are copied to `scratch` of kCopyNumbers, since rows may be so far apart
+// that they map to one cache set. It pays off from kCopyRows rows on.
 inline constexpr Index kCopyRows = 48;
 inline constexpr Index kCopiedInner = 512;
 static_assert(kCopiedInner % core::kChannelBlock == 0, "the terms that follow begin a block");

@@ -10,14 +10,15 @@
 
 namespace qkv::dense {
 
-// A path is an implementation of attention; a context may force one by its name
+// A path is an implementation of attention. A context may force one by its name
 // (Context::force_path()).
 struct Path {
   std::string_view name;
-  std::optional<kernels::Target> target;  // whose kernels it uses; none: plain loops, for any CPU
+  std::optional<kernels::Target> target;  // that of its kernels; none: plain loops, for any CPU
 };
 
-// The list, in the order in which attention asks: of each product of pairs, the targets best first.
+// The list of paths in the order in which attention tries them: for each pair product, its targets
+// best first.
 #define QKV_DOT(with, enumerator, name, highway) Path{"dot/" name, kernels::Target::enumerator},
 #define QKV_ADDITIVE(with, enumerator, name, highway) \
   Path{"additive/" name, kernels::Target::enumerator},

@@ -12,8 +12,8 @@ namespace {
 
 using kernels::kTileRows;
 
-// Rows of w that a tile processes at a time: a block of 64 rows of 1,024 numbers stays in the
-// second-level cache while all rows of x use it.
+// The number of rows of w that a tile processes at a time: 64 rows of 1,024 numbers stay in the
+// second-level cache while all rows of x use them.
 using core::kChannelBlock;
 
 }  // namespace
@@ -66,8 +66,8 @@ void add_product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Ind
 
 namespace {
 
-// f(first, count) for pieces of at most kPanel columns, with registers divided evenly among
-// them.
+// Calls f(first, count) for pieces of at most kPanel columns, among which registers are divided
+// evenly.
 template <class F>
 void for_each_panel(Index columns, const F& f) {
   constexpr Index kRegister = 16;
@@ -79,7 +79,8 @@ void for_each_panel(Index columns, const F& f) {
   }
 }
 
-// The sum for one column of dy, row by row, with the multiply-adds of the target.
+// Computes the sum for one column of dy, row by row, with the multiply-adds of the target. Rows
+// whose dy is 0 are skipped.
 template <class T>
 void sum_live_rows(const Kernels<T>& by, const RowsOf<const T>& dy, const RowsOf<const T>& x,
                    Index rows, Index width, T* sums) {
@@ -95,16 +96,16 @@ void sum_live_rows(const Kernels<T>& by, const RowsOf<const T>& dy, const RowsOf
   }
 }
 
-// Whether rows of this stride map to few sets of the first-level cache, which has 64 sets of lines
-// of 64 bytes: rows of a multiple of 512 bytes to at most 8. A tile would wait for each of its
-// rows. Others are better read in place: copying took 3 to 8 % of the product (7,780 columns).
+// True if rows of this stride map to few sets of the first-level cache, which has 64 sets of lines
+// of 64 bytes: rows at multiples of 512 bytes map to at most 8. A tile would wait for each of its
+// rows. Other rows are better read in place: copying took 3 to 8 % of the product (7,780 columns).
 template <class T>
 bool share_sets(Index stride) {
   constexpr Index kApart = 512 / sizeof(T);
   return stride % kApart == 0;
 }
 
-// Of a copy of rows of `columns` numbers, none of which share sets.
+// The stride of a copy of rows of `columns` numbers, with which the rows do not share sets.
 Index copied_stride(Index columns) {
   constexpr Index kLine = 64 / sizeof(float);
   constexpr Index kApart = 512 / sizeof(double);
@@ -127,7 +128,7 @@ Index transposed_product_scratch(Index columns, Index width) {
 
 template <class T>
 bool reads_copies(Index stride) {
-  constexpr Index kPages = 64;  // that the first-level translation cache has for these rows
+  constexpr Index kPages = 64;  // pages that the first-level translation cache holds for these rows
   return share_sets<T>(stride) || stride * kGradientBlock > kPages * 4096 / Index{sizeof(T)};
 }
 

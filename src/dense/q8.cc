@@ -23,7 +23,8 @@ constexpr Index kNumbers = BlockQ8::kNumbers;
 constexpr std::string_view kQuantize = "quantize_q8";
 constexpr std::string_view kDequantize = "dequantize_q8";
 
-// One of the two arrays has a number where the other has a 32nd of a block.
+// Checks an array of numbers and one of blocks: the last axis of `blocks` is a 32nd of that of
+// `numbers`.
 void check(std::string_view function, const ConstView& numbers, const char* numbers_name,
            const ConstView& blocks, const char* blocks_name) {
   if (blocks.dtype() != DType::kQ8) {
@@ -61,7 +62,7 @@ void for_each_block(const ConstView& numbers, const ConstView& blocks, const cor
                     const F& f) {
   Dims strides = numbers.strides();
   Index& along_row = strides[strides.rank() - 1];
-  // Not used, and perhaps too large to be multiplied, where there is one block or none.
+  // With one block or none the stride is not used, and may be too large to be multiplied.
   along_row = blocks.size(-1) < 2 ? 0 : along_row * kNumbers;
   constexpr Index kBlocksBetweenStops = core::kStepsBetweenStops / kNumbers;
   Index done = 0;
@@ -72,8 +73,8 @@ void for_each_block(const ConstView& numbers, const ConstView& blocks, const cor
                            });
 }
 
-// ggml's quantize_row_q8_0_ref, but for a scale of 0, whose values it leaves undefined. False if no
-// block can hold the numbers.
+// Quantises one block as ggml's quantize_row_q8_0_ref does, except for a scale of 0, whose values
+// that leaves undefined. Returns false if no block can hold the numbers.
 bool quantize(const float* x, BlockQ8& to) {
   float most = 0;
   bool finite = true;

@@ -10,8 +10,8 @@
 
 namespace qkv::dense {
 
-// qkv::quantize_q8 after its arguments are checked. Throws Error, naming
-// `function` and `name`, for numbers that no block can hold, and Cancelled.
+// Converts as qkv::quantize_q8 does, without checking the arguments. Throws Error, with `function`
+// and `name` in its text, for numbers that no block can hold, and Cancelled.
 void quantize_q8(std::string_view function, const char* name, const ConstView& x,
                  const core::StopPoint& stop, const View& to);
 

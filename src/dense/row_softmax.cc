@@ -16,7 +16,7 @@ constexpr Index kMostTogether = 16;
 
 Index whole_panels(Index n) { return (n + kPanel - 1) / kPanel * kPanel; }
 
-// x_j for begin <= j < end as T.
+// Loads x_j for begin <= j < end as T.
 template <class T, class Stored>
 void load(const SoftmaxRow<Stored>& row, Index begin, Index end, T* to) {
   const Stored* const from = row.x + begin * row.x_stride;
@@ -28,7 +28,7 @@ void load(const SoftmaxRow<Stored>& row, Index begin, Index end, T* to) {
   }
 }
 
-// The results for begin <= j < end.
+// Stores the results for begin <= j < end.
 template <class T, class Stored>
 void store(const T* from, Index begin, Index end, const SoftmaxRow<Stored>& row) {
   Stored* const to = row.out + begin * row.out_stride;
@@ -45,7 +45,8 @@ void store_zeros(Index begin, Index end, const SoftmaxRow<Stored>& row) {
   for (Index j = begin; j < end; ++j) row.out[j * row.out_stride] = Stored();
 }
 
-// The results e_j / sum for begin <= j < end; overwrites e, which begins with that of `begin`.
+// Stores the results e_j / sum for begin <= j < end. It overwrites e, whose first number is that of
+// `begin`.
 template <class T, class Stored>
 void put_quotients(const kernels::DotKernels<T>& by, T* e, T sum, Index begin, Index end,
                    const SoftmaxRow<Stored>& row) {
@@ -56,7 +57,7 @@ void put_quotients(const kernels::DotKernels<T>& by, T* e, T sum, Index begin, I
   store(e, begin, end, row);
 }
 
-// Pieces [j0,j1) of [begin,end) that fit into scratch memory.
+// Calls f(j0, j1) for pieces [j0,j1) of [begin,end) that fit into scratch memory.
 template <class F>
 void for_each_piece(Index begin, Index end, const core::StopPoint& stop, const F& f) {
   constexpr Index kPiece = RowSoftmax<float>::kScratch;
@@ -102,7 +103,7 @@ void RowSoftmax<Stored>::row(const SoftmaxRow<Stored>& row, T* scratch,
     chunk_sums(row, begin, end, sums, scratch, {});
     merge(total, sums, (end - begin + kKeyChunk - 1) / kKeyChunk);
   });
-  const Index kept = row.length <= kScratch ? row.length : 0;  // exponentials kept in scratch
+  const Index kept = row.length <= kScratch ? row.length : 0;  // exponentials still in scratch
   for (Index j = 0; j < kept; j += kKeyChunk) {
     const Index end = std::min(kept, j + kKeyChunk);
     if (sums[j / kKeyChunk].max == total.max && total.sum != T(0)) {

@@ -9,12 +9,12 @@
 #include "dense/matrix_product.h"
 #include "dense/product.h"
 
-// The softmax of rows by the kernels of attention, in the order of reference/softmax.h: no threads,
-// no allocation.
+// The softmax of rows by the kernels of attention, in the order of reference/softmax.h, without
+// threads or allocation.
 namespace qkv::dense {
 
-// A row of `count` numbers x_j at x[j * x_stride], and where its softmax goes. Only
-// the first `length` numbers take part; the other results are 0.
+// A row of `count` numbers x_j at x[j * x_stride], and the array for its softmax. Only the first
+// `length` numbers take part; the other results are 0.
 template <class Stored>
 struct SoftmaxRow {
   const Stored* x = nullptr;
@@ -25,8 +25,8 @@ struct SoftmaxRow {
   Index count = 0;
 };
 
-// sum = sum_j exp(x_j - max) over a piece of a row; 0 if all are -inf, NaN if one is NaN or
-// +inf.
+// The softmax state of a piece of a row: its maximum and sum = sum_j exp(x_j - max). The sum is 0
+// if all x_j are -inf, and NaN if one is NaN or +inf.
 template <class T>
 struct ExpSum {
   T max = -std::numeric_limits<T>::infinity();
@@ -40,18 +40,19 @@ class RowSoftmax {
 
   explicit RowSoftmax(const Kernels<T>& by) : kernels_(*by.dot) {}
 
-  // The size of `scratch` for each of these, in numbers of T.
+  // The size of `scratch` for each of these functions, in numbers of T.
   static constexpr Index kScratch = 4 * core::kKeyChunk;
 
-  // Rows of at most core::kKeyChunk numbers each, as many as rows_together(count).
+  // Computes rows of at most core::kKeyChunk numbers each, at most rows_together(count) of them.
   static Index rows_together(Index count);
   void rows(const SoftmaxRow<Stored>* rows, Index n, T* scratch) const;
 
-  // Any row.
+  // Computes one row of any length.
   void row(const SoftmaxRow<Stored>& row, T* scratch, const core::StopPoint& stop) const;
 
-  // The same in parts, which start at multiples of core::kKeyChunk: the sums of all chunks of
-  // numbers [begin,end), starting at sums[0]; all of them merged; the results [begin,end).
+  // Compute one row in parts, which start at multiples of core::kKeyChunk: chunk_sums computes the
+  // sums of the chunks of [begin,end), starting at sums[0]; merge merges them; put writes the
+  // results [begin,end).
   void chunk_sums(const SoftmaxRow<Stored>& row, Index begin, Index end, ExpSum<T>* sums,
                   T* scratch, const core::StopPoint& stop) const;
   void merge(ExpSum<T>& total, const ExpSum<T>* sums, Index chunks) const;

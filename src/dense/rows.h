@@ -34,17 +34,17 @@ class Rows {
     }
     return data_ + offset;
   }
-  // Whether tiles can read and write rows in place: equally spaced, with contiguous
+  // True if tiles can read and write the rows in place: they are equally spaced, with contiguous
   // channels.
   bool even() const noexcept { return even_; }
-  // Rows from `first` on, if even().
+  // The rows from `first` on, if even().
   RowsOf<T> from(Index first) const noexcept { return {data_ + first * row_stride_, row_stride_}; }
 
  private:
   void find_row_stride() {
     even_ = channels() <= 1 || stride() == 1;
     row_stride_ = 0;
-    Index inside = 1;  // rows of the inner axes
+    Index inside = 1;  // number of rows of the inner axes
     for (int axis = axes_ - 1; axis >= 0; --axis) {
       if (shape_[axis] == 1) continue;
       if (inside == 1) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// softmax and masked_softmax: all checks, then rows for the workers of a context.
+// softmax and masked_softmax: their checks, and then rows for the workers of a context.
 #include "reference/softmax.h"
 
 #include <algorithm>
@@ -77,16 +77,16 @@ void check_lengths(const ConstView& x, const ConstView& lengths) {
   });
 }
 
-// lengths [B] or [B,T] expanded to one per row of x [B,T,N] or [B,N].
+// Expands lengths [B] or [B,T] to one per row of x [B,T,N] or [B,N].
 ConstView length_of_rows(const ConstView& x, const ConstView& lengths) {
   const Dims rows = leading(x.shape(), 1);
   if (lengths.rank() == rows.rank()) return lengths;
   return {lengths.data(), lengths.dtype(), rows, Dims(lengths.stride(0), 0)};
 }
 
-// ---- in plain loops -------------------------------------------------------------------------
+// ---- plain loops ----------------------------------------------------------------------------
 
-// Calls f(0) .. f(count - 1); `stop` is checked now and then.
+// Calls f(0) .. f(count - 1), and polls `stop` at intervals.
 template <class F>
 void for_each_index(Index count, const core::StopPoint& stop, const F& f) {
   for (Index begin = 0; begin < count; begin += core::kStepsBetweenStops) {
@@ -96,7 +96,7 @@ void for_each_index(Index count, const core::StopPoint& stop, const F& f) {
   }
 }
 
-// One row of N numbers, the first `live` of which count, as attention's own softmax sees it.
+// One row of N numbers, of which the first `length` count, in the form of the reference's softmax.
 template <class T>
 struct PlainRow {
   explicit PlainRow(Index count)
@@ -131,12 +131,13 @@ void plain_softmax(const SoftmaxRow<Stored>& row, PlainRow<T>& scratch,
 
 // ---- rows for workers -----------------------------------------------------------------------
 
-// Numbers of a task: twenty microseconds, worth the ten it takes to wake a worker.
+// The numbers of a task: twenty microseconds, worth the ten that it takes to wake a worker.
 constexpr Index kNumbersPerTask = Index{1} << 15;
-// Longer rows are split into parts if there are few.
+// Rows longer than this are split into parts if there are few.
 constexpr Index kLongRow = Index{1} << 15;
 
-// x [..,N] as rows; lengths absent or of x's leading shape, in 0..N; everything checked.
+// x [..,N] as rows, after all checks. lengths is absent or has x's leading shape, with values in
+// 0..N.
 template <class Stored>
 class RowsOfCall {
  public:
@@ -155,7 +156,7 @@ class RowsOfCall {
   }
 
  private:
-  // Stays a valid length even if another thread writes after the check.
+  // The clamp keeps the length valid even if another thread writes to the array after the check.
   Index length(Index index) const {
     Index offset = 0;
     for (int axis = lengths_.rank() - 1; axis >= 0; --axis) {
@@ -171,7 +172,7 @@ class RowsOfCall {
   const ConstView& lengths_;
 };
 
-// Rows begin .. end-1.
+// Computes rows begin .. end-1.
 template <class Stored>
 void softmax_of_rows(const RowSoftmax<Stored>& softmax, const RowsOfCall<Stored>& rows, Index begin,
                      Index end, Arena& arena, const core::StopPoint& stop) {
@@ -191,8 +192,8 @@ void softmax_of_rows(const RowSoftmax<Stored>& softmax, const RowsOfCall<Stored>
   }
 }
 
-// Few long rows, each in parts: first the sums of all parts, merged in order, then the results. In
-// one run, since waking workers takes as long as thousands of numbers.
+// Computes few long rows, each in parts: first the sums of all parts, merged in order, then the
+// results. Both are in one run, since waking workers takes as long as thousands of numbers.
 template <class Stored>
 class SoftmaxOfParts {
  public:
@@ -227,7 +228,7 @@ class SoftmaxOfParts {
   }
 
  private:
-  static constexpr Index kChunks = 32;  // of a part
+  static constexpr Index kChunks = 32;  // chunks of a part
   static constexpr Index kPart = kChunks * kKeyChunk;
 
   ExpSum<T>& total(Index r) const { return totals_[static_cast<std::size_t>(r)]; }
@@ -254,7 +255,7 @@ class SoftmaxOfParts {
   Turns merged_{};
 };
 
-// Everything checked.
+// Computes the softmax after all checks.
 template <class Stored>
 void run_softmax(std::string_view function, const ConstView& x, const ConstView& lengths,
                  const View& out, Context& context) {

@@ -16,7 +16,7 @@
 namespace qkv {
 namespace {
 
-// Not an instruction set: no kernels are used.
+// The name of the plain loops, which use no kernels. It is not an instruction set.
 constexpr std::string_view kReferenceTarget = "reference";
 
 struct TargetList {
@@ -40,7 +40,7 @@ std::string listed() {
   return text;
 }
 
-// QKV_TARGET, as it was when first needed; "" when it is not set.
+// The value of QKV_TARGET when it was first needed; "" if it is not set.
 const std::string& asked_for() {
   static const std::string asked = [] {
     const char* const value = std::getenv("QKV_TARGET");  // NOLINT(concurrency-mt-unsafe)
