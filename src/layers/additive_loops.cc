@@ -14,8 +14,8 @@ using kernels::kUnitLanes;
 using kernels::Range;
 using kernels::RowsOf;
 
-// Plain loops in the place of kernels/additive_kernels.h: instead of its exponential they keep the
-// number itself.
+// Plain loops with the interface of kernels/additive_kernels.h. Where the kernels keep exponentials
+// of a number, these keep the number itself.
 template <class T>
 Range keep(const T* a, Index n, T* x, T* power) {
   std::copy_n(a, n, x);

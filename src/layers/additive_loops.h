@@ -12,18 +12,18 @@
 
 namespace qkv::layers {
 
-// What one query of additive attention does with the keys and values of its source.
+// The loops that compute one query of additive attention over the keys and values of its source.
 template <class T>
 struct AdditiveLoops {
   dense::Kernels<T> dense;
-  kernels::AdditiveKernels<T> by;  // of the same target, or plain loops
+  kernels::AdditiveKernels<T> by;  // kernels of the CPU target, or plain loops
   RowKernels<T> rows;
 
   AdditiveLoops(const Context& context, std::string_view function);
 
-  // to_r = sum_n a_rn b_n
+  // Computes to_r = sum_n a_rn b_n.
   void dots(const dense::RowsOf<const T>& a, Index count, const T* b, Index n, T* to) const;
-  // Scores of `keys` keys in panels of kPanel; panels are `stride` numbers apart.
+  // Computes the scores of `keys` keys in panels of kPanel keys; panels are `stride` numbers apart.
   void scores(kernels::Range range, const T* query, const T* panels, Index stride, Index keys,
               const kernels::AdditiveUnits<T>& units, T* scores) const;
 };

@@ -23,7 +23,7 @@ constexpr Index kSourcesPerTask = 8;
 
 Index in_whole(Index n, Index length) { return (n + length - 1) / length * length; }
 
-// f(b, arena) for all sources; the arena is empty.
+// Calls f(b, arena) for all sources; the arena is empty.
 template <class F>
 void for_each_source(Call& call, Index B, const F& f) {
   call.for_each_task((B + kSourcesPerTask - 1) / kSourcesPerTask, [&](Index task, Arena& arena) {
@@ -47,12 +47,12 @@ RowsOf<T> rows_of_source(const AnyView& x, Index b) {
   return {row_at<T>(x, b, 0), x.stride(1)};
 }
 
-// [1,B,width] of [1,B,units].
+// The first `width` channels of [1,B,units], as [1,B,width].
 View first_channels(Tensor& x, Index width) { return slice(x, 2, 0, width); }
 
 }  // namespace
 
-// Where a source or a query of a step is in the arrays.
+// The addresses of a source, or of a query of a step, in the arrays.
 template <class T>
 struct AdditiveSteps::Arrays {
   AdditiveSteps& s;
@@ -104,7 +104,7 @@ AdditiveSteps::AdditiveSteps(const AdditiveAttention& layer, const StepSources& 
   project_keys();
 }
 
-// The exponentials of Wk k_j, as scores and as gradients read them.
+// Computes the exponentials of Wk k_j in the two layouts that scores and gradients read.
 void AdditiveSteps::project_keys() {
   constexpr std::string_view kFunction = "AdditiveSteps";
   Tensor projected(dtype(), {B_, Ts_, units_});
@@ -123,7 +123,7 @@ void AdditiveSteps::project_keys() {
             projected.values<T>().data() + (b * Ts_ + j) * units_, units_, x, power);
         range = std::max(range, one);
         T* const panel = at.panels(b) + j / kPanel * at.panel_stride() + j % kPanel;
-        // Powers are 0, as the arrays are, unless the range says so.
+        // The arrays are 0, so powers are written only if the range has them.
         const Index numbers = one == Range::kPowers ? 2 * units_ : units_;
         for (Index u = 0; u < numbers; ++u) panel[u * kPanel] = x[u];
         for (Index c = 0; c < units_ / kUnitLanes; ++c) {
@@ -186,14 +186,14 @@ void AdditiveSteps::undo(Index step, const ConstView& d_out, const View& ds) {
       const Index length = lengths_[static_cast<std::size_t>(b)];
       const T* const w = at.weights(step, b);
       T* const d = d_scores_.values<T>().data() + b * padded_;
-      // out = sum_j w_j value_j
+      // The backward of out = sum_j w_j value_j:
       loops.dots(rows_of_source<const T>(sources_.values, b), length, row_at<const T>(d_out, 0, b),
                  sources_.values.size(2), d);
-      // w = softmax(e)
+      // The backward of w = softmax(e):
       T mean = 0;
       for (Index j = 0; j < length; ++j) mean += w[j] * d[j];
       for (Index j = 0; j < length; ++j) d[j] = w[j] * (d[j] - mean);
-      // e_j = v . tanh(p + Wk k_j)
+      // The backward of e_j = v . tanh(p + Wk k_j):
       const T* const query = at.query(step, b);
       const Range range = query_ranges_[static_cast<std::size_t>(step * B_ + b)];
       T* const left = d_left_.values<T>().data() + b * units_;
@@ -209,7 +209,7 @@ void AdditiveSteps::undo(Index step, const ConstView& d_out, const View& ds) {
       for (Index u = 0; u < d_projected_.size(2); ++u) d_projected[u] = left[u] * v[u];
     });
   });
-  // p = Wq s
+  // The backward of p = Wq s:
   query_.backward_input(slice(d_projected_, 0, step, step + 1), ds, Write::kAccumulate);
 }
 
@@ -221,7 +221,7 @@ void AdditiveSteps::finish(const AllSteps& all, const View& d_values, const View
   const Index U = parameters_.v.size(0);
   linear_backward_parameters(kFunction, all.s, d_projected_, LinearGradientViews{gradients.w_q},
                              Write::kOverwrite, context_);
-  Tensor d_projected(dtype(), {B_, Ts_, U});  // of the keys
+  Tensor d_projected(dtype(), {B_, Ts_, U});  // that of the keys
   make_key_gradients(d_projected, gradients.v);
   linear_backward_parameters(kFunction, sources_.keys, d_projected,
                              LinearGradientViews{gradients.w_k}, Write::kOverwrite, context_);
@@ -229,7 +229,7 @@ void AdditiveSteps::finish(const AllSteps& all, const View& d_values, const View
                         Write::kAccumulate, context_);
 }
 
-// d value_j = the sum over steps of w_j d_out.
+// Computes d value_j as the sum over steps of w_j d_out.
 void AdditiveSteps::value_gradients(const ConstView& d_out, const View& d_values) {
   constexpr std::string_view kFunction = "AdditiveSteps::finish";
   const Index steps = queries_.size(0);
@@ -255,7 +255,7 @@ void AdditiveSteps::value_gradients(const ConstView& d_out, const View& d_values
   });
 }
 
-// The gradient of Wk k_j, 0 beyond a source's end, and that of v.
+// Computes the gradient of Wk k_j, which is 0 beyond a source's end, and that of v.
 void AdditiveSteps::make_key_gradients(Tensor& d_projected, const View& d_v) {
   const Index U = parameters_.v.size(0);
   dispatch(dtype(), [&]<class T>() {

@@ -10,39 +10,41 @@
 
 #include "kernels/additive_kernels.h"
 
-// Additive attention of a decoder, one query for each of B sources in a step (Bahdanau et al. 2015,
-// appendix A.1.2), forward and backward:
+// Additive attention of a decoder, with one query for each of B sources in a step (Bahdanau et al.
+// 2015, appendix A.1.2), forward and backward:
 //   p = Wq s        e_j = v . tanh(p + Wk k_j)        w = softmax(e)        out = sum_j w_j value_j
-// What a step needs of the keys is made once. In a backward step only the gradient of s is
-// complete, because the steps before need it; of everything else a step keeps its factor, and the
-// products over all steps follow at the end. The same results as AdditiveMemory's, but for bits.
+// The projections of the keys are computed once. A backward step completes only the gradient of s,
+// which the step before needs; it keeps the factors of all other gradients, whose products over all
+// steps follow at the end. Results equal those of AdditiveMemory, but are not bit-identical.
 namespace qkv::layers {
 
-// Rows with contiguous channels, float32 or float64 as the layer; the checks are the caller's.
+// The arrays of a batch of source sequences. Rows have contiguous channels and the layer's dtype,
+// float32 or float64; callers check that.
 struct StepSources {
   ConstView keys{};     // [B,Ts,Dk]
   ConstView values{};   // [B,Ts,E]
-  ConstView lengths{};  // [B] int32 in 0..Ts: what follows is never read
+  ConstView lengths{};  // [B] int32 in 0..Ts: rows from there on are never read
 };
 
 class QKV_API AdditiveSteps {
  public:
-  // All arguments must outlive the object unchanged. `steps` steps can be undone.
+  // All arguments must outlive the object unchanged. At most `steps` steps can be computed
+  // backward.
   AdditiveSteps(const AdditiveAttention& layer, const StepSources& sources, Index steps,
                 Context& context);
 
-  // s [1,B,Dq] -> out [1,B,E].
+  // Computes out [1,B,E] of one step from s [1,B,Dq].
   void attend(Index step, const ConstView& s, const View& out);
-  // Undoes it, once: d_out [1,B,E] -> adds to ds [1,B,Dq].
+  // Computes the backward pass of one step, once: adds to ds [1,B,Dq] from d_out [1,B,E].
   void undo(Index step, const ConstView& d_out, const View& ds);
 
-  // Of all steps: s [steps,B,Dq], d_out [steps,B,E], as they were undone.
+  // The arrays of all steps: s [steps,B,Dq] and d_out [steps,B,E], as undo() had them.
   struct AllSteps {
     ConstView s{};
     ConstView d_out{};
   };
-  // Once, after all steps: overwrites d_values [B,Ts,E] and the parameters' gradients, adds to
-  // d_keys [B,Ts,Dk], which may be the same array.
+  // Completes the gradients, once, after all steps: overwrites d_values [B,Ts,E] and the
+  // parameters' gradients, and adds to d_keys [B,Ts,Dk], which may be the array d_values.
   void finish(const AllSteps& all, const View& d_values, const View& d_keys,
               AdditiveAttention::Parameters& gradients);
 
@@ -61,25 +63,25 @@ class QKV_API AdditiveSteps {
   Context& context_;
   Index B_ = 0;
   Index Ts_ = 0;
-  Index units_ = 0;   // U in whole columns of kUnitLanes: the units that follow have v = 0
-  Index padded_ = 0;  // Ts in whole panels of kPanel
+  Index units_ = 0;   // U rounded up to whole columns of kUnitLanes; v is 0 in the rest
+  Index padded_ = 0;  // Ts rounded up to whole panels of kPanel
   std::vector<Index> lengths_;
   Tensor no_bias_;  // absent
   PackedLinear query_;
   Tensor v_;  // [units]
-  // Exponentials of projected rows (kernels/additive_kernels.h): x and power.
+  // The exponentials of projected rows (kernels/additive_kernels.h): x and power.
   Tensor panels_;                       // [B,padded/kPanel,2 units,kPanel]: keys, for scores
   Tensor columns_;                      // [2,B,units/kUnitLanes,Ts,kUnitLanes]: for gradients
-  std::vector<kernels::Range> ranges_;  // [B]: the highest of a source's keys
-  // Kept of each step.
+  std::vector<kernels::Range> ranges_;  // [B]: the highest range of a source's keys
+  // The numbers that are kept of each step.
   Tensor queries_;                            // [steps,B,2 units]
   std::vector<kernels::Range> query_ranges_;  // [steps,B]
   Tensor weights_;                            // [steps,B,padded]
   Tensor d_projected_;                        // [steps,B,U]: the gradient of p
-  // Sums over the steps that were undone, before v is multiplied.
+  // Sums over the steps computed backward, before they are multiplied by v.
   Tensor d_columns_;  // [B,units/kUnitLanes,Ts,kUnitLanes]
   Tensor d_v_;        // [B,units]
-  // Of one step.
+  // Scratch memory of one step.
   Tensor projected_;  // [1,B,units]
   Tensor d_scores_;   // [B,padded]
   Tensor d_left_;     // [B,units]

@@ -8,25 +8,26 @@
 #include <qkv/attention.h>
 #include <qkv/layers/run.h>
 
-// Shared by all attention layers: options from masks and mode, and attention() with its lse saved.
+// Functions shared by all attention layers: options from masks and mode, and attention() with its
+// lse saved.
 namespace qkv::layers {
 
-// The dropout of this pass: p in training, none in evaluation.
+// The dropout of a forward pass: p in training, 0 in evaluation.
 Dropout dropout_of(double p, const RunState& run);
 
-// Counts a step in training, after a successful forward pass.
+// Counts a step in training. It is called after a successful forward pass.
 void advance(RunState& run);
 
 Options options_of(const Score& score, const ConstView& lengths, const std::vector<Mask>& masks,
                    const Dropout& dropout);
 Options options_of(const Score& score, const LayerInputs& inputs, const Dropout& dropout);
 
-// Gives `tensor` this dtype and shape; keeps its memory if it already has them. The contents are
-// unspecified.
+// Gives `tensor` this dtype and shape, and keeps its memory if it already has them. The contents
+// are unspecified.
 void resize(Tensor& tensor, DType dtype, const Dims& shape);
 
-// attention() that saves the log-sum-exp, of this shape, in `lse`, and copies it to outputs.lse
-// if requested.
+// Calls attention(), saves the log-sum-exp, of shape `lse_shape`, in `lse`, and copies it to
+// outputs.lse if requested.
 void attend(const Inputs& inputs, const Options& options, Outputs outputs, Tensor& lse,
             const Dims& lse_shape, Context& context);
 
@@ -38,7 +39,7 @@ struct ScoreLayer {
 
   void forward(const LayerInputs& inputs, RunState& run, AttentionSaved& saved,
                const Outputs& outputs, Context& context) const;
-  // `d_score` are views of the parameters' gradients.
+  // `d_score` has views of the parameters' gradients.
   void backward(const AttentionSaved& saved, const OutputGradients& output_gradients,
                 const LayerInputGradients& input_gradients, const ScoreGradient& d_score,
                 Context& context) const;

@@ -8,8 +8,8 @@
 #include <qkv/attention.h>
 #include <qkv/view.h>
 
-// The layers' checks before they compute anything. Each throws Error naming
-// `function`, the argument and its value.
+// The checks that layers make before they compute anything. Each throws Error with `function`, the
+// argument and its value.
 namespace qkv::layers {
 
 struct NamedView {
@@ -17,46 +17,49 @@ struct NamedView {
   ConstView view;
 };
 
-// A size given to a constructor: at least 1.
+// Checks a size given to a constructor: it must be at least 1.
 void check_size(std::string_view function, std::string_view argument, Index size);
 
-// The shape of a tensor that a constructor will allocate; `sizes` names the arguments in it.
+// Checks the shape of a tensor that a constructor will allocate; `sizes` names its arguments.
 void check_tensor(std::string_view function, std::string_view sizes, DType dtype,
                   const Dims& shape);
 
-// A probability of dropout: in [0,1).
+// Returns a dropout probability, which must be in [0,1).
 double checked_dropout(std::string_view function, double p);
 
-// The dtype of a layer with parameters: float32 or float64.
+// Checks the dtype of a layer with parameters: it must be float32 or float64.
 void check_dtype(std::string_view function, DType dtype);
 
-// Given, of this dtype, rank 2 or more, and this size along the last axis.
+// Checks that an array is given, and has this dtype, rank 2 or more, and this size of the last
+// axis.
 void check_rows(std::string_view function, const NamedView& array, DType dtype, Index width,
                 std::string_view width_name = "width");
 
-// As many channels as the layer's `width_name`. Absent arrays and scalars are left to attention().
+// Checks that an array has as many channels as the layer's `width_name`. Absent arrays and scalars
+// are left to attention().
 void check_channels(std::string_view function, const NamedView& array, Index width,
                     std::string_view width_name);
 
-// A dtype that attention() computes in this one, the layer's. Absent arrays and those without a
-// real type are left to attention().
+// Checks that attention() computes in `dtype`, the layer's, for the array's dtype. Absent arrays
+// and those without a real type are left to attention().
 void check_computed_in(std::string_view function, const NamedView& array, DType dtype);
 
-// Given, and float32 or float64.
+// Checks that an array is given and is float32 or float64.
 void check_float(std::string_view function, const NamedView& array);
 
-// Given, and of this dtype and shape.
+// Checks that an array is given and has this dtype and shape.
 void check_same(std::string_view function, const NamedView& array, DType dtype, const Dims& shape);
 
-// A result buffer: overlaps neither itself nor any of `others`.
+// Checks that a result buffer overlaps neither itself nor any of `others`.
 void check_apart(std::string_view function, const NamedView& target,
                  std::initializer_list<NamedView> others);
 
-// The same, except for one other that may be the very same array: an in-place result.
+// Checks a result that may be in place: it may be the very array `other`, but may not overlap it in
+// another way.
 void check_apart_or_same(std::string_view function, const NamedView& target,
                          const NamedView& other);
 
-// No buffer that `outputs` names overlaps `inputs`, nor do the others overlap `out`.
+// Checks that no requested output overlaps `inputs`, and that none but `out` overlaps `out`.
 // (attention() checks the rest: shapes, types, and overlaps among the others.)
 void check_outputs(std::string_view function, const Outputs& outputs,
                    std::initializer_list<NamedView> inputs);

@@ -11,7 +11,8 @@
 
 namespace qkv::layers {
 
-// The kernels of the CPU target in use; the reference's loops if they are requested.
+// Returns the argmax and sampling kernels of the CPU target in use, or the reference's loops if the
+// plain loops are requested.
 template <class T>
 QKV_API kernels::ChoiceKernels<T> choice_kernels_in_use(const Context& context,
                                                         std::string_view function);

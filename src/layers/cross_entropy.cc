@@ -35,7 +35,7 @@ constexpr std::string_view kCrossEntropyForward = "CrossEntropy::forward";
 constexpr std::string_view kCrossEntropyBackward = "CrossEntropy::backward";
 constexpr std::string_view kCrossEntropyBoth = "CrossEntropy::forward_and_backward";
 
-// Logits per task: enough work for a task, few enough to divide a batch.
+// The logits per task: enough work for a task, few enough to divide a batch.
 constexpr Index kLogitsPerTask = Index{1} << 14;
 
 // Calls f(row, arena) for each row of V logits, in tasks.
@@ -51,7 +51,7 @@ void for_each_row(Call& call, Index rows, Index V, const F& f) {
   });
 }
 
-// A row's logits, padded to whole panels with -inf, which softmax ignores.
+// Copies a row's logits, padded to whole panels with -inf, which softmax ignores.
 template <class T>
 std::span<T> padded_row(const Rows<const T>& logits, Index n, Arena& arena) {
   const Index V = logits.channels();
@@ -66,7 +66,7 @@ std::span<T> padded_row(const Rows<const T>& logits, Index n, Arena& arena) {
   return row;
 }
 
-// The class weights as T, and their sum; w(v) = 1 if there are none.
+// The class weights as T, and their sum; w(v) = 1 if none are given.
 template <class T>
 struct ClassWeights {
   std::vector<T> each;
@@ -82,7 +82,7 @@ struct ClassWeights {
   T operator()(Index v) const { return given() ? each[static_cast<std::size_t>(v)] : T(1); }
 };
 
-// sum_v w_v (x_v - max) over classes that have a weight.
+// Computes sum_v w_v (x_v - max) over the classes whose weight is not 0.
 template <class T>
 T weighted_sum_below(const T* x, Index stride, Index V, T max, const ClassWeights<T>& w) {
   T partial[kPartialSums] = {};
@@ -92,7 +92,7 @@ T weighted_sum_below(const T* x, Index stride, Index V, T max, const ClassWeight
   return reference::tree_sum(partial);
 }
 
-// sum_v (x_v - max), v in partial sum v mod 64.
+// Computes sum_v (x_v - max); term v is added to partial sum v mod 64.
 template <class T>
 T sum_below(const T* x, Index stride, Index V, T max) {
   T partial[kPartialSums] = {};
@@ -106,7 +106,7 @@ T sum_below(const T* x, Index stride, Index V, T max) {
 
 // ---- forward --------------------------------------------------------------------------------
 
-// One number for each row, or absent.
+// An array of one number for each row, or absent.
 template <class T>
 struct Column {
   T* data = nullptr;
@@ -158,7 +158,7 @@ struct Forward {
     const T x = logits.row(n)[targets[n] * logits.stride()];
     return x - max[n] - core::portable_log(sum[n]);
   }
-  // The mean of w_v log p_v over v.
+  // Returns the mean of w_v log p_v over v.
   T mean_log_probability(Index n) const {
     const Index V = logits.channels();
     if (weights.given()) {
@@ -170,11 +170,11 @@ struct Forward {
   }
   T loss(Index n, T log_p) const {
     const T w = weights(targets[n]);
-    const T own = w == 0 ? T(0) : -w * log_p;  // else 0 * inf when p is 0
-    if (label_smoothing == 0) return own;      // likewise
+    const T own = w == 0 ? T(0) : -w * log_p;  // 0 even where p is 0: 0 * inf is NaN
+    if (label_smoothing == 0) return own;      // the mean may be infinite as well
     return (1 - label_smoothing) * own - label_smoothing * mean_log_probability(n);
   }
-  // Writes the results of a row; returns exp(x_v - max), padded.
+  // Writes the results of a row and returns exp(x_v - max), padded.
   std::span<T> run_row(Index n, const RowResults<T>& results, Arena& arena) const {
     const std::span<T> row = padded_row(logits, n, arena);
     kernels.softmax(row.data(), static_cast<Index>(row.size()), core::kNormalExponent<T>, max + n,
@@ -218,7 +218,8 @@ struct Backward {
         kernels(by),
         weights(class_weights, saved.logits.size(1)) {}
 
-  // (1 - e) w_t (p_v - [v = t]) + e/V (p_v sum w - w_v) for all v, of p in place; undoes loss().
+  // Turns p into (1 - e) w_t (p_v - [v = t]) + e/V (p_v sum w - w_v), for all v: the backward of
+  // loss().
   void to_slopes(Index n, std::span<T> row) const {
     const T share = label_smoothing / static_cast<T>(logits.channels());
     if (weights.given()) {
@@ -239,7 +240,7 @@ struct Backward {
     to_slopes(n, row);
     return row;
   }
-  // The same, of exp(x_v - max).
+  // Turns exp(x_v - max) into those slopes.
   void slopes_of_exponentials(Index n, std::span<T> row) const {
     kernels.divide(row.data(), logits.channels(), sum[n]);
     to_slopes(n, row);
@@ -268,7 +269,8 @@ struct Backward {
   }
 };
 
-// Forward and backward, a row at a time: the gradients of the losses' sum replace the logits.
+// Computes forward and backward a row at a time: the gradients of the losses' sum replace the
+// logits.
 template <class T>
 void replace_by_slopes(Call& call, const Forward<T>& forward, const Backward<T>& backward,
                        const CrossEntropyOutputs& outputs, const View& logits,
@@ -335,7 +337,7 @@ CrossEntropy::CrossEntropy(double label_smoothing, std::optional<Index> ignore,
       throw Error("CrossEntropy", "class_weights", core::text("must be finite, got ", w));
     }
   }
-  // Written so that NaN fails.
+  // The condition is written so that NaN fails.
   if (!(label_smoothing >= 0 && label_smoothing < 1)) {
     throw Error("CrossEntropy", "label_smoothing",
                 core::text("must be in [0,1), got ", label_smoothing));

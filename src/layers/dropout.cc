@@ -19,10 +19,11 @@ namespace {
 constexpr std::string_view kDropoutForward = "DropoutLayer::forward";
 constexpr std::string_view kDropoutBackward = "DropoutLayer::backward";
 
-// Elements drawn at a time; they stay in the first-level cache.
+// The elements drawn at a time. They stay in the first-level cache.
 constexpr Index kBlock = 1024;
 
-// The factors of elements first .. first + kBlock - 1, first a multiple of kBlock: 0 or 1/(1-p).
+// The factors, 0 or 1/(1-p), of elements first .. first + kBlock - 1, where first is a multiple of
+// kBlock.
 template <class T>
 class Factors {
  public:
@@ -32,7 +33,7 @@ class Factors {
         kept_(static_cast<T>(1 / (1 - dropout.p))) {}
 
   const T* draw(Index first) {
-    // The words of the counter as for attention's dropout mask: b, h, i, j/4.
+    // The counter has the words (j/4, i, h, b) of attention's dropout mask; here b is the stream.
     const core::DropoutRow row =
         mask_.row(static_cast<Index>(layers::Stream::kDropout), 0, (first / 4) >> 32);
     factors_.fill(kept_);
@@ -47,15 +48,15 @@ class Factors {
   alignas(64) std::array<T, kBlock> factors_{};
 };
 
-// A dropped element is 0 whatever it was, NaN too. Multiplied in any case, for vectors instead of
-// branches.
+// A dropped element is 0 whatever it was, even NaN. The product is computed in any case, so that
+// loops become vector code without branches.
 template <class T>
 T scaled(T x, T factor) {
   const T product = x * factor;
   return factor == 0 ? T(0) : product;
 }
 
-// Elements in a row.
+// Elements that are `from_stride` and `to_stride` apart.
 template <class T>
 struct Run {
   const T* from;
@@ -102,7 +103,7 @@ class InOrder {
  private:
   Factors<T>& factors_;
   Write write_;
-  const T* block_ = nullptr;  // the factors of the block that element_ is in
+  const T* block_ = nullptr;  // the factors of the block that contains element_
   Index element_ = 0;
 };
 
@@ -125,7 +126,7 @@ void apply_all(Factors<T>& factors, const ConstView& from, const View& to, Write
                            });
 }
 
-// to = or += from times the factors that `dropout` draws.
+// Writes, or adds, `from` times the factors that `dropout` draws.
 template <class T>
 void apply(std::string_view function, const Dropout& dropout, const ConstView& from, const View& to,
            Write write) {

@@ -24,12 +24,12 @@ constexpr std::string_view kEmbeddingForward = "Embedding::forward";
 constexpr std::string_view kEmbeddingBackward = "Embedding::backward";
 
 constexpr Index kRowsPerTask = 64;
-// Columns of the table's gradient that one of several tasks owns: a cache line of float32.
+// The columns of the table's gradient that one of several tasks owns: a cache line of float32.
 constexpr Index kColumnsPerTask = 16;
 
 Index tasks_of(Index count, Index per_task) { return (count + per_task - 1) / per_task; }
 
-// out[n,:] = weight[ids[n],:]
+// Computes out[n,:] = weight[ids[n],:].
 template <class T>
 void look_up(Call& call, const Tensor& weight, std::span<const std::int64_t> ids,
              const View& out_view) {
@@ -50,8 +50,8 @@ void look_up(Call& call, const Tensor& weight, std::span<const std::int64_t> ids
   });
 }
 
-// dweight[ids[n],:] += dout[n,:], n ascending. A task owns columns, so that frequent tokens
-// leave no worker idle and sums have one order; a worker alone takes whole rows.
+// Computes dweight[ids[n],:] += dout[n,:], n ascending. A task owns columns, so that frequent
+// tokens leave no worker idle and sums have one order. A single worker takes whole rows.
 template <class T>
 void add_rows(Call& call, std::span<const std::int64_t> ids, std::optional<Index> padding,
               const ConstView& dout_view, Tensor& gradient, Write write) {

@@ -12,12 +12,12 @@
 // The gradients of parameters, which have the parameters' names and shapes.
 namespace qkv::layers {
 
-// Zeros of this dtype and shape; absent for an absent tensor.
+// Returns zeros of the tensor's dtype and shape, or an absent tensor for an absent one.
 inline Tensor zeros_like(const Tensor& tensor) {
   return tensor.given() ? Tensor(tensor.dtype(), tensor.shape()) : Tensor();
 }
 
-// A requested gradient must have the parameter's dtype and shape. Throws Error.
+// Checks that a requested gradient has the parameter's dtype and shape. Throws Error.
 inline void check_gradient(std::string_view function, const std::string& name,
                            const ConstView& gradient, const Tensor& parameter) {
   if (!gradient.given()) return;

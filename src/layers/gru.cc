@@ -56,7 +56,7 @@ std::vector<Index> lengths_of(const GruInputs& inputs) {
   return result;
 }
 
-// Copies x with zeros beyond each sequence: padding may hold anything.
+// Copies x with zeros beyond each sequence, because padding may hold anything.
 void copy_sequences(const ConstView& x, std::span<const Index> lengths, Tensor& to) {
   for (Index b = 0; b < x.size(0); ++b) {
     const Index length = lengths[static_cast<std::size_t>(b)];
@@ -126,7 +126,7 @@ Gru::Packed Gru::pack(Context& context) const {
   return packed;
 }
 
-// With packed weights no backward pass follows: of `saved` only x is used, for this call.
+// With packed weights no backward pass follows, and only saved.x is used, for this call.
 void Gru::compute(const GruInputs& inputs, Saved& saved, const Packed* packed,
                   const GruOutputs& outputs, Context& context) const {
   saved.lengths.clear();  // no backward pass if this one throws

@@ -20,7 +20,7 @@ using layers::RowsOf;
 using runtime::Arena;
 using runtime::Call;
 
-// Of this shape, with contiguous channels.
+// Checks that an array has this shape and contiguous channels.
 void check_rows(std::string_view function, const layers::NamedView& array, DType dtype,
                 const Dims& shape) {
   layers::check_same(function, array, dtype, shape);
@@ -37,7 +37,7 @@ RowsOf<T> rows_of(const AnyView& view, Index first) {
   return {view.template as<std::remove_const_t<T>>() + first * view.stride(0), view.stride(0)};
 }
 
-// f(first row, rows, arena) for blocks of kGruRows.
+// Calls f(first row, rows, arena) for blocks of kGruRows rows.
 template <class F>
 void for_each_row_block(Call& call, Index rows, const F& f) {
   call.for_each_task((rows + kGruRows - 1) / kGruRows, [&](Index task, Arena& arena) {
@@ -54,11 +54,11 @@ GruCell::GruCell(Index input, Index hidden, bool bias, DType dtype)
 GruCell::Parameters GruCell::zero_gradients() const { return layers::zeros_like(parameters_); }
 
 struct GruCell::Steps::State {
-  // What several share.
+  // The prepacked weights that several Steps share.
   struct Packed {
     Tensor ih;
     Tensor hh;
-    Tensor ih_transposed{};  // for gradients, packed when they are needed first
+    Tensor ih_transposed{};  // for gradients, packed when first needed
     Tensor hh_transposed{};
     std::once_flag transposed{};
   };
@@ -77,7 +77,7 @@ struct GruCell::Steps::State {
     w.hh = {3 * w.hidden, w.hidden, packed->hh.values<T>().data()};
     return w;
   }
-  // The same for gradients.
+  // Returns the weights with the transposed panels that gradients need.
   template <class T>
   GruWeights<T> transposed(Call& call) const {
     GruWeights<T> w(cell.parameters_);

@@ -21,22 +21,23 @@ T* row_of(const RowsOf<T>& rows, Index r) {
   return rows.data + r * rows.stride;
 }
 
-// Rows that go through the steps together: four tiles. Eight take as long: reading the weights once
-// for them instead of twice does not show.
+// The rows that go through the steps together: four tiles. Eight tiles take as long: reading the
+// weights once for them instead of twice makes no difference.
 inline constexpr Index kGruRows = 24;
 
-// The kernels between the products; the reference's formulas if plain loops are requested.
+// Returns the kernels for the part of a step between its products, or the reference's formulas if
+// plain loops are requested.
 template <class T>
 kernels::GruKernels<T> gru_kernels_in_use(const Context& context, std::string_view function);
 
-// The parameters in the form that products take.
+// The weights in the form that products take.
 template <class T>
 struct GruWeights {
   Index input = 0;
   Index hidden = 0;
-  dense::Panels<T> ih{};  // of weight_ih; absent (null) until packed
+  dense::Panels<T> ih{};  // panels of weight_ih; absent (null) until packed
   dense::Panels<T> hh{};
-  dense::Panels<T> ih_transposed{};  // for gradients, or absent: then the weights are read
+  dense::Panels<T> ih_transposed{};  // for gradients; if absent, the weights are read
   dense::Panels<T> hh_transposed{};
   const T* weight_ih = nullptr;
   const T* weight_hh = nullptr;
@@ -53,7 +54,7 @@ struct GruWeights {
 
   Index ih_size() const { return dense::Panels<T>::size(3 * hidden, input); }
   Index hh_size() const { return dense::Panels<T>::size(3 * hidden, hidden); }
-  // Packs both weights into memory of the above sizes.
+  // Packs both weights into memory of ih_size() and hh_size() numbers.
   void pack(runtime::Call& call, const dense::Kernels<T>& by, const GruParameters& p, T* ih_data,
             T* hh_data) {
     layers::pack(call, by, p.weight_ih, ih_data);
@@ -71,17 +72,17 @@ struct GruLoops {
   kernels::GruKernels<T> gates_by;
   core::StopPoint stop;
 
-  // xs = W_ih x + b_ih
+  // Computes xs = W_ih x + b_ih.
   void project_input(const GruWeights<T>& w, const RowsOf<const T>& x, Index rows,
                      const RowsOf<T>& xs) const {
     dense::multiply(by, x, rows, w.ih, w.bias_ih, xs, stop);
   }
-  // hs = W_hh h + b_hh
+  // Computes hs = W_hh h + b_hh.
   void project_state(const GruWeights<T>& w, const RowsOf<const T>& h, Index rows,
                      const RowsOf<T>& hs) const {
     dense::multiply(by, h, rows, w.hh, w.bias_hh, hs, stop);
   }
-  // dh += the gradient of the gates' sums through W_hh.
+  // Adds to dh the gradient of the gates' sums through W_hh.
   void add_state_gradient(const GruWeights<T>& w, const RowsOf<const T>& dgates, Index rows,
                           const RowsOf<T>& dh) const {
     const Index H = w.hidden;
@@ -89,7 +90,7 @@ struct GruLoops {
     add_gradient(weight, 0, 2 * H, dgates, rows, dh);
     add_gradient(weight, 2 * H, H, {dgates.data + 3 * H, dgates.stride}, rows, dh);
   }
-  // dx += their gradient through W_ih.
+  // Adds to dx the gradient of the gates' sums through W_ih.
   void add_input_gradient(const GruWeights<T>& w, const RowsOf<const T>& dgates, Index rows,
                           const RowsOf<T>& dx) const {
     add_gradient({w.ih_transposed, w.weight_ih, w.input}, 0, 3 * w.hidden, dgates, rows, dx);
@@ -101,7 +102,7 @@ struct GruLoops {
     const T* data;                       // [3 hidden,columns]
     Index columns;
   };
-  // to += slopes W of some rows of the weight; the same bits, packed or not.
+  // Adds slopes W of some rows of the weight to `to`; packed or not, results are bit-identical.
   void add_gradient(const Weight& w, Index first, Index gates, const RowsOf<const T>& slopes,
                     Index rows, const RowsOf<T>& to) const {
     if (w.transposed.data != nullptr) {
@@ -113,7 +114,7 @@ struct GruLoops {
   }
 };
 
-// dW and db of rows x [N,input], h [N,hidden] and dgates [N,4*hidden].
+// Computes dW and db from rows x [N,input], h [N,hidden] and dgates [N,4*hidden].
 void gru_parameter_gradients(std::string_view function, const ConstView& x, const ConstView& h,
                              const ConstView& dgates, GruParameters& gradients, Write write,
                              Context& context);

@@ -14,7 +14,7 @@ GruParameters gru_parameters(std::string_view function, const GruConfig& config,
   check_size(function, "input", config.input);
   check_size(function, "hidden", config.hidden);
   const Index H = config.hidden;
-  // 4 H: the gate values saved for each step.
+  // The gate values saved for each step are 4 H numbers.
   if (H > std::numeric_limits<Index>::max() / 4) {
     throw Error(function, "hidden", core::text("must be smaller, got ", H));
   }

@@ -11,7 +11,7 @@
 
 namespace qkv::layers {
 
-// Zeros for one direction, after checks. Throws Error naming `function`, a constructor.
+// Returns zeros for one direction, after checks. Throws Error of `function`, a constructor.
 GruParameters gru_parameters(std::string_view function, const GruConfig& config,
                              std::string suffix);
 

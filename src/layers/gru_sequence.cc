@@ -10,16 +10,16 @@ namespace {
 using runtime::Arena;
 using runtime::Call;
 
-constexpr Index kProjectedSteps = 64;  // of the input at a time: bounds a task's memory
+constexpr Index kProjectedSteps = 64;  // steps projected at a time: bounds a task's memory
 
-// A view [.., channels] as T with the offset of its leading axes; channels may be strided.
+// The address of row (first, second) of a view [.., channels], as T; channels may be strided.
 template <class T, class AnyView>
 T* at(const AnyView& view, Index first, Index second) {
   return view.template as<std::remove_const_t<T>>() + first * view.stride(0) +
          second * view.stride(1);
 }
 
-// to_n = or += from_n; strides in elements.
+// Writes or adds from_n to to_n; strides are in elements.
 template <class T>
 void put(const T* from, Index from_stride, Index n, T* to, Index to_stride, Write write) {
   for (Index c = 0; c < n; ++c) {
@@ -29,7 +29,7 @@ void put(const T* from, Index from_stride, Index n, T* to, Index to_stride, Writ
   }
 }
 
-// The entries of one task: rows [first, first + rows) of one direction.
+// The batch entries of one task: [first, first + rows) of one direction.
 struct Entries {
   Index direction = 0;
   Index first = 0;
@@ -58,7 +58,7 @@ RowsOf<T> step_rows(const GruSequence& s, const AnyView& steps, const Entries& e
   return {data + ((e.direction * s.B + e.first) * s.T + t) * width, s.T * width};
 }
 
-// Step number n of a direction: the backward one starts at the end.
+// The time of step number n of a direction: the backward one starts at the end.
 Index time_of(const Entries& e, Index n) { return e.direction == 0 ? n : e.longest - 1 - n; }
 
 // ---- forward --------------------------------------------------------------------------------
@@ -70,13 +70,13 @@ struct ForwardTask {
   const GruWeights<T>& w;
   const GruTensors& tensors;
   const Entries& e;
-  RowsOf<T> h;   // [rows][hidden]: the current state
-  RowsOf<T> xs;  // [rows * kProjectedSteps][3 hidden]
-  RowsOf<T> hs;  // [rows][3 hidden]
+  RowsOf<T> h;   // [rows,hidden]: the current state
+  RowsOf<T> xs;  // [rows * kProjectedSteps,3 hidden]
+  RowsOf<T> hs;  // [rows,3 hidden]
 
   bool lives(Index r, Index t) const { return t < s.lengths[e.first + r]; }
 
-  // xs of the steps [from, until) in time, for the rows that have them.
+  // Computes xs of the times [from, until), for the rows that have them.
   void project(Index from, Index until) const {
     const T* const x = tensors.x.values<T>().data();
     for (Index r = 0; r < e.rows; ++r) {
@@ -86,7 +86,7 @@ struct ForwardTask {
                           {row_of(xs, r * kProjectedSteps), xs.stride});
     }
   }
-  // One step; xs starts at time `from`.
+  // Computes one step; xs starts at time `from`.
   void step(Index t, Index from, const View& out) const {
     const bool saves = tensors.gates.given();
     const RowsOf<T> states = saves ? step_rows<T>(s, tensors.states, e, t) : RowsOf<T>{};
@@ -106,7 +106,7 @@ struct ForwardTask {
       }
     }
   }
-  // Beyond the longest sequence of the task.
+  // Clears the results beyond the longest sequence of the task.
   void clear_rest(const View& out) const {
     for (Index t = e.longest; t < s.T; ++t) {
       for (Index r = 0; r < e.rows; ++r) {
@@ -154,7 +154,7 @@ void run_forward(const ForwardTask<T>& task, const ConstView& state, const GruOu
   }
 }
 
-// The parameters of each direction, packed in the call's shared memory.
+// The bytes of each direction's prepacked weights in the call's shared memory.
 template <class T>
 std::size_t packed_bytes(const GruSequence& s) {
   if (s.packed != nullptr) return 0;
@@ -219,7 +219,8 @@ template void gru_forward<double>(const GruSequence&, const GruTensors&, const C
 
 namespace {
 
-// Undoes run_forward, step by step from the last; dh [rows][hidden] is the state's gradient.
+// Computes the backward of run_forward, step by step from the last; dh [rows,hidden] is the state's
+// gradient.
 template <class T>
 void run_backward(const GruSequence& s, const GruLoops<T>& loops, const GruWeights<T>& w,
                   const Gru::Saved& saved, const GruOutputGradients& from, const Entries& e,
@@ -246,12 +247,12 @@ void run_backward(const GruSequence& s, const GruLoops<T>& loops, const GruWeigh
       loops.gates_by.backward(row_of(gates, r), row_of(states, r), row_of(dh, r), H,
                               row_of(dgate_rows, r), row_of(dh, r));
     }
-    // Beyond a row's sequence its gate gradients are 0: dh is unchanged.
+    // Beyond a row's sequence its gate gradients are 0, so dh is unchanged.
     loops.add_state_gradient(w, {dgate_rows.data, dgate_rows.stride}, e.rows, dh);
   }
 }
 
-// Rows of [directions,B,T,width] beyond the entries' sequences.
+// Clears the rows of [directions,B,T,width] beyond the entries' sequences.
 template <class T>
 void clear_beyond(const GruSequence& s, const View& steps, const Entries& e) {
   const Index width = steps.size(-1);
@@ -261,7 +262,7 @@ void clear_beyond(const GruSequence& s, const View& steps, const Entries& e) {
   }
 }
 
-// dx of one batch entry, both directions one after the other.
+// Computes dx of one batch entry, both directions one after the other.
 template <class T>
 void entry_input_gradient(const GruSequence& s, const GruLoops<T>& loops, const GruWeights<T>* w,
                           const View& dgates, Index b, const GruInputGradients& to, Arena& arena) {

@@ -7,7 +7,7 @@
 #include "layers/gru_loops.h"
 
 // A gated recurrent unit over padded sequences, in one or two directions. The tasks are blocks of
-// kGruRows batch entries of one direction, each going through all its steps.
+// kGruRows batch entries of one direction, each of which goes through all its steps.
 namespace qkv::layers {
 
 struct GruSequence {
@@ -18,7 +18,7 @@ struct GruSequence {
   Index B = 0;
   Index T = 0;
   const Index* lengths = nullptr;       // [B]
-  const Gru::Packed* packed = nullptr;  // or null: a forward pass packs them
+  const Gru::Packed* packed = nullptr;  // null: a forward pass packs the weights
 };
 
 template <class T>
@@ -36,8 +36,8 @@ template <class T>
 void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstView& state,
                  const GruOutputs& outputs, Context& context);
 
-// Gradients of inputs and of the sums of the gates, [directions,B,T,4*hidden], 0 beyond each
-// sequence; not of parameters.
+// Computes the gradients of inputs and of the sums of the gates, [directions,B,T,4*hidden], which
+// are 0 beyond each sequence, but not those of parameters.
 template <class T>
 void gru_backward(const GruSequence& s, const Gru::Saved& saved, const GruOutputGradients& from,
                   const View& dgates, const GruInputGradients& to, Context& context);

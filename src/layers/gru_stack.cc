@@ -9,7 +9,7 @@ namespace {
 constexpr std::string_view kGruStackForward = "GruStack::forward";
 constexpr std::string_view kGruStackBackward = "GruStack::backward";
 
-// The part of states [layers*directions,B,hidden] that is one layer's.
+// The part of states [layers*directions,B,hidden] that belongs to one layer.
 template <class AnyView>
 AnyView part_of(const AnyView& states, Index layer, Index directions) {
   return states.given() ? slice(states, 0, layer * directions, (layer + 1) * directions)
@@ -62,7 +62,8 @@ GruStack::Packed GruStack::pack(Context& context) const {
   return packed;
 }
 
-// each(n, inputs, outputs): the pass of layer n. `between`: the outputs of all but the last.
+// Calls each(n, inputs, outputs), the pass of layer n. `between` gets the outputs of all layers but
+// the last.
 template <class Each>
 void GruStack::compute(const GruInputs& inputs, std::vector<Tensor>& between,
                        const GruOutputs& outputs, const Each& each) const {
@@ -73,7 +74,7 @@ void GruStack::compute(const GruInputs& inputs, std::vector<Tensor>& between,
     if (!view.given()) return;
     layers::check_same(kGruStackForward, {name, view}, config_.dtype, states);
   };
-  if (x.rank() == 3) {  // else the first layer reports it
+  if (x.rank() == 3) {  // if it is not, the first layer reports it
     check("inputs.state", inputs.state);
     check("outputs.state", outputs.state);
   }

@@ -6,9 +6,9 @@
 
 namespace qkv::layers {
 
-// [..,T,H*D] -> [..,H,T,D], and [T,H*D] -> [1,H,T,D], so that the head axis is never mistaken
-// for a batch axis. Always a view: only the last axis is split; writing to it writes the merged
-// heads.
+// Returns a view [..,H,T,D] of [..,T,H*D], and [1,H,T,D] of [T,H*D], so that the head axis is never
+// mistaken for a batch axis. Only the last axis is split, so no copy is needed, and writing to the
+// view writes the merged heads.
 template <class AnyView>
 AnyView split_heads(const AnyView& x, Index heads) {
   const int rank = x.rank();

@@ -18,8 +18,8 @@ struct IndexRange {
 };
 
 // Checks an array of int32 or int64, of any shape and strides, and copies its values to `kept`
-// (int64, C order), so that later changes to the array do not affect a later pass. Throws
-// Error naming the first value outside the range and its position; `kept` is then unspecified.
+// (int64, C order), so that later changes to the array do not affect a later pass. Throws Error
+// with the first value outside the range and its position; `kept` is then unspecified.
 void keep_indices(std::string_view function, const NamedView& indices, const IndexRange& range,
                   Tensor& kept);
 

@@ -19,7 +19,7 @@ Dims with_last(const Dims& shape, Index size) {
   return result;
 }
 
-// x [..,Tk] or [..,1] as [..,Tk+1], `value` behind each row.
+// Extends x [..,Tk] or [..,1] to [..,Tk+1], with `value` at the end of each row.
 Tensor with_column(const ConstView& x, Index Tk, std::int64_t value) {
   const ConstView rows = x.rank() == 0 ? reshape(x, Dims(1)) : x;
   const int last = rows.rank() - 1;
@@ -38,7 +38,7 @@ std::vector<Index> integers_of(const ConstView& x) {
   return {values.begin(), values.end()};
 }
 
-// The diagonal's offset for each batch entry, or one for all.
+// Returns the diagonal's offset for each batch entry, or one for all.
 struct OffsetsOf {
   Index Tq, Tk;
   std::vector<Index> operator()(const BottomRight&) const { return {Tk - Tq}; }
@@ -47,7 +47,7 @@ struct OffsetsOf {
   std::vector<Index> operator()(const Offsets& many) const { return integers_of(many.o); }
 };
 
-// The same mask of a call that has one more key, Tk.
+// Returns the mask for a call that has one more key, Tk, which it always allows.
 struct MaskWithLastKey {
   Index Tk;
   std::vector<Index> offsets;
@@ -125,7 +125,7 @@ void let_see_last_key(const Inputs& inputs, Options& options, std::vector<Tensor
   const Plan check(inputs, options, context);
   const Index Tq = inputs.q.size(-2), Tk = inputs.k.size(-2);
   held.clear();
-  held.reserve(options.masks.size() + 1);  // views of them stay good
+  held.reserve(options.masks.size() + 1);  // the views of its tensors stay valid
   const MaskWithLastKey extend{Tk, std::visit(OffsetsOf{Tq, Tk}, options.diagonal), held};
   for (Mask& mask : options.masks) mask = std::visit(extend, mask);
   options.diagonal = BottomRight{};
@@ -143,7 +143,7 @@ void give_bias_gradient(const Tensor& extended, const View& to, Write write) {
     auto result = given.values<R>();
     const auto row = static_cast<std::size_t>(Tk + 1);
     for (std::size_t n = 0; n < from.size(); ++n) {
-      if (n % row + 1 == row) continue;  // the learned key's
+      if (n % row + 1 == row) continue;  // the learned key has no gradient
       result[summed ? n / row : n - n / row] += from[n];
     }
   });

@@ -9,27 +9,28 @@
 #include <qkv/options.h>
 #include <qkv/tensor.h>
 
-// One more key after the given ones, which every query sees regardless of masks, as in
+// One more key after the given ones, to which every query attends regardless of masks, as in
 // torch.nn.MultiheadAttention with add_bias_kv.
 namespace qkv::layers {
 
-// x [..,T,N] with one row [N] appended to each entry: [..,T+1,N].
+// Returns x [..,T,N] with one row [N] appended to each entry: [..,T+1,N].
 Tensor with_row(const Tensor& x, const Tensor& row);
 
-// The first T of [..,T+1,N] rows, and the sum of the last ones, written or added (`write`) to
+// Returns the first T rows of [..,T+1,N], and writes or adds (`write`) the sum of the last ones to
 // `row` [N] if given.
 Tensor without_row(const Tensor& x, const View& row, Write write);
 
-// Changes the options of a call with these inputs to those of the call with one more
-// key. `held` owns the new arrays. Throws Error for what the call without that key
-// would reject, and for a user's mask, which cannot handle it.
+// Changes the options of a call with these inputs to those of the call with one more key. `held`
+// owns the new arrays. Throws Error for options that the call without that key would reject, and
+// for a user's mask, which cannot handle that key.
 void let_see_last_key(const Inputs& inputs, Options& options, std::vector<Tensor>& held,
                       Context& context);
 
 // Copies an array into a buffer of its shape and dtype, or adds it.
 void give(const Tensor& from, const View& to, Write write);
 
-// The gradient of a bias [..,Tk] or [..,1] from that of the bias with the last key's zeros.
+// Writes or adds the gradient of a bias [..,Tk] or [..,1] from that of the extended bias, whose
+// entries for the learned key are left out.
 void give_bias_gradient(const Tensor& extended, const View& to, Write write);
 
 }  // namespace qkv::layers

@@ -19,7 +19,7 @@ constexpr std::string_view kLinear = "Linear";
 constexpr std::string_view kLinearForward = "Linear::forward";
 constexpr std::string_view kLinearBackward = "Linear::backward";
 
-// [..,channels] with the leading axes of x.
+// The shape [..,channels] with the leading axes of x.
 Dims with_channels(const Dims& shape, Index channels) {
   Dims result = shape;
   result[result.rank() - 1] = channels;
@@ -41,7 +41,7 @@ void check_input_gradient(std::string_view function, const LinearPair& p, const 
   layers::check_apart(function, {"dx", dx}, {{"dy", dy}, {"weight", w}});
 }
 
-// A backward pass: what it reads, and where its results go.
+// The arguments of a backward pass: the arrays that it reads, and those for its results.
 struct LinearBackward {
   std::string_view function;
   LinearPair p;
@@ -74,7 +74,7 @@ void check_backward(const LinearBackward& b) {
   check_apart("gradients.bias", b.gradients.bias);
 }
 
-// But for dx.
+// Computes the backward pass except for dx.
 void compute_backward(const LinearBackward& b, Write write, Context& context) {
   check_backward(b);
   layers::linear_backward_parameters(b.function, b.x.view, b.dy, b.gradients, write, context);
@@ -119,10 +119,10 @@ void Linear::backward(const Saved& saved, const ConstView& dy, const View& dx,
 // ---- packed ---------------------------------------------------------------------------------
 
 struct PackedLinear::State {
-  // What several packed layers share.
+  // The prepacked weights that several packed layers share.
   struct Panels {
     Tensor forward;
-    Tensor backward;  // packed when it is needed first
+    Tensor backward;  // packed when first needed
     std::once_flag packed_backward;
   };
 

@@ -21,16 +21,16 @@ using dense::RowsOf;
 using runtime::Arena;
 using runtime::Call;
 
-constexpr Index kMostRows = 192;               // per task: copying for them costs little
-constexpr Index kLeastRows = 48;               // eight tiles: worth reading a panel for
-constexpr Index kColumnsPerTask = 256;         // four panels
-constexpr Index kMostGradientColumns = 192;    // of dy in a task of the parameters' gradients
-constexpr Index kLeastGradientColumns = 24;    // four tiles
-constexpr Index kGradientNumbers = 128 << 10;  // of the sums of such a task, in the caches
+constexpr Index kMostRows = 192;             // per task: copying for them costs little
+constexpr Index kLeastRows = 48;             // per task: eight tiles, worth reading a panel for
+constexpr Index kColumnsPerTask = 256;       // four panels
+constexpr Index kMostGradientColumns = 192;  // columns of dy in a task of the parameters' gradients
+constexpr Index kLeastGradientColumns = 24;  // four tiles
+constexpr Index kGradientNumbers = 128 << 10;  // the sums of such a task fit in the caches
 
 Index pieces(Index size, Index length) { return (size + length - 1) / length; }
 
-// Rows of an input as tiles read them: in place, or copied.
+// Rows of an input in the form that tiles read: in place, or copied.
 template <class T>
 class EvenRows {
  public:
@@ -56,7 +56,7 @@ class EvenRows {
   Tensor copy_{};
 };
 
-// Rows of a result: written in place, or first to a buffer.
+// Rows of a result, written in place or first to a buffer.
 template <class T>
 class ResultRows {
  public:
@@ -74,7 +74,7 @@ class ResultRows {
   RowsOf<T> from(Index row, Index column = 0) const {
     return {all_.data + row * all_.stride + column, all_.stride};
   }
-  // All rows have been computed.
+  // Writes the buffer to the result, after all rows have been computed.
   void put() const {
     if (!own_.given()) return;
     const Rows<T> rows(view_);
@@ -98,7 +98,7 @@ class ResultRows {
   RowsOf<T> all_{};
 };
 
-// Rows per task: as many as leave each worker some tasks.
+// The rows per task: as many as leave each worker some tasks.
 Index rows_per_task(const Call& call, Index rows, Index across) {
   constexpr Index kTasks = 4;
   for (Index some = kMostRows; some > kLeastRows; some /= 2) {
@@ -109,8 +109,8 @@ Index rows_per_task(const Call& call, Index rows, Index across) {
   return kLeastRows;
 }
 
-// f(first row, rows, first column, columns, arena) for blocks that cover [rows,columns], blocks of
-// the same columns consecutively.
+// Calls f(first row, rows, first column, columns, arena) for blocks that cover [rows,columns].
+// Blocks of the same columns are consecutive.
 template <class F>
 void for_each_block(Call& call, Index rows, Index columns, const F& f) {
   const Index across = pieces(columns, kColumnsPerTask);
@@ -128,7 +128,7 @@ const T* values_or_null(const Tensor& tensor) {
   return tensor.given() ? tensor.values<T>().data() : nullptr;
 }
 
-// y[r,o] = sum_i x[r,i] W[o,i] + b[o]
+// Computes y[r,o] = sum_i x[r,i] W[o,i] + b[o].
 template <class T>
 void forward(Call& call, const Kernels<T>& by, const ConstView& x_view, const dense::Panels<T>& w,
              const T* bias, const View& y_view, Write write = Write::kOverwrite) {
@@ -144,13 +144,13 @@ void forward(Call& call, const Kernels<T>& by, const ConstView& x_view, const de
   y.put();
 }
 
-// The same with an unpacked weight: for few rows, a task packs a panel when it needs it.
+// Computes forward() of few rows with an unpacked weight: a task packs a panel when it needs it.
 template <class T>
 void forward_few_rows(Call& call, const Kernels<T>& by, const ConstView& x_view,
                       const LinearPair& p, const View& y_view) {
   const EvenRows<T> x(x_view);
   const ResultRows<T> y(y_view, Write::kOverwrite);
-  if (y.count == 0) return;  // it may be a null pointer
+  if (y.count == 0) return;  // y may be a null pointer
   const T* const weight = p.weight.values<T>().data();
   const T* const bias = values_or_null<T>(p.bias);
   const core::StopPoint stop = call.stop_point();
@@ -165,13 +165,13 @@ void forward_few_rows(Call& call, const Kernels<T>& by, const ConstView& x_view,
   y.put();
 }
 
-// dx[r,i] = sum_o dy[r,o] W[o,i] for few rows; undoes forward's sum over i.
+// Computes dx[r,i] = sum_o dy[r,o] W[o,i] for few rows: the backward of forward()'s sum over i.
 template <class T>
 void backward_few_rows(Call& call, const Kernels<T>& by, const ConstView& dy_view,
                        const LinearPair& p, const View& dx_view, Write write) {
   const EvenRows<T> dy(dy_view);
   const ResultRows<T> dx(dx_view, write);
-  if (dx.count == 0) return;  // it may be a null pointer
+  if (dx.count == 0) return;  // dx may be a null pointer
   const T* const weight = p.weight.values<T>().data();
   const core::StopPoint stop = call.stop_point();
   call.for_each_task(pieces(dx.channels, dense::kPanel), [&](Index panel, Arena& arena) {
@@ -190,29 +190,29 @@ void backward_few_rows(Call& call, const Kernels<T>& by, const ConstView& dy_vie
   dx.put();
 }
 
-// Shared by the tasks of the parameters' gradients.
+// The arrays and options that the tasks of the parameters' gradients share.
 template <class T>
 struct ParameterSums {
   Kernels<T> by;
   const EvenRows<T>& x;
   const EvenRows<T>& dy;
-  // For each block of rows of x: whether it is finite, and if so its dense::copy_to_panels, once
-  // for all tasks; null: each task checks for itself.
+  // For each block of rows of x: whether it is finite, and its dense::copy_to_panels if it is, once
+  // for all tasks. Null: each task checks for itself.
   const char* finite;
   const T* panels;
-  bool by_panels;  // whether tiles go panel by panel
-  bool copies;     // and read copies of x
+  bool by_panels;  // tiles go panel by panel
+  bool copies;     // tiles read copies of x
   Write write;
   core::StopPoint stop;
 
-  // Whether a block of x is finite; if so, it is copied to `to`, if given.
+  // Returns whether a block of x is finite. If so, it is copied to `to`, if given.
   bool look_at(Index row, T* to) const {
     const Index rows = std::min(kGradientBlock, x.count - row);
     if (!dense::all_finite(by, x.from(row), rows, x.channels)) return false;
     if (to != nullptr) dense::copy_to_panels(x.from(row), rows, x.channels, to);
     return true;
   }
-  // f(block, first row, rows) for all blocks, ascending.
+  // Calls f(block, first row, rows) for all blocks, ascending.
   template <class F>
   void for_each_row_block(const F& f) const {
     for (Index row = 0; row < dy.count; row += kGradientBlock) {
@@ -220,15 +220,16 @@ struct ParameterSums {
       f(row / kGradientBlock, row, std::min(kGradientBlock, dy.count - row));
     }
   }
-  // dW[o,i] = sum_r dy[r,o] x[r,i] for some columns o of dy, the blocks of r added one by one.
+  // Computes dW[o,i] = sum_r dy[r,o] x[r,i] for some columns o of dy. Blocks of r are added one by
+  // one.
   void weight(Index o, Index columns, T* target, Arena& arena) const {
     const Index width = x.channels;
     const RowsOf<T> to{target + o * width, width};
     T* const scratch = arena.take<T>(dense::transposed_product_scratch(columns, width)).data();
     T* const own =
         copies && panels == nullptr ? arena.take<T>(kGradientBlock * width).data() : nullptr;
-    // What is not finite in x shows in the sums, even where dy is 0: if these are fewer numbers and
-    // can be computed again, they are checked instead.
+    // A non-finite number in x shows in the sums, even where dy is 0. If the sums are fewer numbers
+    // than x and can be computed again, the sums are checked instead of x.
     const bool sums_show = by_panels && write == Write::kOverwrite && finite == nullptr;
     if (sums_show && columns < x.count) {
       add_blocks<false>(o, columns, to, own, scratch);
@@ -261,7 +262,7 @@ struct ParameterSums {
       }
     });
   }
-  // db[o] = sum_r dy[r,o], likewise.
+  // Computes db[o] = sum_r dy[r,o], in blocks of r that are added one by one.
   void bias(Index o, Index columns, T* target, Arena& arena) const {
     const std::span<T> block_sums = arena.take<T>(columns);
     if (write == Write::kOverwrite) std::fill_n(target + o, columns, T(0));
@@ -283,7 +284,7 @@ struct ParameterSums {
   }
 };
 
-// Columns of dy per task: an even division among workers, in whole tiles.
+// The columns of dy per task: an even division among workers, in whole tiles.
 Index gradient_columns(const Context& context, Index columns, Index width) {
   const Index most =
       std::clamp(kGradientNumbers / width, kLeastGradientColumns, kMostGradientColumns);
@@ -405,7 +406,7 @@ void linear_backward_input(std::string_view function, const ConstView& dy, const
     Call call(context, function, Arena::cost<T>(size), 0);
     T* const panels = call.shared().take<T>(size).data();
     pack_transposed(call, p.weight, panels);
-    // The layer with the transposed weight.
+    // The product dx = dy W is a layer with the transposed weight.
     forward<T>(call, by, dy, {inputs, outputs, panels}, nullptr, dx, write);
   });
 }

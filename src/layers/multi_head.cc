@@ -48,7 +48,7 @@ MultiHeadAttention::Parameters zeros(const MultiHeadConfig& c) {
           vector(c.sinks, c.heads)};
 }
 
-// The divisor of q and k: the split form leaves scaling to the score.
+// The divisor of q and k. It is 1 in the split form, where the score scales.
 double divisor_of(const MultiHeadConfig& c) {
   return c.form == HeadForm::kSplit ? 1 : std::sqrt(std::sqrt(static_cast<double>(c.width)));
 }
@@ -65,7 +65,7 @@ ConstView sinks_of(const MultiHeadConfig& c, const MultiHeadAttention::Parameter
   return c.zero_attn ? broadcast_to(zero, Dims(c.heads)) : ConstView();
 }
 
-// [..,Tq,width] where .. are the leading axes of q, k and v, broadcast.
+// The shape [..,Tq,width], where .. are the leading axes of q, k and v, broadcast.
 Dims out_shape(const LayerInputs& inputs) {
   const auto leading = [](const ConstView& x) {
     return core::sub_dims(x.shape(), 0, x.rank() - 2);
@@ -96,7 +96,7 @@ bool same_array(const View& a, const View& b) {
          a.strides() == b.strides();
 }
 
-// Shapes, types and overlaps of the gradients of q, k and v; two may be one buffer.
+// Checks shapes, types and overlaps of the gradients of q, k and v, which may share one buffer.
 void check_gradients(const LayerInputs& inputs, const ConstView& dout,
                      const LayerInputGradients& d) {
   using Pair = std::pair<layers::NamedView, View>;
@@ -230,14 +230,14 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
   layers::check_same(kMultiHeadBackward, {"output_gradients.out", dout}, config_.dtype, shape);
   check_gradients(inputs, dout, d);
 
-  // undoes linear_forward(heads)
+  // The backward of linear_forward(heads):
   Tensor d_heads(config_.dtype, saved.heads.shape());
   layers::linear_backward_parameters(kMultiHeadBackward, saved.heads, dout, gradients.o, d.write,
                                      context);
   layers::linear_backward_input(kMultiHeadBackward, dout, parameters_.o, d_heads, Write::kOverwrite,
                                 context);
 
-  // undoes attend()
+  // The backward of attend():
   const Index heads = config_.heads;
   const Index key_heads = config_.key_heads;
   const auto split = [&](const Tensor& x) { return split_heads(ConstView(x), heads); };
@@ -246,7 +246,7 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
   Options options = saved.options;
   options.sinks = sinks_of(config_, parameters_, zero);
   options.dropout = saved.dropout;
-  Tensor dbias;  // with the learned key's
+  Tensor dbias;  // with a column for the learned key
   if (d.bias.given() && config_.bias_kv) dbias = Tensor(config_.dtype, options.bias.shape());
   Tensor dsinks = gradients.sinks.given() ? Tensor(config_.dtype, {config_.heads}) : Tensor();
   Tensor dq(config_.dtype, saved.q.shape());
@@ -277,7 +277,7 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
                              d.write);
   }
 
-  // undoes the three project(), in the order q, k, v; one buffer gets the sum
+  // The backward of the three project() in the order q, k, v; a shared buffer gets the sum:
   const double divisor = divisor_of(config_);
   const Write write_k = same_array(d.k, d.q) ? Write::kAccumulate : d.write;
   const Write write_v = same_array(d.v, d.q) || same_array(d.v, d.k) ? Write::kAccumulate : d.write;

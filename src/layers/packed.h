@@ -14,7 +14,7 @@
 
 namespace qkv::layers {
 
-// f.operator()<T>() for the dtype of a layer with parameters.
+// Calls f.operator()<T>() for the dtype of a layer with parameters, float32 or float64.
 template <class F>
 void dispatch(DType dtype, const F& f) {
   if (dtype == DType::kFloat64) {
@@ -30,7 +30,7 @@ using dense::kernels_in_use;
 template <class T>
 void pack(runtime::Call& call, const dense::Kernels<T>& by, const Tensor& weight, T* panels);
 
-// The same of the weight transposed: Panels<T>::size(inputs, outputs) numbers.
+// Packs the transposed weight, to Panels<T>::size(inputs, outputs) numbers.
 template <class T>
 void pack_transposed(runtime::Call& call, const Tensor& weight, T* panels);
 

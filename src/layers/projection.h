@@ -8,14 +8,14 @@
 #include <qkv/context.h>
 #include <qkv/layers/parameters.h>
 
-// A linear layer in front of attention: x [..,I] -> y [..,O], y = (x W^T + b) / divisor.
+// A linear layer before attention: y [..,O] = (x W^T + b) / divisor for x [..,I].
 namespace qkv::layers {
 
 // Resizes and fills `y`. A divisor of 1 changes no bit.
 void project(std::string_view function, const ConstView& x, const LinearParameters& p,
              double divisor, Tensor& y, Context& context);
 
-// One projection's gradients; absent ones are not computed.
+// The buffers for one projection's gradients; absent ones are not computed.
 struct ProjectionGradients {
   View x{};
   Write write_x = Write::kOverwrite;
@@ -27,7 +27,7 @@ struct ProjectionGradients {
   }
 };
 
-// Divides `dy` in place; does nothing if no gradient is requested.
+// Computes the gradients. Divides `dy` in place; does nothing if no gradient is requested.
 void project_backward(std::string_view function, const ConstView& x, const LinearParameters& p,
                       double divisor, Tensor& dy, const ProjectionGradients& gradients,
                       Context& context);

@@ -10,24 +10,24 @@
 
 namespace qkv::layers {
 
-// Row operations of the layers: by the kernels of a CPU target, or in plain loops.
+// Operations on rows for the layers, by the kernels of a CPU target or in plain loops.
 template <class T>
 class RowKernels {
  public:
-  // A row's length is a multiple of this.
+  // The length of a row must be a multiple of this.
   static constexpr Index kWhole = core::kPartialSums;
 
-  // Null: plain loops.
+  // A null `by` means plain loops.
   explicit RowKernels(const kernels::DotKernels<T>* by) : kernels_(by) {}
 
-  // The row's maximum; replaces its n numbers by exp(x - maximum), 0 where x - maximum < least;
-  // their sum is NaN if one was NaN or +inf, and 0 if all were -inf.
+  // Finds the row's maximum and replaces its n numbers by exp(x - maximum), which is 0 where x -
+  // maximum < least. Their sum is NaN if a number was NaN or +inf, and 0 if all were -inf.
   void softmax(T* row, Index n, T least, T* max, T* sum) const;
-  // w_j = exp(x_j - max) / sum for n numbers, any n; 0 for -inf.
+  // Computes w_j = exp(x_j - max) / sum for any n numbers; it is 0 for -inf.
   void weights(const T* row, Index n, T max, T sum, T* w) const;
-  // e_j = e_j / sum for n numbers, any n: the bits of weights() after softmax().
+  // Computes e_j = e_j / sum for any n numbers: bit-identical to weights() after softmax().
   void divide(T* e, Index n, T sum) const;
-  // x_j = 0 where element first + j is dropped; first and n are multiples of kWhole.
+  // Sets x_j = 0 where element first + j is dropped; first and n are multiples of kWhole.
   void drop(T* x, const core::DropoutRow& row, Index first, Index n) const;
 
  private:

@@ -5,7 +5,7 @@
 #include "layers/checks.h"
 #include "layers/gradients.h"
 
-// Each layer is its score and its gradient's shape; layers/attend.h does the rest.
+// Each layer consists of its score and its gradient's shape; layers/attend.h has the rest.
 namespace qkv {
 namespace {
 
@@ -25,7 +25,8 @@ Additive score_of(const AdditiveAttention::Parameters& p) {
 }
 Bilinear score_of(const BilinearAttention::Parameters& p) { return {.w = p.w}; }
 
-// Checked before attention(), whose messages would name the score's parameters, not the layer's.
+// Checks the inputs before attention() does, whose messages would name the score's parameters, not
+// the layer's.
 void check_inputs(std::string_view function, const LayerInputs& inputs, DType dtype,
                   Index query_width, Index key_width) {
   layers::check_computed_in(function, {"q", inputs.q}, dtype);

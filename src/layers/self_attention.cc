@@ -21,7 +21,7 @@ Options options_of(const SelfAttentionInputs& inputs) {
   return layers::options_of(Dot{}, inputs.lengths, inputs.masks, {});
 }
 
-// n^(1/4): dividing both q and k by it divides their product by sqrt(n).
+// The divisor n^(1/4) of q and k: dividing both by it divides their product by sqrt(n).
 double divisor_of(Index width) { return std::sqrt(std::sqrt(static_cast<double>(width))); }
 
 }  // namespace
@@ -78,10 +78,10 @@ void SelfAttention::backward(const Saved& saved, const OutputGradients& output_g
   Tensor dq(x.dtype(), x.shape());
   Tensor dk(x.dtype(), x.shape());
   Tensor dv(x.dtype(), x.shape());
-  // undoes attend()
+  // The backward of attend():
   attention_backward({saved.q, saved.k, saved.v}, options_of(saved.inputs), {saved.out, saved.lse},
                      output_gradients, {.q = dq, .k = dk, .v = dv}, context);
-  // undoes the three project(): dx is the sum of theirs, in the order q, k, v
+  // The backward of the three project(): dx is the sum of theirs, in the order q, k, v.
   const double divisor = divisor_of(width());
   const auto undo = [&](const LinearParameters& p, double divided_by, Tensor& dy,
                         LinearParameters& dp, Write write_x) {

@@ -12,7 +12,7 @@ namespace qkv::layers {
 // The streams of random numbers, identified by the last counter word, so that one seed serves all.
 enum class Stream : std::uint32_t { kInitialise = 1, kDropoutSeed = 2, kDropout = 3 };
 
-// Four words of the stream at (a, b), a in 64 bits.
+// Returns four words of the stream at (a, b), where a has 64 bits.
 inline std::array<std::uint32_t, 4> draw(std::uint64_t seed, Stream stream, std::uint64_t a,
                                          std::uint32_t b) noexcept {
   return core::philox4x32_10(
@@ -21,7 +21,7 @@ inline std::array<std::uint32_t, 4> draw(std::uint64_t seed, Stream stream, std:
       {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
 }
 
-// Two words as one number, the first one low.
+// Joins two words to one number, the first one low.
 inline std::uint64_t joined(std::uint32_t low, std::uint32_t high) noexcept {
   return (std::uint64_t{high} << 32) | low;
 }
