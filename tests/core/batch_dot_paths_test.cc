@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// batch_dot on every CPU target against plain loops: bit-equal where multiply-adds are fused, and
-// on every target a row's bits are independent of the rest of the call.
+// Tests batch_dot on every CPU target against plain loops: results are bit-identical where
+// multiply-adds are fused, and on every target a row's bits are independent of the rest of the
+// call.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -32,8 +33,8 @@ constexpr Transpose kBoth[] = {Transpose::kNo, Transpose::kYes};
 struct Size {
   Index N, L, M;
 };
-// Around the lengths of kernel blocks: tiles of 6 rows, 48 and 192 rows; pieces of 512; registers
-// of 8, panels of 64, blocks of 256 columns.
+// Sizes around the lengths of kernel blocks: tiles of 6 rows, 48 and 192 rows; pieces of 512 terms;
+// registers of 8, panels of 64 and blocks of 256 columns.
 constexpr Size kSizes[] = {{1, 1, 1},    {5, 3, 7},    {6, 64, 8},    {7, 20, 9},    {1, 511, 65},
                            {47, 33, 64}, {48, 33, 63}, {49, 512, 65}, {50, 513, 70}, {193, 40, 30},
                            {20, 5, 300}, {3, 1030, 2}, {100, 0, 3},   {60, 600, 1}};
@@ -66,7 +67,8 @@ struct Problem {
   }
 };
 
-// SSE4 also rounds each product: L more roundings of terms up to 25 (five deviations).
+// The bound is 0 but for SSE4, which also rounds each product: L more roundings of terms up to 25
+// (five deviations).
 Bound bound_of(const std::string& path, DType dtype, Index L) {
   if (path != "dot/sse4") return {};
   const auto [sum, stored] = test::rounding_of(dtype);
@@ -81,7 +83,7 @@ TEST(BatchDotPaths, AreThePlainLoops) {
     for (const Size& size : kSizes) {
       for (int turns = 0; turns < 4; ++turns, ++n) {
         if (dtype != DType::kFloat32 && n % 3 != 0) continue;
-        // All pairs of layouts, in turn.
+        // The layouts of a and b take all pairs, one after the other.
         const Problem problem(dtype, size, kBoth[turns / 2], kBoth[turns % 2], kInputs[n % 5],
                               kInputs[n / 5 % 5]);
         Guarded got(dtype, problem.out, Layout::kContiguous);
@@ -97,7 +99,7 @@ TEST(BatchDotPaths, AreThePlainLoops) {
   EXPECT_EQ(n, 4 * 14 * 4);
 }
 
-// Blocks of rows and columns, several blocks per task and several tasks.
+// The call has blocks of rows and columns, several blocks per task and several tasks.
 TEST(BatchDotPaths, ARowHasItsBitsWhateverElseTheCallHas) {
   for (const std::string& path : test::paths()) {
     const Problem problem(DType::kFloat32, {150, 40, 270}, Transpose::kNo, Transpose::kYes,
@@ -118,7 +120,7 @@ TEST(BatchDotPaths, ARowHasItsBitsWhateverElseTheCallHas) {
   }
 }
 
-// One b for all entries, whose rows may be merged into one product.
+// All entries share one b, and their rows may be merged into one product.
 TEST(BatchDotPaths, ABroadcastMatrixIsThatMatrixForEachEntry) {
   test::Random random(2);
   for (const Layout layout : kInputs) {

@@ -34,8 +34,9 @@ double element(const ConstView& view, const Dims& index) {
   return core::load<double>(view.dtype(), view.data(), offset);
 }
 
-// The index into an operand for one element of the result: leading axes aligned from the right, 0
-// along axes of size 1, and (row, column), swapped when transposed.
+// Returns the index into an operand for one element of the result: leading axes are aligned from
+// the right, with 0 along axes of size 1, and (row, column) are swapped if the operand is
+// transposed.
 Dims operand_index(const ConstView& view, const Dims& out_index, Index row, Index col,
                    Transpose transposed) {
   Dims index = view.shape();
@@ -49,7 +50,7 @@ Dims operand_index(const ConstView& view, const Dims& out_index, Index row, Inde
   return index;
 }
 
-// In double, every element by its own index arithmetic.
+// Computes the product in double, with each element's own index arithmetic.
 std::vector<double> by_definition(const ConstView& a, const ConstView& b, const Dims& out_shape,
                                   Index L, Transpose ta, Transpose tb) {
   std::vector<double> out;
@@ -92,8 +93,8 @@ Dims shape_of(const Dims& lead, Index rows, Index cols, Transpose transposed = T
   return shape;
 }
 
-// L fused multiply-adds on products of values up to 5 (five deviations): at most L roundings of
-// sums up to 25 L; one rounding to the storage type.
+// The error of L fused multiply-adds on products of values up to 5 (five deviations): at most L
+// roundings of sums up to 25 L, and one rounding to the storage type.
 Bound product_bound(DType dtype, Index L) {
   const auto [sum, stored] = test::rounding_of(dtype);
   const auto l = static_cast<double>(L);
@@ -166,8 +167,8 @@ void check_order(Index L) {
 }
 
 TEST(BatchDot, IsFusedMultiplyAddsOverBlocksOfAscendingL) {
-  // The longer one has many blocks of the length summed between two reads of the stop flag, and is
-  // not a multiple of it.
+  // The longer sum has many blocks of the length summed between two reads of the stop flag, and is
+  // not a multiple of that length.
   for (const Index L : {300, 30'000}) {
     check_order<float>(L);
     check_order<double>(L);
@@ -175,7 +176,7 @@ TEST(BatchDot, IsFusedMultiplyAddsOverBlocksOfAscendingL) {
 }
 
 TEST(BatchDot, NarrowTypesAccumulateInFloat32AndRoundOnce) {
-  // 256 + 1 is not a bfloat16: sums accumulated in it would stay at 256.
+  // 257 is not a bfloat16: sums accumulated in it would stay at 256.
   const std::vector<BFloat16> ones(300, BFloat16(1));
   Tensor out(DType::kBFloat16, {1, 1});
   batch_dot(ConstView(ones.data(), {1, 300}), ConstView(ones.data(), {300, 1}), out);
@@ -225,7 +226,7 @@ TEST(BatchDot, Refusals) {
 }
 
 TEST(BatchDot, InterleavedOperandsOfOneBuffer) {
-  // q, k and the result as slices of one buffer.
+  // q, k and the result are slices of one buffer.
   test::Random random(3);
   Guarded buffer(DType::kFloat32, {2, 3, 9}, Layout::kContiguous);
   buffer.fill_normal(random);
@@ -263,10 +264,10 @@ TEST(BatchDot, StopsInTheMidstOfRowsAndOfOneSum) {
     }
     test::TouchedArray a, b, out;
   };
-  // The rows of a block, 15 KB, and the page they start in.
+  // The call may touch the rows of a block, 15 KB, and the page in which they start.
   Product rows(4000, 1000, 20);
   EXPECT_EQ(test::cancelled_midway(rows.out, 5, rows), Cancelled("batch_dot").what());
-  // As many terms as are summed between two reads of the flag.
+  // The call may touch as many terms as are summed between two reads of the flag.
   Product sum(1, 1'000'000, 1);
   EXPECT_EQ(test::cancelled_midway(sum.a, 9, sum), Cancelled("batch_dot").what());
 }

@@ -16,20 +16,21 @@
 namespace qkv {
 namespace {
 
-// Half the spacing of numbers at x.
+// Returns half the spacing of numbers at x.
 double half_quantum(double x, int mantissa_bits, int smallest_exponent) {
   return std::ldexp(0.5, std::max(std::ilogb(x), smallest_exponent) - mantissa_bits);
 }
 
-// x rounded to nearest even in a binary format, by real arithmetic: the quantum at x is a power of
-// two, x / quantum is exact, and nearbyint() rounds to even. Independent of any bit pattern.
+// Returns x rounded to nearest even in a binary format, by real arithmetic: the quantum at x is a
+// power of two, x / quantum is exact, and nearbyint() rounds to even. It depends on no bit pattern.
 double rounded(double x, int mantissa_bits, int smallest_exponent, double largest) {
   if (x == 0 || !std::isfinite(x)) return x;
   const double quantum = 2 * half_quantum(x, mantissa_bits, smallest_exponent);
   const double result = std::nearbyint(x / quantum) * quantum;
   return std::fabs(result) > largest ? std::copysign(HUGE_VAL, x) : result;
 }
-// The narrow types, by the bits of their mantissa and the least exponent of normal numbers.
+// The formats of the narrow types: the bits of their mantissa and the least exponent of normal
+// numbers.
 struct BFloat16Format {
   using Type = BFloat16;
   static constexpr int kMantissa = 7, kSmallest = -126;
@@ -47,7 +48,7 @@ double rounded_to(double x) {
 
 bool same(double a, double b) { return a == b && std::signbit(a) == std::signbit(b); }
 
-// Floats of every exponent, and those at and next to ties.
+// Returns floats of every exponent, and those at and next to ties.
 std::vector<float> test_floats() {
   std::mt19937 random(1);
   std::vector<float> floats{0.0F, -0.0F, std::numeric_limits<float>::infinity()};
@@ -110,7 +111,7 @@ TYPED_TEST(NarrowFloats, RoundsToNearestEven) {
   EXPECT_GT(compared, 300000);
 }
 
-// Of a NaN, the payload may be lost, but neither the sign nor the highest bit of the mantissa.
+// A NaN may lose its payload, but neither its sign nor the highest bit of its mantissa.
 TYPED_TEST(NarrowFloats, NanStaysNanAndIsQuiet) {
   constexpr std::uint32_t kQuiet = 0x8000U - (1U << (TypeParam::kMantissa - 1));
   for (std::uint32_t payload = 1; payload < 0x800000; payload += 0x1FF) {
@@ -135,7 +136,7 @@ TYPED_TEST(NarrowFloats, RoundingToOddMakesTheWayFromFloat64OneRounding) {
     const double x = std::ldexp(std::uniform_real_distribution<double>(-2, 2)(random),
                                 static_cast<int>(random() % 320) - 160);
     check(x);
-    // At and next to a tie, where rounding twice goes wrong.
+    // Rounding twice goes wrong at and next to a tie.
     const double half = half_quantum(x, TypeParam::kMantissa, TypeParam::kSmallest);
     const double tie = rounded_to<TypeParam>(x) + std::copysign(half, x);
     for (const double near : {tie, std::nextafter(tie, 0.0), tie * (1 + 0x1p-50)}) {

@@ -9,23 +9,24 @@
 
 #include <gtest/gtest.h>
 
-// Functions with the same bits everywhere: against libm in long double, and their bits.
+// Tests the elementary functions against libm in long double, and that their results are
+// bit-identical everywhere.
 namespace qkv::test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The distance from the true value in units in the last place of float64.
+// Returns the distance from the true value in units in the last place of float64.
 double error_in_ulp(double got, long double want) {
   int exponent = 0;
   frexpl(want, &exponent);
   return static_cast<double>(fabsl(got - want) / ldexpl(1, std::max(exponent - 53, -1074)));
 }
 
-// Numbers of the whole range, the same in every run and with every library.
+// Random numbers of the whole range, equal in every run and with every library.
 class Numbers {
  public:
-  // From -1 to 1.
+  // Returns a number from -1 to 1.
   double next() {
     state_ = state_ * 6364136223846793005U + 1442695040888963407U;
     return static_cast<double>(static_cast<std::int64_t>(state_ >> 11) - (std::int64_t{1} << 52)) *
@@ -36,7 +37,7 @@ class Numbers {
   std::uint64_t state_ = 1;
 };
 
-// FNV-1a, 64 bits.
+// The hash FNV-1a of 64 bits.
 class Hash {
  public:
   void add(double x) {
@@ -129,7 +130,7 @@ TEST(Elementary, SinesAndCosinesOfAnglesOfAnySize) {
     hash.add(got.sin);
   }
   EXPECT_EQ(hash.value(), 0x98CB2CDD4A994E64U);
-  // 1400 bits of mpmath 1.3.
+  // The numbers are from mpmath 1.3 with 1400 bits.
   struct {
     int power;
     double sin, cos;
@@ -147,7 +148,8 @@ TEST(Elementary, SinesAndCosinesOfAnglesOfAnySize) {
   }
   EXPECT_TRUE(std::signbit(core::portable_sin_cos(-0.0).sin));
   EXPECT_TRUE(std::isnan(core::portable_sin_cos(kInfinity).cos));
-  // The number closest to a multiple of pi/2 (Muller 2016, table 11.1), and multiples themselves.
+  // The first angle is the number closest to a multiple of pi/2 (Muller 2016, table 11.1); the
+  // others are multiples of pi/2.
   EXPECT_EQ(core::portable_sin_cos(0x1.6ac5b262ca1ffp+849).cos, -0x1.14ae72e6ba22fp-61);
   for (double k = 1; k < 3e5; k = k * 3 + 1) {
     const double x = k * 0x1.921fb54442d18p+0;

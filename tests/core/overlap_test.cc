@@ -22,7 +22,7 @@ namespace {
 using Random = std::mt19937_64;
 using Bytes = std::bitset<1 << 16>;
 
-// Only addresses are used: nothing in it is read.
+// Memory of which only addresses are used; no test reads it.
 alignas(64) std::uint8_t arena[1 << 16];
 
 Index between(Random& random, Index low, Index high) {
@@ -34,7 +34,7 @@ struct Touched {
   bool twice = false;  // by two different indices
 };
 
-// By brute force: the bytes of all elements.
+// Finds the bytes of all elements by brute force.
 Touched touched_by(const ConstView& view) {
   Touched result;
   const auto size = static_cast<Index>(size_of(view.dtype()));
@@ -54,7 +54,7 @@ std::string text_of(const ConstView& view) {
          std::to_string(static_cast<const std::uint8_t*>(view.data()) - arena);
 }
 
-// Strides of any kind: overlapping, zero, negative, uneven.
+// Returns a view with strides of any kind: overlapping, zero, negative, uneven.
 ConstView wild_view(Random& random) {
   constexpr DType kTypes[] = {DType::kInt8, DType::kFloat16, DType::kFloat32, DType::kFloat64};
   Dims shape;
@@ -64,14 +64,14 @@ ConstView wild_view(Random& random) {
     strides.push_back(between(random, -12, 12));
   }
   const DType dtype = kTypes[between(random, 0, 3)];
-  // A view's pointer must be aligned for its elements: any offset, rounded down to a multiple of
-  // their size (a power of two).
+  // A view's pointer must be aligned for its elements, so the offset is rounded down to a multiple
+  // of their size (a power of two).
   const Index anywhere = between(random, -40, 40);
   const Index place = anywhere & -static_cast<Index>(size_of(dtype));
   return {arena + (1 << 15) + place, dtype, shape, strides};
 }
 
-// A slice of the first axes [4,5,6] of the arena, its axes in any order.
+// Returns a slice of the first axes [4,5,6] of the arena, with its axes in any order.
 ConstView slice_view(Random& random) {
   ConstView view = ConstView(reinterpret_cast<const float*>(arena), {4, 5, 6});
   for (int axis = 0; axis < 3; ++axis) {
@@ -89,7 +89,7 @@ struct Tally {
   int overlapping = 0;
   int conservative = 0;  // reported as overlapping although disjoint
 
-  // Of the disjoint pairs.
+  // The fraction of the disjoint pairs that are reported as overlapping.
   double conservative_share() const {
     return static_cast<double>(conservative) / (pairs - overlapping);
   }
@@ -174,7 +174,7 @@ TEST(MayOverlap, EvenAndOddElements) {
 }
 
 TEST(MayOverlap, FieldsOfRecords) {
-  // Elements of different sizes: records of 16 bytes with 4-byte and 8-byte fields.
+  // The elements have different sizes: records of 16 bytes with 4-byte and 8-byte fields.
   const ConstView first(arena, DType::kFloat32, {5}, {4});
   const ConstView second(arena + 4, DType::kFloat32, {5}, {4});
   const ConstView wide(arena + 8, DType::kFloat64, {5}, {2});

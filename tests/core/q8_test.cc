@@ -57,7 +57,7 @@ TEST(Q8, IsGgmlsLayoutAndRounding) {
   EXPECT_EQ(restored(block)[31], -3);
 }
 
-// a / 254 + max(a / 2048, 2^-18), where the scale is not 0; see qkv/q8.h.
+// The bound is a / 254 + max(a / 2048, 2^-18) where the scale is not 0; see qkv/q8.h.
 TEST(Q8, ErrorsKeepTheirBound) {
   std::mt19937 bits(1);
   std::normal_distribution<float> normal;
@@ -77,7 +77,7 @@ TEST(Q8, ErrorsKeepTheirBound) {
       }
     }
   }
-  EXPECT_GT(most, 0.9 / 254);  // the bound is that of these numbers
+  EXPECT_GT(most, 0.9 / 254);  // the bound is not much larger than the errors
 }
 
 TEST(Q8, SmallAndZeroBlocksAreZero) {
@@ -89,7 +89,7 @@ TEST(Q8, SmallAndZeroBlocksAreZero) {
   EXPECT_EQ(quantized(tiny).values[5], 0);
 }
 
-// Whatever the scale and the integers are, the product is exact.
+// The product is exact for any scale and integers.
 TEST(Q8, NumbersAreExactProducts) {
   for (unsigned n = 0; n < 0x10000; n += 7) {
     BlockQ8 block;
@@ -111,7 +111,7 @@ TEST(Q8, TakesAnyStridesAndNarrowNumbers) {
   for (float& value : x.values<float>()) value = normal(bits);
   Tensor plain(DType::kQ8, {3, 5, 2});
   quantize_q8(x, plain);
-  // Transposed, reversed, and channels apart.
+  // The arrays are transposed, reversed, and have channels that are not contiguous.
   Tensor wide(DType::kFloat32, {5, 3, 128});
   const View apart = slice(transpose(wide, 0, 1), -1, 0, 128, 2);
   copy(slice(x, 1, 4, -1, -1), apart);
@@ -137,7 +137,7 @@ TEST(Q8, TakesAnyStridesAndNarrowNumbers) {
   }
 }
 
-// Blocks are copied as they are, a scale of NaN too, and converted to nothing.
+// Blocks are copied as they are, even with a scale of NaN, and are not converted to other types.
 TEST(Q8, CopiesAreOfBlocks) {
   Tensor blocks(DType::kQ8, {2, 3});
   std::uint16_t bits = 0x7DFF;  // a signalling NaN, then others
@@ -222,7 +222,7 @@ TEST(Q8, WrongCallsAreErrors) {
   EXPECT_NO_THROW(quantize_q8(x, to));
 }
 
-// About as much as is converted between two reads of the flag.
+// The call may touch about as much as is converted between two reads of the flag.
 TEST(Q8, AContextStopsIt) {
   const Index count = Index{1} << 20;
   test::TouchedArray numbers(DType::kFloat32, {count}), blocks(DType::kQ8, {count / 32});

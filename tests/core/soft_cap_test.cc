@@ -8,8 +8,8 @@
 
 #include <qkv/soft_cap.h>
 
-// cap * tanh(s / cap) against libm in long double: the accuracy stated in its header, over the
-// whole range.
+// Tests cap * tanh(s / cap) against libm in long double: the accuracy stated in its header, over
+// the whole range.
 namespace qkv::test {
 namespace {
 
@@ -18,7 +18,8 @@ class SoftCap : public testing::Test {};
 using Reals = testing::Types<float, double>;
 TYPED_TEST_SUITE(SoftCap, Reals);
 
-// The distance from the true value in units in the last place; subnormal results are skipped.
+// Returns the distance from the true value in units in the last place; subnormal results are
+// skipped.
 template <class T>
 double error_in_ulp(T s, T cap) {
   const long double want = static_cast<long double>(cap) * tanhl(static_cast<long double>(s) / cap);
@@ -62,7 +63,7 @@ TYPED_TEST(SoftCap, SaturatesAndKeepsWhatIsNoNumber) {
     EXPECT_EQ(std::bit_cast<Bits>(soft_cap(-T(0), cap)), std::bit_cast<Bits>(-T(0)));
   }
   EXPECT_EQ(soft_cap(T(1e-30), T(1e30)), T(1e-30));
-  // Subnormal caps: less accurate, but numbers never give NaN.
+  // Subnormal caps give less accurate results, but no NaN for numbers.
   const T tiny = std::numeric_limits<T>::denorm_min();
   EXPECT_EQ(soft_cap(T(0), tiny), 0);
   EXPECT_EQ(soft_cap(T(1), tiny), tiny);
@@ -99,7 +100,7 @@ TEST(SoftCapComplex, IsTheFormula) {
   EXPECT_DOUBLE_EQ(soft_cap(s, 2.0F).imag() / 1e-150, soft_cap(Dual<double>{0.8, 1}, 2).slope);
 }
 
-// Usable in constant expressions, such as tables.
+// The soft-cap can be used in constant expressions, such as tables.
 static_assert(soft_cap(0.0F, 30) == 0.0F);
 static_assert(soft_cap(1e9, 30) == 30.0);
 

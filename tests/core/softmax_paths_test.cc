@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// softmax and masked_softmax on every CPU target: the order of their sums, to the bit, and that
-// bits depend on nothing else.
+// Tests softmax and masked_softmax on every CPU target: the order of their sums, to the bit, and
+// that the bits depend on nothing else.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -32,7 +32,7 @@ using test::values_of;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// The arithmetic of a path: its exponential, and a * b + c.
+// The arithmetic of a path: its exponential, and whether a * b + c is fused.
 struct Arithmetic {
   std::function<float(float)> exp;
   bool fused;
@@ -56,8 +56,8 @@ Arithmetic arithmetic_of(const std::string& path) {
   return {[](float x) { return core::portable_exp(x); }, true};
 }
 
-// One row in the order of semantics.md, written out: chunks of 512 keys, in each 64 partial sums
-// and the tree.
+// Computes one row in the order of semantics.md, written out: chunks of 512 keys, each with 64
+// partial sums and the tree.
 std::vector<double> softmax_in_canonical_order(const float* s, int N, const Arithmetic& by) {
   float max = -std::numeric_limits<float>::infinity();
   float sum = 0;
@@ -85,8 +85,9 @@ std::vector<double> softmax_in_canonical_order(const float* s, int N, const Arit
   return out;
 }
 
-// Many rows: in a single row another order often rounds to the same quotients. Rows up to a chunk
-// are processed together, longer ones singly, and those of more than 2^15 in parts.
+// Each case has many rows, because in a single row another order often rounds to the same
+// quotients. Rows up to a chunk are processed together, longer ones singly, and those of more than
+// 2^15 in parts.
 TEST(SoftmaxPaths, SumInTheCanonicalOrder) {
   struct Case {
     int N, rows;
@@ -110,8 +111,8 @@ TEST(SoftmaxPaths, SumInTheCanonicalOrder) {
   }
 }
 
-// Rows with special values among others, lengths of every kind, in one multithreaded call, against
-// one call per row of only the entries that count.
+// Compares one multithreaded call, for rows with special values among others and lengths of every
+// kind, with one call per row of only the entries that count.
 void check_rows_alone(const std::string& path, DType dtype, Index rows, Index N, Layout from,
                       Layout to) {
   const std::string replay = path + " " + std::string(name_of(dtype)) + " " + std::to_string(rows) +
@@ -128,7 +129,8 @@ void check_rows_alone(const std::string& path, DType dtype, Index rows, Index N,
   set(2, N - 1, kNaN);
   set(3, 0, kInfinity);
   for (Index j = 0; j < N / 2; ++j) set(4, j, -kInfinity);
-  // At and beside the ends of chunks first. Rows 0, 2 and 3 have their special value masked or not.
+  // The first lengths are at and beside the ends of chunks. Rows 0, 2 and 3 have special values
+  // that the lengths mask or do not mask.
   set(0, 0, kNaN);
   Guarded lengths(DType::kInt32, {rows}, Layout::kContiguous);
   std::vector<double> live = values_of(lengths.fill_whole(random, 0, N));
@@ -176,12 +178,13 @@ TEST(SoftmaxPaths, ARowHasItsBitsWhateverElseTheCallHas) {
     }
     check_rows_alone(path, DType::kFloat32, 5, 33'000, Layout::kContiguous, Layout::kContiguous);
     check_rows_alone(path, DType::kFloat64, 2, 33'000, Layout::kSliced, Layout::kPermuted);
-    // Several tasks of short rows.
+    // The call has several tasks of short rows.
     check_rows_alone(path, DType::kFloat32, 70, 500, Layout::kContiguous, Layout::kContiguous);
   }
 }
 
-// Two values among many of -inf: in one chunk or in two, next to dead ones and behind them.
+// Each row has two values among many of -inf: in one chunk or in two, next to chunks that are all
+// -inf and after them.
 TEST(SoftmaxPaths, Edges) {
   struct Places {
     std::size_t N, first, last;

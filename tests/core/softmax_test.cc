@@ -31,7 +31,7 @@ using test::kReals;
 using test::Layout;
 using test::values_of;
 
-// Error of exp(x - max) / sum in the accumulator: half an ulp of |x - max| <= range becomes a
+// The error of exp(x - max) / sum in the accumulator: half an ulp of |x - max| <= range becomes a
 // relative error of range * eps / 2, twice (term and sum), plus the sum's tree (64 partial sums of
 // at most count / 64 terms), exp and the division; then one rounding to the storage type, whose
 // subnormals have an absolute error.
@@ -42,8 +42,8 @@ Bound softmax_bound(DType dtype, Index count, double range) {
           dtype == DType::kFloat16 ? 0x1p-25 : 1e-37};
 }
 
-// out is the definition in double, for rows of x of which `live(row)` values count, and neither x
-// nor memory besides is written to, by softmax(x, out).
+// Expects that softmax(x, out) writes to `out` the definition computed in double, for rows of x of
+// which `live(row)` values count, and that it writes neither to x nor to memory around the arrays.
 template <class Live, class Softmax>
 void expect_definition(const Guarded& x, const Guarded& out, double range, const Live& live,
                        const Softmax& softmax, const std::string& replay) {
@@ -227,7 +227,8 @@ TEST(Softmax, StopsInTheMidstOfRowsAndOfOneRow) {
     test::TouchedArray x(DType::kFloat64, {count, N});
     test::TouchedArray out(DType::kFloat64, {count, N});
     const auto call = [&](Context& context) { softmax(x, out, context); };
-    // In inputs and outputs, about as much as is processed between two reads of the flag.
+    // The call may touch about as much of inputs and outputs as is processed between two reads of
+    // the flag.
     EXPECT_EQ(test::cancelled_midway(x, 17, call), Cancelled("softmax").what());
     EXPECT_EQ(test::cancelled_midway(out, 17, call), Cancelled("softmax").what());
   }

@@ -39,7 +39,7 @@ TEST(Tensors, AreZeroAlignedAndTyped) {
   EXPECT_FALSE(Tensor().given());
 }
 
-// Large ones too, also in memory that was freed before.
+// Large tensors are zero, even in memory that was freed before.
 TEST(Tensors, LargeOnesAreZeroAndAligned) {
   for (int repeat = 0; repeat < 3; ++repeat) {
     for (const Index size : {(Index{1} << 15) - 1, Index{1} << 15, Index{1} << 18}) {
@@ -145,7 +145,7 @@ TEST(Copy, EveryPairOfDTypesConvertsOrIsRefused) {
 }
 
 TEST(Copy, RoundsOnce) {
-  // Above a bfloat16 tie by less than float32 resolves.
+  // The values are above a bfloat16 tie by less than float32 resolves.
   Tensor x(DType::kFloat64, {2});
   x.values<double>()[0] = 1 + 0x1p-8 + 0x1p-40;
   x.values<double>()[1] = 1 + 0x1p-11 + 0x1p-40;

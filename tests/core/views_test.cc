@@ -23,7 +23,7 @@ using test::error_of;
 constexpr Index kHuge = Index{1} << 62;
 constexpr Index kLowest = std::numeric_limits<Index>::min();
 
-// 0, 1, 2, ... in C order.
+// Returns the numbers 0, 1, 2, ... in C order.
 Tensor counting(const Dims& shape) {
   Tensor x(DType::kFloat64, shape);
   double next = 0;
@@ -250,7 +250,7 @@ TEST(Reshape, WithoutACopy) {
   EXPECT_EQ(reshape(View(x), {24, -1}).shape(), Dims(24, 1));
   EXPECT_EQ(reshape(View(counting({})), {1, 1}).shape(), Dims(1, 1));
   EXPECT_EQ(reshape(View(counting({1, 1})), Dims{}).rank(), 0);
-  // The head axis split and merged where the memory layout allows it.
+  // The head axis is split and merged where the memory layout allows it.
   const View heads = permute(reshape(View(x), {2, 3, 2, 2}), {0, 2, 1, 3});
   EXPECT_EQ(heads.strides(), Dims(12, 2, 4, 1));
   EXPECT_EQ(reshape(permute(heads, {0, 2, 1, 3}), {2, 3, 4}).strides(), Dims(12, 4, 1));
@@ -290,8 +290,8 @@ TEST(Reshape, Counts) {
             "reshape: shape has -1 beside a size of 0, any number would do, got [0,-1]");
 }
 
-// Any reshape of any view either reads the same elements in C order, or is rejected because two
-// elements that become neighbours cannot be reached with one stride.
+// A reshape of any view either reads its elements in C order, or is rejected because two elements
+// that become neighbours cannot be reached with one stride.
 TEST(Reshape, RandomViewsKeepTheirOrder) {
   std::mt19937_64 random(1);
   const std::vector<Dims> shapes{{24}, {2, 12}, {4, 6}, {2, 3, 4}, {3, 2, 2, 2}, {1, 24, 1}};

@@ -15,12 +15,12 @@
 #include "reference/product.h"
 #include "tests/support/in_blocks.h"
 
-// The products of each target that this CPU runs against plain loops: to the bit where
+// Tests the products of each target that this CPU supports against plain loops: bit-identical where
 // multiply-adds are fused, and within the rounding of each product and sum where they are not.
 namespace qkv::dense {
 namespace {
 
-// Rows further apart than they are wide, the last one without a gap behind it. Gaps hold NaN.
+// A matrix whose rows are further apart than they are wide, except for the last one. Gaps hold NaN.
 template <class T>
 class Matrix {
  public:
@@ -53,7 +53,7 @@ class Matrix {
   std::vector<T> values_;
 };
 
-// Equal where `bound` is 0; gaps are as they were.
+// Expects elements that differ by at most `bound`, and unchanged gaps.
 template <class T>
 void expect_equal(const Matrix<T>& got, const Matrix<T>& want, const Matrix<T>& bound,
                   const std::string& replay) {
@@ -72,7 +72,8 @@ void expect_equal(const Matrix<T>& got, const Matrix<T>& want, const Matrix<T>& 
   }
 }
 
-// Two roundings instead of one for each of `terms` products whose sizes add up to `size`.
+// The error of two roundings instead of one for each of `terms` products whose sizes add up to
+// `size`.
 template <class T>
 T unfused_bound(Index terms, T size) {
   return static_cast<T>(terms + 1) * std::numeric_limits<T>::epsilon() * size;
@@ -81,7 +82,7 @@ T unfused_bound(Index terms, T size) {
 template <class T>
 class Dense : public testing::Test {
  protected:
-  // f(kernels, whether products and sums are fused) for each target, and for plain loops.
+  // Calls f(kernels, whether products and sums are fused) for each target and for the plain loops.
   template <class F>
   static void for_each_target(const F& f) {
     for (const kernels::Target target : kernels::kTargets) {
@@ -105,7 +106,7 @@ TYPED_TEST(Dense, TargetsHaveKernels) {
   EXPECT_FALSE(kernels_of<T>(std::nullopt).given());
 }
 
-// Edges of tiles (6 rows, 24 and 64 columns) and of blocks (64 terms).
+// Sizes at the edges of tiles (6 rows, 24 and 64 columns) and of blocks (64 terms).
 constexpr Index kRowCounts[] = {1, 5, 6, 7, 13};
 constexpr Index kTerms[] = {0, 1, 2, 23, 64, 65, 257};
 constexpr Index kColumns[] = {1, 3, 8, 23, 24, 25, 63, 64, 65, 130};
@@ -119,10 +120,10 @@ TYPED_TEST(Dense, ProductsAreThePlainOnes) {
         const Matrix<T> x(rows, inner, ++seed);
         const Matrix<T> w(inner, columns, ++seed);
         const Matrix<T> before(rows, columns, ++seed);
-        Matrix<T> want = before;  // adds to what is there
+        Matrix<T> want = before;  // the product is added to it
         reference::add_product(x.data(), x.stride(), rows, inner, w.data(), w.stride(), columns,
                                want.data(), want.stride());
-        Matrix<T> alone = before;  // overwrites it
+        Matrix<T> alone = before;  // the product overwrites it
         reference::product(x.data(), x.stride(), rows, inner, w.data(), w.stride(), columns,
                            alone.data(), alone.stride());
         Matrix<T> exact = before;
@@ -192,7 +193,7 @@ TYPED_TEST(Dense, PackedProductsAreThePlainOnes) {
   }
 }
 
-// to += dy^T x by plain loops.
+// Computes to += dy^T x by plain loops.
 template <class T>
 void add_plain(const Matrix<T>& dy, const Matrix<T>& x, Matrix<T>& to) {
   std::vector<T> sums(static_cast<std::size_t>(x.columns()));
@@ -227,7 +228,7 @@ TYPED_TEST(Dense, TransposedProductsAreThePlainOnes) {
         }
         std::vector<T> scratch(static_cast<std::size_t>(width));
         this->for_each_target([&](const Kernels<T>& by, bool fused) {
-          for (const bool finite : {true, false}) {  // a promise, not a need
+          for (const bool finite : {true, false}) {  // finite x may be declared non-finite
             Matrix<T> to = before;
             add_transposed_product<T>(by, dy, columns, x, rows, width, finite, to, scratch.data());
             expect_equal(to, want, fused ? exact : bound,

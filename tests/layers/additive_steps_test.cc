@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of a decoder with additive attention, beside attention() and its gradients.
+// Tests the steps of a decoder with additive attention against attention() and its gradients.
 #include "layers/additive_steps.h"
 
 #include <algorithm>
@@ -20,12 +20,12 @@
 namespace qkv::test {
 namespace {
 
-// Ts of more than a panel, units that are not whole columns, more sources than in a task.
+// The default sizes: Ts of more than a panel, U of no whole columns, more sources than in a task.
 struct Sizes {
   Index B = 11, Ts = 70, Dq = 6, Dk = 5, E = 9, U = 21, steps = 3;
 };
 
-// Of the numbers.
+// The scales of the random numbers.
 struct Scales {
   double keys = 1, s = 1;
 };
@@ -52,7 +52,7 @@ struct Task {
     lengths[2] = 1;
     lengths[3] = 64;
     lengths[4] = 0;
-    // What follows a source is never read.
+    // Rows after a source's end must not be read.
     for (Index b = 0; b < n.B; ++b) {
       for (Tensor* tensor : {&keys, &values}) {
         const Index width = tensor->size(2);
@@ -91,7 +91,7 @@ Results start(const Task& x) {
   Results r{Tensor(dtype, x.d_out.shape()), random_tensor(dtype, x.s.shape(), 20),
             random_tensor(dtype, x.values.shape(), 21), random_tensor(dtype, x.keys.shape(), 22),
             x.layer.zero_gradients()};
-  // Overwritten, whatever they were.
+  // These gradients are overwritten, whatever they hold.
   for (Tensor* one : {&r.parameters.w_q, &r.parameters.w_k, &r.parameters.v}) {
     fill_normal(*one, 23);
   }
@@ -112,7 +112,7 @@ Results by_steps(const Task& x, Context& context) {
   return r;
 }
 
-// All steps are queries of one call.
+// Computes all steps as queries of one call.
 Results by_attention(const Task& x) {
   Results r = start(x);
   const auto queries = [](const auto& view) { return permute(view, {1, 0, 2}); };
@@ -167,7 +167,7 @@ TEST(AdditiveSteps, AreAttentionOnEveryPath) {
   }
 }
 
-// exp(2a) of a float64 above 330 has a power of its own: of keys, of queries, of both.
+// For a float64 a above 330, exp(2a) has a power of its own: for keys, for queries, and for both.
 TEST(AdditiveSteps, LargeNumbersHavePowers) {
   Context context;
   for (const Scales& scales : {Scales{300, 1}, Scales{1, 300}, Scales{300, 300}}) {
@@ -189,7 +189,7 @@ TEST(AdditiveSteps, ThreadsChangeNoBit) {
   }
 }
 
-// Rows of wider arrays, and the keys' gradient in the same place as the values'.
+// The arrays are rows of wider arrays, and the keys' gradient is in the same place as the values'.
 TEST(AdditiveSteps, KeysMayBeTheValues) {
   Sizes sizes;
   sizes.E = sizes.Dk;
@@ -197,7 +197,7 @@ TEST(AdditiveSteps, KeysMayBeTheValues) {
   copy(x.keys, x.values);
   Context context;
   const Results want = by_steps(x, context);
-  // s, out, d_out and ds are pieces of rows.
+  // The arrays s, out, d_out and ds are pieces of rows.
   const Index width = x.n.Dq + x.n.E;
   Tensor rows(kF64, {x.n.steps, x.n.B, width}), d_rows(kF64, {x.n.steps, x.n.B, width});
   const auto piece = [&](Tensor& tensor, Index t, Index begin, Index end) {
@@ -222,7 +222,7 @@ TEST(AdditiveSteps, KeysMayBeTheValues) {
   EXPECT_EQ(bytes_of(contiguous(all(rows, x.n.Dq, width))), bytes_of(want.out));
   EXPECT_EQ(bytes_of(contiguous(all(d_rows, 0, x.n.Dq))), bytes_of(want.ds));
   EXPECT_EQ(all_bytes(gradients), all_bytes(want.parameters));
-  const Tensor before = random_tensor(kF64, x.keys.shape(), 22);  // of start()
+  const Tensor before = random_tensor(kF64, x.keys.shape(), 22);  // as start() fills it
   for (Index i = 0; i < d_states.element_count(); ++i) {
     const auto at = [&](const Tensor& tensor) { return tensor.values<double>()[i]; };
     EXPECT_NEAR(at(d_states), at(want.d_values) + (at(want.d_keys) - at(before)), 1e-12);

@@ -26,14 +26,14 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using Targets = std::vector<std::int64_t>;
 
-// Targets 0..V-1 that cover all classes if there are enough rows.
+// Returns targets 0..V-1 that cover all classes if there are enough rows.
 Targets some_targets(Index N, Index V) {
   Targets targets;
   for (Index n = 0; n < N; ++n) targets.push_back((n * 7 + n / 3) % V);
   return targets;
 }
 
-// The formula on doubles: losses, log-probabilities and, for dloss, gradients.
+// The formula in doubles: losses, log-probabilities and, for dloss, gradients.
 struct Plain {
   std::vector<double> losses, log_probabilities, dlogits;
 };
@@ -60,7 +60,7 @@ Plain plain(const std::vector<double>& x, const Targets& targets, double e, doub
   return result;
 }
 
-// One pass forward and backward with dloss for every row.
+// One forward and backward pass, with the same dloss for every row.
 struct Pass {
   Tensor losses, log_probabilities, dlogits;
 
@@ -122,7 +122,7 @@ TEST(CrossEntropy, WritesResultsOfAnyLayout) {
                         values_of(want.log_probabilities), {}, "layout"));
     EXPECT_TRUE(compare("dlogits", dlogits.view(), values_of(want.dlogits), {}, "layout"));
     EXPECT_TRUE(losses.intact() && log_probabilities.intact() && dlogits.intact());
-    // Accumulated onto itself: twice.
+    // Accumulating onto the gradient gives twice the gradient.
     CrossEntropy(0.1).backward(saved, slopes, dlogits, Write::kAccumulate);
     std::vector<double> twice;
     for (const double value : values_of(want.dlogits)) twice.push_back(2 * value);
@@ -130,7 +130,7 @@ TEST(CrossEntropy, WritesResultsOfAnyLayout) {
   }
 }
 
-// Ten thousand classes in float32, and logits all far from 0: sums run in 64 parts and
+// There are ten thousand classes in float32, and logits may be far from 0: sums run in 64 parts and
 // relative to the maximum, so that their errors stay those of the logits.
 TEST(CrossEntropy, IsAccurateForManyClasses) {
   for (const double offset : {0.0, 1000.0, -1000.0}) {
@@ -143,7 +143,7 @@ TEST(CrossEntropy, IsAccurateForManyClasses) {
     EXPECT_TRUE(compare("losses", got.losses, want.losses, {2.5e-7, 0}, replay));
     EXPECT_TRUE(compare("log_probabilities", got.log_probabilities, want.log_probabilities,
                         {2.5e-7, 0}, replay));
-    // exp(x - max) inherits the error of its argument, at most 8 here.
+    // The error of exp(x - max) includes that of its argument, which is at most 8 here.
     EXPECT_TRUE(compare("dlogits", got.dlogits, want.dlogits, {2e-6, 1e-10}, replay));
   }
 }
@@ -167,7 +167,7 @@ TEST(CrossEntropy, GradientIsThatOfCentralDifferences) {
   }
 }
 
-// -(1 - e) w_t log p_t - (e/V) sum_v w_v log p_v, and its gradient.
+// The loss is -(1 - e) w_t log p_t - (e/V) sum_v w_v log p_v.
 TEST(CrossEntropy, WeighsItsClasses) {
   for (const Index V : {2, 70}) {
     std::vector<double> weights;
@@ -205,7 +205,7 @@ TEST(CrossEntropy, AClassWithoutWeightAddsNothing) {
   for (const double e : {0.0, 0.1}) {
     const CrossEntropy layer(e, std::nullopt, weights);
     Tensor logits = random_tensor(DType::kFloat64, {2, 3}, 3);
-    logits.values<double>()[1] = -kInfinity;  // of probability 0
+    logits.values<double>()[1] = -kInfinity;  // a class of probability 0
     const Pass pass(layer, logits, {1, 0});
     for (const double loss : pass.losses.values<double>()) EXPECT_TRUE(std::isfinite(loss));
     for (const double slope : pass.dlogits.values<double>()) EXPECT_TRUE(std::isfinite(slope));
@@ -230,7 +230,7 @@ TEST(CrossEntropy, WeightsThatDoNotFitAreErrors) {
 TEST(CrossEntropy, IgnoredRowsAreZeroWhateverTheyHold) {
   Tensor x = random_tensor(DType::kFloat32, {4, 5}, 6);
   for (std::size_t v = 5; v < 10; ++v) x.values<float>()[v] = static_cast<float>(kNan);
-  for (const Index ignore : {Index{-100}, Index{2}}) {  // not a class, or one
+  for (const Index ignore : {Index{-100}, Index{2}}) {  // a label that is not a class, or is one
     const Targets targets{0, ignore, 4, ignore};
     const CrossEntropy layer(0.1, ignore);
     const Pass got(layer, x, targets);
@@ -240,7 +240,7 @@ TEST(CrossEntropy, IgnoredRowsAreZeroWhateverTheyHold) {
       for (std::size_t v = 0; v < 5; ++v) EXPECT_EQ(got.dlogits.values<float>()[n * 5 + v], 0);
     }
     EXPECT_GT(got.losses.values<float>()[0], 0);
-    // Accumulated: existing values stay.
+    // With Write::kAccumulate existing values stay.
     CrossEntropy::Saved saved;
     Tensor losses(DType::kFloat32, {4});
     layer.forward(x, targets, saved, {.losses = losses});
@@ -266,7 +266,8 @@ TEST(CrossEntropy, GradientsMayReplaceTheLogits) {
   }
 }
 
-// Forward and backward at once: the same bits, also of rows that are ignored or hold NaN.
+// Forward and backward at once are bit-identical to both passes, also for rows that are ignored or
+// hold NaN.
 TEST(CrossEntropy, BothAtOnceHaveTheBitsOfTheTwo) {
   const std::vector<double> some(130, 0.75);
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
@@ -307,7 +308,7 @@ TEST(CrossEntropy, BothAtOnceHaveTheBitsOfTheTwo) {
             "CrossEntropy::forward_and_backward: outputs must name losses or log_probabilities");
 }
 
-// NaN and infinity never give a plausible number.
+// A row with NaN or infinity never gives a plausible number.
 TEST(CrossEntropy, NanAndInfinityInARowMakeItNanAndNoOther) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     const Tensor good = random_tensor(dtype, {3, 70}, 9);
@@ -315,7 +316,7 @@ TEST(CrossEntropy, NanAndInfinityInARowMakeItNanAndNoOther) {
     for (const double e : {0.0, 0.1}) {
       const Pass want(CrossEntropy(e), good, targets);
       for (const double value : {kNan, kInfinity}) {
-        for (const Index v : {0, 2, 69}) {  // also the target's own
+        for (const Index v : {0, 2, 69}) {  // other classes and the target's own
           Tensor x = contiguous(good);
           core::store(dtype, x.view().data(), 70 + v, value);
           const Pass got(CrossEntropy(e), x, targets);
@@ -335,7 +336,7 @@ TEST(CrossEntropy, NanAndInfinityInARowMakeItNanAndNoOther) {
 }
 
 TEST(CrossEntropy, MinusInfinityIsAProbabilityOfZero) {
-  // Not the target's; the target's; nothing is possible.
+  // The rows: -inf is not the target's logit; it is the target's; all logits are -inf.
   const std::vector<double> x{0, -kInfinity, 0,          0,         -kInfinity,
                               0, -kInfinity, -kInfinity, -kInfinity};
   const ConstView logits(x.data(), {3, 3});
@@ -347,7 +348,7 @@ TEST(CrossEntropy, MinusInfinityIsAProbabilityOfZero) {
   expect(sharp.log_probabilities, {half, -kInfinity, kNan});
   expect(sharp.losses, {-half, kInfinity, kNan});
   expect(sharp.dlogits, {-0.5, 0, 0.5, 0.5, -1, 0.5, kNan, kNan, kNan});
-  // Smoothing needs a share of the impossible class.
+  // With smoothing the loss includes the class of probability 0.
   const Pass smooth(CrossEntropy(0.3), logits, {0, 1, 2});
   expect(smooth.losses, {kInfinity, kInfinity, kNan});
   expect(slice(smooth.dlogits.view(), 0, 0, 1), {-0.3, -0.1, 0.4});
@@ -395,7 +396,7 @@ TEST(CrossEntropy, ErrorsNameTheArgument) {
     const std::string message = error_of([&] { layer.forward(logits, targets, saved, outputs); });
     EXPECT_EQ(bytes_of(losses), before);
     EXPECT_EQ(bytes_of(x), logits_before);
-    // Results of an earlier pass are not mistaken for those of the failed one.
+    // Results of an earlier pass must not be taken for those of the failed one.
     Tensor dx(DType::kFloat32, {3, 4});
     EXPECT_EQ(error_of([&] { layer.backward(saved, other, dx); }),
               "CrossEntropy::backward: saved must come from a forward pass");

@@ -20,7 +20,7 @@ namespace {
 
 RunState training() { return {Mode::kTrain, 5, 17}; }
 
-// By the definition in the header: whether each of n elements is kept.
+// Returns by the definition in the header whether each of n elements is kept.
 std::vector<bool> kept(std::size_t n, double p, const RunState& run) {
   const std::uint64_t seed = dropout_seed(run);
   std::vector<bool> result;
@@ -33,7 +33,7 @@ std::vector<bool> kept(std::size_t n, double p, const RunState& run) {
   return result;
 }
 
-// x times what the definition gives, in C order.
+// Returns x times the factors of the definition, in C order.
 std::vector<double> dropped(const ConstView& x, double p, const RunState& run) {
   std::vector<double> values = values_of(x);
   const std::vector<bool> keep = kept(values.size(), p, run);
@@ -65,7 +65,7 @@ TEST(Dropout, DropsTheElementsThatTheDefinitionNamesInAnyLayout) {
           EXPECT_TRUE(compare("out", out.view(), want, {}, replay));
           EXPECT_TRUE(out.intact()) << replay;
           EXPECT_EQ(run.step, 18U);
-          // Backward is the same product: overwritten, then accumulated.
+          // The backward pass is the same product, first overwritten, then accumulated.
           layer.backward(saved, x, out);
           EXPECT_TRUE(compare("dx", out.view(), want, {}, replay));
           layer.backward(saved, x, out, Write::kAccumulate);
@@ -114,7 +114,8 @@ TEST(Dropout, EvaluationChangesNothing) {
   EXPECT_TRUE(compare("x", x, values_of(out), {}, "in place"));
 }
 
-// In training a pass takes a step whatever p is, so that removing dropout moves no other's draw.
+// In training a pass takes a step whatever p is, so that removing dropout changes no other layer's
+// draw.
 TEST(Dropout, WithoutProbabilityTakesAStep) {
   Tensor x = random_tensor(DType::kFloat32, {3, 70}, 1);
   const std::vector<std::uint8_t> before = bytes_of(x);

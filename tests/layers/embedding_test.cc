@@ -77,7 +77,7 @@ TEST(Embedding, GradientIsThatOfCentralDifferences) {
   EXPECT_EQ(expect_gradients({}, layer, gradients, loss, "ids 4 0 4 4 2 0"), 1);
 }
 
-// The float32 sum of each token in C order of its positions.
+// Returns the float32 sum of each token in C order of its positions.
 std::vector<float> summed(const std::vector<std::int64_t>& ids, const Tensor& dout, Index width,
                           std::vector<float> table) {
   for (std::size_t n = 0; n < ids.size(); ++n) {
@@ -90,7 +90,7 @@ std::vector<float> summed(const std::vector<std::int64_t>& ids, const Tensor& do
 }
 
 TEST(Embedding, GradientRowsAreSummedInOrderForAnyThreads) {
-  constexpr Index kWidth = 37;  // more than one task, the last one not full
+  constexpr Index kWidth = 37;  // more than one task; the last one is not full
   const Embedding layer = drawn(kWidth, std::nullopt, DType::kFloat32);
   std::vector<std::int64_t> ids;
   for (std::int64_t n = 0; n < 300; ++n) ids.push_back(n * n % (kTokens - 1));
@@ -100,7 +100,7 @@ TEST(Embedding, GradientRowsAreSummedInOrderForAnyThreads) {
     Embedding::Saved saved;
     Tensor out(DType::kFloat32, {300, kWidth});
     layer.forward(ids, saved, out, context);
-    // Overwritten: the row of the token that never occurs is zero.
+    // With Write::kOverwrite the row of the token that never occurs is zero.
     auto gradients = layer.zero_gradients();
     fill_normal(gradients.weight, 4);
     const std::vector<float> before(gradients.weight.values<float>().begin(),
@@ -112,7 +112,7 @@ TEST(Embedding, GradientRowsAreSummedInOrderForAnyThreads) {
     const std::vector<float> zeros(static_cast<std::size_t>(kTokens * kWidth));
     layer.backward(saved, dout, gradients, Write::kOverwrite, context);
     EXPECT_EQ(now(), summed(ids, dout, kWidth, zeros)) << threads;
-    // Accumulated: added to the previous values.
+    // With Write::kAccumulate the sums start from the previous values.
     fill_normal(gradients.weight, 4);
     layer.backward(saved, dout, gradients, Write::kAccumulate, context);
     EXPECT_EQ(now(), summed(ids, dout, kWidth, before)) << threads;
@@ -149,7 +149,7 @@ TEST(Embedding, GoesBackFromTheIdsItSaw) {
   auto gradients = layer.zero_gradients();
   layer.backward(saved, random_tensor(DType::kFloat64, {2, 2}, 1), gradients);
   EXPECT_NE(gradients.weight.values<double>()[6], 0);
-  // A gradient that is not requested.
+  // An absent gradient is not requested.
   Embedding::Parameters none;
   layer.backward(saved, out, none);
   EXPECT_FALSE(none.weight.given());
@@ -177,7 +177,7 @@ TEST(Embedding, ErrorsNameTheArgument) {
     layer.forward(ConstView(good.data(), {2, 3}), saved, other);
     const std::string message = error_of([&] { layer.forward(ids, saved, to); });
     for (const double value : out.values<double>()) EXPECT_EQ(value, 7);
-    // Results of an earlier pass are not mistaken for those of the failed one.
+    // Results of an earlier pass must not be taken for those of the failed one.
     EXPECT_EQ(error_of([&] { layer.backward(saved, out, gradients); }),
               "Embedding::backward: saved must come from a forward pass of this layer");
     return message;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An invalid call says which argument broke which rule, and leaves outputs and steps unchanged.
+// Tests that an invalid call says which argument broke which rule, and leaves outputs and steps
+// unchanged.
 #include "tests/support/errors.h"
 
 #include <cstdint>
@@ -50,7 +51,7 @@ class MultiHeadErrors : public testing::Test {
     for (float& value : out_.values<float>()) value = 7;
   }
 
-  // The message of forward(); `out`, `saved` and the step must be unchanged.
+  // Returns the message of forward(). `out`, `saved` and the step must be unchanged.
   std::string forward(const LayerInputs& inputs, const Outputs& outputs) {
     RunState run{Mode::kTrain, 1, 5};
     MultiHeadAttention::Saved saved;
@@ -197,7 +198,7 @@ TEST(LayerErrors, SelfAttentionNamesTheArgument) {
             "SelfAttention::backward: input_gradients.x must not overlap output_gradients.out");
 }
 
-// Results of an earlier pass must not be mistaken for those of a failed one.
+// Results of an earlier pass must not be taken for those of a failed one.
 template <class Layer, class Inputs>
 void expect_failed_pass_is_refused(const Layer& layer, const Inputs& good, const Inputs& bad) {
   typename Layer::Saved saved;
@@ -228,7 +229,7 @@ TEST(LayerErrors, AFailedForwardPassLeavesNothingToGoBackFrom) {
                                 SelfAttentionInputs{x, bad});
 }
 
-// Saved by a layer of other sizes: nothing is read or written.
+// A Saved of a layer of other sizes is refused: nothing is read or written.
 TEST(LayerErrors, SavedOfAnotherLayerIsRefused) {
   const auto expect_refused = [](const auto& f) {
     EXPECT_NE(message_of(f).find("saved must come from a forward pass of this layer"),
@@ -253,7 +254,7 @@ TEST(LayerErrors, SavedOfAnotherLayerIsRefused) {
     auto of_width = self.zero_gradients();
     expect_refused([&] { self.backward(of_self, {.out = dy}, {}, of_width); });
   }
-  // A label that the other layer ignored is not a class.
+  // The saved target is not a class, but a label that the other layer ignored.
   const Tensor logits = random_tensor(DType::kFloat32, {3, 4}, 1);
   const std::vector<std::int64_t> targets{1, -100000, 2};
   Tensor losses(DType::kFloat32, {3}), slopes(DType::kFloat32, {3, 4});

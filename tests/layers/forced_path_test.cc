@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Context::force_path(), for layers whose loops are not attention's.
+// Tests Context::force_path() for layers whose loops are not attention's.
 #include <string>
 #include <vector>
 
@@ -74,7 +74,7 @@ TEST(ForcedPath, AnUnknownNameIsAnError) {
   }
 }
 
-// Fused and unfused multiply-adds give different bits, which shows which were used.
+// Fused and unfused multiply-adds give different bits, which show the kernels that were used.
 TEST(ForcedPath, ItsTargetIsTaken) {
   const Answer reference = with_path("reference");
   EXPECT_EQ(reference.message, "");

@@ -13,7 +13,7 @@
 namespace qkv::test {
 namespace {
 
-// Every layer is checked in evaluation and in training (one fixed step, dropout 0.3).
+// The runs in which every layer is checked: evaluation and training (one fixed step, dropout 0.3).
 const std::vector<RunState>& runs() {
   static const std::vector<RunState> both{{Mode::kEvaluate, 0, 0}, {Mode::kTrain, 11, 3}};
   return both;
@@ -26,7 +26,7 @@ struct Shapes {
   Dims q, k, v, out, weights;
 };
 
-// A layer that reads q, k and v: gradients of the three and of all parameters.
+// Checks the gradients of a layer that reads q, k and v: those of the three and of all parameters.
 template <class Layer>
 void check(Layer& layer, const Shapes& shapes, const std::vector<Mask>& masks,
            const ConstView& lengths = {}) {
@@ -86,7 +86,7 @@ TEST(LayerGradients, MultiHeadWideAcross) {
   check(layer, {{2, 3, 3}, {2, 5, 3}, {2, 5, 3}, {2, 3, 3}, {2, 4, 3, 5}}, {Causal{}});
 }
 
-// Leading axes that broadcast: k and v of one batch entry serve both queries, q has two axes.
+// Leading axes broadcast: k and v of one batch entry serve both queries, and q has two batch axes.
 TEST(LayerGradients, MultiHeadOverBroadcastBatches) {
   MultiHeadAttention layer({.width = 4, .heads = 2, .dropout = 0.3, .dtype = kF64});
   initialise(layer, 5);
@@ -99,7 +99,7 @@ TEST(LayerGradients, MultiHeadOfRankTwo) {
   check(layer, {{3, 4}, {5, 4}, {5, 4}, {3, 4}, {1, 2, 3, 5}}, {Causal{}});
 }
 
-// Different widths, fewer key heads, a sink for each head.
+// The layer has different widths, fewer key heads, and a sink for each head.
 TEST(LayerGradients, MultiHeadOfOtherWidths) {
   MultiHeadAttention layer({.width = 8,
                             .heads = 4,
@@ -134,7 +134,7 @@ TEST(LayerGradients, MultiHeadWithALearnedKey) {
   }
 }
 
-// The gradient of a bias of every shape that broadcasts, written and accumulated.
+// The bias has every shape that broadcasts; its gradient is written and accumulated.
 TEST(LayerGradients, MultiHeadBias) {
   for (const bool bias_kv : {false, true}) {
     for (const Dims& shape : {Dims(2, 1, 3, 5), Dims(3, 5), Dims(2, 3, 1), Dims(1)}) {
@@ -148,7 +148,7 @@ TEST(LayerGradients, MultiHeadBias) {
       Tensor dbias(kF64, shape);
       auto gradients = layer.zero_gradients();
       loss.backward(LayerInputGradients{.bias = dbias}, gradients);
-      // A number added to all keys only changes the relative weight of a learned key.
+      // A number added to all keys changes only the relative weight of a learned key.
       if (bias_kv || shape.rank() == 4 || shape == Dims(3, 5)) {
         expect_gradient({"bias", bias, dbias}, loss, to_string(shape));
       }
@@ -173,7 +173,7 @@ TEST(LayerGradients, SelfAttention) {
   expect_gradients({{"x", x, dx}}, layer, gradients, loss, "evaluation");
 }
 
-// One array as q, k and v and one buffer for its gradient: the sum of the three.
+// One array is q, k and v, and one buffer gets the sum of the three gradients.
 TEST(LayerGradients, MultiHeadSelfAttentionSumsIntoOneBuffer) {
   for (const HeadForm form : {HeadForm::kSplit, HeadForm::kWide}) {
     for (const RunState& run : runs()) {
@@ -190,7 +190,7 @@ TEST(LayerGradients, MultiHeadSelfAttentionSumsIntoOneBuffer) {
   }
 }
 
-// ---- what is asked for, and how it is written -----------------------------------------------
+// ---- requested gradients, and how they are written ------------------------------------------
 
 template <class Layer>
 void check_writing(const Layer& layer, const Dims& x_shape, const Dims& weights_shape) {
@@ -200,7 +200,7 @@ void check_writing(const Layer& layer, const Dims& x_shape, const Dims& weights_
   const auto run = [&](LayerInputGradients d, typename Layer::Parameters& gradients) {
     loss.backward(d, gradients);
   };
-  Tensor dq = random_tensor(kF64, x_shape, 3);  // garbage that must be overwritten
+  Tensor dq = random_tensor(kF64, x_shape, 3);  // arbitrary numbers that must be overwritten
   Tensor dk = random_tensor(kF64, x_shape, 4);
   Tensor dv = random_tensor(kF64, x_shape, 5);
   auto all = layer.zero_gradients();
@@ -225,7 +225,7 @@ void check_writing(const Layer& layer, const Dims& x_shape, const Dims& weights_
   for_each_parameter(
       twice, all, [&](const auto& p, const Tensor& once) { expect_double(p.name, p.value, once); });
 
-  // Requesting one gradient gives the same bits as requesting all.
+  // A single requested gradient is bit-identical to that of a call that requests all.
   Tensor only_k(kF64, x_shape);
   typename Layer::Parameters none;
   run({.k = only_k}, none);

@@ -17,7 +17,7 @@
 #include "tests/layers/support.h"
 #include "tests/support/compare.h"
 
-// Gradients against central differences in float64.
+// Compares gradients with central differences in float64.
 namespace qkv::test {
 
 // An array and its gradient from a backward pass, both C-ordered float64.
@@ -27,9 +27,9 @@ struct Place {
   ConstView gradient;
 };
 
-// (f(x+h) - f(x-h)) / 2h with h = cbrt(eps) max(1,|x|): the rounding error eps|f|/h and the
-// truncation h^2|f'''|/6 are then of the same size, about 4e-11 for numbers near 1. The bound
-// leaves two orders of magnitude for f and its third derivative.
+// Compares a gradient with (f(x+h) - f(x-h)) / 2h, with h = cbrt(eps) max(1,|x|): the rounding
+// error eps|f|/h and the truncation error h^2|f'''|/6 are then of equal size, about 4e-11 for
+// numbers near 1. The bound leaves two orders of magnitude for f and its third derivative.
 template <class Loss>
 void expect_gradient(const Place& place, Loss& loss, const std::string& replay) {
   const std::span<double> x(place.value.as<double>(),
@@ -63,7 +63,7 @@ inline double dot(const Tensor& a, const Tensor& b) {
 }
 
 // The loss sum(out * r) + sum(lse * s) + sum(weights * t) with fixed random r, s, t, over one
-// forward pass of `layer`; `weights` is the shape [..,Tq,Tk] of a call's weights.
+// forward pass of `layer`. `weights` is the shape [..,Tq,Tk] of a call's weights.
 template <class Layer, class Inputs>
 class LayerLoss {
  public:
@@ -80,7 +80,7 @@ class LayerLoss {
   }
 
   double operator()() {
-    RunState run = run_;  // the same step each time
+    RunState run = run_;  // each pass takes the same step
     layer_.forward(inputs_, run, saved_, {.out = out_, .lse = lse_, .weights = View(weights_)});
     return dot(out_, d_out_) + dot(lse_, d_lse_) + dot(weights_, d_weights_);
   }
@@ -100,7 +100,8 @@ class LayerLoss {
   Tensor d_out_, d_lse_, d_weights_;
 };
 
-// Those of some arrays and of every parameter of the layer; returns the number of parameters.
+// Expects the gradients of some arrays and of every parameter of the layer. Returns the number of
+// parameters.
 template <class Layer, class Gradients, class Loss>
 int expect_gradients(const std::vector<Place>& places, Layer& layer, Gradients& gradients,
                      Loss& loss, const std::string& replay) {

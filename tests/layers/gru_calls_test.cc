@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GRU cell step by step in all the ways it may be called, and invalid calls of both.
+// Tests the GRU cell step by step in all the ways in which it may be called, and invalid calls of
+// cell and layer.
 #include <limits>
 #include <string>
 #include <utility>
@@ -28,7 +29,7 @@ TEST(GruSteps, GradientsAreDerivatives) {
     Tensor next(kF64, {5, 4}), gates(kF64, {5, 16});
     Context context;
     auto loss = [&] {
-      const GruCell::Steps steps(cell, context);  // of the parameters as they are now
+      const GruCell::Steps steps(cell, context);  // packs the parameters as they are now
       steps.forward(x, h, next, gates);
       return dot(next, slope);
     };
@@ -43,7 +44,8 @@ TEST(GruSteps, GradientsAreDerivatives) {
   }
 }
 
-// What is packed is shared: of the parameters as they were, although they have changed since.
+// Several contexts share the prepacked weights, which are those at the time of packing, although
+// the parameters have changed since.
 TEST(GruSteps, AreSharedByContexts) {
   for (const DType dtype : {kF32, kF64}) {
     GruCell cell = initialised(GruCell(70, 17, true, dtype));
@@ -69,8 +71,8 @@ TEST(GruSteps, AreSharedByContexts) {
   }
 }
 
-// Pieces of wider rows, as a decoder keeps them, with NaN around; without gates and without dx;
-// moved; on two threads: the same bits.
+// Rows may be pieces of wider rows, as in a decoder, with NaN around them; gates and dx may be
+// absent; steps may be moved; there may be two threads. Results are bit-identical.
 TEST(GruSteps, RowsMayBePiecesOfWiderOnes) {
   constexpr Index kRows = 70;  // more than one task
   const double nan = std::numeric_limits<double>::quiet_NaN();
@@ -86,7 +88,7 @@ TEST(GruSteps, RowsMayBePiecesOfWiderOnes) {
     Tensor dx(dtype, {kRows, 5}), dh(dtype, {kRows, 17}), dgates(dtype, {kRows, 68});
     steps.backward(gates, h, slope, dx, dh, dgates);
 
-    // x h next gates slope dx dh dgates, one after the other in a row, two numbers apart.
+    // A row holds x h next gates slope dx dh dgates one after the other, two numbers apart.
     Tensor wide(dtype, {kRows, 5 + 17 + 17 + 68 + 17 + 5 + 17 + 68 + 2 * 8});
     copy(ConstView(&nan, {1}), wide);
     Index used = 0;
@@ -144,7 +146,7 @@ TEST(GruSteps, ParameterGradientsAreAddedOrNotAskedFor) {
   cell.parameter_gradients(x, h, dgates, one, Write::kOverwrite, context);
   EXPECT_EQ(values_of(one.bias_hh), values_of(gradients.bias_hh));
   EXPECT_FALSE(one.weight_ih.given());
-  // Without rows they are 0.
+  // Gradients of no rows are 0.
   cell.parameter_gradients(Tensor(kF64, {0, 3}), Tensor(kF64, {0, 4}), Tensor(kF64, {0, 16}),
                            gradients, Write::kOverwrite, context);
   EXPECT_EQ(all_bytes(gradients), all_bytes(cell.zero_gradients()));
@@ -268,7 +270,7 @@ TEST(GruErrors, PackedMustBeTheLayersOwn) {
   }
 }
 
-// Saved by a layer of other sizes: nothing of it is read.
+// A Saved of a layer of other sizes is refused, and nothing of it is read.
 TEST(GruErrors, SavedMustBeTheLayersOwn) {
   Gru gru({.input = 3, .hidden = 2});
   auto gradients = gru.zero_gradients();

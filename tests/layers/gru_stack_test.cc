@@ -52,7 +52,7 @@ TEST(GruStack, OneLayerIsTheLayer) {
   EXPECT_EQ(values_of(a), values_of(b));
 }
 
-// Where nothing is saved: the same bits.
+// A pass that saves nothing has bit-identical results.
 TEST(GruStack, PackedPassesHaveTheSameBits) {
   for (const Index layers : {1, 2, 3}) {
     GruStack stack({.input = 3, .hidden = 4, .bidirectional = true}, layers);
@@ -72,7 +72,7 @@ TEST(GruStack, PackedPassesHaveTheSameBits) {
   }
 }
 
-// Gradients of x, the first states and all parameters, against differences.
+// Compares the gradients of x, the first states and all parameters with differences.
 TEST(GruStack, GradientsAreDifferences) {
   for (const bool both : {false, true}) {
     const Index directions = both ? 2 : 1;

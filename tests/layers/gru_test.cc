@@ -27,7 +27,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // ---- the formula, sequence by sequence ------------------------------------------------------
 
-// One step with float64 parameters, as in gru.h.
+// Computes one step with float64 parameters by the formula of gru.h.
 std::vector<double> plain_step(const GruParameters& p, const double* x,
                                const std::vector<double>& h) {
   const auto H = h.size();
@@ -75,7 +75,7 @@ Result run(const Gru& gru, const Batch& batch, Gru::Saved& saved, Context& conte
   const DType dtype = gru.config().dtype;
   Result result{Tensor(dtype, {B, batch.x.size(1), gru.directions() * H}),
                 Tensor(dtype, {gru.directions(), B, H})};
-  // Previous contents do not matter.
+  // The previous contents of the buffers must not matter.
   fill_normal(result.out, 99);
   gru.forward({batch.x, batch.lengths, batch.state}, saved, {result.out, result.state}, context);
   return result;
@@ -146,7 +146,8 @@ TEST(Gru, GradientsAreDerivatives) {
   }
 }
 
-// The derivative of the reference's own formula, to the last digits (Squire and Trapp 1998).
+// Compares with the complex-step derivative of the reference's formula, to the last digits (Squire
+// and Trapp 1998).
 TEST(Gru, ReferenceGatesAreDifferentiatedExactly) {
   using C = std::complex<double>;
   constexpr Index kHidden = 3;
@@ -172,7 +173,7 @@ TEST(Gru, ReferenceGatesAreDifferentiatedExactly) {
     all[n] += C(0, kStep);
     const double want = loss().imag() / kStep;
     all[n] = real[n];
-    // xs: r, z, n; hs: r, z as xs, n its own; then h.
+    // The order of the numbers is xs (r, z, n), hs (r and z as in xs, n its own), h.
     const double got = n < 9    ? dgates[n]
                        : n < 15 ? dgates[n - 9]
                        : n < 18 ? dgates[n - 6]
@@ -181,7 +182,7 @@ TEST(Gru, ReferenceGatesAreDifferentiatedExactly) {
   }
 }
 
-// ---- paths, threads, neighbours -------------------------------------------------------------
+// ---- paths, threads, other rows -------------------------------------------------------------
 
 template <class T>
 void expect_close(const std::string& what, const Tensor& a, const Tensor& b, double bound) {
@@ -192,7 +193,7 @@ void expect_close(const std::string& what, const Tensor& a, const Tensor& b, dou
 
 TEST(Gru, KernelsAgreeWithPlainLoops) {
   for (const DType dtype : {DType::kFloat32, kF64}) {
-    // One more than whole registers, tiles and blocks of steps.
+    // Sizes are one more than whole registers, tiles and blocks of steps.
     for (const Index hidden : {1, 17, 33}) {
       const Gru gru = initialised(Gru({5, hidden, true, true, dtype}));
       const Batch batch = random_batch(gru.config(), 67, std::vector<Index>(25, 66), 2);
@@ -226,7 +227,7 @@ TEST(Gru, KernelsAgreeWithPlainLoops) {
   }
 }
 
-// Where nothing is saved: the same bits, in kernels and plain loops.
+// A pass that saves nothing has bit-identical results, in kernels and plain loops.
 TEST(Gru, PackedPassesHaveTheSameBits) {
   for (const DType dtype : {DType::kFloat32, kF64}) {
     for (const bool both : {false, true}) {
@@ -266,7 +267,7 @@ TEST(Gru, BitsDoNotDependOnThreadsOrNeighbours) {
     add_bytes(bytes, {&result.out, &result.state, &dx});
     if (threads == 1) {
       first = bytes;
-      // Entry 59 alone, without padding.
+      // Entry 59 is computed alone, without padding.
       const Index length = lengths[59];
       const Batch alone{contiguous(slice(slice(ConstView(batch.x), 0, 59, 60), 1, 0, length)),
                         contiguous(slice(ConstView(batch.state), 1, 59, 60)),
@@ -313,7 +314,7 @@ TEST(Gru, WhatStandsBehindASequenceIsNeverUsed) {
     Result result = run(gru, batch, saved, context);
     Tensor dx(kF64, batch.x.shape());
     auto gradients = gru.zero_gradients();
-    {  // what an earlier call left behind
+    {  // numbers that an earlier call left in the memory
       constexpr std::size_t kBytes = 1 << 14;
       const runtime::Lent lent(context, kBytes);
       std::memset(lent.memory(), 0xff, kBytes);  // NaN
@@ -339,7 +340,7 @@ TEST(Gru, StridedArraysAndAccumulatedGradients) {
   const Gru gru = initialised(Gru({3, 4, true, true, kF64}));
   const Batch batch = random_batch(gru.config(), 6, {2, 6}, 5);
   const Result want = run(gru, batch);
-  // [T,B,.] memory, channels last but two apart.
+  // Arrays are [T,B,.] in memory, and their channels are two apart.
   Tensor x(kF64, {6, 2, 6});
   const View strided = slice(permute(x, {1, 0, 2}), 2, 0, 6, 2);
   copy(batch.x, strided);
@@ -381,7 +382,8 @@ TEST(GruCell, StepsAreThoseOfTheSequence) {
     auto want_gradients = gru.zero_gradients();
     gru.backward(saved, {d_out, {}}, {want_dx, want_dh}, want_gradients, context);
 
-    // The same step by step, states in one array [5,26,18], gates [4,26,72].
+    // The steps of the sequence are computed one by one, with states in one array [5,26,18] and
+    // gates in [4,26,72].
     const GruCell::Steps steps(cell, context);
     Tensor states(dtype, {5, 26, 18});
     Tensor gates(dtype, {4, 26, 72});
@@ -401,7 +403,7 @@ TEST(GruCell, StepsAreThoseOfTheSequence) {
     for (Index t = 3; t >= 0; --t) {
       Tensor sum =
           contiguous(reshape(slice(permute(ConstView(d_out), {1, 0, 2}), 0, t, t + 1), {26, 18}));
-      // dh + dout, in the order of the sequence
+      // The sum is dh + dout, in the order of the sequence.
       for (Index n = 0; n < 26 * 18; ++n) {
         if (dtype == kF64) {
           sum.values<double>()[static_cast<std::size_t>(n)] +=
@@ -419,7 +421,7 @@ TEST(GruCell, StepsAreThoseOfTheSequence) {
     auto gradients = cell.zero_gradients();
     cell.parameter_gradients(reshape(x, {104, 3}), reshape(slice(states, 0, 0, 4), {104, 18}),
                              reshape(dgates, {104, 72}), gradients, Write::kOverwrite, context);
-    const double bound = dtype == kF64 ? 1e-13 : 3e-5;  // rows are in another order
+    const double bound = dtype == kF64 ? 1e-13 : 3e-5;  // rows are summed in another order
     for_each_parameter(gradients, want_gradients.forward, [&](const auto& p, const Tensor& want_d) {
       EXPECT_TRUE(compare(p.name, p.value, values_of(want_d), {bound, bound}, "cell"));
     });

@@ -15,7 +15,7 @@
 namespace qkv::test {
 namespace {
 
-// The largest distance between the sample's distribution and that of U(-bound, bound).
+// Returns the largest distance between the sample's distribution and that of U(-bound, bound).
 double kolmogorov_smirnov(std::vector<double> sample, double bound) {
   std::sort(sample.begin(), sample.end());
   const double n = static_cast<double>(sample.size());
@@ -28,9 +28,9 @@ double kolmogorov_smirnov(std::vector<double> sample, double bound) {
   return distance;
 }
 
-// Mean, variance, range and shape of U(-bound, bound). Limits: four standard errors for the
-// moments (the fourth central moment of U(-b, b) is b^4/5), the 1 % quantile 1.628/sqrt(n) of
-// Kolmogorov's distribution; seeds are fixed, so the outcome is too.
+// Checks mean, variance, range and shape of U(-bound, bound). The limits are four standard errors
+// for the moments (the fourth central moment of U(-b, b) is b^4/5) and the 1 % quantile
+// 1.628/sqrt(n) of Kolmogorov's distribution. Seeds are fixed, so the outcome is too.
 void expect_uniform(const std::vector<double>& sample, double bound, const std::string& name) {
   SCOPED_TRACE(name);
   const double n = static_cast<double>(sample.size());
@@ -71,8 +71,8 @@ TEST(Initialise, EveryParameterIsUniformWithinOneOverRootOfFanIn) {
   expect_uniform(values_of(bilinear.parameters().w), 1 / std::sqrt(60.0), "W");
 }
 
-// The checks above are sensitive: a distribution of the same mean, variance and nearly the same
-// range fails, as does a bound that is 5 % off.
+// Checks that expect_uniform is sensitive: a distribution of equal mean and variance and nearly
+// equal range fails, as does a bound that is 5 % off.
 TEST(Initialise, TheDistributionCheckCanFail) {
   BilinearAttention layer(100, 100, 0, DType::kFloat64);
   initialise(layer, 1);
@@ -83,8 +83,8 @@ TEST(Initialise, TheDistributionCheckCanFail) {
   EXPECT_GT(kolmogorov_smirnov(sample, 0.1), 0.01628);
 }
 
-// Numbers of the definition in qkv/layers/parameters.h, computed with the Philox of
-// tests/oracle_philox.py: counter (element/2, 0, parameter, 1), words 0, 1 or 2, 3.
+// The expected numbers follow from the definition in qkv/layers/parameters.h, computed with the
+// Philox of tests/oracle_philox.py: counter (element/2, 0, parameter, 1), words 0, 1 or 2, 3.
 TEST(Initialise, GivesTheNumbersOfTheDefinition) {
   BilinearAttention layer(4, 2, 0, DType::kFloat64);
   initialise(layer, 42);
@@ -140,7 +140,7 @@ TEST(Initialise, EachParameterHasAStreamOfItsOwn) {
                      [&](const auto& p) { firsts.insert(p.value.template values<float>()[0]); });
   EXPECT_EQ(firsts.size(), 8U);
 
-  // Two layers of one model: indices continue, so they differ.
+  // The indices of two layers of one model continue, so the layers differ.
   MultiHeadAttention second({.width = 8, .heads = 2});
   EXPECT_EQ(initialise(second, 3, 8), 16);
   EXPECT_NE(all_bytes(layer), all_bytes(second));
@@ -148,7 +148,8 @@ TEST(Initialise, EachParameterHasAStreamOfItsOwn) {
 }
 
 TEST(DropoutSeed, GivesTheNumbersOfTheDefinition) {
-  // As above: counter (step low, step high, 0, 2), words 0 and 1.
+  // The expected numbers are words 0 and 1 at the counter (step low, step high, 0, 2), from
+  // tests/oracle_philox.py.
   EXPECT_EQ(dropout_seed({Mode::kTrain, 0, 0}), 0xadf5a0dbdd2fc514U);
   EXPECT_EQ(dropout_seed({Mode::kTrain, 7, 0}), 0xc949274536500feeU);
   EXPECT_EQ(dropout_seed({Mode::kTrain, 7, 1}), 0xac39d6b5092c163fU);

@@ -15,7 +15,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/errors.h"
 
-// The layer and its packed form; the sums themselves are in linear_test.cc.
+// Tests Linear and PackedLinear; tests of the sums themselves are in linear_test.cc.
 namespace qkv::test {
 namespace {
 
@@ -59,8 +59,8 @@ TEST(LinearLayer, GradientsAreAddedOrNotAskedFor) {
   EXPECT_FALSE(of_weight.bias.given());
 }
 
-// Gradients of whole blocks of 128 rows, accumulated call by call, have the bits of one call; with
-// rows of dy however far apart.
+// Gradients of whole blocks of 128 rows, accumulated call by call, are bit-identical to those of
+// one call, for any distance between rows of dy.
 TEST(Linear, BlocksOfRowsMayComeInSeveralCalls) {
   for (const DType dtype : {kF32, kF64}) {
     for (const Index out : {5, 30, 256}) {
@@ -89,7 +89,7 @@ TEST(Linear, BlocksOfRowsMayComeInSeveralCalls) {
   }
 }
 
-// Panels of 64 outputs, tiles of 6 rows, blocks of 256 inputs.
+// The sizes cover panels of 64 outputs, tiles of 6 rows and blocks of 256 inputs.
 TEST(PackedLinear, HasTheBitsOfTheLayer) {
   Random random(1);
   for (const DType dtype : {kF32, kF64}) {
@@ -119,7 +119,7 @@ TEST(PackedLinear, HasTheBitsOfTheLayer) {
               packed.backward_input(dy, dx, write);
               EXPECT_EQ(bytes_of(dx), bytes_of(want_dx)) << replay;
             }
-            // What was packed may be used on several contexts.
+            // The prepacked weights may be used on several contexts.
             Context other;
             const PackedLinear shared(packed, other);
             for (const Write write : {Write::kOverwrite, Write::kAccumulate}) {
@@ -129,7 +129,7 @@ TEST(PackedLinear, HasTheBitsOfTheLayer) {
               shared.backward_input(dy, dx, write);
               EXPECT_EQ(bytes_of(dx), bytes_of(want_dx)) << replay;
             }
-            // The weight may be elsewhere, the gradients wherever they are wanted.
+            // The weight may be another layer's, and the gradients may be any tensors.
             const PackedLinear parts(layer.parameters().weight, layer.parameters().bias, context);
             Linear::Parameters want_both = layer.zero_gradients();
             Linear::Parameters both = layer.zero_gradients();
@@ -207,7 +207,7 @@ TEST(LinearErrors, ForwardNamesTheArgument) {
   Tensor x = random_tensor(kF32, {4, 3}, 1);
   Tensor y = random_tensor(kF32, {4, 2}, 2);
   const auto before = bytes_of(y);
-  // Both forms reject the same calls.
+  // Linear and PackedLinear reject the same calls.
   const auto message = [&](const ConstView& in, const View& out) {
     Linear::Saved saved{x};
     const std::string text = message_of([&] { layer.forward(in, saved, out); });
@@ -250,7 +250,7 @@ TEST(LinearErrors, BackwardNamesTheArgument) {
   EXPECT_EQ(message({x}, dy, x), prefix + "dx must not overlap x");
   EXPECT_EQ(message({x}, dy, View(gradients.weight.values<float>().data(), {4, 3}, {0, 1})),
             prefix + "dx must not overlap itself: its strides give two elements one place");
-  // Of another layer.
+  // The saved x is another layer's.
   const Tensor wide = random_tensor(kF32, {4, 300}, 1);
   EXPECT_EQ(message({wide}, dy, {}),
             prefix + "saved.x must have 3 channels, the layer's width, got float32 [4,300]");

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::string_view kTest = "linear_test";
 
-// As on the CPU target in use.
+// Computes a * b + c, fused as on the CPU target in use.
 float multiply_add(float a, float b, float c) {
   return cpu_target() == "sse4" ? a * b + c : std::fma(a, b, c);
 }
@@ -31,7 +31,8 @@ LinearParameters random_parameters(DType dtype, Index out, Index in, bool bias) 
   return {random_tensor(dtype, {out, in}, 1), bias ? random_tensor(dtype, {out}, 2) : Tensor()};
 }
 
-// Rows x [R,I] as doubles, and the same for dy: the plain sums, and the order of linear.h with T.
+// Rows x [R,I], weights and bias as doubles, with plain sums, and with sums in the order of
+// linear.h in T.
 struct Plain {
   std::vector<double> x, w, b;
   std::size_t I, O;
@@ -118,8 +119,8 @@ TEST(Linear, InputGradientSumsInTheOrderItPromises) {
   EXPECT_TRUE(compare("dx", dx, twice, {}, "accumulated"));
 }
 
-// Blocks of 128 rows, each from zero, added in ascending order; one owner for each element, so
-// threads change nothing.
+// Blocks of 128 rows, each summed from zero, are added in ascending order. One task computes each
+// element, so threads change nothing.
 TEST(Linear, ParameterGradientsSumRowsInBlocks) {
   constexpr std::size_t kRows = 2 * 128 + 44;
   constexpr std::size_t kIn = 3;
@@ -154,7 +155,7 @@ TEST(Linear, ParameterGradientsSumRowsInBlocks) {
   }
 }
 
-// Inputs of a layer [rows,in] -> [rows,out], and its results, each overwritten.
+// The inputs of a layer [rows,in] -> [rows,out], and its results, all of which are overwritten.
 struct Pass {
   LinearParameters p;
   Tensor x, dy, y, dx;
@@ -174,7 +175,7 @@ struct Pass {
   }
 };
 
-// A matrix as numbers of T, row-major.
+// A matrix of numbers of T, row-major.
 template <class T>
 struct Matrix {
   std::span<T> values;
@@ -185,14 +186,14 @@ struct Matrix {
   std::size_t rows() const { return values.size() / columns; }
 };
 
-// sum + a b, rounded once where the CPU target in use has fused multiply-adds.
+// Returns sum + a b, rounded once where the CPU target in use has fused multiply-adds.
 template <class T>
 T plus_product(T a, T b, T sum) {
   static const bool fused = cpu_target() != "sse4";
   return fused ? std::fma(a, b, sum) : sum + a * b;
 }
 
-// The expected results of run(), in the order of linear_products.h.
+// Computes the expected results of run(), in the order of linear_products.h.
 template <class T>
 void run_plainly(Pass& pass) {
   const Matrix<T> x(pass.x), w(pass.p.weight), b(pass.p.bias), dy(pass.dy), y(pass.y), dx(pass.dx);
@@ -229,8 +230,8 @@ void run_plainly(Pass& pass) {
   }
 }
 
-// Few rows and many, whole panels and parts, sums longer than a tile processes at once, one
-// task and several: however it is divided, the bits are those of plain loops.
+// The sizes give few rows and many, whole panels and parts, sums longer than a tile processes at
+// once, one task and several. Results are always bit-identical to plain loops.
 TEST(Linear, AnySizeOnAnyThreadsHasTheBitsOfPlainLoops) {
   const Dims sizes[] = {{7, 64, 128},    {50, 70, 130}, {60, 24, 530},  {60, 64, 530},
                         {7, 1030, 66},   {195, 9, 70},  {300, 8, 1030}, {140, 70, 200},
@@ -254,8 +255,8 @@ TEST(Linear, AnySizeOnAnyThreadsHasTheBitsOfPlainLoops) {
   }
 }
 
-// One block of rows holds a NaN where its gradient is 0, the others do not; with one task and with
-// tasks that share their checks of x, with more rows than columns of dy and with fewer.
+// One block of rows holds a NaN where its gradient is 0, the others do not. There are one task and
+// tasks that share their checks of x, and more rows than columns of dy and fewer.
 TEST(Linear, BlocksWithNanAreSummedAsThoseWithout) {
   for (const Dims& size : {Dims{140, 70, 200}, Dims{300, 70, 64}, Dims{300, 128, 128}}) {
     for (const int threads : {1, 3}) {
@@ -276,7 +277,7 @@ TEST(Linear, BlocksWithNanAreSummedAsThoseWithout) {
   }
 }
 
-// The first block is added to 0, as the others are to what was there: no sum is -0.
+// The first block is added to 0, as the others are to the earlier sums, so no sum is -0.
 TEST(Linear, AGradientThatUnderflowsIsZeroWithoutSign) {
   Context context;
   Pass pass(DType::kFloat32, {130, 70, 64});

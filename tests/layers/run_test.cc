@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modes, dropout, bits: what a layer's result depends on and what it does not.
+// Tests modes, dropout and bits: which arguments a layer's result depends on, and which it does
+// not.
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -15,8 +16,8 @@
 namespace qkv::test {
 namespace {
 
-// out, gradients of x and of the parameters, as bytes, of one training or evaluation pass with
-// q = k = v = x of [B,T,width].
+// Returns out and the gradients of x and of the parameters, as bytes, of one training or evaluation
+// pass with q = k = v = x of [B,T,width].
 using Bits = std::vector<std::vector<std::uint8_t>>;
 
 template <class Layer>
@@ -44,7 +45,7 @@ Bits bits_of(const SelfAttention& layer, const Tensor& x, RunState& run, Context
   return {bytes_of(out), bytes_of(dx), all_bytes(gradients)};
 }
 
-// Calls f(layer without dropout, the same with dropout 0.4) for every layer that has dropout.
+// Calls f(layer without dropout, the layer with dropout 0.4) for every layer that has dropout.
 template <class F>
 void for_each_dropout_layer(Index width, const F& f) {
   f(DotProductAttention(), DotProductAttention(0.4));
@@ -107,7 +108,7 @@ TEST(LayerModes, SplitFormDropsATenthUnlessToldOtherwise) {
   EXPECT_EQ(MultiHeadAttention({.width = 4, .heads = 2}).config().dropout, 0.1);
   EXPECT_EQ(MultiHeadAttention({.width = 4, .heads = 2, .form = HeadForm::kWide}).config().dropout,
             0);
-  // and so it does: dropped weights are 0, about one in ten
+  // The default probability is used: dropped weights are 0, about one in ten.
   MultiHeadAttention layer({.width = 4, .heads = 2});
   initialise(layer, 1);
   const Tensor x = random_tensor(DType::kFloat32, {1, 64, 4}, 1);
@@ -126,7 +127,7 @@ TEST(LayerModes, SplitFormDropsATenthUnlessToldOtherwise) {
 
 template <class Layer>
 void expect_same_bits_for_any_threads(const Layer& layer, const std::string& name) {
-  // More rows than one task and more than one gradient block.
+  // There are more rows than in one task and more than one gradient block.
   const Tensor x = random_tensor(DType::kFloat32, {3, 70, 12}, 1);
   const auto bits = [&](int threads) {
     Context context(Executor::threads(threads));
@@ -162,7 +163,7 @@ TEST(LayerBits, OfABatchEntryDoNotDependOnTheOthers) {
     Tensor out(DType::kFloat32, entry.shape());
     layer.forward({entry, entry, entry}, run, saved, {.out = out});
     EXPECT_EQ(bytes_of(out), bytes_of(contiguous(slice(ConstView(all), 0, b, b + 1))));
-    // and without a batch axis
+    // The entry is also computed without a batch axis.
     const ConstView flat = reshape(ConstView(entry), {7, 12});
     Tensor flat_out(DType::kFloat32, {7, 12});
     layer.forward({flat, flat, flat}, run, saved, {.out = flat_out});
@@ -205,7 +206,7 @@ TEST(LayerEdges, EmptyArraysGiveEmptyResultsAndZeroGradients) {
       layer.backward(saved, {.out = out}, {.q = dq, .k = dk}, gradients);
       for (float value : dq.values<float>()) EXPECT_EQ(value, 0);
       for (float value : dk.values<float>()) EXPECT_EQ(value, 0);
-      if (sizes[2] == 0) {  // nothing to attend to: the bias of the last projection remains
+      if (sizes[2] == 0) {  // no key: the bias of the last projection remains
         const auto bias = layer.parameters().o.bias.values<float>();
         for (std::size_t n = 0; n < out.values<float>().size(); ++n) {
           EXPECT_EQ(out.values<float>()[n], bias[n % 4]);

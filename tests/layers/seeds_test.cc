@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the seed documents compute with layers, and where this library differs.
+// Tests the numbers that the seed documents compute with layers, and where this library differs.
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -34,7 +34,8 @@ class Seed002 : public testing::Test {
     Tensor out(DType::kFloat32, {2, 1, 4});
     layer.forward({q_, k_, v_, lengths_}, run, saved, {.out = out});
     const std::vector<double> want{2, 3, 4, 5, 10, 11, 12, 13};
-    // Sums of up to six products with values to 21, rounded a few times in float32.
+    // The bound is for sums of up to six products with values to 21, rounded a few times in
+    // float32.
     EXPECT_TRUE(compare("out", out, want, {4e-7, 0}, "toy of seed 002"));
   }
 
@@ -60,7 +61,7 @@ TEST_F(Seed002, BilinearGivesThemToo) {
   expect_toy(layer);
 }
 
-// The PyTorch listing swaps W_k and W_q; we follow equation 10.1.7.
+// The PyTorch listing swaps W_k and W_q; the library follows equation 10.1.7.
 TEST(Seeds, AdditiveProjectsQueriesWithWq) {
   AdditiveAttention layer(3, 2, 4, 0, DType::kFloat64);
   initialise(layer, 5);
@@ -91,7 +92,7 @@ TEST(Seeds, AdditiveProjectsQueriesWithWq) {
 
 // ---- multi-head attention, written out ------------------------------------------------------
 
-// y[r,o] = sum_i x[r,i] W[o,i] + b[o] over rows of x.
+// Computes y[r,o] = sum_i x[r,i] W[o,i] + b[o] over rows of x.
 std::vector<double> affine(const std::vector<double>& x, const LinearParameters& p) {
   const std::vector<double> w = values_of(p.weight);
   const std::vector<double> b = values_of(p.bias);
@@ -113,8 +114,8 @@ struct Sizes {
   std::size_t B, Tq, Tk, H, D;
 };
 
-// Attention of projected q [B,Tq,H*D], k and v [B,Tk,H*D] by their indices; result [B,H,Tq,D].
-// seen(b, i, j): may query i of entry b attend to key j?
+// Computes attention of projected q [B,Tq,H*D], k and v [B,Tk,H*D] by their indices; the result is
+// [B,H,Tq,D]. seen(b, i, j) says whether query i of entry b may attend to key j.
 template <class Seen>
 std::vector<double> heads_of(const std::vector<double>& q, const std::vector<double>& k,
                              const std::vector<double>& v, const Sizes& s, const Seen& seen) {
@@ -145,7 +146,7 @@ std::vector<double> heads_of(const std::vector<double>& q, const std::vector<dou
   return out;
 }
 
-// [B,H,T,D] -> [B,T,H*D]
+// Merges heads [B,H,T,D] -> [B,T,H*D].
 std::vector<double> merge(const std::vector<double>& heads, const Sizes& s) {
   std::vector<double> merged;
   for (std::size_t b = 0; b < s.B; ++b) {
@@ -197,7 +198,7 @@ TEST(MultiHead, PaddingHasTheSenseOfSeed003AndMayHoldAnything) {
   const std::vector<std::uint8_t> padding{0, 0, 1, 1, 0, 0, 0, 1};
   const LayerInputs inputs{x, memory, memory, {}, {Padding{ConstView(padding.data(), {2, 4})}}};
 
-  // out, dx, dmemory and the parameters' gradients, as bytes
+  // Returns out, dx, dmemory and the parameters' gradients, as bytes.
   const auto everything = [&] {
     RunState run;
     MultiHeadAttention::Saved saved;
@@ -250,8 +251,8 @@ TEST(Seed001, WideFormGivesEqualWordsEqualRowsAndTheLiteralMergeDoesNot) {
   EXPECT_TRUE(compare("row 4", slice(y, 1, 4, 5), the, {}, "the two rows of \"the\""));
   EXPECT_FALSE(compare("row 1", slice(y, 1, 1, 2), the, {1e-3, 1e-3}, "the and cat"));
 
-  // As typed in the seed: out [B*H,T,k].transpose(1, 2) read as [B,T,H*k], without going through
-  // [B,H,T,k].
+  // The expected array is as typed in the seed: out [B*H,T,k].transpose(1, 2) read as [B,T,H*k],
+  // without going through [B,H,T,k].
   const auto& p = layer.parameters();
   const std::vector<double> words = values_of(x);
   const Sizes s{1, 6, 6, 8, 50};

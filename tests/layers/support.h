@@ -22,7 +22,7 @@ namespace qkv::test {
 inline constexpr DType kF32 = DType::kFloat32;
 inline constexpr DType kF64 = DType::kFloat64;
 
-// Fills with normal numbers; the same ones, rounded, in every dtype.
+// Fills an array with normal numbers, which are equal, but for rounding, in every dtype.
 inline void fill_normal(const View& target, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal;
@@ -37,14 +37,14 @@ inline Tensor random_tensor(DType dtype, const Dims& shape, std::uint64_t seed) 
   return tensor;
 }
 
-// The same layer with random parameters.
+// Returns the layer with random parameters.
 template <class L>
 L initialised(L layer, std::uint64_t seed = 5) {
   initialise(layer, seed);
   return layer;
 }
 
-// The bytes of a tensor, for bitwise comparison.
+// Returns the bytes of a tensor, for bitwise comparison.
 inline std::vector<std::uint8_t> bytes_of(const Tensor& tensor) {
   const ConstView view = tensor;
   const std::size_t count = static_cast<std::size_t>(view.element_count()) * size_of(view.dtype());
@@ -53,7 +53,7 @@ inline std::vector<std::uint8_t> bytes_of(const Tensor& tensor) {
   return bytes;
 }
 
-// Adds those of other tensors.
+// Adds the bytes of other tensors.
 inline void add_bytes(std::vector<std::uint8_t>& to, std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* tensor : tensors) {
     const auto more = bytes_of(*tensor);
@@ -61,7 +61,7 @@ inline void add_bytes(std::vector<std::uint8_t>& to, std::initializer_list<const
   }
 }
 
-// The bytes of all parameters or gradients, one after the other.
+// Returns the bytes of all parameters or gradients, one after the other.
 template <class L>
 std::vector<std::uint8_t> all_bytes(const L& layer) {
   std::vector<std::uint8_t> all;
@@ -69,7 +69,7 @@ std::vector<std::uint8_t> all_bytes(const L& layer) {
   return all;
 }
 
-// "name [shape]" of each parameter.
+// Returns "name [shape]" of each parameter.
 template <class L>
 std::vector<std::string> names_of(const L& layer) {
   std::vector<std::string> names;

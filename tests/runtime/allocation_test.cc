@@ -28,7 +28,8 @@ void call_once(Context& context) {
 }
 
 TEST_F(Allocations, AreCounted) {
-  // Called by name: a compiler may leave out a pair of new and delete expressions.
+  // The operators are called by name, because a compiler may leave out a pair of new and delete
+  // expressions.
   EXPECT_EQ(allocations_of([] { ::operator delete(::operator new(4)); }), 1);
   EXPECT_EQ(allocations_of([] { ::operator delete[](::operator new[](400)); }), 1);
   constexpr std::align_val_t kWide{128};
@@ -38,7 +39,7 @@ TEST_F(Allocations, AreCounted) {
 TEST_F(Allocations, AWarmCallMakesNone) {
   for (const NamedExecutor& each : all_executors()) {
     if (each.name.starts_with("caller's, threads") || each.name.ends_with("async")) {
-      continue;  // these two start threads, which allocates
+      continue;  // a call on it starts threads, which allocates
     }
     SCOPED_TRACE(each.name);
     Context context(each.executor);

@@ -30,7 +30,7 @@ using Contexts = Watched;
 
 bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 64 == 0; }
 
-// What a call named "attention" on this context throws, or "".
+// Returns the text of the error that a call named "attention" on this context throws, or "".
 std::string refusal(Context& context) {
   return message_of([&] { const Call call(context, "attention", 0, 0); });
 }
@@ -71,8 +71,8 @@ TEST_F(Contexts, RefuseTheirOwnTasks) {
 }
 
 TEST_F(Contexts, OnlyOneOfManyThreadsGetsIt) {
-  // The numbers are not atomic, and what is atomic is relaxed: the context alone keeps the threads
-  // apart.
+  // The numbers are not atomic, and the atomic ones are relaxed, so the context alone synchronises
+  // the threads.
   Context context;
   int total = 0;
   std::vector<int> calls(4, 0);
@@ -108,7 +108,7 @@ TEST_F(Contexts, OnlyOneOfManyThreadsGetsIt) {
 }
 
 TEST_F(Contexts, GoFromThreadToThread) {
-  // The turns are taken without synchronising: taking the context must do that, or the thread
+  // The turns are taken without synchronising. Taking the context must synchronise, or the thread
   // sanitizer sees the two threads race for the number.
   Context context;
   int number = 0;
@@ -156,7 +156,8 @@ TEST_F(Contexts, OfOneExecutorOnManyThreads) {
       for (int repeat = 0; repeat < 200; ++repeat) {
         Call call(context, "attention", 0, 64);
         call.for_each_task(20, [&](Index task, Arena& arena) {
-          // Ours alone, or the thread sanitizer says so.
+          // The arena's memory must belong to this worker alone, or the thread sanitizer reports a
+          // race.
           arena.take<Index>(1)[0] = task;
           sum += task;
         });
@@ -210,7 +211,7 @@ TEST_F(Contexts, ScratchThatGrowsBitByBitRarelyMoves) {
     ASSERT_GE(context.scratch_bytes(), bytes);
     ASSERT_LE(context.scratch_bytes(), bytes + bytes / 4 + 64);
   }
-  EXPECT_LE(growths, 60);  // log(10000) / log(1.25) = 41, and the steps of the small ones
+  EXPECT_LE(growths, 60);  // log(10000) / log(1.25) = 41, and the steps of small sizes
 }
 
 TEST_F(Contexts, ScratchStaysDuringACall) {
@@ -230,7 +231,7 @@ TEST_F(Contexts, LendMemoryBetweenCalls) {
     const runtime::Lent lent(context, 1000);
     first = lent.memory();
     ASSERT_NE(first, nullptr);
-    runtime::Call(context, "Plan", 2048, 64);  // calls meanwhile have memory of their own
+    runtime::Call(context, "Plan", 2048, 64);  // calls in the meantime have memory of their own
     const runtime::Lent other(context, 64);
     EXPECT_NE(other.memory(), first);
   }
@@ -258,7 +259,7 @@ TEST_F(Contexts, StayUsableWhenMemoryRunsOut) {
   EXPECT_THROW(runtime::Call(context, "Plan", 64, std::numeric_limits<std::size_t>::max()),
                std::bad_alloc);
   EXPECT_EQ(context.scratch_bytes(), 64u + 2 * 64);
-  // The first worker's block is given back before the larger one is refused.
+  // The first worker's block is freed before the larger one is refused.
   EXPECT_THROW(runtime::Call(context, "Plan", 64, std::size_t{1} << 50), std::bad_alloc);
   EXPECT_EQ(context.scratch_bytes(), 64u + 64);
   runtime::Call(context, "Plan", 128, 128);
@@ -312,7 +313,7 @@ TEST(Arenas, CostsAreWholeLinesAndNeverWrapAround) {
   EXPECT_EQ(Arena::cost<double>(1000), 8000u);
   constexpr Index kMost = std::numeric_limits<Index>::max();
   EXPECT_THROW(Arena::cost<double>(kMost), std::bad_array_new_length);
-  EXPECT_THROW(Arena::cost<double>(kMost / 4 + 1), std::bad_array_new_length);  // 2^64: 0
+  EXPECT_THROW(Arena::cost<double>(kMost / 4 + 1), std::bad_array_new_length);  // wraps to 0
   EXPECT_THROW(Arena::cost<char>(-1), std::bad_array_new_length);
   EXPECT_THROW(Arena::cost<char>(-100), std::bad_array_new_length);
   EXPECT_THROW(Arena::cost<double>(-1), std::bad_array_new_length);

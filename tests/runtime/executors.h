@@ -25,7 +25,7 @@ inline void parallel_for_reversed(void*, Index count, Executor::Body body, void*
   for (Index i = count; i-- > 0;) body(state, i);
 }
 
-// A new thread for each body, none on the calling one.
+// Runs each body on a new thread, and none on the calling one.
 inline void parallel_for_threads(void*, Index count, Executor::Body body, void* state) {
   std::vector<std::thread> threads;
   for (Index i = 0; i < count; ++i) threads.emplace_back(body, state, i);
@@ -58,14 +58,14 @@ inline std::vector<NamedExecutor> all_executors() {
           {"caller's, one at a time", Executor(parallel_for_threads, nullptr, 1)}};
 }
 
-// executor.run for a callable.
+// Calls executor.run for a callable.
 template <class F>
 void run(const Executor& executor, Index count, F f) {
   executor.run(
       count, [](void* state, Index i) { (*static_cast<F*>(state))(i); }, &f);
 }
 
-// Tells when a body has returned, on whichever executor.
+// Wraps an executor and counts the bodies that have returned.
 class Noting {
  public:
   explicit Noting(Executor inner) : inner_(std::move(inner)) {}
@@ -85,7 +85,7 @@ class Noting {
   std::atomic<Index> returned_{0};
 };
 
-// Seconds after which a test is taken to hang: many times what the slowest machine needs.
+// The seconds after which a test is taken to hang: many times what the slowest machine needs.
 inline constexpr unsigned kPatience = 1800;
 
 // A test that hangs is killed by SIGALRM.

@@ -26,7 +26,7 @@ namespace {
 
 using Fork = Watched;
 
-// Tests whose child starts threads.
+// A fixture of tests whose child starts threads.
 class ForkAndStart : public Watched {
  protected:
   void SetUp() override {
@@ -36,8 +36,8 @@ class ForkAndStart : public Watched {
   }
 };
 
-// Runs `f` in a forked child and returns the child's exit status (0: f returned true), or -1 when
-// it did not exit by itself. A child that hangs is killed.
+// Runs `f` in a forked child and returns the child's exit status (0: f returned true), or -1 if the
+// child did not exit by itself. A child that hangs is killed.
 template <class F>
 int status_of_child(F f) {
   const pid_t child = fork();
@@ -50,7 +50,7 @@ int status_of_child(F f) {
   return WEXITSTATUS(status);
 }
 
-// Whether `threads` bodies, each waiting for the others, run at the same time.
+// Returns whether `threads` bodies, each of which waits for the others, run at the same time.
 bool runs_on(const Executor& executor, int threads) {
   std::latch all(threads);
   std::atomic<int> bodies{0};
@@ -125,7 +125,7 @@ TEST_F(ForkAndStart, ChildRunsTasksOnTheParentsContext) {
 }
 
 TEST_F(ForkAndStart, WhileOtherThreadsKeepThePoolBusy) {
-  // The child often begins with the parent's mutex held by a thread that it does not have.
+  // The child often begins with the parent's mutex held by a thread that the child does not have.
   const Executor executor = Executor::threads(3);
   std::atomic<bool> stop{false};
   std::thread busy([&] {

@@ -30,19 +30,20 @@ namespace {
 using Executors = Watched;
 using Pool = Watched;
 
-// Threads of this process right now.
+// Returns the number of threads of this process.
 std::ptrdiff_t thread_count() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   return std::distance(begin(tasks), end(tasks));
 }
 
-// Returns when this process has `count` threads: the kernel lists a thread a moment longer than
+// Waits until this process has `count` threads: the kernel lists a thread a moment longer than
 // join() waits for it.
 void wait_for_threads(std::ptrdiff_t count) {
   while (thread_count() != count) std::this_thread::yield();
 }
 
-// Threads without ours; a sanitizer may start one of its own with the first.
+// Returns the number of threads before the test starts any. A sanitizer may start one with the
+// first.
 std::ptrdiff_t settled_thread_count() {
   pid_t number = 0;
   std::thread([&] { number = ::gettid(); }).join();
@@ -203,11 +204,12 @@ TEST_F(Pool, TenThousandTinyRuns) {
     run(executor, count, [&](Index i) { seen[static_cast<std::size_t>(i)] = i + 1; });
     for (const Index value : seen) sum += value;
   }
-  // 1 + 2, 1 + 2 + 3, 1 + 2 + 3 + 4 in turn: 3334 times 3 and 3333 times 6 and 10.
+  // The runs sum to 1 + 2, 1 + 2 + 3 and 1 + 2 + 3 + 4 in rotation: 3334 times 3, 3333 times 6 and
+  // 10.
   EXPECT_EQ(sum, 3334 * 3 + 3333 * (6 + 10));
 }
 
-// On any machine, however few processors it has. Pauses let threads give up looking and sleep.
+// The test works for any number of processors. The pauses let threads stop polling and sleep.
 TEST_F(Pool, WaitingThreadsFindTheNextRun) {
   for (const detail::Waiting waiting : {detail::Waiting::kSleeps, detail::Waiting::kLooksFirst}) {
     detail::WorkerPool pool(3, waiting);
@@ -231,7 +233,7 @@ TEST_F(Pool, WaitingThreadsFindTheNextRun) {
     }
     for (std::thread& caller : callers) caller.join();
     EXPECT_EQ(wrong, 0);
-    // All three at once, which needs both workers, looking or asleep.
+    // All three meet at once, which needs both workers, whether they poll or sleep.
     std::barrier all(3);
     const auto meet = [](void* state, Index) {
       static_cast<std::barrier<>*>(state)->arrive_and_wait();

@@ -57,7 +57,7 @@ TEST_F(Tasks, RunAgainAndAgainInOneCall) {
     Call call(context, "attention", 64 * sizeof(int), 0);
     const auto numbers = call.shared().take<int>(64);
     std::ranges::fill(numbers, 0);
-    // Plain integers: what one loop wrote the next one sees.
+    // The numbers are plain integers: each loop must see the writes of the loop before it.
     for (int repeat = 0; repeat < 100; ++repeat) {
       call.for_each_task(64, [&](Index task, Arena&) {
         const auto i = static_cast<std::size_t>(task);
@@ -115,7 +115,7 @@ TEST_F(Tasks, AnExceptionReachesTheCaller) {
     for (const Index bad : {0, 1, 50, 99}) {
       EXPECT_EQ(message_of<std::range_error>([&] { fail_at(bad); }), "task " + std::to_string(bad));
     }
-    fail_at(100);  // none: the context is as good as before
+    fail_at(100);  // no task throws: the context is usable
   }
 }
 
@@ -132,7 +132,8 @@ TEST_F(Tasks, AfterAnExceptionNoTaskStarts) {
           call.for_each_task(100'000, [&](Index task, Arena&) {
             ++started;
             if (task == 10) throw std::range_error("ten");
-            // What others begin meanwhile ends when the body that threw has returned.
+            // The tasks that others begin in the meantime end when the body that threw has
+            // returned.
             while (task > 10 && others > 0 && noting.returned() == 0) std::this_thread::yield();
           });
         },
@@ -143,7 +144,7 @@ TEST_F(Tasks, AfterAnExceptionNoTaskStarts) {
 }
 
 TEST_F(Tasks, TheFirstExceptionWins) {
-  // Two tasks meet; one throws at once, the other when the body of the first has returned.
+  // Two tasks meet. One throws at once, the other when the body of the first has returned.
   for (const Index early : {0, 1}) {
     Noting noting(Executor::threads(2));
     Context context(noting.executor());
@@ -181,7 +182,7 @@ TEST_F(Tasks, AStopFlagSetBeforehandLetsNoTaskStart) {
     EXPECT_EQ(message_of<Cancelled>([&] { call_it(20); }), Cancelled("attention").what());
     EXPECT_EQ(message_of<Cancelled>([&] { call_it(1); }), Cancelled("attention").what());
     EXPECT_EQ(started, 0);
-    call_it(0);  // no task, no reading
+    call_it(0);  // without tasks the flag is not read
     stop = false;
     call_it(20);
     EXPECT_EQ(started, 20);
@@ -252,7 +253,7 @@ TEST_F(Tasks, ComputeInTheCallersFloatingPointEnvironment) {
 }
 
 TEST_F(Tasks, LeaveTheCallersThreadsAsTheyWere) {
-  // A caller's thread that rounds downward runs our tasks in between.
+  // In between, a caller's thread that rounds downward runs tasks.
   static std::atomic<int> changed;
   changed = 0;
   Context context(Executor(
@@ -272,7 +273,7 @@ TEST_F(Tasks, LeaveTheCallersThreadsAsTheyWere) {
   EXPECT_EQ(changed, 0);
 }
 
-// ---- a caller's parallel_for that keeps its promise badly -------------------------------------
+// ---- a caller's parallel_for that breaks its contract -----------------------------------------
 
 TEST_F(Tasks, AnExecutorThatRunsNothingIsAnError) {
   Context context(Executor([](void*, Index, Executor::Body, void*) {}, nullptr, 2));

@@ -7,15 +7,17 @@
 #include <cstdlib>
 #include <new>
 
-// Every form is replaced: a sanitizer's own versions would bypass this file. In a separate file
-// they are not inlined; gcc 12 would then report new and free() as a mismatch.
+// Every form of the operators is replaced, because a sanitizer's own versions would bypass this
+// file. They are in a separate file so that they are not inlined; gcc 12 would then report new and
+// free() as a mismatch.
 namespace {
 
 using std::align_val_t;
 using std::nothrow_t;
 using std::size_t;
 
-// Larger requests are rejected here: a sanitizer would end the program instead.
+// The limit above which requests are rejected here, because a sanitizer would end the program
+// instead.
 constexpr size_t kMost = size_t{1} << 40;
 
 std::atomic<long> count{0};

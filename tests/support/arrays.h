@@ -41,7 +41,7 @@ enum class Layout {
 
 inline constexpr std::array kLayouts{Layout::kContiguous, Layout::kPermuted, Layout::kSliced,
                                      Layout::kBroadcast,  Layout::kNegative, Layout::kOffset};
-// Layouts in which every element has its own memory: for results.
+// Layouts in which every element has its own memory, as results need it.
 inline constexpr std::array kOwnLayouts{Layout::kContiguous, Layout::kPermuted, Layout::kSliced,
                                         Layout::kNegative, Layout::kOffset};
 
@@ -64,11 +64,12 @@ inline std::string_view name_of(Layout layout) {
 }
 
 // An array of one dtype, shape and layout in its own memory. All bytes around the elements, and
-// between them where the layout leaves gaps, hold poison: NaN for reals, random bits for others,
-// different in every array. Reading poison shows in the results; writing it shows in intact().
+// between them where the layout leaves gaps, hold poison: NaN for reals, random bits for other
+// types, different in every array. Reading poison shows in the results; writing to it shows in
+// intact().
 class Guarded {
  public:
-  // Elements are 0.
+  // Makes an array whose elements are 0.
   Guarded(DType dtype, const Dims& shape, Layout layout)
       : Guarded(dtype, shape, layout, next_salt()) {}
   Guarded(Guarded&&) = default;
@@ -78,7 +79,7 @@ class Guarded {
   operator View() const { return view_; }       // NOLINT(google-explicit-constructor)
   operator ConstView() const { return view_; }  // NOLINT(google-explicit-constructor)
 
-  // Values in C order; along a repeated axis the last one stays.
+  // Fills with values in C order; along a repeated axis the last one stays.
   Guarded& fill(std::span<const double> values) {
     std::size_t n = 0;
     return fill_by([&] { return values[n++]; });
@@ -87,13 +88,13 @@ class Guarded {
     std::normal_distribution<double> normal(0, deviation);
     return fill_by([&] { return normal(random); });
   }
-  // Integers from low to high, inclusive.
+  // Fills with random integers from low to high, inclusive.
   Guarded& fill_whole(Random& random, Index low, Index high) {
     std::uniform_int_distribution<Index> whole(low, high);
     return fill_by([&] { return static_cast<double>(whole(random)); });
   }
 
-  // Whether every byte outside the elements still holds its poison.
+  // Succeeds if every byte outside the elements still holds its poison.
   testing::AssertionResult intact() const {
     const std::span<const std::uint8_t> now = memory_.values<std::uint8_t>();
     for (std::size_t n = 0; n < now.size(); ++n) {
@@ -107,7 +108,7 @@ class Guarded {
   }
 
  private:
-  // A multiple of every alignment, and wider than any vector store.
+  // The bytes around the elements: a multiple of every alignment, and wider than any vector store.
   static constexpr Index kBand = 256;
 
   static std::uint64_t next_salt() {
@@ -172,8 +173,8 @@ class Guarded {
   }
 
   void write_poison(DType dtype, std::uint64_t salt) {
-    // Knuth's MMIX generator, modulo 2^64; its high bits are the good ones. A Mersenne twister
-    // takes longer than many a call whose arrays these are.
+    // The generator is Knuth's MMIX, modulo 2^64, whose high bits are the good ones. A Mersenne
+    // twister takes longer than many of the calls that use these arrays.
     std::linear_congruential_engine<std::uint64_t, 6364136223846793005, 1442695040888963407, 0>
         random(salt);
     const std::span<std::uint8_t> bytes = memory_.values<std::uint8_t>();
@@ -183,8 +184,8 @@ class Guarded {
     element_byte_.assign(bytes.size(), false);
   }
 
-  // Little-endian: sign and exponent are in the last bytes. With all ones there and in the highest
-  // bit of the mantissa the value is a quiet NaN, whatever the rest.
+  // Numbers are little-endian: sign and exponent are in the last bytes. If these bits and the
+  // highest bit of the mantissa are 1, the value is a quiet NaN whatever the other bits.
   static void write_nans(std::span<std::uint8_t> bytes, DType dtype) {
     const std::size_t size = dtype == DType::kComplex128 ? sizeof(double) : size_of(dtype);
     const std::uint8_t second = dtype == DType::kFloat16    ? 0

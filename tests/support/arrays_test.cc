@@ -133,7 +133,8 @@ TEST(Guarded, RandomValuesHaveTheirMoments) {
     sum += x;
     squares += x * x;
   }
-  // Five standard errors: 3 / sqrt(n) of the mean, sqrt(2 / n) relative of the variance.
+  // The bounds are five standard errors: 3 / sqrt(n) of the mean, sqrt(2 / n) relative of the
+  // variance.
   EXPECT_NEAR(sum / 1e4, 0, 5 * 0.03);
   EXPECT_NEAR(squares / 1e4 / 9, 1, 5 * 0.0142);
 

@@ -24,7 +24,7 @@ class SkipWhatIsLacking : public testing::EmptyTestEventListener {
   }
 };
 
-// gtest_main runs whatever was registered before main.
+// gtest_main runs listeners that were registered before main.
 [[maybe_unused]] const bool kRegistered = [] {
   testing::UnitTest::GetInstance()->listeners().Append(new SkipWhatIsLacking);
   return true;

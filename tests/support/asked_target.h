@@ -9,9 +9,9 @@ namespace qkv::test {
 // For programs whose tests run once per CPU target, with QKV_TARGET in the environment: each test
 // is skipped if this CPU lacks the target.
 
-// QKV_TARGET, or "" if not set.
+// Returns the requested target, QKV_TARGET, or "" if it is not set.
 std::string asked_target();
-// Whether it names an existing target.
+// Returns whether QKV_TARGET names an existing target.
 bool asks_for_known_target();
 
 }  // namespace qkv::test

@@ -25,14 +25,14 @@
 // The comparator of all tests.
 namespace qkv::test {
 
-// got - want| <= absolute + relative * |want|. {0, 0}: equal (0 equals -0).
+// The bound of |got - want| <= absolute + relative * |want|. {0, 0} means equal (0 equals -0).
 struct Bound {
   double relative = 0;
   double absolute = 0;
 };
 
-// The largest relative errors of one rounding: to the type in which sums are made, and to that in
-// which they are stored if it is another.
+// The largest relative errors of one rounding: to the type in which sums are computed, and to the
+// type in which they are stored if it is another.
 struct Rounding {
   double sum, stored;
 };
@@ -42,14 +42,14 @@ inline Rounding rounding_of(DType dtype) {
                                                                                    : 0};
 }
 
-// Never true if exactly one of the two is NaN; NaN agrees with NaN, an infinity with itself.
+// Returns whether `got` is within the bound. NaN agrees only with NaN, and an infinity with itself.
 inline bool agrees(double got, double want, const Bound& bound) {
   if (std::isnan(want)) return std::isnan(got);
   if (!std::isfinite(want) || !std::isfinite(got)) return got == want;
   return std::fabs(got - want) <= bound.absolute + bound.relative * std::fabs(want);
 }
 
-// The elements of any array in C order, as double (complex: the real parts).
+// Returns the elements of any array in C order, as double (for complex numbers the real parts).
 inline std::vector<double> values_of(const ConstView& view) {
   std::vector<double> values;
   if (!view.given()) return values;
@@ -63,7 +63,7 @@ inline std::vector<double> values_of(const ConstView& view) {
 
 namespace detail {
 
-// Enough digits to identify a double.
+// Returns a number with enough digits to identify the double.
 inline std::string shown(double value) {
   std::ostringstream text;
   text << std::setprecision(std::numeric_limits<double>::max_digits10) << value;
@@ -91,8 +91,8 @@ inline testing::AssertionResult refused(std::string_view name, const std::string
 
 // Compares an array of any dtype and layout with the expected values, in C order:
 //   EXPECT_TRUE(compare("dq", dq, want, {1e-6, 1e-7}, "seed 12, case 3"));
-// A failure names the array, the index, got, want, the bound and `replay`, which lets the case be
-// run again. It also counts all elements that disagree.
+// A failure reports the array, the index, got, want, the bound and `replay`, with which the case
+// can be run again. It also counts all elements that disagree.
 inline testing::AssertionResult compare(std::string_view name, const ConstView& got,
                                         std::span<const double> want, const Bound& bound,
                                         std::string_view replay) {
@@ -125,7 +125,7 @@ inline testing::AssertionResult compare(std::string_view name, const ConstView& 
       replay);
 }
 
-// The same for contiguous values in memory.
+// Compares contiguous values in memory with the expected ones.
 template <class T>
   requires(std::is_arithmetic_v<T>)
 testing::AssertionResult compare(std::string_view name, std::span<const T> got,

@@ -8,8 +8,8 @@
 
 namespace qkv::test {
 
-// The text of the qkv::Error that f() throws, prefixed with "TypeError: " for ErrorKind::kType; ""
-// if it throws none. Other exceptions propagate.
+// Returns the text of the qkv::Error that f() throws, prefixed with "TypeError: " for
+// ErrorKind::kType, or "" if it throws none. Other exceptions propagate.
 template <class F>
 std::string error_of(const F& f) {
   try {
@@ -20,7 +20,7 @@ std::string error_of(const F& f) {
   return "";
 }
 
-// The text of what f() throws as E; "" if it throws nothing.
+// Returns the text of the E that f() throws, or "" if it throws nothing.
 template <class E = Error, class F>
 std::string message_of(const F& f) {
   try {

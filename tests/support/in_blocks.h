@@ -8,9 +8,9 @@
 
 namespace qkv::test {
 
-// An independent version of the order of sums over channels (docs/semantics.md): blocks of 64
-// terms, each from zero, are added in ascending order. add(n, sum) returns the sum with term n
-// added.
+// Sums in the order of sums over channels (docs/semantics.md), independently of the library: blocks
+// of 64 terms, each from zero, are added in ascending order. add(n, sum) returns the sum with term
+// n added.
 template <class T, class Add>
 T sum_in_blocks(Index count, const Add& add) {
   T total = 0;

@@ -14,8 +14,9 @@ namespace qkv::test {
 
 inline constexpr std::string_view kReferencePath = "reference";
 
-// The paths that a context may be forced to, one per CPU target available here, the reference last;
-// none for avx512bf16, whose kernels are those of avx512 but for attention of bfloat16.
+// Returns the paths that a context may be forced to, one per CPU target available here, the
+// reference last. There is none for avx512bf16, whose kernels are those of avx512 except for
+// attention of bfloat16.
 inline std::vector<std::string> paths() {
   std::vector<std::string> names;
   for (const std::string_view target : cpu_targets()) {

@@ -2,8 +2,8 @@
 #ifndef QKV_TESTS_SUPPORT_PRECOMPILED_H_
 #define QKV_TESTS_SUPPORT_PRECOMPILED_H_
 
-// What nearly every test includes, compiled once for all test programs. Each file still includes
-// what it uses: QKV_UNITY=OFF compiles without this.
+// The headers that nearly every test includes, compiled once for all test programs. Each file still
+// includes the headers that it uses: QKV_UNITY=OFF compiles without this one.
 #include <algorithm>
 #include <array>
 #include <atomic>

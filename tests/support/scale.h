@@ -10,12 +10,12 @@
 #include <string_view>
 #include <system_error>
 
-// How often a test repeats random draws, and how large its largest sizes are. The environment
-// variable QKV_TEST_SCALE is a percentage; without it everything runs. `make test` runs a few
-// percent, `make check` all.
+// The scale of tests: how often they repeat random draws, and how large their largest sizes are.
+// The environment variable QKV_TEST_SCALE is a percentage; without it everything runs. `make test`
+// runs a few percent, `make check` all.
 namespace qkv::test {
 
-// From 1 to 100.
+// Returns the scale as a percentage from 1 to 100.
 inline int test_scale() {
   static const int percent = [] {
     const char* value = std::getenv("QKV_TEST_SCALE");
@@ -32,14 +32,14 @@ inline int test_scale() {
   return percent;
 }
 
-// Whether everything runs, down to the last combination.
+// True if everything runs, down to the last combination.
 inline bool is_thorough() { return test_scale() == 100; }
 
-// Whether long combinations (types and paths that run the same loops) are skipped. Sanitizer runs
-// are brief.
+// True if long combinations (types and paths that run the same loops) are skipped, as in sanitizer
+// runs.
 inline bool is_brief() { return test_scale() < 5; }
 
-// The number of n repetitions to run at this scale: at least `least`.
+// Returns the number of n repetitions to run at this scale, at least `least`.
 template <class Number>
 Number at_scale(Number n, Number least = 1) {
   return std::max<Number>(least, static_cast<Number>(n * test_scale() / 100));

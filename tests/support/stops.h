@@ -15,7 +15,7 @@
 
 namespace qkv::test {
 
-// The text of the Cancelled that call(context) throws; "" if it ends otherwise.
+// Returns the text of the Cancelled that call(context) throws, or "" if it ends in another way.
 template <class Call>
 std::string cancelled_by(const std::atomic<bool>& stop, const Call& call, Context context = {}) {
   context.set_stop_flag(&stop);
@@ -27,9 +27,9 @@ std::string cancelled_by(const std::atomic<bool>& stop, const Call& call, Contex
   return "";
 }
 
-// The same with a flag that is set in the middle of the call: at its first access to the second
-// half of an array that it reads or writes. From then on it may access at most `pages` of that
-// half, which must have many more, or the call would end by itself.
+// Returns the text of the Cancelled if the flag is set in the middle of the call: at its first
+// access to the second half of an array that it reads or writes. From then on it may access at most
+// `pages` pages of that half, which must have many more, or the call would end by itself.
 template <class Call>
 std::string cancelled_midway(TouchedArray& array, Index pages, const Call& call,
                              Context context = {}) {

@@ -18,10 +18,10 @@
 // Memory that shows how far a call has progressed.
 namespace qkv::test {
 
-// An array in C order whose elements are 0, in its own pages. Memory that is only read is never
+// An array in C order whose elements are 0, in pages of its own. Memory that is only read is never
 // committed, however large it is. While the array is watched, the second half of its pages is
 // inaccessible: the first access to each page faults, and the handler sets a flag, counts the page
-// and makes it accessible. One array at a time.
+// and makes it accessible. Only one array can be watched at a time.
 class TouchedArray {
  public:
   TouchedArray(DType dtype, const Dims& shape)
@@ -41,7 +41,7 @@ class TouchedArray {
   operator View() const { return view_; }       // NOLINT(google-explicit-constructor)
   operator ConstView() const { return view_; }  // NOLINT(google-explicit-constructor)
 
-  // Pages that are watched, and how many of them were accessed last time.
+  // The number of watched pages, and the number of them that were accessed last time.
   Index watched() const { return static_cast<Index>(touched_.size() - touched_.size() / 2); }
   Index touched() const {
     Index count = 0;
@@ -49,7 +49,7 @@ class TouchedArray {
     return count;
   }
 
-  // Watches for its lifetime; `flag` is set at the first access.
+  // Watches the array for its lifetime; `flag` is set at the first access.
   class Watch {
    public:
     Watch(TouchedArray& array, std::atomic<bool>& flag) : array_(array) {
@@ -78,7 +78,7 @@ class TouchedArray {
   };
 
  private:
-  // Afterwards the access is retried. A fault elsewhere recurs, and ends the test.
+  // The access is retried after the handler returns. A fault elsewhere recurs, and ends the test.
   static void handle(int number, siginfo_t* info, void*) {
     TouchedArray& array = *watched_array;
     const auto offset = reinterpret_cast<std::uintptr_t>(info->si_addr) -
