@@ -90,11 +90,11 @@ struct Additive {
   }
 };
 
-// The list of scores, and what their gradients are; std::monostate of one without parameters.
+// The list of scores, and that of their gradients; std::monostate: a score without parameters.
 using Score = std::variant<ScaledDot, Dot, Bilinear, Additive, Cosine>;
 using ScoreGradient = std::variant<std::monostate, BilinearGradient, AdditiveGradient>;
 
-// ---- before the score: what is made of each row of q and of k --------------------------------
+// ---- before the score: transforms of each row of q and of k ----------------------------------
 
 struct QkNormGradient {
   View q{};

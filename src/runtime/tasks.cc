@@ -59,7 +59,7 @@ void Call::run_serially(Index tasks, Task task, const void* state) const {
   }
 }
 
-// ---- what outlives a call -------------------------------------------------------------------
+// ---- memory that outlives a call ------------------------------------------------------------
 
 Lent::Lent(Context& context, std::size_t bytes) : state_(context.state()) {
   swap();
