@@ -159,7 +159,7 @@ Tensor converted_tensor(std::string_view function, const ConstView& view, DType 
 
 Tensor::Tensor(DType dtype, const Dims& shape) {
   if (size_of(dtype) == 0) {
-    throw Error("Tensor", "dtype", "must be a type of elements, got none", ErrorKind::kType);
+    throw Error("Tensor", "dtype", "must be an element type, got none", ErrorKind::kType);
   }
   const Index count = core::count_elements("Tensor", shape);
   const auto bytes = core::checked_multiply(count, static_cast<Index>(size_of(dtype)));

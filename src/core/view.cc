@@ -37,7 +37,7 @@ bool is_aligned(const void* data, DType dtype) {
 
 void check_layout(const void* data, DType dtype, const Dims& shape, const Dims& strides) {
   if (size_of(dtype) == 0) {
-    throw Error("View", "dtype", "must be a type of elements, got none", ErrorKind::kType);
+    throw Error("View", "dtype", "must be an element type, got none", ErrorKind::kType);
   }
   if (shape.rank() != strides.rank()) {
     throw Error("View", "strides",
@@ -66,9 +66,9 @@ void check_layout(const void* data, DType dtype, const Dims& shape, const Dims& 
 
 Dims::Dims(std::span<const Index> values) {
   if (values.size() > static_cast<std::size_t>(kMaxRank)) {
-    throw Error(
-        "Dims", "values",
-        "may be at most " + std::to_string(kMaxRank) + ", got " + std::to_string(values.size()));
+    throw Error("Dims", "values",
+                "must be at most " + std::to_string(kMaxRank) + " numbers, got " +
+                    std::to_string(values.size()));
   }
   std::copy(values.begin(), values.end(), values_.begin());
   rank_ = static_cast<int>(values.size());
@@ -77,8 +77,8 @@ Dims::Dims(std::span<const Index> values) {
 void Dims::push_back(Index value) {
   if (rank_ == kMaxRank) {
     throw Error("Dims", "values",
-                "may be at most " + std::to_string(kMaxRank) + ", got " + std::to_string(value) +
-                    " on top of " + to_string(*this));
+                "must be at most " + std::to_string(kMaxRank) + " numbers, got one more, " +
+                    std::to_string(value) + ", after " + to_string(*this));
   }
   values_[static_cast<std::size_t>(rank_)] = value;
   ++rank_;

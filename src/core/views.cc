@@ -124,7 +124,7 @@ Dims complete_shape(const ConstView& view, const Dims& wanted) {
     if (shape[axis] >= 0) continue;
     if (shape[axis] != -1 || unknown >= 0) {
       throw Error("reshape", "shape",
-                  "may hold sizes and one -1, which is worked out, got " + to_string(wanted));
+                  "may hold sizes and one -1, which is inferred, got " + to_string(wanted));
     }
     unknown = axis;
     shape[axis] = 1;
@@ -133,7 +133,7 @@ Dims complete_shape(const ConstView& view, const Dims& wanted) {
   const Index count = view.element_count();
   if (unknown >= 0 && known == 0) {
     throw Error("reshape", "shape",
-                "has -1 beside a size of 0, any number would do, got " + to_string(wanted));
+                "has -1 next to a size of 0, where any size would fit, got " + to_string(wanted));
   }
   if (unknown >= 0 ? count % known != 0 : count != known) {
     throw Error("reshape", "shape",

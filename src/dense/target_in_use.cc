@@ -123,7 +123,7 @@ double multiply_add_burst(std::string_view target, DType type, Index rounds) {
     }
     if (in_pairs) {
       throw Error(kFunction, "type",
-                  core::text("is bfloat16, of which \"", target, "\" has no products"),
+                  core::text("is bfloat16, for which the target \"", target, "\" has no products"),
                   ErrorKind::kType);
     }
     return type == DType::kFloat32 ? kernels::dot_kernels<float>(candidate).multiply_adds(rounds)

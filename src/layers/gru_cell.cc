@@ -25,9 +25,9 @@ void check_rows(std::string_view function, const layers::NamedView& array, DType
                 const Dims& shape) {
   layers::check_same(function, array, dtype, shape);
   if (array.view.size(1) > 1 && array.view.stride(1) != 1) {
-    throw Error(function, array.name,
-                core::text("must have its channels next to each other, got a stride of ",
-                           array.view.stride(1)));
+    throw Error(
+        function, array.name,
+        core::text("must have contiguous channels, got a stride of ", array.view.stride(1)));
   }
 }
 

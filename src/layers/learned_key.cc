@@ -76,7 +76,7 @@ struct MaskWithLastKey {
   }
   Mask operator()(const MaskMod&) const {
     throw Error("MultiHeadAttention::forward", "masks",
-                "have a user's function, which cannot be asked about the learned key of bias_kv");
+                "include a user's function, which does not know the learned key of bias_kv");
   }
 };
 

@@ -138,7 +138,8 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadConfig& config) : config_(
         text("must divide heads, got ", config_.key_heads, " for ", config.heads, " heads"));
   }
   if (config.sinks && config.zero_attn) {
-    throw Error(kMultiHead, "zero_attn", "is a sink of 0, and sinks are given: take one of them");
+    throw Error(kMultiHead, "zero_attn",
+                "is a sink of 0, which excludes sinks: set only one of them");
   }
   const bool split = config.form == HeadForm::kSplit;
   if (split && config.width % config.heads != 0) {

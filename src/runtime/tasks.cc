@@ -94,7 +94,7 @@ struct Call::Run {
   void work(Index worker) {
     if (worker < 0 || worker >= bodies) {
       throw Error(call.function_, "executor",
-                  "asked for body " + std::to_string(worker) + " of " + std::to_string(bodies));
+                  "requested body " + std::to_string(worker) + " of " + std::to_string(bodies));
     }
     const Block& block = call.state_.worker(worker);
     Arena arena(block.memory(), block.bytes());

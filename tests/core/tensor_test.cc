@@ -81,7 +81,7 @@ TEST(Tensors, RefuseSizesThatOverflow) {
   EXPECT_EQ(error_of([] { Tensor(DType::kInt8, {-1}); }),
             "Tensor: shape has a negative size: [-1]");
   EXPECT_EQ(error_of([] { Tensor(DType::kNone, {0}); }),
-            "TypeError: Tensor: dtype must be a type of elements, got none");
+            "TypeError: Tensor: dtype must be an element type, got none");
 }
 
 TEST(Tensors, MoveLeavesNothingBehind) {

@@ -53,10 +53,10 @@ TEST(Dims, HoldAtMostEight) {
   Dims dims(1, 2, 3, 4, 5, 6, 7, 8);
   EXPECT_EQ(to_string(dims), "[1,2,3,4,5,6,7,8]");
   EXPECT_EQ(error_of([&] { dims.push_back(9); }),
-            "Dims: values may be at most 8, got 9 on top of [1,2,3,4,5,6,7,8]");
+            "Dims: values must be at most 8 numbers, got one more, 9, after [1,2,3,4,5,6,7,8]");
   const std::vector<Index> nine(9, 1);
   EXPECT_EQ(error_of([&] { Dims{std::span<const Index>(nine)}; }),
-            "Dims: values may be at most 8, got 9");
+            "Dims: values must be at most 8 numbers, got 9");
   EXPECT_EQ(Dims(std::span(nine).first(2)), Dims(1, 1));
   EXPECT_EQ(to_string(Dims{}), "[]");
 }
@@ -106,7 +106,7 @@ TEST(Views, RefuseWhatCannotBe) {
   EXPECT_EQ(error_of([&] { View(static_cast<float*>(nullptr), {2}); }),
             "View: data is null but the shape [2] has elements");
   EXPECT_EQ(error_of([&] { View(x, DType::kNone, {2}, {1}); }),
-            "TypeError: View: dtype must be a type of elements, got none");
+            "TypeError: View: dtype must be an element type, got none");
   EXPECT_EQ(error_of([&] { View(reinterpret_cast<char*>(x) + 2, DType::kFloat32, {2}, {1}); }),
             "View: data must be aligned for its elements, got an address that is not for float32 "
             "[2]");
@@ -278,7 +278,7 @@ TEST(Reshape, Counts) {
   EXPECT_EQ(error({5}), "reshape: shape [5] does not hold the 12 elements of float64 [2,6]");
   EXPECT_EQ(error({5, -1}), "reshape: shape [5,-1] does not hold the 12 elements of float64 [2,6]");
   EXPECT_EQ(error({-1, -1}),
-            "reshape: shape may hold sizes and one -1, which is worked out, got [-1,-1]");
+            "reshape: shape may hold sizes and one -1, which is inferred, got [-1,-1]");
   EXPECT_NE(error({-2, 6}), "");
   EXPECT_NE(error({kHuge, 4}), "");
   const View empty(static_cast<float*>(nullptr), {2, 0, 3});
@@ -287,7 +287,7 @@ TEST(Reshape, Counts) {
   EXPECT_EQ(error_of([&] {
               reshape(empty, {0, -1});
             }),
-            "reshape: shape has -1 beside a size of 0, any number would do, got [0,-1]");
+            "reshape: shape has -1 next to a size of 0, where any size would fit, got [0,-1]");
 }
 
 // A reshape of any view either reads its elements in C order, or is rejected because two elements

@@ -190,7 +190,7 @@ TEST(GruErrors, StepsNameTheArgument) {
             prefix + "gates must have the shape [4,8], got float32 [4,2]");
   EXPECT_EQ(forward(x, h, h, gates), prefix + "next must not overlap h");
   EXPECT_EQ(forward(transpose(ConstView(random_tensor(kF32, {3, 4}, 1)), 0, 1), h, next, gates),
-            prefix + "x must have its channels next to each other, got a stride of 4");
+            prefix + "x must have contiguous channels, got a stride of 4");
   EXPECT_EQ(all_bytes(LinearParameters{contiguous(next), {}}),
             all_bytes(LinearParameters{Tensor(kF32, {4, 2}), {}}));
 

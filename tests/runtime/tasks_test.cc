@@ -294,7 +294,7 @@ TEST_F(Tasks, AnExecutorThatCountsFromOneIsAnError) {
               Call call(context, "attention", 0, 0);
               call.for_each_task(5, [](Index, Arena&) {});
             }),
-            "attention: executor asked for body 3 of 3");
+            "attention: executor requested body 3 of 3");
 }
 
 TEST_F(Tasks, AnExecutorsOwnExceptionIsPassedOn) {
