@@ -41,7 +41,7 @@ struct Offsets {
 };
 using Diagonal = std::variant<BottomRight, TopLeft, Offset, Offsets>;
 
-// ---- masks: a pair may attend if all that are given allow it ---------------------------------
+// ---- masks: a pair may attend if all that are given allow it --------------------------------
 
 // Allows j <= i + o.
 struct Causal {

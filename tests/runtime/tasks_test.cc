@@ -273,7 +273,7 @@ TEST_F(Tasks, LeaveTheCallersThreadsAsTheyWere) {
   EXPECT_EQ(changed, 0);
 }
 
-// ---- a caller's parallel_for that breaks its contract -----------------------------------------
+// ---- a caller's parallel_for that breaks its contract ---------------------------------------
 
 TEST_F(Tasks, AnExecutorThatRunsNothingIsAnError) {
   Context context(Executor([](void*, Index, Executor::Body, void*) {}, nullptr, 2));

@@ -40,8 +40,8 @@ struct MultiHeadConfig {
 // Multi-head attention between q [..,Tq,width], k [..,Tk,key_width] and v [..,Tk,value_width]:
 // self-attention when the three are one array, else cross-attention. Leading axes broadcast as in
 // NumPy. With bias_kv there is one more key than in k: in weights, scores and column sums. Heads
-// are merged as [B,H,T,D] -> [B,T,H,D] -> [B,T,H*D]; seed 001 omits the first step and so mixes
-// positions with heads.
+// are merged as [B,H,T,D] -> [B,T,H,D] -> [B,T,H*D]; seed 001 transposes [B*H,T,D] without forming
+// [B,H,T,D] and so mixes positions with heads.
 class QKV_API MultiHeadAttention {
  public:
   struct Parameters {
