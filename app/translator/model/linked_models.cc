@@ -4,9 +4,10 @@
 
 #include <qkv/app/translation_model.h>
 
-// The bytes of a file between two symbols, embedded by the assembler, so that the compiler need not
-// parse millions of numbers. `path` is the file's, in quotes; its hash is there for compiler
-// caches, which see only this text.
+// Embeds a file's bytes between the symbols `name`_begin and `name`_end. The assembler does it, so
+// that the compiler need not parse millions of numbers. `path` is the file's path, in quotes.
+// `hash` is the file's hash: it makes the text differ for compiler caches, which see only this
+// text.
 // clang-format off
 #define QKV_LINK_FILE(name, path, hash)                                       \
   __asm__(".section .rodata\n.balign 64\n"                                   \

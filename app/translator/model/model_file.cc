@@ -25,29 +25,32 @@
 namespace qkv::app {
 namespace {
 
-// What a model is besides its vocabularies and parameters.
+// The settings of a model: everything but its vocabularies, style and parameters.
 struct ModelSettings {
   TranslatorConfig config{};
   Tokenization tokenization = Tokenization::kCharacter;
   LetterCase letters = LetterCase::kKept;
 };
 
-// Of subwords: SentencePiece's model file as uint8 numbers, instead of two vocabularies.
+// The array of a subword model: SentencePiece's model file as uint8 numbers, instead of two
+// vocabularies.
 constexpr const char* kSubwordArray = "subwords";
 
 constexpr Choice<DType> kTypes[] = {{"float32", DType::kFloat32}, {"float64", DType::kFloat64}};
 constexpr Choice<LetterCase> kCases[] = {{"kept", LetterCase::kKept},
                                          {"lower", LetterCase::kLower}};
 
-// Settings that models of earlier versions lack, and what those had. Models that have the same lack
-// them, too: their files keep their bytes.
+// Settings that the files of earlier versions lack, with the value that such models have. A model
+// with that value is written without the setting, so that its file stays bit-identical to earlier
+// versions'.
 struct ImpliedSetting {
   std::string_view name;
   std::string_view value;
 };
 constexpr ImpliedSetting kImplied[] = {{"encoder_layers", "1"}, {"tied_embeddings", "none"}};
 
-// A row of the style's array: a rule, and what it is about.
+// The style's array [rules, 2]: each row is a rule's name and the mark, word or value that it is
+// about.
 constexpr const char* kStyleArray = "target_style";
 constexpr Choice<Spaces> kSpaceRules[] = {{"no space", Spaces::kNone},
                                           {"space before", Spaces::kBefore},
@@ -57,8 +60,8 @@ constexpr const char* kWordRule = "word";
 constexpr const char* kSentenceRule = "sentence";
 constexpr const char* kCapitalStart = "capital";
 
-// The settings, each with its name in files: visit(name, value) for numbers, visit(name, value,
-// names) for the rest.
+// Visits the settings, each with its name in files: visit(name, value) for numbers, and visit(name,
+// value, names) for values that have names.
 template <class AnySettings, class Visit>
 void for_each_setting(AnySettings& settings, const Visit& visit) {
   visit("attention", settings.config.attention, kTranslatorAttentions);
@@ -96,13 +99,13 @@ struct WriteSetting {
   }
 };
 
-// A vocabulary as arrays.
+// A vocabulary as arrays of tokens and counts.
 struct Columns {
   Strings tokens{};
-  Tensor counts{};  // int64, or int32
+  Tensor counts{};  // int64 or int32
 };
 
-// Of all counts, the first is the largest.
+// True if all counts fit 32 bits; the first count is the largest.
 bool fit_32_bits(const Vocabulary& vocabulary) {
   const auto tokens = vocabulary.tokens();
   return tokens.empty() || tokens.front().count <= std::numeric_limits<std::int32_t>::max();
@@ -117,7 +120,7 @@ Columns columns_of(const Vocabulary& vocabulary, ParameterStorage storage) {
     columns.tokens.values.push_back(token.text);
     *count++ = token.count;
   }
-  // A small file, in which eight bytes for each token would be seen.
+  // Eight bytes for each token would be a noticeable part of a small file.
   if (storage != ParameterStorage::kUnchanged && fit_32_bits(vocabulary)) {
     columns.counts = convert(columns.counts, DType::kInt32);
   }
@@ -136,7 +139,7 @@ DType stored_type(ParameterStorage storage, DType computed) {
   return computed;
 }
 
-// Throws for a number that became infinite, or was not finite before.
+// Throws Error for a parameter that is not finite after rounding.
 void check_rounded(const std::string& name, const Tensor& exact, const Tensor& rounded) {
   const Tensor before = convert(exact, DType::kFloat64);
   const Tensor after = convert(rounded, DType::kFloat64);
@@ -148,7 +151,7 @@ void check_rounded(const std::string& name, const Tensor& exact, const Tensor& r
   }
 }
 
-// The parameters as they are stored: views of the model's own, or of rounded copies.
+// The parameters as they are stored: views of the model's own tensors, or of rounded copies.
 class StoredParameters {
  public:
   StoredParameters(const Translator& translator, ParameterStorage storage) {
@@ -167,11 +170,12 @@ class StoredParameters {
   const std::vector<NamedView>& views() const { return views_; }
 
  private:
-  std::vector<Tensor> rounded_{};  // moving a tensor moves no memory
+  // Views stay valid while it grows: moving a tensor moves no memory.
+  std::vector<Tensor> rounded_{};
   std::vector<NamedView> views_{};
 };
 
-// The style as pairs: what is said, and of what. Empty for an empty style, which is not written.
+// The style as rows of rule and value. An empty style has no rows and is not written.
 Strings style_rows(const TextStyle& style) {
   Strings rows;
   const auto put = [&](std::string_view rule, std::string_view value) {
@@ -189,7 +193,7 @@ Strings style_rows(const TextStyle& style) {
 
 // ---- reading ------------------------------------------------------------------------------------
 
-// The arrays of a file; taking one removes it.
+// The arrays of a file that were not taken yet.
 class Contents {
  public:
   Contents(const std::string& file, std::vector<NamedArray> arrays) : file_(file) {
@@ -347,7 +351,7 @@ void add_rule(TextStyle& style, const std::string& rule, const std::string& valu
   }
 }
 
-// Models of earlier versions have none.
+// Reads the style; models of earlier versions have none.
 TextStyle take_style(Contents& contents) {
   TextStyle style;
   if (!contents.has(kStyleArray)) return style;
@@ -362,7 +366,8 @@ TextStyle take_style(Contents& contents) {
   return style;
 }
 
-// Allocates for what is in the file, not for what its settings claim.
+// Compares the sizes in the settings with the count of numbers in the file, so that wrong settings
+// cannot make the model allocate more memory than the file's numbers need.
 void check_sizes(const Contents& contents, const TranslatorConfig& config) {
   const Index held = contents.element_count();
   const auto check = [&](std::string_view name, Index rows, Index columns) {
@@ -381,7 +386,8 @@ void check_sizes(const Contents& contents, const TranslatorConfig& config) {
       check("hidden", config.hidden, config.target_tokens);
       break;
     case TiedEmbeddings::kOutput:
-      check("embedding", config.embedding, config.embedding);  // less than the readout
+      // A lower bound: the readout is larger.
+      check("embedding", config.embedding, config.embedding);
       break;
   }
   check("embedding", config.embedding, config.source_tokens);
@@ -391,7 +397,7 @@ void check_sizes(const Contents& contents, const TranslatorConfig& config) {
   }
 }
 
-// Numbers of 16 bits are widened, which changes none of them.
+// Reads the parameters. Widening 16-bit numbers is exact.
 void take_parameters(Contents& contents, Translator& translator) {
   for_each_parameter(translator, [&](const BasicParameter<Tensor>& parameter) {
     Tensor read = contents.take<Tensor>(parameter.name);
@@ -424,7 +430,7 @@ TranslationModel model_from(const std::string& file, std::vector<NamedArray> arr
   Contents contents(file, std::move(arrays));
   try {
     return model_from(contents);
-  } catch (const Error& error) {  // about the settings and vocabularies
+  } catch (const Error& error) {  // from checks of the settings and vocabularies
     contents.fail(error.what());
   }
 }

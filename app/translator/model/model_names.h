@@ -16,7 +16,7 @@
 #include "text/choice.h"
 #include "translator/passes/attention_form.h"
 
-// What settings of a translator are called, in its file and by who types them.
+// The names of a translator's settings, in model files and on the command line.
 namespace qkv::app {
 
 constexpr Choice<TranslatorAttention> named(TranslatorAttention attention) {
@@ -35,14 +35,15 @@ inline constexpr Choice<SubwordAlgorithm> kSubwordAlgorithms[] = {
     {"unigram", SubwordAlgorithm::kUnigram}, {"bpe", SubwordAlgorithm::kBpe}};
 inline constexpr Choice<TiedEmbeddings> kTiedEmbeddings[] = {{"none", TiedEmbeddings::kNone},
                                                              {"output", TiedEmbeddings::kOutput}};
-// What `qkv train` trains is float32.
+// The storage types of `qkv train`, whose models compute in float32.
 inline constexpr Choice<ParameterStorage> kParameterStorages[] = {
     {"f32", ParameterStorage::kUnchanged},
     {"f16", ParameterStorage::kFloat16},
     {"bf16", ParameterStorage::kBFloat16}};
 
-// The option of `qkv train` for each setting of config.json that is not called like it: the option
-// of batch_tokens is --batch-tokens. Empty: there is none.
+// The options of `qkv train` for settings of config.json whose option has another name. By default
+// the option is the setting's name: batch_tokens is --batch-tokens. An empty option means that none
+// sets it.
 struct SettingOption {
   std::string_view setting;
   std::string_view option;
@@ -66,7 +67,7 @@ inline constexpr SettingOption kSettingOptions[] = {{"data", "DATA"},
                                                     {"validate_every", "--valid-freq"},
                                                     {"save_every", "--save-freq"}};
 
-// The option that sets it, "--lr" or "DATA"; empty if there is none.
+// The option that sets a setting, such as "--lr" or "DATA"; empty if there is none.
 inline std::string option_of(std::string_view setting) {
   const auto* other = std::ranges::find(kSettingOptions, setting, &SettingOption::setting);
   if (other != std::end(kSettingOptions)) return std::string(other->option);

@@ -17,13 +17,14 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 using Tokens = std::vector<std::string>;
 
-// None of a text without anything to see, of which a model of characters would make something up.
+// The tokens of a text. A text without visible characters has none; a character model would invent
+// a translation for its blanks.
 Tokens tokens_of(const TranslationModel& model, const std::string& text) {
   Tokens tokens = model.tokenizer.split(text);
   return is_blank(text) ? Tokens() : tokens;
 }
 
-// Whether unknown tokens are copied. Throws Error if they cannot be.
+// True if unknown tokens are copied. Throws Error if the caller requires it and the model cannot.
 bool copies_unknown(const TranslationModel& model, UnknownTokens unknown) {
   const bool looks = model.translator.config().attention != TranslatorAttention::kNone;
   if (unknown == UnknownTokens::kCopied && !looks) {
@@ -34,13 +35,13 @@ bool copies_unknown(const TranslationModel& model, UnknownTokens unknown) {
   return unknown != UnknownTokens::kKept && looks;
 }
 
-// Writes translations of texts as people do.
+// Writes the text of translations with spaces and capitals.
 class Writer {
  public:
   explicit Writer(const TranslationModel& model) : model_(model) {}
 
-  // Unknown tokens are copied if the translation says which they are. A copied word keeps its
-  // spelling: it comes after the capitals.
+  // The text of the translation of `text`. Unknown tokens are copied if the translation has their
+  // source tokens. Capitals are restored first, so that a copied word keeps its spelling.
   std::string write(const std::string& text, const Translation& translation) const {
     const bool needs_capitals = model_.tokenizer.letters() == LetterCase::kLower;
     const bool has_words = model_.tokenizer.tokenization() == Tokenization::kWord;
@@ -65,7 +66,8 @@ class Writer {
   const TranslationModel& model_;
 };
 
-// The tokens as the model read or wrote them; unknown ones as typed.
+// A result without its member `text`. Source tokens are the tokenizer's, also where the vocabulary
+// lacks them; target tokens are the vocabulary's, so that unknown ones are "<unk>".
 TranslatedText text_of(const TranslationModel& model, Tokens source, Translation translation) {
   TranslatedText result;
   result.source = std::move(source);

@@ -56,7 +56,7 @@ std::optional<Linear> linear_if(bool wanted, const TranslatorConfig& c, Index in
   return Linear(in, c.hidden, bias, c.dtype);
 }
 
-// Tied, it has no weight of its own.
+// The output layer. With tied embeddings it has no weight of its own.
 Linear output_of(const TranslatorConfig& c) {
   Linear output(readout_width(c), c.target_tokens, true, c.dtype);
   if (c.tied_embeddings == TiedEmbeddings::kOutput) output.parameters().weight = Tensor();
@@ -94,7 +94,7 @@ auto zeros_of(const std::optional<Layer>& layer) {
   return layer ? std::optional(layer->zero_gradients()) : std::nullopt;
 }
 
-// The parameters or gradients that exist.
+// Names and shapes of the parameters or gradients that exist.
 template <class Parts>
 std::vector<std::string> listed(const Parts& parts) {
   std::vector<std::string> all;
@@ -138,7 +138,8 @@ TranslatorGradients Translator::zero_gradients() const {
           .output = layers_.output.zero_gradients()};
 }
 
-// A pass that fails leaves `run` unchanged: the next one draws what this one should have drawn.
+// Computes on a copy of `run`, so that a pass that fails leaves it unchanged and the next pass
+// draws the same dropout.
 TranslationLoss Translator::loss(std::span<const TokenPair> pairs, RunState& run,
                                  Context& context) const {
   TranslatorPass pass("Translator::loss", config_, layers_, pairs, context);

@@ -8,13 +8,13 @@
 
 namespace qkv::app {
 
-// What a translator needs for a way of looking at the source.
+// The parameters that a translator has for one kind of attention to the source.
 struct AttentionForm {
-  std::string_view name;       // in model files and commands
-  bool has_units = false;      // an additive score's W_q, W_k and v
-  bool has_matrix = false;     // a bilinear score's W
-  bool projects_keys = false;  // the source's states become keys as wide as the decoder's state
-  bool has_heads = false;      // queries, values and the heads' results are projected too
+  std::string_view name;       // name in model files and commands
+  bool has_units = false;      // W_q, W_k and v of an additive score
+  bool has_matrix = false;     // W of a bilinear score
+  bool projects_keys = false;  // source states are projected to keys as wide as the decoder's state
+  bool has_heads = false;      // queries, values and the heads' outputs are projected too
 };
 
 constexpr AttentionForm form_of(TranslatorAttention attention) {

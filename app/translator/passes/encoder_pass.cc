@@ -41,7 +41,7 @@ void EncoderPass::embed(RunState& run) {
 void EncoderPass::backward(const Tensor& d_states, const Tensor& d_last,
                            TranslatorGradients& gradients) {
   Tensor d_embedded(config_.dtype, embedded_.shape());
-  Tensor d_lasts(config_.dtype, last_.shape());  // only the last layer's are looked at
+  Tensor d_lasts(config_.dtype, last_.shape());  // only the last layer's gradients are nonzero
   copy(d_last, of_last_layer(d_lasts.view()));
   layers_.encoder.backward(saved_gru_, {d_states, d_lasts}, {d_embedded, {}}, gradients.encoder,
                            context_);

@@ -4,10 +4,11 @@
 
 #include <qkv/app/translator.h>
 
-// The layer after the readout: its weight may be the target embedding's (Press and Wolf 2017).
+// The layer from the readout to logits. Its weight may be that of the target embedding (Press and
+// Wolf 2017).
 namespace qkv::app {
 
-// The width of t_i, which is a row's of that weight.
+// The width of t_i and of the rows of the output layer's weight.
 inline Index readout_width(const TranslatorConfig& config) {
   switch (config.tied_embeddings) {
     case TiedEmbeddings::kNone:
@@ -18,7 +19,7 @@ inline Index readout_width(const TranslatorConfig& config) {
   return config.hidden;
 }
 
-// The weight [target tokens, readout_width], of the layers or of their gradients.
+// The output layer's weight [target tokens, readout_width] among the layers or their gradients.
 template <class Parts>
 auto& output_weight(const TranslatorConfig& config, Parts& parts) {
   return config.tied_embeddings == TiedEmbeddings::kOutput
@@ -26,7 +27,8 @@ auto& output_weight(const TranslatorConfig& config, Parts& parts) {
              : qkv::detail::parameters_of(parts.output).weight;
 }
 
-// How the target embedding's gradient is written after the output layer's: tied, it holds a part.
+// How the target embedding's gradient is written after the output layer's. With tied embeddings it
+// already holds the output layer's part.
 inline Write embedding_after_output(const TranslatorConfig& config) {
   return config.tied_embeddings == TiedEmbeddings::kOutput ? Write::kAccumulate : Write::kOverwrite;
 }

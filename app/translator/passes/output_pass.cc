@@ -11,12 +11,13 @@
 namespace qkv::app {
 namespace {
 
-// Rows of logits at a time: the weight and its gradient are read once for them, so there should be
-// many, but about 2^22 numbers bound the memory of large vocabularies. Whole blocks of the sum over
-// rows: their order is that of all rows at once.
+// The number of rows whose logits are computed at once. The weight and its gradient are read once
+// for them, so there should be many, but about 2^22 numbers bound the memory of large vocabularies.
+// It is a multiple of the block of gradient sums, so that the order of summation is that of all
+// rows at once.
 Index logits_at_once(Index V) {
   constexpr Index kLogits = Index{1} << 22;
-  constexpr Index kMostBlocks = 3;  // 384 rows are whole tiles of 6 as well
+  constexpr Index kMostBlocks = 3;  // 384 rows are also whole tiles of 6 rows
   return std::clamp<Index>(kLogits / V / core::kGradientBlock, 1, kMostBlocks) *
          core::kGradientBlock;
 }
@@ -38,7 +39,7 @@ TranslationLoss OutputPass::loss_and_gradients(TranslatorGradients& gradients) {
   return predict(&gradients);
 }
 
-// Several rows at a time: logits, loss, and the gradients through the layer.
+// Computes logits, loss and the layer's gradients for several rows at a time.
 TranslationLoss OutputPass::predict(TranslatorGradients* gradients) {
   const auto N = static_cast<Index>(targets_.size());
   if (N == 0) return {};
@@ -47,7 +48,7 @@ TranslationLoss OutputPass::predict(TranslatorGradients* gradients) {
   const PackedLinear output = packed_output(config_, layers_, context_);
   const CrossEntropy cross_entropy(config_.label_smoothing);
   Tensor logits(config_.dtype, {at_once, V});
-  Tensor losses(config_.dtype, {2, N});  // with smoothed labels, and log-probabilities
+  Tensor losses(config_.dtype, {2, N});  // losses with smoothed labels; log-probabilities
   CrossEntropy::Saved saved;
   for (Index first = 0; first < N; first += at_once) {
     const Index count = std::min(at_once, N - first);

@@ -7,23 +7,25 @@
 
 #include <qkv/app/translator.h>
 
-// The output layer on the target tokens of a batch, whichever passes they come from: one gradient
-// of its weight, summed over rows in one order, and no rows for padding.
+// The output layer on all target tokens of a batch. They may come from several TranslatorPasses:
+// the weight then has one gradient, summed over rows in one fixed order. There are no rows for
+// padding.
 namespace qkv::app {
 
 class OutputPass {
  public:
-  // `targets`: of all rows, none of them padding. The others must outlive the pass.
+  // `targets` are the token ids of all rows, none of them padding. Other arguments must outlive the
+  // pass.
   OutputPass(const TranslatorConfig& config, const TranslatorLayers& layers,
              std::vector<std::int32_t> targets, Context& context);
 
-  // Rows of t_i [count, readout_width()]: to be written before a loss is computed.
+  // Rows of t_i [count, readout_width()], to be written before a loss is computed.
   View rows(Index first, Index count) { return slice(rows_, 0, first, first + count); }
-  // Their gradients: to be read after loss_and_gradients().
+  // Gradients of the rows [count, readout_width()], to be read after loss_and_gradients().
   View d_rows(Index first, Index count) { return slice(d_rows_, 0, first, first + count); }
 
   TranslationLoss loss();
-  // Overwrites the gradients of the output's weight, tied or not, and bias.
+  // Overwrites the gradients of the output layer's bias and of its weight, which may be tied.
   TranslationLoss loss_and_gradients(TranslatorGradients& gradients);
 
  private:

@@ -8,13 +8,13 @@
 
 namespace qkv::app {
 
-// The decoder's weights as its products take them.
+// The decoder's weights, packed for matrix products.
 struct PackedDecoder {
   PackedDecoder(const TranslatorConfig& config, const TranslatorLayers& layers, Context& context)
       : cell(layers.decoder, context),
         readout(layers.readout.parameters(), context),
         output(packed_output(config, layers, context)) {}
-  // The same weights, computing on another context.
+  // Shares the packed weights of `packed` and computes on another context.
   PackedDecoder(const PackedDecoder& packed, Context& context)
       : cell(packed.cell, context),
         readout(packed.readout, context),

@@ -9,8 +9,8 @@
 
 namespace qkv::app {
 
-// Runs f(0..count-1), each once, on the executor. If some throw, the exception of the lowest index
-// is rethrown after all have ended.
+// Runs f(0), ..., f(count-1) once each on the executor. If some of them throw, the exception of the
+// lowest index is rethrown after all have ended.
 template <class F>
 void for_each_task(const Executor& executor, Index count, const F& f) {
   struct Tasks {

@@ -9,7 +9,7 @@
 namespace qkv::app {
 namespace {
 
-// x [n,B,heads*D] -> [B,heads,n,D], a view.
+// A view of x [n,B,heads*D] as [B,heads,n,D].
 template <class AnyView>
 AnyView split_steps(const AnyView& x, Index heads) {
   const Index width = x.size(2) / heads;
@@ -17,13 +17,13 @@ AnyView split_steps(const AnyView& x, Index heads) {
                  {x.stride(1), width * x.stride(2), x.stride(0), x.stride(2)});
 }
 
-// x [B,Ts,heads*D] -> [B,heads,Ts,D], likewise.
+// A view of x [B,Ts,heads*D] as [B,heads,Ts,D].
 template <class AnyView>
 AnyView split_keys(const AnyView& x, Index heads) {
   return split_steps(permute(x, {1, 0, 2}), heads);
 }
 
-// lse [1,B,heads] -> [B,heads,1].
+// A view of lse [1,B,heads] as [B,heads,1].
 template <class AnyView>
 AnyView lse_of(const AnyView& lse) {
   return permute(lse, {1, 2, 0});
@@ -34,7 +34,7 @@ Additive additive_score(const AdditiveAttention& layer) {
   return {.wq = p.w_q, .wk = p.w_k, .v = p.v};
 }
 
-// Writes into the gradients that were requested.
+// Copies the gradients that the caller requested.
 template <class P>
 void copy_parameters(const P& from, P& to) {
   for_each_parameter(from, to, [](const auto& p, Tensor& target) { copy(p.value, target); });
@@ -101,7 +101,7 @@ void SourceMemory::project_keys(Index steps) {
   }
 }
 
-// Both directions' last states, independent of the decoder's state.
+// Writes the last states of both directions, which do not depend on the decoder's state.
 void SourceMemory::see_last(const View& seen) const {
   const Index H = config_.hidden;
   for (Index direction = 0; direction < 2; ++direction) {
@@ -132,7 +132,7 @@ Options SourceMemory::options() const {
   return options;
 }
 
-// q [n,B,.] in the shape of the call.
+// The inputs of one attention call with queries q [n,B,.].
 Inputs SourceMemory::inputs(const ConstView& q) const {
   const Index heads = head_count(config_);
   return {split_steps(q, heads), split_keys(keys_, heads), split_keys(values_, heads)};
@@ -191,7 +191,7 @@ void SourceMemory::look_back(Index step, const ConstView& s, const ConstView& se
     merge_->backward_input(d_seen, entry(kept_.d_heads.view(), step));  // undoes merge_
   }
   const Index heads = head_count(config_);
-  InputGradients gradients;  // undoes attend()
+  InputGradients gradients;  // for the backward pass of attend()
   gradients.q = split_steps(dq, heads);
   gradients.v = split_keys(d_values_.view(), heads);
   gradients.write = Write::kAccumulate;
@@ -206,7 +206,7 @@ void SourceMemory::look_back(Index step, const ConstView& s, const ConstView& se
 void SourceMemory::finish(const ConstView& s, const ConstView& d_seen, const View& d_states,
                           const View& d_last, TranslatorGradients& gradients) {
   if (none()) {
-    // Every step saw the same.
+    // The context was equal in every step, so all steps add to one gradient.
     const Index H = config_.hidden;
     for (Index step = 0; step < d_seen.size(0); ++step) {
       for (Index direction = 0; direction < 2; ++direction) {
@@ -221,7 +221,7 @@ void SourceMemory::finish(const ConstView& s, const ConstView& d_seen, const Vie
   if (additive_steps_) {
     return additive_steps_->finish({s, d_seen}, d_states, d_states, *gradients.additive);
   }
-  begin_undoing();  // there may have been no step
+  begin_undoing();  // allocates the gradients even if there was no step
   if (layers_.value) {
     layers_.value->backward(saved_value_, d_values_, d_states, *gradients.value, Write::kOverwrite,
                             context_);
@@ -237,7 +237,7 @@ void SourceMemory::finish(const ConstView& s, const ConstView& d_seen, const Vie
 
 void SourceMemory::finish_projections(const ConstView& s, const ConstView& d_seen,
                                       const View& d_states, TranslatorGradients& gradients) {
-  // Accumulates into the states' gradient, overwrites the parameters'.
+  // Adds to the states' gradient and overwrites the parameters' gradients.
   Tensor d_from_keys(config_.dtype, d_states.shape());
   layers_.key->backward(saved_key_, d_keys_, d_from_keys, *gradients.key, Write::kOverwrite,
                         context_);

@@ -9,49 +9,54 @@
 
 #include "layers/additive_steps.h"
 
-// What the decoder attends to, for any attention: keys are projected once for all looks.
+// The keys and values that the decoder attends to, for any kind of attention. Keys are projected
+// once for all decoder steps.
 namespace qkv::app {
 
 // The encoder's result for B sources.
 struct EncodedSources {
   ConstView states{};   // [B,Ts,2 hidden]
-  ConstView last{};     // [2,B,hidden]: of each direction
+  ConstView last{};     // [2,B,hidden]: the last state of each direction
   ConstView lengths{};  // [B] int32
 };
 
-// The width C of what the decoder sees.
+// The width C of the context c_i.
 Index context_width(const TranslatorConfig& config);
 
-// Heads of a look, as in weights [B,heads,n,Ts].
+// The number of heads, as in weights [B,heads,n,Ts].
 Index head_count(const TranslatorConfig& config);
 
 class SourceMemory {
  public:
-  // All arguments must outlive the memory unchanged. `steps`: of the numbered looks below.
+  // All arguments must outlive the memory unchanged. `steps` is the number of steps that can be
+  // undone, 0 if there is no backward pass.
   SourceMemory(const TranslatorConfig& config, const TranslatorLayers& layers,
                const EncodedSources& sources, Index steps, Context& context);
 
-  // s [n,B,hidden] -> seen [n,B,C]. `weights` [B,heads,n,Ts] may be absent; not filled for kNone.
+  // Attends with the states s [n,B,hidden]: writes the contexts `seen` [n,B,C]. `weights`
+  // [B,heads,n,Ts] may be absent; it is not filled for kNone.
   void look(const ConstView& s, const View& seen, const View& weights);
 
-  // Look number `step`, n = 1, which can be undone: s and seen must not change until then.
+  // Attends in decoder step `step` with s [1,B,hidden], so that look_back() can undo it. s and seen
+  // must not change until then.
   void look(Index step, const ConstView& s, const View& seen);
-  // Undoes it: adds to ds [1,B,hidden]. Gradients of the sources and of the
-  // parameters are accumulated.
+  // The backward pass of look() in that step: adds to ds [1,B,hidden], and accumulates the
+  // gradients of the sources and of the parameters.
   void look_back(Index step, const ConstView& s, const ConstView& seen, const ConstView& d_seen,
                  const View& ds);
-  // After all looks have been undone; s, d_seen [steps,B,.] are those of all. Overwrites d_states
-  // [B,Ts,2 hidden] and the attention's gradients, adds to d_last [2,B,hidden].
+  // Ends the backward pass after look_back() of all steps; s and d_seen [steps,B,.] are those of
+  // all steps. Overwrites d_states [B,Ts,2 hidden] and the attention's gradients, adds to d_last
+  // [2,B,hidden].
   void finish(const ConstView& s, const ConstView& d_seen, const View& d_states, const View& d_last,
               TranslatorGradients& gradients);
 
  private:
-  // Saved for undoing looks.
+  // Arrays that the steps save for their backward pass.
   struct Kept {
     Tensor lse;      // [steps,B,heads]
-    Tensor query;    // [steps,B,hidden] projected, with heads
+    Tensor query;    // [steps,B,hidden] projected queries, with heads
     Tensor heads;    // [steps,B,hidden] the heads' outputs
-    Tensor d_query;  // gradients of both
+    Tensor d_query;  // gradients of `query` and of `heads`
     Tensor d_heads;
   };
 
@@ -70,14 +75,14 @@ class SourceMemory {
   EncodedSources sources_;
   Context& context_;
   Tensor projected_keys_;    // [B,Ts,hidden]
-  Tensor projected_values_;  // the same, with heads
-  ConstView keys_, values_;  // these or the states
+  Tensor projected_values_;  // [B,Ts,hidden] with heads
+  ConstView keys_, values_;  // the projections, or the encoder's states
   Linear::Saved saved_key_, saved_value_;
-  std::optional<AdditiveMemory> additive_;               // of looks without a number
-  std::optional<layers::AdditiveSteps> additive_steps_;  // of numbered ones
+  std::optional<AdditiveMemory> additive_;               // of look() without a step
+  std::optional<layers::AdditiveSteps> additive_steps_;  // of look() with a step
   std::optional<PackedLinear> query_, merge_;
   Kept kept_;
-  Tensor d_keys_, d_values_;  // not with additive_steps_, which keeps them
+  Tensor d_keys_, d_values_;  // absent with additive_steps_, which keeps its own
   std::optional<BilinearAttention::Parameters> d_bilinear_;
 };
 

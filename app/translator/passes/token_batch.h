@@ -11,7 +11,7 @@
 
 namespace qkv::app {
 
-// Token lists of one side, padded to the longest.
+// Token lists of sources or of targets, padded to the longest.
 struct TokenBatch {
   Index count = 0;
   Index longest = 0;
@@ -23,8 +23,8 @@ struct TokenBatch {
 
 using TokenList = std::span<const std::int32_t>;
 
-// Throws Error naming `function` and `argument` for an empty list, and for ids that are not in
-// [0, tokens) or are padding.
+// Pads the lists to a batch. Throws Error naming `function` and `argument` for an empty list, and
+// for ids that are padding or not in [0, tokens).
 TokenBatch token_batch(std::string_view function, std::string_view argument,
                        std::span<const TokenList> lists, Index tokens);
 

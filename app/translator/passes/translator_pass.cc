@@ -20,7 +20,7 @@ std::vector<TokenList> side(std::span<const TokenPair> pairs, TokenList TokenPai
   return lists;
 }
 
-// [B,Tt] -> [Tt,B].
+// The ids [B,Tt] of a batch in the order [Tt,B].
 std::vector<std::int32_t> by_steps(const TokenBatch& batch) {
   std::vector<std::int32_t> ids;
   ids.reserve(batch.ids.size());
@@ -32,20 +32,20 @@ std::vector<std::int32_t> by_steps(const TokenBatch& batch) {
   return ids;
 }
 
-// The decoder's inputs: the start token, then the preceding tokens.
+// The decoder's input tokens: the start token, then the preceding target tokens.
 std::vector<std::int32_t> tokens_before(const std::vector<std::int32_t>& ids, Index B) {
   std::vector<std::int32_t> before(ids.size(), Vocabulary::kStart);
   std::copy(ids.begin(), ids.end() - B, before.begin() + B);
   return before;
 }
 
-// Copies rows of all positions [N,C] to those that are live [n,C], or back: f(position, n).
+// Calls f(position, n) for each live position, that is each target that is not padding.
 template <class F>
 void for_each_live(const std::vector<Index>& live, const F& f) {
   for (std::size_t n = 0; n < live.size(); ++n) f(live[n], static_cast<Index>(n));
 }
 
-// The live rows of `from` [N,C].
+// The live rows of `from` [N,C], as [n,C].
 Tensor gathered(const ConstView& from, const std::vector<Index>& live) {
   Tensor to(from.dtype(), {std::ssize(live), from.size(1)});
   with_type(from.dtype(), [&]<class T>() {
@@ -57,7 +57,7 @@ Tensor gathered(const ConstView& from, const std::vector<Index>& live) {
   return to;
 }
 
-// Undoes it: the other rows of `to` stay as they are.
+// Copies the rows of `from` [n,C] to the live rows of `to` [N,C]; its other rows stay unchanged.
 void scatter(const Tensor& from, const std::vector<Index>& live, const View& to) {
   with_type(to.dtype(), [&]<class T>() {
     for_each_live(live, [&](Index position, Index n) {
@@ -152,7 +152,7 @@ void TranslatorPass::decode(RunState& run) {
   }
 }
 
-// From the last step to the first; d_rows_ holds the readout's gradients.
+// Goes from the last step to the first; d_rows_ initially holds the readout's gradients.
 void TranslatorPass::decode_backward(TranslatorGradients& gradients, Write embedding) {
   const Index H = config_.hidden;
   const Index width = layers_.decoder.parameters().weight_ih.size(1);
@@ -160,7 +160,7 @@ void TranslatorPass::decode_backward(TranslatorGradients& gradients, Write embed
   Tensor d_input(config_.dtype, {1, B_, width});
   Tensor d_state(config_.dtype, {1, B_, H});
   for (Index t = steps_ - 1; t >= 0; --t) {
-    const View ds = states(d_rows_, t, 1);  // of s_{t-1}: so far only the readout's
+    const View ds = states(d_rows_, t, 1);  // of s_{t-1}; holds the readout's part
     cell_->backward(rows_of(entry(ConstView(gates_), t)), rows_of(states(rows_, t, 1)),
                     rows_of(states(d_rows_, t + 1, 1)), rows_of(d_input.view()),
                     rows_of(d_state.view()), rows_of(entry(d_gates_.view(), t)));
@@ -184,7 +184,8 @@ void TranslatorPass::decode_backward(TranslatorGradients& gradients, Write embed
 
 // ---- the readout ----------------------------------------------------------------------------
 
-// t_i: the larger of each pair of the readout (Goodfellow et al. 2013, with 2 pieces).
+// Writes t_i, the larger number of each pair of the readout (maxout with two pieces, Goodfellow et
+// al. 2013).
 void TranslatorPass::read_out(RunState& run, const View& largest) {
   const ConstView all = rows_of(slice(ConstView(rows_), 0, 1, 1 + steps_));
   if (has_padding()) live_rows_ = gathered(all, live_);
@@ -198,7 +199,7 @@ void TranslatorPass::read_out(RunState& run, const View& largest) {
 void TranslatorPass::read_out_backward(const View& d_largest, TranslatorGradients& gradients) {
   d_rows_ = Tensor(config_.dtype, rows_.shape());
   dropout_.backward(saved_readout_dropout_, d_largest, d_largest);
-  larger_of_pairs_backward(d_largest, pairs_);  // pairs_ become their gradients
+  larger_of_pairs_backward(d_largest, pairs_);  // pairs_ become gradients
   const View all = rows_of(slice(d_rows_.view(), 0, 1, 1 + steps_));
   Tensor d_live;
   if (has_padding()) d_live = Tensor(config_.dtype, live_rows_.shape());

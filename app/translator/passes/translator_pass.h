@@ -11,33 +11,34 @@
 #include "translator/passes/source_memory.h"
 #include "translator/passes/token_batch.h"
 
-// A batch of pairs through the translator, forward and backward (Bahdanau et al. 2015, appendix A).
+// The pass of a batch of sentence pairs through the translator, forward and backward (Bahdanau et
+// al. 2015, appendix A).
 namespace qkv::app {
 
-// The encoder on a batch of sources.
+// The encoder's pass on a batch of sources.
 class EncoderPass {
  public:
   EncoderPass(const TranslatorConfig& config, const TranslatorLayers& layers, TokenBatch sources,
               Context& context);
 
   void forward(RunState& run);
-  // Without dropout, where no backward pass follows: keeps nothing for one.
+  // The forward pass without dropout that keeps nothing for a backward pass.
   void evaluate(const GruStack::Packed& packed);
-  // Undoes forward(): d_states [B,Ts,2 hidden], d_last [2,B,hidden].
+  // The backward pass of forward(), from d_states [B,Ts,2 hidden] and d_last [2,B,hidden].
   void backward(const Tensor& d_states, const Tensor& d_last, TranslatorGradients& gradients);
 
   EncodedSources result() const {
     return {states_, of_last_layer(ConstView(last_)), sources_.lengths};
   }
-  // The decoder's first state [1,B,hidden]: tanh(start(last of the backward direction)).
+  // The decoder's first state [1,B,hidden]: tanh(start(last state of the backward direction)).
   void start(const View& state);
-  // Undoes it: overwrites `d_state` as scratch, adds to d_last.
+  // The backward pass of start(): overwrites `d_state` as scratch, adds to d_last.
   void start_backward(const ConstView& state, const View& d_state, const View& d_last,
                       TranslatorGradients& gradients);
 
  private:
   void embed(RunState& run);
-  // Of states [2 layers,B,hidden]: [2,B,hidden].
+  // The last layer's part [2,B,hidden] of states [2 layers,B,hidden].
   template <class AnyView>
   AnyView of_last_layer(const AnyView& states) const {
     return slice(states, 0, states.size(0) - 2, states.size(0));
@@ -57,24 +58,25 @@ class EncoderPass {
   Linear::Saved saved_start_;
 };
 
-// Pairs with known targets: teacher forcing, the decoder's input is the correct previous token. The
-// pass ends at the readout, and its backward pass begins there: the output layer takes the rows of
-// several passes at once (models/output_pass.h).
+// The pass of sentence pairs with known targets by teacher forcing: the decoder's input is the
+// correct previous token. The pass ends at the readout, and its backward pass begins there, since
+// the output layer takes the rows of several passes at once (translator/passes/output_pass.h).
 class TranslatorPass {
  public:
-  // `function` is the name in errors. `decoder`, if given, has packed the layers' cell.
+  // `function` is the name in errors. `decoder`, if given, holds the packed weights of the
+  // decoder's cell.
   TranslatorPass(std::string_view function, const TranslatorConfig& config,
                  const TranslatorLayers& layers, std::span<const TokenPair> pairs, Context& context,
                  const GruCell::Steps* decoder = nullptr);
 
-  // The targets without padding, step by step; a row of the readout for each.
+  // The targets without padding, step by step; the readout has one row for each.
   const std::vector<std::int32_t>& targets() const { return live_targets_; }
 
-  // t_i for each of targets(): readout [targets, readout_width()].
+  // Writes t_i for each of targets(): readout [targets, readout_width()].
   void forward(RunState& run, const View& readout);
-  // Undoes it, after forward(); d_readout serves as scratch. Overwrites all
-  // gradients but those of the output layer; adds to the target embedding's if `embedding` says so,
-  // as where that holds the output layer's part of a tied weight.
+  // The backward pass of forward(); uses d_readout as scratch. Overwrites all gradients but those
+  // of the output layer. `embedding` says whether the target embedding's gradient is overwritten or
+  // added to: with tied embeddings it already holds the output layer's part.
   void backward(const View& d_readout, TranslatorGradients& gradients, Write embedding);
 
  private:
@@ -85,11 +87,11 @@ class TranslatorPass {
 
   bool has_padding() const { return std::ssize(live_) < steps_ * B_; }
 
-  // Parts of rows_ and of their gradients, [n,B,.].
+  // Parts of rows_ and of d_rows_, [n,B,.].
   View states(Tensor& rows, Index first, Index count) const;
   View seen(Tensor& rows, Index first, Index count) const;
   View embeddings(Tensor& rows) const;
-  View inputs(Tensor& rows, Index first, Index count) const;  // seen and embeddings
+  View inputs(Tensor& rows, Index first, Index count) const;  // seen and embeddings side by side
 
   const TranslatorConfig& config_;
   const TranslatorLayers& layers_;
@@ -103,16 +105,16 @@ class TranslatorPass {
   Index B_ = 0;
   DropoutLayer dropout_;
 
-  // Where there is a target rather than padding: step * B + pair, ascending.
+  // Positions step * B + pair that have a target and no padding, ascending.
   std::vector<Index> live_;
   std::vector<std::int32_t> live_targets_;
 
-  // One row for each step and pair: [1+Tt,B,hidden+C+embedding] holds s_i, c_i, E y_{i-1}. Row 0
-  // has only s_0. The inputs of the decoder and of the readout are slices of a row.
+  // One row for each step and sentence pair: [1+Tt,B,hidden+C+embedding] holds s_i, c_i, E y_{i-1}.
+  // Entry 0 holds only s_0. The inputs of the decoder and of the readout are slices of a row.
   Tensor rows_, d_rows_;
   Tensor gates_, d_gates_;  // [Tt,B,4 hidden]
-  Tensor live_rows_;        // of the live ones, if there is padding: what the readout sees
-  Tensor pairs_;            // [targets,2 readout_width()]: the readout
+  Tensor live_rows_;        // the readout's input without padding, if there is padding
+  Tensor pairs_;            // output of the readout layer [targets, 2 readout_width()]
   Embedding::Saved saved_embedding_;
   DropoutLayer::Saved saved_embedding_dropout_, saved_readout_dropout_;
   Linear::Saved saved_readout_;

@@ -4,9 +4,8 @@
 namespace qkv::app {
 namespace {
 
-// Whether the first of a pair is the larger, the first of two equal ones, or NaN. A bitwise or,
-// since
-// || is a branch, which nobody can predict, instead of vectors.
+// True if the first number of a pair is the larger one, equal, or NaN. The bitwise or avoids the
+// branch of the logical or, which is unpredictable and prevents vector instructions.
 template <class T>
 bool is_first(T a, T b) {
   return (static_cast<int>(a >= b) | static_cast<int>(a != a)) != 0;

@@ -4,10 +4,10 @@
 
 #include <qkv/tensor.h>
 
-// Small steps between layers, on arrays of rows.
+// Small operations between layers, on arrays of rows.
 namespace qkv::app {
 
-// f.operator()<T>() for float32 or float64.
+// Calls f.operator()<T>() with T = float or double, according to `dtype`.
 template <class F>
 void with_type(DType dtype, const F& f) {
   if (dtype == DType::kFloat64) {
@@ -23,7 +23,7 @@ T* row_at(const AnyView& view, Index a, Index b) {
   return view.template as<std::remove_const_t<T>>() + a * view.stride(0) + b * view.stride(1);
 }
 
-// f(to, from): rows of two arrays [A,B,C] of one dtype, as T* and const T*.
+// Calls f(to, from) for the rows of two arrays [A,B,C] of one dtype, as T* and const T*.
 template <class T, class F>
 void for_each_row(const View& to, const ConstView& from, const F& f) {
   for (Index a = 0; a < to.size(0); ++a) {
@@ -31,7 +31,7 @@ void for_each_row(const View& to, const ConstView& from, const F& f) {
   }
 }
 
-// to += from, [A,B,C].
+// Adds `from` to `to`, both [A,B,C].
 inline void add(const View& to, const ConstView& from) {
   const Index width = to.size(2);
   with_type(to.dtype(), [&]<class T>() {
@@ -47,15 +47,17 @@ AnyView entry(const AnyView& view, Index n) {
   return slice(view, 0, n, n + 1);
 }
 
-// [N,B,C] as rows [N*B,C], if they are equally spaced.
+// An array [N,B,C] of equally spaced rows as rows [N*B,C].
 template <class AnyView>
 AnyView rows_of(const AnyView& view) {
   return reshape(view, {view.size(0) * view.size(1), view.size(2)});
 }
 
-// pairs [N,2 C] -> to [N,C], the larger of numbers 2c and 2c+1; NaN where one is NaN.
+// Writes the larger of pairs[n,2c] and pairs[n,2c+1] to `to`: [N,2 C] -> [N,C]. A NaN in a pair
+// wins.
 void larger_of_pairs(const ConstView& pairs, const View& to);
-// Undoes it in place: the gradient goes to the larger, of two equal ones to the first.
+// The backward pass of larger_of_pairs() in place: the gradient d goes to the larger number of each
+// pair, of two equal ones to the first; the other one becomes 0.
 void larger_of_pairs_backward(const ConstView& d, const View& pairs);
 
 }  // namespace qkv::app

@@ -17,7 +17,7 @@ bool is_better(const Continuation& a, const Continuation& b) {
   return a.parent != b.parent ? a.parent < b.parent : a.token < b.token;
 }
 
-// The best so far: a heap with the worst of them on top.
+// The best continuations so far: a heap with the worst of them on top.
 class Best {
  public:
   explicit Best(Index wanted) : wanted_(static_cast<std::size_t>(wanted)) {
@@ -25,7 +25,8 @@ class Best {
   }
   bool full() const { return all_.size() == wanted_; }
   double worst() const { return all_.front().log_probability; }
-  // Continuations come in the order of rows and tokens: later ones are worse than equal ones.
+  // Continuations must be offered in the order of rows and tokens: in a tie the later one is
+  // dropped.
   void offer(const Continuation& one) {
     if (full() ? !(one.log_probability > worst()) : std::isnan(one.log_probability)) return;
     if (full()) {
@@ -45,8 +46,8 @@ class Best {
   std::vector<Continuation> all_{};
 };
 
-// No logit below this has a total above `worst`. Roundings of the total are a hundred-millionth of
-// what the bound leaves for them.
+// A bound: no logit below it gives a log-probability above `worst`. Rounding errors of that
+// log-probability are a hundred-millionth of the bound's margin for them.
 template <class T>
 T least_logit(double worst, double so_far, double log_sum) {
   const double size = std::abs(worst) + std::abs(so_far) + std::abs(log_sum);

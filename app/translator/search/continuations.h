@@ -10,33 +10,35 @@
 
 #include "kernels/choice_kernels.h"
 
-// The likeliest next tokens of a source's hypotheses. Logits stay as they are: no row of
-// log-probabilities is written, and all but few numbers are compared with one only.
+// The likeliest next tokens of a source's hypotheses, found in the logits themselves: no row of
+// log-probabilities is written, and nearly all logits are compared with only one number.
 namespace qkv::app {
 
-// A hypothesis, continued by a token.
+// A hypothesis continued by one token.
 struct Continuation {
   Index parent = 0;
   std::int32_t token = 0;
-  double log_probability = 0;  // of the whole
+  double log_probability = 0;  // of the hypothesis with this token
 };
 
-// log(sum of e^x_v), in float64; NaN if a logit is NaN or none is finite.
+// The normaliser of a row of logits: their maximum, and log(sum of e^logit) in float64, which is
+// NaN if a logit is NaN or none is finite.
 struct Normaliser {
   double largest = 0;
   double log_sum = 0;
 
-  // Whether any token can be chosen.
+  // True if a token can be chosen from the row.
   bool given() const;
 };
 
-// What a row of V logits is measured by. Without scores: as if the probabilities were the logits.
+// The numbers that tokens are compared by. kOnlyOrder takes the logits instead of
+// log-probabilities, which have the same order within a row.
 enum class RowScores { kLogProbabilities, kOnlyOrder };
 template <class T>
 Normaliser normaliser(const T* logits, Index V, RowScores scores,
                       const kernels::ChoiceKernels<T>& by);
 
-// A hypothesis: the logits of its next token, and its log-probability.
+// A hypothesis to be continued: the logits of its next token, and its log-probability.
 template <class T>
 struct ContinuedRow {
   const T* logits = nullptr;
@@ -44,9 +46,10 @@ struct ContinuedRow {
   double so_far = 0;
 };
 
-// The `wanted` likeliest continuations by a token other than padding and the start, best first: a
-// tie goes to the first row, then to the lower token. A logit x adds x - log_sum. Fewer if there
-// are fewer numbers: NaN is never chosen.
+// The `wanted` likeliest continuations by a token other than padding and the start token, best
+// first. A logit x of a row adds x - log_sum to the row's log-probability. In a tie the first row
+// is better, then the lower token. The result is shorter if there are fewer numbers: NaN is never
+// chosen.
 template <class T>
 std::vector<Continuation> likeliest(std::span<const ContinuedRow<T>> rows, Index V, Index wanted,
                                     const kernels::ChoiceKernels<T>& by);

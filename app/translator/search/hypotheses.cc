@@ -31,7 +31,7 @@ double Hypotheses::log_probability(Index hypothesis) const {
   return live_[static_cast<std::size_t>(hypothesis)].log_probability;
 }
 
-// Of one hypothesis: if the likeliest is an end, the search ends.
+// With one hypothesis one continuation is enough: if it is an end token, the search ends.
 Index Hypotheses::continuations(const SearchOptions& options) noexcept {
   return options.beam == 1 ? 1 : 2 * options.beam;
 }
@@ -43,14 +43,14 @@ void Hypotheses::advance(std::span<const Continuation> best, std::span<const flo
   for (std::size_t place = 0; place < best.size(); ++place) {
     const Continuation& one = best[place];
     const bool ends = one.token == Vocabulary::kEnd;
-    // An end counts if it is among the `beam` best.
+    // An end token counts only if it is among the `beam` best.
     if (ends && static_cast<Index>(place) >= options_.beam) continue;
     if (!ends && static_cast<Index>(next.size()) == options_.beam) continue;
     const Hypothesis& before = live_[static_cast<std::size_t>(one.parent)];
     Node node{.before = before.node, .token = one.token};
     if (!attention.empty()) {
       const auto row = attention.subspan(static_cast<std::size_t>(one.parent) * width, width);
-      // The last column is the end token's, which is nothing to copy.
+      // The last column is the source's end token, which cannot be copied.
       node.looked_at =
           static_cast<std::int32_t>(std::max_element(row.begin(), row.end() - 1) - row.begin());
       if (options_.attention) node.attention.assign(row.begin(), row.end());
@@ -66,9 +66,10 @@ void Hypotheses::advance(std::span<const Continuation> best, std::span<const flo
   done_ = live_.empty() || full || static_cast<Index>(ended_.size()) >= options_.beam;
 }
 
-// Keeps the nodes that belong to a hypothesis, in order: a node comes after its predecessors.
+// Keeps the nodes that a hypothesis reaches, in their order: a node comes after the tokens before
+// it.
 void Hypotheses::forget_dead_ends() {
-  std::vector<Index> place(nodes_.size(), -1);  // 0: kept
+  std::vector<Index> place(nodes_.size(), -1);  // -1: unreachable; else the new index
   for (const auto* some : {&live_, &ended_}) {
     for (const Hypothesis& one : *some) {
       for (Index node = one.node; node >= 0 && place[static_cast<std::size_t>(node)] < 0;
@@ -97,7 +98,7 @@ void Hypotheses::forget_dead_ends() {
 
 Translation Hypotheses::best(Index Ts) const {
   const std::vector<Hypothesis>& from = ended_.empty() ? live_ : ended_;
-  // None: all numbers were NaN.
+  // There is no hypothesis if none could be continued because of NaN.
   const Hypothesis none{.log_probability = std::numeric_limits<double>::quiet_NaN()};
   const Hypothesis* chosen = from.empty() ? &none : &from.front();
   for (const Hypothesis& one : from) {

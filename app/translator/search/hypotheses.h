@@ -18,32 +18,35 @@ class Hypotheses {
   Hypotheses(const SearchOptions& options, Index most_tokens);
 
   const SearchOptions& options() const noexcept { return options_; }
-  // Whether the translation is known.
+  // True if the translation is known.
   bool done() const noexcept { return done_; }
-  // Live hypotheses, best first; at most the beam.
+  // The count of live hypotheses, which are in order, best first; at most the beam.
   Index live() const noexcept { return static_cast<Index>(live_.size()); }
   std::int32_t last_token(Index hypothesis) const;
-  // The hypothesis of the previous step that this one continues.
+  // The row index that the hypothesis of the previous step had which this one continues.
   Index parent(Index hypothesis) const;
 
   double log_probability(Index hypothesis) const;
 
-  // How many continuations a step needs: enough when each hypothesis may end.
+  // The number of continuations that a step needs, so that enough stay live if each hypothesis may
+  // end.
   static Index continuations(const SearchOptions& options) noexcept;
-  // One step: continuations(), or all that there are, best first. Row k of `attention` [live,Ts]
-  // belongs to hypothesis k; it may be absent, unless the options ask for attention or one of
-  // several tokens is Vocabulary::kUnknown and they ask where those come from.
+  // Takes one step with the `best` continuations, at most continuations() of them, best first. Row
+  // k of `attention` [live,Ts] belongs to hypothesis k. It may be absent unless the options request
+  // attention, or request the sources of unknown tokens and one of the tokens is
+  // Vocabulary::kUnknown.
   void advance(std::span<const Continuation> best, std::span<const float> attention, Index Ts);
 
-  // Once done; with the attention that the options ask for, rows of Ts numbers.
+  // The translation, once done(), with `Ts` attention weights per token if the options request
+  // attention.
   Translation best(Index Ts) const;
 
  private:
-  // A token, linked to its predecessor.
+  // A token, linked to the token before it.
   struct Node {
     Index before = -1;
     std::int32_t token = 0;
-    std::int32_t looked_at = 0;  // of unknown tokens
+    std::int32_t looked_at = 0;  // source token with the largest attention weight
     std::vector<float> attention{};
   };
   struct Hypothesis {
@@ -52,6 +55,7 @@ class Hypotheses {
     Index tokens = 0;
     double log_probability = 0;
   };
+  // Removes nodes that no hypothesis reaches.
   void forget_dead_ends();
   double score(const Hypothesis& hypothesis) const;
 
@@ -59,7 +63,8 @@ class Hypotheses {
   Index most_tokens_;
   bool done_ = false;
   std::vector<Node> nodes_;
-  std::size_t looked_at_ = 1024;  // dead ends are removed when there are twice as many nodes
+  // Unreachable nodes are removed when there are twice as many nodes.
+  std::size_t looked_at_ = 1024;
   std::vector<Hypothesis> live_;
   std::vector<Hypothesis> ended_;
 };

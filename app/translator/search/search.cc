@@ -14,7 +14,8 @@
 namespace qkv::app {
 namespace {
 
-// Fewer hypotheses for each thread, and all threads take the steps of all together.
+// Hypotheses per thread: with fewer, one decoding batch uses all threads for its operations
+// instead.
 constexpr Index kLeastRowsOfLane = 24;
 constexpr Index kMostBeam = 1000;
 
@@ -33,7 +34,7 @@ void check(const SearchOptions& options) {
   }
 }
 
-// As the lanes need to know them: no attention of a model that has none.
+// The options of a search: a model without attention has none to report.
 SearchOptions options_of(const TranslatorConfig& config, SearchOptions options) {
   if (config.attention != TranslatorAttention::kNone) return options;
   options.attention = false;
@@ -41,7 +42,8 @@ SearchOptions options_of(const TranslatorConfig& config, SearchOptions options) 
   return options;
 }
 
-// A context of a lane: one thread, and what the caller's has else.
+// The context of one decoding batch on one thread, with the stop flag and the forced path of the
+// caller's.
 struct LaneContext {
   explicit LaneContext(const Context& of) {
     context.set_stop_flag(of.stop_flag());
@@ -56,7 +58,7 @@ std::vector<Translation> search(const TranslatorConfig& config, const Translator
                                 std::span<const TokenList> sources,
                                 const SearchOptions& given_options, Context& context) {
   check(given_options);
-  token_batch(kTranslate, "sources", sources, config.source_tokens);  // before anything is computed
+  token_batch(kTranslate, "sources", sources, config.source_tokens);  // before any computation
   std::vector<Translation> results(sources.size());
   if (sources.empty()) return results;
   const SearchOptions options = options_of(config, given_options);

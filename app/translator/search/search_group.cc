@@ -51,7 +51,7 @@ Index SearchGroup::live() const {
   return count;
 }
 
-// The most hypotheses that a source has.
+// The largest number of live hypotheses of a source.
 Index SearchGroup::most_live() const {
   Index most = 0;
   for_each_waiting([&](Index b) { most = std::max(most, of(b).live()); });
@@ -87,7 +87,7 @@ bool SearchGroup::sees_unknown(std::span<const Continuation> best) const {
          std::ranges::find(best, Vocabulary::kUnknown, &Continuation::token) != best.end();
 }
 
-// The attention of hypotheses of source b [live,Ts of b]: the mean over heads.
+// Attention weights of the live hypotheses of source b [live,Ts of b], as the mean over heads.
 template <class T>
 std::vector<float> SearchGroup::attention(Index b) const {
   const Index heads = weights_.size(1);

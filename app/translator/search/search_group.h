@@ -18,10 +18,10 @@
 
 namespace qkv::app {
 
-// The public function, in errors.
+// The public function that errors name.
 inline constexpr std::string_view kTranslate = "Translator::translate";
 
-// What all parts of one call of search() know.
+// Arguments of search() that all its parts use.
 struct SearchModel {
   const TranslatorConfig& config;
   const TranslatorLayers& layers;
@@ -29,30 +29,31 @@ struct SearchModel {
   const GruStack::Packed& encoder;
 };
 
-// Sources that were encoded together, and their hypotheses. Their decoder's steps are taken with
-// those of other groups: a hypothesis that is continued is a row of s_i, c_i, E y_{i-1}.
+// Sources that were encoded together, and their hypotheses. A decoding batch (SearchLane) takes the
+// decoder steps of several groups together: each live hypothesis is one row of s_i, c_i, E y_{i-1}.
 class SearchGroup {
  public:
-  // `places` are where the translations go.
+  // `places` are the sources' indices in the results.
   SearchGroup(const SearchModel& model, TokenBatch sources, std::vector<std::size_t> places,
               Context& context);
   SearchGroup(const SearchGroup&) = delete;
   SearchGroup& operator=(const SearchGroup&) = delete;
 
-  // Sources whose translation is not known yet.
+  // The number of sources whose translation is not known yet.
   Index waiting() const noexcept { return waiting_; }
-  // All hypotheses that are continued.
+  // The number of live hypotheses of all waiting sources.
   Index live() const;
 
-  // Looks at the sources; writes of each live hypothesis s_{i-1} to a row of `states`, c_i and
-  // E y_{i-1} to one of `rows`, from row `first` on.
+  // Attends to the sources. Writes s_{i-1} of each live hypothesis to a row of `states`, and c_i
+  // and E y_{i-1} to the row of `rows` with that index, from row `first` on.
   void begin_step(const View& rows, const View& states, Index first);
-  // Continues source b. `logits` are those of the group's rows, as are their normalisers.
+  // Continues source b. `logits` and `normalisers` are those of the group's rows.
   template <class T>
   void advance(Index b, const T* logits, std::span<const Normaliser> normalisers,
                const kernels::ChoiceKernels<T>& by);
-  // After all sources that were not done have been continued: takes the states from the rows that
-  // begin_step() wrote to; translations that are known go to their places in `results`.
+  // Ends a step after all waiting sources have been continued: takes the new states from the rows
+  // that begin_step() wrote to, and writes translations that are known to their places in
+  // `results`.
   void end_step(const View& rows, std::vector<Translation>& results);
 
   Index sources() const noexcept { return static_cast<Index>(hypotheses_.size()); }
@@ -62,7 +63,7 @@ class SearchGroup {
   const Hypotheses& of(Index b) const { return hypotheses_[static_cast<std::size_t>(b)]; }
   Index row(Index b) const { return rows_[static_cast<std::size_t>(b)]; }
   Index length(Index b) const { return lengths_[static_cast<std::size_t>(b)]; }
-  // f(b) for each source that is not done.
+  // Calls f(b) for each source that is not done.
   template <class F>
   void for_each_waiting(const F& f) const;
   bool sees_unknown(std::span<const Continuation> best) const;
@@ -73,16 +74,17 @@ class SearchGroup {
   const SearchModel& model_;
   std::vector<std::size_t> places_;
   std::vector<std::int32_t> lengths_;
-  std::vector<std::int32_t> seen_lengths_;  // 0 for those that are done: nothing is looked at
+  // The sources' lengths for attention; 0 for sources that are done, which attend to nothing.
+  std::vector<std::int32_t> seen_lengths_;
   EncoderPass encoder_;
   std::optional<SourceMemory> memory_;
   std::vector<Hypotheses> hypotheses_{};
-  std::vector<Index> rows_;  // of each source: the row of its first hypothesis
+  std::vector<Index> rows_;  // the row of each source's first hypothesis
   Index first_ = 0;          // the group's first row
   Index waiting_ = 0;
   Tensor states_;   // [beam,B,hidden]: s_{i-1}
   Tensor seen_;     // [beam,B,C]: c_i
-  Tensor weights_;  // [B,heads,beam,Ts], if anything asks for them
+  Tensor weights_;  // [B,heads,beam,Ts], if attention is requested
 };
 
 }  // namespace qkv::app

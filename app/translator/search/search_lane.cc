@@ -12,13 +12,13 @@
 namespace qkv::app {
 namespace {
 
-// Hypotheses that are continued together: twelve tiles. With 8,000 target tokens, more rows of
-// logits push the weights out of the caches: 192 took 6 % longer.
+// The number of hypotheses that are continued together, twelve tiles of 6 rows. With 8,000 target
+// tokens, more rows of logits push the weights out of the caches: 192 rows took 6 % longer.
 constexpr Index kRowsAtOnce = 72;
-constexpr Index kLeastRoom = kRowsAtOnce / 2;  // worth encoding sources for
-constexpr Index kMostTokensAtOnce = 1024;      // of sources that are encoded together, with padding
-constexpr Index kLeastAtOnce = 8;              // sources, where the queue is nearly empty
-constexpr Index kRowsPerTask = 8;              // of logits
+constexpr Index kLeastRoom = kRowsAtOnce / 2;  // room for which encoding more sources is worthwhile
+constexpr Index kMostTokensAtOnce = 1024;      // tokens of sources encoded together, with padding
+constexpr Index kLeastAtOnce = 8;  // sources per decoding batch when the queue is nearly empty
+constexpr Index kRowsPerTask = 8;  // rows of logits per task
 
 Index pieces(Index size, Index length) { return (size + length - 1) / length; }
 
@@ -89,7 +89,7 @@ void SearchLane::fill(std::span<const TokenList> sources, SearchQueue& queue) {
   }
 }
 
-// Rows of the logits of the next token of every hypothesis, and those that are chosen.
+// Computes the logits of every hypothesis's next token and chooses the continuations.
 void SearchLane::step() {
   const Index H = model_.config.hidden;
   Index count = 0;

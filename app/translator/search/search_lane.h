@@ -13,13 +13,13 @@
 
 namespace qkv::app {
 
-// The sources of a search that have not been begun: the longest first, so that those taken together
-// are of similar length, and that little is left to do when the first lane finds none.
+// The sources of a search that have not been taken, longest first: sources taken together then have
+// similar lengths, and little work is left when the first decoding batch finds the queue empty.
 class SearchQueue {
  public:
   SearchQueue(std::span<const TokenList> sources, Index lanes);
 
-  // Takes at most `most` sources, at least one, if any is left.
+  // Takes at most `most` sources; at least one unless the queue is empty. Returns their indices.
   std::vector<std::size_t> take(Index most);
 
  private:
@@ -30,13 +30,15 @@ class SearchQueue {
   std::size_t next_ = 0;
 };
 
-// Takes sources from the queue while it has room, and takes the steps of all that it has together.
-// No synchronisation but the queue's: lanes run in parallel, each on a context of its own.
+// A decoding batch: takes sources from the queue while it has room, and takes one decoder step of
+// all its hypotheses together. Several of them run in parallel, each on its own context; only the
+// queue synchronises.
 class SearchLane {
  public:
   SearchLane(const SearchModel& model, const PackedDecoder& decoder, Context& context);
 
-  // Until the queue is empty; each source's translation goes to its place.
+  // Translates until the queue is empty; writes each source's translation to its index in
+  // `results`.
   void run(std::span<const TokenList> sources, SearchQueue& queue,
            std::vector<Translation>& results);
 
@@ -51,7 +53,7 @@ class SearchLane {
   const PackedDecoder& decoder_;
   Context& context_;
   std::list<SearchGroup> groups_{};
-  std::vector<Index> first_rows_{};  // of each group
+  std::vector<Index> first_rows_{};  // first row of each group
   std::vector<Normaliser> normalisers_{};
   Tensor rows_;    // [room,hidden+C+embedding]: s_i, c_i, E y_{i-1}
   Tensor states_;  // [room,hidden]: s_{i-1}

@@ -18,29 +18,30 @@ using Tokens = std::vector<std::string>;
 // The meaning of an axis of `attn` before queries and keys.
 enum class LeadingAxis { kExamples, kLayers, kHeads };
 
-// How `attn` is read.
+// Options that say how the array `attn` of a file is read.
 struct AttentionFileOptions {
-  // The axes before queries and keys, in the file's order, none twice; empty: the last of
-  // examples, layers, heads. {kLayers, kExamples, kHeads} is what stacking one array
-  // [examples, heads, queries, keys] per layer gives.
+  // The meaning of the axes before queries and keys, in the file's order, none twice. If empty, the
+  // axes are the last ones of examples, layers, heads. {kLayers, kExamples, kHeads} reads a stack
+  // of one array [examples, heads, queries, keys] per layer.
   std::vector<LeadingAxis> order{};
-  std::string name = "attn";  // of the array that is read as attn; a .npy file needs none
-  const std::atomic<bool>* stop = nullptr;  // if set while the file is read: Cancelled
+  // The name of the array that is read as `attn`; the one array of a .npy file needs none.
+  std::string name = "attn";
+  const std::atomic<bool>* stop = nullptr;  // if it becomes true during reading: Cancelled
 };
 
-// Attention weights; rows are queries: N examples, L layers, H heads.
+// Attention weights of N examples, L layers and H heads; rows are queries, columns are keys.
 struct AttentionFile {
-  ConstView attn{};                  // [N,L,H,Tq,Tk]; a real dtype, as stored
-  ConstView mask{};                  // bool [N,L,H,Tq,Tk], false where masked; absent: none
+  ConstView attn{};  // [N,L,H,Tq,Tk]; a real dtype, as stored
+  ConstView mask{};  // bool [N,L,H,Tq,Tk], false where masked; absent if the file has none
   std::vector<LeadingAxis> order{};  // the axes that the file has before queries and keys
-  std::vector<Tokens> src{};         // of the keys: none, or N lists of Tk
-  std::vector<Tokens> tgt{};         // of the queries: none, or N lists of Tq
-  bool same_tokens = false;          // tgt is src, which serves both
-  std::vector<Index> rows{};         // the query of each row, Tq ascending; none: row i is query i
-  std::vector<std::string> axes{};   // names of the rows and of the columns: none or two
-  Strings line{};                    // the sentence of each example, [N]; no values: none
-  Strings translation{};             // likewise, what it was translated to
-  Tensor attn_memory{};              // backs the views; both are moved with the struct
+  std::vector<Tokens> src{};         // tokens of the keys: none, or N lists of Tk
+  std::vector<Tokens> tgt{};         // tokens of the queries: none, or N lists of Tq
+  bool same_tokens = false;          // true if `tgt` is a copy of `src`
+  std::vector<Index> rows{};  // query index of each row, Tq ascending; empty: row i is query i
+  std::vector<std::string> axes{};  // names of the rows and of the columns: none or two
+  Strings line{};                   // the sentence of each example, [N]; without values if absent
+  Strings translation{};            // the translation of each example's sentence, [N]
+  Tensor attn_memory{};             // memory of the views; both move with the struct
   Tensor mask_memory{};
 
   Index query_of(Index row) const {
@@ -51,17 +52,18 @@ struct AttentionFile {
 // True if one of the arrays is called "attn".
 QKV_API bool has_attention(std::span<const NamedArray> arrays);
 
-// Reads .npz, .safetensors, or a .npy that is `attn` alone ("-": standard input). `attn` has 2 to 5
-// axes: [examples, layers, heads,] queries, keys. `src` and `tgt` are text of shape [Tk] and [Tq],
-// or [N,Tk] and [N,Tq]; src alone serves both where Tq = Tk. `mask` (bool or integers, 0 = masked)
-// broadcasts to attn, with its axes as in the file, by NumPy's rules. `axes` is text [2]: the names
-// of rows and columns. `rows`, integers [Tq] that ascend from 0 or more, are the queries of a file
-// that does not have them all. `line` and `translation` are text [N]. Other arrays are ignored.
-// Throws InputError that names the file, the array and the rule.
+// Reads attention weights from an .npz file, a .safetensors file, or a .npy file that is `attn`
+// alone ("-": standard input). `attn` has 2 to 5 axes: [examples, layers, heads,] queries, keys.
+// `src` and `tgt` are text of shape [Tk] and [Tq], or [N,Tk] and [N,Tq]; `src` alone serves both
+// where Tq = Tk. `mask` (bool or integers, 0 = masked) broadcasts to `attn` by NumPy's rules, with
+// its axes as in the file. `axes` is text [2]: the names of rows and columns. `rows`, ascending
+// integers [Tq] from 0 or more, are the query indices of a file that does not hold all queries.
+// `line` and `translation` are text [N]. Other arrays are ignored. Throws InputError that names the
+// file, the array and the rule.
 QKV_API AttentionFile read_attention_file(const std::string& path,
                                           const AttentionFileOptions& options = {});
 
-// The same from arrays that were read from `file`, the name in messages.
+// Interprets arrays that were already read; `file` is the name of their file in messages.
 QKV_API AttentionFile attention_from(const std::string& file, std::vector<NamedArray> arrays,
                                      const AttentionFileOptions& options = {});
 

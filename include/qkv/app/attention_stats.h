@@ -11,41 +11,42 @@
 
 namespace qkv::app {
 
-// One head of one layer of one example. Means are over its rows with a nonzero sum, without
-// normalising: nothing is divided by a row's sum. Rows of padding (the query is a padding token, or
-// fully masked) are left out of everything.
+// Statistics of one head of one layer of one example. Means are over the head's rows with a nonzero
+// sum, and weights are not divided by their row's sum. Padding rows (the query is a padding token,
+// or all its keys are masked) are excluded from every member but `padding_rows`.
 struct HeadStatistics {
   Index example = 0;
   Index layer = 0;
   Index head = 0;
-  double entropy = 0;    // -sum w ln w, nats
-  double distance = 0;   // sum w |i - j|, positions
-  double first_key = 0;  // weight of key 0
-  Index top_key = -1;    // receives most weight; the first in a tie; -1: none
+  double entropy = 0;    // mean of -sum w ln w, in nats
+  double distance = 0;   // mean of sum w |i - j|, in positions
+  double first_key = 0;  // mean weight of key 0
+  // The key with the largest mean weight; the first one in a tie; -1 if no row has a nonzero sum.
+  Index top_key = -1;
   double top_weight = 0;
-  Index rows = 0;
-  Index padding_rows = 0;   // left out, not among `rows`
-  Index zero_rows = 0;      // all weights 0: nothing to attend to
-  Index nan_rows = 0;       // with NaN or infinity
-  Index negative_rows = 0;  // the others with a weight below 0
-  Index wrong_rows = 0;     // nonzero sum that differs from 1 by more than the tolerance
-  double worst_sum = 1;     // the sum farthest from 1 among them
-  Index worst_row = -1;     // its query; -1: none
+  Index rows = 0;           // all rows but the padding rows
+  Index padding_rows = 0;   // rows that are excluded, not counted in `rows`
+  Index zero_rows = 0;      // rows with only zero weights
+  Index nan_rows = 0;       // rows with NaN or infinity
+  Index negative_rows = 0;  // finite rows with a weight below 0
+  Index wrong_rows = 0;  // rows with a nonzero sum that differs from 1 by more than the tolerance
+  double worst_sum = 1;  // the sum farthest from 1 among the wrong rows
+  Index worst_row = -1;  // query index of the worst sum; -1 if no row is wrong
 };
 
-// The list of usual faults.
+// The faults that a report warns of.
 enum class Fault {
-  kNotFinite,   // NaN or infinity
-  kNegative,    // scores instead of weights
-  kRowSums,     // rows that do not sum to 1
-  kTransposed,  // columns that do
-  kMasked,      // masked pairs receive weight
-  kPadding,     // padding tokens receive weight
-  kOneKey,      // one key has nearly everything
-  kNextKey,     // rows look one place to the right of themselves
-  kPreviousKey,
-  kLeak,     // a causal map that sees the next key
-  kUniform,  // rows that attend to everything equally
+  kNotFinite,    // weights are NaN or infinity
+  kNegative,     // weights are negative: scores instead of weights
+  kRowSums,      // rows do not sum to 1
+  kTransposed,   // rows do not sum to 1, but columns do
+  kMasked,       // masked query-key pairs receive weight
+  kPadding,      // padding tokens receive weight
+  kOneKey,       // one key receives nearly all weight
+  kNextKey,      // rows attend most to the next key, j = i + 1
+  kPreviousKey,  // rows attend most to the previous key, j = i - 1
+  kLeak,         // a causal map attends to the next key
+  kUniform,      // rows attend to all keys equally
 };
 
 struct Warning {
@@ -53,10 +54,10 @@ struct Warning {
   Index example = 0;
   Index layer = 0;
   Index head = 0;
-  std::string text{};  // one line that says what is wrong; the members above say where
+  std::string text{};  // one line that says what is wrong in that head
 };
 
-// "padding", for JSON.
+// The fault's name in JSON, such as "padding".
 QKV_API std::string_view name_of(Fault fault);
 
 struct HeadReport {
@@ -64,13 +65,15 @@ struct HeadReport {
   std::vector<Warning> warnings{};
 };
 
-// Row sums of float32 and float64 may differ from 1 by 1e-4, those of two-byte types by 1e-2.
+// The allowed difference of a row's sum from 1: 1e-4 for float32 and float64, 1e-2 for two-byte
+// types.
 QKV_API double row_sum_tolerance(DType dtype);
 
-// One head: each row is read once, with O(Tk) memory. Throws Error for an index out of range.
+// The report of one head. Each row is read once, with O(Tk) memory. Throws Error for an index out
+// of range.
 QKV_API HeadReport head_report(const AttentionFile& file, Index example, Index layer, Index head);
 
-// All heads, by example, layer, head.
+// The reports of all heads, ordered by example, layer, head.
 QKV_API std::vector<HeadReport> attention_statistics(const AttentionFile& file);
 
 }  // namespace qkv::app

@@ -11,7 +11,7 @@
 
 namespace qkv::app {
 
-// A file that is missing, unreadable or malformed. what() reads "FILE: detail",
+// The error of a file that is missing, unreadable or malformed. what() reads "FILE: detail",
 // "FILE:LINE: expected X, got Y" for text, "FILE: byte N: expected X, got Y" for binary files.
 class QKV_API InputError : public std::runtime_error {
  public:
@@ -21,8 +21,8 @@ class QKV_API InputError : public std::runtime_error {
   static InputError at_byte(std::string_view file, Index byte, std::string_view detail);
 
   const std::string& file() const noexcept { return file_; }
-  Index line() const noexcept { return line_; }  // from 1; 0: no line
-  Index byte() const noexcept { return byte_; }  // from 0; -1: no byte
+  Index line() const noexcept { return line_; }  // from 1; 0 if the error has no line
+  Index byte() const noexcept { return byte_; }  // from 0; -1 if the error has no byte
 
  private:
   InputError(std::string_view file, std::string_view place, std::string_view detail);
@@ -32,12 +32,13 @@ class QKV_API InputError : public std::runtime_error {
   Index byte_ = -1;
 };
 
-// A file that cannot be written: "FILE: cannot be written: reason". No partial file is left behind.
+// The error of a file that cannot be written: "FILE: cannot be written: reason". No partial file is
+// left behind.
 class QKV_API OutputError : public std::runtime_error {
  public:
   OutputError(std::string_view file, std::string_view reason);
   ~OutputError() override;
-  // The reader of the output has closed it, which is not an error.
+  // The error of an output whose reader has closed it; programs do not report it as a failure.
   static OutputError closed_pipe(std::string_view file);
 
   const std::string& file() const noexcept { return file_; }

@@ -17,32 +17,32 @@
 
 namespace qkv::app {
 
-// How pieces of words are found.
+// The algorithm that learns pieces of words and splits text into them.
 enum class SubwordAlgorithm {
   kUnigram,  // the likeliest pieces of a unigram model: Kudo 2018, section 3.2
-  kBpe,      // the most frequent pairs are merged, over and over: Sennrich et al. 2016, section 3.2
+  kBpe,      // merges the most frequent pair again and again: Sennrich et al. 2016, section 3.2
 };
 
-// Pieces of words, learned from text by SentencePiece (Kudo and Richardson 2018), which is kept as
-// one of its model files. Every text has pieces: a character that is in none of them is written as
-// the bytes of its UTF-8, which are pieces too ("<0xC3>"). Immutable; copies share it, and threads
-// may use it together.
+// A subword model: pieces of words that SentencePiece (Kudo and Richardson 2018) learned from text,
+// kept as one of its model files. Every text can be split: a character that no piece contains is
+// written as the bytes of its UTF-8, which are pieces too ("<0xC3>"). A Subwords object is
+// immutable. Copies share the model, and threads may use it together.
 class QKV_API Subwords {
  public:
-  // Throws Error for bytes that are not those of such a model: learned pieces after the four
-  // special tokens of Vocabulary and 256 bytes, and nothing else that SentencePiece could do.
+  // Throws Error for bytes that are not a model with learned pieces after the four special tokens
+  // of Vocabulary and 256 bytes, or whose model uses any other feature of SentencePiece.
   explicit Subwords(std::string_view bytes);
 
-  // A model file of SentencePiece's: `spm_encode --model` reads it.
+  // The model as one of SentencePiece's model files, which `spm_encode --model` reads.
   const std::string& bytes() const noexcept;
-  // All pieces by their ids, which are SentencePiece's.
+  // All pieces in the order of their ids, which are also SentencePiece's ids.
   Vocabulary vocabulary() const;
 
-  // The pieces of UTF-8 text, "▁" where there is a blank. White space, control characters, U+FEFF
-  // and "▁" are read as one blank, at either end as nothing. No pieces for text that has nothing
-  // else but characters without a width, such as U+200B.
+  // The pieces of UTF-8 text, with "▁" for each blank. White space, control characters, U+FEFF and
+  // "▁" are read as one blank, and are dropped at either end. Text that consists of them and of
+  // characters without a width, such as U+200B, has no pieces.
   std::vector<std::string> split(std::string_view text) const;
-  // The text of the pieces. Bytes that are not UTF-8 together become U+FFFD.
+  // The text of the pieces. Byte pieces that do not form UTF-8 become U+FFFD.
   std::string join(std::span<const std::string> pieces) const;
 
  private:
@@ -51,16 +51,17 @@ class QKV_API Subwords {
 };
 
 struct SubwordOptions {
-  Index vocabulary = 8000;  // pieces, with the four special tokens and the 256 bytes
+  Index vocabulary = 8000;  // count of pieces, including the four special tokens and the 256 bytes
   SubwordAlgorithm algorithm = SubwordAlgorithm::kUnigram;
 };
 
-// Learns pieces from the texts that next() returns, up to an empty result; of more than 2^30 bytes,
-// from the first ones. The same texts and options give the same pieces with the same version of
-// SentencePiece; another version may find others. Characters that are together rarer than 1 in
-// 2,000 are left to the bytes. Throws Error for fewer pieces than the characters need and more than
-// the text has, with the limit, and for text that is not UTF-8; Cancelled if `stop`, which may be
-// null, is set when all texts are read, or when the pieces are found.
+// Learns pieces from the texts that next() returns until it returns an empty result, or until it
+// has returned more than 2^30 bytes. Equal texts and options give equal pieces with one version of
+// SentencePiece; another version may learn others. The rarest characters, together at most 1 in
+// 2,000 of the text, get no pieces but are written as bytes. Throws Error, with the limit, if the
+// vocabulary is smaller than the characters need or larger than the text yields, and Error for text
+// that is not UTF-8. Throws Cancelled if `stop`, which may be null, is set when all texts are read
+// or all pieces are learned.
 QKV_API Subwords train_subwords(const std::function<std::optional<std::string>()>& next,
                                 const SubwordOptions& options = {},
                                 const std::atomic<bool>* stop = nullptr);

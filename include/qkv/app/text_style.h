@@ -15,49 +15,50 @@
 
 namespace qkv::app {
 
-// Where a punctuation mark has spaces: "(" before it, "," after it, a dash on both sides. Between
-// two marks there is one if both have it there.
+// The side of a punctuation mark on which it has a space: "(" before it, "," after it, a dash on
+// both sides. Between two marks there is a space if both have one there.
 enum class Spaces { kNone, kBefore, kAfter, kBoth };
 
 enum class SentenceStart { kKept, kCapital };
 
-// What the tokens of a language leave out of its text, as learned from text: where spaces are, and,
-// of tokens in lower case, the capitals.
+// The features of a language's text that its tokens leave out, as learned from text: the spaces,
+// and the capitals if tokens are in lower case.
 struct TextStyle {
-  // Marks that are not here are spaced as in English. A straight quotation mark is never here: the
-  // first opens, the next one closes.
+  // The spaces of each mark. Other marks are spaced as in English. A straight quotation mark is
+  // never listed: the first one opens, the next one closes.
   std::map<std::string, Spaces> spaces{};
-  // How words are written within a sentence, by their lower case; only those that differ.
+  // The spelling of words within a sentence, by their lower case; only words that have a capital.
   std::map<std::string, std::string> words{};
   SentenceStart sentences = SentenceStart::kKept;
 
   bool operator==(const TextStyle&) const = default;
 };
 
-// Tokens in lower case, with the capitals of the style.
+// Returns lower-case tokens with the capitals of the style.
 QKV_API std::vector<std::string> with_capitals(std::vector<std::string> words,
                                                const TextStyle& style);
-// The same of a text, whose white space stays.
+// Returns lower-case text with the capitals of the style; its white space is unchanged.
 QKV_API std::string with_capitals(std::string_view text, const TextStyle& style);
 
-// Learns a style from text. Throws Error for what is not UTF-8.
+// Learns a style from text. Throws Error for text that is not UTF-8.
 class QKV_API TextStyleBuilder {
  public:
-  // What tokens of this kind need: spaces if they are words, capitals if they are in lower case.
+  // Learns what such tokens leave out: spaces if they are words, capitals if they are in lower
+  // case.
   TextStyleBuilder(Tokenization tokenization, LetterCase letters)
       : tokenization_(tokenization), letters_(letters) {}
 
   void add(std::string_view text);
-  // The texts that another builder of the same kind has seen.
+  // Adds the counts of another builder of the same kind.
   void add(const TextStyleBuilder& other);
-  // What most texts did: for each mark next to a word, and for each word within a sentence
-  // (as truecasing in Moses, Koehn et al. 2007).
+  // The style of most occurrences, for each mark next to a word and for each word within a sentence
+  // (as in the truecasing of Moses, Koehn et al. 2007).
   TextStyle build() const;
 
  private:
   struct SpaceCounts {
-    Index before[2] = {0, 0};  // without and with a space
-    Index after[2] = {0, 0};
+    Index before[2] = {0, 0};  // marks without and with a space before them
+    Index after[2] = {0, 0};   // marks without and with a space after them
   };
 
   void count_spaces(std::span<const std::string_view> tokens);
@@ -66,8 +67,9 @@ class QKV_API TextStyleBuilder {
   Tokenization tokenization_;
   LetterCase letters_;
   std::map<std::string, SpaceCounts> marks_{};
-  std::unordered_map<std::string, std::map<std::string, Index>> forms_{};  // by lower case
-  Index starts_[2] = {0, 0};  // sentences that begin with a small letter, and with a capital
+  // Counts of spellings, by lower case.
+  std::unordered_map<std::string, std::map<std::string, Index>> forms_{};
+  Index starts_[2] = {0, 0};  // sentences that start with a small letter, with a capital
 };
 
 }  // namespace qkv::app

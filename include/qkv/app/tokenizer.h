@@ -16,18 +16,18 @@
 
 namespace qkv::app {
 
-// What a reader calls a character: a letter with its marks, an emoji; blanks too.
+// Units that a reader calls characters: a letter with its marks, an emoji, a blank.
 struct Characters {};
-// Words and punctuation.
+// Units that are words and punctuation marks.
 struct Words {};
 
-// Splits text into tokens, and joins tokens to text. A value: copies are cheap, and threads may use
-// one together.
+// Splits text into tokens and joins tokens to text. A Tokenizer is a value: copies are cheap, and
+// threads may use one together.
 class QKV_API Tokenizer {
  public:
   using Units = std::variant<Characters, Words, Subwords>;
 
-  // Of characters, with their case.
+  // A tokenizer of characters that keeps their case.
   Tokenizer() = default;
   explicit Tokenizer(Units units, LetterCase letters = LetterCase::kKept)
       : units_(std::move(units)), letters_(letters) {}
@@ -36,15 +36,16 @@ class QKV_API Tokenizer {
   LetterCase letters() const noexcept { return letters_; }
   Tokenization tokenization() const;
 
-  // The tokens of a text, in which ’ and ‘ are read as ', “ and ” as ", and so are their low and
-  // prime forms: a text may be typed or typeset. Throws Error for what is not UTF-8.
+  // The tokens of a text. A text may be typed or typeset: ’ and ‘ are read as ', “ and ” as ", and
+  // so are their low and prime forms. Throws Error for text that is not UTF-8.
   std::vector<std::string> split(std::string_view text) const;
-  // The same with the case of the text. Where that has other tokens: what split() gives.
+  // The tokens of a text in its own case. If their number differs from that of split(), or the
+  // tokens are subwords, the result is that of split().
   std::vector<std::string> split_as_typed(std::string_view text) const;
-  // The text of tokens. Words are spaced as people write: `Hi , " Tom " !` gives `Hi, "Tom"!`; that
-  // restores text that follows the style, except for the kind and width of white space. Characters
-  // stand one after another, and restore all text; subwords as Subwords::join() has it. Without
-  // capitals where split() has none.
+  // The text of the tokens, without capitals if split() removes them. Words are spaced as people
+  // write: `Hi , " Tom " !` gives `Hi, "Tom"!`, which restores text that follows the style, except
+  // for the kind and width of white space. Characters are concatenated, which restores all text.
+  // Subwords are joined by Subwords::join().
   std::string join(std::span<const std::string> tokens, const TextStyle& style = {}) const;
 
  private:
@@ -52,8 +53,8 @@ class QKV_API Tokenizer {
   LetterCase letters_ = LetterCase::kKept;
 };
 
-// A text as tokenizers read it, before they split it: with straight quotation marks, and in lower
-// case if so wished.
+// A text as tokenizers read it before they split it: with straight quotation marks, and in lower
+// case if `letters` is kLower.
 QKV_API std::string as_read(std::string_view text, LetterCase letters);
 
 }  // namespace qkv::app

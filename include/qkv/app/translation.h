@@ -7,35 +7,38 @@
 
 #include <qkv/tensor.h>
 
-// What a translator's search gives, and what it may be asked for.
+// The results of a translator's search, and its options.
 namespace qkv::app {
 
-// If a model's outputs are all NaN before a hypothesis has ended, there are no tokens, and the
-// log-probability is NaN.
+// The translation of one source. If no hypothesis can be continued because of NaN logits before one
+// has ended, there are no tokens, and the log-probability is NaN.
 struct Translation {
-  // With the end token, if it was reached; never padding or the start token.
+  // The target tokens, with the end token if it was reached, never padding or the start token.
   std::vector<std::int32_t> tokens;
   double log_probability = 0;
-  // [tokens, source tokens] float32: row i is the attention when token i was chosen; absent for
-  // kNone. The mean over heads, if any.
+  // Attention weights [tokens, source tokens], float32: row i is the attention of the step that
+  // chose token i, as the mean over heads if there are several. Absent for kNone and if not
+  // requested.
   Tensor attention;
-  // For each token that is Vocabulary::kUnknown, in order: the source token, other than the last
-  // one, which was looked at most when it was chosen; if asked for, and empty for kNone.
+  // One source token index for each token that is Vocabulary::kUnknown, in order: the source token
+  // with the largest attention weight of that step, the last source token excluded. Empty if not
+  // requested and for kNone.
   std::vector<std::int32_t> unknown_sources{};
 };
 
-// When the probabilities of tokens are computed, in addition to their order.
+// The searches that compute log-probabilities of tokens in addition to their order.
 enum class SearchScores {
   kAlways,
-  kIfCompared,  // not by a greedy search, which then says that the log-probability is NaN
+  kIfCompared,  // not a greedy search, whose log-probability is then NaN
 };
 
 // Whether Translation::unknown_sources is filled.
 enum class UnknownSources { kIgnored, kFound };
 
 struct SearchOptions {
-  Index beam = 1;             // 1 (greedy) to 1000
-  Index most_tokens = 0;      // a translation's, its end included; 0: 2 source tokens + 10
+  Index beam = 1;  // 1 (greedy) to 1000
+  // The largest number of tokens, the end token included; 0: 2 x source tokens + 10.
+  Index most_tokens = 0;
   double length_penalty = 1;  // hypotheses are compared by log_probability / tokens^penalty
   bool attention = true;      // fill Translation::attention, which takes memory
   SearchScores scores = SearchScores::kAlways;

@@ -18,17 +18,18 @@
 // The encoder-decoder with attention (Bahdanau, Cho, Bengio 2015, appendix A).
 namespace qkv::app {
 
-// How the decoder looks at the source. h_j are the encoder's states [2 hidden], s the decoder's.
+// The decoder's attention to the source. h_j are the encoder's states [2 hidden], s the decoder's
+// state.
 enum class TranslatorAttention {
-  kAdditive,   // v^T tanh(W_q s + W_k h_j): the paper's
+  kAdditive,   // v^T tanh(W_q s + W_k h_j), as in the paper
   kDot,        // s^T (W h_j)
-  kScaledDot,  // the same / sqrt(hidden)
+  kScaledDot,  // s^T (W h_j) / sqrt(hidden)
   kBilinear,   // s^T W h_j
   kMultiHead,  // Vaswani et al. 2017: `heads` scaled dot products of projections
-  kNone,       // the encoder's last states alone, the same at every step (Cho et al. 2014)
+  kNone,       // the encoder's last states alone, equal at every step (Cho et al. 2014)
 };
 
-// Which parameters are one (Press and Wolf 2017; Inan, Khosravi, Socher 2017).
+// The parameters that are shared (Press and Wolf 2017; Inan, Khosravi, Socher 2017).
 enum class TiedEmbeddings {
   kNone,
   kOutput,  // the output's weight is the target embedding: t_i is as wide as an embedding
@@ -39,33 +40,33 @@ struct TranslatorConfig {
   Index source_tokens = 0;  // sizes of the two vocabularies
   Index target_tokens = 0;
   Index embedding = 32;
-  Index hidden = 64;  // of each encoder direction and of the decoder
+  Index hidden = 64;  // width of each encoder direction and of the decoder
   Index encoder_layers = 1;
-  Index units = 64;  // additive: U
-  Index heads = 4;   // multi-head: divides hidden
+  Index units = 64;  // additive attention: width of its hidden layer
+  Index heads = 4;   // multi-head attention: must divide hidden
   TiedEmbeddings tied_embeddings = TiedEmbeddings::kNone;
-  double dropout = 0.1;  // of embeddings and readout, in training
+  double dropout = 0.1;  // rate for embeddings and readout, in training
   double label_smoothing = 0.1;
   DType dtype = DType::kFloat32;  // or float64
 };
 
-// A sentence pair as token ids. Source and target end in Vocabulary::kEnd; the target does
-// not begin with kStart, and neither holds kPadding.
+// A sentence pair as token ids. Source and target end in Vocabulary::kEnd. The target does not
+// begin with kStart, and neither text holds kPadding.
 struct TokenPair {
   std::span<const std::int32_t> source;
   std::span<const std::int32_t> target;
 };
 
-// Sums over the target tokens of some pairs.
+// Sums over the target tokens of some sentence pairs.
 struct TranslationLoss {
   double loss = 0;             // cross-entropy with smoothed labels: the training loss
-  double log_probability = 0;  // of the targets, natural
+  double log_probability = 0;  // natural log-probability of the targets
   Index tokens = 0;
 };
 
-// Visits the parameters of all parts; of the layers themselves or of their gradients. A tied weight
-// is listed once, as the target embedding's, and drawn as the output's is: its logits should begin
-// small.
+// Visits the parameters of all parts, either of the layers themselves or of their gradients. A tied
+// weight is listed once, as the target embedding's. It is initialised with the output layer's
+// fan-in, so that the first logits are small.
 template <class Parts, class Visit>
 void list_translator(Parts& parts, const std::string& prefix, const Visit& visit) {
   const auto part = [&](const char* name, auto& layer) {
@@ -99,8 +100,8 @@ void list_translator(Parts& parts, const std::string& prefix, const Visit& visit
   for_output("output.", parts.output);
 }
 
-// The parts of a translator, with C = 2 hidden, the width of what the decoder attends to (hidden
-// with heads). The letters are those of the paper's appendix A.
+// The layers of a translator. The letters are those of the paper's appendix A. The context c_i has
+// 2 hidden numbers, with heads hidden.
 struct TranslatorLayers {
   Embedding source_embedding;                 // E_x
   GruStack encoder;                           // both directions: h_j [2 hidden] of the last layer
@@ -108,12 +109,12 @@ struct TranslatorLayers {
   std::optional<AdditiveAttention> additive;  // kAdditive: W_a, U_a, v_a
   std::optional<BilinearAttention> bilinear;  // kBilinear
   std::optional<Linear> query;                // kMultiHead: hidden -> hidden
-  std::optional<Linear> key;    // dot forms, without bias, and kMultiHead: C -> hidden
-  std::optional<Linear> value;  // kMultiHead
-  std::optional<Linear> merge;  // kMultiHead: the heads' results
+  std::optional<Linear> key;    // dot forms (without bias), kMultiHead: 2 hidden -> hidden
+  std::optional<Linear> value;  // kMultiHead: 2 hidden -> hidden
+  std::optional<Linear> merge;  // kMultiHead: of the concatenated heads
   Embedding target_embedding;   // E_y
-  GruCell decoder;              // s_i of s_{i-1} and [c_i, E y_{i-1}]
-  Linear readout;               // [s_i, c_i, E y_{i-1}] -> pairs of 2 hidden (tied: embedding)
+  GruCell decoder;              // s_i from s_{i-1} and [c_i, E y_{i-1}]
+  Linear readout;               // [s_i, c_i, E y_{i-1}] -> 2 hidden (tied: 2 embedding)
   Linear output;                // t_i, the larger of each pair -> target tokens; tied: its bias
 
   template <class Self, class Visit>
@@ -122,7 +123,7 @@ struct TranslatorLayers {
   }
 };
 
-// Gradients of all parts, in the same order and under the same names.
+// The gradients of all layers, in the order and under the names of TranslatorLayers.
 struct TranslatorGradients {
   Embedding::Parameters source_embedding{};
   GruStack::Parameters encoder{};
@@ -144,29 +145,31 @@ struct TranslatorGradients {
   }
 };
 
-// At step i the decoder attends to the source with its state s_{i-1}; the context c_i and the
-// previous token determine its next state; the output sees that state, c_i and the previous token.
+// The encoder-decoder. At step i the decoder attends to the source with its state s_{i-1}. The
+// context c_i and the previous token determine its next state. The output layer reads that state,
+// c_i and the previous token.
 class QKV_API Translator {
  public:
-  // Parameters are zero until initialised or read. Throws Error for invalid sizes.
+  // Parameters are zero until they are initialised or read. Throws Error for invalid sizes.
   explicit Translator(const TranslatorConfig& config);
 
   const TranslatorConfig& config() const noexcept { return config_; }
-  // To visit: for_each_parameter(translator, ...), initialise(translator, seed).
+  // The layers, for for_each_parameter(translator, ...) and initialise(translator, seed).
   TranslatorLayers& parameters() noexcept { return layers_; }
   const TranslatorLayers& parameters() const noexcept { return layers_; }
   TranslatorGradients zero_gradients() const;
 
-  // The cost of the targets; run.mode says whether there is dropout. Throws Error for ids that are
-  // not in their vocabulary and for pairs without tokens. `run` advances if the pass
+  // The loss of the targets; run.mode says whether there is dropout. Throws Error for ids that are
+  // not in their vocabulary and for sentence pairs without tokens. `run` advances if the pass
   // succeeds.
   TranslationLoss loss(std::span<const TokenPair> pairs, RunState& run, Context& context) const;
-  // The same; the gradients of `loss` (a sum, not a mean) are overwritten. All must be present.
+  // The loss of the targets; overwrites the gradients of `loss` (a sum, not a mean). `gradients`
+  // must hold all arrays of zero_gradients().
   TranslationLoss loss_and_gradients(std::span<const TokenPair> pairs, RunState& run,
                                      TranslatorGradients& gradients, Context& context) const;
-  // One for each source, in order. The result for a source does not depend on the others.
-  // Throws Error for options out of range, ids that are not in the vocabulary and sources
-  // without tokens.
+  // One translation for each source, in order. A source's result does not depend on the others.
+  // Throws Error for options out of range, ids that are not in the vocabulary and sources without
+  // tokens.
   std::vector<Translation> translate(std::span<const std::span<const std::int32_t>> sources,
                                      const SearchOptions& options, Context& context) const;
 

@@ -11,26 +11,26 @@
 
 namespace qkv::app {
 
-// The code point that starts at text[at]; advances `at` past it. Empty, with `at` unchanged, for
-// invalid UTF-8: truncated, overlong, a surrogate, past U+10FFFF.
+// The code point that starts at text[at]; advances `at` past it. The result is empty, with `at`
+// unchanged, for invalid UTF-8: truncated, overlong, a surrogate, past U+10FFFF.
 QKV_API std::optional<char32_t> next_code_point(std::string_view text, std::size_t& at);
 
-// The number of bytes before the first invalid one.
+// The number of bytes before the first invalid sequence.
 QKV_API std::size_t utf8_prefix(std::string_view text);
 
-// All code points; empty if the text is not valid UTF-8.
+// All code points of a text; empty if the text is not valid UTF-8.
 QKV_API std::optional<std::u32string> from_utf8(std::string_view text);
 
 // Appends one code point. Surrogates and numbers past U+10FFFF become U+FFFD.
 QKV_API void append_utf8(std::string& text, char32_t code_point);
 QKV_API std::string to_utf8(std::u32string_view code_points);
 
-// How messages and reports write a name: on one line, safe on a terminal, with control characters
-// and invalid UTF-8 as \xNN, ends of lines, bidirectional control marks and other marks that are
-// not seen as \uNNNN.
+// A name as messages and reports write it, on one line and safe on a terminal: control characters
+// and invalid UTF-8 become \xNN; ends of lines, bidirectional control marks and other invisible
+// marks become \uNNNN.
 QKV_API std::string on_one_line(std::string_view text);
 
-// on_one_line() in double quotes, truncated after `limit` code points.
+// The text of on_one_line() in double quotes, truncated after `limit` code points.
 QKV_API std::string quoted(std::string_view text, std::size_t limit = 40);
 
 }  // namespace qkv::app

@@ -14,7 +14,7 @@
 
 namespace qkv::app {
 
-// A translator's units of text, as `qkv/app/tokenizer.h` has them.
+// The units of text that a translator reads and writes, as `qkv/app/tokenizer.h` defines them.
 enum class Tokenization {
   kCharacter,
   kWord,
@@ -22,44 +22,44 @@ enum class Tokenization {
 };
 enum class LetterCase { kKept, kLower };
 
-// A token and its count.
+// A token and its count in the training text.
 struct CountedToken {
   std::string text{};
   Index count = 0;  // 0: not counted
   bool operator==(const CountedToken&) const = default;
 };
 
-// The tokens that a model knows, numbered: four special ones, then those of a text, most frequent
-// first, or in an order of their own. A token of the text that is spelled like a special one is a
-// different token: encode() never returns the special one for it.
+// The tokens that a model knows, each with an id: four special ones, then those of a text, most
+// frequent first, or in the order of uncounted(). A token of the text that is spelled like a
+// special one is a different token: encode() never returns the special token's id for it.
 class QKV_API Vocabulary {
  public:
   static constexpr std::int32_t kPadding = 0;  // "<pad>"
   static constexpr std::int32_t kStart = 1;    // "<s>"
   static constexpr std::int32_t kEnd = 2;      // "</s>"
-  static constexpr std::int32_t kUnknown = 3;  // "<unk>": a token that is not here
+  static constexpr std::int32_t kUnknown = 3;  // "<unk>": any token that is not in the vocabulary
   static constexpr std::int32_t kSpecials = 4;
 
-  // The special tokens alone.
+  // A vocabulary of the special tokens alone.
   Vocabulary() = default;
-  // And these, in the order of their ids: by descending count, then by their bytes.
-  // Throws Error for another order, a duplicate, an empty token, one that is not UTF-8, a count
-  // below 1 and more tokens than 32 bits can number.
+  // The special tokens and `tokens` in the order of their ids: by descending count, then by their
+  // bytes. Throws Error for another order, a duplicate, an empty token, one that is not UTF-8, a
+  // count below 1 and more tokens than 32 bits can number.
   explicit Vocabulary(std::vector<CountedToken> tokens);
-  // And these, which were not counted, in the order of their ids. Throws Error for the same, except
-  // the order and the counts.
+  // The special tokens and `tokens`, which have no counts, in the order of their ids. Throws Error
+  // for a duplicate, an empty token, one that is not UTF-8 and more tokens than 32 bits can number.
   static Vocabulary uncounted(std::vector<std::string> tokens);
 
   Index size() const noexcept { return kSpecials + static_cast<Index>(tokens_.size()); }
-  // Without the special ones.
+  // The tokens without the special ones.
   std::span<const CountedToken> tokens() const noexcept { return tokens_; }
   // Throws Error for an id that is not below size().
   const std::string& token(std::int32_t id) const;
 
-  // The ids of the tokens, and the end token.
+  // The ids of the tokens, followed by the end token.
   std::vector<std::int32_t> encode(std::span<const std::string> tokens) const;
-  // The tokens of the ids before the first end token; special ones as they are spelled. Throws
-  // Error for an id that is not below size().
+  // The tokens of the ids before the first end token; special tokens appear as they are spelled.
+  // Throws Error for an id that is not below size().
   std::vector<std::string> decode(std::span<const std::int32_t> ids) const;
 
  private:
@@ -73,20 +73,20 @@ class QKV_API Vocabulary {
 class QKV_API VocabularyBuilder {
  public:
   void add(std::span<const std::string> tokens);
-  // One token, seen `count` times.
+  // Adds one token that was seen `count` times.
   void add(const CountedToken& token) { counts_[token.text] += token.count; }
-  // The tokens seen at least `min_count` times; of these the `most` frequent (0: all). Throws
-  // Error for negative arguments and whatever Vocabulary() rejects.
+  // A vocabulary of the tokens seen at least `min_count` times, or of the `most` most frequent of
+  // them (0: all). Throws Error for negative arguments and whatever Vocabulary() rejects.
   Vocabulary build(Index min_count = 1, Index most = 0) const;
 
  private:
   std::unordered_map<std::string, Index> counts_{};
 };
 
-// A vocabulary as a file: one JSON document, {"tokens": [["e", 120], ...]}, a token and its count
-// on each line, without the special ones. Written atomically. Throws OutputError.
+// Writes a vocabulary atomically as one JSON document, {"tokens": [["e", 120], ...]}, with a token
+// and its count on each line, without the special tokens. Throws OutputError.
 QKV_API void write_vocabulary(const std::string& path, const Vocabulary& vocabulary);
-// Throws InputError for a file that is missing or holds anything else.
+// Reads a vocabulary. Throws InputError for a file that is missing or holds anything else.
 QKV_API Vocabulary read_vocabulary(const std::string& path);
 
 }  // namespace qkv::app
